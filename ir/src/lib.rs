@@ -1,0 +1,15 @@
+//! The intermediate representation of arenic.
+//!
+//! Three levels, each with one representation: the [`graph`] says what is computed, the
+//! [`plan`] says when and where (typed side tables over the frozen graph), and the
+//! [`program`] is the narrow waist: commands with byte ranges, streams and events in
+//! host-issue order. [`check`](check::check) judges a program against its graph and
+//! shares no code with whatever made the program.
+
+pub mod graph;
+pub mod op;
+pub mod types;
+
+pub use graph::{Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, ValueId};
+pub use op::Op;
+pub use types::{DType, TensorType};

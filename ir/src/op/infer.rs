@@ -1,0 +1,515 @@
+//! Output types from operand types: inference and, compared with what a graph says,
+//! verification.
+
+use super::{Op, Window};
+use crate::types::{DType, TensorType, broadcast_shapes};
+
+/// Why operands do not fit an operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TypeError(pub String);
+
+macro_rules! ensure {
+    ($cond:expr, $($arg:tt)*) => {
+        if !$cond {
+            return Err(TypeError(format!($($arg)*)));
+        }
+    };
+}
+
+/// The rank beyond which shapes are refused; kernels keep indices in fixed arrays.
+pub const MAX_RANK: usize = 16;
+
+impl Op {
+    /// How many operands the operator takes: (least, most).
+    pub fn arity(&self) -> (usize, usize) {
+        match self {
+            Op::RandomUniform { .. } => (0, 0),
+            Op::Reshape { .. }
+            | Op::Slice { .. }
+            | Op::Transpose { .. }
+            | Op::Expand { .. }
+            | Op::Copy
+            | Op::Cast { .. }
+            | Op::Unary { .. }
+            | Op::Reduce { .. }
+            | Op::Softmax { .. }
+            | Op::LogSoftmax { .. }
+            | Op::MaxPool { .. }
+            | Op::AveragePool { .. }
+            | Op::Resize { .. } => (1, 1),
+            Op::Concat { .. } => (1, usize::MAX),
+            Op::Gather { .. }
+            | Op::GatherElements { .. }
+            | Op::GatherNd { .. }
+            | Op::Binary { .. }
+            | Op::Dropout { .. }
+            | Op::MatMul { .. } => (2, 2),
+            Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::Where => (3, 3),
+            Op::Clip { min, max } => {
+                let n = 1 + usize::from(*min) + usize::from(*max);
+                (n, n)
+            }
+            Op::LayerNorm { .. }
+            | Op::Gemm { .. }
+            | Op::Conv { .. }
+            | Op::ConvTranspose { .. } => (2, 3),
+            Op::Adam { .. } => (6, 6),
+            Op::Adagrad { .. } | Op::Momentum { .. } => (5, 5),
+        }
+    }
+
+    /// The types of all results, in order.
+    ///
+    /// # Errors
+    /// Says which operand does not fit and why; every attribute is checked too, so that
+    /// what `infer` accepts a kernel can run without checks of its own.
+    pub fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let (least, most) = self.arity();
+        ensure!(
+            (least..=most).contains(&x.len()),
+            "{} takes {} operands, not {}",
+            self.name(),
+            if least == most { least.to_string() } else { format!("{least} or more") },
+            x.len()
+        );
+        let outputs = self.infer_outputs(x)?;
+        for t in &outputs {
+            ensure!(t.rank() <= MAX_RANK, "rank {} is above {MAX_RANK}", t.rank());
+            ensure!(t.checked_bytes().is_some(), "a result of type {t} is too large");
+        }
+        Ok(outputs)
+    }
+
+    fn infer_outputs(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let one = |dtype: DType, shape: &[usize]| Ok(vec![TensorType::new(dtype, shape)]);
+        match self {
+            Op::Reshape { shape } => {
+                let y = TensorType::new(x[0].dtype, shape.as_slice());
+                ensure!(
+                    y.checked_bytes() == x[0].checked_bytes(),
+                    "{} does not reshape to {shape:?}",
+                    x[0]
+                );
+                Ok(vec![y])
+            }
+            Op::Slice { starts, steps, shape } => {
+                let r = x[0].rank();
+                ensure!(
+                    [starts.len(), steps.len(), shape.len()] == [r; 3],
+                    "slice attributes for another rank than {r}"
+                );
+                for i in 0..r {
+                    let Some(last) = shape[i].checked_sub(1) else { continue };
+                    let end = starts[i] as i128 + last as i128 * i128::from(steps[i]);
+                    let range = 0..x[0].shape[i] as i128;
+                    ensure!(
+                        steps[i] != 0 && range.contains(&(starts[i] as i128)) && range.contains(&end),
+                        "slice of axis {i} leaves its extent {}",
+                        x[0].shape[i]
+                    );
+                }
+                one(x[0].dtype, shape)
+            }
+            Op::Transpose { perm } => {
+                let mut seen = vec![false; x[0].rank()];
+                let valid = perm.len() == seen.len()
+                    && perm.iter().all(|&p| {
+                        seen.get_mut(p).is_some_and(|s| !std::mem::replace(s, true))
+                    });
+                ensure!(valid, "{perm:?} is no permutation of {} axes", x[0].rank());
+                one(x[0].dtype, &perm.iter().map(|&p| x[0].shape[p]).collect::<Vec<_>>())
+            }
+            Op::Expand { shape } => {
+                ensure!(
+                    broadcast_shapes(&x[0].shape, shape).as_ref() == Some(shape),
+                    "{} does not broadcast to {shape:?}",
+                    x[0]
+                );
+                one(x[0].dtype, shape)
+            }
+            Op::Concat { axis } => {
+                axis_in(*axis, x[0])?;
+                let mut shape = x[0].shape.clone();
+                for t in &x[1..] {
+                    let mut like = t.shape.clone();
+                    ensure!(
+                        t.dtype == x[0].dtype && t.rank() == x[0].rank(),
+                        "{t} does not concatenate with {}",
+                        x[0]
+                    );
+                    like[*axis] = x[0].shape[*axis];
+                    ensure!(like == x[0].shape, "{t} does not concatenate with {}", x[0]);
+                    shape[*axis] = shape[*axis].saturating_add(t.shape[*axis]);
+                }
+                one(x[0].dtype, &shape)
+            }
+            Op::Copy => one(x[0].dtype, &x[0].shape),
+            Op::Gather { axis } => {
+                axis_in(*axis, x[0])?;
+                is_index(x[1])?;
+                let s = &x[0].shape;
+                one(x[0].dtype, &[&s[..*axis], &x[1].shape, &s[axis + 1..]].concat())
+            }
+            Op::GatherElements { axis } => {
+                axis_in(*axis, x[0])?;
+                is_index(x[1])?;
+                elements_fit(*axis, x[0], x[1])?;
+                one(x[0].dtype, &x[1].shape)
+            }
+            Op::GatherNd { batch_dims } => {
+                is_index(x[1])?;
+                let (b, depth) = nd_depth(*batch_dims, x[0], x[1])?;
+                let indices = &x[1].shape[..x[1].rank() - 1];
+                one(x[0].dtype, &[indices, &x[0].shape[b + depth..]].concat())
+            }
+            Op::ScatterElements { axis, .. } => {
+                axis_in(*axis, x[0])?;
+                is_index(x[1])?;
+                elements_fit(*axis, x[0], x[1])?;
+                ensure!(
+                    x[2].shape == x[1].shape && x[2].dtype == x[0].dtype,
+                    "updates {} do not fit indices {} into {}",
+                    x[2],
+                    x[1],
+                    x[0]
+                );
+                one(x[0].dtype, &x[0].shape)
+            }
+            Op::ScatterNd { .. } => {
+                is_index(x[1])?;
+                let (_, depth) = nd_depth(0, x[0], x[1])?;
+                let updates =
+                    [&x[1].shape[..x[1].rank() - 1], &x[0].shape[depth..]].concat();
+                ensure!(
+                    x[2].shape == updates && x[2].dtype == x[0].dtype,
+                    "updates {} do not fit indices {} into {}",
+                    x[2],
+                    x[1],
+                    x[0]
+                );
+                one(x[0].dtype, &x[0].shape)
+            }
+            Op::Cast { to } => one(*to, &x[0].shape),
+            Op::Unary { f } => {
+                ensure!(f.takes(x[0].dtype), "{f:?} does not take {}", x[0].dtype);
+                one(x[0].dtype, &x[0].shape)
+            }
+            Op::Binary { f } => {
+                ensure!(
+                    x[0].dtype == x[1].dtype,
+                    "operands of different element types, {} and {}",
+                    x[0].dtype,
+                    x[1].dtype
+                );
+                ensure!(f.takes(x[0].dtype), "{f:?} does not take {}", x[0].dtype);
+                let dtype = if f.is_comparison() { DType::Bool } else { x[0].dtype };
+                one(dtype, &broadcast(x)?)
+            }
+            Op::Where => {
+                ensure!(x[0].dtype == DType::Bool, "the condition is {}, not bool", x[0].dtype);
+                ensure!(
+                    x[1].dtype == x[2].dtype,
+                    "branches of different element types, {} and {}",
+                    x[1].dtype,
+                    x[2].dtype
+                );
+                one(x[1].dtype, &broadcast(x)?)
+            }
+            Op::Clip { .. } => {
+                ensure!(x[0].dtype != DType::Bool, "clip does not take bool");
+                for bound in &x[1..] {
+                    ensure!(
+                        bound.dtype == x[0].dtype && bound.elements() == 1,
+                        "bound {bound} is no scalar of {}",
+                        x[0].dtype
+                    );
+                }
+                one(x[0].dtype, &x[0].shape)
+            }
+            Op::Dropout { .. } => {
+                ensure!(x[0].dtype.is_float(), "dropout does not take {}", x[0].dtype);
+                ensure!(
+                    x[1].dtype.is_float() && x[1].elements() == 1,
+                    "ratio {} is no float scalar",
+                    x[1]
+                );
+                Ok(vec![x[0].clone(), TensorType::new(DType::Bool, x[0].shape.as_slice())])
+            }
+            Op::RandomUniform { dtype, shape, .. } => {
+                ensure!(dtype.is_float(), "random_uniform does not make {dtype}");
+                one(*dtype, shape)
+            }
+            Op::Reduce { axes, keep, .. } => {
+                ensure!(x[0].dtype != DType::Bool, "reduce does not take bool");
+                ensure!(
+                    axes.windows(2).all(|w| w[0] < w[1])
+                        && axes.last().is_none_or(|&a| a < x[0].rank()),
+                    "{axes:?} are no axes of {}",
+                    x[0]
+                );
+                let mut shape = Vec::new();
+                for (i, &d) in x[0].shape.iter().enumerate() {
+                    match (axes.contains(&i), keep) {
+                        (false, _) => shape.push(d),
+                        (true, true) => shape.push(1),
+                        (true, false) => {}
+                    }
+                }
+                one(x[0].dtype, &shape)
+            }
+            Op::Softmax { axis } | Op::LogSoftmax { axis } => {
+                axis_in(*axis, x[0])?;
+                ensure!(x[0].dtype.is_float(), "softmax does not take {}", x[0].dtype);
+                one(x[0].dtype, &x[0].shape)
+            }
+            Op::LayerNorm { axis, .. } => {
+                axis_in(*axis, x[0])?;
+                ensure!(x[0].dtype.is_float(), "layer_norm does not take {}", x[0].dtype);
+                for t in &x[1..] {
+                    ensure!(
+                        t.dtype == x[0].dtype
+                            && broadcast_shapes(&t.shape, &x[0].shape[*axis..]).as_deref()
+                                == Some(&x[0].shape[*axis..]),
+                        "scale or bias {t} does not fit {} from axis {axis}",
+                        x[0]
+                    );
+                }
+                let mut stats = x[0].shape.clone();
+                stats[*axis..].fill(1);
+                let stats = TensorType::new(x[0].dtype, stats);
+                Ok(vec![x[0].clone(), stats.clone(), stats])
+            }
+            Op::MatMul { trans_a, trans_b } => one(x[0].dtype, &mat_mul(x, *trans_a, *trans_b)?),
+            Op::Gemm { trans_a, trans_b, .. } => {
+                same_number_type(x)?;
+                ensure!(
+                    x[0].rank() == 2 && x[1].rank() == 2,
+                    "gemm of {} and {}, which are no matrices",
+                    x[0],
+                    x[1]
+                );
+                let shape = mat_mul(&x[..2], *trans_a, *trans_b)?;
+                if let Some(c) = x.get(2) {
+                    ensure!(
+                        broadcast_shapes(&c.shape, &shape).as_ref() == Some(&shape),
+                        "{c} does not broadcast to {shape:?}"
+                    );
+                }
+                one(x[0].dtype, &shape)
+            }
+            Op::Conv { window, group } => {
+                let spatial = windowed(x[0], window)?;
+                let c = conv_channels(x, window, *group)?;
+                ensure!(
+                    x[1].shape[1].checked_mul(*group) == Some(c) && x[1].shape[0] % group == 0,
+                    "weights {} do not fit {c} channels in {group} groups",
+                    x[1]
+                );
+                bias_fits(x, x[1].shape[0])?;
+                let y = window.slide(spatial, false)?;
+                one(x[0].dtype, &[&[x[0].shape[0], x[1].shape[0]], &y[..]].concat())
+            }
+            Op::ConvTranspose { window, group, output_padding } => {
+                let spatial = windowed(x[0], window)?;
+                let c = conv_channels(x, window, *group)?;
+                ensure!(
+                    output_padding.len() == window.rank(),
+                    "output padding of {} entries",
+                    output_padding.len()
+                );
+                ensure!(
+                    x[1].shape[0] == c && c % group == 0,
+                    "weights {} do not fit {c} channels in {group} groups",
+                    x[1]
+                );
+                let Some(m) = x[1].shape[1].checked_mul(*group) else {
+                    return Err(TypeError("too many output channels".into()));
+                };
+                bias_fits(x, m)?;
+                let y = window.unslide(spatial, output_padding)?;
+                one(x[0].dtype, &[&[x[0].shape[0], m], &y[..]].concat())
+            }
+            Op::MaxPool { window, ceil, .. } => {
+                ensure!(x[0].dtype != DType::Bool, "max_pool does not take bool");
+                let y = window.slide(windowed(x[0], window)?, *ceil)?;
+                pads_below_span(window)?;
+                let shape = [&x[0].shape[..2], &y[..]].concat();
+                Ok(vec![
+                    TensorType::new(x[0].dtype, shape.as_slice()),
+                    TensorType::new(DType::I64, shape),
+                ])
+            }
+            Op::AveragePool { window, ceil, .. } => {
+                ensure!(x[0].dtype.is_float(), "average_pool does not take {}", x[0].dtype);
+                let y = window.slide(windowed(x[0], window)?, *ceil)?;
+                pads_below_span(window)?;
+                one(x[0].dtype, &[&x[0].shape[..2], &y[..]].concat())
+            }
+            Op::Resize { spec } => {
+                let r = x[0].rank();
+                ensure!(x[0].dtype.is_float() || x[0].dtype.is_int(), "resize does not take bool");
+                ensure!(
+                    spec.sizes.len() == r
+                        && spec.scales.len() == r
+                        && (spec.roi.is_empty() || spec.roi.len() == r),
+                    "resize attributes for another rank than {r}"
+                );
+                ensure!(
+                    spec.scales.iter().all(|s| s.is_finite() && *s > 0.0),
+                    "a scale is not positive"
+                );
+                ensure!(
+                    !x[0].shape.contains(&0) || spec.sizes.contains(&0),
+                    "an empty tensor does not resize to {:?}",
+                    spec.sizes
+                );
+                one(x[0].dtype, &spec.sizes)
+            }
+            Op::Adam { .. } => update(x, 3),
+            Op::Adagrad { .. } | Op::Momentum { .. } => update(x, 2),
+        }
+    }
+}
+
+fn axis_in(axis: usize, x: &TensorType) -> Result<(), TypeError> {
+    ensure!(axis < x.rank(), "axis {axis} of {x}");
+    Ok(())
+}
+
+fn is_index(x: &TensorType) -> Result<(), TypeError> {
+    ensure!(
+        matches!(x.dtype, DType::I32 | DType::I64),
+        "indices are {}, not i32 or i64",
+        x.dtype
+    );
+    Ok(())
+}
+
+fn elements_fit(axis: usize, x: &TensorType, indices: &TensorType) -> Result<(), TypeError> {
+    let fits = indices.rank() == x.rank()
+        && (0..x.rank()).all(|i| i == axis || indices.shape[i] <= x.shape[i]);
+    ensure!(fits, "indices {indices} do not fit {x} along axis {axis}");
+    Ok(())
+}
+
+/// (batch axes, depth of an index tuple) of a gather or scatter by tuples.
+fn nd_depth(b: usize, x: &TensorType, indices: &TensorType) -> Result<(usize, usize), TypeError> {
+    let Some(&depth) = indices.shape.last() else {
+        return Err(TypeError("indices are a scalar".into()));
+    };
+    let fits = b < indices.rank()
+        && b <= x.rank()
+        && x.shape[..b] == indices.shape[..b]
+        && depth <= x.rank() - b;
+    ensure!(fits, "indices {indices} with {b} batch axes do not fit {x}");
+    Ok((b, depth))
+}
+
+fn broadcast(x: &[&TensorType]) -> Result<Vec<usize>, TypeError> {
+    let mut shape = x[0].shape.clone();
+    for t in &x[1..] {
+        shape = broadcast_shapes(&shape, &t.shape)
+            .ok_or_else(|| TypeError(format!("{t} does not broadcast with {shape:?}")))?;
+    }
+    Ok(shape)
+}
+
+fn same_number_type(x: &[&TensorType]) -> Result<(), TypeError> {
+    let d = x[0].dtype;
+    ensure!(
+        matches!(d, DType::F32 | DType::F64 | DType::I32 | DType::I64 | DType::U32 | DType::U64),
+        "products do not take {d}"
+    );
+    ensure!(
+        x.iter().all(|t| t.dtype == d),
+        "operands of different element types, {:?}",
+        x.iter().map(|t| t.dtype.name()).collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+fn mat_mul(x: &[&TensorType], trans_a: bool, trans_b: bool) -> Result<Vec<usize>, TypeError> {
+    same_number_type(x)?;
+    let matrix = |t: &TensorType, trans: bool, vector: [usize; 2]| match t.shape[..] {
+        [] => None,
+        [_] if trans => None,
+        [_] => Some((vec![], vector)),
+        [ref batch @ .., r, c] => Some((batch.to_vec(), if trans { [c, r] } else { [r, c] })),
+    };
+    let first = |t: &TensorType| t.shape.first().copied().unwrap_or(0);
+    let (a, b) = (x[0], x[1]);
+    let (Some((batch_a, [m, k])), Some((batch_b, [k2, n]))) =
+        (matrix(a, trans_a, [1, first(a)]), matrix(b, trans_b, [first(b), 1]))
+    else {
+        return Err(TypeError(format!("no product of {a} and {b}")));
+    };
+    ensure!(k == k2, "no product of {a} and {b}: inner extents {k} and {k2}");
+    let mut shape = broadcast_shapes(&batch_a, &batch_b)
+        .ok_or_else(|| TypeError(format!("batch axes of {a} and {b} do not broadcast")))?;
+    if a.rank() > 1 {
+        shape.push(m);
+    }
+    if b.rank() > 1 {
+        shape.push(n);
+    }
+    Ok(shape)
+}
+
+/// The spatial extents of `x`, whose rank the window must fit.
+fn windowed<'a>(x: &'a TensorType, window: &Window) -> Result<&'a [usize], TypeError> {
+    window.validate()?;
+    ensure!(
+        x.rank() == window.rank() + 2,
+        "a window over {} spatial axes does not fit {x}",
+        window.rank()
+    );
+    Ok(&x.shape[2..])
+}
+
+fn conv_channels(x: &[&TensorType], window: &Window, group: usize) -> Result<usize, TypeError> {
+    ensure!(
+        x[0].dtype.is_float() && x.iter().all(|t| t.dtype == x[0].dtype),
+        "a convolution takes floats of one type"
+    );
+    ensure!(group > 0, "zero groups");
+    ensure!(
+        x[1].rank() == x[0].rank() && x[1].shape[2..] == window.kernel[..],
+        "weights {} do not fit a kernel of {:?}",
+        x[1],
+        window.kernel
+    );
+    Ok(x[0].shape[1])
+}
+
+fn bias_fits(x: &[&TensorType], channels: usize) -> Result<(), TypeError> {
+    if let Some(b) = x.get(2) {
+        ensure!(b.shape == [channels], "bias {b} does not fit {channels} channels");
+    }
+    Ok(())
+}
+
+/// A window that lies in padding alone has no maximum and no mean.
+fn pads_below_span(w: &Window) -> Result<(), TypeError> {
+    let inside = (0..w.rank()).all(|i| w.pads_begin[i] < w.span(i) && w.pads_end[i] < w.span(i));
+    ensure!(inside, "padding as wide as the window");
+    Ok(())
+}
+
+/// `lr, t, x, g, slots…`: the last `results` − 1 operands are the optimizer's slots.
+fn update(x: &[&TensorType], results: usize) -> Result<Vec<TensorType>, TypeError> {
+    let param = x[2];
+    ensure!(param.dtype.is_float(), "an update does not take {}", param.dtype);
+    ensure!(
+        x[0].dtype == param.dtype && x[0].elements() == 1,
+        "learning rate {} is no scalar of {}",
+        x[0],
+        param.dtype
+    );
+    ensure!(x[1].dtype == DType::I64 && x[1].elements() == 1, "count {} is no i64 scalar", x[1]);
+    ensure!(
+        x[3..].iter().all(|t| *t == param),
+        "gradient or slots differ in type from the parameter {param}"
+    );
+    Ok(vec![param.clone(); results])
+}

@@ -1,0 +1,476 @@
+//! The operator table: what an operator is, what it computes and how it may use memory.
+//!
+//! One variant of [`Op`] is one operator. Its semantics are ONNX's (opset 18 unless a
+//! newer one says more), with every shape operand already an attribute. Three functions
+//! complete a row of the table:
+//!
+//! - [`Op::infer`] (`infer.rs`): output types from input types;
+//! - [`Op::in_place_pairs`] (`in_place.rs`): which output may take which input's bytes;
+//! - [`Op::scratch_bytes`] (`scratch.rs`): the scratch that the CPU kernel needs.
+//!
+//! An operand that ONNX calls optional is either present at its usual position or, when
+//! absent, the last ones are left off; flags say so where one in the middle is missing.
+
+mod in_place;
+mod infer;
+pub mod scratch;
+mod window;
+
+pub use infer::TypeError;
+pub use window::Window;
+
+use crate::types::DType;
+use serde::{Deserialize, Serialize};
+
+/// How random operators are keyed: (seed, step, `stream`, element).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rng {
+    /// The node's stable id: equal after any rewrite, equal in every recomputation.
+    pub stream: u64,
+    /// The `seed` attribute of the ONNX node; replaces the run's seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+/// Elementwise functions of one operand; the result has the operand's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the functions
+pub enum Unary {
+    Abs,
+    Ceil,
+    Cos,
+    Erf,
+    Exp,
+    Floor,
+    Log,
+    Neg,
+    Not,
+    Reciprocal,
+    Relu,
+    Sigmoid,
+    Sign,
+    Sin,
+    Sqrt,
+    Tanh,
+}
+
+impl Unary {
+    /// True where the function takes operands of this type.
+    pub fn takes(self, d: DType) -> bool {
+        match self {
+            Unary::Not => d == DType::Bool,
+            Unary::Abs | Unary::Sign => d != DType::Bool,
+            Unary::Neg | Unary::Relu => {
+                d.is_float() || matches!(d, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+            }
+            _ => d.is_float(),
+        }
+    }
+}
+
+/// Elementwise functions of two operands of one type, with broadcasting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the functions
+pub enum Binary {
+    Add,
+    And,
+    Div,
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Max,
+    Min,
+    Mul,
+    Or,
+    Pow,
+    Sub,
+    Xor,
+}
+
+impl Binary {
+    /// True for functions whose result is `bool` whatever the operands are.
+    pub fn is_comparison(self) -> bool {
+        matches!(
+            self,
+            Binary::Equal
+                | Binary::Greater
+                | Binary::GreaterOrEqual
+                | Binary::Less
+                | Binary::LessOrEqual
+        )
+    }
+
+    /// True where the function takes operands of this type.
+    pub fn takes(self, d: DType) -> bool {
+        match self {
+            Binary::And | Binary::Or | Binary::Xor => d == DType::Bool,
+            Binary::Equal => true,
+            _ => d != DType::Bool,
+        }
+    }
+}
+
+/// How a reduction combines elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the functions
+pub enum Reduction {
+    Sum,
+    Mean,
+    Min,
+    Max,
+    Prod,
+}
+
+/// How a scatter combines an update with what is there; later updates come later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the functions
+pub enum Scatter {
+    Replace,
+    Add,
+    Mul,
+    Min,
+    Max,
+}
+
+/// Interpolation of [`Op::Resize`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Interpolation {
+    /// The nearest element; ties as [`NearestMode`] says.
+    Nearest(NearestMode),
+    /// Linear along every axis (multilinear).
+    Linear,
+    /// Keys' cubic with coefficient `a` along every axis.
+    Cubic {
+        /// The coefficient, ONNX's `cubic_coeff_a`.
+        a: f32,
+    },
+}
+
+/// Rounding of a source coordinate in nearest interpolation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // ONNX's names
+pub enum NearestMode {
+    RoundPreferFloor,
+    RoundPreferCeil,
+    Floor,
+    Ceil,
+}
+
+/// ONNX's `coordinate_transformation_mode` of `Resize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // ONNX's names
+pub enum Coordinates {
+    HalfPixel,
+    HalfPixelSymmetric,
+    PytorchHalfPixel,
+    AlignCorners,
+    Asymmetric,
+    TfCropAndResize,
+}
+
+/// Attributes of [`Op::Resize`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResizeSpec {
+    /// Output extents, one per axis.
+    pub sizes: Vec<usize>,
+    /// Scale of every axis, output extent over input extent as ONNX defines it.
+    pub scales: Vec<f32>,
+    /// Region of interest, (start, end) of every axis in [0, 1], for `TfCropAndResize`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roi: Vec<(f32, f32)>,
+    /// Interpolation.
+    pub mode: Interpolation,
+    /// From output to source coordinates.
+    pub coordinates: Coordinates,
+    /// Weights of elements outside the input are dropped and the rest rescaled.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub exclude_outside: bool,
+    /// Stretch the kernel when an axis shrinks.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub antialias: bool,
+    /// Value outside the region of interest, for `TfCropAndResize`.
+    #[serde(default)]
+    pub extrapolation: f32,
+}
+
+fn is_false(b: &bool) -> bool {
+    !*b
+}
+
+/// An operator with its attributes. Nodes apply operators to values.
+///
+/// Axes are non-negative and in range; `infer` refuses others. Each variant's comment
+/// gives `operands → results`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    // --- bytes moved, none computed -----------------------------------------------
+    /// `x → y`: the same elements under another shape.
+    Reshape {
+        /// The result's shape.
+        shape: Vec<usize>,
+    },
+    /// `x → y`: `y[i] = x[starts + i · steps]`; a step may be negative.
+    Slice {
+        /// First source index of every axis.
+        starts: Vec<usize>,
+        /// Step of every axis, not zero.
+        steps: Vec<i64>,
+        /// The result's shape.
+        shape: Vec<usize>,
+    },
+    /// `x → y`: `y.shape[i] = x.shape[perm[i]]`.
+    Transpose {
+        /// A permutation of the axes.
+        perm: Vec<usize>,
+    },
+    /// `x → y`: broadcast to `shape` (NumPy's rule; the result's rank may be larger).
+    Expand {
+        /// The result's shape.
+        shape: Vec<usize>,
+    },
+    /// `x… → y`: at least one operand, joined along `axis`.
+    Concat {
+        /// The axis.
+        axis: usize,
+    },
+    /// `x → y`: the same tensor in bytes of its own.
+    Copy,
+    /// `x, indices → y`: ONNX `Gather`; negative indices count from the end.
+    Gather {
+        /// The axis of `x` that `indices` select from.
+        axis: usize,
+    },
+    /// `x, indices → y`: ONNX `GatherElements`.
+    GatherElements {
+        /// The axis.
+        axis: usize,
+    },
+    /// `x, indices → y`: ONNX `GatherND`.
+    GatherNd {
+        /// Leading axes shared by both operands.
+        batch_dims: usize,
+    },
+    /// `x, indices, updates → y`: ONNX `ScatterElements`.
+    ScatterElements {
+        /// The axis.
+        axis: usize,
+        /// How updates combine.
+        reduction: Scatter,
+    },
+    /// `x, indices, updates → y`: ONNX `ScatterND`.
+    ScatterNd {
+        /// How updates combine.
+        reduction: Scatter,
+    },
+
+    // --- elementwise --------------------------------------------------------------
+    /// `x → y` of element type `to`; float to integer truncates and saturates.
+    Cast {
+        /// The result's element type.
+        to: DType,
+    },
+    /// `x → f(x)`.
+    Unary {
+        /// The function.
+        f: Unary,
+    },
+    /// `a, b → f(a, b)`, operands of one element type, broadcast.
+    Binary {
+        /// The function.
+        f: Binary,
+    },
+    /// `cond, a, b → y`: `a` where `cond` else `b`, all three broadcast.
+    Where,
+    /// `x[, min][, max] → y`; the bounds are scalars of `x`'s element type. NaN stays.
+    Clip {
+        /// A lower bound is the next operand.
+        min: bool,
+        /// An upper bound is the next operand.
+        max: bool,
+    },
+    /// `x, ratio → y, mask`: training dropout, `y = x · mask / (1 − ratio)`; the bool
+    /// `mask` is 1 with probability `1 − ratio`. `ratio` is a float scalar.
+    Dropout {
+        /// The generator's key.
+        rng: Rng,
+    },
+    /// `→ y`: uniform in `[low, high)`.
+    RandomUniform {
+        /// The result's element type, a float.
+        dtype: DType,
+        /// The result's shape.
+        shape: Vec<usize>,
+        /// Lower end.
+        low: f32,
+        /// Upper end.
+        high: f32,
+        /// The generator's key.
+        rng: Rng,
+    },
+
+    // --- along axes ---------------------------------------------------------------
+    /// `x → y`: reduce `axes`; with `keep` they stay with extent 1.
+    Reduce {
+        /// How elements combine.
+        f: Reduction,
+        /// The axes, strictly increasing; none leaves `x` as it is.
+        axes: Vec<usize>,
+        /// Reduced axes stay with extent 1.
+        keep: bool,
+    },
+    /// `x → y`: softmax along one axis.
+    Softmax {
+        /// The axis.
+        axis: usize,
+    },
+    /// `x → y`: logarithm of the softmax along one axis.
+    LogSoftmax {
+        /// The axis.
+        axis: usize,
+    },
+    /// `x, scale[, bias] → y, mean, inv_std`: over the axes from `axis` on; `scale` and
+    /// `bias` broadcast to `x`.
+    LayerNorm {
+        /// First normalised axis.
+        axis: usize,
+        /// Added to the variance.
+        epsilon: f32,
+    },
+
+    // --- products and windows -----------------------------------------------------
+    /// `a, b → y`: NumPy's `matmul`, operands of rank ≥ 1; a transposed operand has its
+    /// last two axes exchanged first (rank ≥ 2).
+    MatMul {
+        /// Exchange the last two axes of `a`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_a: bool,
+        /// Exchange the last two axes of `b`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_b: bool,
+    },
+    /// `a, b[, c] → y`: `alpha · a' b' + beta · c`, matrices, `c` broadcast to the result.
+    Gemm {
+        /// Factor of the product.
+        alpha: f32,
+        /// Factor of `c`.
+        beta: f32,
+        /// Transpose `a`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_a: bool,
+        /// Transpose `b`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_b: bool,
+    },
+    /// `x[N,C,…], w[M,C/group,…][, b[M]] → y[N,M,…]`.
+    Conv {
+        /// Kernel, strides, pads, dilations.
+        window: Window,
+        /// Groups.
+        group: usize,
+    },
+    /// `x[N,C,…], w[C,M/group,…][, b[M]] → y[N,M,…]`.
+    ConvTranspose {
+        /// Kernel, strides, pads, dilations of the convolution whose transpose this is.
+        window: Window,
+        /// Groups.
+        group: usize,
+        /// Added to the end of each spatial axis of the result.
+        output_padding: Vec<usize>,
+    },
+    /// `x[N,C,…] → y, indices(i64)`: indices are flat positions in `x`.
+    MaxPool {
+        /// Kernel, strides, pads, dilations.
+        window: Window,
+        /// Round output extents up.
+        #[serde(default, skip_serializing_if = "is_false")]
+        ceil: bool,
+        /// Spatial indices count in column-major order (ONNX `storage_order` 1).
+        #[serde(default, skip_serializing_if = "is_false")]
+        column_major: bool,
+    },
+    /// `x[N,C,…] → y`.
+    AveragePool {
+        /// Kernel, strides, pads, dilations.
+        window: Window,
+        /// Round output extents up.
+        #[serde(default, skip_serializing_if = "is_false")]
+        ceil: bool,
+        /// The divisor counts padding.
+        #[serde(default, skip_serializing_if = "is_false")]
+        count_include_pad: bool,
+    },
+    /// `x → y`: ONNX `Resize`.
+    Resize {
+        /// All of its attributes.
+        spec: ResizeSpec,
+    },
+
+    // --- updates of one parameter (ai.onnx.preview.training) -----------------------
+    /// `lr, t(i64), x, g, v, h → x', v', h'`.
+    #[allow(missing_docs)] // ONNX's names
+    Adam { alpha: f32, beta: f32, epsilon: f32, norm_coefficient: f32, norm_coefficient_post: f32 },
+    /// `lr, t(i64), x, g, h → x', h'`.
+    #[allow(missing_docs)] // ONNX's names
+    Adagrad { decay_factor: f32, epsilon: f32, norm_coefficient: f32 },
+    /// `lr, t(i64), x, g, v → x', v'`.
+    #[allow(missing_docs)] // ONNX's names
+    Momentum { alpha: f32, beta: f32, nesterov: bool, norm_coefficient: f32 },
+}
+
+impl Op {
+    /// The operator's name in the text form, for example `layer_norm`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Reshape { .. } => "reshape",
+            Op::Slice { .. } => "slice",
+            Op::Transpose { .. } => "transpose",
+            Op::Expand { .. } => "expand",
+            Op::Concat { .. } => "concat",
+            Op::Copy => "copy",
+            Op::Gather { .. } => "gather",
+            Op::GatherElements { .. } => "gather_elements",
+            Op::GatherNd { .. } => "gather_nd",
+            Op::ScatterElements { .. } => "scatter_elements",
+            Op::ScatterNd { .. } => "scatter_nd",
+            Op::Cast { .. } => "cast",
+            Op::Unary { .. } => "unary",
+            Op::Binary { .. } => "binary",
+            Op::Where => "where",
+            Op::Clip { .. } => "clip",
+            Op::Dropout { .. } => "dropout",
+            Op::RandomUniform { .. } => "random_uniform",
+            Op::Reduce { .. } => "reduce",
+            Op::Softmax { .. } => "softmax",
+            Op::LogSoftmax { .. } => "log_softmax",
+            Op::LayerNorm { .. } => "layer_norm",
+            Op::MatMul { .. } => "mat_mul",
+            Op::Gemm { .. } => "gemm",
+            Op::Conv { .. } => "conv",
+            Op::ConvTranspose { .. } => "conv_transpose",
+            Op::MaxPool { .. } => "max_pool",
+            Op::AveragePool { .. } => "average_pool",
+            Op::Resize { .. } => "resize",
+            Op::Adam { .. } => "adam",
+            Op::Adagrad { .. } => "adagrad",
+            Op::Momentum { .. } => "momentum",
+        }
+    }
+
+    /// The generator's key of a random operator.
+    pub fn rng(&self) -> Option<&Rng> {
+        match self {
+            Op::Dropout { rng } | Op::RandomUniform { rng, .. } => Some(rng),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Runs what was planned: CPU kernels, a reference interpreter (one allocation per
+//! value) and the executor (one arena per memory space), both over the same kernels.
+
+pub mod cpu;
+pub mod kernel;
