@@ -16,7 +16,7 @@ mod infer;
 pub mod scratch;
 mod window;
 
-pub use infer::TypeError;
+pub use infer::{MAX_RANK, TypeError};
 pub use window::Window;
 
 use crate::types::DType;
