@@ -6,10 +6,17 @@
 //! host-issue order. [`check`](check::check) judges a program against its graph and
 //! shares no code with whatever made the program.
 
+pub mod check;
 pub mod graph;
 pub mod op;
+pub mod plan;
+pub mod program;
+pub mod text;
 pub mod types;
+pub mod verify;
 
 pub use graph::{Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, ValueId};
 pub use op::Op;
+pub use plan::{Plan, TargetInfo};
+pub use program::Program;
 pub use types::{DType, TensorType};

@@ -1,15 +1,298 @@
-//! Scratch memory of the CPU kernels, in bytes.
+//! Scratch memory of the CPU kernels, in bytes, and the tilings that it follows from.
 //!
 //! Sizes follow from types alone, never from the number of threads, so that a plan made
-//! anywhere runs anywhere, with the same order of every sum.
+//! anywhere runs anywhere, with the same order of every sum. A kernel asks the same
+//! functions for its tiling, so that the two cannot disagree.
 
-use super::Op;
-use crate::types::TensorType;
+use super::{Interpolation, MAX_RANK, Op, Reduction, ResizeSpec, Window};
+use crate::types::{DType, TensorType};
+
+/// Bytes that one tile of columns aims at: large enough for products of full speed, small
+/// enough that scratch stays a few MiB beside any real tensor.
+const COLUMN_BYTES: usize = 4 << 20;
+
+/// Bytes that the folded results of one tile aim at.
+const RESULT_BYTES: usize = 2 << 20;
+
+/// Least number of output positions for a product per image; fewer are folded, so that
+/// the weights are not packed again for a handful of columns.
+const FOLD: usize = 256;
+
+/// Channels of one group up to which a plain loop beats building columns.
+const DIRECT: usize = 4;
 
 impl Op {
     /// Bytes of scratch that the CPU kernel of this operator needs while it runs; zero
     /// for most.
-    pub fn scratch_bytes(&self, _inputs: &[&TensorType], _outputs: &[&TensorType]) -> u64 {
-        0
+    pub fn scratch_bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        let elements = match self {
+            Op::Conv { window, group } => {
+                match conv(window, *group, inputs[0], inputs[1], outputs[0]) {
+                    Conv::Columns(c) => c.elements(),
+                    Conv::Whole => {
+                        let inner = inputs[1].shape[1..].iter().product();
+                        partial_results(outputs[0].elements(), inner)
+                    }
+                    Conv::Pointwise | Conv::Direct => 0,
+                }
+            }
+            Op::ConvTranspose { group, .. } => {
+                match conv_transpose(*group, inputs[0], inputs[1]) {
+                    ConvTranspose::Columns(c) => c.elements(),
+                    ConvTranspose::Direct => 0,
+                }
+            }
+            Op::MatMul { trans_a, .. } | Op::Gemm { trans_a, .. } => {
+                let a = &inputs[0].shape;
+                let k = a[a.len() - if *trans_a { 2 } else { 1 }];
+                partial_results(outputs[0].elements(), k)
+            }
+            Op::Reduce { f, axes, .. } => {
+                let plan = reduce(inputs[0], axes);
+                if plan.parts > 1 {
+                    let wide = *f == Reduction::Mean && inputs[0].dtype.is_int();
+                    let size = if wide { DType::I64 } else { inputs[0].dtype }.size();
+                    return (plan.parts * plan.results) as u64 * size;
+                }
+                0
+            }
+            Op::Resize { spec } => {
+                let taps = |a| resize_taps(spec, a) * spec.sizes[a];
+                return 16 * (0..spec.sizes.len()).map(taps).sum::<usize>() as u64;
+            }
+            _ => 0,
+        };
+        elements as u64 * outputs.first().map_or(0, |t| t.dtype.size())
+    }
+}
+
+/// Parts that the inner extent `k` of a product is cut into. A small result of a long sum
+/// has too few tiles for many threads; its parts are summed in order afterwards.
+pub fn product_parts(results: usize, k: usize) -> usize {
+    if results == 0 || results > 1 << 14 {
+        return 1;
+    }
+    (k / 4096).clamp(1, 16)
+}
+
+fn partial_results(results: usize, k: usize) -> usize {
+    match product_parts(results, k) {
+        1 => 0,
+        parts => parts * results,
+    }
+}
+
+/// How a convolution is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conv {
+    /// A product per image and group, straight from `x` to `y`.
+    Pointwise,
+    /// The window covers the whole input: a product per group, images are its columns.
+    Whole,
+    /// Plain loops.
+    Direct,
+    /// Tiles of columns (im2col) and products with them.
+    Columns(ConvColumns),
+}
+
+/// Tiles of a convolution by columns. A column is what the window sees at one output
+/// position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvColumns {
+    /// (Image, group) pairs of one tile; images of one group where `folded`.
+    pub items: usize,
+    /// Output positions of one tile.
+    pub positions: usize,
+    /// Channels times taps of one tile.
+    pub depth: usize,
+    /// Output channels of one group.
+    pub channels: usize,
+    /// One product serves all items; its results go through scratch to their images.
+    pub folded: bool,
+}
+
+impl ConvColumns {
+    /// Elements of scratch: a tile of columns and, where folded, one of results.
+    pub fn elements(&self) -> usize {
+        let results = if self.folded { self.channels } else { 0 };
+        self.items * self.positions * (self.depth + results)
+    }
+}
+
+/// Chooses how a convolution is computed.
+pub fn conv(
+    window: &Window,
+    group: usize,
+    x: &TensorType,
+    w: &TensorType,
+    y: &TensorType,
+) -> Conv {
+    let (images, channels, inputs) = (x.shape[0], w.shape[0] / group, w.shape[1]);
+    let positions: usize = y.shape[2..].iter().product();
+    let taps = window.taps();
+    let unpadded = window.pads_begin.iter().chain(&window.pads_end).all(|&p| p == 0);
+    if unpadded && positions == 1 && window.kernel[..] == x.shape[2..] {
+        return Conv::Whole;
+    }
+    if window.is_pointwise() {
+        return Conv::Pointwise;
+    }
+    if channels <= DIRECT {
+        return Conv::Direct;
+    }
+    let all = (inputs * taps).max(1);
+    let budget = COLUMN_BYTES / y.dtype.size() as usize;
+    if positions < FOLD && images > 1 {
+        let wanted = (2 * FOLD).div_ceil(positions.max(1));
+        let room = RESULT_BYTES / y.dtype.size() as usize / (channels * positions).max(1);
+        let items = wanted.min(room).clamp(1, images);
+        let depth = depth(all, budget / (items * positions).max(1));
+        return Conv::Columns(ConvColumns { items, positions, depth, channels, folded: true });
+    }
+    let wide = (budget / all.min(2048)).clamp(1, positions.max(1));
+    let depth = depth(all, budget / wide);
+    let items = if wide == positions && depth == all {
+        (budget / (wide * depth)).clamp(1, (images * group).max(1))
+    } else {
+        1
+    };
+    Conv::Columns(ConvColumns { items, positions: wide, depth, channels, folded: false })
+}
+
+/// `all` where it fits, else the largest multiple of 256, the library's own inner tile.
+fn depth(all: usize, room: usize) -> usize {
+    if all <= room { all } else { (room / 256 * 256).max(256).min(all) }
+}
+
+/// How a transposed convolution is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvTranspose {
+    /// Plain loops.
+    Direct,
+    /// Products into tiles of columns, gathered into `y` (col2im).
+    Columns(TransposeColumns),
+}
+
+/// Tiles of a transposed convolution by columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransposeColumns {
+    /// (Image, group) pairs of one tile.
+    pub items: usize,
+    /// Output channels of one group in one tile.
+    pub channels: usize,
+    /// Extent of one tile along the first spatial axis of `x`.
+    pub rows: usize,
+    /// Elements of one column tile per item, channel and row.
+    pub row: usize,
+}
+
+impl TransposeColumns {
+    /// Elements of scratch.
+    pub fn elements(&self) -> usize {
+        self.items * self.channels * self.rows * self.row
+    }
+}
+
+/// Chooses how a transposed convolution is computed.
+pub fn conv_transpose(group: usize, x: &TensorType, w: &TensorType) -> ConvTranspose {
+    if x.shape[1] / group <= DIRECT {
+        return ConvTranspose::Direct;
+    }
+    let taps: usize = w.shape[2..].iter().product();
+    let budget = COLUMN_BYTES / x.dtype.size() as usize;
+    let row = (taps * x.shape[3..].iter().product::<usize>()).max(1);
+    let rows = (budget / row).clamp(1, x.shape[2].max(1));
+    let channels = (budget / (row * rows)).clamp(1, w.shape[1].max(1));
+    let whole = rows >= x.shape[2] && channels >= w.shape[1];
+    let items = if whole {
+        (budget / (row * rows * channels)).clamp(1, (x.shape[0] * group).max(1))
+    } else {
+        1
+    };
+    ConvTranspose::Columns(TransposeColumns { items, channels, rows, row })
+}
+
+/// A reduction with neighbouring axes of one kind merged; kinds alternate.
+#[derive(Clone, Copy, Debug)]
+pub struct ReducePlan {
+    /// Merged axes.
+    pub rank: usize,
+    /// Their extents.
+    pub extents: [usize; MAX_RANK],
+    /// Whether the last merged axis is reduced; the others alternate.
+    pub inner_reduced: bool,
+    /// Elements of the result.
+    pub results: usize,
+    /// Reduced indices of the outer axes, times the segments of a reduced inner axis.
+    pub segments: usize,
+    /// Parts that the segments are cut into; each gives partial results.
+    pub parts: usize,
+}
+
+impl ReducePlan {
+    /// True where merged axis `i` is reduced.
+    pub fn reduced(&self, i: usize) -> bool {
+        ((self.rank - 1 - i) % 2 == 0) == self.inner_reduced
+    }
+}
+
+/// Elements of a reduced inner axis that are combined before anything else.
+pub const SEGMENT: usize = 4096;
+
+/// Columns of a kept inner axis that one task accumulates at a time.
+pub const COLUMNS: usize = 256;
+
+/// Merges axes and cuts a reduction into parts where its results are too few for many
+/// threads.
+pub fn reduce(x: &TensorType, axes: &[usize]) -> ReducePlan {
+    let (mut rank, mut extents, mut last) = (0, [1; MAX_RANK], false);
+    for (i, &d) in x.shape.iter().enumerate().filter(|&(_, &d)| d != 1) {
+        let reduced = axes.contains(&i);
+        if rank > 0 && reduced == last {
+            extents[rank - 1] *= d;
+        } else {
+            extents[rank] = d;
+            rank += 1;
+        }
+        last = reduced;
+    }
+    let mut plan = ReducePlan {
+        rank: rank.max(1),
+        extents,
+        inner_reduced: last,
+        results: 1,
+        segments: 1,
+        parts: 1,
+    };
+    for i in 0..plan.rank {
+        match plan.reduced(i) {
+            false => plan.results *= extents[i],
+            true if i + 1 == plan.rank => plan.segments *= extents[i].div_ceil(SEGMENT),
+            true => plan.segments *= extents[i],
+        }
+    }
+    let inner = extents[plan.rank - 1];
+    let tasks = match plan.inner_reduced {
+        true => plan.results,
+        false => plan.results / inner.max(1) * inner.div_ceil(COLUMNS),
+    };
+    let pays = x.elements() >> 15;
+    plan.parts = 32usize.div_ceil(tasks.max(1)).min(plan.segments).min(pays).max(1);
+    if tasks >= 16 {
+        plan.parts = 1;
+    }
+    plan
+}
+
+/// Most source elements that one output index of an axis reads.
+pub fn resize_taps(spec: &ResizeSpec, axis: usize) -> usize {
+    let scale = f64::from(spec.scales[axis]).min(1.0);
+    let reach = |r: f64| (2.0 * (r / scale).ceil()) as usize;
+    match spec.mode {
+        Interpolation::Nearest(_) => 1,
+        Interpolation::Linear if spec.antialias => reach(1.0),
+        Interpolation::Linear => 2,
+        Interpolation::Cubic { .. } if spec.antialias => reach(2.0),
+        Interpolation::Cubic { .. } => 4,
     }
 }

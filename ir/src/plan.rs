@@ -1,0 +1,599 @@
+//! The plan: *when* and *where*, as typed side tables over the frozen graph.
+//!
+//! Tasks and buffers are the plan's own; `spans → order → slots → placement` are facts
+//! that passes establish. Setting a fact drops the facts that depend on it, and reading
+//! an absent one is an error that names the pass which gives it, so no stale fact is
+//! readable (invariant I4).
+
+use crate::graph::{Def, Graph, NodeId, StateId, ValueId};
+use crate::op::TypeError;
+use crate::program::{PerSpace, Space, StreamId};
+use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
+use std::fmt;
+
+/// A task, printed `t5`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(u32);
+entity_impl!(TaskId, "t");
+
+/// A buffer, printed `b12`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(u32);
+entity_impl!(BufferId, "b");
+
+/// A slot, printed `slot3`: buffers at one address that take turns.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(u32);
+entity_impl!(SlotId, "slot");
+
+/// What a task does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskKind {
+    /// Runs a node. A second task of the same node is a recomputation.
+    Run(NodeId),
+    /// Copies a value from one buffer to another; between spaces it is half a swap.
+    Copy {
+        /// First byte of the value in the buffer it is read from.
+        offset: u64,
+    },
+    /// Copies a state's exit value home. It costs nothing where both share a slot.
+    Commit {
+        /// The state.
+        state: StateId,
+        /// First byte of the exit value in the buffer it is read from.
+        offset: u64,
+    },
+}
+
+/// A unit of scheduling.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// What it does.
+    pub kind: TaskKind,
+    /// The stream it is issued on.
+    pub stream: StreamId,
+    /// The buffer of each operand's root.
+    pub reads: Vec<BufferId>,
+    /// The buffer of each result; `None` for results that nobody reads.
+    pub writes: Vec<Option<BufferId>>,
+    /// Scratch, alive for this task alone.
+    pub scratch: Option<BufferId>,
+}
+
+/// What a buffer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferKind {
+    /// A fed input: written before the step.
+    Input,
+    /// A constant: its home, for good.
+    Const,
+    /// A state's home as the step begins.
+    Enter(StateId),
+    /// A state's home as the step ends.
+    Exit(StateId),
+    /// A node's result, or a copy of a value.
+    Value,
+    /// Scratch of one task.
+    Scratch,
+}
+
+impl BufferKind {
+    /// The name in text and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            BufferKind::Input => "input",
+            BufferKind::Const => "const",
+            BufferKind::Enter(_) => "state",
+            BufferKind::Exit(_) => "exit",
+            BufferKind::Value => "value",
+            BufferKind::Scratch => "scratch",
+        }
+    }
+}
+
+/// Bytes that hold one value (or scratch) for some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// The root value it holds; `None` for scratch.
+    pub holds: Option<ValueId>,
+    /// What it is for.
+    pub kind: BufferKind,
+    /// Bytes.
+    pub bytes: u64,
+    /// Alignment in bytes, a power of two.
+    pub align: u64,
+    /// The arena it is in.
+    pub space: Space,
+}
+
+impl Buffer {
+    /// Bytes rounded up to the alignment: what the buffer counts for.
+    pub fn rounded(&self) -> u64 {
+        self.bytes.next_multiple_of(self.align)
+    }
+}
+
+/// First and last position in the order at which a buffer's bytes matter, inclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveRange {
+    /// First position.
+    pub first: u32,
+    /// Last position.
+    pub last: u32,
+}
+
+/// Buffers that share an address because their live ranges follow one another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Bytes, rounded up to the alignment.
+    pub bytes: u64,
+    /// Alignment in bytes.
+    pub align: u64,
+    /// The arena.
+    pub space: Space,
+    /// From the first to the last position of any of its buffers.
+    pub live: LiveRange,
+}
+
+/// Which buffer is in which slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slots {
+    /// The slot of each buffer; `None` for a buffer that owns no bytes.
+    pub of: SecondaryMap<BufferId, Option<SlotId>>,
+    /// The slots.
+    pub slots: PrimaryMap<SlotId, Slot>,
+}
+
+impl Slots {
+    /// The largest sum of live bytes over all positions, per space.
+    pub fn live_peak(&self) -> PerSpace<u64> {
+        let mut peak = PerSpace::default();
+        for space in Space::ALL {
+            peak[space] = self.live_curve(space).into_iter().max().unwrap_or(0);
+        }
+        peak
+    }
+
+    /// Live bytes at each position that any slot of the space reaches.
+    pub fn live_curve(&self, space: Space) -> Vec<u64> {
+        let slots = || self.slots.values().filter(|s| s.space == space);
+        let Some(last) = slots().map(|s| s.live.last).max() else { return Vec::new() };
+        let mut change = vec![0i64; last as usize + 2];
+        for s in slots() {
+            change[s.live.first as usize] += s.bytes as i64;
+            change[s.live.last as usize + 1] -= s.bytes as i64;
+        }
+        let mut live = 0;
+        change.truncate(last as usize + 1);
+        change
+            .into_iter()
+            .map(|c| {
+                live += c;
+                live as u64
+            })
+            .collect()
+    }
+}
+
+/// Where each slot is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// First byte of each slot in its arena.
+    pub offset: SecondaryMap<SlotId, u64>,
+    /// Arena sizes in bytes.
+    pub sizes: PerSpace<u64>,
+}
+
+/// Earliest and latest level of each task (OLLA's ASAP and ALAP; a level is a position
+/// if operators without mutual dependence could run at once).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spans {
+    /// Longest path from the start.
+    pub asap: SecondaryMap<TaskId, u32>,
+    /// Last level minus the longest path to the end.
+    pub alap: SecondaryMap<TaskId, u32>,
+}
+
+/// What a pass may need or give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Fact {
+    /// [`Spans`].
+    Spans,
+    /// The order of tasks, and the buffers' live ranges, which follow from it.
+    Order,
+    /// [`Slots`].
+    Slots,
+    /// [`Placement`].
+    Placement,
+}
+
+impl Fact {
+    /// The pass of the default pipeline that gives it.
+    pub fn given_by(self) -> &'static str {
+        match self {
+            Fact::Spans => "spans",
+            Fact::Order => "order",
+            Fact::Slots => "share_in_place",
+            Fact::Placement => "place",
+        }
+    }
+}
+
+impl fmt::Display for Fact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fact::Spans => "spans",
+            Fact::Order => "order",
+            Fact::Slots => "slots",
+            Fact::Placement => "placement",
+        })
+    }
+}
+
+/// Errors of making and reading plans.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A fact was read that no pass has established (or a later change dropped).
+    #[error("the plan has no {fact} yet; the pass `{}` gives it", fact.given_by())]
+    MissingFact {
+        /// The fact.
+        fact: Fact,
+    },
+    /// A state's exit or an output would need bytes that another state's update destroys.
+    #[error(
+        "`{0}` is the old value of state `{1}`, which the step overwrites; the pass \
+         `detach_states` gives it bytes of its own"
+    )]
+    Attached(String, String),
+    /// Operands that do not fit; the graph was not verified.
+    #[error("{0}")]
+    Type(TypeError),
+    /// The order leaves out a task, repeats one, or breaks a dependence.
+    #[error("not an order of the plan's tasks: {0}")]
+    Order(String),
+}
+
+/// How plans depend on the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetInfo {
+    /// Alignment of every buffer in device memory, in bytes.
+    pub align: u64,
+}
+
+impl TargetInfo {
+    /// The CPU backend: a cache line.
+    pub const CPU: TargetInfo = TargetInfo { align: 64 };
+}
+
+/// Side tables over a frozen graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Tasks in definition order: a valid order of the plan as it was made.
+    pub tasks: PrimaryMap<TaskId, Task>,
+    /// Buffers.
+    pub buffers: PrimaryMap<BufferId, Buffer>,
+    /// The buffer that holds each root value first.
+    pub buffer_of: SecondaryMap<ValueId, Option<BufferId>>,
+    spans: Option<Spans>,
+    order: Option<Vec<TaskId>>,
+    live: SecondaryMap<BufferId, Option<LiveRange>>,
+    slots: Option<Slots>,
+    placement: Option<Placement>,
+}
+
+impl Plan {
+    /// The unplanned plan: one task per node, one buffer per root value that is used,
+    /// and a commit for each state whose value changes.
+    ///
+    /// # Errors
+    /// [`PlanError::Attached`]; [`PlanError::Type`] for a graph that was not verified.
+    pub fn new(g: &Graph, target: TargetInfo) -> Result<Plan, PlanError> {
+        let mut plan = Plan::default();
+        let readers = g.readers();
+        let mut wanted: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        for (v, value) in &g.values {
+            let read = !readers[v].is_empty();
+            wanted[v] = read || matches!(value.def, Def::State(_) | Def::Node { .. });
+        }
+        for output in &g.outputs {
+            wanted[g.resolve(output.value).root] = true;
+        }
+        for state in g.states.values() {
+            wanted[g.resolve(state.exit).root] = true;
+        }
+        for (v, value) in &g.values {
+            let kind = match value.def {
+                Def::View { .. } => continue,
+                Def::Input => BufferKind::Input,
+                Def::Const(_) => BufferKind::Const,
+                Def::State(s) => BufferKind::Enter(s),
+                Def::Node { .. } => BufferKind::Value,
+            };
+            if wanted[v] {
+                let buffer = plan.add_buffer(Some(v), kind, value.ty.bytes(), target);
+                plan.buffer_of[v] = Some(buffer);
+            }
+        }
+        plan.refuse_attached(g)?;
+
+        // Commits follow as early as definition order allows: after the producer of the
+        // exit value and after every reader of the enter value.
+        let mut after: SecondaryMap<NodeId, Vec<StateId>> = SecondaryMap::new();
+        let mut first: Vec<StateId> = Vec::new();
+        for (s, state) in &g.states {
+            let exit = g.resolve(state.exit);
+            if exit.root == state.enter {
+                continue;
+            }
+            let producer = match g.values[exit.root].def {
+                Def::Node { node, .. } => Some(node),
+                _ => None,
+            };
+            match readers[state.enter].last().copied().max(producer) {
+                Some(node) => after[node].push(s),
+                None => first.push(s),
+            }
+        }
+        for s in first {
+            plan.add_commit(g, s, target);
+        }
+        for (n, node) in &g.nodes {
+            let outputs = g.output_types(n).map_err(PlanError::Type)?;
+            let scratch =
+                node.op.scratch_bytes(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());
+            let scratch = (scratch > 0)
+                .then(|| plan.add_buffer(None, BufferKind::Scratch, scratch, target));
+            let buffer = |v: ValueId| plan.buffer_of[g.resolve(v).root];
+            let task = Task {
+                kind: TaskKind::Run(n),
+                stream: StreamId::new(0),
+                reads: node.inputs.iter().filter_map(|&v| buffer(v)).collect(),
+                writes: node.outputs.iter().map(|v| v.and_then(buffer)).collect(),
+                scratch,
+            };
+            plan.tasks.push(task);
+            for &s in &after[n] {
+                plan.add_commit(g, s, target);
+            }
+        }
+        Ok(plan)
+    }
+
+    fn add_buffer(
+        &mut self,
+        holds: Option<ValueId>,
+        kind: BufferKind,
+        bytes: u64,
+        target: TargetInfo,
+    ) -> BufferId {
+        let align = target.align;
+        self.buffers.push(Buffer { holds, kind, bytes, align, space: Space::Device })
+    }
+
+    fn add_commit(&mut self, g: &Graph, state: StateId, target: TargetInfo) {
+        let exit = g.resolve(g.states[state].exit);
+        let bytes = g.ty(g.states[state].exit).bytes();
+        let home = self.add_buffer(Some(exit.root), BufferKind::Exit(state), bytes, target);
+        self.tasks.push(Task {
+            kind: TaskKind::Commit { state, offset: exit.offset },
+            stream: StreamId::new(0),
+            reads: self.buffer_of[exit.root].into_iter().collect(),
+            writes: vec![Some(home)],
+            scratch: None,
+        });
+    }
+
+    /// Old values that outlive their state's update need bytes of their own.
+    fn refuse_attached(&self, g: &Graph) -> Result<(), PlanError> {
+        let overwritten = |v: ValueId| match g.values[g.resolve(v).root].def {
+            Def::State(s) if g.resolve(g.states[s].exit).root != g.states[s].enter => Some(s),
+            _ => None,
+        };
+        for state in g.states.values() {
+            if let Def::State(s) = g.values[g.resolve(state.exit).root].def
+                && g.states[s].enter != state.enter
+            {
+                return Err(PlanError::Attached(state.name.clone(), g.states[s].name.clone()));
+            }
+        }
+        for output in &g.outputs {
+            if let Some(s) = overwritten(output.value) {
+                return Err(PlanError::Attached(output.name.clone(), g.states[s].name.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The home of a state as the step begins.
+    pub fn enter_buffer(&self, g: &Graph, s: StateId) -> Option<BufferId> {
+        self.buffer_of[g.states[s].enter]
+    }
+
+    /// The spans.
+    ///
+    /// # Errors
+    /// They were not computed, or dropped since.
+    pub fn spans(&self) -> Result<&Spans, PlanError> {
+        self.spans.as_ref().ok_or(PlanError::MissingFact { fact: Fact::Spans })
+    }
+
+    /// Sets the spans; drops the order and what depends on it.
+    pub fn set_spans(&mut self, spans: Spans) {
+        self.spans = Some(spans);
+        self.drop_order();
+    }
+
+    /// The order of tasks.
+    ///
+    /// # Errors
+    /// It was not set, or dropped since.
+    pub fn order(&self) -> Result<&[TaskId], PlanError> {
+        self.order.as_deref().ok_or(PlanError::MissingFact { fact: Fact::Order })
+    }
+
+    /// Live range of a buffer under the order; `None` for a buffer that no task uses.
+    ///
+    /// # Errors
+    /// There is no order.
+    pub fn live(&self, b: BufferId) -> Result<Option<LiveRange>, PlanError> {
+        self.order()?;
+        Ok(self.live[b])
+    }
+
+    /// Sets the order and with it the live ranges; drops slots and placement.
+    ///
+    /// # Errors
+    /// Not a permutation of the tasks, or a dependence is broken.
+    pub fn set_order(&mut self, g: &Graph, order: Vec<TaskId>) -> Result<(), PlanError> {
+        self.drop_order();
+        let position = self.positions(&order)?;
+        for (before, after) in self.dependences(g) {
+            if position[before] >= position[after] {
+                return Err(PlanError::Order(format!("{after} runs before {before}")));
+            }
+        }
+        self.live = self.live_ranges(g, &order, &position);
+        self.order = Some(order);
+        Ok(())
+    }
+
+    fn positions(&self, order: &[TaskId]) -> Result<SecondaryMap<TaskId, u32>, PlanError> {
+        let mut seen: SecondaryMap<TaskId, bool> = SecondaryMap::new();
+        let mut position = SecondaryMap::new();
+        for (i, &t) in order.iter().enumerate() {
+            if !self.tasks.is_valid(t) || std::mem::replace(&mut seen[t], true) {
+                return Err(PlanError::Order(format!("{t} is unknown or comes twice")));
+            }
+            position[t] = i as u32;
+        }
+        if order.len() != self.tasks.len() {
+            let left = self.tasks.keys().find(|&t| !seen[t]);
+            let left = left.map_or(String::new(), |t| t.to_string());
+            return Err(PlanError::Order(format!("{left} is left out")));
+        }
+        Ok(position)
+    }
+
+    /// The slots.
+    ///
+    /// # Errors
+    /// They were not set, or dropped since.
+    pub fn slots(&self) -> Result<&Slots, PlanError> {
+        self.slots.as_ref().ok_or(PlanError::MissingFact { fact: Fact::Slots })
+    }
+
+    /// Sets the slots; drops the placement.
+    pub fn set_slots(&mut self, slots: Slots) {
+        self.placement = None;
+        self.slots = Some(slots);
+    }
+
+    /// The placement.
+    ///
+    /// # Errors
+    /// It was not set, or dropped since.
+    pub fn placement(&self) -> Result<&Placement, PlanError> {
+        self.placement.as_ref().ok_or(PlanError::MissingFact { fact: Fact::Placement })
+    }
+
+    /// Sets the placement.
+    pub fn set_placement(&mut self, placement: Placement) {
+        self.placement = Some(placement);
+    }
+
+    /// True where the fact can be read.
+    pub fn has(&self, fact: Fact) -> bool {
+        match fact {
+            Fact::Spans => self.spans.is_some(),
+            Fact::Order => self.order.is_some(),
+            Fact::Slots => self.slots.is_some(),
+            Fact::Placement => self.placement.is_some(),
+        }
+    }
+
+    fn drop_order(&mut self) {
+        self.order = None;
+        self.live.clear();
+        self.slots = None;
+        self.placement = None;
+    }
+
+    /// The task that writes each buffer; homes of inputs, constants and enter values
+    /// have none.
+    pub fn writers(&self) -> SecondaryMap<BufferId, Option<TaskId>> {
+        let mut writer = SecondaryMap::new();
+        for (t, task) in &self.tasks {
+            for &b in task.writes.iter().flatten() {
+                writer[b] = Some(t);
+            }
+        }
+        writer
+    }
+
+    /// All pairs (before, after): writer before reader, and every reader of a state's
+    /// enter value before its commit.
+    pub fn dependences(&self, g: &Graph) -> Vec<(TaskId, TaskId)> {
+        let writer = self.writers();
+        let mut commit_of: SecondaryMap<BufferId, Option<TaskId>> = SecondaryMap::new();
+        for (t, task) in &self.tasks {
+            if let TaskKind::Commit { state, .. } = task.kind
+                && let Some(b) = self.enter_buffer(g, state)
+            {
+                commit_of[b] = Some(t);
+            }
+        }
+        let mut pairs = Vec::new();
+        for (t, task) in &self.tasks {
+            for &b in &task.reads {
+                pairs.extend(writer[b].map(|w| (w, t)));
+                pairs.extend(commit_of[b].filter(|&c| c != t).map(|c| (t, c)));
+            }
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        pairs
+    }
+
+    fn live_ranges(
+        &self,
+        g: &Graph,
+        order: &[TaskId],
+        position: &SecondaryMap<TaskId, u32>,
+    ) -> SecondaryMap<BufferId, Option<LiveRange>> {
+        let end = order.len().saturating_sub(1) as u32;
+        let mut live: SecondaryMap<BufferId, Option<LiveRange>> = SecondaryMap::new();
+        let mut touch = |b: BufferId, at: u32| {
+            let r = live[b].get_or_insert(LiveRange { first: at, last: at });
+            r.first = r.first.min(at);
+            r.last = r.last.max(at);
+        };
+        for (b, buffer) in &self.buffers {
+            match buffer.kind {
+                BufferKind::Input | BufferKind::Enter(_) => touch(b, 0),
+                BufferKind::Const => {
+                    touch(b, 0);
+                    touch(b, end);
+                }
+                BufferKind::Exit(_) => touch(b, end),
+                BufferKind::Value | BufferKind::Scratch => {}
+            }
+        }
+        for (t, task) in &self.tasks {
+            let used = task.reads.iter().chain(task.writes.iter().flatten()).chain(&task.scratch);
+            used.for_each(|&b| touch(b, position[t]));
+        }
+        for output in &g.outputs {
+            if let Some(b) = self.buffer_of[g.resolve(output.value).root] {
+                touch(b, end);
+            }
+        }
+        for state in g.states.values() {
+            if g.resolve(state.exit).root == state.enter
+                && let Some(b) = self.buffer_of[state.enter]
+            {
+                touch(b, end);
+            }
+        }
+        live
+    }
+}

@@ -1,0 +1,197 @@
+//! The program: commands with byte ranges, streams and events, in host-issue order.
+//!
+//! Everything above this level produces a program, everything below only executes it.
+
+use crate::graph::{NodeId, ValueId};
+use cranelift_entity::entity_impl;
+use std::fmt;
+
+/// A stream, printed `stream0`: commands of one stream run in issue order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct StreamId(u32);
+entity_impl!(StreamId, "stream");
+
+/// An event, printed `event0`: recorded once per step.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventId(u32);
+entity_impl!(EventId, "event");
+
+/// A memory space. Each has one arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Space {
+    /// Where kernels run: the memory of the target, whatever it is.
+    Device,
+    /// Host memory that swapped buffers go to.
+    Host,
+}
+
+impl Space {
+    /// All spaces.
+    pub const ALL: [Space; 2] = [Space::Device, Space::Host];
+
+    /// The name in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            Space::Device => "device",
+            Space::Host => "host",
+        }
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One figure per space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerSpace<T> {
+    /// Of [`Space::Device`].
+    pub device: T,
+    /// Of [`Space::Host`].
+    pub host: T,
+}
+
+impl<T> std::ops::Index<Space> for PerSpace<T> {
+    type Output = T;
+    fn index(&self, space: Space) -> &T {
+        match space {
+            Space::Device => &self.device,
+            Space::Host => &self.host,
+        }
+    }
+}
+
+impl<T> std::ops::IndexMut<Space> for PerSpace<T> {
+    fn index_mut(&mut self, space: Space) -> &mut T {
+        match space {
+            Space::Device => &mut self.device,
+            Space::Host => &mut self.host,
+        }
+    }
+}
+
+/// `len` bytes of an arena from `offset` on, printed `device[offset+len]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// The arena.
+    pub space: Space,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Range {
+    /// One past the last byte; saturates, so that absurd ranges stay out of bounds.
+    pub fn end(&self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+
+    /// True where the ranges share a byte.
+    pub fn overlaps(&self, other: &Range) -> bool {
+        self.space == other.space
+            && self.offset < other.end()
+            && other.offset < self.end()
+            && self.len > 0
+            && other.len > 0
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}+{}]", self.space, self.offset, self.len)
+    }
+}
+
+/// Where a value is at the boundary of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The value.
+    pub value: ValueId,
+    /// Its bytes.
+    pub range: Range,
+}
+
+/// One command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Runs a node's kernel.
+    Run {
+        /// The node.
+        node: NodeId,
+        /// The stream.
+        stream: StreamId,
+        /// Where each operand is.
+        reads: Vec<Range>,
+        /// Where each result goes; `None` for results that nobody reads.
+        writes: Vec<Option<Range>>,
+        /// Scratch.
+        scratch: Option<Range>,
+    },
+    /// Copies bytes, within a space or between two.
+    Copy {
+        /// The stream.
+        stream: StreamId,
+        /// Source.
+        from: Range,
+        /// Destination, of equal length.
+        to: Range,
+    },
+    /// Records an event after everything issued so far on the stream.
+    Record {
+        /// The stream.
+        stream: StreamId,
+        /// The event.
+        event: EventId,
+    },
+    /// Makes the stream wait for an event recorded earlier in the list.
+    Wait {
+        /// The stream.
+        stream: StreamId,
+        /// The event.
+        event: EventId,
+    },
+}
+
+impl Command {
+    /// The stream that the command is issued on.
+    pub fn stream(&self) -> StreamId {
+        match self {
+            Command::Run { stream, .. }
+            | Command::Copy { stream, .. }
+            | Command::Record { stream, .. }
+            | Command::Wait { stream, .. } => *stream,
+        }
+    }
+}
+
+/// A whole step over the arenas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Every home, result and scratch begins at a multiple of this many bytes.
+    pub align: u64,
+    /// Arena sizes in bytes.
+    pub sizes: PerSpace<u64>,
+    /// Where fed inputs, constants and states are when a step begins. Constants and
+    /// states that are carried are there again when it ends.
+    pub homes: Vec<Place>,
+    /// Where each graph output is when the step has ended, in the graph's order.
+    pub outputs: Vec<Range>,
+    /// The commands in issue order.
+    pub commands: Vec<Command>,
+}
+
+impl Program {
+    /// A program of no commands over empty arenas.
+    pub fn new(align: u64) -> Program {
+        Program {
+            align,
+            sizes: PerSpace::default(),
+            homes: Vec::new(),
+            outputs: Vec::new(),
+            commands: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The text form of graph, plan and program: printer and parser.
+//!
+//! Printing a parsed text gives the text again, and parsing a printed module gives the
+//! module again, except that constants of more than [`INLINE_ELEMENTS`] elements print
+//! as `...` and parse as [`Data::Absent`](crate::Data::Absent). Ids print as their text
+//! (`v3`, `n7`, `b12`, `t5`); `#` begins a comment.
+
+mod data;
+mod graph;
+mod lexer;
+mod plan;
+mod program;
+
+use crate::graph::Graph;
+use crate::plan::Plan;
+use crate::program::Program;
+use lexer::Lexer;
+use std::fmt;
+
+/// Constants of up to this many elements print in full.
+pub const INLINE_ELEMENTS: usize = 64;
+
+/// A text that is no module.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
+pub struct TextError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// A graph and, where made, its plan and program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Module {
+    /// The graph.
+    pub graph: Graph,
+    /// The plan.
+    pub plan: Option<Plan>,
+    /// The program.
+    pub program: Option<Program>,
+}
+
+impl Module {
+    /// Parses a module.
+    ///
+    /// # Errors
+    /// Syntax, unknown or repeated ids. What a graph must be beyond that is
+    /// [`verify`](crate::verify::verify)'s to say.
+    pub fn parse(text: &str) -> Result<Module, TextError> {
+        let mut lexer = Lexer::new(text);
+        let mut module = Module { graph: graph::parse(&mut lexer)?, plan: None, program: None };
+        while !lexer.at_end() {
+            if lexer.peek_word("plan") && module.plan.is_none() {
+                module.plan = Some(plan::parse(&mut lexer, &module.graph)?);
+            } else if lexer.peek_word("program") && module.program.is_none() {
+                module.program = Some(program::parse(&mut lexer, &module.graph)?);
+            } else {
+                return Err(lexer.error("expected `plan`, `program` or the end"));
+            }
+        }
+        Ok(module)
+    }
+}
+
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.graph)?;
+        if let Some(plan) = &self.plan {
+            write!(f, "{plan}")?;
+        }
+        if let Some(program) = &self.program {
+            write!(f, "{program}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes ` "name"`, or nothing for an empty name.
+fn write_name(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
+    if name.is_empty() { Ok(()) } else { write!(f, " {}", quoted(name)) }
+}
+
+/// A name in quotes, escaped as in JSON.
+fn quoted(name: &str) -> serde_json::Value {
+    serde_json::Value::from(name)
+}
+
+/// Writes a list with commas.
+fn write_list<T: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    items: impl IntoIterator<Item = T>,
+) -> fmt::Result {
+    for (i, item) in items.into_iter().enumerate() {
+        write!(f, "{}{item}", if i > 0 { ", " } else { "" })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Text of programs.
+//!
+//! ```text
+//! program {
+//!   align 64
+//!   device 4096
+//!   host 0
+//!   home v0 device[0+32]
+//!   run n0 stream0 (device[0+32]) -> (device[64+32], _) scratch device[128+64]
+//!   copy stream1 device[64+32] -> host[0+32]
+//!   record stream1 event0
+//!   wait stream0 event0
+//!   output device[64+32]
+//! }
+//! ```
+
+use super::lexer::Lexer;
+use super::{TextError, write_list};
+use crate::graph::{Graph, NodeId};
+use crate::program::{Command, Place, Program, Range, Space};
+use std::fmt;
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "program {{")?;
+        writeln!(f, "  align {}", self.align)?;
+        for space in Space::ALL {
+            writeln!(f, "  {space} {}", self.sizes[space])?;
+        }
+        for home in &self.homes {
+            writeln!(f, "  home {} {}", home.value, home.range)?;
+        }
+        for command in &self.commands {
+            writeln!(f, "  {command}")?;
+        }
+        for output in &self.outputs {
+            writeln!(f, "  output {output}")?;
+        }
+        writeln!(f, "}}")
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Command::Run { node, stream, reads, writes, scratch } => {
+                write!(f, "run {node} {stream} (")?;
+                write_list(f, reads)?;
+                f.write_str(") -> (")?;
+                let result = |w: &Option<Range>| w.map_or("_".into(), |r| r.to_string());
+                write_list(f, writes.iter().map(result))?;
+                f.write_str(")")?;
+                match scratch {
+                    Some(range) => write!(f, " scratch {range}"),
+                    None => Ok(()),
+                }
+            }
+            Command::Copy { stream, from, to } => write!(f, "copy {stream} {from} -> {to}"),
+            Command::Record { stream, event } => write!(f, "record {stream} {event}"),
+            Command::Wait { stream, event } => write!(f, "wait {stream} {event}"),
+        }
+    }
+}
+
+fn range(lexer: &mut Lexer) -> Result<Range, TextError> {
+    let space = match Space::ALL.into_iter().find(|s| lexer.accept_word(s.name())) {
+        Some(space) => space,
+        None => return Err(lexer.error("expected a range such as `device[0+64]`")),
+    };
+    lexer.expect("[")?;
+    let offset = lexer.number()?;
+    lexer.expect("+")?;
+    let len = lexer.number()?;
+    lexer.expect("]")?;
+    Ok(Range { space, offset, len })
+}
+
+pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Program, TextError> {
+    lexer.expect_word("program")?;
+    lexer.expect("{")?;
+    lexer.expect_word("align")?;
+    let align: u64 = lexer.number()?;
+    if !align.is_power_of_two() || align > 1 << 30 {
+        return Err(lexer.error("the alignment is no power of two up to 2^30"));
+    }
+    let mut program = Program::new(align);
+    for space in Space::ALL {
+        lexer.expect_word(space.name())?;
+        program.sizes[space] = lexer.number()?;
+    }
+    while !lexer.accept("}") {
+        if lexer.accept_word("home") {
+            let value = lexer.id("v")?;
+            if !g.values.is_valid(value) {
+                return Err(lexer.error(format!("{value} is not in the graph")));
+            }
+            program.homes.push(Place { value, range: range(lexer)? });
+        } else if lexer.accept_word("output") {
+            program.outputs.push(range(lexer)?);
+        } else {
+            program.commands.push(parse_command(lexer, g)?);
+        }
+    }
+    Ok(program)
+}
+
+fn parse_command(lexer: &mut Lexer, g: &Graph) -> Result<Command, TextError> {
+    if lexer.accept_word("run") {
+        let node: NodeId = lexer.id("n")?;
+        if !g.nodes.is_valid(node) {
+            return Err(lexer.error(format!("{node} is not in the graph")));
+        }
+        let stream = lexer.id("stream")?;
+        let reads = lexer.list(range)?;
+        lexer.expect("->")?;
+        let writes =
+            lexer.list(|l| if l.accept_word("_") { Ok(None) } else { range(l).map(Some) })?;
+        let scratch = if lexer.accept_word("scratch") { Some(range(lexer)?) } else { None };
+        Ok(Command::Run { node, stream, reads, writes, scratch })
+    } else if lexer.accept_word("copy") {
+        let stream = lexer.id("stream")?;
+        let from = range(lexer)?;
+        lexer.expect("->")?;
+        Ok(Command::Copy { stream, from, to: range(lexer)? })
+    } else if lexer.accept_word("record") {
+        Ok(Command::Record { stream: lexer.id("stream")?, event: lexer.id("event")? })
+    } else if lexer.accept_word("wait") {
+        Ok(Command::Wait { stream: lexer.id("stream")?, event: lexer.id("event")? })
+    } else {
+        Err(lexer.error("expected a command or `}`"))
+    }
+}

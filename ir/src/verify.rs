@@ -1,0 +1,142 @@
+//! Is this a graph? Structure, types and names (invariants I1 and I2).
+
+use crate::graph::{Data, Def, Graph, NodeId, ValueId};
+use crate::types::TensorType;
+use std::collections::HashSet;
+
+/// What is wrong with a graph.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{at}: {message}")]
+pub struct Defect {
+    /// The item, for example `n7 (conv "layer1")` or `v3`.
+    pub at: String,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+/// Refuses a graph that breaks I1 (acyclic, one definition per value, views resolve) or
+/// I2 (random operators have generators of their own), and one whose types, data or
+/// names do not fit.
+///
+/// # Errors
+/// The first defect.
+pub fn verify(g: &Graph) -> Result<(), Defect> {
+    for (v, value) in &g.values {
+        verify_value(g, v)
+            .map_err(|message| Defect { at: named(&v.to_string(), &value.name), message })?;
+    }
+    let mut streams = HashSet::new();
+    for (n, node) in &g.nodes {
+        let at = || named(&format!("{n} ({})", node.op.name()), &node.name);
+        verify_node(g, n).map_err(|message| Defect { at: at(), message })?;
+        if let Some(rng) = node.op.rng()
+            && !streams.insert((rng.stream, rng.seed))
+        {
+            let message = format!("another node draws from generator {} too", rng.stream);
+            return Err(Defect { at: at(), message });
+        }
+    }
+    let mut names = HashSet::new();
+    for (s, state) in &g.states {
+        let at = || named(&s.to_string(), &state.name);
+        let enter_is_own = matches!(g.values[state.enter].def, Def::State(of) if of == s);
+        let problem = if !names.insert(state.name.as_str()) {
+            Some("another state has the same name".to_owned())
+        } else if !enter_is_own {
+            Some(format!("its enter value {} is not defined by it", state.enter))
+        } else if g.ty(state.enter) != g.ty(state.exit) {
+            Some(format!("enters as {}, leaves as {}", g.ty(state.enter), g.ty(state.exit)))
+        } else {
+            state.init.as_ref().and_then(|data| data_defect(g.ty(state.enter), data))
+        };
+        if let Some(message) = problem {
+            return Err(Defect { at: at(), message });
+        }
+    }
+    let mut names = HashSet::new();
+    let fed = g.inputs().map(|v| ("input", g.values[v].name.as_str()));
+    let given = g.outputs.iter().map(|o| ("output", o.name.as_str()));
+    for (kind, name) in fed.chain(given) {
+        if !names.insert((kind, name)) {
+            let at = named(kind, name);
+            return Err(Defect { at, message: "the name comes twice".into() });
+        }
+    }
+    Ok(())
+}
+
+fn named(item: &str, name: &str) -> String {
+    if name.is_empty() { item.to_owned() } else { format!("{item} `{name}`") }
+}
+
+fn data_defect(ty: &TensorType, data: &Data) -> Option<String> {
+    let len = data.bytes()?.len() as u64;
+    (len != ty.bytes()).then(|| format!("{len} bytes of data for a {ty}"))
+}
+
+fn verify_value(g: &Graph, v: ValueId) -> Result<(), String> {
+    let value = &g.values[v];
+    if value.ty.checked_bytes().is_none() {
+        return Err(format!("type {} is too large", value.ty));
+    }
+    match &value.def {
+        Def::Input => Ok(()),
+        Def::Const(data) => data_defect(&value.ty, data).map_or(Ok(()), Err),
+        Def::State(s) => match g.states.get(*s) {
+            Some(state) if state.enter == v => Ok(()),
+            _ => Err(format!("is not the enter value of {s}")),
+        },
+        Def::Node { node, output } => {
+            let defined = g.nodes.get(*node).and_then(|n| n.outputs.get(*output));
+            match defined {
+                Some(&Some(w)) if w == v => Ok(()),
+                _ => Err(format!("is not result {output} of {node}")),
+            }
+        }
+        Def::View { of, offset } => {
+            let mut root = *of;
+            let mut steps = 0;
+            while let Def::View { of, .. } = g.values[root].def {
+                root = of;
+                steps += 1;
+                if root == v || steps > g.values.len() {
+                    return Err("views itself".into());
+                }
+            }
+            let of = &g.values[*of].ty;
+            let fits = offset.checked_add(value.ty.bytes()).is_some_and(|end| end <= of.bytes());
+            if !fits {
+                Err(format!("{} at byte {offset} does not lie in a {of}", value.ty))
+            } else if offset % value.ty.dtype.size() != 0 {
+                Err(format!("byte {offset} is not aligned for {}", value.ty.dtype))
+            } else {
+                Ok(())
+            }
+        }
+    }
+}
+
+fn verify_node(g: &Graph, n: NodeId) -> Result<(), String> {
+    let node = &g.nodes[n];
+    for &v in &node.inputs {
+        if let Def::Node { node: producer, .. } = g.values[g.resolve(v).root].def
+            && producer >= n
+        {
+            return Err(format!("reads {v}, which {producer} defines: a cycle"));
+        }
+    }
+    let types = g.output_types(n).map_err(|e| e.to_string())?;
+    if types.len() != node.outputs.len() {
+        return Err(format!("{} results, not {}", types.len(), node.outputs.len()));
+    }
+    for (output, (ty, v)) in types.iter().zip(&node.outputs).enumerate() {
+        let Some(v) = *v else { continue };
+        if g.ty(v) != ty {
+            return Err(format!("result {v} is {}, not {ty}", g.ty(v)));
+        }
+        if g.values[v].def != (Def::Node { node: n, output }) {
+            return Err(format!("result {v} is defined elsewhere"));
+        }
+    }
+    Ok(())
+}
