@@ -131,11 +131,7 @@ pub fn check(g: &Graph, p: &Program) -> Result<Footprint, Vec<Violation>> {
     }
     checker.at = None;
     checker.finish();
-    if checker.violations.is_empty() {
-        Ok(checker.footprint())
-    } else {
-        Err(checker.violations)
-    }
+    if checker.violations.is_empty() { Ok(checker.footprint()) } else { Err(checker.violations) }
 }
 
 struct Checker<'a> {
@@ -362,8 +358,7 @@ impl<'a> Checker<'a> {
         }
         for (output, w) in &written {
             let value = output.and_then(|o| node.outputs[o]);
-            let kind =
-                if output.is_some() { OccupancyKind::Value } else { OccupancyKind::Scratch };
+            let kind = if output.is_some() { OccupancyKind::Value } else { OccupancyKind::Scratch };
             self.write(w, value, kind, access, i);
         }
     }
@@ -424,15 +419,21 @@ impl<'a> Checker<'a> {
                     Some(c) => format!("bytes of {} from {}", c.root, c.offset),
                     None => "nothing".into(),
                 };
-                return self.fail(invariant, format!("{who} {v} from {range}, which holds {found}"));
+                return self
+                    .fail(invariant, format!("{who} {v} from {range}, which holds {found}"));
             }
             offset += len;
         }
     }
 
     fn finish(&mut self) {
+        let end = self.p.commands.len();
+        let boundary = Access { stream: 0, sequence: 0 };
         for home in &self.p.homes {
             let Some(value) = self.g.values.get(home.value) else { continue };
+            if !matches!(value.def, Def::Input) {
+                self.read(&home.range, boundary, end);
+            }
             match value.def {
                 Def::State(s) => {
                     let exit = self.g.states[s].exit;
@@ -447,11 +448,10 @@ impl<'a> Checker<'a> {
         if self.p.outputs.len() != self.g.outputs.len() {
             self.fail(Invariant::Shape, format!("{} outputs", self.p.outputs.len()));
         }
-        let end = self.p.commands.len();
         for (output, range) in self.g.outputs.iter().zip(&self.p.outputs) {
             if self.in_bounds(range, false) {
                 self.holds(output.value, range, Invariant::Closing, "the caller reads");
-                self.read(range, Access { stream: 0, sequence: 0 }, end);
+                self.read(range, boundary, end);
             }
         }
         let joined = (1..self.clocks.len()).all(|s| self.clocks[0][s] == self.clocks[s][s]);
@@ -487,9 +487,8 @@ impl<'a> Checker<'a> {
     fn live_peak(&self, space: Space, end: usize) -> u64 {
         let align = self.p.align;
         let inside = || self.occupancies.iter().filter(|o| o.range.space == space);
-        let is_home = |o: &&Occupancy| {
-            matches!(o.kind, OccupancyKind::Const | OccupancyKind::State)
-        };
+        let is_home =
+            |o: &&Occupancy| matches!(o.kind, OccupancyKind::Const | OccupancyKind::State);
         // Homes are counted throughout, so what lives inside one counts no second time.
         let mut homes: Vec<Range> = inside().filter(is_home).map(|o| o.range).collect();
         homes.sort_unstable_by_key(|r| r.offset);

@@ -260,7 +260,10 @@ impl Graph {
         let bytes = self.const_bytes(v)?;
         match self.ty(v).dtype {
             DType::I64 => Some(
-                bytes.chunks_exact(8).map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default())).collect(),
+                bytes
+                    .chunks_exact(8)
+                    .map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default()))
+                    .collect(),
             ),
             DType::I32 => Some(
                 bytes

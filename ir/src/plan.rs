@@ -341,8 +341,8 @@ impl Plan {
             let outputs = g.output_types(n).map_err(PlanError::Type)?;
             let scratch =
                 node.op.scratch_bytes(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());
-            let scratch = (scratch > 0)
-                .then(|| plan.add_buffer(None, BufferKind::Scratch, scratch, target));
+            let scratch =
+                (scratch > 0).then(|| plan.add_buffer(None, BufferKind::Scratch, scratch, target));
             let buffer = |v: ValueId| plan.buffer_of[g.resolve(v).root];
             let task = Task {
                 kind: TaskKind::Run(n),

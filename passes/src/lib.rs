@@ -1,1 +1,105 @@
-//! passes
+//! The passes of arenic and the pipeline that runs them.
+//!
+//! A pass is one file and one line in the list below. Its struct *is* its YAML entry:
+//! fields are options with defaults, unknown ones are refused, and the first line of its
+//! doc comment is its help.
+
+pub mod pipeline;
+mod registry;
+
+pub mod bound;
+pub mod dead_code;
+pub mod detach_states;
+pub mod fold_constants;
+pub mod fuse_transposes;
+pub mod lower;
+pub mod order;
+pub mod place;
+pub mod share_in_place;
+pub mod spans;
+pub mod sync;
+pub mod views;
+
+use arenic_ir::plan::{Fact, PlanError};
+use arenic_ir::{Graph, Op, Plan, Program, TargetInfo, TensorType};
+pub use registry::{Pass, PassInfo};
+use std::collections::BTreeMap;
+
+registry::passes! {
+    graph fold_constants::FoldConstants,
+    graph dead_code::DeadCode,
+    graph fuse_transposes::FuseTransposes,
+    graph views::Views,
+    graph detach_states::DetachStates,
+    plan spans::Spans,
+    plan order::Order,
+    plan share_in_place::ShareInPlace,
+    plan place::Place,
+    program lower::Lower,
+    program sync::Sync,
+}
+
+/// What a pass counted: names and figures for `--print-stats`.
+pub type Stats = BTreeMap<&'static str, u64>;
+
+/// Evaluates an operator on constants; the facade passes the runtime's kernels in.
+pub trait Evaluate {
+    /// All results of the operator, dense and little-endian, or `None` where it refuses.
+    fn evaluate(&self, op: &Op, inputs: &[(&TensorType, &[u8])]) -> Option<Vec<Vec<u8>>>;
+}
+
+/// What passes know besides graph and plan.
+#[derive(Clone, Copy)]
+pub struct Cx<'a> {
+    /// The target planned for.
+    pub target: TargetInfo,
+    /// Evaluates constants; without it `fold_constants` does nothing.
+    pub evaluate: Option<&'a dyn Evaluate>,
+}
+
+/// Why a pass failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PassError {
+    /// A fact is missing, or an order is none.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The arena would be beyond any address space.
+    #[error("the arena would need more than 2^62 bytes")]
+    TooLarge,
+    /// A rewrite made operands that do not fit: a defect of the pass.
+    #[error(transparent)]
+    Type(#[from] arenic_ir::op::TypeError),
+}
+
+/// Rewrites the graph. It freezes when planning begins.
+pub trait GraphPass {
+    /// Rewrites `g`.
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError>;
+}
+
+/// Establishes facts of the plan. That it cannot change the meaning is in its type.
+pub trait PlanPass {
+    /// The facts it reads.
+    fn needs(&self) -> &[Fact];
+    /// The facts it establishes.
+    fn gives(&self) -> &[Fact];
+    /// Plans.
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError>;
+}
+
+/// Makes or completes the program.
+pub trait ProgramPass {
+    /// The facts it reads.
+    fn needs(&self) -> &[Fact];
+    /// Makes or changes `program`.
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn run(&self, g: &Graph, plan: &Plan, program: &mut Program) -> Result<Stats, PassError>;
+}

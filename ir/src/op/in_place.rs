@@ -72,8 +72,7 @@ mod tests {
         let (full, row) = (TensorType::new(DType::F32, [4, 3]), TensorType::new(DType::F32, [3]));
         assert_eq!(op.in_place_pairs(&[&full, &row], &[&full]), [(0, 0)]);
         assert_eq!(op.in_place_pairs(&[&row, &full], &[&full]), [(1, 0)]);
-        let (bools, ints) =
-            (TensorType::new(DType::Bool, [8]), TensorType::new(DType::I32, [8]));
+        let (bools, ints) = (TensorType::new(DType::Bool, [8]), TensorType::new(DType::I32, [8]));
         assert_eq!(Op::Cast { to: DType::I32 }.in_place_pairs(&[&bools], &[&ints]), []);
     }
 }

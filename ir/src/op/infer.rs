@@ -50,10 +50,9 @@ impl Op {
                 let n = 1 + usize::from(*min) + usize::from(*max);
                 (n, n)
             }
-            Op::LayerNorm { .. }
-            | Op::Gemm { .. }
-            | Op::Conv { .. }
-            | Op::ConvTranspose { .. } => (2, 3),
+            Op::LayerNorm { .. } | Op::Gemm { .. } | Op::Conv { .. } | Op::ConvTranspose { .. } => {
+                (2, 3)
+            }
             Op::Adam { .. } => (6, 6),
             Op::Adagrad { .. } | Op::Momentum { .. } => (5, 5),
         }
@@ -104,7 +103,9 @@ impl Op {
                     let end = starts[i] as i128 + last as i128 * i128::from(steps[i]);
                     let range = 0..x[0].shape[i] as i128;
                     ensure!(
-                        steps[i] != 0 && range.contains(&(starts[i] as i128)) && range.contains(&end),
+                        steps[i] != 0
+                            && range.contains(&(starts[i] as i128))
+                            && range.contains(&end),
                         "slice of axis {i} leaves its extent {}",
                         x[0].shape[i]
                     );
@@ -114,9 +115,9 @@ impl Op {
             Op::Transpose { perm } => {
                 let mut seen = vec![false; x[0].rank()];
                 let valid = perm.len() == seen.len()
-                    && perm.iter().all(|&p| {
-                        seen.get_mut(p).is_some_and(|s| !std::mem::replace(s, true))
-                    });
+                    && perm
+                        .iter()
+                        .all(|&p| seen.get_mut(p).is_some_and(|s| !std::mem::replace(s, true)));
                 ensure!(valid, "{perm:?} is no permutation of {} axes", x[0].rank());
                 one(x[0].dtype, &perm.iter().map(|&p| x[0].shape[p]).collect::<Vec<_>>())
             }
@@ -179,8 +180,7 @@ impl Op {
             Op::ScatterNd { .. } => {
                 is_index(x[1])?;
                 let (_, depth) = nd_depth(0, x[0], x[1])?;
-                let updates =
-                    [&x[1].shape[..x[1].rank() - 1], &x[0].shape[depth..]].concat();
+                let updates = [&x[1].shape[..x[1].rank() - 1], &x[0].shape[depth..]].concat();
                 ensure!(
                     x[2].shape == updates && x[2].dtype == x[0].dtype,
                     "updates {} do not fit indices {} into {}",
@@ -378,11 +378,7 @@ fn axis_in(axis: usize, x: &TensorType) -> Result<(), TypeError> {
 }
 
 fn is_index(x: &TensorType) -> Result<(), TypeError> {
-    ensure!(
-        matches!(x.dtype, DType::I32 | DType::I64),
-        "indices are {}, not i32 or i64",
-        x.dtype
-    );
+    ensure!(matches!(x.dtype, DType::I32 | DType::I64), "indices are {}, not i32 or i64", x.dtype);
     Ok(())
 }
 

@@ -36,12 +36,10 @@ impl Op {
                     Conv::Pointwise | Conv::Direct => 0,
                 }
             }
-            Op::ConvTranspose { group, .. } => {
-                match conv_transpose(*group, inputs[0], inputs[1]) {
-                    ConvTranspose::Columns(c) => c.elements(),
-                    ConvTranspose::Direct => 0,
-                }
-            }
+            Op::ConvTranspose { group, .. } => match conv_transpose(*group, inputs[0], inputs[1]) {
+                ConvTranspose::Columns(c) => c.elements(),
+                ConvTranspose::Direct => 0,
+            },
             Op::MatMul { trans_a, .. } | Op::Gemm { trans_a, .. } => {
                 let a = &inputs[0].shape;
                 let k = a[a.len() - if *trans_a { 2 } else { 1 }];
@@ -120,13 +118,7 @@ impl ConvColumns {
 }
 
 /// Chooses how a convolution is computed.
-pub fn conv(
-    window: &Window,
-    group: usize,
-    x: &TensorType,
-    w: &TensorType,
-    y: &TensorType,
-) -> Conv {
+pub fn conv(window: &Window, group: usize, x: &TensorType, w: &TensorType, y: &TensorType) -> Conv {
     let (images, channels, inputs) = (x.shape[0], w.shape[0] / group, w.shape[1]);
     let positions: usize = y.shape[2..].iter().product();
     let taps = window.taps();
@@ -134,7 +126,11 @@ pub fn conv(
     if unpadded && positions == 1 && window.kernel[..] == x.shape[2..] {
         return Conv::Whole;
     }
-    if window.is_pointwise() {
+    // Folding copies (inputs + channels) · positions elements of every image; without it
+    // the inputs · channels weights are packed for every image.
+    let folds =
+        images > 1 && positions < FOLD && inputs * channels > (inputs + channels) * positions;
+    if window.is_pointwise() && !folds {
         return Conv::Pointwise;
     }
     if channels <= DIRECT {

@@ -108,9 +108,8 @@ impl Window {
                     0 => 0,
                     n => self.strides[i] * (n - 1) + self.span(i) + output_padding[i],
                 };
-                full.checked_sub(self.pads_begin[i] + self.pads_end[i]).ok_or_else(|| {
-                    TypeError(format!("padding leaves nothing of spatial axis {i}"))
-                })
+                full.checked_sub(self.pads_begin[i] + self.pads_end[i])
+                    .ok_or_else(|| TypeError(format!("padding leaves nothing of spatial axis {i}")))
             })
             .collect()
     }

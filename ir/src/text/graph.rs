@@ -42,7 +42,13 @@ impl fmt::Display for Graph {
                 }
                 Def::State(s) => {
                     let state = &self.states[*s];
-                    write!(f, "  state {s} {}: {v}: {} -> {}", quoted(&state.name), value.ty, state.exit)?;
+                    write!(
+                        f,
+                        "  state {s} {}: {v}: {} -> {}",
+                        quoted(&state.name),
+                        value.ty,
+                        state.exit
+                    )?;
                     if let Some(init) = &state.init {
                         f.write_str(" = ")?;
                         data::write(f, &value.ty, init)?;
@@ -247,8 +253,7 @@ fn parse_state(
     let ty = lexer.tensor_type()?;
     lexer.expect("->")?;
     let exit = lexer.id("v")?;
-    let init: Option<Data> =
-        if lexer.accept("=") { Some(data::parse(lexer, &ty)?) } else { None };
+    let init: Option<Data> = if lexer.accept("=") { Some(data::parse(lexer, &ty)?) } else { None };
     let value_name = name.clone();
     let value = move |s| Value { name: value_name, ty, def: Def::State(s) };
     Ok((s, State { name, enter, exit, init }, Box::new(value)))

@@ -138,9 +138,8 @@ impl<'a> Lexer<'a> {
     /// A run of characters up to a comma, bracket or blank: one element of a constant.
     pub(super) fn element(&mut self) -> Result<&'a str, TextError> {
         let rest = self.rest();
-        let n = rest
-            .find(|c: char| c.is_whitespace() || matches!(c, ',' | ']'))
-            .unwrap_or(rest.len());
+        let n =
+            rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ']')).unwrap_or(rest.len());
         if n == 0 {
             return self.expected("an element");
         }

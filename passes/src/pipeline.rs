@@ -1,0 +1,354 @@
+//! The YAML pipeline: which passes run, in which order, with which options.
+//!
+//! A pipeline is a list. An entry is a pass's name, or a map from its name to its
+//! options. The pipeline checks levels and facts before anything runs, and owns
+//! verifying, dumping, timing and the final check once for all passes.
+
+use crate::{Cx, Pass, PassError, PassInfo, Stats, all_passes, configure};
+use arenic_ir::check::{Footprint, Violation, check};
+use arenic_ir::plan::{Fact, PlanError};
+use arenic_ir::text::Module;
+use arenic_ir::verify::{Defect, verify};
+use arenic_ir::{Graph, Plan, Program};
+use serde::Deserialize;
+use serde::de::value::UnitDeserializer;
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+/// The named pipelines: name and YAML. The first is the default.
+pub const NAMED: &[(&str, &str)] = &[
+    ("default", include_str!("pipelines/default.yaml")),
+    ("definition", include_str!("pipelines/definition.yaml")),
+];
+
+/// A sequence of configured passes.
+pub struct Pipeline {
+    steps: Vec<Step>,
+}
+
+struct Step {
+    name: String,
+    pass: Pass,
+}
+
+/// Why a text is no pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct PipelineError {
+    /// What is wrong.
+    pub message: String,
+    /// Line and column, from 1, where they are known.
+    pub location: Option<(usize, usize)>,
+}
+
+impl From<String> for PipelineError {
+    fn from(message: String) -> Self {
+        PipelineError { message, location: None }
+    }
+}
+
+/// Why a pipeline failed on a graph.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RunError {
+    /// A graph is malformed: as given (no pass) or after a pass, which is a defect of it.
+    #[error("{}{defect}", after_pass(pass))]
+    Graph {
+        /// The pass.
+        pass: Option<String>,
+        /// What is wrong.
+        defect: Defect,
+    },
+    /// A pass failed.
+    #[error("pass `{pass}`: {error}")]
+    Pass {
+        /// The pass.
+        pass: String,
+        /// Why.
+        error: PassError,
+    },
+    /// The graph cannot be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The program does not implement the graph: a defect of a pass.
+    #[error("the program does not implement the graph: {}", first(.0))]
+    Check(Vec<Violation>),
+}
+
+fn after_pass(pass: &Option<String>) -> String {
+    pass.as_ref().map_or(String::new(), |p| format!("after pass `{p}`: "))
+}
+
+fn first(violations: &[Violation]) -> String {
+    let more = violations.len().saturating_sub(1);
+    let first = violations.first().map_or(String::new(), Violation::to_string);
+    if more == 0 { first } else { format!("{first} (and {more} more)") }
+}
+
+/// What a run of a pipeline is told to do besides.
+#[derive(Default)]
+pub struct RunOptions<'a> {
+    /// Stop after the pass of this name.
+    pub stop_after: Option<&'a str>,
+    /// Called after each pass with the module so far.
+    pub after_pass: Option<&'a mut dyn FnMut(&Report)>,
+}
+
+/// What a pass left behind.
+pub struct Report<'a> {
+    /// The pass.
+    pub pass: &'a str,
+    /// What it counted.
+    pub stats: &'a Stats,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// Graph, plan and program so far.
+    pub module: &'a Module,
+}
+
+/// Where a pipeline got to.
+pub struct Outcome {
+    /// Graph, plan and program.
+    pub module: Module,
+    /// What the checker says of the program; `None` where the pipeline stopped early.
+    pub footprint: Option<Footprint>,
+}
+
+impl Pipeline {
+    /// The default pipeline.
+    ///
+    /// # Errors
+    /// Never in a release: a test reads every named pipeline.
+    pub fn default_pipeline() -> Result<Pipeline, PipelineError> {
+        Pipeline::from_yaml(NAMED[0].1)
+    }
+
+    /// Reads a pipeline.
+    ///
+    /// # Errors
+    /// YAML errors, unknown passes and fields, with line and column; a pass whose facts
+    /// no earlier pass gives; a graph pass after planning began.
+    pub fn from_yaml(text: &str) -> Result<Pipeline, PipelineError> {
+        let entries: Vec<Entry> = serde_yaml::from_str(text).map_err(|e| PipelineError {
+            location: e.location().map(|l| (l.line(), l.column())),
+            message: e.to_string(),
+        })?;
+        let pipeline = Pipeline { steps: entries.into_iter().map(|e| e.0).collect() };
+        pipeline.validate()?;
+        Ok(pipeline)
+    }
+
+    /// Names of the passes, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().map(|s| s.name.as_str())
+    }
+
+    /// Levels go graph → plan → program, and every fact is given before it is needed.
+    fn validate(&self) -> Result<(), PipelineError> {
+        let mut facts: Vec<Fact> = Vec::new();
+        let (mut level, mut level_pass) = (0, "");
+        for Step { name, pass } in &self.steps {
+            let own_level = match pass {
+                Pass::Graph(_) => 0,
+                Pass::Plan(_) => 1,
+                Pass::Program(_) => 2,
+            };
+            if own_level < level {
+                return Err(format!(
+                    "`{name}` comes after `{level_pass}`, which froze what it would change; \
+                     move it before"
+                )
+                .into());
+            }
+            (level, level_pass) = (own_level, name);
+            let (needs, gives) = match pass {
+                Pass::Graph(_) => continue,
+                Pass::Plan(p) => (p.needs(), p.gives()),
+                Pass::Program(p) => (p.needs(), &[][..]),
+            };
+            if let Some(missing) = needs.iter().find(|f| !facts.contains(f)) {
+                return Err(format!(
+                    "`{name}` needs {missing}, which no pass before it gives; `{}` does",
+                    missing.given_by()
+                )
+                .into());
+            }
+            for given in gives {
+                // A setter drops the facts that depend on it; `Fact` is in that order.
+                facts.retain(|f| f < given);
+                facts.push(*given);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the passes on a graph, and `check` on the program they made.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub fn run(&self, g: Graph, cx: &Cx, mut options: RunOptions) -> Result<Outcome, RunError> {
+        verify(&g).map_err(|defect| RunError::Graph { pass: None, defect })?;
+        let mut module = Module { graph: g, plan: None, program: None };
+        let mut finished = true;
+        for (i, Step { name, pass }) in self.steps.iter().enumerate() {
+            let start = Instant::now();
+            let stats = run_pass(pass, &mut module, cx)
+                .map_err(|error| RunError::Pass { pass: name.clone(), error })?;
+            let elapsed = start.elapsed();
+            if matches!(pass, Pass::Graph(_)) {
+                verify(&module.graph)
+                    .map_err(|defect| RunError::Graph { pass: Some(name.clone()), defect })?;
+            }
+            if let Some(after_pass) = &mut options.after_pass {
+                after_pass(&Report { pass: name, stats: &stats, elapsed, module: &module });
+            }
+            if options.stop_after == Some(name) {
+                finished = i + 1 == self.steps.len();
+                break;
+            }
+        }
+        let footprint = match &module.program {
+            Some(program) if finished => {
+                Some(check(&module.graph, program).map_err(RunError::Check)?)
+            }
+            _ => None,
+        };
+        Ok(Outcome { module, footprint })
+    }
+}
+
+fn run_pass(pass: &Pass, module: &mut Module, cx: &Cx) -> Result<Stats, PassError> {
+    match pass {
+        Pass::Graph(p) => p.run(&mut module.graph, cx),
+        Pass::Plan(p) => {
+            let plan = match &mut module.plan {
+                Some(plan) => plan,
+                none => none.insert(Plan::new(&module.graph, cx.target)?),
+            };
+            p.run(&module.graph, plan, cx)
+        }
+        Pass::Program(p) => {
+            let plan = match &mut module.plan {
+                Some(plan) => plan,
+                none => none.insert(Plan::new(&module.graph, cx.target)?),
+            };
+            let program = module.program.get_or_insert_with(|| Program::new(cx.target.align));
+            p.run(&module.graph, plan, program)
+        }
+    }
+}
+
+/// One entry of the list.
+struct Entry(Step);
+
+impl<'de> Deserialize<'de> for Entry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(EntryVisitor)
+    }
+}
+
+struct EntryVisitor;
+
+impl<'de> Visitor<'de> for EntryVisitor {
+    type Value = Entry;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a pass's name, or a map from its name to its options")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Entry, E> {
+        Options(name).deserialize(UnitDeserializer::new())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
+        let Some(name) = map.next_key::<String>()? else {
+            return Err(A::Error::custom("an entry without a pass"));
+        };
+        let entry = map.next_value_seed(Options(&name))?;
+        match map.next_key::<String>()? {
+            Some(second) => Err(A::Error::custom(format!(
+                "`{second}` stands in the entry of `{name}`; begin a new entry with `- `"
+            ))),
+            None => Ok(entry),
+        }
+    }
+}
+
+/// Reads the options of the pass of this name.
+struct Options<'a>(&'a str);
+
+impl<'de> DeserializeSeed<'de> for Options<'_> {
+    type Value = Entry;
+
+    fn deserialize<D: Deserializer<'de>>(self, options: D) -> Result<Entry, D::Error> {
+        match configure(self.0, options) {
+            Some(pass) => Ok(Entry(Step { name: self.0.to_owned(), pass: pass? })),
+            None => Err(unknown_pass(self.0, PhantomData)),
+        }
+    }
+}
+
+fn unknown_pass<E: serde::de::Error>(name: &str, _: PhantomData<E>) -> E {
+    let known: Vec<&str> = all_passes().iter().map(|p| p.name).collect();
+    E::custom(format!("no pass is called `{name}`; there are {}", known.join(", ")))
+}
+
+/// The JSON schema of pipelines.
+pub fn schema() -> serde_json::Value {
+    let with_options = |p: &PassInfo| {
+        serde_json::json!({
+            "type": "object",
+            "properties": { p.name: p.schema },
+            "required": [p.name],
+            "additionalProperties": false,
+        })
+    };
+    let passes = all_passes();
+    let names: Vec<&str> = passes.iter().map(|p| p.name).collect();
+    let mut entries = vec![serde_json::json!({ "enum": names })];
+    entries.extend(passes.iter().map(with_options));
+    serde_json::json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "arenic pipeline",
+        "type": "array",
+        "items": { "anyOf": entries },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_named_pipeline_reads() {
+        for (name, yaml) in NAMED {
+            assert!(Pipeline::from_yaml(yaml).is_ok(), "{name}");
+        }
+    }
+
+    fn message(yaml: &str) -> String {
+        Pipeline::from_yaml(yaml).err().map_or("accepted".into(), |e| e.message)
+    }
+
+    #[test]
+    fn not_unknown_passes_fields_or_values() {
+        let known = message("- dead_code\n- colour\n");
+        assert!(
+            known.contains("no pass is called `colour`") && known.contains("line 2"),
+            "{known}"
+        );
+        let field = message("- order: {methud: best}\n");
+        assert!(field.contains("methud") && field.contains("line 1"), "{field}");
+        let value = message("- order:\n    method: bets\n");
+        assert!(value.contains("bets") && value.contains("line 2"), "{value}");
+        assert!(message("- order: {method: best}\n  place: {}\n").contains("begin a new entry"));
+    }
+
+    #[test]
+    fn not_facts_before_they_are_given() {
+        assert!(message("- place\n").contains("`place` needs slots"));
+        assert!(message("- order\n- share_in_place\n- spans\n- lower\n").contains("needs order"));
+        assert!(message("- order\n- views\n").contains("`views` comes after `order`"));
+    }
+}
