@@ -208,6 +208,9 @@ pub enum KernelError {
     /// An integer divided by zero.
     #[error("an integer was divided by zero")]
     DivisionByZero,
+    /// Scratch of the reference interpreter could not be allocated.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::OutOfMemory),
     /// A dropout ratio outside [0, 1).
     #[error("dropout ratio {0} is not in [0, 1)")]
     Ratio(String),

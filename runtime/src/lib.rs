@@ -2,6 +2,7 @@
 //! value) and the executor (one arena per memory space), both over the same kernels.
 
 pub mod cpu;
+pub mod executor;
 pub mod kernel;
 pub mod memory;
 pub mod reference;

@@ -1,10 +1,12 @@
 //! The reference interpreter: definition order, one allocation per value, nothing shared.
 
 use crate::cpu;
+use crate::executor::{StepError, node_label};
 use crate::kernel::{Call, Draw, KernelError, Operand, Scratch, Target};
 use crate::memory::{AlignedBytes, OutOfMemory};
 use arenic_ir::op::TypeError;
-use arenic_ir::{Op, TensorType};
+use arenic_ir::{Def, Graph, Op, TensorType, ValueId};
+use cranelift_entity::PrimaryMap;
 
 /// Why a single operator could not be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,4 +79,81 @@ pub fn evaluate(
             (ty, bytes.as_slice()[..len].to_vec())
         })
         .collect())
+}
+
+/// A graph run in definition order with one allocation per value.
+pub struct Reference<'g> {
+    graph: &'g Graph,
+    /// Bytes of every root value.
+    values: PrimaryMap<ValueId, Option<AlignedBytes>>,
+}
+
+impl<'g> Reference<'g> {
+    /// Allocates every root value of a verified graph.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub fn new(graph: &'g Graph) -> Result<Self, OutOfMemory> {
+        let mut values = PrimaryMap::new();
+        for value in graph.values.values() {
+            let owns = !matches!(value.def, Def::View { .. });
+            values.push(if owns { Some(AlignedBytes::zeroed(value.ty.bytes())?) } else { None });
+        }
+        Ok(Reference { graph, values })
+    }
+
+    /// The bytes of a root value: an input, a constant, a state's enter value.
+    pub fn value_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
+        let len = self.graph.ty(v).bytes() as usize;
+        self.values[v].as_mut().map(|b| &mut b.as_mut_slice()[..len])
+    }
+
+    /// The bytes of any value, views included.
+    pub fn value(&self, v: ValueId) -> &[u8] {
+        let at = self.graph.resolve(v);
+        let first = at.offset as usize;
+        let len = self.graph.ty(v).bytes() as usize;
+        self.values[at.root].as_ref().map_or(&[], |b| &b.as_slice()[first..first + len])
+    }
+
+    fn address(&self, v: ValueId) -> *mut u8 {
+        let at = self.graph.resolve(v);
+        let base = self.values[at.root].as_ref().map_or(std::ptr::null_mut(), AlignedBytes::as_ptr);
+        base.wrapping_add(at.offset as usize)
+    }
+
+    /// Runs every node, then carries all states over at once.
+    ///
+    /// # Errors
+    /// A kernel refused its operands' contents.
+    pub fn step(&mut self, draw: Draw) -> Result<(), StepError> {
+        let g = self.graph;
+        for (n, node) in &g.nodes {
+            let types = g.output_types(n).unwrap_or_default();
+            let bytes =
+                node.op.scratch_bytes(&g.input_types(n), &types.iter().collect::<Vec<_>>());
+            let scratch = AlignedBytes::zeroed(bytes)
+                .map_err(|e| StepError { node: node_label(g, n), error: e.into() })?;
+            // SAFETY: every root has an allocation of its own and views lie inside of
+            // their root, so nothing a node writes is something it reads.
+            let operand = |&v: &ValueId| unsafe { Operand::new(g.ty(v), self.address(v)) };
+            // SAFETY: as above.
+            let target = |v: ValueId| unsafe { Target::new(g.ty(v), self.address(v)) };
+            let inputs: Vec<Operand> = node.inputs.iter().map(operand).collect();
+            let outputs: Vec<Option<Target>> =
+                node.outputs.iter().map(|v| v.map(target)).collect();
+            // SAFETY: an aligned allocation of this length, used by this call alone.
+            let scratch = unsafe { Scratch::new(scratch.as_ptr(), bytes as usize) };
+            cpu::run(&Call { op: &node.op, inputs: &inputs, outputs: &outputs, scratch, draw })
+                .map_err(|error| StepError { node: node_label(g, n), error })?;
+        }
+        let exits: Vec<(ValueId, Vec<u8>)> =
+            g.states.values().map(|s| (s.enter, self.value(s.exit).to_vec())).collect();
+        for (enter, bytes) in exits {
+            if let Some(home) = self.value_mut(enter) {
+                home.copy_from_slice(&bytes);
+            }
+        }
+        Ok(())
+    }
 }

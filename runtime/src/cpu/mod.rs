@@ -8,6 +8,38 @@
 //! - where the operator table declares an in-place pair, the kernel reads what it needs
 //!   of an element (or row) before it writes there, and the result has the same bits.
 
+mod arithmetic;
+mod binary;
+mod conv;
+mod conv_transpose;
+mod direct;
+mod gather;
+mod indices;
+mod map;
+mod math;
+mod matmul;
+mod movement;
+mod nest;
+mod norm;
+mod number;
+mod pool;
+mod product;
+mod random;
+mod reduce;
+mod resize;
+mod scatter;
+mod sliding;
+mod softmax;
+mod spread;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod transpose;
+mod unary;
+mod update;
+
+pub use product::library_bytes;
+
 use crate::kernel::{Call, KernelError};
 use arenic_ir::Op;
 
@@ -17,7 +49,45 @@ use arenic_ir::Op;
 /// The operands' contents do not fit, for example an index out of range.
 pub fn run(call: &Call) -> Result<(), KernelError> {
     match call.op {
-        Op::Reshape { .. } => Ok(()),
-        _ => Ok(()),
+        Op::Reshape { .. } | Op::Copy => movement::duplicate(call),
+        Op::Slice { starts, steps, .. } => movement::slice(starts, steps, call),
+        Op::Transpose { perm } => transpose::run(perm, call),
+        Op::Expand { .. } => movement::expand(call),
+        Op::Concat { axis } => movement::concat(*axis, call),
+        Op::Gather { axis } => return gather::gather(*axis, call),
+        Op::GatherElements { axis } => return gather::gather_elements(*axis, call),
+        Op::GatherNd { batch_dims } => return gather::gather_nd(*batch_dims, call),
+        Op::ScatterElements { axis, reduction } => {
+            return scatter::scatter_elements(*axis, *reduction, call);
+        }
+        Op::ScatterNd { reduction } => return scatter::scatter_nd(*reduction, call),
+        Op::Cast { to } => unary::cast(*to, call),
+        Op::Unary { f } => unary::run(*f, call),
+        Op::Binary { f } => return binary::run(*f, call),
+        Op::Where => binary::choose(call),
+        Op::Clip { min, max } => binary::clip(*min, *max, call),
+        Op::Dropout { rng } => return random::dropout(rng, call),
+        Op::RandomUniform { low, high, rng, .. } => {
+            random::uniform(*low, *high, rng, call);
+        }
+        Op::Reduce { .. } => return reduce::run(call),
+        Op::Softmax { .. } | Op::LogSoftmax { .. } => return softmax::run(call),
+        Op::LayerNorm { .. } => return norm::run(call),
+        Op::MatMul { .. } | Op::Gemm { .. } => return matmul::run(call),
+        Op::Conv { .. } => return conv::run(call),
+        Op::ConvTranspose { .. } => return conv_transpose::run(call),
+        Op::MaxPool { .. } | Op::AveragePool { .. } => return pool::run(call),
+        Op::Resize { .. } => return resize::run(call),
+        Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
+            let norm = [*norm_coefficient, *norm_coefficient_post];
+            update::adam(*alpha, *beta, *epsilon, norm, call);
+        }
+        Op::Adagrad { decay_factor, epsilon, norm_coefficient } => {
+            update::adagrad(*decay_factor, *epsilon, *norm_coefficient, call);
+        }
+        Op::Momentum { alpha, beta, nesterov, norm_coefficient } => {
+            update::momentum(*alpha, *beta, *nesterov, *norm_coefficient, call);
+        }
     }
+    Ok(())
 }

@@ -1,0 +1,353 @@
+//! Matrix products of any strides: tiles of the result run in parallel, each as one call
+//! of `matrixmultiply` or, where packing would dominate, as a plain loop.
+//!
+//! Tiles follow from shapes alone and every tile sums over the whole inner extent in one
+//! fixed order, so that results do not depend on the number of threads.
+
+use super::number::Number;
+use super::tasks::{for_each, wide};
+
+/// A matrix to read: its first element and its strides in elements.
+#[derive(Clone, Copy)]
+pub(super) struct Mat<T> {
+    pub(super) ptr: *const T,
+    pub(super) rows: isize,
+    pub(super) cols: isize,
+}
+
+/// A matrix to write.
+#[derive(Clone, Copy)]
+pub(super) struct MatMut<T> {
+    pub(super) ptr: *mut T,
+    pub(super) rows: isize,
+    pub(super) cols: isize,
+}
+
+// SAFETY: plain addresses; whoever calls `products` promises what may be read and written.
+unsafe impl<T: Send + Sync> Send for Mat<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Mat<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for MatMut<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for MatMut<T> {}
+
+impl<T> Mat<T> {
+    pub(super) fn new(ptr: *const T, rows: usize, cols: usize) -> Self {
+        Mat { ptr, rows: rows as isize, cols: cols as isize }
+    }
+
+    pub(super) fn transposed(self) -> Self {
+        Mat { ptr: self.ptr, rows: self.cols, cols: self.rows }
+    }
+
+    /// The matrix from row `i`, column `j` on.
+    pub(super) fn at(self, i: usize, j: usize) -> Self {
+        let ptr = self.ptr.wrapping_offset(i as isize * self.rows + j as isize * self.cols);
+        Mat { ptr, ..self }
+    }
+}
+
+impl<T> MatMut<T> {
+    pub(super) fn new(ptr: *mut T, rows: usize, cols: usize) -> Self {
+        MatMut { ptr, rows: rows as isize, cols: cols as isize }
+    }
+
+    pub(super) fn transposed(self) -> Self {
+        MatMut { ptr: self.ptr, rows: self.cols, cols: self.rows }
+    }
+
+    /// The matrix from row `i`, column `j` on.
+    pub(super) fn at(self, i: usize, j: usize) -> Self {
+        let ptr = self.ptr.wrapping_offset(i as isize * self.rows + j as isize * self.cols);
+        MatMut { ptr, ..self }
+    }
+}
+
+/// Extents of a product: `m × k` by `k × n`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extents {
+    pub(super) m: usize,
+    pub(super) k: usize,
+    pub(super) n: usize,
+}
+
+impl Extents {
+    fn multiplications(self) -> usize {
+        self.m * self.k * self.n
+    }
+}
+
+/// An element type that products take.
+pub(super) trait Scalar: Number {
+    /// `c = alpha · a b`, or `c += alpha · a b`, on one thread and with a packing library
+    /// where there is one.
+    ///
+    /// # Safety
+    /// As for [`products`].
+    unsafe fn library(e: Extents, alpha: Self, a: Mat<Self>, b: Mat<Self>, add: bool, c: MatMut<Self>);
+}
+
+macro_rules! library {
+    ($t:ty, $gemm:path) => {
+        impl Scalar for $t {
+            unsafe fn library(
+                Extents { m, k, n }: Extents,
+                alpha: $t,
+                a: Mat<$t>,
+                b: Mat<$t>,
+                add: bool,
+                c: MatMut<$t>,
+            ) {
+                let beta = if add { 1.0 } else { 0.0 };
+                // SAFETY: the caller's promise.
+                unsafe {
+                    $gemm(
+                        m, k, n, alpha, a.ptr, a.rows, a.cols, b.ptr, b.rows, b.cols, beta,
+                        c.ptr, c.rows, c.cols,
+                    );
+                }
+            }
+        }
+    };
+}
+library!(f32, matrixmultiply::sgemm);
+library!(f64, matrixmultiply::dgemm);
+
+macro_rules! loops {
+    ($($t:ty),*) => {$(
+        impl Scalar for $t {
+            unsafe fn library(e: Extents, alpha: $t, a: Mat<$t>, b: Mat<$t>, add: bool, c: MatMut<$t>) {
+                // SAFETY: the caller's promise.
+                unsafe { plain(e, alpha, a, b, add, c) }
+            }
+        }
+    )*};
+}
+loops!(i32, i64, u32, u64);
+
+/// Bytes that `matrixmultiply` packs at once on so many threads.
+///
+/// One call packs at most `kc · (mc + nc)` elements, with its 256, 64 and 1024 rounded up
+/// to whole micro-panels of at most 16, and aligns the buffer to at most 64 bytes. Calls
+/// on one thread follow each other, so that one buffer per thread is alive; elements have
+/// at most 8 bytes.
+pub fn library_bytes(threads: usize) -> u64 {
+    const PANEL: u64 = 16;
+    threads as u64 * (256 * (64 + PANEL + 1024 + PANEL) * 8 + 64)
+}
+
+/// Multiplications up to which a plain loop beats packing.
+const PLAIN: usize = 6 << 10;
+
+/// One product on one thread.
+///
+/// # Safety
+/// As for [`products`].
+unsafe fn one<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
+    // SAFETY: the caller's promise; the transposed product is the same one.
+    unsafe {
+        if e.n < 4 && e.m > e.n {
+            let t = Extents { m: e.n, k: e.k, n: e.m };
+            return one(t, alpha, b.transposed(), a.transposed(), add, c.transposed());
+        }
+        if e.m < 4 || e.multiplications() <= PLAIN {
+            plain(e, alpha, a, b, add, c);
+        } else {
+            T::library(e, alpha, a, b, add, c);
+        }
+    }
+}
+
+/// Columns of the result that a plain product accumulates at a time.
+const STRIP: usize = 256;
+
+/// A product without packing: rows of `b` are added up where they lie densely, else rows
+/// of `a` are multiplied with columns of `b`.
+///
+/// # Safety
+/// As for [`products`].
+unsafe fn plain<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
+    // SAFETY: the caller's promise, for every element in turn. Slices of `b` and `acc` are
+    // not written by anybody else.
+    wide(|| unsafe {
+        if b.cols == 1 && (b.rows != 1 || e.n > 1) {
+            for (j0, i) in (0..e.n).step_by(STRIP).flat_map(|j| (0..e.m).map(move |i| (j, i))) {
+                let width = STRIP.min(e.n - j0);
+                let mut strip = [T::ZERO; STRIP];
+                let acc = &mut strip[..width];
+                let mut p = 0;
+                while p + 4 <= e.k {
+                    let f = [0, 1, 2, 3].map(|q| *a.at(i, p + q).ptr);
+                    let r = [0, 1, 2, 3]
+                        .map(|q| std::slice::from_raw_parts(b.at(p + q, j0).ptr, width));
+                    for (x, acc) in acc.iter_mut().enumerate() {
+                        let s = f[0].mul(r[0][x]).add(f[1].mul(r[1][x]));
+                        let t = f[2].mul(r[2][x]).add(f[3].mul(r[3][x]));
+                        *acc = acc.add(s.add(t));
+                    }
+                    p += 4;
+                }
+                for p in p..e.k {
+                    let f = *a.at(i, p).ptr;
+                    let r = std::slice::from_raw_parts(b.at(p, j0).ptr, width);
+                    for (acc, &r) in acc.iter_mut().zip(r) {
+                        *acc = acc.add(f.mul(r));
+                    }
+                }
+                for (j, &sum) in acc.iter().enumerate() {
+                    store(c.at(i, j0 + j), alpha.mul(sum), add);
+                }
+            }
+            return;
+        }
+        for i in 0..e.m {
+            for j in 0..e.n {
+                let sum = if a.cols == 1 && b.rows == 1 {
+                    let x = std::slice::from_raw_parts(a.at(i, 0).ptr, e.k);
+                    dot(x, std::slice::from_raw_parts(b.at(0, j).ptr, e.k))
+                } else {
+                    (0..e.k).fold(T::ZERO, |s, p| {
+                        s.add((*a.at(i, p).ptr).mul(*b.at(p, j).ptr))
+                    })
+                };
+                store(c.at(i, j), alpha.mul(sum), add);
+            }
+        }
+    });
+}
+
+/// Writes or adds to the first element of `c`.
+///
+/// # Safety
+/// It may be written.
+#[inline(always)]
+unsafe fn store<T: Number>(c: MatMut<T>, value: T, add: bool) {
+    // SAFETY: the caller's promise.
+    unsafe { *c.ptr = if add { (*c.ptr).add(value) } else { value } }
+}
+
+/// The inner product of two slices of one length, in 32 interleaved sums.
+#[inline(always)]
+pub(super) fn dot<T: Number>(a: &[T], b: &[T]) -> T {
+    const LANES: usize = 32;
+    let mut sums = [T::ZERO; LANES];
+    let (a_chunks, a_rest) = a.as_chunks::<LANES>();
+    let (b_chunks, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a_chunks.iter().zip(b_chunks) {
+        for i in 0..LANES {
+            sums[i] = sums[i].add(a[i].mul(b[i]));
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).fold(T::ZERO, |s, (&a, &b)| s.add(a.mul(b)));
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            sums[i] = sums[i].add(sums[i + width]);
+        }
+    }
+    sums[0].add(rest)
+}
+
+/// Multiplications of one tile: enough to be worth a task, few enough to share out.
+const TILE: usize = 2 << 20;
+
+/// Tiles that suffice for many threads; more would only pack the operands more often.
+const ENOUGH: usize = 16;
+
+/// Extents of a tile of the result, for a batch of products.
+fn tile(batch: usize, e: Extents) -> (usize, usize) {
+    let (mut m, mut n) = (e.m, e.n);
+    loop {
+        let tiles = batch * e.m.div_ceil(m) * e.n.div_ceil(n);
+        if tiles >= ENOUGH || m * e.k * n < 2 * TILE || m.max(n) <= 32 {
+            return (m, n);
+        }
+        if m >= n {
+            m = m.div_ceil(2).next_multiple_of(16);
+        } else {
+            n = n.div_ceil(2).next_multiple_of(16);
+        }
+    }
+}
+
+/// Computes a batch of products: `c = alpha · a b`, or `c += alpha · a b` where `begin`
+/// says so.
+///
+/// `operands` gives `a`, `b` and `c` of one product. `begin(i, c, row, col, m, n)` runs
+/// before the tile of `c` at (`row`, `col`) is computed and may fill its `m × n` elements;
+/// it returns whether the product is added to them.
+///
+/// # Safety
+/// Every element of every `a` and `b` may be read and every element of every `c` be read
+/// and written, no two elements of the results share bytes, and operands share none with
+/// results.
+pub(super) unsafe fn products<T: Scalar>(
+    batch: usize,
+    e: Extents,
+    alpha: T,
+    operands: impl Fn(usize) -> (Mat<T>, Mat<T>, MatMut<T>) + Sync,
+    begin: impl Fn(usize, MatMut<T>, [usize; 4]) -> bool + Sync,
+) {
+    if batch == 0 || e.m == 0 || e.n == 0 {
+        return;
+    }
+    let (tm, tn) = tile(batch, e);
+    let (across, down) = (e.n.div_ceil(tn), e.m.div_ceil(tm));
+    // A multiplication costs about a sixteenth of an element's trip through memory.
+    let work = batch * (e.multiplications() / 16 + e.m * e.n);
+    for_each(batch * down * across, work, |task| {
+        let (i, row, col) =
+            (task / (down * across), task / across % down * tm, task % across * tn);
+        let (a, b, c) = operands(i);
+        let part = Extents { m: tm.min(e.m - row), k: e.k, n: tn.min(e.n - col) };
+        let c = c.at(row, col);
+        let add = begin(i, c, [row, col, part.m, part.n]);
+        // SAFETY: the caller's promise; tiles are disjoint.
+        unsafe { one(part, alpha, a.at(row, 0), b.at(0, col), add, c) };
+    });
+}
+
+/// One product whose inner extent is cut into `parts`, each with partial results of its
+/// own in `scratch`, which are then summed in order.
+///
+/// # Safety
+/// As for [`products`]; `scratch` holds `parts · m · n` elements.
+pub(super) unsafe fn product_in_parts<T: Scalar>(
+    parts: usize,
+    batch: usize,
+    e: Extents,
+    alpha: T,
+    scratch: &mut [T],
+    operands: impl Fn(usize) -> (Mat<T>, Mat<T>, MatMut<T>) + Sync,
+    begin: impl Fn(usize, MatMut<T>, [usize; 4]) -> bool + Sync,
+) {
+    let (depth, size) = (e.k / parts, e.m * e.n);
+    let partial = super::tasks::Shared::new(scratch.as_mut_ptr());
+    assert!(scratch.len() >= parts * batch * size);
+    // The last part also takes what is left over.
+    for (from, parts_here, k) in
+        [(0, parts - 1, depth), (parts - 1, 1, e.k - (parts - 1) * depth)]
+    {
+        let part_operands = |task: usize| {
+            let (i, part) = (task / parts_here, from + task % parts_here);
+            let (a, b, _) = operands(i);
+            let c = partial.ptr().wrapping_add((i * parts + part) * size);
+            (a.at(0, part * depth), b.at(part * depth, 0), MatMut::new(c, e.n, 1))
+        };
+        // SAFETY: the caller's promise; each part has results of its own.
+        unsafe {
+            products(batch * parts_here, Extents { k, ..e }, alpha, part_operands, |_, _, _| false);
+        }
+    }
+    for i in 0..batch {
+        let (_, _, c) = operands(i);
+        let add = begin(i, c, [0, 0, e.m, e.n]);
+        for at in 0..size {
+            let sum = (0..parts).fold(T::ZERO, |s, p| s.add(scratch[(i * parts + p) * size + at]));
+            // SAFETY: the caller's promise.
+            unsafe { store(c.at(at / e.n, at % e.n), sum, add) };
+        }
+    }
+}

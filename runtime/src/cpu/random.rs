@@ -1,0 +1,221 @@
+//! Random operators: a counter-based generator, Philox4x32-10 (Salmon et al., "Parallel
+//! random numbers: as easy as 1, 2, 3", 2011).
+//!
+//! The key is made of seed and stream, the counter of step and element: a value depends
+//! on these four and nothing else, so it can be drawn again wherever it is needed.
+
+use super::arithmetic::{Real, for_float};
+use super::spread::{DEAR, Dst, Loop, Src, for_ranges, vectorised};
+use crate::kernel::{Call, Draw, KernelError};
+use arenic_ir::DType;
+use arenic_ir::op::Rng;
+
+/// Counters that are run side by side.
+const LANES: usize = 16;
+
+/// Elements that one block of counters gives.
+const BLOCK: usize = 4 * LANES;
+
+/// The generator of one operator in one step.
+#[derive(Clone, Copy)]
+struct Philox {
+    key: u64,
+    step: u64,
+}
+
+/// The finaliser of SplitMix64, a bijection that spreads every bit.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+impl Philox {
+    /// Streams of one seed have different keys: everything here is a bijection of either.
+    fn new(rng: &Rng, draw: Draw) -> Self {
+        let seed = mix(rng.seed.unwrap_or(draw.seed).wrapping_add(0x9e37_79b9_7f4a_7c15));
+        Philox { key: mix(seed ^ mix(rng.stream)), step: draw.step }
+    }
+
+    /// Words of elements `4 · first..4 · first + BLOCK`.
+    #[inline(always)]
+    fn block(self, first: u64) -> [u32; BLOCK] {
+        let mut c = [[0u32; LANES]; 4];
+        for lane in 0..LANES {
+            let counter = first + lane as u64;
+            c[0][lane] = counter as u32;
+            c[1][lane] = (counter >> 32) as u32;
+            c[2][lane] = self.step as u32;
+            c[3][lane] = (self.step >> 32) as u32;
+        }
+        let (mut k0, mut k1) = (self.key as u32, (self.key >> 32) as u32);
+        for _ in 0..10 {
+            for lane in 0..LANES {
+                let p0 = u64::from(c[0][lane]) * 0xd251_1f53;
+                let p1 = u64::from(c[2][lane]) * 0xcd9e_8d57;
+                c[0][lane] = (p1 >> 32) as u32 ^ c[1][lane] ^ k0;
+                c[1][lane] = p1 as u32;
+                c[2][lane] = (p0 >> 32) as u32 ^ c[3][lane] ^ k1;
+                c[3][lane] = p0 as u32;
+            }
+            k0 = k0.wrapping_add(0x9e37_79b9);
+            k1 = k1.wrapping_add(0xbb67_ae85);
+        }
+        let mut words = [0; BLOCK];
+        for lane in 0..LANES {
+            for i in 0..4 {
+                words[4 * lane + i] = c[i][lane];
+            }
+        }
+        words
+    }
+}
+
+/// Uniform in `[low, high)`.
+pub(super) fn uniform(low: f32, high: f32, rng: &Rng, call: &Call) {
+    let Some(y) = &call.outputs[0] else { return };
+    let philox = Philox::new(rng, call.draw);
+    let to = Dst::of(y);
+    let (low, high) = (f64::from(low), f64::from(high));
+    for_float!(y.ty().dtype, T => {
+        // Rounding must not reach the upper end.
+        let last = if low < high { T::from_f64(high).next_down() } else { T::from_f64(low) };
+        for_ranges(y.ty().elements(), DEAR, &|r| {
+            // SAFETY: elements of the result.
+            let y: *mut T = unsafe { to.at(r.start * size_of::<T>()) }.0.cast();
+            let (first, n) = (r.start as u64 / 4, r.len());
+            vectorised(UniformRow { philox, first, n, low, scale: (high - low) / 4_294_967_296.0, last, y });
+        });
+    });
+}
+
+/// `n` elements from word `4 · first` on.
+struct UniformRow<T> {
+    philox: Philox,
+    first: u64,
+    n: usize,
+    low: f64,
+    scale: f64,
+    last: T,
+    y: *mut T,
+}
+
+impl<T: Real> Loop for UniformRow<T> {
+    #[inline(always)]
+    fn run(self) {
+        let mut at = 0;
+        while at < self.n {
+            let words = self.philox.block(self.first + at as u64 / 4);
+            let mut values = [T::ZERO; BLOCK];
+            for (value, word) in values.iter_mut().zip(words) {
+                let v = T::from_f64(self.low + f64::from(word) * self.scale);
+                *value = if v > self.last { self.last } else { v };
+            }
+            let n = BLOCK.min(self.n - at);
+            // SAFETY: elements of the row.
+            unsafe { self.y.add(at).copy_from_nonoverlapping(values.as_ptr(), n) };
+            at += n;
+        }
+    }
+}
+
+/// `y = x · mask / (1 − ratio)`.
+pub(super) fn dropout(rng: &Rng, call: &Call) -> Result<(), KernelError> {
+    let [x, ratio] = call.inputs else { return Ok(()) };
+    let (y, mask) = (&call.outputs[0], &call.outputs[1]);
+    if y.is_none() && mask.is_none() {
+        return Ok(());
+    }
+    // SAFETY: a float scalar by inference; read before anything is written.
+    let (ratio, scale) = unsafe {
+        match ratio.ty().dtype {
+            DType::F64 => {
+                let ratio = ratio.ptr::<f64>().read();
+                (ratio, 1.0 / (1.0 - ratio))
+            }
+            _ => {
+                let ratio = ratio.ptr::<f32>().read();
+                (f64::from(ratio), f64::from(1.0 / (1.0 - ratio)))
+            }
+        }
+    };
+    if !(0.0..1.0).contains(&ratio) {
+        return Err(KernelError::Ratio(ratio.to_string()));
+    }
+    let philox = Philox::new(rng, call.draw);
+    // A word below the threshold drops: exactly the words below ratio · 2³².
+    let threshold = (ratio * 4_294_967_296.0).ceil() as u64;
+    let from = Src::of(x);
+    let (y, mask) = (y.as_ref().map(Dst::of), mask.as_ref().map(Dst::of));
+    for_float!(x.ty().dtype, T => {
+        for_ranges(x.ty().elements(), DEAR, &|r| {
+            let first = r.start as u64 / 4;
+            let bytes = r.start * size_of::<T>();
+            // SAFETY: elements of the operand and of both results.
+            let (x, y, mask) = unsafe {
+                (from.at(bytes).0, y.map(|y| y.at(bytes).0), mask.map(|m| m.at(r.start).0))
+            };
+            let scale = T::from_f64(scale);
+            let row = DropoutRow { philox, first, n: r.len(), threshold, scale, x, y, mask };
+            vectorised(row);
+        });
+    });
+    Ok(())
+}
+
+/// `n` elements from word `4 · first` on.
+struct DropoutRow<T> {
+    philox: Philox,
+    first: u64,
+    n: usize,
+    threshold: u64,
+    scale: T,
+    x: *const u8,
+    y: Option<*mut u8>,
+    mask: Option<*mut u8>,
+}
+
+impl<T: Real> Loop for DropoutRow<T> {
+    #[inline(always)]
+    fn run(self) {
+        let mut at = 0;
+        while at < self.n {
+            let words = self.philox.block(self.first + at as u64 / 4);
+            let n = BLOCK.min(self.n - at);
+            let mut mask = [0u8; BLOCK];
+            for (keep, word) in mask.iter_mut().zip(words) {
+                *keep = u8::from(u64::from(word) >= self.threshold);
+            }
+            // SAFETY: elements of the row; all of a block are read before one is written.
+            unsafe {
+                if let Some(y) = self.y {
+                    let mut values = [T::ZERO; BLOCK];
+                    let x = self.x.cast::<T>().add(at);
+                    values.as_mut_ptr().copy_from_nonoverlapping(x, n);
+                    for (value, keep) in values.iter_mut().zip(mask) {
+                        *value = if keep != 0 { value.times(self.scale) } else { T::ZERO };
+                    }
+                    y.cast::<T>().add(at).copy_from_nonoverlapping(values.as_ptr(), n);
+                }
+                if let Some(m) = self.mask {
+                    m.add(at).copy_from_nonoverlapping(mask.as_ptr(), n);
+                }
+            }
+            at += n;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_answers() {
+        // From the authors' Random123 library; a counter's halves are element and step.
+        let zero = Philox { key: 0, step: 0 }.block(0);
+        assert_eq!(zero[..4], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+        let ones = Philox { key: u64::MAX, step: u64::MAX }.block(u64::MAX - 15);
+        assert_eq!(ones[60..], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
+    }
+}

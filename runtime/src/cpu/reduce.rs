@@ -1,0 +1,313 @@
+//! `Reduce`: neighbouring axes of one kind are merged, so that kept and reduced axes
+//! alternate.
+//!
+//! A reduced last axis is combined in interleaved lanes, segment by segment, and the
+//! segments pairwise; below a kept last axis whole rows are combined, in blocks of rows.
+//! Either way a sum of n terms has errors of far fewer than n roundings. Where the results
+//! are too few for many threads, parts go to scratch and are combined afterwards, always
+//! in one order.
+
+use super::number::Number;
+use super::tasks::{Shared, for_each, wide};
+use crate::kernel::{Call, KernelError};
+use arenic_ir::op::scratch::{COLUMNS, ReducePlan, SEGMENT, reduce};
+use arenic_ir::op::{MAX_RANK, Reduction};
+use arenic_ir::{DType, Op};
+use std::ops::Range;
+
+/// Runs a `Reduce`.
+pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
+    match call.inputs[0].ty().dtype {
+        DType::U8 => typed::<u8>(call),
+        DType::I8 => typed::<i8>(call),
+        DType::U16 => typed::<u16>(call),
+        DType::I16 => typed::<i16>(call),
+        DType::U32 => typed::<u32>(call),
+        DType::I32 => typed::<i32>(call),
+        DType::U64 => typed::<u64>(call),
+        DType::I64 => typed::<i64>(call),
+        DType::F32 => typed::<f32>(call),
+        DType::F64 => typed::<f64>(call),
+        DType::Bool => unreachable!("infer refuses reductions of bool"),
+    }
+    Ok(())
+}
+
+fn typed<T: Number>(call: &Call) {
+    let Op::Reduce { f, axes, .. } = call.op else { unreachable!("no reduction") };
+    let plan = reduce(call.inputs[0].ty(), axes);
+    match f {
+        Reduction::Sum => folded::<Sum, T>(call, &plan),
+        Reduction::Mean => folded::<Mean, T>(call, &plan),
+        Reduction::Min => folded::<Min, T>(call, &plan),
+        Reduction::Max => folded::<Max, T>(call, &plan),
+        Reduction::Prod => folded::<Prod, T>(call, &plan),
+    }
+}
+
+/// How elements combine.
+trait Fold<T: Number>: 'static {
+    /// What they are combined in.
+    type Acc: Number;
+    const IDENTITY: Self::Acc;
+    fn lift(x: T) -> Self::Acc;
+    fn combine(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    fn finish(acc: Self::Acc, count: usize) -> T;
+}
+
+macro_rules! fold {
+    ($name:ident, $identity:ident, $combine:ident) => {
+        struct $name;
+        impl<T: Number> Fold<T> for $name {
+            type Acc = T;
+            const IDENTITY: T = T::$identity;
+            #[inline(always)]
+            fn lift(x: T) -> T {
+                x
+            }
+            #[inline(always)]
+            fn combine(a: T, b: T) -> T {
+                a.$combine(b)
+            }
+            #[inline(always)]
+            fn finish(acc: T, _: usize) -> T {
+                acc
+            }
+        }
+    };
+}
+fold!(Sum, ZERO, add);
+fold!(Prod, ONE, mul);
+fold!(Min, HIGHEST, smaller);
+fold!(Max, LOWEST, larger);
+
+struct Mean;
+impl<T: Number> Fold<T> for Mean {
+    type Acc = T::Wide;
+    const IDENTITY: T::Wide = <T::Wide as Number>::ZERO;
+    #[inline(always)]
+    fn lift(x: T) -> T::Wide {
+        x.widen()
+    }
+    #[inline(always)]
+    fn combine(a: T::Wide, b: T::Wide) -> T::Wide {
+        a.add(b)
+    }
+    fn finish(acc: T::Wide, count: usize) -> T {
+        T::narrow(acc.over(count))
+    }
+}
+
+/// Where an outer index lies: extents and strides of the outer axes of one kind.
+struct Outer {
+    rank: usize,
+    extents: [usize; MAX_RANK],
+    strides: [usize; MAX_RANK],
+}
+
+impl Outer {
+    fn new(plan: &ReducePlan, reduced: bool) -> Outer {
+        let mut outer = Outer { rank: 0, extents: [1; MAX_RANK], strides: [0; MAX_RANK] };
+        let mut stride = plan.extents[plan.rank - 1];
+        // Innermost first.
+        for i in (0..plan.rank - 1).rev() {
+            if plan.reduced(i) == reduced {
+                outer.extents[outer.rank] = plan.extents[i];
+                outer.strides[outer.rank] = stride;
+                outer.rank += 1;
+            }
+            stride *= plan.extents[i];
+        }
+        outer
+    }
+
+    fn count(&self) -> usize {
+        self.extents[..self.rank].iter().product()
+    }
+
+    #[inline(always)]
+    fn offset(&self, mut i: usize) -> usize {
+        if self.rank == 1 {
+            return i * self.strides[0];
+        }
+        let mut at = 0;
+        for d in 0..self.rank {
+            at += i % self.extents[d] * self.strides[d];
+            i /= self.extents[d];
+        }
+        at
+    }
+}
+
+/// A reduction of the elements of `x`.
+struct Job<'a, T> {
+    x: &'a [T],
+    plan: &'a ReducePlan,
+    /// Extent of the last merged axis.
+    inner: usize,
+    kept: Outer,
+    reduced: Outer,
+}
+
+fn folded<F: Fold<T>, T: Number>(call: &Call, plan: &ReducePlan) {
+    let Some(y) = call.outputs[0] else { return };
+    // SAFETY: a reduction has no in-place pairs.
+    let x: &[T] = unsafe { call.inputs[0].slice() };
+    let count = x.len() / plan.results.max(1);
+    if x.is_empty() {
+        // SAFETY: as above.
+        unsafe { y.slice_mut::<T>() }.fill(F::finish(F::IDENTITY, 0));
+        return;
+    }
+    let job = Job {
+        x,
+        plan,
+        inner: plan.extents[plan.rank - 1],
+        kept: Outer::new(plan, false),
+        reduced: Outer::new(plan, true),
+    };
+    let y = Shared::new(y.ptr::<T>());
+    if plan.parts == 1 {
+        job.parts::<F>(|_, at, acc| {
+            // SAFETY: every result is written by one task.
+            let to = unsafe { y.slice(at, acc.len()) };
+            for (to, &acc) in to.iter_mut().zip(acc) {
+                *to = F::finish(acc, count);
+            }
+        });
+        return;
+    }
+    let results = plan.results;
+    // SAFETY: the only slice of this call's scratch.
+    let partial = unsafe { call.scratch.slice_mut::<F::Acc>(plan.parts * results) };
+    let partial = Shared::new(partial.as_mut_ptr());
+    job.parts::<F>(|part, at, acc| {
+        // SAFETY: every partial result is written by one task.
+        unsafe { partial.slice(part * results + at, acc.len()) }.copy_from_slice(acc);
+    });
+    for_each(results, results * plan.parts, |i| {
+        let acc = (0..plan.parts).fold(F::IDENTITY, |acc, part| {
+            // SAFETY: complete by now; each result is written by one task.
+            F::combine(acc, unsafe { *partial.ptr().add(part * results + i) })
+        });
+        // SAFETY: as above.
+        unsafe { *y.ptr().add(i) = F::finish(acc, count) };
+    });
+}
+
+impl<T: Number> Job<'_, T> {
+    /// Reduces every part and hands on what came of it: part, first result, results.
+    fn parts<F: Fold<T>>(&self, emit: impl Fn(usize, usize, &[F::Acc]) + Sync) {
+        let plan = self.plan;
+        let range = |part: usize| {
+            let share = plan.segments.div_ceil(plan.parts);
+            (part * share).min(plan.segments)..((part + 1) * share).min(plan.segments)
+        };
+        if plan.inner_reduced {
+            for_each(plan.results * plan.parts, self.x.len(), |task| {
+                let (result, part) = (task / plan.parts, task % plan.parts);
+                let acc = self.segments::<F>(self.kept.offset(result), range(part));
+                emit(part, result, &[acc]);
+            });
+            return;
+        }
+        let strips = self.inner.div_ceil(COLUMNS);
+        for_each(self.kept.count() * strips * plan.parts, self.x.len(), |task| {
+            let (strip, part) = (task / plan.parts, task % plan.parts);
+            let (outer, column) = (strip / strips, strip % strips * COLUMNS);
+            let width = COLUMNS.min(self.inner - column);
+            let mut acc = [F::IDENTITY; COLUMNS];
+            self.rows::<F>(self.kept.offset(outer) + column, range(part), &mut acc[..width]);
+            emit(part, outer * self.inner + column, &acc[..width]);
+        });
+    }
+
+    /// Segments of the last axis, from every reduced row, combined pairwise.
+    fn segments<F: Fold<T>>(&self, base: usize, range: Range<usize>) -> F::Acc {
+        let per_row = self.inner.div_ceil(SEGMENT);
+        // `tree[i]` holds 2^i segments while bit `i` of their number is set.
+        let mut tree = [F::IDENTITY; usize::BITS as usize];
+        let (start, end) = (range.start, range.end);
+        for segment in range {
+            let (row, column) = (segment / per_row, segment % per_row * SEGMENT);
+            let at = base + self.reduced.offset(row) + column;
+            let mut acc = lanes::<F, T>(&self.x[at..][..SEGMENT.min(self.inner - column)]);
+            let mut level = 0;
+            while (segment - start) >> level & 1 == 1 {
+                acc = F::combine(tree[level], acc);
+                level += 1;
+            }
+            tree[level] = acc;
+        }
+        let mut total = None;
+        for (level, &acc) in tree.iter().enumerate() {
+            if (end - start) >> level & 1 == 1 {
+                total = Some(total.map_or(acc, |t| F::combine(acc, t)));
+            }
+        }
+        total.unwrap_or(F::IDENTITY)
+    }
+
+    /// Rows, combined column by column.
+    fn rows<F: Fold<T>>(&self, base: usize, range: Range<usize>, acc: &mut [F::Acc]) {
+        /// Rows combined before they join the rest.
+        const BLOCK: usize = 64;
+        let width = acc.len();
+        wide(|| {
+            for first in range.clone().step_by(BLOCK) {
+                let mut block = [F::IDENTITY; COLUMNS];
+                let block = &mut block[..width];
+                for row in first..(first + BLOCK).min(range.end) {
+                    let x = &self.x[base + self.reduced.offset(row)..][..width];
+                    for (acc, &x) in block.iter_mut().zip(x) {
+                        *acc = F::combine(*acc, F::lift(x));
+                    }
+                }
+                for (acc, &block) in acc.iter_mut().zip(block.iter()) {
+                    *acc = F::combine(*acc, block);
+                }
+            }
+        });
+    }
+}
+
+/// Dense elements, combined in interleaved lanes.
+#[inline(always)]
+fn lanes<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc {
+    const LANES: usize = 32;
+    if x.len() < LANES {
+        return x.iter().fold(F::IDENTITY, |acc, &x| F::combine(acc, F::lift(x)));
+    }
+    wide(|| {
+        let mut lanes = [F::IDENTITY; LANES];
+        let (chunks, rest) = x.as_chunks::<LANES>();
+        for chunk in chunks {
+            for (lane, &x) in lanes.iter_mut().zip(chunk) {
+                *lane = F::combine(*lane, F::lift(x));
+            }
+        }
+        for (lane, &x) in lanes.iter_mut().zip(rest) {
+            *lane = F::combine(*lane, F::lift(x));
+        }
+        let mut width = LANES;
+        while width > 1 {
+            width /= 2;
+            for i in 0..width {
+                lanes[i] = F::combine(lanes[i], lanes[i + width]);
+            }
+        }
+        lanes[0]
+    })
+}
+
+/// The sum of dense elements, by the same scheme.
+#[inline(always)]
+pub(super) fn sum<T: Number>(x: &[T]) -> T {
+    x.chunks(SEGMENT).fold(T::ZERO, |acc, x| acc.add(lanes::<Sum, T>(x)))
+}
+
+/// The largest of dense elements.
+#[inline(always)]
+pub(super) fn largest<T: Number>(x: &[T]) -> T {
+    lanes::<Max, T>(x)
+}

@@ -1,0 +1,225 @@
+//! `Resize`: for every axis a table says which source elements an output index reads and
+//! with which weights; an element is the sum over the product of its axes' entries.
+//!
+//! Tables lie in scratch. Leading axes that stay as they are cost nothing but an offset.
+
+use super::number::Number;
+use super::sliding::unflatten;
+use super::tasks::{Shared, for_each};
+use crate::kernel::{Call, KernelError, Target};
+use arenic_ir::op::scratch::resize_taps;
+use arenic_ir::op::{Coordinates, Interpolation, MAX_RANK, NearestMode, ResizeSpec};
+use arenic_ir::{DType, Op};
+
+/// Runs a `Resize`.
+pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
+    match call.inputs[0].ty().dtype {
+        DType::U8 => typed::<u8>(call),
+        DType::I8 => typed::<i8>(call),
+        DType::U16 => typed::<u16>(call),
+        DType::I16 => typed::<i16>(call),
+        DType::U32 => typed::<u32>(call),
+        DType::I32 => typed::<i32>(call),
+        DType::U64 => typed::<u64>(call),
+        DType::I64 => typed::<i64>(call),
+        DType::F32 => typed::<f32>(call),
+        DType::F64 => typed::<f64>(call),
+        DType::Bool => unreachable!("infer refuses a resize of bool"),
+    }
+    Ok(())
+}
+
+/// Source elements of one axis: (index, weight) of every output index and tap, index and
+/// weight in tables of their own. An index of `OUTSIDE` gives the extrapolation value.
+struct Axis<'a> {
+    taps: usize,
+    stride: usize,
+    indices: &'a [u64],
+    weights: &'a [f64],
+}
+
+const OUTSIDE: u64 = u64::MAX;
+
+fn typed<T: Number>(call: &Call) {
+    let Op::Resize { spec } = call.op else { unreachable!("no resize") };
+    let x = &call.inputs[0];
+    let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
+    let (shape, sizes) = (&x.ty().shape, &spec.sizes);
+    let rank = shape.len();
+    // SAFETY: a resize has no in-place pairs.
+    let (x, y): (&[T], &mut [T]) = unsafe { (x.slice(), y.slice_mut()) };
+    if rank == 0 {
+        y.copy_from_slice(x);
+        return;
+    }
+    let entries: usize = (0..rank).map(|a| resize_taps(spec, a) * sizes[a]).sum();
+    // SAFETY: the only slice of this call's scratch; both types have 8 bytes, any bits are
+    // values of either, and the halves are split before they are used.
+    let (mut indices, mut weights) = unsafe {
+        let all = call.scratch.slice_mut::<u64>(2 * entries);
+        let (indices, weights) = all.split_at_mut(entries);
+        (indices, std::slice::from_raw_parts_mut(weights.as_mut_ptr().cast::<f64>(), entries))
+    };
+    let mut axes: [Axis; MAX_RANK] =
+        std::array::from_fn(|_| Axis { taps: 1, stride: 0, indices: &[], weights: &[] });
+    let mut stride = 1;
+    for a in (0..rank).rev() {
+        let taps = resize_taps(spec, a);
+        let (own_indices, rest) = indices.split_at_mut(taps * sizes[a]);
+        indices = rest;
+        let (own_weights, rest) = weights.split_at_mut(taps * sizes[a]);
+        weights = rest;
+        for o in 0..sizes[a] {
+            let (i, w) = (&mut own_indices[o * taps..][..taps], &mut own_weights[o * taps..][..taps]);
+            entry(spec, a, shape[a], o, i, w);
+        }
+        axes[a] = Axis { taps, stride, indices: own_indices, weights: own_weights };
+        stride *= shape[a];
+    }
+    let axes = &axes[..rank];
+    let nearest = matches!(spec.mode, Interpolation::Nearest(_));
+    let taps: usize = axes.iter().map(|a| a.taps).product();
+    let width = sizes[rank - 1];
+    let outside = T::from_f64(f64::from(spec.extrapolation));
+    let y_len = y.len();
+    let y = Shared::new(y.as_mut_ptr());
+    for_each(y_len / width, y_len * taps, |row| {
+        let mut at = [0; MAX_RANK];
+        unflatten(row, &sizes[..rank - 1], &mut at[..rank - 1]);
+        // SAFETY: each task has a row of its own.
+        let to = unsafe { y.slice(row * width, width) };
+        if nearest {
+            let base = (0..rank - 1).try_fold(0, |base, d| {
+                let i = axes[d].indices[at[d]];
+                (i != OUTSIDE).then_some(base + i as usize * axes[d].stride)
+            });
+            for (to, &i) in to.iter_mut().zip(axes[rank - 1].indices) {
+                *to = match base {
+                    Some(base) if i != OUTSIDE => x[base + i as usize],
+                    _ => outside,
+                };
+            }
+            return;
+        }
+        for (o, to) in to.iter_mut().enumerate() {
+            at[rank - 1] = o;
+            *to = sample(axes, &at, x, 0).map_or(outside, T::from_f64);
+        }
+    });
+}
+
+/// The weighted sum over the entries of all axes from `base` on; `None` outside.
+fn sample<T: Number>(axes: &[Axis], at: &[usize], x: &[T], base: usize) -> Option<f64> {
+    let Some((axis, rest)) = axes.split_first() else { return Some(x[base].to_f64()) };
+    let entries = at[0] * axis.taps..(at[0] + 1) * axis.taps;
+    let mut sum = 0.0;
+    for (&i, &w) in axis.indices[entries.clone()].iter().zip(&axis.weights[entries]) {
+        if i == OUTSIDE {
+            return None;
+        }
+        if w != 0.0 {
+            sum += w * sample(rest, &at[1..], x, base + i as usize * axis.stride)?;
+        }
+    }
+    Some(sum)
+}
+
+/// The source coordinate of output index `o`; `None` outside of the region of interest.
+fn source(spec: &ResizeSpec, axis: usize, extent: usize, o: usize) -> Option<f64> {
+    let (scale, o, input) = (f64::from(spec.scales[axis]), o as f64, extent as f64);
+    let output = spec.sizes[axis] as f64;
+    // The output's extent before rounding.
+    let exact = scale * input;
+    let half_pixel = (o + 0.5) / scale - 0.5;
+    Some(match spec.coordinates {
+        Coordinates::HalfPixel => half_pixel,
+        Coordinates::HalfPixelSymmetric => {
+            input / 2.0 * (1.0 - output / exact) + half_pixel
+        }
+        Coordinates::PytorchHalfPixel if output == 1.0 => -0.5,
+        Coordinates::PytorchHalfPixel => half_pixel,
+        Coordinates::AlignCorners if output == 1.0 => 0.0,
+        Coordinates::AlignCorners => o * (input - 1.0) / (exact - 1.0),
+        Coordinates::Asymmetric => o / scale,
+        Coordinates::TfCropAndResize => {
+            let (start, end) = spec.roi.get(axis).map_or((0.0, 1.0), |r| (r.0.into(), r.1.into()));
+            let length: f64 = end - start;
+            let at = start * (input - 1.0)
+                + match output {
+                    1.0 => length * (input - 1.0) / 2.0,
+                    _ => o * length * (input - 1.0) / (exact - 1.0),
+                };
+            return (0.0..=input - 1.0).contains(&at).then_some(at);
+        }
+    })
+}
+
+/// Fills the entries of output index `o`.
+fn entry(
+    spec: &ResizeSpec,
+    axis: usize,
+    extent: usize,
+    o: usize,
+    indices: &mut [u64],
+    weights: &mut [f64],
+) {
+    let scale = f64::from(spec.scales[axis]);
+    indices.fill(0);
+    weights.fill(0.0);
+    let last = extent as i64 - 1;
+    let untouched = scale == 1.0 && extent == spec.sizes[axis];
+    if untouched && spec.coordinates != Coordinates::TfCropAndResize {
+        (indices[0], weights[0]) = (o as u64, 1.0);
+        return;
+    }
+    let Some(at) = source(spec, axis, extent, o) else {
+        indices.fill(OUTSIDE);
+        return;
+    };
+    if let Interpolation::Nearest(mode) = spec.mode {
+        let nearest = match mode {
+            NearestMode::RoundPreferFloor => (at - 0.5).ceil(),
+            NearestMode::RoundPreferCeil => (at + 0.5).floor(),
+            NearestMode::Floor => at.floor(),
+            NearestMode::Ceil => at.ceil(),
+        };
+        (indices[0], weights[0]) = ((nearest as i64).clamp(0, last) as u64, 1.0);
+        return;
+    }
+    // A shrinking axis stretches the antialiasing kernel.
+    let stretch = if spec.antialias { scale.min(1.0) } else { 1.0 };
+    let (reach, a) = match spec.mode {
+        Interpolation::Cubic { a } => (2.0, f64::from(a)),
+        _ => (1.0, 0.0),
+    };
+    let first = at.ceil() as i64 - (reach / stretch).ceil() as i64;
+    for (i, (index, weight)) in indices.iter_mut().zip(weights.iter_mut()).enumerate() {
+        let tap = first + i as i64;
+        let distance = ((tap as f64 - at) * stretch).abs();
+        *weight = match spec.mode {
+            Interpolation::Cubic { .. } => cubic(distance, a),
+            _ => (1.0 - distance).max(0.0),
+        };
+        if spec.exclude_outside && !(0..=last).contains(&tap) {
+            *weight = 0.0;
+        }
+        *index = tap.clamp(0, last) as u64;
+    }
+    if spec.antialias || spec.exclude_outside {
+        let total: f64 = weights.iter().sum();
+        if total != 0.0 {
+            weights.iter_mut().for_each(|w| *w /= total);
+        }
+    }
+}
+
+/// Keys' cubic.
+fn cubic(x: f64, a: f64) -> f64 {
+    if x <= 1.0 {
+        ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+    } else if x < 2.0 {
+        ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a
+    } else {
+        0.0
+    }
+}

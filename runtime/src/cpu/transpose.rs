@@ -1,0 +1,161 @@
+//! Transposition.
+//!
+//! Axes that stay neighbours are one axis. When the last axis stays, rows are copied;
+//! otherwise the two axes that are contiguous on either side are exchanged in tiles of
+//! one cache line by one cache line.
+
+use super::movement::strided;
+use super::nest::Nest;
+use super::spread::{CHEAP, Dst, Loop, Src, for_tasks, vectorised};
+use crate::kernel::Call;
+use arenic_ir::DType;
+use arenic_ir::op::MAX_RANK;
+
+/// `y.shape[i] = x.shape[perm[i]]`.
+pub(super) fn run(perm: &[usize], call: &Call) {
+    let (x, Some(y)) = (&call.inputs[0], &call.outputs[0]) else { return };
+    if y.ty().elements() == 0 {
+        return;
+    }
+    let (shape, d) = (&x.ty().shape, x.ty().dtype);
+    let size = d.size() as usize;
+    let mut strides = [0; MAX_RANK];
+    let mut dense = size as isize;
+    for axis in (0..shape.len()).rev() {
+        strides[axis] = dense;
+        dense *= shape[axis] as isize;
+    }
+    let mut nest = Nest::new();
+    for &axis in perm.iter().rev() {
+        nest.push(shape[axis], [strides[axis]]);
+    }
+    let contiguous = (1..nest.rank()).find(|&axis| nest.stride(0, axis) == size as isize);
+    match contiguous {
+        // SAFETY: a permutation of the operand's axes stays inside it.
+        Some(axis) => unsafe { exchange(&nest, axis, Src::of(x), Dst::of(y), d) },
+        // SAFETY: as above.
+        None => unsafe { strided(&nest, Src::of(x), Dst::of(y), d) },
+    }
+}
+
+/// Exchanges the result's last axis with `axis`, along which the operand is contiguous.
+///
+/// # Safety
+/// The nest is a permutation of the axes of `x`, and `y` a disjoint result.
+unsafe fn exchange(nest: &Nest<1>, axis: usize, x: Src, y: Dst, dtype: DType) {
+    let size = dtype.size() as usize;
+    let extents = nest.extents();
+    let tile = 64 / size;
+    // A task is a band of one tile's width, of bounded length.
+    let band = CHEAP / tile;
+    let (wide_n, long_n) = (extents[axis], extents[0]);
+    let bands = long_n.div_ceil(band);
+    let across = wide_n.div_ceil(tile);
+    let outer: usize = nest.elements() / (wide_n * long_n);
+    let pitch: usize = extents[..axis].iter().product::<usize>() * size;
+    let units = outer * across * bands;
+    // Small matrices: several to a task.
+    let group = (CHEAP / (wide_n.min(tile) * long_n.min(band))).max(1);
+    for_tasks(units.div_ceil(group), &|task| {
+        for unit in task * group..((task + 1) * group).min(units) {
+            let (mut rest, long) = (unit / bands, unit % bands * band);
+            let across_at = rest % across * tile;
+            rest /= across;
+            let mut from = long as isize * nest.stride(0, 0) + (across_at * size) as isize;
+            let mut to = long * size + across_at * pitch;
+            let mut dense = size * long_n;
+            for i in 1..extents.len() {
+                if i != axis {
+                    from += (rest % extents[i]) as isize * nest.stride(0, i);
+                    to += rest % extents[i] * dense;
+                    rest /= extents[i];
+                }
+                dense *= extents[i];
+            }
+            // SAFETY: the band lies inside operand and result.
+            unsafe {
+                let (x, y) = (x.at(from as usize).0, y.at(to).0);
+                let (step, long) = (nest.stride(0, 0) as usize, band.min(long_n - long));
+                let width = tile.min(wide_n - across_at);
+                match size {
+                    1 => vectorised(Band::<u8, 64> {
+                        x: x.cast(),
+                        y: y.cast(),
+                        step,
+                        pitch,
+                        width,
+                        long,
+                    }),
+                    2 => vectorised(Band::<u16, 32> {
+                        x: x.cast(),
+                        y: y.cast(),
+                        step,
+                        pitch,
+                        width,
+                        long,
+                    }),
+                    4 => vectorised(Band::<u32, 16> {
+                        x: x.cast(),
+                        y: y.cast(),
+                        step,
+                        pitch,
+                        width,
+                        long,
+                    }),
+                    _ => vectorised(Band::<u64, 8> {
+                        x: x.cast(),
+                        y: y.cast(),
+                        step,
+                        pitch,
+                        width,
+                        long,
+                    }),
+                }
+            }
+        }
+    });
+}
+
+/// `long` runs of `width` elements, `step` bytes apart, that become `width` runs of
+/// `long` elements, `pitch` bytes apart.
+struct Band<T, const TILE: usize> {
+    x: *const T,
+    y: *mut T,
+    step: usize,
+    pitch: usize,
+    width: usize,
+    long: usize,
+}
+
+impl<T: Copy + Default, const TILE: usize> Loop for Band<T, TILE> {
+    #[inline(always)]
+    fn run(self) {
+        let mut lines = [[T::default(); TILE]; TILE];
+        let mut at = 0;
+        while at < self.long {
+            let n = TILE.min(self.long - at);
+            // SAFETY: the band's own elements; a line has room for `width`, a tile for `n`.
+            unsafe {
+                for (i, line) in lines[..n].iter_mut().enumerate() {
+                    let from = self.x.byte_add((at + i) * self.step);
+                    if self.width == TILE {
+                        line.as_mut_ptr().copy_from_nonoverlapping(from, TILE);
+                    } else {
+                        line.as_mut_ptr().copy_from_nonoverlapping(from, self.width);
+                    }
+                }
+                for j in 0..self.width {
+                    let to = self.y.byte_add(j * self.pitch).add(at);
+                    if n == TILE {
+                        to.cast::<[T; TILE]>().write(std::array::from_fn(|i| lines[i][j]));
+                    } else {
+                        for (i, line) in lines[..n].iter().enumerate() {
+                            to.add(i).write(line[j]);
+                        }
+                    }
+                }
+            }
+            at += n;
+        }
+    }
+}

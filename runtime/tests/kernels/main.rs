@@ -1,0 +1,205 @@
+//! Kernels against index-by-index implementations, in place against out of place, and
+//! different numbers of threads against each other.
+
+mod axes;
+mod products;
+mod resize;
+mod windows;
+
+use arenic_ir::{DType, Op, TensorType};
+use arenic_runtime::cpu;
+use arenic_runtime::kernel::{Call, Draw, Operand, Scratch, Target};
+use arenic_runtime::memory::AlignedBytes;
+
+/// A small deterministic generator (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// From `low` to `high`, both included.
+    fn range(&mut self, low: usize, high: usize) -> usize {
+        low + (self.bits() % (high - low + 1) as u64) as usize
+    }
+
+    fn chance(&mut self) -> bool {
+        self.bits() & 1 == 1
+    }
+
+    fn choose<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.range(0, from.len() - 1)]
+    }
+
+    /// A tensor of numbers in [-1, 1), or of small integers.
+    fn tensor(&mut self, dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
+        let ty = TensorType::new(dtype, shape);
+        let values = (0..ty.elements())
+            .map(|_| match dtype.is_float() {
+                true => (self.bits() >> 40) as f64 / (1 << 23) as f64 - 1.0,
+                false => (self.bits() % 7) as f64,
+            })
+            .collect();
+        Tensor { ty, values }
+    }
+}
+
+/// A tensor whose elements are held as `f64`, whatever its type.
+#[derive(Clone, Debug)]
+struct Tensor {
+    ty: TensorType,
+    values: Vec<f64>,
+}
+
+impl Tensor {
+    fn new(dtype: DType, shape: impl Into<Vec<usize>>, values: Vec<f64>) -> Self {
+        let ty = TensorType::new(dtype, shape);
+        assert_eq!(ty.elements(), values.len());
+        Tensor { ty, values }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let each = self.values.iter();
+        match self.ty.dtype {
+            DType::F32 => each.flat_map(|&v| (v as f32).to_le_bytes()).collect(),
+            DType::F64 => each.flat_map(|&v| v.to_le_bytes()).collect(),
+            DType::I64 => each.flat_map(|&v| (v as i64).to_le_bytes()).collect(),
+            DType::I32 => each.flat_map(|&v| (v as i32).to_le_bytes()).collect(),
+            DType::U32 => each.flat_map(|&v| (v as u32).to_le_bytes()).collect(),
+            DType::U64 => each.flat_map(|&v| (v as u64).to_le_bytes()).collect(),
+            DType::U8 => each.map(|&v| v as u8).collect(),
+            DType::I8 => each.map(|&v| v as i8 as u8).collect(),
+            other => unimplemented!("no test uses {other}"),
+        }
+    }
+
+    fn of_bytes(ty: &TensorType, bytes: &[u8]) -> Self {
+        fn all<const N: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+            bytes.as_chunks().0.iter().map(|&b| f(b)).collect()
+        }
+        let values = match ty.dtype {
+            DType::F32 => all(bytes, |b| f32::from_le_bytes(b).into()),
+            DType::F64 => all(bytes, f64::from_le_bytes),
+            DType::I64 => all(bytes, |b| i64::from_le_bytes(b) as f64),
+            DType::I32 => all(bytes, |b| i32::from_le_bytes(b).into()),
+            DType::U32 => all(bytes, |b| u32::from_le_bytes(b).into()),
+            DType::U64 => all(bytes, |b| u64::from_le_bytes(b) as f64),
+            DType::U8 => all(bytes, |b| u8::from_le_bytes(b).into()),
+            DType::I8 => all(bytes, |b| i8::from_le_bytes(b).into()),
+            other => unimplemented!("no test uses {other}"),
+        };
+        Tensor { ty: ty.clone(), values }
+    }
+}
+
+/// Applies an operator. `place` says which operand's bytes the first result takes,
+/// `wanted` which results are computed; scratch holds garbage before.
+fn apply(op: &Op, inputs: &[&Tensor], place: Option<usize>, wanted: &[bool]) -> Vec<Tensor> {
+    let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
+    let results = op.infer(&types).expect("operands fit");
+    let memory: Vec<AlignedBytes> =
+        inputs.iter().map(|t| AlignedBytes::copy_of(&t.bytes())).collect();
+    let own: Vec<AlignedBytes> = results
+        .iter()
+        .map(|t| AlignedBytes::copy_of(&vec![0xAB; t.bytes() as usize]))
+        .collect();
+    let scratch_bytes = op.scratch_bytes(&types, &results.iter().collect::<Vec<_>>());
+    assert!(scratch_bytes <= 24 << 20, "{op:?} takes {scratch_bytes} bytes of scratch");
+    let scratch = AlignedBytes::copy_of(&vec![0xCD; scratch_bytes as usize]);
+    let at = |i: usize| match place {
+        Some(operand) if i == 0 => &memory[operand],
+        _ => &own[i],
+    };
+    let operands: Vec<Operand> = types
+        .iter()
+        .zip(&memory)
+        // SAFETY: an aligned allocation of the operand's length that outlives the call.
+        .map(|(ty, bytes)| unsafe { Operand::new(ty, bytes.as_ptr()) })
+        .collect();
+    let targets: Vec<Option<Target>> = results
+        .iter()
+        .enumerate()
+        // SAFETY: as above; an operand's bytes only for a pair that the operator declares.
+        .map(|(i, ty)| wanted[i].then(|| unsafe { Target::new(ty, at(i).as_ptr()) }))
+        .collect();
+    cpu::run(&Call {
+        op,
+        inputs: &operands,
+        outputs: &targets,
+        // SAFETY: an aligned allocation of this length, used by this call alone.
+        scratch: unsafe { Scratch::new(scratch.as_ptr(), scratch_bytes as usize) },
+        draw: Draw::default(),
+    })
+    .expect("contents fit");
+    results
+        .iter()
+        .enumerate()
+        .filter(|&(i, _)| wanted[i])
+        .map(|(i, ty)| Tensor::of_bytes(ty, &at(i).as_slice()[..ty.bytes() as usize]))
+        .collect()
+}
+
+/// The first result on one thread, after checking that others and in-place runs, where
+/// declared, give the same bits.
+fn evaluate(op: &Op, inputs: &[&Tensor]) -> Tensor {
+    let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
+    let results = op.infer(&types).expect("operands fit");
+    let wanted: Vec<bool> = (0..results.len()).map(|i| i == 0).collect();
+    let on = |threads: usize, place| {
+        pool(threads).install(|| apply(op, inputs, place, &wanted).remove(0))
+    };
+    let one = on(1, None);
+    for threads in [2, 7] {
+        assert_same(&on(threads, None), &one, op);
+    }
+    for (input, output) in op.in_place_pairs(&types, &results.iter().collect::<Vec<_>>()) {
+        assert_eq!(output, 0);
+        assert_same(&on(2, Some(input)), &one, op);
+    }
+    one
+}
+
+fn pool(threads: usize) -> &'static rayon::ThreadPool {
+    use std::sync::OnceLock;
+    static POOLS: [OnceLock<rayon::ThreadPool>; 8] = [const { OnceLock::new() }; 8];
+    POOLS[threads].get_or_init(|| {
+        rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool")
+    })
+}
+
+fn assert_same(a: &Tensor, b: &Tensor, op: &Op) {
+    assert_eq!(a.ty, b.ty);
+    let bits = |t: &Tensor| t.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+    assert!(bits(a) == bits(b), "bits differ for {op:?}");
+}
+
+fn assert_close(got: &Tensor, want: &[f64], tolerance: f64, what: &dyn std::fmt::Debug) {
+    assert_eq!(got.values.len(), want.len());
+    for (i, (&g, &w)) in got.values.iter().zip(want).enumerate() {
+        let fits = (g - w).abs() <= tolerance * w.abs().max(1.0) || (g.is_nan() && w.is_nan()) || g == w;
+        assert!(fits, "{what:?}: element {i} of {} is {g}, not {w}", got.ty);
+    }
+}
+
+/// All indices of a shape, in order.
+fn indices(shape: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
+    let shape = shape.to_vec();
+    (0..shape.iter().product()).map(move |flat| {
+        let mut rest: usize = flat;
+        let mut at = vec![0; shape.len()];
+        for d in (0..shape.len()).rev() {
+            at[d] = rest % shape[d];
+            rest /= shape[d];
+        }
+        at
+    })
+}
+
+fn flat(at: &[usize], shape: &[usize]) -> usize {
+    at.iter().zip(shape).fold(0, |f, (&i, &d)| f * d + i)
+}

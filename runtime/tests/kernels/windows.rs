@@ -1,0 +1,290 @@
+//! Convolutions and pools.
+
+use super::*;
+use arenic_ir::op::Window;
+
+/// Calls `f(image, output position, tap, input position)` wherever a tap lies inside.
+fn meetings(w: &Window, x: &[usize], y: &[usize], mut f: impl FnMut(&[usize], &[usize], &[usize])) {
+    for o in indices(y) {
+        for t in indices(&w.kernel) {
+            let at: Option<Vec<usize>> = (0..w.rank())
+                .map(|d| {
+                    (o[d] * w.strides[d] + t[d] * w.dilations[d])
+                        .checked_sub(w.pads_begin[d])
+                        .filter(|&i| i < x[d])
+                })
+                .collect();
+            if let Some(at) = at {
+                f(&o, &t, &at);
+            }
+        }
+    }
+}
+
+fn conv(w: &Window, group: usize, x: &Tensor, k: &Tensor, b: Option<&Tensor>, y: &TensorType) -> Vec<f64> {
+    let (mut out, ys, xs) = (vec![0.0; y.elements()], &y.shape, &x.ty.shape);
+    let (mg, cg) = (ys[1] / group, k.ty.shape[1]);
+    let (py, px): (usize, usize) = (ys[2..].iter().product(), xs[2..].iter().product());
+    let taps = w.taps();
+    meetings(w, &xs[2..], &ys[2..], |o, t, i| {
+        let (o, t, i) = (flat(o, &ys[2..]), flat(t, &w.kernel), flat(i, &xs[2..]));
+        for n in 0..ys[0] {
+            for m in 0..ys[1] {
+                for c in 0..cg {
+                    let from = (n * xs[1] + m / mg * cg + c) * px + i;
+                    out[(n * ys[1] + m) * py + o] +=
+                        x.values[from] * k.values[(m * cg + c) * taps + t];
+                }
+            }
+        }
+    });
+    if let Some(b) = b {
+        out.iter_mut().enumerate().for_each(|(at, v)| *v += b.values[at / py % ys[1]]);
+    }
+    out
+}
+
+fn conv_transpose(
+    w: &Window,
+    group: usize,
+    x: &Tensor,
+    k: &Tensor,
+    b: Option<&Tensor>,
+    y: &TensorType,
+) -> Vec<f64> {
+    let (mut out, ys, xs) = (vec![0.0; y.elements()], &y.shape, &x.ty.shape);
+    let (mg, cg) = (ys[1] / group, xs[1] / group);
+    let (py, px): (usize, usize) = (ys[2..].iter().product(), xs[2..].iter().product());
+    let taps = w.taps();
+    // The window slides over the result.
+    meetings(w, &ys[2..], &xs[2..], |i, t, o| {
+        let (o, t, i) = (flat(o, &ys[2..]), flat(t, &w.kernel), flat(i, &xs[2..]));
+        for n in 0..ys[0] {
+            for m in 0..ys[1] {
+                for c in 0..cg {
+                    let channel = m / mg * cg + c;
+                    out[(n * ys[1] + m) * py + o] += x.values[(n * xs[1] + channel) * px + i]
+                        * k.values[(channel * mg + m % mg) * taps + t];
+                }
+            }
+        }
+    });
+    if let Some(b) = b {
+        out.iter_mut().enumerate().for_each(|(at, v)| *v += b.values[at / py % ys[1]]);
+    }
+    out
+}
+
+/// A window that fits the extents, and is not only padding.
+fn window(r: &mut Random, extents: &[usize]) -> Window {
+    let mut w = Window {
+        kernel: vec![],
+        strides: vec![],
+        dilations: vec![],
+        pads_begin: vec![],
+        pads_end: vec![],
+    };
+    for &n in extents {
+        let (kernel, dilation) = (r.range(1, 4), r.range(1, 2));
+        let span = (kernel - 1) * dilation + 1;
+        let pads = [r.range(0, span - 1), r.range(0, span - 1)];
+        let fits = n + pads[0] + pads[1] >= span;
+        w.kernel.push(if fits { kernel } else { 1 });
+        w.dilations.push(dilation);
+        w.strides.push(r.range(1, 3));
+        w.pads_begin.push(if fits { pads[0] } else { 0 });
+        w.pads_end.push(if fits { pads[1] } else { 0 });
+    }
+    w
+}
+
+fn plain(kernel: &[usize], stride: usize, dilation: usize, pad: usize) -> Window {
+    let all = |v: usize| vec![v; kernel.len()];
+    Window {
+        kernel: kernel.to_vec(),
+        strides: all(stride),
+        dilations: all(dilation),
+        pads_begin: all(pad),
+        pads_end: all(pad),
+    }
+}
+
+fn check_conv(r: &mut Random, dtype: DType, window: &Window, group: usize, x: &[usize], m: usize) {
+    let x = r.tensor(dtype, x);
+    let k = [&[m, x.ty.shape[1] / group], &window.kernel[..]].concat();
+    let (k, b) = (r.tensor(dtype, k), r.tensor(dtype, [m]));
+    let op = Op::Conv { window: window.clone(), group };
+    for b in [None, Some(&b)] {
+        let operands: Vec<&Tensor> = [&x, &k].into_iter().chain(b).collect();
+        let y = evaluate(&op, &operands);
+        let want = conv(window, group, &x, &k, b, &y.ty);
+        let scale = (k.ty.elements() / m.max(1)) as f64;
+        assert_close(&y, &want, 1e-6 * scale.sqrt().max(4.0), &(&op, &x.ty, &k.ty));
+    }
+}
+
+#[test]
+fn conv_of_random_shapes() {
+    let mut r = Random(10);
+    for case in 0..300 {
+        let rank = r.range(1, 3);
+        let extents: Vec<usize> = (0..rank).map(|_| r.range(1, if rank == 1 { 60 } else { 12 })).collect();
+        let window = window(&mut r, &extents);
+        let group = r.choose(&[1, 1, 1, 2, 3]);
+        let (c, m) = (group * r.range(1, 6), group * r.range(1, 9));
+        let n = if case % 30 == 0 { 0 } else { r.range(1, 4) };
+        let x = [&[n, c], &extents[..]].concat();
+        let dtype = if r.range(0, 3) == 0 { DType::F64 } else { DType::F32 };
+        check_conv(&mut r, dtype, &window, group, &x, m);
+    }
+}
+
+#[test]
+fn conv_of_every_strategy() {
+    let mut r = Random(11);
+    let f = DType::F32;
+    // Pointwise: per image and folded; strided 1×1.
+    check_conv(&mut r, f, &plain(&[1, 1], 1, 1, 0), 1, &[2, 9, 20, 20], 12);
+    check_conv(&mut r, f, &plain(&[1, 1], 1, 1, 0), 2, &[5, 64, 3, 3], 64);
+    check_conv(&mut r, f, &plain(&[1, 1], 2, 1, 0), 1, &[3, 8, 11, 11], 8);
+    // The whole input, with a sum long enough for parts.
+    check_conv(&mut r, f, &plain(&[30, 30], 1, 1, 0), 1, &[3, 10, 30, 30], 5);
+    // Weight gradients: a window of an image's size, few positions, strided forward.
+    check_conv(&mut r, f, &plain(&[14, 14], 1, 1, 1), 1, &[20, 6, 14, 14], 16);
+    check_conv(&mut r, f, &plain(&[8, 8], 1, 2, 1), 1, &[20, 6, 15, 15], 16);
+    check_conv(&mut r, f, &plain(&[40, 40], 1, 1, 1), 1, &[3, 4, 40, 40], 6);
+    // Depthwise, forward and its weight gradient.
+    check_conv(&mut r, f, &plain(&[3, 3], 1, 1, 1), 12, &[2, 12, 33, 37], 12);
+    check_conv(&mut r, f, &plain(&[3, 3], 2, 1, 1), 12, &[2, 12, 33, 37], 24);
+    check_conv(&mut r, f, &plain(&[5, 5], 1, 2, 4), 12, &[1, 12, 40, 40], 12);
+    check_conv(&mut r, f, &plain(&[31, 29], 1, 1, 1), 6, &[1, 24, 31, 29], 6);
+    // Tiles of positions and of depth.
+    check_conv(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, &[1, 300, 40, 40], 8);
+    check_conv(&mut r, f, &plain(&[5, 5], 1, 1, 2), 1, &[2, 20, 80, 80], 5);
+}
+
+fn check_transpose(
+    r: &mut Random,
+    dtype: DType,
+    window: &Window,
+    group: usize,
+    output_padding: Vec<usize>,
+    x: &[usize],
+    m: usize,
+) {
+    let x = r.tensor(dtype, x);
+    let k = [&[x.ty.shape[1], m / group], &window.kernel[..]].concat();
+    let (k, b) = (r.tensor(dtype, k), r.tensor(dtype, [m]));
+    let op = Op::ConvTranspose { window: window.clone(), group, output_padding };
+    if op.infer(&[&x.ty, &k.ty]).is_err() {
+        return;
+    }
+    for b in [None, Some(&b)] {
+        let operands: Vec<&Tensor> = [&x, &k].into_iter().chain(b).collect();
+        let y = evaluate(&op, &operands);
+        let want = conv_transpose(window, group, &x, &k, b, &y.ty);
+        assert_close(&y, &want, 4e-5, &(&op, &x.ty, &k.ty));
+    }
+}
+
+#[test]
+fn conv_transpose_of_random_shapes() {
+    let mut r = Random(12);
+    for case in 0..300 {
+        let rank = r.range(1, 3);
+        let extents: Vec<usize> = (0..rank).map(|_| r.range(1, if rank == 1 { 60 } else { 9 })).collect();
+        let mut window = window(&mut r, &vec![50; rank]);
+        if r.chance() {
+            window.strides.fill(1);
+        }
+        let padding = (0..rank).map(|d| r.range(0, window.strides[d] - 1)).collect();
+        let group = r.choose(&[1, 1, 1, 2, 3]);
+        let (c, m) = (group * r.range(1, 8), group * r.range(1, 6));
+        let n = if case % 30 == 0 { 0 } else { r.range(1, 3) };
+        let x = [&[n, c], &extents[..]].concat();
+        let dtype = if r.range(0, 3) == 0 { DType::F64 } else { DType::F32 };
+        check_transpose(&mut r, dtype, &window, group, padding, &x, m);
+    }
+}
+
+#[test]
+fn conv_transpose_in_tiles() {
+    let mut r = Random(13);
+    let f = DType::F32;
+    check_transpose(&mut r, f, &plain(&[3, 3], 2, 1, 1), 1, vec![1, 1], &[2, 16, 60, 60], 40);
+    check_transpose(&mut r, f, &plain(&[9, 9], 1, 1, 4), 1, vec![0, 0], &[1, 6, 130, 130], 2);
+    check_transpose(&mut r, f, &plain(&[3, 3], 1, 1, 1), 24, vec![0, 0], &[2, 24, 30, 30], 24);
+    check_transpose(&mut r, f, &plain(&[2, 2], 2, 1, 0), 24, vec![0, 0], &[2, 24, 15, 15], 24);
+}
+
+#[test]
+fn pools_of_random_shapes() {
+    let mut r = Random(14);
+    for _ in 0..300 {
+        let rank = r.range(1, 3);
+        let extents: Vec<usize> = (0..rank).map(|_| r.range(1, if rank == 1 { 40 } else { 12 })).collect();
+        let window = window(&mut r, &extents);
+        let dtype = r.choose(&[DType::F32, DType::F64, DType::U8, DType::I8, DType::I32]);
+        let x = [&[r.range(0, 3), r.range(1, 3)], &extents[..]].concat();
+        let x = r.tensor(dtype, x);
+        let (ceil, column_major) = (r.chance(), r.chance());
+        let op = Op::MaxPool { window: window.clone(), ceil, column_major };
+        let [y, places] = &apply(&op, &[&x], None, &[true, true])[..] else { panic!("two results") };
+        assert_same(&evaluate(&op, &[&x]), y, &op);
+        assert_same(&apply(&op, &[&x], None, &[false, true])[0], places, &op);
+        let (inner, outer) = (&x.ty.shape[2..], &y.ty.shape[2..]);
+        let (px, py): (usize, usize) = (inner.iter().product(), outer.iter().product());
+        let planes = x.ty.shape[0] * x.ty.shape[1];
+        let mut best = vec![(f64::NEG_INFINITY, 0); py * planes];
+        let (mut sums, mut counts) = (vec![0.0; py * planes], vec![0.0; py]);
+        meetings(&window, inner, outer, |o, _, i| {
+            let column = flat(
+                &i.iter().rev().copied().collect::<Vec<_>>(),
+                &inner.iter().rev().copied().collect::<Vec<_>>(),
+            );
+            let (o, i) = (flat(o, outer), flat(i, inner));
+            counts[o] += 1.0;
+            for p in 0..planes {
+                let value = x.values[p * px + i];
+                sums[p * py + o] += value;
+                if value > best[p * py + o].0 {
+                    best[p * py + o] = (value, p * px + if column_major { column } else { i });
+                }
+            }
+        });
+        if counts.contains(&0.0) {
+            continue; // all taps of a dilated window in padding
+        }
+        assert_close(y, &best.iter().map(|b| b.0).collect::<Vec<_>>(), 0.0, &op);
+        assert_close(places, &best.iter().map(|b| b.1 as f64).collect::<Vec<_>>(), 0.0, &op);
+        if !dtype.is_float() {
+            continue;
+        }
+        let mut padded = vec![0.0; py];
+        for o in indices(outer) {
+            padded[flat(&o, outer)] = indices(&window.kernel)
+                .filter(|t| {
+                    (0..rank).all(|d| {
+                        o[d] * window.strides[d] + t[d] * window.dilations[d]
+                            < inner[d] + window.pads_begin[d] + window.pads_end[d]
+                    })
+                })
+                .count() as f64;
+        }
+        for (count_include_pad, counts) in [(false, &counts), (true, &padded)] {
+            let op = Op::AveragePool { window: window.clone(), ceil, count_include_pad };
+            let want: Vec<f64> =
+                sums.iter().enumerate().map(|(at, s)| s / counts[at % py]).collect();
+            assert_close(&evaluate(&op, &[&x]), &want, 1e-5, &(&op, &x.ty));
+        }
+    }
+}
+
+#[test]
+fn a_pool_keeps_nan() {
+    let op = Op::MaxPool { window: plain(&[3], 1, 1, 0), ceil: false, column_major: false };
+    let x = Tensor::new(DType::F32, [1, 1, 5], vec![1.0, f64::NAN, 3.0, 4.0, 5.0]);
+    let y = apply(&op, &[&x], None, &[true, true]);
+    assert_close(&y[0], &[f64::NAN, f64::NAN, 5.0], 0.0, &op);
+    assert_eq!(y[1].values, [1.0, 1.0, 4.0]);
+}

@@ -1,0 +1,335 @@
+//! The artifact: one file that holds everything needed to check and run a step.
+//!
+//! ```text
+//! 0      magic "arenic\0\0", format version (u32), length of the header (u64),
+//!        blake3 digest of everything else (32 bytes), zeros up to byte 64
+//! 64     header: a protobuf message (`Header`)
+//! …      4 KiB-aligned section of constants, 4 KiB-aligned section of initial states;
+//!        each entry begins at a multiple of 64
+//! ```
+//!
+//! Graph and program are held in the text form, which has one printer and one parser;
+//! only their larger tensors are in the sections, which are mapped, never copied. All
+//! integers are little-endian. The same input and options give the same bytes.
+
+use crate::data::{AtomicFile, DataError};
+use arenic_ir::graph::{Data, Def};
+use arenic_ir::program::Program;
+use arenic_ir::text::Module;
+use arenic_ir::verify::{Defect, verify};
+use arenic_ir::{Graph, StateId, ValueId};
+use bytes::Bytes;
+use cranelift_entity::EntityRef;
+use prost::Message;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8; 8] = b"arenic\0\0";
+const VERSION: u32 = 1;
+const PREAMBLE: usize = 64;
+const DIGEST: std::ops::Range<usize> = 20..52;
+const SECTION_ALIGN: u64 = 4096;
+const ENTRY_ALIGN: u64 = 64;
+
+/// A compiled step.
+#[derive(Clone, Debug)]
+pub struct Artifact {
+    /// One graph and checked program per target.
+    pub targets: Vec<Target>,
+    /// Where it came from.
+    pub provenance: Provenance,
+    /// False for a plan without data, which can be inspected but not run.
+    pub runnable: bool,
+}
+
+/// What an artifact holds for one target.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// For example `cpu`.
+    pub name: String,
+    /// The graph, frozen, with its constants and initial states.
+    pub graph: Graph,
+    /// The program.
+    pub program: Program,
+    /// Figures about the plan, in bytes unless named otherwise.
+    pub statistics: BTreeMap<String, u64>,
+    /// Initializers that were used up at compile time: replacing one has no effect.
+    pub bound: Vec<String>,
+}
+
+/// How an artifact was made.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Provenance {
+    /// Version of the compiler.
+    #[prost(string, tag = "1")]
+    pub compiler: String,
+    /// File name of the model, without its folder.
+    #[prost(string, tag = "2")]
+    pub model: String,
+    /// blake3 digest of the model file.
+    #[prost(bytes = "vec", tag = "3")]
+    pub model_digest: Vec<u8>,
+    /// The pipeline's passes.
+    #[prost(string, repeated, tag = "4")]
+    pub passes: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Header {
+    #[prost(message, optional, tag = "1")]
+    provenance: Option<Provenance>,
+    #[prost(message, repeated, tag = "2")]
+    targets: Vec<TargetHeader>,
+    #[prost(bool, tag = "3")]
+    runnable: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct TargetHeader {
+    #[prost(string, tag = "1")]
+    name: String,
+    /// Graph and program as text.
+    #[prost(string, tag = "2")]
+    module: String,
+    #[prost(btree_map = "string, uint64", tag = "3")]
+    statistics: BTreeMap<String, u64>,
+    #[prost(message, repeated, tag = "4")]
+    constants: Vec<Entry>,
+    #[prost(message, repeated, tag = "5")]
+    states: Vec<Entry>,
+    #[prost(string, repeated, tag = "6")]
+    bound: Vec<String>,
+}
+
+/// Bytes of a constant (by value id) or of a state's initial value (by state id), from
+/// the start of the data that follow the header.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+struct Entry {
+    #[prost(uint32, tag = "1")]
+    id: u32,
+    #[prost(uint64, tag = "2")]
+    offset: u64,
+    #[prost(uint64, tag = "3")]
+    len: u64,
+}
+
+/// Why a file could not be written or read as an artifact.
+#[derive(Debug, thiserror::Error)]
+pub enum ArtifactError {
+    /// The file system refused.
+    #[error("cannot read `{}`: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Writing failed.
+    #[error(transparent)]
+    Write(#[from] DataError),
+    /// Not an artifact, or not one this version reads.
+    #[error("`{}` {reason}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The graph inside is malformed.
+    #[error("`{}` holds a malformed graph: {defect}", path.display())]
+    Graph {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        defect: Defect,
+    },
+}
+
+/// Places entries one after the other.
+#[derive(Default)]
+struct Layout<'a> {
+    at: u64,
+    pieces: Vec<(u64, &'a Bytes)>,
+}
+
+impl<'a> Layout<'a> {
+    fn section(&mut self) {
+        self.at = self.at.next_multiple_of(SECTION_ALIGN);
+    }
+
+    fn push(&mut self, id: usize, bytes: &'a Bytes) -> Entry {
+        let offset = self.at.next_multiple_of(ENTRY_ALIGN);
+        self.at = offset + bytes.len() as u64;
+        self.pieces.push((offset, bytes));
+        Entry { id: id as u32, offset, len: bytes.len() as u64 }
+    }
+}
+
+impl Artifact {
+    /// The target of this name.
+    pub fn target(&self, name: &str) -> Option<&Target> {
+        self.targets.iter().find(|t| t.name == name)
+    }
+
+    /// Writes the artifact under a temporary name and renames it.
+    ///
+    /// # Errors
+    /// The file system refuses; a file of that name is then left as it was.
+    pub fn write(&self, path: &Path) -> Result<(), ArtifactError> {
+        let mut layout = Layout::default();
+        let mut header = Header {
+            provenance: Some(self.provenance.clone()),
+            targets: Vec::new(),
+            runnable: self.runnable,
+        };
+        for target in &self.targets {
+            let module = Module {
+                graph: target.graph.clone(),
+                plan: None,
+                program: Some(target.program.clone()),
+            };
+            let mut entry = TargetHeader {
+                name: target.name.clone(),
+                module: module.to_string(),
+                statistics: target.statistics.clone(),
+                constants: Vec::new(),
+                states: Vec::new(),
+                bound: target.bound.clone(),
+            };
+            layout.section();
+            for (v, data) in target.graph.consts() {
+                if let Data::Bytes(bytes) = data {
+                    entry.constants.push(layout.push(v.index(), bytes));
+                }
+            }
+            layout.section();
+            for (s, state) in &target.graph.states {
+                if let Some(Data::Bytes(bytes)) = &state.init {
+                    entry.states.push(layout.push(s.index(), bytes));
+                }
+            }
+            header.targets.push(entry);
+        }
+        let header = header.encode_to_vec();
+        let mut preamble = [0u8; PREAMBLE];
+        preamble[..8].copy_from_slice(MAGIC);
+        preamble[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        preamble[12..20].copy_from_slice(&(header.len() as u64).to_le_bytes());
+        let data_start = (PREAMBLE + header.len()).next_multiple_of(SECTION_ALIGN as usize);
+
+        // Everything is streamed twice: once through the digest, once to the file.
+        let stream = |sink: &mut dyn FnMut(&[u8]) -> Result<(), DataError>| {
+            sink(&header)?;
+            sink(&vec![0; data_start - PREAMBLE - header.len()])?;
+            let mut at = 0;
+            for &(offset, bytes) in &layout.pieces {
+                sink(&vec![0; (offset - at) as usize])?;
+                sink(bytes)?;
+                at = offset + bytes.len() as u64;
+            }
+            Ok::<(), DataError>(())
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&preamble);
+        stream(&mut |bytes| {
+            hasher.update(bytes);
+            Ok(())
+        })?;
+        preamble[DIGEST].copy_from_slice(hasher.finalize().as_bytes());
+
+        let mut file = AtomicFile::create(path)?;
+        file.put(&preamble)?;
+        stream(&mut |bytes| file.put(bytes))?;
+        Ok(file.commit()?)
+    }
+
+    /// Maps and reads an artifact; its tensors stay in the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no artifact, was cut or altered, comes from a newer
+    /// version, or holds a malformed graph.
+    pub fn read(path: &Path) -> Result<Artifact, ArtifactError> {
+        let io = |error| ArtifactError::Io { path: path.to_owned(), error };
+        let file = File::open(path).map_err(io)?;
+        if file.metadata().map_err(io)?.len() == 0 {
+            return Err(format_error(path, "is empty"));
+        }
+        // SAFETY: the mapping is private and read-only; the documentation of `run` asks
+        // that an artifact in use is not truncated by others.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
+        let bytes = Bytes::from_owner(map);
+        let refuse = |reason: String| ArtifactError::Format { path: path.to_owned(), reason };
+        let (header, data) = parse_envelope(&bytes).map_err(refuse)?;
+        let mut targets = Vec::new();
+        for entry in header.targets {
+            targets.push(read_target(path, entry, &data)?);
+        }
+        let provenance = header.provenance.unwrap_or_default();
+        Ok(Artifact { targets, provenance, runnable: header.runnable })
+    }
+}
+
+fn format_error(path: &Path, reason: &str) -> ArtifactError {
+    ArtifactError::Format { path: path.to_owned(), reason: reason.to_owned() }
+}
+
+/// The header and the data behind it, digest verified.
+fn parse_envelope(bytes: &Bytes) -> Result<(Header, Bytes), String> {
+    if bytes.len() < PREAMBLE || !bytes.starts_with(MAGIC) {
+        return Err("is not an arenic artifact; `arenic compile` makes one".into());
+    }
+    let word = |range: std::ops::Range<usize>| {
+        bytes[range].iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b))
+    };
+    let version = word(8..12);
+    if version > u64::from(VERSION) {
+        return Err(format!(
+            "has format version {version}, this arenic reads up to {VERSION}; use a newer arenic"
+        ));
+    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&bytes[..DIGEST.start]);
+    hasher.update(&[0; DIGEST.end - DIGEST.start]);
+    hasher.update_rayon(&bytes[DIGEST.end..]);
+    if hasher.finalize().as_bytes()[..] != bytes[DIGEST] {
+        return Err("was cut or altered: its digest does not match; compile it again".into());
+    }
+    let header_len = usize::try_from(word(12..20)).ok();
+    let end = header_len.and_then(|n| n.checked_add(PREAMBLE)).filter(|&e| e <= bytes.len());
+    let Some(end) = end else { return Err("has a header beyond its end".into()) };
+    let header = Header::decode(bytes.slice(PREAMBLE..end))
+        .map_err(|e| format!("has an unreadable header: {e}"))?;
+    let data_start = end.next_multiple_of(SECTION_ALIGN as usize).min(bytes.len());
+    Ok((header, bytes.slice(data_start..)))
+}
+
+fn read_target(path: &Path, entry: TargetHeader, data: &Bytes) -> Result<Target, ArtifactError> {
+    let module = Module::parse(&entry.module)
+        .map_err(|e| format_error(path, &format!("holds an unreadable module: {e}")))?;
+    let Module { mut graph, program: Some(program), .. } = module else {
+        return Err(format_error(path, "holds a module without a program"));
+    };
+    let piece = |e: &Entry| {
+        let first = usize::try_from(e.offset).ok()?;
+        let end = first.checked_add(usize::try_from(e.len).ok()?)?;
+        (end <= data.len()).then(|| Data::Bytes(data.slice(first..end)))
+    };
+    for e in &entry.constants {
+        let v = ValueId::new(e.id as usize);
+        match (graph.values.get_mut(v).map(|v| &mut v.def), piece(e)) {
+            (Some(Def::Const(slot)), Some(bytes)) => *slot = bytes,
+            _ => return Err(format_error(path, &format!("has no data for constant {v}"))),
+        }
+    }
+    for e in &entry.states {
+        let s = StateId::new(e.id as usize);
+        match (graph.states.get_mut(s), piece(e)) {
+            (Some(state), Some(bytes)) => state.init = Some(bytes),
+            _ => return Err(format_error(path, &format!("has no data for state {s}"))),
+        }
+    }
+    verify(&graph).map_err(|defect| ArtifactError::Graph { path: path.to_owned(), defect })?;
+    let TargetHeader { name, statistics, bound, .. } = entry;
+    Ok(Target { name, graph, program, statistics, bound })
+}

@@ -1,0 +1,103 @@
+//! `arenic inspect`
+
+use super::{Json, Outcome, failed, human_bytes, print};
+use arenic::artifact::{Artifact, Target};
+use arenic_ir::check::{Footprint, Violation, check};
+use arenic_ir::text::Module;
+use clap::Args;
+use miette::miette;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Arguments of `arenic inspect`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The artifact
+    artifact: PathBuf,
+    /// The target to show [default: the first]
+    #[arg(long)]
+    target: Option<String>,
+    /// Statistics alone, without graph and program
+    #[arg(long)]
+    statistics: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+pub(super) fn run(a: &Arguments) -> Outcome {
+    let artifact = Artifact::read(&a.artifact).map_err(failed)?;
+    let target = match &a.target {
+        Some(name) => artifact.target(name),
+        None => artifact.targets.first(),
+    };
+    let Some(target) = target else {
+        return Err(miette!("the artifact does not hold that target").into());
+    };
+    let footprint = check(&target.graph, &target.program).map_err(|violations| {
+        let first = violations.first().map_or(String::new(), Violation::to_string);
+        miette!("the program does not implement its graph: {first}")
+    })?;
+    if a.json.json {
+        return print(as_json(&artifact, target, &footprint));
+    }
+    let p = &artifact.provenance;
+    print(format!("# {} from `{}`, target {}", p.compiler, p.model, target.name))?;
+    print(format!("# passes: {}", p.passes.join(", ")))?;
+    for (name, figure) in &target.statistics {
+        let human =
+            if name.ends_with("_bytes") { human_bytes(*figure) } else { figure.to_string() };
+        print(format!("# {name:<24} {human}"))?;
+    }
+    if !a.statistics {
+        let (graph, program) = (target.graph.clone(), Some(target.program.clone()));
+        print(Module { graph, plan: None, program })?;
+    }
+    Ok(())
+}
+
+fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value {
+    let g = &target.graph;
+    let p = &artifact.provenance;
+    let name = |v| match g.values[v].name.as_str() {
+        "" => format!("{v}"),
+        name => name.to_owned(),
+    };
+    let buffers: Vec<Value> = footprint
+        .occupancies
+        .iter()
+        .filter(|o| o.range.len > 0 && o.first < o.end)
+        .map(|o| {
+            json!({
+                "name": o.value.map_or("scratch".to_owned(), name),
+                "bytes": o.range.len,
+                "offset": o.range.offset,
+                "first": o.first,
+                "last": o.end - 1,
+                "space": o.range.space.name(),
+                "kind": o.kind.name(),
+            })
+        })
+        .collect();
+    let typed = |v, name: &str| json!({"name": name, "type": g.ty(v).to_string()});
+    let inputs: Vec<Value> = g.inputs().map(|v| typed(v, &g.values[v].name)).collect();
+    let states: Vec<Value> = g
+        .states
+        .values()
+        .map(|s| json!({"name": s.name, "type": g.ty(s.enter).to_string(), "initialized": s.init.is_some()}))
+        .collect();
+    let outputs: Vec<Value> = g.outputs.iter().map(|o| typed(o.value, &o.name)).collect();
+    json!({
+        "compiler": p.compiler,
+        "model": p.model,
+        "passes": p.passes,
+        "target": target.name,
+        "targets": artifact.targets.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
+        "runnable": artifact.runnable,
+        "statistics": target.statistics,
+        "inputs": inputs,
+        "states": states,
+        "outputs": outputs,
+        "commands": target.program.commands.len(),
+        "buffers": buffers,
+    })
+}

@@ -1,0 +1,129 @@
+//! Subcommands. Data for scripts goes to stdout, everything else to stderr.
+//!
+//! Exit codes: 0 success; 1 an input cannot be used (the message says what, where and how
+//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite.
+
+mod check;
+mod compile;
+mod inspect;
+mod ops;
+mod pipeline;
+mod run;
+
+use clap::{Args, Parser, Subcommand};
+use miette::{IntoDiagnostic, Report};
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Exit code when the loss is not finite.
+const NON_FINITE: u8 = 3;
+
+/// Compiles whole ONNX training steps to memory-planned artifacts and trains with them
+/// out of one arena.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 success; 1 an input cannot be used; 2 wrong usage; \
+                          3 the loss became NaN or infinite.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Compile an ONNX training step (or a forward model) to an artifact
+    Compile(compile::Arguments),
+    /// Train with an artifact, or evaluate it
+    Run(run::Arguments),
+    /// Print what an artifact holds: statistics, graph and program
+    Inspect(inspect::Arguments),
+    /// Prove again that an artifact's programs implement its graphs
+    Check(check::Arguments),
+    /// List, show and describe pipelines
+    Pipeline(pipeline::Arguments),
+    /// List the operators that can be imported
+    Ops(ops::Arguments),
+}
+
+/// Output for scripts.
+#[derive(Clone, Copy, Debug, Args)]
+struct Json {
+    /// Print JSON to stdout
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a command and turns its result into an exit code.
+pub(crate) fn run(cli: Cli) -> ExitCode {
+    let result = match cli.command {
+        Command::Compile(a) => compile::run(&a),
+        Command::Run(a) => run::run(&a),
+        Command::Inspect(a) => inspect::run(&a),
+        Command::Check(a) => check::run(&a),
+        Command::Pipeline(a) => pipeline::run(&a),
+        Command::Ops(a) => ops::run(a),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { report, code }) => {
+            if let Some(report) = report {
+                // A closed stderr leaves nobody to tell.
+                let _ = writeln!(std::io::stderr(), "{report:?}");
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Why a command failed; without a report it has been said already.
+struct Failure {
+    report: Option<Report>,
+    code: u8,
+}
+
+impl From<Report> for Failure {
+    fn from(report: Report) -> Self {
+        Failure { report: Some(report), code: 1 }
+    }
+}
+
+/// What a command gives.
+type Outcome = Result<(), Failure>;
+
+/// Turns any error into a failure with exit code 1.
+fn failed<E: std::error::Error + Send + Sync + 'static>(error: E) -> Failure {
+    Report::new_boxed(Box::new(Plain(error))).into()
+}
+
+/// An error whose message already says what, where and how to mend it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Plain<E: std::error::Error>(E);
+
+impl<E: std::error::Error> miette::Diagnostic for Plain<E> {}
+
+/// Prints a line to stdout. A reader that has gone (as under `head`) ends the program
+/// quietly.
+fn print(text: impl Display) -> Outcome {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure { report: None, code: 0 }),
+        other => Ok(other.into_diagnostic()?),
+    }
+}
+
+/// Bytes for people, for example `3.2 MiB`.
+fn human_bytes(n: u64) -> String {
+    indicatif::HumanBytes(n).to_string()
+}
+
+/// `NAME=VALUE` arguments.
+fn name_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+            Ok((name.to_owned(), value.to_owned()))
+        }
+        _ => Err("expected NAME=VALUE".into()),
+    }
+}

@@ -1,0 +1,52 @@
+//! `arenic pipeline`
+
+use super::{Outcome, print};
+use arenic_passes::all_passes;
+use arenic_passes::pipeline::{NAMED, schema};
+use clap::{Args, Subcommand};
+use miette::miette;
+
+/// Arguments of `arenic pipeline`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// The named pipelines, and every pass with its help
+    List,
+    /// The YAML of a named pipeline
+    Show {
+        /// Its name
+        #[arg(default_value = NAMED[0].0)]
+        name: String,
+    },
+    /// The JSON schema of pipeline files
+    Schema,
+}
+
+pub(super) fn run(a: &Arguments) -> Outcome {
+    match &a.action {
+        Action::List => {
+            for (name, yaml) in NAMED {
+                let about = yaml.lines().next().unwrap_or_default();
+                print(format!("{name:<18} pipeline  {}", about.trim_start_matches("# ")))?;
+            }
+            for pass in all_passes() {
+                print(format!("{:<18} {:<8}  {}", pass.name, pass.level, pass.help()))?;
+            }
+            Ok(())
+        }
+        Action::Show { name } => match NAMED.iter().find(|(n, _)| n == name) {
+            Some((_, yaml)) => print(yaml.trim_end()),
+            None => {
+                let known: Vec<&str> = NAMED.iter().map(|(n, _)| *n).collect();
+                let help = format!("there are: {}", known.join(", "));
+                Err(miette!(help = help, "no pipeline is called `{name}`").into())
+            }
+        },
+        Action::Schema => print(format!("{:#}", schema())),
+    }
+}

@@ -1,0 +1,177 @@
+//! `arenic run`
+
+use super::{Failure, Json, NON_FINITE, Outcome, failed, human_bytes, name_value, print};
+use arenic::artifact::Artifact;
+use arenic::data::TensorFile;
+use arenic::train::{Initial, Length, Options, StepReport, TrainError, train};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use miette::{Report, miette};
+use std::path::PathBuf;
+
+/// Arguments of `arenic run`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The artifact
+    artifact: PathBuf,
+    /// Arrays named for the graph's inputs; the first axis of each is k times its input's
+    #[arg(long, value_name = "D.npz")]
+    data: Option<PathBuf>,
+    /// Initial values of states, and replacements of initializers
+    #[arg(long, value_name = "W.npz|W.safetensors")]
+    init: Option<PathBuf>,
+    /// Pass over names in --init that match
+    #[arg(long, value_name = "GLOB")]
+    skip: Vec<glob::Pattern>,
+    /// Start states that match and have no other value at zero
+    #[arg(long, value_name = "GLOB")]
+    zeros: Vec<glob::Pattern>,
+    /// Value of an input of one element
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
+    set: Vec<(String, String)>,
+    /// Run so many steps; beyond the data they wrap
+    #[arg(long, value_name = "N", conflicts_with = "epochs")]
+    steps: Option<u64>,
+    /// Run so many times through the data [default: 1]
+    #[arg(long, value_name = "N")]
+    epochs: Option<u64>,
+    /// Permute rows in every epoch (whole batches, where inputs differ in rows)
+    #[arg(long, value_name = "SEED")]
+    shuffle: Option<u64>,
+    /// Seed of random operators [default: that of --init, else 0]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Save the states at the end
+    #[arg(long, value_name = "W.safetensors")]
+    save: Option<PathBuf>,
+    /// Save them every N steps, too
+    #[arg(long, value_name = "N", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
+    save_every: Option<u64>,
+    /// Write the non-scalar outputs of every step
+    #[arg(long, value_name = "O.npz")]
+    outputs: Option<PathBuf>,
+    /// Where to run
+    #[arg(long, default_value = arenic::compile::CPU)]
+    device: String,
+    /// Threads; 0 takes one per core. The results do not depend on it
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Fill bytes with NaN patterns as soon as they are dead
+    #[arg(long)]
+    poison: bool,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// More threads than this are refused: each has a stack.
+const MAX_THREADS: usize = 1024;
+
+pub(super) fn run(a: &Arguments) -> Outcome {
+    if a.threads > MAX_THREADS {
+        return Err(miette!("--threads {} is above {MAX_THREADS}", a.threads).into());
+    }
+    let artifact = Artifact::read(&a.artifact).map_err(failed)?;
+    let Some(target) = artifact.target(&a.device) else {
+        let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
+        return Err(miette!(
+            help = format!("run on one of: {}", held.join(", ")),
+            "the artifact holds no program for the device `{}`",
+            a.device
+        )
+        .into());
+    };
+    if !artifact.runnable {
+        return Err(miette!(
+            help = "compile it again without --plan-only, with all external data at hand",
+            "`{}` was compiled with --plan-only and holds no tensor data",
+            a.artifact.display()
+        )
+        .into());
+    }
+    let options = Options {
+        data: a.data.clone(),
+        initial: Initial {
+            file: a.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
+            skip: a.skip.clone(),
+            zeros: a.zeros.clone(),
+        },
+        set: a.set.clone(),
+        length: match (a.steps, a.epochs) {
+            (Some(n), _) => Length::Steps(n),
+            (None, n) => Length::Epochs(n.unwrap_or(1)),
+        },
+        shuffle: a.shuffle,
+        seed: a.seed,
+        save: a.save.clone(),
+        save_every: a.save_every,
+        outputs: a.outputs.clone(),
+        threads: a.threads,
+        poison: a.poison,
+    };
+    // indicatif draws to stderr, and nothing when that is no terminal.
+    let bar = ProgressBar::new(0).with_style(bar_style());
+    let mut printed = Ok(());
+    let watch = |report: &StepReport| {
+        bar.set_length(report.total);
+        bar.set_position(report.done);
+        let shown: Vec<String> =
+            report.scalars.iter().map(|(name, x)| format!("{name} {x:.4}")).collect();
+        if a.json.json {
+            if printed.is_ok() {
+                printed = print(json_line(report));
+            }
+        } else if bar.is_hidden() && (report.done == report.total || report.done % 100 == 0) {
+            eprintln!("step {}  {}", report.step, shown.join("  "));
+        }
+        bar.set_message(shown.join("  "));
+    };
+    let trained = train(target, &options, |n| eprintln!("note: {n}"), watch);
+    bar.finish_and_clear();
+    let summary = trained.map_err(|e| match e {
+        TrainError::NonFinite { .. } => {
+            Failure { report: Some(Report::msg(e.to_string())), code: NON_FINITE }
+        }
+        e => failed(e),
+    })?;
+    printed?;
+    let peak_rss = peak_rss_bytes();
+    if a.json.json {
+        return print(serde_json::json!({
+            "mean_step_seconds": summary.mean_step_seconds,
+            "arena_bytes": summary.arena_bytes,
+            "peak_rss_bytes": peak_rss,
+            "host_arena_bytes": summary.host_arena_bytes,
+            "library_bytes": summary.library_bytes,
+            "steps": summary.steps,
+        }));
+    }
+    eprintln!(
+        "{} steps, {:.3} ms each, arena {}, peak resident {}",
+        summary.steps,
+        summary.mean_step_seconds * 1e3,
+        human_bytes(summary.arena_bytes),
+        peak_rss.map_or("unknown".into(), human_bytes),
+    );
+    Ok(())
+}
+
+fn bar_style() -> ProgressStyle {
+    ProgressStyle::with_template("{bar:30} {pos}/{len} {per_sec} {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// One step's scalars; NaN and infinities become null.
+fn json_line(report: &StepReport) -> serde_json::Value {
+    let mut line = serde_json::Map::new();
+    line.insert("step".into(), report.step.into());
+    line.extend(report.scalars.iter().map(|(name, x)| ((*name).to_owned(), (*x).into())));
+    line.into()
+}
+
+/// The most memory this process had resident at once, where the system tells.
+fn peak_rss_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}

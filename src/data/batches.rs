@@ -1,0 +1,147 @@
+//! From arrays and `--set` values to the inputs of each step.
+
+mod plan;
+mod scalar;
+mod shuffle;
+#[cfg(test)]
+mod tests;
+
+use super::error::DataError;
+use super::mapped::Array;
+use super::npz::Npz;
+use arenic_ir::types::{DType, TensorType};
+use shuffle::Shuffle;
+use std::fmt;
+
+/// Something the user should know that is no error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The last rows of an array do not fill a batch.
+    PartialBatchDropped {
+        /// The array.
+        name: String,
+        /// Its rows.
+        rows: u64,
+        /// How many of them are left out, at the end.
+        dropped: u64,
+        /// Rows of one batch.
+        batch_rows: u64,
+    },
+    /// Rows cannot be permuted, since the inputs have different numbers of rows per batch.
+    WholeBatchesShuffled {
+        /// Inputs with their rows per batch.
+        inputs: Vec<(String, u64)>,
+    },
+    /// There is nothing to permute: no array holds more than one row or batch.
+    NothingToShuffle,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::PartialBatchDropped { name, rows, dropped, batch_rows } => write!(
+                f,
+                "the last {dropped} of {rows} rows of \"{name}\" are left out: a batch has \
+                 {batch_rows}"
+            ),
+            Notice::WholeBatchesShuffled { inputs } => {
+                f.write_str("--shuffle permutes whole batches, since rows per batch differ:")?;
+                for (i, (name, rows)) in inputs.iter().enumerate() {
+                    write!(f, "{} \"{name}\" has {rows}", if i > 0 { "," } else { "" })?;
+                }
+                Ok(())
+            }
+            Notice::NothingToShuffle => f.write_str("--shuffle finds nothing to permute"),
+        }
+    }
+}
+
+/// Where an input's value comes from.
+#[derive(Debug)]
+enum Source {
+    /// A `--set` value, the same in every step.
+    Value(Vec<u8>),
+    /// An array of exactly the input's shape, the same in every step.
+    Whole(Array),
+    /// An array of rows, the same number for each batch.
+    Rows(Array),
+}
+
+#[derive(Debug)]
+struct Input {
+    ty: TensorType,
+    source: Source,
+}
+
+/// The values of the graph's inputs, step by step.
+///
+/// Of an array whose first axis is k times that of its input, batch b is rows b·r to
+/// (b+1)·r. An array of exactly its input's shape serves every batch, as does a `--set`
+/// value. An input without axes takes one number for every batch, or a vector of k.
+///
+/// Step s reads position s mod k of epoch s div k, so nothing but the step's number is
+/// needed to go on. With `--shuffle` each epoch has a permutation of its own that follows
+/// from seed and epoch alone: of all rows where every array has the same number of rows per
+/// batch, else of whole batches. Rows that do not fill a batch are left out before.
+#[derive(Debug)]
+pub struct Batches {
+    inputs: Vec<Input>,
+    count: u64,
+    shuffle: Option<Shuffle>,
+}
+
+impl Batches {
+    /// Matches arrays and `--set` values with the inputs.
+    ///
+    /// # Errors
+    /// A name is unknown or given twice, an input has no value, or a value does not fit its
+    /// input; see [`DataError`].
+    pub fn new(
+        inputs: &[(String, TensorType)],
+        npz: Option<&Npz>,
+        set: &[(String, String)],
+        shuffle: Option<u64>,
+    ) -> Result<(Batches, Vec<Notice>), DataError> {
+        plan::batches(inputs, npz, set, shuffle)
+    }
+
+    /// Batches of one epoch: k, or 1 where every value serves all batches.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// False where the input has the same value in every step.
+    pub fn varies(&self, input: usize) -> bool {
+        matches!(self.inputs[input].source, Source::Rows(_))
+    }
+
+    /// Copies the value of an input at a step (counted from 0, through all epochs) to `dst`.
+    /// Bytes of bool inputs become 0 or 1. The heap is not used.
+    ///
+    /// # Errors
+    /// The file can no longer be read.
+    ///
+    /// # Panics
+    /// There is no such input, or `dst` is not as long as its type says.
+    pub fn fill(&mut self, step: u64, input: usize, dst: &mut [u8]) -> Result<(), DataError> {
+        let Input { ty, source } = &self.inputs[input];
+        assert_eq!(dst.len() as u64, ty.bytes(), "input {input} has another size");
+        let (epoch, position) = (step / self.count, step % self.count);
+        match (source, &mut self.shuffle) {
+            (Source::Value(bytes), _) => dst.copy_from_slice(bytes),
+            (Source::Whole(array), _) => array.read(0, dst)?,
+            (Source::Rows(array), None) => array.read(position as usize * dst.len(), dst)?,
+            (Source::Rows(array), Some(shuffle)) => {
+                let pieces = shuffle.pieces(epoch, position);
+                let len = dst.len() / pieces.len();
+                for (to, &from) in dst.chunks_exact_mut(len.max(1)).zip(pieces) {
+                    array.read(from as usize * len, to)?;
+                }
+            }
+        }
+        if ty.dtype == DType::Bool {
+            dst.iter_mut().for_each(|b| *b = u8::from(*b != 0));
+        }
+        Ok(())
+    }
+}

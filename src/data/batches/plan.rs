@@ -1,0 +1,187 @@
+//! Matching arrays and `--set` values with inputs.
+
+use super::shuffle::Shuffle;
+use super::{Batches, Input, Notice, Source, scalar};
+use crate::data::error::DataError;
+use crate::data::mapped::Array;
+use crate::data::npz::Npz;
+use arenic_ir::types::TensorType;
+use std::collections::{BTreeMap, HashSet};
+
+pub(super) fn batches(
+    inputs: &[(String, TensorType)],
+    npz: Option<&Npz>,
+    set: &[(String, String)],
+    shuffle: Option<u64>,
+) -> Result<(Batches, Vec<Notice>), DataError> {
+    let values = check_names(inputs, npz, set)?;
+    let mut notices = Vec::new();
+    let mut counts = Vec::new();
+    let mut list = Vec::with_capacity(inputs.len());
+    for (name, ty) in inputs {
+        let source = if let Some(&text) = values.get(name.as_str()) {
+            Source::Value(set_value(name, ty, text)?)
+        } else if let Some(array) = npz.and_then(|npz| npz.array(name)) {
+            match_array(ty, array, &mut counts)?
+        } else {
+            // `check_names` found a value for every input.
+            return Err(DataError::MissingInputs(vec![name.clone()]));
+        };
+        list.push(Input { ty: ty.clone(), source });
+    }
+    let count = common_count(&counts)?;
+    for rows in &counts {
+        let dropped = rows.total - rows.batches * rows.per_batch;
+        if dropped > 0 {
+            notices.push(Notice::PartialBatchDropped {
+                name: rows.name.clone(),
+                rows: rows.total,
+                dropped,
+                batch_rows: rows.per_batch,
+            });
+        }
+    }
+    let shuffle = match shuffle {
+        Some(seed) => permutation(seed, count, &counts, &mut notices)?,
+        None => None,
+    };
+    Ok((Batches { inputs: list, count, shuffle }, notices))
+}
+
+/// Checks that every name is an input's and every input has one value; returns the `--set`
+/// values by name.
+fn check_names<'a>(
+    inputs: &[(String, TensorType)],
+    npz: Option<&Npz>,
+    set: &'a [(String, String)],
+) -> Result<BTreeMap<&'a str, &'a str>, DataError> {
+    let known: HashSet<&str> = inputs.iter().map(|(name, _)| name.as_str()).collect();
+    let unknown = |given_by, names: Vec<&str>| {
+        let names: Vec<String> =
+            names.into_iter().filter(|n| !known.contains(n)).map(str::to_owned).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let known = inputs.iter().map(|(name, ty)| format!("{name} {ty}")).collect();
+        Err(DataError::UnknownInputs { given_by, names, known })
+    };
+    unknown("--data", npz.iter().flat_map(|npz| npz.names()).collect())?;
+    unknown("--set", set.iter().map(|(name, _)| name.as_str()).collect())?;
+    let mut values = BTreeMap::new();
+    for (name, text) in set {
+        if values.insert(name.as_str(), text.as_str()).is_some() {
+            return Err(DataError::SetTwice(name.clone()));
+        }
+    }
+    let in_data = |name: &str| npz.is_some_and(|npz| npz.array(name).is_some());
+    let twice: Vec<String> = values.keys().filter(|n| in_data(n)).map(|&n| n.to_owned()).collect();
+    if !twice.is_empty() {
+        return Err(DataError::GivenTwice(twice));
+    }
+    let missing: Vec<String> = inputs
+        .iter()
+        .filter(|(name, _)| !values.contains_key(name.as_str()) && !in_data(name))
+        .map(|(name, ty)| format!("{name} {ty}"))
+        .collect();
+    if missing.is_empty() { Ok(values) } else { Err(DataError::MissingInputs(missing)) }
+}
+
+fn set_value(name: &str, ty: &TensorType, text: &str) -> Result<Vec<u8>, DataError> {
+    let value = if ty.shape.iter().all(|&d| d == 1) {
+        scalar::parse(ty.dtype, text)
+    } else {
+        Err("has not exactly one element; give it as an array in --data".to_owned())
+    };
+    value.map_err(|reason| DataError::SetValue {
+        name: name.to_owned(),
+        value: text.to_owned(),
+        ty: ty.clone(),
+        reason,
+    })
+}
+
+/// The rows of one array that differs from batch to batch.
+struct Rows {
+    name: String,
+    total: u64,
+    per_batch: u64,
+    batches: u64,
+}
+
+fn match_array(
+    ty: &TensorType,
+    array: &Array,
+    counts: &mut Vec<Rows>,
+) -> Result<Source, DataError> {
+    let found = array.ty();
+    let mismatch = |reason| {
+        Err(DataError::Mismatch {
+            name: array.name().to_owned(),
+            found: found.clone(),
+            expected: ty.clone(),
+            reason,
+        })
+    };
+    if found.dtype != ty.dtype {
+        return mismatch("convert the array to the input's element type with .astype");
+    }
+    if found.shape == ty.shape {
+        return Ok(Source::Whole(array.clone()));
+    }
+    // A number per batch is a row per batch.
+    let per_batch = ty.shape.first().copied().unwrap_or(1);
+    let Some((&total, row)) = found.shape.split_first() else {
+        return mismatch("the array has fewer axes than the input");
+    };
+    if row != ty.shape.get(1..).unwrap_or(&[]) {
+        return mismatch("all axes but the first must agree");
+    }
+    if per_batch == 0 {
+        return mismatch("the input has no rows, so the array may have none");
+    }
+    if total < per_batch {
+        return mismatch("the array has fewer rows than one batch; compile with a smaller batch");
+    }
+    counts.push(Rows {
+        name: array.name().to_owned(),
+        total: total as u64,
+        per_batch: per_batch as u64,
+        batches: (total / per_batch) as u64,
+    });
+    Ok(Source::Rows(array.clone()))
+}
+
+fn common_count(counts: &[Rows]) -> Result<u64, DataError> {
+    let count = counts.first().map_or(1, |rows| rows.batches);
+    if counts.iter().all(|rows| rows.batches == count) {
+        return Ok(count);
+    }
+    let text = |r: &Rows| {
+        format!("\"{}\" has {} rows, {} per batch: {}", r.name, r.total, r.per_batch, r.batches)
+    };
+    Err(DataError::BatchCounts(counts.iter().map(text).collect()))
+}
+
+fn permutation(
+    seed: u64,
+    count: u64,
+    counts: &[Rows],
+    notices: &mut Vec<Notice>,
+) -> Result<Option<Shuffle>, DataError> {
+    let per_batch = counts.first().map_or(0, |rows| rows.per_batch);
+    // With equal rows per batch all arrays can follow one permutation of rows.
+    let pieces = if counts.iter().all(|rows| rows.per_batch == per_batch) {
+        per_batch
+    } else {
+        let inputs = counts.iter().map(|r| (r.name.clone(), r.per_batch)).collect();
+        notices.push(Notice::WholeBatchesShuffled { inputs });
+        1
+    };
+    let len = count * pieces;
+    if len < 2 {
+        notices.push(Notice::NothingToShuffle);
+        return Ok(None);
+    }
+    let len = u32::try_from(len).map_err(|_| DataError::TooManyRows(len))?;
+    Ok(Some(Shuffle::new(seed, len, pieces as usize)))
+}

@@ -1,0 +1,12 @@
+//! arenic compiles whole ONNX training steps to memory-planned artifacts and trains with
+//! them out of one arena.
+//!
+//! This crate is the facade: [`compile`] takes a model through the passes to a checked
+//! [`Artifact`](artifact::Artifact), [`train`] runs one. [`onnx`] and [`data`] read what
+//! users have.
+
+pub mod artifact;
+pub mod compile;
+pub mod data;
+pub mod onnx;
+pub mod train;

@@ -1,0 +1,378 @@
+//! One flat list of nodes: functions inlined, names numbered, definitions before uses.
+
+use super::attributes::Attributes;
+use super::error::ImportError;
+use super::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::rc::Rc;
+
+/// A tensor's name, numbered.
+pub(super) type Tensor = usize;
+
+/// All names.
+#[derive(Default)]
+pub(super) struct Names<'m> {
+    ids: HashMap<&'m str, Tensor>,
+    names: Vec<Cow<'m, str>>,
+}
+
+impl<'m> Names<'m> {
+    /// The number of a name of the main graph.
+    pub(super) fn intern(&mut self, name: &'m str) -> Tensor {
+        *self.ids.entry(name).or_insert_with(|| {
+            self.names.push(Cow::Borrowed(name));
+            self.names.len() - 1
+        })
+    }
+
+    /// The number of a name that is already known.
+    pub(super) fn find(&self, name: &str) -> Option<Tensor> {
+        self.ids.get(name).copied()
+    }
+
+    /// A tensor inside of a function: nothing outside can name it.
+    fn fresh(&mut self, name: String) -> Tensor {
+        self.names.push(Cow::Owned(name));
+        self.names.len() - 1
+    }
+
+    /// The name of a tensor.
+    pub(super) fn name(&self, t: Tensor) -> &str {
+        &self.names[t]
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+}
+
+/// A node whose surroundings are resolved.
+pub(super) struct FlatNode<'m> {
+    pub(super) name: Cow<'m, str>,
+    /// Empty for ai.onnx.
+    pub(super) domain: &'m str,
+    pub(super) op: &'m str,
+    /// The version of its domain, where the model imports it.
+    pub(super) version: Option<i64>,
+    pub(super) inputs: Vec<Option<Tensor>>,
+    pub(super) outputs: Vec<Option<Tensor>>,
+    pub(super) attributes: Attributes<'m>,
+}
+
+impl FlatNode<'_> {
+    /// What to call the node in messages.
+    pub(super) fn label(&self, names: &Names) -> String {
+        match self.outputs.iter().flatten().next() {
+            _ if !self.name.is_empty() => self.name.to_string(),
+            Some(&t) => names.name(t).to_owned(),
+            None => "without name".into(),
+        }
+    }
+
+    /// An error about this node.
+    pub(super) fn error(&self, names: &Names, reason: impl Into<String>) -> ImportError {
+        ImportError::Node {
+            node: self.label(names),
+            op: self.op.to_owned(),
+            reason: reason.into(),
+        }
+    }
+}
+
+/// The default domain has two spellings.
+fn normal_domain(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
+
+type Opsets<'m> = Rc<HashMap<&'m str, i64>>;
+
+/// The imported version of each domain.
+pub(super) fn opsets<'m>(imports: &'m [OperatorSetIdProto]) -> HashMap<&'m str, i64> {
+    imports
+        .iter()
+        .map(|o| (normal_domain(o.domain.as_deref().unwrap_or("")), o.version.unwrap_or(0)))
+        .collect()
+}
+
+/// Most nodes after inlining. Functions that call functions can ask for exponentially
+/// many.
+const MAX_NODES: usize = 1_000_000;
+/// Deepest nesting of functions.
+const MAX_DEPTH: usize = 64;
+
+/// The nodes of a graph or of one call of a function, with what their names mean.
+struct Scope<'m> {
+    nodes: std::slice::Iter<'m, NodeProto>,
+    /// Names inside of a function; the main graph's are in [`Names`].
+    local: Option<HashMap<&'m str, Option<Tensor>>>,
+    attributes: HashMap<&'m str, &'m AttributeProto>,
+    opsets: Opsets<'m>,
+    prefix: String,
+}
+
+impl<'m> Scope<'m> {
+    fn tensor(&mut self, name: &'m str, names: &mut Names<'m>) -> Option<Tensor> {
+        if name.is_empty() {
+            return None;
+        }
+        match &mut self.local {
+            None => Some(names.intern(name)),
+            Some(local) => *local
+                .entry(name)
+                .or_insert_with(|| Some(names.fresh(format!("{}/{name}", self.prefix)))),
+        }
+    }
+
+    fn attributes(&self, node: &'m NodeProto) -> Result<Attributes<'m>, String> {
+        let mut all: Attributes<'m> = Vec::with_capacity(node.attribute.len());
+        for a in &node.attribute {
+            let name = a.name.as_deref().unwrap_or("");
+            if all.iter().any(|(n, _)| *n == name) {
+                return Err(format!("attribute `{name}` is there twice"));
+            }
+            match a.ref_attr_name.as_deref().unwrap_or("") {
+                "" => all.push((name, a)),
+                _ if self.local.is_none() => {
+                    return Err(format!("attribute `{name}` refers to one of a function"));
+                }
+                // A reference to an attribute that the call leaves out is left out too.
+                outer => all.extend(self.attributes.get(outer).map(|&value| (name, value))),
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// All nodes of the model's graph, functions inlined.
+pub(super) fn flatten<'m>(
+    model: &'m ModelProto,
+    nodes: &'m [NodeProto],
+    names: &mut Names<'m>,
+) -> Result<Vec<FlatNode<'m>>, ImportError> {
+    let mut functions: HashMap<(&str, &str, &str), &'m FunctionProto> = HashMap::new();
+    for f in &model.functions {
+        let text = |s: &'m Option<String>| s.as_deref().unwrap_or("");
+        let key = (normal_domain(text(&f.domain)), text(&f.name), text(&f.overload));
+        if functions.insert(key, f).is_some() {
+            return Err(ImportError::Model(format!("two functions are named {}.{}", key.0, key.1)));
+        }
+    }
+    let mut flat: Vec<FlatNode<'m>> = Vec::with_capacity(nodes.len());
+    let mut calls = 0usize;
+    let mut stack = vec![Scope {
+        nodes: nodes.iter(),
+        local: None,
+        attributes: HashMap::new(),
+        opsets: Rc::new(opsets(&model.opset_import)),
+        prefix: String::new(),
+    }];
+    loop {
+        let depth = stack.len();
+        let Some(scope) = stack.last_mut() else { return Ok(flat) };
+        let Some(node) = scope.nodes.next() else {
+            stack.pop();
+            continue;
+        };
+        let domain = normal_domain(node.domain.as_deref().unwrap_or(""));
+        let op = node.op_type.as_deref().unwrap_or("");
+        let own = node.name.as_deref().unwrap_or("");
+        let name = match (&scope.local, own) {
+            (None, _) | (_, "") => Cow::Borrowed(own),
+            _ => Cow::Owned(format!("{}/{own}", scope.prefix)),
+        };
+        let attributes = scope.attributes(node);
+        let flat_node = FlatNode {
+            name,
+            domain,
+            op,
+            version: scope.opsets.get(domain).copied(),
+            inputs: node.input.iter().map(|s| scope.tensor(s, names)).collect(),
+            outputs: node.output.iter().map(|s| scope.tensor(s, names)).collect(),
+            attributes: Vec::new(),
+        };
+        let attributes = attributes.map_err(|reason| flat_node.error(names, reason))?;
+        let overload = node.overload.as_deref().unwrap_or("");
+        match functions.get(&(domain, op, overload)) {
+            None => flat.push(FlatNode { attributes, ..flat_node }),
+            Some(_) if depth > MAX_DEPTH => {
+                return Err(flat_node.error(
+                    names,
+                    format!("functions nested deeper than {MAX_DEPTH}; does one call itself?"),
+                ));
+            }
+            Some(f) => {
+                calls += 1;
+                let prefix = match (&*flat_node.name, &*scope.prefix) {
+                    ("", "") => format!("{op}_{calls}"),
+                    ("", outer) => format!("{outer}/{op}_{calls}"),
+                    (name, _) => format!("{name}_{calls}"),
+                };
+                let inner = call(f, &flat_node, &attributes, prefix)
+                    .map_err(|reason| flat_node.error(names, reason))?;
+                stack.push(inner);
+            }
+        }
+        if flat.len() + calls > MAX_NODES {
+            return Err(ImportError::Model(format!(
+                "the model has more than {MAX_NODES} nodes once its functions are inlined"
+            )));
+        }
+    }
+}
+
+/// The scope of one call.
+fn call<'m>(
+    f: &'m FunctionProto,
+    node: &FlatNode<'m>,
+    given: &Attributes<'m>,
+    prefix: String,
+) -> Result<Scope<'m>, String> {
+    if node.inputs.len() > f.input.len() || node.outputs.len() > f.output.len() {
+        return Err(format!(
+            "the function takes {} operands and gives {} results, the node has {} and {}",
+            f.input.len(),
+            f.output.len(),
+            node.inputs.len(),
+            node.outputs.len()
+        ));
+    }
+    let mut local: HashMap<&str, Option<Tensor>> = HashMap::new();
+    for (i, name) in f.input.iter().enumerate() {
+        if local.insert(name, node.inputs.get(i).copied().flatten()).is_some() {
+            return Err(format!("the function names its operand `{name}` twice"));
+        }
+    }
+    for (name, &tensor) in f.output.iter().zip(&node.outputs) {
+        // Where the call leaves a result out, the inside still computes it.
+        if tensor.is_some() && local.insert(name, tensor).is_some() {
+            return Err(format!("the function's result `{name}` is an operand or another result"));
+        }
+    }
+    let mut attributes: HashMap<&str, &AttributeProto> = f
+        .attribute_proto
+        .iter()
+        .map(|a| (a.name.as_deref().unwrap_or(""), a))
+        .collect();
+    for &(name, a) in given {
+        if !attributes.contains_key(name) && !f.attribute.iter().any(|n| n == name) {
+            return Err(format!("the function has no attribute `{name}`"));
+        }
+        attributes.insert(name, a);
+    }
+    let opsets = Rc::new(opsets(&f.opset_import));
+    Ok(Scope { nodes: f.node.iter(), local: Some(local), attributes, opsets, prefix })
+}
+
+/// Brings nodes into an order where definitions precede uses; where the file's order
+/// leaves a choice, the earlier node in the file comes first.
+///
+/// `defined` says, for tensors that no node may define, what does.
+pub(super) fn sort<'m>(
+    nodes: Vec<FlatNode<'m>>,
+    names: &Names<'m>,
+    defined: &[Option<&'static str>],
+) -> Result<Vec<FlatNode<'m>>, ImportError> {
+    let mut producer: Vec<Option<usize>> = vec![None; names.len()];
+    for (i, node) in nodes.iter().enumerate() {
+        for &t in node.outputs.iter().flatten() {
+            let describe = |n: usize| {
+                let node: &FlatNode = &nodes[n];
+                format!("node `{}` ({})", node.label(names), node.op)
+            };
+            let first = match (defined[t], producer[t]) {
+                (Some(what), _) => what.to_owned(),
+                (None, Some(n)) => describe(n),
+                (None, None) => {
+                    producer[t] = Some(i);
+                    continue;
+                }
+            };
+            return Err(ImportError::Duplicate {
+                name: names.name(t).to_owned(),
+                first,
+                second: describe(i),
+            });
+        }
+    }
+    let mut waiting = vec![0usize; nodes.len()];
+    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
+    let mut in_order = true;
+    for (i, node) in nodes.iter().enumerate() {
+        for &t in node.inputs.iter().flatten() {
+            match producer[t] {
+                Some(p) => {
+                    readers[p].push(i);
+                    waiting[i] += 1;
+                    in_order &= p < i;
+                }
+                None if defined[t].is_some() => {}
+                None => {
+                    return Err(node.error(
+                        names,
+                        format!(
+                            "it reads `{}`, which is no input, no initializer and no node's result",
+                            names.name(t)
+                        ),
+                    ));
+                }
+            }
+        }
+    }
+    if in_order {
+        return Ok(nodes);
+    }
+    let mut ready: BinaryHeap<Reverse<usize>> =
+        (0..nodes.len()).filter(|&i| waiting[i] == 0).map(Reverse).collect();
+    let mut order = Vec::with_capacity(nodes.len());
+    while let Some(Reverse(i)) = ready.pop() {
+        order.push(i);
+        for &r in &readers[i] {
+            waiting[r] -= 1;
+            if waiting[r] == 0 {
+                ready.push(Reverse(r));
+            }
+        }
+    }
+    if order.len() < nodes.len() {
+        return Err(ImportError::Cycle(cycle(&nodes, names, &producer, &waiting)));
+    }
+    let mut slots: Vec<Option<FlatNode>> = nodes.into_iter().map(Some).collect();
+    Ok(order.into_iter().filter_map(|i| slots[i].take()).collect())
+}
+
+/// The nodes of one cycle: walking from a node that waits to one it waits for must
+/// come round.
+fn cycle(
+    nodes: &[FlatNode],
+    names: &Names,
+    producer: &[Option<usize>],
+    waiting: &[usize],
+) -> Vec<String> {
+    const SHOWN: usize = 8;
+    let mut seen_at: HashMap<usize, usize> = HashMap::new();
+    let mut path = Vec::new();
+    let mut at = waiting.iter().position(|&w| w > 0);
+    while let Some(i) = at {
+        if let Some(&first) = seen_at.get(&i) {
+            path.drain(..first);
+            break;
+        }
+        seen_at.insert(i, path.len());
+        path.push(i);
+        let mut producers = nodes[i].inputs.iter().flatten().filter_map(|&t| producer[t]);
+        at = producers.find(|&p| waiting[p] > 0);
+    }
+    path.reverse();
+    let mut labels: Vec<String> = path.iter().map(|&i| nodes[i].label(names)).collect();
+    let back = labels.first().cloned();
+    if labels.len() > SHOWN {
+        let left_out = labels.len() - SHOWN;
+        labels.truncate(SHOWN);
+        labels.push(format!("({left_out} more)"));
+    }
+    labels.extend(back);
+    labels
+}

@@ -1,0 +1,132 @@
+//! Operators that work element by element.
+
+use crate::onnx::context::{Built, Cx};
+use crate::onnx::error::Fault;
+use crate::onnx::read::element_type;
+use arenic_ir::op::{Binary, Unary};
+use arenic_ir::{DType, Op, ValueId};
+
+pub(super) fn unary(cx: &mut Cx) -> Built {
+    let f = match cx.node.op {
+        "Abs" => Unary::Abs,
+        "Ceil" => Unary::Ceil,
+        "Cos" => Unary::Cos,
+        "Erf" => Unary::Erf,
+        "Exp" => Unary::Exp,
+        "Floor" => Unary::Floor,
+        "Log" => Unary::Log,
+        "Neg" => Unary::Neg,
+        "Not" => Unary::Not,
+        "Reciprocal" => Unary::Reciprocal,
+        "Relu" => Unary::Relu,
+        "Sigmoid" => Unary::Sigmoid,
+        "Sign" => Unary::Sign,
+        "Sin" => Unary::Sin,
+        "Sqrt" => Unary::Sqrt,
+        "Tanh" => Unary::Tanh,
+        _ => return Err("it is no function of one operand".into()),
+    };
+    let x = cx.input(0)?;
+    cx.whole(Op::Unary { f }, vec![x])
+}
+
+pub(super) fn binary(cx: &mut Cx) -> Built {
+    let f = match cx.node.op {
+        "Add" => Binary::Add,
+        "And" => Binary::And,
+        "Div" => Binary::Div,
+        "Equal" => Binary::Equal,
+        "Greater" => Binary::Greater,
+        "GreaterOrEqual" => Binary::GreaterOrEqual,
+        "Less" => Binary::Less,
+        "LessOrEqual" => Binary::LessOrEqual,
+        "Mul" => Binary::Mul,
+        "Or" => Binary::Or,
+        "Sub" => Binary::Sub,
+        "Xor" => Binary::Xor,
+        _ => return Err("it is no function of two operands".into()),
+    };
+    let inputs = cx.inputs()?;
+    cx.whole(Op::Binary { f }, inputs)
+}
+
+pub(super) fn variadic(cx: &mut Cx) -> Built {
+    let f = match cx.node.op {
+        "Max" => Binary::Max,
+        "Min" => Binary::Min,
+        _ => Binary::Add,
+    };
+    Ok(vec![Some(chain(cx, f)?)])
+}
+
+/// All operands combined, the first two first.
+fn chain(cx: &mut Cx, f: Binary) -> Result<ValueId, Fault> {
+    let mut inputs = cx.inputs()?.into_iter();
+    let Some(mut result) = inputs.next() else { return Err("it has no operand".into()) };
+    if inputs.len() == 0 {
+        return cx.same(result);
+    }
+    for x in inputs {
+        result = cx.emit1(Op::Binary { f }, vec![result, x])?;
+    }
+    Ok(result)
+}
+
+pub(super) fn mean(cx: &mut Cx) -> Built {
+    let sum = chain(cx, Binary::Add)?;
+    let dtype = cx.ty(sum).dtype;
+    let count = cx.scalar(dtype, cx.count() as f64);
+    cx.whole(Op::Binary { f: Binary::Div }, vec![sum, count])
+}
+
+/// ONNX lets the exponent have another element type; the result has the base's.
+pub(super) fn pow(cx: &mut Cx) -> Built {
+    let (base, exponent) = (cx.input(0)?, cx.input(1)?);
+    let (dtype, other) = (cx.ty(base).dtype, cx.ty(exponent).dtype);
+    let op = Op::Binary { f: Binary::Pow };
+    if other.is_float() && !dtype.is_float() {
+        let (base, exponent) = (cx.cast(base, DType::F64)?, cx.cast(exponent, DType::F64)?);
+        let power = cx.emit1(op, vec![base, exponent])?;
+        return cx.whole(Op::Cast { to: dtype }, vec![power]);
+    }
+    let exponent = cx.cast(exponent, dtype)?;
+    cx.whole(op, vec![base, exponent])
+}
+
+pub(super) fn select(cx: &mut Cx) -> Built {
+    let inputs = cx.inputs()?;
+    cx.whole(Op::Where, inputs)
+}
+
+pub(super) fn clip(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let (low, high) = (cx.optional(1)?, cx.optional(2)?);
+    let op = Op::Clip { min: low.is_some(), max: high.is_some() };
+    if low.is_none() && high.is_none() {
+        return Ok(vec![Some(cx.same(x)?)]);
+    }
+    cx.whole(op, [Some(x), low, high].into_iter().flatten().collect())
+}
+
+pub(super) fn cast(cx: &mut Cx) -> Built {
+    let to = cx.attributes().int("to")?.ok_or("attribute `to` is missing")?;
+    let to = i32::try_from(to)
+        .map_err(|_| format!("element type {to} is unknown"))
+        .and_then(element_type)?;
+    convert(cx, to)
+}
+
+pub(super) fn cast_like(cx: &mut Cx) -> Built {
+    let like = cx.input(1)?;
+    let to = cx.ty(like).dtype;
+    convert(cx, to)
+}
+
+/// `saturate` and `round_mode` concern 8-bit floats alone.
+fn convert(cx: &mut Cx, to: DType) -> Built {
+    let x = cx.input(0)?;
+    if cx.ty(x).dtype == to {
+        return Ok(vec![Some(cx.same(x)?)]);
+    }
+    cx.whole(Op::Cast { to }, vec![x])
+}

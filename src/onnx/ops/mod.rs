@@ -1,0 +1,233 @@
+//! The table of ONNX operators: one row each, which dispatches and documents.
+
+mod conv;
+mod elementwise;
+mod index;
+mod norm;
+mod pool;
+mod random;
+mod reduce;
+mod resize;
+mod shape;
+mod source;
+mod training;
+
+use super::context::{Built, Cx};
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// The domain of the optimizers.
+const TRAINING: &str = "ai.onnx.preview.training";
+
+/// What the importer knows of one operator.
+pub(super) struct Row {
+    /// Empty for ai.onnx.
+    domain: &'static str,
+    name: &'static str,
+    /// The version of its domain that first had it (13 where that is older).
+    since: i64,
+    /// Least and most operands.
+    pub(super) inputs: (usize, usize),
+    /// Attributes of every version from 13 on.
+    pub(super) attributes: &'static [&'static str],
+    pub(super) build: fn(&mut Cx) -> Built,
+    note: &'static str,
+}
+
+const ANY: usize = usize::MAX;
+
+const fn row(
+    name: &'static str,
+    inputs: (usize, usize),
+    attributes: &'static [&'static str],
+    build: fn(&mut Cx) -> Built,
+) -> Row {
+    Row { domain: "", name, since: 13, inputs, attributes, build, note: "" }
+}
+
+impl Row {
+    const fn since(self, since: i64) -> Row {
+        Row { since, ..self }
+    }
+
+    const fn note(self, note: &'static str) -> Row {
+        Row { note, ..self }
+    }
+
+    const fn training(self) -> Row {
+        Row { domain: TRAINING, since: 1, ..self }
+    }
+}
+
+const REDUCE: &[&str] = &["axes", "keepdims", "noop_with_empty_axes"];
+const CAST: &[&str] = &["to", "saturate", "round_mode"];
+const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+const CONV_TRANSPOSE: &[&str] = &[
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "output_padding",
+    "output_shape",
+    "pads",
+    "strides",
+];
+const AVERAGE_POOL: &[&str] = &[
+    "auto_pad",
+    "ceil_mode",
+    "count_include_pad",
+    "dilations",
+    "kernel_shape",
+    "pads",
+    "strides",
+];
+const MAX_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"];
+const RESIZE: &[&str] = &[
+    "antialias",
+    "axes",
+    "coordinate_transformation_mode",
+    "cubic_coeff_a",
+    "exclude_outside",
+    "extrapolation_value",
+    "keep_aspect_ratio_policy",
+    "mode",
+    "nearest_mode",
+];
+const CONSTANT: &[&str] =
+    &["value", "value_float", "value_floats", "value_int", "value_ints"];
+
+/// In alphabetical order, as `arenic ops` prints it.
+static TABLE: &[Row] = &[
+    row("Abs", (1, 1), &[], elementwise::unary),
+    row("Add", (2, 2), &[], elementwise::binary),
+    row("And", (2, 2), &[], elementwise::binary),
+    row("AveragePool", (1, 1), AVERAGE_POOL, pool::average_pool),
+    row("Cast", (1, 1), CAST, elementwise::cast),
+    row("CastLike", (2, 2), &["saturate", "round_mode"], elementwise::cast_like).since(15),
+    row("Ceil", (1, 1), &[], elementwise::unary),
+    row("Clip", (1, 3), &[], elementwise::clip),
+    row("Concat", (1, ANY), &["axis"], shape::concat),
+    row("Constant", (0, 0), CONSTANT, source::constant).note("no strings, not sparse"),
+    row("ConstantOfShape", (1, 1), &["value"], source::constant_of_shape)
+        .note("shape known when compiled"),
+    row("Conv", (2, 3), CONV, conv::conv),
+    row("ConvTranspose", (2, 3), CONV_TRANSPOSE, conv::conv_transpose),
+    row("Cos", (1, 1), &[], elementwise::unary),
+    row("Div", (2, 2), &[], elementwise::binary),
+    row("Dropout", (1, 3), &["seed"], random::dropout).note("training_mode known when compiled"),
+    row("Equal", (2, 2), &[], elementwise::binary),
+    row("Erf", (1, 1), &[], elementwise::unary),
+    row("Exp", (1, 1), &[], elementwise::unary),
+    row("Expand", (2, 2), &[], shape::expand).note("shape known when compiled"),
+    row("Flatten", (1, 1), &["axis"], shape::flatten),
+    row("Floor", (1, 1), &[], elementwise::unary),
+    row("Gather", (2, 2), &["axis"], index::gather),
+    row("GatherElements", (2, 2), &["axis"], index::gather_elements),
+    row("GatherND", (2, 2), &["batch_dims"], index::gather_nd),
+    row("Gemm", (2, 3), &["alpha", "beta", "transA", "transB"], norm::gemm),
+    row("GlobalAveragePool", (1, 1), &[], pool::global_pool),
+    row("GlobalMaxPool", (1, 1), &[], pool::global_pool),
+    row("Greater", (2, 2), &[], elementwise::binary),
+    row("GreaterOrEqual", (2, 2), &[], elementwise::binary),
+    row("Identity", (1, 1), &[], shape::identity),
+    row("LayerNormalization", (2, 3), &["axis", "epsilon", "stash_type"], norm::layer_norm)
+        .since(17),
+    row("Less", (2, 2), &[], elementwise::binary),
+    row("LessOrEqual", (2, 2), &[], elementwise::binary),
+    row("Log", (1, 1), &[], elementwise::unary),
+    row("LogSoftmax", (1, 1), &["axis"], norm::softmax),
+    row("MatMul", (2, 2), &[], norm::mat_mul),
+    row("Max", (1, ANY), &[], elementwise::variadic),
+    row("MaxPool", (1, 1), MAX_POOL, pool::max_pool),
+    row("Mean", (1, ANY), &[], elementwise::mean),
+    row("Min", (1, ANY), &[], elementwise::variadic),
+    row("Mul", (2, 2), &[], elementwise::binary),
+    row("Neg", (1, 1), &[], elementwise::unary),
+    row("Not", (1, 1), &[], elementwise::unary),
+    row("Or", (2, 2), &[], elementwise::binary),
+    row("Pow", (2, 2), &[], elementwise::pow),
+    row("RandomUniform", (0, 0), &["dtype", "high", "low", "seed", "shape"], random::uniform),
+    row("RandomUniformLike", (1, 1), &["dtype", "high", "low", "seed"], random::uniform_like),
+    row("Range", (3, 3), &["stash_type"], source::range).note("operands known when compiled"),
+    row("Reciprocal", (1, 1), &[], elementwise::unary),
+    row("ReduceL1", (1, 2), REDUCE, reduce::reduce),
+    row("ReduceL2", (1, 2), REDUCE, reduce::reduce),
+    row("ReduceLogSum", (1, 2), REDUCE, reduce::reduce),
+    row("ReduceLogSumExp", (1, 2), REDUCE, reduce::reduce),
+    row("ReduceMax", (1, 2), REDUCE, reduce::reduce),
+    row("ReduceMean", (1, 2), REDUCE, reduce::reduce),
+    row("ReduceMin", (1, 2), REDUCE, reduce::reduce),
+    row("ReduceProd", (1, 2), REDUCE, reduce::reduce),
+    row("ReduceSum", (1, 2), REDUCE, reduce::reduce),
+    row("ReduceSumSquare", (1, 2), REDUCE, reduce::reduce),
+    row("Relu", (1, 1), &[], elementwise::unary),
+    row("Reshape", (2, 2), &["allowzero"], shape::reshape).note("shape known when compiled"),
+    row("Resize", (1, 4), RESIZE, resize::resize).note("scales, sizes, roi known when compiled"),
+    row("ScatterElements", (3, 3), &["axis", "reduction"], index::scatter_elements),
+    row("ScatterND", (3, 3), &["reduction"], index::scatter_nd),
+    row("Shape", (1, 1), &["end", "start"], source::shape),
+    row("Sigmoid", (1, 1), &[], elementwise::unary),
+    row("Sign", (1, 1), &[], elementwise::unary),
+    row("Sin", (1, 1), &[], elementwise::unary),
+    row("Size", (1, 1), &[], source::size),
+    row("Slice", (3, 5), &[], shape::slice).note("bounds known when compiled"),
+    row("Softmax", (1, 1), &["axis"], norm::softmax),
+    row("Split", (1, 2), &["axis", "num_outputs"], shape::split).note("sizes known when compiled"),
+    row("Sqrt", (1, 1), &[], elementwise::unary),
+    row("Squeeze", (1, 2), &[], shape::squeeze).note("axes known when compiled"),
+    row("Sub", (2, 2), &[], elementwise::binary),
+    row("Sum", (1, ANY), &[], elementwise::variadic),
+    row("Tanh", (1, 1), &[], elementwise::unary),
+    row("Tile", (2, 2), &[], shape::tile).note("repeats known when compiled"),
+    row("Transpose", (1, 1), &["perm"], shape::transpose),
+    row("Unsqueeze", (2, 2), &[], shape::unsqueeze).note("axes known when compiled"),
+    row("Where", (3, 3), &[], elementwise::select),
+    row("Xor", (2, 2), &[], elementwise::binary),
+    row(
+        "Adagrad",
+        (2, ANY),
+        &["decay_factor", "epsilon", "norm_coefficient"],
+        training::adagrad,
+    )
+    .training(),
+    row(
+        "Adam",
+        (2, ANY),
+        &["alpha", "beta", "epsilon", "norm_coefficient", "norm_coefficient_post"],
+        training::adam,
+    )
+    .training(),
+    row("Momentum", (2, ANY), &["alpha", "beta", "mode", "norm_coefficient"], training::momentum)
+        .training(),
+];
+
+/// The row of an operator.
+pub(super) fn find(domain: &str, name: &str) -> Option<&'static Row> {
+    static INDEX: LazyLock<HashMap<(&str, &str), &Row>> =
+        LazyLock::new(|| TABLE.iter().map(|row| ((row.domain, row.name), row)).collect());
+    INDEX.get(&(domain, name)).copied()
+}
+
+/// An operator that the importer knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SupportedOp {
+    /// Its domain, `ai.onnx` for the default one.
+    pub domain: &'static str,
+    /// Its type.
+    pub name: &'static str,
+    /// The first supported version of its domain.
+    pub since: i64,
+    /// What is asked of a model that uses it; may be empty.
+    pub note: &'static str,
+}
+
+/// Every operator that the importer knows, by domain and name.
+pub fn supported_ops() -> impl Iterator<Item = SupportedOp> {
+    TABLE.iter().map(|row| SupportedOp {
+        domain: if row.domain.is_empty() { "ai.onnx" } else { row.domain },
+        name: row.name,
+        since: row.since,
+        note: row.note,
+    })
+}

@@ -1,0 +1,67 @@
+//! The optimizers of ai.onnx.preview.training: one update per parameter, so that each
+//! can run as soon as its gradient exists.
+
+use crate::onnx::context::{Built, Cx};
+use crate::onnx::error::Fault;
+use arenic_ir::{DType, Op};
+
+pub(super) fn adam(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let op = Op::Adam {
+        alpha: a.float_or("alpha", 0.9)?,
+        beta: a.float_or("beta", 0.999)?,
+        epsilon: a.float_or("epsilon", 1e-6)?,
+        norm_coefficient: a.float_or("norm_coefficient", 0.0)?,
+        norm_coefficient_post: a.float_or("norm_coefficient_post", 0.0)?,
+    };
+    updates(cx, &op, 2)
+}
+
+pub(super) fn adagrad(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let op = Op::Adagrad {
+        decay_factor: a.float_or("decay_factor", 0.0)?,
+        epsilon: a.float_or("epsilon", 1e-6)?,
+        norm_coefficient: a.float_or("norm_coefficient", 0.0)?,
+    };
+    updates(cx, &op, 1)
+}
+
+pub(super) fn momentum(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let required = |name: &str| -> Result<f32, Fault> {
+        a.float(name)?.ok_or_else(|| format!("attribute `{name}` is missing").into())
+    };
+    let op = Op::Momentum {
+        alpha: required("alpha")?,
+        beta: required("beta")?,
+        nesterov: a.one_of("mode", "", &[("standard", false), ("nesterov", true)])?,
+        norm_coefficient: required("norm_coefficient")?,
+    };
+    updates(cx, &op, 1)
+}
+
+/// Operands are the learning rate, the count, then all parameters, all gradients and
+/// all of each of `slots` slots; results are all parameters, then all of each slot.
+fn updates(cx: &mut Cx, op: &Op, slots: usize) -> Built {
+    let groups = 2 + slots;
+    let inputs = cx.inputs()?;
+    let Some(tensors) = inputs.get(2..).filter(|t| t.len().is_multiple_of(groups)) else {
+        return Err(format!(
+            "{} operands are no learning rate, count and {groups} tensors per parameter",
+            inputs.len()
+        )
+        .into());
+    };
+    let n = tensors.len() / groups;
+    let mut results = vec![None; n * (1 + slots)];
+    for i in 0..n {
+        let dtype = cx.ty(tensors[i]).dtype;
+        let mut operands = vec![cx.cast(inputs[0], dtype)?, cx.cast(inputs[1], DType::I64)?];
+        operands.extend((0..groups).map(|k| tensors[k * n + i]));
+        for (k, v) in cx.emit(op.clone(), operands)?.into_iter().enumerate() {
+            results[k * n + i] = Some(v);
+        }
+    }
+    Ok(results)
+}

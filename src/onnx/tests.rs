@@ -1,0 +1,7 @@
+//! Models are built here message by message.
+
+mod folding;
+mod model;
+mod operators;
+mod states;
+mod structure;

@@ -1,0 +1,305 @@
+//! Runs an artifact: feeds batches, steps, collects outputs, saves states.
+
+mod initial;
+
+use crate::artifact::Target;
+use crate::data::{Batches, DataError, Notice, Npz, OutputSpool, Progress, save};
+use arenic_ir::graph::{Def, Graph, ValueId};
+use arenic_ir::types::{DType, TensorType};
+use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError, StepError};
+use arenic_runtime::kernel::Draw;
+pub use initial::{Initial, InitialError};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How many steps to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// This many steps; beyond the data they wrap.
+    Steps(u64),
+    /// This many times through the data.
+    Epochs(u64),
+}
+
+/// What to run, besides the artifact.
+#[derive(Debug)]
+pub struct Options {
+    /// Batches, as an `.npz`.
+    pub data: Option<PathBuf>,
+    /// Initial values of states, and replacements of constants.
+    pub initial: Initial,
+    /// Inputs of one element, as `name`, `value`.
+    pub set: Vec<(String, String)>,
+    /// How long.
+    pub length: Length,
+    /// Permute rows or batches, from this seed.
+    pub shuffle: Option<u64>,
+    /// Seed of random operators; by default that of the loaded state, else 0.
+    pub seed: Option<u64>,
+    /// Where states are saved at the end.
+    pub save: Option<PathBuf>,
+    /// Save every so many steps, too.
+    pub save_every: Option<u64>,
+    /// Where non-scalar outputs go.
+    pub outputs: Option<PathBuf>,
+    /// Threads; 0 takes one per core.
+    pub threads: usize,
+    /// Fill dead bytes with NaN patterns.
+    pub poison: bool,
+}
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The program cannot be run here.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// States or constants have no proper values.
+    #[error(transparent)]
+    Initial(#[from] InitialError),
+    /// Data files.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A kernel refused its operands.
+    #[error("step {step}: {error}")]
+    Step {
+        /// The step.
+        step: u64,
+        /// Why.
+        error: StepError,
+    },
+    /// The loss is NaN or infinite.
+    #[error(
+        "step {step}: `{name}` is not finite; {}",
+        saved.as_ref().map_or("nothing was saved (no --save)".into(), |p| format!("the present state is in `{}`", p.display()))
+    )]
+    NonFinite {
+        /// The step.
+        step: u64,
+        /// The output.
+        name: String,
+        /// Where the state was written.
+        saved: Option<PathBuf>,
+    },
+}
+
+/// The scalar outputs of one step, for whoever watches.
+#[derive(Debug)]
+pub struct StepReport<'a> {
+    /// The step's number, from 0 of the first run.
+    pub step: u64,
+    /// How many steps this run has, and how many of them are done.
+    pub done: u64,
+    /// See `done`.
+    pub total: u64,
+    /// Names and values; integers beyond 2^53 are rounded.
+    pub scalars: &'a [(&'a str, f64)],
+}
+
+/// What a run took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// Steps done.
+    pub steps: u64,
+    /// Mean time of a step, in seconds: feeding, computing and collecting outputs.
+    pub mean_step_seconds: f64,
+    /// Arena of the device, in bytes.
+    pub arena_bytes: u64,
+    /// Arena of the host, in bytes.
+    pub host_arena_bytes: u64,
+    /// At most this many bytes are allocated by the matrix product library beside it.
+    pub library_bytes: u64,
+}
+
+/// Runs a target.
+///
+/// # Errors
+/// See [`TrainError`]. Files are written whole or not at all.
+pub fn train(
+    target: &Target,
+    options: &Options,
+    mut notice: impl FnMut(&Notice),
+    mut watch: impl FnMut(&StepReport),
+) -> Result<Summary, TrainError> {
+    let g = &target.graph;
+    let executor_options = ExecutorOptions { threads: options.threads, poison: options.poison };
+    let mut executor = Executor::new(g, &target.program, executor_options)?;
+    let progress = initial::load(&options.initial, target, &mut executor)?;
+    let seed = options.seed.unwrap_or(progress.seed);
+
+    let npz = options.data.as_deref().map(Npz::open).transpose()?;
+    let fed = fed_inputs(g, &mut executor, npz.as_ref(), &options.set);
+    let named: Vec<(String, TensorType)> =
+        fed.iter().map(|&v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
+    let (mut batches, notices) =
+        Batches::new(&named, npz.as_ref(), &options.set, options.shuffle)?;
+    notices.iter().for_each(&mut notice);
+    let total = match options.length {
+        Length::Steps(n) => n,
+        Length::Epochs(n) => n.saturating_mul(batches.count()),
+    };
+
+    let outputs = Outputs::new(g);
+    let mut spool = match &options.outputs {
+        Some(path) => Some(OutputSpool::new(path, &outputs.tensor_types(g))?),
+        None => None,
+    };
+    let states = |step: u64| Progress { step, seed };
+    // What neither varies nor is overwritten during a step is fed once.
+    let refill: Vec<bool> = fed
+        .iter()
+        .enumerate()
+        .map(|(i, &v)| options.poison || batches.varies(i) || executor.is_overwritten(v))
+        .collect();
+    let mut spent = Duration::ZERO;
+    for done in 0..total {
+        let step = progress.step + done;
+        let start = Instant::now();
+        for (i, &v) in fed.iter().enumerate() {
+            if let Some(bytes) = executor.input_mut(v)
+                && (done == 0 || refill[i])
+            {
+                batches.fill(step, i, bytes)?;
+            }
+        }
+        let draw = Draw { seed, step };
+        executor.step(draw).map_err(|error| TrainError::Step { step, error })?;
+        let scalars = outputs.scalars(g, &executor);
+        if let Some(spool) = &mut spool {
+            for (k, &i) in outputs.tensors.iter().enumerate() {
+                spool.append(k, executor.output(i))?;
+            }
+        }
+        spent += start.elapsed();
+        watch(&StepReport { step, done: done + 1, total, scalars: &scalars });
+        if let Some(name) = outputs.non_finite_loss(&scalars) {
+            let saved = match &options.save {
+                Some(path) => {
+                    let beside = path.with_extension("nonfinite.safetensors");
+                    save_states(&beside, g, &executor, states(step + 1))?;
+                    Some(beside)
+                }
+                None => None,
+            };
+            if let Some(spool) = spool {
+                spool.finish()?;
+            }
+            return Err(TrainError::NonFinite { step, name, saved });
+        }
+        let due = options.save_every.is_some_and(|n| n > 0 && (done + 1) % n == 0);
+        if let (Some(path), true) = (&options.save, due && done + 1 < total) {
+            save_states(path, g, &executor, states(step + 1))?;
+        }
+    }
+    if let Some(spool) = spool {
+        spool.finish()?;
+    }
+    if let Some(path) = &options.save {
+        save_states(path, g, &executor, states(progress.step + total))?;
+    }
+    let arena = executor.footprint().arena_bytes;
+    Ok(Summary {
+        steps: total,
+        mean_step_seconds: spent.as_secs_f64() / total.max(1) as f64,
+        arena_bytes: arena.device,
+        host_arena_bytes: arena.host,
+        library_bytes: executor.library_bytes(),
+    })
+}
+
+/// The inputs to be fed: those that the step reads, and others that the user names.
+fn fed_inputs(
+    g: &Graph,
+    executor: &mut Executor,
+    npz: Option<&Npz>,
+    set: &[(String, String)],
+) -> Vec<ValueId> {
+    let named = |name: &str| {
+        npz.is_some_and(|n| n.array(name).is_some()) || set.iter().any(|(n, _)| n == name)
+    };
+    let inputs: Vec<ValueId> = g.inputs().collect();
+    inputs
+        .into_iter()
+        .filter(|&v| executor.input_mut(v).is_some() || named(&g.values[v].name))
+        .collect()
+}
+
+/// Which outputs are scalars, reported at every step, and which are tensors.
+struct Outputs {
+    scalars: Vec<usize>,
+    tensors: Vec<usize>,
+    /// The scalar that must stay finite.
+    loss: Option<usize>,
+}
+
+impl Outputs {
+    fn new(g: &Graph) -> Outputs {
+        let is_scalar = |i: &usize| g.ty(g.outputs[*i].value).elements() == 1;
+        let (scalars, tensors): (Vec<usize>, Vec<usize>) =
+            (0..g.outputs.len()).partition(is_scalar);
+        let float = |i: &&usize| g.ty(g.outputs[**i].value).dtype.is_float();
+        let loss = scalars
+            .iter()
+            .find(|&&i| g.outputs[i].name == "loss")
+            .or_else(|| scalars.iter().find(float))
+            .filter(|_| !g.states.is_empty())
+            .copied();
+        Outputs { scalars, tensors, loss }
+    }
+
+    fn tensor_types(&self, g: &Graph) -> Vec<(String, TensorType)> {
+        let output = |&i: &usize| (g.outputs[i].name.clone(), g.ty(g.outputs[i].value).clone());
+        self.tensors.iter().map(output).collect()
+    }
+
+    fn scalars<'g>(&self, g: &'g Graph, executor: &Executor) -> Vec<(&'g str, f64)> {
+        let output = |&i: &usize| {
+            let dtype = g.ty(g.outputs[i].value).dtype;
+            (g.outputs[i].name.as_str(), scalar(dtype, executor.output(i)))
+        };
+        self.scalars.iter().map(output).collect()
+    }
+
+    fn non_finite_loss(&self, scalars: &[(&str, f64)]) -> Option<String> {
+        let at = self.scalars.iter().position(|&i| Some(i) == self.loss)?;
+        (!scalars[at].1.is_finite()).then(|| scalars[at].0.to_owned())
+    }
+}
+
+/// The first element as a number.
+fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
+    let mut wide = [0u8; 8];
+    let n = (dtype.size() as usize).min(bytes.len());
+    wide[..n].copy_from_slice(&bytes[..n]);
+    let bits = u64::from_le_bytes(wide);
+    match dtype {
+        DType::Bool | DType::U8 | DType::U16 | DType::U32 | DType::U64 => bits as f64,
+        DType::I8 => f64::from(bits as i8),
+        DType::I16 => f64::from(bits as i16),
+        DType::I32 => f64::from(bits as i32),
+        DType::I64 => bits as i64 as f64,
+        DType::F32 => f64::from(f32::from_bits(bits as u32)),
+        DType::F64 => f64::from_bits(bits),
+    }
+}
+
+fn save_states(
+    path: &Path,
+    g: &Graph,
+    executor: &Executor,
+    progress: Progress,
+) -> Result<(), DataError> {
+    let states = g
+        .states
+        .iter()
+        .map(|(s, state)| (state.name.as_str(), g.ty(state.enter), executor.state(s)));
+    save(path, states, &progress.to_metadata())
+}
+
+/// Names of the constants that `--init` may replace.
+fn replaceable(g: &Graph) -> impl Iterator<Item = (ValueId, &str)> {
+    g.values
+        .iter()
+        .filter(|(_, v)| matches!(v.def, Def::Const(_)) && !v.name.is_empty())
+        .map(|(id, v)| (id, v.name.as_str()))
+}

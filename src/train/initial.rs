@@ -1,0 +1,143 @@
+//! Where states and constants get their values before the first step.
+
+use super::replaceable;
+use crate::artifact::Target;
+use crate::data::{Array, DataError, Progress, TensorFile};
+use arenic_ir::graph::{Data, Graph};
+use arenic_ir::types::TensorType;
+use arenic_runtime::executor::Executor;
+use std::collections::HashSet;
+
+/// Sources of initial values, strongest first: the file, the model, zeros.
+#[derive(Debug, Default)]
+pub struct Initial {
+    /// States, and constants to be replaced, by name.
+    pub file: Option<TensorFile>,
+    /// Names in the file that are passed over.
+    pub skip: Vec<glob::Pattern>,
+    /// States without a value elsewhere that begin at zero.
+    pub zeros: Vec<glob::Pattern>,
+}
+
+/// Why a state or a constant has no proper value.
+#[derive(Debug, thiserror::Error)]
+pub enum InitialError {
+    /// The file.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// Names in the file that are neither states nor constants.
+    #[error(
+        "--init names what is neither a state nor a replaceable constant: {}; leave it out, or \
+         pass over it with --skip GLOB",
+        .0.join(", ")
+    )]
+    Unknown(Vec<String>),
+    /// A constant that was used up at compile time.
+    #[error("--init names `{0}`, whose value was used when the model was compiled; compile again with it, or pass over it with --skip `{0}`")]
+    Bound(String),
+    /// An array of another type.
+    #[error("--init holds `{name}` as {found}, the graph takes {expected}")]
+    Type {
+        /// The name.
+        name: String,
+        /// Its type in the file.
+        found: TensorType,
+        /// Its type in the graph.
+        expected: TensorType,
+    },
+    /// States without a value.
+    #[error(
+        "no initial value for the state{} {}; give them in --init FILE, or start them at zero \
+         with --zeros GLOB",
+        if .0.len() == 1 { "" } else { "s" },
+        .0.join(", ")
+    )]
+    Missing(Vec<String>),
+    /// A constant whose data was not at hand when the model was compiled.
+    #[error("the artifact has no data for the constants {}", .0.join(", "))]
+    NoData(Vec<String>),
+}
+
+/// Fills the homes of all constants and states; returns how far the loaded run was.
+pub(super) fn load(
+    initial: &Initial,
+    target: &Target,
+    executor: &mut Executor,
+) -> Result<Progress, InitialError> {
+    let g = &target.graph;
+    let file = initial.file.as_ref();
+    let skipped = |name: &str| initial.skip.iter().any(|p| p.matches(name));
+    let given = |name: &str| file.filter(|_| !skipped(name)).and_then(|f| f.tensor(name));
+    if let Some(file) = file {
+        refuse_unknown(g, &target.bound, file, skipped)?;
+    }
+
+    let mut absent = Vec::new();
+    for (v, data) in g.consts() {
+        let name = &g.values[v].name;
+        let Some(home) = executor.const_mut(v) else { continue };
+        match (given(name).filter(|_| !name.is_empty()), data) {
+            (Some(array), _) => copy(array, name, g.ty(v), home)?,
+            (None, Data::Bytes(bytes)) => home.copy_from_slice(bytes),
+            (None, Data::Absent) => absent.push(format!("`{name}`")),
+        }
+    }
+    if !absent.is_empty() {
+        return Err(InitialError::NoData(absent));
+    }
+    let mut missing = Vec::new();
+    for (s, state) in &g.states {
+        let Some(home) = executor.state_mut(s) else { continue };
+        match (given(&state.name), &state.init) {
+            (Some(array), _) => copy(array, &state.name, g.ty(state.enter), home)?,
+            (None, Some(Data::Bytes(bytes))) => home.copy_from_slice(bytes),
+            _ if initial.zeros.iter().any(|p| p.matches(&state.name)) => home.fill(0),
+            _ => missing.push(format!("`{}`", state.name)),
+        }
+    }
+    if !missing.is_empty() {
+        return Err(InitialError::Missing(missing));
+    }
+    let progress = file.map(Progress::of).transpose()?.flatten();
+    Ok(progress.unwrap_or(Progress { step: 0, seed: 0 }))
+}
+
+fn copy(
+    array: &Array,
+    name: &str,
+    expected: &TensorType,
+    home: &mut [u8],
+) -> Result<(), InitialError> {
+    if array.ty() != expected {
+        return Err(InitialError::Type {
+            name: name.to_owned(),
+            found: array.ty().clone(),
+            expected: expected.clone(),
+        });
+    }
+    Ok(array.read(0, home)?)
+}
+
+fn refuse_unknown(
+    g: &Graph,
+    bound: &[String],
+    file: &TensorFile,
+    skipped: impl Fn(&str) -> bool,
+) -> Result<(), InitialError> {
+    let known: HashSet<&str> = g
+        .states
+        .values()
+        .map(|s| s.name.as_str())
+        .chain(replaceable(g).map(|(_, name)| name))
+        .collect();
+    let mut unknown = Vec::new();
+    for name in file.tensors().iter().map(Array::name).filter(|n| !skipped(n)) {
+        if bound.iter().any(|b| b == name) {
+            return Err(InitialError::Bound(name.to_owned()));
+        }
+        if !known.contains(name) {
+            unknown.push(format!("`{name}`"));
+        }
+    }
+    if unknown.is_empty() { Ok(()) } else { Err(InitialError::Unknown(unknown)) }
+}
