@@ -18,8 +18,11 @@ const RESULT_BYTES: usize = 2 << 20;
 /// the weights are not packed again for a handful of columns.
 const FOLD: usize = 256;
 
-/// Channels of one group up to which a plain loop beats building columns.
-const DIRECT: usize = 4;
+/// True where plain loops beat building columns: each column element would serve few
+/// channels on the `wide` side, or be one of few on the other.
+fn direct(wide: usize, other: usize) -> bool {
+    wide <= 2 || (wide <= 4 && other == 1)
+}
 
 impl Op {
     /// Bytes of scratch that the CPU kernel of this operator needs while it runs; zero
@@ -133,7 +136,7 @@ pub fn conv(window: &Window, group: usize, x: &TensorType, w: &TensorType, y: &T
     if window.is_pointwise() && !folds {
         return Conv::Pointwise;
     }
-    if channels <= DIRECT {
+    if direct(channels, inputs) {
         return Conv::Direct;
     }
     let all = (inputs * taps).max(1);
@@ -191,7 +194,7 @@ impl TransposeColumns {
 
 /// Chooses how a transposed convolution is computed.
 pub fn conv_transpose(group: usize, x: &TensorType, w: &TensorType) -> ConvTranspose {
-    if x.shape[1] / group <= DIRECT {
+    if direct(x.shape[1] / group, w.shape[1]) {
         return ConvTranspose::Direct;
     }
     let taps: usize = w.shape[2..].iter().product();

@@ -187,52 +187,92 @@ impl Reach {
         let (low, high) = (self.origin + span.min(0), self.origin + span.max(0));
         let (begin, _) = inside(low, self.stride, to.len(), self.source);
         let (_, end) = inside(high, self.stride, to.len(), self.source);
-        let mut o = 0;
-        while o < to.len() {
-            let full = o >= begin && o + LANES <= end;
-            if full {
-                let sums: &mut [T; LANES] = (&mut to[o..o + LANES]).try_into().expect("LANES");
-                let mut acc = *sums;
-                for m in list {
-                    // SAFETY: all taps of all these positions are inside.
-                    unsafe {
-                        let w = from.w.add(m.w * self.taps);
-                        let x = from.x.add(m.x * self.source);
-                        let x = x.offset(self.origin + (o * self.stride) as isize);
-                        for t in 0..self.taps {
-                            let (w, x) = (*w.add(t), x.offset(t as isize * self.step));
-                            if self.stride == 1 {
-                                for (l, acc) in acc.iter_mut().enumerate() {
-                                    *acc = acc.add(w.mul(*x.add(l)));
-                                }
-                            } else {
-                                for (l, acc) in acc.iter_mut().enumerate() {
-                                    *acc = acc.add(w.mul(*x.add(l * self.stride)));
-                                }
-                            }
+        // Where every tap is inside, sums stay in registers; elsewhere each tap adds to the
+        // positions that it reaches.
+        let full = if end >= begin + LANES { (end - begin) / LANES * LANES } else { 0 };
+        let (left, right) = to.split_at_mut(if full > 0 { begin } else { 0 });
+        let (middle, right) = right.split_at_mut(full);
+        // SAFETY: all taps of the middle are inside; the rest is checked run by run.
+        unsafe {
+            self.sum_runs(from, list, 0, left);
+            match self.stride {
+                1 => self.sum_lanes::<T, 1>(from, list, begin, middle),
+                2 => self.sum_lanes::<T, 2>(from, list, begin, middle),
+                _ => self.sum_lanes::<T, 0>(from, list, begin, middle),
+            }
+            self.sum_runs(from, list, left.len() + full, right);
+        }
+    }
+
+    /// Positions from `first` on, all of whose taps are inside; `STRIDE` is the stride or 0.
+    ///
+    /// # Safety
+    /// Meetings are in bounds, taps inside.
+    #[inline(always)]
+    unsafe fn sum_lanes<T: Number, const STRIDE: usize>(
+        &self,
+        from: &Pointers<T>,
+        list: &[Meeting],
+        first: usize,
+        to: &mut [T],
+    ) {
+        let stride = if STRIDE == 0 { self.stride } else { STRIDE };
+        for (i, sums) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            let origin = self.origin + ((first + i * LANES) * stride) as isize;
+            let mut acc = *sums;
+            for m in list {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let w = from.w.add(m.w * self.taps);
+                    let x = from.x.add(m.x * self.source).offset(origin);
+                    for t in 0..self.taps {
+                        let (w, x) = (*w.add(t), x.offset(t as isize * self.step));
+                        for (l, acc) in acc.iter_mut().enumerate() {
+                            *acc = acc.add(w.mul(*x.add(l * stride)));
                         }
                     }
                 }
-                *sums = acc;
-                o += LANES;
+            }
+            *sums = acc;
+        }
+    }
+
+    /// Positions from `first` on, some of whose taps may be outside.
+    ///
+    /// # Safety
+    /// Meetings are in bounds.
+    #[inline(always)]
+    unsafe fn sum_runs<T: Number>(
+        &self,
+        from: &Pointers<T>,
+        list: &[Meeting],
+        first: usize,
+        to: &mut [T],
+    ) {
+        for t in 0..self.taps {
+            let origin = self.origin + (first * self.stride) as isize + t as isize * self.step;
+            let (begin, end) = inside(origin, self.stride, to.len(), self.source);
+            if begin >= end {
                 continue;
             }
-            let mut acc = to[o];
-            let at = self.origin + (o * self.stride) as isize;
+            let to = &mut to[begin..end];
+            let at = origin + (begin * self.stride) as isize;
             for m in list {
-                for t in 0..self.taps {
-                    let at = at + t as isize * self.step;
-                    if at >= 0 && (at as usize) < self.source {
-                        // SAFETY: inside, as just checked.
-                        unsafe {
-                            let w = *from.w.add(m.w * self.taps + t);
-                            acc = acc.add(w.mul(*from.x.add(m.x * self.source + at as usize)));
+                // SAFETY: positions `begin..end` are inside.
+                unsafe {
+                    let w = *from.w.add(m.w * self.taps + t);
+                    let x = from.x.add(m.x * self.source).offset(at);
+                    if self.stride == 1 {
+                        for (l, to) in to.iter_mut().enumerate() {
+                            *to = to.add(w.mul(*x.add(l)));
+                        }
+                    } else {
+                        for (l, to) in to.iter_mut().enumerate() {
+                            *to = to.add(w.mul(*x.add(l * self.stride)));
                         }
                     }
                 }
             }
-            to[o] = acc;
-            o += 1;
         }
     }
 
@@ -287,14 +327,19 @@ unsafe fn scatter<T: Number>(s: &Sliding, from: &Pointers<T>, list: &[Meeting], 
         for t in 0..taps {
             let origin = (t * s.dilations[last]) as isize - s.pads[last] as isize;
             let (begin, end) = inside(origin, stride, source, to.len());
-            // SAFETY: the meeting's row of taps and row of `x`.
-            let (w, x) = unsafe {
+            if begin >= end {
+                continue;
+            }
+            // SAFETY: the meeting's row of taps and row of `x`; positions `begin..end` of it
+            // land inside `to`.
+            unsafe {
+                let w = *from.w.add(m.w * taps + t);
                 let x = from.x.add(m.x * source);
-                (*from.w.add(m.w * taps + t), std::slice::from_raw_parts(x, source))
-            };
-            for (i, &x) in x.iter().enumerate().take(end).skip(begin) {
-                let to = &mut to[(origin + (i * stride) as isize) as usize];
-                *to = to.add(w.mul(x));
+                let to = to.as_mut_ptr().offset(origin);
+                for i in begin..end {
+                    let to = to.add(i * stride);
+                    *to = (*to).add(w.mul(*x.add(i)));
+                }
             }
         }
     }

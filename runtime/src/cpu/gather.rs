@@ -23,10 +23,10 @@ pub(super) fn gather(axis: usize, call: &Call) -> Result<(), KernelError> {
     let size = x.ty().dtype.size() as usize;
     let run = shape[axis + 1..].iter().product::<usize>() * size;
     let (extent, count) = (shape[axis], indices.len());
-    let runs = shape[..axis].iter().product::<usize>() * count;
-    let source = |i: usize| (i / count * extent + indices.position(i % count, extent)) * run;
+    let batches = shape[..axis].iter().product();
+    let source = |batch: usize, k: usize| (batch * extent + indices.position(k, extent)) * run;
     // SAFETY: runs of the operand, by indices that were checked.
-    unsafe { copy_runs(Src::of(x), Dst::of(y), runs, run, &source) };
+    unsafe { copy_runs(Src::of(x), Dst::of(y), [batches, count], run, source) };
     Ok(())
 }
 
@@ -85,19 +85,20 @@ pub(super) fn gather_nd(batch_dims: usize, call: &Call) -> Result<(), KernelErro
         return Ok(());
     }
     let shape = &x.ty().shape;
-    let count = &indices.ty().shape;
-    let depth = count[count.len() - 1];
+    let counts = &indices.ty().shape;
+    let depth = counts[counts.len() - 1];
     // SAFETY: gathers declare no in-place pair.
     let indices = unsafe { Indices::of(indices) };
     let tuples = Tuples::new(indices, depth, &shape[batch_dims..]);
     tuples.check()?;
     let size = x.ty().dtype.size() as usize;
-    let per_batch: usize = count[batch_dims..count.len() - 1].iter().product();
-    let batch: usize = shape[batch_dims..].iter().product();
-    let runs = count[..count.len() - 1].iter().product();
-    let source = |i: usize| (i / per_batch * batch + tuples.offset(i)) * size;
+    let batches = shape[..batch_dims].iter().product();
+    let count: usize = counts[batch_dims..counts.len() - 1].iter().product();
+    let batch_size: usize = shape[batch_dims..].iter().product();
+    let source =
+        |batch: usize, k: usize| (batch * batch_size + tuples.offset(batch * count + k)) * size;
     // SAFETY: runs of the operand, by indices that were checked.
-    unsafe { copy_runs(Src::of(x), Dst::of(y), runs, tuples.run * size, &source) };
+    unsafe { copy_runs(Src::of(x), Dst::of(y), [batches, count], tuples.run * size, source) };
     Ok(())
 }
 
@@ -138,28 +139,34 @@ impl<'a> Tuples<'a> {
     }
 }
 
-/// Fills `y` with `runs` runs of `run` bytes, each from where `source` says.
+/// Fills `y` with `batches` times `count` runs of `run` bytes, each from the byte that
+/// `source` gives for batch and number in it.
 ///
 /// # Safety
 /// Every source is a run inside `x`; `y` has room for all and is disjoint.
 unsafe fn copy_runs(
     x: Src,
     y: Dst,
-    runs: usize,
+    [batches, count]: [usize; 2],
     run: usize,
-    source: &(dyn Fn(usize) -> usize + Sync),
+    source: impl Fn(usize, usize) -> usize + Sync,
 ) {
-    for_ranges(runs, (4 * CHEAP / run).max(1), &|r| {
+    for_ranges(batches * count, (4 * CHEAP / run).max(1), &|r| {
+        let (mut batch, mut k) = (r.start / count, r.start % count);
         for i in r {
             // SAFETY: the caller's promise.
             unsafe {
-                let (from, to) = (x.at(source(i)).0, y.at(i * run).0);
+                let (from, to) = (x.at(source(batch, k)).0, y.at(i * run).0);
                 // Single elements are too short for a call.
                 match run {
                     4 => to.cast::<[u8; 4]>().write(from.cast::<[u8; 4]>().read()),
                     8 => to.cast::<[u8; 8]>().write(from.cast::<[u8; 8]>().read()),
                     _ => to.copy_from_nonoverlapping(from, run),
                 }
+            }
+            k += 1;
+            if k == count {
+                (batch, k) = (batch + 1, 0);
             }
         }
     });

@@ -55,12 +55,13 @@ impl<'a> Indices<'a> {
         }
         let first = AtomicUsize::new(usize::MAX);
         for_ranges(self.len(), CHEAP, &|r| {
-            let bad = |&i: &usize| {
-                let extent = extents[i % extents.len()];
-                self.position(i, extent) >= extent
-            };
-            if let Some(i) = r.clone().find(bad) {
-                first.fetch_min(i, Ordering::Relaxed);
+            let mut k = r.start % extents.len();
+            for i in r {
+                if self.position(i, extents[k]) >= extents[k] {
+                    first.fetch_min(i, Ordering::Relaxed);
+                    break;
+                }
+                k = if k + 1 == extents.len() { 0 } else { k + 1 };
             }
         });
         match first.into_inner() {

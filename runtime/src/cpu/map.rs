@@ -13,6 +13,9 @@ use std::mem::MaybeUninit;
 /// Elements of one block.
 const BLOCK: usize = 64;
 
+/// Below this many elements a block costs more than it saves.
+const SHORT: usize = 8;
+
 /// `y = f(a)`.
 pub(super) fn map1<A: Copy, Y: Copy>(
     a: &Operand,
@@ -102,6 +105,14 @@ impl<A: Copy, B: Copy, C: Copy, Y: Copy, F: Fn(A, B, C) -> Y> Loop for MapRow<A,
             i += BLOCK;
         }
         let rest = n - i;
+        if rest < SHORT {
+            for j in i..n {
+                // SAFETY: element `j` of the row, read before it is written; an operand
+                // that does not advance stays at its first.
+                unsafe { y.add(j).write(f(a.element(j), b.element(j), c.element(j))) };
+            }
+            return;
+        }
         // SAFETY: as above, for the elements that are left.
         unsafe {
             a.load(i, rest);
@@ -128,7 +139,7 @@ impl<T: Copy> Block<T> {
     fn new(row: *const u8, step: isize, n: usize) -> Self {
         let row: *const T = row.cast();
         let mut values = [MaybeUninit::uninit(); BLOCK];
-        if step == 0 {
+        if step == 0 && n >= SHORT {
             // SAFETY: a row has at least one element.
             let value = unsafe { row.read() };
             values[..n.min(BLOCK)].fill(MaybeUninit::new(value));
@@ -149,6 +160,16 @@ impl<T: Copy> Block<T> {
                 to.copy_from_nonoverlapping(self.row.add(i), n);
             }
         }
+    }
+
+    /// Element `j` of the row.
+    ///
+    /// # Safety
+    /// The row has it.
+    #[inline(always)]
+    unsafe fn element(&self, j: usize) -> T {
+        // SAFETY: the caller's promise.
+        unsafe { self.row.add(if self.varies { j } else { 0 }).read() }
     }
 
     /// Element `j` of the block.

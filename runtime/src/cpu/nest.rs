@@ -150,14 +150,14 @@ impl<const N: usize> Nest<N> {
         for r in first..first + count {
             // SAFETY: row `r` is one of the result's.
             row(at, self.strides[0], unsafe { y.at(r * n * size) }.0, n);
-            for axis in 1..self.rank {
-                index[axis] += 1;
+            for (axis, i) in index.iter_mut().enumerate().take(self.rank).skip(1) {
+                *i += 1;
                 // A whole axis back is no element's address after the last row: wrapping.
                 at = array::from_fn(|k| at[k].wrapping_offset(self.strides[axis][k]));
-                if index[axis] < self.extents[axis] {
+                if *i < self.extents[axis] {
                     break;
                 }
-                index[axis] = 0;
+                *i = 0;
                 let back = self.extents[axis] as isize;
                 at = array::from_fn(|k| at[k].wrapping_offset(-back * self.strides[axis][k]));
             }

@@ -1,5 +1,6 @@
 //! Arithmetic on element types: wrapping for integers, NaN-propagating comparisons.
 
+use super::math;
 use crate::kernel::Element;
 
 /// An element type that kernels compute with; `bool` is none.
@@ -156,5 +157,5 @@ macro_rules! float {
         }
     };
 }
-float!(f32, f32::exp);
+float!(f32, math::exp_f32);
 float!(f64, f64::exp);

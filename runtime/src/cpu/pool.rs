@@ -5,7 +5,7 @@
 
 use super::number::{Float, Number};
 use super::sliding::{PerAxis, Sliding, inside, unflatten};
-use super::tasks::{Shared, for_each};
+use super::tasks::{Shared, for_each, wide};
 use crate::kernel::{Call, KernelError, Target};
 use arenic_ir::op::{MAX_RANK, Window};
 use arenic_ir::{DType, Op};
@@ -87,6 +87,62 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// Elements of a row of the result computed at a time.
+const STRIP: usize = 64;
+
+impl Rows<'_> {
+    /// Calls `f(j, value, position)` for everything that the windows of positions `first`
+    /// to `first + n` of this row see; `j` counts positions from `first`, which see taps in
+    /// order.
+    #[inline(always)]
+    fn runs<T: Number>(
+        &self,
+        from: &[T],
+        first: usize,
+        n: usize,
+        mut f: impl FnMut(usize, T, usize),
+    ) {
+        let (s, last) = (self.s, self.s.last());
+        let (step, dilation, extent) = (s.strides[last], s.dilations[last], s.input[last]);
+        self.each(|offset| {
+            if n == 1 {
+                let (begin, end) = taps_inside(s, last, first);
+                for t in begin..end {
+                    let at = offset + first * step + t * dilation - s.pads[last];
+                    f(0, from[at], at);
+                }
+                return;
+            }
+            for t in 0..s.kernel[last] {
+                let origin = (first * step + t * dilation) as isize - s.pads[last] as isize;
+                match step {
+                    1 => row_run(from, offset, (origin, 1, n, extent), &mut f),
+                    2 => row_run(from, offset, (origin, 2, n, extent), &mut f),
+                    _ => row_run(from, offset, (origin, step, n, extent), &mut f),
+                }
+            }
+        });
+    }
+}
+
+/// Calls `f` for every `j` below `n` with an element `origin + j · step` of the row of
+/// `extent` elements at `offset`.
+#[inline(always)]
+fn row_run<T: Number>(
+    from: &[T],
+    offset: usize,
+    (origin, step, n, extent): (isize, usize, usize, usize),
+    f: &mut impl FnMut(usize, T, usize),
+) {
+    let (begin, end) = inside(origin, step, n, extent);
+    let row = &from[offset..][..extent];
+    for j in begin..end {
+        let at = (origin + (j * step) as isize) as usize;
+        // SAFETY: inside the row, as `inside` says.
+        f(j, unsafe { *row.get_unchecked(at) }, offset + at);
+    }
+}
+
 /// The taps of axis `d` that lie inside at output position `o`.
 #[inline(always)]
 fn taps_inside(s: &Sliding, d: usize, o: usize) -> (usize, usize) {
@@ -105,9 +161,7 @@ fn max<T: Number>(call: &Call, window: &Window, column_major: bool) {
     let (size, last) = (s.inputs(), s.last());
     let width = s.output[last];
     let rows = s.outputs() / width;
-    let (step, dilation) = (s.strides[last], s.dilations[last]);
-    let all = ty.elements() / width;
-    for_each(all, ty.elements() * s.taps(), |unit| {
+    for_each(ty.elements() / width, ty.elements() * s.taps(), |unit| {
         let (plane, row) = (unit / rows, unit % rows);
         let from = &x[plane * size..][..size];
         // SAFETY: each unit has a row of its own in both results.
@@ -118,26 +172,32 @@ fn max<T: Number>(call: &Call, window: &Window, column_major: bool) {
             )
         };
         let meets = Rows::new(s, row);
-        for o in 0..width {
-            let (first, end) = taps_inside(s, last, o);
-            let (mut best, mut place) = (T::LOWEST, usize::MAX);
-            meets.each(|offset| {
-                for t in first..end {
-                    let at = offset + o * step + t * dilation - s.pads[last];
-                    let value = from[at];
-                    if value > best || value.is_nan() || place == usize::MAX {
-                        (best, place) = (value, at);
-                    }
+        for first in (0..width).step_by(STRIP) {
+            let n = STRIP.min(width - first);
+            let mut best = [T::LOWEST; STRIP];
+            let Some(indices) = &mut indices else {
+                wide(|| meets.runs(from, first, n, |j, value, _| {
+                    best[j] = value.larger(best[j]);
+                }));
+                if let Some(values) = &mut values {
+                    values[first..][..n].copy_from_slice(&best[..n]);
+                }
+                continue;
+            };
+            let mut places = [usize::MAX; STRIP];
+            meets.runs(from, first, n, |j, value, at| {
+                if value > best[j] || value.is_nan() || places[j] == usize::MAX {
+                    (best[j], places[j]) = (value, at);
                 }
             });
             if let Some(values) = &mut values {
-                values[o] = best;
+                values[first..][..n].copy_from_slice(&best[..n]);
             }
-            if let Some(indices) = &mut indices {
+            for (index, &place) in indices[first..][..n].iter_mut().zip(&places) {
                 // A window with every tap in padding, by dilation, names its plane's start.
                 let place = if place == usize::MAX { 0 } else { place };
                 let place = if column_major { transposed(s, place) } else { place };
-                indices[o] = (plane * size + place) as i64;
+                *index = (plane * size + place) as i64;
             }
         }
     });
@@ -178,15 +238,12 @@ fn average<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
         let to = unsafe { y.slice(unit * width, width) };
         let meets = Rows::new(s, row);
         let outer: usize = (0..last).map(|d| counted(d, meets.at[d])).product();
-        for (o, to) in to.iter_mut().enumerate() {
-            let (first, end) = taps_inside(s, last, o);
-            let mut sum = T::ZERO;
-            meets.each(|offset| {
-                for t in first..end {
-                    sum += from[offset + o * s.strides[last] + t * s.dilations[last] - s.pads[last]];
-                }
-            });
-            *to = sum.over((outer * counted(last, o)).max(1));
+        for (first, to) in (0..width).step_by(STRIP).zip(to.chunks_mut(STRIP)) {
+            let mut sums = [T::ZERO; STRIP];
+            wide(|| meets.runs(from, first, to.len(), |j, value, _| sums[j] += value));
+            for (j, (to, sum)) in to.iter_mut().zip(sums).enumerate() {
+                *to = sum.over((outer * counted(last, first + j)).max(1));
+            }
         }
     });
 }

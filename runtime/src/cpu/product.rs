@@ -147,11 +147,11 @@ const PLAIN: usize = 6 << 10;
 unsafe fn one<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
     // SAFETY: the caller's promise; the transposed product is the same one.
     unsafe {
-        if e.n < 4 && e.m > e.n {
+        if e.n <= ROWS && e.m > e.n {
             let t = Extents { m: e.n, k: e.k, n: e.m };
             return one(t, alpha, b.transposed(), a.transposed(), add, c.transposed());
         }
-        if e.m < 4 || e.multiplications() <= PLAIN {
+        if e.m <= ROWS || e.multiplications() <= PLAIN {
             plain(e, alpha, a, b, add, c);
         } else {
             T::library(e, alpha, a, b, add, c);
@@ -161,6 +161,48 @@ unsafe fn one<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, 
 
 /// Columns of the result that a plain product accumulates at a time.
 const STRIP: usize = 256;
+
+/// Rows of the result that a plain product accumulates at a time.
+const ROWS: usize = 4;
+
+/// A strip of a plain product: every row of `b` is read once for all rows of the result.
+///
+/// # Safety
+/// As for [`products`]; rows of `b` are dense.
+#[inline(always)]
+unsafe fn strip<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
+    let mut sums = [[T::ZERO; STRIP]; ROWS];
+    // SAFETY: the caller's promise, for every element in turn.
+    unsafe {
+        let row = |p: usize| std::slice::from_raw_parts(b.at(p, 0).ptr, e.n);
+        let mut p = 0;
+        while p + 4 <= e.k {
+            let r = [row(p), row(p + 1), row(p + 2), row(p + 3)];
+            for (i, sums) in sums[..e.m].iter_mut().enumerate() {
+                let f = [0, 1, 2, 3].map(|q| *a.at(i, p + q).ptr);
+                for (x, sum) in sums[..e.n].iter_mut().enumerate() {
+                    let s = f[0].mul(r[0][x]).add(f[1].mul(r[1][x]));
+                    let t = f[2].mul(r[2][x]).add(f[3].mul(r[3][x]));
+                    *sum = sum.add(s.add(t));
+                }
+            }
+            p += 4;
+        }
+        for p in p..e.k {
+            for (i, sums) in sums[..e.m].iter_mut().enumerate() {
+                let f = *a.at(i, p).ptr;
+                for (sum, &r) in sums.iter_mut().zip(row(p)) {
+                    *sum = sum.add(f.mul(r));
+                }
+            }
+        }
+        for (i, sums) in sums[..e.m].iter().enumerate() {
+            for (j, &sum) in sums[..e.n].iter().enumerate() {
+                store(c.at(i, j), alpha.mul(sum), add);
+            }
+        }
+    }
+}
 
 /// A product without packing: rows of `b` are added up where they lie densely, else rows
 /// of `a` are multiplied with columns of `b`.
@@ -172,32 +214,12 @@ unsafe fn plain<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool
     // not written by anybody else.
     wide(|| unsafe {
         if b.cols == 1 && (b.rows != 1 || e.n > 1) {
-            for (j0, i) in (0..e.n).step_by(STRIP).flat_map(|j| (0..e.m).map(move |i| (j, i))) {
-                let width = STRIP.min(e.n - j0);
-                let mut strip = [T::ZERO; STRIP];
-                let acc = &mut strip[..width];
-                let mut p = 0;
-                while p + 4 <= e.k {
-                    let f = [0, 1, 2, 3].map(|q| *a.at(i, p + q).ptr);
-                    let r = [0, 1, 2, 3]
-                        .map(|q| std::slice::from_raw_parts(b.at(p + q, j0).ptr, width));
-                    for (x, acc) in acc.iter_mut().enumerate() {
-                        let s = f[0].mul(r[0][x]).add(f[1].mul(r[1][x]));
-                        let t = f[2].mul(r[2][x]).add(f[3].mul(r[3][x]));
-                        *acc = acc.add(s.add(t));
-                    }
-                    p += 4;
-                }
-                for p in p..e.k {
-                    let f = *a.at(i, p).ptr;
-                    let r = std::slice::from_raw_parts(b.at(p, j0).ptr, width);
-                    for (acc, &r) in acc.iter_mut().zip(r) {
-                        *acc = acc.add(f.mul(r));
-                    }
-                }
-                for (j, &sum) in acc.iter().enumerate() {
-                    store(c.at(i, j0 + j), alpha.mul(sum), add);
-                }
+            for (j, i) in
+                (0..e.n).step_by(STRIP).flat_map(|j| (0..e.m).step_by(ROWS).map(move |i| (j, i)))
+            {
+                let (rows, width) = (ROWS.min(e.m - i), STRIP.min(e.n - j));
+                let part = Extents { m: rows, k: e.k, n: width };
+                strip(part, alpha, a.at(i, 0), b.at(0, j), add, c.at(i, j));
             }
             return;
         }

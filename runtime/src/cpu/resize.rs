@@ -101,27 +101,53 @@ fn typed<T: Number>(call: &Call) {
             }
             return;
         }
-        for (o, to) in to.iter_mut().enumerate() {
-            at[rank - 1] = o;
-            *to = sample(axes, &at, x, 0).map_or(outside, T::from_f64);
+        let (last, outer) = axes.split_last().expect("an axis");
+        for (first, to) in (0..width).step_by(STRIP).zip(to.chunks_mut(STRIP)) {
+            let mut sums = [0.0; STRIP];
+            let entries = first * last.taps..(first + to.len()) * last.taps;
+            let indices = last.indices[entries.clone()].chunks_exact(last.taps);
+            let inner = indices.zip(last.weights[entries].chunks_exact(last.taps));
+            let mut inside = true;
+            rows(outer, &at, 0, 1.0, &mut |place| {
+                let Some((base, weight)) = place else { return inside = false };
+                for (sum, (indices, weights)) in sums.iter_mut().zip(inner.clone()) {
+                    for (&i, &w) in indices.iter().zip(weights) {
+                        if i != OUTSIDE {
+                            *sum += weight * w * x[base + i as usize].to_f64();
+                        }
+                    }
+                }
+            });
+            for ((to, sum), (indices, _)) in to.iter_mut().zip(sums).zip(inner) {
+                let inside = inside && indices[0] != OUTSIDE;
+                *to = if inside { T::from_f64(sum) } else { outside };
+            }
         }
     });
 }
 
-/// The weighted sum over the entries of all axes from `base` on; `None` outside.
-fn sample<T: Number>(axes: &[Axis], at: &[usize], x: &[T], base: usize) -> Option<f64> {
-    let Some((axis, rest)) = axes.split_first() else { return Some(x[base].to_f64()) };
+/// Elements of a row summed at a time.
+const STRIP: usize = 64;
+
+/// Calls `f` with offset and weight of every source row that a row of the result reads, or
+/// with nothing where an axis is outside.
+fn rows(
+    axes: &[Axis],
+    at: &[usize],
+    base: usize,
+    weight: f64,
+    f: &mut impl FnMut(Option<(usize, f64)>),
+) {
+    let Some((axis, rest)) = axes.split_first() else { return f(Some((base, weight))) };
     let entries = at[0] * axis.taps..(at[0] + 1) * axis.taps;
-    let mut sum = 0.0;
     for (&i, &w) in axis.indices[entries.clone()].iter().zip(&axis.weights[entries]) {
         if i == OUTSIDE {
-            return None;
+            return f(None);
         }
         if w != 0.0 {
-            sum += w * sample(rest, &at[1..], x, base + i as usize * axis.stride)?;
+            rows(rest, &at[1..], base + i as usize * axis.stride, weight * w, f);
         }
     }
-    Some(sum)
 }
 
 /// The source coordinate of output index `o`; `None` outside of the region of interest.

@@ -64,13 +64,13 @@ unsafe fn exchange(nest: &Nest<1>, axis: usize, x: Src, y: Dst, dtype: DType) {
             let mut from = long as isize * nest.stride(0, 0) + (across_at * size) as isize;
             let mut to = long * size + across_at * pitch;
             let mut dense = size * long_n;
-            for i in 1..extents.len() {
+            for (i, &d) in extents.iter().enumerate().skip(1) {
                 if i != axis {
-                    from += (rest % extents[i]) as isize * nest.stride(0, i);
-                    to += rest % extents[i] * dense;
-                    rest /= extents[i];
+                    from += (rest % d) as isize * nest.stride(0, i);
+                    to += rest % d * dense;
+                    rest /= d;
                 }
-                dense *= extents[i];
+                dense *= d;
             }
             // SAFETY: the band lies inside operand and result.
             unsafe {

@@ -14,7 +14,7 @@ pub(super) fn run(f: Unary, call: &Call) {
     match f {
         Unary::Not => map1(x, y, CHEAP, |x: u8| u8::from(x == 0)),
         Unary::Abs if !d.is_float() => {
-            for_number!(d, T => map1(x, y, CHEAP, |x: T| if x < T::ZERO { T::ZERO.minus(x) } else { x }));
+            for_number!(d, T => map1(x, y, CHEAP, magnitude::<T>));
         }
         Unary::Abs => for_float!(d, T => map1(x, y, CHEAP, T::abs)),
         Unary::Sign => for_number!(d, T => map1(x, y, CHEAP, sign::<T>)),
@@ -26,9 +26,14 @@ pub(super) fn run(f: Unary, call: &Call) {
     }
 }
 
+/// The absolute value of an integer; that of the least one wraps to itself.
+#[inline(always)]
+fn magnitude<T: Arithmetic>(x: T) -> T {
+    if x < T::ZERO { T::ZERO.minus(x) } else { x }
+}
+
 /// -1, 0 or 1; zeros and NaN stay as they are.
 #[inline(always)]
-#[allow(clippy::neg_multiply)]
 fn sign<T: Arithmetic>(x: T) -> T {
     if x > T::ZERO {
         T::ONE

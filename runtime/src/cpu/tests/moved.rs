@@ -36,7 +36,9 @@ fn slices_step_either_way() {
         let (mut starts, mut steps, mut to) = (vec![], vec![], vec![]);
         for &d in &shape {
             if d == 0 {
-                (starts.push(7), steps.push(1), to.push(0));
+                starts.push(7);
+                steps.push(1);
+                to.push(0);
                 continue;
             }
             let (a, b) = (source.below(d), source.below(d));

@@ -21,8 +21,9 @@ fn check(op: &Op, t: i64, slots: usize, n: usize, want: impl Fn([f64; 4]) -> [f6
     narrow_inputs.extend(x.iter().map(|x| Tensor::new(&[n], &narrow(x))));
     let y = run_all_ways(op, &inputs, Draw::default());
     let narrow_y = run_all_ways(op, &narrow_inputs, Draw::default());
+    #[allow(clippy::needless_range_loop)] // element `i` of every tensor
     for i in 0..n {
-        let want = want([x[0][i], x[1][i], x[2][i], x[slots + 1][i]]);
+        let want = want([0, 1, 2, slots + 1].map(|k| x[k][i]));
         for k in 0..=slots {
             let (got, narrow) = (y[k].values::<f64>()[i], narrow_y[k].values::<f32>()[i]);
             assert!((got - want[k]).abs() < 1e-14, "{op:?}: {got}, not {}", want[k]);
