@@ -6,7 +6,7 @@
 
 use crate::{Cx, Pass, PassError, PassInfo, Stats, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
-use arenic_ir::plan::{Fact, PlanError};
+use arenic_ir::plan::Fact;
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
 use arenic_ir::{Graph, Plan, Program};
@@ -68,9 +68,9 @@ pub enum RunError {
         /// Why.
         error: PassError,
     },
-    /// The graph cannot be planned.
+    /// The passes do not fit together.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Pipeline(#[from] PipelineError),
     /// The program does not implement the graph: a defect of a pass.
     #[error("the program does not implement the graph: {}", first(.0))]
     Check(Vec<Violation>),
@@ -124,19 +124,27 @@ impl Pipeline {
         Pipeline::from_yaml(NAMED[0].1)
     }
 
-    /// Reads a pipeline.
+    /// Reads a pipeline that begins with a bare graph.
     ///
     /// # Errors
-    /// YAML errors, unknown passes and fields, with line and column; a pass whose facts
-    /// no earlier pass gives; a graph pass after planning began.
+    /// As [`Pipeline::parse`]; a pass whose facts no earlier pass gives; a graph pass
+    /// after planning began.
     pub fn from_yaml(text: &str) -> Result<Pipeline, PipelineError> {
+        let pipeline = Pipeline::parse(text)?;
+        pipeline.validate(None)?;
+        Ok(pipeline)
+    }
+
+    /// Reads a pipeline that may begin with a module already planned in part.
+    ///
+    /// # Errors
+    /// YAML errors, unknown passes and fields, with line and column.
+    pub fn parse(text: &str) -> Result<Pipeline, PipelineError> {
         let entries: Vec<Entry> = serde_yaml::from_str(text).map_err(|e| PipelineError {
             location: e.location().map(|l| (l.line(), l.column())),
             message: e.to_string(),
         })?;
-        let pipeline = Pipeline { steps: entries.into_iter().map(|e| e.0).collect() };
-        pipeline.validate()?;
-        Ok(pipeline)
+        Ok(Pipeline { steps: entries.into_iter().map(|e| e.0).collect() })
     }
 
     /// Names of the passes, in order.
@@ -145,9 +153,11 @@ impl Pipeline {
     }
 
     /// Levels go graph → plan → program, and every fact is given before it is needed.
-    fn validate(&self) -> Result<(), PipelineError> {
-        let mut facts: Vec<Fact> = Vec::new();
-        let (mut level, mut level_pass) = (0, "");
+    fn validate(&self, plan: Option<&Plan>) -> Result<(), PipelineError> {
+        const ALL: [Fact; 4] = [Fact::Spans, Fact::Order, Fact::Slots, Fact::Placement];
+        let given = |f: &Fact| plan.is_some_and(|p| p.has(*f));
+        let mut facts: Vec<Fact> = ALL.into_iter().filter(given).collect();
+        let (mut level, mut level_pass) = if plan.is_some() { (1, "the plan") } else { (0, "") };
         for Step { name, pass } in &self.steps {
             let own_level = match pass {
                 Pass::Graph(_) => 0,
@@ -187,9 +197,23 @@ impl Pipeline {
     ///
     /// # Errors
     /// See [`RunError`].
-    pub fn run(&self, g: Graph, cx: &Cx, mut options: RunOptions) -> Result<Outcome, RunError> {
-        verify(&g).map_err(|defect| RunError::Graph { pass: None, defect })?;
-        let mut module = Module { graph: g, plan: None, program: None };
+    pub fn run(&self, g: Graph, cx: &Cx, options: RunOptions) -> Result<Outcome, RunError> {
+        self.run_on(Module { graph: g, plan: None, program: None }, cx, options)
+    }
+
+    /// Runs the passes on a module that may be planned in part, and `check` on the
+    /// program they made.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub fn run_on(
+        &self,
+        mut module: Module,
+        cx: &Cx,
+        mut options: RunOptions,
+    ) -> Result<Outcome, RunError> {
+        self.validate(module.plan.as_ref())?;
+        verify(&module.graph).map_err(|defect| RunError::Graph { pass: None, defect })?;
         let mut finished = true;
         for (i, Step { name, pass }) in self.steps.iter().enumerate() {
             let start = Instant::now();

@@ -74,11 +74,7 @@ impl FlatNode<'_> {
 
     /// An error about this node.
     pub(super) fn error(&self, names: &Names, reason: impl Into<String>) -> ImportError {
-        ImportError::Node {
-            node: self.label(names),
-            op: self.op.to_owned(),
-            reason: reason.into(),
-        }
+        ImportError::Node { node: self.label(names), op: self.op.to_owned(), reason: reason.into() }
     }
 }
 
@@ -90,7 +86,7 @@ fn normal_domain(domain: &str) -> &str {
 type Opsets<'m> = Rc<HashMap<&'m str, i64>>;
 
 /// The imported version of each domain.
-pub(super) fn opsets<'m>(imports: &'m [OperatorSetIdProto]) -> HashMap<&'m str, i64> {
+fn opsets(imports: &[OperatorSetIdProto]) -> HashMap<&str, i64> {
     imports
         .iter()
         .map(|o| (normal_domain(o.domain.as_deref().unwrap_or("")), o.version.unwrap_or(0)))
@@ -251,11 +247,8 @@ fn call<'m>(
             return Err(format!("the function's result `{name}` is an operand or another result"));
         }
     }
-    let mut attributes: HashMap<&str, &AttributeProto> = f
-        .attribute_proto
-        .iter()
-        .map(|a| (a.name.as_deref().unwrap_or(""), a))
-        .collect();
+    let mut attributes: HashMap<&str, &AttributeProto> =
+        f.attribute_proto.iter().map(|a| (a.name.as_deref().unwrap_or(""), a)).collect();
     for &(name, a) in given {
         if !attributes.contains_key(name) && !f.attribute.iter().any(|n| n == name) {
             return Err(format!("the function has no attribute `{name}`"));

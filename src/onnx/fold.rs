@@ -57,7 +57,8 @@ impl Builder {
 
     /// Names of constants whose contents can no longer be replaced.
     pub(super) fn bound(&self) -> BTreeSet<String> {
-        let program = self.g.consts().map(|(v, _)| v).filter(|&v| self.origin[v] == Origin::Program);
+        let program =
+            self.g.consts().map(|(v, _)| v).filter(|&v| self.origin[v] == Origin::Program);
         let all = program.chain(self.consumed.iter().copied());
         all.map(|v| self.g.values[v].name.clone()).filter(|name| !name.is_empty()).collect()
     }
@@ -98,8 +99,7 @@ impl Builder {
             }
         }
         let read: u64 = operands.iter().map(|b| b.len() as u64).sum();
-        let made: u64 =
-            op.infer(&self.g.types_of(inputs))?.iter().map(TensorType::bytes).sum();
+        let made: u64 = op.infer(&self.g.types_of(inputs))?.iter().map(TensorType::bytes).sum();
         if made > MAX_GROWN.max(read) {
             return Ok(None);
         }
@@ -199,10 +199,7 @@ pub(super) fn to_floats(ty: &TensorType, bytes: &[u8]) -> Option<Vec<f64>> {
     }
 }
 
-fn elements<T, const N: usize>(
-    bytes: &[u8],
-    of: impl Fn([u8; N]) -> T,
-) -> impl Iterator<Item = T> {
+fn elements<T, const N: usize>(bytes: &[u8], of: impl Fn([u8; N]) -> T) -> impl Iterator<Item = T> {
     bytes.as_chunks::<N>().0.iter().map(move |c| of(*c))
 }
 

@@ -2,20 +2,17 @@
 
 use super::context::{Cx, Slot, made};
 use super::error::{Fault, ImportError, UnsupportedOp};
-use super::flatten::{FlatNode, Names, Tensor, flatten, opsets, sort};
+use super::flatten::{FlatNode, Names, Tensor, flatten, sort};
 use super::fold::Builder;
-use super::interface::{Feed, Interface};
+use super::interface::{self, Declared, Feed};
 use super::ops;
 use super::proto::{GraphProto, ModelProto, TensorProto, attribute_proto::AttributeType};
 use super::read::Reader;
 use super::state::{self, Pair};
 use super::{ImportOptions, Imported, attributes};
 use arenic_ir::{Data, Def, Graph, Output, StateId, TensorType, ValueId};
-use cranelift_entity::SecondaryMap;
+use cranelift_entity::{EntityRef, SecondaryMap};
 use std::collections::{HashMap, HashSet};
-
-/// The first version of ai.onnx that is supported.
-const OLDEST: i64 = 13;
 
 const INPUT: &str = "a graph input";
 const INITIALIZER: &str = "an initializer";
@@ -32,7 +29,7 @@ pub(super) fn import(
     let mut names = Names::default();
     let nodes = flatten(model, &graph.node, &mut names)?;
     unsupported(&nodes, &names)?;
-    versions(model)?;
+    versions(&nodes, &names)?;
     if !graph.sparse_initializer.is_empty() {
         return Err(ImportError::Model("sparse initializers are not supported".into()));
     }
@@ -46,13 +43,8 @@ pub(super) fn import(
     let defined = definitions(graph, &mut names)?;
     let may_enter = |t: Tensor| defined.get(t).copied().flatten().is_some();
     let output_names: Vec<&str> = outputs.iter().map(|&(_, name)| name).collect();
-    let pairs = state::find(
-        &options.states,
-        &model.metadata_props,
-        &output_names,
-        &names,
-        may_enter,
-    )?;
+    let pairs =
+        state::find(&options.states, &model.metadata_props, &output_names, &names, may_enter)?;
     let nodes = sort(nodes, &names, &defined)?;
 
     let mut uses = vec![0u32; names.len()];
@@ -62,14 +54,16 @@ pub(super) fn import(
         uses[t] = uses[t].saturating_add(1);
     }
 
+    let slots = vec![Slot::default(); names.len()];
     let mut b = Builder::default();
     b.g.name = graph.name.clone().unwrap_or_default();
-    let mut slots = vec![Slot::default(); names.len()];
-    let states = define(graph, reader, options, &names, &pairs, &mut b, &mut slots)?;
+    let mut importer = Importer { graph, options, reader, names, pairs, uses, b, slots };
+    let states = importer.define()?;
     for node in &nodes {
-        build(&mut b, &mut slots, &uses, reader, &names, node)?;
+        importer.build(node)?;
     }
-    finish(graph, options, &names, &outputs, &pairs, &states, b, slots)
+    importer.close(&states, &outputs)?;
+    Ok(importer.finish())
 }
 
 /// One report of every operator that is not supported.
@@ -98,20 +92,26 @@ fn unsupported(nodes: &[FlatNode], names: &Names) -> Result<(), ImportError> {
     if found.is_empty() { Ok(()) } else { Err(ImportError::Unsupported(found)) }
 }
 
-/// Refuses versions of ai.onnx whose operators mean something else.
-fn versions(model: &ModelProto) -> Result<(), ImportError> {
-    let imports = std::iter::once(&model.opset_import)
-        .chain(model.functions.iter().map(|f| &f.opset_import));
-    for (i, list) in imports.enumerate() {
-        let reason = match opsets(list).get("") {
-            Some(&v) if v < OLDEST => format!(
-                "the model is of opset {v}; arenic needs {OLDEST} or newer. Convert it with \
-                 onnx.version_converter.convert_version(model, 18) in Python"
-            ),
-            None if i == 0 => "the model imports no version of ai.onnx".into(),
-            _ => continue,
-        };
-        return Err(ImportError::Model(reason));
+/// Refuses versions whose operators mean something else than the table's.
+fn versions(nodes: &[FlatNode], names: &Names) -> Result<(), ImportError> {
+    for node in nodes {
+        let since = ops::find(node.domain, node.op).map_or(0, |row| row.since);
+        match node.version {
+            Some(version) if version >= since => {}
+            Some(version) => {
+                return Err(ImportError::Model(format!(
+                    "the model is of opset {version}; arenic needs {since} or newer (for node \
+                     `{}`, {}). Convert it with onnx.version_converter.convert_version(model, 18) \
+                     in Python",
+                    node.label(names),
+                    node.op
+                )));
+            }
+            None => {
+                let reason = "the model imports no version of its operator's domain";
+                return Err(node.error(names, reason));
+            }
+        }
     }
     Ok(())
 }
@@ -149,56 +149,162 @@ fn definitions<'m>(
     Ok(defined)
 }
 
-/// Adds inputs, states and initializers; gives each pair's state.
-fn define(
-    graph: &GraphProto,
-    reader: &mut Reader,
-    options: &ImportOptions,
-    names: &Names,
-    pairs: &[Pair],
-    b: &mut Builder,
-    slots: &mut [Slot],
-) -> Result<Vec<StateId>, ImportError> {
-    let interface = Interface::new(graph, options)?;
-    let mut pair_of: HashMap<Tensor, usize> = HashMap::new();
-    pair_of.extend(pairs.iter().enumerate().map(|(i, p)| (p.enter, i)));
-    let mut states: Vec<Option<StateId>> = vec![None; pairs.len()];
-    for feed in interface.feeds {
-        let (name, ty, data) = match feed {
-            Feed::Fed(name, ty) => (name, ty, None),
-            Feed::Bound(name, ty, bytes) => {
-                let t = names.find(name).unwrap_or_default();
-                if let Some(&i) = pair_of.get(&t) {
-                    return Err(ImportError::State {
-                        enter: name.to_owned(),
-                        exit: names.name(pairs[i].exit).to_owned(),
-                        reason: "--bind would make a constant of it".into(),
-                    });
-                }
-                let v = b.constant(ty, bytes);
-                b.g.values[v].name = name.to_owned();
-                slots[t] = Slot::Value(v);
-                continue;
-            }
-            Feed::Stored(name, tensor, declared) => {
-                let (ty, data) = stored(reader, name, tensor, declared.as_deref())?;
-                (name, ty, Some(data))
-            }
-        };
-        let t = names.find(name).unwrap_or_default();
-        let v = match (pair_of.get(&t), data) {
-            (Some(&i), data) => {
-                let state = b.g.add_state(name, ty, data);
-                states[i] = Some(state);
-                b.g.states[state].enter
-            }
-            (None, Some(data)) => b.initializer(name, ty, data),
-            (None, None) => b.g.add_input(name, ty),
-        };
-        slots[t] = Slot::Value(v);
+/// An import under way.
+struct Importer<'m, 'o> {
+    graph: &'m GraphProto,
+    options: &'o ImportOptions,
+    reader: &'o mut Reader,
+    names: Names<'m>,
+    pairs: Vec<Pair>,
+    /// How often each tensor is read.
+    uses: Vec<u32>,
+    b: Builder,
+    slots: Vec<Slot>,
+}
+
+impl Importer<'_, '_> {
+    fn state_error(&self, pair: &Pair, reason: String) -> ImportError {
+        ImportError::State {
+            enter: self.names.name(pair.enter).to_owned(),
+            exit: self.names.name(pair.exit).to_owned(),
+            reason,
+        }
     }
-    // Every pair's first tensor is an input or an initializer, so each was met.
-    Ok(states.into_iter().flatten().collect())
+
+    /// Adds inputs, states and initializers; gives each pair's state.
+    fn define(&mut self) -> Result<Vec<StateId>, ImportError> {
+        let pair_of: HashMap<Tensor, usize> =
+            self.pairs.iter().enumerate().map(|(i, p)| (p.enter, i)).collect();
+        let mut states: Vec<Option<StateId>> = vec![None; self.pairs.len()];
+        for feed in interface::feeds(self.graph, self.options)? {
+            let Some(t) = self.names.find(feed.name()) else { continue };
+            let pair = pair_of.get(&t).copied();
+            let (name, ty, data) = match feed {
+                Feed::Fed(name, ty) => (name, ty, None),
+                Feed::Stored(name, tensor, declared) => {
+                    let (ty, data) = stored(self.reader, name, tensor, declared.as_ref())?;
+                    (name, ty, Some(data))
+                }
+                Feed::Bound(name, ty, bytes) => {
+                    if let Some(i) = pair {
+                        let reason = "--bind would make a constant of it".into();
+                        return Err(self.state_error(&self.pairs[i], reason));
+                    }
+                    let v = self.b.constant(ty, bytes);
+                    self.b.g.values[v].name = name.to_owned();
+                    self.slots[t] = Slot::Value(v);
+                    continue;
+                }
+            };
+            let v = match (pair, data) {
+                (Some(i), data) => {
+                    let state = self.b.g.add_state(name, ty, data);
+                    states[i] = Some(state);
+                    self.b.g.states[state].enter
+                }
+                (None, Some(data)) => self.b.initializer(name, ty, data),
+                (None, None) => self.b.g.add_input(name, ty),
+            };
+            self.slots[t] = Slot::Value(v);
+        }
+        // Every pair begins with an input or an initializer, so each was met.
+        Ok(states.into_iter().flatten().collect())
+    }
+
+    /// Builds one node.
+    fn build(&mut self, node: &FlatNode) -> Result<(), ImportError> {
+        let Importer { names, uses, b, slots, reader, .. } = self;
+        let error = |fault: Fault| node.error(names, fault.0);
+        let Some(row) = ops::find(node.domain, node.op) else {
+            return Err(error("it is not supported".into()));
+        };
+        let given = node.inputs.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        let (least, most) = row.inputs;
+        if node.inputs.len() < least || given > most {
+            let wanted = match most {
+                usize::MAX => format!("{least} or more"),
+                _ if least == most => least.to_string(),
+                _ => format!("{least} to {most}"),
+            };
+            let count = node.inputs.len();
+            return Err(error(Fault(format!("it has {count} operands, not {wanted}"))));
+        }
+        if let Some((name, _)) = node.attributes.iter().find(|(n, _)| !row.attributes.contains(n)) {
+            return Err(error(Fault(format!("attribute `{name}` is not supported"))));
+        }
+        let first_new = b.g.values.len();
+        let mut cx = Cx { b, slots, uses, reader, names, node };
+        let results = (row.build)(&mut cx).map_err(error)?;
+        for (i, t) in node.outputs.iter().enumerate() {
+            let Some(t) = *t else { continue };
+            match results.get(i).copied().flatten() {
+                Some(v) => {
+                    slots[t] = Slot::Value(v);
+                    let value = &mut b.g.values[v];
+                    if v.index() >= first_new && value.name.is_empty() {
+                        value.name = names.name(t).to_owned();
+                    }
+                }
+                None if uses[t] == 0 || !matches!(slots[t], Slot::Undefined) => {}
+                None => return Err(error(Fault(format!("result {i} is not supported")))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets outputs and the next values of states.
+    fn close(&mut self, states: &[StateId], outputs: &[(Tensor, &str)]) -> Result<(), ImportError> {
+        for (pair, &state) in self.pairs.iter().zip(states) {
+            let exit = made(&mut self.b, &mut self.slots, &self.names, pair.exit)
+                .map_err(|f| self.state_error(pair, f.0))?;
+            let g = &self.b.g;
+            let (now, next) = (g.ty(g.states[state].enter), g.ty(exit));
+            if now != next {
+                let reason = format!("they differ in type, {now} and {next}");
+                return Err(self.state_error(pair, reason));
+            }
+            self.b.g.states[state].exit = exit;
+        }
+        let exits: HashSet<Tensor> = self.pairs.iter().map(|p| p.exit).collect();
+        let mut seen = HashSet::new();
+        for (&(t, name), info) in outputs.iter().zip(&self.graph.output) {
+            let error = |reason: String| ImportError::Interface {
+                kind: "output",
+                name: name.to_owned(),
+                reason,
+            };
+            if !seen.insert(t) {
+                return Err(error("it is listed twice".into()));
+            }
+            let value =
+                made(&mut self.b, &mut self.slots, &self.names, t).map_err(|f| error(f.0))?;
+            let ty = self.b.g.ty(value);
+            match interface::declared(info).map_err(error)? {
+                Some(declared) if !declared.admits(ty) => {
+                    return Err(error(format!("it is declared as {declared}, but it is {ty}")));
+                }
+                _ => {}
+            }
+            if !exits.contains(&t) {
+                self.b.g.outputs.push(Output { name: name.to_owned(), value });
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left once what nobody reads is dropped.
+    fn finish(self) -> Imported {
+        let graph = live(&self.b.g);
+        let mut bound = self.b.bound();
+        bound.extend(self.options.bind.keys().cloned());
+        let kept: HashSet<&str> = graph.values.values().map(|v| v.name.as_str()).collect();
+        let initializers = self.graph.initializer.iter().filter_map(|t| t.name.as_deref());
+        let unused = initializers
+            .filter(|name| !kept.contains(name) && !bound.contains(*name))
+            .map(str::to_owned)
+            .collect();
+        Imported { bound: bound.into_iter().collect(), unused, graph }
+    }
 }
 
 /// Reads an initializer and compares it with what its graph input says.
@@ -206,7 +312,7 @@ fn stored(
     reader: &mut Reader,
     name: &str,
     tensor: &TensorProto,
-    declared: Option<&super::interface::Declared>,
+    declared: Option<&Declared>,
 ) -> Result<(TensorType, Data), ImportError> {
     let error = |reason| ImportError::Tensor { name: name.to_owned(), reason };
     let (ty, data) = reader.tensor(tensor).map_err(error)?;
@@ -216,113 +322,6 @@ fn stored(
         return Err(error(format!("it is {ty}, but the graph input of its name is {declared}")));
     }
     Ok((ty, data))
-}
-
-/// Builds one node.
-fn build(
-    b: &mut Builder,
-    slots: &mut [Slot],
-    uses: &[u32],
-    reader: &mut Reader,
-    names: &Names,
-    node: &FlatNode,
-) -> Result<(), ImportError> {
-    let error = |fault: Fault| node.error(names, fault.0);
-    let Some(row) = ops::find(node.domain, node.op) else {
-        return Err(error("it is not supported".into()));
-    };
-    let given = node.inputs.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-    let (least, most) = row.inputs;
-    if node.inputs.len() < least || given > most {
-        return Err(error(Fault(format!(
-            "it has {} operands, not {}",
-            node.inputs.len(),
-            match most {
-                usize::MAX => format!("{least} or more"),
-                _ if least == most => least.to_string(),
-                _ => format!("{least} to {most}"),
-            }
-        ))));
-    }
-    if let Some((name, _)) = node.attributes.iter().find(|(n, _)| !row.attributes.contains(n)) {
-        return Err(error(Fault(format!("attribute `{name}` is not supported"))));
-    }
-    let first_new = b.g.values.len();
-    let mut cx = Cx { b, slots, uses, reader, names, node };
-    let results = (row.build)(&mut cx).map_err(error)?;
-    for (i, t) in node.outputs.iter().enumerate() {
-        let Some(t) = *t else { continue };
-        match results.get(i).copied().flatten() {
-            Some(v) => {
-                slots[t] = Slot::Value(v);
-                let value = &mut b.g.values[v];
-                if cranelift_entity::EntityRef::index(v) >= first_new && value.name.is_empty() {
-                    value.name = names.name(t).to_owned();
-                }
-            }
-            None if uses[t] == 0 || !matches!(slots[t], Slot::Undefined) => {}
-            None => return Err(error(Fault(format!("result {i} is not supported")))),
-        }
-    }
-    Ok(())
-}
-
-/// Outputs and next values of states; what nobody reads is dropped.
-#[allow(clippy::too_many_arguments)] // the last step of one function
-fn finish(
-    graph: &GraphProto,
-    options: &ImportOptions,
-    names: &Names,
-    outputs: &[(Tensor, &str)],
-    pairs: &[Pair],
-    states: &[StateId],
-    mut b: Builder,
-    mut slots: Vec<Slot>,
-) -> Result<Imported, ImportError> {
-    for (pair, &state) in pairs.iter().zip(states) {
-        let error = |reason: String| ImportError::State {
-            enter: names.name(pair.enter).to_owned(),
-            exit: names.name(pair.exit).to_owned(),
-            reason,
-        };
-        let exit = made(&mut b, &mut slots, names, pair.exit).map_err(|f| error(f.0))?;
-        let (now, next) = (b.g.ty(b.g.states[state].enter), b.g.ty(exit));
-        if now != next {
-            return Err(error(format!("they differ in type, {now} and {next}")));
-        }
-        b.g.states[state].exit = exit;
-    }
-    let exits: HashSet<Tensor> = pairs.iter().map(|p| p.exit).collect();
-    let mut seen = HashSet::new();
-    for (&(t, name), info) in outputs.iter().zip(&graph.output) {
-        let error =
-            |reason: String| ImportError::Interface { kind: "output", name: name.into(), reason };
-        if !seen.insert(t) {
-            return Err(error("it is listed twice".into()));
-        }
-        let value = made(&mut b, &mut slots, names, t).map_err(|f| error(f.0))?;
-        if let Some(declared) = super::interface::declared(info).map_err(&error)?
-            && !declared.admits(b.g.ty(value))
-        {
-            let is = b.g.ty(value);
-            return Err(error(format!("it is declared as {declared}, but it is {is}")));
-        }
-        if !exits.contains(&t) {
-            b.g.outputs.push(Output { name: name.to_owned(), value });
-        }
-    }
-    let graph_of_live = live(&b.g);
-    let mut bound = b.bound();
-    bound.extend(options.bind.keys().cloned());
-    let kept: HashSet<&str> = graph_of_live.values.values().map(|v| v.name.as_str()).collect();
-    let unused = graph
-        .initializer
-        .iter()
-        .filter_map(|t| t.name.as_deref())
-        .filter(|name| !kept.contains(name) && !bound.contains(*name))
-        .map(str::to_owned)
-        .collect();
-    Ok(Imported { bound: bound.into_iter().collect(), unused, graph: graph_of_live })
 }
 
 /// The graph without nodes and results that lead to no output and no state.

@@ -84,12 +84,15 @@ pub(super) enum Feed<'m> {
     /// Made a constant by the caller.
     Bound(&'m str, TensorType, Bytes),
     /// Stored in the model; what the graph input of its name says, where there is one.
-    Stored(&'m str, &'m TensorProto, Option<Box<Declared<'m>>>),
+    Stored(&'m str, &'m TensorProto, Option<Declared<'m>>),
 }
 
-/// All tensors that no node defines: inputs in order, then the other initializers.
-pub(super) struct Interface<'m> {
-    pub(super) feeds: Vec<Feed<'m>>,
+impl<'m> Feed<'m> {
+    pub(super) fn name(&self) -> &'m str {
+        match self {
+            Feed::Fed(name, _) | Feed::Bound(name, ..) | Feed::Stored(name, ..) => name,
+        }
+    }
 }
 
 fn input_error(name: &str, reason: impl Into<String>) -> ImportError {
@@ -100,53 +103,52 @@ fn bind_error(name: &str, reason: impl Into<String>) -> ImportError {
     ImportError::Interface { kind: "--bind", name: name.to_owned(), reason: reason.into() }
 }
 
-impl<'m> Interface<'m> {
-    /// Resolves symbolic dimensions and bound inputs.
-    pub(super) fn new(
-        graph: &'m GraphProto,
-        options: &ImportOptions,
-    ) -> Result<Interface<'m>, ImportError> {
-        let mut stored: HashMap<&str, &TensorProto> = HashMap::new();
-        stored.extend(graph.initializer.iter().map(|t| (t.name.as_deref().unwrap_or(""), t)));
-        let mut inputs = Vec::with_capacity(graph.input.len());
-        for info in &graph.input {
-            let name = info.name.as_deref().unwrap_or("");
-            inputs.push((name, declared(info).map_err(|reason| input_error(name, reason))?));
-        }
+/// All tensors that no node defines, with symbolic dimensions resolved: inputs in order,
+/// then the other initializers.
+pub(super) fn feeds<'m>(
+    graph: &'m GraphProto,
+    options: &ImportOptions,
+) -> Result<Vec<Feed<'m>>, ImportError> {
+    let mut stored: HashMap<&str, &TensorProto> = HashMap::new();
+    stored.extend(graph.initializer.iter().map(|t| (t.name.as_deref().unwrap_or(""), t)));
+    let mut inputs = Vec::with_capacity(graph.input.len());
+    for info in &graph.input {
+        let name = info.name.as_deref().unwrap_or("");
+        inputs.push((name, declared(info).map_err(|reason| input_error(name, reason))?));
+    }
 
-        let mut sizes = Sizes::new(options);
-        for (name, declared) in &inputs {
-            sizes.note(name, declared.as_ref(), options.bind.get(*name).map(|(ty, _)| ty))?;
-        }
-        sizes.check_known(options)?;
+    let mut sizes = Sizes::new(options);
+    for (name, declared) in &inputs {
+        sizes.note(name, declared.as_ref(), options.bind.get(*name).map(|(ty, _)| ty))?;
+    }
+    sizes.check_known(options)?;
 
-        let mut feeds = Vec::with_capacity(inputs.len() + stored.len());
-        let mut met: HashSet<&str> = HashSet::new();
-        for (name, declared) in inputs {
-            met.insert(name);
-            if let Some((ty, bytes)) = options.bind.get(name) {
-                feeds.push(bound(name, ty, bytes, declared.as_ref())?);
-            } else if let Some(tensor) = stored.get(name) {
-                feeds.push(Feed::Stored(name, tensor, declared.map(Box::new)));
-            } else if let Some(ty) = sizes.resolve(name, declared)? {
-                feeds.push(Feed::Fed(name, ty));
-            }
+    let mut feeds = Vec::with_capacity(inputs.len() + stored.len());
+    let mut met: HashSet<&str> = HashSet::new();
+    for (name, declared) in inputs {
+        met.insert(name);
+        if let Some((ty, bytes)) = options.bind.get(name) {
+            feeds.push(bound(name, ty, bytes, declared.as_ref())?);
+        } else if let Some(tensor) = stored.get(name) {
+            feeds.push(Feed::Stored(name, tensor, declared));
+        } else if let Some(ty) = sizes.resolve(name, declared)? {
+            feeds.push(Feed::Fed(name, ty));
         }
-        sizes.check_all_bound()?;
-        for tensor in &graph.initializer {
-            let name = tensor.name.as_deref().unwrap_or("");
-            if !met.insert(name) {
-                continue;
-            }
-            feeds.push(match options.bind.get(name) {
-                Some((ty, bytes)) => bound(name, ty, bytes, None)?,
-                None => Feed::Stored(name, tensor, None),
-            });
+    }
+    sizes.check_all_bound()?;
+    for tensor in &graph.initializer {
+        let name = tensor.name.as_deref().unwrap_or("");
+        if !met.insert(name) {
+            continue;
         }
-        match options.bind.keys().find(|name| !met.contains(name.as_str())) {
-            Some(name) => Err(bind_error(name, "the model has no input or initializer of this name")),
-            None => Ok(Interface { feeds }),
-        }
+        feeds.push(match options.bind.get(name) {
+            Some((ty, bytes)) => bound(name, ty, bytes, None)?,
+            None => Feed::Stored(name, tensor, None),
+        });
+    }
+    match options.bind.keys().find(|name| !met.contains(name.as_str())) {
+        Some(name) => Err(bind_error(name, "the model has no input or initializer of this name")),
+        None => Ok(feeds),
     }
 }
 
@@ -161,7 +163,9 @@ fn bound<'m>(
         return Err(bind_error(name, format!("{} bytes are no {ty}", bytes.len())));
     }
     match declared {
-        Some(d) if !d.admits(ty) => Err(bind_error(name, format!("it is {ty}, but the input is {d}"))),
+        Some(d) if !d.admits(ty) => {
+            Err(bind_error(name, format!("it is {ty}, but the input is {d}")))
+        }
         _ => Ok(Feed::Bound(name, ty.clone(), as_stored(ty, Bytes::copy_from_slice(bytes)))),
     }
 }

@@ -64,8 +64,8 @@ pub struct Imported {
 /// # Errors
 /// The file cannot be read, is damaged, or holds something that is not supported.
 pub fn import_file(path: &Path, options: &ImportOptions) -> Result<Imported, ImportError> {
-    let bytes = read::map_file(path)
-        .map_err(|source| ImportError::Io { path: path.to_owned(), source })?;
+    let bytes =
+        read::map_file(path).map_err(|source| ImportError::Io { path: path.to_owned(), source })?;
     import_bytes(bytes, path.parent(), options)
 }
 

@@ -142,8 +142,7 @@ impl Reader {
 
     /// Maps an external file that lies within the model's folder.
     fn open(&self, location: &str) -> Result<Option<Bytes>, String> {
-        let outside =
-            || format!("its external data `{location}` is outside of the model's folder");
+        let outside = || format!("its external data `{location}` is outside of the model's folder");
         let path = Path::new(location);
         let inside = |c| matches!(c, Component::Normal(_) | Component::CurDir);
         if location.is_empty() || location.contains('\0') || !path.components().all(inside) {
@@ -207,7 +206,10 @@ fn typed(t: &TensorProto, ty: &TensorType) -> Result<Vec<u8>, String> {
         _ => t.int32_data.len(),
     };
     if count != ty.elements() {
-        return Err(format!("it holds {count} elements where its type {ty} takes {}", ty.elements()));
+        return Err(format!(
+            "it holds {count} elements where its type {ty} takes {}",
+            ty.elements()
+        ));
     }
     fn narrow<T: Copy, U: TryFrom<T>, const N: usize>(
         from: &[T],

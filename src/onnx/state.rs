@@ -62,9 +62,8 @@ pub(super) fn find(
             let Some(enter) = names.find(x).filter(|&t| may_enter(t)) else {
                 return Err(error(&format!("the model has no input or initializer `{x}`")));
             };
-            let exit = names
-                .find(y)
-                .ok_or_else(|| error(&format!("the model has no tensor `{y}`")))?;
+            let exit =
+                names.find(y).ok_or_else(|| error(&format!("the model has no tensor `{y}`")))?;
             if !new_enters.insert(x) {
                 return Err(error(&format!("`{x}` is in two pairs")));
             }

@@ -231,7 +231,7 @@ pub struct ReducePlan {
 impl ReducePlan {
     /// True where merged axis `i` is reduced.
     pub fn reduced(&self, i: usize) -> bool {
-        ((self.rank - 1 - i) % 2 == 0) == self.inner_reduced
+        (self.rank - 1 - i).is_multiple_of(2) == self.inner_reduced
     }
 }
 
@@ -263,11 +263,11 @@ pub fn reduce(x: &TensorType, axes: &[usize]) -> ReducePlan {
         segments: 1,
         parts: 1,
     };
-    for i in 0..plan.rank {
+    for (i, &extent) in extents[..plan.rank].iter().enumerate() {
         match plan.reduced(i) {
-            false => plan.results *= extents[i],
-            true if i + 1 == plan.rank => plan.segments *= extents[i].div_ceil(SEGMENT),
-            true => plan.segments *= extents[i],
+            false => plan.results *= extent,
+            true if i + 1 == plan.rank => plan.segments *= extent.div_ceil(SEGMENT),
+            true => plan.segments *= extent,
         }
     }
     let inner = extents[plan.rank - 1];
@@ -276,9 +276,8 @@ pub fn reduce(x: &TensorType, axes: &[usize]) -> ReducePlan {
         false => plan.results / inner.max(1) * inner.div_ceil(COLUMNS),
     };
     let pays = x.elements() >> 15;
-    plan.parts = 32usize.div_ceil(tasks.max(1)).min(plan.segments).min(pays).max(1);
-    if tasks >= 16 {
-        plan.parts = 1;
+    if tasks < 16 {
+        plan.parts = 32usize.div_ceil(tasks.max(1)).min(plan.segments).min(pays).max(1);
     }
     plan
 }

@@ -288,7 +288,10 @@ impl<T: Scalar> Layer<'_, T> {
                     let bias = self.bias.map_or(T::ZERO, |b| b[group * self.channels + channel]);
                     // SAFETY: each unit has one channel of one image.
                     let (to, from) = unsafe {
-                        (self.y.slice(to * size, size), results.slice(channel * n + item * size, size))
+                        (
+                            self.y.slice(to * size, size),
+                            results.slice(channel * n + item * size, size),
+                        )
                     };
                     for (to, &from) in to.iter_mut().zip(from.iter()) {
                         *to = from.add(bias);

@@ -32,8 +32,7 @@ fn typed<T: Scalar>(call: &Call) {
     let bias: Option<&[T]> = call.inputs.get(2).map(|b| unsafe { b.slice() });
     // The window slides over the result.
     let s = Sliding::new(window, &y.ty().shape, &x.ty().shape);
-    let (images, inputs, channels) =
-        (x.ty().shape[0], x.ty().shape[1] / group, w.ty().shape[1]);
+    let (images, inputs, channels) = (x.ty().shape[0], x.ty().shape[1] / group, w.ty().shape[1]);
     match conv_transpose(*group, x.ty(), w.ty()) {
         ConvTranspose::Direct => direct::conv_transpose(
             &s,
@@ -112,20 +111,26 @@ fn columns<T: Scalar>(
 }
 
 /// Adds the column elements of one tap, for positions from `position` on, to one channel.
-fn gather<T: Number>(s: &Sliding, tap: usize, position: usize, column: &[T], to: &mut [T]) {
+#[inline(always)]
+fn gather_tap<T: Number>(s: &Sliding, tap: usize, position: usize, column: &[T], to: &mut [T]) {
     let stride = s.strides[s.last()];
-    wide(|| {
-        s.of_tap(tap).runs(position, position + column.len(), |offset, at, count| {
-            let from = &column[at - position..][..count];
-            if stride == 1 {
-                for (to, &from) in to[offset..][..count].iter_mut().zip(from) {
-                    *to = to.add(from);
-                }
-            } else {
-                for (to, &from) in to[offset..].iter_mut().step_by(stride).zip(from) {
-                    *to = to.add(from);
-                }
+    s.of_tap(tap).runs(position, position + column.len(), |offset, at, count| {
+        let from = &column[at - position..][..count];
+        if stride == 1 {
+            for (to, &from) in to[offset..][..count].iter_mut().zip(from) {
+                *to = to.add(from);
             }
-        });
+        } else {
+            for (to, &from) in to[offset..].iter_mut().step_by(stride).zip(from) {
+                *to = to.add(from);
+            }
+        }
     });
+}
+
+wide! {
+    /// [`gather_tap`] with wide vectors.
+    fn gather<T: Number>(
+        s: &Sliding, tap: usize, position: usize, column: &[T], to: &mut [T],
+    ) = gather_tap
 }

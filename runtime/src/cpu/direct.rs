@@ -68,16 +68,23 @@ pub(super) fn conv<T: Number>(
             source: s.input[last],
         };
         let weights = channel * inputs;
-        listed(s, inputs, tap_rows, source, |input, tap| (weights + input) * tap_rows + tap, |list| {
-            // SAFETY: meetings name whole rows of `x` and `w`, which nobody writes.
-            wide(|| unsafe {
-                if taps > width && reach.step == 1 {
-                    reach.sum_taps(from, list, to);
-                } else {
-                    reach.sum_positions(from, list, to);
+        listed(
+            s,
+            inputs,
+            tap_rows,
+            source,
+            |input, tap| (weights + input) * tap_rows + tap,
+            |list| {
+                // SAFETY: meetings name whole rows of `x` and `w`, which nobody writes.
+                unsafe {
+                    if taps > width && reach.step == 1 {
+                        by_taps(&reach, from, list, to);
+                    } else {
+                        by_positions(&reach, from, list, to);
+                    }
                 }
-            });
-        });
+            },
+        );
     });
 }
 
@@ -123,13 +130,13 @@ pub(super) fn conv_transpose<T: Number>(
         };
         listed(s, inputs, tap_rows, source, weights, |list| {
             // SAFETY: meetings name whole rows of `x` and `w`, which nobody writes.
-            wide(|| unsafe {
+            unsafe {
                 if stride == 1 {
-                    reach.sum_positions(from, list, to);
+                    by_positions(&reach, from, list, to);
                 } else {
                     scatter(s, from, list, to);
                 }
-            });
+            }
         });
     });
 }
@@ -174,6 +181,26 @@ struct Reach {
     step: isize,
     taps: usize,
     source: usize,
+}
+
+wide! {
+    /// Adds to `to` the products of all meetings, several positions at a time.
+    ///
+    /// # Safety
+    /// Meetings are in bounds.
+    unsafe fn by_positions<T: Number>(
+        reach: &Reach, from: &Pointers<T>, list: &[Meeting], to: &mut [T],
+    ) = Reach::sum_positions
+}
+
+wide! {
+    /// Adds to `to` the products of all meetings, several taps at a time; taps of step 1.
+    ///
+    /// # Safety
+    /// Meetings are in bounds.
+    unsafe fn by_taps<T: Number>(
+        reach: &Reach, from: &Pointers<T>, list: &[Meeting], to: &mut [T],
+    ) = Reach::sum_taps
 }
 
 impl Reach {
@@ -320,7 +347,7 @@ impl Reach {
 /// # Safety
 /// Meetings are in bounds.
 #[inline(always)]
-unsafe fn scatter<T: Number>(s: &Sliding, from: &Pointers<T>, list: &[Meeting], to: &mut [T]) {
+unsafe fn scatter_row<T: Number>(s: &Sliding, from: &Pointers<T>, list: &[Meeting], to: &mut [T]) {
     let last = s.last();
     let (taps, stride, source) = (s.kernel[last], s.strides[last], s.output[last]);
     for m in list {
@@ -343,4 +370,14 @@ unsafe fn scatter<T: Number>(s: &Sliding, from: &Pointers<T>, list: &[Meeting], 
             }
         }
     }
+}
+
+wide! {
+    /// [`scatter_row`] with wide vectors.
+    ///
+    /// # Safety
+    /// Meetings are in bounds.
+    unsafe fn scatter<T: Number>(
+        s: &Sliding, from: &Pointers<T>, list: &[Meeting], to: &mut [T],
+    ) = scatter_row
 }

@@ -2,11 +2,9 @@
 
 use super::product::{Extents, Mat, MatMut, Scalar, product_in_parts, products};
 use crate::kernel::{Call, KernelError, Operand};
-use arenic_ir::op::scratch::product_parts;
 use arenic_ir::op::MAX_RANK;
+use arenic_ir::op::scratch::product_parts;
 use arenic_ir::{DType, Op};
-
-
 
 /// Runs a `MatMul` or a `Gemm`.
 pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
@@ -160,7 +158,10 @@ fn gemm<T: Scalar>(call: &Call, alpha: f32, beta: f32, trans_a: bool, trans_b: b
             let (from, to) = (bias.at(i, 0), tile.at(i, 0));
             for j in 0..n {
                 // SAFETY: in bounds of the tile and of the bias.
-                unsafe { *to.ptr.add(j) = beta.mul(*from.ptr.wrapping_offset(j as isize * from.cols)) };
+                unsafe {
+                    let c = *from.ptr.wrapping_offset(j as isize * from.cols);
+                    *to.ptr.add(j) = beta.mul(c);
+                }
             }
         }
         true

@@ -84,10 +84,10 @@ fn typed<T: Float>(call: &Call) {
         // SAFETY: a row of the operand, which only this task may be about to overwrite.
         unsafe { std::slice::from_raw_parts(from.ptr().add(i * n).cast_const(), n) }
     };
-    let [y, means, inv_stds] =
-        [0, 1, 2].map(|i| call.outputs.get(i).copied().flatten().map(|t| Shared::new(t.ptr::<T>())));
+    let [y, means, inv_stds] = [0, 1, 2]
+        .map(|i| call.outputs.get(i).copied().flatten().map(|t| Shared::new(t.ptr::<T>())));
     for_each(rows, 4 * rows * n, |i| {
-        let (mean, inv_std) = wide(|| statistics(row_of_x(i), epsilon));
+        let (mean, inv_std) = moments(row_of_x(i), epsilon);
         for (to, value) in [(means, mean), (inv_stds, inv_std)] {
             if let Some(to) = to {
                 // SAFETY: one element per row.
@@ -101,15 +101,7 @@ fn typed<T: Float>(call: &Call) {
         }
         // SAFETY: this task's row; the operand's slice is gone.
         let y = unsafe { y.slice(i * n, n) };
-        wide(|| {
-            for y in y.iter_mut() {
-                *y = y.sub(mean).mul(inv_std);
-            }
-            scale.apply(y, T::mul);
-            if let Some(bias) = &bias {
-                bias.apply(y, T::add);
-            }
-        });
+        normalise(y, mean, inv_std, &scale, bias.as_ref());
     });
 }
 
@@ -128,4 +120,28 @@ fn statistics<T: Float>(x: &[T], epsilon: T) -> (T, T) {
         total += sum(&squares[..chunk.len()]);
     }
     (mean, T::ONE.div(total.over(x.len()).add(epsilon).sqrt()))
+}
+
+/// A row less its mean, over its deviation, scaled and shifted.
+#[inline(always)]
+fn apply<T: Float>(y: &mut [T], mean: T, inv_std: T, scale: &Factor<T>, bias: Option<&Factor<T>>) {
+    for y in y.iter_mut() {
+        *y = y.sub(mean).mul(inv_std);
+    }
+    scale.apply(y, T::mul);
+    if let Some(bias) = bias {
+        bias.apply(y, T::add);
+    }
+}
+
+wide! {
+    /// [`statistics`] with wide vectors.
+    fn moments<T: Float>(x: &[T], epsilon: T) -> (T, T) = statistics
+}
+
+wide! {
+    /// [`apply`] with wide vectors.
+    fn normalise<T: Float>(
+        y: &mut [T], mean: T, inv_std: T, scale: &Factor<T>, bias: Option<&Factor<T>>,
+    ) = apply
 }

@@ -176,9 +176,7 @@ fn max<T: Number>(call: &Call, window: &Window, column_major: bool) {
             let n = STRIP.min(width - first);
             let mut best = [T::LOWEST; STRIP];
             let Some(indices) = &mut indices else {
-                wide(|| meets.runs(from, first, n, |j, value, _| {
-                    best[j] = value.larger(best[j]);
-                }));
+                largest(&meets, from, first, &mut best[..n]);
                 if let Some(values) = &mut values {
                     values[first..][..n].copy_from_slice(&best[..n]);
                 }
@@ -201,6 +199,28 @@ fn max<T: Number>(call: &Call, window: &Window, column_major: bool) {
             }
         }
     });
+}
+
+/// The largest elements that the windows from position `first` on see.
+#[inline(always)]
+fn largest_of<T: Number>(meets: &Rows, from: &[T], first: usize, best: &mut [T]) {
+    meets.runs(from, first, best.len(), |j, value, _| best[j] = value.larger(best[j]));
+}
+
+/// The sums of what the windows from position `first` on see.
+#[inline(always)]
+fn total_of<T: Number>(meets: &Rows, from: &[T], first: usize, sums: &mut [T]) {
+    meets.runs(from, first, sums.len(), |j, value, _| sums[j] = sums[j].add(value));
+}
+
+wide! {
+    /// [`largest_of`] with wide vectors.
+    fn largest<T: Number>(meets: &Rows, from: &[T], first: usize, best: &mut [T]) = largest_of
+}
+
+wide! {
+    /// [`total_of`] with wide vectors.
+    fn total<T: Number>(meets: &Rows, from: &[T], first: usize, sums: &mut [T]) = total_of
 }
 
 /// A flat position of a plane, counted in column-major order.
@@ -240,7 +260,7 @@ fn average<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
         let outer: usize = (0..last).map(|d| counted(d, meets.at[d])).product();
         for (first, to) in (0..width).step_by(STRIP).zip(to.chunks_mut(STRIP)) {
             let mut sums = [T::ZERO; STRIP];
-            wide(|| meets.runs(from, first, to.len(), |j, value, _| sums[j] += value));
+            total(&meets, from, first, &mut sums[..to.len()]);
             for (j, (to, sum)) in to.iter_mut().zip(sums).enumerate() {
                 *to = sum.over((outer * counted(last, first + j)).max(1));
             }

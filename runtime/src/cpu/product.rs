@@ -42,6 +42,7 @@ impl<T> Mat<T> {
     }
 
     /// The matrix from row `i`, column `j` on.
+    #[inline(always)]
     pub(super) fn at(self, i: usize, j: usize) -> Self {
         let ptr = self.ptr.wrapping_offset(i as isize * self.rows + j as isize * self.cols);
         Mat { ptr, ..self }
@@ -58,6 +59,7 @@ impl<T> MatMut<T> {
     }
 
     /// The matrix from row `i`, column `j` on.
+    #[inline(always)]
     pub(super) fn at(self, i: usize, j: usize) -> Self {
         let ptr = self.ptr.wrapping_offset(i as isize * self.rows + j as isize * self.cols);
         MatMut { ptr, ..self }
@@ -85,7 +87,14 @@ pub(super) trait Scalar: Number {
     ///
     /// # Safety
     /// As for [`products`].
-    unsafe fn library(e: Extents, alpha: Self, a: Mat<Self>, b: Mat<Self>, add: bool, c: MatMut<Self>);
+    unsafe fn library(
+        e: Extents,
+        alpha: Self,
+        a: Mat<Self>,
+        b: Mat<Self>,
+        add: bool,
+        c: MatMut<Self>,
+    );
 }
 
 macro_rules! library {
@@ -103,8 +112,8 @@ macro_rules! library {
                 // SAFETY: the caller's promise.
                 unsafe {
                     $gemm(
-                        m, k, n, alpha, a.ptr, a.rows, a.cols, b.ptr, b.rows, b.cols, beta,
-                        c.ptr, c.rows, c.cols,
+                        m, k, n, alpha, a.ptr, a.rows, a.cols, b.ptr, b.rows, b.cols, beta, c.ptr,
+                        c.rows, c.cols,
                     );
                 }
             }
@@ -165,6 +174,16 @@ const STRIP: usize = 256;
 /// Rows of the result that a plain product accumulates at a time.
 const ROWS: usize = 4;
 
+/// The first `n` elements of row `p`.
+///
+/// # Safety
+/// They exist, lie densely, and nobody writes them meanwhile.
+#[inline(always)]
+unsafe fn row_of<'a, T>(b: Mat<T>, p: usize, n: usize) -> &'a [T] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(b.at(p, 0).ptr, n) }
+}
+
 /// A strip of a plain product: every row of `b` is read once for all rows of the result.
 ///
 /// # Safety
@@ -174,12 +193,21 @@ unsafe fn strip<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool
     let mut sums = [[T::ZERO; STRIP]; ROWS];
     // SAFETY: the caller's promise, for every element in turn.
     unsafe {
-        let row = |p: usize| std::slice::from_raw_parts(b.at(p, 0).ptr, e.n);
         let mut p = 0;
         while p + 4 <= e.k {
-            let r = [row(p), row(p + 1), row(p + 2), row(p + 3)];
+            let r = [
+                row_of(b, p, e.n),
+                row_of(b, p + 1, e.n),
+                row_of(b, p + 2, e.n),
+                row_of(b, p + 3, e.n),
+            ];
             for (i, sums) in sums[..e.m].iter_mut().enumerate() {
-                let f = [0, 1, 2, 3].map(|q| *a.at(i, p + q).ptr);
+                let f = [
+                    *a.at(i, p).ptr,
+                    *a.at(i, p + 1).ptr,
+                    *a.at(i, p + 2).ptr,
+                    *a.at(i, p + 3).ptr,
+                ];
                 for (x, sum) in sums[..e.n].iter_mut().enumerate() {
                     let s = f[0].mul(r[0][x]).add(f[1].mul(r[1][x]));
                     let t = f[2].mul(r[2][x]).add(f[3].mul(r[3][x]));
@@ -191,7 +219,7 @@ unsafe fn strip<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool
         for p in p..e.k {
             for (i, sums) in sums[..e.m].iter_mut().enumerate() {
                 let f = *a.at(i, p).ptr;
-                for (sum, &r) in sums.iter_mut().zip(row(p)) {
+                for (sum, &r) in sums.iter_mut().zip(row_of(b, p, e.n)) {
                     *sum = sum.add(f.mul(r));
                 }
             }
@@ -209,17 +237,17 @@ unsafe fn strip<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool
 ///
 /// # Safety
 /// As for [`products`].
-unsafe fn plain<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
-    // SAFETY: the caller's promise, for every element in turn. Slices of `b` and `acc` are
-    // not written by anybody else.
-    wide(|| unsafe {
+#[inline(always)]
+unsafe fn loops<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
+    // SAFETY: the caller's promise, for every element in turn.
+    unsafe {
         if b.cols == 1 && (b.rows != 1 || e.n > 1) {
-            for (j, i) in
-                (0..e.n).step_by(STRIP).flat_map(|j| (0..e.m).step_by(ROWS).map(move |i| (j, i)))
-            {
-                let (rows, width) = (ROWS.min(e.m - i), STRIP.min(e.n - j));
-                let part = Extents { m: rows, k: e.k, n: width };
-                strip(part, alpha, a.at(i, 0), b.at(0, j), add, c.at(i, j));
+            for j in (0..e.n).step_by(STRIP) {
+                for i in (0..e.m).step_by(ROWS) {
+                    let (rows, width) = (ROWS.min(e.m - i), STRIP.min(e.n - j));
+                    let part = Extents { m: rows, k: e.k, n: width };
+                    strip(part, alpha, a.at(i, 0), b.at(0, j), add, c.at(i, j));
+                }
             }
             return;
         }
@@ -229,14 +257,26 @@ unsafe fn plain<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool
                     let x = std::slice::from_raw_parts(a.at(i, 0).ptr, e.k);
                     dot(x, std::slice::from_raw_parts(b.at(0, j).ptr, e.k))
                 } else {
-                    (0..e.k).fold(T::ZERO, |s, p| {
-                        s.add((*a.at(i, p).ptr).mul(*b.at(p, j).ptr))
-                    })
+                    let mut sum = T::ZERO;
+                    for p in 0..e.k {
+                        sum = sum.add((*a.at(i, p).ptr).mul(*b.at(p, j).ptr));
+                    }
+                    sum
                 };
                 store(c.at(i, j), alpha.mul(sum), add);
             }
         }
-    });
+    }
+}
+
+wide! {
+    /// A product without packing.
+    ///
+    /// # Safety
+    /// As for [`products`].
+    unsafe fn plain<T: Scalar>(
+        e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>,
+    ) = loops
 }
 
 /// Writes or adds to the first element of `c`.
@@ -251,7 +291,7 @@ unsafe fn store<T: Number>(c: MatMut<T>, value: T, add: bool) {
 
 /// The inner product of two slices of one length, in 32 interleaved sums.
 #[inline(always)]
-pub(super) fn dot<T: Number>(a: &[T], b: &[T]) -> T {
+fn dot<T: Number>(a: &[T], b: &[T]) -> T {
     const LANES: usize = 32;
     let mut sums = [T::ZERO; LANES];
     let (a_chunks, a_rest) = a.as_chunks::<LANES>();
@@ -261,7 +301,10 @@ pub(super) fn dot<T: Number>(a: &[T], b: &[T]) -> T {
             sums[i] = sums[i].add(a[i].mul(b[i]));
         }
     }
-    let rest = a_rest.iter().zip(b_rest).fold(T::ZERO, |s, (&a, &b)| s.add(a.mul(b)));
+    let mut rest = T::ZERO;
+    for (&a, &b) in a_rest.iter().zip(b_rest) {
+        rest = rest.add(a.mul(b));
+    }
     let mut width = LANES;
     while width > 1 {
         width /= 2;
@@ -320,8 +363,7 @@ pub(super) unsafe fn products<T: Scalar>(
     // A multiplication costs about a sixteenth of an element's trip through memory.
     let work = batch * (e.multiplications() / 16 + e.m * e.n);
     for_each(batch * down * across, work, |task| {
-        let (i, row, col) =
-            (task / (down * across), task / across % down * tm, task % across * tn);
+        let (i, row, col) = (task / (down * across), task / across % down * tm, task % across * tn);
         let (a, b, c) = operands(i);
         let part = Extents { m: tm.min(e.m - row), k: e.k, n: tn.min(e.n - col) };
         let c = c.at(row, col);
@@ -349,8 +391,7 @@ pub(super) unsafe fn product_in_parts<T: Scalar>(
     let partial = super::tasks::Shared::new(scratch.as_mut_ptr());
     assert!(scratch.len() >= parts * batch * size);
     // The last part also takes what is left over.
-    for (from, parts_here, k) in
-        [(0, parts - 1, depth), (parts - 1, 1, e.k - (parts - 1) * depth)]
+    for (from, parts_here, k) in [(0, parts - 1, depth), (parts - 1, 1, e.k - (parts - 1) * depth)]
     {
         let part_operands = |task: usize| {
             let (i, part) = (task / parts_here, from + task % parts_here);

@@ -217,7 +217,7 @@ impl<T: Number> Job<'_, T> {
             let (outer, column) = (strip / strips, strip % strips * COLUMNS);
             let width = COLUMNS.min(self.inner - column);
             let mut acc = [F::IDENTITY; COLUMNS];
-            self.rows::<F>(self.kept.offset(outer) + column, range(part), &mut acc[..width]);
+            rows::<T, F>(self, self.kept.offset(outer) + column, range(part), &mut acc[..width]);
             emit(part, outer * self.inner + column, &acc[..width]);
         });
     }
@@ -231,7 +231,7 @@ impl<T: Number> Job<'_, T> {
         for segment in range {
             let (row, column) = (segment / per_row, segment % per_row * SEGMENT);
             let at = base + self.reduced.offset(row) + column;
-            let mut acc = lanes::<F, T>(&self.x[at..][..SEGMENT.min(self.inner - column)]);
+            let mut acc = dense::<F, T>(&self.x[at..][..SEGMENT.min(self.inner - column)]);
             let mut level = 0;
             while (segment - start) >> level & 1 == 1 {
                 acc = F::combine(tree[level], acc);
@@ -249,61 +249,81 @@ impl<T: Number> Job<'_, T> {
     }
 
     /// Rows, combined column by column.
+    #[inline(always)]
     fn rows<F: Fold<T>>(&self, base: usize, range: Range<usize>, acc: &mut [F::Acc]) {
         /// Rows combined before they join the rest.
         const BLOCK: usize = 64;
         let width = acc.len();
-        wide(|| {
-            for first in range.clone().step_by(BLOCK) {
-                let mut block = [F::IDENTITY; COLUMNS];
-                let block = &mut block[..width];
-                for row in first..(first + BLOCK).min(range.end) {
-                    let x = &self.x[base + self.reduced.offset(row)..][..width];
-                    for (acc, &x) in block.iter_mut().zip(x) {
-                        *acc = F::combine(*acc, F::lift(x));
-                    }
-                }
-                for (acc, &block) in acc.iter_mut().zip(block.iter()) {
-                    *acc = F::combine(*acc, block);
+        let mut first = range.start;
+        while first < range.end {
+            let end = (first + BLOCK).min(range.end);
+            let mut block = [F::IDENTITY; COLUMNS];
+            let block = &mut block[..width];
+            for row in first..end {
+                let x = &self.x[base + self.reduced.offset(row)..][..width];
+                for (acc, &x) in block.iter_mut().zip(x) {
+                    *acc = F::combine(*acc, F::lift(x));
                 }
             }
-        });
+            for (acc, &block) in acc.iter_mut().zip(block.iter()) {
+                *acc = F::combine(*acc, block);
+            }
+            first = end;
+        }
     }
+}
+
+wide! {
+    /// [`Job::rows`] with wide vectors.
+    fn rows<T: Number, F: Fold<T>>(
+        job: &Job<T>, base: usize, range: Range<usize>, acc: &mut [F::Acc],
+    ) = Job::rows::<F>
 }
 
 /// Dense elements, combined in interleaved lanes.
 #[inline(always)]
 fn lanes<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc {
     const LANES: usize = 32;
-    if x.len() < LANES {
-        return x.iter().fold(F::IDENTITY, |acc, &x| F::combine(acc, F::lift(x)));
-    }
-    wide(|| {
-        let mut lanes = [F::IDENTITY; LANES];
-        let (chunks, rest) = x.as_chunks::<LANES>();
-        for chunk in chunks {
-            for (lane, &x) in lanes.iter_mut().zip(chunk) {
-                *lane = F::combine(*lane, F::lift(x));
-            }
-        }
-        for (lane, &x) in lanes.iter_mut().zip(rest) {
+    let mut lanes = [F::IDENTITY; LANES];
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
             *lane = F::combine(*lane, F::lift(x));
         }
-        let mut width = LANES;
-        while width > 1 {
-            width /= 2;
-            for i in 0..width {
-                lanes[i] = F::combine(lanes[i], lanes[i + width]);
-            }
+    }
+    if chunks.is_empty() {
+        let mut acc = F::IDENTITY;
+        for &x in rest {
+            acc = F::combine(acc, F::lift(x));
         }
-        lanes[0]
-    })
+        return acc;
+    }
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane = F::combine(*lane, F::lift(x));
+    }
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            lanes[i] = F::combine(lanes[i], lanes[i + width]);
+        }
+    }
+    lanes[0]
+}
+
+wide! {
+    /// [`lanes`] with wide vectors.
+    fn dense<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc = lanes::<F, T>
 }
 
 /// The sum of dense elements, by the same scheme.
 #[inline(always)]
 pub(super) fn sum<T: Number>(x: &[T]) -> T {
-    x.chunks(SEGMENT).fold(T::ZERO, |acc, x| acc.add(lanes::<Sum, T>(x)))
+    let mut total = T::ZERO;
+    for x in x.chunks(SEGMENT) {
+        total = total.add(lanes::<Sum, T>(x));
+    }
+    total
 }
 
 /// The largest of dense elements.

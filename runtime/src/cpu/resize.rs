@@ -38,7 +38,8 @@ struct Axis<'a> {
     weights: &'a [f64],
 }
 
-const OUTSIDE: u64 = u64::MAX;
+/// No index has this bit; without it, it is the index 0.
+const OUTSIDE: u64 = 1 << 63;
 
 fn typed<T: Number>(call: &Call) {
     let Op::Resize { spec } = call.op else { unreachable!("no resize") };
@@ -70,7 +71,8 @@ fn typed<T: Number>(call: &Call) {
         let (own_weights, rest) = weights.split_at_mut(taps * sizes[a]);
         weights = rest;
         for o in 0..sizes[a] {
-            let (i, w) = (&mut own_indices[o * taps..][..taps], &mut own_weights[o * taps..][..taps]);
+            let (i, w) =
+                (&mut own_indices[o * taps..][..taps], &mut own_weights[o * taps..][..taps]);
             entry(spec, a, shape[a], o, i, w);
         }
         axes[a] = Axis { taps, stride, indices: own_indices, weights: own_weights };
@@ -101,29 +103,50 @@ fn typed<T: Number>(call: &Call) {
             }
             return;
         }
-        let (last, outer) = axes.split_last().expect("an axis");
+        let last = &axes[rank - 1];
         for (first, to) in (0..width).step_by(STRIP).zip(to.chunks_mut(STRIP)) {
             let mut sums = [0.0; STRIP];
-            let entries = first * last.taps..(first + to.len()) * last.taps;
-            let indices = last.indices[entries.clone()].chunks_exact(last.taps);
-            let inner = indices.zip(last.weights[entries].chunks_exact(last.taps));
-            let mut inside = true;
-            rows(outer, &at, 0, 1.0, &mut |place| {
-                let Some((base, weight)) = place else { return inside = false };
-                for (sum, (indices, weights)) in sums.iter_mut().zip(inner.clone()) {
-                    for (&i, &w) in indices.iter().zip(weights) {
-                        if i != OUTSIDE {
-                            *sum += weight * w * x[base + i as usize].to_f64();
-                        }
-                    }
-                }
-            });
-            for ((to, sum), (indices, _)) in to.iter_mut().zip(sums).zip(inner) {
-                let inside = inside && indices[0] != OUTSIDE;
+            let inside = match last.taps {
+                1 => strip::<T, 1>(axes, &at, x, first, &mut sums[..to.len()]),
+                2 => strip::<T, 2>(axes, &at, x, first, &mut sums[..to.len()]),
+                4 => strip::<T, 4>(axes, &at, x, first, &mut sums[..to.len()]),
+                _ => strip::<T, 0>(axes, &at, x, first, &mut sums[..to.len()]),
+            };
+            for (o, (to, sum)) in (first..).zip(to.iter_mut().zip(sums)) {
+                let inside = inside && last.indices[o * last.taps] != OUTSIDE;
                 *to = if inside { T::from_f64(sum) } else { outside };
             }
         }
     });
+}
+
+/// Adds up what elements of a row of the result, from `first` on, read. `TAPS` is the
+/// number of taps of the last axis, or 0. False where the whole row lies outside.
+fn strip<T: Number, const TAPS: usize>(
+    axes: &[Axis],
+    at: &[usize],
+    x: &[T],
+    first: usize,
+    sums: &mut [f64],
+) -> bool {
+    let (last, outer) = axes.split_last().expect("an axis");
+    let taps = if TAPS == 0 { last.taps } else { TAPS };
+    let entries = first * taps..(first + sums.len()) * taps;
+    let (indices, weights) = (&last.indices[entries.clone()], &last.weights[entries]);
+    let mut inside = true;
+    rows(outer, at, 0, 1.0, &mut |place| {
+        let Some((base, weight)) = place else { return inside = false };
+        let x = &x[base..];
+        for (o, sum) in sums.iter_mut().enumerate() {
+            let (indices, weights) = (&indices[o * taps..][..taps], &weights[o * taps..][..taps]);
+            let mut row = 0.0;
+            for t in 0..taps {
+                row += weights[t] * x[(indices[t] & !OUTSIDE) as usize].to_f64();
+            }
+            *sum += weight * row;
+        }
+    });
+    inside
 }
 
 /// Elements of a row summed at a time.
@@ -159,9 +182,7 @@ fn source(spec: &ResizeSpec, axis: usize, extent: usize, o: usize) -> Option<f64
     let half_pixel = (o + 0.5) / scale - 0.5;
     Some(match spec.coordinates {
         Coordinates::HalfPixel => half_pixel,
-        Coordinates::HalfPixelSymmetric => {
-            input / 2.0 * (1.0 - output / exact) + half_pixel
-        }
+        Coordinates::HalfPixelSymmetric => input / 2.0 * (1.0 - output / exact) + half_pixel,
         Coordinates::PytorchHalfPixel if output == 1.0 => -0.5,
         Coordinates::PytorchHalfPixel => half_pixel,
         Coordinates::AlignCorners if output == 1.0 => 0.0,

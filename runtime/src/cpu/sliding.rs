@@ -142,8 +142,8 @@ impl Lattice<'_> {
         unflatten(row, &self.extents[..last], at);
         while row * width < to {
             let mut offset = Some(0);
-            for d in 0..last {
-                let x = self.origin[d] + (at[d] * self.steps[d]) as isize;
+            for (d, &i) in at.iter().enumerate() {
+                let x = self.origin[d] + (i * self.steps[d]) as isize;
                 offset = offset
                     .filter(|_| (x as usize) < self.source[d] && x >= 0)
                     .map(|o| o * self.source[d] + x as usize);

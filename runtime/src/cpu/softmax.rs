@@ -48,11 +48,11 @@ fn typed<T: Float>(call: &Call) {
         }
     };
     if inner == 1 {
-        for_each(all / extent, work, |row| {
-            fetch(row * extent, extent);
+        for_each(all / extent, work, |i| {
+            fetch(i * extent, extent);
             // SAFETY: each task has a row of its own.
-            let y = unsafe { y.slice(row * extent, extent) };
-            wide(|| along(y, log));
+            let y = unsafe { y.slice(i * extent, extent) };
+            row(y, log);
         });
         return;
     }
@@ -60,13 +60,12 @@ fn typed<T: Float>(call: &Call) {
     for_each(all / extent / inner * strips, work, |task| {
         let (outer, column) = (task / strips, task % strips * STRIP);
         let width = STRIP.min(inner - column);
-        let row = |i: usize| (outer * extent + i) * inner + column;
-        // SAFETY: each task has columns of its own, of which one row at a time is borrowed.
-        let row = |i: usize| unsafe { y.slice(row(i), width) };
+        let first = outer * extent * inner + column;
         for i in 0..extent {
-            fetch((outer * extent + i) * inner + column, width);
+            fetch(first + i * inner, width);
         }
-        wide(|| across(extent, width, row, log));
+        // SAFETY: each task has columns of its own.
+        unsafe { columns(Shared::new(y.ptr().add(first)), [extent, inner, width], log) };
     });
 }
 
@@ -102,22 +101,24 @@ fn along<T: Float>(y: &mut [T], log: bool) {
     }
 }
 
-/// `width` columns of `extent` rows, in place.
+/// `width` columns of `extent` rows, in place; rows are `stride` elements apart.
+///
+/// # Safety
+/// Nobody else accesses them.
 #[inline(always)]
-fn across<'a, T: Float>(
-    extent: usize,
-    width: usize,
-    row: impl Fn(usize) -> &'a mut [T],
-    log: bool,
-) {
+unsafe fn across<T: Float>(y: Shared<T>, [extent, stride, width]: [usize; 3], log: bool) {
     let (mut max, mut total) = ([T::LOWEST; STRIP], [T::ZERO; STRIP]);
     for i in 0..extent {
-        for (max, &y) in max[..width].iter_mut().zip(row(i).iter()) {
+        // SAFETY: the caller's promise; one row at a time is borrowed.
+        let y = unsafe { y.slice(i * stride, width) };
+        for (max, &mut y) in max.iter_mut().zip(y) {
             *max = max.larger(y);
         }
     }
     for i in 0..extent {
-        for ((y, &max), total) in row(i).iter_mut().zip(&max).zip(&mut total) {
+        // SAFETY: as above.
+        let y = unsafe { y.slice(i * stride, width) };
+        for ((y, &max), total) in y.iter_mut().zip(&max).zip(&mut total) {
             let shifted = y.sub(max);
             let e = shifted.exp();
             *total += e;
@@ -128,8 +129,23 @@ fn across<'a, T: Float>(
         *total = if log { total.ln() } else { T::ONE.div(*total) };
     }
     for i in 0..extent {
-        for (y, &total) in row(i).iter_mut().zip(&total) {
+        // SAFETY: as above.
+        let y = unsafe { y.slice(i * stride, width) };
+        for (y, &total) in y.iter_mut().zip(&total) {
             *y = if log { y.sub(total) } else { y.mul(total) };
         }
     }
+}
+
+wide! {
+    /// [`along`] with wide vectors.
+    fn row<T: Float>(y: &mut [T], log: bool) = along
+}
+
+wide! {
+    /// [`across`] with wide vectors.
+    ///
+    /// # Safety
+    /// Nobody else accesses these columns.
+    unsafe fn columns<T: Float>(y: Shared<T>, extents: [usize; 3], log: bool) = across
 }

@@ -1,10 +1,9 @@
-// NOTE matmul/conv helper: tasks.rs + number.rs are YOURS (this is your text, rebuilt by me; `Shared::slice` guessed). Mine are spread.rs + arithmetic.rs, final. Delete this line.
 //! Splitting work over threads, and loops compiled for wide vectors.
 
 use rayon::prelude::*;
 
 /// Work, in elements touched, below which threads cost more than they save.
-pub(super) const SMALL: usize = 1 << 15;
+const SMALL: usize = 1 << 15;
 
 /// Runs `f` for every index below `n`. `work` is the effort of all of them, in elements
 /// touched. Each index must write results of its own: which thread runs it, and with
@@ -19,23 +18,59 @@ pub(super) fn for_each(n: usize, work: usize, f: impl Fn(usize) + Sync) {
     (0..n).into_par_iter().with_min_len(least).for_each(&f);
 }
 
-/// Runs `f` compiled for the widest vectors that the machine surely profits from. The
-/// result has the same bits: lanes are independent and nothing is contracted.
-#[inline(always)]
-pub(super) fn wide<R>(f: impl FnOnce() -> R) -> R {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx2")]
-        fn avx2<R>(f: impl FnOnce() -> R) -> R {
-            f()
+/// Defines a function that calls another one, `body`, compiled for the widest vectors that
+/// the machine surely profits from. Bits do not depend on it: lanes are independent and
+/// nothing is contracted. `body` must be `#[inline(always)]`, and so must all that it
+/// calls in its loops: what is not inlined keeps the baseline's vectors.
+macro_rules! wide {
+    (
+        $(#[$meta:meta])*
+        unsafe fn $name:ident<$($g:ident: $bound:path),+>($($arg:ident: $ty:ty),* $(,)?)
+        $(-> $ret:ty)? = $body:path
+    ) => {
+        $(#[$meta])*
+        #[inline]
+        unsafe fn $name<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                unsafe fn avx2<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+                    // SAFETY: the caller's promise.
+                    unsafe { $body($($arg),*) }
+                }
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: the feature was just detected; else the caller's promise.
+                    return unsafe { avx2::<$($g),+>($($arg),*) };
+                }
+            }
+            // SAFETY: the caller's promise.
+            unsafe { $body($($arg),*) }
         }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the feature was just detected.
-            return unsafe { avx2(f) };
+    };
+    (
+        $(#[$meta:meta])*
+        fn $name:ident<$($g:ident: $bound:path),+>($($arg:ident: $ty:ty),* $(,)?)
+        $(-> $ret:ty)? = $body:path
+    ) => {
+        $(#[$meta])*
+        #[inline]
+        fn $name<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn avx2<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+                    $body($($arg),*)
+                }
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: the feature was just detected.
+                    return unsafe { avx2::<$($g),+>($($arg),*) };
+                }
+            }
+            $body($($arg),*)
         }
-    }
-    f()
+    };
 }
+pub(super) use wide;
 
 /// A pointer that tasks share; every task reads or writes elements of its own.
 #[derive(Clone, Copy)]

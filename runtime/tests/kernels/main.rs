@@ -74,7 +74,7 @@ impl Tensor {
             DType::U64 => each.flat_map(|&v| (v as u64).to_le_bytes()).collect(),
             DType::U8 => each.map(|&v| v as u8).collect(),
             DType::I8 => each.map(|&v| v as i8 as u8).collect(),
-            other => unimplemented!("no test uses {other}"),
+            other => unreachable!("no test uses {other}"),
         }
     }
 
@@ -91,7 +91,7 @@ impl Tensor {
             DType::U64 => all(bytes, |b| u64::from_le_bytes(b) as f64),
             DType::U8 => all(bytes, |b| u8::from_le_bytes(b).into()),
             DType::I8 => all(bytes, |b| i8::from_le_bytes(b).into()),
-            other => unimplemented!("no test uses {other}"),
+            other => unreachable!("no test uses {other}"),
         };
         Tensor { ty: ty.clone(), values }
     }
@@ -104,10 +104,8 @@ fn apply(op: &Op, inputs: &[&Tensor], place: Option<usize>, wanted: &[bool]) -> 
     let results = op.infer(&types).expect("operands fit");
     let memory: Vec<AlignedBytes> =
         inputs.iter().map(|t| AlignedBytes::copy_of(&t.bytes())).collect();
-    let own: Vec<AlignedBytes> = results
-        .iter()
-        .map(|t| AlignedBytes::copy_of(&vec![0xAB; t.bytes() as usize]))
-        .collect();
+    let own: Vec<AlignedBytes> =
+        results.iter().map(|t| AlignedBytes::copy_of(&vec![0xAB; t.bytes() as usize])).collect();
     let scratch_bytes = op.scratch_bytes(&types, &results.iter().collect::<Vec<_>>());
     assert!(scratch_bytes <= 24 << 20, "{op:?} takes {scratch_bytes} bytes of scratch");
     let scratch = AlignedBytes::copy_of(&vec![0xCD; scratch_bytes as usize]);
@@ -181,7 +179,8 @@ fn assert_same(a: &Tensor, b: &Tensor, op: &Op) {
 fn assert_close(got: &Tensor, want: &[f64], tolerance: f64, what: &dyn std::fmt::Debug) {
     assert_eq!(got.values.len(), want.len());
     for (i, (&g, &w)) in got.values.iter().zip(want).enumerate() {
-        let fits = (g - w).abs() <= tolerance * w.abs().max(1.0) || (g.is_nan() && w.is_nan()) || g == w;
+        let fits =
+            (g - w).abs() <= tolerance * w.abs().max(1.0) || (g.is_nan() && w.is_nan()) || g == w;
         assert!(fits, "{what:?}: element {i} of {} is {g}, not {w}", got.ty);
     }
 }

@@ -21,7 +21,14 @@ fn meetings(w: &Window, x: &[usize], y: &[usize], mut f: impl FnMut(&[usize], &[
     }
 }
 
-fn conv(w: &Window, group: usize, x: &Tensor, k: &Tensor, b: Option<&Tensor>, y: &TensorType) -> Vec<f64> {
+fn conv(
+    w: &Window,
+    group: usize,
+    x: &Tensor,
+    k: &Tensor,
+    b: Option<&Tensor>,
+    y: &TensorType,
+) -> Vec<f64> {
     let (mut out, ys, xs) = (vec![0.0; y.elements()], &y.shape, &x.ty.shape);
     let (mg, cg) = (ys[1] / group, k.ty.shape[1]);
     let (py, px): (usize, usize) = (ys[2..].iter().product(), xs[2..].iter().product());
@@ -128,7 +135,8 @@ fn conv_of_random_shapes() {
     let mut r = Random(10);
     for case in 0..300 {
         let rank = r.range(1, 3);
-        let extents: Vec<usize> = (0..rank).map(|_| r.range(1, if rank == 1 { 60 } else { 12 })).collect();
+        let extents: Vec<usize> =
+            (0..rank).map(|_| r.range(1, if rank == 1 { 60 } else { 12 })).collect();
         let window = window(&mut r, &extents);
         let group = r.choose(&[1, 1, 1, 2, 3]);
         let (c, m) = (group * r.range(1, 6), group * r.range(1, 9));
@@ -192,7 +200,8 @@ fn conv_transpose_of_random_shapes() {
     let mut r = Random(12);
     for case in 0..300 {
         let rank = r.range(1, 3);
-        let extents: Vec<usize> = (0..rank).map(|_| r.range(1, if rank == 1 { 60 } else { 9 })).collect();
+        let extents: Vec<usize> =
+            (0..rank).map(|_| r.range(1, if rank == 1 { 60 } else { 9 })).collect();
         let mut window = window(&mut r, &vec![50; rank]);
         if r.chance() {
             window.strides.fill(1);
@@ -222,14 +231,17 @@ fn pools_of_random_shapes() {
     let mut r = Random(14);
     for _ in 0..300 {
         let rank = r.range(1, 3);
-        let extents: Vec<usize> = (0..rank).map(|_| r.range(1, if rank == 1 { 40 } else { 12 })).collect();
+        let extents: Vec<usize> =
+            (0..rank).map(|_| r.range(1, if rank == 1 { 40 } else { 12 })).collect();
         let window = window(&mut r, &extents);
         let dtype = r.choose(&[DType::F32, DType::F64, DType::U8, DType::I8, DType::I32]);
         let x = [&[r.range(0, 3), r.range(1, 3)], &extents[..]].concat();
         let x = r.tensor(dtype, x);
         let (ceil, column_major) = (r.chance(), r.chance());
         let op = Op::MaxPool { window: window.clone(), ceil, column_major };
-        let [y, places] = &apply(&op, &[&x], None, &[true, true])[..] else { panic!("two results") };
+        let [y, places] = &apply(&op, &[&x], None, &[true, true])[..] else {
+            panic!("two results")
+        };
         assert_same(&evaluate(&op, &[&x]), y, &op);
         assert_same(&apply(&op, &[&x], None, &[false, true])[0], places, &op);
         let (inner, outer) = (&x.ty.shape[2..], &y.ty.shape[2..]);

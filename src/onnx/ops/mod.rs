@@ -24,8 +24,8 @@ pub(super) struct Row {
     /// Empty for ai.onnx.
     domain: &'static str,
     name: &'static str,
-    /// The version of its domain that first had it (13 where that is older).
-    since: i64,
+    /// The first version of its domain that is supported.
+    pub(super) since: i64,
     /// Least and most operands.
     pub(super) inputs: (usize, usize),
     /// Attributes of every version from 13 on.
@@ -72,15 +72,8 @@ const CONV_TRANSPOSE: &[&str] = &[
     "pads",
     "strides",
 ];
-const AVERAGE_POOL: &[&str] = &[
-    "auto_pad",
-    "ceil_mode",
-    "count_include_pad",
-    "dilations",
-    "kernel_shape",
-    "pads",
-    "strides",
-];
+const AVERAGE_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides"];
 const MAX_POOL: &[&str] =
     &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"];
 const RESIZE: &[&str] = &[
@@ -94,17 +87,16 @@ const RESIZE: &[&str] = &[
     "mode",
     "nearest_mode",
 ];
-const CONSTANT: &[&str] =
-    &["value", "value_float", "value_floats", "value_int", "value_ints"];
+const CONSTANT: &[&str] = &["value", "value_float", "value_floats", "value_int", "value_ints"];
 
 /// In alphabetical order, as `arenic ops` prints it.
 static TABLE: &[Row] = &[
     row("Abs", (1, 1), &[], elementwise::unary),
     row("Add", (2, 2), &[], elementwise::binary),
-    row("And", (2, 2), &[], elementwise::binary),
+    row("And", (2, 2), &[], elementwise::binary).since(7),
     row("AveragePool", (1, 1), AVERAGE_POOL, pool::average_pool),
     row("Cast", (1, 1), CAST, elementwise::cast),
-    row("CastLike", (2, 2), &["saturate", "round_mode"], elementwise::cast_like).since(15),
+    row("CastLike", (2, 2), &["saturate", "round_mode"], elementwise::cast_like),
     row("Ceil", (1, 1), &[], elementwise::unary),
     row("Clip", (1, 3), &[], elementwise::clip),
     row("Concat", (1, ANY), &["axis"], shape::concat),
@@ -131,8 +123,7 @@ static TABLE: &[Row] = &[
     row("Greater", (2, 2), &[], elementwise::binary),
     row("GreaterOrEqual", (2, 2), &[], elementwise::binary),
     row("Identity", (1, 1), &[], shape::identity),
-    row("LayerNormalization", (2, 3), &["axis", "epsilon", "stash_type"], norm::layer_norm)
-        .since(17),
+    row("LayerNormalization", (2, 3), &["axis", "epsilon", "stash_type"], norm::layer_norm),
     row("Less", (2, 2), &[], elementwise::binary),
     row("LessOrEqual", (2, 2), &[], elementwise::binary),
     row("Log", (1, 1), &[], elementwise::unary),
@@ -144,8 +135,8 @@ static TABLE: &[Row] = &[
     row("Min", (1, ANY), &[], elementwise::variadic),
     row("Mul", (2, 2), &[], elementwise::binary),
     row("Neg", (1, 1), &[], elementwise::unary),
-    row("Not", (1, 1), &[], elementwise::unary),
-    row("Or", (2, 2), &[], elementwise::binary),
+    row("Not", (1, 1), &[], elementwise::unary).since(1),
+    row("Or", (2, 2), &[], elementwise::binary).since(7),
     row("Pow", (2, 2), &[], elementwise::pow),
     row("RandomUniform", (0, 0), &["dtype", "high", "low", "seed", "shape"], random::uniform),
     row("RandomUniformLike", (1, 1), &["dtype", "high", "low", "seed"], random::uniform_like),
@@ -183,14 +174,9 @@ static TABLE: &[Row] = &[
     row("Transpose", (1, 1), &["perm"], shape::transpose),
     row("Unsqueeze", (2, 2), &[], shape::unsqueeze).note("axes known when compiled"),
     row("Where", (3, 3), &[], elementwise::select),
-    row("Xor", (2, 2), &[], elementwise::binary),
-    row(
-        "Adagrad",
-        (2, ANY),
-        &["decay_factor", "epsilon", "norm_coefficient"],
-        training::adagrad,
-    )
-    .training(),
+    row("Xor", (2, 2), &[], elementwise::binary).since(7),
+    row("Adagrad", (2, ANY), &["decay_factor", "epsilon", "norm_coefficient"], training::adagrad)
+        .training(),
     row(
         "Adam",
         (2, ANY),

@@ -41,7 +41,9 @@ pub(super) fn layer_norm(cx: &mut Cx) -> Built {
     let epsilon = a.float_or("epsilon", 1e-5)?;
     let stash = a.int_or("stash_type", 1)?;
     if stash != 1 {
-        return Err(format!("attribute `stash_type` is {stash}; only 1, float, is supported").into());
+        return Err(
+            format!("attribute `stash_type` is {stash}; only 1, float, is supported").into()
+        );
     }
     let mut inputs = vec![cx.input(0)?, cx.input(1)?];
     inputs.extend(cx.optional(2)?);
@@ -49,9 +51,9 @@ pub(super) fn layer_norm(cx: &mut Cx) -> Built {
     let axis = axis(a.int_or("axis", -1)?, rank)?;
     let mut results = cx.whole(Op::LayerNorm { axis, epsilon }, inputs)?;
     // The statistics are f32 whatever the operand is.
-    for i in 1..results.len() {
-        if let Some(v) = results[i].filter(|_| cx.wants(i)) {
-            results[i] = Some(cx.cast(v, DType::F32)?);
+    for (i, result) in results.iter_mut().enumerate().skip(1) {
+        if let Some(v) = result.filter(|_| cx.wants(i)) {
+            *result = Some(cx.cast(v, DType::F32)?);
         }
     }
     Ok(results)

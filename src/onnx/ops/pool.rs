@@ -44,8 +44,7 @@ pub(super) fn max_pool(cx: &mut Cx) -> Built {
 }
 
 pub(super) fn global_pool(cx: &mut Cx) -> Built {
-    let f =
-        if cx.node.op == "GlobalMaxPool" { Reduction::Max } else { Reduction::Mean };
+    let f = if cx.node.op == "GlobalMaxPool" { Reduction::Max } else { Reduction::Mean };
     let x = cx.input(0)?;
     let ty = cx.ty(x);
     if ty.rank() < 2 {

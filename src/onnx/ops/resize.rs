@@ -89,9 +89,7 @@ pub(super) fn resize(cx: &mut Cx) -> Built {
             for (i, &at) in on.iter().enumerate() {
                 (sizes[at], scales[at]) = match common {
                     None => (list[i], ratio(i) as f32),
-                    Some(scale) => {
-                        ((scale * old[at] as f64).round() as usize, scale as f32)
-                    }
+                    Some(scale) => ((scale * old[at] as f64).round() as usize, scale as f32),
                 };
             }
         }

@@ -136,7 +136,7 @@ pub(super) enum Attr<'a> {
     F(f32),
     S(&'a str),
     Is(&'a [i64]),
-    T(TensorProto),
+    T(Box<TensorProto>),
     G,
 }
 
@@ -161,7 +161,7 @@ pub(super) fn with(mut node: NodeProto, name: &str, value: Attr) -> NodeProto {
             AttributeType::Ints
         }
         Attr::T(t) => {
-            a.t = Some(t);
+            a.t = Some(*t);
             AttributeType::Tensor
         }
         Attr::G => {

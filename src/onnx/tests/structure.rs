@@ -94,6 +94,12 @@ fn old_opsets_are_told_how_to_convert() {
     let m = single(12, &[2], node("Exp", &["x"], &["y"]), &[]);
     let text = failure(&m);
     assert!(text.contains("opset 12") && text.contains("version_converter"), "{text}");
+    // Its definition has not changed since.
+    let m = model(7).input("x", DataType::Bool, &fixed([2])).node(node("Not", &["x"], &["y"]));
+    assert!(import(&m.output("y")).is_ok());
+    let mut m = single(18, &[2], node("Exp", &["x"], &["y"]), &[]);
+    m.opset_import.remove(0);
+    assert!(failure(&m).contains("imports no version of its operator's domain"));
     assert!(import(&single(99, &[2], node("Exp", &["x"], &["y"]), &[])).is_ok());
 }
 
@@ -113,10 +119,8 @@ fn unknown_attributes_and_wrong_types_are_named() {
 #[test]
 fn dimensions_are_bound_or_all_reported() {
     let dims = [Dim::S("batch"), Dim::S("time"), Dim::Open, Dim::N(3)];
-    let m = model(18)
-        .input("x", DataType::Float, &dims)
-        .node(node("Exp", &["x"], &["y"]))
-        .output("y");
+    let m =
+        model(18).input("x", DataType::Float, &dims).node(node("Exp", &["x"], &["y"])).output("y");
     let Err(ImportError::UnboundDims(names)) = import(&m) else { panic!() };
     assert_eq!(names, ["batch", "time", "x.2"]);
     let mut options = ImportOptions::default();
@@ -169,11 +173,8 @@ fn bound_inputs_become_constants_and_size_dimensions() {
 #[test]
 fn functions_are_inlined() {
     let text = |s: &str| Some(s.to_owned());
-    let reference = AttributeProto {
-        name: text("to"),
-        ref_attr_name: text("k"),
-        ..AttributeProto::default()
-    };
+    let reference =
+        AttributeProto { name: text("to"), ref_attr_name: text("k"), ..AttributeProto::default() };
     let mut cast = node("Cast", &["t"], &["r"]);
     cast.attribute.push(reference);
     let opset = |domain: &str| OperatorSetIdProto { domain: text(domain), version: Some(18) };
@@ -253,13 +254,12 @@ fn stored_tensors_are_checked() {
 #[test]
 fn typed_fields_are_converted() {
     let constant = |code: DataType, fill: &dyn Fn(&mut TensorProto)| {
-        let mut t = TensorProto {
-            dims: vec![2],
-            data_type: Some(code as i32),
-            ..TensorProto::default()
-        };
+        let mut t =
+            TensorProto { dims: vec![2], data_type: Some(code as i32), ..TensorProto::default() };
         fill(&mut t);
-        let m = model(18).node(with(node("Constant", &[], &["y"]), "value", Attr::T(t))).output("y");
+        let m = model(18)
+            .node(with(node("Constant", &[], &["y"]), "value", Attr::T(t.into())))
+            .output("y");
         let g = import(&m).map_err(|e| e.to_string())?.graph;
         Ok::<Vec<u8>, String>(g.const_bytes(output(&g, "y")).unwrap().to_vec())
     };
@@ -352,7 +352,9 @@ fn damaged_files_are_errors() {
     }
     let nested = Bytes::from(vec![0x3b; 200_000]);
     assert!(matches!(import_bytes(nested, None, &options), Err(ImportError::Decode(_))));
-    assert!(import_bytes(Bytes::new(), None, &options).unwrap_err().to_string().contains("no graph"));
+    assert!(
+        import_bytes(Bytes::new(), None, &options).unwrap_err().to_string().contains("no graph")
+    );
 }
 
 #[test]

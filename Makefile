@@ -1,0 +1,90 @@
+# `make demo` and `make test` set up what they need; `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+CARGO_TARGET_DIR ?= target
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+NODE_TESTS := target/node-tests
+
+# Shows a command, runs it, and says how long it took.
+define step
+@printf '\n== %s\n' '$(1)'; start=$$SECONDS; $(1); \
+printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
+endef
+
+.PHONY: help setup build demo test node-tests bench digits clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: ## Check the prerequisites; install what is missing by apt-get
+	@tools/setup.sh build
+	@tools/setup.sh python
+
+build: ## Build the release binary, target/release/arenic
+	@tools/setup.sh build
+	cargo build --release --locked
+
+demo: build ## Compile a small CNN, train it on handwritten digits, and test it
+	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/digits/demo.sh
+
+# Nextest and cargo-deny are used where they are installed; nothing is installed for good.
+NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
+DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo yes)
+
+test: export ARENIC_REQUIRE_NODE_TESTS := 1
+test: ## Everything that CI runs
+	@tools/setup.sh build
+	$(call step,cargo fmt --all --check)
+	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
+	$(call step,$(MAKE) --no-print-directory node-tests)
+ifeq ($(NEXTEST),yes)
+	$(call step,cargo nextest run --workspace --locked --no-fail-fast)
+else
+	$(call step,cargo test --workspace --all-targets --locked --no-fail-fast)
+endif
+	$(call step,cargo test --workspace --doc --locked)
+ifeq ($(DENY),yes)
+	$(call step,cargo deny --locked check licenses bans sources)
+	@if cargo deny --locked fetch db; then cargo deny --locked check advisories; \
+	else echo 'the advisory database is out of reach: advisories were not checked'; fi
+else
+	@echo 'cargo-deny is not installed: licences and advisories were not checked'
+endif
+
+node-tests: $(NODE_TESTS)/index.json ## Generate ONNX's own node tests, for the test `onnx_nodes`
+
+$(NODE_TESTS)/index.json: tests/node_tests/generate.py $(VENV)/node-tests
+	rm -rf $(NODE_TESTS)
+	mkdir -p $(NODE_TESTS)
+	$(PYTHON) $< $(NODE_TESTS)
+	@touch $@
+
+bench: $(VENV)/bench build ## Compare step times with onnxruntime
+	$(PYTHON) benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic
+
+digits: $(VENV)/digits ## Make the demo's model and data again, and check its gradients
+	$(PYTHON) models/digits/make_digits.py
+	$(PYTHON) models/digits/make_digits.py --check
+
+clean: ## Remove what was built, and the virtual environment
+	cargo clean
+	rm -rf $(VENV)
+
+# One virtual environment; a file in it marks each set of pinned requirements that it holds.
+# What two sets share must be pinned alike.
+$(VENV)/made:
+	@tools/setup.sh python
+	python3 -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/node-tests: tests/node_tests/requirements.txt
+$(VENV)/bench: benches/requirements.txt
+$(VENV)/digits: models/digits/requirements.txt
+$(VENV)/node-tests $(VENV)/bench $(VENV)/digits: $(VENV)/made
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
+	@touch $@

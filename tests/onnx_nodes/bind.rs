@@ -1,0 +1,47 @@
+//! Which inputs of a test arenic must know when it compiles.
+
+use arenic::onnx::proto::{GraphProto, NodeProto};
+use std::collections::{BTreeSet, HashMap};
+
+/// The operands of an operator that fix a shape, or choose what it does.
+fn fixed_operands(op: &str) -> &'static [usize] {
+    match op {
+        "ConstantOfShape" => &[0],
+        "Expand" | "Reshape" | "Split" | "Squeeze" | "Tile" | "Unsqueeze" => &[1],
+        "Dropout" => &[2],
+        "Range" => &[0, 1, 2],
+        "Resize" => &[1, 2, 3],
+        "Slice" => &[1, 2, 3, 4],
+        _ if op.starts_with("Reduce") => &[1],
+        _ => &[],
+    }
+}
+
+/// The graph inputs that such operands are, or are computed from.
+pub(crate) fn inputs(graph: &GraphProto) -> BTreeSet<&str> {
+    let mut makers: HashMap<&str, &NodeProto> = HashMap::new();
+    for node in &graph.node {
+        makers.extend(node.output.iter().map(|name| (name.as_str(), node)));
+    }
+    let mut open: Vec<&str> = graph
+        .node
+        .iter()
+        .flat_map(|node| {
+            let operands = fixed_operands(node.op_type.as_deref().unwrap_or(""));
+            operands.iter().filter_map(|&i| node.input.get(i))
+        })
+        .map(String::as_str)
+        .collect();
+    let mut met: BTreeSet<&str> = BTreeSet::new();
+    while let Some(name) = open.pop() {
+        if met.insert(name)
+            && let Some(node) = makers.get(name)
+            // These look at shapes, not at contents.
+            && !matches!(node.op_type.as_deref(), Some("Shape" | "Size"))
+        {
+            open.extend(node.input.iter().map(String::as_str));
+        }
+    }
+    let names = graph.input.iter().filter_map(|info| info.name.as_deref());
+    names.filter(|name| met.contains(name)).collect()
+}

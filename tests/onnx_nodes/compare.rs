@@ -1,0 +1,69 @@
+//! Results against expected values, as `numpy.testing.assert_allclose` compares them.
+
+use super::case::{Case, Tensor};
+use arenic_ir::{DType, TensorType};
+
+/// The elements as numbers: exact for all but integers beyond 2^53, which only show up in
+/// messages.
+pub(crate) fn numbers(ty: &TensorType, bytes: &[u8]) -> Vec<f64> {
+    fn each<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes.chunks_exact(N).map(|c| number(c.try_into().expect("N bytes"))).collect()
+    }
+    match ty.dtype {
+        DType::Bool | DType::U8 => each(bytes, |[b]| f64::from(b)),
+        DType::I8 => each(bytes, |b| f64::from(i8::from_le_bytes(b))),
+        DType::U16 => each(bytes, |b| f64::from(u16::from_le_bytes(b))),
+        DType::I16 => each(bytes, |b| f64::from(i16::from_le_bytes(b))),
+        DType::U32 => each(bytes, |b| f64::from(u32::from_le_bytes(b))),
+        DType::I32 => each(bytes, |b| f64::from(i32::from_le_bytes(b))),
+        DType::U64 => each(bytes, |b| u64::from_le_bytes(b) as f64),
+        DType::I64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
+        DType::F32 => each(bytes, |b| f64::from(f32::from_le_bytes(b))),
+        DType::F64 => each(bytes, f64::from_le_bytes),
+    }
+}
+
+/// Compares one output: floats within the test's tolerances, all else exactly.
+pub(crate) fn compare(
+    case: &Case,
+    expected: &Tensor,
+    ty: &TensorType,
+    found: &[u8],
+) -> Result<(), String> {
+    let name = &expected.name;
+    if *ty != expected.ty {
+        return Err(format!("`{name}` is {ty}, not {}", expected.ty));
+    }
+    if !ty.dtype.is_float() && found == expected.bytes {
+        return Ok(());
+    }
+    let (a, b) = (numbers(ty, found), numbers(ty, &expected.bytes));
+    let size = ty.dtype.size() as usize;
+    let differs = |&i: &usize| {
+        if ty.dtype.is_float() {
+            !close(a[i], b[i], case)
+        } else {
+            let at = i * size..(i + 1) * size;
+            found[at.clone()] != expected.bytes[at]
+        }
+    };
+    let wrong: Vec<usize> = (0..a.len()).filter(differs).collect();
+    let Some(&first) = wrong.first() else { return Ok(()) };
+    Err(format!(
+        "`{name}` ({ty}): {} of {} elements differ; element {first} is {}, not {}",
+        wrong.len(),
+        a.len(),
+        a[first],
+        b[first]
+    ))
+}
+
+fn close(found: f64, expected: f64, case: &Case) -> bool {
+    if found.is_nan() || expected.is_nan() {
+        return found.is_nan() && expected.is_nan();
+    }
+    // Equal infinities have no difference.
+    found == expected
+        || (expected.is_finite()
+            && (found - expected).abs() <= case.atol + case.rtol * expected.abs())
+}

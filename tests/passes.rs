@@ -1,0 +1,68 @@
+//! Every pass on text: `tests/<pass>/<case>.ir` in, a snapshot in `snapshots/` out.
+//!
+//! The first line of a case, `# run: a, b`, names the passes to run; without it the pass
+//! of the folder runs alone. Cases called `not_*` show what a pass must leave alone. A
+//! case that ends with a program was accepted by the checker.
+
+use arenic::compile::Kernels;
+use arenic_ir::TargetInfo;
+use arenic_ir::text::Module;
+use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::{Cx, all_passes};
+use std::path::Path;
+
+fn run_case(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap();
+    let module = Module::parse(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let folder = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+    let passes = text.lines().next().and_then(|l| l.strip_prefix("# run: ")).unwrap_or(folder);
+    let yaml: String = passes.split("; ").map(|p| format!("- {p}\n")).collect();
+    let pipeline = Pipeline::parse(&yaml).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let cx = Cx { target: TargetInfo::CPU, evaluate: Some(&Kernels) };
+    match pipeline.run_on(module, &cx, RunOptions::default()) {
+        Ok(outcome) => outcome.module.to_string(),
+        Err(e) => format!("error: {e}\n"),
+    }
+}
+
+#[test]
+fn snapshots() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    insta::with_settings!({
+        snapshot_path => "../snapshots",
+        prepend_module_to_snapshot => false,
+        omit_expression => true,
+    }, {
+        for pass in all_passes() {
+            let mut cases: Vec<_> = std::fs::read_dir(tests.join(pass.name))
+                .unwrap_or_else(|_| panic!("the pass `{}` has no cases", pass.name))
+                .map(|entry| entry.unwrap().path())
+                .filter(|path| path.extension().is_some_and(|e| e == "ir"))
+                .collect();
+            cases.sort();
+            assert!(!cases.is_empty(), "the pass `{}` has no cases", pass.name);
+            for case in cases {
+                let name = case.file_stem().unwrap().to_str().unwrap();
+                insta::assert_snapshot!(format!("{}__{name}", pass.name), run_case(&case));
+            }
+        }
+    });
+}
+
+/// What a pass printed parses and prints again the same.
+#[test]
+fn output_is_a_fixed_point_of_parse_and_print() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    for pass in all_passes() {
+        for entry in std::fs::read_dir(tests.join(pass.name)).unwrap() {
+            let path = entry.unwrap().path();
+            let printed = run_case(&path);
+            if printed.starts_with("error: ") {
+                continue;
+            }
+            let again = Module::parse(&printed)
+                .unwrap_or_else(|e| panic!("{}: {e}\n{printed}", path.display()));
+            assert_eq!(again.to_string(), printed, "{}", path.display());
+        }
+    }
+}

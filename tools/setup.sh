@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Checks what arenic needs from the system, and installs what is missing on Debian.
+#
+#   tools/setup.sh build    what `cargo build` needs
+#   tools/setup.sh python   a Python that can make virtual environments (node tests, benchmarks)
+set -euo pipefail
+
+# Debian packages for native solver libraries; each is checked for with dpkg. There are none
+# yet: HiGHS will need a C++ compiler, cmake and libclang (g++ cmake libclang-dev) here.
+SOLVER_PACKAGES=()
+
+RUST_MINIMUM=1.88
+PYTHON_MINIMUM=3.11
+
+fail() {
+    printf 'arenic: %s\n' "$@" >&2
+    exit 1
+}
+
+# True where version $1 is at least version $2.
+at_least() {
+    [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]
+}
+
+# Rust's linker, and the few crates with C or assembly in them, need a C compiler.
+links() {
+    local out
+    out=$(mktemp) || return 1
+    local ok=0
+    echo 'int main(void) { return 0; }' | cc -x c - -o "$out" 2>/dev/null || ok=1
+    rm -f "$out"
+    return $ok
+}
+
+makes_venvs() {
+    python3 -c 'import venv, ensurepip' 2>/dev/null
+}
+
+# Installs packages by apt-get, as root or through sudo.
+install() {
+    echo "arenic: missing, to be installed by apt-get: $*" >&2
+    local as_root=()
+    command -v apt-get >/dev/null || fail "this system has no apt-get; please install: $*"
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null ||
+            fail "not root, and there is no sudo; please have someone run: apt-get install $*"
+        as_root=(sudo)
+        # Without a terminal nobody can type a password.
+        [ -t 0 ] || as_root+=(-n)
+    fi
+    { "${as_root[@]}" apt-get update -qq &&
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends "$@" >/dev/null; } ||
+        fail "apt-get failed; please install: $*"
+}
+
+setup_build() {
+    command -v cargo >/dev/null ||
+        fail "there is no cargo; install Rust $RUST_MINIMUM or newer, see https://rustup.rs"
+    local rust
+    rust=$(rustc --version | cut -d ' ' -f 2)
+    at_least "${rust%%-*}" "$RUST_MINIMUM" ||
+        fail "Rust $rust is too old: $RUST_MINIMUM or newer is needed (rustup update)"
+    local missing=()
+    links || missing+=(gcc libc6-dev)
+    local package
+    for package in "${SOLVER_PACKAGES[@]}"; do
+        dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
+    done
+    [ "${#missing[@]}" -eq 0 ] || install "${missing[@]}"
+    links || fail "cc cannot link a program"
+}
+
+setup_python() {
+    makes_venvs || install python3 python3-venv
+    makes_venvs || fail "python3 cannot make virtual environments (python3 -m venv)"
+    local python
+    python=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    at_least "$python" "$PYTHON_MINIMUM" ||
+        fail "Python $python is too old for the pinned packages: $PYTHON_MINIMUM or newer is needed"
+}
+
+case "${1:-}" in
+build) setup_build ;;
+python) setup_python ;;
+*) fail "usage: tools/setup.sh build|python" ;;
+esac
