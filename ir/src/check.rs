@@ -215,6 +215,10 @@ impl<'a> Checker<'a> {
                 self.fail(Invariant::Bounds, format!("home {} overlaps another", home.range));
             }
             self.write(&home.range, Some(home.value), kind, Access { stream: 0, sequence: 0 }, 0);
+            // Nobody has read it yet.
+            if let Some(occupancy) = self.occupancies.last_mut() {
+                occupancy.end = 0;
+            }
         }
         for (s, state) in &self.g.states {
             if !seen[state.enter] {
@@ -427,7 +431,8 @@ impl<'a> Checker<'a> {
     }
 
     fn finish(&mut self) {
-        let end = self.p.commands.len();
+        // A step without commands still has one position, at which its outputs are there.
+        let end = self.p.commands.len().max(1);
         let boundary = Access { stream: 0, sequence: 0 };
         for home in &self.p.homes {
             let Some(value) = self.g.values.get(home.value) else { continue };

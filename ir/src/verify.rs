@@ -1,6 +1,7 @@
 //! Is this a graph? Structure, types and names (invariants I1 and I2).
 
 use crate::graph::{Data, Def, Graph, NodeId, ValueId};
+use crate::op::MAX_RANK;
 use crate::types::TensorType;
 use std::collections::HashSet;
 
@@ -78,6 +79,9 @@ fn verify_value(g: &Graph, v: ValueId) -> Result<(), String> {
     let value = &g.values[v];
     if value.ty.checked_bytes().is_none() {
         return Err(format!("type {} is too large", value.ty));
+    }
+    if value.ty.rank() > MAX_RANK {
+        return Err(format!("rank {} is above {MAX_RANK}", value.ty.rank()));
     }
     match &value.def {
         Def::Input => Ok(()),

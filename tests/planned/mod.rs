@@ -12,10 +12,10 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 
 /// Tensors by name: type and contents.
-pub type Tensors = BTreeMap<String, (TensorType, Vec<u8>)>;
+pub(crate) type Tensors = BTreeMap<String, (TensorType, Vec<u8>)>;
 
 /// A compiled model.
-pub struct Planned {
+pub(crate) struct Planned {
     imported: Graph,
     graph: Graph,
     program: arenic_ir::Program,
@@ -23,7 +23,7 @@ pub struct Planned {
 
 impl Planned {
     /// Imports and compiles an encoded model, with `bind` as constants.
-    pub fn new(model: Bytes, bind: Tensors) -> Result<Planned, String> {
+    pub(crate) fn new(model: Bytes, bind: Tensors) -> Result<Planned, String> {
         let options = ImportOptions { bind, ..ImportOptions::default() };
         let imported =
             import_bytes(model, None, &options).map_err(|e| format!("import: {e}"))?.graph;
@@ -39,7 +39,7 @@ impl Planned {
 
     /// Results of each of `steps` steps, in the order of the model's outputs. Every step
     /// is fed the same inputs.
-    pub fn run(&self, inputs: &Tensors, steps: u64) -> Result<Vec<Vec<Vec<u8>>>, String> {
+    pub(crate) fn run(&self, inputs: &Tensors, steps: u64) -> Result<Vec<Vec<Vec<u8>>>, String> {
         let options = Options { threads: 1, poison: true };
         let mut executor =
             Executor::new(&self.graph, &self.program, options).map_err(|e| e.to_string())?;
@@ -78,7 +78,7 @@ impl Planned {
     }
 
     /// Name and type of every output.
-    pub fn outputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = (&str, &TensorType)> {
         self.graph.outputs.iter().map(|o| (o.name.as_str(), self.graph.ty(o.value)))
     }
 }

@@ -6,8 +6,9 @@
 //!   b1: scratch 64 bytes align 64 device
 //!   t0: run n0 stream0 (b0) -> (b2, _) scratch b1
 //!   t1: commit s0 +0 stream0 (b2) -> (b3)
-//!   span t0 0..1
+//!   spans (0..0, 1..1)
 //!   order (t0, t1)
+//!   slots 1
 //!   slot0: 64 bytes align 64 device live 0..1 at 128
 //!   arena device 4096 host 0
 //! }
@@ -63,9 +64,10 @@ impl fmt::Display for Plan {
             writeln!(f)?;
         }
         if let Ok(spans) = self.spans() {
-            for t in self.tasks.keys() {
-                writeln!(f, "  span {t} {}..{}", spans.asap[t], spans.alap[t])?;
-            }
+            f.write_str("  spans (")?;
+            let span = |t| format!("{}..{}", spans.asap[t], spans.alap[t]);
+            write_list(f, self.tasks.keys().map(span))?;
+            writeln!(f, ")")?;
         }
         if let Ok(order) = self.order() {
             f.write_str("  order (")?;
@@ -73,6 +75,7 @@ impl fmt::Display for Plan {
             writeln!(f, ")")?;
         }
         if let Ok(slots) = self.slots() {
+            writeln!(f, "  slots {}", slots.slots.len())?;
             let placement = self.placement().ok();
             for (s, slot) in &slots.slots {
                 let Slot { bytes, align, space, live } = slot;
@@ -190,7 +193,7 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
     let (mut spans, mut order) = (None::<Spans>, None::<Vec<TaskId>>);
     let mut live: Vec<Option<LiveRange>> = Vec::new();
     let (mut slots, mut placement) = (Slots::default(), Placement::default());
-    let mut arena = None::<PerSpace<u64>>;
+    let (mut slot_count, mut arena) = (None::<usize>, None::<PerSpace<u64>>);
 
     lexer.expect_word("plan")?;
     lexer.expect("{")?;
@@ -210,12 +213,16 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
             next_id(lexer, "t", plan.tasks.next_key())?;
             let task = parse_task(lexer, g, &plan)?;
             plan.tasks.push(task);
-        } else if lexer.accept_word("span") {
-            let t: TaskId = lexer.id("t")?;
-            let range = live_range(lexer)?;
-            let spans = spans.get_or_insert_default();
-            spans.asap[t] = range.first;
-            spans.alap[t] = range.last;
+        } else if lexer.accept_word("spans") {
+            let ranges = lexer.list(live_range)?;
+            let mut table = Spans::default();
+            for (t, range) in plan.tasks.keys().zip(ranges) {
+                table.asap[t] = range.first;
+                table.alap[t] = range.last;
+            }
+            spans = Some(table);
+        } else if lexer.accept_word("slots") {
+            slot_count = Some(lexer.number()?);
         } else if lexer.accept_word("order") {
             order = Some(lexer.list(|l| l.id("t"))?);
         } else if lexer.peek_id("slot") {
@@ -247,7 +254,10 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
             }
         }
     }
-    if !slots.slots.is_empty() {
+    if let Some(count) = slot_count {
+        if count != slots.slots.len() {
+            return Err(lexer.error(format!("{count} slots announced")));
+        }
         let known = |s: SlotId| s.index() < slots.slots.len();
         if let Some(b) = plan.buffers.keys().find(|&b| slots.of[b].is_some_and(|s| !known(s))) {
             return Err(lexer.error(format!("{b} is in a slot that is not defined")));

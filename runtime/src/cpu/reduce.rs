@@ -284,11 +284,11 @@ wide! {
 #[inline(always)]
 fn lanes<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc {
     const LANES: usize = 32;
-    let mut lanes = [F::IDENTITY; LANES];
+    let mut acc = [F::IDENTITY; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane = F::combine(*lane, F::lift(x));
+        for i in 0..LANES {
+            acc[i] = F::combine(acc[i], F::lift(chunk[i]));
         }
     }
     if chunks.is_empty() {
@@ -298,6 +298,8 @@ fn lanes<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc {
         }
         return acc;
     }
+    // A copy: what is indexed by variables below would not stay in registers above.
+    let mut lanes = acc;
     for (lane, &x) in lanes.iter_mut().zip(rest) {
         *lane = F::combine(*lane, F::lift(x));
     }

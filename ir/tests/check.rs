@@ -1,0 +1,157 @@
+//! Every invariant of programs has a case here that breaks it and is refused for it.
+
+use arenic_ir::check::{Footprint, Invariant, Violation, check};
+use arenic_ir::text::Module;
+use arenic_ir::verify::verify;
+
+const GRAPH: &str = r#"graph "w -= relu(x) + 1" {
+  input v0: f32[16] "x"
+  const v1: f32[16] "one" = ...
+  state s0 "w": v2: f32[16] -> v5 = ...
+  n0 unary {"f":"relu"} (v0) -> (v3: f32[16])
+  n1 binary {"f":"add"} (v3, v1) -> (v4: f32[16])
+  n2 binary {"f":"sub"} (v2, v4) -> (v5: f32[16])
+  output "step" v4
+}
+"#;
+
+const PROGRAM: &str = "program {
+  align 64
+  device 256
+  host 0
+  home v0 device[128+64]
+  home v1 device[64+64]
+  home v2 device[0+64]
+  run n0 stream0 (device[128+64]) -> (device[128+64])
+  record stream0 event0
+  wait stream1 event0
+  run n1 stream1 (device[128+64], device[64+64]) -> (device[192+64])
+  record stream1 event1
+  wait stream0 event1
+  run n2 stream0 (device[0+64], device[192+64]) -> (device[0+64])
+  output device[192+64]
+}
+";
+
+fn judge(program: &str) -> Result<Footprint, Vec<Violation>> {
+    let module = Module::parse(&format!("{GRAPH}{program}")).unwrap();
+    verify(&module.graph).unwrap();
+    check(&module.graph, &module.program.unwrap())
+}
+
+/// The program with one line replaced breaks exactly this invariant first.
+fn breaks(line: &str, with: &str, invariant: Invariant) {
+    assert!(PROGRAM.contains(line), "{line}");
+    let violations = judge(&PROGRAM.replacen(line, with, 1)).unwrap_err();
+    assert!(
+        violations.iter().any(|v| v.invariant == invariant),
+        "`{line}` → `{with}`: {violations:?}"
+    );
+}
+
+#[test]
+fn accepts_and_measures() {
+    let footprint = judge(PROGRAM).unwrap();
+    assert_eq!(footprint.arena_bytes.device, 256);
+    assert_eq!(footprint.live_peak_bytes.device, 256);
+    // x is handed over to relu's result in place, so both count once.
+    let x = &footprint.occupancies[0];
+    assert_eq!((x.first, x.end), (0, 0));
+}
+
+#[test]
+fn i5_ranges_in_bounds_and_aligned() {
+    breaks("device 256", "device 255", Invariant::Bounds);
+    breaks("device 256", "device 320", Invariant::Bounds);
+    breaks("home v0 device[128+64]", "home v0 device[120+64]", Invariant::Bounds);
+    breaks("home v0 device[128+64]", "home v0 device[64+64]", Invariant::Bounds);
+    breaks("-> (device[192+64])", "-> (device[18446744073709551615+64])", Invariant::Bounds);
+}
+
+#[test]
+fn i6_operands_are_where_they_are_read() {
+    breaks("(device[0+64], device[192+64])", "(device[0+64], device[64+64])", Invariant::Content);
+    breaks("run n0 stream0 (device[128+64])", "run n0 stream0 (device[0+64])", Invariant::Content);
+    // n1 runs before its operand exists.
+    breaks(
+        "  run n0 stream0 (device[128+64]) -> (device[128+64])\n",
+        "",
+        Invariant::Content,
+    );
+}
+
+#[test]
+fn i7_in_place_only_for_declared_pairs() {
+    // A product reads its operands many times, so it declares no pair.
+    let text = r#"graph "" {
+  input v0: f32[4,4] "x"
+  n0 mat_mul (v0, v0) -> (v1: f32[4,4])
+  output "y" v1
+}
+program {
+  align 64
+  device 64
+  host 0
+  home v0 device[0+64]
+  run n0 stream0 (device[0+64], device[0+64]) -> (device[0+64])
+  output device[0+64]
+}
+"#;
+    let module = Module::parse(text).unwrap();
+    let violations = check(&module.graph, &module.program.unwrap()).unwrap_err();
+    assert_eq!(violations[0].invariant, Invariant::Alias);
+    // A declared pair, but half a range off.
+    let shifted = PROGRAM.replace("align 64", "align 4").replace("device 256", "device 288");
+    let shifted = shifted.replace("(device[128+64]) -> (device[128+64])", "(device[128+64]) -> (device[160+64])");
+    let violations = judge(&shifted).unwrap_err();
+    assert_eq!(violations[0].invariant, Invariant::Alias);
+}
+
+#[test]
+fn i8_conflicts_are_ordered() {
+    breaks("  wait stream1 event0\n", "", Invariant::Race);
+    breaks("  wait stream0 event1\n", "", Invariant::Race);
+    breaks("run n1 stream1", "run n1 stream2", Invariant::Race);
+}
+
+#[test]
+fn i9_records_precede_waits_and_happen_once() {
+    breaks("  record stream0 event0\n", "", Invariant::Event);
+    breaks("record stream1 event1", "record stream1 event0", Invariant::Event);
+}
+
+#[test]
+fn i10_homes_and_outputs_are_closed() {
+    // The update goes elsewhere and is not copied home.
+    breaks("-> (device[0+64])", "-> (device[128+64])", Invariant::Closing);
+    breaks("output device[192+64]", "output device[128+64]", Invariant::Closing);
+    breaks("  home v2 device[0+64]\n", "", Invariant::Closing);
+    // Something is written into a constant's home.
+    breaks(
+        "  output device",
+        "  copy stream0 device[192+64] -> device[64+64]\n  output device",
+        Invariant::Closing,
+    );
+    // A stream that has work left when the first one ends.
+    breaks(
+        "  output device",
+        "  copy stream1 device[192+64] -> device[128+64]\n  output device",
+        Invariant::Closing,
+    );
+}
+
+#[test]
+fn shapes_fit_the_nodes() {
+    breaks("(device[128+64], device[64+64])", "(device[128+64])", Invariant::Shape);
+    breaks("-> (device[192+64])", "-> (_)", Invariant::Shape);
+    breaks("-> (device[192+64])", "-> (device[192+60])", Invariant::Shape);
+    breaks("home v0 device[128+64]", "home v3 device[128+64]", Invariant::Shape);
+    breaks("  output device[192+64]\n", "", Invariant::Shape);
+}
+
+#[test]
+fn a_carried_constant_must_stay() {
+    let footprint = judge(PROGRAM).unwrap();
+    let constant = footprint.occupancies.iter().find(|o| o.kind.name() == "const").unwrap();
+    assert_eq!((constant.first, constant.end), (0, 7));
+}

@@ -1,0 +1,113 @@
+//! Random graphs through random legal plans: `check` accepts every program that the
+//! passes make, its streams give the right result in every interleaving tried, and every
+//! mutated program that fails under some interleaving is rejected.
+
+mod support;
+
+use arenic_ir::check::check;
+use arenic_ir::text::Module;
+use arenic_passes::pipeline::{Pipeline, RunOptions};
+use std::collections::BTreeMap;
+use support::interleave::{reference, run};
+use support::mutate::{KINDS, mutate};
+use support::{CX, Random, graph, program};
+
+#[test]
+fn check_accepts_what_the_passes_make_and_it_is_right() {
+    let (mut swaps, mut waits, mut repeats) = (0, 0, 0);
+    for seed in 0..3000 {
+        let mut random = Random(seed);
+        let nodes = 3 + random.below(9);
+        let g = graph(&mut random, nodes);
+        let streams = 1 + random.below(3);
+        let p = program(&mut random, &g, streams);
+        if let Err(violations) = check(&g, &p) {
+            panic!("seed {seed}: {violations:?}\n{g}{p}");
+        }
+        let expected = reference(&g);
+        for _ in 0..6 {
+            assert!(run(&mut random, &g, &p, &expected), "seed {seed} fails:\n{g}{p}");
+        }
+        let text = p.to_string();
+        swaps += usize::from(text.contains("host["));
+        waits += usize::from(text.contains("wait "));
+        repeats += usize::from(text.matches("run n").count() > g.nodes.len());
+    }
+    // The generator reaches what it is meant to reach.
+    assert!(swaps > 50 && waits > 100 && repeats > 10, "{swaps} {waits} {repeats}");
+}
+
+#[test]
+fn check_rejects_every_mutant_that_can_fail() {
+    // Per kind: failing mutants, all of them rejected, and rejected ones in all.
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for seed in 0..1200 {
+        let mut random = Random(0x5eed + seed);
+        let nodes = 3 + random.below(7);
+        let g = graph(&mut random, nodes);
+        let p = program(&mut random, &g, 3);
+        let expected = reference(&g);
+        for kind in KINDS {
+            for _ in 0..3 {
+                let Some(mutant) = mutate(&mut random, &p, kind, 3) else { continue };
+                if mutant == p {
+                    continue;
+                }
+                let rejected = check(&g, &mutant).is_err();
+                let fails = (0..12).any(|_| !run(&mut random, &g, &mutant, &expected));
+                assert!(rejected || !fails, "seed {seed}, {kind}: missed\n{g}{p}{mutant}");
+                let count = counts.entry(kind).or_default();
+                count.0 += usize::from(fails);
+                count.1 += usize::from(rejected);
+            }
+        }
+    }
+    for kind in KINDS {
+        let (failing, rejected) = counts[kind];
+        assert!(failing >= 10, "{kind}: only {failing} mutants failed ({rejected} rejected)");
+    }
+}
+
+#[test]
+fn whole_pipelines_on_random_graphs() {
+    let orders = ["best", "definition", "freed_minus_allocated"];
+    let places = ["best", "first_fit", "best_fit"];
+    for seed in 0..2000 {
+        let mut random = Random(0xabc + seed);
+        let nodes = 3 + random.below(30);
+        let g = graph(&mut random, nodes);
+        let mut yaml = String::new();
+        for pass in ["fold_constants", "dead_code", "fuse_transposes", "views"] {
+            if random.chance(60) {
+                yaml += &format!("- {pass}\n");
+            }
+        }
+        yaml += "- detach_states\n";
+        if random.chance(50) {
+            yaml += "- spans\n";
+        }
+        let order = random.pick(&orders);
+        let (enabled, place) = (random.chance(70), random.pick(&places));
+        yaml += &format!(
+            "- order: {{method: {order}}}\n- share_in_place: {{enabled: {enabled}}}\n\
+             - place: {{method: {place}}}\n- lower\n- sync\n"
+        );
+        let pipeline = Pipeline::from_yaml(&yaml).unwrap();
+        let outcome = pipeline
+            .run(g.clone(), &CX, RunOptions::default())
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{yaml}{g}"));
+        let footprint = outcome.footprint.unwrap();
+        let g = &outcome.module.graph;
+        let plan = outcome.module.plan.as_ref().unwrap();
+        // The planned peak is the checked one, and the bound is below it.
+        let planned = plan.slots().unwrap().live_peak().device;
+        assert_eq!(planned, footprint.live_peak_bytes.device, "seed {seed}\n{}", outcome.module);
+        let bound = arenic_passes::bound::lower_bound(g, &CX).unwrap();
+        assert!(bound <= planned, "seed {seed}: bound {bound} above {planned}\n{g}");
+        // Text is lossless.
+        let printed = outcome.module.to_string();
+        let parsed = Module::parse(&printed).unwrap_or_else(|e| panic!("{e}\n{printed}"));
+        assert_eq!(parsed, outcome.module, "seed {seed}");
+        assert_eq!(parsed.to_string(), printed);
+    }
+}

@@ -1,0 +1,241 @@
+//! Whole training steps: five steps of every reference graph equal eager PyTorch, and
+//! nothing but the model decides the bits: not the plan, not dead memory, not the number
+//! of threads, not where a run was interrupted.
+
+use arenic::artifact::{Artifact, Target};
+use arenic::compile::{CPU, compile};
+use arenic::data::{Batches, Npz, TensorFile};
+use arenic::onnx::ImportOptions;
+use arenic::train::{Initial, Length, Options, train};
+use arenic_ir::{Def, Graph};
+use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
+use arenic_runtime::executor::{Executor, Options as ExecutorOptions};
+use arenic_runtime::kernel::Draw;
+use arenic_runtime::reference::Reference;
+use std::path::{Path, PathBuf};
+
+/// One reference run: a graph, its data, its expected losses and final state.
+struct Run {
+    name: String,
+    base: PathBuf,
+    set: Vec<(String, String)>,
+    losses: Vec<f64>,
+    target: Target,
+}
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn compiled(model: &Path, pipeline: &str) -> Target {
+    let yaml = NAMED.iter().find(|(n, _)| *n == pipeline).unwrap().1;
+    let pipeline = Pipeline::from_yaml(yaml).unwrap();
+    let options = ImportOptions::default();
+    let compiled = compile(model, &options, &pipeline, RunOptions::default())
+        .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step.arenic");
+    compiled.artifact.unwrap().write(&path).unwrap();
+    Artifact::read(&path).unwrap().target(CPU).unwrap().clone()
+}
+
+fn runs() -> Vec<Run> {
+    let mut runs: Vec<Run> = std::fs::read_dir(root("tests/runs"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == "json"))
+        .map(|json| {
+            let text = std::fs::read_to_string(&json).unwrap();
+            let run: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let set = run["set"].as_object().unwrap();
+            let model = root("models/step").join(run["onnx"].as_str().unwrap());
+            Run {
+                name: json.file_stem().unwrap().to_str().unwrap().to_owned(),
+                base: json.with_extension(""),
+                set: set.iter().map(|(n, v)| (n.clone(), v.to_string())).collect(),
+                losses: run["loss"].as_array().unwrap().iter().map(|l| l.as_f64().unwrap()).collect(),
+                target: compiled(&model, "default"),
+            }
+        })
+        .collect();
+    runs.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(runs.len(), 8);
+    runs
+}
+
+impl Run {
+    fn file(&self, suffix: &str) -> PathBuf {
+        PathBuf::from(format!("{}{suffix}", self.base.display()))
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            data: Some(self.file(".data.npz")),
+            initial: self.initial(&self.file(".init.npz")),
+            set: self.set.clone(),
+            length: Length::Steps(5),
+            shuffle: None,
+            seed: None,
+            save: None,
+            save_every: None,
+            outputs: None,
+            threads: 1,
+            poison: false,
+        }
+    }
+
+    fn initial(&self, path: &Path) -> Initial {
+        Initial { file: Some(TensorFile::open(path).unwrap()), ..Initial::default() }
+    }
+
+    /// Losses, and the saved state as bytes.
+    fn train(&self, options: Options) -> (Vec<f64>, Vec<u8>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.safetensors");
+        let options = Options { save: Some(path.clone()), ..options };
+        let mut losses = Vec::new();
+        train(&self.target, &options, |_| {}, |r| losses.push(r.scalars[0].1))
+            .unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        (losses, std::fs::read(path).unwrap())
+    }
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|c| f32::from_le_bytes(c.try_into().unwrap())).collect()
+}
+
+#[test]
+fn five_steps_equal_pytorch() {
+    for run in runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.safetensors");
+        let options = Options { save: Some(path.clone()), ..run.options() };
+        let mut losses = Vec::new();
+        train(&run.target, &options, |_| {}, |r| losses.push(r.scalars[0].1)).unwrap();
+        for (step, (ours, theirs)) in losses.iter().zip(&run.losses).enumerate() {
+            let off = (ours - theirs).abs();
+            assert!(off <= 1e-5, "{} step {step}: {ours} is off by {off:e}", run.name);
+        }
+        assert_eq!(losses.len(), 5);
+        // Adam amplifies gradients near zero, so states are compared under momentum.
+        if !run.name.ends_with("sgdm") {
+            continue;
+        }
+        let saved = TensorFile::open(&path).unwrap();
+        let expected = TensorFile::open(run.file(".final.npz")).unwrap();
+        let states: Vec<&str> = run.target.graph.states.values().map(|s| s.name.as_str()).collect();
+        let mut compared = 0;
+        for array in expected.tensors().iter().filter(|a| states.contains(&a.name())) {
+            let ours = saved.tensor(array.name()).unwrap();
+            assert_eq!(ours.ty(), array.ty(), "{}", array.name());
+            compared += 1;
+            if ours.ty().dtype.is_float() {
+                for (a, b) in floats(ours.bytes()).iter().zip(floats(array.bytes())) {
+                    assert!((a - b).abs() <= 1e-5, "{} {}: {a} {b}", run.name, array.name());
+                }
+            } else {
+                assert_eq!(ours.bytes(), array.bytes(), "{}", array.name());
+            }
+        }
+        assert!(compared >= 6, "{}: {compared} states compared", run.name);
+    }
+}
+
+#[test]
+fn poison_and_threads_change_nothing() {
+    for run in runs() {
+        let plain = run.train(run.options());
+        assert!(plain == run.train(Options { poison: true, ..run.options() }), "{}", run.name);
+        for threads in [2, 7] {
+            let other = run.train(Options { threads, ..run.options() });
+            assert!(plain == other, "{} on {threads} threads", run.name);
+        }
+    }
+}
+
+#[test]
+fn n_plus_m_steps_equal_n_save_load_m() {
+    for run in runs() {
+        for shuffle in [None, Some(3)] {
+            let options = || Options { shuffle, ..run.options() };
+            let (losses, state) = run.train(options());
+            let (mut first, middle) = run.train(Options { length: Length::Steps(3), ..options() });
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("middle.safetensors");
+            std::fs::write(&path, middle).unwrap();
+            let (second, end) = run.train(Options {
+                length: Length::Steps(2),
+                initial: run.initial(&path),
+                ..options()
+            });
+            first.extend(second);
+            assert!(first == losses && end == state, "{}", run.name);
+        }
+    }
+}
+
+/// Every state's bytes after each of three steps, by the executor.
+fn planned(g: &Graph, target: &Target, batches: &mut Batches, init: &TensorFile) -> Vec<Vec<u8>> {
+    let mut executor = Executor::new(g, &target.program, ExecutorOptions::default()).unwrap();
+    for (v, data) in g.consts() {
+        if let Some(home) = executor.const_mut(v) {
+            home.copy_from_slice(data.bytes().unwrap());
+        }
+    }
+    for (s, state) in &g.states {
+        executor.state_mut(s).unwrap().copy_from_slice(init.tensor(&state.name).unwrap().bytes());
+    }
+    let mut seen = Vec::new();
+    for step in 0..3 {
+        for (i, v) in g.inputs().collect::<Vec<_>>().into_iter().enumerate() {
+            if let Some(bytes) = executor.input_mut(v) {
+                batches.fill(step, i, bytes).unwrap();
+            }
+        }
+        executor.step(Draw { seed: 5, step }).unwrap();
+        seen.extend(g.states.keys().map(|s| executor.state(s).to_vec()));
+        seen.extend((0..g.outputs.len()).map(|i| executor.output(i).to_vec()));
+    }
+    seen
+}
+
+/// The same by the reference interpreter.
+fn reference(g: &Graph, batches: &mut Batches, init: &TensorFile) -> Vec<Vec<u8>> {
+    let mut reference = Reference::new(g).unwrap();
+    for (v, data) in g.consts() {
+        reference.value_mut(v).unwrap().copy_from_slice(data.bytes().unwrap());
+    }
+    for state in g.states.values() {
+        let bytes = init.tensor(&state.name).unwrap();
+        reference.value_mut(state.enter).unwrap().copy_from_slice(bytes.bytes());
+    }
+    let mut seen = Vec::new();
+    for step in 0..3 {
+        for (i, v) in g.inputs().collect::<Vec<_>>().into_iter().enumerate() {
+            batches.fill(step, i, reference.value_mut(v).unwrap()).unwrap();
+        }
+        reference.step(Draw { seed: 5, step }).unwrap();
+        seen.extend(g.states.values().map(|s| reference.value(s.enter).to_vec()));
+        let kept = g.outputs.iter().filter(|o| !matches!(g.values[o.value].def, Def::State(_)));
+        seen.extend(kept.map(|o| reference.value(o.value).to_vec()));
+    }
+    seen
+}
+
+#[test]
+fn planned_equals_reference_bitwise() {
+    for run in runs() {
+        let init = TensorFile::open(run.file(".init.npz")).unwrap();
+        let npz = Npz::open(run.file(".data.npz")).unwrap();
+        let model = root("models/step").join(format!("ref_{}.onnx", run.name));
+        for pipeline in ["default", "definition"] {
+            let target = compiled(&model, pipeline);
+            let g = &target.graph;
+            let inputs: Vec<_> =
+                g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
+            let batches = || Batches::new(&inputs, Some(&npz), &run.set, None).unwrap().0;
+            let ours = planned(g, &target, &mut batches(), &init);
+            assert!(ours == reference(g, &mut batches(), &init), "{} {pipeline}", run.name);
+        }
+    }
+}
