@@ -15,8 +15,12 @@ const SIGMAS: f64 = 5.0;
 pub(crate) enum Drawn {
     /// A `Dropout` in training, with this ratio.
     Dropout(f64),
-    /// `Bernoulli`, spelled out with `RandomUniformLike`.
-    Bernoulli,
+    /// `Bernoulli`, spelled out: a number between 0 and 1 compared with the operand.
+    Bernoulli {
+        /// How the function in ONNX does it, although a result is 1 with probability `x`
+        /// only where the number is the lesser one.
+        greater: bool,
+    },
 }
 
 /// What the test draws, where it draws.
@@ -26,7 +30,11 @@ pub(crate) fn drawn(case: &Case, inputs: &[Tensor]) -> Option<Drawn> {
         numbers(&t.ty, &t.bytes).first().copied()
     };
     case.graph().node.iter().find_map(|node| match node.op_type.as_deref() {
-        Some("RandomUniformLike") => Some(Drawn::Bernoulli),
+        Some("RandomUniformLike") => {
+            let mut nodes = case.graph().node.iter();
+            let reader = nodes.find(|n| n.input.first() == node.output.first())?;
+            Some(Drawn::Bernoulli { greater: reader.op_type.as_deref() == Some("Greater") })
+        }
         Some("Dropout") if scalar(node.input.get(2)?)? != 0.0 => {
             let ratio = match node.input[1].as_str() {
                 "" => 0.5,
@@ -65,7 +73,7 @@ pub(crate) fn check(
             .iter()
             .map(|results| mask(&x, results, 1.0 / (1.0 - ratio)))
             .collect::<Result<_, _>>()?,
-        Drawn::Bernoulli => steps
+        Drawn::Bernoulli { .. } => steps
             .iter()
             .map(|results| {
                 let y = &results[0];
@@ -79,7 +87,8 @@ pub(crate) fn check(
     for (i, &x) in x.iter().enumerate() {
         let p = match drawn {
             Drawn::Dropout(ratio) => 1.0 - ratio,
-            Drawn::Bernoulli => x,
+            Drawn::Bernoulli { greater: true } => 1.0 - x,
+            Drawn::Bernoulli { greater: false } => x,
         };
         ratio(p, kept.iter().map(|kept| kept[i])).map_err(|e| format!("element {i}: {e}"))?;
     }

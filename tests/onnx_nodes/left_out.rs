@@ -10,53 +10,78 @@ use arenic::onnx::supported_ops;
 use std::collections::BTreeSet;
 
 /// Why a test is left out; `None` where it must pass.
-pub(crate) fn reason(case: &Case) -> Option<String> {
+pub(crate) fn reason(case: &Case) -> Option<(Kind, String)> {
+    let mut ops = Ops { versions: Vec::new(), unknown: BTreeSet::new(), older: BTreeSet::new() };
+    for import in &case.model.opset_import {
+        let domain = spelled_out(import.domain.as_deref());
+        ops.versions.push((domain, import.version.unwrap_or(0)));
+    }
     let graph = case.graph();
-    let mut ops = BTreeSet::new();
-    let imports = &case.model.opset_import;
-    let versions: Vec<(&str, i64)> = imports
-        .iter()
-        .map(|o| (spelled_out(o.domain.as_deref()), o.version.unwrap_or(0)))
-        .collect();
-    unsupported_ops(graph, &versions, &mut ops);
-    if !ops.is_empty() {
-        let list: Vec<String> = ops.into_iter().collect();
-        return Some(format!("operator {}", list.join(", ")));
-    }
-    if !case.other_values.is_empty() {
-        return Some(format!("values of kind {}", case.other_values.join(", ")));
-    }
+    ops.note(graph);
     let mut types = BTreeSet::new();
     unsupported_types(graph, &mut types);
-    if !types.is_empty() {
-        let list: Vec<String> = types.into_iter().collect();
-        return Some(format!("element type {}", list.join(", ")));
-    }
-    None
+    let values = case.other_values.iter().cloned().collect();
+    let reasons = [
+        (Kind::Operator, ops.unknown),
+        (Kind::Opset, ops.older),
+        (Kind::Values, values),
+        (Kind::ElementType, types),
+    ];
+    let (kind, names) = reasons.into_iter().find(|(_, names)| !names.is_empty())?;
+    Some((kind, names.into_iter().collect::<Vec<String>>().join(", ")))
 }
 
-/// Operators that arenic does not list, or not in this version, those of subgraphs included.
-fn unsupported_ops(graph: &GraphProto, versions: &[(&str, i64)], found: &mut BTreeSet<String>) {
-    for node in &graph.node {
-        let domain = spelled_out(node.domain.as_deref());
-        let name = node.op_type.as_deref().unwrap_or("");
-        let row = supported_ops().find(|op| (op.domain, op.name) == (domain, name));
-        let version = versions.iter().find(|(d, _)| *d == domain).map_or(0, |(_, v)| *v);
-        match row {
-            Some(row) if version >= row.since => {}
-            Some(row) => {
-                let since = row.since;
-                found.insert(format!("{name} of opset {version}, before {since}"));
-            }
-            None if domain == "ai.onnx" => {
-                found.insert(name.to_owned());
-            }
-            None => {
-                found.insert(format!("{domain}.{name}"));
-            }
+/// What arenic does not have.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    Operator,
+    Opset,
+    Values,
+    ElementType,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 4] =
+        [Kind::Operator, Kind::Opset, Kind::Values, Kind::ElementType];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Operator => "operator",
+            Kind::Opset => "opset",
+            Kind::Values => "values of kind",
+            Kind::ElementType => "element type",
         }
-        let subgraphs = node.attribute.iter().filter_map(|a| a.g.as_ref());
-        subgraphs.for_each(|g| unsupported_ops(g, versions, found));
+    }
+}
+
+/// Operators that arenic does not list, and such that it does not list in this version.
+struct Ops<'m> {
+    versions: Vec<(&'m str, i64)>,
+    unknown: BTreeSet<String>,
+    older: BTreeSet<String>,
+}
+
+impl Ops<'_> {
+    /// Looks at the nodes of a graph and of its subgraphs.
+    fn note(&mut self, graph: &GraphProto) {
+        for node in &graph.node {
+            let domain = spelled_out(node.domain.as_deref());
+            let name = node.op_type.as_deref().unwrap_or("");
+            let version = self.versions.iter().find(|(d, _)| *d == domain).map_or(0, |(_, v)| *v);
+            match supported_ops().find(|op| (op.domain, op.name) == (domain, name)) {
+                Some(op) if version >= op.since => {}
+                Some(_) => {
+                    self.older.insert(format!("{version} ({name})"));
+                }
+                None if domain == "ai.onnx" => {
+                    self.unknown.insert(name.to_owned());
+                }
+                None => {
+                    self.unknown.insert(format!("{domain}.{name}"));
+                }
+            }
+            node.attribute.iter().filter_map(|a| a.g.as_ref()).for_each(|g| self.note(g));
+        }
     }
 }
 

@@ -14,8 +14,10 @@ mod left_out;
 mod planned;
 
 use case::{Case, Suite};
+use left_out::Kind;
 use libtest_mimic::{Arguments, FormatSetting, Trial};
 use planned::{Planned, Tensors};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
     };
 
     let total = suite.cases.len();
-    let mut left_out: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut left_out: BTreeMap<(Kind, String), Vec<String>> = BTreeMap::new();
     let mut trials = Vec::with_capacity(total);
     for case in suite.cases {
         let reason = left_out::reason(&case);
@@ -51,9 +53,10 @@ fn main() -> ExitCode {
         let trial = Trial::test(name.clone(), move || run(&case).map_err(Into::into));
         trials.push(match reason {
             None => trial,
-            Some(reason) => {
-                left_out.entry(reason.clone()).or_default().push(name);
-                trial.with_kind(reason).with_ignored_flag(true)
+            Some((kind, what)) => {
+                let trial = trial.with_kind(format!("{} {what}", kind.name()));
+                left_out.entry((kind, what)).or_default().push(name);
+                trial.with_ignored_flag(true)
             }
         });
     }
@@ -65,11 +68,17 @@ fn main() -> ExitCode {
     let conclusion = libtest_mimic::run(&args, trials);
     if whole {
         println!("node tests of onnx {} that are left out, by reason:", suite.onnx);
-        let mut reasons: Vec<(&String, &Vec<String>)> = left_out.iter().collect();
-        reasons.sort_by_key(|(reason, names)| (std::cmp::Reverse(names.len()), *reason));
-        for (reason, names) in reasons {
-            println!("  {reason} ({}): {}", names.len(), names.join(" "));
+        let mut reasons: Vec<_> = left_out.iter().collect();
+        reasons.sort_by_key(|((kind, _), names)| (*kind, Reverse(names.len())));
+        for ((kind, what), names) in reasons {
+            println!("  {} {what} ({}): {}", kind.name(), names.len(), names.join(" "));
         }
+        let counts = Kind::ALL.map(|kind| {
+            let of_kind = left_out.iter().filter(|((k, _), _)| *k == kind);
+            let count: usize = of_kind.map(|(_, names)| names.len()).sum();
+            format!("{count} for {}", kind.name())
+        });
+        println!("left out: {}", counts.join(", "));
         println!(
             "{} passed, {} failed, {} left out of {total}",
             conclusion.num_passed, conclusion.num_failed, conclusion.num_ignored

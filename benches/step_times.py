@@ -1,0 +1,144 @@
+"""Step time of arenic beside onnxruntime's, on the same training-step graphs and threads.
+
+Both run the whole step: inputs are fed, states are carried over in place (onnxruntime
+through I/O binding, outputs of one step bound as inputs of the next). Runs alternate,
+and the median over the rounds is printed. Random data and states: the values do not
+change the work, and both are given the same ones.
+
+usage: step_times.py [--arenic BIN] [--rounds N] [--threads 1,2] [MODEL.onnx ...]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TYPES = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 11: np.float64}
+
+
+def values(model):
+    """Random inputs and states: name to array. Integers are 0 or 1, fit as any index."""
+    random = np.random.default_rng(0)
+    arrays = {}
+    for value in model.graph.input:
+        ty = value.type.tensor_type
+        shape = [d.dim_value for d in ty.shape.dim]
+        dtype = TYPES[ty.elem_type]
+        if np.issubdtype(dtype, np.floating):
+            # Positive, so that square roots of second moments and variances exist.
+            array = np.abs(random.normal(0.0, 0.05, shape)) + 1e-3
+            if value.name in ("lr", "eps"):
+                array = np.full(shape, 1e-4)
+        else:
+            array = random.integers(0, 2, shape)
+        arrays[value.name] = np.asarray(array, dtype=dtype)
+    return arrays
+
+
+def states_of(model):
+    outputs = {o.name for o in model.graph.output}
+    return [i.name for i in model.graph.input if "out_" + i.name in outputs]
+
+
+class Onnxruntime:
+    def __init__(self, path, arrays, states, threads):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self.states = states
+        self.fixed = {n: ort.OrtValue.ortvalue_from_numpy(a) for n, a in arrays.items()}
+        # Two sets of state buffers change roles at every step.
+        self.sets = [
+            {s: ort.OrtValue.ortvalue_from_numpy(arrays[s].copy()) for s in states}
+            for _ in range(2)
+        ]
+        self.bindings = [self.bind(0), self.bind(1)]
+
+    def bind(self, k):
+        binding = self.session.io_binding()
+        for i in self.session.get_inputs():
+            source = self.sets[k] if i.name in self.sets[k] else self.fixed
+            binding.bind_ortvalue_input(i.name, source[i.name])
+        for o in self.session.get_outputs():
+            state = o.name.removeprefix("out_")
+            if o.name.startswith("out_") and state in self.sets[1 - k]:
+                binding.bind_ortvalue_output(o.name, self.sets[1 - k][state])
+            else:
+                binding.bind_output(o.name)
+        return binding
+
+    def time(self, steps):
+        start = time.perf_counter()
+        for step in range(steps):
+            self.session.run_with_iobinding(self.bindings[step % 2])
+        return (time.perf_counter() - start) / steps
+
+
+class Arenic:
+    def __init__(self, binary, path, arrays, states, threads, folder):
+        self.artifact = os.path.join(folder, "step.arenic")
+        data, init = os.path.join(folder, "data.npz"), os.path.join(folder, "init.npz")
+        subprocess.run([binary, "compile", path, "-o", self.artifact], check=True, capture_output=True)
+        report = subprocess.run(
+            [binary, "inspect", self.artifact, "--json"], check=True, capture_output=True, text=True
+        )
+        read = {i["name"] for i in json.loads(report.stdout)["inputs"]}
+        np.savez(data, **{n: a for n, a in arrays.items() if n in read})
+        np.savez(init, **{n: arrays[n] for n in states})
+        self.command = [binary, "run", self.artifact, "--data", data, "--init", init, "--json"]
+        self.command += ["--threads", str(threads), "--steps"]
+
+    def time(self, steps):
+        run = subprocess.run(self.command + [str(steps)], capture_output=True, text=True)
+        if run.returncode:
+            raise RuntimeError(run.stderr)
+        return json.loads(run.stdout.splitlines()[-1])["mean_step_seconds"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arenic", default="target/release/arenic")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("models", nargs="*")
+    arguments = parser.parse_args()
+    folder = os.path.join(HERE, "..", "models", "step")
+    models = arguments.models or sorted(
+        os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".onnx")
+    )
+    print(f"onnxruntime {ort.__version__}, {os.cpu_count()} cores, milliseconds per step")
+    print(f"{'graph':<34} {'threads':>7} {'arenic':>9} {'onnxruntime':>12} {'ratio':>6}")
+    for path in models:
+        model = onnx.load(path, load_external_data=False)
+        arrays, states = values(model), states_of(model)
+        for threads in map(int, arguments.threads.split(",")):
+            with tempfile.TemporaryDirectory() as temporary:
+                try:
+                    theirs = Onnxruntime(path, arrays, states, threads)
+                except Exception as error:  # an operator that it has no kernel for
+                    print(f"{os.path.basename(path):<34} {threads:>7} {'':>9} {str(error)[:60]}")
+                    continue
+                ours = Arenic(arguments.arenic, path, arrays, states, threads, temporary)
+                once = max(theirs.time(3), 1e-6)
+                steps = max(5, min(2000, int(0.5 / once)))
+                theirs.time(steps)
+                pairs = [(ours.time(steps), theirs.time(steps)) for _ in range(arguments.rounds)]
+                a, b = (statistics.median(p[k] for p in pairs) * 1e3 for k in (0, 1))
+                ratio = statistics.median(x / y for x, y in pairs)
+                print(
+                    f"{os.path.basename(path):<34} {threads:>7} {a:>9.3f} {b:>12.3f} {ratio:>6.2f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
