@@ -131,8 +131,7 @@ pub fn train(
     let fed = fed_inputs(g, &mut executor, npz.as_ref(), &options.set);
     let named: Vec<(String, TensorType)> =
         fed.iter().map(|&v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
-    let (mut batches, notices) =
-        Batches::new(&named, npz.as_ref(), &options.set, options.shuffle)?;
+    let (mut batches, notices) = Batches::new(&named, npz.as_ref(), &options.set, options.shuffle)?;
     notices.iter().for_each(&mut notice);
     let total = match options.length {
         Length::Steps(n) => n,

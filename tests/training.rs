@@ -53,7 +53,12 @@ fn runs() -> Vec<Run> {
                 name: json.file_stem().unwrap().to_str().unwrap().to_owned(),
                 base: json.with_extension(""),
                 set: set.iter().map(|(n, v)| (n.clone(), v.to_string())).collect(),
-                losses: run["loss"].as_array().unwrap().iter().map(|l| l.as_f64().unwrap()).collect(),
+                losses: run["loss"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|l| l.as_f64().unwrap())
+                    .collect(),
                 target: compiled(&model, "default"),
             }
         })

@@ -73,11 +73,7 @@ fn i6_operands_are_where_they_are_read() {
     breaks("(device[0+64], device[192+64])", "(device[0+64], device[64+64])", Invariant::Content);
     breaks("run n0 stream0 (device[128+64])", "run n0 stream0 (device[0+64])", Invariant::Content);
     // n1 runs before its operand exists.
-    breaks(
-        "  run n0 stream0 (device[128+64]) -> (device[128+64])\n",
-        "",
-        Invariant::Content,
-    );
+    breaks("  run n0 stream0 (device[128+64]) -> (device[128+64])\n", "", Invariant::Content);
 }
 
 #[test]
@@ -102,7 +98,8 @@ program {
     assert_eq!(violations[0].invariant, Invariant::Alias);
     // A declared pair, but half a range off.
     let shifted = PROGRAM.replace("align 64", "align 4").replace("device 256", "device 288");
-    let shifted = shifted.replace("(device[128+64]) -> (device[128+64])", "(device[128+64]) -> (device[160+64])");
+    let shifted = shifted
+        .replace("(device[128+64]) -> (device[128+64])", "(device[128+64]) -> (device[160+64])");
     let violations = judge(&shifted).unwrap_err();
     assert_eq!(violations[0].invariant, Invariant::Alias);
 }

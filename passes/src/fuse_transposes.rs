@@ -3,7 +3,8 @@
 //! Products read operands by strides, so an exchanged pair of last axes costs nothing,
 //! while the transpose as a node writes a second copy of (mostly) a weight. A transpose
 //! of a transpose that restores the order is dropped the same way. Sound because
-//! `op(a, transpose(b))` and `op'(a, b)` multiply the same elements in the same order.
+//! `op(a, transpose(b))` and `op'(a, b)` are sums of the same products; a kernel may add
+//! them in another order, so the last bits may differ from the graph before the rewrite.
 
 use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Def, Graph, ValueId};

@@ -1,10 +1,11 @@
 //! Placement: every slot gets an offset in the arena of its space.
 //!
-//! Two one-pass heuristics over slots by decreasing size, the lower arena kept: first
-//! fit (the least free offset; "greedy by size") and best fit (the smallest gap that is
-//! large enough; SmartPool, section IV). Resident slots come first and stack up from
-//! zero without gaps. Sound because a slot is only put where no slot that is alive at
-//! the same time lies; nothing here is trusted, `check` proves it again.
+//! One-pass heuristics, the lowest arena kept: slots by decreasing size, area (size ×
+//! lifetime) or lifetime, each put by first fit (the least free offset; by size this is
+//! "greedy by size") or best fit (the smallest gap that is large enough; SmartPool,
+//! section IV). Resident slots come first and stack up from zero without gaps. Sound
+//! because a slot is only put where no slot that is alive at the same time lies; nothing
+//! here is trusted, `check` proves it again.
 
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::Graph;
@@ -13,8 +14,9 @@ use arenic_ir::program::Space;
 use cranelift_entity::SecondaryMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 
-/// Places every slot in its arena; the better of two one-pass heuristics.
+/// Places every slot in its arena; the best of several one-pass heuristics.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Place {
@@ -26,13 +28,34 @@ pub struct Place {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Both methods below; the lower arena is kept.
+    /// First fit and best fit in every sequence; the lowest arena is kept.
     #[default]
     Best,
     /// Decreasing size, each at its least free offset.
     FirstFit,
     /// Decreasing size, each in the smallest gap that is large enough.
     BestFit,
+}
+
+/// What slots are sorted by, largest first, before they are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sequence {
+    Size,
+    Area,
+    Lifetime,
+}
+
+impl Sequence {
+    const ALL: [Sequence; 3] = [Sequence::Size, Sequence::Area, Sequence::Lifetime];
+
+    fn key(self, s: &Slot) -> (u128, u64) {
+        let lifetime = u64::from(s.live.last - s.live.first) + 1;
+        match self {
+            Sequence::Size => (u128::from(s.bytes), lifetime),
+            Sequence::Area => (u128::from(s.bytes) * u128::from(lifetime), s.bytes),
+            Sequence::Lifetime => (u128::from(lifetime), s.bytes),
+        }
+    }
 }
 
 /// An arena beyond this is refused, so that no sum of offsets can overflow.
@@ -49,14 +72,16 @@ impl PlanPass for Place {
 
     fn run(&self, _: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
         let slots = &plan.slots()?.slots;
-        let methods: &[Method] = match self.method {
-            Method::Best => &[Method::FirstFit, Method::BestFit],
-            Method::FirstFit => &[Method::FirstFit],
-            Method::BestFit => &[Method::BestFit],
+        let tried: Vec<(Method, Sequence)> = match self.method {
+            Method::Best => [Method::FirstFit, Method::BestFit]
+                .into_iter()
+                .flat_map(|method| Sequence::ALL.map(|sequence| (method, sequence)))
+                .collect(),
+            method => vec![(method, Sequence::Size)],
         };
         let mut placement = Placement::default();
         for space in Space::ALL {
-            let mut ids: Vec<SlotId> =
+            let ids: Vec<SlotId> =
                 slots.iter().filter(|(_, s)| s.space == space).map(|(id, _)| id).collect();
             let total = ids.iter().try_fold(0u64, |sum, &s| sum.checked_add(slots[s].bytes));
             if total.is_none_or(|t| t > MAX_ARENA) {
@@ -64,12 +89,16 @@ impl PlanPass for Place {
             }
             let last = ids.iter().map(|&s| slots[s].live.last).max().unwrap_or(0);
             let resident = |s: SlotId| slots[s].live.first == 0 && slots[s].live.last == last;
-            ids.sort_by_key(|&s| (!resident(s), std::cmp::Reverse(slots[s].bytes), s));
-            let ordered: Vec<(SlotId, &Slot)> = ids.iter().map(|&s| (s, &slots[s])).collect();
-            let best = methods
-                .iter()
-                .map(|&method| by_decreasing_size(&ordered, method))
-                .min_by_key(|(size, _)| *size);
+            let mut best: Option<(u64, SecondaryMap<SlotId, u64>)> = None;
+            for &(method, sequence) in &tried {
+                let mut ids = ids.clone();
+                ids.sort_by_key(|&s| (!resident(s), Reverse(sequence.key(&slots[s])), s));
+                let sorted: Vec<(SlotId, &Slot)> = ids.iter().map(|&s| (s, &slots[s])).collect();
+                let placed = one_pass(&sorted, method);
+                if best.as_ref().is_none_or(|(size, _)| placed.0 < *size) {
+                    best = Some(placed);
+                }
+            }
             let Some((size, offset)) = best else { continue };
             for s in ids {
                 placement.offset[s] = offset[s];
@@ -82,10 +111,8 @@ impl PlanPass for Place {
     }
 }
 
-fn by_decreasing_size(
-    slots: &[(SlotId, &Slot)],
-    method: Method,
-) -> (u64, SecondaryMap<SlotId, u64>) {
+/// Places the slots in the given sequence; the arena's size and every offset.
+fn one_pass(slots: &[(SlotId, &Slot)], method: Method) -> (u64, SecondaryMap<SlotId, u64>) {
     let mut offset = SecondaryMap::new();
     let mut size = 0;
     // Placed slots in order of offset.

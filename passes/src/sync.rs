@@ -82,8 +82,8 @@ impl<'a> Clocks<'a> {
                 conflicts.for_each(|&(t, count)| needed[t] = needed[t].max(count));
             }
         }
-        for t in 0..needed.len() {
-            if t != s && needed[t] > self.known[s][t] {
+        for (t, &count) in needed.iter().enumerate() {
+            if t != s && count > self.known[s][t] {
                 self.wait(s, t);
             }
         }

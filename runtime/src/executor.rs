@@ -143,8 +143,9 @@ impl<'g> Executor<'g> {
                 // SAFETY: `check` proved that each range lies in its arena, is aligned for
                 // its element type, and is not accessed by anything unordered; arenas
                 // live as long as the executor and start out zeroed.
-                let operand =
-                    |(v, r): (&ValueId, &Range)| unsafe { Operand::new(graph.ty(*v), self.address(r)) };
+                let operand = |(v, r): (&ValueId, &Range)| unsafe {
+                    Operand::new(graph.ty(*v), self.address(r))
+                };
                 let target = |(v, r): (&Option<ValueId>, &Option<Range>)| {
                     // SAFETY: as above.
                     (*v).zip(*r).map(|(v, r)| unsafe { Target::new(graph.ty(v), self.address(&r)) })
@@ -165,11 +166,9 @@ impl<'g> Executor<'g> {
                 len: from.len as usize,
             },
             // Issue order already is an order that the events allow.
-            Command::Record { .. } | Command::Wait { .. } => Prepared::Copy {
-                from: std::ptr::null(),
-                to: std::ptr::null_mut(),
-                len: 0,
-            },
+            Command::Record { .. } | Command::Wait { .. } => {
+                Prepared::Copy { from: std::ptr::null(), to: std::ptr::null_mut(), len: 0 }
+            }
         }
     }
 
@@ -292,5 +291,9 @@ pub(crate) fn node_label(g: &Graph, n: NodeId) -> String {
     let node = &g.nodes[n];
     let result = node.outputs.iter().flatten().next().map(|&v| g.values[v].name.as_str());
     let name = if node.name.is_empty() { result.unwrap_or_default() } else { &node.name };
-    if name.is_empty() { format!("{} {n}", node.op.name()) } else { format!("{} `{name}`", node.op.name()) }
+    if name.is_empty() {
+        format!("{} {n}", node.op.name())
+    } else {
+        format!("{} `{name}`", node.op.name())
+    }
 }

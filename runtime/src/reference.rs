@@ -43,10 +43,8 @@ pub fn evaluate(
     let results = op.infer(&types)?;
     let copies: Vec<AlignedBytes> =
         inputs.iter().map(|(_, bytes)| AlignedBytes::copy_of(bytes)).collect();
-    let outputs = results
-        .iter()
-        .map(|ty| AlignedBytes::zeroed(ty.bytes()))
-        .collect::<Result<Vec<_>, _>>()?;
+    let outputs =
+        results.iter().map(|ty| AlignedBytes::zeroed(ty.bytes())).collect::<Result<Vec<_>, _>>()?;
     let scratch_bytes = op.scratch_bytes(&types, &results.iter().collect::<Vec<_>>());
     let scratch = AlignedBytes::zeroed(scratch_bytes)?;
 
@@ -130,8 +128,7 @@ impl<'g> Reference<'g> {
         let g = self.graph;
         for (n, node) in &g.nodes {
             let types = g.output_types(n).unwrap_or_default();
-            let bytes =
-                node.op.scratch_bytes(&g.input_types(n), &types.iter().collect::<Vec<_>>());
+            let bytes = node.op.scratch_bytes(&g.input_types(n), &types.iter().collect::<Vec<_>>());
             let scratch = AlignedBytes::zeroed(bytes)
                 .map_err(|e| StepError { node: node_label(g, n), error: e.into() })?;
             // SAFETY: every root has an allocation of its own and views lie inside of
@@ -140,8 +137,7 @@ impl<'g> Reference<'g> {
             // SAFETY: as above.
             let target = |v: ValueId| unsafe { Target::new(g.ty(v), self.address(v)) };
             let inputs: Vec<Operand> = node.inputs.iter().map(operand).collect();
-            let outputs: Vec<Option<Target>> =
-                node.outputs.iter().map(|v| v.map(target)).collect();
+            let outputs: Vec<Option<Target>> = node.outputs.iter().map(|v| v.map(target)).collect();
             // SAFETY: an aligned allocation of this length, used by this call alone.
             let scratch = unsafe { Scratch::new(scratch.as_ptr(), bytes as usize) };
             cpu::run(&Call { op: &node.op, inputs: &inputs, outputs: &outputs, scratch, draw })

@@ -84,10 +84,8 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             eprintln!("{:<18} {ms:>9.2} ms  {}", report.pass, stats.join(" "));
         }
     };
-    let options = RunOptions {
-        stop_after: a.stop_after.as_deref(),
-        after_pass: Some(&mut after_pass),
-    };
+    let options =
+        RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
     let compiled = compile(&a.model, &import, &pipeline, options).map_err(failed)?;
     for name in &compiled.unused {
         eprintln!("note: initializer `{name}` is not used");
@@ -131,11 +129,7 @@ fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {
     for (label, name) in rows {
         eprintln!("{label:<17} {:>12}", human_bytes(figure(name)));
     }
-    eprintln!(
-        "{} operators, checked, in {seconds:.2} s: {}",
-        figure("nodes"),
-        output.display()
-    );
+    eprintln!("{} operators, checked, in {seconds:.2} s: {}", figure("nodes"), output.display());
 }
 
 fn dims(given: &[(String, u64)]) -> Result<BTreeMap<String, u64>, Failure> {

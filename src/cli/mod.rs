@@ -108,7 +108,9 @@ impl<E: std::error::Error> miette::Diagnostic for Plain<E> {}
 /// quietly.
 fn print(text: impl Display) -> Outcome {
     match writeln!(std::io::stdout(), "{text}") {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure { report: None, code: 0 }),
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {
+            Err(Failure { report: None, code: 0 })
+        }
         other => Ok(other.into_diagnostic()?),
     }
 }

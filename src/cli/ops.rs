@@ -19,7 +19,8 @@ pub(super) fn run(a: Arguments) -> Outcome {
                 "domain": op.domain, "name": op.name, "since": op.since, "note": op.note,
             }))?;
         } else {
-            let line = format!("{:<28} {:<22} since {:<3} {}", op.domain, op.name, op.since, op.note);
+            let line =
+                format!("{:<28} {:<22} since {:<3} {}", op.domain, op.name, op.since, op.note);
             print(line.trim_end())?;
         }
     }

@@ -33,7 +33,9 @@ pub enum InitialError {
     )]
     Unknown(Vec<String>),
     /// A constant that was used up at compile time.
-    #[error("--init names `{0}`, whose value was used when the model was compiled; compile again with it, or pass over it with --skip `{0}`")]
+    #[error(
+        "--init names `{0}`, whose value was used when the model was compiled; compile again with it, or pass over it with --skip `{0}`"
+    )]
     Bound(String),
     /// An array of another type.
     #[error("--init holds `{name}` as {found}, the graph takes {expected}")]

@@ -51,12 +51,8 @@ pub(crate) fn reference(g: &Graph) -> HashMap<ValueId, Vec<u64>> {
         let whole = hash(whole);
         for &v in node.outputs.iter().flatten() {
             let cells = (0..g.ty(v).elements()).map(|j| {
-                let cells: Vec<u64> = operands
-                    .iter()
-                    .zip(&by_cell)
-                    .filter(|(_, c)| **c)
-                    .map(|(o, _)| o[j])
-                    .collect();
+                let cells: Vec<u64> =
+                    operands.iter().zip(&by_cell).filter(|(_, c)| **c).map(|(o, _)| o[j]).collect();
                 kernel(n, whole, &cells, j)
             });
             values.insert(v, cells.collect());

@@ -75,8 +75,11 @@ pub(crate) fn graph(random: &mut Random, nodes: usize) -> Graph {
             continue;
         }
         let a = random.pick(&known);
-        let same: Vec<ValueId> =
-            known.iter().copied().filter(|&v| g.ty(v) == g.ty(a) || g.ty(v).elements() == 1).collect();
+        let same: Vec<ValueId> = known
+            .iter()
+            .copied()
+            .filter(|&v| g.ty(v) == g.ty(a) || g.ty(v).elements() == 1)
+            .collect();
         let (op, inputs) = match random.below(5) {
             0 | 1 => (Op::Unary { f: Unary::Exp }, vec![a]),
             2 => (Op::Binary { f: Binary::Add }, vec![a, random.pick(&same)]),
@@ -98,7 +101,8 @@ pub(crate) fn graph(random: &mut Random, nodes: usize) -> Graph {
         let fitting: Vec<ValueId> =
             known.iter().copied().filter(|&v| g.ty(v) == g.ty(enter)).collect();
         let exit = if random.chance(70) {
-            let node = g.add_node("", Op::Binary { f: Binary::Sub }, vec![enter, random.pick(&fitting)]);
+            let node =
+                g.add_node("", Op::Binary { f: Binary::Sub }, vec![enter, random.pick(&fitting)]);
             g.result(node.unwrap()).unwrap()
         } else {
             random.pick(&fitting)
@@ -159,12 +163,7 @@ fn random_order(random: &mut Random, g: &Graph, plan: &Plan) -> Vec<TaskId> {
 }
 
 /// Sends values to host memory and back, or computes them again, before a later reader.
-fn add_swaps_and_repeats(
-    random: &mut Random,
-    g: &Graph,
-    plan: &mut Plan,
-    order: &mut Vec<TaskId>,
-) {
+fn add_swaps_and_repeats(random: &mut Random, g: &Graph, plan: &mut Plan, order: &mut Vec<TaskId>) {
     let writer = plan.writers();
     let buffers: Vec<_> = plan.buffers.keys().collect();
     for b in buffers {
@@ -173,11 +172,8 @@ fn add_swaps_and_repeats(
         }
         let Some(w) = writer[b] else { continue };
         let at = |t: TaskId, order: &[TaskId]| order.iter().position(|&o| o == t).unwrap();
-        let readers: Vec<TaskId> = order
-            .iter()
-            .copied()
-            .filter(|&t| plan.tasks[t].reads.contains(&b) && t != w)
-            .collect();
+        let readers: Vec<TaskId> =
+            order.iter().copied().filter(|&t| plan.tasks[t].reads.contains(&b) && t != w).collect();
         let Some(&last) = readers.last() else { continue };
         let copy_of = |plan: &mut Plan, space| {
             let buffer = Buffer { kind: BufferKind::Value, space, ..plan.buffers[b].clone() };
@@ -202,9 +198,8 @@ fn add_swaps_and_repeats(
             back
         } else {
             // Repeats need operands that no commit has overwritten: inputs, constants.
-            let lasting = |&r: &_| {
-                matches!(plan.buffers[r].kind, BufferKind::Input | BufferKind::Const)
-            };
+            let lasting =
+                |&r: &_| matches!(plan.buffers[r].kind, BufferKind::Input | BufferKind::Const);
             if !plan.tasks[w].reads.iter().all(lasting) {
                 continue;
             }

@@ -22,7 +22,12 @@ fn shift(range: &mut Range, random: &mut Random) {
 }
 
 /// Applies a change of the kind; `None` where the program has nothing to apply it to.
-pub(crate) fn mutate(random: &mut Random, p: &Program, kind: &str, streams: usize) -> Option<Program> {
+pub(crate) fn mutate(
+    random: &mut Random,
+    p: &Program,
+    kind: &str,
+    streams: usize,
+) -> Option<Program> {
     let mut p = p.clone();
     let matching = |p: &Program, f: &dyn Fn(&Command) -> bool| -> Vec<usize> {
         (0..p.commands.len()).filter(|&i| f(&p.commands[i])).collect()
