@@ -71,6 +71,7 @@ impl PlanPass for Place {
     }
 
     fn run(&self, _: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
+        let live_peak = plan.slots()?.live_peak();
         let slots = &plan.slots()?.slots;
         let tried: Vec<(Method, Sequence)> = match self.method {
             Method::Best => [Method::FirstFit, Method::BestFit]
@@ -97,6 +98,9 @@ impl PlanPass for Place {
                 let placed = one_pass(&sorted, method);
                 if best.as_ref().is_none_or(|(size, _)| placed.0 < *size) {
                     best = Some(placed);
+                }
+                if best.as_ref().is_some_and(|(size, _)| *size == live_peak[space]) {
+                    break; // no placement is lower
                 }
             }
             let Some((size, offset)) = best else { continue };

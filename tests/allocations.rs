@@ -1,0 +1,132 @@
+//! Once steps run, no tensor memory is allocated: an allocator counts.
+
+use arenic::compile::Kernels;
+use arenic_ir::text::Module;
+use arenic_ir::{Graph, Program, TargetInfo};
+use arenic_passes::Cx;
+use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_runtime::executor::{Executor, Options};
+use arenic_runtime::kernel::Draw;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes allocated at present, the most of these, and the largest single allocation.
+static PRESENT: AtomicU64 = AtomicU64::new(0);
+static MOST: AtomicU64 = AtomicU64::new(0);
+static LARGEST: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: forwards to the system allocator and counts beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let present = PRESENT.fetch_add(layout.size() as u64, Relaxed) + layout.size() as u64;
+        MOST.fetch_max(present, Relaxed);
+        LARGEST.fetch_max(layout.size() as u64, Relaxed);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        PRESENT.fetch_sub(layout.size() as u64, Relaxed);
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// The counters are shared, so tests take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn plan(text: &str) -> (Graph, Program) {
+    let graph = Module::parse(text).unwrap().graph;
+    let cx = Cx { target: TargetInfo::CPU, evaluate: Some(&Kernels) };
+    let pipeline = Pipeline::default_pipeline().unwrap();
+    let outcome = pipeline.run(graph, &cx, RunOptions::default()).unwrap();
+    (outcome.module.graph, outcome.module.program.unwrap())
+}
+
+/// Growth of the heap and its largest single allocation during nine later steps.
+fn measure(text: &str, threads: usize) -> (u64, u64, u64) {
+    let (g, p) = plan(text);
+    let mut executor = Executor::new(&g, &p, Options { threads, poison: false }).unwrap();
+    let inputs: Vec<_> = g.inputs().collect();
+    // The step may reuse an input's bytes, so inputs are fed before every step.
+    let mut step = |step| {
+        for &v in &inputs {
+            executor.input_mut(v).unwrap().fill(0);
+        }
+        executor.step(Draw { seed: 0, step }).unwrap();
+    };
+    step(0);
+    let before = PRESENT.load(Relaxed);
+    MOST.store(before, Relaxed);
+    LARGEST.store(0, Relaxed);
+    (1..10).for_each(&mut step);
+    let grown = MOST.load(Relaxed).saturating_sub(before);
+    (grown, LARGEST.load(Relaxed), executor.library_bytes())
+}
+
+/// Every kind of kernel but products, on tensors of megabytes.
+const NO_PRODUCTS: &str = r#"graph "no products" {
+  input v0: f32[8,16,64,64] "x"
+  const v1: f32[] "ratio" = [0.25]
+  input v2: i64[8,16,32,64] "rows"
+  n0 unary {"f":"exp"} (v0) -> (v3: f32[8,16,64,64])
+  n1 dropout {"rng":{"stream":1}} (v3, v1) -> (v4: f32[8,16,64,64], v5: bool[8,16,64,64])
+  n2 transpose {"perm":[0,2,3,1]} (v4) -> (v6: f32[8,64,64,16])
+  n3 softmax {"axis":3} (v6) -> (v7: f32[8,64,64,16])
+  n4 reduce {"f":"sum","axes":[0,1,2],"keep":false} (v7) -> (v8: f32[16])
+  n5 max_pool {"window":{"kernel":[2,2],"strides":[2,2],"dilations":[1,1],"pads_begin":[0,0],"pads_end":[0,0]}} (v4) -> (v9: f32[8,16,32,32], v10: i64[8,16,32,32])
+  n6 gather_elements {"axis":2} (v4, v2) -> (v11: f32[8,16,32,64])
+  n7 scatter_elements {"axis":2,"reduction":"add"} (v4, v2, v11) -> (v12: f32[8,16,64,64])
+  n8 concat {"axis":1} (v12, v0) -> (v13: f32[8,32,64,64])
+  n9 reduce {"f":"mean","axes":[0,1,2,3],"keep":false} (v13) -> (v14: f32[])
+  n10 log_softmax {"axis":1} (v13) -> (v15: f32[8,32,64,64])
+  n11 where (v5, v4, v0) -> (v16: f32[8,16,64,64])
+  output "a" v8
+  output "b" v9
+  output "c" v10
+  output "d" v14
+  output "e" v15
+  output "f" v16
+}
+"#;
+
+/// Convolutions and products, whose library packs operands in buffers of its own.
+const PRODUCTS: &str = r#"graph "products" {
+  input v0: f32[8,16,64,64] "x"
+  state s0 "w": v1: f32[32,16,3,3] -> v4 = ...
+  state s1 "fc": v2: f32[1024,512] -> v2 = ...
+  n0 conv {"window":{"kernel":[3,3],"strides":[1,1],"dilations":[1,1],"pads_begin":[1,1],"pads_end":[1,1]},"group":1} (v0, v1) -> (v3: f32[8,32,64,64])
+  n1 binary {"f":"add"} (v1, v1) -> (v4: f32[32,16,3,3])
+  view v5: f32[1024,1024] = v3+0
+  n2 mat_mul {"trans_a":true} (v5, v2) -> (v6: f32[1024,512])
+  n3 conv_transpose {"window":{"kernel":[3,3],"strides":[1,1],"dilations":[1,1],"pads_begin":[1,1],"pads_end":[1,1]},"group":1,"output_padding":[0,0]} (v3, v1) -> (v7: f32[8,16,64,64])
+  output "a" v6
+  output "b" v7
+}
+"#;
+
+#[test]
+fn no_tensor_memory_is_allocated_after_the_first_step() {
+    let _turn = TURN.lock();
+    for threads in [1, 3] {
+        let (grown, largest, _) = measure(NO_PRODUCTS, threads);
+        // What is left are the pool's job queues; tensors here have megabytes.
+        assert!(largest <= 4096 && grown <= 16384, "{threads} threads: {largest} {grown}");
+    }
+}
+
+#[test]
+fn products_allocate_no_more_than_library_bytes() {
+    let _turn = TURN.lock();
+    for threads in [1, 3] {
+        let (grown, _, library_bytes) = measure(PRODUCTS, threads);
+        assert!(grown <= library_bytes + 16384, "{threads} threads: {grown} {library_bytes}");
+        assert!(grown > 0, "the counter counts");
+    }
+}
