@@ -1,0 +1,220 @@
+//! The contract of the command line: exit codes, JSON, and that nothing is lost.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+struct Shell {
+    folder: TempDir,
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl Shell {
+    fn new() -> Shell {
+        Shell { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs arenic in the folder; `@NAME` stands for a file of the repository.
+    fn arenic(&self, arguments: &str) -> Output {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let arguments = arguments.split_whitespace().map(|a| match a.strip_prefix('@') {
+            Some(file) => root.join(file).into_os_string(),
+            None => a.into(),
+        });
+        Command::new(env!("CARGO_BIN_EXE_arenic"))
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("NO_COLOR", "1")
+            .output()
+            .unwrap()
+    }
+
+    fn succeeds(&self, arguments: &str) -> Vec<Value> {
+        let output = self.arenic(arguments);
+        assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
+        let lines = text(&output.stdout);
+        lines.lines().filter_map(|l| serde_json::from_str(l).ok()).collect()
+    }
+
+    /// The command exits with the code and says all of these.
+    fn fails(&self, arguments: &str, code: i32, says: &[&str]) {
+        let output = self.arenic(arguments);
+        // Reports are wrapped to the width of a terminal.
+        let report = text(&output.stderr);
+        let words: Vec<&str> = report.split_whitespace().filter(|w| *w != "│").collect();
+        let said = words.join(" ");
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {said}");
+        for part in says {
+            assert!(said.contains(part), "{arguments}: {said}");
+        }
+        assert!(!said.contains("panicked"), "{said}");
+    }
+
+    fn compile_mlp(&self) {
+        self.succeeds("compile @models/step/ref_mlp_b4_sgdm.onnx -o mlp.arenic");
+    }
+}
+
+const DATA: &str = "--data @tests/runs/mlp_b4_sgdm.data.npz";
+const INIT: &str = "--init @tests/runs/mlp_b4_sgdm.init.npz";
+
+#[test]
+fn compile_reports_its_figures_as_json() {
+    let shell = Shell::new();
+    let rows = shell.succeeds("compile @models/step/ref_mlp_b4_sgdm.onnx -o mlp.arenic --json");
+    let figure = |name: &str| rows[0][name].as_f64().unwrap_or_else(|| panic!("no {name}"));
+    assert!(figure("lower_bound_bytes") <= figure("live_peak_bytes"));
+    assert!(figure("live_peak_bytes") <= figure("definition_order_bytes"));
+    let fragmentation = figure("arena_bytes") - figure("live_peak_bytes");
+    assert_eq!(figure("fragmentation_bytes"), fragmentation);
+    assert_eq!(figure("host_arena_bytes"), 0.0);
+    assert!(figure("nodes") > 50.0 && figure("seconds") > 0.0);
+
+    let inspected = &shell.succeeds("inspect mlp.arenic --json")[0];
+    let buffers = inspected["buffers"].as_array().unwrap();
+    let end = buffers.iter().map(|b| b["offset"].as_u64().unwrap() + b["bytes"].as_u64().unwrap());
+    assert!(end.max().unwrap() as f64 <= figure("arena_bytes"));
+    assert!(buffers.iter().all(|b| b["first"].as_u64() <= b["last"].as_u64()));
+    assert_eq!(shell.succeeds("check mlp.arenic --json")[0]["accepted"], true);
+}
+
+#[test]
+fn the_same_input_gives_the_same_artifact() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    let first = std::fs::read(shell.path("mlp.arenic")).unwrap();
+    shell.compile_mlp();
+    assert!(first == std::fs::read(shell.path("mlp.arenic")).unwrap());
+}
+
+#[test]
+fn a_failed_command_leaves_files_as_they_were() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    let before = std::fs::read(shell.path("mlp.arenic")).unwrap();
+    std::fs::write(shell.path("bad.onnx"), b"\x3b".repeat(200_000)).unwrap();
+    shell.fails("compile bad.onnx -o mlp.arenic", 1, &["no ONNX model"]);
+    std::fs::write(shell.path("empty.onnx"), b"").unwrap();
+    shell.fails("compile empty.onnx -o mlp.arenic", 1, &[]);
+    shell.fails("compile missing.onnx -o mlp.arenic", 1, &["missing.onnx"]);
+    assert!(before == std::fs::read(shell.path("mlp.arenic")).unwrap());
+    assert_eq!(std::fs::read_dir(shell.folder.path()).unwrap().count(), 3, "no temporary files");
+}
+
+#[test]
+fn altered_artifacts_are_refused() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    let good = std::fs::read(shell.path("mlp.arenic")).unwrap();
+    for (at, says) in [(0, "not an arenic artifact"), (30, "altered"), (good.len() - 1, "altered")] {
+        let mut bad = good.clone();
+        bad[at] ^= 4;
+        std::fs::write(shell.path("bad.arenic"), bad).unwrap();
+        for command in ["check bad.arenic", "inspect bad.arenic", "run bad.arenic"] {
+            shell.fails(command, 1, &[says]);
+        }
+    }
+    std::fs::write(shell.path("bad.arenic"), &good[..good.len() / 2]).unwrap();
+    shell.fails("check bad.arenic", 1, &["was cut or altered"]);
+    let mut newer = good;
+    newer[8] = 200;
+    std::fs::write(shell.path("bad.arenic"), newer).unwrap();
+    shell.fails("check bad.arenic", 1, &["format version 200", "newer arenic"]);
+}
+
+#[test]
+fn run_names_what_is_missing_or_does_not_fit() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    let run = |rest: &str| format!("run mlp.arenic {rest}");
+    shell.fails(&run(&format!("{DATA} --set lr=0.1")), 1, &["`p.fc1.weight`", "`m.fc3.bias`", "--zeros"]);
+    shell.fails(&run(&format!("{DATA} {INIT}")), 1, &["lr", "--set"]);
+    shell.fails(&run(&format!("{DATA} {INIT} --set lr=fast")), 1, &["lr=fast"]);
+    shell.fails(&run(&format!("{DATA} {INIT} --set lr=1 --set depth=2")), 1, &["depth"]);
+    shell.fails(&run(&format!("{DATA} --init @tests/runs/mlp_b4_sgdm.data.npz --set lr=1")), 1, &["`target`", "--skip"]);
+    shell.fails(&run(&format!("--data @tests/runs/mlp_b4_sgdm.init.npz {INIT} --set lr=1")), 1, &["no input"]);
+    shell.fails(&run(&format!("{DATA} {INIT} --set lr=1 --device cuda:0")), 1, &["cuda:0", "cpu"]);
+    shell.fails(&run("--steps 3 --epochs 2"), 2, &[]);
+    // Zeros fill what nothing else gives.
+    shell.succeeds(&run(&format!("{DATA} --zeros p.* --zeros m.* --set lr=0.1 --json")));
+    shell.succeeds("compile @models/step/ref_mlp_b4_sgdm.onnx -o plan.arenic --plan-only");
+    shell.fails(&format!("run plan.arenic {DATA} {INIT} --set lr=1"), 1, &["--plan-only"]);
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_the_run_and_spares_the_saved_state() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    std::fs::write(shell.path("w.safetensors"), "precious").unwrap();
+    let run = format!("run mlp.arenic {DATA} {INIT} --set lr=1e30 --steps 5 --json --save w.safetensors");
+    shell.fails(&run, 3, &["`loss` is not finite", "w.nonfinite.safetensors"]);
+    let output = shell.arenic(&run);
+    let lines = text(&output.stdout);
+    let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    assert!(last["loss"].is_null(), "{last}");
+    assert_eq!(std::fs::read(shell.path("w.safetensors")).unwrap(), b"precious");
+    assert!(shell.path("w.nonfinite.safetensors").exists());
+}
+
+#[test]
+fn pipelines_can_be_stopped_dumped_and_mistaken() {
+    let shell = Shell::new();
+    let stopped = shell.arenic("compile @models/step/ref_mlp_b4_sgdm.onnx --stop-after views");
+    let module = text(&stopped.stdout);
+    assert!(arenic_ir::text::Module::parse(&module).unwrap().plan.is_none(), "{module}");
+    let dumped = shell.arenic(
+        "compile @models/step/ref_mlp_b4_sgdm.onnx -o m.arenic --dump-ir-after order --print-stats",
+    );
+    let dumped = text(&dumped.stderr);
+    assert!(dumped.contains("# after order") && dumped.contains("live_peak_bytes="), "{dumped}");
+    std::fs::write(shell.path("p.yaml"), "- dead_code\n- oder\n").unwrap();
+    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx -o m.arenic --pipeline";
+    shell.fails(&format!("{compile} p.yaml"), 1, &["no pass is called `oder`", "p.yaml:2"]);
+    std::fs::write(shell.path("p.yaml"), "- dead_code\n").unwrap();
+    shell.fails(&format!("{compile} p.yaml"), 1, &["makes no program", "`lower`"]);
+    shell.fails(&format!("{compile} missing.yaml"), 1, &["missing.yaml", "default"]);
+    let schema: Value =
+        serde_json::from_slice(&shell.arenic("pipeline schema").stdout).unwrap();
+    assert_eq!(schema["type"], "array");
+    assert!(text(&shell.arenic("pipeline list").stdout).contains("share_in_place"));
+    assert!(text(&shell.arenic("pipeline show definition").stdout).contains("first_fit"));
+    assert!(text(&shell.arenic("ops").stdout).contains("ConvTranspose"));
+}
+
+#[test]
+fn trained_weights_evaluate_on_the_forward_file() {
+    let shell = Shell::new();
+    shell.succeeds("compile @models/digits/digits_step.onnx --dim batch=32 -o step.arenic");
+    shell.succeeds(
+        "run step.arenic --data @models/digits/train.npz --set lr=0.05 --epochs 3 --shuffle 1 \
+         --save w.safetensors --json",
+    );
+    shell.succeeds("compile @models/digits/digits_forward.onnx --dim batch=357 -o forward.arenic");
+    let evaluate = "run forward.arenic --data @models/digits/test.npz --init w.safetensors --json";
+    // The momentum of the saved state has no place in a forward graph.
+    shell.fails(evaluate, 1, &["`m.", "--skip"]);
+    let rows = shell.succeeds(&format!("{evaluate} --skip m.*"));
+    let accuracy = rows[0]["accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.9, "{accuracy}");
+    shell.fails("compile @models/digits/digits_step.onnx -o x.arenic", 1, &["--dim", "batch"]);
+}
+
+#[test]
+fn outputs_of_every_step_go_to_one_archive() {
+    let shell = Shell::new();
+    let model = "@models/step/ref_mlp_b4_sgdm.onnx";
+    // Without its pair the new weight is an output like any other.
+    shell.succeeds(&format!("compile {model} -o mlp.arenic"));
+    shell.succeeds(&format!(
+        "run mlp.arenic {DATA} {INIT} --set lr=0.01 --outputs o.npz --steps 3 --json"
+    ));
+    assert!(shell.path("o.npz").exists());
+}
