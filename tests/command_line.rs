@@ -1,5 +1,7 @@
 //! The contract of the command line: exit codes, JSON, and that nothing is lost.
 
+use arenic::data::{Npz, OutputSpool};
+use arenic_ir::{DType, TensorType};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -207,14 +209,73 @@ fn trained_weights_evaluate_on_the_forward_file() {
     shell.fails("compile @models/digits/digits_step.onnx -o x.arenic", 1, &["--dim", "batch"]);
 }
 
+/// A model `y = exp(x)` over `f32[2,3]`, encoded.
+fn exponential() -> Vec<u8> {
+    use arenic::onnx::proto::*;
+    use prost::Message;
+    let extent = |n| tensor_shape_proto::Dimension {
+        value: Some(tensor_shape_proto::dimension::Value::DimValue(n)),
+        ..Default::default()
+    };
+    let value = |name: &str| ValueInfoProto {
+        name: Some(name.into()),
+        r#type: Some(TypeProto {
+            value: Some(type_proto::Value::TensorType(type_proto::Tensor {
+                elem_type: Some(1),
+                shape: Some(TensorShapeProto { dim: vec![extent(2), extent(3)] }),
+            })),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let node = NodeProto {
+        op_type: Some("Exp".into()),
+        input: vec!["x".into()],
+        output: vec!["y".into()],
+        ..Default::default()
+    };
+    let graph = GraphProto {
+        node: vec![node],
+        input: vec![value("x")],
+        output: vec![value("y")],
+        ..Default::default()
+    };
+    let opset = OperatorSetIdProto { domain: Some(String::new()), version: Some(18) };
+    let model = ModelProto {
+        ir_version: Some(8),
+        graph: Some(graph),
+        opset_import: vec![opset],
+        ..Default::default()
+    };
+    model.encode_to_vec()
+}
+
 #[test]
 fn outputs_of_every_step_go_to_one_archive() {
     let shell = Shell::new();
-    let model = "@models/step/ref_mlp_b4_sgdm.onnx";
-    // Without its pair the new weight is an output like any other.
-    shell.succeeds(&format!("compile {model} -o mlp.arenic"));
-    shell.succeeds(&format!(
-        "run mlp.arenic {DATA} {INIT} --set lr=0.01 --outputs o.npz --steps 3 --json"
-    ));
-    assert!(shell.path("o.npz").exists());
+    std::fs::write(shell.path("exp.onnx"), exponential()).unwrap();
+    shell.succeeds("compile exp.onnx -o exp.arenic");
+    // Seven rows make three batches of two; one row is left over, which is said.
+    let ty = TensorType::new(DType::F32, [7, 3]);
+    let rows: Vec<u8> = (0..21).flat_map(|i| (i as f32 / 10.0).to_le_bytes()).collect();
+    let mut spool = OutputSpool::new(shell.path("batches.npz"), &[("x".into(), ty)]).unwrap();
+    spool.append(0, &rows).unwrap();
+    spool.finish().unwrap();
+    // The spool stacks its one step on a leading axis; the archive then has one array of
+    // shape [1, 7, 3], which is no batch of [2, 3] and refused.
+    shell.fails("run exp.arenic --data batches.npz", 1, &["\"x\"", "f32[1,7,3]"]);
+
+    let row = TensorType::new(DType::F32, [3]);
+    let mut spool = OutputSpool::new(shell.path("batches.npz"), &[("x".into(), row)]).unwrap();
+    rows.chunks(12).for_each(|r| spool.append(0, r).unwrap());
+    spool.finish().unwrap();
+    let run = shell.arenic("run exp.arenic --data batches.npz --outputs o.npz");
+    assert!(text(&run.stderr).contains("the last 1 of 7 rows"), "{}", text(&run.stderr));
+    let outputs = Npz::open(shell.path("o.npz")).unwrap();
+    let y = outputs.array("y").unwrap();
+    assert_eq!(y.ty(), &TensorType::new(DType::F32, [3, 2, 3]));
+    for (i, bytes) in y.bytes().chunks(4).enumerate() {
+        let found = f32::from_le_bytes(bytes.try_into().unwrap());
+        assert!((found - (i as f32 / 10.0).exp()).abs() < 1e-6, "{i}: {found}");
+    }
 }

@@ -100,8 +100,10 @@ pub(super) fn load(
     if !missing.is_empty() {
         return Err(InitialError::Missing(missing));
     }
-    let progress = file.map(Progress::of).transpose()?.flatten();
-    Ok(progress.unwrap_or(Progress { step: 0, seed: 0 }))
+    let saved = file.map(Progress::of).transpose()?.flatten();
+    // Without states nothing is carried on: an evaluation begins with the first batch.
+    let resumed = saved.filter(|_| !g.states.is_empty());
+    Ok(resumed.unwrap_or(Progress { step: 0, seed: 0 }))
 }
 
 fn copy(
