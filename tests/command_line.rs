@@ -116,7 +116,8 @@ fn altered_artifacts_are_refused() {
     let shell = Shell::new();
     shell.compile_mlp();
     let good = std::fs::read(shell.path("mlp.arenic")).unwrap();
-    for (at, says) in [(0, "not an arenic artifact"), (30, "altered"), (good.len() - 1, "altered")] {
+    for (at, says) in [(0, "not an arenic artifact"), (30, "altered"), (good.len() - 1, "altered")]
+    {
         let mut bad = good.clone();
         bad[at] ^= 4;
         std::fs::write(shell.path("bad.arenic"), bad).unwrap();
@@ -137,12 +138,24 @@ fn run_names_what_is_missing_or_does_not_fit() {
     let shell = Shell::new();
     shell.compile_mlp();
     let run = |rest: &str| format!("run mlp.arenic {rest}");
-    shell.fails(&run(&format!("{DATA} --set lr=0.1")), 1, &["`p.fc1.weight`", "`m.fc3.bias`", "--zeros"]);
+    shell.fails(
+        &run(&format!("{DATA} --set lr=0.1")),
+        1,
+        &["`p.fc1.weight`", "`m.fc3.bias`", "--zeros"],
+    );
     shell.fails(&run(&format!("{DATA} {INIT}")), 1, &["lr", "--set"]);
     shell.fails(&run(&format!("{DATA} {INIT} --set lr=fast")), 1, &["lr=fast"]);
     shell.fails(&run(&format!("{DATA} {INIT} --set lr=1 --set depth=2")), 1, &["depth"]);
-    shell.fails(&run(&format!("{DATA} --init @tests/runs/mlp_b4_sgdm.data.npz --set lr=1")), 1, &["`target`", "--skip"]);
-    shell.fails(&run(&format!("--data @tests/runs/mlp_b4_sgdm.init.npz {INIT} --set lr=1")), 1, &["no input"]);
+    shell.fails(
+        &run(&format!("{DATA} --init @tests/runs/mlp_b4_sgdm.data.npz --set lr=1")),
+        1,
+        &["`target`", "--skip"],
+    );
+    shell.fails(
+        &run(&format!("--data @tests/runs/mlp_b4_sgdm.init.npz {INIT} --set lr=1")),
+        1,
+        &["no input"],
+    );
     shell.fails(&run(&format!("{DATA} {INIT} --set lr=1 --device cuda:0")), 1, &["cuda:0", "cpu"]);
     shell.fails(&run("--steps 3 --epochs 2"), 2, &[]);
     // Zeros fill what nothing else gives.
@@ -156,7 +169,8 @@ fn a_loss_that_is_not_finite_stops_the_run_and_spares_the_saved_state() {
     let shell = Shell::new();
     shell.compile_mlp();
     std::fs::write(shell.path("w.safetensors"), "precious").unwrap();
-    let run = format!("run mlp.arenic {DATA} {INIT} --set lr=1e30 --steps 5 --json --save w.safetensors");
+    let run =
+        format!("run mlp.arenic {DATA} {INIT} --set lr=1e30 --steps 5 --json --save w.safetensors");
     shell.fails(&run, 3, &["`loss` is not finite", "w.nonfinite.safetensors"]);
     let output = shell.arenic(&run);
     let lines = text(&output.stdout);
@@ -183,8 +197,7 @@ fn pipelines_can_be_stopped_dumped_and_mistaken() {
     std::fs::write(shell.path("p.yaml"), "- dead_code\n").unwrap();
     shell.fails(&format!("{compile} p.yaml"), 1, &["makes no program", "`lower`"]);
     shell.fails(&format!("{compile} missing.yaml"), 1, &["missing.yaml", "default"]);
-    let schema: Value =
-        serde_json::from_slice(&shell.arenic("pipeline schema").stdout).unwrap();
+    let schema: Value = serde_json::from_slice(&shell.arenic("pipeline schema").stdout).unwrap();
     assert_eq!(schema["type"], "array");
     assert!(text(&shell.arenic("pipeline list").stdout).contains("share_in_place"));
     assert!(text(&shell.arenic("pipeline show definition").stdout).contains("first_fit"));

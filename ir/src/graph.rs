@@ -5,7 +5,7 @@
 //! rewrite it; it freezes when planning begins.
 
 use crate::op::Op;
-use crate::types::{DType, TensorType};
+use crate::types::TensorType;
 use bytes::Bytes;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use std::fmt;
@@ -255,26 +255,6 @@ impl Graph {
         (end <= bytes.len()).then(|| bytes.slice(first..end))
     }
 
-    /// The contents of an `i64` or `i32` constant as `i64`s.
-    pub fn const_ints(&self, v: ValueId) -> Option<Vec<i64>> {
-        let bytes = self.const_bytes(v)?;
-        match self.ty(v).dtype {
-            DType::I64 => Some(
-                bytes
-                    .chunks_exact(8)
-                    .map(|c| i64::from_le_bytes(c.try_into().unwrap_or_default()))
-                    .collect(),
-            ),
-            DType::I32 => Some(
-                bytes
-                    .chunks_exact(4)
-                    .map(|c| i64::from(i32::from_le_bytes(c.try_into().unwrap_or_default())))
-                    .collect(),
-            ),
-            _ => None,
-        }
-    }
-
     /// Fed inputs, in definition order.
     pub fn inputs(&self) -> impl Iterator<Item = ValueId> {
         self.values.iter().filter(|(_, v)| matches!(v.def, Def::Input)).map(|(id, _)| id)
@@ -345,8 +325,7 @@ impl Graph {
                 used[v] = true;
             }
         };
-        for (n, node) in self.nodes.iter().filter(|&(n, _)| keep(n)) {
-            let _ = n;
+        for (_, node) in self.nodes.iter().filter(|&(n, _)| keep(n)) {
             node.inputs.iter().for_each(|&v| mark(v, &mut used));
         }
         self.outputs.iter().for_each(|o| mark(o.value, &mut used));

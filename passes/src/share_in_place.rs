@@ -134,13 +134,9 @@ impl<'a> Sharing<'a> {
                     continue;
                 }
                 let Some(live) = self.plan.live(b)? else { continue };
-                let taken = if !self.enabled {
-                    None
-                } else {
-                    match self.home_slot(task, output, b, position as u32)? {
-                        Some(s) => homes[s],
-                        None => self.input_slot(task, output, b, position as u32)?,
-                    }
+                let taken = match self.home_slot(task, output, b, position as u32)? {
+                    Some(s) => homes[s],
+                    None => self.input_slot(task, output, b, position as u32)?,
                 };
                 match taken {
                     Some(slot) => self.join(slot, b, live),
@@ -162,9 +158,9 @@ impl<'a> Sharing<'a> {
     fn open(&mut self, b: BufferId, live: LiveRange) -> Option<SlotId> {
         let buffer = &self.plan.buffers[b];
         if buffer.bytes > 0 {
-            let Slot { bytes, align, space, live } =
+            let slot =
                 Slot { bytes: buffer.rounded(), align: buffer.align, space: buffer.space, live };
-            self.of[b] = Some(self.slots.push(Slot { bytes, align, space, live }));
+            self.of[b] = Some(self.slots.push(slot));
         }
         self.of[b]
     }
@@ -185,7 +181,7 @@ impl<'a> Sharing<'a> {
         b: BufferId,
         position: u32,
     ) -> Result<Option<StateId>, PlanError> {
-        let Some(s) = self.home[b] else { return Ok(None) };
+        let Some(s) = self.home[b].filter(|_| self.enabled) else { return Ok(None) };
         let Some(enter) = self.plan.enter_buffer(self.g, s) else { return Ok(None) };
         let Some(old) = self.plan.live(enter)? else { return Ok(None) };
         let dead = old.last < position
@@ -201,7 +197,8 @@ impl<'a> Sharing<'a> {
         b: BufferId,
         position: u32,
     ) -> Result<Option<SlotId>, PlanError> {
-        for (input, o) in self.pairs(task) {
+        let pairs = if self.enabled { self.pairs(task) } else { Vec::new() };
+        for (input, o) in pairs {
             let x = task.reads[input];
             let buffer = &self.plan.buffers[x];
             let takes_turns = matches!(buffer.kind, BufferKind::Value | BufferKind::Input);

@@ -120,7 +120,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             if printed.is_ok() {
                 printed = print(json_line(report));
             }
-        } else if bar.is_hidden() && (report.done == report.total || report.done.is_multiple_of(100)) {
+        } else if bar.is_hidden()
+            && (report.done == report.total || report.done.is_multiple_of(100))
+        {
             eprintln!("step {}  {}", report.step, shown.join("  "));
         }
         bar.set_message(shown.join("  "));

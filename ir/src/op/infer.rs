@@ -302,7 +302,8 @@ impl Op {
                 let spatial = windowed(x[0], window)?;
                 let c = conv_channels(x, window, *group)?;
                 ensure!(
-                    x[1].shape[1].checked_mul(*group) == Some(c) && x[1].shape[0].is_multiple_of(*group),
+                    x[1].shape[1].checked_mul(*group) == Some(c)
+                        && x[1].shape[0].is_multiple_of(*group),
                     "weights {} do not fit {c} channels in {group} groups",
                     x[1]
                 );

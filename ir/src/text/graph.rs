@@ -138,13 +138,7 @@ impl fmt::Display for OpText<'_> {
 fn parse_op(lexer: &mut Lexer) -> Result<Op, TextError> {
     let at = lexer.error("");
     let name = lexer.word()?;
-    let attributes = if lexer.accept("{}") {
-        serde_json::json!({})
-    } else if lexer.peek_brace() {
-        lexer.json()?
-    } else {
-        serde_json::json!({})
-    };
+    let attributes = if lexer.peek("{") { lexer.json()? } else { serde_json::json!({}) };
     let tagged = serde_json::Value::Object([(name.to_owned(), attributes)].into_iter().collect());
     serde_json::from_value(tagged)
         .or_else(|e| serde_json::from_value(name.into()).map_err(|_| e))

@@ -93,8 +93,12 @@ impl<'a> Lexer<'a> {
         if self.accept_word(word) { Ok(()) } else { self.expected(&format!("`{word}`")) }
     }
 
+    pub(super) fn peek(&self, symbol: &str) -> bool {
+        self.rest().starts_with(symbol)
+    }
+
     pub(super) fn accept(&mut self, symbol: &str) -> bool {
-        let found = self.rest().starts_with(symbol);
+        let found = self.peek(symbol);
         if found {
             self.advance(symbol.len());
         }
@@ -147,10 +151,6 @@ impl<'a> Lexer<'a> {
         Ok(&rest[..n])
     }
 
-    pub(super) fn peek_brace(&self) -> bool {
-        self.rest().starts_with('{')
-    }
-
     /// A JSON value.
     pub(super) fn json(&mut self) -> Result<serde_json::Value, TextError> {
         let mut stream = serde_json::Deserializer::from_str(self.rest()).into_iter();
@@ -167,7 +167,7 @@ impl<'a> Lexer<'a> {
 
     /// A quoted name; empty where none stands.
     pub(super) fn optional_name(&mut self) -> Result<String, TextError> {
-        if !self.rest().starts_with('"') {
+        if !self.peek("\"") {
             return Ok(String::new());
         }
         self.name()

@@ -9,11 +9,13 @@ use arenic_ir::op::{Binary, Op, Unary};
 use arenic_ir::plan::{Buffer, BufferKind, Plan, TargetInfo, Task, TaskId, TaskKind};
 use arenic_ir::program::{Program, Space, StreamId};
 use arenic_ir::types::{DType, TensorType};
+use arenic_passes::dead_code::DeadCode;
+use arenic_passes::detach_states::DetachStates;
 use arenic_passes::lower::Lower;
 use arenic_passes::place::{Method, Place};
 use arenic_passes::share_in_place::ShareInPlace;
 use arenic_passes::sync::Sync;
-use arenic_passes::{Cx, PlanPass, ProgramPass};
+use arenic_passes::{Cx, GraphPass, PlanPass, ProgramPass};
 use cranelift_entity::{EntityRef, SecondaryMap};
 
 /// One element is one cell of memory.
@@ -114,9 +116,8 @@ pub(crate) fn graph(random: &mut Random, nodes: usize) -> Graph {
         let value = random.pick(&known);
         g.outputs.push(arenic_ir::Output { name: format!("y{i}"), value });
     }
-    use arenic_passes::GraphPass;
-    arenic_passes::dead_code::DeadCode {}.run(&mut g, &CX).unwrap();
-    arenic_passes::detach_states::DetachStates {}.run(&mut g, &CX).unwrap();
+    DeadCode {}.run(&mut g, &CX).unwrap();
+    DetachStates {}.run(&mut g, &CX).unwrap();
     arenic_ir::verify::verify(&g).unwrap();
     g
 }
@@ -126,7 +127,7 @@ pub(crate) fn program(random: &mut Random, g: &Graph, streams: usize) -> Program
     let mut plan = Plan::new(g, CX.target).unwrap();
     let mut order = random_order(random, g, &plan);
     if streams > 1 {
-        add_swaps_and_repeats(random, g, &mut plan, &mut order);
+        add_swaps_and_repeats(random, &mut plan, &mut order);
         for task in plan.tasks.values_mut() {
             let copies = !matches!(task.kind, TaskKind::Run(_));
             let stream = if copies { streams - 1 } else { random.below(streams) };
@@ -163,7 +164,7 @@ fn random_order(random: &mut Random, g: &Graph, plan: &Plan) -> Vec<TaskId> {
 }
 
 /// Sends values to host memory and back, or computes them again, before a later reader.
-fn add_swaps_and_repeats(random: &mut Random, g: &Graph, plan: &mut Plan, order: &mut Vec<TaskId>) {
+fn add_swaps_and_repeats(random: &mut Random, plan: &mut Plan, order: &mut Vec<TaskId>) {
     let writer = plan.writers();
     let buffers: Vec<_> = plan.buffers.keys().collect();
     for b in buffers {
@@ -217,5 +218,4 @@ fn add_swaps_and_repeats(random: &mut Random, g: &Graph, plan: &mut Plan, order:
             }
         }
     }
-    let _ = g;
 }
