@@ -112,6 +112,9 @@ pub struct Footprint {
 /// More violations than this are not collected.
 const MAX_VIOLATIONS: usize = 64;
 
+/// Arenas and alignments above this are refused, so that sums cannot overflow.
+const MAX_ARENA: u64 = 1 << 60;
+
 /// More streams than this are refused: clocks are quadratic in them.
 const MAX_STREAMS: usize = 256;
 
@@ -122,6 +125,9 @@ const MAX_STREAMS: usize = 256;
 pub fn check(g: &Graph, p: &Program) -> Result<Footprint, Vec<Violation>> {
     let mut checker = Checker::new(g, p);
     checker.begin();
+    if !checker.violations.is_empty() {
+        return Err(checker.violations);
+    }
     for (i, command) in p.commands.iter().enumerate() {
         if checker.violations.len() >= MAX_VIOLATIONS {
             return Err(checker.violations);
@@ -181,8 +187,11 @@ impl<'a> Checker<'a> {
 
     /// Homes of inputs, constants and states hold these as the step begins.
     fn begin(&mut self) {
-        if !self.p.align.is_power_of_two() {
-            self.fail(Invariant::Bounds, format!("alignment {}", self.p.align));
+        let sizes = self.p.sizes;
+        let absurd = Space::ALL.into_iter().any(|space| sizes[space] > MAX_ARENA);
+        if absurd || !self.p.align.is_power_of_two() || self.p.align > MAX_ARENA {
+            let message = format!("alignment {}, sizes {sizes:?}", self.p.align);
+            return self.fail(Invariant::Bounds, message);
         }
         let mut seen: SecondaryMap<ValueId, bool> = SecondaryMap::new();
         for home in &self.p.homes {
@@ -232,7 +241,7 @@ impl<'a> Checker<'a> {
             self.fail(Invariant::Bounds, format!("{range} leaves the arena"));
             return false;
         }
-        let align = self.p.align.max(1);
+        let align = self.p.align;
         if aligned && !range.offset.is_multiple_of(align) {
             self.fail(Invariant::Bounds, format!("{range} is not aligned to {align}"));
         }

@@ -64,7 +64,7 @@ pub enum PassError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The arena would be beyond any address space.
-    #[error("the arena would need more than 2^62 bytes")]
+    #[error("the arena would need more than 2^60 bytes")]
     TooLarge,
     /// A rewrite made operands that do not fit: a defect of the pass.
     #[error(transparent)]

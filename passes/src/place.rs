@@ -59,7 +59,7 @@ impl Sequence {
 }
 
 /// An arena beyond this is refused, so that no sum of offsets can overflow.
-const MAX_ARENA: u64 = 1 << 62;
+const MAX_ARENA: u64 = 1 << 60;
 
 impl PlanPass for Place {
     fn needs(&self) -> &[Fact] {

@@ -4,9 +4,6 @@ use super::TextError;
 use crate::types::{DType, TensorType};
 use cranelift_entity::EntityRef;
 
-/// Ids above this are refused: tables are dense.
-const MAX_ID: u32 = 1 << 28;
-
 pub(super) struct Lexer<'a> {
     text: &'a str,
     at: usize,
@@ -116,7 +113,8 @@ impl<'a> Lexer<'a> {
             .strip_prefix(prefix)
             .filter(|d| !d.is_empty() && (d.len() == 1 || !d.starts_with('0')))
             .and_then(|d| d.parse::<u32>().ok())
-            .filter(|&i| i < MAX_ID);
+            // Tables are dense, and every id below this one takes text to define.
+            .filter(|&i| (i as usize) < self.text.len());
         let Some(i) = number else { return self.expected(&format!("an id `{prefix}…`")) };
         self.advance(n);
         Ok(T::new(i as usize))

@@ -14,6 +14,7 @@ mod program;
 use crate::graph::Graph;
 use crate::plan::Plan;
 use crate::program::Program;
+use crate::verify::verify;
 use lexer::Lexer;
 use std::fmt;
 
@@ -54,6 +55,8 @@ impl Module {
         let mut module = Module { graph: graph::parse(&mut lexer)?, plan: None, program: None };
         while !lexer.at_end() {
             if lexer.peek_word("plan") && module.plan.is_none() {
+                // Facts about a plan follow from its graph, so that must be one.
+                verify(&module.graph).map_err(|defect| lexer.error(defect.to_string()))?;
                 module.plan = Some(plan::parse(&mut lexer, &module.graph)?);
             } else if lexer.peek_word("program") && module.program.is_none() {
                 module.program = Some(program::parse(&mut lexer, &module.graph)?);
