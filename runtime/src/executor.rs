@@ -6,7 +6,7 @@
 
 use crate::cpu;
 use crate::kernel::{Call, Draw, KernelError, Operand, Scratch, Target};
-use crate::memory::{AlignedBytes, OutOfMemory};
+use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, PerSpace, Program, Range};
@@ -32,6 +32,11 @@ pub enum SetupError {
     /// The program does not implement the graph.
     #[error("the program does not implement its graph: {}", .0.first().map_or(String::new(), Violation::to_string))]
     Check(Vec<Violation>),
+    /// The program was planned for looser alignment than kernels rely on.
+    #[error(
+        "the program aligns to {0} bytes, the CPU kernels need {ALIGN}; compile it again for `cpu`"
+    )]
+    Alignment(u64),
     /// An arena could not be allocated.
     #[error("an arena could not be allocated: {0}")]
     Memory(#[from] OutOfMemory),
@@ -62,6 +67,8 @@ enum Prepared<'g> {
         to: *mut u8,
         len: usize,
     },
+    /// A record or a wait: issue order already is an order that the events allow.
+    Event,
 }
 
 /// Addresses to fill with poison once a command is done.
@@ -95,6 +102,9 @@ impl<'g> Executor<'g> {
     /// The program breaks an invariant, or memory or threads are not to be had.
     pub fn new(graph: &'g Graph, program: &Program, options: Options) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
+        if !program.align.is_multiple_of(ALIGN as u64) {
+            return Err(SetupError::Alignment(program.align));
+        }
         let arenas = PerSpace {
             device: AlignedBytes::zeroed(program.sizes.device)?,
             host: AlignedBytes::zeroed(program.sizes.host)?,
@@ -165,18 +175,15 @@ impl<'g> Executor<'g> {
                 to: self.address(to),
                 len: from.len as usize,
             },
-            // Issue order already is an order that the events allow.
-            Command::Record { .. } | Command::Wait { .. } => {
-                Prepared::Copy { from: std::ptr::null(), to: std::ptr::null_mut(), len: 0 }
-            }
+            Command::Record { .. } | Command::Wait { .. } => Prepared::Event,
         }
     }
 
     fn prepare_poison(&mut self, program: &Program) {
         let end = program.commands.len();
         self.dead.resize_with(end, Vec::new);
-        let base = self.arenas.device.as_mut_slice();
-        base.fill(POISON);
+        self.arenas.device.as_mut_slice().fill(POISON);
+        self.arenas.host.as_mut_slice().fill(POISON);
         for occupancy in &self.footprint.occupancies {
             let o = occupancy;
             // An occupancy that was handed over in place ends where its successor begins.
@@ -267,11 +274,11 @@ impl<'g> Executor<'g> {
                     let call = Call { op, inputs, outputs, scratch: *scratch, draw };
                     cpu::run(&call).map_err(|error| self.step_error(*node, error))?;
                 }
-                Prepared::Copy { from, to, len } if *len > 0 => {
+                Prepared::Copy { from, to, len } => {
                     // SAFETY: `check` proved both ranges in bounds and disjoint.
                     unsafe { std::ptr::copy_nonoverlapping(*from, *to, *len) };
                 }
-                Prepared::Copy { .. } => {}
+                Prepared::Event => {}
             }
             for dead in self.dead.get(i).into_iter().flatten() {
                 // SAFETY: `check` proved that nothing needs these bytes any more.
