@@ -33,7 +33,6 @@ demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/digits/demo.sh
 
 # Nextest and cargo-deny are used where they are installed; nothing is installed for good.
-# The node tests run in one process: nextest would start one per test.
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo yes)
 
@@ -44,7 +43,7 @@ test: ## Everything that CI runs
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
 	$(call step,$(MAKE) --no-print-directory node-tests)
 ifeq ($(NEXTEST),yes)
-	$(call step,cargo nextest run --workspace --locked --no-fail-fast -E 'not binary(onnx_nodes)')
+	$(call step,cargo nextest run --workspace --locked --no-fail-fast)
 	$(call step,cargo test --locked --test onnx_nodes)
 else
 	$(call step,cargo test --workspace --all-targets --locked --no-fail-fast)
