@@ -5,23 +5,30 @@
 //! result may share bytes where the operator declares the pair, each buffer in one pair,
 //! so the largest total of a matching of declared pairs is taken off. A state counts
 //! once, as its home; its exit value never adds. Views and left-out results are free.
-//! The bound is for the frozen graph without recomputation and swaps.
+//! Beside the operands and results lies at least a least cut (see `order::cut`): tensors
+//! that cross the operator have bytes of their own, since a result takes over an operand's
+//! bytes only in the operator itself. The bound is for the frozen graph without
+//! recomputation and swaps.
 
+use crate::order;
 use crate::{Cx, PassError};
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
+use arenic_ir::plan::Plan;
 use cranelift_entity::SecondaryMap;
 
 /// Bytes of device memory below which no order of the graph can go.
 ///
 /// # Errors
-/// Operands that do not fit: the graph was not verified.
+/// Operands that do not fit, or the graph cannot be planned; see [`PassError`].
 pub fn lower_bound(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
     let bound = Bound::new(g, cx.target.align);
     let mut largest = bound.at_the_end();
     for n in g.nodes.keys() {
         largest = largest.max(bound.while_running(n)?);
     }
-    Ok(bound.resident() + largest)
+    let plan = Plan::new(g, cx.target)?;
+    let cut = order::certify(&order::problem(g, &plan)?).bound;
+    Ok(cut.max(bound.resident() + largest))
 }
 
 struct Bound<'a> {

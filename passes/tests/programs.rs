@@ -5,8 +5,13 @@
 mod support;
 
 use arenic_ir::check::check;
+use arenic_ir::graph::Graph;
+use arenic_ir::plan::{Plan, TaskId};
 use arenic_ir::text::Module;
+use arenic_passes::PlanPass;
+use arenic_passes::order::Order;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::share_in_place::ShareInPlace;
 use std::collections::BTreeMap;
 use support::interleave::{reference, run};
 use support::mutate::{KINDS, mutate};
@@ -70,7 +75,15 @@ fn check_rejects_every_mutant_that_can_fail() {
 
 #[test]
 fn whole_pipelines_on_random_graphs() {
-    let orders = ["best", "definition", "freed_minus_allocated"];
+    let orders = [
+        "best",
+        "definition",
+        "freed_minus_allocated",
+        "least_peak_first_reversed",
+        "eager_free",
+        "depth_first",
+        "depth_first_reversed",
+    ];
     let places = ["best", "first_fit", "best_fit"];
     for seed in 0..2000 {
         let mut random = Random(0xabc + seed);
@@ -110,4 +123,54 @@ fn whole_pipelines_on_random_graphs() {
         assert_eq!(parsed, outcome.module, "seed {seed}");
         assert_eq!(parsed.to_string(), printed);
     }
+}
+
+/// The least live peak over all orders with in-place sharing; none where there are more
+/// than a few thousand.
+fn exhaustive(g: &Graph) -> Option<u64> {
+    let mut plan = Plan::new(g, CX.target).unwrap();
+    let dependences = plan.dependences(g);
+    let tasks: Vec<TaskId> = plan.tasks.keys().collect();
+    let mut orders: Vec<Vec<TaskId>> = vec![Vec::new()];
+    for _ in 0..tasks.len() {
+        let longer = |order: &Vec<TaskId>| {
+            let ready = tasks.iter().copied().filter(|t| {
+                let runs = |b: &TaskId| order.contains(b);
+                !runs(t) && dependences.iter().all(|(b, a)| a != t || runs(b))
+            });
+            ready.map(|t| [&order[..], &[t]].concat()).collect::<Vec<_>>()
+        };
+        orders = orders.iter().flat_map(longer).collect();
+        if orders.len() > 3000 {
+            return None;
+        }
+    }
+    let peaks = orders.into_iter().map(|order| {
+        plan.set_order(g, order).unwrap();
+        ShareInPlace { enabled: true }.run(g, &mut plan, &CX).unwrap();
+        plan.slots().unwrap().live_peak().device
+    });
+    peaks.min()
+}
+
+#[test]
+fn the_bound_is_below_every_order_with_sharing_views_and_states() {
+    let (mut tried, mut met, mut found) = (0, 0, 0);
+    for seed in 0..900 {
+        let mut random = Random(0xb0bd + seed);
+        let nodes = 2 + random.below(6);
+        let g = graph(&mut random, nodes);
+        let Some(optimum) = exhaustive(&g) else { continue };
+        let bound = arenic_passes::bound::lower_bound(&g, &CX).unwrap();
+        assert!(bound <= optimum, "seed {seed}: {bound} above {optimum}\n{g}");
+        let mut plan = Plan::new(&g, CX.target).unwrap();
+        Order::default().run(&g, &mut plan, &CX).unwrap();
+        ShareInPlace { enabled: true }.run(&g, &mut plan, &CX).unwrap();
+        let peak = plan.slots().unwrap().live_peak().device;
+        assert!(peak >= optimum, "seed {seed}: {peak} below {optimum}");
+        tried += 1;
+        met += usize::from(bound == optimum);
+        found += usize::from(peak == optimum);
+    }
+    assert!(tried > 500 && met * 2 > tried && found * 10 > tried * 9, "{tried} {met} {found}");
 }

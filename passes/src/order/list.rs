@@ -1,93 +1,357 @@
-//! A list scheduler over a plain problem.
+//! List schedulers with heaps: always the best ready operator by some rule, ties in
+//! definition order. Each takes O((operators + uses) log uses).
+//!
+//! The rules are XLA's list scheduler (largest bytes freed − bytes allocated), PyTorch
+//! Inductor's least-peak-memory-first, definition order with everything run early that
+//! frees at least what it allocates, and XLA's depth-first order. Each also runs on the
+//! reversed graph, where time goes backwards: a tensor is made by the first of its readers
+//! to run and freed by its producer.
 
+use super::problem::{Kind, Problem};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Tasks that read and write sized buffers.
-pub(super) struct Problem {
-    /// Bytes of each buffer; zero for buffers that the order cannot change.
-    pub(super) size: Vec<i64>,
-    /// Buffers that are alive at the end whoever reads them.
-    pub(super) pinned: Vec<bool>,
-    /// The tasks, in definition order.
-    pub(super) tasks: Vec<Task>,
-    /// Pairs (before, after).
-    pub(super) dependences: Vec<(usize, usize)>,
+/// How the next operator is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// The first by definition.
+    Definition,
+    /// The largest (bytes freed − bytes allocated).
+    FreedMinusAllocated,
+    /// What keeps the peak so far and frees most; otherwise what allocates least.
+    LeastPeakFirst,
+    /// What frees at least what it allocates, else the first by definition.
+    EagerFree,
+    /// Operands before their reader, the heaviest first.
+    DepthFirst,
 }
 
-/// What a task reads and writes, each buffer once.
-pub(super) struct Task {
-    pub(super) reads: Vec<usize>,
-    pub(super) writes: Vec<usize>,
-}
-
-/// Always runs the ready task that frees most, net of what it allocates; ties go to the
-/// earlier definition. O((tasks + reads) log tasks).
-pub(super) fn freed_minus_allocated(p: &Problem) -> Vec<usize> {
-    let n = p.tasks.len();
-    let mut readers: Vec<Vec<usize>> = vec![Vec::new(); p.size.len()];
-    for (t, task) in p.tasks.iter().enumerate() {
-        task.reads.iter().for_each(|&b| readers[b].push(t));
-    }
-    let mut left: Vec<usize> =
-        readers.iter().zip(&p.pinned).map(|(r, &pinned)| r.len() + usize::from(pinned)).collect();
-    let mut blocked = vec![0usize; n];
-    let mut unlocks: Vec<Vec<usize>> = vec![Vec::new(); n];
-    for &(before, after) in &p.dependences {
-        blocked[after] += 1;
-        unlocks[before].push(after);
-    }
-    let gain = |t: usize, left: &[usize]| {
-        let task = &p.tasks[t];
-        let freed: i64 = task.reads.iter().filter(|&&b| left[b] == 1).map(|&b| p.size[b]).sum();
-        freed - task.writes.iter().map(|&b| p.size[b]).sum::<i64>()
-    };
-    let mut done = vec![false; n];
-    let mut ready: BinaryHeap<(i64, Reverse<usize>)> = BinaryHeap::new();
-    ready.extend((0..n).filter(|&t| blocked[t] == 0).map(|t| (gain(t, &left), Reverse(t))));
-    let mut order = Vec::with_capacity(n);
-    while let Some((_, Reverse(t))) = ready.pop() {
-        // A task whose gain rose stands in the heap twice; the better entry came first.
-        if std::mem::replace(&mut done[t], true) {
-            continue;
+impl Rule {
+    /// The name in options and reports.
+    pub(super) fn name(self, reversed: bool) -> &'static str {
+        match (self, reversed) {
+            (Rule::Definition, _) => "definition",
+            (Rule::FreedMinusAllocated, false) => "freed_minus_allocated",
+            (Rule::FreedMinusAllocated, true) => "freed_minus_allocated_reversed",
+            (Rule::LeastPeakFirst, false) => "least_peak_first",
+            (Rule::LeastPeakFirst, true) => "least_peak_first_reversed",
+            (Rule::EagerFree, false) => "eager_free",
+            (Rule::EagerFree, true) => "eager_free_reversed",
+            (Rule::DepthFirst, false) => "depth_first",
+            (Rule::DepthFirst, true) => "depth_first_reversed",
         }
-        order.push(t);
-        for &b in &p.tasks[t].reads {
-            left[b] -= 1;
-            if left[b] == 1
-                && let Some(&last) = readers[b].iter().find(|&&r| !done[r])
-                && blocked[last] == 0
+    }
+}
+
+/// The rules that look at sizes.
+pub(super) const RULES: [Rule; 4] =
+    [Rule::FreedMinusAllocated, Rule::LeastPeakFirst, Rule::EagerFree, Rule::DepthFirst];
+
+/// An order by the rule, where all operators of a lower phase come before those of a
+/// higher one. Phases must agree with the dependences; without any, all are equal.
+pub(super) fn schedule(p: &Problem, rule: Rule, reversed: bool, phase: &[u32]) -> Vec<usize> {
+    let mut order = match rule {
+        Rule::DepthFirst => depth_first(p, reversed, phase),
+        _ => List::new(p, rule, reversed, phase).run(),
+    };
+    if reversed {
+        order.reverse();
+    }
+    order
+}
+
+/// Larger is better: phase, then the rule's two figures, then definition order.
+type Key = (Reverse<u32>, i64, i64, Reverse<usize>);
+
+struct List<'a> {
+    p: &'a Problem,
+    rule: Rule,
+    reversed: bool,
+    phase: &'a [u32],
+    /// Bytes that running the operator now would free and allocate.
+    frees: Vec<i64>,
+    allocates: Vec<i64>,
+    /// Tensors that exist, and how many operators must still run to free them.
+    made: Vec<bool>,
+    left: Vec<usize>,
+    blocked: Vec<usize>,
+    done: Vec<bool>,
+    live: i64,
+    peak: i64,
+    ready: BinaryHeap<(Key, usize)>,
+    /// Ready operators that would raise the peak, least allocation first.
+    waiting: BinaryHeap<(Key, usize)>,
+}
+
+impl<'a> List<'a> {
+    fn new(p: &'a Problem, rule: Rule, reversed: bool, phase: &'a [u32]) -> Self {
+        let n = p.len();
+        let blocking = if reversed { &p.after } else { &p.before };
+        let mut list = List {
+            p,
+            rule,
+            reversed,
+            phase,
+            frees: vec![0; n],
+            allocates: vec![0; n],
+            made: vec![false; p.tensors.len()],
+            left: vec![0; p.tensors.len()],
+            blocked: blocking.iter().map(Vec::len).collect(),
+            done: vec![false; n],
+            live: 0,
+            peak: 0,
+            ready: BinaryHeap::new(),
+            waiting: BinaryHeap::new(),
+        };
+        for t in 0..p.tensors.len() {
+            let tensor = &p.tensors[t];
+            let bytes = tensor.bytes as i64;
+            let at_start = if reversed { Kind::Pinned } else { Kind::Input };
+            list.made[t] = tensor.kind == at_start;
+            if list.made[t] {
+                list.live += bytes;
+            }
+            let never = if reversed { Kind::Input } else { Kind::Pinned };
+            let freers = list.freers(t).len();
+            list.left[t] = freers + usize::from(tensor.kind == never);
+        }
+        for v in 0..n {
+            let (makes, frees) = list.uses(v);
+            list.allocates[v] = list.total(makes, |l, t| !l.made[t]);
+            if reversed {
+                // An unread tensor is there for its producer alone in either direction.
+                list.allocates[v] += list.total(frees, |l, t| l.p.is_unread(t));
+            }
+            list.frees[v] = list.total(frees, |l, t| l.left[t] == 1)
+                + list.total(makes, |l, t| l.p.is_unread(t));
+        }
+        list
+    }
+
+    fn total(&self, tensors: &[usize], counts: impl Fn(&Self, usize) -> bool) -> i64 {
+        let counted = tensors.iter().filter(|&&t| counts(self, t));
+        counted.map(|&t| self.p.tensors[t].bytes as i64).sum()
+    }
+
+    /// What the operator makes and what it may free.
+    fn uses(&self, v: usize) -> (&'a [usize], &'a [usize]) {
+        let (reads, writes) = (&self.p.reads[v][..], &self.p.writes[v][..]);
+        match self.reversed {
+            true => (reads, writes),
+            false => (writes, reads),
+        }
+    }
+
+    fn freers(&self, t: usize) -> &'a [usize] {
+        let tensor = &self.p.tensors[t];
+        match self.reversed {
+            true => tensor.producer.as_slice(),
+            false => &tensor.readers,
+        }
+    }
+
+    fn key(&self, v: usize) -> Key {
+        let gain = self.frees[v] - self.allocates[v];
+        let figure = match self.rule {
+            Rule::Definition => 0,
+            Rule::EagerFree => i64::from(gain >= 0),
+            _ => gain,
+        };
+        let place = if self.reversed { self.p.len() - v } else { v };
+        let phase = if self.reversed { u32::MAX - self.phase[v] } else { self.phase[v] };
+        (Reverse(phase), figure, 0, Reverse(place))
+    }
+
+    fn fits(&self, v: usize) -> bool {
+        self.rule != Rule::LeastPeakFirst || self.live + self.allocates[v] <= self.peak
+    }
+
+    fn offer(&mut self, v: usize) {
+        let key = self.key(v);
+        if self.fits(v) {
+            self.ready.push((key, v));
+        } else {
+            let (phase, gain, _, place) = key;
+            self.waiting.push(((phase, -self.allocates[v], gain, place), v));
+        }
+    }
+
+    /// The next operator. Entries whose figures have changed since are left over; the
+    /// newer and better one came first.
+    fn next(&mut self) -> Option<usize> {
+        loop {
+            while let Some(&(_, v)) = self.waiting.peek()
+                && (self.done[v] || self.fits(v))
             {
-                ready.push((gain(last, &left), Reverse(last)));
+                self.waiting.pop();
+                if !self.done[v] {
+                    self.ready.push((self.key(v), v));
+                }
+            }
+            while let Some(&(_, v)) = self.ready.peek()
+                && self.done[v]
+            {
+                self.ready.pop();
+            }
+            // What fits goes first, but not before an earlier phase.
+            let waiting = self.waiting.peek().map(|(key, _)| key.0);
+            match self.ready.peek() {
+                Some((key, _)) if waiting.is_none_or(|phase| phase <= key.0) => {
+                    let (_, v) = self.ready.pop()?;
+                    if self.fits(v) {
+                        return Some(v);
+                    }
+                    self.offer(v);
+                }
+                _ => return self.waiting.pop().map(|(_, v)| v),
             }
         }
-        for &next in &unlocks[t] {
-            blocked[next] -= 1;
-            if blocked[next] == 0 {
-                ready.push((gain(next, &left), Reverse(next)));
+    }
+
+    fn run(mut self) -> Vec<usize> {
+        let mut order = Vec::with_capacity(self.p.len());
+        for v in 0..self.p.len() {
+            if self.blocked[v] == 0 {
+                self.offer(v);
+            }
+        }
+        while let Some(v) = self.next() {
+            self.done[v] = true;
+            order.push(v);
+            self.commit(v);
+        }
+        order
+    }
+
+    fn commit(&mut self, v: usize) {
+        self.live += self.allocates[v];
+        self.peak = self.peak.max(self.live);
+        self.live -= self.frees[v];
+        let (makes, frees) = self.uses(v);
+        let p = self.p;
+        for &t in makes {
+            if !std::mem::replace(&mut self.made[t], true) && self.reversed {
+                for &other in &p.tensors[t].readers {
+                    self.allocates[other] -= p.tensors[t].bytes as i64;
+                    self.offer_if_ready(other);
+                }
+            }
+        }
+        for &t in frees {
+            self.left[t] -= 1;
+            if self.left[t] == 1
+                && let Some(&last) = self.freers(t).iter().find(|&&r| !self.done[r])
+            {
+                self.frees[last] += p.tensors[t].bytes as i64;
+                self.offer_if_ready(last);
+            }
+        }
+        let unblocks = if self.reversed { &p.before[v] } else { &p.after[v] };
+        for &next in unblocks {
+            self.blocked[next] -= 1;
+            self.offer_if_ready(next);
+        }
+    }
+
+    fn offer_if_ready(&mut self, v: usize) {
+        if self.blocked[v] == 0 && !self.done[v] {
+            self.offer(v);
+        }
+    }
+}
+
+/// Post-order from the operators that nobody waits for, in definition order. Operands with
+/// more other users come first, then heavier ones (XLA's `DFSMemoryScheduler`).
+fn depth_first(p: &Problem, reversed: bool, phase: &[u32]) -> Vec<usize> {
+    let n = p.len();
+    let (operands, users, made) = match reversed {
+        true => (&p.after, &p.before, &p.reads),
+        false => (&p.before, &p.after, &p.writes),
+    };
+    let place = |v: usize| if reversed { n - v } else { v };
+    let mut weight = vec![(0u64, 0u64); n];
+    for v in topological(operands, users) {
+        let sum = operands[v].iter().fold((0u64, 0u64), |(extra, bytes), &o| {
+            (extra.saturating_add(weight[o].0), bytes.saturating_add(weight[o].1))
+        });
+        let extra = users[v].len().saturating_sub(1) as u64;
+        weight[v] = (sum.0.saturating_add(extra), sum.1.saturating_add(p.bytes(&made[v])));
+    }
+    let level = |v: usize| if reversed { u32::MAX - phase[v] } else { phase[v] };
+    // Within a phase only its own sinks are roots, so that phases do not mix.
+    let is_root = |v: &usize| users[*v].iter().all(|&u| level(u) != level(*v));
+    let mut roots: Vec<usize> = (0..n).filter(is_root).collect();
+    roots.sort_by_key(|&v| (level(v), place(v)));
+    let mut seen = vec![false; n];
+    let mut order = Vec::with_capacity(n);
+    let mut stack: Vec<(usize, bool)> = Vec::new();
+    let mut sorted: Vec<usize> = Vec::new();
+    for root in roots {
+        stack.push((root, false));
+        while let Some((v, entered)) = stack.pop() {
+            if entered {
+                order.push(v);
+            } else if !std::mem::replace(&mut seen[v], true) {
+                stack.push((v, true));
+                sorted.clear();
+                sorted.extend(operands[v].iter().filter(|&&o| !seen[o]));
+                sorted.sort_by_key(|&o| (weight[o], Reverse(place(o))));
+                stack.extend(sorted.iter().map(|&o| (o, false)));
             }
         }
     }
     order
 }
 
+fn topological(operands: &[Vec<usize>], users: &[Vec<usize>]) -> Vec<usize> {
+    let mut blocked: Vec<usize> = operands.iter().map(Vec::len).collect();
+    let mut order: Vec<usize> = (0..blocked.len()).filter(|&v| blocked[v] == 0).collect();
+    let mut next = 0;
+    while next < order.len() {
+        for &u in &users[order[next]] {
+            blocked[u] -= 1;
+            if blocked[u] == 0 {
+                order.push(u);
+            }
+        }
+        next += 1;
+    }
+    order
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::problem::Tensor;
     use super::*;
 
     #[test]
-    fn frees_a_large_buffer_before_it_makes_another() {
+    fn every_rule_frees_a_large_tensor_before_it_makes_another() {
         // 0 and 1 each make 100 bytes, 2 and 3 reduce them to 1 byte.
-        let task = |reads: &[usize], writes: &[usize]| Task {
-            reads: reads.to_vec(),
-            writes: writes.to_vec(),
+        let tensor = |bytes, producer, readers: &[usize], kind| Tensor {
+            bytes,
+            producer: Some(producer),
+            readers: readers.to_vec(),
+            kind,
         };
-        let problem = Problem {
-            size: vec![100, 100, 1, 1],
-            pinned: vec![false, false, true, true],
-            tasks: vec![task(&[], &[0]), task(&[], &[1]), task(&[0], &[2]), task(&[1], &[3])],
-            dependences: vec![(0, 2), (1, 3)],
-        };
-        assert_eq!(freed_minus_allocated(&problem), [0, 2, 1, 3]);
+        let tensors = vec![
+            tensor(100, 0, &[2], Kind::Transient),
+            tensor(100, 1, &[3], Kind::Transient),
+            tensor(1, 2, &[], Kind::Pinned),
+            tensor(1, 3, &[], Kind::Pinned),
+        ];
+        let p = Problem::new(4, tensors, &[], &[]).unwrap();
+        for rule in RULES {
+            for reversed in [false, true] {
+                let order = schedule(&p, rule, reversed, &[0; 4]);
+                assert_eq!(order, [0, 2, 1, 3], "{rule:?} {reversed}");
+            }
+        }
+        // Phases go before everything else.
+        for rule in RULES {
+            for reversed in [false, true] {
+                let order = schedule(&p, rule, reversed, &[0, 0, 1, 1]);
+                assert!(order[..2].iter().all(|&v| v < 2), "{rule:?} {reversed} {order:?}");
+            }
+        }
     }
 }

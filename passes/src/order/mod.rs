@@ -1,41 +1,99 @@
 //! Order: which task runs when. The order decides the peak.
 //!
-//! Candidates are definition order and a list scheduler that always runs the ready task
-//! with the largest (bytes freed − bytes allocated), ties in definition order, so that
-//! distances between uses survive. The candidate with the lowest live peak after
-//! in-place sharing is kept. Sound because every candidate is a topological order of the
-//! plan's dependences, which `Plan::set_order` checks again.
+//! The candidates are definition order, list schedulers forwards and backwards
+//! ([`list`]) and, while the min-cut certificate ([`cut`]) leaves a gap, what the search
+//! ([`improve`]) makes of them; ties go to definition order, so that distances between
+//! uses survive. The candidate with the lowest live peak after in-place sharing is kept.
+//! Sound because every candidate is a topological order of the plan's dependences, which
+//! `Plan::set_order` checks again.
 
+mod cut;
+mod improve;
 mod list;
+mod problem;
+mod search;
+#[cfg(test)]
+mod tests;
 
 use crate::share_in_place;
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::Graph;
-use arenic_ir::plan::{BufferKind, Fact, Plan, TaskId};
+use arenic_ir::plan::{BufferKind, Fact, Plan, PlanError, TaskId, TaskKind};
 use arenic_ir::program::Space;
-use cranelift_entity::EntityRef;
+use cranelift_entity::{EntityRef, SecondaryMap};
+pub use cut::Certificate;
+pub(crate) use improve::certify;
+pub use improve::{DEFAULT_TIME_LIMIT, Limits, Solution, solve};
+use list::{Rule, schedule};
+pub use problem::{Invalid, Kind, Problem, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Orders the tasks so that the live peak is low.
-#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Order {
     /// How candidates are made.
     pub method: Method,
+    /// Seconds to look for better orders with the method `best`.
+    #[schemars(range(min = 0.0))]
+    pub time_limit: f64,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Order { method: Method::default(), time_limit: DEFAULT_TIME_LIMIT }
+    }
 }
 
 /// How orders are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Every method below; the best result is kept.
+    /// Every method below, forwards and on the reversed graph, then a search; the best
+    /// result is kept.
     #[default]
     Best,
     /// The order of definition in the model, each state committed as soon as it can be.
     Definition,
     /// The ready task with the largest (bytes freed − bytes allocated).
     FreedMinusAllocated,
+    /// The ready task that keeps the peak so far and frees most.
+    LeastPeakFirst,
+    /// Definition order, but what frees at least what it allocates runs at once.
+    EagerFree,
+    /// Operands just before their reader, the heaviest first.
+    DepthFirst,
+    /// `freed_minus_allocated` on the reversed graph.
+    FreedMinusAllocatedReversed,
+    /// `least_peak_first` on the reversed graph.
+    LeastPeakFirstReversed,
+    /// `eager_free` on the reversed graph.
+    EagerFreeReversed,
+    /// `depth_first` on the reversed graph.
+    DepthFirstReversed,
+}
+
+impl Method {
+    fn rule(self) -> Option<(Rule, bool)> {
+        match self {
+            Method::Best => None,
+            Method::Definition => Some((Rule::Definition, false)),
+            Method::FreedMinusAllocated => Some((Rule::FreedMinusAllocated, false)),
+            Method::LeastPeakFirst => Some((Rule::LeastPeakFirst, false)),
+            Method::EagerFree => Some((Rule::EagerFree, false)),
+            Method::DepthFirst => Some((Rule::DepthFirst, false)),
+            Method::FreedMinusAllocatedReversed => Some((Rule::FreedMinusAllocated, true)),
+            Method::LeastPeakFirstReversed => Some((Rule::LeastPeakFirst, true)),
+            Method::EagerFreeReversed => Some((Rule::EagerFree, true)),
+            Method::DepthFirstReversed => Some((Rule::DepthFirst, true)),
+        }
+    }
+}
+
+/// The order of definition, as far as dependences allow it.
+pub fn definition(p: &Problem) -> Vec<usize> {
+    schedule(p, Rule::Definition, false, &vec![0; p.len()])
 }
 
 impl PlanPass for Order {
@@ -48,18 +106,18 @@ impl PlanPass for Order {
     }
 
     fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
-        let definition = || plan.tasks.keys().collect::<Vec<TaskId>>();
-        let listed = || {
-            let order = list::freed_minus_allocated(&problem(g, plan));
-            order.into_iter().map(TaskId::new).collect::<Vec<TaskId>>()
-        };
-        let candidates = match self.method {
-            Method::Best => vec![definition(), listed()],
-            Method::Definition => vec![definition()],
-            Method::FreedMinusAllocated => vec![listed()],
+        let p = problem(g, plan)?;
+        let candidates: Vec<Vec<usize>> = match self.method.rule() {
+            Some((rule, reversed)) => vec![schedule(&p, rule, reversed, &vec![0; p.len()])],
+            None => {
+                let solution = solve(&p, &Limits::new(self.time_limit, 0));
+                let lists = improve::portfolio(&p).map(|(_, order)| order);
+                lists.chain([solution.order]).collect()
+            }
         };
         let mut best: Option<(u64, Vec<TaskId>)> = None;
         for order in candidates {
+            let order: Vec<TaskId> = order.into_iter().map(TaskId::new).collect();
             plan.set_order(g, order.clone())?;
             let peak = share_in_place::assign(g, plan)?.live_peak()[Space::Device];
             // The first of equals stays: definition order, where it is one.
@@ -79,41 +137,70 @@ impl PlanPass for Order {
 /// The graph cannot be planned; see [`PassError`].
 pub fn definition_order_peak(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
     let mut plan = Plan::new(g, cx.target)?;
-    Order { method: Method::Definition }.run(g, &mut plan, cx)?;
+    let order = plan.tasks.keys().collect();
+    plan.set_order(g, order)?;
     Ok(share_in_place::assign(g, &plan)?.live_peak()[Space::Device])
 }
 
-/// The plan as a bare scheduling problem. A state's exit value counts nothing where its
-/// commit can be left out: it is written straight home.
-fn problem(g: &Graph, plan: &Plan) -> list::Problem {
-    let mut size = vec![0i64; plan.buffers.len()];
-    for (b, buffer) in &plan.buffers {
-        size[b.index()] = match buffer.kind {
-            BufferKind::Input | BufferKind::Value => buffer.rounded() as i64,
-            _ => 0,
-        };
-    }
+/// The plan's device memory as a bare scheduling problem. A state counts once, as its home:
+/// an exit value that can be written straight home counts nothing. Scratch is alive for its
+/// task alone, and every pair is there that operators declare.
+///
+/// # Errors
+/// Sizes or dependences that no plan of a verified graph has.
+pub(crate) fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
+    let mut at_home: SecondaryMap<_, bool> = SecondaryMap::new();
     for s in g.states.keys() {
         if let Some(b) = share_in_place::exit_buffer(g, plan, s) {
-            size[b.index()] = 0;
+            at_home[b] = true;
         }
     }
-    let mut pinned = vec![false; plan.buffers.len()];
+    let mut pinned: SecondaryMap<_, bool> = SecondaryMap::new();
     for output in &g.outputs {
         if let Some(b) = plan.buffer_of[g.resolve(output.value).root] {
-            pinned[b.index()] = true;
+            pinned[b] = true;
         }
     }
-    let tasks = plan.tasks.values().map(|task| {
-        let mut reads: Vec<usize> = task.reads.iter().map(|b| b.index()).collect();
-        reads.sort_unstable();
-        reads.dedup();
-        list::Task { reads, writes: task.writes.iter().flatten().map(|b| b.index()).collect() }
+    let tensors = plan.buffers.iter().map(|(b, buffer)| {
+        let kind = match buffer.kind {
+            BufferKind::Const | BufferKind::Enter(_) => Kind::Resident,
+            BufferKind::Input if pinned[b] => Kind::Resident,
+            BufferKind::Input => Kind::Input,
+            _ if pinned[b] => Kind::Pinned,
+            BufferKind::Exit(_) | BufferKind::Value | BufferKind::Scratch => Kind::Transient,
+        };
+        let free = matches!(buffer.kind, BufferKind::Exit(_)) || at_home[b];
+        let bytes = if free || buffer.space != Space::Device { 0 } else { buffer.rounded() };
+        Tensor { bytes, producer: None, readers: Vec::new(), kind }
     });
-    list::Problem {
-        size,
-        pinned,
-        tasks: tasks.collect(),
-        dependences: plan.dependences(g).into_iter().map(|(a, b)| (a.index(), b.index())).collect(),
+    let mut tensors: Vec<Tensor> = tensors.collect();
+    let mut pairs = Vec::new();
+    for (t, task) in &plan.tasks {
+        for &b in &task.reads {
+            tensors[b.index()].readers.push(t.index());
+        }
+        for &b in task.writes.iter().flatten().chain(&task.scratch) {
+            tensors[b.index()].producer = Some(t.index());
+        }
+        let TaskKind::Run(n) = task.kind else { continue };
+        let outputs = g.output_types(n)?;
+        let declared =
+            g.nodes[n].op.in_place_pairs(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());
+        for (input, output) in declared {
+            let x = task.reads[input];
+            if let Some(y) = task.writes[output]
+                && !pinned[x]
+            {
+                pairs.push((t.index(), x.index(), y.index()));
+            }
+        }
     }
+    let dependences = plan.dependences(g);
+    let dependences: Vec<_> = dependences.iter().map(|(a, b)| (a.index(), b.index())).collect();
+    Problem::new(plan.tasks.len(), tensors, &dependences, &pairs).map_err(|e| match e {
+        Invalid::TooLarge => PassError::TooLarge,
+        Invalid::Cycle(t) => {
+            PlanError::Order(format!("{} waits for itself", TaskId::new(t))).into()
+        }
+    })
 }

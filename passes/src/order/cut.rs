@@ -1,0 +1,289 @@
+//! The min-cut certificate: a lower bound on the peak of every order.
+//!
+//! When operator v runs, the set D of operators already run contains all of v's ancestors
+//! and none of its descendants. So memory while v runs is at least v's own inputs and
+//! outputs (less what its declared pairs can share) and the least cut over operators
+//! incomparable to v, where a tensor costs its bytes if its producer is in D and a reader
+//! is not. As a flow network: producer → tensor with capacity bytes, tensor → readers and
+//! operator → its predecessors without limit. Any flow is a lower bound, so that a search
+//! that stops early still gives one.
+
+use super::problem::{Kind, Problem};
+
+/// Why no order can have a lower peak.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Certificate {
+    /// No order's peak is lower.
+    pub bound: u64,
+    /// The operator that needs this much while it runs; none where the bound is what is
+    /// alive before the first operator.
+    pub operator: Option<usize>,
+    /// The tensors of the cut: one such set beside the operator's own is alive in any
+    /// order, none is lighter.
+    pub tensors: Vec<usize>,
+}
+
+/// The cut of one operator.
+pub(super) struct Cut {
+    pub(super) bound: u64,
+    pub(super) tensors: Vec<usize>,
+    /// The operators before v in an order that meets the bound at v.
+    pub(super) before: Vec<bool>,
+}
+
+/// The largest bound over operators. `profile` is the memory of each position of `order`:
+/// it bounds the operator's cut from above, so that mostly one cut is enough. `work`
+/// limits the arcs looked at and is reduced by them.
+pub(super) fn certificate(
+    p: &Problem,
+    order: &[usize],
+    profile: &[u64],
+    work: &mut u64,
+) -> Certificate {
+    let mut best = Certificate { bound: p.at_start(), ..Certificate::default() };
+    let free = vec![0; p.len()];
+    let mut by_memory: Vec<usize> = (0..order.len()).collect();
+    by_memory.sort_by_key(|&i| std::cmp::Reverse(profile[i]));
+    let mut network = Network::default();
+    for i in by_memory {
+        if profile[i] <= best.bound || *work == 0 {
+            break;
+        }
+        let cut = network.cut(p, order[i], &free, work);
+        if cut.bound > best.bound {
+            best = Certificate { bound: cut.bound, operator: Some(order[i]), tensors: cut.tensors };
+        }
+    }
+    best
+}
+
+const SOURCE: usize = 0;
+const SINK: usize = 1;
+const NONE: u32 = u32::MAX;
+const UNLIMITED: u64 = u64::MAX / 4;
+
+/// Where an operator stands when v runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Before,
+    After,
+    Open,
+}
+
+/// Dinic's algorithm on arrays, kept between cuts. Memory is linear in the problem.
+#[derive(Default)]
+pub(super) struct Network {
+    /// First arc of each node, next arc of the same node.
+    first: Vec<u32>,
+    next: Vec<u32>,
+    to: Vec<u32>,
+    /// What the arc still takes. Arc a's opposite is a ^ 1.
+    room: Vec<u64>,
+    level: Vec<u32>,
+    at: Vec<u32>,
+    queue: Vec<u32>,
+    path: Vec<u32>,
+}
+
+impl Network {
+    /// The least memory while v runs, among orders where operators of lower phases run
+    /// before those of higher ones.
+    pub(super) fn cut(&mut self, p: &Problem, v: usize, phase: &[u32], work: &mut u64) -> Cut {
+        let side = sides(p, v, phase);
+        *work = work.saturating_sub(p.len() as u64);
+        self.clear();
+        let node_of = self.operators(&side);
+        let mut tensors: Vec<(usize, u32)> = Vec::new();
+        let mut forced = 0;
+        let mut forced_tensors = Vec::new();
+        for (t, tensor) in p.tensors.iter().enumerate() {
+            let counts = match tensor.kind {
+                Kind::Resident => false,
+                Kind::Input | Kind::Transient => !tensor.readers.is_empty(),
+                Kind::Pinned => tensor.producer.is_some(),
+            };
+            let own = tensor.producer == Some(v) || tensor.readers.binary_search(&v).is_ok();
+            if !counts || own || tensor.bytes == 0 {
+                continue;
+            }
+            let from = match tensor.producer.map(|w| (w, side[w])) {
+                Some((_, Side::After)) => continue,
+                None | Some((_, Side::Before)) => SOURCE,
+                Some((w, Side::Open)) => node_of[w] as usize,
+            };
+            let kept = tensor.kind == Kind::Pinned
+                || tensor.readers.iter().any(|&r| side[r] == Side::After);
+            let mut open = tensor.readers.iter().filter(|&&r| side[r] == Side::Open);
+            if kept && from == SOURCE {
+                forced += tensor.bytes;
+                forced_tensors.push(t);
+            } else if kept {
+                tensors.push((t, self.arc(from, SINK, tensor.bytes)));
+            } else if let Some(&reader) = open.next() {
+                let reader = node_of[reader] as usize;
+                match open.next() {
+                    None => tensors.push((t, self.arc(from, reader, tensor.bytes))),
+                    Some(_) => {
+                        let node = self.node();
+                        tensors.push((t, self.arc(from, node, tensor.bytes)));
+                        for &r in tensor.readers.iter().filter(|&&r| side[r] == Side::Open) {
+                            self.arc(node, node_of[r] as usize, UNLIMITED);
+                        }
+                    }
+                }
+            }
+        }
+        for w in (0..p.len()).filter(|&w| side[w] == Side::Open) {
+            for &b in p.before[w].iter().filter(|&&b| side[b] == Side::Open) {
+                self.arc(node_of[w] as usize, node_of[b] as usize, UNLIMITED);
+            }
+        }
+        let flow = self.flow(work);
+        // The level of the last search tells what the source still reaches.
+        let reached = |n: usize| self.level[n] != NONE;
+        let crossing = tensors.iter().filter(|&&(_, a)| {
+            let (from, to) = (self.to[a as usize ^ 1] as usize, self.to[a as usize] as usize);
+            reached(from) && !reached(to)
+        });
+        let mut cut: Vec<usize> = crossing.map(|&(t, _)| t).chain(forced_tensors).collect();
+        cut.sort_unstable();
+        let before = (0..p.len()).map(|w| match side[w] {
+            Side::Before => true,
+            Side::After => false,
+            Side::Open => reached(node_of[w] as usize),
+        });
+        Cut { bound: p.resident + p.own(v) + forced + flow, tensors: cut, before: before.collect() }
+    }
+
+    fn clear(&mut self) {
+        self.first.clear();
+        self.next.clear();
+        self.to.clear();
+        self.room.clear();
+        self.node();
+        self.node();
+    }
+
+    fn operators(&mut self, side: &[Side]) -> Vec<u32> {
+        let mut node_of = vec![NONE; side.len()];
+        for (w, _) in side.iter().enumerate().filter(|(_, s)| **s == Side::Open) {
+            node_of[w] = self.node() as u32;
+        }
+        node_of
+    }
+
+    fn node(&mut self) -> usize {
+        self.first.push(NONE);
+        self.first.len() - 1
+    }
+
+    fn arc(&mut self, from: usize, to: usize, room: u64) -> u32 {
+        let arc = self.to.len() as u32;
+        for (from, to, room) in [(from, to, room), (to, from, 0)] {
+            self.next.push(self.first[from]);
+            self.first[from] = self.to.len() as u32;
+            self.to.push(to as u32);
+            self.room.push(room);
+        }
+        arc
+    }
+
+    fn flow(&mut self, work: &mut u64) -> u64 {
+        let mut flow = 0;
+        while self.levels(work) && *work > 0 {
+            self.at.clone_from(&self.first);
+            flow += self.blocking_flow(work);
+        }
+        flow
+    }
+
+    /// Distances from the source; true where the sink is reached.
+    fn levels(&mut self, work: &mut u64) -> bool {
+        self.level.clear();
+        self.level.resize(self.first.len(), NONE);
+        self.level[SOURCE] = 0;
+        self.queue.clear();
+        self.queue.push(SOURCE as u32);
+        let mut next = 0;
+        while next < self.queue.len() {
+            let n = self.queue[next] as usize;
+            next += 1;
+            let mut a = self.first[n];
+            while a != NONE {
+                let to = self.to[a as usize] as usize;
+                if self.room[a as usize] > 0 && self.level[to] == NONE {
+                    self.level[to] = self.level[n] + 1;
+                    self.queue.push(to as u32);
+                }
+                a = self.next[a as usize];
+                *work = work.saturating_sub(1);
+            }
+        }
+        self.level[SINK] != NONE
+    }
+
+    /// Fills the shortest paths one by one until none is left.
+    fn blocking_flow(&mut self, work: &mut u64) -> u64 {
+        let mut flow = 0;
+        self.path.clear();
+        let mut n = SOURCE;
+        loop {
+            if n == SINK {
+                let room = self.path.iter().map(|&a| self.room[a as usize]).min().unwrap_or(0);
+                flow += room;
+                let mut keep = self.path.len();
+                for (i, &a) in self.path.iter().enumerate() {
+                    self.room[a as usize] -= room;
+                    self.room[a as usize ^ 1] += room;
+                    if self.room[a as usize] == 0 {
+                        keep = keep.min(i);
+                    }
+                }
+                *work = work.saturating_sub(self.path.len() as u64);
+                n = self.to[self.path[keep] as usize ^ 1] as usize;
+                self.path.truncate(keep);
+                continue;
+            }
+            let a = self.at[n];
+            if a == NONE {
+                let Some(back) = self.path.pop() else { return flow };
+                n = self.to[back as usize ^ 1] as usize;
+                self.at[n] = self.next[back as usize];
+                continue;
+            }
+            *work = work.saturating_sub(1);
+            let to = self.to[a as usize] as usize;
+            if self.room[a as usize] > 0 && self.level[to] == self.level[n] + 1 {
+                self.path.push(a);
+                n = to;
+            } else {
+                self.at[n] = self.next[a as usize];
+            }
+        }
+    }
+}
+
+/// Which operators run before v, after v, or on either side.
+fn sides(p: &Problem, v: usize, phase: &[u32]) -> Vec<Side> {
+    let mut side: Vec<Side> = phase
+        .iter()
+        .map(|&f| match f.cmp(&phase[v]) {
+            std::cmp::Ordering::Less => Side::Before,
+            std::cmp::Ordering::Equal => Side::Open,
+            std::cmp::Ordering::Greater => Side::After,
+        })
+        .collect();
+    side[v] = Side::After;
+    for (neighbours, mark) in [(&p.before, Side::Before), (&p.after, Side::After)] {
+        let mut stack = vec![v];
+        while let Some(w) = stack.pop() {
+            for &o in &neighbours[w] {
+                if side[o] == Side::Open {
+                    side[o] = mark;
+                    stack.push(o);
+                }
+            }
+        }
+    }
+    side
+}
