@@ -292,3 +292,53 @@ fn outputs_of_every_step_go_to_one_archive() {
         assert!((found - (i as f32 / 10.0).exp()).abs() < 1e-6, "{i}: {found}");
     }
 }
+
+const MEMORY_GRAPH: &str = r#"{"nodes": [{"id": 0}, {"id": 1}, {"id": 2}, {"id": 3}], "tensors": [
+    {"id": 0, "bytes": 100, "producer": 0, "consumers": [2], "kind": "activation"},
+    {"id": 1, "bytes": 100, "producer": 1, "consumers": [3], "kind": "gradient"},
+    {"id": 2, "bytes": 1, "producer": 2, "consumers": [], "kind": "output"},
+    {"id": 3, "bytes": 1, "producer": 3, "consumers": [], "kind": "output"},
+    {"id": 4, "bytes": 7, "producer": -1, "consumers": [0], "kind": "weight"}]}"#;
+
+#[test]
+fn order_plans_a_bare_memory_graph() {
+    let shell = Shell::new();
+    std::fs::write(shell.path("g.json"), MEMORY_GRAPH).unwrap();
+    let packed = std::fs::File::create(shell.path("g.json.gz")).unwrap();
+    let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, MEMORY_GRAPH.as_bytes()).unwrap();
+    packed.finish().unwrap();
+    for arguments in ["g.json", "g.json.gz --time-limit 0 --seed 3"] {
+        let row = &shell.succeeds(&format!("order {arguments} -o order.txt --json"))[0];
+        assert_eq!(row["peak_bytes"], 109);
+        assert_eq!(row["lower_bound_bytes"], 108);
+        assert_eq!(row["definition_order_bytes"], 208);
+        assert_eq!(row["proved_optimal"], false);
+        assert_eq!(row["method"], "freed_minus_allocated");
+        let order = std::fs::read_to_string(shell.path("order.txt")).unwrap();
+        assert_eq!(order, "0\n2\n1\n3\n");
+    }
+}
+
+#[test]
+fn order_refuses_what_is_no_memory_graph() {
+    let shell = Shell::new();
+    let cases = [
+        (MEMORY_GRAPH.replace("[2], ", "[2, 0], "), "node 0 waits for itself"),
+        (MEMORY_GRAPH.replace("[2], ", "[9], "), "names node 9"),
+        (MEMORY_GRAPH.replace("100", "-1"), "has -1 bytes"),
+        (MEMORY_GRAPH.replace("100", "9000000000000000000"), "beyond 2^60 bytes"),
+        (MEMORY_GRAPH.replace(r#"{"id": 3}"#, r#"{"id": 2}"#), "node 2 is there twice"),
+        ("\u{1f}".into(), "no memory graph"),
+    ];
+    for (text, says) in cases {
+        std::fs::write(shell.path("g.json"), text).unwrap();
+        shell.fails("order g.json -o order.txt", 1, &["g.json", says]);
+    }
+    std::fs::write(shell.path("g.json.gz"), [0x1f, 0x8b, 8, 0, 1]).unwrap();
+    shell.fails("order g.json.gz", 1, &["cannot be read"]);
+    shell.fails("order missing.json", 1, &["missing.json"]);
+    std::fs::write(shell.path("g.json"), MEMORY_GRAPH).unwrap();
+    shell.fails("order g.json --time-limit -1", 2, &[]);
+    assert!(!shell.path("order.txt").exists());
+}

@@ -7,6 +7,7 @@ mod check;
 mod compile;
 mod inspect;
 mod ops;
+mod order;
 mod pipeline;
 mod run;
 
@@ -41,6 +42,8 @@ enum Command {
     Inspect(inspect::Arguments),
     /// Prove again that an artifact's programs implement its graphs
     Check(check::Arguments),
+    /// Order a bare memory graph so that its peak is low
+    Order(order::Arguments),
     /// List, show and describe pipelines
     Pipeline(pipeline::Arguments),
     /// List the operators that can be imported
@@ -62,6 +65,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Run(a) => run::run(&a),
         Command::Inspect(a) => inspect::run(&a),
         Command::Check(a) => check::run(&a),
+        Command::Order(a) => order::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),
     };
