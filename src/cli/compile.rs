@@ -109,6 +109,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         object.insert("target".into(), target.name.as_str().into());
         let figures = target.statistics.iter();
         object.extend(figures.map(|(name, figure)| (name.clone(), (*figure).into())));
+        let bound = target.statistics.get("lower_bound_bytes");
+        let proved = bound == target.statistics.get("live_peak_bytes");
+        object.insert("proved_optimal".into(), proved.into());
         object.insert("seconds".into(), seconds.into());
         return print(serde_json::Value::Object(object));
     }

@@ -210,11 +210,11 @@ impl Improve<'_> {
                 .into_iter()
                 .flat_map(|budget| branches.map(|branch| (budget, branch)))
                 .find_map(|(budget, branch)| self.within(budget, branch, &rank));
-            match found {
-                Some(order) => {
-                    best.peak = self.p.peak(&order);
-                    best.order = order;
-                    best.method = "budgeted_search";
+            // What the search returns is measured again: only a lower peak counts.
+            let lower = found.map(|order| (self.p.peak(&order), order)).filter(|f| f.0 < best.peak);
+            match lower {
+                Some((peak, order)) => {
+                    (best.peak, best.order, best.method) = (peak, order, "budgeted_search");
                     round = 0;
                 }
                 None => round += 1,

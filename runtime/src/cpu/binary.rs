@@ -1,8 +1,10 @@
 //! Elementwise functions of two operands, choice by a condition, and clipping.
 
-use super::arithmetic::{Arithmetic, for_float, for_number, for_signless, for_size};
+use super::address::{Dst, Src};
+use super::dispatch::{for_float, for_number, for_signless, for_size};
 use super::map::{map1, map2, map3};
-use super::spread::{CHEAP, DEAR, Dst, Src, copy};
+use super::number::Number;
+use super::tasks::{CHEAP, DEAR, copy};
 use crate::kernel::{Call, KernelError, Operand, Target};
 use arenic_ir::DType;
 use arenic_ir::op::Binary;
@@ -13,19 +15,19 @@ pub(super) fn run(f: Binary, call: &Call) -> Result<(), KernelError> {
     let x = [a, b];
     let d = a.ty().dtype;
     match f {
-        Binary::Add => for_signless!(d, T => map2(x, y, CHEAP, <T as Arithmetic>::plus)),
-        Binary::Sub => for_signless!(d, T => map2(x, y, CHEAP, <T as Arithmetic>::minus)),
-        Binary::Mul => for_signless!(d, T => map2(x, y, CHEAP, <T as Arithmetic>::times)),
+        Binary::Add => for_signless!(d, T => map2(x, y, CHEAP, <T as Number>::add)),
+        Binary::Sub => for_signless!(d, T => map2(x, y, CHEAP, <T as Number>::sub)),
+        Binary::Mul => for_signless!(d, T => map2(x, y, CHEAP, <T as Number>::mul)),
         Binary::Div => {
             if !d.is_float() && y.ty().elements() > 0 {
                 for_size!(d, T => refuse_zero::<T>(b))?;
             }
-            for_number!(d, T => map2(x, y, CHEAP, <T as Arithmetic>::over));
+            for_number!(d, T => map2(x, y, CHEAP, <T as Number>::div));
         }
         Binary::Pow if d.is_float() => for_float!(d, T => power::<T>(x, y)),
-        Binary::Pow => for_number!(d, T => map2(x, y, DEAR, <T as Arithmetic>::power)),
-        Binary::Max => for_number!(d, T => map2(x, y, CHEAP, <T as Arithmetic>::larger)),
-        Binary::Min => for_number!(d, T => map2(x, y, CHEAP, <T as Arithmetic>::smaller)),
+        Binary::Pow => for_number!(d, T => map2(x, y, DEAR, <T as Number>::power)),
+        Binary::Max => for_number!(d, T => map2(x, y, CHEAP, <T as Number>::larger)),
+        Binary::Min => for_number!(d, T => map2(x, y, CHEAP, <T as Number>::smaller)),
         Binary::And => map2(x, y, CHEAP, |a: u8, b: u8| a & b),
         Binary::Or => map2(x, y, CHEAP, |a: u8, b: u8| a | b),
         Binary::Xor => map2(x, y, CHEAP, |a: u8, b: u8| a ^ b),
@@ -49,7 +51,7 @@ fn less_or_equal(x: [&Operand; 2], y: &Target) {
 }
 
 /// Integers have no quotient by zero.
-fn refuse_zero<T: Arithmetic>(b: &Operand) -> Result<(), KernelError> {
+fn refuse_zero<T: Number>(b: &Operand) -> Result<(), KernelError> {
     let first = b.ptr::<T>();
     // SAFETY: the operand's own elements. Raw reads, since the result may take its bytes.
     let zero = (0..b.ty().elements()).any(|i| unsafe { first.add(i).read() } == T::ZERO);
@@ -57,16 +59,16 @@ fn refuse_zero<T: Arithmetic>(b: &Operand) -> Result<(), KernelError> {
 }
 
 /// Powers of floats; squares and cubes, the usual ones, by multiplication.
-fn power<T: Arithmetic + Into<f64>>(x: [&Operand; 2], y: &Target) {
+fn power<T: Number>(x: [&Operand; 2], y: &Target) {
     let [a, b] = x;
     let exponent: Option<f64> = (b.ty().elements() == 1).then(|| {
         // SAFETY: the operand's only element.
-        unsafe { b.ptr::<T>().read() }.into()
+        unsafe { b.ptr::<T>().read() }.to_f64()
     });
     match exponent {
-        Some(2.0) => map1(a, y, CHEAP, |x: T| x.times(x)),
-        Some(3.0) => map1(a, y, CHEAP, |x: T| x.times(x).times(x)),
-        _ => map2(x, y, DEAR, <T as Arithmetic>::power),
+        Some(2.0) => map1(a, y, CHEAP, |x: T| x.mul(x)),
+        Some(3.0) => map1(a, y, CHEAP, |x: T| x.mul(x).mul(x)),
+        _ => map2(x, y, DEAR, <T as Number>::power),
     }
 }
 

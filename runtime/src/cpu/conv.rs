@@ -8,22 +8,20 @@
 //! size: there the columns of several images share one product ("folded"), and a column,
 //! not a row of columns, lies densely, because its runs are the long ones.
 
+use super::address::Shared;
 use super::direct;
+use super::dispatch::for_float;
 use super::number::Number;
 use super::product::{Extents, Mat, MatMut, Scalar, product_in_parts, products};
 use super::sliding::Sliding;
-use super::tasks::{Shared, for_each};
+use super::tasks::for_each;
 use crate::kernel::{Call, KernelError, Target};
 use arenic_ir::op::scratch::{Conv, ConvColumns, conv, product_parts};
 use arenic_ir::{DType, Op};
 
 /// Runs a `Conv`.
 pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    match call.inputs[0].ty().dtype {
-        DType::F32 => typed::<f32>(call),
-        DType::F64 => typed::<f64>(call),
-        other => unreachable!("infer refuses convolutions of {other}"),
-    }
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
     Ok(())
 }
 

@@ -5,22 +5,21 @@
 //! nothing races and the order of every sum is fixed. Tiles cover channels, and rows of
 //! `x` where one channel's columns alone are large.
 
+use super::address::Shared;
 use super::direct;
+use super::dispatch::for_float;
 use super::number::Number;
 use super::product::{Extents, Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
-use super::tasks::{Shared, for_each, wide};
+use super::tasks::for_each;
+use super::wide::wide;
 use crate::kernel::{Call, KernelError, Target};
 use arenic_ir::op::scratch::{ConvTranspose, TransposeColumns, conv_transpose};
 use arenic_ir::{DType, Op};
 
 /// Runs a `ConvTranspose`.
 pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    match call.inputs[0].ty().dtype {
-        DType::F32 => typed::<f32>(call),
-        DType::F64 => typed::<f64>(call),
-        other => unreachable!("infer refuses convolutions of {other}"),
-    }
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
     Ok(())
 }
 
@@ -110,27 +109,21 @@ fn columns<T: Scalar>(
     }
 }
 
-/// Adds the column elements of one tap, for positions from `position` on, to one channel.
-#[inline(always)]
-fn gather_tap<T: Number>(s: &Sliding, tap: usize, position: usize, column: &[T], to: &mut [T]) {
-    let stride = s.strides[s.last()];
-    s.of_tap(tap).runs(position, position + column.len(), |offset, at, count| {
-        let from = &column[at - position..][..count];
-        if stride == 1 {
-            for (to, &from) in to[offset..][..count].iter_mut().zip(from) {
-                *to = to.add(from);
-            }
-        } else {
-            for (to, &from) in to[offset..].iter_mut().step_by(stride).zip(from) {
-                *to = to.add(from);
+wide! {
+    /// Adds the column elements of one tap, for positions from `position` on, to one channel.
+    fn gather<T: Number>(s: &Sliding, tap: usize, position: usize, column: &[T], to: &mut [T]) {
+        let stride = s.strides[s.last()];
+        for (offset, at, count) in s.of_tap(tap).runs(position, position + column.len()) {
+            let from = &column[at - position..][..count];
+            if stride == 1 {
+                for (to, &from) in to[offset..][..count].iter_mut().zip(from) {
+                    *to = to.add(from);
+                }
+            } else {
+                for (to, &from) in to[offset..].iter_mut().step_by(stride).zip(from) {
+                    *to = to.add(from);
+                }
             }
         }
-    });
-}
-
-wide! {
-    /// [`gather_tap`] with wide vectors.
-    fn gather<T: Number>(
-        s: &Sliding, tap: usize, position: usize, column: &[T], to: &mut [T],
-    ) = gather_tap
+    }
 }

@@ -5,9 +5,11 @@
 //! transposed convolution of stride 1 differs only in the direction of the taps; that of a
 //! larger stride scatters along the last axis, within the row that the task owns.
 
+use super::address::Shared;
 use super::number::Number;
 use super::sliding::{Sliding, inside, unflatten};
-use super::tasks::{Shared, for_each, wide};
+use super::tasks::for_each;
+use super::wide::wide;
 use arenic_ir::op::MAX_RANK;
 
 /// A row of `x` and the row of taps that meets it, as offsets.
@@ -190,7 +192,10 @@ wide! {
     /// Meetings are in bounds.
     unsafe fn by_positions<T: Number>(
         reach: &Reach, from: &Pointers<T>, list: &[Meeting], to: &mut [T],
-    ) = Reach::sum_positions
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { reach.sum_positions(from, list, to) }
+    }
 }
 
 wide! {
@@ -200,7 +205,10 @@ wide! {
     /// Meetings are in bounds.
     unsafe fn by_taps<T: Number>(
         reach: &Reach, from: &Pointers<T>, list: &[Meeting], to: &mut [T],
-    ) = Reach::sum_taps
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { reach.sum_taps(from, list, to) }
+    }
 }
 
 impl Reach {
@@ -342,42 +350,33 @@ impl Reach {
     }
 }
 
-/// Adds to the row `to` of a transposed convolution's result the products of all meetings.
-///
-/// # Safety
-/// Meetings are in bounds.
-#[inline(always)]
-unsafe fn scatter_row<T: Number>(s: &Sliding, from: &Pointers<T>, list: &[Meeting], to: &mut [T]) {
-    let last = s.last();
-    let (taps, stride, source) = (s.kernel[last], s.strides[last], s.output[last]);
-    for m in list {
-        for t in 0..taps {
-            let origin = (t * s.dilations[last]) as isize - s.pads[last] as isize;
-            let (begin, end) = inside(origin, stride, source, to.len());
-            if begin >= end {
-                continue;
-            }
-            // SAFETY: the meeting's row of taps and row of `x`; positions `begin..end` of it
-            // land inside `to`.
-            unsafe {
-                let w = *from.w.add(m.w * taps + t);
-                let x = from.x.add(m.x * source);
-                let to = to.as_mut_ptr().offset(origin);
-                for i in begin..end {
-                    let to = to.add(i * stride);
-                    *to = (*to).add(w.mul(*x.add(i)));
+wide! {
+    /// Adds to the row `to` of a transposed convolution's result the products of all meetings.
+    ///
+    /// # Safety
+    /// Meetings are in bounds.
+    unsafe fn scatter<T: Number>(s: &Sliding, from: &Pointers<T>, list: &[Meeting], to: &mut [T]) {
+        let last = s.last();
+        let (taps, stride, source) = (s.kernel[last], s.strides[last], s.output[last]);
+        for m in list {
+            for t in 0..taps {
+                let origin = (t * s.dilations[last]) as isize - s.pads[last] as isize;
+                let (begin, end) = inside(origin, stride, source, to.len());
+                if begin >= end {
+                    continue;
+                }
+                // SAFETY: the meeting's row of taps and row of `x`; positions `begin..end` of it
+                // land inside `to`.
+                unsafe {
+                    let w = *from.w.add(m.w * taps + t);
+                    let x = from.x.add(m.x * source);
+                    let to = to.as_mut_ptr().offset(origin);
+                    for i in begin..end {
+                        let to = to.add(i * stride);
+                        *to = (*to).add(w.mul(*x.add(i)));
+                    }
                 }
             }
         }
     }
-}
-
-wide! {
-    /// [`scatter_row`] with wide vectors.
-    ///
-    /// # Safety
-    /// Meetings are in bounds.
-    unsafe fn scatter<T: Number>(
-        s: &Sliding, from: &Pointers<T>, list: &[Meeting], to: &mut [T],
-    ) = scatter_row
 }

@@ -2,10 +2,11 @@
 //!
 //! Every index is checked before the first element moves.
 
-use super::arithmetic::for_size;
+use super::address::{Dst, Src};
+use super::dispatch::for_size;
 use super::indices::Indices;
-use super::nest::Nest;
-use super::spread::{CHEAP, Dst, Src, for_ranges};
+use super::nest::{Nest, Rows};
+use super::tasks::{CHEAP, for_ranges};
 use crate::kernel::{Call, KernelError};
 use arenic_ir::DType;
 use arenic_ir::op::MAX_RANK;
@@ -54,8 +55,8 @@ pub(super) fn gather_elements(axis: usize, call: &Call) -> Result<(), KernelErro
     }
     let narrow = indices.ty().dtype == DType::I32;
     for_size!(x.ty().dtype, T => {
-        let row = |[x, index]: [*const u8; 2], [step, _]: [isize; 2], y: *mut u8, n: usize| {
-            for i in 0..n {
+        let kernel = |rows: Rows<2>| { for r in 0..rows.rows { let ([x, index], y) = rows.row(r, size_of::<T>());
+            for i in 0..rows.n {
                 // SAFETY: element `i` of a row of indices and result, and an element of
                 // the operand by an index that was checked.
                 unsafe {
@@ -65,14 +66,14 @@ pub(super) fn gather_elements(axis: usize, call: &Call) -> Result<(), KernelErro
                         index.cast::<i64>().add(i).read() as isize
                     };
                     let index = if index < 0 { index + extent as isize } else { index };
-                    let from = x.byte_offset(i as isize * step + index * along);
+                    let from = x.byte_offset(i as isize * rows.steps[0] + index * along);
                     y.cast::<T>().add(i).write(from.cast::<T>().read());
                 }
             }
-        };
+        } };
         // SAFETY: indices have the result's shape, and fit the operand by inference.
         unsafe {
-            nest.run([Src::of(x), Src::of(indices)], Dst::of(y), size as usize, CHEAP, &row);
+            nest.run([Src::of(x), Src::of(indices)], Dst::of(y), size as usize, CHEAP, &kernel);
         }
     });
     Ok(())

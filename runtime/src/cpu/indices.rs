@@ -1,6 +1,6 @@
 //! Index operands of gathers and scatters.
 
-use super::spread::{CHEAP, for_ranges};
+use super::tasks::{CHEAP, for_ranges};
 use crate::kernel::{KernelError, Operand};
 use arenic_ir::DType;
 use std::sync::atomic::{AtomicUsize, Ordering};

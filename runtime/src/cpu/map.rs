@@ -4,16 +4,16 @@
 //! block of the result is written. So the result may take an operand's bytes, and the
 //! compiler vectorises the function either way, with the same bits.
 
-use super::nest::Nest;
-use super::spread::{Dst, Loop, Src, vectorised};
+use super::address::{Dst, Src};
+use super::nest::{Nest, Rows};
+use super::wide::wide;
 use crate::kernel::{Operand, Target};
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 /// Elements of one block.
 const BLOCK: usize = 64;
 
-/// Below this many elements a block costs more than it saves.
+/// Elements of a block at the end of a row or in a short one.
 const SHORT: usize = 8;
 
 /// `y = f(a)`.
@@ -64,65 +64,77 @@ fn map<A: Copy, B: Copy, C: Copy, Y: Copy>(
     let nest = Nest::broadcast(&y.ty().shape, shapes);
     // SAFETY: the shapes broadcast to the result's by the operator's inference.
     unsafe {
-        nest.run(x, Dst::of(y), size_of::<Y>(), grain, &|x, steps, y, n| {
-            vectorised(MapRow { x, steps, y, n, f, types: PhantomData });
+        nest.run(x, Dst::of(y), size_of::<Y>(), grain, &|rows| {
+            map_rows::<A, B, C, Y, _>(rows, &f);
         });
     }
 }
 
-/// One row, valid for `n` elements of `A, B, C → Y`; a step is an element or zero.
-struct MapRow<A, B, C, Y, F> {
-    x: [*const u8; 3],
-    steps: [isize; 3],
-    y: *mut u8,
-    n: usize,
-    f: F,
-    types: PhantomData<fn(A, B, C) -> Y>,
+wide! {
+    /// Applies `f` to every element; a step is an element or zero.
+    ///
+    /// # Safety
+    /// The rows are valid for elements of these types.
+    unsafe fn map_rows<A: Copy, B: Copy, C: Copy, Y: Copy, F: Fn(A, B, C) -> Y>(
+        rows: Rows<3>,
+        f: &F,
+    ) {
+        let n = rows.n;
+        for r in 0..rows.rows { let (x, y) = rows.row(r, size_of::<Y>());
+            let y: *mut Y = y.cast();
+            let mut a = Block::<A>::new(x[0], rows.steps[0]);
+            let mut b = Block::<B>::new(x[1], rows.steps[1]);
+            let mut c = Block::<C>::new(x[2], rows.steps[2]);
+            let mut i = 0;
+            // SAFETY: elements of the row, of an operand that does not advance its first;
+            // what is read of a block was loaded or filled.
+            unsafe {
+                if n >= BLOCK {
+                    a.fill::<BLOCK>();
+                    b.fill::<BLOCK>();
+                    c.fill::<BLOCK>();
+                    while i + BLOCK <= n {
+                        block::<A, B, C, Y, F, BLOCK>((&mut a, &mut b, &mut c), y, i, f);
+                        i += BLOCK;
+                    }
+                } else if n >= SHORT {
+                    a.fill::<SHORT>();
+                    b.fill::<SHORT>();
+                    c.fill::<SHORT>();
+                }
+                while i + SHORT <= n {
+                    block::<A, B, C, Y, F, SHORT>((&mut a, &mut b, &mut c), y, i, f);
+                    i += SHORT;
+                }
+                for j in i..n {
+                    y.add(j).write(f(a.element(j), b.element(j), c.element(j)));
+                }
+            }
+        }
+    }
 }
 
-impl<A: Copy, B: Copy, C: Copy, Y: Copy, F: Fn(A, B, C) -> Y> Loop for MapRow<A, B, C, Y, F> {
-    #[inline(always)]
-    fn run(self) {
-        let MapRow { x, steps, y, n, f, .. } = self;
-        let y: *mut Y = y.cast();
-        let mut a = Block::<A>::new(x[0], steps[0], n);
-        let mut b = Block::<B>::new(x[1], steps[1], n);
-        let mut c = Block::<C>::new(x[2], steps[2], n);
-        let mut out = [const { MaybeUninit::<Y>::uninit() }; BLOCK];
-        let mut i = 0;
-        while i + BLOCK <= n {
-            // SAFETY: elements i..i + BLOCK are inside the row, and what is read of a
-            // block was loaded or filled.
-            unsafe {
-                a.load(i, BLOCK);
-                b.load(i, BLOCK);
-                c.load(i, BLOCK);
-                for (j, out) in out.iter_mut().enumerate() {
-                    out.write(f(a.get(j), b.get(j), c.get(j)));
-                }
-                y.add(i).copy_from_nonoverlapping(out.as_ptr().cast(), BLOCK);
-            }
-            i += BLOCK;
+/// Elements `i..i + N` of a row.
+///
+/// # Safety
+/// The row has them; blocks of operands that do not advance are filled.
+#[inline(always)]
+unsafe fn block<A: Copy, B: Copy, C: Copy, Y, F: Fn(A, B, C) -> Y, const N: usize>(
+    (a, b, c): (&mut Block<A>, &mut Block<B>, &mut Block<C>),
+    y: *mut Y,
+    i: usize,
+    f: &F,
+) {
+    let mut out = [const { MaybeUninit::<Y>::uninit() }; N];
+    // SAFETY: the caller's promise.
+    unsafe {
+        a.load::<N>(i);
+        b.load::<N>(i);
+        c.load::<N>(i);
+        for (j, out) in out.iter_mut().enumerate() {
+            out.write(f(a.get(j), b.get(j), c.get(j)));
         }
-        let rest = n - i;
-        if rest < SHORT {
-            for j in i..n {
-                // SAFETY: element `j` of the row, read before it is written; an operand
-                // that does not advance stays at its first.
-                unsafe { y.add(j).write(f(a.element(j), b.element(j), c.element(j))) };
-            }
-            return;
-        }
-        // SAFETY: as above, for the elements that are left.
-        unsafe {
-            a.load(i, rest);
-            b.load(i, rest);
-            c.load(i, rest);
-            for (j, out) in out[..rest].iter_mut().enumerate() {
-                out.write(f(a.get(j), b.get(j), c.get(j)));
-            }
-            y.add(i).copy_from_nonoverlapping(out.as_ptr().cast(), rest);
-        }
+        y.add(i).copy_from_nonoverlapping(out.as_ptr().cast(), N);
     }
 }
 
@@ -134,30 +146,36 @@ struct Block<T> {
 }
 
 impl<T: Copy> Block<T> {
-    /// Of the row at `row`; an operand that does not advance fills the block once.
+    /// Of the row at `row`.
     #[inline(always)]
-    fn new(row: *const u8, step: isize, n: usize) -> Self {
-        let row: *const T = row.cast();
-        let mut values = [MaybeUninit::uninit(); BLOCK];
-        if step == 0 && n >= SHORT {
-            // SAFETY: a row has at least one element.
-            let value = unsafe { row.read() };
-            values[..n.min(BLOCK)].fill(MaybeUninit::new(value));
-        }
-        Block { row, varies: step != 0, values }
+    fn new(row: *const u8, step: isize) -> Self {
+        Block { row: row.cast(), varies: step != 0, values: [MaybeUninit::uninit(); BLOCK] }
     }
 
-    /// Reads elements `i..i + n`.
+    /// Fills `N` elements of the block of an operand that does not advance.
+    ///
+    /// # Safety
+    /// The row has an element.
+    #[inline(always)]
+    unsafe fn fill<const N: usize>(&mut self) {
+        if !self.varies {
+            // SAFETY: the caller's promise.
+            let value = unsafe { self.row.read() };
+            self.values[..N].fill(MaybeUninit::new(value));
+        }
+    }
+
+    /// Reads elements `i..i + N`.
     ///
     /// # Safety
     /// The row has them, and a block is not shorter.
     #[inline(always)]
-    unsafe fn load(&mut self, i: usize, n: usize) {
+    unsafe fn load<const N: usize>(&mut self, i: usize) {
         if self.varies {
             // SAFETY: the caller's promise; the block is on the stack.
             unsafe {
                 let to = self.values.as_mut_ptr().cast::<T>();
-                to.copy_from_nonoverlapping(self.row.add(i), n);
+                to.copy_from_nonoverlapping(self.row.add(i), N);
             }
         }
     }

@@ -12,7 +12,7 @@ const ROUND: f32 = 12_582_912.0;
 /// `2ⁿ` for `n` in -126..=127.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
-    f32::from_bits(((n + 127) as u32) << 23)
+    f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
 /// The exponential; polynomial after Cephes (Moshier).
@@ -32,10 +32,11 @@ pub(crate) fn exp_f32(x: f32) -> f32 {
     let p = p * r + 1.666_666_5e-1;
     let p = p * r + 5.000_000_1e-1;
     let p = p * (r * r) + r + 1.0;
-    // Two factors: one alone could not reach denormal results.
-    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32).clamp(-160, 160);
+    // Two factors: one alone could not reach denormal results. `n` is arbitrary where `x`
+    // is NaN, as `p` then is.
+    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let half = n >> 1;
-    p * power_of_two(half) * power_of_two(n - half)
+    p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
 }
 
 /// The hyperbolic tangent; polynomial near 0 after Cephes, elsewhere by `exp`.

@@ -1,8 +1,9 @@
 //! `MatMul` and `Gemm`: strides say what is transposed, so nothing is copied.
 
+use super::address::Shared;
+use super::nest::Nest;
 use super::product::{Extents, Mat, MatMut, Scalar, product_in_parts, products};
 use crate::kernel::{Call, KernelError, Operand};
-use arenic_ir::op::MAX_RANK;
 use arenic_ir::op::scratch::product_parts;
 use arenic_ir::{DType, Op};
 
@@ -42,51 +43,9 @@ fn matrix<T: Scalar>(x: &Operand, trans: bool, vector_is_row: bool) -> (Mat<T>, 
     if trans { (m.transposed(), cols, rows) } else { (m, rows, cols) }
 }
 
-/// Where the matrix of one batch index begins, in elements: strides of a broadcast batch.
-struct Batch {
-    extents: [usize; MAX_RANK],
-    strides: [usize; MAX_RANK],
-    rank: usize,
-    /// The stride where one is enough: nothing, or everything, is broadcast.
-    uniform: Option<usize>,
-}
-
-impl Batch {
-    fn new(shape: &[usize], batch: &[usize], matrix: usize) -> Batch {
-        let own = &shape[..shape.len().saturating_sub(2)];
-        let mut b = Batch {
-            extents: [1; MAX_RANK],
-            strides: [0; MAX_RANK],
-            rank: batch.len(),
-            uniform: None,
-        };
-        b.extents[..batch.len()].copy_from_slice(batch);
-        let mut stride = matrix;
-        for (i, &d) in own.iter().enumerate().rev() {
-            if d != 1 {
-                b.strides[i + batch.len() - own.len()] = stride;
-            }
-            stride *= d;
-        }
-        b.uniform = match own.iter().product::<usize>() {
-            1 => Some(0),
-            n if n == batch.iter().product::<usize>() => Some(matrix),
-            _ => None,
-        };
-        b
-    }
-
-    fn offset(&self, mut i: usize) -> usize {
-        if let Some(stride) = self.uniform {
-            return i * stride;
-        }
-        let mut at = 0;
-        for d in (0..self.rank).rev() {
-            at += i % self.extents[d] * self.strides[d];
-            i /= self.extents[d];
-        }
-        at
-    }
+/// Where the matrix of one batch index begins, in elements.
+fn batches(shape: &[usize], batch: &[usize], matrix: usize) -> Nest<1> {
+    Nest::broadcast(batch, [(&shape[..shape.len().saturating_sub(2)], matrix)])
 }
 
 fn mat_mul<T: Scalar>(call: &Call, trans_a: bool, trans_b: bool) {
@@ -104,10 +63,10 @@ fn mat_mul<T: Scalar>(call: &Call, trans_a: bool, trans_b: bool) {
         count = count.min(1);
     }
     let (from_a, from_b) =
-        (Batch::new(&a.ty().shape, batch, m * k), Batch::new(&b.ty().shape, batch, k * n));
+        (batches(&a.ty().shape, batch, m * k), batches(&b.ty().shape, batch, k * n));
     let e = Extents { m, k, n };
     let c = y.ptr::<T>();
-    let c = super::tasks::Shared::new(c);
+    let c = Shared::new(c);
     let operands = |i: usize| {
         let at = |x: Mat<T>, by: usize| Mat { ptr: x.ptr.wrapping_add(by), ..x };
         let c = MatMut::new(c.ptr().wrapping_add(i * m * n), n, 1);

@@ -8,11 +8,12 @@
 //! - where the operator table declares an in-place pair, the kernel reads what it needs
 //!   of an element (or row) before it writes there, and the result has the same bits.
 
-mod arithmetic;
+mod address;
 mod binary;
 mod conv;
 mod conv_transpose;
 mod direct;
+mod dispatch;
 mod gather;
 mod indices;
 mod map;
@@ -30,13 +31,13 @@ mod resize;
 mod scatter;
 mod sliding;
 mod softmax;
-mod spread;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod transpose;
 mod unary;
 mod update;
+mod wide;
 
 pub use product::library_bytes;
 

@@ -2,9 +2,10 @@
 //!
 //! These kernels see element sizes, not types.
 
-use super::arithmetic::for_size;
+use super::address::{Dst, Src};
+use super::dispatch::for_size;
 use super::nest::Nest;
-use super::spread::{CHEAP, Dst, Src, copy, for_ranges};
+use super::tasks::{CHEAP, copy, for_ranges};
 use crate::kernel::Call;
 use arenic_ir::DType;
 
@@ -42,6 +43,9 @@ pub(super) fn expand(call: &Call) {
     unsafe { strided(&nest, Src::of(x), Dst::of(y), d) };
 }
 
+/// Elements below which a call costs more than a loop.
+const SHORT: usize = 8;
+
 /// Gathers the strided `x` into the dense `y`.
 ///
 /// # Safety
@@ -50,15 +54,18 @@ pub(super) unsafe fn strided(nest: &Nest<1>, x: Src, y: Dst, dtype: DType) {
     for_size!(dtype, T => {
         // SAFETY: the caller's promise; every row is inside both.
         unsafe {
-            nest.run([x], y, size_of::<T>(), CHEAP, &|[x], [step], y, n| {
-                let (x, y): (*const T, *mut T) = (x.cast(), y.cast());
-                if step == size_of::<T>() as isize {
-                    y.copy_from_nonoverlapping(x, n);
-                } else if step == 0 {
-                    std::slice::from_raw_parts_mut(y, n).fill(x.read());
-                } else {
-                    for i in 0..n {
-                        y.add(i).write(x.byte_offset(i as isize * step).read());
+            nest.run([x], y, size_of::<T>(), CHEAP, &|rows| {
+                let (n, [step]) = (rows.n, rows.steps);
+                for r in 0..rows.rows { let ([x], y) = rows.row(r, size_of::<T>());
+                    let (x, y): (*const T, *mut T) = (x.cast(), y.cast());
+                    if step == size_of::<T>() as isize && n >= SHORT {
+                        y.copy_from_nonoverlapping(x, n);
+                    } else if step == 0 {
+                        std::slice::from_raw_parts_mut(y, n).fill(x.read());
+                    } else {
+                        for i in 0..n {
+                            y.add(i).write(x.byte_offset(i as isize * step).read());
+                        }
                     }
                 }
             });

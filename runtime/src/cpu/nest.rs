@@ -3,14 +3,36 @@
 //! Adjacent axes over which every operand advances alike are one axis, axes of extent 1
 //! are none. What remains has long rows, and a row costs pointer additions, no division.
 
-use super::spread::{Dst, Src, for_tasks};
+use super::address::{Dst, Src};
+use super::tasks::for_tasks;
 use arenic_ir::op::MAX_RANK;
 use std::array;
 
-/// What a kernel does with one row: operands' first elements, their steps in bytes, the
-/// result's first element, and how many there are.
-pub(super) type Row<'a, const N: usize> =
-    &'a (dyn Fn([*const u8; N], [isize; N], *mut u8, usize) + Sync);
+/// Rows at even distances: all steps in bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<const N: usize> {
+    /// The first elements of operands and result.
+    pub(super) x: [*const u8; N],
+    pub(super) y: *mut u8,
+    /// Elements of a row, and how far operands advance from one to the next.
+    pub(super) n: usize,
+    pub(super) steps: [isize; N],
+    /// Rows, and how far operands advance from one to the next; the result is dense.
+    pub(super) rows: usize,
+    pub(super) row_steps: [isize; N],
+}
+
+impl<const N: usize> Rows<N> {
+    /// The first elements of row `r`; the result's have `size` bytes.
+    #[inline(always)]
+    pub(super) fn row(&self, r: usize, size: usize) -> ([*const u8; N], *mut u8) {
+        let x = array::from_fn(|k| self.x[k].wrapping_offset(r as isize * self.row_steps[k]));
+        (x, self.y.wrapping_add(r * self.n * size))
+    }
+}
+
+/// What a kernel does with rows.
+pub(super) type Kernel<'a, const N: usize> = &'a (dyn Fn(Rows<N>) + Sync);
 
 /// The axes of `N` operands against a dense result, innermost first.
 #[derive(Clone)]
@@ -97,21 +119,28 @@ impl<const N: usize> Nest<N> {
     ///
     /// # Safety
     /// The nest stays inside the operands `x` and inside `y`, whose elements have `size`
-    /// bytes; `row` touches nothing but the row that it is given.
-    pub(super) unsafe fn run(&self, x: [Src; N], y: Dst, size: usize, grain: usize, row: Row<N>) {
+    /// bytes; `kernel` touches nothing but the rows that it is given.
+    pub(super) unsafe fn run(
+        &self,
+        x: [Src; N],
+        y: Dst,
+        size: usize,
+        grain: usize,
+        kernel: Kernel<N>,
+    ) {
         let n = self.extents[0];
         let rows = self.extents[1..self.rank.max(1)].iter().product::<usize>();
         if rows * n <= grain {
             if rows * n > 0 {
                 // SAFETY: all rows there are.
-                unsafe { self.rows(x, y, size, 0, rows, row) };
+                unsafe { self.rows(x, y, size, 0, rows, kernel) };
             }
         } else if n < grain {
             let group = grain / n;
             for_tasks(rows.div_ceil(group), &|t| {
                 let first = t * group;
                 // SAFETY: rows of the nest, no two tasks the same ones.
-                unsafe { self.rows(x, y, size, first, group.min(rows - first), row) };
+                unsafe { self.rows(x, y, size, first, group.min(rows - first), kernel) };
             });
         } else {
             let pieces = n.div_ceil(grain);
@@ -119,15 +148,20 @@ impl<const N: usize> Nest<N> {
                 let (r, start) = (t / pieces, t % pieces * grain);
                 let steps = self.strides[0];
                 let at = self.row(x, r);
-                let from = array::from_fn(|k| at[k].wrapping_offset(start as isize * steps[k]));
-                // SAFETY: `start` is an element of row `r` of the result.
-                let to = unsafe { y.at((r * n + start) * size) };
-                row(from, steps, to.0, grain.min(n - start));
+                kernel(Rows {
+                    x: array::from_fn(|k| at[k].wrapping_offset(start as isize * steps[k])),
+                    // SAFETY: `start` is an element of row `r` of the result.
+                    y: unsafe { y.at((r * n + start) * size) }.0,
+                    n: grain.min(n - start),
+                    steps,
+                    rows: 1,
+                    row_steps: [0; N],
+                });
             });
         }
     }
 
-    /// Rows `first..first + count`, in order.
+    /// Rows `first..first + count`, in order, as far as possible many at once.
     ///
     /// # Safety
     /// As for `run`; the rows exist.
@@ -138,29 +172,24 @@ impl<const N: usize> Nest<N> {
         size: usize,
         first: usize,
         count: usize,
-        row: Row<N>,
+        kernel: Kernel<N>,
     ) {
-        let n = self.extents[0];
-        let mut at = self.row(x, first);
-        let mut index = [0; MAX_RANK];
-        let mut rest = first;
-        for (i, &d) in self.extents().iter().enumerate().skip(1) {
-            (rest, index[i]) = (rest / d, rest % d);
-        }
-        for r in first..first + count {
-            // SAFETY: row `r` is one of the result's.
-            row(at, self.strides[0], unsafe { y.at(r * n * size) }.0, n);
-            for (axis, i) in index.iter_mut().enumerate().take(self.rank).skip(1) {
-                *i += 1;
-                // A whole axis back is no element's address after the last row: wrapping.
-                at = array::from_fn(|k| at[k].wrapping_offset(self.strides[axis][k]));
-                if *i < self.extents[axis] {
-                    break;
-                }
-                *i = 0;
-                let back = self.extents[axis] as isize;
-                at = array::from_fn(|k| at[k].wrapping_offset(-back * self.strides[axis][k]));
-            }
+        let (n, end) = (self.extents[0], first + count);
+        // Without a second axis its extent and strides are 1 and 0.
+        let (extent, row_steps) = (self.extents[1], self.strides[1]);
+        let mut r = first;
+        while r < end {
+            let rows = (extent - r % extent).min(end - r);
+            kernel(Rows {
+                x: self.row(x, r),
+                // SAFETY: row `r` is one of the result's.
+                y: unsafe { y.at(r * n * size) }.0,
+                n,
+                steps: self.strides[0],
+                rows,
+                row_steps,
+            });
+            r += rows;
         }
     }
 

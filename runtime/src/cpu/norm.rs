@@ -3,43 +3,32 @@
 //! A row is copied to its place unless it is there already and then worked on in place:
 //! both cases are one. Without a place for `y` only the statistics are computed.
 
+use super::address::Shared;
+use super::dispatch::for_float;
+use super::nest::Nest;
 use super::number::Float;
 use super::reduce::sum;
-use super::tasks::{Shared, for_each, wide};
+use super::tasks::for_each;
+use super::wide::wide;
 use crate::kernel::{Call, KernelError, Operand};
-use arenic_ir::op::MAX_RANK;
 use arenic_ir::{DType, Op};
 
 /// Runs a `LayerNorm`.
 pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    match call.inputs[0].ty().dtype {
-        DType::F32 => typed::<f32>(call),
-        DType::F64 => typed::<f64>(call),
-        other => unreachable!("infer refuses a normalisation of {other}"),
-    }
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
     Ok(())
 }
 
 /// A scale or bias, broadcast to a row.
 struct Factor<'a, T> {
     values: &'a [T],
-    row: &'a [usize],
-    strides: [usize; MAX_RANK],
+    row: Nest<1>,
 }
 
 impl<'a, T: Float> Factor<'a, T> {
-    fn new(x: &Operand<'a>, row: &'a [usize]) -> Self {
-        let shape = &x.ty().shape;
-        let mut strides = [0; MAX_RANK];
-        let (mut stride, lead) = (1, row.len() - shape.len());
-        for (i, &d) in shape.iter().enumerate().rev() {
-            if d != 1 {
-                strides[lead + i] = stride;
-            }
-            stride *= d;
-        }
+    fn new(x: &Operand<'a>, row: &[usize]) -> Self {
         // SAFETY: only `x` is in an in-place pair.
-        Factor { values: unsafe { x.slice() }, row, strides }
+        Factor { values: unsafe { x.slice() }, row: Nest::broadcast(row, [(&x.ty().shape, 1)]) }
     }
 
     /// Combines row elements with the factor's.
@@ -58,12 +47,7 @@ impl<'a, T: Float> Factor<'a, T> {
             }
             values => {
                 for (i, y) in y.iter_mut().enumerate() {
-                    let (mut rest, mut at) = (i, 0);
-                    for d in (0..self.row.len()).rev() {
-                        at += rest % self.row[d] * self.strides[d];
-                        rest /= self.row[d];
-                    }
-                    *y = f(*y, values[at]);
+                    *y = f(*y, values[self.row.offset(i)]);
                 }
             }
         }
@@ -105,43 +89,33 @@ fn typed<T: Float>(call: &Call) {
     });
 }
 
-/// Mean and inverse standard deviation of a row.
-#[inline(always)]
-fn statistics<T: Float>(x: &[T], epsilon: T) -> (T, T) {
-    /// Squares summed at a time.
-    const BLOCK: usize = 256;
-    let mean = sum(x).over(x.len());
-    let mut total = T::ZERO;
-    for chunk in x.chunks(BLOCK) {
-        let mut squares = [T::ZERO; BLOCK];
-        for (square, &x) in squares.iter_mut().zip(chunk) {
-            *square = x.sub(mean).mul(x.sub(mean));
+wide! {
+    /// Mean and inverse standard deviation of a row.
+    fn moments<T: Float>(x: &[T], epsilon: T) -> (T, T) {
+        /// Squares summed at a time.
+        const BLOCK: usize = 256;
+        let mean = sum(x).div(T::of_count(x.len()));
+        let mut total = T::ZERO;
+        for chunk in x.chunks(BLOCK) {
+            let mut squares = [T::ZERO; BLOCK];
+            for (square, &x) in squares.iter_mut().zip(chunk) {
+                *square = x.sub(mean).mul(x.sub(mean));
+            }
+            total = total.add(sum(&squares[..chunk.len()]));
         }
-        total += sum(&squares[..chunk.len()]);
-    }
-    (mean, T::ONE.div(total.over(x.len()).add(epsilon).sqrt()))
-}
-
-/// A row less its mean, over its deviation, scaled and shifted.
-#[inline(always)]
-fn apply<T: Float>(y: &mut [T], mean: T, inv_std: T, scale: &Factor<T>, bias: Option<&Factor<T>>) {
-    for y in y.iter_mut() {
-        *y = y.sub(mean).mul(inv_std);
-    }
-    scale.apply(y, T::mul);
-    if let Some(bias) = bias {
-        bias.apply(y, T::add);
+        (mean, T::ONE.div(total.div(T::of_count(x.len())).add(epsilon).sqrt()))
     }
 }
 
 wide! {
-    /// [`statistics`] with wide vectors.
-    fn moments<T: Float>(x: &[T], epsilon: T) -> (T, T) = statistics
-}
-
-wide! {
-    /// [`apply`] with wide vectors.
-    fn normalise<T: Float>(
-        y: &mut [T], mean: T, inv_std: T, scale: &Factor<T>, bias: Option<&Factor<T>>,
-    ) = apply
+    /// A row less its mean, over its deviation, scaled and shifted.
+    fn normalise<T: Float>(y: &mut [T], mean: T, inv_std: T, scale: &Factor<T>, bias: Option<&Factor<T>>) {
+        for y in y.iter_mut() {
+            *y = y.sub(mean).mul(inv_std);
+        }
+        scale.apply(y, T::mul);
+        if let Some(bias) = bias {
+            bias.apply(y, T::add);
+        }
+    }
 }

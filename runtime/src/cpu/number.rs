@@ -1,10 +1,10 @@
-//! Arithmetic on element types: wrapping for integers, NaN-propagating comparisons.
+//! Arithmetic on element types: integers wrap, floats are IEEE 754, comparisons pass NaN on.
 
 use super::math;
 use crate::kernel::Element;
 
 /// An element type that kernels compute with; `bool` is none.
-pub(super) trait Number: Element + PartialOrd + std::fmt::Debug {
+pub(super) trait Number: Element + PartialOrd {
     const ZERO: Self;
     const ONE: Self;
     /// Not above any number: -inf for floats.
@@ -15,12 +15,16 @@ pub(super) trait Number: Element + PartialOrd + std::fmt::Debug {
     type Wide: Number;
 
     fn add(self, b: Self) -> Self;
+    fn sub(self, b: Self) -> Self;
     fn mul(self, b: Self) -> Self;
-    /// Division of a sum by the number of its terms.
-    fn over(self, count: usize) -> Self;
+    /// Integers divided by zero give zero.
+    fn div(self, b: Self) -> Self;
+    fn power(self, b: Self) -> Self;
     fn is_nan(self) -> bool;
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
+    /// A number of terms.
+    fn of_count(count: usize) -> Self;
     fn to_f64(self) -> f64;
     /// Truncates and saturates for integers.
     fn from_f64(x: f64) -> Self;
@@ -38,6 +42,38 @@ pub(super) trait Number: Element + PartialOrd + std::fmt::Debug {
     }
 }
 
+/// Numbers with a sign.
+pub(super) trait Signed: Number {
+    fn neg(self) -> Self;
+}
+
+/// A floating-point element type.
+pub(super) trait Float: Signed {
+    fn ceil(self) -> Self;
+    fn cos(self) -> Self;
+    fn erf(self) -> Self;
+    fn exp(self) -> Self;
+    fn floor(self) -> Self;
+    fn ln(self) -> Self;
+    fn sigmoid(self) -> Self;
+    fn sin(self) -> Self;
+    fn sqrt(self) -> Self;
+    fn tanh(self) -> Self;
+}
+
+/// Wrapping power by squaring.
+fn power_by_squaring<T: Number>(mut base: T, mut exponent: u64) -> T {
+    let mut y = T::ONE;
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            y = y.mul(base);
+        }
+        base = base.mul(base);
+        exponent >>= 1;
+    }
+    y
+}
+
 macro_rules! integer {
     ($($t:ty: $wide:ty),*) => {$(
         impl Number for $t {
@@ -51,12 +87,30 @@ macro_rules! integer {
                 self.wrapping_add(b)
             }
             #[inline(always)]
+            fn sub(self, b: Self) -> Self {
+                self.wrapping_sub(b)
+            }
+            #[inline(always)]
             fn mul(self, b: Self) -> Self {
                 self.wrapping_mul(b)
             }
-            fn over(self, count: usize) -> Self {
-                // Not reached with a count of zero unless nothing was summed.
-                if count == 0 { 0 } else { (i128::from(self) / count as i128) as $t }
+            #[inline(always)]
+            fn div(self, b: Self) -> Self {
+                if b == 0 { 0 } else { self.wrapping_div(b) }
+            }
+            #[allow(unused_comparisons)] // of the unsigned
+            fn power(self, b: Self) -> Self {
+                if b >= 0 {
+                    return power_by_squaring(self, b as u64);
+                }
+                // A reciprocal, truncated and saturated: that of 0 is infinite, and
+                // only ±1 have another that is not 0.
+                match self {
+                    0 => <$t>::MAX,
+                    1 => 1,
+                    _ if self.wrapping_add(1) == 0 => if b % 2 == 0 { 1 } else { self },
+                    _ => 0,
+                }
             }
             #[inline(always)]
             fn is_nan(self) -> bool {
@@ -66,8 +120,13 @@ macro_rules! integer {
             fn widen(self) -> $wide {
                 <$wide>::from(self)
             }
+            #[inline(always)]
             fn narrow(wide: $wide) -> Self {
                 wide as $t
+            }
+            #[inline(always)]
+            fn of_count(count: usize) -> Self {
+                count as $t
             }
             #[inline(always)]
             fn to_f64(self) -> f64 {
@@ -82,17 +141,20 @@ macro_rules! integer {
 }
 integer!(u8: u64, u16: u64, u32: u64, u64: u64, i8: i64, i16: i64, i32: i64, i64: i64);
 
-/// A floating-point element type.
-pub(super) trait Float: Number + std::ops::AddAssign {
-    fn exp(self) -> Self;
-    fn ln(self) -> Self;
-    fn sqrt(self) -> Self;
-    fn sub(self, b: Self) -> Self;
-    fn div(self, b: Self) -> Self;
+macro_rules! signed_integer {
+    ($($t:ty)*) => {$(
+        impl Signed for $t {
+            #[inline(always)]
+            fn neg(self) -> Self {
+                self.wrapping_neg()
+            }
+        }
+    )*};
 }
+signed_integer!(i8 i16 i32 i64);
 
 macro_rules! float {
-    ($t:ident, $exp:expr) => {
+    ($t:ident, erf: $erf:path, exp: $exp:path, sigmoid: $sigmoid:path, tanh: $tanh:path) => {
         impl Number for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -104,12 +166,19 @@ macro_rules! float {
                 self + b
             }
             #[inline(always)]
+            fn sub(self, b: Self) -> Self {
+                self - b
+            }
+            #[inline(always)]
             fn mul(self, b: Self) -> Self {
                 self * b
             }
             #[inline(always)]
-            fn over(self, count: usize) -> Self {
-                self / count as $t
+            fn div(self, b: Self) -> Self {
+                self / b
+            }
+            fn power(self, b: Self) -> Self {
+                self.powf(b)
             }
             #[inline(always)]
             fn is_nan(self) -> bool {
@@ -124,6 +193,10 @@ macro_rules! float {
                 wide
             }
             #[inline(always)]
+            fn of_count(count: usize) -> Self {
+                count as $t
+            }
+            #[inline(always)]
             fn to_f64(self) -> f64 {
                 f64::from(self)
             }
@@ -133,29 +206,53 @@ macro_rules! float {
             }
         }
 
+        impl Signed for $t {
+            #[inline(always)]
+            fn neg(self) -> Self {
+                -self
+            }
+        }
+
         impl Float for $t {
+            #[inline(always)]
+            fn ceil(self) -> Self {
+                self.ceil()
+            }
+            fn cos(self) -> Self {
+                self.cos()
+            }
+            #[inline(always)]
+            fn erf(self) -> Self {
+                $erf(self)
+            }
             #[inline(always)]
             fn exp(self) -> Self {
                 $exp(self)
             }
             #[inline(always)]
+            fn floor(self) -> Self {
+                self.floor()
+            }
             fn ln(self) -> Self {
                 self.ln()
+            }
+            #[inline(always)]
+            fn sigmoid(self) -> Self {
+                $sigmoid(self)
+            }
+            fn sin(self) -> Self {
+                self.sin()
             }
             #[inline(always)]
             fn sqrt(self) -> Self {
                 self.sqrt()
             }
             #[inline(always)]
-            fn sub(self, b: Self) -> Self {
-                self - b
-            }
-            #[inline(always)]
-            fn div(self, b: Self) -> Self {
-                self / b
+            fn tanh(self) -> Self {
+                $tanh(self)
             }
         }
     };
 }
-float!(f32, math::exp_f32);
-float!(f64, f64::exp);
+float!(f32, erf: math::erf_f32, exp: math::exp_f32, sigmoid: math::sigmoid_f32, tanh: math::tanh_f32);
+float!(f64, erf: libm::erf, exp: f64::exp, sigmoid: math::sigmoid_f64, tanh: f64::tanh);

@@ -3,37 +3,26 @@
 //! Per row of the result the taps that lie inside are ranges along every axis, so padding
 //! is never read and needs no value.
 
+use super::address::Shared;
+use super::dispatch::{for_float, for_number};
 use super::number::{Float, Number};
+use super::reduce::{largest, sum};
 use super::sliding::{PerAxis, Sliding, inside, unflatten};
-use super::tasks::{Shared, for_each, wide};
+use super::tasks::for_each;
+use super::wide::wide;
 use crate::kernel::{Call, KernelError, Target};
 use arenic_ir::op::{MAX_RANK, Window};
 use arenic_ir::{DType, Op};
 
 /// Runs a `MaxPool` or an `AveragePool`.
 pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    match (call.op, call.inputs[0].ty().dtype) {
-        (Op::MaxPool { window, column_major, .. }, dtype) => {
-            let max = match dtype {
-                DType::U8 => max::<u8>,
-                DType::I8 => max::<i8>,
-                DType::U16 => max::<u16>,
-                DType::I16 => max::<i16>,
-                DType::U32 => max::<u32>,
-                DType::I32 => max::<i32>,
-                DType::U64 => max::<u64>,
-                DType::I64 => max::<i64>,
-                DType::F32 => max::<f32>,
-                DType::F64 => max::<f64>,
-                DType::Bool => unreachable!("infer refuses pools of bool"),
-            };
-            max(call, window, *column_major);
+    let dtype = call.inputs[0].ty().dtype;
+    match call.op {
+        Op::MaxPool { window, column_major, .. } => {
+            for_number!(dtype, T => max::<T>(call, window, *column_major));
         }
-        (Op::AveragePool { window, count_include_pad, .. }, DType::F32) => {
-            average::<f32>(call, window, *count_include_pad);
-        }
-        (Op::AveragePool { window, count_include_pad, .. }, _) => {
-            average::<f64>(call, window, *count_include_pad);
+        Op::AveragePool { window, count_include_pad, .. } => {
+            for_float!(dtype, T => average::<T>(call, window, *count_include_pad));
         }
         _ => unreachable!("no pool"),
     }
@@ -87,7 +76,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Elements of a row of the result computed at a time.
+/// Elements of a row of the result whose places are found at a time.
 const STRIP: usize = 64;
 
 impl Rows<'_> {
@@ -165,23 +154,22 @@ fn max<T: Number>(call: &Call, window: &Window, column_major: bool) {
         let (plane, row) = (unit / rows, unit % rows);
         let from = &x[plane * size..][..size];
         // SAFETY: each unit has a row of its own in both results.
-        let (mut values, mut indices) = unsafe {
+        let (mut values, indices) = unsafe {
             (
                 values.map(|y| y.slice(unit * width, width)),
                 indices.map(|i| i.slice(unit * width, width)),
             )
         };
         let meets = Rows::new(s, row);
+        let Some(indices) = indices else {
+            if let Some(values) = values {
+                row_largest(s, &meets, from, values);
+            }
+            return;
+        };
         for first in (0..width).step_by(STRIP) {
             let n = STRIP.min(width - first);
             let mut best = [T::LOWEST; STRIP];
-            let Some(indices) = &mut indices else {
-                largest(&meets, from, first, &mut best[..n]);
-                if let Some(values) = &mut values {
-                    values[first..][..n].copy_from_slice(&best[..n]);
-                }
-                continue;
-            };
             let mut places = [usize::MAX; STRIP];
             meets.runs(from, first, n, |j, value, at| {
                 if value > best[j] || value.is_nan() || places[j] == usize::MAX {
@@ -201,26 +189,92 @@ fn max<T: Number>(call: &Call, window: &Window, column_major: bool) {
     });
 }
 
-/// The largest elements that the windows from position `first` on see.
+/// Elements of a row of the input that are combined at a time.
+const SPAN: usize = 256;
+
+/// What the windows of one row of the result, from position `first` on, see, combined: first
+/// over the other axes, then along the last one.
 #[inline(always)]
-fn largest_of<T: Number>(meets: &Rows, from: &[T], first: usize, best: &mut [T]) {
-    meets.runs(from, first, best.len(), |j, value, _| best[j] = value.larger(best[j]));
+fn combined<T: Number>(
+    s: &Sliding,
+    meets: &Rows,
+    from: &[T],
+    to: &mut [T],
+    identity: T,
+    f: impl Fn(T, T) -> T,
+) {
+    let last = s.last();
+    let (step, window) = (s.strides[last], (s.kernel[last] - 1) * s.dilations[last] + 1);
+    if window > SPAN {
+        for (first, to) in to.iter_mut().enumerate() {
+            *to = identity;
+            meets.runs(from, first, 1, |_, value, _| *to = f(value, *to));
+        }
+        return;
+    }
+    let most = (SPAN - window) / step + 1;
+    for (i, to) in to.chunks_mut(most).enumerate() {
+        let origin = (i * most * step) as isize - s.pads[last] as isize;
+        // What lies outside of the row stays as it is.
+        let mut sums = [identity; SPAN];
+        let span = (to.len() - 1) * step + window;
+        let (begin, end) = inside(origin, 1, span, s.input[last]);
+        if begin < end {
+            meets.each(|offset| {
+                let row = &from[((offset + begin) as isize + origin) as usize..][..end - begin];
+                for (sum, &value) in sums[begin..end].iter_mut().zip(row) {
+                    *sum = f(value, *sum);
+                }
+            });
+        }
+        to.fill(identity);
+        for t in 0..s.kernel[last] {
+            let sums = &sums[t * s.dilations[last]..];
+            match step {
+                1 => every::<T, 1>(sums, 1, to, &f),
+                2 => every::<T, 2>(sums, 2, to, &f),
+                _ => every::<T, 0>(sums, step, to, &f),
+            }
+        }
+    }
 }
 
-/// The sums of what the windows from position `first` on see.
+/// Combines `to` with every `step`-th element; `STEP` is the step or 0.
 #[inline(always)]
-fn total_of<T: Number>(meets: &Rows, from: &[T], first: usize, sums: &mut [T]) {
-    meets.runs(from, first, sums.len(), |j, value, _| sums[j] = sums[j].add(value));
+fn every<T: Number, const STEP: usize>(
+    from: &[T],
+    step: usize,
+    to: &mut [T],
+    f: &impl Fn(T, T) -> T,
+) {
+    let step = if STEP == 0 { step } else { STEP };
+    let from = &from[..(to.len() - 1) * step + 1];
+    for (j, to) in to.iter_mut().enumerate() {
+        // SAFETY: not behind the last one of the slice above.
+        *to = f(unsafe { *from.get_unchecked(j * step) }, *to);
+    }
 }
 
 wide! {
-    /// [`largest_of`] with wide vectors.
-    fn largest<T: Number>(meets: &Rows, from: &[T], first: usize, best: &mut [T]) = largest_of
+    /// The largest elements that the windows of a row see.
+    fn row_largest<T: Number>(s: &Sliding, meets: &Rows, from: &[T], to: &mut [T]) {
+        if s.is_whole() {
+            to.fill(largest(from));
+        } else {
+            combined(s, meets, from, to, T::LOWEST, T::larger);
+        }
+    }
 }
 
 wide! {
-    /// [`total_of`] with wide vectors.
-    fn total<T: Number>(meets: &Rows, from: &[T], first: usize, sums: &mut [T]) = total_of
+    /// The sums of what the windows of a row see.
+    fn row_sums<T: Number>(s: &Sliding, meets: &Rows, from: &[T], to: &mut [T]) {
+        if s.is_whole() {
+            to.fill(sum(from));
+        } else {
+            combined(s, meets, from, to, T::ZERO, T::add);
+        }
+    }
 }
 
 /// A flat position of a plane, counted in column-major order.
@@ -251,6 +305,10 @@ fn average<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
         let (_, end) = inside((o * s.strides[d]) as isize, s.dilations[d], s.kernel[d], room);
         end
     };
+    // Positions all of whose taps along the last axis are inside.
+    let window = (s.kernel[last] - 1) * s.dilations[last] + 1;
+    let room = (s.input[last] + s.pads[last] + 1).saturating_sub(window);
+    let full = s.pads[last].div_ceil(s.strides[last])..room.div_ceil(s.strides[last]);
     for_each(ty.elements() / width, ty.elements() * s.taps(), |unit| {
         let (plane, row) = (unit / rows, unit % rows);
         let from = &x[plane * size..][..size];
@@ -258,12 +316,14 @@ fn average<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
         let to = unsafe { y.slice(unit * width, width) };
         let meets = Rows::new(s, row);
         let outer: usize = (0..last).map(|d| counted(d, meets.at[d])).product();
-        for (first, to) in (0..width).step_by(STRIP).zip(to.chunks_mut(STRIP)) {
-            let mut sums = [T::ZERO; STRIP];
-            total(&meets, from, first, &mut sums[..to.len()]);
-            for (j, (to, sum)) in to.iter_mut().zip(sums).enumerate() {
-                *to = sum.over((outer * counted(last, first + j)).max(1));
-            }
+        row_sums(s, &meets, from, to);
+        let whole = T::of_count((outer * s.kernel[last]).max(1));
+        for (j, to) in to.iter_mut().enumerate() {
+            let count = match full.contains(&j) {
+                true => whole,
+                false => T::of_count((outer * counted(last, j)).max(1)),
+            };
+            *to = to.div(count);
         }
     });
 }

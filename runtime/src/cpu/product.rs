@@ -4,8 +4,10 @@
 //! Tiles follow from shapes alone and every tile sums over the whole inner extent in one
 //! fixed order, so that results do not depend on the number of threads.
 
+use super::address::Shared;
 use super::number::Number;
-use super::tasks::{for_each, wide};
+use super::tasks::for_each;
+use super::wide::wide;
 
 /// A matrix to read: its first element and its strides in elements.
 #[derive(Clone, Copy)]
@@ -232,51 +234,42 @@ unsafe fn strip<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool
     }
 }
 
-/// A product without packing: rows of `b` are added up where they lie densely, else rows
-/// of `a` are multiplied with columns of `b`.
-///
-/// # Safety
-/// As for [`products`].
-#[inline(always)]
-unsafe fn loops<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
-    // SAFETY: the caller's promise, for every element in turn.
-    unsafe {
-        if b.cols == 1 && (b.rows != 1 || e.n > 1) {
-            for j in (0..e.n).step_by(STRIP) {
-                for i in (0..e.m).step_by(ROWS) {
-                    let (rows, width) = (ROWS.min(e.m - i), STRIP.min(e.n - j));
-                    let part = Extents { m: rows, k: e.k, n: width };
-                    strip(part, alpha, a.at(i, 0), b.at(0, j), add, c.at(i, j));
-                }
-            }
-            return;
-        }
-        for i in 0..e.m {
-            for j in 0..e.n {
-                let sum = if a.cols == 1 && b.rows == 1 {
-                    let x = std::slice::from_raw_parts(a.at(i, 0).ptr, e.k);
-                    dot(x, std::slice::from_raw_parts(b.at(0, j).ptr, e.k))
-                } else {
-                    let mut sum = T::ZERO;
-                    for p in 0..e.k {
-                        sum = sum.add((*a.at(i, p).ptr).mul(*b.at(p, j).ptr));
-                    }
-                    sum
-                };
-                store(c.at(i, j), alpha.mul(sum), add);
-            }
-        }
-    }
-}
-
 wide! {
-    /// A product without packing.
+    /// A product without packing: rows of `b` are added up where they lie densely, else rows
+    /// of `a` are multiplied with columns of `b`.
     ///
     /// # Safety
     /// As for [`products`].
-    unsafe fn plain<T: Scalar>(
-        e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>,
-    ) = loops
+    unsafe fn plain<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
+        // SAFETY: the caller's promise, for every element in turn.
+        unsafe {
+            if b.cols == 1 && (b.rows != 1 || e.n > 1) {
+                for j in (0..e.n).step_by(STRIP) {
+                    for i in (0..e.m).step_by(ROWS) {
+                        let (rows, width) = (ROWS.min(e.m - i), STRIP.min(e.n - j));
+                        let part = Extents { m: rows, k: e.k, n: width };
+                        strip(part, alpha, a.at(i, 0), b.at(0, j), add, c.at(i, j));
+                    }
+                }
+                return;
+            }
+            for i in 0..e.m {
+                for j in 0..e.n {
+                    let sum = if a.cols == 1 && b.rows == 1 {
+                        let x = std::slice::from_raw_parts(a.at(i, 0).ptr, e.k);
+                        dot(x, std::slice::from_raw_parts(b.at(0, j).ptr, e.k))
+                    } else {
+                        let mut sum = T::ZERO;
+                        for p in 0..e.k {
+                            sum = sum.add((*a.at(i, p).ptr).mul(*b.at(p, j).ptr));
+                        }
+                        sum
+                    };
+                    store(c.at(i, j), alpha.mul(sum), add);
+                }
+            }
+        }
+    }
 }
 
 /// Writes or adds to the first element of `c`.
@@ -388,7 +381,7 @@ pub(super) unsafe fn product_in_parts<T: Scalar>(
     begin: impl Fn(usize, MatMut<T>, [usize; 4]) -> bool + Sync,
 ) {
     let (depth, size) = (e.k / parts, e.m * e.n);
-    let partial = super::tasks::Shared::new(scratch.as_mut_ptr());
+    let partial = Shared::new(scratch.as_mut_ptr());
     assert!(scratch.len() >= parts * batch * size);
     // The last part also takes what is left over.
     for (from, parts_here, k) in [(0, parts - 1, depth), (parts - 1, 1, e.k - (parts - 1) * depth)]

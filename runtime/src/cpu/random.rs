@@ -4,8 +4,11 @@
 //! The key is made of seed and stream, the counter of step and element: a value depends
 //! on these four and nothing else, so it can be drawn again wherever it is needed.
 
-use super::arithmetic::{Real, for_float};
-use super::spread::{DEAR, Dst, Loop, Src, for_ranges, vectorised};
+use super::address::{Dst, Src};
+use super::dispatch::for_float;
+use super::number::{Float, Number};
+use super::tasks::{DEAR, for_ranges};
+use super::wide::wide;
 use crate::kernel::{Call, Draw, KernelError};
 use arenic_ir::DType;
 use arenic_ir::op::Rng;
@@ -86,37 +89,39 @@ pub(super) fn uniform(low: f32, high: f32, rng: &Rng, call: &Call) {
             // SAFETY: elements of the result.
             let y: *mut T = unsafe { to.at(r.start * size_of::<T>()) }.0.cast();
             let (first, n) = (r.start as u64 / 4, r.len());
-            vectorised(UniformRow { philox, first, n, low, scale: (high - low) / 4_294_967_296.0, last, y });
+            let scale = (high - low) / 4_294_967_296.0;
+            // SAFETY: elements of the range, of which each task has its own.
+            unsafe { uniform_row(philox, first, n, [low, scale], last, y) };
         });
     });
 }
 
-/// `n` elements from word `4 · first` on.
-struct UniformRow<T> {
-    philox: Philox,
-    first: u64,
-    n: usize,
-    low: f64,
-    scale: f64,
-    last: T,
-    y: *mut T,
-}
-
-impl<T: Real> Loop for UniformRow<T> {
-    #[inline(always)]
-    fn run(self) {
+wide! {
+    /// `n` elements from word `4 · first` on: a word times the scale, added to the lower end.
+    ///
+    /// # Safety
+    /// `y` is valid for them.
+    unsafe fn uniform_row<T: Float>(
+        philox: Philox,
+        first: u64,
+        n: usize,
+        range: [f64; 2],
+        last: T,
+        y: *mut T,
+    ) {
+        let [low, scale] = range;
         let mut at = 0;
-        while at < self.n {
-            let words = self.philox.block(self.first + at as u64 / 4);
+        while at < n {
+            let words = philox.block(first + at as u64 / 4);
             let mut values = [T::ZERO; BLOCK];
             for (value, word) in values.iter_mut().zip(words) {
-                let v = T::from_f64(self.low + f64::from(word) * self.scale);
-                *value = if v > self.last { self.last } else { v };
+                let v = T::from_f64(low + f64::from(word) * scale);
+                *value = if v > last { last } else { v };
             }
-            let n = BLOCK.min(self.n - at);
+            let count = BLOCK.min(n - at);
             // SAFETY: elements of the row.
-            unsafe { self.y.add(at).copy_from_nonoverlapping(values.as_ptr(), n) };
-            at += n;
+            unsafe { y.add(at).copy_from_nonoverlapping(values.as_ptr(), count) };
+            at += count;
         }
     }
 }
@@ -158,52 +163,52 @@ pub(super) fn dropout(rng: &Rng, call: &Call) -> Result<(), KernelError> {
                 (from.at(bytes).0, y.map(|y| y.at(bytes).0), mask.map(|m| m.at(r.start).0))
             };
             let scale = T::from_f64(scale);
-            let row = DropoutRow { philox, first, n: r.len(), threshold, scale, x, y, mask };
-            vectorised(row);
+            // SAFETY: as above; each task has a range of its own.
+            unsafe { dropout_row(philox, first, r.len(), threshold, scale, x, [y, mask]) };
         });
     });
     Ok(())
 }
 
-/// `n` elements from word `4 · first` on.
-struct DropoutRow<T> {
-    philox: Philox,
-    first: u64,
-    n: usize,
-    threshold: u64,
-    scale: T,
-    x: *const u8,
-    y: Option<*mut u8>,
-    mask: Option<*mut u8>,
-}
-
-impl<T: Real> Loop for DropoutRow<T> {
-    #[inline(always)]
-    fn run(self) {
+wide! {
+    /// `n` elements of result and mask from word `4 · first` on.
+    ///
+    /// # Safety
+    /// Operand and results are valid for them.
+    unsafe fn dropout_row<T: Float>(
+        philox: Philox,
+        first: u64,
+        n: usize,
+        threshold: u64,
+        scale: T,
+        x: *const u8,
+        results: [Option<*mut u8>; 2],
+    ) {
+        let [y, mask_to] = results;
         let mut at = 0;
-        while at < self.n {
-            let words = self.philox.block(self.first + at as u64 / 4);
-            let n = BLOCK.min(self.n - at);
+        while at < n {
+            let words = philox.block(first + at as u64 / 4);
+            let count = BLOCK.min(n - at);
             let mut mask = [0u8; BLOCK];
             for (keep, word) in mask.iter_mut().zip(words) {
-                *keep = u8::from(u64::from(word) >= self.threshold);
+                *keep = u8::from(u64::from(word) >= threshold);
             }
             // SAFETY: elements of the row; all of a block are read before one is written.
             unsafe {
-                if let Some(y) = self.y {
+                if let Some(y) = y {
                     let mut values = [T::ZERO; BLOCK];
-                    let x = self.x.cast::<T>().add(at);
-                    values.as_mut_ptr().copy_from_nonoverlapping(x, n);
+                    let x = x.cast::<T>().add(at);
+                    values.as_mut_ptr().copy_from_nonoverlapping(x, count);
                     for (value, keep) in values.iter_mut().zip(mask) {
-                        *value = if keep != 0 { value.times(self.scale) } else { T::ZERO };
+                        *value = if keep != 0 { value.mul(scale) } else { T::ZERO };
                     }
-                    y.cast::<T>().add(at).copy_from_nonoverlapping(values.as_ptr(), n);
+                    y.cast::<T>().add(at).copy_from_nonoverlapping(values.as_ptr(), count);
                 }
-                if let Some(m) = self.mask {
-                    m.add(at).copy_from_nonoverlapping(mask.as_ptr(), n);
+                if let Some(m) = mask_to {
+                    m.add(at).copy_from_nonoverlapping(mask.as_ptr(), count);
                 }
             }
-            at += n;
+            at += count;
         }
     }
 }

@@ -7,29 +7,21 @@
 //! are too few for many threads, parts go to scratch and are combined afterwards, always
 //! in one order.
 
+use super::address::Shared;
+use super::dispatch::for_number;
+use super::nest::Nest;
 use super::number::Number;
-use super::tasks::{Shared, for_each, wide};
+use super::tasks::for_each;
+use super::wide::wide;
 use crate::kernel::{Call, KernelError};
+use arenic_ir::op::Reduction;
 use arenic_ir::op::scratch::{COLUMNS, ReducePlan, SEGMENT, reduce};
-use arenic_ir::op::{MAX_RANK, Reduction};
 use arenic_ir::{DType, Op};
 use std::ops::Range;
 
 /// Runs a `Reduce`.
 pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    match call.inputs[0].ty().dtype {
-        DType::U8 => typed::<u8>(call),
-        DType::I8 => typed::<i8>(call),
-        DType::U16 => typed::<u16>(call),
-        DType::I16 => typed::<i16>(call),
-        DType::U32 => typed::<u32>(call),
-        DType::I32 => typed::<i32>(call),
-        DType::U64 => typed::<u64>(call),
-        DType::I64 => typed::<i64>(call),
-        DType::F32 => typed::<f32>(call),
-        DType::F64 => typed::<f64>(call),
-        DType::Bool => unreachable!("infer refuses reductions of bool"),
-    }
+    for_number!(call.inputs[0].ty().dtype, T => typed::<T>(call));
     Ok(())
 }
 
@@ -94,49 +86,21 @@ impl<T: Number> Fold<T> for Mean {
         a.add(b)
     }
     fn finish(acc: T::Wide, count: usize) -> T {
-        T::narrow(acc.over(count))
+        T::narrow(acc.div(T::Wide::of_count(count)))
     }
 }
 
-/// Where an outer index lies: extents and strides of the outer axes of one kind.
-struct Outer {
-    rank: usize,
-    extents: [usize; MAX_RANK],
-    strides: [usize; MAX_RANK],
-}
-
-impl Outer {
-    fn new(plan: &ReducePlan, reduced: bool) -> Outer {
-        let mut outer = Outer { rank: 0, extents: [1; MAX_RANK], strides: [0; MAX_RANK] };
-        let mut stride = plan.extents[plan.rank - 1];
-        // Innermost first.
-        for i in (0..plan.rank - 1).rev() {
-            if plan.reduced(i) == reduced {
-                outer.extents[outer.rank] = plan.extents[i];
-                outer.strides[outer.rank] = stride;
-                outer.rank += 1;
-            }
-            stride *= plan.extents[i];
+/// The outer axes of one kind.
+fn outer(plan: &ReducePlan, reduced: bool) -> Nest<1> {
+    let mut nest = Nest::new();
+    let mut stride = plan.extents[plan.rank - 1] as isize;
+    for i in (0..plan.rank - 1).rev() {
+        if plan.reduced(i) == reduced {
+            nest.push(plan.extents[i], [stride]);
         }
-        outer
+        stride *= plan.extents[i] as isize;
     }
-
-    fn count(&self) -> usize {
-        self.extents[..self.rank].iter().product()
-    }
-
-    #[inline(always)]
-    fn offset(&self, mut i: usize) -> usize {
-        if self.rank == 1 {
-            return i * self.strides[0];
-        }
-        let mut at = 0;
-        for d in 0..self.rank {
-            at += i % self.extents[d] * self.strides[d];
-            i /= self.extents[d];
-        }
-        at
-    }
+    nest
 }
 
 /// A reduction of the elements of `x`.
@@ -145,8 +109,8 @@ struct Job<'a, T> {
     plan: &'a ReducePlan,
     /// Extent of the last merged axis.
     inner: usize,
-    kept: Outer,
-    reduced: Outer,
+    kept: Nest<1>,
+    reduced: Nest<1>,
 }
 
 fn folded<F: Fold<T>, T: Number>(call: &Call, plan: &ReducePlan) {
@@ -163,8 +127,8 @@ fn folded<F: Fold<T>, T: Number>(call: &Call, plan: &ReducePlan) {
         x,
         plan,
         inner: plan.extents[plan.rank - 1],
-        kept: Outer::new(plan, false),
-        reduced: Outer::new(plan, true),
+        kept: outer(plan, false),
+        reduced: outer(plan, true),
     };
     let y = Shared::new(y.ptr::<T>());
     if plan.parts == 1 {
@@ -206,13 +170,13 @@ impl<T: Number> Job<'_, T> {
         if plan.inner_reduced {
             for_each(plan.results * plan.parts, self.x.len(), |task| {
                 let (result, part) = (task / plan.parts, task % plan.parts);
-                let acc = self.segments::<F>(self.kept.offset(result), range(part));
+                let acc = segments::<T, F>(self, self.kept.offset(result), range(part));
                 emit(part, result, &[acc]);
             });
             return;
         }
         let strips = self.inner.div_ceil(COLUMNS);
-        for_each(self.kept.count() * strips * plan.parts, self.x.len(), |task| {
+        for_each(self.kept.elements() * strips * plan.parts, self.x.len(), |task| {
             let (strip, part) = (task / plan.parts, task % plan.parts);
             let (outer, column) = (strip / strips, strip % strips * COLUMNS);
             let width = COLUMNS.min(self.inner - column);
@@ -222,18 +186,29 @@ impl<T: Number> Job<'_, T> {
         });
     }
 
-    /// Segments of the last axis, from every reduced row, combined pairwise.
-    fn segments<F: Fold<T>>(&self, base: usize, range: Range<usize>) -> F::Acc {
+    /// One segment of the last axis of reduced rows.
+    #[inline(always)]
+    fn segment<F: Fold<T>>(&self, segment: usize, base: usize) -> F::Acc {
         let per_row = self.inner.div_ceil(SEGMENT);
+        let (row, column) = (segment / per_row, segment % per_row * SEGMENT);
+        let at = base + self.reduced.offset(row) + column;
+        lanes::<F, T>(&self.x[at..][..SEGMENT.min(self.inner - column)])
+    }
+}
+
+wide! {
+    /// Segments of the last axis, from every reduced row, combined pairwise.
+    fn segments<T: Number, F: Fold<T>>(job: &Job<T>, base: usize, range: Range<usize>) -> F::Acc {
+        let (start, end) = (range.start, range.end);
+        if end == start + 1 {
+            return job.segment::<F>(start, base);
+        }
         // `tree[i]` holds 2^i segments while bit `i` of their number is set.
         let mut tree = [F::IDENTITY; usize::BITS as usize];
-        let (start, end) = (range.start, range.end);
-        for segment in range {
-            let (row, column) = (segment / per_row, segment % per_row * SEGMENT);
-            let at = base + self.reduced.offset(row) + column;
-            let mut acc = dense::<F, T>(&self.x[at..][..SEGMENT.min(self.inner - column)]);
+        for i in range {
+            let mut acc = job.segment::<F>(i, base);
             let mut level = 0;
-            while (segment - start) >> level & 1 == 1 {
+            while (i - start) >> level & 1 == 1 {
                 acc = F::combine(tree[level], acc);
                 level += 1;
             }
@@ -247,10 +222,16 @@ impl<T: Number> Job<'_, T> {
         }
         total.unwrap_or(F::IDENTITY)
     }
+}
 
+wide! {
     /// Rows, combined column by column.
-    #[inline(always)]
-    fn rows<F: Fold<T>>(&self, base: usize, range: Range<usize>, acc: &mut [F::Acc]) {
+    fn rows<T: Number, F: Fold<T>>(
+        job: &Job<T>,
+        base: usize,
+        range: Range<usize>,
+        acc: &mut [F::Acc],
+    ) {
         /// Rows combined before they join the rest.
         const BLOCK: usize = 64;
         let width = acc.len();
@@ -260,7 +241,7 @@ impl<T: Number> Job<'_, T> {
             let mut block = [F::IDENTITY; COLUMNS];
             let block = &mut block[..width];
             for row in first..end {
-                let x = &self.x[base + self.reduced.offset(row)..][..width];
+                let x = &job.x[base + job.reduced.offset(row)..][..width];
                 for (acc, &x) in block.iter_mut().zip(x) {
                     *acc = F::combine(*acc, F::lift(x));
                 }
@@ -273,17 +254,19 @@ impl<T: Number> Job<'_, T> {
     }
 }
 
-wide! {
-    /// [`Job::rows`] with wide vectors.
-    fn rows<T: Number, F: Fold<T>>(
-        job: &Job<T>, base: usize, range: Range<usize>, acc: &mut [F::Acc],
-    ) = Job::rows::<F>
-}
-
-/// Dense elements, combined in interleaved lanes.
+/// Dense elements, combined in interleaved lanes; fewer of them where elements are few.
 #[inline(always)]
 fn lanes<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc {
-    const LANES: usize = 32;
+    match x.len() {
+        32.. => in_lanes::<F, T, 32>(x),
+        8.. => in_lanes::<F, T, 8>(x),
+        _ => in_lanes::<F, T, 1>(x),
+    }
+}
+
+/// Dense elements, combined in `LANES` lanes, a power of two.
+#[inline(always)]
+fn in_lanes<F: Fold<T>, T: Number, const LANES: usize>(x: &[T]) -> F::Acc {
     let mut acc = [F::IDENTITY; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
@@ -291,31 +274,24 @@ fn lanes<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc {
             acc[i] = F::combine(acc[i], F::lift(chunk[i]));
         }
     }
-    if chunks.is_empty() {
-        let mut acc = F::IDENTITY;
-        for &x in rest {
-            acc = F::combine(acc, F::lift(x));
+    if !rest.is_empty() {
+        // What is indexed by variables would not stay in registers above.
+        let mut last = [F::IDENTITY; LANES];
+        for (lane, &x) in last.iter_mut().zip(rest) {
+            *lane = F::lift(x);
         }
-        return acc;
-    }
-    // A copy: what is indexed by variables below would not stay in registers above.
-    let mut lanes = acc;
-    for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane = F::combine(*lane, F::lift(x));
+        for i in 0..LANES {
+            acc[i] = F::combine(acc[i], last[i]);
+        }
     }
     let mut width = LANES;
     while width > 1 {
         width /= 2;
         for i in 0..width {
-            lanes[i] = F::combine(lanes[i], lanes[i + width]);
+            acc[i] = F::combine(acc[i], acc[i + width]);
         }
     }
-    lanes[0]
-}
-
-wide! {
-    /// [`lanes`] with wide vectors.
-    fn dense<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc = lanes::<F, T>
+    acc[0]
 }
 
 /// The sum of dense elements, by the same scheme.

@@ -3,9 +3,11 @@
 //!
 //! Tables lie in scratch. Leading axes that stay as they are cost nothing but an offset.
 
+use super::address::Shared;
+use super::dispatch::for_number;
 use super::number::Number;
 use super::sliding::unflatten;
-use super::tasks::{Shared, for_each};
+use super::tasks::for_each;
 use crate::kernel::{Call, KernelError, Target};
 use arenic_ir::op::scratch::resize_taps;
 use arenic_ir::op::{Coordinates, Interpolation, MAX_RANK, NearestMode, ResizeSpec};
@@ -13,19 +15,7 @@ use arenic_ir::{DType, Op};
 
 /// Runs a `Resize`.
 pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    match call.inputs[0].ty().dtype {
-        DType::U8 => typed::<u8>(call),
-        DType::I8 => typed::<i8>(call),
-        DType::U16 => typed::<u16>(call),
-        DType::I16 => typed::<i16>(call),
-        DType::U32 => typed::<u32>(call),
-        DType::I32 => typed::<i32>(call),
-        DType::U64 => typed::<u64>(call),
-        DType::I64 => typed::<i64>(call),
-        DType::F32 => typed::<f32>(call),
-        DType::F64 => typed::<f64>(call),
-        DType::Bool => unreachable!("infer refuses a resize of bool"),
-    }
+    for_number!(call.inputs[0].ty().dtype, T => typed::<T>(call));
     Ok(())
 }
 

@@ -2,11 +2,13 @@
 //!
 //! Work is shared out so that whatever can meet at one element stays in one task.
 
-use super::arithmetic::{Arithmetic, for_number, for_signless, for_size};
+use super::address::{Dst, Src};
+use super::dispatch::{for_number, for_signless, for_size};
 use super::gather::Tuples;
 use super::indices::Indices;
 use super::nest::Nest;
-use super::spread::{CHEAP, Dst, Src, copy, for_tasks};
+use super::number::Number;
+use super::tasks::{CHEAP, copy, for_tasks};
 use crate::kernel::{Call, KernelError};
 use arenic_ir::DType;
 use arenic_ir::op::Scatter;
@@ -34,10 +36,10 @@ fn combine(reduction: Scatter, dtype: DType) -> Combine {
         Scatter::Replace => for_size!(dtype, T => with!(T, |_: T, update: T| update)),
         // As NumPy adds truth values.
         Scatter::Add if dtype == DType::Bool => with!(u8, |a: u8, b: u8| a | b),
-        Scatter::Add => for_signless!(dtype, T => with!(T, <T as Arithmetic>::plus)),
-        Scatter::Mul => for_signless!(dtype, T => with!(T, <T as Arithmetic>::times)),
-        Scatter::Min => for_number!(dtype, T => with!(T, <T as Arithmetic>::smaller)),
-        Scatter::Max => for_number!(dtype, T => with!(T, <T as Arithmetic>::larger)),
+        Scatter::Add => for_signless!(dtype, T => with!(T, <T as Number>::add)),
+        Scatter::Mul => for_signless!(dtype, T => with!(T, <T as Number>::mul)),
+        Scatter::Min => for_number!(dtype, T => with!(T, <T as Number>::smaller)),
+        Scatter::Max => for_number!(dtype, T => with!(T, <T as Number>::larger)),
     }
 }
 

@@ -66,12 +66,20 @@ impl Sliding {
         self.kernel[..self.rank].iter().product()
     }
 
+    /// True where one window covers the whole input and nothing else.
+    pub(super) fn is_whole(&self) -> bool {
+        self.outputs() == 1
+            && self.kernel == self.input
+            && self.pads[..self.rank].iter().all(|&p| p == 0)
+    }
+
     /// Last spatial axis.
     pub(super) fn last(&self) -> usize {
         self.rank - 1
     }
 
     /// What tap `tap` sees at every output position.
+    #[inline(always)]
     pub(super) fn of_tap(&self, tap: usize) -> Lattice<'_> {
         let mut at = [0; MAX_RANK];
         unflatten(tap, &self.kernel[..self.rank], &mut at[..self.rank]);
@@ -79,12 +87,14 @@ impl Sliding {
     }
 
     /// What the taps see at one output position.
+    #[inline(always)]
     pub(super) fn of_position(&self, position: usize) -> Lattice<'_> {
         let mut at = [0; MAX_RANK];
         unflatten(position, &self.output[..self.rank], &mut at[..self.rank]);
         self.lattice(&at, &self.strides, &self.dilations, &self.kernel)
     }
 
+    #[inline(always)]
     fn lattice<'a>(
         &'a self,
         at: &PerAxis<usize>,
@@ -101,6 +111,35 @@ impl Sliding {
             steps: &steps[..self.rank],
             extents: &extents[..self.rank],
             source: &self.input[..self.rank],
+        }
+    }
+}
+
+/// Copies a run that is short more often than not: pieces of one size need no call.
+///
+/// # Safety
+/// `from` is valid for as many elements as `to` has, which are others.
+#[inline(always)]
+unsafe fn copy_short<T: Copy>(from: *const T, to: &mut [T]) {
+    const PIECE: usize = 8;
+    let n = to.len();
+    let to = to.as_mut_ptr();
+    // SAFETY: the caller's promise.
+    unsafe {
+        if n > 8 * PIECE {
+            to.copy_from_nonoverlapping(from, n);
+            return;
+        }
+        if n >= PIECE {
+            for at in (0..n - PIECE).step_by(PIECE) {
+                to.add(at).copy_from_nonoverlapping(from.add(at), PIECE);
+            }
+            // The last piece overlaps the one before it.
+            to.add(n - PIECE).copy_from_nonoverlapping(from.add(n - PIECE), PIECE);
+            return;
+        }
+        for at in 0..n {
+            to.add(at).write(from.add(at).read());
         }
     }
 }
@@ -124,47 +163,54 @@ pub(super) struct Lattice<'a> {
 }
 
 impl Lattice<'_> {
-    /// Calls `f(offset, position, count)` for runs along the last axis that lie inside the
-    /// source: `count` elements from source element `offset` on, at the last axis' step,
-    /// which are those from flat index `position` on. Runs come in order; indices between
-    /// them lie outside. Only flat indices `from..to` are visited.
+    /// Runs along the last axis that lie inside the source, in order, as (offset, position,
+    /// count): `count` elements from source element `offset` on, at the last axis' step, which
+    /// are those from flat index `position` on. Indices between runs lie outside. Only flat
+    /// indices `from..to` are visited.
     #[inline(always)]
-    pub(super) fn runs(&self, from: usize, to: usize, mut f: impl FnMut(usize, usize, usize)) {
+    pub(super) fn runs(&self, from: usize, to: usize) -> Runs<'_> {
         let last = self.extents.len() - 1;
-        let width = self.extents[last];
-        let (lo, hi) = inside(self.origin[last], self.steps[last], width, self.source[last]);
-        if from >= to || lo >= hi {
-            return;
+        let axis =
+            |d: usize| inside(self.origin[d], self.steps[d], self.extents[d], self.source[d]);
+        let (width, inside) = (self.extents[last], axis(last));
+        let (height, rows_inside) =
+            if last > 0 { (self.extents[last - 1], axis(last - 1)) } else { (1, (0, 1)) };
+        let rows = if from < to && inside.0 < inside.1 {
+            (from / width, to.div_ceil(width))
+        } else {
+            (0, 0)
+        };
+        let plane = rows.0 / height;
+        Runs {
+            lattice: self,
+            width,
+            height,
+            inside,
+            rows_inside,
+            range: (from, to),
+            rows,
+            plane,
+            row: 0,
+            end: 0,
+            offset: 0,
         }
-        let mut at = [0usize; MAX_RANK];
-        let at = &mut at[..last];
-        let mut row = from / width;
-        unflatten(row, &self.extents[..last], at);
-        while row * width < to {
-            let mut offset = Some(0);
-            for (d, &i) in at.iter().enumerate() {
-                let x = self.origin[d] + (i * self.steps[d]) as isize;
-                offset = offset
-                    .filter(|_| (x as usize) < self.source[d] && x >= 0)
-                    .map(|o| o * self.source[d] + x as usize);
+    }
+
+    /// The source element at index 0 of the last two axes in plane `plane`, which may lie
+    /// outside along these two, but not along any other axis.
+    fn plane(&self, plane: usize) -> Option<isize> {
+        let last = self.extents.len() - 1;
+        let (outer, mut at) = (last.saturating_sub(1), [0; MAX_RANK]);
+        unflatten(plane, &self.extents[..outer], &mut at[..outer]);
+        let mut offset = 0;
+        for (d, i) in at.into_iter().enumerate().take(last + 1) {
+            let x = self.origin[d] + (i * self.steps[d]) as isize;
+            if d < outer && !(0..self.source[d] as isize).contains(&x) {
+                return None;
             }
-            if let Some(offset) = offset {
-                let begin = lo.max(from.saturating_sub(row * width));
-                let end = hi.min(to - row * width);
-                if begin < end {
-                    let x = self.origin[last] + (begin * self.steps[last]) as isize;
-                    f(offset * self.source[last] + x as usize, row * width + begin, end - begin);
-                }
-            }
-            row += 1;
-            for d in (0..last).rev() {
-                at[d] += 1;
-                if at[d] < self.extents[d] {
-                    break;
-                }
-                at[d] = 0;
-            }
+            offset = offset * self.source[d] as isize + x;
         }
+        Some(offset)
     }
 
     /// Reads flat indices from `from` on into `to`, zero outside the source.
@@ -175,7 +221,7 @@ impl Lattice<'_> {
     pub(super) unsafe fn read<T: Number>(&self, plane: *const T, from: usize, to: &mut [T]) {
         let step = self.steps[self.steps.len() - 1];
         let mut done = 0;
-        self.runs(from, from + to.len(), |offset, position, count| {
+        for (offset, position, count) in self.runs(from, from + to.len()) {
             let begin = position - from;
             to[done..begin].fill(T::ZERO);
             done = begin + count;
@@ -183,14 +229,91 @@ impl Lattice<'_> {
             // SAFETY: the run lies inside the source.
             unsafe {
                 if step == 1 {
-                    std::ptr::copy_nonoverlapping(plane.add(offset), to.as_mut_ptr(), count);
+                    copy_short(plane.add(offset), to);
                 } else {
                     for (i, to) in to.iter_mut().enumerate() {
                         *to = *plane.add(offset + i * step);
                     }
                 }
             }
-        });
+        }
         to[done..].fill(T::ZERO);
+    }
+}
+
+/// What [`Lattice::runs`] gives. No closure is involved, so that the caller's loop is
+/// compiled for the caller's vectors.
+pub(super) struct Runs<'a> {
+    lattice: &'a Lattice<'a>,
+    /// Extents of the last axis and of the one before it, whose rows make a plane.
+    width: usize,
+    height: usize,
+    /// Indices along these axes that lie inside.
+    inside: (usize, usize),
+    rows_inside: (usize, usize),
+    /// Flat indices and rows to visit.
+    range: (usize, usize),
+    rows: (usize, usize),
+    /// The next plane; the next row of the present one, their end, and the source element
+    /// at index 0 of the row.
+    plane: usize,
+    row: usize,
+    end: usize,
+    offset: isize,
+}
+
+impl Runs<'_> {
+    /// Goes to the next plane; false behind the last one.
+    fn advance(&mut self) -> bool {
+        let l = self.lattice;
+        let first = self.plane * self.height;
+        if first >= self.rows.1 {
+            return false;
+        }
+        self.row = self.rows.0.max(first + self.rows_inside.0);
+        self.end = self.rows.1.min(first + self.rows_inside.1);
+        match l.plane(self.plane) {
+            Some(offset) if self.row < self.end => {
+                self.offset = offset + (self.row - first) as isize * self.pitch();
+            }
+            _ => self.end = 0,
+        }
+        self.plane += 1;
+        true
+    }
+
+    /// Source elements from one row to the next.
+    #[inline(always)]
+    fn pitch(&self) -> isize {
+        let l = self.lattice;
+        match l.extents.len() {
+            1 => 0,
+            rank => (l.steps[rank - 2] * l.source[rank - 1]) as isize,
+        }
+    }
+}
+
+impl Iterator for Runs<'_> {
+    type Item = (usize, usize, usize);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            while self.row < self.end {
+                let (first, offset) = (self.row * self.width, self.offset);
+                self.row += 1;
+                self.offset += self.pitch();
+                let begin = self.inside.0.max(self.range.0.saturating_sub(first));
+                let end = self.inside.1.min(self.range.1 - first);
+                if begin < end {
+                    let step = self.lattice.steps[self.lattice.steps.len() - 1];
+                    let at = (offset + (begin * step) as isize) as usize;
+                    return Some((at, first + begin, end - begin));
+                }
+            }
+            if !self.advance() {
+                return None;
+            }
+        }
     }
 }

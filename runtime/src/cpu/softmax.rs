@@ -1,22 +1,20 @@
 //! `Softmax` and `LogSoftmax`: the maximum is subtracted first, so that nothing overflows.
 //!
-//! A row is copied to its place unless it is there already and then worked on in place:
-//! both cases are one. Along any other axis than the last one, columns take the place of
-//! rows, several at a time.
+//! Along any other axis than the last one, columns take the place of rows, several at a
+//! time; they are copied to their place first, unless they are there already.
 
+use super::address::Shared;
+use super::dispatch::for_float;
 use super::number::Float;
 use super::reduce::{largest, sum};
-use super::tasks::{Shared, for_each, wide};
+use super::tasks::for_each;
+use super::wide::wide;
 use crate::kernel::{Call, KernelError};
 use arenic_ir::{DType, Op};
 
 /// Runs a `Softmax` or a `LogSoftmax`.
 pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    match call.inputs[0].ty().dtype {
-        DType::F32 => typed::<f32>(call),
-        DType::F64 => typed::<f64>(call),
-        other => unreachable!("infer refuses a softmax of {other}"),
-    }
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
     Ok(())
 }
 
@@ -40,19 +38,11 @@ fn typed<T: Float>(call: &Call) {
     let (from, y) = (Shared::new(x.cast_mut()), Shared::new(y));
     // An exponential costs several plain elements.
     let work = 8 * all;
-    // SAFETY (of `fetch`): `at` is the first of `n` elements that only this task works on.
-    let fetch = |at: usize, n: usize| {
-        if from.ptr() != y.ptr() {
-            // SAFETY: other bytes, as the operand is not the result.
-            unsafe { std::ptr::copy_nonoverlapping(from.ptr().add(at), y.ptr().add(at), n) };
-        }
-    };
     if inner == 1 {
         for_each(all / extent, work, |i| {
-            fetch(i * extent, extent);
+            let at = i * extent;
             // SAFETY: each task has a row of its own.
-            let y = unsafe { y.slice(i * extent, extent) };
-            row(y, log);
+            unsafe { row(from.ptr().cast_const().add(at), y.ptr().add(at), extent, log) };
         });
         return;
     }
@@ -62,90 +52,126 @@ fn typed<T: Float>(call: &Call) {
         let width = STRIP.min(inner - column);
         let first = outer * extent * inner + column;
         for i in 0..extent {
-            fetch(first + i * inner, width);
+            let at = first + i * inner;
+            if from.ptr() != y.ptr() {
+                // SAFETY: columns of this task; other bytes, as the operand is not the result.
+                unsafe { y.ptr().add(at).copy_from_nonoverlapping(from.ptr().add(at), width) };
+            }
         }
         // SAFETY: each task has columns of its own.
         unsafe { columns(Shared::new(y.ptr().add(first)), [extent, inner, width], log) };
     });
 }
 
-/// One row, in place.
-#[inline(always)]
-fn along<T: Float>(y: &mut [T], log: bool) {
-    let max = largest(y);
-    if log {
-        for y in y.iter_mut() {
-            *y = y.sub(max);
-        }
-        // The exponentials are summed in blocks, as there is no place to keep them.
-        let mut total = T::ZERO;
-        for chunk in y.chunks(STRIP) {
-            let mut e = [T::ZERO; STRIP];
-            for (e, &y) in e.iter_mut().zip(chunk) {
-                *e = y.exp();
-            }
-            total += sum(&e[..chunk.len()]);
-        }
-        let ln = total.ln();
-        for y in y {
-            *y = y.sub(ln);
-        }
-        return;
-    }
-    for y in y.iter_mut() {
-        *y = y.sub(max).exp();
-    }
-    let scale = T::ONE.div(sum(y));
-    for y in y {
-        *y = y.mul(scale);
-    }
-}
+/// Elements of a row worked on at a time.
+const BLOCK: usize = 16;
 
-/// `width` columns of `extent` rows, in place; rows are `stride` elements apart.
+/// Calls `f` with blocks of a row, their places and their lengths; a shorter one is filled up
+/// with what has no exponential.
 ///
 /// # Safety
-/// Nobody else accesses them.
+/// `x` is valid for `n` elements.
 #[inline(always)]
-unsafe fn across<T: Float>(y: Shared<T>, [extent, stride, width]: [usize; 3], log: bool) {
-    let (mut max, mut total) = ([T::LOWEST; STRIP], [T::ZERO; STRIP]);
-    for i in 0..extent {
-        // SAFETY: the caller's promise; one row at a time is borrowed.
-        let y = unsafe { y.slice(i * stride, width) };
-        for (max, &mut y) in max.iter_mut().zip(y) {
-            *max = max.larger(y);
+unsafe fn blocks<T: Float>(x: *const T, n: usize, mut f: impl FnMut(usize, [T; BLOCK], usize)) {
+    let whole = n / BLOCK * BLOCK;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for at in (0..whole).step_by(BLOCK) {
+            f(at, x.add(at).cast::<[T; BLOCK]>().read(), BLOCK);
         }
-    }
-    for i in 0..extent {
-        // SAFETY: as above.
-        let y = unsafe { y.slice(i * stride, width) };
-        for ((y, &max), total) in y.iter_mut().zip(&max).zip(&mut total) {
-            let shifted = y.sub(max);
-            let e = shifted.exp();
-            *total += e;
-            *y = if log { shifted } else { e };
-        }
-    }
-    for total in &mut total[..width] {
-        *total = if log { total.ln() } else { T::ONE.div(*total) };
-    }
-    for i in 0..extent {
-        // SAFETY: as above.
-        let y = unsafe { y.slice(i * stride, width) };
-        for (y, &total) in y.iter_mut().zip(&total) {
-            *y = if log { y.sub(total) } else { y.mul(total) };
+        if whole < n {
+            let mut block = [T::LOWEST; BLOCK];
+            block.as_mut_ptr().copy_from_nonoverlapping(x.add(whole), n - whole);
+            f(whole, block, n - whole);
         }
     }
 }
 
 wide! {
-    /// [`along`] with wide vectors.
-    fn row<T: Float>(y: &mut [T], log: bool) = along
-}
-
-wide! {
-    /// [`across`] with wide vectors.
+    /// One row of `n` elements, perhaps in place: a block is read before it is written.
     ///
     /// # Safety
-    /// Nobody else accesses these columns.
-    unsafe fn columns<T: Float>(y: Shared<T>, extents: [usize; 3], log: bool) = across
+    /// `x` and `y` are valid for it and equal or disjoint; nobody else accesses `y`.
+    unsafe fn row<T: Float>(x: *const T, y: *mut T, n: usize, log: bool) {
+        // SAFETY: the caller's promise; the slice is gone before anything is written.
+        let max = largest(unsafe { std::slice::from_raw_parts(x, n) });
+        let store = |at: usize, block: [T; BLOCK], count: usize| {
+            // SAFETY: part of the row.
+            unsafe {
+                if count == BLOCK {
+                    y.add(at).cast::<[T; BLOCK]>().write(block);
+                } else {
+                    y.add(at).copy_from_nonoverlapping(block.as_ptr(), count);
+                }
+            }
+        };
+        let mut sums = [T::ZERO; BLOCK];
+        let exponentials = |at: usize, mut block: [T; BLOCK], count: usize| {
+            for i in 0..BLOCK {
+                block[i] = block[i].sub(max).exp();
+                sums[i] = sums[i].add(block[i]);
+            }
+            if !log {
+                store(at, block, count);
+            }
+        };
+        // SAFETY: the caller's promise, here and below.
+        unsafe { blocks(x, n, exponentials) };
+        let total = sum(&sums);
+        if log {
+            let ln = total.ln();
+            let shift = |at: usize, mut block: [T; BLOCK], count: usize| {
+                for x in &mut block {
+                    *x = x.sub(max).sub(ln);
+                }
+                store(at, block, count);
+            };
+            // SAFETY: as above.
+            unsafe { blocks(x, n, shift) };
+            return;
+        }
+        let scale = T::ONE.div(total);
+        // SAFETY: written above.
+        for y in unsafe { std::slice::from_raw_parts_mut(y, n) } {
+            *y = y.mul(scale);
+        }
+    }
+}
+
+wide! {
+    /// `width` columns of `extent` rows, in place; rows are `stride` elements apart.
+    ///
+    /// # Safety
+    /// Nobody else accesses them.
+    unsafe fn columns<T: Float>(y: Shared<T>, extents: [usize; 3], log: bool) {
+        let [extent, stride, width] = extents;
+        let (mut max, mut total) = ([T::LOWEST; STRIP], [T::ZERO; STRIP]);
+        for i in 0..extent {
+            // SAFETY: the caller's promise; one row at a time is borrowed.
+            let y = unsafe { y.slice(i * stride, width) };
+            for (max, &mut y) in max.iter_mut().zip(y) {
+                *max = max.larger(y);
+            }
+        }
+        for i in 0..extent {
+            // SAFETY: as above.
+            let y = unsafe { y.slice(i * stride, width) };
+            for ((y, &max), total) in y.iter_mut().zip(&max).zip(&mut total) {
+                let shifted = y.sub(max);
+                let e = shifted.exp();
+                *total = total.add(e);
+                *y = if log { shifted } else { e };
+            }
+        }
+        for total in &mut total[..width] {
+            *total = if log { total.ln() } else { T::ONE.div(*total) };
+        }
+        for i in 0..extent {
+            // SAFETY: as above.
+            let y = unsafe { y.slice(i * stride, width) };
+            for (y, &total) in y.iter_mut().zip(&total) {
+                *y = if log { y.sub(total) } else { y.mul(total) };
+            }
+        }
+    }
 }

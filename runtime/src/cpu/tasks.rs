@@ -1,9 +1,23 @@
-//! Splitting work over threads, and loops compiled for wide vectors.
+//! Splitting work over threads.
+//!
+//! Chunks follow from shapes alone. What a chunk computes never depends on which thread
+//! runs it or in which company, so the number of threads changes speed and nothing else.
 
+use super::address::{Dst, Src};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// Work, in elements touched, below which threads cost more than they save.
 const SMALL: usize = 1 << 15;
+
+/// Elements of one task where an element costs about as much as its memory traffic.
+pub(super) const CHEAP: usize = 32 << 10;
+
+/// Elements of one task where an element costs several nanoseconds.
+pub(super) const DEAR: usize = 8 << 10;
+
+/// Bytes of one task that only copies.
+const COPY_BYTES: usize = 256 << 10;
 
 /// Runs `f` for every index below `n`. `work` is the effort of all of them, in elements
 /// touched. Each index must write results of its own: which thread runs it, and with
@@ -18,85 +32,26 @@ pub(super) fn for_each(n: usize, work: usize, f: impl Fn(usize) + Sync) {
     (0..n).into_par_iter().with_min_len(least).for_each(&f);
 }
 
-/// Defines a function that calls another one, `body`, compiled for the widest vectors that
-/// the machine surely profits from. Bits do not depend on it: lanes are independent and
-/// nothing is contracted. `body` must be `#[inline(always)]`, and so must all that it
-/// calls in its loops: what is not inlined keeps the baseline's vectors.
-macro_rules! wide {
-    (
-        $(#[$meta:meta])*
-        unsafe fn $name:ident<$($g:ident: $bound:path),+>($($arg:ident: $ty:ty),* $(,)?)
-        $(-> $ret:ty)? = $body:path
-    ) => {
-        $(#[$meta])*
-        #[inline]
-        unsafe fn $name<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                unsafe fn avx2<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
-                    // SAFETY: the caller's promise.
-                    unsafe { $body($($arg),*) }
-                }
-                if is_x86_feature_detected!("avx2") {
-                    // SAFETY: the feature was just detected; else the caller's promise.
-                    return unsafe { avx2::<$($g),+>($($arg),*) };
-                }
-            }
-            // SAFETY: the caller's promise.
-            unsafe { $body($($arg),*) }
-        }
-    };
-    (
-        $(#[$meta:meta])*
-        fn $name:ident<$($g:ident: $bound:path),+>($($arg:ident: $ty:ty),* $(,)?)
-        $(-> $ret:ty)? = $body:path
-    ) => {
-        $(#[$meta])*
-        #[inline]
-        fn $name<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2")]
-                fn avx2<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
-                    $body($($arg),*)
-                }
-                if is_x86_feature_detected!("avx2") {
-                    // SAFETY: the feature was just detected.
-                    return unsafe { avx2::<$($g),+>($($arg),*) };
-                }
-            }
-            $body($($arg),*)
-        }
-    };
+/// As [`for_each`], for tasks that are each worth a thread.
+pub(super) fn for_tasks(n: usize, task: &(dyn Fn(usize) + Sync)) {
+    for_each(n, n.saturating_mul(SMALL), task);
 }
-pub(super) use wide;
 
-/// A pointer that tasks share; every task reads or writes elements of its own.
-#[derive(Clone, Copy)]
-pub(super) struct Shared<T>(*mut T);
+/// Covers `0..n` with ranges of `grain` (the last may be shorter).
+pub(super) fn for_ranges(n: usize, grain: usize, task: &(dyn Fn(Range<usize>) + Sync)) {
+    for_tasks(n.div_ceil(grain), &|i| task(i * grain..((i + 1) * grain).min(n)));
+}
 
-// SAFETY: a plain address; whoever goes through it promises disjoint access.
-unsafe impl<T: Send> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    pub(super) fn new(ptr: *mut T) -> Self {
-        Shared(ptr)
+/// Copies `n` bytes. The ranges are equal (nothing is copied then) or disjoint.
+///
+/// # Safety
+/// `x` is valid for `n` bytes of reads, `y` for writes.
+pub(super) unsafe fn copy(x: Src, y: Dst, n: usize) {
+    if x.0 == y.0.cast_const() {
+        return;
     }
-
-    pub(super) fn ptr(self) -> *mut T {
-        self.0
-    }
-
-    /// `n` elements from `at` on.
-    ///
-    /// # Safety
-    /// They are in bounds, initialised, and nobody else accesses them meanwhile.
-    #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn slice<'a>(self, at: usize, n: usize) -> &'a mut [T] {
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(at), n) }
-    }
+    for_ranges(n, COPY_BYTES, &|r| {
+        // SAFETY: inside both ranges, which are disjoint.
+        unsafe { y.at(r.start).0.copy_from_nonoverlapping(x.at(r.start).0, r.len()) };
+    });
 }

@@ -4,9 +4,11 @@
 //! otherwise the two axes that are contiguous on either side are exchanged in tiles of
 //! one cache line by one cache line.
 
+use super::address::{Dst, Src};
 use super::movement::strided;
 use super::nest::Nest;
-use super::spread::{CHEAP, Dst, Loop, Src, for_tasks, vectorised};
+use super::tasks::{CHEAP, for_tasks};
+use super::wide::wide;
 use crate::kernel::Call;
 use arenic_ir::DType;
 use arenic_ir::op::MAX_RANK;
@@ -77,75 +79,59 @@ unsafe fn exchange(nest: &Nest<1>, axis: usize, x: Src, y: Dst, dtype: DType) {
                 let (x, y) = (x.at(from as usize).0, y.at(to).0);
                 let (step, long) = (nest.stride(0, 0) as usize, band.min(long_n - long));
                 let width = tile.min(wide_n - across_at);
+                let band = [step, pitch, width, long];
                 match size {
-                    1 => vectorised(Band::<u8, 64> {
-                        x: x.cast(),
-                        y: y.cast(),
-                        step,
-                        pitch,
-                        width,
-                        long,
-                    }),
-                    2 => vectorised(Band::<u16, 32> {
-                        x: x.cast(),
-                        y: y.cast(),
-                        step,
-                        pitch,
-                        width,
-                        long,
-                    }),
-                    4 => vectorised(Band::<u32, 16> {
-                        x: x.cast(),
-                        y: y.cast(),
-                        step,
-                        pitch,
-                        width,
-                        long,
-                    }),
-                    _ => vectorised(Band::<u64, 8> {
-                        x: x.cast(),
-                        y: y.cast(),
-                        step,
-                        pitch,
-                        width,
-                        long,
-                    }),
+                    1 => exchange_band::<[[u8; 64]; 64]>(x, y, band),
+                    2 => exchange_band::<[[u16; 32]; 32]>(x, y, band),
+                    4 => exchange_band::<[[u32; 16]; 16]>(x, y, band),
+                    _ => exchange_band::<[[u64; 8]; 8]>(x, y, band),
                 }
             }
         }
     });
 }
 
-/// `long` runs of `width` elements, `step` bytes apart, that become `width` runs of
-/// `long` elements, `pitch` bytes apart.
-struct Band<T, const TILE: usize> {
-    x: *const T,
-    y: *mut T,
-    step: usize,
-    pitch: usize,
-    width: usize,
-    long: usize,
+wide! {
+    /// `long` runs of `width` elements, `step` bytes apart, become `width` runs of `long`
+    /// elements, `pitch` bytes apart.
+    ///
+    /// # Safety
+    /// `x` and `y` are valid for all of them; `width` fits a tile.
+    unsafe fn exchange_band<L: Tile>(x: *const u8, y: *mut u8, band: [usize; 4]) {
+        // SAFETY: the caller's promise.
+        unsafe { L::exchange(x, y, band) }
+    }
 }
 
-impl<T: Copy + Default, const TILE: usize> Loop for Band<T, TILE> {
+/// As many lines of one cache line as a line has elements.
+trait Tile {
+    /// As for [`exchange_band`].
+    ///
+    /// # Safety
+    /// As for [`exchange_band`].
+    unsafe fn exchange(x: *const u8, y: *mut u8, band: [usize; 4]);
+}
+
+impl<T: Copy + Default, const TILE: usize> Tile for [[T; TILE]; TILE] {
     #[inline(always)]
-    fn run(self) {
+    unsafe fn exchange(x: *const u8, y: *mut u8, [step, pitch, width, long]: [usize; 4]) {
+        let (x, y): (*const T, *mut T) = (x.cast(), y.cast());
         let mut lines = [[T::default(); TILE]; TILE];
         let mut at = 0;
-        while at < self.long {
-            let n = TILE.min(self.long - at);
+        while at < long {
+            let n = TILE.min(long - at);
             // SAFETY: the band's own elements; a line has room for `width`, a tile for `n`.
             unsafe {
                 for (i, line) in lines[..n].iter_mut().enumerate() {
-                    let from = self.x.byte_add((at + i) * self.step);
-                    if self.width == TILE {
+                    let from = x.byte_add((at + i) * step);
+                    if width == TILE {
                         line.as_mut_ptr().copy_from_nonoverlapping(from, TILE);
                     } else {
-                        line.as_mut_ptr().copy_from_nonoverlapping(from, self.width);
+                        line.as_mut_ptr().copy_from_nonoverlapping(from, width);
                     }
                 }
-                for j in 0..self.width {
-                    let to = self.y.byte_add(j * self.pitch).add(at);
+                for j in 0..width {
+                    let to = y.byte_add(j * pitch).add(at);
                     if n == TILE {
                         to.cast::<[T; TILE]>().write(std::array::from_fn(|i| lines[i][j]));
                     } else {

@@ -1,8 +1,10 @@
 //! Elementwise functions of one operand, and casts.
 
-use super::arithmetic::{Arithmetic, Real, Signed, for_float, for_number, for_signed};
+use super::address::{Dst, Src};
+use super::dispatch::{for_float, for_number, for_signed};
 use super::map::map1;
-use super::spread::{CHEAP, DEAR, Dst, Src, copy};
+use super::number::{Float, Number, Signed};
+use super::tasks::{CHEAP, DEAR, copy};
 use crate::kernel::{Call, Operand, Target};
 use arenic_ir::DType;
 use arenic_ir::op::Unary;
@@ -18,7 +20,7 @@ pub(super) fn run(f: Unary, call: &Call) {
         }
         Unary::Abs => for_float!(d, T => map1(x, y, CHEAP, T::abs)),
         Unary::Sign => for_number!(d, T => map1(x, y, CHEAP, sign::<T>)),
-        Unary::Neg => for_signed!(d, T => map1(x, y, CHEAP, <T as Signed>::negative)),
+        Unary::Neg => for_signed!(d, T => map1(x, y, CHEAP, <T as Signed>::neg)),
         Unary::Relu => {
             for_signed!(d, T => map1(x, y, CHEAP, |x: T| if x < T::ZERO { T::ZERO } else { x }));
         }
@@ -28,24 +30,24 @@ pub(super) fn run(f: Unary, call: &Call) {
 
 /// The absolute value of an integer; that of the least one wraps to itself.
 #[inline(always)]
-fn magnitude<T: Arithmetic>(x: T) -> T {
-    if x < T::ZERO { T::ZERO.minus(x) } else { x }
+fn magnitude<T: Number>(x: T) -> T {
+    if x < T::ZERO { T::ZERO.sub(x) } else { x }
 }
 
 /// -1, 0 or 1; zeros and NaN stay as they are.
 #[inline(always)]
-fn sign<T: Arithmetic>(x: T) -> T {
+fn sign<T: Number>(x: T) -> T {
     if x > T::ZERO {
         T::ONE
     } else if x < T::ZERO {
-        T::ZERO.minus(T::ONE)
+        T::ZERO.sub(T::ONE)
     } else {
         x
     }
 }
 
 /// Functions that take floats alone.
-fn float<T: Real>(f: Unary, x: &Operand, y: &Target) {
+fn float<T: Float>(f: Unary, x: &Operand, y: &Target) {
     match f {
         Unary::Ceil => map1(x, y, CHEAP, T::ceil),
         Unary::Cos => map1(x, y, DEAR, T::cos),
@@ -53,7 +55,7 @@ fn float<T: Real>(f: Unary, x: &Operand, y: &Target) {
         Unary::Exp => map1(x, y, DEAR, T::exp),
         Unary::Floor => map1(x, y, CHEAP, T::floor),
         Unary::Log => map1(x, y, DEAR, T::ln),
-        Unary::Reciprocal => map1(x, y, CHEAP, |x: T| T::ONE.over(x)),
+        Unary::Reciprocal => map1(x, y, CHEAP, |x: T| T::ONE.div(x)),
         Unary::Sigmoid => map1(x, y, DEAR, T::sigmoid),
         Unary::Sin => map1(x, y, DEAR, T::sin),
         Unary::Sqrt => map1(x, y, CHEAP, T::sqrt),

@@ -3,11 +3,13 @@
 //! Every result may take the bytes of the operand that it replaces: all operands of a
 //! block are read before any result is written.
 
-use super::arithmetic::{Real, for_float};
-use super::spread::{CHEAP, Dst, Loop, Src, for_ranges, vectorised};
+use super::address::{Dst, Src};
+use super::dispatch::for_float;
+use super::number::{Float, Number};
+use super::tasks::{CHEAP, for_ranges};
+use super::wide::wide;
 use crate::kernel::Call;
 use arenic_ir::DType;
-use std::marker::PhantomData;
 
 /// Elements of one block.
 const BLOCK: usize = 32;
@@ -84,13 +86,13 @@ pub(super) fn momentum(alpha: f32, beta: f32, nesterov: bool, norm: f32, call: &
 }
 
 /// Learning rate and update count, read before anything is written.
-fn scalars<T: Real + Into<f64>>(call: &Call) -> (f64, i64) {
+fn scalars<T: Float>(call: &Call) -> (f64, i64) {
     // SAFETY: scalars of these types by inference.
-    unsafe { (call.inputs[0].ptr::<T>().read().into(), call.inputs[1].ptr::<i64>().read()) }
+    unsafe { (call.inputs[0].ptr::<T>().read().to_f64(), call.inputs[1].ptr::<i64>().read()) }
 }
 
 /// Applies `f` to the elements of four operands, given by their positions.
-fn apply<T: Real>(call: &Call, x: [usize; 4], f: impl Fn([T; 4]) -> [T; 3] + Copy + Sync) {
+fn apply<T: Float>(call: &Call, x: [usize; 4], f: impl Fn([T; 4]) -> [T; 3] + Copy + Sync) {
     if call.outputs.iter().all(Option::is_none) {
         return;
     }
@@ -103,46 +105,46 @@ fn apply<T: Real>(call: &Call, x: [usize; 4], f: impl Fn([T; 4]) -> [T; 3] + Cop
         let bytes = r.start * size_of::<T>();
         // SAFETY: all operands and results have the parameter's type.
         let (x, y) = unsafe { (x.map(|x| x.at(bytes)), y.map(|y| y.map(|y| y.at(bytes)))) };
-        vectorised(UpdateRow { x, y, n: r.len(), f, element: PhantomData });
+        // SAFETY: elements of the range, of which each task has its own.
+        unsafe { update(x, y, r.len(), &f) };
     });
 }
 
-/// `n` elements of an update.
-struct UpdateRow<T, F> {
-    x: [Src; 4],
-    y: [Option<Dst>; 3],
-    n: usize,
-    f: F,
-    element: PhantomData<T>,
-}
-
-impl<T: Real, F: Fn([T; 4]) -> [T; 3]> Loop for UpdateRow<T, F> {
-    #[inline(always)]
-    fn run(self) {
-        let x = self.x.map(|x| x.0.cast::<T>());
-        let y = self.y.map(|y| y.map(|y| y.0.cast::<T>()));
+wide! {
+    /// `n` elements of an update.
+    ///
+    /// # Safety
+    /// Operands and results are valid for them.
+    unsafe fn update<T: Float, F: Fn([T; 4]) -> [T; 3]>(
+        x: [Src; 4],
+        y: [Option<Dst>; 3],
+        n: usize,
+        f: &F,
+    ) {
+        let x = x.map(|x| x.0.cast::<T>());
+        let y = y.map(|y| y.map(|y| y.0.cast::<T>()));
         let mut at = 0;
-        while at < self.n {
-            let n = BLOCK.min(self.n - at);
+        while at < n {
+            let count = BLOCK.min(n - at);
             let (mut read, mut written) = ([[T::ZERO; BLOCK]; 4], [[T::ZERO; BLOCK]; 3]);
             // SAFETY: elements of the row; all of a block are read before one is written.
             unsafe {
                 for k in 0..4 {
-                    read[k].as_mut_ptr().copy_from_nonoverlapping(x[k].add(at), n);
+                    read[k].as_mut_ptr().copy_from_nonoverlapping(x[k].add(at), count);
                 }
                 for i in 0..BLOCK {
-                    let results = (self.f)([read[0][i], read[1][i], read[2][i], read[3][i]]);
+                    let results = f([read[0][i], read[1][i], read[2][i], read[3][i]]);
                     for k in 0..3 {
                         written[k][i] = results[k];
                     }
                 }
                 for k in 0..3 {
                     if let Some(y) = y[k] {
-                        y.add(at).copy_from_nonoverlapping(written[k].as_ptr(), n);
+                        y.add(at).copy_from_nonoverlapping(written[k].as_ptr(), count);
                     }
                 }
             }
-            at += n;
+            at += count;
         }
     }
 }

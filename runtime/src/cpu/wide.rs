@@ -1,0 +1,62 @@
+//! Loops compiled for wide vectors.
+
+/// Defines a function that is compiled twice, once for the widest vectors that machines
+/// surely profit from, and picks the fitting one when called. Bits do not depend on it:
+/// lanes are independent and nothing is contracted. What the function calls in its loops
+/// must be `#[inline(always)]`: what is not inlined keeps the baseline's vectors, and nothing
+/// makes the compiler inline a closure of some size.
+macro_rules! wide {
+    (
+        $(#[$meta:meta])*
+        fn $name:ident<$($g:ident: $bound:path),+>($($arg:ident: $ty:ty),* $(,)?)
+        $(-> $ret:ty)? $body:block
+    ) => {
+        $(#[$meta])*
+        #[inline]
+        fn $name<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn any<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                fn avx2<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+                    any::<$($g),+>($($arg),*)
+                }
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: the feature was just detected.
+                    return unsafe { avx2::<$($g),+>($($arg),*) };
+                }
+            }
+            any::<$($g),+>($($arg),*)
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        unsafe fn $name:ident<$($g:ident: $bound:path),+>($($arg:ident: $ty:ty),* $(,)?)
+        $(-> $ret:ty)? $body:block
+    ) => {
+        $(#[$meta])*
+        #[inline]
+        unsafe fn $name<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            unsafe fn any<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2")]
+                unsafe fn avx2<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+                    // SAFETY: the caller's promise.
+                    unsafe { any::<$($g),+>($($arg),*) }
+                }
+                if is_x86_feature_detected!("avx2") {
+                    // SAFETY: the feature was just detected; else the caller's promise.
+                    return unsafe { avx2::<$($g),+>($($arg),*) };
+                }
+            }
+            // SAFETY: the caller's promise.
+            unsafe { any::<$($g),+>($($arg),*) }
+        }
+    };
+}
+pub(super) use wide;
