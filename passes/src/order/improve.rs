@@ -28,7 +28,7 @@ pub const DEFAULT_TIME_LIMIT: f64 = 10.0;
 
 /// Steps for each second of a time limit, a fraction of what a core does, so that the time
 /// runs out on slow machines alone.
-const STEPS_PER_SECOND: f64 = 1e6;
+const STEPS_PER_SECOND: f64 = 2e5;
 
 impl Limits {
     /// Limits for a search of some seconds that begins now.
