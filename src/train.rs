@@ -118,17 +118,27 @@ pub struct Summary {
 pub fn train(
     target: &Target,
     options: &Options,
+    notice: impl FnMut(&Notice) + Send,
+    watch: impl FnMut(&StepReport) + Send,
+) -> Result<Summary, TrainError> {
+    let executor_options = ExecutorOptions { threads: options.threads, poison: options.poison };
+    let mut executor = Executor::new(&target.graph, &target.program, executor_options)?;
+    executor.within(|executor| train_on(executor, target, options, notice, watch))
+}
+
+fn train_on(
+    executor: &mut Executor,
+    target: &Target,
+    options: &Options,
     mut notice: impl FnMut(&Notice),
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
     let g = &target.graph;
-    let executor_options = ExecutorOptions { threads: options.threads, poison: options.poison };
-    let mut executor = Executor::new(g, &target.program, executor_options)?;
-    let progress = initial::load(&options.initial, target, &mut executor)?;
+    let progress = initial::load(&options.initial, target, executor)?;
     let seed = options.seed.unwrap_or(progress.seed);
 
     let npz = options.data.as_deref().map(Npz::open).transpose()?;
-    let fed = fed_inputs(g, &mut executor, npz.as_ref(), &options.set);
+    let fed = fed_inputs(g, executor, npz.as_ref(), &options.set);
     let named: Vec<(String, TensorType)> =
         fed.iter().map(|&v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
     let (mut batches, notices) = Batches::new(&named, npz.as_ref(), &options.set, options.shuffle)?;
@@ -163,7 +173,7 @@ pub fn train(
         }
         let draw = Draw { seed, step };
         executor.step(draw).map_err(|error| TrainError::Step { step, error })?;
-        let scalars = outputs.scalars(g, &executor);
+        let scalars = outputs.scalars(g, executor);
         if let Some(spool) = &mut spool {
             for (k, &i) in outputs.tensors.iter().enumerate() {
                 spool.append(k, executor.output(i))?;
@@ -175,7 +185,7 @@ pub fn train(
             let saved = match &options.save {
                 Some(path) => {
                     let beside = path.with_extension("nonfinite.safetensors");
-                    save_states(&beside, g, &executor, states(step + 1))?;
+                    save_states(&beside, g, executor, states(step + 1))?;
                     Some(beside)
                 }
                 None => None,
@@ -187,14 +197,14 @@ pub fn train(
         }
         let due = options.save_every.is_some_and(|n| n > 0 && (done + 1) % n == 0);
         if let (Some(path), true) = (&options.save, due && done + 1 < total) {
-            save_states(path, g, &executor, states(step + 1))?;
+            save_states(path, g, executor, states(step + 1))?;
         }
     }
     if let Some(spool) = spool {
         spool.finish()?;
     }
     if let Some(path) = &options.save {
-        save_states(path, g, &executor, states(progress.step + total))?;
+        save_states(path, g, executor, states(progress.step + total))?;
     }
     let arena = executor.footprint().arena_bytes;
     Ok(Summary {

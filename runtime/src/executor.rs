@@ -12,6 +12,7 @@ use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, PerSpace, Program, Range};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What dead bytes are filled with under [`Options::poison`]: NaN as a float of either
 /// width, −1 as an integer.
@@ -87,7 +88,7 @@ pub struct Executor<'g> {
     commands: Vec<Prepared<'g>>,
     /// Per command, what dies with it; empty without [`Options::poison`].
     dead: Vec<Vec<Dead>>,
-    pool: ThreadPool,
+    pool: Arc<ThreadPool>,
 }
 
 // SAFETY: the raw addresses point into the arenas that the executor owns.
@@ -121,7 +122,7 @@ impl<'g> Executor<'g> {
             outputs: program.outputs.clone(),
             commands: Vec::new(),
             dead: Vec::new(),
-            pool,
+            pool: Arc::new(pool),
         };
         executor.commands = program.commands.iter().map(|c| executor.prepare(c)).collect();
         if options.poison {
@@ -255,6 +256,13 @@ impl<'g> Executor<'g> {
     fn bytes(&self, range: &Range) -> &[u8] {
         let first = range.offset as usize;
         &self.arenas[range.space].as_slice()[first..first + range.len as usize]
+    }
+
+    /// Calls `f` on a thread of the pool. Many steps in one such call save each the way
+    /// there and back, which for a small graph takes longer than the step.
+    pub fn within<R: Send>(&mut self, f: impl FnOnce(&mut Self) -> R + Send) -> R {
+        let pool = Arc::clone(&self.pool);
+        pool.install(|| f(self))
     }
 
     /// Runs one step.
