@@ -10,13 +10,16 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 NODE_TESTS := target/node-tests
 
+# Every build of tests takes the whole workspace: another choice of packages gives its
+# dependencies other features, and HiGHS would be built once more, for minutes.
+
 # Shows a command, runs it, and says how long it took.
 define step
 @printf '\n== %s\n' '$(1)'; start=$$SECONDS; $(1); \
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo test node-tests bench digits clean
+.PHONY: help setup build demo test node-tests bench bench-order digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -44,11 +47,12 @@ test: ## Everything that CI runs
 	$(call step,$(MAKE) --no-print-directory node-tests)
 ifeq ($(NEXTEST),yes)
 	$(call step,cargo nextest run --workspace --locked --no-fail-fast)
-	$(call step,cargo test --locked --test onnx_nodes)
+	$(call step,cargo test --workspace --locked --test onnx_nodes)
 else
 	$(call step,cargo test --workspace --all-targets --locked --no-fail-fast)
 endif
 	$(call step,cargo test --workspace --doc --locked)
+	$(call step,cargo test -p arenic-passes --no-default-features --locked --lib)
 ifeq ($(DENY),yes)
 	$(call step,cargo deny --locked check licenses bans sources)
 	@if cargo deny --locked fetch db; then cargo deny --locked check advisories; \
@@ -67,6 +71,11 @@ $(NODE_TESTS)/index.json: tests/node_tests/generate.py $(VENV)/node-tests
 
 bench: $(VENV)/bench build ## Compare step times with onnxruntime
 	$(PYTHON) benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic
+
+# Any memory graphs and models: make bench-order GRAPHS='a.json.gz b.onnx'
+GRAPHS ?= tests/fixtures/alexnet_bs32_sgd.json.gz models/structure/*.onnx
+bench-order: build ## Print the peak of every ordering method on GRAPHS
+	python3 benches/order_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(GRAPHS)
 
 digits: $(VENV)/digits ## Make the demo's model and data again, and check its gradients
 	$(PYTHON) models/digits/make_digits.py

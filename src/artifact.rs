@@ -17,7 +17,8 @@ use arenic_ir::graph::{Data, Def};
 use arenic_ir::program::Program;
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
-use arenic_ir::{Graph, StateId, ValueId};
+use arenic_ir::{Graph, NodeId, StateId, ValueId};
+use arenic_passes::certificate::{self, OrderCertificate};
 use bytes::Bytes;
 use cranelift_entity::EntityRef;
 use prost::Message;
@@ -54,8 +55,57 @@ pub struct Target {
     pub program: Program,
     /// Figures about the plan, in bytes unless named otherwise.
     pub statistics: BTreeMap<String, u64>,
+    /// Why no order of the graph has a much lower peak.
+    pub certificate: Certificate,
     /// Initializers that were used up at compile time: replacing one has no effect.
     pub bound: Vec<String>,
+}
+
+/// Why no order of a graph has a much lower peak: the operator that bounds it, and the cut of
+/// tensors that crosses that operator in any order.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Certificate {
+    /// What operator and cut prove, in bytes.
+    #[prost(uint64, tag = "1")]
+    pub bound_bytes: u64,
+    /// The operator's node id; none where the bound is what is alive at the start or the end.
+    #[prost(uint32, optional, tag = "2")]
+    pub operator: Option<u32>,
+    /// The operator's operands, results and scratch.
+    #[prost(message, repeated, tag = "3")]
+    pub own: Vec<Held>,
+    /// The tensors of the cut.
+    #[prost(message, repeated, tag = "4")]
+    pub cut: Vec<Held>,
+}
+
+/// Bytes that a tensor, or scratch, takes.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Held {
+    /// Its value id; none for scratch.
+    #[prost(uint32, optional, tag = "1")]
+    pub value: Option<u32>,
+    /// Bytes, rounded up to the alignment.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+}
+
+impl From<&OrderCertificate> for Certificate {
+    fn from(c: &OrderCertificate) -> Self {
+        let held = |all: &[certificate::Held]| {
+            let row = |h: &certificate::Held| Held {
+                value: h.value.map(|v| v.index() as u32),
+                bytes: h.bytes,
+            };
+            all.iter().map(row).collect()
+        };
+        Certificate {
+            bound_bytes: c.bound,
+            operator: c.operator.map(|n| n.index() as u32),
+            own: held(&c.own),
+            cut: held(&c.cut),
+        }
+    }
 }
 
 /// How an artifact was made.
@@ -100,6 +150,8 @@ struct TargetHeader {
     states: Vec<Entry>,
     #[prost(string, repeated, tag = "6")]
     bound: Vec<String>,
+    #[prost(message, optional, tag = "7")]
+    certificate: Option<Certificate>,
 }
 
 /// Bytes of a constant (by value id) or of a state's initial value (by state id), from
@@ -196,6 +248,7 @@ impl Artifact {
                 constants: Vec::new(),
                 states: Vec::new(),
                 bound: target.bound.clone(),
+                certificate: Some(target.certificate.clone()),
             };
             layout.section();
             for (v, data) in target.graph.consts() {
@@ -330,6 +383,13 @@ fn read_target(path: &Path, entry: TargetHeader, data: &Bytes) -> Result<Target,
         }
     }
     verify(&graph).map_err(|defect| ArtifactError::Graph { path: path.to_owned(), defect })?;
-    let TargetHeader { name, statistics, bound, .. } = entry;
-    Ok(Target { name, graph, program, statistics, bound })
+    let TargetHeader { name, statistics, bound, certificate, .. } = entry;
+    let certificate = certificate.unwrap_or_default();
+    let known = |h: &Held| h.value.is_none_or(|v| graph.values.is_valid(ValueId::from_u32(v)));
+    if !certificate.own.iter().chain(&certificate.cut).all(known)
+        || certificate.operator.is_some_and(|n| !graph.nodes.is_valid(NodeId::from_u32(n)))
+    {
+        return Err(format_error(path, "holds a certificate for another graph"));
+    }
+    Ok(Target { name, graph, program, statistics, certificate, bound })
 }

@@ -1,14 +1,14 @@
 //! From a model file to a checked artifact.
 
-use crate::artifact::{Artifact, Provenance, Target};
+use crate::artifact::{Artifact, Certificate, Provenance, Target};
 use crate::onnx::{ImportError, ImportOptions, Imported, import_file};
 use arenic_ir::check::Footprint;
 use arenic_ir::text::Module;
-use arenic_ir::{Op, TargetInfo, TensorType};
-use arenic_passes::bound::lower_bound;
+use arenic_ir::{Graph, Op, TargetInfo, TensorType};
+use arenic_passes::certificate::certificate;
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
-use arenic_passes::{Cx, Evaluate, PassError};
+use arenic_passes::{Cx, Evaluate, PassError, Search};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference;
 use std::collections::BTreeMap;
@@ -59,19 +59,24 @@ pub fn compile(
     model: &Path,
     import: &ImportOptions,
     pipeline: &Pipeline,
+    search: Search,
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
     let Imported { graph, bound, unused } = import_file(model, import)?;
-    let cx = Cx { target: TargetInfo::CPU, evaluate: Some(&Kernels) };
+    let cx = Cx { target: TargetInfo::CPU, evaluate: Some(&Kernels), search };
     let outcome = pipeline.run(graph, &cx, options)?;
+    let found = outcome.lower_bound();
     let module = outcome.module;
     let artifact = match (&outcome.footprint, &module.program) {
         (Some(footprint), Some(program)) => {
+            let certificate = certificate(&module.graph, program.nodes(), &cx)?;
+            let bound_bytes = certificate.bound.max(found);
             let target = Target {
                 name: CPU.into(),
                 graph: module.graph.clone(),
                 program: program.clone(),
-                statistics: statistics(&module, footprint, &cx)?,
+                statistics: statistics(&module.graph, footprint, bound_bytes, &cx)?,
+                certificate: Certificate::from(&certificate),
                 bound,
             };
             let provenance = provenance(model, pipeline)?;
@@ -84,17 +89,17 @@ pub fn compile(
 
 /// The figures of a plan; peaks and arenas come from the checker (invariant I11).
 fn statistics(
-    module: &Module,
+    g: &Graph,
     footprint: &Footprint,
+    bound: u64,
     cx: &Cx,
 ) -> Result<BTreeMap<String, u64>, CompileError> {
-    let g = &module.graph;
     let (arena, peak) = (footprint.arena_bytes, footprint.live_peak_bytes);
     let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.sum::<u64>();
     let figures = [
         ("arena_bytes", arena.device),
         ("live_peak_bytes", peak.device),
-        ("lower_bound_bytes", lower_bound(g, cx)?),
+        ("lower_bound_bytes", bound),
         ("definition_order_bytes", definition_order_peak(g, cx)?),
         ("fragmentation_bytes", arena.device.saturating_sub(peak.device)),
         ("host_arena_bytes", arena.host),

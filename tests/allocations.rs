@@ -43,7 +43,7 @@ static TURN: Mutex<()> = Mutex::new(());
 
 fn plan(text: &str) -> (Graph, Program) {
     let graph = Module::parse(text).unwrap().graph;
-    let cx = Cx { target: TargetInfo::CPU, evaluate: Some(&Kernels) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
     let pipeline = Pipeline::default_pipeline().unwrap();
     let outcome = pipeline.run(graph, &cx, RunOptions::default()).unwrap();
     (outcome.module.graph, outcome.module.program.unwrap())

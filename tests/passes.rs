@@ -18,7 +18,7 @@ fn run_case(path: &Path) -> String {
     let passes = text.lines().next().and_then(|l| l.strip_prefix("# run: ")).unwrap_or(folder);
     let yaml: String = passes.split("; ").map(|p| format!("- {p}\n")).collect();
     let pipeline = Pipeline::parse(&yaml).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let cx = Cx { target: TargetInfo::CPU, evaluate: Some(&Kernels) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
     match pipeline.run_on(module, &cx, RunOptions::default()) {
         Ok(outcome) => outcome.module.to_string(),
         Err(e) => format!("error: {e}\n"),

@@ -8,6 +8,7 @@ use arenic::data::{Batches, Npz, TensorFile};
 use arenic::onnx::ImportOptions;
 use arenic::train::{Initial, Length, Options, train};
 use arenic_ir::{Def, Graph};
+use arenic_passes::Search;
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions};
 use arenic_runtime::kernel::Draw;
@@ -31,7 +32,7 @@ fn compiled(model: &Path, pipeline: &str) -> Target {
     let yaml = NAMED.iter().find(|(n, _)| *n == pipeline).unwrap().1;
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     let options = ImportOptions::default();
-    let compiled = compile(model, &options, &pipeline, RunOptions::default())
+    let compiled = compile(model, &options, &pipeline, Search::default(), RunOptions::default())
         .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");

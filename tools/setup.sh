@@ -5,10 +5,6 @@
 #   tools/setup.sh python   a Python that can make virtual environments (node tests, benchmarks)
 set -euo pipefail
 
-# Debian packages for native solver libraries; each is checked for with dpkg. There are none
-# yet: HiGHS will need a C++ compiler, cmake and libclang (g++ cmake libclang-dev) here.
-SOLVER_PACKAGES=()
-
 RUST_MINIMUM=1.88
 PYTHON_MINIMUM=3.11
 
@@ -30,6 +26,27 @@ links() {
     echo 'int main(void) { return 0; }' | cc -x c - -o "$out" 2>/dev/null || ok=1
     rm -f "$out"
     return $ok
+}
+
+# HiGHS is C++, built by cmake; its bindings are made by bindgen, which loads libclang.
+compiles_cxx() {
+    local out
+    out=$(mktemp) || return 1
+    local ok=0
+    echo 'int main() { return 0; }' | c++ -x c++ - -o "$out" 2>/dev/null || ok=1
+    rm -f "$out"
+    return $ok
+}
+
+has_libclang() {
+    local folders=("${LIBCLANG_PATH:-}" /usr/lib/llvm-*/lib /usr/lib/*-linux-gnu /usr/lib64 /usr/lib
+        /usr/local/lib)
+    local folder
+    for folder in "${folders[@]}"; do
+        [ -n "$folder" ] && compgen -G "$folder/libclang.so*" >/dev/null && return
+        [ -n "$folder" ] && compgen -G "$folder/libclang-[0-9]*.so*" >/dev/null && return
+    done
+    return 1
 }
 
 makes_venvs() {
@@ -63,10 +80,9 @@ setup_build() {
         fail "Rust $rust is too old: $RUST_MINIMUM or newer is needed (rustup update)"
     local missing=()
     links || missing+=(gcc libc6-dev)
-    local package
-    for package in "${SOLVER_PACKAGES[@]}"; do
-        dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
-    done
+    compiles_cxx || missing+=(g++)
+    command -v cmake >/dev/null || missing+=(cmake)
+    has_libclang || missing+=(libclang-dev)
     [ "${#missing[@]}" -eq 0 ] || install "${missing[@]}"
     links || fail "cc cannot link a program"
 }

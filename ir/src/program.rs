@@ -194,4 +194,12 @@ impl Program {
             commands: Vec::new(),
         }
     }
+
+    /// The nodes that the commands run, in issue order; a recomputed one comes again.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.commands.iter().filter_map(|command| match command {
+            Command::Run { node, .. } => Some(*node),
+            _ => None,
+        })
+    }
 }

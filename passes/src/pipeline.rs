@@ -113,6 +113,20 @@ pub struct Outcome {
     pub module: Module,
     /// What the checker says of the program; `None` where the pipeline stopped early.
     pub footprint: Option<Footprint>,
+    /// What each pass counted.
+    pub stats: Vec<(String, Stats)>,
+}
+
+impl Outcome {
+    /// The best bound that a pass proved on the peak of every order, in bytes; zero where
+    /// there is none. Under control edges a pass proves nothing about the graph.
+    pub fn lower_bound(&self) -> u64 {
+        if self.module.plan.as_ref().is_none_or(|plan| !plan.control_edges().is_empty()) {
+            return 0;
+        }
+        let bounds = self.stats.iter().filter_map(|(_, stats)| stats.get("lower_bound_bytes"));
+        bounds.copied().max().unwrap_or(0)
+    }
 }
 
 impl Pipeline {
@@ -147,6 +161,25 @@ impl Pipeline {
         Ok(Pipeline { steps: entries.into_iter().map(|e| e.0).collect() })
     }
 
+    /// The part that orders a memory graph, which is frozen as it stands: the passes over the
+    /// plan up to the last one that gives the order.
+    ///
+    /// # Errors
+    /// No pass gives the order; a pass whose facts no earlier pass gives.
+    pub fn ordering(mut self) -> Result<Pipeline, PipelineError> {
+        self.steps.retain(|step| matches!(step.pass, Pass::Plan(_)));
+        let orders = |step: &Step| match &step.pass {
+            Pass::Plan(p) => p.gives().contains(&Fact::Order),
+            _ => false,
+        };
+        let Some(last) = self.steps.iter().rposition(orders) else {
+            return Err("no pass of the pipeline gives an order; `order` does".to_owned().into());
+        };
+        self.steps.truncate(last + 1);
+        self.validate(None)?;
+        Ok(self)
+    }
+
     /// Names of the passes, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().map(|s| s.name.as_str())
@@ -154,9 +187,8 @@ impl Pipeline {
 
     /// Levels go graph → plan → program, and every fact is given before it is needed.
     fn validate(&self, plan: Option<&Plan>) -> Result<(), PipelineError> {
-        const ALL: [Fact; 4] = [Fact::Spans, Fact::Order, Fact::Slots, Fact::Placement];
         let given = |f: &Fact| plan.is_some_and(|p| p.has(*f));
-        let mut facts: Vec<Fact> = ALL.into_iter().filter(given).collect();
+        let mut facts: Vec<Fact> = Fact::ALL.into_iter().filter(given).collect();
         let (mut level, mut level_pass) = if plan.is_some() { (1, "the plan") } else { (0, "") };
         for Step { name, pass } in &self.steps {
             let own_level = match pass {
@@ -215,6 +247,7 @@ impl Pipeline {
         self.validate(module.plan.as_ref())?;
         verify(&module.graph).map_err(|defect| RunError::Graph { pass: None, defect })?;
         let mut finished = true;
+        let mut all_stats = Vec::new();
         for (i, Step { name, pass }) in self.steps.iter().enumerate() {
             let start = Instant::now();
             let stats = run_pass(pass, &mut module, cx)
@@ -227,6 +260,7 @@ impl Pipeline {
             if let Some(after_pass) = &mut options.after_pass {
                 after_pass(&Report { pass: name, stats: &stats, elapsed, module: &module });
             }
+            all_stats.push((name.clone(), stats));
             if options.stop_after == Some(name) {
                 finished = i + 1 == self.steps.len();
                 break;
@@ -238,7 +272,7 @@ impl Pipeline {
             }
             _ => None,
         };
-        Ok(Outcome { module, footprint })
+        Ok(Outcome { module, footprint, stats: all_stats })
     }
 }
 

@@ -205,6 +205,9 @@ pub enum KernelError {
         /// The extent it selects from.
         extent: usize,
     },
+    /// An operator of a memory graph: only its sizes are known.
+    #[error("an opaque operator has no kernel; memory graphs can be planned, not run")]
+    Opaque,
     /// An integer divided by zero.
     #[error("an integer was divided by zero")]
     DivisionByZero,

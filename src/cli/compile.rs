@@ -1,13 +1,17 @@
 //! `arenic compile`
 
+use super::interrupt;
+use super::pipeline::read_pipeline;
+use super::search::SearchOptions;
 use super::{Failure, Json, Outcome, failed, human_bytes, name_value, print};
 use arenic::compile::compile;
 use arenic::data::Npz;
+use arenic::explain;
 use arenic::onnx::ImportOptions;
 use arenic_ir::TensorType;
-use arenic_passes::pipeline::{NAMED, Pipeline, PipelineError, Report, RunOptions};
+use arenic_passes::pipeline::{NAMED, Report, RunOptions};
 use clap::Args;
-use miette::{NamedSource, miette};
+use miette::miette;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -44,6 +48,8 @@ pub(super) struct Arguments {
     /// Print what each pass counted and how long it took to stderr
     #[arg(long)]
     print_stats: bool,
+    #[command(flatten)]
+    search: SearchOptions,
     #[command(flatten)]
     json: Json,
 }
@@ -86,7 +92,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     };
     let options =
         RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
-    let compiled = compile(&a.model, &import, &pipeline, options).map_err(failed)?;
+    let progress = a.search.listener();
+    let search = a.search.with(interrupt::flag(), &progress);
+    let compiled = compile(&a.model, &import, &pipeline, search, options).map_err(failed)?;
     for name in &compiled.unused {
         eprintln!("note: initializer `{name}` is not used");
     }
@@ -109,9 +117,11 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         object.insert("target".into(), target.name.as_str().into());
         let figures = target.statistics.iter();
         object.extend(figures.map(|(name, figure)| (name.clone(), (*figure).into())));
-        let bound = target.statistics.get("lower_bound_bytes");
-        let proved = bound == target.statistics.get("live_peak_bytes");
-        object.insert("proved_optimal".into(), proved.into());
+        let figure = |name: &str| target.statistics.get(name).copied().unwrap_or(0);
+        let (peak, bound) = (figure("live_peak_bytes"), figure("lower_bound_bytes"));
+        object.insert("proved_optimal".into(), (peak == bound).into());
+        object.insert("gap".into(), explain::relative_gap(peak, bound).into());
+        object.insert("certificate".into(), explain::stored_to_json(target));
         object.insert("seconds".into(), seconds.into());
         return print(serde_json::Value::Object(object));
     }
@@ -155,31 +165,4 @@ fn bound(given: &[(String, String)]) -> Result<BTreeMap<String, (TensorType, Vec
         bind.insert(name.clone(), (array.ty().clone(), array.bytes().to_vec()));
     }
     Ok(bind)
-}
-
-/// A named pipeline, or one from a file.
-fn read_pipeline(name: &str) -> Result<Pipeline, Failure> {
-    let named = NAMED.iter().find(|(n, _)| *n == name).map(|(_, yaml)| (*yaml).to_owned());
-    let text = match named {
-        Some(yaml) => yaml,
-        None => std::fs::read_to_string(name).map_err(|e| {
-            let known: Vec<&str> = NAMED.iter().map(|(n, _)| *n).collect();
-            let help = format!("name a YAML file, or one of: {}", known.join(", "));
-            miette!(help = help, "cannot read the pipeline `{name}`: {e}")
-        })?,
-    };
-    Pipeline::from_yaml(&text).map_err(|e| pipeline_report(e, name, text))
-}
-
-/// The error with the place it points at.
-fn pipeline_report(e: PipelineError, name: &str, text: String) -> Failure {
-    let PipelineError { message, location } = e;
-    let Some((line, column)) = location else {
-        return miette!("pipeline `{name}`: {message}").into();
-    };
-    let line_start: usize = text.split_inclusive('\n').take(line - 1).map(str::len).sum();
-    let at = (line_start + column - 1).min(text.len());
-    let label = miette::LabeledSpan::at_offset(at, "here");
-    let report = miette!(labels = vec![label], "pipeline `{name}`: {message}");
-    report.with_source_code(NamedSource::new(name, text)).into()
 }

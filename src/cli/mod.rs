@@ -5,11 +5,14 @@
 
 mod check;
 mod compile;
+mod explain;
 mod inspect;
+mod interrupt;
 mod ops;
 mod order;
 mod pipeline;
 mod run;
+mod search;
 
 use clap::{Args, Parser, Subcommand};
 use miette::{IntoDiagnostic, Report};
@@ -44,6 +47,8 @@ enum Command {
     Check(check::Arguments),
     /// Order a bare memory graph so that its peak is low
     Order(order::Arguments),
+    /// Say in words why a plan needs what it needs
+    Explain(explain::Arguments),
     /// List, show and describe pipelines
     Pipeline(pipeline::Arguments),
     /// List the operators that can be imported
@@ -66,6 +71,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Inspect(a) => inspect::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Order(a) => order::run(&a),
+        Command::Explain(a) => explain::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),
     };

@@ -1,12 +1,25 @@
 //! `arenic order`
 
+use super::interrupt;
+use super::pipeline::read_pipeline;
+use super::search::SearchOptions;
 use super::{Failure, Json, Outcome, failed, human_bytes, print};
 use arenic::data::AtomicFile;
-use arenic::instance;
-use arenic_passes::order::{DEFAULT_TIME_LIMIT, Limits, definition, solve};
+use arenic::explain;
+use arenic::instance::{self, Instance};
+use arenic_ir::TargetInfo;
+use arenic_ir::graph::NodeId;
+use arenic_ir::plan::{Plan, TaskKind};
+use arenic_ir::text::Module;
+use arenic_passes::certificate::{OrderCertificate, certificate};
+use arenic_passes::order::{definition_order_peak, problem};
+use arenic_passes::pipeline::{NAMED, RunOptions};
+use arenic_passes::{Cx, Progress};
 use clap::Args;
+use cranelift_entity::EntityRef;
 use miette::miette;
 use serde_json::json;
+use std::cell::RefCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -16,12 +29,11 @@ use std::time::Instant;
 pub(super) struct Arguments {
     /// The memory graph: operators and tensors with sizes, as .json or .json.gz
     instance: PathBuf,
-    /// Seconds to look for better orders; 0 takes the best list scheduler
-    #[arg(long, value_name = "S", default_value_t = DEFAULT_TIME_LIMIT, value_parser = seconds)]
-    time_limit: f64,
-    /// Seed of the random moves of the search
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
+    /// A pipeline file, or the name of a pipeline, whose passes over the plan give the order
+    #[arg(long, value_name = "P.yaml", default_value = NAMED[0].0)]
+    pipeline: String,
+    #[command(flatten)]
+    search: SearchOptions,
     /// Write the order, one node id per line
     #[arg(short, long, value_name = "ORDER.txt")]
     output: Option<PathBuf>,
@@ -29,44 +41,102 @@ pub(super) struct Arguments {
     json: Json,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(s) if f64::is_finite(s) && s >= 0.0 => Ok(s),
-        _ => Err(format!("`{text}` is no number of seconds")),
-    }
+/// An ordered memory graph.
+pub(super) struct Ordered {
+    /// The graph, and its operators' ids in the file.
+    pub(super) instance: Instance,
+    /// The nodes in order.
+    pub(super) nodes: Vec<NodeId>,
+    /// The order's peak in bytes.
+    pub(super) peak: u64,
+    /// No order has a lower peak, in bytes.
+    pub(super) bound: u64,
+    /// Why.
+    pub(super) certificate: OrderCertificate,
+    /// What found the order.
+    pub(super) method: String,
+}
+
+/// Memory graphs are planned to the byte.
+const TARGET: TargetInfo = TargetInfo { align: 1 };
+
+/// Reads a memory graph and orders it.
+pub(super) fn order(
+    instance: Instance,
+    pipeline: &str,
+    search: &SearchOptions,
+) -> Result<Ordered, Failure> {
+    let passes =
+        read_pipeline(pipeline)?.ordering().map_err(|e| miette!("pipeline `{pipeline}`: {e}"))?;
+    let method = RefCell::new(String::new());
+    let listener = search.listener();
+    let progress = |p: &Progress| {
+        listener(p);
+        p.method.clone_into(&mut method.borrow_mut());
+    };
+    let watched = search.with(interrupt::flag(), &progress);
+    let cx = Cx { search: watched, ..Cx::new(TARGET) };
+    let module = Module { graph: instance.graph, plan: None, program: None };
+    let outcome = passes.run_on(module, &cx, RunOptions::default()).map_err(failed)?;
+    let found = outcome.lower_bound();
+    let Module { graph, plan, .. } = outcome.module;
+    let plan = plan.unwrap_or_default();
+    let nodes = nodes_in_order(&plan)?;
+    let p = problem(&graph, &plan).map_err(failed)?;
+    let tasks: Vec<usize> = plan.order().map_err(failed)?.iter().map(|t| t.index()).collect();
+    let peak = p.peak(&tasks);
+    let certificate = certificate(&graph, nodes.iter().copied(), &cx).map_err(failed)?;
+    let bound = certificate.bound.max(found);
+    let method = method.take();
+    Ok(Ordered {
+        instance: Instance { graph, ..instance },
+        nodes,
+        peak,
+        bound,
+        certificate,
+        method,
+    })
+}
+
+fn nodes_in_order(plan: &Plan) -> Result<Vec<NodeId>, Failure> {
+    let node = |kind| match kind {
+        TaskKind::Run(n) => Some(n),
+        _ => None,
+    };
+    let order = plan.order().map_err(failed)?;
+    Ok(order.iter().filter_map(|&t| node(plan.tasks[t].kind)).collect())
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
     let instance = instance::read(&a.instance).map_err(failed)?;
-    let p = &instance.problem;
-    let limits = Limits::new(a.time_limit, a.seed);
-    let solution = solve(p, &limits);
-    let by_definition = p.peak(&definition(p));
+    let ordered = order(instance, &a.pipeline, &a.search)?;
+    let Ordered { instance, peak, bound, certificate, method, .. } = &ordered;
+    let by_definition = definition_order_peak(&instance.graph, &Cx::new(TARGET)).map_err(failed)?;
     let seconds = start.elapsed().as_secs_f64();
     if let Some(path) = &a.output {
-        let ids = solution.order.iter().map(|&v| instance.ids[v]);
-        write(path, ids)?;
+        write(path, ordered.nodes.iter().map(|n| instance.ids[n.index()]))?;
     }
-    let (peak, bound) = (solution.peak, solution.certificate.bound);
     if a.json.json {
         return print(json!({
             "peak_bytes": peak,
             "lower_bound_bytes": bound,
             "definition_order_bytes": by_definition,
             "seconds": seconds,
-            "proved_optimal": solution.is_optimal(),
-            "method": solution.method,
+            "proved_optimal": peak == bound,
+            "gap": explain::relative_gap(*peak, *bound),
+            "method": method,
+            "certificate": explain::to_json(&instance.graph, certificate),
         }));
     }
     eprintln!("definition order  {:>12}", human_bytes(by_definition));
-    eprintln!("best order        {:>12}  by {}", human_bytes(peak), solution.method);
-    eprintln!("lower bound       {:>12}", human_bytes(bound));
-    let verdict = match solution.is_optimal() {
-        true => "proved optimal".to_owned(),
-        false => format!("at most {} might be saved", human_bytes(peak - bound)),
+    eprintln!("best order        {:>12}  by {method}", human_bytes(*peak));
+    eprintln!("lower bound       {:>12}", human_bytes(*bound));
+    let verdict = match peak - bound {
+        0 => "proved optimal".to_owned(),
+        gap => format!("at most {} might be saved", human_bytes(gap)),
     };
-    eprintln!("{} operators in {seconds:.2} s: {verdict}", p.len());
+    eprintln!("{} operators in {seconds:.2} s: {verdict}", instance.ids.len());
     Ok(())
 }
 

@@ -1,10 +1,10 @@
 //! `arenic pipeline`
 
-use super::{Outcome, print};
+use super::{Failure, Outcome, print};
 use arenic_passes::all_passes;
-use arenic_passes::pipeline::{NAMED, schema};
+use arenic_passes::pipeline::{NAMED, Pipeline, PipelineError, schema};
 use clap::{Args, Subcommand};
-use miette::miette;
+use miette::{NamedSource, miette};
 
 /// Arguments of `arenic pipeline`.
 #[derive(Debug, Args)]
@@ -49,4 +49,31 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         },
         Action::Schema => print(format!("{:#}", schema())),
     }
+}
+
+/// A named pipeline, or one from a file.
+pub(super) fn read_pipeline(name: &str) -> Result<Pipeline, Failure> {
+    let named = NAMED.iter().find(|(n, _)| *n == name).map(|(_, yaml)| (*yaml).to_owned());
+    let text = match named {
+        Some(yaml) => yaml,
+        None => std::fs::read_to_string(name).map_err(|e| {
+            let known: Vec<&str> = NAMED.iter().map(|(n, _)| *n).collect();
+            let help = format!("name a YAML file, or one of: {}", known.join(", "));
+            miette!(help = help, "cannot read the pipeline `{name}`: {e}")
+        })?,
+    };
+    Pipeline::from_yaml(&text).map_err(|e| pipeline_report(e, name, text))
+}
+
+/// The error with the place it points at.
+fn pipeline_report(e: PipelineError, name: &str, text: String) -> Failure {
+    let PipelineError { message, location } = e;
+    let Some((line, column)) = location else {
+        return miette!("pipeline `{name}`: {message}").into();
+    };
+    let line_start: usize = text.split_inclusive('\n').take(line - 1).map(str::len).sum();
+    let at = (line_start + column - 1).min(text.len());
+    let label = miette::LabeledSpan::at_offset(at, "here");
+    let report = miette!(labels = vec![label], "pipeline `{name}`: {message}");
+    report.with_source_code(NamedSource::new(name, text)).into()
 }

@@ -26,7 +26,7 @@ impl Planned {
         let options = ImportOptions { bind, ..ImportOptions::default() };
         let graph = import_bytes(model, None, &options).map_err(|e| format!("import: {e}"))?.graph;
         let pipeline = Pipeline::default_pipeline().map_err(|e| e.to_string())?;
-        let cx = Cx { target: TargetInfo::CPU, evaluate: Some(&Kernels) };
+        let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
         let module = pipeline
             .run(graph, &cx, RunOptions::default())
             .map_err(|e| format!("pipeline: {e}"))?

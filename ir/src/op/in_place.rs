@@ -44,7 +44,8 @@ impl Op {
             | Op::ConvTranspose { .. }
             | Op::MaxPool { .. }
             | Op::AveragePool { .. }
-            | Op::Resize { .. } => &[],
+            | Op::Resize { .. }
+            | Op::Opaque { .. } => &[],
         };
         candidates
             .iter()

@@ -39,6 +39,7 @@ impl Op {
             | Op::AveragePool { .. }
             | Op::Resize { .. } => (1, 1),
             Op::Concat { .. } => (1, usize::MAX),
+            Op::Opaque { .. } => (0, usize::MAX),
             Op::Gather { .. }
             | Op::GatherElements { .. }
             | Op::GatherNd { .. }
@@ -62,7 +63,7 @@ impl Op {
     ///
     /// # Errors
     /// Says which operand does not fit and why; every attribute is checked too, so that
-    /// what `infer` accepts a kernel can run without checks of its own.
+    /// a kernel can run what `infer` accepts without checks of its own.
     pub fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         let (least, most) = self.arity();
         ensure!(
@@ -369,6 +370,9 @@ impl Op {
             }
             Op::Adam { .. } => update(x, 3),
             Op::Adagrad { .. } | Op::Momentum { .. } => update(x, 2),
+            Op::Opaque { results } => {
+                Ok(results.iter().map(|&n| TensorType::new(DType::U8, [n])).collect())
+            }
         }
     }
 }

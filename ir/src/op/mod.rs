@@ -425,6 +425,14 @@ pub enum Op {
     /// `lr, t(i64), x, g, v → x', v'`.
     #[allow(missing_docs)] // ONNX's names
     Momentum { alpha: f32, beta: f32, nesterov: bool, norm_coefficient: f32 },
+
+    // --- memory graphs -------------------------------------------------------------
+    /// `x, … → y, …`: an operator of which only sizes are known. It can be planned, but
+    /// has no kernel.
+    Opaque {
+        /// Bytes of each result.
+        results: Vec<usize>,
+    },
 }
 
 impl Op {
@@ -463,6 +471,7 @@ impl Op {
             Op::Adam { .. } => "adam",
             Op::Adagrad { .. } => "adagrad",
             Op::Momentum { .. } => "momentum",
+            Op::Opaque { .. } => "opaque",
         }
     }
 

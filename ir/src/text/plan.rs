@@ -6,7 +6,11 @@
 //!   b1: scratch 64 bytes align 64 device
 //!   t0: run n0 stream0 (b0) -> (b2, _) scratch b1
 //!   t1: commit s0 +0 stream0 (b2) -> (b3)
+//!   control (t3 -> t5)
 //!   spans (0..0, 1..1)
+//!   useful (0..1, _, 0..1)
+//!   preserved (0..1, _, _)
+//!   precedence
 //!   order (t0, t1)
 //!   slots 1
 //!   slot0: 64 bytes align 64 device live 0..1 at 128
@@ -18,11 +22,11 @@ use super::lexer::Lexer;
 use super::{TextError, write_list};
 use crate::graph::{Graph, ValueId};
 use crate::plan::{
-    Buffer, BufferId, BufferKind, LiveRange, Placement, Plan, Slot, SlotId, Slots, Spans, Task,
-    TaskId, TaskKind,
+    Buffer, BufferId, BufferKind, LiveRange, Placement, Plan, Precedence, Slot, SlotId, Slots,
+    Spans, Task, TaskId, TaskKind,
 };
 use crate::program::{PerSpace, Space};
-use cranelift_entity::EntityRef;
+use cranelift_entity::{EntityRef, SecondaryMap};
 use std::fmt;
 
 impl fmt::Display for Plan {
@@ -63,11 +67,28 @@ impl fmt::Display for Plan {
             }
             writeln!(f)?;
         }
+        if !self.control_edges().is_empty() {
+            f.write_str("  control (")?;
+            write_list(f, self.control_edges().iter().map(|(a, b)| format!("{a} -> {b}")))?;
+            writeln!(f, ")")?;
+        }
         if let Ok(spans) = self.spans() {
             f.write_str("  spans (")?;
             let span = |t| format!("{}..{}", spans.asap[t], spans.alap[t]);
             write_list(f, self.tasks.keys().map(span))?;
             writeln!(f, ")")?;
+            for (name, ranges) in [("useful", &spans.useful), ("preserved", &spans.preserved)] {
+                let range = |b| match ranges[b] {
+                    Some(LiveRange { first, last }) => format!("{first}..{last}"),
+                    None => "_".into(),
+                };
+                write!(f, "  {name} (")?;
+                write_list(f, self.buffers.keys().map(range))?;
+                writeln!(f, ")")?;
+            }
+        }
+        if self.precedence().is_ok() {
+            writeln!(f, "  precedence")?;
         }
         if let Ok(order) = self.order() {
             f.write_str("  order (")?;
@@ -191,6 +212,7 @@ fn parse_task(lexer: &mut Lexer, g: &Graph, plan: &Plan) -> Result<Task, TextErr
 pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
     let mut plan = Plan::default();
     let (mut spans, mut order) = (None::<Spans>, None::<Vec<TaskId>>);
+    let (mut control, mut precedence) = (Vec::new(), false);
     let mut live: Vec<Option<LiveRange>> = Vec::new();
     let (mut slots, mut placement) = (Slots::default(), Placement::default());
     let (mut slot_count, mut arena) = (None::<usize>, None::<PerSpace<u64>>);
@@ -215,12 +237,23 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
             plan.tasks.push(task);
         } else if lexer.accept_word("spans") {
             let ranges = lexer.list(live_range)?;
-            let mut table = Spans::default();
+            let table = spans.get_or_insert_default();
             for (t, range) in plan.tasks.keys().zip(ranges) {
                 table.asap[t] = range.first;
                 table.alap[t] = range.last;
             }
-            spans = Some(table);
+        } else if lexer.accept_word("useful") {
+            spans.get_or_insert_default().useful = ranges_of_buffers(lexer, &plan)?;
+        } else if lexer.accept_word("preserved") {
+            spans.get_or_insert_default().preserved = ranges_of_buffers(lexer, &plan)?;
+        } else if lexer.accept_word("control") {
+            control = lexer.list(|l| {
+                let before: TaskId = l.id("t")?;
+                l.expect("->")?;
+                Ok((before, l.id("t")?))
+            })?;
+        } else if lexer.accept_word("precedence") {
+            precedence = true;
         } else if lexer.accept_word("slots") {
             slot_count = Some(lexer.number()?);
         } else if lexer.accept_word("order") {
@@ -243,8 +276,15 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
             return Err(lexer.error("expected an item of a plan or `}`"));
         }
     }
+    if !control.is_empty() {
+        plan.add_control_edges(g, control).map_err(|e| lexer.error(e.to_string()))?;
+    }
     if let Some(spans) = spans {
         plan.set_spans(spans);
+    }
+    if precedence {
+        let table = Precedence::new(g, &plan).map_err(|e| lexer.error(e.to_string()))?;
+        plan.set_precedence(table);
     }
     if let Some(order) = order {
         plan.set_order(g, order).map_err(|e| lexer.error(e.to_string()))?;
@@ -269,6 +309,18 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
         plan.set_placement(placement);
     }
     Ok(plan)
+}
+
+/// A range or `_` for each buffer.
+fn ranges_of_buffers(
+    lexer: &mut Lexer,
+    plan: &Plan,
+) -> Result<SecondaryMap<BufferId, Option<LiveRange>>, TextError> {
+    let range = |l: &mut Lexer| if l.accept_word("_") { Ok(None) } else { live_range(l).map(Some) };
+    let ranges = lexer.list(range)?;
+    let mut of_buffer = SecondaryMap::new();
+    plan.buffers.keys().zip(ranges).for_each(|(b, range)| of_buffer[b] = range);
+    Ok(of_buffer)
 }
 
 /// Reads `prefixN:` and insists on the next free number.

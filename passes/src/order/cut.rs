@@ -9,14 +9,18 @@
 //! that stops early still gives one.
 
 use super::problem::{Kind, Problem};
+use std::cmp::Reverse;
 
 /// Why no order can have a lower peak.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Certificate {
     /// No order's peak is lower.
     pub bound: u64,
+    /// What the operator and its cut alone prove; `bound` is higher where a search through
+    /// all cases proved more.
+    pub by_cut: u64,
     /// The operator that needs this much while it runs; none where the bound is what is
-    /// alive before the first operator.
+    /// alive before the first operator or after the last one.
     pub operator: Option<usize>,
     /// The tensors of the cut: one such set beside the operator's own is alive in any
     /// order, none is lighter.
@@ -40,10 +44,10 @@ pub(super) fn certificate(
     profile: &[u64],
     work: &mut u64,
 ) -> Certificate {
-    let mut best = Certificate { bound: p.at_start(), ..Certificate::default() };
+    let mut best = at_least(p);
     let free = vec![0; p.len()];
     let mut by_memory: Vec<usize> = (0..order.len()).collect();
-    by_memory.sort_by_key(|&i| std::cmp::Reverse(profile[i]));
+    by_memory.sort_by_key(|&i| Reverse(profile[i]));
     let mut network = Network::default();
     for i in by_memory {
         if profile[i] <= best.bound || *work == 0 {
@@ -51,10 +55,27 @@ pub(super) fn certificate(
         }
         let cut = network.cut(p, order[i], &free, work);
         if cut.bound > best.bound {
-            best = Certificate { bound: cut.bound, operator: Some(order[i]), tensors: cut.tensors };
+            best = Certificate {
+                bound: cut.bound,
+                by_cut: cut.bound,
+                operator: Some(order[i]),
+                tensors: cut.tensors,
+            };
         }
     }
     best
+}
+
+/// The bound without any cut: the largest operator alone, or what is alive at the start or
+/// at the end.
+fn at_least(p: &Problem) -> Certificate {
+    let ends = p.at_start().max(p.at_end());
+    let largest = (0..p.len()).map(|v| (p.resident + p.own(v), Reverse(v))).max();
+    let (bound, operator) = match largest {
+        Some((own, Reverse(v))) if own > ends => (own, Some(v)),
+        _ => (ends, None),
+    };
+    Certificate { bound, by_cut: bound, operator, tensors: Vec::new() }
 }
 
 const SOURCE: usize = 0;

@@ -1,50 +1,21 @@
 //! From a problem to the best order found and its certificate: the portfolio of list
-//! schedulers, the cut, then, while a gap is left, repair by the cut and budgeted search.
+//! schedulers, the cut, then, while a gap is left, repair by the cut, budgeted search, branch
+//! and bound, and exact windows.
 //!
 //! Repair: where the peak of the incumbent lies above the bound of the operator v that
 //! runs there, all of the cut's D runs first, then v, then the rest. The list schedulers
 //! order each part; the next peak splits its part again, under the order of parts so far.
 
+use super::branch::branch;
 use super::cut::{Certificate, Network, certificate};
+use super::lifetime;
+use super::limits::{Limits, Meter};
 use super::list::{RULES, Rule, schedule};
 use super::problem::Problem;
-use super::search::{Branch, mix, within};
-use std::time::{Duration, Instant};
-
-/// How long to look for better orders.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limits {
-    /// Steps of a search: operators placed or arcs looked at. Under this limit alone the
-    /// result is the same on every machine.
-    pub steps: u64,
-    /// Wall time; none where the clock does not run that far.
-    pub deadline: Option<Instant>,
-    /// Seed of random moves.
-    pub seed: u64,
-}
-
-/// The time limit where none is given, in seconds.
-pub const DEFAULT_TIME_LIMIT: f64 = 10.0;
-
-/// Steps for each second of a time limit, a fraction of what a core does, so that the time
-/// runs out on slow machines alone.
-const STEPS_PER_SECOND: f64 = 2e5;
-
-impl Limits {
-    /// Limits for a search of some seconds that begins now.
-    pub fn new(seconds: f64, seed: u64) -> Limits {
-        let wall = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
-        Limits {
-            steps: (seconds * STEPS_PER_SECOND) as u64,
-            deadline: Instant::now().checked_add(wall),
-            seed,
-        }
-    }
-
-    fn spent(&self, steps: u64) -> bool {
-        steps >= self.steps || self.deadline.is_some_and(|end| Instant::now() >= end)
-    }
-}
+use super::search::{Branch, Found, mix, within};
+use super::window::window;
+use crate::Progress;
+use crate::mip;
 
 /// An order with what is known about it.
 #[derive(Clone, Debug)]
@@ -66,95 +37,155 @@ impl Solution {
     }
 }
 
+/// An order with its peak.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// What made it.
+    pub method: &'static str,
+    /// Operators in order.
+    pub order: Vec<usize>,
+    /// Its peak.
+    pub peak: u64,
+}
+
 /// The orders of all rules, forwards and backwards, definition order first.
-pub(super) fn portfolio(p: &Problem) -> impl Iterator<Item = (&'static str, Vec<usize>)> {
+pub fn portfolio(p: &Problem) -> Vec<Candidate> {
     let phase = vec![0; p.len()];
     let rules = RULES.into_iter().flat_map(|rule| [(rule, false), (rule, true)]);
     std::iter::once((Rule::Definition, false))
         .chain(rules)
-        .map(move |(rule, reversed)| (rule.name(reversed), schedule(p, rule, reversed, &phase)))
+        .map(|(rule, reversed)| {
+            let order = schedule(p, rule, reversed, &phase);
+            Candidate { method: rule.name(reversed), peak: p.peak(&order), order }
+        })
+        .collect()
 }
 
 /// Arcs that all cuts of one certificate may look at, per operator and at least.
 const CUT_WORK: (u64, u64) = (4_000, 4_000_000);
 
-/// The best of the portfolio with its certificate.
-fn heuristic(p: &Problem) -> Solution {
-    let mut best = Solution {
-        order: Vec::new(),
-        peak: u64::MAX,
-        certificate: Certificate::default(),
-        method: "definition",
-    };
-    for (method, order) in portfolio(p) {
-        let peak = p.peak(&order);
-        if peak < best.peak {
-            best = Solution { order, peak, method, ..best };
-        }
-    }
-    let profile = p.profile(&best.order);
+/// Why no order can have a much lower peak. `order` is a good one, by which the operators
+/// are found whose cut is worth computing.
+pub fn certify(p: &Problem, order: &[usize]) -> Certificate {
     let mut work = CUT_WORK.1.max(CUT_WORK.0 * p.len() as u64);
-    best.certificate = certificate(p, &best.order, &profile, &mut work);
-    best
+    certificate(p, order, &p.profile(order), &mut work)
 }
 
-/// Why no order can have a much lower peak.
-pub(crate) fn certify(p: &Problem) -> Certificate {
-    heuristic(p).certificate
-}
-
-/// The best order within the limits. The portfolio and the certificate are always made.
-pub fn solve(p: &Problem, limits: &Limits) -> Solution {
-    let mut best = heuristic(p);
-    let mut improve = Improve { p, limits, steps: 0, network: Network::default() };
-    let mut peak = u64::MAX;
-    while best.peak < peak {
-        peak = best.peak;
-        improve.repair(&mut best);
-        improve.search(&mut best);
-    }
-    best
+/// The best order within the limits, beginning with the best candidate. The certificate is
+/// always made.
+pub fn solve(
+    p: &Problem,
+    candidates: &[Candidate],
+    limits: &Limits,
+    progress: &dyn Fn(&Progress),
+) -> Solution {
+    // The first of equals stays: definition order, where it is one.
+    let Some(first) = candidates.iter().min_by_key(|c| c.peak) else {
+        let order: Vec<usize> = schedule(p, Rule::Definition, false, &vec![0; p.len()]);
+        return Solution {
+            peak: p.peak(&order),
+            certificate: certify(p, &order),
+            order,
+            method: "definition",
+        };
+    };
+    let best = Solution {
+        order: first.order.clone(),
+        peak: first.peak,
+        certificate: certify(p, &first.order),
+        method: first.method,
+    };
+    let meter = Meter::new(*limits);
+    let mut improve = Improve { p, meter, network: Network::default(), best, progress };
+    improve.report();
+    improve.run();
+    improve.best
 }
 
 struct Improve<'a> {
     p: &'a Problem,
-    limits: &'a Limits,
-    steps: u64,
+    meter: Meter<'a>,
     network: Network,
+    best: Solution,
+    progress: &'a dyn Fn(&Progress),
 }
 
 impl Improve<'_> {
-    fn repair(&mut self, best: &mut Solution) {
-        while !best.is_optimal() && !self.spent() {
-            let peak = best.peak;
-            let profile = self.p.profile(&best.order);
+    fn run(&mut self) {
+        self.repair();
+        self.settle();
+        for round in 0.. {
+            if !self.goes_on() {
+                return;
+            }
+            let peak = self.best.peak;
+            self.search(round);
+            if self.best.peak < peak {
+                self.repair();
+            }
+            match round {
+                1 => self.branch(),
+                2 => self.windows(),
+                _ => {}
+            }
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.best.is_optimal() && !self.meter.is_over()
+    }
+
+    fn report(&self) {
+        let Solution { peak, certificate, method, .. } = &self.best;
+        (self.progress)(&Progress { method, incumbent: *peak, bound: certificate.bound });
+    }
+
+    /// Takes the order where it is better; what a method claims is measured again.
+    fn take(&mut self, order: Vec<usize>, method: &'static str) -> bool {
+        let peak = self.p.peak(&order);
+        let better = peak < self.best.peak;
+        if better {
+            (self.best.peak, self.best.order, self.best.method) = (peak, order, method);
+            self.report();
+        }
+        better
+    }
+
+    fn prove(&mut self, bound: u64) {
+        if bound > self.best.certificate.bound {
+            self.best.certificate.bound = bound.min(self.best.peak);
+            self.report();
+        }
+    }
+
+    fn repair(&mut self) {
+        while self.goes_on() {
+            let peak = self.best.peak;
+            let profile = self.p.profile(&self.best.order);
             let at_peak = (0..profile.len()).filter(|&i| profile[i] == peak);
-            let operators: Vec<usize> = at_peak.map(|i| best.order[i]).collect();
+            let operators: Vec<usize> = at_peak.map(|i| self.best.order[i]).collect();
             for v in operators {
-                self.from(v, best);
-                if best.peak < peak || self.spent() {
+                self.split_at(v);
+                if self.best.peak < peak || self.meter.is_over() {
                     break;
                 }
             }
-            if best.peak == peak {
+            if self.best.peak == peak {
                 return;
             }
         }
     }
 
-    fn spent(&self) -> bool {
-        self.limits.spent(self.steps)
-    }
-
     /// Splits at v, then at the peak of what comes out, until a part cannot be improved.
-    fn from(&mut self, mut v: usize, best: &mut Solution) {
+    fn split_at(&mut self, mut v: usize) {
         let mut phase = vec![0; self.p.len()];
-        while !best.is_optimal() && !self.spent() {
-            let mut work = self.limits.steps.saturating_sub(self.steps);
+        while self.goes_on() {
+            let mut work = self.meter.left();
             let before = work;
             let cut = self.network.cut(self.p, v, &phase, &mut work);
-            self.steps += before - work;
-            if cut.bound >= best.peak {
+            self.meter.spend(before - work);
+            let alone = phase.iter().filter(|&&f| f == phase[v]).count() == 1;
+            if cut.bound >= self.best.peak || alone {
                 return;
             }
             split(&mut phase, v, &cut.before);
@@ -162,7 +193,7 @@ impl Improve<'_> {
             for rule in RULES {
                 for reversed in [false, true] {
                     let order = schedule(self.p, rule, reversed, &phase);
-                    self.steps += self.p.len() as u64;
+                    self.meter.spend(self.p.len() as u64);
                     let profile = self.p.profile(&order);
                     let Some((at, &peak)) =
                         profile.iter().enumerate().rev().max_by_key(|&(_, &memory)| memory)
@@ -172,11 +203,7 @@ impl Improve<'_> {
                     if least.is_none_or(|(l, _)| peak < l) {
                         least = Some((peak, order[at]));
                     }
-                    if peak < best.peak {
-                        best.order = order;
-                        best.peak = peak;
-                        best.method = "repair_by_cut";
-                    }
+                    self.take(order, "repair_by_cut");
                 }
             }
             match least {
@@ -187,52 +214,142 @@ impl Improve<'_> {
     }
 }
 
-/// Rounds of the budgeted search without success before it gives up.
-const ROUNDS: u64 = 4;
+/// Of all steps, one in so many goes to the search just below the peak, which ends with a
+/// better order or with the proof that there is none.
+const PROOF_SHARE: u64 = 8;
+
+/// Of all steps, one in so many goes to one try of a round.
+const TRY_SHARE: u64 = 128;
 
 impl Improve<'_> {
     /// Tries budgets between the bound and the peak, the boldest first. The first round
-    /// ranks operators by the incumbent, later ones move them about.
-    fn search(&mut self, best: &mut Solution) {
-        let mut round = 0;
-        while round < ROUNDS && !best.is_optimal() && !self.spent() {
-            let mut rank = vec![0; self.p.len()];
-            for (i, &v) in best.order.iter().enumerate() {
-                let noise = mix(mix(self.limits.seed ^ mix(round)) ^ v as u64) as usize;
-                let window = self.p.len() / 8 * usize::from(round > 0);
-                rank[v] = i + noise % (window + 1);
-            }
-            let bound = best.certificate.bound;
-            let gap = best.peak - bound;
-            let budgets = [bound, bound + gap / 4, bound + gap / 2, best.peak - 1];
-            let branches = [Branch::Gain, Branch::Rank, Branch::Allocation];
-            let found = budgets
-                .into_iter()
-                .flat_map(|budget| branches.map(|branch| (budget, branch)))
-                .find_map(|(budget, branch)| self.within(budget, branch, &rank));
-            // What the search returns is measured again: only a lower peak counts.
-            let lower = found.map(|order| (self.p.peak(&order), order)).filter(|f| f.0 < best.peak);
-            match lower {
-                Some((peak, order)) => {
-                    (best.peak, best.order, best.method) = (peak, order, "budgeted_search");
-                    round = 0;
-                }
-                None => round += 1,
+    /// ranks operators by the incumbent, later ones move them about. A budget that no order
+    /// keeps to raises the bound.
+    fn search(&mut self, round: u64) {
+        let rank = self.rank(round);
+        let (peak, bound) = (self.best.peak, self.best.certificate.bound);
+        let gap = peak - bound;
+        for budget in [bound, bound + gap / 4, bound + gap / 2, peak - 1] {
+            for branch in [Branch::Gain, Branch::Rank, Branch::Allocation] {
+                self.within(budget, branch, &rank, TRY_SHARE);
             }
         }
     }
 
-    fn within(&mut self, budget: u64, branch: Branch, rank: &[usize]) -> Option<Vec<usize>> {
-        let left = self.limits.steps.saturating_sub(self.steps);
-        if left == 0 || self.spent() {
-            return None;
+    fn within(&mut self, budget: u64, branch: Branch, rank: &[usize], share: u64) {
+        let open = self.best.certificate.bound..self.best.peak;
+        if !open.contains(&budget) || self.meter.is_over() {
+            return;
         }
-        let share = left.min(self.limits.steps / 64);
-        let mut steps = share;
-        let order = within(self.p, budget, branch, rank, &mut steps);
-        self.steps += share - steps;
-        order
+        let steps = (self.meter.limits().steps / share).min(self.meter.left());
+        match within(self.p, budget, branch, rank, steps, &mut self.meter) {
+            Found::Order(order) => {
+                self.take(order, "budgeted_search");
+            }
+            Found::Nothing => self.prove(budget + 1),
+            Found::Unknown => {}
+        }
     }
+
+    /// Searches just below the peak until no better order is found.
+    fn settle(&mut self) {
+        let mut peak = u64::MAX;
+        while self.best.peak < peak && self.goes_on() {
+            peak = self.best.peak;
+            let rank = self.rank(0);
+            self.within(peak - 1, Branch::Gain, &rank, PROOF_SHARE);
+        }
+    }
+
+    fn rank(&self, round: u64) -> Vec<usize> {
+        let mut rank = vec![0; self.p.len()];
+        let seed = self.meter.limits().seed;
+        for (i, &v) in self.best.order.iter().enumerate() {
+            let noise = mix(mix(seed ^ mix(round)) ^ v as u64) as usize;
+            let window = self.p.len() / 8 * usize::from(round > 0);
+            rank[v] = i + noise % (window + 1);
+        }
+        rank
+    }
+}
+
+/// Cases copy the problem; beyond this many operators that would be all they do.
+const MAX_BRANCHED: usize = 4_000;
+
+/// Operators of a window, the smallest first. HiGHS takes about a hundred.
+const WINDOWS: [usize; 3] = [24, 48, 96];
+
+impl Improve<'_> {
+    fn branch(&mut self) {
+        if !self.goes_on() || self.p.len() > MAX_BRANCHED {
+            return;
+        }
+        let steps = self.meter.left() / 2;
+        let bound = self.best.certificate.bound;
+        let branched = branch(self.p, &self.best.order, bound, steps, &mut self.meter);
+        if let Some((_, order)) = branched.better {
+            self.take(order, "branch_and_bound");
+        }
+        self.prove(branched.bound);
+    }
+
+    /// Orders the operators around the peak exactly.
+    fn windows(&mut self) {
+        for size in WINDOWS {
+            while self.goes_on() {
+                let profile = self.p.profile(&self.best.order);
+                let Some(at) = profile.iter().position(|&m| m == self.best.peak) else { return };
+                let start = at.saturating_sub(size / 2);
+                let range = start..(start + size).min(profile.len());
+                let found = exact_window(self.p, &self.best.order, &range, &mut self.meter);
+                if !found.is_some_and(|order| self.take(order, "exact_window")) {
+                    break;
+                }
+            }
+            if self.p.len() <= size {
+                return;
+            }
+        }
+    }
+}
+
+/// Steps of the search that precedes the solver in a window.
+const WINDOW_STEPS: u64 = 100_000;
+
+/// Of the time limit, one part in so many goes to the solver for one window.
+const SOLVER_SHARE: f64 = 100.0;
+
+/// The order with a window of it replaced by a better order of the same operators, or `None`
+/// where there is none or the limits came first.
+pub(super) fn exact_window(
+    p: &Problem,
+    order: &[usize],
+    range: &std::ops::Range<usize>,
+    meter: &mut Meter,
+) -> Option<Vec<usize>> {
+    let sub = window(p, order, range).ok()?;
+    let identity: Vec<usize> = (0..sub.len()).collect();
+    let budget = sub.peak(&identity).checked_sub(1)?;
+    if certify(&sub, &identity).bound > budget {
+        return None;
+    }
+    let steps = WINDOW_STEPS.min(meter.left());
+    let inner = match within(&sub, budget, Branch::Gain, &identity, steps, meter) {
+        Found::Order(inner) => inner,
+        Found::Nothing => return None,
+        Found::Unknown => {
+            let mut limits = mip::Limits::from(meter.limits());
+            limits.seconds = (meter.limits().seconds / SOLVER_SHARE).min(limits.seconds);
+            let outcome = lifetime::solve(&sub, &identity, &limits, &mut |_, _| {});
+            meter.look();
+            outcome.ok().filter(|o| o.peak <= budget)?.order
+        }
+    };
+    let mut spliced = order.to_vec();
+    for (to, &from) in spliced[range.clone()].iter_mut().zip(&inner) {
+        *to = order[range.start + from];
+    }
+    Some(spliced)
 }
 
 /// Splits v's part into what runs before it, itself, and the rest.

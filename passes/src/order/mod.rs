@@ -7,23 +7,29 @@
 //! Sound because every candidate is a topological order of the plan's dependences, which
 //! `Plan::set_order` checks again.
 
+mod branch;
 mod cut;
+mod ilp;
 mod improve;
+pub(crate) mod lifetime;
+mod limits;
 mod list;
 mod problem;
 mod search;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use crate::share_in_place;
-use crate::{Cx, PassError, PlanPass, Stats};
+use crate::{Cx, PassError, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferKind, Fact, Plan, PlanError, TaskId, TaskKind};
 use arenic_ir::program::Space;
 use cranelift_entity::{EntityRef, SecondaryMap};
 pub use cut::Certificate;
-pub(crate) use improve::certify;
-pub use improve::{DEFAULT_TIME_LIMIT, Limits, Solution, solve};
+pub(crate) use ilp::{IlpLimits, solve_by_ilp};
+pub use improve::{Candidate, Solution, certify, portfolio, solve};
+pub use limits::{DEFAULT_TIME_LIMIT, Limits};
 use list::{Rule, schedule};
 pub use problem::{Invalid, Kind, Problem, Tensor};
 use schemars::JsonSchema;
@@ -105,30 +111,62 @@ impl PlanPass for Order {
         &[Fact::Order]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
         let p = problem(g, plan)?;
-        let candidates: Vec<Vec<usize>> = match self.method.rule() {
-            Some((rule, reversed)) => vec![schedule(&p, rule, reversed, &vec![0; p.len()])],
+        let report = |progress: &Progress| cx.search.report(progress);
+        let mut stats = Stats::new();
+        let candidates = match self.method.rule() {
+            Some((rule, reversed)) => {
+                let order = schedule(&p, rule, reversed, &vec![0; p.len()]);
+                vec![Candidate { method: rule.name(reversed), peak: p.peak(&order), order }]
+            }
             None => {
-                let solution = solve(&p, &Limits::new(self.time_limit, 0));
-                let lists = improve::portfolio(&p).map(|(_, order)| order);
-                lists.chain([solution.order]).collect()
+                let mut candidates = portfolio(&p);
+                let limits = cx.search.limits(self.time_limit);
+                let Solution { order, peak, certificate, method } =
+                    solve(&p, &candidates, &limits, &report);
+                stats.insert("lower_bound_bytes", certificate.bound);
+                candidates.push(Candidate { method, order, peak });
+                candidates
             }
         };
-        let mut best: Option<(u64, Vec<TaskId>)> = None;
-        for order in candidates {
-            let order: Vec<TaskId> = order.into_iter().map(TaskId::new).collect();
-            plan.set_order(g, order.clone())?;
-            let peak = share_in_place::assign(g, plan)?.live_peak()[Space::Device];
-            // The first of equals stays: definition order, where it is one.
-            if best.as_ref().is_none_or(|(p, _)| peak < *p) {
-                best = Some((peak, order));
-            }
-        }
-        let (peak, order) = best.unwrap_or_default();
-        plan.set_order(g, order)?;
-        Ok(Stats::from([("live_peak_bytes", peak)]))
+        let (peak, method) = choose(g, plan, candidates)?;
+        let bound = stats.get("lower_bound_bytes").copied().unwrap_or(0);
+        report(&Progress { method, incumbent: peak, bound });
+        stats.insert("live_peak_bytes", peak);
+        Ok(stats)
     }
+}
+
+/// Sets the order that has the lowest live peak after in-place sharing; its peak in bytes,
+/// and what made it. The first of equals stays: definition order, where it is one.
+///
+/// # Errors
+/// A candidate is no order.
+pub(crate) fn choose(
+    g: &Graph,
+    plan: &mut Plan,
+    candidates: Vec<Candidate>,
+) -> Result<(u64, &'static str), PassError> {
+    // A problem's peak shares every declared pair that it can, so it is no higher than the
+    // plan's: once it reaches the best plan's peak, the rest cannot be better.
+    let mut sorted: Vec<(usize, Candidate)> = candidates.into_iter().enumerate().collect();
+    sorted.sort_by_key(|(i, c)| (c.peak, *i));
+    let mut best: Option<(u64, usize, &'static str, Vec<TaskId>)> = None;
+    for (i, candidate) in sorted {
+        if best.as_ref().is_some_and(|(peak, ..)| candidate.peak > *peak) {
+            break;
+        }
+        let order: Vec<TaskId> = candidate.order.into_iter().map(TaskId::new).collect();
+        plan.set_order(g, order.clone())?;
+        let peak = share_in_place::assign(g, plan)?.live_peak()[Space::Device];
+        if best.as_ref().is_none_or(|(p, j, ..)| (peak, i) < (*p, *j)) {
+            best = Some((peak, i, candidate.method, order));
+        }
+    }
+    let Some((peak, _, method, order)) = best else { return Ok((0, "definition")) };
+    plan.set_order(g, order)?;
+    Ok((peak, method))
 }
 
 /// The live peak of definition order under in-place sharing, in bytes of device memory.
@@ -148,7 +186,7 @@ pub fn definition_order_peak(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
 ///
 /// # Errors
 /// Sizes or dependences that no plan of a verified graph has.
-pub(crate) fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
+pub fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
     let mut at_home: SecondaryMap<_, bool> = SecondaryMap::new();
     for s in g.states.keys() {
         if let Some(b) = share_in_place::exit_buffer(g, plan, s) {
@@ -197,10 +235,16 @@ pub(crate) fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
     }
     let dependences = plan.dependences(g);
     let dependences: Vec<_> = dependences.iter().map(|(a, b)| (a.index(), b.index())).collect();
-    Problem::new(plan.tasks.len(), tensors, &dependences, &pairs).map_err(|e| match e {
-        Invalid::TooLarge => PassError::TooLarge,
-        Invalid::Cycle(t) => {
-            PlanError::Order(format!("{} waits for itself", TaskId::new(t))).into()
+    Ok(Problem::new(plan.tasks.len(), tensors, &dependences, &pairs)?)
+}
+
+impl From<Invalid> for PassError {
+    fn from(invalid: Invalid) -> Self {
+        match invalid {
+            Invalid::TooLarge => PassError::TooLarge,
+            Invalid::Cycle(t) => {
+                PlanError::Order(format!("{} waits for itself", TaskId::new(t))).into()
+            }
         }
-    })
+    }
 }

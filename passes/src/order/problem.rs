@@ -30,6 +30,17 @@ pub struct Tensor {
     pub kind: Kind,
 }
 
+impl Tensor {
+    /// False where its bytes are alive throughout.
+    fn comes_and_goes(&self) -> bool {
+        match self.kind {
+            Kind::Resident => false,
+            Kind::Input => !self.readers.is_empty(),
+            Kind::Transient | Kind::Pinned => self.producer.is_some(),
+        }
+    }
+}
+
 /// What makes a problem unsolvable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalid {
@@ -52,7 +63,7 @@ pub struct Problem {
     /// Direct successors.
     pub(super) after: Vec<Vec<usize>>,
     /// Declared in-place pairs (input, output) per operator.
-    pairs: Vec<Vec<(usize, usize)>>,
+    pub(super) pairs: Vec<Vec<(usize, usize)>>,
     /// Bytes that are alive throughout.
     pub(super) resident: u64,
 }
@@ -93,12 +104,7 @@ impl Problem {
             if let Some(w) = t.producer {
                 p.after[w].extend(&t.readers);
             }
-            let comes_and_goes = match t.kind {
-                Kind::Resident => false,
-                Kind::Input => !t.readers.is_empty(),
-                Kind::Transient | Kind::Pinned => t.producer.is_some(),
-            };
-            if !comes_and_goes {
+            if !t.comes_and_goes() {
                 p.resident += t.bytes;
             } else if t.bytes > 0 {
                 t.readers.iter().for_each(|&r| p.reads[r].push(i));
@@ -154,7 +160,34 @@ impl Problem {
         self.reads.is_empty()
     }
 
-    pub(super) fn bytes(&self, tensors: &[usize]) -> u64 {
+    /// Bytes that are alive throughout.
+    pub fn resident(&self) -> u64 {
+        self.resident
+    }
+
+    /// What an operator reads and writes of the tensors that come and go.
+    pub fn used_by(&self, v: usize) -> Vec<usize> {
+        let mut used = [&self.reads[v][..], &self.writes[v]].concat();
+        used.sort_unstable();
+        used.dedup();
+        used
+    }
+
+    /// The tensors that come and go and are alive while the i-th operator of an order runs.
+    pub fn alive_at(&self, order: &[usize], i: usize) -> Vec<usize> {
+        let mut position = vec![0; self.len()];
+        order.iter().enumerate().for_each(|(i, &v)| position[v] = i);
+        let alive = |t: &usize| {
+            let tensor = &self.tensors[*t];
+            let made = tensor.producer.map_or(0, |w| position[w]);
+            let last = tensor.readers.iter().map(|&r| position[r]).max().unwrap_or(made);
+            self.comes_and_goes(*t) && made <= i && (tensor.kind == Kind::Pinned || i <= last)
+        };
+        (0..self.tensors.len()).filter(alive).collect()
+    }
+
+    /// Bytes of some tensors together.
+    pub fn bytes(&self, tensors: &[usize]) -> u64 {
         tensors.iter().map(|&t| self.tensors[t].bytes).sum()
     }
 
@@ -162,6 +195,26 @@ impl Problem {
     pub(super) fn at_start(&self) -> u64 {
         let inputs = self.tensors.iter().filter(|t| t.kind == Kind::Input && !t.readers.is_empty());
         self.resident + inputs.map(|t| t.bytes).sum::<u64>()
+    }
+
+    /// True for a tensor with bytes that are not alive throughout.
+    pub(super) fn comes_and_goes(&self, t: usize) -> bool {
+        self.tensors[t].bytes > 0 && self.tensors[t].comes_and_goes()
+    }
+
+    /// True for a permutation of the operators that keeps to all dependences.
+    pub fn is_order(&self, order: &[usize]) -> bool {
+        let mut position = vec![usize::MAX; self.len()];
+        order.iter().enumerate().for_each(|(i, &v)| position[v] = i);
+        let after_all = |v: usize| self.before[v].iter().all(|&b| position[b] < position[v]);
+        order.len() == self.len()
+            && (0..self.len()).all(|v| position[v] != usize::MAX && after_all(v))
+    }
+
+    /// Bytes alive after the last operator.
+    pub(super) fn at_end(&self) -> u64 {
+        let pinned = self.tensors.iter().filter(|t| t.kind == Kind::Pinned && t.producer.is_some());
+        self.resident + pinned.map(|t| t.bytes).sum::<u64>()
     }
 
     /// True for a tensor that is alive for its producer alone.
@@ -177,9 +230,19 @@ impl Problem {
 
     /// Bytes that the operator's inputs and outputs take whatever else is alive: the
     /// largest matching of its declared pairs is taken off.
-    pub(super) fn own(&self, v: usize) -> u64 {
+    pub fn own(&self, v: usize) -> u64 {
         let all = self.bytes(&self.reads[v]) + self.bytes(&self.writes[v]);
         all - self.largest_matching(&self.pairs[v])
+    }
+
+    /// Bytes that the operator's outputs take over from inputs that die in it, where
+    /// `left` counts the readers that each tensor still waits for.
+    pub(super) fn saving(&self, v: usize, left: &[usize]) -> u64 {
+        if self.pairs[v].is_empty() {
+            return 0;
+        }
+        let dying = self.pairs[v].iter().copied().filter(|&(x, _)| left[x] == 1);
+        self.largest_matching(&dying.collect::<Vec<_>>())
     }
 
     /// The memory while each operator of an order runs, by position.
@@ -189,12 +252,7 @@ impl Problem {
         let mut profile = Vec::with_capacity(order.len());
         for &v in order {
             live += self.bytes(&self.writes[v]);
-            let dying = self.pairs[v].iter().copied().filter(|&(x, _)| left[x] == 1);
-            let shared = match self.pairs[v].is_empty() {
-                true => 0,
-                false => self.largest_matching(&dying.collect::<Vec<_>>()),
-            };
-            profile.push(live - shared);
+            profile.push(live - self.saving(v, &left));
             for &t in &self.reads[v] {
                 left[t] -= 1;
                 if left[t] == 0 {
@@ -212,14 +270,76 @@ impl Problem {
         self.profile(order).into_iter().fold(self.at_start(), u64::max)
     }
 
+    /// Adds dependences (before, after).
+    ///
+    /// # Errors
+    /// An operator would wait for itself.
+    pub(super) fn add_dependences(&mut self, arcs: &[(usize, usize)]) -> Result<(), Invalid> {
+        for &(a, b) in arcs {
+            if !self.after[a].contains(&b) {
+                self.after[a].push(b);
+                self.before[b].push(a);
+            }
+        }
+        self.refuse_cycles()
+    }
+
+    /// Operators that are comparable with all others, by position: whatever the order, the
+    /// same operators run before them. Between two of them a problem splits exactly.
+    pub(super) fn fixed_positions(&self) -> Vec<usize> {
+        let forwards = alone(&self.before, &self.after);
+        let backwards = alone(&self.after, &self.before);
+        let n = self.len();
+        // Alone from the front at position i: all others of the rest follow it. Alone from
+        // the back there too: all before precede it.
+        (0..n).filter(|&i| forwards[i].is_some() && forwards[i] == backwards[n - 1 - i]).collect()
+    }
+
     /// The largest total of pairs without a common member. Operators declare a handful,
     /// so trying all subsets is cheap.
     fn largest_matching(&self, pairs: &[(usize, usize)]) -> u64 {
-        let Some((&(x, y), rest)) = pairs.split_first() else { return 0 };
-        let apart: Vec<_> = rest.iter().copied().filter(|&(a, b)| a != x && b != y).collect();
-        let with = self.tensors[y].bytes.min(self.tensors[x].bytes) + self.largest_matching(&apart);
-        self.largest_matching(rest).max(with)
+        match pairs {
+            [_] => self.shared(pairs),
+            _ => self.shared(&self.best_matching(pairs)),
+        }
     }
+
+    /// The pairs of operator v that share most, among inputs that die in it.
+    pub(super) fn matching(&self, v: usize, dies: impl Fn(usize) -> bool) -> Vec<(usize, usize)> {
+        let dying = self.pairs[v].iter().copied().filter(|&(x, _)| dies(x));
+        self.best_matching(&dying.collect::<Vec<_>>())
+    }
+
+    fn best_matching(&self, pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
+        let Some((&(x, y), rest)) = pairs.split_first() else { return Vec::new() };
+        let apart: Vec<_> = rest.iter().copied().filter(|&(a, b)| a != x && b != y).collect();
+        let mut with = self.best_matching(&apart);
+        with.push((x, y));
+        let without = self.best_matching(rest);
+        if self.shared(&without) >= self.shared(&with) { without } else { with }
+    }
+
+    fn shared(&self, pairs: &[(usize, usize)]) -> u64 {
+        let bytes = |&(x, y): &(usize, usize)| self.tensors[x].bytes.min(self.tensors[y].bytes);
+        pairs.iter().map(bytes).sum()
+    }
+}
+
+/// The operator at each position of some order where it was the only one that could run.
+fn alone(before: &[Vec<usize>], after: &[Vec<usize>]) -> Vec<Option<usize>> {
+    let mut blocked: Vec<usize> = before.iter().map(Vec::len).collect();
+    let mut ready: Vec<usize> = (0..before.len()).filter(|&v| blocked[v] == 0).collect();
+    let mut alone = Vec::with_capacity(before.len());
+    while let Some(v) = ready.pop() {
+        alone.push(ready.is_empty().then_some(v));
+        for &next in &after[v] {
+            blocked[next] -= 1;
+            if blocked[next] == 0 {
+                ready.push(next);
+            }
+        }
+    }
+    alone
 }
 
 #[cfg(test)]

@@ -1,9 +1,13 @@
-//! Budgeted search: an order whose memory never exceeds a budget, or none within the steps.
+//! Budgeted search: an order whose memory never exceeds a budget, the knowledge that there
+//! is none, or neither within the limits.
 //!
 //! A ready operator that fits and frees at least what it allocates is run at once: that is
-//! always safe, since running it earlier takes nothing away from what follows. Otherwise
-//! the search branches; a set of operators that was run before is not tried again.
+//! always safe. Moved to the front of any order, it lowers the memory of those it overtakes,
+//! and an input that dies in one of them has no reader behind it, so none of their in-place
+//! pairs is lost. Otherwise the search branches; a set of operators that was run before is
+//! not tried again. So a search that ends without an order proves that there is none.
 
+use super::limits::Meter;
 use super::problem::Problem;
 use std::collections::HashSet;
 
@@ -18,27 +22,44 @@ pub(super) enum Branch {
     Rank,
 }
 
-/// An order within the budget. `steps` limits the operators looked at and is reduced.
+/// What a search found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// An order within the budget.
+    Order(Vec<usize>),
+    /// No order keeps to the budget.
+    Nothing,
+    /// The limits came first.
+    Unknown,
+}
+
+/// Looks for an order within the budget. A step is an operator looked at; at most `steps`
+/// are taken.
 pub(super) fn within(
     p: &Problem,
     budget: u64,
     branch: Branch,
     rank: &[usize],
-    steps: &mut u64,
-) -> Option<Vec<usize>> {
+    steps: u64,
+    meter: &mut Meter,
+) -> Found {
+    if budget < p.at_start() {
+        return Found::Nothing;
+    }
+    let end = meter.spent() + steps;
     let mut s = Search::new(p, budget);
-    let mut seen: HashSet<u64> = HashSet::new();
+    let mut seen: HashSet<u128> = HashSet::new();
     // Where each branch began, and what is left to try there, best last.
     let mut branches: Vec<(usize, Vec<usize>)> = Vec::new();
     loop {
-        while let Some(v) = s.safe(steps) {
+        while let Some(v) = s.safe(meter) {
             s.run(v);
         }
         if s.order.len() == p.len() {
-            return Some(s.order);
+            return Found::Order(s.order);
         }
-        if *steps == 0 {
-            return None;
+        if meter.is_over() || meter.spent() >= end {
+            return Found::Unknown;
         }
         if seen.insert(s.hash) {
             let fitting = s.ready.iter().copied().filter(|&v| s.fits(v));
@@ -51,10 +72,10 @@ pub(super) fn within(
             branches.push((s.order.len(), choices));
         }
         loop {
-            let (start, choices) = branches.last_mut()?;
+            let Some((start, choices)) = branches.last_mut() else { return Found::Nothing };
             while s.order.len() > *start {
                 s.undo();
-                *steps = steps.saturating_sub(1);
+                meter.spend(1);
             }
             match choices.pop() {
                 Some(v) => {
@@ -78,8 +99,9 @@ struct Search<'a> {
     ready: Vec<usize>,
     order: Vec<usize>,
     live: i64,
-    /// A figure of the set of operators that have run.
-    hash: u64,
+    /// A digest of the set of operators that have run, of 128 bits so that no two sets of a
+    /// search ever share one.
+    hash: u128,
 }
 
 impl<'a> Search<'a> {
@@ -101,7 +123,8 @@ impl<'a> Search<'a> {
     }
 
     fn fits(&self, v: usize) -> bool {
-        self.live + self.allocates[v] <= self.budget
+        let saved = self.p.saving(v, &self.left) as i64;
+        self.live + self.allocates[v] - saved <= self.budget
     }
 
     fn gain(&self, v: usize) -> i64 {
@@ -111,8 +134,8 @@ impl<'a> Search<'a> {
     }
 
     /// The first ready operator that can be run without regret.
-    fn safe(&self, steps: &mut u64) -> Option<usize> {
-        *steps = steps.saturating_sub(self.ready.len() as u64);
+    fn safe(&self, meter: &mut Meter) -> Option<usize> {
+        meter.spend(self.ready.len() as u64);
         let safe = |v: &usize| self.fits(*v) && self.gain(*v) >= 0;
         self.ready.iter().copied().filter(safe).min()
     }
@@ -130,7 +153,7 @@ impl<'a> Search<'a> {
             }
         }
         self.order.push(v);
-        self.hash ^= mix(v as u64);
+        self.hash ^= digest(v);
     }
 
     fn undo(&mut self) {
@@ -146,8 +169,13 @@ impl<'a> Search<'a> {
         }
         self.live += self.gain(v);
         self.ready.push(v);
-        self.hash ^= mix(v as u64);
+        self.hash ^= digest(v);
     }
+}
+
+fn digest(v: usize) -> u128 {
+    let low = mix(v as u64);
+    u128::from(low) | u128::from(mix(low ^ 0x5851_f42d_4c95_7f2d)) << 64
 }
 
 /// Spreads a number over all bits (SplitMix64).

@@ -1,8 +1,12 @@
 //! Random small problems against all their orders.
 
+use super::branch::branch;
 use super::cut::Network;
-use super::improve::portfolio;
+use super::limits::Meter;
+use super::search::{Branch, Found, within};
+use super::window::window;
 use super::*;
+use crate::mip;
 
 /// SplitMix64.
 struct Random(u64);
@@ -80,39 +84,171 @@ fn naive_peak(p: &Problem, order: &[usize]) -> u64 {
     (0..order.len()).map(alive).max().unwrap_or(0)
 }
 
+/// A random problem with all its orders and their least peak.
+fn small(seed: u64) -> (Problem, Vec<Vec<usize>>, u64) {
+    let mut random = Random(seed);
+    let n = 2 + random.below(6);
+    let p = random_problem(&mut random, n, seed.is_multiple_of(2));
+    let orders = all_orders(&p);
+    let optimum = orders.iter().map(|o| p.peak(o)).min().unwrap();
+    (p, orders, optimum)
+}
+
+fn quiet(_: &Progress) {}
+
+fn meter(steps: u64) -> Meter<'static> {
+    Meter::new(Limits { steps, seconds: 60.0, deadline: None, stop: None, seed: 0 })
+}
+
 #[test]
 fn cuts_are_exact_for_their_operator_and_below_every_peak() {
-    let (mut proved, mut optimal) = (0, 0);
-    for seed in 0..400 {
-        let mut random = Random(seed);
-        let n = 2 + random.below(6);
-        let in_place = seed % 2 == 0;
-        let p = random_problem(&mut random, n, in_place);
-        let orders = all_orders(&p);
-        let optimum = orders.iter().map(|o| p.peak(o)).min().unwrap();
-        for v in 0..n {
+    let mut proved = 0;
+    for seed in 0..3000 {
+        let (p, orders, optimum) = small(seed);
+        for v in 0..p.len() {
             let at_v = |o: &Vec<usize>| p.profile(o)[o.iter().position(|&w| w == v).unwrap()];
             let least = orders.iter().map(at_v).min().unwrap();
-            let cut = Network::default().cut(&p, v, &vec![0; n], &mut u64::MAX.clone());
+            let cut = Network::default().cut(&p, v, &vec![0; p.len()], &mut u64::MAX.clone());
             assert!(cut.bound <= least, "seed {seed}");
-            if !in_place {
+            if !seed.is_multiple_of(2) {
                 assert_eq!(cut.bound, least, "seed {seed}, operator {v}");
                 orders.iter().for_each(|o| assert_eq!(p.peak(o), naive_peak(&p, o)));
             }
             let tensors = p.bytes(&cut.tensors);
             assert_eq!(cut.bound, p.resident + p.own(v) + tensors, "seed {seed}");
         }
-        for (rule, order) in portfolio(&p) {
-            assert!(orders.contains(&order), "seed {seed}: {rule} gives no order");
+        let candidates = portfolio(&p);
+        for Candidate { method, order, peak } in &candidates {
+            assert!(orders.contains(order), "seed {seed}: {method} gives no order");
+            assert_eq!(p.peak(order), *peak);
+            // Whatever order points the way, the certificate holds.
+            let certificate = certify(&p, order);
+            assert!(certificate.bound <= optimum, "seed {seed}");
+            let own = certificate.operator.map_or(0, |v| p.own(v));
+            if certificate.operator.is_some() {
+                let cut = p.bytes(&certificate.tensors);
+                assert_eq!(certificate.bound, p.resident + own + cut, "seed {seed}");
+            }
         }
-        let solution = solve(&p, &Limits::new(1.0, 0));
+        let at_once = solve(&p, &candidates, &Limits::new(0.0, 0, None), &quiet);
+        assert!(at_once.certificate.bound <= optimum && optimum <= at_once.peak);
+        proved += usize::from(at_once.is_optimal());
+    }
+    assert!(proved > 1500, "{proved} of 3000 proved by cuts alone");
+}
+
+#[test]
+fn the_search_finds_the_optimum_and_proves_it() {
+    for seed in 0..3000 {
+        let (p, orders, optimum) = small(seed);
+        let solution = solve(&p, &portfolio(&p), &Limits::new(1.0, seed, None), &quiet);
         assert!(orders.contains(&solution.order), "seed {seed}");
         assert_eq!(p.peak(&solution.order), solution.peak);
-        assert!(solution.certificate.bound <= optimum && optimum <= solution.peak);
-        proved += usize::from(solution.is_optimal());
-        optimal += usize::from(solution.peak == optimum);
-        let at_once = solve(&p, &Limits::new(0.0, 0));
-        assert!(at_once.peak >= solution.peak && at_once.certificate == solution.certificate);
+        assert_eq!((solution.peak, solution.certificate.bound), (optimum, optimum), "seed {seed}");
     }
-    assert!(proved > 250 && optimal > 380, "{proved} proved, {optimal} optimal of 400");
+}
+
+#[test]
+fn budgets_are_met_exactly_where_they_can_be() {
+    for seed in 0..3000 {
+        let (p, orders, optimum) = small(seed);
+        let rank: Vec<usize> = (0..p.len()).collect();
+        for branch in [Branch::Gain, Branch::Rank, Branch::Allocation] {
+            match within(&p, optimum, branch, &rank, u64::MAX / 2, &mut meter(u64::MAX)) {
+                Found::Order(o) => assert!(orders.contains(&o) && p.peak(&o) == optimum),
+                found => panic!("seed {seed}: {found:?}"),
+            }
+            let below = within(&p, optimum - 1, branch, &rank, u64::MAX / 2, &mut meter(u64::MAX));
+            assert_eq!(below, Found::Nothing, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn branching_ends_at_the_optimum_or_keeps_a_bound() {
+    let mut closed = 0;
+    for seed in 0..3000 {
+        let (p, orders, optimum) = small(seed);
+        let order: Vec<usize> = definition(&p);
+        let bound = certify(&p, &order).bound;
+        let found = branch(&p, &order, bound, u64::MAX / 2, &mut meter(u64::MAX));
+        assert!(bound <= found.bound && found.bound <= optimum, "seed {seed}");
+        if let Some((peak, better)) = found.better {
+            assert!(orders.contains(&better) && p.peak(&better) == peak && peak < p.peak(&order));
+            closed += usize::from(peak == found.bound);
+        } else {
+            closed += usize::from(p.peak(&order) == found.bound);
+        }
+    }
+    assert!(closed > 2800, "{closed} of 3000 closed");
+}
+
+#[test]
+fn windows_are_measured_as_the_whole() {
+    for seed in 0..2000 {
+        let (p, orders, _) = small(seed);
+        let order = &orders[seed as usize % orders.len()];
+        let profile = p.profile(order);
+        for start in 0..p.len() {
+            for end in start + 1..=p.len() {
+                let sub = window(&p, order, &(start..end)).unwrap();
+                let identity: Vec<usize> = (0..sub.len()).collect();
+                assert_eq!(sub.profile(&identity), profile[start..end], "seed {seed}");
+                for inner in all_orders(&sub) {
+                    let moved = inner.iter().map(|&i| order[start + i]);
+                    let whole: Vec<usize> = order[..start]
+                        .iter()
+                        .copied()
+                        .chain(moved)
+                        .chain(order[end..].iter().copied())
+                        .collect();
+                    assert!(p.is_order(&whole));
+                    assert_eq!(p.profile(&whole)[start..end], sub.profile(&inner), "seed {seed}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn fixed_positions_are_those_of_operators_comparable_with_all_others() {
+    for seed in 0..2000 {
+        let (p, orders, _) = small(seed);
+        let fixed = p.fixed_positions();
+        for at in 0..p.len() {
+            let first: Vec<usize> = orders[0][..at].to_vec();
+            let always = orders
+                .iter()
+                .all(|o| o[at] == orders[0][at] && o[..at].iter().all(|v| first.contains(v)));
+            assert_eq!(fixed.contains(&at), always, "seed {seed}, position {at}");
+        }
+    }
+}
+
+/// Microlp takes seconds for what HiGHS does at once.
+const PROGRAMS: u64 = if cfg!(feature = "highs") { 2000 } else { 60 };
+
+#[test]
+fn the_integer_program_finds_the_optimum() {
+    for seed in 0..PROGRAMS {
+        let (p, orders, optimum) = small(seed);
+        // From a bad start, so that the program has something to do.
+        let worst = orders.iter().max_by_key(|o| p.peak(o)).unwrap();
+        let limits = Limits::new(60.0, seed, None);
+        let found =
+            lifetime::solve(&p, worst, &mip::Limits::from(&limits), &mut |_, _| {}).unwrap();
+        assert!(orders.contains(&found.order), "seed {seed}");
+        assert!(found.proved, "seed {seed}");
+        assert_eq!((found.peak, p.peak(&found.order)), (optimum, optimum), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_stop_keeps_the_incumbent() {
+    let stop = std::sync::atomic::AtomicBool::new(true);
+    for seed in 0..200 {
+        let (p, orders, optimum) = small(seed);
+        let solution = solve(&p, &portfolio(&p), &Limits::new(10.0, 0, Some(&stop)), &quiet);
+        assert!(orders.contains(&solution.order) && solution.certificate.bound <= optimum);
+    }
 }

@@ -21,7 +21,7 @@ use cranelift_entity::{EntityRef, SecondaryMap};
 /// One element is one cell of memory.
 pub(crate) const CELL: u64 = 4;
 
-pub(crate) const CX: Cx = Cx { target: TargetInfo { align: CELL }, evaluate: None };
+pub(crate) const CX: Cx = Cx::new(TargetInfo { align: CELL });
 
 /// SplitMix64.
 pub(crate) struct Random(pub(crate) u64);

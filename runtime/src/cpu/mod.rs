@@ -89,6 +89,7 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
         Op::Momentum { alpha, beta, nesterov, norm_coefficient } => {
             update::momentum(*alpha, *beta, *nesterov, *norm_coefficient, call);
         }
+        Op::Opaque { .. } => return Err(KernelError::Opaque),
     }
     Ok(())
 }

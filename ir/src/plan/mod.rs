@@ -1,15 +1,22 @@
 //! The plan: *when* and *where*, as typed side tables over the frozen graph.
 //!
-//! Tasks and buffers are the plan's own; `spans → order → slots → placement` are facts
+//! Tasks and buffers are the plan's own; `spans → precedence → order → slots → placement` are facts
 //! that passes establish. Setting a fact drops the facts that depend on it, and reading
 //! an absent one is an error that names the pass which gives it, so no stale fact is
 //! readable (invariant I4).
 
+mod facts;
+mod precedence;
+
 use crate::graph::{Def, Graph, NodeId, StateId, ValueId};
 use crate::op::TypeError;
-use crate::program::{PerSpace, Space, StreamId};
+use crate::program::{Space, StreamId};
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
-use std::fmt;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+pub use facts::{Fact, LiveRange, Placement, Slot, Slots, Spans};
+pub use precedence::Precedence;
 
 /// A task, printed `t5`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -113,123 +120,6 @@ impl Buffer {
     }
 }
 
-/// First and last position in the order at which a buffer's bytes matter, inclusive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LiveRange {
-    /// First position.
-    pub first: u32,
-    /// Last position.
-    pub last: u32,
-}
-
-/// Buffers that share an address because their live ranges follow one another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
-    /// Bytes, rounded up to the alignment.
-    pub bytes: u64,
-    /// Alignment in bytes.
-    pub align: u64,
-    /// The arena.
-    pub space: Space,
-    /// From the first to the last position of any of its buffers.
-    pub live: LiveRange,
-}
-
-/// Which buffer is in which slot.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Slots {
-    /// The slot of each buffer; `None` for a buffer that owns no bytes.
-    pub of: SecondaryMap<BufferId, Option<SlotId>>,
-    /// The slots.
-    pub slots: PrimaryMap<SlotId, Slot>,
-}
-
-impl Slots {
-    /// The largest sum of live bytes over all positions, per space.
-    pub fn live_peak(&self) -> PerSpace<u64> {
-        let mut peak = PerSpace::default();
-        for space in Space::ALL {
-            peak[space] = self.live_curve(space).into_iter().max().unwrap_or(0);
-        }
-        peak
-    }
-
-    /// Live bytes at each position that any slot of the space reaches.
-    pub fn live_curve(&self, space: Space) -> Vec<u64> {
-        let slots = || self.slots.values().filter(|s| s.space == space);
-        let Some(last) = slots().map(|s| s.live.last).max() else { return Vec::new() };
-        let mut change = vec![0i64; last as usize + 2];
-        for s in slots() {
-            change[s.live.first as usize] += s.bytes as i64;
-            change[s.live.last as usize + 1] -= s.bytes as i64;
-        }
-        let mut live = 0;
-        change.truncate(last as usize + 1);
-        change
-            .into_iter()
-            .map(|c| {
-                live += c;
-                live as u64
-            })
-            .collect()
-    }
-}
-
-/// Where each slot is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placement {
-    /// First byte of each slot in its arena.
-    pub offset: SecondaryMap<SlotId, u64>,
-    /// Arena sizes in bytes.
-    pub sizes: PerSpace<u64>,
-}
-
-/// Earliest and latest level of each task (OLLA's ASAP and ALAP; a level is a position
-/// if operators without mutual dependence could run at once).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spans {
-    /// Longest path from the start.
-    pub asap: SecondaryMap<TaskId, u32>,
-    /// Last level minus the longest path to the end.
-    pub alap: SecondaryMap<TaskId, u32>,
-}
-
-/// What a pass may need or give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Fact {
-    /// [`Spans`].
-    Spans,
-    /// The order of tasks, and the buffers' live ranges, which follow from it.
-    Order,
-    /// [`Slots`].
-    Slots,
-    /// [`Placement`].
-    Placement,
-}
-
-impl Fact {
-    /// The pass of the default pipeline that gives it.
-    pub fn given_by(self) -> &'static str {
-        match self {
-            Fact::Spans => "spans",
-            Fact::Order => "order",
-            Fact::Slots => "share_in_place",
-            Fact::Placement => "place",
-        }
-    }
-}
-
-impl fmt::Display for Fact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Fact::Spans => "spans",
-            Fact::Order => "order",
-            Fact::Slots => "slots",
-            Fact::Placement => "placement",
-        })
-    }
-}
-
 /// Errors of making and reading plans.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
@@ -274,7 +164,9 @@ pub struct Plan {
     pub buffers: PrimaryMap<BufferId, Buffer>,
     /// The buffer that holds each root value first.
     pub buffer_of: SecondaryMap<ValueId, Option<BufferId>>,
+    control: Vec<(TaskId, TaskId)>,
     spans: Option<Spans>,
+    precedence: Option<Precedence>,
     order: Option<Vec<TaskId>>,
     live: SecondaryMap<BufferId, Option<LiveRange>>,
     slots: Option<Slots>,
@@ -417,10 +309,78 @@ impl Plan {
         self.spans.as_ref().ok_or(PlanError::MissingFact { fact: Fact::Spans })
     }
 
-    /// Sets the spans; drops the order and what depends on it.
+    /// Sets the spans; drops the precedence and the order, and what depends on them.
     pub fn set_spans(&mut self, spans: Spans) {
         self.spans = Some(spans);
+        self.precedence = None;
         self.drop_order();
+    }
+
+    /// Which buffers are never alive together.
+    ///
+    /// # Errors
+    /// It was not computed, or dropped since.
+    pub fn precedence(&self) -> Result<&Precedence, PlanError> {
+        self.precedence.as_ref().ok_or(PlanError::MissingFact { fact: Fact::Precedence })
+    }
+
+    /// Sets the precedence; drops the order and what depends on it.
+    pub fn set_precedence(&mut self, precedence: Precedence) {
+        self.precedence = Some(precedence);
+        self.drop_order();
+    }
+
+    /// Control edges: dependences (before, after) that the graph does not have.
+    pub fn control_edges(&self) -> &[(TaskId, TaskId)] {
+        &self.control
+    }
+
+    /// Adds control edges; drops every fact.
+    ///
+    /// # Errors
+    /// With these edges a task would wait for itself; the plan is left as it was.
+    pub fn add_control_edges(
+        &mut self,
+        g: &Graph,
+        edges: impl IntoIterator<Item = (TaskId, TaskId)>,
+    ) -> Result<(), PlanError> {
+        let before = self.control.len();
+        self.control.extend(edges);
+        let known = |&(a, b): &(TaskId, TaskId)| self.tasks.is_valid(a) && self.tasks.is_valid(b);
+        if !self.control.iter().all(known) || self.topological(g).len() < self.tasks.len() {
+            self.control.truncate(before);
+            return Err(PlanError::Order("control edges make a cycle".into()));
+        }
+        self.control.sort_unstable();
+        self.control.dedup();
+        self.spans = None;
+        self.precedence = None;
+        self.drop_order();
+        Ok(())
+    }
+
+    /// The tasks in an order that keeps to all dependences, the first in definition order
+    /// where there is a choice; some are missing where control edges make a cycle.
+    pub fn topological(&self, g: &Graph) -> Vec<TaskId> {
+        let mut after: SecondaryMap<TaskId, Vec<TaskId>> = SecondaryMap::new();
+        let mut blocked: SecondaryMap<TaskId, usize> = SecondaryMap::new();
+        for (a, b) in self.dependences(g) {
+            after[a].push(b);
+            blocked[b] += 1;
+        }
+        let mut ready: BinaryHeap<Reverse<TaskId>> =
+            self.tasks.keys().filter(|&t| blocked[t] == 0).map(Reverse).collect();
+        let mut order = Vec::with_capacity(self.tasks.len());
+        while let Some(Reverse(t)) = ready.pop() {
+            order.push(t);
+            for &next in &after[t] {
+                blocked[next] -= 1;
+                if blocked[next] == 0 {
+                    ready.push(Reverse(next));
+                }
+            }
+        }
+        order
     }
 
     /// The order of tasks.
@@ -505,6 +465,7 @@ impl Plan {
     pub fn has(&self, fact: Fact) -> bool {
         match fact {
             Fact::Spans => self.spans.is_some(),
+            Fact::Precedence => self.precedence.is_some(),
             Fact::Order => self.order.is_some(),
             Fact::Slots => self.slots.is_some(),
             Fact::Placement => self.placement.is_some(),
@@ -530,8 +491,8 @@ impl Plan {
         writer
     }
 
-    /// All pairs (before, after): writer before reader, and every reader of a state's
-    /// enter value before its commit.
+    /// All pairs (before, after): writer before reader, every reader of a state's enter
+    /// value before its commit, and control edges.
     pub fn dependences(&self, g: &Graph) -> Vec<(TaskId, TaskId)> {
         let writer = self.writers();
         let mut commit_of: SecondaryMap<BufferId, Option<TaskId>> = SecondaryMap::new();
@@ -549,6 +510,7 @@ impl Plan {
                 pairs.extend(commit_of[b].filter(|&c| c != t).map(|c| (t, c)));
             }
         }
+        pairs.extend(&self.control);
         pairs.sort_unstable();
         pairs.dedup();
         pairs

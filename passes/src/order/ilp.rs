@@ -1,0 +1,129 @@
+//! From a problem to the best order that OLLA's integer program finds, whole or on windows.
+
+use super::improve::{Candidate, certify};
+use super::lifetime;
+use super::limits::Limits;
+use super::problem::Problem;
+use super::window::window;
+use crate::mip::{self, Failure};
+use crate::{PassError, Progress};
+use std::ops::Range;
+
+/// Limits of the integer programs of one pass.
+pub(crate) struct IlpLimits<'a> {
+    /// Time, seed and the request to stop.
+    pub(crate) search: Limits<'a>,
+    /// Branch-and-bound nodes of each program.
+    pub(crate) nodes: Option<u64>,
+    /// Relative gap at which an order is good enough.
+    pub(crate) gap: f64,
+    /// Operators of a program.
+    pub(crate) window: usize,
+}
+
+/// An order with what the programs say about it.
+pub(crate) struct Solved {
+    pub(crate) order: Vec<usize>,
+    pub(crate) peak: u64,
+    /// No order has a lower peak: by a cut, or by the solver's word.
+    pub(crate) bound: u64,
+    pub(crate) proved: bool,
+    /// How many programs were solved.
+    pub(crate) programs: u64,
+}
+
+/// The best order that the programs find from the best candidate on.
+///
+/// # Errors
+/// The solver failed for another reason than its limits.
+pub(crate) fn solve_by_ilp(
+    p: &Problem,
+    candidates: &[Candidate],
+    limits: &IlpLimits,
+    progress: &dyn Fn(&Progress),
+) -> Result<Solved, PassError> {
+    let incumbent = candidates.iter().min_by_key(|c| c.peak);
+    let order = incumbent.map_or_else(Vec::new, |c| c.order.clone());
+    let bound = certify(p, &order).bound;
+    let peak = p.peak(&order);
+    let mut solved = Solved { peak, order, bound, proved: bound == peak, programs: 0 };
+    let parts = parts(p);
+    while !solved.proved && limits.search.goes_on() {
+        let profile = p.profile(&solved.order);
+        let Some(at) = profile.iter().position(|&memory| memory == solved.peak) else { break };
+        let Some(part) = parts.iter().find(|part| part.contains(&at)) else { break };
+        let whole = part.len() <= limits.window;
+        let range = if whole { part.clone() } else { around(at, part, limits.window) };
+        let inner = solve_window(p, &solved, &range, limits, progress)?;
+        solved.programs += 1;
+        if range.len() == p.len() {
+            solved.bound = solved.bound.max(inner.bound);
+        }
+        let better = inner.peak < solved.peak;
+        // Another part, or another step of this one, may now hold the peak.
+        let moved: Vec<usize> =
+            inner.order.iter().map(|&i| solved.order[range.start + i]).collect();
+        solved.order[range].copy_from_slice(&moved);
+        let peak = p.peak(&solved.order);
+        if whole && inner.proved && inner.peak == peak {
+            (solved.proved, solved.bound) = (true, peak);
+        }
+        solved.peak = peak;
+        if !better {
+            break;
+        }
+    }
+    Ok(solved)
+}
+
+/// Ranges of positions that hold the same operators in every order, as small as possible.
+fn parts(p: &Problem) -> Vec<Range<usize>> {
+    let fixed = p.fixed_positions();
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for at in fixed {
+        parts.push(start..at);
+        parts.push(at..at + 1);
+        start = at + 1;
+    }
+    parts.push(start..p.len());
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+fn around(at: usize, part: &Range<usize>, size: usize) -> Range<usize> {
+    let start = at.saturating_sub(size / 2).max(part.start).min(part.end - size);
+    start..start + size
+}
+
+fn solve_window(
+    p: &Problem,
+    solved: &Solved,
+    range: &Range<usize>,
+    limits: &IlpLimits,
+    progress: &dyn Fn(&Progress),
+) -> Result<lifetime::Outcome, PassError> {
+    let sub = window(p, &solved.order, range)?;
+    let identity: Vec<usize> = (0..sub.len()).collect();
+    let program =
+        mip::Limits { nodes: limits.nodes, gap: limits.gap, ..mip::Limits::from(&limits.search) };
+    // Outside of the window the memory may be higher.
+    let rest = p.profile(&solved.order);
+    let elsewhere = rest[..range.start].iter().chain(&rest[range.end..]).max().copied();
+    let mut report = |peak: u64, bound: u64| {
+        let peak = peak.max(elsewhere.unwrap_or(0));
+        let bound = if range.len() == p.len() { bound } else { solved.bound };
+        progress(&Progress { method: "order_ilp", incumbent: peak, bound: bound.min(peak) });
+    };
+    match lifetime::solve(&sub, &identity, &program, &mut report) {
+        Ok(outcome) => Ok(outcome),
+        Err(Failure::Limit) => {
+            let peak = sub.peak(&identity);
+            Ok(lifetime::Outcome { order: identity, peak, bound: 0, proved: false })
+        }
+        Err(Failure::Infeasible) => {
+            Err(PassError::Solver("it calls a program infeasible that has a solution".into()))
+        }
+        Err(Failure::Solver(why)) => Err(PassError::Solver(why)),
+    }
+}

@@ -1,0 +1,72 @@
+//! Order by integer program: OLLA's program 14 (section 4.4), solved by HiGHS.
+//!
+//! Create and preserve binaries per tensor and step, one operator per step (see
+//! `order::lifetime`), warm-started with the best list scheduler's order. A graph splits
+//! exactly at operators that are comparable with all others; a part of up to `window`
+//! operators is solved whole, a larger one on windows around its peak. Sound because every
+//! proposal is measured again and must be an order of the plan's dependences, control edges
+//! included; where the limits come first, the best order so far stays.
+
+use crate::order::{Candidate, IlpLimits, choose, portfolio, problem, solve_by_ilp};
+use crate::{Cx, PassError, PlanPass, Progress, Stats};
+use arenic_ir::Graph;
+use arenic_ir::plan::{Fact, Plan};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Orders the tasks by OLLA's integer program over tensor lifetimes.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct OrderIlp {
+    /// Seconds for all programs together.
+    #[schemars(range(min = 0.0))]
+    pub time_limit: f64,
+    /// Branch-and-bound nodes for each program; under this limit alone the result is the
+    /// same on every machine.
+    pub node_limit: Option<u64>,
+    /// Relative gap at which an order is good enough.
+    #[schemars(range(min = 0.0))]
+    pub gap: f64,
+    /// Operators of a program; larger parts of a graph are solved on windows of this size.
+    #[schemars(range(min = 2))]
+    pub window: usize,
+}
+
+impl Default for OrderIlp {
+    fn default() -> Self {
+        OrderIlp { time_limit: 60.0, node_limit: None, gap: 0.0, window: 100 }
+    }
+}
+
+impl PlanPass for OrderIlp {
+    fn needs(&self) -> &[Fact] {
+        &[]
+    }
+
+    fn gives(&self) -> &[Fact] {
+        &[Fact::Order]
+    }
+
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+        let p = problem(g, plan)?;
+        let mut candidates = portfolio(&p);
+        let limits = IlpLimits {
+            search: cx.search.limits(self.time_limit),
+            nodes: self.node_limit,
+            gap: self.gap,
+            window: self.window.max(2),
+        };
+        let report = |progress: &Progress| cx.search.report(progress);
+        let solved = solve_by_ilp(&p, &candidates, &limits, &report)?;
+        let mut stats = Stats::from([
+            ("programs", solved.programs),
+            ("dual_bound_bytes", solved.bound),
+            ("proved_optimal", u64::from(solved.proved)),
+        ]);
+        candidates.push(Candidate { method: "order_ilp", order: solved.order, peak: solved.peak });
+        let (peak, method) = choose(g, plan, candidates)?;
+        report(&Progress { method, incumbent: peak, bound: solved.bound.min(peak) });
+        stats.insert("live_peak_bytes", peak);
+        Ok(stats)
+    }
+}

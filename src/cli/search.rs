@@ -1,0 +1,60 @@
+//! Options of commands that search.
+
+use super::human_bytes;
+use arenic_passes::{Progress, Search};
+use clap::Args;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// How long to search, and what to tell meanwhile.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct SearchOptions {
+    /// Seconds for each search, instead of what the pipeline says; 0 takes the best heuristic
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    time_limit: Option<f64>,
+    /// Seed of the random moves of searches
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Tell of every better plan and bound on stderr
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(s) if f64::is_finite(s) && s >= 0.0 => Ok(s),
+        _ => Err(format!("`{text}` is no number of seconds")),
+    }
+}
+
+impl SearchOptions {
+    /// What passes are told.
+    pub(super) fn with<'a>(
+        &self,
+        stop: &'a AtomicBool,
+        progress: &'a dyn Fn(&Progress),
+    ) -> Search<'a> {
+        Search {
+            time_limit: self.time_limit,
+            seed: self.seed,
+            stop: Some(stop),
+            progress: Some(progress),
+        }
+    }
+
+    /// Prints progress where it is wanted.
+    pub(super) fn listener(&self) -> impl Fn(&Progress) + use<> {
+        let (start, verbose) = (Instant::now(), self.verbose);
+        move |p: &Progress| {
+            if verbose {
+                eprintln!(
+                    "{:>8.2} s  {:>12}  bound {:>12}  by {}",
+                    start.elapsed().as_secs_f64(),
+                    human_bytes(p.incumbent),
+                    human_bytes(p.bound),
+                    p.method
+                );
+            }
+        }
+    }
+}

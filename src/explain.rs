@@ -1,0 +1,148 @@
+//! Certificates in words and in JSON.
+
+use crate::artifact::{self, Target};
+use arenic_ir::Graph;
+use arenic_ir::graph::{NodeId, ValueId};
+use arenic_passes::certificate::{Held, OrderCertificate};
+use serde_json::{Value, json};
+use std::fmt::{self, Write};
+
+/// The certificate as JSON: `operator` (its name, or null), `own` and `cut` (lists of
+/// `tensor` and `bytes`), `bound_bytes`.
+pub fn to_json(g: &Graph, c: &OrderCertificate) -> Value {
+    let held = |all: &[Held]| {
+        let row = |h: &Held| json!({ "tensor": tensor(g, h), "bytes": h.bytes });
+        all.iter().map(row).collect::<Vec<_>>()
+    };
+    json!({
+        "bound_bytes": c.bound,
+        "operator": c.operator.map(|n| operator(g, n)),
+        "own": held(&c.own),
+        "cut": held(&c.cut),
+    })
+}
+
+/// The certificate that an artifact's target holds, in the same form.
+pub fn stored_to_json(target: &Target) -> Value {
+    let (g, c) = (&target.graph, &target.certificate);
+    let held = |all: &[artifact::Held]| {
+        let held =
+            |h: &artifact::Held| Held { value: h.value.map(ValueId::from_u32), bytes: h.bytes };
+        all.iter().map(held).collect()
+    };
+    let certificate = OrderCertificate {
+        bound: c.bound_bytes,
+        operator: c.operator.map(NodeId::from_u32),
+        own: held(&c.own),
+        cut: held(&c.cut),
+        ..OrderCertificate::default()
+    };
+    to_json(g, &certificate)
+}
+
+/// The gap between a peak and a bound, relative to the bound: 0 where the peak is proved.
+pub fn relative_gap(peak: u64, bound: u64) -> f64 {
+    peak.saturating_sub(bound) as f64 / bound.max(1) as f64
+}
+
+/// Tensors that are listed before the rest is summed up.
+const LISTED: usize = 10;
+
+/// Where the peak of an order is, what is alive there, and why no order avoids it.
+pub struct Explanation<'a> {
+    /// The graph.
+    pub graph: &'a Graph,
+    /// What is known about the order.
+    pub certificate: &'a OrderCertificate,
+    /// Bytes of the plan's peak.
+    pub peak: u64,
+    /// The best bound known, in bytes; at least the certificate's.
+    pub bound: u64,
+    /// Turns bytes into words.
+    pub human: fn(u64) -> String,
+}
+
+impl fmt::Display for Explanation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (g, c, human) = (self.graph, self.certificate, self.human);
+        let at = c.at.map_or(String::new(), |n| format!(", reached at {}", operator(g, n)));
+        writeln!(f, "The peak is {}{at}.", human(self.peak))?;
+        writeln!(f, "Alive there beside {} that is resident:", human(c.resident))?;
+        self.list(f, &c.alive)?;
+        writeln!(f)?;
+        let freely = "before recomputation, swaps and sections";
+        match c.operator {
+            Some(n) => {
+                writeln!(
+                    f,
+                    "No order of this graph stays below {} ({freely}): whenever {} runs, its \
+                     operands and results are alive,",
+                    human(c.bound),
+                    operator(g, n)
+                )?;
+                self.list(f, &c.own)?;
+                if c.shared > 0 {
+                    writeln!(f, "of which results can take over {} in place", human(c.shared))?;
+                }
+                if c.cut.is_empty() {
+                    writeln!(f, "and nothing else has to be.")?;
+                } else {
+                    writeln!(
+                        f,
+                        "and at least {} that was made before it and is read after it; the \
+                         least such set is",
+                        human(c.cut.iter().map(|h| h.bytes).sum())
+                    )?;
+                    self.list(f, &c.cut)?;
+                }
+            }
+            None => writeln!(
+                f,
+                "No order of this graph stays below {} ({freely}): so much is alive at the start \
+                 or at the end of a step.",
+                human(c.bound)
+            )?,
+        }
+        if self.bound > c.bound {
+            writeln!(f, "A search through all cases proves {}.", human(self.bound))?;
+        }
+        match self.peak.saturating_sub(self.bound) {
+            0 => writeln!(f, "So this order is proved optimal."),
+            gap => writeln!(f, "So at most {} might be saved by another order.", human(gap)),
+        }
+    }
+}
+
+impl Explanation<'_> {
+    fn list(&self, f: &mut fmt::Formatter<'_>, all: &[Held]) -> fmt::Result {
+        for h in all.iter().take(LISTED) {
+            writeln!(f, "  {:>12}  {}", (self.human)(h.bytes), tensor(self.graph, h))?;
+        }
+        let rest = all.get(LISTED..).unwrap_or_default();
+        if !rest.is_empty() {
+            let bytes = rest.iter().map(|h| h.bytes).sum();
+            writeln!(f, "  {:>12}  in {} more", (self.human)(bytes), rest.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// The operator's name in the model with what it is, or its id.
+fn operator(g: &Graph, n: NodeId) -> String {
+    let node = &g.nodes[n];
+    match node.name.as_str() {
+        "" => format!("{} {n}", node.op.name()),
+        name => format!("`{name}` ({})", node.op.name()),
+    }
+}
+
+fn tensor(g: &Graph, h: &Held) -> String {
+    let Some(v) = h.value else { return "scratch".into() };
+    let mut text = match g.values[v].name.as_str() {
+        "" => v.to_string(),
+        name => name.to_owned(),
+    };
+    // Writing to a string never fails.
+    let _ = write!(text, " {}", g.ty(v));
+    text
+}
