@@ -11,7 +11,9 @@ pub mod bound;
 pub mod dead_code;
 pub mod detach_states;
 pub mod fold_constants;
+pub mod fuse_cross_entropy;
 pub mod fuse_transposes;
+pub mod fuse_updates;
 pub mod lower;
 pub mod order;
 pub mod place;
@@ -30,6 +32,8 @@ registry::passes! {
     graph dead_code::DeadCode,
     graph fuse_transposes::FuseTransposes,
     graph views::Views,
+    graph fuse_cross_entropy::FuseCrossEntropy,
+    graph fuse_updates::FuseUpdates,
     graph detach_states::DetachStates,
     plan spans::Spans,
     plan order::Order,
