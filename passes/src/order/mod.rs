@@ -9,6 +9,7 @@
 
 mod cut;
 mod improve;
+mod late_update;
 mod list;
 mod problem;
 mod search;
@@ -116,8 +117,13 @@ impl PlanPass for Order {
             }
         };
         let mut best: Option<(u64, Vec<TaskId>)> = None;
-        for order in candidates {
+        let candidates = candidates.into_iter().flat_map(|order| {
             let order: Vec<TaskId> = order.into_iter().map(TaskId::new).collect();
+            let searched = self.method != Method::Definition;
+            let late = searched.then(|| late_update::late_updates(g, plan, &order)).flatten();
+            [Some(order), late]
+        });
+        for order in candidates.flatten().collect::<Vec<_>>() {
             plan.set_order(g, order.clone())?;
             let peak = share_in_place::assign(g, plan)?.live_peak()[Space::Device];
             // The first of equals stays: definition order, where it is one.
