@@ -127,7 +127,7 @@ pub fn product_update(results: usize, k: usize) -> ProductUpdate {
         return ProductUpdate::Parts { parts, results };
     }
     let lanes = (results.saturating_mul(k) >> 19).clamp(1, 16);
-    let tile = (results / (4 * lanes)).clamp(LEAST_TILE, 64 << 10);
+    let tile = (results / (4 * lanes)).clamp(LEAST_TILE, 128 << 10);
     ProductUpdate::Tiles { lanes, tile: tile.min(results) }
 }
 

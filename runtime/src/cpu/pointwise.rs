@@ -16,6 +16,9 @@ use std::mem::MaybeUninit;
 /// Elements of one block.
 const BLOCK: usize = 64;
 
+/// Elements computed at a time in a block at the end of a row.
+const SHORT: usize = 8;
+
 /// A source of a step.
 #[derive(Clone, Copy)]
 enum Source<T> {
@@ -172,23 +175,48 @@ unsafe fn power<T: Float>(exponent: Option<f64>, a: *const T, b: *const T, y: *m
 /// `y = f(a, b)` for `n` elements, at most a block.
 ///
 /// # Safety
-/// `a` and `b` are valid for `n` elements of reads, `y` for a block of writes; `y` is a
-/// block of its own.
+/// `a` and `b` are valid for `n` elements of reads, `y` for as many writes; `y` is a block
+/// of its own.
 #[inline(always)]
-unsafe fn each<T: Number>(a: *const T, b: *const T, y: *mut T, n: usize, f: impl Fn(T, T) -> T) {
+unsafe fn each<T: Number>(
+    a: *const T,
+    b: *const T,
+    y: *mut T,
+    n: usize,
+    f: impl Fn(T, T) -> T + Copy,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         if n == BLOCK {
-            let (a, b) = (a.cast::<[T; BLOCK]>().read(), b.cast::<[T; BLOCK]>().read());
-            let mut to = [T::ZERO; BLOCK];
-            for i in 0..BLOCK {
-                to[i] = f(a[i], b[i]);
-            }
-            y.cast::<[T; BLOCK]>().write(to);
-        } else {
-            for i in 0..n {
-                y.add(i).write(f(a.add(i).read(), b.add(i).read()));
-            }
+            return array::<T, BLOCK>(a, b, y, f);
+        }
+        let whole = n / SHORT * SHORT;
+        for i in (0..whole).step_by(SHORT) {
+            array::<T, SHORT>(a.add(i), b.add(i), y.add(i), f);
+        }
+        for i in whole..n {
+            y.add(i).write(f(a.add(i).read(), b.add(i).read()));
         }
     }
+}
+
+/// `y = f(a, b)` for `N` elements.
+///
+/// # Safety
+/// As for [`each`].
+#[inline(always)]
+unsafe fn array<T: Number, const N: usize>(
+    a: *const T,
+    b: *const T,
+    y: *mut T,
+    f: impl Fn(T, T) -> T,
+) {
+    // SAFETY: the caller's promise.
+    let (a, b) = unsafe { (a.cast::<[T; N]>().read(), b.cast::<[T; N]>().read()) };
+    let mut to = [T::ZERO; N];
+    for i in 0..N {
+        to[i] = f(a[i], b[i]);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { y.cast::<[T; N]>().write(to) };
 }

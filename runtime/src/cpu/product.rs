@@ -401,17 +401,18 @@ pub(super) struct Part {
     pub(super) cols: usize,
 }
 
-/// Extents of at most `elements` elements into which a tile is cut. Cuts fall on multiples
-/// of 16, as whole micro-panels of the library.
-fn cut(mut rows: usize, mut cols: usize, elements: usize) -> (usize, usize) {
-    while rows * cols > elements && rows.max(cols) > 32 {
-        if rows >= cols {
-            rows = rows.div_ceil(2).next_multiple_of(16);
-        } else {
-            cols = cols.div_ceil(2).next_multiple_of(16);
-        }
+/// Extents of at most `elements` elements, 1024 or more, into which a tile is cut: wider
+/// than high, since long rows please the memory, but not by much, since each part packs
+/// its own share of the operands. Cuts fall on multiples of 16, as whole micro-panels of
+/// the library.
+fn cut(rows: usize, cols: usize, elements: usize) -> (usize, usize) {
+    if rows * cols <= elements {
+        return (rows, cols);
     }
-    (rows, cols)
+    let whole = |n: usize, unit: usize| n / unit * unit;
+    let widest = whole((4 * elements).isqrt(), 64).max(whole(elements / rows, 16));
+    let cols = cols.min(widest);
+    (rows.min(whole(elements / cols, 16).max(16)), cols)
 }
 
 /// Computes one product part by part and gives every part to `consume`, dense and row by

@@ -193,28 +193,39 @@ wide! {
     ) {
         let x = x.map(|x| x.0.cast::<T>());
         let y = y.map(|y| y.map(|y| y.0.cast::<T>()));
-        let mut at = 0;
-        while at < n {
-            let count = BLOCK.min(n - at);
-            let (mut read, mut written) = ([[T::ZERO; BLOCK]; 4], [[T::ZERO; BLOCK]; 3]);
-            // SAFETY: elements of the row; all of a block are read before one is written.
-            unsafe {
-                for k in 0..4 {
-                    read[k].as_mut_ptr().copy_from_nonoverlapping(x[k].add(at), count);
-                }
-                for i in 0..BLOCK {
-                    let results = f([read[0][i], read[1][i], read[2][i], read[3][i]]);
-                    for k in 0..3 {
-                        written[k][i] = results[k];
-                    }
-                }
+        let whole = n / BLOCK * BLOCK;
+        // SAFETY: elements of the row; all of a block are read before one is written.
+        unsafe {
+            for at in (0..whole).step_by(BLOCK) {
+                let read = x.map(|x| x.add(at).cast::<[T; BLOCK]>().read());
+                let written = block(&read, f);
                 for k in 0..3 {
                     if let Some(y) = y[k] {
-                        y.add(at).copy_from_nonoverlapping(written[k].as_ptr(), count);
+                        y.add(at).cast::<[T; BLOCK]>().write(written[k]);
                     }
                 }
             }
-            at += count;
+            for at in whole..n {
+                let written = f(x.map(|x| x.add(at).read()));
+                for k in 0..3 {
+                    if let Some(y) = y[k] {
+                        y.add(at).write(written[k]);
+                    }
+                }
+            }
         }
     }
+}
+
+/// Applies `f` to the elements of a block.
+#[inline(always)]
+fn block<T: Float>(x: &[[T; BLOCK]; 4], f: &impl Fn([T; 4]) -> [T; 3]) -> [[T; BLOCK]; 3] {
+    let mut y = [[T::ZERO; BLOCK]; 3];
+    for i in 0..BLOCK {
+        let results = f([x[0][i], x[1][i], x[2][i], x[3][i]]);
+        for k in 0..3 {
+            y[k][i] = results[k];
+        }
+    }
+    y
 }
