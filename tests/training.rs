@@ -28,8 +28,11 @@ fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-fn compiled(model: &Path, pipeline: &str) -> Target {
-    let yaml = NAMED.iter().find(|(n, _)| *n == pipeline).unwrap().1;
+fn named(pipeline: &str) -> &'static str {
+    NAMED.iter().find(|(n, _)| *n == pipeline).unwrap().1
+}
+
+fn compiled(model: &Path, yaml: &str) -> Target {
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     let options = ImportOptions::default();
     let compiled = compile(model, &options, &pipeline, Search::default(), RunOptions::default())
@@ -60,7 +63,7 @@ fn runs() -> Vec<Run> {
                     .iter()
                     .map(|l| l.as_f64().unwrap())
                     .collect(),
-                target: compiled(&model, "default"),
+                target: compiled(&model, named("default")),
             }
         })
         .collect();
@@ -228,20 +231,56 @@ fn reference(g: &Graph, batches: &mut Batches, init: &TensorFile) -> Vec<Vec<u8>
     seen
 }
 
+impl Run {
+    /// States and outputs of three steps by the executor, after checking that the
+    /// reference interpreter gives the same.
+    fn bits(&self, yaml: &str) -> (Target, Vec<Vec<u8>>) {
+        let init = TensorFile::open(self.file(".init.npz")).unwrap();
+        let npz = Npz::open(self.file(".data.npz")).unwrap();
+        let target = compiled(&root("models/step").join(format!("ref_{}.onnx", self.name)), yaml);
+        let g = &target.graph;
+        let inputs: Vec<_> =
+            g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
+        let batches = || Batches::new(&inputs, Some(&npz), &self.set, None).unwrap().0;
+        let ours = planned(g, &target, &mut batches(), &init);
+        assert!(ours == reference(g, &mut batches(), &init), "{} {yaml}", self.name);
+        (target, ours)
+    }
+}
+
 #[test]
 fn planned_equals_reference_bitwise() {
     for run in runs() {
-        let init = TensorFile::open(run.file(".init.npz")).unwrap();
-        let npz = Npz::open(run.file(".data.npz")).unwrap();
-        let model = root("models/step").join(format!("ref_{}.onnx", run.name));
-        for pipeline in ["default", "definition"] {
-            let target = compiled(&model, pipeline);
-            let g = &target.graph;
-            let inputs: Vec<_> =
-                g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
-            let batches = || Batches::new(&inputs, Some(&npz), &run.set, None).unwrap().0;
-            let ours = planned(g, &target, &mut batches(), &init);
-            assert!(ours == reference(g, &mut batches(), &init), "{} {pipeline}", run.name);
+        for (_, pipeline) in NAMED {
+            run.bits(pipeline);
         }
+    }
+}
+
+/// Losses and states keep every bit whether losses and updates are fused or not.
+#[test]
+fn fusing_changes_no_bits() {
+    let fusing = "- fuse_cross_entropy\n- fuse_updates\n";
+    let with = |passes: &str| {
+        let yaml = named("default");
+        assert!(yaml.contains(fusing));
+        yaml.replace(fusing, passes)
+    };
+    let all = "- fuse_cross_entropy\n- fuse_updates: {gradients: always}\n";
+    let count = |target: &Target, name: &str| {
+        target.graph.nodes.values().filter(|n| n.op.name() == name).count()
+    };
+    for run in runs() {
+        let (_, plain) = run.bits(&with(""));
+        let (_, losses) = run.bits(&with("- fuse_cross_entropy\n"));
+        let (_, updates) = run.bits(&with("- fuse_updates: {gradients: never}\n"));
+        let (fused, everything) = run.bits(&with(all));
+        assert!(plain == losses, "{}: a fused loss", run.name);
+        assert!(plain == updates, "{}: fused updates", run.name);
+        assert!(plain == everything, "{}: gradients inside updates", run.name);
+        assert!(plain == run.bits(named("default")).1, "{}: the default", run.name);
+        assert_eq!(count(&fused, "cross_entropy_grad"), 1, "{}", run.name);
+        assert!(count(&fused, "pointwise") >= 6, "{}", run.name);
+        assert!(count(&fused, "product_update") >= 1, "{}", run.name);
     }
 }

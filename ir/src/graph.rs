@@ -283,6 +283,14 @@ impl Graph {
         readers
     }
 
+    /// Roots that outlive the step: outputs and exit values.
+    pub fn kept(&self) -> SecondaryMap<ValueId, bool> {
+        let mut kept: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        let ends = self.outputs.iter().map(|o| o.value).chain(self.states.values().map(|s| s.exit));
+        ends.for_each(|v| kept[self.resolve(v).root] = true);
+        kept
+    }
+
     /// Replaces every use of a value (operands, views, outputs, state exits) by `with[value]`
     /// where that is set. Chains are followed.
     pub fn replace_uses(&mut self, with: &SecondaryMap<ValueId, Option<ValueId>>) {
@@ -313,9 +321,14 @@ impl Graph {
     /// A graph of the kept nodes and of the values these, the outputs and the states
     /// need, renumbered in the old order. Fed inputs stay even when nobody reads them.
     ///
-    /// Results that nobody reads become `None`. Nodes may stand in any order as long as
-    /// values still precede their readers.
+    /// Results that nobody reads become `None`.
     pub fn compacted(&self, keep: impl Fn(NodeId) -> bool) -> Graph {
+        self.arranged(&self.nodes.keys().filter(|&n| keep(n)).collect::<Vec<_>>())
+    }
+
+    /// As [`Graph::compacted`], with the kept nodes in the order given, in which values
+    /// precede their readers.
+    pub fn arranged(&self, order: &[NodeId]) -> Graph {
         let mut used: SecondaryMap<ValueId, bool> = SecondaryMap::new();
         let mark = |v: ValueId, used: &mut SecondaryMap<ValueId, bool>| {
             let mut v = v;
@@ -325,8 +338,8 @@ impl Graph {
                 used[v] = true;
             }
         };
-        for (_, node) in self.nodes.iter().filter(|&(n, _)| keep(n)) {
-            node.inputs.iter().for_each(|&v| mark(v, &mut used));
+        for &n in order {
+            self.nodes[n].inputs.iter().for_each(|&v| mark(v, &mut used));
         }
         self.outputs.iter().for_each(|o| mark(o.value, &mut used));
         for state in self.states.values() {
@@ -336,7 +349,7 @@ impl Graph {
         self.inputs().for_each(|v| mark(v, &mut used));
 
         let mut new_node: SecondaryMap<NodeId, Option<NodeId>> = SecondaryMap::new();
-        for (i, n) in self.nodes.keys().filter(|&n| keep(n)).enumerate() {
+        for (i, &n) in order.iter().enumerate() {
             new_node[n] = Some(NodeId::new(i));
         }
         let mut new_value: SecondaryMap<ValueId, Option<ValueId>> = SecondaryMap::new();
@@ -356,8 +369,8 @@ impl Graph {
             }
             g.values.push(value);
         }
-        for (_, node) in self.nodes.iter().filter(|&(n, _)| keep(n)) {
-            let mut node = node.clone();
+        for &n in order {
+            let mut node = self.nodes[n].clone();
             node.inputs.iter_mut().for_each(|v| *v = renamed(*v));
             for slot in &mut node.outputs {
                 *slot = slot.filter(|&v| used[v]).map(renamed);

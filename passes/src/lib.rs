@@ -12,7 +12,9 @@ pub mod dead_code;
 pub mod detach_states;
 pub mod early_update;
 pub mod fold_constants;
+pub mod fuse_cross_entropy;
 pub mod fuse_transposes;
+pub mod fuse_updates;
 pub mod lower;
 mod mip;
 pub mod order;
@@ -35,6 +37,8 @@ registry::passes! {
     graph dead_code::DeadCode,
     graph fuse_transposes::FuseTransposes,
     graph views::Views,
+    graph fuse_cross_entropy::FuseCrossEntropy,
+    graph fuse_updates::FuseUpdates,
     graph detach_states::DetachStates,
     plan spans::Spans,
     plan early_update::EarlyUpdate,

@@ -64,7 +64,7 @@ impl PlanPass for OrderIlp {
             ("proved_optimal", u64::from(solved.proved)),
         ]);
         candidates.push(Candidate { method: "order_ilp", order: solved.order, peak: solved.peak });
-        let (peak, method) = choose(g, plan, candidates)?;
+        let (peak, method) = choose(g, plan, &p, candidates)?;
         report(&Progress { method, incumbent: peak, bound: solved.bound.min(peak) });
         stats.insert("live_peak_bytes", peak);
         Ok(stats)

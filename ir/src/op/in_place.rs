@@ -7,7 +7,7 @@
 //! broadcast operand is read again after its first element was overwritten, so only an
 //! operand of the output's own shape is declared.
 
-use super::Op;
+use super::{Op, ProductOperands};
 use crate::types::TensorType;
 
 impl Op {
@@ -20,6 +20,7 @@ impl Op {
         inputs: &[&TensorType],
         outputs: &[&TensorType],
     ) -> Vec<(usize, usize)> {
+        let every: Vec<(usize, usize)>;
         let candidates: &[(usize, usize)] = match self {
             Op::Reshape { .. } | Op::Copy | Op::Cast { .. } | Op::Unary { .. } => &[(0, 0)],
             Op::Binary { .. } => &[(0, 0), (1, 0)],
@@ -30,6 +31,22 @@ impl Op {
             Op::Gemm { .. } => &[(2, 0)],
             Op::Adam { .. } => &[(2, 0), (4, 1), (5, 2)],
             Op::Adagrad { .. } | Op::Momentum { .. } => &[(2, 0), (4, 1)],
+            Op::SoftmaxOfStats | Op::CrossEntropyGrad => &[(0, 0)],
+            Op::Pointwise { .. } => {
+                let of = |i: usize| (0..outputs.len()).map(move |o| (i, o));
+                every = (0..inputs.len()).flat_map(of).collect();
+                &every
+            }
+            Op::ProductUpdate { gradient, update, .. } => {
+                let Some(others) = inputs.len().checked_sub(2) else { return Vec::new() };
+                let place = ProductOperands { gradient: *gradient, others };
+                let Some(product) = outputs.first().filter(|_| *gradient <= others) else {
+                    return Vec::new();
+                };
+                let pairs = update.in_place_pairs(&place.operands(inputs, product), outputs);
+                let kept = pairs.into_iter().filter_map(|(i, o)| Some((place.of_update(i)?, o)));
+                return kept.collect();
+            }
             Op::Slice { .. }
             | Op::Transpose { .. }
             | Op::Expand { .. }
@@ -45,6 +62,7 @@ impl Op {
             | Op::MaxPool { .. }
             | Op::AveragePool { .. }
             | Op::Resize { .. }
+            | Op::LogSoftmaxStats
             | Op::Opaque { .. } => &[],
         };
         candidates

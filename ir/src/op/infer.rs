@@ -1,7 +1,7 @@
 //! Output types from operand types: inference and, compared with what a graph says,
 //! verification.
 
-use super::{Op, Window};
+use super::{MAX_OPERANDS, Op, Window, fused};
 use crate::types::{DType, TensorType, broadcast_shapes};
 
 /// Why operands do not fit an operator.
@@ -37,7 +37,9 @@ impl Op {
             | Op::LogSoftmax { .. }
             | Op::MaxPool { .. }
             | Op::AveragePool { .. }
-            | Op::Resize { .. } => (1, 1),
+            | Op::Resize { .. }
+            | Op::LogSoftmaxStats => (1, 1),
+            Op::SoftmaxOfStats => (3, 3),
             Op::Concat { .. } => (1, usize::MAX),
             Op::Opaque { .. } => (0, usize::MAX),
             Op::Gather { .. }
@@ -55,7 +57,13 @@ impl Op {
                 (2, 3)
             }
             Op::Adam { .. } => (6, 6),
-            Op::Adagrad { .. } | Op::Momentum { .. } => (5, 5),
+            Op::Adagrad { .. } | Op::Momentum { .. } | Op::CrossEntropyGrad => (5, 5),
+            Op::Pointwise { .. } => (1, MAX_OPERANDS),
+            Op::ProductUpdate { update, .. } => {
+                // One product instead of one gradient.
+                let (least, most) = update.arity();
+                (least + 1, most.saturating_add(1))
+            }
         }
     }
 
@@ -370,6 +378,15 @@ impl Op {
             }
             Op::Adam { .. } => update(x, 3),
             Op::Adagrad { .. } | Op::Momentum { .. } => update(x, 2),
+            Op::Pointwise { steps, results } => fused::pointwise(steps, results, x),
+            Op::ProductUpdate { trans_a, trans_b, gradient, update, .. } => {
+                fused::product_update(update, *gradient, (*trans_a, *trans_b), x)
+            }
+            Op::LogSoftmaxStats => {
+                let rows = fused::row_stats(x[0])?;
+                Ok(vec![rows.clone(), rows])
+            }
+            Op::SoftmaxOfStats | Op::CrossEntropyGrad => fused::of_rows(x),
             Op::Opaque { results } => {
                 Ok(results.iter().map(|&n| TensorType::new(DType::U8, [n])).collect())
             }

@@ -11,11 +11,13 @@
 //! An operand that ONNX calls optional is either present at its usual position or, when
 //! absent, the last ones are left off; flags say so where one in the middle is missing.
 
+mod fused;
 mod in_place;
 mod infer;
 pub mod scratch;
 mod window;
 
+pub use fused::{MAX_OPERANDS, MAX_STEPS, ProductOperands, Step};
 pub use infer::{MAX_RANK, TypeError};
 pub use window::Window;
 
@@ -204,6 +206,14 @@ pub struct ResizeSpec {
 
 fn is_false(b: &bool) -> bool {
     !*b
+}
+
+fn is_one(x: &f32) -> bool {
+    *x == 1.0
+}
+
+fn one() -> f32 {
+    1.0
 }
 
 /// An operator with its attributes. Nodes apply operators to values.
@@ -426,6 +436,44 @@ pub enum Op {
     #[allow(missing_docs)] // ONNX's names
     Momentum { alpha: f32, beta: f32, nesterov: bool, norm_coefficient: f32 },
 
+    // --- made by graph passes, out of several operators -----------------------------
+    /// `x… → y…`: straight-line elementwise arithmetic. Operands have one shape or one
+    /// element; every result has that shape. Each step rounds like the operator it
+    /// stands for.
+    Pointwise {
+        /// What is computed, in order.
+        steps: Vec<Step>,
+        /// The sources that are results.
+        results: Vec<usize>,
+    },
+    /// `operands of the update without its gradient…, a, b → results of the update`: an
+    /// update whose gradient is `alpha · a' b'`, of which only tiles ever exist.
+    ProductUpdate {
+        /// Factor of the product.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        alpha: f32,
+        /// Transpose `a`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_a: bool,
+        /// Transpose `b`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_b: bool,
+        /// Position of the gradient among the update's operands.
+        gradient: usize,
+        /// A `Pointwise`, `Adam`, `Adagrad` or `Momentum`.
+        update: Box<Op>,
+    },
+    /// `x → max, ln_sum`: of every row (the last axis) its maximum, and the logarithm of
+    /// the sum of `exp(x − max)`; `(x − max) − ln_sum` is the logarithm of the softmax.
+    LogSoftmaxStats,
+    /// `x, max, ln_sum → exp((x − max) − ln_sum)`: the softmax of rows whose
+    /// `LogSoftmaxStats` are known.
+    SoftmaxOfStats,
+    /// `x, max, ln_sum, target, w → y`: of every row the gradient of `w` times its log
+    /// softmax at `target`: `y = w · onehot(target) − w · softmax(x)`; negative targets
+    /// count from the end.
+    CrossEntropyGrad,
+
     // --- memory graphs -------------------------------------------------------------
     /// `x, … → y, …`: an operator of which only sizes are known. It can be planned, but
     /// has no kernel.
@@ -471,6 +519,11 @@ impl Op {
             Op::Adam { .. } => "adam",
             Op::Adagrad { .. } => "adagrad",
             Op::Momentum { .. } => "momentum",
+            Op::Pointwise { .. } => "pointwise",
+            Op::ProductUpdate { .. } => "product_update",
+            Op::LogSoftmaxStats => "log_softmax_stats",
+            Op::SoftmaxOfStats => "softmax_of_stats",
+            Op::CrossEntropyGrad => "cross_entropy_grad",
             Op::Opaque { .. } => "opaque",
         }
     }

@@ -48,6 +48,13 @@ impl Op {
                 let k = a[a.len() - if *trans_a { 2 } else { 1 }];
                 partial_results(outputs[0].elements(), k)
             }
+            Op::ProductUpdate { trans_a, .. } => {
+                let (Some(y), Some(a)) = (outputs.first(), inputs.len().checked_sub(2)) else {
+                    return 0;
+                };
+                let k = inputs[a].shape[usize::from(!*trans_a)];
+                product_update(y.elements(), k).elements()
+            }
             Op::Reduce { f, axes, .. } => {
                 let plan = reduce(inputs[0], axes);
                 if plan.parts > 1 {
@@ -82,6 +89,50 @@ fn partial_results(results: usize, k: usize) -> usize {
         parts => parts * results,
     }
 }
+
+/// How the gradient of an [`Op::ProductUpdate`] is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProductUpdate {
+    /// Tiles of at most `tile` elements, on so many lanes that each work alone.
+    Tiles {
+        /// Lanes, each with a tile of scratch.
+        lanes: usize,
+        /// Elements of one tile.
+        tile: usize,
+    },
+    /// A small gradient of a long sum: parts of the sum, then the whole gradient.
+    Parts {
+        /// Parts of the inner extent.
+        parts: usize,
+        /// Elements of the gradient.
+        results: usize,
+    },
+}
+
+impl ProductUpdate {
+    /// Elements of scratch.
+    pub fn elements(&self) -> usize {
+        match *self {
+            ProductUpdate::Tiles { lanes, tile } => lanes * tile,
+            ProductUpdate::Parts { parts, results } => (parts + 1) * results,
+        }
+    }
+}
+
+/// Chooses how a gradient of so many results with inner extent `k` is cut: tiles fit a
+/// core's cache, and all of them together are a small part of a gradient that is worth it.
+pub fn product_update(results: usize, k: usize) -> ProductUpdate {
+    let parts = product_parts(results, k);
+    if parts > 1 {
+        return ProductUpdate::Parts { parts, results };
+    }
+    let lanes = (results.saturating_mul(k) >> 19).clamp(1, 16);
+    let tile = (results / (4 * lanes)).clamp(LEAST_TILE, 128 << 10);
+    ProductUpdate::Tiles { lanes, tile: tile.min(results) }
+}
+
+/// Elements below which tiles of a gradient are not cut further.
+pub const LEAST_TILE: usize = 1 << 10;
 
 /// How a convolution is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

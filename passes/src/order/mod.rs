@@ -11,6 +11,7 @@ mod branch;
 mod cut;
 mod ilp;
 mod improve;
+mod late_update;
 pub(crate) mod lifetime;
 mod limits;
 mod list;
@@ -29,6 +30,7 @@ use cranelift_entity::{EntityRef, SecondaryMap};
 pub use cut::Certificate;
 pub(crate) use ilp::{IlpLimits, solve_by_ilp};
 pub use improve::{Candidate, Solution, certify, portfolio, solve};
+use late_update::LateUpdates;
 pub use limits::{DEFAULT_TIME_LIMIT, Limits};
 use list::{Rule, schedule};
 pub use problem::{Invalid, Kind, Problem, Tensor};
@@ -130,7 +132,7 @@ impl PlanPass for Order {
                 candidates
             }
         };
-        let (peak, method) = choose(g, plan, candidates)?;
+        let (peak, method) = choose(g, plan, &p, candidates)?;
         let bound = stats.get("lower_bound_bytes").copied().unwrap_or(0);
         report(&Progress { method, incumbent: peak, bound });
         stats.insert("live_peak_bytes", peak);
@@ -139,29 +141,40 @@ impl PlanPass for Order {
 }
 
 /// Sets the order that has the lowest live peak after in-place sharing; its peak in bytes,
-/// and what made it. The first of equals stays: definition order, where it is one.
+/// and what made it. Each is also tried with late updates. The first of equals stays:
+/// definition order, where it is one.
 ///
 /// # Errors
 /// A candidate is no order.
 pub(crate) fn choose(
     g: &Graph,
     plan: &mut Plan,
+    p: &Problem,
     candidates: Vec<Candidate>,
 ) -> Result<(u64, &'static str), PassError> {
+    let late = LateUpdates::new(g, plan);
+    let mut all: Vec<(u64, usize, &'static str, Vec<TaskId>)> = Vec::new();
+    for Candidate { method, order, peak } in candidates {
+        let order: Vec<TaskId> = order.into_iter().map(TaskId::new).collect();
+        let searched = method != Rule::Definition.name(false);
+        if let Some(late) = late.apply(&order).filter(|_| searched) {
+            let tasks: Vec<usize> = late.iter().map(|t| t.index()).collect();
+            all.push((p.peak(&tasks), all.len() + 1, method, late));
+        }
+        all.push((peak, all.len(), method, order));
+    }
     // A problem's peak shares every declared pair that it can, so it is no higher than the
     // plan's: once it reaches the best plan's peak, the rest cannot be better.
-    let mut sorted: Vec<(usize, Candidate)> = candidates.into_iter().enumerate().collect();
-    sorted.sort_by_key(|(i, c)| (c.peak, *i));
+    all.sort_by_key(|&(peak, i, ..)| (peak, i));
     let mut best: Option<(u64, usize, &'static str, Vec<TaskId>)> = None;
-    for (i, candidate) in sorted {
-        if best.as_ref().is_some_and(|(peak, ..)| candidate.peak > *peak) {
+    for (bound, i, method, order) in all {
+        if best.as_ref().is_some_and(|(peak, ..)| bound > *peak) {
             break;
         }
-        let order: Vec<TaskId> = candidate.order.into_iter().map(TaskId::new).collect();
         plan.set_order(g, order.clone())?;
         let peak = share_in_place::assign(g, plan)?.live_peak()[Space::Device];
         if best.as_ref().is_none_or(|(p, j, ..)| (peak, i) < (*p, *j)) {
-            best = Some((peak, i, candidate.method, order));
+            best = Some((peak, i, method, order));
         }
     }
     let Some((peak, _, method, order)) = best else { return Ok((0, "definition")) };

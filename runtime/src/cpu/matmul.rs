@@ -32,7 +32,11 @@ fn typed<T: Scalar>(call: &Call) {
 }
 
 /// The last two axes of an operand as a matrix.
-fn matrix<T: Scalar>(x: &Operand, trans: bool, vector_is_row: bool) -> (Mat<T>, usize, usize) {
+pub(super) fn matrix<T: Scalar>(
+    x: &Operand,
+    trans: bool,
+    vector_is_row: bool,
+) -> (Mat<T>, usize, usize) {
     let (rows, cols) = match x.ty().shape[..] {
         [n] if vector_is_row => (1, n),
         [n] => (n, 1),

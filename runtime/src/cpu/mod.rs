@@ -12,6 +12,7 @@ mod address;
 mod binary;
 mod conv;
 mod conv_transpose;
+mod cross_entropy;
 mod direct;
 mod dispatch;
 mod gather;
@@ -23,8 +24,10 @@ mod movement;
 mod nest;
 mod norm;
 mod number;
+mod pointwise;
 mod pool;
 mod product;
+mod product_update;
 mod random;
 mod reduce;
 mod resize;
@@ -79,16 +82,13 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
         Op::ConvTranspose { .. } => return conv_transpose::run(call),
         Op::MaxPool { .. } | Op::AveragePool { .. } => return pool::run(call),
         Op::Resize { .. } => return resize::run(call),
-        Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
-            let norm = [*norm_coefficient, *norm_coefficient_post];
-            update::adam(*alpha, *beta, *epsilon, norm, call);
+        Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } | Op::Pointwise { .. } => {
+            update::run(call);
         }
-        Op::Adagrad { decay_factor, epsilon, norm_coefficient } => {
-            update::adagrad(*decay_factor, *epsilon, *norm_coefficient, call);
-        }
-        Op::Momentum { alpha, beta, nesterov, norm_coefficient } => {
-            update::momentum(*alpha, *beta, *nesterov, *norm_coefficient, call);
-        }
+        Op::ProductUpdate { .. } => product_update::run(call),
+        Op::LogSoftmaxStats => cross_entropy::stats(call),
+        Op::SoftmaxOfStats => cross_entropy::softmax(call),
+        Op::CrossEntropyGrad => return cross_entropy::gradient(call),
         Op::Opaque { .. } => return Err(KernelError::Opaque),
     }
     Ok(())

@@ -151,21 +151,47 @@ pub fn library_bytes(threads: usize) -> u64 {
 /// Multiplications up to which a plain loop beats packing.
 const PLAIN: usize = 6 << 10;
 
+/// How a product is computed on one thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Route {
+    Library,
+    Plain,
+    /// The transposed product, which is the same one.
+    PlainTransposed,
+}
+
+/// The route of a product of these extents.
+fn route(e: Extents) -> Route {
+    if e.n <= ROWS && e.m > e.n {
+        Route::PlainTransposed
+    } else if e.m <= ROWS || e.multiplications() <= PLAIN {
+        Route::Plain
+    } else {
+        Route::Library
+    }
+}
+
 /// One product on one thread.
 ///
 /// # Safety
 /// As for [`products`].
-unsafe fn one<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
-    // SAFETY: the caller's promise; the transposed product is the same one.
+unsafe fn one<T: Scalar>(
+    way: Route,
+    e: Extents,
+    alpha: T,
+    (a, b): (Mat<T>, Mat<T>),
+    add: bool,
+    c: MatMut<T>,
+) {
+    // SAFETY: the caller's promise.
     unsafe {
-        if e.n <= ROWS && e.m > e.n {
-            let t = Extents { m: e.n, k: e.k, n: e.m };
-            return one(t, alpha, b.transposed(), a.transposed(), add, c.transposed());
-        }
-        if e.m <= ROWS || e.multiplications() <= PLAIN {
-            plain(e, alpha, a, b, add, c);
-        } else {
-            T::library(e, alpha, a, b, add, c);
+        match way {
+            Route::Library => T::library(e, alpha, a, b, add, c),
+            Route::Plain => plain(e, alpha, a, b, add, c),
+            Route::PlainTransposed => {
+                let t = Extents { m: e.n, k: e.k, n: e.m };
+                plain(t, alpha, b.transposed(), a.transposed(), add, c.transposed());
+            }
         }
     }
 }
@@ -362,7 +388,82 @@ pub(super) unsafe fn products<T: Scalar>(
         let c = c.at(row, col);
         let add = begin(i, c, [row, col, part.m, part.n]);
         // SAFETY: the caller's promise; tiles are disjoint.
-        unsafe { one(part, alpha, a.at(row, 0), b.at(0, col), add, c) };
+        unsafe { one(route(part), part, alpha, (a.at(row, 0), b.at(0, col)), add, c) };
+    });
+}
+
+/// A part of a product's result.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) row: usize,
+    pub(super) col: usize,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+}
+
+/// Extents of at most `elements` elements, 1024 or more, into which a tile is cut: wider
+/// than high, since long rows please the memory, but not by much, since each part packs
+/// its own share of the operands. Cuts fall on multiples of 16, as whole micro-panels of
+/// the library.
+fn cut(rows: usize, cols: usize, elements: usize) -> (usize, usize) {
+    if rows * cols <= elements {
+        return (rows, cols);
+    }
+    let whole = |n: usize, unit: usize| n / unit * unit;
+    let widest = whole((4 * elements).isqrt(), 64).max(whole(elements / rows, 16));
+    let cols = cols.min(widest);
+    (rows.min(whole(elements / cols, 16).max(16)), cols)
+}
+
+/// Computes one product part by part and gives every part to `consume`, dense and row by
+/// row. So many `lanes` each own `size` elements of `scratch` and every `lanes`-th part.
+/// Every element has the bits that [`products`] gives it: a part is computed as the tile
+/// is that it belongs to.
+///
+/// # Safety
+/// Every element of `a` and `b` may be read; `size` is at least 1024 or all elements of
+/// the result, and nobody else uses `scratch`.
+pub(super) unsafe fn product_by_parts<T: Scalar>(
+    (lanes, size): (usize, usize),
+    e: Extents,
+    alpha: T,
+    (a, b): (Mat<T>, Mat<T>),
+    scratch: &mut [T],
+    consume: impl Fn(Part, *const T) + Sync,
+) {
+    if e.m == 0 || e.n == 0 {
+        return;
+    }
+    assert!(scratch.len() >= lanes * size);
+    let scratch = Shared::new(scratch.as_mut_ptr());
+    let (tm, tn) = tile(1, e);
+    let (pm, pn) = cut(tm, tn, size);
+    assert!(pm.min(e.m) * pn.min(e.n) <= size);
+    let (across, parts_across) = (e.n.div_ceil(tn), tn.div_ceil(pn));
+    let (down, parts_down) = (e.m.div_ceil(tm), tm.div_ceil(pm));
+    let (tiles, parts) = (across * down, parts_across * parts_down);
+    let work = e.multiplications() / 16 + e.m * e.n;
+    for_each(lanes, work, |lane| {
+        let room = scratch.ptr().wrapping_add(lane * size);
+        for unit in (lane..tiles * parts).step_by(lanes) {
+            let (in_tile, at) = (unit / parts, unit % parts);
+            let (top, left) = (in_tile / across * tm, in_tile % across * tn);
+            let (height, width) = (tm.min(e.m - top), tn.min(e.n - left));
+            let (down, right) = (at / parts_across * pm, at % parts_across * pn);
+            if down >= height || right >= width {
+                continue;
+            }
+            let (rows, cols) = (pm.min(height - down), pn.min(width - right));
+            let part = Part { row: top + down, col: left + right, rows, cols };
+            let way = route(Extents { m: height, k: e.k, n: width });
+            let c = MatMut::new(room, cols, 1);
+            // SAFETY: the caller's promise; the room is this lane's.
+            unsafe {
+                let operands = (a.at(part.row, 0), b.at(0, part.col));
+                one(way, Extents { m: rows, k: e.k, n: cols }, alpha, operands, false, c);
+            }
+            consume(part, room);
+        }
     });
 }
 

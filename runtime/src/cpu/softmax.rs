@@ -64,7 +64,7 @@ fn typed<T: Float>(call: &Call) {
 }
 
 /// Elements of a row worked on at a time.
-const BLOCK: usize = 16;
+pub(super) const BLOCK: usize = 16;
 
 /// Calls `f` with blocks of a row, their places and their lengths; a shorter one is filled up
 /// with what has no exponential.
@@ -72,7 +72,11 @@ const BLOCK: usize = 16;
 /// # Safety
 /// `x` is valid for `n` elements.
 #[inline(always)]
-unsafe fn blocks<T: Float>(x: *const T, n: usize, mut f: impl FnMut(usize, [T; BLOCK], usize)) {
+pub(super) unsafe fn blocks<T: Float>(
+    x: *const T,
+    n: usize,
+    mut f: impl FnMut(usize, [T; BLOCK], usize),
+) {
     let whole = n / BLOCK * BLOCK;
     // SAFETY: the caller's promise.
     unsafe {

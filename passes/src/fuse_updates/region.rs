@@ -1,0 +1,210 @@
+//! The elementwise nodes that lead to the exit values of states, in groups that can be one
+//! node each.
+
+use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
+use arenic_ir::op::{MAX_STEPS, Op, Step};
+use cranelift_entity::SecondaryMap;
+use std::collections::{BTreeSet, HashSet};
+
+/// Nodes that can be one `pointwise`: all results have one shape, and only exit values
+/// among them are read by others.
+pub(super) type Group = BTreeSet<NodeId>;
+
+/// A graph with what the search for groups asks again and again.
+pub(super) struct Search<'a> {
+    pub(super) g: &'a Graph,
+    /// Readers of every root.
+    pub(super) readers: SecondaryMap<ValueId, Vec<NodeId>>,
+    /// Roots that are outputs or exit values.
+    pub(super) kept: SecondaryMap<ValueId, bool>,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(g: &'a Graph) -> Self {
+        Search { g, readers: g.readers(), kept: g.kept() }
+    }
+
+    /// All groups: one per exit value, joined where they share an operand of full shape
+    /// that nobody else reads, such as a gradient.
+    pub(super) fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Option<Group>> = Vec::new();
+        let mut owner: SecondaryMap<NodeId, Option<usize>> = SecondaryMap::new();
+        for s in self.g.states.keys() {
+            let Some(last) = self.last_node(s).filter(|&n| owner[n].is_none()) else { continue };
+            let group = self.closure(Group::from([last]));
+            group.iter().for_each(|&n| owner[n] = Some(groups.len()));
+            groups.push(Some(group));
+        }
+        let mut at = 0;
+        while at < groups.len() {
+            let joined = groups[at].as_ref().and_then(|group| self.join(group, &groups, &owner));
+            match joined {
+                Some((others, group)) => {
+                    others.into_iter().for_each(|i| groups[i] = None);
+                    group.iter().for_each(|&n| owner[n] = Some(at));
+                    groups[at] = Some(group);
+                }
+                None => at += 1,
+            }
+        }
+        groups.into_iter().flatten().collect()
+    }
+
+    /// The node that makes a state's exit value, where it can be part of a group.
+    fn last_node(&self, s: StateId) -> Option<NodeId> {
+        let exit = self.g.states[s].exit;
+        let Def::Node { node, output: 0 } = self.g.values[exit].def else { return None };
+        (self.g.ty(exit).elements() > 1 && self.is_step(node)).then_some(node)
+    }
+
+    /// True for arithmetic on floats whose operands are scalars or of the result's shape.
+    fn is_step(&self, n: NodeId) -> bool {
+        let node = &self.g.nodes[n];
+        let [Some(result)] = node.outputs[..] else { return false };
+        let ty = self.g.ty(result);
+        let fits = |v: &ValueId| {
+            let t = self.g.ty(*v);
+            t.shape == ty.shape || (t.elements() == 1 && t.rank() <= ty.rank())
+        };
+        ty.dtype.is_float() && step(&node.op, &[0, 0]).is_some() && node.inputs.iter().all(fits)
+    }
+
+    /// Adds the nodes whose results only the group reads, again and again.
+    fn closure(&self, mut group: Group) -> Group {
+        let mut stack: Vec<NodeId> = group.iter().copied().collect();
+        while let Some(n) = stack.pop() {
+            for &v in &self.g.nodes[n].inputs {
+                let Def::Node { node, .. } = self.g.values[v].def else { continue };
+                let same_shape = self.g.result(n).map(|r| &self.g.ty(r).shape);
+                let belongs = group.len() < MAX_STEPS
+                    && !group.contains(&node)
+                    && self.is_step(node)
+                    && same_shape == Some(&self.g.ty(v).shape)
+                    && self.only_read_by(v, &group);
+                if belongs {
+                    group.insert(node);
+                    stack.push(node);
+                    // What the node's readers share with it may belong now.
+                    stack.extend(&self.readers[v]);
+                }
+            }
+        }
+        group
+    }
+
+    /// True where a node's result is read by the group alone, as it is.
+    pub(super) fn only_read_by(&self, v: ValueId, group: &Group) -> bool {
+        let reads = |n: &NodeId| {
+            let inputs = &self.g.nodes[*n].inputs;
+            group.contains(n) && inputs.iter().all(|&x| x == v || self.g.resolve(x).root != v)
+        };
+        !self.kept[v] && self.readers[v].iter().all(reads)
+    }
+
+    /// The group joined with those that share an operand with it, where that is possible;
+    /// and which these are.
+    fn join(
+        &self,
+        group: &Group,
+        groups: &[Option<Group>],
+        owner: &SecondaryMap<NodeId, Option<usize>>,
+    ) -> Option<(Vec<usize>, Group)> {
+        for v in self.operands(group) {
+            let root = self.g.resolve(v).root;
+            let shared = matches!(self.g.values[root].def, Def::Node { .. })
+                && self.g.ty(v).elements() > 1
+                && !self.kept[root];
+            if !shared {
+                continue;
+            }
+            let mut others = BTreeSet::new();
+            let mut all = group.clone();
+            let grouped = self.readers[root].iter().all(|&n| {
+                let Some(i) = owner[n] else { return false };
+                let Some(other) = &groups[i] else { return false };
+                if !group.contains(&n) {
+                    others.insert(i);
+                    all.extend(other);
+                }
+                self.shape(n) == self.shape_of(group)
+            });
+            if !grouped || others.is_empty() || all.len() > MAX_STEPS {
+                continue;
+            }
+            let all = self.closure(all);
+            if self.is_convex(&all) && self.fits_at_its_end(&all) {
+                return Some((others.into_iter().collect(), all));
+            }
+        }
+        None
+    }
+
+    fn shape(&self, n: NodeId) -> Option<&[usize]> {
+        self.g.result(n).map(|v| &self.g.ty(v).shape[..])
+    }
+
+    fn shape_of(&self, group: &Group) -> Option<&[usize]> {
+        group.first().and_then(|&n| self.shape(n))
+    }
+
+    /// Values that the group reads and does not make, in the order of their first use.
+    pub(super) fn operands(&self, group: &Group) -> Vec<ValueId> {
+        let mut operands = Vec::new();
+        for v in group.iter().flat_map(|&n| &self.g.nodes[n].inputs).copied() {
+            let inside = match self.g.values[v].def {
+                Def::Node { node, .. } => group.contains(&node),
+                _ => false,
+            };
+            if !inside && !operands.contains(&v) {
+                operands.push(v);
+            }
+        }
+        operands
+    }
+
+    /// Values that the group makes for others, in order.
+    pub(super) fn results(&self, group: &Group) -> Vec<ValueId> {
+        let made = group.iter().filter_map(|&n| self.g.result(n));
+        made.filter(|&v| !self.only_read_by(v, group)).collect()
+    }
+
+    /// True where no operand of the group depends on the group.
+    fn is_convex(&self, group: &Group) -> bool {
+        let Some(&first) = group.first() else { return true };
+        let mut seen = HashSet::new();
+        let mut stack: Vec<ValueId> = self.operands(group);
+        while let Some(v) = stack.pop() {
+            let Def::Node { node, .. } = self.g.values[self.g.resolve(v).root].def else {
+                continue;
+            };
+            if group.contains(&node) {
+                return false;
+            }
+            // Definition order: nothing before the first node depends on it.
+            if node > first && seen.insert(node) {
+                stack.extend(&self.g.nodes[node].inputs);
+            }
+        }
+        true
+    }
+
+    /// True where everybody else reads the group's results after its last node, whose
+    /// place in definition order the group can then take.
+    fn fits_at_its_end(&self, group: &Group) -> bool {
+        let Some(&last) = group.last() else { return true };
+        self.results(group)
+            .iter()
+            .flat_map(|&v| &self.readers[v])
+            .all(|n| group.contains(n) || *n > last)
+    }
+}
+
+/// An operator as a step that reads these sources, where `pointwise` has it.
+pub(super) fn step(op: &Op, sources: &[usize]) -> Option<Step> {
+    let step = match (op, sources) {
+        (Op::Unary { f }, [x, ..]) => Step::Unary(*f, *x),
+        (Op::Binary { f }, [a, b]) => Step::Binary(*f, *a, *b),
+        _ => return None,
+    };
+    step.is_supported().then_some(step)
+}

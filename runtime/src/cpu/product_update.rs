@@ -1,0 +1,69 @@
+//! `ProductUpdate`: an update whose gradient exists a tile at a time.
+//!
+//! Tiles of the product are computed into scratch and go into the update while they are
+//! in the cache. Tiles have the bits that the product as an operator gives them, and the
+//! update's arithmetic is the same, so both together have the bits of the two operators.
+
+use super::address::Src;
+use super::dispatch::for_float;
+use super::matmul::matrix;
+use super::product::{Extents, MatMut, Part, Scalar, product_by_parts, product_in_parts};
+use super::update::{Kernel, Region, Update};
+use crate::kernel::{Call, Operand};
+use arenic_ir::op::scratch::{ProductUpdate, product_update};
+use arenic_ir::op::{MAX_OPERANDS, ProductOperands};
+use arenic_ir::{DType, Op};
+
+/// Runs a `ProductUpdate`.
+pub(crate) fn run(call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
+}
+
+fn typed<T: Scalar>(call: &Call) {
+    let Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update } = call.op else {
+        unreachable!("no update with a product")
+    };
+    let Some(y) = call.outputs.iter().flatten().next() else { return };
+    let place = ProductOperands { gradient: *gradient, others: call.inputs.len() - 2 };
+    let (a, m, k) = matrix::<T>(&call.inputs[place.others], *trans_a, true);
+    let (b, _, n) = matrix::<T>(&call.inputs[place.others + 1], *trans_b, false);
+    let (e, alpha) = (Extents { m, k, n }, T::from_f64(f64::from(*alpha)));
+    // SAFETY: an operand of the gradient's type that nobody reads: it comes as tiles.
+    let tiled = unsafe { Operand::new(y.ty(), std::ptr::dangling()) };
+    let mut inputs = [tiled; MAX_OPERANDS];
+    for (i, operand) in inputs[..=place.others].iter_mut().enumerate() {
+        if let Some(i) = place.of_update(i) {
+            *operand = call.inputs[i];
+        }
+    }
+    let drive = |kernel: Kernel| {
+        let tiling = product_update(m * n, k);
+        // SAFETY: the only slice of this call's scratch.
+        let scratch = unsafe { call.scratch.slice_mut::<T>(tiling.elements()) };
+        match tiling {
+            ProductUpdate::Tiles { lanes, tile } => {
+                let consume = |part: Part, at: *const T| {
+                    let first = part.row * n + part.col;
+                    let region = Region { first, rows: part.rows, cols: part.cols, stride: n };
+                    kernel(region, Some(Src(at.cast())));
+                };
+                // SAFETY: operands as `infer` checked them, in no in-place pair.
+                unsafe { product_by_parts((lanes, tile), e, alpha, (a, b), scratch, consume) };
+            }
+            ProductUpdate::Parts { parts, results } => {
+                let (gradient, scratch) = scratch.split_at_mut(results);
+                let c = MatMut::new(gradient.as_mut_ptr(), n, 1);
+                // SAFETY: as above.
+                unsafe {
+                    let operands = |_| (a, b, c);
+                    product_in_parts(parts, 1, e, alpha, scratch, operands, |_, _, _| false);
+                }
+                let region = Region { first: 0, rows: 1, cols: results, stride: 0 };
+                kernel(region, Some(Src(c.ptr.cast_const().cast())));
+            }
+        }
+    };
+    let inputs = &inputs[..=place.others];
+    let tiled = Some(*gradient);
+    Update { op: update, inputs, outputs: call.outputs, tiled, drive: &drive }.run();
+}

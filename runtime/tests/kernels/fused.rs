@@ -1,0 +1,192 @@
+//! Operators that graph passes make, bit by bit against the operators that they stand for.
+
+use super::*;
+use arenic_ir::op::{Binary, Step, Unary};
+
+/// All results of an operator on several threads and, first results, in place.
+fn results(op: &Op, inputs: &[&Tensor]) -> Vec<Tensor> {
+    let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
+    let types_of_results = op.infer(&types).expect("operands fit");
+    let all = vec![true; types_of_results.len()];
+    let on = |threads: usize, place| pool(threads).install(|| apply(op, inputs, place, &all));
+    let one = on(1, None);
+    let same = |other: Vec<Tensor>| {
+        for (a, b) in other.iter().zip(&one) {
+            assert_same(a, b, op);
+        }
+    };
+    same(on(2, None));
+    same(on(7, None));
+    for (input, output) in op.in_place_pairs(&types, &types_of_results.iter().collect::<Vec<_>>()) {
+        if output == 0 {
+            same(on(2, Some(input)));
+        }
+    }
+    for o in 0..all.len() {
+        let wanted: Vec<bool> = (0..all.len()).map(|i| i != o).collect();
+        let others = apply(op, inputs, None, &wanted);
+        for (a, b) in others.iter().zip((0..all.len()).filter(|&i| i != o).map(|i| &one[i])) {
+            assert_same(a, b, op);
+        }
+    }
+    one
+}
+
+fn binary(f: Binary, a: &Tensor, b: &Tensor) -> Tensor {
+    evaluate(&Op::Binary { f }, &[a, b])
+}
+
+fn unary(f: Unary, x: &Tensor) -> Tensor {
+    evaluate(&Op::Unary { f }, &[x])
+}
+
+/// `lr, mu, p, g, m → m', p'` of momentum, and of one more function each.
+fn momentum_program() -> Op {
+    let steps = vec![
+        Step::Binary(Binary::Mul, 4, 1),
+        Step::Binary(Binary::Add, 5, 3),
+        Step::Binary(Binary::Mul, 0, 6),
+        Step::Binary(Binary::Sub, 2, 7),
+    ];
+    Op::Pointwise { steps, results: vec![6, 8] }
+}
+
+#[test]
+fn pointwise_equals_its_steps() {
+    let mut r = Random(11);
+    for (dtype, shape) in [
+        (DType::F32, vec![1]),
+        (DType::F32, vec![3, 43]),
+        (DType::F64, vec![64]),
+        (DType::F32, vec![0, 2]),
+        (DType::F32, vec![40, 1000]),
+    ] {
+        let scalar = r.tensor(dtype, []);
+        let one = r.tensor(dtype, [1]);
+        let [p, g, m] = [0; 3].map(|_| r.tensor(dtype, shape.clone()));
+        let got = results(&momentum_program(), &[&scalar, &one, &p, &g, &m]);
+        let v = binary(Binary::Add, &binary(Binary::Mul, &m, &one), &g);
+        assert_same(&got[0], &v, &momentum_program());
+        let w = binary(Binary::Sub, &p, &binary(Binary::Mul, &scalar, &v));
+        assert_same(&got[1], &w, &momentum_program());
+    }
+}
+
+#[test]
+fn every_function_of_pointwise() {
+    let mut r = Random(12);
+    let (a, b) = (r.tensor(DType::F32, [5, 30]), r.tensor(DType::F32, [5, 30]));
+    let scalars = [2.0, 3.0, -1.5].map(|x| Tensor::new(DType::F32, [], vec![x]));
+    for f in [Unary::Neg, Unary::Reciprocal, Unary::Sqrt] {
+        let op = Op::Pointwise { steps: vec![Step::Unary(f, 0)], results: vec![1] };
+        assert_same(&results(&op, &[&a])[0], &unary(f, &a), &op);
+    }
+    for f in
+        [Binary::Add, Binary::Div, Binary::Max, Binary::Min, Binary::Mul, Binary::Pow, Binary::Sub]
+    {
+        let op = Op::Pointwise { steps: vec![Step::Binary(f, 0, 1)], results: vec![2] };
+        for b in [&b, &scalars[0], &scalars[1], &scalars[2]] {
+            assert_same(&results(&op, &[&a, b])[0], &binary(f, &a, b), &op);
+        }
+    }
+}
+
+#[test]
+fn product_update_equals_product_and_update() {
+    let mut r = Random(13);
+    let adam = Op::Adam {
+        alpha: 0.9,
+        beta: 0.99,
+        epsilon: 1e-6,
+        norm_coefficient: 0.1,
+        norm_coefficient_post: 0.0,
+    };
+    let momentum = Op::Momentum { alpha: 0.9, beta: 0.8, nesterov: true, norm_coefficient: 0.01 };
+    let adagrad = Op::Adagrad { decay_factor: 0.1, epsilon: 1e-6, norm_coefficient: 0.0 };
+    // Few rows, few columns, sums of 1 and of several of the library's blocks, tiles that
+    // do not divide the result, a sum in parts, nothing at all.
+    let shapes = [
+        (3, 5, 700),
+        (700, 5, 3),
+        (64, 1, 64),
+        (129, 300, 517),
+        (1000, 40, 30),
+        (33, 9000, 20),
+        (520, 32, 2100),
+        (0, 4, 5),
+        (4, 0, 5),
+    ];
+    for (case, (m, k, n)) in shapes.into_iter().enumerate() {
+        let dtype = if case % 4 == 3 { DType::F64 } else { DType::F32 };
+        let (trans_a, trans_b) = (case % 2 == 0, r.chance());
+        let alpha = if case % 3 == 1 { 0.3 } else { 1.0 };
+        let a = r.tensor(dtype, if trans_a { [k, m] } else { [m, k] });
+        let b = r.tensor(dtype, if trans_b { [n, k] } else { [k, n] });
+        let gemm = Op::Gemm { alpha, beta: 1.0, trans_a, trans_b };
+        let g = evaluate(&gemm, &[&a, &b]);
+        let lr = Tensor::new(dtype, [], vec![0.25]);
+        let t = Tensor::new(DType::I64, [], vec![3.0]);
+        let [x, v, h] = [0; 3].map(|_| {
+            let mut x = r.tensor(dtype, [m, n]);
+            x.values.iter_mut().for_each(|x| *x = x.abs());
+            x
+        });
+        let updates: [(&Op, Vec<&Tensor>, usize); 4] = [
+            (&adam, vec![&lr, &t, &x, &g, &v, &h], 3),
+            (&adagrad, vec![&lr, &t, &x, &g, &v], 3),
+            (&momentum, vec![&lr, &t, &x, &g, &v], 3),
+            (&momentum_program(), vec![&lr, &lr, &x, &g, &v], 3),
+        ];
+        for (update, mut inputs, gradient) in updates {
+            let want = results(update, &inputs);
+            inputs.remove(gradient);
+            inputs.extend([&a, &b]);
+            let update = Box::new(update.clone());
+            let op = Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update };
+            for (got, want) in results(&op, &inputs).iter().zip(&want) {
+                assert_same(got, want, &op);
+            }
+        }
+    }
+}
+
+#[test]
+fn cross_entropy_equals_log_softmax_and_its_gradient() {
+    let mut r = Random(14);
+    for (dtype, shape, wide) in [
+        (DType::F32, vec![4, 10], true),
+        (DType::F64, vec![2, 3, 17], false),
+        (DType::F32, vec![300, 257], true),
+        (DType::F32, vec![7, 1], false),
+        (DType::F32, vec![0, 5], true),
+    ] {
+        let mut x = r.tensor(dtype, shape.clone());
+        x.values.iter_mut().for_each(|x| *x *= 20.0);
+        let n = *shape.last().unwrap();
+        let rows = [&shape[..shape.len() - 1], &[1]].concat();
+        let log = evaluate(&Op::LogSoftmax { axis: shape.len() - 1 }, &[&x]);
+        let softmax = unary(Unary::Exp, &log);
+        let stats = results(&Op::LogSoftmaxStats, &[&x]);
+        let [max, ln_sum] = &stats[..] else { panic!("two results") };
+        let same_log = binary(Binary::Sub, &binary(Binary::Sub, &x, max), ln_sum);
+        assert_same(&same_log, &log, &Op::LogSoftmaxStats);
+        let again = results(&Op::SoftmaxOfStats, &[&x, max, ln_sum]);
+        assert_same(&again[0], &softmax, &Op::SoftmaxOfStats);
+
+        let count = rows.iter().product::<usize>();
+        let w = Tensor::new(dtype, rows.clone(), vec![-0.25; count]);
+        let index = if wide { DType::I64 } else { DType::I32 };
+        let target: Vec<f64> =
+            (0..count).map(|i| if i % 3 == 0 { -1.0 } else { r.range(0, n - 1) as f64 }).collect();
+        let target = Tensor::new(index, rows.clone(), target);
+        let zeros = Tensor::new(dtype, shape.clone(), vec![0.0; x.values.len()]);
+        let scatter = Op::ScatterElements {
+            axis: shape.len() - 1,
+            reduction: arenic_ir::op::Scatter::Replace,
+        };
+        let one_hot = evaluate(&scatter, &[&zeros, &target, &w]);
+        let want = binary(Binary::Sub, &one_hot, &binary(Binary::Mul, &softmax, &w));
+        let got = results(&Op::CrossEntropyGrad, &[&x, max, ln_sum, &target, &w]);
+        assert_same(&got[0], &want, &Op::CrossEntropyGrad);
+    }
+}
