@@ -115,6 +115,11 @@ impl Program {
     }
 }
 
+/// The greatest common divisor; 0 has every divisor.
+pub(crate) fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 #[cfg(feature = "highs")]
 mod backend {
     use super::{Answer, Failure, Limits};

@@ -2,6 +2,7 @@
 
 use super::{Json, Outcome, failed, human_bytes, print};
 use arenic::artifact::{Artifact, Target};
+use arenic::explain;
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::text::Module;
 use clap::Args;
@@ -94,6 +95,7 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value
         "targets": artifact.targets.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
         "runnable": artifact.runnable,
         "statistics": target.statistics,
+        "certificate": explain::stored_to_json(target),
         "inputs": inputs,
         "states": states,
         "outputs": outputs,

@@ -61,6 +61,9 @@ pub fn portfolio(p: &Problem) -> Vec<Candidate> {
         .collect()
 }
 
+/// What a list scheduler and the profile of its order cost per operator, in steps.
+pub(super) const SCHEDULE_STEPS: u64 = 16;
+
 /// Arcs that all cuts of one certificate may look at, per operator and at least.
 const CUT_WORK: (u64, u64) = (4_000, 4_000_000);
 
@@ -193,7 +196,7 @@ impl Improve<'_> {
             for rule in RULES {
                 for reversed in [false, true] {
                     let order = schedule(self.p, rule, reversed, &phase);
-                    self.meter.spend(self.p.len() as u64);
+                    self.meter.spend(SCHEDULE_STEPS * self.p.len() as u64);
                     let profile = self.p.profile(&order);
                     let Some((at, &peak)) =
                         profile.iter().enumerate().rev().max_by_key(|&(_, &memory)| memory)

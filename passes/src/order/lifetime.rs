@@ -9,7 +9,7 @@
 //! out as a constant.
 
 use super::problem::{Kind, Problem};
-use crate::mip::{Answer, Failure, Limits, Program, Var};
+use crate::mip::{Answer, Failure, Limits, Program, Var, gcd};
 
 /// What the solver found, measured again in bytes.
 pub(crate) struct Outcome {
@@ -50,7 +50,7 @@ pub(crate) fn solve(
 }
 
 /// Function 1 of the paper: the operator that is run at each step.
-pub(super) fn decode(answer: &Answer, created: &[Created]) -> Vec<usize> {
+pub(crate) fn decode(answer: &Answer, created: &[Created]) -> Vec<usize> {
     let mut order: Vec<(usize, usize)> = Vec::with_capacity(created.len());
     for (v, c) in created.iter().enumerate() {
         let step = c.vars.iter().position(|&var| answer.is_set(var)).unwrap_or(0);
@@ -61,14 +61,14 @@ pub(super) fn decode(answer: &Answer, created: &[Created]) -> Vec<usize> {
 }
 
 /// C(v, t) for the steps of an operator's span.
-pub(super) struct Created {
-    pub(super) first: usize,
-    pub(super) vars: Vec<Var>,
+pub(crate) struct Created {
+    pub(crate) first: usize,
+    pub(crate) vars: Vec<Var>,
 }
 
 impl Created {
     /// The variable of step t, inside the span.
-    pub(super) fn at(&self, t: usize) -> Option<Var> {
+    pub(crate) fn at(&self, t: usize) -> Option<Var> {
         self.vars.get(t.checked_sub(self.first)?).copied()
     }
 
@@ -80,30 +80,30 @@ impl Created {
 
 /// P(e, t).
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Preserved {
+pub(crate) enum Preserved {
     No,
     Yes,
     Var(Var),
 }
 
 /// Variables and rows that make up an order with the lifetimes of its tensors.
-pub(super) struct Lifetimes<'a> {
-    pub(super) p: &'a Problem,
-    pub(super) program: Program,
+pub(crate) struct Lifetimes<'a> {
+    pub(crate) p: &'a Problem,
+    pub(crate) program: Program,
     /// A solution to start from, one value per variable.
-    pub(super) start: Vec<f64>,
+    pub(crate) start: Vec<f64>,
     /// Bytes of one unit of the program.
-    pub(super) unit: f64,
-    pub(super) created: Vec<Created>,
+    pub(crate) unit: f64,
+    pub(crate) created: Vec<Created>,
     /// P per tensor and step; empty for tensors that do not come and go.
-    pub(super) preserved: Vec<Vec<Preserved>>,
+    pub(crate) preserved: Vec<Vec<Preserved>>,
     /// Step of each operator and last step of each tensor in the starting order.
     step: Vec<usize>,
     last: Vec<usize>,
 }
 
 impl<'a> Lifetimes<'a> {
-    pub(super) fn new(p: &'a Problem, incumbent: &[usize]) -> Self {
+    pub(crate) fn new(p: &'a Problem, incumbent: &[usize]) -> Self {
         let n = p.len();
         let mut step = vec![0; n];
         incumbent.iter().enumerate().for_each(|(t, &v)| step[v] = t);
@@ -132,18 +132,24 @@ impl<'a> Lifetimes<'a> {
         lifetimes
     }
 
-    pub(super) fn binary(&mut self, start: bool) -> Var {
+    pub(crate) fn binary(&mut self, start: bool) -> Var {
         self.start.push(f64::from(u8::from(start)));
         self.program.binary()
     }
 
-    pub(super) fn real(&mut self, min: f64, max: f64, start: f64) -> Var {
+    pub(crate) fn real(&mut self, min: f64, max: f64, start: f64) -> Var {
         self.start.push(start);
         self.program.real(min, max)
     }
 
-    pub(super) fn units(&self, bytes: u64) -> f64 {
+    /// Bytes in units of the program.
+    pub(crate) fn units(&self, bytes: u64) -> f64 {
         bytes as f64 / self.unit
+    }
+
+    /// C(e, t): the variable that creates a tensor at a step, inside its operator's span.
+    pub(crate) fn creates(&self, t: usize, step: usize) -> Option<Var> {
+        self.created[self.p.tensors[t].producer?].at(step)
     }
 
     /// Equations 3 and 10, and one operator per step.
@@ -309,7 +315,7 @@ impl<'a> Lifetimes<'a> {
 }
 
 /// Adds factor × P to a row.
-pub(super) fn add(row: &mut Vec<(f64, Var)>, constant: &mut f64, factor: f64, p: Preserved) {
+pub(crate) fn add(row: &mut Vec<(f64, Var)>, constant: &mut f64, factor: f64, p: Preserved) {
     match p {
         Preserved::No => {}
         Preserved::Yes => *constant += factor,
@@ -351,8 +357,4 @@ fn unit(p: &Problem, incumbent: &[usize]) -> f64 {
     let divisor = sizes.fold(0, gcd).max(1) as f64;
     let peak = (p.peak(incumbent) - p.resident) as f64;
     divisor.max(peak / LARGEST)
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }

@@ -60,8 +60,12 @@ pub(super) fn schedule(p: &Problem, rule: Rule, reversed: bool, phase: &[u32]) -
     order
 }
 
-/// Larger is better: phase, then the rule's two figures, then definition order.
-type Key = (Reverse<u32>, i64, i64, Reverse<usize>);
+/// Larger is better: phase, then the rule's figure, then the place in definition order,
+/// which tells the operator. Small, since heaps of them take most of the time.
+type Entry = (Reverse<u32>, i64, Reverse<u32>);
+
+/// The same with a second figure.
+type Waiting = (Reverse<u32>, i64, i64, Reverse<u32>);
 
 struct List<'a> {
     p: &'a Problem,
@@ -78,9 +82,10 @@ struct List<'a> {
     done: Vec<bool>,
     live: i64,
     peak: i64,
-    ready: BinaryHeap<(Key, usize)>,
-    /// Ready operators that would raise the peak, least allocation first.
-    waiting: BinaryHeap<(Key, usize)>,
+    ready: BinaryHeap<Entry>,
+    /// Ready operators that would raise the peak: least allocation first, then what frees
+    /// most.
+    waiting: BinaryHeap<Waiting>,
 }
 
 impl<'a> List<'a> {
@@ -150,16 +155,24 @@ impl<'a> List<'a> {
         }
     }
 
-    fn key(&self, v: usize) -> Key {
+    /// The operator at a place, and the other way round.
+    fn mirrored(&self, i: usize) -> usize {
+        if self.reversed { self.p.len() - 1 - i } else { i }
+    }
+
+    fn at(&self, place: Reverse<u32>) -> usize {
+        self.mirrored(place.0 as usize)
+    }
+
+    fn entry(&self, v: usize) -> Entry {
         let gain = self.frees[v] - self.allocates[v];
         let figure = match self.rule {
             Rule::Definition => 0,
             Rule::EagerFree => i64::from(gain >= 0),
             _ => gain,
         };
-        let place = if self.reversed { self.p.len() - v } else { v };
         let phase = if self.reversed { u32::MAX - self.phase[v] } else { self.phase[v] };
-        (Reverse(phase), figure, 0, Reverse(place))
+        (Reverse(phase), figure, Reverse(self.mirrored(v) as u32))
     }
 
     fn fits(&self, v: usize) -> bool {
@@ -167,12 +180,11 @@ impl<'a> List<'a> {
     }
 
     fn offer(&mut self, v: usize) {
-        let key = self.key(v);
+        let (phase, figure, place) = self.entry(v);
         if self.fits(v) {
-            self.ready.push((key, v));
+            self.ready.push((phase, figure, place));
         } else {
-            let (phase, gain, _, place) = key;
-            self.waiting.push(((phase, -self.allocates[v], gain, place), v));
+            self.waiting.push((phase, -self.allocates[v], figure, place));
         }
     }
 
@@ -180,30 +192,36 @@ impl<'a> List<'a> {
     /// newer and better one came first.
     fn next(&mut self) -> Option<usize> {
         loop {
-            while let Some(&(_, v)) = self.waiting.peek()
-                && (self.done[v] || self.fits(v))
-            {
+            while let Some(&(.., place)) = self.waiting.peek() {
+                let v = self.at(place);
+                if !self.done[v] && !self.fits(v) {
+                    break;
+                }
                 self.waiting.pop();
                 if !self.done[v] {
-                    self.ready.push((self.key(v), v));
+                    self.ready.push(self.entry(v));
                 }
             }
-            while let Some(&(_, v)) = self.ready.peek()
-                && self.done[v]
+            while let Some(&(.., place)) = self.ready.peek()
+                && self.done[self.at(place)]
             {
                 self.ready.pop();
             }
             // What fits goes first, but not before an earlier phase.
-            let waiting = self.waiting.peek().map(|(key, _)| key.0);
+            let waiting = self.waiting.peek().map(|w| w.0);
             match self.ready.peek() {
-                Some((key, _)) if waiting.is_none_or(|phase| phase <= key.0) => {
-                    let (_, v) = self.ready.pop()?;
+                Some((phase, ..)) if waiting.is_none_or(|w| w <= *phase) => {
+                    let (.., place) = self.ready.pop()?;
+                    let v = self.at(place);
                     if self.fits(v) {
                         return Some(v);
                     }
                     self.offer(v);
                 }
-                _ => return self.waiting.pop().map(|(_, v)| v),
+                _ => {
+                    let (.., place) = self.waiting.pop()?;
+                    return Some(self.at(place));
+                }
             }
         }
     }

@@ -200,8 +200,13 @@ pub fn definition_order_peak(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
 /// # Errors
 /// Sizes or dependences that no plan of a verified graph has.
 pub fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
+    bare_problem(g, plan, true)
+}
+
+/// The same, or one in which every buffer has bytes of its own, a state's exit value too.
+pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: bool) -> Result<Problem, PassError> {
     let mut at_home: SecondaryMap<_, bool> = SecondaryMap::new();
-    for s in g.states.keys() {
+    for s in g.states.keys().filter(|_| sharing) {
         if let Some(b) = share_in_place::exit_buffer(g, plan, s) {
             at_home[b] = true;
         }
@@ -233,7 +238,7 @@ pub fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
         for &b in task.writes.iter().flatten().chain(&task.scratch) {
             tensors[b.index()].producer = Some(t.index());
         }
-        let TaskKind::Run(n) = task.kind else { continue };
+        let (TaskKind::Run(n), true) = (task.kind, sharing) else { continue };
         let outputs = g.output_types(n)?;
         let declared =
             g.nodes[n].op.in_place_pairs(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());

@@ -155,6 +155,11 @@ impl Problem {
         self.reads.len()
     }
 
+    /// Number of tensors.
+    pub fn tensors(&self) -> usize {
+        self.tensors.len()
+    }
+
     /// True without operators.
     pub fn is_empty(&self) -> bool {
         self.reads.is_empty()
@@ -198,7 +203,7 @@ impl Problem {
     }
 
     /// True for a tensor with bytes that are not alive throughout.
-    pub(super) fn comes_and_goes(&self, t: usize) -> bool {
+    pub(crate) fn comes_and_goes(&self, t: usize) -> bool {
         self.tensors[t].bytes > 0 && self.tensors[t].comes_and_goes()
     }
 
