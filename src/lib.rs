@@ -2,12 +2,13 @@
 //! them out of one arena.
 //!
 //! This crate is the facade: [`compile`] takes a model through the passes to a checked
-//! [`Artifact`](artifact::Artifact), [`train`] runs one. [`onnx`], [`data`] and
-//! [`instance`] read what users have.
+//! [`Artifact`](artifact::Artifact), [`train`] runs one. [`onnx`], [`data`],
+//! [`instance`] and [`placement`] read what users have.
 
 pub mod artifact;
 pub mod compile;
 pub mod data;
 pub mod instance;
 pub mod onnx;
+pub mod placement;
 pub mod train;

@@ -15,11 +15,14 @@ pub mod fuse_transposes;
 pub mod lower;
 pub mod order;
 pub mod place;
+pub mod place_pyramid;
+pub mod place_smartpool;
 pub mod share_in_place;
 pub mod spans;
 pub mod sync;
 pub mod views;
 
+use crate::place::Placer;
 use arenic_ir::plan::{Fact, PlanError};
 use arenic_ir::{Graph, Op, Plan, Program, TargetInfo, TensorType};
 pub use registry::{Pass, PassInfo};
@@ -35,6 +38,8 @@ registry::passes! {
     plan order::Order,
     plan share_in_place::ShareInPlace,
     plan place::Place,
+    plan place_pyramid::PlacePyramid,
+    plan place_smartpool::PlaceSmartpool,
     program lower::Lower,
     program sync::Sync,
 }
@@ -91,6 +96,10 @@ pub trait PlanPass {
     /// # Errors
     /// See [`PassError`].
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError>;
+    /// Its method, for a pass that places and can do so without a graph.
+    fn placer(&self) -> Option<&dyn Placer> {
+        None
+    }
 }
 
 /// Makes or completes the program.

@@ -4,6 +4,7 @@
 //! options. The pipeline checks levels and facts before anything runs, and owns
 //! verifying, dumping, timing and the final check once for all passes.
 
+use crate::place::Placer;
 use crate::{Cx, Pass, PassError, PassInfo, Stats, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
@@ -150,6 +151,26 @@ impl Pipeline {
     /// Names of the passes, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().map(|s| s.name.as_str())
+    }
+
+    /// The methods of a pipeline that consists of passes which place without a graph.
+    ///
+    /// # Errors
+    /// Another pass is in it.
+    pub fn placers(&self) -> Result<Vec<&dyn Placer>, PipelineError> {
+        let mut placers = Vec::new();
+        for Step { name, pass } in &self.steps {
+            match pass {
+                Pass::Plan(p) if p.placer().is_some() => placers.extend(p.placer()),
+                _ => {
+                    return Err(format!(
+                        "`{name}` is no pass that places; a list of bare buffers takes none else"
+                    )
+                    .into());
+                }
+            }
+        }
+        Ok(placers)
     }
 
     /// Levels go graph → plan → program, and every fact is given before it is needed.

@@ -58,7 +58,7 @@ fn dimension(text: &str) -> Result<(String, u64), String> {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
-    let pipeline = read_pipeline(&a.pipeline)?;
+    let pipeline = read_pipeline(&a.pipeline, Pipeline::from_yaml)?;
     let passes: Vec<&str> = pipeline.names().collect();
     for name in a.stop_after.iter().chain(a.dump_ir_after.iter().filter(|n| *n != "all")) {
         if !passes.contains(&name.as_str()) {
@@ -158,7 +158,10 @@ fn bound(given: &[(String, String)]) -> Result<BTreeMap<String, (TensorType, Vec
 }
 
 /// A named pipeline, or one from a file.
-fn read_pipeline(name: &str) -> Result<Pipeline, Failure> {
+pub(super) fn read_pipeline(
+    name: &str,
+    parse: impl Fn(&str) -> Result<Pipeline, PipelineError>,
+) -> Result<Pipeline, Failure> {
     let named = NAMED.iter().find(|(n, _)| *n == name).map(|(_, yaml)| (*yaml).to_owned());
     let text = match named {
         Some(yaml) => yaml,
@@ -168,7 +171,7 @@ fn read_pipeline(name: &str) -> Result<Pipeline, Failure> {
             miette!(help = help, "cannot read the pipeline `{name}`: {e}")
         })?,
     };
-    Pipeline::from_yaml(&text).map_err(|e| pipeline_report(e, name, text))
+    parse(&text).map_err(|e| pipeline_report(e, name, text))
 }
 
 /// The error with the place it points at.

@@ -1,7 +1,8 @@
 //! Subcommands. Data for scripts goes to stdout, everything else to stderr.
 //!
 //! Exit codes: 0 success; 1 an input cannot be used (the message says what, where and how
-//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite.
+//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite. `place` gives 2 and 3
+//! where nothing fits a capacity.
 
 mod check;
 mod compile;
@@ -9,6 +10,7 @@ mod inspect;
 mod ops;
 mod order;
 mod pipeline;
+mod place;
 mod run;
 
 use clap::{Args, Parser, Subcommand};
@@ -44,6 +46,8 @@ enum Command {
     Check(check::Arguments),
     /// Order a bare memory graph so that its peak is low
     Order(order::Arguments),
+    /// Place bare buffers in one arena so that it is small
+    Place(place::Arguments),
     /// List, show and describe pipelines
     Pipeline(pipeline::Arguments),
     /// List the operators that can be imported
@@ -66,6 +70,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Inspect(a) => inspect::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Order(a) => order::run(&a),
+        Command::Place(a) => place::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),
     };
@@ -122,6 +127,14 @@ fn print(text: impl Display) -> Outcome {
 /// Bytes for people, for example `3.2 MiB`.
 fn human_bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
+}
+
+/// Seconds of a limit.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(s) if f64::is_finite(s) && s >= 0.0 => Ok(s),
+        _ => Err(format!("`{text}` is no number of seconds")),
+    }
 }
 
 /// `NAME=VALUE` arguments.

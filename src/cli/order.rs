@@ -17,7 +17,7 @@ pub(super) struct Arguments {
     /// The memory graph: operators and tensors with sizes, as .json or .json.gz
     instance: PathBuf,
     /// Seconds to look for better orders; 0 takes the best list scheduler
-    #[arg(long, value_name = "S", default_value_t = DEFAULT_TIME_LIMIT, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = DEFAULT_TIME_LIMIT, value_parser = super::seconds)]
     time_limit: f64,
     /// Seed of the random moves of the search
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -27,13 +27,6 @@ pub(super) struct Arguments {
     output: Option<PathBuf>,
     #[command(flatten)]
     json: Json,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(s) if f64::is_finite(s) && s >= 0.0 => Ok(s),
-        _ => Err(format!("`{text}` is no number of seconds")),
-    }
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
