@@ -3,7 +3,7 @@
 //!
 //! This crate is the facade: [`compile`] takes a model through the passes to a checked
 //! [`Artifact`](artifact::Artifact), [`train`] runs one, [`explain`] says why it needs what
-//! it needs. [`onnx`], [`data`] and [`instance`] read what users have.
+//! it needs. [`onnx`], [`data`], [`instance`] and [`placement`] read what users have.
 
 pub mod artifact;
 pub mod compile;
@@ -11,4 +11,5 @@ pub mod data;
 pub mod explain;
 pub mod instance;
 pub mod onnx;
+pub mod placement;
 pub mod train;

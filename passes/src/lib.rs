@@ -6,6 +6,7 @@
 
 pub mod pipeline;
 mod registry;
+pub mod search;
 
 pub mod certificate;
 pub mod dead_code;
@@ -19,18 +20,23 @@ pub mod lower;
 mod mip;
 pub mod order;
 pub mod order_ilp;
+pub mod order_place_ilp;
 pub mod place;
+pub mod place_ilp;
+pub mod place_pyramid;
+pub mod place_smartpool;
 pub mod prune_precedence;
 pub mod share_in_place;
 pub mod spans;
 pub mod sync;
 pub mod views;
 
+use crate::place::Placer;
 use arenic_ir::plan::{Fact, PlanError};
 use arenic_ir::{Graph, Op, Plan, Program, TargetInfo, TensorType};
 pub use registry::{Pass, PassInfo};
+pub use search::{Progress, Search};
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 
 registry::passes! {
     graph fold_constants::FoldConstants,
@@ -45,8 +51,12 @@ registry::passes! {
     plan prune_precedence::PrunePrecedence,
     plan order::Order,
     plan order_ilp::OrderIlp,
+    plan order_place_ilp::OrderPlaceIlp,
     plan share_in_place::ShareInPlace,
     plan place::Place,
+    plan place_pyramid::PlacePyramid,
+    plan place_smartpool::PlaceSmartpool,
+    plan place_ilp::PlaceIlp,
     program lower::Lower,
     program sync::Sync,
 }
@@ -79,43 +89,6 @@ impl Cx<'_> {
     }
 }
 
-/// How passes that search are limited and watched from outside.
-#[derive(Clone, Copy, Default)]
-pub struct Search<'a> {
-    /// Seconds for each search, instead of what the pipeline says.
-    pub time_limit: Option<f64>,
-    /// Seed of random moves.
-    pub seed: u64,
-    /// Ends searches when it becomes true; the best found so far is kept.
-    pub stop: Option<&'a AtomicBool>,
-    /// Told of every better solution and bound.
-    pub progress: Option<&'a dyn Fn(&Progress)>,
-}
-
-/// What a search tells while it runs.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress<'a> {
-    /// What found the incumbent.
-    pub method: &'a str,
-    /// Peak of the best solution so far, in bytes.
-    pub incumbent: u64,
-    /// No solution has a lower peak, in bytes.
-    pub bound: u64,
-}
-
-impl<'a> Search<'a> {
-    /// Limits of a search that begins now and that the pipeline allows some seconds.
-    pub(crate) fn limits(&self, seconds: f64) -> order::Limits<'a> {
-        order::Limits::new(self.time_limit.unwrap_or(seconds), self.seed, self.stop)
-    }
-
-    pub(crate) fn report(&self, progress: &Progress) {
-        if let Some(listener) = self.progress {
-            listener(progress);
-        }
-    }
-}
-
 /// Why a pass failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PassError {
@@ -125,6 +98,17 @@ pub enum PassError {
     /// The arena would be beyond any address space.
     #[error("the arena would need more than 2^60 bytes")]
     TooLarge,
+    /// A graph is too large for a pass.
+    #[error(
+        "{tasks} tasks are too many for one program over orders and addresses (most: {most}); \
+         use `order_ilp`, `share_in_place` and `place_ilp`"
+    )]
+    TooManyTasks {
+        /// The plan's tasks.
+        tasks: usize,
+        /// As many as the pass takes.
+        most: usize,
+    },
     /// An integer program's solver failed.
     #[error("the solver failed: {0}")]
     Solver(String),
@@ -153,6 +137,10 @@ pub trait PlanPass {
     /// # Errors
     /// See [`PassError`].
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError>;
+    /// Its method, for a pass that places and can do so without a graph.
+    fn placer(&self) -> Option<&dyn Placer> {
+        None
+    }
 }
 
 /// Makes or completes the program.

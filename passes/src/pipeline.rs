@@ -4,6 +4,7 @@
 //! options. The pipeline checks levels and facts before anything runs, and owns
 //! verifying, dumping, timing and the final check once for all passes.
 
+use crate::place::Placer;
 use crate::{Cx, Pass, PassError, PassInfo, Stats, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 pub const NAMED: &[(&str, &str)] = &[
     ("default", include_str!("pipelines/default.yaml")),
     ("definition", include_str!("pipelines/definition.yaml")),
+    ("olla", include_str!("pipelines/olla.yaml")),
 ];
 
 /// A sequence of configured passes.
@@ -183,6 +185,24 @@ impl Pipeline {
     /// Names of the passes, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().map(|s| s.name.as_str())
+    }
+
+    /// The method of the last pass that places without a graph: in a plan, too, the last
+    /// placement stands.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn placer(&self) -> Result<&dyn Placer, PipelineError> {
+        let placer = |step: &'_ Step| match &step.pass {
+            Pass::Plan(p) => p.placer().is_some(),
+            _ => false,
+        };
+        let last = self.steps.iter().rfind(|step| placer(step));
+        match last.map(|step| &step.pass) {
+            Some(Pass::Plan(p)) => p.placer(),
+            _ => None,
+        }
+        .ok_or_else(|| "no pass of the pipeline places; `place` does".to_owned().into())
     }
 
     /// Levels go graph → plan → program, and every fact is given before it is needed.

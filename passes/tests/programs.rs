@@ -85,7 +85,7 @@ fn whole_pipelines_on_random_graphs() {
         "depth_first",
         "depth_first_reversed",
     ];
-    let places = ["best", "first_fit", "best_fit"];
+    let places = ["place", "place_smartpool", "place_smartpool: {fit: first}", "place_pyramid"];
     for seed in 0..2000 {
         let mut random = Random(0xabc + seed);
         let nodes = 3 + random.below(30);
@@ -109,7 +109,7 @@ fn whole_pipelines_on_random_graphs() {
         let (enabled, place) = (random.chance(70), random.pick(&places));
         yaml += &format!(
             "- {order}\n- share_in_place: {{enabled: {enabled}}}\n\
-             - place: {{method: {place}}}\n- lower\n- sync\n"
+             - {place}\n- lower\n- sync\n"
         );
         let pipeline = Pipeline::from_yaml(&yaml).unwrap();
         let outcome = pipeline

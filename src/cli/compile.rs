@@ -9,7 +9,7 @@ use arenic::data::Npz;
 use arenic::explain;
 use arenic::onnx::ImportOptions;
 use arenic_ir::TensorType;
-use arenic_passes::pipeline::{NAMED, Report, RunOptions};
+use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use clap::Args;
 use miette::miette;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ fn dimension(text: &str) -> Result<(String, u64), String> {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
-    let pipeline = read_pipeline(&a.pipeline)?;
+    let pipeline = read_pipeline(&a.pipeline, Pipeline::from_yaml)?;
     let passes: Vec<&str> = pipeline.names().collect();
     for name in a.stop_after.iter().chain(a.dump_ir_after.iter().filter(|n| *n != "all")) {
         if !passes.contains(&name.as_str()) {

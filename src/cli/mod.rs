@@ -1,7 +1,8 @@
 //! Subcommands. Data for scripts goes to stdout, everything else to stderr.
 //!
 //! Exit codes: 0 success; 1 an input cannot be used (the message says what, where and how
-//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite.
+//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite. `place` gives 2 and 3
+//! where nothing fits a capacity.
 
 mod check;
 mod compile;
@@ -11,6 +12,7 @@ mod interrupt;
 mod ops;
 mod order;
 mod pipeline;
+mod place;
 mod run;
 mod search;
 
@@ -47,6 +49,8 @@ enum Command {
     Check(check::Arguments),
     /// Order a bare memory graph so that its peak is low
     Order(order::Arguments),
+    /// Place bare buffers in one arena so that it is small
+    Place(place::Arguments),
     /// Say in words why a plan needs what it needs
     Explain(explain::Arguments),
     /// List, show and describe pipelines
@@ -71,6 +75,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Inspect(a) => inspect::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Order(a) => order::run(&a),
+        Command::Place(a) => place::run(&a),
         Command::Explain(a) => explain::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),

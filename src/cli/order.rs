@@ -13,7 +13,7 @@ use arenic_ir::plan::{Plan, TaskKind};
 use arenic_ir::text::Module;
 use arenic_passes::certificate::{OrderCertificate, certificate};
 use arenic_passes::order::{definition_order_peak, problem};
-use arenic_passes::pipeline::{NAMED, RunOptions};
+use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_passes::{Cx, Progress};
 use clap::Args;
 use cranelift_entity::EntityRef;
@@ -66,8 +66,9 @@ pub(super) fn order(
     pipeline: &str,
     search: &SearchOptions,
 ) -> Result<Ordered, Failure> {
-    let passes =
-        read_pipeline(pipeline)?.ordering().map_err(|e| miette!("pipeline `{pipeline}`: {e}"))?;
+    let passes = read_pipeline(pipeline, Pipeline::parse)?
+        .ordering()
+        .map_err(|e| miette!("pipeline `{pipeline}`: {e}"))?;
     let method = RefCell::new(String::new());
     let listener = search.listener();
     let progress = |p: &Progress| {

@@ -52,7 +52,10 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 }
 
 /// A named pipeline, or one from a file.
-pub(super) fn read_pipeline(name: &str) -> Result<Pipeline, Failure> {
+pub(super) fn read_pipeline(
+    name: &str,
+    parse: impl Fn(&str) -> Result<Pipeline, PipelineError>,
+) -> Result<Pipeline, Failure> {
     let named = NAMED.iter().find(|(n, _)| *n == name).map(|(_, yaml)| (*yaml).to_owned());
     let text = match named {
         Some(yaml) => yaml,
@@ -62,7 +65,7 @@ pub(super) fn read_pipeline(name: &str) -> Result<Pipeline, Failure> {
             miette!(help = help, "cannot read the pipeline `{name}`: {e}")
         })?,
     };
-    Pipeline::from_yaml(&text).map_err(|e| pipeline_report(e, name, text))
+    parse(&text).map_err(|e| pipeline_report(e, name, text))
 }
 
 /// The error with the place it points at.

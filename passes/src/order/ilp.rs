@@ -48,7 +48,7 @@ pub(crate) fn solve_by_ilp(
     let peak = p.peak(&order);
     let mut solved = Solved { peak, order, bound, proved: bound == peak, programs: 0 };
     let parts = parts(p);
-    while !solved.proved && limits.search.goes_on() {
+    while !solved.proved && !limits.search.deadline.is_over() {
         let profile = p.profile(&solved.order);
         let Some(at) = profile.iter().position(|&memory| memory == solved.peak) else { break };
         let Some(part) = parts.iter().find(|part| part.contains(&at)) else { break };

@@ -255,7 +255,7 @@ impl<'a> Lifetimes<'a> {
 
     /// Equation 13: the variable that is no less than the live bytes of any step. The
     /// starting order's `peak` bounds it from above.
-    fn peak_of_live_bytes(&mut self, peak: u64) -> Var {
+    pub(crate) fn peak_of_live_bytes(&mut self, peak: u64) -> Var {
         let p = self.p;
         let least = (0..p.len()).map(|v| p.own(v)).max().unwrap_or(0);
         let (least, most) = (self.units(least), self.units(peak - p.resident));

@@ -1,8 +1,8 @@
 //! How long a search may take, and who watches it.
 
 use crate::mip;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use crate::search::Deadline;
+use std::sync::atomic::AtomicBool;
 
 /// The time limit where none is given, in seconds.
 pub const DEFAULT_TIME_LIMIT: f64 = 10.0;
@@ -19,10 +19,8 @@ pub struct Limits<'a> {
     pub steps: u64,
     /// The time limit in seconds.
     pub seconds: f64,
-    /// When it ends; none where the clock does not run that far.
-    pub deadline: Option<Instant>,
-    /// Ends the search when it becomes true.
-    pub stop: Option<&'a AtomicBool>,
+    /// When it ends.
+    pub deadline: Deadline<'a>,
     /// Seed of random moves.
     pub seed: u64,
 }
@@ -30,37 +28,23 @@ pub struct Limits<'a> {
 impl<'a> Limits<'a> {
     /// Limits for a search of some seconds that begins now.
     pub fn new(seconds: f64, seed: u64, stop: Option<&'a AtomicBool>) -> Limits<'a> {
-        let wall = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
         Limits {
             steps: (seconds * STEPS_PER_SECOND) as u64,
             seconds,
-            deadline: Instant::now().checked_add(wall),
-            stop,
+            deadline: Deadline::after(seconds, stop),
             seed,
         }
-    }
-
-    /// False where the time is over or someone asked to stop.
-    pub(crate) fn goes_on(&self) -> bool {
-        let late = self.deadline.is_some_and(|end| Instant::now() >= end);
-        !late && !self.stop.is_some_and(|s| s.load(Ordering::Relaxed))
-    }
-
-    /// Seconds that are left.
-    pub(crate) fn seconds_left(&self) -> f64 {
-        let left = |end: Instant| end.saturating_duration_since(Instant::now()).as_secs_f64();
-        self.deadline.map_or(f64::MAX, left)
     }
 }
 
 impl<'a> From<&Limits<'a>> for mip::Limits<'a> {
     fn from(limits: &Limits<'a>) -> Self {
         mip::Limits {
-            seconds: limits.seconds_left(),
+            seconds: limits.deadline.seconds_left(),
             nodes: None,
             gap: 0.0,
             seed: limits.seed,
-            stop: limits.stop,
+            stop: limits.deadline.stop,
         }
     }
 }
@@ -107,7 +91,7 @@ impl<'a> Meter<'a> {
 
     /// Looks at the clock and at the request to stop.
     pub(super) fn look(&mut self) {
-        self.over |= !self.limits.goes_on();
+        self.over |= self.limits.deadline.is_over();
     }
 
     pub(super) fn is_over(&self) -> bool {

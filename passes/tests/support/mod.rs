@@ -12,7 +12,8 @@ use arenic_ir::types::{DType, TensorType};
 use arenic_passes::dead_code::DeadCode;
 use arenic_passes::detach_states::DetachStates;
 use arenic_passes::lower::Lower;
-use arenic_passes::place::{Method, Place};
+use arenic_passes::place::{Fit, Place};
+use arenic_passes::place_smartpool::PlaceSmartpool;
 use arenic_passes::share_in_place::ShareInPlace;
 use arenic_passes::sync::Sync;
 use arenic_passes::{Cx, GraphPass, PlanPass, ProgramPass};
@@ -136,8 +137,13 @@ pub(crate) fn program(random: &mut Random, g: &Graph, streams: usize) -> Program
     }
     plan.set_order(g, order).unwrap();
     ShareInPlace { enabled: random.chance(80) }.run(g, &mut plan, &CX).unwrap();
-    let method = random.pick(&[Method::Best, Method::FirstFit, Method::BestFit]);
-    Place { method }.run(g, &mut plan, &CX).unwrap();
+    let smartpool = |fit| -> Box<dyn PlanPass> { Box::new(PlaceSmartpool { fit }) };
+    let place = match random.below(3) {
+        0 => Box::new(Place::default()),
+        1 => smartpool(Fit::First),
+        _ => smartpool(Fit::Best),
+    };
+    place.run(g, &mut plan, &CX).unwrap();
     let mut program = Program::new(CELL);
     Lower {}.run(g, &plan, &mut program).unwrap();
     Sync {}.run(g, &plan, &mut program).unwrap();

@@ -1,0 +1,145 @@
+//! Placement: every slot gets an offset in the arena of its space.
+//!
+//! The bare problem is offline dynamic storage allocation ([`problem`]). The pass tries
+//! one-pass heuristics ([`skyline`], [`one_pass`], OLLA's [`pyramid`] among them), then
+//! searches exactly at the lower bound ([`search`]), then between that and the best
+//! ([`solve`]). Resident slots, alive throughout, stack up first from zero. Sound because
+//! a buffer is only put where no other lies that is alive at the same time; nothing here
+//! is trusted, `check` proves it again.
+
+mod one_pass;
+mod problem;
+mod pyramid;
+mod search;
+mod skyline;
+mod solve;
+#[cfg(test)]
+mod tests;
+
+use crate::{Cx, PassError, PlanPass, Search, Stats};
+use arenic_ir::Graph;
+use arenic_ir::plan::{Fact, LiveRange, Placement, Plan, SlotId};
+use arenic_ir::program::Space;
+pub use one_pass::Fit;
+pub(crate) use one_pass::{Sequence, one_pass, stack};
+pub use problem::{Buffer, Gap, Invalid, MAX_ALIGNMENT, MAX_HEIGHT, Problem};
+pub use pyramid::pyramid;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+pub use solve::{DEFAULT_TIME_LIMIT, Limits, Solution, solve};
+
+/// Places every slot in its arena: heuristics, then an exact search at the lower bound.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Place {
+    /// Seconds of search for each space; with 0 heuristics alone.
+    #[schemars(range(min = 0.0))]
+    pub time_limit: f64,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Place { time_limit: DEFAULT_TIME_LIMIT }
+    }
+}
+
+impl Placer for Place {
+    fn place(&self, p: &Problem, wish: &Wish) -> Solution {
+        let seconds = wish.search.seconds(self.time_limit);
+        solve(p, &Limits::new(seconds, wish.capacity, wish.search.stop))
+    }
+}
+
+/// What a placement is wanted for.
+#[derive(Clone, Copy, Default)]
+pub struct Wish<'a> {
+    /// Stop as soon as the placement is not higher than this, in bytes.
+    pub capacity: Option<u64>,
+    /// How the search is limited and watched.
+    pub search: Search<'a>,
+}
+
+/// A method of placement that can be used without a graph.
+pub trait Placer {
+    /// Places all buffers.
+    fn place(&self, p: &Problem, wish: &Wish) -> Solution;
+}
+
+impl PlanPass for Place {
+    fn needs(&self) -> &[Fact] {
+        &[Fact::Slots]
+    }
+
+    fn gives(&self) -> &[Fact] {
+        &[Fact::Placement]
+    }
+
+    fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+        place_slots(plan, self, cx)
+    }
+
+    fn placer(&self) -> Option<&dyn Placer> {
+        Some(self)
+    }
+}
+
+/// Places the plan's slots by a method.
+pub(crate) fn place_slots(
+    plan: &mut Plan,
+    placer: &dyn Placer,
+    cx: &Cx,
+) -> Result<Stats, PassError> {
+    let wish = Wish { capacity: None, search: cx.search };
+    place_slots_by(plan, |_, problem| placer.place(problem, &wish))
+}
+
+/// Places the plan's slots space by space, on top of the resident ones. `place` gets the
+/// other slots and, in the same sequence, their problem.
+pub(crate) fn place_slots_by(
+    plan: &mut Plan,
+    place: impl Fn(&[SlotId], &Problem) -> Solution,
+) -> Result<Stats, PassError> {
+    let live_peak = plan.slots()?.live_peak();
+    let slots = &plan.slots()?.slots;
+    let mut placement = Placement::default();
+    for space in Space::ALL {
+        let ids: Vec<SlotId> =
+            slots.iter().filter(|(_, s)| s.space == space).map(|(id, _)| id).collect();
+        let last = ids.iter().map(|&s| slots[s].live.last).max().unwrap_or(0);
+        let (resident, transient): (Vec<SlotId>, Vec<SlotId>) =
+            ids.into_iter().partition(|&s| slots[s].live == LiveRange { first: 0, last });
+        let mut top = 0u64;
+        for s in resident {
+            let at = top.next_multiple_of(slots[s].align);
+            placement.offset[s] = at;
+            top = at.saturating_add(slots[s].bytes);
+            if top > MAX_HEIGHT {
+                return Err(PassError::TooLarge);
+            }
+        }
+        let align = transient.iter().map(|&s| slots[s].align).max().unwrap_or(1);
+        let base = if transient.is_empty() { top } else { top.next_multiple_of(align) };
+        let buffer = |&s: &SlotId| Buffer {
+            lower: slots[s].live.first.into(),
+            upper: i64::from(slots[s].live.last) + 1,
+            size: slots[s].bytes,
+            alignment: slots[s].align,
+            ..Buffer::default()
+        };
+        // Slots of a plan are sound in all but their sum.
+        let problem = Problem::new(transient.iter().map(buffer).collect())
+            .map_err(|_| PassError::TooLarge)?;
+        let solution = place(&transient, &problem);
+        for (s, at) in transient.into_iter().zip(solution.offsets) {
+            placement.offset[s] = base + at;
+        }
+        placement.sizes[space] = base + solution.height;
+        if placement.sizes[space] > MAX_HEIGHT {
+            return Err(PassError::TooLarge);
+        }
+    }
+    let arena = placement.sizes.device;
+    let fragmentation = arena.saturating_sub(live_peak[Space::Device]);
+    plan.set_placement(placement);
+    Ok(Stats::from([("arena_bytes", arena), ("fragmentation_bytes", fragmentation)]))
+}
