@@ -178,7 +178,7 @@ impl Clock {
 
 /// Neighbours that the one-pass heuristics may look at in all, per buffer and at least;
 /// the ones on a skyline are cheap and always run.
-const ONE_PASS_WORK: (u64, u64) = (1_000, 30_000_000);
+const ONE_PASS_WORK: (u64, u64) = (300, 30_000_000);
 
 /// What the portfolio tries with neighbours, the most promising first.
 const ONE_PASS: [(&str, (Sequence, Fit)); 10] = [
