@@ -388,3 +388,103 @@ fn order_refuses_what_is_no_memory_graph() {
     shell.fails("order g.json --time-limit -1", 2, &[]);
     assert!(!shell.path("order.txt").exists());
 }
+
+const BUFFERS: &str = "size,upper,id,lower,note\n4,3,b1,0,x\n4,9,b2,3,\"y, z\"\n4,9,b3,0,\n\
+                       4,21,b4,9,\n4,21,b5,0,\n";
+
+/// The height of a placement that `arenic place` wrote, where no two buffers clash.
+fn swept_height(path: &Path, columns: [&str; 4]) -> u64 {
+    let mut reader = csv::Reader::from_path(path).unwrap();
+    let header = reader.headers().unwrap().clone();
+    let at = columns.map(|name| header.iter().position(|h| h == name).unwrap());
+    let row = |r: csv::StringRecord| at.map(|i| r[i].parse::<u64>().unwrap());
+    let rows: Vec<[u64; 4]> = reader.records().map(|r| row(r.unwrap())).collect();
+    let mut top = 0;
+    for &[time, ..] in &rows {
+        let live = rows.iter().filter(|[lower, upper, ..]| *lower <= time && time < *upper);
+        let mut live: Vec<(u64, u64)> = live.map(|&[_, _, size, o]| (o, o + size)).collect();
+        live.sort_unstable();
+        assert!(live.windows(2).all(|w| w[0].1 <= w[1].0), "clash at {time}");
+        top = top.max(live.last().map_or(0, |l| l.1));
+    }
+    top
+}
+
+#[test]
+fn place_puts_bare_buffers_into_one_arena() {
+    let shell = Shell::new();
+    std::fs::write(shell.path("b.csv"), BUFFERS).unwrap();
+    let columns = ["lower", "upper", "size", "offset"];
+    let pipeline = "- place_pyramid\n- place_smartpool: {fit: first}\n";
+    std::fs::write(shell.path("p.yaml"), pipeline).unwrap();
+    for options in ["", "--capacity 12", "--time-limit 0", "--pipeline p.yaml"] {
+        let row = &shell.succeeds(&format!("place b.csv -o o.csv --json {options}"))[0];
+        assert_eq!(row["height"], 12);
+        assert_eq!(row["lower_bound"], 12);
+        assert_eq!(row["fragmentation"], 0.0);
+        assert_eq!(row["proved_optimal"], true);
+        assert!(row["seconds"].as_f64().unwrap() < 5.0);
+        assert_eq!(swept_height(&shell.path("o.csv"), columns), 12);
+        let written = std::fs::read_to_string(shell.path("o.csv")).unwrap();
+        assert!(written.starts_with("size,upper,id,lower,note,offset\n4,3,b1,0,x,"), "{written}");
+        assert!(written.contains("\n4,9,b2,3,\"y, z\","), "{written}");
+    }
+    let rounded = &shell.succeeds("place b.csv -o o.csv --json --alignment 64")[0];
+    assert_eq!(rounded["height"], 192);
+    // What was written is read again: its offsets are fixed now.
+    assert_eq!(shell.succeeds("place o.csv -o again.csv --json")[0]["height"], 132);
+    let read = |name: &str| std::fs::read(shell.path(name)).unwrap();
+    assert_eq!(read("o.csv"), read("again.csv"));
+}
+
+#[test]
+fn place_says_whether_a_capacity_can_be_met() {
+    let shell = Shell::new();
+    std::fs::write(shell.path("b.csv"), BUFFERS).unwrap();
+    shell.fails("place b.csv --capacity 11 -o o.csv", 2, &["proved that nothing fits", "11"]);
+    assert!(shell.path("o.csv").exists());
+    // An instance of google/minimalloc (Apache-2.0), too hard for heuristics.
+    let hard = "place @tests/fixtures/placement/A.1048576.csv --capacity 1048576 -o o.csv";
+    shell.fails(&format!("{hard} --time-limit 0"), 3, &["undecided"]);
+    shell.succeeds(hard);
+    let height = swept_height(&shell.path("o.csv"), ["lower", "upper", "size", "offset"]);
+    assert!(height <= 1_048_576);
+}
+
+#[test]
+fn place_refuses_what_cannot_be_placed() {
+    let shell = Shell::new();
+    let head = "id,lower,upper,size,alignment,offset,gaps\n";
+    let cases = [
+        ("id,lower,upper\na,0,1\n".into(), "no column `size`"),
+        ("id,lower,upper,size,id\n".into(), "two columns `id`"),
+        (format!("{head}a,0,1,4,,,\na,0,1,4,,,\n"), "line 3: the id `a` is there twice"),
+        (format!("{head}a,0,1,4,,,\nb,0,x,4,,,\n"), "line 3: `x` is no upper"),
+        (format!("{head}a,0,1,-4,,,\n"), "line 2: `-4` is no size"),
+        (format!("{head}a,0,1,99999999999999999999,,,\n"), "line 2"),
+        (format!("{head}a,0,1,9223372036854775807,,,\n"), "beyond 2^60"),
+        (format!("{head}a,0,1,4,0,,\n"), "line 2: `0` is no alignment"),
+        (format!("{head}a,0,1,4,,,\nb,7,7,4,,,\n"), "line 3: buffer `b` has an empty lifetime"),
+        (format!("{head}a,0,5,4,,0,\nb,4,6,4,,3,\n"), "`a` (line 2) and `b` are alive at once"),
+        (format!("{head}a,0,5,4,4,2,\n"), "buffer `a` has a fixed offset"),
+        (format!("{head}a,0,5,4,,,1-2-3\n"), "is no gaps"),
+        (format!("{head}a,0,5,4,,,1-9\n"), "buffer `a` has a gap"),
+        (format!("{head}a,0,5\n"), "cannot be read"),
+    ];
+    for (text, says) in cases {
+        std::fs::write(shell.path("b.csv"), text).unwrap();
+        shell.fails("place b.csv -o o.csv", 1, &["b.csv", says]);
+    }
+    assert!(!shell.path("o.csv").exists());
+    shell.fails("place missing.csv", 1, &["missing.csv"]);
+    std::fs::write(shell.path("b.csv"), BUFFERS).unwrap();
+    shell.fails("place b.csv --pipeline default", 1, &["`fold_constants` is no pass that places"]);
+    shell.fails("place b.csv --pipeline none.yaml", 1, &["none.yaml"]);
+    shell.fails("place b.csv --alignment 0", 2, &[]);
+    shell.fails("place b.csv --time-limit -1", 2, &[]);
+    // Nothing to place is fine.
+    std::fs::write(shell.path("b.csv"), format!("{head}a,0,1,0,,,\n")).unwrap();
+    assert_eq!(shell.succeeds("place b.csv --json")[0]["height"], 0);
+    std::fs::write(shell.path("b.csv"), head).unwrap();
+    assert_eq!(shell.succeeds("place b.csv --capacity 0 --json")[0]["height"], 0);
+}

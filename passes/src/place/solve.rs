@@ -28,7 +28,7 @@ pub const DEFAULT_TIME_LIMIT: f64 = 10.0;
 
 /// Steps for each second of a time limit, somewhat less than what a core does, so that the
 /// time runs out on slow machines alone.
-const WORK_PER_SECOND: f64 = 6e7;
+const WORK_PER_SECOND: f64 = 8e7;
 
 impl<'a> Limits<'a> {
     /// Limits for a search of some seconds that begins now.
@@ -178,7 +178,7 @@ impl Clock<'_> {
 
 /// Neighbours that the one-pass heuristics may look at in all, per buffer and at least;
 /// the ones on a skyline are cheap and always run.
-const ONE_PASS_WORK: (u64, u64) = (1_000, 30_000_000);
+const ONE_PASS_WORK: (u64, u64) = (300, 30_000_000);
 
 /// What the portfolio tries with neighbours, the most promising first.
 const ONE_PASS: [(&str, (Sequence, Fit)); 10] = [
@@ -288,12 +288,13 @@ impl Part {
     fn attempt(&mut self, search: &mut Search, capacity: u64, clock: &mut Clock) -> bool {
         let mut limit = FIRST_DIVES * search.dive();
         for round in 0.. {
+            let seed = if round == 0 { 0 } else { SEEDS + round };
             for preference in Preference::ALL {
                 if clock.spent() {
                     return false;
                 }
                 let work = limit.min(clock.work);
-                let (end, spent) = search.run(capacity, preference, round, work, &clock.deadline);
+                let (end, spent) = search.run(capacity, preference, seed, work, &clock.deadline);
                 clock.work = clock.work.saturating_sub(spent);
                 match end {
                     End::Placed(offsets) => return self.keep(offsets, "search", capacity),
@@ -314,4 +315,7 @@ impl Part {
 }
 
 /// The work of the first searches, in that of going down once without turning back.
-const FIRST_DIVES: u64 = 10;
+const FIRST_DIVES: u64 = 4;
+
+/// Where the seeds of later searches begin; any other figure is as good in general.
+const SEEDS: u64 = 100_000;
