@@ -200,7 +200,7 @@ fn pipelines_can_be_stopped_dumped_and_mistaken() {
     let schema: Value = serde_json::from_slice(&shell.arenic("pipeline schema").stdout).unwrap();
     assert_eq!(schema["type"], "array");
     assert!(text(&shell.arenic("pipeline list").stdout).contains("share_in_place"));
-    assert!(text(&shell.arenic("pipeline show definition").stdout).contains("first_fit"));
+    assert!(text(&shell.arenic("pipeline show definition").stdout).contains("fit: first"));
     assert!(text(&shell.arenic("ops").stdout).contains("ConvTranspose"));
 }
 
@@ -478,7 +478,8 @@ fn place_refuses_what_cannot_be_placed() {
     assert!(!shell.path("o.csv").exists());
     shell.fails("place missing.csv", 1, &["missing.csv"]);
     std::fs::write(shell.path("b.csv"), BUFFERS).unwrap();
-    shell.fails("place b.csv --pipeline default", 1, &["`fold_constants` is no pass that places"]);
+    std::fs::write(shell.path("order.yaml"), "- spans\n- order\n").unwrap();
+    shell.fails("place b.csv --pipeline order.yaml", 1, &["no pass of the pipeline places"]);
     shell.fails("place b.csv --pipeline none.yaml", 1, &["none.yaml"]);
     shell.fails("place b.csv --alignment 0", 2, &[]);
     shell.fails("place b.csv --time-limit -1", 2, &[]);

@@ -155,6 +155,27 @@ fn placements_are_valid_and_optimal_on_small_problems() {
     assert!(proved > 1300, "{proved} proved");
 }
 
+/// Microlp takes seconds for what HiGHS does at once.
+const PROGRAMS: u64 = if cfg!(feature = "highs") { 500 } else { 50 };
+
+#[test]
+fn the_integer_program_finds_the_optimum() {
+    use crate::place_ilp::PlaceIlp;
+    for seed in 0..PROGRAMS {
+        let mut random = Random(seed);
+        let n = 2 + random.below(4);
+        let buffers = random_buffers(&mut random, n, 0);
+        let p = Problem::new(buffers.clone()).unwrap();
+        let free = PlaceIlp { pyramid: false, ..PlaceIlp::default() };
+        let found = free.place(&p, &Wish::default());
+        assert_valid(&buffers, &found.offsets, found.height);
+        assert_eq!(found.height, optimum(&buffers, found.height + 1), "seed {seed}");
+        let around = PlaceIlp::default().place(&p, &Wish::default());
+        assert_valid(&buffers, &around.offsets, around.height);
+        assert!(around.height >= found.height);
+    }
+}
+
 #[test]
 fn the_search_agrees_with_itself_on_larger_problems() {
     for seed in 0..40 {
