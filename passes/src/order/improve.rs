@@ -1,6 +1,6 @@
 //! From a problem to the best order found and its certificate: the portfolio of list
-//! schedulers, the cut, then, while a gap is left, repair by the cut, budgeted search, branch
-//! and bound, and exact windows.
+//! schedulers, the cut, then, while a gap is left, the search just below the peak, repair by
+//! the cut, budgeted search, branch and bound, and exact windows.
 //!
 //! Repair: where the peak of the incumbent lies above the bound of the operator v that
 //! runs there, all of the cut's D runs first, then v, then the rest. The list schedulers
@@ -115,8 +115,8 @@ struct Improve<'a> {
 
 impl Improve<'_> {
     fn run(&mut self) {
-        self.repair();
         self.settle();
+        self.repair();
         for round in 0.. {
             if !self.goes_on() {
                 return;

@@ -9,7 +9,7 @@ pub const DEFAULT_TIME_LIMIT: f64 = 10.0;
 
 /// Steps for each second of a time limit, a fraction of what a core does, so that the time
 /// runs out on slow machines alone.
-const STEPS_PER_SECOND: f64 = 1e6;
+const STEPS_PER_SECOND: f64 = 3e6;
 
 /// How long to look for better orders.
 #[derive(Clone, Copy, Debug)]

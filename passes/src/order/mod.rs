@@ -123,8 +123,8 @@ impl PlanPass for Order {
                 vec![Candidate { method: rule.name(reversed), peak: p.peak(&order), order }]
             }
             None => {
-                let mut candidates = portfolio(&p);
                 let limits = cx.search.limits(self.time_limit);
+                let mut candidates = portfolio(&p);
                 let Solution { order, peak, certificate, method } =
                     solve(&p, &candidates, &limits, &report);
                 stats.insert("lower_bound_bytes", certificate.bound);
