@@ -195,6 +195,9 @@ impl Improve<'_> {
             let mut least: Option<(u64, usize)> = None;
             for rule in RULES {
                 for reversed in [false, true] {
+                    if self.meter.is_over() {
+                        return;
+                    }
                     let order = schedule(self.p, rule, reversed, &phase);
                     self.meter.spend(SCHEDULE_STEPS * self.p.len() as u64);
                     let profile = self.p.profile(&order);
