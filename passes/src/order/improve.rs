@@ -282,8 +282,8 @@ impl Improve<'_> {
 /// Cases copy the problem; beyond this many operators that would be all they do.
 const MAX_BRANCHED: usize = 4_000;
 
-/// Operators of a window, the smallest first. HiGHS takes about a hundred.
-const WINDOWS: [usize; 3] = [24, 48, 96];
+/// Operators of a window, the smallest first.
+const WINDOWS: [usize; 3] = [16, 32, 96];
 
 impl Improve<'_> {
     fn branch(&mut self) {
@@ -322,8 +322,12 @@ impl Improve<'_> {
 /// Steps of the search that precedes the solver in a window.
 const WINDOW_STEPS: u64 = 100_000;
 
-/// Of the time limit, one part in so many goes to the solver for one window.
-const SOLVER_SHARE: f64 = 100.0;
+/// Operators of a window, and branch-and-bound nodes, that the solver takes in a fraction of
+/// a second. A limit in seconds would give other orders on other machines.
+const SOLVER_LIMITS: (usize, u64) = (32, 20);
+
+/// What a window costs that the solver looked at, in steps.
+const SOLVER_STEPS: u64 = 500_000;
 
 /// The order with a window of it replaced by a better order of the same operators, or `None`
 /// where there is none or the limits came first.
@@ -343,11 +347,12 @@ pub(super) fn exact_window(
     let inner = match within(&sub, budget, Branch::Gain, &identity, steps, meter) {
         Found::Order(inner) => inner,
         Found::Nothing => return None,
+        Found::Unknown if sub.len() > SOLVER_LIMITS.0 => return None,
         Found::Unknown => {
-            let mut limits = mip::Limits::from(meter.limits());
-            limits.seconds = (meter.limits().seconds / SOLVER_SHARE).min(limits.seconds);
+            let nodes = Some(SOLVER_LIMITS.1);
+            let limits = mip::Limits { nodes, ..mip::Limits::from(meter.limits()) };
             let outcome = lifetime::solve(&sub, &identity, &limits, &mut |_, _| {});
-            meter.look();
+            meter.spend(SOLVER_STEPS);
             outcome.ok().filter(|o| o.peak <= budget)?.order
         }
     };

@@ -17,8 +17,6 @@ pub struct Limits<'a> {
     /// Steps of a search: operators placed or arcs looked at. Under this limit alone the
     /// result is the same on every machine.
     pub steps: u64,
-    /// The time limit in seconds.
-    pub seconds: f64,
     /// When it ends.
     pub deadline: Deadline<'a>,
     /// Seed of random moves.
@@ -30,7 +28,6 @@ impl<'a> Limits<'a> {
     pub fn new(seconds: f64, seed: u64, stop: Option<&'a AtomicBool>) -> Limits<'a> {
         Limits {
             steps: (seconds * STEPS_PER_SECOND) as u64,
-            seconds,
             deadline: Deadline::after(seconds, stop),
             seed,
         }
@@ -90,7 +87,7 @@ impl<'a> Meter<'a> {
     }
 
     /// Looks at the clock and at the request to stop.
-    pub(super) fn look(&mut self) {
+    fn look(&mut self) {
         self.over |= self.limits.deadline.is_over();
     }
 

@@ -98,7 +98,7 @@ fn small(seed: u64) -> (Problem, Vec<Vec<usize>>, u64) {
 fn quiet(_: &Progress) {}
 
 fn meter(steps: u64) -> Meter<'static> {
-    Meter::new(Limits { steps, seconds: 60.0, deadline: Deadline::default(), seed: 0 })
+    Meter::new(Limits { steps, deadline: Deadline::default(), seed: 0 })
 }
 
 #[test]
