@@ -52,6 +52,7 @@ else
 	$(call step,cargo test --workspace --all-targets --locked --no-fail-fast)
 endif
 	$(call step,cargo test --workspace --doc --locked)
+	$(call step,cargo check --no-default-features --locked)
 	$(call step,cargo test -p arenic-passes --no-default-features --locked --lib)
 ifeq ($(DENY),yes)
 	$(call step,cargo deny --locked check licenses bans sources)

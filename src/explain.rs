@@ -75,8 +75,8 @@ impl fmt::Display for Explanation<'_> {
             Some(n) => {
                 writeln!(
                     f,
-                    "No order of this graph stays below {} ({freely}): whenever {} runs, its \
-                     operands and results are alive,",
+                    "No order of this graph stays below {}\n({freely}): whenever {} runs,\n\
+                     its operands and results are alive,",
                     human(c.bound),
                     operator(g, n)
                 )?;
@@ -89,8 +89,8 @@ impl fmt::Display for Explanation<'_> {
                 } else {
                     writeln!(
                         f,
-                        "and at least {} that was made before it and is read after it; the \
-                         least such set is",
+                        "and at least {} that was made before it and is read after it;\n\
+                         the least such set is",
                         human(c.cut.iter().map(|h| h.bytes).sum())
                     )?;
                     self.list(f, &c.cut)?;
@@ -98,8 +98,8 @@ impl fmt::Display for Explanation<'_> {
             }
             None => writeln!(
                 f,
-                "No order of this graph stays below {} ({freely}): so much is alive at the start \
-                 or at the end of a step.",
+                "No order of this graph stays below {}\n({freely}): so much is alive at the \
+                 start or at the end of a step.",
                 human(c.bound)
             )?,
         }

@@ -342,6 +342,27 @@ fn early_updates_narrow_the_order_and_the_bound_stays_that_of_the_graph() {
     shell.fails(&format!("order {graph} --pipeline none.yaml"), 1, &["no pass", "gives an order"]);
 }
 
+/// Here the search for addresses takes its whole ten seconds.
+#[test]
+#[cfg(unix)]
+fn ctrl_c_keeps_the_best_plan() {
+    let shell = Shell::new();
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("models/structure/joint_vgg16_b32_adamop.onnx");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_arenic"))
+        .args(["compile", "--plan-only", "--time-limit", "600", "-o", "m.arenic"])
+        .arg(model)
+        .current_dir(shell.folder.path())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert!(child.wait().unwrap().success());
+    shell.succeeds("check m.arenic");
+}
+
 #[test]
 fn explain_order_says_where_the_peak_is_and_why() {
     let shell = Shell::new();

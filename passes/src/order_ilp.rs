@@ -27,8 +27,9 @@ pub struct OrderIlp {
     /// Relative gap at which an order is good enough.
     #[schemars(range(min = 0.0))]
     pub gap: f64,
-    /// Operators of a program; larger parts of a graph are solved on windows of this size.
-    #[schemars(range(min = 2))]
+    /// Operators of a program, from 2 to 500; larger parts of a graph are solved on windows
+    /// of this size.
+    #[schemars(range(min = 2, max = 500))]
     pub window: usize,
 }
 
@@ -54,7 +55,7 @@ impl PlanPass for OrderIlp {
             search: cx.search.limits(self.time_limit),
             nodes: self.node_limit,
             gap: self.gap,
-            window: self.window.max(2),
+            window: self.window.clamp(2, 500),
         };
         let report = |progress: &Progress| cx.search.report(progress);
         let solved = solve_by_ilp(&p, &candidates, &limits, &report)?;

@@ -71,8 +71,8 @@ pub(crate) fn spans(g: &Graph, plan: &Plan) -> Table {
     }
     for (b, buffer) in &plan.buffers {
         match buffer.kind {
-            BufferKind::Input => touch(b, (0, 0), true),
-            BufferKind::Const | BufferKind::Enter(_) => {
+            BufferKind::Input | BufferKind::Enter(_) => touch(b, (0, 0), true),
+            BufferKind::Const => {
                 touch(b, (0, 0), true);
                 touch(b, (last, last), false);
             }
@@ -80,8 +80,10 @@ pub(crate) fn spans(g: &Graph, plan: &Plan) -> Table {
             BufferKind::Value | BufferKind::Scratch => {}
         }
     }
-    for output in &g.outputs {
-        if let Some(b) = plan.buffer_of[g.resolve(output.value).root] {
+    let carried = g.states.values().filter(|s| g.resolve(s.exit).root == s.enter);
+    let at_the_end = g.outputs.iter().map(|o| g.resolve(o.value).root);
+    for root in at_the_end.chain(carried.map(|s| s.enter)) {
+        if let Some(b) = plan.buffer_of[root] {
             touch(b, (last, last), false);
         }
     }

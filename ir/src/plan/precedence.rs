@@ -46,16 +46,15 @@ impl Precedence {
         for (t, task) in &plan.tasks {
             task.reads.iter().for_each(|&b| readers[b].push(t));
         }
-        for output in &g.outputs {
-            if let Some(b) = plan.buffer_of[g.resolve(output.value).root] {
+        let carried = g.states.values().filter(|s| g.resolve(s.exit).root == s.enter);
+        let outputs = g.outputs.iter().map(|o| g.resolve(o.value).root);
+        for root in outputs.chain(carried.map(|s| s.enter)) {
+            if let Some(b) = plan.buffer_of[root] {
                 open_ended[b] = true;
             }
         }
         for (b, buffer) in &plan.buffers {
-            open_ended[b] |= matches!(
-                buffer.kind,
-                BufferKind::Const | BufferKind::Enter(_) | BufferKind::Exit(_)
-            );
+            open_ended[b] |= matches!(buffer.kind, BufferKind::Const | BufferKind::Exit(_));
         }
         let mut writer = plan.writers();
         for (t, task) in &plan.tasks {
