@@ -35,7 +35,9 @@ fn named(pipeline: &str) -> &'static str {
 fn compiled(model: &Path, yaml: &str) -> Target {
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     let options = ImportOptions::default();
-    let compiled = compile(model, &options, &pipeline, Search::default(), RunOptions::default())
+    // Any plan will do; integer programs would take their minute.
+    let search = Search { time_limit: Some(0.5), ..Search::default() };
+    let compiled = compile(model, &options, &pipeline, search, RunOptions::default())
         .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
