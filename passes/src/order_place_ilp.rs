@@ -11,7 +11,7 @@
 use crate::mip::{self, Failure, Var};
 use crate::order::lifetime::{Lifetimes, add, decode};
 use crate::order::{Problem, bare_problem, portfolio};
-use crate::place::{Place, Placer, Solution, Wish, place_slots_by, stack};
+use crate::place::{Place, Placer, Solution, Wish, place_slots, stack};
 use crate::share_in_place::ShareInPlace;
 use crate::{Cx, PassError, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
@@ -99,7 +99,7 @@ fn establish(
             rank[slot] = i;
         }
     }
-    place_slots_by(plan, |slots, problem| match sequence {
+    place_slots(plan, |slots, problem| match sequence {
         Some(_) => {
             let mut by_address: Vec<usize> = (0..slots.len()).collect();
             by_address.sort_by_key(|&i| rank[slots[i]]);

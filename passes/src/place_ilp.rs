@@ -9,11 +9,8 @@
 
 use crate::mip::{self, Failure, Var};
 use crate::place::{
-    Buffer, Fit, Placer, Problem, Sequence, Solution, Wish, one_pass, place_slots, pyramid, stack,
+    Buffer, Fit, Placer, Problem, Sequence, Solution, Wish, one_pass, pyramid, stack,
 };
-use crate::{Cx, PassError, PlanPass, Stats};
-use arenic_ir::Graph;
-use arenic_ir::plan::{Fact, Plan};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -58,24 +55,6 @@ impl Placer for PlaceIlp {
         let Ok(sequence) = solve(p, &fixed, &heuristic, &pairs, &limits) else { return heuristic };
         let found = Solution::of(p, stack(p, &sequence), "place_ilp", wish.capacity);
         if found.height < heuristic.height { found } else { heuristic }
-    }
-}
-
-impl PlanPass for PlaceIlp {
-    fn needs(&self) -> &[Fact] {
-        &[Fact::Slots]
-    }
-
-    fn gives(&self) -> &[Fact] {
-        &[Fact::Placement]
-    }
-
-    fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        place_slots(plan, self, cx)
-    }
-
-    fn placer(&self) -> Option<&dyn Placer> {
-        Some(self)
     }
 }
 

@@ -5,12 +5,7 @@
 //! Sound because nested lives are stacked, and the rest is only put into gaps between what
 //! is alive at the same time.
 
-use crate::place::{
-    Fit, Placer, Problem, Sequence, Solution, Wish, one_pass, place_slots, pyramid,
-};
-use crate::{Cx, PassError, PlanPass, Stats};
-use arenic_ir::Graph;
-use arenic_ir::plan::{Fact, Plan};
+use crate::place::{Fit, Placer, Problem, Sequence, Solution, Wish, one_pass, pyramid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,23 +20,5 @@ impl Placer for PlacePyramid {
         // Unlimited work always ends in a placement.
         let offsets = one_pass(p, pass, &pyramid(p), &mut u64::MAX.clone());
         Solution::of(p, offsets.unwrap_or_default(), "pyramid", wish.capacity)
-    }
-}
-
-impl PlanPass for PlacePyramid {
-    fn needs(&self) -> &[Fact] {
-        &[Fact::Slots]
-    }
-
-    fn gives(&self) -> &[Fact] {
-        &[Fact::Placement]
-    }
-
-    fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        place_slots(plan, self, cx)
-    }
-
-    fn placer(&self) -> Option<&dyn Placer> {
-        Some(self)
     }
 }

@@ -6,10 +6,7 @@
 //! takes the lowest. Without a hole a buffer goes on top. Sound because holes lie between
 //! all neighbours in time.
 
-use crate::place::{Fit, Placer, Problem, Sequence, Solution, Wish, one_pass, place_slots};
-use crate::{Cx, PassError, PlanPass, Stats};
-use arenic_ir::Graph;
-use arenic_ir::plan::{Fact, Plan};
+use crate::place::{Fit, Placer, Problem, Sequence, Solution, Wish, one_pass};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,23 +27,5 @@ impl Placer for PlaceSmartpool {
         // Unlimited work always ends in a placement.
         let offsets = one_pass(p, (Sequence::Size, self.fit), &[], &mut u64::MAX.clone());
         Solution::of(p, offsets.unwrap_or_default(), method, wish.capacity)
-    }
-}
-
-impl PlanPass for PlaceSmartpool {
-    fn needs(&self) -> &[Fact] {
-        &[Fact::Slots]
-    }
-
-    fn gives(&self) -> &[Fact] {
-        &[Fact::Placement]
-    }
-
-    fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        place_slots(plan, self, cx)
-    }
-
-    fn placer(&self) -> Option<&dyn Placer> {
-        Some(self)
     }
 }

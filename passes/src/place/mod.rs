@@ -65,7 +65,8 @@ pub trait Placer {
     fn place(&self, p: &Problem, wish: &Wish) -> Solution;
 }
 
-impl PlanPass for Place {
+/// Every method is a pass that places a plan's slots.
+impl<P: Placer> PlanPass for P {
     fn needs(&self) -> &[Fact] {
         &[Fact::Slots]
     }
@@ -75,7 +76,8 @@ impl PlanPass for Place {
     }
 
     fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        place_slots(plan, self, cx)
+        let wish = Wish { capacity: None, search: cx.search };
+        place_slots(plan, |_, problem| self.place(problem, &wish))
     }
 
     fn placer(&self) -> Option<&dyn Placer> {
@@ -83,19 +85,9 @@ impl PlanPass for Place {
     }
 }
 
-/// Places the plan's slots by a method.
-pub(crate) fn place_slots(
-    plan: &mut Plan,
-    placer: &dyn Placer,
-    cx: &Cx,
-) -> Result<Stats, PassError> {
-    let wish = Wish { capacity: None, search: cx.search };
-    place_slots_by(plan, |_, problem| placer.place(problem, &wish))
-}
-
 /// Places the plan's slots space by space, on top of the resident ones. `place` gets the
 /// other slots and, in the same sequence, their problem.
-pub(crate) fn place_slots_by(
+pub(crate) fn place_slots(
     plan: &mut Plan,
     place: impl Fn(&[SlotId], &Problem) -> Solution,
 ) -> Result<Stats, PassError> {
