@@ -7,7 +7,7 @@
 //! bound comes first, so that the least of all open cases bounds the problem at any time.
 
 use super::cut::{Network, certificate};
-use super::improve::SCHEDULE_STEPS;
+use super::improve::schedule_steps;
 use super::limits::Meter;
 use super::list::{RULES, schedule};
 use super::problem::Problem;
@@ -88,7 +88,7 @@ fn examine(case: &Problem, end: u64, meter: &mut Meter) -> Option<Examined> {
         .into_iter()
         .flat_map(|rule| [false, true].map(|reversed| schedule(case, rule, reversed, &free)));
     let (peak, order) = orders.map(|order| (case.peak(&order), order)).min()?;
-    meter.spend(8 * SCHEDULE_STEPS * case.len() as u64);
+    meter.spend(8 * schedule_steps(case.len()));
     let profile = case.profile(&order);
     let mut work = end.saturating_sub(meter.spent());
     let before = work;

@@ -61,8 +61,12 @@ pub fn portfolio(p: &Problem) -> Vec<Candidate> {
         .collect()
 }
 
-/// What a list scheduler and the profile of its order cost per operator, in steps.
-pub(super) const SCHEDULE_STEPS: u64 = 16;
+/// What a list scheduler and the profile of its order cost, in steps: more per operator the
+/// less of a graph fits into caches.
+pub(super) fn schedule_steps(operators: usize) -> u64 {
+    let n = operators as u64;
+    n * (16 + n / 2000)
+}
 
 /// Arcs that all cuts of one certificate may look at, per operator and at least.
 const CUT_WORK: (u64, u64) = (4_000, 4_000_000);
@@ -199,7 +203,7 @@ impl Improve<'_> {
                         return;
                     }
                     let order = schedule(self.p, rule, reversed, &phase);
-                    self.meter.spend(SCHEDULE_STEPS * self.p.len() as u64);
+                    self.meter.spend(schedule_steps(self.p.len()));
                     let profile = self.p.profile(&order);
                     let Some((at, &peak)) =
                         profile.iter().enumerate().rev().max_by_key(|&(_, &memory)| memory)
