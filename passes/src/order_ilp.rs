@@ -54,7 +54,7 @@ impl PlanPass for OrderIlp {
         let limits = IlpLimits {
             search: cx.search.limits(self.time_limit),
             nodes: self.node_limit,
-            gap: self.gap,
+            gap: self.gap.max(0.0),
             window: self.window.clamp(2, 500),
         };
         let report = |progress: &Progress| cx.search.report(progress);

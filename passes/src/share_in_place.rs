@@ -128,15 +128,16 @@ impl<'a> Sharing<'a> {
         }
         for (position, &t) in self.order.iter().enumerate() {
             let task = &self.plan.tasks[t];
+            let pairs = self.pairs(task);
             for output in 0..task.writes.len() {
                 let Some(b) = task.writes[output] else { continue };
                 if self.of[b].is_some() || self.plan.buffers[b].kind != BufferKind::Value {
                     continue;
                 }
                 let Some(live) = self.plan.live(b)? else { continue };
-                let taken = match self.home_slot(task, output, b, position as u32)? {
+                let taken = match self.home_slot(task, output, b, position as u32, &pairs)? {
                     Some(s) => homes[s],
-                    None => self.input_slot(task, output, b, position as u32)?,
+                    None => self.input_slot(task, output, b, position as u32, &pairs)?,
                 };
                 match taken {
                     Some(slot) => self.join(slot, b, live),
@@ -180,12 +181,13 @@ impl<'a> Sharing<'a> {
         output: usize,
         b: BufferId,
         position: u32,
+        pairs: &[(usize, usize)],
     ) -> Result<Option<StateId>, PlanError> {
         let Some(s) = self.home[b].filter(|_| self.enabled) else { return Ok(None) };
         let Some(enter) = self.plan.enter_buffer(self.g, s) else { return Ok(None) };
         let Some(old) = self.plan.live(enter)? else { return Ok(None) };
         let dead = old.last < position
-            || (old.last == position && self.only_in_place(task, output, enter));
+            || (old.last == position && self.only_in_place(task, output, enter, pairs));
         Ok(dead.then_some(s))
     }
 
@@ -196,9 +198,9 @@ impl<'a> Sharing<'a> {
         output: usize,
         b: BufferId,
         position: u32,
+        pairs: &[(usize, usize)],
     ) -> Result<Option<SlotId>, PlanError> {
-        let pairs = if self.enabled { self.pairs(task) } else { Vec::new() };
-        for (input, o) in pairs {
+        for &(input, o) in pairs.iter().filter(|_| self.enabled) {
             let x = task.reads[input];
             let buffer = &self.plan.buffers[x];
             let takes_turns = matches!(buffer.kind, BufferKind::Value | BufferKind::Input);
@@ -210,7 +212,7 @@ impl<'a> Sharing<'a> {
                 && !self.pinned[x]
                 && buffer.bytes == self.plan.buffers[b].bytes
                 && self.plan.live(x)?.is_some_and(|l| l.last == position)
-                && self.only_in_place(task, output, x)
+                && self.only_in_place(task, output, x, pairs)
                 && !self.taken(task, x);
             if free {
                 return Ok(self.of[x]);
@@ -233,9 +235,14 @@ impl<'a> Sharing<'a> {
 
     /// True where the task reads the buffer through operands that are declared in place
     /// with this result and cover the whole buffer, or not at all.
-    fn only_in_place(&self, task: &Task, output: usize, x: BufferId) -> bool {
+    fn only_in_place(
+        &self,
+        task: &Task,
+        output: usize,
+        x: BufferId,
+        pairs: &[(usize, usize)],
+    ) -> bool {
         let TaskKind::Run(n) = task.kind else { return !task.reads.contains(&x) };
-        let pairs = self.pairs(task);
         let whole = |v: ValueId| {
             self.g.resolve(v).offset == 0 && self.g.ty(v).bytes() == self.plan.buffers[x].bytes
         };

@@ -133,7 +133,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     eprintln!("definition order  {:>12}", human_bytes(by_definition));
     eprintln!("best order        {:>12}  by {method}", human_bytes(*peak));
     eprintln!("lower bound       {:>12}", human_bytes(*bound));
-    let verdict = match peak - bound {
+    let verdict = match peak.saturating_sub(*bound) {
         0 => "proved optimal".to_owned(),
         gap => format!("at most {} might be saved", human_bytes(gap)),
     };
