@@ -3,7 +3,8 @@
 //! The candidates are definition order, list schedulers forwards and backwards
 //! ([`list`]) and, while the min-cut certificate ([`cut`]) leaves a gap, what the search
 //! ([`improve`]) makes of them; ties go to definition order, so that distances between
-//! uses survive. The candidate with the lowest live peak after in-place sharing is kept.
+//! uses survive. The candidate with the lowest live peak after in-place sharing is kept, of
+//! equals the one that placement heuristics put lowest.
 //! Sound because every candidate is a topological order of the plan's dependences, which
 //! `Plan::set_order` checks again.
 
@@ -21,6 +22,7 @@ mod search;
 mod tests;
 mod window;
 
+use crate::place::{Place, Placer, Wish, place_slots};
 use crate::share_in_place;
 use crate::{Cx, PassError, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
@@ -128,6 +130,13 @@ impl PlanPass for Order {
                 let Solution { order, peak, certificate, method } =
                     solve(&p, &candidates, &limits, &report);
                 stats.insert("lower_bound_bytes", certificate.bound);
+                if plan.tasks.len() <= PLACED.1 {
+                    // A shorter search often finds another order that is as good as a plan.
+                    let shorter = Limits { steps: limits.steps / 10, ..limits };
+                    let other = solve(&p, &candidates, &shorter, &|_| {});
+                    let Solution { order, peak, method, .. } = other;
+                    candidates.push(Candidate { method, order, peak });
+                }
                 candidates.push(Candidate { method, order, peak });
                 candidates
             }
@@ -140,9 +149,9 @@ impl PlanPass for Order {
     }
 }
 
-/// Sets the order that has the lowest live peak after in-place sharing; its peak in bytes,
-/// and what made it. Each is also tried with late updates. The first of equals stays:
-/// definition order, where it is one.
+/// Sets the order that has the lowest live peak after in-place sharing, of equals the one
+/// that heuristics place lowest; its peak in bytes, and what made it. Each is also tried with
+/// late updates. The first of equals stays: definition order, where it is one.
 ///
 /// # Errors
 /// A candidate is no order.
@@ -166,20 +175,56 @@ pub(crate) fn choose(
     // A problem's peak shares every declared pair that it can, so it is no higher than the
     // plan's: once it reaches the best plan's peak, the rest cannot be better.
     all.sort_by_key(|&(peak, i, ..)| (peak, i));
-    let mut best: Option<(u64, usize, &'static str, Vec<TaskId>)> = None;
-    for (bound, i, method, order) in all {
-        if best.as_ref().is_some_and(|(peak, ..)| bound > *peak) {
+    let mut best: Option<Chosen> = None;
+    let mut placed = 0;
+    for (bound, index, method, order) in all {
+        if best.as_ref().is_some_and(|b| bound > b.peak) {
             break;
         }
         plan.set_order(g, order.clone())?;
-        let peak = share_in_place::assign(g, plan)?.live_peak()[Space::Device];
-        if best.as_ref().is_none_or(|(p, j, ..)| (peak, i) < (*p, *j)) {
-            best = Some((peak, i, method, order));
+        let slots = share_in_place::assign(g, plan)?;
+        let peak = slots.live_peak()[Space::Device];
+        if best.as_ref().is_some_and(|b| peak > b.peak) {
+            continue;
+        }
+        plan.set_slots(slots);
+        // Of orders with one peak, one may be easier to place than another.
+        let tries = placed < PLACED.0 && plan.tasks.len() <= PLACED.1;
+        let arena = if tries { arena(plan)? } else { u64::MAX };
+        placed += usize::from(tries);
+        let chosen = Chosen { peak, arena, index, method, order };
+        if best.as_ref().is_none_or(|b| chosen.key() < b.key()) {
+            best = Some(chosen);
         }
     }
-    let Some((peak, _, method, order)) = best else { return Ok((0, "definition")) };
+    let Some(Chosen { peak, method, order, .. }) = best else { return Ok((0, "definition")) };
     plan.set_order(g, order)?;
     Ok((peak, method))
+}
+
+/// Orders that are placed on trial, and tasks beyond which none is.
+const PLACED: (usize, usize) = (12, 5_000);
+
+/// The size of the device's arena by heuristics alone, in bytes.
+fn arena(plan: &mut Plan) -> Result<u64, PassError> {
+    let heuristics = Place { time_limit: 0.0 };
+    place_slots(plan, |_, problem| heuristics.place(problem, &Wish::default()))?;
+    Ok(plan.placement()?.sizes.device)
+}
+
+/// An order with what is compared.
+struct Chosen {
+    peak: u64,
+    arena: u64,
+    index: usize,
+    method: &'static str,
+    order: Vec<TaskId>,
+}
+
+impl Chosen {
+    fn key(&self) -> (u64, u64, usize) {
+        (self.peak, self.arena, self.index)
+    }
 }
 
 /// The live peak of definition order under in-place sharing, in bytes of device memory.
