@@ -46,13 +46,6 @@ pub struct OrderCertificate {
     pub cut: Vec<Held>,
 }
 
-impl OrderCertificate {
-    /// Bytes that a better order might save at most.
-    pub fn gap(&self) -> u64 {
-        self.peak.saturating_sub(self.bound)
-    }
-}
-
 /// The certificate of the order in which `nodes` first run.
 ///
 /// # Errors

@@ -40,7 +40,7 @@ pub(crate) struct Answer {
     values: Vec<f64>,
     /// No solution has a lower objective, says the solver.
     pub(crate) bound: f64,
-    /// True where the search ended by itself.
+    /// True where the solver says that nothing is better; not where a gap was good enough.
     pub(crate) proved: bool,
 }
 
@@ -130,6 +130,9 @@ mod backend {
     use std::ffi::{c_char, c_int, c_void};
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    /// A relative gap that is none but for rounding.
+    const CLOSED: f64 = 1e-9;
+
     /// What the callback reads and tells.
     struct Watch<'a, 'b> {
         stop: Option<&'a AtomicBool>,
@@ -170,7 +173,8 @@ mod backend {
         }
         let solved = model.try_solve().map_err(|e| Failure::Solver(format!("{e:?}")))?;
         let proved = match solved.status() {
-            HighsModelStatus::Optimal => true,
+            // HiGHS calls a solution optimal that is within the gap asked for.
+            HighsModelStatus::Optimal => limits.gap == 0.0 || solved.mip_gap() <= CLOSED,
             HighsModelStatus::Infeasible | HighsModelStatus::UnboundedOrInfeasible => {
                 return Err(Failure::Infeasible);
             }

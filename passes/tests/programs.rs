@@ -252,7 +252,10 @@ fn the_bound_is_below_every_order_with_sharing_views_and_states() {
         let bound = certificate(&g, g.nodes.keys(), &CX).unwrap().bound;
         assert!(bound <= optimum, "seed {seed}: {bound} above {optimum}\n{g}");
         let mut plan = Plan::new(&g, CX.target).unwrap();
-        Order::default().run(&g, &mut plan, &CX).unwrap();
+        let stats = Order::default().run(&g, &mut plan, &CX).unwrap();
+        // What the search proves holds for every order, too.
+        let proved = stats["lower_bound_bytes"];
+        assert!(bound <= proved && proved <= optimum, "seed {seed}: {proved} above {optimum}");
         ShareInPlace { enabled: true }.run(&g, &mut plan, &CX).unwrap();
         let peak = plan.slots().unwrap().live_peak().device;
         assert!(peak >= optimum, "seed {seed}: {peak} below {optimum}");

@@ -5,7 +5,7 @@ use crate::search::Deadline;
 use std::sync::atomic::AtomicBool;
 
 /// The time limit where none is given, in seconds.
-pub const DEFAULT_TIME_LIMIT: f64 = 10.0;
+pub(super) const DEFAULT_TIME_LIMIT: f64 = 10.0;
 
 /// Steps for each second of a time limit, a fraction of what a core does, so that the time
 /// runs out on slow machines alone.

@@ -33,7 +33,8 @@ pub use cut::Certificate;
 pub(crate) use ilp::{IlpLimits, solve_by_ilp};
 pub use improve::{Candidate, Solution, certify, portfolio, solve};
 use late_update::LateUpdates;
-pub use limits::{DEFAULT_TIME_LIMIT, Limits};
+use limits::DEFAULT_TIME_LIMIT;
+pub use limits::Limits;
 use list::{Rule, schedule};
 pub use problem::{Invalid, Kind, Problem, Tensor};
 use schemars::JsonSchema;
@@ -99,11 +100,6 @@ impl Method {
             Method::DepthFirstReversed => Some((Rule::DepthFirst, true)),
         }
     }
-}
-
-/// The order of definition, as far as dependences allow it.
-pub fn definition(p: &Problem) -> Vec<usize> {
-    schedule(p, Rule::Definition, false, &vec![0; p.len()])
 }
 
 impl PlanPass for Order {
