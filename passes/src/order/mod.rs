@@ -184,8 +184,11 @@ pub(crate) fn choose(
             continue;
         }
         plan.set_slots(slots);
-        // Of orders with one peak, one may be easier to place than another.
-        let tries = placed < PLACED.0 && plan.tasks.len() <= PLACED.1;
+        // Of orders with one peak, one may be easier to place than another; none is lower than
+        // one without fragmentation.
+        let improvable =
+            best.as_ref().is_none_or(|b| peak < b.peak || b.arena > b.peak || index < b.index);
+        let tries = improvable && placed < PLACED.0 && plan.tasks.len() <= PLACED.1;
         let arena = if tries { arena(plan)? } else { u64::MAX };
         placed += usize::from(tries);
         let chosen = Chosen { peak, arena, index, method, order };
