@@ -26,8 +26,11 @@ pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod prune_precedence;
+mod share;
 pub mod share_in_place;
+pub mod share_parallel;
 pub mod spans;
+pub mod streams;
 pub mod sync;
 pub mod views;
 
@@ -46,6 +49,7 @@ registry::passes! {
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph fuse_updates::FuseUpdates,
     graph detach_states::DetachStates,
+    plan streams::Streams,
     plan spans::Spans,
     plan early_update::EarlyUpdate,
     plan prune_precedence::PrunePrecedence,
@@ -53,6 +57,7 @@ registry::passes! {
     plan order_ilp::OrderIlp,
     plan order_place_ilp::OrderPlaceIlp,
     plan share_in_place::ShareInPlace,
+    plan share_parallel::ShareParallel,
     plan place::Place,
     plan place_pyramid::PlacePyramid,
     plan place_smartpool::PlaceSmartpool,

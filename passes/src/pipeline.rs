@@ -23,6 +23,8 @@ pub const NAMED: &[(&str, &str)] = &[
     ("default", include_str!("pipelines/default.yaml")),
     ("definition", include_str!("pipelines/definition.yaml")),
     ("olla", include_str!("pipelines/olla.yaml")),
+    ("smartpool", include_str!("pipelines/smartpool.yaml")),
+    ("mxnet", include_str!("pipelines/mxnet.yaml")),
 ];
 
 /// A sequence of configured passes.

@@ -6,20 +6,24 @@ mod support;
 
 use arenic_ir::check::check;
 use arenic_ir::graph::Graph;
-use arenic_ir::plan::{BufferId, Plan, TaskId};
+use arenic_ir::plan::{Buffer, BufferId, BufferKind, LiveRange, Plan, TaskId};
+use arenic_ir::program::Program;
 use arenic_ir::text::Module;
-use arenic_passes::PlanPass;
 use arenic_passes::certificate::certificate;
 use arenic_passes::early_update::EarlyUpdate;
+use arenic_passes::lower::Lower;
 use arenic_passes::order::Order;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::place::Place;
 use arenic_passes::prune_precedence::PrunePrecedence;
 use arenic_passes::share_in_place::ShareInPlace;
 use arenic_passes::spans::Spans;
+use arenic_passes::sync::Sync;
+use arenic_passes::{PlanPass, ProgramPass};
 use std::collections::BTreeMap;
 use support::interleave::{reference, run};
 use support::mutate::{KINDS, mutate};
-use support::{CX, Random, graph, program};
+use support::{CELL, CX, Random, graph, program};
 
 #[test]
 fn check_accepts_what_the_passes_make_and_it_is_right() {
@@ -109,10 +113,14 @@ fn whole_pipelines_on_random_graphs() {
             0 => "order_ilp: {window: 12, time_limit: 0.5}".to_owned(),
             _ => format!("order: {{method: {}}}", random.pick(&orders)),
         };
-        let (enabled, place) = (random.chance(70), random.pick(&places));
+        let (streams, place) = (1 + random.below(3), random.pick(&places));
+        let share = match random.below(3) {
+            0 => format!("share_parallel: {{across_streams: {}}}", random.chance(50)),
+            1 => format!("share_parallel: {{hold: {}}}", random.chance(50)),
+            _ => format!("share_in_place: {{enabled: {}}}", random.chance(70)),
+        };
         yaml += &format!(
-            "- {order}\n- share_in_place: {{enabled: {enabled}}}\n\
-             - {place}\n- lower\n- sync\n"
+            "- streams: {{count: {streams}}}\n- {order}\n- {share}\n- {place}\n- lower\n- sync\n"
         );
         let pipeline = Pipeline::from_yaml(&yaml).unwrap();
         let outcome = pipeline
@@ -121,9 +129,16 @@ fn whole_pipelines_on_random_graphs() {
         let footprint = outcome.footprint.unwrap();
         let g = &outcome.module.graph;
         let plan = outcome.module.plan.as_ref().unwrap();
-        // The planned peak is the checked one, and the bound is below it.
+        // The planned peak is the checked one, and the bound is below it. A slot for buffers
+        // of several sizes counts as the largest of them, also between them.
         let planned = plan.slots().unwrap().live_peak().device;
-        assert_eq!(planned, footprint.live_peak_bytes.device, "seed {seed}\n{}", outcome.module);
+        let checked = footprint.live_peak_bytes.device;
+        let tight = yaml.contains("share_in_place");
+        assert!(
+            planned == checked || !tight && planned > checked,
+            "seed {seed}\n{}",
+            outcome.module
+        );
         let program = outcome.module.program.as_ref().unwrap();
         let bound = certificate(g, program.nodes(), &CX).unwrap().bound;
         assert!(bound <= planned, "seed {seed}: bound {bound} above {planned}\n{g}");
@@ -133,6 +148,67 @@ fn whole_pipelines_on_random_graphs() {
         assert_eq!(parsed, outcome.module, "seed {seed}");
         assert_eq!(parsed.to_string(), printed);
     }
+}
+
+/// Events and arena of the graph on streams, shared and placed.
+fn on_streams(g: &Graph, count: usize, share: &str) -> (u64, u64, Plan) {
+    let yaml = format!(
+        "- streams: {{count: {count}}}\n- order: {{method: definition}}\n- {share}\n\
+         - place\n- lower\n- sync\n"
+    );
+    let pipeline = Pipeline::from_yaml(&yaml).unwrap();
+    let outcome = pipeline.run(g.clone(), &CX, RunOptions::default()).unwrap();
+    let arena = outcome.footprint.unwrap().arena_bytes.device;
+    (outcome.stats[5].1["events"], arena, outcome.module.plan.unwrap())
+}
+
+/// Events and arena of the plan with bytes of its own for every buffer but the homes.
+fn without_reuse(g: &Graph, plan: &Plan) -> (u64, u64) {
+    let mut plan = plan.clone();
+    ShareInPlace { enabled: false }.run(g, &mut plan, &CX).unwrap();
+    let mut slots = plan.slots().unwrap().clone();
+    let last = plan.tasks.len().saturating_sub(1) as u32;
+    for slot in slots.slots.values_mut() {
+        slot.live = LiveRange { first: 0, last };
+    }
+    plan.set_slots(slots);
+    Place::default().run(g, &mut plan, &CX).unwrap();
+    let mut program = Program::new(CELL);
+    Lower {}.run(g, &plan, &mut program).unwrap();
+    let stats = Sync {}.run(g, &plan, &mut program).unwrap();
+    (stats["events"], check(g, &program).unwrap().arena_bytes.device)
+}
+
+/// Without `across_streams` nothing waits that would not wait with bytes for each buffer.
+#[test]
+fn sharing_for_streams_adds_no_waits() {
+    let (mut tried, mut shared, mut crossed) = (0, 0, 0);
+    for seed in 0..2000 {
+        let mut random = Random(0x5713 + seed);
+        let nodes = 3 + random.below(20);
+        let g = graph(&mut random, nodes);
+        let count = 2 + random.below(2);
+        let (events, arena, plan) =
+            on_streams(&g, count, "share_parallel: {across_streams: false}");
+        // A new value that is written straight home waits for the old one's readers.
+        let at_home = plan.buffers.iter().any(|(b, buffer)| {
+            let slots = plan.slots().unwrap();
+            let home = |(h, x): (BufferId, &Buffer)| {
+                matches!(x.kind, BufferKind::Enter(_)) && slots.of[h] == slots.of[b]
+            };
+            buffer.kind == BufferKind::Value && plan.buffers.iter().any(home)
+        });
+        if at_home {
+            continue;
+        }
+        let (needed, most) = without_reuse(&g, &plan);
+        assert_eq!(events, needed, "seed {seed}\n{g}");
+        let (with, least, _) = on_streams(&g, count, "share_in_place");
+        tried += 1;
+        shared += usize::from(arena < most);
+        crossed += usize::from(with > events && least < arena);
+    }
+    assert!(tried > 300 && shared > 100 && crossed > 50, "{tried} {shared} {crossed}");
 }
 
 /// All orders of the plan's tasks; none where there are more than a few thousand.

@@ -6,7 +6,7 @@
 //! the search likes may have such updates. Here they wait for the old value's readers,
 //! everything else keeps its turn.
 
-use super::super::share_in_place::exit_buffer;
+use crate::share::exit_buffer;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Plan, TaskId};
 use cranelift_entity::SecondaryMap;

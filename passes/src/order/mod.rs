@@ -23,7 +23,7 @@ mod tests;
 mod window;
 
 use crate::place::{Place, Placer, Wish, place_slots};
-use crate::share_in_place;
+use crate::share;
 use crate::{Cx, PassError, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferKind, Fact, Plan, PlanError, TaskId, TaskKind};
@@ -178,7 +178,7 @@ pub(crate) fn choose(
             break;
         }
         plan.set_order(g, order.clone())?;
-        let slots = share_in_place::assign(g, plan)?;
+        let slots = share::assign(g, plan)?;
         let peak = slots.live_peak()[Space::Device];
         if best.as_ref().is_some_and(|b| peak > b.peak) {
             continue;
@@ -234,7 +234,7 @@ pub fn definition_order_peak(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
     let mut plan = Plan::new(g, cx.target)?;
     let order = plan.tasks.keys().collect();
     plan.set_order(g, order)?;
-    Ok(share_in_place::assign(g, &plan)?.live_peak()[Space::Device])
+    Ok(share::assign(g, &plan)?.live_peak()[Space::Device])
 }
 
 /// The plan's device memory as a bare scheduling problem. A state counts once, as its home:
@@ -251,7 +251,7 @@ pub fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
 pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: bool) -> Result<Problem, PassError> {
     let mut at_home: SecondaryMap<_, bool> = SecondaryMap::new();
     for s in g.states.keys().filter(|_| sharing) {
-        if let Some(b) = share_in_place::exit_buffer(g, plan, s) {
+        if let Some(b) = share::exit_buffer(g, plan, s) {
             at_home[b] = true;
         }
     }

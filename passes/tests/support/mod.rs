@@ -15,9 +15,11 @@ use arenic_passes::lower::Lower;
 use arenic_passes::place::{Fit, Place};
 use arenic_passes::place_smartpool::PlaceSmartpool;
 use arenic_passes::share_in_place::ShareInPlace;
+use arenic_passes::share_parallel::ShareParallel;
 use arenic_passes::sync::Sync;
 use arenic_passes::{Cx, GraphPass, PlanPass, ProgramPass};
 use cranelift_entity::{EntityRef, SecondaryMap};
+use std::num::NonZeroU64;
 
 /// One element is one cell of memory.
 pub(crate) const CELL: u64 = 4;
@@ -47,6 +49,12 @@ impl Random {
     pub(crate) fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }
+}
+
+/// Sharing for streams, as strict as chance will have it.
+pub(crate) fn share_parallel(random: &mut Random) -> ShareParallel {
+    let match_range = NonZeroU64::new(1 + random.below(16) as u64).unwrap();
+    ShareParallel { match_range, across_streams: random.chance(50), hold: random.chance(30) }
 }
 
 fn vector(n: usize) -> TensorType {
@@ -136,7 +144,11 @@ pub(crate) fn program(random: &mut Random, g: &Graph, streams: usize) -> Program
         }
     }
     plan.set_order(g, order).unwrap();
-    ShareInPlace { enabled: random.chance(80) }.run(g, &mut plan, &CX).unwrap();
+    let share: Box<dyn PlanPass> = match random.chance(50) {
+        true => Box::new(ShareInPlace { enabled: random.chance(80) }),
+        false => Box::new(share_parallel(random)),
+    };
+    share.run(g, &mut plan, &CX).unwrap();
     let smartpool = |fit| -> Box<dyn PlanPass> { Box::new(PlaceSmartpool { fit }) };
     let place = match random.below(3) {
         0 => Box::new(Place::default()),
