@@ -3,11 +3,14 @@
 use crate::artifact::{Artifact, Certificate, Provenance, Target};
 use crate::onnx::{ImportError, ImportOptions, Imported, import_file};
 use arenic_ir::check::Footprint;
+use arenic_ir::cost::Device;
+use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_ir::{Graph, Op, TargetInfo, TensorType};
 use arenic_passes::certificate::certificate;
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
+use arenic_passes::simulate::{roofline, simulate};
 use arenic_passes::{Cx, Evaluate, PassError, Search};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference;
@@ -29,6 +32,19 @@ pub enum CompileError {
     /// The figures about the plan could not be computed.
     #[error(transparent)]
     Figures(#[from] PassError),
+    /// The pipeline's plan is above a limit.
+    #[error(
+        "the plan needs {arena} bytes of {space} memory, the limit is {limit}; the pass `budget` \
+         keeps limits, and the pipeline does without it or undoes what it did"
+    )]
+    Limit {
+        /// Whose limit.
+        space: Space,
+        /// The limit, in bytes.
+        limit: u64,
+        /// What the plan needs, in bytes.
+        arena: u64,
+    },
     /// The model file could not be read again for its digest.
     #[error("cannot read {}: {error}", path.display())]
     Io {
@@ -49,6 +65,18 @@ pub struct Compiled {
     pub footprint: Option<Footprint>,
     /// Initializers that nothing depends on.
     pub unused: Vec<String>,
+    /// Under a limit on device memory: the least one that can be kept, and the proven floor
+    /// below it, in bytes.
+    pub minimum: Option<(u64, u64)>,
+}
+
+/// What a plan must keep to, and the device that its times are for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Constraints<'a> {
+    /// The device; without one it is the `cpu` description.
+    pub device: Option<&'a Device>,
+    /// Bytes that the arenas may have.
+    pub limits: PerSpace<Option<u64>>,
 }
 
 /// Compiles a model for the CPU target.
@@ -59,23 +87,36 @@ pub fn compile(
     model: &Path,
     import: &ImportOptions,
     pipeline: &Pipeline,
+    constraints: Constraints,
     search: Search,
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
     let Imported { graph, bound, unused } = import_file(model, import)?;
-    let cx = Cx { target: TargetInfo::CPU, evaluate: Some(&Kernels), search };
+    let Constraints { device, limits } = constraints;
+    let align = device.map_or(0, |d| d.alignment).max(TargetInfo::CPU.align);
+    let cx = Cx { target: TargetInfo { align }, evaluate: Some(&Kernels), search, device, limits };
     let outcome = pipeline.run(graph, &cx, options)?;
     let found = outcome.lower_bound();
+    let minimum = outcome.stats.iter().find_map(|(_, stats)| {
+        let figure = |name| stats.get(name).copied();
+        figure("minimum_device_bytes").zip(figure("minimum_device_bytes_bound"))
+    });
     let module = outcome.module;
     let artifact = match (&outcome.footprint, &module.program) {
         (Some(footprint), Some(program)) => {
+            for space in Space::ALL {
+                let (limit, arena) = (limits[space], footprint.arena_bytes[space]);
+                if let Some(limit) = limit.filter(|&limit| arena > limit) {
+                    return Err(CompileError::Limit { space, limit, arena });
+                }
+            }
             let certificate = certificate(&module.graph, program.nodes(), &cx)?;
             let bound_bytes = certificate.bound.max(found);
             let target = Target {
                 name: CPU.into(),
                 graph: module.graph.clone(),
                 program: program.clone(),
-                statistics: statistics(&module.graph, footprint, bound_bytes, &cx)?,
+                statistics: statistics(&module.graph, program, footprint, bound_bytes, &cx)?,
                 certificate: Certificate::from(&certificate),
                 bound,
             };
@@ -84,12 +125,13 @@ pub fn compile(
         }
         _ => None,
     };
-    Ok(Compiled { artifact, module, footprint: outcome.footprint, unused })
+    Ok(Compiled { artifact, module, footprint: outcome.footprint, unused, minimum })
 }
 
 /// The figures of a plan; peaks and arenas come from the checker (invariant I11).
 fn statistics(
     g: &Graph,
+    program: &Program,
     footprint: &Footprint,
     bound: u64,
     cx: &Cx,
@@ -106,8 +148,30 @@ fn statistics(
         ("state_bytes", sum(&mut g.states.values().map(|s| g.ty(s.enter).bytes()))),
         ("constant_bytes", sum(&mut g.consts().map(|(v, _)| g.ty(v).bytes()))),
         ("nodes", g.nodes.len() as u64),
+        ("swapped_bytes", swapped_bytes(program)),
+        ("recomputed_nodes", (program.nodes().count() - distinct_nodes(program)) as u64),
     ];
     Ok(figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect())
+}
+
+/// Bytes that the step copies between device and host memory.
+fn swapped_bytes(program: &Program) -> u64 {
+    let swapped = program.commands.iter().map(|command| match command {
+        Command::Copy { from, to, .. } if from.space != to.space => from.len,
+        _ => 0,
+    });
+    swapped.sum()
+}
+
+fn distinct_nodes(program: &Program) -> usize {
+    program.nodes().collect::<std::collections::HashSet<_>>().len()
+}
+
+/// Seconds of a step, simulated, and of every kernel once.
+pub fn predicted_seconds(g: &Graph, program: &Program, device: &Device) -> (f64, f64) {
+    let kernel = roofline(g, device);
+    let step = simulate(program, device, &kernel);
+    (step.seconds, g.nodes.keys().map(kernel).sum())
 }
 
 fn provenance(model: &Path, pipeline: &Pipeline) -> Result<Provenance, CompileError> {

@@ -1,11 +1,12 @@
 //! Every pass on text: `tests/<pass>/<case>.ir` in, a snapshot in `snapshots/` out.
 //!
 //! The first line of a case, `# run: a, b`, names the passes to run; without it the pass
-//! of the folder runs alone. Cases called `not_*` show what a pass must leave alone. A
+//! of the folder runs alone. `# device memory: N` limits the arena to so many bytes. Cases called `not_*` show what a pass must leave alone. A
 //! case that ends with a program was accepted by the checker.
 
 use arenic::compile::Kernels;
 use arenic_ir::TargetInfo;
+use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, all_passes};
@@ -18,7 +19,9 @@ fn run_case(path: &Path) -> String {
     let passes = text.lines().next().and_then(|l| l.strip_prefix("# run: ")).unwrap_or(folder);
     let yaml: String = passes.split("; ").map(|p| format!("- {p}\n")).collect();
     let pipeline = Pipeline::parse(&yaml).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let limit = text.lines().find_map(|l| l.strip_prefix("# device memory: ")?.parse().ok());
+    let limits = PerSpace { device: limit, host: None };
+    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(TargetInfo::CPU) };
     match pipeline.run_on(module, &cx, RunOptions::default()) {
         Ok(outcome) => outcome.module.to_string(),
         Err(e) => format!("error: {e}\n"),

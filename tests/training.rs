@@ -3,13 +3,14 @@
 //! of threads, not where a run was interrupted.
 
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{CPU, compile};
+use arenic::compile::{CPU, CompileError, Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
 use arenic::onnx::ImportOptions;
 use arenic::train::{Initial, Length, Options, train};
+use arenic_ir::program::PerSpace;
 use arenic_ir::{Def, Graph};
-use arenic_passes::Search;
-use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
+use arenic_passes::pipeline::{NAMED, Pipeline, RunError, RunOptions};
+use arenic_passes::{PassError, Search};
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
@@ -33,16 +34,22 @@ fn named(pipeline: &str) -> &'static str {
 }
 
 fn compiled(model: &Path, yaml: &str) -> Target {
+    within(model, yaml, None).unwrap_or_else(|e| panic!("{}: {e}", model.display()))
+}
+
+/// The target, compiled under a limit on device memory.
+fn within(model: &Path, yaml: &str, device: Option<u64>) -> Result<Target, CompileError> {
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     let options = ImportOptions::default();
     // Any plan will do; integer programs would take their minute.
     let search = Search { time_limit: Some(0.5), ..Search::default() };
-    let compiled = compile(model, &options, &pipeline, search, RunOptions::default())
-        .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+    let limits = PerSpace { device, host: None };
+    let constraints = Constraints { device: None, limits };
+    let compiled = compile(model, &options, &pipeline, constraints, search, RunOptions::default())?;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
-    Artifact::read(&path).unwrap().target(CPU).unwrap().clone()
+    Ok(Artifact::read(&path).unwrap().target(CPU).unwrap().clone())
 }
 
 fn runs() -> Vec<Run> {
@@ -237,16 +244,25 @@ impl Run {
     /// States and outputs of three steps by the executor, after checking that the
     /// reference interpreter gives the same.
     fn bits(&self, yaml: &str) -> (Target, Vec<Vec<u8>>) {
+        let target = compiled(&self.model(), yaml);
+        let ours = self.bits_of(&target, yaml);
+        (target, ours)
+    }
+
+    fn model(&self) -> PathBuf {
+        root("models/step").join(format!("ref_{}.onnx", self.name))
+    }
+
+    fn bits_of(&self, target: &Target, yaml: &str) -> Vec<Vec<u8>> {
         let init = TensorFile::open(self.file(".init.npz")).unwrap();
         let npz = Npz::open(self.file(".data.npz")).unwrap();
-        let target = compiled(&root("models/step").join(format!("ref_{}.onnx", self.name)), yaml);
         let g = &target.graph;
         let inputs: Vec<_> =
             g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
         let batches = || Batches::new(&inputs, Some(&npz), &self.set, None).unwrap().0;
-        let ours = planned(g, &target, &mut batches(), &init);
+        let ours = planned(g, target, &mut batches(), &init);
         assert!(ours == reference(g, &mut batches(), &init), "{} {yaml}", self.name);
-        (target, ours)
+        ours
     }
 }
 
@@ -257,6 +273,54 @@ fn planned_equals_reference_bitwise() {
             run.bits(pipeline);
         }
     }
+}
+
+/// Swapping and recomputation keep the limit and every bit, down to the least limit that can
+/// be kept; below it every limit is refused.
+#[test]
+fn byte_limits_change_no_bits() {
+    let (mut swapped, mut repeated, mut refused) = (0, 0, 0);
+    for run in runs() {
+        let unlimited = run.target.statistics["arena_bytes"];
+        let bits = run.bits_of(&run.target, "unlimited");
+        let keeps = |limit: u64, yaml: &str| match within(&run.model(), yaml, Some(limit)) {
+            Ok(target) => {
+                assert!(target.statistics["arena_bytes"] <= limit, "{} {limit}", run.name);
+                assert!(run.bits_of(&target, yaml) == bits, "{} within {limit}", run.name);
+                Ok(target)
+            }
+            Err(CompileError::Run(RunError::Pass {
+                error: PassError::DeviceMemory { minimum, bound, .. },
+                ..
+            })) => {
+                assert!(limit < minimum && bound <= minimum && minimum * 4 <= bound * 5);
+                Err(minimum)
+            }
+            Err(e) => panic!("{} within {limit}: {e}", run.name),
+        };
+        for percent in [85, 70, 55, 40, 10] {
+            match keeps(unlimited * percent / 100, named("default")) {
+                Ok(target) => {
+                    swapped += usize::from(target.statistics["swapped_bytes"] > 0);
+                    repeated += usize::from(target.statistics["recomputed_nodes"] > 0);
+                }
+                Err(minimum) => {
+                    assert!(keeps(minimum, named("default")).is_ok(), "{}", run.name);
+                    let below = keeps(minimum - 64, named("default")).err();
+                    assert_eq!(below, Some(minimum), "{}", run.name);
+                    refused += 1;
+                }
+            }
+        }
+        // Recomputation alone, where it is enough.
+        let alone = named("default").replace("- budget", "- budget: {swap: false}");
+        if let Ok(target) = within(&run.model(), &alone, Some(unlimited * 9 / 10)) {
+            assert!(run.bits_of(&target, &alone) == bits, "{} by recomputation", run.name);
+            assert_eq!(target.statistics["swapped_bytes"], 0);
+            repeated += usize::from(target.statistics["recomputed_nodes"] > 0);
+        }
+    }
+    assert!(swapped > 8 && repeated > 0 && refused > 4, "{swapped} {repeated} {refused}");
 }
 
 /// Losses and states keep every bit whether losses and updates are fused or not.

@@ -7,6 +7,7 @@
 //! shares no code with whatever made the program.
 
 pub mod check;
+pub mod cost;
 pub mod graph;
 pub mod op;
 pub mod plan;

@@ -4,10 +4,13 @@
 //! fields are options with defaults, unknown ones are refused, and the first line of its
 //! doc comment is its help.
 
+pub mod devices;
 pub mod pipeline;
 mod registry;
 pub mod search;
+pub mod simulate;
 
+pub mod budget;
 pub mod certificate;
 pub mod dead_code;
 pub mod detach_states;
@@ -33,9 +36,12 @@ pub mod spans;
 pub mod streams;
 pub mod sync;
 pub mod views;
+pub mod yaml;
 
 use crate::place::Placer;
+use arenic_ir::cost::Device;
 use arenic_ir::plan::{Fact, PlanError};
+use arenic_ir::program::PerSpace;
 use arenic_ir::{Graph, Op, Plan, Program, TargetInfo, TensorType};
 pub use registry::{Pass, PassInfo};
 pub use search::{Progress, Search};
@@ -56,6 +62,7 @@ registry::passes! {
     plan order::Order,
     plan order_ilp::OrderIlp,
     plan order_place_ilp::OrderPlaceIlp,
+    plan budget::Budget,
     plan share_in_place::ShareInPlace,
     plan share_parallel::ShareParallel,
     plan place::Place,
@@ -84,13 +91,18 @@ pub struct Cx<'a> {
     pub evaluate: Option<&'a dyn Evaluate>,
     /// How searches are limited and watched.
     pub search: Search<'a>,
+    /// The device that times are for; without one it is the `cpu` description.
+    pub device: Option<&'a Device>,
+    /// Bytes that the arenas may have.
+    pub limits: PerSpace<Option<u64>>,
 }
 
 impl Cx<'_> {
     /// A target alone: constants are not evaluated, searches run as the pipeline says.
     pub const fn new(target: TargetInfo) -> Cx<'static> {
         let search = Search { time_limit: None, seed: 0, stop: None, progress: None };
-        Cx { target, evaluate: None, search }
+        let limits = PerSpace { device: None, host: None };
+        Cx { target, evaluate: None, search, device: None, limits }
     }
 }
 
@@ -113,6 +125,38 @@ pub enum PassError {
         tasks: usize,
         /// As many as the pass takes.
         most: usize,
+    },
+    /// No plan keeps the limit on device memory.
+    #[error(
+        "the step cannot keep to {limit} bytes of device memory; it needs {minimum} at least \
+         (no plan of this graph needs less than {bound})"
+    )]
+    DeviceMemory {
+        /// The limit.
+        limit: u64,
+        /// The least limit that can be kept.
+        minimum: u64,
+        /// What one operator needs alone.
+        bound: u64,
+    },
+    /// Recomputation alone did not reach the limit on device memory.
+    #[error(
+        "recomputation alone was not found to keep to {limit} bytes of device memory; allow `swap`"
+    )]
+    WithoutSwaps {
+        /// The limit.
+        limit: u64,
+    },
+    /// No plan that was found keeps the limit on host memory.
+    #[error(
+        "the step cannot keep to {limit} bytes of host memory; under this limit on device \
+         memory it needs up to {needed}"
+    )]
+    HostMemory {
+        /// The limit.
+        limit: u64,
+        /// What the plan with the most swaps needs.
+        needed: u64,
     },
     /// An integer program's solver failed.
     #[error("the solver failed: {0}")]

@@ -99,7 +99,7 @@ fn establish(
             rank[slot] = i;
         }
     }
-    place_slots(plan, |slots, problem| match sequence {
+    place_slots(plan, |_, _, slots, problem| match sequence {
         Some(_) => {
             let mut by_address: Vec<usize> = (0..slots.len()).collect();
             by_address.sort_by_key(|&i| rank[slots[i]]);

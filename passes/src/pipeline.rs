@@ -5,6 +5,7 @@
 //! verifying, dumping, timing and the final check once for all passes.
 
 use crate::place::Placer;
+use crate::yaml::{self, YamlError};
 use crate::{Cx, Pass, PassError, PassInfo, Stats, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
@@ -37,22 +38,6 @@ struct Step {
     pass: Pass,
 }
 
-/// Why a text is no pipeline.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct PipelineError {
-    /// What is wrong.
-    pub message: String,
-    /// Line and column, from 1, where they are known.
-    pub location: Option<(usize, usize)>,
-}
-
-impl From<String> for PipelineError {
-    fn from(message: String) -> Self {
-        PipelineError { message, location: None }
-    }
-}
-
 /// Why a pipeline failed on a graph.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RunError {
@@ -74,7 +59,7 @@ pub enum RunError {
     },
     /// The passes do not fit together.
     #[error(transparent)]
-    Pipeline(#[from] PipelineError),
+    Pipeline(#[from] YamlError),
     /// The program does not implement the graph: a defect of a pass.
     #[error("the program does not implement the graph: {}", first(.0))]
     Check(Vec<Violation>),
@@ -138,7 +123,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// Never in a release: a test reads every named pipeline.
-    pub fn default_pipeline() -> Result<Pipeline, PipelineError> {
+    pub fn default_pipeline() -> Result<Pipeline, YamlError> {
         Pipeline::from_yaml(NAMED[0].1)
     }
 
@@ -147,7 +132,7 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::parse`]; a pass whose facts no earlier pass gives; a graph pass
     /// after planning began.
-    pub fn from_yaml(text: &str) -> Result<Pipeline, PipelineError> {
+    pub fn from_yaml(text: &str) -> Result<Pipeline, YamlError> {
         let pipeline = Pipeline::parse(text)?;
         pipeline.validate(None)?;
         Ok(pipeline)
@@ -157,11 +142,8 @@ impl Pipeline {
     ///
     /// # Errors
     /// YAML errors, unknown passes and fields, with line and column.
-    pub fn parse(text: &str) -> Result<Pipeline, PipelineError> {
-        let entries: Vec<Entry> = serde_yaml::from_str(text).map_err(|e| PipelineError {
-            location: e.location().map(|l| (l.line(), l.column())),
-            message: e.to_string(),
-        })?;
+    pub fn parse(text: &str) -> Result<Pipeline, YamlError> {
+        let entries: Vec<Entry> = yaml::read(text)?;
         Ok(Pipeline { steps: entries.into_iter().map(|e| e.0).collect() })
     }
 
@@ -170,7 +152,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// No pass gives the order; a pass whose facts no earlier pass gives.
-    pub fn ordering(mut self) -> Result<Pipeline, PipelineError> {
+    pub fn ordering(mut self) -> Result<Pipeline, YamlError> {
         self.steps.retain(|step| matches!(step.pass, Pass::Plan(_)));
         let orders = |step: &Step| match &step.pass {
             Pass::Plan(p) => p.gives().contains(&Fact::Order),
@@ -194,7 +176,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// There is none.
-    pub fn placer(&self) -> Result<&dyn Placer, PipelineError> {
+    pub fn placer(&self) -> Result<&dyn Placer, YamlError> {
         let placer = |step: &'_ Step| match &step.pass {
             Pass::Plan(p) => p.placer().is_some(),
             _ => false,
@@ -208,7 +190,7 @@ impl Pipeline {
     }
 
     /// Levels go graph → plan → program, and every fact is given before it is needed.
-    fn validate(&self, plan: Option<&Plan>) -> Result<(), PipelineError> {
+    fn validate(&self, plan: Option<&Plan>) -> Result<(), YamlError> {
         let given = |f: &Fact| plan.is_some_and(|p| p.has(*f));
         let mut facts: Vec<Fact> = Fact::ALL.into_iter().filter(given).collect();
         let (mut level, mut level_pass) = if plan.is_some() { (1, "the plan") } else { (0, "") };

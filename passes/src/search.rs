@@ -29,6 +29,11 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Search<'a> {
+    /// True where someone asked to stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
     /// The seconds of a search that the pipeline allows some.
     pub(crate) fn seconds(&self, seconds: f64) -> f64 {
         self.time_limit.unwrap_or(seconds)

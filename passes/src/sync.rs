@@ -1,10 +1,11 @@
 //! Synchronisation: an event for every unordered conflict between streams.
 //!
-//! Walks the commands in issue order with vector clocks. Before a command that conflicts
-//! with an access of another stream which its own stream does not know to be done, an
-//! event is recorded on the other stream and waited for. At the end every stream joins
-//! the first. Waits point backwards in issue order, so no deadlock is possible. Sound
-//! by construction and judged by `check`, which shares no code with this file.
+//! Walks the commands in issue order with vector clocks. Where a command conflicts with an
+//! access of another stream which its own stream does not know to be done, an event is
+//! recorded right after that access and waited for, so that nothing waits for what was
+//! issued since. At the end every stream joins the first. Waits point backwards in issue
+//! order, so no deadlock is possible. Sound by construction and judged by `check`, which
+//! shares no code with this file.
 
 use crate::{PassError, ProgramPass, Stats};
 use arenic_ir::Graph;
@@ -32,14 +33,11 @@ impl ProgramPass for Sync {
         streams.dedup();
         let mut events = 0;
         if streams.len() > 1 {
-            let commands = std::mem::take(&mut program.commands);
             let mut clocks = Clocks::new(&streams);
-            for command in commands {
-                clocks.issue(command);
-            }
+            program.commands.iter().for_each(|command| clocks.issue(command));
             clocks.join();
-            events = clocks.events;
-            program.commands = clocks.issued;
+            let commands = std::mem::take(&mut program.commands);
+            (program.commands, events) = clocks.with_events(commands);
         }
         Ok(Stats::from([("events", events as u64)]))
     }
@@ -53,25 +51,33 @@ struct Uses {
     reads: Vec<(usize, u64)>,
 }
 
+/// How many commands of each stream are done.
+type Clock = Vec<u64>;
+
 struct Clocks<'a> {
     streams: &'a [StreamId],
-    /// `known[s][t]`: how many commands of `t` are done as far as `s` knows.
-    known: Vec<Vec<u64>>,
+    /// What each stream knows to be done.
+    known: Vec<Clock>,
+    /// What is done when a command is, itself included.
+    after: Vec<Clock>,
+    /// The commands of each stream.
+    on: Vec<Vec<usize>>,
     uses: BTreeMap<(Space, u64), Uses>,
-    issued: Vec<Command>,
-    events: usize,
+    /// (awaited command, the command that waits for it, its stream); the step's end waits as one
+    /// past the last command.
+    waits: Vec<(usize, usize, usize)>,
 }
 
 impl<'a> Clocks<'a> {
     fn new(streams: &'a [StreamId]) -> Self {
         let n = streams.len();
-        let known = vec![vec![0; n]; n];
-        Clocks { streams, known, uses: BTreeMap::new(), issued: Vec::new(), events: 0 }
+        let (known, on) = (vec![vec![0; n]; n], vec![Vec::new(); n]);
+        Clocks { streams, known, after: Vec::new(), on, uses: BTreeMap::new(), waits: Vec::new() }
     }
 
-    fn issue(&mut self, command: Command) {
+    fn issue(&mut self, command: &Command) {
         let s = self.streams.partition_point(|&id| id < command.stream());
-        let (reads, writes) = accesses(&command);
+        let (reads, writes) = accesses(command);
         let mut needed = vec![0; self.streams.len()];
         for (range, write) in
             reads.iter().map(|r| (r, false)).chain(writes.iter().map(|w| (w, true)))
@@ -82,13 +88,11 @@ impl<'a> Clocks<'a> {
                 conflicts.for_each(|&(t, count)| needed[t] = needed[t].max(count));
             }
         }
-        for (t, &count) in needed.iter().enumerate() {
-            if t != s && count > self.known[s][t] {
-                self.wait(s, t);
-            }
-        }
+        self.wait(s, &needed);
         self.known[s][s] += 1;
         let count = self.known[s][s];
+        self.on[s].push(self.after.len());
+        self.after.push(self.known[s].clone());
         for range in &reads {
             for (_, u) in self.uses.range_mut(bounds(range)) {
                 u.reads.retain(|&(t, _)| t != s);
@@ -103,26 +107,49 @@ impl<'a> Clocks<'a> {
             let uses = Uses { end: range.end(), write: Some((s, count)), reads: Vec::new() };
             self.uses.insert((range.space, range.offset), uses);
         }
-        self.issued.push(command);
     }
 
-    /// Stream `s` waits for everything issued so far on stream `t`.
-    fn wait(&mut self, s: usize, t: usize) {
-        let event = EventId::new(self.events);
-        self.events += 1;
-        self.issued.push(Command::Record { stream: self.streams[t], event });
-        self.issued.push(Command::Wait { stream: self.streams[s], event });
-        for k in 0..self.streams.len() {
-            self.known[s][k] = self.known[s][k].max(self.known[t][k]);
-        }
-    }
-
-    fn join(&mut self) {
-        for t in 1..self.streams.len() {
-            if self.known[0][t] < self.known[t][t] {
-                self.wait(0, t);
+    /// The next command of stream `s` waits until so many commands of each stream are done.
+    fn wait(&mut self, s: usize, needed: &Clock) {
+        for (t, &count) in needed.iter().enumerate() {
+            if t == s || count <= self.known[s][t] {
+                continue;
+            }
+            let awaited = self.on[t][count as usize - 1];
+            self.waits.push((awaited, self.after.len(), s));
+            for (mine, theirs) in self.known[s].iter_mut().zip(&self.after[awaited]) {
+                *mine = (*mine).max(*theirs);
             }
         }
+    }
+
+    /// Every stream joins the first.
+    fn join(&mut self) {
+        let all = self.on.iter().map(|commands| commands.len() as u64).collect();
+        self.wait(0, &all);
+    }
+
+    /// The commands with their records and waits, and how many events these are.
+    fn with_events(mut self, commands: Vec<Command>) -> (Vec<Command>, usize) {
+        let mut recorded: Vec<usize> = self.waits.iter().map(|w| w.0).collect();
+        recorded.sort_unstable();
+        recorded.dedup();
+        let event = |awaited| EventId::new(recorded.partition_point(|&c| c < awaited));
+        self.waits.sort_by_key(|w| w.1);
+        let mut waits = self.waits.iter().peekable();
+        let mut issued = Vec::with_capacity(commands.len() + 2 * self.waits.len());
+        for (i, command) in commands.into_iter().map(Some).chain([None]).enumerate() {
+            while let Some(&(awaited, _, s)) = waits.next_if(|w| w.1 == i) {
+                issued.push(Command::Wait { stream: self.streams[s], event: event(awaited) });
+            }
+            let Some(command) = command else { break };
+            let stream = command.stream();
+            issued.push(command);
+            if recorded.binary_search(&i).is_ok() {
+                issued.push(Command::Record { stream, event: event(i) });
+            }
+        }
+        (issued, recorded.len())
     }
 
     /// Makes the range's ends boundaries, and its bytes that nobody used yet entries.

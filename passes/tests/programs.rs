@@ -7,19 +7,19 @@ mod support;
 use arenic_ir::check::check;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Buffer, BufferId, BufferKind, LiveRange, Plan, TaskId};
-use arenic_ir::program::Program;
+use arenic_ir::program::{PerSpace, Program};
 use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;
 use arenic_passes::early_update::EarlyUpdate;
 use arenic_passes::lower::Lower;
 use arenic_passes::order::Order;
-use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
 use arenic_passes::place::Place;
 use arenic_passes::prune_precedence::PrunePrecedence;
 use arenic_passes::share_in_place::ShareInPlace;
 use arenic_passes::spans::Spans;
 use arenic_passes::sync::Sync;
-use arenic_passes::{PlanPass, ProgramPass};
+use arenic_passes::{Cx, PassError, PlanPass, ProgramPass};
 use std::collections::BTreeMap;
 use support::interleave::{reference, run};
 use support::mutate::{KINDS, mutate};
@@ -209,6 +209,54 @@ fn sharing_for_streams_adds_no_waits() {
         crossed += usize::from(with > events && least < arena);
     }
     assert!(tried > 300 && shared > 100 && crossed > 50, "{tried} {shared} {crossed}");
+}
+
+/// Under random limits every program is right in every interleaving tried and keeps the limit;
+/// the least limit that can be kept is the same whatever limit was asked for.
+#[test]
+fn byte_limits_are_kept() {
+    let yaml = "- detach_states\n- order: {method: definition}\n- budget\n- share_in_place\n\
+                - place\n- lower\n- sync\n";
+    let pipeline = Pipeline::from_yaml(yaml).unwrap();
+    let (mut swaps, mut repeats, mut refused) = (0, 0, 0);
+    for seed in 0..1500 {
+        let mut random = Random(0xb1d6e7 + seed);
+        let nodes = 3 + random.below(20);
+        let g = graph(&mut random, nodes);
+        let whole = pipeline.run(g.clone(), &CX, RunOptions::default()).unwrap();
+        let whole = whole.footprint.unwrap().arena_bytes.device;
+        let limited = |limit: u64| {
+            let cx = Cx { limits: PerSpace { device: Some(limit), host: None }, ..CX };
+            pipeline.run(g.clone(), &cx, RunOptions::default())
+        };
+        let limit = whole * (20 + random.below(80) as u64) / 100;
+        let mut keeps = |limit: u64| {
+            let outcome = limited(limit).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{g}"));
+            let arena = outcome.footprint.unwrap().arena_bytes.device;
+            let (g, program) = (&outcome.module.graph, outcome.module.program.as_ref().unwrap());
+            assert!(arena <= limit, "seed {seed}: {arena} above {limit}\n{}", outcome.module);
+            let expected = reference(g);
+            for _ in 0..4 {
+                assert!(run(&mut random, g, program, &expected), "seed {seed}\n{}", outcome.module);
+            }
+            swaps += usize::from(program.to_string().contains("host["));
+            repeats += usize::from(program.nodes().count() > g.nodes.len());
+        };
+        match limited(limit) {
+            Ok(_) => keeps(limit),
+            Err(RunError::Pass {
+                error: PassError::DeviceMemory { minimum, bound, .. }, ..
+            }) => {
+                assert!(bound <= minimum && limit < minimum, "seed {seed}\n{g}");
+                keeps(minimum);
+                let below = limited(minimum - CELL).err().unwrap().to_string();
+                assert!(below.contains(&format!("needs {minimum} at least")), "{below}");
+                refused += 1;
+            }
+            Err(e) => panic!("seed {seed}: {e}\n{g}"),
+        }
+    }
+    assert!(swaps > 300 && repeats > 20 && refused > 100, "{swaps} {repeats} {refused}");
 }
 
 /// All orders of the plan's tasks; none where there are more than a few thousand.

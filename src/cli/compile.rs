@@ -1,15 +1,21 @@
 //! `arenic compile`
 
+use super::device::read_device;
 use super::interrupt;
 use super::pipeline::read_pipeline;
 use super::search::SearchOptions;
+use super::size::parse_size;
 use super::{Failure, Json, Outcome, failed, human_bytes, name_value, print};
-use arenic::compile::compile;
+use arenic::artifact::Target;
+use arenic::compile::{CompileError, Constraints, compile, predicted_seconds};
 use arenic::data::Npz;
 use arenic::explain;
 use arenic::onnx::ImportOptions;
 use arenic_ir::TensorType;
-use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
+use arenic_ir::cost::Device;
+use arenic_ir::program::PerSpace;
+use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunError, RunOptions};
+use arenic_passes::{PassError, devices};
 use clap::Args;
 use miette::miette;
 use std::collections::BTreeMap;
@@ -36,6 +42,16 @@ pub(super) struct Arguments {
     /// Make an input a constant: the array of its name in an .npz file
     #[arg(long = "bind", value_name = "NAME=FILE", value_parser = name_value)]
     bind: Vec<(String, String)>,
+    /// Bytes that the arena may have, for example 4GiB; swaps and recomputes to keep it
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    device_memory: Option<u64>,
+    /// Bytes that swapped tensors may take in host memory [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    host_memory: Option<u64>,
+    /// A device file, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
+    /// for it, and without --device-memory its memory is the limit
+    #[arg(long, value_name = "D")]
+    device: Option<String>,
     /// Plan without tensor data: missing external files are fine, the artifact cannot be run
     #[arg(long)]
     plan_only: bool,
@@ -92,9 +108,13 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     };
     let options =
         RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
+    let device = a.device.as_deref().map(read_device).transpose()?;
+    let limits = PerSpace { device: device_limit(a, device.as_ref())?, host: a.host_memory };
+    let constraints = Constraints { device: device.as_ref(), limits };
     let progress = a.search.listener();
     let search = a.search.with(interrupt::flag(), &progress);
-    let compiled = compile(&a.model, &import, &pipeline, search, options).map_err(failed)?;
+    let compiled = compile(&a.model, &import, &pipeline, constraints, search, options);
+    let compiled = compiled.map_err(|e| refused(a, e))?;
     for name in &compiled.unused {
         eprintln!("note: initializer `{name}` is not used");
     }
@@ -119,6 +139,13 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         object.extend(figures.map(|(name, figure)| (name.clone(), (*figure).into())));
         let figure = |name: &str| target.statistics.get(name).copied().unwrap_or(0);
         let (peak, bound) = (figure("live_peak_bytes"), figure("lower_bound_bytes"));
+        let (step, unlimited) = predicted(target, device.as_ref())?;
+        object.insert("predicted_step_seconds".into(), step.into());
+        object.insert("unlimited_step_seconds".into(), unlimited.into());
+        if let Some((minimum, bound)) = compiled.minimum {
+            object.insert("minimum_device_bytes".into(), minimum.into());
+            object.insert("minimum_device_bytes_bound".into(), bound.into());
+        }
         object.insert("proved_optimal".into(), (peak == bound).into());
         object.insert("gap".into(), explain::relative_gap(peak, bound).into());
         object.insert("certificate".into(), explain::stored_to_json(target));
@@ -126,7 +153,50 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         return print(serde_json::Value::Object(object));
     }
     summary(&target.statistics, output, seconds);
+    if let Some(device) = &device {
+        let (step, unlimited) = predicted(target, Some(device))?;
+        let percent = (step / unlimited - 1.0) * 100.0;
+        eprintln!("simulated on {}: {:.3} ms a step ({percent:+.1} %)", device.name, step * 1e3);
+    }
     Ok(())
+}
+
+/// The limit that was given, or else the memory of the device that was.
+fn device_limit(a: &Arguments, device: Option<&Device>) -> Result<Option<u64>, Failure> {
+    let usable = device.map(Device::usable_bytes);
+    match (a.device_memory, usable) {
+        (Some(limit), Some(usable)) if limit > usable => {
+            let device = device.map_or("", |d| d.name.as_str());
+            let help = format!("{device} has {usable} bytes for a plan");
+            Err(miette!(help = help, "--device-memory {limit} is more than the device has").into())
+        }
+        (limit, usable) => Ok(limit.or(usable)),
+    }
+}
+
+/// Seconds of a step on the device, and of every kernel once.
+fn predicted(target: &Target, device: Option<&Device>) -> Result<(f64, f64), Failure> {
+    let device = match device {
+        Some(device) => device.clone(),
+        None => devices::cpu().map_err(failed)?,
+    };
+    Ok(predicted_seconds(&target.graph, &target.program, &device))
+}
+
+/// A limit that cannot be kept comes with the least one that can, for scripts too.
+fn refused(a: &Arguments, e: CompileError) -> Failure {
+    if let CompileError::Run(RunError::Pass { error, .. }) = &e
+        && let PassError::DeviceMemory { minimum, bound, .. } = error
+        && a.json.json
+    {
+        let found = serde_json::json!({
+            "minimum_device_bytes": minimum, "minimum_device_bytes_bound": bound,
+        });
+        if let Err(failure) = print(found) {
+            return failure;
+        }
+    }
+    failed(e)
 }
 
 fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {

@@ -6,15 +6,19 @@
 
 mod check;
 mod compile;
+mod device;
 mod explain;
 mod inspect;
 mod interrupt;
+mod named;
 mod ops;
 mod order;
 mod pipeline;
 mod place;
 mod run;
 mod search;
+mod simulate;
+mod size;
 
 use clap::{Args, Parser, Subcommand};
 use miette::{IntoDiagnostic, Report};
@@ -53,6 +57,8 @@ enum Command {
     Place(place::Arguments),
     /// Say in words why a plan needs what it needs
     Explain(explain::Arguments),
+    /// Simulate a step of an artifact on a device, and say where its time goes
+    Simulate(simulate::Arguments),
     /// List, show and describe pipelines
     Pipeline(pipeline::Arguments),
     /// List the operators that can be imported
@@ -77,6 +83,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Order(a) => order::run(&a),
         Command::Place(a) => place::run(&a),
         Command::Explain(a) => explain::run(&a),
+        Command::Simulate(a) => simulate::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),
     };

@@ -1,10 +1,12 @@
 //! `arenic pipeline`
 
+use super::named::read_named;
 use super::{Failure, Outcome, print};
 use arenic_passes::all_passes;
-use arenic_passes::pipeline::{NAMED, Pipeline, PipelineError, schema};
+use arenic_passes::pipeline::{NAMED, Pipeline, schema};
+use arenic_passes::yaml::YamlError;
 use clap::{Args, Subcommand};
-use miette::{NamedSource, miette};
+use miette::miette;
 
 /// Arguments of `arenic pipeline`.
 #[derive(Debug, Args)]
@@ -54,29 +56,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 /// A named pipeline, or one from a file.
 pub(super) fn read_pipeline(
     name: &str,
-    parse: impl Fn(&str) -> Result<Pipeline, PipelineError>,
+    parse: impl Fn(&str) -> Result<Pipeline, YamlError>,
 ) -> Result<Pipeline, Failure> {
-    let named = NAMED.iter().find(|(n, _)| *n == name).map(|(_, yaml)| (*yaml).to_owned());
-    let text = match named {
-        Some(yaml) => yaml,
-        None => std::fs::read_to_string(name).map_err(|e| {
-            let known: Vec<&str> = NAMED.iter().map(|(n, _)| *n).collect();
-            let help = format!("name a YAML file, or one of: {}", known.join(", "));
-            miette!(help = help, "cannot read the pipeline `{name}`: {e}")
-        })?,
-    };
-    parse(&text).map_err(|e| pipeline_report(e, name, text))
-}
-
-/// The error with the place it points at.
-fn pipeline_report(e: PipelineError, name: &str, text: String) -> Failure {
-    let PipelineError { message, location } = e;
-    let Some((line, column)) = location else {
-        return miette!("pipeline `{name}`: {message}").into();
-    };
-    let line_start: usize = text.split_inclusive('\n').take(line - 1).map(str::len).sum();
-    let at = (line_start + column - 1).min(text.len());
-    let label = miette::LabeledSpan::at_offset(at, "here");
-    let report = miette!(labels = vec![label], "pipeline `{name}`: {message}");
-    report.with_source_code(NamedSource::new(name, text)).into()
+    read_named("pipeline", NAMED, name, parse)
 }

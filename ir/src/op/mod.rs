@@ -16,10 +16,12 @@ mod in_place;
 mod infer;
 pub mod scratch;
 mod window;
+mod work;
 
 pub use fused::{MAX_OPERANDS, MAX_STEPS, ProductOperands, Step};
 pub use infer::{MAX_RANK, TypeError};
 pub use window::Window;
+pub use work::Work;
 
 use crate::types::DType;
 use serde::{Deserialize, Serialize};

@@ -85,6 +85,11 @@ pub enum BufferKind {
 }
 
 impl BufferKind {
+    /// True for what is there as the step begins.
+    pub fn is_home(self) -> bool {
+        matches!(self, BufferKind::Input | BufferKind::Const | BufferKind::Enter(_))
+    }
+
     /// The name in text and reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -111,6 +116,9 @@ pub struct Buffer {
     pub align: u64,
     /// The arena it is in.
     pub space: Space,
+    /// The task until which it keeps its bytes, whoever still reads it: a swap's source
+    /// whose copy has the time until then.
+    pub release: Option<TaskId>,
 }
 
 impl Buffer {
@@ -258,8 +266,8 @@ impl Plan {
         bytes: u64,
         target: TargetInfo,
     ) -> BufferId {
-        let align = target.align;
-        self.buffers.push(Buffer { holds, kind, bytes, align, space: Space::Device })
+        let (align, space) = (target.align, Space::Device);
+        self.buffers.push(Buffer { holds, kind, bytes, align, space, release: None })
     }
 
     fn add_commit(&mut self, g: &Graph, state: StateId, target: TargetInfo) {
@@ -273,6 +281,39 @@ impl Plan {
             writes: vec![Some(home)],
             scratch: None,
         });
+    }
+
+    /// Adds a task that copies a buffer's bytes to a new buffer in `space`, which holds the
+    /// same value; drops every fact.
+    pub fn add_copy(
+        &mut self,
+        from: BufferId,
+        space: Space,
+        stream: StreamId,
+    ) -> (TaskId, BufferId) {
+        let kind = BufferKind::Value;
+        let to = Buffer { kind, space, release: None, ..self.buffers[from].clone() };
+        let to = self.buffers.push(to);
+        let kind = TaskKind::Copy { offset: 0 };
+        let task = Task { kind, stream, reads: vec![from], writes: vec![Some(to)], scratch: None };
+        self.drop_facts();
+        (self.tasks.push(task), to)
+    }
+
+    /// Adds a task that runs a task's node again, with results in new buffers where
+    /// `wanted` says so; drops every fact. It reads what the task reads.
+    pub fn add_repeat(&mut self, t: TaskId, wanted: impl Fn(BufferId) -> bool) -> TaskId {
+        let mut task = self.tasks[t].clone();
+        let fresh = |b: BufferId, buffers: &mut PrimaryMap<BufferId, Buffer>| {
+            let buffer = Buffer { release: None, ..buffers[b].clone() };
+            buffers.push(buffer)
+        };
+        for b in &mut task.writes {
+            *b = b.filter(|&b| wanted(b)).map(|b| fresh(b, &mut self.buffers));
+        }
+        task.scratch = task.scratch.map(|b| fresh(b, &mut self.buffers));
+        self.drop_facts();
+        self.tasks.push(task)
     }
 
     /// Old values that outlive their state's update need bytes of their own.
@@ -353,9 +394,7 @@ impl Plan {
         }
         self.control.sort_unstable();
         self.control.dedup();
-        self.spans = None;
-        self.precedence = None;
-        self.drop_order();
+        self.drop_facts();
         Ok(())
     }
 
@@ -472,6 +511,12 @@ impl Plan {
         }
     }
 
+    fn drop_facts(&mut self) {
+        self.spans = None;
+        self.precedence = None;
+        self.drop_order();
+    }
+
     fn drop_order(&mut self) {
         self.order = None;
         self.live.clear();
@@ -538,6 +583,9 @@ impl Plan {
                 }
                 BufferKind::Exit(_) => touch(b, end),
                 BufferKind::Value | BufferKind::Scratch => {}
+            }
+            if let Some(t) = buffer.release {
+                touch(b, position[t]);
             }
         }
         for (t, task) in &self.tasks {

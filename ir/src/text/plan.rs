@@ -4,6 +4,7 @@
 //! plan {
 //!   b0: input v0 32 bytes align 64 device live 0..1 slot0
 //!   b1: scratch 64 bytes align 64 device
+//!   b2: value v1 32 bytes align 64 device release t1 live 0..1 slot1
 //!   t0: run n0 stream0 (b0) -> (b2, _) scratch b1
 //!   t1: commit s0 +0 stream0 (b2) -> (b3)
 //!   control (t3 -> t5)
@@ -41,6 +42,9 @@ impl fmt::Display for Plan {
                 write!(f, " {v}")?;
             }
             write!(f, " {} bytes align {} {}", buffer.bytes, buffer.align, buffer.space)?;
+            if let Some(t) = buffer.release {
+                write!(f, " release {t}")?;
+            }
             if let Ok(Some(live)) = self.live(b) {
                 write!(f, " live {}..{}", live.first, live.last)?;
             }
@@ -170,9 +174,10 @@ fn parse_buffer(
         return Err(lexer.error("the graph has no such value or state"));
     }
     let (bytes, align, space) = extent(lexer)?;
+    let release = if lexer.accept_word("release") { Some(lexer.id("t")?) } else { None };
     let live = if lexer.accept_word("live") { Some(live_range(lexer)?) } else { None };
     let slot = if lexer.peek_id("slot") { Some(lexer.id("slot")?) } else { None };
-    Ok((Buffer { holds, kind, bytes, align, space }, live, slot))
+    Ok((Buffer { holds, kind, bytes, align, space, release }, live, slot))
 }
 
 fn parse_task(lexer: &mut Lexer, g: &Graph, plan: &Plan) -> Result<Task, TextError> {
@@ -275,6 +280,11 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
         } else {
             return Err(lexer.error("expected an item of a plan or `}`"));
         }
+    }
+    if let Some(t) =
+        plan.buffers.values().filter_map(|b| b.release).find(|&t| !plan.tasks.is_valid(t))
+    {
+        return Err(lexer.error(format!("{t} is not defined")));
     }
     if !control.is_empty() {
         plan.add_control_edges(g, control).map_err(|e| lexer.error(e.to_string()))?;

@@ -19,7 +19,7 @@ mod tests;
 use crate::{Cx, PassError, PlanPass, Search, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{Fact, LiveRange, Placement, Plan, SlotId};
-use arenic_ir::program::Space;
+use arenic_ir::program::{PerSpace, Space};
 pub use one_pass::Fit;
 pub(crate) use one_pass::{Sequence, one_pass, stack};
 pub use problem::{Buffer, Gap, Invalid, MAX_ALIGNMENT, MAX_HEIGHT, Problem};
@@ -77,7 +77,7 @@ impl<P: Placer> PlanPass for P {
 
     fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
         let wish = Wish { capacity: None, search: cx.search };
-        place_slots(plan, |_, problem| self.place(problem, &wish))
+        place_within(plan, &cx.limits, self, &wish)
     }
 
     fn placer(&self) -> Option<&dyn Placer> {
@@ -85,11 +85,26 @@ impl<P: Placer> PlanPass for P {
     }
 }
 
+/// Places the plan's slots with a method; where a space has a limit, whatever keeps it is
+/// good enough.
+pub(crate) fn place_within(
+    plan: &mut Plan,
+    limits: &PerSpace<Option<u64>>,
+    placer: &dyn Placer,
+    wish: &Wish,
+) -> Result<Stats, PassError> {
+    place_slots(plan, |space, base, _, problem| {
+        let capacity = limits[space].map(|limit| limit.saturating_sub(base)).or(wish.capacity);
+        placer.place(problem, &Wish { capacity, ..*wish })
+    })
+}
+
 /// Places the plan's slots space by space, on top of the resident ones. `place` gets the
-/// other slots and, in the same sequence, their problem.
+/// space, the bytes of the resident slots, the other slots and, in the same sequence, their
+/// problem.
 pub(crate) fn place_slots(
     plan: &mut Plan,
-    place: impl Fn(&[SlotId], &Problem) -> Solution,
+    place: impl Fn(Space, u64, &[SlotId], &Problem) -> Solution,
 ) -> Result<Stats, PassError> {
     let live_peak = plan.slots()?.live_peak();
     let slots = &plan.slots()?.slots;
@@ -121,7 +136,7 @@ pub(crate) fn place_slots(
         // Slots of a plan are sound in all but their sum.
         let problem = Problem::new(transient.iter().map(buffer).collect())
             .map_err(|_| PassError::TooLarge)?;
-        let solution = place(&transient, &problem);
+        let solution = place(space, base, &transient, &problem);
         for (s, at) in transient.into_iter().zip(solution.offsets) {
             placement.offset[s] = base + at;
         }

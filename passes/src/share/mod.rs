@@ -192,6 +192,9 @@ impl<'a> Sharing<'a> {
         let Some(s) = self.home[result.buffer].filter(|_| self.in_place) else { return Ok(None) };
         let Some(enter) = self.plan.enter_buffer(self.g, s) else { return Ok(None) };
         let Some(old) = self.plan.live(enter)? else { return Ok(None) };
+        if self.plan.buffers[enter].space != self.plan.buffers[result.buffer].space {
+            return Ok(None);
+        }
         let dead = old.last < result.position
             || (old.last == result.position && self.only_in_place(result, enter));
         Ok(dead.then_some(s))
@@ -228,6 +231,7 @@ impl<'a> Sharing<'a> {
                 && takes_turns
                 && !at_home
                 && !self.pinned[x]
+                && buffer.space == self.plan.buffers[result.buffer].space
                 && buffer.bytes == self.plan.buffers[result.buffer].bytes
                 && self.plan.live(x)?.is_some_and(|l| l.last == result.position)
                 && self.only_in_place(result, x)

@@ -1,0 +1,177 @@
+//! Devices, and how long operators and copies take on them.
+//!
+//! The estimate is the roofline (Williams, Waterman and Patterson, CACM 2009): an operator
+//! takes the longer of its arithmetic and its memory traffic, after the cost of a launch.
+//! Each peak has an efficiency, the part of it that kernels reach.
+
+use crate::graph::{Graph, NodeId};
+use crate::op::{TypeError, Work};
+use crate::types::DType;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A device, as `devices/*.yaml` describe it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// What it is called.
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Bytes of it that a plan leaves to drivers and libraries.
+    pub reserve_bytes: u64,
+    /// Alignment of every buffer, in bytes, a power of two.
+    pub alignment: u64,
+    /// Its memory.
+    pub memory: Memory,
+    /// Its arithmetic for each element type; a type that is not named counts as `f32`.
+    pub arithmetic: BTreeMap<DType, Arithmetic>,
+    /// Its link to host memory.
+    pub link: Link,
+    /// Seconds before each kernel begins.
+    pub launch_seconds: f64,
+}
+
+/// Memory bandwidth.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    /// Peak bytes per second.
+    pub bytes_per_second: f64,
+    /// The part of the peak that kernels reach, in (0, 1].
+    pub efficiency: f64,
+}
+
+/// Throughput of arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arithmetic {
+    /// Peak operations per second.
+    pub flops_per_second: f64,
+    /// The part of the peak that kernels reach, in (0, 1].
+    pub efficiency: f64,
+}
+
+/// The link between device and host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// Bytes per second from the device to the host.
+    pub to_host: f64,
+    /// Bytes per second from the host to the device.
+    pub to_device: f64,
+    /// Bytes per second each way while copies run both ways.
+    pub both: f64,
+    /// How many copies can run at once: 1, or 2 (one each way).
+    pub copy_engines: u8,
+    /// Seconds before each copy begins.
+    pub latency_seconds: f64,
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// From the device to the host.
+    ToHost,
+    /// From the host to the device.
+    ToDevice,
+}
+
+/// Why a description is none of a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{field}` {message}")]
+pub struct DeviceError {
+    /// The field.
+    pub field: &'static str,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+impl Device {
+    /// Refuses descriptions that no device has.
+    ///
+    /// # Errors
+    /// A number that is not finite or not positive, an efficiency above 1, an alignment
+    /// that is no power of two, no arithmetic for `f32`.
+    pub fn validate(&self) -> Result<(), DeviceError> {
+        let wrong = |field, message: String| Err(DeviceError { field, message });
+        let positive = |field, x: f64| match x.is_finite() && x > 0.0 {
+            true => Ok(()),
+            false => wrong(field, format!("is {x}; a positive number is needed")),
+        };
+        let efficiency = |x: f64| match x > 0.0 && x <= 1.0 {
+            true => Ok(()),
+            false => wrong("efficiency", format!("is {x}; it lies above 0 and up to 1")),
+        };
+        if self.name.trim().is_empty() {
+            return wrong("name", "is empty".into());
+        }
+        if self.memory_bytes == 0 || self.reserve_bytes >= self.memory_bytes {
+            let message =
+                format!("is {}, and {} are reserved", self.memory_bytes, self.reserve_bytes);
+            return wrong("memory_bytes", message);
+        }
+        if !self.alignment.is_power_of_two() || self.alignment > 1 << 20 {
+            let message = format!("is {}; a power of two up to 2^20 is needed", self.alignment);
+            return wrong("alignment", message);
+        }
+        positive("memory.bytes_per_second", self.memory.bytes_per_second)?;
+        efficiency(self.memory.efficiency)?;
+        if !self.arithmetic.contains_key(&DType::F32) {
+            return wrong("arithmetic", "says nothing of `f32`".into());
+        }
+        for rate in self.arithmetic.values() {
+            positive("flops_per_second", rate.flops_per_second)?;
+            efficiency(rate.efficiency)?;
+        }
+        positive("link.to_host", self.link.to_host)?;
+        positive("link.to_device", self.link.to_device)?;
+        positive("link.both", self.link.both)?;
+        if !(1..=2).contains(&self.link.copy_engines) {
+            let message = format!("is {}; it is 1 or 2", self.link.copy_engines);
+            return wrong("link.copy_engines", message);
+        }
+        for (field, x) in [
+            ("launch_seconds", self.launch_seconds),
+            ("link.latency_seconds", self.link.latency_seconds),
+        ] {
+            if !(x.is_finite() && x >= 0.0) {
+                return wrong(field, format!("is {x}; it cannot be negative"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes that a plan may use.
+    pub fn usable_bytes(&self) -> u64 {
+        self.memory_bytes.saturating_sub(self.reserve_bytes)
+    }
+
+    /// Seconds that a kernel of this work takes, its launch included.
+    pub fn kernel_seconds(&self, work: &Work) -> f64 {
+        let rate = self.arithmetic.get(&work.dtype).or_else(|| self.arithmetic.get(&DType::F32));
+        let arithmetic =
+            rate.map_or(0.0, |r| work.flops as f64 / (r.flops_per_second * r.efficiency));
+        let traffic = work.bytes as f64 / (self.memory.bytes_per_second * self.memory.efficiency);
+        self.launch_seconds + arithmetic.max(traffic)
+    }
+
+    /// Seconds that a node takes.
+    ///
+    /// # Errors
+    /// Its operands do not fit; the graph was not verified.
+    pub fn node_seconds(&self, g: &Graph, n: NodeId) -> Result<f64, TypeError> {
+        let outputs = g.output_types(n)?;
+        let outputs: Vec<_> = outputs.iter().collect();
+        Ok(self.kernel_seconds(&g.nodes[n].op.work(&g.input_types(n), &outputs)))
+    }
+
+    /// Seconds that a copy takes which has the link to itself.
+    pub fn copy_seconds(&self, direction: Direction, bytes: u64) -> f64 {
+        let rate = match direction {
+            Direction::ToHost => self.link.to_host,
+            Direction::ToDevice => self.link.to_device,
+        };
+        self.link.latency_seconds + bytes as f64 / rate
+    }
+}

@@ -1,0 +1,165 @@
+//! Arithmetic and memory traffic of each operator, for estimates of time.
+
+use super::{Interpolation, Op};
+use crate::types::{DType, TensorType};
+
+/// What an operator does once, whatever the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Floating-point operations; a multiply-add counts two, a function like `exp` one.
+    pub flops: u64,
+    /// Bytes read and written, each operand and result once.
+    pub bytes: u64,
+    /// The element type that the arithmetic is done in.
+    pub dtype: DType,
+}
+
+impl Op {
+    /// The operator's work on operands and results of these types, as `infer` gives them.
+    ///
+    /// Gathers read as many elements as they write; a product counts its multiply-adds,
+    /// so that a convolution's gradients come to what the convolution itself does.
+    pub fn work(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> Work {
+        let bytes =
+            |types: &[&TensorType]| types.iter().fold(0u64, |sum, t| sum.saturating_add(t.bytes()));
+        let (read, written) = match self {
+            Op::Slice { .. } => (bytes(outputs), bytes(outputs)),
+            Op::Gather { .. } | Op::GatherElements { .. } | Op::GatherNd { .. } => {
+                (bytes(outputs).saturating_add(bytes(&inputs[1..])), bytes(outputs))
+            }
+            _ => (bytes(inputs), bytes(outputs)),
+        };
+        let mut dtypes = inputs.iter().chain(outputs).map(|t| t.dtype);
+        let first = dtypes.clone().next().unwrap_or(DType::F32);
+        let dtype = dtypes.find(|d| d.is_float()).unwrap_or(first);
+        let flops = self.flops(inputs, outputs);
+        Work { flops, bytes: read.saturating_add(written), dtype }
+    }
+
+    fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        let input = |i: usize| inputs.get(i).map_or(0, |t: &&TensorType| t.elements() as u64);
+        let output = outputs.first().map_or(0, |t| t.elements() as u64);
+        let extent = |i: usize, axis: usize| {
+            inputs.get(i).and_then(|t| t.shape.get(axis)).map_or(1, |&n| n.max(1) as u64)
+        };
+        // Elements that each result of a product sums over: the axis that both operands share.
+        let inner = |i: usize, transposed: bool| {
+            let rank = inputs.get(i).map_or(0, |t| t.rank());
+            let from_end = if transposed && rank > 1 { 2 } else { 1 };
+            rank.checked_sub(from_end).map_or(1, |axis| extent(i, axis))
+        };
+        match self {
+            Op::Reshape { .. }
+            | Op::Slice { .. }
+            | Op::Transpose { .. }
+            | Op::Expand { .. }
+            | Op::Concat { .. }
+            | Op::Copy
+            | Op::Gather { .. }
+            | Op::GatherElements { .. }
+            | Op::GatherNd { .. }
+            | Op::Opaque { .. } => 0,
+            Op::ScatterElements { .. } | Op::ScatterNd { .. } => input(2),
+            Op::Cast { .. } | Op::Unary { .. } | Op::Binary { .. } | Op::Where => output,
+            Op::Clip { .. } => times(output, 2),
+            // A counter-based generator takes some ten rounds of integer arithmetic.
+            Op::Dropout { .. } | Op::RandomUniform { .. } => times(output, 12),
+            Op::Reduce { .. } => input(0),
+            Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LogSoftmaxStats => times(input(0), 5),
+            Op::SoftmaxOfStats => times(output, 3),
+            Op::CrossEntropyGrad => times(output, 5),
+            Op::LayerNorm { .. } => times(input(0), 8),
+            Op::MatMul { trans_a, .. } => times(times(output, 2), inner(0, *trans_a)),
+            Op::Gemm { trans_a, .. } => {
+                times(output, times(2, inner(0, *trans_a)).saturating_add(2))
+            }
+            // Every result sums over one filter of the weight, every operand of the
+            // transpose is spread over one.
+            Op::Conv { .. } => times(times(output, 2), input(1) / extent(1, 0)),
+            Op::ConvTranspose { .. } => times(times(input(0), 2), input(1) / extent(1, 0)),
+            Op::MaxPool { window, .. } | Op::AveragePool { window, .. } => {
+                times(output, window.taps() as u64)
+            }
+            Op::Resize { spec } => match spec.mode {
+                Interpolation::Nearest(_) => output,
+                Interpolation::Linear => times(output, 8),
+                Interpolation::Cubic { .. } => times(output, 32),
+            },
+            Op::Adam { .. } => times(input(2), 12),
+            Op::Adagrad { .. } => times(input(2), 8),
+            Op::Momentum { .. } => times(input(2), 6),
+            Op::Pointwise { steps, .. } => times(output, steps.len() as u64),
+            Op::ProductUpdate { trans_a, update, .. } => {
+                let product = inputs.len().saturating_sub(2);
+                let multiplied = times(times(output, 2), inner(product, *trans_a));
+                let steps = match update.as_ref() {
+                    Op::Pointwise { steps, .. } => steps.len() as u64,
+                    _ => 12,
+                };
+                multiplied.saturating_add(times(output, steps))
+            }
+        }
+    }
+}
+
+fn times(a: u64, b: u64) -> u64 {
+    a.saturating_mul(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Binary, Window};
+    use super::*;
+
+    fn work(op: &Op, inputs: &[&TensorType]) -> Work {
+        let outputs = op.infer(inputs).unwrap();
+        op.work(inputs, &outputs.iter().collect::<Vec<_>>())
+    }
+
+    fn f32s(shape: &[usize]) -> TensorType {
+        TensorType::new(DType::F32, shape)
+    }
+
+    #[test]
+    fn products_count_multiply_adds() {
+        let plain = Op::MatMul { trans_a: false, trans_b: false };
+        let w = work(&plain, &[&f32s(&[5, 8, 3]), &f32s(&[5, 3, 4])]);
+        assert_eq!(
+            w,
+            Work { flops: 2 * 5 * 8 * 4 * 3, bytes: 4 * (120 + 60 + 160), dtype: DType::F32 }
+        );
+        let turned = Op::MatMul { trans_a: true, trans_b: false };
+        assert_eq!(work(&turned, &[&f32s(&[5, 3, 8]), &f32s(&[5, 3, 4])]).flops, 960);
+        let gemm = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a: true, trans_b: true };
+        let w = work(&gemm, &[&f32s(&[3, 8]), &f32s(&[4, 3]), &f32s(&[4])]);
+        assert_eq!(w.flops, 2 * 8 * 4 * 3 + 2 * 8 * 4);
+    }
+
+    /// A convolution, and the transpose that is its input gradient, do the same work.
+    #[test]
+    fn a_convolution_and_its_input_gradient_are_equal() {
+        let window = Window {
+            kernel: vec![3, 3],
+            strides: vec![1, 1],
+            dilations: vec![1, 1],
+            pads_begin: vec![1, 1],
+            pads_end: vec![1, 1],
+        };
+        let conv = Op::Conv { window: window.clone(), group: 2 };
+        let (x, w, y) = (f32s(&[2, 4, 5, 5]), f32s(&[6, 2, 3, 3]), f32s(&[2, 6, 5, 5]));
+        let forward = work(&conv, &[&x, &w]).flops;
+        assert_eq!(forward, 2 * (2 * 6 * 25) * (2 * 9));
+        let transpose = Op::ConvTranspose { window, group: 2, output_padding: vec![0, 0] };
+        assert_eq!(work(&transpose, &[&y, &w]).flops, forward);
+    }
+
+    #[test]
+    fn gathers_read_what_they_write() {
+        let table = f32s(&[50_000, 8]);
+        let rows = TensorType::new(DType::I64, [4]);
+        let w = work(&Op::Gather { axis: 0 }, &[&table, &rows]);
+        assert_eq!((w.flops, w.bytes), (0, 2 * 4 * 8 * 4 + 4 * 8));
+        let mixed = work(&Op::Binary { f: Binary::Equal }, &[&rows, &rows]);
+        assert_eq!((mixed.flops, mixed.dtype), (4, DType::I64));
+    }
+}

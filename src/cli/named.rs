@@ -1,0 +1,36 @@
+//! Things that are named or read from a YAML file: pipelines and devices.
+
+use super::Failure;
+use arenic_passes::yaml::YamlError;
+use miette::{NamedSource, miette};
+
+/// The thing called `name` (of these names and texts), or the one in the file `name`.
+pub(super) fn read_named<T>(
+    kind: &str,
+    known: &[(&str, &str)],
+    name: &str,
+    parse: impl Fn(&str) -> Result<T, YamlError>,
+) -> Result<T, Failure> {
+    let text = match known.iter().find(|(n, _)| *n == name) {
+        Some((_, yaml)) => (*yaml).to_owned(),
+        None => std::fs::read_to_string(name).map_err(|e| {
+            let names: Vec<&str> = known.iter().map(|(n, _)| *n).collect();
+            let help = format!("name a YAML file, or one of: {}", names.join(", "));
+            miette!(help = help, "cannot read the {kind} `{name}`: {e}")
+        })?,
+    };
+    parse(&text).map_err(|e| report(kind, e, name, text))
+}
+
+/// The error with the place it points at.
+fn report(kind: &str, e: YamlError, name: &str, text: String) -> Failure {
+    let YamlError { message, location } = e;
+    let Some((line, column)) = location else {
+        return miette!("{kind} `{name}`: {message}").into();
+    };
+    let line_start: usize = text.split_inclusive('\n').take(line - 1).map(str::len).sum();
+    let at = (line_start + column - 1).min(text.len());
+    let label = miette::LabeledSpan::at_offset(at, "here");
+    let report = miette!(labels = vec![label], "{kind} `{name}`: {message}");
+    report.with_source_code(NamedSource::new(name, text)).into()
+}

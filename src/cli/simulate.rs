@@ -1,0 +1,113 @@
+//! `arenic simulate`
+
+use super::device::read_device;
+use super::{Json, Outcome, failed, human_bytes, print};
+use arenic::artifact::{Artifact, Target};
+use arenic::data::AtomicFile;
+use arenic_ir::check::{Footprint, Violation, check};
+use arenic_ir::cost::Device;
+use arenic_ir::program::Space;
+use arenic_passes::devices::NAMED;
+use arenic_passes::simulate::{
+    Simulation, Traffic, chrome_trace, live_over_time, roofline, simulate,
+};
+use clap::Args;
+use miette::miette;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Arguments of `arenic simulate`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The artifact
+    artifact: PathBuf,
+    /// A device file, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090
+    #[arg(long, value_name = "D", default_value = NAMED[0].0)]
+    device: String,
+    /// The target to simulate [default: the first]
+    #[arg(long)]
+    target: Option<String>,
+    /// Write the step in the trace event format of Chrome and Perfetto
+    #[arg(long, value_name = "TRACE.json")]
+    trace: Option<PathBuf>,
+    #[command(flatten)]
+    json: Json,
+}
+
+pub(super) fn run(a: &Arguments) -> Outcome {
+    let device = read_device(&a.device)?;
+    let artifact = Artifact::read(&a.artifact).map_err(failed)?;
+    let target = match &a.target {
+        Some(name) => artifact.target(name),
+        None => artifact.targets.first(),
+    };
+    let Some(target) = target else {
+        return Err(miette!("the artifact does not hold that target").into());
+    };
+    let footprint = check(&target.graph, &target.program).map_err(|violations| {
+        let first = violations.first().map_or(String::new(), Violation::to_string);
+        miette!("the program does not implement its graph: {first}")
+    })?;
+    let kernel = roofline(&target.graph, &device);
+    let step = simulate(&target.program, &device, &kernel);
+    let unlimited: f64 = target.graph.nodes.keys().map(&kernel).sum();
+    if let Some(path) = &a.trace {
+        let trace = chrome_trace(&target.graph, &target.program, &step).to_string();
+        let mut file = AtomicFile::create(path).map_err(failed)?;
+        file.put(trace.as_bytes()).and_then(|()| file.commit()).map_err(failed)?;
+    }
+    if a.json.json {
+        return print(as_json(target, &footprint, &device, &step, unlimited));
+    }
+    print(format!("simulated on {}, one step in the steady state", device.name))?;
+    let row = |label: &str, text: String| print(format!("{label:<24}{text:>14}"));
+    let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
+    let percent = (step.seconds / unlimited - 1.0) * 100.0;
+    row("step", format!("{}  ({percent:+.1} %)", ms(step.seconds)))?;
+    row("  every kernel once", ms(unlimited))?;
+    row("  repeated kernels", ms((step.kernel_seconds - unlimited).max(0.0)))?;
+    row("  waits for copies in", ms(step.stalls.copies_in))?;
+    row("  waits for copies out", ms(step.stalls.copies_out))?;
+    row("  joins copies at the end", ms(step.stalls.boundary))?;
+    let traffic = |t: Traffic| format!("{} in {}", human_bytes(t.bytes), ms(t.seconds));
+    row("copied to the host", traffic(step.to_host))?;
+    row("copied to the device", traffic(step.to_device))?;
+    row("arena", human_bytes(footprint.arena_bytes.device))?;
+    row("  live, by position", human_bytes(footprint.live_peak_bytes.device))?;
+    row("  live, over time", human_bytes(peak_over_time(target, &footprint, &step)))?;
+    row("host arena", human_bytes(footprint.arena_bytes.host))
+}
+
+/// The largest sum of live bytes on the device at one time.
+fn peak_over_time(target: &Target, footprint: &Footprint, step: &Simulation) -> u64 {
+    let live = live_over_time(footprint, target.program.align, step, Space::Device);
+    live.into_iter().map(|(_, bytes)| bytes).max().unwrap_or(0)
+}
+
+fn as_json(
+    target: &Target,
+    footprint: &Footprint,
+    device: &Device,
+    step: &Simulation,
+    unlimited: f64,
+) -> Value {
+    let traffic = |t: Traffic| json!({"bytes": t.bytes, "seconds": t.seconds});
+    json!({
+        "device": device.name,
+        "step_seconds": step.seconds,
+        "unlimited_step_seconds": unlimited,
+        "overhead": step.seconds / unlimited - 1.0,
+        "kernel_seconds": step.kernel_seconds,
+        "repeated_seconds": (step.kernel_seconds - unlimited).max(0.0),
+        "stall_seconds": {
+            "copies_in": step.stalls.copies_in,
+            "copies_out": step.stalls.copies_out,
+            "boundary": step.stalls.boundary,
+        },
+        "link": {"to_host": traffic(step.to_host), "to_device": traffic(step.to_device)},
+        "arena_bytes": footprint.arena_bytes.device,
+        "host_arena_bytes": footprint.arena_bytes.host,
+        "live_peak_bytes": footprint.live_peak_bytes.device,
+        "live_peak_over_time_bytes": peak_over_time(target, footprint, step),
+    })
+}
