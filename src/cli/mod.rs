@@ -13,6 +13,7 @@ mod ops;
 mod order;
 mod pipeline;
 mod place;
+mod report;
 mod run;
 mod search;
 
@@ -53,6 +54,8 @@ enum Command {
     Place(place::Arguments),
     /// Say in words why a plan needs what it needs
     Explain(explain::Arguments),
+    /// Draw an artifact's arena, or a placement, as a page for the browser
+    Report(report::Arguments),
     /// List, show and describe pipelines
     Pipeline(pipeline::Arguments),
     /// List the operators that can be imported
@@ -77,6 +80,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Order(a) => order::run(&a),
         Command::Place(a) => place::run(&a),
         Command::Explain(a) => explain::run(&a),
+        Command::Report(a) => report::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),
     };
