@@ -25,14 +25,14 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
-    let report = match a.file.extension() {
-        Some(csv) if csv.eq_ignore_ascii_case("csv") => of_placement(&a.file)?,
-        _ => of_artifact(&a.file, a.target.as_deref())?,
-    };
     if is_same_file(&a.file, &a.output) {
         let path = a.output.display();
         return Err(miette!("`{path}` is what the report is made of; name another output").into());
     }
+    let report = match a.file.extension() {
+        Some(csv) if csv.eq_ignore_ascii_case("csv") => of_placement(&a.file)?,
+        _ => of_artifact(&a.file, a.target.as_deref())?,
+    };
     let page = report.to_html().into_diagnostic()?;
     let mut file = AtomicFile::create(&a.output).map_err(failed)?;
     file.put(page.as_bytes()).map_err(failed)?;
@@ -61,6 +61,7 @@ fn of_placement(path: &Path) -> Result<Report, Failure> {
     report.map_err(|e| miette!("{}: {e}", path.display()).into())
 }
 
+/// True where both are there and one, through whatever links.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

@@ -47,7 +47,7 @@ impl<'a> Lives<'a> {
     /// What a command does, as short as a label must be.
     pub fn task(&self, command: usize) -> String {
         match &self.program.commands[command] {
-            Command::Run { node, .. } => operator(self.graph, *node).replace('`', ""),
+            Command::Run { node, .. } => label(self.graph, *node),
             Command::Copy { from, to, .. } if from.space == to.space => "copy".into(),
             Command::Copy { to, .. } => format!("copy to {}", to.space),
             Command::Record { event, .. } => format!("record {event}"),
@@ -60,7 +60,7 @@ impl<'a> Lives<'a> {
         match (o.value, &self.program.commands.get(o.first)) {
             (Some(v), _) => value(self.graph, v),
             (None, Some(Command::Run { node, .. })) => {
-                format!("scratch of {}", operator(self.graph, *node).replace('`', ""))
+                format!("scratch of {}", label(self.graph, *node))
             }
             (None, _) => "scratch".into(),
         }
@@ -148,5 +148,14 @@ impl<'a> Lives<'a> {
             },
             _ => "nobody reads it".into(),
         }
+    }
+}
+
+/// As [`operator`], without quotes.
+fn label(g: &Graph, n: NodeId) -> String {
+    let node = &g.nodes[n];
+    match node.name.as_str() {
+        "" => operator(g, n),
+        name => format!("{name} ({})", node.op.name()),
     }
 }

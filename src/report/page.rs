@@ -21,7 +21,7 @@ impl Report {
     /// The same report gives the same page.
     ///
     /// # Errors
-    /// None but those of the JSON writer, which has none here.
+    /// The JSON writer fails, for which the data give no reason.
     pub fn to_html(&self) -> serde_json::Result<String> {
         let arenas = self.arenas.iter().map(Columns::of).collect();
         let data = Data { title: &self.title, about: &self.about, tasks: &self.tasks, arenas };
@@ -52,8 +52,8 @@ struct Data<'a> {
     arenas: Vec<Columns<'a>>,
 }
 
-/// An arena by columns, which is a third of the size of one object for each rectangle. Names
-/// that come again are in tables.
+/// An arena by columns, which is smaller and sooner read than an object for each rectangle.
+/// Kinds, types and reasons, which come again and again, are numbers of entries in tables.
 #[derive(Serialize)]
 struct Columns<'a> {
     name: &'a str,

@@ -304,6 +304,8 @@ class Artifact(Pages):
         self.actions(*self.centre(i)).click().perform()
         self.frame()
         at = self.js("return chosen.moment;")
+        a1 = next(b for b in self.inspected["buffers"] if b["name"] == "a1")
+        self.assertEqual(at, (a1["first"] + a1["last"] + 1) // 2)
         alive = [b["name"] for b in self.inspected["buffers"] if b["first"] <= at <= b["last"]]
         listed = [e.text for e in self.driver.find_elements(
             By.CSS_SELECTOR, "#alive button span:nth-child(2)")]
@@ -425,6 +427,8 @@ def main():
     parser.add_argument("--pictures", type=Path, help="folder for screenshots")
     arguments, rest = parser.parse_known_args()
     arguments.arenic = arguments.arenic.resolve()
+    if not arguments.arenic.exists():
+        parser.error(f"{arguments.arenic} is not there; cargo build makes it")
     unittest.main(argv=[sys.argv[0], *rest])
 
 

@@ -62,7 +62,7 @@ function rasterize(matches) {
 // large enough. Thinner than a pixel, a rectangle colours its pixel by the share it covers.
 function paint(i, colour, left, right, top, bottom) {
   const { width, height, pixels, shown } = raster;
-  const seam = (from, to) => (to - from > 3 ? 1 : 0);
+  const seam = (from, to) => (to - from > 5 ? 1 : 0);
   let [x0, x1] = [Math.round(left), Math.round(right)];
   let [y0, y1] = [Math.round(top), Math.round(bottom)];
   const thin = right - left < 1 || bottom - top < 1;
