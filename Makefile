@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo test node-tests bench bench-order digits clean
+.PHONY: help setup build demo test node-tests browser-test bench bench-order digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -27,6 +27,7 @@ help: ## List the targets
 setup: ## Check the prerequisites; install what is missing by apt-get
 	@tools/setup.sh build
 	@tools/setup.sh python
+	@tools/setup.sh browser
 
 build: ## Build the release binary, target/release/arenic
 	@tools/setup.sh build
@@ -51,6 +52,7 @@ ifeq ($(NEXTEST),yes)
 else
 	$(call step,cargo test --workspace --all-targets --locked --no-fail-fast)
 endif
+	$(call step,$(MAKE) --no-print-directory browser-test)
 	$(call step,cargo test --workspace --doc --locked)
 	$(call step,cargo check --no-default-features --locked)
 	$(call step,cargo test -p arenic-passes --no-default-features --locked --lib)
@@ -69,6 +71,11 @@ $(NODE_TESTS)/index.json: tests/node_tests/generate.py $(VENV)/node-tests
 	mkdir -p $(NODE_TESTS)
 	$(PYTHON) $< $(NODE_TESTS)
 	@touch $@
+
+# With the binary that the tests above have built.
+browser-test: $(VENV)/browser ## Use pages of `arenic report` in a headless browser
+	@tools/setup.sh browser
+	$(PYTHON) tests/browser/check_report.py $(CARGO_TARGET_DIR)/debug/arenic
 
 bench: $(VENV)/bench build ## Compare step times with onnxruntime
 	$(PYTHON) benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic
@@ -94,8 +101,9 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/node-tests: tests/node_tests/requirements.txt
+$(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
-$(VENV)/node-tests $(VENV)/bench $(VENV)/digits: $(VENV)/made
+$(VENV)/node-tests $(VENV)/browser $(VENV)/bench $(VENV)/digits: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

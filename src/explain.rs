@@ -1,9 +1,12 @@
-//! Certificates in words and in JSON.
+//! Certificates in words and in JSON, and why buffers are alive ([`Lives`]).
+
+mod life;
 
 use crate::artifact::{self, Target};
 use arenic_ir::Graph;
 use arenic_ir::graph::{NodeId, ValueId};
 use arenic_passes::certificate::{Held, OrderCertificate};
+pub use life::Lives;
 use serde_json::{Value, json};
 use std::fmt::{self, Write};
 
@@ -136,12 +139,17 @@ fn operator(g: &Graph, n: NodeId) -> String {
     }
 }
 
-fn tensor(g: &Graph, h: &Held) -> String {
-    let Some(v) = h.value else { return "scratch".into() };
-    let mut text = match g.values[v].name.as_str() {
+/// The value's name in the model, or its id.
+fn value(g: &Graph, v: ValueId) -> String {
+    match g.values[v].name.as_str() {
         "" => v.to_string(),
         name => name.to_owned(),
-    };
+    }
+}
+
+fn tensor(g: &Graph, h: &Held) -> String {
+    let Some(v) = h.value else { return "scratch".into() };
+    let mut text = value(g, v);
     // Writing to a string never fails.
     let _ = write!(text, " {}", g.ty(v));
     text

@@ -3,13 +3,15 @@
 //!
 //! This crate is the facade: [`compile`] takes a model through the passes to a checked
 //! [`Artifact`](artifact::Artifact), [`train`] runs one, [`explain`] says why it needs what
-//! it needs. [`onnx`], [`data`], [`instance`] and [`placement`] read what users have.
+//! it needs, [`report`] shows it as a page. [`onnx`], [`data`], [`instance`] and [`placement`] read what users have.
 
 pub mod artifact;
 pub mod compile;
 pub mod data;
 pub mod explain;
 pub mod instance;
+pub mod kinds;
 pub mod onnx;
 pub mod placement;
+pub mod report;
 pub mod train;

@@ -201,6 +201,18 @@ fn gap(text: &str) -> Option<Gap> {
 }
 
 impl Instance {
+    /// The fields of a column, in the order of the buffers, where there is one of that name.
+    pub fn column(&self, name: &str) -> Option<impl Iterator<Item = &str>> {
+        let at = self.header.iter().position(|h| h == name)?;
+        // Every row has all columns.
+        Some(self.rows.iter().map(move |row| row.get(at).unwrap_or_default()))
+    }
+
+    /// The line of a buffer, from 1.
+    pub fn line(&self, buffer: usize) -> u64 {
+        self.rows.get(buffer).map_or(0, line)
+    }
+
     /// Writes all columns with the offsets; as a new column, where there was none.
     ///
     /// # Errors

@@ -246,13 +246,7 @@ impl Outputs {
         let is_scalar = |i: &usize| g.ty(g.outputs[*i].value).elements() == 1;
         let (scalars, tensors): (Vec<usize>, Vec<usize>) =
             (0..g.outputs.len()).partition(is_scalar);
-        let float = |i: &&usize| g.ty(g.outputs[**i].value).dtype.is_float();
-        let loss = scalars
-            .iter()
-            .find(|&&i| g.outputs[i].name == "loss")
-            .or_else(|| scalars.iter().find(float))
-            .filter(|_| !g.states.is_empty())
-            .copied();
+        let loss = crate::kinds::loss(g).filter(|_| !g.states.is_empty());
         Outputs { scalars, tensors, loss }
     }
 

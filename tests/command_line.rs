@@ -510,3 +510,45 @@ fn place_refuses_what_cannot_be_placed() {
     std::fs::write(shell.path("b.csv"), head).unwrap();
     assert_eq!(shell.succeeds("place b.csv --capacity 0 --json")[0]["height"], 0);
 }
+
+#[test]
+fn report_draws_artifacts_and_placements() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    shell.succeeds("report mlp.arenic -o mlp.html");
+    let page = std::fs::read_to_string(shell.path("mlp.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("ref_mlp_b4_sgdm.onnx"));
+    std::fs::write(shell.path("b.csv"), BUFFERS).unwrap();
+    shell.succeeds("place b.csv -o placed.csv");
+    let said = shell.arenic("report placed.csv -o placed.html");
+    assert!(text(&said.stderr).contains("5 tensors: placed.html"), "{}", text(&said.stderr));
+    let page = std::fs::read_to_string(shell.path("placed.html")).unwrap();
+    assert!(page.contains(r#""names":["b1","b2","b3","b4","b5"]"#), "{page}");
+}
+
+#[test]
+fn report_refuses_what_it_cannot_draw_and_loses_nothing() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    std::fs::write(shell.path("b.csv"), BUFFERS).unwrap();
+    shell.fails("report b.csv -o b.html", 1, &["b.csv", "no column `offset`", "`arenic place`"]);
+    let head = "id,lower,upper,size,offset\n";
+    std::fs::write(shell.path("c.csv"), format!("{head}a,0,5,4,0\nb,4,6,4,3\n")).unwrap();
+    shell.fails(
+        "report c.csv -o b.html",
+        1,
+        &["line 3: buffers `a` (line 2) and `b` are alive at once"],
+    );
+    std::fs::write(shell.path("d.csv"), format!("{head}a,0,5,4,0\nb,4,6,4,\n")).unwrap();
+    shell.fails("report d.csv -o b.html", 1, &["d.csv", "line 3: buffer `b` has no offset"]);
+    std::fs::write(shell.path("junk"), "junk").unwrap();
+    shell.fails("report junk -o b.html", 1, &["not an arenic artifact"]);
+    shell.fails("report missing.csv -o b.html", 1, &["missing.csv"]);
+    shell.fails("report mlp.arenic -o b.html --target gpu", 1, &["does not hold that target"]);
+    shell.fails("report mlp.arenic", 2, &["--output"]);
+    shell.fails("report mlp.arenic -o none/b.html", 1, &["none/b.html"]);
+    assert!(!shell.path("b.html").exists());
+    let before = std::fs::read(shell.path("mlp.arenic")).unwrap();
+    shell.fails("report mlp.arenic -o ./mlp.arenic", 1, &["`./mlp.arenic` is what the report"]);
+    assert!(before == std::fs::read(shell.path("mlp.arenic")).unwrap());
+}

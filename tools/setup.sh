@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh build    what `cargo build` needs
 #   tools/setup.sh python   a Python that can make virtual environments (node tests, benchmarks)
+#   tools/setup.sh browser  a Chromium that programs can drive (tests of `arenic report`)
 set -euo pipefail
 
 RUST_MINIMUM=1.88
@@ -96,8 +97,16 @@ setup_python() {
         fail "Python $python is too old for the pinned packages: $PYTHON_MINIMUM or newer is needed"
 }
 
+setup_browser() {
+    local missing=()
+    command -v chromium >/dev/null || missing+=(chromium)
+    command -v chromedriver >/dev/null || missing+=(chromium-driver)
+    [ "${#missing[@]}" -eq 0 ] || install "${missing[@]}"
+}
+
 case "${1:-}" in
 build) setup_build ;;
 python) setup_python ;;
-*) fail "usage: tools/setup.sh build|python" ;;
+browser) setup_browser ;;
+*) fail "usage: tools/setup.sh build|python|browser" ;;
 esac

@@ -95,6 +95,9 @@ pub struct Occupancy {
     pub first: usize,
     /// One past the last command that needs it.
     pub end: usize,
+    /// What it adds to the live bytes while it lives: its bytes, rounded up to the alignment,
+    /// or where it lies in a home, which counts throughout, those outside.
+    pub counted_bytes: u64,
 }
 
 /// What a checked program uses.
@@ -411,9 +414,10 @@ impl<'a> Checker<'a> {
         first: usize,
     ) {
         let occupancy = self.occupancies.len();
-        self.occupancies.push(Occupancy { value, kind, range: *range, first, end: first + 1 });
+        let (range, end) = (*range, first + 1);
+        self.occupancies.push(Occupancy { value, kind, range, first, end, counted_bytes: 0 });
         let content = value.map(|root| Content { root, offset: 0 });
-        self.memory[range.space].write(range, content, access, occupancy);
+        self.memory[range.space].write(&range, content, access, occupancy);
     }
 
     /// The range must hold exactly the value.
@@ -492,38 +496,42 @@ impl<'a> Checker<'a> {
         }
         let mut live_peak_bytes = PerSpace::default();
         for space in Space::ALL {
+            self.count(space);
             live_peak_bytes[space] = self.live_peak(space, end);
         }
         let arena_bytes = self.top;
         Footprint { arena_bytes, live_peak_bytes, occupancies: self.occupancies }
     }
 
-    fn live_peak(&self, space: Space, end: usize) -> u64 {
+    /// Sets what each occupancy of the space adds to the live bytes. Homes are counted
+    /// throughout, so what lives inside one counts no second time.
+    fn count(&mut self, space: Space) {
         let align = self.p.align;
-        let inside = || self.occupancies.iter().filter(|o| o.range.space == space);
-        let is_home =
-            |o: &&Occupancy| matches!(o.kind, OccupancyKind::Const | OccupancyKind::State);
-        // Homes are counted throughout, so what lives inside one counts no second time.
-        let mut homes: Vec<Range> = inside().filter(is_home).map(|o| o.range).collect();
+        let is_home = |o: &Occupancy| matches!(o.kind, OccupancyKind::Const | OccupancyKind::State);
+        let inside = |o: &Occupancy| o.range.space == space;
+        let homes = self.occupancies.iter().filter(|o| inside(o) && is_home(o));
+        let mut homes: Vec<Range> = homes.map(|o| o.range).collect();
         homes.sort_unstable_by_key(|r| r.offset);
-        let resident: u64 = homes.iter().map(|r| r.len.next_multiple_of(align)).sum();
-        let mut change = vec![0i64; end + 1];
-        for o in inside().filter(|o| !is_home(o)) {
+        for o in self.occupancies.iter_mut().filter(|o| inside(o)) {
             let next = homes.partition_point(|h| h.end() <= o.range.offset);
-            let shared: u64 = homes[next..]
+            let others = if is_home(o) { &[] } else { &homes[next..] };
+            let shared: u64 = others
                 .iter()
                 .take_while(|h| h.offset < o.range.end())
                 .map(|h| h.end().min(o.range.end()) - h.offset.max(o.range.offset))
                 .sum();
             let own = o.range.len - shared;
-            let own = if shared == 0 { own.next_multiple_of(align) } else { own };
-            if o.first < o.end {
-                change[o.first.min(end)] += own as i64;
-                change[o.end.min(end)] -= own as i64;
-            }
+            o.counted_bytes = if shared == 0 { own.next_multiple_of(align) } else { own };
         }
-        let mut live = resident as i64;
-        let mut peak = live;
+    }
+
+    fn live_peak(&self, space: Space, end: usize) -> u64 {
+        let mut change = vec![0i64; end + 1];
+        for o in self.occupancies.iter().filter(|o| o.range.space == space && o.first < o.end) {
+            change[o.first.min(end)] += o.counted_bytes as i64;
+            change[o.end.min(end)] -= o.counted_bytes as i64;
+        }
+        let (mut live, mut peak) = (0, 0);
         for c in change {
             live += c;
             peak = peak.max(live);

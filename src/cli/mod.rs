@@ -15,6 +15,7 @@ mod ops;
 mod order;
 mod pipeline;
 mod place;
+mod report;
 mod run;
 mod search;
 mod simulate;
@@ -57,6 +58,8 @@ enum Command {
     Place(place::Arguments),
     /// Say in words why a plan needs what it needs
     Explain(explain::Arguments),
+    /// Draw an artifact's arena, or a placement, as a page for the browser
+    Report(report::Arguments),
     /// Simulate a step of an artifact on a device, and say where its time goes
     Simulate(simulate::Arguments),
     /// List, show and describe pipelines
@@ -83,6 +86,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Order(a) => order::run(&a),
         Command::Place(a) => place::run(&a),
         Command::Explain(a) => explain::run(&a),
+        Command::Report(a) => report::run(&a),
         Command::Simulate(a) => simulate::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),

@@ -22,7 +22,7 @@ use arenic_ir::plan::{Fact, LiveRange, Placement, Plan, SlotId};
 use arenic_ir::program::{PerSpace, Space};
 pub use one_pass::Fit;
 pub(crate) use one_pass::{Sequence, one_pass, stack};
-pub use problem::{Buffer, Gap, Invalid, MAX_ALIGNMENT, MAX_HEIGHT, Problem};
+pub use problem::{Buffer, Gap, Invalid, MAX_ALIGNMENT, MAX_HEIGHT, Problem, Use};
 pub use pyramid::pyramid;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

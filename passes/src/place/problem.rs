@@ -46,6 +46,33 @@ impl Buffer {
     pub fn rounded(&self) -> u64 {
         self.size.next_multiple_of(self.alignment)
     }
+
+    /// When it needs which of its bytes, in order of time: one use, but for gaps.
+    pub fn uses(&self) -> impl Iterator<Item = Use> {
+        let whole = (0, self.rounded());
+        let end = Gap { lower: self.upper, upper: self.upper, window: None };
+        let gaps = self.gaps.iter().copied().chain([end]);
+        let mut after = self.lower;
+        let uses = gaps.flat_map(move |gap| {
+            let before = Use { lower: after, upper: gap.lower, bytes: whole };
+            let within =
+                Use { lower: gap.lower, upper: gap.upper, bytes: gap.window.unwrap_or_default() };
+            after = gap.upper;
+            [before, within]
+        });
+        uses.filter(|u| u.lower < u.upper && u.bytes.0 < u.bytes.1)
+    }
+}
+
+/// Bytes of a buffer that are in use for a time without interruption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// First instant.
+    pub lower: i64,
+    /// First instant after it.
+    pub upper: i64,
+    /// Half-open range of the buffer's bytes.
+    pub bytes: (u64, u64),
 }
 
 /// What makes a problem none. Figures are indices of buffers.
@@ -74,7 +101,7 @@ pub enum Invalid {
     TooLarge(usize),
 }
 
-/// Bytes of a buffer that are in use for a time without interruption.
+/// A [`Use`], by section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) buffer: u32,
@@ -265,19 +292,11 @@ fn sections(buffers: &[Buffer]) -> (Vec<Piece>, Vec<u32>) {
     let mut times: Vec<(i64, i64)> = Vec::with_capacity(buffers.len());
     for (i, b) in buffers.iter().enumerate() {
         start.push(pieces.len() as u32);
-        let mut add = |lower: i64, upper: i64, (low, high): (u64, u64)| {
-            if lower < upper && low < high {
-                pieces.push(Piece { buffer: i as u32, first: 0, end: 0, low, high });
-                times.push((lower, upper));
-            }
-        };
-        let mut after = b.lower;
-        for gap in &b.gaps {
-            add(after, gap.lower, (0, b.rounded()));
-            add(gap.lower, gap.upper, gap.window.unwrap_or_default());
-            after = gap.upper;
+        for used in b.uses() {
+            let (low, high) = used.bytes;
+            pieces.push(Piece { buffer: i as u32, first: 0, end: 0, low, high });
+            times.push((used.lower, used.upper));
         }
-        add(after, b.upper, (0, b.rounded()));
     }
     start.push(pieces.len() as u32);
     // Ends come before starts of the same instant: lifetimes are half-open.

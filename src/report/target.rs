@@ -1,0 +1,67 @@
+//! The report of an artifact's target.
+
+use super::{Arena, Rectangle, Report};
+use crate::artifact::{Provenance, Target};
+use crate::explain::Lives;
+use crate::kinds::{Kind, Kinds};
+use arenic_ir::check::{Footprint, Occupancy, OccupancyKind};
+use arenic_ir::program::{Command, Space};
+
+impl Report {
+    /// Of a target whose program the checker found to have this footprint.
+    pub fn of_target(target: &Target, provenance: &Provenance, footprint: &Footprint) -> Report {
+        let (g, p) = (&target.graph, &target.program);
+        let lives = Lives::new(g, p);
+        let kinds = Kinds::new(g);
+        let end = p.commands.len().max(1) as i64;
+        let arena = |space: Space| {
+            let inside = footprint.occupancies.iter().filter(|o| o.range.space == space);
+            let seen = inside.filter(|o| o.range.len > 0 && o.first < o.end);
+            let rectangle = |o: &Occupancy| Rectangle {
+                name: lives.name(o),
+                kind: kind(target, &lives, &kinds, o).name().into(),
+                ty: o.value.map_or(String::new(), |v| g.ty(v).to_string()),
+                offset: o.range.offset,
+                bytes: o.range.len,
+                counted: o.counted_bytes,
+                span: (o.first as i64, o.end as i64),
+                reason: lives.reason(o).into(),
+            };
+            let rectangles: Vec<Rectangle> = seen.map(rectangle).collect();
+            let bound = target.statistics.get("lower_bound_bytes").copied();
+            Arena {
+                name: space.name(),
+                bytes: footprint.arena_bytes[space],
+                lower_bound: bound.filter(|_| space == Space::Device),
+                span: (0, end),
+                tensors: rectangles.len(),
+                rectangles,
+            }
+        };
+        let used = |space: &Space| *space == Space::Device || footprint.arena_bytes[*space] > 0;
+        Report {
+            title: match (provenance.model.as_str(), g.name.as_str()) {
+                ("", name) => name.to_owned(),
+                (model, _) => model.to_owned(),
+            },
+            about: format!(
+                "target {}, {} operators, compiled by {}",
+                target.name,
+                g.nodes.len(),
+                provenance.compiler
+            ),
+            tasks: (0..p.commands.len()).map(|i| lives.task(i)).collect(),
+            arenas: Space::ALL.into_iter().filter(used).map(arena).collect(),
+        }
+    }
+}
+
+fn kind(target: &Target, lives: &Lives, kinds: &Kinds, o: &Occupancy) -> Kind {
+    let copied = matches!(target.program.commands.get(o.first), Some(Command::Copy { .. }));
+    match (o.kind, o.value) {
+        (OccupancyKind::Value, _) if copied && lives.home(&o.range).is_some() => Kind::Update,
+        (OccupancyKind::Value, _) if copied => Kind::Copy,
+        (OccupancyKind::Scratch, _) | (_, None) => Kind::Scratch,
+        (_, Some(v)) => kinds.of(target.graph.resolve(v).root),
+    }
+}
