@@ -3,7 +3,8 @@
 //!
 //! This crate is the facade: [`compile`] takes a model through the passes to a checked
 //! [`Artifact`](artifact::Artifact), [`train`] runs one, [`explain`] says why it needs what
-//! it needs. [`onnx`], [`data`], [`instance`] and [`placement`] read what users have.
+//! it needs. [`onnx`], [`data`], [`instance`], [`placement`] and
+//! [`trace`] read what users have.
 
 pub mod artifact;
 pub mod compile;
@@ -12,4 +13,5 @@ pub mod explain;
 pub mod instance;
 pub mod onnx;
 pub mod placement;
+pub mod trace;
 pub mod train;
