@@ -15,6 +15,7 @@ mod pipeline;
 mod place;
 mod run;
 mod search;
+mod trace;
 
 use clap::{Args, Parser, Subcommand};
 use miette::{IntoDiagnostic, Report};
@@ -51,6 +52,8 @@ enum Command {
     Order(order::Arguments),
     /// Place bare buffers in one arena so that it is small
     Place(place::Arguments),
+    /// Say what a planned pool would need for recorded allocations
+    Trace(trace::Arguments),
     /// Say in words why a plan needs what it needs
     Explain(explain::Arguments),
     /// List, show and describe pipelines
@@ -76,6 +79,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Check(a) => check::run(&a),
         Command::Order(a) => order::run(&a),
         Command::Place(a) => place::run(&a),
+        Command::Trace(a) => trace::run(&a),
         Command::Explain(a) => explain::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),
