@@ -32,11 +32,15 @@ pub(super) struct Arguments {
     /// Look for the iteration from this event on
     #[arg(long, value_name = "EVENT", default_value_t = 0, conflicts_with = "whole")]
     from: usize,
+    /// Look for the iteration before this event
+    #[arg(long, value_name = "EVENT", default_value_t = usize::MAX, hide_default_value = true,
+          conflicts_with = "whole")]
+    to: usize,
     /// Look for no iteration; plan the whole trace as one
     #[arg(long)]
     whole: bool,
-    /// Every offset is a multiple of this; sizes count rounded up to it, in every figure but
-    /// recorded ones. 512 for a snapshot, 1 for CSV
+    /// Every offset is a multiple of this, and sizes count rounded up to it; 512 for a
+    /// snapshot and 1 for CSV, unless given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_ALIGNMENT))]
     alignment: Option<u64>,
     /// A pipeline file, or the name of a pipeline, whose last pass that places is taken
@@ -61,7 +65,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let (iterations, needs) = if a.whole {
         (None, Needs::of_all(&trace, alignment))
     } else {
-        let found = Iterations::find(&trace, a.from).map_err(|e| bad(&e))?;
+        let found = Iterations::find(&trace, a.from..a.to).map_err(|e| bad(&e))?;
         let needs = Needs::of_iteration(&trace, &found, alignment);
         (Some(found), needs)
     };
@@ -143,8 +147,11 @@ impl<'a> Report<'a> {
         let mut notes = trace.notes.clone();
         for r in iterations.map_or(&[][..], |i| &i.others) {
             notes.push(format!(
-                "another stretch repeats, {} times {} events from event {} on; --from {} plans it",
-                r.count, r.events, r.first, r.first
+                "another stretch repeats, {} times {} events from event {} on; {} plans it",
+                r.count,
+                r.events,
+                r.first,
+                r.options()
             ));
         }
         if needs.leaked > 0 {
@@ -229,26 +236,25 @@ impl<'a> Report<'a> {
     }
 
     fn print(&self, seconds: f64) {
-        let events = self.trace.events.len();
-        match self.iterations {
-            None => eprintln!("the whole trace as one, {events} events"),
-            Some(i) => {
-                let equal = match i.by {
-                    By::Events => "equal in all events".to_owned(),
-                    By::Mallocs { least: 0 } => "equal in all mallocs".to_owned(),
-                    By::Mallocs { least } => {
-                        format!("equal in mallocs of at least {}", human_bytes(least))
-                    }
-                };
-                eprintln!(
-                    "{} iterations of {} events ({} mallocs) from event {} on, {equal}",
-                    i.at.count,
-                    i.at.events,
-                    i.mallocs(),
-                    i.at.first
-                );
-                eprintln!("that repeats in {:.1} % of {events} events", 100.0 * i.covers);
-            }
+        let (events, blocks) = (self.trace.events.len(), self.trace.blocks.len());
+        eprintln!("{events} events of {blocks} blocks");
+        if let Some(i) = self.iterations {
+            let equal = match i.by {
+                By::Events => "equal in all events".to_owned(),
+                By::Mallocs { least: 0 } => "equal in all mallocs".to_owned(),
+                By::Mallocs { least } => {
+                    format!("equal in mallocs of at least {}", human_bytes(least))
+                }
+            };
+            eprintln!(
+                "{} iterations of {} events ({} mallocs) from event {} on,\n\
+                 {equal}; {:.1} % of what was looked at",
+                i.at.count,
+                i.at.events,
+                i.mallocs(),
+                i.at.first,
+                100.0 * i.covers
+            );
         }
         let figure = |name: &str, bytes: u64, about: String| {
             eprintln!("{name:<14} {:>12}{about}", human_bytes(bytes));
@@ -267,8 +273,8 @@ impl<'a> Report<'a> {
         let about = format!("  by {}, {part:.2} % fragmentation{proved}", self.method);
         figure("planned", self.planned, about);
         if self.needs.unplanned > 0 {
-            let about = "  of this for small blocks that differ, at an ordinary allocator";
-            figure("", self.needs.unplanned, about.to_owned());
+            let about = "  of this; they differ, and are left to an ordinary allocator";
+            figure("  small blocks", self.needs.unplanned, about.to_owned());
         }
         match self.saved() {
             Some((saved, part)) if saved >= 0 => {
@@ -276,8 +282,7 @@ impl<'a> Report<'a> {
                 figure("saved", saved as u64, about);
             }
             Some((more, _)) => {
-                let about = "  more than the recorded: blocks are kept for the worst iteration";
-                figure("not saved", more.unsigned_abs() as u64, about.to_owned());
+                figure("lost", more.unsigned_abs() as u64, "  more than recorded".to_owned());
             }
             None => eprintln!(
                 "what the recorded allocator needed is not known: give a column `reserved`, or \

@@ -43,6 +43,13 @@ pub struct Repetition {
     pub count: usize,
 }
 
+impl Repetition {
+    /// The options that have it looked at alone.
+    pub fn options(&self) -> String {
+        format!("--from {} --to {}", self.first, self.first + self.count * self.events)
+    }
+}
+
 /// The iteration of a trace, and where it is.
 #[derive(Clone, Debug)]
 pub struct Iterations {
@@ -78,13 +85,16 @@ pub struct NothingRepeats {
 
 fn hint(r: Repetition) -> String {
     format!(
-        ", at most {} times {} events from event {} on; --from {} leaves out what is before",
-        r.count, r.events, r.first, r.first
+        ", at most {} times {} events from event {} on; {} looks at them alone",
+        r.count,
+        r.events,
+        r.first,
+        r.options()
     )
 }
 
 /// Parts of the peak of live bytes, as powers of two, from which on mallocs are large.
-const LARGE: [u32; 4] = [20, 16, 12, 8];
+const LARGE: [u32; 5] = [24, 20, 16, 12, 8];
 
 /// Other repetitions are told of from this part of the events on.
 const TOLD: f64 = 0.1;
@@ -105,23 +115,23 @@ struct Look {
 }
 
 impl Iterations {
-    /// Finds the iteration among the events from `from` on.
+    /// Finds the iteration among these events.
     ///
     /// # Errors
-    /// No repetition covers half of these events.
-    pub fn find(trace: &Trace, from: usize) -> Result<Iterations, NothingRepeats> {
+    /// No repetition covers half of them.
+    pub fn find(trace: &Trace, events: Range<usize>) -> Result<Iterations, NothingRepeats> {
+        let events = events.start..events.end.min(trace.events.len());
         let peak = trace.live(1).into_iter().max().unwrap_or(0);
         let mut levels = vec![By::Events, By::Mallocs { least: 0 }];
         levels.extend(LARGE.map(|power| By::Mallocs { least: (peak >> power).max(1) }));
         levels.dedup();
         let balance = Balance::new(trace);
-        let events = trace.events.len().saturating_sub(from).max(1);
         let mut looks = Vec::new();
         for by in levels {
-            let text = Text::new(trace, by, from);
+            let text = Text::new(trace, by, &events);
             let found = text.repetitions(&balance);
             let Some(&(_, covered)) = found.first() else { continue };
-            let covers = covered as f64 / events as f64;
+            let covers = covered as f64 / events.len().max(1) as f64;
             looks.push(Look { by, text, found, covers });
             if covers >= MUCH {
                 break;
@@ -236,25 +246,25 @@ fn quietest(lives: &[usize], size: impl Fn(usize) -> u64) -> usize {
 /// Events as symbols, the same for events that are the same.
 struct Text {
     symbols: Vec<u32>,
-    /// The event of each symbol, and the number of all events.
+    /// The event of each symbol, and the first after those that are looked at.
     at: Vec<u32>,
 }
 
 impl Text {
-    fn new(trace: &Trace, by: By, from: usize) -> Text {
-        let end = trace.events.len() as u32;
+    fn new(trace: &Trace, by: By, events: &Range<usize>) -> Text {
         let mut at: Vec<u32> = match by {
-            By::Events => (0..end).collect(),
+            By::Events => (0..trace.events.len() as u32).collect(),
             By::Mallocs { least } => mallocs(trace, least),
         };
         let mut symbols = match by {
             By::Events => all_events(trace),
             By::Mallocs { .. } => numbered(at.iter().map(|&e| trace.block(e as usize).size)),
         };
-        let skipped = at.partition_point(|&e| (e as usize) < from);
-        at.drain(..skipped);
-        symbols.drain(..skipped);
-        at.push(end);
+        let inside = |&e: &u32| events.contains(&(e as usize));
+        let mut here = at.iter().map(inside);
+        symbols.retain(|_| here.next().unwrap_or(false));
+        at.retain(inside);
+        at.push(events.end as u32);
         Text { symbols, at }
     }
 
@@ -290,9 +300,8 @@ impl Text {
                 2 * common < run.end - run.start
             };
             // Of many short ones nobody is told.
-            let told = kept.is_empty()
-                || length(&run) as f64 >= TOLD * self.event(self.symbols.len()) as f64;
-            if !told {
+            let events = self.event(self.symbols.len()) - self.event(0);
+            if !kept.is_empty() && (length(&run) as f64) < TOLD * events as f64 {
                 break;
             }
             if kept.iter().all(apart) && run.holds(&self.symbols) {

@@ -49,7 +49,7 @@ pub struct Block {
     pub name: String,
     /// Bytes.
     pub size: u64,
-    /// Where it lay.
+    /// Where it lay, in a pool of one piece.
     pub address: Option<u64>,
     /// The event that allocated it; none, if it was there before the recording.
     pub malloc: Option<u32>,

@@ -109,12 +109,8 @@ fn replay(
     entries: &[Entry],
     segments: &[&Segment],
 ) -> Result<Vec<usize>, Reason> {
-    let block = |address: u64, size: u64| Block {
-        name: format!("{address:#x}"),
-        size,
-        address: Some(address),
-        ..Block::default()
-    };
+    let block =
+        |address: u64, size: u64| Block { name: format!("{address:#x}"), size, ..Block::default() };
     let mut live: HashMap<u64, u32> = HashMap::new();
     let (mut sources, mut lost, mut streams) = (Vec::new(), 0usize, HashSet::new());
     for (i, e) in entries.iter().enumerate() {

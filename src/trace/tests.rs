@@ -77,6 +77,10 @@ impl Training {
     }
 }
 
+fn find(trace: &Trace) -> Result<Iterations, super::NothingRepeats> {
+    Iterations::find(trace, 0..usize::MAX)
+}
+
 fn heuristics(needs: &Needs) -> super::Plan {
     needs.plan(|p| Place { time_limit: 0.0 }.place(p, &Wish::default())).unwrap()
 }
@@ -160,7 +164,7 @@ proptest! {
     #[test]
     fn the_step_is_found_and_the_plan_serves_all_steps(t in training(), unit in 1u64..700) {
         let trace = t.record();
-        let found = Iterations::find(&trace, 0).unwrap();
+        let found = find(&trace).unwrap();
         let looks = [By::Events, By::Mallocs { least: 0 }];
         prop_assert!(looks.contains(&found.by));
         prop_assert_eq!(found.mallocs(), t.step.len());
@@ -192,7 +196,7 @@ prop_assert!(found.at.count + longest + 2 >= t.steps, "{:?}", found.at);
             false => Training { logs: noise, ..t },
         };
         let trace = t.record();
-        let found = Iterations::find(&trace, 0).unwrap();
+        let found = find(&trace).unwrap();
         prop_assert_eq!(found.mallocs(), t.step.len());
         prop_assert_eq!(found.by == By::Mallocs { least: 0 }, late, "{:?}", found.by);
         let needs = Needs::of_iteration(&trace, &found, 1);
@@ -219,11 +223,11 @@ fn sections_of_a_step_are_not_the_step() {
     let mut step = [(30_000, 3), (20_000, 1), (10_000, 1)].repeat(8);
     step.extend([(90_000, 1), (70_000, 1)]);
     let mut t = Training { weights: vec![5000; 40], step, steps: 3, ..Training::default() };
-    let found = Iterations::find(&t.record(), 0).unwrap();
+    let found = find(&t.record()).unwrap();
     assert_eq!((found.mallocs(), found.at.count), (26, 3));
     // Once is not enough; then the micro steps are all that repeats.
     t.steps = 1;
-    let found = Iterations::find(&t.record(), 40).unwrap();
+    let found = Iterations::find(&t.record(), 40..usize::MAX).unwrap();
     assert_eq!((found.mallocs(), found.at.count), (3, 8));
 }
 
@@ -231,7 +235,7 @@ fn sections_of_a_step_are_not_the_step() {
 fn an_iteration_begins_where_least_is_alive() {
     let step = vec![(100, 4), (50, 1), (60, 1), (70, 1)];
     let trace = Training { weights: vec![8], step, steps: 5, ..Training::default() }.record();
-    let found = Iterations::find(&trace, 0).unwrap();
+    let found = find(&trace).unwrap();
     assert_eq!(found.at, super::Repetition { first: 1, events: 8, count: 5 });
     let needs = Needs::of_iteration(&trace, &found, 1);
     assert!(needs.slots.iter().all(|s| s.buffer.gaps.is_empty()));
@@ -245,7 +249,7 @@ fn what_a_step_leaves_is_planned_and_told() {
         writeln!(text, "malloc,a,100\nmalloc,loss{k},4\nfree,a,").unwrap();
     }
     let trace = parse(text.as_bytes(), None).unwrap();
-    let found = Iterations::find(&trace, 0).unwrap();
+    let found = find(&trace).unwrap();
     let needs = Needs::of_iteration(&trace, &found, 1);
     assert_eq!((found.at.count, needs.leaked), (6, 4));
     assert_eq!(heuristics(&needs).solution.height, 124);
@@ -263,10 +267,10 @@ fn phases_that_repeat_in_other_ways_are_told() {
     steps(&mut text, &[10, 20, 30], 20);
     steps(&mut text, &[7, 70], 12);
     let trace = parse(text.as_bytes(), None).unwrap();
-    let found = Iterations::find(&trace, 0).unwrap();
+    let found = find(&trace).unwrap();
     assert_eq!(found.at, super::Repetition { first: 0, events: 6, count: 20 });
     assert_eq!(found.others, [super::Repetition { first: 119, events: 4, count: 12 }]);
-    let later = Iterations::find(&trace, 119).unwrap();
+    let later = Iterations::find(&trace, 119..usize::MAX).unwrap();
     assert_eq!(later.at, super::Repetition { first: 120, events: 4, count: 12 });
 }
 
@@ -279,15 +283,15 @@ fn not_what_never_repeats() {
     // A loop that is a small part is no iteration, but said.
     text.push_str(&"malloc,a,5\nfree,a,\n".repeat(40));
     let trace = parse(text.as_bytes(), None).unwrap();
-    let said = Iterations::find(&trace, 0).unwrap_err().to_string();
+    let said = find(&trace).unwrap_err().to_string();
     assert!(said.contains("40 times 2 events from event 397 on"), "{said}");
-    assert!(said.contains("--whole") && said.contains("--from 397"), "{said}");
-    assert_eq!(Iterations::find(&trace, 397).unwrap().at.count, 40);
-    assert!(Iterations::find(&trace, usize::MAX).is_err());
+    assert!(said.contains("--whole") && said.contains("--from 397 --to 477"), "{said}");
+    assert_eq!(Iterations::find(&trace, 397..500).unwrap().at.count, 40);
+    assert!(Iterations::find(&trace, usize::MAX..usize::MAX).is_err());
     // Weights, one like the other.
     let weights: String = (0..100).map(|i| format!("malloc,{i},64\n")).collect();
     let trace = parse(format!("event,block,size\n{weights}").as_bytes(), None).unwrap();
-    assert!(Iterations::find(&trace, 0).unwrap_err().longest.is_none());
+    assert!(find(&trace).unwrap_err().longest.is_none());
 }
 
 #[test]
@@ -408,7 +412,7 @@ proptest! {
             needs.plan(|p| Place { time_limit: 0.0 }.place(p, &Wish::default())).is_ok()
         };
         for alignment in [1, 512, 1 << 40] {
-            if let Ok(found) = Iterations::find(&trace, 0) {
+            if let Ok(found) = find(&trace) {
                 place(&Needs::of_iteration(&trace, &found, alignment));
             }
             place(&Needs::of_all(&trace, alignment));
