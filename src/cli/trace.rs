@@ -285,8 +285,8 @@ impl<'a> Report<'a> {
                 figure("lost", more.unsigned_abs() as u64, "  more than recorded".to_owned());
             }
             None => eprintln!(
-                "what the recorded allocator needed is not known: give a column `reserved`, or \
-                 `address`"
+                "what the recorded allocator needed is not known; CSV tells it by a column \
+                 `reserved` or `address`"
             ),
         }
         for note in &self.notes {
