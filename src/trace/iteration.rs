@@ -70,8 +70,8 @@ pub struct Iterations {
     pub(super) mallocs: Vec<u32>,
     /// The first iteration's first one among `mallocs`.
     pub(super) begin: usize,
-    /// The events of the repetition up to its last malloc; parts of periods may come before
-    /// and after the whole ones.
+    /// The events from the first iteration to the repetition's last malloc; part of an
+    /// iteration may come after the whole ones.
     pub(super) run: Range<usize>,
 }
 
@@ -157,19 +157,34 @@ impl Iterations {
         let (start, end) = text.events(&run);
         let range = ordinal(start)..ordinal(end);
         let period = ordinal(text.event(run.start + run.period)) - range.start;
-        let (mut lives, mut kept) = (vec![1; period], vec![true; period]);
-        for i in range.clone() {
-            let slot = (i - range.start) % period;
+        let slot = |i: usize| (i - range.start) % period;
+        let freed = |i: usize| {
             let free = trace.block(mallocs[i] as usize).free;
-            let free = free.map_or(range.end, |f| ordinal(f as usize).min(range.end));
-            lives[slot] = lives[slot].max(free - i);
-            kept[slot] &= free == range.end;
+            free.map(|f| ordinal(f as usize)).filter(|&free| free < range.end)
+        };
+        // Complete lives alone; of a block that none frees, more than any.
+        let (mut shortest, mut longest) = (vec![usize::MAX; period], vec![0; period]);
+        for i in range.clone() {
+            let Some(free) = freed(i) else { continue };
+            shortest[slot(i)] = shortest[slot(i)].min(free - i);
+            longest[slot(i)] = longest[slot(i)].max(free - i);
         }
         let first_size = |slot: usize| trace.block(mallocs[range.start + slot] as usize).size;
-        let turn = quietest(&lives, first_size);
-        lives.rotate_left(turn);
-        kept.rotate_left(turn);
-        let begin = range.start + turn;
+        let turn = quietest(&shortest, first_size);
+        // Weights may come in front in the sizes of a step, but are kept.
+        let weight = |i: usize| {
+            freed(i).is_none() && longest[slot(i)] > 0 && range.end - i > longest[slot(i)]
+        };
+        let mut begin = range.start + turn;
+        while begin + 2 * period <= range.end && (begin..begin + period).any(weight) {
+            begin += period;
+        }
+        let (mut lives, mut kept) = (vec![1; period], vec![true; period]);
+        for i in begin..range.end {
+            let slot = (i - begin) % period;
+            lives[slot] = lives[slot].max(freed(i).unwrap_or(range.end) - i);
+            kept[slot] &= freed(i).is_none();
+        }
         let first = mallocs[begin] as usize;
         let next = mallocs.get(begin + period).map_or(end, |&m| m as usize);
         let events = match by {
@@ -179,7 +194,7 @@ impl Iterations {
         let count = (range.end - begin) / period;
         let at = Repetition { first, events, count };
         // What is freed after the last malloc was there for all of them.
-        let run = start..mallocs[range.end - 1] as usize + 1;
+        let run = first..mallocs[range.end - 1] as usize + 1;
         let others = found[1..].iter().map(|(r, _)| text.repetition(r)).collect();
         Iterations { by, at, covers, others, lives, kept, mallocs, begin, run }
     }

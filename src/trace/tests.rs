@@ -243,6 +243,16 @@ fn an_iteration_begins_where_least_is_alive() {
 }
 
 #[test]
+fn not_a_weight_that_has_the_size_of_a_block() {
+    let step = vec![(777, 2), (20, 4)];
+    let trace = Training { weights: vec![20], step, steps: 9, ..Training::default() }.record();
+    let found = find(&trace).unwrap();
+    let needs = Needs::of_iteration(&trace, &found, 1);
+    assert_eq!((needs.persistent, needs.leaked), (20, 0));
+    assert_eq!(heuristics(&needs).solution.height, 777 + 3 * 20);
+}
+
+#[test]
 fn what_a_step_leaves_is_planned_and_told() {
     let mut text = "event,block,size\n".to_owned();
     for k in 0..6 {
