@@ -3,7 +3,8 @@
 //!
 //! This crate is the facade: [`compile`] takes a model through the passes to a checked
 //! [`Artifact`](artifact::Artifact), [`train`] runs one, [`explain`] says why it needs what
-//! it needs, [`report`] shows it as a page. [`onnx`], [`data`], [`instance`] and [`placement`] read what users have.
+//! it needs, [`report`] shows it as a page. [`onnx`], [`data`], [`instance`], [`placement`]
+//! and [`trace`] read what users have.
 
 pub mod artifact;
 pub mod compile;
@@ -14,4 +15,5 @@ pub mod kinds;
 pub mod onnx;
 pub mod placement;
 pub mod report;
+pub mod trace;
 pub mod train;

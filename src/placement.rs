@@ -200,6 +200,12 @@ fn gap(text: &str) -> Option<Gap> {
     Some(Gap { lower, upper, window })
 }
 
+/// As [`gap`] reads it.
+fn gap_text(gap: &Gap) -> String {
+    let window = gap.window.map_or(String::new(), |(low, high)| format!("@{low}:{high}"));
+    format!("{}-{}{window}", gap.lower, gap.upper)
+}
+
 impl Instance {
     /// The fields of a column, in the order of the buffers, where there is one of that name.
     pub fn column(&self, name: &str) -> Option<impl Iterator<Item = &str>> {
@@ -211,6 +217,19 @@ impl Instance {
     /// The line of a buffer, from 1.
     pub fn line(&self, buffer: usize) -> u64 {
         self.rows.get(buffer).map_or(0, line)
+    }
+
+    /// A problem that no file holds, with its buffers' ids.
+    pub fn new(problem: Problem, ids: impl IntoIterator<Item = String>) -> Instance {
+        let header = vec!["id", "lower", "upper", "size", "alignment", "gaps"].into();
+        let row = |(id, b): (String, &Buffer)| {
+            let gaps: Vec<String> = b.gaps.iter().map(gap_text).collect();
+            let figures = [b.lower.to_string(), b.upper.to_string(), b.size.to_string()];
+            let rest = [b.alignment.to_string(), gaps.join(" ")];
+            [id].into_iter().chain(figures).chain(rest).collect()
+        };
+        let rows = ids.into_iter().zip(problem.buffers()).map(row).collect();
+        Instance { header, rows, offset: None, problem }
     }
 
     /// Writes all columns with the offsets; as a new column, where there was none.

@@ -3,63 +3,13 @@
 use arenic::data::{Npz, OutputSpool};
 use arenic_ir::{DType, TensorType};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use tempfile::TempDir;
+use shell::{Shell, text};
+use std::path::Path;
+use std::process::Command;
 
-struct Shell {
-    folder: TempDir,
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+mod shell;
 
 impl Shell {
-    fn new() -> Shell {
-        Shell { folder: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// Runs arenic in the folder; `@NAME` stands for a file of the repository.
-    fn arenic(&self, arguments: &str) -> Output {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let arguments = arguments.split_whitespace().map(|a| match a.strip_prefix('@') {
-            Some(file) => root.join(file).into_os_string(),
-            None => a.into(),
-        });
-        Command::new(env!("CARGO_BIN_EXE_arenic"))
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .env("NO_COLOR", "1")
-            .output()
-            .unwrap()
-    }
-
-    fn succeeds(&self, arguments: &str) -> Vec<Value> {
-        let output = self.arenic(arguments);
-        assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
-        let lines = text(&output.stdout);
-        lines.lines().filter_map(|l| serde_json::from_str(l).ok()).collect()
-    }
-
-    /// The command exits with the code and says all of these.
-    fn fails(&self, arguments: &str, code: i32, says: &[&str]) {
-        let output = self.arenic(arguments);
-        // Reports are wrapped to the width of a terminal.
-        let report = text(&output.stderr);
-        let words: Vec<&str> = report.split_whitespace().filter(|w| *w != "│").collect();
-        let said = words.join(" ");
-        assert_eq!(output.status.code(), Some(code), "{arguments}: {said}");
-        for part in says {
-            assert!(said.contains(part), "{arguments}: {said}");
-        }
-        assert!(!said.contains("panicked"), "{said}");
-    }
-
     fn compile_mlp(&self) {
         self.succeeds("compile @models/step/ref_mlp_b4_sgdm.onnx -o mlp.arenic");
     }

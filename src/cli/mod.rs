@@ -20,6 +20,7 @@ mod run;
 mod search;
 mod simulate;
 mod size;
+mod trace;
 
 use clap::{Args, Parser, Subcommand};
 use miette::{IntoDiagnostic, Report};
@@ -56,6 +57,8 @@ enum Command {
     Order(order::Arguments),
     /// Place bare buffers in one arena so that it is small
     Place(place::Arguments),
+    /// Say what a planned pool would need for recorded allocations
+    Trace(trace::Arguments),
     /// Say in words why a plan needs what it needs
     Explain(explain::Arguments),
     /// Draw an artifact's arena, or a placement, as a page for the browser
@@ -85,6 +88,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Check(a) => check::run(&a),
         Command::Order(a) => order::run(&a),
         Command::Place(a) => place::run(&a),
+        Command::Trace(a) => trace::run(&a),
         Command::Explain(a) => explain::run(&a),
         Command::Report(a) => report::run(&a),
         Command::Simulate(a) => simulate::run(&a),

@@ -1,6 +1,6 @@
 use super::{Arena, Rectangle, Report, Unplaced};
 use crate::artifact::{Certificate, Provenance, Target};
-use crate::compile::compile;
+use crate::compile::{Constraints, compile};
 use crate::onnx::ImportOptions;
 use crate::placement;
 use arenic_ir::TargetInfo;
@@ -22,7 +22,14 @@ fn compiled(model: &str) -> (Target, Provenance, Footprint) {
     }
     let pipeline = Pipeline::from_yaml(NAMED[0].1).unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
-    let done = compile(&model, &import, &pipeline, Search::default(), RunOptions::default());
+    let done = compile(
+        &model,
+        &import,
+        &pipeline,
+        Constraints::default(),
+        Search::default(),
+        RunOptions::default(),
+    );
     let done = done.unwrap();
     let artifact = done.artifact.unwrap();
     let [target] = <[Target; 1]>::try_from(artifact.targets).unwrap();
