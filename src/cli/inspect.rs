@@ -1,12 +1,11 @@
 //! `arenic inspect`
 
-use super::{Json, Outcome, failed, human_bytes, print};
+use super::{Json, Outcome, checked_target, failed, human_bytes, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::explain;
-use arenic_ir::check::{Footprint, Violation, check};
+use arenic_ir::check::Footprint;
 use arenic_ir::text::Module;
 use clap::Args;
-use miette::miette;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -27,17 +26,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
-    let target = match &a.target {
-        Some(name) => artifact.target(name),
-        None => artifact.targets.first(),
-    };
-    let Some(target) = target else {
-        return Err(miette!("the artifact does not hold that target").into());
-    };
-    let footprint = check(&target.graph, &target.program).map_err(|violations| {
-        let first = violations.first().map_or(String::new(), Violation::to_string);
-        miette!("the program does not implement its graph: {first}")
-    })?;
+    let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
     if a.json.json {
         return print(as_json(&artifact, target, &footprint));
     }

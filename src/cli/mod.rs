@@ -22,8 +22,10 @@ mod simulate;
 mod size;
 mod trace;
 
+use arenic::artifact::{Artifact, Target};
+use arenic_ir::check::{Footprint, Violation, check};
 use clap::{Args, Parser, Subcommand};
-use miette::{IntoDiagnostic, Report};
+use miette::{IntoDiagnostic, Report, miette};
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
@@ -143,6 +145,23 @@ fn print(text: impl Display) -> Outcome {
         }
         other => Ok(other.into_diagnostic()?),
     }
+}
+
+/// The target of this name, or the first, with what the checker says of its program.
+fn checked_target<'a>(
+    artifact: &'a Artifact,
+    name: Option<&str>,
+) -> Result<(&'a Target, Footprint), Failure> {
+    let target = match name {
+        Some(name) => artifact.target(name),
+        None => artifact.targets.first(),
+    };
+    let target = target.ok_or_else(|| miette!("the artifact does not hold that target"))?;
+    let footprint = check(&target.graph, &target.program).map_err(|violations| {
+        let first = violations.first().map_or(String::new(), Violation::to_string);
+        miette!("the program does not implement its graph: {first}")
+    })?;
+    Ok((target, footprint))
 }
 
 /// Bytes for people, for example `3.2 MiB`.

@@ -1,10 +1,10 @@
 //! `arenic simulate`
 
 use super::device::read_device;
-use super::{Json, Outcome, failed, human_bytes, print};
+use super::{Json, Outcome, checked_target, failed, human_bytes, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::data::AtomicFile;
-use arenic_ir::check::{Footprint, Violation, check};
+use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::Space;
 use arenic_passes::devices::NAMED;
@@ -12,7 +12,6 @@ use arenic_passes::simulate::{
     Simulation, Traffic, chrome_trace, live_over_time, roofline, simulate,
 };
 use clap::Args;
-use miette::miette;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -37,17 +36,7 @@ pub(super) struct Arguments {
 pub(super) fn run(a: &Arguments) -> Outcome {
     let device = read_device(&a.device)?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
-    let target = match &a.target {
-        Some(name) => artifact.target(name),
-        None => artifact.targets.first(),
-    };
-    let Some(target) = target else {
-        return Err(miette!("the artifact does not hold that target").into());
-    };
-    let footprint = check(&target.graph, &target.program).map_err(|violations| {
-        let first = violations.first().map_or(String::new(), Violation::to_string);
-        miette!("the program does not implement its graph: {first}")
-    })?;
+    let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
     let kernel = roofline(&target.graph, &device);
     let step = simulate(&target.program, &device, &kernel);
     let unlimited: f64 = target.graph.nodes.keys().map(&kernel).sum();
