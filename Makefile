@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo test node-tests browser-test bench bench-order digits clean
+.PHONY: help setup build demo test node-tests browser-test bench bench-order bench-place bench-pipelines digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -84,6 +84,15 @@ bench: $(VENV)/bench build ## Compare step times with onnxruntime
 GRAPHS ?= tests/fixtures/alexnet_bs32_sgd.json.gz models/structure/*.onnx
 bench-order: build ## Print the peak of every ordering method on GRAPHS
 	python3 benches/order_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(GRAPHS)
+
+# Instances in MiniMalloc's format: make bench-place INSTANCES='a.csv b.csv'
+INSTANCES ?= tests/fixtures/placement/*.csv
+bench-place: build ## Print the height of every placement method on INSTANCES
+	python3 benches/place_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(INSTANCES)
+
+MODELS ?= models/structure/*.onnx
+bench-pipelines: build ## Print the arena of every named pipeline for MODELS
+	python3 benches/pipeline_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(MODELS)
 
 digits: $(VENV)/digits ## Make the demo's model and data again, and check its gradients
 	$(PYTHON) models/digits/make_digits.py

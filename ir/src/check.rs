@@ -20,7 +20,8 @@ use std::fmt;
 pub enum Invariant {
     /// A command does not have the operands, results or lengths that its node has.
     Shape,
-    /// I5: ranges lie in bounds and are aligned; arenas are as large as what is used.
+    /// I5: ranges lie in bounds and are aligned; arenas are as large as what is used; kernels
+    /// work on the device's arena alone.
     Bounds,
     /// I6: a `Run` reads bytes that hold exactly its operands.
     Content,
@@ -347,6 +348,10 @@ impl<'a> Checker<'a> {
         }
         if !inside {
             return;
+        }
+        let used = reads.iter().chain(written.iter().map(|(_, w)| w));
+        if let Some(r) = used.into_iter().find(|r| r.space != Space::Device && r.len > 0) {
+            self.fail(Invariant::Bounds, format!("{n} runs on {r}, out of its reach"));
         }
         for (k, (_, w)) in written.iter().enumerate() {
             if written[..k].iter().any(|(_, other)| w.overlaps(other)) {

@@ -68,6 +68,16 @@ fn i5_ranges_in_bounds_and_aligned() {
     breaks("-> (device[192+64])", "-> (device[18446744073709551615+64])", Invariant::Bounds);
 }
 
+/// The same program is right but for a kernel that works on host memory.
+#[test]
+fn i5_kernels_reach_the_device_alone() {
+    let program = PROGRAM.replace("device[192+64]", "host[0+64]");
+    let program = program.replace("device 256", "device 192").replace("host 0", "host 64");
+    let violations = judge(&program).unwrap_err();
+    assert!(violations.iter().all(|v| v.invariant == Invariant::Bounds), "{violations:?}");
+    assert!(violations[0].message.contains("host[0+64]"), "{violations:?}");
+}
+
 #[test]
 fn i6_operands_are_where_they_are_read() {
     breaks("(device[0+64], device[192+64])", "(device[0+64], device[64+64])", Invariant::Content);

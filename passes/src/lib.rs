@@ -139,6 +139,9 @@ pub enum PassError {
         /// What one operator needs alone.
         bound: u64,
     },
+    /// The description of the device cannot be used.
+    #[error("the device: {0}")]
+    Device(#[from] yaml::YamlError),
     /// Recomputation alone did not reach the limit on device memory.
     #[error(
         "recomputation alone was not found to keep to {limit} bytes of device memory; allow `swap`"

@@ -11,7 +11,7 @@
 //! the commit that would copy it home then costs nothing. Constants have a home that
 //! nothing may write into.
 
-use crate::share::{Sharing, states_at_home};
+use crate::share::{self, Sharing};
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
@@ -44,11 +44,7 @@ impl PlanPass for ShareInPlace {
     fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
         let sharing = Sharing::new(g, plan)?;
         let slots = if self.enabled { sharing } else { sharing.not_in_place() }.assign()?;
-        let stats = Stats::from([
-            ("buffers", plan.buffers.len() as u64),
-            ("slots", slots.slots.len() as u64),
-            ("states_updated_at_home", states_at_home(g, plan, &slots)),
-        ]);
+        let stats = share::statistics(g, plan, &slots);
         plan.set_slots(slots);
         Ok(stats)
     }

@@ -13,7 +13,7 @@
 //! nothing is left for it to order but what the graph asks for. What it costs: a slot is as
 //! large as its largest buffer, from the first to the last of them.
 
-use crate::share::{Pool, PoolOptions, Sharing, states_at_home};
+use crate::share::{self, Pool, PoolOptions, Sharing};
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
@@ -58,11 +58,7 @@ impl PlanPass for ShareParallel {
         let options = PoolOptions { match_range: match_range.get(), across_streams, hold };
         let pool = Pool::new(g, plan, options)?;
         let slots = Sharing::new(g, plan)?.with_pool(pool).assign()?;
-        let stats = Stats::from([
-            ("buffers", plan.buffers.len() as u64),
-            ("slots", slots.slots.len() as u64),
-            ("states_updated_at_home", states_at_home(g, plan, &slots)),
-        ]);
+        let stats = share::statistics(g, plan, &slots);
         plan.set_slots(slots);
         Ok(stats)
     }

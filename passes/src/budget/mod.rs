@@ -50,18 +50,15 @@ impl Default for Budget {
     }
 }
 
-/// Seconds of a link's second that kernels hide, in the weightings that are tried.
+/// Prices of a second of the link that kernels hide, in seconds, that are tried.
 const HIDDEN: [f64; 3] = [0.02, 0.1, 0.5];
 
 /// Tasks in all random trials together, and how many trials there are at least and at most.
 const RANDOM_TASKS: usize = 40_000;
 const RANDOM: (usize, usize) = (8, 100);
 
-/// A step that is so close to the unlimited one is not improved.
+/// A step that takes no more than this times the unlimited one is not improved further.
 const GOOD_ENOUGH: f64 = 1.002;
-
-/// Plain weightings.
-const PLAIN: usize = 5;
 
 /// How often a weighting aims lower, after its plan was above the limit.
 const AIMS: usize = 6;
@@ -84,7 +81,7 @@ impl PlanPass for Budget {
         let device = match cx.device {
             Some(device) => device,
             None => {
-                cpu = devices::cpu().map_err(|e| PassError::Solver(e.message))?;
+                cpu = devices::cpu()?;
                 &cpu
             }
         };
@@ -105,33 +102,10 @@ impl PlanPass for Budget {
             let bound = floor(&timeline);
             return Err(PassError::DeviceMemory { limit, minimum, bound });
         }
-        let mut best: Option<Planned> = None;
-        let mut tried = 0;
-        if fits(&whole) {
-            best = Some(whole.clone());
-        } else {
-            let mut weightings = self.weightings();
-            let random = (RANDOM_TASKS / timeline.order.len().max(1)).clamp(RANDOM.0, RANDOM.1);
-            let mut next = 0;
-            let mut leading = 0;
-            while let Some(&weights) = weightings.get(next) {
-                for planned in attempts(&timeline, device, limit, weights, cx)? {
-                    tried += 1;
-                    let faster = best.as_ref().is_none_or(|b| planned.seconds < b.seconds);
-                    if fits(&planned) && faster {
-                        best = Some(planned);
-                        leading = next;
-                    }
-                }
-                next += 1;
-                // What led among the plain weightings goes on with random factors.
-                let hidden = best.as_ref().is_some_and(|b| b.seconds <= unlimited * GOOD_ENOUGH);
-                if next == weightings.len() && next < PLAIN + random && !hidden {
-                    let seed = cx.search.seed.wrapping_add(next as u64);
-                    weightings.push(Weights { seed, ..weightings[leading] });
-                }
-            }
-        }
+        let (best, tried) = match fits(&whole) {
+            true => (Some(whole.clone()), 0),
+            false => self.fastest(&timeline, device, limit, fits, cx)?,
+        };
         let best = match best {
             Some(best) => best,
             None if !self.swap => return Err(PassError::WithoutSwaps { limit }),
@@ -157,6 +131,41 @@ impl PlanPass for Budget {
 }
 
 impl Budget {
+    /// The fastest plan that fits, of those that all weightings lead to, and how many plans
+    /// these are. What leads among the plain weightings goes on with random factors.
+    fn fastest(
+        &self,
+        t: &Timeline,
+        device: &Device,
+        limit: u64,
+        fits: impl Fn(&Planned) -> bool,
+        cx: &Cx,
+    ) -> Result<(Option<Planned>, u64), PassError> {
+        let good_enough = t.start.last().copied().unwrap_or(0.0) * GOOD_ENOUGH;
+        let mut weightings = self.weightings();
+        let random = (RANDOM_TASKS / t.order.len().max(1)).clamp(RANDOM.0, RANDOM.1);
+        let most = weightings.len() + random;
+        let mut best: Option<Planned> = None;
+        let (mut next, mut leading, mut tried) = (0, 0, 0);
+        while let Some(&weights) = weightings.get(next) {
+            for planned in attempts(t, device, limit, weights, cx)? {
+                tried += 1;
+                let faster = best.as_ref().is_none_or(|b| planned.seconds < b.seconds);
+                if fits(&planned) && faster {
+                    best = Some(planned);
+                    leading = next;
+                }
+            }
+            next += 1;
+            let done = best.as_ref().is_some_and(|b| b.seconds <= good_enough);
+            if next == weightings.len() && next < most && !done {
+                let seed = cx.search.seed.wrapping_add(next as u64);
+                weightings.push(Weights { seed, ..weightings[leading] });
+            }
+        }
+        Ok((best, tried))
+    }
+
     fn weightings(&self) -> Vec<Weights> {
         let mut all: Vec<Weights> = Vec::new();
         let kinds = [(true, true), (true, false), (false, true)];

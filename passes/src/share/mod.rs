@@ -6,6 +6,7 @@
 
 mod pool;
 
+use crate::Stats;
 use arenic_ir::graph::{Def, Graph, StateId, ValueId};
 use arenic_ir::plan::{
     BufferId, BufferKind, LiveRange, Plan, PlanError, Slot, SlotId, Slots, Task, TaskId, TaskKind,
@@ -30,13 +31,18 @@ pub(crate) fn assign(g: &Graph, plan: &Plan) -> Result<Slots, PlanError> {
     Sharing::new(g, plan)?.assign()
 }
 
-/// Counts of states for statistics: those whose exit value is written straight home.
-pub(crate) fn states_at_home(g: &Graph, plan: &Plan, slots: &Slots) -> u64 {
+/// What a pass that shares counts: buffers, slots, and states whose exit value is written
+/// straight home.
+pub(crate) fn statistics(g: &Graph, plan: &Plan, slots: &Slots) -> Stats {
     let at_home = |s: &StateId| {
         let exit = exit_buffer(g, plan, *s).and_then(|b| slots.of[b]);
         exit.is_some() && exit == plan.enter_buffer(g, *s).and_then(|b| slots.of[b])
     };
-    g.states.keys().filter(at_home).count() as u64
+    Stats::from([
+        ("buffers", plan.buffers.len() as u64),
+        ("slots", slots.slots.len() as u64),
+        ("states_updated_at_home", g.states.keys().filter(at_home).count() as u64),
+    ])
 }
 
 /// A result that needs bytes, where it is written.

@@ -12,9 +12,11 @@
 mod trace;
 
 use arenic_ir::Graph;
+use arenic_ir::check::{Footprint, OccupancyKind};
 use arenic_ir::cost::{Device, Direction};
 use arenic_ir::graph::NodeId;
 use arenic_ir::program::{Command, EventId, Program, Range, Space, StreamId};
+use cranelift_entity::EntityRef;
 use std::collections::{HashMap, VecDeque};
 pub use trace::chrome_trace;
 
@@ -79,7 +81,7 @@ pub type KernelSeconds<'a> = dyn Fn(NodeId) -> f64 + 'a;
 pub fn roofline(g: &Graph, device: &Device) -> impl Fn(NodeId) -> f64 {
     let seconds: Vec<f64> =
         g.nodes.keys().map(|n| device.node_seconds(g, n).unwrap_or(0.0)).collect();
-    move |n| seconds[cranelift_entity::EntityRef::index(n)]
+    move |n| seconds[n.index()]
 }
 
 /// Simulates one step of a checked program.
@@ -93,12 +95,11 @@ pub fn simulate(p: &Program, device: &Device, kernel: &KernelSeconds) -> Simulat
 
 /// Sums of live bytes over time: (second, bytes from then on), for one space.
 pub fn live_over_time(
-    footprint: &arenic_ir::check::Footprint,
+    footprint: &Footprint,
     align: u64,
     simulation: &Simulation,
     space: Space,
 ) -> Vec<(f64, u64)> {
-    use arenic_ir::check::OccupancyKind::{Const, State};
     let time = |command: usize| simulation.commands.get(command).copied().unwrap_or_default();
     // Bytes that a command takes over in place end where it begins.
     let mut begun: HashMap<usize, Vec<Range>> = HashMap::new();
@@ -110,7 +111,7 @@ pub fn live_over_time(
     };
     let mut changes: Vec<(f64, i64)> = Vec::new();
     for o in footprint.occupancies.iter().filter(|o| o.range.space == space) {
-        let homed = matches!(o.kind, State | Const);
+        let homed = matches!(o.kind, OccupancyKind::State | OccupancyKind::Const);
         let start = if homed || o.first == 0 { 0.0 } else { time(o.first).start };
         let end = match o.end.checked_sub(1) {
             _ if homed => simulation.seconds,
