@@ -29,6 +29,7 @@ pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod prune_precedence;
+mod residency;
 mod share;
 pub mod share_in_place;
 pub mod share_parallel;
