@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo test node-tests browser-test bench bench-order bench-place bench-pipelines papers digits clean
+.PHONY: help setup build demo test node-tests browser-test bench bench-order bench-place bench-pipelines bench-budget papers digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -94,7 +94,13 @@ MODELS ?= models/structure/*.onnx
 bench-pipelines: build ## Print the arena of every named pipeline for MODELS
 	python3 benches/pipeline_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(MODELS)
 
+# The papers' settings; any others: make bench-budget STEPS='a.onnx b.onnx'
 PAPERS := target/papers
+STEPS ?= $(PAPERS)/*.onnx
+bench-budget: build ## Print what byte limits cost for STEPS, by strategy, and what is saved for nothing
+	@ls $(STEPS) >/dev/null || { echo 'make papers writes these graphs'; exit 1; }
+	python3 benches/budget_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(STEPS)
+
 papers: $(VENV)/papers ## Write the training steps of the papers' experiments, with PyTorch (some 5 GB, 10 minutes)
 	$(PYTHON) models/papers/make_graphs.py $(PAPERS)
 
