@@ -104,6 +104,9 @@ fn the_largest_batch_that_fits_is_found() {
     ] {
         shell.fails(&format!("{compile} {options}"), code, &[words]);
     }
+    std::fs::write(shell.path("p.yaml"), "- dead_code\n").unwrap();
+    let programless = "--dim batch=max --device-memory 1MiB --pipeline p.yaml";
+    shell.fails(&format!("{compile} {programless}"), 1, &["makes no program"]);
     assert!(!shell.path("d.arenic").exists());
     let refused = shell.arenic(&format!("{compile} --dim batch=max --device-memory 4KiB --json"));
     let said: Value = serde_json::from_slice(&refused.stdout).unwrap();

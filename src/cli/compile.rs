@@ -8,6 +8,7 @@ use super::search::SearchOptions;
 use super::size::parse_size;
 use super::sweep::{self, Sweep};
 use super::{Failure, Json, Outcome, failed, human_bytes, name_value, print};
+use arenic::artifact::Target;
 use arenic::compile::{CompileError, Compiled, Constraints, compile, predicted_seconds};
 use arenic::data::Npz;
 use arenic::explain;
@@ -20,7 +21,7 @@ use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::{Search, devices};
 use clap::Args;
 use miette::miette;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -129,27 +130,15 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let seconds = start.elapsed().as_secs_f64();
     let (step, unlimited) = predicted_seconds(&target.graph, &target.program, &timed);
     if a.json.json {
-        let mut object = serde_json::Map::new();
-        object.insert("target".into(), target.name.as_str().into());
-        let figures = target.statistics.iter();
-        object.extend(figures.map(|(name, figure)| (name.clone(), (*figure).into())));
-        let figure = |name: &str| target.statistics.get(name).copied().unwrap_or(0);
-        let (peak, bound) = (figure("live_peak_bytes"), figure("lower_bound_bytes"));
+        let mut object = figures(target, compiled.minimum);
         object.insert("predicted_step_seconds".into(), step.into());
         object.insert("unlimited_step_seconds".into(), unlimited.into());
-        if let Some((minimum, bound)) = compiled.minimum {
-            object.insert("minimum_device_bytes".into(), minimum.into());
-            object.insert("minimum_device_bytes_bound".into(), bound.into());
-        }
         if let Some((name, size, tried)) = largest {
             let largest = json!({"dimension": name, "size": size, "compilations": tried});
             object.insert("largest".into(), largest);
         }
-        object.insert("proved_optimal".into(), (peak == bound).into());
-        object.insert("gap".into(), explain::relative_gap(peak, bound).into());
-        object.insert("certificate".into(), explain::stored_to_json(target));
         object.insert("seconds".into(), seconds.into());
-        return print(serde_json::Value::Object(object));
+        return print(Value::Object(object));
     }
     if let Some((name, size, tried)) = largest {
         eprintln!("{name}={size} is the largest that fits, by {tried} compilations");
@@ -160,6 +149,23 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         eprintln!("simulated on {}: {:.3} ms a step ({percent:+.1} %)", device.name, step * 1e3);
     }
     Ok(())
+}
+
+/// What there is to say of a target for scripts.
+fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
+    let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
+    let statistics = target.statistics.iter();
+    object.extend(statistics.map(|(name, figure)| (name.clone(), (*figure).into())));
+    if let Some((minimum, bound)) = minimum {
+        object.insert("minimum_device_bytes".into(), minimum.into());
+        object.insert("minimum_device_bytes_bound".into(), bound.into());
+    }
+    let figure = |name: &str| target.statistics.get(name).copied().unwrap_or(0);
+    let (peak, bound) = (figure("live_peak_bytes"), figure("lower_bound_bytes"));
+    object.insert("proved_optimal".into(), (peak == bound).into());
+    object.insert("gap".into(), explain::relative_gap(peak, bound).into());
+    object.insert("certificate".into(), explain::stored_to_json(target));
+    object
 }
 
 /// What is compiled, whatever the limits and the sizes of dimensions.
@@ -209,7 +215,10 @@ impl Job<'_> {
         }
         let attempt = |size| {
             import.dims.insert(name.to_owned(), size);
-            let compiled = self.compile(&import, limit);
+            let compiled = self.compile(&import, limit).and_then(|compiled| {
+                compiled.target()?;
+                Ok(compiled)
+            });
             match &compiled {
                 Ok(_) => eprintln!("{name}={size} fits"),
                 Err(e) if e.is_of_limits() => eprintln!("{name}={size} does not fit"),
