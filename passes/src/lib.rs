@@ -140,6 +140,17 @@ pub enum PassError {
         /// What one operator needs alone.
         bound: u64,
     },
+    /// A strategy found no plan that keeps the limit on device memory.
+    #[error(
+        "`{pass}` found no plan that keeps to {limit} bytes of device memory; `budget` combines \
+         all strategies"
+    )]
+    Limit {
+        /// The strategy.
+        pass: &'static str,
+        /// The limit.
+        limit: u64,
+    },
     /// The description of the device cannot be used.
     #[error("the device: {0}")]
     Device(#[from] yaml::YamlError),

@@ -1,6 +1,6 @@
 //! Where tensors are when: on the device, in host memory, or nowhere, to be computed again.
 //!
-//! A strategy makes a [`Choice`] over a [`Timeline`]. [`Walker`] carries it out as a
+//! A strategy makes, under a limit ([`under_limit`]), a [`Choice`] over a [`Timeline`]. [`Walker`] carries it out as a
 //! [`Script`] of kernels, copies and repeats, so that whatever was chosen, every task finds
 //! its operands; [`Room::schedule`] gives copies the time to run beside kernels and predicts
 //! the step's seconds; [`rewrite`] makes the script a plan, and [`Planned`] places and
@@ -10,6 +10,7 @@
 //! operands (states as they enter, the generator's key its own), and `check` proves it.
 
 mod choice;
+mod limit;
 mod planned;
 mod rewrite;
 mod schedule;
@@ -17,6 +18,7 @@ mod script;
 mod timeline;
 
 pub(crate) use choice::{Choice, Gap};
+pub(crate) use limit::{Found, Problem, under_limit};
 pub(crate) use planned::Planned;
 pub(crate) use rewrite::rewrite;
 pub(crate) use schedule::{Prediction, Room};

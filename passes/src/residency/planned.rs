@@ -10,6 +10,9 @@ use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
 use arenic_ir::program::{PerSpace, Program};
 
+/// Seconds of search for the addresses of each plan.
+const PLACE_SECONDS: f64 = 0.5;
+
 /// A plan with its addresses and what it takes.
 #[derive(Clone)]
 pub(crate) struct Planned {
@@ -22,17 +25,16 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    /// Shares, places with so many seconds of search for each space, and simulates.
+    /// Shares, places and simulates a plan.
     pub(crate) fn of(
         g: &Graph,
         mut plan: Plan,
         device: &Device,
-        seconds: f64,
         cx: &Cx,
     ) -> Result<Planned, PassError> {
         let slots = share::assign(g, &plan)?;
         plan.set_slots(slots);
-        let search = Search { time_limit: Some(seconds), progress: None, ..cx.search };
+        let search = Search { time_limit: Some(PLACE_SECONDS), progress: None, ..cx.search };
         let wish = Wish { capacity: None, search };
         place_within(&mut plan, &cx.limits, &Place::default(), &wish)?;
         let mut program = Program::new(cx.target.align);
