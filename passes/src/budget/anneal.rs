@@ -5,7 +5,7 @@
 //! the limit pays for what it is above.
 
 use super::Budget;
-use super::sites::{Site, Undo, gap_modes};
+use super::sites::{Site, Undo, modes};
 use crate::residency::{Choice, Gap, Prediction, Room, Timeline, Walker};
 use arenic_ir::cost::Device;
 
@@ -17,6 +17,9 @@ const COLD: f64 = 2e-6;
 
 /// How often a tensor is drawn: its bytes to this power.
 const DRAWN: f64 = 0.6;
+
+/// Tensors that exchange what becomes of them are no further apart than this.
+const NEAR: usize = 24;
 
 /// A choice and what it promises.
 #[derive(Clone, Debug)]
@@ -32,8 +35,6 @@ pub(super) struct Annealer<'a> {
     /// Sums of the sites' bytes: the larger a tensor, the more often it is drawn.
     weights: Vec<f64>,
     modes: Vec<Vec<Gap>>,
-    /// Sites by the position at which their tensor first appears.
-    in_order: Vec<Site>,
     walker: Walker<'a>,
     room: Room,
     random: fastrand::Rng,
@@ -54,15 +55,11 @@ impl<'a> Annealer<'a> {
             sum
         };
         let weights = sites.iter().map(weight).collect();
-        let mut in_order = sites.to_vec();
-        let first = |site: &Site| t.tensors[site.tensor()].accesses.first().copied();
-        in_order.sort_by_key(first);
         Annealer {
             t,
             sites,
             weights,
-            modes: (0..t.tensors.len()).map(|x| gap_modes(t, allowed, x)).collect(),
-            in_order,
+            modes: (0..t.tensors.len()).map(|x| modes(t, allowed, x)).collect(),
             walker: Walker::new(t),
             room: Room::new(t, device),
             random: fastrand::Rng::with_seed(seed),
@@ -126,78 +123,82 @@ impl<'a> Annealer<'a> {
 
     fn change(&mut self, choice: &mut Choice, undo: &mut Undo) {
         match self.random.u32(0..100) {
-            0..50 => {
-                let site = self.any();
-                self.flip(site, choice, undo);
-            }
-            50..80 => {
-                // One comes back, one leaves.
-                for away in [true, false] {
-                    let drawn: [Site; 20] = std::array::from_fn(|_| self.any());
-                    if let Some(&site) = drawn.iter().find(|&&s| self.is_away(s, choice) == away) {
-                        self.flip(site, choice, undo);
-                    }
-                }
-            }
-            _ => {
-                // Neighbours do the same.
-                let n = 1usize << self.random.u32(1..5);
-                let first = self.random.usize(0..self.in_order.len());
-                let repeats = self.random.u32(0..4);
-                for i in first..(first + n).min(self.in_order.len()) {
-                    if let Site::Gap(x, k) = self.in_order[i] {
-                        let wanted = match repeats {
-                            0 => Gap::Keep,
-                            1 => Gap::Swap { hold: false },
-                            _ => Gap::Repeat { hold: true },
-                        };
-                        if wanted == Gap::Keep || self.modes[x].contains(&wanted) {
-                            self.set(x, k, wanted, choice, undo);
-                        }
-                    }
-                }
-            }
+            0..40 => self.flip(choice, undo),
+            40..70 => self.exchange(choice, undo),
+            _ => self.align(choice, undo),
         }
     }
 
-    fn any(&mut self) -> Site {
+    /// A tensor and one that was made about the same time exchange what becomes of them.
+    fn exchange(&mut self, choice: &mut Choice, undo: &mut Undo) {
+        let first = self.any_index();
+        let least = first.saturating_sub(NEAR);
+        let most = (first + NEAR).min(self.sites.len() - 1);
+        let second = self.random.usize(least..most + 1);
+        let (a, b) = (self.sites[first], self.sites[second]);
+        let (x, y) = (self.mode(a, choice), self.mode(b, choice));
+        self.set(a, y, choice, undo);
+        self.set(b, x, choice, undo);
+    }
+
+    /// Tensors that are made one after another do the same.
+    fn align(&mut self, choice: &mut Choice, undo: &mut Undo) {
+        let n = 1usize << self.random.u32(1..5);
+        let first = self.any_index();
+        let gap = match self.random.u32(0..4) {
+            0 => Gap::Keep,
+            1 => Gap::Swap { hold: false },
+            _ => Gap::Repeat { hold: true },
+        };
+        for i in first..(first + n).min(self.sites.len()) {
+            self.set(self.sites[i], gap, choice, undo);
+        }
+    }
+
+    /// The index of a site, more often of a large tensor.
+    fn any_index(&mut self) -> usize {
         let sum = self.weights.last().copied().unwrap_or(0.0);
         let drawn = self.random.f64() * sum;
-        let i = self.weights.partition_point(|&w| w <= drawn);
-        self.sites[i.min(self.sites.len() - 1)]
+        self.weights.partition_point(|&w| w <= drawn).min(self.sites.len() - 1)
     }
 
-    /// Decides otherwise.
-    fn flip(&mut self, site: Site, choice: &mut Choice, undo: &mut Undo) {
+    /// What becomes of a tensor at a site; a home in host memory counts as a swap.
+    fn mode(&self, site: Site, choice: &Choice) -> Gap {
         match site {
-            Site::Home(x) => {
-                let host = choice.host_home[x];
-                undo.set_home(self.t, choice, x, !host);
-            }
-            Site::Gap(x, k) => {
-                let n = self.modes[x].len();
-                let was = choice.gaps[self.t.gap(x, k)];
-                let pick = self.random.usize(0..n + 1);
-                let mut new = self.modes[x].get(pick).copied().unwrap_or(Gap::Keep);
-                if new == was {
-                    new = if was == Gap::Keep { self.modes[x][0] } else { Gap::Keep };
+            Site::Home(x) if choice.host_home[x] => Gap::Swap { hold: false },
+            Site::Home(_) => Gap::Keep,
+            Site::Gap(x, k) => choice.gaps[self.t.gap(x, k)],
+        }
+    }
+
+    /// Decides a site, if its tensor may do that.
+    fn set(&self, site: Site, gap: Gap, choice: &mut Choice, undo: &mut Undo) {
+        let x = site.tensor();
+        if gap != Gap::Keep && !self.modes[x].contains(&gap) {
+            return;
+        }
+        match site {
+            Site::Home(_) => undo.set_home(self.t, choice, x, gap != Gap::Keep),
+            Site::Gap(_, k) => {
+                if gap != Gap::Keep && self.t.tensors[x].homed {
+                    undo.set_home(self.t, choice, x, true);
                 }
-                self.set(x, k, new, choice, undo);
+                undo.set_gap(choice, self.t.gap(x, k), gap);
             }
         }
     }
 
-    fn set(&self, x: usize, k: usize, gap: Gap, choice: &mut Choice, undo: &mut Undo) {
-        if gap != Gap::Keep && self.t.tensors[x].homed {
-            undo.set_home(self.t, choice, x, true);
-        }
-        undo.set_gap(choice, self.t.gap(x, k), gap);
-    }
-
-    fn is_away(&self, site: Site, choice: &Choice) -> bool {
-        match site {
-            Site::Home(x) => choice.host_home[x],
-            Site::Gap(x, k) => choice.gaps[self.t.gap(x, k)] != Gap::Keep,
-        }
+    /// Decides a site otherwise.
+    fn flip(&mut self, choice: &mut Choice, undo: &mut Undo) {
+        let site = self.sites[self.any_index()];
+        let modes = &self.modes[site.tensor()];
+        let was = self.mode(site, choice);
+        let drawn = modes.get(self.random.usize(0..modes.len() + 1)).copied();
+        let new = match drawn.unwrap_or(Gap::Keep) {
+            new if new != was => new,
+            _ if was == Gap::Keep => modes[0],
+            _ => Gap::Keep,
+        };
+        self.set(site, new, choice, undo);
     }
 }

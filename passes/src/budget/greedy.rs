@@ -5,7 +5,7 @@
 //! that AutoSwap's scores weigh).
 
 use super::Budget;
-use super::sites::{Site, gap_modes};
+use super::sites::{Site, modes};
 use crate::residency::{Choice, Gap, Timeline};
 use arenic_ir::cost::{Device, Direction};
 
@@ -85,7 +85,7 @@ impl Greedy<'_> {
         let cost = |gap| Some((self.seconds(site, gap)? / weight, site, gap));
         match site {
             Site::Home(_) => cost(Gap::Keep),
-            Site::Gap(x, _) => gap_modes(self.t, self.allowed, x)
+            Site::Gap(x, _) => modes(self.t, self.allowed, x)
                 .into_iter()
                 .filter(|gap| matches!(gap, Gap::Swap { hold: false } | Gap::Repeat { hold: true }))
                 .filter_map(cost)

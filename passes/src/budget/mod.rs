@@ -46,7 +46,7 @@ impl Default for Budget {
 const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
 
 /// Random changes times tasks, and how many changes there are at least and at most.
-const CHANGED_TASKS: usize = 20_000_000;
+const CHANGED_TASKS: usize = 40_000_000;
 const CHANGES: (usize, usize) = (2_000, 100_000);
 
 impl PlanPass for Budget {
@@ -107,7 +107,7 @@ impl Budget {
         }
         let Some(mut best) = best else { return Ok((None, 0)) };
         let mut first = true;
-        p.lower_until_it_fits(|aim| {
+        p.aim(|aim| {
             let (changes, begin) = if first { (changes, HOT) } else { (changes / 8, WARM) };
             first = false;
             best.promise = annealer.judge(&best.choice, aim)?;

@@ -20,7 +20,8 @@ impl Site {
     }
 }
 
-/// All decisions of a timeline that the pass's options allow.
+/// All decisions of a timeline that the pass's options allow, by the position at which their
+/// tensor first appears.
 pub(super) fn sites(t: &Timeline, allowed: &Budget) -> Vec<Site> {
     let mut sites = Vec::new();
     for (x, tensor) in t.tensors.iter().enumerate() {
@@ -30,14 +31,15 @@ pub(super) fn sites(t: &Timeline, allowed: &Budget) -> Vec<Site> {
         if tensor.homed {
             sites.push(Site::Home(x));
         }
-        let decided = |&k: &usize| t.may_leave(x, k) && !gap_modes(t, allowed, x).is_empty();
+        let decided = |&k: &usize| t.may_leave(x, k) && !modes(t, allowed, x).is_empty();
         sites.extend((0..tensor.gaps()).filter(decided).map(|k| Site::Gap(x, k)));
     }
+    sites.sort_by_key(|site| t.tensors[site.tensor()].accesses.first().copied());
     sites
 }
 
-/// What a tensor can do in a gap instead of staying.
-pub(super) fn gap_modes(t: &Timeline, allowed: &Budget, x: usize) -> Vec<Gap> {
+/// What a tensor can do instead of staying.
+pub(super) fn modes(t: &Timeline, allowed: &Budget, x: usize) -> Vec<Gap> {
     let mut modes = Vec::new();
     if allowed.recompute && t.may_repeat(x) {
         modes.extend([Gap::Repeat { hold: true }, Gap::Repeat { hold: false }]);

@@ -7,8 +7,11 @@ use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Plan, TaskId, TaskKind};
 use cranelift_entity::SecondaryMap;
 
-/// How often a strategy aims lower, after its plan was above the limit.
-const AIMS: usize = 8;
+/// How many plans of a strategy are placed.
+const AIMS: u64 = 8;
+
+/// Aims that are as close as this, in thousandths of the limit, are not told apart.
+const CLOSE: u64 = 10;
 
 /// A step that does not fit, and the limit that it must keep.
 pub(crate) struct Problem<'a> {
@@ -84,30 +87,35 @@ impl Problem<'_> {
         Ok(Some(Planned::of(self.t.g, plan, self.device, self.cx)?))
     }
 
-    /// The fastest plan that fits of those that `choose` leads to, and how many were placed:
-    /// live bytes are what a choice is about, and where addresses take more than the limit, it
-    /// chooses again with a lower aim.
-    pub(crate) fn lower_until_it_fits(
+    /// The fastest plan that fits of those that `choose` leads to, and how many were placed.
+    /// Choices are about live bytes: where addresses take more than the limit, the next
+    /// choice aims lower, and then between what fitted and what did not.
+    pub(crate) fn aim(
         &self,
         mut choose: impl FnMut(u64) -> Option<Choice>,
     ) -> Result<(Option<Planned>, u64), PassError> {
-        let (mut best, mut placed, mut aim): (Option<Planned>, _, _) = (None, 0, self.limit);
-        for _ in 0..AIMS {
-            if self.cx.search.is_stopped() {
-                break;
-            }
+        let (mut best, mut placed): (Option<Planned>, u64) = (None, 0);
+        let (mut fitted, mut failed) = (None, None);
+        let mut aim = self.limit;
+        while placed < AIMS && !self.cx.search.is_stopped() {
             let Some(choice) = choose(aim) else { break };
             let Some(planned) = self.carry_out(&choice, aim)? else { break };
             placed += 1;
             let over = planned.arena.device.saturating_sub(self.limit);
+            match over {
+                0 => fitted = Some(aim),
+                _ => failed = Some(aim),
+            }
             let faster = best.as_ref().is_none_or(|b| planned.seconds < b.seconds);
             if planned.fits(&self.cx.limits) && faster {
                 best = Some(planned);
             }
-            if over == 0 {
-                break;
-            }
-            aim = aim.saturating_sub(over);
+            aim = match (fitted, failed) {
+                (Some(low), Some(high)) if (high - low) / CLOSE < self.limit / 1000 => break,
+                (Some(low), Some(high)) => low + (high - low) / 2,
+                (Some(_), None) => break,
+                (None, _) => aim.saturating_sub(over.div_ceil(2)),
+            };
         }
         Ok((best, placed))
     }

@@ -11,7 +11,7 @@ use arenic_ir::plan::Plan;
 use arenic_ir::program::{PerSpace, Program};
 
 /// Seconds of search for the addresses of each plan.
-const PLACE_SECONDS: f64 = 0.5;
+const PLACE_SECONDS: f64 = 0.2;
 
 /// A plan with its addresses and what it takes.
 #[derive(Clone)]
