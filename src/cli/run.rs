@@ -56,7 +56,7 @@ pub(super) struct Arguments {
     /// Threads; 0 takes one per core. The results do not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
-    /// Fill bytes with NaN patterns as soon as they are dead
+    /// Fill bytes with NaN patterns as soon as they are dead; commands then run in issue order
     #[arg(long)]
     poison: bool,
     #[command(flatten)]
