@@ -1,6 +1,6 @@
 //! `arenic compile`
 
-use super::device::read_device;
+use super::device::{note_unmeasured, read_profiled};
 use super::interrupt;
 use super::pipeline::read_pipeline;
 use super::search::SearchOptions;
@@ -52,6 +52,9 @@ pub(super) struct Arguments {
     /// for it, and without --device-memory its memory is the limit
     #[arg(long, value_name = "D")]
     device: Option<String>,
+    /// Times of kernels that `arenic profile` measured on the device
+    #[arg(long, value_name = "TABLE")]
+    profile: Option<PathBuf>,
     /// Plan without tensor data: missing external files are fine, the artifact cannot be run
     #[arg(long)]
     plan_only: bool,
@@ -108,13 +111,19 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     };
     let options =
         RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
-    let device = a.device.as_deref().map(read_device).transpose()?;
+    let device = match (a.device.as_deref(), a.profile.as_deref()) {
+        (None, None) => None,
+        (name, profile) => Some(read_profiled(name.unwrap_or(devices::NAMED[0].0), profile)?),
+    };
     let limits = PerSpace { device: device_limit(a, device.as_ref())?, host: a.host_memory };
     let constraints = Constraints { device: device.as_ref(), limits };
     let progress = a.search.listener();
     let search = a.search.with(interrupt::flag(), &progress);
     let compiled = compile(&a.model, &import, &pipeline, constraints, search, options);
     let compiled = compiled.map_err(|e| refused(a, e))?;
+    if let (Some(device), true) = (&device, a.profile.is_some()) {
+        note_unmeasured(device, &compiled.module.graph);
+    }
     for name in &compiled.unused {
         eprintln!("note: initializer `{name}` is not used");
     }
@@ -163,7 +172,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 
 /// The limit that was given, or else the memory of the device that was.
 fn device_limit(a: &Arguments, device: Option<&Device>) -> Result<Option<u64>, Failure> {
-    let usable = device.map(Device::usable_bytes);
+    let usable = device.filter(|_| a.device.is_some()).map(Device::usable_bytes);
     match (a.device_memory, usable) {
         (Some(limit), Some(usable)) if limit > usable => {
             let device = device.map_or("", |d| d.name.as_str());

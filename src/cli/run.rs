@@ -64,7 +64,7 @@ pub(super) struct Arguments {
 }
 
 /// More threads than this are refused: each has a stack.
-const MAX_THREADS: usize = 1024;
+pub(super) const MAX_THREADS: usize = 1024;
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     if a.threads > MAX_THREADS {
