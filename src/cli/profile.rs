@@ -42,15 +42,15 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let device = measurable(&a.device)?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, _) = checked_target(&artifact, a.target.as_deref())?;
-    let measured = profile(&target.graph, &device.name, a.threads).map_err(failed)?;
+    let profile = profile(&target.graph, &device.name, a.threads).map_err(failed)?;
     if let Some(path) = &a.output {
         let mut file = AtomicFile::create(path).map_err(failed)?;
-        file.put(measured.to_string().as_bytes()).and_then(|()| file.commit()).map_err(failed)?;
+        file.put(profile.to_string().as_bytes()).and_then(|()| file.commit()).map_err(failed)?;
     }
     if a.json.json {
-        return print(measured.to_string().trim_end());
+        return print(profile.to_string().trim_end());
     }
-    summary(target, device, &measured)
+    summary(target, device, &profile)
 }
 
 /// The device, which must be one that this build has a backend for.
@@ -89,7 +89,7 @@ fn summary(target: &Target, device: Device, profile: &Profile) -> Outcome {
     rows.sort_by(|a, b| b.1.0.total_cmp(&a.1.0));
     let row = |seconds: f64, what: &str| print(format!("{:>12.4} ms  {what}", seconds * 1e3));
     let threads = profile.machine.threads;
-    row(total(&device), &format!("every operator once, {threads} threads, {}", device.name))?;
+    row(total(&device), &format!("every operator once on {}, threads: {threads}", device.name))?;
     for (operator, (seconds, count)) in rows {
         row(seconds, &format!("  {count:>5} x {operator}"))?;
     }
