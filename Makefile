@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo test node-tests browser-test bench bench-order bench-place bench-pipelines digits clean
+.PHONY: help setup build demo test node-tests browser-test bench bench-order bench-place bench-pipelines bench-budget papers digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -94,6 +94,16 @@ MODELS ?= models/structure/*.onnx
 bench-pipelines: build ## Print the arena of every named pipeline for MODELS
 	python3 benches/pipeline_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(MODELS)
 
+# The papers' settings; any others: make bench-budget STEPS='a.onnx b.onnx'
+PAPERS := target/papers
+STEPS ?= $(PAPERS)/*.onnx
+bench-budget: build ## Print what byte limits cost for STEPS, by strategy, and what is saved for nothing
+	@ls $(STEPS) >/dev/null || { echo 'make papers writes these graphs'; exit 1; }
+	python3 benches/budget_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(STEPS)
+
+papers: $(VENV)/papers ## Write the training steps of the papers' experiments, with PyTorch (some 5 GB, 10 minutes)
+	$(PYTHON) models/papers/make_graphs.py $(PAPERS)
+
 digits: $(VENV)/digits ## Make the demo's model and data again, and check its gradients
 	$(PYTHON) models/digits/make_digits.py
 	$(PYTHON) models/digits/make_digits.py --check
@@ -113,6 +123,7 @@ $(VENV)/node-tests: tests/node_tests/requirements.txt
 $(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
-$(VENV)/node-tests $(VENV)/browser $(VENV)/bench $(VENV)/digits: $(VENV)/made
+$(VENV)/papers: models/papers/requirements.txt
+$(VENV)/node-tests $(VENV)/browser $(VENV)/bench $(VENV)/digits $(VENV)/papers: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

@@ -45,6 +45,9 @@ pub enum CompileError {
         /// What the plan needs, in bytes.
         arena: u64,
     },
+    /// The pipeline stopped at a plan.
+    #[error("the pipeline makes no program; end it with `lower` and `sync`")]
+    NoProgram,
     /// The model file could not be read again for its digest.
     #[error("cannot read {}: {error}", path.display())]
     Io {
@@ -53,6 +56,34 @@ pub enum CompileError {
         /// Why.
         error: std::io::Error,
     },
+}
+
+impl CompileError {
+    /// True where another limit on memory might do.
+    pub fn is_of_limits(&self) -> bool {
+        match self {
+            CompileError::Limit { .. } => true,
+            CompileError::Run(RunError::Pass { error, .. }) => matches!(
+                error,
+                PassError::DeviceMemory { .. }
+                    | PassError::HostMemory { .. }
+                    | PassError::WithoutSwaps { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    /// The least limit on device memory that can be kept, and the proven floor below it, in
+    /// bytes, where this is why the compilation failed.
+    pub fn minimum(&self) -> Option<(u64, u64)> {
+        match self {
+            CompileError::Run(RunError::Pass {
+                error: PassError::DeviceMemory { minimum, bound, .. },
+                ..
+            }) => Some((*minimum, *bound)),
+            _ => None,
+        }
+    }
 }
 
 /// What a compilation gives.
@@ -68,6 +99,16 @@ pub struct Compiled {
     /// Under a limit on device memory: the least one that can be kept, and the proven floor
     /// below it, in bytes.
     pub minimum: Option<(u64, u64)>,
+}
+
+impl Compiled {
+    /// The one target of the artifact.
+    ///
+    /// # Errors
+    /// [`CompileError::NoProgram`].
+    pub fn target(&self) -> Result<&Target, CompileError> {
+        self.artifact.as_ref().and_then(|a| a.targets.first()).ok_or(CompileError::NoProgram)
+    }
 }
 
 /// What a plan must keep to, and the device that its times are for.

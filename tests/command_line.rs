@@ -504,37 +504,6 @@ fn report_refuses_what_it_cannot_draw_and_loses_nothing() {
 }
 
 #[test]
-fn byte_limits_are_kept_or_refused_with_the_least_one() {
-    let shell = Shell::new();
-    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx -o m.arenic";
-    let kept = &shell.succeeds(&format!("{compile} --device-memory 10KiB --json"))[0];
-    assert!(kept["arena_bytes"].as_u64().unwrap() <= 10 * 1024);
-    assert!(kept["predicted_step_seconds"].as_f64() > kept["unlimited_step_seconds"].as_f64());
-    let minimum = kept["minimum_device_bytes"].as_u64().unwrap();
-    assert!(kept["swapped_bytes"].as_u64().unwrap() > 0);
-    let step = &shell.succeeds("simulate m.arenic --device gtx1080ti --trace t.json --json")[0];
-    assert!(step["link"]["to_host"]["bytes"].as_u64().unwrap() > 0);
-    let trace = std::fs::read_to_string(shell.path("t.json")).unwrap();
-    assert!(trace.contains("copy device to host"));
-
-    let below = minimum - 1;
-    let refused = shell.arenic(&format!("{compile} --device-memory {below} --json"));
-    assert_eq!(refused.status.code(), Some(1));
-    let said: Value = serde_json::from_slice(&refused.stdout).unwrap();
-    assert_eq!(said["minimum_device_bytes"].as_u64(), Some(minimum));
-    for (options, code, words) in [
-        ("--device-memory 0", 1, "at least"),
-        ("--device-memory many", 2, "is no size"),
-        ("--device gtx1080ti --device-memory 20GiB", 1, "more than the device has"),
-        ("--device nope", 1, "gtx1080ti"),
-        ("--device cuda:0", 1, "cannot ask a GPU"),
-        ("--device-memory 8000 --host-memory 100", 1, "host memory"),
-    ] {
-        shell.fails(&format!("{compile} {options}"), code, &[words]);
-    }
-}
-
-#[test]
 fn profiles_go_before_the_roofline() {
     let shell = Shell::new();
     let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx -o mlp.arenic";

@@ -29,6 +29,7 @@ pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod prune_precedence;
+mod residency;
 mod share;
 pub mod share_in_place;
 pub mod share_parallel;
@@ -138,6 +139,17 @@ pub enum PassError {
         minimum: u64,
         /// What one operator needs alone.
         bound: u64,
+    },
+    /// A strategy found no plan that keeps the limit on device memory.
+    #[error(
+        "`{pass}` found no plan that keeps to {limit} bytes of device memory; `budget` combines \
+         all strategies"
+    )]
+    Limit {
+        /// The strategy.
+        pass: &'static str,
+        /// The limit.
+        limit: u64,
     },
     /// The description of the device cannot be used.
     #[error("the device: {0}")]

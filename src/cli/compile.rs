@@ -1,23 +1,27 @@
 //! `arenic compile`
 
 use super::device::{note_unmeasured, read_profiled};
+use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::interrupt;
 use super::pipeline::read_pipeline;
 use super::search::SearchOptions;
 use super::size::parse_size;
+use super::sweep::{self, Sweep};
 use super::{Failure, Json, Outcome, failed, human_bytes, name_value, print};
 use arenic::artifact::Target;
-use arenic::compile::{CompileError, Constraints, compile, predicted_seconds};
+use arenic::compile::{CompileError, Compiled, Constraints, compile, predicted_seconds};
 use arenic::data::Npz;
 use arenic::explain;
+use arenic::largest::{Largest, largest};
 use arenic::onnx::ImportOptions;
 use arenic_ir::TensorType;
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
-use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunError, RunOptions};
-use arenic_passes::{PassError, devices};
+use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
+use arenic_passes::{Search, devices};
 use clap::Args;
 use miette::miette;
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -28,14 +32,14 @@ pub(super) struct Arguments {
     /// The model
     model: PathBuf,
     /// The artifact to write
-    #[arg(short, long, value_name = "OUT.arenic", required_unless_present = "stop_after")]
+    #[arg(short, long, value_name = "OUT.arenic", required_unless_present_any = ["stop_after", "sweep"])]
     output: Option<PathBuf>,
     /// A pipeline file, or the name of a pipeline (see `arenic pipeline list`)
     #[arg(long, value_name = "P.yaml", default_value = NAMED[0].0)]
     pipeline: String,
-    /// Size of a symbolic dimension
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = dimension)]
-    dims: Vec<(String, u64)>,
+    /// Size of a symbolic dimension; NAME=max is the largest one that keeps the limit
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
+    dims: Vec<Dimension>,
     /// Carry output Y into input X from step to step
     #[arg(long = "state", value_name = "X=Y", value_parser = name_value)]
     states: Vec<(String, String)>,
@@ -55,6 +59,10 @@ pub(super) struct Arguments {
     /// Times of kernels that `arenic profile` measured on the device
     #[arg(long, value_name = "TABLE")]
     profile: Option<PathBuf>,
+    /// Print what each limit costs instead of writing an artifact: percentages of the arena
+    /// without a limit, 100%..30% or 100%..30%:5% [default step: 10%]
+    #[arg(long, value_name = "RANGE", conflicts_with_all = ["output", "device_memory", "stop_after"])]
+    sweep: Option<Sweep>,
     /// Plan without tensor data: missing external files are fine, the artifact cannot be run
     #[arg(long)]
     plan_only: bool,
@@ -73,14 +81,6 @@ pub(super) struct Arguments {
     json: Json,
 }
 
-fn dimension(text: &str) -> Result<(String, u64), String> {
-    let (name, value) = name_value(text)?;
-    match value.parse() {
-        Ok(n) if n > 0 => Ok((name, n)),
-        _ => Err(format!("`{value}` is no positive number")),
-    }
-}
-
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
     let pipeline = read_pipeline(&a.pipeline, Pipeline::from_yaml)?;
@@ -91,38 +91,41 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             return Err(miette!("the pipeline has no pass `{name}`; it has {known}").into());
         }
     }
+    let dims = Dimensions::new(&a.dims)?;
     let import = ImportOptions {
-        dims: dims(&a.dims)?,
+        dims: dims.given,
         states: a.states.clone(),
         plan_only: a.plan_only,
         bind: bound(&a.bind)?,
     };
-    let mut after_pass = |report: &Report| {
-        let wanted = |n: &String| n == "all" || n == report.pass;
-        if a.dump_ir_after.iter().any(wanted) {
-            eprintln!("# after {}\n{}", report.pass, report.module);
-        }
-        if a.print_stats {
-            let stats: Vec<String> =
-                report.stats.iter().map(|(name, n)| format!("{name}={n}")).collect();
-            let ms = report.elapsed.as_secs_f64() * 1e3;
-            eprintln!("{:<18} {ms:>9.2} ms  {}", report.pass, stats.join(" "));
-        }
-    };
-    let options =
-        RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
-    let device = match (a.device.as_deref(), a.profile.as_deref()) {
+    let named = match (a.device.as_deref(), a.profile.as_deref()) {
         (None, None) => None,
         (name, profile) => Some(read_profiled(name.unwrap_or(devices::NAMED[0].0), profile)?),
     };
-    let limits = PerSpace { device: device_limit(a, device.as_ref())?, host: a.host_memory };
-    let constraints = Constraints { device: device.as_ref(), limits };
+    let timed = match &named {
+        Some(device) => device.clone(),
+        None => devices::cpu().map_err(failed)?,
+    };
     let progress = a.search.listener();
     let search = a.search.with(interrupt::flag(), &progress);
-    let compiled = compile(&a.model, &import, &pipeline, constraints, search, options);
-    let compiled = compiled.map_err(|e| refused(a, e))?;
-    if let (Some(device), true) = (&device, a.profile.is_some()) {
-        note_unmeasured(device, &compiled.module.graph);
+    let job = Job { a, pipeline: &pipeline, device: named.as_ref(), search };
+    if let Some(sweep) = a.sweep {
+        if let Some(name) = &dims.largest {
+            return Err(miette!("--sweep needs a size for {name}, not max").into());
+        }
+        let compile = |limit| job.compile(&import, limit);
+        return sweep::run(sweep, &timed, compile, interrupt::flag(), a.json);
+    }
+    let limit = device_limit(a, named.as_ref())?;
+    let (compiled, largest) = match &dims.largest {
+        None => (job.compile(&import, limit).map_err(|e| refused(a, e))?, None),
+        Some(name) => {
+            let Largest { size, found, tried } = job.compile_largest(import, name, limit)?;
+            (found, Some((name, size, tried)))
+        }
+    };
+    if a.profile.is_some() {
+        note_unmeasured(&timed, &compiled.module.graph);
     }
     for name in &compiled.unused {
         eprintln!("note: initializer `{name}` is not used");
@@ -130,44 +133,117 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     if a.stop_after.is_some() {
         return print(&compiled.module);
     }
-    let (Some(artifact), Some(output)) = (&compiled.artifact, &a.output) else {
-        return Err(miette!(
-            help = "end it with `lower` and `sync`",
-            "the pipeline `{}` makes no program",
-            a.pipeline
-        )
-        .into());
-    };
+    let target = compiled.target().map_err(failed)?;
+    let (Some(artifact), Some(output)) = (&compiled.artifact, &a.output) else { return Ok(()) };
     artifact.write(output).map_err(failed)?;
     let seconds = start.elapsed().as_secs_f64();
-    let Some(target) = artifact.targets.first() else { return Ok(()) };
+    let (step, unlimited) = predicted_seconds(&target.graph, &target.program, &timed);
     if a.json.json {
-        let mut object = serde_json::Map::new();
-        object.insert("target".into(), target.name.as_str().into());
-        let figures = target.statistics.iter();
-        object.extend(figures.map(|(name, figure)| (name.clone(), (*figure).into())));
-        let figure = |name: &str| target.statistics.get(name).copied().unwrap_or(0);
-        let (peak, bound) = (figure("live_peak_bytes"), figure("lower_bound_bytes"));
-        let (step, unlimited) = predicted(target, device.as_ref())?;
+        let mut object = figures(target, compiled.minimum);
         object.insert("predicted_step_seconds".into(), step.into());
         object.insert("unlimited_step_seconds".into(), unlimited.into());
-        if let Some((minimum, bound)) = compiled.minimum {
-            object.insert("minimum_device_bytes".into(), minimum.into());
-            object.insert("minimum_device_bytes_bound".into(), bound.into());
+        if let Some((name, size, tried)) = largest {
+            let largest = json!({"dimension": name, "size": size, "compilations": tried});
+            object.insert("largest".into(), largest);
         }
-        object.insert("proved_optimal".into(), (peak == bound).into());
-        object.insert("gap".into(), explain::relative_gap(peak, bound).into());
-        object.insert("certificate".into(), explain::stored_to_json(target));
         object.insert("seconds".into(), seconds.into());
-        return print(serde_json::Value::Object(object));
+        return print(Value::Object(object));
+    }
+    if let Some((name, size, tried)) = largest {
+        eprintln!("{name}={size} is the largest that fits, by {tried} compilations");
     }
     summary(&target.statistics, output, seconds);
-    if let Some(device) = &device {
-        let (step, unlimited) = predicted(target, Some(device))?;
+    if let Some(device) = &named {
         let percent = (step / unlimited - 1.0) * 100.0;
         eprintln!("simulated on {}: {:.3} ms a step ({percent:+.1} %)", device.name, step * 1e3);
     }
     Ok(())
+}
+
+/// What there is to say of a target for scripts.
+fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
+    let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
+    let statistics = target.statistics.iter();
+    object.extend(statistics.map(|(name, figure)| (name.clone(), (*figure).into())));
+    if let Some((minimum, bound)) = minimum {
+        object.insert("minimum_device_bytes".into(), minimum.into());
+        object.insert("minimum_device_bytes_bound".into(), bound.into());
+    }
+    let figure = |name: &str| target.statistics.get(name).copied().unwrap_or(0);
+    let (peak, bound) = (figure("live_peak_bytes"), figure("lower_bound_bytes"));
+    object.insert("proved_optimal".into(), (peak == bound).into());
+    object.insert("gap".into(), explain::relative_gap(peak, bound).into());
+    object.insert("certificate".into(), explain::stored_to_json(target));
+    object
+}
+
+/// What is compiled, whatever the limits and the sizes of dimensions.
+struct Job<'a> {
+    a: &'a Arguments,
+    pipeline: &'a Pipeline,
+    device: Option<&'a Device>,
+    search: Search<'a>,
+}
+
+impl Job<'_> {
+    fn compile(
+        &self,
+        import: &ImportOptions,
+        device_limit: Option<u64>,
+    ) -> Result<Compiled, CompileError> {
+        let a = self.a;
+        let mut after_pass = |report: &Report| {
+            let wanted = |n: &String| n == "all" || n == report.pass;
+            if a.dump_ir_after.iter().any(wanted) {
+                eprintln!("# after {}\n{}", report.pass, report.module);
+            }
+            if a.print_stats {
+                let stats: Vec<String> =
+                    report.stats.iter().map(|(name, n)| format!("{name}={n}")).collect();
+                let ms = report.elapsed.as_secs_f64() * 1e3;
+                eprintln!("{:<18} {ms:>9.2} ms  {}", report.pass, stats.join(" "));
+            }
+        };
+        let options =
+            RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
+        let limits = PerSpace { device: device_limit, host: a.host_memory };
+        let constraints = Constraints { device: self.device, limits };
+        compile(&a.model, import, self.pipeline, constraints, self.search, options)
+    }
+
+    /// For the largest size of a dimension that keeps the limit.
+    fn compile_largest(
+        &self,
+        mut import: ImportOptions,
+        name: &str,
+        limit: Option<u64>,
+    ) -> Result<Largest<Compiled>, Failure> {
+        if limit.is_none() || self.a.stop_after.is_some() {
+            let help = "give --device-memory or --device, and compile to the end";
+            return Err(miette!(help = help, "--dim {name}=max needs a byte limit").into());
+        }
+        let attempt = |size| {
+            import.dims.insert(name.to_owned(), size);
+            let compiled = self.compile(&import, limit).and_then(|compiled| {
+                compiled.target()?;
+                Ok(compiled)
+            });
+            match &compiled {
+                Ok(_) => eprintln!("{name}={size} fits"),
+                Err(e) if e.is_of_limits() => eprintln!("{name}={size} does not fit"),
+                Err(_) => {}
+            }
+            compiled
+        };
+        largest(attempt, CompileError::is_of_limits, interrupt::flag()).map_err(|(size, e)| {
+            let what = if e.is_of_limits() { "does not fit" } else { "cannot be compiled" };
+            let message = format!("{name}={size} {what}: {e}");
+            match print_minimum(self.a, &e) {
+                Ok(()) => miette!("{message}").into(),
+                Err(failure) => failure,
+            }
+        })
+    }
 }
 
 /// The limit that was given, or else the memory of the device that was.
@@ -183,29 +259,19 @@ fn device_limit(a: &Arguments, device: Option<&Device>) -> Result<Option<u64>, F
     }
 }
 
-/// Seconds of a step on the device, and of every kernel once.
-fn predicted(target: &Target, device: Option<&Device>) -> Result<(f64, f64), Failure> {
-    let device = match device {
-        Some(device) => device.clone(),
-        None => devices::cpu().map_err(failed)?,
-    };
-    Ok(predicted_seconds(&target.graph, &target.program, &device))
+/// A limit that cannot be kept comes with the least one that can.
+fn refused(a: &Arguments, e: CompileError) -> Failure {
+    print_minimum(a, &e).err().unwrap_or_else(|| failed(e))
 }
 
-/// A limit that cannot be kept comes with the least one that can, for scripts too.
-fn refused(a: &Arguments, e: CompileError) -> Failure {
-    if let CompileError::Run(RunError::Pass { error, .. }) = &e
-        && let PassError::DeviceMemory { minimum, bound, .. } = error
-        && a.json.json
-    {
-        let found = serde_json::json!({
+/// For scripts, the least limit that can be kept.
+fn print_minimum(a: &Arguments, e: &CompileError) -> Outcome {
+    match e.minimum() {
+        Some((minimum, bound)) if a.json.json => print(json!({
             "minimum_device_bytes": minimum, "minimum_device_bytes_bound": bound,
-        });
-        if let Err(failure) = print(found) {
-            return failure;
-        }
+        })),
+        _ => Ok(()),
     }
-    failed(e)
 }
 
 fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {
@@ -222,16 +288,6 @@ fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {
         eprintln!("{label:<17} {:>12}", human_bytes(figure(name)));
     }
     eprintln!("{} operators, checked, in {seconds:.2} s: {}", figure("nodes"), output.display());
-}
-
-fn dims(given: &[(String, u64)]) -> Result<BTreeMap<String, u64>, Failure> {
-    let mut dims = BTreeMap::new();
-    for (name, n) in given {
-        if dims.insert(name.clone(), *n).is_some() {
-            return Err(miette!("--dim {name} is given twice").into());
-        }
-    }
-    Ok(dims)
 }
 
 fn bound(given: &[(String, String)]) -> Result<BTreeMap<String, (TensorType, Vec<u8>)>, Failure> {

@@ -7,6 +7,7 @@
 mod check;
 mod compile;
 mod device;
+mod dims;
 mod explain;
 mod inspect;
 mod interrupt;
@@ -21,6 +22,7 @@ mod run;
 mod search;
 mod simulate;
 mod size;
+mod sweep;
 mod trace;
 
 use arenic::artifact::{Artifact, Target};

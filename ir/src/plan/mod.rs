@@ -300,18 +300,14 @@ impl Plan {
         (self.tasks.push(task), to)
     }
 
-    /// Adds a task that runs a task's node again, with results in new buffers where
-    /// `wanted` says so; drops every fact. It reads what the task reads.
-    pub fn add_repeat(&mut self, t: TaskId, wanted: impl Fn(BufferId) -> bool) -> TaskId {
+    /// Adds a task that runs a task's node again, with results in new buffers; drops every
+    /// fact. It reads what the task reads.
+    pub fn add_repeat(&mut self, t: TaskId) -> TaskId {
         let mut task = self.tasks[t].clone();
-        let fresh = |b: BufferId, buffers: &mut PrimaryMap<BufferId, Buffer>| {
-            let buffer = Buffer { release: None, ..buffers[b].clone() };
-            buffers.push(buffer)
-        };
-        for b in &mut task.writes {
-            *b = b.filter(|&b| wanted(b)).map(|b| fresh(b, &mut self.buffers));
+        for b in task.writes.iter_mut().flatten().chain(&mut task.scratch) {
+            let buffer = Buffer { release: None, ..self.buffers[*b].clone() };
+            *b = self.buffers.push(buffer);
         }
-        task.scratch = task.scratch.map(|b| fresh(b, &mut self.buffers));
         self.drop_facts();
         self.tasks.push(task)
     }

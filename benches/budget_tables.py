@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Prints what byte limits cost, by strategy, and the papers' settings, as Markdown tables.
+
+    benches/budget_tables.py --arenic target/release/arenic GRAPH.onnx …
+
+All times are simulated on --device, all files compiled with `--plan-only`. A strategy is a named
+pipeline; those that this arenic does not have are left out. Limits are parts of the arena that the
+first strategy needs without a limit, the same bytes for all. A cell is the step's overhead and the
+seconds of planning; `✗` where the strategy keeps no such limit, `–` where the device has less memory.
+
+The second table is AutoSwap's (section VI-B): `load` is the live peak in definition order without
+sharing in place, workspaces included (the pipeline `definition`). The limit is bisected until the
+first strategy's overhead is just within 0.1 %, and within 5 %; `saved` is the part of the load that
+the plan found does without.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+STRATEGIES = ["default", "autoswap", "tvdnn", "dqn", "recompute"]
+PERCENTAGES = range(100, 20, -10)
+OVERHEADS = [0.001, 0.05]
+# Of the load: limits are not told apart more finely.
+RESOLUTION = 0.005
+BEYOND, IMPOSSIBLE = "–", "✗"
+
+
+class Compiler:
+    def __init__(self, arenic, device, folder):
+        self.arenic, self.device, self.out = arenic, device, folder / "out.arenic"
+
+    def pipelines(self):
+        listed = subprocess.run([self.arenic, "pipeline", "list"], capture_output=True, text=True, check=True)
+        rows = [line.split() for line in listed.stdout.splitlines()]
+        return {row[0] for row in rows if row[1] == "pipeline"}
+
+    def arena(self, file, pipeline):
+        """Bytes that the pipeline needs without a limit, the device's included."""
+        command = [self.arenic, "compile", file, "--plan-only", "--json", "--pipeline", pipeline]
+        command += ["--device", self.device, "--sweep", "100%..100%"]
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)["limit_bytes"]
+
+    def compile(self, file, pipeline, limit=None):
+        """The figures of a plan, or why nothing keeps the limit."""
+        command = [self.arenic, "compile", file, "--plan-only", "--json", "-o", self.out, "--pipeline", pipeline]
+        if limit is not None:
+            command += ["--device", self.device, "--device-memory", str(limit)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        said = " ".join(word for word in done.stderr.split() if word != "│")
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        if limit is not None and "more than the device has" in said:
+            return BEYOND
+        if limit is not None and "bytes of device memory" in said:
+            return IMPOSSIBLE
+        raise SystemExit(f"{file}, {pipeline}: {done.stderr}")
+
+
+def overhead(found):
+    return max(found["predicted_step_seconds"] / found["unlimited_step_seconds"] - 1, 0)
+
+
+def costs(compiler, file, strategies):
+    """Prints a row for each strategy."""
+    arena = compiler.arena(file, strategies[0])
+    for strategy in strategies:
+        cells = []
+        for percent in PERCENTAGES:
+            found = compiler.compile(file, strategy, arena * percent // 100)
+            cells.append(found if isinstance(found, str) else f"{overhead(found):+.1%} ({found['seconds']:.1f} s)")
+        print(f"| {file.stem} | {arena / 1e6:.1f} | {strategy} | {' | '.join(cells)} |", flush=True)
+
+
+def least(compiler, file, strategy, load, arena, most):
+    """The smallest arena found whose overhead is at most `most`, in bytes, and the compilations. Takes
+    every larger limit to cost no more."""
+    low, high, limit = 0, arena, arena
+    best, count = None, 0
+    while high - low > RESOLUTION * load:
+        found = compiler.compile(file, strategy, limit)
+        count += 1
+        if found == BEYOND:
+            high = limit
+        elif found == IMPOSSIBLE or overhead(found) > most:
+            low = limit
+        else:
+            best = high = found["arena_bytes"]
+        limit = (low + high) // 2
+    return best, count
+
+
+def settings(compiler, file, strategy):
+    """Prints a row of what is saved at each overhead."""
+    load = compiler.compile(file, "definition")["live_peak_bytes"]
+    arena = compiler.arena(file, strategy)
+    cells, compilations = [f"{arena / 1e6:.1f} | {1 - arena / load:.1%}"], 0
+    for most in OVERHEADS:
+        best, count = least(compiler, file, strategy, load, arena, most)
+        compilations += count
+        cells.append("✗ | ✗" if best is None else f"{best / 1e6:.1f} | {1 - best / load:.1%}")
+    print(f"| {file.stem} | {load / 1e6:.1f} | {' | '.join(cells)} | {compilations} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--arenic", default="target/release/arenic")
+    parser.add_argument("--device", default="gtx1080ti")
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
+    parser.add_argument("--only", choices=["costs", "settings"], help="print one of the tables")
+    parser.add_argument("files", nargs="+", type=pathlib.Path)
+    args = parser.parse_args()
+
+    with tempfile.TemporaryDirectory() as folder:
+        compiler = Compiler(args.arenic, args.device, pathlib.Path(folder))
+        known, wanted = compiler.pipelines(), args.strategies.split(",")
+        strategies = [s for s in wanted if s in known]
+        if missing := [s for s in wanted if s not in known]:
+            print(f"pipelines that this arenic does not have: {', '.join(missing)}", file=sys.stderr)
+        if not strategies:
+            raise SystemExit("no strategy is left")
+        if args.only != "settings":
+            print(f"| graph | MB | strategy | {' | '.join(f'{p} %' for p in PERCENTAGES)} |")
+            print("|---|---:|---|" + "---:|" * len(PERCENTAGES))
+            for file in args.files:
+                costs(compiler, file, strategies)
+            print()
+        if args.only != "costs":
+            heads = [f"MB at {most:.1%} | saved" for most in OVERHEADS]
+            print(f"| graph | load, MB | arena, MB | saved | {' | '.join(heads)} | compilations |")
+            print("|---|" + "---:|" * (4 + 2 * len(OVERHEADS)))
+            for file in args.files:
+                settings(compiler, file, strategies[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+//! What becomes of each tensor while nothing accesses it.
+
+use super::timeline::Timeline;
+
+/// What becomes of a tensor between two accesses. With `hold`, a tensor that a repeat
+/// brought back early stays until the second access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Gap {
+    /// It stays.
+    Keep,
+    /// It goes to host memory and comes back.
+    Swap {
+        /// It stays, once it is back.
+        hold: bool,
+    },
+    /// It is dropped and computed again.
+    Repeat {
+        /// It stays, once it is back.
+        hold: bool,
+    },
+}
+
+impl Gap {
+    /// The tensor stays, once it is back.
+    pub(crate) fn holds(self) -> bool {
+        matches!(self, Gap::Swap { hold: true } | Gap::Repeat { hold: true })
+    }
+}
+
+/// What becomes of each tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// Its home is in host memory.
+    pub(crate) host_home: Vec<bool>,
+    /// It is handed out in host memory, once the last access is over.
+    pub(crate) host_end: Vec<bool>,
+    /// Between each access and the next, by [`Timeline::gap`].
+    pub(crate) gaps: Vec<Gap>,
+}
+
+impl Choice {
+    /// Everything stays where it is.
+    pub(crate) fn keep_all(t: &Timeline) -> Choice {
+        let none = vec![false; t.tensors.len()];
+        Choice { host_home: none.clone(), host_end: none, gaps: vec![Gap::Keep; t.gap_count()] }
+    }
+
+    /// Everything leaves that the task at hand does not need: the least memory, and the
+    /// most copies.
+    pub(crate) fn spill_all(t: &Timeline) -> Choice {
+        let mut all = Choice::keep_all(t);
+        for (x, tensor) in t.tensors.iter().enumerate() {
+            all.host_home[x] = tensor.homed;
+            all.host_end[x] = tensor.pinned && !tensor.homed;
+            for k in 0..tensor.gaps() {
+                if t.may_leave(x, k) {
+                    all.gaps[t.gap(x, k)] = Gap::Swap { hold: false };
+                }
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,145 @@
+//! What every strategy under a byte limit begins and ends with.
+
+use super::{Choice, Planned, Room, Timeline, Walker, rewrite};
+use crate::{Cx, PassError, Stats, devices};
+use arenic_ir::cost::Device;
+use arenic_ir::graph::Graph;
+use arenic_ir::plan::{Plan, TaskId, TaskKind};
+use cranelift_entity::SecondaryMap;
+
+/// How often a strategy aims lower, after its plan was above the limit.
+const AIMS: usize = 8;
+
+/// A step that does not fit, and the limit that it must keep.
+pub(crate) struct Problem<'a> {
+    pub(crate) t: Timeline<'a>,
+    pub(crate) device: &'a Device,
+    /// Bytes of device memory.
+    pub(crate) limit: u64,
+    /// What the step needs without a limit, in bytes of device memory.
+    pub(crate) whole: u64,
+    pub(crate) cx: &'a Cx<'a>,
+}
+
+/// What a strategy found.
+pub(crate) struct Found {
+    /// The best plan that fits, if there is one.
+    pub(crate) best: Option<Planned>,
+    /// What it counted.
+    pub(crate) stats: Stats,
+}
+
+/// Replaces the plan by what a strategy finds to keep the limit on device memory; without a
+/// limit, or where the plan keeps it as it is, nothing changes.
+///
+/// # Errors
+/// [`PassError::Limit`] where the strategy found nothing; what the strategy returns.
+pub(crate) fn under_limit(
+    g: &Graph,
+    plan: &mut Plan,
+    cx: &Cx,
+    pass: &'static str,
+    strategy: impl FnOnce(&Problem) -> Result<Found, PassError>,
+) -> Result<Stats, PassError> {
+    let Some(limit) = cx.limits.device else { return Ok(Stats::new()) };
+    let cpu;
+    let device = match cx.device {
+        Some(device) => device,
+        None => {
+            cpu = devices::cpu()?;
+            &cpu
+        }
+    };
+    let order = with_early_commits(g, plan)?;
+    plan.set_order(g, order)?;
+    let whole = Planned::of(g, plan.clone(), device, cx)?;
+    let t = Timeline::new(g, &whole.plan, device)?;
+    let unlimited = t.start.last().copied().unwrap_or(0.0);
+    let problem = Problem { t, device, limit, whole: whole.arena.device, cx };
+    let Found { best, mut stats } = strategy(&problem)?;
+    let best = match whole.fits(&cx.limits) {
+        true => whole.clone(),
+        false => best.ok_or(PassError::Limit { pass, limit })?,
+    };
+    stats.insert("step_microseconds", (best.seconds * 1e6) as u64);
+    stats.insert("unlimited_step_microseconds", (unlimited * 1e6) as u64);
+    *plan = best.plan;
+    let order = plan.order()?.to_vec();
+    plan.set_order(g, order)?;
+    Ok(stats)
+}
+
+impl Problem<'_> {
+    /// The plan of a choice, its copies scheduled so that `aim` bytes are kept; `None` where
+    /// it would need a value that is overwritten by then.
+    pub(crate) fn carry_out(
+        &self,
+        choice: &Choice,
+        aim: u64,
+    ) -> Result<Option<Planned>, PassError> {
+        let mut walker = Walker::new(&self.t);
+        let Some(script) = walker.walk(choice) else { return Ok(None) };
+        Room::new(&self.t, self.device).schedule(script, aim);
+        let plan = rewrite(&self.t, choice, script)?;
+        Ok(Some(Planned::of(self.t.g, plan, self.device, self.cx)?))
+    }
+
+    /// The fastest plan that fits of those that `choose` leads to, and how many were placed:
+    /// live bytes are what a choice is about, and where addresses take more than the limit, it
+    /// chooses again with a lower aim.
+    pub(crate) fn lower_until_it_fits(
+        &self,
+        mut choose: impl FnMut(u64) -> Option<Choice>,
+    ) -> Result<(Option<Planned>, u64), PassError> {
+        let (mut best, mut placed, mut aim): (Option<Planned>, _, _) = (None, 0, self.limit);
+        for _ in 0..AIMS {
+            if self.cx.search.is_stopped() {
+                break;
+            }
+            let Some(choice) = choose(aim) else { break };
+            let Some(planned) = self.carry_out(&choice, aim)? else { break };
+            placed += 1;
+            let over = planned.arena.device.saturating_sub(self.limit);
+            let faster = best.as_ref().is_none_or(|b| planned.seconds < b.seconds);
+            if planned.fits(&self.cx.limits) && faster {
+                best = Some(planned);
+            }
+            if over == 0 {
+                break;
+            }
+            aim = aim.saturating_sub(over);
+        }
+        Ok((best, placed))
+    }
+}
+
+/// The plan's order with every commit as soon as it can be: a new value whose home is in host
+/// memory has bytes on the device until then.
+fn with_early_commits(g: &Graph, plan: &Plan) -> Result<Vec<TaskId>, PassError> {
+    let is_commit = |t: TaskId| matches!(plan.tasks[t].kind, TaskKind::Commit { .. });
+    let mut position: SecondaryMap<TaskId, usize> = SecondaryMap::new();
+    for (i, &t) in plan.order()?.iter().enumerate() {
+        position[t] = i;
+    }
+    let mut last: SecondaryMap<TaskId, Option<TaskId>> = SecondaryMap::new();
+    for (before, after) in plan.dependences(g) {
+        if is_commit(after) && last[after].is_none_or(|l| position[l] < position[before]) {
+            last[after] = Some(before);
+        }
+    }
+    let mut following: SecondaryMap<TaskId, Vec<TaskId>> = SecondaryMap::new();
+    let mut order = Vec::with_capacity(plan.tasks.len());
+    // A commit that waits for another one stays where it is.
+    let moves = |t: TaskId| is_commit(t) && last[t].is_none_or(|l| !is_commit(l));
+    for &t in plan.order()?.iter().filter(|&&t| moves(t)) {
+        match last[t] {
+            Some(l) => following[l].push(t),
+            None => order.push(t),
+        }
+    }
+    for &t in plan.order()?.iter().filter(|&&t| !moves(t)) {
+        order.push(t);
+        order.append(&mut following[t]);
+    }
+    Ok(order)
+}

@@ -1,0 +1,26 @@
+//! Where tensors are when: on the device, in host memory, or nowhere, to be computed again.
+//!
+//! A strategy makes, under a limit ([`under_limit`]), a [`Choice`] over a [`Timeline`]. [`Walker`] carries it out as a
+//! [`Script`] of kernels, copies and repeats, so that whatever was chosen, every task finds
+//! its operands; [`Room::schedule`] gives copies the time to run beside kernels and predicts
+//! the step's seconds; [`rewrite`] makes the script a plan, and [`Planned`] places and
+//! simulates it.
+//!
+//! Sound because a copy holds the same bytes, a repeated node is pure and reads the same
+//! operands (states as they enter, the generator's key its own), and `check` proves it.
+
+mod choice;
+mod limit;
+mod planned;
+mod rewrite;
+mod schedule;
+mod script;
+mod timeline;
+
+pub(crate) use choice::{Choice, Gap};
+pub(crate) use limit::{Found, Problem, under_limit};
+pub(crate) use planned::Planned;
+pub(crate) use rewrite::rewrite;
+pub(crate) use schedule::{Prediction, Room};
+pub(crate) use script::Walker;
+pub(crate) use timeline::Timeline;

@@ -1,0 +1,54 @@
+//! A plan with its addresses and what it takes.
+
+use crate::lower::Lower;
+use crate::place::{Place, Wish, place_within};
+use crate::simulate::{roofline, simulate};
+use crate::sync::Sync;
+use crate::{Cx, PassError, ProgramPass, Search, share};
+use arenic_ir::cost::Device;
+use arenic_ir::graph::Graph;
+use arenic_ir::plan::Plan;
+use arenic_ir::program::{PerSpace, Program};
+
+/// Seconds of search for the addresses of each plan.
+const PLACE_SECONDS: f64 = 0.5;
+
+/// A plan with its addresses and what it takes.
+#[derive(Clone)]
+pub(crate) struct Planned {
+    /// Order, slots and placement.
+    pub(crate) plan: Plan,
+    /// Arena sizes in bytes.
+    pub(crate) arena: PerSpace<u64>,
+    /// The simulated step, in seconds.
+    pub(crate) seconds: f64,
+}
+
+impl Planned {
+    /// Shares, places and simulates a plan.
+    pub(crate) fn of(
+        g: &Graph,
+        mut plan: Plan,
+        device: &Device,
+        cx: &Cx,
+    ) -> Result<Planned, PassError> {
+        let slots = share::assign(g, &plan)?;
+        plan.set_slots(slots);
+        let search = Search { time_limit: Some(PLACE_SECONDS), progress: None, ..cx.search };
+        let wish = Wish { capacity: None, search };
+        place_within(&mut plan, &cx.limits, &Place::default(), &wish)?;
+        let mut program = Program::new(cx.target.align);
+        Lower {}.run(g, &plan, &mut program)?;
+        Sync {}.run(g, &plan, &mut program)?;
+        let kernel = roofline(g, device);
+        let seconds = simulate(&program, device, &kernel).seconds;
+        let arena = plan.placement()?.sizes;
+        Ok(Planned { plan, arena, seconds })
+    }
+
+    /// True where the arenas keep the limits.
+    pub(crate) fn fits(&self, limits: &PerSpace<Option<u64>>) -> bool {
+        let keeps = |limit: Option<u64>, bytes| limit.is_none_or(|most| bytes <= most);
+        keeps(limits.device, self.arena.device) && keeps(limits.host, self.arena.host)
+    }
+}

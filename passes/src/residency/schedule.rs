@@ -1,0 +1,177 @@
+//! Room for copies beside kernels, and the step's seconds that follow.
+//!
+//! AutoSwap's schedule (Zhang et al., section IV-E): copies out one after another as soon as
+//! they can, copies in one after another as late as they can without a wait, and memory
+//! that is not there is waited for. A copy takes room in memory while it runs: what leaves
+//! keeps its bytes until the copy is done, what comes has them from its copy's start.
+
+use super::script::{Fetch, Script, Step, Store};
+use super::timeline::Timeline;
+use arenic_ir::cost::{Device, Direction};
+
+/// What a schedule promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Prediction {
+    /// The step, in seconds.
+    pub(crate) seconds: f64,
+    /// Bytes above the limit, summed over steps that are above it.
+    pub(crate) over: u64,
+}
+
+impl Prediction {
+    /// Less above the limit, then faster.
+    pub(crate) fn is_better_than(&self, other: &Prediction) -> bool {
+        (self.over, self.seconds) < (other.over, other.seconds)
+    }
+}
+
+/// Schedules scripts for a device under a limit.
+pub(crate) struct Room {
+    /// Seconds of each tensor's copy to the host, and to the device.
+    copy: Vec<(f64, f64)>,
+    bytes: Vec<u64>,
+    /// Live bytes of each step, those of copies included.
+    live: Vec<u64>,
+    /// When each step begins and ends.
+    start: Vec<f64>,
+    end: Vec<f64>,
+    /// When each step's memory is there, and its operands.
+    free: Vec<f64>,
+    ready: Vec<f64>,
+    /// When each tensor's copy to the host is done.
+    stored: Vec<f64>,
+    issue: Vec<(usize, usize, usize)>,
+}
+
+impl Room {
+    /// For a timeline's tensors.
+    pub(crate) fn new(t: &Timeline, device: &Device) -> Room {
+        let copy = |bytes| {
+            let seconds = |direction| device.copy_seconds(direction, bytes);
+            (seconds(Direction::ToHost), seconds(Direction::ToDevice))
+        };
+        Room {
+            copy: t.tensors.iter().map(|x| copy(x.bytes)).collect(),
+            bytes: t.tensors.iter().map(|x| x.bytes).collect(),
+            live: Vec::new(),
+            start: Vec::new(),
+            end: Vec::new(),
+            free: Vec::new(),
+            ready: Vec::new(),
+            stored: vec![0.0; t.tensors.len()],
+            issue: Vec::new(),
+        }
+    }
+
+    /// Sets where each copy to the device is issued, and where the bytes of each copy to
+    /// the host are used again.
+    pub(crate) fn schedule(&mut self, script: &mut Script, limit: u64) -> Prediction {
+        let n = script.steps.len();
+        self.live.clear();
+        self.live.extend(script.steps.iter().map(|s| s.live));
+        let over = self.live.iter().map(|&bytes| bytes.saturating_sub(limit)).sum();
+        self.start.clear();
+        self.start.resize(n, 0.0);
+        self.end.clear();
+        self.end.resize(n, 0.0);
+        self.free.clear();
+        self.free.resize(n + 1, 0.0);
+        self.release(script, limit);
+        self.issue(script, limit);
+        Prediction { seconds: self.run(script), over }
+    }
+
+    /// Copies to the host as soon as they can, with room as far as there is some.
+    fn release(&mut self, script: &mut Script, limit: u64) {
+        let (mut now, mut link) = (0.0f64, 0.0f64);
+        let mut next = 0;
+        for i in 0..=script.steps.len() {
+            while let Some(store) = script.stores.get_mut(next).filter(|s| s.before == i) {
+                next += 1;
+                let made = store.made.map_or(0.0, |m| self.end[m]);
+                link = link.max(made) + self.copy[store.tensor].0;
+                store.release = self.room_until(&script.steps, store, i, link - now, limit);
+                self.free[store.release] = self.free[store.release].max(link);
+            }
+            let Some(step) = script.steps.get(i) else { break };
+            self.start[i] = now.max(self.free[i]);
+            now = self.start[i] + step.seconds;
+            self.end[i] = now;
+        }
+    }
+
+    /// The first step that needs a leaving tensor's bytes, of those that begin before its
+    /// copy is done, in `seconds` from step `i` on.
+    fn room_until(
+        &mut self,
+        steps: &[Step],
+        store: &Store,
+        i: usize,
+        seconds: f64,
+        limit: u64,
+    ) -> usize {
+        let bytes = self.bytes[store.tensor];
+        let mut passed: f64 = steps[i..store.left.max(i)].iter().map(|s| s.seconds).sum();
+        let mut release = store.left;
+        while release < steps.len() && passed < seconds && self.live[release] + bytes <= limit {
+            self.live[release] += bytes;
+            passed += steps[release].seconds;
+            release += 1;
+        }
+        release
+    }
+
+    /// Copies to the device as late as they can, earlier where the link is busy.
+    fn issue(&mut self, script: &mut Script, limit: u64) {
+        let mut until = f64::INFINITY;
+        for fetch in script.fetches.iter_mut().rev() {
+            let Fetch { tensor, before, away, .. } = *fetch;
+            let bytes = self.bytes[tensor];
+            let begin = until.min(self.start[before]) - self.copy[tensor].1;
+            let mut from = before;
+            while from > away && self.end[from - 1] > begin && self.live[from - 1] + bytes <= limit
+            {
+                from -= 1;
+                self.live[from] += bytes;
+            }
+            fetch.from = from;
+            until = from.checked_sub(1).map_or(0.0, |last| self.end[last]).max(begin);
+        }
+    }
+
+    /// The step's seconds, with every wait.
+    fn run(&mut self, script: &Script) -> f64 {
+        let n = script.steps.len();
+        self.ready.clear();
+        self.ready.resize(n, 0.0);
+        self.free.fill(0.0);
+        self.stored.fill(0.0);
+        self.issue.clear();
+        let issued = script.fetches.iter().enumerate().map(|(i, f)| (f.from, f.before, i));
+        self.issue.extend(issued);
+        self.issue.sort_unstable();
+        let (mut now, mut to_host, mut to_device) = (0.0f64, 0.0f64, 0.0f64);
+        let (mut store, mut fetch) = (0, 0);
+        for i in 0..=n {
+            while let Some(s) = script.stores.get(store).filter(|s| s.before == i) {
+                store += 1;
+                let made = s.made.map_or(0.0, |m| self.end[m]);
+                to_host = to_host.max(made) + self.copy[s.tensor].0;
+                self.stored[s.tensor] = to_host;
+                self.free[s.release] = self.free[s.release].max(to_host);
+            }
+            while let Some(&(_, before, f)) = self.issue.get(fetch).filter(|f| f.0 == i) {
+                fetch += 1;
+                let x = script.fetches[f].tensor;
+                let allowed = now.max(self.free[i]).max(self.stored[x]);
+                to_device = to_device.max(allowed) + self.copy[x].1;
+                self.ready[before] = self.ready[before].max(to_device);
+            }
+            let Some(step) = script.steps.get(i) else { break };
+            self.start[i] = now.max(self.free[i]).max(self.ready[i]);
+            now = self.start[i] + step.seconds;
+            self.end[i] = now;
+        }
+        now.max(to_host).max(to_device)
+    }
+}

@@ -1,0 +1,96 @@
+//! The memory–time frontier of a model: how long its step takes under one byte limit after
+//! another.
+
+use crate::compile::{CompileError, Compiled, predicted_seconds};
+use arenic_ir::cost::Device;
+
+/// A plan that keeps a limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// Bytes of its arena on the device.
+    pub arena_bytes: u64,
+    /// Seconds of a step, simulated.
+    pub step_seconds: f64,
+    /// Seconds of every kernel once.
+    pub unlimited_step_seconds: f64,
+    /// Bytes that a step copies between device and host memory.
+    pub swapped_bytes: u64,
+    /// Nodes that run again.
+    pub recomputed_nodes: u64,
+}
+
+impl Point {
+    /// The part by which the step is longer than its kernels.
+    pub fn overhead(&self) -> f64 {
+        (self.step_seconds / self.unlimited_step_seconds - 1.0).max(0.0)
+    }
+}
+
+/// What a limit leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// A plan that keeps it.
+    Kept(Point),
+    /// No plan keeps it; the least limit that can be kept, in bytes, where that is known.
+    Impossible(Option<u64>),
+}
+
+/// A model's compilations under limits on device memory.
+pub struct Frontier<'a, F> {
+    device: &'a Device,
+    compile: F,
+    unlimited: Point,
+    least: Option<u64>,
+}
+
+impl<'a, F: FnMut(Option<u64>) -> Result<Compiled, CompileError>> Frontier<'a, F> {
+    /// Compiles without a limit; `compile` takes one in bytes.
+    ///
+    /// # Errors
+    /// See [`CompileError`].
+    pub fn new(device: &'a Device, mut compile: F) -> Result<Self, CompileError> {
+        let unlimited = point(&compile(None)?, device)?;
+        Ok(Frontier { device, compile, unlimited, least: None })
+    }
+
+    /// The plan without a limit.
+    pub fn unlimited(&self) -> &Point {
+        &self.unlimited
+    }
+
+    /// The plan under a limit in bytes.
+    ///
+    /// # Errors
+    /// What is wrong besides that nothing keeps the limit; see [`CompileError`].
+    pub fn under(&mut self, limit: u64) -> Result<Outcome, CompileError> {
+        if self.least.is_some_and(|least| limit < least) {
+            return Ok(Outcome::Impossible(self.least));
+        }
+        match (self.compile)(Some(limit)) {
+            Ok(compiled) => {
+                self.least = self.least.or(compiled.minimum.map(|(least, _)| least));
+                Ok(Outcome::Kept(point(&compiled, self.device)?))
+            }
+            Err(e) if e.is_of_limits() => {
+                let least = e.minimum().map(|(least, _)| least);
+                self.least = self.least.or(least);
+                Ok(Outcome::Impossible(least))
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn point(compiled: &Compiled, device: &Device) -> Result<Point, CompileError> {
+    let target = compiled.target()?;
+    let figure = |name| target.statistics.get(name).copied().unwrap_or(0);
+    let (step_seconds, unlimited_step_seconds) =
+        predicted_seconds(&target.graph, &target.program, device);
+    Ok(Point {
+        arena_bytes: figure("arena_bytes"),
+        step_seconds,
+        unlimited_step_seconds,
+        swapped_bytes: figure("swapped_bytes"),
+        recomputed_nodes: figure("recomputed_nodes"),
+    })
+}

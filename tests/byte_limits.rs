@@ -1,0 +1,114 @@
+//! Byte limits on the command line: one limit, a sweep of them, and the largest size that fits.
+
+use serde_json::Value;
+use shell::{Shell, text};
+
+mod shell;
+
+#[test]
+fn byte_limits_are_kept_or_refused_with_the_least_one() {
+    let shell = Shell::new();
+    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx -o m.arenic";
+    let kept = &shell.succeeds(&format!("{compile} --device-memory 10KiB --json"))[0];
+    assert!(kept["arena_bytes"].as_u64().unwrap() <= 10 * 1024);
+    assert!(kept["predicted_step_seconds"].as_f64() > kept["unlimited_step_seconds"].as_f64());
+    let minimum = kept["minimum_device_bytes"].as_u64().unwrap();
+    assert!(kept["swapped_bytes"].as_u64().unwrap() > 0);
+    let step = &shell.succeeds("simulate m.arenic --device gtx1080ti --trace t.json --json")[0];
+    assert!(step["link"]["to_host"]["bytes"].as_u64().unwrap() > 0);
+    let trace = std::fs::read_to_string(shell.path("t.json")).unwrap();
+    assert!(trace.contains("copy device to host"));
+
+    let below = minimum - 1;
+    let refused = shell.arenic(&format!("{compile} --device-memory {below} --json"));
+    assert_eq!(refused.status.code(), Some(1));
+    let said: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(said["minimum_device_bytes"].as_u64(), Some(minimum));
+    for (options, code, words) in [
+        ("--device-memory 0", 1, "at least"),
+        ("--device-memory many", 2, "is no size"),
+        ("--device gtx1080ti --device-memory 20GiB", 1, "more than the device has"),
+        ("--device nope", 1, "gtx1080ti"),
+        ("--device cuda:0", 1, "cannot ask a GPU"),
+        ("--device-memory 8000 --host-memory 100", 1, "host memory"),
+    ] {
+        shell.fails(&format!("{compile} {options}"), code, &[words]);
+    }
+}
+
+#[test]
+fn a_sweep_prints_what_each_limit_costs() {
+    let shell = Shell::new();
+    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx";
+    let whole = &shell.succeeds(&format!("{compile} -o m.arenic --json"))[0];
+    let arena = whole["arena_bytes"].as_u64().unwrap();
+    let rows = shell.succeeds(&format!("{compile} --sweep 100%..20%:20% --json"));
+    let percents: Vec<f64> = rows.iter().filter_map(|r| r["limit_percent"].as_f64()).collect();
+    assert_eq!(percents, [100.0, 80.0, 60.0, 40.0, 20.0]);
+    assert_eq!(rows[0]["limit_bytes"].as_u64(), Some(arena));
+    assert_eq!(rows[0]["overhead"].as_f64(), Some(0.0));
+    for row in &rows[..4] {
+        assert!(row["arena_bytes"].as_u64() <= row["limit_bytes"].as_u64(), "{row}");
+    }
+    assert!(
+        rows[2]["swapped_bytes"].as_u64() > Some(0) && rows[2]["overhead"].as_f64() > Some(0.0)
+    );
+    assert_eq!(rows[4]["impossible"], true);
+    assert!(rows[4]["minimum_device_bytes"].as_u64() > rows[4]["limit_bytes"].as_u64());
+    // A row is what the limit alone gives.
+    let limit = rows[1]["limit_bytes"].as_u64().unwrap();
+    let alone =
+        &shell.succeeds(&format!("{compile} -o m.arenic --device-memory {limit} --json"))[0];
+    assert_eq!(rows[1]["predicted_step_seconds"], alone["predicted_step_seconds"]);
+
+    let table = text(&shell.arenic(&format!("{compile} --sweep 40%..20% --device p100")).stdout);
+    assert!(table.contains("Tesla P100") && table.contains("are needed at least"), "{table}");
+    assert_eq!(table.lines().count(), 5, "{table}");
+    for (options, code, words) in [
+        ("--sweep 100%", 2, "100%..30%"),
+        ("--sweep 100%..0%", 2, "above 0"),
+        ("--sweep 100%..30% -o m.arenic", 2, "--output"),
+        ("--sweep 100%..30% --device-memory 1MiB", 2, "--device-memory"),
+        ("--sweep 100%..30% --dim batch=max", 1, "needs a size for batch"),
+    ] {
+        shell.fails(&format!("{compile} {options}"), code, &[words]);
+    }
+    std::fs::write(shell.path("p.yaml"), "- dead_code\n").unwrap();
+    shell.fails(&format!("{compile} --sweep 100%..30% --pipeline p.yaml"), 1, &["no program"]);
+}
+
+#[test]
+fn the_largest_batch_that_fits_is_found() {
+    let shell = Shell::new();
+    let compile = "compile @models/digits/digits_step.onnx -o d.arenic";
+    let largest =
+        &shell.succeeds(&format!("{compile} --dim batch=max --device-memory 1MiB --json"))[0];
+    let batch = largest["largest"]["size"].as_u64().unwrap();
+    assert_eq!(largest["largest"]["dimension"], "batch");
+    assert!(batch > 4 && largest["arena_bytes"].as_u64() <= Some(1 << 20));
+    assert_eq!(shell.succeeds("check d.arenic --json")[0]["accepted"], true);
+    let sized = |n: u64| format!("{compile} --dim batch={n} --device-memory 1MiB");
+    shell.succeeds(&sized(batch));
+    shell.fails(&sized(batch + 1), 1, &["1048576 bytes"]);
+
+    std::fs::remove_file(shell.path("d.arenic")).unwrap();
+    for (options, code, words) in [
+        ("--dim batch=max", 1, "needs a byte limit"),
+        ("--dim batch=max --stop-after order --device-memory 1MiB", 1, "compile to the end"),
+        ("--dim batch=max --device-memory 4KiB", 1, "batch=1 does not fit"),
+        ("--dim bacth=max --device-memory 1MiB", 1, "they have batch"),
+        ("--dim batch=max --dim batch=3 --device-memory 1MiB", 1, "given twice"),
+        ("--dim batch=max --dim rows=max --device-memory 1MiB", 1, "are both max"),
+        ("--dim batch=most", 2, "nor max"),
+        ("--dim batch=0", 2, "no positive number"),
+    ] {
+        shell.fails(&format!("{compile} {options}"), code, &[words]);
+    }
+    std::fs::write(shell.path("p.yaml"), "- dead_code\n").unwrap();
+    let programless = "--dim batch=max --device-memory 1MiB --pipeline p.yaml";
+    shell.fails(&format!("{compile} {programless}"), 1, &["makes no program"]);
+    assert!(!shell.path("d.arenic").exists());
+    let refused = shell.arenic(&format!("{compile} --dim batch=max --device-memory 4KiB --json"));
+    let said: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert!(said["minimum_device_bytes"].as_u64() > Some(4096));
+}
