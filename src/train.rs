@@ -121,7 +121,8 @@ pub fn train(
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
-    let executor_options = ExecutorOptions { threads: options.threads, poison: options.poison };
+    let executor_options =
+        ExecutorOptions { threads: options.threads, poison: options.poison, stress: None };
     let mut executor = Executor::new(&target.graph, &target.program, executor_options)?;
     executor.within(|executor| train_on(executor, target, options, notice, watch))
 }

@@ -1,6 +1,7 @@
 //! Once steps run, no tensor memory is allocated: an allocator counts.
 
 use arenic::compile::Kernels;
+use arenic_ir::program::{PerSpace, Space};
 use arenic_ir::text::Module;
 use arenic_ir::{Graph, Program, TargetInfo};
 use arenic_passes::Cx;
@@ -41,18 +42,18 @@ static COUNTING: Counting = Counting;
 /// The counters are shared, so tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn plan(text: &str) -> (Graph, Program) {
+fn plan(text: &str, limit: Option<u64>) -> (Graph, Program) {
     let graph = Module::parse(text).unwrap().graph;
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let limits = PerSpace { device: limit, host: None };
+    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(TargetInfo::CPU) };
     let pipeline = Pipeline::default_pipeline().unwrap();
     let outcome = pipeline.run(graph, &cx, RunOptions::default()).unwrap();
     (outcome.module.graph, outcome.module.program.unwrap())
 }
 
 /// Growth of the heap and its largest single allocation during nine later steps.
-fn measure(text: &str, threads: usize) -> (u64, u64, u64) {
-    let (g, p) = plan(text);
-    let mut executor = Executor::new(&g, &p, Options { threads, poison: false }).unwrap();
+fn measure((g, p): (Graph, Program), threads: usize) -> (u64, u64, u64) {
+    let mut executor = Executor::new(&g, &p, Options { threads, ..Options::default() }).unwrap();
     let inputs: Vec<_> = g.inputs().collect();
     // The step may reuse an input's bytes, so inputs are fed before every step.
     let mut step = |step| {
@@ -111,11 +112,34 @@ const PRODUCTS: &str = r#"graph "products" {
 }
 "#;
 
+/// Under a limit of 8 MiB `v1` waits in host memory while `v4` is made.
+const SWAPPED: &str = r#"graph "swapped" {
+  input v0: f32[1048576] "x"
+  n0 unary {"f":"exp"} (v0) -> (v1: f32[1048576])
+  n1 slice {"starts":[0],"steps":[1],"shape":[16]} (v1) -> (v2: f32[16])
+  n2 expand {"shape":[65536,16]} (v2) -> (v3: f32[65536,16])
+  n3 transpose {"perm":[1,0]} (v3) -> (v4: f32[16,65536])
+  n4 reduce {"f":"sum","axes":[1],"keep":false} (v4) -> (v5: f32[16])
+  n5 slice {"starts":[0],"steps":[1],"shape":[16]} (v1) -> (v6: f32[16])
+  n6 binary {"f":"add"} (v5, v6) -> (v7: f32[16])
+  output "y" v7
+}
+"#;
+
+#[test]
+fn swaps_on_threads_of_their_own_allocate_nothing() {
+    let _turn = TURN.lock();
+    let (g, p) = plan(SWAPPED, Some(8 << 20));
+    assert_eq!(p.sizes[Space::Host], 4 << 20);
+    let (grown, largest, _) = measure((g, p), 2);
+    assert!(largest <= 4096 && grown <= 16384, "{largest} {grown}");
+}
+
 #[test]
 fn no_tensor_memory_is_allocated_after_the_first_step() {
     let _turn = TURN.lock();
     for threads in [1, 3] {
-        let (grown, largest, _) = measure(NO_PRODUCTS, threads);
+        let (grown, largest, _) = measure(plan(NO_PRODUCTS, None), threads);
         // What is left are the pool's job queues; tensors here have megabytes.
         assert!(largest <= 4096 && grown <= 16384, "{threads} threads: {largest} {grown}");
     }
@@ -125,7 +149,7 @@ fn no_tensor_memory_is_allocated_after_the_first_step() {
 fn products_allocate_no_more_than_library_bytes() {
     let _turn = TURN.lock();
     for threads in [1, 3] {
-        let (grown, _, library_bytes) = measure(PRODUCTS, threads);
+        let (grown, _, library_bytes) = measure(plan(PRODUCTS, None), threads);
         assert!(grown <= library_bytes + 16384, "{threads} threads: {grown} {library_bytes}");
         assert!(grown > 0, "the counter counts");
     }

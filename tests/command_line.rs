@@ -502,3 +502,62 @@ fn report_refuses_what_it_cannot_draw_and_loses_nothing() {
     shell.fails("report mlp.arenic -o ./mlp.arenic", 1, &["`./mlp.arenic` is what the report"]);
     assert!(before == std::fs::read(shell.path("mlp.arenic")).unwrap());
 }
+
+#[test]
+fn profiles_go_before_the_roofline() {
+    let shell = Shell::new();
+    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx -o mlp.arenic";
+    let nodes = shell.succeeds(&format!("{compile} --json"))[0]["nodes"].as_f64().unwrap();
+    let shown = shell.arenic("profile mlp.arenic --threads 1 -o t.jsonl");
+    assert!(text(&shown.stdout).contains("every operator once"), "{}", text(&shown.stdout));
+    let table = std::fs::read_to_string(shell.path("t.jsonl")).unwrap();
+    let mut rows: Vec<Value> = table.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!((&rows[0]["device"], &rows[0]["threads"]), (&"CPU, one core".into(), &1.into()));
+    assert!(rows.len() > 10 && rows[1..].iter().all(|r| r["seconds"].as_f64() > Some(0.0)));
+    assert_eq!(shell.succeeds("profile mlp.arenic --json").len(), rows.len());
+
+    // Where every kernel takes a second, a step takes one for each.
+    let write = |name: &str, rows: &[Value]| {
+        let lines: String = rows.iter().map(|row| format!("{row}\n")).collect();
+        std::fs::write(shell.path(name), lines).unwrap();
+    };
+    rows[1..].iter_mut().for_each(|row| row["seconds"] = 1.into());
+    write("slow.jsonl", &rows);
+    let step = &shell.succeeds("simulate mlp.arenic --profile slow.jsonl --json")[0];
+    assert_eq!(step["unlimited_step_seconds"].as_f64(), Some(nodes));
+    let limited = format!("{compile} --device-memory 10KiB --json");
+    let step = &shell.succeeds(&format!("{limited} --device cpu --profile slow.jsonl"))[0];
+    assert!(step["predicted_step_seconds"].as_f64() >= Some(nodes));
+    assert_eq!(step["recomputed_nodes"], 0, "a second is worse than any copy");
+    write("part.jsonl", &rows[..rows.len() - 1]);
+    let noted = shell.arenic("simulate mlp.arenic --profile part.jsonl");
+    assert!(text(&noted.stderr).contains("are not in the profile"), "{}", text(&noted.stderr));
+
+    let with = |field: &str, value: Value| {
+        let mut rows = rows.clone();
+        rows[1][field] = value;
+        write("bad.jsonl", &rows);
+    };
+    let refused = |says: &[&str]| {
+        for command in ["simulate mlp.arenic", compile] {
+            shell.fails(&format!("{command} --profile bad.jsonl"), 1, says);
+        }
+    };
+    with("seconds", (-1).into());
+    refused(&["bad.jsonl", "line 2", "-1", "positive"]);
+    with("seconds", Value::Null);
+    refused(&["line 2", "null"]);
+    with("operator", "spin".into());
+    refused(&["line 2", "spin"]);
+    std::fs::write(shell.path("bad.jsonl"), &table[..table.len() / 2]).unwrap();
+    refused(&["bad.jsonl", "line"]);
+    std::fs::remove_file(shell.path("bad.jsonl")).unwrap();
+    refused(&["cannot read", "bad.jsonl"]);
+    for command in ["simulate mlp.arenic", compile] {
+        let other = format!("{command} --device h100 --profile t.jsonl");
+        shell.fails(&other, 1, &["a profile of another device", "CPU, one core"]);
+    }
+    shell.fails("profile mlp.arenic --device cuda:0", 1, &["no CUDA backend"]);
+    shell.fails("profile mlp.arenic --device h100", 1, &["describes a GPU"]);
+    shell.fails("profile mlp.arenic --device nope.yaml", 1, &["nope.yaml"]);
+}

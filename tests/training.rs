@@ -7,13 +7,14 @@ use arenic::compile::{CPU, CompileError, Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
 use arenic::onnx::ImportOptions;
 use arenic::train::{Initial, Length, Options, train};
-use arenic_ir::program::PerSpace;
+use arenic_ir::program::{Command, PerSpace};
 use arenic_ir::{Def, Graph};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunError, RunOptions};
 use arenic_passes::{PassError, Search};
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 /// One reference run: a graph, its data, its expected losses and final state.
@@ -193,8 +194,14 @@ fn n_plus_m_steps_equal_n_save_load_m() {
 }
 
 /// Every state's bytes after each of three steps, by the executor.
-fn planned(g: &Graph, target: &Target, batches: &mut Batches, init: &TensorFile) -> Vec<Vec<u8>> {
-    let mut executor = Executor::new(g, &target.program, ExecutorOptions::default()).unwrap();
+fn planned(
+    target: &Target,
+    batches: &mut Batches,
+    init: &TensorFile,
+    options: ExecutorOptions,
+) -> Vec<Vec<u8>> {
+    let g = &target.graph;
+    let mut executor = Executor::new(g, &target.program, options).unwrap();
     for (v, data) in g.consts() {
         if let Some(home) = executor.const_mut(v) {
             home.copy_from_slice(data.bytes().unwrap());
@@ -254,15 +261,33 @@ impl Run {
     }
 
     fn bits_of(&self, target: &Target, yaml: &str) -> Vec<Vec<u8>> {
-        let init = TensorFile::open(self.file(".init.npz")).unwrap();
+        let ours = self.planned(target, ExecutorOptions::default());
+        let (mut batches, init) = self.fed(&target.graph);
+        assert!(ours == reference(&target.graph, &mut batches, &init), "{} {yaml}", self.name);
+        ours
+    }
+
+    fn planned(&self, target: &Target, options: ExecutorOptions) -> Vec<Vec<u8>> {
+        let (mut batches, init) = self.fed(&target.graph);
+        planned(target, &mut batches, &init, options)
+    }
+
+    /// Batches and initial states.
+    fn fed(&self, g: &Graph) -> (Batches, TensorFile) {
         let npz = Npz::open(self.file(".data.npz")).unwrap();
-        let g = &target.graph;
         let inputs: Vec<_> =
             g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
-        let batches = || Batches::new(&inputs, Some(&npz), &self.set, None).unwrap().0;
-        let ours = planned(g, target, &mut batches(), &init);
-        assert!(ours == reference(g, &mut batches(), &init), "{} {yaml}", self.name);
-        ours
+        let batches = Batches::new(&inputs, Some(&npz), &self.set, None).unwrap().0;
+        (batches, TensorFile::open(self.file(".init.npz")).unwrap())
+    }
+
+    /// Delays of copies and kernels, one way for every seed, change no bits.
+    fn stress(&self, target: &Target, bits: &[Vec<u8>], seeds: u64) {
+        for seed in 0..seeds {
+            let threads = 1 + seed as usize % 2;
+            let options = ExecutorOptions { threads, stress: Some(seed), poison: false };
+            assert!(self.planned(target, options) == bits, "{} delayed by {seed}", self.name);
+        }
     }
 }
 
@@ -276,7 +301,7 @@ fn planned_equals_reference_bitwise() {
 }
 
 /// Swapping and recomputation keep the limit and every bit, down to the least limit that can
-/// be kept; below it every limit is refused.
+/// be kept, however copies and kernels are delayed; below it every limit is refused.
 #[test]
 fn byte_limits_change_no_bits() {
     let (mut swapped, mut repeated, mut refused) = (0, 0, 0);
@@ -287,6 +312,7 @@ fn byte_limits_change_no_bits() {
             Ok(target) => {
                 assert!(target.statistics["arena_bytes"] <= limit, "{} {limit}", run.name);
                 assert!(run.bits_of(&target, yaml) == bits, "{} within {limit}", run.name);
+                run.stress(&target, &bits, 6);
                 Ok(target)
             }
             Err(CompileError::Run(RunError::Pass {
@@ -321,6 +347,24 @@ fn byte_limits_change_no_bits() {
         }
     }
     assert!(swapped > 8 && repeated > 0 && refused > 4, "{swapped} {repeated} {refused}");
+}
+
+/// Kernels of several streams run at once, on bytes that they share in turn.
+#[test]
+fn streams_change_no_bits() {
+    for run in runs() {
+        let bits = run.bits_of(&run.target, "one stream");
+        for (count, share) in [(2, "share_in_place"), (3, "share_parallel")] {
+            let yaml = named("default")
+                .replace("- spans", &format!("- streams: {{count: {count}}}\n- spans"))
+                .replace("share_in_place", share);
+            let (target, several) = run.bits(&yaml);
+            assert!(several == bits, "{} on {count} streams", run.name);
+            let streams: HashSet<_> = target.program.commands.iter().map(Command::stream).collect();
+            assert_eq!(streams.len(), count, "{}", run.name);
+            run.stress(&target, &bits, 4);
+        }
+    }
 }
 
 /// Losses and states keep every bit whether losses and updates are fused or not.

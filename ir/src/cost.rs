@@ -2,10 +2,12 @@
 //!
 //! The estimate is the roofline (Williams, Waterman and Patterson, CACM 2009): an operator
 //! takes the longer of its arithmetic and its memory traffic, after the cost of a launch.
-//! Each peak has an efficiency, the part of it that kernels reach.
+//! Each peak has an efficiency, the part of it that kernels reach. What a [`Profile`]
+//! measured goes before the estimate.
 
 use crate::graph::{Graph, NodeId};
 use crate::op::{TypeError, Work};
+use crate::profile::{KernelTimes, OtherDevice, Profile};
 use crate::types::DType;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -30,6 +32,9 @@ pub struct Device {
     pub link: Link,
     /// Seconds before each kernel begins.
     pub launch_seconds: f64,
+    /// Times of kernels that were measured.
+    #[serde(skip)]
+    pub measured: KernelTimes,
 }
 
 /// Memory bandwidth.
@@ -147,7 +152,25 @@ impl Device {
         self.memory_bytes.saturating_sub(self.reserve_bytes)
     }
 
-    /// Seconds that a kernel of this work takes, its launch included.
+    /// The device with the times of kernels and the rates of the link that were measured.
+    ///
+    /// # Errors
+    /// They were measured on another device.
+    pub fn with_profile(mut self, profile: &Profile) -> Result<Device, OtherDevice> {
+        let found = &profile.machine;
+        if found.device != self.name {
+            return Err(OtherDevice { measured: found.device.clone(), wanted: self.name });
+        }
+        self.link.to_host = found.to_host_bytes_per_second;
+        self.link.to_device = found.to_device_bytes_per_second;
+        self.link.both = found.both_bytes_per_second;
+        profile.kernels.iter().for_each(|kernel| {
+            self.measured.insert(kernel);
+        });
+        Ok(self)
+    }
+
+    /// Seconds that a kernel of this work takes by its roofline, its launch included.
     pub fn kernel_seconds(&self, work: &Work) -> f64 {
         let rate = self.arithmetic.get(&work.dtype).or_else(|| self.arithmetic.get(&DType::F32));
         let arithmetic =
@@ -156,14 +179,24 @@ impl Device {
         self.launch_seconds + arithmetic.max(traffic)
     }
 
-    /// Seconds that a node takes.
+    /// Seconds that a node takes: as measured, or else by its roofline.
     ///
     /// # Errors
     /// Its operands do not fit; the graph was not verified.
     pub fn node_seconds(&self, g: &Graph, n: NodeId) -> Result<f64, TypeError> {
+        let (op, inputs) = (&g.nodes[n].op, g.input_types(n));
+        if let Some(seconds) = self.measured.seconds(op, &inputs) {
+            return Ok(seconds);
+        }
         let outputs = g.output_types(n)?;
         let outputs: Vec<_> = outputs.iter().collect();
-        Ok(self.kernel_seconds(&g.nodes[n].op.work(&g.input_types(n), &outputs)))
+        Ok(self.kernel_seconds(&op.work(&inputs, &outputs)))
+    }
+
+    /// How many nodes of the graph have no measured time.
+    pub fn unmeasured_nodes(&self, g: &Graph) -> usize {
+        let time = |n| self.measured.seconds(&g.nodes[n].op, &g.input_types(n));
+        g.nodes.keys().filter(|&n| time(n).is_none()).count()
     }
 
     /// Seconds that a copy takes which has the link to itself.

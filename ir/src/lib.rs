@@ -11,6 +11,7 @@ pub mod cost;
 pub mod graph;
 pub mod op;
 pub mod plan;
+pub mod profile;
 pub mod program;
 pub mod text;
 pub mod types;

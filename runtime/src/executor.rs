@@ -1,30 +1,41 @@
 //! The executor: runs a checked program out of one arena per memory space.
 //!
 //! All tensor memory is allocated before the first step: the arenas, and nothing else.
-//! Commands run in issue order, which every legal interleaving of the program's streams
-//! agrees with (invariant I8, proved by `check` when the executor is made).
+//! The arenas are memories of their own, and streams are threads: the first stream runs on
+//! the thread that steps, every other on one of its own, and events alone order them. That
+//! every legal interleaving gives the bits of issue order is invariant I8, which `check`
+//! proves when the executor is made. Kernels run in one pool, whatever stream they are of.
+
+mod step;
+mod streams;
+mod stress;
+#[cfg(test)]
+mod tests;
 
 use crate::cpu;
-use crate::kernel::{Call, Draw, KernelError, Operand, Scratch, Target};
+use crate::kernel::{Draw, KernelError, Operand, Scratch, Target};
 use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
-use arenic_ir::program::{Command, PerSpace, Program, Range};
-use rayon::{ThreadPool, ThreadPoolBuilder};
-use std::collections::HashMap;
-use std::sync::Arc;
-
-/// What dead bytes are filled with under [`Options::poison`]: NaN as a float of either
-/// width, −1 as an integer.
-const POISON: u8 = 0xff;
+use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, StreamId};
+use rayon::ThreadPoolBuilder;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use step::{Dead, POISON, Prepared, Step};
+use streams::{Events, Threads};
+use stress::Delays;
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Threads; 0 takes one per core.
+    /// Threads of kernels; 0 takes one per core. Streams of copies have threads beside them.
     pub threads: usize,
-    /// Fill bytes with a NaN pattern as soon as they are dead.
+    /// Fill bytes with a NaN pattern as soon as they are dead. When that is depends on the
+    /// order of commands, so all of them run in issue order, on the thread that steps.
     pub poison: bool,
+    /// Delay commands at random, the same way for the same seed and step. For tests: where
+    /// an event is missing, the delays bring wrong bits to light.
+    pub stress: Option<u64>,
 }
 
 /// Why an executor could not be made.
@@ -56,28 +67,6 @@ pub struct StepError {
     pub error: KernelError,
 }
 
-enum Prepared<'g> {
-    Run {
-        node: NodeId,
-        inputs: Vec<Operand<'g>>,
-        outputs: Vec<Option<Target<'g>>>,
-        scratch: Scratch,
-    },
-    Copy {
-        from: *const u8,
-        to: *mut u8,
-        len: usize,
-    },
-    /// A record or a wait: issue order already is an order that the events allow.
-    Event,
-}
-
-/// Addresses to fill with poison once a command is done.
-struct Dead {
-    ptr: *mut u8,
-    len: usize,
-}
-
 /// A program ready to step.
 pub struct Executor<'g> {
     graph: &'g Graph,
@@ -85,16 +74,12 @@ pub struct Executor<'g> {
     footprint: Footprint,
     homes: HashMap<ValueId, Range>,
     outputs: Vec<Range>,
-    commands: Vec<Prepared<'g>>,
-    /// Per command, what dies with it; empty without [`Options::poison`].
-    dead: Vec<Vec<Dead>>,
-    pool: Arc<ThreadPool>,
+    step: Step<'g>,
+    threads: Threads,
+    /// The first stream alone has kernels, and stays in the pool for a whole step. Where
+    /// others have some, too, a thread of the pool that waits might be the one they need.
+    stays_in_pool: bool,
 }
-
-// SAFETY: the raw addresses point into the arenas that the executor owns.
-unsafe impl Send for Executor<'_> {}
-// SAFETY: as above; a shared executor only gives out shared slices.
-unsafe impl Sync for Executor<'_> {}
 
 impl<'g> Executor<'g> {
     /// Checks the program, allocates its arenas and prepares every call.
@@ -103,6 +88,19 @@ impl<'g> Executor<'g> {
     /// The program breaks an invariant, or memory or threads are not to be had.
     pub fn new(graph: &'g Graph, program: &Program, options: Options) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
+        // SAFETY: `check` has just accepted the program.
+        unsafe { Self::of_checked(graph, program, footprint, options) }
+    }
+
+    /// # Safety
+    /// `check` accepted the program, so that its ranges lie in its arenas, aligned, and no
+    /// two of its accesses race.
+    unsafe fn of_checked(
+        graph: &'g Graph,
+        program: &Program,
+        footprint: Footprint,
+        options: Options,
+    ) -> Result<Self, SetupError> {
         if !program.align.is_multiple_of(ALIGN as u64) {
             return Err(SetupError::Alignment(program.align));
         }
@@ -110,21 +108,38 @@ impl<'g> Executor<'g> {
             device: AlignedBytes::zeroed(program.sizes.device)?,
             host: AlignedBytes::zeroed(program.sizes.host)?,
         };
+        let failed =
+            |threads, e: &dyn std::error::Error| SetupError::Threads(threads, e.to_string());
         let pool = ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .build()
-            .map_err(|e| SetupError::Threads(options.threads, e.to_string()))?;
+            .map_err(|e| failed(options.threads, &e))?;
+        let streams = streams(program, options.poison);
+        let threads = Threads::start(streams.len()).map_err(|e| failed(streams.len(), &e))?;
+        let runs = |&i: &usize| matches!(program.commands[i], Command::Run { .. });
+        let stays_in_pool = !streams.iter().skip(1).flatten().any(runs);
+        let events = event_indices(program);
         let mut executor = Executor {
             graph,
             arenas,
             footprint,
             homes: program.homes.iter().map(|h| (h.value, h.range)).collect(),
             outputs: program.outputs.clone(),
-            commands: Vec::new(),
-            dead: Vec::new(),
-            pool: Arc::new(pool),
+            step: Step {
+                graph,
+                commands: Vec::new(),
+                dead: Vec::new(),
+                streams,
+                events: Events::new(events.len()),
+                delays: options.stress.map(Delays),
+                pool: Arc::new(pool),
+                refused: Mutex::new(None),
+            },
+            threads,
+            stays_in_pool,
         };
-        executor.commands = program.commands.iter().map(|c| executor.prepare(c)).collect();
+        let prepare = |command| executor.prepare(command, &events);
+        executor.step.commands = program.commands.iter().map(prepare).collect();
         if options.poison {
             executor.prepare_poison(program);
         }
@@ -138,7 +153,7 @@ impl<'g> Executor<'g> {
 
     /// Bytes that the matrix product library may allocate beside the arena.
     pub fn library_bytes(&self) -> u64 {
-        cpu::library_bytes(self.pool.current_num_threads())
+        cpu::library_bytes(self.step.pool.current_num_threads())
     }
 
     fn address(&self, range: &Range) -> *mut u8 {
@@ -146,7 +161,7 @@ impl<'g> Executor<'g> {
         unsafe { self.arenas[range.space].as_ptr().add(range.offset as usize) }
     }
 
-    fn prepare(&self, command: &Command) -> Prepared<'g> {
+    fn prepare(&self, command: &Command, events: &HashMap<EventId, usize>) -> Prepared<'g> {
         let graph = self.graph;
         match command {
             Command::Run { node, reads, writes, scratch, .. } => {
@@ -176,13 +191,14 @@ impl<'g> Executor<'g> {
                 to: self.address(to),
                 len: from.len as usize,
             },
-            Command::Record { .. } | Command::Wait { .. } => Prepared::Event,
+            Command::Record { event, .. } => Prepared::Record(events[event]),
+            Command::Wait { event, .. } => Prepared::Wait(events[event]),
         }
     }
 
     fn prepare_poison(&mut self, program: &Program) {
         let end = program.commands.len();
-        self.dead.resize_with(end, Vec::new);
+        self.step.dead.resize_with(end, Vec::new);
         self.arenas.device.as_mut_slice().fill(POISON);
         self.arenas.host.as_mut_slice().fill(POISON);
         for occupancy in &self.footprint.occupancies {
@@ -191,7 +207,7 @@ impl<'g> Executor<'g> {
             let handed_over = o.end <= o.first || self.successor_at(o.end, &o.range);
             if o.end > 0 && o.end < end && !handed_over {
                 let dead = Dead { ptr: self.address(&o.range), len: o.range.len as usize };
-                self.dead[o.end - 1].push(dead);
+                self.step.dead[o.end - 1].push(dead);
             }
         }
     }
@@ -258,10 +274,13 @@ impl<'g> Executor<'g> {
         &self.arenas[range.space].as_slice()[first..first + range.len as usize]
     }
 
-    /// Calls `f` on a thread of the pool. Many steps in one such call save each the way
-    /// there and back, which for a small graph takes longer than the step.
+    /// Calls `f`, on a thread of the pool where steps run there. Many steps in one such call
+    /// save each the way there and back, which for a small graph takes longer than the step.
     pub fn within<R: Send>(&mut self, f: impl FnOnce(&mut Self) -> R + Send) -> R {
-        let pool = Arc::clone(&self.pool);
+        if !self.stays_in_pool {
+            return f(self);
+        }
+        let pool = Arc::clone(&self.step.pool);
         pool.install(|| f(self))
     }
 
@@ -270,35 +289,36 @@ impl<'g> Executor<'g> {
     /// # Errors
     /// A kernel refused its operands' contents; states may then be half updated.
     pub fn step(&mut self, draw: Draw) -> Result<(), StepError> {
-        let this = &*self;
-        this.pool.install(|| this.run(draw))
+        let (step, threads) = (&self.step, &mut self.threads);
+        let mut run = || {
+            step.events.begin();
+            threads.run(&|stream| step.run(stream, draw));
+            step.outcome()
+        };
+        if self.stays_in_pool { step.pool.install(run) } else { run() }
     }
+}
 
-    fn run(&self, draw: Draw) -> Result<(), StepError> {
-        for (i, command) in self.commands.iter().enumerate() {
-            match command {
-                Prepared::Run { node, inputs, outputs, scratch } => {
-                    let op = &self.graph.nodes[*node].op;
-                    let call = Call { op, inputs, outputs, scratch: *scratch, draw };
-                    cpu::run(&call).map_err(|error| self.step_error(*node, error))?;
-                }
-                Prepared::Copy { from, to, len } => {
-                    // SAFETY: `check` proved both ranges in bounds and disjoint.
-                    unsafe { std::ptr::copy_nonoverlapping(*from, *to, *len) };
-                }
-                Prepared::Event => {}
-            }
-            for dead in self.dead.get(i).into_iter().flatten() {
-                // SAFETY: `check` proved that nothing needs these bytes any more.
-                unsafe { std::ptr::write_bytes(dead.ptr, POISON, dead.len) };
-            }
+/// The commands of each stream in issue order; under poison all of them are one stream's.
+fn streams(program: &Program, poison: bool) -> Vec<Vec<usize>> {
+    let mut streams: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (i, command) in program.commands.iter().enumerate() {
+        let stream = if poison { StreamId::default() } else { command.stream() };
+        streams.entry(stream).or_default().push(i);
+    }
+    streams.into_values().collect()
+}
+
+/// A place in [`Events`] for each event that is recorded.
+fn event_indices(program: &Program) -> HashMap<EventId, usize> {
+    let mut indices = HashMap::new();
+    for command in &program.commands {
+        if let Command::Record { event, .. } = command {
+            let next = indices.len();
+            indices.entry(*event).or_insert(next);
         }
-        Ok(())
     }
-
-    fn step_error(&self, n: NodeId, error: KernelError) -> StepError {
-        StepError { node: node_label(self.graph, n), error }
-    }
+    indices
 }
 
 /// Operator and name of a node, for messages.

@@ -1,8 +1,10 @@
 //! Runs what was planned: CPU kernels, a reference interpreter (one allocation per
-//! value) and the executor (one arena per memory space), both over the same kernels.
+//! value) and the executor (one arena per memory space), both over the same kernels, and
+//! measures what these take.
 
 pub mod cpu;
 pub mod executor;
 pub mod kernel;
 pub mod memory;
+pub mod profile;
 pub mod reference;

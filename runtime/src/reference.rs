@@ -40,18 +40,41 @@ pub fn evaluate(
         }
     }
     let types: Vec<&TensorType> = inputs.iter().map(|(ty, _)| *ty).collect();
-    let results = op.infer(&types)?;
     let copies: Vec<AlignedBytes> =
         inputs.iter().map(|(_, bytes)| AlignedBytes::copy_of(bytes)).collect();
+    let ((), results) = alone(op, &types, &copies, draw, cpu::run)?;
+    let dense = |(ty, bytes): (TensorType, AlignedBytes)| {
+        let len = ty.bytes() as usize;
+        (ty, bytes.as_slice()[..len].to_vec())
+    };
+    Ok(results.into_iter().map(dense).collect())
+}
+
+/// Hands `run` the call of one operator on these operands, with results and scratch in
+/// memory of their own; gives the results, too.
+///
+/// # Panics
+/// An operand is shorter than its type.
+pub(crate) fn alone<R>(
+    op: &Op,
+    types: &[&TensorType],
+    operands: &[AlignedBytes],
+    draw: Draw,
+    run: impl FnOnce(&Call) -> Result<R, KernelError>,
+) -> Result<(R, Vec<(TensorType, AlignedBytes)>), EvaluateError> {
+    let fits =
+        |(ty, bytes): (&&TensorType, &AlignedBytes)| bytes.as_slice().len() as u64 >= ty.bytes();
+    assert!(types.iter().zip(operands).all(fits), "an operand of {} is too short", op.name());
+    let results = op.infer(types)?;
     let outputs =
         results.iter().map(|ty| AlignedBytes::zeroed(ty.bytes())).collect::<Result<Vec<_>, _>>()?;
-    let scratch_bytes = op.scratch_bytes(&types, &results.iter().collect::<Vec<_>>());
+    let scratch_bytes = op.scratch_bytes(types, &results.iter().collect::<Vec<_>>());
     let scratch = AlignedBytes::zeroed(scratch_bytes)?;
 
-    let operands: Vec<Operand> = types
+    let inputs: Vec<Operand> = types
         .iter()
-        .zip(&copies)
-        // SAFETY: an aligned copy of the operand's length that outlives the call.
+        .zip(operands)
+        // SAFETY: aligned bytes of the operand's length that outlive the call.
         .map(|(ty, bytes)| unsafe { Operand::new(ty, bytes.as_ptr()) })
         .collect();
     let targets: Vec<Option<Target>> = results
@@ -60,23 +83,15 @@ pub fn evaluate(
         // SAFETY: an aligned allocation of the result's length that outlives the call.
         .map(|(ty, bytes)| Some(unsafe { Target::new(ty, bytes.as_ptr()) }))
         .collect();
-    cpu::run(&Call {
+    let made = run(&Call {
         op,
-        inputs: &operands,
+        inputs: &inputs,
         outputs: &targets,
         // SAFETY: an aligned allocation of this length, used by this call alone.
         scratch: unsafe { Scratch::new(scratch.as_ptr(), scratch_bytes as usize) },
         draw,
     })?;
-    Ok(results
-        .iter()
-        .cloned()
-        .zip(&outputs)
-        .map(|(ty, bytes)| {
-            let len = ty.bytes() as usize;
-            (ty, bytes.as_slice()[..len].to_vec())
-        })
-        .collect())
+    Ok((made, results.into_iter().zip(outputs).collect()))
 }
 
 /// A graph run in definition order with one allocation per value.

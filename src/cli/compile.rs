@@ -1,6 +1,6 @@
 //! `arenic compile`
 
-use super::device::read_device;
+use super::device::{note_unmeasured, read_profiled};
 use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::interrupt;
 use super::pipeline::read_pipeline;
@@ -56,6 +56,9 @@ pub(super) struct Arguments {
     /// for it, and without --device-memory its memory is the limit
     #[arg(long, value_name = "D")]
     device: Option<String>,
+    /// Times of kernels that `arenic profile` measured on the device
+    #[arg(long, value_name = "TABLE")]
+    profile: Option<PathBuf>,
     /// Print what each limit costs instead of writing an artifact: percentages of the arena
     /// without a limit, 100%..30% or 100%..30%:5% [default step: 10%]
     #[arg(long, value_name = "RANGE", conflicts_with_all = ["output", "device_memory", "stop_after"])]
@@ -95,7 +98,10 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         plan_only: a.plan_only,
         bind: bound(&a.bind)?,
     };
-    let named = a.device.as_deref().map(read_device).transpose()?;
+    let named = match (a.device.as_deref(), a.profile.as_deref()) {
+        (None, None) => None,
+        (name, profile) => Some(read_profiled(name.unwrap_or(devices::NAMED[0].0), profile)?),
+    };
     let timed = match &named {
         Some(device) => device.clone(),
         None => devices::cpu().map_err(failed)?,
@@ -118,6 +124,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             (found, Some((name, size, tried)))
         }
     };
+    if a.profile.is_some() {
+        note_unmeasured(&timed, &compiled.module.graph);
+    }
     for name in &compiled.unused {
         eprintln!("note: initializer `{name}` is not used");
     }
@@ -239,7 +248,7 @@ impl Job<'_> {
 
 /// The limit that was given, or else the memory of the device that was.
 fn device_limit(a: &Arguments, device: Option<&Device>) -> Result<Option<u64>, Failure> {
-    let usable = device.map(Device::usable_bytes);
+    let usable = device.filter(|_| a.device.is_some()).map(Device::usable_bytes);
     match (a.device_memory, usable) {
         (Some(limit), Some(usable)) if limit > usable => {
             let device = device.map_or("", |d| d.name.as_str());

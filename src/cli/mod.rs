@@ -16,6 +16,7 @@ mod ops;
 mod order;
 mod pipeline;
 mod place;
+mod profile;
 mod report;
 mod run;
 mod search;
@@ -67,6 +68,8 @@ enum Command {
     Explain(explain::Arguments),
     /// Draw an artifact's arena, or a placement, as a page for the browser
     Report(report::Arguments),
+    /// Measure each kernel of an artifact, for `compile` and `simulate`
+    Profile(profile::Arguments),
     /// Simulate a step of an artifact on a device, and say where its time goes
     Simulate(simulate::Arguments),
     /// List, show and describe pipelines
@@ -95,6 +98,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Trace(a) => trace::run(&a),
         Command::Explain(a) => explain::run(&a),
         Command::Report(a) => report::run(&a),
+        Command::Profile(a) => profile::run(&a),
         Command::Simulate(a) => simulate::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),

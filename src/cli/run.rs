@@ -56,7 +56,7 @@ pub(super) struct Arguments {
     /// Threads; 0 takes one per core. The results do not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
-    /// Fill bytes with NaN patterns as soon as they are dead
+    /// Fill bytes with NaN patterns as soon as they are dead; commands then run in issue order
     #[arg(long)]
     poison: bool,
     #[command(flatten)]
@@ -64,7 +64,7 @@ pub(super) struct Arguments {
 }
 
 /// More threads than this are refused: each has a stack.
-const MAX_THREADS: usize = 1024;
+pub(super) const MAX_THREADS: usize = 1024;
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     if a.threads > MAX_THREADS {

@@ -1,6 +1,6 @@
 //! `arenic simulate`
 
-use super::device::read_device;
+use super::device::{note_unmeasured, read_profiled};
 use super::{Json, Outcome, checked_target, failed, human_bytes, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::data::AtomicFile;
@@ -23,6 +23,9 @@ pub(super) struct Arguments {
     /// A device file, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090
     #[arg(long, value_name = "D", default_value = NAMED[0].0)]
     device: String,
+    /// Times of kernels that `arenic profile` measured on the device
+    #[arg(long, value_name = "TABLE")]
+    profile: Option<PathBuf>,
     /// The target to simulate [default: the first]
     #[arg(long)]
     target: Option<String>,
@@ -34,9 +37,12 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
-    let device = read_device(&a.device)?;
+    let device = read_profiled(&a.device, a.profile.as_deref())?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    if a.profile.is_some() {
+        note_unmeasured(&device, &target.graph);
+    }
     let kernel = roofline(&target.graph, &device);
     let step = simulate(&target.program, &device, &kernel);
     let unlimited: f64 = target.graph.nodes.keys().map(&kernel).sum();

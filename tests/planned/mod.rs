@@ -39,7 +39,7 @@ impl Planned {
     /// is fed the same inputs.
     pub(crate) fn run(&self, inputs: &Tensors, steps: u64) -> Result<Vec<Vec<Vec<u8>>>, String> {
         let g = &self.graph;
-        let options = Options { threads: 1, poison: true };
+        let options = Options { threads: 1, poison: true, ..Options::default() };
         let mut executor = Executor::new(g, &self.program, options).map_err(|e| e.to_string())?;
         let mut reference = Reference::new(g).map_err(|e| e.to_string())?;
         for (v, data) in g.consts() {

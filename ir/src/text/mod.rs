@@ -14,9 +14,11 @@ mod program;
 use crate::graph::Graph;
 use crate::plan::Plan;
 use crate::program::Program;
+use crate::types::TensorType;
 use crate::verify::verify;
 use lexer::Lexer;
 use std::fmt;
+use std::str::FromStr;
 
 /// Constants of up to this many elements print in full.
 pub const INLINE_ELEMENTS: usize = 64;
@@ -65,6 +67,16 @@ impl Module {
             }
         }
         Ok(module)
+    }
+}
+
+impl FromStr for TensorType {
+    type Err = TextError;
+
+    fn from_str(text: &str) -> Result<TensorType, TextError> {
+        let mut lexer = Lexer::new(text);
+        let ty = lexer.tensor_type()?;
+        if lexer.at_end() { Ok(ty) } else { Err(lexer.error("expected the end")) }
     }
 }
 

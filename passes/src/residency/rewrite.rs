@@ -24,20 +24,24 @@ pub(crate) fn rewrite(t: &Timeline, choice: &Choice, script: &Script) -> Result<
     };
     rewriter.place_homes(choice);
     let mut fetches: Vec<&Fetch> = script.fetches.iter().collect();
-    fetches.sort_by_key(|fetch| (fetch.from, fetch.before));
+    fetches.sort_by_key(|fetch| (fetch.from, fetch.turn));
     let (mut stores, mut fetches) = (script.stores.iter().peekable(), fetches.iter().peekable());
     let mut tasks = Vec::with_capacity(script.steps.len());
     // Bytes that are kept until a step.
     let mut kept: Vec<(BufferId, usize)> = Vec::new();
     for i in 0..=script.steps.len() {
-        while let Some(store) = stores.next_if(|s| s.before == i) {
-            let from = rewriter.store(store)?;
-            if store.release > store.left {
-                kept.push((from, store.release - 1));
+        loop {
+            let fetch = fetches.peek().filter(|f| f.from == i).map_or(usize::MAX, |f| f.turn);
+            if let Some(store) = stores.next_if(|s| s.before == i && s.turn < fetch) {
+                let from = rewriter.store(store)?;
+                if store.release > store.left {
+                    kept.push((from, store.release - 1));
+                }
+            } else if let Some(fetch) = fetches.next_if(|f| f.from == i) {
+                rewriter.fetch(fetch.tensor)?;
+            } else {
+                break;
             }
-        }
-        while let Some(fetch) = fetches.next_if(|f| f.from == i) {
-            rewriter.fetch(fetch.tensor)?;
         }
         if let Some(step) = script.steps.get(i) {
             tasks.push(rewriter.run(step, &script.also(i))?);

@@ -123,11 +123,12 @@ impl Room {
 
     /// Copies to the device as late as they can, earlier where the link is busy.
     fn issue(&mut self, script: &mut Script, limit: u64) {
-        let mut until = f64::INFINITY;
+        let mut until = self.end.last().copied().unwrap_or(0.0);
         for fetch in script.fetches.iter_mut().rev() {
             let Fetch { tensor, before, away, .. } = *fetch;
             let bytes = self.bytes[tensor];
-            let begin = until.min(self.start[before]) - self.copy[tensor].1;
+            let needed = self.start.get(before).copied().unwrap_or(until);
+            let begin = until.min(needed) - self.copy[tensor].1;
             let mut from = before;
             while from > away && self.end[from - 1] > begin && self.live[from - 1] + bytes <= limit
             {
@@ -165,7 +166,9 @@ impl Room {
                 let x = script.fetches[f].tensor;
                 let allowed = now.max(self.free[i]).max(self.stored[x]);
                 to_device = to_device.max(allowed) + self.copy[x].1;
-                self.ready[before] = self.ready[before].max(to_device);
+                if let Some(ready) = self.ready.get_mut(before) {
+                    *ready = ready.max(to_device);
+                }
             }
             let Some(step) = script.steps.get(i) else { break };
             self.start[i] = now.max(self.free[i]).max(self.ready[i]);

@@ -32,6 +32,8 @@ pub(crate) struct Fetch {
     pub(crate) away: usize,
     /// The step before which it is issued.
     pub(crate) from: usize,
+    /// Its turn among all copies of the walk.
+    pub(crate) turn: usize,
 }
 
 /// What a copy to the host is for.
@@ -58,6 +60,8 @@ pub(crate) struct Store {
     pub(crate) left: usize,
     /// The first step that reuses its bytes, which waits for the copy.
     pub(crate) release: usize,
+    /// Its turn among all copies of the walk.
+    pub(crate) turn: usize,
 }
 
 /// What a choice amounts to.
@@ -74,6 +78,10 @@ pub(crate) struct Script {
 }
 
 impl Script {
+    fn copies(&self) -> usize {
+        self.fetches.len() + self.stores.len()
+    }
+
     /// Further tensors that a repeat brings back, beside the one that it is for.
     pub(crate) fn also(&self, step: usize) -> Vec<usize> {
         let first = self.also.partition_point(|&(s, _)| s < step);
@@ -187,16 +195,16 @@ impl<'a> Walker<'a> {
     fn store(&mut self, tensor: usize, kind: StoreKind) {
         let before = self.script.steps.len();
         let made = self.made[tensor];
-        let (left, release) = (before, before);
-        self.script.stores.push(Store { tensor, kind, made, before, left, release });
+        let (left, release, turn) = (before, before, self.script.copies());
+        self.script.stores.push(Store { tensor, kind, made, before, left, release, turn });
     }
 
     /// Makes a tensor be on the device.
     fn bring(&mut self, choice: &Choice, x: usize, p: usize) -> Option<()> {
         let before = self.script.steps.len();
         if self.host[x] {
-            let away = self.away[x];
-            self.script.fetches.push(Fetch { tensor: x, before, away, from: before });
+            let (away, turn) = (self.away[x], self.script.copies());
+            self.script.fetches.push(Fetch { tensor: x, before, away, from: before, turn });
             self.made[x] = None;
         } else {
             self.repeat(choice, x, p)?;

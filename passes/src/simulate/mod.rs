@@ -76,8 +76,8 @@ pub struct Simulation {
 /// Seconds of each node's kernel.
 pub type KernelSeconds<'a> = dyn Fn(NodeId) -> f64 + 'a;
 
-/// Seconds of each node on the device, by its roofline; zero for a node whose operands do
-/// not fit it, which no verified graph has.
+/// Seconds of each node on the device, as measured or else by its roofline; zero for a node
+/// whose operands do not fit it, which no verified graph has.
 pub fn roofline(g: &Graph, device: &Device) -> impl Fn(NodeId) -> f64 {
     let seconds: Vec<f64> =
         g.nodes.keys().map(|n| device.node_seconds(g, n).unwrap_or(0.0)).collect();

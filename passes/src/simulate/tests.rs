@@ -1,6 +1,7 @@
 use super::*;
 use arenic_ir::check::check;
 use arenic_ir::cost::{Arithmetic, Link, Memory};
+use arenic_ir::profile::KernelTimes;
 use arenic_ir::text::Module;
 use arenic_ir::types::DType;
 
@@ -15,6 +16,7 @@ fn device(copy_engines: u8) -> Device {
         arithmetic: [(DType::F32, Arithmetic { flops_per_second: 1.0, efficiency: 1.0 })].into(),
         link: Link { to_host: 1.0, to_device: 1.0, both: 0.5, copy_engines, latency_seconds: 0.0 },
         launch_seconds: 0.0,
+        measured: KernelTimes::default(),
     }
 }
 

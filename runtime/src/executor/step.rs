@@ -1,0 +1,112 @@
+//! One step: the commands of every stream, with their addresses.
+
+use super::streams::{EndOnPanic, Ended, Events};
+use super::stress::Delays;
+use super::{StepError, node_label};
+use crate::cpu;
+use crate::kernel::{Call, Draw, Operand, Scratch, Target};
+use arenic_ir::graph::{Graph, NodeId};
+use rayon::ThreadPool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What dead bytes are filled with under [`super::Options::poison`]: NaN as a float of
+/// either width, −1 as an integer.
+pub(super) const POISON: u8 = 0xff;
+
+/// A command with its addresses.
+pub(super) enum Prepared<'g> {
+    Run {
+        node: NodeId,
+        inputs: Vec<Operand<'g>>,
+        outputs: Vec<Option<Target<'g>>>,
+        scratch: Scratch,
+    },
+    Copy {
+        from: *const u8,
+        to: *mut u8,
+        len: usize,
+    },
+    Record(usize),
+    Wait(usize),
+}
+
+/// Addresses to fill with poison once a command is done.
+pub(super) struct Dead {
+    pub(super) ptr: *mut u8,
+    pub(super) len: usize,
+}
+
+/// What is run concurrently: the commands in issue order, and which of them each stream runs.
+pub(super) struct Step<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) commands: Vec<Prepared<'g>>,
+    /// Per command, what dies with it; empty without [`super::Options::poison`].
+    pub(super) dead: Vec<Vec<Dead>>,
+    pub(super) streams: Vec<Vec<usize>>,
+    pub(super) events: Events,
+    pub(super) delays: Option<Delays>,
+    /// Where kernels run, whatever stream they are of.
+    pub(super) pool: Arc<ThreadPool>,
+    /// Of the kernels that refused their operands in this step the one issued first.
+    pub(super) refused: Mutex<Option<(usize, StepError)>>,
+}
+
+// SAFETY: the raw addresses point into the arenas of the executor that owns this.
+unsafe impl Send for Step<'_> {}
+// SAFETY: several streams go through the addresses at once, each for its own commands.
+// `check` proved (I8) that of two commands that use the same bytes, one of them writing,
+// one comes after the other by streams and events; and what comes before an event's record
+// happens before what comes after its wait (`Events`). So no accesses race.
+unsafe impl Sync for Step<'_> {}
+
+impl Step<'_> {
+    /// Runs the commands of a stream.
+    pub(super) fn run(&self, stream: usize, draw: Draw) {
+        let _end = EndOnPanic(&self.events);
+        for &i in self.streams.get(stream).into_iter().flatten() {
+            if let Some(delays) = &self.delays {
+                delays.before(i, draw.step);
+            }
+            match &self.commands[i] {
+                Prepared::Run { node, inputs, outputs, scratch } => {
+                    let op = &self.graph.nodes[*node].op;
+                    let call = Call { op, inputs, outputs, scratch: *scratch, draw };
+                    if let Err(error) = self.pool.install(|| cpu::run(&call)) {
+                        let node = node_label(self.graph, *node);
+                        return self.refuse(i, StepError { node, error });
+                    }
+                }
+                Prepared::Copy { from, to, len } => {
+                    // SAFETY: `check` proved both ranges in bounds and disjoint.
+                    unsafe { std::ptr::copy_nonoverlapping(*from, *to, *len) };
+                }
+                Prepared::Record(event) => self.events.record(*event),
+                Prepared::Wait(event) => {
+                    if let Err(Ended) = self.events.wait(*event) {
+                        return;
+                    }
+                }
+            }
+            for dead in self.dead.get(i).into_iter().flatten() {
+                // SAFETY: `check` proved that no later command needs these bytes, and under
+                // poison commands run in issue order.
+                unsafe { std::ptr::write_bytes(dead.ptr, POISON, dead.len) };
+            }
+        }
+    }
+
+    /// Ends the step: what waits for this command would wait for ever.
+    fn refuse(&self, command: usize, error: StepError) {
+        let mut first = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.as_ref().is_none_or(|(issued, _)| command < *issued) {
+            *first = Some((command, error));
+        }
+        self.events.end();
+    }
+
+    /// What the step that just ended came to.
+    pub(super) fn outcome(&self) -> Result<(), StepError> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+        refused.map_or(Ok(()), |(_, error)| Err(error))
+    }
+}
