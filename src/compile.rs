@@ -118,6 +118,8 @@ pub struct Constraints<'a> {
     pub device: Option<&'a Device>,
     /// Bytes that the arenas may have.
     pub limits: PerSpace<Option<u64>>,
+    /// Sums may be taken in another order where that saves memory, which changes bits.
+    pub allow_reassociation: bool,
 }
 
 /// Compiles a model for the CPU target.
@@ -133,9 +135,10 @@ pub fn compile(
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
     let Imported { graph, bound, unused } = import_file(model, import)?;
-    let Constraints { device, limits } = constraints;
+    let Constraints { device, limits, allow_reassociation } = constraints;
     let align = device.map_or(0, |d| d.alignment).max(TargetInfo::CPU.align);
-    let cx = Cx { target: TargetInfo { align }, evaluate: Some(&Kernels), search, device, limits };
+    let (target, evaluate) = (TargetInfo { align }, Some(&Kernels as &dyn Evaluate));
+    let cx = Cx { target, evaluate, search, device, limits, allow_reassociation };
     let outcome = pipeline.run(graph, &cx, options)?;
     let found = outcome.lower_bound();
     let minimum = outcome.stats.iter().find_map(|(_, stats)| {

@@ -1,5 +1,7 @@
-//! Certificates in words and in JSON, and why buffers are alive ([`Lives`]).
+//! Certificates in words and in JSON, and why buffers are alive ([`Lives`])
+//! and what became of them ([`choices`]).
 
+pub mod choices;
 mod life;
 
 use crate::artifact::{self, Target};

@@ -9,6 +9,9 @@ use arenic_ir::types::{DType, TensorType};
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError, StepError};
 use arenic_runtime::kernel::Draw;
 pub use initial::{Initial, InitialError};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -293,10 +296,18 @@ fn save_states(
     executor: &Executor,
     progress: Progress,
 ) -> Result<(), DataError> {
-    let states = g
-        .states
-        .iter()
-        .map(|(s, state)| (state.name.as_str(), g.ty(state.enter), executor.state(s)));
+    // The rows of one tensor are states of its name, one after another.
+    let mut tensors: BTreeMap<&str, (TensorType, Cow<[u8]>)> = BTreeMap::new();
+    for (s, state) in &g.states {
+        let bytes = executor.state(s);
+        match tensors.entry(&state.name) {
+            Entry::Vacant(entry) => {
+                entry.insert((g.saved_type(s), Cow::Borrowed(bytes)));
+            }
+            Entry::Occupied(mut entry) => entry.get_mut().1.to_mut().extend_from_slice(bytes),
+        }
+    }
+    let states = tensors.iter().map(|(&name, (ty, bytes))| (name, ty, &bytes[..]));
     save(path, states, &progress.to_metadata())
 }
 

@@ -7,6 +7,7 @@ use arenic::compile::{CPU, CompileError, Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
 use arenic::onnx::ImportOptions;
 use arenic::train::{Initial, Length, Options, train};
+use arenic_ir::graph::StateId;
 use arenic_ir::program::{Command, PerSpace};
 use arenic_ir::{Def, Graph};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunError, RunOptions};
@@ -45,7 +46,7 @@ fn within(model: &Path, yaml: &str, device: Option<u64>) -> Result<Target, Compi
     // Any plan will do; integer programs would take their minute.
     let search = Search { time_limit: Some(0.5), ..Search::default() };
     let limits = PerSpace { device, host: None };
-    let constraints = Constraints { device: None, limits };
+    let constraints = Constraints { limits, ..Constraints::default() };
     let compiled = compile(model, &options, &pipeline, constraints, search, RunOptions::default())?;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
@@ -193,6 +194,27 @@ fn n_plus_m_steps_equal_n_save_load_m() {
     }
 }
 
+/// A state's bytes in a file, which holds the rows of all states of its name.
+fn rows_of<'a>(g: &Graph, s: StateId, init: &'a TensorFile) -> &'a [u8] {
+    let state = &g.states[s];
+    let all = init.tensor(&state.name).unwrap().bytes();
+    let Some(rows) = state.rows else { return all };
+    let first = rows.first * (all.len() / rows.of);
+    &all[first..first + g.ty(state.enter).bytes() as usize]
+}
+
+/// The bytes of all states of one name together.
+fn by_name<'a>(g: &Graph, bytes: impl Fn(StateId) -> &'a [u8]) -> Vec<Vec<u8>> {
+    let mut all: Vec<(&str, Vec<u8>)> = Vec::new();
+    for (s, state) in &g.states {
+        match all.last_mut().filter(|last| last.0 == state.name) {
+            Some(last) => last.1.extend(bytes(s)),
+            None => all.push((&state.name, bytes(s).to_vec())),
+        }
+    }
+    all.into_iter().map(|(_, bytes)| bytes).collect()
+}
+
 /// Every state's bytes after each of three steps, by the executor.
 fn planned(
     target: &Target,
@@ -207,8 +229,8 @@ fn planned(
             home.copy_from_slice(data.bytes().unwrap());
         }
     }
-    for (s, state) in &g.states {
-        executor.state_mut(s).unwrap().copy_from_slice(init.tensor(&state.name).unwrap().bytes());
+    for s in g.states.keys() {
+        executor.state_mut(s).unwrap().copy_from_slice(rows_of(g, s, init));
     }
     let mut seen = Vec::new();
     for step in 0..3 {
@@ -218,7 +240,7 @@ fn planned(
             }
         }
         executor.step(Draw { seed: 5, step }).unwrap();
-        seen.extend(g.states.keys().map(|s| executor.state(s).to_vec()));
+        seen.extend(by_name(g, |s| executor.state(s)));
         seen.extend((0..g.outputs.len()).map(|i| executor.output(i).to_vec()));
     }
     seen
@@ -230,9 +252,8 @@ fn reference(g: &Graph, batches: &mut Batches, init: &TensorFile) -> Vec<Vec<u8>
     for (v, data) in g.consts() {
         reference.value_mut(v).unwrap().copy_from_slice(data.bytes().unwrap());
     }
-    for state in g.states.values() {
-        let bytes = init.tensor(&state.name).unwrap();
-        reference.value_mut(state.enter).unwrap().copy_from_slice(bytes.bytes());
+    for (s, state) in &g.states {
+        reference.value_mut(state.enter).unwrap().copy_from_slice(rows_of(g, s, init));
     }
     let mut seen = Vec::new();
     for step in 0..3 {
@@ -240,7 +261,7 @@ fn reference(g: &Graph, batches: &mut Batches, init: &TensorFile) -> Vec<Vec<u8>
             batches.fill(step, i, reference.value_mut(v).unwrap()).unwrap();
         }
         reference.step(Draw { seed: 5, step }).unwrap();
-        seen.extend(g.states.values().map(|s| reference.value(s.enter).to_vec()));
+        seen.extend(by_name(g, |s| reference.value(g.states[s].enter)));
         let kept = g.outputs.iter().filter(|o| !matches!(g.values[o.value].def, Def::State(_)));
         seen.extend(kept.map(|o| reference.value(o.value).to_vec()));
     }
@@ -347,6 +368,26 @@ fn byte_limits_change_no_bits() {
         }
     }
     assert!(swapped > 8 && repeated > 0 && refused > 4, "{swapped} {repeated} {refused}");
+}
+
+/// Operators in parts keep every bit, and states in parts are saved and loaded as one tensor.
+#[test]
+fn sections_change_no_bits() {
+    let yaml = named("default")
+        .replace("- detach_states", "- section: {above: 0.25}\n- views\n- detach_states");
+    let (mut cut, mut states) = (0, 0);
+    for run in runs() {
+        let unlimited = run.target.statistics["arena_bytes"];
+        let bits = run.bits_of(&run.target, "unlimited");
+        for percent in [70, 45] {
+            let target = within(&run.model(), &yaml, Some(unlimited * percent / 100))
+                .unwrap_or_else(|e| panic!("{} within {percent} %: {e}", run.name));
+            assert!(run.bits_of(&target, &yaml) == bits, "{} within {percent} %", run.name);
+            cut += usize::from(target.graph.nodes.len() > run.target.graph.nodes.len());
+            states += target.graph.states.values().filter(|s| s.rows.is_some()).count();
+        }
+    }
+    assert!(cut > 8 && states > 8, "{cut} {states}");
 }
 
 /// Kernels of several streams run at once, on bytes that they share in turn.

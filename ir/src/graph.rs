@@ -103,11 +103,22 @@ pub struct Node {
     pub outputs: Vec<Option<ValueId>>,
 }
 
+/// Rows of a tensor: indices of its first axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// The first.
+    pub first: usize,
+    /// How many the tensor has.
+    pub of: usize,
+}
+
 /// What is carried from step to step: weights, moments, statistics, counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// The name under which it is saved and loaded.
     pub name: String,
+    /// Which rows it is of the tensor that is saved and loaded; none where it is all of them.
+    pub rows: Option<Rows>,
     /// Its value when a step begins.
     pub enter: ValueId,
     /// Its value when the step has ended.
@@ -175,7 +186,7 @@ impl Graph {
         let name = name.into();
         let state = self.states.next_key();
         let enter = self.add_value(name.clone(), ty, Def::State(state));
-        self.states.push(State { name, enter, exit: enter, init })
+        self.states.push(State { name, rows: None, enter, exit: enter, init })
     }
 
     /// Adds a view.
@@ -207,6 +218,15 @@ impl Graph {
             .map(|(output, ty)| Some(self.add_value("", ty, Def::Node { node, output })))
             .collect();
         Ok(self.nodes.push(Node { name: name.into(), op, inputs, outputs }))
+    }
+
+    /// The type of the tensor that a state is saved in, which may have more rows.
+    pub fn saved_type(&self, s: StateId) -> TensorType {
+        let mut ty = self.ty(self.states[s].enter).clone();
+        if let (Some(rows), Some(extent)) = (self.states[s].rows, ty.shape.first_mut()) {
+            *extent = rows.of;
+        }
+        ty
     }
 
     /// The first result of a node, which every node but a dead one has.

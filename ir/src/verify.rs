@@ -1,9 +1,9 @@
 //! Is this a graph? Structure, types and names (invariants I1 and I2).
 
-use crate::graph::{Data, Def, Graph, NodeId, ValueId};
+use crate::graph::{Data, Def, Graph, NodeId, StateId, ValueId};
 use crate::op::MAX_RANK;
 use crate::types::TensorType;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// What is wrong with a graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,12 +37,12 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
             return Err(Defect { at: at(), message });
         }
     }
-    let mut names = HashSet::new();
+    let mut names = HashMap::new();
     for (s, state) in &g.states {
         let at = || named(&s.to_string(), &state.name);
         let enter_is_own = matches!(g.values[state.enter].def, Def::State(of) if of == s);
-        let problem = if !names.insert(state.name.as_str()) {
-            Some("another state has the same name".to_owned())
+        let problem = if let Some(message) = rows_defect(g, s, &mut names) {
+            Some(message.to_owned())
         } else if !enter_is_own {
             Some(format!("its enter value {} is not defined by it", state.enter))
         } else if g.ty(state.enter) != g.ty(state.exit) {
@@ -52,6 +52,13 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
         };
         if let Some(message) = problem {
             return Err(Defect { at: at(), message });
+        }
+    }
+    for (name, (held, tensor)) in &names {
+        let rows = tensor.shape.first().copied().unwrap_or(1).max(1);
+        if *held != rows {
+            let message = format!("its states hold {held} of {rows} rows");
+            return Err(Defect { at: named("state", name), message });
         }
     }
     let mut names = HashSet::new();
@@ -68,6 +75,27 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
 
 fn named(item: &str, name: &str) -> String {
     if name.is_empty() { item.to_owned() } else { format!("{item} `{name}`") }
+}
+
+/// States of one name hold its tensor's rows one after another; `next` says up to where.
+fn rows_defect<'a>(
+    g: &'a Graph,
+    s: StateId,
+    next: &mut HashMap<&'a str, (usize, TensorType)>,
+) -> Option<&'static str> {
+    let state = &g.states[s];
+    let whole = g.saved_type(s);
+    let (first, count) = match state.rows {
+        Some(rows) => (rows.first, *g.ty(state.enter).shape.first()?),
+        None => (0, whole.shape.first().copied().unwrap_or(1).max(1)),
+    };
+    let (begin, tensor) = next.entry(&state.name).or_insert((0, whole.clone()));
+    match (*begin == first && *tensor == whole, state.rows) {
+        (true, _) => *begin = first.saturating_add(count),
+        (false, None) => return Some("another state has the same name"),
+        (false, Some(_)) => return Some("its rows do not follow the ones before"),
+    }
+    None
 }
 
 fn data_defect(ty: &TensorType, data: &Data) -> Option<String> {

@@ -30,6 +30,7 @@ pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod prune_precedence;
 mod residency;
+pub mod section;
 mod share;
 pub mod share_in_place;
 pub mod share_parallel;
@@ -55,6 +56,7 @@ registry::passes! {
     graph views::Views,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph fuse_updates::FuseUpdates,
+    graph section::Section,
     graph detach_states::DetachStates,
     plan streams::Streams,
     plan spans::Spans,
@@ -96,6 +98,8 @@ pub struct Cx<'a> {
     pub device: Option<&'a Device>,
     /// Bytes that the arenas may have.
     pub limits: PerSpace<Option<u64>>,
+    /// Sums may be taken in another order where that saves memory, which changes bits.
+    pub allow_reassociation: bool,
 }
 
 impl Cx<'_> {
@@ -103,7 +107,7 @@ impl Cx<'_> {
     pub const fn new(target: TargetInfo) -> Cx<'static> {
         let search = Search { time_limit: None, seed: 0, stop: None, progress: None };
         let limits = PerSpace { device: None, host: None };
-        Cx { target, evaluate: None, search, device: None, limits }
+        Cx { target, evaluate: None, search, device: None, limits, allow_reassociation: false }
     }
 }
 
@@ -130,7 +134,8 @@ pub enum PassError {
     /// No plan keeps the limit on device memory.
     #[error(
         "the step cannot keep to {limit} bytes of device memory; it needs {minimum} at least \
-         (no plan of this graph needs less than {bound})"
+         (no plan of this graph needs less than {bound}){}",
+        if *sums { "; `section` may cut its largest operator with --allow-reassociation" } else { "" }
     )]
     DeviceMemory {
         /// The limit.
@@ -139,6 +144,8 @@ pub enum PassError {
         minimum: u64,
         /// What one operator needs alone.
         bound: u64,
+        /// That operator could be cut through its sums.
+        sums: bool,
     },
     /// A strategy found no plan that keeps the limit on device memory.
     #[error(

@@ -52,6 +52,9 @@ pub(super) struct Arguments {
     /// Bytes that swapped tensors may take in host memory [default: no limit]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     host_memory: Option<u64>,
+    /// Let `section` cut sums, which changes bits
+    #[arg(long)]
+    allow_reassociation: bool,
     /// A device file, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
     /// for it, and without --device-memory its memory is the limit
     #[arg(long, value_name = "D")]
@@ -207,7 +210,8 @@ impl Job<'_> {
         let options =
             RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
         let limits = PerSpace { device: device_limit, host: a.host_memory };
-        let constraints = Constraints { device: self.device, limits };
+        let constraints =
+            Constraints { device: self.device, limits, allow_reassociation: a.allow_reassociation };
         compile(&a.model, import, self.pipeline, constraints, self.search, options)
     }
 

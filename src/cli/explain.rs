@@ -1,14 +1,17 @@
 //! `arenic explain`
 
+use super::device::read_profiled;
 use super::search::SearchOptions;
-use super::{Failure, Outcome, failed, human_bytes, print};
+use super::{Failure, Json, Outcome, checked_target, failed, human_bytes, print};
 use arenic::artifact::Artifact;
 use arenic::explain::Explanation;
+use arenic::explain::choices::{Planned, choices};
 use arenic::instance;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_passes::Cx;
 use arenic_passes::certificate::certificate;
+use arenic_passes::devices::NAMED as NAMED_DEVICES;
 use arenic_passes::pipeline::NAMED;
 use clap::{Args, Subcommand};
 use miette::miette;
@@ -26,6 +29,28 @@ pub(super) struct Arguments {
 enum What {
     /// Where the peak is, what is alive there, and why no order avoids it
     Order(Order),
+    /// What became of a tensor under a byte limit, what it cost and what else would have
+    Tensor(Tensor),
+}
+
+#[derive(Debug, Args)]
+struct Tensor {
+    /// The artifact
+    artifact: PathBuf,
+    /// The tensor: a value, a state or an output
+    name: String,
+    /// The device that times are for: a device file, or one of cpu, gtx1080ti, titanx, p100, a100,
+    /// h100, h200, rtx4090
+    #[arg(long, value_name = "D", default_value = NAMED_DEVICES[0].0)]
+    device: String,
+    /// Times of kernels that `arenic profile` measured on the device
+    #[arg(long, value_name = "TABLE")]
+    profile: Option<PathBuf>,
+    /// The artifact's target to explain [default: the first]
+    #[arg(long)]
+    target: Option<String>,
+    #[command(flatten)]
+    json: Json,
 }
 
 #[derive(Debug, Args)]
@@ -40,10 +65,29 @@ struct Order {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
-    let What::Order(order) = &a.what;
+    let order = match &a.what {
+        What::Order(order) => order,
+        What::Tensor(tensor) => return explain_tensor(tensor),
+    };
     match is_memory_graph(&order.file)? {
         true => memory_graph(order),
         false => artifact(order),
+    }
+}
+
+fn explain_tensor(a: &Tensor) -> Outcome {
+    let device = read_profiled(&a.device, a.profile.as_deref())?;
+    let artifact = Artifact::read(&a.artifact).map_err(failed)?;
+    let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    let (graph, program) = (&target.graph, &target.program);
+    let planned = Planned { graph, program, footprint: &footprint, device: &device };
+    let Some(choices) = choices(planned, &a.name, human_bytes) else {
+        let help = "`arenic inspect --json` lists the buffers by name";
+        return Err(miette!(help = help, "the graph has no tensor `{}`", a.name).into());
+    };
+    match a.json.json {
+        true => print(choices.to_json()),
+        false => print(choices.to_string().trim_end()),
     }
 }
 

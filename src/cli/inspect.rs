@@ -72,8 +72,12 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value
     let inputs: Vec<Value> = g.inputs().map(|v| typed(v, &g.values[v].name)).collect();
     let states: Vec<Value> = g
         .states
-        .values()
-        .map(|s| json!({"name": s.name, "type": g.ty(s.enter).to_string(), "initialized": s.init.is_some()}))
+        .iter()
+        .filter(|(_, state)| state.rows.is_none_or(|rows| rows.first == 0))
+        .map(|(s, state)| {
+            let ty = g.saved_type(s).to_string();
+            json!({"name": state.name, "type": ty, "initialized": state.init.is_some()})
+        })
         .collect();
     let outputs: Vec<Value> = g.outputs.iter().map(|o| typed(o.value, &o.name)).collect();
     json!({

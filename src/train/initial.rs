@@ -79,7 +79,7 @@ pub(super) fn load(
         let name = &g.values[v].name;
         let Some(home) = executor.const_mut(v) else { continue };
         match (given(name).filter(|_| !name.is_empty()), data) {
-            (Some(array), _) => copy(array, name, g.ty(v), home)?,
+            (Some(array), _) => copy(array, name, g.ty(v), 0, home)?,
             (None, Data::Bytes(bytes)) => home.copy_from_slice(bytes),
             (None, Data::Absent) => absent.push(format!("`{name}`")),
         }
@@ -91,7 +91,12 @@ pub(super) fn load(
     for (s, state) in &g.states {
         let Some(home) = executor.state_mut(s) else { continue };
         match (given(&state.name), &state.init) {
-            (Some(array), _) => copy(array, &state.name, g.ty(state.enter), home)?,
+            (Some(array), _) => {
+                let whole = g.saved_type(s);
+                let row = whole.bytes() / whole.shape.first().copied().unwrap_or(1).max(1) as u64;
+                let first = state.rows.map_or(0, |rows| rows.first as u64 * row);
+                copy(array, &state.name, &whole, first as usize, home)?;
+            }
             (None, Some(Data::Bytes(bytes))) => home.copy_from_slice(bytes),
             _ if initial.zeros.iter().any(|p| p.matches(&state.name)) => home.fill(0),
             _ => missing.push(format!("`{}`", state.name)),
@@ -106,10 +111,12 @@ pub(super) fn load(
     Ok(resumed.unwrap_or(Progress { step: 0, seed: 0 }))
 }
 
+/// Fills a home with the array's bytes from `first` on.
 fn copy(
     array: &Array,
     name: &str,
     expected: &TensorType,
+    first: usize,
     home: &mut [u8],
 ) -> Result<(), InitialError> {
     if array.ty() != expected {
@@ -119,7 +126,7 @@ fn copy(
             expected: expected.clone(),
         });
     }
-    Ok(array.read(0, home)?)
+    Ok(array.read(first, home)?)
 }
 
 fn refuse_unknown(

@@ -1,16 +1,18 @@
 //! The operator table: what an operator is, what it computes and how it may use memory.
 //!
 //! One variant of [`Op`] is one operator. Its semantics are ONNX's (opset 18 unless a
-//! newer one says more), with every shape operand already an attribute. Three functions
+//! newer one says more), with every shape operand already an attribute. Four functions
 //! complete a row of the table:
 //!
 //! - [`Op::infer`] (`infer.rs`): output types from input types;
 //! - [`Op::in_place_pairs`] (`in_place.rs`): which output may take which input's bytes;
-//! - [`Op::scratch_bytes`] (`scratch.rs`): the scratch that the CPU kernel needs.
+//! - [`Op::scratch_bytes`] (`scratch.rs`): the scratch that the CPU kernel needs;
+//! - [`Op::cuts`] (`cut.rs`): along which axes it may be cut into parts.
 //!
 //! An operand that ONNX calls optional is either present at its usual position or, when
 //! absent, the last ones are left off; flags say so where one in the middle is missing.
 
+mod cut;
 mod fused;
 mod in_place;
 mod infer;
@@ -18,6 +20,7 @@ pub mod scratch;
 mod window;
 mod work;
 
+pub use cut::{Assembly, Cut};
 pub use fused::{MAX_OPERANDS, MAX_STEPS, ProductOperands, Step};
 pub use infer::{MAX_RANK, TypeError};
 pub use window::Window;

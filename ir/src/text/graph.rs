@@ -14,7 +14,7 @@
 
 use super::lexer::Lexer;
 use super::{TextError, data, quoted, write_list, write_name};
-use crate::graph::{Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, ValueId};
+use crate::graph::{Data, Def, Graph, Node, NodeId, Output, Rows, State, StateId, Value, ValueId};
 use crate::op::Op;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
 use std::fmt;
@@ -42,13 +42,11 @@ impl fmt::Display for Graph {
                 }
                 Def::State(s) => {
                     let state = &self.states[*s];
-                    write!(
-                        f,
-                        "  state {s} {}: {v}: {} -> {}",
-                        quoted(&state.name),
-                        value.ty,
-                        state.exit
-                    )?;
+                    write!(f, "  state {s} {}", quoted(&state.name))?;
+                    if let Some(rows) = state.rows {
+                        write!(f, " rows {} of {}", rows.first, rows.of)?;
+                    }
+                    write!(f, ": {v}: {} -> {}", value.ty, state.exit)?;
                     if let Some(init) = &state.init {
                         f.write_str(" = ")?;
                         data::write(f, &value.ty, init)?;
@@ -241,6 +239,13 @@ fn parse_state(
 ) -> Result<(StateId, State, StateValue), TextError> {
     let s = lexer.id("s")?;
     let name = lexer.name()?;
+    let rows = if lexer.accept("rows") {
+        let first = lexer.number()?;
+        lexer.expect("of")?;
+        Some(Rows { first, of: lexer.number()? })
+    } else {
+        None
+    };
     lexer.expect(":")?;
     let enter = value_id(lexer, values)?;
     lexer.expect(":")?;
@@ -250,7 +255,7 @@ fn parse_state(
     let init: Option<Data> = if lexer.accept("=") { Some(data::parse(lexer, &ty)?) } else { None };
     let value_name = name.clone();
     let value = move |s| Value { name: value_name, ty, def: Def::State(s) };
-    Ok((s, State { name, enter, exit, init }, Box::new(value)))
+    Ok((s, State { name, rows, enter, exit, init }, Box::new(value)))
 }
 
 fn value_id(

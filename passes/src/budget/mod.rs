@@ -19,7 +19,7 @@ mod sites;
 use crate::residency::{Choice, Found, Planned, Problem, Timeline, under_limit};
 use crate::{Cx, PassError, PlanPass, Stats};
 use anneal::{Annealer, Candidate, HOT, WARM};
-use arenic_ir::graph::Graph;
+use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::plan::{Fact, Plan, TaskId, TaskKind};
 use greedy::greedy;
 use schemars::JsonSchema;
@@ -45,7 +45,8 @@ impl Default for Budget {
 /// Prices of a second of the link that kernels hide, in seconds, that are tried.
 const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
 
-/// Random changes times tasks, and how many changes there are at least and at most.
+/// Random changes times tasks, and how many changes there are at least and at most; for few
+/// decisions there are no more than pairs of them.
 const CHANGED_TASKS: usize = 40_000_000;
 const CHANGES: (usize, usize) = (2_000, 100_000);
 
@@ -69,11 +70,19 @@ impl Budget {
         let (t, limit) = (&p.t, p.limit);
         let spilled = p.carry_out(&Choice::spill_all(t), 0)?;
         let minimum = spilled.as_ref().map_or(p.whole, |s| p.whole.min(s.arena.device));
-        let bound = floor(t).min(minimum);
+        let (node, floor) = largest(t);
+        let bound = floor.min(minimum);
         if self.swap && limit < minimum {
-            return Err(PassError::DeviceMemory { limit, minimum, bound });
+            let sums = !p.cx.allow_reassociation && node.is_some_and(|n| is_sum(t.g, n));
+            return Err(PassError::DeviceMemory { limit, minimum, bound, sums });
         }
-        let (best, placed) = if p.whole <= limit { (None, 0) } else { self.anneal(p)? };
+        let mut stats =
+            Stats::from([("minimum_device_bytes", minimum), ("minimum_device_bytes_bound", bound)]);
+        if p.whole <= limit {
+            return Ok(Found { best: None, stats });
+        }
+        let (best, placed) = self.anneal(p)?;
+        stats.insert("plans_placed", placed);
         let best = match (best, spilled) {
             (Some(best), _) => Some(best),
             (None, _) if !self.swap => return Err(PassError::WithoutSwaps { limit }),
@@ -84,11 +93,6 @@ impl Budget {
                 return Err(PassError::HostMemory { limit, needed });
             }
         };
-        let stats = Stats::from([
-            ("minimum_device_bytes", minimum),
-            ("minimum_device_bytes_bound", bound),
-            ("plans_placed", placed),
-        ]);
         Ok(Found { best, stats })
     }
 
@@ -96,10 +100,19 @@ impl Budget {
     fn anneal(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let sites = sites(&p.t, self);
         let mut annealer = Annealer::new(&p.t, p.device, self, &sites, p.cx.search.seed);
+        if sites.is_empty() {
+            return Ok((None, 0));
+        }
         let changes = (CHANGED_TASKS / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
+        let changes = changes.min(sites.len() * sites.len());
         let mut best: Option<Candidate> = None;
-        for hidden in HIDDEN {
-            let choice = greedy(&p.t, p.device, self, &sites, p.limit, hidden);
+        // Repeats may need what is overwritten by then; swaps alone can always be carried out.
+        let swaps = Budget { swap: self.swap, recompute: false };
+        let starts = [self, &swaps].into_iter().flat_map(|allowed| {
+            let greedy = |hidden| greedy(&p.t, p.device, allowed, &sites, p.limit, hidden);
+            HIDDEN.map(greedy)
+        });
+        for choice in starts.chain([Choice::keep_all(&p.t)]) {
             let Some(promise) = annealer.judge(&choice, p.limit) else { continue };
             if best.as_ref().is_none_or(|b| promise.is_better_than(&b.promise)) {
                 best = Some(Candidate { choice, promise });
@@ -117,17 +130,28 @@ impl Budget {
     }
 }
 
-/// No plan needs less: the most that one task reads, writes and scratches at once.
-fn floor(t: &Timeline) -> u64 {
-    let least = |&task: &TaskId| own_bytes(t.g, t.plan, task);
-    t.order.iter().map(least).max().unwrap_or(0)
+/// The task that needs most at once, and the bytes that it reads, writes and scratches: no
+/// plan needs less.
+fn largest(t: &Timeline) -> (Option<NodeId>, u64) {
+    let own = |&task: &TaskId| match t.plan.tasks[task].kind {
+        TaskKind::Run(n) => Some((Some(n), own_bytes(t, task, n))),
+        TaskKind::Copy { .. } | TaskKind::Commit { .. } => None,
+    };
+    t.order.iter().filter_map(own).max_by_key(|o| o.1).unwrap_or((None, 0))
+}
+
+/// True where a node is cut through a sum alone.
+fn is_sum(g: &Graph, n: NodeId) -> bool {
+    let Ok(outputs) = g.output_types(n) else { return false };
+    let cuts = g.nodes[n].op.cuts(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());
+    cuts.iter().any(|cut| !cut.keeps_bits())
 }
 
 /// Bytes that a task cannot do without: its distinct operands, its results less what may
 /// share bytes with them, its scratch.
-fn own_bytes(g: &Graph, plan: &Plan, t: TaskId) -> u64 {
-    let task = &plan.tasks[t];
-    let TaskKind::Run(n) = task.kind else { return 0 };
+fn own_bytes(t: &Timeline, task: TaskId, n: NodeId) -> u64 {
+    let (g, plan) = (t.g, t.plan);
+    let task = &plan.tasks[task];
     let mut buffers: Vec<_> = task.reads.clone();
     buffers.extend(task.writes.iter().flatten());
     buffers.extend(task.scratch);
