@@ -29,6 +29,7 @@ pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod prune_precedence;
+pub mod recompute;
 mod residency;
 mod share;
 pub mod share_in_place;
@@ -64,6 +65,7 @@ registry::passes! {
     plan order_ilp::OrderIlp,
     plan order_place_ilp::OrderPlaceIlp,
     plan budget::Budget,
+    plan recompute::Recompute,
     plan share_in_place::ShareInPlace,
     plan share_parallel::ShareParallel,
     plan place::Place,
