@@ -36,6 +36,7 @@ pub mod share_in_place;
 pub mod share_parallel;
 pub mod spans;
 pub mod streams;
+pub mod swap_ilp;
 pub mod sync;
 pub mod views;
 pub mod yaml;
@@ -66,6 +67,7 @@ registry::passes! {
     plan order_place_ilp::OrderPlaceIlp,
     plan budget::Budget,
     plan recompute::Recompute,
+    plan swap_ilp::SwapIlp,
     plan share_in_place::ShareInPlace,
     plan share_parallel::ShareParallel,
     plan place::Place,

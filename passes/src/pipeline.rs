@@ -27,6 +27,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("smartpool", include_str!("pipelines/smartpool.yaml")),
     ("mxnet", include_str!("pipelines/mxnet.yaml")),
     ("recompute", include_str!("pipelines/recompute.yaml")),
+    ("tvdnn", include_str!("pipelines/tvdnn.yaml")),
 ];
 
 /// A sequence of configured passes.

@@ -16,7 +16,9 @@ mod anneal;
 mod greedy;
 mod sites;
 
-use crate::residency::{Choice, Found, Planned, Problem, Timeline, under_limit};
+use crate::residency::{
+    Choice, Found, Planned, Prediction, Problem, Room, Timeline, Walker, under_limit,
+};
 use crate::{Cx, PassError, PlanPass, Stats};
 use anneal::{Annealer, Candidate, HOT, WARM};
 use arenic_ir::graph::Graph;
@@ -92,20 +94,30 @@ impl Budget {
         Ok(Found { best, stats })
     }
 
+    /// The best of greedy choices for several prices of the link.
+    pub(crate) fn greedy(&self, p: &Problem, limit: u64) -> Option<Choice> {
+        let sites = sites(&p.t, self);
+        let (mut walker, mut room) = (Walker::new(&p.t), Room::new(&p.t, p.device));
+        let mut best: Option<(Choice, Prediction)> = None;
+        for hidden in HIDDEN {
+            let choice = greedy(&p.t, p.device, self, &sites, limit, hidden);
+            let Some(script) = walker.walk(&choice) else { continue };
+            let promise = room.schedule(script, limit);
+            if best.as_ref().is_none_or(|(_, b)| promise.is_better_than(b)) {
+                best = Some((choice, promise));
+            }
+        }
+        best.map(|(choice, _)| choice)
+    }
+
     /// The best of greedy choices, improved.
     fn anneal(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let sites = sites(&p.t, self);
         let mut annealer = Annealer::new(&p.t, p.device, self, &sites, p.cx.search.seed);
         let changes = (CHANGED_TASKS / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
-        let mut best: Option<Candidate> = None;
-        for hidden in HIDDEN {
-            let choice = greedy(&p.t, p.device, self, &sites, p.limit, hidden);
-            let Some(promise) = annealer.judge(&choice, p.limit) else { continue };
-            if best.as_ref().is_none_or(|b| promise.is_better_than(&b.promise)) {
-                best = Some(Candidate { choice, promise });
-            }
-        }
-        let Some(mut best) = best else { return Ok((None, 0)) };
+        let Some(choice) = self.greedy(p, p.limit) else { return Ok((None, 0)) };
+        let Some(promise) = annealer.judge(&choice, p.limit) else { return Ok((None, 0)) };
+        let mut best = Candidate { choice, promise };
         let mut first = true;
         p.aim(|aim| {
             let (changes, begin) = if first { (changes, HOT) } else { (changes / 8, WARM) };

@@ -8,14 +8,17 @@ use super::program::solve;
 use super::sites::{Judge, Site};
 use super::window::Window;
 use crate::mip;
-use crate::residency::{Choice, Gap, Prediction};
+use crate::residency::{Choice, Gap, Prediction, Timeline, windows};
 use crate::search::{Deadline, Search};
 
 /// Spans of a window and tasks of its chains, in multiples of its decisions.
-const MOST: usize = 4;
+const MOST: usize = 8;
 
 /// Seconds of one program.
 const SECONDS: f64 = 4.0;
+
+/// Windows decide on tensors of at least one part in so many of the largest.
+const SMALLEST: u64 = 500;
 
 /// Programs over windows of a timeline.
 pub(super) struct Windows<'a> {
@@ -31,7 +34,7 @@ impl Windows<'_> {
     pub(super) fn improve(&self, judge: &mut Judge, start: Choice, limit: u64) -> (Choice, u64) {
         let Some(mut promise) = judge.judge(&start, limit) else { return (start, 0) };
         let (mut choice, mut programs) = (start, 0);
-        let windows = self.windows();
+        let windows = self.windows(judge.t);
         // Windows in a row that brought nothing.
         let mut vain = 0;
         for window in windows.iter().cycle() {
@@ -52,20 +55,12 @@ impl Windows<'_> {
         (choice, programs)
     }
 
-    /// Runs of decisions that overlap by half, then decisions spread over all.
-    fn windows(&self) -> Vec<Vec<Site>> {
-        let (n, size) = (self.sites.len(), self.size.min(self.sites.len()));
-        let mut windows: Vec<Vec<Site>> = Vec::new();
-        for first in (0..n).step_by((size / 2).max(1)) {
-            windows.push(self.sites[first.min(n - size)..][..size].to_vec());
-        }
-        let apart = n.div_ceil(size.max(1)).max(1);
-        if apart > 1 {
-            let spread = |first| self.sites.iter().skip(first).step_by(apart).copied().collect();
-            windows.extend((0..apart).map(spread));
-        }
-        windows.dedup();
-        windows
+    /// Windows over what is large enough.
+    fn windows(&self, t: &Timeline) -> Vec<Vec<Site>> {
+        let bytes = |s: &Site| t.tensors[s.x].bytes;
+        let largest = self.sites.iter().map(bytes).max().unwrap_or(0);
+        let large = self.sites.iter().filter(|s| bytes(s) >= largest / SMALLEST);
+        windows(&large.copied().collect::<Vec<_>>(), self.size)
     }
 
     /// The choice that a window's program proposes.

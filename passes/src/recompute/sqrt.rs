@@ -9,7 +9,7 @@
 //! the forward pass's bytes; there are as few as the limit allows. The last one is kept: the
 //! backward pass begins with it.
 
-use super::sites::{AGAIN, Judge, Site, made};
+use super::sites::{AGAIN, Judge, Site, made, runs_again};
 use crate::residency::{Choice, Prediction, Timeline};
 
 /// The choice with the fewest segments that keeps the limit, else the one nearest to it.
@@ -17,8 +17,12 @@ pub(super) fn sqrt(judge: &mut Judge, sites: &[Site], limit: u64) -> Choice {
     let t = judge.t;
     let keep = Choice::keep_all(t);
     let turn = turn(t, sites);
-    let stash: Vec<Site> = sites.iter().filter(|s| crosses(s, turn)).copied().collect();
-    let cuts = cuts(t, &stash, turn);
+    let mut stashed = vec![false; t.tensors.len()];
+    let crossing: Vec<Site> = sites.iter().filter(|s| crosses(s, turn)).copied().collect();
+    crossing.iter().for_each(|s| stashed[s.x] = true);
+    let comes_back = |s: &Site| comes_back(t, s, &stashed);
+    let stash: Vec<Site> = crossing.into_iter().filter(comes_back).collect();
+    let cuts = cuts(t, &stash, &stashed, turn);
     let mut best: Option<(Choice, Prediction)> = None;
     for segments in 1..=cuts.len() + 1 {
         let mut choice = keep.clone();
@@ -55,17 +59,40 @@ fn crosses(site: &Site, turn: u32) -> bool {
     site.after < turn && turn < site.before
 }
 
+/// True where a tensor can be computed again from what the turn finds there.
+fn comes_back(t: &Timeline, site: &Site, stashed: &[bool]) -> bool {
+    let (mut wanted, mut seen) = (vec![site.x], vec![site.x]);
+    while let Some(x) = wanted.pop() {
+        let Some(task) = made(t, x).filter(|_| runs_again(t, x, site.before)) else { return false };
+        for &(y, _) in t.reads.row(task as usize) {
+            if !t.tensors[y].homed && !stashed[y] && !seen.contains(&y) {
+                seen.push(y);
+                wanted.push(y);
+            }
+        }
+    }
+    true
+}
+
 /// Positions of the forward pass before which a segment may begin, increasing.
-fn cuts(t: &Timeline, stash: &[Site], turn: u32) -> Vec<u32> {
-    let mut stashed = vec![false; t.tensors.len()];
-    stash.iter().for_each(|s| stashed[s.x] = true);
-    // How many tensors that nobody keeps pass each position.
+fn cuts(t: &Timeline, stash: &[Site], stashed: &[bool], turn: u32) -> Vec<u32> {
+    // The last task that a repeat may need each tensor for.
+    let mut last: Vec<Option<u32>> = vec![None; t.tensors.len()];
+    let mut wanted: Vec<u32> = stash.iter().filter_map(|s| made(t, s.x)).collect();
+    let mut needed = vec![false; t.order.len()];
+    while let Some(task) = wanted.pop() {
+        if std::mem::replace(&mut needed[task as usize], true) {
+            continue;
+        }
+        for &(x, _) in t.reads.row(task as usize).iter().filter(|r| !stashed[r.0]) {
+            last[x] = last[x].max(Some(task));
+            wanted.extend(made(t, x));
+        }
+    }
+    // How many of these tensors, which nobody keeps, pass each position.
     let mut passing = vec![0i32; t.order.len() + 1];
-    for (x, tensor) in t.tensors.iter().enumerate() {
-        if let (Some(first), Some(&last)) = (made(t, x), tensor.accesses.last())
-            && !stashed[x]
-            && first < turn
-        {
+    for x in 0..t.tensors.len() {
+        if let (Some(first), Some(last)) = (made(t, x), last[x]) {
             passing[first as usize + 1] += 1;
             passing[last as usize + 1] -= 1;
         }

@@ -4,7 +4,7 @@
 //! *Stages* are the positions at which spans end: there tensors are needed, and before their
 //! task a chain of tasks may be repeated. Between stages nothing changes but by itself.
 
-use super::sites::{Judge, Site, made, stays};
+use super::sites::{Judge, Site, made, runs_again, stays};
 use crate::residency::{Choice, Gap, Timeline};
 use std::collections::BTreeSet;
 
@@ -170,20 +170,13 @@ fn chain(t: &Timeline, site: &Site, open: impl Fn(usize) -> bool) -> BTreeSet<u3
 fn reach(t: &Timeline, x: usize, p: u32, open: &impl Fn(usize) -> bool, tasks: &mut BTreeSet<u32>) {
     let mut wanted = vec![x];
     while let Some(x) = wanted.pop() {
-        let Some(task) = made(t, x).filter(|&task| may_repeat(t, x, task, p)) else { continue };
+        let Some(task) = made(t, x).filter(|_| runs_again(t, x, p)) else { continue };
         if !tasks.insert(task) {
             continue;
         }
         let away = |&&(y, _): &&(usize, bool)| !stays(t, y, p, open);
         wanted.extend(t.reads.row(task as usize).iter().filter(away).map(|&(y, _)| y));
     }
-}
-
-/// True where a tensor's task can run again before a position: no state that it reads has its
-/// new value by then.
-fn may_repeat(t: &Timeline, x: usize, task: u32, p: u32) -> bool {
-    let fresh = |&(y, old): &(usize, bool)| !old || t.tensors[y].renewed.is_none_or(|r| r >= p);
-    t.may_repeat(x) && t.reads.row(task as usize).iter().all(fresh)
 }
 
 /// The chain of a stage.
