@@ -29,6 +29,7 @@ pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod prune_precedence;
+pub mod recompute;
 mod residency;
 pub mod section;
 mod share;
@@ -36,6 +37,7 @@ pub mod share_in_place;
 pub mod share_parallel;
 pub mod spans;
 pub mod streams;
+pub mod swap_ilp;
 pub mod sync;
 pub mod views;
 pub mod yaml;
@@ -66,6 +68,8 @@ registry::passes! {
     plan order_ilp::OrderIlp,
     plan order_place_ilp::OrderPlaceIlp,
     plan budget::Budget,
+    plan recompute::Recompute,
+    plan swap_ilp::SwapIlp,
     plan share_in_place::ShareInPlace,
     plan share_parallel::ShareParallel,
     plan place::Place,

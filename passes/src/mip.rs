@@ -11,6 +11,13 @@ use std::sync::atomic::AtomicBool;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Var(usize);
 
+impl Var {
+    /// Its place among the program's variables, in the order they were added.
+    pub(crate) fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// Variables and rows of a program that minimises one variable.
 #[derive(Default)]
 pub(crate) struct Program {

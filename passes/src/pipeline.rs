@@ -26,6 +26,8 @@ pub const NAMED: &[(&str, &str)] = &[
     ("olla", include_str!("pipelines/olla.yaml")),
     ("smartpool", include_str!("pipelines/smartpool.yaml")),
     ("mxnet", include_str!("pipelines/mxnet.yaml")),
+    ("recompute", include_str!("pipelines/recompute.yaml")),
+    ("tvdnn", include_str!("pipelines/tvdnn.yaml")),
 ];
 
 /// A sequence of configured passes.

@@ -7,8 +7,8 @@
 //! swap and compute again by itself. States that are read and written in parts become one state
 //! for each. Where a reader wants the whole, the parts are joined.
 //!
-//! Sound because a part computes the elements of its results as the whole operator does. A
-//! cut through a sum adds up partial sums instead: other bits, so it has to be allowed.
+//! Sound because a part computes the elements of its results as the whole operator does. Cuts
+//! that take a sum in another order round otherwise, so they have to be allowed.
 
 use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, Output, Rows, StateId, ValueId};
@@ -183,7 +183,7 @@ impl<'a> Sections<'a> {
         let types = self.g.output_types(n).ok()?;
         let cuts = node.op.cuts(&self.g.input_types(n), &types.iter().collect::<Vec<_>>());
         let allowed =
-            |cut: &Cut| cut.extent >= self.parts && (self.reassociate || cut.keeps_bits());
+            |cut: &Cut| cut.extent >= self.parts && (self.reassociate || cut.keeps_bits);
         let score = |cut: &Cut| -> i128 {
             let operands = node.inputs.iter().copied().zip(cut.operands.iter().copied());
             let results = node.outputs.iter().copied().zip(cut.results.iter().map(|r| r.axis()));

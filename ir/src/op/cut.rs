@@ -3,8 +3,9 @@
 //! tvDNN (Park et al., "memory-object sectioning") runs a data-parallel task several times,
 //! each time on a section of its operands. This table says for each operator along which
 //! axes that is so, and how each result is put together. A cut keeps every bit where each
-//! element of a result is computed by one part as it is by the whole; the others add up
-//! partial sums and so round otherwise.
+//! element of a result is computed by one part as it is by the whole. Other cuts add up
+//! partial sums and so round otherwise; and products and convolutions, however they are cut,
+//! add in an order that kernels choose by their extents.
 
 use super::{Op, Reduction};
 use crate::types::TensorType;
@@ -41,13 +42,8 @@ pub struct Cut {
     pub operands: Vec<Option<usize>>,
     /// How each result is put together.
     pub results: Vec<Assembly>,
-}
-
-impl Cut {
-    /// True where no sum is taken in another order.
-    pub fn keeps_bits(&self) -> bool {
-        !self.results.contains(&Assembly::Sum)
-    }
+    /// No sum is taken in another order.
+    pub keeps_bits: bool,
 }
 
 impl Op {
@@ -55,7 +51,10 @@ impl Op {
     pub fn cuts(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> Vec<Cut> {
         let mut cuts = self.all_cuts(inputs, outputs);
         cuts.retain(|cut| cut.extent > 1 && cut.operands.len() == inputs.len());
-        cuts.sort_by_key(|cut| !cut.keeps_bits());
+        if self.is_product() {
+            cuts.iter_mut().for_each(|cut| cut.keeps_bits = false);
+        }
+        cuts.sort_by_key(|cut| !cut.keeps_bits);
         cuts
     }
 
@@ -68,6 +67,17 @@ impl Op {
             shape[axis] = extent;
         }
         op
+    }
+
+    fn is_product(&self) -> bool {
+        matches!(
+            self,
+            Op::MatMul { .. }
+                | Op::Gemm { .. }
+                | Op::Conv { .. }
+                | Op::ConvTranspose { .. }
+                | Op::ProductUpdate { .. }
+        )
     }
 
     fn all_cuts(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
@@ -133,7 +143,8 @@ impl Op {
 }
 
 fn along(extent: usize, operands: Vec<Option<usize>>, results: Vec<Assembly>) -> Cut {
-    Cut { extent, operands, results }
+    let keeps_bits = !results.contains(&Assembly::Sum);
+    Cut { extent, operands, results, keeps_bits }
 }
 
 fn concat(y: &[&TensorType], axis: usize) -> Vec<Assembly> {

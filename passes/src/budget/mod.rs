@@ -16,7 +16,9 @@ mod anneal;
 mod greedy;
 mod sites;
 
-use crate::residency::{Choice, Found, Planned, Problem, Timeline, under_limit};
+use crate::residency::{
+    Choice, Found, Planned, Prediction, Problem, Room, Timeline, Walker, under_limit,
+};
 use crate::{Cx, PassError, PlanPass, Stats};
 use anneal::{Annealer, Candidate, HOT, WARM};
 use arenic_ir::graph::{Graph, NodeId};
@@ -96,6 +98,27 @@ impl Budget {
         Ok(Found { best, stats })
     }
 
+    /// The best of greedy choices for several prices of the link.
+    pub(crate) fn greedy(&self, p: &Problem, limit: u64) -> Option<Choice> {
+        let sites = sites(&p.t, self);
+        let (mut walker, mut room) = (Walker::new(&p.t), Room::new(&p.t, p.device));
+        let mut best: Option<(Choice, Prediction)> = None;
+        // Repeats may need what is overwritten by then; swaps alone can always be carried out.
+        let swaps = Budget { swap: self.swap, recompute: false };
+        let starts = [self, &swaps].into_iter().flat_map(|allowed| {
+            let greedy = |hidden| greedy(&p.t, p.device, allowed, &sites, limit, hidden);
+            HIDDEN.map(greedy)
+        });
+        for choice in starts.chain([Choice::keep_all(&p.t)]) {
+            let Some(script) = walker.walk(&choice) else { continue };
+            let promise = room.schedule(script, limit);
+            if best.as_ref().is_none_or(|(_, b)| promise.is_better_than(b)) {
+                best = Some((choice, promise));
+            }
+        }
+        best.map(|(choice, _)| choice)
+    }
+
     /// The best of greedy choices, improved.
     fn anneal(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let sites = sites(&p.t, self);
@@ -105,20 +128,9 @@ impl Budget {
         }
         let changes = (CHANGED_TASKS / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
         let changes = changes.min(sites.len() * sites.len());
-        let mut best: Option<Candidate> = None;
-        // Repeats may need what is overwritten by then; swaps alone can always be carried out.
-        let swaps = Budget { swap: self.swap, recompute: false };
-        let starts = [self, &swaps].into_iter().flat_map(|allowed| {
-            let greedy = |hidden| greedy(&p.t, p.device, allowed, &sites, p.limit, hidden);
-            HIDDEN.map(greedy)
-        });
-        for choice in starts.chain([Choice::keep_all(&p.t)]) {
-            let Some(promise) = annealer.judge(&choice, p.limit) else { continue };
-            if best.as_ref().is_none_or(|b| promise.is_better_than(&b.promise)) {
-                best = Some(Candidate { choice, promise });
-            }
-        }
-        let Some(mut best) = best else { return Ok((None, 0)) };
+        let Some(choice) = self.greedy(p, p.limit) else { return Ok((None, 0)) };
+        let Some(promise) = annealer.judge(&choice, p.limit) else { return Ok((None, 0)) };
+        let mut best = Candidate { choice, promise };
         let mut first = true;
         p.aim(|aim| {
             let (changes, begin) = if first { (changes, HOT) } else { (changes / 8, WARM) };
@@ -140,11 +152,11 @@ fn largest(t: &Timeline) -> (Option<NodeId>, u64) {
     t.order.iter().filter_map(own).max_by_key(|o| o.1).unwrap_or((None, 0))
 }
 
-/// True where a node is cut through a sum alone.
+/// True where a node could be cut if sums may be taken in another order.
 fn is_sum(g: &Graph, n: NodeId) -> bool {
     let Ok(outputs) = g.output_types(n) else { return false };
     let cuts = g.nodes[n].op.cuts(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());
-    cuts.iter().any(|cut| !cut.keeps_bits())
+    cuts.iter().any(|cut| !cut.keeps_bits)
 }
 
 /// Bytes that a task cannot do without: its distinct operands, its results less what may

@@ -1,6 +1,6 @@
 //! What every strategy under a byte limit begins and ends with.
 
-use super::{Choice, Planned, Room, Timeline, Walker, rewrite};
+use super::{Choice, Planned, Room, Script, Timeline, Walker, rewrite};
 use crate::{Cx, PassError, Stats, devices};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
@@ -83,8 +83,13 @@ impl Problem<'_> {
         let mut walker = Walker::new(&self.t);
         let Some(script) = walker.walk(choice) else { return Ok(None) };
         Room::new(&self.t, self.device).schedule(script, aim);
+        self.planned(choice, script).map(Some)
+    }
+
+    /// The plan of a choice whose script says when its copies are issued.
+    pub(crate) fn planned(&self, choice: &Choice, script: &Script) -> Result<Planned, PassError> {
         let plan = rewrite(&self.t, choice, script)?;
-        Ok(Some(Planned::of(self.t.g, plan, self.device, self.cx)?))
+        Planned::of(self.t.g, plan, self.device, self.cx)
     }
 
     /// The fastest plan that fits of those that `choose` leads to, and how many were placed.
@@ -94,12 +99,22 @@ impl Problem<'_> {
         &self,
         mut choose: impl FnMut(u64) -> Option<Choice>,
     ) -> Result<(Option<Planned>, u64), PassError> {
+        self.aim_with(|aim| match choose(aim) {
+            Some(choice) => self.carry_out(&choice, aim),
+            None => Ok(None),
+        })
+    }
+
+    /// The same for what makes plans itself.
+    pub(crate) fn aim_with(
+        &self,
+        mut plan: impl FnMut(u64) -> Result<Option<Planned>, PassError>,
+    ) -> Result<(Option<Planned>, u64), PassError> {
         let (mut best, mut placed): (Option<Planned>, u64) = (None, 0);
         let (mut fitted, mut failed) = (None, None);
         let mut aim = self.limit;
         while placed < AIMS && !self.cx.search.is_stopped() {
-            let Some(choice) = choose(aim) else { break };
-            let Some(planned) = self.carry_out(&choice, aim)? else { break };
+            let Some(planned) = plan(aim)? else { break };
             placed += 1;
             let over = planned.arena.device.saturating_sub(self.limit);
             match over {

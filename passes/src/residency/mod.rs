@@ -16,11 +16,13 @@ mod rewrite;
 mod schedule;
 mod script;
 mod timeline;
+mod windows;
 
 pub(crate) use choice::{Choice, Gap};
 pub(crate) use limit::{Found, Problem, under_limit};
 pub(crate) use planned::Planned;
 pub(crate) use rewrite::rewrite;
 pub(crate) use schedule::{Prediction, Room};
-pub(crate) use script::Walker;
+pub(crate) use script::{Fetch, Script, Store, Walker};
 pub(crate) use timeline::Timeline;
+pub(crate) use windows::windows;

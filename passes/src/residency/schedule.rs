@@ -81,6 +81,34 @@ impl Room {
         Prediction { seconds: self.run(script), over }
     }
 
+    /// What a script promises with its copies as they are issued.
+    pub(crate) fn predict(&mut self, script: &Script, limit: u64) -> Prediction {
+        let n = script.steps.len();
+        for times in [&mut self.start, &mut self.end, &mut self.free] {
+            times.clear();
+            times.resize(n + 1, 0.0);
+        }
+        let live = self.live_with_copies(script);
+        let over = live.iter().map(|&bytes| bytes.saturating_sub(limit)).sum();
+        Prediction { seconds: self.run(script), over }
+    }
+
+    /// Live bytes of each step, with those that copies need while they run.
+    pub(crate) fn live_with_copies(&self, script: &Script) -> Vec<u64> {
+        let mut live: Vec<u64> = script.steps.iter().map(|s| s.live).collect();
+        let stores = script.stores.iter().map(|s| (s.tensor, s.left..s.release));
+        let fetches = script.fetches.iter().map(|f| (f.tensor, f.from..f.before));
+        for (x, steps) in stores.chain(fetches) {
+            live[steps].iter_mut().for_each(|bytes| *bytes += self.bytes[x]);
+        }
+        live
+    }
+
+    /// Seconds of a tensor's copy to the host, and to the device.
+    pub(crate) fn copy_seconds(&self, x: usize) -> (f64, f64) {
+        self.copy[x]
+    }
+
     /// Copies to the host as soon as they can, with room as far as there is some.
     fn release(&mut self, script: &mut Script, limit: u64) {
         let (mut now, mut link) = (0.0f64, 0.0f64);

@@ -1,0 +1,103 @@
+//! tvDNN's transfer schedule (Park et al., PPoPP 2018): which tensors leave, and when their
+//! copies run, as an integer program that hides copies behind compute.
+//!
+//! The paper says that there is such a program and a heuristic, and gives neither; both are
+//! ours. The heuristic is a greedy choice of swaps with the schedule of `Room`. The
+//! [`program`] decides for some gaps at a time whether their tensor leaves, before which step
+//! its bytes are used again and before which its copy back is issued, everything else fixed:
+//! HiGHS proves little about programs of more than some tens of copies. What it proposes is
+//! kept where the predicted step is shorter, and the pass returns the faster, as simulated,
+//! of the heuristic's plan and the improved one. Homes in host memory are the heuristic's.
+//!
+//! tvDNN also divides objects that one kernel cannot hold into sections. This pass does not:
+//! where swaps alone do not keep the limit, it refuses.
+//!
+//! Sound for the reasons that [`crate::residency`] gives.
+
+mod improve;
+mod program;
+#[cfg(test)]
+mod tests;
+
+use crate::budget::Budget;
+use crate::residency::{Choice, Found, Planned, Problem, under_limit};
+use crate::search::Deadline;
+use crate::{Cx, PassError, PlanPass, Stats};
+use arenic_ir::graph::Graph;
+use arenic_ir::plan::{Fact, Plan};
+use improve::{Schedule, Swaps};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Swaps until the plan keeps the byte limit, copies scheduled by an integer program.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SwapIlp {
+    /// Seconds for all programs together; 0 leaves the heuristic's schedule.
+    #[schemars(range(min = 0.0))]
+    pub time_limit: f64,
+    /// Tensors of a program, from 1 to 40.
+    #[schemars(range(min = 1, max = 40))]
+    pub window: usize,
+}
+
+impl Default for SwapIlp {
+    fn default() -> Self {
+        SwapIlp { time_limit: 20.0, window: 12 }
+    }
+}
+
+/// What the heuristic may do.
+const SWAPS: Budget = Budget { swap: true, recompute: false };
+
+impl PlanPass for SwapIlp {
+    fn needs(&self) -> &[Fact] {
+        &[Fact::Order]
+    }
+
+    fn gives(&self) -> &[Fact] {
+        &[Fact::Order]
+    }
+
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+        under_limit(g, plan, cx, "swap_ilp", |p| self.search(p))
+    }
+}
+
+impl SwapIlp {
+    /// The faster of the heuristic's plan and the one that programs improved.
+    fn search(&self, p: &Problem) -> Result<Found, PassError> {
+        if p.whole <= p.limit {
+            return Ok(Found { best: None, stats: Stats::new() });
+        }
+        let (heuristic, placed) = p.aim(|aim| SWAPS.greedy(p, aim))?;
+        let seconds = p.cx.search.seconds(self.time_limit);
+        let deadline = Deadline::after(seconds, p.cx.search.stop);
+        let mut swaps = Swaps::new(p, self.window.clamp(1, 40), deadline);
+        let mut last: Option<Schedule> = None;
+        let (improved, more) = p.aim_with(|aim| {
+            let again = last.take().map(|schedule| schedule.choice);
+            let starts = again.into_iter().chain(SWAPS.greedy(p, aim));
+            let Some(start) = swaps.best(starts, aim) else { return Ok(None) };
+            let schedule = swaps.improve(start, aim);
+            let planned = p.planned(&schedule.choice, &schedule.script)?;
+            last = Some(schedule);
+            Ok(Some(planned))
+        })?;
+        let mut best = fastest(improved, heuristic.clone());
+        if best.is_none() {
+            let spilled = p.carry_out(&Choice::spill_all(&p.t), 0)?;
+            best = spilled.filter(|s| s.fits(&p.cx.limits));
+        }
+        let mut stats =
+            Stats::from([("programs", swaps.programs), ("plans_placed", placed + more)]);
+        if let Some(heuristic) = heuristic {
+            stats.insert("heuristic_step_microseconds", (heuristic.seconds * 1e6) as u64);
+        }
+        Ok(Found { best, stats })
+    }
+}
+
+fn fastest(a: Option<Planned>, b: Option<Planned>) -> Option<Planned> {
+    a.into_iter().chain(b).min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+}
