@@ -16,7 +16,7 @@ mod anneal;
 mod greedy;
 mod sites;
 
-use crate::residency::{Choice, Found, Planned, Problem, Timeline, under_limit};
+use crate::residency::{Choice, Found, Layout, Planned, Problem, Timeline, under_limit};
 use crate::{Cx, PassError, PlanPass, Stats};
 use anneal::{Annealer, Candidate, HOT, WARM};
 use arenic_ir::graph::Graph;
@@ -59,7 +59,7 @@ impl PlanPass for Budget {
     }
 
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        under_limit(g, plan, cx, "budget", |p| self.search(p))
+        under_limit(g, plan, cx, "budget", Layout::Searched, |p| self.search(p))
     }
 }
 
