@@ -66,6 +66,7 @@ impl CompileError {
             CompileError::Run(RunError::Pass { error, .. }) => matches!(
                 error,
                 PassError::DeviceMemory { .. }
+                    | PassError::Limit { .. }
                     | PassError::HostMemory { .. }
                     | PassError::WithoutSwaps { .. }
             ),

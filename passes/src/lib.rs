@@ -15,6 +15,8 @@ pub mod certificate;
 pub mod dead_code;
 pub mod detach_states;
 pub mod early_update;
+#[cfg(test)]
+mod fixtures;
 pub mod fold_constants;
 pub mod fuse_cross_entropy;
 pub mod fuse_transposes;
@@ -37,6 +39,7 @@ pub mod share_in_place;
 pub mod share_parallel;
 pub mod spans;
 pub mod streams;
+pub mod swap_autoswap;
 pub mod swap_ilp;
 pub mod sync;
 pub mod views;
@@ -68,6 +71,7 @@ registry::passes! {
     plan order_ilp::OrderIlp,
     plan order_place_ilp::OrderPlaceIlp,
     plan budget::Budget,
+    plan swap_autoswap::SwapAutoswap,
     plan recompute::Recompute,
     plan swap_ilp::SwapIlp,
     plan share_in_place::ShareInPlace,

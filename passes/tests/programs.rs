@@ -259,6 +259,59 @@ fn byte_limits_are_kept() {
     assert!(swaps > 300 && repeats > 20 && refused > 100, "{swaps} {repeats} {refused}");
 }
 
+/// The same for the strategies of single works, which may find nothing instead.
+#[test]
+fn byte_limits_are_kept_by_every_strategy() {
+    let strategies = [
+        "swap_autoswap: {min_bytes: 8, evaluations: 10}",
+        "swap_autoswap: {min_bytes: 8, score: aoa}",
+        "swap_autoswap: {min_bytes: 8, score: wdoa, smartpool: true}",
+    ];
+    for strategy in strategies {
+        let after = match strategy.contains("smartpool") {
+            true => "- share_in_place: {enabled: false}\n- place_smartpool",
+            false => "- share_in_place\n- place",
+        };
+        let yaml = format!(
+            "- detach_states\n- order: {{method: definition}}\n- {strategy}\n{after}\n- lower\n- sync\n"
+        );
+        let pipeline = Pipeline::from_yaml(&yaml).unwrap();
+        let (mut moved, mut refused) = (0, 0);
+        for seed in 0..200 {
+            let mut random = Random(0xa5a9 + seed);
+            let nodes = 3 + random.below(20);
+            let g = graph(&mut random, nodes);
+            let whole = pipeline.run(g.clone(), &CX, RunOptions::default()).unwrap();
+            let whole = whole.footprint.unwrap().arena_bytes.device;
+            let limit = whole * (20 + random.below(80) as u64) / 100;
+            let cx = Cx { limits: PerSpace { device: Some(limit), host: None }, ..CX };
+            let outcome = match pipeline.run(g.clone(), &cx, RunOptions::default()) {
+                Ok(outcome) => outcome,
+                Err(RunError::Pass { error: PassError::Limit { .. }, .. }) => {
+                    refused += 1;
+                    continue;
+                }
+                Err(e) => panic!("{strategy}, seed {seed}: {e}\n{g}"),
+            };
+            let (g, program) = (&outcome.module.graph, outcome.module.program.as_ref().unwrap());
+            let arena = outcome.footprint.unwrap().arena_bytes.device;
+            assert!(
+                arena <= limit,
+                "{strategy}, seed {seed}: {arena} above {limit}\n{}",
+                outcome.module
+            );
+            let expected = reference(g);
+            for _ in 0..4 {
+                let right = run(&mut random, g, program, &expected);
+                assert!(right, "{strategy}, seed {seed}\n{}", outcome.module);
+            }
+            let text = program.to_string();
+            moved += usize::from(text.contains("host[") || program.nodes().count() > g.nodes.len());
+        }
+        assert!(moved > 50 && refused < 150, "{strategy}: {moved} moved, {refused} refused");
+    }
+}
+
 /// All orders of the plan's tasks; none where there are more than a few thousand.
 fn all_orders(g: &Graph, plan: &Plan) -> Option<Vec<Vec<TaskId>>> {
     let dependences = plan.dependences(g);

@@ -17,7 +17,7 @@ mod greedy;
 mod sites;
 
 use crate::residency::{
-    Choice, Found, Planned, Prediction, Problem, Room, Timeline, Walker, under_limit,
+    Choice, Found, Layout, Planned, Prediction, Problem, Room, Timeline, Walker, under_limit,
 };
 use crate::{Cx, PassError, PlanPass, Stats};
 use anneal::{Annealer, Candidate, HOT, WARM};
@@ -62,7 +62,7 @@ impl PlanPass for Budget {
     }
 
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        under_limit(g, plan, cx, "budget", |p| self.search(p))
+        under_limit(g, plan, cx, "budget", Layout::Searched, |p| self.search(p))
     }
 }
 

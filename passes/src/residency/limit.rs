@@ -1,6 +1,6 @@
 //! What every strategy under a byte limit begins and ends with.
 
-use super::{Choice, Planned, Room, Script, Timeline, Walker, rewrite};
+use super::{Choice, Layout, Planned, Room, Script, Timeline, Walker, rewrite};
 use crate::{Cx, PassError, Stats, devices};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
@@ -22,6 +22,8 @@ pub(crate) struct Problem<'a> {
     /// What the step needs without a limit, in bytes of device memory.
     pub(crate) whole: u64,
     pub(crate) cx: &'a Cx<'a>,
+    /// How its plans are placed.
+    pub(crate) layout: Layout,
 }
 
 /// What a strategy found.
@@ -42,6 +44,7 @@ pub(crate) fn under_limit(
     plan: &mut Plan,
     cx: &Cx,
     pass: &'static str,
+    layout: Layout,
     strategy: impl FnOnce(&Problem) -> Result<Found, PassError>,
 ) -> Result<Stats, PassError> {
     let Some(limit) = cx.limits.device else { return Ok(Stats::new()) };
@@ -55,10 +58,10 @@ pub(crate) fn under_limit(
     };
     let order = with_early_commits(g, plan)?;
     plan.set_order(g, order)?;
-    let whole = Planned::of(g, plan.clone(), device, cx)?;
+    let whole = Planned::of(g, plan.clone(), device, cx, layout)?;
     let t = Timeline::new(g, &whole.plan, device)?;
     let unlimited = t.start.last().copied().unwrap_or(0.0);
-    let problem = Problem { t, device, limit, whole: whole.arena.device, cx };
+    let problem = Problem { t, device, limit, whole: whole.arena.device, cx, layout };
     let Found { best, mut stats } = strategy(&problem)?;
     let best = match whole.fits(&cx.limits) {
         true => whole.clone(),
@@ -89,7 +92,7 @@ impl Problem<'_> {
     /// The plan of a choice whose script says when its copies are issued.
     pub(crate) fn planned(&self, choice: &Choice, script: &Script) -> Result<Planned, PassError> {
         let plan = rewrite(&self.t, choice, script)?;
-        Planned::of(self.t.g, plan, self.device, self.cx)
+        Planned::of(self.t.g, plan, self.device, self.cx, self.layout)
     }
 
     /// The fastest plan that fits of those that `choose` leads to, and how many were placed.

@@ -20,7 +20,7 @@ mod windows;
 
 pub(crate) use choice::{Choice, Gap};
 pub(crate) use limit::{Found, Problem, under_limit};
-pub(crate) use planned::Planned;
+pub(crate) use planned::{Layout, Planned};
 pub(crate) use rewrite::rewrite;
 pub(crate) use schedule::{Prediction, Room};
 pub(crate) use script::{Fetch, Script, Store, Walker};

@@ -1,10 +1,12 @@
 //! A plan with its addresses and what it takes.
 
 use crate::lower::Lower;
-use crate::place::{Place, Wish, place_within};
+use crate::place::{Place, Placer, Wish, place_within};
+use crate::place_smartpool::PlaceSmartpool;
+use crate::share::Sharing;
 use crate::simulate::{roofline, simulate};
 use crate::sync::Sync;
-use crate::{Cx, PassError, ProgramPass, Search, share};
+use crate::{Cx, PassError, ProgramPass, Search};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
@@ -12,6 +14,16 @@ use arenic_ir::program::{PerSpace, Program};
 
 /// Seconds of search for the addresses of each plan.
 const PLACE_SECONDS: f64 = 0.2;
+
+/// How plans get their slots and addresses: as the rest of the pipeline will give them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// In place where that is possible, by search.
+    #[default]
+    Searched,
+    /// Bytes of its own for each buffer, best fit by decreasing size.
+    SmartPool,
+}
 
 /// A plan with its addresses and what it takes.
 #[derive(Clone)]
@@ -31,12 +43,18 @@ impl Planned {
         mut plan: Plan,
         device: &Device,
         cx: &Cx,
+        layout: Layout,
     ) -> Result<Planned, PassError> {
-        let slots = share::assign(g, &plan)?;
+        let sharing = Sharing::new(g, &plan)?;
+        let (sharing, placer): (_, &dyn Placer) = match layout {
+            Layout::Searched => (sharing, &Place::default()),
+            Layout::SmartPool => (sharing.not_in_place(), &PlaceSmartpool::default()),
+        };
+        let slots = sharing.assign()?;
         plan.set_slots(slots);
         let search = Search { time_limit: Some(PLACE_SECONDS), progress: None, ..cx.search };
         let wish = Wish { capacity: None, search };
-        place_within(&mut plan, &cx.limits, &Place::default(), &wish)?;
+        place_within(&mut plan, &cx.limits, placer, &wish)?;
         let mut program = Program::new(cx.target.align);
         Lower {}.run(g, &plan, &mut program)?;
         Sync {}.run(g, &plan, &mut program)?;

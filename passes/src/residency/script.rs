@@ -279,6 +279,10 @@ impl<'a> Walker<'a> {
 
     /// What becomes of a tensor after one of its accesses.
     fn leave(&mut self, choice: &Choice, x: usize, k: usize) {
+        // A home in host memory is written without being here.
+        if !self.here[x] {
+            return;
+        }
         let tensor = &self.t.tensors[x];
         let gap = (k < tensor.gaps()).then(|| choice.gaps[self.t.gap(x, k)]);
         // The order has the tensor's bytes there for longer.
