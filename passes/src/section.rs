@@ -182,8 +182,7 @@ impl<'a> Sections<'a> {
         let node = &self.g.nodes[n];
         let types = self.g.output_types(n).ok()?;
         let cuts = node.op.cuts(&self.g.input_types(n), &types.iter().collect::<Vec<_>>());
-        let allowed =
-            |cut: &Cut| cut.extent >= self.parts && (self.reassociate || cut.keeps_bits);
+        let allowed = |cut: &Cut| cut.extent >= self.parts && (self.reassociate || cut.keeps_bits);
         let score = |cut: &Cut| -> i128 {
             let operands = node.inputs.iter().copied().zip(cut.operands.iter().copied());
             let results = node.outputs.iter().copied().zip(cut.results.iter().map(|r| r.axis()));

@@ -312,6 +312,57 @@ fn byte_limits_are_kept_by_every_strategy() {
     }
 }
 
+/// The strategies that may refuse a limit keep it where they do not, and their programs are
+/// right in every interleaving tried.
+#[test]
+fn strategies_keep_byte_limits_or_refuse() {
+    let strategies = [
+        "recompute: {method: greedy}",
+        "recompute: {method: sqrt}",
+        "recompute: {time_limit: 1}",
+        "swap_ilp: {time_limit: 1}",
+    ];
+    for strategy in strategies {
+        let yaml = format!(
+            "- detach_states\n- order: {{method: definition}}\n- {strategy}\n\
+             - share_in_place\n- place\n- lower\n- sync\n"
+        );
+        let pipeline = Pipeline::from_yaml(&yaml).unwrap();
+        let (mut changed, mut refused) = (0, 0);
+        for seed in 0..200 {
+            let mut random = Random(0x57a7 + seed);
+            let nodes = 6 + random.below(20);
+            let g = graph(&mut random, nodes);
+            let limited = |device: Option<u64>| {
+                let cx = Cx { limits: PerSpace { device, host: None }, ..CX };
+                pipeline.run(g.clone(), &cx, RunOptions::default())
+            };
+            let whole = limited(None).unwrap().footprint.unwrap().arena_bytes.device;
+            let limit = whole * (50 + random.below(50) as u64) / 100;
+            let outcome = match limited(Some(limit)) {
+                Ok(outcome) => outcome,
+                Err(RunError::Pass { error: PassError::Limit { .. }, .. }) => {
+                    refused += 1;
+                    continue;
+                }
+                Err(e) => panic!("{strategy}, seed {seed}: {e}\n{g}"),
+            };
+            let arena = outcome.footprint.unwrap().arena_bytes.device;
+            assert!(arena <= limit, "{strategy}, seed {seed}: {arena} above {limit}");
+            let (g, program) = (&outcome.module.graph, outcome.module.program.as_ref().unwrap());
+            let expected = reference(g);
+            for _ in 0..4 {
+                let right = run(&mut random, g, program, &expected);
+                assert!(right, "{strategy}, seed {seed}\n{}", outcome.module);
+            }
+            let repeats = program.nodes().count() > g.nodes.len();
+            changed += usize::from(repeats || program.to_string().contains("host["));
+        }
+        assert!(refused > 5, "{strategy}: {refused}");
+        assert!(changed > 2 || strategy.contains("sqrt"), "{strategy}: {changed}");
+    }
+}
+
 /// All orders of the plan's tasks; none where there are more than a few thousand.
 fn all_orders(g: &Graph, plan: &Plan) -> Option<Vec<Vec<TaskId>>> {
     let dependences = plan.dependences(g);

@@ -95,7 +95,7 @@ fn chain_seconds(t: &Timeline, choice: &Choice, site: &Site) -> Option<f64> {
         tasks.push(task);
         seconds += t.seconds(t.position[task]);
         for &(y, old) in t.reads.row(t.position[task] as usize) {
-            if old && t.tensors[y].renewed.is_some_and(|r| r < site.before) {
+            if old && t.tensors[y].overwritten.is_some_and(|r| r < site.before) {
                 return None;
             }
             if !stays(t, y, site.before, |gap| choice.gaps[gap] != Gap::Keep) {

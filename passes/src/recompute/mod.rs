@@ -24,7 +24,7 @@ mod sqrt;
 mod tests;
 mod window;
 
-use crate::residency::{Choice, Found, Planned, Problem, under_limit};
+use crate::residency::{Choice, Found, Layout, Planned, Problem, under_limit};
 use crate::search::Deadline;
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
@@ -77,7 +77,7 @@ impl PlanPass for Recompute {
     }
 
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        under_limit(g, plan, cx, "recompute", |p| self.search(p))
+        under_limit(g, plan, cx, "recompute", Layout::Searched, |p| self.search(p))
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn made(t: &Timeline, x: usize) -> Option<u32> {
 /// True where a tensor's task can run again before a position: no state that it reads has its
 /// new value by then.
 pub(super) fn runs_again(t: &Timeline, x: usize, p: u32) -> bool {
-    let fresh = |&(y, old): &(usize, bool)| !old || t.tensors[y].renewed.is_none_or(|r| r >= p);
+    let fresh = |&(y, old): &(usize, bool)| !old || t.tensors[y].overwritten.is_none_or(|r| r >= p);
     let reads = |task: u32| t.reads.row(task as usize).iter().all(fresh);
     t.may_repeat(x) && made(t, x).is_some_and(reads)
 }

@@ -4,54 +4,10 @@ use super::exact::Windows;
 use super::greedy::greedy;
 use super::sites::{Judge, Site, sites};
 use super::sqrt::sqrt;
+use crate::devices;
+use crate::residency::steps::{add, begin, finish, plan, step};
 use crate::residency::{Choice, Gap, Prediction, Timeline};
 use crate::search::{Deadline, Search};
-use crate::{devices, share};
-use arenic_ir::TargetInfo;
-use arenic_ir::graph::{Graph, Output, ValueId};
-use arenic_ir::op::Op;
-use arenic_ir::plan::Plan;
-use arenic_ir::types::{DType, TensorType};
-
-/// A chain of layers, each reading one or two earlier results, and its way back, which reads
-/// what the layers made.
-fn step(random: &mut fastrand::Rng, layers: usize) -> Graph {
-    let mut g = Graph::default();
-    let mut forward = vec![g.add_input("x", TensorType::new(DType::U8, [4]))];
-    for _ in 0..layers {
-        let mut reads = vec![forward[forward.len() - 1]];
-        if random.u8(0..3) == 0 {
-            reads.push(forward[random.usize(0..forward.len())]);
-        }
-        forward.push(add(random, &mut g, reads));
-    }
-    let mut back = add(random, &mut g, vec![forward[layers]]);
-    for i in (0..layers).rev() {
-        let mut reads = vec![back, forward[i]];
-        if random.u8(0..2) == 0 {
-            reads.push(forward[i + 1]);
-        }
-        back = add(random, &mut g, reads);
-    }
-    g.outputs.push(Output { name: "y".into(), value: back });
-    g
-}
-
-fn add(random: &mut fastrand::Rng, g: &mut Graph, mut reads: Vec<ValueId>) -> ValueId {
-    reads.dedup();
-    let op = Op::Opaque { results: vec![4 * random.usize(1..9)] };
-    let node = g.add_node("", op, reads).unwrap();
-    g.result(node).unwrap()
-}
-
-/// The plan in definition order.
-fn plan(g: &Graph) -> Plan {
-    let mut plan = Plan::new(g, TargetInfo { align: 4 }).unwrap();
-    let order = plan.tasks.keys().collect();
-    plan.set_order(g, order).unwrap();
-    plan.set_slots(share::assign(g, &plan).unwrap());
-    plan
-}
 
 /// The best promise of all choices.
 fn best_of_all(judge: &mut Judge, sites: &[Site], limit: u64) -> Prediction {
@@ -133,19 +89,14 @@ fn small_windows_are_never_worse_than_where_they_began() {
 #[test]
 fn segments_of_a_chain_take_about_two_square_roots() {
     let (n, bytes) = (36usize, 4u64);
-    let mut g = Graph::default();
-    let mut forward = vec![g.add_input("x", TensorType::new(DType::U8, [4]))];
-    let one = || Op::Opaque { results: vec![4] };
+    let (mut g, x) = begin();
+    let mut forward = vec![x];
     for i in 0..n {
-        let node = g.add_node("", one(), vec![forward[i]]).unwrap();
-        forward.push(g.result(node).unwrap());
+        forward.push(add(&mut g, 4, vec![forward[i]]));
     }
-    let mut back = forward[n];
-    for i in (0..n).rev() {
-        let node = g.add_node("", one(), vec![back, forward[i]]).unwrap();
-        back = g.result(node).unwrap();
-    }
-    g.outputs.push(Output { name: "y".into(), value: back });
+    let way_back = (0..n).rev();
+    let back = way_back.fold(forward[n], |back, i| add(&mut g, 4, vec![back, forward[i]]));
+    let g = finish(g, back);
     let (plan, device) = (plan(&g), devices::cpu().unwrap());
     let t = Timeline::new(&g, &plan, &device).unwrap();
     let (sites, mut judge) = (sites(&t), Judge::new(&t, &device));

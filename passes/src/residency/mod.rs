@@ -15,6 +15,8 @@ mod planned;
 mod rewrite;
 mod schedule;
 mod script;
+#[cfg(test)]
+pub(crate) mod steps;
 mod timeline;
 mod windows;
 

@@ -227,7 +227,7 @@ impl<'a> Walker<'a> {
             if !self.here[y] {
                 self.bring(choice, y, p)?;
             }
-            if old && self.t.tensors[y].renewed.is_some_and(|r| r < p as u32) {
+            if old && self.t.tensors[y].overwritten.is_some_and(|r| r < p as u32) {
                 return None;
             }
         }

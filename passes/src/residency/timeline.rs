@@ -25,6 +25,9 @@ pub(crate) struct Tensor {
     pub(crate) renewed: Option<u32>,
     /// The position at which that value is copied home; its home holds it from then on.
     pub(crate) committed: Option<u32>,
+    /// The position that overwrites a state's old value, in its home or by the copy there: no
+    /// task that reads it is repeated after that.
+    pub(crate) overwritten: Option<u32>,
     /// It has a home, which may be in host memory.
     pub(crate) homed: bool,
     /// It must be there when the step ends.
@@ -136,6 +139,7 @@ impl<'a> Timeline<'a> {
                 producer: writer[b],
                 renewed: None,
                 committed: None,
+                overwritten: None,
                 homed: buffer.kind.is_home(),
                 pinned: false,
             });
@@ -210,6 +214,14 @@ impl<'a> Timeline<'a> {
             first_gap,
         };
         timeline.commits = timeline.order.iter().map(|&t| timeline.commit(t)).collect();
+        for x in &mut timeline.tensors {
+            x.overwritten = x.renewed;
+        }
+        for (p, &(_, home)) in
+            timeline.commits.iter().enumerate().filter_map(|(p, c)| Some((p, c.as_ref()?)))
+        {
+            timeline.tensors[home].overwritten.get_or_insert(p as u32);
+        }
         for t in plan.tasks.keys() {
             timeline.in_place[t] = timeline.in_place_pairs(t);
         }

@@ -20,7 +20,7 @@ mod program;
 mod tests;
 
 use crate::budget::Budget;
-use crate::residency::{Choice, Found, Planned, Problem, under_limit};
+use crate::residency::{Choice, Found, Layout, Planned, Problem, under_limit};
 use crate::search::Deadline;
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
@@ -60,7 +60,7 @@ impl PlanPass for SwapIlp {
     }
 
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        under_limit(g, plan, cx, "swap_ilp", |p| self.search(p))
+        under_limit(g, plan, cx, "swap_ilp", Layout::Searched, |p| self.search(p))
     }
 }
 

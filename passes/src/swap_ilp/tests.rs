@@ -1,1 +1,67 @@
+//! The programs against the heuristic, on random steps.
 
+use super::SwapIlp;
+use crate::residency::steps::{plan, step};
+use crate::{Cx, PassError, PlanPass};
+use arenic_ir::TargetInfo;
+use arenic_ir::cost::{Arithmetic, Device, Link, Memory};
+use arenic_ir::graph::Graph;
+use arenic_ir::profile::KernelTimes;
+use arenic_ir::program::PerSpace;
+use arenic_ir::types::DType;
+
+/// Kernels take a second for each byte they touch, copies as many as they like.
+fn device(link: f64) -> Device {
+    Device {
+        name: "slow".into(),
+        memory_bytes: 1 << 20,
+        reserve_bytes: 0,
+        alignment: 4,
+        memory: Memory { bytes_per_second: 1.0, efficiency: 1.0 },
+        arithmetic: [(DType::F32, Arithmetic { flops_per_second: 1.0, efficiency: 1.0 })].into(),
+        link: Link {
+            to_host: link,
+            to_device: link,
+            both: link,
+            copy_engines: 2,
+            latency_seconds: 0.0,
+        },
+        launch_seconds: 0.0,
+        measured: KernelTimes::default(),
+    }
+}
+
+/// Microseconds of the step by the heuristic, and by the programs; none where neither keeps
+/// the limit.
+fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
+    let device = device(link);
+    let plan = plan(g);
+    let limit = plan.slots().unwrap().live_peak().device * percent / 100 / 4 * 4;
+    let limits = PerSpace { device: Some(limit), host: None };
+    let cx = Cx { limits, device: Some(&device), ..Cx::new(TargetInfo { align: 4 }) };
+    let seconds = |time_limit| {
+        let mut plan = plan.clone();
+        match (SwapIlp { time_limit, window: 12 }).run(g, &mut plan, &cx) {
+            Ok(stats) => Some(stats["step_microseconds"]),
+            Err(PassError::Limit { .. }) => None,
+            Err(e) => panic!("{e}"),
+        }
+    };
+    let (heuristic, programs) = (seconds(0.0), seconds(30.0));
+    assert_eq!(heuristic.is_some(), programs.is_some());
+    Some((heuristic?, programs?))
+}
+
+#[test]
+fn programs_are_never_slower_than_the_heuristic() {
+    let mut tried = 0;
+    for seed in 0..if cfg!(feature = "highs") { 40 } else { 6 } {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let g = step(&mut random, 6);
+        let (percent, link) = (random.u64(50..95), [0.5, 1.0, 2.0][random.usize(0..3)]);
+        let Some((heuristic, programs)) = both(&g, percent, link) else { continue };
+        assert!(programs <= heuristic, "seed {seed}: {programs} above {heuristic}");
+        tried += 1;
+    }
+    assert!(tried > 3, "{tried}");
+}
