@@ -397,17 +397,19 @@ fn reassociated_sections_equal_pytorch() {
         "- detach_states",
         "- section: {above: 0.25, allow_reassociation: true}\n- views\n- detach_states",
     );
+    let mut cut = 0;
     for run in runs() {
         let limit = run.target.statistics["arena_bytes"] * 45 / 100;
         let target = within(&run.model(), &yaml, Some(limit))
             .unwrap_or_else(|e| panic!("{} within {limit}: {e}", run.name));
-        assert!(target.graph.nodes.len() > run.target.graph.nodes.len(), "{}", run.name);
+        cut += usize::from(target.graph.nodes.len() > run.target.graph.nodes.len());
         let run = Run { target, ..run };
         let (losses, _) = run.train(run.options());
         for (ours, theirs) in losses.iter().zip(&run.losses) {
-            assert!((ours - theirs).abs() <= 1e-5 * theirs.abs().max(1.0), "{}", run.name);
+            assert!((ours - theirs).abs() <= 1e-5, "{}: {ours} {theirs}", run.name);
         }
     }
+    assert!(cut > 3, "{cut}");
 }
 
 /// Kernels of several streams run at once, on bytes that they share in turn.

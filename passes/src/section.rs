@@ -182,7 +182,10 @@ impl<'a> Sections<'a> {
         let node = &self.g.nodes[n];
         let types = self.g.output_types(n).ok()?;
         let cuts = node.op.cuts(&self.g.input_types(n), &types.iter().collect::<Vec<_>>());
-        let allowed = |cut: &Cut| cut.extent >= self.parts && (self.reassociate || cut.keeps_bits);
+        let allowed = |cut: &Cut| {
+            cut.extent >= self.parts
+                && (self.reassociate || cut.keeps_bits && !adds_by_extent(&node.op))
+        };
         let score = |cut: &Cut| -> i128 {
             let operands = node.inputs.iter().copied().zip(cut.operands.iter().copied());
             let results = node.outputs.iter().copied().zip(cut.results.iter().map(|r| r.axis()));
@@ -448,6 +451,19 @@ impl<'a> Rewriter<'a> {
         let result = self.new.result(node);
         result.ok_or_else(|| PassError::Solver("a node without results".into()))
     }
+}
+
+/// True where kernels choose by the operands' extents in which order they add.
+fn adds_by_extent(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Reduce { .. }
+            | Op::Softmax { .. }
+            | Op::LogSoftmax { .. }
+            | Op::LogSoftmaxStats
+            | Op::LayerNorm { .. }
+            | Op::AveragePool { .. }
+    )
 }
 
 fn with_extent(ty: &TensorType, axis: usize, extent: usize) -> TensorType {

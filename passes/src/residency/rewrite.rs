@@ -100,7 +100,10 @@ impl Rewriter<'_> {
                 task.reads = vec![from];
                 for &home in task.writes.iter().flatten() {
                     self.plan.buffers[home].space = Space::Host;
-                    self.host[x] = Some(home);
+                    // Another tensor's home may hold a part of this one.
+                    if self.t.tensors[x].committed.is_some() {
+                        self.host[x] = Some(home);
+                    }
                 }
                 commit
             }
