@@ -63,13 +63,7 @@ impl CompileError {
     pub fn is_of_limits(&self) -> bool {
         match self {
             CompileError::Limit { .. } => true,
-            CompileError::Run(RunError::Pass { error, .. }) => matches!(
-                error,
-                PassError::DeviceMemory { .. }
-                    | PassError::Limit { .. }
-                    | PassError::HostMemory { .. }
-                    | PassError::WithoutSwaps { .. }
-            ),
+            CompileError::Run(RunError::Pass { error, .. }) => error.is_of_limits(),
             _ => false,
         }
     }
@@ -78,10 +72,7 @@ impl CompileError {
     /// bytes, where this is why the compilation failed.
     pub fn minimum(&self) -> Option<(u64, u64)> {
         match self {
-            CompileError::Run(RunError::Pass {
-                error: PassError::DeviceMemory { minimum, bound, .. },
-                ..
-            }) => Some((*minimum, *bound)),
+            CompileError::Run(RunError::Pass { error, .. }) => error.minimum(),
             _ => None,
         }
     }
@@ -100,6 +91,9 @@ pub struct Compiled {
     /// Under a limit on device memory: the least one that can be kept, and the proven floor
     /// below it, in bytes.
     pub minimum: Option<(u64, u64)>,
+    /// Under a limit on device memory: seconds of the step without it, which operators in parts
+    /// no longer tell.
+    pub uncut_seconds: Option<f64>,
 }
 
 impl Compiled {
@@ -109,6 +103,18 @@ impl Compiled {
     /// [`CompileError::NoProgram`].
     pub fn target(&self) -> Result<&Target, CompileError> {
         self.artifact.as_ref().and_then(|a| a.targets.first()).ok_or(CompileError::NoProgram)
+    }
+
+    /// Seconds of a step, simulated, and those without a limit, which are of every kernel once.
+    ///
+    /// # Errors
+    /// [`CompileError::NoProgram`].
+    pub fn seconds(&self, device: &Device) -> Result<(f64, f64), CompileError> {
+        let Target { graph, program, .. } = self.target()?;
+        let kernel = roofline(graph, device);
+        let step = simulate(program, device, &kernel).seconds;
+        let kernels = || graph.nodes.keys().map(&kernel).sum();
+        Ok((step, self.uncut_seconds.unwrap_or_else(kernels)))
     }
 }
 
@@ -141,11 +147,8 @@ pub fn compile(
     let (target, evaluate) = (TargetInfo { align }, Some(&Kernels as &dyn Evaluate));
     let cx = Cx { target, evaluate, search, device, limits, allow_reassociation };
     let outcome = pipeline.run(graph, &cx, options)?;
-    let found = outcome.lower_bound();
-    let minimum = outcome.stats.iter().find_map(|(_, stats)| {
-        let figure = |name| stats.get(name).copied();
-        figure("minimum_device_bytes").zip(figure("minimum_device_bytes_bound"))
-    });
+    let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
+    let uncut_seconds = outcome.uncut_seconds();
     let module = outcome.module;
     let artifact = match (&outcome.footprint, &module.program) {
         (Some(footprint), Some(program)) => {
@@ -170,7 +173,7 @@ pub fn compile(
         }
         _ => None,
     };
-    Ok(Compiled { artifact, module, footprint: outcome.footprint, unused, minimum })
+    Ok(Compiled { artifact, module, footprint: outcome.footprint, unused, minimum, uncut_seconds })
 }
 
 /// The figures of a plan; peaks and arenas come from the checker (invariant I11).
@@ -210,13 +213,6 @@ fn swapped_bytes(program: &Program) -> u64 {
 
 fn distinct_nodes(program: &Program) -> usize {
     program.nodes().collect::<std::collections::HashSet<_>>().len()
-}
-
-/// Seconds of a step, simulated, and of every kernel once.
-pub fn predicted_seconds(g: &Graph, program: &Program, device: &Device) -> (f64, f64) {
-    let kernel = roofline(g, device);
-    let step = simulate(program, device, &kernel);
-    (step.seconds, g.nodes.keys().map(kernel).sum())
 }
 
 fn provenance(model: &Path, pipeline: &Pipeline) -> Result<Provenance, CompileError> {

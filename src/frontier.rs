@@ -1,7 +1,7 @@
 //! The memory–time frontier of a model: how long its step takes under one byte limit after
 //! another.
 
-use crate::compile::{CompileError, Compiled, predicted_seconds};
+use crate::compile::{CompileError, Compiled};
 use arenic_ir::cost::Device;
 
 /// A plan that keeps a limit.
@@ -84,8 +84,7 @@ impl<'a, F: FnMut(Option<u64>) -> Result<Compiled, CompileError>> Frontier<'a, F
 fn point(compiled: &Compiled, device: &Device) -> Result<Point, CompileError> {
     let target = compiled.target()?;
     let figure = |name| target.statistics.get(name).copied().unwrap_or(0);
-    let (step_seconds, unlimited_step_seconds) =
-        predicted_seconds(&target.graph, &target.program, device);
+    let (step_seconds, unlimited_step_seconds) = compiled.seconds(device)?;
     Ok(Point {
         arena_bytes: figure("arena_bytes"),
         step_seconds,

@@ -373,8 +373,7 @@ fn byte_limits_change_no_bits() {
 /// Operators in parts keep every bit, and states in parts are saved and loaded as one tensor.
 #[test]
 fn sections_change_no_bits() {
-    let yaml = named("default")
-        .replace("- detach_states", "- section: {above: 0.25}\n- views\n- detach_states");
+    let yaml = named("default").replace("- section", "- section: {parts: 4}");
     let (mut cut, mut states) = (0, 0);
     for run in runs() {
         let unlimited = run.target.statistics["arena_bytes"];
@@ -393,10 +392,8 @@ fn sections_change_no_bits() {
 /// Products in parts, and sums of parts, round otherwise; the losses stay those of PyTorch.
 #[test]
 fn reassociated_sections_equal_pytorch() {
-    let yaml = named("default").replace(
-        "- detach_states",
-        "- section: {above: 0.25, allow_reassociation: true}\n- views\n- detach_states",
-    );
+    let yaml =
+        named("default").replace("- section", "- section: {parts: 4, allow_reassociation: true}");
     let mut cut = 0;
     for run in runs() {
         let limit = run.target.statistics["arena_bytes"] * 55 / 100;

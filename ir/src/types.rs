@@ -119,6 +119,13 @@ impl TensorType {
         TensorType { dtype, shape: Vec::new() }
     }
 
+    /// The type with another extent along an axis.
+    pub fn with_extent(&self, axis: usize, extent: usize) -> Self {
+        let mut ty = self.clone();
+        ty.shape[axis] = extent;
+        ty
+    }
+
     /// Number of dimensions.
     pub fn rank(&self) -> usize {
         self.shape.len()

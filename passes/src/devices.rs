@@ -2,6 +2,7 @@
 
 use crate::yaml::{self, YamlError};
 use arenic_ir::cost::Device;
+use std::borrow::Cow;
 
 /// The named devices: name and YAML.
 pub const NAMED: &[(&str, &str)] = &[
@@ -31,6 +32,14 @@ pub fn parse(text: &str) -> Result<Device, YamlError> {
 /// Never in a release: a test reads every named device.
 pub fn cpu() -> Result<Device, YamlError> {
     parse(NAMED[0].1)
+}
+
+/// The device that times are for: the one given, else the description `cpu`.
+///
+/// # Errors
+/// As [`cpu`].
+pub fn or_cpu(device: Option<&Device>) -> Result<Cow<'_, Device>, YamlError> {
+    device.map_or_else(|| cpu().map(Cow::Owned), |device| Ok(Cow::Borrowed(device)))
 }
 
 #[cfg(test)]

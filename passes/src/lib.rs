@@ -196,6 +196,28 @@ pub enum PassError {
     Type(#[from] arenic_ir::op::TypeError),
 }
 
+impl PassError {
+    /// The least limit on device memory that can be kept, and the proven floor below it, in
+    /// bytes, where this is what failed.
+    pub fn minimum(&self) -> Option<(u64, u64)> {
+        match self {
+            PassError::DeviceMemory { minimum, bound, .. } => Some((*minimum, *bound)),
+            _ => None,
+        }
+    }
+
+    /// True where another limit on memory might do.
+    pub fn is_of_limits(&self) -> bool {
+        matches!(
+            self,
+            PassError::DeviceMemory { .. }
+                | PassError::Limit { .. }
+                | PassError::HostMemory { .. }
+                | PassError::WithoutSwaps { .. }
+        )
+    }
+}
+
 /// Rewrites the graph. It freezes when planning begins.
 pub trait GraphPass {
     /// Rewrites `g`.
@@ -203,6 +225,34 @@ pub trait GraphPass {
     /// # Errors
     /// See [`PassError`].
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError>;
+    /// The pass as one that leaves the graph and offers others, if it does here.
+    fn offers(&self, _: &Cx) -> Option<&dyn OffersVariants> {
+        None
+    }
+}
+
+/// A graph pass that leaves it to the plan how the graph is rewritten.
+pub trait OffersVariants {
+    /// Graphs that the rest of the pipeline should be run on, where on `g` the step takes
+    /// `seconds` (infinity: no plan of it keeps the byte limit).
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn variants(&self, g: &Graph, cx: &Cx, seconds: f64) -> Result<Variants, PassError>;
+}
+
+/// Graphs that compute the same as another one.
+pub struct Variants {
+    /// Those that promise fewer seconds under the byte limit, each with the pass's figures.
+    pub graphs: Vec<(Graph, Stats)>,
+    /// Seconds of the step on the graph as it was if there were no limit.
+    pub unlimited_seconds: f64,
+    /// The least device memory of all that were tried, in bytes.
+    pub minimum: u64,
+    /// No plan of these graphs needs fewer bytes.
+    pub bound: u64,
+    /// That could be less if sums may be taken in another order.
+    pub sums: bool,
 }
 
 /// Establishes facts of the plan. That it cannot change the meaning is in its type.

@@ -6,7 +6,7 @@
 
 use crate::place::Placer;
 use crate::yaml::{self, YamlError};
-use crate::{Cx, Pass, PassError, PassInfo, Stats, all_passes, configure};
+use crate::{Cx, OffersVariants, Pass, PassError, PassInfo, Stats, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::text::Module;
@@ -116,8 +116,34 @@ impl Outcome {
         if self.module.plan.as_ref().is_none_or(|plan| !plan.control_edges().is_empty()) {
             return 0;
         }
-        let bounds = self.stats.iter().filter_map(|(_, stats)| stats.get("lower_bound_bytes"));
-        bounds.copied().max().unwrap_or(0)
+        self.figures("lower_bound_bytes").max().unwrap_or(0)
+    }
+
+    /// The least limit on device memory that can be kept, and the proven floor below it, in
+    /// bytes; `None` where no pass said.
+    pub fn minimum(&self) -> Option<(u64, u64)> {
+        // What a pass says that chose between graphs is about all of them, and comes first.
+        let first = |name| self.figures(name).next();
+        first("minimum_device_bytes").zip(first("minimum_device_bytes_bound"))
+    }
+
+    /// Seconds of the step without a byte limit, where operators are in parts under it.
+    pub fn uncut_seconds(&self) -> Option<f64> {
+        self.figures("unlimited_step_nanoseconds").next().map(|ns| ns as f64 * 1e-9)
+    }
+
+    /// Predicted seconds of the step; infinity where no pass predicted them.
+    fn step_seconds(&self) -> f64 {
+        self.figures("step_nanoseconds").last().map_or(f64::INFINITY, |ns| ns as f64 * 1e-9)
+    }
+
+    fn is_as_fast_as_unlimited(&self) -> bool {
+        let seconds = self.figures("unlimited_step_nanoseconds").last();
+        seconds.is_some_and(|ns| self.step_seconds() <= ns as f64 * 1e-9 * 1.001)
+    }
+
+    fn figures(&self, name: &'static str) -> impl Iterator<Item = u64> {
+        self.stats.iter().filter_map(move |(_, stats)| stats.get(name).copied())
     }
 }
 
@@ -247,15 +273,26 @@ impl Pipeline {
     /// See [`RunError`].
     pub fn run_on(
         &self,
-        mut module: Module,
+        module: Module,
         cx: &Cx,
         mut options: RunOptions,
     ) -> Result<Outcome, RunError> {
         self.validate(module.plan.as_ref())?;
+        self.run_from(0, module, cx, &mut options)
+    }
+
+    /// Runs the passes from one on.
+    fn run_from(
+        &self,
+        first: usize,
+        mut module: Module,
+        cx: &Cx,
+        options: &mut RunOptions,
+    ) -> Result<Outcome, RunError> {
         verify(&module.graph).map_err(|defect| RunError::Graph { pass: None, defect })?;
         let mut finished = true;
         let mut all_stats = Vec::new();
-        for (i, Step { name, pass }) in self.steps.iter().enumerate() {
+        for (i, Step { name, pass }) in self.steps.iter().enumerate().skip(first) {
             let start = Instant::now();
             let stats = run_pass(pass, &mut module, cx)
                 .map_err(|error| RunError::Pass { pass: name.clone(), error })?;
@@ -272,6 +309,13 @@ impl Pipeline {
                 finished = i + 1 == self.steps.len();
                 break;
             }
+            if let Pass::Graph(pass) = pass
+                && let Some(pass) = pass.offers(cx)
+            {
+                let mut best = self.fastest_variant(i, pass, module, cx, options)?;
+                all_stats.append(&mut best.stats);
+                return Ok(Outcome { stats: all_stats, ..best });
+            }
         }
         let footprint = match &module.program {
             Some(program) if finished => {
@@ -280,6 +324,64 @@ impl Pipeline {
             _ => None,
         };
         Ok(Outcome { module, footprint, stats: all_stats })
+    }
+
+    /// Runs what follows pass `i` on the module and on the graphs that the pass offers; what
+    /// came of the fastest.
+    fn fastest_variant(
+        &self,
+        i: usize,
+        pass: &dyn OffersVariants,
+        module: Module,
+        cx: &Cx,
+        options: &mut RunOptions,
+    ) -> Result<Outcome, RunError> {
+        let mut best = self.run_from(i + 1, module.clone(), cx, options);
+        let seconds = match &best {
+            Ok(outcome) if outcome.is_as_fast_as_unlimited() => 0.0,
+            Ok(outcome) => outcome.step_seconds(),
+            Err(RunError::Pass { error, .. }) if error.is_of_limits() => f64::INFINITY,
+            Err(_) => return best,
+        };
+        let uncut = match &best {
+            Ok(outcome) => outcome.minimum(),
+            Err(RunError::Pass { error, .. }) => error.minimum(),
+            Err(_) => None,
+        };
+        let name = &self.steps[i].name;
+        let failed = |error| RunError::Pass { pass: name.clone(), error };
+        let found = pass.variants(&module.graph, cx, seconds).map_err(failed)?;
+        let (minimum, bound) = uncut.map_or((found.minimum, found.bound), |(minimum, bound)| {
+            (found.minimum.min(minimum), found.bound.min(bound))
+        });
+        let mut figures = Stats::new();
+        for (graph, stats) in found.graphs {
+            let module = Module { graph, ..Module::default() };
+            let outcome = match self.run_from(i + 1, module, cx, options) {
+                Err(RunError::Pass { error, .. }) if error.is_of_limits() => continue,
+                outcome => outcome?,
+            };
+            let slower = |best: &Outcome| best.step_seconds() > outcome.step_seconds();
+            if best.as_ref().map_or(true, slower) {
+                (best, figures) = (Ok(outcome), stats);
+            }
+        }
+        match &mut best {
+            Ok(outcome) => {
+                figures.insert("minimum_device_bytes", minimum);
+                figures.insert("minimum_device_bytes_bound", bound);
+                let nanoseconds = (found.unlimited_seconds * 1e9) as u64;
+                figures.insert("unlimited_step_nanoseconds", nanoseconds);
+                outcome.stats.insert(0, (name.clone(), figures));
+            }
+            Err(RunError::Pass { error: PassError::DeviceMemory { limit, .. }, pass }) => {
+                let sums = found.sums && !cx.allow_reassociation;
+                let error = PassError::DeviceMemory { limit: *limit, minimum, bound, sums };
+                best = Err(RunError::Pass { pass: std::mem::take(pass), error });
+            }
+            Err(_) => {}
+        }
+        best
     }
 }
 

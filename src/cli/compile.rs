@@ -9,7 +9,7 @@ use super::size::parse_size;
 use super::sweep::{self, Sweep};
 use super::{Failure, Json, Outcome, failed, human_bytes, name_value, print};
 use arenic::artifact::Target;
-use arenic::compile::{CompileError, Compiled, Constraints, compile, predicted_seconds};
+use arenic::compile::{CompileError, Compiled, Constraints, compile};
 use arenic::data::Npz;
 use arenic::explain;
 use arenic::largest::{Largest, largest};
@@ -140,7 +140,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let (Some(artifact), Some(output)) = (&compiled.artifact, &a.output) else { return Ok(()) };
     artifact.write(output).map_err(failed)?;
     let seconds = start.elapsed().as_secs_f64();
-    let (step, unlimited) = predicted_seconds(&target.graph, &target.program, &timed);
+    let (step, unlimited) = compiled.seconds(&timed).map_err(failed)?;
     if a.json.json {
         let mut object = figures(target, compiled.minimum);
         object.insert("predicted_step_seconds".into(), step.into());

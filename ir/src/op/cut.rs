@@ -3,9 +3,10 @@
 //! tvDNN (Park et al., "memory-object sectioning") runs a data-parallel task several times,
 //! each time on a section of its operands. This table says for each operator along which
 //! axes that is so, and how each result is put together. A cut keeps every bit where each
-//! element of a result is computed by one part as it is by the whole. Other cuts add up
-//! partial sums and so round otherwise; and products and convolutions, however they are cut,
-//! add in an order that kernels choose by their extents.
+//! element of a result is computed by one part as it is by the whole, or by one part after
+//! another in the whole's order. Kernels choose that order by extents, so that it depends on
+//! where the parts end: see [`Op::cut_keeps_bits`]. Other cuts add up partial sums and so
+//! round otherwise.
 
 use super::{Op, Reduction};
 use crate::types::TensorType;
@@ -20,6 +21,8 @@ pub enum Assembly {
     Positions(usize),
     /// They are added.
     Sum,
+    /// Each part adds its share to the sum of those before it, as [`Op::onto`] says.
+    Accumulate,
 }
 
 impl Assembly {
@@ -28,7 +31,7 @@ impl Assembly {
         match self {
             Assembly::Concat(axis) => Some(axis),
             Assembly::Positions(_) => Some(0),
-            Assembly::Sum => None,
+            Assembly::Sum | Assembly::Accumulate => None,
         }
     }
 }
@@ -42,18 +45,16 @@ pub struct Cut {
     pub operands: Vec<Option<usize>>,
     /// How each result is put together.
     pub results: Vec<Assembly>,
-    /// No sum is taken in another order.
+    /// Partial sums are never added up by themselves, so that bits may be kept; whether they
+    /// are depends on where the parts end ([`Op::cut_keeps_bits`]).
     pub keeps_bits: bool,
 }
 
 impl Op {
-    /// All cuts, those that keep every bit first; none for an operator that cannot be cut.
+    /// All cuts, those that may keep every bit first; none for an operator that cannot be cut.
     pub fn cuts(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> Vec<Cut> {
         let mut cuts = self.all_cuts(inputs, outputs);
         cuts.retain(|cut| cut.extent > 1 && cut.operands.len() == inputs.len());
-        if self.is_product() {
-            cuts.iter_mut().for_each(|cut| cut.keeps_bits = false);
-        }
         cuts.sort_by_key(|cut| !cut.keeps_bits);
         cuts
     }
@@ -69,15 +70,18 @@ impl Op {
         op
     }
 
-    fn is_product(&self) -> bool {
-        matches!(
-            self,
-            Op::MatMul { .. }
-                | Op::Gemm { .. }
-                | Op::Conv { .. }
-                | Op::ConvTranspose { .. }
-                | Op::ProductUpdate { .. }
-        )
+    /// The operator that adds its result to one operand more, the last one; `None` where
+    /// there is no such operator.
+    pub fn onto(&self) -> Option<Op> {
+        match *self {
+            Op::MatMul { trans_a, trans_b } => {
+                Some(Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b })
+            }
+            Op::Gemm { alpha, trans_a, trans_b, .. } => {
+                Some(Op::Gemm { alpha, beta: 1.0, trans_a, trans_b })
+            }
+            _ => None,
+        }
     }
 
     fn all_cuts(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
@@ -217,7 +221,8 @@ fn mat_mul(x: &[&TensorType], y: &[&TensorType], trans_a: bool, trans_b: bool) -
     cuts.push(along(x[0].shape[rows], vec![Some(rows), None], concat(y, rank - 2)));
     cuts.push(along(x[1].shape[columns], vec![None, Some(columns)], concat(y, rank - 1)));
     let inner = vec![Some(inner_a), Some(inner_b)];
-    cuts.push(along(x[0].shape[inner_a], inner, vec![Assembly::Sum]));
+    let sum = if a == 2 && b == 2 { Assembly::Accumulate } else { Assembly::Sum };
+    cuts.push(along(x[0].shape[inner_a], inner, vec![sum]));
     cuts
 }
 
@@ -236,10 +241,9 @@ fn gemm(x: &[&TensorType], trans_a: bool, trans_b: bool) -> Vec<Cut> {
         along(extent, operands, vec![Assembly::Concat(d)])
     };
     let mut cuts = vec![with_c([Some(row), None], 0, m), with_c([None, Some(column)], 1, n)];
-    if x.len() == 2 {
-        let inner = vec![Some(1 - row), Some(1 - column)];
-        cuts.push(along(x[0].shape[1 - row], inner, vec![Assembly::Sum]));
-    }
+    let inner = [Some(1 - row), Some(1 - column), None];
+    let inner = inner[..x.len()].to_vec();
+    cuts.push(along(x[0].shape[1 - row], inner, vec![Assembly::Accumulate]));
     cuts
 }
 

@@ -17,6 +17,7 @@ mod fused;
 mod in_place;
 mod infer;
 pub mod scratch;
+pub mod sums;
 mod window;
 mod work;
 

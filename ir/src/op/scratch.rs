@@ -4,6 +4,7 @@
 //! anywhere runs anywhere, with the same order of every sum. A kernel asks the same
 //! functions for its tiling, so that the two cannot disagree.
 
+use super::sums::Extents;
 use super::{Interpolation, MAX_RANK, Op, Reduction, ResizeSpec, Window};
 use crate::types::{DType, TensorType};
 
@@ -164,6 +165,12 @@ pub struct ConvColumns {
 }
 
 impl ConvColumns {
+    /// The product of a tile.
+    pub fn extents(&self) -> Extents {
+        let items = if self.folded { self.items } else { 1 };
+        Extents { m: self.channels, k: self.depth, n: items * self.positions }
+    }
+
     /// Elements of scratch: a tile of columns and, where folded, one of results.
     pub fn elements(&self) -> usize {
         let results = if self.folded { self.channels } else { 0 };
@@ -237,6 +244,13 @@ pub struct TransposeColumns {
 }
 
 impl TransposeColumns {
+    /// The product of a tile, for `x` and weights `w`.
+    pub fn extents(&self, group: usize, x: &TensorType, w: &TensorType) -> Extents {
+        let taps: usize = w.shape[2..].iter().product();
+        let inner: usize = x.shape[3..].iter().product();
+        Extents { m: self.channels * taps, k: x.shape[1] / group, n: self.rows * inner }
+    }
+
     /// Elements of scratch.
     pub fn elements(&self) -> usize {
         self.items * self.channels * self.rows * self.row

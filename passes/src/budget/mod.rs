@@ -7,8 +7,8 @@
 //! predicts; it is placed and simulated, and aims lower until it fits.
 //!
 //! The limit is hard. Where nothing chosen fits, everything that the task at hand does not
-//! read or write is in host memory: `minimum_device_bytes` is the arena of that plan, so
-//! every limit from there on can be kept and every lower one is refused.
+//! read or write is in host memory: `minimum_device_bytes` is the arena of that plan
+//! ([`Least`]), so every limit from there on can be kept and every lower one is refused.
 //!
 //! Sound for the reasons that [`crate::residency`] gives.
 
@@ -17,12 +17,13 @@ mod greedy;
 mod sites;
 
 use crate::residency::{
-    Choice, Found, Layout, Planned, Prediction, Problem, Room, Timeline, Walker, under_limit,
+    Choice, Found, Layout, Least, Planned, Prediction, Problem, Room, Timeline, Walker, under_limit,
 };
 use crate::{Cx, PassError, PlanPass, Stats};
 use anneal::{Annealer, Candidate, HOT, WARM};
-use arenic_ir::graph::{Graph, NodeId};
-use arenic_ir::plan::{Fact, Plan, TaskId, TaskKind};
+use arenic_ir::cost::Device;
+use arenic_ir::graph::Graph;
+use arenic_ir::plan::{Fact, Plan};
 use greedy::greedy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,12 +71,11 @@ impl Budget {
     /// The fastest plan that was found to fit.
     fn search(&self, p: &Problem) -> Result<Found, PassError> {
         let (t, limit) = (&p.t, p.limit);
-        let spilled = p.carry_out(&Choice::spill_all(t), 0)?;
-        let minimum = spilled.as_ref().map_or(p.whole, |s| p.whole.min(s.arena.device));
-        let (node, floor) = largest(t);
-        let bound = floor.min(minimum);
+        let least = Least::of(t.g, t.plan, p.device, p.cx)?;
+        let minimum = least.minimum().min(p.whole);
+        let bound = least.bound.min(minimum);
         if self.swap && limit < minimum {
-            let sums = !p.cx.allow_reassociation && node.is_some_and(|n| is_sum(t.g, n));
+            let sums = !p.cx.allow_reassociation && least.sums;
             return Err(PassError::DeviceMemory { limit, minimum, bound, sums });
         }
         let mut stats =
@@ -85,38 +85,43 @@ impl Budget {
         }
         let (best, placed) = self.anneal(p)?;
         stats.insert("plans_placed", placed);
-        let best = match (best, spilled) {
-            (Some(best), _) => Some(best),
-            (None, _) if !self.swap => return Err(PassError::WithoutSwaps { limit }),
-            (None, Some(spilled)) if spilled.fits(&p.cx.limits) => Some(spilled),
-            (None, spilled) => {
-                let needed = spilled.map_or(0, |s| s.arena.host);
+        let best = match best {
+            Some(best) => best,
+            None if !self.swap => return Err(PassError::WithoutSwaps { limit }),
+            None if least.planned.fits(&p.cx.limits) => least.planned,
+            None => {
+                let needed = least.planned.arena.host;
                 let limit = p.cx.limits.host.unwrap_or(0);
                 return Err(PassError::HostMemory { limit, needed });
             }
         };
-        Ok(Found { best, stats })
+        Ok(Found { best: Some(best), stats })
     }
 
-    /// The best of greedy choices for several prices of the link.
-    pub(crate) fn greedy(&self, p: &Problem, limit: u64) -> Option<Choice> {
-        let sites = sites(&p.t, self);
-        let (mut walker, mut room) = (Walker::new(&p.t), Room::new(&p.t, p.device));
+    /// The best of greedy choices for several prices of the link, and what it promises.
+    pub(crate) fn greedy(
+        &self,
+        t: &Timeline,
+        device: &Device,
+        limit: u64,
+    ) -> Option<(Choice, Prediction)> {
+        let sites = sites(t, self);
+        let (mut walker, mut room) = (Walker::new(t), Room::new(t, device));
         let mut best: Option<(Choice, Prediction)> = None;
         // Repeats may need what is overwritten by then; swaps alone can always be carried out.
         let swaps = Budget { swap: self.swap, recompute: false };
         let starts = [self, &swaps].into_iter().flat_map(|allowed| {
-            let greedy = |hidden| greedy(&p.t, p.device, allowed, &sites, limit, hidden);
+            let greedy = |hidden| greedy(t, device, allowed, &sites, limit, hidden);
             HIDDEN.map(greedy)
         });
-        for choice in starts.chain([Choice::keep_all(&p.t)]) {
+        for choice in starts.chain([Choice::keep_all(t)]) {
             let Some(script) = walker.walk(&choice) else { continue };
             let promise = room.schedule(script, limit);
             if best.as_ref().is_none_or(|(_, b)| promise.is_better_than(b)) {
                 best = Some((choice, promise));
             }
         }
-        best.map(|(choice, _)| choice)
+        best
     }
 
     /// The best of greedy choices, improved.
@@ -128,7 +133,7 @@ impl Budget {
         }
         let changes = (CHANGED_TASKS / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
         let changes = changes.min(sites.len() * sites.len());
-        let Some(choice) = self.greedy(p, p.limit) else { return Ok((None, 0)) };
+        let Some((choice, _)) = self.greedy(&p.t, p.device, p.limit) else { return Ok((None, 0)) };
         let Some(promise) = annealer.judge(&choice, p.limit) else { return Ok((None, 0)) };
         let mut best = Candidate { choice, promise };
         let mut first = true;
@@ -140,42 +145,4 @@ impl Budget {
             Some(best.choice.clone())
         })
     }
-}
-
-/// The task that needs most at once, and the bytes that it reads, writes and scratches: no
-/// plan needs less.
-fn largest(t: &Timeline) -> (Option<NodeId>, u64) {
-    let own = |&task: &TaskId| match t.plan.tasks[task].kind {
-        TaskKind::Run(n) => Some((Some(n), own_bytes(t, task, n))),
-        TaskKind::Copy { .. } | TaskKind::Commit { .. } => None,
-    };
-    t.order.iter().filter_map(own).max_by_key(|o| o.1).unwrap_or((None, 0))
-}
-
-/// True where a node could be cut if sums may be taken in another order.
-fn is_sum(g: &Graph, n: NodeId) -> bool {
-    let Ok(outputs) = g.output_types(n) else { return false };
-    let cuts = g.nodes[n].op.cuts(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());
-    cuts.iter().any(|cut| !cut.keeps_bits)
-}
-
-/// Bytes that a task cannot do without: its distinct operands, its results less what may
-/// share bytes with them, its scratch.
-fn own_bytes(t: &Timeline, task: TaskId, n: NodeId) -> u64 {
-    let (g, plan) = (t.g, t.plan);
-    let task = &plan.tasks[task];
-    let mut buffers: Vec<_> = task.reads.clone();
-    buffers.extend(task.writes.iter().flatten());
-    buffers.extend(task.scratch);
-    buffers.sort_unstable();
-    buffers.dedup();
-    let all: u64 = buffers.iter().map(|&b| plan.buffers[b].rounded()).sum();
-    let Ok(outputs) = g.output_types(n) else { return all };
-    let pairs =
-        g.nodes[n].op.in_place_pairs(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());
-    let shared = |&(_, output): &(usize, usize)| task.writes[output];
-    let mut shared: Vec<_> = pairs.iter().filter_map(shared).collect();
-    shared.sort_unstable();
-    shared.dedup();
-    all - shared.iter().map(|&b| plan.buffers[b].rounded()).sum::<u64>()
 }

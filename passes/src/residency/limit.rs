@@ -48,14 +48,7 @@ pub(crate) fn under_limit(
     strategy: impl FnOnce(&Problem) -> Result<Found, PassError>,
 ) -> Result<Stats, PassError> {
     let Some(limit) = cx.limits.device else { return Ok(Stats::new()) };
-    let cpu;
-    let device = match cx.device {
-        Some(device) => device,
-        None => {
-            cpu = devices::cpu()?;
-            &cpu
-        }
-    };
+    let device = &*devices::or_cpu(cx.device)?;
     let order = with_early_commits(g, plan)?;
     plan.set_order(g, order)?;
     let whole = Planned::of(g, plan.clone(), device, cx, layout)?;
@@ -67,8 +60,8 @@ pub(crate) fn under_limit(
         true => whole.clone(),
         false => best.ok_or(PassError::Limit { pass, limit })?,
     };
-    stats.insert("step_microseconds", (best.seconds * 1e6) as u64);
-    stats.insert("unlimited_step_microseconds", (unlimited * 1e6) as u64);
+    stats.insert("step_nanoseconds", (best.seconds * 1e9) as u64);
+    stats.insert("unlimited_step_nanoseconds", (unlimited * 1e9) as u64);
     *plan = best.plan;
     let order = plan.order()?.to_vec();
     plan.set_order(g, order)?;
@@ -141,7 +134,7 @@ impl Problem<'_> {
 
 /// The plan's order with every commit as soon as it can be: a new value whose home is in host
 /// memory has bytes on the device until then.
-fn with_early_commits(g: &Graph, plan: &Plan) -> Result<Vec<TaskId>, PassError> {
+pub(super) fn with_early_commits(g: &Graph, plan: &Plan) -> Result<Vec<TaskId>, PassError> {
     let is_commit = |t: TaskId| matches!(plan.tasks[t].kind, TaskKind::Commit { .. });
     let mut position: SecondaryMap<TaskId, usize> = SecondaryMap::new();
     for (i, &t) in plan.order()?.iter().enumerate() {

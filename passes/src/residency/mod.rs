@@ -10,6 +10,7 @@
 //! operands (states as they enter, the generator's key its own), and `check` proves it.
 
 mod choice;
+mod least;
 mod limit;
 mod planned;
 mod rewrite;
@@ -21,6 +22,8 @@ mod timeline;
 mod windows;
 
 pub(crate) use choice::{Choice, Gap};
+pub(crate) use least::Least;
+use limit::with_early_commits;
 pub(crate) use limit::{Found, Problem, under_limit};
 pub(crate) use planned::{Layout, Planned};
 pub(crate) use rewrite::rewrite;

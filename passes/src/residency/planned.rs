@@ -23,6 +23,8 @@ pub(crate) enum Layout {
     Searched,
     /// Bytes of its own for each buffer, best fit by decreasing size.
     SmartPool,
+    /// In place, by heuristics alone and whatever the limits are: the same for each of them.
+    Heuristic,
 }
 
 /// A plan with its addresses and what it takes.
@@ -47,14 +49,18 @@ impl Planned {
     ) -> Result<Planned, PassError> {
         let sharing = Sharing::new(g, &plan)?;
         let (sharing, placer): (_, &dyn Placer) = match layout {
-            Layout::Searched => (sharing, &Place::default()),
+            Layout::Searched | Layout::Heuristic => (sharing, &Place::default()),
             Layout::SmartPool => (sharing.not_in_place(), &PlaceSmartpool::default()),
         };
         let slots = sharing.assign()?;
         plan.set_slots(slots);
-        let search = Search { time_limit: Some(PLACE_SECONDS), progress: None, ..cx.search };
+        let (seconds, limits) = match layout {
+            Layout::Searched | Layout::SmartPool => (PLACE_SECONDS, cx.limits),
+            Layout::Heuristic => (0.0, PerSpace::default()),
+        };
+        let search = Search { time_limit: Some(seconds), progress: None, ..cx.search };
         let wish = Wish { capacity: None, search };
-        place_within(&mut plan, &cx.limits, placer, &wish)?;
+        place_within(&mut plan, &limits, placer, &wish)?;
         let mut program = Program::new(cx.target.align);
         Lower {}.run(g, &plan, &mut program)?;
         Sync {}.run(g, &plan, &mut program)?;

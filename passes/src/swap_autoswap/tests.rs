@@ -171,7 +171,7 @@ fn bo_is_never_worse_than_a_score_alone_and_sometimes_better() {
             let limit = least + (most - least) * part / 4;
             let seconds = |score| {
                 let found = counted(&by(score), &g, &plan, limit, 0.2);
-                found.map(|stats| stats["step_microseconds"])
+                found.map(|stats| stats["step_nanoseconds"])
             };
             let alone = [Score::Doa, Score::Aoa, Score::Wdoa, Score::Swdoa];
             let alone: Vec<u64> = alone.into_iter().filter_map(seconds).collect();

@@ -70,14 +70,15 @@ impl SwapIlp {
         if p.whole <= p.limit {
             return Ok(Found { best: None, stats: Stats::new() });
         }
-        let (heuristic, placed) = p.aim(|aim| SWAPS.greedy(p, aim))?;
+        let greedy = |aim| SWAPS.greedy(&p.t, p.device, aim).map(|(choice, _)| choice);
+        let (heuristic, placed) = p.aim(greedy)?;
         let seconds = p.cx.search.seconds(self.time_limit);
         let deadline = Deadline::after(seconds, p.cx.search.stop);
         let mut swaps = Swaps::new(p, self.window.clamp(1, 40), deadline);
         let mut last: Option<Schedule> = None;
         let (improved, more) = p.aim_with(|aim| {
             let again = last.take().map(|schedule| schedule.choice);
-            let starts = again.into_iter().chain(SWAPS.greedy(p, aim));
+            let starts = again.into_iter().chain(greedy(aim));
             let Some(start) = swaps.best(starts, aim) else { return Ok(None) };
             let schedule = swaps.improve(start, aim);
             let planned = p.planned(&schedule.choice, &schedule.script)?;
@@ -92,7 +93,7 @@ impl SwapIlp {
         let mut stats =
             Stats::from([("programs", swaps.programs), ("plans_placed", placed + more)]);
         if let Some(heuristic) = heuristic {
-            stats.insert("heuristic_step_microseconds", (heuristic.seconds * 1e6) as u64);
+            stats.insert("heuristic_step_nanoseconds", (heuristic.seconds * 1e9) as u64);
         }
         Ok(Found { best, stats })
     }

@@ -42,7 +42,7 @@ fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
     let seconds = |time_limit| {
         let mut plan = plan.clone();
         match (SwapIlp { time_limit, window: 12 }).run(g, &mut plan, &cx) {
-            Ok(stats) => Some(stats["step_microseconds"]),
+            Ok(stats) => Some(stats["step_nanoseconds"]),
             Err(PassError::Limit { .. }) => None,
             Err(e) => panic!("{e}"),
         }

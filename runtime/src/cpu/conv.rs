@@ -12,11 +12,12 @@ use super::address::Shared;
 use super::direct;
 use super::dispatch::for_float;
 use super::number::Number;
-use super::product::{Extents, Mat, MatMut, Scalar, product_in_parts, products};
+use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use crate::kernel::{Call, KernelError, Target};
 use arenic_ir::op::scratch::{Conv, ConvColumns, conv, product_parts};
+use arenic_ir::op::sums::Extents;
 use arenic_ir::{DType, Op};
 
 /// Runs a `Conv`.
@@ -118,7 +119,7 @@ impl<T: Scalar> Layer<'_, T> {
         };
         let begin = |item: usize, tile, at| self.begin(item % self.groups, tile, at);
         // SAFETY: operands and results as `infer` checked them.
-        unsafe { products(self.images * self.groups, e, T::ONE, operands, begin) };
+        unsafe { products(e.route(), self.images * self.groups, e, T::ONE, operands, begin) };
     }
 
     fn whole(&self, call: &Call) {
@@ -147,7 +148,7 @@ impl<T: Scalar> Layer<'_, T> {
                 let scratch = call.scratch.slice_mut(parts * self.images * results);
                 product_in_parts(parts, self.groups, e, T::ONE, scratch, operands, begin);
             } else {
-                products(self.groups, e, T::ONE, operands, begin);
+                products(e.route(), self.groups, e, T::ONE, operands, begin);
             }
         }
     }
@@ -207,6 +208,7 @@ impl<T: Scalar> Layer<'_, T> {
     /// A product for every (image, group) pair of a tile, straight into `y`.
     fn per_item(&self, t: ConvColumns, scratch: &mut [T]) {
         let (size, all) = (self.sliding.outputs(), self.images * self.groups);
+        let route = t.extents().route();
         let scratch = Shared::new(scratch.as_mut_ptr());
         let dense = self.columns_dense();
         for first in (0..all).step_by(t.items) {
@@ -237,7 +239,7 @@ impl<T: Scalar> Layer<'_, T> {
                         depth > 0 || self.begin((first + i) % self.groups, tile, at)
                     };
                     // SAFETY: as `infer` checked; columns are complete and only read.
-                    unsafe { products(items, e, T::ONE, operands, begin) };
+                    unsafe { products(route, items, e, T::ONE, operands, begin) };
                 }
             }
         }
@@ -248,7 +250,7 @@ impl<T: Scalar> Layer<'_, T> {
 
     /// One product for all images of a tile, then each image's share goes to its place.
     fn folded(&self, t: ConvColumns, scratch: &mut [T]) {
-        let size = t.positions;
+        let (size, route) = (t.positions, t.extents().route());
         let dense = self.columns_dense();
         let (columns, results) = scratch.split_at_mut(t.items * size * t.depth);
         let (columns, results) =
@@ -272,6 +274,7 @@ impl<T: Scalar> Layer<'_, T> {
                     // SAFETY: as `infer` checked; columns are complete and only read.
                     unsafe {
                         products(
+                            route,
                             1,
                             e,
                             T::ONE,

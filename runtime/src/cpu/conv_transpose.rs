@@ -9,12 +9,13 @@ use super::address::Shared;
 use super::direct;
 use super::dispatch::for_float;
 use super::number::Number;
-use super::product::{Extents, Mat, MatMut, Scalar, products};
+use super::product::{Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, KernelError, Target};
 use arenic_ir::op::scratch::{ConvTranspose, TransposeColumns, conv_transpose};
+use arenic_ir::op::sums::{Extents, Route};
 use arenic_ir::{DType, Op};
 
 /// Runs a `ConvTranspose`.
@@ -41,7 +42,7 @@ fn typed<T: Scalar>(call: &Call) {
         ),
         ConvTranspose::Columns(tiling) => columns(
             &s,
-            tiling,
+            (tiling, tiling.extents(*group, x.ty(), w.ty()).route()),
             [images, *group, inputs, channels],
             (x.ptr(), w.ptr(), bias),
             Shared::new(y.ptr()),
@@ -53,7 +54,7 @@ fn typed<T: Scalar>(call: &Call) {
 
 fn columns<T: Scalar>(
     s: &Sliding,
-    t: TransposeColumns,
+    (t, route): (TransposeColumns, Route),
     [images, groups, inputs, channels]: [usize; 4],
     (x, w, bias): (*const T, *const T, Option<&[T]>),
     y: Shared<T>,
@@ -82,7 +83,7 @@ fn columns<T: Scalar>(
                     )
                 };
                 // SAFETY: operands as `infer` checked them; every item has columns of its own.
-                unsafe { products(items, e, T::ONE, operands, |_, _, _| false) };
+                unsafe { products(route, items, e, T::ONE, operands, |_, _, _| false) };
                 for_each(items * count, items * count * taps * n, |unit| {
                     let (i, c) = (unit / count, unit % count);
                     let plane = (first + i) * channels + channel + c;

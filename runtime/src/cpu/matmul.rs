@@ -2,9 +2,10 @@
 
 use super::address::Shared;
 use super::nest::Nest;
-use super::product::{Extents, Mat, MatMut, Scalar, product_in_parts, products};
+use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use crate::kernel::{Call, KernelError, Operand};
 use arenic_ir::op::scratch::product_parts;
+use arenic_ir::op::sums;
 use arenic_ir::{DType, Op};
 
 /// Runs a `MatMul` or a `Gemm`.
@@ -32,19 +33,14 @@ fn typed<T: Scalar>(call: &Call) {
 }
 
 /// The last two axes of an operand as a matrix.
-pub(super) fn matrix<T: Scalar>(
-    x: &Operand,
-    trans: bool,
-    vector_is_row: bool,
-) -> (Mat<T>, usize, usize) {
-    let (rows, cols) = match x.ty().shape[..] {
-        [n] if vector_is_row => (1, n),
-        [n] => (n, 1),
-        [.., r, c] => (r, c),
+pub(super) fn matrix<T: Scalar>(x: &Operand, trans: bool, vector_is_row: bool) -> Mat<T> {
+    let cols = match x.ty().shape[..] {
+        [_] if !vector_is_row => 1,
+        [.., cols] => cols,
         [] => unreachable!("infer refuses scalars"),
     };
     let m = Mat::new(x.ptr(), cols, 1);
-    if trans { (m.transposed(), cols, rows) } else { (m, rows, cols) }
+    if trans { m.transposed() } else { m }
 }
 
 /// Where the matrix of one batch index begins, in elements.
@@ -55,29 +51,21 @@ fn batches(shape: &[usize], batch: &[usize], matrix: usize) -> Nest<1> {
 fn mat_mul<T: Scalar>(call: &Call, trans_a: bool, trans_b: bool) {
     let [a, b] = call.inputs else { unreachable!("two operands") };
     let Some(y) = call.outputs[0] else { return };
-    let (ma, mut m, k) = matrix::<T>(a, trans_a, true);
-    let (mb, _, n) = matrix::<T>(b, trans_b, false);
+    let (ma, mb) = (matrix::<T>(a, trans_a, true), matrix::<T>(b, trans_b, false));
+    let (count, e) = sums::mat_mul([a.ty(), b.ty(), y.ty()], trans_a, trans_b);
     let vectors = usize::from(a.ty().rank() == 1) + usize::from(b.ty().rank() == 1);
-    let batch_axes = (y.ty().rank() + vectors) - 2;
-    let batch = &y.ty().shape[..batch_axes];
-    let mut count: usize = batch.iter().product();
-    // One matrix for all of `a`'s batch: its rows are rows of one product.
-    if b.ty().elements() == k * n && !trans_a && a.ty().elements() == count * m * k {
-        m *= count;
-        count = count.min(1);
-    }
+    let batch = &y.ty().shape[..y.ty().rank() + vectors - 2];
     let (from_a, from_b) =
-        (batches(&a.ty().shape, batch, m * k), batches(&b.ty().shape, batch, k * n));
-    let e = Extents { m, k, n };
+        (batches(&a.ty().shape, batch, e.m * e.k), batches(&b.ty().shape, batch, e.k * e.n));
     let c = y.ptr::<T>();
     let c = Shared::new(c);
     let operands = |i: usize| {
         let at = |x: Mat<T>, by: usize| Mat { ptr: x.ptr.wrapping_add(by), ..x };
-        let c = MatMut::new(c.ptr().wrapping_add(i * m * n), n, 1);
+        let c = MatMut::new(c.ptr().wrapping_add(i * e.m * e.n), e.n, 1);
         (at(ma, from_a.offset(i)), at(mb, from_b.offset(i)), c)
     };
     let begin = |_, _, _| false;
-    let parts = product_parts(y.ty().elements(), k);
+    let parts = product_parts(y.ty().elements(), e.k);
     // SAFETY: shapes and strides as `infer` checked them; results are no operands (I7),
     // and the scratch is this call's.
     unsafe {
@@ -85,18 +73,18 @@ fn mat_mul<T: Scalar>(call: &Call, trans_a: bool, trans_b: bool) {
             let scratch = call.scratch.slice_mut(parts * y.ty().elements());
             product_in_parts(parts, count, e, T::ONE, scratch, operands, begin);
         } else {
-            products(count, e, T::ONE, operands, begin);
+            products(e.route(), count, e, T::ONE, operands, begin);
         }
     }
 }
 
 fn gemm<T: Scalar>(call: &Call, alpha: f32, beta: f32, trans_a: bool, trans_b: bool) {
     let Some(y) = call.outputs[0] else { return };
-    let (a, m, k) = matrix::<T>(&call.inputs[0], trans_a, true);
-    let (b, _, n) = matrix::<T>(&call.inputs[1], trans_b, false);
-    let e = Extents { m, k, n };
+    let a = matrix::<T>(&call.inputs[0], trans_a, true);
+    let b = matrix::<T>(&call.inputs[1], trans_b, false);
+    let e = sums::gemm(call.inputs[0].ty(), call.inputs[1].ty(), trans_a, trans_b);
     let (alpha, beta) = (T::from_f64(f64::from(alpha)), T::from_f64(f64::from(beta)));
-    let result = MatMut::new(y.ptr::<T>(), n, 1);
+    let result = MatMut::new(y.ptr::<T>(), e.n, 1);
     // The bias as a matrix whose broadcast axes have stride 0.
     let bias = call.inputs.get(2).filter(|_| beta != T::ZERO).map(|c| {
         let (rows, cols) = match c.ty().shape[..] {
@@ -129,14 +117,14 @@ fn gemm<T: Scalar>(call: &Call, alpha: f32, beta: f32, trans_a: bool, trans_b: b
         }
         true
     };
-    let parts = product_parts(m * n, k);
+    let parts = product_parts(e.m * e.n, e.k);
     // SAFETY: as for `mat_mul`; a bias at the result's place is read by `begin` alone.
     unsafe {
         if parts > 1 {
-            let scratch = call.scratch.slice_mut(parts * m * n);
+            let scratch = call.scratch.slice_mut(parts * e.m * e.n);
             product_in_parts(parts, 1, e, alpha, scratch, operands, begin);
         } else {
-            products(1, e, alpha, operands, begin);
+            products(e.route(), 1, e, alpha, operands, begin);
         }
     }
 }

@@ -8,6 +8,7 @@ use super::address::Shared;
 use super::number::Number;
 use super::tasks::for_each;
 use super::wide::wide;
+use arenic_ir::op::sums::{Extents, PLAIN_ROWS, Route};
 
 /// A matrix to read: its first element and its strides in elements.
 #[derive(Clone, Copy)]
@@ -65,20 +66,6 @@ impl<T> MatMut<T> {
     pub(super) fn at(self, i: usize, j: usize) -> Self {
         let ptr = self.ptr.wrapping_offset(i as isize * self.rows + j as isize * self.cols);
         MatMut { ptr, ..self }
-    }
-}
-
-/// Extents of a product: `m × k` by `k × n`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Extents {
-    pub(super) m: usize,
-    pub(super) k: usize,
-    pub(super) n: usize,
-}
-
-impl Extents {
-    fn multiplications(self) -> usize {
-        self.m * self.k * self.n
     }
 }
 
@@ -148,29 +135,6 @@ pub fn library_bytes(threads: usize) -> u64 {
     threads as u64 * (256 * (64 + PANEL + 1024 + PANEL) * 8 + 64)
 }
 
-/// Multiplications up to which a plain loop beats packing.
-const PLAIN: usize = 6 << 10;
-
-/// How a product is computed on one thread.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Route {
-    Library,
-    Plain,
-    /// The transposed product, which is the same one.
-    PlainTransposed,
-}
-
-/// The route of a product of these extents.
-fn route(e: Extents) -> Route {
-    if e.n <= ROWS && e.m > e.n {
-        Route::PlainTransposed
-    } else if e.m <= ROWS || e.multiplications() <= PLAIN {
-        Route::Plain
-    } else {
-        Route::Library
-    }
-}
-
 /// One product on one thread.
 ///
 /// # Safety
@@ -199,9 +163,6 @@ unsafe fn one<T: Scalar>(
 /// Columns of the result that a plain product accumulates at a time.
 const STRIP: usize = 256;
 
-/// Rows of the result that a plain product accumulates at a time.
-const ROWS: usize = 4;
-
 /// The first `n` elements of row `p`.
 ///
 /// # Safety
@@ -218,7 +179,7 @@ unsafe fn row_of<'a, T>(b: Mat<T>, p: usize, n: usize) -> &'a [T] {
 /// As for [`products`]; rows of `b` are dense.
 #[inline(always)]
 unsafe fn strip<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
-    let mut sums = [[T::ZERO; STRIP]; ROWS];
+    let mut sums = [[T::ZERO; STRIP]; PLAIN_ROWS];
     // SAFETY: the caller's promise, for every element in turn.
     unsafe {
         let mut p = 0;
@@ -271,8 +232,8 @@ wide! {
         unsafe {
             if b.cols == 1 && (b.rows != 1 || e.n > 1) {
                 for j in (0..e.n).step_by(STRIP) {
-                    for i in (0..e.m).step_by(ROWS) {
-                        let (rows, width) = (ROWS.min(e.m - i), STRIP.min(e.n - j));
+                    for i in (0..e.m).step_by(PLAIN_ROWS) {
+                        let (rows, width) = (PLAIN_ROWS.min(e.m - i), STRIP.min(e.n - j));
                         let part = Extents { m: rows, k: e.k, n: width };
                         strip(part, alpha, a.at(i, 0), b.at(0, j), add, c.at(i, j));
                     }
@@ -357,7 +318,7 @@ fn tile(batch: usize, e: Extents) -> (usize, usize) {
 }
 
 /// Computes a batch of products: `c = alpha · a b`, or `c += alpha · a b` where `begin`
-/// says so.
+/// says so. The route is that of the whole of which these products are a part.
 ///
 /// `operands` gives `a`, `b` and `c` of one product. `begin(i, c, row, col, m, n)` runs
 /// before the tile of `c` at (`row`, `col`) is computed and may fill its `m × n` elements;
@@ -368,6 +329,7 @@ fn tile(batch: usize, e: Extents) -> (usize, usize) {
 /// and written, no two elements of the results share bytes, and operands share none with
 /// results.
 pub(super) unsafe fn products<T: Scalar>(
+    route: Route,
     batch: usize,
     e: Extents,
     alpha: T,
@@ -388,7 +350,7 @@ pub(super) unsafe fn products<T: Scalar>(
         let c = c.at(row, col);
         let add = begin(i, c, [row, col, part.m, part.n]);
         // SAFETY: the caller's promise; tiles are disjoint.
-        unsafe { one(route(part), part, alpha, (a.at(row, 0), b.at(0, col)), add, c) };
+        unsafe { one(route, part, alpha, (a.at(row, 0), b.at(0, col)), add, c) };
     });
 }
 
@@ -417,8 +379,7 @@ fn cut(rows: usize, cols: usize, elements: usize) -> (usize, usize) {
 
 /// Computes one product part by part and gives every part to `consume`, dense and row by
 /// row. So many `lanes` each own `size` elements of `scratch` and every `lanes`-th part.
-/// Every element has the bits that [`products`] gives it: a part is computed as the tile
-/// is that it belongs to.
+/// Every element has the bits that [`products`] gives it.
 ///
 /// # Safety
 /// Every element of `a` and `b` may be read; `size` is at least 1024 or all elements of
@@ -455,12 +416,11 @@ pub(super) unsafe fn product_by_parts<T: Scalar>(
             }
             let (rows, cols) = (pm.min(height - down), pn.min(width - right));
             let part = Part { row: top + down, col: left + right, rows, cols };
-            let way = route(Extents { m: height, k: e.k, n: width });
             let c = MatMut::new(room, cols, 1);
             // SAFETY: the caller's promise; the room is this lane's.
             unsafe {
                 let operands = (a.at(part.row, 0), b.at(0, part.col));
-                one(way, Extents { m: rows, k: e.k, n: cols }, alpha, operands, false, c);
+                one(e.route(), Extents { m: rows, k: e.k, n: cols }, alpha, operands, false, c);
             }
             consume(part, room);
         }
@@ -495,7 +455,8 @@ pub(super) unsafe fn product_in_parts<T: Scalar>(
         };
         // SAFETY: the caller's promise; each part has results of its own.
         unsafe {
-            products(batch * parts_here, Extents { k, ..e }, alpha, part_operands, |_, _, _| false);
+            let (e, batch) = (Extents { k, ..e }, batch * parts_here);
+            products(e.route(), batch, e, alpha, part_operands, |_, _, _| false);
         }
     }
     for i in 0..batch {

@@ -7,11 +7,11 @@
 use super::address::Src;
 use super::dispatch::for_float;
 use super::matmul::matrix;
-use super::product::{Extents, MatMut, Part, Scalar, product_by_parts, product_in_parts};
+use super::product::{MatMut, Part, Scalar, product_by_parts, product_in_parts};
 use super::update::{Kernel, Region, Update};
 use crate::kernel::{Call, Operand};
 use arenic_ir::op::scratch::{ProductUpdate, product_update};
-use arenic_ir::op::{MAX_OPERANDS, ProductOperands};
+use arenic_ir::op::{MAX_OPERANDS, ProductOperands, sums};
 use arenic_ir::{DType, Op};
 
 /// Runs a `ProductUpdate`.
@@ -25,9 +25,10 @@ fn typed<T: Scalar>(call: &Call) {
     };
     let Some(y) = call.outputs.iter().flatten().next() else { return };
     let place = ProductOperands { gradient: *gradient, others: call.inputs.len() - 2 };
-    let (a, m, k) = matrix::<T>(&call.inputs[place.others], *trans_a, true);
-    let (b, _, n) = matrix::<T>(&call.inputs[place.others + 1], *trans_b, false);
-    let (e, alpha) = (Extents { m, k, n }, T::from_f64(f64::from(*alpha)));
+    let [a, b] = [&call.inputs[place.others], &call.inputs[place.others + 1]];
+    let e = sums::gemm(a.ty(), b.ty(), *trans_a, *trans_b);
+    let (a, b) = (matrix::<T>(a, *trans_a, true), matrix::<T>(b, *trans_b, false));
+    let alpha = T::from_f64(f64::from(*alpha));
     // SAFETY: an operand of the gradient's type that nobody reads: it comes as tiles.
     let tiled = unsafe { Operand::new(y.ty(), std::ptr::dangling()) };
     let mut inputs = [tiled; MAX_OPERANDS];
@@ -37,14 +38,14 @@ fn typed<T: Scalar>(call: &Call) {
         }
     }
     let drive = |kernel: Kernel| {
-        let tiling = product_update(m * n, k);
+        let tiling = product_update(e.m * e.n, e.k);
         // SAFETY: the only slice of this call's scratch.
         let scratch = unsafe { call.scratch.slice_mut::<T>(tiling.elements()) };
         match tiling {
             ProductUpdate::Tiles { lanes, tile } => {
                 let consume = |part: Part, at: *const T| {
-                    let first = part.row * n + part.col;
-                    let region = Region { first, rows: part.rows, cols: part.cols, stride: n };
+                    let first = part.row * e.n + part.col;
+                    let region = Region { first, rows: part.rows, cols: part.cols, stride: e.n };
                     kernel(region, Some(Src(at.cast())));
                 };
                 // SAFETY: operands as `infer` checked them, in no in-place pair.
@@ -52,7 +53,7 @@ fn typed<T: Scalar>(call: &Call) {
             }
             ProductUpdate::Parts { parts, results } => {
                 let (gradient, scratch) = scratch.split_at_mut(results);
-                let c = MatMut::new(gradient.as_mut_ptr(), n, 1);
+                let c = MatMut::new(gradient.as_mut_ptr(), e.n, 1);
                 // SAFETY: as above.
                 unsafe {
                     let operands = |_| (a, b, c);

@@ -2,6 +2,7 @@
 //! different numbers of threads against each other.
 
 mod axes;
+mod cuts;
 mod fused;
 mod products;
 mod resize;

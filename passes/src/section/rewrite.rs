@@ -1,85 +1,14 @@
-//! Sections: an operator whose operands are too large runs in parts, one after another.
-//!
-//! tvDNN (Park et al.) runs a data-parallel task several times, each time on a section of its
-//! memory objects. Here that is a rewrite of the graph: a node becomes one node for each
-//! part, along an axis of the operator table ([`Op::cuts`]), and a large value between
-//! nodes that are cut alike only ever exists in parts, each of which the later passes place,
-//! swap and compute again by itself. States that are read and written in parts become one state
-//! for each. Where a reader wants the whole, the parts are joined.
-//!
-//! Sound because a part computes the elements of its results as the whole operator does. Cuts
-//! that take a sum in another order round otherwise, so they have to be allowed.
+//! The graph with operators in parts.
 
-use crate::{Cx, GraphPass, PassError, Stats};
+use super::cuts::Sections;
+use crate::PassError;
 use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, Output, Rows, StateId, ValueId};
 use arenic_ir::op::{Assembly, Binary, Cut, Op};
 use arenic_ir::types::{DType, TensorType};
 use cranelift_entity::SecondaryMap;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
-
-/// Cuts operators whose own operands take too much of the byte limit into parts.
-#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Section {
-    /// An operator is cut that needs more than this part of the limit on device memory.
-    #[schemars(range(min = 0.0, max = 1.0))]
-    pub above: f64,
-    /// Sums may be taken in another order, which changes bits.
-    pub allow_reassociation: bool,
-}
-
-impl Default for Section {
-    fn default() -> Self {
-        Section { above: 0.6, allow_reassociation: false }
-    }
-}
-
-/// Most parts of one operator.
-const MAX_PARTS: usize = 64;
-
-/// Values below this part of what an operator may need stay whole.
-const SMALL: u64 = 16;
-
-impl GraphPass for Section {
-    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        let Some(limit) = cx.limits.device else { return Ok(Stats::new()) };
-        let most = (limit as f64 * self.above) as u64;
-        let largest = g.nodes.keys().map(|n| own_bytes(g, n)).max().unwrap_or(0);
-        if largest <= most {
-            return Ok(Stats::new());
-        }
-        let whole = with_reshapes(g);
-        let parts = (largest.div_ceil((most / 2).max(1)) as usize).clamp(2, MAX_PARTS);
-        let reassociate = self.allow_reassociation || cx.allow_reassociation;
-        let mut sections = Sections::new(&whole, parts, most, reassociate);
-        sections.grow();
-        let cut = sections.cut.values().filter(|cut| cut.is_some()).count();
-        *g = Rewriter::new(&sections).rewrite()?;
-        Ok(Stats::from([("operators_cut", cut as u64), ("parts", parts as u64)]))
-    }
-}
-
-/// Bytes that a node cannot do without.
-fn own_bytes(g: &Graph, n: NodeId) -> u64 {
-    let node = &g.nodes[n];
-    let mut roots: Vec<ValueId> = node.inputs.iter().map(|&v| g.resolve(v).root).collect();
-    roots.sort_unstable();
-    roots.dedup();
-    let Ok(outputs) = g.output_types(n) else { return 0 };
-    let (x, y) = (g.input_types(n), outputs.iter().collect::<Vec<_>>());
-    let mut shared: Vec<usize> = node.op.in_place_pairs(&x, &y).iter().map(|p| p.1).collect();
-    shared.sort_unstable();
-    shared.dedup();
-    let made = |(o, _): &(usize, &Option<ValueId>)| !shared.contains(o);
-    let results = node.outputs.iter().enumerate().filter(made).filter_map(|(_, v)| *v);
-    let values = roots.iter().copied().chain(results).map(|v| g.ty(v).bytes());
-    values.sum::<u64>() + node.op.scratch_bytes(&x, &y)
-}
 
 /// The graph with reshapes in the place of views of whole values, so that these can be cut.
-fn with_reshapes(g: &Graph) -> Graph {
+pub(super) fn with_reshapes(g: &Graph) -> Graph {
     let mut whole = g.clone();
     let mut views: SecondaryMap<ValueId, Vec<ValueId>> = SecondaryMap::new();
     for (v, value) in &g.values {
@@ -116,121 +45,6 @@ fn with_reshapes(g: &Graph) -> Graph {
     whole.arranged(&order)
 }
 
-/// Which nodes are cut how, and which values exist in parts alone.
-struct Sections<'a> {
-    g: &'a Graph,
-    parts: usize,
-    /// Bytes that an operator may need.
-    most: u64,
-    reassociate: bool,
-    readers: SecondaryMap<ValueId, Vec<NodeId>>,
-    /// The axis along which a value exists in parts.
-    axis: SecondaryMap<ValueId, Option<usize>>,
-    cut: SecondaryMap<NodeId, Option<Cut>>,
-}
-
-impl<'a> Sections<'a> {
-    fn new(g: &'a Graph, parts: usize, most: u64, reassociate: bool) -> Self {
-        let mut readers: SecondaryMap<ValueId, Vec<NodeId>> = SecondaryMap::new();
-        for (n, node) in &g.nodes {
-            node.inputs.iter().for_each(|&v| readers[v].push(n));
-        }
-        let (axis, cut) = Default::default();
-        Sections { g, parts, most, reassociate, readers, axis, cut }
-    }
-
-    /// Cuts what is too large, and from there on what makes or reads its parts. The first
-    /// operators decide: the axis of a forward pass serves its backward pass too.
-    fn grow(&mut self) {
-        let mut work: VecDeque<NodeId> =
-            self.g.nodes.keys().filter(|&n| own_bytes(self.g, n) > self.most).collect();
-        while let Some(n) = work.pop_front() {
-            if self.cut[n].is_some() {
-                continue;
-            }
-            let Some(cut) = self.best_cut(n) else { continue };
-            let node = &self.g.nodes[n];
-            let operands = node.inputs.iter().copied().zip(cut.operands.iter().copied());
-            let axes = cut.results.iter().map(|r| r.axis());
-            let results = node.outputs.iter().copied().zip(axes);
-            let results = results.filter_map(|(v, axis)| Some((v?, axis)));
-            for (v, axis) in operands.chain(results) {
-                if let Some(axis) = axis.filter(|&axis| self.may_be_parts(v, axis)) {
-                    self.axis[v] = Some(axis);
-                    work.extend(&self.readers[v]);
-                    if let Def::Node { node, .. } = self.g.values[v].def {
-                        work.push_back(node);
-                    }
-                }
-            }
-            self.cut[n] = Some(cut);
-        }
-        self.close_states();
-    }
-
-    /// A state is in parts as it enters and as it leaves, or not at all.
-    fn close_states(&mut self) {
-        for state in self.g.states.values() {
-            if self.axis[state.enter].is_some() && self.axis[state.exit] != Some(0) {
-                self.axis[state.enter] = None;
-            }
-        }
-    }
-
-    /// The cut under which most bytes are in parts.
-    fn best_cut(&self, n: NodeId) -> Option<Cut> {
-        let node = &self.g.nodes[n];
-        let types = self.g.output_types(n).ok()?;
-        let cuts = node.op.cuts(&self.g.input_types(n), &types.iter().collect::<Vec<_>>());
-        let allowed = |cut: &Cut| {
-            cut.extent >= self.parts
-                && (self.reassociate || cut.keeps_bits && !adds_by_extent(&node.op))
-        };
-        let score = |cut: &Cut| -> i128 {
-            let operands = node.inputs.iter().copied().zip(cut.operands.iter().copied());
-            let results = node.outputs.iter().copied().zip(cut.results.iter().map(|r| r.axis()));
-            let results = results.filter_map(|(v, axis)| Some((v?, axis)));
-            let gain = |(v, axis): (ValueId, Option<usize>)| {
-                let bytes = i128::from(self.g.ty(v).bytes());
-                match (self.axis[v], axis) {
-                    (Some(is), axis) => {
-                        if axis == Some(is) {
-                            bytes
-                        } else {
-                            -bytes
-                        }
-                    }
-                    (None, Some(axis)) if self.may_be_parts(v, axis) => bytes,
-                    (None, _) => 0,
-                }
-            };
-            operands.chain(results).map(gain).sum()
-        };
-        let scored = cuts.into_iter().filter(allowed).map(|cut| (score(&cut), cut));
-        // Of equal ones the first, which keeps every bit.
-        scored.rev().max_by_key(|s| s.0).filter(|s| s.0 > 0).map(|s| s.1)
-    }
-
-    /// True where a value may exist in parts alone: a large result, or a state, by rows.
-    fn may_be_parts(&self, v: ValueId, axis: usize) -> bool {
-        let large = self.g.ty(v).bytes() > self.most / SMALL;
-        let extent = self.g.ty(v).shape.get(axis).copied().unwrap_or(0);
-        let free = self.axis[v].is_none() && extent >= self.parts;
-        large
-            && free
-            && match self.g.values[v].def {
-                Def::Node { .. } => true,
-                Def::State(_) => axis == 0,
-                Def::Input | Def::Const(_) | Def::View { .. } => false,
-            }
-    }
-
-    /// The indices of a part along an axis: the first, and one past the last.
-    fn range(&self, extent: usize, part: usize) -> (usize, usize) {
-        (part * extent / self.parts, (part + 1) * extent / self.parts)
-    }
-}
-
 /// Where a value of the old graph is in the new one.
 #[derive(Clone, Debug, Default)]
 struct Place {
@@ -238,7 +52,7 @@ struct Place {
     parts: Vec<ValueId>,
 }
 
-struct Rewriter<'a> {
+pub(super) struct Rewriter<'a> {
     s: &'a Sections<'a>,
     old: &'a Graph,
     new: Graph,
@@ -246,12 +60,12 @@ struct Rewriter<'a> {
 }
 
 impl<'a> Rewriter<'a> {
-    fn new(s: &'a Sections<'a>) -> Self {
+    pub(super) fn new(s: &'a Sections<'a>) -> Self {
         let new = Graph { name: s.g.name.clone(), ..Graph::default() };
         Rewriter { s, old: s.g, new, place: SecondaryMap::new() }
     }
 
-    fn rewrite(mut self) -> Result<Graph, PassError> {
+    pub(super) fn rewrite(mut self) -> Result<Graph, PassError> {
         let mut states: Vec<(StateId, StateId, Option<usize>)> = Vec::new();
         for (v, value) in &self.old.values {
             match &value.def {
@@ -307,7 +121,7 @@ impl<'a> Rewriter<'a> {
                 Data::Bytes(all) => Data::Bytes(all.slice(bytes)),
                 Data::Absent => Data::Absent,
             });
-            let new = self.new.add_state(&state.name, with_extent(ty, 0, end - first), init);
+            let new = self.new.add_state(&state.name, ty.with_extent(0, end - first), init);
             let (before, of) = state.rows.map_or((0, extent), |rows| (rows.first, rows.of));
             self.new.states[new].rows = Some(Rows { first: before + first, of });
             let enter = self.new.states[new].enter;
@@ -358,8 +172,15 @@ impl<'a> Rewriter<'a> {
                 None => self.whole(v),
             };
             let operands = node.inputs.iter().zip(&cut.operands);
-            let inputs: Vec<ValueId> = operands.map(operand).collect::<Result<_, _>>()?;
-            let op = node.op.part(cut, end - first);
+            let mut inputs: Vec<ValueId> = operands.map(operand).collect::<Result<_, _>>()?;
+            let mut op = node.op.part(cut, end - first);
+            if let (Some(onto), [Assembly::Accumulate], true) =
+                (node.op.onto(), &cut.results[..], part > 0)
+            {
+                op = onto;
+                inputs.truncate(2);
+                inputs.extend(made[0].pop());
+            }
             let new = self.new.add_node(node.name.clone(), op, inputs)?;
             for (o, old) in node.outputs.iter().enumerate() {
                 let (Some(_), Some(result)) = (old, self.new.nodes[new].outputs[o]) else {
@@ -437,7 +258,7 @@ impl<'a> Rewriter<'a> {
         let (first, end) = self.s.range(ty.shape[axis], part);
         let mut starts = vec![0; ty.rank()];
         starts[axis] = first;
-        let shape = with_extent(&ty, axis, end - first).shape.to_vec();
+        let shape = ty.with_extent(axis, end - first).shape.to_vec();
         let steps = vec![1; ty.rank()];
         self.node(Op::Slice { starts, steps, shape }, vec![whole])
     }
@@ -451,23 +272,4 @@ impl<'a> Rewriter<'a> {
         let result = self.new.result(node);
         result.ok_or_else(|| PassError::Solver("a node without results".into()))
     }
-}
-
-/// True where kernels choose by the operands' extents in which order they add.
-fn adds_by_extent(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Reduce { .. }
-            | Op::Softmax { .. }
-            | Op::LogSoftmax { .. }
-            | Op::LogSoftmaxStats
-            | Op::LayerNorm { .. }
-            | Op::AveragePool { .. }
-    )
-}
-
-fn with_extent(ty: &TensorType, axis: usize, extent: usize) -> TensorType {
-    let mut ty = ty.clone();
-    ty.shape[axis] = extent;
-    ty
 }

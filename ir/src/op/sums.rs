@@ -1,0 +1,265 @@
+//! In which order the CPU kernels add up what makes one element of a result.
+//!
+//! Kernels choose by extents: a packing library or plain loops, one sum or partial ones.
+//! These choices are made here, where kernels ask for them and where it can be told whether
+//! an operator and a part of it (see [`Op::cuts`]) give an element the same bits.
+
+use super::scratch::{
+    Conv, ConvTranspose, ProductUpdate, conv, conv_transpose, product_parts, product_update, reduce,
+};
+use super::{Assembly, Cut, Op};
+use crate::types::TensorType;
+
+/// Extents of a matrix product: `m × k` by `k × n`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extents {
+    /// Rows of the result.
+    pub m: usize,
+    /// Terms of each sum.
+    pub k: usize,
+    /// Columns of the result.
+    pub n: usize,
+}
+
+impl Extents {
+    /// Multiplications of the product.
+    pub fn multiplications(self) -> usize {
+        self.m * self.k * self.n
+    }
+
+    /// How a product of these extents is computed.
+    pub fn route(self) -> Route {
+        if self.n <= PLAIN_ROWS && self.m > self.n {
+            Route::PlainTransposed
+        } else if self.m <= PLAIN_ROWS || self.multiplications() <= PLAIN {
+            Route::Plain
+        } else {
+            Route::Library
+        }
+    }
+}
+
+/// How a matrix product is computed on one thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// By the packing library: sums of [`LIBRARY_DEPTH`] terms, one after another.
+    Library,
+    /// By a plain loop.
+    Plain,
+    /// The transposed product, which is the same one, by a plain loop.
+    PlainTransposed,
+}
+
+/// Rows of the result that a plain product accumulates at a time; with so few, packing does
+/// not pay.
+pub const PLAIN_ROWS: usize = 4;
+
+/// Multiplications up to which a plain loop beats packing.
+const PLAIN: usize = 6 << 10;
+
+/// Terms that the packing library sums before it adds them to the result, which it then reads
+/// again: a sum that is cut at multiples of them keeps its bits.
+pub const LIBRARY_DEPTH: usize = 256;
+
+/// The extents of a `MatMul`, and how many products there are. Where `b` is one matrix for all
+/// of `a`'s batch, that batch's rows are rows of one product.
+pub fn mat_mul([a, b, y]: [&TensorType; 3], trans_a: bool, trans_b: bool) -> (usize, Extents) {
+    let (mut m, k) = matrix(a, trans_a, true);
+    let (_, n) = matrix(b, trans_b, false);
+    let vectors = usize::from(a.rank() == 1) + usize::from(b.rank() == 1);
+    let batch_axes = (y.rank() + vectors).saturating_sub(2);
+    let mut count: usize = y.shape[..batch_axes].iter().product();
+    if b.elements() == k * n && !trans_a && a.elements() == count * m * k {
+        m *= count;
+        count = count.min(1);
+    }
+    (count, Extents { m, k, n })
+}
+
+/// The extents of a `Gemm`.
+pub fn gemm(a: &TensorType, b: &TensorType, trans_a: bool, trans_b: bool) -> Extents {
+    let (m, k) = matrix(a, trans_a, true);
+    let (_, n) = matrix(b, trans_b, false);
+    Extents { m, k, n }
+}
+
+/// Rows and columns of an operand's last two axes.
+fn matrix(x: &TensorType, trans: bool, vector_is_row: bool) -> (usize, usize) {
+    let (rows, columns) = match x.shape[..] {
+        [] => (1, 1),
+        [n] if vector_is_row => (1, n),
+        [n] => (n, 1),
+        [.., rows, columns] => (rows, columns),
+    };
+    if trans { (columns, rows) } else { (rows, columns) }
+}
+
+/// The order of an operator's sums. Where it is the same for two operators that differ only in
+/// the extents of axes along which nothing is summed, so are the bits of their elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SumOrder(Vec<usize>);
+
+impl Op {
+    /// The order of this operator's sums.
+    pub fn sum_order(&self, x: &[&TensorType], y: &[&TensorType]) -> SumOrder {
+        SumOrder(match self {
+            Op::MatMul { trans_a, trans_b } => {
+                let (_, e) = mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
+                product(e, product_parts(y[0].elements(), e.k))
+            }
+            Op::Gemm { alpha, trans_a, trans_b, .. } => {
+                let e = gemm(x[0], x[1], *trans_a, *trans_b);
+                scaled(*alpha, e, product_parts(y[0].elements(), e.k))
+            }
+            Op::ProductUpdate { alpha, trans_a, trans_b, .. } => {
+                let [.., a, b] = x else { return SumOrder(Vec::new()) };
+                let e = gemm(a, b, *trans_a, *trans_b);
+                let parts = match product_update(e.m * e.n, e.k) {
+                    ProductUpdate::Tiles { .. } => 1,
+                    ProductUpdate::Parts { parts, .. } => parts,
+                };
+                scaled(*alpha, e, parts)
+            }
+            Op::Conv { window, group } => {
+                let (images, w) = (x[0].shape[0], x[1]);
+                let (m, k) = (w.shape[0] / group, w.shape[1..].iter().product());
+                match conv(window, *group, x[0], w, y[0]) {
+                    Conv::Direct => vec![0],
+                    Conv::Pointwise => {
+                        let n = y[0].shape[2..].iter().product();
+                        [vec![1], product(Extents { m, k, n }, 1)].concat()
+                    }
+                    Conv::Whole => {
+                        let e = Extents { m: images, k, n: m };
+                        [vec![2], product(e, product_parts(y[0].elements(), k))].concat()
+                    }
+                    Conv::Columns(tile) => {
+                        // What is folded gets the bias last, else it comes first.
+                        let bias_last = usize::from(tile.folded && x.len() > 2);
+                        [vec![3, tile.depth, bias_last], product(tile.extents(), 1)].concat()
+                    }
+                }
+            }
+            Op::ConvTranspose { group, .. } => match conv_transpose(*group, x[0], x[1]) {
+                ConvTranspose::Direct => vec![0],
+                ConvTranspose::Columns(tile) => {
+                    [vec![1, tile.rows], product(tile.extents(*group, x[0], x[1]), 1)].concat()
+                }
+            },
+            Op::Reduce { axes, .. } => {
+                let plan = reduce(x[0], axes);
+                let reduced = (0..plan.rank).filter(|&i| plan.reduced(i));
+                let extents = reduced.map(|i| plan.extents[i]);
+                [usize::from(plan.inner_reduced), plan.parts].into_iter().chain(extents).collect()
+            }
+            // Along the last axis by rows, else by columns.
+            Op::Softmax { axis } | Op::LogSoftmax { axis } => {
+                let inner: usize = x[0].shape[axis + 1..].iter().product();
+                vec![usize::from(inner == 1)]
+            }
+            _ => Vec::new(),
+        })
+    }
+
+    /// True where the whole that is put together from the parts of a cut, which end at
+    /// `ends`, has the bits of the uncut operator.
+    pub fn cut_keeps_bits(
+        &self,
+        cut: &Cut,
+        ends: &[usize],
+        x: &[&TensorType],
+        y: &[&TensorType],
+    ) -> bool {
+        if !cut.keeps_bits {
+            return false;
+        }
+        let whole = self.sum_order(x, y);
+        let mut first = 0;
+        let mut extents: Vec<usize> =
+            ends.iter().map(|&end| end - std::mem::replace(&mut first, end)).collect();
+        let accumulates = cut.results.contains(&Assembly::Accumulate);
+        if accumulates && !extents.iter().rev().skip(1).all(|e| e.is_multiple_of(LIBRARY_DEPTH)) {
+            return false;
+        }
+        extents.sort_unstable();
+        extents.dedup();
+        extents.into_iter().all(|extent| {
+            let part = |(t, &axis): (&&TensorType, &Option<usize>)| match axis {
+                Some(axis) => t.with_extent(axis, extent),
+                None => (*t).clone(),
+            };
+            let operands: Vec<TensorType> = x.iter().zip(&cut.operands).map(part).collect();
+            let operands: Vec<&TensorType> = operands.iter().collect();
+            let op = self.part(cut, extent);
+            let Ok(results) = op.infer(&operands) else { return false };
+            let order = op.sum_order(&operands, &results.iter().collect::<Vec<_>>());
+            order == whole && (!accumulates || order.is_by_library())
+        })
+    }
+}
+
+impl SumOrder {
+    /// A product that is summed by the library, all of it in one go.
+    fn is_by_library(&self) -> bool {
+        self.0 == [Route::Library as usize, 1]
+    }
+}
+
+/// The order of a product's sums, whose terms are cut into `parts`.
+fn product(e: Extents, parts: usize) -> Vec<usize> {
+    let depth = e.k / parts.max(1);
+    // The last part also takes what is left over.
+    let last = e.k - (parts.max(1) - 1) * depth;
+    let routes = [depth, last].map(|k| Extents { k, ..e }.route());
+    if routes == [Route::Library; 2] && parts <= 1 {
+        return vec![Route::Library as usize, 1];
+    }
+    // Plain loops differ where rows or columns are dense because there is but one.
+    let dense = [usize::from(e.m == 1), usize::from(e.n == 1)];
+    [routes.map(|r| r as usize).as_slice(), &[parts], &dense].concat()
+}
+
+/// The same for products that are scaled: the library rounds what it scales before it adds it
+/// at the edges of its tiles, and only then, so that the extents decide.
+fn scaled(alpha: f32, e: Extents, parts: usize) -> Vec<usize> {
+    let exact = alpha.abs() == 1.0;
+    let edges = if exact { Vec::new() } else { vec![e.m, e.n] };
+    [product(e, parts), edges].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::DType;
+
+    fn order(op: &Op, x: &[&[usize]]) -> SumOrder {
+        let x: Vec<TensorType> =
+            x.iter().map(|shape| TensorType::new(DType::F32, shape.to_vec())).collect();
+        let x: Vec<&TensorType> = x.iter().collect();
+        let y = op.infer(&x).unwrap_or_else(|e| panic!("{e}"));
+        op.sum_order(&x, &y.iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn rows_of_a_product_are_summed_as_the_whole_is() {
+        let op = Op::MatMul { trans_a: false, trans_b: false };
+        let whole = order(&op, &[&[512, 300], &[300, 400]]);
+        assert_eq!(whole, order(&op, &[&[64, 300], &[300, 400]]));
+        assert_eq!(whole, order(&op, &[&[512, 300], &[300, 25]]));
+    }
+
+    #[test]
+    fn not_rows_that_plain_loops_take() {
+        let op = Op::MatMul { trans_a: false, trans_b: false };
+        let whole = order(&op, &[&[512, 300], &[300, 400]]);
+        assert_ne!(whole, order(&op, &[&[4, 300], &[300, 400]]));
+        assert_ne!(whole, order(&op, &[&[512, 300], &[300, 2]]));
+    }
+
+    #[test]
+    fn not_few_results_of_a_long_sum() {
+        let op = Op::MatMul { trans_a: false, trans_b: false };
+        let whole = order(&op, &[&[512, 9000], &[9000, 400]]);
+        assert_ne!(whole, order(&op, &[&[32, 9000], &[9000, 400]]));
+    }
+}

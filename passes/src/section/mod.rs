@@ -1,0 +1,66 @@
+//! Sections: an operator whose operands are too large runs in parts, one after another.
+//!
+//! tvDNN (Park et al.) runs a data-parallel task several times, each time on a section of its
+//! memory objects. Here that is a rewrite of the graph: a node becomes one node for each
+//! part, along an axis of the operator table ([`Op::cuts`](arenic_ir::Op::cuts)), and a large
+//! value between nodes that are cut alike only ever exists in parts, each of which the later
+//! passes place, swap and compute again by itself. States that are read and written in parts
+//! become one state for each. Where a reader wants the whole, the parts are joined.
+//!
+//! How many parts there are follows from the limit: the rest of the pipeline is run on the
+//! graph as it is and, where that is not as fast as without a limit, on the [`variants`] that
+//! promise most.
+//!
+//! Sound because a part computes the elements of its results as the whole operator does, sums
+//! in the same order ([`Op::cut_keeps_bits`](arenic_ir::Op::cut_keeps_bits)). Cuts that take a
+//! sum in another order round otherwise, so they have to be allowed.
+
+mod cuts;
+mod rewrite;
+mod variants;
+
+use crate::{Cx, GraphPass, OffersVariants, PassError, Stats};
+use arenic_ir::graph::Graph;
+use cuts::Sections;
+use rewrite::{Rewriter, with_reshapes};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Cuts operators whose own operands take too much of the byte limit into parts.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Section {
+    /// Parts of the largest operators; without it the byte limit decides.
+    #[schemars(range(min = 1, max = 1024))]
+    pub parts: Option<usize>,
+    /// Sums may be taken in another order, which changes bits.
+    pub allow_reassociation: bool,
+}
+
+impl GraphPass for Section {
+    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
+        let Some(parts) = self.parts.filter(|&parts| parts > 1) else { return Ok(Stats::new()) };
+        let (cut, operators) = self.cut(g, parts, cx)?;
+        *g = cut;
+        Ok(figures(parts, operators))
+    }
+
+    fn offers(&self, cx: &Cx) -> Option<&dyn OffersVariants> {
+        (self.parts.is_none() && cx.limits.device.is_some()).then_some(self)
+    }
+}
+
+impl Section {
+    /// The graph with its largest operators in so many parts, and how many operators are cut.
+    fn cut(&self, g: &Graph, parts: usize, cx: &Cx) -> Result<(Graph, u64), PassError> {
+        let whole = with_reshapes(g);
+        let reassociate = self.allow_reassociation || cx.allow_reassociation;
+        let sections = Sections::new(&whole, parts, reassociate);
+        let operators = sections.cut.values().filter(|cut| cut.is_some()).count();
+        Ok((Rewriter::new(&sections).rewrite()?, operators as u64))
+    }
+}
+
+fn figures(parts: usize, operators: u64) -> Stats {
+    Stats::from([("operators_cut", operators), ("parts", parts as u64)])
+}

@@ -1,0 +1,230 @@
+//! Operators in parts, by the table of cuts, against whole ones.
+
+use super::*;
+use arenic_ir::op::sums::LIBRARY_DEPTH;
+use arenic_ir::op::{Assembly, Cut, Reduction, Window};
+
+/// Indices `first..end` of an axis.
+fn slice(x: &Tensor, axis: usize, first: usize, end: usize) -> Tensor {
+    let ty = x.ty.with_extent(axis, end - first);
+    let values = indices(&ty.shape).map(|mut at| {
+        at[axis] += first;
+        x.values[flat(&at, &x.ty.shape)]
+    });
+    Tensor { values: values.collect(), ty }
+}
+
+fn join(parts: &[Tensor], axis: usize) -> Tensor {
+    let extent = parts.iter().map(|p| p.ty.shape[axis]).sum();
+    let ty = parts[0].ty.with_extent(axis, extent);
+    let values = indices(&ty.shape).map(|mut at| {
+        for part in parts {
+            match at[axis].checked_sub(part.ty.shape[axis]) {
+                Some(beyond) => at[axis] = beyond,
+                None => return part.values[flat(&at, &part.ty.shape)],
+            }
+        }
+        unreachable!("parts cover the whole")
+    });
+    Tensor { values: values.collect(), ty }
+}
+
+/// All results, on two threads.
+fn results(op: &Op, inputs: &[&Tensor]) -> Vec<Tensor> {
+    let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
+    let count = op.infer(&types).expect("operands fit").len();
+    pool(2).install(|| apply(op, inputs, None, &vec![true; count]))
+}
+
+/// What the parts of a cut, which end at `ends`, are together.
+fn in_parts(op: &Op, cut: &Cut, ends: &[usize], inputs: &[&Tensor]) -> Vec<Tensor> {
+    let mut made: Vec<Vec<Tensor>> = vec![Vec::new(); cut.results.len()];
+    let mut first = 0;
+    for &end in ends {
+        let part = |(x, axis): (&&Tensor, &Option<usize>)| match axis {
+            Some(axis) => slice(x, *axis, first, end),
+            None => (*x).clone(),
+        };
+        let mut operands: Vec<Tensor> = inputs.iter().zip(&cut.operands).map(part).collect();
+        let mut part = op.part(cut, end - first);
+        if cut.results[0] == Assembly::Accumulate && first > 0 {
+            part = op.onto().expect("a product adds");
+            operands.truncate(2);
+            operands.extend(made[0].pop());
+        }
+        let found = results(&part, &operands.iter().collect::<Vec<_>>());
+        for (o, mut result) in found.into_iter().enumerate() {
+            if let Assembly::Positions(each) = cut.results[o] {
+                result.values.iter_mut().for_each(|v| *v += (first * each) as f64);
+            }
+            made[o].push(result);
+        }
+        first = end;
+    }
+    let whole = |(mut parts, how): (Vec<Tensor>, &Assembly)| match how.axis() {
+        Some(axis) => join(&parts, axis),
+        None => parts.remove(0),
+    };
+    made.into_iter().zip(&cut.results).map(whole).collect()
+}
+
+/// Tries all cuts of an operator; how many kept every bit, and how many do not say so.
+fn try_cuts(r: &mut Random, op: &Op, inputs: &[&Tensor]) -> (usize, usize) {
+    let x: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
+    let y = op.infer(&x).expect("operands fit");
+    let y: Vec<&TensorType> = y.iter().collect();
+    let whole = results(op, inputs);
+    let (mut kept, mut refused) = (0, 0);
+    for cut in op.cuts(&x, &y) {
+        let grain = match cut.results.contains(&Assembly::Accumulate) {
+            true if cut.extent > LIBRARY_DEPTH => LIBRARY_DEPTH,
+            _ => 1,
+        };
+        let grains = cut.extent.div_ceil(grain);
+        let parts = r.range(2, 5).min(grains);
+        let ends: Vec<usize> =
+            (1..=parts).map(|p| (p * grains / parts * grain).min(cut.extent)).collect();
+        if parts < 2 || !op.cut_keeps_bits(&cut, &ends, &x, &y) {
+            refused += 1;
+            continue;
+        }
+        for (got, want) in in_parts(op, &cut, &ends, inputs).iter().zip(&whole) {
+            assert!(got.values == want.values, "{op:?} {x:?} cut {cut:?} at {ends:?}");
+        }
+        kept += 1;
+    }
+    (kept, refused)
+}
+
+/// Tries cuts of operators that `make` thinks of.
+fn check(seed: u64, cases: usize, mut make: impl FnMut(&mut Random) -> (Op, Vec<Tensor>)) {
+    let mut r = Random(seed);
+    let (mut kept, mut refused) = (0, 0);
+    for _ in 0..cases {
+        let (op, inputs) = make(&mut r);
+        let (k, n) = try_cuts(&mut r, &op, &inputs.iter().collect::<Vec<_>>());
+        (kept, refused) = (kept + k, refused + n);
+    }
+    assert!(kept >= cases / 2, "{kept} kept, {refused} refused");
+}
+
+#[test]
+fn products_in_parts() {
+    check(1, 60, |r| {
+        let (ta, tb) = (r.chance(), r.chance());
+        let [m, n] = [0; 2].map(|_| r.choose(&[1, 3, 8, 24, 60, 130]));
+        let k = r.choose(&[1, 40, 256, 700, 1024, 9000]);
+        let swap = |swap: bool, a: usize, b: usize| if swap { [b, a] } else { [a, b] };
+        let a = r.tensor(DType::F32, swap(ta, m, k));
+        let b = r.tensor(DType::F32, swap(tb, k, n));
+        if r.chance() {
+            return (Op::MatMul { trans_a: ta, trans_b: tb }, vec![a, b]);
+        }
+        let alpha = r.choose(&[1.0, 0.3]);
+        let op = Op::Gemm { alpha, beta: 0.7, trans_a: ta, trans_b: tb };
+        let bias = r.chance().then(|| r.tensor(DType::F32, [n]));
+        (op, [a, b].into_iter().chain(bias).collect())
+    });
+}
+
+#[test]
+fn batches_of_products_in_parts() {
+    check(2, 40, |r| {
+        let batch = r.range(2, 6);
+        let [m, k, n] = [0; 3].map(|_| r.choose(&[2, 9, 33, 70]));
+        let a = r.tensor(DType::F64, [batch, m, k]);
+        let b = match r.chance() {
+            true => r.tensor(DType::F64, [batch, k, n]),
+            false => r.tensor(DType::F64, [k, n]),
+        };
+        (Op::MatMul { trans_a: false, trans_b: false }, vec![a, b])
+    });
+}
+
+fn window(r: &mut Random, kernel: usize) -> Window {
+    let pad = r.range(0, kernel / 2);
+    Window {
+        kernel: vec![kernel; 2],
+        strides: vec![r.range(1, 2); 2],
+        dilations: vec![1; 2],
+        pads_begin: vec![pad; 2],
+        pads_end: vec![pad; 2],
+    }
+}
+
+#[test]
+fn convolutions_in_parts() {
+    check(3, 60, |r| {
+        let (images, size) = (r.range(2, 9), r.range(5, 20));
+        let group = r.choose(&[1, 1, 1, 2]);
+        let [inputs, channels] = [0; 2].map(|_| r.choose(&[2, 8, 40]));
+        let kernel = r.choose(&[1, 3, 3, size]);
+        let window = window(r, kernel);
+        let x = r.tensor(DType::F32, [images, inputs, size, size]);
+        let w = r.tensor(DType::F32, [channels, inputs / group, kernel, kernel]);
+        let bias = r.chance().then(|| r.tensor(DType::F32, [channels]));
+        (Op::Conv { window, group }, [x, w].into_iter().chain(bias).collect())
+    });
+}
+
+#[test]
+fn transposed_convolutions_in_parts() {
+    check(4, 40, |r| {
+        let (images, size, kernel) = (r.range(2, 6), r.range(4, 12), r.choose(&[1, 2, 3]));
+        let [inputs, channels] = [0; 2].map(|_| r.choose(&[2, 6, 24]));
+        let window = window(r, kernel);
+        let output_padding = vec![0; 2];
+        let x = r.tensor(DType::F32, [images, inputs, size, size]);
+        let w = r.tensor(DType::F32, [inputs, channels, kernel, kernel]);
+        (Op::ConvTranspose { window, group: 1, output_padding }, vec![x, w])
+    });
+}
+
+#[test]
+fn reductions_in_parts() {
+    check(5, 80, |r| {
+        let shape: Vec<usize> = (0..3).map(|_| r.choose(&[2, 5, 40, 300])).collect();
+        let mut axes: Vec<usize> = (0..3).filter(|_| r.chance()).collect();
+        if axes.is_empty() || axes.len() == 3 {
+            axes = vec![r.range(0, 2)];
+        }
+        let f = r.choose(&[Reduction::Sum, Reduction::Mean, Reduction::Prod]);
+        let x = r.tensor(DType::F32, shape);
+        (Op::Reduce { f, axes, keep: r.chance() }, vec![x])
+    });
+}
+
+#[test]
+fn rows_in_parts() {
+    check(6, 60, |r| {
+        let shape: Vec<usize> = (0..3).map(|_| r.range(1, 30)).collect();
+        let x = r.tensor(DType::F32, shape.clone());
+        let axis = r.range(0, 2);
+        match r.range(0, 3) {
+            0 => (Op::Softmax { axis }, vec![x]),
+            1 => (Op::LogSoftmax { axis }, vec![x]),
+            2 => (Op::LogSoftmaxStats, vec![x]),
+            _ => {
+                let factor = r.tensor(DType::F32, &shape[axis..]);
+                (Op::LayerNorm { axis, epsilon: 1e-5 }, vec![x, factor])
+            }
+        }
+    });
+}
+
+#[test]
+fn pools_in_parts() {
+    check(7, 40, |r| {
+        let (images, channels, size) = (r.range(1, 5), r.range(1, 4), r.range(4, 11));
+        let kernel = r.range(1, 4);
+        let window = window(r, kernel);
+        let x = r.tensor(DType::F32, [images, channels, size, size]);
+        match r.chance() {
+            true => (Op::MaxPool { window, ceil: false, column_major: false }, vec![x]),
+            false => {
+                let count_include_pad = r.chance();
+                (Op::AveragePool { window, ceil: false, count_include_pad }, vec![x])
+            }
+        }
+    });
+}
