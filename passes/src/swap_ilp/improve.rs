@@ -38,14 +38,15 @@ pub(super) struct Swaps<'a> {
     deadline: Deadline<'a>,
     walker: Walker<'a>,
     room: Room,
-    /// How many were solved.
+    /// How many there were, and how many of them had no answer.
     pub(super) programs: u64,
+    pub(super) unanswered: u64,
 }
 
 impl<'a> Swaps<'a> {
     pub(super) fn new(p: &'a Problem<'a>, size: usize, deadline: Deadline<'a>) -> Self {
         let (walker, room) = (Walker::new(&p.t), Room::new(&p.t, p.device));
-        Swaps { p, size, deadline, walker, room, programs: 0 }
+        Swaps { p, size, deadline, walker, room, programs: 0, unanswered: 0 }
     }
 
     /// The best of some choices, scheduled as `Room` does.
@@ -100,8 +101,11 @@ impl<'a> Swaps<'a> {
             stop: search.stop,
         };
         self.programs += 1;
-        // A solver that fails leaves the schedule as it is.
-        let Ok(found) = solve(&swaps, &copies, limit, &limits) else { return Vec::new() };
+        let Ok(found) = solve(&swaps, &copies, limit, &limits) else {
+            // The schedule stays as it is.
+            self.unanswered += 1;
+            return Vec::new();
+        };
         let mut choice = now.choice.clone();
         for (site, leaves) in window.iter().zip(&found) {
             let swap = Gap::Swap { hold: false };

@@ -90,8 +90,11 @@ impl SwapIlp {
             let spilled = p.carry_out(&Choice::spill_all(&p.t), 0)?;
             best = spilled.filter(|s| s.fits(&p.cx.limits));
         }
-        let mut stats =
-            Stats::from([("programs", swaps.programs), ("plans_placed", placed + more)]);
+        let mut stats = Stats::from([
+            ("programs", swaps.programs),
+            ("programs_unanswered", swaps.unanswered),
+            ("plans_placed", placed + more),
+        ]);
         if let Some(heuristic) = heuristic {
             stats.insert("heuristic_step_nanoseconds", (heuristic.seconds * 1e9) as u64);
         }
