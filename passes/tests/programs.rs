@@ -7,7 +7,7 @@ mod support;
 use arenic_ir::check::check;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Buffer, BufferId, BufferKind, LiveRange, Plan, TaskId};
-use arenic_ir::program::{PerSpace, Program};
+use arenic_ir::program::{PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;
 use arenic_passes::early_update::EarlyUpdate;
@@ -17,9 +17,10 @@ use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
 use arenic_passes::place::Place;
 use arenic_passes::prune_precedence::PrunePrecedence;
 use arenic_passes::share_in_place::ShareInPlace;
+use arenic_passes::simulate::{live_over_time, roofline, simulate};
 use arenic_passes::spans::Spans;
 use arenic_passes::sync::Sync;
-use arenic_passes::{Cx, PassError, PlanPass, ProgramPass};
+use arenic_passes::{Cx, PassError, PlanPass, ProgramPass, devices};
 use std::collections::BTreeMap;
 use support::interleave::{reference, run};
 use support::mutate::{KINDS, mutate};
@@ -215,11 +216,21 @@ fn sharing_for_streams_adds_no_waits() {
 /// the least limit that can be kept is the same whatever limit was asked for.
 #[test]
 fn byte_limits_are_kept() {
+    byte_limits("", 1500);
+}
+
+#[test]
+fn byte_limits_are_kept_in_parts() {
+    byte_limits("- section\n- views\n", 300);
+}
+
+fn byte_limits(first: &str, seeds: u64) {
     let yaml = "- detach_states\n- order: {method: definition}\n- budget\n- share_in_place\n\
                 - place\n- lower\n- sync\n";
-    let pipeline = Pipeline::from_yaml(yaml).unwrap();
+    let pipeline = Pipeline::from_yaml(&format!("{first}{yaml}")).unwrap();
+    let device = devices::cpu().unwrap();
     let (mut swaps, mut repeats, mut refused) = (0, 0, 0);
-    for seed in 0..1500 {
+    for seed in 0..seeds {
         let mut random = Random(0xb1d6e7 + seed);
         let nodes = 3 + random.below(20);
         let g = graph(&mut random, nodes);
@@ -232,8 +243,12 @@ fn byte_limits_are_kept() {
         let limit = whole * (20 + random.below(80) as u64) / 100;
         let mut keeps = |limit: u64| {
             let outcome = limited(limit).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{g}"));
-            let arena = outcome.footprint.unwrap().arena_bytes.device;
             let (g, program) = (&outcome.module.graph, outcome.module.program.as_ref().unwrap());
+            let footprint = outcome.footprint.unwrap();
+            let arena = footprint.arena_bytes.device;
+            let step = simulate(program, &device, &roofline(g, &device));
+            let in_use = live_over_time(&footprint, CELL, &step, Space::Device);
+            assert!(in_use.iter().all(|&(_, bytes)| bytes <= arena), "seed {seed}\n{g}");
             assert!(arena <= limit, "seed {seed}: {arena} above {limit}\n{}", outcome.module);
             let expected = reference(g);
             for _ in 0..4 {
@@ -256,7 +271,8 @@ fn byte_limits_are_kept() {
             Err(e) => panic!("seed {seed}: {e}\n{g}"),
         }
     }
-    assert!(swaps > 300 && repeats > 20 && refused > 100, "{swaps} {repeats} {refused}");
+    let counts = [swaps, repeats, refused].map(|count| count as u64 * 1500 / seeds);
+    assert!(counts[0] > 300 && counts[1] > 20 && counts[2] > 100, "{counts:?}");
 }
 
 /// The same for the strategies of single works, which may find nothing instead.

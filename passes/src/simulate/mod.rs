@@ -9,13 +9,15 @@
 //! At the end of a step all streams have joined, so steps are alike, and one step is the
 //! steady state.
 
+mod coverage;
 mod trace;
 
 use arenic_ir::Graph;
 use arenic_ir::check::{Footprint, OccupancyKind};
 use arenic_ir::cost::{Device, Direction};
 use arenic_ir::graph::NodeId;
-use arenic_ir::program::{Command, EventId, Program, Range, Space, StreamId};
+use arenic_ir::program::{Command, EventId, Program, Space, StreamId};
+use coverage::Coverage;
 use cranelift_entity::EntityRef;
 use std::collections::{HashMap, VecDeque};
 pub use trace::chrome_trace;
@@ -93,7 +95,8 @@ pub fn simulate(p: &Program, device: &Device, kernel: &KernelSeconds) -> Simulat
     machine.result()
 }
 
-/// Sums of live bytes over time: (second, bytes from then on), for one space.
+/// Bytes in use over time: (second, bytes from then on), for one space. Bytes that one value takes
+/// over from another are in use once.
 pub fn live_over_time(
     footprint: &Footprint,
     align: u64,
@@ -101,36 +104,28 @@ pub fn live_over_time(
     space: Space,
 ) -> Vec<(f64, u64)> {
     let time = |command: usize| simulation.commands.get(command).copied().unwrap_or_default();
-    // Bytes that a command takes over in place end where it begins.
-    let mut begun: HashMap<usize, Vec<Range>> = HashMap::new();
-    for o in &footprint.occupancies {
-        begun.entry(o.first).or_default().push(o.range);
-    }
-    let taken_over = |last: usize, range: &Range| {
-        begun.get(&last).is_some_and(|ranges| ranges.iter().any(|r| r.overlaps(range)))
-    };
-    let mut changes: Vec<(f64, i64)> = Vec::new();
+    let mut changes: Vec<(f64, bool, std::ops::Range<u64>)> = Vec::new();
     for o in footprint.occupancies.iter().filter(|o| o.range.space == space) {
         let homed = matches!(o.kind, OccupancyKind::State | OccupancyKind::Const);
         let start = if homed || o.first == 0 { 0.0 } else { time(o.first).start };
         let end = match o.end.checked_sub(1) {
             _ if homed => simulation.seconds,
-            Some(last) if last > o.first && taken_over(last, &o.range) => time(last).start,
             Some(last) => time(last).end,
             None => start,
         };
-        let bytes = o.range.len.next_multiple_of(align) as i64;
-        changes.extend([(start, bytes), (end.max(start), -bytes)]);
+        let first = o.range.offset / align * align;
+        let bytes = first..(o.range.offset + o.range.len).next_multiple_of(align);
+        changes.extend([(start, true, bytes.clone()), (end.max(start), false, bytes)]);
     }
     // What ends goes before what begins at the same time.
     changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-    let mut live = 0;
+    let mut used = Coverage::new(changes.iter().map(|c| c.2.clone()));
     let mut curve: Vec<(f64, u64)> = Vec::new();
-    for (second, change) in changes {
-        live += change;
+    for (second, begins, bytes) in changes {
+        used.change(&bytes, if begins { 1 } else { -1 });
         match curve.last_mut() {
-            Some(last) if last.0 == second => last.1 = live.max(0) as u64,
-            _ => curve.push((second, live.max(0) as u64)),
+            Some(last) if last.0 == second => last.1 = used.bytes(),
+            _ => curve.push((second, used.bytes())),
         }
     }
     curve
