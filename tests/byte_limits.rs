@@ -112,3 +112,37 @@ fn the_largest_batch_that_fits_is_found() {
     let said: Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert!(said["minimum_device_bytes"].as_u64() > Some(4096));
 }
+
+#[test]
+fn host_memory_has_a_limit_of_its_own() {
+    let shell = Shell::new();
+    let compile = "compile @models/step/ref_gpt_tiny_b4_adamw.onnx -o m.arenic --json";
+    let figure = |object: &Value, name: &str| object[name].as_u64().unwrap();
+    let whole = figure(&shell.succeeds(compile)[0], "arena_bytes");
+    let compile = format!("{compile} --device-memory {}", whole * 6 / 10);
+    let free = figure(&shell.succeeds(&compile)[0], "host_arena_bytes");
+    for percent in [100, 70] {
+        let limit = free * percent / 100;
+        let kept = &shell.succeeds(&format!("{compile} --host-memory {limit}"))[0];
+        assert!(figure(kept, "host_arena_bytes") <= limit, "{percent} %: {kept}");
+    }
+}
+
+#[test]
+fn explain_says_what_became_of_a_tensor() {
+    let shell = Shell::new();
+    let model = "@models/step/ref_mlp_b4_sgdm.onnx";
+    shell.succeeds(&format!("compile {model} -o m.arenic --device-memory 10KiB --json"));
+    let explain = |name: &str| format!("explain tensor m.arenic {name} --device gtx1080ti");
+    let said = shell.succeeds(&format!("{} --json", explain("m.fc2.weight")));
+    assert_eq!(said[0]["fate"][0], "swapped");
+    // It comes for its update and goes home again.
+    assert_eq!(said[0]["copied_to_device_bytes"], said[0]["bytes"]);
+    assert_eq!(said[0]["copied_to_host_bytes"], said[0]["bytes"]);
+    assert!(said[0]["copy_seconds"].as_f64() > Some(0.0));
+    let text = text(&shell.arenic(&explain("m.fc2.weight")).stdout);
+    assert!(text.contains("kept, there were") && text.contains("no kernel makes it"), "{text}");
+    let kept = shell.succeeds(&format!("{} --json", explain("lr")));
+    assert_eq!(kept[0]["fate"][0], "kept");
+    shell.fails(&explain("nothing"), 1, &["no tensor `nothing`", "inspect"]);
+}

@@ -81,14 +81,18 @@ fn explain_tensor(a: &Tensor) -> Outcome {
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
     let (graph, program) = (&target.graph, &target.program);
     let planned = Planned { graph, program, footprint: &footprint, device: &device };
-    let Some(choices) = choices(planned, &a.name, human_bytes) else {
+    let choices = choices(planned, &a.name, human_bytes);
+    if choices.is_empty() {
         let help = "`arenic inspect --json` lists the buffers by name";
         return Err(miette!(help = help, "the graph has no tensor `{}`", a.name).into());
-    };
-    match a.json.json {
-        true => print(choices.to_json()),
-        false => print(choices.to_string().trim_end()),
     }
+    for choices in choices {
+        match a.json.json {
+            true => print(choices.to_json())?,
+            false => print(choices.to_string().trim_end())?,
+        }
+    }
+    Ok(())
 }
 
 /// JSON and gzip begin otherwise than artifacts.

@@ -75,16 +75,39 @@ pub struct Planned<'a> {
     pub device: &'a Device,
 }
 
-/// The choices about the value, output or state called `name`; none where nothing is.
-pub fn choices<'a>(p: Planned<'a>, name: &str, human: fn(u64) -> String) -> Option<Choices<'a>> {
+/// The choices about the value, output or state called `name`, one for each part of a state
+/// in parts; empty where nothing has that name.
+pub fn choices<'a>(p: Planned<'a>, name: &str, human: fn(u64) -> String) -> Vec<Choices<'a>> {
     let g = p.graph;
-    let named = g.values.keys().find(|&v| g.values[v].name == name || value(g, v) == name);
-    let output = || g.outputs.iter().find(|o| o.name == name).map(|o| o.value);
-    let root = g.resolve(named.or_else(output)?).root;
+    let states = g.states.values().filter(|s| s.name == name).map(|s| s.enter);
+    let mut roots: Vec<ValueId> = states.collect();
+    if roots.is_empty() {
+        let named = g.values.keys().find(|&v| g.values[v].name == name || value(g, v) == name);
+        let output = || g.outputs.iter().find(|o| o.name == name).map(|o| o.value);
+        roots.extend(named.or_else(output).map(|v| g.resolve(v).root));
+    }
     let kernel = roofline(g, p.device);
     let step = simulate(p.program, p.device, &kernel);
-    let lives: Vec<&Occupancy> =
-        p.footprint.occupancies.iter().filter(|o| o.value == Some(root)).collect();
+    roots.into_iter().map(|root| about(p, &step, root, human)).collect()
+}
+
+fn about<'a>(
+    p: Planned<'a>,
+    step: &Simulation,
+    root: ValueId,
+    human: fn(u64) -> String,
+) -> Choices<'a> {
+    let g = p.graph;
+    let state = match g.values[root].def {
+        Def::State(s) => Some(s),
+        _ => None,
+    };
+    // A state's home also gets its new value.
+    let renewed = state.map(|s| g.resolve(g.states[s].exit).root).filter(|&v| v != root);
+    let is_of = |o: &&Occupancy| {
+        o.value == Some(root) || o.value == renewed && o.range.space == Space::Host
+    };
+    let lives: Vec<&Occupancy> = p.footprint.occupancies.iter().filter(is_of).collect();
     let bytes = g.ty(root).bytes();
     let (mut out, mut back, mut runs, mut waits) = ((0, 0.0), (0, 0.0), 0, 0.0);
     for o in &lives {
@@ -95,7 +118,7 @@ pub fn choices<'a>(p: Planned<'a>, name: &str, human: fn(u64) -> String) -> Opti
             (true, Space::Host) => out = (out.0 + o.range.len, out.1 + span.end - span.start),
             (true, Space::Device) => {
                 back = (back.0 + o.range.len, back.1 + span.end - span.start);
-                waits += wait_for(p.program, &step, o);
+                waits += wait_for(p.program, step, o);
             }
             (false, _) => {
                 runs += usize::from(matches!(
@@ -106,10 +129,15 @@ pub fn choices<'a>(p: Planned<'a>, name: &str, human: fn(u64) -> String) -> Opti
         }
     }
     let maker = match g.values[root].def {
-        Def::Node { node, .. } => Some((node, kernel(node))),
+        Def::Node { node, .. } => Some((node, roofline(g, p.device)(node))),
         _ => None,
     };
-    let (first, last) = longest_idle(p.program, &step, &lives);
+    let mut idle = longest_idle(p.program, step, &lives);
+    if state.is_some() && out.0 + back.0 > 0 {
+        // Its home would be on the device all the time.
+        idle = (0.0, step.seconds);
+    }
+    let (first, last) = idle;
     let again = runs.saturating_sub(1);
     let mut fates = Vec::new();
     if back.0 > 0 || out.0 > 0 {
@@ -123,7 +151,7 @@ pub fn choices<'a>(p: Planned<'a>, name: &str, human: fn(u64) -> String) -> Opti
         fates.push(if taken { Fate::Shared } else { Fate::Kept });
     }
     let copy = |direction| p.device.copy_seconds(direction, bytes);
-    Some(Choices {
+    Choices {
         graph: g,
         root,
         fates,
@@ -132,12 +160,12 @@ pub fn choices<'a>(p: Planned<'a>, name: &str, human: fn(u64) -> String) -> Opti
         again: (again, again as f64 * maker.map_or(0.0, |m| m.1)),
         waits,
         idle: last - first,
-        beside: live_between(p.footprint, &step, root, first, last),
+        beside: live_between(p.footprint, step, root, first, last),
         arena: p.footprint.arena_bytes.device,
         round_trip: copy(Direction::ToHost) + copy(Direction::ToDevice),
         maker,
         human,
-    })
+    }
 }
 
 /// Seconds before the first kernel that reads a fetched tensor in which no kernel runs.
@@ -211,7 +239,7 @@ impl Choices<'_> {
     /// As JSON: bytes and seconds of what was done and of what was not.
     pub fn to_json(&self) -> Value {
         json!({
-            "tensor": value(self.graph, self.root),
+            "tensor": self.title(),
             "type": self.graph.ty(self.root).to_string(),
             "bytes": self.graph.ty(self.root).bytes(),
             "fate": self.fates.iter().map(|f| f.name()).collect::<Vec<_>>(),
@@ -229,7 +257,16 @@ impl Choices<'_> {
         })
     }
 
-    fn alternatives(&self, f: &mut fmt::Formatter) -> fmt::Result {
+    fn title(&self) -> String {
+        let name = value(self.graph, self.root);
+        let state = self.graph.states.values().find(|s| s.enter == self.root);
+        match state.and_then(|s| s.rows) {
+            Some(rows) => format!("{name} from row {}", rows.first),
+            None => name,
+        }
+    }
+
+    fn alternatives(&self, f: &mut dyn fmt::Write) -> fmt::Result {
         let bytes = self.graph.ty(self.root).bytes();
         let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
         let is = |fate| self.fates.contains(&fate);
@@ -261,7 +298,7 @@ impl fmt::Display for Choices<'_> {
         let ty = self.graph.ty(self.root);
         let fates: Vec<&str> = self.fates.iter().map(|f| f.name()).collect();
         let bytes = (self.human)(ty.bytes());
-        writeln!(f, "{}: {ty}, {bytes}: {}", value(self.graph, self.root), fates.join(", "))?;
+        writeln!(f, "{}: {ty}, {bytes}: {}", self.title(), fates.join(", "))?;
         if self.fates.contains(&Fate::Swapped) {
             let (out, back) = ((self.human)(self.out.0), (self.human)(self.back.0));
             let (out_time, back_time) = (ms(self.out.1), ms(self.back.1));
@@ -272,7 +309,11 @@ impl fmt::Display for Choices<'_> {
         if let (times @ 1.., seconds) = self.again {
             writeln!(f, "  made again {times} times in {}", ms(seconds))?;
         }
-        writeln!(f, "otherwise")?;
-        self.alternatives(f)
+        let mut alternatives = String::new();
+        self.alternatives(&mut alternatives)?;
+        match alternatives.is_empty() {
+            true => Ok(()),
+            false => write!(f, "otherwise\n{alternatives}"),
+        }
     }
 }

@@ -7,7 +7,6 @@
 use super::Budget;
 use super::sites::{Site, Undo, modes};
 use crate::residency::{Choice, Gap, Prediction, Room, Timeline, Walker};
-use arenic_ir::cost::Device;
 
 /// Temperatures at which annealing begins and ends, as parts of the step's seconds: for a
 /// first choice, and for one that is good already.
@@ -44,7 +43,7 @@ pub(super) struct Annealer<'a> {
 impl<'a> Annealer<'a> {
     pub(super) fn new(
         t: &'a Timeline<'a>,
-        device: &Device,
+        room: Room,
         allowed: &Budget,
         sites: &'a [Site],
         seed: u64,
@@ -61,7 +60,7 @@ impl<'a> Annealer<'a> {
             weights,
             modes: (0..t.tensors.len()).map(|x| modes(t, allowed, x)).collect(),
             walker: Walker::new(t),
-            room: Room::new(t, device),
+            room,
             random: fastrand::Rng::with_seed(seed),
             step_seconds: t.start.last().copied().unwrap_or(0.0).max(f64::MIN_POSITIVE),
         }

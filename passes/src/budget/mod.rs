@@ -24,6 +24,7 @@ use anneal::{Annealer, Candidate, HOT, WARM};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
+use arenic_ir::program::PerSpace;
 use greedy::greedy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,9 @@ impl Default for Budget {
 
 /// Prices of a second of the link that kernels hide, in seconds, that are tried.
 const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
+
+/// The part of host memory that choices leave free is one in so many.
+const LOOSE: u64 = 64;
 
 /// Random changes times tasks, and how many changes there are at least and at most; for few
 /// decisions there are no more than pairs of them.
@@ -103,10 +107,12 @@ impl Budget {
         &self,
         t: &Timeline,
         device: &Device,
-        limit: u64,
+        limits: PerSpace<Option<u64>>,
     ) -> Option<(Choice, Prediction)> {
         let sites = sites(t, self);
-        let (mut walker, mut room) = (Walker::new(t), Room::new(t, device));
+        let limit = limits.device.unwrap_or(u64::MAX);
+        let (mut walker, mut room) =
+            (Walker::new(t), Room::new(t, device).within_host(limits.host));
         let mut best: Option<(Choice, Prediction)> = None;
         // Repeats may need what is overwritten by then; swaps alone can always be carried out.
         let swaps = Budget { swap: self.swap, recompute: false };
@@ -127,13 +133,17 @@ impl Budget {
     /// The best of greedy choices, improved.
     fn anneal(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let sites = sites(&p.t, self);
-        let mut annealer = Annealer::new(&p.t, p.device, self, &sites, p.cx.search.seed);
+        // Slots in host memory do not lie as densely as their bytes are counted.
+        let host = p.cx.limits.host.map(|limit| limit - limit / LOOSE);
+        let limits = PerSpace { device: Some(p.limit), host };
+        let room = Room::new(&p.t, p.device).within_host(host);
+        let mut annealer = Annealer::new(&p.t, room, self, &sites, p.cx.search.seed);
         if sites.is_empty() {
             return Ok((None, 0));
         }
         let changes = (CHANGED_TASKS / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
         let changes = changes.min(sites.len() * sites.len());
-        let Some((choice, _)) = self.greedy(&p.t, p.device, p.limit) else { return Ok((None, 0)) };
+        let Some((choice, _)) = self.greedy(&p.t, p.device, limits) else { return Ok((None, 0)) };
         let Some(promise) = annealer.judge(&choice, p.limit) else { return Ok((None, 0)) };
         let mut best = Candidate { choice, promise };
         let mut first = true;

@@ -5,7 +5,7 @@
 //! that is not there is waited for. A copy takes room in memory while it runs: what leaves
 //! keeps its bytes until the copy is done, what comes has them from its copy's start.
 
-use super::script::{Fetch, Script, Step, Store};
+use super::script::{Fetch, Script, Step, Store, StoreKind};
 use super::timeline::Timeline;
 use arenic_ir::cost::{Device, Direction};
 
@@ -14,7 +14,7 @@ use arenic_ir::cost::{Device, Direction};
 pub(crate) struct Prediction {
     /// The step, in seconds.
     pub(crate) seconds: f64,
-    /// Bytes above the limit, summed over steps that are above it.
+    /// Bytes above the limits, summed over steps that are above them.
     pub(crate) over: u64,
 }
 
@@ -30,6 +30,8 @@ pub(crate) struct Room {
     /// Seconds of each tensor's copy to the host, and to the device.
     copy: Vec<(f64, f64)>,
     bytes: Vec<u64>,
+    /// Bytes of host memory that scripts should keep to.
+    host: Option<u64>,
     /// Live bytes of each step, those of copies included.
     live: Vec<u64>,
     /// When each step begins and ends.
@@ -53,6 +55,7 @@ impl Room {
         Room {
             copy: t.tensors.iter().map(|x| copy(x.bytes)).collect(),
             bytes: t.tensors.iter().map(|x| x.bytes).collect(),
+            host: None,
             live: Vec::new(),
             start: Vec::new(),
             end: Vec::new(),
@@ -63,13 +66,19 @@ impl Room {
         }
     }
 
+    /// Promises count bytes above a limit on host memory, too.
+    pub(crate) fn within_host(self, limit: Option<u64>) -> Room {
+        Room { host: limit, ..self }
+    }
+
     /// Sets where each copy to the device is issued, and where the bytes of each copy to
     /// the host are used again.
     pub(crate) fn schedule(&mut self, script: &mut Script, limit: u64) -> Prediction {
         let n = script.steps.len();
         self.live.clear();
         self.live.extend(script.steps.iter().map(|s| s.live));
-        let over = self.live.iter().map(|&bytes| bytes.saturating_sub(limit)).sum();
+        let over: u64 = self.live.iter().map(|&bytes| bytes.saturating_sub(limit)).sum();
+        let over = over + self.host.map_or(0, |limit| self.over_in_host(script, limit));
         self.start.clear();
         self.start.resize(n, 0.0);
         self.end.clear();
@@ -91,6 +100,26 @@ impl Room {
         let live = self.live_with_copies(script);
         let over = live.iter().map(|&bytes| bytes.saturating_sub(limit)).sum();
         Prediction { seconds: self.run(script), over }
+    }
+
+    /// Bytes in host memory above a limit, summed over steps that are above it.
+    fn over_in_host(&self, script: &Script, limit: u64) -> u64 {
+        let n = script.steps.len();
+        let mut last: Vec<Option<usize>> = vec![None; self.bytes.len()];
+        script.fetches.iter().for_each(|f| last[f.tensor] = Some(f.before));
+        let mut changes = vec![0i64; n + 2];
+        changes[0] = script.homes as i64;
+        for store in script.stores.iter().filter(|s| s.kind == StoreKind::Swap) {
+            let bytes = self.bytes[store.tensor] as i64;
+            changes[store.before] += bytes;
+            // What nothing brings back is handed out there.
+            changes[last[store.tensor].unwrap_or(n) + 1] -= bytes;
+        }
+        let live = changes[..=n].iter().scan(0i64, |live, change| {
+            *live += change;
+            Some(*live as u64)
+        });
+        live.map(|bytes| bytes.saturating_sub(limit)).sum()
     }
 
     /// Live bytes of each step, with those that copies need while they run.

@@ -73,6 +73,8 @@ pub(crate) struct Script {
     pub(crate) fetches: Vec<Fetch>,
     /// Copies to the host, in order.
     pub(crate) stores: Vec<Store>,
+    /// Bytes of homes in host memory.
+    pub(crate) homes: u64,
     /// Further tensors that a repeat brings back: (step, tensor), by step.
     also: Vec<(usize, usize)>,
 }
@@ -146,6 +148,7 @@ impl<'a> Walker<'a> {
         self.script.fetches.clear();
         self.script.stores.clear();
         self.script.also.clear();
+        self.script.homes = 0;
         self.more = 0;
         self.away.fill(0);
         self.made.fill(None);
@@ -155,6 +158,7 @@ impl<'a> Walker<'a> {
             self.host[x] = tensor.homed && choice.host_home[x];
             if self.host[x] {
                 self.more -= tensor.bytes as i64;
+                self.script.homes += tensor.bytes;
             }
         }
     }

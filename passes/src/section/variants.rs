@@ -58,7 +58,7 @@ impl OffersVariants for Section {
             }
             if least.minimum() <= limit {
                 let t = Timeline::new(&planned, &least.whole.plan, &device)?;
-                let first = Budget::default().greedy(&t, &device, limit);
+                let first = Budget::default().greedy(&t, &device, cx.limits);
                 let kept = first.filter(|(_, promise)| promise.over == 0);
                 let promise = kept.map_or(f64::MAX, |(_, promise)| promise.seconds);
                 if promise < seconds * (1.0 - WORTH) {

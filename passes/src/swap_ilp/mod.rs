@@ -25,6 +25,7 @@ use crate::search::Deadline;
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
+use arenic_ir::program::PerSpace;
 use improve::{Schedule, Swaps};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,10 @@ impl SwapIlp {
         if p.whole <= p.limit {
             return Ok(Found { best: None, stats: Stats::new() });
         }
-        let greedy = |aim| SWAPS.greedy(&p.t, p.device, aim).map(|(choice, _)| choice);
+        let greedy = |aim| {
+            let limits = PerSpace { device: Some(aim), host: p.cx.limits.host };
+            SWAPS.greedy(&p.t, p.device, limits).map(|(choice, _)| choice)
+        };
         let (heuristic, placed) = p.aim(greedy)?;
         let seconds = p.cx.search.seconds(self.time_limit);
         let deadline = Deadline::after(seconds, p.cx.search.stop);
