@@ -3,10 +3,12 @@
 
     benches/budget_tables.py --arenic target/release/arenic GRAPH.onnx …
 
-All times are simulated on --device, all files compiled with `--plan-only`. A strategy is a named
-pipeline; those that this arenic does not have are left out. Limits are parts of the arena that the
-first strategy needs without a limit, the same bytes for all. A cell is the step's overhead and the
-seconds of planning; `✗` where the strategy keeps no such limit, `–` where the device has less memory.
+All times are simulated on --device, all files compiled with `--plan-only`. A strategy is a pass that
+takes the place of `budget` in the default pipeline, so that all begin with the same graph and order;
+those that this arenic does not have are left out. Limits are parts of the arena that the default
+pipeline needs without a limit, the same bytes for all. A cell is the overhead over the step without a
+limit and the seconds of planning; `✗` where the strategy keeps no such limit, `–` where the device has
+less memory. What follows the table says how often `budget` was the fastest.
 
 The second table is AutoSwap's (section VI-B): `load` is the live peak in definition order without
 sharing in place, workspaces included (the pipeline `definition`). The limit is bisected until the
@@ -21,28 +23,36 @@ import subprocess
 import sys
 import tempfile
 
-STRATEGIES = ["default", "autoswap", "tvdnn", "dqn", "recompute"]
-PERCENTAGES = range(100, 20, -10)
+STRATEGIES = ["budget", "swap_autoswap", "swap_ilp", "plan_dqn", "recompute"]
+PERCENTAGES = [90, 80, 70, 60, 50, 40, 30]
 OVERHEADS = [0.001, 0.05]
 # Of the load: limits are not told apart more finely.
 RESOLUTION = 0.005
+# Of a step: closer ones are as fast.
+CLOSE = 1e-4
 BEYOND, IMPOSSIBLE = "–", "✗"
 
 
 class Compiler:
     def __init__(self, arenic, device, folder):
-        self.arenic, self.device, self.out = arenic, device, folder / "out.arenic"
+        self.arenic, self.device, self.folder, self.out = arenic, device, folder, folder / "out.arenic"
 
-    def pipelines(self):
-        listed = subprocess.run([self.arenic, "pipeline", "list"], capture_output=True, text=True, check=True)
-        rows = [line.split() for line in listed.stdout.splitlines()]
-        return {row[0] for row in rows if row[1] == "pipeline"}
+    def said(self, *arguments):
+        return subprocess.run([self.arenic, *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout
 
-    def arena(self, file, pipeline):
-        """Bytes that the pipeline needs without a limit, the device's included."""
-        command = [self.arenic, "compile", file, "--plan-only", "--json", "--pipeline", pipeline]
-        command += ["--device", self.device, "--sweep", "100%..100%"]
-        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)["limit_bytes"]
+    def passes(self):
+        return set(json.loads(self.said("pipeline", "schema"))["items"]["anyOf"][0]["enum"])
+
+    def pipeline(self, strategy):
+        """The default pipeline with a strategy in the place of `budget`."""
+        file = self.folder / f"{strategy}.yaml"
+        file.write_text(self.said("pipeline", "show", "default").replace("- budget", f"- {strategy}"))
+        return file
+
+    def arena(self, file):
+        """Bytes that the default pipeline needs without a limit, the device's included."""
+        options = ["--plan-only", "--json", "--device", self.device, "--sweep", "100%..100%"]
+        return json.loads(self.said("compile", file, *options))["limit_bytes"]
 
     def compile(self, file, pipeline, limit=None):
         """The figures of a plan, or why nothing keeps the limit."""
@@ -65,14 +75,32 @@ def overhead(found):
 
 
 def costs(compiler, file, strategies):
-    """Prints a row for each strategy."""
-    arena = compiler.arena(file, strategies[0])
+    """Prints a row for each strategy; the seconds of each step, by strategy and limit."""
+    arena = compiler.arena(file)
+    steps = {}
     for strategy in strategies:
-        cells = []
+        cells, pipeline = [], compiler.pipeline(strategy)
         for percent in PERCENTAGES:
-            found = compiler.compile(file, strategy, arena * percent // 100)
-            cells.append(found if isinstance(found, str) else f"{overhead(found):+.1%} ({found['seconds']:.1f} s)")
+            found = compiler.compile(file, pipeline, arena * percent // 100)
+            if isinstance(found, str):
+                cells.append(found)
+            else:
+                cells.append(f"{overhead(found):+.1%} ({found['seconds']:.1f} s)")
+                steps[strategy, percent] = found["predicted_step_seconds"]
         print(f"| {file.stem} | {arena / 1e6:.1f} | {strategy} | {' | '.join(cells)} |", flush=True)
+    return steps
+
+
+def lead(steps, strategies):
+    """How often the first strategy is as fast as the fastest, of how many limits that any keeps, and by
+    what part of a step another was faster at most."""
+    first, count, most = 0, 0, 0.0
+    for percent in PERCENTAGES:
+        seconds = [steps[s, percent] for s in strategies if (s, percent) in steps]
+        if seconds:
+            behind = steps.get((strategies[0], percent), float("inf")) / min(seconds) - 1
+            first, count, most = first + (behind <= CLOSE), count + 1, max(most, behind)
+    return first, count, most
 
 
 def least(compiler, file, strategy, load, arena, most):
@@ -96,7 +124,7 @@ def least(compiler, file, strategy, load, arena, most):
 def settings(compiler, file, strategy):
     """Prints a row of what is saved at each overhead."""
     load = compiler.compile(file, "definition")["live_peak_bytes"]
-    arena = compiler.arena(file, strategy)
+    arena, strategy = compiler.arena(file), compiler.pipeline(strategy)
     cells, compilations = [f"{arena / 1e6:.1f} | {1 - arena / load:.1%}"], 0
     for most in OVERHEADS:
         best, count = least(compiler, file, strategy, load, arena, most)
@@ -116,18 +144,19 @@ def main():
 
     with tempfile.TemporaryDirectory() as folder:
         compiler = Compiler(args.arenic, args.device, pathlib.Path(folder))
-        known, wanted = compiler.pipelines(), args.strategies.split(",")
+        known, wanted = compiler.passes(), args.strategies.split(",")
         strategies = [s for s in wanted if s in known]
         if missing := [s for s in wanted if s not in known]:
-            print(f"pipelines that this arenic does not have: {', '.join(missing)}", file=sys.stderr)
+            print(f"passes that this arenic does not have: {', '.join(missing)}", file=sys.stderr)
         if not strategies:
             raise SystemExit("no strategy is left")
         if args.only != "settings":
             print(f"| graph | MB | strategy | {' | '.join(f'{p} %' for p in PERCENTAGES)} |")
             print("|---|---:|---|" + "---:|" * len(PERCENTAGES))
-            for file in args.files:
-                costs(compiler, file, strategies)
-            print()
+            leads = [lead(costs(compiler, file, strategies), strategies) for file in args.files]
+            first, count = sum(l[0] for l in leads), sum(l[1] for l in leads)
+            print(f"\n`{strategies[0]}` is as fast as the fastest in {first} of {count}; at most another takes")
+            print(f"{max(l[2] for l in leads):.1%} of a step less.\n")
         if args.only != "costs":
             heads = [f"MB at {most:.1%} | saved" for most in OVERHEADS]
             print(f"| graph | load, MB | arena, MB | saved | {' | '.join(heads)} | compilations |")
