@@ -26,6 +26,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("olla", include_str!("pipelines/olla.yaml")),
     ("smartpool", include_str!("pipelines/smartpool.yaml")),
     ("autoswap", include_str!("pipelines/autoswap.yaml")),
+    ("dqn", include_str!("pipelines/dqn.yaml")),
     ("mxnet", include_str!("pipelines/mxnet.yaml")),
     ("recompute", include_str!("pipelines/recompute.yaml")),
     ("tvdnn", include_str!("pipelines/tvdnn.yaml")),
