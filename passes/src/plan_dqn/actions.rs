@@ -34,6 +34,32 @@ impl Action {
     }
 }
 
+impl Absence {
+    /// The tensor stays then. What has its home on the device stays there all the time.
+    pub(super) fn keep(&self, t: &Timeline, choice: &mut Choice) {
+        let x = self.tensor;
+        match self.idle {
+            Idle::AcrossSteps => {
+                choice.host_home[x] = false;
+                let gaps = t.gap(x, 0)..t.gap(x, t.tensors[x].gaps());
+                choice.gaps[gaps].fill(Gap::Keep);
+            }
+            Idle::Between(k) => choice.gaps[t.gap(x, k)] = Gap::Keep,
+            Idle::AtEnd => choice.host_end[x] = false,
+        }
+    }
+
+    /// True where it was decided that the tensor does not stay then.
+    pub(super) fn is_chosen(&self, t: &Timeline, choice: &Choice) -> bool {
+        let x = self.tensor;
+        match self.idle {
+            Idle::AcrossSteps => choice.host_home[x],
+            Idle::Between(k) => choice.gaps[t.gap(x, k)] != Gap::Keep,
+            Idle::AtEnd => choice.host_end[x],
+        }
+    }
+}
+
 /// The graph with what its nodes stand for.
 pub(super) struct World<'a> {
     pub(super) t: &'a Timeline<'a>,
@@ -114,8 +140,7 @@ fn actions_of(t: &Timeline, events: &Events, absences: &[Absence], turn: usize) 
     let is_free = |v: &usize| actions.iter().all(|a| a.node != *v);
     let free: Vec<usize> = nodes.iter().copied().filter(is_free).collect();
     for (drop, node) in dropped.into_iter().zip(free) {
-        // What is dropped was read before.
-        actions.push(Action { drops: true, node, from: drop.from + 1, ..drop });
+        actions.push(Action { drops: true, node, ..drop });
     }
     actions
 }

@@ -5,10 +5,11 @@
 //! [`events`] are the step as a graph (section 4.2), [`actions`] what its nodes stand for
 //! (4.5, 4.9), an [`episode`] is a walk over it, judged by the schedule that copies and repeats
 //! get (4.6 to 4.8), the [`network`] has equations 1 to 4, and [`train`] is algorithm 1 with
-//! equation 5. Copies back are in the order of reuse (`Room::schedule`). For a graph with many
-//! nodes, training begins with a smaller one, that of the same step's largest tensors under a
-//! higher limit, and goes on with the same weights (4.4.2); so it does where addresses take more
-//! than live bytes, and the aim is lower.
+//! equation 5. Copies back are in the order of reuse (`Room::schedule`). The forward pass, in
+//! which tensors are dropped, ends where the most bytes lie idle. Training begins with a smaller
+//! graph, that of the same step's largest tensors under a higher limit, and goes on with the
+//! same weights (4.4.2); so it does where addresses take more than live bytes, and the aim is
+//! lower.
 //!
 //! Where this departs from the paper:
 //! - The best episode is returned, not the last one; what was decided in it without need is taken
@@ -86,7 +87,7 @@ pub struct PlanDqn {
 impl Default for PlanDqn {
     fn default() -> Self {
         PlanDqn {
-            episodes: 50,
+            episodes: 40,
             embedding: 16,
             rounds: 4,
             learning_rate: 3e-3,

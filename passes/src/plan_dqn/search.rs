@@ -7,11 +7,10 @@ use super::train::Agent;
 use crate::residency::{Choice, Found, Problem};
 use crate::search::Deadline;
 use crate::{PassError, Stats};
+use candle_core::Error;
 
-impl From<candle_core::Error> for PassError {
-    fn from(error: candle_core::Error) -> Self {
-        PassError::Network(error.to_string())
-    }
+fn failed(error: &Error) -> PassError {
+    PassError::Network(error.to_string())
 }
 
 impl PlanDqn {
@@ -24,7 +23,7 @@ impl PlanDqn {
             rounds: self.rounds.max(1),
             learning_rate: self.learning_rate,
         };
-        let network = Network::new(&shape, &mut random)?;
+        let network = Network::new(&shape, &mut random).map_err(|e| failed(&e))?;
         let deadline = Deadline::after(search.seconds(self.time_limit), search.stop);
         let mut agent =
             Agent { options: self, network, random, search, deadline, episodes: 0, actions: 0 };
@@ -35,10 +34,11 @@ impl PlanDqn {
         if self.pretrain {
             let small = World::new(&p.t, p.device, world.events.nodes.len() / 4, least);
             let half = p.limit + excess / 2;
-            agent.train(&small, half, episodes)?;
+            agent.train(&small, half, episodes).map_err(|e| failed(&e))?;
         }
         let (best, placed) = p.aim_with(|aim| {
-            let found = agent.train(&world, aim, episodes)?;
+            // Where someone asked to stop there is no episode.
+            let found = agent.train(&world, aim, episodes).map_err(|e| failed(&e))?;
             episodes = (self.episodes / 4).max(1);
             let choice = found.map_or_else(|| Choice::spill_all(&p.t), |(choice, _)| choice);
             p.carry_out(&choice, aim)

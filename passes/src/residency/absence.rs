@@ -42,30 +42,6 @@ impl Absence {
             Idle::AtEnd => choice.host_end[x] = true,
         }
     }
-
-    /// The tensor stays then. What has its home on the device stays there all the time.
-    pub(crate) fn keep(&self, t: &Timeline, choice: &mut Choice) {
-        let x = self.tensor;
-        match self.idle {
-            Idle::AcrossSteps => {
-                choice.host_home[x] = false;
-                let gaps = t.gap(x, 0)..t.gap(x, t.tensors[x].gaps());
-                choice.gaps[gaps].fill(Gap::Keep);
-            }
-            Idle::Between(k) => choice.gaps[t.gap(x, k)] = Gap::Keep,
-            Idle::AtEnd => choice.host_end[x] = false,
-        }
-    }
-
-    /// True where it was decided that the tensor does not stay then.
-    pub(crate) fn is_chosen(&self, t: &Timeline, choice: &Choice) -> bool {
-        let x = self.tensor;
-        match self.idle {
-            Idle::AcrossSteps => choice.host_home[x],
-            Idle::Between(k) => choice.gaps[t.gap(x, k)] != Gap::Keep,
-            Idle::AtEnd => choice.host_end[x],
-        }
-    }
 }
 
 /// Everything that can leave.
