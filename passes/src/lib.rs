@@ -30,6 +30,7 @@ pub mod place;
 pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
+pub mod plan_dqn;
 pub mod prune_precedence;
 pub mod recompute;
 mod residency;
@@ -72,6 +73,7 @@ registry::passes! {
     plan order_place_ilp::OrderPlaceIlp,
     plan budget::Budget,
     plan swap_autoswap::SwapAutoswap,
+    plan plan_dqn::PlanDqn,
     plan recompute::Recompute,
     plan swap_ilp::SwapIlp,
     plan share_in_place::ShareInPlace,
@@ -188,6 +190,17 @@ pub enum PassError {
         /// What the plan with the most swaps needs.
         needed: u64,
     },
+    /// A pass needs a part of arenic that is not in this build.
+    #[error("`{pass}` needs arenic built with the feature `{feature}`, which this one is not")]
+    Feature {
+        /// The pass.
+        pass: &'static str,
+        /// The feature.
+        feature: &'static str,
+    },
+    /// The arithmetic of a neural network failed.
+    #[error("the network failed: {0}")]
+    Network(String),
     /// An integer program's solver failed.
     #[error("the solver failed: {0}")]
     Solver(String),

@@ -28,6 +28,7 @@ pub(crate) struct Program {
 
 /// When to stop.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "highs"), expect(dead_code, reason = "microlp takes time and gap alone"))]
 pub(crate) struct Limits<'a> {
     /// Wall time in seconds.
     pub(crate) seconds: f64,

@@ -26,6 +26,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("olla", include_str!("pipelines/olla.yaml")),
     ("smartpool", include_str!("pipelines/smartpool.yaml")),
     ("autoswap", include_str!("pipelines/autoswap.yaml")),
+    ("dqn", include_str!("pipelines/dqn.yaml")),
     ("mxnet", include_str!("pipelines/mxnet.yaml")),
     ("recompute", include_str!("pipelines/recompute.yaml")),
     ("tvdnn", include_str!("pipelines/tvdnn.yaml")),
@@ -312,7 +313,7 @@ impl Pipeline {
             if let Pass::Graph(pass) = pass
                 && let Some(pass) = pass.offers(cx)
             {
-                let mut best = self.fastest_variant(i, pass, module, cx, options)?;
+                let mut best = self.fastest_variant(i, pass, &module, cx, options)?;
                 all_stats.append(&mut best.stats);
                 return Ok(Outcome { stats: all_stats, ..best });
             }
@@ -332,7 +333,7 @@ impl Pipeline {
         &self,
         i: usize,
         pass: &dyn OffersVariants,
-        module: Module,
+        module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
     ) -> Result<Outcome, RunError> {

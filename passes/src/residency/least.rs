@@ -60,7 +60,7 @@ impl Least {
 }
 
 /// The plan in definition order, each state committed as soon as it can be.
-fn in_definition_order(g: &Graph, mut plan: Plan, cx: &Cx) -> Result<Plan, PassError> {
+pub(crate) fn in_definition_order(g: &Graph, mut plan: Plan, cx: &Cx) -> Result<Plan, PassError> {
     Order { method: Method::Definition, ..Order::default() }.run(g, &mut plan, cx)?;
     let order = with_early_commits(g, &plan)?;
     plan.set_order(g, order)?;

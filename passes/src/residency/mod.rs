@@ -9,6 +9,7 @@
 //! Sound because a copy holds the same bytes, a repeated node is pure and reads the same
 //! operands (states as they enter, the generator's key its own), and `check` proves it.
 
+mod absence;
 mod choice;
 mod least;
 mod limit;
@@ -21,8 +22,9 @@ pub(crate) mod steps;
 mod timeline;
 mod windows;
 
+pub(crate) use absence::{Absence, Idle, absences, across_steps};
 pub(crate) use choice::{Choice, Gap};
-pub(crate) use least::Least;
+pub(crate) use least::{Least, in_definition_order};
 use limit::with_early_commits;
 pub(crate) use limit::{Found, Problem, under_limit};
 pub(crate) use planned::{Layout, Planned};

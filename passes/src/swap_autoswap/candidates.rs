@@ -1,75 +1,9 @@
 //! What can leave, and the load without it.
 
 use super::score::{SCORES, Weights, scores};
-use crate::residency::{Choice, Gap, Timeline};
+use crate::residency::{Absence, Choice, Idle, Timeline, absences, across_steps};
 use arenic_ir::cost::Device;
 use std::ops::Range;
-
-/// Where a tensor lies idle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Idle {
-    /// After one of its accesses, until the next.
-    Between(usize),
-    /// From its last access to the first one of the next step: its home is in host memory.
-    AcrossSteps,
-    /// From its last access on: the caller finds it in host memory.
-    AtEnd,
-}
-
-/// A time between two accesses in which a tensor can be in host memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Absence {
-    pub(super) tensor: usize,
-    pub(super) idle: Idle,
-    /// The positions at which it is away then.
-    pub(super) away: Vec<Range<usize>>,
-}
-
-impl Absence {
-    pub(super) fn positions(&self) -> impl Iterator<Item = usize> + '_ {
-        self.away.iter().cloned().flatten()
-    }
-}
-
-/// Everything that can leave.
-fn absences(t: &Timeline) -> Vec<Absence> {
-    let mut found = Vec::new();
-    for (x, tensor) in t.tensors.iter().enumerate() {
-        let mut add = |idle, mut away: Vec<Range<usize>>| {
-            away.retain(|r| !r.is_empty());
-            if !away.is_empty() {
-                found.push(Absence { tensor: x, idle, away });
-            }
-        };
-        for k in (0..tensor.gaps()).filter(|&k| t.may_leave(x, k)) {
-            let away = tensor.accesses[k] as usize + 1..tensor.accesses[k + 1] as usize;
-            add(Idle::Between(k), vec![away]);
-        }
-        if tensor.homed {
-            add(Idle::AcrossSteps, across_steps(t, x));
-        } else if tensor.pinned {
-            add(Idle::AtEnd, vec![after(t, x)]);
-        }
-    }
-    found
-}
-
-/// The positions after a tensor's last access.
-fn after(t: &Timeline, x: usize) -> Range<usize> {
-    let last = t.tensors[x].accesses.last();
-    last.map_or(t.order.len(), |&p| p as usize + 1)..t.order.len()
-}
-
-/// The positions at which a tensor with its home in host memory is away, after its last
-/// access and before the first.
-fn across_steps(t: &Timeline, x: usize) -> Vec<Range<usize>> {
-    let tensor = &t.tensors[x];
-    let before = 0..tensor.accesses.first().map_or(t.order.len(), |&p| p as usize);
-    // An input's bytes are free after its last reader as it is; a state's new value that is
-    // handed out, too, stays.
-    let stays = t.is_input(x) || tensor.pinned && tensor.renewed.is_some();
-    if stays { vec![before] } else { vec![before, after(t, x)] }
-}
 
 /// Live bytes without what has left so far.
 #[derive(Clone)]
@@ -87,19 +21,13 @@ impl<'a> Load<'a> {
     /// Lets a tensor leave. What leaves its home leaves it across steps, too.
     pub(super) fn leave(&mut self, absence: &Absence) {
         let x = absence.tensor;
-        if self.t.tensors[x].homed && !std::mem::replace(&mut self.choice.host_home[x], true) {
+        let leaves_home = self.t.tensors[x].homed && !self.choice.host_home[x];
+        absence.swap(self.t, &mut self.choice);
+        if leaves_home {
             self.free(x, &across_steps(self.t, x));
         }
-        match absence.idle {
-            Idle::AcrossSteps => {}
-            Idle::Between(k) => {
-                self.choice.gaps[self.t.gap(x, k)] = Gap::Swap { hold: false };
-                self.free(x, &absence.away);
-            }
-            Idle::AtEnd => {
-                self.choice.host_end[x] = true;
-                self.free(x, &absence.away);
-            }
+        if absence.idle != Idle::AcrossSteps {
+            self.free(x, &absence.away);
         }
     }
 

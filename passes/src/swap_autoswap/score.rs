@@ -1,7 +1,7 @@
 //! The priority scores of section IV-B.
 
-use super::candidates::{Absence, Load};
-use crate::residency::Timeline;
+use super::candidates::Load;
+use crate::residency::{Absence, Timeline};
 use arenic_ir::cost::{Device, Direction};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,9 @@
-use super::candidates::{Absence, Idle, Load};
+use super::candidates::Load;
 use super::score::{Score, area, duration, submodular, under};
 use super::tune::tune;
 use super::*;
 use crate::fixtures::{counted, device, in_definition_order, there_and_back};
-use crate::residency::Timeline;
+use crate::residency::{Absence, Idle, Timeline};
 use crate::share_in_place::ShareInPlace;
 use arenic_ir::TargetInfo;
 use arenic_ir::cost::Device;

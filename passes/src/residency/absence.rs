@@ -1,0 +1,85 @@
+//! What can leave: a tensor, from one access to the next, or across the step's boundary.
+
+use super::choice::{Choice, Gap};
+use super::timeline::Timeline;
+use std::ops::Range;
+
+/// Where a tensor lies idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Idle {
+    /// After one of its accesses, until the next.
+    Between(usize),
+    /// From its last access to the first one of the next step: its home is in host memory.
+    AcrossSteps,
+    /// From its last access on: the caller finds it in host memory.
+    AtEnd,
+}
+
+/// A time between two accesses in which a tensor can be in host memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Absence {
+    /// The tensor.
+    pub(crate) tensor: usize,
+    /// Where it lies idle.
+    pub(crate) idle: Idle,
+    /// The positions at which it is away then.
+    pub(crate) away: Vec<Range<usize>>,
+}
+
+impl Absence {
+    /// The same, one by one.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+        self.away.iter().cloned().flatten()
+    }
+
+    /// The tensor goes to host memory then. What leaves its home leaves it across steps, too.
+    pub(crate) fn swap(&self, t: &Timeline, choice: &mut Choice) {
+        let x = self.tensor;
+        choice.host_home[x] |= t.tensors[x].homed;
+        match self.idle {
+            Idle::AcrossSteps => {}
+            Idle::Between(k) => choice.gaps[t.gap(x, k)] = Gap::Swap { hold: false },
+            Idle::AtEnd => choice.host_end[x] = true,
+        }
+    }
+}
+
+/// Everything that can leave.
+pub(crate) fn absences(t: &Timeline) -> Vec<Absence> {
+    let mut found = Vec::new();
+    for (x, tensor) in t.tensors.iter().enumerate() {
+        let mut add = |idle, mut away: Vec<Range<usize>>| {
+            away.retain(|r| !r.is_empty());
+            if !away.is_empty() {
+                found.push(Absence { tensor: x, idle, away });
+            }
+        };
+        for k in (0..tensor.gaps()).filter(|&k| t.may_leave(x, k)) {
+            let away = tensor.accesses[k] as usize + 1..tensor.accesses[k + 1] as usize;
+            add(Idle::Between(k), vec![away]);
+        }
+        if tensor.homed {
+            add(Idle::AcrossSteps, across_steps(t, x));
+        } else if tensor.pinned {
+            add(Idle::AtEnd, vec![after(t, x)]);
+        }
+    }
+    found
+}
+
+/// The positions after a tensor's last access.
+fn after(t: &Timeline, x: usize) -> Range<usize> {
+    let last = t.tensors[x].accesses.last();
+    last.map_or(t.order.len(), |&p| p as usize + 1)..t.order.len()
+}
+
+/// The positions at which a tensor with its home in host memory is away, after its last
+/// access and before the first.
+pub(crate) fn across_steps(t: &Timeline, x: usize) -> Vec<Range<usize>> {
+    let tensor = &t.tensors[x];
+    let before = 0..tensor.accesses.first().map_or(t.order.len(), |&p| p as usize);
+    // An input's bytes are free after its last reader as it is; a state's new value that is
+    // handed out, too, stays.
+    let stays = t.is_input(x) || tensor.pinned && tensor.renewed.is_some();
+    if stays { vec![before] } else { vec![before, after(t, x)] }
+}
