@@ -1,7 +1,7 @@
 //! The byte limit: what leaves the device and what is computed again, so that the plan fits.
 //!
 //! From AutoSwap (Zhang et al., section IV) come the load curve, the area that a tensor's
-//! absence frees and the schedule of copies; the DQN planner (section 4.6) combines swapping
+//! absence frees, the schedule of copies and choices to begin with; the DQN planner (section 4.6) combines swapping
 //! with recomputation because they use different engines. Here both compete: a [`greedy`]
 //! choice for several prices of the link, which [`anneal`] improves by what the schedule
 //! predicts; it is placed and simulated, and aims lower until it fits. Where that costs time,
@@ -21,6 +21,7 @@ use crate::residency::{
     Choice, Found, Layout, Least, Planned, Prediction, Problem, Room, Timeline, Walker,
     in_definition_order, under_limit,
 };
+use crate::swap_autoswap::by_each_score;
 use crate::{Cx, PassError, PlanPass, Stats};
 use anneal::{Annealer, Candidate, HOT, WARM};
 use arenic_ir::cost::Device;
@@ -54,12 +55,9 @@ const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
 /// The part of host memory that choices leave free is one in so many.
 const LOOSE: u64 = 64;
 
-/// A part of the step that is not worth another search.
-const WORTH: f64 = 1e-3;
-
 /// Random changes times tasks, and how many changes there are at least and at most; for few
 /// decisions there are no more than pairs of them.
-const CHANGED_TASKS: usize = 30_000_000;
+const CHANGED_TASKS: usize = 40_000_000;
 const CHANGES: (usize, usize) = (2_000, 100_000);
 
 impl PlanPass for Budget {
@@ -112,8 +110,7 @@ impl Budget {
     /// readers; the model has it beside them.
     fn in_both_orders(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let (first, placed) = self.anneal(p)?;
-        let unlimited = p.t.start.last().copied().unwrap_or(0.0);
-        if first.as_ref().is_some_and(|f| f.seconds <= unlimited * (1.0 + WORTH)) {
+        if first.as_ref().is_some_and(|first| p.hides_copies(first)) {
             return Ok((first, placed));
         }
         let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
@@ -121,8 +118,7 @@ impl Budget {
         let t = Timeline::new(p.t.g, &whole.plan, p.device)?;
         let (second, more) = self.anneal(&Problem { t, whole: whole.arena.device, ..*p })?;
         let whole = Some(whole).filter(|whole| whole.fits(&p.cx.limits));
-        let plans = [first, whole, second].into_iter().flatten();
-        Ok((plans.min_by(|a, b| a.seconds.total_cmp(&b.seconds)), placed + more))
+        Ok((Planned::fastest([first, whole, second]), placed + more))
     }
 
     /// The best of greedy choices for several prices of the link, and what it promises.
@@ -143,7 +139,8 @@ impl Budget {
             let greedy = |hidden| greedy(t, device, allowed, &sites, limit, hidden);
             HIDDEN.map(greedy)
         });
-        for choice in starts.chain([Choice::keep_all(t)]) {
+        let scored = if self.swap { by_each_score(t, device, limit) } else { Vec::new() };
+        for choice in starts.chain(scored).chain([Choice::keep_all(t)]) {
             let Some(script) = walker.walk(&choice) else { continue };
             let promise = room.schedule(script, limit);
             if best.as_ref().is_none_or(|(_, b)| promise.is_better_than(b)) {
@@ -158,7 +155,6 @@ impl Budget {
         let sites = sites(&p.t, self);
         // Slots in host memory do not lie as densely as their bytes are counted.
         let host = p.cx.limits.host.map(|limit| limit - limit / LOOSE);
-        let limits = PerSpace { device: Some(p.limit), host };
         let room = Room::new(&p.t, p.device).within_host(host);
         let mut annealer = Annealer::new(&p.t, room, self, &sites, p.cx.search.seed);
         if sites.is_empty() {
@@ -166,16 +162,23 @@ impl Budget {
         }
         let changes = (CHANGED_TASKS / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
         let changes = changes.min(sites.len() * sites.len());
-        let Some((choice, _)) = self.greedy(&p.t, p.device, limits) else { return Ok((None, 0)) };
+        let greedy = |aim| self.greedy(&p.t, p.device, PerSpace { device: Some(aim), host });
+        let Some((choice, _)) = greedy(p.limit) else { return Ok((None, 0)) };
         let Some(promise) = annealer.judge(&choice, p.limit) else { return Ok((None, 0)) };
         let mut best = Candidate { choice, promise };
         let mut first = true;
-        p.aim(|aim| {
+        let (annealed, placed) = p.aim(|aim| {
             let (changes, begin) = if first { (changes, HOT) } else { (changes / 8, WARM) };
             first = false;
             best.promise = annealer.judge(&best.choice, aim)?;
             best = annealer.improve(best.clone(), aim, changes, begin);
             Some(best.choice.clone())
-        })
+        })?;
+        if annealed.as_ref().is_some_and(|a| p.hides_copies(a)) {
+            return Ok((annealed, placed));
+        }
+        // What one aim led away from, another may reach at once.
+        let (plain, more) = p.aim(|aim| greedy(aim).map(|(choice, _)| choice))?;
+        Ok((Planned::fastest([annealed, plain]), placed + more))
     }
 }

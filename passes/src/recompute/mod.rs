@@ -98,7 +98,7 @@ impl Recompute {
                 let (first, a) = p.aim(&mut by_greedy)?;
                 let (better, b) = self.improve(p, &mut judge, &sites, &mut stats)?;
                 // Addresses may like the first choice better.
-                (fastest(better, first), a + b)
+                (Planned::fastest([better, first]), a + b)
             }
         };
         stats.insert("plans_placed", placed);
@@ -138,8 +138,4 @@ impl Recompute {
         stats.insert("programs", programs);
         found
     }
-}
-
-fn fastest(a: Option<Planned>, b: Option<Planned>) -> Option<Planned> {
-    a.into_iter().chain(b).min_by(|a, b| a.seconds.total_cmp(&b.seconds))
 }

@@ -68,7 +68,16 @@ pub(crate) fn under_limit(
     Ok(stats)
 }
 
+/// A part of the step that is not worth another search.
+const WORTH: f64 = 1e-3;
+
 impl Problem<'_> {
+    /// True where a plan is as fast as the step without a limit.
+    pub(crate) fn hides_copies(&self, planned: &Planned) -> bool {
+        let unlimited = self.t.start.last().copied().unwrap_or(0.0);
+        planned.seconds <= unlimited * (1.0 + WORTH)
+    }
+
     /// The plan of a choice, its copies scheduled so that `aim` bytes are kept; `None` where
     /// it would need a value that is overwritten by then.
     pub(crate) fn carry_out(

@@ -70,6 +70,11 @@ impl Planned {
         Ok(Planned { plan, arena, seconds })
     }
 
+    /// The fastest of some plans; of equal ones the first.
+    pub(crate) fn fastest<const N: usize>(plans: [Option<Planned>; N]) -> Option<Planned> {
+        plans.into_iter().flatten().min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    }
+
     /// True where the arenas keep the limits.
     pub(crate) fn fits(&self, limits: &PerSpace<Option<u64>>) -> bool {
         let keeps = |limit: Option<u64>, bytes| limit.is_none_or(|most| bytes <= most);

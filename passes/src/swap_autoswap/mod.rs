@@ -21,8 +21,11 @@ mod score;
 mod tests;
 mod tune;
 
-use crate::residency::{Choice, Found, Layout, Planned, Problem, Room, Walker, under_limit};
+use crate::residency::{
+    Choice, Found, Layout, Planned, Problem, Room, Timeline, Walker, under_limit,
+};
 use crate::{Cx, PassError, PlanPass, Stats};
+use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
 use candidates::Candidates;
@@ -116,6 +119,13 @@ impl SwapAutoswap {
         ]);
         Ok(Found { best, stats })
     }
+}
+
+/// What each score alone lets leave so that live bytes keep a limit; for other searches to
+/// begin with.
+pub(crate) fn by_each_score(t: &Timeline, device: &Device, limit: u64) -> Vec<Choice> {
+    let candidates = Candidates::new(t, device, SwapAutoswap::default().min_bytes);
+    ALONE.iter().map(|weights| candidates.select(weights, limit)).collect()
 }
 
 /// Judges choices without placing them.

@@ -89,7 +89,7 @@ impl SwapIlp {
             last = Some(schedule);
             Ok(Some(planned))
         })?;
-        let mut best = fastest(improved, heuristic.clone());
+        let mut best = Planned::fastest([improved, heuristic.clone()]);
         if best.is_none() {
             let spilled = p.carry_out(&Choice::spill_all(&p.t), 0)?;
             best = spilled.filter(|s| s.fits(&p.cx.limits));
@@ -104,8 +104,4 @@ impl SwapIlp {
         }
         Ok(Found { best, stats })
     }
-}
-
-fn fastest(a: Option<Planned>, b: Option<Planned>) -> Option<Planned> {
-    a.into_iter().chain(b).min_by(|a, b| a.seconds.total_cmp(&b.seconds))
 }

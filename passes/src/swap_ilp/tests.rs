@@ -70,7 +70,7 @@ fn programs_are_never_slower_than_the_heuristic() {
 #[cfg(feature = "highs")]
 #[test]
 fn programs_hide_what_the_heuristic_does_not() {
-    for (seed, kernels, percent) in [(175, 4, 72), (133, 5, 91), (195, 9, 67)] {
+    for (seed, kernels, percent) in [(484, 4, 73), (411, 6, 60), (230, 9, 58)] {
         let mut random = fastrand::Rng::with_seed(seed);
         // As the seed was found: the number of kernels, the limit and the link come from it.
         let drawn = random.usize(4..10);
