@@ -5,7 +5,7 @@
 //! with recomputation because they use different engines. Here both compete: a [`greedy`]
 //! choice for several prices of the link, which [`anneal`] improves by what the schedule
 //! predicts; it is placed and simulated, and aims lower until it fits. Where that costs time,
-//! the same is done in definition order.
+//! the same is done in definition order, and AutoSwap's own plans compete.
 //!
 //! The limit is hard. Where nothing chosen fits, everything that the task at hand does not
 //! read or write is in host memory: `minimum_device_bytes` is the arena of that plan
@@ -21,7 +21,7 @@ use crate::residency::{
     Choice, Found, Layout, Least, Planned, Prediction, Problem, Room, Timeline, Walker,
     in_definition_order, under_limit,
 };
-use crate::swap_autoswap::by_each_score;
+use crate::swap_autoswap::{SwapAutoswap, by_each_score};
 use crate::{Cx, PassError, PlanPass, Stats};
 use anneal::{Annealer, Candidate, HOT, WARM};
 use arenic_ir::cost::Device;
@@ -90,7 +90,7 @@ impl Budget {
         if p.whole <= limit {
             return Ok(Found { best: None, stats });
         }
-        let (best, placed) = self.in_both_orders(p)?;
+        let (best, placed) = self.best_of_all(p)?;
         stats.insert("plans_placed", placed);
         let best = match best {
             Some(best) => best,
@@ -105,20 +105,24 @@ impl Budget {
         Ok(Found { best: Some(best), stats })
     }
 
-    /// The best in the plan's order and, where that costs time, in definition order. A search for
-    /// the lowest peak may move what is cheap to compute again, and costs no memory, far from its
-    /// readers; the model has it beside them.
-    fn in_both_orders(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+    /// The best in the plan's order and, where that costs time, of AutoSwap's plans and in
+    /// definition order. A search for the lowest peak may move what is cheap to compute again,
+    /// and costs no memory, far from its readers; the model has it beside them.
+    fn best_of_all(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let (first, placed) = self.anneal(p)?;
         if first.as_ref().is_some_and(|first| p.hides_copies(first)) {
             return Ok((first, placed));
         }
+        let scored = match self.swap {
+            true => SwapAutoswap::default().search(p)?.best,
+            false => None,
+        };
         let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
         let whole = Planned::of(p.t.g, plan, p.device, p.cx, p.layout)?;
         let t = Timeline::new(p.t.g, &whole.plan, p.device)?;
         let (second, more) = self.anneal(&Problem { t, whole: whole.arena.device, ..*p })?;
         let whole = Some(whole).filter(|whole| whole.fits(&p.cx.limits));
-        Ok((Planned::fastest([first, whole, second]), placed + more))
+        Ok((Planned::fastest([first, scored, whole, second]), placed + more))
     }
 
     /// The best of greedy choices for several prices of the link, and what it promises.

@@ -80,7 +80,8 @@ impl PlanPass for SwapAutoswap {
 }
 
 impl SwapAutoswap {
-    fn search(&self, p: &Problem) -> Result<Found, PassError> {
+    /// The fastest plan that the scores lead to.
+    pub(crate) fn search(&self, p: &Problem) -> Result<Found, PassError> {
         let candidates = Candidates::new(&p.t, p.device, self.min_bytes);
         let mut judge = Judge { p, walker: Walker::new(&p.t), room: Room::new(&p.t, p.device) };
         let (mut best, mut placed, mut evaluations): (Option<Planned>, _, _) = (None, 0, 0);
