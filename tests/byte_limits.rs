@@ -142,7 +142,8 @@ fn explain_says_what_became_of_a_tensor() {
     assert!(said[0]["copy_seconds"].as_f64() > Some(0.0));
     let text = text(&shell.arenic(&explain("m.fc2.weight")).stdout);
     assert!(text.contains("kept, there were") && text.contains("no kernel makes it"), "{text}");
+    shell.fails(&explain("nothing"), 1, &["no tensor `nothing`", "inspect"]);
+    shell.succeeds(&format!("compile {model} -o m.arenic --json"));
     let kept = shell.succeeds(&format!("{} --json", explain("lr")));
     assert_eq!(kept[0]["fate"][0], "kept");
-    shell.fails(&explain("nothing"), 1, &["no tensor `nothing`", "inspect"]);
 }
