@@ -1,23 +1,13 @@
 use super::*;
+use crate::fixtures;
 use arenic_ir::check::check;
-use arenic_ir::cost::{Arithmetic, Link, Memory};
-use arenic_ir::profile::KernelTimes;
+use arenic_ir::cost::Link;
 use arenic_ir::text::Module;
-use arenic_ir::types::DType;
 
 /// One byte a second each way, half of it both ways.
 fn device(copy_engines: u8) -> Device {
-    Device {
-        name: "slow".into(),
-        memory_bytes: 1 << 20,
-        reserve_bytes: 0,
-        alignment: 4,
-        memory: Memory { bytes_per_second: 1.0, efficiency: 1.0 },
-        arithmetic: [(DType::F32, Arithmetic { flops_per_second: 1.0, efficiency: 1.0 })].into(),
-        link: Link { to_host: 1.0, to_device: 1.0, both: 0.5, copy_engines, latency_seconds: 0.0 },
-        launch_seconds: 0.0,
-        measured: KernelTimes::default(),
-    }
+    let device = fixtures::device(1.0);
+    Device { link: Link { both: 0.5, copy_engines, ..device.link }, ..device }
 }
 
 /// `y = -exp(x)`, where x of 16 bytes waits in host memory, over the given commands.

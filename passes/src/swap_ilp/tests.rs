@@ -1,44 +1,21 @@
 //! The programs against the heuristic, on random steps.
 
 use super::SwapIlp;
+use crate::fixtures::{ALIGN, device};
 use crate::residency::steps::{plan, step};
 use crate::{Cx, PassError, PlanPass};
 use arenic_ir::TargetInfo;
-use arenic_ir::cost::{Arithmetic, Device, Link, Memory};
 use arenic_ir::graph::Graph;
-use arenic_ir::profile::KernelTimes;
 use arenic_ir::program::PerSpace;
-use arenic_ir::types::DType;
 
-/// Kernels take a second for each byte they touch, copies as many as they like.
-fn device(link: f64) -> Device {
-    Device {
-        name: "slow".into(),
-        memory_bytes: 1 << 20,
-        reserve_bytes: 0,
-        alignment: 4,
-        memory: Memory { bytes_per_second: 1.0, efficiency: 1.0 },
-        arithmetic: [(DType::F32, Arithmetic { flops_per_second: 1.0, efficiency: 1.0 })].into(),
-        link: Link {
-            to_host: link,
-            to_device: link,
-            both: link,
-            copy_engines: 2,
-            latency_seconds: 0.0,
-        },
-        launch_seconds: 0.0,
-        measured: KernelTimes::default(),
-    }
-}
-
-/// Microseconds of the step by the heuristic, and by the programs; none where neither keeps
+/// Nanoseconds of the step by the heuristic, and by the programs; none where neither keeps
 /// the limit.
 fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
     let device = device(link);
     let plan = plan(g);
-    let limit = plan.slots().unwrap().live_peak().device * percent / 100 / 4 * 4;
+    let limit = plan.slots().unwrap().live_peak().device * percent / 100 / ALIGN * ALIGN;
     let limits = PerSpace { device: Some(limit), host: None };
-    let cx = Cx { limits, device: Some(&device), ..Cx::new(TargetInfo { align: 4 }) };
+    let cx = Cx { limits, device: Some(&device), ..Cx::new(TargetInfo { align: ALIGN }) };
     let seconds = |time_limit| {
         let mut plan = plan.clone();
         match (SwapIlp { time_limit, window: 12 }).run(g, &mut plan, &cx) {
