@@ -125,6 +125,29 @@ pub struct Provenance {
     pub passes: Vec<String>,
 }
 
+/// How a step of a program ends. The checker, the simulator and the executors take it the same
+/// way, and an artifact says it, so that no other runtime takes it otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub enum Boundary {
+    /// The artifact does not say.
+    Unspecified = 0,
+    /// Every stream has joined the first: nothing is in flight. A copy that has no time left in
+    /// a step waits for the next: what it takes to the host is in its home on the device until
+    /// then. So a step is whole: it can be one CUDA graph, and states can be saved after any.
+    Joined = 1,
+}
+
+impl Boundary {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Boundary::Unspecified => "unspecified",
+            Boundary::Joined => "joined",
+        }
+    }
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 struct Header {
     #[prost(message, optional, tag = "1")]
@@ -133,6 +156,8 @@ struct Header {
     targets: Vec<TargetHeader>,
     #[prost(bool, tag = "3")]
     runnable: bool,
+    #[prost(enumeration = "Boundary", tag = "4")]
+    boundary: i32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -234,6 +259,7 @@ impl Artifact {
             provenance: Some(self.provenance.clone()),
             targets: Vec::new(),
             runnable: self.runnable,
+            boundary: Boundary::Joined.into(),
         };
         for target in &self.targets {
             let module = Module {
@@ -353,6 +379,11 @@ fn parse_envelope(bytes: &Bytes) -> Result<(Header, Bytes), String> {
     let Some(end) = end else { return Err("has a header beyond its end".into()) };
     let header = Header::decode(bytes.slice(PREAMBLE..end))
         .map_err(|e| format!("has an unreadable header: {e}"))?;
+    if header.boundary() != Boundary::Joined {
+        return Err("does not say that its steps end with all copies joined, which is how this \
+                    arenic runs them; compile it again"
+            .into());
+    }
     let data_start = end.next_multiple_of(SECTION_ALIGN as usize).min(bytes.len());
     Ok((header, bytes.slice(data_start..)))
 }

@@ -77,10 +77,22 @@ fn altered_artifacts_are_refused() {
     }
     std::fs::write(shell.path("bad.arenic"), &good[..good.len() / 2]).unwrap();
     shell.fails("check bad.arenic", 1, &["was cut or altered"]);
-    let mut newer = good;
+    let mut newer = good.clone();
     newer[8] = 200;
     std::fs::write(shell.path("bad.arenic"), newer).unwrap();
     shell.fails("check bad.arenic", 1, &["format version 200", "newer arenic"]);
+    // A whole artifact whose steps do not end as this version ends them.
+    let mut carried = good;
+    let header = u64::from_le_bytes(carried[12..20].try_into().unwrap()) as usize;
+    assert_eq!(carried[62 + header..64 + header], [4 << 3, 1], "the boundary comes last");
+    carried[63 + header] = 2;
+    carried[20..52].fill(0);
+    let digest = blake3::hash(&carried);
+    carried[20..52].copy_from_slice(digest.as_bytes());
+    std::fs::write(shell.path("bad.arenic"), carried).unwrap();
+    for command in ["check bad.arenic", "run bad.arenic"] {
+        shell.fails(command, 1, &["all copies joined", "compile it again"]);
+    }
 }
 
 #[test]

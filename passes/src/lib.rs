@@ -90,7 +90,7 @@ registry::passes! {
 pub type Stats = BTreeMap<&'static str, u64>;
 
 /// Evaluates an operator on constants; the facade passes the runtime's kernels in.
-pub trait Evaluate {
+pub trait Evaluate: Sync {
     /// All results of the operator, dense and little-endian, or `None` where it refuses.
     fn evaluate(&self, op: &Op, inputs: &[(&TensorType, &[u8])]) -> Option<Vec<Vec<u8>>>;
 }

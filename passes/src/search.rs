@@ -14,7 +14,7 @@ pub struct Search<'a> {
     /// Ends searches when it becomes true; the best found so far is kept.
     pub stop: Option<&'a AtomicBool>,
     /// Told of every better solution and bound.
-    pub progress: Option<&'a dyn Fn(&Progress)>,
+    pub progress: Option<&'a (dyn Fn(&Progress) + Sync)>,
 }
 
 /// What a search tells while it runs.

@@ -1,7 +1,7 @@
 //! `arenic inspect`
 
 use super::{Json, Outcome, checked_target, failed, human_bytes, print};
-use arenic::artifact::{Artifact, Target};
+use arenic::artifact::{Artifact, Boundary, Target};
 use arenic::explain;
 use arenic_ir::check::Footprint;
 use arenic_ir::text::Module;
@@ -87,6 +87,7 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value
         "target": target.name,
         "targets": artifact.targets.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
         "runnable": artifact.runnable,
+        "boundary": Boundary::Joined.name(),
         "statistics": target.statistics,
         "certificate": explain::stored_to_json(target),
         "inputs": inputs,

@@ -19,9 +19,9 @@ use clap::Args;
 use cranelift_entity::EntityRef;
 use miette::miette;
 use serde_json::json;
-use std::cell::RefCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Arguments of `arenic order`.
@@ -69,11 +69,11 @@ pub(super) fn order(
     let passes = read_pipeline(pipeline, Pipeline::parse)?
         .ordering()
         .map_err(|e| miette!("pipeline `{pipeline}`: {e}"))?;
-    let method = RefCell::new(String::new());
+    let method = Mutex::new(String::new());
     let listener = search.listener();
     let progress = |p: &Progress| {
         listener(p);
-        p.method.clone_into(&mut method.borrow_mut());
+        p.method.clone_into(&mut method.lock().unwrap_or_else(PoisonError::into_inner));
     };
     let watched = search.with(interrupt::flag(), &progress);
     let cx = Cx { search: watched, ..Cx::new(TARGET) };
@@ -88,7 +88,7 @@ pub(super) fn order(
     let peak = p.peak(&tasks);
     let certificate = certificate(&graph, nodes.iter().copied(), &cx).map_err(failed)?;
     let bound = certificate.bound.max(found);
-    let method = method.take();
+    let method = method.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(Ordered {
         instance: Instance { graph, ..instance },
         nodes,

@@ -32,7 +32,7 @@ impl SearchOptions {
     pub(super) fn with<'a>(
         &self,
         stop: &'a AtomicBool,
-        progress: &'a dyn Fn(&Progress),
+        progress: &'a (dyn Fn(&Progress) + Sync),
     ) -> Search<'a> {
         Search {
             time_limit: self.time_limit,

@@ -25,6 +25,9 @@ pub struct Slot {
     pub space: Space,
     /// From the first to the last position of any of its buffers.
     pub live: LiveRange,
+    /// Positions in between at which its bytes are free for other slots, in order: those at
+    /// which what has its home here is in host memory.
+    pub away: Vec<LiveRange>,
 }
 
 /// Which buffer is in which slot.
@@ -54,6 +57,10 @@ impl Slots {
         for s in slots() {
             change[s.live.first as usize] += s.bytes as i64;
             change[s.live.last as usize + 1] -= s.bytes as i64;
+            for away in &s.away {
+                change[away.first as usize] -= s.bytes as i64;
+                change[away.last as usize + 1] += s.bytes as i64;
+            }
         }
         let mut live = 0;
         change.truncate(last as usize + 1);

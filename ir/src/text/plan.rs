@@ -103,9 +103,12 @@ impl fmt::Display for Plan {
             writeln!(f, "  slots {}", slots.slots.len())?;
             let placement = self.placement().ok();
             for (s, slot) in &slots.slots {
-                let Slot { bytes, align, space, live } = slot;
+                let Slot { bytes, align, space, live, away } = slot;
                 write!(f, "  {s}: {bytes} bytes align {align} {space} ")?;
                 write!(f, "live {}..{}", live.first, live.last)?;
+                for away in away {
+                    write!(f, " away {}..{}", away.first, away.last)?;
+                }
                 if let Some(placement) = placement {
                     write!(f, " at {}", placement.offset[s])?;
                 }
@@ -268,7 +271,16 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
             let (bytes, align, space) = extent(lexer)?;
             lexer.expect_word("live")?;
             let live = live_range(lexer)?;
-            slots.slots.push(Slot { bytes, align, space, live });
+            let mut away: Vec<LiveRange> = Vec::new();
+            while lexer.accept_word("away") {
+                let range = live_range(lexer)?;
+                let before = away.last().map_or(live.first, |a| a.last);
+                if range.first <= before || range.last >= live.last {
+                    return Err(lexer.error(format!("{s} is away outside its live range")));
+                }
+                away.push(range);
+            }
+            slots.slots.push(Slot { bytes, align, space, live, away });
             if lexer.accept_word("at") {
                 placement.offset[s] = lexer.number()?;
             }

@@ -5,7 +5,7 @@
 //! the limit pays for what it is above.
 
 use super::Budget;
-use super::sites::{Site, Undo, modes};
+use super::sites::{Site, Sites, Undo, modes};
 use crate::residency::{Choice, Gap, Prediction, Room, Timeline, Walker};
 
 /// Temperatures at which annealing begins and ends, as parts of the step's seconds: for a
@@ -30,7 +30,7 @@ pub(super) struct Candidate {
 /// Judges and improves choices.
 pub(super) struct Annealer<'a> {
     t: &'a Timeline<'a>,
-    sites: &'a [Site],
+    sites: &'a Sites<'a>,
     /// Sums of the sites' bytes: the larger a tensor, the more often it is drawn.
     weights: Vec<f64>,
     modes: Vec<Vec<Gap>>,
@@ -45,7 +45,7 @@ impl<'a> Annealer<'a> {
         t: &'a Timeline<'a>,
         room: Room,
         allowed: &Budget,
-        sites: &'a [Site],
+        sites: &'a Sites<'a>,
         seed: u64,
     ) -> Self {
         let mut sum = 0.0;
@@ -53,7 +53,7 @@ impl<'a> Annealer<'a> {
             sum += (t.tensors[site.tensor()].bytes as f64).powf(DRAWN);
             sum
         };
-        let weights = sites.iter().map(weight).collect();
+        let weights = sites.all.iter().map(weight).collect();
         Annealer {
             t,
             sites,
@@ -132,9 +132,9 @@ impl<'a> Annealer<'a> {
     fn exchange(&mut self, choice: &mut Choice, undo: &mut Undo) {
         let first = self.any_index();
         let least = first.saturating_sub(NEAR);
-        let most = (first + NEAR).min(self.sites.len() - 1);
+        let most = (first + NEAR).min(self.sites.all.len() - 1);
         let second = self.random.usize(least..most + 1);
-        let (a, b) = (self.sites[first], self.sites[second]);
+        let (a, b) = (self.sites.all[first], self.sites.all[second]);
         let (x, y) = (self.mode(a, choice), self.mode(b, choice));
         self.set(a, y, choice, undo);
         self.set(b, x, choice, undo);
@@ -149,8 +149,8 @@ impl<'a> Annealer<'a> {
             1 => Gap::Swap { hold: false },
             _ => Gap::Repeat { hold: true },
         };
-        for i in first..(first + n).min(self.sites.len()) {
-            self.set(self.sites[i], gap, choice, undo);
+        for i in first..(first + n).min(self.sites.all.len()) {
+            self.set(self.sites.all[i], gap, choice, undo);
         }
     }
 
@@ -158,14 +158,15 @@ impl<'a> Annealer<'a> {
     fn any_index(&mut self) -> usize {
         let sum = self.weights.last().copied().unwrap_or(0.0);
         let drawn = self.random.f64() * sum;
-        self.weights.partition_point(|&w| w <= drawn).min(self.sites.len() - 1)
+        self.weights.partition_point(|&w| w <= drawn).min(self.sites.all.len() - 1)
     }
 
-    /// What becomes of a tensor at a site; a home in host memory counts as a swap.
+    /// What becomes of a tensor at a site; away from its home it counts as swapped.
     fn mode(&self, site: Site, choice: &Choice) -> Gap {
         match site {
             Site::Home(x) if choice.host_home[x] => Gap::Swap { hold: false },
-            Site::Home(_) => Gap::Keep,
+            Site::Begin(x) if choice.leaves[x] => Gap::Swap { hold: false },
+            Site::Home(_) | Site::Begin(_) => Gap::Keep,
             Site::Gap(x, k) => choice.gaps[self.t.gap(x, k)],
         }
     }
@@ -177,10 +178,17 @@ impl<'a> Annealer<'a> {
             return;
         }
         match site {
-            Site::Home(_) => undo.set_home(self.t, choice, x, gap != Gap::Keep),
+            Site::Home(_) => undo.set_home(self.sites, choice, x, gap != Gap::Keep),
+            Site::Begin(_) => {
+                if gap != Gap::Keep {
+                    undo.set_home(self.sites, choice, x, false);
+                }
+                undo.set_begin(choice, x, gap != Gap::Keep);
+            }
             Site::Gap(_, k) => {
-                if gap != Gap::Keep && self.t.tensors[x].homed {
-                    undo.set_home(self.t, choice, x, true);
+                let leaves = gap != Gap::Keep && self.t.tensors[x].homed;
+                if leaves && !self.sites.may_leave_home(x, k) {
+                    undo.set_home(self.sites, choice, x, true);
                 }
                 undo.set_gap(choice, self.t.gap(x, k), gap);
             }
@@ -189,7 +197,7 @@ impl<'a> Annealer<'a> {
 
     /// Decides a site otherwise.
     fn flip(&mut self, choice: &mut Choice, undo: &mut Undo) {
-        let site = self.sites[self.any_index()];
+        let site = self.sites.all[self.any_index()];
         let modes = &self.modes[site.tensor()];
         let was = self.mode(site, choice);
         let drawn = modes.get(self.random.usize(0..modes.len() + 1)).copied();

@@ -5,7 +5,7 @@
 //! that AutoSwap's scores weigh).
 
 use super::Budget;
-use super::sites::{Site, modes};
+use super::sites::{Site, Sites, modes};
 use crate::residency::{Choice, Gap, Timeline};
 use arenic_ir::cost::{Device, Direction};
 
@@ -18,17 +18,18 @@ pub(super) fn greedy(
     t: &Timeline,
     device: &Device,
     allowed: &Budget,
-    sites: &[Site],
+    sites: &Sites,
     limit: u64,
     hidden: f64,
 ) -> Choice {
     let choice = Choice::keep_all(t);
     let live = t.live.clone();
-    let mut greedy = Greedy { t, device, allowed, hidden, limit, choice, live, over: Vec::new() };
+    let over = Vec::new();
+    let mut greedy = Greedy { t, device, allowed, sites, hidden, limit, choice, live, over };
     loop {
         let worst = (0..greedy.live.len()).rev().max_by_key(|&p| greedy.live[p]);
         let Some(worst) = worst.filter(|&p| greedy.live[p] > limit) else { break };
-        if !greedy.relieve(worst, sites) {
+        if !greedy.relieve(worst) {
             break;
         }
     }
@@ -39,6 +40,7 @@ struct Greedy<'a> {
     t: &'a Timeline<'a>,
     device: &'a Device,
     allowed: &'a Budget,
+    sites: &'a Sites<'a>,
     hidden: f64,
     limit: u64,
     choice: Choice,
@@ -49,7 +51,7 @@ struct Greedy<'a> {
 
 impl Greedy<'_> {
     /// Brings a position below the limit; false where nothing leaves.
-    fn relieve(&mut self, worst: usize, sites: &[Site]) -> bool {
+    fn relieve(&mut self, worst: usize) -> bool {
         self.over.clear();
         self.over.push(0);
         for &bytes in &self.live {
@@ -57,7 +59,7 @@ impl Greedy<'_> {
             self.over.push(last + u32::from(bytes > self.limit));
         }
         let mut moves: Vec<(f64, Site, Gap)> =
-            sites.iter().filter_map(|&site| self.best(site, worst as u32)).collect();
+            self.sites.all.iter().filter_map(|&s| self.best(s, worst as u32)).collect();
         moves.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut moved = false;
         for (_, site, gap) in moves {
@@ -84,7 +86,7 @@ impl Greedy<'_> {
         let weight = f64::from(freed.max(1)) * self.t.tensors[x].bytes as f64;
         let cost = |gap| Some((self.seconds(site, gap)? / weight, site, gap));
         match site {
-            Site::Home(_) => cost(Gap::Keep),
+            Site::Home(_) | Site::Begin(_) => cost(Gap::Keep),
             Site::Gap(x, _) => modes(self.t, self.allowed, x)
                 .into_iter()
                 .filter(|gap| matches!(gap, Gap::Swap { hold: false } | Gap::Repeat { hold: true }))
@@ -96,9 +98,11 @@ impl Greedy<'_> {
     fn is_taken(&self, site: Site) -> bool {
         match site {
             Site::Home(x) => self.choice.host_home[x],
+            Site::Begin(x) => self.choice.host_home[x] || self.choice.leaves[x],
             Site::Gap(x, k) => {
+                let at_home = self.t.tensors[x].homed && !self.choice.host_home[x];
                 self.choice.gaps[self.t.gap(x, k)] != Gap::Keep
-                    || self.t.tensors[x].homed && !self.choice.host_home[x]
+                    || at_home && !self.sites.may_leave_home(x, k)
             }
         }
     }
@@ -116,7 +120,11 @@ impl Greedy<'_> {
                 let first = accesses.first().copied().unwrap_or(0);
                 let last = accesses.last().copied().unwrap_or(0);
                 let after = if self.t.is_input(x) { end } else { last + 1 };
-                vec![(0, first), (after, end)]
+                let before = if self.choice.leaves[x] { 0 } else { first };
+                vec![(0, before), (after, end)]
+            }
+            Site::Begin(x) => {
+                vec![(0, self.t.tensors[x].accesses.first().copied().unwrap_or(0))]
             }
         }
     }
@@ -133,6 +141,10 @@ impl Greedy<'_> {
             (Site::Gap(x, k), _) => {
                 let accesses = &self.t.tensors[x].accesses;
                 let idle = start(accesses[k + 1]) - start(accesses[k] + 1);
+                Some(self.hidden * copies + (copies - idle).max(0.0))
+            }
+            (Site::Begin(x), _) => {
+                let idle = self.t.tensors[x].accesses.first().map_or(0.0, |&p| start(p));
                 Some(self.hidden * copies + (copies - idle).max(0.0))
             }
             (Site::Home(_), _) => Some(self.hidden * copies),
@@ -184,7 +196,11 @@ impl Greedy<'_> {
             *live = live.saturating_sub(bytes);
         }
         match site {
-            Site::Home(x) => self.choice.host_home[x] = true,
+            Site::Home(x) => {
+                self.choice.host_home[x] = true;
+                self.choice.leaves[x] = false;
+            }
+            Site::Begin(x) => self.choice.leaves[x] = true,
             Site::Gap(x, k) => self.choice.gaps[self.t.gap(x, k)] = gap,
         }
     }

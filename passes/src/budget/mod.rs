@@ -5,7 +5,8 @@
 //! with recomputation because they use different engines. Here both compete: a [`greedy`]
 //! choice for several prices of the link, which [`anneal`] improves by what the schedule
 //! predicts; it is placed and simulated, and aims lower until it fits. Where that costs time,
-//! the same is done in definition order, and AutoSwap's own plans compete.
+//! the same is done in definition order and with states that leave their homes on the device
+//! for a part of the step, and AutoSwap's own plans compete.
 //!
 //! The limit is hard. Where nothing chosen fits, everything that the task at hand does not
 //! read or write is in host memory: `minimum_device_bytes` is the arena of that plan
@@ -31,7 +32,9 @@ use arenic_ir::program::PerSpace;
 use greedy::greedy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sites::sites;
+use sites::Sites;
+use std::panic::resume_unwind;
+use std::thread;
 
 /// Swaps and recomputes until the plan keeps the byte limit; without a limit it does nothing.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -105,34 +108,64 @@ impl Budget {
         Ok(Found { best: Some(best), stats })
     }
 
-    /// The best in the plan's order and, where that costs time, of AutoSwap's plans and in
-    /// definition order. A search for the lowest peak may move what is cheap to compute again,
-    /// and costs no memory, far from its readers; the model has it beside them.
+    /// The best in the plan's order and, where that costs time, of AutoSwap's plans, in
+    /// definition order, and with states that leave their homes on the device. A search for the
+    /// lowest peak may move what is cheap to compute again, and costs no memory, far from its
+    /// readers; the model has it beside them.
     fn best_of_all(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
-        let (first, placed) = self.anneal(p)?;
+        let (first, placed) = self.anneal(p, false)?;
         if first.as_ref().is_some_and(|first| p.hides_copies(first)) {
             return Ok((first, placed));
         }
-        let scored = match self.swap {
-            true => SwapAutoswap::default().search(p)?.best,
-            false => None,
+        let scored = || match self.swap {
+            true => Ok((SwapAutoswap::default().search(p)?.best, 0)),
+            false => Ok((None, 0)),
         };
+        let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 3] =
+            [&scored, &|| self.in_definition_order(p), &|| self.anneal(p, true)];
+        let others = thread::scope(|scope| {
+            let started = others.map(|other| scope.spawn(other));
+            started.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        });
+        let mut best = (first, placed);
+        for other in others {
+            let (found, more) = other?;
+            best = (Planned::fastest([best.0, found]), best.1 + more);
+        }
+        Ok(best)
+    }
+
+    /// The best in definition order.
+    fn in_definition_order(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
         let whole = Planned::of(p.t.g, plan, p.device, p.cx, p.layout)?;
         let t = Timeline::new(p.t.g, &whole.plan, p.device)?;
-        let (second, more) = self.anneal(&Problem { t, whole: whole.arena.device, ..*p })?;
-        let whole = Some(whole).filter(|whole| whole.fits(&p.cx.limits));
-        Ok((Planned::fastest([first, scored, whole, second]), placed + more))
+        let p = Problem { t, whole: whole.arena.device, ..*p };
+        let (found, placed) = self.anneal(&p, false)?;
+        let whole = Some(whole.clone()).filter(|whole| whole.fits(&p.cx.limits));
+        Ok((Planned::fastest([whole, found]), placed))
     }
 
-    /// The best of greedy choices for several prices of the link, and what it promises.
+    /// The best of greedy choices for several prices of the link, and what it promises; with
+    /// `homes_leave` what has its home on the device may be away from it for a part of the step.
     pub(crate) fn greedy(
         &self,
         t: &Timeline,
         device: &Device,
         limits: PerSpace<Option<u64>>,
+        homes_leave: bool,
     ) -> Option<(Choice, Prediction)> {
-        let sites = sites(t, self);
+        self.greedy_of(t, device, limits, &Sites::new(t, self, homes_leave))
+    }
+
+    /// The same for some decisions alone.
+    fn greedy_of(
+        &self,
+        t: &Timeline,
+        device: &Device,
+        limits: PerSpace<Option<u64>>,
+        sites: &Sites,
+    ) -> Option<(Choice, Prediction)> {
         let limit = limits.device.unwrap_or(u64::MAX);
         let (mut walker, mut room) =
             (Walker::new(t), Room::new(t, device).within_host(limits.host));
@@ -140,7 +173,7 @@ impl Budget {
         // Repeats may need what is overwritten by then; swaps alone can always be carried out.
         let swaps = Budget { swap: self.swap, recompute: false };
         let starts = [self, &swaps].into_iter().flat_map(|allowed| {
-            let greedy = |hidden| greedy(t, device, allowed, &sites, limit, hidden);
+            let greedy = |hidden| greedy(t, device, allowed, sites, limit, hidden);
             HIDDEN.map(greedy)
         });
         let scored = if self.swap { by_each_score(t, device, limit) } else { Vec::new() };
@@ -155,18 +188,19 @@ impl Budget {
     }
 
     /// The best of greedy choices, improved.
-    fn anneal(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
-        let sites = sites(&p.t, self);
+    fn anneal(&self, p: &Problem, homes_leave: bool) -> Result<(Option<Planned>, u64), PassError> {
+        let sites = Sites::new(&p.t, self, homes_leave);
+        if sites.all.is_empty() || homes_leave && !sites.any_leaves_home() {
+            return Ok((None, 0));
+        }
         // Slots in host memory do not lie as densely as their bytes are counted.
         let host = p.cx.limits.host.map(|limit| limit - limit / LOOSE);
         let room = Room::new(&p.t, p.device).within_host(host);
         let mut annealer = Annealer::new(&p.t, room, self, &sites, p.cx.search.seed);
-        if sites.is_empty() {
-            return Ok((None, 0));
-        }
         let changes = (CHANGED_TASKS / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
-        let changes = changes.min(sites.len() * sites.len());
-        let greedy = |aim| self.greedy(&p.t, p.device, PerSpace { device: Some(aim), host });
+        let changes = changes.min(sites.all.len() * sites.all.len());
+        let greedy =
+            |aim| self.greedy_of(&p.t, p.device, PerSpace { device: Some(aim), host }, &sites);
         let Some((choice, _)) = greedy(p.limit) else { return Ok((None, 0)) };
         let Some(promise) = annealer.judge(&choice, p.limit) else { return Ok((None, 0)) };
         let mut best = Candidate { choice, promise };

@@ -8,6 +8,8 @@ use crate::residency::{Choice, Gap, Timeline};
 pub(super) enum Site {
     /// Whether a tensor's home is in host memory.
     Home(usize),
+    /// Whether a tensor leaves its home on the device as the step begins.
+    Begin(usize),
     /// What becomes of a tensor after one of its accesses.
     Gap(usize, usize),
 }
@@ -15,27 +17,54 @@ pub(super) enum Site {
 impl Site {
     pub(super) fn tensor(self) -> usize {
         match self {
-            Site::Home(x) | Site::Gap(x, _) => x,
+            Site::Home(x) | Site::Begin(x) | Site::Gap(x, _) => x,
         }
     }
 }
 
-/// All decisions of a timeline that the pass's options allow, by the position at which their
-/// tensor first appears.
-pub(super) fn sites(t: &Timeline, allowed: &Budget) -> Vec<Site> {
-    let mut sites = Vec::new();
-    for (x, tensor) in t.tensors.iter().enumerate() {
-        if tensor.homed && !allowed.swap || tensor.accesses.is_empty() {
-            continue;
+/// What can be decided about a timeline's tensors.
+pub(super) struct Sites<'a> {
+    t: &'a Timeline<'a>,
+    /// The decisions, by the position at which their tensor first appears.
+    pub(super) all: Vec<Site>,
+    /// What has its home on the device may be away from it for a part of the step.
+    homes_leave: bool,
+}
+
+impl<'a> Sites<'a> {
+    /// All decisions of a timeline that the pass's options allow.
+    pub(super) fn new(t: &'a Timeline<'a>, allowed: &Budget, homes_leave: bool) -> Self {
+        let mut all = Vec::new();
+        for (x, tensor) in t.tensors.iter().enumerate() {
+            if tensor.homed && !allowed.swap || tensor.accesses.is_empty() {
+                continue;
+            }
+            if tensor.homed {
+                all.push(Site::Home(x));
+            }
+            if homes_leave && t.may_begin_away(x) {
+                all.push(Site::Begin(x));
+            }
+            let decided = |&k: &usize| t.may_leave(x, k) && !modes(t, allowed, x).is_empty();
+            all.extend((0..tensor.gaps()).filter(decided).map(|k| Site::Gap(x, k)));
         }
-        if tensor.homed {
-            sites.push(Site::Home(x));
-        }
-        let decided = |&k: &usize| t.may_leave(x, k) && !modes(t, allowed, x).is_empty();
-        sites.extend((0..tensor.gaps()).filter(decided).map(|k| Site::Gap(x, k)));
+        all.sort_by_key(|site| t.tensors[site.tensor()].accesses.first().copied());
+        Sites { t, all, homes_leave }
     }
-    sites.sort_by_key(|site| t.tensors[site.tensor()].accesses.first().copied());
-    sites
+
+    /// True where something can leave its home on the device.
+    pub(super) fn any_leaves_home(&self) -> bool {
+        self.all.iter().any(|&site| match site {
+            Site::Begin(_) => true,
+            Site::Gap(x, k) => self.t.tensors[x].homed && self.may_leave_home(x, k),
+            Site::Home(_) => false,
+        })
+    }
+
+    /// True where a tensor may be away after an access though its home is on the device.
+    pub(super) fn may_leave_home(&self, x: usize, k: usize) -> bool {
+        self.homes_leave && self.t.may_leave_home(x, k)
+    }
 }
 
 /// What a tensor can do instead of staying.
@@ -53,6 +82,7 @@ pub(super) fn modes(t: &Timeline, allowed: &Budget, x: usize) -> Vec<Gap> {
 /// A decision as it was before a change.
 enum Was {
     Home(usize, bool),
+    Begin(usize, bool),
     Gap(usize, Gap),
 }
 
@@ -61,17 +91,27 @@ enum Was {
 pub(super) struct Undo(Vec<Was>);
 
 impl Undo {
-    pub(super) fn set_home(&mut self, t: &Timeline, choice: &mut Choice, x: usize, host: bool) {
+    pub(super) fn set_home(&mut self, sites: &Sites, choice: &mut Choice, x: usize, host: bool) {
+        let t = sites.t;
         if choice.host_home[x] == host {
             return;
         }
         self.0.push(Was::Home(x, !host));
         choice.host_home[x] = host;
-        if !host {
-            // What has its home on the device stays there.
-            for k in 0..t.tensors[x].gaps() {
-                self.set_gap(choice, t.gap(x, k), Gap::Keep);
-            }
+        if host {
+            self.set_begin(choice, x, false);
+            return;
+        }
+        for k in (0..t.tensors[x].gaps()).filter(|&k| !sites.may_leave_home(x, k)) {
+            self.set_gap(choice, t.gap(x, k), Gap::Keep);
+        }
+    }
+
+    /// Sets whether a tensor with its home on the device leaves as the step begins.
+    pub(super) fn set_begin(&mut self, choice: &mut Choice, x: usize, leaves: bool) {
+        if choice.leaves[x] != leaves {
+            self.0.push(Was::Begin(x, !leaves));
+            choice.leaves[x] = leaves;
         }
     }
 
@@ -92,6 +132,7 @@ impl Undo {
         while let Some(was) = self.0.pop() {
             match was {
                 Was::Home(x, home) => choice.host_home[x] = home,
+                Was::Begin(x, leaves) => choice.leaves[x] = leaves,
                 Was::Gap(at, gap) => choice.gaps[at] = gap,
             }
         }

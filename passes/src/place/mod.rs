@@ -113,8 +113,9 @@ pub(crate) fn place_slots(
         let ids: Vec<SlotId> =
             slots.iter().filter(|(_, s)| s.space == space).map(|(id, _)| id).collect();
         let last = ids.iter().map(|&s| slots[s].live.last).max().unwrap_or(0);
-        let (resident, transient): (Vec<SlotId>, Vec<SlotId>) =
-            ids.into_iter().partition(|&s| slots[s].live == LiveRange { first: 0, last });
+        let (resident, transient): (Vec<SlotId>, Vec<SlotId>) = ids.into_iter().partition(|&s| {
+            slots[s].live == LiveRange { first: 0, last } && slots[s].away.is_empty()
+        });
         let mut top = 0u64;
         for s in resident {
             let at = top.next_multiple_of(slots[s].align);
@@ -126,11 +127,17 @@ pub(crate) fn place_slots(
         }
         let align = transient.iter().map(|&s| slots[s].align).max().unwrap_or(1);
         let base = if transient.is_empty() { top } else { top.next_multiple_of(align) };
+        let gap = |away: &LiveRange| Gap {
+            lower: away.first.into(),
+            upper: i64::from(away.last) + 1,
+            window: None,
+        };
         let buffer = |&s: &SlotId| Buffer {
             lower: slots[s].live.first.into(),
             upper: i64::from(slots[s].live.last) + 1,
             size: slots[s].bytes,
             alignment: slots[s].align,
+            gaps: slots[s].away.iter().map(gap).collect(),
             ..Buffer::default()
         };
         // Slots of a plan are sound in all but their sum.

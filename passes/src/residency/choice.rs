@@ -32,6 +32,9 @@ impl Gap {
 pub(crate) struct Choice {
     /// Its home is in host memory.
     pub(crate) host_home: Vec<bool>,
+    /// Its home is on the device, and it leaves for host memory as the step begins. So copies
+    /// run across the step's boundary, and yet all are joined there.
+    pub(crate) leaves: Vec<bool>,
     /// It is handed out in host memory, once the last access is over.
     pub(crate) host_end: Vec<bool>,
     /// Between each access and the next, by [`Timeline::gap`].
@@ -42,7 +45,8 @@ impl Choice {
     /// Everything stays where it is.
     pub(crate) fn keep_all(t: &Timeline) -> Choice {
         let none = vec![false; t.tensors.len()];
-        Choice { host_home: none.clone(), host_end: none, gaps: vec![Gap::Keep; t.gap_count()] }
+        let gaps = vec![Gap::Keep; t.gap_count()];
+        Choice { host_home: none.clone(), leaves: none.clone(), host_end: none, gaps }
     }
 
     /// Everything leaves that the task at hand does not need: the least memory, and the

@@ -6,6 +6,10 @@
 //! the step's seconds; [`rewrite`] makes the script a plan, and [`Planned`] places and
 //! simulates it.
 //!
+//! All copies are joined as a step ends. What has its home in host memory is copied there in
+//! the step that renews it; what has it on the device may leave as the next step begins
+//! ([`Choice`]), which is how copies run beside kernels across the boundary.
+//!
 //! Sound because a copy holds the same bytes, a repeated node is pure and reads the same
 //! operands (states as they enter, the generator's key its own), and `check` proves it.
 
@@ -19,6 +23,8 @@ mod schedule;
 mod script;
 #[cfg(test)]
 pub(crate) mod steps;
+#[cfg(test)]
+mod tests;
 mod timeline;
 mod windows;
 

@@ -42,6 +42,10 @@ pub(crate) struct Room {
     ready: Vec<f64>,
     /// When each tensor's copy to the host is done.
     stored: Vec<f64>,
+    /// The step that each tensor is first back for, and the first that does without the bytes
+    /// it left: it comes back no earlier, so that it can come back to them.
+    back: Vec<usize>,
+    released: Vec<usize>,
     issue: Vec<(usize, usize, usize)>,
 }
 
@@ -62,6 +66,8 @@ impl Room {
             free: Vec::new(),
             ready: Vec::new(),
             stored: vec![0.0; t.tensors.len()],
+            back: vec![0; t.tensors.len()],
+            released: vec![0; t.tensors.len()],
             issue: Vec::new(),
         }
     }
@@ -85,6 +91,9 @@ impl Room {
         self.end.resize(n, 0.0);
         self.free.clear();
         self.free.resize(n + 1, 0.0);
+        self.back.fill(n);
+        self.released.fill(0);
+        script.fetches.iter().rev().for_each(|f| self.back[f.tensor] = f.before);
         self.release(script, limit);
         self.issue(script, limit);
         Prediction { seconds: self.run(script), over }
@@ -148,6 +157,9 @@ impl Room {
                 let made = store.made.map_or(0.0, |m| self.end[m]);
                 link = link.max(made) + self.copy[store.tensor].0;
                 store.release = self.room_until(&script.steps, store, i, link - now, limit);
+                if store.kind == StoreKind::Swap {
+                    self.released[store.tensor] = store.release;
+                }
                 self.free[store.release] = self.free[store.release].max(link);
             }
             let Some(step) = script.steps.get(i) else { break };
@@ -170,7 +182,11 @@ impl Room {
         let bytes = self.bytes[store.tensor];
         let mut passed: f64 = steps[i..store.left.max(i)].iter().map(|s| s.seconds).sum();
         let mut release = store.left;
-        while release < steps.len() && passed < seconds && self.live[release] + bytes <= limit {
+        let most = match store.kind {
+            StoreKind::Swap => self.back[store.tensor],
+            StoreKind::Commit(_) => steps.len(),
+        };
+        while release < most && passed < seconds && self.live[release] + bytes <= limit {
             self.live[release] += bytes;
             passed += steps[release].seconds;
             release += 1;
@@ -187,6 +203,7 @@ impl Room {
             let needed = self.start.get(before).copied().unwrap_or(until);
             let begin = until.min(needed) - self.copy[tensor].1;
             let mut from = before;
+            let away = away.max(self.released[tensor]);
             while from > away && self.end[from - 1] > begin && self.live[from - 1] + bytes <= limit
             {
                 from -= 1;

@@ -159,6 +159,11 @@ impl<'a> Walker<'a> {
             if self.host[x] {
                 self.more -= tensor.bytes as i64;
                 self.script.homes += tensor.bytes;
+            } else if choice.leaves[x] {
+                self.store(x, StoreKind::Swap);
+                self.here[x] = false;
+                self.host[x] = true;
+                self.more -= tensor.bytes as i64;
             }
         }
     }
@@ -184,6 +189,11 @@ impl<'a> Walker<'a> {
         let seconds = self.t.seconds(p as u32);
         self.script.steps.push(Step { task, again: None, seconds, live });
         for &x in self.t.writes.row(p) {
+            let tensor = &self.t.tensors[x];
+            if tensor.homed && !self.here[x] {
+                self.more += tensor.bytes as i64;
+                self.script.steps[step].live += tensor.bytes;
+            }
             self.here[x] = true;
             self.made[x] = Some(step);
         }

@@ -279,6 +279,20 @@ impl<'a> Timeline<'a> {
         accesses[k] + 1 < accesses[k + 1] && !self.is_between_homes(x, accesses[k])
     }
 
+    /// The same where it has one: it must come back before the step renews it there.
+    pub(crate) fn may_leave_home(&self, x: usize, k: usize) -> bool {
+        let tensor = &self.tensors[x];
+        self.may_leave(x, k) && tensor.renewed.is_some_and(|r| tensor.accesses[k + 1] <= r)
+    }
+
+    /// True where it may also be away before its first access.
+    pub(crate) fn may_begin_away(&self, x: usize) -> bool {
+        let tensor = &self.tensors[x];
+        let first = tensor.accesses.first().filter(|&&first| first > 0);
+        let read = |&p: &u32| self.reads.row(p as usize).contains(&(x, true));
+        tensor.renewed.is_some() && first.is_some_and(read)
+    }
+
     /// True where the task that made a tensor can run again.
     pub(crate) fn may_repeat(&self, x: usize) -> bool {
         let tensor = &self.tensors[x];

@@ -58,9 +58,12 @@ impl OffersVariants for Section {
             }
             if least.minimum() <= limit {
                 let t = Timeline::new(&planned, &least.whole.plan, &device)?;
-                let first = Budget::default().greedy(&t, &device, cx.limits);
-                let kept = first.filter(|(_, promise)| promise.over == 0);
-                let promise = kept.map_or(f64::MAX, |(_, promise)| promise.seconds);
+                let promises = [false, true].into_iter().filter_map(|homes_leave| {
+                    let budget = Budget::default();
+                    let (_, promise) = budget.greedy(&t, &device, cx.limits, homes_leave)?;
+                    (promise.over == 0).then_some(promise.seconds)
+                });
+                let promise = promises.fold(f64::MAX, f64::min);
                 if promise < seconds * (1.0 - WORTH) {
                     promising.push((promise, cut, figures(parts, operators)));
                 }

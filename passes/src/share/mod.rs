@@ -66,6 +66,9 @@ pub(crate) struct Sharing<'a> {
     pinned: SecondaryMap<BufferId, bool>,
     /// The state whose home an exit value's buffer may take.
     home: SecondaryMap<BufferId, Option<StateId>>,
+    /// The buffers that have been in each state's home, in order. More than one hold the old
+    /// value where copies take it to host memory and back.
+    stays: SecondaryMap<StateId, Vec<BufferId>>,
     of: SecondaryMap<BufferId, Option<SlotId>>,
     slots: PrimaryMap<SlotId, Slot>,
 }
@@ -88,9 +91,9 @@ impl<'a> Sharing<'a> {
                 home[b].get_or_insert(s);
             }
         }
-        let (of, slots) = Default::default();
+        let (stays, of, slots) = Default::default();
         let order = plan.order()?;
-        Ok(Sharing { g, plan, in_place: true, pool: None, order, pinned, home, of, slots })
+        Ok(Sharing { g, plan, in_place: true, pool: None, order, pinned, home, stays, of, slots })
     }
 
     /// No results take over operands' bytes, and no exit values their state's home.
@@ -115,6 +118,7 @@ impl<'a> Sharing<'a> {
         for (b, buffer) in &self.plan.buffers {
             if let BufferKind::Enter(s) = buffer.kind {
                 homes[s] = self.open(b, LiveRange { first: 0, last: end });
+                self.stays[s].push(b);
             }
         }
         for (b, buffer) in &self.plan.buffers {
@@ -142,7 +146,10 @@ impl<'a> Sharing<'a> {
                 let Some(live) = self.plan.live(b)? else { continue };
                 let result = Site { task, output, buffer: b, position, pairs: &pairs };
                 let taken = match self.home_slot(&result)? {
-                    Some(s) => homes[s],
+                    Some(s) => {
+                        self.stays[s].push(b);
+                        homes[s]
+                    }
                     None => self.dead_slot(&result)?,
                 };
                 self.join_or_open(taken, b, live);
@@ -157,6 +164,11 @@ impl<'a> Sharing<'a> {
         if let Some(pool) = &self.pool {
             pool.finish(&mut self.slots, end);
         }
+        for s in self.g.states.keys() {
+            if let Some(home) = homes[s] {
+                self.slots[home].away = self.absences(&self.stays[s])?;
+            }
+        }
         Ok(Slots { of: self.of, slots: self.slots })
     }
 
@@ -164,9 +176,13 @@ impl<'a> Sharing<'a> {
     fn open(&mut self, b: BufferId, live: LiveRange) -> Option<SlotId> {
         let buffer = &self.plan.buffers[b];
         if buffer.bytes > 0 {
-            let slot =
-                Slot { bytes: buffer.rounded(), align: buffer.align, space: buffer.space, live };
-            let slot = self.slots.push(slot);
+            let slot = self.slots.push(Slot {
+                bytes: buffer.rounded(),
+                align: buffer.align,
+                space: buffer.space,
+                live,
+                away: Vec::new(),
+            });
             self.of[b] = Some(slot);
             if let Some(pool) = &mut self.pool {
                 pool.opened(b, buffer.kind, slot, live.last);
@@ -192,18 +208,52 @@ impl<'a> Sharing<'a> {
         }
     }
 
-    /// The state whose home this result may be written to: the old value is dead by
-    /// now, or dies in this very task through declared pairs.
+    /// The state whose home this result may be written to: the old value comes back, or the
+    /// new one comes and the old one is dead by now, or dies in this very task through
+    /// declared pairs.
     fn home_slot(&self, result: &Site) -> Result<Option<StateId>, PlanError> {
-        let Some(s) = self.home[result.buffer].filter(|_| self.in_place) else { return Ok(None) };
-        let Some(enter) = self.plan.enter_buffer(self.g, s) else { return Ok(None) };
-        let Some(old) = self.plan.live(enter)? else { return Ok(None) };
-        if self.plan.buffers[enter].space != self.plan.buffers[result.buffer].space {
+        let returns = || self.returns(result.buffer);
+        let home = self.home[result.buffer].filter(|_| self.in_place).or_else(returns);
+        let Some((s, &old)) = home.and_then(|s| Some((s, self.stays[s].last()?))) else {
+            return Ok(None);
+        };
+        let Some(live) = self.plan.live(old)? else { return Ok(None) };
+        if self.plan.buffers[old].space != self.plan.buffers[result.buffer].space {
             return Ok(None);
         }
-        let dead = old.last < result.position
-            || (old.last == result.position && self.only_in_place(result, enter));
+        let dead = live.last < result.position
+            || (live.last == result.position && self.only_in_place(result, old));
         Ok(dead.then_some(s))
+    }
+
+    /// The state whose old value the buffer holds once more, where the step renews it: the
+    /// value that is home at the end must be one that was written there.
+    fn returns(&self, b: BufferId) -> Option<StateId> {
+        let Def::State(s) = self.g.values[self.plan.buffers[b].holds?].def else { return None };
+        exit_buffer(self.g, self.plan, s).map(|_| s)
+    }
+
+    /// True for a buffer with a state's old value that is home again.
+    fn is_back_home(&self, b: BufferId) -> bool {
+        self.returns(b).is_some_and(|s| self.stays[s].contains(&b))
+    }
+
+    /// The positions between buffers that took turns in a home; none where nothing left it and
+    /// came back.
+    fn absences(&self, stays: &[BufferId]) -> Result<Vec<LiveRange>, PlanError> {
+        let mut away = Vec::new();
+        if stays.iter().filter(|&&b| self.returns(b).is_some()).count() < 2 {
+            return Ok(away);
+        }
+        let mut free = None;
+        for &b in stays {
+            let Some(live) = self.plan.live(b)? else { continue };
+            if let Some(first) = free.filter(|&first| first < live.first) {
+                away.push(LiveRange { first, last: live.first - 1 });
+            }
+            free = free.max(Some(live.last + 1));
+        }
+        Ok(away)
     }
 
     /// A slot whose bytes nobody needs any more: that of an operand which dies here and may
@@ -231,8 +281,8 @@ impl<'a> Sharing<'a> {
             let x = result.task.reads[input];
             let buffer = &self.plan.buffers[x];
             let takes_turns = matches!(buffer.kind, BufferKind::Value | BufferKind::Input);
-            // An exit value that lives at home must stay there.
-            let at_home = self.home[x].is_some();
+            // What lives at home gives its bytes to nothing but the state's new value.
+            let at_home = self.home[x].is_some() || self.is_back_home(x);
             let free = output == result.output
                 && takes_turns
                 && !at_home

@@ -8,6 +8,8 @@
 //! HiGHS proves little about programs of more than some tens of copies. What it proposes is
 //! kept where the predicted step is shorter, and the pass returns the faster, as simulated,
 //! of the heuristic's plan and the improved one. Homes in host memory are the heuristic's.
+//! Where the addresses of neither fit, AutoSwap's plan is taken, and last of all everything
+//! leaves that the task at hand does not need.
 //!
 //! tvDNN also divides objects that one kernel cannot hold into sections. This pass does not:
 //! where swaps alone do not keep the limit, it refuses.
@@ -22,6 +24,7 @@ mod tests;
 use crate::budget::Budget;
 use crate::residency::{Choice, Found, Layout, Planned, Problem, under_limit};
 use crate::search::Deadline;
+use crate::swap_autoswap::SwapAutoswap;
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
@@ -73,7 +76,7 @@ impl SwapIlp {
         }
         let greedy = |aim| {
             let limits = PerSpace { device: Some(aim), host: p.cx.limits.host };
-            SWAPS.greedy(&p.t, p.device, limits).map(|(choice, _)| choice)
+            SWAPS.greedy(&p.t, p.device, limits, false).map(|(choice, _)| choice)
         };
         let (heuristic, placed) = p.aim(greedy)?;
         let seconds = p.cx.search.seconds(self.time_limit);
@@ -90,6 +93,9 @@ impl SwapIlp {
             Ok(Some(planned))
         })?;
         let mut best = Planned::fastest([improved, heuristic.clone()]);
+        if best.is_none() {
+            best = SwapAutoswap::default().search(p)?.best;
+        }
         if best.is_none() {
             let spilled = p.carry_out(&Choice::spill_all(&p.t), 0)?;
             best = spilled.filter(|s| s.fits(&p.cx.limits));
