@@ -7,7 +7,7 @@ use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_ir::{Graph, Op, TargetInfo, TensorType};
-use arenic_passes::certificate::certificate;
+use arenic_passes::certificate::{certificate, floor};
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::{roofline, simulate};
@@ -159,7 +159,11 @@ pub fn compile(
                 }
             }
             let certificate = certificate(&module.graph, program.nodes(), &cx)?;
-            let bound_bytes = certificate.bound.max(found);
+            // What holds for orders holds no longer where tensors leave or are made again.
+            let bound_bytes = match moves_tensors(program) {
+                true => floor(&module.graph, &cx)?,
+                false => certificate.bound.max(found),
+            };
             let target = Target {
                 name: CPU.into(),
                 graph: module.graph.clone(),
@@ -209,6 +213,11 @@ fn swapped_bytes(program: &Program) -> u64 {
         _ => 0,
     });
     swapped.sum()
+}
+
+/// True where a program copies tensors to host memory and back, or computes some again.
+pub fn moves_tensors(program: &Program) -> bool {
+    swapped_bytes(program) > 0 || program.nodes().count() > distinct_nodes(program)
 }
 
 fn distinct_nodes(program: &Program) -> usize {

@@ -61,8 +61,11 @@ pub struct Explanation<'a> {
     pub certificate: &'a OrderCertificate,
     /// Bytes of the plan's peak.
     pub peak: u64,
-    /// The best bound known, in bytes; at least the certificate's.
+    /// The best bound known for such plans, in bytes.
     pub bound: u64,
+    /// The plan copies tensors to host memory or computes some again, so that what bounds
+    /// orders does not bound it.
+    pub moves: bool,
     /// Turns bytes into words.
     pub human: fn(u64) -> String,
 }
@@ -107,6 +110,14 @@ impl fmt::Display for Explanation<'_> {
                  start or at the end of a step.",
                 human(c.bound)
             )?,
+        }
+        if self.moves {
+            return writeln!(
+                f,
+                "This plan copies to host memory or computes again, so that it may stay below.\n\
+                 No plan of this graph does with less than {}, which one operator needs at once.",
+                human(self.bound)
+            );
         }
         if self.bound > c.bound {
             writeln!(f, "A search through all cases proves {}.", human(self.bound))?;

@@ -14,6 +14,11 @@ fn byte_limits_are_kept_or_refused_with_the_least_one() {
     assert!(kept["predicted_step_seconds"].as_f64() > kept["unlimited_step_seconds"].as_f64());
     let minimum = kept["minimum_device_bytes"].as_u64().unwrap();
     assert!(kept["swapped_bytes"].as_u64().unwrap() > 0);
+    // What bounds orders does not bound a plan that swaps.
+    assert!(kept["lower_bound_bytes"].as_u64() <= kept["live_peak_bytes"].as_u64());
+    assert!(kept["lower_bound_bytes"].as_u64() >= kept["minimum_device_bytes_bound"].as_u64());
+    let order = text(&shell.arenic("explain order m.arenic").stdout);
+    assert!(order.contains("may stay below") && !order.contains("optimal"), "{order}");
     let step = &shell.succeeds("simulate m.arenic --device gtx1080ti --trace t.json --json")[0];
     assert!(step["link"]["to_host"]["bytes"].as_u64().unwrap() > 0);
     let trace = std::fs::read_to_string(shell.path("t.json")).unwrap();

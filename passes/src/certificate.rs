@@ -8,6 +8,7 @@
 //! The bound is for the frozen graph without recomputation, swaps and sections.
 
 use crate::order::{certify, problem};
+use crate::residency::largest_task;
 use crate::{Cx, PassError};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::plan::{BufferId, Plan, TaskId, TaskKind};
@@ -44,6 +45,15 @@ pub struct OrderCertificate {
     pub shared: u64,
     /// The least set of tensors that crosses that operator in any order, the largest first.
     pub cut: Vec<Held>,
+}
+
+/// Bytes of device memory below which no plan of the graph stays, whatever it copies to host
+/// memory or computes again: the most that one task reads, writes and scratches.
+///
+/// # Errors
+/// The graph cannot be planned.
+pub fn floor(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
+    Ok(largest_task(g, &Plan::new(g, cx.target)?).1)
 }
 
 /// The certificate of the order in which `nodes` first run.

@@ -4,6 +4,7 @@ use super::device::read_profiled;
 use super::search::SearchOptions;
 use super::{Failure, Json, Outcome, checked_target, failed, human_bytes, print};
 use arenic::artifact::Artifact;
+use arenic::compile::moves_tensors;
 use arenic::explain::Explanation;
 use arenic::explain::choices::{Planned, choices};
 use arenic::instance;
@@ -118,11 +119,14 @@ fn artifact(a: &Order) -> Outcome {
     let certificate = certificate(&target.graph, target.program.nodes(), &cx).map_err(failed)?;
     let stated = target.statistics.get("lower_bound_bytes").copied().unwrap_or(0);
     let peak = footprint.live_peak_bytes.device;
+    let moves = moves_tensors(&target.program);
+    let bound = if moves { stated } else { certificate.bound.max(stated.min(peak)) };
     print(Explanation {
         graph: &target.graph,
         certificate: &certificate,
         peak,
-        bound: certificate.bound.max(stated.min(peak)),
+        bound,
+        moves,
         human: human_bytes,
     })
 }
@@ -135,6 +139,7 @@ fn memory_graph(a: &Order) -> Outcome {
         certificate: &ordered.certificate,
         peak: ordered.peak,
         bound: ordered.bound,
+        moves: false,
         human: human_bytes,
     })
 }

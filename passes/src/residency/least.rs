@@ -5,7 +5,7 @@ use crate::order::{Method, Order};
 use crate::{Cx, PassError, PlanPass};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::{Graph, NodeId};
-use arenic_ir::plan::{Plan, TaskId, TaskKind};
+use arenic_ir::plan::{Plan, Task, TaskKind};
 
 /// What a step needs at least. It follows from the graph and the plan's order alone, so that
 /// it is the same for every limit.
@@ -48,7 +48,7 @@ impl Least {
     fn in_order(g: &Graph, plan: &Plan, device: &Device, cx: &Cx) -> Result<Self, PassError> {
         let whole = Planned::of(g, plan.clone(), device, cx, Layout::Heuristic)?;
         let t = Timeline::new(g, &whole.plan, device)?;
-        let (node, own) = largest(&t);
+        let (node, own) = largest_task(g, &whole.plan);
         let spilled = spilled(&t, device, cx)?;
         let planned = match spilled {
             Some(spilled) if spilled.arena.device < whole.arena.device => spilled,
@@ -77,13 +77,14 @@ fn spilled(t: &Timeline, device: &Device, cx: &Cx) -> Result<Option<Planned>, Pa
     Planned::of(t.g, plan, device, cx, Layout::Heuristic).map(Some)
 }
 
-/// The task that needs most at once, and the bytes that it reads, writes and scratches.
-fn largest(t: &Timeline) -> (Option<NodeId>, u64) {
-    let own = |&task: &TaskId| match t.plan.tasks[task].kind {
-        TaskKind::Run(n) => Some((Some(n), own_bytes(t, task, n))),
+/// The task that needs most at once, and the bytes that it reads, writes and scratches: no
+/// plan of the graph needs fewer, whatever it copies or computes again.
+pub(crate) fn largest_task(g: &Graph, plan: &Plan) -> (Option<NodeId>, u64) {
+    let own = |task: &Task| match task.kind {
+        TaskKind::Run(n) => Some((Some(n), own_bytes(g, plan, task, n))),
         TaskKind::Copy { .. } | TaskKind::Commit { .. } => None,
     };
-    t.order.iter().filter_map(own).max_by_key(|o| o.1).unwrap_or((None, 0))
+    plan.tasks.values().filter_map(own).max_by_key(|o| o.1).unwrap_or((None, 0))
 }
 
 /// True where a node could be cut if sums may be taken in another order.
@@ -94,9 +95,7 @@ fn is_sum(g: &Graph, n: NodeId) -> bool {
 
 /// Bytes that a task cannot do without: its distinct operands, its results less what may
 /// share bytes with them, its scratch.
-fn own_bytes(t: &Timeline, task: TaskId, n: NodeId) -> u64 {
-    let (g, plan) = (t.g, t.plan);
-    let task = &plan.tasks[task];
+fn own_bytes(g: &Graph, plan: &Plan, task: &Task, n: NodeId) -> u64 {
     let mut buffers: Vec<_> = task.reads.clone();
     buffers.extend(task.writes.iter().flatten());
     buffers.extend(task.scratch);

@@ -30,7 +30,7 @@ mod windows;
 
 pub(crate) use absence::{Absence, Idle, absences, across_steps};
 pub(crate) use choice::{Choice, Gap};
-pub(crate) use least::{Least, in_definition_order};
+pub(crate) use least::{Least, in_definition_order, largest_task};
 use limit::with_early_commits;
 pub(crate) use limit::{Found, Problem, under_limit};
 pub(crate) use planned::{Layout, Planned};
