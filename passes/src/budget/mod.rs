@@ -30,11 +30,10 @@ use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
 use arenic_ir::program::PerSpace;
 use greedy::greedy;
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sites::Sites;
-use std::panic::resume_unwind;
-use std::thread;
 
 /// Swaps and recomputes until the plan keeps the byte limit; without a limit it does nothing.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -123,13 +122,10 @@ impl Budget {
         };
         let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 3] =
             [&scored, &|| self.in_definition_order(p), &|| self.anneal(p, true)];
-        let others = thread::scope(|scope| {
-            let started = others.map(|other| scope.spawn(other));
-            started.map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
-        });
+        let others: Vec<_> =
+            others.par_iter().map(|other| other()).collect::<Result<_, PassError>>()?;
         let mut best = (first, placed);
-        for other in others {
-            let (found, more) = other?;
+        for (found, more) in others {
             best = (Planned::fastest([best.0, found]), best.1 + more);
         }
         Ok(best)
