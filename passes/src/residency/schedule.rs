@@ -42,8 +42,10 @@ pub(crate) struct Room {
     ready: Vec<f64>,
     /// When each tensor's copy to the host is done.
     stored: Vec<f64>,
-    /// The step that each tensor is first back for, and the first that does without the bytes
-    /// it left: it comes back no earlier, so that it can come back to them.
+    /// What has a home. Where that is on the device it comes back to the bytes that it left, so
+    /// no earlier than these are free: `back` is the step that it is first back for,
+    /// `released` the first that does without them.
+    homed: Vec<bool>,
     back: Vec<usize>,
     released: Vec<usize>,
     issue: Vec<(usize, usize, usize)>,
@@ -66,6 +68,7 @@ impl Room {
             free: Vec::new(),
             ready: Vec::new(),
             stored: vec![0.0; t.tensors.len()],
+            homed: t.tensors.iter().map(|x| x.homed).collect(),
             back: vec![0; t.tensors.len()],
             released: vec![0; t.tensors.len()],
             issue: Vec::new(),
@@ -157,7 +160,7 @@ impl Room {
                 let made = store.made.map_or(0.0, |m| self.end[m]);
                 link = link.max(made) + self.copy[store.tensor].0;
                 store.release = self.room_until(&script.steps, store, i, link - now, limit);
-                if store.kind == StoreKind::Swap {
+                if store.kind == StoreKind::Swap && self.homed[store.tensor] {
                     self.released[store.tensor] = store.release;
                 }
                 self.free[store.release] = self.free[store.release].max(link);
@@ -183,8 +186,8 @@ impl Room {
         let mut passed: f64 = steps[i..store.left.max(i)].iter().map(|s| s.seconds).sum();
         let mut release = store.left;
         let most = match store.kind {
-            StoreKind::Swap => self.back[store.tensor],
-            StoreKind::Commit(_) => steps.len(),
+            StoreKind::Swap if self.homed[store.tensor] => self.back[store.tensor],
+            StoreKind::Swap | StoreKind::Commit(_) => steps.len(),
         };
         while release < most && passed < seconds && self.live[release] + bytes <= limit {
             self.live[release] += bytes;
