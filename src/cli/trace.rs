@@ -71,7 +71,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     };
     let progress = a.search.listener();
     let search = a.search.with(interrupt::flag(), &progress);
-    let wish = Wish { capacity: None, search };
+    let wish = Wish { search, ..Wish::default() };
     let plan = needs.plan(|problem| placer.place(problem, &wish)).map_err(|e| bad(&e))?;
     let report = Report::new(&trace, iterations.as_ref(), &needs, &plan, alignment);
     if let Some(path) = &a.output {

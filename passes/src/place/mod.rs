@@ -45,8 +45,14 @@ impl Default for Place {
 
 impl Placer for Place {
     fn place(&self, p: &Problem, wish: &Wish) -> Solution {
-        let seconds = wish.search.seconds(self.time_limit);
-        solve(p, &Limits::new(seconds, wish.capacity, wish.search.stop))
+        let limits = match wish.work {
+            Some(work) => Limits::by_work(work, wish.capacity, wish.search.stop),
+            None => {
+                let seconds = wish.search.seconds(self.time_limit);
+                Limits::new(seconds, wish.capacity, wish.search.stop)
+            }
+        };
+        solve(p, &limits)
     }
 }
 
@@ -55,6 +61,9 @@ impl Placer for Place {
 pub struct Wish<'a> {
     /// Stop as soon as the placement is not higher than this, in bytes.
     pub capacity: Option<u64>,
+    /// Steps of search in the place of seconds, for methods that count them: the result is
+    /// the same on every machine, busy or not.
+    pub work: Option<u64>,
     /// How the search is limited and watched.
     pub search: Search<'a>,
 }
@@ -76,7 +85,7 @@ impl<P: Placer> PlanPass for P {
     }
 
     fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        let wish = Wish { capacity: None, search: cx.search };
+        let wish = Wish { search: cx.search, ..Wish::default() };
         place_within(plan, &cx.limits, self, &wish)
     }
 

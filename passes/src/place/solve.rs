@@ -39,6 +39,11 @@ impl<'a> Limits<'a> {
             deadline: Deadline::after(seconds, stop),
         }
     }
+
+    /// Limits for a search of so many steps, however long they take.
+    pub fn by_work(work: u64, capacity: Option<u64>, stop: Option<&'a AtomicBool>) -> Limits<'a> {
+        Limits { capacity, work, deadline: Deadline { end: None, stop } }
+    }
 }
 
 /// A placement with what is known about it.

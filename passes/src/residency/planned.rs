@@ -12,8 +12,9 @@ use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
 use arenic_ir::program::{PerSpace, Program};
 
-/// Seconds of search for the addresses of each plan.
-const PLACE_SECONDS: f64 = 0.2;
+/// Steps of search for the addresses of each plan, less than a tenth of a second. Steps and not
+/// seconds, so that a plan does not depend on what else the machine does.
+const PLACE_WORK: u64 = 4_000_000;
 
 /// How plans get their slots and addresses: as the rest of the pipeline will give them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,12 +55,12 @@ impl Planned {
         };
         let slots = sharing.assign()?;
         plan.set_slots(slots);
-        let (seconds, limits) = match layout {
-            Layout::Searched | Layout::SmartPool => (PLACE_SECONDS, cx.limits),
-            Layout::Heuristic => (0.0, PerSpace::default()),
+        let (work, limits) = match layout {
+            Layout::Searched | Layout::SmartPool => (PLACE_WORK, cx.limits),
+            Layout::Heuristic => (0, PerSpace::default()),
         };
-        let search = Search { time_limit: Some(seconds), progress: None, ..cx.search };
-        let wish = Wish { capacity: None, search };
+        let search = Search { progress: None, ..cx.search };
+        let wish = Wish { capacity: None, work: Some(work), search };
         place_within(&mut plan, &limits, placer, &wish)?;
         let mut program = Program::new(cx.target.align);
         Lower {}.run(g, &plan, &mut program)?;
