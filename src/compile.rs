@@ -144,7 +144,8 @@ pub fn compile(
     let Imported { graph, bound, unused } = import_file(model, import)?;
     let Constraints { device, limits, allow_reassociation } = constraints;
     let align = device.map_or(0, |d| d.alignment).max(TargetInfo::CPU.align);
-    let (target, evaluate) = (TargetInfo { align }, Some(&Kernels as &dyn Evaluate));
+    let (target, evaluate) =
+        (TargetInfo { align, ..TargetInfo::CPU }, Some(&Kernels as &dyn Evaluate));
     let cx = Cx { target, evaluate, search, device, limits, allow_reassociation };
     let outcome = pipeline.run(graph, &cx, options)?;
     let (found, minimum) = (outcome.lower_bound(), outcome.minimum());

@@ -193,8 +193,8 @@ impl<'a> Checker<'a> {
     fn begin(&mut self) {
         let sizes = self.p.sizes;
         let absurd = Space::ALL.into_iter().any(|space| sizes[space] > MAX_ARENA);
-        if absurd || !self.p.align.is_power_of_two() || self.p.align > MAX_ARENA {
-            let message = format!("alignment {}, sizes {sizes:?}", self.p.align);
+        if absurd || !self.p.target.align.is_power_of_two() || self.p.target.align > MAX_ARENA {
+            let message = format!("alignment {}, sizes {sizes:?}", self.p.target.align);
             return self.fail(Invariant::Bounds, message);
         }
         let mut seen: SecondaryMap<ValueId, bool> = SecondaryMap::new();
@@ -245,7 +245,7 @@ impl<'a> Checker<'a> {
             self.fail(Invariant::Bounds, format!("{range} leaves the arena"));
             return false;
         }
-        let align = self.p.align;
+        let align = self.p.target.align;
         if aligned && !range.offset.is_multiple_of(align) {
             self.fail(Invariant::Bounds, format!("{range} is not aligned to {align}"));
         }
@@ -322,7 +322,7 @@ impl<'a> Checker<'a> {
         let inputs = self.g.input_types(n);
         let output_types: Vec<_> = outputs.iter().collect();
         let pairs = node.op.in_place_pairs(&inputs, &output_types);
-        let needed = node.op.scratch_bytes(&inputs, &output_types);
+        let needed = node.op.scratch_bytes(self.p.target.backend, &inputs, &output_types);
         if scratch.map_or(0, |r| r.len) < needed {
             self.fail(Invariant::Shape, format!("{n} needs {needed} bytes of scratch"));
         }
@@ -511,7 +511,7 @@ impl<'a> Checker<'a> {
     /// Sets what each occupancy of the space adds to the live bytes. Homes are counted
     /// throughout, so what lives inside one counts no second time.
     fn count(&mut self, space: Space) {
-        let align = self.p.align;
+        let align = self.p.target.align;
         let is_home = |o: &Occupancy| matches!(o.kind, OccupancyKind::Const | OccupancyKind::State);
         let inside = |o: &Occupancy| o.range.space == space;
         let homes = self.occupancies.iter().filter(|o| inside(o) && is_home(o));

@@ -3,6 +3,7 @@
 //! Everything above this level produces a program, everything below only executes it.
 
 use crate::graph::{NodeId, ValueId};
+use crate::plan::TargetInfo;
 use cranelift_entity::entity_impl;
 use std::fmt;
 
@@ -170,8 +171,8 @@ impl Command {
 /// A whole step over the arenas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// Every home, result and scratch begins at a multiple of this many bytes.
-    pub align: u64,
+    /// Whose kernels run it, and the alignment in bytes of every home, result and scratch.
+    pub target: TargetInfo,
     /// Arena sizes in bytes.
     pub sizes: PerSpace<u64>,
     /// Where fed inputs, constants and states are when a step begins. Constants and
@@ -185,9 +186,9 @@ pub struct Program {
 
 impl Program {
     /// A program of no commands over empty arenas.
-    pub fn new(align: u64) -> Program {
+    pub fn new(target: TargetInfo) -> Program {
         Program {
-            align,
+            target,
             sizes: PerSpace::default(),
             homes: Vec::new(),
             outputs: Vec::new(),

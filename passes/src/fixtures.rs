@@ -40,9 +40,12 @@ pub(crate) fn device(link: f64) -> Device {
 /// A graph from its text, and its plan in definition order.
 pub(crate) fn in_definition_order(text: &str) -> (Graph, Plan) {
     let module = Module::parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let mut plan = Plan::new(&module.graph, TargetInfo { align: ALIGN }).unwrap();
+    let mut plan =
+        Plan::new(&module.graph, TargetInfo { align: ALIGN, ..TargetInfo::CPU }).unwrap();
     let order = serde_json::from_str::<Order>(r#"{"method": "definition"}"#).unwrap();
-    order.run(&module.graph, &mut plan, &Cx::new(TargetInfo { align: ALIGN })).unwrap();
+    order
+        .run(&module.graph, &mut plan, &Cx::new(TargetInfo { align: ALIGN, ..TargetInfo::CPU }))
+        .unwrap();
     (module.graph, plan)
 }
 
@@ -100,6 +103,10 @@ pub(crate) fn counted(
 ) -> Option<Stats> {
     let device = device(link);
     let limits = PerSpace { device: Some(limit), host: None };
-    let cx = Cx { device: Some(&device), limits, ..Cx::new(TargetInfo { align: ALIGN }) };
+    let cx = Cx {
+        device: Some(&device),
+        limits,
+        ..Cx::new(TargetInfo { align: ALIGN, ..TargetInfo::CPU })
+    };
     pass.run(g, &mut plan.clone(), &cx).ok()
 }

@@ -401,7 +401,7 @@ fn run_pass(pass: &Pass, module: &mut Module, cx: &Cx) -> Result<Stats, PassErro
                 Some(plan) => plan,
                 none => none.insert(Plan::new(&module.graph, cx.target)?),
             };
-            let program = module.program.get_or_insert_with(|| Program::new(cx.target.align));
+            let program = module.program.get_or_insert_with(|| Program::new(cx.target));
             p.run(&module.graph, plan, program)
         }
     }

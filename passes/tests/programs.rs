@@ -6,7 +6,7 @@ mod support;
 
 use arenic_ir::check::check;
 use arenic_ir::graph::Graph;
-use arenic_ir::plan::{Buffer, BufferId, BufferKind, LiveRange, Plan, TaskId};
+use arenic_ir::plan::{Buffer, BufferId, BufferKind, LiveRange, Plan, TargetInfo, TaskId};
 use arenic_ir::program::{PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;
@@ -174,7 +174,7 @@ fn without_reuse(g: &Graph, plan: &Plan) -> (u64, u64) {
     }
     plan.set_slots(slots);
     Place::default().run(g, &mut plan, &CX).unwrap();
-    let mut program = Program::new(CELL);
+    let mut program = Program::new(TargetInfo { align: CELL, ..TargetInfo::CPU });
     Lower {}.run(g, &plan, &mut program).unwrap();
     let stats = Sync {}.run(g, &plan, &mut program).unwrap();
     (stats["events"], check(g, &program).unwrap().arena_bytes.device)

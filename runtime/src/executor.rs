@@ -101,8 +101,8 @@ impl<'g> Executor<'g> {
         footprint: Footprint,
         options: Options,
     ) -> Result<Self, SetupError> {
-        if !program.align.is_multiple_of(ALIGN as u64) {
-            return Err(SetupError::Alignment(program.align));
+        if !program.target.align.is_multiple_of(ALIGN as u64) {
+            return Err(SetupError::Alignment(program.target.align));
         }
         let arenas = PerSpace {
             device: AlignedBytes::zeroed(program.sizes.device)?,

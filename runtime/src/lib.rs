@@ -3,6 +3,7 @@
 //! measures what these take.
 
 pub mod cpu;
+pub mod cuda;
 pub mod executor;
 pub mod kernel;
 pub mod memory;

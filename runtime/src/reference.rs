@@ -5,7 +5,7 @@ use crate::executor::{StepError, node_label};
 use crate::kernel::{Call, Draw, KernelError, Operand, Scratch, Target};
 use crate::memory::{AlignedBytes, OutOfMemory};
 use arenic_ir::op::TypeError;
-use arenic_ir::{Def, Graph, Op, TensorType, ValueId};
+use arenic_ir::{Backend, Def, Graph, Op, TensorType, ValueId};
 use cranelift_entity::PrimaryMap;
 
 /// Why a single operator could not be evaluated.
@@ -68,7 +68,7 @@ pub(crate) fn alone<R>(
     let results = op.infer(types)?;
     let outputs =
         results.iter().map(|ty| AlignedBytes::zeroed(ty.bytes())).collect::<Result<Vec<_>, _>>()?;
-    let scratch_bytes = op.scratch_bytes(types, &results.iter().collect::<Vec<_>>());
+    let scratch_bytes = op.scratch_bytes(Backend::Cpu, types, &results.iter().collect::<Vec<_>>());
     let scratch = AlignedBytes::zeroed(scratch_bytes)?;
 
     let inputs: Vec<Operand> = types
@@ -143,7 +143,11 @@ impl<'g> Reference<'g> {
         let g = self.graph;
         for (n, node) in &g.nodes {
             let types = g.output_types(n).unwrap_or_default();
-            let bytes = node.op.scratch_bytes(&g.input_types(n), &types.iter().collect::<Vec<_>>());
+            let bytes = node.op.scratch_bytes(
+                Backend::Cpu,
+                &g.input_types(n),
+                &types.iter().collect::<Vec<_>>(),
+            );
             let scratch = AlignedBytes::zeroed(bytes)
                 .map_err(|e| StepError { node: node_label(g, n), error: e.into() })?;
             // SAFETY: every root has an allocation of its own and views lie inside of

@@ -8,7 +8,6 @@ use arenic::compile::moves_tensors;
 use arenic::explain::Explanation;
 use arenic::explain::choices::{Planned, choices};
 use arenic::instance;
-use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_passes::Cx;
 use arenic_passes::certificate::certificate;
@@ -115,7 +114,7 @@ fn artifact(a: &Order) -> Outcome {
     };
     let footprint = check(&target.graph, &target.program)
         .map_err(|_| miette!("the program does not implement its graph; see `arenic check`"))?;
-    let cx = Cx::new(TargetInfo { align: target.program.align });
+    let cx = Cx::new(target.program.target);
     let certificate = certificate(&target.graph, target.program.nodes(), &cx).map_err(failed)?;
     let stated = target.statistics.get("lower_bound_bytes").copied().unwrap_or(0);
     let peak = footprint.live_peak_bytes.device;

@@ -58,7 +58,7 @@ pub(super) struct Ordered {
 }
 
 /// Memory graphs are planned to the byte.
-const TARGET: TargetInfo = TargetInfo { align: 1 };
+const TARGET: TargetInfo = TargetInfo { align: 1, ..TargetInfo::CPU };
 
 /// Reads a memory graph and orders it.
 pub(super) fn order(

@@ -75,7 +75,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 
 /// The largest sum of live bytes on the device at one time.
 fn peak_over_time(target: &Target, footprint: &Footprint, step: &Simulation) -> u64 {
-    let live = live_over_time(footprint, target.program.align, step, Space::Device);
+    let live = live_over_time(footprint, target.program.target.align, step, Space::Device);
     live.into_iter().map(|(_, bytes)| bytes).max().unwrap_or(0)
 }
 

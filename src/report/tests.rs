@@ -3,7 +3,6 @@ use crate::artifact::{Certificate, Provenance, Target};
 use crate::compile::{Constraints, compile};
 use crate::onnx::ImportOptions;
 use crate::placement;
-use arenic_ir::TargetInfo;
 use arenic_ir::check::{Footprint, check};
 use arenic_ir::program::Space;
 use arenic_ir::text::Module;
@@ -67,7 +66,7 @@ fn the_curve_is_what_the_checker_measured() {
         assert_eq!(arena.lower_bound, target.statistics.get("lower_bound_bytes").copied());
         assert_eq!(arena.live().last(), Some(&(arena.span.1, 0)));
         // `arenic explain order` names the operator by its order alone.
-        let cx = Cx::new(TargetInfo { align: target.program.align });
+        let cx = Cx::new(target.program.target);
         let order = certificate(&target.graph, target.program.nodes(), &cx).unwrap();
         let node = &target.graph.nodes[order.at.unwrap()];
         assert_eq!(order.peak, peak);

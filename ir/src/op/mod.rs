@@ -6,7 +6,7 @@
 //!
 //! - [`Op::infer`] (`infer.rs`): output types from input types;
 //! - [`Op::in_place_pairs`] (`in_place.rs`): which output may take which input's bytes;
-//! - [`Op::scratch_bytes`] (`scratch.rs`): the scratch that the CPU kernel needs;
+//! - [`Op::scratch_bytes`] (`scratch.rs`): the scratch that a backend's kernel needs;
 //! - [`Op::cuts`] (`cut.rs`): along which axes it may be cut into parts.
 //!
 //! An operand that ONNX calls optional is either present at its usual position or, when

@@ -1,11 +1,15 @@
-//! Scratch memory of the CPU kernels, in bytes, and the tilings that it follows from.
+//! Scratch memory of kernels, in bytes, and the tilings that it follows from: here those of
+//! the CPU backend, in [`cuda`] those of the other.
 //!
 //! Sizes follow from types alone, never from the number of threads, so that a plan made
 //! anywhere runs anywhere, with the same order of every sum. A kernel asks the same
 //! functions for its tiling, so that the two cannot disagree.
 
+pub mod cuda;
+
 use super::sums::Extents;
 use super::{Interpolation, MAX_RANK, Op, Reduction, ResizeSpec, Window};
+use crate::plan::Backend;
 use crate::types::{DType, TensorType};
 
 /// Bytes that one tile of columns aims at: large enough for products of full speed, small
@@ -26,9 +30,21 @@ fn direct(wide: usize, other: usize) -> bool {
 }
 
 impl Op {
-    /// Bytes of scratch that the CPU kernel of this operator needs while it runs; zero
+    /// Bytes of scratch that the backend's kernel of this operator needs while it runs; zero
     /// for most.
-    pub fn scratch_bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+    pub fn scratch_bytes(
+        &self,
+        backend: Backend,
+        inputs: &[&TensorType],
+        outputs: &[&TensorType],
+    ) -> u64 {
+        match backend {
+            Backend::Cpu => self.cpu_scratch_bytes(inputs, outputs),
+            Backend::Cuda => cuda::scratch_bytes(self, inputs, outputs),
+        }
+    }
+
+    fn cpu_scratch_bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
         let elements = match self {
             Op::Conv { window, group } => {
                 match conv(window, *group, inputs[0], inputs[1], outputs[0]) {

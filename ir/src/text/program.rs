@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! program {
+//!   target cuda            (without this line: cpu)
 //!   align 64
 //!   device 4096
 //!   host 0
@@ -17,13 +18,17 @@
 use super::lexer::Lexer;
 use super::{TextError, write_list};
 use crate::graph::{Graph, NodeId};
+use crate::plan::{Backend, TargetInfo};
 use crate::program::{Command, Place, Program, Range, Space};
 use std::fmt;
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "program {{")?;
-        writeln!(f, "  align {}", self.align)?;
+        if self.target.backend != Backend::default() {
+            writeln!(f, "  target {}", self.target.backend.name())?;
+        }
+        writeln!(f, "  align {}", self.target.align)?;
         for space in Space::ALL {
             writeln!(f, "  {space} {}", self.sizes[space])?;
         }
@@ -78,12 +83,17 @@ fn range(lexer: &mut Lexer) -> Result<Range, TextError> {
 pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Program, TextError> {
     lexer.expect_word("program")?;
     lexer.expect("{")?;
+    let mut backend = Backend::default();
+    if lexer.accept_word("target") {
+        let known = Backend::ALL.into_iter().find(|b| lexer.accept_word(b.name()));
+        backend = known.ok_or_else(|| lexer.error("expected `cpu` or `cuda`"))?;
+    }
     lexer.expect_word("align")?;
     let align: u64 = lexer.number()?;
     if !align.is_power_of_two() || align > 1 << 30 {
         return Err(lexer.error("the alignment is no power of two up to 2^30"));
     }
-    let mut program = Program::new(align);
+    let mut program = Program::new(TargetInfo { backend, align });
     for space in Space::ALL {
         lexer.expect_word(space.name())?;
         program.sizes[space] = lexer.number()?;

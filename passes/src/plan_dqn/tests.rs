@@ -38,7 +38,9 @@ const WIDE: &str = r#"graph "wide" {
 
 fn with_timeline(text: &str, device: &Device, judge: impl FnOnce(&Timeline)) {
     let (g, mut plan) = in_definition_order(text);
-    ShareInPlace { enabled: true }.run(&g, &mut plan, &Cx::new(TargetInfo { align: 4 })).unwrap();
+    ShareInPlace { enabled: true }
+        .run(&g, &mut plan, &Cx::new(TargetInfo { align: 4, ..TargetInfo::CPU }))
+        .unwrap();
     judge(&Timeline::new(&g, &plan, device).unwrap());
 }
 
@@ -201,7 +203,7 @@ fn the_same_seed_gives_the_same_plan_and_it_fits() {
         let whole = counted(&small(), &g, &plan, u64::MAX, 0.2).unwrap();
         assert!(!whole.contains_key("episodes"));
         let mut shared = plan.clone();
-        let cx = Cx::new(TargetInfo { align: ALIGN });
+        let cx = Cx::new(TargetInfo { align: ALIGN, ..TargetInfo::CPU });
         ShareInPlace { enabled: true }.run(&g, &mut shared, &cx).unwrap();
         let limit = shared.slots().unwrap().live_peak().device * 3 / 4;
         let device = device(0.2);

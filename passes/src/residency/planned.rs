@@ -62,7 +62,7 @@ impl Planned {
         let search = Search { progress: None, ..cx.search };
         let wish = Wish { capacity: None, work: Some(work), search };
         place_within(&mut plan, &limits, placer, &wish)?;
-        let mut program = Program::new(cx.target.align);
+        let mut program = Program::new(cx.target);
         Lower {}.run(g, &plan, &mut program)?;
         Sync {}.run(g, &plan, &mut program)?;
         let kernel = roofline(g, device);

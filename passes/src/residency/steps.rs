@@ -56,7 +56,7 @@ pub(crate) fn step(random: &mut fastrand::Rng, layers: usize) -> Graph {
 
 /// The plan in definition order, shared.
 pub(crate) fn plan(g: &Graph) -> Plan {
-    let mut plan = Plan::new(g, TargetInfo { align: 4 }).unwrap();
+    let mut plan = Plan::new(g, TargetInfo { align: 4, ..TargetInfo::CPU }).unwrap();
     let order = plan.tasks.keys().collect();
     plan.set_order(g, order).unwrap();
     plan.set_slots(share::assign(g, &plan).unwrap());

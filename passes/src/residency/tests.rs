@@ -61,7 +61,8 @@ fn any_choice(t: &Timeline, random: &mut fastrand::Rng) -> Choice {
 
 #[test]
 fn whatever_leaves_the_plan_is_accepted_and_as_small_as_promised() {
-    let (device, cx) = (fixtures::device(1e3), Cx::new(TargetInfo { align: 64 }));
+    let (device, cx) =
+        (fixtures::device(1e3), Cx::new(TargetInfo { align: 64, ..TargetInfo::CPU }));
     let (mut random, mut homes_left) = (fastrand::Rng::with_seed(5), 0);
     for _ in 0..300 {
         let g = training_step(random.usize(1..6));
@@ -77,7 +78,7 @@ fn whatever_leaves_the_plan_is_accepted_and_as_small_as_promised() {
         let promised = room.live_with_copies(script).into_iter().max().unwrap();
         let left = rewrite(&t, &choice, script).unwrap();
         let planned = Planned::of(&g, left, &device, &cx, Layout::Heuristic).unwrap();
-        let mut program = Program::new(cx.target.align);
+        let mut program = Program::new(cx.target);
         Lower {}.run(&g, &planned.plan, &mut program).unwrap();
         Sync {}.run(&g, &planned.plan, &mut program).unwrap();
         let footprint = check(&g, &program).unwrap();

@@ -1,5 +1,6 @@
 //! Which operators are cut how, and which values exist in parts alone.
 
+use arenic_ir::Backend;
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
 use arenic_ir::op::{Cut, sums};
 use cranelift_entity::SecondaryMap;
@@ -9,7 +10,7 @@ use std::collections::VecDeque;
 const SMALL: u64 = 16;
 
 /// Bytes that a node cannot do without.
-fn own_bytes(g: &Graph, n: NodeId) -> u64 {
+fn own_bytes(g: &Graph, n: NodeId, backend: Backend) -> u64 {
     let node = &g.nodes[n];
     let mut roots: Vec<ValueId> = node.inputs.iter().map(|&v| g.resolve(v).root).collect();
     roots.sort_unstable();
@@ -22,7 +23,7 @@ fn own_bytes(g: &Graph, n: NodeId) -> u64 {
     let made = |(o, _): &(usize, &Option<ValueId>)| !shared.contains(o);
     let results = node.outputs.iter().enumerate().filter(made).filter_map(|(_, v)| *v);
     let values = roots.iter().copied().chain(results).map(|v| g.ty(v).bytes());
-    values.sum::<u64>() + node.op.scratch_bytes(&x, &y)
+    values.sum::<u64>() + node.op.scratch_bytes(backend, &x, &y)
 }
 
 /// Which nodes are cut how, and which values exist in parts alone.
@@ -31,6 +32,7 @@ pub(super) struct Sections<'a> {
     pub(super) parts: usize,
     /// Bytes that an operator may need.
     most: u64,
+    backend: Backend,
     reassociate: bool,
     readers: SecondaryMap<ValueId, Vec<NodeId>>,
     /// The axis along which a value exists in parts.
@@ -40,15 +42,15 @@ pub(super) struct Sections<'a> {
 
 impl<'a> Sections<'a> {
     /// Operators that need half again as much as a part of the largest one are cut.
-    pub(super) fn new(g: &'a Graph, parts: usize, reassociate: bool) -> Self {
-        let largest = g.nodes.keys().map(|n| own_bytes(g, n)).max().unwrap_or(0);
+    pub(super) fn new(g: &'a Graph, parts: usize, backend: Backend, reassociate: bool) -> Self {
+        let largest = g.nodes.keys().map(|n| own_bytes(g, n, backend)).max().unwrap_or(0);
         let most = (largest + largest / 2) / parts.max(1) as u64;
         let mut readers: SecondaryMap<ValueId, Vec<NodeId>> = SecondaryMap::new();
         for (n, node) in &g.nodes {
             node.inputs.iter().for_each(|&v| readers[v].push(n));
         }
         let (axis, cut) = Default::default();
-        let mut sections = Sections { g, parts, most, reassociate, readers, axis, cut };
+        let mut sections = Sections { g, parts, most, backend, reassociate, readers, axis, cut };
         sections.grow();
         sections
     }
@@ -56,8 +58,12 @@ impl<'a> Sections<'a> {
     /// Cuts what is too large, and from there on what makes or reads its parts. The first
     /// operators decide: the axis of a forward pass serves its backward pass too.
     fn grow(&mut self) {
-        let mut work: VecDeque<NodeId> =
-            self.g.nodes.keys().filter(|&n| own_bytes(self.g, n) > self.most).collect();
+        let mut work: VecDeque<NodeId> = self
+            .g
+            .nodes
+            .keys()
+            .filter(|&n| own_bytes(self.g, n, self.backend) > self.most)
+            .collect();
         while let Some(n) = work.pop_front() {
             if self.cut[n].is_some() {
                 continue;

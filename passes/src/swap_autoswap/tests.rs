@@ -26,7 +26,9 @@ const NESTED: &str = r#"graph "nested" {
 
 fn with_timeline(device: &Device, judge: impl FnOnce(&Timeline)) {
     let (g, mut plan) = in_definition_order(NESTED);
-    ShareInPlace { enabled: true }.run(&g, &mut plan, &Cx::new(TargetInfo { align: 4 })).unwrap();
+    ShareInPlace { enabled: true }
+        .run(&g, &mut plan, &Cx::new(TargetInfo { align: 4, ..TargetInfo::CPU }))
+        .unwrap();
     judge(&Timeline::new(&g, &plan, device).unwrap());
 }
 
@@ -188,6 +190,8 @@ fn bo_is_never_worse_than_a_score_alone_and_sometimes_better() {
 /// The load's peak.
 fn load(g: &Graph, plan: &Plan) -> u64 {
     let mut plan = plan.clone();
-    ShareInPlace { enabled: true }.run(g, &mut plan, &Cx::new(TargetInfo { align: 4 })).unwrap();
+    ShareInPlace { enabled: true }
+        .run(g, &mut plan, &Cx::new(TargetInfo { align: 4, ..TargetInfo::CPU }))
+        .unwrap();
     plan.slots().unwrap().live_peak().device
 }

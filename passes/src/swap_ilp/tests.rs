@@ -15,7 +15,11 @@ fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
     let plan = plan(g);
     let limit = plan.slots().unwrap().live_peak().device * percent / 100 / ALIGN * ALIGN;
     let limits = PerSpace { device: Some(limit), host: None };
-    let cx = Cx { limits, device: Some(&device), ..Cx::new(TargetInfo { align: ALIGN }) };
+    let cx = Cx {
+        limits,
+        device: Some(&device),
+        ..Cx::new(TargetInfo { align: ALIGN, ..TargetInfo::CPU })
+    };
     let seconds = |time_limit| {
         let mut plan = plan.clone();
         match (SwapIlp { time_limit, window: 12 }).run(g, &mut plan, &cx) {

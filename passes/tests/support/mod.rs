@@ -24,7 +24,7 @@ use std::num::NonZeroU64;
 /// One element is one cell of memory.
 pub(crate) const CELL: u64 = 4;
 
-pub(crate) const CX: Cx = Cx::new(TargetInfo { align: CELL });
+pub(crate) const CX: Cx = Cx::new(TargetInfo { align: CELL, ..TargetInfo::CPU });
 
 /// SplitMix64.
 pub(crate) struct Random(pub(crate) u64);
@@ -156,7 +156,7 @@ pub(crate) fn program(random: &mut Random, g: &Graph, streams: usize) -> Program
         _ => smartpool(Fit::Best),
     };
     place.run(g, &mut plan, &CX).unwrap();
-    let mut program = Program::new(CELL);
+    let mut program = Program::new(TargetInfo { align: CELL, ..TargetInfo::CPU });
     Lower {}.run(g, &plan, &mut program).unwrap();
     Sync {}.run(g, &plan, &mut program).unwrap();
     program

@@ -5,39 +5,18 @@ mod axes;
 mod cuts;
 mod fused;
 mod products;
+#[path = "../support/random.rs"]
+mod random;
 mod resize;
 mod windows;
 
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::{Backend, DType, Op, TensorType};
 use arenic_runtime::cpu;
 use arenic_runtime::kernel::{Call, Draw, Operand, Scratch, Target};
 use arenic_runtime::memory::AlignedBytes;
-
-/// A small deterministic generator (splitmix64).
-struct Random(u64);
+use random::Random;
 
 impl Random {
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// From `low` to `high`, both included.
-    fn range(&mut self, low: usize, high: usize) -> usize {
-        low + (self.bits() % (high - low + 1) as u64) as usize
-    }
-
-    fn chance(&mut self) -> bool {
-        self.bits() & 1 == 1
-    }
-
-    fn choose<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.range(0, from.len() - 1)]
-    }
-
     /// A tensor of numbers in [-1, 1), or of small integers.
     fn tensor(&mut self, dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
         let ty = TensorType::new(dtype, shape);
@@ -108,7 +87,7 @@ fn apply(op: &Op, inputs: &[&Tensor], place: Option<usize>, wanted: &[bool]) -> 
         inputs.iter().map(|t| AlignedBytes::copy_of(&t.bytes())).collect();
     let own: Vec<AlignedBytes> =
         results.iter().map(|t| AlignedBytes::copy_of(&vec![0xAB; t.bytes() as usize])).collect();
-    let scratch_bytes = op.scratch_bytes(&types, &results.iter().collect::<Vec<_>>());
+    let scratch_bytes = op.scratch_bytes(Backend::Cpu, &types, &results.iter().collect::<Vec<_>>());
     assert!(scratch_bytes <= 24 << 20, "{op:?} takes {scratch_bytes} bytes of scratch");
     let scratch = AlignedBytes::copy_of(&vec![0xCD; scratch_bytes as usize]);
     let at = |i: usize| match place {

@@ -1,0 +1,176 @@
+//! Runs CUDA C++ kernels on the CPU, for tests.
+//!
+//! The text is compiled by the system's C++ compiler with a header (`include/emulate.h`) that
+//! makes threads fibers. What runs here is *emulated*: it shows that a kernel computes what it
+//! should and that its threads meet at their barriers. It shows neither races nor speed, and
+//! nothing of a GPU's compiler.
+
+use std::ffi::CStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs, io};
+
+/// The header that makes CUDA C++ plain C++.
+const EMULATE: &str = include_str!("../include/emulate.h");
+
+/// Why a module could not be made or a kernel not be run.
+#[derive(Debug, thiserror::Error)]
+pub enum EmulationError {
+    /// The file system or the compiler's process.
+    #[error("cannot run the C++ compiler: {0}")]
+    Io(#[from] io::Error),
+    /// The text is no C++.
+    #[error("the C++ compiler refuses the kernels:\n{0}")]
+    Compile(String),
+    /// The compiled module cannot be loaded.
+    #[error("{0}")]
+    Load(#[from] libloading::Error),
+    /// Threads of a block wait for each other for ever.
+    #[error("kernel {kernel}: {message}")]
+    Deadlock {
+        /// The kernel.
+        kernel: String,
+        /// Where.
+        message: String,
+    },
+}
+
+/// Blocks of a grid, or threads of a block, along x, y and z.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dim3 {
+    /// Along x.
+    pub x: u32,
+    /// Along y.
+    pub y: u32,
+    /// Along z.
+    pub z: u32,
+}
+
+impl From<[u32; 3]> for Dim3 {
+    fn from([x, y, z]: [u32; 3]) -> Self {
+        Dim3 { x, y, z }
+    }
+}
+
+#[repr(C)]
+struct EmulatedLaunch {
+    grid: Dim3,
+    block: Dim3,
+    seed: u64,
+    message: *mut u8,
+    message_bytes: u64,
+}
+
+/// Kernels compiled for the CPU.
+pub struct Module {
+    library: libloading::Library,
+}
+
+impl Module {
+    /// Compiles the text of a module with its headers (name and text). What was compiled
+    /// before is taken from `cache`, a folder.
+    ///
+    /// # Errors
+    /// There is no C++ compiler, or it refuses the text.
+    pub fn compile(
+        source: &str,
+        headers: &[(&str, &str)],
+        cache: &Path,
+    ) -> Result<Module, EmulationError> {
+        fs::create_dir_all(cache)?;
+        let library = cache.join(format!("{}.so", digest(source, headers)));
+        if !library.exists() {
+            build(source, headers, cache, &library)?;
+        }
+        // SAFETY: the library was made from the given text; loading it runs no code of it.
+        let library = unsafe { libloading::Library::new(&library) }?;
+        Ok(Module { library })
+    }
+
+    /// Runs a kernel: every block, one after another. `seed` decides in which order threads
+    /// run between barriers: 0 as they are numbered, 1 the other way round.
+    ///
+    /// # Errors
+    /// There is no such kernel, or its threads wait for each other for ever.
+    ///
+    /// # Safety
+    /// `words` are the kernel's parameters, one for each, and what they point to is valid for
+    /// all that the kernel reads and writes.
+    pub unsafe fn launch(
+        &self,
+        kernel: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        seed: u64,
+        words: &[u64],
+    ) -> Result<(), EmulationError> {
+        let mut message = [0u8; 256];
+        let mut launch = EmulatedLaunch {
+            grid: grid.into(),
+            block: block.into(),
+            seed,
+            message: message.as_mut_ptr(),
+            message_bytes: message.len() as u64,
+        };
+        // SAFETY: `KERNEL` of `emulate.h` defines the symbol with this type; what the words
+        // mean is the caller's promise.
+        unsafe {
+            let symbol = format!("emulated_{kernel}");
+            type Emulated = unsafe extern "C" fn(*mut EmulatedLaunch, *const u64);
+            let f = self.library.get::<Emulated>(symbol.as_bytes())?;
+            f(&raw mut launch, words.as_ptr());
+        }
+        let message = CStr::from_bytes_until_nul(&message).unwrap_or_default().to_string_lossy();
+        if message.is_empty() {
+            return Ok(());
+        }
+        Err(EmulationError::Deadlock { kernel: kernel.into(), message: message.into_owned() })
+    }
+}
+
+fn digest(source: &str, headers: &[(&str, &str)]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for (name, text) in headers.iter().chain(&[("emulate.h", EMULATE), ("", source)]) {
+        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
+        hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+    }
+    hasher.finalize().to_hex()[..32].to_owned()
+}
+
+fn build(
+    source: &str,
+    headers: &[(&str, &str)],
+    cache: &Path,
+    library: &Path,
+) -> Result<(), EmulationError> {
+    let folder = tempfile::tempdir_in(cache)?;
+    for (name, text) in headers.iter().chain(&[("emulate.h", EMULATE), ("module.cpp", source)]) {
+        fs::write(folder.path().join(name), text)?;
+    }
+    let made: PathBuf = folder.path().join("module.so");
+    let compiler = env::var_os("CXX").filter(|c| !c.is_empty()).unwrap_or_else(|| "c++".into());
+    let output = Command::new(compiler)
+        .args([
+            "-std=c++17",
+            "-O1",
+            "-fPIC",
+            "-shared",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+        ])
+        .arg("-w")
+        .arg("-o")
+        .arg(&made)
+        .arg(folder.path().join("module.cpp"))
+        .output()?;
+    if !output.status.success() {
+        return Err(EmulationError::Compile(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    // Another process may have made it meanwhile: it is the same.
+    fs::rename(&made, library)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! The emulator's promises: barriers, shuffles, and what happens without them.
+
+use super::{EmulationError, Module};
+use std::path::Path;
+
+fn module(text: &str) -> Result<Module, EmulationError> {
+    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/emulated");
+    Module::compile(&format!("#include \"emulate.h\"\n{text}"), &[], &cache)
+}
+
+fn run(
+    m: &Module,
+    kernel: &str,
+    threads: u32,
+    seed: u64,
+    data: &mut [u32],
+) -> Result<(), EmulationError> {
+    // SAFETY: the kernels here take one pointer to as many words as threads.
+    unsafe { m.launch(kernel, [1; 3], [threads, 1, 1], seed, &[data.as_mut_ptr() as u64]) }
+}
+
+#[test]
+fn barriers_hold_threads_together_in_any_order() {
+    let m = module(
+        "KERNEL(reverse, 64, unsigned* x) {
+            __shared__ unsigned all[64];
+            all[threadIdx.x] = x[threadIdx.x];
+            __syncthreads();
+            x[threadIdx.x] = all[63 - threadIdx.x];
+        }",
+    )
+    .unwrap();
+    for seed in [0, 1, 7] {
+        let mut x: Vec<u32> = (0..64).collect();
+        run(&m, "reverse", 64, seed, &mut x).unwrap();
+        assert!(x.iter().copied().eq((0..64).rev()));
+    }
+}
+
+#[test]
+fn a_missing_barrier_shows_in_some_order() {
+    let m = module(
+        "KERNEL(reverse, 64, unsigned* x) {
+            __shared__ unsigned all[64];
+            all[threadIdx.x] = x[threadIdx.x];
+            x[threadIdx.x] = all[63 - threadIdx.x];
+        }",
+    )
+    .unwrap();
+    let wrong = |&seed: &u64| {
+        let mut x: Vec<u32> = (1..65).collect();
+        run(&m, "reverse", 64, seed, &mut x).unwrap();
+        !x.iter().copied().eq((1..65).rev())
+    };
+    assert!([0, 1].iter().any(wrong));
+}
+
+#[test]
+fn a_barrier_that_some_never_reach_is_told() {
+    let m = module(
+        "KERNEL(diverge, 64, unsigned* x) {
+            if (threadIdx.x < 32) __syncthreads();
+            else __syncwarp(0xff);
+            x[threadIdx.x] = 1;
+        }",
+    )
+    .unwrap();
+    let e = run(&m, "diverge", 64, 0, &mut [0; 64]).unwrap_err();
+    assert!(matches!(e, EmulationError::Deadlock { .. }), "{e}");
+}
+
+#[test]
+fn lanes_exchange_values() {
+    let m = module(
+        "KERNEL(lanes, 64, unsigned* x) {
+            unsigned i = threadIdx.x, lane = i % 32;
+            unsigned sum = i;
+            for (unsigned d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+            unsigned down = __shfl_down_sync(~0u, i, 1u);
+            unsigned odd = __ballot_sync(~0u, lane % 2 == 1);
+            unsigned same = __match_any_sync(~0u, lane / 4);
+            bool right = sum == (i < 32 ? 496u : 1520u) && down == (lane == 31 ? i : i + 1)
+                && odd == 0xaaaaaaaau && same == 0xfu << lane / 4 * 4;
+            x[i] = right;
+        }",
+    )
+    .unwrap();
+    let mut x = [0; 64];
+    run(&m, "lanes", 64, 3, &mut x).unwrap();
+    assert_eq!(x, [1; 64]);
+}
+
+#[test]
+fn text_that_is_no_kernel_is_refused() {
+    let Err(EmulationError::Compile(message)) = module("KERNEL(k, 32, float* x) { x = y; }") else {
+        panic!("it compiled");
+    };
+    assert!(message.contains('y'), "{message}");
+}

@@ -1,0 +1,144 @@
+//! Elementwise operators: an expression per element.
+
+use super::index::{broadcast_strides, index_type, offset};
+use super::lower::{Site, c_type};
+use arenic_ir::op::{Binary, Step, Unary};
+use arenic_ir::{DType, Op, TensorType};
+use std::fmt::Write;
+
+/// One kernel with a thread for each element of the result.
+pub(super) fn lower(site: &mut Site) {
+    let Some(y) = site.outputs.iter().copied().flatten().next() else { return };
+    let mut parameters = site.all_inputs();
+    parameters.extend((0..site.outputs.len()).filter_map(|o| site.output(o)));
+    let x: Vec<String> = (0..site.inputs.len()).map(|i| element(site.inputs[i], i, y)).collect();
+    let t = c_type(site.inputs[0].dtype);
+    let mut body = String::new();
+    match site.op {
+        Op::Cast { to } => {
+            let from = site.inputs[0].dtype;
+            let value = match (*to, from) {
+                (DType::Bool, _) => format!("{} != 0", x[0]),
+                _ => format!("cast<{}>({})", c_type(*to), x[0]),
+            };
+            assign(&mut body, 0, &value);
+        }
+        Op::Unary { f } => assign(&mut body, 0, &unary(*f, &x[0])),
+        Op::Binary { f: Binary::Pow } if site.inputs[0].dtype.is_float() => {
+            // Squares and cubes by multiplication, as on the CPU.
+            let _ = writeln!(body, "    const {t} a = {}, b = {};", x[0], x[1]);
+            let value = match site.inputs[1].elements() {
+                1 => "b == 2 ? a * a : b == 3 ? a * a * a : power(a, b)",
+                _ => "power(a, b)",
+            };
+            assign(&mut body, 0, value);
+        }
+        Op::Binary { f: Binary::Div } if !site.inputs[0].dtype.is_float() => {
+            parameters.extend(super::lower::Parameter::refusal());
+            let _ = writeln!(body, "    const {t} a = {}, b = {};", x[0], x[1]);
+            let _ =
+                writeln!(body, "    if (b == 0) refuse(refusal, node, DIVISION_BY_ZERO, 0, 0);");
+            assign(&mut body, 0, "divide(a, b)");
+        }
+        Op::Binary { f } => assign(&mut body, 0, &binary(*f, &x[0], &x[1])),
+        Op::Where => assign(&mut body, 0, &format!("{} != 0 ? {} : {}", x[0], x[1], x[2])),
+        Op::Clip { min, max } => {
+            let mut value = x[0].clone();
+            if *min {
+                value = format!("larger({value}, {})", x[1]);
+            }
+            if *max {
+                value = format!("smaller({value}, {})", x[x.len() - 1]);
+            }
+            assign(&mut body, 0, &value);
+        }
+        Op::Pointwise { steps, results } => pointwise(&mut body, t, &x, steps, results, site),
+        _ => {}
+    }
+    let largest = site.inputs.iter().map(|x| x.elements()).fold(y.elements(), usize::max);
+    let index = index_type(largest);
+    site.for_each(y.elements(), index, parameters, &body);
+}
+
+/// What element `i` of the result reads of operand `k`.
+fn element(x: &TensorType, k: usize, y: &TensorType) -> String {
+    if x.elements() == 1 {
+        return format!("x{k}[0]");
+    }
+    let strides = broadcast_strides(&x.shape, y.rank());
+    format!("x{k}[{}]", offset(&y.shape, &strides, "i"))
+}
+
+fn assign(body: &mut String, output: usize, value: &str) {
+    let _ = writeln!(body, "    y{output}[i] = {value};");
+}
+
+/// Every step is a variable, so that it rounds by itself.
+fn pointwise(
+    body: &mut String,
+    t: &str,
+    x: &[String],
+    steps: &[Step],
+    results: &[usize],
+    site: &Site,
+) {
+    for (k, element) in x.iter().enumerate() {
+        let _ = writeln!(body, "    const {t} v{k} = {element};");
+    }
+    for (k, step) in steps.iter().enumerate() {
+        let source = |s: usize| format!("v{s}");
+        let value = match *step {
+            Step::Unary(f, a) => unary(f, &source(a)),
+            Step::Binary(Binary::Pow, a, b) => format!("power({}, {})", source(a), source(b)),
+            Step::Binary(f, a, b) => binary(f, &source(a), &source(b)),
+        };
+        let _ = writeln!(body, "    const {t} v{} = {value};", x.len() + k);
+    }
+    for (o, result) in results.iter().enumerate() {
+        if site.outputs[o].is_some() {
+            assign(body, o, &format!("v{result}"));
+        }
+    }
+}
+
+fn unary(f: Unary, x: &str) -> String {
+    let name = match f {
+        Unary::Abs => "abs",
+        Unary::Ceil => "ceil",
+        Unary::Cos => "cos",
+        Unary::Erf => "erf",
+        Unary::Exp => "exp",
+        Unary::Floor => "floor",
+        Unary::Log => "log",
+        Unary::Neg => "neg",
+        Unary::Not => "not",
+        Unary::Reciprocal => "reciprocal",
+        Unary::Relu => "relu",
+        Unary::Sigmoid => "sigmoid",
+        Unary::Sign => "sign",
+        Unary::Sin => "sin",
+        Unary::Sqrt => "sqrt",
+        Unary::Tanh => "tanh",
+    };
+    format!("{name}_of({x})")
+}
+
+fn binary(f: Binary, a: &str, b: &str) -> String {
+    match f {
+        Binary::Add => format!("add({a}, {b})"),
+        Binary::Sub => format!("sub({a}, {b})"),
+        Binary::Mul => format!("mul({a}, {b})"),
+        Binary::Div => format!("divide({a}, {b})"),
+        Binary::Pow => format!("power({a}, {b})"),
+        Binary::Max => format!("larger({a}, {b})"),
+        Binary::Min => format!("smaller({a}, {b})"),
+        Binary::And => format!("{a} & {b}"),
+        Binary::Or => format!("{a} | {b}"),
+        Binary::Xor => format!("{a} ^ {b}"),
+        Binary::Equal => format!("{a} == {b}"),
+        Binary::Greater => format!("{a} > {b}"),
+        Binary::GreaterOrEqual => format!("{a} >= {b}"),
+        Binary::Less => format!("{a} < {b}"),
+        Binary::LessOrEqual => format!("{a} <= {b}"),
+    }
+}

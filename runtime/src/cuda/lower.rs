@@ -1,0 +1,207 @@
+//! From an operator to what the device does.
+
+use super::module::{Argument, Kernel, Launch, Module};
+use super::{
+    convolution, elementwise, indexing, movement, norm, product, random, reduce, softmax, update,
+    windows,
+};
+use arenic_ir::{DType, Op, TensorType};
+use std::fmt::Write;
+
+/// Threads of a block where each has an element.
+pub(super) const THREADS: u32 = 256;
+
+/// One thing that the device does for an operator. Each waits for the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Runs a kernel.
+    Launch(Launch),
+    /// Copies bytes from one place to another; nothing where they are the same.
+    Copy {
+        /// Source.
+        from: Argument,
+        /// Destination.
+        to: Argument,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+/// The backend has no kernel for this.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the CUDA backend has no kernel for {0}")]
+pub struct Unsupported(pub String);
+
+/// What the device does for an operator; kernels go to the module. Results that nobody reads
+/// are `None`.
+///
+/// # Errors
+/// The backend has no kernel for it.
+pub fn lower(
+    op: &Op,
+    inputs: &[&TensorType],
+    outputs: &[Option<&TensorType>],
+    module: &mut Module,
+) -> Result<Vec<Work>, Unsupported> {
+    let mut site = Site { op, inputs, outputs, module, work: Vec::new() };
+    if outputs.iter().flatten().all(|y| y.elements() == 0) {
+        return Ok(site.work);
+    }
+    match op {
+        Op::Reshape { .. } | Op::Copy => site.copy(0, 0),
+        Op::Cast { .. }
+        | Op::Unary { .. }
+        | Op::Binary { .. }
+        | Op::Where
+        | Op::Clip { .. }
+        | Op::Pointwise { .. } => elementwise::lower(&mut site),
+        Op::Slice { .. } | Op::Transpose { .. } | Op::Expand { .. } | Op::Concat { .. } => {
+            movement::lower(&mut site);
+        }
+        Op::Gather { .. }
+        | Op::GatherElements { .. }
+        | Op::GatherNd { .. }
+        | Op::ScatterElements { .. }
+        | Op::ScatterNd { .. } => indexing::lower(&mut site),
+        Op::MaxPool { .. } | Op::AveragePool { .. } | Op::Resize { .. } => {
+            windows::lower(&mut site);
+        }
+        Op::Reduce { .. } => reduce::lower(&mut site),
+        Op::Softmax { .. }
+        | Op::LogSoftmax { .. }
+        | Op::LogSoftmaxStats
+        | Op::SoftmaxOfStats
+        | Op::CrossEntropyGrad => softmax::lower(&mut site),
+        Op::LayerNorm { .. } => norm::lower(&mut site),
+        Op::Dropout { .. } | Op::RandomUniform { .. } => random::lower(&mut site),
+        Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::lower(&mut site),
+        Op::MatMul { .. } | Op::Gemm { .. } | Op::ProductUpdate { .. } => {
+            product::lower(&mut site);
+        }
+        Op::Conv { .. } | Op::ConvTranspose { .. } => convolution::lower(&mut site),
+        Op::Opaque { .. } => return Err(Unsupported(op.name().to_owned())),
+    }
+    Ok(site.work)
+}
+
+/// An operator on its operands, while its launches are put together.
+pub(super) struct Site<'a> {
+    pub(super) op: &'a Op,
+    pub(super) inputs: &'a [&'a TensorType],
+    /// `None` where nobody reads the result.
+    pub(super) outputs: &'a [Option<&'a TensorType>],
+    module: &'a mut Module,
+    work: Vec<Work>,
+}
+
+/// One parameter of a kernel: its declaration and what is passed for it.
+#[derive(Clone, Debug)]
+pub(super) struct Parameter {
+    declared: String,
+    passed: Argument,
+}
+
+impl Parameter {
+    /// Scratch from some byte on, as elements of a C type.
+    pub(super) fn scratch(ty: &str, name: &str, offset: u64) -> Parameter {
+        Parameter { declared: format!("{ty}* {name}"), passed: Argument::Scratch(offset) }
+    }
+
+    /// `draw`: seed and step.
+    pub(super) fn draw() -> Parameter {
+        Parameter { declared: "const Draw* draw".into(), passed: Argument::Draw }
+    }
+
+    /// `refusal` and `node`, for kernels that may refuse contents.
+    pub(super) fn refusal() -> [Parameter; 2] {
+        let refusal = Parameter { declared: "Refusal* refusal".into(), passed: Argument::Refusal };
+        [refusal, Parameter { declared: "u64 node".into(), passed: Argument::Node }]
+    }
+}
+
+impl Site<'_> {
+    /// Operand `i` as the parameter `x{i}`.
+    pub(super) fn input(&self, i: usize) -> Parameter {
+        let declared = format!("const {}* x{i}", c_type(self.inputs[i].dtype));
+        Parameter { declared, passed: Argument::Input(i) }
+    }
+
+    /// All operands: `x0`, `x1`, ….
+    pub(super) fn all_inputs(&self) -> Vec<Parameter> {
+        (0..self.inputs.len()).map(|i| self.input(i)).collect()
+    }
+
+    /// Result `o` as the parameter `y{o}`; none where nobody reads it.
+    pub(super) fn output(&self, o: usize) -> Option<Parameter> {
+        let ty = self.outputs[o]?;
+        let declared = format!("{}* y{o}", c_type(ty.dtype));
+        Some(Parameter { declared, passed: Argument::Output(o) })
+    }
+
+    /// Launches a kernel; blocks along x, y and z.
+    pub(super) fn launch(
+        &mut self,
+        grid: [usize; 3],
+        threads: u32,
+        parameters: impl IntoIterator<Item = Parameter>,
+        body: impl Into<String>,
+    ) {
+        let (declared, arguments): (Vec<String>, Vec<Argument>) =
+            parameters.into_iter().map(|p| (p.declared, p.passed)).unzip();
+        let kernel = Kernel { threads, parameters: declared.join(", "), body: body.into() };
+        let kernel = self.module.kernel(kernel);
+        // Tensors have fewer than 2^48 bytes, and no kernel has fewer than 2^17 of them along x.
+        let grid = grid.map(|n| n as u32);
+        self.work.push(Work::Launch(Launch { kernel, grid, threads, arguments }));
+    }
+
+    /// Launches a kernel with a thread for each of `n` elements; the body knows its own as `i`.
+    pub(super) fn for_each(
+        &mut self,
+        n: usize,
+        index: &str,
+        parameters: impl IntoIterator<Item = Parameter>,
+        body: &str,
+    ) {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ =
+            writeln!(text, "    const {index} i = {index}(blockIdx.x) * {THREADS}u + threadIdx.x;");
+        let _ = writeln!(text, "    if (i >= {}) return;", super::index::constant(n));
+        text.push_str(body);
+        self.launch([n.div_ceil(THREADS as usize), 1, 1], THREADS, parameters, text);
+    }
+
+    /// Copies an operand's bytes to a result, unless that has them already.
+    pub(super) fn copy(&mut self, input: usize, output: usize) {
+        let Some(y) = self.outputs[output] else { return };
+        let (from, to) = (Argument::Input(input), Argument::Output(output));
+        self.work.push(Work::Copy { from, to, bytes: y.bytes() });
+    }
+}
+
+/// The C type of an element; of bool its byte.
+pub(super) fn c_type(d: DType) -> &'static str {
+    match d {
+        DType::Bool | DType::U8 => "uint8_t",
+        DType::I8 => "int8_t",
+        DType::U16 => "uint16_t",
+        DType::I16 => "int16_t",
+        DType::U32 => "uint32_t",
+        DType::I32 => "int32_t",
+        DType::U64 => "uint64_t",
+        DType::I64 => "int64_t",
+        DType::F32 => "float",
+        DType::F64 => "double",
+    }
+}
+
+/// The C type of elements that are moved and not looked at.
+pub(super) fn word_type(d: DType) -> &'static str {
+    match d.size() {
+        1 => "uint8_t",
+        2 => "uint16_t",
+        4 => "uint32_t",
+        _ => "uint64_t",
+    }
+}

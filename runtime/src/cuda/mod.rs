@@ -1,0 +1,26 @@
+//! The CUDA backend.
+//!
+//! Shapes are known when a step is compiled, so kernels are made for them: [`lower`] turns
+//! each operator into launches of kernels whose text has extents and strides as constants, and
+//! [`Module`] collects the texts, each once. What takes more than an expression per element is
+//! a template in `kernels/*.cuh`. Kernels keep the rules of the CPU's: the order of every sum
+//! follows from shapes, in-place pairs are read before they are written, and contents that do
+//! not fit are refused, here by a word that the host looks at.
+
+mod convolution;
+mod elementwise;
+mod index;
+mod indexing;
+mod lower;
+mod module;
+mod movement;
+mod norm;
+mod product;
+mod random;
+mod reduce;
+mod softmax;
+mod update;
+mod windows;
+
+pub use lower::{Unsupported, Work, lower};
+pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};

@@ -1,0 +1,145 @@
+//! Elementwise operators, every function on every type that it takes.
+
+use super::random::Random;
+use super::{Case, Close, Tensor};
+use arenic_ir::op::{Binary, Step, Unary};
+use arenic_ir::{DType, Op};
+
+const UNARY: [Unary; 16] = [
+    Unary::Abs,
+    Unary::Ceil,
+    Unary::Cos,
+    Unary::Erf,
+    Unary::Exp,
+    Unary::Floor,
+    Unary::Log,
+    Unary::Neg,
+    Unary::Not,
+    Unary::Reciprocal,
+    Unary::Relu,
+    Unary::Sigmoid,
+    Unary::Sign,
+    Unary::Sin,
+    Unary::Sqrt,
+    Unary::Tanh,
+];
+
+const BINARY: [Binary; 15] = [
+    Binary::Add,
+    Binary::And,
+    Binary::Div,
+    Binary::Equal,
+    Binary::Greater,
+    Binary::GreaterOrEqual,
+    Binary::Less,
+    Binary::LessOrEqual,
+    Binary::Max,
+    Binary::Min,
+    Binary::Mul,
+    Binary::Or,
+    Binary::Pow,
+    Binary::Sub,
+    Binary::Xor,
+];
+
+pub(super) fn cases(r: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for d in DType::ALL {
+        for f in UNARY.into_iter().filter(|f| f.takes(d)) {
+            let shape = r.shape(3);
+            let exact = matches!(
+                f,
+                Unary::Abs
+                    | Unary::Ceil
+                    | Unary::Floor
+                    | Unary::Neg
+                    | Unary::Not
+                    | Unary::Reciprocal
+                    | Unary::Relu
+                    | Unary::Sign
+                    | Unary::Sqrt
+            );
+            let close = if exact { Close::EQUAL } else { Close::FUNCTION };
+            // Large angles are reduced by each library in its own way.
+            let x = match f {
+                Unary::Cos | Unary::Sin => r.tame(d, shape),
+                _ => r.wild(d, shape),
+            };
+            cases.push(Case::new(Op::Unary { f }, [x]).close(close));
+        }
+        for f in BINARY.into_iter().filter(|f| f.takes(d)) {
+            for _ in 0..2 {
+                cases.push(binary(r, f, d));
+            }
+        }
+        for to in DType::ALL {
+            let shape = r.shape(3);
+            cases.push(Case::new(Op::Cast { to }, [r.wild(d, shape)]));
+        }
+        cases.push(choice(r, d));
+        if d != DType::Bool {
+            for (min, max) in [(false, false), (true, false), (false, true), (true, true)] {
+                let shape = r.shape(3);
+                let bounds = usize::from(min) + usize::from(max);
+                let mut inputs = vec![r.wild(d, shape)];
+                inputs.extend((0..bounds).map(|_| r.wild(d, [])));
+                cases.push(Case::new(Op::Clip { min, max }, inputs));
+            }
+        }
+        let shape = r.shape(4);
+        cases.push(Case::new(Op::Copy, [r.wild(d, shape)]));
+    }
+    for d in [DType::F32, DType::F64] {
+        cases.extend((0..6).map(|_| pointwise(r, d)));
+    }
+    cases
+}
+
+fn binary(r: &mut Random, f: Binary, d: DType) -> Case {
+    let shape = r.shape(4);
+    let other = r.broadcast_to(&shape);
+    let whole = r.wild(d, shape);
+    // Mostly without zeros, which integers refuse to be divided by.
+    let part = match f {
+        Binary::Div if !d.is_float() && r.range(0, 3) > 0 => {
+            r.fill(d, other, |r| r.range(1, 9) as f64)
+        }
+        Binary::Pow => r.tame(d, other),
+        _ => r.wild(d, other),
+    };
+    let close = if f == Binary::Pow { Close::FUNCTION } else { Close::EQUAL };
+    let inputs = if r.chance() || f == Binary::Div { [whole, part] } else { [part, whole] };
+    Case::new(Op::Binary { f }, inputs).close(close)
+}
+
+fn choice(r: &mut Random, d: DType) -> Case {
+    let shape = r.shape(3);
+    let [condition, a, b] = [0, 1, 2].map(|_| r.broadcast_to(&shape));
+    let inputs = [r.wild(DType::Bool, condition), r.wild(d, a), r.wild(d, b)];
+    Case::new(Op::Where, inputs)
+}
+
+/// Steps on what there is so far.
+fn pointwise(r: &mut Random, d: DType) -> Case {
+    let shape = vec![r.range(1, 5), r.range(1, 80)];
+    let inputs: Vec<Tensor> = (0..r.range(1, 4))
+        .map(|i| if i == 0 || r.chance() { r.wild(d, shape.clone()) } else { r.wild(d, []) })
+        .collect();
+    let count = r.range(1, 6);
+    let mut steps = Vec::new();
+    for k in 0..count {
+        let mut source = || r.range(0, inputs.len() + k - 1);
+        let (a, b) = (source(), source());
+        steps.push(match r.range(0, 6) {
+            0 => Step::Unary(Unary::Neg, a),
+            1 => Step::Unary(Unary::Sqrt, a),
+            2 => Step::Binary(Binary::Div, a, b),
+            3 => Step::Binary(Binary::Max, a, b),
+            4 => Step::Binary(Binary::Sub, a, b),
+            5 => Step::Binary(Binary::Mul, a, b),
+            _ => Step::Binary(Binary::Add, a, b),
+        });
+    }
+    let results = vec![inputs.len() + count - 1];
+    Case::new(Op::Pointwise { steps, results }, inputs)
+}

@@ -1,0 +1,242 @@
+//! Runs cases through the emulator and the CPU backend, and compares.
+
+use super::{Case, Close, Tensor};
+use arenic_emulator::Module as Emulated;
+use arenic_ir::{Backend, DType, TensorType};
+use arenic_runtime::cuda::{Argument, HEADERS, Module, Work, lower};
+use arenic_runtime::kernel::{Draw, KernelError};
+use arenic_runtime::memory::AlignedBytes;
+use arenic_runtime::reference::{EvaluateError, evaluate};
+use std::path::Path;
+
+const DRAW: Draw = Draw { seed: 7, step: 3 };
+
+/// Orders in which threads run between barriers.
+const SEEDS: [u64; 3] = [0, 1, 77];
+
+/// Bytes beside each tensor that must stay as they are.
+const GUARD: usize = 256;
+
+/// Kernels that are compiled together.
+const CHUNK: usize = 150;
+
+/// `Refusal` of `arenic.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Refusal {
+    node_plus_one: u64,
+    code: u64,
+    value: i64,
+    extent: i64,
+}
+
+/// A case ready to run.
+struct Prepared {
+    case: Case,
+    results: Vec<TensorType>,
+    work: Vec<Work>,
+}
+
+/// Every case gives what the CPU backend gives.
+pub(super) fn hold(cases: Vec<Case>) {
+    let mut module = Module::default();
+    let prepare = |case: Case| {
+        let types: Vec<&TensorType> = case.inputs.iter().map(|t| &t.ty).collect();
+        let results = case.op.infer(&types).unwrap_or_else(|e| panic!("{:?}: {e}", case.op));
+        let wanted: Vec<Option<&TensorType>> = results.iter().map(Some).collect();
+        let work = lower(&case.op, &types, &wanted, &mut module).unwrap();
+        Prepared { case, results, work }
+    };
+    let prepared: Vec<Prepared> = cases.into_iter().map(prepare).collect();
+    let modules = compile(&module);
+    for p in &prepared {
+        let operands: Vec<(&TensorType, &[u8])> =
+            p.case.inputs.iter().map(|t| (&t.ty, &t.bytes[..])).collect();
+        let expected = match evaluate(&p.case.op, &operands, DRAW) {
+            Ok(results) => Ok(results),
+            Err(EvaluateError::Kernel(e)) => Err(refusal(&e)),
+            Err(e) => panic!("{:?}: {e}", p.case.op),
+        };
+        let types: Vec<&TensorType> = p.case.inputs.iter().map(|t| &t.ty).collect();
+        let pairs = p.case.op.in_place_pairs(&types, &p.results.iter().collect::<Vec<_>>());
+        let places = [None].into_iter().chain(pairs.into_iter().map(Some));
+        for (place, seed) in places.flat_map(|place| SEEDS.map(|seed| (place, seed))) {
+            let found = p.run(&modules, place, seed);
+            let label = || {
+                let shapes: Vec<String> = types.iter().map(|t| t.to_string()).collect();
+                format!("{:?} on {shapes:?}, {place:?} in place, seed {seed}", p.case.op)
+            };
+            match (&expected, found) {
+                (Ok(expected), Ok(found)) => {
+                    for (o, ((ty, expected), found)) in expected.iter().zip(found).enumerate() {
+                        if let Some(why) = differs(ty, expected, &found.bytes, p.case.close) {
+                            panic!("result {o} of {}: {why}", label());
+                        }
+                    }
+                }
+                (Err(expected), Err(found)) => {
+                    assert_eq!(found.code, expected.code, "{}", label());
+                    assert_eq!(found.node_plus_one, 43, "{}", label());
+                }
+                (expected, found) => {
+                    panic!(
+                        "{}: {:?}, on the CPU {:?}",
+                        label(),
+                        found.err(),
+                        expected.as_ref().err()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Compiles a module in parts, on two threads.
+fn compile(module: &Module) -> Vec<Emulated> {
+    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/emulated");
+    let starts: Vec<usize> = (0..module.len()).step_by(CHUNK).collect();
+    let part = |&first: &usize| {
+        let source = module.source_of(first..module.len().min(first + CHUNK));
+        Emulated::compile(&source, HEADERS, &cache).unwrap_or_else(|e| panic!("{e}"))
+    };
+    std::thread::scope(|scope| {
+        let half = starts.len().div_ceil(2);
+        let (first, second) = starts.split_at(half);
+        let other = scope.spawn(|| second.iter().map(part).collect::<Vec<_>>());
+        let mut all: Vec<Emulated> = first.iter().map(part).collect();
+        all.extend(other.join().unwrap());
+        all
+    })
+}
+
+fn refusal(e: &KernelError) -> Refusal {
+    let refusal = Refusal { node_plus_one: 43, ..Refusal::default() };
+    match *e {
+        KernelError::IndexOutOfRange { index, extent } => {
+            Refusal { code: 1, value: index, extent: extent as i64, ..refusal }
+        }
+        KernelError::DivisionByZero => Refusal { code: 2, ..refusal },
+        KernelError::Ratio(_) => Refusal { code: 3, ..refusal },
+        ref e => panic!("{e}"),
+    }
+}
+
+/// Bytes with guards on both sides.
+struct Guarded(AlignedBytes);
+
+impl Guarded {
+    fn new(bytes: &[u8]) -> Guarded {
+        let guard = [0xEE; GUARD];
+        Guarded(AlignedBytes::copy_of(&[&guard, bytes, &guard].concat()))
+    }
+
+    fn address(&self) -> u64 {
+        self.0.as_ptr() as u64 + GUARD as u64
+    }
+
+    fn bytes(&self, n: usize) -> &[u8] {
+        let all = self.0.as_slice();
+        let (before, after) = (&all[..GUARD], &all[GUARD + n..][..GUARD]);
+        assert!([before, after].concat().iter().all(|&b| b == 0xEE), "bytes beside were written");
+        &all[GUARD..][..n]
+    }
+}
+
+impl Prepared {
+    /// Runs the case; `place` puts a result where an operand is.
+    fn run(
+        &self,
+        modules: &[Emulated],
+        place: Option<(usize, usize)>,
+        seed: u64,
+    ) -> Result<Vec<Tensor>, Refusal> {
+        let types: Vec<&TensorType> = self.case.inputs.iter().map(|t| &t.ty).collect();
+        let result_types: Vec<&TensorType> = self.results.iter().collect();
+        let scratch = self.case.op.scratch_bytes(Backend::Cuda, &types, &result_types) as usize;
+        let inputs: Vec<Guarded> =
+            self.case.inputs.iter().map(|t| Guarded::new(&t.bytes)).collect();
+        let own = |ty: &TensorType| Guarded::new(&vec![0xA5; ty.bytes() as usize]);
+        let outputs: Vec<Guarded> = self.results.iter().map(own).collect();
+        let scratch_bytes = Guarded::new(&vec![0xCD; scratch]);
+        let result = |o: usize| match place {
+            Some((i, paired)) if paired == o => &inputs[i],
+            _ => &outputs[o],
+        };
+        let mut refused = Refusal::default();
+        let draw = [DRAW.seed, DRAW.step];
+        let word = |argument: &Argument, refused: *mut Refusal| match *argument {
+            Argument::Input(i) => inputs[i].address(),
+            Argument::Output(o) => result(o).address(),
+            Argument::Scratch(at) => scratch_bytes.address() + at,
+            Argument::Draw => draw.as_ptr() as u64,
+            Argument::Refusal => refused as u64,
+            Argument::Node => 42,
+        };
+        for work in &self.work {
+            match work {
+                Work::Copy { from, to, bytes } => {
+                    let (from, to) = (word(from, &raw mut refused), word(to, &raw mut refused));
+                    if from != to {
+                        // SAFETY: both tensors have these bytes.
+                        unsafe {
+                            std::ptr::copy_nonoverlapping(
+                                from as *const u8,
+                                to as *mut u8,
+                                *bytes as usize,
+                            );
+                        };
+                    }
+                }
+                Work::Launch(launch) => {
+                    let words: Vec<u64> =
+                        launch.arguments.iter().map(|a| word(a, &raw mut refused)).collect();
+                    let number = cranelift_entity::EntityRef::index(launch.kernel);
+                    let (name, threads) = (launch.kernel.to_string(), [launch.threads, 1, 1]);
+                    let module = &modules[number / CHUNK];
+                    // SAFETY: the kernel's own parameters.
+                    unsafe { module.launch(&name, launch.grid, threads, seed, &words) }
+                        .unwrap_or_else(|e| panic!("{:?}: {e}", self.case.op));
+                }
+            }
+        }
+        scratch_bytes.bytes(scratch);
+        for (i, t) in self.case.inputs.iter().enumerate() {
+            let kept = inputs[i].bytes(t.bytes.len()) == t.bytes;
+            assert!(kept || place.is_some_and(|(p, _)| p == i), "operand {i} was written");
+        }
+        if refused != Refusal::default() {
+            return Err(refused);
+        }
+        let tensor = |(o, ty): (usize, &TensorType)| {
+            outputs[o].bytes(ty.bytes() as usize);
+            let bytes = result(o).bytes(ty.bytes() as usize).to_vec();
+            Tensor { ty: ty.clone(), bytes }
+        };
+        Ok(self.results.iter().enumerate().map(tensor).collect())
+    }
+}
+
+/// Where two tensors are not as close as they should be.
+fn differs(ty: &TensorType, expected: &[u8], found: &[u8], close: Close) -> Option<String> {
+    if !ty.dtype.is_float() {
+        let size = ty.dtype.size() as usize;
+        let at = expected.chunks(size).zip(found.chunks(size)).position(|(a, b)| a != b)?;
+        let piece = |x: &[u8]| x[at * size..][..size].to_vec();
+        return Some(format!("element {at}: {:?}, not {:?}", piece(found), piece(expected)));
+    }
+    let floats = |bytes: &[u8]| -> Vec<f64> {
+        match ty.dtype {
+            DType::F32 => {
+                bytes.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect()
+            }
+            _ => bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b)).collect(),
+        }
+    };
+    for (at, (a, b)) in floats(expected).into_iter().zip(floats(found)).enumerate() {
+        let near = (a - b).abs() <= close.absolute + close.relative * a.abs();
+        if !(near || a == b || a.is_nan() && b.is_nan()) {
+            return Some(format!("element {at}: {b}, not {a}"));
+        }
+    }
+    None
+}

@@ -1,0 +1,157 @@
+//! The CUDA backend's kernels, emulated on the CPU, against the CPU backend: the same results
+//! in place and out of place, whatever order threads run in, and not a byte beside them.
+//!
+//! Emulated is not run on a GPU: see `arenic_emulator`.
+
+mod convolution;
+mod elementwise;
+mod emulated;
+mod indexing;
+mod movement;
+mod norm;
+mod product;
+#[path = "../support/random.rs"]
+mod random;
+mod random_operators;
+mod reduce;
+mod softmax;
+mod update;
+mod windows;
+
+use arenic_ir::{DType, Op, TensorType};
+use emulated::hold;
+use random::Random;
+
+/// A tensor in bytes of its own.
+#[derive(Clone, Debug, PartialEq)]
+struct Tensor {
+    ty: TensorType,
+    bytes: Vec<u8>,
+}
+
+/// An operator on operands, and how far a result may be from the CPU's.
+struct Case {
+    op: Op,
+    inputs: Vec<Tensor>,
+    close: Close,
+}
+
+/// How close floats must be: |a − b| ≤ absolute + relative · |b|. Integers are equal.
+#[derive(Clone, Copy, Debug)]
+struct Close {
+    relative: f64,
+    absolute: f64,
+}
+
+impl Close {
+    /// The same bits, up to the sign of zero.
+    const EQUAL: Close = Close { relative: 0.0, absolute: 0.0 };
+    /// A function of the standard library, of which each has its own last bits.
+    const FUNCTION: Close = Close { relative: 1e-5, absolute: 1e-6 };
+    /// A sum in another order.
+    const SUM: Close = Close { relative: 1e-4, absolute: 1e-5 };
+}
+
+impl Case {
+    fn new(op: Op, inputs: impl Into<Vec<Tensor>>) -> Case {
+        Case { op, inputs: inputs.into(), close: Close::EQUAL }
+    }
+
+    fn close(self, close: Close) -> Case {
+        Case { close, ..self }
+    }
+}
+
+impl Random {
+    /// A shape of up to `rank` axes, some of extent 1 and now and then one of extent 0.
+    fn shape(&mut self, rank: usize) -> Vec<usize> {
+        (0..self.range(0, rank)).map(|_| self.extent()).collect()
+    }
+
+    fn extent(&mut self) -> usize {
+        match self.range(0, 30) {
+            0 => 0,
+            1..=6 => 1,
+            7..=28 => self.range(2, 7),
+            _ => self.range(30, 70),
+        }
+    }
+
+    /// A shape that broadcasts to `shape`.
+    fn broadcast_to(&mut self, shape: &[usize]) -> Vec<usize> {
+        let skip = if self.range(0, 2) == 0 { self.range(0, shape.len()) } else { 0 };
+        shape[skip..].iter().map(|&d| if self.range(0, 2) == 0 { 1 } else { d }).collect()
+    }
+
+    /// Small numbers, and now and then extremes, infinities and NaN.
+    fn wild(&mut self, dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
+        self.fill(dtype, shape, |r| match r.range(0, 12) {
+            0 if dtype.is_float() => {
+                r.choose(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 1e30, -1e30])
+            }
+            0 => r.choose(&[-9.3e18, 1.9e19, 128.0, -129.0, 255.0, 32768.0, 2147483648.0]),
+            _ => r.uniform(-6.0, 6.0),
+        })
+    }
+
+    /// Numbers in [-1, 1), or integers from 0 to 6.
+    fn tame(&mut self, dtype: DType, shape: impl Into<Vec<usize>>) -> Tensor {
+        self.fill(dtype, shape, |r| match dtype.is_float() {
+            true => r.uniform(-1.0, 1.0),
+            false => r.range(0, 6) as f64,
+        })
+    }
+
+    /// Indices of an extent, from either end.
+    fn indices(&mut self, dtype: DType, shape: impl Into<Vec<usize>>, extent: usize) -> Tensor {
+        self.fill(dtype, shape, |r| {
+            let i = r.range(0, extent.max(1) - 1) as f64;
+            if r.chance() { i } else { i - extent as f64 }
+        })
+    }
+
+    fn uniform(&mut self, low: f64, high: f64) -> f64 {
+        low + (self.bits() >> 11) as f64 / (1u64 << 53) as f64 * (high - low)
+    }
+
+    fn fill(
+        &mut self,
+        dtype: DType,
+        shape: impl Into<Vec<usize>>,
+        mut element: impl FnMut(&mut Random) -> f64,
+    ) -> Tensor {
+        let ty = TensorType::new(dtype, shape);
+        let mut bytes = Vec::with_capacity(ty.bytes() as usize);
+        for _ in 0..ty.elements() {
+            let x = element(self);
+            match dtype {
+                DType::Bool => bytes.push(u8::from(x > 0.0)),
+                DType::U8 => bytes.extend((x as u8).to_le_bytes()),
+                DType::I8 => bytes.extend((x as i8).to_le_bytes()),
+                DType::U16 => bytes.extend((x as u16).to_le_bytes()),
+                DType::I16 => bytes.extend((x as i16).to_le_bytes()),
+                DType::U32 => bytes.extend((x as u32).to_le_bytes()),
+                DType::I32 => bytes.extend((x as i32).to_le_bytes()),
+                DType::U64 => bytes.extend((x as u64).to_le_bytes()),
+                DType::I64 => bytes.extend((x as i64).to_le_bytes()),
+                DType::F32 => bytes.extend((x as f32).to_le_bytes()),
+                DType::F64 => bytes.extend(x.to_le_bytes()),
+            }
+        }
+        Tensor { ty, bytes }
+    }
+}
+
+/// A test for each family of operators.
+macro_rules! families {
+    ($($family:ident)*) => {$(
+        #[test]
+        fn $family() {
+            hold($family::cases(&mut Random(1)));
+        }
+    )*};
+}
+families! {
+    convolution elementwise indexing movement norm product random_operators reduce softmax update
+    windows
+}
