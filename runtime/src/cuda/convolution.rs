@@ -1,3 +1,152 @@
-use super::lower::Site;
+//! Convolutions and their transposes by kernels of our own: contractions whose second factor is
+//! read through the window, so that no columns are built in memory.
 
-pub(super) fn lower(_site: &mut Site) {}
+use super::index::constant;
+use super::lower::Site;
+use super::product::{Contraction, Factor, contract};
+use arenic_ir::op::Window;
+use arenic_ir::{Op, TensorType};
+use std::fmt::Write;
+
+pub(super) fn lower(site: &mut Site) {
+    let Some(y) = site.outputs[0] else { return };
+    let contraction = match site.op {
+        Op::Conv { window, group } => convolution(site, window, *group, y),
+        Op::ConvTranspose { window, group, .. } => transposed(site, window, *group, y),
+        _ => return,
+    };
+    contract(site, &contraction);
+}
+
+/// `y[image, channel, position] = Σ x[image, input, position · stride + tap · dilation − pad] ·
+/// w[channel, input, tap]`: rows are a group's output channels, columns positions of all images.
+fn convolution(site: &Site, window: &Window, group: usize, y: &TensorType) -> Contraction {
+    let (x, w) = (site.inputs[0], site.inputs[1]);
+    let (channels, inputs) = (w.shape[0] / group, w.shape[1]);
+    let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
+    let mut b = Walk::new(window, positions, [inputs * group, inputs]);
+    for d in 0..window.rank() {
+        let (from, stride) = (constant(window.pads_begin[d]), constant(window.strides[d]));
+        let dilation = constant(window.dilations[d]);
+        b.line(&format!("const auto s{d} = p{d} * {stride} + t{d} * {dilation} - {from};"));
+        // What lies before the first element has wrapped and is beyond the last one, too.
+        b.line(&format!("if (s{d} >= {}) return 0;", constant(sources[d])));
+    }
+    b.element(sources);
+    Contraction {
+        batches: group,
+        m: channels,
+        n: y.shape[0] * positions.iter().product::<usize>(),
+        k: inputs * window.taps(),
+        a: Factor {
+            element: format!(
+                "x1[(batch * {} + row) * {} + k]",
+                constant(channels),
+                constant(inputs * window.taps())
+            ),
+            k_inner: true,
+        },
+        b: Factor { element: b.text, k_inner: false },
+        store: store(site, channels, group, positions),
+    }
+}
+
+/// `y[image, channel, position] = Σ x[image, input, (position + pad − tap · dilation) / stride] ·
+/// w[input, channel, tap]` over the taps for which the quotient is whole.
+fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Contraction {
+    let (x, w) = (site.inputs[0], site.inputs[1]);
+    let (channels, inputs, taps) = (w.shape[1], x.shape[1] / group, window.taps());
+    let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
+    let mut b = Walk::new(window, positions, [x.shape[1], inputs]);
+    for d in 0..window.rank() {
+        let (pad, stride) = (constant(window.pads_begin[d]), window.strides[d]);
+        let dilation = constant(window.dilations[d]);
+        b.line(&format!("const auto r{d} = p{d} + {pad}, d{d} = t{d} * {dilation};"));
+        let off =
+            if stride > 1 { format!(" || (r{d} - d{d}) % {stride}u != 0") } else { "".into() };
+        b.line(&format!("if (r{d} < d{d}{off}) return 0;"));
+        b.line(&format!("const auto s{d} = (r{d} - d{d}) / {}; ", constant(stride)));
+        b.line(&format!("if (s{d} >= {}) return 0;", constant(sources[d])));
+    }
+    b.element(sources);
+    let taps_of = constant(taps);
+    Contraction {
+        batches: group,
+        m: channels,
+        n: y.shape[0] * positions.iter().product::<usize>(),
+        k: inputs * taps,
+        a: Factor {
+            element: format!(
+                "x1[((batch * {} + k / {taps_of}) * {} + row) * {taps_of} + k % {taps_of}]",
+                constant(inputs),
+                constant(channels),
+            ),
+            k_inner: true,
+        },
+        b: Factor { element: b.text, k_inner: false },
+        store: store(site, channels, group, positions),
+    }
+}
+
+/// Statements that find an element of `x` for a term and a position.
+struct Walk {
+    text: String,
+    /// Channels of `x`, those of all groups and of one.
+    channels: [usize; 2],
+    taps: usize,
+    positions: usize,
+}
+
+impl Walk {
+    /// Names the coordinates of `k`, a channel and a tap `t0`, `t1`, …, and of `column`, an
+    /// image and a position `p0`, `p1`, ….
+    fn new(window: &Window, positions: &[usize], channels: [usize; 2]) -> Walk {
+        let mut walk = Walk { text: String::new(), channels, taps: window.taps(), positions: 1 };
+        for d in (0..window.rank()).rev() {
+            let below = constant(walk.positions);
+            let extent = constant(positions[d]);
+            walk.line(&format!("const auto p{d} = column / {below} % {extent};"));
+            walk.positions *= positions[d];
+        }
+        let mut below = 1;
+        for d in (0..window.rank()).rev() {
+            let extent = constant(window.kernel[d]);
+            walk.line(&format!("const auto t{d} = k / {} % {extent};", constant(below)));
+            below *= window.kernel[d];
+        }
+        walk
+    }
+
+    fn line(&mut self, line: &str) {
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "\n        {line}");
+    }
+
+    /// Returns the element of `x` at `s0`, `s1`, …, of the group's channel that `k` names.
+    fn element(&mut self, sources: &[usize]) {
+        let [all, inputs] = self.channels.map(constant);
+        let mut at = format!(
+            "column / {} * {all} + batch * {inputs} + k / {}",
+            constant(self.positions),
+            constant(self.taps)
+        );
+        for (d, &extent) in sources.iter().enumerate() {
+            at = format!("({at}) * {} + s{d}", constant(extent));
+        }
+        self.line(&format!("return x0[{at}];\n    "));
+    }
+}
+
+/// Stores a sum, with the bias of its channel.
+fn store(site: &Site, channels: usize, group: usize, positions: &[usize]) -> String {
+    let positions = constant(positions.iter().product());
+    let (channels, all) = (constant(channels), constant(channels * group));
+    let sum = match site.inputs.len() {
+        3 => format!("add(sum, x2[batch * {channels} + row])"),
+        _ => "sum".into(),
+    };
+    format!(
+        "y0[(column / {positions} * {all} + batch * {channels} + row) * {positions} \
+         + column % {positions}] = {sum};"
+    )
+}

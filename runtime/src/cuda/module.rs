@@ -14,7 +14,6 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("softmax.cuh", include_str!("kernels/softmax.cuh")),
     ("random.cuh", include_str!("kernels/random.cuh")),
     ("product.cuh", include_str!("kernels/product.cuh")),
-    ("convolution.cuh", include_str!("kernels/convolution.cuh")),
 ];
 
 /// A kernel of a module, printed `k0`, which is also its name in the text.

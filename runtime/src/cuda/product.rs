@@ -1,3 +1,209 @@
-use super::lower::Site;
+//! Matrix products by kernels of our own: tiles of results, a block for each.
+//!
+//! Whatever is a sum of products is a [`Contraction`]: expressions say where its operands'
+//! elements are, so that nothing is transposed or unfolded in memory. Long sums of few results
+//! are cut into parts, which a second kernel adds up in order: nothing is left to chance.
 
-pub(super) fn lower(_site: &mut Site) {}
+use super::index::{broadcast_strides, constant, index_type, offset};
+use super::lower::{Parameter, Site, c_type};
+use arenic_ir::op::scratch::cuda::{PRODUCT_TILE, product_parts};
+use arenic_ir::op::sums;
+use arenic_ir::{Op, TensorType};
+use std::fmt::Write;
+
+/// `Σ_k a(row, k) · b(k, column)` for every batch, row and column.
+pub(super) struct Contraction {
+    pub(super) batches: usize,
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    /// The expression of an element of `a` in `batch`, `row` and `k`.
+    pub(super) a: Factor,
+    /// The expression of an element of `b` in `batch`, `k` and `column`.
+    pub(super) b: Factor,
+    /// A statement that stores the finished `sum`, in `batch`, `row` and `column`.
+    pub(super) store: String,
+}
+
+/// One factor of a contraction.
+pub(super) struct Factor {
+    /// An expression, or statements that return one.
+    pub(super) element: String,
+    /// Elements of neighbouring `k` lie together.
+    pub(super) k_inner: bool,
+}
+
+/// Threads of the kernel, `PRODUCT_THREADS` in `product.cuh`.
+const PRODUCT_THREADS: u32 = 256;
+
+pub(super) fn lower(site: &mut Site) {
+    let contraction = match site.op {
+        Op::MatMul { trans_a, trans_b } => mat_mul(site, *trans_a, *trans_b),
+        Op::Gemm { alpha, beta, trans_a, trans_b } => {
+            gemm(site, [*alpha, *beta], *trans_a, *trans_b)
+        }
+        _ => return,
+    };
+    contract(site, &contraction);
+}
+
+/// Launches a contraction: one kernel, or one for parts of the sums and one that adds them.
+pub(super) fn contract(site: &mut Site, c: &Contraction) {
+    let t = c_type(site.inputs[0].dtype);
+    let results = c.batches * c.m * c.n;
+    let largest = site.inputs.iter().map(|x| x.elements()).fold(results.max(c.k), usize::max);
+    let index = index_type(largest);
+    let parts = product_parts(c.batches, [c.m, c.n, c.k]);
+    let (rows, columns) = (c.m.div_ceil(PRODUCT_TILE), c.n.div_ceil(PRODUCT_TILE));
+    let depth = c.k.div_ceil(parts);
+    let (m, n) = (constant(c.m), constant(c.n));
+    let mut body = String::new();
+    // Writing to a string does not fail.
+    let _ = write!(
+        body,
+        "    const {index} tile = blockIdx.x / {parts}u, part = blockIdx.x % {parts}u;
+    const {index} batch = tile / {tiles}u;
+    const {index} row0 = tile / {columns}u % {rows}u * PRODUCT_TILE;
+    const {index} column0 = tile % {columns}u * PRODUCT_TILE;
+    const {index} first = part * {depth}u;
+    const {index} last = part == {end}u ? {k} : first + {depth}u;
+    auto a = [=]({index} row, {index} k) -> {t} {{ {a} }};
+    auto b = [=]({index} k, {index} column) -> {t} {{ {b} }};
+",
+        tiles = rows * columns,
+        end = parts - 1,
+        k = constant(c.k),
+        a = returned(&c.a.element),
+        b = returned(&c.b.element),
+    );
+    let store = match parts {
+        1 => c.store.clone(),
+        _ => format!(
+            "partial[((part * {} + batch) * {m} + row) * {n} + column] = sum;",
+            constant(c.batches)
+        ),
+    };
+    let _ = write!(
+        body,
+        "    auto store = [=]({index} row, {index} column, {t} sum) {{ {store} }};
+    product_tile<{t}, {}, {}, {index}>({m}, {n}, first, last, row0, column0, a, b, store);
+",
+        c.a.k_inner, c.b.k_inner,
+    );
+    let mut parameters = site.all_inputs();
+    parameters.extend(match parts {
+        1 => site.output(0),
+        _ => Some(Parameter::scratch(t, "partial", 0)),
+    });
+    let blocks = c.batches * rows * columns * parts;
+    site.launch([blocks, 1, 1], PRODUCT_THREADS, parameters, body);
+    if parts > 1 {
+        let mut parameters = site.all_inputs();
+        parameters.extend(site.output(0));
+        parameters.push(Parameter::scratch(t, "partial", 0));
+        let each = constant(results);
+        let body = format!(
+            "    {t} sum = partial[i];
+    for ({index} part = 1; part < {parts}u; part++) sum = add(sum, partial[part * {each} + i]);
+    const {index} batch = i / {all}, row = i / {n} % {m}, column = i % {n};
+    {store}
+",
+            all = constant(c.m * c.n),
+            store = c.store,
+        );
+        site.for_each(results, index, parameters, &body);
+    }
+}
+
+/// An expression as a statement.
+fn returned(element: &str) -> String {
+    if element.contains("return") { element.to_owned() } else { format!("return {element};") }
+}
+
+/// The matrix of an operand as an expression: its first element, then strides of rows and of
+/// columns, exchanged where it is transposed.
+fn matrix(x: &TensorType, name: &str, first: &str, trans: bool, by: [&str; 2]) -> String {
+    let columns = match x.shape[..] {
+        [_] | [] => 1,
+        [.., columns] => columns,
+    };
+    let [row, column] = if trans { [by[1], by[0]] } else { by };
+    // A vector on the left is one row, on the right one column.
+    let at = match x.rank() {
+        1 if name == "x0" => column.to_owned(),
+        1 => row.to_owned(),
+        _ => format!("{row} * {} + {column}", constant(columns)),
+    };
+    if first == "0u" { format!("{name}[{at}]") } else { format!("{name}[{first} + {at}]") }
+}
+
+fn mat_mul(site: &Site, trans_a: bool, trans_b: bool) -> Contraction {
+    let (a, b) = (site.inputs[0], site.inputs[1]);
+    let Some(y) = site.outputs[0] else { unreachable!("a product has one result") };
+    let (batches, e) = sums::mat_mul([a, b, y], trans_a, trans_b);
+    let vectors = usize::from(a.rank() == 1) + usize::from(b.rank() == 1);
+    let batch = &y.shape[..(y.rank() + vectors).saturating_sub(2)];
+    // Where the rows of all batches are rows of one product, there is one batch.
+    let first = |x: &TensorType, matrix: usize| {
+        if batches <= 1 || x.rank() <= 2 {
+            return "0u".to_owned();
+        }
+        let strides = broadcast_strides(&x.shape[..x.rank() - 2], batch.len());
+        let strides: Vec<i64> = strides.iter().map(|s| s * matrix as i64).collect();
+        match &offset(batch, &strides, "batch")[..] {
+            "0u" => "0u".to_owned(),
+            text => format!("({text})"),
+        }
+    };
+    let store =
+        format!("y0[(batch * {} + row) * {} + column] = sum;", constant(e.m), constant(e.n));
+    Contraction {
+        batches: batches.max(1),
+        m: e.m,
+        n: e.n,
+        k: e.k,
+        a: Factor {
+            element: matrix(a, "x0", &first(a, e.m * e.k), trans_a, ["row", "k"]),
+            k_inner: !trans_a,
+        },
+        b: Factor {
+            element: matrix(b, "x1", &first(b, e.k * e.n), trans_b, ["k", "column"]),
+            k_inner: trans_b,
+        },
+        store,
+    }
+}
+
+fn gemm(site: &Site, [alpha, beta]: [f32; 2], trans_a: bool, trans_b: bool) -> Contraction {
+    let t = c_type(site.inputs[0].dtype);
+    let (a, b) = (site.inputs[0], site.inputs[1]);
+    let e = sums::gemm(a, b, trans_a, trans_b);
+    let scaled = |x: f32, of: String| {
+        if x == 1.0 { of } else { format!("mul(cast<{t}>({}), {of})", float_constant(x)) }
+    };
+    let mut sum = scaled(alpha, "sum".into());
+    if let Some(c) = site.inputs.get(2).filter(|_| beta != 0.0) {
+        let strides = broadcast_strides(&c.shape, 2);
+        let at = offset(&[e.m, e.n], &strides, &format!("(row * {} + column)", constant(e.n)));
+        sum = format!("add({sum}, {})", scaled(beta, format!("x2[{at}]")));
+    }
+    Contraction {
+        batches: 1,
+        m: e.m,
+        n: e.n,
+        k: e.k,
+        a: Factor { element: matrix(a, "x0", "0u", trans_a, ["row", "k"]), k_inner: !trans_a },
+        b: Factor { element: matrix(b, "x1", "0u", trans_b, ["k", "column"]), k_inner: trans_b },
+        store: format!("y0[row * {} + column] = {sum};", constant(e.n)),
+    }
+}
+
+/// A float as C writes it.
+pub(super) fn float_constant(x: f32) -> String {
+    match x {
+        x if x.is_nan() => "NAN".into(),
+        f32::INFINITY => "INFINITY".into(),
+        f32::NEG_INFINITY => "-INFINITY".into(),
+        x => format!("{x:?}f"),
+    }
+}

@@ -1,6 +1,75 @@
-use super::Case;
-use super::random::Random;
+//! Convolutions and their transposes with every kind of window.
 
-pub(super) fn cases(_r: &mut Random) -> Vec<Case> {
-    Vec::new()
+use super::random::Random;
+use super::{Case, Close};
+use arenic_ir::op::Window;
+use arenic_ir::{DType, Op};
+
+pub(super) fn cases(r: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for d in [DType::F32, DType::F64] {
+        for _ in 0..16 {
+            cases.extend(convolution(r, d));
+            cases.extend(transposed(r, d));
+        }
+    }
+    // As a gradient of weights: few results of long sums.
+    let window = window(r, &[20, 30], true);
+    let inputs = [r.tame(DType::F32, [3, 16, 22, 32]), r.tame(DType::F32, [5, 16, 20, 30])];
+    cases.push(Case::new(Op::Conv { window, group: 1 }, inputs).close(Close::LONG_SUM));
+    cases
+}
+
+/// A window of this extent, or of a random one of this rank.
+fn window(r: &mut Random, kernel: &[usize], plain: bool) -> Window {
+    let mut of = |low, high| -> Vec<usize> {
+        kernel.iter().map(|_| if plain { 1 } else { r.range(low, high) }).collect()
+    };
+    let (strides, dilations) = (of(1, 3), of(1, 2));
+    let mut pads = || if plain { vec![0; kernel.len()] } else { of(0, 2) };
+    let (pads_begin, pads_end) = (pads(), pads());
+    Window { kernel: kernel.to_vec(), strides, dilations, pads_begin, pads_end }
+}
+
+fn any_window(r: &mut Random) -> Window {
+    let kernel: Vec<usize> = (0..r.range(1, 3)).map(|_| r.range(1, 3)).collect();
+    let plain = r.range(0, 3) == 0;
+    window(r, &kernel, plain)
+}
+
+/// None where the window does not fit.
+fn convolution(r: &mut Random, d: DType) -> Option<Case> {
+    let window = any_window(r);
+    let group = r.choose(&[1, 1, 2, 3]);
+    let (inputs, channels) = (r.range(1, 4), r.range(1, 4));
+    let spatial =
+        |r: &mut Random| -> Vec<usize> { window.kernel.iter().map(|_| r.range(3, 9)).collect() };
+    let x = [vec![r.range(1, 3), inputs * group], spatial(r)].concat();
+    let w = [vec![channels * group, inputs], window.kernel.clone()].concat();
+    let mut operands = vec![r.tame(d, x), r.tame(d, w)];
+    if r.chance() {
+        operands.push(r.tame(d, [channels * group]));
+    }
+    let op = Op::Conv { window, group };
+    let types: Vec<_> = operands.iter().map(|t| &t.ty).collect();
+    op.infer(&types).ok()?;
+    Some(Case::new(op, operands).close(Close::SUM))
+}
+
+fn transposed(r: &mut Random, d: DType) -> Option<Case> {
+    let window = any_window(r);
+    let group = r.choose(&[1, 1, 2, 3]);
+    let (inputs, channels) = (r.range(1, 4), r.range(1, 4));
+    let spatial: Vec<usize> = window.kernel.iter().map(|_| r.range(1, 6)).collect();
+    let x = [vec![r.range(1, 3), inputs * group], spatial].concat();
+    let w = [vec![inputs * group, channels], window.kernel.clone()].concat();
+    let output_padding = window.kernel.iter().map(|_| r.range(0, 1)).collect();
+    let mut operands = vec![r.tame(d, x), r.tame(d, w)];
+    if r.chance() {
+        operands.push(r.tame(d, [channels * group]));
+    }
+    let op = Op::ConvTranspose { window, group, output_padding };
+    let types: Vec<_> = operands.iter().map(|t| &t.ty).collect();
+    op.infer(&types).ok()?;
+    Some(Case::new(op, operands).close(Close::SUM))
 }

@@ -50,6 +50,8 @@ impl Close {
     const FUNCTION: Close = Close { relative: 1e-5, absolute: 1e-6 };
     /// A sum in another order.
     const SUM: Close = Close { relative: 1e-4, absolute: 1e-5 };
+    /// A sum of thousands of terms, of which some cancel.
+    const LONG_SUM: Close = Close { relative: 1e-4, absolute: 1e-4 };
 }
 
 impl Case {

@@ -1,6 +1,69 @@
-use super::Case;
-use super::random::Random;
+//! Matrix products: every transposition and broadcast, and sums in parts.
 
-pub(super) fn cases(_r: &mut Random) -> Vec<Case> {
-    Vec::new()
+use super::random::Random;
+use super::{Case, Close};
+use arenic_ir::{DType, Op};
+
+const TYPES: [DType; 6] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64];
+
+pub(super) fn cases(r: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for d in TYPES {
+        for _ in 0..10 {
+            cases.push(mat_mul(r, d));
+            cases.push(gemm(r, d));
+        }
+        let small = [r.tame(d, [5, 3000]), r.tame(d, [3000, 70])];
+        let op = Op::MatMul { trans_a: false, trans_b: false };
+        cases.push(Case::new(op, small).close(Close::LONG_SUM));
+        let vectors = [r.tame(d, [7]), r.tame(d, [7])];
+        let op = Op::MatMul { trans_a: false, trans_b: false };
+        cases.push(Case::new(op, vectors).close(Close::SUM));
+    }
+    cases
+}
+
+fn mat_mul(r: &mut Random, d: DType) -> Case {
+    let [m, k, n] = [0; 3].map(|_| r.choose(&[1, 2, 5, 17, 64, 70]));
+    let (trans_a, trans_b) = (r.chance(), r.chance());
+    let batch: Vec<usize> = (0..r.range(0, 2)).map(|_| r.range(1, 3)).collect();
+    let [on_a, on_b] = [0; 2].map(|_| r.broadcast_to(&batch));
+    let vector_a = on_a.is_empty() && !trans_a && r.range(0, 4) == 0;
+    let vector_b = on_b.is_empty() && !trans_b && r.range(0, 4) == 0;
+    let mut a = on_a;
+    a.extend(if vector_a {
+        vec![k]
+    } else if trans_a {
+        vec![k, m]
+    } else {
+        vec![m, k]
+    });
+    let mut b = on_b;
+    b.extend(if vector_b {
+        vec![k]
+    } else if trans_b {
+        vec![n, k]
+    } else {
+        vec![k, n]
+    });
+    let inputs = [r.tame(d, a), r.tame(d, b)];
+    Case::new(Op::MatMul { trans_a, trans_b }, inputs).close(Close::SUM)
+}
+
+fn gemm(r: &mut Random, d: DType) -> Case {
+    let [m, k, n] = [0; 3].map(|_| r.choose(&[0, 1, 2, 5, 17, 64, 70]));
+    let (trans_a, trans_b) = (r.chance(), r.chance());
+    let (alpha, beta) = match d.is_float() {
+        true => (r.choose(&[1.0, 0.5, -2.0]), r.choose(&[1.0, 0.0, 0.25])),
+        false => (r.choose(&[1.0, 2.0]), r.choose(&[1.0, 0.0, 3.0])),
+    };
+    let mut inputs = vec![
+        r.tame(d, if trans_a { [k, m] } else { [m, k] }),
+        r.tame(d, if trans_b { [n, k] } else { [k, n] }),
+    ];
+    if r.chance() {
+        let bias = r.broadcast_to(&[m, n]);
+        inputs.push(r.tame(d, bias));
+    }
+    Case::new(Op::Gemm { alpha, beta, trans_a, trans_b }, inputs).close(Close::SUM)
 }
