@@ -15,6 +15,7 @@ mod lower;
 mod module;
 mod movement;
 mod norm;
+pub mod nvrtc;
 mod product;
 mod random;
 mod reduce;

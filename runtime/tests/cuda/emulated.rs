@@ -3,6 +3,7 @@
 use super::{Case, Close, Tensor};
 use arenic_emulator::Module as Emulated;
 use arenic_ir::{Backend, DType, TensorType};
+use arenic_runtime::cuda::nvrtc::{self, Architecture};
 use arenic_runtime::cuda::{Argument, HEADERS, Module, Work, lower};
 use arenic_runtime::kernel::{Draw, KernelError};
 use arenic_runtime::memory::AlignedBytes;
@@ -49,6 +50,7 @@ pub(super) fn hold(cases: Vec<Case>) {
     };
     let prepared: Vec<Prepared> = cases.into_iter().map(prepare).collect();
     let modules = compile(&module);
+    compile_for_devices(&module);
     for p in &prepared {
         let operands: Vec<(&TensorType, &[u8])> =
             p.case.inputs.iter().map(|t| (&t.ty, &t.bytes[..])).collect();
@@ -107,6 +109,24 @@ fn compile(module: &Module) -> Vec<Emulated> {
         all.extend(other.join().unwrap());
         all
     })
+}
+
+/// Compiles a module by NVRTC, where there is one: what the emulator accepts is C++, and CUDA
+/// C++ is a little less.
+fn compile_for_devices(module: &Module) {
+    if !nvrtc::is_present() {
+        let required = std::env::var("ARENIC_REQUIRE_NVRTC").is_ok_and(|v| v == "1");
+        assert!(!required, "{}", nvrtc::CompileError::Missing);
+        eprintln!("NOT COMPILED FOR GPUs: {}", nvrtc::CompileError::Missing);
+        return;
+    }
+    for architecture in [Architecture::Machine(90), Architecture::Virtual(80)] {
+        for first in (0..module.len()).step_by(CHUNK) {
+            let source = module.source_of(first..module.len().min(first + CHUNK));
+            let image = nvrtc::compile(&source, architecture).unwrap_or_else(|e| panic!("{e}"));
+            assert!(!image.is_empty());
+        }
+    }
 }
 
 fn refusal(e: &KernelError) -> Refusal {
