@@ -8,7 +8,9 @@
 //! not fit are refused, here by a word that the host looks at.
 
 mod convolution;
+pub mod driver;
 mod elementwise;
+mod executor;
 mod index;
 mod indexing;
 mod lower;
@@ -18,10 +20,13 @@ mod norm;
 pub mod nvrtc;
 mod product;
 mod random;
+mod real;
 mod reduce;
 mod softmax;
 mod update;
 mod windows;
 
+pub use executor::{CudaExecutor, DeviceStepError, SetupError};
 pub use lower::{Unsupported, Work, lower};
+pub use real::{Cuda, LEAST_CAPABILITY};
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
