@@ -6,7 +6,7 @@ use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
-use arenic_ir::{Graph, Op, TargetInfo, TensorType};
+use arenic_ir::{Backend, Graph, Op, TargetInfo, TensorType};
 use arenic_passes::certificate::{certificate, floor};
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The name of the CPU target in artifacts.
-pub const CPU: &str = "cpu";
+pub const CPU: &str = Backend::Cpu.name();
 
 /// Why a model could not be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +121,8 @@ impl Compiled {
 /// What a plan must keep to, and the device that its times are for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Constraints<'a> {
+    /// Whose kernels will run it.
+    pub backend: Backend,
     /// The device; without one it is the `cpu` description.
     pub device: Option<&'a Device>,
     /// Bytes that the arenas may have.
@@ -129,7 +131,7 @@ pub struct Constraints<'a> {
     pub allow_reassociation: bool,
 }
 
-/// Compiles a model for the CPU target.
+/// Compiles a model for one target.
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -142,10 +144,9 @@ pub fn compile(
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
     let Imported { graph, bound, unused } = import_file(model, import)?;
-    let Constraints { device, limits, allow_reassociation } = constraints;
-    let align = device.map_or(0, |d| d.alignment).max(TargetInfo::CPU.align);
-    let (target, evaluate) =
-        (TargetInfo { align, ..TargetInfo::CPU }, Some(&Kernels as &dyn Evaluate));
+    let Constraints { backend, device, limits, allow_reassociation } = constraints;
+    let align = device.map_or(0, |d| d.alignment).max(TargetInfo::of(backend).align);
+    let (target, evaluate) = (TargetInfo { backend, align }, Some(&Kernels as &dyn Evaluate));
     let cx = Cx { target, evaluate, search, device, limits, allow_reassociation };
     let outcome = pipeline.run(graph, &cx, options)?;
     let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
@@ -166,7 +167,7 @@ pub fn compile(
                 false => certificate.bound.max(found),
             };
             let target = Target {
-                name: CPU.into(),
+                name: backend.name().into(),
                 graph: module.graph.clone(),
                 program: program.clone(),
                 statistics: statistics(&module.graph, program, footprint, bound_bytes, &cx)?,

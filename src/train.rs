@@ -6,8 +6,11 @@ use crate::artifact::Target;
 use crate::data::{Batches, DataError, Notice, Npz, OutputSpool, Progress, save};
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::types::{DType, TensorType};
-use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError, StepError};
+use arenic_runtime::cuda::driver::{Driver, DriverError};
+use arenic_runtime::cuda::{self, CudaExecutor, DeviceStepError};
+use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError};
 use arenic_runtime::kernel::Draw;
+use arenic_runtime::machine::Machine;
 pub use initial::{Initial, InitialError};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -57,19 +60,25 @@ pub enum TrainError {
     /// The program cannot be run here.
     #[error(transparent)]
     Setup(#[from] SetupError),
+    /// The program cannot be run on this device.
+    #[error(transparent)]
+    DeviceSetup(#[from] cuda::SetupError),
+    /// The device failed between steps.
+    #[error("the device failed: {0}")]
+    Device(#[from] DriverError),
     /// States or constants have no proper values.
     #[error(transparent)]
     Initial(#[from] InitialError),
     /// Data files.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A kernel refused its operands.
+    /// A kernel refused its operands, or the device failed.
     #[error("step {step}: {error}")]
     Step {
         /// The step.
         step: u64,
         /// Why.
-        error: StepError,
+        error: DeviceStepError,
     },
     /// The loss is NaN or infinite.
     #[error(
@@ -114,7 +123,7 @@ pub struct Summary {
     pub library_bytes: u64,
 }
 
-/// Runs a target.
+/// Runs a target on the CPU.
 ///
 /// # Errors
 /// See [`TrainError`]. Files are written whole or not at all.
@@ -130,8 +139,23 @@ pub fn train(
     executor.within(|executor| train_on(executor, target, options, notice, watch))
 }
 
+/// Runs a target on a device.
+///
+/// # Errors
+/// See [`TrainError`]. Files are written whole or not at all.
+pub fn train_on_device(
+    driver: impl Driver,
+    target: &Target,
+    options: &Options,
+    notice: impl FnMut(&Notice),
+    watch: impl FnMut(&StepReport),
+) -> Result<Summary, TrainError> {
+    let mut executor = CudaExecutor::new(&target.graph, &target.program, driver)?;
+    train_on(&mut executor, target, options, notice, watch)
+}
+
 fn train_on(
-    executor: &mut Executor,
+    executor: &mut impl Machine,
     target: &Target,
     options: &Options,
     mut notice: impl FnMut(&Notice),
@@ -223,7 +247,7 @@ fn train_on(
 /// The inputs to be fed: those that the step reads, and others that the user names.
 fn fed_inputs(
     g: &Graph,
-    executor: &mut Executor,
+    executor: &mut impl Machine,
     npz: Option<&Npz>,
     set: &[(String, String)],
 ) -> Vec<ValueId> {
@@ -259,7 +283,7 @@ impl Outputs {
         self.tensors.iter().map(output).collect()
     }
 
-    fn scalars<'g>(&self, g: &'g Graph, executor: &Executor) -> Vec<(&'g str, f64)> {
+    fn scalars<'g>(&self, g: &'g Graph, executor: &impl Machine) -> Vec<(&'g str, f64)> {
         let output = |&i: &usize| {
             let dtype = g.ty(g.outputs[i].value).dtype;
             (g.outputs[i].name.as_str(), scalar(dtype, executor.output(i)))
@@ -293,22 +317,22 @@ fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
 fn save_states(
     path: &Path,
     g: &Graph,
-    executor: &Executor,
+    executor: &impl Machine,
     progress: Progress,
-) -> Result<(), DataError> {
+) -> Result<(), TrainError> {
     // The rows of one tensor are states of its name, one after another.
     let mut tensors: BTreeMap<&str, (TensorType, Cow<[u8]>)> = BTreeMap::new();
     for (s, state) in &g.states {
-        let bytes = executor.state(s);
+        let bytes = executor.state(s)?;
         match tensors.entry(&state.name) {
             Entry::Vacant(entry) => {
-                entry.insert((g.saved_type(s), Cow::Borrowed(bytes)));
+                entry.insert((g.saved_type(s), bytes));
             }
-            Entry::Occupied(mut entry) => entry.get_mut().1.to_mut().extend_from_slice(bytes),
+            Entry::Occupied(mut entry) => entry.get_mut().1.to_mut().extend_from_slice(&bytes),
         }
     }
     let states = tensors.iter().map(|(&name, (ty, bytes))| (name, ty, &bytes[..]));
-    save(path, states, &progress.to_metadata())
+    Ok(save(path, states, &progress.to_metadata())?)
 }
 
 /// Names of the constants that `--init` may replace.

@@ -225,12 +225,12 @@ fn planned(
     let g = &target.graph;
     let mut executor = Executor::new(g, &target.program, options).unwrap();
     for (v, data) in g.consts() {
-        if let Some(home) = executor.const_mut(v) {
+        if let Some(home) = executor.carried_mut(v) {
             home.copy_from_slice(data.bytes().unwrap());
         }
     }
     for s in g.states.keys() {
-        executor.state_mut(s).unwrap().copy_from_slice(rows_of(g, s, init));
+        executor.carried_mut(g.states[s].enter).unwrap().copy_from_slice(rows_of(g, s, init));
     }
     let mut seen = Vec::new();
     for step in 0..3 {

@@ -238,15 +238,11 @@ impl<'g> Executor<'g> {
         self.home_mut(v).filter(|_| is_input)
     }
 
-    /// The home of a constant, to be filled once; `None` where nothing reads it.
-    pub fn const_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
-        let is_const = matches!(self.graph.values.get(v)?.def, Def::Const(_));
-        self.home_mut(v).filter(|_| is_const)
-    }
-
-    /// A state's bytes: before the first step to be filled, later to be replaced.
-    pub fn state_mut(&mut self, s: StateId) -> Option<&mut [u8]> {
-        self.home_mut(self.graph.states.get(s)?.enter)
+    /// The home of a constant, or of a state's value as a step begins: before the first step to
+    /// be filled, a state's later to be replaced. `None` where nothing reads it.
+    pub fn carried_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
+        let is_input = matches!(self.graph.values.get(v)?.def, Def::Input);
+        self.home_mut(v).filter(|_| !is_input)
     }
 
     fn home_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {

@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod executor;
 pub mod kernel;
+pub mod machine;
 pub mod memory;
 pub mod profile;
 pub mod reference;

@@ -14,9 +14,9 @@ use arenic::data::Npz;
 use arenic::explain;
 use arenic::largest::{Largest, largest};
 use arenic::onnx::ImportOptions;
-use arenic_ir::TensorType;
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
+use arenic_ir::{Backend, TensorType};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::{Search, devices};
 use clap::Args;
@@ -55,6 +55,9 @@ pub(super) struct Arguments {
     /// Let `section` cut sums, which changes bits
     #[arg(long)]
     allow_reassociation: bool,
+    /// Whose kernels run the step: cpu or cuda
+    #[arg(long, value_name = "T", default_value = Backend::Cpu.name(), value_parser = backend)]
+    target: Backend,
     /// A device file, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
     /// for it, and without --device-memory its memory is the limit
     #[arg(long, value_name = "D")]
@@ -210,8 +213,12 @@ impl Job<'_> {
         let options =
             RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
         let limits = PerSpace { device: device_limit, host: a.host_memory };
-        let constraints =
-            Constraints { device: self.device, limits, allow_reassociation: a.allow_reassociation };
+        let constraints = Constraints {
+            backend: a.target,
+            device: self.device,
+            limits,
+            allow_reassociation: a.allow_reassociation,
+        };
         compile(&a.model, import, self.pipeline, constraints, self.search, options)
     }
 
@@ -248,6 +255,12 @@ impl Job<'_> {
             }
         })
     }
+}
+
+/// A backend by its name.
+fn backend(name: &str) -> Result<Backend, String> {
+    let known = Backend::ALL.into_iter().find(|b| b.name() == name);
+    known.ok_or_else(|| format!("`{name}` is no target; cpu and cuda are"))
 }
 
 /// The limit that was given, or else the memory of the device that was.

@@ -2,8 +2,10 @@
 
 use super::{Failure, Json, NON_FINITE, Outcome, failed, human_bytes, name_value, print};
 use arenic::artifact::Artifact;
-use arenic::data::TensorFile;
-use arenic::train::{Initial, Length, Options, StepReport, TrainError, train};
+use arenic::data::{Notice, TensorFile};
+use arenic::train::{Initial, Length, Options, StepReport, TrainError, train, train_on_device};
+use arenic_ir::Backend;
+use arenic_runtime::cuda::Cuda;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Report, miette};
@@ -50,9 +52,9 @@ pub(super) struct Arguments {
     /// Write the non-scalar outputs of every step
     #[arg(long, value_name = "O.npz")]
     outputs: Option<PathBuf>,
-    /// Where to run
-    #[arg(long, default_value = arenic::compile::CPU)]
-    device: String,
+    /// Where to run: cpu, or a GPU as cuda:N
+    #[arg(long, value_name = "D", default_value = "cpu", value_parser = place)]
+    device: Place,
     /// Threads; 0 takes one per core. The results do not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
@@ -63,6 +65,24 @@ pub(super) struct Arguments {
     json: Json,
 }
 
+/// Where a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Cpu,
+    /// The GPU of this number.
+    Cuda(u32),
+}
+
+fn place(name: &str) -> Result<Place, String> {
+    let number = name.strip_prefix("cuda:").map(str::parse);
+    match (name, number) {
+        ("cpu", _) => Ok(Place::Cpu),
+        ("cuda", _) => Ok(Place::Cuda(0)),
+        (_, Some(Ok(n))) => Ok(Place::Cuda(n)),
+        _ => Err("a step runs on `cpu` or on `cuda:N`, a GPU by its number".into()),
+    }
+}
+
 /// More threads than this are refused: each has a stack.
 pub(super) const MAX_THREADS: usize = 1024;
 
@@ -71,12 +91,17 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         return Err(miette!("--threads {} is above {MAX_THREADS}", a.threads).into());
     }
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
-    let Some(target) = artifact.target(&a.device) else {
+    let backend = match a.device {
+        Place::Cpu => Backend::Cpu,
+        Place::Cuda(_) => Backend::Cuda,
+    };
+    let Some(target) = artifact.target(backend.name()) else {
         let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
         return Err(miette!(
-            help = format!("run on one of: {}", held.join(", ")),
-            "the artifact holds no program for the device `{}`",
-            a.device
+            help = format!("compile it with `--target {}`", backend.name()),
+            "the artifact holds a program for {}, none for {}",
+            held.join(" and "),
+            backend.name()
         )
         .into());
     };
@@ -127,7 +152,14 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         }
         bar.set_message(shown.join("  "));
     };
-    let trained = train(target, &options, |n| eprintln!("note: {n}"), watch);
+    let notice = |n: &Notice| eprintln!("note: {n}");
+    let trained = match a.device {
+        Place::Cpu => train(target, &options, notice, watch),
+        Place::Cuda(n) => {
+            let driver = Cuda::new(n).map_err(failed)?;
+            train_on_device(driver, target, &options, notice, watch)
+        }
+    };
     bar.finish_and_clear();
     let summary = trained.map_err(|e| match e {
         TrainError::NonFinite { .. } => {

@@ -5,7 +5,8 @@ use crate::artifact::Target;
 use crate::data::{Array, DataError, Progress, TensorFile};
 use arenic_ir::graph::{Data, Graph};
 use arenic_ir::types::TensorType;
-use arenic_runtime::executor::Executor;
+use arenic_runtime::cuda::driver::DriverError;
+use arenic_runtime::machine::Machine;
 use std::collections::HashSet;
 
 /// Sources of initial values, strongest first: the file, the model, zeros.
@@ -58,13 +59,16 @@ pub enum InitialError {
     /// A constant whose data was not at hand when the model was compiled.
     #[error("the artifact has no data for the constants {}", .0.join(", "))]
     NoData(Vec<String>),
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(#[from] DriverError),
 }
 
 /// Fills the homes of all constants and states; returns how far the loaded run was.
 pub(super) fn load(
     initial: &Initial,
     target: &Target,
-    executor: &mut Executor,
+    machine: &mut impl Machine,
 ) -> Result<Progress, InitialError> {
     let g = &target.graph;
     let file = initial.file.as_ref();
@@ -77,30 +81,34 @@ pub(super) fn load(
     let mut absent = Vec::new();
     for (v, data) in g.consts() {
         let name = &g.values[v].name;
-        let Some(home) = executor.const_mut(v) else { continue };
-        match (given(name).filter(|_| !name.is_empty()), data) {
-            (Some(array), _) => copy(array, name, g.ty(v), 0, home)?,
-            (None, Data::Bytes(bytes)) => home.copy_from_slice(bytes),
-            (None, Data::Absent) => absent.push(format!("`{name}`")),
-        }
+        machine.fill_home(v, |home| {
+            match (given(name).filter(|_| !name.is_empty()), data) {
+                (Some(array), _) => copy(array, name, g.ty(v), 0, home)?,
+                (None, Data::Bytes(bytes)) => home.copy_from_slice(bytes),
+                (None, Data::Absent) => absent.push(format!("`{name}`")),
+            }
+            Ok::<(), InitialError>(())
+        })?;
     }
     if !absent.is_empty() {
         return Err(InitialError::NoData(absent));
     }
     let mut missing = Vec::new();
     for (s, state) in &g.states {
-        let Some(home) = executor.state_mut(s) else { continue };
-        match (given(&state.name), &state.init) {
-            (Some(array), _) => {
-                let whole = g.saved_type(s);
-                let row = whole.bytes() / whole.shape.first().copied().unwrap_or(1).max(1) as u64;
-                let first = state.rows.map_or(0, |rows| rows.first as u64 * row);
-                copy(array, &state.name, &whole, first as usize, home)?;
+        machine.fill_home(state.enter, |home| {
+            match (given(&state.name), &state.init) {
+                (Some(array), _) => {
+                    let whole = g.saved_type(s);
+                    let rows = whole.shape.first().copied().unwrap_or(1).max(1) as u64;
+                    let first = state.rows.map_or(0, |r| r.first as u64 * (whole.bytes() / rows));
+                    copy(array, &state.name, &whole, first as usize, home)?;
+                }
+                (None, Some(Data::Bytes(bytes))) => home.copy_from_slice(bytes),
+                _ if initial.zeros.iter().any(|p| p.matches(&state.name)) => home.fill(0),
+                _ => missing.push(format!("`{}`", state.name)),
             }
-            (None, Some(Data::Bytes(bytes))) => home.copy_from_slice(bytes),
-            _ if initial.zeros.iter().any(|p| p.matches(&state.name)) => home.fill(0),
-            _ => missing.push(format!("`{}`", state.name)),
-        }
+            Ok::<(), InitialError>(())
+        })?;
     }
     if !missing.is_empty() {
         return Err(InitialError::Missing(missing));

@@ -44,7 +44,7 @@ impl Planned {
         let mut reference = Reference::new(g).map_err(|e| e.to_string())?;
         for (v, data) in g.consts() {
             let bytes = data.bytes().ok_or("a constant without data")?;
-            let homes = [executor.const_mut(v), reference.value_mut(v)];
+            let homes = [executor.carried_mut(v), reference.value_mut(v)];
             homes.into_iter().flatten().for_each(|home| home.copy_from_slice(bytes));
         }
         let mut all = Vec::new();

@@ -166,7 +166,7 @@ impl Backend {
     pub const ALL: [Backend; 2] = [Backend::Cpu, Backend::Cuda];
 
     /// The name in the text form.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Backend::Cpu => "cpu",
             Backend::Cuda => "cuda",
@@ -189,6 +189,14 @@ impl TargetInfo {
 
     /// The CUDA backend: what `cuMemAlloc` aligns to, and more than any vector load needs.
     pub const CUDA: TargetInfo = TargetInfo { backend: Backend::Cuda, align: 256 };
+
+    /// What a backend needs at least.
+    pub fn of(backend: Backend) -> TargetInfo {
+        match backend {
+            Backend::Cpu => TargetInfo::CPU,
+            Backend::Cuda => TargetInfo::CUDA,
+        }
+    }
 }
 
 /// Side tables over a frozen graph.

@@ -59,7 +59,7 @@ const LOOSE: u64 = 64;
 
 /// Random changes times tasks, and how many changes there are at least and at most; for few
 /// decisions there are no more than pairs of them.
-const CHANGED_TASKS: usize = 20_000_000;
+const CHANGED_TASKS: usize = 40_000_000;
 const CHANGES: (usize, usize) = (2_000, 100_000);
 
 impl PlanPass for Budget {

@@ -28,5 +28,5 @@ mod windows;
 
 pub use executor::{CudaExecutor, DeviceStepError, SetupError};
 pub use lower::{Unsupported, Work, lower};
-pub use real::{Cuda, LEAST_CAPABILITY};
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
+pub use real::{Cuda, LEAST_CAPABILITY};

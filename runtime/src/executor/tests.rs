@@ -70,8 +70,8 @@ fn parse(text: &str) -> (Graph, Program) {
 /// The outputs and states of some steps.
 fn bits(executor: &mut Executor) -> Vec<Vec<u8>> {
     let inputs: Vec<ValueId> = executor.graph.inputs().collect();
-    let states = executor.graph.states.keys();
-    states.for_each(|s| executor.state_mut(s).unwrap().fill(0));
+    let states = executor.graph.states.values();
+    states.for_each(|s| executor.carried_mut(s.enter).unwrap().fill(0));
     let mut seen = Vec::new();
     for step in 0..4 {
         for &v in &inputs {

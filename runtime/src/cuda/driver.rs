@@ -1,0 +1,197 @@
+//! What the backend asks of a device's driver.
+//!
+//! A trait, since a test puts a simulated driver in its place: one that runs streams in
+//! adversarial orders and fails where it is told to.
+
+use std::fmt;
+
+/// A device's driver with one context. Addresses are the device's own, or those of pinned host
+/// memory; handles live as long as the driver.
+pub trait Driver {
+    /// The device's name, for messages.
+    fn name(&self) -> String;
+
+    /// Free and all memory of the device, in bytes.
+    ///
+    /// # Errors
+    /// The device is lost.
+    fn memory(&self) -> Result<Memory, DriverError>;
+
+    /// An address of so many bytes of device memory, zeroed, aligned to 256.
+    ///
+    /// # Errors
+    /// There is no such memory.
+    fn allocate(&self, bytes: u64) -> Result<u64, DriverError>;
+
+    /// An address of so many bytes of pinned host memory, zeroed, which is read as fast as
+    /// other memory is.
+    ///
+    /// # Errors
+    /// There is no such memory.
+    fn allocate_pinned(&self, bytes: u64) -> Result<u64, DriverError>;
+
+    /// Loads the kernels of a module's text.
+    ///
+    /// # Errors
+    /// They cannot be compiled or loaded.
+    fn load(&self, source: &str) -> Result<ModuleHandle, DriverError>;
+
+    /// A kernel by its name.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    fn function(&self, module: ModuleHandle, name: &str) -> Result<FunctionHandle, DriverError>;
+
+    /// A stream that does not wait for any other by itself.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn stream(&self) -> Result<StreamHandle, DriverError>;
+
+    /// An event.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn event(&self) -> Result<EventHandle, DriverError>;
+
+    /// Launches a kernel; `words` are its parameters, one for each.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    ///
+    /// # Safety
+    /// What the parameters point to is valid for all that the kernel reads and writes when the
+    /// stream comes to it.
+    unsafe fn launch(
+        &self,
+        stream: StreamHandle,
+        function: FunctionHandle,
+        grid: [u32; 3],
+        threads: u32,
+        words: &[u64],
+    ) -> Result<(), DriverError>;
+
+    /// Copies bytes between any two addresses of the device or of pinned memory.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    ///
+    /// # Safety
+    /// Both are valid for so many bytes when the stream comes to it, and do not overlap.
+    unsafe fn copy(
+        &self,
+        stream: StreamHandle,
+        from: u64,
+        to: u64,
+        bytes: u64,
+    ) -> Result<(), DriverError>;
+
+    /// Records an event after all that was issued on the stream.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn record(&self, stream: StreamHandle, event: EventHandle) -> Result<(), DriverError>;
+
+    /// Lets a stream wait for what an event recorded last.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn wait(&self, stream: StreamHandle, event: EventHandle) -> Result<(), DriverError>;
+
+    /// Waits until the stream has done all that was issued.
+    ///
+    /// # Errors
+    /// Something that was issued has failed.
+    fn synchronize(&self, stream: StreamHandle) -> Result<(), DriverError>;
+
+    /// From here on what is issued on the stream, and on streams that wait for it, is recorded
+    /// and not run.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError>;
+
+    /// Ends the capture; the graph can be run as often as one likes.
+    ///
+    /// # Errors
+    /// What was issued cannot be captured; nothing is being captured any more.
+    fn end_capture(&self, stream: StreamHandle) -> Result<GraphHandle, DriverError>;
+
+    /// Runs a graph on a stream.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    ///
+    /// # Safety
+    /// As for everything that was captured.
+    unsafe fn run(&self, stream: StreamHandle, graph: GraphHandle) -> Result<(), DriverError>;
+}
+
+/// Memory of a device, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// What nobody has allocated.
+    pub free: u64,
+    /// All of it.
+    pub total: u64,
+}
+
+macro_rules! handles {
+    ($($name:ident $what:literal)*) => {$(
+        #[doc = $what]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct $name(pub u64);
+    )*};
+}
+handles! {
+    ModuleHandle "A loaded module."
+    FunctionHandle "A kernel."
+    StreamHandle "A stream."
+    EventHandle "An event."
+    GraphHandle "A captured step, ready to run."
+}
+
+/// Why a driver refused or failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// A library is not there.
+    #[error("{0}")]
+    Missing(String),
+    /// Memory of the device, or pinned memory, that cannot be had.
+    #[error("{bytes} bytes of {kind} memory cannot be allocated")]
+    OutOfMemory {
+        /// What was asked for.
+        bytes: u64,
+        /// Whose.
+        kind: MemoryKind,
+    },
+    /// Kernels cannot be compiled.
+    #[error(transparent)]
+    Compile(#[from] super::nvrtc::CompileError),
+    /// Any other failure, which leaves the context unusable if it came from a kernel.
+    #[error("{call}: {message}")]
+    Failed {
+        /// The call that said so.
+        call: &'static str,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// Whose memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// The device's.
+    Device,
+    /// The host's, pinned.
+    Pinned,
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MemoryKind::Device => "device",
+            MemoryKind::Pinned => "pinned host",
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! The CUDA driver, by cudarc's thin layer: raw addresses and handles, no events behind the
+//! back. Libraries are loaded when they are first needed, and asked for before that, since a
+//! missing one ends the process.
+
+use super::driver::{
+    Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory, MemoryKind,
+    ModuleHandle, StreamHandle,
+};
+use super::nvrtc::{self, Architecture};
+use cudarc::driver::result::{self, DriverError as Failure};
+use cudarc::driver::sys;
+use std::ffi::CString;
+use std::sync::Mutex;
+
+/// A device with its primary context.
+pub struct Cuda {
+    name: String,
+    /// Ten times the compute capability.
+    capability: u32,
+    device: sys::CUdevice,
+    /// What is given back at the end.
+    owned: Mutex<Owned>,
+}
+
+#[derive(Default)]
+struct Owned {
+    device: Vec<u64>,
+    pinned: Vec<u64>,
+    streams: Vec<u64>,
+    events: Vec<u64>,
+    modules: Vec<u64>,
+    graphs: Vec<u64>,
+}
+
+/// The least compute capability, times ten, that kernels are made for.
+pub const LEAST_CAPABILITY: u32 = 80;
+
+fn failed(call: &'static str) -> impl Fn(Failure) -> DriverError {
+    move |e| {
+        let text = |s: Result<&std::ffi::CStr, Failure>| {
+            s.map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+        };
+        let message = format!("{} ({})", text(e.error_string()), text(e.error_name()));
+        DriverError::Failed { call, message }
+    }
+}
+
+impl Cuda {
+    /// The device of this number.
+    ///
+    /// # Errors
+    /// There is no driver, no such device, or it is too old.
+    pub fn new(ordinal: u32) -> Result<Cuda, DriverError> {
+        // SAFETY: loads a library by its name, and nothing else.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(DriverError::Missing(
+                "there is no CUDA driver here (no libcuda.so.1); `--device cpu` runs without a GPU"
+                    .into(),
+            ));
+        }
+        result::init().map_err(failed("cuInit"))?;
+        let count = result::device::get_count().map_err(failed("cuDeviceGetCount"))?;
+        let Some(number) = i32::try_from(ordinal).ok().filter(|&n| n < count) else {
+            let message = match count {
+                0 => "the CUDA driver sees no GPU".to_owned(),
+                n => format!("there is no cuda:{ordinal}; the driver sees {n} (from cuda:0 on)"),
+            };
+            return Err(DriverError::Missing(message));
+        };
+        let device = result::device::get(number).map_err(failed("cuDeviceGet"))?;
+        let name = result::device::get_name(device).map_err(failed("cuDeviceGetName"))?;
+        let attribute = |which| {
+            // SAFETY: a device that the driver gave.
+            unsafe { result::device::get_attribute(device, which) }
+                .map_err(failed("cuDeviceGetAttribute"))
+        };
+        use sys::CUdevice_attribute_enum as Attribute;
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let capability = (10 * major + minor) as u32;
+        if capability < LEAST_CAPABILITY {
+            return Err(DriverError::Missing(format!(
+                "{name} has compute capability {major}.{minor}; kernels need 8.0 or newer"
+            )));
+        }
+        // SAFETY: as above; the context is current from here on, on this thread.
+        unsafe {
+            let context =
+                result::primary_ctx::retain(device).map_err(failed("cuDevicePrimaryCtxRetain"))?;
+            result::ctx::set_current(context).map_err(failed("cuCtxSetCurrent"))?;
+        }
+        Ok(Cuda { name, capability, device, owned: Mutex::default() })
+    }
+
+    fn own(&self, which: impl FnOnce(&mut Owned) -> &mut Vec<u64>, handle: u64) -> u64 {
+        let mut owned = self.owned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        which(&mut owned).push(handle);
+        handle
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        let owned =
+            std::mem::take(self.owned.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner));
+        // SAFETY: each was made by this driver and is given back once. Where the device is lost
+        // all of these fail, and nothing is left to be done about it.
+        unsafe {
+            let _ = result::ctx::synchronize();
+            for graph in owned.graphs {
+                let _ = result::graph::exec_destroy(graph as sys::CUgraphExec);
+            }
+            for module in owned.modules {
+                let _ = result::module::unload(module as sys::CUmodule);
+            }
+            for event in owned.events {
+                let _ = result::event::destroy(event as sys::CUevent);
+            }
+            for stream in owned.streams {
+                let _ = result::stream::destroy(stream as sys::CUstream);
+            }
+            for address in owned.device {
+                let _ = result::free_sync(address);
+            }
+            for address in owned.pinned {
+                let _ = result::free_host(address as *mut _);
+            }
+            let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}
+
+impl Driver for Cuda {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn memory(&self) -> Result<Memory, DriverError> {
+        let (free, total) = result::mem_get_info().map_err(failed("cuMemGetInfo"))?;
+        Ok(Memory { free: free as u64, total: total as u64 })
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<u64, DriverError> {
+        let refused = |_| DriverError::OutOfMemory { bytes, kind: MemoryKind::Device };
+        let size = bytes.max(1) as usize;
+        // SAFETY: the memory is zeroed before anyone reads it.
+        unsafe {
+            let address = self.own(|o| &mut o.device, result::malloc_sync(size).map_err(refused)?);
+            result::memset_d8_sync(address, 0, size).map_err(failed("cuMemsetD8"))?;
+            Ok(address)
+        }
+    }
+
+    fn allocate_pinned(&self, bytes: u64) -> Result<u64, DriverError> {
+        let refused = |_| DriverError::OutOfMemory { bytes, kind: MemoryKind::Pinned };
+        let size = bytes.max(1) as usize;
+        // SAFETY: the memory is zeroed before anyone reads it. No flags: write-combined memory
+        // would be slow to read.
+        unsafe {
+            let address = result::malloc_host(size, 0).map_err(refused)?;
+            address.cast::<u8>().write_bytes(0, size);
+            Ok(self.own(|o| &mut o.pinned, address as u64))
+        }
+    }
+
+    fn load(&self, source: &str) -> Result<ModuleHandle, DriverError> {
+        let image = nvrtc::compile(source, Architecture::Machine(self.capability))?;
+        // SAFETY: a whole image, as NVRTC made it.
+        let module = unsafe { result::module::load_data(image.as_ptr().cast()) }
+            .map_err(failed("cuModuleLoadData"))?;
+        Ok(ModuleHandle(self.own(|o| &mut o.modules, module as u64)))
+    }
+
+    fn function(&self, module: ModuleHandle, name: &str) -> Result<FunctionHandle, DriverError> {
+        let call = "cuModuleGetFunction";
+        let name =
+            CString::new(name).map_err(|e| DriverError::Failed { call, message: e.to_string() })?;
+        // SAFETY: a module of this driver.
+        let function = unsafe { result::module::get_function(module.0 as sys::CUmodule, name) };
+        Ok(FunctionHandle(function.map_err(failed(call))? as u64))
+    }
+
+    fn stream(&self) -> Result<StreamHandle, DriverError> {
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(failed("cuStreamCreate"))?;
+        Ok(StreamHandle(self.own(|o| &mut o.streams, stream as u64)))
+    }
+
+    fn event(&self) -> Result<EventHandle, DriverError> {
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+            .map_err(failed("cuEventCreate"))?;
+        Ok(EventHandle(self.own(|o| &mut o.events, event as u64)))
+    }
+
+    unsafe fn launch(
+        &self,
+        stream: StreamHandle,
+        function: FunctionHandle,
+        grid: [u32; 3],
+        threads: u32,
+        words: &[u64],
+    ) -> Result<(), DriverError> {
+        let mut parameters: Vec<*mut std::ffi::c_void> =
+            words.iter().map(|w| std::ptr::from_ref(w).cast_mut().cast()).collect();
+        // SAFETY: one pointer to each parameter, which the driver reads before it returns; what
+        // they mean is the caller's promise.
+        unsafe {
+            result::launch_kernel(
+                function.0 as sys::CUfunction,
+                (grid[0], grid[1], grid[2]),
+                (threads, 1, 1),
+                0,
+                stream.0 as sys::CUstream,
+                &mut parameters,
+            )
+        }
+        .map_err(failed("cuLaunchKernel"))
+    }
+
+    unsafe fn copy(
+        &self,
+        stream: StreamHandle,
+        from: u64,
+        to: u64,
+        bytes: u64,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise. With unified addresses, which every device has that is
+        // new enough, the driver sees by itself which memory is whose.
+        unsafe { sys::cuMemcpyAsync(to, from, bytes as usize, stream.0 as sys::CUstream) }
+            .result()
+            .map_err(failed("cuMemcpyAsync"))
+    }
+
+    fn record(&self, stream: StreamHandle, event: EventHandle) -> Result<(), DriverError> {
+        // SAFETY: an event and a stream of this driver.
+        unsafe { result::event::record(event.0 as sys::CUevent, stream.0 as sys::CUstream) }
+            .map_err(failed("cuEventRecord"))
+    }
+
+    fn wait(&self, stream: StreamHandle, event: EventHandle) -> Result<(), DriverError> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: as above.
+        unsafe {
+            result::stream::wait_event(stream.0 as sys::CUstream, event.0 as sys::CUevent, flags)
+        }
+        .map_err(failed("cuStreamWaitEvent"))
+    }
+
+    fn synchronize(&self, stream: StreamHandle) -> Result<(), DriverError> {
+        // SAFETY: a stream of this driver.
+        unsafe { result::stream::synchronize(stream.0 as sys::CUstream) }
+            .map_err(failed("cuStreamSynchronize"))
+    }
+
+    fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: a stream of this driver.
+        unsafe { result::stream::begin_capture(stream.0 as sys::CUstream, mode) }
+            .map_err(failed("cuStreamBeginCapture"))
+    }
+
+    fn end_capture(&self, stream: StreamHandle) -> Result<GraphHandle, DriverError> {
+        // SAFETY: a stream of this driver; the graph is destroyed once it is instantiated.
+        unsafe {
+            let graph = result::stream::end_capture(stream.0 as sys::CUstream)
+                .map_err(failed("cuStreamEndCapture"))?;
+            let mut executable: sys::CUgraphExec = std::ptr::null_mut();
+            let made = sys::cuGraphInstantiateWithFlags(&raw mut executable, graph, 0).result();
+            let _ = result::graph::destroy(graph);
+            made.map_err(failed("cuGraphInstantiate"))?;
+            Ok(GraphHandle(self.own(|o| &mut o.graphs, executable as u64)))
+        }
+    }
+
+    unsafe fn run(&self, stream: StreamHandle, graph: GraphHandle) -> Result<(), DriverError> {
+        // SAFETY: a graph and a stream of this driver; what is captured is the caller's promise.
+        unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, stream.0 as sys::CUstream) }
+            .map_err(failed("cuGraphLaunch"))
+    }
+}

@@ -1,0 +1,196 @@
+//! Whole training steps by the CUDA backend, on a simulated driver with emulated kernels: the
+//! losses of eager PyTorch, whatever the order of streams and the byte limit, and clear errors
+//! where the driver fails.
+//!
+//! Nothing here runs on a GPU.
+
+mod simulated;
+
+use arenic::artifact::Target;
+use arenic::compile::{Constraints, compile};
+use arenic::data::TensorFile;
+use arenic::onnx::ImportOptions;
+use arenic::train::{Initial, Length, Options, TrainError, train_on_device};
+use arenic_ir::Backend;
+use arenic_ir::program::PerSpace;
+use arenic_passes::Search;
+use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_runtime::cuda::CudaExecutor;
+use arenic_runtime::kernel::Draw;
+use simulated::{Behaviour, Simulated};
+use std::path::{Path, PathBuf};
+
+/// A reference run: a step, its data and the losses of eager PyTorch.
+struct Run {
+    model: PathBuf,
+    base: PathBuf,
+    set: Vec<(String, String)>,
+    losses: Vec<f64>,
+}
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+impl Run {
+    fn named(name: &str) -> Run {
+        let base = root("tests/runs").join(name);
+        let text = std::fs::read_to_string(base.with_extension("json")).unwrap();
+        let run: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let set = run["set"].as_object().unwrap();
+        let losses = run["loss"].as_array().unwrap();
+        Run {
+            model: root("models/step").join(run["onnx"].as_str().unwrap()),
+            base,
+            set: set.iter().map(|(n, v)| (n.clone(), v.to_string())).collect(),
+            losses: losses.iter().map(|l| l.as_f64().unwrap()).collect(),
+        }
+    }
+
+    /// The step compiled for the CUDA backend, its arena limited to so many bytes.
+    fn target(&self, limit: Option<u64>) -> Target {
+        let pipeline = Pipeline::default_pipeline().unwrap();
+        let limits = PerSpace { device: limit, host: None };
+        let constraints = Constraints { backend: Backend::Cuda, limits, ..Constraints::default() };
+        let import = ImportOptions::default();
+        let options = RunOptions::default();
+        compile(&self.model, &import, &pipeline, constraints, Search::default(), options)
+            .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
+            .artifact
+            .unwrap()
+            .targets
+            .remove(0)
+    }
+
+    fn train(&self, target: &Target, behaviour: Behaviour) -> Result<Vec<f64>, TrainError> {
+        let file = |suffix: &str| PathBuf::from(format!("{}{suffix}", self.base.display()));
+        let options = Options {
+            data: Some(file(".data.npz")),
+            initial: Initial {
+                file: Some(TensorFile::open(&file(".init.npz")).unwrap()),
+                ..Initial::default()
+            },
+            set: self.set.clone(),
+            length: Length::Steps(self.losses.len() as u64),
+            shuffle: None,
+            seed: None,
+            save: None,
+            save_every: None,
+            outputs: None,
+            threads: 1,
+            poison: false,
+        };
+        let mut losses = Vec::new();
+        let driver = Simulated::new(behaviour);
+        train_on_device(driver, target, &options, |_| {}, |r| losses.push(r.scalars[0].1))?;
+        Ok(losses)
+    }
+}
+
+const RUNS: [&str; 8] = [
+    "gpt_tiny_b4_adamw",
+    "gpt_tiny_b4_sgdm",
+    "mlp_b4_adamw",
+    "mlp_b4_sgdm",
+    "small_cnn_b4_adamw",
+    "small_cnn_b4_sgdm",
+    "tiny_resnet_b4_adamw",
+    "tiny_resnet_b4_sgdm",
+];
+
+#[test]
+fn five_steps_equal_pytorch() {
+    for name in RUNS {
+        let run = Run::named(name);
+        let losses = run.train(&run.target(None), Behaviour::default()).unwrap();
+        assert_eq!(losses.len(), run.losses.len());
+        for (step, (ours, theirs)) in losses.iter().zip(&run.losses).enumerate() {
+            let off = (ours - theirs).abs();
+            assert!(off <= 2e-5, "{name} step {step}: {ours} is off by {off:e}");
+        }
+    }
+}
+
+#[test]
+fn neither_limits_nor_the_order_of_streams_nor_replay_change_bits() {
+    for name in ["gpt_tiny_b4_adamw", "tiny_resnet_b4_sgdm"] {
+        let run = Run::named(name);
+        let whole = run.target(None);
+        let arena = whole.program.sizes.device;
+        let expected = run.train(&whole, Behaviour::default()).unwrap();
+        for percent in [70, 50, 40] {
+            let target = run.target(Some(arena * percent / 100));
+            assert!(target.program.sizes.device <= arena * percent / 100);
+            for (seed, captures) in [(1, true), (2, true), (3, false)] {
+                let behaviour = Behaviour { seed, captures, ..Behaviour::default() };
+                let losses = run.train(&target, behaviour).unwrap();
+                assert_eq!(losses, expected, "{name} at {percent} %, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_the_driver_refuses_is_told() {
+    let run = Run::named("mlp_b4_sgdm");
+    let target = run.target(Some(12 << 10));
+    let calls = [
+        "memory",
+        "allocate",
+        "allocate_pinned",
+        "load",
+        "function",
+        "stream",
+        "event",
+        "launch",
+        "copy",
+        "record",
+        "wait",
+        "synchronize",
+        "run",
+    ];
+    for call in calls {
+        for number in [0, 1, 7] {
+            let fails = Some((call, number));
+            let behaviour = Behaviour { fails, ..Behaviour::default() };
+            match run.train(&target, behaviour) {
+                Err(e) => assert!(!e.to_string().is_empty()),
+                // Some calls are made less often than that.
+                Ok(losses) => assert!(number > 0 && losses.len() == 5, "{call} {number}"),
+            }
+        }
+    }
+    let fails = Some(("end_capture", 0));
+    let error = run.train(&target, Behaviour { fails, ..Behaviour::default() }).unwrap_err();
+    assert!(error.to_string().contains("lost"), "{error}");
+
+    let memory = target.program.sizes.device - 1;
+    let error = run.train(&target, Behaviour { memory, ..Behaviour::default() }).unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.contains("1 less") && said.contains(&format!("--device-memory {memory}")),
+        "{said}"
+    );
+}
+
+#[test]
+fn steps_after_the_first_are_one_graph() {
+    let run = Run::named("mlp_b4_sgdm");
+    let target = run.target(None);
+    let driver = Simulated::new(Behaviour::default());
+    let mut executor = CudaExecutor::new(&target.graph, &target.program, driver).unwrap();
+    let allocations = |e: &CudaExecutor<Simulated>| {
+        e.driver().calls("allocate") + e.driver().calls("allocate_pinned")
+    };
+    let before = allocations(&executor);
+    let draw = Draw::default();
+    executor.step(draw).unwrap();
+    assert!(executor.is_captured());
+    let launches = executor.driver().calls("launch");
+    for _ in 0..3 {
+        executor.step(draw).unwrap();
+    }
+    let driver = executor.driver();
+    assert_eq!((driver.calls("launch"), driver.calls("run")), (launches, 3));
+    assert_eq!(allocations(&executor), before);
+}

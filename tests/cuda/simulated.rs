@@ -1,0 +1,318 @@
+//! A driver without a device: kernels are emulated, memory is the host's. Streams run when
+//! someone waits for them, in an order that a seed decides and events alone restrict, and a
+//! call can be made to fail.
+
+use arenic_emulator::Module;
+use arenic_runtime::cuda::HEADERS;
+use arenic_runtime::cuda::driver::{
+    Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory, MemoryKind,
+    ModuleHandle, StreamHandle,
+};
+use arenic_runtime::memory::AlignedBytes;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+
+/// How the driver behaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Behaviour {
+    /// Decides which stream goes on, and in which order threads run.
+    pub(crate) seed: u64,
+    /// Bytes of device memory.
+    pub(crate) memory: u64,
+    /// The call of this name and number, from 0, fails.
+    pub(crate) fails: Option<(&'static str, u32)>,
+    /// Steps can be captured.
+    pub(crate) captures: bool,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Behaviour { seed: 0, memory: 1 << 30, fails: None, captures: true }
+    }
+}
+
+/// The driver.
+pub(crate) struct Simulated {
+    behaviour: Behaviour,
+    state: RefCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    memory: Vec<AlignedBytes>,
+    modules: Vec<Module>,
+    functions: Vec<(usize, String)>,
+    streams: Vec<VecDeque<Item>>,
+    /// Of each event how often it was issued, and how often its stream has come to it.
+    events: Vec<(u64, u64)>,
+    graphs: Vec<Vec<(usize, Item)>>,
+    capture: Option<Captured>,
+    random: u64,
+    calls: Vec<(&'static str, u32)>,
+    /// Something failed: nothing works any more.
+    lost: bool,
+}
+
+struct Captured {
+    origin: usize,
+    streams: BTreeSet<usize>,
+    events: BTreeSet<usize>,
+    items: Vec<(usize, Item)>,
+    /// Streams with work that nobody waits for yet.
+    loose: BTreeSet<usize>,
+}
+
+/// What a stream does.
+#[derive(Clone, Debug)]
+enum Item {
+    Launch { function: usize, grid: [u32; 3], threads: u32, words: Vec<u64> },
+    Copy { from: u64, to: u64, bytes: usize },
+    Record { event: usize, time: u64 },
+    Wait { event: usize, time: u64 },
+}
+
+impl Simulated {
+    pub(crate) fn new(behaviour: Behaviour) -> Simulated {
+        let random = behaviour.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        Simulated { behaviour, state: RefCell::new(State { random, ..State::default() }) }
+    }
+
+    /// How often a call was made.
+    pub(crate) fn calls(&self, call: &str) -> u32 {
+        let state = self.state.borrow();
+        state.calls.iter().find(|(name, _)| *name == call).map_or(0, |(_, n)| *n)
+    }
+
+    /// Counts a call, and fails it where that is asked for.
+    fn called(&self, call: &'static str) -> Result<std::cell::RefMut<'_, State>, DriverError> {
+        let mut state = self.state.borrow_mut();
+        let at = match state.calls.iter().position(|(name, _)| *name == call) {
+            Some(at) => at,
+            None => {
+                state.calls.push((call, 0));
+                state.calls.len() - 1
+            }
+        };
+        let number = state.calls[at].1;
+        state.calls[at].1 += 1;
+        let fails = self.behaviour.fails == Some((call, number));
+        if fails || state.lost {
+            state.lost = true;
+            return Err(DriverError::Failed { call, message: "the device is lost".into() });
+        }
+        Ok(state)
+    }
+}
+
+impl State {
+    fn allocate(&mut self, bytes: u64) -> u64 {
+        let memory = AlignedBytes::zeroed(bytes + 256).expect("memory");
+        let address = (memory.as_ptr() as u64).next_multiple_of(256);
+        self.memory.push(memory);
+        address
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as usize % n
+    }
+
+    /// Puts an item at the end of a stream, or into what is being captured.
+    fn issue(&mut self, stream: usize, item: Item) {
+        if let Some(captured) = &mut self.capture {
+            if let Item::Wait { event, .. } = item
+                && captured.events.contains(&event)
+            {
+                captured.streams.insert(stream);
+            }
+            assert!(captured.streams.contains(&stream), "a stream that is not captured was used");
+            match item {
+                Item::Record { event, .. } => {
+                    captured.events.insert(event);
+                    captured.loose.remove(&stream);
+                }
+                _ if stream != captured.origin => {
+                    captured.loose.insert(stream);
+                }
+                _ => {}
+            }
+            captured.items.push((stream, item));
+            return;
+        }
+        // Events count when they are issued, also by a graph.
+        let item = match item {
+            Item::Record { event, .. } => {
+                self.events[event].0 += 1;
+                Item::Record { event, time: self.events[event].0 }
+            }
+            Item::Wait { event, .. } => Item::Wait { event, time: self.events[event].0 },
+            item => item,
+        };
+        self.streams[stream].push_back(item);
+    }
+
+    /// Lets streams go on, one item at a time, until one of them has nothing left.
+    fn drain(&mut self, stream: usize, seed: u64) {
+        while !self.streams[stream].is_empty() {
+            let ready: Vec<usize> = (0..self.streams.len())
+                .filter(|&s| match self.streams[s].front() {
+                    Some(Item::Wait { event, time }) => self.events[*event].1 >= *time,
+                    item => item.is_some(),
+                })
+                .collect();
+            assert!(!ready.is_empty(), "streams wait for each other for ever");
+            let next = ready[self.below(ready.len())];
+            let Some(item) = self.streams[next].pop_front() else { continue };
+            self.run(&item, seed);
+        }
+    }
+
+    fn run(&mut self, item: &Item, seed: u64) {
+        match item {
+            Item::Launch { function, grid, threads, words } => {
+                let (module, name) = &self.functions[*function];
+                let threads = [*threads, 1, 1];
+                // SAFETY: the executor's promise, which is what is tested here.
+                unsafe { self.modules[*module].launch(name, *grid, threads, seed, words) }
+                    .unwrap_or_else(|e| panic!("{e}"));
+            }
+            Item::Copy { from, to, bytes } => {
+                // SAFETY: as above.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(*from as *const u8, *to as *mut u8, *bytes);
+                };
+            }
+            Item::Record { event, time } => self.events[*event].1 = *time,
+            Item::Wait { .. } => {}
+        }
+    }
+}
+
+impl Driver for Simulated {
+    fn name(&self) -> String {
+        "a simulated GPU".into()
+    }
+
+    fn memory(&self) -> Result<Memory, DriverError> {
+        self.called("memory")?;
+        Ok(Memory { free: self.behaviour.memory, total: self.behaviour.memory })
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<u64, DriverError> {
+        let refused = |_| DriverError::OutOfMemory { bytes, kind: MemoryKind::Device };
+        Ok(self.called("allocate").map_err(refused)?.allocate(bytes))
+    }
+
+    fn allocate_pinned(&self, bytes: u64) -> Result<u64, DriverError> {
+        let refused = |_| DriverError::OutOfMemory { bytes, kind: MemoryKind::Pinned };
+        Ok(self.called("allocate_pinned").map_err(refused)?.allocate(bytes))
+    }
+
+    fn load(&self, source: &str) -> Result<ModuleHandle, DriverError> {
+        let mut state = self.called("load")?;
+        let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/emulated");
+        let module = Module::compile(source, HEADERS, &cache).unwrap_or_else(|e| panic!("{e}"));
+        state.modules.push(module);
+        Ok(ModuleHandle(state.modules.len() as u64 - 1))
+    }
+
+    fn function(&self, module: ModuleHandle, name: &str) -> Result<FunctionHandle, DriverError> {
+        let mut state = self.called("function")?;
+        state.functions.push((module.0 as usize, name.to_owned()));
+        Ok(FunctionHandle(state.functions.len() as u64 - 1))
+    }
+
+    fn stream(&self) -> Result<StreamHandle, DriverError> {
+        let mut state = self.called("stream")?;
+        state.streams.push(VecDeque::new());
+        Ok(StreamHandle(state.streams.len() as u64 - 1))
+    }
+
+    fn event(&self) -> Result<EventHandle, DriverError> {
+        let mut state = self.called("event")?;
+        state.events.push((0, 0));
+        Ok(EventHandle(state.events.len() as u64 - 1))
+    }
+
+    unsafe fn launch(
+        &self,
+        stream: StreamHandle,
+        function: FunctionHandle,
+        grid: [u32; 3],
+        threads: u32,
+        words: &[u64],
+    ) -> Result<(), DriverError> {
+        assert!(grid.iter().all(|&n| n > 0), "an empty grid");
+        let (function, words) = (function.0 as usize, words.to_vec());
+        let item = Item::Launch { function, grid, threads, words };
+        self.called("launch")?.issue(stream.0 as usize, item);
+        Ok(())
+    }
+
+    unsafe fn copy(
+        &self,
+        stream: StreamHandle,
+        from: u64,
+        to: u64,
+        bytes: u64,
+    ) -> Result<(), DriverError> {
+        let item = Item::Copy { from, to, bytes: bytes as usize };
+        self.called("copy")?.issue(stream.0 as usize, item);
+        Ok(())
+    }
+
+    fn record(&self, stream: StreamHandle, event: EventHandle) -> Result<(), DriverError> {
+        let item = Item::Record { event: event.0 as usize, time: 0 };
+        self.called("record")?.issue(stream.0 as usize, item);
+        Ok(())
+    }
+
+    fn wait(&self, stream: StreamHandle, event: EventHandle) -> Result<(), DriverError> {
+        let item = Item::Wait { event: event.0 as usize, time: 0 };
+        self.called("wait")?.issue(stream.0 as usize, item);
+        Ok(())
+    }
+
+    fn synchronize(&self, stream: StreamHandle) -> Result<(), DriverError> {
+        let mut state = self.called("synchronize")?;
+        assert!(state.capture.is_none(), "a stream was waited for during a capture");
+        state.drain(stream.0 as usize, self.behaviour.seed);
+        Ok(())
+    }
+
+    fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError> {
+        let mut state = self.called("begin_capture")?;
+        if !self.behaviour.captures {
+            let message = "not supported".into();
+            return Err(DriverError::Failed { call: "begin_capture", message });
+        }
+        let origin = stream.0 as usize;
+        state.capture = Some(Captured {
+            origin,
+            streams: BTreeSet::from([origin]),
+            events: BTreeSet::new(),
+            items: Vec::new(),
+            loose: BTreeSet::new(),
+        });
+        Ok(())
+    }
+
+    fn end_capture(&self, _: StreamHandle) -> Result<GraphHandle, DriverError> {
+        let mut state = self.called("end_capture")?;
+        let captured = state.capture.take().expect("a capture");
+        assert!(captured.loose.is_empty(), "streams have not joined: {:?}", captured.loose);
+        state.graphs.push(captured.items);
+        Ok(GraphHandle(state.graphs.len() as u64 - 1))
+    }
+
+    unsafe fn run(&self, _: StreamHandle, graph: GraphHandle) -> Result<(), DriverError> {
+        let mut state = self.called("run")?;
+        for (stream, item) in state.graphs[graph.0 as usize].clone() {
+            state.issue(stream, item);
+        }
+        Ok(())
+    }
+}
