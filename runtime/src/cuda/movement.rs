@@ -5,7 +5,7 @@
 //! are aligned to more. Boxes that are contiguous along different axes on either side go
 //! through tiles of shared memory, so that both sides are coalesced.
 
-use super::index::{broadcast_strides, constant, index_type, offset};
+use super::index::{broadcast_strides, constant, offset};
 use super::lower::{Site, THREADS};
 use arenic_ir::Op;
 use arenic_ir::types::dense_strides;
