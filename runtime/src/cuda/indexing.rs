@@ -189,12 +189,12 @@ fn scatter_elements(site: &mut Site, axis: usize, reduction: Scatter) {
     let (dense, dense_updates) = (dense_strides(&x.shape), dense_strides(&indices.shape));
     let to = offset(&walked, &signed(off_axis(&dense)), "line");
     let from = offset(&walked, &signed(off_axis(&dense_updates)), "line");
-    let [along, inner] = [dense[axis], dense_updates[axis]].map(|s| constant(s as usize));
+    let [along, inner] = [dense[axis], dense_updates[axis]].map(constant);
     let lines: usize = walked.iter().product();
     let count = constant(steps);
 
     // Neighbouring threads read neighbouring updates where the axis is not the last one.
-    if steps <= 4 || (dense_updates[axis] as usize >= LANES && lines >= LANES * WARPS) {
+    if steps <= 4 || (dense_updates[axis] >= LANES && lines >= LANES * WARPS) {
         let mut look = String::new();
         look_up(&mut look, 0, "update", extent, "continue");
         let body = format!(

@@ -29,10 +29,6 @@ fn coordinate(shape: &[usize], d: usize, i: &str) -> String {
     offset(shape, &strides, i)
 }
 
-fn signed(strides: impl IntoIterator<Item = u64>) -> Vec<i64> {
-    strides.into_iter().map(|s| s as i64).collect()
-}
-
 /// Most taps of a window that one thread walks.
 const FEW_TAPS: usize = 64;
 
@@ -168,10 +164,10 @@ fn max_pool(site: &mut Site, window: &Window, column_major: bool) {
     let place = if column_major {
         let strides = pool.input.iter().scan(1, |dense, &n| {
             let stride = *dense;
-            *dense *= n as u64;
+            *dense *= n as i64;
             Some(stride)
         });
-        offset(pool.input, &signed(strides), "place")
+        offset(pool.input, &strides.collect::<Vec<i64>>(), "place")
     } else {
         "place".into()
     };
@@ -302,8 +298,7 @@ fn outside(spec: &ResizeSpec, dtype: DType) -> String {
 
 /// The strides of the operand, and of its axes that stay the offset of element `i`.
 fn kept(site: &Site, spec: &ResizeSpec, axes: &[Resized]) -> (Vec<usize>, String) {
-    let dense: Vec<usize> =
-        dense_strides(&site.inputs[0].shape).iter().map(|&s| s as usize).collect();
+    let dense = dense_strides(&site.inputs[0].shape);
     let mut strides: Vec<i64> = dense.iter().map(|&s| s as i64).collect();
     axes.iter().for_each(|a| strides[a.axis] = 0);
     let offset = offset(&spec.sizes, &strides, "i");

@@ -20,7 +20,7 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             cases.push(gather_nd(r, d));
         }
         for reduction in REDUCTIONS {
-            for _ in 0..6 {
+            for _ in 0..4 {
                 cases.push(scatter_elements(r, d, reduction));
                 cases.push(scatter_nd(r, d, reduction));
             }
