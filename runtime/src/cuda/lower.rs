@@ -44,7 +44,9 @@ pub fn lower(
     module: &mut Module,
 ) -> Result<Vec<Work>, Unsupported> {
     let mut site = Site { op, inputs, outputs, module, work: Vec::new() };
-    if outputs.iter().flatten().all(|y| y.elements() == 0) {
+    // Scatters refuse indices even where there is nothing to write to.
+    let scatters = matches!(op, Op::ScatterElements { .. } | Op::ScatterNd { .. });
+    if !scatters && outputs.iter().flatten().all(|y| y.elements() == 0) {
         return Ok(site.work);
     }
     match op {
@@ -122,8 +124,12 @@ impl Parameter {
 impl Site<'_> {
     /// Operand `i` as the parameter `x{i}`.
     pub(super) fn input(&self, i: usize) -> Parameter {
-        let declared = format!("const {}* x{i}", c_type(self.inputs[i].dtype));
-        Parameter { declared, passed: Argument::Input(i) }
+        self.input_as(i, c_type(self.inputs[i].dtype))
+    }
+
+    /// Operand `i` as the parameter `x{i}`, its bytes as elements of a C type.
+    pub(super) fn input_as(&self, i: usize, ty: &str) -> Parameter {
+        Parameter { declared: format!("const {ty}* x{i}"), passed: Argument::Input(i) }
     }
 
     /// All operands: `x0`, `x1`, ….
@@ -133,9 +139,19 @@ impl Site<'_> {
 
     /// Result `o` as the parameter `y{o}`; none where nobody reads it.
     pub(super) fn output(&self, o: usize) -> Option<Parameter> {
-        let ty = self.outputs[o]?;
-        let declared = format!("{}* y{o}", c_type(ty.dtype));
-        Some(Parameter { declared, passed: Argument::Output(o) })
+        self.output_as(o, c_type(self.outputs[o]?.dtype))
+    }
+
+    /// Result `o` as the parameter `y{o}`, its bytes as elements of a C type.
+    pub(super) fn output_as(&self, o: usize, ty: &str) -> Option<Parameter> {
+        self.outputs[o]?;
+        Some(Parameter { declared: format!("{ty}* y{o}"), passed: Argument::Output(o) })
+    }
+
+    /// The type of an index of any operand or result.
+    pub(super) fn index(&self) -> &'static str {
+        let tensors = self.inputs.iter().chain(self.outputs.iter().flatten());
+        super::index::index_type(tensors.map(|t| t.elements()).max().unwrap_or(0))
     }
 
     /// Launches a kernel; blocks along x, y and z.

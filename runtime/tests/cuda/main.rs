@@ -30,6 +30,7 @@ struct Tensor {
 }
 
 /// An operator on operands, and how far a result may be from the CPU's.
+#[derive(Clone)]
 struct Case {
     op: Op,
     inputs: Vec<Tensor>,

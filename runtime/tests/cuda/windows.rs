@@ -1,6 +1,115 @@
-use super::Case;
-use super::random::Random;
+//! Pools over one to three axes, and resizes in every mode.
 
-pub(super) fn cases(_r: &mut Random) -> Vec<Case> {
-    Vec::new()
+use super::random::Random;
+use super::{Case, Close, Tensor};
+use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Window};
+use arenic_ir::{DType, Op, TensorType};
+
+pub(super) fn cases(r: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for d in [DType::F32, DType::F64, DType::U8, DType::I16, DType::I64] {
+        for _ in 0..16 {
+            cases.push(max_pool(r, d));
+        }
+    }
+    for d in [DType::F32, DType::F64] {
+        for _ in 0..24 {
+            cases.push(average_pool(r, d));
+        }
+    }
+    for d in [DType::F32, DType::F64, DType::I32, DType::U8] {
+        for _ in 0..40 {
+            cases.push(resize(r, d));
+        }
+    }
+    cases
+}
+
+/// A window and an operand that it fits, with more taps than one thread walks now and then.
+fn window(r: &mut Random, d: DType, ceil: bool) -> (Window, Tensor) {
+    let rank = r.range(1, 3);
+    let large = r.range(0, 3) == 0;
+    let mut list = |low: usize, high: usize| (0..rank).map(|_| r.range(low, high)).collect();
+    let kernel: Vec<usize> = match (large, rank) {
+        (false, _) => list(1, 3),
+        (true, 1) => list(65, 80),
+        (true, 2) => list(9, 11),
+        (true, _) => list(4, 6),
+    };
+    let (strides, dilations): (Vec<usize>, Vec<usize>) = (list(1, 3), list(1, 2));
+    let span = |i: usize| (kernel[i] - 1) * dilations[i] + 1;
+    let mut pads = || (0..rank).map(|i| r.range(0, (span(i) - 1).min(3))).collect::<Vec<_>>();
+    let (pads_begin, pads_end) = (pads(), pads());
+    let least: Vec<usize> = (0..rank).map(span).collect();
+    let window = Window { kernel, strides, dilations, pads_begin, pads_end };
+    let mut shape = vec![r.range(0, 8).min(2), r.range(1, 3)];
+    for (i, &least) in least.iter().enumerate() {
+        let padding = window.pads_begin[i] + window.pads_end[i];
+        shape.push((least + r.range(0, 7)).saturating_sub(padding).max(1));
+    }
+    assert!(window.slide(&shape[2..], ceil).is_ok());
+    let x = if r.chance() { r.wild(d, shape) } else { r.tame(d, shape) };
+    (window, x)
+}
+
+fn max_pool(r: &mut Random, d: DType) -> Case {
+    let (ceil, column_major) = (r.chance(), r.chance());
+    let (window, x) = window(r, d, ceil);
+    Case::new(Op::MaxPool { window, ceil, column_major }, [x])
+}
+
+fn average_pool(r: &mut Random, d: DType) -> Case {
+    let (ceil, count_include_pad) = (r.chance(), r.chance());
+    let (window, Tensor { ty, .. }) = window(r, d, ceil);
+    let x = r.tame(d, ty.shape);
+    Case::new(Op::AveragePool { window, ceil, count_include_pad }, [x]).close(Close::SUM)
+}
+
+fn resize(r: &mut Random, d: DType) -> Case {
+    let shape: Vec<usize> = (0..r.range(0, 4)).map(|_| r.range(1, 9)).collect();
+    let coordinates = r.choose(&[
+        Coordinates::HalfPixel,
+        Coordinates::HalfPixelSymmetric,
+        Coordinates::PytorchHalfPixel,
+        Coordinates::AlignCorners,
+        Coordinates::Asymmetric,
+        Coordinates::TfCropAndResize,
+    ]);
+    let mode = r.choose(&[
+        Interpolation::Nearest(NearestMode::RoundPreferFloor),
+        Interpolation::Nearest(NearestMode::RoundPreferCeil),
+        Interpolation::Nearest(NearestMode::Floor),
+        Interpolation::Nearest(NearestMode::Ceil),
+        Interpolation::Linear,
+        Interpolation::Linear,
+        Interpolation::Cubic { a: -0.75 },
+        Interpolation::Cubic { a: -0.5 },
+    ]);
+    let (mut sizes, mut scales) = (Vec::new(), Vec::new());
+    for &n in &shape {
+        let scale: f32 = r.choose(&[1.0, 1.0, 2.0, 0.5, 1.7, 0.3, 2.5]);
+        let size = (n as f64 * f64::from(scale)).floor() as usize;
+        // Where the extent is given, the scale follows from it.
+        let given = size == 0 || r.chance();
+        let size = if given { r.range(1, 14) } else { size };
+        sizes.push(size);
+        scales.push(if given { size as f32 / n as f32 } else { scale });
+    }
+    let crops = coordinates == Coordinates::TfCropAndResize && r.chance();
+    let corner = |r: &mut Random| (r.uniform(-0.2, 0.6) as f32, r.uniform(0.5, 1.2) as f32);
+    let roi = if crops { shape.iter().map(|_| corner(r)).collect() } else { Vec::new() };
+    let spec = ResizeSpec {
+        sizes,
+        scales,
+        roi,
+        mode,
+        coordinates,
+        exclude_outside: r.chance(),
+        antialias: r.range(0, 2) == 0,
+        extrapolation: 3.5,
+    };
+    let op = Op::Resize { spec };
+    let x = r.tame(d, shape);
+    assert!(op.infer(&[&TensorType::new(d, x.ty.shape.clone())]).is_ok());
+    Case::new(op, [x]).close(Close::SUM)
 }

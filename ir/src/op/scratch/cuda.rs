@@ -1,53 +1,178 @@
 //! Scratch memory of the CUDA kernels, in bytes, and the tilings that it follows from.
 
-use crate::op::{Op, sums};
-use crate::types::TensorType;
+use super::{ReducePlan, resize_taps};
+use crate::op::{Coordinates, Op, Reduction, ResizeSpec, sums};
+use crate::types::{DType, TensorType};
 
 /// Bytes of scratch that the CUDA kernels of an operator need while they run.
 pub(super) fn scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
-    let elements = match op {
+    let size = y.first().map_or(0, |t| t.dtype.size());
+    match op {
         Op::MatMul { trans_a, trans_b } => {
             let (batches, e) = sums::mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
-            partial_results(batches, [e.m, e.n, e.k])
+            partial_results(batches, [e.m, e.n, e.k]) * size
         }
         Op::Gemm { trans_a, trans_b, .. } => {
             let e = sums::gemm(x[0], x[1], *trans_a, *trans_b);
-            partial_results(1, [e.m, e.n, e.k])
+            partial_results(1, [e.m, e.n, e.k]) * size
         }
         Op::Conv { window, group } => {
             let positions = y[0].elements() / y[0].shape[1].max(1);
             let k = x[1].shape[1] * window.taps();
-            partial_results(*group, [y[0].shape[1] / group, positions, k])
+            partial_results(*group, [y[0].shape[1] / group, positions, k]) * size
         }
         Op::ConvTranspose { window, group, .. } => {
             let positions = y[0].elements() / y[0].shape[1].max(1);
             let k = x[0].shape[1] / group * window.taps();
-            partial_results(*group, [y[0].shape[1] / group, positions, k])
+            partial_results(*group, [y[0].shape[1] / group, positions, k]) * size
+        }
+        Op::Reduce { f, axes, .. } => {
+            let plan = super::reduce(x[0], axes);
+            let tiling = reduce(&plan);
+            if tiling.parts == 1 {
+                return 0;
+            }
+            let wide = *f == Reduction::Mean && x[0].dtype.is_int();
+            let size = if wide { DType::I64 } else { x[0].dtype }.size();
+            (plan.results * tiling.parts) as u64 * size
+        }
+        Op::Resize { spec } => {
+            let axes = (0..spec.sizes.len()).filter(|&a| !resize_keeps(spec, a, x[0].shape[a]));
+            16 * axes.map(|a| resize_taps(spec, a) * spec.sizes[a]).sum::<usize>() as u64
         }
         _ => 0,
-    };
-    elements as u64 * y.first().map_or(0, |t| t.dtype.size())
+    }
 }
 
 /// Rows and columns of a tile of a product.
 pub const PRODUCT_TILE: usize = 64;
 
-/// Blocks that fill a large GPU, two on each of some 132 multiprocessors.
-const BLOCKS: usize = 264;
+/// Blocks of a product that fill a large device, two on each of some 132 processors.
+const PRODUCT_BLOCKS: usize = 264;
 
-/// Least terms of a part of a sum.
+/// Least terms of a part of a product's sums.
 const LEAST_TERMS: usize = 256;
 
 /// Parts into which the sums of a product of so many rows, columns and terms are cut, so that
 /// few results of long sums fill the device.
 pub fn product_parts(batches: usize, [m, n, k]: [usize; 3]) -> usize {
     let tiles = batches * m.div_ceil(PRODUCT_TILE) * n.div_ceil(PRODUCT_TILE);
-    (BLOCKS / tiles.max(1)).clamp(1, (k / LEAST_TERMS).max(1))
+    (PRODUCT_BLOCKS / tiles.max(1)).clamp(1, (k / LEAST_TERMS).max(1))
 }
 
-fn partial_results(batches: usize, [m, n, k]: [usize; 3]) -> usize {
-    match product_parts(batches.max(1), [m, n, k]) {
+/// Elements of the parts of all sums; none where each is one.
+fn partial_results(batches: usize, [m, n, k]: [usize; 3]) -> u64 {
+    match product_parts(batches, [m, n, k]) {
         1 => 0,
-        parts => parts * batches.max(1) * m * n,
+        parts => (parts * batches * m * n) as u64,
+    }
+}
+
+/// True where every index of an axis of a resize reads itself, which takes no table.
+pub fn resize_keeps(spec: &ResizeSpec, axis: usize, extent: usize) -> bool {
+    spec.scales[axis] == 1.0
+        && spec.sizes[axis] == extent
+        && spec.coordinates != Coordinates::TfCropAndResize
+}
+
+/// Blocks of a reduction that fill a large device (132 processors) once.
+const BLOCKS: usize = 1056;
+
+/// Threads of a block that shares out terms.
+const THREADS: usize = 256;
+
+/// How a block's threads share the terms of results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// So many neighbouring threads, a power of two, have a result.
+    Lanes(usize),
+    /// Neighbouring threads have neighbouring results, `width` of them; each result has
+    /// `height` threads, a power of two.
+    Columns {
+        /// Results of a block.
+        width: usize,
+        /// Threads of a result.
+        height: usize,
+    },
+}
+
+/// How a reduction is shared out: the terms of every result are cut into parts, and so many
+/// threads combine a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// Terms of a result.
+    pub terms: usize,
+    /// Who combines them.
+    pub sharing: Sharing,
+    /// Parts; partial results of several are combined afterwards.
+    pub parts: usize,
+    /// Terms of one part, except perhaps the last.
+    pub share: usize,
+}
+
+impl Tiling {
+    /// Results whose terms lie side by side.
+    fn lanes(results: usize, terms: usize) -> Tiling {
+        let lanes = match terms {
+            1024.. if results < 1 << 13 => THREADS,
+            _ => (terms / 4).next_power_of_two().min(32),
+        };
+        let parts = if lanes == THREADS { pieces(results, terms / 4096) } else { 1 };
+        Tiling { terms, sharing: Sharing::Lanes(lanes), parts: 1, share: terms }.cut(parts, THREADS)
+    }
+
+    /// Results that lie side by side, in runs of `inner`.
+    fn columns(results: usize, terms: usize, inner: usize) -> Tiling {
+        let most = match inner {
+            32.. => 8,
+            _ => (THREADS / inner + 1).next_power_of_two() / 2,
+        };
+        let mut height = 1;
+        while height < most && results * height < BLOCKS * THREADS && terms / (8 * height) > 0 {
+            height *= 2;
+        }
+        let mut width = results.min(THREADS / height);
+        if width > inner {
+            width -= width % inner;
+        }
+        let sharing = match height {
+            1 => Sharing::Lanes(1),
+            _ => Sharing::Columns { width, height },
+        };
+        let parts = pieces(results.div_ceil(width), terms / (16 * height));
+        Tiling { terms, sharing, parts: 1, share: terms }.cut(parts, height)
+    }
+
+    fn cut(self, parts: usize, multiple: usize) -> Tiling {
+        if parts == 1 {
+            return self;
+        }
+        let share = self.terms.div_ceil(parts).next_multiple_of(multiple);
+        Tiling { parts: self.terms.div_ceil(share), share, ..self }
+    }
+
+    /// How partial results are combined: those of lanes lie side by side, those of columns
+    /// result by result.
+    pub fn second(&self, results: usize) -> Tiling {
+        let tiling = match self.sharing {
+            Sharing::Lanes(_) => Tiling::lanes(results, self.parts),
+            Sharing::Columns { .. } => Tiling::columns(results, self.parts, results),
+        };
+        Tiling { parts: 1, share: self.parts, ..tiling }
+    }
+}
+
+/// Parts for each of so many blocks, so that together they fill the device.
+fn pieces(blocks: usize, most: usize) -> usize {
+    (BLOCKS / blocks).min(most).max(1)
+}
+
+/// Shares out a reduction of at least one element.
+pub fn reduce(plan: &ReducePlan) -> Tiling {
+    let extents = &plan.extents[..plan.rank];
+    let terms = extents.iter().product::<usize>() / plan.results.max(1);
+    match plan.inner_reduced {
+        true => Tiling::lanes(plan.results.max(1), terms),
+        false => Tiling::columns(plan.results.max(1), terms, extents[plan.rank - 1].max(1)),
     }
 }
