@@ -18,6 +18,7 @@ mod norm;
 mod product;
 mod random;
 mod reduce;
+mod rows;
 mod softmax;
 mod update;
 mod windows;

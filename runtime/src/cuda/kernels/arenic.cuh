@@ -13,6 +13,9 @@ typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
 #define KERNEL(name, threads, ...) \
     extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
 #else
