@@ -212,6 +212,17 @@ pub(super) fn c_type(d: DType) -> &'static str {
     }
 }
 
+/// A double constant.
+pub(super) fn literal(x: f64) -> String {
+    match x {
+        _ if x.is_nan() => "double(INFINITY - INFINITY)".into(),
+        f64::INFINITY => "double(INFINITY)".into(),
+        f64::NEG_INFINITY => "double(-INFINITY)".into(),
+        // In parentheses, as it may be negative.
+        _ => format!("({x:e})"),
+    }
+}
+
 /// The C type of elements that are moved and not looked at.
 pub(super) fn word_type(d: DType) -> &'static str {
     match d.size() {

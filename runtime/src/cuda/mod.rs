@@ -22,6 +22,7 @@ mod product;
 mod random;
 mod real;
 mod reduce;
+mod rows;
 mod softmax;
 mod update;
 mod windows;

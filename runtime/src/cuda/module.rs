@@ -11,6 +11,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("indexing.cuh", include_str!("kernels/indexing.cuh")),
     ("windows.cuh", include_str!("kernels/windows.cuh")),
     ("reduce.cuh", include_str!("kernels/reduce.cuh")),
+    ("rows.cuh", include_str!("kernels/rows.cuh")),
     ("softmax.cuh", include_str!("kernels/softmax.cuh")),
     ("random.cuh", include_str!("kernels/random.cuh")),
     ("product.cuh", include_str!("kernels/product.cuh")),

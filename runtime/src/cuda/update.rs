@@ -1,3 +1,143 @@
-use super::lower::Site;
+//! Updates of one parameter: one pass over it, its gradient and its moments.
+//!
+//! Every step rounds as on the CPU. The rate of a step, which takes powers in double, is
+//! computed once per block. An element's operands are read before its results are written, so
+//! results may take operands' places.
 
-pub(super) fn lower(_site: &mut Site) {}
+use super::index::{constant, index_type};
+use super::lower::{Site, THREADS, c_type, literal};
+use arenic_ir::Op;
+use std::fmt::Write;
+
+/// Elements of a block: enough that what it computes first does not count.
+const BLOCK: usize = 4096;
+
+/// The kernel of an update.
+pub(super) fn lower(site: &mut Site) {
+    let x = site.inputs[2];
+    let (t, n, index) = (c_type(x.dtype), x.elements(), index_type(x.elements()));
+    let Some(Update { constants, rate, operands, step, results }) = Update::of(site.op) else {
+        return;
+    };
+    let mut parameters = site.all_inputs();
+    let mut body = String::from("    __shared__ double rate;\n");
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        body,
+        "    if (threadIdx.x == 0) {{
+        const double lr = x0[0];
+        const i64 count = x1[0];
+        rate = {rate};
+    }}
+    __syncthreads();
+    const {t} lr = {t}(rate);"
+    );
+    for (name, value) in constants {
+        let _ = writeln!(body, "    const {t} {name} = {t}({value});");
+    }
+    let _ = writeln!(
+        body,
+        "    const {index} first = {index}(blockIdx.x) * {BLOCK}u + threadIdx.x;
+#pragma unroll 4
+    for (u32 k = 0; k < {BLOCK}u; k += {THREADS}u) {{
+        const {index} i = first + k;
+        if (i >= {}) return;",
+        constant(n)
+    );
+    for (name, operand) in operands.iter().zip(2..) {
+        let _ = writeln!(body, "        const {t} {name} = x{operand}[i];");
+    }
+    for (name, value) in step {
+        let _ = writeln!(body, "        const {t} {name} = {value};");
+    }
+    for (o, value) in results.iter().enumerate() {
+        if let Some(y) = site.output(o) {
+            parameters.push(y);
+            let _ = writeln!(body, "        y{o}[i] = {value};");
+        }
+    }
+    body.push_str("    }\n");
+    site.launch([n.div_ceil(BLOCK), 1, 1], THREADS, parameters, body);
+}
+
+/// An update as text.
+struct Update {
+    /// Attributes, which are constants of the parameter's type.
+    constants: Vec<(&'static str, String)>,
+    /// The rate in double, from `lr` and `count`.
+    rate: String,
+    /// Names of an element's operands, from the third on.
+    operands: &'static [&'static str],
+    /// What is computed of them.
+    step: Vec<(&'static str, &'static str)>,
+    /// The results.
+    results: &'static [&'static str],
+}
+
+impl Update {
+    /// The text of an update; none of other operators.
+    fn of(op: &Op) -> Option<Update> {
+        let double = |x: f32| f64::from(x);
+        // The gradient of the norm of the parameter is added to the gradient.
+        let gradient = ("g", "norm * x + d");
+        Some(match *op {
+            Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
+                let [a, b] = [alpha, beta].map(|x| literal(double(x)));
+                Update {
+                    constants: constants([
+                        ("alpha", double(alpha)),
+                        ("beta", double(beta)),
+                        ("alpha1", 1.0 - double(alpha)),
+                        ("beta1", 1.0 - double(beta)),
+                        ("epsilon", double(epsilon)),
+                        ("norm", double(norm_coefficient)),
+                        ("shrink", 1.0 - double(norm_coefficient_post)),
+                    ]),
+                    // Bias correction starts with the first counted step.
+                    rate: format!(
+                        "count > 0 ? lr * sqrt(1.0 - pow({b}, double(count))) / (1.0 - pow({a}, double(count))) : lr"
+                    ),
+                    operands: &["x", "d", "v", "h"],
+                    step: vec![
+                        gradient,
+                        ("v1", "alpha * v + alpha1 * g"),
+                        ("h1", "beta * h + beta1 * (g * g)"),
+                        ("next", "x - lr * (v1 / (sqrt_of(h1) + epsilon))"),
+                    ],
+                    results: &["shrink * next", "v1", "h1"],
+                }
+            }
+            Op::Adagrad { decay_factor, epsilon, norm_coefficient } => Update {
+                constants: constants([
+                    ("epsilon", double(epsilon)),
+                    ("norm", double(norm_coefficient)),
+                ]),
+                rate: format!("lr / (1.0 + double(count) * {})", literal(double(decay_factor))),
+                operands: &["x", "d", "h"],
+                step: vec![gradient, ("h1", "h + g * g")],
+                results: &["x - lr * g / (sqrt_of(h1) + epsilon)", "h1"],
+            },
+            Op::Momentum { alpha, beta, nesterov, norm_coefficient } => {
+                let mut all =
+                    constants([("alpha", double(alpha)), ("norm", double(norm_coefficient))]);
+                // The first gradient counts in full.
+                all.push(("beta", format!("x1[0] > 0 ? {} : 1.0", literal(double(beta)))));
+                Update {
+                    constants: all,
+                    rate: "lr".into(),
+                    operands: &["x", "d", "v"],
+                    step: vec![gradient, ("v1", "alpha * v + beta * g")],
+                    results: match nesterov {
+                        true => &["x - lr * (g + alpha * v1)", "v1"],
+                        false => &["x - lr * v1", "v1"],
+                    },
+                }
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn constants<const N: usize>(of: [(&'static str, f64); N]) -> Vec<(&'static str, String)> {
+    of.map(|(name, value)| (name, literal(value))).into()
+}

@@ -1,6 +1,99 @@
-use super::Case;
-use super::random::Random;
+//! Reductions: every function on every type, and every way to share out the terms.
 
-pub(super) fn cases(_r: &mut Random) -> Vec<Case> {
-    Vec::new()
+use super::random::Random;
+use super::{Case, Close, Tensor};
+use arenic_ir::op::Reduction;
+use arenic_ir::{DType, Op};
+
+const REDUCTIONS: [Reduction; 5] =
+    [Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max, Reduction::Prod];
+
+/// Shapes and axes: lanes of all numbers, columns of all widths, one kernel and two, runs of
+/// terms that do not end where shares do.
+const SHARED: &[(&[usize], &[usize])] = &[
+    (&[300, 7], &[1]),
+    (&[90, 50], &[1]),
+    (&[5, 3, 100], &[0, 2]),
+    (&[3, 1500], &[1]),
+    (&[1, 5000], &[1]),
+    (&[2, 40_000], &[1]),
+    (&[70_001], &[0]),
+    (&[9000, 6], &[1]),
+    (&[8200, 33], &[1]),
+    (&[6, 5, 31, 41], &[0, 2, 3]),
+    (&[8, 2, 64, 64], &[0, 2, 3]),
+    (&[100, 3], &[0]),
+    (&[5000, 2], &[0]),
+    (&[40_000, 3], &[0]),
+    (&[4096, 48], &[0]),
+    (&[700, 33], &[0]),
+    (&[20, 700], &[0]),
+    (&[5, 1000], &[0]),
+    (&[4, 90, 31], &[1]),
+    (&[3, 50, 4, 20], &[0, 2]),
+    (&[40, 9, 6, 70], &[0, 2]),
+];
+
+pub(super) fn cases(r: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in DType::ALL.into_iter().filter(|&d| d != DType::Bool) {
+        for f in REDUCTIONS {
+            for _ in 0..2 {
+                let shape = r.shape(5);
+                let axes = (0..shape.len()).filter(|_| r.chance()).collect();
+                let keep = r.chance();
+                cases.push(case(r, f, dtype, &shape, axes, keep));
+            }
+        }
+    }
+    for (k, &(shape, axes)) in SHARED.iter().enumerate() {
+        let kinds = [
+            (Reduction::Sum, DType::F32),
+            match k % 3 {
+                0 => (Reduction::Mean, DType::U8),
+                1 => (Reduction::Max, DType::F64),
+                _ => (Reduction::Mean, DType::I32),
+            },
+        ];
+        for (f, dtype) in kinds {
+            cases.push(case(r, f, dtype, shape, axes.to_vec(), false));
+        }
+    }
+    for f in REDUCTIONS {
+        for (shape, axes) in
+            [(vec![0, 3], vec![0]), (vec![2, 0], vec![0, 1]), (vec![4, 0], vec![0])]
+        {
+            let dtype = r.choose(&[DType::F32, DType::F64, DType::I8, DType::U64]);
+            cases.push(case(r, f, dtype, &shape, axes, true));
+        }
+    }
+    cases
+}
+
+fn case(
+    r: &mut Random,
+    f: Reduction,
+    dtype: DType,
+    shape: &[usize],
+    axes: Vec<usize>,
+    keep: bool,
+) -> Case {
+    let chosen = matches!(f, Reduction::Min | Reduction::Max);
+    let close = if chosen || !dtype.is_float() { Close::EQUAL } else { Close::SUM };
+    let x = match f {
+        _ if close.relative == 0.0 => r.wild(dtype, shape),
+        // Products of many terms neither vanish nor overflow.
+        Reduction::Prod => some_wild(r, dtype, shape, 0.8, 1.25),
+        _ => some_wild(r, dtype, shape, -1.0, 4.0),
+    };
+    Case::new(Op::Reduce { f, axes, keep }, [x]).close(close)
+}
+
+/// Numbers from a range and, in some tensors, a few infinities and NaN.
+fn some_wild(r: &mut Random, dtype: DType, shape: &[usize], low: f64, high: f64) -> Tensor {
+    let special = r.range(0, 3) == 0;
+    r.fill(dtype, shape, |r| match r.range(0, 40) {
+        0 if special => r.choose(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0]),
+        _ => r.uniform(low, high),
+    })
 }

@@ -1,2 +1,85 @@
+// The counter-based generator of random operators, Philox4x32-10: the key is made of seed and
+// stream, the counter of step and element, and the words are those of the CPU backend.
 #pragma once
 #include "arenic.cuh"
+
+// The finaliser of SplitMix64.
+__device__ inline u64 mix(u64 x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+// The words of elements 4 · counter to 4 · counter + 3.
+struct Philox {
+    u32 word[4];
+
+    __device__ Philox(u64 seed, u64 stream, u64 step, u64 counter) {
+        const u64 key = mix(mix(seed + 0x9e3779b97f4a7c15ull) ^ mix(stream));
+        u32 k0 = u32(key), k1 = u32(key >> 32);
+        u32 a = u32(counter), b = u32(counter >> 32), c = u32(step), d = u32(step >> 32);
+#pragma unroll
+        for (u32 round = 0; round < 10; round++) {
+            const u64 p = u64(a) * 0xd2511f53u, q = u64(c) * 0xcd9e8d57u;
+            a = u32(q >> 32) ^ b ^ k0;
+            b = u32(q);
+            c = u32(p >> 32) ^ d ^ k1;
+            d = u32(p);
+            k0 += 0x9e3779b9u;
+            k1 += 0xbb67ae85u;
+        }
+        word[0] = a;
+        word[1] = b;
+        word[2] = c;
+        word[3] = d;
+    }
+};
+
+// Four elements that are moved as one.
+template <class T>
+struct alignas(4 * sizeof(T)) Four {
+    T at[4];
+};
+
+// Elements 4 · quad to 4 · quad + 3 of `n`; fewer at the end.
+template <u64 n, class T>
+__device__ inline Four<T> read_four(const T* x, u64 quad) {
+    if (n % 4 == 0 || quad < n / 4) return reinterpret_cast<const Four<T>*>(x)[quad];
+    Four<T> four;
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) four.at[k] = k < n % 4 ? x[4 * quad + k] : T(0);
+    return four;
+}
+
+template <u64 n, class T>
+__device__ inline void write_four(T* y, u64 quad, const Four<T>& four) {
+    if (n % 4 == 0 || quad < n / 4) {
+        reinterpret_cast<Four<T>*>(y)[quad] = four;
+        return;
+    }
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        if (k < n % 4) y[4 * quad + k] = four.at[k];
+    }
+}
+
+// Uniform from `low` on, a word times the scale added, in double; rounding never reaches the
+// upper end.
+template <class T>
+__device__ inline T uniform(u32 word, double low, double scale, T last) {
+    const T v = T(low + double(word) * scale);
+    return v > last ? last : v;
+}
+
+// What a ratio of dropped elements makes of them.
+template <class T>
+struct Ratio {
+    double ratio, scale;
+
+    __device__ explicit Ratio(T given) : ratio(given), scale(T(1) / (T(1) - given)) {}
+
+    __device__ bool fits() const { return ratio >= 0 && ratio < 1; }
+
+    // A word below it drops: exactly the words below ratio · 2³².
+    __device__ u64 threshold() const { return u64(ceil(ratio * 4294967296.0)); }
+};

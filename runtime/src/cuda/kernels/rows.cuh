@@ -1,0 +1,70 @@
+// Rows that neighbouring threads share: element i is its thread's, i % lanes, from first to last,
+// so a result may take the operand's place.
+#pragma once
+#include "reduce.cuh"
+
+// A row in registers: each element is read once.
+template <class T, class Index, u32 lanes, Index n, Index stride>
+struct Held {
+    static constexpr u32 COUNT = n > 0 ? u32((n + lanes - 1) / lanes) : 1;
+    T x[COUNT];
+    u32 lane, end;
+
+    // Nothing is read for a row that is not there.
+    __device__ Held(const T* row, u32 lane, bool live) : lane(lane), end(live ? u32(n) : 0) {
+#pragma unroll
+        for (u32 k = 0; k < COUNT; k++) {
+            const u32 i = k * lanes + lane;
+            x[k] = i < end ? row[Index(i) * stride] : T(0);
+        }
+    }
+
+    template <class Do>
+    __device__ void each(Do f) const {
+#pragma unroll
+        for (u32 k = 0; k < COUNT; k++) {
+            const u32 i = k * lanes + lane;
+            if (i < end) f(Index(i), x[k]);
+        }
+    }
+
+    // What `term` makes of the thread's elements, combined.
+    template <class F, class Term>
+    __device__ T combine(Term term) const {
+        T acc = F::identity();
+        each([&](Index, T x) { acc = F::combine(acc, term(x)); });
+        return acc;
+    }
+};
+
+// A longer row, read again where it is needed again; four elements of a thread at a time.
+template <class T, class Index, u32 lanes, Index n, Index stride>
+struct Reread {
+    const T* row;
+    u32 lane;
+    Index end;
+
+    __device__ Reread(const T* row, u32 lane, bool live) : row(row), lane(lane), end(live ? n : 0) {}
+
+    __device__ T at(Index i) const { return row[i * stride]; }
+
+    template <class Do>
+    __device__ void each(Do f) const {
+        for (Index i = lane; i < end; i += 4 * lanes) {
+            T x[4];
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) {
+                if (i + k * lanes < end) x[k] = at(i + k * lanes);
+            }
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) {
+                if (i + k * lanes < end) f(i + k * lanes, x[k]);
+            }
+        }
+    }
+
+    template <class F, class Term>
+    __device__ T combine(Term term) const {
+        return strided<F, T, Index>(lane, end, lanes, [=](Index i) { return term(at(i)); });
+    }
+};

@@ -1,0 +1,83 @@
+//! Rows (or columns) of a tensor, each shared by neighbouring threads: a few of a warp for
+//! short rows, a block for long ones, one for a column, whose neighbours have columns beside it.
+
+use super::index::{constant, index_type};
+use super::lower::{Parameter, Site, THREADS, c_type};
+use arenic_ir::TensorType;
+
+/// Bytes of a row that a thread keeps in registers at most.
+const HELD: usize = 128;
+
+/// Rows of `n` elements that lie `stride` apart.
+pub(super) struct Rows {
+    pub(super) index: &'static str,
+    rows: usize,
+    n: usize,
+    stride: usize,
+    lanes: usize,
+    size: usize,
+    ty: &'static str,
+}
+
+impl Rows {
+    /// The rows along `axes`, neighbours, of a tensor.
+    pub(super) fn new(x: &TensorType, axes: std::ops::Range<usize>) -> Rows {
+        let stride = x.shape[axes.end..].iter().product();
+        let rows = x.shape[..axes.start].iter().product::<usize>() * stride;
+        let n = x.shape[axes].iter().product();
+        let lanes = match n {
+            _ if stride > 1 => 1,
+            1025.. => THREADS as usize,
+            257.. if rows < 4096 => THREADS as usize,
+            _ => usize::next_power_of_two(n / 4).min(32),
+        };
+        let index = index_type(x.elements());
+        let (size, ty) = (x.dtype.size() as usize, c_type(x.dtype));
+        Rows { index, rows, n, stride, lanes, size, ty }
+    }
+
+    /// Launches a kernel whose body knows its row's number `row`, the place `base` of its first
+    /// element, what is read of it, `x`, its own place `lane` among the row's threads, and
+    /// whether the row is there, `live`. All threads run the body; `x0` is a parameter.
+    pub(super) fn launch(
+        &self,
+        site: &mut Site,
+        parameters: impl IntoIterator<Item = Parameter>,
+        body: &str,
+    ) {
+        let &Rows { index, rows, n, stride, lanes, size, ty } = self;
+        let per_block = THREADS as usize / lanes;
+        let kind = if n.div_ceil(lanes) * size <= HELD { "Held" } else { "Reread" };
+        let blocks = rows.div_ceil(per_block);
+        let base = match stride {
+            1 => format!("row * {}", constant(n)),
+            _ => {
+                let [group, stride] = [n * stride, stride].map(constant);
+                format!("row / {stride} * {group} + row % {stride}")
+            }
+        };
+        let [rows, n, stride] = [rows, n, stride].map(constant);
+        let text = format!(
+            "    const u32 lane = threadIdx.x % {lanes}u;
+    const {index} row = {index}(blockIdx.x) * {per_block}u + threadIdx.x / {lanes}u;
+    const bool live = row < {rows};
+    const {index} base = {base};
+    const {kind}<{ty}, {index}, {lanes}, {n}, {stride}> x(x0 + base, lane, live);
+{body}"
+        );
+        site.launch([blocks, 1, 1], THREADS, parameters, text);
+    }
+
+    /// The place of element `i`.
+    pub(super) fn element(&self) -> String {
+        match self.stride {
+            1 => "base + i".into(),
+            stride => format!("base + i * {}", constant(stride)),
+        }
+    }
+
+    /// The C++ text that combines a sum over all threads of a row.
+    pub(super) fn sum(&self, sum: &str) -> String {
+        format!("combine_lanes<Sum<{}>, {}>({sum})", self.ty, self.lanes)
+    }
+}
