@@ -169,23 +169,31 @@ fn refusal(e: &KernelError) -> Refusal {
 }
 
 /// Bytes with guards on both sides.
-struct Guarded(AlignedBytes);
+struct Guarded {
+    memory: AlignedBytes,
+    first: usize,
+}
 
 impl Guarded {
+    /// Results and scratch are aligned.
     fn new(bytes: &[u8]) -> Guarded {
-        let guard = [0xEE; GUARD];
-        Guarded(AlignedBytes::copy_of(&[&guard, bytes, &guard].concat()))
+        Guarded::from(bytes, GUARD)
+    }
+
+    fn from(bytes: &[u8], first: usize) -> Guarded {
+        let memory = [&vec![0xEE; first], bytes, &[0xEE; GUARD]].concat();
+        Guarded { memory: AlignedBytes::copy_of(&memory), first }
     }
 
     fn address(&self) -> u64 {
-        self.0.as_ptr() as u64 + GUARD as u64
+        self.memory.as_ptr() as u64 + self.first as u64
     }
 
     fn bytes(&self, n: usize) -> &[u8] {
-        let all = self.0.as_slice();
-        let (before, after) = (&all[..GUARD], &all[GUARD + n..][..GUARD]);
+        let all = self.memory.as_slice();
+        let (before, after) = (&all[..self.first], &all[self.first + n..][..GUARD]);
         assert!([before, after].concat().iter().all(|&b| b == 0xEE), "bytes beside were written");
-        &all[GUARD..][..n]
+        &all[self.first..][..n]
     }
 }
 
@@ -200,8 +208,13 @@ impl Prepared {
         let types: Vec<&TensorType> = self.case.inputs.iter().map(|t| &t.ty).collect();
         let result_types: Vec<&TensorType> = self.results.iter().collect();
         let scratch = self.case.op.scratch_bytes(Backend::Cuda, &types, &result_types) as usize;
-        let inputs: Vec<Guarded> =
-            self.case.inputs.iter().map(|t| Guarded::new(&t.bytes)).collect();
+        // An operand may be a part of a tensor and begin at any element, unless a result takes
+        // its place.
+        let operand = |(i, t): (usize, &Tensor)| match place {
+            Some((p, _)) if p == i => Guarded::new(&t.bytes),
+            _ => Guarded::from(&t.bytes, GUARD + t.ty.dtype.size() as usize),
+        };
+        let inputs: Vec<Guarded> = self.case.inputs.iter().enumerate().map(operand).collect();
         let own = |ty: &TensorType| Guarded::new(&vec![0xA5; ty.bytes() as usize]);
         let outputs: Vec<Guarded> = self.results.iter().map(own).collect();
         let scratch_bytes = Guarded::new(&vec![0xCD; scratch]);

@@ -41,16 +41,21 @@ struct alignas(4 * sizeof(T)) Four {
     T at[4];
 };
 
-// Elements 4 · quad to 4 · quad + 3 of `n`; fewer at the end.
+// Elements 4 · quad to 4 · quad + 3 of `n`; fewer at the end. An operand may begin at any
+// element, since it may be a part of another tensor.
 template <u64 n, class T>
 __device__ inline Four<T> read_four(const T* x, u64 quad) {
-    if (n % 4 == 0 || quad < n / 4) return reinterpret_cast<const Four<T>*>(x)[quad];
+    const bool whole = n % 4 == 0 || quad < n / 4;
+    if (whole && reinterpret_cast<u64>(x) % alignof(Four<T>) == 0) {
+        return reinterpret_cast<const Four<T>*>(x)[quad];
+    }
     Four<T> four;
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) four.at[k] = k < n % 4 ? x[4 * quad + k] : T(0);
+    for (u32 k = 0; k < 4; k++) four.at[k] = whole || k < n % 4 ? x[4 * quad + k] : T(0);
     return four;
 }
 
+// The same of a result, which begins where its allocation does.
 template <u64 n, class T>
 __device__ inline void write_four(T* y, u64 quad, const Four<T>& four) {
     if (n % 4 == 0 || quad < n / 4) {
