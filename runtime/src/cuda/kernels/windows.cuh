@@ -119,7 +119,7 @@ __device__ inline void resize_entry(const ResizeAxis& axis, u64 index, u32 taps,
         const bool cubic = axis.interpolation == Interpolation::cubic;
         // A shrinking axis stretches the antialiasing kernel.
         const double stretch = axis.antialias && axis.scale < 1.0 ? axis.scale : 1.0;
-        const i64 first = i64(ceil(at)) - i64(ceil((cubic ? 2.0 : 1.0) / stretch));
+        const i64 first = cast<i64>(ceil(at)) - cast<i64>(ceil((cubic ? 2.0 : 1.0) / stretch));
         double total = 0;
         for (u32 t = 0; t < taps; t++) {
             const i64 tap = first + t;
