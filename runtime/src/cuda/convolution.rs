@@ -47,6 +47,7 @@ fn convolution(site: &Site, window: &Window, group: usize, y: &TensorType) -> Co
             k_inner: true,
         },
         b: Factor { element: b.text, k_inner: false },
+        setup: String::new(),
         store: store(site, channels, group, positions),
     }
 }
@@ -84,6 +85,7 @@ fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Con
             k_inner: true,
         },
         b: Factor { element: b.text, k_inner: false },
+        setup: String::new(),
         store: store(site, channels, group, positions),
     }
 }

@@ -10,7 +10,7 @@ use std::fmt::Write;
 pub(super) fn lower(site: &mut Site) {
     let Some(y) = site.outputs.iter().copied().flatten().next() else { return };
     let mut parameters = site.all_inputs();
-    parameters.extend((0..site.outputs.len()).filter_map(|o| site.output(o)));
+    parameters.extend(site.all_outputs());
     let x: Vec<String> = (0..site.inputs.len()).map(|i| element(site.inputs[i], i, y)).collect();
     let t = c_type(site.inputs[0].dtype);
     let mut body = String::new();
@@ -73,8 +73,9 @@ fn assign(body: &mut String, output: usize, value: &str) {
     let _ = writeln!(body, "    y{output}[i] = {value};");
 }
 
-/// Every step is a variable, so that it rounds by itself.
-fn pointwise(
+/// Statements of a [`Op::Pointwise`] for element `i`, from its operands as expressions. Every step
+/// is a variable, so that it rounds by itself.
+pub(super) fn pointwise(
     body: &mut String,
     t: &str,
     x: &[String],

@@ -20,7 +20,7 @@ use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::plan::Backend;
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, StreamId};
 use cranelift_entity::EntityRef;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Why a program cannot be run on a device.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -99,7 +99,7 @@ struct Staged {
 const DRAW_BYTES: u64 = size_of::<[u64; 2]>() as u64;
 const REFUSAL_BYTES: u64 = size_of::<[u64; 4]>() as u64;
 
-/// Alignment of what is staged.
+/// Alignment of arenas and of what is staged.
 const ALIGN: u64 = 256;
 
 /// Whether steps are replayed.
@@ -471,15 +471,23 @@ fn lower_all(
     g: &Graph,
     program: &Program,
 ) -> Result<(Module, HashMap<NodeId, Vec<Work>>), Unsupported> {
+    // A node that runs again may read other places.
+    let mut alignments: BTreeMap<NodeId, Vec<u64>> = BTreeMap::new();
+    for command in &program.commands {
+        if let Command::Run { node, reads, .. } = command {
+            let all = alignments.entry(*node).or_insert_with(|| vec![ALIGN; reads.len()]);
+            for (align, read) in all.iter_mut().zip(reads) {
+                *align = (*align).min(1 << read.offset.trailing_zeros().min(62));
+            }
+        }
+    }
     let mut module = Module::default();
     let mut work = HashMap::new();
-    for n in program.nodes() {
-        if work.contains_key(&n) {
-            continue;
-        }
+    for (n, alignments) in alignments {
         let node = &g.nodes[n];
         let outputs: Vec<_> = node.outputs.iter().map(|v| v.map(|v| g.ty(v))).collect();
-        work.insert(n, lower(&node.op, &g.input_types(n), &outputs, &mut module)?);
+        let inputs = g.input_types(n);
+        work.insert(n, lower(&node.op, &inputs, &alignments, &outputs, &mut module)?);
     }
     Ok((module, work))
 }

@@ -77,7 +77,7 @@ fn read(site: &mut Site, words: usize, word: &str, look: &str, from: &str) {
 fn gather(site: &mut Site, axis: usize) {
     let (shape, count) = (&site.inputs[0].shape, site.inputs[1].elements());
     let run: usize = shape[axis + 1..].iter().product();
-    let (word, together) = widest(site.inputs[0].dtype.size() as usize, [run]);
+    let (word, together) = widest(site, 0, [run]);
     let run = run / together;
     let walked = [shape[..axis].iter().product(), count, run];
     let mut look = String::new();
@@ -103,7 +103,7 @@ fn gather_nd(site: &mut Site, batch_dims: usize) {
     let Some((&depth, counts)) = indices.shape.split_last() else { return };
     let (batches, shape) = x.shape.split_at(batch_dims);
     let tuple = Tuple::new(shape, depth);
-    let (word, together) = widest(x.dtype.size() as usize, [tuple.run]);
+    let (word, together) = widest(site, 0, [tuple.run]);
     let run = tuple.run / together;
     let walked = [batches.iter().product(), counts[batch_dims..].iter().product(), run];
     let mut look = String::new();

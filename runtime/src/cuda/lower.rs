@@ -32,18 +32,20 @@ pub enum Work {
 #[error("the CUDA backend has no kernel for {0}")]
 pub struct Unsupported(pub String);
 
-/// What the device does for an operator; kernels go to the module. Results that nobody reads
-/// are `None`.
+/// What the device does for an operator; kernels go to the module. Of each operand it takes what
+/// its address is a multiple of, since it may be a part of a tensor; results are aligned to 16
+/// bytes. Results that nobody reads are `None`.
 ///
 /// # Errors
 /// The backend has no kernel for it.
 pub fn lower(
     op: &Op,
     inputs: &[&TensorType],
+    alignments: &[u64],
     outputs: &[Option<&TensorType>],
     module: &mut Module,
 ) -> Result<Vec<Work>, Unsupported> {
-    let mut site = Site { op, inputs, outputs, module, work: Vec::new() };
+    let mut site = Site { op, inputs, alignments, outputs, module, work: Vec::new() };
     // Scatters refuse indices even where there is nothing to write to.
     let scatters = matches!(op, Op::ScatterElements { .. } | Op::ScatterNd { .. });
     if !scatters && outputs.iter().flatten().all(|y| y.elements() == 0) {
@@ -90,6 +92,8 @@ pub fn lower(
 pub(super) struct Site<'a> {
     pub(super) op: &'a Op,
     pub(super) inputs: &'a [&'a TensorType],
+    /// What the address of each operand is a multiple of, in bytes.
+    pub(super) alignments: &'a [u64],
     /// `None` where nobody reads the result.
     pub(super) outputs: &'a [Option<&'a TensorType>],
     module: &'a mut Module,
@@ -152,6 +156,11 @@ impl Site<'_> {
     pub(super) fn index(&self) -> &'static str {
         let tensors = self.inputs.iter().chain(self.outputs.iter().flatten());
         super::index::index_type(tensors.map(|t| t.elements()).max().unwrap_or(0))
+    }
+
+    /// All results that are read: `y0`, `y1`, ….
+    pub(super) fn all_outputs(&self) -> Vec<Parameter> {
+        (0..self.outputs.len()).filter_map(|o| self.output(o)).collect()
     }
 
     /// Launches a kernel; blocks along x, y and z.

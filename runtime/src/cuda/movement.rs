@@ -61,14 +61,17 @@ fn strides(shape: &[usize]) -> Vec<i64> {
     dense_strides(shape).into_iter().map(|s| s as i64).collect()
 }
 
-/// The type of a word and how many elements it has: as many as divide all of `lengths`, which
-/// are in elements of `size` bytes.
+/// The type of a word of operand `input` and how many elements it has: as many as divide all of
+/// `lengths`, which are in elements, and what the operand's address is aligned to.
 pub(super) fn widest(
-    size: usize,
+    site: &Site,
+    input: usize,
     lengths: impl IntoIterator<Item = usize>,
 ) -> (&'static str, usize) {
+    let size = site.inputs[input].dtype.size() as usize;
+    let aligned = (site.alignments[input] as usize / size).max(1);
     // The lowest bit that is set in any of them.
-    let all = lengths.into_iter().fold(WIDEST / size, |all, n| all | n);
+    let all = lengths.into_iter().fold(WIDEST / size | aligned, |all, n| all | n);
     let together = all & all.wrapping_neg();
     let word = match size * together {
         1 => "uint8_t",
@@ -121,8 +124,7 @@ impl Walk {
 
     /// A thread for each word of operand `input`.
     fn launch(mut self, site: &mut Site, input: usize) {
-        let size = site.inputs[input].dtype.size() as usize;
-        let (mut word, mut together) = widest(size, [1]);
+        let (mut word, mut together) = widest(site, input, [1]);
         if let (Some(1), Some(1), Some((&n, outer))) =
             (self.read.last(), self.written.last(), self.extents.split_last())
         {
@@ -130,7 +132,7 @@ impl Walk {
             let steps = self.read[..outer].iter().chain(&self.written[..outer]);
             let lengths = steps.map(|s| s.unsigned_abs() as usize);
             (word, together) =
-                widest(size, lengths.chain([n, self.first_read, self.first_written]));
+                widest(site, input, lengths.chain([n, self.first_read, self.first_written]));
             self.extents[outer] /= together;
             let steps = self.read[..outer].iter_mut().chain(&mut self.written[..outer]);
             steps.for_each(|s| *s /= together as i64);
@@ -160,7 +162,7 @@ impl Walk {
     /// A block for each tile of the last axis, along which the result is contiguous, and
     /// `axis`, along which the operand is.
     fn exchange(mut self, site: &mut Site, axis: usize) {
-        let (word, _) = widest(site.inputs[0].dtype.size() as usize, [1]);
+        let (word, _) = widest(site, 0, [1]);
         let index = site.index();
         let take = |list: &mut Vec<i64>| (list.remove(axis), list.pop().unwrap_or(1));
         let ((_, x_pitch), (y_pitch, _)) = (take(&mut self.read), take(&mut self.written));

@@ -4,10 +4,12 @@
 //! elements are, so that nothing is transposed or unfolded in memory. Long sums of few results
 //! are cut into parts, which a second kernel adds up in order: nothing is left to chance.
 
+use super::elementwise::pointwise;
 use super::index::{broadcast_strides, constant, index_type, offset};
 use super::lower::{Parameter, Site, c_type};
+use super::update::Update;
 use arenic_ir::op::scratch::cuda::{PRODUCT_TILE, product_parts};
-use arenic_ir::op::sums;
+use arenic_ir::op::{ProductOperands, sums};
 use arenic_ir::{Op, TensorType};
 use std::fmt::Write;
 
@@ -21,7 +23,9 @@ pub(super) struct Contraction {
     pub(super) a: Factor,
     /// The expression of an element of `b` in `batch`, `k` and `column`.
     pub(super) b: Factor,
-    /// A statement that stores the finished `sum`, in `batch`, `row` and `column`.
+    /// Statements before anything else, which name what `store` uses.
+    pub(super) setup: String,
+    /// Statements that store the finished `sum`, in `batch`, `row` and `column`.
     pub(super) store: String,
 }
 
@@ -42,6 +46,9 @@ pub(super) fn lower(site: &mut Site) {
         Op::Gemm { alpha, beta, trans_a, trans_b } => {
             gemm(site, [*alpha, *beta], *trans_a, *trans_b)
         }
+        Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update } => {
+            product_update(site, *alpha, [*trans_a, *trans_b], *gradient, update)
+        }
         _ => return,
     };
     contract(site, &contraction);
@@ -49,7 +56,8 @@ pub(super) fn lower(site: &mut Site) {
 
 /// Launches a contraction: one kernel, or one for parts of the sums and one that adds them.
 pub(super) fn contract(site: &mut Site, c: &Contraction) {
-    let t = c_type(site.inputs[0].dtype);
+    let Some(y) = site.outputs.iter().copied().flatten().next() else { return };
+    let t = c_type(y.dtype);
     let results = c.batches * c.m * c.n;
     let largest = site.inputs.iter().map(|x| x.elements()).fold(results.max(c.k), usize::max);
     let index = index_type(largest);
@@ -57,7 +65,7 @@ pub(super) fn contract(site: &mut Site, c: &Contraction) {
     let (rows, columns) = (c.m.div_ceil(PRODUCT_TILE), c.n.div_ceil(PRODUCT_TILE));
     let depth = c.k.div_ceil(parts);
     let (m, n) = (constant(c.m), constant(c.n));
-    let mut body = String::new();
+    let mut body = if parts == 1 { c.setup.clone() } else { String::new() };
     // Writing to a string does not fail.
     let _ = write!(
         body,
@@ -91,23 +99,24 @@ pub(super) fn contract(site: &mut Site, c: &Contraction) {
         c.a.k_inner, c.b.k_inner,
     );
     let mut parameters = site.all_inputs();
-    parameters.extend(match parts {
-        1 => site.output(0),
-        _ => Some(Parameter::scratch(t, "partial", 0)),
-    });
+    match parts {
+        1 => parameters.extend(site.all_outputs()),
+        _ => parameters.push(Parameter::scratch(t, "partial", 0)),
+    }
     let blocks = c.batches * rows * columns * parts;
     site.launch([blocks, 1, 1], PRODUCT_THREADS, parameters, body);
     if parts > 1 {
         let mut parameters = site.all_inputs();
-        parameters.extend(site.output(0));
+        parameters.extend(site.all_outputs());
         parameters.push(Parameter::scratch(t, "partial", 0));
         let each = constant(results);
         let body = format!(
-            "    {t} sum = partial[i];
+            "{setup}    {t} sum = partial[i];
     for ({index} part = 1; part < {parts}u; part++) sum = add(sum, partial[part * {each} + i]);
     const {index} batch = i / {all}, row = i / {n} % {m}, column = i % {n};
-    {store}
+    {{ {store} }}
 ",
+            setup = c.setup,
             all = constant(c.m * c.n),
             store = c.store,
         );
@@ -170,6 +179,7 @@ fn mat_mul(site: &Site, trans_a: bool, trans_b: bool) -> Contraction {
             element: matrix(b, "x1", &first(b, e.k * e.n), trans_b, ["k", "column"]),
             k_inner: trans_b,
         },
+        setup: String::new(),
         store,
     }
 }
@@ -194,7 +204,60 @@ fn gemm(site: &Site, [alpha, beta]: [f32; 2], trans_a: bool, trans_b: bool) -> C
         k: e.k,
         a: Factor { element: matrix(a, "x0", "0u", trans_a, ["row", "k"]), k_inner: !trans_a },
         b: Factor { element: matrix(b, "x1", "0u", trans_b, ["k", "column"]), k_inner: trans_b },
+        setup: String::new(),
         store: format!("y0[row * {} + column] = {sum};", constant(e.n)),
+    }
+}
+
+/// The product is the gradient of an update, which follows where each sum is finished: the
+/// gradient is nowhere in memory.
+fn product_update(
+    site: &Site,
+    alpha: f32,
+    [trans_a, trans_b]: [bool; 2],
+    gradient: usize,
+    update: &Op,
+) -> Contraction {
+    let place = ProductOperands { gradient, others: site.inputs.len() - 2 };
+    let [a, b] = [place.others, place.others + 1];
+    let e = sums::gemm(site.inputs[a], site.inputs[b], trans_a, trans_b);
+    let t = c_type(site.inputs[a].dtype);
+    let sum = match alpha {
+        1.0 => "sum".to_owned(),
+        alpha => format!("mul(cast<{t}>({}), sum)", float_constant(alpha)),
+    };
+    let operand = |i: usize| match place.of_update(i) {
+        None => sum.clone(),
+        Some(k) if site.inputs[k].elements() == 1 => format!("x{k}[0]"),
+        Some(k) => format!("x{k}[i]"),
+    };
+    let mut store = format!("const auto i = row * {} + column;\n", constant(e.n));
+    let mut setup = String::new();
+    match update {
+        Op::Pointwise { steps, results } => {
+            let x: Vec<String> = (0..=place.others).map(operand).collect();
+            pointwise(&mut store, t, &x, steps, results, site);
+        }
+        update => {
+            if let Some(update) = Update::of(update) {
+                setup = update.setup(t, [&operand(0), &operand(1)]);
+                store.push_str(&update.element(site, t, operand));
+            }
+        }
+    }
+    let factor = |x: usize, trans, by, k_inner| Factor {
+        element: matrix(site.inputs[x], &format!("x{x}"), "0u", trans, by),
+        k_inner,
+    };
+    Contraction {
+        batches: 1,
+        m: e.m,
+        n: e.n,
+        k: e.k,
+        a: factor(a, trans_a, ["row", "k"], !trans_a),
+        b: factor(b, trans_b, ["k", "column"], trans_b),
+        setup,
+        store,
     }
 }
 

@@ -16,25 +16,22 @@ const BLOCK: usize = 4096;
 pub(super) fn lower(site: &mut Site) {
     let x = site.inputs[2];
     let (t, n, index) = (c_type(x.dtype), x.elements(), index_type(x.elements()));
-    let Some(Update { constants, rate, operands, step, results }) = Update::of(site.op) else {
-        return;
-    };
+    let Some(update) = Update::of(site.op) else { return };
     let mut parameters = site.all_inputs();
+    parameters.extend(site.all_outputs());
     let mut body = String::from("    __shared__ double rate;\n");
     // Writing to a string does not fail.
     let _ = writeln!(
         body,
-        "    if (threadIdx.x == 0) {{
-        const double lr = x0[0];
-        const i64 count = x1[0];
-        rate = {rate};
+        "    const i64 count = x1[0];
+    if (threadIdx.x == 0) {{
+        const double given = x0[0];
+        rate = {};
     }}
-    __syncthreads();
-    const {t} lr = {t}(rate);"
+    __syncthreads();",
+        update.rate
     );
-    for (name, value) in constants {
-        let _ = writeln!(body, "    const {t} {name} = {t}({value});");
-    }
+    body.push_str(&update.constants(t, "rate"));
     let _ = writeln!(
         body,
         "    const {index} first = {index}(blockIdx.x) * {BLOCK}u + threadIdx.x;
@@ -44,27 +41,16 @@ pub(super) fn lower(site: &mut Site) {
         if (i >= {}) return;",
         constant(n)
     );
-    for (name, operand) in operands.iter().zip(2..) {
-        let _ = writeln!(body, "        const {t} {name} = x{operand}[i];");
-    }
-    for (name, value) in step {
-        let _ = writeln!(body, "        const {t} {name} = {value};");
-    }
-    for (o, value) in results.iter().enumerate() {
-        if let Some(y) = site.output(o) {
-            parameters.push(y);
-            let _ = writeln!(body, "        y{o}[i] = {value};");
-        }
-    }
+    body.push_str(&update.element(site, t, |operand| format!("x{operand}[i]")));
     body.push_str("    }\n");
     site.launch([n.div_ceil(BLOCK), 1, 1], THREADS, parameters, body);
 }
 
 /// An update as text.
-struct Update {
+pub(super) struct Update {
     /// Attributes, which are constants of the parameter's type.
     constants: Vec<(&'static str, String)>,
-    /// The rate in double, from `lr` and `count`.
+    /// The rate in double, from the one that is `given` and `count`.
     rate: String,
     /// Names of an element's operands, from the third on.
     operands: &'static [&'static str],
@@ -75,8 +61,47 @@ struct Update {
 }
 
 impl Update {
+    /// Statements that name the rate of a step and the attributes. The rate in double is the
+    /// expression `rate`.
+    fn constants(&self, t: &str, rate: &str) -> String {
+        let mut text = format!("    const {t} lr = {t}({rate});\n");
+        for (name, value) in &self.constants {
+            let _ = writeln!(text, "    const {t} {name} = {t}({value});");
+        }
+        text
+    }
+
+    /// The same where operands `lr` and `count` are not the first ones.
+    pub(super) fn setup(&self, t: &str, [lr, count]: [&str; 2]) -> String {
+        let mut text = format!("    const double given = {lr};\n    const i64 count = {count};\n");
+        text.push_str(&self.constants(t, &self.rate));
+        text
+    }
+
+    /// Statements that update element `i`; `operand` says where one of it comes from.
+    pub(super) fn element(
+        &self,
+        site: &Site,
+        t: &str,
+        operand: impl Fn(usize) -> String,
+    ) -> String {
+        let mut text = String::new();
+        for (name, i) in self.operands.iter().zip(2..) {
+            let _ = writeln!(text, "        const {t} {name} = {};", operand(i));
+        }
+        for (name, value) in &self.step {
+            let _ = writeln!(text, "        const {t} {name} = {value};");
+        }
+        for (o, value) in self.results.iter().enumerate() {
+            if site.outputs[o].is_some() {
+                let _ = writeln!(text, "        y{o}[i] = {value};");
+            }
+        }
+        text
+    }
+
     /// The text of an update; none of other operators.
-    fn of(op: &Op) -> Option<Update> {
+    pub(super) fn of(op: &Op) -> Option<Update> {
         let double = |x: f32| f64::from(x);
         // The gradient of the norm of the parameter is added to the gradient.
         let gradient = ("g", "norm * x + d");
@@ -95,7 +120,7 @@ impl Update {
                     ]),
                     // Bias correction starts with the first counted step.
                     rate: format!(
-                        "count > 0 ? lr * sqrt(1.0 - pow({b}, double(count))) / (1.0 - pow({a}, double(count))) : lr"
+                        "count > 0 ? given * sqrt(1.0 - pow({b}, double(count))) / (1.0 - pow({a}, double(count))) : given"
                     ),
                     operands: &["x", "d", "v", "h"],
                     step: vec![
@@ -112,7 +137,7 @@ impl Update {
                     ("epsilon", double(epsilon)),
                     ("norm", double(norm_coefficient)),
                 ]),
-                rate: format!("lr / (1.0 + double(count) * {})", literal(double(decay_factor))),
+                rate: format!("given / (1.0 + double(count) * {})", literal(double(decay_factor))),
                 operands: &["x", "d", "h"],
                 step: vec![gradient, ("h1", "h + g * g")],
                 results: &["x - lr * g / (sqrt_of(h1) + epsilon)", "h1"],
@@ -121,10 +146,10 @@ impl Update {
                 let mut all =
                     constants([("alpha", double(alpha)), ("norm", double(norm_coefficient))]);
                 // The first gradient counts in full.
-                all.push(("beta", format!("x1[0] > 0 ? {} : 1.0", literal(double(beta)))));
+                all.push(("beta", format!("count > 0 ? {} : 1.0", literal(double(beta)))));
                 Update {
                     constants: all,
-                    rate: "lr".into(),
+                    rate: "given".into(),
                     operands: &["x", "d", "v"],
                     step: vec![gradient, ("v1", "alpha * v + beta * g")],
                     results: match nesterov {

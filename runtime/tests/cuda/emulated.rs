@@ -37,7 +37,15 @@ struct Prepared {
     results: Vec<TensorType>,
     /// Results that nobody reads, as bits.
     unread: usize,
+    /// Operands begin at any element: they may be parts of tensors.
+    shifted: bool,
     work: Vec<Work>,
+}
+
+/// What the addresses of operands are multiples of.
+fn alignments(case: &Case, shifted: bool) -> Vec<u64> {
+    let of = |t: &Tensor| if shifted { t.ty.dtype.size() } else { GUARD as u64 };
+    case.inputs.iter().map(of).collect()
 }
 
 impl Prepared {
@@ -50,21 +58,22 @@ impl Prepared {
 /// them are not read.
 pub(super) fn hold(cases: Vec<Case>) {
     let mut module = Module::default();
-    let mut prepare = |case: Case, unread: usize| {
+    let mut prepare = |case: Case, unread: usize, shifted: bool| {
         let types: Vec<&TensorType> = case.inputs.iter().map(|t| &t.ty).collect();
         let results = case.op.infer(&types).unwrap_or_else(|e| panic!("{:?}: {e}", case.op));
         let read = |(o, y)| (unread >> o & 1 == 0).then_some(y);
         let wanted: Vec<Option<&TensorType>> = results.iter().enumerate().map(read).collect();
-        let work = lower(&case.op, &types, &wanted, &mut module).unwrap();
-        Prepared { case, results, unread, work }
+        let alignments = alignments(&case, shifted);
+        let work = lower(&case.op, &types, &alignments, &wanted, &mut module).unwrap();
+        Prepared { case, results, unread, shifted, work }
     };
     let mut prepared = Vec::new();
     for (i, case) in cases.into_iter().enumerate() {
-        let all = prepare(case.clone(), 0);
+        let all = prepare(case.clone(), 0, i % 2 == 1);
         let results = all.results.len();
         prepared.push(all);
         if results > 1 {
-            prepared.push(prepare(case, 1 + i % ((1 << results) - 2)));
+            prepared.push(prepare(case, 1 + i % ((1 << results) - 2), i % 2 == 0));
         }
     }
     let modules = compile(&module);
@@ -208,11 +217,11 @@ impl Prepared {
         let types: Vec<&TensorType> = self.case.inputs.iter().map(|t| &t.ty).collect();
         let result_types: Vec<&TensorType> = self.results.iter().collect();
         let scratch = self.case.op.scratch_bytes(Backend::Cuda, &types, &result_types) as usize;
-        // An operand may be a part of a tensor and begin at any element, unless a result takes
-        // its place.
+        // Where a result takes an operand's place, that is a whole tensor.
         let operand = |(i, t): (usize, &Tensor)| match place {
             Some((p, _)) if p == i => Guarded::new(&t.bytes),
-            _ => Guarded::from(&t.bytes, GUARD + t.ty.dtype.size() as usize),
+            _ if self.shifted => Guarded::from(&t.bytes, GUARD + t.ty.dtype.size() as usize),
+            _ => Guarded::new(&t.bytes),
         };
         let inputs: Vec<Guarded> = self.case.inputs.iter().enumerate().map(operand).collect();
         let own = |ty: &TensorType| Guarded::new(&vec![0xA5; ty.bytes() as usize]);

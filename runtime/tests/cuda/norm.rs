@@ -54,5 +54,5 @@ fn case(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> Case {
         inputs.push(r.tame(dtype, shape));
     }
     let op = Op::LayerNorm { axis, epsilon: r.choose(&[1e-5, 0.1]) };
-    Case::new(op, inputs).close(Close::SUM)
+    Case::new(op, inputs).close(Close::LONG_SUM)
 }

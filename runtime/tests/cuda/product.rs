@@ -2,6 +2,7 @@
 
 use super::random::Random;
 use super::{Case, Close};
+use arenic_ir::op::{Binary, Step};
 use arenic_ir::{DType, Op};
 
 const TYPES: [DType; 6] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64];
@@ -20,7 +21,58 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
         let op = Op::MatMul { trans_a: false, trans_b: false };
         cases.push(Case::new(op, vectors).close(Close::SUM));
     }
+    for d in [DType::F32, DType::F64] {
+        for extents in [[5, 7, 9], [70, 30, 65], [3, 2000, 4]] {
+            cases.extend((0..4).map(|kind| product_update(r, d, kind, extents)));
+        }
+    }
     cases
+}
+
+/// An update whose gradient is a product.
+fn product_update(r: &mut Random, d: DType, kind: usize, [m, k, n]: [usize; 3]) -> Case {
+    let [rate, decay] = [r.fill(d, [], |_| 0.125), r.fill(d, [], |_| 0.5)];
+    let step = r.fill(DType::I64, [], |r| r.range(0, 3) as f64);
+    let mut moment = || r.fill(d, [m, n], |r| r.uniform(0.5, 2.0));
+    let (x, v, h) = (moment(), moment(), moment());
+    let (update, gradient, mut inputs) = match kind {
+        0 => (
+            Op::Momentum { alpha: 0.9, beta: 1.0, nesterov: true, norm_coefficient: 0.01 },
+            3,
+            vec![rate, step, x, v],
+        ),
+        1 => (
+            Op::Adagrad { decay_factor: 0.1, epsilon: 1e-6, norm_coefficient: 0.0 },
+            3,
+            vec![rate, step, x, h],
+        ),
+        2 => (
+            Op::Adam {
+                alpha: 0.9,
+                beta: 0.999,
+                epsilon: 1e-6,
+                norm_coefficient: 0.01,
+                norm_coefficient_post: 0.0,
+            },
+            3,
+            vec![rate, step, x, v, h],
+        ),
+        _ => {
+            let steps = vec![
+                Step::Binary(Binary::Mul, 0, 2),
+                Step::Binary(Binary::Add, 4, 1),
+                Step::Binary(Binary::Mul, 5, 3),
+                Step::Binary(Binary::Sub, 0, 6),
+            ];
+            (Op::Pointwise { steps, results: vec![7, 5] }, 1, vec![x, decay, rate])
+        }
+    };
+    let (trans_a, trans_b) = (r.chance(), r.chance());
+    inputs.push(r.tame(d, if trans_a { [k, m] } else { [m, k] }));
+    inputs.push(r.tame(d, if trans_b { [n, k] } else { [k, n] }));
+    let alpha = r.choose(&[1.0, 0.5]);
+    let op = Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update: Box::new(update) };
+    Case::new(op, inputs).close(Close::LONG_SUM)
 }
 
 fn mat_mul(r: &mut Random, d: DType) -> Case {

@@ -16,6 +16,11 @@ pub(super) fn scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u6
             let e = sums::gemm(x[0], x[1], *trans_a, *trans_b);
             partial_results(1, [e.m, e.n, e.k]) * size
         }
+        Op::ProductUpdate { trans_a, trans_b, .. } => {
+            let [.., a, b] = x else { return 0 };
+            let e = sums::gemm(a, b, *trans_a, *trans_b);
+            partial_results(1, [e.m, e.n, e.k]) * size
+        }
         Op::Conv { window, group } => {
             let positions = y[0].elements() / y[0].shape[1].max(1);
             let k = x[1].shape[1] * window.taps();
