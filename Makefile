@@ -40,17 +40,21 @@ demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo yes)
 
+# NVRTC, where pip puts it.
+NVRTC = $(abspath $(wildcard $(VENV)/lib/python3.*/site-packages/nvidia/cu13/lib))
+
 test: export ARENIC_REQUIRE_NODE_TESTS := 1
+test: export ARENIC_REQUIRE_NVRTC := 1
 test: ## Everything that CI runs
 	@tools/setup.sh build
 	$(call step,cargo fmt --all --check)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
-	$(call step,$(MAKE) --no-print-directory node-tests)
+	$(call step,$(MAKE) --no-print-directory node-tests $(VENV)/nvrtc)
 ifeq ($(NEXTEST),yes)
-	$(call step,cargo nextest run --workspace --locked --no-fail-fast)
+	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo nextest run --workspace --locked --no-fail-fast)
 	$(call step,cargo test --workspace --locked --test onnx_nodes)
 else
-	$(call step,cargo test --workspace --all-targets --locked --no-fail-fast)
+	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo test --workspace --all-targets --locked --no-fail-fast)
 endif
 	$(call step,$(MAKE) --no-print-directory browser-test)
 	$(call step,cargo test --workspace --doc --locked)
@@ -120,10 +124,11 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/node-tests: tests/node_tests/requirements.txt
+$(VENV)/nvrtc: tests/cuda/requirements.txt
 $(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
-$(VENV)/node-tests $(VENV)/browser $(VENV)/bench $(VENV)/digits $(VENV)/papers: $(VENV)/made
+$(VENV)/node-tests $(VENV)/nvrtc $(VENV)/browser $(VENV)/bench $(VENV)/digits $(VENV)/papers: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

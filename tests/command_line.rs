@@ -118,12 +118,29 @@ fn run_names_what_is_missing_or_does_not_fit() {
         1,
         &["no input"],
     );
-    shell.fails(&run(&format!("{DATA} {INIT} --set lr=1 --device cuda:0")), 1, &["cuda:0", "cpu"]);
+    shell.fails(
+        &run(&format!("{DATA} {INIT} --set lr=1 --device cuda:0")),
+        1,
+        &["for cpu", "--target cuda"],
+    );
+    shell.fails(&run("--device tpu"), 2, &["cuda:N"]);
     shell.fails(&run("--steps 3 --epochs 2"), 2, &[]);
     // Zeros fill what nothing else gives.
     shell.succeeds(&run(&format!("{DATA} --zeros p.* --zeros m.* --set lr=0.1 --json")));
     shell.succeeds("compile @models/step/ref_mlp_b4_sgdm.onnx -o plan.arenic --plan-only");
     shell.fails(&format!("run plan.arenic {DATA} {INIT} --set lr=1"), 1, &["--plan-only"]);
+}
+
+#[test]
+fn a_program_for_a_gpu_needs_one() {
+    let shell = Shell::new();
+    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx -o g.arenic";
+    shell.fails(&format!("{compile} --target tpu"), 2, &["cpu and cuda"]);
+    shell.succeeds(&format!("{compile} --target cuda"));
+    assert_eq!(shell.succeeds("check g.arenic --json")[0]["accepted"], true);
+    let run = format!("run g.arenic {DATA} {INIT} --set lr=0.1");
+    shell.fails(&run, 1, &["for cuda, none for cpu", "--target cpu"]);
+    shell.fails(&format!("{run} --device cuda:99"), 1, &["there is no"]);
 }
 
 #[test]

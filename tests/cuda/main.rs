@@ -67,7 +67,7 @@ impl Run {
         let options = Options {
             data: Some(file(".data.npz")),
             initial: Initial {
-                file: Some(TensorFile::open(&file(".init.npz")).unwrap()),
+                file: Some(TensorFile::open(file(".init.npz")).unwrap()),
                 ..Initial::default()
             },
             set: self.set.clone(),

@@ -25,12 +25,12 @@ fn convolution(site: &Site, window: &Window, group: usize, y: &TensorType) -> Co
     let (channels, inputs) = (w.shape[0] / group, w.shape[1]);
     let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
     let mut b = Walk::new(window, positions, [inputs * group, inputs]);
-    for d in 0..window.rank() {
+    for (d, &extent) in sources.iter().enumerate() {
         let (from, stride) = (constant(window.pads_begin[d]), constant(window.strides[d]));
         let dilation = constant(window.dilations[d]);
         b.line(&format!("const auto s{d} = p{d} * {stride} + t{d} * {dilation} - {from};"));
         // What lies before the first element has wrapped and is beyond the last one, too.
-        b.line(&format!("if (s{d} >= {}) return 0;", constant(sources[d])));
+        b.line(&format!("if (s{d} >= {}) return 0;", constant(extent)));
     }
     b.element(sources);
     Contraction {
@@ -59,7 +59,7 @@ fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Con
     let (channels, inputs, taps) = (w.shape[1], x.shape[1] / group, window.taps());
     let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
     let mut b = Walk::new(window, positions, [x.shape[1], inputs]);
-    for d in 0..window.rank() {
+    for (d, &extent) in sources.iter().enumerate() {
         let (pad, stride) = (constant(window.pads_begin[d]), window.strides[d]);
         let dilation = constant(window.dilations[d]);
         b.line(&format!("const auto r{d} = p{d} + {pad}, d{d} = t{d} * {dilation};"));
@@ -67,7 +67,7 @@ fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Con
             if stride > 1 { format!(" || (r{d} - d{d}) % {stride}u != 0") } else { "".into() };
         b.line(&format!("if (r{d} < d{d}{off}) return 0;"));
         b.line(&format!("const auto s{d} = (r{d} - d{d}) / {}; ", constant(stride)));
-        b.line(&format!("if (s{d} >= {}) return 0;", constant(sources[d])));
+        b.line(&format!("if (s{d} >= {}) return 0;", constant(extent)));
     }
     b.element(sources);
     let taps_of = constant(taps);

@@ -1,8 +1,8 @@
 //! Elements moved and none computed: slices, transposes, broadcasts and concatenations.
 //!
 //! Each is a box of elements that is read with some strides and written with others. Elements
-//! that stay neighbours travel as one word of up to 16 bytes, which is sound because tensors
-//! are aligned to more. Boxes that are contiguous along different axes on either side go
+//! that stay neighbours travel as one word of up to 16 bytes, as far as the operand is aligned;
+//! results are aligned to more. Boxes that are contiguous along different axes on either side go
 //! through tiles of shared memory, so that both sides are coalesced.
 
 use super::index::{broadcast_strides, constant, offset};
@@ -71,7 +71,7 @@ pub(super) fn widest(
     let size = site.inputs[input].dtype.size() as usize;
     let aligned = (site.alignments[input] as usize / size).max(1);
     // The lowest bit that is set in any of them.
-    let all = lengths.into_iter().fold(WIDEST / size | aligned, |all, n| all | n);
+    let all = lengths.into_iter().fold((WIDEST / size) | aligned, |all, n| all | n);
     let together = all & all.wrapping_neg();
     let word = match size * together {
         1 => "uint8_t",

@@ -24,7 +24,7 @@ fn uniform(site: &mut Site, low: f32, high: f32, rng: &Rng) {
     let (Some(to), Some(y)) = (site.outputs[0], site.output(0)) else { return };
     let (n, t) = (to.elements(), c_type(to.dtype));
     let last = match to.dtype {
-        _ if !(low < high) => f64::from(low),
+        _ if low >= high => f64::from(low),
         DType::F64 => f64::from(high).next_down(),
         _ => f64::from(high.next_down()),
     };
