@@ -44,23 +44,27 @@ struct alignas(4 * sizeof(T)) Four {
 // Elements 4 · quad to 4 · quad + 3 of `n`; fewer at the end.
 template <u64 n, class T>
 __device__ inline Four<T> read_four(const T* x, u64 quad) {
-    if (n % 4 == 0 || quad < n / 4) return reinterpret_cast<const Four<T>*>(x)[quad];
-    Four<T> four;
+    if constexpr (n % 4 != 0) {
+        if (quad == n / 4) {
+            Four<T> four = {};
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) four.at[k] = k < n % 4 ? x[4 * quad + k] : T(0);
-    return four;
+            for (u32 k = 0; k < n % 4; k++) four.at[k] = x[4 * quad + k];
+            return four;
+        }
+    }
+    return reinterpret_cast<const Four<T>*>(x)[quad];
 }
 
 template <u64 n, class T>
 __device__ inline void write_four(T* y, u64 quad, const Four<T>& four) {
-    if (n % 4 == 0 || quad < n / 4) {
-        reinterpret_cast<Four<T>*>(y)[quad] = four;
-        return;
-    }
+    if constexpr (n % 4 != 0) {
+        if (quad == n / 4) {
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) {
-        if (k < n % 4) y[4 * quad + k] = four.at[k];
+            for (u32 k = 0; k < n % 4; k++) y[4 * quad + k] = four.at[k];
+            return;
+        }
     }
+    reinterpret_cast<Four<T>*>(y)[quad] = four;
 }
 
 // Uniform from `low` on, a word times the scale added, in double; rounding never reaches the
