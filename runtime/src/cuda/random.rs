@@ -23,10 +23,11 @@ fn draw(rng: &Rng) -> String {
 fn uniform(site: &mut Site, low: f32, high: f32, rng: &Rng) {
     let (Some(to), Some(y)) = (site.outputs[0], site.output(0)) else { return };
     let (n, t) = (to.elements(), c_type(to.dtype));
+    // Rounding must not reach the upper end.
     let last = match to.dtype {
-        _ if low >= high => f64::from(low),
-        DType::F64 => f64::from(high).next_down(),
-        _ => f64::from(high.next_down()),
+        DType::F64 if low < high => f64::from(high).next_down(),
+        _ if low < high => f64::from(high.next_down()),
+        _ => f64::from(low),
     };
     let scale = (f64::from(high) - f64::from(low)) / 4_294_967_296.0;
     let [low, scale, last] = [f64::from(low), scale, last].map(literal);

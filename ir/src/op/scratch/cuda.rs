@@ -181,3 +181,49 @@ pub fn reduce(plan: &ReducePlan) -> Tiling {
         false => Tiling::columns(plan.results.max(1), terms, extents[plan.rank - 1].max(1)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tiling(shape: &[usize], axes: &[usize]) -> (ReducePlan, Tiling) {
+        let plan = super::super::reduce(&TensorType::new(DType::F32, shape), axes);
+        (plan, reduce(&plan))
+    }
+
+    #[test]
+    fn every_term_is_in_one_part_and_blocks_are_small() {
+        let extents = [1, 2, 3, 31, 32, 100, 1000, 5000, 100_000];
+        for a in extents {
+            for b in extents {
+                for c in [1, 2, 5, 48, 4096] {
+                    for axes in [&[0][..], &[1], &[0, 1], &[0, 2], &[1, 2], &[0, 1, 2], &[]] {
+                        let (plan, first) = tiling(&[a, b, c], axes);
+                        for t in [first, first.second(plan.results)] {
+                            assert!(t.parts * t.share >= t.terms, "{t:?}");
+                            assert!((t.parts - 1) * t.share < t.terms, "{t:?}");
+                            if let Sharing::Columns { width, height } = t.sharing {
+                                assert!(width * height <= THREADS && height.is_power_of_two());
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_results_fill_the_device() {
+        let blocks = |shape: &[usize], axes: &[usize]| {
+            let (plan, t) = tiling(shape, axes);
+            let width = match t.sharing {
+                Sharing::Lanes(lanes) => THREADS / lanes,
+                Sharing::Columns { width, .. } => width,
+            };
+            plan.results.div_ceil(width) * t.parts
+        };
+        assert_eq!(blocks(&[128, 64, 56, 56], &[0, 2, 3]), 1024);
+        assert_eq!(blocks(&[1 << 24], &[0]), 1041);
+        assert_eq!(blocks(&[4096, 768], &[0]), 768);
+    }
+}

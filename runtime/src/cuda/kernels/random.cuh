@@ -45,27 +45,33 @@ struct alignas(4 * sizeof(T)) Four {
 // element, since it may be a part of another tensor.
 template <u64 n, class T>
 __device__ inline Four<T> read_four(const T* x, u64 quad) {
-    const bool whole = n % 4 == 0 || quad < n / 4;
-    if (whole && reinterpret_cast<u64>(x) % alignof(Four<T>) == 0) {
+    Four<T> four = {};
+    if constexpr (n % 4 != 0) {
+        if (quad == n / 4) {
+#pragma unroll
+            for (u32 k = 0; k < n % 4; k++) four.at[k] = x[4 * quad + k];
+            return four;
+        }
+    }
+    if (reinterpret_cast<u64>(x) % alignof(Four<T>) == 0) {
         return reinterpret_cast<const Four<T>*>(x)[quad];
     }
-    Four<T> four;
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) four.at[k] = whole || k < n % 4 ? x[4 * quad + k] : T(0);
+    for (u32 k = 0; k < 4; k++) four.at[k] = x[4 * quad + k];
     return four;
 }
 
 // The same of a result, which begins where its allocation does.
 template <u64 n, class T>
 __device__ inline void write_four(T* y, u64 quad, const Four<T>& four) {
-    if (n % 4 == 0 || quad < n / 4) {
-        reinterpret_cast<Four<T>*>(y)[quad] = four;
-        return;
-    }
+    if constexpr (n % 4 != 0) {
+        if (quad == n / 4) {
 #pragma unroll
-    for (u32 k = 0; k < 4; k++) {
-        if (k < n % 4) y[4 * quad + k] = four.at[k];
+            for (u32 k = 0; k < n % 4; k++) y[4 * quad + k] = four.at[k];
+            return;
+        }
     }
+    reinterpret_cast<Four<T>*>(y)[quad] = four;
 }
 
 // Uniform from `low` on, a word times the scale added, in double; rounding never reaches the
