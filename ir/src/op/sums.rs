@@ -1,13 +1,16 @@
-//! In which order the CPU kernels add up what makes one element of a result.
+//! In which order kernels add up what makes one element of a result.
 //!
-//! Kernels choose by extents: a packing library or plain loops, one sum or partial ones.
+//! Kernels choose by extents: on the CPU a packing library or plain loops, one sum or partial
+//! ones; on a GPU how many threads and blocks share a sum.
 //! These choices are made here, where kernels ask for them and where it can be told whether
 //! an operator and a part of it (see [`Op::cuts`]) give an element the same bits.
 
+use super::scratch::cuda;
 use super::scratch::{
     Conv, ConvTranspose, ProductUpdate, conv, conv_transpose, product_parts, product_update, reduce,
 };
 use super::{Assembly, Cut, Op};
+use crate::plan::Backend;
 use crate::types::TensorType;
 
 /// Extents of a matrix product: `m × k` by `k × n`.
@@ -100,9 +103,16 @@ fn matrix(x: &TensorType, trans: bool, vector_is_row: bool) -> (usize, usize) {
 pub struct SumOrder(Vec<usize>);
 
 impl Op {
-    /// The order of this operator's sums.
-    pub fn sum_order(&self, x: &[&TensorType], y: &[&TensorType]) -> SumOrder {
-        SumOrder(match self {
+    /// The order of this operator's sums by a backend's kernels.
+    pub fn sum_order(&self, backend: Backend, x: &[&TensorType], y: &[&TensorType]) -> SumOrder {
+        SumOrder(match backend {
+            Backend::Cpu => self.cpu_sum_order(x, y),
+            Backend::Cuda => cuda::sum_order(self, x, y),
+        })
+    }
+
+    fn cpu_sum_order(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<usize> {
+        match self {
             Op::MatMul { trans_a, trans_b } => {
                 let (_, e) = mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
                 product(e, product_parts(y[0].elements(), e.k))
@@ -112,7 +122,7 @@ impl Op {
                 scaled(*alpha, e, product_parts(y[0].elements(), e.k))
             }
             Op::ProductUpdate { alpha, trans_a, trans_b, .. } => {
-                let [.., a, b] = x else { return SumOrder(Vec::new()) };
+                let [.., a, b] = x else { return Vec::new() };
                 let e = gemm(a, b, *trans_a, *trans_b);
                 let parts = match product_update(e.m * e.n, e.k) {
                     ProductUpdate::Tiles { .. } => 1,
@@ -158,13 +168,14 @@ impl Op {
                 vec![usize::from(inner == 1)]
             }
             _ => Vec::new(),
-        })
+        }
     }
 
     /// True where the whole that is put together from the parts of a cut, which end at
     /// `ends`, has the bits of the uncut operator.
     pub fn cut_keeps_bits(
         &self,
+        backend: Backend,
         cut: &Cut,
         ends: &[usize],
         x: &[&TensorType],
@@ -173,11 +184,15 @@ impl Op {
         if !cut.keeps_bits {
             return false;
         }
-        let whole = self.sum_order(x, y);
+        let whole = self.sum_order(backend, x, y);
         let mut first = 0;
         let mut extents: Vec<usize> =
             ends.iter().map(|&end| end - std::mem::replace(&mut first, end)).collect();
         let accumulates = cut.results.contains(&Assembly::Accumulate);
+        // On a GPU a part's sum is finished before it is added.
+        if accumulates && backend == Backend::Cuda {
+            return false;
+        }
         if accumulates && !extents.iter().rev().skip(1).all(|e| e.is_multiple_of(LIBRARY_DEPTH)) {
             return false;
         }
@@ -192,7 +207,7 @@ impl Op {
             let operands: Vec<&TensorType> = operands.iter().collect();
             let op = self.part(cut, extent);
             let Ok(results) = op.infer(&operands) else { return false };
-            let order = op.sum_order(&operands, &results.iter().collect::<Vec<_>>());
+            let order = op.sum_order(backend, &operands, &results.iter().collect::<Vec<_>>());
             order == whole && (!accumulates || order.is_by_library())
         })
     }
@@ -237,7 +252,7 @@ mod tests {
             x.iter().map(|shape| TensorType::new(DType::F32, shape.to_vec())).collect();
         let x: Vec<&TensorType> = x.iter().collect();
         let y = op.infer(&x).unwrap_or_else(|e| panic!("{e}"));
-        op.sum_order(&x, &y.iter().collect::<Vec<_>>())
+        op.sum_order(Backend::Cpu, &x, &y.iter().collect::<Vec<_>>())
     }
 
     #[test]

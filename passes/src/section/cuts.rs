@@ -107,7 +107,13 @@ impl<'a> Sections<'a> {
             let ends = || (0..self.parts).map(|part| self.range(cut.extent, part).1);
             cut.extent >= self.parts
                 && (self.reassociate
-                    || node.op.cut_keeps_bits(cut, &ends().collect::<Vec<_>>(), &x, &y))
+                    || node.op.cut_keeps_bits(
+                        self.backend,
+                        cut,
+                        &ends().collect::<Vec<_>>(),
+                        &x,
+                        &y,
+                    ))
         };
         let score = |cut: &Cut| -> i128 {
             let operands = node.inputs.iter().copied().zip(cut.operands.iter().copied());

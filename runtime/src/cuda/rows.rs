@@ -4,6 +4,7 @@
 use super::index::{constant, index_type};
 use super::lower::{Parameter, Site, THREADS, c_type};
 use arenic_ir::TensorType;
+use arenic_ir::op::scratch::cuda::row_lanes;
 
 /// Bytes of a row that a thread keeps in registers at most.
 const HELD: usize = 128;
@@ -24,13 +25,8 @@ impl Rows {
     pub(super) fn new(x: &TensorType, axes: std::ops::Range<usize>) -> Rows {
         let stride = x.shape[axes.end..].iter().product();
         let rows = x.shape[..axes.start].iter().product::<usize>() * stride;
+        let lanes = row_lanes(x, axes.clone());
         let n = x.shape[axes].iter().product();
-        let lanes = match n {
-            _ if stride > 1 => 1,
-            1025.. => THREADS as usize,
-            257.. if rows < 4096 => THREADS as usize,
-            _ => usize::next_power_of_two(n / 4).min(32),
-        };
         let index = index_type(x.elements());
         let (size, ty) = (x.dtype.size() as usize, c_type(x.dtype));
         Rows { index, rows, n, stride, lanes, size, ty }

@@ -84,7 +84,7 @@ fn try_cuts(r: &mut Random, op: &Op, inputs: &[&Tensor]) -> (usize, usize) {
         let parts = r.range(2, 5).min(grains);
         let ends: Vec<usize> =
             (1..=parts).map(|p| (p * grains / parts * grain).min(cut.extent)).collect();
-        if parts < 2 || !op.cut_keeps_bits(&cut, &ends, &x, &y) {
+        if parts < 2 || !op.cut_keeps_bits(Backend::Cpu, &cut, &ends, &x, &y) {
             refused += 1;
             continue;
         }

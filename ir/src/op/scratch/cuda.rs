@@ -8,29 +8,14 @@ use crate::types::{DType, TensorType};
 pub(super) fn scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
     let size = y.first().map_or(0, |t| t.dtype.size());
     match op {
-        Op::MatMul { trans_a, trans_b } => {
-            let (batches, e) = sums::mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
-            partial_results(batches, [e.m, e.n, e.k]) * size
-        }
-        Op::Gemm { trans_a, trans_b, .. } => {
-            let e = sums::gemm(x[0], x[1], *trans_a, *trans_b);
-            partial_results(1, [e.m, e.n, e.k]) * size
-        }
-        Op::ProductUpdate { trans_a, trans_b, .. } => {
-            let [.., a, b] = x else { return 0 };
-            let e = sums::gemm(a, b, *trans_a, *trans_b);
-            partial_results(1, [e.m, e.n, e.k]) * size
-        }
-        Op::Conv { window, group } => {
-            let positions = y[0].elements() / y[0].shape[1].max(1);
-            let k = x[1].shape[1] * window.taps();
-            partial_results(*group, [y[0].shape[1] / group, positions, k]) * size
-        }
-        Op::ConvTranspose { window, group, .. } => {
-            let positions = y[0].elements() / y[0].shape[1].max(1);
-            let k = x[0].shape[1] / group * window.taps();
-            partial_results(*group, [y[0].shape[1] / group, positions, k]) * size
-        }
+        Op::MatMul { .. }
+        | Op::Gemm { .. }
+        | Op::ProductUpdate { .. }
+        | Op::Conv { .. }
+        | Op::ConvTranspose { .. } => match contraction(op, x, y) {
+            Some((batches, extents)) => partial_results(batches, extents) * size,
+            None => 0,
+        },
         Op::Reduce { f, axes, .. } => {
             let plan = super::reduce(x[0], axes);
             let tiling = reduce(&plan);
@@ -47,6 +32,34 @@ pub(super) fn scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u6
         }
         _ => 0,
     }
+}
+
+/// What is a sum of products: batches, then rows, columns and terms of each.
+fn contraction(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<(usize, [usize; 3])> {
+    let gemm = |a, b, trans_a: bool, trans_b: bool| {
+        let e = sums::gemm(a, b, trans_a, trans_b);
+        (1, [e.m, e.n, e.k])
+    };
+    let windowed = |group: usize, k: usize| {
+        let channels = y[0].shape[1];
+        (group, [channels / group, y[0].elements() / channels.max(1), k])
+    };
+    Some(match op {
+        Op::MatMul { trans_a, trans_b } => {
+            let (batches, e) = sums::mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
+            (batches.max(1), [e.m, e.n, e.k])
+        }
+        Op::Gemm { trans_a, trans_b, .. } => gemm(x[0], x[1], *trans_a, *trans_b),
+        Op::ProductUpdate { trans_a, trans_b, .. } => {
+            let [.., a, b] = x else { return None };
+            gemm(a, b, *trans_a, *trans_b)
+        }
+        Op::Conv { window, group } => windowed(*group, x[1].shape[1] * window.taps()),
+        Op::ConvTranspose { window, group, .. } => {
+            windowed(*group, x[0].shape[1] / group * window.taps())
+        }
+        _ => return None,
+    })
 }
 
 /// Rows and columns of a tile of a product.
@@ -70,6 +83,56 @@ fn partial_results(batches: usize, [m, n, k]: [usize; 3]) -> u64 {
     match product_parts(batches, [m, n, k]) {
         1 => 0,
         parts => (parts * batches * m * n) as u64,
+    }
+}
+
+/// The order of an operator's sums: how many parts a sum has, how long each is, and how many
+/// threads share it.
+pub(in crate::op) fn sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Vec<usize> {
+    let product =
+        |batches: usize, extents: [usize; 3]| vec![product_parts(batches, extents), extents[2]];
+    match op {
+        Op::MatMul { .. }
+        | Op::Gemm { .. }
+        | Op::ProductUpdate { .. }
+        | Op::Conv { .. }
+        | Op::ConvTranspose { .. } => match contraction(op, x, y) {
+            Some((batches, extents)) => product(batches, extents),
+            None => Vec::new(),
+        },
+        Op::Reduce { axes, .. } => {
+            let plan = super::reduce(x[0], axes);
+            let first = reduce(&plan);
+            let order = |t: Tiling| {
+                let threads = match t.sharing {
+                    Sharing::Lanes(lanes) => [0, lanes],
+                    Sharing::Columns { height, .. } => [1, height],
+                };
+                [threads[0], threads[1], t.terms, t.parts, t.share]
+            };
+            let second = if first.parts > 1 { order(first.second(plan.results)) } else { [0; 5] };
+            [order(first), second].concat()
+        }
+        Op::Softmax { axis } | Op::LogSoftmax { axis } => vec![row_lanes(x[0], *axis..axis + 1)],
+        Op::LayerNorm { axis, .. } => vec![row_lanes(x[0], *axis..x[0].rank())],
+        Op::LogSoftmaxStats => {
+            let last = x[0].rank().saturating_sub(1);
+            vec![row_lanes(x[0], last..x[0].rank())]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Neighbouring threads that share a row along `axes`, neighbours: a few of a warp for short
+/// rows, a block for long ones, one where other rows lie beside it.
+pub fn row_lanes(x: &TensorType, axes: std::ops::Range<usize>) -> usize {
+    let stride: usize = x.shape[axes.end..].iter().product();
+    let rows = x.shape[..axes.start].iter().product::<usize>() * stride;
+    match x.shape[axes].iter().product::<usize>() {
+        _ if stride > 1 => 1,
+        1025.. => THREADS,
+        257.. if rows < 4096 => THREADS,
+        n => (n / 4).next_power_of_two().min(32),
     }
 }
 
@@ -210,6 +273,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The order of the sums of a product of these extents.
+    fn product_order([m, n, k]: [usize; 3]) -> Vec<usize> {
+        let op = Op::MatMul { trans_a: false, trans_b: false };
+        let [a, b, y] = [[m, k], [k, n], [m, n]].map(|shape| TensorType::new(DType::F32, shape));
+        sum_order(&op, &[&a, &b], &[&y])
+    }
+
+    #[test]
+    fn rows_of_a_product_are_summed_as_the_whole_is_where_both_fill_the_device() {
+        assert_eq!(product_order([4096, 4096, 900]), product_order([1024, 4096, 900]));
+        assert_ne!(product_order([4096, 4096, 900]), product_order([64, 64, 900]));
+        assert_ne!(product_order([4096, 4096, 900]), product_order([4096, 4096, 800]));
     }
 
     #[test]
