@@ -59,6 +59,34 @@ pub struct Target {
     pub certificate: Certificate,
     /// Initializers that were used up at compile time: replacing one has no effect.
     pub bound: Vec<String>,
+    /// Its kernels, compiled; where there are none, or where a newer arenic would write others,
+    /// they are compiled when a run begins.
+    pub kernels: Option<Kernels>,
+}
+
+/// Kernels of a program for GPUs.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Kernels {
+    /// blake3 digest of the text they were compiled from.
+    #[prost(bytes = "vec", tag = "1")]
+    pub source_digest: Vec<u8>,
+    /// Code for some architectures.
+    #[prost(message, repeated, tag = "2")]
+    pub images: Vec<KernelImage>,
+}
+
+/// Kernels compiled for one architecture.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct KernelImage {
+    /// Ten times the compute capability, for example 90.
+    #[prost(uint32, tag = "1")]
+    pub capability: u32,
+    /// PTX for this capability and newer ones; else a cubin.
+    #[prost(bool, tag = "2")]
+    pub is_ptx: bool,
+    /// The code.
+    #[prost(bytes = "vec", tag = "3")]
+    pub code: Vec<u8>,
 }
 
 /// Why no order of a graph has a much lower peak: the operator that bounds it, and the cut of
@@ -177,6 +205,8 @@ struct TargetHeader {
     bound: Vec<String>,
     #[prost(message, optional, tag = "7")]
     certificate: Option<Certificate>,
+    #[prost(message, optional, tag = "8")]
+    kernels: Option<Kernels>,
 }
 
 /// Bytes of a constant (by value id) or of a state's initial value (by state id), from
@@ -275,6 +305,7 @@ impl Artifact {
                 states: Vec::new(),
                 bound: target.bound.clone(),
                 certificate: Some(target.certificate.clone()),
+                kernels: target.kernels.clone(),
             };
             layout.section();
             for (v, data) in target.graph.consts() {
@@ -414,7 +445,7 @@ fn read_target(path: &Path, entry: TargetHeader, data: &Bytes) -> Result<Target,
         }
     }
     verify(&graph).map_err(|defect| ArtifactError::Graph { path: path.to_owned(), defect })?;
-    let TargetHeader { name, statistics, bound, certificate, .. } = entry;
+    let TargetHeader { name, statistics, bound, certificate, kernels, .. } = entry;
     let certificate = certificate.unwrap_or_default();
     let known = |h: &Held| h.value.is_none_or(|v| graph.values.is_valid(ValueId::from_u32(v)));
     if !certificate.own.iter().chain(&certificate.cut).all(known)
@@ -422,5 +453,5 @@ fn read_target(path: &Path, entry: TargetHeader, data: &Bytes) -> Result<Target,
     {
         return Err(format_error(path, "holds a certificate for another graph"));
     }
-    Ok(Target { name, graph, program, statistics, certificate, bound })
+    Ok(Target { name, graph, program, statistics, certificate, bound, kernels })
 }

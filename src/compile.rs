@@ -1,6 +1,7 @@
 //! From a model file to a checked artifact.
 
 use crate::artifact::{Artifact, Certificate, Provenance, Target};
+use crate::gpu_code::{self, CodeError};
 use crate::onnx::{ImportError, ImportOptions, Imported, import_file};
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
@@ -45,6 +46,9 @@ pub enum CompileError {
         /// What the plan needs, in bytes.
         arena: u64,
     },
+    /// Kernels for a GPU could not be made.
+    #[error(transparent)]
+    Code(#[from] CodeError),
     /// The pipeline stopped at a plan.
     #[error("the pipeline makes no program; end it with `lower` and `sync`")]
     NoProgram,
@@ -166,7 +170,12 @@ pub fn compile(
                 true => floor(&module.graph, &cx)?,
                 false => certificate.bound.max(found),
             };
+            let kernels = match backend {
+                Backend::Cuda if !import.plan_only => gpu_code::make(&module.graph, program)?,
+                _ => None,
+            };
             let target = Target {
+                kernels,
                 name: backend.name().into(),
                 graph: module.graph.clone(),
                 program: program.clone(),

@@ -12,6 +12,7 @@ pub mod compile;
 pub mod data;
 pub mod explain;
 pub mod frontier;
+pub mod gpu_code;
 pub mod instance;
 pub mod kinds;
 pub mod largest;

@@ -4,6 +4,7 @@ mod initial;
 
 use crate::artifact::Target;
 use crate::data::{Batches, DataError, Notice, Npz, OutputSpool, Progress, save};
+use crate::gpu_code;
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::types::{DType, TensorType};
 use arenic_runtime::cuda::driver::{Driver, DriverError};
@@ -150,7 +151,10 @@ pub fn train_on_device(
     notice: impl FnMut(&Notice),
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
-    let mut executor = CudaExecutor::new(&target.graph, &target.program, driver)?;
+    let (g, program) = (&target.graph, &target.program);
+    let images =
+        gpu_code::images(target.kernels.as_ref(), g, program).map_err(cuda::SetupError::from)?;
+    let mut executor = CudaExecutor::new(g, program, &images, driver)?;
     train_on(&mut executor, target, options, notice, watch)
 }
 

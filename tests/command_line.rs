@@ -2,7 +2,7 @@
 
 use arenic::data::{Npz, OutputSpool};
 use arenic_ir::{DType, TensorType};
-use serde_json::Value;
+use serde_json::{Value, json};
 use shell::{Shell, text};
 use std::path::Path;
 use std::process::Command;
@@ -140,6 +140,9 @@ fn a_program_for_a_gpu_needs_one() {
     assert_eq!(shell.succeeds("check g.arenic --json")[0]["accepted"], true);
     let run = format!("run g.arenic {DATA} {INIT} --set lr=0.1");
     shell.fails(&run, 1, &["for cuda, none for cpu", "--target cpu"]);
+    shell.succeeds(&format!("{compile} --target cpu --target cuda"));
+    assert_eq!(shell.succeeds("inspect g.arenic --json")[0]["targets"], json!(["cpu", "cuda"]));
+    shell.succeeds(&format!("{run} --json"));
     shell.fails(&format!("{run} --device cuda:99"), 1, &["there is no"]);
 }
 

@@ -55,9 +55,10 @@ pub(super) struct Arguments {
     /// Let `section` cut sums, which changes bits
     #[arg(long)]
     allow_reassociation: bool,
-    /// Whose kernels run the step: cpu or cuda
-    #[arg(long, value_name = "T", default_value = Backend::Cpu.name(), value_parser = backend)]
-    target: Backend,
+    /// Whose kernels run the step: cpu or cuda. Given more than once, the artifact holds a program
+    /// for each; figures are then of the first
+    #[arg(long = "target", value_name = "T", default_value = Backend::Cpu.name(), value_parser = backend)]
+    targets: Vec<Backend>,
     /// A device file, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
     /// for it, and without --device-memory its memory is the limit
     #[arg(long, value_name = "D")]
@@ -140,6 +141,13 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         return print(&compiled.module);
     }
     let target = compiled.target().map_err(failed)?;
+    if let Some(artifact) = &compiled.artifact
+        && let Some(gpu) = artifact.target(Backend::Cuda.name())
+        && gpu.kernels.is_none()
+        && artifact.runnable
+    {
+        eprintln!("note: there is no NVRTC here; kernels are compiled when a run begins");
+    }
     let (Some(artifact), Some(output)) = (&compiled.artifact, &a.output) else { return Ok(()) };
     artifact.write(output).map_err(failed)?;
     let seconds = start.elapsed().as_secs_f64();
@@ -214,12 +222,24 @@ impl Job<'_> {
             RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
         let limits = PerSpace { device: device_limit, host: a.host_memory };
         let constraints = Constraints {
-            backend: a.target,
+            backend: a.targets.first().copied().unwrap_or_default(),
             device: self.device,
             limits,
             allow_reassociation: a.allow_reassociation,
         };
-        compile(&a.model, import, self.pipeline, constraints, self.search, options)
+        let mut compiled =
+            compile(&a.model, import, self.pipeline, constraints, self.search, options)?;
+        let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
+        for &backend in a.targets.iter().skip(1) {
+            if artifact.target(backend.name()).is_none() {
+                let constraints = Constraints { backend, ..constraints };
+                let options = RunOptions::default();
+                let other =
+                    compile(&a.model, import, self.pipeline, constraints, self.search, options)?;
+                artifact.targets.extend(other.artifact.into_iter().flat_map(|a| a.targets));
+            }
+        }
+        Ok(compiled)
     }
 
     /// For the largest size of a dimension that keeps the limit.

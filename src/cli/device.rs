@@ -2,20 +2,48 @@
 
 use super::Failure;
 use super::named::read_named;
-use arenic_ir::Graph;
 use arenic_ir::cost::Device;
 use arenic_ir::profile::Profile;
+use arenic_ir::{DType, Graph};
 use arenic_passes::devices;
+use arenic_runtime::cuda::{Attributes, Cuda};
 use miette::miette;
 use std::path::Path;
 
 /// The device called `name`, or the one that the file `name` describes.
 pub(super) fn read_device(name: &str) -> Result<Device, Failure> {
-    if name.starts_with("cuda:") {
+    if let Some(number) = name.strip_prefix("cuda:") {
         let help = "name a description of the device, for example `h100`, or a YAML file";
-        return Err(miette!(help = help, "`{name}`: this build cannot ask a GPU what it is").into());
+        let number = number.parse().map_err(|_| miette!("`{name}` names no GPU by its number"))?;
+        let attributes = Cuda::new(number).and_then(|cuda| cuda.attributes());
+        return described(&attributes.map_err(|e| miette!(help = help, "`{name}`: {e}"))?);
     }
     read_named("device", devices::NAMED, name, devices::parse)
+}
+
+/// A description from what a GPU says of itself. It says nothing of its link nor of what kernels
+/// reach; those are an H100's until `arenic profile` measures them.
+fn described(gpu: &Attributes) -> Result<Device, Failure> {
+    let mut device = read_named("device", devices::NAMED, "h100", devices::parse)?;
+    device.name.clone_from(&gpu.name);
+    device.memory_bytes = gpu.memory_bytes;
+    let bandwidth = 2 * gpu.memory_clock * u64::from(gpu.memory_bus / 8);
+    if bandwidth > 0 {
+        device.memory.bytes_per_second = bandwidth as f64;
+    }
+    // Lanes of a multiprocessor, and single-precision operations for one in double precision.
+    let (lanes, ratio) = match gpu.capability {
+        80 => (64, 2.0),
+        90 | 100 => (128, 2.0),
+        _ => (128, 64.0),
+    };
+    let flops = (2 * lanes * u64::from(gpu.multiprocessors)) as f64 * gpu.clock as f64;
+    for (dtype, rate) in &mut device.arithmetic {
+        rate.flops_per_second = if *dtype == DType::F64 { flops / ratio } else { flops };
+    }
+    device.link.copy_engines = gpu.copy_engines.clamp(1, 2) as u8;
+    device.validate().map_err(|e| miette!("{}: {e}", gpu.name))?;
+    Ok(device)
 }
 
 /// The same with the times of a profile, where there is one.
@@ -42,5 +70,30 @@ pub(super) fn note_unmeasured(device: &Device, g: &Graph) {
         eprintln!(
             "note: {missing} of {all} operators are not in the profile; they take their roofline"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_is_described_by_what_it_says() {
+        let gpu = Attributes {
+            name: "NVIDIA A100-SXM4-40GB".into(),
+            capability: 80,
+            memory_bytes: 40 << 30,
+            multiprocessors: 108,
+            clock: 1_410_000_000,
+            memory_clock: 1_215_000_000,
+            memory_bus: 5120,
+            copy_engines: 3,
+        };
+        let Ok(device) = described(&gpu) else { panic!("no description") };
+        assert!((device.memory.bytes_per_second / 1.555e12 - 1.0).abs() < 0.01);
+        let flops = |d| device.arithmetic[&d].flops_per_second;
+        assert!((flops(DType::F32) / 19.5e12 - 1.0).abs() < 0.01);
+        assert!((flops(DType::F64) / 9.7e12 - 1.0).abs() < 0.01);
+        assert_eq!(device.link.copy_engines, 2);
     }
 }

@@ -46,6 +46,7 @@ fn of_text(text: &str) -> (Report, Footprint) {
         statistics: BTreeMap::new(),
         certificate: Certificate::default(),
         bound: Vec::new(),
+        kernels: None,
     };
     (Report::of_target(&target, &Provenance::default(), &footprint), footprint)
 }

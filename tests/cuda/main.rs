@@ -178,7 +178,7 @@ fn steps_after_the_first_are_one_graph() {
     let run = Run::named("mlp_b4_sgdm");
     let target = run.target(None);
     let driver = Simulated::new(Behaviour::default());
-    let mut executor = CudaExecutor::new(&target.graph, &target.program, driver).unwrap();
+    let mut executor = CudaExecutor::new(&target.graph, &target.program, &[], driver).unwrap();
     let allocations = |e: &CudaExecutor<Simulated>| {
         e.driver().calls("allocate") + e.driver().calls("allocate_pinned")
     };

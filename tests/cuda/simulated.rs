@@ -8,6 +8,7 @@ use arenic_runtime::cuda::driver::{
     Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory, MemoryKind,
     ModuleHandle, StreamHandle,
 };
+use arenic_runtime::cuda::nvrtc::Image;
 use arenic_runtime::memory::AlignedBytes;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -211,7 +212,7 @@ impl Driver for Simulated {
         Ok(self.called("allocate_pinned").map_err(refused)?.allocate(bytes))
     }
 
-    fn load(&self, source: &str) -> Result<ModuleHandle, DriverError> {
+    fn load(&self, source: &str, _: &[Image]) -> Result<ModuleHandle, DriverError> {
         let mut state = self.called("load")?;
         let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/emulated");
         let module = Module::compile(source, HEADERS, &cache).unwrap_or_else(|e| panic!("{e}"));

@@ -3,6 +3,7 @@
 //! A trait, since a test puts a simulated driver in its place: one that runs streams in
 //! adversarial orders and fails where it is told to.
 
+use super::nvrtc::Image;
 use std::fmt;
 
 /// A device's driver with one context. Addresses are the device's own, or those of pinned host
@@ -30,11 +31,12 @@ pub trait Driver {
     /// There is no such memory.
     fn allocate_pinned(&self, bytes: u64) -> Result<u64, DriverError>;
 
-    /// Loads the kernels of a module's text.
+    /// Loads the kernels of a module's text, from the first of its images that runs on the device;
+    /// without one the text is compiled.
     ///
     /// # Errors
     /// They cannot be compiled or loaded.
-    fn load(&self, source: &str) -> Result<ModuleHandle, DriverError>;
+    fn load(&self, source: &str, images: &[Image]) -> Result<ModuleHandle, DriverError>;
 
     /// A kernel by its name.
     ///

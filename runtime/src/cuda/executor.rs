@@ -13,6 +13,7 @@ use super::driver::{
 };
 use super::lower::{Unsupported, Work, lower};
 use super::module::{Argument, KernelId, Module};
+use super::nvrtc::Image;
 use crate::executor::{StepError, node_label};
 use crate::kernel::{Draw, KernelError};
 use arenic_ir::check::{Footprint, Violation, check};
@@ -139,18 +140,25 @@ enum Prepared {
 }
 
 impl<'g, D: Driver> CudaExecutor<'g, D> {
-    /// Checks the program, allocates its arenas, loads its kernels and prepares every launch.
+    /// Checks the program, allocates its arenas, loads its kernels, which may have been compiled
+    /// from [`source`] before, and prepares every launch.
     ///
     /// # Errors
     /// See [`SetupError`].
-    pub fn new(graph: &'g Graph, program: &Program, driver: D) -> Result<Self, SetupError> {
+    pub fn new(
+        graph: &'g Graph,
+        program: &Program,
+        images: &[Image],
+        driver: D,
+    ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
         let backend = program.target.backend;
         if backend != Backend::Cuda {
             return Err(SetupError::Backend(backend));
         }
         let (module, work) = lower_all(graph, program)?;
-        let module = if module.is_empty() { None } else { Some(driver.load(&module.source())?) };
+        let module =
+            if module.is_empty() { None } else { Some(driver.load(&module.source(), images)?) };
         let arena = program.sizes.device;
         let free = driver.memory()?.free;
         if free < arena {
@@ -465,6 +473,14 @@ impl Staged {
 
 /// Bytes of homes that are filled or read at a time.
 const PIECE: u64 = 4 << 20;
+
+/// The text of a program's kernels; the same for the same program.
+///
+/// # Errors
+/// The backend has no kernel for an operator.
+pub fn source(graph: &Graph, program: &Program) -> Result<String, Unsupported> {
+    Ok(lower_all(graph, program)?.0.source())
+}
 
 /// The kernels of a program, and what each of its nodes does.
 fn lower_all(

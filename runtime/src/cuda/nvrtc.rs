@@ -6,6 +6,15 @@ use cudarc::nvrtc::sys;
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 
+/// Kernels compiled for one architecture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// What for.
+    pub architecture: Architecture,
+    /// A cubin, or PTX with a NUL at its end.
+    pub code: Vec<u8>,
+}
+
 /// What code is made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
@@ -17,6 +26,14 @@ pub enum Architecture {
 }
 
 impl Architecture {
+    /// True where a device of this compute capability, times ten, runs the code.
+    pub fn runs_on(self, capability: u32) -> bool {
+        match self {
+            Architecture::Machine(n) => n / 10 == capability / 10 && n <= capability,
+            Architecture::Virtual(n) => n <= capability,
+        }
+    }
+
     /// NVRTC's name for it.
     pub fn name(self) -> String {
         match self {

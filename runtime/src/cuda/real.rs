@@ -6,9 +6,10 @@ use super::driver::{
     Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory, MemoryKind,
     ModuleHandle, StreamHandle,
 };
-use super::nvrtc::{self, Architecture};
+use super::nvrtc::{self, Architecture, Image};
 use cudarc::driver::result::{self, DriverError as Failure};
 use cudarc::driver::sys;
+use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use std::ffi::CString;
 use std::sync::Mutex;
 
@@ -32,16 +33,54 @@ struct Owned {
     graphs: Vec<u64>,
 }
 
+/// What a device says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Its name.
+    pub name: String,
+    /// Ten times its compute capability.
+    pub capability: u32,
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Its multiprocessors.
+    pub multiprocessors: u32,
+    /// Their clock, in hertz.
+    pub clock: u64,
+    /// The clock of its memory, in hertz; each tick moves two words as wide as the bus.
+    pub memory_clock: u64,
+    /// Width of the bus to its memory, in bits.
+    pub memory_bus: u32,
+    /// Copies that run beside kernels at once.
+    pub copy_engines: u32,
+}
+
 /// The least compute capability, times ten, that kernels are made for.
 pub const LEAST_CAPABILITY: u32 = 80;
 
+/// What the driver says of an error, and its name.
+fn said(e: Failure) -> String {
+    let text = |s: Result<&std::ffi::CStr, Failure>| {
+        s.map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    format!("{} ({})", text(e.error_string()), text(e.error_name()))
+}
+
 fn failed(call: &'static str) -> impl Fn(Failure) -> DriverError {
-    move |e| {
-        let text = |s: Result<&std::ffi::CStr, Failure>| {
-            s.map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
-        };
-        let message = format!("{} ({})", text(e.error_string()), text(e.error_name()));
-        DriverError::Failed { call, message }
+    move |e| DriverError::Failed { call, message: said(e) }
+}
+
+fn attribute(device: sys::CUdevice, which: Attribute) -> Result<i32, DriverError> {
+    // SAFETY: a device that the driver gave.
+    unsafe { result::device::get_attribute(device, which) }.map_err(failed("cuDeviceGetAttribute"))
+}
+
+/// The newest CUDA whose code the driver takes, for messages.
+fn version() -> String {
+    let mut version = 0;
+    // SAFETY: writes one number.
+    match unsafe { sys::cuDriverGetVersion(&raw mut version) }.result() {
+        Ok(()) => format!("{}.{}", version / 1000, version % 1000 / 10),
+        Err(_) => "an unknown version".into(),
     }
 }
 
@@ -69,12 +108,7 @@ impl Cuda {
         };
         let device = result::device::get(number).map_err(failed("cuDeviceGet"))?;
         let name = result::device::get_name(device).map_err(failed("cuDeviceGetName"))?;
-        let attribute = |which| {
-            // SAFETY: a device that the driver gave.
-            unsafe { result::device::get_attribute(device, which) }
-                .map_err(failed("cuDeviceGetAttribute"))
-        };
-        use sys::CUdevice_attribute_enum as Attribute;
+        let attribute = |which| attribute(device, which);
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let capability = (10 * major + minor) as u32;
@@ -90,6 +124,25 @@ impl Cuda {
             result::ctx::set_current(context).map_err(failed("cuCtxSetCurrent"))?;
         }
         Ok(Cuda { name, capability, device, owned: Mutex::default() })
+    }
+
+    /// What the device says of itself.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn attributes(&self) -> Result<Attributes, DriverError> {
+        let figure = |which| attribute(self.device, which).map(|n| n.max(0) as u32);
+        let kilohertz = |which| figure(which).map(|n| u64::from(n) * 1000);
+        Ok(Attributes {
+            name: self.name.clone(),
+            capability: self.capability,
+            memory_bytes: self.memory()?.total,
+            multiprocessors: figure(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            clock: kilohertz(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            memory_clock: kilohertz(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            memory_bus: figure(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+            copy_engines: figure(Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
+        })
     }
 
     fn own(&self, which: impl FnOnce(&mut Owned) -> &mut Vec<u64>, handle: u64) -> u64 {
@@ -163,11 +216,18 @@ impl Driver for Cuda {
         }
     }
 
-    fn load(&self, source: &str) -> Result<ModuleHandle, DriverError> {
-        let image = nvrtc::compile(source, Architecture::Machine(self.capability))?;
-        // SAFETY: a whole image, as NVRTC made it.
-        let module = unsafe { result::module::load_data(image.as_ptr().cast()) }
-            .map_err(failed("cuModuleLoadData"))?;
+    fn load(&self, source: &str, images: &[Image]) -> Result<ModuleHandle, DriverError> {
+        let made = images.iter().find(|i| i.architecture.runs_on(self.capability));
+        let compiled = match made {
+            Some(_) => Vec::new(),
+            None => nvrtc::compile(source, Architecture::Machine(self.capability))?,
+        };
+        let code = made.map_or(&compiled, |image| &image.code);
+        // SAFETY: a whole image, as NVRTC made it; PTX ends in NUL.
+        let module = unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(|e| {
+            let message = format!("{}; the driver is for CUDA {}", said(e), version());
+            DriverError::Failed { call: "cuModuleLoadData", message }
+        })?;
         Ok(ModuleHandle(self.own(|o| &mut o.modules, module as u64)))
     }
 
