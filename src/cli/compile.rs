@@ -59,7 +59,7 @@ pub(super) struct Arguments {
     /// for each; figures are then of the first
     #[arg(long = "target", value_name = "T", default_value = Backend::Cpu.name(), value_parser = backend)]
     targets: Vec<Backend>,
-    /// A device file, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
+    /// A device file, cuda:N, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
     /// for it, and without --device-memory its memory is the limit
     #[arg(long, value_name = "D")]
     device: Option<String>,

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 pub(super) struct Arguments {
     /// The artifact
     artifact: PathBuf,
-    /// A device file, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090
+    /// A device file, cuda:N, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090
     #[arg(long, value_name = "D", default_value = NAMED[0].0)]
     device: String,
     /// Times of kernels that `arenic profile` measured on the device
