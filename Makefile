@@ -40,8 +40,8 @@ demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo yes)
 
-# NVRTC, where pip puts it.
-NVRTC = $(abspath $(wildcard $(VENV)/lib/python3.*/site-packages/nvidia/cu13/lib))
+# NVRTC, where pip puts it; for the shell, since it is not there yet when make reads this.
+NVRTC = $$(echo $(abspath $(VENV))/lib/python3.*/site-packages/nvidia/cu13/lib)
 
 test: export ARENIC_REQUIRE_NODE_TESTS := 1
 test: export ARENIC_REQUIRE_NVRTC := 1
