@@ -19,8 +19,10 @@ pub mod early_update;
 mod fixtures;
 pub mod fold_constants;
 pub mod fuse_cross_entropy;
+pub mod fuse_elementwise;
 pub mod fuse_transposes;
 pub mod fuse_updates;
+mod group;
 pub mod lower;
 mod mip;
 pub mod order;
@@ -62,6 +64,7 @@ registry::passes! {
     graph views::Views,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph fuse_updates::FuseUpdates,
+    graph fuse_elementwise::FuseElementwise,
     graph section::Section,
     graph detach_states::DetachStates,
     plan streams::Streams,

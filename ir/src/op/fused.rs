@@ -1,101 +1,9 @@
 //! Operators that graph passes make out of several of ONNX's: updates as one node, and
 //! the cross entropy without its probabilities.
 
-use super::infer::TypeError;
-use super::{Binary, Op, Unary};
+use super::Op;
+use super::infer::{TypeError, ensure};
 use crate::types::{DType, TensorType};
-use serde::{Deserialize, Serialize};
-
-/// One elementwise step of [`Op::Pointwise`]. Numbers name sources: the operands from
-/// zero on, then the results of earlier steps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Step {
-    /// `f(x)`.
-    Unary(Unary, usize),
-    /// `f(a, b)`.
-    Binary(Binary, usize, usize),
-}
-
-impl Step {
-    /// The sources it reads.
-    pub fn sources(&self) -> impl Iterator<Item = usize> + use<> {
-        let (first, second) = match *self {
-            Step::Unary(_, x) => (x, None),
-            Step::Binary(_, a, b) => (a, Some(b)),
-        };
-        [first].into_iter().chain(second)
-    }
-
-    /// True for functions that [`Op::Pointwise`] takes: arithmetic on floats, one result
-    /// from one or two elements.
-    pub fn is_supported(&self) -> bool {
-        match self {
-            Step::Unary(f, _) => matches!(f, Unary::Neg | Unary::Reciprocal | Unary::Sqrt),
-            Step::Binary(f, ..) => matches!(
-                f,
-                Binary::Add
-                    | Binary::Div
-                    | Binary::Max
-                    | Binary::Min
-                    | Binary::Mul
-                    | Binary::Pow
-                    | Binary::Sub
-            ),
-        }
-    }
-}
-
-/// Most steps of one [`Op::Pointwise`]; the kernel keeps a block of each on its stack.
-pub const MAX_STEPS: usize = 64;
-
-/// Most operands, and most results, of an update.
-pub const MAX_OPERANDS: usize = 16;
-
-macro_rules! ensure {
-    ($cond:expr, $($arg:tt)*) => {
-        if !$cond {
-            return Err(TypeError(format!($($arg)*)));
-        }
-    };
-}
-
-/// Results of [`Op::Pointwise`]: all of the type of its operands that are no scalars.
-pub(super) fn pointwise(
-    steps: &[Step],
-    results: &[usize],
-    x: &[&TensorType],
-) -> Result<Vec<TensorType>, TypeError> {
-    ensure!(!steps.is_empty() && steps.len() <= MAX_STEPS, "{} steps", steps.len());
-    for (i, step) in steps.iter().enumerate() {
-        ensure!(step.is_supported(), "pointwise does not take {step:?}");
-        ensure!(
-            step.sources().all(|s| s < x.len() + i),
-            "{step:?} reads what no operand and no earlier step gives"
-        );
-    }
-    ensure!(
-        (1..=MAX_OPERANDS).contains(&results.len())
-            && results.iter().all(|r| (x.len()..x.len() + steps.len()).contains(r)),
-        "results {results:?} are not results of steps"
-    );
-    let full = full(x);
-    ensure!(full.dtype.is_float(), "pointwise does not take {}", full.dtype);
-    for t in x {
-        let scalar = t.elements() == 1 && t.rank() <= full.rank();
-        ensure!(
-            t.dtype == full.dtype && (t.shape == full.shape || scalar),
-            "{t} is neither like {full} nor a scalar"
-        );
-    }
-    Ok(vec![full.clone(); results.len()])
-}
-
-/// The first operand that is no scalar, else the one of highest rank.
-fn full<'a>(x: &[&'a TensorType]) -> &'a TensorType {
-    let highest = x[1..].iter().fold(x[0], |y, &t| if t.rank() > y.rank() { t } else { y });
-    x.iter().find(|t| t.elements() != 1).copied().unwrap_or(highest)
-}
 
 /// How [`Op::ProductUpdate`] makes the operands of its update: a gradient at one position
 /// that is the product of the last two.
@@ -161,6 +69,14 @@ pub(super) fn product_update(
         "product_update of {a} and {b}, which are no matrices of floats"
     );
     let product = Op::MatMul { trans_a, trans_b }.infer(&[a, b])?.swap_remove(0);
+    if let Op::Pointwise { .. } = update {
+        // Tiles have no axes to broadcast along.
+        let fits = |t: &&&TensorType| {
+            t.dtype == product.dtype && (t.shape == product.shape || t.elements() == 1)
+        };
+        let other = x[..operands.others].iter().find(|t| !fits(t));
+        ensure!(other.is_none(), "an operand of the update is neither like {product} nor a scalar");
+    }
     let results = update.infer(&operands.operands(x, &product))?;
     ensure!(
         results.iter().all(|y| *y == product),

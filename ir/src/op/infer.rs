@@ -1,7 +1,7 @@
 //! Output types from operand types: inference and, compared with what a graph says,
 //! verification.
 
-use super::{MAX_OPERANDS, Op, Window, fused};
+use super::{MAX_OPERANDS, Op, Window, fused, pointwise};
 use crate::types::{DType, TensorType, broadcast_shapes};
 
 /// Why operands do not fit an operator.
@@ -16,6 +16,7 @@ macro_rules! ensure {
         }
     };
 }
+pub(super) use ensure;
 
 /// The rank beyond which shapes are refused; kernels keep indices in fixed arrays.
 pub const MAX_RANK: usize = 16;
@@ -378,7 +379,7 @@ impl Op {
             }
             Op::Adam { .. } => update(x, 3),
             Op::Adagrad { .. } | Op::Momentum { .. } => update(x, 2),
-            Op::Pointwise { steps, results } => fused::pointwise(steps, results, x),
+            Op::Pointwise { steps, results } => pointwise::infer(steps, results, x),
             Op::ProductUpdate { trans_a, trans_b, gradient, update, .. } => {
                 fused::product_update(update, *gradient, (*trans_a, *trans_b), x)
             }
@@ -424,7 +425,8 @@ fn nd_depth(b: usize, x: &TensorType, indices: &TensorType) -> Result<(usize, us
     Ok((b, depth))
 }
 
-fn broadcast(x: &[&TensorType]) -> Result<Vec<usize>, TypeError> {
+/// The shape that all operands broadcast to.
+pub(super) fn broadcast(x: &[&TensorType]) -> Result<Vec<usize>, TypeError> {
     let mut shape = x[0].shape.clone();
     for t in &x[1..] {
         shape = broadcast_shapes(&shape, &t.shape)

@@ -16,14 +16,16 @@ mod cut;
 mod fused;
 mod in_place;
 mod infer;
+mod pointwise;
 pub mod scratch;
 pub mod sums;
 mod window;
 mod work;
 
 pub use cut::{Assembly, Cut};
-pub use fused::{MAX_OPERANDS, MAX_STEPS, ProductOperands, Step};
+pub use fused::ProductOperands;
 pub use infer::{MAX_RANK, TypeError};
+pub use pointwise::{Kind, MAX_OPERANDS, MAX_STEPS, Step, kinds};
 pub use window::Window;
 pub use work::Work;
 
@@ -443,9 +445,9 @@ pub enum Op {
     Momentum { alpha: f32, beta: f32, nesterov: bool, norm_coefficient: f32 },
 
     // --- made by graph passes, out of several operators -----------------------------
-    /// `x… → y…`: straight-line elementwise arithmetic. Operands have one shape or one
-    /// element; every result has that shape. Each step rounds like the operator it
-    /// stands for.
+    /// `x… → y…`: straight-line elementwise arithmetic on floats of one type and on bool.
+    /// Operands broadcast to the shape that every result has. Each step rounds like the
+    /// operator it stands for.
     Pointwise {
         /// What is computed, in order.
         steps: Vec<Step>,

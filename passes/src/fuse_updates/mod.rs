@@ -32,11 +32,12 @@
 
 mod region;
 
+use crate::group::{Group, Search};
 use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{MAX_OPERANDS, Op, scratch};
 use cranelift_entity::SecondaryMap;
-use region::{Group, Search, step};
+use region::step;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -223,12 +224,11 @@ fn is_safe(search: &Search, update: &Update, product: &Product) -> bool {
         && (alive <= gradient.bytes() || could_run_at_once(search, update, product))
 }
 
-/// Roots that come and go, once each: not constants, not states, not what outlives the
-/// step (exit values mostly lie in their states' homes).
+/// Roots that come and go, once each.
 fn transient_roots<'a>(search: &Search, values: impl Iterator<Item = &'a ValueId>) -> Vec<ValueId> {
     let g = search.g;
     let mut roots: Vec<ValueId> = values.map(|&v| g.resolve(v).root).collect();
-    roots.retain(|&r| !matches!(g.values[r].def, Def::Const(_) | Def::State(_)) && !search.kept[r]);
+    roots.retain(|&r| search.is_transient(r));
     roots.sort_unstable();
     roots.dedup();
     roots

@@ -1,29 +1,13 @@
 //! The elementwise nodes that lead to the exit values of states, in groups that can be one
 //! node each.
 
-use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
-use arenic_ir::op::{MAX_STEPS, Op, Step};
+use crate::group::{Group, Search};
+use arenic_ir::graph::{Def, NodeId, StateId, ValueId};
+use arenic_ir::op::{Kind, MAX_STEPS, Op, Step};
 use cranelift_entity::SecondaryMap;
 use std::collections::{BTreeSet, HashSet};
 
-/// Nodes that can be one `pointwise`: all results have one shape, and only exit values
-/// among them are read by others.
-pub(super) type Group = BTreeSet<NodeId>;
-
-/// A graph with what the search for groups asks again and again.
-pub(super) struct Search<'a> {
-    pub(super) g: &'a Graph,
-    /// Readers of every root.
-    pub(super) readers: SecondaryMap<ValueId, Vec<NodeId>>,
-    /// Roots that are outputs or exit values.
-    pub(super) kept: SecondaryMap<ValueId, bool>,
-}
-
-impl<'a> Search<'a> {
-    pub(super) fn new(g: &'a Graph) -> Self {
-        Search { g, readers: g.readers(), kept: g.kept() }
-    }
-
+impl Search<'_> {
     /// All groups: one per exit value, joined where they share an operand of full shape
     /// that nobody else reads, such as a gradient.
     pub(super) fn groups(&self) -> Vec<Group> {
@@ -92,15 +76,6 @@ impl<'a> Search<'a> {
         group
     }
 
-    /// True where a node's result is read by the group alone, as it is.
-    pub(super) fn only_read_by(&self, v: ValueId, group: &Group) -> bool {
-        let reads = |n: &NodeId| {
-            let inputs = &self.g.nodes[*n].inputs;
-            group.contains(n) && inputs.iter().all(|&x| x == v || self.g.resolve(x).root != v)
-        };
-        !self.kept[v] && self.readers[v].iter().all(reads)
-    }
-
     /// The group joined with those that share an operand with it, where that is possible;
     /// and which these are.
     fn join(
@@ -147,27 +122,6 @@ impl<'a> Search<'a> {
         group.first().and_then(|&n| self.shape(n))
     }
 
-    /// Values that the group reads and does not make, in the order of their first use.
-    pub(super) fn operands(&self, group: &Group) -> Vec<ValueId> {
-        let mut operands = Vec::new();
-        for v in group.iter().flat_map(|&n| &self.g.nodes[n].inputs).copied() {
-            let inside = match self.g.values[v].def {
-                Def::Node { node, .. } => group.contains(&node),
-                _ => false,
-            };
-            if !inside && !operands.contains(&v) {
-                operands.push(v);
-            }
-        }
-        operands
-    }
-
-    /// Values that the group makes for others, in order.
-    pub(super) fn results(&self, group: &Group) -> Vec<ValueId> {
-        let made = group.iter().filter_map(|&n| self.g.result(n));
-        made.filter(|&v| !self.only_read_by(v, group)).collect()
-    }
-
     /// True where no operand of the group depends on the group.
     fn is_convex(&self, group: &Group) -> bool {
         let Some(&first) = group.first() else { return true };
@@ -206,5 +160,5 @@ pub(super) fn step(op: &Op, sources: &[usize]) -> Option<Step> {
         (Op::Binary { f }, [a, b]) => Step::Binary(*f, *a, *b),
         _ => return None,
     };
-    step.is_supported().then_some(step)
+    (step.kind(|_| Some(Kind::Number)) == Some(Kind::Number)).then_some(step)
 }

@@ -82,9 +82,8 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
         Op::ConvTranspose { .. } => return conv_transpose::run(call),
         Op::MaxPool { .. } | Op::AveragePool { .. } => return pool::run(call),
         Op::Resize { .. } => return resize::run(call),
-        Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } | Op::Pointwise { .. } => {
-            update::run(call);
-        }
+        Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::run(call),
+        Op::Pointwise { steps, results } => pointwise::run(steps, results, call),
         Op::ProductUpdate { .. } => product_update::run(call),
         Op::LogSoftmaxStats => cross_entropy::stats(call),
         Op::SoftmaxOfStats => cross_entropy::softmax(call),

@@ -49,6 +49,7 @@ pub(super) trait Signed: Number {
 
 /// A floating-point element type.
 pub(super) trait Float: Signed {
+    fn abs(self) -> Self;
     fn ceil(self) -> Self;
     fn cos(self) -> Self;
     fn erf(self) -> Self;
@@ -214,6 +215,10 @@ macro_rules! float {
         }
 
         impl Float for $t {
+            #[inline(always)]
+            fn abs(self) -> Self {
+                self.abs()
+            }
             #[inline(always)]
             fn ceil(self) -> Self {
                 self.ceil()

@@ -2,121 +2,260 @@
 //!
 //! All steps of a block are computed before any of its results is written, so that a
 //! result may take the bytes of any operand of its shape. Every step rounds once, as the
-//! operator does that it stands for.
+//! operator does that it stands for. Within a block conditions are numbers, 1 or 0.
 
 use super::address::{Dst, Src};
 use super::dispatch::for_float;
+use super::nest::{Nest, Rows};
 use super::number::{Float, Number};
+use super::tasks::{CHEAP, DEAR};
+use super::unary::sign;
 use super::update::{Region, Update};
 use super::wide::wide;
+use crate::kernel::{Call, Operand, Target};
 use arenic_ir::DType;
-use arenic_ir::op::{Binary, MAX_OPERANDS, MAX_STEPS, Step, Unary};
+use arenic_ir::op::{Binary, Kind, MAX_OPERANDS, MAX_STEPS, Step, Unary};
 use std::mem::MaybeUninit;
 
 /// Elements of one block.
 const BLOCK: usize = 64;
 
-/// Elements computed at a time in a block at the end of a row.
-const SHORT: usize = 8;
-
-/// A source of a step.
-#[derive(Clone, Copy)]
-enum Source<T> {
-    /// An operand of the result's shape.
-    Tensor(Src),
-    /// The gradient, which comes as tiles.
-    Tile,
-    /// An operand of one element.
-    Scalar(T),
-}
-
-/// A program with the addresses of its operands and results.
-struct Program<'a, T> {
+/// A program with its results.
+struct Program<'a> {
     steps: &'a [Step],
-    x: [Source<T>; MAX_OPERANDS],
+    kinds: [Kind; MAX_OPERANDS],
     operands: usize,
-    /// Results: which source, and where it goes.
-    y: [Option<(usize, Dst)>; MAX_OPERANDS],
+    /// The value of each operand of one element.
+    scalars: [Option<f64>; MAX_OPERANDS],
+    /// Results: which source, what it holds, and where it goes.
+    y: [Option<(usize, Kind, Dst)>; MAX_OPERANDS],
 }
 
-/// Runs the steps in the regions of the update.
-pub(super) fn run(steps: &[Step], results: &[usize], call: &Update) {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(steps, results, call));
+/// Rows of elements: where operands and results have them.
+struct Span {
+    /// The first element of every operand, and how far it is to the next one and to the next row,
+    /// in bytes.
+    x: [*const u8; MAX_OPERANDS],
+    steps: [isize; MAX_OPERANDS],
+    row_steps: [isize; MAX_OPERANDS],
+    /// The first element of the results, and how far it is to the next row, in elements.
+    first: usize,
+    stride: usize,
+    rows: usize,
+    cols: usize,
 }
 
-fn typed<T: Float>(steps: &[Step], results: &[usize], call: &Update) {
-    let mut program = Program {
-        steps,
-        x: [Source::<T>::Tile; MAX_OPERANDS],
-        operands: call.inputs.len(),
-        y: [None; MAX_OPERANDS],
-    };
-    for (i, (to, operand)) in program.x.iter_mut().zip(call.inputs).enumerate() {
-        if call.tiled == Some(i) {
-            continue;
-        }
-        *to = match operand.ty().elements() {
-            // SAFETY: the operand's only element.
-            1 => Source::Scalar(unsafe { operand.ptr::<T>().read() }),
-            _ => Source::Tensor(Src::of(operand)),
+/// Runs the steps on operands that broadcast.
+pub(super) fn run(steps: &[Step], results: &[usize], call: &Call) {
+    let Some(y) = call.outputs.iter().flatten().next() else { return };
+    let size = y.ty().dtype.size() as usize;
+    let mut x = [Src::NONE; MAX_OPERANDS];
+    let mut shapes: [(&[usize], usize); MAX_OPERANDS] = [(&[], 0); MAX_OPERANDS];
+    for (k, operand) in call.inputs.iter().enumerate() {
+        x[k] = Src::of(operand);
+        shapes[k] = (&operand.ty().shape, operand.ty().dtype.size() as usize);
+    }
+    let nest = Nest::broadcast(&y.ty().shape, shapes);
+    let grain = if steps.iter().any(is_dear) { DEAR } else { CHEAP / 2 };
+    let (y, begin) = (Dst::of(y), Dst::of(y).0 as usize);
+    for_float!(float_type(call.inputs), T => {
+        let program = Program::new::<T>(steps, results, call.inputs, call.outputs);
+        let kernel = |r: Rows<MAX_OPERANDS>| {
+            let Rows { x, steps, row_steps, .. } = r;
+            let first = (r.y as usize - begin) / size;
+            let span = Span { x, steps, row_steps, first, stride: r.n, rows: r.rows, cols: r.n };
+            // SAFETY: rows of operands and results as `infer` checked them, a task's own.
+            unsafe { rows::<T>(&program, &span) };
         };
+        // SAFETY: the shapes broadcast to the result's by the operator's inference.
+        unsafe { nest.run(x, y, size, grain, &kernel) };
+    });
+}
+
+/// Runs the steps in the regions of an update whose gradient comes as tiles.
+pub(super) fn run_tiled(steps: &[Step], results: &[usize], call: &Update) {
+    for_float!(float_type(call.inputs), T => {
+        let (inputs, gradient) = (call.inputs, call.tiled);
+        let program = Program::new::<T>(steps, results, inputs, call.outputs);
+        (call.drive)(&|region: Region, tile| {
+            let size = size_of::<T>() as isize;
+            let mut span = Span {
+                x: [Src::NONE.0; MAX_OPERANDS],
+                steps: [0; MAX_OPERANDS],
+                row_steps: [0; MAX_OPERANDS],
+                first: region.first,
+                stride: region.stride,
+                rows: region.rows,
+                cols: region.cols,
+            };
+            for (k, operand) in inputs.iter().enumerate() {
+                let tiled = gradient == Some(k);
+                if !tiled && operand.ty().elements() == 1 {
+                    span.x[k] = Src::of(operand).0;
+                    continue;
+                }
+                let (from, stride) = match tiled {
+                    true => (tile.unwrap_or(Src::NONE).0, region.cols),
+                    false => {
+                        let bytes = region.first * size_of::<T>();
+                        (Src::of(operand).0.wrapping_add(bytes), region.stride)
+                    }
+                };
+                (span.x[k], span.steps[k], span.row_steps[k]) = (from, size, stride as isize * size);
+            }
+            // SAFETY: as above; the tile has the region's elements.
+            unsafe { rows::<T>(&program, &span) };
+        });
+    });
+}
+
+/// The program's one type of floats.
+fn float_type(x: &[Operand]) -> DType {
+    x.iter().map(|x| x.ty().dtype).find(|d| d.is_float()).unwrap_or(DType::F32)
+}
+
+/// True where an element costs several nanoseconds.
+fn is_dear(step: &Step) -> bool {
+    match step {
+        Step::Unary(f, _) => matches!(
+            f,
+            Unary::Cos
+                | Unary::Erf
+                | Unary::Exp
+                | Unary::Log
+                | Unary::Sigmoid
+                | Unary::Sin
+                | Unary::Tanh
+        ),
+        Step::Binary(f, ..) => *f == Binary::Pow,
+        Step::Where(..) | Step::Cast(_) => false,
     }
-    for ((to, &result), output) in program.y.iter_mut().zip(results).zip(call.outputs) {
-        *to = output.as_ref().map(|y| (result, Dst::of(y)));
+}
+
+impl<'a> Program<'a> {
+    fn new<T: Float>(
+        steps: &'a [Step],
+        results: &[usize],
+        inputs: &[Operand],
+        outputs: &[Option<Target>],
+    ) -> Self {
+        let mut program = Program {
+            steps,
+            kinds: [Kind::Number; MAX_OPERANDS],
+            operands: inputs.len(),
+            scalars: [None; MAX_OPERANDS],
+            y: [None; MAX_OPERANDS],
+        };
+        for (k, operand) in inputs.iter().enumerate() {
+            program.kinds[k] = Kind::of(operand.ty().dtype).unwrap_or(Kind::Number);
+            if program.kinds[k] == Kind::Number && operand.ty().elements() == 1 {
+                // SAFETY: the operand's only element.
+                program.scalars[k] = Some(unsafe { operand.ptr::<T>().read() }.to_f64());
+            }
+        }
+        for ((to, &result), output) in program.y.iter_mut().zip(results).zip(outputs) {
+            *to = output
+                .as_ref()
+                .map(|y| (result, Kind::of(y.ty().dtype).unwrap_or(Kind::Number), Dst::of(y)));
+        }
+        program
     }
-    // SAFETY: operands and results as `infer` checked them; a task's region is its own.
-    (call.drive)(&|region, tile| unsafe { rows(&program, region, tile.unwrap_or(Src::NONE)) });
 }
 
 wide! {
-    /// Runs all steps on a region.
+    /// Runs all steps on rows of elements.
     ///
     /// # Safety
-    /// The region lies in operands and results, nobody else accesses its results, and the
-    /// gradient's rows lie at `tile` where a source is one.
-    unsafe fn rows<T: Float>(p: &Program<T>, region: Region, tile: Src) {
+    /// The rows lie in operands and results, and nobody else accesses these results.
+    unsafe fn rows<T: Float>(p: &Program, span: &Span) {
         let mut blocks = [[const { MaybeUninit::<T>::uninit() }; BLOCK]; MAX_OPERANDS + MAX_STEPS];
-        for (block, x) in blocks.iter_mut().zip(&p.x[..p.operands]) {
-            if let Source::Scalar(x) = *x {
-                block.fill(MaybeUninit::new(x));
-            }
+        // Source `s` of a block is at `at[s]`.
+        let mut at = [std::ptr::null::<T>(); MAX_OPERANDS + MAX_STEPS];
+        let sources = p.operands + p.steps.len();
+        for (at, block) in at[..sources].iter_mut().zip(&blocks) {
+            *at = block.as_ptr().cast();
         }
-        for row in 0..region.rows {
-            let (first, in_tile) = (region.first + row * region.stride, row * region.cols);
-            for at in (0..region.cols).step_by(BLOCK) {
-                let n = BLOCK.min(region.cols - at);
-                let base: *mut [MaybeUninit<T>; BLOCK] = blocks.as_mut_ptr();
+        let base: *mut [MaybeUninit<T>; BLOCK] = blocks.as_mut_ptr();
+        for row in 0..span.rows {
+            let x: [*const u8; MAX_OPERANDS] = std::array::from_fn(|k| {
+                span.x[k].wrapping_offset(row as isize * span.row_steps[k])
+            });
+            for k in (0..p.operands).filter(|&k| span.steps[k] == 0) {
+                if row == 0 || span.row_steps[k] != 0 {
+                    // SAFETY: a row has an element; the block is on the stack.
+                    unsafe {
+                        let value = number(x[k], p.kinds[k]);
+                        let to: *mut T = base.add(k).cast();
+                        std::slice::from_raw_parts_mut(to, BLOCK.min(span.cols)).fill(value);
+                    }
+                }
+            }
+            for col in (0..span.cols).step_by(BLOCK) {
+                let n = BLOCK.min(span.cols - col);
                 // SAFETY: sources are in bounds by inference, elements by the caller's
                 // promise; a block of a source is filled before it is read.
                 unsafe {
-                    let source = |s: usize| -> *const T {
-                        match p.x.get(s).filter(|_| s < p.operands) {
-                            Some(Source::Tensor(x)) => x.0.cast::<T>().add(first + at),
-                            Some(Source::Tile) => tile.0.cast::<T>().add(in_tile + at),
-                            Some(Source::Scalar(_)) | None => base.add(s).cast(),
+                    for k in (0..p.operands).filter(|&k| span.steps[k] != 0) {
+                        match p.kinds[k] {
+                            Kind::Number => at[k] = x[k].cast::<T>().add(col),
+                            Kind::Condition => {
+                                let to: *mut T = base.add(k).cast();
+                                for i in 0..n {
+                                    to.add(i).write(number(x[k].add(col + i), Kind::Condition));
+                                }
+                            }
                         }
-                    };
+                    }
                     for (i, step) in p.steps.iter().enumerate() {
                         let to: *mut T = base.add(p.operands + i).cast();
                         match *step {
-                            Step::Unary(f, x) => unary(f, source(x), to, n),
+                            Step::Unary(f, x) => unary(f, at[x], to, n),
                             Step::Binary(Binary::Pow, a, b) => {
-                                let exponent = match p.x.get(b).filter(|_| b < p.operands) {
-                                    Some(Source::Scalar(x)) => Some(x.to_f64()),
-                                    _ => None,
-                                };
-                                power(exponent, source(a), source(b), to, n);
+                                let exponent = p.scalars.get(b).copied().flatten();
+                                power(exponent, at[a], at[b], to, n);
                             }
-                            Step::Binary(f, a, b) => binary(f, source(a), source(b), to, n),
+                            Step::Binary(f, a, b) => binary(f, at[a], at[b], to, n),
+                            Step::Where(c, a, b) => choose(at[c], at[a], at[b], to, n),
+                            Step::Cast(x) => to.copy_from_nonoverlapping(at[x], n),
                         }
                     }
-                    for &(s, y) in p.y.iter().flatten() {
-                        y.0.cast::<T>().add(first + at).copy_from_nonoverlapping(source(s), n);
+                    let first = span.first + row * span.stride + col;
+                    for &(s, kind, y) in p.y.iter().flatten() {
+                        match kind {
+                            Kind::Number => {
+                                y.0.cast::<T>().add(first).copy_from_nonoverlapping(at[s], n);
+                            }
+                            Kind::Condition => {
+                                for i in 0..n {
+                                    y.0.add(first + i).write(u8::from(at[s].add(i).read() != T::ZERO));
+                                }
+                            }
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// An element as a number.
+///
+/// # Safety
+/// There is one of this kind.
+#[inline(always)]
+unsafe fn number<T: Float>(x: *const u8, kind: Kind) -> T {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match kind {
+            Kind::Number => x.cast::<T>().read(),
+            Kind::Condition => condition(x.read() != 0),
+        }
+    }
+}
+
+#[inline(always)]
+fn condition<T: Float>(holds: bool) -> T {
+    if holds { T::ONE } else { T::ZERO }
 }
 
 /// `y = f(x)` for `n` elements.
@@ -128,10 +267,22 @@ unsafe fn unary<T: Float>(f: Unary, x: *const T, y: *mut T, n: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         match f {
+            Unary::Abs => each(x, x, y, n, |x, _| x.abs()),
+            Unary::Ceil => each(x, x, y, n, |x, _| x.ceil()),
+            Unary::Cos => each(x, x, y, n, |x, _| x.cos()),
+            Unary::Erf => each(x, x, y, n, |x, _| x.erf()),
+            Unary::Exp => each(x, x, y, n, |x, _| x.exp()),
+            Unary::Floor => each(x, x, y, n, |x, _| x.floor()),
+            Unary::Log => each(x, x, y, n, |x, _| x.ln()),
             Unary::Neg => each(x, x, y, n, |x, _| x.neg()),
+            Unary::Not => each(x, x, y, n, |x, _| condition(x == T::ZERO)),
             Unary::Reciprocal => each(x, x, y, n, |x, _| T::ONE.div(x)),
+            Unary::Relu => each(x, x, y, n, |x, _| if x < T::ZERO { T::ZERO } else { x }),
+            Unary::Sigmoid => each(x, x, y, n, |x, _| x.sigmoid()),
+            Unary::Sign => each(x, x, y, n, |x, _| sign(x)),
+            Unary::Sin => each(x, x, y, n, |x, _| x.sin()),
             Unary::Sqrt => each(x, x, y, n, |x, _| x.sqrt()),
-            other => unreachable!("infer refuses {other:?}"),
+            Unary::Tanh => each(x, x, y, n, |x, _| x.tanh()),
         }
     }
 }
@@ -146,12 +297,20 @@ unsafe fn binary<T: Float>(f: Binary, a: *const T, b: *const T, y: *mut T, n: us
     unsafe {
         match f {
             Binary::Add => each(a, b, y, n, T::add),
+            // Of conditions, which are 1 or 0.
+            Binary::And => each(a, b, y, n, T::mul),
             Binary::Div => each(a, b, y, n, T::div),
-            Binary::Max => each(a, b, y, n, T::larger),
+            Binary::Equal => each(a, b, y, n, |a, b| condition(a == b)),
+            Binary::Greater => each(a, b, y, n, |a, b| condition(a > b)),
+            Binary::GreaterOrEqual => each(a, b, y, n, |a, b| condition(a >= b)),
+            Binary::Less => each(a, b, y, n, |a, b| condition(a < b)),
+            Binary::LessOrEqual => each(a, b, y, n, |a, b| condition(a <= b)),
+            Binary::Max | Binary::Or => each(a, b, y, n, T::larger),
             Binary::Min => each(a, b, y, n, T::smaller),
             Binary::Mul => each(a, b, y, n, T::mul),
+            Binary::Pow => each(a, b, y, n, T::power),
             Binary::Sub => each(a, b, y, n, T::sub),
-            other => unreachable!("infer refuses {other:?}"),
+            Binary::Xor => each(a, b, y, n, |a, b| condition(a != b)),
         }
     }
 }
@@ -172,51 +331,34 @@ unsafe fn power<T: Float>(exponent: Option<f64>, a: *const T, b: *const T, y: *m
     }
 }
 
-/// `y = f(a, b)` for `n` elements, at most a block.
+/// `y = c ? a : b` for `n` elements.
+///
+/// # Safety
+/// As for [`each`].
+#[inline(always)]
+unsafe fn choose<T: Float>(c: *const T, a: *const T, b: *const T, y: *mut T, n: usize) {
+    for i in 0..n {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (a, b) = (a.add(i).read(), b.add(i).read());
+            y.add(i).write(if c.add(i).read() != T::ZERO { a } else { b });
+        }
+    }
+}
+
+/// `y = f(a, b)` for `n` elements.
 ///
 /// # Safety
 /// `a` and `b` are valid for `n` elements of reads, `y` for as many writes; `y` is a block
 /// of its own.
 #[inline(always)]
-unsafe fn each<T: Number>(
-    a: *const T,
-    b: *const T,
-    y: *mut T,
-    n: usize,
-    f: impl Fn(T, T) -> T + Copy,
-) {
+unsafe fn each<T: Number>(a: *const T, b: *const T, y: *mut T, n: usize, f: impl Fn(T, T) -> T) {
     // SAFETY: the caller's promise.
-    unsafe {
-        if n == BLOCK {
-            return array::<T, BLOCK>(a, b, y, f);
-        }
-        let whole = n / SHORT * SHORT;
-        for i in (0..whole).step_by(SHORT) {
-            array::<T, SHORT>(a.add(i), b.add(i), y.add(i), f);
-        }
-        for i in whole..n {
-            y.add(i).write(f(a.add(i).read(), b.add(i).read()));
-        }
+    let (a, b, y) = unsafe {
+        let slice = std::slice::from_raw_parts;
+        (slice(a, n), slice(b, n), std::slice::from_raw_parts_mut(y, n))
+    };
+    for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+        *y = f(a, b);
     }
-}
-
-/// `y = f(a, b)` for `N` elements.
-///
-/// # Safety
-/// As for [`each`].
-#[inline(always)]
-unsafe fn array<T: Number, const N: usize>(
-    a: *const T,
-    b: *const T,
-    y: *mut T,
-    f: impl Fn(T, T) -> T,
-) {
-    // SAFETY: the caller's promise.
-    let (a, b) = unsafe { (a.cast::<[T; N]>().read(), b.cast::<[T; N]>().read()) };
-    let mut to = [T::ZERO; N];
-    for i in 0..N {
-        to[i] = f(a[i], b[i]);
-    }
-    // SAFETY: the caller's promise.
-    unsafe { y.cast::<[T; N]>().write(to) };
 }

@@ -36,7 +36,7 @@ fn magnitude<T: Number>(x: T) -> T {
 
 /// -1, 0 or 1; zeros and NaN stay as they are.
 #[inline(always)]
-fn sign<T: Number>(x: T) -> T {
+pub(super) fn sign<T: Number>(x: T) -> T {
     if x > T::ZERO {
         T::ONE
     } else if x < T::ZERO {

@@ -72,7 +72,7 @@ impl Update<'_> {
             Op::Momentum { alpha, beta, nesterov, norm_coefficient } => {
                 momentum(alpha, beta, nesterov, norm_coefficient, self);
             }
-            Op::Pointwise { ref steps, ref results } => pointwise::run(steps, results, self),
+            Op::Pointwise { ref steps, ref results } => pointwise::run_tiled(steps, results, self),
             ref other => unreachable!("{} is no update", other.name()),
         }
     }

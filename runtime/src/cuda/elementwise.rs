@@ -2,7 +2,7 @@
 
 use super::index::{broadcast_strides, index_type, offset};
 use super::lower::{Site, c_type};
-use arenic_ir::op::{Binary, Step, Unary};
+use arenic_ir::op::{Binary, Kind, Step, Unary, kinds};
 use arenic_ir::{DType, Op, TensorType};
 use std::fmt::Write;
 
@@ -25,13 +25,8 @@ pub(super) fn lower(site: &mut Site) {
         }
         Op::Unary { f } => assign(&mut body, 0, &unary(*f, &x[0])),
         Op::Binary { f: Binary::Pow } if site.inputs[0].dtype.is_float() => {
-            // Squares and cubes by multiplication, as on the CPU.
             let _ = writeln!(body, "    const {t} a = {}, b = {};", x[0], x[1]);
-            let value = match site.inputs[1].elements() {
-                1 => "b == 2 ? a * a : b == 3 ? a * a * a : power(a, b)",
-                _ => "power(a, b)",
-            };
-            assign(&mut body, 0, value);
+            assign(&mut body, 0, &power("a", "b", site.inputs[1].elements() == 1));
         }
         Op::Binary { f: Binary::Div } if !site.inputs[0].dtype.is_float() => {
             parameters.extend(super::lower::Parameter::refusal());
@@ -52,7 +47,10 @@ pub(super) fn lower(site: &mut Site) {
             }
             assign(&mut body, 0, &value);
         }
-        Op::Pointwise { steps, results } => pointwise(&mut body, t, &x, steps, results, site),
+        Op::Pointwise { steps, results } => {
+            let operands: Vec<_> = site.inputs.iter().copied().zip(x).collect();
+            pointwise(&mut body, &operands, steps, results, site);
+        }
         _ => {}
     }
     let largest = site.inputs.iter().map(|x| x.elements()).fold(y.elements(), usize::max);
@@ -73,32 +71,53 @@ fn assign(body: &mut String, output: usize, value: &str) {
     let _ = writeln!(body, "    y{output}[i] = {value};");
 }
 
-/// Statements of a [`Op::Pointwise`] for element `i`, from its operands as expressions. Every step
-/// is a variable, so that it rounds by itself.
+/// Statements of a [`Op::Pointwise`] for element `i`, from its operands and their expressions.
+/// Every step is a variable, so that it rounds by itself.
 pub(super) fn pointwise(
     body: &mut String,
-    t: &str,
-    x: &[String],
+    operands: &[(&TensorType, String)],
     steps: &[Step],
     results: &[usize],
     site: &Site,
 ) {
-    for (k, element) in x.iter().enumerate() {
-        let _ = writeln!(body, "    const {t} v{k} = {element};");
+    let types: Vec<&TensorType> = operands.iter().map(|(ty, _)| *ty).collect();
+    // The graph's verification has inferred the same types.
+    let Ok(kinds) = kinds(steps, &types) else { return };
+    let float = types.iter().map(|t| t.dtype).find(|d| d.is_float()).unwrap_or(DType::F32);
+    let t = |k: usize| match kinds[k] {
+        Kind::Number => c_type(float),
+        Kind::Condition => c_type(DType::Bool),
+    };
+    for (k, (_, element)) in operands.iter().enumerate() {
+        let _ = writeln!(body, "    const {} v{k} = {element};", t(k));
     }
     for (k, step) in steps.iter().enumerate() {
         let source = |s: usize| format!("v{s}");
         let value = match *step {
             Step::Unary(f, a) => unary(f, &source(a)),
-            Step::Binary(Binary::Pow, a, b) => format!("power({}, {})", source(a), source(b)),
+            Step::Binary(Binary::Pow, a, b) => {
+                let scalar = operands.get(b).is_some_and(|(ty, _)| ty.elements() == 1);
+                power(&source(a), &source(b), scalar)
+            }
             Step::Binary(f, a, b) => binary(f, &source(a), &source(b)),
+            Step::Where(c, a, b) => format!("v{c} != 0 ? v{a} : v{b}"),
+            Step::Cast(x) => source(x),
         };
-        let _ = writeln!(body, "    const {t} v{} = {value};", x.len() + k);
+        let k = operands.len() + k;
+        let _ = writeln!(body, "    const {} v{k} = {value};", t(k));
     }
     for (o, result) in results.iter().enumerate() {
         if site.outputs[o].is_some() {
             assign(body, o, &format!("v{result}"));
         }
+    }
+}
+
+/// Powers of floats; by one exponent squares and cubes by multiplication, as on the CPU.
+fn power(a: &str, b: &str, scalar: bool) -> String {
+    match scalar {
+        true => format!("{b} == 2 ? {a} * {a} : {b} == 3 ? {a} * {a} * {a} : power({a}, {b})"),
+        false => format!("power({a}, {b})"),
     }
 }
 

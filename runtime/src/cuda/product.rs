@@ -235,8 +235,10 @@ fn product_update(
     let mut setup = String::new();
     match update {
         Op::Pointwise { steps, results } => {
-            let x: Vec<String> = (0..=place.others).map(operand).collect();
-            pointwise(&mut store, t, &x, steps, results, site);
+            let product = site.outputs.iter().copied().flatten().next();
+            let types = place.operands(site.inputs, product.unwrap_or(site.inputs[a]));
+            let operands: Vec<_> = types.into_iter().zip((0..=place.others).map(operand)).collect();
+            pointwise(&mut store, &operands, steps, results, site);
         }
         update => {
             if let Some(update) = Update::of(update) {

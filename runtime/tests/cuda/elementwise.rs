@@ -1,8 +1,8 @@
 //! Elementwise operators, every function on every type that it takes.
 
 use super::random::Random;
-use super::{Case, Close, Tensor};
-use arenic_ir::op::{Binary, Step, Unary};
+use super::{Case, Close, programs};
+use arenic_ir::op::{Binary, Kind, Step, Unary};
 use arenic_ir::{DType, Op};
 
 const UNARY: [Unary; 16] = [
@@ -119,27 +119,28 @@ fn choice(r: &mut Random, d: DType) -> Case {
     Case::new(Op::Where, inputs)
 }
 
-/// Steps on what there is so far.
+/// Steps on operands that broadcast, some of them conditions.
 fn pointwise(r: &mut Random, d: DType) -> Case {
-    let shape = vec![r.range(1, 5), r.range(1, 80)];
-    let inputs: Vec<Tensor> = (0..r.range(1, 4))
-        .map(|i| if i == 0 || r.chance() { r.wild(d, shape.clone()) } else { r.wild(d, []) })
-        .collect();
-    let count = r.range(1, 6);
-    let mut steps = Vec::new();
-    for k in 0..count {
-        let mut source = || r.range(0, inputs.len() + k - 1);
-        let (a, b) = (source(), source());
-        steps.push(match r.range(0, 6) {
-            0 => Step::Unary(Unary::Neg, a),
-            1 => Step::Unary(Unary::Sqrt, a),
-            2 => Step::Binary(Binary::Div, a, b),
-            3 => Step::Binary(Binary::Max, a, b),
-            4 => Step::Binary(Binary::Sub, a, b),
-            5 => Step::Binary(Binary::Mul, a, b),
-            _ => Step::Binary(Binary::Add, a, b),
-        });
+    let shape = [r.range(1, 5), r.range(1, 4), r.range(1, 40)];
+    let mut inputs = vec![r.wild(d, shape)];
+    for _ in 0..r.range(0, 3) {
+        let (other, dtype) = (r.broadcast_to(&shape), r.choose(&[d, d, DType::Bool]));
+        inputs.push(r.wild(dtype, other));
     }
-    let results = vec![inputs.len() + count - 1];
-    Case::new(Op::Pointwise { steps, results }, inputs)
+    let kinds: Vec<Kind> = inputs.iter().filter_map(|t| Kind::of(t.ty.dtype)).collect();
+    let count = r.range(1, 8);
+    let mut steps = programs::steps(r, &kinds, count, true);
+    if r.chance() {
+        steps.push(Step::Binary(Binary::Pow, 0, inputs.len() - 1));
+        if steps.last().and_then(|s| s.kind(|s| kinds.get(s).copied())).is_none() {
+            steps.pop();
+        }
+    }
+    let last = inputs.len() + steps.len() - 1;
+    let results = if r.chance() { vec![last] } else { vec![last, inputs.len()] };
+    let close = match steps.last() {
+        Some(Step::Binary(Binary::Pow, ..)) => Close::FUNCTION,
+        _ => Close::EQUAL,
+    };
+    Case::new(Op::Pointwise { steps, results }, inputs).close(close)
 }

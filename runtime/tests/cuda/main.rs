@@ -10,6 +10,8 @@ mod indexing;
 mod movement;
 mod norm;
 mod product;
+#[path = "../support/programs.rs"]
+mod programs;
 #[path = "../support/random.rs"]
 mod random;
 mod random_operators;

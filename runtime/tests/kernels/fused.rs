@@ -1,7 +1,7 @@
 //! Operators that graph passes make, bit by bit against the operators that they stand for.
 
 use super::*;
-use arenic_ir::op::{Binary, Step, Unary};
+use arenic_ir::op::{Binary, Kind, Step, Unary};
 
 /// All results of an operator on several threads and, first results, in place.
 fn results(op: &Op, inputs: &[&Tensor]) -> Vec<Tensor> {
@@ -36,10 +36,6 @@ fn binary(f: Binary, a: &Tensor, b: &Tensor) -> Tensor {
     evaluate(&Op::Binary { f }, &[a, b])
 }
 
-fn unary(f: Unary, x: &Tensor) -> Tensor {
-    evaluate(&Op::Unary { f }, &[x])
-}
-
 /// `lr, mu, p, g, m → m', p'` of momentum, and of one more function each.
 fn momentum_program() -> Op {
     let steps = vec![
@@ -72,22 +68,73 @@ fn pointwise_equals_its_steps() {
     }
 }
 
-#[test]
-fn every_function_of_pointwise() {
-    let mut r = Random(12);
-    let (a, b) = (r.tensor(DType::F32, [5, 30]), r.tensor(DType::F32, [5, 30]));
-    let scalars = [2.0, 3.0, -1.5].map(|x| Tensor::new(DType::F32, [], vec![x]));
-    for f in [Unary::Neg, Unary::Reciprocal, Unary::Sqrt] {
-        let op = Op::Pointwise { steps: vec![Step::Unary(f, 0)], results: vec![1] };
-        assert_same(&results(&op, &[&a])[0], &unary(f, &a), &op);
+/// Every step as the operator that it stands for, on the whole of its operands.
+fn step_by_step(steps: &[Step], inputs: &[Tensor]) -> Vec<Tensor> {
+    let float = inputs.iter().map(|t| t.ty.dtype).find(|d| d.is_float()).unwrap();
+    let mut sources = inputs.to_vec();
+    for step in steps {
+        let op = match *step {
+            Step::Unary(f, _) => Op::Unary { f },
+            Step::Binary(f, ..) => Op::Binary { f },
+            Step::Where(..) => Op::Where,
+            Step::Cast(_) => Op::Cast { to: float },
+        };
+        let read: Vec<&Tensor> = step.sources().map(|s| &sources[s]).collect();
+        sources.push(evaluate(&op, &read));
     }
-    for f in
-        [Binary::Add, Binary::Div, Binary::Max, Binary::Min, Binary::Mul, Binary::Pow, Binary::Sub]
-    {
-        let op = Op::Pointwise { steps: vec![Step::Binary(f, 0, 1)], results: vec![2] };
-        for b in [&b, &scalars[0], &scalars[1], &scalars[2]] {
-            assert_same(&results(&op, &[&a, b])[0], &binary(f, &a, b), &op);
+    sources
+}
+
+#[test]
+fn every_program_equals_its_steps() {
+    let mut r = Random(12);
+    for case in 0..400 {
+        let dtype = if case % 5 == 4 { DType::F64 } else { DType::F32 };
+        let shape: Vec<usize> = (0..r.range(1, 4)).map(|_| r.choose(&[1, 2, 3, 7, 70])).collect();
+        let count = r.range(0, 3);
+        let mut inputs = vec![r.tensor(dtype, shape.clone())];
+        for _ in 0..count {
+            // Each axis is there or broadcast, the first ones may be left off.
+            let skip = if r.chance() { 0 } else { r.range(0, shape.len()) };
+            let other: Vec<usize> =
+                shape[skip..].iter().map(|&d| if r.chance() { 1 } else { d }).collect();
+            match r.range(0, 2) {
+                0 => {
+                    let mut x = r.tensor(DType::U8, other);
+                    x.ty.dtype = DType::Bool;
+                    x.values.iter_mut().for_each(|x| *x = f64::from(*x > 2.0));
+                    inputs.push(x);
+                }
+                _ => inputs.push(r.tensor(dtype, other)),
+            }
         }
+        let kinds: Vec<Kind> = inputs.iter().filter_map(|t| Kind::of(t.ty.dtype)).collect();
+        let count = r.range(1, 12);
+        let mut steps = programs::steps(&mut r, &kinds, count, false);
+        // The last one makes the whole shape.
+        steps.push(Step::Unary(Unary::Neg, 0));
+        let expected = step_by_step(&steps, &inputs);
+        let made = inputs.len()..expected.len();
+        let whole = |&s: &usize| expected[s].ty.shape == shape;
+        let results_of: Vec<usize> = made.rev().filter(whole).take(3).collect();
+        let op = Op::Pointwise { steps, results: results_of.clone() };
+        let got = results(&op, &inputs.iter().collect::<Vec<_>>());
+        for (got, s) in got.iter().zip(results_of) {
+            assert_same(got, &expected[s], &op);
+        }
+    }
+}
+
+/// Squares and cubes are multiplied, by one exponent and not by a tensor of them.
+#[test]
+fn powers_of_pointwise() {
+    let mut r = Random(14);
+    let a = r.tensor(DType::F32, [5, 30]);
+    let scalars = [2.0, 3.0, -1.5].map(|x| Tensor::new(DType::F32, [], vec![x]));
+    let twos = Tensor::new(DType::F32, [1, 30], vec![2.0; 30]);
+    for b in scalars.iter().chain([&twos]) {
+        let op = Op::Pointwise { steps: vec![Step::Binary(Binary::Pow, 0, 1)], results: vec![2] };
+        assert_same(&results(&op, &[&a, b])[0], &binary(Binary::Pow, &a, b), &op);
     }
 }
 
@@ -165,7 +212,7 @@ fn cross_entropy_equals_log_softmax_and_its_gradient() {
         let n = *shape.last().unwrap();
         let rows = [&shape[..shape.len() - 1], &[1]].concat();
         let log = evaluate(&Op::LogSoftmax { axis: shape.len() - 1 }, &[&x]);
-        let softmax = unary(Unary::Exp, &log);
+        let softmax = evaluate(&Op::Unary { f: Unary::Exp }, &[&log]);
         let stats = results(&Op::LogSoftmaxStats, &[&x]);
         let [max, ln_sum] = &stats[..] else { panic!("two results") };
         let same_log = binary(Binary::Sub, &binary(Binary::Sub, &x, max), ln_sum);

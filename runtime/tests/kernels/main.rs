@@ -5,6 +5,8 @@ mod axes;
 mod cuts;
 mod fused;
 mod products;
+#[path = "../support/programs.rs"]
+mod programs;
 #[path = "../support/random.rs"]
 mod random;
 mod resize;
@@ -53,7 +55,7 @@ impl Tensor {
             DType::I32 => each.flat_map(|&v| (v as i32).to_le_bytes()).collect(),
             DType::U32 => each.flat_map(|&v| (v as u32).to_le_bytes()).collect(),
             DType::U64 => each.flat_map(|&v| (v as u64).to_le_bytes()).collect(),
-            DType::U8 => each.map(|&v| v as u8).collect(),
+            DType::U8 | DType::Bool => each.map(|&v| v as u8).collect(),
             DType::I8 => each.map(|&v| v as i8 as u8).collect(),
             other => unreachable!("no test uses {other}"),
         }
@@ -70,7 +72,7 @@ impl Tensor {
             DType::I32 => all(bytes, |b| i32::from_le_bytes(b).into()),
             DType::U32 => all(bytes, |b| u32::from_le_bytes(b).into()),
             DType::U64 => all(bytes, |b| u64::from_le_bytes(b) as f64),
-            DType::U8 => all(bytes, |b| u8::from_le_bytes(b).into()),
+            DType::U8 | DType::Bool => all(bytes, |b| u8::from_le_bytes(b).into()),
             DType::I8 => all(bytes, |b| i8::from_le_bytes(b).into()),
             other => unreachable!("no test uses {other}"),
         };

@@ -1,0 +1,174 @@
+//! Whether a group as one node may need more memory than its nodes, in some order of the graph.
+//!
+//! Take any order of the graph with the group's nodes. It becomes an order of the fused graph
+//! that needs no more memory:
+//!
+//! - A node is *light* where the transient operands of it and of all nodes of the group before
+//!   it have no more bytes than its result. It can be put off until its readers run: what is kept
+//!   for it meanwhile is no more than what it would have made.
+//! - Where all nodes but the last one are light, all run with the last one: the fused node takes
+//!   its place.
+//! - Else let the fused node take the place of the first *heavy* node that the order runs (all
+//!   light ones before it are put off until then). That is possible where all operands of the
+//!   group are there by then, whatever the order; and from there on the result is alive instead
+//!   of at least one result of a heavy node, none of which may therefore be smaller.
+//!
+//! When the fused node runs, all operands are alive, as they are when the heavy (or the last)
+//! node runs among the others. Transient are roots that come and go, as long as nobody reads them
+//! who depends on the group: whoever does keeps them alive in any order. Operands of a
+//! small fraction of the result's bytes are not counted.
+
+use crate::group::{Group, Search};
+use arenic_ir::graph::{Def, NodeId, ValueId};
+use std::cell::OnceCell;
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// Operands of a smaller fraction of the result's bytes are not counted.
+const NEGLIGIBLE: u64 = 64;
+
+/// Most nodes that are looked at to find out what depends on what; beyond them nothing is known
+/// to.
+const MOST: usize = 1 << 14;
+
+/// The question for groups that end in one node.
+pub(super) struct Rule<'a> {
+    search: &'a Search<'a>,
+    last: NodeId,
+    /// What depends on the last node's result.
+    dependents: OnceCell<HashSet<NodeId>>,
+}
+
+impl<'a> Rule<'a> {
+    pub(super) fn new(search: &'a Search<'a>, last: NodeId) -> Self {
+        Rule { search, last, dependents: OnceCell::new() }
+    }
+
+    /// True where no order needs more memory for the group as one node.
+    pub(super) fn needs_no_more(&self, group: &Group) -> bool {
+        let bytes = self.result_bytes(self.last);
+        let heavy = self.heavy(group);
+        heavy.iter().all(|&h| self.result_bytes(h) >= bytes)
+            && heavy
+                .iter()
+                .filter(|&&h| self.within(group, h).all(|n| !heavy.contains(&n)))
+                .all(|&h| self.all_there(group, h))
+    }
+
+    /// The heavy nodes of a group, but for the last one.
+    fn heavy(&self, group: &Group) -> BTreeSet<NodeId> {
+        let mut heavy = BTreeSet::new();
+        // Transient operands of each node and of all before it.
+        let mut behind: HashMap<NodeId, BTreeSet<ValueId>> = HashMap::new();
+        for &n in group {
+            let mut roots: BTreeSet<ValueId> = self.operands(group, n).collect();
+            roots.retain(|&root| self.is_counted(group, root));
+            for before in self.within(group, n) {
+                roots.extend(&behind[&before]);
+            }
+            let bytes: u64 = roots.iter().map(|&root| self.search.g.ty(root).bytes()).sum();
+            let follows = self.within(group, n).any(|before| heavy.contains(&before));
+            if n != self.last && (follows || bytes > self.result_bytes(n)) {
+                heavy.insert(n);
+            }
+            behind.insert(n, roots);
+        }
+        heavy
+    }
+
+    /// Nodes of the group whose results a node reads.
+    fn within(&self, group: &Group, n: NodeId) -> impl Iterator<Item = NodeId> {
+        let g = self.search.g;
+        let node = |&v: &ValueId| match g.values[v].def {
+            Def::Node { node, .. } => Some(node).filter(|node| group.contains(node)),
+            _ => None,
+        };
+        g.nodes[n].inputs.iter().filter_map(node)
+    }
+
+    /// Roots outside of the group that a node reads.
+    fn operands(&self, group: &Group, n: NodeId) -> impl Iterator<Item = ValueId> {
+        let g = self.search.g;
+        let outside = |&root: &ValueId| match g.values[root].def {
+            Def::Node { node, .. } => !group.contains(&node),
+            _ => true,
+        };
+        g.nodes[n].inputs.iter().map(|&v| g.resolve(v).root).filter(outside)
+    }
+
+    /// True for operands that may be dead once the group has run.
+    fn is_counted(&self, group: &Group, root: ValueId) -> bool {
+        let dependents = self.dependents.get_or_init(|| self.dependents());
+        let lasts = |n: &NodeId| !group.contains(n) && dependents.contains(n);
+        self.search.is_transient(root)
+            && !self.is_negligible(root)
+            && !self.search.readers[root].iter().any(lasts)
+    }
+
+    fn is_negligible(&self, root: ValueId) -> bool {
+        self.search.g.ty(root).bytes().saturating_mul(NEGLIGIBLE) <= self.result_bytes(self.last)
+    }
+
+    fn result_bytes(&self, n: NodeId) -> u64 {
+        let g = self.search.g;
+        g.result(n).map_or(0, |v| g.ty(v).bytes())
+    }
+
+    /// Nodes that depend on the last one, as far as they are found.
+    fn dependents(&self) -> HashSet<NodeId> {
+        let g = self.search.g;
+        let mut found = HashSet::from([self.last]);
+        let mut stack = vec![self.last];
+        while let Some(n) = stack.pop().filter(|_| found.len() < MOST) {
+            for &v in g.nodes[n].outputs.iter().flatten() {
+                for &reader in &self.search.readers[v] {
+                    if found.insert(reader) {
+                        stack.push(reader);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// True where all operands of the group are there before a node of it runs, in any order.
+    fn all_there(&self, group: &Group, n: NodeId) -> bool {
+        let g = self.search.g;
+        let mut before = HashSet::new();
+        let mut stack = vec![n];
+        while let Some(n) = stack.pop().filter(|_| before.len() < MOST) {
+            for &v in &g.nodes[n].inputs {
+                if let Def::Node { node, .. } = g.values[g.resolve(v).root].def
+                    && before.insert(node)
+                {
+                    stack.push(node);
+                }
+            }
+        }
+        let mut operands: Vec<ValueId> =
+            group.iter().flat_map(|&n| self.operands(group, n)).collect();
+        operands.sort_unstable();
+        operands.dedup();
+        operands.into_iter().all(|root| self.is_there(&before, root))
+    }
+
+    /// True for what nodes that run `before` make, and for little that is computed of it.
+    fn is_there(&self, before: &HashSet<NodeId>, root: ValueId) -> bool {
+        /// More nodes than the arithmetic of any statistics has.
+        const MOST: usize = 64;
+        let g = self.search.g;
+        let (mut stack, mut seen) = (vec![root], 0);
+        while let Some(root) = stack.pop() {
+            let Def::Node { node, .. } = g.values[root].def else { continue };
+            if before.contains(&node) {
+                continue;
+            }
+            seen += 1;
+            let mut results = g.nodes[node].outputs.iter().flatten();
+            if seen > MOST || !results.all(|&v| self.is_negligible(v)) {
+                return false;
+            }
+            stack.extend(g.nodes[node].inputs.iter().map(|&v| g.resolve(v).root));
+        }
+        true
+    }
+}

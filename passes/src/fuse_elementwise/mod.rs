@@ -1,0 +1,204 @@
+//! Chains of elementwise operators as one node each, so that what they pass on has no bytes.
+//!
+//! A node whose result is read by one group alone joins it, where both are elementwise on one
+//! shape: the group becomes a `pointwise`, which computes a few elements of every step before
+//! it goes on. Operands may be broadcast, conditions are kept as they are, and a `clip` or an
+//! `expand` takes part. Sound because the same functions are applied to the same elements, each
+//! rounded once: the bits stay the same. Whoever reads the group's result reads it from the
+//! group's last node, which keeps its place.
+//!
+//! Intermediate results no longer have bytes, but all operands are alive at once. By default a
+//! node joins only where no order of the graph can need more memory afterwards ([`memory`]); what
+//! may then be left out are, above all, comparisons that an order could run early, to keep a byte
+//! of each element instead of four. This is XLA's and Inductor's loop fusion without recomputing
+//! anything; of reductions nothing is fused.
+
+mod memory;
+
+use crate::group::{Group, Search};
+use crate::{Cx, GraphPass, PassError, Stats};
+use arenic_ir::Backend;
+use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
+use arenic_ir::op::{Binary, Kind, MAX_OPERANDS, MAX_STEPS, Op, Step};
+use cranelift_entity::SecondaryMap;
+use memory::Rule;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+
+/// Makes one node of each chain of elementwise operators.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FuseElementwise {
+    /// Which nodes join a chain.
+    pub memory: Memory,
+    /// Whose programs are rewritten.
+    pub target: Target,
+}
+
+/// Which nodes join a chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Memory {
+    /// Those where no order of the graph can need more memory afterwards.
+    #[default]
+    Safe,
+    /// All that can: the fewest bytes are moved.
+    Any,
+}
+
+/// Whose programs are rewritten.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// Those of every backend.
+    #[default]
+    All,
+    /// Those of GPUs alone.
+    Cuda,
+}
+
+impl GraphPass for FuseElementwise {
+    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
+        if self.target == Target::Cuda && cx.target.backend != Backend::Cuda {
+            return Ok(Stats::new());
+        }
+        let mut removed: SecondaryMap<NodeId, bool> = SecondaryMap::new();
+        let (mut chains, mut members) = (0, 0);
+        for chain in self.chains(g) {
+            let Some(&last) = chain.group.last() else { continue };
+            chain.group.iter().for_each(|&n| removed[n] = n != last);
+            chains += 1;
+            members += chain.group.len() as u64;
+            let Node { name, outputs, .. } = g.nodes[last].clone();
+            g.nodes[last] = Node { name, op: chain.op, inputs: chain.inputs, outputs };
+        }
+        *g = g.compacted(|n| !removed[n]);
+        Ok(Stats::from([("chains", chains), ("fused_nodes", members)]))
+    }
+}
+
+/// Nodes with the operator that they become.
+struct Chain {
+    group: Group,
+    op: Op,
+    inputs: Vec<ValueId>,
+}
+
+impl FuseElementwise {
+    /// Every chain of two nodes or more; no node is in two of them.
+    fn chains(&self, g: &Graph) -> Vec<Chain> {
+        let search = Search::new(g);
+        let mut taken: SecondaryMap<NodeId, bool> = SecondaryMap::new();
+        let mut chains = Vec::new();
+        // A chain's last node comes after all others, so it is met first.
+        for last in g.nodes.keys().rev() {
+            if taken[last] || !is_elementwise(g, last) {
+                continue;
+            }
+            let chain = self.grown(&search, last, &taken);
+            if let Some(chain) = chain.filter(|c| c.group.len() > 1) {
+                chain.group.iter().for_each(|&n| taken[n] = true);
+                chains.push(chain);
+            }
+        }
+        chains
+    }
+
+    /// The chain that ends in a node, with all that can join it.
+    fn grown(
+        &self,
+        search: &Search,
+        last: NodeId,
+        taken: &SecondaryMap<NodeId, bool>,
+    ) -> Option<Chain> {
+        let g = search.g;
+        let rule = Rule::new(search, last);
+        let mut chain = program(search, Group::from([last]))?;
+        let mut stack = vec![last];
+        while let Some(n) = stack.pop() {
+            for &v in &g.nodes[n].inputs {
+                let Def::Node { node, .. } = g.values[v].def else { continue };
+                // What is smaller is not computed again for each element.
+                let joins = !taken[node]
+                    && !chain.group.contains(&node)
+                    && g.result(last).is_some_and(|y| g.ty(v).shape == g.ty(y).shape)
+                    && (is_elementwise(g, node) || matches!(g.nodes[node].op, Op::Expand { .. }))
+                    && search.only_read_by(v, &chain.group);
+                if !joins {
+                    continue;
+                }
+                let mut group = chain.group.clone();
+                group.insert(node);
+                let Some(larger) = program(search, group) else { continue };
+                if self.memory == Memory::Any || rule.needs_no_more(&larger.group) {
+                    chain = larger;
+                    stack.push(node);
+                    // What the node's readers share with it may join now.
+                    stack.extend(&search.readers[v]);
+                }
+            }
+        }
+        Some(chain)
+    }
+}
+
+/// True for elementwise operators on floats and conditions with one result of several elements.
+fn is_elementwise(g: &Graph, n: NodeId) -> bool {
+    let node = &g.nodes[n];
+    let elementwise = matches!(
+        node.op,
+        Op::Unary { .. } | Op::Binary { .. } | Op::Where | Op::Cast { .. } | Op::Clip { .. }
+    );
+    let [Some(result)] = node.outputs[..] else { return false };
+    elementwise && g.ty(result).elements() > 1
+}
+
+/// A group as one operator; none where that cannot be.
+fn program(search: &Search, group: Group) -> Option<Chain> {
+    let g = search.g;
+    let inputs = search.operands(&group);
+    let last = *group.last()?;
+    let result = g.result(last)?;
+    let mut sources: HashMap<ValueId, usize> =
+        inputs.iter().enumerate().map(|(i, &v)| (v, i)).collect();
+    let mut steps = Vec::new();
+    for &n in &group {
+        let node = &g.nodes[n];
+        let read: Vec<usize> =
+            node.inputs.iter().map(|v| sources.get(v).copied()).collect::<Option<_>>()?;
+        let made = push(&mut steps, &node.op, &read, inputs.len())?;
+        sources.insert(g.result(n)?, made);
+    }
+    if steps.is_empty() || steps.len() > MAX_STEPS || inputs.len() > MAX_OPERANDS {
+        return None;
+    }
+    let op = Op::Pointwise { steps, results: vec![sources[&result]] };
+    let fits = op.infer(&g.types_of(&inputs)).is_ok_and(|y| y[0] == *g.ty(result));
+    fits.then_some(Chain { group, op, inputs })
+}
+
+/// Adds the steps of an operator that reads these sources; the source that its result is.
+fn push(steps: &mut Vec<Step>, op: &Op, read: &[usize], operands: usize) -> Option<usize> {
+    let step = match (op, read) {
+        (Op::Expand { .. }, &[x]) => return Some(x),
+        (Op::Unary { f }, &[x]) => Step::Unary(*f, x),
+        (Op::Binary { f }, &[a, b]) => Step::Binary(*f, a, b),
+        (Op::Where, &[c, a, b]) => Step::Where(c, a, b),
+        (Op::Cast { to }, &[x]) if Kind::of(*to) == Some(Kind::Number) => Step::Cast(x),
+        (Op::Clip { min, max }, &[x, ref bounds @ ..]) => {
+            let (low, high) = (bounds.first().filter(|_| *min), bounds.last().filter(|_| *max));
+            let mut x = x;
+            for (f, bound) in [(Binary::Max, low), (Binary::Min, high)] {
+                if let Some(&bound) = bound {
+                    steps.push(Step::Binary(f, x, bound));
+                    x = operands + steps.len() - 1;
+                }
+            }
+            return Some(x);
+        }
+        _ => return None,
+    };
+    steps.push(step);
+    Some(operands + steps.len() - 1)
+}

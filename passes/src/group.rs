@@ -1,0 +1,60 @@
+//! Nodes that are to become one node: what they read, what they make, and who else reads it.
+
+use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
+use cranelift_entity::SecondaryMap;
+use std::collections::BTreeSet;
+
+/// Nodes that become one, in definition order.
+pub(crate) type Group = BTreeSet<NodeId>;
+
+/// A graph with what the search for groups asks again and again.
+pub(crate) struct Search<'a> {
+    pub(crate) g: &'a Graph,
+    /// Readers of every root.
+    pub(crate) readers: SecondaryMap<ValueId, Vec<NodeId>>,
+    /// Roots that are outputs or exit values.
+    pub(crate) kept: SecondaryMap<ValueId, bool>,
+}
+
+impl<'a> Search<'a> {
+    pub(crate) fn new(g: &'a Graph) -> Self {
+        Search { g, readers: g.readers(), kept: g.kept() }
+    }
+
+    /// True where a node's result is read by the group alone, as it is.
+    pub(crate) fn only_read_by(&self, v: ValueId, group: &Group) -> bool {
+        let reads = |n: &NodeId| {
+            let inputs = &self.g.nodes[*n].inputs;
+            group.contains(n) && inputs.iter().all(|&x| x == v || self.g.resolve(x).root != v)
+        };
+        !self.kept[v] && self.readers[v].iter().all(reads)
+    }
+
+    /// Values that the group reads and does not make, in the order of their first use.
+    pub(crate) fn operands(&self, group: &Group) -> Vec<ValueId> {
+        let mut operands = Vec::new();
+        for v in group.iter().flat_map(|&n| &self.g.nodes[n].inputs).copied() {
+            let inside = match self.g.values[v].def {
+                Def::Node { node, .. } => group.contains(&node),
+                _ => false,
+            };
+            if !inside && !operands.contains(&v) {
+                operands.push(v);
+            }
+        }
+        operands
+    }
+
+    /// Values that the group makes for others, in order.
+    pub(crate) fn results(&self, group: &Group) -> Vec<ValueId> {
+        let made = group.iter().filter_map(|&n| self.g.result(n));
+        made.filter(|&v| !self.only_read_by(v, group)).collect()
+    }
+
+    /// True for roots that come and go: no constants, no states, nothing that outlives the step
+    /// (exit values mostly lie in their states' homes).
+    pub(crate) fn is_transient(&self, root: ValueId) -> bool {
+        let lasts = matches!(self.g.values[root].def, Def::Const(_) | Def::State(_));
+        !lasts && !self.kept[root]
+    }
+}
