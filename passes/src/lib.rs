@@ -34,6 +34,7 @@ pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod plan_dqn;
 pub mod prune_precedence;
+pub mod raise;
 pub mod recompute;
 mod residency;
 pub mod section;
@@ -45,6 +46,7 @@ pub mod streams;
 pub mod swap_autoswap;
 pub mod swap_ilp;
 pub mod sync;
+mod targets;
 pub mod views;
 pub mod yaml;
 
@@ -55,6 +57,7 @@ use arenic_ir::program::PerSpace;
 use arenic_ir::{Graph, Op, Plan, Program, TargetInfo, TensorType};
 pub use registry::{Pass, PassInfo};
 pub use search::{Progress, Search};
+pub use targets::Targets;
 use std::collections::BTreeMap;
 
 registry::passes! {
@@ -62,6 +65,7 @@ registry::passes! {
     graph dead_code::DeadCode,
     graph fuse_transposes::FuseTransposes,
     graph views::Views,
+    graph raise::Raise,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph fuse_updates::FuseUpdates,
     graph fuse_elementwise::FuseElementwise,

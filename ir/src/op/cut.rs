@@ -129,6 +129,7 @@ impl Op {
             Op::Gemm { trans_a, trans_b, .. } => gemm(x, *trans_a, *trans_b),
             Op::Conv { group, .. } => conv(x, *group, 0),
             Op::ConvTranspose { group, .. } => conv(x, *group, 1),
+            Op::ConvWeightGrad { group, .. } => conv_weight(x, *group),
             Op::MaxPool { .. } => {
                 let each = x[0].shape[1..].iter().product();
                 let results = vec![Assembly::Concat(0), Assembly::Positions(each)];
@@ -245,6 +246,17 @@ fn gemm(x: &[&TensorType], trans_a: bool, trans_b: bool) -> Vec<Cut> {
     let inner = inner[..x.len()].to_vec();
     cuts.push(along(x[0].shape[1 - row], inner, vec![Assembly::Accumulate]));
     cuts
+}
+
+/// Channels of either operand, and images, which are summed over.
+fn conv_weight(x: &[&TensorType], group: usize) -> Vec<Cut> {
+    let images = along(x[0].shape[0], vec![Some(0), Some(0)], vec![Assembly::Sum]);
+    if group > 1 {
+        return vec![images];
+    }
+    let rows = along(x[1].shape[1], vec![None, Some(1)], vec![Assembly::Concat(0)]);
+    let columns = along(x[0].shape[1], vec![Some(1), None], vec![Assembly::Concat(1)]);
+    vec![rows, columns, images]
 }
 
 /// Images, result channels, and channels that are summed over; `out` is the weights' axis of

@@ -59,6 +59,7 @@ impl Op {
             | Op::MatMul { .. }
             | Op::Conv { .. }
             | Op::ConvTranspose { .. }
+            | Op::ConvWeightGrad { .. }
             | Op::MaxPool { .. }
             | Op::AveragePool { .. }
             | Op::Resize { .. }

@@ -48,7 +48,8 @@ impl Op {
             | Op::GatherNd { .. }
             | Op::Binary { .. }
             | Op::Dropout { .. }
-            | Op::MatMul { .. } => (2, 2),
+            | Op::MatMul { .. }
+            | Op::ConvWeightGrad { .. } => (2, 2),
             Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::Where => (3, 3),
             Op::Clip { min, max } => {
                 let n = 1 + usize::from(*min) + usize::from(*max);
@@ -340,6 +341,24 @@ impl Op {
                 bias_fits(x, m)?;
                 let y = window.unslide(spatial, output_padding)?;
                 one(x[0].dtype, &[&[x[0].shape[0], m], &y[..]].concat())
+            }
+            Op::ConvWeightGrad { window, group } => {
+                let spatial = windowed(x[0], window)?;
+                let y = window.slide(spatial, false)?;
+                let (c, fits) = match x[1].shape[..] {
+                    [images, m, ref dy @ ..] => {
+                        let fits = images == x[0].shape[0] && *dy == y[..] && *group > 0;
+                        (x[0].shape[1], fits && m % group == 0 && x[0].shape[1] % group == 0)
+                    }
+                    _ => (0, false),
+                };
+                ensure!(
+                    fits && x[1].dtype == x[0].dtype && x[0].dtype.is_float(),
+                    "the gradient {} does not fit {} and {group} groups",
+                    x[1],
+                    x[0]
+                );
+                one(x[0].dtype, &[&[x[1].shape[1], c / group], &window.kernel[..]].concat())
             }
             Op::MaxPool { window, ceil, .. } => {
                 ensure!(x[0].dtype != DType::Bool, "max_pool does not take bool");

@@ -405,6 +405,14 @@ pub enum Op {
         /// Added to the end of each spatial axis of the result.
         output_padding: Vec<usize>,
     },
+    /// `x[N,C,…], dy[N,M,…] → dw[M,C/group,…]`: the gradient of a convolution's weight, from
+    /// its operand and the gradient of its result.
+    ConvWeightGrad {
+        /// Kernel, strides, pads, dilations of the convolution.
+        window: Window,
+        /// Groups.
+        group: usize,
+    },
     /// `x[N,C,…] → y, indices(i64)`: indices are flat positions in `x`.
     MaxPool {
         /// Kernel, strides, pads, dilations.
@@ -521,6 +529,7 @@ impl Op {
             Op::Gemm { .. } => "gemm",
             Op::Conv { .. } => "conv",
             Op::ConvTranspose { .. } => "conv_transpose",
+            Op::ConvWeightGrad { .. } => "conv_weight_grad",
             Op::MaxPool { .. } => "max_pool",
             Op::AveragePool { .. } => "average_pool",
             Op::Resize { .. } => "resize",

@@ -60,6 +60,12 @@ impl Op {
                 ConvTranspose::Columns(c) => c.elements(),
                 ConvTranspose::Direct => 0,
             },
+            Op::ConvWeightGrad { window, group } => {
+                match conv_weight(window, *group, inputs[0], inputs[1]) {
+                    ConvWeight::Columns(c) => c.elements(),
+                    ConvWeight::Pointwise => 0,
+                }
+            }
             Op::MatMul { trans_a, .. } | Op::Gemm { trans_a, .. } => {
                 let a = &inputs[0].shape;
                 let k = a[a.len() - if *trans_a { 2 } else { 1 }];
@@ -290,6 +296,46 @@ pub fn conv_transpose(group: usize, x: &TensorType, w: &TensorType) -> ConvTrans
         1
     };
     ConvTranspose::Columns(TransposeColumns { items, channels, rows, row })
+}
+
+/// How the gradient of a convolution's weight is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvWeight {
+    /// A product per image and group, straight from the operands.
+    Pointwise,
+    /// Tiles of columns (im2col) and products with them.
+    Columns(WeightColumns),
+}
+
+/// Tiles of columns of one image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightColumns {
+    /// Groups of one tile.
+    pub groups: usize,
+    /// Output positions of one tile.
+    pub positions: usize,
+    /// Input channels of one group times taps.
+    pub depth: usize,
+}
+
+impl WeightColumns {
+    /// Elements of scratch.
+    pub fn elements(&self) -> usize {
+        self.groups * self.positions * self.depth
+    }
+}
+
+/// Chooses how the gradient of a convolution's weight is computed.
+pub fn conv_weight(window: &Window, group: usize, x: &TensorType, dy: &TensorType) -> ConvWeight {
+    if window.is_pointwise() {
+        return ConvWeight::Pointwise;
+    }
+    let depth = (x.shape[1] / group * window.taps()).max(1);
+    let size = dy.shape[2..].iter().product::<usize>().max(1);
+    let budget = COLUMN_BYTES / x.dtype.size() as usize;
+    let positions = (budget / depth).clamp(1, size);
+    let groups = if positions == size { (budget / (depth * size)).clamp(1, group) } else { 1 };
+    ConvWeight::Columns(WeightColumns { groups, positions, depth })
 }
 
 /// A reduction with neighbouring axes of one kind merged; kinds alternate.

@@ -7,7 +7,8 @@
 
 use super::scratch::cuda;
 use super::scratch::{
-    Conv, ConvTranspose, ProductUpdate, conv, conv_transpose, product_parts, product_update, reduce,
+    Conv, ConvTranspose, ConvWeight, ProductUpdate, conv, conv_transpose, conv_weight,
+    product_parts, product_update, reduce,
 };
 use super::{Assembly, Cut, Op};
 use crate::plan::Backend;
@@ -156,6 +157,16 @@ impl Op {
                     [vec![1, tile.rows], product(tile.extents(*group, x[0], x[1]), 1)].concat()
                 }
             },
+            Op::ConvWeightGrad { window, group } => {
+                let n: usize = y[0].shape[1..].iter().product();
+                let size = x[1].shape[2..].iter().product();
+                let m = x[1].shape[1] / group;
+                let k = match conv_weight(window, *group, x[0], x[1]) {
+                    ConvWeight::Pointwise => size,
+                    ConvWeight::Columns(tile) => tile.positions,
+                };
+                [vec![k, size], product(Extents { m, k, n }, 1)].concat()
+            }
             Op::Reduce { axes, .. } => {
                 let plan = reduce(x[0], axes);
                 let reduced = (0..plan.rank).filter(|&i| plan.reduced(i));

@@ -77,6 +77,10 @@ impl Op {
             // transpose is spread over one.
             Op::Conv { .. } => times(times(output, 2), input(1) / extent(1, 0)),
             Op::ConvTranspose { .. } => times(times(input(0), 2), input(1) / extent(1, 0)),
+            Op::ConvWeightGrad { .. } => {
+                let filter = outputs.first().map_or(0, |t| t.elements() as u64) / extent(1, 1);
+                times(times(input(1), 2), filter)
+            }
             Op::MaxPool { window, .. } | Op::AveragePool { window, .. } => {
                 times(output, window.taps() as u64)
             }

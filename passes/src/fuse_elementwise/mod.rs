@@ -16,8 +16,7 @@
 mod memory;
 
 use crate::group::{Group, Search};
-use crate::{Cx, GraphPass, PassError, Stats};
-use arenic_ir::Backend;
+use crate::{Cx, GraphPass, PassError, Stats, Targets};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Kind, MAX_OPERANDS, MAX_STEPS, Op, Step};
 use cranelift_entity::SecondaryMap;
@@ -33,7 +32,7 @@ pub struct FuseElementwise {
     /// Which nodes join a chain.
     pub memory: Memory,
     /// Whose programs are rewritten.
-    pub target: Target,
+    pub target: Targets,
 }
 
 /// Which nodes join a chain.
@@ -47,20 +46,9 @@ pub enum Memory {
     Any,
 }
 
-/// Whose programs are rewritten.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Target {
-    /// Those of every backend.
-    #[default]
-    All,
-    /// Those of GPUs alone.
-    Cuda,
-}
-
 impl GraphPass for FuseElementwise {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if self.target == Target::Cuda && cx.target.backend != Backend::Cuda {
+        if !self.target.includes(cx) {
             return Ok(Stats::new());
         }
         let mut removed: SecondaryMap<NodeId, bool> = SecondaryMap::new();

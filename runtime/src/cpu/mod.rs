@@ -12,6 +12,7 @@ mod address;
 mod binary;
 mod conv;
 mod conv_transpose;
+mod conv_weight;
 mod cross_entropy;
 mod direct;
 mod dispatch;
@@ -80,6 +81,7 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
         Op::MatMul { .. } | Op::Gemm { .. } => return matmul::run(call),
         Op::Conv { .. } => return conv::run(call),
         Op::ConvTranspose { .. } => return conv_transpose::run(call),
+        Op::ConvWeightGrad { .. } => conv_weight::run(call),
         Op::MaxPool { .. } | Op::AveragePool { .. } => return pool::run(call),
         Op::Resize { .. } => return resize::run(call),
         Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::run(call),

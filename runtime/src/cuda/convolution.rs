@@ -13,6 +13,7 @@ pub(super) fn lower(site: &mut Site) {
     let contraction = match site.op {
         Op::Conv { window, group } => convolution(site, window, *group, y),
         Op::ConvTranspose { window, group, .. } => transposed(site, window, *group, y),
+        Op::ConvWeightGrad { window, group } => weight_gradient(site, window, *group, y),
         _ => return,
     };
     contract(site, &contraction);
@@ -24,15 +25,8 @@ fn convolution(site: &Site, window: &Window, group: usize, y: &TensorType) -> Co
     let (x, w) = (site.inputs[0], site.inputs[1]);
     let (channels, inputs) = (w.shape[0] / group, w.shape[1]);
     let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
-    let mut b = Walk::new(window, positions, [inputs * group, inputs]);
-    for (d, &extent) in sources.iter().enumerate() {
-        let (from, stride) = (constant(window.pads_begin[d]), constant(window.strides[d]));
-        let dilation = constant(window.dilations[d]);
-        b.line(&format!("const auto s{d} = p{d} * {stride} + t{d} * {dilation} - {from};"));
-        // What lies before the first element has wrapped and is beyond the last one, too.
-        b.line(&format!("if (s{d} >= {}) return 0;", constant(extent)));
-    }
-    b.element(sources);
+    let mut b = Walk::named(window, positions, [inputs * group, inputs], ["k", "column"]);
+    b.sources(window, sources);
     Contraction {
         batches: group,
         m: channels,
@@ -58,7 +52,7 @@ fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Con
     let (x, w) = (site.inputs[0], site.inputs[1]);
     let (channels, inputs, taps) = (w.shape[1], x.shape[1] / group, window.taps());
     let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
-    let mut b = Walk::new(window, positions, [x.shape[1], inputs]);
+    let mut b = Walk::named(window, positions, [x.shape[1], inputs], ["k", "column"]);
     for (d, &extent) in sources.iter().enumerate() {
         let (pad, stride) = (constant(window.pads_begin[d]), window.strides[d]);
         let dilation = constant(window.dilations[d]);
@@ -90,9 +84,40 @@ fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Con
     }
 }
 
-/// Statements that find an element of `x` for a term and a position.
+/// `dw[channel, input, tap] = Σ dy[image, channel, position] · x[image, input, position · stride +
+/// tap · dilation − pad]` over the positions of all images: rows are a group's output channels,
+/// columns its filters' taps.
+fn weight_gradient(site: &Site, window: &Window, group: usize, dw: &TensorType) -> Contraction {
+    let (x, dy) = (site.inputs[0], site.inputs[1]);
+    let (channels, inputs) = (dw.shape[0] / group, dw.shape[1]);
+    let (sources, positions) = (&x.shape[2..], &dy.shape[2..]);
+    let mut b = Walk::named(window, positions, [inputs * group, inputs], ["column", "k"]);
+    b.sources(window, sources);
+    let size = constant(positions.iter().product());
+    let (rows, columns) = (constant(channels), constant(inputs * window.taps()));
+    Contraction {
+        batches: group,
+        m: channels,
+        n: inputs * window.taps(),
+        k: dy.shape[0] * positions.iter().product::<usize>(),
+        a: Factor {
+            element: format!(
+                "x1[(k / {size} * {} + batch * {rows} + row) * {size} + k % {size}]",
+                constant(dy.shape[1]),
+            ),
+            k_inner: true,
+        },
+        b: Factor { element: b.text, k_inner: true },
+        setup: String::new(),
+        store: format!("y0[(batch * {rows} + row) * {columns} + column] = sum;"),
+    }
+}
+
+/// Statements that find an element of `x` for a filter's tap and a position.
 struct Walk {
     text: String,
+    /// The variables that hold a channel and a tap, and an image and a position.
+    names: [&'static str; 2],
     /// Channels of `x`, those of all groups and of one.
     channels: [usize; 2],
     taps: usize,
@@ -100,20 +125,27 @@ struct Walk {
 }
 
 impl Walk {
-    /// Names the coordinates of `k`, a channel and a tap `t0`, `t1`, …, and of `column`, an
+    /// Names the coordinates of two variables: of a channel and a tap `t0`, `t1`, …, and of an
     /// image and a position `p0`, `p1`, ….
-    fn new(window: &Window, positions: &[usize], channels: [usize; 2]) -> Walk {
-        let mut walk = Walk { text: String::new(), channels, taps: window.taps(), positions: 1 };
+    fn named(
+        window: &Window,
+        positions: &[usize],
+        channels: [usize; 2],
+        names: [&'static str; 2],
+    ) -> Walk {
+        let (text, taps) = (String::new(), window.taps());
+        let mut walk = Walk { text, names, channels, taps, positions: 1 };
+        let [filter, place] = names;
         for d in (0..window.rank()).rev() {
             let below = constant(walk.positions);
             let extent = constant(positions[d]);
-            walk.line(&format!("const auto p{d} = column / {below} % {extent};"));
+            walk.line(&format!("const auto p{d} = {place} / {below} % {extent};"));
             walk.positions *= positions[d];
         }
         let mut below = 1;
         for d in (0..window.rank()).rev() {
             let extent = constant(window.kernel[d]);
-            walk.line(&format!("const auto t{d} = k / {} % {extent};", constant(below)));
+            walk.line(&format!("const auto t{d} = {filter} / {} % {extent};", constant(below)));
             below *= window.kernel[d];
         }
         walk
@@ -124,11 +156,24 @@ impl Walk {
         let _ = write!(self.text, "\n        {line}");
     }
 
-    /// Returns the element of `x` at `s0`, `s1`, …, of the group's channel that `k` names.
+    /// Returns the element of `x` that a tap meets at a position, zero where that is outside.
+    fn sources(&mut self, window: &Window, sources: &[usize]) {
+        for (d, &extent) in sources.iter().enumerate() {
+            let (from, stride) = (constant(window.pads_begin[d]), constant(window.strides[d]));
+            let dilation = constant(window.dilations[d]);
+            self.line(&format!("const auto s{d} = p{d} * {stride} + t{d} * {dilation} - {from};"));
+            // What lies before the first element has wrapped and is beyond the last one, too.
+            self.line(&format!("if (s{d} >= {}) return 0;", constant(extent)));
+        }
+        self.element(sources);
+    }
+
+    /// Returns the element of `x` at `s0`, `s1`, …, of the group's channel that is named.
     fn element(&mut self, sources: &[usize]) {
         let [all, inputs] = self.channels.map(constant);
+        let [filter, place] = self.names;
         let mut at = format!(
-            "column / {} * {all} + batch * {inputs} + k / {}",
+            "{place} / {} * {all} + batch * {inputs} + {filter} / {}",
             constant(self.positions),
             constant(self.taps)
         );

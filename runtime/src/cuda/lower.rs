@@ -82,7 +82,9 @@ pub fn lower(
         Op::MatMul { .. } | Op::Gemm { .. } | Op::ProductUpdate { .. } => {
             product::lower(&mut site);
         }
-        Op::Conv { .. } | Op::ConvTranspose { .. } => convolution::lower(&mut site),
+        Op::Conv { .. } | Op::ConvTranspose { .. } | Op::ConvWeightGrad { .. } => {
+            convolution::lower(&mut site);
+        }
         Op::Opaque { .. } => return Err(Unsupported(op.name().to_owned())),
     }
     Ok(site.work)

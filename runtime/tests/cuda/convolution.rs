@@ -11,12 +11,16 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
         for _ in 0..16 {
             cases.extend(convolution(r, d));
             cases.extend(transposed(r, d));
+            cases.extend(weight_gradient(r, d));
         }
     }
     // As a gradient of weights: few results of long sums.
-    let window = window(r, &[20, 30], true);
+    let large = window(r, &[20, 30], true);
     let inputs = [r.tame(DType::F32, [3, 16, 22, 32]), r.tame(DType::F32, [5, 16, 20, 30])];
-    cases.push(Case::new(Op::Conv { window, group: 1 }, inputs).close(Close::LONG_SUM));
+    cases.push(Case::new(Op::Conv { window: large, group: 1 }, inputs).close(Close::LONG_SUM));
+    let window = window(r, &[3, 3], true);
+    let inputs = [r.tame(DType::F32, [16, 5, 22, 32]), r.tame(DType::F32, [16, 3, 20, 30])];
+    cases.push(Case::new(Op::ConvWeightGrad { window, group: 1 }, inputs).close(Close::LONG_SUM));
     cases
 }
 
@@ -54,6 +58,16 @@ fn convolution(r: &mut Random, d: DType) -> Option<Case> {
     let types: Vec<_> = operands.iter().map(|t| &t.ty).collect();
     op.infer(&types).ok()?;
     Some(Case::new(op, operands).close(Close::SUM))
+}
+
+/// Of a convolution of random extents; none where its window does not fit.
+fn weight_gradient(r: &mut Random, d: DType) -> Option<Case> {
+    let forward = convolution(r, d)?;
+    let Op::Conv { window, group } = forward.op.clone() else { return None };
+    let types: Vec<_> = forward.inputs.iter().map(|t| &t.ty).collect();
+    let dy = forward.op.infer(&types).ok()?.swap_remove(0);
+    let inputs = [forward.inputs[0].clone(), r.tame(d, dy.shape)];
+    Some(Case::new(Op::ConvWeightGrad { window, group }, inputs).close(Close::SUM))
 }
 
 fn transposed(r: &mut Random, d: DType) -> Option<Case> {

@@ -82,6 +82,31 @@ fn conv_transpose(
     out
 }
 
+fn conv_weight_grad(
+    w: &Window,
+    group: usize,
+    x: &Tensor,
+    dy: &Tensor,
+    dw: &TensorType,
+) -> Vec<f64> {
+    let (mut out, ys, xs) = (vec![0.0; dw.elements()], &dy.ty.shape, &x.ty.shape);
+    let (mg, cg) = (ys[1] / group, dw.shape[1]);
+    let (py, px): (usize, usize) = (ys[2..].iter().product(), xs[2..].iter().product());
+    let taps = w.taps();
+    meetings(w, &xs[2..], &ys[2..], |o, t, i| {
+        let (o, t, i) = (flat(o, &ys[2..]), flat(t, &w.kernel), flat(i, &xs[2..]));
+        for n in 0..ys[0] {
+            for m in 0..ys[1] {
+                for c in 0..cg {
+                    out[(m * cg + c) * taps + t] += dy.values[(n * ys[1] + m) * py + o]
+                        * x.values[(n * xs[1] + m / mg * cg + c) * px + i];
+                }
+            }
+        }
+    });
+    out
+}
+
 /// A window that fits the extents, and is not only padding.
 fn window(r: &mut Random, extents: &[usize]) -> Window {
     let mut w = Window {
@@ -145,6 +170,53 @@ fn conv_of_random_shapes() {
         let dtype = if r.range(0, 3) == 0 { DType::F64 } else { DType::F32 };
         check_conv(&mut r, dtype, &window, group, &x, m);
     }
+}
+
+/// The gradient of a convolution's weight, from as much of a result as the window gives.
+fn check_weight(r: &mut Random, dtype: DType, w: &Window, group: usize, x: &[usize], m: usize) {
+    let conv = Op::Conv { window: w.clone(), group };
+    let x = r.tensor(dtype, x);
+    let weight = [&[m, x.ty.shape[1] / group], &w.kernel[..]].concat();
+    let weight = TensorType::new(dtype, weight);
+    let dy = conv.infer(&[&x.ty, &weight]).unwrap().swap_remove(0);
+    let dy = r.tensor(dtype, dy.shape);
+    let op = Op::ConvWeightGrad { window: w.clone(), group };
+    let dw = evaluate(&op, &[&x, &dy]);
+    assert_eq!(dw.ty, weight);
+    let want = conv_weight_grad(w, group, &x, &dy, &dw.ty);
+    let terms = dy.ty.elements() / m.max(1);
+    assert_close(&dw, &want, 1e-6 * (terms as f64).sqrt().max(4.0), &(&op, &x.ty, &dy.ty));
+}
+
+#[test]
+fn weight_gradients_of_random_shapes() {
+    let mut r = Random(15);
+    for case in 0..300 {
+        let rank = r.range(1, 3);
+        let extents: Vec<usize> =
+            (0..rank).map(|_| r.range(1, if rank == 1 { 60 } else { 12 })).collect();
+        let window = window(&mut r, &extents);
+        let group = r.choose(&[1, 1, 1, 2, 3]);
+        let (c, m) = (group * r.range(1, 6), group * r.range(1, 9));
+        let n = if case % 30 == 0 { 0 } else { r.range(1, 4) };
+        let x = [&[n, c], &extents[..]].concat();
+        let dtype = if r.range(0, 3) == 0 { DType::F64 } else { DType::F32 };
+        check_weight(&mut r, dtype, &window, group, &x, m);
+    }
+}
+
+#[test]
+fn weight_gradients_of_every_strategy() {
+    let mut r = Random(16);
+    let f = DType::F32;
+    // Pointwise, one group and several.
+    check_weight(&mut r, f, &plain(&[1, 1], 1, 1, 0), 1, &[3, 9, 20, 20], 12);
+    check_weight(&mut r, f, &plain(&[1, 1], 1, 1, 0), 4, &[2, 8, 9, 9], 16);
+    // All groups of an image at once, some of them, positions in tiles.
+    check_weight(&mut r, f, &plain(&[3, 3], 1, 1, 1), 24, &[2, 24, 14, 14], 24);
+    check_weight(&mut r, f, &plain(&[3, 3], 1, 1, 1), 40, &[1, 80, 50, 50], 40);
+    check_weight(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, &[2, 64, 60, 60], 20);
+    check_weight(&mut r, f, &plain(&[7, 7], 2, 1, 3), 1, &[2, 3, 64, 64], 16);
 }
 
 #[test]

@@ -12,7 +12,8 @@ pub(super) fn scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u6
         | Op::Gemm { .. }
         | Op::ProductUpdate { .. }
         | Op::Conv { .. }
-        | Op::ConvTranspose { .. } => match contraction(op, x, y) {
+        | Op::ConvTranspose { .. }
+        | Op::ConvWeightGrad { .. } => match contraction(op, x, y) {
             Some((batches, extents)) => partial_results(batches, extents) * size,
             None => 0,
         },
@@ -58,6 +59,12 @@ fn contraction(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<(usize, 
         Op::ConvTranspose { window, group, .. } => {
             windowed(*group, x[0].shape[1] / group * window.taps())
         }
+        Op::ConvWeightGrad { group, .. } => {
+            let dy = x[1];
+            let filter = y[0].shape[1..].iter().product();
+            let terms = dy.shape[0] * dy.shape[2..].iter().product::<usize>();
+            (*group, [dy.shape[1] / group, filter, terms])
+        }
         _ => return None,
     })
 }
@@ -96,7 +103,8 @@ pub(in crate::op) fn sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) ->
         | Op::Gemm { .. }
         | Op::ProductUpdate { .. }
         | Op::Conv { .. }
-        | Op::ConvTranspose { .. } => match contraction(op, x, y) {
+        | Op::ConvTranspose { .. }
+        | Op::ConvWeightGrad { .. } => match contraction(op, x, y) {
             Some((batches, extents)) => product(batches, extents),
             None => Vec::new(),
         },

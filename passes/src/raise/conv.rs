@@ -1,0 +1,144 @@
+//! Gradients of convolutions' weights.
+//!
+//! For `y = conv(x, w)` with `G` groups, PyTorch's decomposition and ONNX exporters write
+//!
+//! ```text
+//! a  = transpose(x)            [C, N, …]            (G = 1)
+//!      transpose(x as [N, G, C/G, …])  as [C/G, G·N, …]   (G > 1)
+//! b  = transpose(dy)           [M, N, …]
+//! r  = conv(a, b)              [C/G, M, …], strides and dilations exchanged
+//! dw = transpose(slice(r))     [M, C/G, …]
+//! ```
+//!
+//! where the slice drops taps that a stride of the convolution has left over, and a last
+//! transpose that moves nothing (`C/G` or `M` is 1) may be a view.
+
+use crate::PassError;
+use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
+use arenic_ir::op::{Op, Window};
+use arenic_ir::types::TensorType;
+use cranelift_entity::SecondaryMap;
+
+/// Replaces every one; how many there were.
+pub(super) fn weight_gradients(g: &mut Graph) -> Result<u64, PassError> {
+    let (readers, kept) = (g.readers(), g.kept());
+    let found: Vec<Gradient> =
+        g.nodes.keys().filter_map(|n| gradient(g, n, &readers, &kept)).collect();
+    for gradient in &found {
+        let Gradient { conv, x, dy, window, group, result, ty } = gradient;
+        let x = viewed(g, x.0, &x.1);
+        let op = Op::ConvWeightGrad { window: window.clone(), group: *group };
+        op.infer(&g.types_of(&[x, *dy]))?;
+        if let Def::Node { node, .. } = g.values[*result].def {
+            g.nodes[node].outputs = vec![None];
+        }
+        g.values[*result].ty = ty.clone();
+        g.values[*result].def = Def::Node { node: *conv, output: 0 };
+        let name = g.nodes[*conv].name.clone();
+        g.nodes[*conv] = Node { name, op, inputs: vec![x, *dy], outputs: vec![Some(*result)] };
+    }
+    Ok(found.len() as u64)
+}
+
+/// A gradient that was found.
+struct Gradient {
+    /// The convolution that computes it, whose place it takes.
+    conv: NodeId,
+    /// The forward operand, and its shape.
+    x: (ValueId, TensorType),
+    dy: ValueId,
+    window: Window,
+    group: usize,
+    /// What holds the gradient, as a value of this type.
+    result: ValueId,
+    ty: TensorType,
+}
+
+fn gradient(
+    g: &Graph,
+    conv: NodeId,
+    readers: &SecondaryMap<ValueId, Vec<NodeId>>,
+    kept: &SecondaryMap<ValueId, bool>,
+) -> Option<Gradient> {
+    let Op::Conv { window: taken, group } = &g.nodes[conv].op else { return None };
+    let [a, b] = g.nodes[conv].inputs[..] else { return None };
+    let dy = transposed(g, b, &[1, 0])?;
+    let x = forward_operand(g, a, *group)?;
+    // Where the result goes: through a slice, or not.
+    let mut held = g.result(conv)?;
+    if let ([slice], false) = (&readers[held][..], kept[held])
+        && let Op::Slice { starts, steps, shape } = &g.nodes[*slice].op
+        && g.nodes[*slice].inputs[0] == held
+        && starts.iter().all(|&s| s == 0)
+        && steps.iter().all(|&s| s == 1)
+        && shape[..2] == g.ty(held).shape[..2]
+    {
+        held = g.result(*slice)?;
+    }
+    let shape = &g.ty(held).shape;
+    let (inputs, channels, kernel) = (shape[0], shape[1], shape[2..].to_vec());
+    let ty = TensorType::new(g.ty(held).dtype, [&[channels, inputs], &kernel[..]].concat());
+    let whole = |&n: &NodeId| g.nodes[n].inputs.contains(&held);
+    let result = match &readers[held][..] {
+        [last] if !kept[held] && transposed(g, g.result(*last)?, &[1, 0]) == Some(held) => {
+            g.result(*last)?
+        }
+        // Every reader has a view of it, whose bytes are in the same order.
+        all if inputs.min(channels) == 1
+            && !all.iter().any(whole)
+            && !g.outputs.iter().any(|o| o.value == held)
+            && !g.states.values().any(|s| s.exit == held) =>
+        {
+            held
+        }
+        _ => return None,
+    };
+    let window = Window {
+        kernel,
+        strides: taken.dilations.clone(),
+        dilations: taken.strides.clone(),
+        pads_begin: taken.pads_begin.clone(),
+        pads_end: taken.pads_end.clone(),
+    };
+    let op = Op::ConvWeightGrad { window: window.clone(), group: *group };
+    let same = op.infer(&[&x.1, g.ty(dy)]).is_ok_and(|dw| dw[0] == ty);
+    same.then_some(Gradient { conv, x, dy, window, group: *group, result, ty })
+}
+
+/// The operand of the transpose that makes a value, where it exchanges the first axes like this
+/// and leaves the others.
+fn transposed(g: &Graph, v: ValueId, first: &[usize]) -> Option<ValueId> {
+    let Def::Node { node, .. } = g.values[v].def else { return None };
+    let Op::Transpose { perm } = &g.nodes[node].op else { return None };
+    let rest = perm.iter().enumerate().skip(first.len()).all(|(i, &p)| i == p);
+    (perm.starts_with(first) && rest).then(|| g.nodes[node].inputs[0])
+}
+
+/// The forward operand `[N, C, …]` of which `a` is the transposed one, with its type.
+fn forward_operand(g: &Graph, a: ValueId, group: usize) -> Option<(ValueId, TensorType)> {
+    if group == 1 {
+        let x = transposed(g, a, &[1, 0])?;
+        return Some((x, g.ty(x).clone()));
+    }
+    let at = g.resolve(a);
+    let x = transposed(g, at.root, &[2, 1, 0])?;
+    let (ty, seen) = (g.ty(x), g.ty(a));
+    let [images, groups, inputs, ref spatial @ ..] = ty.shape[..] else { return None };
+    let fits = at.offset == 0
+        && groups == group
+        && seen.shape == [&[inputs, groups * images], spatial].concat();
+    let whole = TensorType::new(ty.dtype, [&[images, groups * inputs], spatial].concat());
+    fits.then_some((x, whole))
+}
+
+/// A value as one of this type, which has as many elements.
+fn viewed(g: &mut Graph, v: ValueId, ty: &TensorType) -> ValueId {
+    if g.ty(v) == ty {
+        return v;
+    }
+    let at = g.resolve(v);
+    if at.offset == 0 && g.ty(at.root) == ty {
+        return at.root;
+    }
+    g.add_view("", ty.clone(), at.root, at.offset)
+}

@@ -1,0 +1,34 @@
+//! One operator in the place of several into which exporters have taken it apart.
+//!
+//! Exporters lower a convolution's backward pass to what inference has: the gradient of its
+//! weight becomes a convolution of transposed operands whose result is transposed again
+//! ([`conv`]). As one operator it needs no copies of a layer's activations, and a backend can
+//! hand it to a library. Sound because both are the same sums of the same products; a kernel
+//! may take them in another order, so the last bits may differ.
+
+mod conv;
+
+use crate::dead_code::DeadCode;
+use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use arenic_ir::Graph;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Recognises operators that exporters have taken apart: gradients of convolutions' weights.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Raise {
+    /// Whose programs are rewritten.
+    pub target: Targets,
+}
+
+impl GraphPass for Raise {
+    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
+        if !self.target.includes(cx) {
+            return Ok(Stats::new());
+        }
+        let weight_gradients = conv::weight_gradients(g)?;
+        DeadCode {}.run(g, cx)?;
+        Ok(Stats::from([("weight_gradients", weight_gradients)]))
+    }
+}
