@@ -2,7 +2,7 @@
 
 use super::{Case, Close, Tensor};
 use arenic_emulator::Module as Emulated;
-use arenic_ir::{Backend, DType, TensorType};
+use arenic_ir::{DType, TargetInfo, TensorType};
 use arenic_runtime::cuda::nvrtc::{self, Architecture};
 use arenic_runtime::cuda::{Argument, HEADERS, Module, Work, lower};
 use arenic_runtime::kernel::{Draw, KernelError};
@@ -216,7 +216,7 @@ impl Prepared {
     ) -> Result<Vec<Tensor>, Refusal> {
         let types: Vec<&TensorType> = self.case.inputs.iter().map(|t| &t.ty).collect();
         let result_types: Vec<&TensorType> = self.results.iter().collect();
-        let scratch = self.case.op.scratch_bytes(Backend::Cuda, &types, &result_types) as usize;
+        let scratch = self.case.op.scratch_bytes(TargetInfo::CUDA, &types, &result_types) as usize;
         // Where a result takes an operand's place, that is a whole tensor.
         let operand = |(i, t): (usize, &Tensor)| match place {
             Some((p, _)) if p == i => Guarded::new(&t.bytes),
