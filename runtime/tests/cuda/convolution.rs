@@ -9,9 +9,18 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
     for d in [DType::F32, DType::F64] {
         for _ in 0..16 {
-            cases.extend(convolution(r, d));
-            cases.extend(transposed(r, d));
+            let window = any_window(r);
+            cases.extend(convolution(r, d, window));
+            let window = any_window(r);
+            cases.extend(transposed(r, d, window));
         }
+    }
+    // Those that libraries have words for.
+    for _ in 0..16 {
+        let window = even_window(r);
+        cases.extend(convolution(r, DType::F32, window));
+        let window = even_window(r);
+        cases.extend(transposed(r, DType::F32, window));
     }
     // As a gradient of weights: few results of long sums.
     let window = window(r, &[20, 30], true);
@@ -37,9 +46,15 @@ fn any_window(r: &mut Random) -> Window {
     window(r, &kernel, plain)
 }
 
+/// A window over one or two axes with the same padding on both sides.
+fn even_window(r: &mut Random) -> Window {
+    let kernel: Vec<usize> = (0..r.range(1, 2)).map(|_| r.range(1, 3)).collect();
+    let window = window(r, &kernel, false);
+    Window { pads_end: window.pads_begin.clone(), ..window }
+}
+
 /// None where the window does not fit.
-fn convolution(r: &mut Random, d: DType) -> Option<Case> {
-    let window = any_window(r);
+fn convolution(r: &mut Random, d: DType, window: Window) -> Option<Case> {
     let group = r.choose(&[1, 1, 2, 3]);
     let (inputs, channels) = (r.range(1, 4), r.range(1, 4));
     let spatial =
@@ -56,8 +71,7 @@ fn convolution(r: &mut Random, d: DType) -> Option<Case> {
     Some(Case::new(op, operands).close(Close::SUM))
 }
 
-fn transposed(r: &mut Random, d: DType) -> Option<Case> {
-    let window = any_window(r);
+fn transposed(r: &mut Random, d: DType, window: Window) -> Option<Case> {
     let group = r.choose(&[1, 1, 2, 3]);
     let (inputs, channels) = (r.range(1, 4), r.range(1, 4));
     let spatial: Vec<usize> = window.kernel.iter().map(|_| r.range(1, 6)).collect();
