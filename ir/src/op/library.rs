@@ -363,6 +363,18 @@ mod tests {
     }
 
     #[test]
+    fn only_f32_is_rounded_where_the_target_says_so() {
+        for (dtype, expected) in [(DType::F32, Math::Tf32), (DType::F64, Math::F32)] {
+            let x = TensorType::new(dtype, [64, 64]);
+            let target = TargetInfo { math: Math::Tf32, ..TargetInfo::CUDA };
+            let call = MAT_MUL.library_call(target, &[&x, &x], &[&x]).unwrap();
+            let LibraryCall::Product(product) = call else { panic!("{call:?}") };
+            assert_eq!((product.dtype, product.math), (dtype, expected));
+            assert_eq!(MAT_MUL.library_call(TargetInfo::CPU, &[&x, &x], &[&x]), None);
+        }
+    }
+
+    #[test]
     fn batches_have_one_stride_or_go_without_a_library() {
         let strides = |a: &[usize], b: &[usize]| {
             let p = product_of(&MAT_MUL, &[a, b])?;

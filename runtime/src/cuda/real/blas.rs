@@ -273,6 +273,7 @@ impl Blas {
         let ready = |way: sys::cublasLtMatmulHeuristicResult_t| Ready {
             name: name(&way.algo),
             workspace: way.workspaceSize as u64,
+            // Those that add up in the order in which parts end are not asked for.
             deterministic: true,
             call: ProductCall {
                 descriptors: Arc::clone(&descriptors),
