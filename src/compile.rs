@@ -149,8 +149,9 @@ pub fn compile(
 ) -> Result<Compiled, CompileError> {
     let Imported { graph, bound, unused } = import_file(model, import)?;
     let Constraints { backend, device, limits, allow_reassociation } = constraints;
-    let align = device.map_or(0, |d| d.alignment).max(TargetInfo::of(backend).align);
-    let (target, evaluate) = (TargetInfo { backend, align }, Some(&Kernels as &dyn Evaluate));
+    let least = TargetInfo::of(backend);
+    let align = device.map_or(0, |d| d.alignment).max(least.align);
+    let (target, evaluate) = (TargetInfo { align, ..least }, Some(&Kernels as &dyn Evaluate));
     let cx = Cx { target, evaluate, search, device, limits, allow_reassociation };
     let outcome = pipeline.run(graph, &cx, options)?;
     let (found, minimum) = (outcome.lower_bound(), outcome.minimum());

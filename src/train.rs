@@ -120,7 +120,7 @@ pub struct Summary {
     pub arena_bytes: u64,
     /// Arena of the host, in bytes.
     pub host_arena_bytes: u64,
-    /// At most this many bytes are allocated by the matrix product library beside it.
+    /// At most this many bytes are allocated by libraries beside it, in its memory.
     pub library_bytes: u64,
 }
 
@@ -154,7 +154,7 @@ pub fn train_on_device(
     let (g, program) = (&target.graph, &target.program);
     let images =
         gpu_code::images(target.kernels.as_ref(), g, program).map_err(cuda::SetupError::from)?;
-    let mut executor = CudaExecutor::new(g, program, &images, driver)?;
+    let mut executor = CudaExecutor::new(g, program, &images, driver, cuda::Options::default())?;
     train_on(&mut executor, target, options, notice, watch)
 }
 

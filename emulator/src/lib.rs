@@ -3,7 +3,9 @@
 //! The text is compiled by the system's C++ compiler with a header (`include/emulate.h`) that
 //! makes threads fibers. What runs here is *emulated*: it shows that a kernel computes what it
 //! should and that its threads meet at their barriers. It shows neither races nor speed, and
-//! nothing of a GPU's compiler.
+//! nothing of a GPU's compiler. [`library`] does what libraries do, by plain loops.
+
+pub mod library;
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};

@@ -322,7 +322,7 @@ impl<'a> Checker<'a> {
         let inputs = self.g.input_types(n);
         let output_types: Vec<_> = outputs.iter().collect();
         let pairs = node.op.in_place_pairs(&inputs, &output_types);
-        let needed = node.op.scratch_bytes(self.p.target.backend, &inputs, &output_types);
+        let needed = node.op.scratch_bytes(self.p.target, &inputs, &output_types);
         if scratch.map_or(0, |r| r.len) < needed {
             self.fail(Invariant::Shape, format!("{n} needs {needed} bytes of scratch"));
         }

@@ -19,6 +19,6 @@ pub mod verify;
 
 pub use graph::{Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, ValueId};
 pub use op::Op;
-pub use plan::{Backend, Plan, TargetInfo};
+pub use plan::{Backend, Math, Plan, TargetInfo};
 pub use program::Program;
 pub use types::{DType, TensorType};

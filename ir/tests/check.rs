@@ -3,6 +3,7 @@
 use arenic_ir::check::{Footprint, Invariant, Violation, check};
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
+use arenic_ir::{Backend, Math, TargetInfo};
 
 const GRAPH: &str = r#"graph "w -= relu(x) + 1" {
   input v0: f32[16] "x"
@@ -161,4 +162,60 @@ fn a_carried_constant_must_stay() {
     let footprint = judge(PROGRAM).unwrap();
     let constant = footprint.occupancies.iter().find(|o| o.kind.name() == "const").unwrap();
     assert_eq!((constant.first, constant.end), (0, 7));
+}
+
+#[test]
+fn targets_are_printed_as_they_are_read() {
+    let line = |target: &str| {
+        let text = PROGRAM.replacen("  align 64\n", &format!("  {target}\n  align 64\n"), 1);
+        let module = Module::parse(&format!("{GRAPH}{text}"));
+        module.map(|m| (m.to_string(), m.program.unwrap().target))
+    };
+    for (text, workspace, math) in [
+        ("target cuda", 0, Math::F32),
+        ("target cuda workspace 4096", 4096, Math::F32),
+        ("target cuda math tf32", 0, Math::Tf32),
+        ("target cuda workspace 4096 math tf32", 4096, Math::Tf32),
+    ] {
+        let (printed, target) = line(text).unwrap();
+        assert!(printed.contains(&format!("  {text}\n  align 64\n")), "{printed}");
+        let expected = TargetInfo { backend: Backend::Cuda, align: 64, workspace, math };
+        assert_eq!(target, expected);
+    }
+    for wrong in ["target cuda workspace", "target cuda math f16", "target cuda workspace 1 1"] {
+        assert!(line(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_library_needs_its_workspace() {
+    let text = |scratch: &str| {
+        format!(
+            r#"graph "product" {{
+  input v0: f32[32,32] "a"
+  input v1: f32[32,32] "b"
+  n0 mat_mul {{"trans_a":false,"trans_b":false}} (v0, v1) -> (v2: f32[32,32])
+  output "y" v2
+}}
+program {{
+  target cuda workspace 2048
+  align 256
+  device 14336
+  host 0
+  home v0 device[0+4096]
+  home v1 device[4096+4096]
+  run n0 stream0 (device[0+4096], device[4096+4096]) -> (device[8192+4096]) scratch {scratch}
+  output device[8192+4096]
+}}
+"#
+        )
+    };
+    let judge = |scratch| {
+        let module = Module::parse(&text(scratch)).unwrap();
+        check(&module.graph, &module.program.unwrap())
+    };
+    assert_eq!(judge("device[12288+2048]").err(), None);
+    let violations = judge("device[12288+1792]").unwrap_err();
+    let said = |v: &Violation| v.to_string().contains("needs 2048 bytes of scratch");
+    assert!(violations.iter().any(said), "{violations:?}");
 }

@@ -57,8 +57,8 @@ use arenic_ir::program::PerSpace;
 use arenic_ir::{Graph, Op, Plan, Program, TargetInfo, TensorType};
 pub use registry::{Pass, PassInfo};
 pub use search::{Progress, Search};
-pub use targets::Targets;
 use std::collections::BTreeMap;
+pub use targets::Targets;
 
 registry::passes! {
     graph fold_constants::FoldConstants,

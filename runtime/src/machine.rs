@@ -95,7 +95,7 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
     }
 
     fn library_bytes(&self) -> u64 {
-        0
+        self.library_bytes()
     }
 
     /// Inputs are copied to the device before every step.

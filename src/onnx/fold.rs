@@ -1,7 +1,7 @@
 //! The graph under construction, and what of it is known at compile time.
 
 use super::error::Fault;
-use arenic_ir::{Backend, DType, Data, Def, Graph, Op, TensorType, ValueId};
+use arenic_ir::{DType, Data, Def, Graph, Op, TargetInfo, TensorType, ValueId};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
 use bytes::Bytes;
@@ -134,7 +134,8 @@ impl Builder {
         let results = op.infer(&types).ok()?;
         let read: u64 = operands.iter().map(|b| b.len() as u64).sum();
         let made: u64 = results.iter().map(TensorType::bytes).sum();
-        let scratch = op.scratch_bytes(Backend::Cpu, &types, &results.iter().collect::<Vec<_>>());
+        let scratch =
+            op.scratch_bytes(TargetInfo::CPU, &types, &results.iter().collect::<Vec<_>>());
         let random = op.rng().is_some() || inputs.is_empty();
         if random || made > MAX_FOLDED || read.max(scratch) > MAX_OPERANDS || !self.spend(made) {
             return None;

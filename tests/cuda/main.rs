@@ -15,7 +15,7 @@ use arenic_ir::Backend;
 use arenic_ir::program::PerSpace;
 use arenic_passes::Search;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
-use arenic_runtime::cuda::CudaExecutor;
+use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
 use arenic_runtime::kernel::Draw;
 use simulated::{Behaviour, Simulated};
 use std::path::{Path, PathBuf};
@@ -112,6 +112,23 @@ fn five_steps_equal_pytorch() {
 }
 
 #[test]
+fn steps_go_by_libraries_where_there_are_any() {
+    for name in ["gpt_tiny_b4_adamw", "small_cnn_b4_sgdm"] {
+        let target = Run::named(name).target(None);
+        let ways = |libraries| {
+            let driver = Simulated::new(Behaviour { libraries, ..Behaviour::default() });
+            let (g, p) = (&target.graph, &target.program);
+            let executor = CudaExecutor::new(g, p, &[], driver, CudaOptions::default()).unwrap();
+            let ways = executor.choices().iter().map(|choice| choice.way().name.clone());
+            ways.collect::<Vec<_>>()
+        };
+        let (with, without) = (ways(true), ways(false));
+        assert!(!with.is_empty() && with.iter().all(|way| way == "good"), "{name}: {with:?}");
+        assert!(without.len() == with.len() && without.iter().all(|way| way == "kernels"));
+    }
+}
+
+#[test]
 fn neither_limits_nor_the_order_of_streams_nor_replay_change_bits() {
     for name in ["gpt_tiny_b4_adamw", "tiny_resnet_b4_sgdm"] {
         let run = Run::named(name);
@@ -178,7 +195,9 @@ fn steps_after_the_first_are_one_graph() {
     let run = Run::named("mlp_b4_sgdm");
     let target = run.target(None);
     let driver = Simulated::new(Behaviour::default());
-    let mut executor = CudaExecutor::new(&target.graph, &target.program, &[], driver).unwrap();
+    let mut executor =
+        CudaExecutor::new(&target.graph, &target.program, &[], driver, CudaOptions::default())
+            .unwrap();
     let allocations = |e: &CudaExecutor<Simulated>| {
         e.driver().calls("allocate") + e.driver().calls("allocate_pinned")
     };

@@ -1,14 +1,15 @@
-//! A driver without a device: kernels are emulated, memory is the host's. Streams run when
-//! someone waits for them, in an order that a seed decides and events alone restrict, and a
-//! call can be made to fail.
+//! A driver without a device: kernels and libraries are emulated, memory is the host's. Streams
+//! run when someone waits for them, in an order that a seed decides and events alone restrict,
+//! times are what a seed says, and a call can be made to fail.
 
 use arenic_emulator::Module;
-use arenic_runtime::cuda::HEADERS;
+use arenic_emulator::library::compute;
 use arenic_runtime::cuda::driver::{
-    Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory, MemoryKind,
-    ModuleHandle, StreamHandle,
+    CallHandle, Candidate, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory,
+    MemoryKind, ModuleHandle, StreamHandle,
 };
 use arenic_runtime::cuda::nvrtc::Image;
+use arenic_runtime::cuda::{HEADERS, Request};
 use arenic_runtime::memory::AlignedBytes;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -25,13 +26,22 @@ pub(crate) struct Behaviour {
     pub(crate) fails: Option<(&'static str, u32)>,
     /// Steps can be captured.
     pub(crate) captures: bool,
+    /// There are libraries.
+    pub(crate) libraries: bool,
 }
 
 impl Default for Behaviour {
     fn default() -> Self {
-        Behaviour { seed: 0, memory: 1 << 30, fails: None, captures: true }
+        Behaviour { seed: 0, memory: 1 << 30, fails: None, captures: true, libraries: true }
     }
 }
+
+/// The ways in which libraries do everything, in their order, and whether each always gives the
+/// same bits: the first is not taken where that is asked for, the second refuses when called.
+pub(crate) const WAYS: [(&str, bool); 3] = [("atomic", false), ("refusing", true), ("good", true)];
+
+/// Bytes of device memory that libraries take.
+pub(crate) const LIBRARY_BYTES: u64 = 3 << 20;
 
 /// The driver.
 pub(crate) struct Simulated {
@@ -48,6 +58,8 @@ struct State {
     /// Of each event how often it was issued, and how often its stream has come to it.
     events: Vec<(u64, u64)>,
     graphs: Vec<Vec<(usize, Item)>>,
+    /// What was asked of libraries; each way of each is a call.
+    requests: Vec<Request>,
     capture: Option<Captured>,
     random: u64,
     calls: Vec<(&'static str, u32)>,
@@ -68,6 +80,7 @@ struct Captured {
 #[derive(Clone, Debug)]
 enum Item {
     Launch { function: usize, grid: [u32; 3], threads: u32, words: Vec<u64> },
+    Call { request: usize, addresses: Vec<u64>, workspace: u64 },
     Copy { from: u64, to: u64, bytes: usize },
     Record { event: usize, time: u64 },
     Wait { event: usize, time: u64 },
@@ -180,6 +193,15 @@ impl State {
                 unsafe { self.modules[*module].launch(name, *grid, threads, seed, words) }
                     .unwrap_or_else(|e| panic!("{e}"));
             }
+            Item::Call { request, addresses, workspace } => {
+                let Request { call, workspace: bytes, .. } = &self.requests[*request];
+                // SAFETY: as above.
+                unsafe {
+                    // All of the workspace is the library's.
+                    (*workspace as *mut u8).write_bytes(0xA7, *bytes as usize);
+                    compute(call, addresses);
+                }
+            }
             Item::Copy { from, to, bytes } => {
                 // SAFETY: as above.
                 unsafe {
@@ -198,8 +220,10 @@ impl Driver for Simulated {
     }
 
     fn memory(&self) -> Result<Memory, DriverError> {
-        self.called("memory")?;
-        Ok(Memory { free: self.behaviour.memory, total: self.behaviour.memory })
+        let state = self.called("memory")?;
+        let total = self.behaviour.memory;
+        let taken = if state.requests.is_empty() { 0 } else { LIBRARY_BYTES };
+        Ok(Memory { free: total - taken, total })
     }
 
     fn allocate(&self, bytes: u64) -> Result<u64, DriverError> {
@@ -214,7 +238,7 @@ impl Driver for Simulated {
 
     fn load(&self, source: &str, _: &[Image]) -> Result<ModuleHandle, DriverError> {
         let mut state = self.called("load")?;
-        let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/emulated");
+        let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
         let module = Module::compile(source, HEADERS, &cache).unwrap_or_else(|e| panic!("{e}"));
         state.modules.push(module);
         Ok(ModuleHandle(state.modules.len() as u64 - 1))
@@ -282,6 +306,58 @@ impl Driver for Simulated {
         assert!(state.capture.is_none(), "a stream was waited for during a capture");
         state.drain(stream.0 as usize, self.behaviour.seed);
         Ok(())
+    }
+
+    fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, DriverError> {
+        let mut state = self.called("candidates")?;
+        if !self.behaviour.libraries {
+            return Err(DriverError::Missing("there are no libraries".into()));
+        }
+        assert!(!state.requests.contains(request), "{request:?} was asked for twice");
+        let first = state.requests.len() * WAYS.len();
+        state.requests.push(request.clone());
+        let candidate = |(way, &(name, deterministic)): (usize, &(&str, bool))| Candidate {
+            call: CallHandle((first + way) as u64),
+            name: name.into(),
+            workspace: request.workspace,
+            deterministic,
+        };
+        Ok(WAYS.iter().enumerate().map(candidate).collect())
+    }
+
+    unsafe fn call(
+        &self,
+        stream: StreamHandle,
+        call: CallHandle,
+        addresses: &[u64],
+        workspace: u64,
+    ) -> Result<(), DriverError> {
+        let mut state = self.called("call")?;
+        let (request, way) = (call.0 as usize / WAYS.len(), call.0 as usize % WAYS.len());
+        if WAYS[way].0 == "refusing" {
+            let message = "not supported after all".into();
+            return Err(DriverError::Failed { call: "call", message });
+        }
+        let Request { alignments, workspace: bytes, .. } = &state.requests[request];
+        let aligned = addresses.iter().zip(alignments).all(|(at, align)| at % align == 0);
+        assert!(aligned && addresses.len() == alignments.len(), "{addresses:x?}: {alignments:?}");
+        assert!(*bytes == 0 || workspace > 0 && workspace.is_multiple_of(256), "{workspace:x}");
+        let item = Item::Call { request, addresses: addresses.to_vec(), workspace };
+        state.issue(stream.0 as usize, item);
+        Ok(())
+    }
+
+    fn time(
+        &self,
+        stream: StreamHandle,
+        issue: &mut dyn FnMut() -> Result<(), DriverError>,
+    ) -> Result<f64, DriverError> {
+        drop(self.called("time")?);
+        issue()?;
+        let mut state = self.called("time")?;
+        assert!(state.capture.is_none(), "time was taken during a capture");
+        state.drain(stream.0 as usize, self.behaviour.seed);
+        Ok(1e-6 * (1 + state.below(1000)) as f64)
     }
 
     fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError> {

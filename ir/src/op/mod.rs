@@ -1,12 +1,13 @@
 //! The operator table: what an operator is, what it computes and how it may use memory.
 //!
 //! One variant of [`Op`] is one operator. Its semantics are ONNX's (opset 18 unless a
-//! newer one says more), with every shape operand already an attribute. Four functions
+//! newer one says more), with every shape operand already an attribute. Five functions
 //! complete a row of the table:
 //!
 //! - [`Op::infer`] (`infer.rs`): output types from input types;
 //! - [`Op::in_place_pairs`] (`in_place.rs`): which output may take which input's bytes;
 //! - [`Op::scratch_bytes`] (`scratch.rs`): the scratch that a backend's kernel needs;
+//! - [`Op::library_call`] (`library.rs`): how a library may compute it instead;
 //! - [`Op::cuts`] (`cut.rs`): along which axes it may be cut into parts.
 //!
 //! An operand that ONNX calls optional is either present at its usual position or, when
@@ -16,6 +17,7 @@ mod cut;
 mod fused;
 mod in_place;
 mod infer;
+pub mod library;
 mod pointwise;
 pub mod scratch;
 pub mod sums;

@@ -9,7 +9,7 @@ pub mod cuda;
 
 use super::sums::Extents;
 use super::{Interpolation, MAX_RANK, Op, Reduction, ResizeSpec, Window};
-use crate::plan::Backend;
+use crate::plan::{Backend, TargetInfo};
 use crate::types::{DType, TensorType};
 
 /// Bytes that one tile of columns aims at: large enough for products of full speed, small
@@ -30,17 +30,16 @@ fn direct(wide: usize, other: usize) -> bool {
 }
 
 impl Op {
-    /// Bytes of scratch that the backend's kernel of this operator needs while it runs; zero
-    /// for most.
+    /// Bytes of scratch that this operator needs on the target while it runs; zero for most.
     pub fn scratch_bytes(
         &self,
-        backend: Backend,
+        target: TargetInfo,
         inputs: &[&TensorType],
         outputs: &[&TensorType],
     ) -> u64 {
-        match backend {
+        match target.backend {
             Backend::Cpu => self.cpu_scratch_bytes(inputs, outputs),
-            Backend::Cuda => cuda::scratch_bytes(self, inputs, outputs),
+            Backend::Cuda => cuda::scratch_bytes(self, target, inputs, outputs),
         }
     }
 

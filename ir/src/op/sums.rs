@@ -104,12 +104,19 @@ fn matrix(x: &TensorType, trans: bool, vector_is_row: bool) -> (usize, usize) {
 pub struct SumOrder(Vec<usize>);
 
 impl Op {
-    /// The order of this operator's sums by a backend's kernels.
-    pub fn sum_order(&self, backend: Backend, x: &[&TensorType], y: &[&TensorType]) -> SumOrder {
-        SumOrder(match backend {
-            Backend::Cpu => self.cpu_sum_order(x, y),
+    /// The order of this operator's sums by a backend's kernels; `None` where a library may
+    /// compute it, whose order nobody knows.
+    pub fn sum_order(
+        &self,
+        backend: Backend,
+        x: &[&TensorType],
+        y: &[&TensorType],
+    ) -> Option<SumOrder> {
+        match backend {
+            Backend::Cpu => Some(self.cpu_sum_order(x, y)),
             Backend::Cuda => cuda::sum_order(self, x, y),
-        })
+        }
+        .map(SumOrder)
     }
 
     fn cpu_sum_order(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<usize> {
@@ -195,7 +202,7 @@ impl Op {
         if !cut.keeps_bits {
             return false;
         }
-        let whole = self.sum_order(backend, x, y);
+        let Some(whole) = self.sum_order(backend, x, y) else { return false };
         let mut first = 0;
         let mut extents: Vec<usize> =
             ends.iter().map(|&end| end - std::mem::replace(&mut first, end)).collect();
@@ -219,14 +226,16 @@ impl Op {
             let op = self.part(cut, extent);
             let Ok(results) = op.infer(&operands) else { return false };
             let order = op.sum_order(backend, &operands, &results.iter().collect::<Vec<_>>());
-            order == whole && (!accumulates || order.is_by_library())
+            order.is_some_and(|order| {
+                order == whole && (!accumulates || order.is_by_packing_library())
+            })
         })
     }
 }
 
 impl SumOrder {
-    /// A product that is summed by the library, all of it in one go.
-    fn is_by_library(&self) -> bool {
+    /// A product that is summed by the CPU's library, all of it in one go.
+    fn is_by_packing_library(&self) -> bool {
         self.0 == [Route::Library as usize, 1]
     }
 }
@@ -263,7 +272,7 @@ mod tests {
             x.iter().map(|shape| TensorType::new(DType::F32, shape.to_vec())).collect();
         let x: Vec<&TensorType> = x.iter().collect();
         let y = op.infer(&x).unwrap_or_else(|e| panic!("{e}"));
-        op.sum_order(Backend::Cpu, &x, &y.iter().collect::<Vec<_>>())
+        op.sum_order(Backend::Cpu, &x, &y.iter().collect::<Vec<_>>()).unwrap()
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 mod facts;
 mod precedence;
+mod target;
 
 use crate::graph::{Def, Graph, NodeId, StateId, ValueId};
 use crate::op::TypeError;
@@ -17,6 +18,7 @@ use std::collections::BinaryHeap;
 
 pub use facts::{Fact, LiveRange, Placement, Slot, Slots, Spans};
 pub use precedence::Precedence;
+pub use target::{Backend, Math, TargetInfo};
 
 /// A task, printed `t5`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -151,54 +153,6 @@ pub enum PlanError {
     Order(String),
 }
 
-/// Whose kernels run a program: they say what scratch each operator needs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Backend {
-    /// The CPU's.
-    #[default]
-    Cpu,
-    /// Those for GPUs, by CUDA.
-    Cuda,
-}
-
-impl Backend {
-    /// All of them.
-    pub const ALL: [Backend; 2] = [Backend::Cpu, Backend::Cuda];
-
-    /// The name in the text form.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Cpu => "cpu",
-            Backend::Cuda => "cuda",
-        }
-    }
-}
-
-/// How plans depend on the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TargetInfo {
-    /// Whose kernels run.
-    pub backend: Backend,
-    /// Alignment of every buffer in device memory, in bytes.
-    pub align: u64,
-}
-
-impl TargetInfo {
-    /// The CPU backend: a cache line.
-    pub const CPU: TargetInfo = TargetInfo { backend: Backend::Cpu, align: 64 };
-
-    /// The CUDA backend: what `cuMemAlloc` aligns to, and more than any vector load needs.
-    pub const CUDA: TargetInfo = TargetInfo { backend: Backend::Cuda, align: 256 };
-
-    /// What a backend needs at least.
-    pub fn of(backend: Backend) -> TargetInfo {
-        match backend {
-            Backend::Cpu => TargetInfo::CPU,
-            Backend::Cuda => TargetInfo::CUDA,
-        }
-    }
-}
-
 /// Side tables over a frozen graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -276,7 +230,7 @@ impl Plan {
         for (n, node) in &g.nodes {
             let outputs = g.output_types(n).map_err(PlanError::Type)?;
             let (x, y) = (g.input_types(n), outputs.iter().collect::<Vec<_>>());
-            let scratch = node.op.scratch_bytes(target.backend, &x, &y);
+            let scratch = node.op.scratch_bytes(target, &x, &y);
             let scratch =
                 (scratch > 0).then(|| plan.add_buffer(None, BufferKind::Scratch, scratch, target));
             let buffer = |v: ValueId| plan.buffer_of[g.resolve(v).root];

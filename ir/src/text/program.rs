@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! program {
-//!   target cuda            (without this line: cpu)
+//!   target cuda workspace 33554432 math tf32   (without this line: cpu; without a word after
+//!                                              the backend: no workspace, f32)
 //!   align 64
 //!   device 4096
 //!   host 0
@@ -18,17 +19,25 @@
 use super::lexer::Lexer;
 use super::{TextError, write_list};
 use crate::graph::{Graph, NodeId};
-use crate::plan::{Backend, TargetInfo};
+use crate::plan::{Backend, Math, TargetInfo};
 use crate::program::{Command, Place, Program, Range, Space};
 use std::fmt;
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "program {{")?;
-        if self.target.backend != Backend::default() {
-            writeln!(f, "  target {}", self.target.backend.name())?;
+        let TargetInfo { backend, align, workspace, math } = self.target;
+        if (backend, workspace, math) != <_>::default() {
+            write!(f, "  target {}", backend.name())?;
+            if workspace > 0 {
+                write!(f, " workspace {workspace}")?;
+            }
+            if math != Math::default() {
+                write!(f, " math {}", math.name())?;
+            }
+            writeln!(f)?;
         }
-        writeln!(f, "  align {}", self.target.align)?;
+        writeln!(f, "  align {align}")?;
         for space in Space::ALL {
             writeln!(f, "  {space} {}", self.sizes[space])?;
         }
@@ -83,17 +92,24 @@ fn range(lexer: &mut Lexer) -> Result<Range, TextError> {
 pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Program, TextError> {
     lexer.expect_word("program")?;
     lexer.expect("{")?;
-    let mut backend = Backend::default();
+    let (mut backend, mut workspace, mut math) = <(Backend, u64, Math)>::default();
     if lexer.accept_word("target") {
         let known = Backend::ALL.into_iter().find(|b| lexer.accept_word(b.name()));
         backend = known.ok_or_else(|| lexer.error("expected `cpu` or `cuda`"))?;
+        if lexer.accept_word("workspace") {
+            workspace = lexer.number()?;
+        }
+        if lexer.accept_word("math") {
+            let known = Math::ALL.into_iter().find(|m| lexer.accept_word(m.name()));
+            math = known.ok_or_else(|| lexer.error("expected `f32` or `tf32`"))?;
+        }
     }
     lexer.expect_word("align")?;
     let align: u64 = lexer.number()?;
     if !align.is_power_of_two() || align > 1 << 30 {
         return Err(lexer.error("the alignment is no power of two up to 2^30"));
     }
-    let mut program = Program::new(TargetInfo { backend, align });
+    let mut program = Program::new(TargetInfo { backend, align, workspace, math });
     for space in Space::ALL {
         lexer.expect_word(space.name())?;
         program.sizes[space] = lexer.number()?;

@@ -1,6 +1,6 @@
 //! Which operators are cut how, and which values exist in parts alone.
 
-use arenic_ir::Backend;
+use arenic_ir::TargetInfo;
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
 use arenic_ir::op::{Cut, sums};
 use cranelift_entity::SecondaryMap;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 const SMALL: u64 = 16;
 
 /// Bytes that a node cannot do without.
-fn own_bytes(g: &Graph, n: NodeId, backend: Backend) -> u64 {
+fn own_bytes(g: &Graph, n: NodeId, target: TargetInfo) -> u64 {
     let node = &g.nodes[n];
     let mut roots: Vec<ValueId> = node.inputs.iter().map(|&v| g.resolve(v).root).collect();
     roots.sort_unstable();
@@ -23,7 +23,7 @@ fn own_bytes(g: &Graph, n: NodeId, backend: Backend) -> u64 {
     let made = |(o, _): &(usize, &Option<ValueId>)| !shared.contains(o);
     let results = node.outputs.iter().enumerate().filter(made).filter_map(|(_, v)| *v);
     let values = roots.iter().copied().chain(results).map(|v| g.ty(v).bytes());
-    values.sum::<u64>() + node.op.scratch_bytes(backend, &x, &y)
+    values.sum::<u64>() + node.op.scratch_bytes(target, &x, &y)
 }
 
 /// Which nodes are cut how, and which values exist in parts alone.
@@ -32,7 +32,7 @@ pub(super) struct Sections<'a> {
     pub(super) parts: usize,
     /// Bytes that an operator may need.
     most: u64,
-    backend: Backend,
+    target: TargetInfo,
     reassociate: bool,
     readers: SecondaryMap<ValueId, Vec<NodeId>>,
     /// The axis along which a value exists in parts.
@@ -42,15 +42,15 @@ pub(super) struct Sections<'a> {
 
 impl<'a> Sections<'a> {
     /// Operators that need half again as much as a part of the largest one are cut.
-    pub(super) fn new(g: &'a Graph, parts: usize, backend: Backend, reassociate: bool) -> Self {
-        let largest = g.nodes.keys().map(|n| own_bytes(g, n, backend)).max().unwrap_or(0);
+    pub(super) fn new(g: &'a Graph, parts: usize, target: TargetInfo, reassociate: bool) -> Self {
+        let largest = g.nodes.keys().map(|n| own_bytes(g, n, target)).max().unwrap_or(0);
         let most = (largest + largest / 2) / parts.max(1) as u64;
         let mut readers: SecondaryMap<ValueId, Vec<NodeId>> = SecondaryMap::new();
         for (n, node) in &g.nodes {
             node.inputs.iter().for_each(|&v| readers[v].push(n));
         }
         let (axis, cut) = Default::default();
-        let mut sections = Sections { g, parts, most, backend, reassociate, readers, axis, cut };
+        let mut sections = Sections { g, parts, most, target, reassociate, readers, axis, cut };
         sections.grow();
         sections
     }
@@ -62,7 +62,7 @@ impl<'a> Sections<'a> {
             .g
             .nodes
             .keys()
-            .filter(|&n| own_bytes(self.g, n, self.backend) > self.most)
+            .filter(|&n| own_bytes(self.g, n, self.target) > self.most)
             .collect();
         while let Some(n) = work.pop_front() {
             if self.cut[n].is_some() {
@@ -108,7 +108,7 @@ impl<'a> Sections<'a> {
             cut.extent >= self.parts
                 && (self.reassociate
                     || node.op.cut_keeps_bits(
-                        self.backend,
+                        self.target.backend,
                         cut,
                         &ends().collect::<Vec<_>>(),
                         &x,

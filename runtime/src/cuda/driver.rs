@@ -3,6 +3,7 @@
 //! A trait, since a test puts a simulated driver in its place: one that runs streams in
 //! adversarial orders and fails where it is told to.
 
+use super::lower::Request;
 use super::nvrtc::Image;
 use std::fmt;
 
@@ -106,6 +107,39 @@ pub trait Driver {
     /// Something that was issued has failed.
     fn synchronize(&self, stream: StreamHandle) -> Result<(), DriverError>;
 
+    /// The ways in which libraries do what is asked within the workspace, as they would choose.
+    ///
+    /// # Errors
+    /// No library is there, or it refuses; either says so.
+    fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, DriverError>;
+
+    /// Has a library compute in one of its ways; takes the addresses of its operands and its
+    /// result, in its order, and of a workspace of the bytes that were asked for.
+    ///
+    /// # Errors
+    /// The library refuses.
+    ///
+    /// # Safety
+    /// The addresses are aligned as was said when candidates were asked for, and valid for what
+    /// the library reads and writes when the stream comes to it.
+    unsafe fn call(
+        &self,
+        stream: StreamHandle,
+        call: CallHandle,
+        addresses: &[u64],
+        workspace: u64,
+    ) -> Result<(), DriverError>;
+
+    /// Seconds that a stream takes for what is issued on it; waits for it.
+    ///
+    /// # Errors
+    /// Those of what is issued; the driver refuses, or something has failed.
+    fn time(
+        &self,
+        stream: StreamHandle,
+        issue: &mut dyn FnMut() -> Result<(), DriverError>,
+    ) -> Result<f64, DriverError>;
+
     /// From here on what is issued on the stream, and on streams that wait for it, is recorded
     /// and not run.
     ///
@@ -138,6 +172,19 @@ pub struct Memory {
     pub total: u64,
 }
 
+/// One way in which a library does what is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// What is called.
+    pub call: CallHandle,
+    /// The library's name and the number by which it knows the way.
+    pub name: String,
+    /// Bytes of workspace that it uses, at most those that were asked for.
+    pub workspace: u64,
+    /// It gives the same bits whenever it runs on this device.
+    pub deterministic: bool,
+}
+
 macro_rules! handles {
     ($($name:ident $what:literal)*) => {$(
         #[doc = $what]
@@ -150,6 +197,7 @@ handles! {
     FunctionHandle "A kernel."
     StreamHandle "A stream."
     EventHandle "An event."
+    CallHandle "A call of a library, ready to run."
     GraphHandle "A captured step, ready to run."
 }
 

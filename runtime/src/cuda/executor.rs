@@ -8,20 +8,24 @@
 //! streams join the graph: they wait for the first one when a step begins, and it for them when
 //! it ends.
 
-use super::driver::{
-    Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, ModuleHandle, StreamHandle,
-};
-use super::lower::{Unsupported, Work, lower};
-use super::module::{Argument, KernelId, Module};
+mod prepare;
+mod staged;
+
+use super::choose::{Choice, Chooser, Options};
+use super::driver::{Driver, DriverError, EventHandle, GraphHandle, StreamHandle};
+use super::lower::Unsupported;
 use super::nvrtc::Image;
 use crate::executor::{StepError, node_label};
 use crate::kernel::{Draw, KernelError};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::plan::Backend;
-use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, StreamId};
+use arenic_ir::program::{PerSpace, Program, Range, StreamId};
 use cranelift_entity::EntityRef;
-use std::collections::{BTreeMap, HashMap};
+pub use prepare::source;
+use prepare::{Prepare, Prepared, lower_all};
+use staged::{DRAW_BYTES, REFUSAL_BYTES, Staged};
+use std::collections::HashMap;
 
 /// Why a program cannot be run on a device.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -81,27 +85,10 @@ pub struct CudaExecutor<'g, D> {
     commands: Vec<Prepared>,
     staged: Staged,
     captured: Capture,
+    choices: Vec<Choice>,
+    /// Bytes of device memory that went while libraries were set up.
+    library_bytes: u64,
 }
-
-/// Pinned bytes beside the arena: what goes to the device before each step and comes back.
-struct Staged {
-    /// The whole allocation.
-    address: u64,
-    /// Of each fed input the home and its place here.
-    inputs: Vec<(ValueId, Range, u64)>,
-    /// Of each output its place in the device arena and its place here.
-    outputs: Vec<(Range, u64)>,
-    /// Device memory of seed and step, and of what is refused.
-    draw: u64,
-    refusal: u64,
-}
-
-/// Seed and step, then what was refused: at the begin of what is staged, and on the device.
-const DRAW_BYTES: u64 = size_of::<[u64; 2]>() as u64;
-const REFUSAL_BYTES: u64 = size_of::<[u64; 4]>() as u64;
-
-/// Alignment of arenas and of what is staged.
-const ALIGN: u64 = 256;
 
 /// Whether steps are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,34 +101,9 @@ enum Capture {
     Refused,
 }
 
-/// A command with its addresses.
-enum Prepared {
-    Launch {
-        stream: usize,
-        function: FunctionHandle,
-        grid: [u32; 3],
-        threads: u32,
-        words: Vec<u64>,
-    },
-    Copy {
-        stream: usize,
-        from: u64,
-        to: u64,
-        bytes: u64,
-    },
-    Record {
-        stream: usize,
-        event: EventHandle,
-    },
-    Wait {
-        stream: usize,
-        event: EventHandle,
-    },
-}
-
 impl<'g, D: Driver> CudaExecutor<'g, D> {
     /// Checks the program, allocates its arenas, loads its kernels, which may have been compiled
-    /// from [`source`] before, and prepares every launch.
+    /// from [`source`] before, chooses between them and libraries, and prepares every launch.
     ///
     /// # Errors
     /// See [`SetupError`].
@@ -150,6 +112,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         program: &Program,
         images: &[Image],
         driver: D,
+        options: Options,
     ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
         let backend = program.target.backend;
@@ -177,12 +140,15 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         }
         let streams = (0..numbers.len()).map(|_| driver.stream()).collect::<Result<Vec<_>, _>>()?;
         let ended = streams[1..].iter().map(|_| driver.event()).collect::<Result<Vec<_>, _>>()?;
+        let free = driver.memory()?.free;
         let mut prepare = Prepare {
             driver: &driver,
             module,
             arenas: &arenas,
             staged: &staged,
             streams: &numbers,
+            first: streams[0],
+            chooser: Chooser::new(&driver, streams[0], options),
             events: HashMap::new(),
             functions: HashMap::new(),
         };
@@ -190,6 +156,11 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         for command in &program.commands {
             prepare.command(command, &work, &mut commands)?;
         }
+        let choices = prepare.chooser.into_choices();
+        let library_bytes = match choices.is_empty() {
+            true => 0,
+            false => free.saturating_sub(driver.memory()?.free),
+        };
         Ok(CudaExecutor {
             begun: driver.event()?,
             ended,
@@ -202,6 +173,8 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             commands,
             staged,
             captured: Capture::Later,
+            choices,
+            library_bytes,
             driver,
         })
     }
@@ -214,6 +187,18 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     /// The driver, to be asked about its memory.
     pub fn driver(&self) -> &D {
         &self.driver
+    }
+
+    /// Which way each product and convolution goes that a library may compute, in the order in
+    /// which a step first comes to it.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+
+    /// Bytes of device memory that libraries hold beside the arena, with their code and that of
+    /// our own kernels as far as it was loaded by their side.
+    pub fn library_bytes(&self) -> u64 {
+        self.library_bytes
     }
 
     /// True once each step is one graph; false where the driver could not capture one.
@@ -379,20 +364,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
                 driver.wait(other, self.begun)?;
             }
             for command in &self.commands {
-                match command {
-                    Prepared::Launch { stream, function, grid, threads, words } => {
-                        driver.launch(self.streams[*stream], *function, *grid, *threads, words)?;
-                    }
-                    Prepared::Copy { stream, from, to, bytes } => {
-                        driver.copy(self.streams[*stream], *from, *to, *bytes)?;
-                    }
-                    Prepared::Record { stream, event } => {
-                        driver.record(self.streams[*stream], *event)?;
-                    }
-                    Prepared::Wait { stream, event } => {
-                        driver.wait(self.streams[*stream], *event)?;
-                    }
-                }
+                command.issue(driver, &self.streams)?;
             }
             for (&other, &ended) in self.streams[1..].iter().zip(&self.ended) {
                 driver.record(other, ended)?;
@@ -403,204 +375,5 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             }
             driver.copy(first, staged.refusal, staged.came_back(), REFUSAL_BYTES)
         }
-    }
-}
-
-impl Staged {
-    /// Places of everything that is fed or comes back, behind seed, step and refusal.
-    fn new(g: &Graph, program: &Program, driver: &impl Driver) -> Result<Staged, DriverError> {
-        // What goes, what comes back, and the piece through which other homes are filled.
-        let mut at = 2 * ALIGN + PIECE;
-        let mut place = |bytes: u64| {
-            let here = at;
-            at += bytes.next_multiple_of(ALIGN);
-            here
-        };
-        let fed = |h: &&arenic_ir::program::Place| {
-            g.values.get(h.value).is_some_and(|v| matches!(v.def, Def::Input))
-        };
-        let inputs =
-            program.homes.iter().filter(fed).map(|h| (h.value, h.range, place(h.range.len)));
-        let inputs = inputs.collect();
-        let outputs = program.outputs.iter().map(|&range| (range, place(range.len))).collect();
-        let draw = driver.allocate(DRAW_BYTES + REFUSAL_BYTES)?;
-        let address = driver.allocate_pinned(at)?;
-        Ok(Staged { address, inputs, outputs, draw, refusal: draw + DRAW_BYTES })
-    }
-
-    fn bytes(&self) -> u64 {
-        let inputs = self.inputs.iter().map(|(_, range, _)| range.len);
-        let outputs = self.outputs.iter().map(|(range, _)| range.len);
-        let each = inputs.chain(outputs).map(|n| n.next_multiple_of(ALIGN));
-        2 * ALIGN + PIECE + each.sum::<u64>()
-    }
-
-    /// Where refusals come back.
-    fn came_back(&self) -> u64 {
-        self.address + ALIGN
-    }
-
-    /// Where pieces of homes go through, and their size.
-    fn piece(&self) -> u64 {
-        self.address + 2 * ALIGN
-    }
-
-    fn room(&self) -> u64 {
-        PIECE
-    }
-
-    /// Writes seed and step, and that nothing is refused.
-    fn put_draw(&self, draw: Draw) {
-        let words = [draw.seed, draw.step, 0, 0, 0, 0];
-        // SAFETY: pinned memory with room for these words, which no copy uses between steps.
-        unsafe { std::ptr::write(self.address as *mut [u64; 6], words) };
-    }
-
-    /// The node that refused, and why.
-    fn refusal(&self) -> Option<(u64, KernelError)> {
-        // SAFETY: pinned memory that came back from the device; the step has ended.
-        let words: [u64; 4] = unsafe { std::ptr::read(self.came_back() as *const _) };
-        let [node, code, value, extent] = words;
-        let (node, value) = (node.checked_sub(1)?, value.cast_signed());
-        let error = match code {
-            1 => KernelError::IndexOutOfRange { index: value, extent: extent as usize },
-            2 => KernelError::DivisionByZero,
-            _ => KernelError::Ratio(f64::from_bits(value.cast_unsigned()).to_string()),
-        };
-        Some((node, error))
-    }
-}
-
-/// Bytes of homes that are filled or read at a time.
-const PIECE: u64 = 4 << 20;
-
-/// The text of a program's kernels; the same for the same program.
-///
-/// # Errors
-/// The backend has no kernel for an operator.
-pub fn source(graph: &Graph, program: &Program) -> Result<String, Unsupported> {
-    Ok(lower_all(graph, program)?.0.source())
-}
-
-/// The kernels of a program, and what each of its nodes does.
-fn lower_all(
-    g: &Graph,
-    program: &Program,
-) -> Result<(Module, HashMap<NodeId, Vec<Work>>), Unsupported> {
-    // A node that runs again may read other places.
-    let mut alignments: BTreeMap<NodeId, Vec<u64>> = BTreeMap::new();
-    for command in &program.commands {
-        if let Command::Run { node, reads, .. } = command {
-            let all = alignments.entry(*node).or_insert_with(|| vec![ALIGN; reads.len()]);
-            for (align, read) in all.iter_mut().zip(reads) {
-                *align = (*align).min(1 << read.offset.trailing_zeros().min(62));
-            }
-        }
-    }
-    let mut module = Module::default();
-    let mut work = HashMap::new();
-    for (n, alignments) in alignments {
-        let node = &g.nodes[n];
-        let outputs: Vec<_> = node.outputs.iter().map(|v| v.map(|v| g.ty(v))).collect();
-        let inputs = g.input_types(n);
-        work.insert(n, lower(&node.op, &inputs, &alignments, &outputs, &mut module)?);
-    }
-    Ok((module, work))
-}
-
-/// Turns commands into what is issued.
-struct Prepare<'a, D> {
-    driver: &'a D,
-    module: Option<ModuleHandle>,
-    arenas: &'a PerSpace<u64>,
-    staged: &'a Staged,
-    streams: &'a HashMap<StreamId, usize>,
-    events: HashMap<EventId, EventHandle>,
-    functions: HashMap<KernelId, FunctionHandle>,
-}
-
-impl<D: Driver> Prepare<'_, D> {
-    fn address(&self, range: &Range) -> u64 {
-        self.arenas[range.space] + range.offset
-    }
-
-    fn event(&mut self, event: EventId) -> Result<EventHandle, DriverError> {
-        if let Some(&known) = self.events.get(&event) {
-            return Ok(known);
-        }
-        let new = self.driver.event()?;
-        self.events.insert(event, new);
-        Ok(new)
-    }
-
-    fn function(&mut self, kernel: KernelId) -> Result<FunctionHandle, DriverError> {
-        if let Some(&known) = self.functions.get(&kernel) {
-            return Ok(known);
-        }
-        let Some(module) = self.module else { unreachable!("a launch comes from a module") };
-        let new = self.driver.function(module, &kernel.to_string())?;
-        self.functions.insert(kernel, new);
-        Ok(new)
-    }
-
-    fn command(
-        &mut self,
-        command: &Command,
-        work: &HashMap<NodeId, Vec<Work>>,
-        prepared: &mut Vec<Prepared>,
-    ) -> Result<(), DriverError> {
-        let stream = self.streams[&command.stream()];
-        match command {
-            Command::Run { node, reads, writes, scratch, .. } => {
-                let (arenas, staged) = (self.arenas, self.staged);
-                let address = |range: &Range| arenas[range.space] + range.offset;
-                let word = |argument: &Argument| match *argument {
-                    Argument::Input(i) => address(&reads[i]),
-                    Argument::Output(o) => writes[o].as_ref().map_or(0, address),
-                    Argument::Scratch(at) => scratch.as_ref().map_or(0, address) + at,
-                    Argument::Draw => staged.draw,
-                    Argument::Refusal => staged.refusal,
-                    Argument::Node => node.index() as u64,
-                };
-                for work in &work[node] {
-                    match work {
-                        Work::Launch(launch) => {
-                            let words = launch.arguments.iter().map(word).collect();
-                            let (grid, threads) = (launch.grid, launch.threads);
-                            let function = self.function(launch.kernel)?;
-                            prepared.push(Prepared::Launch {
-                                stream,
-                                function,
-                                grid,
-                                threads,
-                                words,
-                            });
-                        }
-                        Work::Copy { from, to, bytes } => {
-                            let (from, to, bytes) = (word(from), word(to), *bytes);
-                            if from != to && bytes > 0 {
-                                prepared.push(Prepared::Copy { stream, from, to, bytes });
-                            }
-                        }
-                    }
-                }
-            }
-            Command::Copy { from, to, .. } => {
-                let bytes = from.len;
-                let (from, to) = (self.address(from), self.address(to));
-                if bytes > 0 {
-                    prepared.push(Prepared::Copy { stream, from, to, bytes });
-                }
-            }
-            Command::Record { event, .. } => {
-                let event = self.event(*event)?;
-                prepared.push(Prepared::Record { stream, event });
-            }
-            Command::Wait { event, .. } => {
-                let event = self.event(*event)?;
-                prepared.push(Prepared::Wait { stream, event });
-            }
-        }
-        Ok(())
     }
 }

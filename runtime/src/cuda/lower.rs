@@ -5,14 +5,15 @@ use super::{
     convolution, elementwise, indexing, movement, norm, product, random, reduce, softmax, update,
     windows,
 };
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::op::library::LibraryCall;
+use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use std::fmt::Write;
 
 /// Threads of a block where each has an element.
 pub(super) const THREADS: u32 = 256;
 
 /// One thing that the device does for an operator. Each waits for the one before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Work {
     /// Runs a kernel.
     Launch(Launch),
@@ -25,7 +26,33 @@ pub enum Work {
         /// How many.
         bytes: u64,
     },
+    /// Has a library compute something, or does it by kernels of our own.
+    Library {
+        /// What is asked of the library; its workspace is the call's scratch.
+        request: Request,
+        /// Its operands in its order, then its result.
+        arguments: Vec<Argument>,
+        /// The kernels.
+        own: Vec<Launch>,
+    },
 }
+
+/// What is asked of a library.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// What it computes.
+    pub call: LibraryCall,
+    /// What the address of each operand, and of the result, is a multiple of, in bytes.
+    pub alignments: Vec<u64>,
+    /// Bytes of workspace that it may use.
+    pub workspace: u64,
+}
+
+/// The most that is said of an address: libraries ask for no more.
+const ALIGNED: u64 = 256;
+
+/// Convolutions of libraries read so many bytes at once.
+const CONVOLUTION_ALIGNED: u64 = 16;
 
 /// The backend has no kernel for this.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,8 +60,8 @@ pub enum Work {
 pub struct Unsupported(pub String);
 
 /// What the device does for an operator; kernels go to the module. Of each operand it takes what
-/// its address is a multiple of, since it may be a part of a tensor; results are aligned to 16
-/// bytes. Results that nobody reads are `None`.
+/// its address is a multiple of, since it may be a part of a tensor; results and scratch are
+/// aligned as the target has it. Results that nobody reads are `None`.
 ///
 /// # Errors
 /// The backend has no kernel for it.
@@ -43,6 +70,7 @@ pub fn lower(
     inputs: &[&TensorType],
     alignments: &[u64],
     outputs: &[Option<&TensorType>],
+    target: TargetInfo,
     module: &mut Module,
 ) -> Result<Vec<Work>, Unsupported> {
     let mut site = Site { op, inputs, alignments, outputs, module, work: Vec::new() };
@@ -81,9 +109,11 @@ pub fn lower(
         Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::lower(&mut site),
         Op::MatMul { .. } | Op::Gemm { .. } | Op::ProductUpdate { .. } => {
             product::lower(&mut site);
+            site.ask_library(target);
         }
         Op::Conv { .. } | Op::ConvTranspose { .. } | Op::ConvWeightGrad { .. } => {
             convolution::lower(&mut site);
+            site.ask_library(target);
         }
         Op::Opaque { .. } => return Err(Unsupported(op.name().to_owned())),
     }
@@ -197,6 +227,31 @@ impl Site<'_> {
         let _ = writeln!(text, "    if (i >= {}) return;", super::index::constant(n));
         text.push_str(body);
         self.launch([n.div_ceil(THREADS as usize), 1, 1], THREADS, parameters, text);
+    }
+
+    /// Has a library compute the operator where one may, and what was launched where it does not.
+    fn ask_library(&mut self, target: TargetInfo) {
+        let outputs: Vec<&TensorType> = self.outputs.iter().copied().flatten().collect();
+        let Some(call) = self.op.library_call(target, self.inputs, &outputs) else { return };
+        let operands = call.operands();
+        let of = |&i: &usize| self.alignments[i].min(ALIGNED);
+        let alignments: Vec<u64> =
+            operands.iter().map(of).chain([target.align.min(ALIGNED)]).collect();
+        if matches!(call, LibraryCall::Convolution(_))
+            && alignments.iter().any(|&a| a < CONVOLUTION_ALIGNED)
+        {
+            return;
+        }
+        let workspace = self.op.scratch_bytes(target, self.inputs, &outputs);
+        let arguments =
+            operands.iter().map(|&i| Argument::Input(i)).chain([Argument::Output(0)]).collect();
+        let own = std::mem::take(&mut self.work).into_iter().map(|work| match work {
+            Work::Launch(launch) => launch,
+            work => unreachable!("a product by kernels is launches, not {work:?}"),
+        });
+        let own = own.collect();
+        let request = Request { call, alignments, workspace };
+        self.work.push(Work::Library { request, arguments, own });
     }
 
     /// Copies an operand's bytes to a result, unless that has them already.

@@ -3,10 +3,12 @@
 //! Shapes are known when a step is compiled, so kernels are made for them: [`lower`] turns
 //! each operator into launches of kernels whose text has extents and strides as constants, and
 //! [`Module`] collects the texts, each once. What takes more than an expression per element is
-//! a template in `kernels/*.cuh`. Kernels keep the rules of the CPU's: the order of every sum
+//! a template in `kernels/*.cuh`. Large products and convolutions may go by cuBLASLt and cuDNN
+//! instead, which [`Options`] and the executor choose at the start. Kernels keep the rules of the CPU's: the order of every sum
 //! follows from shapes, in-place pairs are read before they are written, and contents that do
 //! not fit are refused, here by a word that the host looks at.
 
+mod choose;
 mod convolution;
 pub mod driver;
 mod elementwise;
@@ -27,7 +29,8 @@ mod softmax;
 mod update;
 mod windows;
 
+pub use choose::{Choice, Options, Trial};
 pub use executor::{CudaExecutor, DeviceStepError, SetupError, source};
-pub use lower::{Unsupported, Work, lower};
+pub use lower::{Request, Unsupported, Work, lower};
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
 pub use real::{Attributes, Cuda, LEAST_CAPABILITY};

@@ -2,16 +2,22 @@
 //! back. Libraries are loaded when they are first needed, and asked for before that, since a
 //! missing one ends the process.
 
+mod blas;
+mod dnn;
+mod libraries;
+
 use super::driver::{
-    Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory, MemoryKind,
-    ModuleHandle, StreamHandle,
+    CallHandle, Candidate, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory,
+    MemoryKind, ModuleHandle, StreamHandle,
 };
+use super::lower::Request;
 use super::nvrtc::{self, Architecture, Image};
 use cudarc::driver::result::{self, DriverError as Failure};
 use cudarc::driver::sys;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+use libraries::Libraries;
 use std::ffi::CString;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A device with its primary context.
 pub struct Cuda {
@@ -21,6 +27,7 @@ pub struct Cuda {
     device: sys::CUdevice,
     /// What is given back at the end.
     owned: Mutex<Owned>,
+    libraries: Mutex<Libraries>,
 }
 
 #[derive(Default)]
@@ -29,6 +36,7 @@ struct Owned {
     pinned: Vec<u64>,
     streams: Vec<u64>,
     events: Vec<u64>,
+    timers: Vec<u64>,
     modules: Vec<u64>,
     graphs: Vec<u64>,
 }
@@ -123,7 +131,8 @@ impl Cuda {
                 result::primary_ctx::retain(device).map_err(failed("cuDevicePrimaryCtxRetain"))?;
             result::ctx::set_current(context).map_err(failed("cuCtxSetCurrent"))?;
         }
-        Ok(Cuda { name, capability, device, owned: Mutex::default() })
+        let (owned, libraries) = <_>::default();
+        Ok(Cuda { name, capability, device, owned, libraries })
     }
 
     /// What the device says of itself.
@@ -146,27 +155,44 @@ impl Cuda {
     }
 
     fn own(&self, which: impl FnOnce(&mut Owned) -> &mut Vec<u64>, handle: u64) -> u64 {
-        let mut owned = self.owned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        which(&mut owned).push(handle);
+        which(&mut locked(&self.owned)).push(handle);
         handle
     }
+
+    /// The two events between which time is taken.
+    fn timers(&self) -> Result<[sys::CUevent; 2], DriverError> {
+        let timer = || {
+            result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
+                .map_err(failed("cuEventCreate"))
+        };
+        let timers = &mut locked(&self.owned).timers;
+        while timers.len() < 2 {
+            timers.push(timer()? as u64);
+        }
+        Ok([timers[0], timers[1]].map(|t| t as sys::CUevent))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        let owned =
-            std::mem::take(self.owned.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let owned = std::mem::take(&mut *locked(&self.owned));
+        let libraries = std::mem::take(&mut *locked(&self.libraries));
         // SAFETY: each was made by this driver and is given back once. Where the device is lost
         // all of these fail, and nothing is left to be done about it.
         unsafe {
             let _ = result::ctx::synchronize();
+            drop(libraries);
             for graph in owned.graphs {
                 let _ = result::graph::exec_destroy(graph as sys::CUgraphExec);
             }
             for module in owned.modules {
                 let _ = result::module::unload(module as sys::CUmodule);
             }
-            for event in owned.events {
+            for event in owned.events.into_iter().chain(owned.timers) {
                 let _ = result::event::destroy(event as sys::CUevent);
             }
             for stream in owned.streams {
@@ -310,6 +336,41 @@ impl Driver for Cuda {
         // SAFETY: a stream of this driver.
         unsafe { result::stream::synchronize(stream.0 as sys::CUstream) }
             .map_err(failed("cuStreamSynchronize"))
+    }
+
+    fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, DriverError> {
+        locked(&self.libraries).candidates(request)
+    }
+
+    unsafe fn call(
+        &self,
+        stream: StreamHandle,
+        call: CallHandle,
+        addresses: &[u64],
+        workspace: u64,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
+        unsafe { locked(&self.libraries).call(stream, call, addresses, workspace) }
+    }
+
+    fn time(
+        &self,
+        stream: StreamHandle,
+        issue: &mut dyn FnMut() -> Result<(), DriverError>,
+    ) -> Result<f64, DriverError> {
+        let [begin, end] = self.timers()?;
+        let record = |event| {
+            // SAFETY: an event and a stream of this driver.
+            unsafe { result::event::record(event, stream.0 as sys::CUstream) }
+                .map_err(failed("cuEventRecord"))
+        };
+        record(begin)?;
+        issue()?;
+        record(end)?;
+        self.synchronize(stream)?;
+        // SAFETY: both events have been recorded, and have come.
+        let milliseconds = unsafe { result::event::elapsed(begin, end) };
+        Ok(f64::from(milliseconds.map_err(failed("cuEventElapsedTime"))?) / 1e3)
     }
 
     fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError> {

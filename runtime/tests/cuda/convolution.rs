@@ -9,10 +9,22 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
     for d in [DType::F32, DType::F64] {
         for _ in 0..16 {
-            cases.extend(convolution(r, d));
-            cases.extend(transposed(r, d));
-            cases.extend(weight_gradient(r, d));
+            let window = any_window(r);
+            cases.extend(convolution(r, d, window));
+            let window = any_window(r);
+            cases.extend(transposed(r, d, window));
+            let window = any_window(r);
+            cases.extend(weight_gradient(r, d, window));
         }
+    }
+    // Those that libraries have words for.
+    for _ in 0..16 {
+        let window = even_window(r);
+        cases.extend(convolution(r, DType::F32, window));
+        let window = even_window(r);
+        cases.extend(transposed(r, DType::F32, window));
+        let window = even_window(r);
+        cases.extend(weight_gradient(r, DType::F32, window));
     }
     // As a gradient of weights: few results of long sums.
     let large = window(r, &[20, 30], true);
@@ -41,9 +53,15 @@ fn any_window(r: &mut Random) -> Window {
     window(r, &kernel, plain)
 }
 
+/// A window over one or two axes with the same padding on both sides.
+fn even_window(r: &mut Random) -> Window {
+    let kernel: Vec<usize> = (0..r.range(1, 2)).map(|_| r.range(1, 3)).collect();
+    let window = window(r, &kernel, false);
+    Window { pads_end: window.pads_begin.clone(), ..window }
+}
+
 /// None where the window does not fit.
-fn convolution(r: &mut Random, d: DType) -> Option<Case> {
-    let window = any_window(r);
+fn convolution(r: &mut Random, d: DType, window: Window) -> Option<Case> {
     let group = r.choose(&[1, 1, 2, 3]);
     let (inputs, channels) = (r.range(1, 4), r.range(1, 4));
     let spatial =
@@ -61,8 +79,8 @@ fn convolution(r: &mut Random, d: DType) -> Option<Case> {
 }
 
 /// Of a convolution of random extents; none where its window does not fit.
-fn weight_gradient(r: &mut Random, d: DType) -> Option<Case> {
-    let forward = convolution(r, d)?;
+fn weight_gradient(r: &mut Random, d: DType, window: Window) -> Option<Case> {
+    let forward = convolution(r, d, window)?;
     let Op::Conv { window, group } = forward.op.clone() else { return None };
     let types: Vec<_> = forward.inputs.iter().map(|t| &t.ty).collect();
     let dy = forward.op.infer(&types).ok()?.swap_remove(0);
@@ -70,8 +88,7 @@ fn weight_gradient(r: &mut Random, d: DType) -> Option<Case> {
     Some(Case::new(Op::ConvWeightGrad { window, group }, inputs).close(Close::SUM))
 }
 
-fn transposed(r: &mut Random, d: DType) -> Option<Case> {
-    let window = any_window(r);
+fn transposed(r: &mut Random, d: DType, window: Window) -> Option<Case> {
     let group = r.choose(&[1, 1, 2, 3]);
     let (inputs, channels) = (r.range(1, 4), r.range(1, 4));
     let spatial: Vec<usize> = window.kernel.iter().map(|_| r.range(1, 6)).collect();

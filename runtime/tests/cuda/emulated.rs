@@ -2,7 +2,9 @@
 
 use super::{Case, Close, Tensor};
 use arenic_emulator::Module as Emulated;
-use arenic_ir::{Backend, DType, TensorType};
+use arenic_emulator::library::compute;
+use arenic_ir::op::library::{LibraryCall, describe};
+use arenic_ir::{DType, Math, TargetInfo, TensorType};
 use arenic_runtime::cuda::nvrtc::{self, Architecture};
 use arenic_runtime::cuda::{Argument, HEADERS, Module, Work, lower};
 use arenic_runtime::kernel::{Draw, KernelError};
@@ -40,6 +42,17 @@ struct Prepared {
     /// Operands begin at any element: they may be parts of tensors.
     shifted: bool,
     work: Vec<Work>,
+    /// How a library would compute it.
+    call: Option<LibraryCall>,
+}
+
+/// Who computes a case.
+#[derive(Clone, Copy, Debug)]
+enum Route {
+    /// Our own kernels, with threads in an order.
+    Kernels(u64),
+    /// A library.
+    Library,
 }
 
 /// What the addresses of operands are multiples of.
@@ -55,8 +68,9 @@ impl Prepared {
 }
 
 /// Every case gives what the CPU backend gives; one with several results also where some of
-/// them are not read.
-pub(super) fn hold(cases: Vec<Case>) {
+/// them are not read, and one that a library can compute also by its description. Returns how
+/// many of those there are.
+pub(super) fn hold(cases: Vec<Case>) -> usize {
     let mut module = Module::default();
     let mut prepare = |case: Case, unread: usize, shifted: bool| {
         let types: Vec<&TensorType> = case.inputs.iter().map(|t| &t.ty).collect();
@@ -64,8 +78,12 @@ pub(super) fn hold(cases: Vec<Case>) {
         let read = |(o, y)| (unread >> o & 1 == 0).then_some(y);
         let wanted: Vec<Option<&TensorType>> = results.iter().enumerate().map(read).collect();
         let alignments = alignments(&case, shifted);
-        let work = lower(&case.op, &types, &alignments, &wanted, &mut module).unwrap();
-        Prepared { case, results, unread, shifted, work }
+        let target = TargetInfo::CUDA;
+        let work = lower(&case.op, &types, &alignments, &wanted, target, &mut module).unwrap();
+        let read: Vec<&TensorType> = wanted.iter().copied().flatten().collect();
+        let call = describe(&case.op, Math::F32, &types, &read);
+        asks_where_it_may(&case, call.as_ref(), &work);
+        Prepared { case, results, unread, shifted, work, call }
     };
     let mut prepared = Vec::new();
     for (i, case) in cases.into_iter().enumerate() {
@@ -90,13 +108,15 @@ pub(super) fn hold(cases: Vec<Case>) {
         let pairs = p.case.op.in_place_pairs(&types, &p.results.iter().collect::<Vec<_>>());
         let pairs = pairs.into_iter().filter(|&(_, o)| p.is_read(o));
         let places = [None].into_iter().chain(pairs.map(Some));
-        for (place, seed) in places.flat_map(|place| SEEDS.map(|seed| (place, seed))) {
-            let found = p.run(&modules, place, seed);
+        let routes = SEEDS.map(Route::Kernels).into_iter();
+        let routes: Vec<Route> = routes.chain(p.call.iter().map(|_| Route::Library)).collect();
+        for (place, route) in places.flat_map(|place| routes.iter().map(move |r| (place, *r))) {
+            let found = p.run(&modules, place, route);
             let label = || {
                 let shapes: Vec<String> = types.iter().map(|t| t.to_string()).collect();
                 let unread = p.unread;
                 format!(
-                    "{:?} on {shapes:?}, {place:?} in place, {unread:b} unread, seed {seed}",
+                    "{:?} on {shapes:?}, {place:?} in place, {unread:b} unread, {route:?}",
                     p.case.op
                 )
             };
@@ -127,6 +147,24 @@ pub(super) fn hold(cases: Vec<Case>) {
             }
         }
     }
+    prepared.iter().filter(|p| p.call.is_some()).count()
+}
+
+/// A library is asked for what it can compute and what is not too small, and has its workspace.
+fn asks_where_it_may(case: &Case, call: Option<&LibraryCall>, work: &[Work]) {
+    let asked: Vec<_> = work
+        .iter()
+        .filter_map(|work| match work {
+            Work::Library { request, arguments, own } => Some((request, arguments, own)),
+            Work::Launch(_) | Work::Copy { .. } => None,
+        })
+        .collect();
+    let Some(&(request, arguments, own)) = asked.first() else { return };
+    assert_eq!((asked.len(), work.len(), Some(&request.call)), (1, 1, call), "{:?}", case.op);
+    assert!(!own.is_empty() && arguments.len() == request.call.operands().len() + 1);
+    assert_eq!(request.alignments.len(), arguments.len());
+    let bytes: u64 = case.inputs.iter().map(|t| t.ty.bytes()).sum();
+    assert!(request.workspace >= bytes / 8 || bytes < 4096, "{} of {bytes}", request.workspace);
 }
 
 /// Compiles a module in parts, on two threads.
@@ -207,16 +245,16 @@ impl Guarded {
 }
 
 impl Prepared {
-    /// Runs the case; `place` puts a result where an operand is.
+    /// Runs the case by one route; `place` puts a result where an operand is.
     fn run(
         &self,
         modules: &[Emulated],
         place: Option<(usize, usize)>,
-        seed: u64,
+        route: Route,
     ) -> Result<Vec<Tensor>, Refusal> {
         let types: Vec<&TensorType> = self.case.inputs.iter().map(|t| &t.ty).collect();
         let result_types: Vec<&TensorType> = self.results.iter().collect();
-        let scratch = self.case.op.scratch_bytes(Backend::Cuda, &types, &result_types) as usize;
+        let scratch = self.case.op.scratch_bytes(TargetInfo::CUDA, &types, &result_types) as usize;
         // Where a result takes an operand's place, that is a whole tensor.
         let operand = |(i, t): (usize, &Tensor)| match place {
             Some((p, _)) if p == i => Guarded::new(&t.bytes),
@@ -233,40 +271,28 @@ impl Prepared {
         };
         let mut refused = Refusal::default();
         let draw = [DRAW.seed, DRAW.step];
-        let word = |argument: &Argument, refused: *mut Refusal| match *argument {
+        let refusal = &raw mut refused;
+        let word = |argument: &Argument| match *argument {
             Argument::Input(i) => inputs[i].address(),
             Argument::Output(o) => result(o).address(),
             Argument::Scratch(at) => scratch_bytes.address() + at,
             Argument::Draw => draw.as_ptr() as u64,
-            Argument::Refusal => refused as u64,
+            Argument::Refusal => refusal as u64,
             Argument::Node => 42,
         };
-        for work in &self.work {
-            match work {
-                Work::Copy { from, to, bytes } => {
-                    let (from, to) = (word(from, &raw mut refused), word(to, &raw mut refused));
-                    if from != to {
-                        // SAFETY: both tensors have these bytes.
-                        unsafe {
-                            std::ptr::copy_nonoverlapping(
-                                from as *const u8,
-                                to as *mut u8,
-                                *bytes as usize,
-                            );
-                        };
-                    }
-                }
-                Work::Launch(launch) => {
-                    let words: Vec<u64> =
-                        launch.arguments.iter().map(|a| word(a, &raw mut refused)).collect();
-                    let number = cranelift_entity::EntityRef::index(launch.kernel);
-                    let (name, threads) = (launch.kernel.to_string(), [launch.threads, 1, 1]);
-                    let module = &modules[number / CHUNK];
-                    // SAFETY: the kernel's own parameters.
-                    unsafe { module.launch(&name, launch.grid, threads, seed, &words) }
-                        .unwrap_or_else(|e| panic!("{:?}: {e}", self.case.op));
+        match (route, &self.call) {
+            (Route::Kernels(seed), _) => {
+                for work in &self.work {
+                    self.kernels(work, modules, seed, word);
                 }
             }
+            (Route::Library, Some(call)) => {
+                let operands = call.operands().iter().map(|&i| inputs[i].address());
+                let addresses: Vec<u64> = operands.chain([result(0).address()]).collect();
+                // SAFETY: the tensors that it was made for.
+                unsafe { compute(call, &addresses) };
+            }
+            (Route::Library, None) => unreachable!("no library can compute this"),
         }
         scratch_bytes.bytes(scratch);
         for (i, t) in self.case.inputs.iter().enumerate() {
@@ -282,6 +308,43 @@ impl Prepared {
             Tensor { ty: ty.clone(), bytes }
         };
         Ok(self.results.iter().enumerate().map(tensor).collect())
+    }
+
+    /// Does one thing by our own kernels.
+    fn kernels(
+        &self,
+        work: &Work,
+        modules: &[Emulated],
+        seed: u64,
+        word: impl Fn(&Argument) -> u64,
+    ) {
+        let launches = match work {
+            Work::Copy { from, to, bytes } => {
+                let (from, to) = (word(from), word(to));
+                if from != to {
+                    // SAFETY: both tensors have these bytes.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(
+                            from as *const u8,
+                            to as *mut u8,
+                            *bytes as usize,
+                        );
+                    };
+                }
+                return;
+            }
+            Work::Launch(launch) => std::slice::from_ref(launch),
+            Work::Library { own, .. } => own,
+        };
+        for launch in launches {
+            let words: Vec<u64> = launch.arguments.iter().map(&word).collect();
+            let number = cranelift_entity::EntityRef::index(launch.kernel);
+            let (name, threads) = (launch.kernel.to_string(), [launch.threads, 1, 1]);
+            let module = &modules[number / CHUNK];
+            // SAFETY: the kernel's own parameters.
+            unsafe { module.launch(&name, launch.grid, threads, seed, &words) }
+                .unwrap_or_else(|e| panic!("{:?}: {e}", self.case.op));
+        }
     }
 }
 

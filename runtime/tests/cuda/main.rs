@@ -3,6 +3,7 @@
 //!
 //! Emulated is not run on a GPU: see `arenic_emulator`.
 
+mod choice;
 mod convolution;
 mod elementwise;
 mod emulated;
@@ -16,6 +17,8 @@ mod programs;
 mod random;
 mod random_operators;
 mod reduce;
+#[path = "../../../tests/cuda/simulated.rs"]
+mod simulated;
 mod softmax;
 mod update;
 mod windows;
@@ -157,6 +160,17 @@ macro_rules! families {
     )*};
 }
 families! {
-    convolution elementwise indexing movement norm product random_operators reduce softmax update
-    windows
+    elementwise indexing movement norm random_operators reduce softmax update windows
+}
+
+#[test]
+fn convolution() {
+    let by_library = hold(convolution::cases(&mut Random(1)));
+    assert!(by_library >= 20, "{by_library}");
+}
+
+#[test]
+fn product() {
+    let by_library = hold(product::cases(&mut Random(1)));
+    assert!(by_library >= 30, "{by_library}");
 }

@@ -1,6 +1,7 @@
 //! Operators in parts, by the table of cuts, against whole ones.
 
 use super::*;
+use arenic_ir::Backend;
 use arenic_ir::op::sums::LIBRARY_DEPTH;
 use arenic_ir::op::{Assembly, Cut, Reduction, Window};
 

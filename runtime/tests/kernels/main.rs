@@ -12,7 +12,7 @@ mod random;
 mod resize;
 mod windows;
 
-use arenic_ir::{Backend, DType, Op, TensorType};
+use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use arenic_runtime::cpu;
 use arenic_runtime::kernel::{Call, Draw, Operand, Scratch, Target};
 use arenic_runtime::memory::AlignedBytes;
@@ -89,7 +89,8 @@ fn apply(op: &Op, inputs: &[&Tensor], place: Option<usize>, wanted: &[bool]) -> 
         inputs.iter().map(|t| AlignedBytes::copy_of(&t.bytes())).collect();
     let own: Vec<AlignedBytes> =
         results.iter().map(|t| AlignedBytes::copy_of(&vec![0xAB; t.bytes() as usize])).collect();
-    let scratch_bytes = op.scratch_bytes(Backend::Cpu, &types, &results.iter().collect::<Vec<_>>());
+    let scratch_bytes =
+        op.scratch_bytes(TargetInfo::CPU, &types, &results.iter().collect::<Vec<_>>());
     assert!(scratch_bytes <= 24 << 20, "{op:?} takes {scratch_bytes} bytes of scratch");
     let scratch = AlignedBytes::copy_of(&vec![0xCD; scratch_bytes as usize]);
     let at = |i: usize| match place {

@@ -2,10 +2,35 @@
 
 use super::{ReducePlan, resize_taps};
 use crate::op::{Coordinates, Op, Reduction, ResizeSpec, sums};
+use crate::plan::TargetInfo;
 use crate::types::{DType, TensorType};
 
-/// Bytes of scratch that the CUDA kernels of an operator need while they run.
-pub(super) fn scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
+/// Bytes of scratch that an operator needs while it runs: enough for our own kernels, and for a
+/// library's workspace where one may compute it.
+pub(super) fn scratch_bytes(
+    op: &Op,
+    target: TargetInfo,
+    x: &[&TensorType],
+    y: &[&TensorType],
+) -> u64 {
+    let workspace = match op.library_call(target, x, y) {
+        Some(_) => workspace(target, x, y),
+        None => 0,
+    };
+    own_scratch_bytes(op, x, y).max(workspace)
+}
+
+/// Bytes that a library may have beside operands and results: what the target allows, but never
+/// more than a quarter of them, so that the arena is about what tensors take. Most algorithms
+/// do with less; transforms of all that is read do not, and are not taken.
+fn workspace(target: TargetInfo, x: &[&TensorType], y: &[&TensorType]) -> u64 {
+    let touched: u64 = x.iter().chain(y).map(|t| t.bytes()).sum();
+    let most = target.workspace.min(touched / 4);
+    most - most % target.align.max(1)
+}
+
+/// Bytes of scratch that our own kernels of an operator need.
+fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
     let size = y.first().map_or(0, |t| t.dtype.size());
     match op {
         Op::MatMul { .. }
@@ -94,11 +119,18 @@ fn partial_results(batches: usize, [m, n, k]: [usize; 3]) -> u64 {
 }
 
 /// The order of an operator's sums: how many parts a sum has, how long each is, and how many
-/// threads share it.
-pub(in crate::op) fn sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Vec<usize> {
+/// threads share it; none where a library may choose it.
+pub(in crate::op) fn sum_order(
+    op: &Op,
+    x: &[&TensorType],
+    y: &[&TensorType],
+) -> Option<Vec<usize>> {
+    if op.library_call(TargetInfo::CUDA, x, y).is_some() {
+        return None;
+    }
     let product =
         |batches: usize, extents: [usize; 3]| vec![product_parts(batches, extents), extents[2]];
-    match op {
+    Some(match op {
         Op::MatMul { .. }
         | Op::Gemm { .. }
         | Op::ProductUpdate { .. }
@@ -128,7 +160,7 @@ pub(in crate::op) fn sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) ->
             vec![row_lanes(x[0], last..x[0].rank())]
         }
         _ => Vec::new(),
-    }
+    })
 }
 
 /// Neighbouring threads that share a row along `axes`, neighbours: a few of a warp for short
@@ -256,6 +288,7 @@ pub fn reduce(plan: &ReducePlan) -> Tiling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Backend;
 
     fn tiling(shape: &[usize], axes: &[usize]) -> (ReducePlan, Tiling) {
         let plan = super::super::reduce(&TensorType::new(DType::F32, shape), axes);
@@ -283,11 +316,52 @@ mod tests {
         }
     }
 
-    /// The order of the sums of a product of these extents.
-    fn product_order([m, n, k]: [usize; 3]) -> Vec<usize> {
+    fn product(dtype: DType, [m, n, k]: [usize; 3]) -> (Op, [TensorType; 3]) {
+        let shapes = [[m, k], [k, n], [m, n]];
         let op = Op::MatMul { trans_a: false, trans_b: false };
-        let [a, b, y] = [[m, k], [k, n], [m, n]].map(|shape| TensorType::new(DType::F32, shape));
-        sum_order(&op, &[&a, &b], &[&y])
+        (op, shapes.map(|shape| TensorType::new(dtype, shape)))
+    }
+
+    /// The order of the sums of a product of integers, which no library computes.
+    fn product_order(extents: [usize; 3]) -> Vec<usize> {
+        let (op, [a, b, y]) = product(DType::I32, extents);
+        sum_order(&op, &[&a, &b], &[&y]).unwrap()
+    }
+
+    #[test]
+    fn no_cut_of_what_a_library_may_compute_keeps_bits() {
+        for (dtype, extents, known) in [
+            (DType::F32, [4096, 4096, 900], false),
+            (DType::F64, [64, 64, 64], false),
+            (DType::F32, [8, 8, 8], true),
+            (DType::I32, [4096, 4096, 900], true),
+        ] {
+            let (op, [a, b, y]) = product(dtype, extents);
+            let (x, y) = ([&a, &b], [&y]);
+            assert_eq!(sum_order(&op, &x, &y).is_some(), known);
+            let rows = &op.cuts(&x, &y)[0];
+            let ends = [rows.extent / 2, rows.extent];
+            assert_eq!(op.cut_keeps_bits(Backend::Cuda, rows, &ends, &x, &y), known, "{dtype:?}");
+        }
+    }
+
+    #[test]
+    fn workspaces_stay_below_what_is_read_and_written() {
+        let bytes = |target: TargetInfo, dtype, extents| {
+            let (op, [a, b, y]) = product(dtype, extents);
+            op.scratch_bytes(target, &[&a, &b], &[&y])
+        };
+        let cuda = TargetInfo::CUDA;
+        assert_eq!(bytes(cuda, DType::F32, [8192, 8192, 8192]), 32 << 20);
+        assert_eq!(bytes(cuda, DType::F32, [1024, 1024, 1024]), 3 << 20);
+        assert_eq!(bytes(TargetInfo { workspace: 4096, ..cuda }, DType::F32, [1024; 3]), 4096);
+        assert_eq!(bytes(TargetInfo { workspace: 0, ..cuda }, DType::F32, [1024; 3]), 0);
+        // Nor is there any where no library is asked.
+        assert_eq!(bytes(cuda, DType::F32, [16, 16, 16]), 0);
+        assert_eq!(bytes(cuda, DType::I32, [1024, 1024, 1024]), 0);
+        // Our own kernels add up parts of long sums there.
+        let own = bytes(TargetInfo { workspace: 0, ..cuda }, DType::F32, [16, 16, 9000]);
+        assert!(own > 0 && bytes(cuda, DType::F32, [16, 16, 9000]) >= own);
     }
 
     #[test]

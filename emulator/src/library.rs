@@ -1,0 +1,126 @@
+//! What libraries compute, by plain loops over the host's memory: every extent, stride and flag
+//! is taken as the library takes it.
+
+use arenic_ir::DType;
+use arenic_ir::op::library::{Added, Convolution, Direction, LibraryCall, Matrix, Product};
+
+/// Computes a call on operands in its order, then its result.
+///
+/// # Safety
+/// The addresses are those of such tensors, aligned to their elements; the result overlaps no
+/// operand, except that it may be the matrix that is added.
+pub unsafe fn compute(call: &LibraryCall, addresses: &[u64]) {
+    let [operands @ .., result] = addresses else { panic!("a call has a result") };
+    assert_eq!(operands.len(), call.operands().len(), "operands of {call:?}");
+    // SAFETY: the caller's promise.
+    unsafe {
+        match call {
+            LibraryCall::Product(p) if p.dtype == DType::F64 => {
+                product::<f64>(p, operands, *result);
+            }
+            LibraryCall::Product(p) => product::<f32>(p, operands, *result),
+            LibraryCall::Convolution(c) => convolution(c, operands, *result),
+        }
+    }
+}
+
+/// An element of a product.
+trait Float: Copy + From<f32> + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> {}
+impl Float for f32 {}
+impl Float for f64 {}
+
+/// A matrix of a batch in memory.
+struct Stored<'a> {
+    matrix: &'a Matrix,
+    first: usize,
+}
+
+impl Stored<'_> {
+    /// Where the element of a row and a column of what the product takes is.
+    fn at(&self, row: usize, column: usize) -> usize {
+        let m = self.matrix;
+        let (row, column) = if m.transposed { (column, row) } else { (row, column) };
+        assert!(row < m.rows && column < m.columns && m.rows <= m.leading, "{m:?}");
+        self.first + row + column * m.leading
+    }
+}
+
+unsafe fn product<T: Float>(p: &Product, operands: &[u64], result: u64) {
+    let of = |address: u64| address as *const T;
+    let (a, b, d) = (of(operands[0]), of(operands[1]), result as *mut T);
+    let added = operands.get(2).map(|&address| of(address));
+    for batch in 0..p.batches {
+        let [in_a, in_b, in_d] =
+            [&p.a, &p.b, &p.d].map(|matrix| Stored { matrix, first: batch * matrix.stride });
+        for column in 0..p.n {
+            for row in 0..p.m {
+                let mut sum = T::from(0.0);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    for k in 0..p.k {
+                        sum = sum + *a.add(in_a.at(row, k)) * *b.add(in_b.at(k, column));
+                    }
+                    sum = T::from(p.alpha) * sum;
+                    let place = in_d.at(row, column);
+                    match (p.added, added) {
+                        (Added::Nothing, None) => {}
+                        (Added::Matrix(beta), Some(c)) => sum = sum + T::from(beta) * *c.add(place),
+                        (Added::Bias, Some(bias)) => sum = sum + *bias.add(row),
+                        (added, _) => panic!("{added:?} with other operands"),
+                    }
+                    *d.add(place) = sum;
+                }
+            }
+        }
+    }
+}
+
+unsafe fn convolution(c: &Convolution, operands: &[u64], result: u64) {
+    let [images, inputs, rows, columns] = c.input;
+    let [channels, depth, taps_down, taps_across] = c.filter;
+    let [_, outputs, down, across] = c.output;
+    assert_eq!((c.output[0], outputs, depth * c.group), (images, channels, inputs), "{c:?}");
+    // What is read, twice, and what is made.
+    let (first, second, to) = match c.direction {
+        Direction::Forward => (c.input, c.filter, c.output),
+        Direction::InputGradient => (c.output, c.filter, c.input),
+        Direction::FilterGradient => (c.input, c.output, c.filter),
+    };
+    // SAFETY: the caller's promise.
+    let of = |i: usize, elements: usize| unsafe {
+        std::slice::from_raw_parts(operands[i] as *const f32, elements)
+    };
+    let (x, w) = (of(0, first.iter().product()), of(1, second.iter().product()));
+    let bias = if c.bias { of(2, to[1]) } else { &[] };
+    // SAFETY: as above.
+    let y = unsafe { std::slice::from_raw_parts_mut(result as *mut f32, to.iter().product()) };
+    for (i, y) in y.iter_mut().enumerate() {
+        *y = if c.bias { bias[i / (to[2] * to[3]) % to[1]] } else { 0.0 };
+    }
+    // Where a tap of a window lies, if it is in the input.
+    let source = |at: usize, tap: usize, axis: usize| {
+        let from = (at * c.strides[axis] + tap * c.dilations[axis]).checked_sub(c.pads[axis])?;
+        (from < [rows, columns][axis]).then_some(from)
+    };
+    for (image, channel) in (0..images).flat_map(|i| (0..channels).map(move |o| (i, o))) {
+        let first = channel / (channels / c.group) * depth;
+        for (i, j) in (0..down).flat_map(|i| (0..across).map(move |j| (i, j))) {
+            let output = ((image * channels + channel) * down + i) * across + j;
+            for (input, s, t) in (0..depth).flat_map(|input| {
+                (0..taps_down).flat_map(move |s| (0..taps_across).map(move |t| (input, s, t)))
+            }) {
+                let (Some(row), Some(column)) = (source(i, s, 0), source(j, t, 1)) else {
+                    continue;
+                };
+                let weight = ((channel * depth + input) * taps_down + s) * taps_across + t;
+                let input = ((image * inputs + first + input) * rows + row) * columns + column;
+                let (first, second, to) = match c.direction {
+                    Direction::Forward => (input, weight, output),
+                    Direction::InputGradient => (output, weight, input),
+                    Direction::FilterGradient => (input, output, weight),
+                };
+                y[to] += x[first] * w[second];
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! cuBLASLt and cuDNN, loaded when something is first asked of them, and what was made ready
+//! for each call.
+
+use super::super::driver::{CallHandle, Candidate, DriverError, StreamHandle};
+use super::super::lower::Request;
+use super::blas::{Blas, ProductCall};
+use super::dnn::{ConvolutionCall, Dnn};
+use arenic_ir::op::library::LibraryCall;
+
+/// The libraries of one context.
+#[derive(Default)]
+pub(super) struct Libraries {
+    calls: Vec<Call>,
+    blas: Option<Result<Blas, DriverError>>,
+    dnn: Option<Result<Dnn, DriverError>>,
+}
+
+enum Call {
+    Product(ProductCall),
+    Convolution(ConvolutionCall),
+}
+
+/// One way in which a library does what is asked, made ready.
+pub(super) struct Ready<C> {
+    pub(super) call: C,
+    pub(super) name: String,
+    pub(super) workspace: u64,
+    pub(super) deterministic: bool,
+}
+
+impl Libraries {
+    /// See [`Driver::candidates`](super::super::driver::Driver::candidates).
+    pub(super) fn candidates(&mut self, request: &Request) -> Result<Vec<Candidate>, DriverError> {
+        match &request.call {
+            LibraryCall::Product(product) => {
+                let blas = self.blas.get_or_insert_with(Blas::new).as_ref();
+                let ways = blas.map_err(Clone::clone)?.candidates(product, request)?;
+                Ok(self.keep(ways, Call::Product))
+            }
+            LibraryCall::Convolution(convolution) => {
+                let dnn = self.dnn.get_or_insert_with(Dnn::new).as_ref();
+                let ways = dnn.map_err(Clone::clone)?.candidates(convolution, request)?;
+                Ok(self.keep(ways, Call::Convolution))
+            }
+        }
+    }
+
+    fn keep<C>(&mut self, ways: Vec<Ready<C>>, of: impl Fn(C) -> Call) -> Vec<Candidate> {
+        let kept = ways.into_iter().map(|Ready { call, name, workspace, deterministic }| {
+            self.calls.push(of(call));
+            let call = CallHandle(self.calls.len() as u64 - 1);
+            Candidate { call, name, workspace, deterministic }
+        });
+        kept.collect()
+    }
+
+    /// See [`Driver::call`](super::super::driver::Driver::call).
+    pub(super) unsafe fn call(
+        &self,
+        stream: StreamHandle,
+        call: CallHandle,
+        addresses: &[u64],
+        workspace: u64,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (&self.calls[call.0 as usize], &self.blas, &self.dnn) {
+                (Call::Product(call), Some(Ok(blas)), _) => {
+                    blas.call(call, stream, addresses, workspace)
+                }
+                (Call::Convolution(call), _, Some(Ok(dnn))) => {
+                    dnn.call(call, stream, addresses, workspace)
+                }
+                _ => unreachable!("a call that no library made"),
+            }
+        }
+    }
+}
+
+/// Refuses a library that does not have all of these symbols: to call one that is missing would
+/// end the process.
+pub(super) fn has_all(
+    library: &str,
+    symbols: &[&str],
+    has: impl Fn(&str) -> bool,
+) -> Result<(), DriverError> {
+    match symbols.iter().find(|symbol| !has(symbol)) {
+        None => Ok(()),
+        Some(symbol) => Err(DriverError::Missing(format!(
+            "the {library} that is found here has no `{symbol}`: it is too old or too new"
+        ))),
+    }
+}
