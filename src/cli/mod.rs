@@ -1,8 +1,8 @@
 //! Subcommands. Data for scripts goes to stdout, everything else to stderr.
 //!
 //! Exit codes: 0 success; 1 an input cannot be used (the message says what, where and how
-//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite. `place` gives 2 and 3
-//! where nothing fits a capacity.
+//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite; 130 a run was interrupted.
+//! `place` gives 2 and 3 where nothing fits a capacity.
 
 mod check;
 mod compile;
@@ -46,7 +46,7 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 an input cannot be used; 2 wrong usage; \
-                          3 the loss became NaN or infinite.";
+                          3 the loss became NaN or infinite; 130 a run was interrupted.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

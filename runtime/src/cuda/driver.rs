@@ -56,6 +56,18 @@ pub trait Driver {
     /// The driver refuses.
     fn event(&self) -> Result<EventHandle, DriverError>;
 
+    /// An event that knows when it was recorded.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn timed_event(&self) -> Result<EventHandle, DriverError>;
+
+    /// Seconds between two such events, which have been recorded and waited for.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn elapsed_seconds(&self, from: EventHandle, to: EventHandle) -> Result<f64, DriverError>;
+
     /// Launches a kernel; `words` are its parameters, one for each.
     ///
     /// # Errors

@@ -8,6 +8,10 @@
 //! streams join the graph: they wait for the first one when a step begins, and it for them when
 //! it ends.
 
+mod profile;
+mod staged;
+mod timed;
+
 use super::driver::{
     Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, ModuleHandle, StreamHandle,
 };
@@ -21,6 +25,8 @@ use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::plan::Backend;
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, StreamId};
 use cranelift_entity::EntityRef;
+pub use profile::profile;
+use staged::{ALIGN, Staged};
 use std::collections::{BTreeMap, HashMap};
 
 /// Why a program cannot be run on a device.
@@ -79,29 +85,11 @@ pub struct CudaExecutor<'g, D> {
     begun: EventHandle,
     ended: Vec<EventHandle>,
     commands: Vec<Prepared>,
+    /// Of each command of the program what it became.
+    issued: Vec<Issued>,
     staged: Staged,
     captured: Capture,
 }
-
-/// Pinned bytes beside the arena: what goes to the device before each step and comes back.
-struct Staged {
-    /// The whole allocation.
-    address: u64,
-    /// Of each fed input the home and its place here.
-    inputs: Vec<(ValueId, Range, u64)>,
-    /// Of each output its place in the device arena and its place here.
-    outputs: Vec<(Range, u64)>,
-    /// Device memory of seed and step, and of what is refused.
-    draw: u64,
-    refusal: u64,
-}
-
-/// Seed and step, then what was refused: at the begin of what is staged, and on the device.
-const DRAW_BYTES: u64 = size_of::<[u64; 2]>() as u64;
-const REFUSAL_BYTES: u64 = size_of::<[u64; 4]>() as u64;
-
-/// Alignment of arenas and of what is staged.
-const ALIGN: u64 = 256;
 
 /// Whether steps are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +100,13 @@ enum Capture {
     Graph(GraphHandle),
     /// The driver could not: each step is issued anew.
     Refused,
+}
+
+/// What a command of the program became.
+struct Issued {
+    stream: usize,
+    /// Their places among what is prepared.
+    commands: std::ops::Range<usize>,
 }
 
 /// A command with its addresses.
@@ -186,9 +181,12 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             events: HashMap::new(),
             functions: HashMap::new(),
         };
-        let mut commands = Vec::new();
+        let (mut commands, mut issued) = (Vec::new(), Vec::new());
         for command in &program.commands {
+            let first = commands.len();
             prepare.command(command, &work, &mut commands)?;
+            let stream = prepare.streams[&command.stream()];
+            issued.push(Issued { stream, commands: first..commands.len() });
         }
         Ok(CudaExecutor {
             begun: driver.event()?,
@@ -200,6 +198,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             arenas,
             streams,
             commands,
+            issued,
             staged,
             captured: Capture::Later,
             driver,
@@ -256,21 +255,9 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     pub fn fill(&mut self, v: ValueId, bytes: &[u8]) -> Result<(), DriverError> {
         let Some(len) = self.carried_bytes(v) else { return Ok(()) };
         assert_eq!(len, bytes.len() as u64, "bytes of {v}");
-        let home = self.homes[&v];
-        let pieces = bytes.chunks(self.staged.room() as usize);
-        let mut at = self.address(&home);
-        for piece in pieces {
-            let through = self.staged.piece();
-            // SAFETY: the staged bytes have room for a piece and nothing else uses them now;
-            // the home lies in its arena (`check`).
-            unsafe {
-                std::ptr::copy_nonoverlapping(piece.as_ptr(), through as *mut u8, piece.len());
-                self.driver.copy(self.streams[0], through, at, piece.len() as u64)?;
-            }
-            self.driver.synchronize(self.streams[0])?;
-            at += piece.len() as u64;
-        }
-        Ok(())
+        // The home lies in its arena (`check`).
+        let home = self.address(&self.homes[&v]);
+        self.staged.put(&self.driver, self.streams[0], home, bytes)
     }
 
     /// A state's bytes between steps; none where the step does not read it.
@@ -341,6 +328,11 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
                 self.driver.synchronize(self.streams[0])?;
             }
         }
+        self.outcome()
+    }
+
+    /// What the step that just ended came to.
+    fn outcome(&self) -> Result<(), DeviceStepError> {
         match self.staged.refusal() {
             None => Ok(()),
             Some((node, error)) => Err(self.refused(node, error).into()),
@@ -366,11 +358,19 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
 
     /// Issues a whole step: feeds, commands, results.
     fn issue(&self) -> Result<(), DriverError> {
+        self.issue_around(|| self.commands.iter().try_for_each(|command| self.issue_one(command)))
+    }
+
+    /// Issues feeds and results, and between them what `commands` issues.
+    fn issue_around(
+        &self,
+        commands: impl FnOnce() -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
         let (driver, first, staged) = (&self.driver, self.streams[0], &self.staged);
         // SAFETY: every address lies in an arena, aligned (`check`), or in what is staged;
         // arenas live as long as the driver, and accesses are ordered by streams and events.
         unsafe {
-            driver.copy(first, staged.address, staged.draw, DRAW_BYTES + REFUSAL_BYTES)?;
+            staged.send_draw(driver, first)?;
             for (_, home, at) in &staged.inputs {
                 driver.copy(first, staged.address + at, self.address(home), home.len)?;
             }
@@ -378,22 +378,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             for &other in &self.streams[1..] {
                 driver.wait(other, self.begun)?;
             }
-            for command in &self.commands {
-                match command {
-                    Prepared::Launch { stream, function, grid, threads, words } => {
-                        driver.launch(self.streams[*stream], *function, *grid, *threads, words)?;
-                    }
-                    Prepared::Copy { stream, from, to, bytes } => {
-                        driver.copy(self.streams[*stream], *from, *to, *bytes)?;
-                    }
-                    Prepared::Record { stream, event } => {
-                        driver.record(self.streams[*stream], *event)?;
-                    }
-                    Prepared::Wait { stream, event } => {
-                        driver.wait(self.streams[*stream], *event)?;
-                    }
-                }
-            }
+            commands()?;
             for (&other, &ended) in self.streams[1..].iter().zip(&self.ended) {
                 driver.record(other, ended)?;
                 driver.wait(first, ended)?;
@@ -401,78 +386,38 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             for (range, at) in &staged.outputs {
                 driver.copy(first, self.address(range), staged.address + at, range.len)?;
             }
-            driver.copy(first, staged.refusal, staged.came_back(), REFUSAL_BYTES)
+            staged.fetch_refusal(driver, first)
+        }
+    }
+
+    fn issue_one(&self, command: &Prepared) -> Result<(), DriverError> {
+        // SAFETY: as in `issue_around`.
+        unsafe { command.issue(&self.driver, &self.streams) }
+    }
+}
+
+impl Prepared {
+    /// # Safety
+    /// Its addresses are valid when the stream comes to it.
+    unsafe fn issue(
+        &self,
+        driver: &impl Driver,
+        streams: &[StreamHandle],
+    ) -> Result<(), DriverError> {
+        match self {
+            Prepared::Launch { stream, function, grid, threads, words } => {
+                // SAFETY: the caller's promise.
+                unsafe { driver.launch(streams[*stream], *function, *grid, *threads, words) }
+            }
+            Prepared::Copy { stream, from, to, bytes } => {
+                // SAFETY: as above.
+                unsafe { driver.copy(streams[*stream], *from, *to, *bytes) }
+            }
+            Prepared::Record { stream, event } => driver.record(streams[*stream], *event),
+            Prepared::Wait { stream, event } => driver.wait(streams[*stream], *event),
         }
     }
 }
-
-impl Staged {
-    /// Places of everything that is fed or comes back, behind seed, step and refusal.
-    fn new(g: &Graph, program: &Program, driver: &impl Driver) -> Result<Staged, DriverError> {
-        // What goes, what comes back, and the piece through which other homes are filled.
-        let mut at = 2 * ALIGN + PIECE;
-        let mut place = |bytes: u64| {
-            let here = at;
-            at += bytes.next_multiple_of(ALIGN);
-            here
-        };
-        let fed = |h: &&arenic_ir::program::Place| {
-            g.values.get(h.value).is_some_and(|v| matches!(v.def, Def::Input))
-        };
-        let inputs =
-            program.homes.iter().filter(fed).map(|h| (h.value, h.range, place(h.range.len)));
-        let inputs = inputs.collect();
-        let outputs = program.outputs.iter().map(|&range| (range, place(range.len))).collect();
-        let draw = driver.allocate(DRAW_BYTES + REFUSAL_BYTES)?;
-        let address = driver.allocate_pinned(at)?;
-        Ok(Staged { address, inputs, outputs, draw, refusal: draw + DRAW_BYTES })
-    }
-
-    fn bytes(&self) -> u64 {
-        let inputs = self.inputs.iter().map(|(_, range, _)| range.len);
-        let outputs = self.outputs.iter().map(|(range, _)| range.len);
-        let each = inputs.chain(outputs).map(|n| n.next_multiple_of(ALIGN));
-        2 * ALIGN + PIECE + each.sum::<u64>()
-    }
-
-    /// Where refusals come back.
-    fn came_back(&self) -> u64 {
-        self.address + ALIGN
-    }
-
-    /// Where pieces of homes go through, and their size.
-    fn piece(&self) -> u64 {
-        self.address + 2 * ALIGN
-    }
-
-    fn room(&self) -> u64 {
-        PIECE
-    }
-
-    /// Writes seed and step, and that nothing is refused.
-    fn put_draw(&self, draw: Draw) {
-        let words = [draw.seed, draw.step, 0, 0, 0, 0];
-        // SAFETY: pinned memory with room for these words, which no copy uses between steps.
-        unsafe { std::ptr::write(self.address as *mut [u64; 6], words) };
-    }
-
-    /// The node that refused, and why.
-    fn refusal(&self) -> Option<(u64, KernelError)> {
-        // SAFETY: pinned memory that came back from the device; the step has ended.
-        let words: [u64; 4] = unsafe { std::ptr::read(self.came_back() as *const _) };
-        let [node, code, value, extent] = words;
-        let (node, value) = (node.checked_sub(1)?, value.cast_signed());
-        let error = match code {
-            1 => KernelError::IndexOutOfRange { index: value, extent: extent as usize },
-            2 => KernelError::DivisionByZero,
-            _ => KernelError::Ratio(f64::from_bits(value.cast_unsigned()).to_string()),
-        };
-        Some((node, error))
-    }
-}
-
-/// Bytes of homes that are filled or read at a time.
-const PIECE: u64 = 4 << 20;
 
 /// The text of a program's kernels; the same for the same program.
 ///

@@ -27,7 +27,7 @@ mod softmax;
 mod update;
 mod windows;
 
-pub use executor::{CudaExecutor, DeviceStepError, SetupError, source};
+pub use executor::{CudaExecutor, DeviceStepError, SetupError, profile, source};
 pub use lower::{Unsupported, Work, lower};
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
 pub use real::{Attributes, Cuda, LEAST_CAPABILITY};
