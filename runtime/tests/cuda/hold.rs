@@ -1,28 +1,19 @@
-//! Runs cases through the emulator and the CPU backend, and compares.
+//! Runs cases on a device, simulated or not, and by the CPU backend, and compares.
 
-use super::{Case, Close, Tensor};
-use arenic_emulator::Module as Emulated;
+use super::device::{CHUNK, Device, GUARD, Image};
+use super::{Case, Close, Tensor, place};
 use arenic_ir::{Backend, DType, TensorType};
 use arenic_runtime::cuda::nvrtc::{self, Architecture};
-use arenic_runtime::cuda::{Argument, HEADERS, Module, Work, lower};
+use arenic_runtime::cuda::{Argument, Module, Work, lower};
 use arenic_runtime::kernel::{Draw, KernelError};
-use arenic_runtime::memory::AlignedBytes;
 use arenic_runtime::reference::{EvaluateError, evaluate};
-use std::path::Path;
 
 const DRAW: Draw = Draw { seed: 7, step: 3 };
 
-/// Orders in which threads run between barriers.
-const SEEDS: [u64; 3] = [0, 1, 77];
-
-/// Bytes beside each tensor that must stay as they are.
-const GUARD: usize = 256;
-
-/// Kernels that are compiled together.
-const CHUNK: usize = 150;
+/// The number of the node that runs.
+const NODE: u64 = 42;
 
 /// `Refusal` of `arenic.cuh`.
-#[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Refusal {
     node_plus_one: u64,
@@ -76,8 +67,10 @@ pub(super) fn hold(cases: Vec<Case>) {
             prepared.push(prepare(case, 1 + i % ((1 << results) - 2), i % 2 == 0));
         }
     }
-    let modules = compile(&module);
-    compile_for_devices(&module);
+    let devices = Device::all(&module);
+    if place::gpu().is_none() {
+        compile_for_devices(&module);
+    }
     for p in &prepared {
         let operands: Vec<(&TensorType, &[u8])> =
             p.case.inputs.iter().map(|t| (&t.ty, &t.bytes[..])).collect();
@@ -90,13 +83,14 @@ pub(super) fn hold(cases: Vec<Case>) {
         let pairs = p.case.op.in_place_pairs(&types, &p.results.iter().collect::<Vec<_>>());
         let pairs = pairs.into_iter().filter(|&(_, o)| p.is_read(o));
         let places = [None].into_iter().chain(pairs.map(Some));
-        for (place, seed) in places.flat_map(|place| SEEDS.map(|seed| (place, seed))) {
-            let found = p.run(&modules, place, seed);
+        let everywhere = places.flat_map(|place| devices.iter().map(move |d| (place, d)));
+        for (place, device) in everywhere {
+            let found = p.run(device, place);
             let label = || {
                 let shapes: Vec<String> = types.iter().map(|t| t.to_string()).collect();
-                let unread = p.unread;
+                let (unread, device) = (p.unread, &device.label);
                 format!(
-                    "{:?} on {shapes:?}, {place:?} in place, {unread:b} unread, seed {seed}",
+                    "{:?} on {shapes:?}, {place:?} in place, {unread:b} unread, {device}",
                     p.case.op
                 )
             };
@@ -114,7 +108,7 @@ pub(super) fn hold(cases: Vec<Case>) {
                 }
                 (Err(expected), Err(found)) => {
                     assert_eq!(found.code, expected.code, "{}", label());
-                    assert_eq!(found.node_plus_one, 43, "{}", label());
+                    assert_eq!(found.node_plus_one, NODE + 1, "{}", label());
                 }
                 (expected, found) => {
                     panic!(
@@ -127,24 +121,6 @@ pub(super) fn hold(cases: Vec<Case>) {
             }
         }
     }
-}
-
-/// Compiles a module in parts, on two threads.
-fn compile(module: &Module) -> Vec<Emulated> {
-    let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/emulated");
-    let starts: Vec<usize> = (0..module.len()).step_by(CHUNK).collect();
-    let part = |&first: &usize| {
-        let source = module.source_of(first..module.len().min(first + CHUNK));
-        Emulated::compile(&source, HEADERS, &cache).unwrap_or_else(|e| panic!("{e}"))
-    };
-    std::thread::scope(|scope| {
-        let half = starts.len().div_ceil(2);
-        let (first, second) = starts.split_at(half);
-        let other = scope.spawn(|| second.iter().map(part).collect::<Vec<_>>());
-        let mut all: Vec<Emulated> = first.iter().map(part).collect();
-        all.extend(other.join().unwrap());
-        all
-    })
 }
 
 /// Compiles a module by NVRTC, where there is one: what the emulator accepts is C++, and CUDA
@@ -166,7 +142,7 @@ fn compile_for_devices(module: &Module) {
 }
 
 fn refusal(e: &KernelError) -> Refusal {
-    let refusal = Refusal { node_plus_one: 43, ..Refusal::default() };
+    let refusal = Refusal { node_plus_one: NODE + 1, ..Refusal::default() };
     match *e {
         KernelError::IndexOutOfRange { index, extent } => {
             Refusal { code: 1, value: index, extent: extent as i64, ..refusal }
@@ -177,109 +153,64 @@ fn refusal(e: &KernelError) -> Refusal {
     }
 }
 
-/// Bytes with guards on both sides.
-struct Guarded {
-    memory: AlignedBytes,
-    first: usize,
-}
-
-impl Guarded {
-    /// Results and scratch are aligned.
-    fn new(bytes: &[u8]) -> Guarded {
-        Guarded::from(bytes, GUARD)
-    }
-
-    fn from(bytes: &[u8], first: usize) -> Guarded {
-        let memory = [&vec![0xEE; first], bytes, &[0xEE; GUARD]].concat();
-        Guarded { memory: AlignedBytes::copy_of(&memory), first }
-    }
-
-    fn address(&self) -> u64 {
-        self.memory.as_ptr() as u64 + self.first as u64
-    }
-
-    fn bytes(&self, n: usize) -> &[u8] {
-        let all = self.memory.as_slice();
-        let (before, after) = (&all[..self.first], &all[self.first + n..][..GUARD]);
-        assert!([before, after].concat().iter().all(|&b| b == 0xEE), "bytes beside were written");
-        &all[self.first..][..n]
-    }
-}
-
 impl Prepared {
     /// Runs the case; `place` puts a result where an operand is.
-    fn run(
-        &self,
-        modules: &[Emulated],
-        place: Option<(usize, usize)>,
-        seed: u64,
-    ) -> Result<Vec<Tensor>, Refusal> {
+    fn run(&self, device: &Device, place: Option<(usize, usize)>) -> Result<Vec<Tensor>, Refusal> {
         let types: Vec<&TensorType> = self.case.inputs.iter().map(|t| &t.ty).collect();
         let result_types: Vec<&TensorType> = self.results.iter().collect();
         let scratch = self.case.op.scratch_bytes(Backend::Cuda, &types, &result_types) as usize;
-        // Where a result takes an operand's place, that is a whole tensor.
-        let operand = |(i, t): (usize, &Tensor)| match place {
-            Some((p, _)) if p == i => Guarded::new(&t.bytes),
-            _ if self.shifted => Guarded::from(&t.bytes, GUARD + t.ty.dtype.size() as usize),
-            _ => Guarded::new(&t.bytes),
+        let mut image = Image::new();
+        let operand = |(i, t): (usize, &Tensor)| {
+            // Where a result takes an operand's place, that is a whole tensor.
+            let is_whole = !self.shifted || place.is_some_and(|(p, _)| p == i);
+            image.put(&t.bytes, if is_whole { 0 } else { t.ty.dtype.size() as usize })
         };
-        let inputs: Vec<Guarded> = self.case.inputs.iter().enumerate().map(operand).collect();
-        let own = |ty: &TensorType| Guarded::new(&vec![0xA5; ty.bytes() as usize]);
-        let outputs: Vec<Guarded> = self.results.iter().map(own).collect();
-        let scratch_bytes = Guarded::new(&vec![0xCD; scratch]);
+        let inputs: Vec<usize> = self.case.inputs.iter().enumerate().map(operand).collect();
+        let own = |ty: &TensorType| image.put(&vec![0xA5; ty.bytes() as usize], 0);
+        let outputs: Vec<usize> = self.results.iter().map(own).collect();
+        let scratch = image.put(&vec![0xCD; scratch], 0);
+        let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
+        let draw = image.put(&words(&[DRAW.seed, DRAW.step]), 0);
+        let refused = image.put(&words(&[0; 4]), 0);
         let result = |o: usize| match place {
-            Some((i, paired)) if paired == o => &inputs[i],
-            _ => &outputs[o],
+            Some((i, paired)) if paired == o => inputs[i],
+            _ => outputs[o],
         };
-        let mut refused = Refusal::default();
-        let draw = [DRAW.seed, DRAW.step];
-        let word = |argument: &Argument, refused: *mut Refusal| match *argument {
-            Argument::Input(i) => inputs[i].address(),
-            Argument::Output(o) => result(o).address(),
-            Argument::Scratch(at) => scratch_bytes.address() + at,
-            Argument::Draw => draw.as_ptr() as u64,
-            Argument::Refusal => refused as u64,
-            Argument::Node => 42,
+        let starts: Vec<u64> = (0..=refused).map(|piece| image.at(piece)).collect();
+        let word = |argument: &Argument, base: u64| match *argument {
+            Argument::Input(i) => base + starts[inputs[i]],
+            Argument::Output(o) => base + starts[result(o)],
+            Argument::Scratch(at) => base + starts[scratch] + at,
+            Argument::Draw => base + starts[draw],
+            Argument::Refusal => base + starts[refused],
+            Argument::Node => NODE,
         };
-        for work in &self.work {
-            match work {
-                Work::Copy { from, to, bytes } => {
-                    let (from, to) = (word(from, &raw mut refused), word(to, &raw mut refused));
-                    if from != to {
-                        // SAFETY: both tensors have these bytes.
-                        unsafe {
-                            std::ptr::copy_nonoverlapping(
-                                from as *const u8,
-                                to as *mut u8,
-                                *bytes as usize,
-                            );
-                        };
-                    }
-                }
-                Work::Launch(launch) => {
-                    let words: Vec<u64> =
-                        launch.arguments.iter().map(|a| word(a, &raw mut refused)).collect();
-                    let number = cranelift_entity::EntityRef::index(launch.kernel);
-                    let (name, threads) = (launch.kernel.to_string(), [launch.threads, 1, 1]);
-                    let module = &modules[number / CHUNK];
-                    // SAFETY: the kernel's own parameters.
-                    unsafe { module.launch(&name, launch.grid, threads, seed, &words) }
-                        .unwrap_or_else(|e| panic!("{:?}: {e}", self.case.op));
-                }
-            }
-        }
-        scratch_bytes.bytes(scratch);
+        device
+            .run(&mut image, &self.work, word)
+            .unwrap_or_else(|e| panic!("{:?}: {e}", self.case.op));
+        assert!(image.is_guarded(), "{:?}: bytes beside were written", self.case.op);
         for (i, t) in self.case.inputs.iter().enumerate() {
-            let kept = inputs[i].bytes(t.bytes.len()) == t.bytes;
+            let kept = image.read(inputs[i]) == t.bytes;
             assert!(kept || place.is_some_and(|(p, _)| p == i), "operand {i} was written");
         }
-        if refused != Refusal::default() {
-            return Err(refused);
+        let found: Vec<u64> = image
+            .read(refused)
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&word| u64::from_le_bytes(word))
+            .collect();
+        if found[0] != 0 {
+            return Err(Refusal {
+                node_plus_one: found[0],
+                code: found[1],
+                value: found[2].cast_signed(),
+                extent: found[3].cast_signed(),
+            });
         }
-        let tensor = |(o, ty): (usize, &TensorType)| {
-            outputs[o].bytes(ty.bytes() as usize);
-            let bytes = result(o).bytes(ty.bytes() as usize).to_vec();
-            Tensor { ty: ty.clone(), bytes }
+        let tensor = |(o, ty): (usize, &TensorType)| Tensor {
+            ty: ty.clone(),
+            bytes: image.read(result(o)).to_vec(),
         };
         Ok(self.results.iter().enumerate().map(tensor).collect())
     }
