@@ -162,7 +162,11 @@ fn checked_target<'a>(
         Some(name) => artifact.target(name),
         None => artifact.targets.first(),
     };
-    let target = target.ok_or_else(|| miette!("the artifact does not hold that target"))?;
+    let target = target.ok_or_else(|| {
+        let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
+        let help = format!("it holds {}; `compile --target` adds others", held.join(" and "));
+        miette!(help = help, "the artifact does not hold that target")
+    })?;
     let footprint = check(&target.graph, &target.program).map_err(|violations| {
         let first = violations.first().map_or(String::new(), Violation::to_string);
         miette!("the program does not implement its graph: {first}")
