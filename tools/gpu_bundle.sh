@@ -31,7 +31,7 @@ fail() {
 mkdir -p "$TARGET"
 BUNDLE=$TARGET/gpu-bundle
 rm -rf "$BUNDLE"
-mkdir -p "$BUNDLE"/{artifacts,models,tests}
+mkdir -p "$BUNDLE"/{models,tests}
 
 echo '== the binary, models and reference runs'
 strip -o "$BUNDLE/arenic" "$ARENIC"
@@ -46,7 +46,7 @@ built=$(cargo test --workspace --locked --no-run --test cuda --test onnx_nodes -
     sed -n 's/.*"src_path":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2/p')
 packed=$(mktemp -d)
 trap 'rm -rf "$packed"' EXIT
-mkdir "$packed/tests"
+mkdir "$packed"/{artifacts,tests}
 while read -r source program; do
     case $source in
     */runtime/tests/cuda/main.rs) name=operators ;;
@@ -72,20 +72,22 @@ compile() {
 echo '== artifacts'
 for run in "${RUNS[@]}"; do
     model=models/step/ref_$run.onnx
-    arena=$(compile "$model" "${BOTH[@]}" -o "$BUNDLE/artifacts/${run}_100.arenic")
+    arena=$(compile "$model" "${BOTH[@]}" -o "$packed/artifacts/${run}_100.arenic")
     for percent in "${PERCENTS[@]}"; do
         [ "$run" != "$NOT_BELOW_70" ] || [ "$percent" -ge 70 ] || continue
         compile "$model" --target cuda --device-memory $((arena * percent / 100)) \
-            -o "$BUNDLE/artifacts/${run}_$percent.arenic" >/dev/null
+            -o "$packed/artifacts/${run}_$percent.arenic" >/dev/null
     done
     echo "$run: $arena bytes"
 done
 for model in step:32:digits forward:357:digits_test; do
     IFS=: read -r file batch name <<<"$model"
     arena=$(compile "models/digits/digits_$file.onnx" --dim "batch=$batch" "${BOTH[@]}" \
-        -o "$BUNDLE/artifacts/${name}_100.arenic")
+        -o "$packed/artifacts/${name}_100.arenic")
     echo "$name: $arena bytes"
 done
+
+tar -C "$packed" --owner=0 --group=0 -cJf "$BUNDLE/artifacts.tar.xz" artifacts
 
 if [ -n "$GRAPHS" ]; then
     echo '== benchmarks'

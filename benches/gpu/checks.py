@@ -23,6 +23,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ARENIC = str(HERE / "arenic")
+# Where the bundle's artifacts are unpacked.
+ARTIFACTS = HERE
 PERCENTS = [100, 70, 50, 40]
 # How far a loss may be from eager PyTorch's, in each of five steps.
 CLOSE = 2e-5
@@ -94,7 +96,7 @@ def unpack(name, folder):
 
 # ---------------------------------------------------------------------------- models
 def artifact(name, percent=100):
-    return HERE / "artifacts" / f"{name}_{percent}.arenic"
+    return ARTIFACTS / f"{name}_{percent}.arenic"
 
 
 def percents(name):
@@ -134,6 +136,9 @@ def train(name, device, percent=100, steps=5):
 class Checks:
     def __init__(self, options, folder):
         self.device, self.quick, self.folder = options.device, options.quick, folder
+        global ARTIFACTS
+        unpack("artifacts.tar.xz", folder)
+        ARTIFACTS = folder / "artifacts"
         self.all = [
             ("gpu", self.gpu),
             ("reference runs on the CPU", self.runs_on_cpu),
@@ -218,12 +223,12 @@ class Checks:
         epochs = 2 if self.quick else 20
         weights = self.folder / "digits.safetensors"
         options = ["--data", HERE / "models/digits/train.npz", "--set", "lr=0.02", "--epochs", epochs, "--shuffle", 1]
-        curves = {}
+        curves = []
         for device in ["cpu", self.device]:
             save = ["--save", weights, "--json", "--device", device]
             *lines, summary = arenic("run", artifact("digits"), *options, *save, limit=500)
-            curves[device] = losses(lines), summary["median_step_seconds"]
-        (cpu, _), (gpu, seconds) = curves.values()
+            curves.append((losses(lines), summary["median_step_seconds"]))
+        (cpu, _), (gpu, seconds) = curves
         early = furthest(gpu[:20], cpu[:20])
         need(early <= 1e-3, f"the first losses are off the CPU's by {early}")
         last = [sum(curve[-45:]) / 45 for curve in (cpu, gpu)]
