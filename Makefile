@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo test node-tests browser-test bench bench-order bench-place bench-pipelines bench-budget papers digits clean
+.PHONY: help setup build demo test node-tests browser-test bench bench-order bench-place bench-pipelines bench-budget papers gpu-bundle digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -107,6 +107,14 @@ bench-budget: build ## Print what byte limits cost for STEPS, by strategy, and w
 
 papers: $(VENV)/papers ## Write the training steps of the papers' experiments, with PyTorch (some 5 GB, 10 minutes)
 	$(PYTHON) models/papers/make_graphs.py $(PAPERS)
+
+# With steps that take PyTorch and some minutes to export: make gpu-bundle BENCHMARKS=1
+GPU_GRAPHS := target/gpu-graphs
+gpu-bundle: build node-tests $(VENV)/nvrtc $(if $(BENCHMARKS),$(VENV)/papers) ## Make target/gpu-bundle: checks for a machine with a GPU and no Rust
+ifneq ($(BENCHMARKS),)
+	$(PYTHON) models/papers/make_graphs.py --for-gpu $(GPU_GRAPHS)
+endif
+	LD_LIBRARY_PATH=$(NVRTC) tools/gpu_bundle.sh $(CARGO_TARGET_DIR)/release/arenic $(if $(BENCHMARKS),$(GPU_GRAPHS))
 
 digits: $(VENV)/digits ## Make the demo's model and data again, and check its gradients
 	$(PYTHON) models/digits/make_digits.py

@@ -3,10 +3,11 @@
 mod initial;
 
 use crate::artifact::Target;
-use crate::data::{Batches, DataError, Notice, Npz, OutputSpool, Progress, save};
+use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool, Progress, save};
 use crate::gpu_code;
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::types::{DType, TensorType};
+use arenic_passes::simulate::chrome_trace;
 use arenic_runtime::cuda::driver::{Driver, DriverError};
 use arenic_runtime::cuda::{self, CudaExecutor, DeviceStepError};
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError};
@@ -14,9 +15,10 @@ use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::Machine;
 pub use initial::{Initial, InitialError};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How many steps to run.
@@ -53,6 +55,10 @@ pub struct Options {
     pub threads: usize,
     /// Fill dead bytes with NaN patterns.
     pub poison: bool,
+    /// Where the times of the last step's commands go, in the trace event format.
+    pub trace: Option<PathBuf>,
+    /// Once this is set the run ends with the step that it is at, as if that were the last one.
+    pub stop: Option<&'static AtomicBool>,
 }
 
 /// Why a run failed.
@@ -114,8 +120,14 @@ pub struct StepReport<'a> {
 pub struct Summary {
     /// Steps done.
     pub steps: u64,
+    /// True where it was told to stop before its last step.
+    pub is_stopped: bool,
     /// Mean time of a step, in seconds: feeding, computing and collecting outputs.
     pub mean_step_seconds: f64,
+    /// The median of the last steps' times, at most 1024 of them.
+    pub median_step_seconds: f64,
+    /// Where the times of a trace come from, in words.
+    pub clock: &'static str,
     /// Arena of the device, in bytes.
     pub arena_bytes: u64,
     /// Arena of the host, in bytes.
@@ -123,6 +135,9 @@ pub struct Summary {
     /// At most this many bytes are allocated by libraries beside it, in its memory.
     pub library_bytes: u64,
 }
+
+/// How many steps a median is of.
+const MOST_RECENT: usize = 1024;
 
 /// Runs a target on the CPU.
 ///
@@ -192,8 +207,13 @@ fn train_on(
         .enumerate()
         .map(|(i, &v)| options.poison || batches.varies(i) || executor.is_overwritten(v))
         .collect();
-    let mut spent = Duration::ZERO;
+    let (mut spent, mut recent) = (Duration::ZERO, VecDeque::new());
+    let (mut spans, mut steps) = (None, 0);
+    let is_told_to_stop = || options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
     for done in 0..total {
+        if is_told_to_stop() {
+            break;
+        }
         let step = progress.step + done;
         let start = Instant::now();
         for (i, &v) in fed.iter().enumerate() {
@@ -204,14 +224,24 @@ fn train_on(
             }
         }
         let draw = Draw { seed, step };
-        executor.step(draw).map_err(|error| TrainError::Step { step, error })?;
+        let stepped = match &options.trace {
+            Some(_) if done + 1 == total => executor.timed_step(draw).map(|s| spans = Some(s)),
+            _ => executor.step(draw),
+        };
+        stepped.map_err(|error| TrainError::Step { step, error })?;
         let scalars = outputs.scalars(g, executor);
         if let Some(spool) = &mut spool {
             for (k, &i) in outputs.tensors.iter().enumerate() {
                 spool.append(k, executor.output(i))?;
             }
         }
-        spent += start.elapsed();
+        let took = start.elapsed();
+        spent += took;
+        recent.push_back(took);
+        if recent.len() > MOST_RECENT {
+            recent.pop_front();
+        }
+        steps += 1;
         watch(&StepReport { step, done: done + 1, total, scalars: &scalars });
         if let Some(name) = outputs.non_finite_loss(&scalars) {
             let saved = match &options.save {
@@ -236,12 +266,25 @@ fn train_on(
         spool.finish()?;
     }
     if let Some(path) = &options.save {
-        save_states(path, g, executor, states(progress.step + total))?;
+        save_states(path, g, executor, states(progress.step + steps))?;
+    }
+    if let (Some(path), Some(spans)) = (&options.trace, spans) {
+        let trace = chrome_trace(g, &target.program, &spans, executor.clock()).to_string();
+        let mut file = AtomicFile::create(path)?;
+        file.put(trace.as_bytes())?;
+        file.commit()?;
     }
     let arena = executor.footprint().arena_bytes;
     Ok(Summary {
-        steps: total,
-        mean_step_seconds: spent.as_secs_f64() / total.max(1) as f64,
+        steps,
+        is_stopped: steps < total,
+        mean_step_seconds: spent.as_secs_f64() / steps.max(1) as f64,
+        median_step_seconds: {
+            let recent = recent.make_contiguous();
+            recent.sort_unstable();
+            recent.get(recent.len() / 2).map_or(0.0, Duration::as_secs_f64)
+        },
+        clock: executor.clock(),
         arena_bytes: arena.device,
         host_arena_bytes: arena.host,
         library_bytes: executor.library_bytes(),

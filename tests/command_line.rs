@@ -346,6 +346,40 @@ fn ctrl_c_keeps_the_best_plan() {
 }
 
 #[test]
+fn ctrl_c_ends_a_run_with_its_step_and_saves_whole_states() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    let run = format!("run mlp.arenic {DATA} --set lr=0.01");
+    let arguments = format!("{run} {INIT} --steps 1000000000 --save w.safetensors");
+    let mut child = shell.command(&arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    shell.succeeds(&format!("{run} --init w.safetensors --steps 1"));
+    let files = std::fs::read_dir(shell.folder.path()).unwrap().count();
+    assert_eq!(files, 2, "nothing but the artifact and the states is left");
+}
+
+#[test]
+fn a_run_writes_when_its_commands_ran() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    shell.succeeds(&format!("run mlp.arenic {DATA} {INIT} --set lr=0.1 --trace t.json"));
+    let trace = std::fs::read(shell.path("t.json")).unwrap();
+    let trace: Value = serde_json::from_slice(&trace).unwrap();
+    assert!(trace["otherData"]["times"].as_str().unwrap().contains("wall times"));
+    let events = trace["traceEvents"].as_array().unwrap();
+    let spans: Vec<&Value> = events.iter().filter(|e| e["ph"] == "X").collect();
+    assert!(spans.len() > 10);
+    let mut now = 0.0;
+    for span in spans {
+        assert!(span["ts"].as_f64().unwrap() >= now, "one stream runs its commands in turn");
+        now = span["ts"].as_f64().unwrap() + span["dur"].as_f64().unwrap() - 1e-3;
+    }
+}
+
+#[test]
 fn explain_order_says_where_the_peak_is_and_why() {
     let shell = Shell::new();
     let said = |arguments: &str| {
@@ -589,7 +623,8 @@ fn profiles_go_before_the_roofline() {
         let other = format!("{command} --device h100 --profile t.jsonl");
         shell.fails(&other, 1, &["a profile of another device", "CPU, one core"]);
     }
-    shell.fails("profile mlp.arenic --device cuda:0", 1, &["no CUDA backend"]);
-    shell.fails("profile mlp.arenic --device h100", 1, &["describes a GPU"]);
+    shell.fails("profile mlp.arenic --device cuda:0", 1, &["cuda:0", "no CUDA driver"]);
+    shell.fails("profile mlp.arenic --device cuda:x", 1, &["names no GPU"]);
+    shell.fails("profile mlp.arenic --device h100", 1, &["describes a GPU", "cuda:0"]);
     shell.fails("profile mlp.arenic --device nope.yaml", 1, &["nope.yaml"]);
 }

@@ -9,7 +9,7 @@ use arenic::onnx::proto::{
     TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto::AttributeType,
     tensor_proto::DataType, tensor_shape_proto, type_proto,
 };
-use arenic_ir::{DType, TensorType};
+use arenic_ir::{DType, TargetInfo, TensorType};
 use planned::{Planned, Tensors};
 use prost::Message;
 
@@ -170,8 +170,9 @@ impl Form<'_> {
         for opset in opsets {
             let model = self.model(opset, expected.len());
             let at = format!("{} in opset {opset}", self.op);
-            let planned = Planned::new(model.encode_to_vec().into(), Tensors::new())
-                .unwrap_or_else(|e| panic!("{at}: {e}"));
+            let planned =
+                Planned::new(TargetInfo::CPU, model.encode_to_vec().into(), Tensors::new())
+                    .unwrap_or_else(|e| panic!("{at}: {e}"));
             let feeds: Tensors = (0..self.inputs.len())
                 .filter_map(|i| {
                     let t = self.inputs[i].as_ref()?;

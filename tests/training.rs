@@ -101,6 +101,8 @@ impl Run {
             outputs: None,
             threads: 1,
             poison: false,
+            trace: None,
+            stop: None,
         }
     }
 

@@ -45,6 +45,15 @@ impl fmt::Display for Space {
     }
 }
 
+/// When a command runs, in seconds since the step began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Span {
+    /// It begins.
+    pub start: f64,
+    /// It is done.
+    pub end: f64,
+}
+
 /// One figure per space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerSpace<T> {

@@ -2,8 +2,10 @@
 """Writes training steps of the papers' experiments as ONNX files without weights, for `--plan-only`.
 
     models/papers/make_graphs.py FOLDER [NAME …]
+    models/papers/make_graphs.py --for-gpu FOLDER [NAME …]
 
-Without names all are made. Needs the packages of requirements.txt.
+Without names all are made. With --for-gpu those of `benches/gpu/benchmarks.py` are, whose constants have
+their data, so that they can be run. Needs the packages of requirements.txt.
 """
 
 import argparse
@@ -42,6 +44,17 @@ NETWORKS = {
     "lstm_b50": (networks.CharLstm, texts(50, 50)),
     "gpt2_small_b4": (networks.Gpt, texts(4, 1024)),
     "vit_b_16_b32": (networks.Vit, images(32, 224)),
+}
+
+# Constants of these have data up to so many bytes: GPT's mask is 4 MiB.
+FOR_GPU_KEPT_BYTES = 8 << 20
+
+FOR_GPU = {
+    "resnet50_b64": (networks.resnet50_imagenet, images(64, 224)),
+    "resnet50_b256": (networks.resnet50_imagenet, images(256, 224)),
+    "vit_b_16_b64": (networks.Vit, images(64, 224)),
+    "gpt2_124m_b8": (networks.Gpt, texts(8, 1024)),
+    "unet_b8": (networks.UNet, images(8, 256, pixels=True)),
 }
 
 
@@ -83,11 +96,12 @@ def k_means(path, points=100_000, axes=128, clusters=1000):
 
 
 def main():
-    names = [*NETWORKS, "kmeans"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--for-gpu", action="store_true", help=", ".join(FOR_GPU))
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*NETWORKS, "kmeans"]))
     args = parser.parse_args()
+    names = list(FOR_GPU) if args.for_gpu else [*NETWORKS, "kmeans"]
     unknown = set(args.names) - set(names)
     if unknown:
         parser.error(f"no graph is called {', '.join(sorted(unknown))}; there are {', '.join(names)}")
@@ -97,6 +111,8 @@ def main():
         path = args.folder / f"{name}.onnx"
         if name == "kmeans":
             k_means(path)
+        elif args.for_gpu:
+            step.export(*FOR_GPU[name], path, FOR_GPU_KEPT_BYTES)
         else:
             step.export(*NETWORKS[name], path)
         print(f"{path}: {path.stat().st_size} bytes, {time.monotonic() - start:.1f} s", flush=True)

@@ -146,8 +146,8 @@ def straighten(traced):
     traced.recompile()
 
 
-def strip(model):
-    """Drops the exporter's notes and the data of large tensors, which plans do not need."""
+def strip(model, kept_bytes):
+    """Drops the exporter's notes and the data of larger tensors, which plans do not need."""
     graph = model.graph
     for part in [model, graph, *graph.node, *graph.input, *graph.output]:
         part.ClearField("doc_string")
@@ -157,7 +157,7 @@ def strip(model):
     offset = 0
     for tensor in stored:
         size = onnx.numpy_helper.to_array(tensor).nbytes
-        if size > KEPT_BYTES:
+        if size > kept_bytes:
             kept = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
             kept.data_location = onnx.TensorProto.EXTERNAL
             for key, value in [("location", "stripped.bin"), ("offset", offset), ("length", size)]:
@@ -166,7 +166,7 @@ def strip(model):
             offset += -(-size // 64) * 64
 
 
-def export(build, data, path):
+def export(build, data, path, kept_bytes=KEPT_BYTES):
     """Writes the step of the module that `build` makes; `data` gives its operand, its name and the target."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
@@ -191,5 +191,5 @@ def export(build, data, path):
         verbose=False,
     )
     model = program.model_proto
-    strip(model)
+    strip(model, kept_bytes)
     path.write_bytes(model.SerializeToString(deterministic=True))

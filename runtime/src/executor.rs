@@ -17,11 +17,11 @@ use crate::kernel::{Draw, KernelError, Operand, Scratch, Target};
 use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
-use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, StreamId};
+use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
 use rayon::ThreadPoolBuilder;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use step::{Dead, POISON, Prepared, Step};
+use step::{Clock, Dead, POISON, Prepared, Step};
 use streams::{Events, Threads};
 use stress::Delays;
 
@@ -132,6 +132,7 @@ impl<'g> Executor<'g> {
                 streams,
                 events: Events::new(events.len()),
                 delays: options.stress.map(Delays),
+                clock: None,
                 pool: Arc::new(pool),
                 refused: Mutex::new(None),
             },
@@ -292,6 +293,17 @@ impl<'g> Executor<'g> {
             step.outcome()
         };
         if self.stays_in_pool { step.pool.install(run) } else { run() }
+    }
+
+    /// Runs one step and says when each command of the program ran.
+    ///
+    /// # Errors
+    /// See [`Executor::step`].
+    pub fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, StepError> {
+        self.step.clock = Some(Clock::new(self.step.commands.len()));
+        let outcome = self.step(draw);
+        let clock = self.step.clock.take();
+        outcome.map(|()| clock.map_or(Vec::new(), |clock| clock.spans()))
     }
 }
 

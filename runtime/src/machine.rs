@@ -6,6 +6,7 @@ use crate::executor::Executor;
 use crate::kernel::Draw;
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
+use arenic_ir::program::Span;
 use std::borrow::Cow;
 
 /// A program ready to step.
@@ -49,6 +50,15 @@ pub trait Machine {
     /// A kernel refused its operands' contents, or the device failed; states may then be half
     /// updated.
     fn step(&mut self, draw: Draw) -> Result<(), DeviceStepError>;
+
+    /// Runs one step and says when each command of the program ran.
+    ///
+    /// # Errors
+    /// As for [`Machine::step`].
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError>;
+
+    /// Where the times of [`Machine::timed_step`] come from, in words.
+    fn clock(&self) -> &'static str;
 }
 
 impl Machine for Executor<'_> {
@@ -86,6 +96,14 @@ impl Machine for Executor<'_> {
 
     fn step(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
         Ok(self.step(draw)?)
+    }
+
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+        Ok(self.timed_step(draw)?)
+    }
+
+    fn clock(&self) -> &'static str {
+        "wall times of one step on the CPU"
     }
 }
 
@@ -128,5 +146,14 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
 
     fn step(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
         self.step(draw)
+    }
+
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+        self.timed_step(draw)
+    }
+
+    fn clock(&self) -> &'static str {
+        "times of events around each command of one step, which was issued command by command \
+         and not replayed as a graph"
     }
 }

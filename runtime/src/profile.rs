@@ -5,7 +5,9 @@
 //! Contents are made up: floats between a quarter and three quarters, indices in range.
 
 use crate::cpu;
-use crate::executor::node_label;
+use crate::cuda::SetupError;
+use crate::cuda::driver::DriverError;
+use crate::executor::{StepError, node_label};
 use crate::kernel::{Draw, KernelError};
 use crate::memory::{AlignedBytes, OutOfMemory};
 use crate::reference::{EvaluateError, alone};
@@ -19,12 +21,12 @@ use std::time::Instant;
 const SAMPLE_SECONDS: f64 = 50e-6;
 
 /// A kernel has this many samples, or where they take more than so many seconds the least.
-const SAMPLES: usize = 9;
-const MOST_SECONDS: f64 = 0.5;
-const LEAST_SAMPLES: usize = 3;
+pub(crate) const SAMPLES: usize = 9;
+pub(crate) const MOST_SECONDS: f64 = 0.5;
+pub(crate) const LEAST_SAMPLES: usize = 3;
 
 /// Bytes of a measured copy: more than caches hold.
-const COPY_BYTES: usize = 64 << 20;
+pub(crate) const COPY_BYTES: usize = 64 << 20;
 
 /// Why nothing could be measured.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -43,6 +45,15 @@ pub enum MeasureError {
     /// Memory for copies.
     #[error(transparent)]
     Memory(#[from] OutOfMemory),
+    /// A device is not to be had.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// A device's driver fails.
+    #[error("the device failed: {0}")]
+    Driver(#[from] DriverError),
+    /// A kernel refuses contents that were made up for it.
+    #[error(transparent)]
+    Refused(StepError),
 }
 
 /// Measures every kernel of a verified graph, each operator once for the same operands, and
@@ -113,18 +124,22 @@ fn median_seconds(call: impl Fn() -> Result<(), KernelError>) -> Result<f64, Ker
     Ok(rounded(median(samples)))
 }
 
-fn median(mut samples: Vec<f64>) -> f64 {
+pub(crate) fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[samples.len() / 2]
 }
 
 /// To four digits; a measurement has no more.
-fn rounded(x: f64) -> f64 {
+pub(crate) fn rounded(x: f64) -> f64 {
     format!("{x:.3e}").parse().unwrap_or(x)
 }
 
 /// Made-up contents for an operand.
-fn operand(op: &Op, operands: &[&TensorType], k: usize) -> Result<AlignedBytes, OutOfMemory> {
+pub(crate) fn operand(
+    op: &Op,
+    operands: &[&TensorType],
+    k: usize,
+) -> Result<AlignedBytes, OutOfMemory> {
     let ty = operands[k];
     let mut bytes = AlignedBytes::zeroed(ty.bytes())?;
     let extent = indexed_extent(op, operands, k);

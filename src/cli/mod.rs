@@ -1,8 +1,8 @@
 //! Subcommands. Data for scripts goes to stdout, everything else to stderr.
 //!
 //! Exit codes: 0 success; 1 an input cannot be used (the message says what, where and how
-//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite. `place` gives 2 and 3
-//! where nothing fits a capacity.
+//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite; 130 a run was interrupted.
+//! `place` gives 2 and 3 where nothing fits a capacity.
 
 mod check;
 mod compile;
@@ -46,7 +46,7 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 an input cannot be used; 2 wrong usage; \
-                          3 the loss became NaN or infinite.";
+                          3 the loss became NaN or infinite; 130 a run was interrupted.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -162,7 +162,11 @@ fn checked_target<'a>(
         Some(name) => artifact.target(name),
         None => artifact.targets.first(),
     };
-    let target = target.ok_or_else(|| miette!("the artifact does not hold that target"))?;
+    let target = target.ok_or_else(|| {
+        let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
+        let help = format!("it holds {}; `compile --target` adds others", held.join(" and "));
+        miette!(help = help, "the artifact does not hold that target")
+    })?;
     let footprint = check(&target.graph, &target.program).map_err(|violations| {
         let first = violations.first().map_or(String::new(), Violation::to_string);
         miette!("the program does not implement its graph: {first}")

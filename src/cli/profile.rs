@@ -5,9 +5,12 @@ use super::run::MAX_THREADS;
 use super::{Failure, Json, Outcome, checked_target, failed, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::data::AtomicFile;
+use arenic::gpu_code;
+use arenic_ir::Backend;
 use arenic_ir::cost::Device;
 use arenic_ir::profile::Profile;
 use arenic_passes::devices::NAMED;
+use arenic_runtime::cuda::{self, Cuda};
 use arenic_runtime::profile::profile;
 use clap::Args;
 use miette::miette;
@@ -19,13 +22,13 @@ use std::path::PathBuf;
 pub(super) struct Arguments {
     /// The artifact
     artifact: PathBuf,
-    /// What to measure: cpu, or a file that describes this machine's CPU
+    /// What to measure: cpu, a file that describes this machine's CPU, or a GPU as cuda:N
     #[arg(long, value_name = "D", default_value = NAMED[0].0)]
     device: String,
     /// Where the times go, for --profile of `compile` and `simulate`
     #[arg(short, long, value_name = "TABLE")]
     output: Option<PathBuf>,
-    /// The target whose kernels are measured [default: the first]
+    /// The target whose kernels are measured [default: the first, on a GPU `cuda`]
     #[arg(long)]
     target: Option<String>,
     /// Threads of kernels; 0 takes one per core
@@ -41,8 +44,13 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     }
     let device = measurable(&a.device)?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
-    let (target, _) = checked_target(&artifact, a.target.as_deref())?;
-    let profile = profile(&target.graph, &device.name, a.threads).map_err(failed)?;
+    let gpu = gpu_number(&a.device);
+    let backend = gpu.map(|_| Backend::Cuda.name());
+    let (target, _) = checked_target(&artifact, a.target.as_deref().or(backend))?;
+    let profile = match gpu {
+        Some(number) => on_gpu(number, target)?,
+        None => profile(&target.graph, &device.name, a.threads).map_err(failed)?,
+    };
     if let Some(path) = &a.output {
         let mut file = AtomicFile::create(path).map_err(failed)?;
         file.put(profile.to_string().as_bytes()).and_then(|()| file.commit()).map_err(failed)?;
@@ -55,21 +63,33 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 
 /// The device, which must be one that this build has a backend for.
 fn measurable(name: &str) -> Result<Device, Failure> {
-    if name.starts_with("cuda:") {
-        return Err(miette!(
-            "`{name}`: this build has no CUDA backend, so it can measure the CPU alone"
-        )
-        .into());
-    }
     if NAMED[1..].iter().any(|(other, _)| *other == name) {
-        let help = "give `cpu`, or a file that describes this machine's CPU";
-        return Err(miette!(
-            help = help,
-            "`{name}` describes a GPU; this build can measure the CPU alone"
-        )
-        .into());
+        let help = "give a GPU of this machine by its number, as `cuda:0`";
+        return Err(miette!(help = help, "`{name}` describes a GPU, and is none to measure").into());
     }
     read_device(name)
+}
+
+/// The number in `cuda:N`; [`measurable`] has refused what is none.
+fn gpu_number(name: &str) -> Option<u32> {
+    name.strip_prefix("cuda:")?.parse().ok()
+}
+
+fn on_gpu(number: u32, target: &Target) -> Result<Profile, Failure> {
+    let (g, program) = (&target.graph, &target.program);
+    let backend = program.target.backend;
+    if backend != Backend::Cuda {
+        return Err(miette!(
+            help = "compile it with `--target cuda`",
+            "the target `{}` is planned for the backend `{}`, and a GPU runs kernels of `cuda`",
+            target.name,
+            backend.name()
+        )
+        .into());
+    }
+    let images = gpu_code::images(target.kernels.as_ref(), g, program).map_err(failed)?;
+    let driver = Cuda::new(number).map_err(failed)?;
+    cuda::profile(g, program, &images, &driver).map_err(failed)
 }
 
 /// Where the time goes in a step that runs every node once.
@@ -94,6 +114,9 @@ fn summary(target: &Target, device: Device, profile: &Profile) -> Outcome {
         row(seconds, &format!("  {count:>5} x {operator}"))?;
     }
     row(estimate, "by the roofline")?;
-    let rate = profile.machine.to_host_bytes_per_second / 1e9;
-    print(format!("{rate:>12.2} GB/s  of a copy to host memory"))
+    let machine = &profile.machine;
+    let rate = |rate: f64, what: &str| print(format!("{:>12.2} GB/s  {what}", rate / 1e9));
+    rate(machine.to_host_bytes_per_second, "of a copy to host memory")?;
+    rate(machine.to_device_bytes_per_second, "of a copy to device memory")?;
+    rate(machine.both_bytes_per_second, "of each of two copies, one each way")
 }

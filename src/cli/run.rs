@@ -1,9 +1,12 @@
 //! `arenic run`
 
+use super::interrupt::{self, INTERRUPTED};
 use super::{Failure, Json, NON_FINITE, Outcome, failed, human_bytes, name_value, print};
 use arenic::artifact::Artifact;
 use arenic::data::{Notice, TensorFile};
-use arenic::train::{Initial, Length, Options, StepReport, TrainError, train, train_on_device};
+use arenic::train::{
+    Initial, Length, Options, StepReport, Summary, TrainError, train, train_on_device,
+};
 use arenic_ir::Backend;
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
@@ -52,6 +55,10 @@ pub(super) struct Arguments {
     /// Write the non-scalar outputs of every step
     #[arg(long, value_name = "O.npz")]
     outputs: Option<PathBuf>,
+    /// Write when each command of the last step ran, in the trace event format of Chrome and
+    /// Perfetto
+    #[arg(long, value_name = "TRACE.json")]
+    trace: Option<PathBuf>,
     /// Where to run: cpu, or a GPU as cuda:N
     #[arg(long, value_name = "D", default_value = "cpu", value_parser = place)]
     device: Place,
@@ -132,6 +139,11 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         outputs: a.outputs.clone(),
         threads: a.threads,
         poison: a.poison,
+        trace: a.trace.clone(),
+        stop: Some(interrupt::flag_that(match a.save {
+            Some(_) => "this step is the last one, and the states are saved",
+            None => "this step is the last one",
+        })),
     };
     // indicatif draws to stderr, and nothing when that is no terminal.
     let bar = ProgressBar::new(0).with_style(bar_style());
@@ -168,10 +180,23 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         e => failed(e),
     })?;
     printed?;
+    summarize(a, &summary)?;
+    if summary.is_stopped {
+        return Err(Failure { report: None, code: INTERRUPTED });
+    }
+    Ok(())
+}
+
+/// Says what the run took.
+fn summarize(a: &Arguments, summary: &Summary) -> Outcome {
+    if let Some(path) = a.trace.as_ref().filter(|_| !summary.is_stopped) {
+        eprintln!("{}: {}", path.display(), summary.clock);
+    }
     let peak_rss = peak_rss_bytes();
     if a.json.json {
         return print(serde_json::json!({
             "mean_step_seconds": summary.mean_step_seconds,
+            "median_step_seconds": summary.median_step_seconds,
             "arena_bytes": summary.arena_bytes,
             "peak_rss_bytes": peak_rss,
             "host_arena_bytes": summary.host_arena_bytes,

@@ -47,7 +47,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let step = simulate(&target.program, &device, &kernel);
     let unlimited: f64 = target.graph.nodes.keys().map(&kernel).sum();
     if let Some(path) = &a.trace {
-        let trace = chrome_trace(&target.graph, &target.program, &step).to_string();
+        let times = format!("simulated on {}", device.name);
+        let trace = chrome_trace(&target.graph, &target.program, &step.commands, &times);
+        let trace = trace.to_string();
         let mut file = AtomicFile::create(path).map_err(failed)?;
         file.put(trace.as_bytes()).and_then(|()| file.commit()).map_err(failed)?;
     }

@@ -2,23 +2,29 @@
 //! losses of eager PyTorch, whatever the order of streams and the byte limit, and clear errors
 //! where the driver fails.
 //!
-//! Nothing here runs on a GPU.
+//! Nothing here runs on a GPU, unless `ARENIC_TEST_DEVICE` names one: then every step that is
+//! not about a driver's failures does.
 
+mod failures;
+mod place;
 mod simulated;
+mod times;
 
 use arenic::artifact::Target;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::onnx::ImportOptions;
-use arenic::train::{Initial, Length, Options, TrainError, train_on_device};
+use arenic::train::{Initial, Length, Options, StepReport, TrainError, train_on_device};
 use arenic_ir::Backend;
 use arenic_ir::program::PerSpace;
 use arenic_passes::Search;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
 use arenic_runtime::kernel::Draw;
+use place::file;
 use simulated::{Behaviour, Simulated};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A reference run: a step, its data and the losses of eager PyTorch.
 struct Run {
@@ -28,19 +34,15 @@ struct Run {
     losses: Vec<f64>,
 }
 
-fn root(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
 impl Run {
     fn named(name: &str) -> Run {
-        let base = root("tests/runs").join(name);
+        let base = file("tests/runs").join(name);
         let text = std::fs::read_to_string(base.with_extension("json")).unwrap();
         let run: serde_json::Value = serde_json::from_str(&text).unwrap();
         let set = run["set"].as_object().unwrap();
         let losses = run["loss"].as_array().unwrap();
         Run {
-            model: root("models/step").join(run["onnx"].as_str().unwrap()),
+            model: file("models/step").join(run["onnx"].as_str().unwrap()),
             base,
             set: set.iter().map(|(n, v)| (n.clone(), v.to_string())).collect(),
             losses: losses.iter().map(|l| l.as_f64().unwrap()).collect(),
@@ -62,9 +64,24 @@ impl Run {
             .remove(0)
     }
 
+    /// The losses on the GPU that the environment names, else on a simulated driver.
     fn train(&self, target: &Target, behaviour: Behaviour) -> Result<Vec<f64>, TrainError> {
+        match place::gpu() {
+            Some(gpu) => self.train_on(gpu, target),
+            None => self.train_on(Simulated::new(behaviour), target),
+        }
+    }
+
+    fn train_on(&self, driver: impl Driver, target: &Target) -> Result<Vec<f64>, TrainError> {
+        let mut losses = Vec::new();
+        let watch = |r: &StepReport| losses.push(r.scalars[0].1);
+        train_on_device(driver, target, &self.options(), |_| {}, watch)?;
+        Ok(losses)
+    }
+
+    fn options(&self) -> Options {
         let file = |suffix: &str| PathBuf::from(format!("{}{suffix}", self.base.display()));
-        let options = Options {
+        Options {
             data: Some(file(".data.npz")),
             initial: Initial {
                 file: Some(TensorFile::open(file(".init.npz")).unwrap()),
@@ -79,11 +96,9 @@ impl Run {
             outputs: None,
             threads: 1,
             poison: false,
-        };
-        let mut losses = Vec::new();
-        let driver = Simulated::new(behaviour);
-        train_on_device(driver, target, &options, |_| {}, |r| losses.push(r.scalars[0].1))?;
-        Ok(losses)
+            trace: None,
+            stop: None,
+        }
     }
 }
 
@@ -148,52 +163,18 @@ fn neither_limits_nor_the_order_of_streams_nor_replay_change_bits() {
 }
 
 #[test]
-fn what_the_driver_refuses_is_told() {
-    let run = Run::named("mlp_b4_sgdm");
-    let target = run.target(Some(12 << 10));
-    let calls = [
-        "memory",
-        "allocate",
-        "allocate_pinned",
-        "load",
-        "function",
-        "stream",
-        "event",
-        "launch",
-        "copy",
-        "record",
-        "wait",
-        "synchronize",
-        "run",
-    ];
-    for call in calls {
-        for number in [0, 1, 7] {
-            let fails = Some((call, number));
-            let behaviour = Behaviour { fails, ..Behaviour::default() };
-            match run.train(&target, behaviour) {
-                Err(e) => assert!(!e.to_string().is_empty()),
-                // Some calls are made less often than that.
-                Ok(losses) => assert!(number > 0 && losses.len() == 5, "{call} {number}"),
-            }
-        }
-    }
-    let fails = Some(("end_capture", 0));
-    let error = run.train(&target, Behaviour { fails, ..Behaviour::default() }).unwrap_err();
-    assert!(error.to_string().contains("lost"), "{error}");
-
-    let memory = target.program.sizes.device - 1;
-    let error = run.train(&target, Behaviour { memory, ..Behaviour::default() }).unwrap_err();
-    let said = error.to_string();
-    assert!(
-        said.contains("1 less") && said.contains(&format!("--device-memory {memory}")),
-        "{said}"
-    );
-}
-
-#[test]
 fn steps_after_the_first_are_one_graph() {
     let run = Run::named("mlp_b4_sgdm");
     let target = run.target(None);
+    let draw = Draw::default();
+    if let Some(gpu) = place::gpu() {
+        let mut executor =
+            CudaExecutor::new(&target.graph, &target.program, &[], gpu, CudaOptions::default())
+                .unwrap();
+        executor.step(draw).unwrap();
+        assert!(executor.is_captured());
+        return executor.step(draw).unwrap();
+    }
     let driver = Simulated::new(Behaviour::default());
     let mut executor =
         CudaExecutor::new(&target.graph, &target.program, &[], driver, CudaOptions::default())
@@ -202,7 +183,6 @@ fn steps_after_the_first_are_one_graph() {
         e.driver().calls("allocate") + e.driver().calls("allocate_pinned")
     };
     let before = allocations(&executor);
-    let draw = Draw::default();
     executor.step(draw).unwrap();
     assert!(executor.is_captured());
     let launches = executor.driver().calls("launch");

@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 
 /// One node test.
+#[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) rtol: f64,

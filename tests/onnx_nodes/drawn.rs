@@ -4,7 +4,6 @@
 use super::case::{Case, Tensor};
 use super::compare::numbers;
 use super::planned::Planned;
-use super::planned::Tensors;
 
 /// Steps over which ratios are counted.
 const STEPS: u64 = 400;
@@ -47,21 +46,20 @@ pub(crate) fn drawn(case: &Case, inputs: &[Tensor]) -> Option<Drawn> {
     })
 }
 
-/// Checks what the model draws.
+/// Checks what the model draws in the steps that `run` runs.
 pub(crate) fn check(
     drawn: &Drawn,
     inputs: &[Tensor],
     expected: &[Tensor],
     planned: &Planned,
-    feeds: &Tensors,
+    run: impl Fn(u64) -> Result<Vec<Vec<Vec<u8>>>, String>,
 ) -> Result<(), String> {
     for (e, (_, ty)) in expected.iter().zip(planned.outputs()) {
         if e.ty != *ty {
             return Err(format!("`{}` is {ty}, not {}", e.name, e.ty));
         }
     }
-    let steps: Vec<Vec<Vec<f64>>> = planned
-        .run(feeds, STEPS)?
+    let steps: Vec<Vec<Vec<f64>>> = run(STEPS)?
         .into_iter()
         .map(|results| {
             results.iter().zip(expected).map(|(bytes, e)| numbers(&e.ty, bytes)).collect()

@@ -4,19 +4,29 @@
 //! `target/node-tests`); without one nothing runs, which is an error where
 //! `ARENIC_REQUIRE_NODE_TESTS` is 1. An input that fixes a shape is bound to the test's
 //! value, as by `--bind`. Results must be those of the reference interpreter to the bit.
+//!
+//! Some run by the CUDA backend, too, on a simulated driver; where `ARENIC_TEST_DEVICE` names a
+//! GPU, all of them run there and nowhere else.
 
 mod bind;
 mod case;
 mod compare;
 mod drawn;
 mod left_out;
+#[path = "../cuda/place.rs"]
+mod place;
 #[path = "../planned/mod.rs"]
 mod planned;
+#[path = "../cuda/simulated.rs"]
+#[allow(dead_code, reason = "no test counts calls")]
+mod simulated;
 
+use arenic_ir::TargetInfo;
 use case::{Case, Suite};
 use left_out::Kind;
 use libtest_mimic::{Arguments, FormatSetting, Trial};
 use planned::{Planned, Tensors};
+use simulated::{Behaviour, Simulated};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,10 +34,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut args = Arguments::from_args();
-    let folder = std::env::var_os("ARENIC_NODE_TESTS").filter(|path| !path.is_empty()).map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/node-tests"),
-        PathBuf::from,
-    );
+    let folder = std::env::var_os("ARENIC_NODE_TESTS")
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| place::file("target/node-tests"), PathBuf::from);
     let suite = match Suite::read(&folder) {
         Ok(Some(suite)) => suite,
         Ok(None) => {
@@ -44,13 +53,20 @@ fn main() -> ExitCode {
         }
     };
 
-    let total = suite.cases.len();
+    let count = suite.cases.len();
     let mut left_out: BTreeMap<(Kind, String), Vec<String>> = BTreeMap::new();
-    let mut trials = Vec::with_capacity(total);
-    for case in suite.cases {
+    let mut trials = Vec::with_capacity(count);
+    let on_gpu = place::gpu().is_some();
+    for (i, case) in suite.cases.into_iter().enumerate() {
         let reason = left_out::reason(&case);
         let name = case.name.clone();
-        let trial = Trial::test(name.clone(), move || run(&case).map_err(Into::into));
+        if reason.is_none() && !on_gpu && i % SIMULATED == 0 {
+            let (name, case) = (format!("simulated GPU: {name}"), case.clone());
+            let run = move || run(&case, Place::Simulated).map_err(Into::into);
+            trials.push(Trial::test(name, run));
+        }
+        let place = if on_gpu { Place::Gpu } else { Place::Cpu };
+        let trial = Trial::test(name.clone(), move || run(&case, place).map_err(Into::into));
         trials.push(match reason {
             None => trial,
             Some((kind, what)) => {
@@ -60,6 +76,7 @@ fn main() -> ExitCode {
             }
         });
     }
+    let total = trials.len();
     // One line per test is for those who ask for some of them.
     let whole = args.filter.is_none() && args.skip.is_empty() && !args.list;
     if whole && args.format.is_none() {
@@ -87,24 +104,43 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
+/// One test of so many runs on a simulated GPU, where kernels of each have to be compiled.
+const SIMULATED: usize = 29;
+
+/// Where a test runs.
+#[derive(Clone, Copy)]
+enum Place {
+    Cpu,
+    Simulated,
+    Gpu,
+}
+
 /// Compiles, runs and compares one test.
-fn run(case: &Case) -> Result<(), String> {
+fn run(case: &Case, place: Place) -> Result<(), String> {
     let (inputs, expected) = (case.inputs()?, case.outputs()?);
     let fixed = bind::inputs(case.graph());
     let (bound, feeds): (Tensors, Tensors) = inputs
         .iter()
         .map(|t| (t.name.clone(), (t.ty.clone(), t.bytes.clone())))
         .partition(|(name, _)| fixed.contains(name.as_str()));
-    let planned = Planned::new(case.bytes.clone(), bound)?;
+    let target = match place {
+        Place::Cpu => TargetInfo::CPU,
+        Place::Simulated | Place::Gpu => TargetInfo::CUDA,
+    };
+    let planned = Planned::new(target, case.bytes.clone(), bound)?;
     let names: Vec<&str> = planned.outputs().map(|(name, _)| name).collect();
     if !names.iter().eq(expected.iter().map(|t| &t.name)) {
         return Err(format!("its outputs are {names:?}"));
     }
+    let steps = |n: u64| match place {
+        Place::Cpu => planned.run(&feeds, n),
+        Place::Simulated => planned.run_on(Simulated::new(Behaviour::default()), &feeds, n),
+        Place::Gpu => planned.run_on(place::gpu().ok_or("no GPU")?, &feeds, n),
+    };
     if let Some(drawn) = drawn::drawn(case, &inputs) {
-        return drawn::check(&drawn, &inputs, &expected, &planned, &feeds);
+        return drawn::check(&drawn, &inputs, &expected, &planned, steps);
     }
-    let results = planned.run(&feeds, 2)?;
-    for found in &results {
+    for found in &steps(2)? {
         for ((expected, (_, ty)), found) in expected.iter().zip(planned.outputs()).zip(found) {
             compare::compare(case, expected, ty, found)?;
         }

@@ -2,9 +2,12 @@
 
 use arenic::compile::Kernels;
 use arenic::onnx::{ImportOptions, import_bytes};
+use arenic_ir::graph::ValueId;
 use arenic_ir::{Graph, Program, TargetInfo, TensorType};
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_runtime::cuda::driver::Driver;
+use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
 use arenic_runtime::executor::{Executor, Options};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
@@ -22,11 +25,11 @@ pub(crate) struct Planned {
 
 impl Planned {
     /// Imports and compiles an encoded model, with `bind` as constants.
-    pub(crate) fn new(model: Bytes, bind: Tensors) -> Result<Planned, String> {
+    pub(crate) fn new(target: TargetInfo, model: Bytes, bind: Tensors) -> Result<Planned, String> {
         let options = ImportOptions { bind, ..ImportOptions::default() };
         let graph = import_bytes(model, None, &options).map_err(|e| format!("import: {e}"))?.graph;
         let pipeline = Pipeline::default_pipeline().map_err(|e| e.to_string())?;
-        let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+        let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(target) };
         let module = pipeline
             .run(graph, &cx, RunOptions::default())
             .map_err(|e| format!("pipeline: {e}"))?
@@ -35,8 +38,8 @@ impl Planned {
         Ok(Planned { graph: module.graph, program })
     }
 
-    /// Results of each of `steps` steps, in the order of the model's outputs. Every step
-    /// is fed the same inputs.
+    /// Results of each of `steps` steps on the CPU, in the order of the model's outputs. Every
+    /// step is fed the same inputs.
     pub(crate) fn run(&self, inputs: &Tensors, steps: u64) -> Result<Vec<Vec<Vec<u8>>>, String> {
         let g = &self.graph;
         let options = Options { threads: 1, poison: true, ..Options::default() };
@@ -51,12 +54,7 @@ impl Planned {
         for step in 0..steps {
             let draw = Draw { seed: 0, step };
             for v in g.inputs() {
-                let value = &g.values[v];
-                let missing = || format!("nothing for input `{}`", value.name);
-                let (ty, bytes) = inputs.get(&value.name).ok_or_else(missing)?;
-                if *ty != value.ty {
-                    return Err(format!("input `{}` is {}, not {ty}", value.name, value.ty));
-                }
+                let bytes = self.input(inputs, v)?;
                 let homes = [executor.input_mut(v), reference.value_mut(v)];
                 homes.into_iter().flatten().for_each(|home| home.copy_from_slice(bytes));
             }
@@ -73,6 +71,45 @@ impl Planned {
             all.push(results);
         }
         Ok(all)
+    }
+
+    /// The same on a device, without the reference interpreter.
+    #[allow(dead_code, reason = "not every test has a device")]
+    pub(crate) fn run_on(
+        &self,
+        driver: impl Driver,
+        inputs: &Tensors,
+        steps: u64,
+    ) -> Result<Vec<Vec<Vec<u8>>>, String> {
+        let g = &self.graph;
+        let executor = CudaExecutor::new(g, &self.program, &[], driver, CudaOptions::default());
+        let mut executor = executor.map_err(|e| e.to_string())?;
+        for (v, data) in g.consts() {
+            let bytes = data.bytes().ok_or("a constant without data")?;
+            executor.fill(v, bytes).map_err(|e| e.to_string())?;
+        }
+        for v in g.inputs() {
+            let bytes = self.input(inputs, v)?;
+            if let Some(home) = executor.input_mut(v) {
+                home.copy_from_slice(bytes);
+            }
+        }
+        let run = |step| {
+            executor.step(Draw { seed: 0, step }).map_err(|e| format!("device: {e}"))?;
+            Ok((0..g.outputs.len()).map(|i| executor.output(i).to_vec()).collect())
+        };
+        (0..steps).map(run).collect()
+    }
+
+    /// What an input is fed.
+    fn input<'a>(&self, inputs: &'a Tensors, v: ValueId) -> Result<&'a [u8], String> {
+        let value = &self.graph.values[v];
+        let missing = || format!("nothing for input `{}`", value.name);
+        let (ty, bytes) = inputs.get(&value.name).ok_or_else(missing)?;
+        if *ty != value.ty {
+            return Err(format!("input `{}` is {}, not {ty}", value.name, value.ty));
+        }
+        Ok(bytes)
     }
 
     /// Name and type of every output.

@@ -28,17 +28,19 @@ impl Shell {
 
     /// Runs arenic in the folder; `@NAME` stands for a file of the repository.
     pub(crate) fn arenic(&self, arguments: &str) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// The same, not run yet.
+    pub(crate) fn command(&self, arguments: &str) -> Command {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let arguments = arguments.split_whitespace().map(|a| match a.strip_prefix('@') {
             Some(file) => root.join(file).into_os_string(),
             None => a.into(),
         });
-        Command::new(env!("CARGO_BIN_EXE_arenic"))
-            .args(arguments)
-            .current_dir(self.folder.path())
-            .env("NO_COLOR", "1")
-            .output()
-            .unwrap()
+        let mut command = Command::new(env!("CARGO_BIN_EXE_arenic"));
+        command.args(arguments).current_dir(self.folder.path()).env("NO_COLOR", "1");
+        command
     }
 
     /// The command succeeds; gives the JSON that it prints.

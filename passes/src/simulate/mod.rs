@@ -16,20 +16,11 @@ use arenic_ir::Graph;
 use arenic_ir::check::{Footprint, OccupancyKind};
 use arenic_ir::cost::{Device, Direction};
 use arenic_ir::graph::NodeId;
-use arenic_ir::program::{Command, EventId, Program, Space, StreamId};
+use arenic_ir::program::{Command, EventId, Program, Space, Span, StreamId};
 use coverage::Coverage;
 use cranelift_entity::EntityRef;
 use std::collections::{HashMap, VecDeque};
 pub use trace::chrome_trace;
-
-/// When a command runs, in seconds since the step began.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Span {
-    /// It begins.
-    pub start: f64,
-    /// It is done.
-    pub end: f64,
-}
 
 /// Seconds in which no kernel runs, by what the next one waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

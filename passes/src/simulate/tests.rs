@@ -98,7 +98,9 @@ fn bytes_over_time_follow_the_commands() {
 #[test]
 fn a_trace_has_a_row_for_each_stream() {
     let (module, found) = simulated(&format!("{SWAPPED_IN}  output device[0+16]\n"), 2);
-    let trace = chrome_trace(&module.graph, module.program.as_ref().unwrap(), &found);
+    let trace =
+        chrome_trace(&module.graph, module.program.as_ref().unwrap(), &found.commands, "simulated");
+    assert_eq!(trace["otherData"]["times"], "simulated");
     let events = trace["traceEvents"].as_array().unwrap();
     let named = |name: &str| events.iter().find(|e| e["name"] == name).unwrap();
     assert_eq!(named("copy host to device")["dur"], 16.0 * 1e6);

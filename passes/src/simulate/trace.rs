@@ -1,13 +1,13 @@
-//! A simulated step in the trace event format, which Chrome and Perfetto show.
+//! A step in the trace event format, which Chrome and Perfetto show.
 
-use super::Simulation;
 use arenic_ir::Graph;
-use arenic_ir::program::{Command, Program};
+use arenic_ir::program::{Command, Program, Span};
 use cranelift_entity::EntityRef;
 use serde_json::{Value, json};
 
-/// One row for each stream; times in microseconds.
-pub fn chrome_trace(g: &Graph, p: &Program, simulation: &Simulation) -> Value {
+/// One row for each stream; times in microseconds. There is a span for each command of the
+/// program, and `times` says where they come from.
+pub fn chrome_trace(g: &Graph, p: &Program, spans: &[Span], times: &str) -> Value {
     let mut streams: Vec<usize> = p.commands.iter().map(|c| c.stream().index()).collect();
     streams.sort_unstable();
     streams.dedup();
@@ -18,7 +18,7 @@ pub fn chrome_trace(g: &Graph, p: &Program, simulation: &Simulation) -> Value {
                    "args": {"name": format!("stream {s}")}})
         })
         .collect();
-    for (command, span) in p.commands.iter().zip(&simulation.commands) {
+    for (command, span) in p.commands.iter().zip(spans) {
         let (name, category, args) = match command {
             Command::Run { node, .. } => {
                 let n = &g.nodes[*node];
@@ -43,5 +43,5 @@ pub fn chrome_trace(g: &Graph, p: &Program, simulation: &Simulation) -> Value {
             "dur": (span.end - span.start) * 1e6, "args": args,
         }));
     }
-    json!({"traceEvents": events, "displayTimeUnit": "ms"})
+    json!({"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"times": times}})
 }

@@ -4,7 +4,7 @@
 //! arena's own bytes are what is computed on. A choice follows from what is asked for alone,
 //! which follows from shapes and the target: it is the same under every byte limit.
 
-use super::driver::{CallHandle, Candidate, Driver, DriverError, StreamHandle};
+use super::driver::{CallHandle, Candidate, Driver, DriverError, EventHandle, StreamHandle};
 use super::lower::Request;
 
 /// How an executor is set up.
@@ -71,12 +71,14 @@ pub(super) struct Chooser<'a, D> {
     driver: &'a D,
     stream: StreamHandle,
     options: Options,
+    /// Events around what is measured, once something is.
+    timers: Option<[EventHandle; 2]>,
     choices: Vec<Choice>,
 }
 
 impl<'a, D: Driver> Chooser<'a, D> {
     pub(super) fn new(driver: &'a D, stream: StreamHandle, options: Options) -> Self {
-        Chooser { driver, stream, options, choices: Vec::new() }
+        Chooser { driver, stream, options, timers: None, choices: Vec::new() }
     }
 
     pub(super) fn into_choices(self) -> Vec<Choice> {
@@ -109,8 +111,9 @@ impl<'a, D: Driver> Chooser<'a, D> {
         let mut tried = Vec::new();
         for candidate in candidates.into_iter().filter(|c| c.deterministic || !deterministic) {
             let Candidate { call, name, workspace: bytes, .. } = candidate;
+            let (driver, stream) = (self.driver, self.stream);
             // SAFETY: the caller's promise.
-            let mut issue = || unsafe { self.driver.call(self.stream, call, addresses, workspace) };
+            let mut issue = || unsafe { driver.call(stream, call, addresses, workspace) };
             // A first call loads the library's kernels; that it may refuse shows now.
             let refused = issue().err();
             self.driver.synchronize(self.stream)?;
@@ -143,13 +146,21 @@ impl<'a, D: Driver> Chooser<'a, D> {
 
     /// Seconds of one call, the median of a few.
     fn measure(
-        &self,
+        &mut self,
         issue: &mut dyn FnMut() -> Result<(), DriverError>,
     ) -> Result<f64, DriverError> {
+        let (driver, stream) = (self.driver, self.stream);
+        let [begun, ended] = match self.timers {
+            Some(timers) => timers,
+            None => *self.timers.insert([driver.timed_event()?, driver.timed_event()?]),
+        };
         let mut times: Vec<f64> = Vec::new();
         while times.len() < REPETITIONS && times.iter().sum::<f64>() < ENOUGH {
-            let mut all = || (0..CALLS).try_for_each(|_| issue());
-            times.push(self.driver.time(self.stream, &mut all)?);
+            driver.record(stream, begun)?;
+            (0..CALLS).try_for_each(|_| issue())?;
+            driver.record(stream, ended)?;
+            driver.synchronize(stream)?;
+            times.push(driver.elapsed_seconds(begun, ended)?);
         }
         times.sort_by(f64::total_cmp);
         Ok(times[times.len() / 2] / CALLS as f64)

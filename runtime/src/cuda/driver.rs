@@ -57,6 +57,18 @@ pub trait Driver {
     /// The driver refuses.
     fn event(&self) -> Result<EventHandle, DriverError>;
 
+    /// An event that knows when it was recorded.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn timed_event(&self) -> Result<EventHandle, DriverError>;
+
+    /// Seconds between two such events, which have been recorded and waited for.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    fn elapsed_seconds(&self, from: EventHandle, to: EventHandle) -> Result<f64, DriverError>;
+
     /// Launches a kernel; `words` are its parameters, one for each.
     ///
     /// # Errors
@@ -129,16 +141,6 @@ pub trait Driver {
         addresses: &[u64],
         workspace: u64,
     ) -> Result<(), DriverError>;
-
-    /// Seconds that a stream takes for what is issued on it; waits for it.
-    ///
-    /// # Errors
-    /// Those of what is issued; the driver refuses, or something has failed.
-    fn time(
-        &self,
-        stream: StreamHandle,
-        issue: &mut dyn FnMut() -> Result<(), DriverError>,
-    ) -> Result<f64, DriverError>;
 
     /// From here on what is issued on the stream, and on streams that wait for it, is recorded
     /// and not run.

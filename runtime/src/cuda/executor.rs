@@ -9,7 +9,9 @@
 //! it ends.
 
 mod prepare;
+mod profile;
 mod staged;
+mod timed;
 
 use super::choose::{Choice, Chooser, Options};
 use super::driver::{Driver, DriverError, EventHandle, GraphHandle, StreamHandle};
@@ -24,7 +26,8 @@ use arenic_ir::program::{PerSpace, Program, Range, StreamId};
 use cranelift_entity::EntityRef;
 pub use prepare::source;
 use prepare::{Prepare, Prepared, lower_all};
-use staged::{DRAW_BYTES, REFUSAL_BYTES, Staged};
+pub use profile::profile;
+use staged::Staged;
 use std::collections::HashMap;
 
 /// Why a program cannot be run on a device.
@@ -83,6 +86,8 @@ pub struct CudaExecutor<'g, D> {
     begun: EventHandle,
     ended: Vec<EventHandle>,
     commands: Vec<Prepared>,
+    /// Of each command of the program what it became.
+    issued: Vec<Issued>,
     staged: Staged,
     captured: Capture,
     choices: Vec<Choice>,
@@ -99,6 +104,13 @@ enum Capture {
     Graph(GraphHandle),
     /// The driver could not: each step is issued anew.
     Refused,
+}
+
+/// What a command of the program became.
+struct Issued {
+    stream: usize,
+    /// Their places among what is prepared.
+    commands: std::ops::Range<usize>,
 }
 
 impl<'g, D: Driver> CudaExecutor<'g, D> {
@@ -152,9 +164,12 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             events: HashMap::new(),
             functions: HashMap::new(),
         };
-        let mut commands = Vec::new();
+        let (mut commands, mut issued) = (Vec::new(), Vec::new());
         for command in &program.commands {
+            let first = commands.len();
             prepare.command(command, &work, &mut commands)?;
+            let stream = prepare.streams[&command.stream()];
+            issued.push(Issued { stream, commands: first..commands.len() });
         }
         let choices = prepare.chooser.into_choices();
         let library_bytes = match choices.is_empty() {
@@ -171,6 +186,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             arenas,
             streams,
             commands,
+            issued,
             staged,
             captured: Capture::Later,
             choices,
@@ -241,21 +257,9 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     pub fn fill(&mut self, v: ValueId, bytes: &[u8]) -> Result<(), DriverError> {
         let Some(len) = self.carried_bytes(v) else { return Ok(()) };
         assert_eq!(len, bytes.len() as u64, "bytes of {v}");
-        let home = self.homes[&v];
-        let pieces = bytes.chunks(self.staged.room() as usize);
-        let mut at = self.address(&home);
-        for piece in pieces {
-            let through = self.staged.piece();
-            // SAFETY: the staged bytes have room for a piece and nothing else uses them now;
-            // the home lies in its arena (`check`).
-            unsafe {
-                std::ptr::copy_nonoverlapping(piece.as_ptr(), through as *mut u8, piece.len());
-                self.driver.copy(self.streams[0], through, at, piece.len() as u64)?;
-            }
-            self.driver.synchronize(self.streams[0])?;
-            at += piece.len() as u64;
-        }
-        Ok(())
+        // The home lies in its arena (`check`).
+        let home = self.address(&self.homes[&v]);
+        self.staged.put(&self.driver, self.streams[0], home, bytes)
     }
 
     /// A state's bytes between steps; none where the step does not read it.
@@ -326,6 +330,11 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
                 self.driver.synchronize(self.streams[0])?;
             }
         }
+        self.outcome()
+    }
+
+    /// What the step that just ended came to.
+    fn outcome(&self) -> Result<(), DeviceStepError> {
         match self.staged.refusal() {
             None => Ok(()),
             Some((node, error)) => Err(self.refused(node, error).into()),
@@ -351,11 +360,19 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
 
     /// Issues a whole step: feeds, commands, results.
     fn issue(&self) -> Result<(), DriverError> {
+        self.issue_around(|| self.commands.iter().try_for_each(|command| self.issue_one(command)))
+    }
+
+    /// Issues feeds and results, and between them what `commands` issues.
+    fn issue_around(
+        &self,
+        commands: impl FnOnce() -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
         let (driver, first, staged) = (&self.driver, self.streams[0], &self.staged);
         // SAFETY: every address lies in an arena, aligned (`check`), or in what is staged;
         // arenas live as long as the driver, and accesses are ordered by streams and events.
         unsafe {
-            driver.copy(first, staged.address, staged.draw, DRAW_BYTES + REFUSAL_BYTES)?;
+            staged.send_draw(driver, first)?;
             for (_, home, at) in &staged.inputs {
                 driver.copy(first, staged.address + at, self.address(home), home.len)?;
             }
@@ -363,9 +380,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             for &other in &self.streams[1..] {
                 driver.wait(other, self.begun)?;
             }
-            for command in &self.commands {
-                command.issue(driver, &self.streams)?;
-            }
+            commands()?;
             for (&other, &ended) in self.streams[1..].iter().zip(&self.ended) {
                 driver.record(other, ended)?;
                 driver.wait(first, ended)?;
@@ -373,7 +388,12 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             for (range, at) in &staged.outputs {
                 driver.copy(first, self.address(range), staged.address + at, range.len)?;
             }
-            driver.copy(first, staged.refusal, staged.came_back(), REFUSAL_BYTES)
+            staged.fetch_refusal(driver, first)
         }
+    }
+
+    fn issue_one(&self, command: &Prepared) -> Result<(), DriverError> {
+        // SAFETY: as in `issue_around`.
+        unsafe { command.issue(&self.driver, &self.streams) }
     }
 }

@@ -30,7 +30,7 @@ mod update;
 mod windows;
 
 pub use choose::{Choice, Options, Trial};
-pub use executor::{CudaExecutor, DeviceStepError, SetupError, source};
+pub use executor::{CudaExecutor, DeviceStepError, SetupError, profile, source};
 pub use lower::{Request, Unsupported, Work, lower};
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
 pub use real::{Attributes, Cuda, LEAST_CAPABILITY};

@@ -36,7 +36,6 @@ struct Owned {
     pinned: Vec<u64>,
     streams: Vec<u64>,
     events: Vec<u64>,
-    timers: Vec<u64>,
     modules: Vec<u64>,
     graphs: Vec<u64>,
 }
@@ -82,14 +81,36 @@ fn attribute(device: sys::CUdevice, which: Attribute) -> Result<i32, DriverError
     unsafe { result::device::get_attribute(device, which) }.map_err(failed("cuDeviceGetAttribute"))
 }
 
-/// The newest CUDA whose code the driver takes, for messages.
-fn version() -> String {
+/// The CUDA that kernels are compiled with, as the driver numbers versions, and the first
+/// driver that has it.
+const CUDA_VERSION: i32 = 13_000;
+const FIRST_DRIVER: u32 = 580;
+
+/// The newest CUDA whose code the driver takes.
+fn version() -> Result<i32, DriverError> {
     let mut version = 0;
-    // SAFETY: writes one number.
-    match unsafe { sys::cuDriverGetVersion(&raw mut version) }.result() {
-        Ok(()) => format!("{}.{}", version / 1000, version % 1000 / 10),
-        Err(_) => "an unknown version".into(),
+    // SAFETY: writes one number; may be called before anything else.
+    unsafe { sys::cuDriverGetVersion(&raw mut version) }
+        .result()
+        .map_err(failed("cuDriverGetVersion"))?;
+    Ok(version)
+}
+
+/// A version as people write it.
+fn readable(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// Whether a driver for this version takes the kernels.
+fn is_new_enough(version: i32) -> Result<(), DriverError> {
+    if version >= CUDA_VERSION {
+        return Ok(());
     }
+    Err(DriverError::Missing(format!(
+        "the driver is for CUDA {}; arenic's kernels need {} (driver {FIRST_DRIVER} or newer)",
+        readable(version),
+        readable(CUDA_VERSION)
+    )))
 }
 
 impl Cuda {
@@ -105,6 +126,7 @@ impl Cuda {
                     .into(),
             ));
         }
+        is_new_enough(version()?)?;
         result::init().map_err(failed("cuInit"))?;
         let count = result::device::get_count().map_err(failed("cuDeviceGetCount"))?;
         let Some(number) = i32::try_from(ordinal).ok().filter(|&n| n < count) else {
@@ -158,19 +180,6 @@ impl Cuda {
         which(&mut locked(&self.owned)).push(handle);
         handle
     }
-
-    /// The two events between which time is taken.
-    fn timers(&self) -> Result<[sys::CUevent; 2], DriverError> {
-        let timer = || {
-            result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
-                .map_err(failed("cuEventCreate"))
-        };
-        let timers = &mut locked(&self.owned).timers;
-        while timers.len() < 2 {
-            timers.push(timer()? as u64);
-        }
-        Ok([timers[0], timers[1]].map(|t| t as sys::CUevent))
-    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -192,7 +201,7 @@ impl Drop for Cuda {
             for module in owned.modules {
                 let _ = result::module::unload(module as sys::CUmodule);
             }
-            for event in owned.events.into_iter().chain(owned.timers) {
+            for event in owned.events {
                 let _ = result::event::destroy(event as sys::CUevent);
             }
             for stream in owned.streams {
@@ -250,10 +259,8 @@ impl Driver for Cuda {
         };
         let code = made.map_or(&compiled, |image| &image.code);
         // SAFETY: a whole image, as NVRTC made it; PTX ends in NUL.
-        let module = unsafe { result::module::load_data(code.as_ptr().cast()) }.map_err(|e| {
-            let message = format!("{}; the driver is for CUDA {}", said(e), version());
-            DriverError::Failed { call: "cuModuleLoadData", message }
-        })?;
+        let module = unsafe { result::module::load_data(code.as_ptr().cast()) }
+            .map_err(|e| DriverError::Failed { call: "cuModuleLoadData", message: said(e) })?;
         Ok(ModuleHandle(self.own(|o| &mut o.modules, module as u64)))
     }
 
@@ -276,6 +283,19 @@ impl Driver for Cuda {
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
             .map_err(failed("cuEventCreate"))?;
         Ok(EventHandle(self.own(|o| &mut o.events, event as u64)))
+    }
+
+    fn timed_event(&self) -> Result<EventHandle, DriverError> {
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
+            .map_err(failed("cuEventCreate"))?;
+        Ok(EventHandle(self.own(|o| &mut o.events, event as u64)))
+    }
+
+    fn elapsed_seconds(&self, from: EventHandle, to: EventHandle) -> Result<f64, DriverError> {
+        // SAFETY: two events of this driver.
+        let milliseconds =
+            unsafe { result::event::elapsed(from.0 as sys::CUevent, to.0 as sys::CUevent) };
+        Ok(f64::from(milliseconds.map_err(failed("cuEventElapsedTime"))?) * 1e-3)
     }
 
     unsafe fn launch(
@@ -353,26 +373,6 @@ impl Driver for Cuda {
         unsafe { locked(&self.libraries).call(stream, call, addresses, workspace) }
     }
 
-    fn time(
-        &self,
-        stream: StreamHandle,
-        issue: &mut dyn FnMut() -> Result<(), DriverError>,
-    ) -> Result<f64, DriverError> {
-        let [begin, end] = self.timers()?;
-        let record = |event| {
-            // SAFETY: an event and a stream of this driver.
-            unsafe { result::event::record(event, stream.0 as sys::CUstream) }
-                .map_err(failed("cuEventRecord"))
-        };
-        record(begin)?;
-        issue()?;
-        record(end)?;
-        self.synchronize(stream)?;
-        // SAFETY: both events have been recorded, and have come.
-        let milliseconds = unsafe { result::event::elapsed(begin, end) };
-        Ok(f64::from(milliseconds.map_err(failed("cuEventElapsedTime"))?) / 1e3)
-    }
-
     fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: a stream of this driver.
@@ -397,5 +397,21 @@ impl Driver for Cuda {
         // SAFETY: a graph and a stream of this driver; what is captured is the caller's promise.
         unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, stream.0 as sys::CUstream) }
             .map_err(failed("cuGraphLaunch"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_driver_is_told_apart() {
+        assert_eq!(is_new_enough(13_000), Ok(()));
+        assert_eq!(is_new_enough(13_020), Ok(()));
+        let said = is_new_enough(12_040).unwrap_err().to_string();
+        assert_eq!(
+            said,
+            "the driver is for CUDA 12.4; arenic's kernels need 13.0 (driver 580 or newer)"
+        );
     }
 }

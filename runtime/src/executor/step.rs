@@ -6,8 +6,12 @@ use super::{StepError, node_label};
 use crate::cpu;
 use crate::kernel::{Call, Draw, Operand, Scratch, Target};
 use arenic_ir::graph::{Graph, NodeId};
+use arenic_ir::program::Span;
 use rayon::ThreadPool;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// What dead bytes are filled with under [`super::Options::poison`]: NaN as a float of
 /// either width, −1 as an integer.
@@ -36,6 +40,50 @@ pub(super) struct Dead {
     pub(super) len: usize,
 }
 
+/// When each command of one step runs.
+pub(super) struct Clock {
+    begun: Instant,
+    /// Nanoseconds since then.
+    spans: Vec<[AtomicU64; 2]>,
+}
+
+/// Writes a command's time down when it is dropped.
+struct Timed<'a> {
+    clock: &'a Clock,
+    command: usize,
+    start: u64,
+}
+
+impl Clock {
+    pub(super) fn new(commands: usize) -> Clock {
+        let spans = std::iter::repeat_with(Default::default).take(commands).collect();
+        Clock { begun: Instant::now(), spans }
+    }
+
+    fn now(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    fn time(&self, command: usize) -> Timed<'_> {
+        Timed { clock: self, command, start: self.now() }
+    }
+
+    pub(super) fn spans(&self) -> Vec<Span> {
+        let seconds = |at: &AtomicU64| at.load(Relaxed) as f64 * 1e-9;
+        let span =
+            |[start, end]: &[AtomicU64; 2]| Span { start: seconds(start), end: seconds(end) };
+        self.spans.iter().map(span).collect()
+    }
+}
+
+impl Drop for Timed<'_> {
+    fn drop(&mut self) {
+        let [start, end] = &self.clock.spans[self.command];
+        start.store(self.start, Relaxed);
+        end.store(self.clock.now(), Relaxed);
+    }
+}
+
 /// What is run concurrently: the commands in issue order, and which of them each stream runs.
 pub(super) struct Step<'g> {
     pub(super) graph: &'g Graph,
@@ -45,6 +93,8 @@ pub(super) struct Step<'g> {
     pub(super) streams: Vec<Vec<usize>>,
     pub(super) events: Events,
     pub(super) delays: Option<Delays>,
+    /// When commands ran, where that is asked for.
+    pub(super) clock: Option<Clock>,
     /// Where kernels run, whatever stream they are of.
     pub(super) pool: Arc<ThreadPool>,
     /// Of the kernels that refused their operands in this step the one issued first.
@@ -67,6 +117,7 @@ impl Step<'_> {
             if let Some(delays) = &self.delays {
                 delays.before(i, draw.step);
             }
+            let _timed = self.clock.as_ref().map(|clock| clock.time(i));
             match &self.commands[i] {
                 Prepared::Run { node, inputs, outputs, scratch } => {
                     let op = &self.graph.nodes[*node].op;

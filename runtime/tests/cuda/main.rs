@@ -1,15 +1,20 @@
 //! The CUDA backend's kernels, emulated on the CPU, against the CPU backend: the same results
 //! in place and out of place, whatever order threads run in, and not a byte beside them.
 //!
-//! Emulated is not run on a GPU: see `arenic_emulator`.
+//! Emulated is not run on a GPU: see `arenic_emulator`. Where `ARENIC_TEST_DEVICE` names one,
+//! the same cases run there.
 
 mod choice;
 mod convolution;
+mod device;
 mod elementwise;
-mod emulated;
+mod hold;
 mod indexing;
 mod movement;
 mod norm;
+#[path = "../../../tests/cuda/place.rs"]
+#[allow(dead_code, reason = "no case reads a file")]
+mod place;
 mod product;
 #[path = "../support/programs.rs"]
 mod programs;
@@ -24,7 +29,7 @@ mod update;
 mod windows;
 
 use arenic_ir::{DType, Op, TensorType};
-use emulated::hold;
+use hold::hold;
 use random::Random;
 
 /// A tensor in bytes of its own.

@@ -1,0 +1,38 @@
+//! A step whose commands are timed, each by two events on its stream.
+
+use super::{CudaExecutor, DeviceStepError, Issued};
+use crate::cuda::driver::Driver;
+use crate::kernel::Draw;
+use arenic_ir::program::Span;
+
+impl<D: Driver> CudaExecutor<'_, D> {
+    /// Runs one step as it is issued, not as a graph, and says when each command of the program
+    /// ran. Recording events takes time on the device, too, so that such a step is slower.
+    ///
+    /// # Errors
+    /// See [`CudaExecutor::step`].
+    pub fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+        let driver = &self.driver;
+        let begun = driver.timed_event()?;
+        let pair = || Ok::<_, DeviceStepError>([driver.timed_event()?, driver.timed_event()?]);
+        let events: Vec<_> = self.issued.iter().map(|_| pair()).collect::<Result<_, _>>()?;
+        self.staged.put_draw(draw);
+        // Before any other stream begins.
+        driver.record(self.streams[0], begun)?;
+        self.issue_around(|| {
+            for (Issued { stream, commands }, [start, end]) in self.issued.iter().zip(&events) {
+                let stream = self.streams[*stream];
+                driver.record(stream, *start)?;
+                let commands = &self.commands[commands.clone()];
+                commands.iter().try_for_each(|command| self.issue_one(command))?;
+                driver.record(stream, *end)?;
+            }
+            Ok(())
+        })?;
+        self.driver.synchronize(self.streams[0])?;
+        self.outcome()?;
+        let seconds = |event| Ok::<_, DeviceStepError>(driver.elapsed_seconds(begun, event)?);
+        let span = |&[start, end]: &[_; 2]| Ok(Span { start: seconds(start)?, end: seconds(end)? });
+        events.iter().map(span).collect()
+    }
+}

@@ -1,0 +1,312 @@
+//! Runs cases on a device, simulated or not, and by the CPU backend, and compares.
+
+use super::device::{CHUNK, Device, GUARD, Image, Job};
+use super::{Case, Close, Tensor, place};
+use arenic_ir::op::library::{LibraryCall, describe};
+use arenic_ir::{DType, Math, TargetInfo, TensorType};
+use arenic_runtime::cuda::driver::Candidate;
+use arenic_runtime::cuda::nvrtc::{self, Architecture};
+use arenic_runtime::cuda::{Argument, Module, Request, Work, lower};
+use arenic_runtime::kernel::{Draw, KernelError};
+use arenic_runtime::memory::AlignedBytes;
+use arenic_runtime::reference::{EvaluateError, evaluate};
+
+const DRAW: Draw = Draw { seed: 7, step: 3 };
+
+/// The number of the node that runs.
+const NODE: u64 = 42;
+
+/// `Refusal` of `arenic.cuh`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Refusal {
+    node_plus_one: u64,
+    code: u64,
+    value: i64,
+    extent: i64,
+}
+
+/// A case ready to run.
+struct Prepared {
+    case: Case,
+    results: Vec<TensorType>,
+    /// Results that nobody reads, as bits.
+    unread: usize,
+    /// Operands begin at any element: they may be parts of tensors.
+    shifted: bool,
+    work: Vec<Work>,
+    /// How a library would compute it.
+    call: Option<LibraryCall>,
+}
+
+/// What the addresses of operands are multiples of.
+fn alignments(case: &Case, shifted: bool) -> Vec<u64> {
+    let of = |t: &Tensor| if shifted { t.ty.dtype.size() } else { GUARD as u64 };
+    case.inputs.iter().map(of).collect()
+}
+
+impl Prepared {
+    fn is_read(&self, o: usize) -> bool {
+        self.unread >> o & 1 == 0
+    }
+}
+
+/// Every case gives what the CPU backend gives; one with several results also where some of
+/// them are not read, and one that a library can compute also by its description. Returns how
+/// many of those there are.
+pub(super) fn hold(cases: Vec<Case>) -> usize {
+    let mut module = Module::default();
+    let mut prepare = |case: Case, unread: usize, shifted: bool| {
+        let types: Vec<&TensorType> = case.inputs.iter().map(|t| &t.ty).collect();
+        let results = case.op.infer(&types).unwrap_or_else(|e| panic!("{:?}: {e}", case.op));
+        let read = |(o, y)| (unread >> o & 1 == 0).then_some(y);
+        let wanted: Vec<Option<&TensorType>> = results.iter().enumerate().map(read).collect();
+        let alignments = alignments(&case, shifted);
+        let target = TargetInfo::CUDA;
+        let work = lower(&case.op, &types, &alignments, &wanted, target, &mut module).unwrap();
+        let read: Vec<&TensorType> = wanted.iter().copied().flatten().collect();
+        let call = describe(&case.op, Math::F32, &types, &read);
+        asks_where_it_may(&case, call.as_ref(), &work);
+        Prepared { case, results, unread, shifted, work, call }
+    };
+    let mut prepared = Vec::new();
+    for (i, case) in cases.into_iter().enumerate() {
+        let all = prepare(case.clone(), 0, i % 2 == 1);
+        let results = all.results.len();
+        prepared.push(all);
+        if results > 1 {
+            prepared.push(prepare(case, 1 + i % ((1 << results) - 2), i % 2 == 0));
+        }
+    }
+    let devices = Device::all(&module);
+    if place::gpu().is_none() {
+        compile_for_devices(&module);
+    }
+    for p in &prepared {
+        let operands: Vec<(&TensorType, &[u8])> =
+            p.case.inputs.iter().map(|t| (&t.ty, &t.bytes[..])).collect();
+        let expected = match evaluate(&p.case.op, &operands, DRAW) {
+            Ok(results) => Ok(results),
+            Err(EvaluateError::Kernel(e)) => Err(refusal(&e)),
+            Err(e) => panic!("{:?}: {e}", p.case.op),
+        };
+        let types: Vec<&TensorType> = p.case.inputs.iter().map(|t| &t.ty).collect();
+        let pairs = p.case.op.in_place_pairs(&types, &p.results.iter().collect::<Vec<_>>());
+        let pairs = pairs.into_iter().filter(|&(_, o)| p.is_read(o));
+        let places = [None].into_iter().chain(pairs.map(Some));
+        let everywhere = places.flat_map(|place| devices.iter().map(move |d| (place, d)));
+        for (place, device) in everywhere {
+            let ways = p.library(device).into_iter().map(Some);
+            for way in [None].into_iter().chain(ways) {
+                let label = || p.label(place, device, way.as_ref());
+                let Some(found) = p.run(device, place, way.as_ref()) else { continue };
+                p.compare(&expected, found, &label);
+            }
+        }
+    }
+    prepared.iter().filter(|p| p.call.is_some()).count()
+}
+
+/// A library is asked for what it can compute and what is not too small, and has its workspace.
+fn asks_where_it_may(case: &Case, call: Option<&LibraryCall>, work: &[Work]) {
+    let asked: Vec<_> = work
+        .iter()
+        .filter_map(|work| match work {
+            Work::Library { request, arguments, own } => Some((request, arguments, own)),
+            Work::Launch(_) | Work::Copy { .. } => None,
+        })
+        .collect();
+    let Some(&(request, arguments, own)) = asked.first() else { return };
+    assert_eq!((asked.len(), work.len(), Some(&request.call)), (1, 1, call), "{:?}", case.op);
+    assert!(!own.is_empty() && arguments.len() == request.call.operands().len() + 1);
+    assert_eq!(request.alignments.len(), arguments.len());
+    let bytes: u64 = case.inputs.iter().map(|t| t.ty.bytes()).sum();
+    assert!(request.workspace >= bytes / 8 || bytes < 4096, "{} of {bytes}", request.workspace);
+}
+
+/// Compiles a module by NVRTC, where there is one: what the emulator accepts is C++, and CUDA
+/// C++ is a little less.
+fn compile_for_devices(module: &Module) {
+    if !nvrtc::is_present() {
+        let required = std::env::var("ARENIC_REQUIRE_NVRTC").is_ok_and(|v| v == "1");
+        assert!(!required, "{}", nvrtc::CompileError::Missing);
+        eprintln!("NOT COMPILED FOR GPUs: {}", nvrtc::CompileError::Missing);
+        return;
+    }
+    for architecture in [Architecture::Machine(90), Architecture::Virtual(80)] {
+        for first in (0..module.len()).step_by(CHUNK) {
+            let source = module.source_of(first..module.len().min(first + CHUNK));
+            let image = nvrtc::compile(&source, architecture).unwrap_or_else(|e| panic!("{e}"));
+            assert!(!image.is_empty());
+        }
+    }
+}
+
+fn refusal(e: &KernelError) -> Refusal {
+    let refusal = Refusal { node_plus_one: NODE + 1, ..Refusal::default() };
+    match *e {
+        KernelError::IndexOutOfRange { index, extent } => {
+            Refusal { code: 1, value: index, extent: extent as i64, ..refusal }
+        }
+        KernelError::DivisionByZero => Refusal { code: 2, ..refusal },
+        KernelError::Ratio(_) => Refusal { code: 3, ..refusal },
+        ref e => panic!("{e}"),
+    }
+}
+
+impl Prepared {
+    /// The ways of the device's libraries to compute the case.
+    fn library(&self, device: &Device) -> Vec<Candidate> {
+        let Some(call) = &self.call else { return Vec::new() };
+        let alignments = alignments(&self.case, self.shifted);
+        let operands = call.operands().iter().map(|&i| alignments[i]);
+        let alignments = operands.chain([GUARD as u64]).collect();
+        device.ways(&Request { call: call.clone(), alignments, workspace: self.scratch_bytes() })
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        let types: Vec<&TensorType> = self.case.inputs.iter().map(|t| &t.ty).collect();
+        let results: Vec<&TensorType> = self.results.iter().collect();
+        self.case.op.scratch_bytes(TargetInfo::CUDA, &types, &results)
+    }
+
+    fn label(
+        &self,
+        place: Option<(usize, usize)>,
+        device: &Device,
+        way: Option<&Candidate>,
+    ) -> String {
+        let shapes: Vec<String> = self.case.inputs.iter().map(|t| t.ty.to_string()).collect();
+        let (unread, device) = (self.unread, &device.label);
+        let way = way.map_or("kernels", |way| &way.name);
+        let op = &self.case.op;
+        format!("{op:?} on {shapes:?}, {place:?} in place, {unread:b} unread, {device}, {way}")
+    }
+
+    /// Holds what was found against what the CPU backend gives.
+    fn compare(
+        &self,
+        expected: &Result<Vec<(TensorType, AlignedBytes)>, Refusal>,
+        found: Result<Vec<Tensor>, Refusal>,
+        label: &dyn Fn() -> String,
+    ) {
+        match (expected, found) {
+            (Ok(expected), Ok(found)) => {
+                for (o, ((ty, expected), found)) in expected.iter().zip(found).enumerate() {
+                    if !self.is_read(o) {
+                        assert!(found.bytes.iter().all(|&b| b == 0xA5), "{}", label());
+                        continue;
+                    }
+                    if let Some(why) = differs(ty, expected, &found.bytes, self.case.close) {
+                        panic!("result {o} of {}: {why}", label());
+                    }
+                }
+            }
+            (Err(expected), Err(found)) => {
+                assert_eq!(found.code, expected.code, "{}", label());
+                assert_eq!(found.node_plus_one, NODE + 1, "{}", label());
+            }
+            (expected, found) => {
+                let (found, expected) = (found.err(), expected.as_ref().err());
+                panic!("{}: {found:?}, on the CPU {expected:?}", label());
+            }
+        }
+    }
+
+    /// Runs the case by our own kernels or in a library's way; `place` puts a result where an
+    /// operand is. None where the library refuses after all.
+    fn run(
+        &self,
+        device: &Device,
+        place: Option<(usize, usize)>,
+        way: Option<&Candidate>,
+    ) -> Option<Result<Vec<Tensor>, Refusal>> {
+        let mut image = Image::new();
+        let operand = |(i, t): (usize, &Tensor)| {
+            // Where a result takes an operand's place, that is a whole tensor.
+            let is_whole = !self.shifted || place.is_some_and(|(p, _)| p == i);
+            image.put(&t.bytes, if is_whole { 0 } else { t.ty.dtype.size() as usize })
+        };
+        let inputs: Vec<usize> = self.case.inputs.iter().enumerate().map(operand).collect();
+        let own = |ty: &TensorType| image.put(&vec![0xA5; ty.bytes() as usize], 0);
+        let outputs: Vec<usize> = self.results.iter().map(own).collect();
+        let scratch = image.put(&vec![0xCD; self.scratch_bytes() as usize], 0);
+        let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
+        let draw = image.put(&words(&[DRAW.seed, DRAW.step]), 0);
+        let refused = image.put(&words(&[0; 4]), 0);
+        let result = |o: usize| match place {
+            Some((i, paired)) if paired == o => inputs[i],
+            _ => outputs[o],
+        };
+        let starts: Vec<u64> = (0..=refused).map(|piece| image.at(piece)).collect();
+        let word = |argument: &Argument, base: u64| match *argument {
+            Argument::Input(i) => base + starts[inputs[i]],
+            Argument::Output(o) => base + starts[result(o)],
+            Argument::Scratch(at) => base + starts[scratch] + at,
+            Argument::Draw => base + starts[draw],
+            Argument::Refusal => base + starts[refused],
+            Argument::Node => NODE,
+        };
+        let job = match (way, &self.call) {
+            (Some(way), Some(call)) => {
+                let operands = call.operands().iter().map(|&i| Argument::Input(i));
+                Job::Call(way.call, operands.chain([Argument::Output(0)]).collect())
+            }
+            _ => Job::Kernels(&self.work),
+        };
+        match device.run(&mut image, &job, word) {
+            Ok(()) => {}
+            Err(_) if way.is_some() => return None,
+            Err(e) => panic!("{:?}: {e}", self.case.op),
+        }
+        assert!(image.is_guarded(), "{:?}: bytes beside were written", self.case.op);
+        for (i, t) in self.case.inputs.iter().enumerate() {
+            let kept = image.read(inputs[i]) == t.bytes;
+            assert!(kept || place.is_some_and(|(p, _)| p == i), "operand {i} was written");
+        }
+        let found: Vec<u64> = image
+            .read(refused)
+            .as_chunks()
+            .0
+            .iter()
+            .map(|&word| u64::from_le_bytes(word))
+            .collect();
+        if found[0] != 0 {
+            return Some(Err(Refusal {
+                node_plus_one: found[0],
+                code: found[1],
+                value: found[2].cast_signed(),
+                extent: found[3].cast_signed(),
+            }));
+        }
+        let tensor = |(o, ty): (usize, &TensorType)| Tensor {
+            ty: ty.clone(),
+            bytes: image.read(result(o)).to_vec(),
+        };
+        Some(Ok(self.results.iter().enumerate().map(tensor).collect()))
+    }
+}
+
+/// Where two tensors are not as close as they should be.
+fn differs(ty: &TensorType, expected: &[u8], found: &[u8], close: Close) -> Option<String> {
+    if !ty.dtype.is_float() {
+        let size = ty.dtype.size() as usize;
+        let at = expected.chunks(size).zip(found.chunks(size)).position(|(a, b)| a != b)?;
+        let piece = |x: &[u8]| x[at * size..][..size].to_vec();
+        return Some(format!("element {at}: {:?}, not {:?}", piece(found), piece(expected)));
+    }
+    let floats = |bytes: &[u8]| -> Vec<f64> {
+        match ty.dtype {
+            DType::F32 => {
+                bytes.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect()
+            }
+            _ => bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b)).collect(),
+        }
+    };
+    for (at, (a, b)) in floats(expected).into_iter().zip(floats(found)).enumerate() {
+        let near = (a - b).abs() <= close.absolute + close.relative * a.abs();
+        if !(near || a == b || a.is_nan() && b.is_nan()) {
+            return Some(format!("element {at}: {b}, not {a}"));
+        }
+    }
+    None
+}

@@ -1,0 +1,88 @@
+//! Times of commands and of operators, on the simulated driver's clock: each launch and each
+//! copy takes a microsecond, on whatever stream.
+
+use super::Run;
+use super::place;
+use super::simulated::{Behaviour, Simulated};
+use arenic::artifact::Target;
+use arenic::train::{Options, StepReport, train_on_device};
+use arenic_ir::profile::{KernelTimes, Profile};
+use arenic_ir::program::Command;
+use arenic_runtime::cuda;
+use std::collections::HashMap;
+
+/// Commands that a trace shows.
+fn shown(target: &Target) -> usize {
+    let is_shown = |c: &&Command| matches!(c, Command::Run { .. } | Command::Copy { .. });
+    target.program.commands.iter().filter(is_shown).count()
+}
+
+#[test]
+fn a_trace_has_every_command_of_the_last_step_in_an_order_that_events_allow() {
+    let run = Run::named("mlp_b4_adamw");
+    let target = run.target(Some(run.target(None).program.sizes.device * 7 / 10));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    let expected = run.train(&target, Behaviour::default()).unwrap();
+    let options = Options { trace: Some(path.clone()), ..run.options() };
+    let mut losses = Vec::new();
+    let watch = |r: &StepReport| losses.push(r.scalars[0].1);
+    match place::gpu() {
+        Some(gpu) => train_on_device(gpu, &target, &options, |_| {}, watch),
+        None => {
+            let driver = Simulated::new(Behaviour { seed: 5, ..Behaviour::default() });
+            train_on_device(driver, &target, &options, |_| {}, watch)
+        }
+    }
+    .unwrap();
+    assert_eq!(losses, expected, "times change no bits");
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert!(trace["otherData"]["times"].as_str().unwrap().contains("not replayed"));
+    let events = trace["traceEvents"].as_array().unwrap();
+    let spans: Vec<_> = events.iter().filter(|e| e["ph"] == "X").collect();
+    assert_eq!(spans.len(), shown(&target));
+    assert!(spans.iter().any(|e| e["cat"] == "copy"), "the limit wants copies");
+    let mut ends: HashMap<u64, f64> = HashMap::new();
+    for span in spans {
+        let number = |key: &str| span[key].as_f64().unwrap();
+        let end = ends.entry(span["tid"].as_u64().unwrap()).or_default();
+        assert!(number("ts") >= *end - 1.0 && number("dur") >= 0.0, "{span}");
+        *end = number("ts") + number("dur");
+    }
+}
+
+#[test]
+fn every_operator_is_measured_once_by_itself() {
+    let run = Run::named("mlp_b4_sgdm");
+    let target = run.target(None);
+    let (g, program) = (&target.graph, &target.program);
+    let simulated;
+    let found = match place::gpu() {
+        Some(gpu) => cuda::profile(g, program, &[], &gpu),
+        None => {
+            simulated = Simulated::new(Behaviour::default());
+            cuda::profile(g, program, &[], &simulated)
+        }
+    }
+    .unwrap();
+    assert_eq!(Profile::parse(&found.to_string()).unwrap(), found);
+    let mut times = KernelTimes::default();
+    assert!(found.kernels.iter().all(|kernel| times.insert(kernel)));
+    for node in program.nodes() {
+        let seconds = times.seconds(&g.nodes[node].op, &g.input_types(node)).unwrap();
+        assert!(seconds < 1e-2);
+        if place::gpu().is_none() {
+            // So many launches and copies.
+            let count = seconds * 1e6;
+            assert!(count < 0.01 || (count - count.round()).abs() < 1e-9, "{count}");
+        }
+    }
+    if place::gpu().is_none() {
+        let rates = &found.machine;
+        assert_eq!(rates.device, "a simulated GPU");
+        // Two copies take turns on this clock.
+        assert_eq!(rates.to_host_bytes_per_second, rates.to_device_bytes_per_second);
+        let ratio = rates.to_host_bytes_per_second / rates.both_bytes_per_second;
+        assert!((ratio - 2.0).abs() < 1e-3, "{ratio}");
+    }
+}

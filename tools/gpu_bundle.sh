@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Makes target/gpu-bundle: a folder that a machine with a GPU, Python and no Rust can check arenic with.
+#
+#   tools/gpu_bundle.sh ARENIC [GRAPHS]
+#
+# ARENIC is the binary; GRAPHS a folder with the steps that benchmarks are of, where they are wanted.
+# Kernels are compiled here, so NVRTC must be found (LD_LIBRARY_PATH). Test programs are built as
+# `make test` builds them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+ARENIC=$(realpath "${1:?usage: tools/gpu_bundle.sh ARENIC [GRAPHS]}")
+GRAPHS=${2:-}
+TARGET=${CARGO_TARGET_DIR:-target}
+NODE_TESTS=${ARENIC_NODE_TESTS:-target/node-tests}
+MAXIMUM_MIB=64
+RUNS=(mlp_b4_sgdm mlp_b4_adamw small_cnn_b4_sgdm tiny_resnet_b4_sgdm tiny_resnet_b4_adamw
+    gpt_tiny_b4_sgdm gpt_tiny_b4_adamw)
+# Half of its arena is less than one convolution of this step needs.
+NOT_BELOW_70=small_cnn_b4_sgdm
+BOTH=(--target cuda --target cpu)
+# Of the arena without a limit.
+PERCENTS=(70 50 40)
+
+fail() {
+    echo "arenic: $*" >&2
+    exit 1
+}
+
+[ -f "$NODE_TESTS/index.json" ] || fail "there is no $NODE_TESTS; \`make node-tests\` writes it"
+mkdir -p "$TARGET"
+BUNDLE=$TARGET/gpu-bundle
+rm -rf "$BUNDLE"
+mkdir -p "$BUNDLE"/{models,tests}
+
+echo '== the binary, models and reference runs'
+strip -o "$BUNDLE/arenic" "$ARENIC"
+cp benches/gpu/{run-gpu-checks.sh,checks.py,benchmarks.py,README.md} "$BUNDLE"
+cp models/papers/networks.py "$BUNDLE"
+cp -r models/step models/digits "$BUNDLE/models"
+rm -f "$BUNDLE"/models/digits/{*.py,*.txt,*.sh}
+cp -r tests/runs "$BUNDLE/tests"
+
+echo '== the test programs'
+built=$(cargo test --workspace --locked --no-run --test cuda --test onnx_nodes --message-format=json |
+    sed -n 's/.*"src_path":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2/p')
+packed=$(mktemp -d)
+trap 'rm -rf "$packed"' EXIT
+mkdir "$packed"/{artifacts,tests}
+while read -r source program; do
+    case $source in
+    */runtime/tests/cuda/main.rs) name=operators ;;
+    */tests/cuda/main.rs) name=steps ;;
+    */tests/onnx_nodes/main.rs) name=node_tests ;;
+    *) continue ;;
+    esac
+    strip -o "$packed/tests/$name" "$program"
+done <<<"$built"
+for name in operators steps node_tests; do
+    [ -x "$packed/tests/$name" ] || fail "cargo has not built the test program $name"
+done
+cp -r "$NODE_TESTS" "$packed/tests/node-tests"
+tar -C "$packed" --owner=0 --group=0 -cJf "$BUNDLE/tests.tar.xz" tests
+
+# Compiles a step without long searches; prints the arena in bytes, the first target's.
+compile() {
+    local out
+    out=$("$ARENIC" compile "$@" --time-limit 2 --json) || exit 1
+    sed -n 's/.*"arena_bytes":\([0-9]*\).*/\1/p' <<<"$out" | head -n 1
+}
+
+echo '== artifacts'
+for run in "${RUNS[@]}"; do
+    model=models/step/ref_$run.onnx
+    arena=$(compile "$model" "${BOTH[@]}" -o "$packed/artifacts/${run}_100.arenic")
+    for percent in "${PERCENTS[@]}"; do
+        [ "$run" != "$NOT_BELOW_70" ] || [ "$percent" -ge 70 ] || continue
+        compile "$model" --target cuda --device-memory $((arena * percent / 100)) \
+            -o "$packed/artifacts/${run}_$percent.arenic" >/dev/null
+    done
+    echo "$run: $arena bytes"
+done
+for model in step:32:digits forward:357:digits_test; do
+    IFS=: read -r file batch name <<<"$model"
+    arena=$(compile "models/digits/digits_$file.onnx" --dim "batch=$batch" "${BOTH[@]}" \
+        -o "$packed/artifacts/${name}_100.arenic")
+    echo "$name: $arena bytes"
+done
+
+tar -C "$packed" --owner=0 --group=0 -cJf "$BUNDLE/artifacts.tar.xz" artifacts
+
+if [ -n "$GRAPHS" ]; then
+    echo '== benchmarks'
+    mkdir "$packed/benchmarks"
+    for graph in "$GRAPHS"/*.onnx; do
+        out=$packed/benchmarks/$(basename "$graph" .onnx).arenic
+        "$ARENIC" compile "$graph" --target cuda --device h100 -o "$out"
+    done
+    tar -C "$packed" --owner=0 --group=0 -cJf "$BUNDLE/benchmarks.tar.xz" benchmarks
+fi
+
+bytes=$(du -sb "$BUNDLE" | cut -f 1)
+glibc=$(objdump -T "$BUNDLE/arenic" "$packed"/tests/{operators,steps,node_tests} |
+    grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1)
+printf '%s: %d bytes, needs %s or newer (build it on a system as old as those it is for)\n' \
+    "$BUNDLE" "$bytes" "${glibc/_/ }"
+[ "$bytes" -lt $((MAXIMUM_MIB << 20)) ] || fail "that is more than $MAXIMUM_MIB MiB"
