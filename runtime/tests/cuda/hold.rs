@@ -8,7 +8,6 @@ use arenic_runtime::cuda::driver::Candidate;
 use arenic_runtime::cuda::nvrtc::{self, Architecture};
 use arenic_runtime::cuda::{Argument, Module, Request, Work, lower};
 use arenic_runtime::kernel::{Draw, KernelError};
-use arenic_runtime::memory::AlignedBytes;
 use arenic_runtime::reference::{EvaluateError, evaluate};
 
 const DRAW: Draw = Draw { seed: 7, step: 3 };
@@ -185,7 +184,7 @@ impl Prepared {
     /// Holds what was found against what the CPU backend gives.
     fn compare(
         &self,
-        expected: &Result<Vec<(TensorType, AlignedBytes)>, Refusal>,
+        expected: &Result<Vec<(TensorType, Vec<u8>)>, Refusal>,
         found: Result<Vec<Tensor>, Refusal>,
         label: &dyn Fn() -> String,
     ) {
