@@ -345,20 +345,22 @@ impl Op {
             Op::ConvWeightGrad { window, group } => {
                 let spatial = windowed(x[0], window)?;
                 let y = window.slide(spatial, false)?;
-                let (c, fits) = match x[1].shape[..] {
-                    [images, m, ref dy @ ..] => {
-                        let fits = images == x[0].shape[0] && *dy == y[..] && *group > 0;
-                        (x[0].shape[1], fits && m % group == 0 && x[0].shape[1] % group == 0)
-                    }
-                    _ => (0, false),
+                let [images, m, ref dy @ ..] = x[1].shape[..] else {
+                    return Err(TypeError(format!("the gradient {} has no channels", x[1])));
                 };
+                let c = x[0].shape[1];
                 ensure!(
-                    fits && x[1].dtype == x[0].dtype && x[0].dtype.is_float(),
-                    "the gradient {} does not fit {} and {group} groups",
+                    x[0].dtype.is_float()
+                        && x[1].dtype == x[0].dtype
+                        && images == x[0].shape[0]
+                        && *dy == y[..]
+                        && *group > 0
+                        && [m, c].iter().all(|n| n.is_multiple_of(*group)),
+                    "the gradient {} does not fit {} in {group} groups",
                     x[1],
                     x[0]
                 );
-                one(x[0].dtype, &[&[x[1].shape[1], c / group], &window.kernel[..]].concat())
+                one(x[0].dtype, &[&[m, c / group], &window.kernel[..]].concat())
             }
             Op::MaxPool { window, ceil, .. } => {
                 ensure!(x[0].dtype != DType::Bool, "max_pool does not take bool");
