@@ -7,7 +7,7 @@ use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
-use arenic_ir::{Backend, Graph, Op, TargetInfo, TensorType};
+use arenic_ir::{Backend, Graph, Math, Op, TargetInfo, TensorType};
 use arenic_passes::certificate::{certificate, floor};
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
@@ -133,6 +133,8 @@ pub struct Constraints<'a> {
     pub limits: PerSpace<Option<u64>>,
     /// Sums may be taken in another order where that saves memory, which changes bits.
     pub allow_reassociation: bool,
+    /// How a GPU's libraries multiply.
+    pub math: Math,
 }
 
 /// Compiles a model for one target.
@@ -148,10 +150,11 @@ pub fn compile(
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
     let Imported { graph, bound, unused } = import_file(model, import)?;
-    let Constraints { backend, device, limits, allow_reassociation } = constraints;
+    let Constraints { backend, device, limits, allow_reassociation, math } = constraints;
     let least = TargetInfo::of(backend);
     let align = device.map_or(0, |d| d.alignment).max(least.align);
-    let (target, evaluate) = (TargetInfo { align, ..least }, Some(&Kernels as &dyn Evaluate));
+    let math = if backend == Backend::Cuda { math } else { least.math };
+    let (target, evaluate) = (TargetInfo { align, math, ..least }, Some(&Kernels as &dyn Evaluate));
     let cx = Cx { target, evaluate, search, device, limits, allow_reassociation };
     let outcome = pipeline.run(graph, &cx, options)?;
     let (found, minimum) = (outcome.lower_bound(), outcome.minimum());

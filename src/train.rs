@@ -53,6 +53,8 @@ pub struct Options {
     pub outputs: Option<PathBuf>,
     /// Threads; 0 takes one per core.
     pub threads: usize,
+    /// On a GPU nothing depends on time: libraries' ways are not chosen by measurement.
+    pub deterministic: bool,
     /// Fill dead bytes with NaN patterns.
     pub poison: bool,
     /// Where the times of the last step's commands go, in the trace event format.
@@ -169,7 +171,8 @@ pub fn train_on_device(
     let (g, program) = (&target.graph, &target.program);
     let images =
         gpu_code::images(target.kernels.as_ref(), g, program).map_err(cuda::SetupError::from)?;
-    let mut executor = CudaExecutor::new(g, program, &images, driver, cuda::Options::default())?;
+    let how = cuda::Options { deterministic: options.deterministic };
+    let mut executor = CudaExecutor::new(g, program, &images, driver, how)?;
     train_on(&mut executor, target, options, notice, watch)
 }
 

@@ -100,6 +100,7 @@ impl Run {
             save_every: None,
             outputs: None,
             threads: 1,
+            deterministic: true,
             poison: false,
             trace: None,
             stop: None,

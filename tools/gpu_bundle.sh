@@ -93,8 +93,10 @@ if [ -n "$GRAPHS" ]; then
     echo '== benchmarks'
     mkdir "$packed/benchmarks"
     for graph in "$GRAPHS"/*.onnx; do
-        out=$packed/benchmarks/$(basename "$graph" .onnx).arenic
-        "$ARENIC" compile "$graph" --target cuda --device h100 -o "$out"
+        for math in f32 tf32; do
+            out=$packed/benchmarks/$(basename "$graph" .onnx)_$math.arenic
+            "$ARENIC" compile "$graph" --target cuda --math $math --device h100 -o "$out"
+        done
     done
     tar -C "$packed" --owner=0 --group=0 -cJf "$BUNDLE/benchmarks.tar.xz" benchmarks
 fi

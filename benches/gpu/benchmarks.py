@@ -179,12 +179,13 @@ def write_values(name, folder):
     np.savez(folder / "init.npz", **states)
 
 
-def measure_arenic(name, number, steps):
+def measure_arenic(name, tf32, number, steps):
     with tempfile.TemporaryDirectory(prefix="arenic-") as folder:
         folder = pathlib.Path(folder)
         checks.unpack("benchmarks.tar.xz", folder)
         write_values(name, folder)
-        arguments = ["run", folder / "benchmarks" / f"{name}.arenic", "--data", folder / "data.npz"]
+        artifact = folder / "benchmarks" / f"{name}_{'tf32' if tf32 else 'f32'}.arenic"
+        arguments = ["run", artifact, "--data", folder / "data.npz"]
         arguments += ["--init", folder / "init.npz", "--set", f"lr={LR}", "--device", f"cuda:{number}", "--json"]
         with DriverBytes(number) as driver:
             *lines, summary = checks.arenic(*arguments, "--steps", 8 + steps, limit=580)
@@ -242,14 +243,17 @@ def main():
     print(f"{'step':<15} {'by':<22} {'ms':>10} {'alloc MiB':>10} {'driver MiB':>10} {'/arenic':>7}")
     is_wrong = False
     for name in options.names or (QUICK if options.quick else STEPS):
-        found = {"arenic, fp32": attempt(measure_arenic, name, number, steps)}
+        found = {}
         for tf32 in (False, True):
+            precision = "TF32" if tf32 else "fp32"
+            found[f"arenic, {precision}"] = attempt(measure_arenic, name, tf32, number, steps)
             for compiled in (False, True):
-                what = f"{'compile' if compiled else 'eager'}, {'TF32' if tf32 else 'fp32'}"
+                what = f"{'compile' if compiled else 'eager'}, {precision}"
                 found[what] = attempt(torch_apart, name, compiled, tf32, number, steps)
-        ours = found["arenic, fp32"].get("median_step_seconds")
         for what, figures in found.items():
+            ours = found[f"arenic, {what[-4:]}"].get("median_step_seconds")
             print(row(name, what, figures, ours), flush=True)
+        ours = found["arenic, fp32"].get("median_step_seconds")
         eager = found["eager, fp32"].get("losses")
         if ours and eager:
             off = [abs(a - b) / abs(b) for a, b in zip(found["arenic, fp32"]["losses"], eager)]

@@ -115,7 +115,7 @@ def run_arguments(name, percent=100, init=None, **other_values):
     base = HERE / "tests/runs" / name
     values = {**reference(name)["set"], **other_values}
     values = [x for n, v in values.items() for x in ("--set", f"{n}={v}")]
-    return ["run", artifact(name, percent), "--data", f"{base}.data.npz", "--init", init or f"{base}.init.npz", *values]
+    return ["run", artifact(name, percent), "--deterministic", "--data", f"{base}.data.npz", "--init", init or f"{base}.init.npz", *values]
 
 
 def losses(lines):

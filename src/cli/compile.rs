@@ -16,7 +16,7 @@ use arenic::largest::{Largest, largest};
 use arenic::onnx::ImportOptions;
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
-use arenic_ir::{Backend, TensorType};
+use arenic_ir::{Backend, Math, TensorType};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::{Search, devices};
 use clap::Args;
@@ -59,6 +59,10 @@ pub(super) struct Arguments {
     /// for each; figures are then of the first
     #[arg(long = "target", value_name = "T", default_value = Backend::Cpu.name(), value_parser = backend)]
     targets: Vec<Backend>,
+    /// How a GPU's libraries multiply in products and convolutions: f32, or tf32, whose operands have
+    /// 10 bits, on tensor cores
+    #[arg(long, value_name = "M", default_value = Math::F32.name(), value_parser = math)]
+    math: Math,
     /// A device file, cuda:N, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
     /// for it, and without --device-memory its memory is the limit
     #[arg(long, value_name = "D")]
@@ -97,6 +101,10 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             let known = passes.join(", ");
             return Err(miette!("the pipeline has no pass `{name}`; it has {known}").into());
         }
+    }
+    if a.math != Math::default() && !a.targets.contains(&Backend::Cuda) {
+        let help = "add `--target cuda`";
+        return Err(miette!(help = help, "--math {} is for GPUs", a.math.name()).into());
     }
     let dims = Dimensions::new(&a.dims)?;
     let import = ImportOptions {
@@ -177,6 +185,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 /// What there is to say of a target for scripts.
 fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
     let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
+    object.insert("math".into(), target.program.target.math.name().into());
     let statistics = target.statistics.iter();
     object.extend(statistics.map(|(name, figure)| (name.clone(), (*figure).into())));
     if let Some((minimum, bound)) = minimum {
@@ -226,6 +235,7 @@ impl Job<'_> {
             device: self.device,
             limits,
             allow_reassociation: a.allow_reassociation,
+            math: a.math,
         };
         let mut compiled =
             compile(&a.model, import, self.pipeline, constraints, self.search, options)?;
@@ -278,6 +288,11 @@ impl Job<'_> {
 }
 
 /// A backend by its name.
+fn math(name: &str) -> Result<Math, String> {
+    let known = Math::ALL.into_iter().find(|m| m.name() == name);
+    known.ok_or_else(|| format!("`{name}` is no way to multiply; f32 and tf32 are"))
+}
+
 fn backend(name: &str) -> Result<Backend, String> {
     let known = Backend::ALL.into_iter().find(|b| b.name() == name);
     known.ok_or_else(|| format!("`{name}` is no target; cpu and cuda are"))

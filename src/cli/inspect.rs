@@ -85,6 +85,7 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value
         "model": p.model,
         "passes": p.passes,
         "target": target.name,
+        "math": target.program.target.math.name(),
         "targets": artifact.targets.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
         "runnable": artifact.runnable,
         "boundary": Boundary::Joined.name(),

@@ -65,6 +65,10 @@ pub(super) struct Arguments {
     /// Threads; 0 takes one per core. The results do not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    /// On a GPU: take what gives the same bits in every run and under every byte limit, not what is
+    /// measured to be the fastest
+    #[arg(long)]
+    deterministic: bool,
     /// Fill bytes with NaN patterns as soon as they are dead; commands then run in issue order
     #[arg(long)]
     poison: bool,
@@ -138,6 +142,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         save_every: a.save_every,
         outputs: a.outputs.clone(),
         threads: a.threads,
+        deterministic: a.deterministic,
         poison: a.poison,
         trace: a.trace.clone(),
         stop: Some(interrupt::flag_that(match a.save {
