@@ -14,9 +14,9 @@
 //!   of at least one result of a heavy node, none of which may therefore be smaller.
 //!
 //! When the fused node runs, all operands are alive, as they are when the heavy (or the last)
-//! node runs among the others. Transient are roots that come and go, as long as nobody reads them
-//! who depends on the group: whoever does keeps them alive in any order. Operands of a
-//! small fraction of the result's bytes are not counted.
+//! node runs among the others. Transient are roots that come and go, old values of states among
+//! them, as long as nobody reads them who depends on the group: whoever does keeps them alive in any
+//! order. Operands of a small fraction of the result's bytes are not counted.
 
 use crate::group::{Group, Search};
 use arenic_ir::graph::{Def, NodeId, ValueId};
@@ -95,13 +95,20 @@ impl<'a> Rule<'a> {
         g.nodes[n].inputs.iter().map(|&v| g.resolve(v).root).filter(outside)
     }
 
-    /// True for operands that may be dead once the group has run.
+    /// True for operands that may be dead once the group has run: also for a state's old value,
+    /// where what makes the new one does not wait for the group.
     fn is_counted(&self, group: &Group, root: ValueId) -> bool {
+        let g = self.search.g;
         let dependents = self.dependents.get_or_init(|| self.dependents());
         let lasts = |n: &NodeId| !group.contains(n) && dependents.contains(n);
-        self.search.is_transient(root)
-            && !self.is_negligible(root)
-            && !self.search.readers[root].iter().any(lasts)
+        let comes_and_goes = match g.values[root].def {
+            Def::State(s) => match g.values[g.resolve(g.states[s].exit).root].def {
+                Def::Node { node, .. } => !dependents.contains(&node),
+                _ => false,
+            },
+            _ => self.search.is_transient(root),
+        };
+        comes_and_goes && !self.is_negligible(root) && !self.search.readers[root].iter().any(lasts)
     }
 
     fn is_negligible(&self, root: ValueId) -> bool {
