@@ -265,91 +265,58 @@ impl Dnn {
 
     /// What the library would do, the best first.
     fn ways(&self, direction: Direction, d: &Descriptors) -> Result<Vec<Found>, DriverError> {
-        let (most, mut count) = (WAYS as i32, 0);
-        let within = |count: i32| (count.max(0) as usize).min(WAYS);
-        // SAFETY: these were made; there is room for so many, and as many are filled as is said.
-        unsafe {
-            match direction {
-                Direction::Forward => {
-                    let mut all: [MaybeUninit<sys::cudnnConvolutionFwdAlgoPerf_t>; WAYS] =
-                        [MaybeUninit::zeroed(); WAYS];
-                    sys::cudnnGetConvolutionForwardAlgorithm_v7(
-                        self.handle(),
-                        d.input(),
-                        d.filter(),
-                        d.convolution(),
-                        d.output(),
-                        most,
-                        &raw mut count,
-                        all.as_mut_ptr().cast(),
-                    )
-                    .result()
-                    .map_err(failed("cudnnGetConvolutionForwardAlgorithm_v7"))?;
-                    let found = all[..within(count)].iter().map(|p| p.assume_init()).map(|p| {
-                        let way = Way::Forward(p.algo);
-                        Found {
-                            way,
-                            status: p.status,
-                            determinism: p.determinism,
-                            math: p.mathType,
-                        }
+        // Each direction has a function, an order of operands and structures of its own.
+        macro_rules! ask {
+            ($function:ident($($operand:expr),*) as $perf:ident, $way:expr) => {{
+                let mut all: [MaybeUninit<sys::$perf>; WAYS] = [MaybeUninit::zeroed(); WAYS];
+                let mut count = 0;
+                // SAFETY: these were made; there is room for so many, and as many are filled as is
+                // said.
+                unsafe {
+                    let (most, to) = (WAYS as i32, all.as_mut_ptr().cast());
+                    sys::$function(self.handle(), $($operand),*, most, &raw mut count, to)
+                        .result()
+                        .map_err(failed(stringify!($function)))?;
+                    let count = (count.max(0) as usize).min(WAYS);
+                    let found = all[..count].iter().map(|p| p.assume_init()).map(|p| Found {
+                        way: $way(p.algo),
+                        status: p.status,
+                        determinism: p.determinism,
+                        math: p.mathType,
                     });
-                    Ok(found.collect())
+                    found.collect()
                 }
-                Direction::InputGradient => {
-                    let mut all: [MaybeUninit<sys::cudnnConvolutionBwdDataAlgoPerf_t>; WAYS] =
-                        [MaybeUninit::zeroed(); WAYS];
-                    sys::cudnnGetConvolutionBackwardDataAlgorithm_v7(
-                        self.handle(),
-                        d.filter(),
-                        d.output(),
-                        d.convolution(),
-                        d.input(),
-                        most,
-                        &raw mut count,
-                        all.as_mut_ptr().cast(),
-                    )
-                    .result()
-                    .map_err(failed("cudnnGetConvolutionBackwardDataAlgorithm_v7"))?;
-                    let found = all[..within(count)].iter().map(|p| p.assume_init()).map(|p| {
-                        let way = Way::InputGradient(p.algo);
-                        Found {
-                            way,
-                            status: p.status,
-                            determinism: p.determinism,
-                            math: p.mathType,
-                        }
-                    });
-                    Ok(found.collect())
-                }
-                Direction::FilterGradient => {
-                    let mut all: [MaybeUninit<sys::cudnnConvolutionBwdFilterAlgoPerf_t>; WAYS] =
-                        [MaybeUninit::zeroed(); WAYS];
-                    sys::cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-                        self.handle(),
-                        d.input(),
-                        d.output(),
-                        d.convolution(),
-                        d.filter(),
-                        most,
-                        &raw mut count,
-                        all.as_mut_ptr().cast(),
-                    )
-                    .result()
-                    .map_err(failed("cudnnGetConvolutionBackwardFilterAlgorithm_v7"))?;
-                    let found = all[..within(count)].iter().map(|p| p.assume_init()).map(|p| {
-                        let way = Way::FilterGradient(p.algo);
-                        Found {
-                            way,
-                            status: p.status,
-                            determinism: p.determinism,
-                            math: p.mathType,
-                        }
-                    });
-                    Ok(found.collect())
-                }
-            }
+            }};
         }
+        Ok(match direction {
+            Direction::Forward => ask!(
+                cudnnGetConvolutionForwardAlgorithm_v7(
+                    d.input(),
+                    d.filter(),
+                    d.convolution(),
+                    d.output()
+                ) as cudnnConvolutionFwdAlgoPerf_t,
+                Way::Forward
+            ),
+            Direction::InputGradient => ask!(
+                cudnnGetConvolutionBackwardDataAlgorithm_v7(
+                    d.filter(),
+                    d.output(),
+                    d.convolution(),
+                    d.input()
+                ) as cudnnConvolutionBwdDataAlgoPerf_t,
+                Way::InputGradient
+            ),
+            Direction::FilterGradient => ask!(
+                cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+                    d.input(),
+                    d.output(),
+                    d.convolution(),
+                    d.filter()
+                ) as cudnnConvolutionBwdFilterAlgoPerf_t,
+                Way::FilterGradient
+            ),
+        })
     }
 
     fn workspace(&self, d: &Descriptors, way: Way) -> Result<usize, CudnnError> {
