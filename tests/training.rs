@@ -444,14 +444,20 @@ fn fusing_changes_no_bits() {
         target.graph.nodes.values().filter(|n| n.op.name() == name).count()
     };
     for run in runs() {
-        let (_, plain) = run.bits(&with(""));
+        let (unfused, plain) = run.bits(&with(""));
         let (_, losses) = run.bits(&with("- fuse_cross_entropy\n"));
         let (_, updates) = run.bits(&with("- fuse_updates: {gradients: never}\n"));
         let (fused, everything) = run.bits(&with(all));
+        let (chains, elementwise) = run.bits(&with("- fuse_elementwise: {memory: any}\n"));
+        let (safe, fewer) = run.bits(&with("- fuse_elementwise\n"));
         assert!(plain == losses, "{}: a fused loss", run.name);
         assert!(plain == updates, "{}: fused updates", run.name);
         assert!(plain == everything, "{}: gradients inside updates", run.name);
+        assert!(plain == elementwise, "{}: chains", run.name);
+        assert!(plain == fewer, "{}: chains that need no more memory", run.name);
         assert!(plain == run.bits(named("default")).1, "{}: the default", run.name);
+        let nodes = [&chains, &safe, &unfused].map(|target| target.graph.nodes.len());
+        assert!(nodes[0] <= nodes[1] && nodes[1] < nodes[2], "{}: {nodes:?}", run.name);
         assert_eq!(count(&fused, "cross_entropy_grad"), 1, "{}", run.name);
         assert!(count(&fused, "pointwise") >= 6, "{}", run.name);
         assert!(count(&fused, "product_update") >= 1, "{}", run.name);
