@@ -1,6 +1,7 @@
 //! Output types from operand types: inference and, compared with what a graph says,
 //! verification.
 
+mod normalisation;
 mod windows;
 
 use super::{MAX_OPERANDS, Op, fused, pointwise};
@@ -51,8 +52,14 @@ impl Op {
             | Op::Binary { .. }
             | Op::Dropout { .. }
             | Op::MatMul { .. }
-            | Op::ConvWeightGrad { .. } => (2, 2),
-            Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::Where => (3, 3),
+            | Op::ConvWeightGrad { .. }
+            | Op::SoftmaxGrad { .. }
+            | Op::LogSoftmaxGrad { .. } => (2, 2),
+            Op::ScatterElements { .. }
+            | Op::ScatterNd { .. }
+            | Op::Where
+            | Op::BatchNorm { .. } => (3, 3),
+            Op::LayerNormParamGrad { .. } | Op::BatchNormParamGrad => (4, 4),
             Op::Clip { min, max } => {
                 let n = 1 + usize::from(*min) + usize::from(*max);
                 (n, n)
@@ -61,7 +68,11 @@ impl Op {
                 (2, 3)
             }
             Op::Adam { .. } => (6, 6),
-            Op::Adagrad { .. } | Op::Momentum { .. } | Op::CrossEntropyGrad => (5, 5),
+            Op::Adagrad { .. }
+            | Op::Momentum { .. }
+            | Op::CrossEntropyGrad
+            | Op::LayerNormInputGrad { .. } => (5, 5),
+            Op::BatchNormInputGrad => (7, 7),
             Op::Pointwise { .. } => (1, MAX_OPERANDS),
             Op::ProductUpdate { update, .. } => {
                 // One product instead of one gradient.
@@ -271,28 +282,16 @@ impl Op {
                 }
                 one(x[0].dtype, &shape)
             }
-            Op::Softmax { axis } | Op::LogSoftmax { axis } => {
-                axis_in(*axis, x[0])?;
-                ensure!(x[0].dtype.is_float(), "softmax does not take {}", x[0].dtype);
-                one(x[0].dtype, &x[0].shape)
-            }
-            Op::LayerNorm { axis, .. } => {
-                axis_in(*axis, x[0])?;
-                ensure!(x[0].dtype.is_float(), "layer_norm does not take {}", x[0].dtype);
-                for t in &x[1..] {
-                    ensure!(
-                        t.dtype == x[0].dtype
-                            && broadcast_shapes(&t.shape, &x[0].shape[*axis..]).as_deref()
-                                == Some(&x[0].shape[*axis..]),
-                        "scale or bias {t} does not fit {} from axis {axis}",
-                        x[0]
-                    );
-                }
-                let mut stats = x[0].shape.clone();
-                stats[*axis..].fill(1);
-                let stats = TensorType::new(x[0].dtype, stats);
-                Ok(vec![x[0].clone(), stats.clone(), stats])
-            }
+            Op::Softmax { .. }
+            | Op::LogSoftmax { .. }
+            | Op::SoftmaxGrad { .. }
+            | Op::LogSoftmaxGrad { .. }
+            | Op::LayerNorm { .. }
+            | Op::LayerNormParamGrad { .. }
+            | Op::LayerNormInputGrad { .. }
+            | Op::BatchNorm { .. }
+            | Op::BatchNormParamGrad
+            | Op::BatchNormInputGrad => normalisation::infer(self, x),
             Op::MatMul { trans_a, trans_b } => one(x[0].dtype, &mat_mul(x, *trans_a, *trans_b)?),
             Op::Gemm { trans_a, trans_b, .. } => {
                 same_number_type(x)?;

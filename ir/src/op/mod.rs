@@ -179,6 +179,18 @@ pub enum Op {
         /// The axis.
         axis: usize,
     },
+    /// `y, dy → dx`: the gradient of a softmax's operand from its result:
+    /// `dx = y · (dy − Σ dy·y)`, the sum along the axis.
+    SoftmaxGrad {
+        /// The axis.
+        axis: usize,
+    },
+    /// `y, dy → dx`: the gradient of a log softmax's operand from its result:
+    /// `dx = dy − exp(y) · Σ dy`, the sum along the axis.
+    LogSoftmaxGrad {
+        /// The axis.
+        axis: usize,
+    },
     /// `x, scale[, bias] → y, mean, inv_std`: over the axes from `axis` on; `scale` and
     /// `bias` broadcast to `x`.
     LayerNorm {
@@ -187,6 +199,34 @@ pub enum Op {
         /// Added to the variance.
         epsilon: f32,
     },
+    /// `x, dy, mean, inv_std → dscale, dbias`: gradients of a layer norm's scale and bias, in
+    /// the shape of `x` from `axis` on: `Σ dy·(x − mean)·inv_std` and `Σ dy`, summed over the
+    /// axes before it. `mean` and `inv_std` are as `LayerNorm` gives them.
+    LayerNormParamGrad {
+        /// First normalised axis.
+        axis: usize,
+    },
+    /// `x, dy, scale, mean, inv_std → dx`: the gradient of a layer norm's operand. Of every row
+    /// `dx = inv_std·(g − mean(g) − n·mean(g·n))`, where `g = dy·scale` and
+    /// `n = (x − mean)·inv_std`.
+    LayerNormInputGrad {
+        /// First normalised axis.
+        axis: usize,
+    },
+    /// `x[N,C,…], scale[C], bias[C] → y, mean[C], var[C], inv_std[C]`: over all axes but the
+    /// second, in training: mean and population variance of the batch,
+    /// `inv_std = 1 / √(var + epsilon)`, and `y = (x − mean)·inv_std·scale + bias`.
+    BatchNorm {
+        /// Added to the variance.
+        epsilon: f32,
+    },
+    /// `x[N,C,…], dy, mean[C], inv_std[C] → dscale[C], dbias[C]`: gradients of a batch norm's
+    /// scale and bias, `Σ dy·(x − mean)·inv_std` and `Σ dy` of every channel.
+    BatchNormParamGrad,
+    /// `x[N,C,…], dy, scale[C], mean[C], inv_std[C], dscale[C], dbias[C] → dx`: the gradient of a
+    /// batch norm's operand, `scale·inv_std·(dy − (dbias + (x − mean)·inv_std·dscale) / m)`,
+    /// where a channel has `m` elements.
+    BatchNormInputGrad,
 
     // --- products and windows -----------------------------------------------------
     /// `a, b → y`: NumPy's `matmul`, operands of rank ≥ 1; a transposed operand has its
@@ -347,7 +387,14 @@ impl Op {
             Op::Reduce { .. } => "reduce",
             Op::Softmax { .. } => "softmax",
             Op::LogSoftmax { .. } => "log_softmax",
+            Op::SoftmaxGrad { .. } => "softmax_grad",
+            Op::LogSoftmaxGrad { .. } => "log_softmax_grad",
             Op::LayerNorm { .. } => "layer_norm",
+            Op::LayerNormParamGrad { .. } => "layer_norm_param_grad",
+            Op::LayerNormInputGrad { .. } => "layer_norm_input_grad",
+            Op::BatchNorm { .. } => "batch_norm",
+            Op::BatchNormParamGrad => "batch_norm_param_grad",
+            Op::BatchNormInputGrad => "batch_norm_input_grad",
             Op::MatMul { .. } => "mat_mul",
             Op::Gemm { .. } => "gemm",
             Op::Conv { .. } => "conv",
