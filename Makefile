@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo test node-tests browser-test bench bench-order bench-place bench-pipelines bench-budget papers gpu-bundle digits clean
+.PHONY: help setup build demo test node-tests browser-test export-test bench bench-order bench-place bench-pipelines bench-budget papers gpu-bundle digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,6 +57,7 @@ else
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo test --workspace --all-targets --locked --no-fail-fast)
 endif
 	$(call step,$(MAKE) --no-print-directory browser-test)
+	$(call step,$(MAKE) --no-print-directory export-test)
 	$(call step,cargo test --workspace --doc --locked)
 	$(call step,cargo check --no-default-features --locked)
 	$(call step,cargo test -p arenic-passes --no-default-features --locked --lib)
@@ -80,6 +81,9 @@ $(NODE_TESTS)/index.json: tests/node_tests/generate.py $(VENV)/node-tests
 browser-test: $(VENV)/browser ## Use pages of `arenic report` in a headless browser
 	@tools/setup.sh browser
 	$(PYTHON) tests/browser/check_report.py $(CARGO_TARGET_DIR)/debug/arenic
+
+export-test: $(VENV)/export ## Train with exported artifacts in onnxruntime
+	$(PYTHON) tests/onnx_export/check_export.py $(CARGO_TARGET_DIR)/debug/arenic
 
 bench: $(VENV)/bench build ## Compare step times with onnxruntime
 	$(PYTHON) benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic
@@ -134,9 +138,11 @@ $(VENV)/made:
 $(VENV)/node-tests: tests/node_tests/requirements.txt
 $(VENV)/nvrtc: tests/cuda/requirements.txt
 $(VENV)/browser: tests/browser/requirements.txt
+$(VENV)/export: tests/onnx_export/requirements.txt
 $(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
-$(VENV)/node-tests $(VENV)/nvrtc $(VENV)/browser $(VENV)/bench $(VENV)/digits $(VENV)/papers: $(VENV)/made
+$(VENV)/node-tests $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/bench $(VENV)/digits $(VENV)/papers: \
+  $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

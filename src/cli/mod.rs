@@ -9,6 +9,7 @@ mod compile;
 mod device;
 mod dims;
 mod explain;
+mod export;
 mod inspect;
 mod interrupt;
 mod named;
@@ -66,6 +67,8 @@ enum Command {
     Trace(trace::Arguments),
     /// Say in words why a plan needs what it needs
     Explain(explain::Arguments),
+    /// Write an artifact's step as an ONNX file that says where its plan puts everything
+    Export(export::Arguments),
     /// Draw an artifact's arena, or a placement, as a page for the browser
     Report(report::Arguments),
     /// Measure each kernel of an artifact, for `compile` and `simulate`
@@ -97,6 +100,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Place(a) => place::run(&a),
         Command::Trace(a) => trace::run(&a),
         Command::Explain(a) => explain::run(&a),
+        Command::Export(a) => export::run(&a),
         Command::Report(a) => report::run(&a),
         Command::Profile(a) => profile::run(&a),
         Command::Simulate(a) => simulate::run(&a),

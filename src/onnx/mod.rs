@@ -1,4 +1,4 @@
-//! ONNX import. Nothing below this module sees ONNX or protobuf.
+//! ONNX import and export. Nothing below this module sees ONNX or protobuf.
 //!
 //! A model is read in five steps: the file is mapped and decoded without copying tensor
 //! data (`read`), functions are inlined and nodes sorted (`flatten`), inputs, symbolic
@@ -9,6 +9,7 @@
 mod attributes;
 mod context;
 mod error;
+pub mod export;
 mod flatten;
 mod fold;
 mod import;

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 /// The metadata property that lists pairs, one `X=Y` per line.
 const PROPERTY: &str = "arenic.state";
 /// The result `out_X` is the next value of `X`.
-const PREFIX: &str = "out_";
+pub(super) const PREFIX: &str = "out_";
 
 /// A tensor and the tensor that holds its value for the next step.
 pub(super) struct Pair {

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// The domain of the optimizers.
-const TRAINING: &str = "ai.onnx.preview.training";
+pub(super) const TRAINING: &str = "ai.onnx.preview.training";
 
 /// What the importer knows of one operator.
 pub(super) struct Row {

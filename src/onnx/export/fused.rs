@@ -1,0 +1,190 @@
+//! Operators that ONNX does not have, as several that it has. Where graph passes made them, the
+//! parts are chosen so that every element keeps its bits.
+
+use super::ExportError;
+use super::ops::{binary, gemm, sliding, unary};
+use super::writer::{Tensor, Writer, code, int, ints, signed, text};
+use arenic_ir::op::{Kind, ProductOperands, Step, Window};
+use arenic_ir::types::broadcast_shapes;
+use arenic_ir::{DType, Op, TensorType};
+
+impl Writer<'_> {
+    /// One node per step.
+    pub(super) fn pointwise(
+        &mut self,
+        steps: &[Step],
+        results: &[usize],
+        x: &[Tensor],
+        y: &[Tensor],
+    ) {
+        let number = x.iter().map(|t| t.ty.dtype).find(|d| d.is_float()).unwrap_or(DType::F32);
+        let mut sources = x.to_vec();
+        for (i, step) in steps.iter().enumerate() {
+            let read: Vec<Tensor> = step.sources().map(|s| sources[s].clone()).collect();
+            let kind = step.kind(|s| sources.get(s).and_then(|t| Kind::of(t.ty.dtype)));
+            let dtype = if kind == Some(Kind::Condition) { DType::Bool } else { number };
+            let mut shape = Vec::new();
+            for t in &read {
+                shape = broadcast_shapes(&shape, &t.ty.shape).unwrap_or_default();
+            }
+            let ty = TensorType::new(dtype, shape);
+            let source = x.len() + i;
+            let of = results.iter().position(|&r| r == source).map(|k| &y[k]);
+            let name = match of {
+                Some(y) if y.ty == ty => y.name.clone(),
+                _ => self.temporary(),
+            };
+            let given: Vec<&str> = read.iter().map(|t| t.name.as_str()).collect();
+            let out = vec![name.clone()];
+            match step {
+                Step::Unary(f, _) => self.node_into(unary(*f), &given, out, vec![]),
+                Step::Binary(f, ..) => self.node_into(binary(*f), &given, out, vec![]),
+                Step::Where(..) => self.node_into("Where", &given, out, vec![]),
+                Step::Cast(_) => {
+                    self.node_into("Cast", &given, out, vec![int("to", code(number).into())]);
+                }
+            }
+            sources.push(Tensor { name, ty });
+        }
+        for (y, &r) in y.iter().zip(results) {
+            // A step of few operands may be smaller than the result; two results may be one step.
+            if sources[r].name != y.name {
+                let shape = self.list(&signed(&y.ty.shape));
+                let from = sources[r].name.clone();
+                self.node_into("Expand", &[&from, &shape], vec![y.name.clone()], vec![]);
+            }
+        }
+    }
+
+    /// The gradient as a product, then the update.
+    pub(super) fn product_update(
+        &mut self,
+        op: &Op,
+        x: &[Tensor],
+        y: &[Tensor],
+    ) -> Result<(), ExportError> {
+        let Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update } = op else {
+            return Ok(());
+        };
+        let others = x.len() - 2;
+        let (a, b) = (&x[others], &x[others + 1]);
+        let ty = Op::MatMul { trans_a: *trans_a, trans_b: *trans_b }.infer(&[&a.ty, &b.ty])?;
+        let name = self.temporary();
+        let attributes = gemm(*alpha, 1.0, *trans_a, *trans_b);
+        self.node_into("Gemm", &[&a.name, &b.name], vec![name.clone()], attributes);
+        let product = Tensor { name, ty: ty[0].clone() };
+        let at = ProductOperands { gradient: *gradient, others };
+        let all: Vec<&Tensor> = x.iter().collect();
+        let operands: Vec<Tensor> = at.operands(&all, &product).into_iter().cloned().collect();
+        self.write(update, &operands, y)
+    }
+
+    /// The greatest of `(x − max) − ln_sum` is `0 − ln_sum`, which gives the bits of `ln_sum`.
+    pub(super) fn log_softmax_stats(&mut self, x: &[Tensor], y: &[String]) {
+        let keep = || vec![int("keepdims", 1)];
+        let rows = self.list(&[-1]);
+        let x = x[0].name.as_str();
+        self.node_into("ReduceMax", &[x, &rows], vec![y[0].clone()], keep());
+        let log = self.one("LogSoftmax", &[x], vec![int("axis", -1)]);
+        let greatest = self.one("ReduceMax", &[&log, &rows], keep());
+        self.node_into("Neg", &[&greatest], vec![y[1].clone()], vec![]);
+    }
+
+    /// `exp((x − max) − ln_sum)`.
+    pub(super) fn softmax_of_stats(&mut self, x: &[&str], y: String) {
+        let rest = self.one("Sub", &[x[0], x[1]], vec![]);
+        let log = self.one("Sub", &[&rest, x[2]], vec![]);
+        self.node_into("Exp", &[&log], vec![y], vec![]);
+    }
+
+    /// `w · onehot(target) − w · softmax(x)`.
+    pub(super) fn cross_entropy_grad(&mut self, x: &[Tensor], y: &[String]) {
+        let ty = &x[0].ty;
+        let [target, w] = [&x[3].name, &x[4].name];
+        let given: Vec<&str> = x.iter().map(|t| t.name.as_str()).collect();
+        let softmax = self.temporary();
+        self.softmax_of_stats(&given[..3], softmax.clone());
+        let zero = self.scalar(ty.dtype, 0.0);
+        let shape = self.list(&signed(&ty.shape));
+        let zeros = self.one("Expand", &[&zero, &shape], vec![]);
+        let attributes = vec![int("axis", -1), text("reduction", "none")];
+        let one_hot = self.one("ScatterElements", &[&zeros, target, w], attributes);
+        let weighted = self.one("Mul", &[&softmax, w], vec![]);
+        self.node_into("Sub", &[&one_hot, &weighted], y.to_vec(), vec![]);
+    }
+
+    /// A convolution of the transposed operands: each channel is an image, each image a channel,
+    /// and strides are dilations. Taps beyond the kernel, which a stride has left over, are cut.
+    pub(super) fn conv_weight_grad(
+        &mut self,
+        x: &[Tensor],
+        y: &[String],
+        window: &Window,
+        group: usize,
+    ) -> Result<(), ExportError> {
+        let (shape, spatial) = (&x[0].ty.shape, &x[0].ty.shape[2..]);
+        let (images, channels) = (shape[0], shape[1] / group);
+        let rest = |from: usize| from..from + spatial.len();
+        let mut from = x[0].name.clone();
+        if group > 1 {
+            let split = self.temporary();
+            let parts = [&[images, group, channels], spatial].concat();
+            self.reshape_into(&from, &parts, split.clone());
+            let perm: Vec<usize> = [2, 1, 0].into_iter().chain(rest(3)).collect();
+            let turned = self.one("Transpose", &[&split], vec![ints("perm", &perm)]);
+            from = self.temporary();
+            let joined = [&[channels, group * images], spatial].concat();
+            self.reshape_into(&turned, &joined, from.clone());
+        }
+        let perm: Vec<usize> = [1, 0].into_iter().chain(rest(2)).collect();
+        let turn = || vec![ints("perm", &perm)];
+        if group == 1 {
+            from = self.one("Transpose", &[&from], turn());
+        }
+        let weights = self.one("Transpose", &[&x[1].name], turn());
+        let taken = Window {
+            kernel: x[1].ty.shape[2..].to_vec(),
+            strides: window.dilations.clone(),
+            dilations: window.strides.clone(),
+            ..window.clone()
+        };
+        let mut attributes = sliding(&taken);
+        attributes.push(int("group", group as i64));
+        let mut taps = self.one("Conv", &[&from, &weights], attributes);
+        if taken.slide(spatial, false)? != window.kernel {
+            let axes: Vec<usize> = rest(2).collect();
+            let lists = [vec![0; spatial.len()], window.kernel.clone(), axes];
+            let [starts, ends, axes] = lists.map(|l| self.list(&signed(&l)));
+            taps = self.one("Slice", &[&taps, &starts, &ends, &axes], vec![]);
+        }
+        self.node_into("Transpose", &[&taps], y.to_vec(), turn());
+        Ok(())
+    }
+
+    /// ONNX's own gives statistics in single precision, whatever the operand is.
+    pub(super) fn layer_norm(&mut self, x: &[Tensor], y: &[Tensor], axis: usize, epsilon: f32) {
+        let ty = &x[0].ty;
+        let given = x[0].name.as_str();
+        let axes: Vec<usize> = (axis..ty.rank()).collect();
+        let axes = self.list(&signed(&axes));
+        let keep = || vec![int("keepdims", 1)];
+        let [out, mean, inv_std] = [0, 1, 2].map(|i| y[i].name.clone());
+        self.node_into("ReduceMean", &[given, &axes], vec![mean.clone()], keep());
+        let centred = self.one("Sub", &[given, &mean], vec![]);
+        let squared = self.one("Mul", &[&centred, &centred], vec![]);
+        let variance = self.one("ReduceMean", &[&squared, &axes], keep());
+        let epsilon = self.scalar(ty.dtype, epsilon.into());
+        let sum = self.one("Add", &[&variance, &epsilon], vec![]);
+        let std = self.one("Sqrt", &[&sum], vec![]);
+        self.node_into("Reciprocal", &[&std], vec![inv_std.clone()], vec![]);
+        let normal = self.one("Mul", &[&centred, &inv_std], vec![]);
+        match &x[1..] {
+            [scale, bias, ..] => {
+                let scaled = self.one("Mul", &[&normal, &scale.name], vec![]);
+                self.node_into("Add", &[&scaled, &bias.name], vec![out], vec![]);
+            }
+            [scale] => self.node_into("Mul", &[&normal, &scale.name], vec![out], vec![]),
+            [] => self.node_into("Identity", &[&normal], vec![out], vec![]),
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! How each operator is written: those that ONNX has.
+
+use super::ExportError;
+use super::writer::{Tensor, Writer, code, float, int, ints, signed, text};
+use crate::onnx::proto::AttributeProto;
+use arenic_ir::op::{
+    Binary, Coordinates, Interpolation, NearestMode, Reduction, ResizeSpec, Rng, Scatter, Unary,
+    Window,
+};
+use arenic_ir::{DType, Op};
+
+fn names(tensors: &[Tensor]) -> Vec<&str> {
+    tensors.iter().map(|t| t.name.as_str()).collect()
+}
+
+impl Writer<'_> {
+    /// Writes an operator; results have the names and types of `y`.
+    pub(super) fn write(&mut self, op: &Op, x: &[Tensor], y: &[Tensor]) -> Result<(), ExportError> {
+        let out: Vec<String> = y.iter().map(|t| t.name.clone()).collect();
+        let given = names(x);
+        match op {
+            Op::Reshape { shape } => self.reshape_into(given[0], shape, out[0].clone()),
+            Op::Slice { starts, steps, shape } => self.slice(x, &out, (starts, steps, shape)),
+            Op::Transpose { perm } => {
+                self.node_into("Transpose", &given, out, vec![ints("perm", perm)]);
+            }
+            Op::Expand { shape } => {
+                let list = self.list(&signed(shape));
+                self.node_into("Expand", &[given[0], &list], out, vec![]);
+            }
+            Op::Concat { axis } => self.node_into("Concat", &given, out, vec![at(*axis)]),
+            Op::Copy => self.node_into("Identity", &given, out, vec![]),
+            Op::Gather { axis } => self.node_into("Gather", &given, out, vec![at(*axis)]),
+            Op::GatherElements { axis } => {
+                self.node_into("GatherElements", &given, out, vec![at(*axis)]);
+            }
+            Op::GatherNd { batch_dims } => {
+                let batch = int("batch_dims", *batch_dims as i64);
+                self.node_into("GatherND", &given, out, vec![batch]);
+            }
+            Op::ScatterElements { axis, reduction } => {
+                let attributes = vec![at(*axis), text("reduction", scatter(*reduction))];
+                self.node_into("ScatterElements", &given, out, attributes);
+            }
+            Op::ScatterNd { reduction } => {
+                let attributes = vec![text("reduction", scatter(*reduction))];
+                self.node_into("ScatterND", &given, out, attributes);
+            }
+            Op::Cast { to } => {
+                self.node_into("Cast", &given, out, vec![int("to", code(*to).into())]);
+            }
+            Op::Unary { f } => self.node_into(unary(*f), &given, out, vec![]),
+            Op::Binary { f } => self.node_into(binary(*f), &given, out, vec![]),
+            Op::Where => self.node_into("Where", &given, out, vec![]),
+            Op::Clip { min, .. } => {
+                let mut bounds: Vec<String> = vec![given[0].to_owned()];
+                bounds.extend((!min).then(String::new));
+                for bound in &x[1..] {
+                    bounds.push(self.as_scalar(bound));
+                }
+                let bounds: Vec<&str> = bounds.iter().map(String::as_str).collect();
+                self.node_into("Clip", &bounds, out, vec![]);
+            }
+            Op::Dropout { rng } => {
+                let ratio = self.as_scalar(&x[1]);
+                let training = self.scalar(DType::Bool, 1.0);
+                let seed = rng.seed.map(|seed| int("seed", seed as i64));
+                let seed = seed.into_iter().collect();
+                self.node_into("Dropout", &[given[0], &ratio, &training], out, seed);
+            }
+            Op::RandomUniform { dtype, shape, low, high, rng } => {
+                let mut attributes = vec![
+                    int("dtype", code(*dtype).into()),
+                    ints("shape", shape),
+                    float("low", *low),
+                    float("high", *high),
+                ];
+                attributes.extend(self.float_seed(rng)?);
+                self.node_into("RandomUniform", &[], out, attributes);
+            }
+            Op::Reduce { axes, .. } if axes.is_empty() => {
+                self.node_into("Identity", &given, out, vec![]);
+            }
+            Op::Reduce { f, axes, keep } => {
+                let axes = self.list(&signed(axes));
+                let keep = vec![int("keepdims", i64::from(*keep))];
+                self.node_into(reduction(*f), &[given[0], &axes], out, keep);
+            }
+            Op::Softmax { axis } => self.node_into("Softmax", &given, out, vec![at(*axis)]),
+            Op::LogSoftmax { axis } => self.node_into("LogSoftmax", &given, out, vec![at(*axis)]),
+            Op::LayerNorm { axis, epsilon } if x[0].ty.dtype == DType::F32 => {
+                let attributes = vec![at(*axis), float("epsilon", *epsilon)];
+                self.node_into("LayerNormalization", &given, out, attributes);
+            }
+            Op::LayerNorm { axis, epsilon } => self.layer_norm(x, y, *axis, *epsilon),
+            Op::MatMul { trans_a: false, trans_b: false } => {
+                self.node_into("MatMul", &given, out, vec![]);
+            }
+            &Op::MatMul { trans_a, trans_b } => self.mat_mul(x, &out, (trans_a, trans_b)),
+            Op::Gemm { alpha, beta, trans_a, trans_b } => {
+                let attributes = gemm(*alpha, *beta, *trans_a, *trans_b);
+                self.node_into("Gemm", &given, out, attributes);
+            }
+            Op::Conv { window, group } => {
+                let mut attributes = sliding(window);
+                attributes.push(int("group", *group as i64));
+                self.node_into("Conv", &given, out, attributes);
+            }
+            Op::ConvTranspose { window, group, output_padding } => {
+                let mut attributes = sliding(window);
+                attributes.push(int("group", *group as i64));
+                attributes.push(ints("output_padding", output_padding));
+                self.node_into("ConvTranspose", &given, out, attributes);
+            }
+            Op::ConvWeightGrad { window, group } => {
+                self.conv_weight_grad(x, &out, window, *group)?;
+            }
+            Op::MaxPool { window, ceil, column_major } => {
+                let mut attributes = sliding(window);
+                attributes.extend(ceil.then(|| int("ceil_mode", 1)));
+                attributes.extend(column_major.then(|| int("storage_order", 1)));
+                self.node_into("MaxPool", &given, out, attributes);
+            }
+            Op::AveragePool { window, ceil, count_include_pad } => {
+                let mut attributes = sliding(window);
+                if window.dilations.iter().all(|&d| d == 1) {
+                    attributes.retain(|a| a.name.as_deref() != Some("dilations"));
+                } else {
+                    self.dilated_pool = true;
+                }
+                attributes.extend(ceil.then(|| int("ceil_mode", 1)));
+                attributes.extend(count_include_pad.then(|| int("count_include_pad", 1)));
+                self.node_into("AveragePool", &given, out, attributes);
+            }
+            Op::Resize { spec } => self.resize(x, &out, spec),
+            Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
+                let attributes = vec![
+                    float("alpha", *alpha),
+                    float("beta", *beta),
+                    float("epsilon", *epsilon),
+                    float("norm_coefficient", *norm_coefficient),
+                    float("norm_coefficient_post", *norm_coefficient_post),
+                ];
+                self.optimizer("Adam", x, out, attributes);
+            }
+            Op::Adagrad { decay_factor, epsilon, norm_coefficient } => {
+                let attributes = vec![
+                    float("decay_factor", *decay_factor),
+                    float("epsilon", *epsilon),
+                    float("norm_coefficient", *norm_coefficient),
+                ];
+                self.optimizer("Adagrad", x, out, attributes);
+            }
+            Op::Momentum { alpha, beta, nesterov, norm_coefficient } => {
+                let attributes = vec![
+                    float("alpha", *alpha),
+                    float("beta", *beta),
+                    text("mode", if *nesterov { "nesterov" } else { "standard" }),
+                    float("norm_coefficient", *norm_coefficient),
+                ];
+                self.optimizer("Momentum", x, out, attributes);
+            }
+            Op::Pointwise { steps, results } => self.pointwise(steps, results, x, y),
+            Op::ProductUpdate { .. } => self.product_update(op, x, y)?,
+            Op::LogSoftmaxStats => self.log_softmax_stats(x, &out),
+            Op::SoftmaxOfStats => {
+                self.softmax_of_stats(&given, out[0].clone());
+            }
+            Op::CrossEntropyGrad => self.cross_entropy_grad(x, &out),
+            Op::Opaque { .. } => return Err(ExportError::Opaque(self.label().to_owned())),
+        }
+        Ok(())
+    }
+
+    fn slice(
+        &mut self,
+        x: &[Tensor],
+        out: &[String],
+        (starts, steps, shape): (&[usize], &[i64], &[usize]),
+    ) {
+        // An end before the first element is one that no count from the end reaches.
+        let end = |i: usize| match (shape[i] as i64).checked_sub(1) {
+            None | Some(-1) => starts[i] as i64,
+            Some(last) => match starts[i] as i64 + last * steps[i] + steps[i].signum() {
+                -1 => i64::MIN + 1,
+                end => end,
+            },
+        };
+        let ends: Vec<i64> = (0..shape.len()).map(end).collect();
+        let axes: Vec<usize> = (0..shape.len()).collect();
+        let lists = [signed(starts), ends, signed(&axes), steps.to_vec()].map(|l| self.list(&l));
+        let [starts, ends, axes, steps] = &lists;
+        self.node_into("Slice", &[&x[0].name, starts, ends, axes, steps], out.to_vec(), vec![]);
+    }
+
+    /// A tensor of one element as one of rank 0.
+    fn as_scalar(&mut self, x: &Tensor) -> String {
+        if x.ty.rank() == 0 {
+            return x.name.clone();
+        }
+        let y = self.temporary();
+        self.reshape_into(&x.name, &[], y.clone());
+        y
+    }
+
+    /// ONNX has the seeds of these operators as floats.
+    fn float_seed(&mut self, rng: &Rng) -> Result<Option<AttributeProto>, ExportError> {
+        let Some(seed) = rng.seed else { return Ok(None) };
+        let whole = seed as i64 as f32;
+        let bits = f32::from_bits(seed as u32);
+        let x = if whole as i64 as u64 == seed {
+            whole
+        } else if u64::from(bits.to_bits()) == seed && bits.fract() != 0.0 {
+            bits
+        } else {
+            return Err(ExportError::Seed { node: self.label().to_owned(), seed });
+        };
+        Ok(Some(float("seed", x)))
+    }
+
+    /// Of matrices it is a Gemm without a third operand, else transposes come first.
+    fn mat_mul(&mut self, x: &[Tensor], out: &[String], trans: (bool, bool)) {
+        if x.iter().all(|t| t.ty.rank() == 2) {
+            let attributes = gemm(1.0, 1.0, trans.0, trans.1);
+            self.node_into("Gemm", &names(x), out.to_vec(), attributes);
+            return;
+        }
+        let operands = [(&x[0], trans.0), (&x[1], trans.1)].map(|(t, trans)| {
+            let rank = t.ty.rank();
+            if !trans || rank < 2 {
+                return t.name.clone();
+            }
+            let mut perm: Vec<usize> = (0..rank).collect();
+            perm.swap(rank - 2, rank - 1);
+            self.one("Transpose", &[&t.name], vec![ints("perm", &perm)])
+        });
+        self.node_into("MatMul", &[&operands[0], &operands[1]], out.to_vec(), vec![]);
+    }
+
+    fn resize(&mut self, x: &[Tensor], out: &[String], spec: &ResizeSpec) {
+        let old = &x[0].ty.shape;
+        let mut attributes = vec![
+            text("coordinate_transformation_mode", coordinates(spec.coordinates)),
+            int("exclude_outside", i64::from(spec.exclude_outside)),
+            int("antialias", i64::from(spec.antialias)),
+            float("extrapolation_value", spec.extrapolation),
+        ];
+        match spec.mode {
+            Interpolation::Nearest(mode) => {
+                attributes.push(text("mode", "nearest"));
+                attributes.push(text("nearest_mode", nearest(mode)));
+            }
+            Interpolation::Linear => attributes.push(text("mode", "linear")),
+            Interpolation::Cubic { a } => {
+                attributes.push(text("mode", "cubic"));
+                attributes.push(float("cubic_coeff_a", a));
+            }
+        }
+        let roi = match &spec.roi[..] {
+            [] => String::new(),
+            roi => {
+                let (starts, ends): (Vec<f32>, Vec<f32>) = roi.iter().copied().unzip();
+                self.floats(&[starts, ends].concat())
+            }
+        };
+        // Scales where they are no ratios of extents; they say the extents, too.
+        let ratio = |i: usize| (spec.sizes[i] as f64 / old[i] as f64) as f32;
+        let ratios = (0..old.len()).all(|i| spec.scales[i] == ratio(i)) || old.contains(&0);
+        let (scales, sizes) = match ratios {
+            true => (String::new(), self.list(&signed(&spec.sizes))),
+            false => (self.floats(&spec.scales), String::new()),
+        };
+        let given = [x[0].name.as_str(), &roi, &scales, &sizes];
+        let count = if ratios { 4 } else { 3 };
+        self.node_into("Resize", &given[..count], out.to_vec(), attributes);
+    }
+
+    /// Rate and count are scalars in ONNX.
+    fn optimizer(
+        &mut self,
+        op: &str,
+        x: &[Tensor],
+        out: Vec<String>,
+        attributes: Vec<AttributeProto>,
+    ) {
+        let (rate, count) = (self.as_scalar(&x[0]), self.as_scalar(&x[1]));
+        let mut given = vec![rate.as_str(), &count];
+        given.extend(names(&x[2..]));
+        self.optimizer_into(op, &given, out, attributes);
+    }
+}
+
+fn at(axis: usize) -> AttributeProto {
+    int("axis", axis as i64)
+}
+
+/// Attributes of `Gemm`.
+pub(super) fn gemm(alpha: f32, beta: f32, trans_a: bool, trans_b: bool) -> Vec<AttributeProto> {
+    vec![
+        float("alpha", alpha),
+        float("beta", beta),
+        int("transA", i64::from(trans_a)),
+        int("transB", i64::from(trans_b)),
+    ]
+}
+
+/// Attributes of a window.
+pub(super) fn sliding(w: &Window) -> Vec<AttributeProto> {
+    let pads = [&w.pads_begin[..], &w.pads_end].concat();
+    vec![
+        ints("kernel_shape", &w.kernel),
+        ints("strides", &w.strides),
+        ints("dilations", &w.dilations),
+        ints("pads", &pads),
+    ]
+}
+
+/// The ONNX operator of a function.
+pub(super) fn unary(f: Unary) -> &'static str {
+    match f {
+        Unary::Abs => "Abs",
+        Unary::Ceil => "Ceil",
+        Unary::Cos => "Cos",
+        Unary::Erf => "Erf",
+        Unary::Exp => "Exp",
+        Unary::Floor => "Floor",
+        Unary::Log => "Log",
+        Unary::Neg => "Neg",
+        Unary::Not => "Not",
+        Unary::Reciprocal => "Reciprocal",
+        Unary::Relu => "Relu",
+        Unary::Sigmoid => "Sigmoid",
+        Unary::Sign => "Sign",
+        Unary::Sin => "Sin",
+        Unary::Sqrt => "Sqrt",
+        Unary::Tanh => "Tanh",
+    }
+}
+
+/// The ONNX operator of a function.
+pub(super) fn binary(f: Binary) -> &'static str {
+    match f {
+        Binary::Add => "Add",
+        Binary::And => "And",
+        Binary::Div => "Div",
+        Binary::Equal => "Equal",
+        Binary::Greater => "Greater",
+        Binary::GreaterOrEqual => "GreaterOrEqual",
+        Binary::Less => "Less",
+        Binary::LessOrEqual => "LessOrEqual",
+        Binary::Max => "Max",
+        Binary::Min => "Min",
+        Binary::Mul => "Mul",
+        Binary::Or => "Or",
+        Binary::Pow => "Pow",
+        Binary::Sub => "Sub",
+        Binary::Xor => "Xor",
+    }
+}
+
+fn reduction(f: Reduction) -> &'static str {
+    match f {
+        Reduction::Sum => "ReduceSum",
+        Reduction::Mean => "ReduceMean",
+        Reduction::Min => "ReduceMin",
+        Reduction::Max => "ReduceMax",
+        Reduction::Prod => "ReduceProd",
+    }
+}
+
+fn scatter(f: Scatter) -> &'static str {
+    match f {
+        Scatter::Replace => "none",
+        Scatter::Add => "add",
+        Scatter::Mul => "mul",
+        Scatter::Min => "min",
+        Scatter::Max => "max",
+    }
+}
+
+fn nearest(mode: NearestMode) -> &'static str {
+    match mode {
+        NearestMode::RoundPreferFloor => "round_prefer_floor",
+        NearestMode::RoundPreferCeil => "round_prefer_ceil",
+        NearestMode::Floor => "floor",
+        NearestMode::Ceil => "ceil",
+    }
+}
+
+fn coordinates(c: Coordinates) -> &'static str {
+    match c {
+        Coordinates::HalfPixel => "half_pixel",
+        Coordinates::HalfPixelSymmetric => "half_pixel_symmetric",
+        Coordinates::PytorchHalfPixel => "pytorch_half_pixel",
+        Coordinates::AlignCorners => "align_corners",
+        Coordinates::Asymmetric => "asymmetric",
+        Coordinates::TfCropAndResize => "tf_crop_and_resize",
+    }
+}
