@@ -98,10 +98,28 @@ impl Op {
             Op::SoftmaxOfStats | Op::CrossEntropyGrad => {
                 (0..result.rank().saturating_sub(1)).map(|d| broadcast(x, y, d)).collect()
             }
-            Op::Softmax { axis } | Op::LogSoftmax { axis } => {
+            Op::Softmax { axis }
+            | Op::LogSoftmax { axis }
+            | Op::SoftmaxGrad { axis }
+            | Op::LogSoftmaxGrad { axis } => {
                 (0..result.rank()).filter(|d| d != axis).map(|d| broadcast(x, y, d)).collect()
             }
-            Op::LayerNorm { axis, .. } => (0..*axis).map(|d| broadcast(x, y, d)).collect(),
+            Op::LayerNorm { axis, .. } | Op::LayerNormInputGrad { axis } => {
+                (0..*axis).map(|d| broadcast(x, y, d)).collect()
+            }
+            Op::LayerNormParamGrad { axis } => {
+                let cut = |d: usize| {
+                    let operands = vec![Some(d), Some(d), None, None];
+                    along(x[0].shape[d], operands, concat(y, d - axis))
+                };
+                (*axis..x[0].rank()).map(cut).collect()
+            }
+            Op::BatchNorm { .. } | Op::BatchNormParamGrad | Op::BatchNormInputGrad => {
+                let channels = |t: &TensorType| usize::from(t.rank() > 1);
+                let operands = x.iter().map(|t| Some(channels(t))).collect();
+                let results = y.iter().map(|t| Assembly::Concat(channels(t))).collect();
+                vec![along(x[0].shape[1], operands, results)]
+            }
             Op::LogSoftmaxStats => {
                 let rows = 0..x[0].rank().saturating_sub(1);
                 rows.map(|d| along(x[0].shape[d], vec![Some(d)], concat(y, d))).collect()

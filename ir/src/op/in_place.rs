@@ -26,7 +26,14 @@ impl Op {
             Op::Binary { .. } => &[(0, 0), (1, 0)],
             Op::Where => &[(1, 0), (2, 0), (0, 0)],
             Op::Clip { .. } | Op::Dropout { .. } => &[(0, 0)],
-            Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LayerNorm { .. } => &[(0, 0)],
+            Op::Softmax { .. }
+            | Op::LogSoftmax { .. }
+            | Op::LayerNorm { .. }
+            | Op::BatchNorm { .. } => &[(0, 0)],
+            Op::SoftmaxGrad { .. }
+            | Op::LogSoftmaxGrad { .. }
+            | Op::LayerNormInputGrad { .. }
+            | Op::BatchNormInputGrad => &[(1, 0), (0, 0)],
             Op::ScatterElements { .. } | Op::ScatterNd { .. } => &[(0, 0)],
             Op::Gemm { .. } => &[(2, 0)],
             Op::Adam { .. } => &[(2, 0), (4, 1), (5, 2)],
@@ -60,6 +67,8 @@ impl Op {
             | Op::Conv { .. }
             | Op::ConvTranspose { .. }
             | Op::ConvWeightGrad { .. }
+            | Op::LayerNormParamGrad { .. }
+            | Op::BatchNormParamGrad
             | Op::MaxPool { .. }
             | Op::AveragePool { .. }
             | Op::Resize { .. }

@@ -1,7 +1,10 @@
 //! Output types from operand types: inference and, compared with what a graph says,
 //! verification.
 
-use super::{MAX_OPERANDS, Op, Window, fused, pointwise};
+mod normalisation;
+mod windows;
+
+use super::{MAX_OPERANDS, Op, fused, pointwise};
 use crate::types::{DType, TensorType, broadcast_shapes};
 
 /// Why operands do not fit an operator.
@@ -49,8 +52,14 @@ impl Op {
             | Op::Binary { .. }
             | Op::Dropout { .. }
             | Op::MatMul { .. }
-            | Op::ConvWeightGrad { .. } => (2, 2),
-            Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::Where => (3, 3),
+            | Op::ConvWeightGrad { .. }
+            | Op::SoftmaxGrad { .. }
+            | Op::LogSoftmaxGrad { .. } => (2, 2),
+            Op::ScatterElements { .. }
+            | Op::ScatterNd { .. }
+            | Op::Where
+            | Op::BatchNorm { .. } => (3, 3),
+            Op::LayerNormParamGrad { .. } | Op::BatchNormParamGrad => (4, 4),
             Op::Clip { min, max } => {
                 let n = 1 + usize::from(*min) + usize::from(*max);
                 (n, n)
@@ -59,7 +68,11 @@ impl Op {
                 (2, 3)
             }
             Op::Adam { .. } => (6, 6),
-            Op::Adagrad { .. } | Op::Momentum { .. } | Op::CrossEntropyGrad => (5, 5),
+            Op::Adagrad { .. }
+            | Op::Momentum { .. }
+            | Op::CrossEntropyGrad
+            | Op::LayerNormInputGrad { .. } => (5, 5),
+            Op::BatchNormInputGrad => (7, 7),
             Op::Pointwise { .. } => (1, MAX_OPERANDS),
             Op::ProductUpdate { update, .. } => {
                 // One product instead of one gradient.
@@ -269,28 +282,16 @@ impl Op {
                 }
                 one(x[0].dtype, &shape)
             }
-            Op::Softmax { axis } | Op::LogSoftmax { axis } => {
-                axis_in(*axis, x[0])?;
-                ensure!(x[0].dtype.is_float(), "softmax does not take {}", x[0].dtype);
-                one(x[0].dtype, &x[0].shape)
-            }
-            Op::LayerNorm { axis, .. } => {
-                axis_in(*axis, x[0])?;
-                ensure!(x[0].dtype.is_float(), "layer_norm does not take {}", x[0].dtype);
-                for t in &x[1..] {
-                    ensure!(
-                        t.dtype == x[0].dtype
-                            && broadcast_shapes(&t.shape, &x[0].shape[*axis..]).as_deref()
-                                == Some(&x[0].shape[*axis..]),
-                        "scale or bias {t} does not fit {} from axis {axis}",
-                        x[0]
-                    );
-                }
-                let mut stats = x[0].shape.clone();
-                stats[*axis..].fill(1);
-                let stats = TensorType::new(x[0].dtype, stats);
-                Ok(vec![x[0].clone(), stats.clone(), stats])
-            }
+            Op::Softmax { .. }
+            | Op::LogSoftmax { .. }
+            | Op::SoftmaxGrad { .. }
+            | Op::LogSoftmaxGrad { .. }
+            | Op::LayerNorm { .. }
+            | Op::LayerNormParamGrad { .. }
+            | Op::LayerNormInputGrad { .. }
+            | Op::BatchNorm { .. }
+            | Op::BatchNormParamGrad
+            | Op::BatchNormInputGrad => normalisation::infer(self, x),
             Op::MatMul { trans_a, trans_b } => one(x[0].dtype, &mat_mul(x, *trans_a, *trans_b)?),
             Op::Gemm { trans_a, trans_b, .. } => {
                 same_number_type(x)?;
@@ -309,75 +310,11 @@ impl Op {
                 }
                 one(x[0].dtype, &shape)
             }
-            Op::Conv { window, group } => {
-                let spatial = windowed(x[0], window)?;
-                let c = conv_channels(x, window, *group)?;
-                ensure!(
-                    x[1].shape[1].checked_mul(*group) == Some(c)
-                        && x[1].shape[0].is_multiple_of(*group),
-                    "weights {} do not fit {c} channels in {group} groups",
-                    x[1]
-                );
-                bias_fits(x, x[1].shape[0])?;
-                let y = window.slide(spatial, false)?;
-                one(x[0].dtype, &[&[x[0].shape[0], x[1].shape[0]], &y[..]].concat())
-            }
-            Op::ConvTranspose { window, group, output_padding } => {
-                let spatial = windowed(x[0], window)?;
-                let c = conv_channels(x, window, *group)?;
-                ensure!(
-                    output_padding.len() == window.rank(),
-                    "output padding of {} entries",
-                    output_padding.len()
-                );
-                ensure!(
-                    x[1].shape[0] == c && c % group == 0,
-                    "weights {} do not fit {c} channels in {group} groups",
-                    x[1]
-                );
-                let Some(m) = x[1].shape[1].checked_mul(*group) else {
-                    return Err(TypeError("too many output channels".into()));
-                };
-                bias_fits(x, m)?;
-                let y = window.unslide(spatial, output_padding)?;
-                one(x[0].dtype, &[&[x[0].shape[0], m], &y[..]].concat())
-            }
-            Op::ConvWeightGrad { window, group } => {
-                let spatial = windowed(x[0], window)?;
-                let y = window.slide(spatial, false)?;
-                let [images, m, ref dy @ ..] = x[1].shape[..] else {
-                    return Err(TypeError(format!("the gradient {} has no channels", x[1])));
-                };
-                let c = x[0].shape[1];
-                ensure!(
-                    x[0].dtype.is_float()
-                        && x[1].dtype == x[0].dtype
-                        && images == x[0].shape[0]
-                        && *dy == y[..]
-                        && *group > 0
-                        && [m, c].iter().all(|n| n.is_multiple_of(*group)),
-                    "the gradient {} does not fit {} in {group} groups",
-                    x[1],
-                    x[0]
-                );
-                one(x[0].dtype, &[&[m, c / group], &window.kernel[..]].concat())
-            }
-            Op::MaxPool { window, ceil, .. } => {
-                ensure!(x[0].dtype != DType::Bool, "max_pool does not take bool");
-                let y = window.slide(windowed(x[0], window)?, *ceil)?;
-                pads_below_span(window)?;
-                let shape = [&x[0].shape[..2], &y[..]].concat();
-                Ok(vec![
-                    TensorType::new(x[0].dtype, shape.as_slice()),
-                    TensorType::new(DType::I64, shape),
-                ])
-            }
-            Op::AveragePool { window, ceil, .. } => {
-                ensure!(x[0].dtype.is_float(), "average_pool does not take {}", x[0].dtype);
-                let y = window.slide(windowed(x[0], window)?, *ceil)?;
-                pads_below_span(window)?;
-                one(x[0].dtype, &[&x[0].shape[..2], &y[..]].concat())
-            }
+            Op::Conv { .. }
+            | Op::ConvTranspose { .. }
+            | Op::ConvWeightGrad { .. }
+            | Op::MaxPool { .. }
+            | Op::AveragePool { .. } => windows::infer(self, x),
             Op::Resize { spec } => {
                 let r = x[0].rank();
                 ensure!(x[0].dtype.is_float() || x[0].dtype.is_int(), "resize does not take bool");
@@ -495,46 +432,6 @@ fn mat_mul(x: &[&TensorType], trans_a: bool, trans_b: bool) -> Result<Vec<usize>
         shape.push(n);
     }
     Ok(shape)
-}
-
-/// The spatial extents of `x`, whose rank the window must fit.
-fn windowed<'a>(x: &'a TensorType, window: &Window) -> Result<&'a [usize], TypeError> {
-    window.validate()?;
-    ensure!(
-        x.rank() == window.rank() + 2,
-        "a window over {} spatial axes does not fit {x}",
-        window.rank()
-    );
-    Ok(&x.shape[2..])
-}
-
-fn conv_channels(x: &[&TensorType], window: &Window, group: usize) -> Result<usize, TypeError> {
-    ensure!(
-        x[0].dtype.is_float() && x.iter().all(|t| t.dtype == x[0].dtype),
-        "a convolution takes floats of one type"
-    );
-    ensure!(group > 0, "zero groups");
-    ensure!(
-        x[1].rank() == x[0].rank() && x[1].shape[2..] == window.kernel[..],
-        "weights {} do not fit a kernel of {:?}",
-        x[1],
-        window.kernel
-    );
-    Ok(x[0].shape[1])
-}
-
-fn bias_fits(x: &[&TensorType], channels: usize) -> Result<(), TypeError> {
-    if let Some(b) = x.get(2) {
-        ensure!(b.shape == [channels], "bias {b} does not fit {channels} channels");
-    }
-    Ok(())
-}
-
-/// A window that lies in padding alone has no maximum and no mean.
-fn pads_below_span(w: &Window) -> Result<(), TypeError> {
-    let inside = (0..w.rank()).all(|i| w.pads_begin[i] < w.span(i) && w.pads_end[i] < w.span(i));
-    ensure!(inside, "padding as wide as the window");
-    Ok(())
 }
 
 /// `lr, t, x, g, slots…`: the last `results` − 1 operands are the optimizer's slots.

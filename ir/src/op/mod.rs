@@ -13,6 +13,7 @@
 //! An operand that ONNX calls optional is either present at its usual position or, when
 //! absent, the last ones are left off; flags say so where one in the middle is missing.
 
+mod attributes;
 mod cut;
 mod fused;
 mod in_place;
@@ -24,6 +25,9 @@ pub mod sums;
 mod window;
 mod work;
 
+pub use attributes::{
+    Binary, Coordinates, Interpolation, NearestMode, Reduction, ResizeSpec, Rng, Scatter, Unary,
+};
 pub use cut::{Assembly, Cut};
 pub use fused::ProductOperands;
 pub use infer::{MAX_RANK, TypeError};
@@ -32,191 +36,8 @@ pub use window::Window;
 pub use work::Work;
 
 use crate::types::DType;
+use attributes::is_false;
 use serde::{Deserialize, Serialize};
-
-/// How random operators are keyed: (seed, step, `stream`, element).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rng {
-    /// The node's stable id: equal after any rewrite, equal in every recomputation.
-    pub stream: u64,
-    /// The `seed` attribute of the ONNX node; replaces the run's seed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seed: Option<u64>,
-}
-
-/// Elementwise functions of one operand; the result has the operand's type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the names are the functions
-pub enum Unary {
-    Abs,
-    Ceil,
-    Cos,
-    Erf,
-    Exp,
-    Floor,
-    Log,
-    Neg,
-    Not,
-    Reciprocal,
-    Relu,
-    Sigmoid,
-    Sign,
-    Sin,
-    Sqrt,
-    Tanh,
-}
-
-impl Unary {
-    /// True where the function takes operands of this type.
-    pub fn takes(self, d: DType) -> bool {
-        match self {
-            Unary::Not => d == DType::Bool,
-            Unary::Abs | Unary::Sign => d != DType::Bool,
-            Unary::Neg | Unary::Relu => {
-                d.is_float() || matches!(d, DType::I8 | DType::I16 | DType::I32 | DType::I64)
-            }
-            _ => d.is_float(),
-        }
-    }
-}
-
-/// Elementwise functions of two operands of one type, with broadcasting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the names are the functions
-pub enum Binary {
-    Add,
-    And,
-    Div,
-    Equal,
-    Greater,
-    GreaterOrEqual,
-    Less,
-    LessOrEqual,
-    Max,
-    Min,
-    Mul,
-    Or,
-    Pow,
-    Sub,
-    Xor,
-}
-
-impl Binary {
-    /// True for functions whose result is `bool` whatever the operands are.
-    pub fn is_comparison(self) -> bool {
-        matches!(
-            self,
-            Binary::Equal
-                | Binary::Greater
-                | Binary::GreaterOrEqual
-                | Binary::Less
-                | Binary::LessOrEqual
-        )
-    }
-
-    /// True where the function takes operands of this type.
-    pub fn takes(self, d: DType) -> bool {
-        match self {
-            Binary::And | Binary::Or | Binary::Xor => d == DType::Bool,
-            Binary::Equal => true,
-            _ => d != DType::Bool,
-        }
-    }
-}
-
-/// How a reduction combines elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the names are the functions
-pub enum Reduction {
-    Sum,
-    Mean,
-    Min,
-    Max,
-    Prod,
-}
-
-/// How a scatter combines an update with what is there; later updates come later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the names are the functions
-pub enum Scatter {
-    Replace,
-    Add,
-    Mul,
-    Min,
-    Max,
-}
-
-/// Interpolation of [`Op::Resize`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Interpolation {
-    /// The nearest element; ties as [`NearestMode`] says.
-    Nearest(NearestMode),
-    /// Linear along every axis (multilinear).
-    Linear,
-    /// Keys' cubic with coefficient `a` along every axis.
-    Cubic {
-        /// The coefficient, ONNX's `cubic_coeff_a`.
-        a: f32,
-    },
-}
-
-/// Rounding of a source coordinate in nearest interpolation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // ONNX's names
-pub enum NearestMode {
-    RoundPreferFloor,
-    RoundPreferCeil,
-    Floor,
-    Ceil,
-}
-
-/// ONNX's `coordinate_transformation_mode` of `Resize`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // ONNX's names
-pub enum Coordinates {
-    HalfPixel,
-    HalfPixelSymmetric,
-    PytorchHalfPixel,
-    AlignCorners,
-    Asymmetric,
-    TfCropAndResize,
-}
-
-/// Attributes of [`Op::Resize`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ResizeSpec {
-    /// Output extents, one per axis.
-    pub sizes: Vec<usize>,
-    /// Scale of every axis, output extent over input extent as ONNX defines it.
-    pub scales: Vec<f32>,
-    /// Region of interest, (start, end) of every axis in [0, 1], for `TfCropAndResize`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub roi: Vec<(f32, f32)>,
-    /// Interpolation.
-    pub mode: Interpolation,
-    /// From output to source coordinates.
-    pub coordinates: Coordinates,
-    /// Weights of elements outside the input are dropped and the rest rescaled.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub exclude_outside: bool,
-    /// Stretch the kernel when an axis shrinks.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub antialias: bool,
-    /// Value outside the region of interest, for `TfCropAndResize`.
-    #[serde(default)]
-    pub extrapolation: f32,
-}
-
-fn is_false(b: &bool) -> bool {
-    !*b
-}
 
 fn is_one(x: &f32) -> bool {
     *x == 1.0
@@ -358,6 +179,18 @@ pub enum Op {
         /// The axis.
         axis: usize,
     },
+    /// `y, dy → dx`: the gradient of a softmax's operand from its result:
+    /// `dx = y · (dy − Σ dy·y)`, the sum along the axis.
+    SoftmaxGrad {
+        /// The axis.
+        axis: usize,
+    },
+    /// `y, dy → dx`: the gradient of a log softmax's operand from its result:
+    /// `dx = dy − exp(y) · Σ dy`, the sum along the axis.
+    LogSoftmaxGrad {
+        /// The axis.
+        axis: usize,
+    },
     /// `x, scale[, bias] → y, mean, inv_std`: over the axes from `axis` on; `scale` and
     /// `bias` broadcast to `x`.
     LayerNorm {
@@ -366,6 +199,34 @@ pub enum Op {
         /// Added to the variance.
         epsilon: f32,
     },
+    /// `x, dy, mean, inv_std → dscale, dbias`: gradients of a layer norm's scale and bias, in
+    /// the shape of `x` from `axis` on: `Σ dy·(x − mean)·inv_std` and `Σ dy`, summed over the
+    /// axes before it. `mean` and `inv_std` are as `LayerNorm` gives them.
+    LayerNormParamGrad {
+        /// First normalised axis.
+        axis: usize,
+    },
+    /// `x, dy, scale, mean, inv_std → dx`: the gradient of a layer norm's operand. Of every row
+    /// `dx = inv_std·(g − mean(g) − n·mean(g·n))`, where `g = dy·scale` and
+    /// `n = (x − mean)·inv_std`.
+    LayerNormInputGrad {
+        /// First normalised axis.
+        axis: usize,
+    },
+    /// `x[N,C,…], scale[C], bias[C] → y, mean[C], var[C], inv_std[C]`: over all axes but the
+    /// second, in training: mean and population variance of the batch,
+    /// `inv_std = 1 / √(var + epsilon)`, and `y = (x − mean)·inv_std·scale + bias`.
+    BatchNorm {
+        /// Added to the variance.
+        epsilon: f32,
+    },
+    /// `x[N,C,…], dy, mean[C], inv_std[C] → dscale[C], dbias[C]`: gradients of a batch norm's
+    /// scale and bias, `Σ dy·(x − mean)·inv_std` and `Σ dy` of every channel.
+    BatchNormParamGrad,
+    /// `x[N,C,…], dy, scale[C], mean[C], inv_std[C], dscale[C], dbias[C] → dx`: the gradient of a
+    /// batch norm's operand, `scale·inv_std·(dy − (dbias + (x − mean)·inv_std·dscale) / m)`,
+    /// where a channel has `m` elements.
+    BatchNormInputGrad,
 
     // --- products and windows -----------------------------------------------------
     /// `a, b → y`: NumPy's `matmul`, operands of rank ≥ 1; a transposed operand has its
@@ -526,7 +387,14 @@ impl Op {
             Op::Reduce { .. } => "reduce",
             Op::Softmax { .. } => "softmax",
             Op::LogSoftmax { .. } => "log_softmax",
+            Op::SoftmaxGrad { .. } => "softmax_grad",
+            Op::LogSoftmaxGrad { .. } => "log_softmax_grad",
             Op::LayerNorm { .. } => "layer_norm",
+            Op::LayerNormParamGrad { .. } => "layer_norm_param_grad",
+            Op::LayerNormInputGrad { .. } => "layer_norm_input_grad",
+            Op::BatchNorm { .. } => "batch_norm",
+            Op::BatchNormParamGrad => "batch_norm_param_grad",
+            Op::BatchNormInputGrad => "batch_norm_input_grad",
             Op::MatMul { .. } => "mat_mul",
             Op::Gemm { .. } => "gemm",
             Op::Conv { .. } => "conv",

@@ -86,6 +86,17 @@ impl Op {
                 }
                 0
             }
+            Op::LayerNormParamGrad { axis } => {
+                return channel_sums(rows(inputs[0], *axis)).elements(2) * inputs[0].dtype.size();
+            }
+            Op::BatchNorm { .. } => {
+                let x = inputs[0];
+                let stats = 2 * x.shape[1] as u64;
+                return (stats + channel_sums(channels(x)).elements(1)) * x.dtype.size();
+            }
+            Op::BatchNormParamGrad => {
+                return channel_sums(channels(inputs[0])).elements(2) * inputs[0].dtype.size();
+            }
             Op::Resize { spec } => {
                 let taps = |a| resize_taps(spec, a) * spec.sizes[a];
                 return 16 * (0..spec.sizes.len()).map(taps).sum::<usize>() as u64;
@@ -406,6 +417,52 @@ pub fn reduce(x: &TensorType, axes: &[usize]) -> ReducePlan {
         plan.parts = 32usize.div_ceil(tasks.max(1)).min(plan.segments).min(pays).max(1);
     }
     plan
+}
+
+/// How sums over all axes but one, the channels, are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelSums {
+    /// Extents before the channels, of them, and behind them.
+    pub extents: [usize; 3],
+    /// Channels that one task sums.
+    pub strip: usize,
+    /// Pieces of at most [`SEGMENT`] neighbours that every channel consists of.
+    pub pieces: usize,
+    /// Parts that the pieces are cut into; each gives partial sums.
+    pub parts: usize,
+}
+
+impl ChannelSums {
+    /// Elements of the partial sums, where every channel has so many; none in one part.
+    fn elements(&self, sums: usize) -> u64 {
+        if self.parts == 1 { 0 } else { (self.parts * sums * self.extents[1]) as u64 }
+    }
+}
+
+/// The extents of a tensor's channels, its second axis, for [`channel_sums`].
+pub fn channels(x: &TensorType) -> [usize; 3] {
+    [x.shape[0], x.shape[1], x.shape[2..].iter().product()]
+}
+
+/// The same where what follows from `axis` on is the channels.
+pub fn rows(x: &TensorType, axis: usize) -> [usize; 3] {
+    let (before, row) = x.shape.split_at(axis);
+    [before.iter().product(), row.iter().product(), 1]
+}
+
+/// Shares sums over all axes but the middle one out, in parts where channels are too few for
+/// many threads.
+pub fn channel_sums(extents: [usize; 3]) -> ChannelSums {
+    let [outer, channels, inner] = extents;
+    let strip = (COLUMNS / inner.max(1)).clamp(1, channels.max(1));
+    let pieces = outer * inner.div_ceil(SEGMENT);
+    let tasks = channels.div_ceil(strip);
+    let mut parts = 1;
+    if tasks < 16 {
+        let pays = (outer * channels * inner) >> 15;
+        parts = 32usize.div_ceil(tasks.max(1)).min(pieces).min(pays).max(1);
+    }
+    ChannelSums { extents, strip, pieces, parts }
 }
 
 /// Most source elements that one output index of an axis reads.

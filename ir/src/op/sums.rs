@@ -7,8 +7,8 @@
 
 use super::scratch::cuda;
 use super::scratch::{
-    Conv, ConvTranspose, ConvWeight, ProductUpdate, conv, conv_transpose, conv_weight,
-    product_parts, product_update, reduce,
+    Conv, ConvTranspose, ConvWeight, ProductUpdate, channel_sums, channels, conv, conv_transpose,
+    conv_weight, product_parts, product_update, reduce, rows,
 };
 use super::{Assembly, Cut, Op};
 use crate::plan::Backend;
@@ -180,8 +180,15 @@ impl Op {
                 let extents = reduced.map(|i| plan.extents[i]);
                 [usize::from(plan.inner_reduced), plan.parts].into_iter().chain(extents).collect()
             }
+            Op::LayerNormParamGrad { axis } => vec![channel_sums(rows(x[0], *axis)).parts],
+            Op::BatchNorm { .. } | Op::BatchNormParamGrad => {
+                vec![channel_sums(channels(x[0])).parts]
+            }
             // Along the last axis by rows, else by columns.
-            Op::Softmax { axis } | Op::LogSoftmax { axis } => {
+            Op::Softmax { axis }
+            | Op::LogSoftmax { axis }
+            | Op::SoftmaxGrad { axis }
+            | Op::LogSoftmaxGrad { axis } => {
                 let inner: usize = x[0].shape[axis + 1..].iter().product();
                 vec![usize::from(inner == 1)]
             }

@@ -68,7 +68,11 @@ impl Op {
             Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LogSoftmaxStats => times(input(0), 5),
             Op::SoftmaxOfStats => times(output, 3),
             Op::CrossEntropyGrad => times(output, 5),
-            Op::LayerNorm { .. } => times(input(0), 8),
+            Op::SoftmaxGrad { .. } | Op::LogSoftmaxGrad { .. } => times(input(0), 4),
+            Op::LayerNorm { .. } | Op::BatchNorm { .. } => times(input(0), 8),
+            Op::LayerNormParamGrad { .. } | Op::BatchNormParamGrad => times(input(0), 5),
+            Op::LayerNormInputGrad { .. } => times(input(0), 12),
+            Op::BatchNormInputGrad => times(input(0), 7),
             Op::MatMul { trans_a, .. } => times(times(output, 2), inner(0, *trans_a)),
             Op::Gemm { trans_a, .. } => {
                 times(output, times(2, inner(0, *trans_a)).saturating_add(2))

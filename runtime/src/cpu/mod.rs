@@ -9,7 +9,10 @@
 //!   of an element (or row) before it writes there, and the result has the same bits.
 
 mod address;
+mod batch_norm;
 mod binary;
+mod blocks;
+mod channels;
 mod conv;
 mod conv_transpose;
 mod conv_weight;
@@ -24,7 +27,9 @@ mod matmul;
 mod movement;
 mod nest;
 mod norm;
+mod norm_grad;
 mod number;
+mod param_grad;
 mod pointwise;
 mod pool;
 mod product;
@@ -35,6 +40,7 @@ mod resize;
 mod scatter;
 mod sliding;
 mod softmax;
+mod softmax_grad;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -77,7 +83,11 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
         }
         Op::Reduce { .. } => return reduce::run(call),
         Op::Softmax { .. } | Op::LogSoftmax { .. } => return softmax::run(call),
+        Op::SoftmaxGrad { .. } | Op::LogSoftmaxGrad { .. } => softmax_grad::run(call),
         Op::LayerNorm { .. } => return norm::run(call),
+        Op::LayerNormInputGrad { .. } => norm_grad::run(call),
+        Op::LayerNormParamGrad { .. } | Op::BatchNormParamGrad => param_grad::run(call),
+        Op::BatchNorm { .. } | Op::BatchNormInputGrad => batch_norm::run(call),
         Op::MatMul { .. } | Op::Gemm { .. } => return matmul::run(call),
         Op::Conv { .. } => return conv::run(call),
         Op::ConvTranspose { .. } => return conv_transpose::run(call),

@@ -4,6 +4,7 @@
 //! both cases are one. Without a place for `y` only the statistics are computed.
 
 use super::address::Shared;
+use super::blocks::{BLOCK, block};
 use super::dispatch::for_float;
 use super::nest::Nest;
 use super::number::Float;
@@ -20,15 +21,31 @@ pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
 }
 
 /// A scale or bias, broadcast to a row.
-struct Factor<'a, T> {
+pub(super) struct Factor<'a, T> {
     values: &'a [T],
     row: Nest<1>,
 }
 
 impl<'a, T: Float> Factor<'a, T> {
-    fn new(x: &Operand<'a>, row: &[usize]) -> Self {
+    pub(super) fn new(x: &Operand<'a>, row: &[usize]) -> Self {
         // SAFETY: only `x` is in an in-place pair.
         Factor { values: unsafe { x.slice() }, row: Nest::broadcast(row, [(&x.ty().shape, 1)]) }
+    }
+
+    /// The factor's elements for `count` ones of the row from `at` on, filled up with zeros.
+    #[inline(always)]
+    pub(super) fn block(&self, at: usize, count: usize) -> [T; BLOCK] {
+        match self.values {
+            &[value] => [value; BLOCK],
+            values if values.len() == self.row.elements() => block(values, at),
+            values => {
+                let mut block = [T::ZERO; BLOCK];
+                for (i, to) in block[..count].iter_mut().enumerate() {
+                    *to = values[self.row.offset(at + i)];
+                }
+                block
+            }
+        }
     }
 
     /// Combines row elements with the factor's.

@@ -19,7 +19,7 @@ pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
 }
 
 /// Columns worked on at a time.
-const STRIP: usize = 64;
+pub(super) const STRIP: usize = 64;
 
 fn typed<T: Float>(call: &Call) {
     let (Op::Softmax { axis } | Op::LogSoftmax { axis }) = *call.op else {

@@ -4,58 +4,58 @@
 /// surely profit from, and picks the fitting one when called. Bits do not depend on it:
 /// lanes are independent and nothing is contracted. What the function calls in its loops
 /// must be `#[inline(always)]`: what is not inlined keeps the baseline's vectors, and nothing
-/// makes the compiler inline a closure of some size.
+/// makes the compiler inline a closure of some size. A constant comes last, behind a semicolon.
 macro_rules! wide {
     (
         $(#[$meta:meta])*
-        fn $name:ident<$($g:ident: $bound:path),+>($($arg:ident: $ty:ty),* $(,)?)
+        fn $name:ident<$($g:ident: $bound:path),+ $(; const $k:ident: usize)?>($($arg:ident: $ty:ty),* $(,)?)
         $(-> $ret:ty)? $body:block
     ) => {
         $(#[$meta])*
         #[inline]
-        fn $name<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+        fn $name<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            fn any<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? $body
+            fn any<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2")]
-                fn avx2<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
-                    any::<$($g),+>($($arg),*)
+                fn avx2<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
+                    any::<$($g),+ $(, $k)?>($($arg),*)
                 }
                 if is_x86_feature_detected!("avx2") {
                     // SAFETY: the feature was just detected.
-                    return unsafe { avx2::<$($g),+>($($arg),*) };
+                    return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) };
                 }
             }
-            any::<$($g),+>($($arg),*)
+            any::<$($g),+ $(, $k)?>($($arg),*)
         }
     };
     (
         $(#[$meta:meta])*
-        unsafe fn $name:ident<$($g:ident: $bound:path),+>($($arg:ident: $ty:ty),* $(,)?)
+        unsafe fn $name:ident<$($g:ident: $bound:path),+ $(; const $k:ident: usize)?>($($arg:ident: $ty:ty),* $(,)?)
         $(-> $ret:ty)? $body:block
     ) => {
         $(#[$meta])*
         #[inline]
-        unsafe fn $name<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+        unsafe fn $name<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
-            unsafe fn any<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? $body
+            unsafe fn any<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? $body
 
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx2")]
-                unsafe fn avx2<$($g: $bound),+>($($arg: $ty),*) $(-> $ret)? {
+                unsafe fn avx2<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
                     // SAFETY: the caller's promise.
-                    unsafe { any::<$($g),+>($($arg),*) }
+                    unsafe { any::<$($g),+ $(, $k)?>($($arg),*) }
                 }
                 if is_x86_feature_detected!("avx2") {
                     // SAFETY: the feature was just detected; else the caller's promise.
-                    return unsafe { avx2::<$($g),+>($($arg),*) };
+                    return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) };
                 }
             }
             // SAFETY: the caller's promise.
-            unsafe { any::<$($g),+>($($arg),*) }
+            unsafe { any::<$($g),+ $(, $k)?>($($arg),*) }
         }
     };
 }

@@ -2,8 +2,8 @@
 
 use super::module::{Argument, Kernel, Launch, Module};
 use super::{
-    convolution, elementwise, indexing, movement, norm, product, random, reduce, softmax, update,
-    windows,
+    batch_norm, convolution, elementwise, indexing, movement, norm, product, random, reduce,
+    softmax, update, windows,
 };
 use arenic_ir::op::library::LibraryCall;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
@@ -101,10 +101,17 @@ pub fn lower(
         Op::Reduce { .. } => reduce::lower(&mut site),
         Op::Softmax { .. }
         | Op::LogSoftmax { .. }
+        | Op::SoftmaxGrad { .. }
+        | Op::LogSoftmaxGrad { .. }
         | Op::LogSoftmaxStats
         | Op::SoftmaxOfStats
         | Op::CrossEntropyGrad => softmax::lower(&mut site),
-        Op::LayerNorm { .. } => norm::lower(&mut site),
+        Op::LayerNorm { .. } | Op::LayerNormParamGrad { .. } | Op::LayerNormInputGrad { .. } => {
+            norm::lower(&mut site);
+        }
+        Op::BatchNorm { .. } | Op::BatchNormParamGrad | Op::BatchNormInputGrad => {
+            batch_norm::lower(&mut site);
+        }
         Op::Dropout { .. } | Op::RandomUniform { .. } => random::lower(&mut site),
         Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::lower(&mut site),
         Op::MatMul { .. } | Op::Gemm { .. } | Op::ProductUpdate { .. } => {

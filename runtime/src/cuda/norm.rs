@@ -1,14 +1,35 @@
-//! `LayerNorm`: mean and variance of every row, in two passes over what its threads hold of it.
+//! `LayerNorm`: mean and variance of every row, in two passes over what its threads hold of it;
+//! and its gradients.
 
 use super::index::{broadcast_strides, offset};
-use super::lower::{Site, c_type, literal};
+use super::lower::{Parameter, Site, c_type, literal};
+use super::reduce::{Combination, combine, element};
 use super::rows::Rows;
 use arenic_ir::Op;
+use arenic_ir::op::scratch::ReducePlan;
+use arenic_ir::op::scratch::cuda::row_sums;
 use std::fmt::Write;
 
-/// The kernel of a normalisation.
+/// The kernels of a normalisation or of one of its gradients.
 pub(super) fn lower(site: &mut Site) {
-    let Op::LayerNorm { axis, epsilon } = *site.op else { return };
+    match *site.op {
+        Op::LayerNorm { axis, epsilon } => forward(site, axis, epsilon),
+        Op::LayerNormInputGrad { axis } => of_operand(site, axis),
+        Op::LayerNormParamGrad { axis } => {
+            let plan = row_sums(site.inputs[0], axis);
+            of_parameters(site, &plan, "t");
+        }
+        _ => {}
+    }
+}
+
+/// The element `i` of a row of a scale or bias, operand `k`.
+fn factor(site: &Site, row: &[usize], k: usize) -> String {
+    let strides = broadcast_strides(&site.inputs[k].shape, row.len());
+    format!("x{k}[{}]", offset(row, &strides, "i"))
+}
+
+fn forward(site: &mut Site, axis: usize, epsilon: f32) {
     let x = site.inputs[0];
     let rows = Rows::new(x, axis..x.rank());
     let row = &x.shape[axis..];
@@ -34,13 +55,9 @@ pub(super) fn lower(site: &mut Site) {
     }
     if let Some(y) = site.output(0) {
         parameters.push(y);
-        let factor = |k: usize| {
-            let strides = broadcast_strides(&site.inputs[k].shape, row.len());
-            format!("x{k}[{}]", offset(row, &strides, "i"))
-        };
-        let mut value = format!("(x - mean) * inv_std * {}", factor(1));
+        let mut value = format!("(x - mean) * inv_std * {}", factor(site, row, 1));
         if site.inputs.len() > 2 {
-            value = format!("{value} + {}", factor(2));
+            value = format!("{value} + {}", factor(site, row, 2));
         }
         let _ = writeln!(
             body,
@@ -49,4 +66,59 @@ pub(super) fn lower(site: &mut Site) {
         );
     }
     rows.launch(site, parameters, &body);
+}
+
+fn of_operand(site: &mut Site, axis: usize) {
+    let Some(y) = site.output(0) else { return };
+    let x = site.inputs[0];
+    let rows = Rows::of_two(x, axis..x.rank());
+    let (t, index, place) = (c_type(x.dtype), rows.index, rows.element());
+    let row = &x.shape[axis..];
+    let sums = rows.sums(&format!(
+        "x.template combine<Sums<T>>(other, [=]({index} i, T x, T dy) {{
+        const T g = dy * {scale};
+        return Pair<T>{{g, g * ((x - mean) * inv_std)}};
+    }})",
+        scale = factor(site, row, 2)
+    ));
+    let body = format!(
+        "    typedef {t} T;
+    const T mean = live ? x3[row] : T(0), inv_std = live ? x4[row] : T(0);
+    const Pair<T> sums = {sums};
+    const T of_gradient = sums.first / T({n}), of_product = sums.second / T({n});
+    x.each(other, [&]({index} i, T x, T dy) {{
+        const T rest = dy * {scale} - of_gradient - (x - mean) * inv_std * of_product;
+        y0[{place}] = inv_std * rest;
+    }});
+",
+        n = row.iter().product::<usize>(),
+        scale = factor(site, row, 2)
+    );
+    let parameters = site.all_inputs().into_iter().chain([y]);
+    rows.launch(site, parameters, &body);
+}
+
+/// Gradients of scale and bias: sums by this plan of `x, dy, mean, inv_std`, where `group` is
+/// the number of an element's mean.
+pub(super) fn of_parameters(site: &mut Site, plan: &ReducePlan, group: &str) {
+    let t = c_type(site.inputs[0].dtype);
+    let at = element(plan);
+    let mut written: Vec<Parameter> = Vec::new();
+    let mut store = Vec::new();
+    for (o, sum) in [(0, "first"), (1, "second")] {
+        if let Some(y) = site.output(o) {
+            written.push(y);
+            store.push(format!("y{o}[result] = acc.{sum}"));
+        }
+    }
+    let combination = Combination {
+        combiner: format!("Sums<{t}>"),
+        acc: format!("Pair<{t}>"),
+        term: format!("Pair<{t}>{{x1[{at}] * ((x0[{at}] - x2[{group}]) * x3[{group}]), x1[{at}]}}"),
+        read: site.all_inputs(),
+        store: store.join("; "),
+        written,
+        partial: 0,
+    };
+    combine(site, plan, site.inputs[0].elements(), combination);
 }

@@ -12,62 +12,85 @@ use arenic_ir::types::dense_strides;
 use arenic_ir::{DType, Op};
 use std::fmt::Write;
 
-/// One kernel that combines terms.
-struct Stage<'a> {
-    tiling: &'a Tiling,
-    results: usize,
+/// How elements are combined, and what is done with what comes of it.
+pub(super) struct Combination {
     /// The functions by which elements combine.
-    combiner: &'a str,
+    pub(super) combiner: String,
     /// The type that they combine in.
-    acc: &'a str,
-    index: &'a str,
-    /// Where the terms of `result` begin.
-    base: String,
-    /// Term `t`, read at `base`.
-    term: String,
-    /// What becomes of `acc`.
-    store: String,
+    pub(super) acc: String,
+    /// Term `t` of `result`, read at `base`; see [`element`].
+    pub(super) term: String,
+    /// What is read by terms.
+    pub(super) read: Vec<Parameter>,
+    /// What becomes of `acc`: statements that may read `result`.
+    pub(super) store: String,
+    /// What is read and written there.
+    pub(super) written: Vec<Parameter>,
+    /// Where partial results go in scratch.
+    pub(super) partial: u64,
 }
 
-/// The kernels of a reduction.
+/// The place of the element that is term `t` of `result`.
+pub(super) fn element(plan: &ReducePlan) -> String {
+    format!("base + {}", place(plan, true, "t"))
+}
+
+/// The kernel of a reduction.
 pub(super) fn lower(site: &mut Site) {
     let Op::Reduce { f, axes, .. } = site.op else { return };
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
     let plan = reduce(x, axes);
-    let combiner = combiner(*f, x.dtype);
-    if x.elements() == 0 {
-        let body = format!("    typedef {combiner} F;\n    y0[i] = F::finish(F::identity(), 0);\n");
-        return site.for_each(plan.results, index_type(plan.results), [y], &body);
-    }
-    let tiling = tiling(&plan);
     let acc = match (f, x.dtype) {
         (Reduction::Mean, DType::U8 | DType::U16 | DType::U32) => c_type(DType::U64),
         (Reduction::Mean, d) if d.is_int() && d != DType::U64 => c_type(DType::I64),
         (_, d) => c_type(d),
     };
-    let finish = format!("y0[result] = F::finish(acc, {})", constant(tiling.terms));
+    let terms = if x.elements() == 0 { 0 } else { tiling(&plan).terms };
+    let combination = Combination {
+        combiner: combiner(*f, x.dtype),
+        acc: acc.into(),
+        term: format!("F::lift(x0[{}])", element(&plan)),
+        read: vec![site.input(0)],
+        store: format!("y0[result] = F::finish(acc, {})", constant(terms)),
+        written: vec![y],
+        partial: 0,
+    };
+    combine(site, &plan, x.elements(), combination);
+}
+
+/// The kernels that combine the elements of a tensor of so many.
+pub(super) fn combine(site: &mut Site, plan: &ReducePlan, elements: usize, c: Combination) {
+    if elements == 0 {
+        let index = index_type(plan.results);
+        let body = format!(
+            "    typedef {} F;\n    const {index} result = i;\n    const {} acc = F::identity();\n    {};\n",
+            c.combiner, c.acc, c.store
+        );
+        return site.for_each(plan.results, index, c.written, &body);
+    }
+    let tiling = tiling(plan);
     let first = Stage {
         tiling: &tiling,
         results: plan.results,
-        combiner: &combiner,
-        acc,
-        index: index_type(x.elements()),
-        base: place(&plan, false, "result"),
-        term: format!("F::lift(x0[base + {}])", place(&plan, true, "t")),
+        combiner: &c.combiner,
+        acc: &c.acc,
+        index: index_type(elements),
+        base: place(plan, false, "result"),
+        term: c.term,
         store: match (tiling.parts, tiling.sharing) {
-            (1, _) => finish.clone(),
+            (1, _) => c.store.clone(),
             (parts, Sharing::Lanes(_)) => {
                 format!("partial[result * {} + part] = acc", constant(parts))
             }
             _ => format!("partial[part * {} + result] = acc", constant(plan.results)),
         },
     };
-    let partial = Parameter::scratch(acc, "partial", 0);
+    let partial = Parameter::scratch(&c.acc, "partial", c.partial);
     if tiling.parts == 1 {
-        return first.launch(site, [site.input(0), y]);
+        return first.launch(site, c.read.into_iter().chain(c.written));
     }
-    first.launch(site, [site.input(0), partial.clone()]);
+    first.launch(site, c.read.into_iter().chain([partial.clone()]));
     let by_lanes = matches!(tiling.sharing, Sharing::Lanes(_));
     let second = Stage {
         tiling: &tiling.second(plan.results),
@@ -81,10 +104,25 @@ pub(super) fn lower(site: &mut Site) {
             true => "partial[base + t]".into(),
             false => format!("partial[base + t * {}]", constant(plan.results)),
         },
-        store: finish,
+        store: c.store,
         ..first
     };
-    second.launch(site, [partial, y]);
+    second.launch(site, [partial].into_iter().chain(c.written));
+}
+
+/// One kernel that combines terms.
+struct Stage<'a> {
+    tiling: &'a Tiling,
+    results: usize,
+    combiner: &'a str,
+    acc: &'a str,
+    index: &'a str,
+    /// Where the terms of `result` begin.
+    base: String,
+    /// Term `t`, read at `base`.
+    term: String,
+    /// What becomes of `acc`.
+    store: String,
 }
 
 /// The functions by which elements combine.
@@ -111,7 +149,7 @@ fn place(plan: &ReducePlan, reduced: bool, i: &str) -> String {
 }
 
 impl Stage<'_> {
-    fn launch(&self, site: &mut Site, parameters: [Parameter; 2]) {
+    fn launch(&self, site: &mut Site, parameters: impl IntoIterator<Item = Parameter>) {
         let &Stage { tiling, results, combiner, acc, index, .. } = self;
         let Tiling { terms, sharing, parts, share } = *tiling;
         let threads = match sharing {
@@ -157,7 +195,7 @@ impl Stage<'_> {
         }});
     }}
     acc = {combine};
-    if (live && lane == 0) {};
+    if (live && lane == 0) {{ {}; }}
 ",
             self.base, self.term, self.store
         );

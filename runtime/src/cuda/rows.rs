@@ -18,6 +18,8 @@ pub(super) struct Rows {
     lanes: usize,
     size: usize,
     ty: &'static str,
+    /// Operands whose rows are read side by side: `x` and, if any, `other`.
+    operands: usize,
 }
 
 impl Rows {
@@ -29,21 +31,26 @@ impl Rows {
         let n = x.shape[axes].iter().product();
         let index = index_type(x.elements());
         let (size, ty) = (x.dtype.size() as usize, c_type(x.dtype));
-        Rows { index, rows, n, stride, lanes, size, ty }
+        Rows { index, rows, n, stride, lanes, size, ty, operands: 1 }
+    }
+
+    /// The rows of the first operand and, as `other`, of the second one, of equal shape.
+    pub(super) fn of_two(x: &TensorType, axes: std::ops::Range<usize>) -> Rows {
+        Rows { operands: 2, ..Rows::new(x, axes) }
     }
 
     /// Launches a kernel whose body knows its row's number `row`, the place `base` of its first
-    /// element, what is read of it, `x`, its own place `lane` among the row's threads, and
-    /// whether the row is there, `live`. All threads run the body; `x0` is a parameter.
+    /// element, what is read of it, `x` (and `other`), its own place `lane` among the row's threads, and
+    /// whether the row is there, `live`. All threads run the body; `x0` (and `x1`) is a parameter.
     pub(super) fn launch(
         &self,
         site: &mut Site,
         parameters: impl IntoIterator<Item = Parameter>,
         body: &str,
     ) {
-        let &Rows { index, rows, n, stride, lanes, size, ty } = self;
+        let &Rows { index, rows, n, stride, lanes, size, ty, operands } = self;
         let per_block = THREADS as usize / lanes;
-        let kind = if n.div_ceil(lanes) * size <= HELD { "Held" } else { "Reread" };
+        let kind = if n.div_ceil(lanes) * size * operands <= HELD { "Held" } else { "Reread" };
         let blocks = rows.div_ceil(per_block);
         let base = match stride {
             1 => format!("row * {}", constant(n)),
@@ -53,13 +60,20 @@ impl Rows {
             }
         };
         let [rows, n, stride] = [rows, n, stride].map(constant);
+        let held: String = ["x", "other"][..operands]
+            .iter()
+            .enumerate()
+            .map(|(k, name)| {
+                let kind = format!("{kind}<{ty}, {index}, {lanes}, {n}, {stride}>");
+                format!("    const {kind} {name}(x{k} + base, lane, live);\n")
+            })
+            .collect();
         let text = format!(
             "    const u32 lane = threadIdx.x % {lanes}u;
     const {index} row = {index}(blockIdx.x) * {per_block}u + threadIdx.x / {lanes}u;
     const bool live = row < {rows};
     const {index} base = {base};
-    const {kind}<{ty}, {index}, {lanes}, {n}, {stride}> x(x0 + base, lane, live);
-{body}"
+{held}{body}"
         );
         site.launch([blocks, 1, 1], THREADS, parameters, text);
     }
@@ -75,5 +89,10 @@ impl Rows {
     /// The C++ text that combines a sum over all threads of a row.
     pub(super) fn sum(&self, sum: &str) -> String {
         format!("combine_lanes<Sum<{}>, {}>({sum})", self.ty, self.lanes)
+    }
+
+    /// The same for two sums at once.
+    pub(super) fn sums(&self, sums: &str) -> String {
+        format!("combine_lanes<Sums<{}>, {}>({sums})", self.ty, self.lanes)
     }
 }

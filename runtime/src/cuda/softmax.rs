@@ -1,4 +1,4 @@
-//! `Softmax`, `LogSoftmax` and what is computed with the statistics of rows.
+//! `Softmax`, `LogSoftmax`, their gradients, and what is computed with the statistics of rows.
 //!
 //! The maximum is subtracted first, so that nothing overflows. With known statistics every
 //! element stands for itself.
@@ -14,6 +14,8 @@ pub(super) fn lower(site: &mut Site) {
     match *site.op {
         Op::Softmax { axis } => softmax(site, axis, false),
         Op::LogSoftmax { axis } => softmax(site, axis, true),
+        Op::SoftmaxGrad { axis } => of_operand(site, axis, "x * dy", "x * (dy - total)"),
+        Op::LogSoftmaxGrad { axis } => of_operand(site, axis, "dy", "dy - exp_of(x) * total"),
         Op::LogSoftmaxStats => stats(site),
         Op::SoftmaxOfStats => of_stats(site),
         Op::CrossEntropyGrad => gradient(site),
@@ -37,6 +39,24 @@ fn softmax(site: &mut Site, axis: usize, log: bool) {
 "
     );
     rows.launch(site, [site.input(0), y], &body);
+}
+
+/// The gradient of the operand: `term` is summed over a row of the result, `x`, and its
+/// gradient, `dy`, and `value` is what becomes of an element.
+fn of_operand(site: &mut Site, axis: usize, term: &str, value: &str) {
+    let Some(y) = site.output(0) else { return };
+    let x = site.inputs[0];
+    let rows = Rows::of_two(x, axis..axis + 1);
+    let (t, index, place) = (c_type(x.dtype), rows.index, rows.element());
+    let total = rows.sum(&format!(
+        "x.template combine<Sum<{t}>>(other, []({index}, {t} x, {t} dy) {{ return {term}; }})"
+    ));
+    let body = format!(
+        "    const {t} total = {total};
+    x.each(other, [&]({index} i, {t} x, {t} dy) {{ y0[{place}] = {value}; }});
+"
+    );
+    rows.launch(site, [site.input(0), site.input(1), y], &body);
 }
 
 fn stats(site: &mut Site) {

@@ -4,6 +4,7 @@
 //! Emulated is not run on a GPU: see `arenic_emulator`. Where `ARENIC_TEST_DEVICE` names one,
 //! the same cases run there.
 
+mod batch_norm;
 mod choice;
 mod convolution;
 mod device;
@@ -165,7 +166,7 @@ macro_rules! families {
     )*};
 }
 families! {
-    elementwise indexing movement norm random_operators reduce softmax update windows
+    batch_norm elementwise indexing movement norm random_operators reduce softmax update windows
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Layer normalisation of short rows and long ones, with broadcast scales and biases.
+//! Layer normalisation of short rows and long ones, with broadcast scales and biases, and its
+//! gradients.
 
 use super::random::Random;
-use super::{Case, Close};
+use super::{Case, Close, Tensor};
 use arenic_ir::{DType, Op};
 
 /// Shapes and first axes: rows of one thread up to a block's, held and read again.
@@ -27,6 +28,8 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             // Many rows are dear to emulate.
             if dtype == DType::F32 || shape[0] < 4000 || axis == 0 {
                 cases.push(case(r, dtype, shape, axis));
+                cases.push(of_operand(r, dtype, shape, axis));
+                cases.push(of_parameters(r, dtype, shape, axis));
             }
         }
         for _ in 0..10 {
@@ -34,6 +37,8 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             shape.push(r.range(1, 40));
             let axis = r.range(0, shape.len() - 1);
             cases.push(case(r, dtype, &shape, axis));
+            cases.push(of_operand(r, dtype, &shape, axis));
+            cases.push(of_parameters(r, dtype, &shape, axis));
         }
     }
     cases
@@ -55,4 +60,26 @@ fn case(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> Case {
     }
     let op = Op::LayerNorm { axis, epsilon: r.choose(&[1e-5, 0.1]) };
     Case::new(op, inputs).close(Close::LONG_SUM)
+}
+
+/// An operand, the gradient of the result, and numbers that statistics of rows could be.
+fn rows(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> [Tensor; 4] {
+    let mut stats = shape.to_vec();
+    stats[axis..].fill(1);
+    let [x, dy] = [0; 2].map(|_| r.tame(dtype, shape));
+    let mean = r.tame(dtype, stats.clone());
+    [x, dy, mean, r.fill(dtype, stats, |r| r.uniform(0.5, 2.0))]
+}
+
+fn of_operand(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> Case {
+    let [x, dy, mean, inv_std] = rows(r, dtype, shape, axis);
+    let row = &shape[axis..];
+    let scale = if r.chance() { row.to_vec() } else { r.broadcast_to(row) };
+    let inputs = [x, dy, r.tame(dtype, scale), mean, inv_std];
+    Case::new(Op::LayerNormInputGrad { axis }, inputs).close(Close::SUM)
+}
+
+fn of_parameters(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> Case {
+    let inputs = rows(r, dtype, shape, axis);
+    Case::new(Op::LayerNormParamGrad { axis }, inputs).close(Close::LONG_SUM)
 }

@@ -34,6 +34,7 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             // Many rows are dear to emulate.
             if dtype == DType::F32 || shape[0] < 4000 {
                 cases.push(softmax(r, dtype, shape, axis));
+                cases.push(of_operand(r, dtype, shape, axis));
             }
         }
         for _ in 0..6 {
@@ -41,6 +42,7 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             shape.push(r.range(1, 9));
             let axis = r.range(0, shape.len() - 1);
             cases.push(softmax(r, dtype, &shape, axis));
+            cases.push(of_operand(r, dtype, &shape, axis));
         }
         for shape in [vec![5, 1], vec![20, 9], vec![2, 3, 40], vec![300], vec![3, 9000]] {
             let x = logits(r, dtype, &shape);
@@ -59,6 +61,12 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
 fn softmax(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> Case {
     let op = if r.chance() { Op::Softmax { axis } } else { Op::LogSoftmax { axis } };
     Case::new(op, [logits(r, dtype, shape)]).close(Close::FUNCTION)
+}
+
+fn of_operand(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> Case {
+    let op = if r.chance() { Op::SoftmaxGrad { axis } } else { Op::LogSoftmaxGrad { axis } };
+    let inputs = [r.tame(dtype, shape), r.tame(dtype, shape)];
+    Case::new(op, inputs).close(Close::LONG_SUM)
 }
 
 /// Logits; in some tensors infinities, in some NaN, and rows of -inf alone.

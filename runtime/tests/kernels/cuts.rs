@@ -197,11 +197,26 @@ fn reductions_in_parts() {
 
 #[test]
 fn rows_in_parts() {
-    check(6, 60, |r| {
+    check(6, 120, |r| {
         let shape: Vec<usize> = (0..3).map(|_| r.range(1, 30)).collect();
         let x = r.tensor(DType::F32, shape.clone());
         let axis = r.range(0, 2);
-        match r.range(0, 3) {
+        let dy = r.tensor(DType::F32, shape.clone());
+        let stats: Vec<usize> = (0..3).map(|d| if d < axis { shape[d] } else { 1 }).collect();
+        let mut vector = |shape: &[usize]| r.tensor(DType::F32, shape);
+        let [mean, inv_std] = [0; 2].map(|_| vector(&stats));
+        let [a, b, c, d, e] = [0; 5].map(|_| vector(&shape[1..2]));
+        match r.range(0, 10) {
+            4 => (Op::SoftmaxGrad { axis }, vec![x, dy]),
+            5 => (Op::LogSoftmaxGrad { axis }, vec![x, dy]),
+            6 => (Op::LayerNormParamGrad { axis }, vec![x, dy, mean, inv_std]),
+            7 => {
+                let factor = r.tensor(DType::F32, &shape[axis..]);
+                (Op::LayerNormInputGrad { axis }, vec![x, dy, factor, mean, inv_std])
+            }
+            8 => (Op::BatchNorm { epsilon: 1e-5 }, vec![x, a, b]),
+            9 => (Op::BatchNormParamGrad, vec![x, dy, a, b]),
+            10 => (Op::BatchNormInputGrad, vec![x, dy, a, b, c, d, e]),
             0 => (Op::Softmax { axis }, vec![x]),
             1 => (Op::LogSoftmax { axis }, vec![x]),
             2 => (Op::LogSoftmaxStats, vec![x]),

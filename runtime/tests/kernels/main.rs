@@ -4,6 +4,7 @@
 mod axes;
 mod cuts;
 mod fused;
+mod norms;
 mod products;
 #[path = "../support/programs.rs"]
 mod programs;

@@ -43,15 +43,18 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             None => 0,
         },
         Op::Reduce { f, axes, .. } => {
-            let plan = super::reduce(x[0], axes);
-            let tiling = reduce(&plan);
-            if tiling.parts == 1 {
-                return 0;
-            }
             let wide = *f == Reduction::Mean && x[0].dtype.is_int();
             let size = if wide { DType::I64 } else { x[0].dtype }.size();
-            (plan.results * tiling.parts) as u64 * size
+            partial_sums(&super::reduce(x[0], axes)) * size
         }
+        Op::LayerNormParamGrad { axis } => {
+            2 * partial_sums(&row_sums(x[0], *axis)) * x[0].dtype.size()
+        }
+        Op::BatchNorm { .. } => {
+            let partial = partial_sums(&channel_sums(x[0]));
+            (2 * x[0].shape[1] as u64 + partial) * x[0].dtype.size()
+        }
+        Op::BatchNormParamGrad => 2 * partial_sums(&channel_sums(x[0])) * x[0].dtype.size(),
         Op::Resize { spec } => {
             let axes = (0..spec.sizes.len()).filter(|&a| !resize_keeps(spec, a, x[0].shape[a]));
             16 * axes.map(|a| resize_taps(spec, a) * spec.sizes[a]).sum::<usize>() as u64
@@ -140,27 +143,55 @@ pub(in crate::op) fn sum_order(
             Some((batches, extents)) => product(batches, extents),
             None => Vec::new(),
         },
-        Op::Reduce { axes, .. } => {
-            let plan = super::reduce(x[0], axes);
-            let first = reduce(&plan);
-            let order = |t: Tiling| {
-                let threads = match t.sharing {
-                    Sharing::Lanes(lanes) => [0, lanes],
-                    Sharing::Columns { height, .. } => [1, height],
-                };
-                [threads[0], threads[1], t.terms, t.parts, t.share]
-            };
-            let second = if first.parts > 1 { order(first.second(plan.results)) } else { [0; 5] };
-            [order(first), second].concat()
+        Op::Reduce { axes, .. } => reduction_order(&super::reduce(x[0], axes)),
+        Op::LayerNormParamGrad { axis } => reduction_order(&row_sums(x[0], *axis)),
+        Op::BatchNorm { .. } | Op::BatchNormParamGrad => reduction_order(&channel_sums(x[0])),
+        Op::Softmax { axis }
+        | Op::LogSoftmax { axis }
+        | Op::SoftmaxGrad { axis }
+        | Op::LogSoftmaxGrad { axis } => vec![row_lanes(x[0], *axis..axis + 1)],
+        Op::LayerNorm { axis, .. } | Op::LayerNormInputGrad { axis } => {
+            vec![row_lanes(x[0], *axis..x[0].rank())]
         }
-        Op::Softmax { axis } | Op::LogSoftmax { axis } => vec![row_lanes(x[0], *axis..axis + 1)],
-        Op::LayerNorm { axis, .. } => vec![row_lanes(x[0], *axis..x[0].rank())],
         Op::LogSoftmaxStats => {
             let last = x[0].rank().saturating_sub(1);
             vec![row_lanes(x[0], last..x[0].rank())]
         }
         _ => Vec::new(),
     })
+}
+
+/// The order of a reduction's sums: of its terms and, in parts, of the parts.
+fn reduction_order(plan: &ReducePlan) -> Vec<usize> {
+    let first = reduce(plan);
+    let order = |t: Tiling| {
+        let threads = match t.sharing {
+            Sharing::Lanes(lanes) => [0, lanes],
+            Sharing::Columns { height, .. } => [1, height],
+        };
+        [threads[0], threads[1], t.terms, t.parts, t.share]
+    };
+    let second = if first.parts > 1 { order(first.second(plan.results)) } else { [0; 5] };
+    [order(first), second].concat()
+}
+
+/// Partial results of a reduction; none where it is one part.
+pub fn partial_sums(plan: &ReducePlan) -> u64 {
+    match reduce(plan).parts {
+        1 => 0,
+        parts => (plan.results * parts) as u64,
+    }
+}
+
+/// Sums over all axes but the second one.
+pub fn channel_sums(x: &TensorType) -> ReducePlan {
+    let axes: Vec<usize> = (0..x.rank()).filter(|&a| a != 1).collect();
+    super::reduce(x, &axes)
+}
+
+/// Sums over the axes before `axis`.
+pub fn row_sums(x: &TensorType, axis: usize) -> ReducePlan {
+    super::reduce(x, &(0..axis).collect::<Vec<_>>())
 }
 
 /// Neighbouring threads that share a row along `axes`, neighbours: a few of a warp for short

@@ -17,6 +17,25 @@ struct Mean : Sum<typename Number<T>::Wide> {
     static __device__ T finish(Acc acc, u64 count) { return T(divide(acc, Acc(count))); }
 };
 
+// Two sums at once.
+template <class T>
+struct Pair {
+    T first, second;
+};
+
+template <class T>
+__device__ inline Pair<T> shuffle_xor(Pair<T> x, u32 mask) {
+    return {shuffle_xor(x.first, mask), shuffle_xor(x.second, mask)};
+}
+
+template <class T>
+struct Sums {
+    static __device__ Pair<T> identity() { return {T(0), T(0)}; }
+    static __device__ Pair<T> combine(Pair<T> a, Pair<T> b) {
+        return {a.first + b.first, a.second + b.second};
+    }
+};
+
 // The terms first, first + step, … below end: four at a time, so that as many are on their way
 // from memory, and in blocks that are combined afterwards, so that errors of long sums are those
 // of short ones.

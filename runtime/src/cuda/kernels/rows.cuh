@@ -28,11 +28,29 @@ struct Held {
         }
     }
 
+    // The thread's elements and those of another row.
+    template <class Do>
+    __device__ void each(const Held& other, Do f) const {
+#pragma unroll
+        for (u32 k = 0; k < COUNT; k++) {
+            const u32 i = k * lanes + lane;
+            if (i < end) f(Index(i), x[k], other.x[k]);
+        }
+    }
+
     // What `term` makes of the thread's elements, combined.
     template <class F, class Term>
     __device__ T combine(Term term) const {
         T acc = F::identity();
         each([&](Index, T x) { acc = F::combine(acc, term(x)); });
+        return acc;
+    }
+
+    // What `term` makes of the thread's elements and those of another row, combined.
+    template <class F, class Term>
+    __device__ auto combine(const Held& other, Term term) const {
+        auto acc = F::identity();
+        each(other, [&](Index i, T x, T y) { acc = F::combine(acc, term(i, x, y)); });
         return acc;
     }
 };
@@ -63,8 +81,29 @@ struct Reread {
         }
     }
 
+    template <class Do>
+    __device__ void each(const Reread& other, Do f) const {
+        for (Index i = lane; i < end; i += 4 * lanes) {
+            T x[4], y[4];
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) {
+                if (i + k * lanes < end) x[k] = at(i + k * lanes), y[k] = other.at(i + k * lanes);
+            }
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) {
+                if (i + k * lanes < end) f(i + k * lanes, x[k], y[k]);
+            }
+        }
+    }
+
     template <class F, class Term>
     __device__ T combine(Term term) const {
         return strided<F, T, Index>(lane, end, lanes, [=](Index i) { return term(at(i)); });
+    }
+
+    template <class F, class Term>
+    __device__ auto combine(const Reread& other, Term term) const {
+        return strided<F, decltype(F::identity()), Index>(
+            lane, end, lanes, [=](Index i) { return term(i, at(i), other.at(i)); });
     }
 };

@@ -1,0 +1,189 @@
+//! Attributes of operators: functions, modes, and the keys of generators.
+
+use crate::types::DType;
+use serde::{Deserialize, Serialize};
+
+/// How random operators are keyed: (seed, step, `stream`, element).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rng {
+    /// The node's stable id: equal after any rewrite, equal in every recomputation.
+    pub stream: u64,
+    /// The `seed` attribute of the ONNX node; replaces the run's seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+/// Elementwise functions of one operand; the result has the operand's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the functions
+pub enum Unary {
+    Abs,
+    Ceil,
+    Cos,
+    Erf,
+    Exp,
+    Floor,
+    Log,
+    Neg,
+    Not,
+    Reciprocal,
+    Relu,
+    Sigmoid,
+    Sign,
+    Sin,
+    Sqrt,
+    Tanh,
+}
+
+impl Unary {
+    /// True where the function takes operands of this type.
+    pub fn takes(self, d: DType) -> bool {
+        match self {
+            Unary::Not => d == DType::Bool,
+            Unary::Abs | Unary::Sign => d != DType::Bool,
+            Unary::Neg | Unary::Relu => {
+                d.is_float() || matches!(d, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+            }
+            _ => d.is_float(),
+        }
+    }
+}
+
+/// Elementwise functions of two operands of one type, with broadcasting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the functions
+pub enum Binary {
+    Add,
+    And,
+    Div,
+    Equal,
+    Greater,
+    GreaterOrEqual,
+    Less,
+    LessOrEqual,
+    Max,
+    Min,
+    Mul,
+    Or,
+    Pow,
+    Sub,
+    Xor,
+}
+
+impl Binary {
+    /// True for functions whose result is `bool` whatever the operands are.
+    pub fn is_comparison(self) -> bool {
+        matches!(
+            self,
+            Binary::Equal
+                | Binary::Greater
+                | Binary::GreaterOrEqual
+                | Binary::Less
+                | Binary::LessOrEqual
+        )
+    }
+
+    /// True where the function takes operands of this type.
+    pub fn takes(self, d: DType) -> bool {
+        match self {
+            Binary::And | Binary::Or | Binary::Xor => d == DType::Bool,
+            Binary::Equal => true,
+            _ => d != DType::Bool,
+        }
+    }
+}
+
+/// How a reduction combines elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the functions
+pub enum Reduction {
+    Sum,
+    Mean,
+    Min,
+    Max,
+    Prod,
+}
+
+/// How a scatter combines an update with what is there; later updates come later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names are the functions
+pub enum Scatter {
+    Replace,
+    Add,
+    Mul,
+    Min,
+    Max,
+}
+
+/// Interpolation of [`Op::Resize`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Interpolation {
+    /// The nearest element; ties as [`NearestMode`] says.
+    Nearest(NearestMode),
+    /// Linear along every axis (multilinear).
+    Linear,
+    /// Keys' cubic with coefficient `a` along every axis.
+    Cubic {
+        /// The coefficient, ONNX's `cubic_coeff_a`.
+        a: f32,
+    },
+}
+
+/// Rounding of a source coordinate in nearest interpolation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // ONNX's names
+pub enum NearestMode {
+    RoundPreferFloor,
+    RoundPreferCeil,
+    Floor,
+    Ceil,
+}
+
+/// ONNX's `coordinate_transformation_mode` of `Resize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // ONNX's names
+pub enum Coordinates {
+    HalfPixel,
+    HalfPixelSymmetric,
+    PytorchHalfPixel,
+    AlignCorners,
+    Asymmetric,
+    TfCropAndResize,
+}
+
+/// Attributes of [`Op::Resize`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResizeSpec {
+    /// Output extents, one per axis.
+    pub sizes: Vec<usize>,
+    /// Scale of every axis, output extent over input extent as ONNX defines it.
+    pub scales: Vec<f32>,
+    /// Region of interest, (start, end) of every axis in [0, 1], for `TfCropAndResize`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roi: Vec<(f32, f32)>,
+    /// Interpolation.
+    pub mode: Interpolation,
+    /// From output to source coordinates.
+    pub coordinates: Coordinates,
+    /// Weights of elements outside the input are dropped and the rest rescaled.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub exclude_outside: bool,
+    /// Stretch the kernel when an axis shrinks.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub antialias: bool,
+    /// Value outside the region of interest, for `TfCropAndResize`.
+    #[serde(default)]
+    pub extrapolation: f32,
+}
+
+/// Attributes that are false are left out of the text.
+pub(super) fn is_false(b: &bool) -> bool {
+    !*b
+}

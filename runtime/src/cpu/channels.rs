@@ -1,0 +1,121 @@
+//! Sums over all axes but one, whose indices are channels: `BatchNorm` and the gradients of
+//! scales and biases.
+//!
+//! A channel is pieces of neighbours. Those of a strip of channels are summed piece by piece,
+//! in blocks of pieces; where channels are too few for many threads, parts go to scratch and
+//! are added afterwards, always in one order.
+
+use super::address::Shared;
+use super::blocks;
+use super::number::Float;
+use super::tasks::for_each;
+use super::wide::wide;
+use arenic_ir::op::scratch::{COLUMNS, ChannelSums, SEGMENT};
+use std::ops::Range;
+
+/// `K` terms for every element.
+pub(super) trait Terms<T, const K: usize>: Sync {
+    /// The terms of element `i`, of channel `channel` and, where nothing lies behind the
+    /// channels, of row `row`.
+    ///
+    /// # Safety
+    /// They are in bounds.
+    unsafe fn of(&self, i: usize, row: usize, channel: usize) -> [T; K];
+}
+
+/// Hands the sums of every channel to `finish`. `scratch` is the partial sums' place.
+pub(super) fn sums<T: Float, F: Terms<T, K>, const K: usize>(
+    tiling: &ChannelSums,
+    terms: &F,
+    scratch: &mut [T],
+    finish: impl Fn(usize, [T; K]) + Sync,
+) {
+    let &ChannelSums { extents: [outer, channels, inner], strip, pieces, parts } = tiling;
+    let work = 2 * outer * channels * inner;
+    let strips = channels.div_ceil(strip);
+    let partial = Shared::new(scratch.as_mut_ptr());
+    for_each(strips * parts, work, |task| {
+        let (first, part) = (task / parts * strip, task % parts);
+        let share = pieces.div_ceil(parts);
+        let range = (part * share).min(pieces)..((part + 1) * share).min(pieces);
+        let width = strip.min(channels - first);
+        let mut acc = [[T::ZERO; COLUMNS]; K];
+        add_pieces::<T, F, K>(terms, tiling, range, first..first + width, &mut acc);
+        for j in 0..width {
+            let sums = std::array::from_fn(|k| acc[k][j]);
+            if parts == 1 {
+                finish(first + j, sums);
+                continue;
+            }
+            for (k, sum) in sums.into_iter().enumerate() {
+                // SAFETY: every partial sum is written by one task.
+                unsafe { *partial.ptr().add((part * K + k) * channels + first + j) = sum };
+            }
+        }
+    });
+    if parts == 1 {
+        return;
+    }
+    for_each(channels, K * channels * parts, |channel| {
+        let mut sums = [T::ZERO; K];
+        for part in 0..parts {
+            for (k, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: complete by now.
+                *sum = sum.add(unsafe { *partial.ptr().add((part * K + k) * channels + channel) });
+            }
+        }
+        finish(channel, sums);
+    });
+}
+
+wide! {
+    /// Adds the pieces of a strip's channels up.
+    fn add_pieces<T: Float, F: Terms<T, K>; const K: usize>(
+        terms: &F,
+        tiling: &ChannelSums,
+        pieces: Range<usize>,
+        strip: Range<usize>,
+        acc: &mut [[T; COLUMNS]; K],
+    ) {
+        /// Pieces added up before they join the rest.
+        const BLOCK: usize = 64;
+        let [_, channels, inner] = tiling.extents;
+        let per_row = inner.div_ceil(SEGMENT);
+        let (first_channel, width) = (strip.start, strip.len());
+        let mut first = pieces.start;
+        while first < pieces.end {
+            let end = (first + BLOCK).min(pieces.end);
+            let mut block = [[T::ZERO; COLUMNS]; K];
+            for piece in first..end {
+                if inner == 1 {
+                    let at = piece * channels + first_channel;
+                    for j in 0..width.min(COLUMNS) {
+                        // SAFETY: element `channel` of row `piece`.
+                        let term = unsafe { terms.of(at + j, piece, first_channel + j) };
+                        for k in 0..K {
+                            block[k][j] = block[k][j].add(term[k]);
+                        }
+                    }
+                    continue;
+                }
+                let (row, segment) = (piece / per_row, piece % per_row * SEGMENT);
+                let n = SEGMENT.min(inner - segment);
+                for j in 0..width.min(COLUMNS) {
+                    let channel = first_channel + j;
+                    let at = (row * channels + channel) * inner + segment;
+                    // SAFETY: part of a channel's neighbours.
+                    let sums = blocks::sums(n, |i| unsafe { terms.of(at + i, row, channel) });
+                    for k in 0..K {
+                        block[k][j] = block[k][j].add(sums[k]);
+                    }
+                }
+            }
+            for k in 0..K {
+                for j in 0..width.min(COLUMNS) {
+                    acc[k][j] = acc[k][j].add(block[k][j]);
+                }
+            }
+            first = end;
+        }
+    }
+}

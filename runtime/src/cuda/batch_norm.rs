@@ -1,0 +1,110 @@
+//! `BatchNorm`: mean, then variance of every channel, as reductions, then a pass over the
+//! elements; and its gradients.
+
+use super::index::{index_type, offset};
+use super::lower::{Parameter, Site, c_type, literal};
+use super::norm;
+use super::reduce::{Combination, combine, element};
+use arenic_ir::Op;
+use arenic_ir::op::scratch::channels;
+use arenic_ir::op::scratch::cuda::{channel_sums, partial_sums};
+use std::fmt::Write;
+
+/// The kernels of a normalisation or of one of its gradients.
+pub(super) fn lower(site: &mut Site) {
+    match *site.op {
+        Op::BatchNorm { epsilon } => forward(site, epsilon),
+        Op::BatchNormParamGrad => {
+            let plan = channel_sums(site.inputs[0]);
+            norm::of_parameters(site, &plan, "result");
+        }
+        Op::BatchNormInputGrad => of_operand(site),
+        _ => {}
+    }
+}
+
+/// Elements of every channel.
+fn count(site: &Site) -> usize {
+    let [outer, _, inner] = channels(site.inputs[0]);
+    outer * inner
+}
+
+/// The channel of element `i`.
+fn channel(site: &Site) -> String {
+    offset(&channels(site.inputs[0]), &[0, 1, 0], "i")
+}
+
+fn forward(site: &mut Site, epsilon: f32) {
+    let x = site.inputs[0];
+    let (t, size, count) = (c_type(x.dtype), x.dtype.size(), count(site));
+    let plan = channel_sums(x);
+    let at = element(&plan);
+    // The statistics follow the partial sums.
+    let means = partial_sums(&plan) * size;
+    let mean = Parameter::scratch(t, "mean", means);
+    let inv_std = Parameter::scratch(t, "inv_std", means + x.shape[1] as u64 * size);
+    let sum = |term: String, read: Vec<Parameter>| Combination {
+        combiner: format!("Plain<{t}, Sum<{t}>>"),
+        acc: t.into(),
+        term,
+        read,
+        store: String::new(),
+        written: Vec::new(),
+        partial: 0,
+    };
+
+    let mut first = sum(format!("x0[{at}]"), vec![site.input(0)]);
+    first.store = format!("mean[result] = acc / {t}({count})");
+    first.written.push(mean.clone());
+    if let Some(y) = site.output(1) {
+        first.written.push(y);
+        first.store += "; y1[result] = mean[result]";
+    }
+    combine(site, &plan, x.elements(), first);
+
+    let distance = format!("(x0[{at}] - mean[result])");
+    let mut second = sum(format!("{distance} * {distance}"), vec![site.input(0), mean.clone()]);
+    second.store = format!("const {t} variance = acc / {t}({count})");
+    if let Some(y) = site.output(2) {
+        second.written.push(y);
+        second.store += "; y2[result] = variance";
+    }
+    second.written.push(inv_std.clone());
+    let _ = write!(
+        second.store,
+        "; inv_std[result] = {t}(1) / sqrt_of(variance + {t}({}))",
+        literal(epsilon.into())
+    );
+    if let Some(y) = site.output(3) {
+        second.written.push(y);
+        second.store += "; y3[result] = inv_std[result]";
+    }
+    combine(site, &plan, x.elements(), second);
+
+    let Some(y) = site.output(0).filter(|_| x.elements() > 0) else { return };
+    let index = index_type(x.elements());
+    let body = format!(
+        "    const {index} c = {};
+    y0[i] = (x0[i] - mean[c]) * inv_std[c] * x1[c] + x2[c];
+",
+        channel(site)
+    );
+    let parameters = site.all_inputs().into_iter().chain([mean, inv_std, y]);
+    site.for_each(x.elements(), index, parameters, &body);
+}
+
+fn of_operand(site: &mut Site) {
+    let Some(y) = site.output(0) else { return };
+    let x = site.inputs[0];
+    let (t, index) = (c_type(x.dtype), index_type(x.elements()));
+    let body = format!(
+        "    const {index} c = {channel};
+    const {t} slope = (x0[i] - x3[c]) * x4[c] * x5[c];
+    y0[i] = x2[c] * x4[c] * (x1[i] - (x6[c] + slope) * ({t}(1) / {t}({count})));
+",
+        channel = channel(site),
+        count = count(site)
+    );
+    let parameters = site.all_inputs().into_iter().chain([y]);
+    site.for_each(x.elements(), index, parameters, &body);
+}
