@@ -2,6 +2,7 @@
 
 use crate::artifact::{Artifact, Certificate, Provenance, Target};
 use crate::gpu_code::{self, CodeError};
+use crate::onnx::ort::{FILES, import_artifacts};
 use crate::onnx::{ImportError, ImportOptions, Imported, import_file};
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
@@ -137,7 +138,7 @@ pub struct Constraints<'a> {
     pub math: Math,
 }
 
-/// Compiles a model for one target.
+/// Compiles a model, or a folder of ONNX Runtime's training artifacts, for one target.
 ///
 /// # Errors
 /// See [`CompileError`].
@@ -149,7 +150,10 @@ pub fn compile(
     search: Search,
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
-    let Imported { graph, bound, unused } = import_file(model, import)?;
+    let Imported { graph, bound, unused } = match model.is_dir() {
+        true => import_artifacts(model, import)?,
+        false => import_file(model, import)?,
+    };
     let Constraints { backend, device, limits, allow_reassociation, math } = constraints;
     let least = TargetInfo::of(backend);
     let align = device.map_or(0, |d| d.alignment).max(least.align);
@@ -241,9 +245,15 @@ fn distinct_nodes(program: &Program) -> usize {
 
 fn provenance(model: &Path, pipeline: &Pipeline) -> Result<Provenance, CompileError> {
     let mut hasher = blake3::Hasher::new();
-    std::fs::File::open(model)
-        .and_then(|file| hasher.update_reader(file).map(drop))
-        .map_err(|error| CompileError::Io { path: model.to_owned(), error })?;
+    let files = match model.is_dir() {
+        true => FILES.map(|name| model.join(name)).to_vec(),
+        false => vec![model.to_owned()],
+    };
+    for path in files {
+        std::fs::File::open(&path)
+            .and_then(|file| hasher.update_reader(file).map(drop))
+            .map_err(|error| CompileError::Io { path, error })?;
+    }
     Ok(Provenance {
         compiler: format!("arenic {}", env!("CARGO_PKG_VERSION")),
         model: model.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned()),

@@ -30,7 +30,12 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The model
-    model: PathBuf,
+    #[arg(required_unless_present = "ort")]
+    model: Option<PathBuf>,
+    /// Instead of a model, a folder of ONNX Runtime's training artifacts: training_model.onnx,
+    /// optimizer_model.onnx and checkpoint become one step, with the learning rate as input `lr`
+    #[arg(long, value_name = "DIR", conflicts_with = "model")]
+    ort: Option<PathBuf>,
     /// The artifact to write
     #[arg(short, long, value_name = "OUT.arenic", required_unless_present_any = ["stop_after", "sweep"])]
     output: Option<PathBuf>,
@@ -92,8 +97,28 @@ pub(super) struct Arguments {
     json: Json,
 }
 
+impl Arguments {
+    /// The model's file, or the folder of training artifacts.
+    fn source(&self) -> Result<&Path, Failure> {
+        match (&self.model, &self.ort) {
+            (Some(model), _) if model.is_dir() => {
+                let help = "a folder of ONNX Runtime's training artifacts is given by --ort";
+                Err(miette!(help = help, "`{}` is a folder, no model", model.display()).into())
+            }
+            (_, Some(ort)) if !ort.is_dir() => {
+                let help = "--ort takes the folder with training_model.onnx, optimizer_model.onnx \
+                            and checkpoint";
+                Err(miette!(help = help, "`{}` is no folder", ort.display()).into())
+            }
+            (Some(path), _) | (None, Some(path)) => Ok(path),
+            (None, None) => Err(miette!("neither a model nor --ort is given").into()),
+        }
+    }
+}
+
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
+    let source = a.source()?;
     let pipeline = read_pipeline(&a.pipeline, Pipeline::from_yaml)?;
     let passes: Vec<&str> = pipeline.names().collect();
     for name in a.stop_after.iter().chain(a.dump_ir_after.iter().filter(|n| *n != "all")) {
@@ -123,7 +148,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     };
     let progress = a.search.listener();
     let search = a.search.with(interrupt::flag(), &progress);
-    let job = Job { a, pipeline: &pipeline, device: named.as_ref(), search };
+    let job = Job { a, source, pipeline: &pipeline, device: named.as_ref(), search };
     if let Some(sweep) = a.sweep {
         if let Some(name) = &dims.largest {
             return Err(miette!("--sweep needs a size for {name}, not max").into());
@@ -203,6 +228,7 @@ fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
 /// What is compiled, whatever the limits and the sizes of dimensions.
 struct Job<'a> {
     a: &'a Arguments,
+    source: &'a Path,
     pipeline: &'a Pipeline,
     device: Option<&'a Device>,
     search: Search<'a>,
@@ -238,14 +264,14 @@ impl Job<'_> {
             math: a.math,
         };
         let mut compiled =
-            compile(&a.model, import, self.pipeline, constraints, self.search, options)?;
+            compile(self.source, import, self.pipeline, constraints, self.search, options)?;
         let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
         for &backend in a.targets.iter().skip(1) {
             if artifact.target(backend.name()).is_none() {
                 let constraints = Constraints { backend, ..constraints };
                 let options = RunOptions::default();
                 let other =
-                    compile(&a.model, import, self.pipeline, constraints, self.search, options)?;
+                    compile(self.source, import, self.pipeline, constraints, self.search, options)?;
                 artifact.targets.extend(other.artifact.into_iter().flat_map(|a| a.targets));
             }
         }

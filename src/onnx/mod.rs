@@ -15,6 +15,7 @@ mod fold;
 mod import;
 mod interface;
 mod ops;
+pub mod ort;
 #[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)] // generated
 pub mod proto;

@@ -104,7 +104,7 @@ pub(super) fn window(a: &Access, kernel: Vec<usize>, input: &[usize]) -> Result<
 }
 
 /// The kernel's extents: what the weights say, which the attribute must not contradict.
-fn kernel(a: &Access, weights: &TensorType) -> Result<Vec<usize>, Fault> {
+pub(super) fn kernel(a: &Access, weights: &TensorType) -> Result<Vec<usize>, Fault> {
     let of_weights = spatial(weights)?.to_vec();
     match a.ints("kernel_shape")? {
         None => Ok(of_weights),
@@ -115,7 +115,7 @@ fn kernel(a: &Access, weights: &TensorType) -> Result<Vec<usize>, Fault> {
     }
 }
 
-fn group(a: &Access) -> Result<usize, Fault> {
+pub(super) fn group(a: &Access) -> Result<usize, Fault> {
     let group = a.int_or("group", 1)?;
     usize::try_from(group).map_err(|_| Fault(format!("attribute `group` is {group}")))
 }

@@ -1,8 +1,12 @@
 //! The table of ONNX operators: one row each, which dispatches and documents.
 
+mod activation;
+mod compose;
 mod conv;
 mod elementwise;
 mod index;
+mod loss;
+mod microsoft;
 mod norm;
 mod pool;
 mod random;
@@ -135,6 +139,12 @@ static TABLE: &[Row] = &[
     row("Min", (1, ANY), &[], elementwise::variadic),
     row("Mul", (2, 2), &[], elementwise::binary),
     row("Neg", (1, 1), &[], elementwise::unary),
+    row(
+        "NegativeLogLikelihoodLoss",
+        (2, 3),
+        &["ignore_index", "reduction"],
+        loss::negative_log_likelihood,
+    ),
     row("Not", (1, 1), &[], elementwise::unary).since(1),
     row("Or", (2, 2), &[], elementwise::binary).since(7),
     row("Pow", (2, 2), &[], elementwise::pow),
@@ -164,6 +174,12 @@ static TABLE: &[Row] = &[
     row("Size", (1, 1), &[], source::size),
     row("Slice", (3, 5), &[], shape::slice).note("bounds known when compiled"),
     row("Softmax", (1, 1), &["axis"], norm::softmax),
+    row(
+        "SoftmaxCrossEntropyLoss",
+        (2, 3),
+        &["ignore_index", "reduction"],
+        loss::softmax_cross_entropy,
+    ),
     row("Split", (1, 2), &["axis", "num_outputs"], shape::split).note("sizes known when compiled"),
     row("Sqrt", (1, 1), &[], elementwise::unary),
     row("Squeeze", (1, 2), &[], shape::squeeze).note("axes known when compiled"),
@@ -188,10 +204,14 @@ static TABLE: &[Row] = &[
         .training(),
 ];
 
+fn rows() -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().chain(microsoft::TABLE)
+}
+
 /// The row of an operator.
 pub(super) fn find(domain: &str, name: &str) -> Option<&'static Row> {
     static INDEX: LazyLock<HashMap<(&str, &str), &Row>> =
-        LazyLock::new(|| TABLE.iter().map(|row| ((row.domain, row.name), row)).collect());
+        LazyLock::new(|| rows().map(|row| ((row.domain, row.name), row)).collect());
     INDEX.get(&(domain, name)).copied()
 }
 
@@ -210,7 +230,7 @@ pub struct SupportedOp {
 
 /// Every operator that the importer knows, by domain and name.
 pub fn supported_ops() -> impl Iterator<Item = SupportedOp> {
-    TABLE.iter().map(|row| SupportedOp {
+    rows().map(|row| SupportedOp {
         domain: if row.domain.is_empty() { "ai.onnx" } else { row.domain },
         name: row.name,
         since: row.since,

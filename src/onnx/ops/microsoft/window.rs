@@ -1,0 +1,128 @@
+//! Gradients of convolutions and pools.
+
+use super::super::conv::{group, kernel, spatial, window};
+use crate::onnx::context::{Built, Cx, extents};
+use crate::onnx::error::Fault;
+use arenic_ir::op::{Reduction, Scatter, Window};
+use arenic_ir::{Def, Op, TensorType};
+
+/// `dy, x, w → dx, dw, dbias` of `y = conv(x, w) + bias`.
+pub(in super::super) fn conv_grad(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let (dy, x, w) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
+    let (x_ty, w_ty) = (cx.ty(x), cx.ty(w));
+    let input = spatial(&x_ty)?;
+    let window = window(&a, kernel(&a, &w_ty)?, input)?;
+    let group = group(&a)?;
+    let dx = match cx.wants(0) {
+        true => {
+            let out = cx.ty(dy);
+            let output_padding = left_over(&window, spatial(&out)?, input)?;
+            let op = Op::ConvTranspose { window: window.clone(), group, output_padding };
+            Some(cx.emit1(op, vec![dy, w])?)
+        }
+        false => None,
+    };
+    let dw = match cx.wants(1) {
+        true => Some(cx.emit1(Op::ConvWeightGrad { window, group }, vec![x, dy])?),
+        false => None,
+    };
+    Ok(vec![dx, dw, bias_grad(cx, 2)?])
+}
+
+/// `dy, x, w → dx, dw, dbias` of `y = conv_transpose(x, w) + bias`.
+pub(in super::super) fn conv_transpose_grad(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let (dy, x, w) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
+    let (dy_ty, x_ty, w_ty) = (cx.ty(dy), cx.ty(x), cx.ty(w));
+    if a.text_or("auto_pad", "NOTSET")? != "NOTSET" || a.ints("output_shape")?.is_some() {
+        return Err("attributes `auto_pad` and `output_shape` are not supported".into());
+    }
+    let window = window(&a, kernel(&a, &w_ty)?, spatial(&dy_ty)?)?;
+    if window.slide(spatial(&dy_ty)?, false)? != spatial(&x_ty)? {
+        return Err(Fault(format!("{dy_ty} is no gradient of a convolution of {x_ty}")));
+    }
+    let group = group(&a)?;
+    let dx = match cx.wants(0) {
+        true => Some(cx.emit1(Op::Conv { window: window.clone(), group }, vec![dy, w])?),
+        false => None,
+    };
+    let dw = match cx.wants(1) {
+        true => Some(cx.emit1(Op::ConvWeightGrad { window, group }, vec![dy, x])?),
+        false => None,
+    };
+    Ok(vec![dx, dw, bias_grad(cx, 2)?])
+}
+
+/// The sum of `dy`, operand 0, over all axes but that of channels.
+fn bias_grad(cx: &mut Cx, result: usize) -> Result<Option<arenic_ir::ValueId>, Fault> {
+    if !cx.wants(result) {
+        return Ok(None);
+    }
+    let dy = cx.input(0)?;
+    let axes: Vec<usize> = (0..cx.ty(dy).rank()).filter(|&i| i != 1).collect();
+    cx.without(Reduction::Sum, dy, &axes).map(Some)
+}
+
+/// What strides of a window over `input` that gives `output` leave over at the end.
+fn left_over(window: &Window, output: &[usize], input: &[usize]) -> Result<Vec<usize>, Fault> {
+    let covered = window.unslide(output, &vec![0; output.len()])?;
+    let rest = input.iter().zip(&covered).map(|(all, part)| all.checked_sub(*part));
+    rest.collect::<Option<_>>().ok_or_else(|| {
+        Fault(format!("a gradient of {output:?} covers {covered:?} of extents {input:?}"))
+    })
+}
+
+/// `dy, indices → dx`: what the pool took gets its gradient. The shape of `dx` is that of the
+/// operand of the pool that gives the indices.
+pub(in super::super) fn max_pool_grad(cx: &mut Cx) -> Built {
+    let (dy, indices) = (cx.input(0)?, cx.input(1)?);
+    if cx.attributes().flag("storage_order", false)? {
+        return Err("attribute `storage_order` is 1; only 0 is supported".into());
+    }
+    let Def::Node { node, output: 1 } = cx.b.g.values[indices].def else {
+        return Err("its indices are not those of a MaxPool".into());
+    };
+    let pool = &cx.b.g.nodes[node];
+    let (Op::MaxPool { .. }, Some(&x)) = (&pool.op, pool.inputs.first()) else {
+        return Err("its indices are not those of a MaxPool".into());
+    };
+    let (ty, taken) = (cx.ty(x), cx.ty(dy));
+    let flat = |ty: &TensorType| vec![ty.elements()];
+    let zeros = cx.zeros(&TensorType::new(taken.dtype, flat(&ty)))?;
+    let indices = cx.reshape(indices, flat(&taken))?;
+    let dy = cx.reshape(dy, flat(&taken))?;
+    let scatter = Op::ScatterElements { axis: 0, reduction: Scatter::Add };
+    let dx = cx.emit1(scatter, vec![zeros, indices, dy])?;
+    Ok(vec![Some(cx.reshape(dx, ty.shape)?)])
+}
+
+/// `dy → dx`: each element of a window gets its part. Nothing says the shape of `dx`; it is what
+/// windows fill.
+pub(in super::super) fn average_pool_grad(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let kernel = extents(a.ints("kernel_shape")?.ok_or("attribute `kernel_shape` is missing")?)?;
+    if a.flag("ceil_mode", false)? || a.text_or("auto_pad", "NOTSET")? != "NOTSET" {
+        return Err("attributes `ceil_mode` and `auto_pad` are not supported".into());
+    }
+    let dy = cx.input(0)?;
+    let ty = cx.ty(dy);
+    let window = window(&a, kernel, spatial(&ty)?)?;
+    let none = vec![0; window.rank()];
+    let filled = window.unslide(spatial(&ty)?, &none)?;
+    let ones = |cx: &mut Cx, shape: &[usize]| cx.filled(ty.dtype, shape, 1.0);
+    let (channels, taps) = (ty.shape[1], window.taps() as f64);
+    let weights = ones(cx, &[&[channels, 1], &window.kernel[..]].concat())?;
+    let part = match a.flag("count_include_pad", false)? {
+        true => cx.times(dy, 1.0 / taps)?,
+        false => {
+            let all = ones(cx, &[&[1, 1], &filled[..]].concat())?;
+            let one = ones(cx, &[&[1, 1], &window.kernel[..]].concat())?;
+            let op = Op::Conv { window: window.clone(), group: 1 };
+            let counts = cx.emit1(op, vec![all, one])?;
+            cx.div(dy, counts)?
+        }
+    };
+    let op = Op::ConvTranspose { window, group: channels, output_padding: none };
+    cx.whole(op, vec![part, weights])
+}
