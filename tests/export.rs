@@ -384,8 +384,22 @@ fn operators_that_become_several_are_read_back_with_close_results() {
         close(&g, 1e-5);
     }
     let d = |shape: &[usize]| TensorType::new(DType::F64, shape);
-    let op = Op::LayerNorm { axis: 1, epsilon: 1e-3 };
-    close(&alone(op, &[d(&[2, 3, 4]), d(&[3, 4]), d(&[4])]), 1e-12);
+    let (x, row, stats, channel) = (d(&[2, 3, 4]), d(&[3, 4]), d(&[2, 1, 1]), d(&[3]));
+    let x2 = || vec![x.clone(), x.clone()];
+    let channels = |n: usize| vec![channel.clone(); n];
+    let cases = [
+        (Op::LayerNorm { axis: 1, epsilon: 1e-3 }, vec![x.clone(), row.clone(), row.clone()]),
+        (Op::LayerNormParamGrad { axis: 1 }, [x2(), vec![stats.clone(), stats.clone()]].concat()),
+        (Op::LayerNormInputGrad { axis: 1 }, [x2(), vec![row, stats.clone(), stats]].concat()),
+        (Op::BatchNorm { epsilon: 1e-3 }, [vec![x.clone()], channels(2)].concat()),
+        (Op::BatchNormParamGrad, [x2(), channels(2)].concat()),
+        (Op::BatchNormInputGrad, [x2(), channels(5)].concat()),
+        (Op::SoftmaxGrad { axis: 1 }, x2()),
+        (Op::LogSoftmaxGrad { axis: 2 }, x2()),
+    ];
+    for (op, inputs) in cases {
+        close(&alone(op, &inputs), 1e-12);
+    }
 }
 
 fn close(g: &Graph, tolerance: f64) {

@@ -151,7 +151,7 @@ impl Case {
         for (name, gradient) in of.iter().zip(&found) {
             assert_eq!(gradient.len(), self.floats[*name].1.len(), "{what}: {name}");
             assert!(gradient.iter().any(|g| *g != 0.0), "{what}: {name} is zero");
-            for i in 0..gradient.len() {
+            for (i, found) in gradient.iter().enumerate() {
                 let x = self.floats[*name].1[i];
                 let mut at = |offset: f64| {
                     self.floats.get_mut(*name).unwrap().1[i] = x + offset;
@@ -160,11 +160,10 @@ impl Case {
                 };
                 let slope = (at(STEP) - at(-STEP)) / (2.0 * STEP);
                 at(0.0);
-                let off = (slope - gradient[i]).abs();
+                let off = (slope - found).abs();
                 assert!(
                     off <= CLOSE * slope.abs().max(1.0),
-                    "{what}: d{name}[{i}] is {} not {slope}",
-                    gradient[i]
+                    "{what}: d{name}[{i}] is {found} not {slope}"
                 );
                 count += 1;
             }

@@ -160,31 +160,4 @@ impl Writer<'_> {
         self.node_into("Transpose", &[&taps], y.to_vec(), turn());
         Ok(())
     }
-
-    /// ONNX's own gives statistics in single precision, whatever the operand is.
-    pub(super) fn layer_norm(&mut self, x: &[Tensor], y: &[Tensor], axis: usize, epsilon: f32) {
-        let ty = &x[0].ty;
-        let given = x[0].name.as_str();
-        let axes: Vec<usize> = (axis..ty.rank()).collect();
-        let axes = self.list(&signed(&axes));
-        let keep = || vec![int("keepdims", 1)];
-        let [out, mean, inv_std] = [0, 1, 2].map(|i| y[i].name.clone());
-        self.node_into("ReduceMean", &[given, &axes], vec![mean.clone()], keep());
-        let centred = self.one("Sub", &[given, &mean], vec![]);
-        let squared = self.one("Mul", &[&centred, &centred], vec![]);
-        let variance = self.one("ReduceMean", &[&squared, &axes], keep());
-        let epsilon = self.scalar(ty.dtype, epsilon.into());
-        let sum = self.one("Add", &[&variance, &epsilon], vec![]);
-        let std = self.one("Sqrt", &[&sum], vec![]);
-        self.node_into("Reciprocal", &[&std], vec![inv_std.clone()], vec![]);
-        let normal = self.one("Mul", &[&centred, &inv_std], vec![]);
-        match &x[1..] {
-            [scale, bias, ..] => {
-                let scaled = self.one("Mul", &[&normal, &scale.name], vec![]);
-                self.node_into("Add", &[&scaled, &bias.name], vec![out], vec![]);
-            }
-            [scale] => self.node_into("Mul", &[&normal, &scale.name], vec![out], vec![]),
-            [] => self.node_into("Identity", &[&normal], vec![out], vec![]),
-        }
-    }
 }

@@ -93,6 +93,13 @@ impl Writer<'_> {
                 self.node_into("LayerNormalization", &given, out, attributes);
             }
             Op::LayerNorm { axis, epsilon } => self.layer_norm(x, y, *axis, *epsilon),
+            Op::LayerNormParamGrad { axis } => self.layer_norm_param_grad(x, &out, *axis),
+            Op::LayerNormInputGrad { axis } => self.layer_norm_input_grad(x, &out, *axis),
+            Op::BatchNorm { epsilon } => self.batch_norm(x, y, *epsilon),
+            Op::BatchNormParamGrad => self.batch_norm_param_grad(x, &out),
+            Op::BatchNormInputGrad => self.batch_norm_input_grad(x, &out),
+            Op::SoftmaxGrad { axis } => self.softmax_grad(x, &out, *axis),
+            Op::LogSoftmaxGrad { axis } => self.log_softmax_grad(x, &out, *axis),
             Op::MatMul { trans_a: false, trans_b: false } => {
                 self.node_into("MatMul", &given, out, vec![]);
             }

@@ -53,7 +53,7 @@ pub(super) static TABLE: &[Row] = &[
     row("Gelu", (1, 1), &[], activation::runtime_gelu).microsoft(),
     row("GeluGrad", (2, 2), &[], activation::gelu_grad).microsoft(),
     row("LayerNormalizationGrad", (5, 5), LAYER_NORM, norm::layer_norm_grad).microsoft(),
-    row("LogSoftmaxGrad_13", (2, 2), &["axis"], norm::log_softmax_grad).microsoft(),
+    row("LogSoftmaxGrad_13", (2, 2), &["axis"], norm::softmax_grad).microsoft(),
     row("QuickGelu", (1, 1), &["alpha"], activation::quick_gelu).microsoft(),
     row("QuickGeluGrad", (2, 2), &["alpha"], activation::quick_gelu_grad).microsoft(),
     row("ReduceSumTraining", (2, 2), REDUCE, reduce::reduce).microsoft(),
