@@ -8,6 +8,7 @@ mod index;
 mod loss;
 mod microsoft;
 mod norm;
+mod pad;
 mod pool;
 mod random;
 mod reduce;
@@ -147,6 +148,7 @@ static TABLE: &[Row] = &[
     ),
     row("Not", (1, 1), &[], elementwise::unary).since(1),
     row("Or", (2, 2), &[], elementwise::binary).since(7),
+    row("Pad", (2, 4), &["mode"], pad::pad).note("pads, value and axes known when compiled"),
     row("Pow", (2, 2), &[], elementwise::pow),
     row("RandomUniform", (0, 0), &["dtype", "high", "low", "seed", "shape"], random::uniform),
     row("RandomUniformLike", (1, 1), &["dtype", "high", "low", "seed"], random::uniform_like),
