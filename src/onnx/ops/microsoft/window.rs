@@ -111,7 +111,7 @@ pub(in super::super) fn average_pool_grad(cx: &mut Cx) -> Built {
     let none = vec![0; window.rank()];
     let filled = window.unslide(spatial(&ty)?, &none)?;
     let ones = |cx: &mut Cx, shape: &[usize]| cx.filled(ty.dtype, shape, 1.0);
-    let (channels, taps) = (ty.shape[1], window.taps() as f64);
+    let (channels, taps) = (ty.shape[1], window.kernel.iter().map(|&k| k as f64).product::<f64>());
     let weights = ones(cx, &[&[channels, 1], &window.kernel[..]].concat())?;
     let part = match a.flag("count_include_pad", false)? {
         true => cx.times(dy, 1.0 / taps)?,
