@@ -433,7 +433,7 @@ fn group_norms_had_a_scale_per_group() {
     let last = 3.0 * 2.0 / 7f32.sqrt();
     let y = f(&[1, 4, 2], &[0.0, 2.0, 2.0, 0.0, last, last, -last, -last]);
     let of_groups = [x.clone(), Some(f(&[2], &[2.0, 3.0])), Some(f(&[2], &[1.0, 0.0]))];
-    form("GroupNormalization", &attributes, &of_groups).gives([18, 20], &[y.clone()]);
+    form("GroupNormalization", &attributes, &of_groups).gives([18, 20], std::slice::from_ref(&y));
     let (scale, bias) = (f(&[4], &[2.0, 2.0, 3.0, 3.0]), f(&[4], &[1.0, 1.0, 0.0, 0.0]));
     let of_channels = [x, Some(scale), Some(bias)];
     form("GroupNormalization", &attributes, &of_channels).gives([21, NEWEST], &[y]);
