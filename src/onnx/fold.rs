@@ -200,6 +200,26 @@ pub(super) fn to_floats(ty: &TensorType, bytes: &[u8]) -> Option<Vec<f64>> {
     }
 }
 
+/// One element of any type; none for an integer that no double holds exactly.
+pub(super) fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
+    let exact = |x: i128| {
+        let number = x as f64;
+        (number as i128 == x).then_some(number)
+    };
+    match dtype {
+        DType::F64 => elements(bytes, f64::from_le_bytes).next(),
+        DType::F32 => elements(bytes, f32::from_le_bytes).next().map(f64::from),
+        DType::Bool | DType::U8 => elements(bytes, u8::from_le_bytes).next().map(f64::from),
+        DType::I8 => elements(bytes, i8::from_le_bytes).next().map(f64::from),
+        DType::U16 => elements(bytes, u16::from_le_bytes).next().map(f64::from),
+        DType::I16 => elements(bytes, i16::from_le_bytes).next().map(f64::from),
+        DType::U32 => elements(bytes, u32::from_le_bytes).next().map(f64::from),
+        DType::I32 => elements(bytes, i32::from_le_bytes).next().map(f64::from),
+        DType::U64 => exact(elements(bytes, u64::from_le_bytes).next()?.into()),
+        DType::I64 => exact(elements(bytes, i64::from_le_bytes).next()?.into()),
+    }
+}
+
 fn elements<T, const N: usize>(bytes: &[u8], of: impl Fn([u8; N]) -> T) -> impl Iterator<Item = T> {
     bytes.as_chunks::<N>().0.iter().map(move |c| of(*c))
 }

@@ -12,7 +12,7 @@ fn fixed_operands(op: &str) -> &'static [usize] {
         }
         "Dropout" => &[2],
         "Range" => &[0, 1, 2],
-        "Resize" => &[1, 2, 3],
+        "Pad" | "Resize" => &[1, 2, 3],
         "Slice" => &[1, 2, 3, 4],
         _ if op.starts_with("Reduce") => &[1],
         _ => &[],

@@ -119,7 +119,7 @@ pub enum Scatter {
     Max,
 }
 
-/// Interpolation of [`Op::Resize`].
+/// Interpolation of [`Op::Resize`](super::Op::Resize).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interpolation {
@@ -158,7 +158,7 @@ pub enum Coordinates {
     TfCropAndResize,
 }
 
-/// Attributes of [`Op::Resize`].
+/// Attributes of [`Op::Resize`](super::Op::Resize).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ResizeSpec {
     /// Output extents, one per axis.
@@ -186,4 +186,32 @@ pub struct ResizeSpec {
 /// Attributes that are false are left out of the text.
 pub(super) fn is_false(b: &bool) -> bool {
     !*b
+}
+
+/// Numbers in the text: JSON has none that are infinite or NaN, so these are words.
+pub(super) mod any_number {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Text {
+        Number(f64),
+        Word(String),
+    }
+
+    pub(in crate::op) fn serialize<S: Serializer>(x: &f64, to: S) -> Result<S::Ok, S::Error> {
+        if x.is_finite() { to.serialize_f64(*x) } else { to.serialize_str(&x.to_string()) }
+    }
+
+    pub(in crate::op) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        match Text::deserialize(from)? {
+            Text::Number(x) => Ok(x),
+            Text::Word(word) => match &word[..] {
+                "inf" => Ok(f64::INFINITY),
+                "-inf" => Ok(f64::NEG_INFINITY),
+                "NaN" => Ok(f64::NAN),
+                _ => Err(de::Error::custom(format!("`{word}` is no number"))),
+            },
+        }
+    }
 }

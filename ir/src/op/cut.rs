@@ -62,8 +62,13 @@ impl Op {
     /// The operator of a part that has `extent` indices of the cut's.
     pub fn part(&self, cut: &Cut, extent: usize) -> Op {
         let mut op = self.clone();
-        if let (Op::Reshape { shape } | Op::Expand { shape }, Some(axis)) =
-            (&mut op, cut.results.first().and_then(|r| r.axis()))
+        if let (
+            Op::Reshape { shape }
+            | Op::Expand { shape }
+            | Op::Pad { shape, .. }
+            | Op::AveragePoolGrad { shape, .. },
+            Some(axis),
+        ) = (&mut op, cut.results.first().and_then(|r| r.axis()))
         {
             shape[axis] = extent;
         }
@@ -153,7 +158,12 @@ impl Op {
                 let results = vec![Assembly::Concat(0), Assembly::Positions(each)];
                 vec![along(x[0].shape[0], vec![Some(0)], results)]
             }
-            Op::AveragePool { .. } => {
+            Op::Pad { .. } => {
+                let kept = |&d: &usize| x[0].shape[d] == result.shape[d];
+                let cut = |d: usize| along(x[0].shape[d], vec![Some(d)], concat(y, d));
+                (0..result.rank()).filter(kept).map(cut).collect()
+            }
+            Op::AveragePool { .. } | Op::AveragePoolGrad { .. } => {
                 (0..2).map(|d| along(x[0].shape[d], vec![Some(d)], concat(y, d))).collect()
             }
             Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => {

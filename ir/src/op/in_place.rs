@@ -55,6 +55,7 @@ impl Op {
                 return kept.collect();
             }
             Op::Slice { .. }
+            | Op::Pad { .. }
             | Op::Transpose { .. }
             | Op::Expand { .. }
             | Op::Concat { .. }
@@ -71,6 +72,8 @@ impl Op {
             | Op::BatchNormParamGrad
             | Op::MaxPool { .. }
             | Op::AveragePool { .. }
+            | Op::MaxPoolGrad { .. }
+            | Op::AveragePoolGrad { .. }
             | Op::Resize { .. }
             | Op::LogSoftmaxStats
             | Op::Opaque { .. } => &[],

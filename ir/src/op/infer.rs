@@ -31,6 +31,7 @@ impl Op {
             Op::RandomUniform { .. } => (0, 0),
             Op::Reshape { .. }
             | Op::Slice { .. }
+            | Op::Pad { .. }
             | Op::Transpose { .. }
             | Op::Expand { .. }
             | Op::Copy
@@ -41,6 +42,7 @@ impl Op {
             | Op::LogSoftmax { .. }
             | Op::MaxPool { .. }
             | Op::AveragePool { .. }
+            | Op::AveragePoolGrad { .. }
             | Op::Resize { .. }
             | Op::LogSoftmaxStats => (1, 1),
             Op::SoftmaxOfStats => (3, 3),
@@ -54,7 +56,8 @@ impl Op {
             | Op::MatMul { .. }
             | Op::ConvWeightGrad { .. }
             | Op::SoftmaxGrad { .. }
-            | Op::LogSoftmaxGrad { .. } => (2, 2),
+            | Op::LogSoftmaxGrad { .. }
+            | Op::MaxPoolGrad { .. } => (2, 2),
             Op::ScatterElements { .. }
             | Op::ScatterNd { .. }
             | Op::Where
@@ -132,6 +135,25 @@ impl Op {
                             && range.contains(&end),
                         "slice of axis {i} leaves its extent {}",
                         x[0].shape[i]
+                    );
+                }
+                one(x[0].dtype, shape)
+            }
+            Op::Pad { starts, steps, shape, .. } => {
+                let r = x[0].rank();
+                ensure!(
+                    [starts.len(), steps.len(), shape.len()] == [r; 3],
+                    "pad attributes for another rank than {r}"
+                );
+                for i in 0..r {
+                    ensure!(steps[i] > 0, "the step of axis {i} is zero");
+                    let Some(last) = x[0].shape[i].checked_sub(1) else { continue };
+                    let end = starts[i] as u128 + last as u128 * steps[i] as u128;
+                    ensure!(
+                        end < shape[i] as u128,
+                        "padding axis {i} of {} leaves its extent {}",
+                        x[0],
+                        shape[i]
                     );
                 }
                 one(x[0].dtype, shape)
@@ -314,7 +336,9 @@ impl Op {
             | Op::ConvTranspose { .. }
             | Op::ConvWeightGrad { .. }
             | Op::MaxPool { .. }
-            | Op::AveragePool { .. } => windows::infer(self, x),
+            | Op::AveragePool { .. }
+            | Op::MaxPoolGrad { .. }
+            | Op::AveragePoolGrad { .. } => windows::infer(self, x),
             Op::Resize { spec } => {
                 let r = x[0].rank();
                 ensure!(x[0].dtype.is_float() || x[0].dtype.is_int(), "resize does not take bool");

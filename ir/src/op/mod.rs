@@ -19,6 +19,7 @@ mod fused;
 mod in_place;
 mod infer;
 pub mod library;
+mod padding;
 mod pointwise;
 pub mod scratch;
 pub mod sums;
@@ -31,6 +32,7 @@ pub use attributes::{
 pub use cut::{Assembly, Cut};
 pub use fused::ProductOperands;
 pub use infer::{MAX_RANK, TypeError};
+pub use padding::{PaddedAxis, Padding};
 pub use pointwise::{Kind, MAX_OPERANDS, MAX_STEPS, Step, kinds};
 pub use window::Window;
 pub use work::Work;
@@ -68,6 +70,18 @@ pub enum Op {
         steps: Vec<i64>,
         /// The result's shape.
         shape: Vec<usize>,
+    },
+    /// `x → y`: `y[starts + i · steps] = x[i]`, and `value` everywhere else.
+    Pad {
+        /// Index of the first element along every axis.
+        starts: Vec<usize>,
+        /// Step of every axis, not zero.
+        steps: Vec<usize>,
+        /// The result's shape.
+        shape: Vec<usize>,
+        /// What is around the elements, cast to their type.
+        #[serde(with = "attributes::any_number")]
+        value: f64,
     },
     /// `x → y`: `y.shape[i] = x.shape[perm[i]]`.
     Transpose {
@@ -298,6 +312,35 @@ pub enum Op {
         #[serde(default, skip_serializing_if = "is_false")]
         count_include_pad: bool,
     },
+    /// `dy, indices(i64) → dx`: the gradient of a max pool's operand, from the indices that
+    /// `MaxPool` gave: `dy` is added at these flat positions of `dx`, in their order, and zero
+    /// elsewhere. An index counts where its window covers it; another one adds nothing, and one
+    /// that is no position in `dx` is refused.
+    MaxPoolGrad {
+        /// Kernel, strides, pads, dilations of the pool.
+        window: Window,
+        /// Its output extents were rounded up.
+        #[serde(default, skip_serializing_if = "is_false")]
+        ceil: bool,
+        /// Spatial indices count in column-major order.
+        #[serde(default, skip_serializing_if = "is_false")]
+        column_major: bool,
+        /// The shape of the pool's operand and of `dx`.
+        shape: Vec<usize>,
+    },
+    /// `dy → dx`: the gradient of an average pool's operand.
+    AveragePoolGrad {
+        /// Kernel, strides, pads, dilations of the pool.
+        window: Window,
+        /// Its output extents were rounded up.
+        #[serde(default, skip_serializing_if = "is_false")]
+        ceil: bool,
+        /// The divisor counts padding.
+        #[serde(default, skip_serializing_if = "is_false")]
+        count_include_pad: bool,
+        /// The shape of the pool's operand and of `dx`.
+        shape: Vec<usize>,
+    },
     /// `x → y`: ONNX `Resize`.
     Resize {
         /// All of its attributes.
@@ -368,6 +411,7 @@ impl Op {
         match self {
             Op::Reshape { .. } => "reshape",
             Op::Slice { .. } => "slice",
+            Op::Pad { .. } => "pad",
             Op::Transpose { .. } => "transpose",
             Op::Expand { .. } => "expand",
             Op::Concat { .. } => "concat",
@@ -402,6 +446,8 @@ impl Op {
             Op::ConvWeightGrad { .. } => "conv_weight_grad",
             Op::MaxPool { .. } => "max_pool",
             Op::AveragePool { .. } => "average_pool",
+            Op::MaxPoolGrad { .. } => "max_pool_grad",
+            Op::AveragePoolGrad { .. } => "average_pool_grad",
             Op::Resize { .. } => "resize",
             Op::Adam { .. } => "adam",
             Op::Adagrad { .. } => "adagrad",

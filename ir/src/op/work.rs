@@ -51,6 +51,7 @@ impl Op {
         match self {
             Op::Reshape { .. }
             | Op::Slice { .. }
+            | Op::Pad { .. }
             | Op::Transpose { .. }
             | Op::Expand { .. }
             | Op::Concat { .. }
@@ -87,6 +88,9 @@ impl Op {
             }
             Op::MaxPool { window, .. } | Op::AveragePool { window, .. } => {
                 times(output, window.taps() as u64)
+            }
+            Op::MaxPoolGrad { window, .. } | Op::AveragePoolGrad { window, .. } => {
+                times(input(0), window.taps() as u64)
             }
             Op::Resize { spec } => match spec.mode {
                 Interpolation::Nearest(_) => output,

@@ -51,7 +51,7 @@ impl Module {
     ///
     /// # Errors
     /// Syntax, unknown or repeated ids. What a graph must be beyond that is
-    /// [`verify`](crate::verify::verify)'s to say.
+    /// [`verify`]'s to say.
     pub fn parse(text: &str) -> Result<Module, TextError> {
         let mut lexer = Lexer::new(text);
         let mut module = Module { graph: graph::parse(&mut lexer)?, plan: None, program: None };

@@ -58,8 +58,9 @@ pub(super) unsafe fn map<T: Float, const K: usize>(
 ) {
     for at in (0..n).step_by(BLOCK) {
         let count = BLOCK.min(n - at);
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller's promise.
         let block = f(at, unsafe { read(x, at, count) });
+        // SAFETY: as above.
         unsafe {
             match count {
                 BLOCK => y.add(at).cast::<[T; BLOCK]>().write(block),
@@ -76,23 +77,17 @@ pub(super) fn sums<T: Float, const K: usize>(n: usize, terms: impl Fn(usize) -> 
     let whole = n / BLOCK * BLOCK;
     for at in (0..whole).step_by(BLOCK) {
         for lane in 0..BLOCK {
-            let term = terms(at + lane);
-            for k in 0..K {
-                lanes[k][lane] = lanes[k][lane].add(term[k]);
+            for (lanes, term) in lanes.iter_mut().zip(terms(at + lane)) {
+                lanes[lane] = lanes[lane].add(term);
             }
         }
     }
     for at in whole..n {
-        let term = terms(at);
-        for k in 0..K {
-            lanes[k][at - whole] = lanes[k][at - whole].add(term[k]);
+        for (lanes, term) in lanes.iter_mut().zip(terms(at)) {
+            lanes[at - whole] = lanes[at - whole].add(term);
         }
     }
-    let mut sums = [T::ZERO; K];
-    for k in 0..K {
-        sums[k] = fold(lanes[k]);
-    }
-    sums
+    lanes.map(fold)
 }
 
 /// The sum of lanes.

@@ -42,7 +42,7 @@ pub(super) fn sums<T: Float, F: Terms<T, K>, const K: usize>(
         let mut acc = [[T::ZERO; COLUMNS]; K];
         add_pieces::<T, F, K>(terms, tiling, range, first..first + width, &mut acc);
         for j in 0..width {
-            let sums = std::array::from_fn(|k| acc[k][j]);
+            let sums = acc.each_ref().map(|acc| acc[j]);
             if parts == 1 {
                 finish(first + j, sums);
                 continue;
@@ -92,8 +92,8 @@ wide! {
                     for j in 0..width.min(COLUMNS) {
                         // SAFETY: element `channel` of row `piece`.
                         let term = unsafe { terms.of(at + j, piece, first_channel + j) };
-                        for k in 0..K {
-                            block[k][j] = block[k][j].add(term[k]);
+                        for (block, term) in block.iter_mut().zip(term) {
+                            block[j] = block[j].add(term);
                         }
                     }
                     continue;
@@ -105,14 +105,14 @@ wide! {
                     let at = (row * channels + channel) * inner + segment;
                     // SAFETY: part of a channel's neighbours.
                     let sums = blocks::sums(n, |i| unsafe { terms.of(at + i, row, channel) });
-                    for k in 0..K {
-                        block[k][j] = block[k][j].add(sums[k]);
+                    for (block, sum) in block.iter_mut().zip(sums) {
+                        block[j] = block[j].add(sum);
                     }
                 }
             }
-            for k in 0..K {
-                for j in 0..width.min(COLUMNS) {
-                    acc[k][j] = acc[k][j].add(block[k][j]);
+            for (acc, block) in acc.iter_mut().zip(&block) {
+                for (acc, &sum) in acc.iter_mut().zip(block).take(width) {
+                    *acc = acc.add(sum);
                 }
             }
             first = end;

@@ -29,9 +29,11 @@ mod nest;
 mod norm;
 mod norm_grad;
 mod number;
+mod pad;
 mod param_grad;
 mod pointwise;
 mod pool;
+mod pool_grad;
 mod product;
 mod product_update;
 mod random;
@@ -62,6 +64,7 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
     match call.op {
         Op::Reshape { .. } | Op::Copy => movement::duplicate(call),
         Op::Slice { starts, steps, .. } => movement::slice(starts, steps, call),
+        Op::Pad { .. } => pad::run(call),
         Op::Transpose { perm } => transpose::run(perm, call),
         Op::Expand { .. } => movement::expand(call),
         Op::Concat { axis } => movement::concat(*axis, call),
@@ -93,6 +96,7 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
         Op::ConvTranspose { .. } => return conv_transpose::run(call),
         Op::ConvWeightGrad { .. } => conv_weight::run(call),
         Op::MaxPool { .. } | Op::AveragePool { .. } => return pool::run(call),
+        Op::MaxPoolGrad { .. } | Op::AveragePoolGrad { .. } => return pool_grad::run(call),
         Op::Resize { .. } => return resize::run(call),
         Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::run(call),
         Op::Pointwise { steps, results } => pointwise::run(steps, results, call),

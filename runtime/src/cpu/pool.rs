@@ -30,7 +30,7 @@ pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
 }
 
 /// The rows of taps that lie inside for one row of the result.
-struct Rows<'a> {
+pub(super) struct Rows<'a> {
     s: &'a Sliding,
     at: PerAxis<usize>,
     first: PerAxis<usize>,
@@ -38,7 +38,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn new(s: &'a Sliding, row: usize) -> Rows<'a> {
+    pub(super) fn new(s: &'a Sliding, row: usize) -> Rows<'a> {
         let last = s.last();
         let mut rows = Rows { s, at: [0; MAX_RANK], first: [0; MAX_RANK], end: [1; MAX_RANK] };
         unflatten(row, &s.output[..last], &mut rows.at[..last]);
@@ -48,9 +48,14 @@ impl<'a> Rows<'a> {
         rows
     }
 
+    /// The row's index along axis `d`, which is not the last one.
+    pub(super) fn at(&self, d: usize) -> usize {
+        self.at[d]
+    }
+
     /// Calls `f` with the offset of every row of the plane that the window meets, in order.
     #[inline(always)]
-    fn each(&self, mut f: impl FnMut(usize)) {
+    pub(super) fn each(&self, mut f: impl FnMut(usize)) {
         let (s, last) = (self.s, self.s.last());
         if (0..last).any(|d| self.first[d] >= self.end[d]) {
             return;
@@ -77,7 +82,7 @@ impl<'a> Rows<'a> {
 }
 
 /// Elements of a row of the result whose places are found at a time.
-const STRIP: usize = 64;
+pub(super) const STRIP: usize = 64;
 
 impl Rows<'_> {
     /// Calls `f(j, value, position)` for everything that the windows of positions `first`
@@ -284,6 +289,25 @@ fn transposed(s: &Sliding, place: usize) -> usize {
     (0..s.rank).rev().fold(0, |flat, d| flat * s.input[d] + at[d])
 }
 
+/// Taps of axis `d` that count in an average at position `o`. Beyond the end padding, where a
+/// window hangs over because extents were rounded up, nothing counts.
+#[inline]
+pub(super) fn counted(
+    s: &Sliding,
+    window: &Window,
+    count_include_pad: bool,
+    d: usize,
+    o: usize,
+) -> usize {
+    if !count_include_pad {
+        let (first, end) = taps_inside(s, d, o);
+        return end.saturating_sub(first);
+    }
+    let room = s.input[d] + s.pads[d] + window.pads_end[d];
+    let (_, end) = inside((o * s.strides[d]) as isize, s.dilations[d], s.kernel[d], room);
+    end
+}
+
 fn average<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
     let x = &call.inputs[0];
     let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
@@ -294,17 +318,7 @@ fn average<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
     let (size, last) = (s.inputs(), s.last());
     let width = s.output[last];
     let rows = s.outputs() / width;
-    // Taps of axis `d` that count at position `o`. Beyond the end padding, where a window
-    // hangs over because extents were rounded up, nothing counts.
-    let counted = |d: usize, o: usize| {
-        if !count_include_pad {
-            let (first, end) = taps_inside(s, d, o);
-            return end.saturating_sub(first);
-        }
-        let room = s.input[d] + s.pads[d] + window.pads_end[d];
-        let (_, end) = inside((o * s.strides[d]) as isize, s.dilations[d], s.kernel[d], room);
-        end
-    };
+    let counted = |d: usize, o: usize| counted(s, window, count_include_pad, d, o);
     // Positions all of whose taps along the last axis are inside.
     let window = (s.kernel[last] - 1) * s.dilations[last] + 1;
     let room = (s.input[last] + s.pads[last] + 1).saturating_sub(window);

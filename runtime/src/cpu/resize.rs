@@ -83,7 +83,7 @@ fn typed<T: Number>(call: &Call) {
         if nearest {
             let base = (0..rank - 1).try_fold(0, |base, d| {
                 let i = axes[d].indices[at[d]];
-                (i != OUTSIDE).then_some(base + i as usize * axes[d].stride)
+                (i != OUTSIDE).then(|| base + i as usize * axes[d].stride)
             });
             for (to, &i) in to.iter_mut().zip(axes[rank - 1].indices) {
                 *to = match base {

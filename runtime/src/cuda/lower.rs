@@ -2,8 +2,8 @@
 
 use super::module::{Argument, Kernel, Launch, Module};
 use super::{
-    batch_norm, convolution, elementwise, indexing, movement, norm, product, random, reduce,
-    softmax, update, windows,
+    batch_norm, convolution, elementwise, indexing, movement, norm, pad, pool_grad, product,
+    random, reduce, softmax, update, windows,
 };
 use arenic_ir::op::library::LibraryCall;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
@@ -75,7 +75,8 @@ pub fn lower(
 ) -> Result<Vec<Work>, Unsupported> {
     let mut site = Site { op, inputs, alignments, outputs, module, work: Vec::new() };
     // Scatters refuse indices even where there is nothing to write to.
-    let scatters = matches!(op, Op::ScatterElements { .. } | Op::ScatterNd { .. });
+    let scatters =
+        matches!(op, Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::MaxPoolGrad { .. });
     if !scatters && outputs.iter().flatten().all(|y| y.elements() == 0) {
         return Ok(site.work);
     }
@@ -98,6 +99,8 @@ pub fn lower(
         Op::MaxPool { .. } | Op::AveragePool { .. } | Op::Resize { .. } => {
             windows::lower(&mut site);
         }
+        Op::MaxPoolGrad { .. } | Op::AveragePoolGrad { .. } => pool_grad::lower(&mut site),
+        Op::Pad { .. } => pad::lower(&mut site),
         Op::Reduce { .. } => reduce::lower(&mut site),
         Op::Softmax { .. }
         | Op::LogSoftmax { .. }

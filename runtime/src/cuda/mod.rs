@@ -21,6 +21,8 @@ mod module;
 mod movement;
 mod norm;
 pub mod nvrtc;
+mod pad;
+mod pool_grad;
 mod product;
 mod random;
 mod real;

@@ -23,10 +23,38 @@ pub(super) fn lower(site: &mut Site) {
 }
 
 /// Index `d` of element `i` of a shape.
-fn coordinate(shape: &[usize], d: usize, i: &str) -> String {
+pub(super) fn coordinate(shape: &[usize], d: usize, i: &str) -> String {
     let mut strides = vec![0; shape.len()];
     strides[d] = 1;
     offset(shape, &strides, i)
+}
+
+/// The type of a place along an axis that may lie outside.
+pub(super) fn place_type(input: &[usize], window: &Window) -> &'static str {
+    let reach = |d: usize| {
+        input[d] + window.pads_begin[d] + window.pads_end[d] + window.strides[d] + window.span(d)
+    };
+    let near = (0..window.rank()).all(|d| reach(d) < 1 << 31);
+    if near { "int" } else { "i64" }
+}
+
+/// How many taps of axis `d` count in an average, where the window begins at `at`. Beyond the
+/// end padding, where a window hangs over because extents were rounded up, nothing counts.
+pub(super) fn taps_counted(
+    window: &Window,
+    input: &[usize],
+    count_include_pad: bool,
+    d: usize,
+    place: &str,
+    at: &str,
+) -> String {
+    let pad = window.pads_begin[d];
+    let (origin, room) = match count_include_pad {
+        true => (format!("{at} + {pad}"), input[d] + pad + window.pads_end[d]),
+        false => (at.into(), input[d]),
+    };
+    let (dilation, taps) = (window.dilations[d], window.kernel[d]);
+    format!("i64(taps_inside<{place}>({origin}, {dilation}, {taps}, {room}))")
 }
 
 /// Most taps of a window that one thread walks.
@@ -48,15 +76,7 @@ impl<'a> Pool<'a> {
     fn new(site: &Site<'a>, window: &'a Window) -> Option<Pool<'a>> {
         let (x, y) = (site.inputs[0], site.outputs.iter().copied().flatten().next()?);
         let input = &x.shape[2..];
-        let reach = |d: usize| {
-            input[d]
-                + window.pads_begin[d]
-                + window.pads_end[d]
-                + window.strides[d]
-                + window.span(d)
-        };
-        let near = (0..window.rank()).all(|d| reach(d) < 1 << 31);
-        let place = if near { "int" } else { "i64" };
+        let place = place_type(input, window);
         Some(Pool { window, input, output: &y.shape, index: site.index(), place })
     }
 
@@ -184,16 +204,8 @@ fn average_pool(site: &mut Site, window: &Window, count_include_pad: bool) {
     if pool.by_warps() {
         let _ = writeln!(body, "    sum = combine_warp<Sum<{t}>>(sum);");
     }
-    // Beyond the end padding, where a window hangs over because extents were rounded up,
-    // nothing counts.
     let counted = |d: usize| {
-        let (place, pad) = (pool.place, window.pads_begin[d]);
-        let (origin, room) = match count_include_pad {
-            true => (format!("at{d} + {pad}"), pool.input[d] + pad + window.pads_end[d]),
-            false => (format!("at{d}"), pool.input[d]),
-        };
-        let (dilation, taps) = (window.dilations[d], window.kernel[d]);
-        format!("i64(taps_inside<{place}>({origin}, {dilation}, {taps}, {room}))")
+        taps_counted(window, pool.input, count_include_pad, d, pool.place, &format!("at{d}"))
     };
     let counts: Vec<String> = (0..window.rank()).map(counted).collect();
     let _ = writeln!(body, "    const i64 count = {};", counts.join(" * "));

@@ -1,4 +1,4 @@
-//! Slices, transposes, broadcasts and concatenations of elements of every size.
+//! Slices, transposes, broadcasts, concatenations and paddings of elements of every size.
 
 use super::Case;
 use super::random::Random;
@@ -15,6 +15,7 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             cases.push(transpose(r, d));
             cases.push(expand(r, d));
             cases.push(concat(r, d));
+            cases.push(pad(r, d));
         }
         cases.extend(large(r, d));
     }
@@ -45,6 +46,19 @@ fn slice(r: &mut Random, d: DType) -> Case {
         extents.push(extent);
     }
     Case::new(Op::Slice { starts, steps, shape: extents }, [r.wild(d, shape)])
+}
+
+fn pad(r: &mut Random, d: DType) -> Case {
+    let shape = shape(r, 5);
+    let starts: Vec<usize> = shape.iter().map(|_| r.choose(&[0, 0, 1, 3])).collect();
+    let steps: Vec<usize> = shape.iter().map(|_| r.choose(&[1, 1, 1, 2, 3])).collect();
+    let extent = |(i, &n): (usize, &usize)| match n {
+        0 => r.choose(&[0, 2]),
+        n => starts[i] + (n - 1) * steps[i] + 1 + r.choose(&[0, 0, 1, 4]),
+    };
+    let extents = shape.iter().enumerate().map(extent).collect();
+    let value = r.choose(&[0.0, 1.0, -2.5, 1e12, f64::NEG_INFINITY, f64::NAN]);
+    Case::new(Op::Pad { starts, steps, shape: extents, value }, [r.wild(d, shape)])
 }
 
 fn permutation(r: &mut Random, rank: usize) -> Vec<usize> {

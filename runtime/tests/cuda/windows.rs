@@ -1,9 +1,11 @@
-//! Pools over one to three axes, and resizes in every mode.
+//! Pools over one to three axes, their gradients, and resizes in every mode.
 
 use super::random::Random;
 use super::{Case, Close, Tensor};
 use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Window};
 use arenic_ir::{DType, Op, TensorType};
+use arenic_runtime::kernel::Draw;
+use arenic_runtime::reference::evaluate;
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -15,6 +17,8 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     for d in [DType::F32, DType::F64] {
         for _ in 0..24 {
             cases.push(average_pool(r, d));
+            cases.push(average_pool_grad(r, d));
+            cases.push(max_pool_grad(r, d));
         }
     }
     for d in [DType::F32, DType::F64, DType::I32, DType::U8] {
@@ -63,6 +67,39 @@ fn average_pool(r: &mut Random, d: DType) -> Case {
     let (window, Tensor { ty, .. }) = window(r, d, ceil);
     let x = r.tame(d, ty.shape);
     Case::new(Op::AveragePool { window, ceil, count_include_pad }, [x]).close(Close::SUM)
+}
+
+fn average_pool_grad(r: &mut Random, d: DType) -> Case {
+    let (ceil, count_include_pad) = (r.chance(), r.chance());
+    let (window, Tensor { ty, .. }) = window(r, d, ceil);
+    let forward = Op::AveragePool { window: window.clone(), ceil, count_include_pad };
+    let y = forward.infer(&[&ty]).unwrap().remove(0);
+    let op = Op::AveragePoolGrad { window, ceil, count_include_pad, shape: ty.shape };
+    Case::new(op, [r.tame(d, y.shape)]).close(Close::SUM)
+}
+
+/// Indices of the pool itself, some of them moved: to another window, or out of bounds.
+fn max_pool_grad(r: &mut Random, d: DType) -> Case {
+    let (ceil, column_major) = (r.chance(), r.chance());
+    let (window, x) = window(r, d, ceil);
+    let forward = Op::MaxPool { window: window.clone(), ceil, column_major };
+    let (ty, mut bytes) =
+        evaluate(&forward, &[(&x.ty, &x.bytes)], Draw::default()).unwrap().remove(1);
+    let total = x.ty.elements() as i64;
+    let moved = r.range(0, 3);
+    for index in bytes.as_chunks_mut().0 {
+        let old = i64::from_le_bytes(*index);
+        let new = match (moved, r.range(0, 8)) {
+            (1 | 2, 0) => old - total,
+            (1 | 2, 1) => r.range(0, total as usize - 1) as i64,
+            (2, 2) => r.choose(&[total, -total - 1]),
+            _ => old,
+        };
+        *index = new.to_le_bytes();
+    }
+    let dy = r.tame(d, ty.shape.clone());
+    let op = Op::MaxPoolGrad { window, ceil, column_major, shape: x.ty.shape };
+    Case::new(op, [dy, Tensor { ty, bytes }])
 }
 
 fn resize(r: &mut Random, d: DType) -> Case {

@@ -230,16 +230,27 @@ fn rows_in_parts() {
 
 #[test]
 fn pools_in_parts() {
-    check(7, 40, |r| {
+    check(7, 80, |r| {
         let (images, channels, size) = (r.range(1, 5), r.range(1, 4), r.range(4, 11));
         let kernel = r.range(1, 4);
         let window = window(r, kernel);
-        let x = r.tensor(DType::F32, [images, channels, size, size]);
-        match r.chance() {
-            true => (Op::MaxPool { window, ceil: false, column_major: false }, vec![x]),
-            false => {
-                let count_include_pad = r.chance();
-                (Op::AveragePool { window, ceil: false, count_include_pad }, vec![x])
+        let shape = vec![images, channels, size, size];
+        let x = r.tensor(DType::F32, shape.clone());
+        let (ceil, count_include_pad) = (false, r.chance());
+        match r.range(0, 3) {
+            0 => (Op::MaxPool { window, ceil, column_major: false }, vec![x]),
+            1 => (Op::AveragePool { window, ceil, count_include_pad }, vec![x]),
+            2 => {
+                let forward = Op::AveragePool { window: window.clone(), ceil, count_include_pad };
+                let y = forward.infer(&[&x.ty]).expect("a pool").remove(0);
+                let dy = r.tensor(DType::F32, y.shape);
+                (Op::AveragePoolGrad { window, ceil, count_include_pad, shape }, vec![dy])
+            }
+            _ => {
+                let [a, b] = [0; 2].map(|_| r.range(0, 2));
+                let starts = vec![0, 0, a, b];
+                let shape = vec![images, channels, size + a, 2 * size + b];
+                (Op::Pad { starts, steps: vec![1, 1, 1, 2], shape, value: -1.0 }, vec![x])
             }
         }
     });

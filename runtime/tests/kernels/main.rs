@@ -5,6 +5,7 @@ mod axes;
 mod cuts;
 mod fused;
 mod norms;
+mod pool_grads;
 mod products;
 #[path = "../support/programs.rs"]
 mod programs;

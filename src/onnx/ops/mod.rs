@@ -10,6 +10,7 @@ mod loss;
 mod microsoft;
 mod norm;
 mod normal;
+mod pad;
 mod pool;
 mod random;
 mod rectifier;
@@ -173,6 +174,7 @@ static TABLE: &[Row] = &[
     row("OneHot", (3, 3), &["axis"], arrange::one_hot).note("depth known when compiled"),
     row("Or", (2, 2), &[], elementwise::binary).since(7),
     row("PRelu", (2, 2), &[], rectifier::p_relu),
+    row("Pad", (2, 4), &["mode"], pad::pad).note("pads, value and axes known when compiled"),
     row("Pow", (2, 2), &[], elementwise::pow),
     row("RMSNormalization", (2, 2), &["axis", "epsilon", "stash_type"], normal::rms_norm).since(23),
     row("RandomUniform", (0, 0), &["dtype", "high", "low", "seed", "shape"], random::uniform),

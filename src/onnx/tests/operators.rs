@@ -365,3 +365,71 @@ fn mismatched_types_name_the_node() {
     assert_eq!(text, "node `n_y` (Add): operands of different element types, f32 and i64");
     assert_eq!(imported(&single(18, &[2], xs("Erf", &[]), &[])).1, [Op::Unary { f: Unary::Erf }]);
 }
+
+#[test]
+fn pads_cut_off_before_they_add() {
+    let pad = |pads: &[i64]| single(18, &[3, 4], xs("Pad", &["p"]), &[list("p", pads)]);
+    let (y, ops) = imported(&pad(&[1, -1, 0, 2]));
+    let cut = Op::Slice { starts: vec![0, 1], steps: vec![1, 1], shape: vec![3, 3] };
+    let (starts, steps) = (vec![1, 0], vec![1, 1]);
+    let added = Op::Pad { starts, steps, shape: vec![4, 5], value: 0.0 };
+    assert_eq!((y, ops), (vec![4, 5], vec![cut, added]));
+    assert!(matches!(imported(&pad(&[0; 4])).1[..], [Op::Reshape { .. }]));
+    let fault = failure(&pad(&[-2, 0, -2, 0]));
+    assert!(fault.contains("cut more than there is off axis 0"), "{fault}");
+    let fault = failure(&pad(&[i64::MIN, 0, 0, 0]));
+    assert!(fault.contains("cut more than there is off axis 0"), "{fault}");
+    let fault = failure(&pad(&[1, 1]));
+    assert!(fault.contains("2 pads for 2 axes"), "{fault}");
+    let fault = failure(&pad(&[i64::MAX, 0, i64::MAX, 0]));
+    assert!(fault.contains("too large"), "{fault}");
+}
+
+#[test]
+fn pads_of_some_axes_have_values() {
+    let lists = [list("p", &[1, 2]), floats("v", &[], &[f32::NEG_INFINITY]), list("a", &[-1])];
+    let (y, ops) = imported(&single(18, &[3, 4], xs("Pad", &["p", "v", "a"]), &lists));
+    let (starts, steps, value) = (vec![0, 1], vec![1, 1], f64::NEG_INFINITY);
+    assert_eq!((y, ops), (vec![3, 7], vec![Op::Pad { starts, steps, shape: vec![3, 7], value }]));
+    let fault = refused(18, &[3, 4], xs("Pad", &["p", "p", "a"]), &lists);
+    assert!(fault.contains("no scalar"), "{fault}");
+    let wide = TensorProto {
+        name: Some("v".into()),
+        data_type: Some(DataType::Int64 as i32),
+        int64_data: vec![(1 << 53) + 1],
+        ..TensorProto::default()
+    };
+    let lists = [list("p", &[1, 1]), wide];
+    let fault = refused(18, &[3], xs("Pad", &["p", "v"]), &lists);
+    assert!(fault.contains("but it pads f32"), "{fault}");
+    let m = model(18).input("x", DataType::Int64, &fixed([3])).node(xs("Pad", &["p", "v"]));
+    let m = lists.into_iter().fold(m, Add::initializer).output("y");
+    let fault = failure(&m);
+    assert!(fault.contains("no double holds exactly"), "{fault}");
+}
+
+#[test]
+fn other_pads_gather() {
+    let pad = |mode, extent, pads: &[i64]| {
+        let op = with(xs("Pad", &["p"]), "mode", Attr::S(mode));
+        single(19, &[extent], op, &[list("p", pads)])
+    };
+    let sources = |mode, extent, pads: &[i64]| {
+        let g = import(&pad(mode, extent, pads)).unwrap().graph;
+        assert!(matches!(ops(&g)[..], [Op::Gather { axis: 0 }]));
+        let indices = g.nodes.values().next().unwrap().inputs[1];
+        let arenic_ir::Def::Const(data) = &g.values[indices].def else { panic!() };
+        let bytes = data.bytes().unwrap();
+        bytes.as_chunks().0.iter().map(|&b| i64::from_le_bytes(b)).collect::<Vec<_>>()
+    };
+    assert_eq!(sources("edge", 3, &[2, 1]), [0, 0, 0, 1, 2, 2]);
+    assert_eq!(sources("reflect", 3, &[3, 2]), [1, 2, 1, 0, 1, 2, 1, 0]);
+    assert_eq!(sources("reflect", 1, &[1, 1]), [0, 0, 0]);
+    assert_eq!(sources("wrap", 3, &[2, 4]), [1, 2, 0, 1, 2, 0, 1, 2, 0]);
+    let fault = failure(&pad("wrap", 0, &[1, 0]));
+    assert!(fault.contains("nothing to repeat"), "{fault}");
+    let fault = failure(&pad("edge", 3, &[1 << 40, 0]));
+    assert!(fault.contains("too much memory"), "{fault}");
+    let fault = failure(&pad("around", 3, &[1, 0]));
+    assert!(fault.contains("around"), "{fault}");
+}

@@ -77,6 +77,19 @@ pub(super) fn infer(op: &Op, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeE
             pads_below_span(window)?;
             one(x[0].dtype, &[&x[0].shape[..2], &y[..]].concat())
         }
+        Op::MaxPoolGrad { window, ceil, shape, .. } => {
+            let dx = pooled(x[0], window, *ceil, shape)?;
+            ensure!(
+                x[1].dtype == DType::I64 && x[1].shape == x[0].shape,
+                "indices {} do not fit {}",
+                x[1],
+                x[0]
+            );
+            Ok(vec![dx])
+        }
+        Op::AveragePoolGrad { window, ceil, shape, .. } => {
+            Ok(vec![pooled(x[0], window, *ceil, shape)?])
+        }
         _ => unreachable!("no window"),
     }
 }
@@ -90,6 +103,24 @@ fn windowed<'a>(x: &'a TensorType, window: &Window) -> Result<&'a [usize], TypeE
         window.rank()
     );
     Ok(&x.shape[2..])
+}
+
+/// The operand of this shape, of a pool whose result has a gradient of type `dy`.
+fn pooled(
+    dy: &TensorType,
+    window: &Window,
+    ceil: bool,
+    shape: &[usize],
+) -> Result<TensorType, TypeError> {
+    ensure!(dy.dtype.is_float(), "the gradient of a pool does not take {}", dy.dtype);
+    let x = TensorType::new(dy.dtype, shape);
+    let y = window.slide(windowed(&x, window)?, ceil)?;
+    pads_below_span(window)?;
+    ensure!(
+        dy.shape == [&shape[..2], &y[..]].concat(),
+        "{dy} is no gradient of a pool of {shape:?}"
+    );
+    Ok(x)
 }
 
 fn conv_channels(x: &[&TensorType], window: &Window, group: usize) -> Result<usize, TypeError> {

@@ -1,0 +1,128 @@
+//! Gradients of pools: a thread for each element of the operand adds up what the windows that
+//! cover it give, in their order.
+
+use super::index::{constant, offset};
+use super::lower::{Parameter, Site, c_type};
+use super::windows::{coordinate, place_type, taps_counted};
+use arenic_ir::Op;
+use arenic_ir::op::Window;
+use std::fmt::Write;
+
+/// The kernel of a pool's gradient.
+pub(super) fn lower(site: &mut Site) {
+    match site.op {
+        Op::MaxPoolGrad { window, column_major, shape, .. } => {
+            max(site, window, shape, *column_major);
+        }
+        Op::AveragePoolGrad { window, count_include_pad, shape, .. } => {
+            average(site, window, shape, *count_include_pad);
+        }
+        _ => {}
+    }
+}
+
+/// For every window that covers element `i`, in order, `seen` of its place `from` in `dy`;
+/// `each` is what is done with its position `o` along an axis before.
+fn windows(
+    site: &Site,
+    window: &Window,
+    shape: &[usize],
+    each: impl Fn(usize) -> String,
+    seen: &str,
+) -> String {
+    let (index, output) = (site.index(), &site.inputs[0].shape[2..]);
+    let place = place_type(&shape[2..], window);
+    let mut text = String::new();
+    for (d, extent) in output.iter().enumerate() {
+        let at = coordinate(shape, d + 2, "i");
+        let (pad, span, stride) = (window.pads_begin[d], window.span(d), window.strides[d]);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            text,
+            "    const {place} p{d} = {place}({at}) + {pad};
+    const {place} first{d} = p{d} < {span} ? 0 : (p{d} - {span}) / {stride} + 1;
+    const {place} end{d} = p{d} / {stride} < {extent} ? p{d} / {stride} + 1 : {extent};",
+        );
+    }
+    let mut flat = format!("i / {}", constant(shape[2..].iter().product()));
+    for (d, &extent) in output.iter().enumerate() {
+        let (stride, dilation) = (window.strides[d], window.dilations[d]);
+        let _ = writeln!(text, "    for ({place} o{d} = first{d}; o{d} < end{d}; o{d}++) {{");
+        if dilation > 1 {
+            let _ = writeln!(text, "    if ((p{d} - o{d} * {stride}) % {dilation} != 0) continue;");
+        }
+        text += &each(d);
+        flat = format!("({flat}) * {} + {index}(o{d})", constant(extent));
+    }
+    let _ = writeln!(text, "    const {index} from = {flat};\n    {seen}");
+    text += &"    }\n".repeat(window.rank());
+    text
+}
+
+fn max(site: &mut Site, window: &Window, shape: &[usize], column_major: bool) {
+    let Some(y) = site.output(0) else { return };
+    let (t, index) = (c_type(site.inputs[0].dtype), site.index());
+    let [count, total] = [site.inputs[0].elements(), shape.iter().product::<usize>()];
+    if count.max(total) == 0 {
+        return;
+    }
+    let mut body = format!(
+        "    if (i < {count}) {{
+        i64 index = x1[i];
+        resolve(index, {total}ll, refusal, node);
+    }}
+",
+        count = constant(count),
+    );
+    if total > 0 {
+        let own = if column_major { turned(shape) } else { "i".into() };
+        let seen = format!(
+            "i64 index = x1[from];
+    if (index < 0) index += {total}ll;
+    if (index == own) sum += x0[from];"
+        );
+        let windows = windows(site, window, shape, |_| String::new(), &seen);
+        let _ = write!(
+            body,
+            "    if (i >= {end}) return;
+    const i64 own = i64({own});
+    {t} sum = 0;
+{windows}    y0[i] = sum;
+",
+            end = constant(total),
+        );
+    }
+    let parameters = site.all_inputs().into_iter().chain([y]).chain(Parameter::refusal());
+    site.for_each(count.max(total), index, parameters, &body);
+}
+
+/// The flat position of element `i` where spatial indices count in column-major order.
+fn turned(shape: &[usize]) -> String {
+    let size: usize = shape[2..].iter().product();
+    let mut strides = vec![(shape[1] * size) as i64, size as i64, 1];
+    for d in 3..shape.len() {
+        strides.push(strides[d - 1] * shape[d - 1] as i64);
+    }
+    offset(shape, &strides, "i")
+}
+
+fn average(site: &mut Site, window: &Window, shape: &[usize], count_include_pad: bool) {
+    let Some(y) = site.output(0) else { return };
+    let (t, index) = (c_type(site.inputs[0].dtype), site.index());
+    let input = &shape[2..];
+    let place = place_type(input, window);
+    let each = |d: usize| {
+        let at = format!("o{d} * {} - {}", window.strides[d], window.pads_begin[d]);
+        let counted = taps_counted(window, input, count_include_pad, d, place, &at);
+        let before = if d == 0 { String::new() } else { format!("count{} * ", d - 1) };
+        format!("    const i64 count{d} = {before}{counted};\n")
+    };
+    let last = window.rank() - 1;
+    let seen = format!("sum += x0[from] / {t}(count{last} > 0 ? count{last} : 1);");
+    let body = format!(
+        "    {t} sum = 0;\n{}    y0[i] = sum;\n",
+        windows(site, window, shape, each, &seen)
+    );
+    let parameters = [site.input(0), y];
+    site.for_each(shape.iter().product(), index, parameters, &body);
+}
