@@ -402,6 +402,48 @@ fn operators_that_become_several_are_read_back_with_close_results() {
     }
 }
 
+#[test]
+fn paddings_and_gradients_of_pools_are_read_back() {
+    let f = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let indices = TensorType::new(DType::I64, [1, 2, 3, 2]);
+    let window = Window {
+        kernel: vec![3, 2],
+        strides: vec![2, 2],
+        dilations: vec![1, 2],
+        pads_begin: vec![1, 0],
+        pads_end: vec![0, 1],
+    };
+    let pad = |starts: [usize; 2], steps: [usize; 2], shape: [usize; 2], value: f64| Op::Pad {
+        starts: starts.to_vec(),
+        steps: steps.to_vec(),
+        shape: shape.to_vec(),
+        value,
+    };
+    let mut cases = vec![
+        (pad([1, 0], [1, 1], [4, 5], 0.5), vec![f(&[2, 3])]),
+        (pad([0, 2], [3, 2], [6, 9], -1.0), vec![f(&[2, 3])]),
+    ];
+    for ceil in [false, true] {
+        // 6 by 5 elements, of which windows leave some over or hang over the end.
+        let shape = vec![1, 2, 6, 5];
+        let y = window.slide(&shape[2..], ceil).unwrap();
+        let dy = f(&[1, 2, y[0], y[1]]);
+        for flag in [false, true] {
+            let (window, shape) = (window.clone(), shape.clone());
+            let op = Op::AveragePoolGrad { window, ceil, count_include_pad: flag, shape };
+            cases.push((op, vec![dy.clone()]));
+        }
+    }
+    for column_major in [false, true] {
+        let (window, shape) = (window.clone(), vec![1, 2, 6, 5]);
+        let op = Op::MaxPoolGrad { window, ceil: false, column_major, shape };
+        cases.push((op, vec![f(&[1, 2, 3, 2]), indices.clone()]));
+    }
+    for (op, inputs) in cases {
+        close(&alone(op, &inputs), 1e-5);
+    }
+}
+
 fn close(g: &Graph, tolerance: f64) {
     let back = imported(&export(g, ExportOptions::default()).unwrap());
     same_interface(g, &back);

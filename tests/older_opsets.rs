@@ -425,6 +425,52 @@ fn ranges_and_norms() {
     form("LayerNormalization", &attributes, &inputs).gives([17, NEWEST], &results);
 }
 
+/// Their scale and bias were of groups before they were of channels.
+#[test]
+fn group_norms_had_a_scale_per_group() {
+    let x = Some(f(&[1, 4, 2], &[0.0, 2.0, 2.0, 0.0, 5.0, 5.0, 1.0, 1.0]));
+    let attributes = [("epsilon", A::F(3.0)), ("num_groups", A::I(2))];
+    let last = 3.0 * 2.0 / 7f32.sqrt();
+    let y = f(&[1, 4, 2], &[0.0, 2.0, 2.0, 0.0, last, last, -last, -last]);
+    let of_groups = [x.clone(), Some(f(&[2], &[2.0, 3.0])), Some(f(&[2], &[1.0, 0.0]))];
+    form("GroupNormalization", &attributes, &of_groups).gives([18, 20], std::slice::from_ref(&y));
+    let (scale, bias) = (f(&[4], &[2.0, 2.0, 3.0, 3.0]), f(&[4], &[1.0, 1.0, 0.0, 0.0]));
+    let of_channels = [x, Some(scale), Some(bias)];
+    form("GroupNormalization", &attributes, &of_channels).gives([21, NEWEST], &[y]);
+}
+
+/// Where a plain formula would cancel, overflow or make NaN of what counts for nothing.
+#[test]
+fn compositions_keep_their_ends() {
+    let tiny = Some(f(&[1], &[1e-4]));
+    let op = Form { op: "Sinh", attributes: &[], inputs: &[tiny], stored: &[] };
+    let model = op.model(18, 1).encode_to_vec().into();
+    let planned = Planned::new(TargetInfo::CPU, model, Tensors::new()).unwrap();
+    let t = f(&[1], &[1e-4]);
+    let feeds = Tensors::from([("x0".into(), (t.ty, t.bytes))]);
+    let found = planned.run(&feeds, 1).unwrap().remove(0).remove(0);
+    let found = f32::from_le_bytes(found.try_into().unwrap());
+    assert!((found - 1e-4).abs() <= 2e-11, "{found:e}");
+
+    let large = [Some(f(&[3], &[1000.0, -1000.0, 0.0]))];
+    let ln_2 = std::f32::consts::LN_2;
+    form("Softplus", &[], &large).gives([13, NEWEST], &[f(&[3], &[1000.0, 0.0, ln_2])]);
+    form("Mish", &[], &large).gives([18, NEWEST], &[f(&[3], &[1000.0, 0.0, 0.0])]);
+    form("Elu", &[], &large).gives([13, NEWEST], &[f(&[3], &[1000.0, -1.0, 0.0])]);
+
+    let log = Some(f(&[2, 2], &[f32::NEG_INFINITY, -1.0, -2.0, f32::NEG_INFINITY]));
+    let inputs = [log, Some(list(&[0, 0]))];
+    let ignored = [("ignore_index", A::I(0)), ("reduction", A::S("sum"))];
+    let each = [("reduction", A::S("none"))];
+    form("NegativeLogLikelihoodLoss", &ignored, &inputs).gives([13], &[f(&[], &[0.0])]);
+    let one = [Some(f(&[1, 2], &[-2.0, -3.0])), Some(list(&[1]))];
+    form("NegativeLogLikelihoodLoss", &each, &one).gives([13], &[f(&[1], &[3.0])]);
+
+    let zero = [Some(f(&[2, 2], &[0.0, 0.0, 3.0, 4.0]))];
+    let unit = f(&[2, 2], &[0.0, 0.0, 0.6, 0.8]);
+    form("LpNormalization", &[], &zero).gives([13, NEWEST], &[unit]);
+}
+
 #[test]
 fn resizes_had_no_axes() {
     let x = || Some(f(&[1, 1, 2, 2], &[1.0, 2.0, 3.0, 4.0]));

@@ -1,9 +1,11 @@
 //! `arenic export`
 
+use super::report::is_same_file;
 use super::{Outcome, checked_target, failed, human_bytes};
 use arenic::artifact::Artifact;
 use arenic::onnx::export::{ExportOptions, annotated, write};
 use clap::Args;
+use miette::miette;
 use std::path::PathBuf;
 
 /// Arguments of `arenic export`.
@@ -24,6 +26,10 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
+    if is_same_file(&a.artifact, &a.output) {
+        let path = a.output.display();
+        return Err(miette!("`{path}` is what is exported; name another output").into());
+    }
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
     let options = ExportOptions { data: !a.no_data };

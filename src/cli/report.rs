@@ -62,6 +62,6 @@ fn of_placement(path: &Path) -> Result<Report, Failure> {
 }
 
 /// True where both are there and one, through whatever links.
-fn is_same_file(a: &Path, b: &Path) -> bool {
+pub(super) fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }

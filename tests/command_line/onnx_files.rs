@@ -26,6 +26,7 @@ fn training_artifacts_are_compiled_and_exported() {
         assert!(bytes("bare.onnx") < bytes("step.onnx"));
     }
     shell.fails("export step.arenic -o no/such.onnx", 1, &["no/such.onnx"]);
+    shell.fails("export step.arenic -o step.arenic", 1, &["name another output"]);
     shell.fails("export step.arenic -o s.onnx --target cuda", 1, &["does not hold that target"]);
 }
 

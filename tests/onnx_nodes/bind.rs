@@ -7,7 +7,9 @@ use std::collections::{BTreeSet, HashMap};
 fn fixed_operands(op: &str) -> &'static [usize] {
     match op {
         "ConstantOfShape" => &[0],
-        "Expand" | "Reshape" | "Split" | "Squeeze" | "Tile" | "Unsqueeze" => &[1],
+        "Expand" | "Reshape" | "Split" | "Squeeze" | "Tile" | "Unsqueeze" | "Trilu" | "OneHot" => {
+            &[1]
+        }
         "Dropout" => &[2],
         "Range" => &[0, 1, 2],
         "Pad" | "Resize" => &[1, 2, 3],

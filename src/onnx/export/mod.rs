@@ -3,13 +3,14 @@
 //! The file is the functional whole step. What is fed is an input; a state `X` is an input `X` with
 //! its initial value as the initializer of that name, and an output `out_X`, which is how the
 //! importer finds states; constants are initializers. Operators that ONNX has are written as they
-//! are, the others as several nodes (`ops`, `fused`, `norms`). Views become reshapes and slices.
+//! are, the others as several nodes (`ops`, `fused`, `norms`, `windows`). Views become reshapes and slices.
 
 mod error;
 mod fused;
 mod norms;
 mod ops;
 mod plan;
+mod windows;
 mod writer;
 
 pub use error::ExportError;

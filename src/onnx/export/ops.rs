@@ -21,6 +21,9 @@ impl Writer<'_> {
         match op {
             Op::Reshape { shape } => self.reshape_into(given[0], shape, out[0].clone()),
             Op::Slice { starts, steps, shape } => self.slice(x, &out, (starts, steps, shape)),
+            Op::Pad { starts, steps, shape, value } => {
+                self.pad(&x[0], &out, (starts, steps, shape), *value);
+            }
             Op::Transpose { perm } => {
                 self.node_into("Transpose", &given, out, vec![ints("perm", perm)]);
             }
@@ -138,6 +141,12 @@ impl Writer<'_> {
                 attributes.extend(ceil.then(|| int("ceil_mode", 1)));
                 attributes.extend(count_include_pad.then(|| int("count_include_pad", 1)));
                 self.node_into("AveragePool", &given, out, attributes);
+            }
+            Op::MaxPoolGrad { column_major, shape, .. } => {
+                self.max_pool_grad(x, &out, shape, *column_major);
+            }
+            Op::AveragePoolGrad { window, count_include_pad, shape, .. } => {
+                self.average_pool_grad(&x[0], &out, window, (shape, *count_include_pad))?;
             }
             Op::Resize { spec } => self.resize(x, &out, spec),
             Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
@@ -267,7 +276,8 @@ impl Writer<'_> {
             [] => String::new(),
             roi => {
                 let (starts, ends): (Vec<f32>, Vec<f32>) = roi.iter().copied().unzip();
-                self.floats(&[starts, ends].concat())
+                let list: Vec<f64> = starts.into_iter().chain(ends).map(f64::from).collect();
+                self.numbers(DType::F32, &[list.len()], &list)
             }
         };
         // Scales where they are no ratios of extents; they say the extents, too.
@@ -275,7 +285,10 @@ impl Writer<'_> {
         let ratios = (0..old.len()).all(|i| spec.scales[i] == ratio(i)) || old.contains(&0);
         let (scales, sizes) = match ratios {
             true => (String::new(), self.list(&signed(&spec.sizes))),
-            false => (self.floats(&spec.scales), String::new()),
+            false => {
+                let list: Vec<f64> = spec.scales.iter().map(|&s| s.into()).collect();
+                (self.numbers(DType::F32, &[list.len()], &list), String::new())
+            }
         };
         let given = [x[0].name.as_str(), &roi, &scales, &sizes];
         let count = if ratios { 4 } else { 3 };

@@ -9,7 +9,7 @@ use super::super::{fold, ops, state};
 use super::{ExportError, ExportOptions, properties};
 use arenic_ir::graph::{Data, Def, NodeId, StateId, ValueId};
 use arenic_ir::{DType, Graph, TensorType};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use cranelift_entity::SecondaryMap;
 use std::collections::{HashMap, HashSet};
 
@@ -493,13 +493,11 @@ pub(super) fn ints(name: &str, list: &[usize]) -> AttributeProto {
 }
 
 impl Writer<'_> {
-    /// An initializer with these floats.
-    pub(super) fn floats(&mut self, list: &[f32]) -> String {
-        let name = self.fresh(&format!("{}/floats", self.label));
-        let mut bytes = BytesMut::new();
-        list.iter().for_each(|&x| bytes.put_f32_le(x));
-        let ty = TensorType::new(DType::F32, [list.len()]);
-        self.out.initializer.push(tensor(&name, &ty, bytes.freeze()));
+    /// An initializer with these numbers.
+    pub(super) fn numbers(&mut self, dtype: DType, shape: &[usize], list: &[f64]) -> String {
+        let name = self.fresh(&format!("{}/numbers", self.label));
+        let bytes: Vec<u8> = list.iter().flat_map(|&x| fold::scalar_bytes(dtype, x)).collect();
+        self.out.initializer.push(tensor(&name, &TensorType::new(dtype, shape), bytes.into()));
         name
     }
 }

@@ -2,6 +2,7 @@
 
 use super::compose::Made;
 use crate::onnx::context::{Built, Cx};
+use crate::onnx::error::Fault;
 use arenic_ir::ValueId;
 use arenic_ir::op::{Binary, Unary};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
@@ -17,7 +18,7 @@ fn twice_normal(cx: &mut Cx, x: ValueId) -> Made {
 }
 
 /// `½ x (1 + erf(x / √2))`.
-fn gelu(cx: &mut Cx, x: ValueId) -> Made {
+pub(super) fn gelu(cx: &mut Cx, x: ValueId) -> Made {
     let twice = twice_normal(cx, x)?;
     let half = cx.times(x, 0.5)?;
     cx.mul(half, twice)
@@ -34,7 +35,7 @@ fn gelu_tanh(cx: &mut Cx, x: ValueId) -> Made {
 }
 
 /// `½ x (1 + tanh(…))`.
-fn fast_gelu(cx: &mut Cx, x: ValueId) -> Made {
+pub(super) fn fast_gelu(cx: &mut Cx, x: ValueId) -> Made {
     let tanh = gelu_tanh(cx, x)?;
     let twice = cx.plus(tanh, 1.0)?;
     let half = cx.times(x, 0.5)?;
@@ -97,7 +98,7 @@ pub(super) fn fast_gelu_grad(cx: &mut Cx) -> Built {
 }
 
 /// The factor of ONNX Runtime's `QuickGelu`.
-fn quick_alpha(cx: &Cx) -> Result<f64, crate::onnx::error::Fault> {
+fn quick_alpha(cx: &Cx) -> Result<f64, Fault> {
     Ok(cx.attributes().float_or("alpha", 1.702)?.into())
 }
 

@@ -27,6 +27,8 @@ struct Targets {
     classes: ValueId,
     /// Of the labels' shape with the axis of classes; none where each counts for one.
     weights: Option<ValueId>,
+    /// Which elements are not ignored, in the same shape; none where all count.
+    counted: Option<ValueId>,
 }
 
 /// Class labels `labels` for scores of shape `[N, C, …]`, with class weights where given.
@@ -48,7 +50,7 @@ fn targets(
         return Err(Fault(format!("labels {ty} do not fit scores {scores}")));
     }
     let mut classes = cx.reshape(labels, shape.clone())?;
-    let mut counts = None;
+    let (mut counts, mut all_counted) = (None, None);
     if let Some(ignored) = ignored {
         let ignored = cx.scalar(ty.dtype, ignored as f64);
         let is_ignored = cx.both(Binary::Equal, classes, ignored)?;
@@ -56,6 +58,7 @@ fn targets(
         classes = cx.select(is_ignored, first, classes)?;
         let counted = cx.map(Unary::Not, is_ignored)?;
         counts = Some(cx.cast(counted, scores.dtype)?);
+        all_counted = Some(counted);
     }
     let weights = match weights {
         None => counts,
@@ -67,7 +70,7 @@ fn targets(
             })
         }
     };
-    Ok(Targets { classes, weights })
+    Ok(Targets { classes, weights, counted: all_counted })
 }
 
 /// The loss of log probabilities.
@@ -77,6 +80,11 @@ fn loss(cx: &mut Cx, log: ValueId, targets: &Targets, combine: Combine) -> Made 
     let mut each = cx.map(Unary::Neg, picked)?;
     if let Some(w) = targets.weights {
         each = cx.mul(each, w)?;
+    }
+    if let Some(counted) = targets.counted {
+        // Not by the weight of zero: what is ignored may be infinite.
+        let zero = cx.scalar(ty.dtype, 0.0);
+        each = cx.select(counted, each, zero)?;
     }
     let all: Vec<usize> = (0..ty.rank()).collect();
     match (combine, targets.weights) {
@@ -129,7 +137,7 @@ pub(super) fn softmax_cross_entropy_grad(cx: &mut Cx) -> Built {
         return Err("a bias of the gradient is not supported".into());
     }
     let ignored = ignored(cx, internal.then_some(4))?;
-    let Targets { classes, weights } = targets(cx, log, labels, weights, ignored)?;
+    let Targets { classes, weights, .. } = targets(cx, log, labels, weights, ignored)?;
     let ty = cx.ty(log);
     let rows = cx.ty(classes);
     // What an element's loss counts for in the end.

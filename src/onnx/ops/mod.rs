@@ -1,6 +1,7 @@
 //! The table of ONNX operators: one row each, which dispatches and documents.
 
 mod activation;
+mod arrange;
 mod compose;
 mod conv;
 mod elementwise;
@@ -8,9 +9,11 @@ mod index;
 mod loss;
 mod microsoft;
 mod norm;
+mod normal;
 mod pad;
 mod pool;
 mod random;
+mod rectifier;
 mod reduce;
 mod resize;
 mod shape;
@@ -18,6 +21,7 @@ mod source;
 mod training;
 
 use super::context::{Built, Cx};
+use microsoft::window;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -92,6 +96,7 @@ const RESIZE: &[&str] = &[
     "mode",
     "nearest_mode",
 ];
+const GROUP_NORM: &[&str] = &["epsilon", "num_groups", "stash_type"];
 const CONSTANT: &[&str] = &["value", "value_float", "value_floats", "value_int", "value_ints"];
 
 /// In alphabetical order, as `arenic ops` prints it.
@@ -100,9 +105,13 @@ static TABLE: &[Row] = &[
     row("Add", (2, 2), &[], elementwise::binary),
     row("And", (2, 2), &[], elementwise::binary).since(7),
     row("AveragePool", (1, 1), AVERAGE_POOL, pool::average_pool),
+    row("AveragePoolGrad", (1, 1), AVERAGE_POOL, window::average_pool_grad)
+        .since(1)
+        .note("of ONNX Runtime; windows that fill their operand"),
     row("Cast", (1, 1), CAST, elementwise::cast),
     row("CastLike", (2, 2), &["saturate", "round_mode"], elementwise::cast_like),
     row("Ceil", (1, 1), &[], elementwise::unary),
+    row("Celu", (1, 1), &["alpha"], rectifier::celu),
     row("Clip", (1, 3), &[], elementwise::clip),
     row("Concat", (1, ANY), &["axis"], shape::concat),
     row("Constant", (0, 0), CONSTANT, source::constant).note("no strings, not sparse"),
@@ -111,8 +120,11 @@ static TABLE: &[Row] = &[
     row("Conv", (2, 3), CONV, conv::conv),
     row("ConvTranspose", (2, 3), CONV_TRANSPOSE, conv::conv_transpose),
     row("Cos", (1, 1), &[], elementwise::unary),
+    row("Cosh", (1, 1), &[], rectifier::cosh),
+    row("DepthToSpace", (1, 1), &["blocksize", "mode"], arrange::depth_to_space),
     row("Div", (2, 2), &[], elementwise::binary),
     row("Dropout", (1, 3), &["seed"], random::dropout).note("training_mode known when compiled"),
+    row("Elu", (1, 1), &["alpha"], rectifier::elu),
     row("Equal", (2, 2), &[], elementwise::binary),
     row("Erf", (1, 1), &[], elementwise::unary),
     row("Exp", (1, 1), &[], elementwise::unary),
@@ -122,22 +134,34 @@ static TABLE: &[Row] = &[
     row("Gather", (2, 2), &["axis"], index::gather),
     row("GatherElements", (2, 2), &["axis"], index::gather_elements),
     row("GatherND", (2, 2), &["batch_dims"], index::gather_nd),
+    row("Gelu", (1, 1), &["approximate"], rectifier::onnx_gelu).since(20),
     row("Gemm", (2, 3), &["alpha", "beta", "transA", "transB"], norm::gemm),
     row("GlobalAveragePool", (1, 1), &[], pool::global_pool),
     row("GlobalMaxPool", (1, 1), &[], pool::global_pool),
     row("Greater", (2, 2), &[], elementwise::binary),
     row("GreaterOrEqual", (2, 2), &[], elementwise::binary),
+    row("GroupNormalization", (3, 3), GROUP_NORM, normal::group_norm).since(18),
+    row("HardSigmoid", (1, 1), &["alpha", "beta"], rectifier::hard_sigmoid),
+    row("HardSwish", (1, 1), &[], rectifier::hard_swish).since(14),
     row("Identity", (1, 1), &[], shape::identity),
+    row("InstanceNormalization", (3, 3), &["epsilon"], normal::instance_norm),
+    row("IsInf", (1, 1), &["detect_negative", "detect_positive"], rectifier::is_inf),
+    row("IsNaN", (1, 1), &[], rectifier::is_nan),
     row("LayerNormalization", (2, 3), &["axis", "epsilon", "stash_type"], norm::layer_norm),
+    row("LeakyRelu", (1, 1), &["alpha"], rectifier::leaky_relu),
     row("Less", (2, 2), &[], elementwise::binary),
     row("LessOrEqual", (2, 2), &[], elementwise::binary),
     row("Log", (1, 1), &[], elementwise::unary),
     row("LogSoftmax", (1, 1), &["axis"], norm::softmax),
+    row("LpNormalization", (1, 1), &["axis", "p"], normal::lp_norm),
     row("MatMul", (2, 2), &[], norm::mat_mul),
     row("Max", (1, ANY), &[], elementwise::variadic),
     row("MaxPool", (1, 1), MAX_POOL, pool::max_pool),
+    row("MaxPoolGrad", (2, 2), MAX_POOL, window::max_pool_grad).since(1).note("of ONNX Runtime"),
     row("Mean", (1, ANY), &[], elementwise::mean),
+    row("MeanVarianceNormalization", (1, 1), &["axes"], normal::mean_variance),
     row("Min", (1, ANY), &[], elementwise::variadic),
+    row("Mish", (1, 1), &[], rectifier::mish).since(18),
     row("Mul", (2, 2), &[], elementwise::binary),
     row("Neg", (1, 1), &[], elementwise::unary),
     row(
@@ -147,9 +171,12 @@ static TABLE: &[Row] = &[
         loss::negative_log_likelihood,
     ),
     row("Not", (1, 1), &[], elementwise::unary).since(1),
+    row("OneHot", (3, 3), &["axis"], arrange::one_hot).note("depth known when compiled"),
     row("Or", (2, 2), &[], elementwise::binary).since(7),
+    row("PRelu", (2, 2), &[], rectifier::p_relu),
     row("Pad", (2, 4), &["mode"], pad::pad).note("pads, value and axes known when compiled"),
     row("Pow", (2, 2), &[], elementwise::pow),
+    row("RMSNormalization", (2, 2), &["axis", "epsilon", "stash_type"], normal::rms_norm).since(23),
     row("RandomUniform", (0, 0), &["dtype", "high", "low", "seed", "shape"], random::uniform),
     row("RandomUniformLike", (1, 1), &["dtype", "high", "low", "seed"], random::uniform_like),
     row("Range", (3, 3), &["stash_type"], source::range).note("operands known when compiled"),
@@ -169,10 +196,12 @@ static TABLE: &[Row] = &[
     row("Resize", (1, 4), RESIZE, resize::resize).note("scales, sizes, roi known when compiled"),
     row("ScatterElements", (3, 3), &["axis", "reduction"], index::scatter_elements),
     row("ScatterND", (3, 3), &["reduction"], index::scatter_nd),
+    row("Selu", (1, 1), &["alpha", "gamma"], rectifier::selu),
     row("Shape", (1, 1), &["end", "start"], source::shape),
     row("Sigmoid", (1, 1), &[], elementwise::unary),
     row("Sign", (1, 1), &[], elementwise::unary),
     row("Sin", (1, 1), &[], elementwise::unary),
+    row("Sinh", (1, 1), &[], rectifier::sinh),
     row("Size", (1, 1), &[], source::size),
     row("Slice", (3, 5), &[], shape::slice).note("bounds known when compiled"),
     row("Softmax", (1, 1), &["axis"], norm::softmax),
@@ -182,14 +211,21 @@ static TABLE: &[Row] = &[
         &["ignore_index", "reduction"],
         loss::softmax_cross_entropy,
     ),
+    row("Softplus", (1, 1), &[], rectifier::softplus),
+    row("Softsign", (1, 1), &[], rectifier::softsign),
+    row("SpaceToDepth", (1, 1), &["blocksize", "mode"], arrange::space_to_depth),
     row("Split", (1, 2), &["axis", "num_outputs"], shape::split).note("sizes known when compiled"),
     row("Sqrt", (1, 1), &[], elementwise::unary),
     row("Squeeze", (1, 2), &[], shape::squeeze).note("axes known when compiled"),
     row("Sub", (2, 2), &[], elementwise::binary),
     row("Sum", (1, ANY), &[], elementwise::variadic),
+    row("Swish", (1, 1), &["alpha"], rectifier::swish).since(24),
+    row("Tan", (1, 1), &[], rectifier::tan),
     row("Tanh", (1, 1), &[], elementwise::unary),
+    row("ThresholdedRelu", (1, 1), &["alpha"], rectifier::thresholded_relu),
     row("Tile", (2, 2), &[], shape::tile).note("repeats known when compiled"),
     row("Transpose", (1, 1), &["perm"], shape::transpose),
+    row("Trilu", (1, 2), &["upper"], arrange::trilu).since(14).note("k known when compiled"),
     row("Unsqueeze", (2, 2), &[], shape::unsqueeze).note("axes known when compiled"),
     row("Where", (3, 3), &[], elementwise::select),
     row("Xor", (2, 2), &[], elementwise::binary).since(7),

@@ -3,6 +3,7 @@
 
 use super::flatbuffer::{Damaged, Table};
 use crate::onnx::proto::TensorProto;
+use arenic_ir::op::MAX_RANK;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -37,19 +38,21 @@ impl Checkpoint {
         if module.flag(3).map_err(words)? {
             return Err("its tensors are in another file, which is not supported".into());
         }
-        let tensors = |field| -> Result<Vec<TensorProto>, String> {
-            module.tables(field).map_err(words)?.into_iter().map(|t| tensor(bytes, t)).collect()
+        let mut left = bytes.len();
+        let mut tensors = |table: Table, field| -> Result<Vec<TensorProto>, String> {
+            let all = table.tables(field, &mut left).map_err(words)?;
+            all.into_iter().map(|t| tensor(bytes, t)).collect()
         };
+        let (parameters, frozen) = (tensors(module, 0)?, tensors(module, 1)?);
         let (mut step, mut moments) = (0, BTreeMap::new());
-        for group in root.tables(2).map_err(words)? {
+        let mut groups = bytes.len();
+        for group in root.tables(2, &mut groups).map_err(words)? {
             step = group.int64(1).map_err(words)?;
-            for state in group.tables(3).map_err(words)? {
-                let all = state.tables(1).map_err(words)?;
-                let all: Result<Vec<_>, _> = all.into_iter().map(|t| tensor(bytes, t)).collect();
-                moments.insert(state.text(0).map_err(words)?.to_owned(), all?);
+            for state in group.tables(3, &mut groups).map_err(words)? {
+                moments.insert(state.text(0).map_err(words)?.to_owned(), tensors(state, 1)?);
             }
         }
-        Ok(Checkpoint { parameters: tensors(0)?, frozen: tensors(1)?, step, moments })
+        Ok(Checkpoint { parameters, frozen, step, moments })
     }
 }
 
@@ -63,7 +66,7 @@ fn tensor(file: &Bytes, t: Table) -> Result<TensorProto, String> {
     let raw = t.raw(4).map_err(words)?.unwrap_or_default();
     Ok(TensorProto {
         name: Some(name.to_owned()),
-        dims: t.int64s(2).map_err(words)?,
+        dims: t.int64s(2, MAX_RANK).map_err(words)?,
         data_type: Some(t.int32(3).map_err(words)?),
         raw_data: Some(file.slice_ref(raw)),
         ..TensorProto::default()

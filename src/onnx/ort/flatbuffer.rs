@@ -109,16 +109,23 @@ impl<'a> Table<'a> {
         self.buffer.vector(self.buffer.target(at)?, 1).map(Some)
     }
 
-    pub(super) fn int64s(self, i: usize) -> Result<Vec<i64>, Damaged> {
+    /// A vector of at most so many integers.
+    pub(super) fn int64s(self, i: usize, most: usize) -> Result<Vec<i64>, Damaged> {
         let Some(at) = self.field(i)? else { return Ok(Vec::new()) };
         let bytes = self.buffer.vector(self.buffer.target(at)?, 8)?;
+        if bytes.len() / 8 > most {
+            return Err(Damaged("a tensor has too many dimensions"));
+        }
         Ok(bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect())
     }
 
-    pub(super) fn tables(self, i: usize) -> Result<Vec<Table<'a>>, Damaged> {
+    /// A vector of tables, which are taken off `left`: vectors may share tables, and a small file
+    /// could hold exponentially many.
+    pub(super) fn tables(self, i: usize, left: &mut usize) -> Result<Vec<Table<'a>>, Damaged> {
         let Some(at) = self.field(i)? else { return Ok(Vec::new()) };
         let at = self.buffer.target(at)?;
         let count = self.buffer.vector(at, 4)?.len() / 4;
+        *left = left.checked_sub(count).ok_or(Damaged("it holds more tables than bytes"))?;
         (0..count).map(|k| Table::at(self.buffer, self.buffer.target(at + 4 + 4 * k)?)).collect()
     }
 }

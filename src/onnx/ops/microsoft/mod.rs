@@ -5,9 +5,9 @@ mod index;
 mod norm;
 mod optimizer;
 mod product;
-mod window;
+pub(super) mod window;
 
-use super::{ANY, AVERAGE_POOL, CONV, CONV_TRANSPOSE, MAX_POOL, REDUCE, Row, row};
+use super::{ANY, CONV, CONV_TRANSPOSE, REDUCE, Row, row};
 use super::{activation, loss, reduce};
 
 /// The domain.
@@ -25,12 +25,8 @@ const ADAM: &[&str] = &["adam_mode", "alpha", "beta", "correct_bias", "epsilon",
 const BATCH_NORM: &[&str] = &["epsilon", "momentum", "training_mode"];
 const LAYER_NORM: &[&str] = &["axis", "epsilon", "stash_type"];
 
-/// In alphabetical order, those of the default domain first.
+/// In alphabetical order; pools' gradients are in the table of ONNX's own domain.
 pub(super) static TABLE: &[Row] = &[
-    row("AveragePoolGrad", (1, 1), AVERAGE_POOL, window::average_pool_grad)
-        .since(1)
-        .note("of ONNX Runtime; windows that fill their operand"),
-    row("MaxPoolGrad", (2, 2), MAX_POOL, window::max_pool_grad).since(1).note("of ONNX Runtime"),
     row("AdamWOptimizer", (6, 6), ADAM, optimizer::adam).microsoft().note("by --ort"),
     row("BatchNormInternal", (5, 5), BATCH_NORM, norm::batch_norm).microsoft(),
     row("BatchNormalizationGrad", (5, 5), &["epsilon"], norm::batch_norm_grad).microsoft(),

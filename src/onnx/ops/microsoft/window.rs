@@ -3,8 +3,8 @@
 use super::super::conv::{group, kernel, spatial, window};
 use crate::onnx::context::{Built, Cx, extents};
 use crate::onnx::error::Fault;
-use arenic_ir::op::{Reduction, Scatter, Window};
-use arenic_ir::{Def, Op, TensorType};
+use arenic_ir::op::{Reduction, Window};
+use arenic_ir::{Def, Op};
 
 /// `dy, x, w → dx, dw, dbias` of `y = conv(x, w) + bias`.
 pub(in super::super) fn conv_grad(cx: &mut Cx) -> Built {
@@ -77,24 +77,18 @@ fn left_over(window: &Window, output: &[usize], input: &[usize]) -> Result<Vec<u
 /// operand of the pool that gives the indices.
 pub(in super::super) fn max_pool_grad(cx: &mut Cx) -> Built {
     let (dy, indices) = (cx.input(0)?, cx.input(1)?);
-    if cx.attributes().flag("storage_order", false)? {
-        return Err("attribute `storage_order` is 1; only 0 is supported".into());
-    }
     let Def::Node { node, output: 1 } = cx.b.g.values[indices].def else {
         return Err("its indices are not those of a MaxPool".into());
     };
     let pool = &cx.b.g.nodes[node];
-    let (Op::MaxPool { .. }, Some(&x)) = (&pool.op, pool.inputs.first()) else {
+    let (Op::MaxPool { window, ceil, column_major }, Some(&x)) = (&pool.op, pool.inputs.first())
+    else {
         return Err("its indices are not those of a MaxPool".into());
     };
-    let (ty, taken) = (cx.ty(x), cx.ty(dy));
-    let flat = |ty: &TensorType| vec![ty.elements()];
-    let zeros = cx.zeros(&TensorType::new(taken.dtype, flat(&ty)))?;
-    let indices = cx.reshape(indices, flat(&taken))?;
-    let dy = cx.reshape(dy, flat(&taken))?;
-    let scatter = Op::ScatterElements { axis: 0, reduction: Scatter::Add };
-    let dx = cx.emit1(scatter, vec![zeros, indices, dy])?;
-    Ok(vec![Some(cx.reshape(dx, ty.shape)?)])
+    let shape = cx.b.g.ty(x).shape.clone();
+    let op =
+        Op::MaxPoolGrad { window: window.clone(), ceil: *ceil, column_major: *column_major, shape };
+    cx.whole(op, vec![dy, indices])
 }
 
 /// `dy → dx`: each element of a window gets its part. Nothing says the shape of `dx`; it is what
@@ -108,21 +102,8 @@ pub(in super::super) fn average_pool_grad(cx: &mut Cx) -> Built {
     let dy = cx.input(0)?;
     let ty = cx.ty(dy);
     let window = window(&a, kernel, spatial(&ty)?)?;
-    let none = vec![0; window.rank()];
-    let filled = window.unslide(spatial(&ty)?, &none)?;
-    let ones = |cx: &mut Cx, shape: &[usize]| cx.filled(ty.dtype, shape, 1.0);
-    let (channels, taps) = (ty.shape[1], window.taps() as f64);
-    let weights = ones(cx, &[&[channels, 1], &window.kernel[..]].concat())?;
-    let part = match a.flag("count_include_pad", false)? {
-        true => cx.times(dy, 1.0 / taps)?,
-        false => {
-            let all = ones(cx, &[&[1, 1], &filled[..]].concat())?;
-            let one = ones(cx, &[&[1, 1], &window.kernel[..]].concat())?;
-            let op = Op::Conv { window: window.clone(), group: 1 };
-            let counts = cx.emit1(op, vec![all, one])?;
-            cx.div(dy, counts)?
-        }
-    };
-    let op = Op::ConvTranspose { window, group: channels, output_padding: none };
-    cx.whole(op, vec![part, weights])
+    let filled = window.unslide(spatial(&ty)?, &vec![0; window.rank()])?;
+    let shape = [&ty.shape[..2], &filled[..]].concat();
+    let count_include_pad = a.flag("count_include_pad", false)?;
+    cx.whole(Op::AveragePoolGrad { window, ceil: false, count_include_pad, shape }, vec![dy])
 }

@@ -1,0 +1,204 @@
+//! Activations of ONNX that are pieces of simpler functions.
+
+use super::activation::{fast_gelu, gelu};
+use super::compose::Made;
+use crate::onnx::context::{Built, Cx};
+use crate::onnx::error::Fault;
+use arenic_ir::op::{Binary, Unary};
+use arenic_ir::{Op, ValueId};
+
+/// A float attribute.
+fn number(cx: &Cx, name: &str, default: f32) -> Result<f64, Fault> {
+    Ok(cx.attributes().float_or(name, default)?.into())
+}
+
+/// `exp(x) − 1`.
+fn exp_minus_one(cx: &mut Cx, x: ValueId) -> Made {
+    let exp = cx.map(Unary::Exp, x)?;
+    cx.plus(exp, -1.0)
+}
+
+/// `below` where `x` is negative, else `x`, NaN as it is.
+fn negative(cx: &mut Cx, x: ValueId, below: ValueId) -> Made {
+    let is_negative = cx.with(Binary::Less, x, 0.0)?;
+    cx.select(is_negative, below, x)
+}
+
+pub(super) fn onnx_gelu(cx: &mut Cx) -> Built {
+    let tanh = cx.attributes().one_of("approximate", "none", &[("none", false), ("tanh", true)])?;
+    let x = cx.input(0)?;
+    Ok(vec![Some(if tanh { fast_gelu(cx, x)? } else { gelu(cx, x)? })])
+}
+
+pub(super) fn leaky_relu(cx: &mut Cx) -> Built {
+    let alpha = number(cx, "alpha", 0.01)?;
+    let x = cx.input(0)?;
+    let below = cx.times(x, alpha)?;
+    Ok(vec![Some(negative(cx, x, below)?)])
+}
+
+pub(super) fn p_relu(cx: &mut Cx) -> Built {
+    let (x, slope) = (cx.input(0)?, cx.input(1)?);
+    let below = cx.mul(x, slope)?;
+    if cx.ty(below) != cx.ty(x) {
+        let (slope, x) = (cx.ty(slope), cx.ty(x));
+        return Err(Fault(format!("its slope {slope} does not broadcast to {x}")));
+    }
+    Ok(vec![Some(negative(cx, x, below)?)])
+}
+
+pub(super) fn elu(cx: &mut Cx) -> Built {
+    let alpha = number(cx, "alpha", 1.0)?;
+    let x = cx.input(0)?;
+    let below = exp_minus_one(cx, x)?;
+    let below = cx.times(below, alpha)?;
+    Ok(vec![Some(negative(cx, x, below)?)])
+}
+
+pub(super) fn selu(cx: &mut Cx) -> Built {
+    let (alpha, gamma) = (number(cx, "alpha", 1.673_263_2)?, number(cx, "gamma", 1.050_701)?);
+    let x = cx.input(0)?;
+    let below = exp_minus_one(cx, x)?;
+    let below = cx.times(below, alpha)?;
+    let y = negative(cx, x, below)?;
+    Ok(vec![Some(cx.times(y, gamma)?)])
+}
+
+pub(super) fn celu(cx: &mut Cx) -> Built {
+    let alpha = number(cx, "alpha", 1.0)?;
+    let x = cx.input(0)?;
+    let scaled = cx.with(Binary::Div, x, alpha)?;
+    let below = exp_minus_one(cx, scaled)?;
+    let below = cx.times(below, alpha)?;
+    Ok(vec![Some(negative(cx, x, below)?)])
+}
+
+/// `max(x, 0) + ln(1 + exp(−|x|))`, whose exponential does not overflow.
+fn softplus_of(cx: &mut Cx, x: ValueId) -> Made {
+    let magnitude = cx.map(Unary::Abs, x)?;
+    let exponent = cx.map(Unary::Neg, magnitude)?;
+    let exp = cx.map(Unary::Exp, exponent)?;
+    let sum = cx.plus(exp, 1.0)?;
+    let rest = cx.map(Unary::Log, sum)?;
+    let positive = cx.map(Unary::Relu, x)?;
+    cx.add(positive, rest)
+}
+
+pub(super) fn softplus(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    Ok(vec![Some(softplus_of(cx, x)?)])
+}
+
+pub(super) fn mish(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let softplus = softplus_of(cx, x)?;
+    let gate = cx.map(Unary::Tanh, softplus)?;
+    Ok(vec![Some(cx.mul(x, gate)?)])
+}
+
+pub(super) fn softsign(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let magnitude = cx.map(Unary::Abs, x)?;
+    let below = cx.plus(magnitude, 1.0)?;
+    Ok(vec![Some(cx.div(x, below)?)])
+}
+
+/// `αx + β` within 0 and 1.
+fn ramp(cx: &mut Cx, x: ValueId, alpha: f64, beta: f64) -> Made {
+    let line = cx.times(x, alpha)?;
+    let line = cx.plus(line, beta)?;
+    let dtype = cx.ty(x).dtype;
+    let (low, high) = (cx.scalar(dtype, 0.0), cx.scalar(dtype, 1.0));
+    cx.emit1(Op::Clip { min: true, max: true }, vec![line, low, high])
+}
+
+pub(super) fn hard_sigmoid(cx: &mut Cx) -> Built {
+    let (alpha, beta) = (number(cx, "alpha", 0.2)?, number(cx, "beta", 0.5)?);
+    let x = cx.input(0)?;
+    Ok(vec![Some(ramp(cx, x, alpha, beta)?)])
+}
+
+pub(super) fn hard_swish(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let gate = ramp(cx, x, 1.0 / 6.0, 0.5)?;
+    Ok(vec![Some(cx.mul(x, gate)?)])
+}
+
+pub(super) fn swish(cx: &mut Cx) -> Built {
+    let alpha = number(cx, "alpha", 1.0)?;
+    let x = cx.input(0)?;
+    let scaled = cx.times(x, alpha)?;
+    let gate = cx.map(Unary::Sigmoid, scaled)?;
+    Ok(vec![Some(cx.mul(x, gate)?)])
+}
+
+pub(super) fn thresholded_relu(cx: &mut Cx) -> Built {
+    let alpha = number(cx, "alpha", 1.0)?;
+    let x = cx.input(0)?;
+    let above = cx.with(Binary::Greater, x, alpha)?;
+    let dtype = cx.ty(x).dtype;
+    let zero = cx.scalar(dtype, 0.0);
+    Ok(vec![Some(cx.select(above, x, zero)?)])
+}
+
+pub(super) fn tan(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let (sin, cos) = (cx.map(Unary::Sin, x)?, cx.map(Unary::Cos, x)?);
+    Ok(vec![Some(cx.div(sin, cos)?)])
+}
+
+/// `½ exp(x)` and `½ exp(−x)`.
+fn halves(cx: &mut Cx, x: ValueId) -> Result<[ValueId; 2], Fault> {
+    let exp = cx.map(Unary::Exp, x)?;
+    let negated = cx.map(Unary::Neg, x)?;
+    let inverse = cx.map(Unary::Exp, negated)?;
+    Ok([cx.times(exp, 0.5)?, cx.times(inverse, 0.5)?])
+}
+
+pub(super) fn cosh(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let [up, down] = halves(cx, x)?;
+    Ok(vec![Some(cx.add(up, down)?)])
+}
+
+/// Near zero, where the exponentials cancel, `2t / (1 − t²)` with `t = tanh(x / 2)`.
+pub(super) fn sinh(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let [up, down] = halves(cx, x)?;
+    let far = cx.sub(up, down)?;
+    let half = cx.times(x, 0.5)?;
+    let t = cx.map(Unary::Tanh, half)?;
+    let square = cx.mul(t, t)?;
+    let below = cx.number_minus(1.0, square)?;
+    let twice = cx.times(t, 2.0)?;
+    let near = cx.div(twice, below)?;
+    let magnitude = cx.map(Unary::Abs, x)?;
+    let is_near = cx.with(Binary::Less, magnitude, 1.0)?;
+    Ok(vec![Some(cx.select(is_near, near, far)?)])
+}
+
+pub(super) fn is_nan(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let itself = cx.both(Binary::Equal, x, x)?;
+    Ok(vec![Some(cx.map(Unary::Not, itself)?)])
+}
+
+pub(super) fn is_inf(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let (below, above) = (a.flag("detect_negative", true)?, a.flag("detect_positive", true)?);
+    let x = cx.input(0)?;
+    let ty = cx.ty(x);
+    if !ty.dtype.is_float() {
+        return Err(Fault(format!("it does not take {ty}")));
+    }
+    let y = match (below, above) {
+        (true, true) => {
+            let magnitude = cx.map(Unary::Abs, x)?;
+            cx.with(Binary::Equal, magnitude, f64::INFINITY)?
+        }
+        (true, false) => cx.with(Binary::Equal, x, f64::NEG_INFINITY)?,
+        (false, true) => cx.with(Binary::Equal, x, f64::INFINITY)?,
+        (false, false) => cx.filled(arenic_ir::DType::Bool, &ty.shape, 0.0)?,
+    };
+    Ok(vec![Some(y)])
+}
