@@ -93,42 +93,58 @@ impl FuseElementwise {
         chains
     }
 
-    /// The chain that ends in a node, with all that can join it.
+    /// The chain that ends in a node: all that can join it, where that needs no more memory, or
+    /// else as much as does not, node by node.
     fn grown(
         &self,
         search: &Search,
         last: NodeId,
         taken: &SecondaryMap<NodeId, bool>,
     ) -> Option<Chain> {
-        let g = search.g;
         let rule = Rule::new(search, last);
-        let mut chain = program(search, Group::from([last]))?;
-        let mut stack = vec![last];
-        while let Some(n) = stack.pop() {
-            for &v in &g.nodes[n].inputs {
-                let Def::Node { node, .. } = g.values[v].def else { continue };
-                // What is smaller is not computed again for each element.
-                let joins = !taken[node]
-                    && !chain.group.contains(&node)
-                    && g.result(last).is_some_and(|y| g.ty(v).shape == g.ty(y).shape)
-                    && (is_elementwise(g, node) || matches!(g.nodes[node].op, Op::Expand { .. }))
-                    && search.only_read_by(v, &chain.group);
-                if !joins {
-                    continue;
-                }
-                let mut group = chain.group.clone();
-                group.insert(node);
-                let Some(larger) = program(search, group) else { continue };
-                if self.memory == Memory::Any || rule.needs_no_more(&larger.group) {
-                    chain = larger;
-                    stack.push(node);
-                    // What the node's readers share with it may join now.
-                    stack.extend(&search.readers[v]);
-                }
+        let all = grow(search, last, taken, |_| true)?;
+        if self.memory == Memory::Any || rule.needs_no_more(&all.group) {
+            return Some(all);
+        }
+        grow(search, last, taken, |group| rule.needs_no_more(group))
+    }
+}
+
+/// The chain that ends in a node, with what can join it one after the other, each where the group
+/// with it is accepted.
+fn grow(
+    search: &Search,
+    last: NodeId,
+    taken: &SecondaryMap<NodeId, bool>,
+    accept: impl Fn(&Group) -> bool,
+) -> Option<Chain> {
+    let g = search.g;
+    let mut chain = program(search, Group::from([last]))?;
+    let mut stack = vec![last];
+    while let Some(n) = stack.pop() {
+        for &v in &g.nodes[n].inputs {
+            let Def::Node { node, .. } = g.values[v].def else { continue };
+            // What is smaller is not computed again for each element.
+            let joins = !taken[node]
+                && !chain.group.contains(&node)
+                && g.result(last).is_some_and(|y| g.ty(v).shape == g.ty(y).shape)
+                && (is_elementwise(g, node) || matches!(g.nodes[node].op, Op::Expand { .. }))
+                && search.only_read_by(v, &chain.group);
+            if !joins {
+                continue;
+            }
+            let mut group = chain.group.clone();
+            group.insert(node);
+            let Some(larger) = program(search, group) else { continue };
+            if accept(&larger.group) {
+                chain = larger;
+                stack.push(node);
+                // What the node's readers share with it may join now.
+                stack.extend(&search.readers[v]);
             }
         }
-        Some(chain)
     }
+    Some(chain)
 }
 
 /// True for elementwise operators on floats and conditions with one result of several elements.

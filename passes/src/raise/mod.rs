@@ -3,10 +3,12 @@
 //! Exporters lower a convolution's backward pass to what inference has: the gradient of its
 //! weight becomes a convolution of transposed operands whose result is transposed again
 //! ([`conv`]). As one operator it needs no copies of a layer's activations, and a backend can
-//! hand it to a library. Sound because both are the same sums of the same products; a kernel
-//! may take them in another order, so the last bits may differ.
+//! hand it to a library. Older opsets lack a layer normalisation ([`layer_norm`]). Sound because
+//! both sides are the same sums of the same terms; a kernel may take them in another order, so
+//! the last bits may differ.
 
 mod conv;
+mod layer_norm;
 
 use crate::dead_code::DeadCode;
 use crate::{Cx, GraphPass, PassError, Stats, Targets};
@@ -14,7 +16,7 @@ use arenic_ir::Graph;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Recognises operators that exporters have taken apart: gradients of convolutions' weights.
+/// Recognises what exporters have taken apart: convolutions' weight gradients, layer normalisation.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Raise {
@@ -28,7 +30,8 @@ impl GraphPass for Raise {
             return Ok(Stats::new());
         }
         let weight_gradients = conv::weight_gradients(g)?;
+        let layer_norms = layer_norm::layer_norms(g)?;
         DeadCode {}.run(g, cx)?;
-        Ok(Stats::from([("weight_gradients", weight_gradients)]))
+        Ok(Stats::from([("weight_gradients", weight_gradients), ("layer_norms", layer_norms)]))
     }
 }
