@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo test node-tests browser-test export-test bench bench-order bench-place bench-pipelines bench-budget papers gpu-bundle digits clean
+.PHONY: help setup build demo text test node-tests browser-test export-test bench bench-order bench-place bench-pipelines bench-budget papers gpu-bundle digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,6 +35,12 @@ build: ## Build the release binary, target/release/arenic
 
 demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/digits/demo.sh
+
+TEXT := target/text
+text: build $(VENV)/text ## Train a small GPT on a novel, from its forward model (minutes)
+	mkdir -p $(TEXT)
+	$(PYTHON) models/text/text.py data $(TEXT)
+	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/text/demo.sh $(TEXT)
 
 # Nextest and cargo-deny are used where they are installed; nothing is installed for good.
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
@@ -142,7 +148,8 @@ $(VENV)/export: tests/onnx_export/requirements.txt
 $(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
-$(VENV)/node-tests $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/bench $(VENV)/digits $(VENV)/papers: \
-  $(VENV)/made
+$(VENV)/text: models/text/requirements.txt
+$(VENV)/node-tests $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/bench $(VENV)/digits $(VENV)/papers \
+  $(VENV)/text: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@
