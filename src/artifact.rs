@@ -5,7 +5,7 @@
 //!        blake3 digest of everything else (32 bytes), zeros up to byte 64
 //! 64     header: a protobuf message (`Header`)
 //! …      4 KiB-aligned section of constants, 4 KiB-aligned section of initial states;
-//!        each entry begins at a multiple of 64
+//!        each entry begins at a multiple of 64, and entries of equal contents are one
 //! ```
 //!
 //! Graph and program are held in the text form, which has one printer and one parser;
@@ -22,7 +22,7 @@ use arenic_passes::certificate::{self, OrderCertificate};
 use bytes::Bytes;
 use cranelift_entity::EntityRef;
 use prost::Message;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +38,11 @@ const ENTRY_ALIGN: u64 = 64;
 pub struct Artifact {
     /// One graph and checked program per target.
     pub targets: Vec<Target>,
+    /// For a step that was made of a forward model: per target the forward pass that evaluates
+    /// what was trained.
+    pub evaluations: Vec<Target>,
+    /// Values of inputs where a run gives none.
+    pub defaults: BTreeMap<String, f64>,
     /// Where it came from.
     pub provenance: Provenance,
     /// False for a plan without data, which can be inspected but not run.
@@ -186,6 +191,10 @@ struct Header {
     runnable: bool,
     #[prost(enumeration = "Boundary", tag = "4")]
     boundary: i32,
+    #[prost(message, repeated, tag = "5")]
+    evaluations: Vec<TargetHeader>,
+    #[prost(btree_map = "string, double", tag = "6")]
+    defaults: BTreeMap<String, f64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -253,11 +262,12 @@ pub enum ArtifactError {
     },
 }
 
-/// Places entries one after the other.
+/// Places entries one after the other; those of equal contents are one.
 #[derive(Default)]
 struct Layout<'a> {
     at: u64,
     pieces: Vec<(u64, &'a Bytes)>,
+    placed: HashMap<[u8; 32], u64>,
 }
 
 impl<'a> Layout<'a> {
@@ -266,9 +276,13 @@ impl<'a> Layout<'a> {
     }
 
     fn push(&mut self, id: usize, bytes: &'a Bytes) -> Entry {
-        let offset = self.at.next_multiple_of(ENTRY_ALIGN);
-        self.at = offset + bytes.len() as u64;
-        self.pieces.push((offset, bytes));
+        let digest = *blake3::hash(bytes).as_bytes();
+        let offset = *self.placed.entry(digest).or_insert_with(|| {
+            let offset = self.at.next_multiple_of(ENTRY_ALIGN);
+            self.at = offset + bytes.len() as u64;
+            self.pieces.push((offset, bytes));
+            offset
+        });
         Entry { id: id as u32, offset, len: bytes.len() as u64 }
     }
 }
@@ -279,48 +293,25 @@ impl Artifact {
         self.targets.iter().find(|t| t.name == name)
     }
 
+    /// What evaluates what the target of this name trains.
+    pub fn evaluation(&self, name: &str) -> Option<&Target> {
+        self.evaluations.iter().find(|t| t.name == name)
+    }
+
     /// Writes the artifact under a temporary name and renames it.
     ///
     /// # Errors
     /// The file system refuses; a file of that name is then left as it was.
     pub fn write(&self, path: &Path) -> Result<(), ArtifactError> {
         let mut layout = Layout::default();
-        let mut header = Header {
+        let header = Header {
             provenance: Some(self.provenance.clone()),
-            targets: Vec::new(),
+            targets: self.targets.iter().map(|t| write_target(t, &mut layout)).collect(),
             runnable: self.runnable,
             boundary: Boundary::Joined.into(),
+            evaluations: self.evaluations.iter().map(|t| write_target(t, &mut layout)).collect(),
+            defaults: self.defaults.clone(),
         };
-        for target in &self.targets {
-            let module = Module {
-                graph: target.graph.clone(),
-                plan: None,
-                program: Some(target.program.clone()),
-            };
-            let mut entry = TargetHeader {
-                name: target.name.clone(),
-                module: module.to_string(),
-                statistics: target.statistics.clone(),
-                constants: Vec::new(),
-                states: Vec::new(),
-                bound: target.bound.clone(),
-                certificate: Some(target.certificate.clone()),
-                kernels: target.kernels.clone(),
-            };
-            layout.section();
-            for (v, data) in target.graph.consts() {
-                if let Data::Bytes(bytes) = data {
-                    entry.constants.push(layout.push(v.index(), bytes));
-                }
-            }
-            layout.section();
-            for (s, state) in &target.graph.states {
-                if let Some(Data::Bytes(bytes)) = &state.init {
-                    entry.states.push(layout.push(s.index(), bytes));
-                }
-            }
-            header.targets.push(entry);
-        }
         let header = header.encode_to_vec();
         let mut preamble = [0u8; PREAMBLE];
         preamble[..8].copy_from_slice(MAGIC);
@@ -371,13 +362,46 @@ impl Artifact {
         let bytes = Bytes::from_owner(map);
         let refuse = |reason: String| ArtifactError::Format { path: path.to_owned(), reason };
         let (header, data) = parse_envelope(&bytes).map_err(refuse)?;
-        let mut targets = Vec::new();
-        for entry in header.targets {
-            targets.push(read_target(path, entry, &data)?);
-        }
-        let provenance = header.provenance.unwrap_or_default();
-        Ok(Artifact { targets, provenance, runnable: header.runnable })
+        let all = |entries: Vec<TargetHeader>| -> Result<Vec<Target>, ArtifactError> {
+            entries.into_iter().map(|entry| read_target(path, entry, &data)).collect()
+        };
+        Ok(Artifact {
+            targets: all(header.targets)?,
+            evaluations: all(header.evaluations)?,
+            defaults: header.defaults,
+            provenance: header.provenance.unwrap_or_default(),
+            runnable: header.runnable,
+        })
     }
+}
+
+/// A target's part of the header; its tensors go to the layout.
+fn write_target<'a>(target: &'a Target, layout: &mut Layout<'a>) -> TargetHeader {
+    let module =
+        Module { graph: target.graph.clone(), plan: None, program: Some(target.program.clone()) };
+    let mut entry = TargetHeader {
+        name: target.name.clone(),
+        module: module.to_string(),
+        statistics: target.statistics.clone(),
+        constants: Vec::new(),
+        states: Vec::new(),
+        bound: target.bound.clone(),
+        certificate: Some(target.certificate.clone()),
+        kernels: target.kernels.clone(),
+    };
+    layout.section();
+    for (v, data) in target.graph.consts() {
+        if let Data::Bytes(bytes) = data {
+            entry.constants.push(layout.push(v.index(), bytes));
+        }
+    }
+    layout.section();
+    for (s, state) in &target.graph.states {
+        if let Some(Data::Bytes(bytes)) = &state.init {
+            entry.states.push(layout.push(s.index(), bytes));
+        }
+    }
+    entry
 }
 
 fn format_error(path: &Path, reason: &str) -> ArtifactError {

@@ -10,10 +10,11 @@ use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_ir::{Backend, Graph, Math, Op, TargetInfo, TensorType};
 use arenic_passes::certificate::{certificate, floor};
+use arenic_passes::differentiate::Parameter;
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::{roofline, simulate};
-use arenic_passes::{Cx, Evaluate, PassError, Search};
+use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference;
 use std::collections::BTreeMap;
@@ -93,12 +94,23 @@ pub struct Compiled {
     pub footprint: Option<Footprint>,
     /// Initializers that nothing depends on.
     pub unused: Vec<String>,
+    /// Where a forward model became a step: its weights.
+    pub weights: Weights,
     /// Under a limit on device memory: the least one that can be kept, and the proven floor
     /// below it, in bytes.
     pub minimum: Option<(u64, u64)>,
     /// Under a limit on device memory: seconds of the step without it, which operators in parts
     /// no longer tell.
     pub uncut_seconds: Option<f64>,
+}
+
+/// The weights of a forward model that became a step.
+#[derive(Clone, Debug, Default)]
+pub struct Weights {
+    /// Each, and what becomes of it.
+    pub parameters: Vec<Parameter>,
+    /// Those that look as if a batch normalisation had been folded into them.
+    pub folded: Vec<String>,
 }
 
 impl Compiled {
@@ -136,6 +148,8 @@ pub struct Constraints<'a> {
     pub allow_reassociation: bool,
     /// How a GPU's libraries multiply.
     pub math: Math,
+    /// What the program is for.
+    pub purpose: Purpose,
 }
 
 /// Compiles a model, or a folder of ONNX Runtime's training artifacts, for one target.
@@ -150,16 +164,20 @@ pub fn compile(
     search: Search,
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
-    let Imported { graph, bound, unused } = match model.is_dir() {
+    let Imported { graph, bound, unused, defaults, folded } = match model.is_dir() {
         true => import_artifacts(model, import)?,
         false => import_file(model, import)?,
     };
-    let Constraints { backend, device, limits, allow_reassociation, math } = constraints;
+    let parameters = match (pipeline.differentiation(), constraints.purpose) {
+        (Some(pass), Purpose::Step) => pass.parameters(&graph).map_err(PassError::from)?,
+        _ => Vec::new(),
+    };
+    let Constraints { backend, device, limits, allow_reassociation, math, purpose } = constraints;
     let least = TargetInfo::of(backend);
     let align = device.map_or(0, |d| d.alignment).max(least.align);
     let math = if backend == Backend::Cuda { math } else { least.math };
     let (target, evaluate) = (TargetInfo { align, math, ..least }, Some(&Kernels as &dyn Evaluate));
-    let cx = Cx { target, evaluate, search, device, limits, allow_reassociation };
+    let cx = Cx { target, purpose, evaluate, search, device, limits, allow_reassociation };
     let outcome = pipeline.run(graph, &cx, options)?;
     let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
     let uncut_seconds = outcome.uncut_seconds();
@@ -192,11 +210,19 @@ pub fn compile(
                 bound,
             };
             let provenance = provenance(model, pipeline)?;
-            Some(Artifact { targets: vec![target], provenance, runnable: !import.plan_only })
+            Some(Artifact {
+                targets: vec![target],
+                evaluations: Vec::new(),
+                defaults,
+                provenance,
+                runnable: !import.plan_only,
+            })
         }
         _ => None,
     };
-    Ok(Compiled { artifact, module, footprint: outcome.footprint, unused, minimum, uncut_seconds })
+    let footprint = outcome.footprint;
+    let weights = Weights { parameters, folded };
+    Ok(Compiled { artifact, module, footprint, unused, weights, minimum, uncut_seconds })
 }
 
 /// The figures of a plan; peaks and arenas come from the checker (invariant I11).

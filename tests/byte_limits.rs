@@ -72,7 +72,7 @@ fn a_sweep_prints_what_each_limit_costs() {
     for (options, code, words) in [
         ("--sweep 100%", 2, "100%..30%"),
         ("--sweep 100%..0%", 2, "above 0"),
-        ("--sweep 100%..30% -o m.arenic", 2, "--output"),
+        ("--sweep 100%..30% -o m.arenic", 2, "-o"),
         ("--sweep 100%..30% --device-memory 1MiB", 2, "--device-memory"),
         ("--sweep 100%..30% --dim batch=max", 1, "needs a size for batch"),
     ] {

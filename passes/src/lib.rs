@@ -14,6 +14,7 @@ pub mod budget;
 pub mod certificate;
 pub mod dead_code;
 pub mod detach_states;
+pub mod differentiate;
 pub mod early_update;
 #[cfg(test)]
 mod fixtures;
@@ -64,6 +65,7 @@ registry::passes! {
     graph fold_constants::FoldConstants,
     graph dead_code::DeadCode,
     graph fuse_transposes::FuseTransposes,
+    graph differentiate::Differentiate,
     graph views::Views,
     graph raise::Raise,
     graph fuse_cross_entropy::FuseCrossEntropy,
@@ -102,11 +104,23 @@ pub trait Evaluate: Sync {
     fn evaluate(&self, op: &Op, inputs: &[(&TensorType, &[u8])]) -> Option<Vec<Vec<u8>>>;
 }
 
+/// What a program is compiled for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// A whole step.
+    #[default]
+    Step,
+    /// A forward pass that says how good a model is: `differentiate` adds the loss alone.
+    Evaluation,
+}
+
 /// What passes know besides graph and plan.
 #[derive(Clone, Copy)]
 pub struct Cx<'a> {
     /// The target planned for.
     pub target: TargetInfo,
+    /// What the program is for.
+    pub purpose: Purpose,
     /// Evaluates constants; without it `fold_constants` does nothing.
     pub evaluate: Option<&'a dyn Evaluate>,
     /// How searches are limited and watched.
@@ -124,7 +138,8 @@ impl Cx<'_> {
     pub const fn new(target: TargetInfo) -> Cx<'static> {
         let search = Search { time_limit: None, seed: 0, stop: None, progress: None };
         let limits = PerSpace { device: None, host: None };
-        Cx { target, evaluate: None, search, device: None, limits, allow_reassociation: false }
+        let (purpose, evaluate, device) = (Purpose::Step, None, None);
+        Cx { target, purpose, evaluate, search, device, limits, allow_reassociation: false }
     }
 }
 
@@ -211,6 +226,9 @@ pub enum PassError {
     /// An integer program's solver failed.
     #[error("the solver failed: {0}")]
     Solver(String),
+    /// The graph cannot be differentiated.
+    #[error(transparent)]
+    Differentiate(#[from] differentiate::DifferentiateError),
     /// A rewrite made operands that do not fit: a defect of the pass.
     #[error(transparent)]
     Type(#[from] arenic_ir::op::TypeError),
@@ -245,6 +263,10 @@ pub trait GraphPass {
     /// # Errors
     /// See [`PassError`].
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError>;
+    /// The pass as the one that makes a training step of a forward graph.
+    fn differentiates(&self) -> Option<&differentiate::Differentiate> {
+        None
+    }
     /// The pass as one that leaves the graph and offers others, if it does here.
     fn offers(&self, _: &Cx) -> Option<&dyn OffersVariants> {
         None

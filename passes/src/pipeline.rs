@@ -4,6 +4,7 @@
 //! options. The pipeline checks levels and facts before anything runs, and owns
 //! verifying, dumping, timing and the final check once for all passes.
 
+use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::yaml::{self, YamlError};
 use crate::{Cx, OffersVariants, Pass, PassError, PassInfo, Stats, all_passes, configure};
@@ -22,6 +23,7 @@ use std::time::{Duration, Instant};
 /// The named pipelines: name and YAML. The first is the default.
 pub const NAMED: &[(&str, &str)] = &[
     ("default", include_str!("pipelines/default.yaml")),
+    ("training", include_str!("pipelines/training.yaml")),
     ("definition", include_str!("pipelines/definition.yaml")),
     ("olla", include_str!("pipelines/olla.yaml")),
     ("smartpool", include_str!("pipelines/smartpool.yaml")),
@@ -194,6 +196,35 @@ impl Pipeline {
         self.steps.truncate(last + 1);
         self.validate(None)?;
         Ok(self)
+    }
+
+    /// The pipeline with a pass that makes a training step of a forward graph: where the
+    /// pipeline has one without a loss, else before all others.
+    ///
+    /// # Errors
+    /// It has one with a loss.
+    pub fn differentiating(mut self, pass: Differentiate) -> Result<Pipeline, YamlError> {
+        let step = Step { name: "differentiate".to_owned(), pass: Pass::Graph(Box::new(pass)) };
+        let differentiates = |step: &Step| match &step.pass {
+            Pass::Graph(pass) => pass.differentiates().is_some(),
+            _ => false,
+        };
+        match self.steps.iter().position(differentiates) {
+            Some(_) if self.differentiation().is_some_and(|d| !d.loss.is_empty()) => {
+                return Err("the pipeline's `differentiate` has a loss already".to_owned().into());
+            }
+            Some(i) => self.steps[i] = step,
+            None => self.steps.insert(0, step),
+        }
+        Ok(self)
+    }
+
+    /// The pass that makes a training step of a forward graph, where there is one.
+    pub fn differentiation(&self) -> Option<&Differentiate> {
+        self.steps.iter().find_map(|step| match &step.pass {
+            Pass::Graph(pass) => pass.differentiates(),
+            _ => None,
+        })
     }
 
     /// Names of the passes, in order.

@@ -3,6 +3,7 @@
 use super::device::{note_unmeasured, read_profiled};
 use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::interrupt;
+use super::loss::{LossOptions, parameters_json, print_parameters};
 use super::pipeline::read_pipeline;
 use super::search::SearchOptions;
 use super::size::parse_size;
@@ -13,16 +14,16 @@ use arenic::compile::{CompileError, Compiled, Constraints, compile};
 use arenic::data::Npz;
 use arenic::explain;
 use arenic::largest::{Largest, largest};
-use arenic::onnx::ImportOptions;
+use arenic::onnx::{ImportOptions, Mode};
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, Math, TensorType};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
-use arenic_passes::{Search, devices};
+use arenic_passes::{Purpose, Search, devices};
 use clap::Args;
 use miette::miette;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -37,11 +38,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with = "model")]
     ort: Option<PathBuf>,
     /// The artifact to write
-    #[arg(short, long, value_name = "OUT.arenic", required_unless_present_any = ["stop_after", "sweep"])]
-    output: Option<PathBuf>,
-    /// A pipeline file, or the name of a pipeline (see `arenic pipeline list`)
-    #[arg(long, value_name = "P.yaml", default_value = NAMED[0].0)]
-    pipeline: String,
+    #[arg(short = 'o', value_name = "OUT.arenic", required_unless_present_any = ["stop_after", "sweep"])]
+    artifact: Option<PathBuf>,
+    /// A pipeline file, or the name of a pipeline (see `arenic pipeline list`) [default: default; with
+    /// --loss: training]
+    #[arg(long, value_name = "P.yaml")]
+    pipeline: Option<String>,
     /// Size of a symbolic dimension; NAME=max is the largest one that keeps the limit
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
     dims: Vec<Dimension>,
@@ -75,9 +77,20 @@ pub(super) struct Arguments {
     /// Times of kernels that `arenic profile` measured on the device
     #[arg(long, value_name = "TABLE")]
     profile: Option<PathBuf>,
+    /// Import a forward model as it is after training: nothing is dropped, statistics are running ones
+    #[arg(long, conflicts_with = "loss")]
+    inference: bool,
+    /// Leave out the forward pass that `arenic eval` runs
+    #[arg(long, requires = "loss")]
+    no_eval: bool,
+    /// Say what the step needs beside what the forward pass alone needs
+    #[arg(long, requires = "loss", conflicts_with = "no_eval")]
+    compare: bool,
+    #[command(flatten)]
+    loss: LossOptions,
     /// Print what each limit costs instead of writing an artifact: percentages of the arena
     /// without a limit, 100%..30% or 100%..30%:5% [default step: 10%]
-    #[arg(long, value_name = "RANGE", conflicts_with_all = ["output", "device_memory", "stop_after"])]
+    #[arg(long, value_name = "RANGE", conflicts_with_all = ["artifact", "device_memory", "stop_after"])]
     sweep: Option<Sweep>,
     /// Plan without tensor data: missing external files are fine, the artifact cannot be run
     #[arg(long)]
@@ -119,7 +132,12 @@ impl Arguments {
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
     let source = a.source()?;
-    let pipeline = read_pipeline(&a.pipeline, Pipeline::from_yaml)?;
+    let usual = if a.loss.loss.is_some() { "training" } else { NAMED[0].0 };
+    let name = a.pipeline.as_deref().unwrap_or(usual);
+    let mut pipeline = read_pipeline(name, Pipeline::from_yaml)?;
+    if let Some(pass) = a.loss.pass() {
+        pipeline = pipeline.differentiating(pass).map_err(failed)?;
+    }
     let passes: Vec<&str> = pipeline.names().collect();
     for name in a.stop_after.iter().chain(a.dump_ir_after.iter().filter(|n| *n != "all")) {
         if !passes.contains(&name.as_str()) {
@@ -132,7 +150,10 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         return Err(miette!(help = help, "--math {} is for GPUs", a.math.name()).into());
     }
     let dims = Dimensions::new(&a.dims)?;
+    let trains = pipeline.differentiation().is_some();
+    let mode = if a.inference { Mode::Inference } else { a.loss.mode(trains)? };
     let import = ImportOptions {
+        mode,
         dims: dims.given,
         states: a.states.clone(),
         plan_only: a.plan_only,
@@ -167,6 +188,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     if a.profile.is_some() {
         note_unmeasured(&timed, &compiled.module.graph);
     }
+    if !compiled.weights.parameters.is_empty() {
+        print_parameters(&compiled.weights.parameters, &compiled.weights.folded);
+    }
     for name in &compiled.unused {
         eprintln!("note: initializer `{name}` is not used");
     }
@@ -181,7 +205,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     {
         eprintln!("note: there is no NVRTC here; kernels are compiled when a run begins");
     }
-    let (Some(artifact), Some(output)) = (&compiled.artifact, &a.output) else { return Ok(()) };
+    let (Some(artifact), Some(output)) = (&compiled.artifact, &a.artifact) else { return Ok(()) };
     artifact.write(output).map_err(failed)?;
     let seconds = start.elapsed().as_secs_f64();
     let (step, unlimited) = compiled.seconds(&timed).map_err(failed)?;
@@ -193,6 +217,12 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             let largest = json!({"dimension": name, "size": size, "compilations": tried});
             object.insert("largest".into(), largest);
         }
+        if a.loss.loss.is_some() {
+            object.insert("parameters".into(), parameters_json(&compiled.weights.parameters));
+        }
+        if let Some(forward) = artifact.evaluation(&target.name).filter(|_| a.compare) {
+            object.insert("inference".into(), Value::Object(figures(forward, None)));
+        }
         object.insert("seconds".into(), seconds.into());
         return print(Value::Object(object));
     }
@@ -200,6 +230,12 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         eprintln!("{name}={size} is the largest that fits, by {tried} compilations");
     }
     summary(&target.statistics, output, seconds);
+    if let Some(forward) = artifact.evaluation(&target.name).filter(|_| a.compare) {
+        let arena = |t: &Target| t.statistics.get("arena_bytes").copied().unwrap_or(0);
+        let (forward, step) = (arena(forward), arena(target));
+        let percent = forward as f64 / step.max(1) as f64 * 100.0;
+        eprintln!("the forward pass alone takes {}, {percent:.1} % of that", human_bytes(forward));
+    }
     if let Some(device) = &named {
         let percent = (step / unlimited - 1.0) * 100.0;
         eprintln!("simulated on {}: {:.3} ms a step ({percent:+.1} %)", device.name, step * 1e3);
@@ -262,10 +298,12 @@ impl Job<'_> {
             limits,
             allow_reassociation: a.allow_reassociation,
             math: a.math,
+            purpose: Purpose::Step,
         };
         let mut compiled =
             compile(self.source, import, self.pipeline, constraints, self.search, options)?;
         let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
+        artifact.defaults.extend(a.loss.defaults());
         for &backend in a.targets.iter().skip(1) {
             if artifact.target(backend.name()).is_none() {
                 let constraints = Constraints { backend, ..constraints };
@@ -273,6 +311,23 @@ impl Job<'_> {
                 let other =
                     compile(self.source, import, self.pipeline, constraints, self.search, options)?;
                 artifact.targets.extend(other.artifact.into_iter().flat_map(|a| a.targets));
+            }
+        }
+        if self.pipeline.differentiation().is_some() && !a.no_eval {
+            let import = ImportOptions { mode: Mode::Inference, ..import.clone() };
+            for backend in a.targets.iter().copied().collect::<BTreeSet<_>>() {
+                let purpose = Purpose::Evaluation;
+                let constraints = Constraints { backend, purpose, ..constraints };
+                let options = RunOptions::default();
+                let forward = compile(
+                    self.source,
+                    &import,
+                    self.pipeline,
+                    constraints,
+                    self.search,
+                    options,
+                )?;
+                artifact.evaluations.extend(forward.artifact.into_iter().flat_map(|a| a.targets));
             }
         }
         Ok(compiled)

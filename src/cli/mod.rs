@@ -7,11 +7,14 @@
 mod check;
 mod compile;
 mod device;
+mod differentiate;
 mod dims;
+mod eval;
 mod explain;
 mod export;
 mod inspect;
 mod interrupt;
+mod loss;
 mod named;
 mod ops;
 mod order;
@@ -52,9 +55,13 @@ const EXIT_CODES: &str = "Exit codes: 0 success; 1 an input cannot be used; 2 wr
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Compile an ONNX training step (or a forward model) to an artifact
-    Compile(compile::Arguments),
+    Compile(Box<compile::Arguments>),
+    /// Make an ONNX training step of a forward model: loss, gradients and updates
+    Differentiate(Box<differentiate::Arguments>),
     /// Train with an artifact, or evaluate it
     Run(run::Arguments),
+    /// Say how good what was trained is: loss, and accuracy where there are classes
+    Eval(eval::Arguments),
     /// Print what an artifact holds: statistics, graph and program
     Inspect(inspect::Arguments),
     /// Prove again that an artifact's programs implement its graphs
@@ -93,7 +100,9 @@ struct Json {
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Compile(a) => compile::run(&a),
+        Command::Differentiate(a) => differentiate::run(&a),
         Command::Run(a) => run::run(&a),
+        Command::Eval(a) => eval::run(&a),
         Command::Inspect(a) => inspect::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Order(a) => order::run(&a),

@@ -2,17 +2,17 @@
 
 use super::interrupt::{self, INTERRUPTED};
 use super::{Failure, Json, NON_FINITE, Outcome, failed, human_bytes, name_value, print};
-use arenic::artifact::Artifact;
-use arenic::data::{Notice, TensorFile};
+use arenic::artifact::{Artifact, Target};
+use arenic::data::{Notice, Npz, TensorFile};
 use arenic::train::{
     Initial, Length, Options, StepReport, Summary, TrainError, train, train_on_device,
 };
-use arenic_ir::Backend;
+use arenic_ir::{Backend, Graph};
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Report, miette};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Arguments of `arenic run`.
 #[derive(Debug, Args)]
@@ -78,13 +78,13 @@ pub(super) struct Arguments {
 
 /// Where a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Cpu,
     /// The GPU of this number.
     Cuda(u32),
 }
 
-fn place(name: &str) -> Result<Place, String> {
+pub(super) fn place(name: &str) -> Result<Place, String> {
     let number = name.strip_prefix("cuda:").map(str::parse);
     match (name, number) {
         ("cpu", _) => Ok(Place::Cpu),
@@ -94,36 +94,101 @@ fn place(name: &str) -> Result<Place, String> {
     }
 }
 
-/// More threads than this are refused: each has a stack.
-pub(super) const MAX_THREADS: usize = 1024;
-
-pub(super) fn run(a: &Arguments) -> Outcome {
-    if a.threads > MAX_THREADS {
-        return Err(miette!("--threads {} is above {MAX_THREADS}", a.threads).into());
+impl Place {
+    fn backend(self) -> Backend {
+        match self {
+            Place::Cpu => Backend::Cpu,
+            Place::Cuda(_) => Backend::Cuda,
+        }
     }
-    let artifact = Artifact::read(&a.artifact).map_err(failed)?;
-    let backend = match a.device {
-        Place::Cpu => Backend::Cpu,
-        Place::Cuda(_) => Backend::Cuda,
-    };
-    let Some(target) = artifact.target(backend.name()) else {
-        let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
-        return Err(miette!(
-            help = format!("compile it with `--target {}`", backend.name()),
-            "the artifact holds a program for {}, none for {}",
-            held.join(" and "),
-            backend.name()
-        )
-        .into());
-    };
+
+    /// The artifact's program for this place.
+    fn program(self, artifact: &Artifact) -> Result<&Target, Failure> {
+        let name = self.backend().name();
+        artifact.target(name).ok_or_else(|| {
+            let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
+            let help = format!("compile it with `--target {name}`");
+            let held = held.join(" and ");
+            miette!(help = help, "the artifact holds a program for {held}, none for {name}").into()
+        })
+    }
+
+    /// The artifact's forward pass for this place.
+    pub(super) fn evaluation(self, artifact: &Artifact) -> Result<&Target, Failure> {
+        self.program(artifact)?;
+        artifact.evaluation(self.backend().name()).ok_or_else(|| {
+            let help = "compile a forward model with --loss and --optimizer, without --no-eval";
+            miette!(help = help, "the artifact holds no forward pass to evaluate with").into()
+        })
+    }
+
+    /// Runs a program here.
+    pub(super) fn train(
+        self,
+        target: &Target,
+        options: &Options,
+        notice: impl FnMut(&Notice) + Send,
+        watch: impl FnMut(&StepReport) + Send,
+    ) -> Result<Summary, Failure> {
+        let trained = match self {
+            Place::Cpu => train(target, options, notice, watch),
+            Place::Cuda(n) => {
+                let driver = Cuda::new(n).map_err(failed)?;
+                train_on_device(driver, target, options, notice, watch)
+            }
+        };
+        trained.map_err(|e| match e {
+            TrainError::NonFinite { .. } => {
+                Failure { report: Some(Report::msg(e.to_string())), code: NON_FINITE }
+            }
+            e => failed(e),
+        })
+    }
+}
+
+/// Reads an artifact that can be run.
+pub(super) fn read(path: &Path, threads: usize) -> Result<Artifact, Failure> {
+    if threads > MAX_THREADS {
+        return Err(miette!("--threads {threads} is above {MAX_THREADS}").into());
+    }
+    let artifact = Artifact::read(path).map_err(failed)?;
     if !artifact.runnable {
         return Err(miette!(
             help = "compile it again without --plan-only, with all external data at hand",
             "`{}` was compiled with --plan-only and holds no tensor data",
-            a.artifact.display()
+            path.display()
         )
         .into());
     }
+    Ok(artifact)
+}
+
+/// What is set, and the artifact's defaults of inputs that neither this nor the data give.
+fn with_defaults(
+    set: &[(String, String)],
+    data: Option<&Path>,
+    artifact: &Artifact,
+    g: &Graph,
+) -> Result<Vec<(String, String)>, Failure> {
+    let data = data.map(Npz::open).transpose().map_err(failed)?;
+    let mut all = set.to_vec();
+    for (name, value) in &artifact.defaults {
+        let is_fed = g.inputs().any(|v| g.values[v].name == *name);
+        let is_given = set.iter().any(|(n, _)| n == name)
+            || data.as_ref().is_some_and(|d| d.array(name).is_some());
+        if is_fed && !is_given {
+            all.push((name.clone(), value.to_string()));
+        }
+    }
+    Ok(all)
+}
+
+/// More threads than this are refused: each has a stack.
+pub(super) const MAX_THREADS: usize = 1024;
+
+pub(super) fn run(a: &Arguments) -> Outcome {
+    let artifact = read(&a.artifact, a.threads)?;
+    let target = a.device.program(&artifact)?;
     let options = Options {
         data: a.data.clone(),
         initial: Initial {
@@ -131,7 +196,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             skip: a.skip.clone(),
             zeros: a.zeros.clone(),
         },
-        set: a.set.clone(),
+        set: with_defaults(&a.set, a.data.as_deref(), &artifact, &target.graph)?,
         length: match (a.steps, a.epochs) {
             (Some(n), _) => Length::Steps(n),
             (None, n) => Length::Epochs(n.unwrap_or(1)),
@@ -170,20 +235,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         bar.set_message(shown.join("  "));
     };
     let notice = |n: &Notice| eprintln!("note: {n}");
-    let trained = match a.device {
-        Place::Cpu => train(target, &options, notice, watch),
-        Place::Cuda(n) => {
-            let driver = Cuda::new(n).map_err(failed)?;
-            train_on_device(driver, target, &options, notice, watch)
-        }
-    };
+    let trained = a.device.train(target, &options, notice, watch);
     bar.finish_and_clear();
-    let summary = trained.map_err(|e| match e {
-        TrainError::NonFinite { .. } => {
-            Failure { report: Some(Report::msg(e.to_string())), code: NON_FINITE }
-        }
-        e => failed(e),
-    })?;
+    let summary = trained?;
     printed?;
     summarize(a, &summary)?;
     if summary.is_stopped {

@@ -1,5 +1,6 @@
 //! What an operator's builder sees: its node, its operands, the graph to add to.
 
+use super::Mode;
 use super::attributes::Access;
 use super::error::Fault;
 use super::flatten::{FlatNode, Names, Tensor};
@@ -41,6 +42,7 @@ pub(super) struct Cx<'a, 'm> {
     pub(super) reader: &'a mut Reader,
     pub(super) names: &'a Names<'m>,
     pub(super) node: &'a FlatNode<'m>,
+    pub(super) mode: Mode,
 }
 
 impl<'a, 'm> Cx<'a, 'm> {

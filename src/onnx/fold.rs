@@ -1,7 +1,7 @@
 //! The graph under construction, and what of it is known at compile time.
 
 use super::error::Fault;
-use arenic_ir::{DType, Data, Def, Graph, Op, TargetInfo, TensorType, ValueId};
+use arenic_ir::{DType, Data, Def, Graph, Op, State, TargetInfo, TensorType, ValueId};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
 use bytes::Bytes;
@@ -40,6 +40,18 @@ pub(super) struct Builder {
     /// Contents of values that nodes compute from constants, looked up on demand.
     known: HashMap<ValueId, Option<Bytes>>,
     made: u64,
+    /// Running statistics that nodes update.
+    pub(super) statistics: Vec<Statistic>,
+}
+
+/// A running statistic of a node.
+pub(super) struct Statistic {
+    /// The node's result, without which nobody needs the statistic.
+    pub(super) result: ValueId,
+    /// Its value before the step.
+    pub(super) now: ValueId,
+    /// Its value afterwards.
+    pub(super) next: ValueId,
 }
 
 impl Builder {
@@ -115,6 +127,26 @@ impl Builder {
     fn may_fold(&self, v: ValueId) -> bool {
         let ty = self.g.ty(v);
         self.origin[v] == Origin::Program || !ty.dtype.is_float() || ty.rank() == 0
+    }
+
+    /// Makes states of initializers of floats that are used and whose contents did not shape
+    /// the graph; running statistics get their next value.
+    pub(super) fn release(&mut self, used: &SecondaryMap<ValueId, bool>) {
+        let statistics: HashMap<ValueId, ValueId> =
+            self.statistics.iter().filter(|s| used[s.result]).map(|s| (s.now, s.next)).collect();
+        for v in self.g.values.keys().collect::<Vec<_>>() {
+            let value = &self.g.values[v];
+            let Def::Const(data) = &value.def else { continue };
+            let next = statistics.get(&v).copied();
+            let free = self.origin[v] == Origin::Initializer && !self.consumed.contains(&v);
+            if !free || !value.ty.dtype.is_float() || !(used[v] || next.is_some()) {
+                continue;
+            }
+            let state = self.g.states.next_key();
+            let (name, init) = (value.name.clone(), Some(data.clone()));
+            self.g.values[v].def = Def::State(state);
+            self.g.states.push(State { name, rows: None, enter: v, exit: next.unwrap_or(v), init });
+        }
     }
 
     fn consume(&mut self, values: &[ValueId]) {

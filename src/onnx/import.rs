@@ -6,13 +6,15 @@ use super::flatten::{FlatNode, Names, Tensor, flatten, sort};
 use super::fold::Builder;
 use super::interface::{self, Declared, Feed};
 use super::ops;
-use super::proto::{GraphProto, ModelProto, TensorProto, attribute_proto::AttributeType};
+use super::proto::{
+    GraphProto, ModelProto, StringStringEntryProto, TensorProto, attribute_proto::AttributeType,
+};
 use super::read::Reader;
 use super::state::{self, Pair};
-use super::{ImportOptions, Imported, attributes};
-use arenic_ir::{Data, Def, Graph, Output, StateId, TensorType, ValueId};
+use super::{DEFAULTS, ImportOptions, Imported, Mode, attributes};
+use arenic_ir::{Data, Def, Graph, Op, Output, StateId, TensorType, ValueId};
 use cranelift_entity::{EntityRef, SecondaryMap};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 const INPUT: &str = "a graph input";
 const INITIALIZER: &str = "an initializer";
@@ -63,7 +65,24 @@ pub(super) fn import(
         importer.build(node)?;
     }
     importer.close(&states, &outputs)?;
-    Ok(importer.finish())
+    let defaults = defaults(&model.metadata_props)?;
+    Ok(Imported { defaults, ..importer.finish() })
+}
+
+/// Values of inputs where a run gives none.
+fn defaults(metadata: &[StringStringEntryProto]) -> Result<BTreeMap<String, f64>, ImportError> {
+    let listed = metadata.iter().filter(|e| e.key.as_deref() == Some(DEFAULTS));
+    let lines = listed.flat_map(|e| e.value.as_deref().unwrap_or("").lines());
+    lines
+        .map(|line| {
+            let pair = line.split_once('=');
+            pair.and_then(|(name, x)| Some((name.trim().to_owned(), x.trim().parse().ok()?)))
+                .ok_or_else(|| {
+                    let what = format!("metadata property {DEFAULTS}: `{line}` is not NAME=NUMBER");
+                    ImportError::Model(what)
+                })
+        })
+        .collect()
 }
 
 /// One report of every operator that is not supported.
@@ -213,7 +232,7 @@ impl Importer<'_, '_> {
 
     /// Builds one node.
     fn build(&mut self, node: &FlatNode) -> Result<(), ImportError> {
-        let Importer { names, uses, b, slots, reader, .. } = self;
+        let Importer { names, uses, b, slots, reader, options, .. } = self;
         let error = |fault: Fault| node.error(names, fault.0);
         let Some(row) = ops::find(node.domain, node.op) else {
             return Err(error("it is not supported".into()));
@@ -233,7 +252,7 @@ impl Importer<'_, '_> {
             return Err(error(Fault(format!("attribute `{name}` is not supported"))));
         }
         let first_new = b.g.values.len();
-        let mut cx = Cx { b, slots, uses, reader, names, node };
+        let mut cx = Cx { b, slots, uses, reader, names, node, mode: options.mode };
         let results = (row.build)(&mut cx).map_err(error)?;
         for (i, t) in node.outputs.iter().enumerate() {
             let Some(t) = *t else { continue };
@@ -293,8 +312,13 @@ impl Importer<'_, '_> {
     }
 
     /// What is left once what nobody reads is dropped.
-    fn finish(self) -> Imported {
+    fn finish(mut self) -> Imported {
+        let training = matches!(self.options.mode, Mode::Training(_));
+        if training {
+            self.b.release(&used(&self.b.g));
+        }
         let graph = live(&self.b.g);
+        let folded = if training { folded(&graph) } else { Vec::new() };
         let mut bound = self.b.bound();
         bound.extend(self.options.bind.keys().cloned());
         let kept: HashSet<&str> = graph.values.values().map(|v| v.name.as_str()).collect();
@@ -303,7 +327,8 @@ impl Importer<'_, '_> {
             .filter(|name| !kept.contains(name) && !bound.contains(*name))
             .map(str::to_owned)
             .collect();
-        Imported { bound: bound.into_iter().collect(), unused, graph }
+        let bound = bound.into_iter().collect();
+        Imported { bound, unused, folded, defaults: BTreeMap::new(), graph }
     }
 }
 
@@ -324,18 +349,31 @@ fn stored(
     Ok((ty, data))
 }
 
-/// The graph without nodes and results that lead to no output and no state.
-fn live(g: &Graph) -> Graph {
+/// Weights that PyTorch's exporter made out of a convolution's and a batch normalisation's: it
+/// gives them names of its own.
+fn folded(g: &Graph) -> Vec<String> {
+    let weights =
+        g.nodes.values().filter(|n| matches!(n.op, Op::Conv { .. }) && n.inputs.len() == 3);
+    let names = weights.filter_map(|n| n.inputs.get(1)).map(|&v| g.values[v].name.clone());
+    names.filter(|name| name.starts_with("onnx::Conv_")).collect()
+}
+
+/// Values that lead to an output or a state.
+fn used(g: &Graph) -> SecondaryMap<ValueId, bool> {
     let mut used: SecondaryMap<ValueId, bool> = SecondaryMap::with_capacity(g.values.len());
     g.outputs.iter().for_each(|o| used[o.value] = true);
     g.states.values().for_each(|s| used[s.exit] = true);
-    let mut keep = SecondaryMap::with_capacity(g.nodes.len());
-    for (n, node) in g.nodes.iter().rev() {
-        keep[n] = node.outputs.iter().flatten().any(|&v| used[v]);
-        if keep[n] {
+    for node in g.nodes.values().rev() {
+        if node.outputs.iter().flatten().any(|&v| used[v]) {
             node.inputs.iter().for_each(|&v| used[v] = true);
         }
     }
+    used
+}
+
+/// The graph without nodes and results that lead to no output and no state.
+fn live(g: &Graph) -> Graph {
+    let used = used(g);
     debug_assert!(!g.values.values().any(|v| matches!(v.def, Def::View { .. })));
-    g.compacted(|n| keep[n])
+    g.compacted(|n| g.nodes[n].outputs.iter().flatten().any(|&v| used[v]))
 }

@@ -46,6 +46,40 @@ pub struct ImportOptions {
     pub plan_only: bool,
     /// Inputs (or initializers) that become constants with these contents.
     pub bind: BTreeMap<String, (TensorType, Vec<u8>)>,
+    /// What the graph is for.
+    pub mode: Mode,
+}
+
+/// What a graph is for, where operators do another thing in training than afterwards.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Mode {
+    /// What each node says.
+    #[default]
+    AsWritten,
+    /// Dropout drops, batch normalisation takes the batch's statistics and updates its running
+    /// ones, and initializers of floats are states, so that they can be trained.
+    Training(Training),
+    /// Nothing is dropped, and statistics are the running ones.
+    Inference,
+}
+
+/// How a model is imported for training.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Training {
+    /// Replaces the ratio of every dropout.
+    pub dropout: Option<f32>,
+    /// What batch normalisation's running variance is made of.
+    pub variance: Variance,
+}
+
+/// What batch normalisation's running variance is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Variance {
+    /// The batch's variance, as ONNX says.
+    #[default]
+    Population,
+    /// The estimate of the population's variance from the batch, as PyTorch has it.
+    Unbiased,
 }
 
 /// An imported model.
@@ -59,6 +93,22 @@ pub struct Imported {
     pub bound: Vec<String>,
     /// Names of initializers that nothing in the graph depends on.
     pub unused: Vec<String>,
+    /// Values of inputs where a run gives none, as the model's metadata say.
+    pub defaults: BTreeMap<String, f64>,
+    /// For training: names of weights that look as if a batch normalisation had been folded into
+    /// them, which the model then lacks.
+    pub folded: Vec<String>,
+}
+
+/// The metadata property that lists values of inputs, one `NAME=X` per line.
+const DEFAULTS: &str = "arenic.defaults";
+
+/// Values of inputs where a run gives none, as a property of a model's metadata; none where
+/// there are no values.
+pub fn defaults(values: &BTreeMap<String, f64>) -> Option<proto::StringStringEntryProto> {
+    let lines: Vec<String> = values.iter().map(|(name, x)| format!("{name}={x}")).collect();
+    let (key, value) = (Some(DEFAULTS.to_owned()), Some(lines.join("\n")));
+    (!values.is_empty()).then_some(proto::StringStringEntryProto { key, value })
 }
 
 /// Imports a model file. External data is looked for in its folder and nowhere else.

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 mod bare;
+mod forward;
 mod onnx_files;
 #[path = "../shell/mod.rs"]
 mod shell;

@@ -1,7 +1,7 @@
 //! What plans are for: whose kernels run, and what these need.
 
 /// Whose kernels run a program: they say what scratch each operator needs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Backend {
     /// The CPU's.
     #[default]

@@ -96,6 +96,7 @@ const RESIZE: &[&str] = &[
     "mode",
     "nearest_mode",
 ];
+const BATCH_NORM: &[&str] = &["epsilon", "momentum", "training_mode"];
 const GROUP_NORM: &[&str] = &["epsilon", "num_groups", "stash_type"];
 const CONSTANT: &[&str] = &["value", "value_float", "value_floats", "value_int", "value_ints"];
 
@@ -105,6 +106,7 @@ static TABLE: &[Row] = &[
     row("Add", (2, 2), &[], elementwise::binary),
     row("And", (2, 2), &[], elementwise::binary).since(7),
     row("AveragePool", (1, 1), AVERAGE_POOL, pool::average_pool),
+    row("BatchNormalization", (5, 5), BATCH_NORM, norm::batch_norm).since(9),
     row("AveragePoolGrad", (1, 1), AVERAGE_POOL, window::average_pool_grad)
         .since(1)
         .note("of ONNX Runtime; windows that fill their operand"),

@@ -1,7 +1,11 @@
 //! Products and normalisations.
 
 use crate::onnx::context::{Built, Cx, axis};
-use arenic_ir::{DType, Op};
+use crate::onnx::error::Fault;
+use crate::onnx::fold::Statistic;
+use crate::onnx::{Mode, Variance};
+use arenic_ir::op::{Binary, Unary};
+use arenic_ir::{DType, Op, ValueId};
 
 pub(super) fn mat_mul(cx: &mut Cx) -> Built {
     let inputs = cx.inputs()?;
@@ -57,4 +61,77 @@ pub(super) fn layer_norm(cx: &mut Cx) -> Built {
         }
     }
     Ok(results)
+}
+
+/// Batch normalisation: by the batch's statistics in training, by the running ones afterwards.
+pub(super) fn batch_norm(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let epsilon = a.float_or("epsilon", 1e-5)?;
+    let momentum = f64::from(a.float_or("momentum", 0.9)?);
+    let operands = cx.inputs()?;
+    let &[x, scale, bias, mean, var] = &operands[..] else {
+        return Err("it has five operands".into());
+    };
+    let ty = cx.ty(x);
+    if ty.rank() < 2 {
+        return Err(format!("{ty} has no channels").into());
+    }
+    // Before version 14 a node that gives statistics is one in training.
+    let written = match cx.node.version {
+        Some(version) if version >= 14 => a.flag("training_mode", false)?,
+        _ => cx.wants(1) || cx.wants(2),
+    };
+    let (training, variance) = match cx.mode {
+        Mode::AsWritten => (written, Variance::Population),
+        Mode::Training(t) => (true, t.variance),
+        Mode::Inference => (false, Variance::Population),
+    };
+    if !training {
+        return running_norm(cx, epsilon, [x, scale, bias, mean, var]);
+    }
+    let results = cx.emit(Op::BatchNorm { epsilon }, vec![x, scale, bias])?;
+    let &[y, batch_mean, mut batch_var, ..] = &results[..] else {
+        return Err("a batch norm has statistics".into());
+    };
+    let count = ty.elements() / ty.shape[1].max(1);
+    if variance == Variance::Unbiased && count > 1 {
+        batch_var = scaled(cx, batch_var, count as f64 / (count - 1) as f64)?;
+    }
+    let mut next = [mean, var];
+    for (running, batch) in next.iter_mut().zip([batch_mean, batch_var]) {
+        let now = *running;
+        let (old, new) = (scaled(cx, now, momentum)?, scaled(cx, batch, 1.0 - momentum)?);
+        let (old, new) = (cx.cast(old, ty.dtype)?, cx.cast(new, ty.dtype)?);
+        *running = cx.emit1(Op::Binary { f: Binary::Add }, vec![old, new])?;
+        cx.b.statistics.push(Statistic { result: y, now, next: *running });
+    }
+    Ok(vec![Some(y), Some(next[0]), Some(next[1])])
+}
+
+fn scaled(cx: &mut Cx, x: ValueId, by: f64) -> Result<ValueId, Fault> {
+    let dtype = cx.ty(x).dtype;
+    let by = cx.scalar(dtype, by);
+    cx.emit1(Op::Binary { f: Binary::Mul }, vec![x, by])
+}
+
+/// `x · scale / √(var + ε) + (bias − mean · scale / √(var + ε))`, by channel.
+fn running_norm(cx: &mut Cx, epsilon: f32, operands: [ValueId; 5]) -> Built {
+    let [x, scale, bias, mean, var] = operands;
+    let binary = |cx: &mut Cx, f, a, b| cx.emit1(Op::Binary { f }, vec![a, b]);
+    let ty = cx.ty(x);
+    let dtype = cx.ty(var).dtype;
+    let epsilon = cx.scalar(dtype, f64::from(epsilon));
+    let sum = binary(cx, Binary::Add, var, epsilon)?;
+    let std = cx.emit1(Op::Unary { f: Unary::Sqrt }, vec![sum])?;
+    let std = cx.cast(std, ty.dtype)?;
+    let mean = cx.cast(mean, ty.dtype)?;
+    let factor = binary(cx, Binary::Div, scale, std)?;
+    let part = binary(cx, Binary::Mul, mean, factor)?;
+    let shift = binary(cx, Binary::Sub, bias, part)?;
+    let mut shape = vec![1; ty.rank() - 1];
+    shape[0] = ty.shape[1];
+    let (factor, shift) = (cx.reshape(factor, shape.clone())?, cx.reshape(shift, shape)?);
+    let y = binary(cx, Binary::Mul, x, factor)?;
+    let y = binary(cx, Binary::Add, y, shift)?;
+    Ok(vec![Some(y), None, None])
 }

@@ -1,5 +1,6 @@
 //! Operators that draw random numbers.
 
+use crate::onnx::Mode;
 use crate::onnx::context::{Built, Cx, extents};
 use crate::onnx::error::Fault;
 use crate::onnx::read::element_type;
@@ -17,6 +18,11 @@ pub(super) fn dropout(cx: &mut Cx) -> Built {
         }
         Some((_, bytes)) => bytes.iter().any(|&b| b != 0),
     };
+    let (training, ratio) = match cx.mode {
+        Mode::AsWritten => (training, None),
+        Mode::Training(t) => (t.dropout != Some(0.0), t.dropout),
+        Mode::Inference => (false, None),
+    };
     if !training {
         let y = cx.same(x)?;
         let mask = if cx.wants(1) {
@@ -27,9 +33,10 @@ pub(super) fn dropout(cx: &mut Cx) -> Built {
         };
         return Ok(vec![Some(y), mask]);
     }
-    let ratio = match cx.optional(1)? {
-        Some(ratio) => ratio,
-        None => cx.scalar(DType::F32, 0.5),
+    let ratio = match (ratio, cx.optional(1)?) {
+        (Some(ratio), _) => cx.scalar(DType::F32, f64::from(ratio)),
+        (None, Some(ratio)) => ratio,
+        (None, None) => cx.scalar(DType::F32, 0.5),
     };
     let rng = Rng { stream: cx.stream(), seed };
     cx.whole(Op::Dropout { rng }, vec![x, ratio])

@@ -1,0 +1,105 @@
+//! Reverse mode: from the gradient of the loss to those of the parameters.
+//!
+//! Nodes are visited in the reverse of definition order, so that a value has all parts of
+//! its gradient when the node that defines it is visited; they are added in that order,
+//! which follows from the graph alone. Only what lies between a parameter and the loss is
+//! visited. Sound because each rule is the adjoint of its operator's derivative
+//! (Griewank, Walther, "Evaluating Derivatives", §3.2).
+
+use super::rules::{Local, Rule, rule};
+use super::tape::Tape;
+use super::{DifferentiateError, Missing};
+use arenic_ir::graph::{Graph, NodeId, ValueId};
+use cranelift_entity::SecondaryMap;
+
+/// Values on which the loss depends through something that is trained.
+pub(super) struct Paths {
+    needs: SecondaryMap<ValueId, bool>,
+    reached: SecondaryMap<ValueId, bool>,
+}
+
+impl Paths {
+    /// Finds them among `nodes`, which are in definition order.
+    ///
+    /// # Errors
+    /// Operators without a rule on such a path, all of them.
+    pub(super) fn new(
+        g: &Graph,
+        nodes: &[NodeId],
+        trained: &[ValueId],
+        loss: ValueId,
+        stops: impl Fn(&str) -> bool,
+    ) -> Result<Paths, DifferentiateError> {
+        let mut needs: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        trained.iter().for_each(|&v| needs[v] = true);
+        for &n in nodes {
+            let node = &g.nodes[n];
+            if matches!(rule(&node.op), Some(Rule::Stops)) || !node.inputs.iter().any(|&v| needs[v])
+            {
+                continue;
+            }
+            for &v in node.outputs.iter().flatten() {
+                needs[v] = g.ty(v).dtype.is_float() && !stops(&g.values[v].name);
+            }
+        }
+        let mut reached: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        reached[loss] = true;
+        let mut missing = Vec::new();
+        for &n in nodes.iter().rev() {
+            let node = &g.nodes[n];
+            if !node.outputs.iter().flatten().any(|&v| reached[v] && needs[v]) {
+                continue;
+            }
+            if rule(&node.op).is_none() {
+                missing.push(Missing { node: node.name.clone(), op: node.op.name() });
+            }
+            node.inputs.iter().for_each(|&v| reached[v] = true);
+        }
+        missing.reverse();
+        if missing.is_empty() {
+            Ok(Paths { needs, reached })
+        } else {
+            Err(DifferentiateError::NoRule(missing))
+        }
+    }
+
+    /// True where the loss depends on a value through something that is trained.
+    pub(super) fn includes(&self, v: ValueId) -> bool {
+        self.needs[v] && self.reached[v]
+    }
+}
+
+/// Adds the nodes that pass gradients back along the paths; the loss's must have been given.
+pub(super) fn reverse(
+    t: &mut Tape,
+    nodes: &[NodeId],
+    paths: &Paths,
+) -> Result<(), DifferentiateError> {
+    for &n in nodes.iter().rev() {
+        let node = &t.g.nodes[n];
+        let (op, x, y) = (node.op.clone(), node.inputs.clone(), node.outputs.clone());
+        t.name = format!("{}.grad", if node.name.is_empty() { op.name() } else { &node.name });
+        let mut dy = Vec::with_capacity(y.len());
+        for v in y {
+            let of_path = v.filter(|&v| paths.includes(v));
+            dy.push(of_path.map(|v| t.collect(v)).transpose()?.flatten());
+        }
+        let (apply, whole) = match rule(&op) {
+            Some(Rule::Passes(apply)) => (apply, true),
+            Some(Rule::Broadcasts(apply)) => (apply, false),
+            Some(Rule::Stops) | None => continue,
+        };
+        if dy.iter().all(Option::is_none) {
+            continue;
+        }
+        if whole {
+            let types = t.g.output_types(n)?;
+            for (d, ty) in dy.iter_mut().zip(types) {
+                *d = d.map(|d| t.expand(d, &ty.shape)).transpose()?;
+            }
+        }
+        let wanted = x.iter().map(|&v| paths.includes(v)).collect();
+        apply(t, &Local { node: n, op, x, wanted, dy })?;
+    }
+    Ok(())
+}

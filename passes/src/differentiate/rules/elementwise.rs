@@ -1,0 +1,330 @@
+//! Elementwise operators. An operand that was broadcast gets the sum over what was repeated.
+
+use super::{Local, Rule};
+use crate::differentiate::tape::Tape;
+use arenic_ir::graph::ValueId;
+use arenic_ir::op::{Binary, Op, TypeError, Unary};
+use std::f64::consts::FRAC_2_SQRT_PI;
+
+pub(super) fn unary_rule(f: Unary) -> Rule {
+    match f {
+        Unary::Ceil | Unary::Floor | Unary::Not | Unary::Sign => Rule::Stops,
+        Unary::Neg => Rule::Broadcasts(neg),
+        Unary::Abs
+        | Unary::Cos
+        | Unary::Erf
+        | Unary::Exp
+        | Unary::Log
+        | Unary::Reciprocal
+        | Unary::Relu
+        | Unary::Sigmoid
+        | Unary::Sin
+        | Unary::Sqrt
+        | Unary::Tanh => Rule::Broadcasts(unary),
+    }
+}
+
+pub(super) fn binary_rule(f: Binary) -> Rule {
+    match f {
+        Binary::Add | Binary::Sub => Rule::Passes(add),
+        Binary::Mul => Rule::Passes(mul),
+        Binary::Div => Rule::Passes(div),
+        Binary::Pow => Rule::Passes(pow),
+        Binary::Max | Binary::Min => Rule::Passes(extremum),
+        Binary::And
+        | Binary::Equal
+        | Binary::Greater
+        | Binary::GreaterOrEqual
+        | Binary::Less
+        | Binary::LessOrEqual
+        | Binary::Or
+        | Binary::Xor => Rule::Stops,
+    }
+}
+
+fn neg(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let d = t.unary(Unary::Neg, l.dy()?)?;
+    t.give(l.x[0], d);
+    Ok(())
+}
+
+/// Functions whose derivative is of full shape: from the result where that serves.
+fn unary(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let Op::Unary { f } = l.op else { return Err(unexpected(l)) };
+    let (operand, dy) = (l.x[0], l.dy()?);
+    let y = t.result(l.node, 0)?;
+    let d = if from_result(f) {
+        let y = t.saved(y)?;
+        by_result(t, f, y, dy)?
+    } else {
+        let x = t.saved(operand)?;
+        by_operand(t, f, x, dy)?
+    };
+    t.give(operand, d);
+    Ok(())
+}
+
+/// True where the derivative is computed from the function's result.
+fn from_result(f: Unary) -> bool {
+    use Unary::{Exp, Reciprocal, Relu, Sigmoid, Sqrt, Tanh};
+    matches!(f, Exp | Reciprocal | Relu | Sigmoid | Sqrt | Tanh)
+}
+
+fn by_result(t: &mut Tape, f: Unary, y: ValueId, dy: ValueId) -> Result<ValueId, TypeError> {
+    match f {
+        Unary::Exp => t.mul(dy, y),
+        Unary::Reciprocal => {
+            let square = t.mul(y, y)?;
+            let d = t.mul(dy, square)?;
+            t.unary(Unary::Neg, d)
+        }
+        Unary::Relu => {
+            let zero = t.number(y, 0.0);
+            let positive = t.binary(Binary::Greater, y, zero)?;
+            t.masked(positive, dy)
+        }
+        Unary::Sigmoid => {
+            // dy · y · (1 − y)
+            let one = t.number(y, 1.0);
+            let rest = t.binary(Binary::Sub, one, y)?;
+            let slope = t.mul(y, rest)?;
+            t.mul(dy, slope)
+        }
+        Unary::Sqrt => {
+            let double = t.scaled(y, 2.0)?;
+            t.binary(Binary::Div, dy, double)
+        }
+        Unary::Tanh => {
+            let (one, square) = (t.number(y, 1.0), t.mul(y, y)?);
+            let slope = t.binary(Binary::Sub, one, square)?;
+            t.mul(dy, slope)
+        }
+        other => Err(TypeError(format!("{other:?} has no gradient by its result"))),
+    }
+}
+
+fn by_operand(t: &mut Tape, f: Unary, x: ValueId, dy: ValueId) -> Result<ValueId, TypeError> {
+    match f {
+        Unary::Abs => {
+            let sign = t.unary(Unary::Sign, x)?;
+            t.mul(dy, sign)
+        }
+        Unary::Cos => {
+            let sin = t.unary(Unary::Sin, x)?;
+            let d = t.mul(dy, sin)?;
+            t.unary(Unary::Neg, d)
+        }
+        Unary::Sin => {
+            let cos = t.unary(Unary::Cos, x)?;
+            t.mul(dy, cos)
+        }
+        Unary::Erf => {
+            // 2/√π · exp(−x²)
+            let square = t.mul(x, x)?;
+            let power = t.unary(Unary::Neg, square)?;
+            let bell = t.unary(Unary::Exp, power)?;
+            let slope = t.scaled(bell, FRAC_2_SQRT_PI)?;
+            t.mul(dy, slope)
+        }
+        Unary::Log => t.binary(Binary::Div, dy, x),
+        other => Err(TypeError(format!("{other:?} has no gradient by its operand"))),
+    }
+}
+
+/// Gives operand `i` a gradient of the result's shape.
+fn give(t: &mut Tape, l: &Local, i: usize, d: ValueId) -> Result<(), TypeError> {
+    let shape = t.shape(l.x[i]);
+    let d = t.sum_to(d, &shape)?;
+    t.give(l.x[i], d);
+    Ok(())
+}
+
+fn add(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let dy = l.dy()?;
+    if l.wants(0) {
+        give(t, l, 0, dy)?;
+    }
+    if l.wants(1) {
+        // Summed first, so that less is negated.
+        let shape = t.shape(l.x[1]);
+        let sum = t.sum_to(dy, &shape)?;
+        let minus = matches!(l.op, Op::Binary { f: Binary::Sub });
+        let d = if minus { t.unary(Unary::Neg, sum)? } else { sum };
+        t.give(l.x[1], d);
+    }
+    Ok(())
+}
+
+fn mul(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    for (i, other) in [(0, 1), (1, 0)] {
+        if l.wants(i) {
+            let factor = t.saved(l.x[other])?;
+            let d = t.mul(l.dy()?, factor)?;
+            give(t, l, i, d)?;
+        }
+    }
+    Ok(())
+}
+
+fn div(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let divisor = t.saved(l.x[1])?;
+    let d = t.binary(Binary::Div, l.dy()?, divisor)?;
+    if l.wants(0) {
+        give(t, l, 0, d)?;
+    }
+    if l.wants(1) {
+        // −dy/b · a/b; the quotient is the result.
+        let y = t.result(l.node, 0)?;
+        let y = t.saved(y)?;
+        let d = t.mul(d, y)?;
+        let d = t.unary(Unary::Neg, d)?;
+        give(t, l, 1, d)?;
+    }
+    Ok(())
+}
+
+fn pow(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let &[a, b] = &l.x[..] else { return Err(unexpected(l)) };
+    let (a, b) = (t.saved(a)?, t.saved(b)?);
+    let dy = l.dy()?;
+    if l.wants(0) {
+        // b · a^(b − 1); a constant exponent's powers are simpler ones.
+        let slope = match t.known(b) {
+            Some(2.0) => t.scaled(a, 2.0)?,
+            Some(0.5) => {
+                let root = t.result(l.node, 0)?;
+                let root = t.saved(root)?;
+                let half = t.number(root, 0.5);
+                t.binary(Binary::Div, half, root)?
+            }
+            Some(exponent) => {
+                let less = t.number(a, exponent - 1.0);
+                let power = t.binary(Binary::Pow, a, less)?;
+                t.scaled(power, exponent)?
+            }
+            None => {
+                // A zero exponent has slope zero, also at a zero base.
+                let (one, zero) = (t.number(b, 1.0), t.number(b, 0.0));
+                let less = t.binary(Binary::Sub, b, one)?;
+                let power = t.binary(Binary::Pow, a, less)?;
+                let slope = t.mul(b, power)?;
+                let constant = t.binary(Binary::Equal, b, zero)?;
+                t.select(constant, zero, slope)?
+            }
+        };
+        let d = t.mul(dy, slope)?;
+        give(t, l, 0, d)?;
+    }
+    if l.wants(1) {
+        // a^b · ln a, which is zero at a = 0 for b ≥ 0.
+        let y = t.result(l.node, 0)?;
+        let y = t.saved(y)?;
+        let zero = t.number(a, 0.0);
+        let log = t.unary(Unary::Log, a)?;
+        let slope = t.mul(y, log)?;
+        let (at_zero, rises) =
+            (t.binary(Binary::Equal, a, zero)?, t.binary(Binary::GreaterOrEqual, b, zero)?);
+        let flat = t.binary(Binary::And, at_zero, rises)?;
+        let slope = t.select(flat, zero, slope)?;
+        let d = t.mul(dy, slope)?;
+        give(t, l, 1, d)?;
+    }
+    Ok(())
+}
+
+/// Maximum and minimum: to the operand that is chosen, to both in halves where they are equal.
+fn extremum(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let &[a, b] = &l.x[..] else { return Err(unexpected(l)) };
+    let (a, b) = (t.saved(a)?, t.saved(b)?);
+    let (dy, max) = (l.dy()?, matches!(l.op, Op::Binary { f: Binary::Max }));
+    for (i, own, other) in [(0, a, b), (1, b, a)] {
+        if l.wants(i) {
+            let wins = if max { Binary::Greater } else { Binary::Less };
+            let wins = t.binary(wins, own, other)?;
+            let equal = t.binary(Binary::Equal, own, other)?;
+            let half = t.scaled(dy, 0.5)?;
+            let tied = t.masked(equal, half)?;
+            let d = t.select(wins, dy, tied)?;
+            give(t, l, i, d)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn select(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let (condition, dy) = (t.saved(l.x[0])?, l.dy()?);
+    if l.wants(1) {
+        let d = t.masked(condition, dy)?;
+        give(t, l, 1, d)?;
+    }
+    if l.wants(2) {
+        let zero = t.number(dy, 0.0);
+        let d = t.select(condition, zero, dy)?;
+        give(t, l, 2, d)?;
+    }
+    Ok(())
+}
+
+/// Inside the bounds and on them to `x`, beyond one to that bound.
+pub(super) fn clip(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let Op::Clip { min, max } = l.op else { return Err(unexpected(l)) };
+    let (x, dy) = (t.saved(l.x[0])?, l.dy()?);
+    let low = min.then_some(1);
+    let high = max.then_some(1 + usize::from(min));
+    let mut inside = None;
+    for (bound, beyond) in [(low, Binary::Less), (high, Binary::Greater)] {
+        let Some(i) = bound else { continue };
+        let out = t.binary(beyond, x, l.x[i])?;
+        if l.wants(i) {
+            let d = t.masked(out, dy)?;
+            give(t, l, i, d)?;
+        }
+        let within = t.unary(Unary::Not, out)?;
+        inside = Some(match inside {
+            None => within,
+            Some(other) => t.binary(Binary::And, other, within)?,
+        });
+    }
+    if l.wants(0) {
+        let d = match inside {
+            None => dy,
+            Some(inside) => t.masked(inside, dy)?,
+        };
+        t.give(l.x[0], d);
+    }
+    Ok(())
+}
+
+pub(super) fn cast(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let dtype = t.ty(l.x[0]).dtype;
+    if dtype.is_float() && t.ty(l.dy()?).dtype.is_float() {
+        let d = t.cast(l.dy()?, dtype)?;
+        t.give(l.x[0], d);
+    }
+    Ok(())
+}
+
+/// `dy / (1 − ratio)` where the element was kept.
+pub(super) fn dropout(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    if !l.wants(0) {
+        return Ok(());
+    }
+    let (dy, mask) = (l.dy()?, t.result(l.node, 1)?);
+    let kept = match t.known(l.x[1]) {
+        Some(ratio) => t.number(dy, 1.0 - ratio),
+        None => {
+            let dtype = t.ty(dy).dtype;
+            let ratio = t.cast(l.x[1], dtype)?;
+            let one = t.number(dy, 1.0);
+            t.binary(Binary::Sub, one, ratio)?
+        }
+    };
+    let d = t.binary(Binary::Div, dy, kept)?;
+    let d = t.masked(mask, d)?;
+    t.give(l.x[0], d);
+    Ok(())
+}
+
+fn unexpected(l: &Local) -> TypeError {
+    TypeError(format!("{} with {} operands has no gradient", l.op.name(), l.x.len()))
+}

@@ -1,0 +1,120 @@
+//! Gathers and scatters: the gradient of one is the other. What several indices name gets the
+//! sum, in the order of the indices.
+
+use super::Local;
+use crate::differentiate::tape::Tape;
+use arenic_ir::graph::{Data, ValueId};
+use arenic_ir::op::{Op, Scatter, TypeError};
+use arenic_ir::types::{DType, TensorType};
+
+const ADD: Scatter = Scatter::Add;
+
+pub(super) fn gather(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let Op::Gather { axis } = l.op else { return Ok(()) };
+    let (ty, indices) = (t.ty(l.x[0]), t.ty(l.x[1]));
+    if ty.rank() == 0 || !l.wants(0) {
+        return Ok(());
+    }
+    // Rows that indices name are added to rows: the axis comes first, and goes back.
+    let (count, rest) = (indices.elements(), ty.rank() - 1);
+    let others: Vec<usize> = (0..ty.rank()).filter(|&i| i != axis).collect();
+    let (before, after) = (axis, axis + indices.rank());
+    let to_front: Vec<usize> =
+        (before..after).chain(0..before).chain(after..rest + indices.rank()).collect();
+    let dy = t.transpose(l.dy()?, to_front)?;
+    let front: Vec<usize> = std::iter::once(axis).chain(others).collect();
+    let moved = TensorType::new(ty.dtype, front.iter().map(|&i| ty.shape[i]).collect::<Vec<_>>());
+    let rows: Vec<usize> = std::iter::once(count).chain(moved.shape[1..].iter().copied()).collect();
+    let updates = t.reshape(dy, &rows)?;
+    let at = t.reshape(l.x[1], &[count, 1])?;
+    let zeros = t.zeros(&moved)?;
+    let d = t.emit(Op::ScatterNd { reduction: ADD }, vec![zeros, at, updates])?;
+    let mut back = vec![0; front.len()];
+    front.iter().enumerate().for_each(|(i, &p)| back[p] = i);
+    let d = t.transpose(d, back)?;
+    t.give(l.x[0], d);
+    Ok(())
+}
+
+pub(super) fn gather_elements(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let Op::GatherElements { axis } = l.op else { return Ok(()) };
+    let ty = t.ty(l.x[0]);
+    let zeros = t.zeros(&ty)?;
+    let op = Op::ScatterElements { axis, reduction: ADD };
+    let d = t.emit(op, vec![zeros, l.x[1], l.dy()?])?;
+    t.give(l.x[0], d);
+    Ok(())
+}
+
+pub(super) fn gather_nd(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let Op::GatherNd { batch_dims } = l.op else { return Ok(()) };
+    let ty = t.ty(l.x[0]);
+    let at = with_batch(t, l.x[1], batch_dims)?;
+    let zeros = t.zeros(&ty)?;
+    let d = t.emit(Op::ScatterNd { reduction: ADD }, vec![zeros, at, l.dy()?])?;
+    t.give(l.x[0], d);
+    Ok(())
+}
+
+/// Indices that name the batch as well: each is preceded by where it stands.
+fn with_batch(t: &mut Tape, indices: ValueId, batch: usize) -> Result<ValueId, TypeError> {
+    let mut ty = t.ty(indices);
+    let Some(last) = ty.shape.last_mut().filter(|_| batch > 0) else { return Ok(indices) };
+    *last = 1;
+    let mut parts = Vec::new();
+    for axis in 0..batch {
+        let extent = ty.shape[axis];
+        let count: Vec<u8> = match ty.dtype {
+            DType::I32 => (0..extent).flat_map(|i| (i as i32).to_le_bytes()).collect(),
+            _ => (0..extent).flat_map(|i| (i as i64).to_le_bytes()).collect(),
+        };
+        let mut shape = vec![1; ty.rank()];
+        shape[axis] = extent;
+        let along = TensorType::new(ty.dtype, shape);
+        let along = t.g.add_const("", along, Data::Bytes(count.into()));
+        parts.push(t.expand(along, &ty.shape)?);
+    }
+    parts.push(indices);
+    t.emit(Op::Concat { axis: ty.rank() - 1 }, parts)
+}
+
+pub(super) fn scatter_elements(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let Op::ScatterElements { axis, reduction } = l.op else { return Ok(()) };
+    if l.wants(0) {
+        let d = match reduction {
+            Scatter::Add => l.dy()?,
+            _ => {
+                let ty = t.ty(l.x[2]);
+                let zeros = t.zeros(&ty)?;
+                let op = Op::ScatterElements { axis, reduction };
+                t.emit(op, vec![l.dy()?, l.x[1], zeros])?
+            }
+        };
+        t.give(l.x[0], d);
+    }
+    if l.wants(2) {
+        let d = t.emit(Op::GatherElements { axis }, vec![l.dy()?, l.x[1]])?;
+        t.give(l.x[2], d);
+    }
+    Ok(())
+}
+
+pub(super) fn scatter_nd(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let Op::ScatterNd { reduction } = l.op else { return Ok(()) };
+    if l.wants(0) {
+        let d = match reduction {
+            Scatter::Add => l.dy()?,
+            _ => {
+                let ty = t.ty(l.x[2]);
+                let zeros = t.zeros(&ty)?;
+                t.emit(Op::ScatterNd { reduction }, vec![l.dy()?, l.x[1], zeros])?
+            }
+        };
+        t.give(l.x[0], d);
+    }
+    if l.wants(2) {
+        let d = t.emit(Op::GatherNd { batch_dims: 0 }, vec![l.dy()?, l.x[1]])?;
+        t.give(l.x[2], d);
+    }
+    Ok(())
+}

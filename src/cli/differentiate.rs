@@ -1,0 +1,63 @@
+//! `arenic differentiate`
+
+use super::dims::{Dimension, Dimensions, parse_dimension};
+use super::loss::{LossOptions, print_parameters};
+use super::{Outcome, failed};
+use arenic::compile::Kernels;
+use arenic::onnx::export::{ExportOptions, export, write};
+use arenic::onnx::{ImportOptions, Imported, import_file};
+use arenic_ir::TargetInfo;
+use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::{Cx, PassError};
+use clap::Args;
+use miette::miette;
+use std::path::PathBuf;
+
+/// The graph passes of the pipeline `training` up to the step as ONNX can say it.
+const PASSES: &str =
+    "- fold_constants\n- dead_code\n- raise\n- differentiate\n- fold_constants\n- dead_code\n";
+
+/// Arguments of `arenic differentiate`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// The forward model
+    model: PathBuf,
+    /// The training step to write: states X and out_X, inputs `target` and `lr`, output `loss`
+    #[arg(short = 'o', value_name = "STEP.onnx")]
+    step: Option<PathBuf>,
+    /// Size of a symbolic dimension
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
+    dims: Vec<Dimension>,
+    #[command(flatten)]
+    loss: LossOptions,
+}
+
+pub(super) fn run(a: &Arguments) -> Outcome {
+    let Some(pass) = a.loss.pass() else {
+        let help = "for example --loss cross_entropy --optimizer adamw";
+        return Err(miette!(help = help, "--loss and --optimizer say what is trained").into());
+    };
+    let dims = Dimensions::new(&a.dims)?;
+    if let Some(name) = dims.largest {
+        return Err(miette!("--dim {name} needs a size").into());
+    }
+    let import =
+        ImportOptions { mode: a.loss.mode(true)?, dims: dims.given, ..ImportOptions::default() };
+    let Imported { graph, folded, .. } = import_file(&a.model, &import).map_err(failed)?;
+    let parameters = pass.parameters(&graph).map_err(PassError::from).map_err(failed)?;
+    print_parameters(&parameters, &folded);
+    let pipeline = Pipeline::from_yaml(PASSES).and_then(|p| p.differentiating(pass));
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let step = pipeline.map_err(failed)?.run(graph, &cx, RunOptions::default()).map_err(failed)?;
+    let mut model = export(&step.module.graph, ExportOptions::default()).map_err(failed)?;
+    model.metadata_props.extend(arenic::onnx::defaults(&a.loss.defaults()));
+    let nodes = model.graph.as_ref().map_or(0, |g| g.node.len());
+    match &a.step {
+        Some(path) => {
+            write(&model, path).map_err(failed)?;
+            eprintln!("{nodes} nodes: {}", path.display());
+        }
+        None => eprintln!("{nodes} nodes; -o STEP.onnx writes them"),
+    }
+    Ok(())
+}

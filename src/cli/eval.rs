@@ -1,0 +1,87 @@
+//! `arenic eval`
+
+use super::run::{Place, place, read};
+use super::{Json, Outcome, failed, interrupt, name_value, print};
+use arenic::data::{Notice, TensorFile};
+use arenic::train::{Initial, Length, Options, StepReport};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// Arguments of `arenic eval`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// An artifact that was compiled of a forward model with --loss
+    artifact: PathBuf,
+    /// Arrays named for the model's inputs, and `target`; the first axis of each is k times its input's
+    #[arg(long, value_name = "D.npz")]
+    data: Option<PathBuf>,
+    /// What was trained: the file that `arenic run --save` wrote
+    #[arg(long, value_name = "W.npz|W.safetensors")]
+    init: Option<PathBuf>,
+    /// Pass over names in --init that match
+    #[arg(long, value_name = "GLOB")]
+    skip: Vec<glob::Pattern>,
+    /// Value of an input of one element
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
+    set: Vec<(String, String)>,
+    /// Write the model's outputs
+    #[arg(long, value_name = "O.npz")]
+    outputs: Option<PathBuf>,
+    /// Where to run: cpu, or a GPU as cuda:N
+    #[arg(long, value_name = "D", default_value = "cpu", value_parser = place)]
+    device: Place,
+    /// Threads; 0 takes one per core. The results do not depend on it
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    #[command(flatten)]
+    json: Json,
+}
+
+pub(super) fn run(a: &Arguments) -> Outcome {
+    let artifact = read(&a.artifact, a.threads)?;
+    let target = a.device.evaluation(&artifact)?;
+    // The step's own states, moments and the like, are of no use here.
+    let known = |name: &str| target.graph.values.values().any(|v| v.name == name);
+    let states = artifact.targets.iter().flat_map(|t| t.graph.states.values());
+    let unused = states.map(|s| s.name.as_str()).filter(|name| !known(name));
+    let unused = unused.filter_map(|name| glob::Pattern::new(&glob::Pattern::escape(name)).ok());
+    let options = Options {
+        data: a.data.clone(),
+        initial: Initial {
+            file: a.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
+            skip: a.skip.iter().cloned().chain(unused).collect(),
+            zeros: Vec::new(),
+        },
+        set: a.set.clone(),
+        length: Length::Epochs(1),
+        shuffle: None,
+        seed: None,
+        save: None,
+        save_every: None,
+        outputs: a.outputs.clone(),
+        threads: a.threads,
+        deterministic: false,
+        poison: false,
+        trace: None,
+        stop: Some(interrupt::flag_that("this batch is the last one")),
+    };
+    let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+    let watch = |report: &StepReport| {
+        for (name, x) in report.scalars {
+            *sums.entry((*name).to_owned()).or_default() += x;
+        }
+    };
+    let notice = |n: &Notice| eprintln!("note: {n}");
+    let summary = a.device.train(target, &options, notice, watch)?;
+    let batches = summary.steps;
+    let means = sums.into_iter().map(|(name, sum)| (name, sum / batches.max(1) as f64));
+    if a.json.json {
+        let mut object: serde_json::Map<_, _> = means.map(|(n, x)| (n, x.into())).collect();
+        object.insert("batches".into(), batches.into());
+        object.insert("arena_bytes".into(), summary.arena_bytes.into());
+        return print(serde_json::Value::Object(object));
+    }
+    let shown: Vec<String> = means.map(|(name, x)| format!("{name} {x:.4}")).collect();
+    print(format!("{}  over {batches} batches", shown.join("  ")))
+}

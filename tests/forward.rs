@@ -1,0 +1,256 @@
+//! Forward models as users have them: differentiated here, they train as PyTorch does, in no
+//! more memory than the same step takes that was exported whole, and are evaluated by the same
+//! artifact.
+
+use arenic::artifact::{Artifact, Target};
+use arenic::compile::{CPU, Constraints, compile};
+use arenic::data::TensorFile;
+use arenic::onnx::{ImportOptions, Mode, Training, Variance};
+use arenic::train::{Initial, Length, Options, train};
+use arenic_ir::program::PerSpace;
+use arenic_passes::differentiate::{Differentiate, Glob, Optimizer};
+use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
+use arenic_passes::{Purpose, Search};
+use std::path::{Path, PathBuf};
+
+const NETWORKS: [&str; 4] = ["gpt_tiny", "mlp", "small_cnn", "tiny_resnet"];
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn momentum() -> Differentiate {
+    let loss = "cross_entropy".into();
+    Differentiate { loss, optimizer: Optimizer::Momentum, ..Differentiate::default() }
+}
+
+fn adamw() -> Differentiate {
+    Differentiate { optimizer: Optimizer::Adamw, ..momentum() }
+}
+
+fn pipeline(name: &str) -> Pipeline {
+    Pipeline::from_yaml(NAMED.iter().find(|(n, _)| *n == name).unwrap().1).unwrap()
+}
+
+/// A forward model for training or, with the same pass, for evaluation.
+fn compiled(
+    network: &str,
+    pass: &Differentiate,
+    purpose: Purpose,
+    batch: u64,
+    limit: Option<u64>,
+) -> Target {
+    let mode = match purpose {
+        Purpose::Step => Mode::Training(Training { variance: Variance::Unbiased, dropout: None }),
+        Purpose::Evaluation => Mode::Inference,
+    };
+    let dims = [("batch".to_owned(), batch)].into();
+    let import = ImportOptions { mode, dims, ..ImportOptions::default() };
+    let pipeline = pipeline("training").differentiating(pass.clone()).unwrap();
+    let limits = PerSpace { device: limit, host: None };
+    let constraints = Constraints { purpose, limits, ..Constraints::default() };
+    let model = root(&format!("models/forward/{network}.onnx"));
+    through_a_file(&model, &import, &pipeline, constraints)
+}
+
+/// The same step as it was exported whole.
+fn exported(network: &str, optimizer: &str) -> Target {
+    let model = root(&format!("models/step/ref_{network}_b4_{optimizer}.onnx"));
+    let import = ImportOptions::default();
+    through_a_file(&model, &import, &pipeline("default"), Constraints::default())
+}
+
+fn through_a_file(
+    model: &Path,
+    import: &ImportOptions,
+    pipeline: &Pipeline,
+    constraints: Constraints,
+) -> Target {
+    let search = Search::default();
+    let compiled = compile(model, import, pipeline, constraints, search, RunOptions::default())
+        .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("step.arenic");
+    compiled.artifact.unwrap().write(&path).unwrap();
+    Artifact::read(&path).unwrap().target(CPU).unwrap().clone()
+}
+
+fn options(network: &str, lr: f64) -> Options {
+    Options {
+        data: Some(root(&format!("tests/runs/{network}_b4_sgdm.data.npz"))),
+        initial: Initial::default(),
+        set: vec![("lr".into(), lr.to_string())],
+        length: Length::Steps(5),
+        shuffle: None,
+        seed: None,
+        save: None,
+        save_every: None,
+        outputs: None,
+        threads: 1,
+        deterministic: true,
+        poison: false,
+        trace: None,
+        stop: None,
+    }
+}
+
+/// Losses, and what was saved.
+fn trained(target: &Target, options: Options) -> (Vec<f64>, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("states.safetensors");
+    let options = Options { save: Some(path.clone()), ..options };
+    let mut losses = Vec::new();
+    train(target, &options, |_| {}, |r| losses.push(r.scalars[0].1)).unwrap();
+    (losses, std::fs::read(&path).unwrap())
+}
+
+fn tensors(bytes: &[u8]) -> Vec<(String, Vec<f32>)> {
+    let file = safetensors::SafeTensors::deserialize(bytes).unwrap();
+    let floats = file.tensors().into_iter().filter(|(_, t)| t.dtype() == safetensors::Dtype::F32);
+    floats
+        .map(|(name, t)| {
+            let words = t.data().chunks_exact(4);
+            (name, words.map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect())
+        })
+        .collect()
+}
+
+fn reference(network: &str, optimizer: &str) -> (Vec<f64>, f64) {
+    let text = std::fs::read(root(&format!("tests/runs/{network}_b4_{optimizer}.json"))).unwrap();
+    let run: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let losses = run["loss"].as_array().unwrap().iter().map(|l| l.as_f64().unwrap()).collect();
+    (losses, run["set"]["lr"].as_f64().unwrap())
+}
+
+fn close(name: &str, ours: &[f64], theirs: &[f64]) {
+    assert_eq!(ours.len(), theirs.len(), "{name}");
+    for (ours, theirs) in ours.iter().zip(theirs) {
+        let off = (ours - theirs).abs() / theirs.abs().max(1.0);
+        assert!(off <= 1e-5, "{name}: loss {ours}, PyTorch's is {theirs}");
+    }
+}
+
+#[test]
+fn five_steps_equal_pytorch() {
+    for network in NETWORKS {
+        for (optimizer, pass) in [("sgdm", momentum()), ("adamw", adamw())] {
+            let (theirs, lr) = reference(network, optimizer);
+            let name = format!("{network} {optimizer}");
+            let target = compiled(network, &pass, Purpose::Step, 4, None);
+            let (ours, states) = trained(&target, options(network, lr));
+            close(&name, &ours, &theirs);
+            if optimizer == "sgdm" {
+                let path = root(&format!("tests/runs/{network}_b4_sgdm.final.npz"));
+                parameters(&name, &tensors(&states), &TensorFile::open(&path).unwrap());
+            }
+        }
+    }
+}
+
+/// Every weight and running statistic that PyTorch ended with.
+fn parameters(name: &str, ours: &[(String, Vec<f32>)], theirs: &TensorFile) {
+    let mut compared = 0;
+    for array in theirs.tensors() {
+        let Some(own) = array.name().strip_prefix("p.").or(array.name().strip_prefix("b.")) else {
+            continue;
+        };
+        if own.ends_with("num_batches_tracked") || ["mask", "pos"].contains(&own) {
+            continue;
+        }
+        let (_, values) = ours
+            .iter()
+            .find(|(n, _)| n == own)
+            .unwrap_or_else(|| panic!("{name}: `{own}` was not saved"));
+        let mut bytes = vec![0; array.ty().bytes() as usize];
+        array.read(0, &mut bytes).unwrap();
+        for (x, b) in values.iter().zip(bytes.chunks_exact(4)) {
+            let y = f32::from_le_bytes(b.try_into().unwrap());
+            assert!((x - y).abs() <= 1e-5, "{name}: `{own}` holds {x}, PyTorch's {y}");
+        }
+        compared += 1;
+    }
+    assert!(compared >= 6, "{name}: {compared} compared");
+}
+
+#[test]
+fn no_more_memory_than_the_step_that_was_exported_whole() {
+    for network in NETWORKS {
+        for (optimizer, pass) in [("sgdm", momentum()), ("adamw", adamw())] {
+            let arena = |target: &Target| target.statistics["arena_bytes"];
+            let whole = arena(&exported(network, optimizer));
+            let ours = arena(&compiled(network, &pass, Purpose::Step, 4, None));
+            assert!(ours <= whole, "{network} {optimizer}: {ours} bytes, exported whole {whole}");
+        }
+    }
+}
+
+#[test]
+fn neither_plan_nor_dead_bytes_decide_anything() {
+    for network in ["gpt_tiny", "tiny_resnet"] {
+        let (_, lr) = reference(network, "sgdm");
+        let free = compiled(network, &momentum(), Purpose::Step, 4, None);
+        let expected = trained(&free, options(network, lr));
+        let poisoned = Options { poison: true, ..options(network, lr) };
+        assert!(trained(&free, poisoned) == expected, "{network}, poisoned");
+        let limit = free.statistics["arena_bytes"] * 7 / 10;
+        let tight = compiled(network, &momentum(), Purpose::Step, 4, Some(limit));
+        assert!(tight.statistics["arena_bytes"] <= limit);
+        assert!(trained(&tight, options(network, lr)) == expected, "{network}, within {limit}");
+    }
+}
+
+/// Without statistics over the batch, two halves in one step are what the whole is.
+#[test]
+fn micro_batches_are_a_batch() {
+    for network in ["mlp", "small_cnn", "gpt_tiny"] {
+        let (_, lr) = reference(network, "sgdm");
+        let halves = Differentiate { accumulate: Some(2), ..momentum() };
+        let halves = compiled(network, &halves, Purpose::Step, 2, None);
+        let (theirs, _) = reference(network, "sgdm");
+        let (ours, _) = trained(&halves, options(network, lr));
+        close(&format!("{network} in halves"), &ours, &theirs);
+    }
+}
+
+/// Before the first step a model without dropout and batch statistics has the loss that it is
+/// trained with; afterwards it is evaluated with what was saved.
+#[test]
+fn the_artifact_evaluates_what_it_trained() {
+    let (losses, lr) = reference("mlp", "sgdm");
+    let forward = compiled("mlp", &momentum(), Purpose::Evaluation, 4, None);
+    let first = |initial: Initial| {
+        let options =
+            Options { initial, length: Length::Steps(1), set: Vec::new(), ..options("mlp", lr) };
+        let mut all = Vec::new();
+        let watch = |r: &arenic::train::StepReport| {
+            all = r.scalars.iter().map(|&(n, x)| (n.to_owned(), x)).collect();
+        };
+        train(&forward, &options, |_| {}, watch).unwrap();
+        all
+    };
+    let before = first(Initial::default());
+    assert_eq!(before.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>(), ["loss", "accuracy"]);
+    close("evaluated", &[before[0].1], &losses[..1]);
+
+    let step = compiled("mlp", &momentum(), Purpose::Step, 4, None);
+    let many = Options { length: Length::Steps(200), ..options("mlp", 0.1) };
+    let (_, states) = trained(&step, many);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trained.safetensors");
+    std::fs::write(&path, states).unwrap();
+    let file = Some(TensorFile::open(&path).unwrap());
+    let skip = vec![glob::Pattern::new("*.momentum").unwrap()];
+    let after = first(Initial { file, skip, zeros: Vec::new() });
+    assert!(after[0].1 < 0.1 && after[1].1 == 1.0, "{after:?}: it does not know its 20 examples");
+}
+
+#[test]
+fn frozen_weights_cost_nothing() {
+    let freeze: Vec<Glob> = vec!["fc1.*".parse().unwrap(), "fc2.*".parse().unwrap()];
+    let whole = compiled("mlp", &momentum(), Purpose::Step, 4, None);
+    let head = compiled("mlp", &Differentiate { freeze, ..momentum() }, Purpose::Step, 4, None);
+    let states: Vec<&str> = head.graph.states.values().map(|s| s.name.as_str()).collect();
+    assert_eq!(states, ["fc3.weight", "fc3.bias", "fc3.weight.momentum", "fc3.bias.momentum"]);
+    assert!(head.graph.nodes.len() + 4 <= whole.graph.nodes.len());
+    assert!(head.statistics["live_peak_bytes"] < whole.statistics["live_peak_bytes"]);
+}
