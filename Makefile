@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text test node-tests browser-test export-test bench bench-order bench-place bench-pipelines bench-budget papers gpu-bundle digits clean
+.PHONY: help setup build demo text python-test test node-tests browser-test export-test bench bench-order bench-place bench-pipelines bench-budget papers gpu-bundle digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,6 +35,10 @@ build: ## Build the release binary, target/release/arenic
 
 demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/digits/demo.sh
+
+# With PyTorch, some 5 GB, so that `make test` leaves it out.
+python-test: build $(VENV)/python ## Test the Python package with the pinned PyTorch
+	ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(PYTHON) -m pytest -q python/tests
 
 TEXT := target/text
 text: build $(VENV)/text ## Train a small GPT on a novel, from its forward model (minutes)
@@ -139,6 +143,10 @@ clean: ## Remove what was built, and the virtual environment
 $(VENV)/made:
 	@tools/setup.sh python
 	python3 -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/python: python/pyproject.toml $(wildcard python/src/*/*.py) $(VENV)/made
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check './python[test]'
 	@touch $@
 
 $(VENV)/node-tests: tests/node_tests/requirements.txt

@@ -1,0 +1,157 @@
+"""Five steps of exported modules, run by arenic, equal PyTorch's."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import arenic_export as arenic
+
+BATCH, STEPS = 4, 5
+
+
+class Convolutions(nn.Module):
+    """Strides that leave rows over, groups, batch normalisation, every pool that has a lowering."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=4, bias=False)
+        self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x)))
+        x = F.max_pool2d(self.grouped(x), 2)
+        x = F.avg_pool2d(self.up(x), 2)
+        x = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(11, 8), nn.LayerNorm(8)
+        self.qkv, self.head = nn.Linear(8, 24), nn.Linear(8, 5)
+
+    def forward(self, ids):
+        q, k, v = self.qkv(self.norm(self.embedding(ids))).chunk(3, -1)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(F.gelu(y).mean(1))
+
+
+def plain():
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
+
+
+def images(generator):
+    return torch.randn(STEPS * BATCH, 3, 9, 9, generator=generator)
+
+
+def vectors(generator):
+    return torch.randn(STEPS * BATCH, 6, generator=generator)
+
+
+def texts(generator):
+    return torch.randint(0, 11, (STEPS * BATCH, 7), generator=generator)
+
+
+MODULES = {"plain": (plain, vectors), "convolutions": (Convolutions, images), "attention": (Attention, texts)}
+
+OPTIMIZERS = {
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.8, nesterov=True, weight_decay=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", MODULES)
+def test_five_steps_equal_pytorch(name, optimizer, tmp_path):
+    torch.manual_seed(0)
+    build, data = MODULES[name]
+    module = build()
+    generator = torch.Generator().manual_seed(1)
+    x, target = data(generator), torch.randint(0, 5, (STEPS * BATCH,), generator=generator)
+    torch_optimizer = OPTIMIZERS[optimizer](module.parameters())
+
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    step = arenic.training_step(module, x[:BATCH], "cross_entropy", torch_optimizer)
+    onnx.checker.check_model(step)
+    assert module.training
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, before[key]), f"exporting changed {key}"
+
+    figures = arenic.compile(step, tmp_path / "step.arenic")
+    assert figures["arena_bytes"] > 0
+    trained = arenic.load(tmp_path / "step.arenic")
+    ours = trained.step({"x": x, "target": target})
+
+    theirs = []
+    for k in range(STEPS):
+        batch = slice(k * BATCH, (k + 1) * BATCH)
+        torch_optimizer.zero_grad()
+        loss = F.cross_entropy(module(x[batch]), target[batch])
+        loss.backward()
+        torch_optimizer.step()
+        theirs.append(loss.item())
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    # Adam amplifies gradients near zero, where no two implementations agree.
+    tolerance = 1e-5 if optimizer != "adamw" else 1e-3
+    states = trained.states()
+    for key, value in module.state_dict().items():
+        if not key.endswith("num_batches_tracked"):
+            np.testing.assert_allclose(states[key], value.numpy(), rtol=0, atol=tolerance, err_msg=key)
+
+
+def test_steps_go_on_from_saved_states(tmp_path):
+    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(1)
+    x, target = vectors(generator), torch.randint(0, 5, (STEPS * BATCH,), generator=generator)
+    step = arenic.training_step(plain(), x[:BATCH], "cross_entropy", "adamw")
+    arenic.compile(step, tmp_path / "step.arenic")
+    whole = arenic.load(tmp_path / "step.arenic").step({"x": x, "target": target}, lr=0.01)
+
+    first = arenic.load(tmp_path / "step.arenic")
+    cut = 2 * BATCH
+    parts = first.step({"x": x[:cut], "target": target[:cut]}, lr=0.01)
+    first.save(tmp_path / "states.safetensors")
+    second = arenic.load(tmp_path / "step.arenic")
+    second.restore(tmp_path / "states.safetensors")
+    parts += second.step({"x": x[cut:], "target": target[cut:]}, lr=0.01)
+    assert parts == whole
+    third = arenic.load(tmp_path / "step.arenic")
+    third.load_states(first.states())
+    assert third.step({"x": x[cut:], "target": target[cut:]}, lr=0.01) == whole[2:]
+
+
+def test_other_losses_and_a_function(tmp_path):
+    x, target = torch.randn(BATCH, 6), torch.rand(BATCH, 5)
+    for loss, function in [
+        ("mse", F.mse_loss),
+        ("bce", F.binary_cross_entropy_with_logits),
+        (lambda y, t: (y - t).abs().mean(), lambda y, t: (y - t).abs().mean()),
+    ]:
+        module = plain()
+        step = arenic.training_step(module, x, loss, "sgd", example_target=target)
+        arenic.compile(step, tmp_path / "step.arenic")
+        ours = arenic.load(tmp_path / "step.arenic").step({"x": x, "target": target})
+        assert abs(ours[0] - function(module(x), target).item()) < 1e-6
+
+
+def test_what_is_wrong_is_said(tmp_path):
+    x = torch.zeros(BATCH, 6)
+    with pytest.raises(ValueError, match="no loss is called"):
+        arenic.training_step(plain(), x, "crossentropy", "sgd")
+    with pytest.raises(ValueError, match="no optimizer is called"):
+        arenic.training_step(plain(), x, "cross_entropy", "adm")
+    with pytest.raises(ValueError, match="RMSprop is not supported"):
+        module = plain()
+        arenic.training_step(module, x, "cross_entropy", torch.optim.RMSprop(module.parameters()))
+    with pytest.raises(ValueError, match="example_target"):
+        arenic.training_step(plain(), x, F.cross_entropy, "sgd")
+    with pytest.raises(arenic.ArenicError, match="No such file"):
+        arenic.load(tmp_path / "missing.arenic")
