@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text python-test test node-tests browser-test export-test bench bench-order bench-place bench-pipelines bench-budget papers gpu-bundle digits clean
+.PHONY: help setup build demo text python-test test node-tests browser-test export-test bench bench-order bench-place bench-pipelines bench-forward bench-budget papers gpu-bundle digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -111,6 +111,9 @@ bench-place: build ## Print the height of every placement method on INSTANCES
 MODELS ?= models/structure/*.onnx
 bench-pipelines: build ## Print the arena of every named pipeline for MODELS
 	python3 benches/pipeline_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(MODELS)
+
+bench-forward: build ## Print what steps made of forward models need beside those exported whole
+	python3 benches/forward_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic
 
 # The papers' settings; any others: make bench-budget STEPS='a.onnx b.onnx'
 PAPERS := target/papers

@@ -1,5 +1,5 @@
-"""Exported artifacts in other people's tools: ONNX's checker accepts them, and onnxruntime trains
-five steps with the losses of the reference runs, PyTorch's and ONNX Runtime's own.
+"""Exported artifacts, and steps made of forward models, in other people's tools: ONNX's checker accepts them, and
+onnxruntime trains five steps with the losses of the reference runs, PyTorch's and ONNX Runtime's own.
 
     check_export.py path/to/arenic
 """
@@ -61,6 +61,25 @@ def of_pytorch(arenic, file, folder):
     return path, train(path, len(run["loss"]), states, batch), run["loss"]
 
 
+def of_forward_model(arenic, file, folder):
+    """The same of the step that arenic makes of the forward model."""
+    run, base, path = json.loads(file.read_text()), file.with_suffix(""), folder / "step.onnx"
+    network, optimizer = file.stem.split("_b4_")
+    optimizer = {"sgdm": "momentum"}.get(optimizer, optimizer)
+    loss = ["--loss", "cross_entropy", "--optimizer", optimizer]
+    model = ROOT / f"models/forward/{network}.onnx"
+    command = [arenic, "differentiate", model, "--dim", "batch=4", *loss, "-o", path]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    data = np.load(f"{base}.data.npz")
+
+    def batch(x, step):
+        if x.name == "lr":
+            return np.array(run["set"]["lr"], np.float32)
+        return data[x.name][step * x.shape[0]:(step + 1) * x.shape[0]]
+
+    return str(path), train(str(path), len(run["loss"]), {}, batch), run["loss"]
+
+
 def of_onnxruntime(arenic, file, folder):
     """The same of ONNX Runtime's training artifacts by SGD, whose values are in the file."""
     run = json.loads(file.read_text())
@@ -84,16 +103,17 @@ def of_onnxruntime(arenic, file, folder):
 
 def main():
     arenic = pathlib.Path(sys.argv[1]).resolve()
-    runs = [(of_pytorch, f) for f in sorted((ROOT / "tests/runs").glob("*.json"))]
+    recorded = sorted((ROOT / "tests/runs").glob("*.json"))
+    runs = [(of, f) for of in (of_pytorch, of_forward_model) for f in recorded]
     by_sgd = sorted((ROOT / "tests/fixtures/ort").glob("*_sgd.json"))
     runs += [(of_onnxruntime, f) for f in by_sgd]
-    assert len(runs) == 12, runs
+    assert len(runs) == 20, runs
     for trained, file in runs:
         with tempfile.TemporaryDirectory() as folder:
             path, losses, expected = trained(arenic, file, pathlib.Path(folder))
             onnx.checker.check_model(path, full_check=True)
         off = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
-        print(f"{file.stem}: losses within {off:.1e}")
+        print(f"{trained.__name__}, {file.stem}: losses within {off:.1e}")
         assert off <= TOLERANCE, (losses, expected)
 
 
