@@ -317,8 +317,10 @@ impl Run {
 
 #[test]
 fn planned_equals_reference_bitwise() {
+    // Pipelines that make the step are for forward models (tests/forward.rs).
+    let whole = |yaml: &&str| Pipeline::from_yaml(yaml).unwrap().differentiation().is_none();
     for run in runs() {
-        for (_, pipeline) in NAMED {
+        for pipeline in NAMED.iter().map(|(_, yaml)| *yaml).filter(whole) {
             run.bits(pipeline);
         }
     }

@@ -1,7 +1,7 @@
 //! `arenic eval`
 
-use super::run::{Place, place, read};
-use super::{Json, Outcome, failed, interrupt, name_value, print};
+use super::run::{Feed, read};
+use super::{Json, Outcome, failed, interrupt, print};
 use arenic::data::{Notice, TensorFile};
 use arenic::train::{Initial, Length, Options, StepReport};
 use clap::Args;
@@ -13,54 +13,35 @@ use std::path::PathBuf;
 pub(super) struct Arguments {
     /// An artifact that was compiled of a forward model with --loss
     artifact: PathBuf,
-    /// Arrays named for the model's inputs, and `target`; the first axis of each is k times its input's
-    #[arg(long, value_name = "D.npz")]
-    data: Option<PathBuf>,
-    /// What was trained: the file that `arenic run --save` wrote
-    #[arg(long, value_name = "W.npz|W.safetensors")]
-    init: Option<PathBuf>,
-    /// Pass over names in --init that match
-    #[arg(long, value_name = "GLOB")]
-    skip: Vec<glob::Pattern>,
-    /// Value of an input of one element
-    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
-    set: Vec<(String, String)>,
-    /// Write the model's outputs
-    #[arg(long, value_name = "O.npz")]
-    outputs: Option<PathBuf>,
-    /// Where to run: cpu, or a GPU as cuda:N
-    #[arg(long, value_name = "D", default_value = "cpu", value_parser = place)]
-    device: Place,
-    /// Threads; 0 takes one per core. The results do not depend on it
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    threads: usize,
+    #[command(flatten)]
+    feed: Feed,
     #[command(flatten)]
     json: Json,
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
-    let artifact = read(&a.artifact, a.threads)?;
-    let target = a.device.evaluation(&artifact)?;
+    let artifact = read(&a.artifact, a.feed.threads)?;
+    let target = a.feed.device.evaluation(&artifact)?;
     // The step's own states, moments and the like, are of no use here.
     let known = |name: &str| target.graph.values.values().any(|v| v.name == name);
     let states = artifact.targets.iter().flat_map(|t| t.graph.states.values());
     let unused = states.map(|s| s.name.as_str()).filter(|name| !known(name));
     let unused = unused.filter_map(|name| glob::Pattern::new(&glob::Pattern::escape(name)).ok());
     let options = Options {
-        data: a.data.clone(),
+        data: a.feed.data.clone(),
         initial: Initial {
-            file: a.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
-            skip: a.skip.iter().cloned().chain(unused).collect(),
+            file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
+            skip: a.feed.skip.iter().cloned().chain(unused).collect(),
             zeros: Vec::new(),
         },
-        set: a.set.clone(),
+        set: a.feed.set.clone(),
         length: Length::Epochs(1),
         shuffle: None,
         seed: None,
         save: None,
         save_every: None,
-        outputs: a.outputs.clone(),
-        threads: a.threads,
+        outputs: a.feed.outputs.clone(),
+        threads: a.feed.threads,
         deterministic: false,
         poison: false,
         trace: None,
@@ -73,7 +54,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         }
     };
     let notice = |n: &Notice| eprintln!("note: {n}");
-    let summary = a.device.train(target, &options, notice, watch)?;
+    let summary = a.feed.device.train(target, &options, notice, watch)?;
     let batches = summary.steps;
     let means = sums.into_iter().map(|(name, sum)| (name, sum / batches.max(1) as f64));
     if a.json.json {

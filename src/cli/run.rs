@@ -19,21 +19,11 @@ use std::path::{Path, PathBuf};
 pub(super) struct Arguments {
     /// The artifact
     artifact: PathBuf,
-    /// Arrays named for the graph's inputs; the first axis of each is k times its input's
-    #[arg(long, value_name = "D.npz")]
-    data: Option<PathBuf>,
-    /// Initial values of states, and replacements of initializers
-    #[arg(long, value_name = "W.npz|W.safetensors")]
-    init: Option<PathBuf>,
-    /// Pass over names in --init that match
-    #[arg(long, value_name = "GLOB")]
-    skip: Vec<glob::Pattern>,
+    #[command(flatten)]
+    feed: Feed,
     /// Start states that match and have no other value at zero
     #[arg(long, value_name = "GLOB")]
     zeros: Vec<glob::Pattern>,
-    /// Value of an input of one element
-    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
-    set: Vec<(String, String)>,
     /// Run so many steps; beyond the data they wrap
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
@@ -52,19 +42,10 @@ pub(super) struct Arguments {
     /// Save them every N steps, too
     #[arg(long, value_name = "N", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
     save_every: Option<u64>,
-    /// Write the non-scalar outputs of every step
-    #[arg(long, value_name = "O.npz")]
-    outputs: Option<PathBuf>,
     /// Write when each command of the last step ran, in the trace event format of Chrome and
     /// Perfetto
     #[arg(long, value_name = "TRACE.json")]
     trace: Option<PathBuf>,
-    /// Where to run: cpu, or a GPU as cuda:N
-    #[arg(long, value_name = "D", default_value = "cpu", value_parser = place)]
-    device: Place,
-    /// Threads; 0 takes one per core. The results do not depend on it
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    threads: usize,
     /// On a GPU: take what gives the same bits in every run and under every byte limit, not what is
     /// measured to be the fastest
     #[arg(long)]
@@ -74,6 +55,32 @@ pub(super) struct Arguments {
     poison: bool,
     #[command(flatten)]
     json: Json,
+}
+
+/// What a program is run on, where, and what it begins with.
+#[derive(Debug, Args)]
+pub(super) struct Feed {
+    /// Arrays named for the graph's inputs; the first axis of each is k times its input's
+    #[arg(long, value_name = "D.npz")]
+    pub(super) data: Option<PathBuf>,
+    /// Initial values of states, and replacements of initializers: what `arenic run --save` wrote, say
+    #[arg(long, value_name = "W.npz|W.safetensors")]
+    pub(super) init: Option<PathBuf>,
+    /// Pass over names in --init that match
+    #[arg(long, value_name = "GLOB")]
+    pub(super) skip: Vec<glob::Pattern>,
+    /// Value of an input of one element
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
+    pub(super) set: Vec<(String, String)>,
+    /// Write the non-scalar outputs of every step
+    #[arg(long, value_name = "O.npz")]
+    pub(super) outputs: Option<PathBuf>,
+    /// Where to run: cpu, or a GPU as cuda:N
+    #[arg(long, value_name = "D", default_value = "cpu", value_parser = place)]
+    pub(super) device: Place,
+    /// Threads; 0 takes one per core. The results do not depend on it
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) threads: usize,
 }
 
 /// Where a step runs.
@@ -187,16 +194,16 @@ fn with_defaults(
 pub(super) const MAX_THREADS: usize = 1024;
 
 pub(super) fn run(a: &Arguments) -> Outcome {
-    let artifact = read(&a.artifact, a.threads)?;
-    let target = a.device.program(&artifact)?;
+    let artifact = read(&a.artifact, a.feed.threads)?;
+    let target = a.feed.device.program(&artifact)?;
     let options = Options {
-        data: a.data.clone(),
+        data: a.feed.data.clone(),
         initial: Initial {
-            file: a.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
-            skip: a.skip.clone(),
+            file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
+            skip: a.feed.skip.clone(),
             zeros: a.zeros.clone(),
         },
-        set: with_defaults(&a.set, a.data.as_deref(), &artifact, &target.graph)?,
+        set: with_defaults(&a.feed.set, a.feed.data.as_deref(), &artifact, &target.graph)?,
         length: match (a.steps, a.epochs) {
             (Some(n), _) => Length::Steps(n),
             (None, n) => Length::Epochs(n.unwrap_or(1)),
@@ -205,8 +212,8 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         seed: a.seed,
         save: a.save.clone(),
         save_every: a.save_every,
-        outputs: a.outputs.clone(),
-        threads: a.threads,
+        outputs: a.feed.outputs.clone(),
+        threads: a.feed.threads,
         deterministic: a.deterministic,
         poison: a.poison,
         trace: a.trace.clone(),
@@ -235,7 +242,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         bar.set_message(shown.join("  "));
     };
     let notice = |n: &Notice| eprintln!("note: {n}");
-    let trained = a.device.train(target, &options, notice, watch);
+    let trained = a.feed.device.train(target, &options, notice, watch);
     bar.finish_and_clear();
     let summary = trained?;
     printed?;

@@ -106,10 +106,10 @@ static TABLE: &[Row] = &[
     row("Add", (2, 2), &[], elementwise::binary),
     row("And", (2, 2), &[], elementwise::binary).since(7),
     row("AveragePool", (1, 1), AVERAGE_POOL, pool::average_pool),
-    row("BatchNormalization", (5, 5), BATCH_NORM, norm::batch_norm).since(9),
     row("AveragePoolGrad", (1, 1), AVERAGE_POOL, window::average_pool_grad)
         .since(1)
         .note("of ONNX Runtime; windows that fill their operand"),
+    row("BatchNormalization", (5, 5), BATCH_NORM, norm::batch_norm).since(9),
     row("Cast", (1, 1), CAST, elementwise::cast),
     row("CastLike", (2, 2), &["saturate", "round_mode"], elementwise::cast_like),
     row("Ceil", (1, 1), &[], elementwise::unary),

@@ -394,7 +394,7 @@ fn large_graphs_import_in_linear_time() {
 fn the_table_is_sorted_and_names_each_operator_once() {
     let rows: Vec<(&str, &str)> = supported_ops().map(|op| (op.domain, op.name)).collect();
     assert!(rows.windows(2).all(|w| w[0] < w[1]), "{rows:?}");
-    // The 54 of FACTS 12.2 are the least.
+    // What joint graphs of PyTorch's modules are made of is the least.
     let union = "Adam Add And AveragePool Cast Clip Concat ConstantOfShape Conv ConvTranspose Div \
                  Dropout Equal Erf Exp Expand Gather GatherElements GatherND Gemm Greater \
                  GreaterOrEqual Identity LayerNormalization Less LessOrEqual LogSoftmax MatMul \
