@@ -41,7 +41,7 @@ python-test: build $(VENV)/python ## Test the Python package with the pinned PyT
 	ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(PYTHON) -m pytest -q python/tests
 
 TEXT := target/text
-text: build $(VENV)/text ## Train a small GPT on a novel, from its forward model (minutes)
+text: build $(VENV)/text ## Train a small GPT on a novel, from its forward model (a minute)
 	mkdir -p $(TEXT)
 	$(PYTHON) models/text/text.py data $(TEXT)
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/text/demo.sh $(TEXT)
