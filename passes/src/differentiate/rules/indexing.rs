@@ -78,42 +78,25 @@ fn with_batch(t: &mut Tape, indices: ValueId, batch: usize) -> Result<ValueId, T
     t.emit(Op::Concat { axis: ty.rank() - 1 }, parts)
 }
 
-pub(super) fn scatter_elements(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
-    let Op::ScatterElements { axis, reduction } = l.op else { return Ok(()) };
+/// What was replaced has no gradient; what was put or added there has that of its place.
+pub(super) fn scatter(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let (reduction, gather) = match l.op {
+        Op::ScatterElements { axis, reduction } => (reduction, Op::GatherElements { axis }),
+        Op::ScatterNd { reduction } => (reduction, Op::GatherNd { batch_dims: 0 }),
+        _ => return Ok(()),
+    };
     if l.wants(0) {
-        let d = match reduction {
-            Scatter::Add => l.dy()?,
-            _ => {
-                let ty = t.ty(l.x[2]);
-                let zeros = t.zeros(&ty)?;
-                let op = Op::ScatterElements { axis, reduction };
-                t.emit(op, vec![l.dy()?, l.x[1], zeros])?
-            }
+        let d = if reduction == ADD {
+            l.dy()?
+        } else {
+            let ty = t.ty(l.x[2]);
+            let zeros = t.zeros(&ty)?;
+            t.emit(l.op.clone(), vec![l.dy()?, l.x[1], zeros])?
         };
         t.give(l.x[0], d);
     }
     if l.wants(2) {
-        let d = t.emit(Op::GatherElements { axis }, vec![l.dy()?, l.x[1]])?;
-        t.give(l.x[2], d);
-    }
-    Ok(())
-}
-
-pub(super) fn scatter_nd(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
-    let Op::ScatterNd { reduction } = l.op else { return Ok(()) };
-    if l.wants(0) {
-        let d = match reduction {
-            Scatter::Add => l.dy()?,
-            _ => {
-                let ty = t.ty(l.x[2]);
-                let zeros = t.zeros(&ty)?;
-                t.emit(Op::ScatterNd { reduction }, vec![l.dy()?, l.x[1], zeros])?
-            }
-        };
-        t.give(l.x[0], d);
-    }
-    if l.wants(2) {
-        let d = t.emit(Op::GatherNd { batch_dims: 0 }, vec![l.dy()?, l.x[1]])?;
+        let d = t.emit(gather, vec![l.dy()?, l.x[1]])?;
         t.give(l.x[2], d);
     }
     Ok(())

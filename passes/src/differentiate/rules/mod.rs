@@ -73,12 +73,8 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         Op::Gather { .. } => Passes(indexing::gather),
         Op::GatherElements { .. } => Passes(indexing::gather_elements),
         Op::GatherNd { .. } => Passes(indexing::gather_nd),
-        Op::ScatterElements { reduction: Scatter::Replace | Scatter::Add, .. } => {
-            Passes(indexing::scatter_elements)
-        }
-        Op::ScatterNd { reduction: Scatter::Replace | Scatter::Add } => {
-            Passes(indexing::scatter_nd)
-        }
+        Op::ScatterElements { reduction: Scatter::Replace | Scatter::Add, .. }
+        | Op::ScatterNd { reduction: Scatter::Replace | Scatter::Add } => Passes(indexing::scatter),
         Op::ScatterElements { .. } | Op::ScatterNd { .. } => return None,
 
         Op::Cast { .. } => Broadcasts(elementwise::cast),
