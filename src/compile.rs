@@ -1,6 +1,7 @@
 //! From a model file to a checked artifact.
 
 use crate::artifact::{Artifact, Certificate, Provenance, Target};
+use crate::evaluator::Kernels;
 use crate::gpu_code::{self, CodeError};
 use crate::onnx::ort::{FILES, import_artifacts};
 use crate::onnx::{ImportError, ImportOptions, Imported, import_file};
@@ -8,15 +9,13 @@ use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
-use arenic_ir::{Backend, Graph, Math, Op, TargetInfo, TensorType};
+use arenic_ir::{Backend, Graph, Math, TargetInfo};
 use arenic_passes::certificate::{certificate, floor};
 use arenic_passes::differentiate::Parameter;
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::{roofline, simulate};
 use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search};
-use arenic_runtime::kernel::Draw;
-use arenic_runtime::reference;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -286,14 +285,4 @@ fn provenance(model: &Path, pipeline: &Pipeline) -> Result<Provenance, CompileEr
         model_digest: hasher.finalize().as_bytes().to_vec(),
         passes: pipeline.names().map(str::to_owned).collect(),
     })
-}
-
-/// The runtime's kernels as the passes' evaluator of constants.
-pub struct Kernels;
-
-impl Evaluate for Kernels {
-    fn evaluate(&self, op: &Op, inputs: &[(&TensorType, &[u8])]) -> Option<Vec<Vec<u8>>> {
-        let results = reference::evaluate(op, inputs, Draw::default()).ok()?;
-        Some(results.into_iter().map(|(_, bytes)| bytes).collect())
-    }
 }

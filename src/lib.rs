@@ -10,6 +10,7 @@
 pub mod artifact;
 pub mod compile;
 pub mod data;
+pub mod evaluator;
 pub mod explain;
 pub mod frontier;
 pub mod gpu_code;

@@ -1,6 +1,6 @@
 //! Once steps run, no tensor memory is allocated: an allocator counts.
 
-use arenic::compile::Kernels;
+use arenic::evaluator::Kernels;
 use arenic_ir::program::{PerSpace, Space};
 use arenic_ir::text::Module;
 use arenic_ir::{Graph, Program, TargetInfo};

@@ -2,8 +2,9 @@
 //! imported and for those that passes have rewritten; and artifacts with their plan as metadata.
 
 use arenic::artifact::Artifact;
-use arenic::compile::{Constraints, Kernels, compile};
+use arenic::compile::{Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
+use arenic::evaluator::Kernels;
 use arenic::onnx::export::{ExportError, ExportOptions, annotated, export, write};
 use arenic::onnx::proto::{ModelProto, NodeProto, StringStringEntryProto};
 use arenic::onnx::{ImportOptions, Imported, import_bytes, import_file};

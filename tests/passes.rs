@@ -4,7 +4,7 @@
 //! of the folder runs alone. `# device memory: N` limits the arena to so many bytes. Cases called `not_*` show what a pass must leave alone. A
 //! case that ends with a program was accepted by the checker.
 
-use arenic::compile::Kernels;
+use arenic::evaluator::Kernels;
 use arenic_ir::TargetInfo;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;

@@ -3,7 +3,7 @@
 use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::loss::{LossOptions, print_parameters};
 use super::{Outcome, failed};
-use arenic::compile::Kernels;
+use arenic::evaluator::Kernels;
 use arenic::onnx::export::{ExportOptions, export, write};
 use arenic::onnx::{ImportOptions, Imported, import_file};
 use arenic_ir::TargetInfo;

@@ -3,7 +3,7 @@
 use super::report::is_same_file;
 use super::{Outcome, checked_target, failed, human_bytes};
 use arenic::artifact::Artifact;
-use arenic::onnx::export::{ExportOptions, annotated, write};
+use arenic::onnx::export::{ExportOptions, annotated, with_training_info, write};
 use clap::Args;
 use miette::miette;
 use std::path::PathBuf;
@@ -23,6 +23,10 @@ pub(super) struct Arguments {
     /// Leave out initial values and constants: the file is small and cannot be run as it is
     #[arg(long)]
     no_data: bool,
+    /// Write the update as the standard's training info: the file's graph computes the outputs,
+    /// its training algorithm the rest
+    #[arg(long, conflicts_with = "no_data")]
+    training_info: bool,
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
@@ -34,8 +38,13 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
     let options = ExportOptions { data: !a.no_data };
     let model = annotated(target, &artifact.provenance, &footprint, options).map_err(failed)?;
+    let model = match a.training_info {
+        true => with_training_info(model, &target.graph).map_err(failed)?,
+        false => model,
+    };
     write(&model, &a.output).map_err(failed)?;
-    let nodes = model.graph.map_or(0, |g| g.node.len());
+    let algorithms = model.training_info.iter().filter_map(|t| t.algorithm.as_ref());
+    let nodes: usize = model.graph.iter().chain(algorithms).map(|g| g.node.len()).sum();
     let bytes = human_bytes(std::fs::metadata(&a.output).map_or(0, |m| m.len()));
     eprintln!("{nodes} nodes, {bytes}: {}", a.output.display());
     Ok(())

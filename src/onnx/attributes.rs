@@ -42,7 +42,13 @@ impl<'m> Access<'_, 'm> {
                 want.as_str_name()
             ))),
             // An empty list of the first IR version looks like nothing at all.
-            None if matches!(want, AttributeType::Ints | AttributeType::Floats) => Ok(Some(a)),
+            None if matches!(
+                want,
+                AttributeType::Ints | AttributeType::Floats | AttributeType::Strings
+            ) =>
+            {
+                Ok(Some(a))
+            }
             None => Err(Fault(format!("attribute `{name}` has no value"))),
         }
     }
@@ -73,12 +79,18 @@ impl<'m> Access<'_, 'm> {
         Ok(self.float(name)?.unwrap_or(default))
     }
 
+    pub(super) fn text(&self, name: &str) -> Result<Option<&'m str>, Fault> {
+        let stored = self.get(name, AttributeType::String)?;
+        stored.map(|a| text(name, a.s.as_deref().unwrap_or_default())).transpose()
+    }
+
     pub(super) fn text_or(&self, name: &str, default: &'m str) -> Result<&'m str, Fault> {
-        match self.get(name, AttributeType::String)? {
-            None => Ok(default),
-            Some(a) => std::str::from_utf8(a.s.as_deref().unwrap_or_default())
-                .map_err(|_| Fault(format!("attribute `{name}` is no UTF-8 text"))),
-        }
+        Ok(self.text(name)?.unwrap_or(default))
+    }
+
+    pub(super) fn texts(&self, name: &str) -> Result<Option<Vec<&'m str>>, Fault> {
+        let Some(a) = self.get(name, AttributeType::Strings)? else { return Ok(None) };
+        a.strings.iter().map(|s| text(name, s)).collect::<Result<_, _>>().map(Some)
     }
 
     pub(super) fn ints(&self, name: &str) -> Result<Option<&'m [i64]>, Fault> {
@@ -112,4 +124,8 @@ impl<'m> Access<'_, 'm> {
             Fault(format!("attribute `{name}` is `{word}`, not one of {}", words.join(", ")))
         })
     }
+}
+
+fn text<'m>(name: &str, bytes: &'m [u8]) -> Result<&'m str, Fault> {
+    std::str::from_utf8(bytes).map_err(|_| Fault(format!("attribute `{name}` is no UTF-8 text")))
 }

@@ -72,12 +72,17 @@ impl<'a, 'm> Cx<'a, 'm> {
     /// Operand `i`, where it is there.
     pub(super) fn optional(&mut self, i: usize) -> Result<Option<ValueId>, Fault> {
         let Some(t) = self.tensor(i) else { return Ok(None) };
-        made(self.b, self.slots, self.names, t).map(Some)
+        self.made(t).map(Some)
     }
 
     /// What operand `i` is, made or not.
     pub(super) fn slot(&self, i: usize) -> Slot {
         self.tensor(i).map(|t| self.slots[t].clone()).unwrap_or_default()
+    }
+
+    /// What a tensor became.
+    pub(super) fn made(&mut self, t: Tensor) -> Result<ValueId, Fault> {
+        made(self.b, self.slots, self.names, t)
     }
 
     /// All operands, none of which may be missing.

@@ -1,7 +1,8 @@
 //! One flat list of nodes: functions inlined, names numbered, definitions before uses.
 
-use super::attributes::Attributes;
-use super::error::ImportError;
+use super::attributes::{Access, Attributes};
+use super::error::{Fault, ImportError};
+use super::ops::TRAINING;
 use super::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -60,9 +61,29 @@ pub(super) struct FlatNode<'m> {
     pub(super) inputs: Vec<Option<Tensor>>,
     pub(super) outputs: Vec<Option<Tensor>>,
     pub(super) attributes: Attributes<'m>,
+    /// The tensors that the attributes of a `Gradient` name.
+    pub(super) named: Option<Named>,
+}
+
+/// What a `Gradient` is of: tensors that its attributes name.
+#[derive(Clone, Default)]
+pub(super) struct Named {
+    /// Whose gradient.
+    pub(super) y: Tensor,
+    /// With respect to what.
+    pub(super) xs: Vec<Tensor>,
+    /// What `y` is a function of besides.
+    pub(super) zs: Vec<Tensor>,
 }
 
 impl FlatNode<'_> {
+    /// The tensors that must be there before the node.
+    pub(super) fn reads(&self) -> impl Iterator<Item = Tensor> {
+        let named = self.named.iter();
+        let named = named.flat_map(|n| n.xs.iter().chain(&n.zs).chain(std::iter::once(&n.y)));
+        self.inputs.iter().flatten().chain(named).copied()
+    }
+
     /// What to call the node in messages.
     pub(super) fn label(&self, names: &Names) -> String {
         match self.outputs.iter().flatten().next() {
@@ -140,6 +161,20 @@ impl<'m> Scope<'m> {
         }
         Ok(all)
     }
+
+    /// What the attributes of a `Gradient` name in this scope.
+    fn named(&mut self, a: &Access<'_, 'm>, names: &mut Names<'m>) -> Result<Named, Fault> {
+        let mut tensor = |name: &'m str| {
+            self.tensor(name, names).ok_or_else(|| Fault("an attribute names no tensor".into()))
+        };
+        let required = |name: &str| Fault(format!("attribute `{name}` is missing"));
+        let y = tensor(a.text("y")?.ok_or_else(|| required("y"))?)?;
+        let xs = a.texts("xs")?.ok_or_else(|| required("xs"))?;
+        let zs = a.texts("zs")?.unwrap_or_default();
+        let mut all =
+            |list: Vec<&'m str>| list.into_iter().map(&mut tensor).collect::<Result<_, _>>();
+        Ok(Named { y, xs: all(xs)?, zs: all(zs)? })
+    }
 }
 
 /// All nodes of the model's graph, functions inlined.
@@ -188,8 +223,17 @@ pub(super) fn flatten<'m>(
             inputs: node.input.iter().map(|s| scope.tensor(s, names)).collect(),
             outputs: node.output.iter().map(|s| scope.tensor(s, names)).collect(),
             attributes: Vec::new(),
+            named: None,
         };
         let attributes = attributes.map_err(|reason| flat_node.error(names, reason))?;
+        let flat_node = match (domain, op) {
+            (TRAINING, "Gradient") => {
+                let named = scope.named(&Access(&attributes), names);
+                let named = Some(named.map_err(|fault| flat_node.error(names, fault.0))?);
+                FlatNode { named, ..flat_node }
+            }
+            _ => flat_node,
+        };
         let overload = node.overload.as_deref().unwrap_or("");
         match functions.get(&(domain, op, overload)) {
             None => flat.push(FlatNode { attributes, ..flat_node }),
@@ -294,7 +338,7 @@ pub(super) fn sort<'m>(
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
     let mut in_order = true;
     for (i, node) in nodes.iter().enumerate() {
-        for &t in node.inputs.iter().flatten() {
+        for t in node.reads() {
             match producer[t] {
                 Some(p) => {
                     readers[p].push(i);
@@ -355,7 +399,7 @@ fn cycle(
         }
         seen_at.insert(i, path.len());
         path.push(i);
-        let mut producers = nodes[i].inputs.iter().flatten().filter_map(|&t| producer[t]);
+        let mut producers = nodes[i].reads().filter_map(|t| producer[t]);
         at = producers.find(|&p| waiting[p] > 0);
     }
     path.reverse();

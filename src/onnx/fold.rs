@@ -6,7 +6,7 @@ use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
 use bytes::Bytes;
 use cranelift_entity::SecondaryMap;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Largest result of a folded node.
 pub(super) const MAX_FOLDED: u64 = 64 << 10;
@@ -40,6 +40,8 @@ pub(super) struct Builder {
     /// Contents of values that nodes compute from constants, looked up on demand.
     known: HashMap<ValueId, Option<Bytes>>,
     made: u64,
+    /// Values that a gradient is asked of: what depends on them stays.
+    pinned: HashSet<ValueId>,
     /// Running statistics that nodes update.
     pub(super) statistics: Vec<Statistic>,
 }
@@ -65,6 +67,11 @@ impl Builder {
     /// Adds a constant of the program itself.
     pub(super) fn constant(&mut self, ty: TensorType, bytes: impl Into<Bytes>) -> ValueId {
         self.g.add_const("", ty, Data::Bytes(bytes.into()))
+    }
+
+    /// Keeps what is computed from a value, so that gradients find their way to it.
+    pub(super) fn pin(&mut self, v: ValueId) {
+        self.pinned.insert(v);
     }
 
     /// Names of constants whose contents can no longer be replaced.
@@ -126,7 +133,8 @@ impl Builder {
     /// and scalars are what exporters put shapes and literals into.
     fn may_fold(&self, v: ValueId) -> bool {
         let ty = self.g.ty(v);
-        self.origin[v] == Origin::Program || !ty.dtype.is_float() || ty.rank() == 0
+        !self.pinned.contains(&v)
+            && (self.origin[v] == Origin::Program || !ty.dtype.is_float() || ty.rank() == 0)
     }
 
     /// Makes states of initializers of floats that are used and whose contents did not shape

@@ -50,7 +50,7 @@ pub(super) fn import(
     let nodes = sort(nodes, &names, &defined)?;
 
     let mut uses = vec![0u32; names.len()];
-    let node_inputs = nodes.iter().flat_map(|n| n.inputs.iter().flatten().copied());
+    let node_inputs = nodes.iter().flat_map(FlatNode::reads);
     let results = outputs.iter().map(|&(t, _)| t).chain(pairs.iter().map(|p| p.exit));
     for t in node_inputs.chain(results) {
         uses[t] = uses[t].saturating_add(1);
@@ -59,7 +59,9 @@ pub(super) fn import(
     let slots = vec![Slot::default(); names.len()];
     let mut b = Builder::default();
     b.g.name = graph.name.clone().unwrap_or_default();
-    let mut importer = Importer { graph, options, reader, names, pairs, uses, b, slots };
+    let pinned = nodes.iter().filter_map(|n| n.named.as_ref()).flat_map(|n| &n.xs).copied();
+    let pinned = pinned.collect();
+    let mut importer = Importer { graph, options, reader, names, pairs, uses, pinned, b, slots };
     let states = importer.define()?;
     for node in &nodes {
         importer.build(node)?;
@@ -177,6 +179,8 @@ struct Importer<'m, 'o> {
     pairs: Vec<Pair>,
     /// How often each tensor is read.
     uses: Vec<u32>,
+    /// Tensors that a gradient is asked of.
+    pinned: HashSet<Tensor>,
     b: Builder,
     slots: Vec<Slot>,
 }
@@ -224,6 +228,9 @@ impl Importer<'_, '_> {
                 (None, Some(data)) => self.b.initializer(name, ty, data),
                 (None, None) => self.b.g.add_input(name, ty),
             };
+            if self.pinned.contains(&t) {
+                self.b.pin(v);
+            }
             self.slots[t] = Slot::Value(v);
         }
         // Every pair begins with an input or an initializer, so each was met.
@@ -232,7 +239,7 @@ impl Importer<'_, '_> {
 
     /// Builds one node.
     fn build(&mut self, node: &FlatNode) -> Result<(), ImportError> {
-        let Importer { names, uses, b, slots, reader, options, .. } = self;
+        let Importer { names, uses, pinned, b, slots, reader, options, .. } = self;
         let error = |fault: Fault| node.error(names, fault.0);
         let Some(row) = ops::find(node.domain, node.op) else {
             return Err(error("it is not supported".into()));
@@ -259,6 +266,9 @@ impl Importer<'_, '_> {
             match results.get(i).copied().flatten() {
                 Some(v) => {
                     slots[t] = Slot::Value(v);
+                    if pinned.contains(&t) {
+                        b.pin(v);
+                    }
                     let value = &mut b.g.values[v];
                     if v.index() >= first_new && value.name.is_empty() {
                         value.name = names.name(t).to_owned();

@@ -21,6 +21,7 @@ pub mod ort;
 pub mod proto;
 mod read;
 mod state;
+mod training_info;
 
 #[cfg(test)]
 mod tests;
@@ -134,5 +135,12 @@ pub fn import_bytes(
     let mut reader = read::Reader::new(folder, options.plan_only).map_err(|source| {
         ImportError::Io { path: folder.unwrap_or(Path::new("")).to_owned(), source }
     })?;
-    import::import(&model, &mut reader, options)
+    // A forward model is made a step by us, whatever else it says of its training.
+    if options.mode != Mode::AsWritten || model.training_info.is_empty() {
+        return import::import(&model, &mut reader, options);
+    }
+    let (model, updates) = training_info::combined(model, &mut reader, options)?;
+    let mut options = options.clone();
+    options.states.extend(updates);
+    import::import(&model, &mut reader, &options)
 }

@@ -5,3 +5,4 @@ mod model;
 mod operators;
 mod states;
 mod structure;
+mod training_info;

@@ -15,7 +15,7 @@ mod reductions;
 mod updates;
 mod windows;
 
-use arenic::compile::Kernels;
+use arenic::evaluator::Kernels;
 use arenic_ir::TargetInfo;
 use arenic_ir::graph::{Data, Graph, Output, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction};

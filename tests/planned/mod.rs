@@ -1,6 +1,6 @@
 //! A model, compiled by the default pipeline and run beside the reference interpreter.
 
-use arenic::compile::Kernels;
+use arenic::evaluator::Kernels;
 use arenic::onnx::{ImportOptions, import_bytes};
 use arenic_ir::graph::ValueId;
 use arenic_ir::{Graph, Program, TargetInfo, TensorType};

@@ -13,6 +13,7 @@
 
 mod accumulate;
 mod chains;
+mod function;
 mod glob;
 mod loss;
 mod optimizer;
@@ -22,6 +23,7 @@ mod rules;
 mod schedule;
 mod tape;
 
+pub use function::Function;
 pub use glob::Glob;
 pub use parameters::{Parameter, Role};
 
@@ -256,7 +258,7 @@ impl Differentiate {
         let output = self.output(g)?.value;
         let trained = trained(&all, g);
         let nodes = accumulate::whole(g).nodes;
-        let paths = Paths::new(g, &nodes, &trained, output, |name| self.stops(name))?;
+        let paths = Paths::new(g, &nodes, &trained, output, |v| self.stops(g, v))?;
         for p in all.iter_mut().filter(|p| p.role == Role::Trained) {
             if !paths.includes(g.states[p.state].enter) {
                 p.role = Role::Unused;
@@ -291,8 +293,8 @@ impl Differentiate {
         }
     }
 
-    fn stops(&self, name: &str) -> bool {
-        self.stop_gradient.iter().any(|p| p.matches(name))
+    fn stops(&self, g: &Graph, v: ValueId) -> bool {
+        self.stop_gradient.iter().any(|p| p.matches(&g.values[v].name))
     }
 
     fn elements(&self, copies: usize) -> Elements {
@@ -399,7 +401,7 @@ impl Differentiate {
         copies: usize,
     ) -> Result<MicroBatch, DifferentiateError> {
         let (output, target) = (copy.of(output), target.map(|v| copy.of(v)));
-        let paths = Paths::new(t.g, &copy.nodes, trained, output, |name| self.stops(name))?;
+        let paths = Paths::new(t.g, &copy.nodes, trained, output, |v| self.stops(t.g, v))?;
         let e = self.elements(copies);
         t.name = "loss".into();
         let built = Built::new(t, self.loss()?, e, output, target)?;

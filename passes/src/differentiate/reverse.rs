@@ -16,10 +16,13 @@ use cranelift_entity::SecondaryMap;
 pub(super) struct Paths {
     needs: SecondaryMap<ValueId, bool>,
     reached: SecondaryMap<ValueId, bool>,
+    /// What gradients are asked of, behind which they do not go.
+    ends: SecondaryMap<ValueId, bool>,
 }
 
 impl Paths {
-    /// Finds them among `nodes`, which are in definition order.
+    /// Finds them among `nodes`, which are in definition order. Gradients end at what is
+    /// trained, and do not pass where `stops` says so.
     ///
     /// # Errors
     /// Operators without a rule on such a path, all of them.
@@ -28,18 +31,19 @@ impl Paths {
         nodes: &[NodeId],
         trained: &[ValueId],
         loss: ValueId,
-        stops: impl Fn(&str) -> bool,
+        stops: impl Fn(ValueId) -> bool,
     ) -> Result<Paths, DifferentiateError> {
-        let mut needs: SecondaryMap<ValueId, bool> = SecondaryMap::new();
-        trained.iter().for_each(|&v| needs[v] = true);
+        let mut ends: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        trained.iter().for_each(|&v| ends[v] = true);
+        let mut needs = ends.clone();
         for &n in nodes {
             let node = &g.nodes[n];
             if matches!(rule(&node.op), Some(Rule::Stops)) || !node.inputs.iter().any(|&v| needs[v])
             {
                 continue;
             }
-            for &v in node.outputs.iter().flatten() {
-                needs[v] = g.ty(v).dtype.is_float() && !stops(&g.values[v].name);
+            for &v in node.outputs.iter().flatten().filter(|&&v| !ends[v]) {
+                needs[v] = g.ty(v).dtype.is_float() && !stops(v);
             }
         }
         let mut reached: SecondaryMap<ValueId, bool> = SecondaryMap::new();
@@ -47,7 +51,8 @@ impl Paths {
         let mut missing = Vec::new();
         for &n in nodes.iter().rev() {
             let node = &g.nodes[n];
-            if !node.outputs.iter().flatten().any(|&v| reached[v] && needs[v]) {
+            let passes = |v: &ValueId| reached[*v] && needs[*v] && !ends[*v];
+            if !node.outputs.iter().flatten().any(passes) {
                 continue;
             }
             if rule(&node.op).is_none() {
@@ -57,7 +62,7 @@ impl Paths {
         }
         missing.reverse();
         if missing.is_empty() {
-            Ok(Paths { needs, reached })
+            Ok(Paths { needs, reached, ends })
         } else {
             Err(DifferentiateError::NoRule(missing))
         }
@@ -66,6 +71,11 @@ impl Paths {
     /// True where the loss depends on a value through something that is trained.
     pub(super) fn includes(&self, v: ValueId) -> bool {
         self.needs[v] && self.reached[v]
+    }
+
+    /// True where gradients pass what defines a value.
+    fn goes_on(&self, v: ValueId) -> bool {
+        self.includes(v) && !self.ends[v]
     }
 }
 
@@ -81,7 +91,7 @@ pub(super) fn reverse(
         t.name = format!("{}.grad", if node.name.is_empty() { op.name() } else { &node.name });
         let mut dy = Vec::with_capacity(y.len());
         for v in y {
-            let of_path = v.filter(|&v| paths.includes(v));
+            let of_path = v.filter(|&v| paths.goes_on(v));
             dy.push(of_path.map(|v| t.collect(v)).transpose()?.flatten());
         }
         let (apply, whole) = match rule(&op) {

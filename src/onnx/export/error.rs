@@ -22,6 +22,11 @@ pub enum ExportError {
     /// Contents that are not there.
     #[error("the data of `{0}` is not at hand (a plan without data?); --no-data does without it")]
     Data(String),
+    /// A state that starts from nothing.
+    #[error(
+        "state `{0}` has no initial value, which training info must have; the step gets it when it runs"
+    )]
+    Initial(String),
     /// Two inputs, states or outputs of one name.
     #[error("two tensors would be called `{0}`; rename one of them in the model")]
     Name(String),

@@ -10,11 +10,14 @@ mod fused;
 mod norms;
 mod ops;
 mod plan;
+mod training_info;
 mod windows;
 mod writer;
 
 pub use error::ExportError;
 pub use plan::annotated;
+pub use training_info::with_training_info;
+pub(super) use writer::tensor;
 
 use super::proto::{ModelProto, StringStringEntryProto};
 use crate::data::AtomicFile;

@@ -436,7 +436,8 @@ pub(super) fn code(dtype: DType) -> i32 {
     }) as i32
 }
 
-fn tensor(name: &str, ty: &TensorType, bytes: Bytes) -> TensorProto {
+/// A tensor with contents.
+pub(in crate::onnx) fn tensor(name: &str, ty: &TensorType, bytes: Bytes) -> TensorProto {
     let len = ty.bytes() as usize;
     let raw = if bytes.len() > len { bytes.slice(..len) } else { bytes };
     TensorProto {

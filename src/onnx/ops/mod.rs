@@ -179,6 +179,8 @@ static TABLE: &[Row] = &[
     row("Pad", (2, 4), &["mode"], pad::pad).note("pads, value and axes known when compiled"),
     row("Pow", (2, 2), &[], elementwise::pow),
     row("RMSNormalization", (2, 2), &["axis", "epsilon", "stash_type"], normal::rms_norm).since(23),
+    row("RandomNormal", (0, 0), &["dtype", "mean", "scale", "seed", "shape"], random::normal),
+    row("RandomNormalLike", (1, 1), &["dtype", "mean", "scale", "seed"], random::normal_like),
     row("RandomUniform", (0, 0), &["dtype", "high", "low", "seed", "shape"], random::uniform),
     row("RandomUniformLike", (1, 1), &["dtype", "high", "low", "seed"], random::uniform_like),
     row("Range", (3, 3), &["stash_type"], source::range).note("operands known when compiled"),
@@ -240,6 +242,7 @@ static TABLE: &[Row] = &[
         training::adam,
     )
     .training(),
+    row("Gradient", (1, ANY), &["xs", "y", "zs"], training::gradient).training(),
     row("Momentum", (2, ANY), &["alpha", "beta", "mode", "norm_coefficient"], training::momentum)
         .training(),
 ];

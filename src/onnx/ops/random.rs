@@ -4,7 +4,7 @@ use crate::onnx::Mode;
 use crate::onnx::context::{Built, Cx, extents};
 use crate::onnx::error::Fault;
 use crate::onnx::read::element_type;
-use arenic_ir::op::Rng;
+use arenic_ir::op::{Binary, Rng, Unary};
 use arenic_ir::{DType, Op};
 
 pub(super) fn dropout(cx: &mut Cx) -> Built {
@@ -53,18 +53,65 @@ pub(super) fn uniform_like(cx: &mut Cx) -> Built {
     draw(cx, ty.dtype, ty.shape)
 }
 
+pub(super) fn normal(cx: &mut Cx) -> Built {
+    let shape = extents(cx.attributes().ints("shape")?.ok_or("attribute `shape` is missing")?)?;
+    draw_normal(cx, DType::F32, shape)
+}
+
+pub(super) fn normal_like(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let ty = cx.ty(x);
+    draw_normal(cx, ty.dtype, ty.shape)
+}
+
 fn draw(cx: &mut Cx, default: DType, shape: Vec<usize>) -> Built {
+    let (dtype, rng) = (element(cx, default)?, generator(cx)?);
     let a = cx.attributes();
-    let dtype = match a.int("dtype")? {
-        None => default,
-        Some(code) => i32::try_from(code)
-            .map_err(|_| format!("element type {code} is unknown"))
-            .and_then(element_type)?,
-    };
-    let seed = a.float("seed")?.map(whole_or_bits);
-    let rng = Rng { stream: cx.stream(), seed };
     let (low, high) = (a.float_or("low", 0.0)?, a.float_or("high", 1.0)?);
     cx.whole(Op::RandomUniform { dtype, shape, low, high, rng }, vec![])
+}
+
+/// By Box's and Muller's transformation of two uniform draws (1958).
+fn draw_normal(cx: &mut Cx, default: DType, shape: Vec<usize>) -> Built {
+    let (dtype, rng) = (element(cx, default)?, generator(cx)?);
+    let a = cx.attributes();
+    let (mean, scale) = (a.float_or("mean", 0.0)?, a.float_or("scale", 1.0)?);
+    let other = Rng { stream: rng.stream ^ 0x9e37_79b9_7f4a_7c15, ..rng };
+    let mut uniform = |rng| {
+        let (low, high) = (0.0, 1.0);
+        cx.emit1(Op::RandomUniform { dtype, shape: shape.clone(), low, high, rng }, vec![])
+    };
+    let (radius, angle) = (uniform(rng)?, uniform(other)?);
+    let f = |f| Op::Unary { f };
+    let g = |f| Op::Binary { f };
+    let number = |cx: &mut Cx, x: f64| cx.scalar(dtype, x);
+    // One minus a draw is never zero.
+    let one = number(cx, 1.0);
+    let radius = cx.emit1(g(Binary::Sub), vec![one, radius])?;
+    let radius = cx.emit1(f(Unary::Log), vec![radius])?;
+    let factor = number(cx, -2.0);
+    let radius = cx.emit1(g(Binary::Mul), vec![radius, factor])?;
+    let radius = cx.emit1(f(Unary::Sqrt), vec![radius])?;
+    let turn = number(cx, std::f64::consts::TAU);
+    let angle = cx.emit1(g(Binary::Mul), vec![angle, turn])?;
+    let angle = cx.emit1(f(Unary::Cos), vec![angle])?;
+    let drawn = cx.emit1(g(Binary::Mul), vec![radius, angle])?;
+    let scale = number(cx, scale.into());
+    let drawn = cx.emit1(g(Binary::Mul), vec![drawn, scale])?;
+    let mean = number(cx, mean.into());
+    cx.whole(g(Binary::Add), vec![drawn, mean])
+}
+
+/// The element type that is asked for.
+fn element(cx: &Cx, default: DType) -> Result<DType, Fault> {
+    let Some(code) = cx.attributes().int("dtype")? else { return Ok(default) };
+    let code = i32::try_from(code).map_err(|_| format!("element type {code} is unknown"))?;
+    Ok(element_type(code)?)
+}
+
+fn generator(cx: &Cx) -> Result<Rng, Fault> {
+    let seed = cx.attributes().float("seed")?.map(whole_or_bits);
+    Ok(Rng { stream: cx.stream(), seed })
 }
 
 /// ONNX has this seed as a float; a whole one counts as the integer that it is.

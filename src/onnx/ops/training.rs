@@ -1,9 +1,35 @@
-//! The optimizers of ai.onnx.preview.training: one update per parameter, so that each
-//! can run as soon as its gradient exists.
+//! ai.onnx.preview.training. Of the optimizers, one update per parameter, so that each can run as
+//! soon as its gradient exists.
 
+use crate::evaluator::Kernels;
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::{DType, Op};
+use arenic_passes::differentiate::Function;
+
+/// Reverse mode over what the graph has so far.
+pub(super) fn gradient(cx: &mut Cx) -> Built {
+    let Some(named) = &cx.node.named else { return Err("its attributes name nothing".into()) };
+    let at = cx.inputs()?;
+    if at.len() != named.xs.len() + named.zs.len() {
+        return Err(Fault(format!(
+            "it has {} operands for {} names in `xs` and {} in `zs`",
+            at.len(),
+            named.xs.len(),
+            named.zs.len()
+        )));
+    }
+    let mut all = |list: &[_]| list.iter().map(|&t| cx.made(t)).collect::<Result<Vec<_>, _>>();
+    let (xs, zs) = (all(&named.xs)?, all(&named.zs)?);
+    let y = cx.made(named.y)?;
+    let floats = xs.iter().chain([&y]).map(|&v| cx.ty(v));
+    if let Some(ty) = floats.into_iter().find(|ty| !ty.dtype.is_float()) {
+        return Err(Fault(format!("there is no gradient of {ty}")));
+    }
+    let function = Function { y, xs, zs };
+    let gradients = function.gradients(&mut cx.b.g, &at, Some(&Kernels));
+    Ok(gradients.map_err(|e| Fault(e.to_string()))?.into_iter().map(Some).collect())
+}
 
 pub(super) fn adam(cx: &mut Cx) -> Built {
     let a = cx.attributes();

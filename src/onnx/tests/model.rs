@@ -136,6 +136,7 @@ pub(super) enum Attr<'a> {
     F(f32),
     S(&'a str),
     Is(&'a [i64]),
+    Ss(&'a [&'a str]),
     T(Box<TensorProto>),
     G,
 }
@@ -159,6 +160,10 @@ pub(super) fn with(mut node: NodeProto, name: &str, value: Attr) -> NodeProto {
         Attr::Is(list) => {
             a.ints = list.to_vec();
             AttributeType::Ints
+        }
+        Attr::Ss(list) => {
+            a.strings = list.iter().map(|s| s.as_bytes().to_vec()).collect();
+            AttributeType::Strings
         }
         Attr::T(t) => {
             a.t = Some(*t);
