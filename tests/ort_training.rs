@@ -10,6 +10,7 @@ use arenic_passes::Search;
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_runtime::executor::{Executor, Options};
 use arenic_runtime::kernel::Draw;
+use arenic_runtime::reference::Reference;
 use std::path::{Path, PathBuf};
 
 fn fixtures() -> PathBuf {
@@ -243,4 +244,50 @@ fn hostile_checkpoints_are_refused() {
         refused += usize::from(imported(folder.path()).is_err());
     }
     assert!(refused > 600, "{refused}");
+}
+
+/// Plain gradient descent is linear in the gradient: two micro-batches end where the mean of two
+/// steps does, each from the start.
+#[test]
+fn micro_batches_are_averaged() {
+    let run = recorded("mnist_mlp_b32_sgd");
+    let folder = tempfile::tempdir().unwrap();
+    artifacts(&run, folder.path());
+    let states = |micro_batches, parts: &[usize]| {
+        let options = ImportOptions { micro_batches, ..ImportOptions::default() };
+        let graph = import_artifacts(folder.path(), &options).unwrap().graph;
+        let mut reference = Reference::new(&graph).unwrap();
+        for (v, data) in graph.consts() {
+            reference.value_mut(v).unwrap().copy_from_slice(data.bytes().unwrap());
+        }
+        for state in graph.states.values() {
+            let init = state.init.as_ref().and_then(Data::bytes).unwrap();
+            reference.value_mut(state.enter).unwrap().copy_from_slice(init);
+        }
+        for v in graph.inputs().collect::<Vec<_>>() {
+            let mut ty = graph.ty(v).clone();
+            if ty.rank() > 0 {
+                ty.shape[0] /= parts.len();
+            }
+            let part = |&step: &usize| fed(&graph.values[v].name, &ty, step, 10, 0.5);
+            let parts = if ty.rank() > 0 { parts } else { &parts[..1] };
+            let bytes: Vec<u8> = parts.iter().flat_map(part).collect();
+            reference.value_mut(v).unwrap().copy_from_slice(&bytes);
+        }
+        reference.step(Draw::default()).unwrap();
+        let mut all: Vec<f32> = Vec::new();
+        for state in graph.states.values() {
+            let words = reference.value(state.enter).chunks_exact(4);
+            all.extend(words.map(|c| f32::from_le_bytes(c.try_into().unwrap())));
+        }
+        let loss = reference.value(graph.outputs[0].value);
+        all.push(f32::from_le_bytes(loss.try_into().unwrap()));
+        all
+    };
+    let (both, first, second) = (states(Some(2), &[0, 3]), states(None, &[0]), states(None, &[3]));
+    assert!(first != second && both.len() == first.len());
+    for ((both, first), second) in both.iter().zip(&first).zip(&second) {
+        let mean = (first + second) / 2.0;
+        assert!((both - mean).abs() <= 1e-6 * mean.abs().max(1.0), "{both}, mean {mean}");
+    }
 }

@@ -149,6 +149,10 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let help = "add `--target cuda`";
         return Err(miette!(help = help, "--math {} is for GPUs", a.math.name()).into());
     }
+    if a.loss.accumulate.is_some() && a.loss.loss.is_none() && a.ort.is_none() {
+        let help = "give --loss, or --ort";
+        return Err(miette!(help = help, "--accumulate is for steps that are made here").into());
+    }
     let dims = Dimensions::new(&a.dims)?;
     let trains = pipeline.differentiation().is_some();
     let mode = if a.inference { Mode::Inference } else { a.loss.mode(trains)? };
@@ -158,6 +162,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         states: a.states.clone(),
         plan_only: a.plan_only,
         bind: bound(&a.bind)?,
+        micro_batches: a.ort.as_ref().and(a.loss.accumulate).map(usize::from),
     };
     let named = match (a.device.as_deref(), a.profile.as_deref()) {
         (None, None) => None,

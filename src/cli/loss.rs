@@ -48,9 +48,9 @@ pub(super) struct LossOptions {
     /// Let no gradient pass these tensors
     #[arg(long, value_name = "GLOB", requires = "loss")]
     stop_gradient: Vec<Glob>,
-    /// Micro-batches in one step, whose gradients are averaged; inputs have N times the rows
-    #[arg(long, value_name = "N", requires = "loss", value_parser = clap::value_parser!(u16).range(1..))]
-    accumulate: Option<u16>,
+    /// Micro-batches in one step, whose gradients are averaged; inputs have N times the rows. For --ort, too
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) accumulate: Option<u16>,
     /// Scale gradients down so that their norm, of all together, is at most X
     #[arg(long, value_name = "X", requires = "loss", value_parser = positive)]
     clip_norm: Option<f64>,

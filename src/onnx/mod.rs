@@ -49,6 +49,8 @@ pub struct ImportOptions {
     pub bind: BTreeMap<String, (TensorType, Vec<u8>)>,
     /// What the graph is for.
     pub mode: Mode,
+    /// Of ONNX Runtime's training artifacts: micro-batches in one step.
+    pub micro_batches: Option<usize>,
 }
 
 /// What a graph is for, where operators do another thing in training than afterwards.

@@ -1,6 +1,7 @@
 //! One model out of three files. Gradients go to the optimizer right away: no buffers accumulate
 //! them. Names of what is carried to the next step are `out_` and the name of the state.
 
+use super::accumulate::MicroBatches;
 use super::checkpoint::Checkpoint;
 use crate::onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
@@ -8,7 +9,7 @@ use crate::onnx::proto::{
     tensor_proto::DataType, type_proto,
 };
 use crate::onnx::state::PREFIX;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// The domain of ONNX Runtime's operators.
 const MICROSOFT: &str = "com.microsoft";
@@ -38,6 +39,8 @@ pub(super) fn fuse(
     training: ModelProto,
     optimizer: &ModelProto,
     mut checkpoint: Checkpoint,
+    micro_batches: Option<usize>,
+    dims: &mut BTreeMap<String, u64>,
 ) -> Result<Fused, String> {
     let update = update(optimizer)?;
     let mut model = training;
@@ -55,10 +58,24 @@ pub(super) fn fuse(
         }
     }
     fusing.running_statistics(&checkpoint.frozen)?;
+    fusing.loss()?;
+    if let Some(count) = micro_batches {
+        let opset =
+            model.opset_import.iter().find(|o| o.domain.as_deref().unwrap_or("").is_empty());
+        let opset = opset.and_then(|o| o.version).unwrap_or(0);
+        let kept = checkpoint.parameters.iter().chain(&checkpoint.frozen);
+        let kept: HashSet<&str> = kept.filter_map(|t| t.name.as_deref()).collect();
+        let mut means: Vec<String> = gradients.values().cloned().collect();
+        means.sort_unstable();
+        means.push(LOSS.to_owned());
+        // What else the model gives is of one micro-batch.
+        fusing.graph.output.truncate(1);
+        let batches = MicroBatches { count, opset };
+        batches.apply(&mut fusing.graph, &kept, &means, &fusing.states, dims);
+    }
     fusing.updates(&update, &gradients, &mut checkpoint)?;
     let Checkpoint { parameters, frozen, .. } = checkpoint;
     fusing.graph.initializer.extend(parameters.into_iter().chain(frozen));
-    fusing.loss()?;
     let known = |o: &OperatorSetIdProto| o.domain.as_deref() == Some(MICROSOFT);
     if !model.opset_import.iter().any(known) {
         let domain = Some(MICROSOFT.to_owned());
@@ -256,8 +273,7 @@ impl Fusing {
             output: vec![output.to_owned()],
             ..NodeProto::default()
         };
-        let constant = NodeProto { attribute: vec![value], ..node("Constant", vec![], &one) };
-        self.graph.node.push(constant);
+        self.graph.node.push(constant(value, &one));
         self.graph.node.push(node("Add", vec![step.clone(), one], &next));
         self.states.push((step, next.clone()));
         Ok(next)
@@ -282,6 +298,17 @@ impl Fusing {
             ..NodeProto::default()
         });
         Ok(())
+    }
+}
+
+/// A constant's node.
+pub(super) fn constant(value: AttributeProto, name: &str) -> NodeProto {
+    NodeProto {
+        name: Some(name.to_owned()),
+        op_type: Some("Constant".to_owned()),
+        output: vec![name.to_owned()],
+        attribute: vec![value],
+        ..NodeProto::default()
     }
 }
 

@@ -1,6 +1,7 @@
 //! ONNX Runtime's training artifacts: a folder with `training_model.onnx`, `optimizer_model.onnx`
 //! and `checkpoint`, read as one training step.
 
+mod accumulate;
 mod checkpoint;
 mod flatbuffer;
 mod fuse;
@@ -20,7 +21,7 @@ pub const FILES: [&str; 3] = ["training_model.onnx", "optimizer_model.onnx", "ch
 /// Imports a folder of training artifacts as one step: parameters are states with the checkpoint's
 /// values, the optimizer's moments are states `NAME.m` and `NAME.v`, its count is the state
 /// `step`, running statistics are states. The learning rate is the scalar input `lr`, the loss the
-/// output `loss`.
+/// output `loss`. With micro-batches, inputs have as many times the rows, and gradients are averaged.
 ///
 /// # Errors
 /// A file cannot be read, is damaged, belongs to another model, or holds what is not supported.
@@ -30,10 +31,11 @@ pub fn import_artifacts(folder: &Path, options: &ImportOptions) -> Result<Import
     let bytes = read(&checkpoint)?;
     let checkpoint = Checkpoint::read(&bytes)
         .map_err(|reason| ImportError::Model(format!("`{}`: {reason}", checkpoint.display())))?;
-    let fused = fuse::fuse(training, &optimizer, checkpoint).map_err(|reason| {
+    let mut options = options.clone();
+    let (count, dims) = (options.micro_batches, &mut options.dims);
+    let fused = fuse::fuse(training, &optimizer, checkpoint, count, dims).map_err(|reason| {
         ImportError::Model(format!("the artifacts in `{}`: {reason}", folder.display()))
     })?;
-    let mut options = options.clone();
     options.states.extend(fused.states);
     let io = |source| ImportError::Io { path: folder.to_owned(), source };
     let mut reader = Reader::new(Some(folder), options.plan_only).map_err(io)?;
