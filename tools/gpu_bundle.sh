@@ -37,8 +37,8 @@ echo '== the binary, models and reference runs'
 strip -o "$BUNDLE/arenic" "$ARENIC"
 cp benches/gpu/{run-gpu-checks.sh,checks.py,benchmarks.py,README.md} "$BUNDLE"
 cp models/papers/networks.py "$BUNDLE"
-cp -r models/step models/digits "$BUNDLE/models"
-rm -f "$BUNDLE"/models/digits/{*.py,*.txt,*.sh}
+cp -r models/step models/forward models/digits "$BUNDLE/models"
+rm -f "$BUNDLE"/models/{digits,forward}/{*.py,*.txt,*.sh}
 cp -r tests/runs "$BUNDLE/tests"
 
 echo '== the test programs'

@@ -13,12 +13,13 @@ mod times;
 use arenic::artifact::Target;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
-use arenic::onnx::ImportOptions;
+use arenic::onnx::{ImportOptions, Mode, Training};
 use arenic::train::{Initial, Length, Options, StepReport, TrainError, train_on_device};
 use arenic_ir::Backend;
 use arenic_ir::program::PerSpace;
 use arenic_passes::Search;
-use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::differentiate::{Differentiate, Optimizer};
+use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
 use arenic_runtime::kernel::Draw;
@@ -26,9 +27,14 @@ use place::file;
 use simulated::{Behaviour, Simulated};
 use std::path::PathBuf;
 
-/// A reference run: a step, its data and the losses of eager PyTorch.
+/// A reference run: a step, or the forward model that it is made of, its data and the losses of
+/// eager PyTorch.
 struct Run {
     model: PathBuf,
+    import: ImportOptions,
+    pipeline: Pipeline,
+    /// Initial values; a forward model holds its own.
+    initial: Option<PathBuf>,
     base: PathBuf,
     set: Vec<(String, String)>,
     losses: Vec<f64>,
@@ -43,20 +49,41 @@ impl Run {
         let losses = run["loss"].as_array().unwrap();
         Run {
             model: file("models/step").join(run["onnx"].as_str().unwrap()),
+            import: ImportOptions::default(),
+            pipeline: Pipeline::default_pipeline().unwrap(),
+            initial: Some(PathBuf::from(format!("{}.init.npz", base.display()))),
             base,
             set: set.iter().map(|(n, v)| (n.clone(), v.to_string())).collect(),
             losses: losses.iter().map(|l| l.as_f64().unwrap()).collect(),
         }
     }
 
+    /// The same run from the network's forward model, differentiated here.
+    fn differentiated(network: &str) -> Run {
+        let run = Run::named(&format!("{network}_b4_sgdm"));
+        let pass = Differentiate {
+            loss: "cross_entropy".into(),
+            optimizer: Optimizer::Momentum,
+            ..Differentiate::default()
+        };
+        let (_, training) = NAMED.iter().find(|(name, _)| *name == "training").unwrap();
+        let pipeline = Pipeline::from_yaml(training).unwrap().differentiating(pass).unwrap();
+        let import = ImportOptions {
+            mode: Mode::Training(Training::default()),
+            dims: [("batch".to_owned(), 4)].into(),
+            ..ImportOptions::default()
+        };
+        let model = file("models/forward").join(format!("{network}.onnx"));
+        let set = run.set.iter().filter(|(name, _)| name == "lr").cloned().collect();
+        Run { model, import, pipeline, initial: None, set, ..run }
+    }
+
     /// The step compiled for the CUDA backend, its arena limited to so many bytes.
     fn target(&self, limit: Option<u64>) -> Target {
-        let pipeline = Pipeline::default_pipeline().unwrap();
         let limits = PerSpace { device: limit, host: None };
         let constraints = Constraints { backend: Backend::Cuda, limits, ..Constraints::default() };
-        let import = ImportOptions::default();
         let options = RunOptions::default();
-        compile(&self.model, &import, &pipeline, constraints, Search::default(), options)
+        compile(&self.model, &self.import, &self.pipeline, constraints, Search::default(), options)
             .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
             .artifact
             .unwrap()
@@ -80,11 +107,10 @@ impl Run {
     }
 
     fn options(&self) -> Options {
-        let file = |suffix: &str| PathBuf::from(format!("{}{suffix}", self.base.display()));
         Options {
-            data: Some(file(".data.npz")),
+            data: Some(PathBuf::from(format!("{}.data.npz", self.base.display()))),
             initial: Initial {
-                file: Some(TensorFile::open(file(".init.npz")).unwrap()),
+                file: self.initial.as_ref().map(|path| TensorFile::open(path).unwrap()),
                 ..Initial::default()
             },
             set: self.set.clone(),
@@ -116,8 +142,10 @@ const RUNS: [&str; 8] = [
 
 #[test]
 fn five_steps_equal_pytorch() {
-    for name in RUNS {
-        let run = Run::named(name);
+    let differentiated = ["gpt_tiny", "mlp", "small_cnn", "tiny_resnet"]
+        .map(|network| (format!("{network}, differentiated"), Run::differentiated(network)));
+    let whole = RUNS.map(|name| (name.to_owned(), Run::named(name)));
+    for (name, run) in whole.into_iter().chain(differentiated) {
         let losses = run.train(&run.target(None), Behaviour::default()).unwrap();
         assert_eq!(losses.len(), run.losses.len());
         for (step, (ours, theirs)) in losses.iter().zip(&run.losses).enumerate() {
