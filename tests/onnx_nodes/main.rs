@@ -11,6 +11,7 @@
 mod bind;
 mod case;
 mod compare;
+mod coverage;
 mod drawn;
 mod left_out;
 #[path = "../cuda/place.rs"]
@@ -56,10 +57,14 @@ fn main() -> ExitCode {
     let count = suite.cases.len();
     let mut left_out: BTreeMap<(Kind, String), Vec<String>> = BTreeMap::new();
     let mut trials = Vec::with_capacity(count);
+    let mut counted = Vec::with_capacity(count);
     let on_gpu = place::gpu().is_some();
     for (i, case) in suite.cases.into_iter().enumerate() {
         let reason = left_out::reason(&case);
         let name = case.name.clone();
+        if reason.is_none() {
+            counted.push(case.clone());
+        }
         if reason.is_none() && !on_gpu && i % SIMULATED == 0 {
             let (name, case) = (format!("simulated GPU: {name}"), case.clone());
             let run = move || run(&case, Place::Simulated).map_err(Into::into);
@@ -75,6 +80,10 @@ fn main() -> ExitCode {
                 trial.with_ignored_flag(true)
             }
         });
+    }
+    if !on_gpu {
+        let page = move || coverage::check(&counted).map_err(Into::into);
+        trials.push(Trial::test("operators page", page));
     }
     let total = trials.len();
     // One line per test is for those who ask for some of them.
