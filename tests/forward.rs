@@ -5,12 +5,14 @@
 use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, Constraints, compile};
 use arenic::data::TensorFile;
+use arenic::onnx::export::{ExportOptions, export, with_training_info, write};
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
 use arenic::train::{Initial, Length, Options, train};
 use arenic_ir::program::PerSpace;
 use arenic_passes::differentiate::{Differentiate, Glob, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_passes::{Purpose, Search};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const NETWORKS: [&str; 4] = ["gpt_tiny", "mlp", "small_cnn", "tiny_resnet"];
@@ -253,4 +255,46 @@ fn frozen_weights_cost_nothing() {
     assert_eq!(states, ["fc3.weight", "fc3.bias", "fc3.weight.momentum", "fc3.bias.momentum"]);
     assert!(head.graph.nodes.len() + 4 <= whole.graph.nodes.len());
     assert!(head.statistics["live_peak_bytes"] < whole.statistics["live_peak_bytes"]);
+}
+
+/// The step as the standard's training info: a file whose graph is the forward part alone, and
+/// which is read as the step that it was.
+#[test]
+fn training_info_is_the_step_again() {
+    for network in ["gpt_tiny", "tiny_resnet"] {
+        let (_, lr) = reference(network, "sgdm");
+        let step = compiled(network, &momentum(), Purpose::Step, 4, None);
+        let whole = export(&step.graph, ExportOptions::default()).unwrap();
+        let model = with_training_info(whole, &step.graph).unwrap();
+        let graph = model.graph.as_ref().unwrap();
+        let algorithm = model.training_info[0].algorithm.as_ref().unwrap();
+        assert!(graph.node.len() > 5 && algorithm.node.len() > graph.node.len());
+        let inputs: Vec<&str> = graph.input.iter().filter_map(|i| i.name.as_deref()).collect();
+        assert!(inputs.contains(&"target") && !inputs.contains(&"lr"), "{inputs:?}");
+        let outputs: Vec<&str> = graph.output.iter().filter_map(|o| o.name.as_deref()).collect();
+        assert_eq!(outputs, ["loss"]);
+        assert!(
+            graph
+                .initializer
+                .iter()
+                .all(|t| t.name.as_ref().is_none_or(|n| !n.ends_with(".momentum")))
+        );
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("step.onnx");
+        write(&model, &path).unwrap();
+        let (import, constraints) = (ImportOptions::default(), Constraints::default());
+        let again = through_a_file(&path, &import, &pipeline("default"), constraints);
+        let names = |t: &Target| -> BTreeSet<String> {
+            t.graph.states.values().map(|s| s.name.clone()).collect()
+        };
+        assert_eq!(names(&step), names(&again));
+        let (ours, _) = trained(&step, options(network, lr));
+        let (theirs, _) = trained(&again, options(network, lr));
+        close(network, &theirs, &ours);
+        // What is run without training is the forward part.
+        let forward = ImportOptions { mode: Mode::Inference, ..ImportOptions::default() };
+        let forward = through_a_file(&path, &forward, &pipeline("default"), constraints);
+        assert!(forward.graph.states.is_empty() && forward.graph.outputs.len() == 1);
+    }
 }

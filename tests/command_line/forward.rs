@@ -95,3 +95,25 @@ fn what_cannot_be_trained_is_said() {
     shell.fails(&format!("eval m.arenic {DATA} {init}"), 1, &["neither a state nor"]);
     shell.fails("differentiate @models/forward/mlp.onnx -o s.onnx", 1, &["--loss", "--optimizer"]);
 }
+
+#[test]
+fn a_step_becomes_training_info_and_is_read_again() {
+    let shell = Shell::new();
+    shell.succeeds(&format!(
+        "compile @models/forward/mlp.onnx --dim batch=4 {MOMENTUM} --lr 0.01 -o m.arenic"
+    ));
+    shell.succeeds("export m.arenic --training-info -o info.onnx");
+    let run = |artifact: &str, options: &str| {
+        losses(&shell.succeeds(&format!("run {artifact} {DATA} --steps 5 {options} --json")))
+    };
+    shell.succeeds("compile info.onnx -o again.arenic");
+    assert_eq!(run("again.arenic", "--set lr=0.01"), run("m.arenic", ""));
+    shell.succeeds("compile info.onnx --inference -o forward.arenic");
+    assert_eq!(run("forward.arenic", "").len(), 5);
+    // Its states come with the data of a run.
+    shell.succeeds("compile @models/step/ref_mlp_b4_sgdm.onnx -o step.arenic");
+    let refused = ["has no initial value", "p."];
+    shell.fails("export step.arenic --training-info -o s.onnx", 1, &refused);
+    let mlp = "compile @models/forward/mlp.onnx --dim batch=4 -o m.arenic";
+    shell.fails(&format!("{mlp} --accumulate 2"), 1, &["--accumulate", "--ort"]);
+}

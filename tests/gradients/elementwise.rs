@@ -27,7 +27,7 @@ fn functions_of_two_operands_broadcast() {
         let r = &mut Rng::with_seed(seed);
         let rank = r.usize(0..4);
         let (whole, part) = shapes(r, rank);
-        for f in [Add, Sub, Mul, Div, Max, Min] {
+        for f in [Add, Sub, Mul, Div, Max, Min, Rem] {
             // One draw for both, so that no two elements are equal.
             let (m, n) = (whole.iter().product(), part.iter().product::<usize>());
             let mut all = apart(r, m + n, false);

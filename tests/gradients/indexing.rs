@@ -55,6 +55,17 @@ fn gathered_by_tuples() {
     }
 }
 
+#[test]
+fn the_first_in_order() {
+    for seed in 0..CASES {
+        let r = &mut Rng::with_seed(seed);
+        let shape: Vec<usize> = (0..3).map(|_| r.usize(1..5)).collect();
+        let axis = r.usize(0..3);
+        let (k, largest) = (r.usize(1..=shape[axis]), r.bool());
+        case(&Op::TopK { axis, k, largest }, &[trained(r, &shape)]);
+    }
+}
+
 /// Different positions, since what is written twice is no function of both.
 #[test]
 fn scattered() {

@@ -7,9 +7,8 @@ use std::collections::{BTreeSet, HashMap};
 fn fixed_operands(op: &str) -> &'static [usize] {
     match op {
         "ConstantOfShape" => &[0],
-        "Expand" | "Reshape" | "Split" | "Squeeze" | "Tile" | "Unsqueeze" | "Trilu" | "OneHot" => {
-            &[1]
-        }
+        "Expand" | "Reshape" | "Split" | "Squeeze" | "Tile" | "Unsqueeze" | "Trilu" | "OneHot"
+        | "CumSum" | "TopK" => &[1],
         "Dropout" => &[2],
         "Range" => &[0, 1, 2],
         "Pad" | "Resize" => &[1, 2, 3],

@@ -68,6 +68,8 @@ pub enum Binary {
     Mul,
     Or,
     Pow,
+    /// What a truncated quotient leaves: of the dividend's sign, as C's `fmod`.
+    Rem,
     Sub,
     Xor,
 }

@@ -62,6 +62,7 @@ impl Op {
             | Op::Gather { .. }
             | Op::GatherElements { .. }
             | Op::GatherNd { .. }
+            | Op::TopK { .. }
             | Op::RandomUniform { .. }
             | Op::Reduce { .. }
             | Op::MatMul { .. }

@@ -38,6 +38,7 @@ impl Op {
             | Op::Cast { .. }
             | Op::Unary { .. }
             | Op::Reduce { .. }
+            | Op::TopK { .. }
             | Op::Softmax { .. }
             | Op::LogSoftmax { .. }
             | Op::MaxPool { .. }
@@ -209,6 +210,15 @@ impl Op {
                 let (b, depth) = nd_depth(*batch_dims, x[0], x[1])?;
                 let indices = &x[1].shape[..x[1].rank() - 1];
                 one(x[0].dtype, &[indices, &x[0].shape[b + depth..]].concat())
+            }
+            Op::TopK { axis, k, .. } => {
+                axis_in(*axis, x[0])?;
+                ensure!(x[0].dtype != DType::Bool, "{} has no order", x[0]);
+                let mut shape = x[0].shape.clone();
+                ensure!(*k <= shape[*axis], "the {k} first of {}", shape[*axis]);
+                shape[*axis] = *k;
+                let indices = TensorType::new(DType::I64, shape.clone());
+                Ok(vec![TensorType::new(x[0].dtype, shape), indices])
             }
             Op::ScatterElements { axis, .. } => {
                 axis_in(*axis, x[0])?;

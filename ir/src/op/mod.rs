@@ -193,6 +193,16 @@ pub enum Op {
         /// The axis.
         axis: usize,
     },
+    /// `x → values, indices(i64)`: the `k` largest, or smallest, elements along an axis in their
+    /// order, and where they are; of equal ones the first comes first. NaN counts as largest.
+    TopK {
+        /// The axis.
+        axis: usize,
+        /// How many.
+        k: usize,
+        /// The largest ones.
+        largest: bool,
+    },
     /// `y, dy → dx`: the gradient of a softmax's operand from its result:
     /// `dx = y · (dy − Σ dy·y)`, the sum along the axis.
     SoftmaxGrad {
@@ -419,6 +429,7 @@ impl Op {
             Op::Gather { .. } => "gather",
             Op::GatherElements { .. } => "gather_elements",
             Op::GatherNd { .. } => "gather_nd",
+            Op::TopK { .. } => "top_k",
             Op::ScatterElements { .. } => "scatter_elements",
             Op::ScatterNd { .. } => "scatter_nd",
             Op::Cast { .. } => "cast",

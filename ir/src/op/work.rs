@@ -66,6 +66,7 @@ impl Op {
             // A counter-based generator takes some ten rounds of integer arithmetic.
             Op::Dropout { .. } | Op::RandomUniform { .. } => times(output, 12),
             Op::Reduce { .. } => input(0),
+            Op::TopK { .. } => times(input(0), 8),
             Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LogSoftmaxStats => times(input(0), 5),
             Op::SoftmaxOfStats => times(output, 3),
             Op::CrossEntropyGrad => times(output, 5),

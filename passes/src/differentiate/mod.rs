@@ -26,6 +26,7 @@ mod tape;
 pub use function::Function;
 pub use glob::Glob;
 pub use parameters::{Parameter, Role};
+pub use rules::{Passage, passage};
 
 use crate::{Cx, GraphPass, PassError, Purpose, Stats};
 use accumulate::Copy;

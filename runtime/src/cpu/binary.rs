@@ -18,11 +18,14 @@ pub(super) fn run(f: Binary, call: &Call) -> Result<(), KernelError> {
         Binary::Add => for_signless!(d, T => map2(x, y, CHEAP, <T as Number>::add)),
         Binary::Sub => for_signless!(d, T => map2(x, y, CHEAP, <T as Number>::sub)),
         Binary::Mul => for_signless!(d, T => map2(x, y, CHEAP, <T as Number>::mul)),
-        Binary::Div => {
+        Binary::Div | Binary::Rem => {
             if !d.is_float() && y.ty().elements() > 0 {
                 for_size!(d, T => refuse_zero::<T>(b))?;
             }
-            for_number!(d, T => map2(x, y, CHEAP, <T as Number>::div));
+            match f {
+                Binary::Div => for_number!(d, T => map2(x, y, CHEAP, <T as Number>::div)),
+                _ => for_number!(d, T => map2(x, y, DEAR, <T as Number>::rem)),
+            }
         }
         Binary::Pow if d.is_float() => for_float!(d, T => power::<T>(x, y)),
         Binary::Pow => for_number!(d, T => map2(x, y, DEAR, <T as Number>::power)),

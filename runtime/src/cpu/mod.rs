@@ -46,6 +46,7 @@ mod softmax_grad;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod top_k;
 mod transpose;
 mod unary;
 mod update;
@@ -85,6 +86,7 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
             random::uniform(*low, *high, rng, call);
         }
         Op::Reduce { .. } => return reduce::run(call),
+        Op::TopK { axis, k, largest } => top_k::run(*axis, *k, *largest, call),
         Op::Softmax { .. } | Op::LogSoftmax { .. } => return softmax::run(call),
         Op::SoftmaxGrad { .. } | Op::LogSoftmaxGrad { .. } => softmax_grad::run(call),
         Op::LayerNorm { .. } => return norm::run(call),

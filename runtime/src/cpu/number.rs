@@ -19,6 +19,8 @@ pub(super) trait Number: Element + PartialOrd {
     fn mul(self, b: Self) -> Self;
     /// Integers divided by zero give zero.
     fn div(self, b: Self) -> Self;
+    /// What a truncated quotient leaves; integers divided by zero leave zero.
+    fn rem(self, b: Self) -> Self;
     fn power(self, b: Self) -> Self;
     fn is_nan(self) -> bool;
     fn widen(self) -> Self::Wide;
@@ -99,6 +101,10 @@ macro_rules! integer {
             fn div(self, b: Self) -> Self {
                 if b == 0 { 0 } else { self.wrapping_div(b) }
             }
+            #[inline(always)]
+            fn rem(self, b: Self) -> Self {
+                if b == 0 { 0 } else { self.wrapping_rem(b) }
+            }
             #[allow(unused_comparisons)] // of the unsigned
             fn power(self, b: Self) -> Self {
                 if b >= 0 {
@@ -177,6 +183,10 @@ macro_rules! float {
             #[inline(always)]
             fn div(self, b: Self) -> Self {
                 self / b
+            }
+            #[inline(always)]
+            fn rem(self, b: Self) -> Self {
+                self % b
             }
             fn power(self, b: Self) -> Self {
                 self.powf(b)

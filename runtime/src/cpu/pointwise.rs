@@ -309,6 +309,7 @@ unsafe fn binary<T: Float>(f: Binary, a: *const T, b: *const T, y: *mut T, n: us
             Binary::Min => each(a, b, y, n, T::smaller),
             Binary::Mul => each(a, b, y, n, T::mul),
             Binary::Pow => each(a, b, y, n, T::power),
+            Binary::Rem => each(a, b, y, n, T::rem),
             Binary::Sub => each(a, b, y, n, T::sub),
             Binary::Xor => each(a, b, y, n, |a, b| condition(a != b)),
         }

@@ -28,12 +28,12 @@ pub(super) fn lower(site: &mut Site) {
             let _ = writeln!(body, "    const {t} a = {}, b = {};", x[0], x[1]);
             assign(&mut body, 0, &power("a", "b", site.inputs[1].elements() == 1));
         }
-        Op::Binary { f: Binary::Div } if !site.inputs[0].dtype.is_float() => {
+        Op::Binary { f: f @ (Binary::Div | Binary::Rem) } if !site.inputs[0].dtype.is_float() => {
             parameters.extend(super::lower::Parameter::refusal());
             let _ = writeln!(body, "    const {t} a = {}, b = {};", x[0], x[1]);
             let _ =
                 writeln!(body, "    if (b == 0) refuse(refusal, node, DIVISION_BY_ZERO, 0, 0);");
-            assign(&mut body, 0, "divide(a, b)");
+            assign(&mut body, 0, &binary(*f, "a", "b"));
         }
         Op::Binary { f } => assign(&mut body, 0, &binary(*f, &x[0], &x[1])),
         Op::Where => assign(&mut body, 0, &format!("{} != 0 ? {} : {}", x[0], x[1], x[2])),
@@ -150,6 +150,7 @@ fn binary(f: Binary, a: &str, b: &str) -> String {
         Binary::Mul => format!("mul({a}, {b})"),
         Binary::Div => format!("divide({a}, {b})"),
         Binary::Pow => format!("power({a}, {b})"),
+        Binary::Rem => format!("remainder_of({a}, {b})"),
         Binary::Max => format!("larger({a}, {b})"),
         Binary::Min => format!("smaller({a}, {b})"),
         Binary::And => format!("{a} & {b}"),

@@ -5,7 +5,7 @@
 //! meet at an element are walked by one thread or one warp. Whoever uses an index checks it
 //! first, so nothing out of range is read or written.
 
-use super::index::{constant, offset};
+use super::index::{constant, index_type, offset};
 use super::lower::{Parameter, Site, THREADS, c_type, word_type};
 use super::movement::widest;
 use arenic_ir::op::Scatter;
@@ -18,10 +18,49 @@ pub(super) fn lower(site: &mut Site) {
         Op::Gather { axis } => gather(site, axis),
         Op::GatherElements { axis } => gather_elements(site, axis),
         Op::GatherNd { batch_dims } => gather_nd(site, batch_dims),
+        Op::TopK { axis, k, largest } => top_k(site, axis, k, largest),
         Op::ScatterElements { axis, reduction } => scatter_elements(site, axis, reduction),
         Op::ScatterNd { reduction } => scatter_nd(site, reduction),
         _ => {}
     }
+}
+
+/// A thread for each element of the operand, which counts those that come before it.
+fn top_k(site: &mut Site, axis: usize, k: usize, largest: bool) {
+    let x = site.inputs[0];
+    if k == 0 {
+        return;
+    }
+    let index = index_type(x.elements());
+    let (n, stride) = (x.shape[axis], x.shape[axis + 1..].iter().product::<usize>());
+    let before = |a: &str, b: &str| match largest {
+        true => format!("greater({a}, {b})"),
+        false => format!("greater({b}, {a})"),
+    };
+    let t = c_type(x.dtype);
+    let (first, second) = (before("other", "x"), before("x", "other"));
+    let [group, n, stride, k] = [n * stride, n, stride, k].map(constant);
+    let mut body = format!(
+        "    const {index} own = i / {stride} % {n}, base = i / {group} * {group} + i % {stride};
+    const {t} x = x0[i];
+    {index} rank = 0;
+    for ({index} j = 0; j < {n} && rank < {k}; j++) {{
+        const {t} other = x0[base + j * {stride}];
+        rank += j < own ? !{second} : {first};
+    }}
+    if (rank >= {k}) return;
+    const {index} to = (i / {group} * {k} + rank) * {stride} + i % {stride};
+"
+    );
+    let mut parameters = vec![site.input(0)];
+    for (o, value) in ["x", "own"].into_iter().enumerate() {
+        if let Some(y) = site.output(o) {
+            parameters.push(y);
+            // Writing to a string does not fail.
+            let _ = writeln!(body, "    y{o}[to] = {value};");
+        }
+    }
+    site.for_each(x.elements(), index, parameters, &body);
 }
 
 /// Looks index number `which` up as `at{k}`, and does something else where it is refused.

@@ -94,6 +94,7 @@ pub fn lower(
         Op::Gather { .. }
         | Op::GatherElements { .. }
         | Op::GatherNd { .. }
+        | Op::TopK { .. }
         | Op::ScatterElements { .. }
         | Op::ScatterNd { .. } => indexing::lower(&mut site),
         Op::MaxPool { .. } | Op::AveragePool { .. } | Op::Resize { .. } => {

@@ -24,7 +24,7 @@ const UNARY: [Unary; 16] = [
     Unary::Tanh,
 ];
 
-const BINARY: [Binary; 15] = [
+const BINARY: [Binary; 16] = [
     Binary::Add,
     Binary::And,
     Binary::Div,
@@ -38,6 +38,7 @@ const BINARY: [Binary; 15] = [
     Binary::Mul,
     Binary::Or,
     Binary::Pow,
+    Binary::Rem,
     Binary::Sub,
     Binary::Xor,
 ];
@@ -101,14 +102,15 @@ fn binary(r: &mut Random, f: Binary, d: DType) -> Case {
     let whole = r.wild(d, shape);
     // Mostly without zeros, which integers refuse to be divided by.
     let part = match f {
-        Binary::Div if !d.is_float() && r.range(0, 3) > 0 => {
+        Binary::Div | Binary::Rem if !d.is_float() && r.range(0, 3) > 0 => {
             r.fill(d, other, |r| r.range(1, 9) as f64)
         }
         Binary::Pow => r.tame(d, other),
         _ => r.wild(d, other),
     };
     let close = if f == Binary::Pow { Close::FUNCTION } else { Close::EQUAL };
-    let inputs = if r.chance() || f == Binary::Div { [whole, part] } else { [part, whole] };
+    let divides = matches!(f, Binary::Div | Binary::Rem);
+    let inputs = if r.chance() || divides { [whole, part] } else { [part, whole] };
     Case::new(Op::Binary { f }, inputs).close(close)
 }
 

@@ -18,6 +18,9 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             cases.push(gather(r, d));
             cases.push(gather_elements(r, d));
             cases.push(gather_nd(r, d));
+            if d != DType::Bool {
+                cases.push(top_k(r, d));
+            }
         }
         for reduction in REDUCTIONS {
             for _ in 0..4 {
@@ -31,6 +34,19 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     }
     cases.extend(empty(r));
     cases
+}
+
+/// Of few different numbers, so that many are equal, or of wild ones, with NaN among them.
+fn top_k(r: &mut Random, d: DType) -> Case {
+    let mut shape = r.shape(3);
+    shape.push(r.range(1, 40));
+    let axis = r.range(0, shape.len());
+    let (k, largest) = (r.range(0, shape[axis] + 1), r.chance());
+    let x = match r.chance() {
+        true => r.fill(d, shape, |r| r.range(0, 4) as f64),
+        false => r.wild(d, shape),
+    };
+    Case::new(Op::TopK { axis, k, largest }, [x])
 }
 
 fn index_type(r: &mut Random) -> DType {

@@ -2,7 +2,7 @@
 //! parts are chosen so that every element keeps its bits.
 
 use super::ExportError;
-use super::ops::{binary, gemm, sliding, unary};
+use super::ops::{gemm, sliding, unary};
 use super::writer::{Tensor, Writer, code, int, ints, signed, text};
 use arenic_ir::op::{Kind, ProductOperands, Step, Window};
 use arenic_ir::types::broadcast_shapes;
@@ -38,7 +38,7 @@ impl Writer<'_> {
             let out = vec![name.clone()];
             match step {
                 Step::Unary(f, _) => self.node_into(unary(*f), &given, out, vec![]),
-                Step::Binary(f, ..) => self.node_into(binary(*f), &given, out, vec![]),
+                Step::Binary(f, ..) => self.binary(*f, &given, out),
                 Step::Where(..) => self.node_into("Where", &given, out, vec![]),
                 Step::Cast(_) => {
                     self.node_into("Cast", &given, out, vec![int("to", code(number).into())]);

@@ -14,6 +14,12 @@ fn names(tensors: &[Tensor]) -> Vec<&str> {
 }
 
 impl Writer<'_> {
+    /// Writes a function of two operands; ONNX's `Mod` truncates where it is told to.
+    pub(super) fn binary(&mut self, f: Binary, x: &[&str], y: Vec<String>) {
+        let attributes = if f == Binary::Rem { vec![int("fmod", 1)] } else { vec![] };
+        self.node_into(binary(f), x, y, attributes);
+    }
+
     /// Writes an operator; results have the names and types of `y`.
     pub(super) fn write(&mut self, op: &Op, x: &[Tensor], y: &[Tensor]) -> Result<(), ExportError> {
         let out: Vec<String> = y.iter().map(|t| t.name.clone()).collect();
@@ -41,6 +47,11 @@ impl Writer<'_> {
                 let batch = int("batch_dims", *batch_dims as i64);
                 self.node_into("GatherND", &given, out, vec![batch]);
             }
+            Op::TopK { axis, k, largest } => {
+                let k = self.list(&[*k as i64]);
+                let attributes = vec![at(*axis), int("largest", (*largest).into())];
+                self.node_into("TopK", &[given[0], &k], out, attributes);
+            }
             Op::ScatterElements { axis, reduction } => {
                 let attributes = vec![at(*axis), text("reduction", scatter(*reduction))];
                 self.node_into("ScatterElements", &given, out, attributes);
@@ -53,7 +64,7 @@ impl Writer<'_> {
                 self.node_into("Cast", &given, out, vec![int("to", code(*to).into())]);
             }
             Op::Unary { f } => self.node_into(unary(*f), &given, out, vec![]),
-            Op::Binary { f } => self.node_into(binary(*f), &given, out, vec![]),
+            Op::Binary { f } => self.binary(*f, &given, out),
             Op::Where => self.node_into("Where", &given, out, vec![]),
             Op::Clip { min, .. } => {
                 let mut bounds: Vec<String> = vec![given[0].to_owned()];
@@ -358,7 +369,7 @@ pub(super) fn unary(f: Unary) -> &'static str {
 }
 
 /// The ONNX operator of a function.
-pub(super) fn binary(f: Binary) -> &'static str {
+fn binary(f: Binary) -> &'static str {
     match f {
         Binary::Add => "Add",
         Binary::And => "And",
@@ -373,6 +384,7 @@ pub(super) fn binary(f: Binary) -> &'static str {
         Binary::Mul => "Mul",
         Binary::Or => "Or",
         Binary::Pow => "Pow",
+        Binary::Rem => "Mod",
         Binary::Sub => "Sub",
         Binary::Xor => "Xor",
     }

@@ -1,6 +1,6 @@
 //! Operators that work element by element.
 
-use crate::onnx::context::{Built, Cx};
+use crate::onnx::context::{Built, Cx, axis};
 use crate::onnx::error::Fault;
 use crate::onnx::read::element_type;
 use arenic_ir::op::{Binary, Unary};
@@ -77,6 +77,70 @@ pub(super) fn mean(cx: &mut Cx) -> Built {
     let dtype = cx.ty(sum).dtype;
     let count = cx.scalar(dtype, cx.count() as f64);
     cx.whole(Op::Binary { f: Binary::Div }, vec![sum, count])
+}
+
+/// The remainder has the dividend's sign with `fmod`, else the divisor's.
+pub(super) fn modulo(cx: &mut Cx) -> Built {
+    let (a, b) = (cx.input(0)?, cx.input(1)?);
+    let rem = Op::Binary { f: Binary::Rem };
+    let dtype = cx.ty(a).dtype;
+    let unsigned = matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64);
+    if unsigned || cx.attributes().flag("fmod", false)? {
+        return cx.whole(rem, vec![a, b]);
+    }
+    let left = cx.emit1(rem, vec![a, b])?;
+    let zero = cx.scalar(dtype, 0.0);
+    let (is_negative, of_negative) =
+        (cx.both(Binary::Less, left, zero)?, cx.both(Binary::Less, b, zero)?);
+    let other_sign = cx.both(Binary::Xor, is_negative, of_negative)?;
+    let nothing = cx.both(Binary::Equal, left, zero)?;
+    let something = cx.map(Unary::Not, nothing)?;
+    let moves = cx.both(Binary::And, other_sign, something)?;
+    let moved = cx.add(left, b)?;
+    cx.whole(Op::Where, vec![moves, moved, left])
+}
+
+/// Sums of the elements so far along an axis: of twice as many with each addition.
+pub(super) fn cum_sum(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let (exclusive, reverse) = (a.flag("exclusive", false)?, a.flag("reverse", false)?);
+    let x = cx.input(0)?;
+    let rank = cx.ty(x).rank();
+    let [of] = cx.ints(1)?.unwrap_or_default()[..] else {
+        return Err("operand 1 is not one axis".into());
+    };
+    let along = axis(of, rank)?;
+    let extent = cx.ty(x).shape[along];
+    let mut sum = if exclusive { shifted(cx, x, along, 1, reverse)? } else { cx.same(x)? };
+    let mut by = 1;
+    while by < extent {
+        let other = shifted(cx, sum, along, by, reverse)?;
+        sum = cx.add(sum, other)?;
+        by *= 2;
+    }
+    Ok(vec![Some(sum)])
+}
+
+/// `x` moved along an axis, towards its start in reverse; zeros come after it.
+fn shifted(
+    cx: &mut Cx,
+    x: ValueId,
+    along: usize,
+    by: usize,
+    reverse: bool,
+) -> Result<ValueId, Fault> {
+    let ty = cx.ty(x);
+    let whole = ty.shape.clone();
+    if by >= whole[along] {
+        return cx.zeros(&ty);
+    }
+    let (mut shape, mut from, mut to) = (whole.clone(), vec![0; whole.len()], vec![0; whole.len()]);
+    shape[along] -= by;
+    let first = if reverse { &mut from } else { &mut to };
+    first[along] = by;
+    let part = Op::Slice { starts: from, steps: vec![1; whole.len()], shape };
+    let (part, steps) = (cx.emit1(part, vec![x])?, vec![1; whole.len()]);
+    cx.emit1(Op::Pad { starts: to, steps, shape: whole, value: 0.0 }, vec![part])
 }
 
 /// ONNX lets the exponent have another element type; the result has the base's.

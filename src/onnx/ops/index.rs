@@ -1,9 +1,9 @@
 //! Gathers and scatters.
 
-use crate::onnx::context::{Built, Cx, axis};
+use crate::onnx::context::{Built, Cx, axis, extents};
 use crate::onnx::error::Fault;
-use arenic_ir::Op;
 use arenic_ir::op::Scatter;
+use arenic_ir::{Op, ValueId};
 
 /// The axis that the node names, of its first operand.
 fn own_axis(cx: &mut Cx) -> Result<usize, Fault> {
@@ -56,4 +56,47 @@ pub(super) fn scatter_nd(cx: &mut Cx) -> Built {
     let op = Op::ScatterNd { reduction: reduction(cx)? };
     let inputs = cx.inputs()?;
     cx.whole(op, inputs)
+}
+
+pub(super) fn top_k(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let (at, largest) = (a.int_or("axis", -1)?, a.flag("largest", true)?);
+    let x = cx.input(0)?;
+    let axis = axis(at, cx.ty(x).rank())?;
+    let [k] = extents(&cx.ints(1)?.unwrap_or_default())?[..] else {
+        return Err("operand 1 is not one number".into());
+    };
+    cx.whole(Op::TopK { axis, k, largest }, vec![x])
+}
+
+/// The first of all places of the largest, or smallest, element along an axis, or the last.
+pub(super) fn arg_extremum(cx: &mut Cx) -> Built {
+    let largest = cx.node.op == "ArgMax";
+    let a = cx.attributes();
+    let (at, keep, last) =
+        (a.int_or("axis", 0)?, a.flag("keepdims", true)?, a.flag("select_last_index", false)?);
+    let x = cx.input(0)?;
+    let ty = cx.ty(x);
+    let axis = axis(at, ty.rank())?;
+    let read = if last { backwards(cx, x, axis)? } else { x };
+    let found = cx.emit(Op::TopK { axis, k: 1, largest }, vec![read])?;
+    let Some(&(mut place)) = found.get(1) else { return Err("it has no result".into()) };
+    if last {
+        place = cx.number_minus(ty.shape[axis] as f64 - 1.0, place)?;
+    }
+    let mut shape = ty.shape;
+    match keep {
+        true => shape[axis] = 1,
+        false => drop(shape.remove(axis)),
+    }
+    cx.whole(Op::Reshape { shape }, vec![place])
+}
+
+/// The elements along an axis from last to first.
+fn backwards(cx: &mut Cx, x: ValueId, axis: usize) -> Result<ValueId, Fault> {
+    let shape = cx.ty(x).shape;
+    let (mut starts, mut steps) = (vec![0; shape.len()], vec![1; shape.len()]);
+    starts[axis] = shape[axis].saturating_sub(1);
+    steps[axis] = -1;
+    cx.emit1(Op::Slice { starts, steps, shape }, vec![x])
 }

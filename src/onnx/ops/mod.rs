@@ -4,6 +4,7 @@ mod activation;
 mod arrange;
 mod compose;
 mod conv;
+mod einsum;
 mod elementwise;
 mod index;
 mod loss;
@@ -69,6 +70,7 @@ impl Row {
 }
 
 const REDUCE: &[&str] = &["axes", "keepdims", "noop_with_empty_axes"];
+const ARG: &[&str] = &["axis", "keepdims", "select_last_index"];
 const CAST: &[&str] = &["to", "saturate", "round_mode"];
 const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
 const CONV_TRANSPOSE: &[&str] = &[
@@ -105,6 +107,8 @@ static TABLE: &[Row] = &[
     row("Abs", (1, 1), &[], elementwise::unary),
     row("Add", (2, 2), &[], elementwise::binary),
     row("And", (2, 2), &[], elementwise::binary).since(7),
+    row("ArgMax", (1, 1), ARG, index::arg_extremum),
+    row("ArgMin", (1, 1), ARG, index::arg_extremum),
     row("AveragePool", (1, 1), AVERAGE_POOL, pool::average_pool),
     row("AveragePoolGrad", (1, 1), AVERAGE_POOL, window::average_pool_grad)
         .since(1)
@@ -123,9 +127,12 @@ static TABLE: &[Row] = &[
     row("ConvTranspose", (2, 3), CONV_TRANSPOSE, conv::conv_transpose),
     row("Cos", (1, 1), &[], elementwise::unary),
     row("Cosh", (1, 1), &[], rectifier::cosh),
+    row("CumSum", (2, 2), &["exclusive", "reverse"], elementwise::cum_sum)
+        .note("axis known when compiled"),
     row("DepthToSpace", (1, 1), &["blocksize", "mode"], arrange::depth_to_space),
     row("Div", (2, 2), &[], elementwise::binary),
     row("Dropout", (1, 3), &["seed"], random::dropout).note("training_mode known when compiled"),
+    row("Einsum", (1, ANY), &["equation"], einsum::einsum),
     row("Elu", (1, 1), &["alpha"], rectifier::elu),
     row("Equal", (2, 2), &[], elementwise::binary),
     row("Erf", (1, 1), &[], elementwise::unary),
@@ -164,6 +171,7 @@ static TABLE: &[Row] = &[
     row("MeanVarianceNormalization", (1, 1), &["axes"], normal::mean_variance),
     row("Min", (1, ANY), &[], elementwise::variadic),
     row("Mish", (1, 1), &[], rectifier::mish).since(18),
+    row("Mod", (2, 2), &["fmod"], elementwise::modulo),
     row("Mul", (2, 2), &[], elementwise::binary),
     row("Neg", (1, 1), &[], elementwise::unary),
     row(
@@ -228,6 +236,7 @@ static TABLE: &[Row] = &[
     row("Tanh", (1, 1), &[], elementwise::unary),
     row("ThresholdedRelu", (1, 1), &["alpha"], rectifier::thresholded_relu),
     row("Tile", (2, 2), &[], shape::tile).note("repeats known when compiled"),
+    row("TopK", (2, 2), &["axis", "largest", "sorted"], index::top_k).note("k known when compiled"),
     row("Transpose", (1, 1), &["perm"], shape::transpose),
     row("Trilu", (1, 2), &["upper"], arrange::trilu).since(14).note("k known when compiled"),
     row("Unsqueeze", (2, 2), &[], shape::unsqueeze).note("axes known when compiled"),

@@ -3,6 +3,7 @@
 use crate::onnx::Mode;
 use crate::onnx::context::{Built, Cx, extents};
 use crate::onnx::error::Fault;
+use crate::onnx::fold::to_floats;
 use crate::onnx::read::element_type;
 use arenic_ir::op::{Binary, Rng, Unary};
 use arenic_ir::{DType, Op};
@@ -20,7 +21,9 @@ pub(super) fn dropout(cx: &mut Cx) -> Built {
     };
     let (training, ratio) = match cx.mode {
         Mode::AsWritten => (training, None),
-        Mode::Training(t) => (t.dropout != Some(0.0), t.dropout),
+        Mode::Training(t) => {
+            (t.dropout != Some(0.0) && (t.dropout.is_some() || drops(cx)?), t.dropout)
+        }
         Mode::Inference => (false, None),
     };
     if !training {
@@ -40,6 +43,14 @@ pub(super) fn dropout(cx: &mut Cx) -> Built {
     };
     let rng = Rng { stream: cx.stream(), seed };
     cx.whole(Op::Dropout { rng }, vec![x, ratio])
+}
+
+/// False where the node's own ratio is known to be zero.
+fn drops(cx: &mut Cx) -> Result<bool, Fault> {
+    let Some(ratio) = cx.optional(1)? else { return Ok(true) };
+    let ty = cx.ty(ratio);
+    let known = cx.b.contents(ratio).and_then(|bytes| to_floats(&ty, &bytes));
+    Ok(known.is_none_or(|list| list != [0.0]))
 }
 
 pub(super) fn uniform(cx: &mut Cx) -> Built {

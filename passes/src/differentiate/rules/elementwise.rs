@@ -30,6 +30,7 @@ pub(super) fn binary_rule(f: Binary) -> Rule {
         Binary::Mul => Rule::Passes(mul),
         Binary::Div => Rule::Passes(div),
         Binary::Pow => Rule::Passes(pow),
+        Binary::Rem => Rule::Passes(rem),
         Binary::Max | Binary::Min => Rule::Passes(extremum),
         Binary::And
         | Binary::Equal
@@ -178,6 +179,25 @@ fn div(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
         let y = t.saved(y)?;
         let d = t.mul(d, y)?;
         let d = t.unary(Unary::Neg, d)?;
+        give(t, l, 1, d)?;
+    }
+    Ok(())
+}
+
+/// `a − b · trunc(a/b)`, whose quotient is constant almost everywhere.
+fn rem(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let &[a, b] = &l.x[..] else { return Err(unexpected(l)) };
+    let dy = l.dy()?;
+    if l.wants(0) {
+        give(t, l, 0, dy)?;
+    }
+    if l.wants(1) {
+        let (a, b, y) = (t.saved(a)?, t.saved(b)?, t.result(l.node, 0)?);
+        let y = t.saved(y)?;
+        // (y − a) / b, which is −trunc(a/b) but for rounding.
+        let d = t.binary(Binary::Sub, y, a)?;
+        let d = t.binary(Binary::Div, d, b)?;
+        let d = t.mul(dy, d)?;
         give(t, l, 1, d)?;
     }
     Ok(())

@@ -101,3 +101,15 @@ pub(super) fn scatter(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     }
     Ok(())
 }
+
+/// Where each element came from; no two came from one place.
+pub(super) fn top_k(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let Op::TopK { axis, .. } = l.op else { return Ok(()) };
+    let (dy, indices) = (l.dy()?, t.result(l.node, 1)?);
+    let ty = t.ty(l.x[0]);
+    let zeros = t.zeros(&ty)?;
+    let d =
+        t.emit(Op::ScatterElements { axis, reduction: Scatter::Add }, vec![zeros, indices, dy])?;
+    t.give(l.x[0], d);
+    Ok(())
+}

@@ -58,6 +58,26 @@ pub(super) enum Rule {
     Broadcasts(Apply),
 }
 
+/// Whether gradients pass an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// They do.
+    Passes,
+    /// They are zero, or there are none.
+    Stops,
+    /// It has no rule.
+    None,
+}
+
+/// Whether gradients pass an operator.
+pub fn passage(op: &Op) -> Passage {
+    match rule(op) {
+        Some(Rule::Passes(_) | Rule::Broadcasts(_)) => Passage::Passes,
+        Some(Rule::Stops) => Passage::Stops,
+        None => Passage::None,
+    }
+}
+
 /// The rule of an operator; none where there is none.
 pub(super) fn rule(op: &Op) -> Option<Rule> {
     use Rule::{Broadcasts, Passes, Stops};
@@ -73,6 +93,7 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         Op::Gather { .. } => Passes(indexing::gather),
         Op::GatherElements { .. } => Passes(indexing::gather_elements),
         Op::GatherNd { .. } => Passes(indexing::gather_nd),
+        Op::TopK { .. } => Passes(indexing::top_k),
         Op::ScatterElements { reduction: Scatter::Replace | Scatter::Add, .. }
         | Op::ScatterNd { reduction: Scatter::Replace | Scatter::Add } => Passes(indexing::scatter),
         Op::ScatterElements { .. } | Op::ScatterNd { .. } => return None,

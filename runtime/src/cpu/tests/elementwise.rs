@@ -145,6 +145,7 @@ fn binary(f: Binary, a: Number, b: Number) -> Number {
         (Binary::Sub, Int(a), Int(b)) => Int(a - b),
         (Binary::Mul, Int(a), Int(b)) => Int(a.wrapping_mul(b)),
         (Binary::Div, Int(a), Int(b)) => Int(a / b),
+        (Binary::Rem, Int(a), Int(b)) => Int(a % b),
         (Binary::Max, Int(a), Int(b)) => Int(a.max(b)),
         (Binary::Min, Int(a), Int(b)) => Int(a.min(b)),
         (Binary::Pow, Int(a), Int(b)) if b >= 0 => {
@@ -164,6 +165,7 @@ fn binary(f: Binary, a: Number, b: Number) -> Number {
             Binary::Sub => Real(a - b),
             Binary::Mul => Real(a * b),
             Binary::Div => Real(a / b),
+            Binary::Rem => Real(a % b),
             Binary::Pow => Real(a.powf(b)),
             Binary::Max => Real(if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }),
             Binary::Min => Real(if a.is_nan() || b.is_nan() { f64::NAN } else { a.min(b) }),
@@ -195,6 +197,7 @@ fn binary_functions() {
         Mul,
         Or,
         Pow,
+        Rem,
         Sub,
         Xor,
     ];
@@ -210,7 +213,7 @@ fn binary_functions() {
                 }
                 let a = source.tensor(d, &p);
                 let mut b = source.tensor(d, &q);
-                if f == Div && !d.is_float() {
+                if matches!(f, Div | Rem) && !d.is_float() {
                     let size = d.size() as usize;
                     b.bytes.chunks_mut(size).for_each(|b| b[0] |= 1);
                 }

@@ -1,7 +1,7 @@
 //! Gathers and scatters.
 
 use super::{Source, Tensor, all_indices, refusal, run};
-use crate::kernel::KernelError;
+use crate::kernel::{Draw, KernelError};
 use arenic_ir::op::Scatter;
 use arenic_ir::{DType, Op, TensorType};
 
@@ -263,4 +263,42 @@ fn nothing_is_selected_from_nothing() {
     let one = Tensor::new(&[1], &[0i64]);
     let refused = KernelError::IndexOutOfRange { index: 0, extent: 0 };
     assert_eq!(refusal(&Op::Gather { axis: 0 }, &[x, one]), refused);
+}
+
+#[test]
+fn top_k_is_the_head_of_a_stable_sort() {
+    let mut source = Source(26);
+    for round in 0..200 {
+        let rank = 1 + source.below(4);
+        let shape = filled(&mut source, rank);
+        let axis = source.below(rank);
+        let k = source.below(shape[axis] + 1);
+        let largest = round % 2 == 0;
+        // Few different numbers, and NaN.
+        let numbers: Vec<f32> = (0..shape.iter().product())
+            .map(|_| if source.below(9) == 0 { f32::NAN } else { source.below(4) as f32 - 1.0 })
+            .collect();
+        let x = Tensor::new(&shape, &numbers);
+        let op = Op::TopK { axis, k, largest };
+        let [values, indices] = &super::run_all_ways(&op, &[x], Draw::default())[..] else {
+            panic!("two results")
+        };
+        for (i, index) in all_indices(&indices.ty.shape).iter().enumerate() {
+            let mut at = index.clone();
+            let mut row: Vec<(usize, f32)> = (0..shape[axis])
+                .map(|j| {
+                    at[axis] = j;
+                    (j, numbers[position(&shape, &at)])
+                })
+                .collect();
+            // NaN is the largest.
+            row.sort_by(|(_, a), (_, b)| {
+                let order = a.partial_cmp(b).unwrap_or(a.is_nan().cmp(&b.is_nan()));
+                if largest { order.reverse() } else { order }
+            });
+            let (place, value) = row[index[axis]];
+            assert_eq!(element(indices, i), (place as i64).to_le_bytes(), "{op:?}");
+            assert_eq!(element(values, i), value.to_le_bytes(), "{op:?}");
+        }
+    }
 }

@@ -104,6 +104,25 @@ __device__ inline T divide(T a, T b) {
     }
 }
 
+__device__ inline float remainder_of(float a, float b) { return fmodf(a, b); }
+__device__ inline double remainder_of(double a, double b) { return fmod(a, b); }
+
+// What a truncated quotient leaves.
+template <class T>
+__device__ inline T remainder_of(T a, T b) {
+    if (b == 0) return 0;
+    if constexpr (Number<T>::is_signed) {
+        if (b == T(-1)) return 0;
+    }
+    return a % b;
+}
+
+// By size, with NaN above all.
+template <class T>
+__device__ inline bool greater(T a, T b) {
+    return a > b || (is_nan(a) && !is_nan(b));
+}
+
 // NaN where either is.
 template <class T>
 __device__ inline T larger(T a, T b) {
