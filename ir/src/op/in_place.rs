@@ -75,6 +75,8 @@ impl Op {
             | Op::MaxPoolGrad { .. }
             | Op::AveragePoolGrad { .. }
             | Op::Resize { .. }
+            | Op::Attention { .. }
+            | Op::AttentionGrad { .. }
             | Op::LogSoftmaxStats
             | Op::Opaque { .. } => &[],
         };
