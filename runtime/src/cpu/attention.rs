@@ -235,8 +235,8 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                     let values = scores.keys_of(v, b).transposed();
                     one(e.route(), e, T::ONE, (dy, values), false, MatMut::new(ds, b.keys, 1));
                     for i in 0..b.rows {
-                        let at = i * b.keys;
-                        score_gradients(p.add(at), ds.add(at), b.keys, scores.scale);
+                        let (at, n) = (i * b.keys, scores.keys(b.first + i + 1));
+                        score_gradients(p.add(at), ds.add(at), [n, b.keys], scores.scale);
                     }
                     if let Some(dq) = dq {
                         let e = Extents { m: b.rows, k: b.keys, n: t.depth };
@@ -351,15 +351,19 @@ wide! {
 }
 
 wide! {
-    /// Makes gradients of scores of those of probabilities: `p · (dp − Σ p · dp) · scale`.
+    /// Makes gradients of a row's first `n` scores of those of probabilities,
+    /// `p · (dp − Σ p · dp) · scale`, and zeros of the rest, up to `all`: also where the sum is NaN.
     ///
     /// # Safety
-    /// Both rows are valid for `n` elements and disjoint; nobody else uses `dp`.
-    unsafe fn score_gradients<T: Float>(p: *const T, dp: *mut T, n: usize, scale: T) {
+    /// Both rows are valid for `all` elements and disjoint; nobody else uses `dp`.
+    unsafe fn score_gradients<T: Float>(p: *const T, dp: *mut T, counts: [usize; 2], scale: T) {
+        let [n, all] = counts;
         // SAFETY: the caller's promise.
         let (p, dp) = unsafe {
-            (std::slice::from_raw_parts(p, n), std::slice::from_raw_parts_mut(dp, n))
+            (std::slice::from_raw_parts(p, n), std::slice::from_raw_parts_mut(dp, all))
         };
+        let (dp, rest) = dp.split_at_mut(n);
+        rest.fill(T::ZERO);
         let [total] = blocks::sums(n, |i| [p[i].mul(dp[i])]);
         for (dp, &p) in dp.iter_mut().zip(p) {
             *dp = p.mul(dp.sub(total)).mul(scale);

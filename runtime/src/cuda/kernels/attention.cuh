@@ -40,6 +40,7 @@ template <class T, class I, u32 ROWS, u32 WIDTH>
 __device__ inline void load_rows(T (&tile)[ROWS][WIDTH], const T* x, I first, I end) {
     // A column more than is loaded keeps what a warp reads in different banks.
     constexpr u32 columns = WIDTH - 1;
+#pragma unroll 2
     for (u32 e = threadIdx.x; e < ROWS * columns; e += ROWS * ATTENTION_LANES) {
         const u32 row = e / columns, column = e % columns;
         tile[row][column] = first + row < end ? x[(first + row) * columns + column] : T(0);
@@ -49,7 +50,7 @@ __device__ inline void load_rows(T (&tile)[ROWS][WIDTH], const T* x, I first, I 
 template <class T, u32 WIDTH>
 __device__ inline T dot_rows(const T (&a)[WIDTH], const T (&b)[WIDTH]) {
     T sum = 0;
-#pragma unroll 8
+#pragma unroll 4
     for (u32 i = 0; i < WIDTH - 1; i++) sum = multiply_add(a[i], b[i], sum);
     return sum;
 }
@@ -58,11 +59,14 @@ __device__ inline T dot_rows(const T (&a)[WIDTH], const T (&b)[WIDTH]) {
 template <class T, u32 COUNT, u32 ROWS, u32 WIDTH, u32 N>
 __device__ inline void add_rows(T (&sums)[COUNT], const T (&factors)[N],
                                 const T (&rows)[ROWS][WIDTH], u32 lane) {
+#pragma unroll 2
+    for (u32 r = 0; r < ROWS; r++) {
+        const T factor = factors[r];
 #pragma unroll
-    for (u32 j = 0; j < COUNT; j++) {
-        const u32 e = lane + j * ATTENTION_LANES;
-        if (e >= WIDTH - 1) continue;
-        for (u32 r = 0; r < ROWS; r++) sums[j] = multiply_add(factors[r], rows[r][e], sums[j]);
+        for (u32 j = 0; j < COUNT; j++) {
+            const u32 e = lane + j * ATTENTION_LANES;
+            if (e < WIDTH - 1) sums[j] = multiply_add(factor, rows[r][e], sums[j]);
+        }
     }
 }
 
@@ -95,6 +99,7 @@ __device__ inline void attention_rows(A a, const T* q, const T* k, const T* v, I
         }
         __syncthreads();
         T greatest = max;
+#pragma unroll 4
         for (u32 c = 0; c < A::TILE; c++) greatest = larger(greatest, ps[r][c]);
         __syncthreads();
         // Before the first score above -inf there is nothing to scale.
@@ -107,6 +112,7 @@ __device__ inline void attention_rows(A a, const T* q, const T* k, const T* v, I
         }
         __syncthreads();
         T more = 0;
+#pragma unroll 4
         for (u32 c = 0; c < A::TILE; c++) more += ps[r][c];
         sum = sum * factor + more;
 #pragma unroll
@@ -147,6 +153,7 @@ __device__ inline void attention_query_gradients(A a, const T* q, const T* k, co
     load_rows(qs, q, row0, a.queries);
     load_rows(dys, dy, row0, a.queries);
     const I end = a.end_of_keys(row0);
+#pragma unroll 1
     for (u32 pass = 0; pass < 1 + u32(wanted); pass++) {
         for (I column0 = 0; column0 < end; column0 += A::TILE) {
             __syncthreads(); // the tiles before may still be read
