@@ -102,6 +102,10 @@ impl Tiles {
         body: &str,
     ) {
         let tiles = rows.div_ceil(self.tile);
+        // No queries, but gradients of keys, which are zero.
+        if self.batch * tiles == 0 {
+            return;
+        }
         let (index, setup, tile) = (self.index, &self.setup, self.tile);
         let body = format!(
             "    const {index} batch = blockIdx.x / {tiles}u;

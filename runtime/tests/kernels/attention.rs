@@ -139,7 +139,9 @@ fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
     for (row, ds) in ds.chunks_mut(x.s).enumerate() {
         let of = row * x.s..(row + 1) * x.s;
         let total: f64 = of.clone().map(|i| p[i] * dp[i]).sum();
-        for (ds, i) in ds.iter_mut().zip(of) {
+        // What does not count has no gradient, even where the sum is NaN.
+        let keys = if spec.causal { x.s.min(row % x.t + 1) } else { x.s };
+        for (ds, i) in ds[..keys].iter_mut().zip(of) {
             *ds = spec.scale * p[i] * (dp[i] - total);
         }
     }
