@@ -9,7 +9,7 @@ use arenic::onnx::export::{ExportError, ExportOptions, annotated, export, write}
 use arenic::onnx::proto::{ModelProto, NodeProto, StringStringEntryProto};
 use arenic::onnx::{ImportOptions, Imported, import_bytes, import_file};
 use arenic_ir::check::check;
-use arenic_ir::op::{ResizeSpec, Rng, Scatter, Window};
+use arenic_ir::op::{AttentionSpec, ResizeSpec, Rng, Scatter, Window};
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
@@ -388,6 +388,11 @@ fn operators_that_become_several_are_read_back_with_close_results() {
     let (x, row, stats, channel) = (d(&[2, 3, 4]), d(&[3, 4]), d(&[2, 1, 1]), d(&[3]));
     let x2 = || vec![x.clone(), x.clone()];
     let channels = |n: usize| vec![channel.clone(); n];
+    let spec = |causal, zero_rows| AttentionSpec { scale: 0.5, causal, zero_rows };
+    // q, k, v, max, sum, do, mask.
+    let shapes: [&[usize]; 7] =
+        [&[2, 3, 4], &[2, 5, 4], &[2, 5, 6], &[2, 3], &[2, 3], &[2, 3, 6], &[3, 5]];
+    let attention = |of: &[usize]| of.iter().map(|&i| d(shapes[i])).collect::<Vec<_>>();
     let cases = [
         (Op::LayerNorm { axis: 1, epsilon: 1e-3 }, vec![x.clone(), row.clone(), row.clone()]),
         (Op::LayerNormParamGrad { axis: 1 }, [x2(), vec![stats.clone(), stats.clone()]].concat()),
@@ -397,6 +402,10 @@ fn operators_that_become_several_are_read_back_with_close_results() {
         (Op::BatchNormInputGrad, [x2(), channels(5)].concat()),
         (Op::SoftmaxGrad { axis: 1 }, x2()),
         (Op::LogSoftmaxGrad { axis: 2 }, x2()),
+        (Op::Attention { spec: spec(false, true) }, attention(&[0, 1, 2, 6])),
+        (Op::Attention { spec: spec(true, false) }, attention(&[0, 1, 2])),
+        (Op::AttentionGrad { spec: spec(false, false) }, attention(&[0, 1, 2, 3, 4, 5])),
+        (Op::AttentionGrad { spec: spec(true, true) }, attention(&[0, 1, 2, 3, 4, 5, 6])),
     ];
     for (op, inputs) in cases {
         close(&alone(op, &inputs), 1e-12);

@@ -465,3 +465,32 @@ fn fusing_changes_no_bits() {
         assert!(count(&fused, "product_update") >= 1, "{}", run.name);
     }
 }
+
+/// Attention without stored scores rounds otherwise; the losses stay those of PyTorch, and neither
+/// the plan nor threads change a bit.
+#[test]
+fn attention_equals_pytorch() {
+    let raise = "- raise: {target: cuda}\n- attention: {target: cuda}\n";
+    assert!(named("default").contains(raise));
+    let yaml = named("default").replace(raise, "- attention\n");
+    let mut found = 0;
+    for run in runs() {
+        let (target, bits) = run.bits(&yaml);
+        let count =
+            |name: &str| target.graph.nodes.values().filter(|n| n.op.name() == name).count();
+        let counts = [count("attention"), count("attention_grad"), count("softmax")];
+        assert_eq!(counts, if run.name.starts_with("gpt") { [2, 2, 0] } else { [0; 3] });
+        if counts[0] == 0 {
+            continue;
+        }
+        found += 1;
+        run.stress(&target, &bits, 4);
+        assert!(target.statistics["arena_bytes"] < run.target.statistics["arena_bytes"]);
+        let run = Run { target, ..run };
+        let (losses, _) = run.train(run.options());
+        for (ours, theirs) in losses.iter().zip(&run.losses) {
+            assert!((ours - theirs).abs() <= 1e-5, "{}: {ours} {theirs}", run.name);
+        }
+    }
+    assert_eq!(found, 2);
+}

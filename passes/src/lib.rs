@@ -10,6 +10,7 @@ mod registry;
 pub mod search;
 pub mod simulate;
 
+pub mod attention;
 pub mod budget;
 pub mod certificate;
 pub mod dead_code;
@@ -68,6 +69,7 @@ registry::passes! {
     graph differentiate::Differentiate,
     graph views::Views,
     graph raise::Raise,
+    graph attention::Attention,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph fuse_updates::FuseUpdates,
     graph fuse_elementwise::FuseElementwise,

@@ -5,6 +5,7 @@
 //! element's gradient that ends up at another's place shows; the gradient is what one step of
 //! gradient descent with rate 1 subtracts.
 
+mod attention;
 mod elementwise;
 mod indexing;
 mod losses;

@@ -185,6 +185,25 @@ pub struct ResizeSpec {
     pub extrapolation: f32,
 }
 
+/// Attributes of [`Op::Attention`](super::Op::Attention) and of its gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionSpec {
+    /// Factor of the products of queries and keys.
+    pub scale: f64,
+    /// Query `t` has the keys up to `t` alone.
+    ///
+    /// A mask that is 0 up to the diagonal and `m` beyond it gives the same probabilities where
+    /// `m` is −∞, and where `exp` of a score beyond the diagonal less the maximum of its row
+    /// underflows to 0: in `f32` below −104, in `f64` below −746. For `m = −1e4` or less that
+    /// needs scores that differ by less than 9000, which those of no sound model do.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub causal: bool,
+    /// A row of which every score is −∞ gives 0 and passes no gradient; else it gives NaN, as a
+    /// softmax does.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub zero_rows: bool,
+}
+
 /// Attributes that are false are left out of the text.
 pub(super) fn is_false(b: &bool) -> bool {
     !*b

@@ -125,6 +125,10 @@ impl Op {
                 let results = y.iter().map(|t| Assembly::Concat(channels(t))).collect();
                 vec![along(x[0].shape[1], operands, results)]
             }
+            Op::Attention { .. } | Op::AttentionGrad { .. } => {
+                let batch = 0..result.rank().saturating_sub(2);
+                batch.map(|d| attention(x, y, d)).collect()
+            }
             Op::LogSoftmaxStats => {
                 let rows = 0..x[0].rank().saturating_sub(1);
                 rows.map(|d| along(x[0].shape[d], vec![Some(d)], concat(y, d))).collect()
@@ -192,6 +196,17 @@ fn broadcast(x: &[&TensorType], y: &[&TensorType], d: usize) -> Cut {
         (t.shape[axis] == extent).then_some(axis)
     };
     along(extent, x.iter().map(operand).collect(), concat(y, d))
+}
+
+/// Operands and results begin with the axes of the batch, but for the mask, which broadcasts.
+fn attention(x: &[&TensorType], y: &[&TensorType], d: usize) -> Cut {
+    let (rank, extent) = (x[0].rank(), x[0].shape[d]);
+    let mask = if x.len() > 4 { 6 } else { 3 };
+    let operand = |(i, t): (usize, &&TensorType)| {
+        let axis = if i == mask { (d + t.rank()).checked_sub(rank)? } else { d };
+        (t.shape[axis] == extent).then_some(axis)
+    };
+    along(extent, x.iter().enumerate().map(operand).collect(), concat(y, d))
 }
 
 /// `lr, t, x, g, …`, of which the last have the results' shape.

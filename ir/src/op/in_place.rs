@@ -76,6 +76,8 @@ impl Op {
             | Op::MaxPoolGrad { .. }
             | Op::AveragePoolGrad { .. }
             | Op::Resize { .. }
+            | Op::Attention { .. }
+            | Op::AttentionGrad { .. }
             | Op::LogSoftmaxStats
             | Op::Opaque { .. } => &[],
         };

@@ -1,6 +1,7 @@
 //! Output types from operand types: inference and, compared with what a graph says,
 //! verification.
 
+mod attention;
 mod normalisation;
 mod windows;
 
@@ -77,6 +78,8 @@ impl Op {
             | Op::CrossEntropyGrad
             | Op::LayerNormInputGrad { .. } => (5, 5),
             Op::BatchNormInputGrad => (7, 7),
+            Op::Attention { .. } => (3, 4),
+            Op::AttentionGrad { .. } => (6, 7),
             Op::Pointwise { .. } => (1, MAX_OPERANDS),
             Op::ProductUpdate { update, .. } => {
                 // One product instead of one gradient.
@@ -375,6 +378,8 @@ impl Op {
             Op::ProductUpdate { trans_a, trans_b, gradient, update, .. } => {
                 fused::product_update(update, *gradient, (*trans_a, *trans_b), x)
             }
+            Op::Attention { .. } => attention::forward(x),
+            Op::AttentionGrad { .. } => attention::gradients(x),
             Op::LogSoftmaxStats => {
                 let rows = fused::row_stats(x[0])?;
                 Ok(vec![rows.clone(), rows])

@@ -27,7 +27,8 @@ mod window;
 mod work;
 
 pub use attributes::{
-    Binary, Coordinates, Interpolation, NearestMode, Reduction, ResizeSpec, Rng, Scatter, Unary,
+    AttentionSpec, Binary, Coordinates, Interpolation, NearestMode, Reduction, ResizeSpec, Rng,
+    Scatter, Unary,
 };
 pub use cut::{Assembly, Cut};
 pub use fused::ProductOperands;
@@ -395,6 +396,23 @@ pub enum Op {
         /// A `Pointwise`, `Adam`, `Adagrad` or `Momentum`.
         update: Box<Op>,
     },
+    /// `q[…,T,D], k[…,S,D], v[…,S,E][, mask] → o[…,T,E], max[…,T], sum[…,T]`: softmax attention.
+    /// Scores are `s = scale · q kᵀ + mask`, where `mask` broadcasts to `[…,T,S]`. Of every row
+    /// of them the maximum and the sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`.
+    /// Scores exist a few rows at a time. Two numbers per row and not one logarithm, which could
+    /// not hold a maximum of −1e9, as of a row that a finite mask covers, and a sum beside it.
+    Attention {
+        /// Scale, and which scores count.
+        spec: AttentionSpec,
+    },
+    /// `q, k, v, max, sum, do[…,T,E][, mask] → dq, dk, dv`: gradients of an attention's operands;
+    /// `max` and `sum` are as `Attention` gives them. With `p = exp(s − max) / sum` these are
+    /// `dv = pᵀ do`, and `dq = scale · ds k`, `dk = scale · dsᵀ q` of
+    /// `ds = p · (do vᵀ − Σ p · (do vᵀ))`, the sum over each row. The mask has no gradient.
+    AttentionGrad {
+        /// Those of the attention.
+        spec: AttentionSpec,
+    },
     /// `x → max, ln_sum`: of every row (the last axis) its maximum, and the logarithm of
     /// the sum of `exp(x − max)`; `(x − max) − ln_sum` is the logarithm of the softmax.
     LogSoftmaxStats,
@@ -465,6 +483,8 @@ impl Op {
             Op::Momentum { .. } => "momentum",
             Op::Pointwise { .. } => "pointwise",
             Op::ProductUpdate { .. } => "product_update",
+            Op::Attention { .. } => "attention",
+            Op::AttentionGrad { .. } => "attention_grad",
             Op::LogSoftmaxStats => "log_softmax_stats",
             Op::SoftmaxOfStats => "softmax_of_stats",
             Op::CrossEntropyGrad => "cross_entropy_grad",

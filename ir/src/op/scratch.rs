@@ -5,6 +5,7 @@
 //! anywhere runs anywhere, with the same order of every sum. A kernel asks the same
 //! functions for its tiling, so that the two cannot disagree.
 
+pub mod attention;
 pub mod cuda;
 
 use super::sums::Extents;
@@ -85,6 +86,12 @@ impl Op {
                     return (plan.parts * plan.results) as u64 * size;
                 }
                 0
+            }
+            Op::Attention { .. } => {
+                attention::tiling(inputs[0], inputs[1], inputs[2]).forward_elements()
+            }
+            Op::AttentionGrad { .. } => {
+                attention::tiling(inputs[0], inputs[1], inputs[2]).gradient_elements()
             }
             Op::LayerNormParamGrad { axis } => {
                 return channel_sums(rows(inputs[0], *axis)).elements(2) * inputs[0].dtype.size();

@@ -7,8 +7,8 @@
 
 use super::scratch::cuda;
 use super::scratch::{
-    Conv, ConvTranspose, ConvWeight, ProductUpdate, channel_sums, channels, conv, conv_transpose,
-    conv_weight, product_parts, product_update, reduce, rows,
+    Conv, ConvTranspose, ConvWeight, ProductUpdate, attention, channel_sums, channels, conv,
+    conv_transpose, conv_weight, product_parts, product_update, reduce, rows,
 };
 use super::{Assembly, Cut, Op};
 use crate::plan::Backend;
@@ -180,6 +180,7 @@ impl Op {
                 let extents = reduced.map(|i| plan.extents[i]);
                 [usize::from(plan.inner_reduced), plan.parts].into_iter().chain(extents).collect()
             }
+            Op::AttentionGrad { .. } => vec![attention::tiling(x[0], x[1], x[2]).parts],
             Op::LayerNormParamGrad { axis } => vec![channel_sums(rows(x[0], *axis)).parts],
             Op::BatchNorm { .. } | Op::BatchNormParamGrad => {
                 vec![channel_sums(channels(x[0])).parts]

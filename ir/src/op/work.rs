@@ -48,6 +48,9 @@ impl Op {
             let from_end = if transposed && rank > 1 { 2 } else { 1 };
             rank.checked_sub(from_end).map_or(1, |axis| extent(i, axis))
         };
+        let extent_from_end = |i: usize, from_end: usize| {
+            inputs[i].rank().checked_sub(from_end).map_or(1, |axis| extent(i, axis))
+        };
         match self {
             Op::Reshape { .. }
             | Op::Slice { .. }
@@ -71,6 +74,13 @@ impl Op {
             Op::SoftmaxOfStats => times(output, 3),
             Op::CrossEntropyGrad => times(output, 5),
             Op::SoftmaxGrad { .. } | Op::LogSoftmaxGrad { .. } => times(input(0), 4),
+            Op::Attention { spec } | Op::AttentionGrad { spec } => {
+                let (forward, d) = (matches!(self, Op::Attention { .. }), extent_from_end(0, 1));
+                let (s, e) = (extent_from_end(1, 2), extent_from_end(2, 1));
+                let each = if forward { 2 * d + 2 * e + 6 } else { 6 * d + 4 * e + 10 };
+                let scores = times(input(0) / d, s);
+                times(if spec.causal { scores.div_ceil(2) } else { scores }, each)
+            }
             Op::LayerNorm { .. } | Op::BatchNorm { .. } => times(input(0), 8),
             Op::LayerNormParamGrad { .. } | Op::BatchNormParamGrad => times(input(0), 5),
             Op::LayerNormInputGrad { .. } => times(input(0), 12),

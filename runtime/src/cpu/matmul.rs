@@ -44,7 +44,7 @@ pub(super) fn matrix<T: Scalar>(x: &Operand, trans: bool, vector_is_row: bool) -
 }
 
 /// Where the matrix of one batch index begins, in elements.
-fn batches(shape: &[usize], batch: &[usize], matrix: usize) -> Nest<1> {
+pub(super) fn batches(shape: &[usize], batch: &[usize], matrix: usize) -> Nest<1> {
     Nest::broadcast(batch, [(&shape[..shape.len().saturating_sub(2)], matrix)])
 }
 

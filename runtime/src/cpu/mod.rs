@@ -9,6 +9,7 @@
 //!   of an element (or row) before it writes there, and the result has the same bits.
 
 mod address;
+mod attention;
 mod batch_norm;
 mod binary;
 mod blocks;
@@ -94,6 +95,7 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
         Op::LayerNormParamGrad { .. } | Op::BatchNormParamGrad => param_grad::run(call),
         Op::BatchNorm { .. } | Op::BatchNormInputGrad => batch_norm::run(call),
         Op::MatMul { .. } | Op::Gemm { .. } => return matmul::run(call),
+        Op::Attention { .. } | Op::AttentionGrad { .. } => attention::run(call),
         Op::Conv { .. } => return conv::run(call),
         Op::ConvTranspose { .. } => return conv_transpose::run(call),
         Op::ConvWeightGrad { .. } => conv_weight::run(call),

@@ -139,7 +139,7 @@ pub fn library_bytes(threads: usize) -> u64 {
 ///
 /// # Safety
 /// As for [`products`].
-unsafe fn one<T: Scalar>(
+pub(super) unsafe fn one<T: Scalar>(
     way: Route,
     e: Extents,
     alpha: T,

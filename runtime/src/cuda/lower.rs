@@ -2,8 +2,8 @@
 
 use super::module::{Argument, Kernel, Launch, Module};
 use super::{
-    batch_norm, convolution, elementwise, indexing, movement, norm, pad, pool_grad, product,
-    random, reduce, softmax, update, windows,
+    attention, batch_norm, convolution, elementwise, indexing, movement, norm, pad, pool_grad,
+    product, random, reduce, softmax, update, windows,
 };
 use arenic_ir::op::library::LibraryCall;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
@@ -126,6 +126,7 @@ pub fn lower(
             convolution::lower(&mut site);
             site.ask_library(target);
         }
+        Op::Attention { .. } | Op::AttentionGrad { .. } => attention::lower(&mut site)?,
         Op::Opaque { .. } => return Err(Unsupported(op.name().to_owned())),
     }
     Ok(site.work)

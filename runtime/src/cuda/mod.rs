@@ -8,6 +8,7 @@
 //! follows from shapes, in-place pairs are read before they are written, and contents that do
 //! not fit are refused, here by a word that the host looks at.
 
+mod attention;
 mod batch_norm;
 mod choose;
 mod convolution;

@@ -7,6 +7,7 @@ use std::fmt::Write;
 /// The headers that a module's text includes: name and text.
 pub const HEADERS: &[(&str, &str)] = &[
     ("arenic.cuh", include_str!("kernels/arenic.cuh")),
+    ("attention.cuh", include_str!("kernels/attention.cuh")),
     ("movement.cuh", include_str!("kernels/movement.cuh")),
     ("indexing.cuh", include_str!("kernels/indexing.cuh")),
     ("windows.cuh", include_str!("kernels/windows.cuh")),

@@ -4,6 +4,7 @@
 //! Emulated is not run on a GPU: see `arenic_emulator`. Where `ARENIC_TEST_DEVICE` names one,
 //! the same cases run there.
 
+mod attention;
 mod batch_norm;
 mod choice;
 mod convolution;
@@ -166,7 +167,7 @@ macro_rules! families {
     )*};
 }
 families! {
-    batch_norm elementwise indexing movement norm random_operators reduce softmax update windows
+    attention batch_norm elementwise indexing movement norm random_operators reduce softmax update windows
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use arenic_ir::Backend;
 use arenic_ir::op::sums::LIBRARY_DEPTH;
-use arenic_ir::op::{Assembly, Cut, Reduction, Window};
+use arenic_ir::op::{Assembly, AttentionSpec, Cut, Reduction, Window};
 
 /// Indices `first..end` of an axis.
 fn slice(x: &Tensor, axis: usize, first: usize, end: usize) -> Tensor {
@@ -224,6 +224,26 @@ fn rows_in_parts() {
                 let factor = r.tensor(DType::F32, &shape[axis..]);
                 (Op::LayerNorm { axis, epsilon: 1e-5 }, vec![x, factor])
             }
+        }
+    });
+}
+
+#[test]
+fn attentions_in_parts() {
+    check(8, 40, |r| {
+        let batch = [r.range(1, 9), r.range(1, 4)];
+        let [t, s, d, e] = [0; 4].map(|_| r.range(1, 40));
+        let mut tensor = |rest: &[usize]| r.tensor(DType::F32, [&batch[..], rest].concat());
+        let [q, k, v] = [[t, d], [s, d], [s, e]].map(|shape| tensor(&shape));
+        let [max, dy] = [&[t][..], &[t, e]].map(&mut tensor);
+        let images = r.choose(&[1, batch[0]]);
+        let mask = r.tensor(DType::F32, [images, 1, t, 1]);
+        let mut sum = max.clone();
+        sum.values.iter_mut().for_each(|x| *x += 2.0);
+        let spec = AttentionSpec { scale: 0.5, causal: r.chance(), zero_rows: false };
+        match r.chance() {
+            true => (Op::Attention { spec }, vec![q, k, v, mask]),
+            false => (Op::AttentionGrad { spec }, vec![q, k, v, max, sum, dy, mask]),
         }
     });
 }

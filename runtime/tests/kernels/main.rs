@@ -1,6 +1,7 @@
 //! Kernels against index-by-index implementations, in place against out of place, and
 //! different numbers of threads against each other.
 
+mod attention;
 mod axes;
 mod cuts;
 mod fused;

@@ -4,7 +4,7 @@
 use super::*;
 
 /// All results on one thread, the same on others and in every place that is declared.
-fn all(op: &Op, inputs: &[&Tensor]) -> Vec<Tensor> {
+pub(super) fn all(op: &Op, inputs: &[&Tensor]) -> Vec<Tensor> {
     let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
     let results = op.infer(&types).expect("operands fit");
     let wanted = vec![true; results.len()];

@@ -3,8 +3,10 @@
 //! The file is the functional whole step. What is fed is an input; a state `X` is an input `X` with
 //! its initial value as the initializer of that name, and an output `out_X`, which is how the
 //! importer finds states; constants are initializers. Operators that ONNX has are written as they
-//! are, the others as several nodes (`ops`, `fused`, `norms`, `windows`). Views become reshapes and slices.
+//! are, the others as several nodes (`ops`, `fused`, `norms`, `attention`,
+//! `windows`). Views become reshapes and slices.
 
+mod attention;
 mod error;
 mod fused;
 mod norms;

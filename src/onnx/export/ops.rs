@@ -189,6 +189,8 @@ impl Writer<'_> {
             }
             Op::Pointwise { steps, results } => self.pointwise(steps, results, x, y),
             Op::ProductUpdate { .. } => self.product_update(op, x, y)?,
+            Op::Attention { spec } => self.attention(*spec, x, y),
+            Op::AttentionGrad { spec } => self.attention_grad(*spec, x, &out),
             Op::LogSoftmaxStats => self.log_softmax_stats(x, &out),
             Op::SoftmaxOfStats => {
                 self.softmax_of_stats(&given, out[0].clone());

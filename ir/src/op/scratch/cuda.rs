@@ -47,6 +47,8 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             let size = if wide { DType::I64 } else { x[0].dtype }.size();
             partial_sums(&super::reduce(x[0], axes)) * size
         }
+        // Of every row the sum of its probabilities times their gradients.
+        Op::AttentionGrad { .. } => x[3].bytes(),
         Op::LayerNormParamGrad { axis } => {
             2 * partial_sums(&row_sums(x[0], *axis)) * x[0].dtype.size()
         }
@@ -99,6 +101,20 @@ fn contraction(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<(usize, 
 
 /// Rows and columns of a tile of a product.
 pub const PRODUCT_TILE: usize = 64;
+
+/// Rows of a tile of an attention, of queries or of keys, so that a block's shared memory has
+/// room for two tiles of each kind of rows and two of scores; none where rows are too long.
+pub fn attention_tile(q: &TensorType, v: &TensorType) -> Option<usize> {
+    let row = |t: &TensorType| t.shape.last().map_or(0, |&n| n + 1);
+    let bytes = |tile: usize| {
+        let sums = 9;
+        tile * (2 * row(q) + 2 * row(v) + 2 * (tile + 1) + sums) * q.dtype.size() as usize
+    };
+    [32, 16, 8, 4].into_iter().find(|&tile| bytes(tile) <= SHARED_BYTES)
+}
+
+/// Shared memory that every device gives a block.
+const SHARED_BYTES: usize = 48 << 10;
 
 /// Blocks of a product that fill a large device, two on each of some 132 processors.
 const PRODUCT_BLOCKS: usize = 264;

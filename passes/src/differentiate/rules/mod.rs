@@ -6,6 +6,7 @@
 //! part stays alive until then, so rules read what is small or alive anyway: a mask, a
 //! result that the next operator keeps too, statistics.
 
+mod attention;
 mod elementwise;
 mod indexing;
 mod movement;
@@ -111,6 +112,7 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         Op::Reduce { f: Reduction::Prod, .. } => Passes(reductions::product),
         Op::Softmax { .. } => Passes(norms::softmax),
         Op::LogSoftmax { .. } => Passes(norms::log_softmax),
+        Op::Attention { .. } => Passes(attention::attention),
         Op::LayerNorm { .. } => Passes(norms::layer_norm),
         Op::BatchNorm { .. } => Passes(norms::batch_norm),
 
@@ -138,6 +140,7 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         | Op::Momentum { .. }
         | Op::Pointwise { .. }
         | Op::ProductUpdate { .. }
+        | Op::AttentionGrad { .. }
         | Op::LogSoftmaxStats
         | Op::SoftmaxOfStats
         | Op::CrossEntropyGrad

@@ -1,0 +1,77 @@
+//! The CPU's tiling of attention: scores exist a block of rows at a time.
+
+use crate::types::TensorType;
+
+/// Elements that a block of scores aims at, so that two of them fit a core's cache.
+const BLOCK: usize = 64 << 10;
+
+/// Least rows of a block: with fewer, packing keys and values costs more than multiplying them.
+const LEAST_ROWS: usize = 16;
+
+/// Most rows of a block.
+const MOST_ROWS: usize = 128;
+
+/// Most blocks that are worked on at once.
+const LANES: usize = 16;
+
+/// Elements that blocks of scores together aim at.
+const SCORES: usize = 1 << 20;
+
+/// How attention is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// Attentions of the batch.
+    pub batch: usize,
+    /// Queries of each, `T`.
+    pub queries: usize,
+    /// Keys and values of each, `S`.
+    pub keys: usize,
+    /// Elements of a query and of a key, `D`.
+    pub depth: usize,
+    /// Elements of a value, `E`.
+    pub width: usize,
+    /// Queries of a block.
+    pub rows: usize,
+    /// Blocks of an attention.
+    pub blocks: usize,
+    /// Parts that the blocks of an attention are cut into for gradients. Each gives partial sums
+    /// of keys' and values' gradients, where there are several.
+    pub parts: usize,
+    /// Lanes that share the blocks, or the parts; each has scratch of its own.
+    pub lanes: usize,
+}
+
+/// Shares out an attention of operands that `infer` accepts.
+pub fn tiling(q: &TensorType, k: &TensorType, v: &TensorType) -> Attention {
+    let matrix = |t: &TensorType| [t.shape[t.rank() - 2], t.shape[t.rank() - 1]];
+    let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
+    let batch = k.elements() / (keys * depth);
+    let rows = (BLOCK / keys).clamp(LEAST_ROWS, MOST_ROWS).min(queries.max(1));
+    let blocks = queries.div_ceil(rows);
+    let parts = LANES.div_ceil(batch.max(1)).min(blocks).max(1);
+    let lanes = (SCORES / (rows * keys)).clamp(1, LANES).min((batch * blocks).max(1));
+    Attention { batch, queries, keys, depth, width, rows, blocks, parts, lanes }
+}
+
+impl Attention {
+    /// Elements of one block of scores.
+    pub fn block(&self) -> usize {
+        self.rows * self.keys
+    }
+
+    /// Elements of the scratch of an attention.
+    pub fn forward_elements(&self) -> usize {
+        self.lanes * self.block()
+    }
+
+    /// Elements of the scratch of its gradient: probabilities and their gradients, and partial
+    /// sums.
+    pub fn gradient_elements(&self) -> usize {
+        2 * self.lanes * self.block() + self.partial_elements(self.depth + self.width)
+    }
+
+    /// Elements of partial sums with so many per key; none in one part.
+    pub fn partial_elements(&self, each: usize) -> usize {
+        if self.parts == 1 { 0 } else { self.batch * self.parts * self.keys * each }
+    }
+}

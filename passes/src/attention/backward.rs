@@ -1,0 +1,149 @@
+//! The gradient of an attention.
+//!
+//! ```text
+//! dv = pᵀ do
+//! dp = do vᵀ
+//! ds = softmax_grad(p, dp)       or PyTorch's  m − p · sum(m),  m = dp · p
+//! ds = scale · ds
+//! dq = ds k,  dk = dsᵀ q         each perhaps as its transpose
+//! ```
+
+use super::forward::Forward;
+use super::matrices::{Matrices, Matrix};
+use arenic_ir::graph::{Node, NodeId, ValueId};
+use arenic_ir::op::{Binary, Op, Reduction};
+
+/// A gradient that was found.
+pub(super) struct Backward {
+    /// The gradient of the attention's result.
+    pub(super) dy: Matrix,
+    /// Products that give `dq`, `dk` and `dv`, perhaps transposed.
+    pub(super) products: [Option<(NodeId, bool)>; 3],
+    /// The first of its products, before which the gradient of the result is known.
+    pub(super) first: NodeId,
+}
+
+/// The gradient of an attention, where the graph has it; none at all where anything reads the
+/// probabilities that is no part of either.
+#[expect(clippy::option_option, reason = "no gradient is not the same as one that is not known")]
+pub(super) fn gradient(m: &Matrices, f: &Forward) -> Option<Option<Backward>> {
+    let mut readers = m.consumers(f.probabilities)?;
+    readers.retain(|&n| n != f.last);
+    if readers.is_empty() {
+        return Some(None);
+    }
+    let p = Matrix { of: m.base(f.p), trans: false };
+    // The gradient of the values, or nothing else would be one of attention.
+    let of_values = |&n: &NodeId| match m.product(n)? {
+        x if x.a == p.transposed() => Some((n, x.b, false)),
+        x if x.b == p => Some((n, x.a.transposed(), true)),
+        _ => None,
+    };
+    let values: Vec<_> = readers.iter().filter_map(of_values).collect();
+    readers.retain(|&n| !values.iter().any(|v| v.0 == n));
+    let mut products = [None; 3];
+    let mut dy = match values[..] {
+        [] => None,
+        [(n, dy, trans)] => {
+            products[2] = Some((n, trans));
+            Some(dy)
+        }
+        _ => return None,
+    };
+    let mut first = values.first().map(|v| v.0);
+    if !readers.is_empty() {
+        let (dp, ds) = of_softmax(m, f, &readers)?;
+        let n = m.definition(m.base(dp))?;
+        let product = m.product(n)?;
+        if product.b != f.v.transposed() || dy.is_some_and(|dy| dy != product.a) {
+            return None;
+        }
+        (dy, first) = (Some(product.a), Some(first.map_or(n, |f| f.min(n))));
+        of_scores(m, f, ds, &mut products)?;
+    }
+    Some(Some(Backward { dy: dy?, products, first: first? }))
+}
+
+/// The gradient of probabilities, and the node that makes that of scores of it.
+fn of_softmax(m: &Matrices, f: &Forward, readers: &[NodeId]) -> Option<(ValueId, NodeId)> {
+    let is_p = |v: ValueId| m.base(v) == m.base(f.p);
+    let only = |n: NodeId, by: &[NodeId]| {
+        m.consumers(n).is_some_and(|all| all.iter().all(|n| by.contains(n)))
+    };
+    if let &[n] = readers {
+        let Node { op: Op::SoftmaxGrad { axis }, inputs, .. } = &m.g.nodes[n] else { return None };
+        let &[p, dp] = &inputs[..] else { return None };
+        let last = axis + 1 == m.g.ty(p).rank() && is_p(p) && !is_p(dp);
+        let whole = only(m.definition(m.base(dp))?, &[n]);
+        return (last && whole).then_some((dp, n));
+    }
+    let other = |n: NodeId| {
+        let [a, b] = m.binary(n, Binary::Mul)?;
+        match (is_p(a), is_p(b)) {
+            (true, false) => Some(b),
+            (false, true) => Some(a),
+            _ => None,
+        }
+    };
+    let &[a, b] = readers else { return None };
+    // One multiplies by the gradient of probabilities, the other by the sum of what that gives.
+    for (weighted, shift) in [(a, b), (b, a)] {
+        let (dp, sum) = (other(weighted)?, other(shift)?);
+        let Some(reduce) = m.definition(sum) else { continue };
+        let Node { op: Op::Reduce { f: Reduction::Sum, axes, keep: true }, inputs, .. } =
+            &m.g.nodes[reduce]
+        else {
+            continue;
+        };
+        let product = m.g.result(weighted)?;
+        let &[ds] = &m.consumers(shift)?[..] else { continue };
+        let Some([from, subtracted]) = m.binary(ds, Binary::Sub) else { continue };
+        let found = axes[..] == [m.g.ty(product).rank() - 1]
+            && inputs[0] == product
+            && from == product
+            && m.g.result(shift) == Some(subtracted)
+            && only(reduce, &[shift])
+            && only(weighted, &[reduce, ds])
+            && only(m.definition(m.base(dp))?, &[weighted]);
+        if found {
+            return Some((dp, ds));
+        }
+    }
+    None
+}
+
+/// The products with the gradient of scores, which a node makes.
+fn of_scores(
+    m: &Matrices,
+    f: &Forward,
+    ds: NodeId,
+    products: &mut [Option<(NodeId, bool)>; 3],
+) -> Option<()> {
+    let (mut ds, mut scale) = (ds, 1.0);
+    let readers = loop {
+        let readers = m.consumers(ds)?;
+        match readers[..] {
+            [n] if let Some((_, factor)) = m.scaled(n) => (ds, scale) = (n, scale * factor),
+            _ => break readers,
+        }
+    };
+    // Quotients and products by the inverse are one scale.
+    if (scale - f.spec.scale).abs() > 1e-6 * f.spec.scale.abs() {
+        return None;
+    }
+    let ds = Matrix { of: m.base(m.g.result(ds)?), trans: false };
+    for n in readers {
+        let x = m.product(n)?;
+        let (which, trans) = match (x.a, x.b) {
+            (a, b) if a == ds && b == f.k => (0, false),
+            (a, b) if a == f.k.transposed() && b == ds.transposed() => (0, true),
+            (a, b) if a == ds.transposed() && b == f.q => (1, false),
+            (a, b) if a == f.q.transposed() && b == ds => (1, true),
+            _ => return None,
+        };
+        if products[which].replace((n, trans)).is_some() {
+            return None;
+        }
+    }
+    Some(())
+}

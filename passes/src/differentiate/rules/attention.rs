@@ -1,0 +1,23 @@
+//! Attention, from its operands and two numbers per row.
+
+use super::Local;
+use crate::differentiate::tape::Tape;
+use arenic_ir::op::{Op, TypeError};
+
+/// One node has all of the gradients, which share the scores that it computes again.
+pub(super) fn attention(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+    let Op::Attention { spec } = l.op else { return Ok(()) };
+    if l.wants(3) {
+        return Err(TypeError("attention has no gradient of its mask".into()));
+    }
+    let rows = [t.result(l.node, 1)?, t.result(l.node, 2)?];
+    let mask = l.x.get(3).copied();
+    let operands = l.x[..3].iter().copied().chain(rows).chain([l.dy()?]).chain(mask).collect();
+    let gradients = t.node(Op::AttentionGrad { spec }, operands)?;
+    for (i, d) in gradients.into_iter().enumerate() {
+        if l.wants(i) {
+            t.give(l.x[i], d);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,381 @@
+//! `Attention` and its gradient: scores are products of a block of queries with all keys, which
+//! become probabilities where they are.
+//!
+//! A block stays in its lane's scratch, and so does, for gradients, what becomes the gradient of
+//! its scores. Gradients compute scores as the forward part does, block by block with the same
+//! products, so that they have the same bits: with a mask of −1e9 the next number is 64 further.
+
+use super::address::Shared;
+use super::blocks;
+use super::dispatch::for_float;
+use super::matmul::{batches, matrix};
+use super::nest::Nest;
+use super::number::Float;
+use super::product::{Mat, MatMut, Scalar, one};
+use super::reduce::largest;
+use super::softmax::{self, BLOCK};
+use super::tasks::for_each;
+use super::wide::wide;
+use crate::kernel::{Call, Operand};
+use arenic_ir::op::AttentionSpec;
+use arenic_ir::op::scratch::attention::{Attention, tiling};
+use arenic_ir::op::sums::Extents;
+use arenic_ir::{DType, Op};
+
+/// Runs an `Attention` or an `AttentionGrad`.
+pub(crate) fn run(call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => match *call.op {
+        Op::Attention { spec } => forward::<T>(call, spec),
+        Op::AttentionGrad { spec } => gradients::<T>(call, spec),
+        _ => unreachable!("no attention"),
+    });
+}
+
+/// What scores are computed from.
+struct Scores<T> {
+    spec: AttentionSpec,
+    scale: T,
+    tiling: Attention,
+    q: Mat<T>,
+    k: Mat<T>,
+    mask: Option<Mask<T>>,
+}
+
+/// The mask as matrices whose broadcast axes have stride 0.
+struct Mask<T> {
+    matrix: Mat<T>,
+    batch: Nest<1>,
+}
+
+impl<T: Float> Mask<T> {
+    fn new(mask: &Operand, q: &Operand) -> Self {
+        let (shape, batch) = (&mask.ty().shape, &q.ty().shape[..q.ty().rank() - 2]);
+        let (rows, cols) = match shape[..] {
+            [] => (1, 1),
+            [cols] => (1, cols),
+            [.., rows, cols] => (rows, cols),
+        };
+        let stride = |extent: usize, s: usize| if extent == 1 { 0 } else { s };
+        let matrix = Mat::new(mask.ptr::<T>(), stride(rows, cols), stride(cols, 1));
+        Mask { matrix, batch: batches(shape, batch, rows * cols) }
+    }
+}
+
+/// A block of queries.
+#[derive(Clone, Copy)]
+struct Block {
+    /// Which attention of the batch.
+    batch: usize,
+    /// The first query, and how many there are.
+    first: usize,
+    rows: usize,
+    /// Keys that any of them has.
+    keys: usize,
+}
+
+/// The matrix at one place of a batch of dense ones.
+fn of_batch<T>(x: Mat<T>, i: usize, rows: usize) -> Mat<T> {
+    x.at(i * rows, 0)
+}
+
+impl<T: Scalar + Float> Scores<T> {
+    fn new(call: &Call, spec: AttentionSpec, mask: Option<&Operand>) -> Self {
+        let [q, k, v] = [0, 1, 2].map(|i| &call.inputs[i]);
+        Scores {
+            spec,
+            scale: T::from_f64(spec.scale),
+            tiling: tiling(q.ty(), k.ty(), v.ty()),
+            q: matrix(q, false, true),
+            k: matrix(k, false, true),
+            mask: mask.map(|m| Mask::new(m, q)),
+        }
+    }
+
+    fn block(&self, batch: usize, block: usize) -> Block {
+        let t = &self.tiling;
+        let first = block * t.rows;
+        let rows = t.rows.min(t.queries - first);
+        Block { batch, first, rows, keys: self.keys(first + rows) }
+    }
+
+    /// Keys of the queries before `end`.
+    fn keys(&self, end: usize) -> usize {
+        if self.spec.causal { self.tiling.keys.min(end) } else { self.tiling.keys }
+    }
+
+    /// The rows of a block of queries in a tensor of so many matrices of queries.
+    fn rows_of(&self, x: Mat<T>, b: Block) -> Mat<T> {
+        of_batch(x, b.batch, self.tiling.queries).at(b.first, 0)
+    }
+
+    /// Keys, or values, of a block's attention.
+    fn keys_of(&self, x: Mat<T>, b: Block) -> Mat<T> {
+        of_batch(x, b.batch, self.tiling.keys)
+    }
+
+    /// Computes a block of scores, row by row; those that do not count are anything.
+    ///
+    /// # Safety
+    /// The operands are as `infer` checked them, and nobody else uses `s`, which has room for
+    /// `rows · keys` elements.
+    unsafe fn compute(&self, b: Block, s: *mut T) {
+        let e = Extents { m: b.rows, k: self.tiling.depth, n: b.keys };
+        let operands = (self.rows_of(self.q, b), self.keys_of(self.k, b).transposed());
+        // SAFETY: the caller's promise, here and below.
+        unsafe { one(e.route(), e, self.scale, operands, false, MatMut::new(s, b.keys, 1)) };
+        let Some(mask) = &self.mask else { return };
+        for i in 0..b.rows {
+            let row = mask.matrix.at(b.first + i, 0);
+            let row = Mat { ptr: row.ptr.wrapping_add(mask.batch.offset(b.batch)), ..row };
+            unsafe { add_row(s.add(i * b.keys), row.ptr, row.cols, b.keys) };
+        }
+    }
+
+    /// True for a row that gives zero: its maximum says that every score is −∞.
+    fn is_zero(&self, max: T) -> bool {
+        self.spec.zero_rows && max == T::LOWEST
+    }
+}
+
+fn forward<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
+    let scores = Scores::<T>::new(call, spec, call.inputs.get(3));
+    let t = scores.tiling;
+    let v = matrix::<T>(&call.inputs[2], false, true);
+    let [o, max, sum] = [0, 1, 2].map(|i| call.outputs[i].map(|y| Shared::new(y.ptr::<T>())));
+    // SAFETY: the only slice of this call's scratch.
+    let room = unsafe { call.scratch.slice_mut::<T>(t.forward_elements()) };
+    let room = Shared::new(room.as_mut_ptr());
+    let work = (t.batch * t.queries * t.keys).saturating_mul((t.depth + t.width) / 16 + 8);
+    for_each(t.lanes, work, |lane| {
+        let s = room.ptr().wrapping_add(lane * t.block());
+        for unit in (lane..t.batch * t.blocks).step_by(t.lanes) {
+            let b = scores.block(unit / t.blocks, unit % t.blocks);
+            let first = b.batch * t.queries + b.first;
+            // SAFETY: the scratch is this lane's, the rows of results are this block's; the
+            // types of all operands were checked by `infer`.
+            unsafe {
+                scores.compute(b, s);
+                for i in 0..b.rows {
+                    let n = scores.keys(b.first + i + 1);
+                    let row = s.add(i * b.keys);
+                    let of_row = exponentials(row, n, b.keys, spec.zero_rows);
+                    for (y, x) in [max, sum].into_iter().zip(of_row) {
+                        if let Some(y) = y {
+                            y.ptr().add(first + i).write(x);
+                        }
+                    }
+                    if o.is_some() {
+                        let factor =
+                            if scores.is_zero(of_row[0]) { T::ZERO } else { T::ONE.div(of_row[1]) };
+                        scale_row(row, factor, b.keys);
+                    }
+                }
+                let Some(o) = o else { continue };
+                let e = Extents { m: b.rows, k: b.keys, n: t.width };
+                let p = Mat::new(s.cast_const(), b.keys, 1);
+                let o = MatMut::new(o.ptr().add(first * t.width), t.width, 1);
+                one(e.route(), e, T::ONE, (p, scores.keys_of(v, b)), false, o);
+            }
+        }
+    });
+}
+
+fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
+    let scores = Scores::<T>::new(call, spec, call.inputs.get(6));
+    let t = scores.tiling;
+    let [v, output] = [2, 5].map(|i| matrix::<T>(&call.inputs[i], false, true));
+    let [max, sum] = [3, 4].map(|i| Mat::new(call.inputs[i].ptr::<T>(), 1, 1));
+    let [dq, dk, dv] = [0, 1, 2].map(|i| call.outputs[i].map(|y| Shared::new(y.ptr::<T>())));
+    // SAFETY: the only slice of this call's scratch.
+    let room = unsafe { call.scratch.slice_mut::<T>(t.gradient_elements()) };
+    let room = Shared::new(room.as_mut_ptr());
+    let partial = room.ptr().wrapping_add(2 * t.lanes * t.block());
+    let partial = [partial, partial.wrapping_add(t.partial_elements(t.depth))].map(Shared::new);
+    let work = (t.batch * t.queries * t.keys).saturating_mul((3 * t.depth + 2 * t.width) / 16 + 16);
+    // Where a part of an attention adds up gradients of keys or values.
+    let sums = |y: Option<Shared<T>>, partial: Shared<T>, unit: usize, width: usize| {
+        let to = if t.parts == 1 { y? } else { partial };
+        y.map(|_| MatMut::new(to.ptr().wrapping_add(unit * t.keys * width), width, 1))
+    };
+    for_each(t.lanes, work, |lane| {
+        let p = room.ptr().wrapping_add(2 * lane * t.block());
+        let ds = p.wrapping_add(t.block());
+        for unit in (lane..t.batch * t.parts).step_by(t.lanes) {
+            let (batch, part) = (unit / t.parts, unit % t.parts);
+            let dk = sums(dk, partial[0], unit, t.depth);
+            let dv = sums(dv, partial[1], unit, t.width);
+            for (y, width) in [(dk, t.depth), (dv, t.width)] {
+                if let Some(y) = y {
+                    // SAFETY: this unit's results, all bits zero being a number.
+                    unsafe { y.ptr.write_bytes(0, t.keys * width) };
+                }
+            }
+            for block in part * t.blocks / t.parts..(part + 1) * t.blocks / t.parts {
+                let b = scores.block(batch, block);
+                let first = b.batch * t.queries + b.first;
+                let tile = |x: *mut T| Mat::new(x.cast_const(), b.keys, 1);
+                let dy = scores.rows_of(output, b);
+                // SAFETY: the scratch is this lane's, results are this unit's or this block's;
+                // the types of all operands were checked by `infer`.
+                unsafe {
+                    scores.compute(b, p);
+                    for i in 0..b.rows {
+                        let [max, sum] = [max, sum].map(|x| *x.at(first + i, 0).ptr);
+                        let n = if scores.is_zero(max) { 0 } else { scores.keys(b.first + i + 1) };
+                        probabilities(p.add(i * b.keys), n, b.keys, [max, T::ONE.div(sum)]);
+                    }
+                    if let Some(dv) = dv {
+                        let e = Extents { m: b.keys, k: b.rows, n: t.width };
+                        one(e.route(), e, T::ONE, (tile(p).transposed(), dy), true, dv);
+                    }
+                    if dq.is_none() && dk.is_none() {
+                        continue;
+                    }
+                    let e = Extents { m: b.rows, k: t.width, n: b.keys };
+                    let values = scores.keys_of(v, b).transposed();
+                    one(e.route(), e, T::ONE, (dy, values), false, MatMut::new(ds, b.keys, 1));
+                    for i in 0..b.rows {
+                        let (at, n) = (i * b.keys, scores.keys(b.first + i + 1));
+                        score_gradients(p.add(at), ds.add(at), [n, b.keys], scores.scale);
+                    }
+                    if let Some(dq) = dq {
+                        let e = Extents { m: b.rows, k: b.keys, n: t.depth };
+                        let dq = MatMut::new(dq.ptr().add(first * t.depth), t.depth, 1);
+                        let k = scores.keys_of(scores.k, b);
+                        one(e.route(), e, T::ONE, (tile(ds), k), false, dq);
+                    }
+                    if let Some(dk) = dk {
+                        let e = Extents { m: b.keys, k: b.rows, n: t.depth };
+                        let q = scores.rows_of(scores.q, b);
+                        one(e.route(), e, T::ONE, (tile(ds).transposed(), q), true, dk);
+                    }
+                }
+            }
+        }
+    });
+    if t.parts > 1 {
+        for (y, partial, width) in [(dk, partial[0], t.depth), (dv, partial[1], t.width)] {
+            let (Some(y), size) = (y, t.keys * width) else { continue };
+            for_each(t.batch, t.batch * t.parts * size, |i| {
+                // SAFETY: written above; each task has results of its own.
+                unsafe {
+                    let y = y.slice(i * size, size);
+                    y.copy_from_slice(partial.slice(i * t.parts * size, size));
+                    for part in 1..t.parts {
+                        add_to(y, partial.slice((i * t.parts + part) * size, size));
+                    }
+                }
+            });
+        }
+    }
+}
+
+wide! {
+    /// Adds a row of the mask, whose elements lie `stride` apart.
+    ///
+    /// # Safety
+    /// Both are valid for `n` elements and disjoint.
+    unsafe fn add_row<T: Float>(s: *mut T, mask: *const T, stride: isize, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let s = std::slice::from_raw_parts_mut(s, n);
+            if stride == 0 {
+                let m = *mask;
+                s.iter_mut().for_each(|s| *s = s.add(m));
+                return;
+            }
+            for (s, &m) in s.iter_mut().zip(std::slice::from_raw_parts(mask, n)) {
+                *s = s.add(m);
+            }
+        }
+    }
+}
+
+wide! {
+    /// Makes exponentials of a row's first `n` scores and zeros of the rest, up to `all`; gives
+    /// the maximum and the sum.
+    ///
+    /// # Safety
+    /// Nobody else uses the row.
+    unsafe fn exponentials<T: Float>(s: *mut T, n: usize, all: usize, zero_rows: bool) -> [T; 2] {
+        // SAFETY: the caller's promise, here and below; the slice is gone before anything is
+        // written.
+        let max = largest(unsafe { std::slice::from_raw_parts(s, n) });
+        if zero_rows && max == T::LOWEST {
+            unsafe { std::slice::from_raw_parts_mut(s, all) }.fill(T::ZERO);
+            return [max, T::ZERO];
+        }
+        let mut sums = [T::ZERO; BLOCK];
+        unsafe {
+            softmax::blocks(s, n, |at, mut block: [T; BLOCK], count| {
+                for i in 0..BLOCK {
+                    block[i] = block[i].sub(max).exp();
+                    sums[i] = sums[i].add(block[i]);
+                }
+                s.add(at).copy_from_nonoverlapping(block.as_ptr(), count);
+            });
+            std::slice::from_raw_parts_mut(s.add(n), all - n).fill(T::ZERO);
+        }
+        [max, blocks::fold(sums)]
+    }
+}
+
+wide! {
+    /// Multiplies a row.
+    ///
+    /// # Safety
+    /// Nobody else uses it.
+    unsafe fn scale_row<T: Float>(s: *mut T, factor: T, n: usize) {
+        // SAFETY: the caller's promise.
+        for s in unsafe { std::slice::from_raw_parts_mut(s, n) } {
+            *s = s.mul(factor);
+        }
+    }
+}
+
+wide! {
+    /// Makes probabilities of a row's first `n` scores, by its maximum and the factor of its
+    /// exponentials, and zeros of the rest, up to `all`.
+    ///
+    /// # Safety
+    /// Nobody else uses the row.
+    unsafe fn probabilities<T: Float>(s: *mut T, n: usize, all: usize, of_row: [T; 2]) {
+        let [max, factor] = of_row;
+        // SAFETY: the caller's promise.
+        let (s, rest) = unsafe { std::slice::from_raw_parts_mut(s, all) }.split_at_mut(n);
+        for s in s {
+            *s = s.sub(max).exp().mul(factor);
+        }
+        rest.fill(T::ZERO);
+    }
+}
+
+wide! {
+    /// Makes gradients of a row's first `n` scores of those of probabilities,
+    /// `p · (dp − Σ p · dp) · scale`, and zeros of the rest, up to `all`: also where the sum is NaN.
+    ///
+    /// # Safety
+    /// Both rows are valid for `all` elements and disjoint; nobody else uses `dp`.
+    unsafe fn score_gradients<T: Float>(p: *const T, dp: *mut T, counts: [usize; 2], scale: T) {
+        let [n, all] = counts;
+        // SAFETY: the caller's promise.
+        let (p, dp) = unsafe {
+            (std::slice::from_raw_parts(p, n), std::slice::from_raw_parts_mut(dp, all))
+        };
+        let (dp, rest) = dp.split_at_mut(n);
+        rest.fill(T::ZERO);
+        let [total] = blocks::sums(n, |i| [p[i].mul(dp[i])]);
+        for (dp, &p) in dp.iter_mut().zip(p) {
+            *dp = p.mul(dp.sub(total)).mul(scale);
+        }
+    }
+}
+
+wide! {
+    /// Adds one slice to another of its length.
+    fn add_to<T: Float>(y: &mut [T], x: &[T]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = y.add(x);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! `Attention` and its gradient: tiles of queries against all keys, and of keys against all
+//! queries, so that scores are never stored and every sum has one block that adds it up in order.
+
+use super::index::{broadcast_strides, constant, index_type, offset};
+use super::lower::{Parameter, Site, Unsupported, c_type, literal};
+use arenic_ir::op::AttentionSpec;
+use arenic_ir::op::scratch::cuda::attention_tile;
+use arenic_ir::{Op, TensorType};
+
+/// Threads that share a row, `ATTENTION_LANES` in `attention.cuh`.
+const LANES: usize = 8;
+
+/// The kernels of one of the operators.
+///
+/// # Errors
+/// Queries and values are so wide that no tile of them fits a block.
+pub(super) fn lower(site: &mut Site) -> Result<(), Unsupported> {
+    let [q, v] = [site.inputs[0], site.inputs[2]];
+    let Some(tile) = attention_tile(q, v) else {
+        return Err(Unsupported(format!("attention of {q} and {v}, whose rows are too long")));
+    };
+    match *site.op {
+        Op::Attention { spec } => forward(site, &Tiles::new(site, spec, tile, 3)),
+        Op::AttentionGrad { spec } => gradients(site, &Tiles::new(site, spec, tile, 6)),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// What the kernels of one attention have in common.
+struct Tiles {
+    batch: usize,
+    queries: usize,
+    keys: usize,
+    tile: usize,
+    depth: usize,
+    width: usize,
+    index: &'static str,
+    t: &'static str,
+    /// Statements that name `a`, what is fixed, `batch`, and `score`.
+    setup: String,
+    scale: String,
+}
+
+impl Tiles {
+    /// Operand `mask` is the mask, where there is one.
+    fn new(site: &Site, spec: AttentionSpec, tile: usize, mask: usize) -> Tiles {
+        let [q, v] = [site.inputs[0], site.inputs[2]];
+        let matrix = |x: &TensorType| [x.shape[x.rank() - 2], x.shape[x.rank() - 1]];
+        let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
+        let batch = v.elements() / (keys * width);
+        let most = site.inputs.iter().map(|x| x.elements()).max().unwrap_or(0);
+        let index = index_type(most.max(batch * queries * keys));
+        let t = c_type(q.dtype);
+        let (causal, zero) = (spec.causal, spec.zero_rows);
+        let scale = format!("{t}({})", literal(spec.scale));
+        let mut score = format!("product * {scale}");
+        if let Some(mask) = site.inputs.get(mask).map(|t| (mask, t)) {
+            let shape = [&q.shape[..q.rank() - 1], &[keys]].concat();
+            let at = offset(&shape, &broadcast_strides(&mask.1.shape, shape.len()), "at");
+            score = format!("{score} + x{}[{at}]", mask.0);
+        }
+        let (rows, columns) = (constant(queries), constant(keys));
+        let setup = format!(
+            "    typedef Attention<{t}, {index}, {tile}, {depth}, {width}, {causal}, {zero}> A;
+    const A a = {{{rows}, {columns}}};
+    auto score = [=]({index} row, {index} column, {t} product) -> {t} {{
+        const {index} at = (batch * {rows} + row) * {columns} + column;
+        return {score};
+    }};
+"
+        );
+        Tiles { batch, queries, keys, tile, depth, width, index, t, setup, scale }
+    }
+
+    /// The address of this batch's matrix, of so many elements, of a parameter.
+    fn of_batch(&self, name: &str, elements: usize) -> String {
+        format!("{name} + batch * {}", constant(elements))
+    }
+
+    /// A function that stores an element of a matrix of result `o`, where somebody reads it.
+    fn store(&self, site: &Site, name: &str, o: usize, [rows, columns]: [usize; 2]) -> String {
+        let (index, t) = (self.index, self.t);
+        let store = match site.outputs[o] {
+            Some(_) => {
+                let (rows, columns) = (constant(rows), constant(columns));
+                format!("y{o}[(batch * {rows} + row) * {columns} + column] = x;")
+            }
+            None => String::new(),
+        };
+        format!("    auto {name} = [=]({index} row, {index} column, {t} x) {{ {store} }};\n")
+    }
+
+    /// Launches a block for each tile of so many rows of every matrix of the batch; `first` is
+    /// what the body calls the tile's first row.
+    fn launch(
+        &self,
+        site: &mut Site,
+        rows: usize,
+        first: &str,
+        parameters: impl IntoIterator<Item = Parameter>,
+        body: &str,
+    ) {
+        let tiles = rows.div_ceil(self.tile);
+        // No queries, but gradients of keys, which are zero.
+        if self.batch * tiles == 0 {
+            return;
+        }
+        let (index, setup, tile) = (self.index, &self.setup, self.tile);
+        let body = format!(
+            "    const {index} batch = blockIdx.x / {tiles}u;
+    const {index} {first} = {index}(blockIdx.x % {tiles}u) * {tile}u;
+{setup}{body}"
+        );
+        let threads = (self.tile * LANES) as u32;
+        site.launch([self.batch * tiles, 1, 1], threads, parameters, body);
+    }
+}
+
+fn forward(site: &mut Site, tiles: &Tiles) {
+    let &Tiles { queries, keys, depth, width, index, t, .. } = tiles;
+    let row = format!("batch * {} + row", constant(queries));
+    let stores: String = [(1, "max"), (2, "sum")]
+        .into_iter()
+        .filter(|&(o, _)| site.outputs[o].is_some())
+        .map(|(o, x)| format!("y{o}[{row}] = {x}; "))
+        .collect();
+    let body = format!(
+        "{store}    auto store_row = [=]({index} row, {t} max, {t} sum) {{ {stores}}};
+    attention_rows(a, {q}, {k}, {v}, row0, score, store, store_row);
+",
+        store = tiles.store(site, "store", 0, [queries, width]),
+        q = tiles.of_batch("x0", queries * depth),
+        k = tiles.of_batch("x1", keys * depth),
+        v = tiles.of_batch("x2", keys * width),
+    );
+    let mut parameters = site.all_inputs();
+    parameters.extend(site.all_outputs());
+    tiles.launch(site, queries, "row0", parameters, &body);
+}
+
+fn gradients(site: &mut Site, tiles: &Tiles) {
+    let &Tiles { queries, keys, depth, width, t, .. } = tiles;
+    let operands = [
+        tiles.of_batch("x0", queries * depth),
+        tiles.of_batch("x1", keys * depth),
+        tiles.of_batch("x2", keys * width),
+        tiles.of_batch("x3", queries),
+        tiles.of_batch("x4", queries),
+        tiles.of_batch("x5", queries * width),
+        tiles.of_batch("delta", queries),
+    ]
+    .join(", ");
+    let scale = &tiles.scale;
+    let wanted = [0, 1, 2].map(|o| site.outputs[o].is_some());
+    let delta = Parameter::scratch(t, "delta", 0);
+    // Gradients of values alone do without the sums of rows.
+    if wanted[0] || wanted[1] {
+        let body = format!(
+            "{store}    attention_query_gradients(a, {operands}, {scale}, row0, score, store, {});
+",
+            wanted[0],
+            store = tiles.store(site, "store", 0, [queries, depth]),
+        );
+        let mut parameters = site.all_inputs();
+        parameters.extend(site.output(0));
+        parameters.push(delta.clone());
+        tiles.launch(site, queries, "row0", parameters, &body);
+    }
+    if wanted[1] || wanted[2] {
+        let body = format!(
+            "{store_key}{store_value}    attention_key_gradients(a, {operands}, {scale}, column0, score, store_key, store_value);
+",
+            store_key = tiles.store(site, "store_key", 1, [keys, depth]),
+            store_value = tiles.store(site, "store_value", 2, [keys, width]),
+        );
+        let mut parameters = site.all_inputs();
+        parameters.extend([1, 2].into_iter().filter_map(|o| site.output(o)));
+        parameters.push(delta);
+        tiles.launch(site, keys, "column0", parameters, &body);
+    }
+}

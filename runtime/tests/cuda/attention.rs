@@ -1,0 +1,79 @@
+//! Attention and its gradient: fewer rows than a tile has and more, tiles of every size, masks that
+//! broadcast, rows that are masked wholly, and results that nobody reads.
+
+use super::random::Random;
+use super::{Case, Close, Tensor};
+use arenic_ir::op::AttentionSpec;
+use arenic_ir::{DType, Op, TensorType};
+use arenic_runtime::kernel::Draw;
+use arenic_runtime::reference::evaluate;
+
+/// The batch, then queries, keys, and elements of a query and of a value.
+const EXTENTS: &[(&[usize], [usize; 4])] = &[
+    (&[], [1, 1, 1, 1]),
+    (&[2, 3], [5, 7, 3, 4]),
+    (&[2], [33, 40, 8, 9]),
+    (&[1, 2], [70, 31, 16, 5]),
+    (&[2], [20, 20, 100, 80]),
+    (&[], [17, 19, 256, 256]),
+    (&[0, 2], [3, 3, 2, 2]),
+    (&[2], [0, 3, 2, 2]),
+];
+
+pub(super) fn cases(r: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in [DType::F32, DType::F64] {
+        for &(batch, extents) in EXTENTS {
+            // Each is a kernel or two to compile.
+            let kinds = if dtype == DType::F32 && extents[3] < 256 { 0..4 } else { 1..3 };
+            for i in kinds {
+                let scale = r.choose(&[1.0, 0.25]);
+                let spec = AttentionSpec { scale, causal: i % 2 == 1, zero_rows: i > 1 };
+                let masked = i % 3 > 0;
+                cases.extend(both(r, dtype, batch, extents, spec, masked));
+            }
+        }
+    }
+    cases
+}
+
+/// An attention and its gradient.
+fn both(
+    r: &mut Random,
+    dtype: DType,
+    batch: &[usize],
+    [t, s, d, e]: [usize; 4],
+    spec: AttentionSpec,
+    masked: bool,
+) -> [Case; 2] {
+    let shape = |rest: &[usize]| [batch, rest].concat();
+    let [q, k, v] = [[t, d], [s, d], [s, e]].map(|matrix| r.tame(dtype, shape(&matrix)));
+    let dy = r.tame(dtype, shape(&[t, e]));
+    let mask = masked.then(|| mask(r, dtype, &shape(&[t, s])));
+    let forward: Vec<Tensor> =
+        [q.clone(), k.clone(), v.clone()].into_iter().chain(mask.clone()).collect();
+    let [max, sum] = statistics(spec, &forward);
+    let backward: Vec<Tensor> = [q, k, v, max, sum, dy].into_iter().chain(mask).collect();
+    [
+        Case::new(Op::Attention { spec }, forward).close(Close::LONG_SUM),
+        Case::new(Op::AttentionGrad { spec }, backward).close(Close::LONG_SUM),
+    ]
+}
+
+/// The maximum and the sum of each row, as the CPU backend gives them.
+fn statistics(spec: AttentionSpec, operands: &[Tensor]) -> [Tensor; 2] {
+    let op = Op::Attention { spec };
+    let operands: Vec<(&TensorType, &[u8])> =
+        operands.iter().map(|t| (&t.ty, &t.bytes[..])).collect();
+    let found = evaluate(&op, &operands, Draw::default()).expect("operands fit");
+    [1, 2].map(|o| Tensor { ty: found[o].0.clone(), bytes: found[o].1.clone() })
+}
+
+/// A mask of the numbers that exporters write. Near -1e4 scores in `f32` have few digits left, so
+/// that rows which it covers wholly differ with the order of a product's sums.
+fn mask(r: &mut Random, dtype: DType, scores: &[usize]) -> Tensor {
+    let low = if dtype == DType::F64 { -1e4 } else { -1e9 };
+    let low = r.choose(&[low, -1e9, f64::from(f32::MIN), f64::NEG_INFINITY]);
+    let shape = r.broadcast_to(scores);
+    r.fill(dtype, shape, |r| if r.chance() { low } else { 0.0 })
+}

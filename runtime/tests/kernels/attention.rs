@@ -1,0 +1,219 @@
+//! Attention and its gradient against plain loops in `f64`: any shapes, masks that broadcast,
+//! rows that are masked wholly, and gradients against differences.
+
+use super::norms::{all, slopes};
+use super::*;
+use arenic_ir::op::AttentionSpec;
+
+/// Extents of an attention.
+#[derive(Clone, Copy, Debug)]
+struct Extents {
+    batch: &'static [usize],
+    /// Queries, keys, and elements of a query and of a value.
+    t: usize,
+    s: usize,
+    d: usize,
+    e: usize,
+}
+
+const fn extents(batch: &'static [usize], [t, s, d, e]: [usize; 4]) -> Extents {
+    Extents { batch, t, s, d, e }
+}
+
+const EXTENTS: &[Extents] = &[
+    extents(&[], [1, 1, 1, 1]),
+    extents(&[2], [5, 7, 3, 4]),
+    extents(&[2, 3], [4, 4, 2, 2]),
+    extents(&[3], [9, 2, 5, 1]),
+    extents(&[0, 2], [3, 3, 2, 2]),
+    extents(&[2], [0, 3, 2, 2]),
+    // Several blocks of one attention, whose gradients are added up in parts.
+    extents(&[], [300, 140, 8, 16]),
+    extents(&[2, 1], [70, 3000, 4, 5]),
+    // As many attentions as lanes, and more.
+    extents(&[17, 2], [40, 40, 16, 16]),
+];
+
+impl Extents {
+    fn operands(&self, r: &mut Random, dtype: DType) -> [Tensor; 3] {
+        let shape = |rows, columns| [self.batch, &[rows, columns]].concat();
+        [(self.t, self.d), (self.s, self.d), (self.s, self.e)]
+            .map(|(rows, columns)| r.tensor(dtype, shape(rows, columns)))
+    }
+}
+
+/// A mask that broadcasts to the scores, of the numbers that exporters write.
+fn mask(r: &mut Random, dtype: DType, x: &Extents) -> Tensor {
+    let scores = [x.batch, &[x.t, x.s]].concat();
+    let skip = r.range(0, scores.len());
+    let shape: Vec<usize> =
+        scores[skip..].iter().map(|&n| if r.range(0, 2) == 0 { 1 } else { n }).collect();
+    let low = r.choose(&[-1e4, -1e9, f64::from(f32::MIN), f64::NEG_INFINITY]);
+    let mut mask = r.tensor(dtype, shape);
+    for v in &mut mask.values {
+        *v = if *v < 0.0 { low } else { 0.0 };
+    }
+    mask
+}
+
+/// Probabilities, maxima and sums of all rows.
+fn rows(
+    spec: AttentionSpec,
+    x: &Extents,
+    q: &Tensor,
+    k: &Tensor,
+    mask: Option<&Tensor>,
+) -> [Vec<f64>; 3] {
+    let scores = [x.batch, &[x.t, x.s]].concat();
+    let [mut p, mut maxima, mut sums] = [vec![], vec![], vec![]];
+    for at in indices(&scores[..scores.len() - 1]) {
+        let t = at[at.len() - 1];
+        let row = flat(&at, &scores[..at.len()]);
+        let batch = row / x.t;
+        let score = |s: usize| {
+            let dot = |i: usize| q.values[row * x.d + i] * k.values[(batch * x.s + s) * x.d + i];
+            let mut score = spec.scale * (0..x.d).map(dot).sum::<f64>();
+            if let Some(mask) = mask {
+                let own = &mask.ty.shape;
+                let all: Vec<usize> = at.iter().copied().chain([s]).collect();
+                let of: Vec<usize> = all[all.len() - own.len()..]
+                    .iter()
+                    .zip(own)
+                    .map(|(&i, &n)| if n == 1 { 0 } else { i })
+                    .collect();
+                score += mask.values[flat(&of, own)];
+            }
+            // What is near -1e9 is rounded to it.
+            if q.ty.dtype == DType::F32 { f64::from(score as f32) } else { score }
+        };
+        let keys = if spec.causal { x.s.min(t + 1) } else { x.s };
+        let row: Vec<f64> = (0..keys).map(score).collect();
+        let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let zero = spec.zero_rows && max == f64::NEG_INFINITY;
+        let sum: f64 = if zero { 0.0 } else { row.iter().map(|s| (s - max).exp()).sum() };
+        let each = row.iter().map(|s| if zero { 0.0 } else { (s - max).exp() / sum });
+        p.extend(each.chain(vec![0.0; x.s - keys]));
+        maxima.push(max);
+        sums.push(sum);
+    }
+    [p, maxima, sums]
+}
+
+/// `y[…,i,j] = Σ_k a(…,i,k) · b(…,k,j)`, where `a` and `b` give the elements of one batch index.
+fn product(
+    batches: usize,
+    [m, k, n]: [usize; 3],
+    a: impl Fn(usize, usize, usize) -> f64,
+    b: impl Fn(usize, usize, usize) -> f64,
+) -> Vec<f64> {
+    let mut y = Vec::with_capacity(batches * m * n);
+    for batch in 0..batches {
+        for i in 0..m {
+            for j in 0..n {
+                y.push((0..k).map(|x| a(batch, i, x) * b(batch, x, j)).sum());
+            }
+        }
+    }
+    y
+}
+
+fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
+    let (&[q, k, v], mask) = (operands[..3].as_array().unwrap(), operands.get(3).copied());
+    let (batches, what) = (x.batch.iter().product(), (spec, x, mask.map(|m| &m.ty)));
+    let tolerance = if q.ty.dtype == DType::F32 { 2e-5 } else { 1e-11 };
+    let op = Op::Attention { spec };
+    let found = all(&op, operands);
+    let [p, max, sum] = rows(spec, x, q, k, mask);
+    let p_at = |b: usize, t: usize, s: usize| p[(b * x.t + t) * x.s + s];
+    let at = |m: &Tensor, b: usize, i: usize, j: usize| {
+        let [.., rows, columns] = m.ty.shape[..] else { unreachable!("a matrix") };
+        m.values[(b * rows + i) * columns + j]
+    };
+    let o = product(batches, [x.t, x.s, x.e], p_at, |b, s, e| at(v, b, s, e));
+    for (found, want) in found.iter().zip([&o, &max, &sum]) {
+        assert_close(found, want, tolerance * 10.0, &what);
+    }
+
+    let dp = product(batches, [x.t, x.e, x.s], |b, t, e| at(dy, b, t, e), |b, e, s| at(v, b, s, e));
+    let mut ds = vec![0.0; p.len()];
+    for (row, ds) in ds.chunks_mut(x.s).enumerate() {
+        let of = row * x.s..(row + 1) * x.s;
+        let total: f64 = of.clone().map(|i| p[i] * dp[i]).sum();
+        // What does not count has no gradient, even where the sum is NaN.
+        let keys = if spec.causal { x.s.min(row % x.t + 1) } else { x.s };
+        for (ds, i) in ds[..keys].iter_mut().zip(of) {
+            *ds = spec.scale * p[i] * (dp[i] - total);
+        }
+    }
+    let ds_at = |b: usize, t: usize, s: usize| ds[(b * x.t + t) * x.s + s];
+    let dq = product(batches, [x.t, x.s, x.d], ds_at, |b, s, d| at(k, b, s, d));
+    let by_key = |b: usize, s: usize, t: usize| ds_at(b, t, s);
+    let dk = product(batches, [x.s, x.t, x.d], by_key, |b, t, d| at(q, b, t, d));
+    let by_value = |b: usize, s: usize, t: usize| p_at(b, t, s);
+    let dv = product(batches, [x.s, x.t, x.e], by_value, |b, t, e| at(dy, b, t, e));
+    let operands: Vec<&Tensor> =
+        [q, k, v, &found[1], &found[2], dy].into_iter().chain(mask).collect();
+    let found = all(&Op::AttentionGrad { spec }, &operands);
+    for (found, want) in found.iter().zip([&dq, &dk, &dv]) {
+        assert_close(found, want, tolerance * 50.0, &what);
+    }
+}
+
+#[test]
+fn plain_loops_agree() {
+    let mut r = Random(70);
+    for dtype in [DType::F32, DType::F64] {
+        for x in EXTENTS {
+            for i in 0..8 {
+                let (causal, zero_rows) = (i % 2 == 1, i % 4 > 1);
+                let scale = r.choose(&[1.0, 0.125, 3.0]);
+                let spec = AttentionSpec { scale, causal, zero_rows };
+                let [q, k, v] = x.operands(&mut r, dtype);
+                let dy = r.tensor(dtype, [x.batch, &[x.t, x.e]].concat());
+                let mask = (i > 3).then(|| mask(&mut r, dtype, x));
+                let operands: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&mask).collect();
+                hold(spec, x, &operands, &dy);
+            }
+        }
+    }
+}
+
+#[test]
+fn gradients_are_slopes() {
+    let mut r = Random(71);
+    for causal in [false, true] {
+        let x = extents(&[2], [4, 5, 3, 2]);
+        let [q, k, v] = x.operands(&mut r, DType::F64);
+        let mask = r.tensor(DType::F64, [2, 1, 5]);
+        let dy = r.tensor(DType::F64, [2, 4, 2]);
+        let spec = AttentionSpec { scale: 1.5, causal, zero_rows: false };
+        let op = Op::Attention { spec };
+        let rows = all(&op, &[&q, &k, &v, &mask]);
+        let operands = [&q, &k, &v, &rows[1], &rows[2], &dy, &mask];
+        let found = all(&Op::AttentionGrad { spec }, &operands);
+        for (i, found) in found.iter().enumerate() {
+            let want = slopes(&op, &[&q, &k, &v, &mask], i, &dy);
+            assert_close(found, &want, 1e-8, &(causal, i));
+        }
+    }
+}
+
+/// A row that a finite mask covers wholly has the probabilities of its scores as they are
+/// rounded, for gradients, too: the maximum keeps its bits.
+#[test]
+fn wholly_masked_rows_are_even() {
+    let mut r = Random(72);
+    for low in [-1e9, f64::from(f32::MIN)] {
+        let x = extents(&[], [3, 6, 4, 4]);
+        let [q, k, v] = x.operands(&mut r, DType::F32);
+        let mask = Tensor::new(DType::F32, [3, 1], vec![0.0, low, 0.0]);
+        let spec = AttentionSpec { scale: 0.5, causal: false, zero_rows: false };
+        let found = all(&Op::Attention { spec }, &[&q, &k, &v, &mask]);
+        assert_eq!(found[2].values[1], 6.0);
+        let dy = Tensor::new(DType::F32, [3, 4], vec![1.0; 12]);
+        let operands = [&q, &k, &v, &found[1], &found[2], &dy, &mask];
+        let dv = &all(&Op::AttentionGrad { spec }, &operands)[2];
+        let total: f64 = dv.values.iter().sum();
+        assert!((total - 12.0).abs() < 1e-4, "{total}");
+    }
+}

@@ -1,0 +1,22 @@
+//! Softmax attention.
+
+use super::*;
+use arenic_ir::op::AttentionSpec;
+
+#[test]
+fn attention() {
+    for seed in 0..CASES {
+        let r = &mut Rng::with_seed(seed);
+        let (batch, _) = shapes(r, 2);
+        let [t, s, d, e] = [0; 4].map(|_| r.usize(1..5));
+        let spec = AttentionSpec { scale: 0.7, causal: r.bool(), zero_rows: r.bool() };
+        let of = |rows: usize, columns: usize| [&batch[..], &[rows, columns]].concat();
+        let mut operands =
+            vec![trained(r, &of(t, d)), trained(r, &of(s, d)), trained(r, &of(s, e))];
+        if r.bool() {
+            let mask: Vec<f64> = (0..s).map(|i| if i == 0 { 0.0 } else { -r.f64() }).collect();
+            operands.push(Operand::Fixed(TensorType::new(DType::F64, [s]), doubles(&mask)));
+        }
+        case(&Op::Attention { spec }, &operands);
+    }
+}
