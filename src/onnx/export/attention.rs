@@ -1,13 +1,14 @@
 //! Attention and its gradient, whose scores ONNX stores.
 
-use super::ops::binary;
 use super::writer::{Tensor, Writer, int, ints, signed};
 use arenic_ir::op::{AttentionSpec, Binary};
 use arenic_ir::{DType, TensorType};
 
 impl Writer<'_> {
     fn apply(&mut self, f: Binary, a: &str, b: &str) -> String {
-        self.one(binary(f), &[a, b], vec![])
+        let y = self.temporary();
+        self.binary(f, &[a, b], vec![y.clone()]);
+        y
     }
 
     /// The last two axes exchanged.
