@@ -122,9 +122,13 @@ fn of_scores(
     let (mut ds, mut scale) = (ds, 1.0);
     let readers = loop {
         let readers = m.consumers(ds)?;
-        match readers[..] {
-            [n] if let Some((_, factor)) = m.scaled(n) => (ds, scale) = (n, scale * factor),
-            _ => break readers,
+        let next = match readers[..] {
+            [n] => m.scaled(n).map(|(_, factor)| (n, factor)),
+            _ => None,
+        };
+        match next {
+            Some((n, factor)) => (ds, scale) = (n, scale * factor),
+            None => break readers,
         }
     };
     // Quotients and products by the inverse are one scale.

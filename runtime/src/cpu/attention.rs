@@ -121,12 +121,13 @@ impl<T: Scalar + Float> Scores<T> {
     unsafe fn compute(&self, b: Block, s: *mut T) {
         let e = Extents { m: b.rows, k: self.tiling.depth, n: b.keys };
         let operands = (self.rows_of(self.q, b), self.keys_of(self.k, b).transposed());
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller's promise.
         unsafe { one(e.route(), e, self.scale, operands, false, MatMut::new(s, b.keys, 1)) };
         let Some(mask) = &self.mask else { return };
         for i in 0..b.rows {
             let row = mask.matrix.at(b.first + i, 0);
             let row = Mat { ptr: row.ptr.wrapping_add(mask.batch.offset(b.batch)), ..row };
+            // SAFETY: a row of the mask, which broadcasts to the scores.
             unsafe { add_row(s.add(i * b.keys), row.ptr, row.cols, b.keys) };
         }
     }
@@ -298,14 +299,16 @@ wide! {
     /// # Safety
     /// Nobody else uses the row.
     unsafe fn exponentials<T: Float>(s: *mut T, n: usize, all: usize, zero_rows: bool) -> [T; 2] {
-        // SAFETY: the caller's promise, here and below; the slice is gone before anything is
+        // SAFETY: the caller's promise; the slice is gone before anything is
         // written.
         let max = largest(unsafe { std::slice::from_raw_parts(s, n) });
         if zero_rows && max == T::LOWEST {
+            // SAFETY: as above.
             unsafe { std::slice::from_raw_parts_mut(s, all) }.fill(T::ZERO);
             return [max, T::ZERO];
         }
         let mut sums = [T::ZERO; BLOCK];
+        // SAFETY: as above; a block is read before it is written.
         unsafe {
             softmax::blocks(s, n, |at, mut block: [T; BLOCK], count| {
                 for i in 0..BLOCK {

@@ -169,7 +169,8 @@ fn gradients(site: &mut Site, tiles: &Tiles) {
     }
     if wanted[1] || wanted[2] {
         let body = format!(
-            "{store_key}{store_value}    attention_key_gradients(a, {operands}, {scale}, column0, score, store_key, store_value);
+            "{store_key}{store_value}    attention_key_gradients(a, {operands}, {scale}, column0, score,
+        store_key, store_value);
 ",
             store_key = tiles.store(site, "store_key", 1, [keys, depth]),
             store_value = tiles.store(site, "store_value", 2, [keys, width]),

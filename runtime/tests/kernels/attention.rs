@@ -118,7 +118,7 @@ fn product(
 }
 
 fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
-    let (&[q, k, v], mask) = (operands[..3].as_array().unwrap(), operands.get(3).copied());
+    let ([q, k, v], mask) = ([0, 1, 2].map(|i| operands[i]), operands.get(3).copied());
     let (batches, what) = (x.batch.iter().product(), (spec, x, mask.map(|m| &m.ty)));
     let tolerance = if q.ty.dtype == DType::F32 { 2e-5 } else { 1e-11 };
     let op = Op::Attention { spec };
