@@ -125,7 +125,13 @@ pub fn lower(
             convolution::lower(&mut site);
             site.ask_library(target);
         }
-        Op::Opaque { .. } => return Err(Unsupported(op.name().to_owned())),
+        Op::Lstm { .. }
+        | Op::LstmGrad { .. }
+        | Op::Gru { .. }
+        | Op::GruGrad { .. }
+        | Op::Rnn { .. }
+        | Op::RnnGrad { .. }
+        | Op::Opaque { .. } => return Err(Unsupported(op.name().to_owned())),
     }
     Ok(site.work)
 }

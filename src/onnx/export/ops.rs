@@ -148,6 +148,15 @@ impl Writer<'_> {
             Op::AveragePoolGrad { window, count_include_pad, shape, .. } => {
                 self.average_pool_grad(&x[0], &out, window, (shape, *count_include_pad))?;
             }
+            Op::Lstm { .. }
+            | Op::LstmGrad { .. }
+            | Op::Gru { .. }
+            | Op::GruGrad { .. }
+            | Op::Rnn { .. }
+            | Op::RnnGrad { .. } => {
+                let why = format!("{} cannot be written yet", op.name());
+                return Err(arenic_ir::op::TypeError(why).into());
+            }
             Op::Resize { spec } => self.resize(x, &out, spec),
             Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
                 let attributes = vec![

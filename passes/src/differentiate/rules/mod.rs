@@ -104,6 +104,12 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
 
         // What gradients and updates are made of, and what passes that run later make.
         Op::ConvWeightGrad { .. }
+        | Op::Lstm { .. }
+        | Op::LstmGrad { .. }
+        | Op::Gru { .. }
+        | Op::GruGrad { .. }
+        | Op::Rnn { .. }
+        | Op::RnnGrad { .. }
         | Op::BatchNormParamGrad
         | Op::BatchNormInputGrad
         | Op::LayerNormParamGrad { .. }
