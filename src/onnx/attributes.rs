@@ -42,7 +42,13 @@ impl<'m> Access<'_, 'm> {
                 want.as_str_name()
             ))),
             // An empty list of the first IR version looks like nothing at all.
-            None if matches!(want, AttributeType::Ints | AttributeType::Floats) => Ok(Some(a)),
+            None if matches!(
+                want,
+                AttributeType::Ints | AttributeType::Floats | AttributeType::Strings
+            ) =>
+            {
+                Ok(Some(a))
+            }
             None => Err(Fault(format!("attribute `{name}` has no value"))),
         }
     }
@@ -87,6 +93,13 @@ impl<'m> Access<'_, 'm> {
 
     pub(super) fn floats(&self, name: &str) -> Result<Option<&'m [f32]>, Fault> {
         Ok(self.get(name, AttributeType::Floats)?.map(|a| a.floats.as_slice()))
+    }
+
+    pub(super) fn strings(&self, name: &str) -> Result<Option<Vec<&'m str>>, Fault> {
+        let Some(a) = self.get(name, AttributeType::Strings)? else { return Ok(None) };
+        let words = a.strings.iter().map(|s| std::str::from_utf8(s));
+        let words: Result<_, _> = words.collect();
+        words.map(Some).map_err(|_| Fault(format!("attribute `{name}` is no UTF-8 text")))
     }
 
     pub(super) fn tensor(&self, name: &str) -> Result<Option<&'m TensorProto>, Fault> {

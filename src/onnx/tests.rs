@@ -3,5 +3,6 @@
 mod folding;
 mod model;
 mod operators;
+mod recurrent;
 mod states;
 mod structure;

@@ -135,6 +135,7 @@ pub(super) enum Attr<'a> {
     I(i64),
     F(f32),
     S(&'a str),
+    Ss(&'a [&'a str]),
     Is(&'a [i64]),
     T(Box<TensorProto>),
     G,
@@ -155,6 +156,10 @@ pub(super) fn with(mut node: NodeProto, name: &str, value: Attr) -> NodeProto {
         Attr::S(s) => {
             a.s = Some(s.as_bytes().to_vec());
             AttributeType::String
+        }
+        Attr::Ss(list) => {
+            a.strings = list.iter().map(|s| s.as_bytes().to_vec()).collect();
+            AttributeType::Strings
         }
         Attr::Is(list) => {
             a.ints = list.to_vec();
