@@ -10,6 +10,7 @@ mod fused;
 mod norms;
 mod ops;
 mod plan;
+mod recurrent;
 mod windows;
 mod writer;
 

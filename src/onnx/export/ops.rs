@@ -153,10 +153,7 @@ impl Writer<'_> {
             | Op::Gru { .. }
             | Op::GruGrad { .. }
             | Op::Rnn { .. }
-            | Op::RnnGrad { .. } => {
-                let why = format!("{} cannot be written yet", op.name());
-                return Err(arenic_ir::op::TypeError(why).into());
-            }
+            | Op::RnnGrad { .. } => self.recurrence(op, x, &out),
             Op::Resize { spec } => self.resize(x, &out, spec),
             Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
                 let attributes = vec![
