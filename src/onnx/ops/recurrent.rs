@@ -91,9 +91,9 @@ fn recurrent(cx: &mut Cx, cell: Cell) -> Built {
     let count = steps.checked_mul(batch).ok_or("its extents are too large")?;
     let rows = cx.reshape(rows, vec![count, inputs])?;
     let mut found: [Vec<ValueId>; 3] = Default::default();
-    for d in 0..reverse.len() {
+    for (d, &reverse) in reverse.iter().enumerate() {
         let (y, cells) = node.direction(cx, d, rows)?;
-        let last = if reverse[d] { 0 } else { steps.saturating_sub(1) };
+        let last = if reverse { 0 } else { steps.saturating_sub(1) };
         if cx.wants(0) {
             found[0].push(cx.reshape(y, vec![steps, 1, batch, hidden])?);
         }
