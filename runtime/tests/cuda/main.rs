@@ -22,6 +22,7 @@ mod programs;
 #[path = "../support/random.rs"]
 mod random;
 mod random_operators;
+mod recurrence;
 mod reduce;
 #[path = "../../../tests/cuda/simulated.rs"]
 mod simulated;
@@ -166,7 +167,7 @@ macro_rules! families {
     )*};
 }
 families! {
-    batch_norm elementwise indexing movement norm random_operators reduce softmax update windows
+    batch_norm elementwise indexing movement norm random_operators recurrence reduce softmax update windows
 }
 
 #[test]
