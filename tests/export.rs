@@ -1,6 +1,9 @@
 //! Exported steps: what the importer reads back computes the same bits, for graphs as they are
 //! imported and for those that passes have rewritten; and artifacts with their plan as metadata.
 
+#[path = "export/recurrent.rs"]
+mod recurrent;
+
 use arenic::artifact::Artifact;
 use arenic::compile::{Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};

@@ -17,8 +17,19 @@ use std::path::{Path, PathBuf};
 
 const NETWORKS: [&str; 4] = ["gpt_tiny", "mlp", "small_cnn", "tiny_resnet"];
 
+/// Those with recurrent layers, which train with momentum alone.
+const RECURRENT: [&str; 3] = ["char_gru", "char_lstm", "char_rnn"];
+
 fn root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// A file of PyTorch's run.
+fn file(network: &str, optimizer: &str, ending: &str) -> PathBuf {
+    root(&match RECURRENT.contains(&network) {
+        true => format!("tests/runs/recurrent/{network}.{ending}"),
+        false => format!("tests/runs/{network}_b4_{optimizer}.{ending}"),
+    })
 }
 
 fn momentum() -> Differentiate {
@@ -79,7 +90,7 @@ fn through_a_file(
 
 fn options(network: &str, lr: f64) -> Options {
     Options {
-        data: Some(root(&format!("tests/runs/{network}_b4_sgdm.data.npz"))),
+        data: Some(file(network, "sgdm", "data.npz")),
         initial: Initial::default(),
         set: vec![("lr".into(), lr.to_string())],
         length: Length::Steps(5),
@@ -118,7 +129,7 @@ fn tensors(bytes: &[u8]) -> Vec<(String, Vec<f32>)> {
 }
 
 fn reference(network: &str, optimizer: &str) -> (Vec<f64>, f64) {
-    let text = std::fs::read(root(&format!("tests/runs/{network}_b4_{optimizer}.json"))).unwrap();
+    let text = std::fs::read(file(network, optimizer, "json")).unwrap();
     let run: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let losses = run["loss"].as_array().unwrap().iter().map(|l| l.as_f64().unwrap()).collect();
     (losses, run["set"]["lr"].as_f64().unwrap())
@@ -142,10 +153,22 @@ fn five_steps_equal_pytorch() {
             let (ours, states) = trained(&target, options(network, lr));
             close(&name, &ours, &theirs);
             if optimizer == "sgdm" {
-                let path = root(&format!("tests/runs/{network}_b4_sgdm.final.npz"));
+                let path = file(network, optimizer, "final.npz");
                 parameters(&name, &tensors(&states), &TensorFile::open(&path).unwrap());
             }
         }
+    }
+}
+
+#[test]
+fn five_steps_of_recurrent_networks_equal_pytorch() {
+    for network in RECURRENT {
+        let (theirs, lr) = reference(network, "sgdm");
+        let target = compiled(network, &momentum(), Purpose::Step, 4, None);
+        let (ours, states) = trained(&target, options(network, lr));
+        close(network, &ours, &theirs);
+        let path = file(network, "sgdm", "final.npz");
+        parameters(network, &tensors(&states), &TensorFile::open(&path).unwrap());
     }
 }
 
@@ -188,7 +211,7 @@ fn no_more_memory_than_the_step_that_was_exported_whole() {
 
 #[test]
 fn neither_plan_nor_dead_bytes_decide_anything() {
-    for network in ["gpt_tiny", "tiny_resnet"] {
+    for network in ["gpt_tiny", "tiny_resnet", "char_lstm", "char_gru"] {
         let (_, lr) = reference(network, "sgdm");
         let free = compiled(network, &momentum(), Purpose::Step, 4, None);
         let expected = trained(&free, options(network, lr));

@@ -9,6 +9,10 @@ const TEXT: &str = r#"graph "step" {
   input v1: f32[3] "scale"
   input v2: f32[4,3,6,6] "dy"
   input v3: f32[6] "row"
+  input v22: f32[3,2,8] "pre"
+  input v23: f32[8,2] "r"
+  input v24: f32[2,2] "h"
+  input v25: f32[6] "peephole"
   n0 batch_norm {"epsilon":9.999999747378752e-6} (v0, v1, v1) -> (v4: f32[4,3,6,6], v5: f32[3], _, v6: f32[3])
   n1 batch_norm_param_grad (v0, v2, v5, v6) -> (v7: f32[3], v8: f32[3])
   n2 batch_norm_input_grad (v0, v2, v1, v5, v6, v7, v8) -> (v9: f32[4,3,6,6])
@@ -22,6 +26,8 @@ const TEXT: &str = r#"graph "step" {
   n10 max_pool {"window":{"dilations":[1,1],"kernel":[2,2],"pads_begin":[0,0],"pads_end":[0,0],"strides":[2,2]}} (v0) -> (v18: f32[4,3,3,3], v19: i64[4,3,3,3])
   n11 max_pool_grad {"shape":[4,3,6,6],"window":{"dilations":[1,1],"kernel":[2,2],"pads_begin":[0,0],"pads_end":[0,0],"strides":[2,2]}} (v18, v19) -> (v20: f32[4,3,6,6])
   n12 average_pool_grad {"count_include_pad":true,"shape":[4,3,6,6],"window":{"dilations":[1,1],"kernel":[2,2],"pads_begin":[0,0],"pads_end":[0,0],"strides":[2,2]}} (v18) -> (v21: f32[4,3,6,6])
+  n13 lstm {"reverse":true} (v22, v23, v24, v24, v25) -> (v26: f32[3,2,2], v27: f32[3,2,8], v28: f32[3,2,2])
+  n14 lstm_grad {"dcells":true,"reverse":true} (v27, v28, v23, v24, v26, v28, v25) -> (v29: f32[3,2,8], _, v30: f32[2,2])
 }
 "#;
 
@@ -72,6 +78,22 @@ fn operands_that_do_not_fit_are_refused() {
         "max_pool_grad {\"shape\":[4,3,6,6]",
         "max_pool_grad {\"shape\":[4,3,8,6]",
         "no gradient",
+    );
+    refused(
+        "(v22, v23, v24, v24, v25)",
+        "(v22, v23, v24, v25)",
+        "operand 3 is f32[6], not f32[2,2]",
+    );
+    refused(
+        "(v22, v23, v24, v24, v25)",
+        "(v22, v22, v24, v24)",
+        "operand 1 is f32[3,2,8], not f32[8,2]",
+    );
+    refused("(v22, v23, v24, v24, v25)", "(v23, v23, v24, v24)", "has no steps, batch and gates");
+    refused(
+        "(v27, v28, v23, v24, v26, v28, v25)",
+        "(v27, v28, v23, v24, v26)",
+        "takes 6 or more operands",
     );
     refused("(v18) -> (v21", "(v0) -> (v21", "no gradient of a pool");
 }

@@ -101,6 +101,13 @@ impl<'m> Access<'_, 'm> {
         Ok(self.get(name, AttributeType::Floats)?.map(|a| a.floats.as_slice()))
     }
 
+    pub(super) fn strings(&self, name: &str) -> Result<Option<Vec<&'m str>>, Fault> {
+        let Some(a) = self.get(name, AttributeType::Strings)? else { return Ok(None) };
+        let words = a.strings.iter().map(|s| std::str::from_utf8(s));
+        let words: Result<_, _> = words.collect();
+        words.map(Some).map_err(|_| Fault(format!("attribute `{name}` is no UTF-8 text")))
+    }
+
     pub(super) fn tensor(&self, name: &str) -> Result<Option<&'m TensorProto>, Fault> {
         match self.get(name, AttributeType::Tensor)? {
             None => Ok(None),

@@ -3,6 +3,7 @@
 mod folding;
 mod model;
 mod operators;
+mod recurrent;
 mod states;
 mod structure;
 mod training_info;

@@ -12,6 +12,7 @@ mod losses;
 mod movement;
 mod norms;
 mod products;
+mod recurrent;
 mod reductions;
 mod updates;
 mod windows;
@@ -78,8 +79,9 @@ fn shapes(r: &mut Rng, rank: usize) -> (Vec<usize>, Vec<usize>) {
     (whole, part[first..].to_vec())
 }
 
-/// The graph of a case: states for trained operands, and the loss.
-fn forward(op: &Op, operands: &[Operand]) -> Graph {
+/// The graph of a case: states for trained operands, and the loss of these results, each with
+/// weights of its own.
+fn forward(op: &Op, operands: &[Operand], read: &[usize]) -> Graph {
     let mut g = Graph::default();
     let mut x = Vec::new();
     for (i, operand) in operands.iter().enumerate() {
@@ -96,13 +98,24 @@ fn forward(op: &Op, operands: &[Operand]) -> Graph {
         });
     }
     let node = g.add_node("op", op.clone(), x).unwrap_or_else(|e| panic!("{op:?}: {e}"));
-    let y = g.result(node).unwrap();
-    weighted(&mut g, y);
+    let losses: Vec<ValueId> = read
+        .iter()
+        .map(|&o| {
+            let y = g.nodes[node].outputs[o].unwrap();
+            weighted(&mut g, y)
+        })
+        .collect();
+    let add = |a, b| {
+        let sum = g.add_node("", Op::Binary { f: Binary::Add }, vec![a, b]).unwrap();
+        g.result(sum).unwrap()
+    };
+    let value = losses.into_iter().reduce(add).unwrap();
+    g.outputs.push(Output { name: "y".into(), value });
     g
 }
 
-/// Adds the loss of a value: the sum of its elements times weights that differ.
-fn weighted(g: &mut Graph, y: ValueId) {
+/// The loss of a value: the sum of its elements times weights that differ.
+fn weighted(g: &mut Graph, y: ValueId) -> ValueId {
     let ty = g.ty(y).clone();
     let weights: Vec<f64> =
         (0..ty.elements()).map(|i| 0.5 + (i as f64 * 0.618_034).fract()).collect();
@@ -110,14 +123,12 @@ fn weighted(g: &mut Graph, y: ValueId) {
     let product = g.add_node("", Op::Binary { f: Binary::Mul }, vec![y, w]).unwrap();
     let product = g.result(product).unwrap();
     let axes: Vec<usize> = (0..ty.rank()).collect();
-    let loss = if axes.is_empty() {
-        product
-    } else {
-        let sum = Op::Reduce { f: Reduction::Sum, axes, keep: false };
-        let sum = g.add_node("", sum, vec![product]).unwrap();
-        g.result(sum).unwrap()
-    };
-    g.outputs.push(Output { name: "y".into(), value: loss });
+    if axes.is_empty() {
+        return product;
+    }
+    let sum = Op::Reduce { f: Reduction::Sum, axes, keep: false };
+    let sum = g.add_node("", sum, vec![product]).unwrap();
+    g.result(sum).unwrap()
 }
 
 /// Runs a step and gives its outputs' first elements and what the states hold afterwards.
@@ -178,7 +189,12 @@ fn check(
 
 /// A case of one operator.
 fn case(op: &Op, operands: &[Operand]) {
-    let g = forward(op, operands);
+    case_of(op, operands, &[0]);
+}
+
+/// A case whose loss depends on these results.
+fn case_of(op: &Op, operands: &[Operand], read: &[usize]) {
+    let g = forward(op, operands, read);
     // Scalars, too.
     let train = vec!["*".parse().unwrap()];
     let pass = Differentiate { loss: "y".into(), train, ..Differentiate::default() };

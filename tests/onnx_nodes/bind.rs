@@ -13,6 +13,7 @@ fn fixed_operands(op: &str) -> &'static [usize] {
         "Range" => &[0, 1, 2],
         "Pad" | "Resize" => &[1, 2, 3],
         "Slice" => &[1, 2, 3, 4],
+        "GRU" | "LSTM" | "RNN" => &[4],
         _ if op.starts_with("Reduce") => &[1],
         _ => &[],
     }

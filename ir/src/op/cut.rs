@@ -8,6 +8,7 @@
 //! where the parts end: see [`Op::cut_keeps_bits`]. Other cuts add up partial sums and so
 //! round otherwise.
 
+use super::recurrence::{self, Role};
 use super::{Op, Reduction};
 use crate::types::TensorType;
 
@@ -154,6 +155,22 @@ impl Op {
             }
             Op::MatMul { trans_a, trans_b } => mat_mul(x, y, *trans_a, *trans_b),
             Op::Gemm { trans_a, trans_b, .. } => gemm(x, *trans_a, *trans_b),
+            Op::Lstm { .. }
+            | Op::LstmGrad { .. }
+            | Op::Gru { .. }
+            | Op::GruGrad { .. }
+            | Op::Rnn { .. }
+            | Op::RnnGrad { .. } => {
+                let batch = |role: &Role| match role {
+                    Role::Steps(_) => Some(1),
+                    Role::State => Some(0),
+                    Role::Weight(_) | Role::Units(_) => None,
+                };
+                let operands = recurrence::operands(self, x.len()).iter().map(batch).collect();
+                let results = recurrence::results(self).iter().filter_map(batch);
+                let results = results.map(Assembly::Concat).collect();
+                vec![along(x[0].shape[1], operands, results)]
+            }
             Op::Conv { group, .. } => conv(x, *group, 0),
             Op::ConvTranspose { group, .. } => conv(x, *group, 1),
             Op::ConvWeightGrad { group, .. } => conv_weight(x, *group),

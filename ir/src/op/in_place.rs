@@ -35,6 +35,10 @@ impl Op {
             | Op::LayerNormInputGrad { .. }
             | Op::BatchNormInputGrad => &[(1, 0), (0, 0)],
             Op::ScatterElements { .. } | Op::ScatterNd { .. } => &[(0, 0)],
+            // A step's gates, and their gradients, are read before they are written.
+            Op::Lstm { .. } | Op::Gru { .. } => &[(0, 1)],
+            Op::LstmGrad { .. } | Op::GruGrad { .. } | Op::Rnn { .. } => &[(0, 0)],
+            Op::RnnGrad { .. } => &[(2, 0), (0, 0)],
             Op::Gemm { .. } => &[(2, 0)],
             Op::Adam { .. } => &[(2, 0), (4, 1), (5, 2)],
             Op::Adagrad { .. } | Op::Momentum { .. } => &[(2, 0), (4, 1)],

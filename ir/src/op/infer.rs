@@ -5,7 +5,7 @@ mod attention;
 mod normalisation;
 mod windows;
 
-use super::{MAX_OPERANDS, Op, fused, pointwise};
+use super::{MAX_OPERANDS, Op, fused, pointwise, recurrence};
 use crate::types::{DType, TensorType, broadcast_shapes};
 
 /// Why operands do not fit an operator.
@@ -63,7 +63,19 @@ impl Op {
             Op::ScatterElements { .. }
             | Op::ScatterNd { .. }
             | Op::Where
-            | Op::BatchNorm { .. } => (3, 3),
+            | Op::BatchNorm { .. }
+            | Op::Rnn { .. }
+            | Op::RnnGrad { .. } => (3, 3),
+            Op::Lstm { .. } => (4, 5),
+            Op::LstmGrad { dcells, .. } => (5 + usize::from(*dcells), 6 + usize::from(*dcells)),
+            Op::Gru { linear_before_reset, .. } => {
+                let n = 3 + usize::from(*linear_before_reset);
+                (n, n)
+            }
+            Op::GruGrad { linear_before_reset, .. } => {
+                let n = 5 + usize::from(*linear_before_reset);
+                (n, n)
+            }
             Op::LayerNormParamGrad { .. } | Op::BatchNormParamGrad => (4, 4),
             Op::Clip { min, max } => {
                 let n = 1 + usize::from(*min) + usize::from(*max);
@@ -352,6 +364,12 @@ impl Op {
             | Op::AveragePool { .. }
             | Op::MaxPoolGrad { .. }
             | Op::AveragePoolGrad { .. } => windows::infer(self, x),
+            Op::Lstm { .. }
+            | Op::LstmGrad { .. }
+            | Op::Gru { .. }
+            | Op::GruGrad { .. }
+            | Op::Rnn { .. }
+            | Op::RnnGrad { .. } => recurrence::infer(self, x),
             Op::Resize { spec } => {
                 let r = x[0].rank();
                 ensure!(x[0].dtype.is_float() || x[0].dtype.is_int(), "resize does not take bool");

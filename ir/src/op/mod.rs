@@ -21,6 +21,7 @@ mod infer;
 pub mod library;
 mod padding;
 mod pointwise;
+mod recurrence;
 pub mod scratch;
 pub mod sums;
 mod window;
@@ -35,6 +36,7 @@ pub use fused::ProductOperands;
 pub use infer::{MAX_RANK, TypeError};
 pub use padding::{PaddedAxis, Padding};
 pub use pointwise::{Kind, MAX_OPERANDS, MAX_STEPS, Step, kinds};
+pub use recurrence::{Activation, Recurrence};
 pub use window::Window;
 pub use work::Work;
 
@@ -352,6 +354,73 @@ pub enum Op {
         /// The shape of the pool's operand and of `dx`.
         shape: Vec<usize>,
     },
+
+    // --- recurrences ----------------------------------------------------------------
+    // Steps T, batch B, hidden units H. `pre` is what the input gives to every gate: `x·Wᵀ` and
+    // all biases. Gates lie in ONNX's order. With `reverse` the last step comes first; results
+    // stand where the step's operand does.
+    /// `pre[T,B,4H], r[4H,H], h0[B,H], c0[B,H][, p[3H]] → y[T,B,H], gates[T,B,4H],
+    /// cells[T,B,H]`: ONNX `LSTM` in one direction. `a = pre + h·rᵀ`, in the order i, o, f, c;
+    /// `i, o, f = σ(a)`, `g = tanh(a)`, `c' = f·c + i·g`, `h' = o·tanh(c')`. Peepholes `p`, in the
+    /// order i, o, f, add `p·c` to i and f, and `p·c'` to o. `gates` are i, o, f, g.
+    Lstm {
+        /// From the last step to the first.
+        #[serde(default, skip_serializing_if = "is_false")]
+        reverse: bool,
+    },
+    /// `gates, cells, r, c0, dy[, dcells][, p] → dpre, dh0, dc0`: gradients of an LSTM's operands
+    /// from what it gave and the gradients of `y` and `cells`. Those of `r` and `p` are products
+    /// and sums of `dpre`.
+    LstmGrad {
+        /// From the last step to the first, which the gradient goes back.
+        #[serde(default, skip_serializing_if = "is_false")]
+        reverse: bool,
+        /// The gradient of `cells` is an operand.
+        #[serde(default, skip_serializing_if = "is_false")]
+        dcells: bool,
+    },
+    /// `pre[T,B,3H], r[3H,H], h0[B,H][, rb[H]] → y[T,B,H], gates[T,B,3H]`: ONNX `GRU` in one
+    /// direction, gates in the order z, r, h. `z, r = σ(pre + h·rᵀ)`; `n = tanh(pre + (r·h)·rᵀ)`
+    /// or, with `linear_before_reset`, `n = tanh(pre + r·(h·rᵀ + rb))`; `h' = (1 − z)·n + z·h`.
+    /// `gates` are z, r, n. The operand `rb` is there where the reset is applied to it.
+    Gru {
+        /// From the last step to the first.
+        #[serde(default, skip_serializing_if = "is_false")]
+        reverse: bool,
+        /// The reset gate multiplies the product instead of the state.
+        #[serde(default, skip_serializing_if = "is_false")]
+        linear_before_reset: bool,
+    },
+    /// `gates, y, r, h0, dy[, m[T,B,H]] → dpre, dh0`: gradients of a GRU's operands from what it
+    /// gave and the gradient of `y`. With `linear_before_reset`, `m` is what the reset gates
+    /// multiplied. Those of `r` and `rb` are products and sums of `dpre`.
+    GruGrad {
+        /// From the last step to the first, which the gradient goes back.
+        #[serde(default, skip_serializing_if = "is_false")]
+        reverse: bool,
+        /// The reset gate multiplied the product instead of the state.
+        #[serde(default, skip_serializing_if = "is_false")]
+        linear_before_reset: bool,
+    },
+    /// `pre[T,B,H], r[H,H], h0[B,H] → y[T,B,H]`: ONNX `RNN` in one direction,
+    /// `h' = f(pre + h·rᵀ)`.
+    Rnn {
+        /// From the last step to the first.
+        #[serde(default, skip_serializing_if = "is_false")]
+        reverse: bool,
+        /// The function `f`.
+        activation: Activation,
+    },
+    /// `y, r, dy → dpre, dh0[B,H]`: gradients of an RNN's operands from its result and the
+    /// gradient of that. That of `r` is a product with `dpre`.
+    RnnGrad {
+        /// From the last step to the first, which the gradient goes back.
+        #[serde(default, skip_serializing_if = "is_false")]
+        reverse: bool,
+        /// The function.
+        activation: Activation,
+    },
+
     /// `x → y`: ONNX `Resize`.
     Resize {
         /// All of its attributes.
@@ -477,6 +546,12 @@ impl Op {
             Op::AveragePool { .. } => "average_pool",
             Op::MaxPoolGrad { .. } => "max_pool_grad",
             Op::AveragePoolGrad { .. } => "average_pool_grad",
+            Op::Lstm { .. } => "lstm",
+            Op::LstmGrad { .. } => "lstm_grad",
+            Op::Gru { .. } => "gru",
+            Op::GruGrad { .. } => "gru_grad",
+            Op::Rnn { .. } => "rnn",
+            Op::RnnGrad { .. } => "rnn_grad",
             Op::Resize { .. } => "resize",
             Op::Adam { .. } => "adam",
             Op::Adagrad { .. } => "adagrad",

@@ -9,7 +9,7 @@ pub mod attention;
 pub mod cuda;
 
 use super::sums::Extents;
-use super::{Interpolation, MAX_RANK, Op, Reduction, ResizeSpec, Window};
+use super::{Interpolation, MAX_RANK, Op, Recurrence, Reduction, ResizeSpec, Window};
 use crate::plan::{Backend, TargetInfo};
 use crate::types::{DType, TensorType};
 
@@ -103,6 +103,15 @@ impl Op {
             }
             Op::BatchNormParamGrad => {
                 return channel_sums(channels(inputs[0])).elements(2) * inputs[0].dtype.size();
+            }
+            Op::Lstm { .. }
+            | Op::LstmGrad { .. }
+            | Op::Gru { .. }
+            | Op::GruGrad { .. }
+            | Op::Rnn { .. }
+            | Op::RnnGrad { .. } => {
+                let elements = Recurrence::of(self, inputs[0]).cpu_scratch(self);
+                return elements as u64 * inputs[0].dtype.size();
             }
             Op::Resize { spec } => {
                 let taps = |a| resize_taps(spec, a) * spec.sizes[a];

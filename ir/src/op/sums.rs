@@ -10,7 +10,7 @@ use super::scratch::{
     Conv, ConvTranspose, ConvWeight, ProductUpdate, attention, channel_sums, channels, conv,
     conv_transpose, conv_weight, product_parts, product_update, reduce, rows,
 };
-use super::{Assembly, Cut, Op};
+use super::{Assembly, Cut, Op, Recurrence};
 use crate::plan::Backend;
 use crate::types::TensorType;
 
@@ -184,6 +184,15 @@ impl Op {
             Op::LayerNormParamGrad { axis } => vec![channel_sums(rows(x[0], *axis)).parts],
             Op::BatchNorm { .. } | Op::BatchNormParamGrad => {
                 vec![channel_sums(channels(x[0])).parts]
+            }
+            Op::Lstm { .. }
+            | Op::LstmGrad { .. }
+            | Op::Gru { .. }
+            | Op::GruGrad { .. }
+            | Op::Rnn { .. }
+            | Op::RnnGrad { .. } => {
+                let of = Recurrence::of(self, x[0]).products(self).into_iter();
+                of.flat_map(|e| product(e, 1)).collect()
             }
             // Along the last axis by rows, else by columns.
             Op::Softmax { axis }

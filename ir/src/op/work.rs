@@ -103,6 +103,14 @@ impl Op {
             Op::MaxPoolGrad { window, .. } | Op::AveragePoolGrad { window, .. } => {
                 times(input(0), window.taps() as u64)
             }
+            // A product with the recurrence's weight each step, and functions of each gate.
+            Op::Lstm { .. } | Op::Gru { .. } | Op::Rnn { .. } => {
+                times(input(0), times(2, extent(1, 1)).saturating_add(4))
+            }
+            Op::LstmGrad { .. } | Op::GruGrad { .. } => {
+                times(input(0), times(2, extent(2, 1)).saturating_add(8))
+            }
+            Op::RnnGrad { .. } => times(input(0), times(2, extent(1, 1)).saturating_add(4)),
             Op::Resize { spec } => match spec.mode {
                 Interpolation::Nearest(_) => output,
                 Interpolation::Linear => times(output, 8),

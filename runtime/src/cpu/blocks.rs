@@ -43,6 +43,28 @@ pub(super) unsafe fn read<T: Float, const K: usize>(
     blocks
 }
 
+/// Writes the first `count` elements of every block from `at` on.
+///
+/// # Safety
+/// The results are valid for these elements, and nobody else accesses them.
+#[inline(always)]
+pub(super) unsafe fn write<T: Float, const K: usize>(
+    y: [*mut T; K],
+    at: usize,
+    count: usize,
+    blocks: [[T; BLOCK]; K],
+) {
+    for k in 0..K {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match count {
+                BLOCK => y[k].add(at).cast::<[T; BLOCK]>().write(blocks[k]),
+                _ => y[k].add(at).copy_from_nonoverlapping(blocks[k].as_ptr(), count),
+            }
+        }
+    }
+}
+
 /// `y[i] = f(x[i])` for `n` elements: `f` gets the place of a block's first element and the
 /// block of every operand, filled up with zeros.
 ///
@@ -61,12 +83,7 @@ pub(super) unsafe fn map<T: Float, const K: usize>(
         // SAFETY: the caller's promise.
         let block = f(at, unsafe { read(x, at, count) });
         // SAFETY: as above.
-        unsafe {
-            match count {
-                BLOCK => y.add(at).cast::<[T; BLOCK]>().write(block),
-                _ => y.add(at).copy_from_nonoverlapping(block.as_ptr(), count),
-            }
-        }
+        unsafe { write([y], at, count, [block]) };
     }
 }
 

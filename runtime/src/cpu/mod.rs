@@ -38,6 +38,8 @@ mod pool_grad;
 mod product;
 mod product_update;
 mod random;
+mod recurrence;
+mod recurrence_grad;
 mod reduce;
 mod resize;
 mod scatter;
@@ -101,6 +103,8 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
         Op::ConvWeightGrad { .. } => conv_weight::run(call),
         Op::MaxPool { .. } | Op::AveragePool { .. } => return pool::run(call),
         Op::MaxPoolGrad { .. } | Op::AveragePoolGrad { .. } => return pool_grad::run(call),
+        Op::Lstm { .. } | Op::Gru { .. } | Op::Rnn { .. } => recurrence::run(call),
+        Op::LstmGrad { .. } | Op::GruGrad { .. } | Op::RnnGrad { .. } => recurrence_grad::run(call),
         Op::Resize { .. } => return resize::run(call),
         Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::run(call),
         Op::Pointwise { steps, results } => pointwise::run(steps, results, call),

@@ -3,7 +3,7 @@
 use super::module::{Argument, Kernel, Launch, Module};
 use super::{
     attention, batch_norm, convolution, elementwise, indexing, movement, norm, pad, pool_grad,
-    product, random, reduce, softmax, update, windows,
+    product, random, recurrence, reduce, softmax, update, windows,
 };
 use arenic_ir::op::library::LibraryCall;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
@@ -127,6 +127,12 @@ pub fn lower(
             site.ask_library(target);
         }
         Op::Attention { .. } | Op::AttentionGrad { .. } => attention::lower(&mut site)?,
+        Op::Lstm { .. }
+        | Op::LstmGrad { .. }
+        | Op::Gru { .. }
+        | Op::GruGrad { .. }
+        | Op::Rnn { .. }
+        | Op::RnnGrad { .. } => recurrence::lower(&mut site),
         Op::Opaque { .. } => return Err(Unsupported(op.name().to_owned())),
     }
     Ok(site.work)
@@ -160,6 +166,11 @@ impl Parameter {
     /// `draw`: seed and step.
     pub(super) fn draw() -> Parameter {
         Parameter { declared: "const Draw* draw".into(), passed: Argument::Draw }
+    }
+
+    /// `step`: the number of a launch among those of a node that are alike.
+    pub(super) fn step(step: usize) -> Parameter {
+        Parameter { declared: "u64 step".into(), passed: Argument::Step(step as u64) }
     }
 
     /// `refusal` and `node`, for kernels that may refuse contents.

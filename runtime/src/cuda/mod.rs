@@ -27,6 +27,7 @@ mod pool_grad;
 mod product;
 mod random;
 mod real;
+mod recurrence;
 mod reduce;
 mod rows;
 mod softmax;

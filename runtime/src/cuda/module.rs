@@ -49,6 +49,8 @@ pub enum Argument {
     Refusal,
     /// The number of the node that runs.
     Node,
+    /// This number.
+    Step(u64),
 }
 
 /// One launch of a kernel.

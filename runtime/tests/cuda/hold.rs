@@ -244,6 +244,7 @@ impl Prepared {
             Argument::Draw => base + starts[draw],
             Argument::Refusal => base + starts[refused],
             Argument::Node => NODE,
+            Argument::Step(step) => step,
         };
         let job = match (way, &self.call) {
             (Some(way), Some(call)) => {

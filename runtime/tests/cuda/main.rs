@@ -23,6 +23,7 @@ mod programs;
 #[path = "../support/random.rs"]
 mod random;
 mod random_operators;
+mod recurrence;
 mod reduce;
 #[path = "../../../tests/cuda/simulated.rs"]
 mod simulated;
@@ -167,7 +168,7 @@ macro_rules! families {
     )*};
 }
 families! {
-    attention batch_norm elementwise indexing movement norm random_operators reduce softmax update windows
+    attention batch_norm elementwise indexing movement norm random_operators recurrence reduce softmax update windows
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn layer_norm_with_broadcast_scale() {
         let operands = [&x, &scale, &bias];
         let y = evaluate(&op, &operands);
         assert_close(&y, &want, 1e-5, &(&op, &x.ty, &scale.ty));
-        let all = apply(&op, &operands, Some(0), &[true; 3]);
+        let all = apply(&op, &operands, Some((0, 0)), &[true; 3]);
         assert_same(&all[0], &y, &op);
         assert_close(&all[1], &means, 1e-5, &op);
         assert_close(&all[2], &inv_stds, 1e-5, &op);

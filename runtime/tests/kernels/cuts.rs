@@ -275,3 +275,8 @@ fn pools_in_parts() {
         }
     });
 }
+
+#[test]
+fn recurrences_in_parts() {
+    check(18, 80, recurrences::any);
+}

@@ -12,6 +12,7 @@ mod products;
 mod programs;
 #[path = "../support/random.rs"]
 mod random;
+mod recurrences;
 mod resize;
 mod windows;
 
@@ -83,9 +84,14 @@ impl Tensor {
     }
 }
 
-/// Applies an operator. `place` says which operand's bytes the first result takes,
-/// `wanted` which results are computed; scratch holds garbage before.
-fn apply(op: &Op, inputs: &[&Tensor], place: Option<usize>, wanted: &[bool]) -> Vec<Tensor> {
+/// Applies an operator. `place` says which operand's bytes which result takes, `wanted` which
+/// results are computed; scratch holds garbage before.
+fn apply(
+    op: &Op,
+    inputs: &[&Tensor],
+    place: Option<(usize, usize)>,
+    wanted: &[bool],
+) -> Vec<Tensor> {
     let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
     let results = op.infer(&types).expect("operands fit");
     let memory: Vec<AlignedBytes> =
@@ -97,7 +103,7 @@ fn apply(op: &Op, inputs: &[&Tensor], place: Option<usize>, wanted: &[bool]) -> 
     assert!(scratch_bytes <= 24 << 20, "{op:?} takes {scratch_bytes} bytes of scratch");
     let scratch = AlignedBytes::copy_of(&vec![0xCD; scratch_bytes as usize]);
     let at = |i: usize| match place {
-        Some(operand) if i == 0 => &memory[operand],
+        Some((operand, result)) if i == result => &memory[operand],
         _ => &own[i],
     };
     let operands: Vec<Operand> = types
@@ -142,9 +148,9 @@ fn evaluate(op: &Op, inputs: &[&Tensor]) -> Tensor {
     for threads in [2, 7] {
         assert_same(&on(threads, None), &one, op);
     }
-    for (input, output) in op.in_place_pairs(&types, &results.iter().collect::<Vec<_>>()) {
-        assert_eq!(output, 0);
-        assert_same(&on(2, Some(input)), &one, op);
+    for pair in op.in_place_pairs(&types, &results.iter().collect::<Vec<_>>()) {
+        assert_eq!(pair.1, 0);
+        assert_same(&on(2, Some(pair)), &one, op);
     }
     one
 }

@@ -12,6 +12,7 @@ mod fused;
 mod norms;
 mod ops;
 mod plan;
+mod recurrent;
 mod training_info;
 mod windows;
 mod writer;

@@ -5,7 +5,7 @@ use super::writer::{Tensor, Writer, int, signed};
 use arenic_ir::TensorType;
 
 impl Writer<'_> {
-    fn both(&mut self, op: &str, a: &str, b: &str) -> String {
+    pub(super) fn both(&mut self, op: &str, a: &str, b: &str) -> String {
         self.one(op, &[a, b], vec![])
     }
 

@@ -159,6 +159,12 @@ impl Writer<'_> {
             Op::AveragePoolGrad { window, count_include_pad, shape, .. } => {
                 self.average_pool_grad(&x[0], &out, window, (shape, *count_include_pad))?;
             }
+            Op::Lstm { .. }
+            | Op::LstmGrad { .. }
+            | Op::Gru { .. }
+            | Op::GruGrad { .. }
+            | Op::Rnn { .. }
+            | Op::RnnGrad { .. } => self.recurrence(op, x, &out),
             Op::Resize { spec } => self.resize(x, &out, spec),
             Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
                 let attributes = vec![

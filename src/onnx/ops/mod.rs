@@ -15,6 +15,7 @@ mod pad;
 mod pool;
 mod random;
 mod rectifier;
+mod recurrent;
 mod reduce;
 mod resize;
 mod shape;
@@ -100,6 +101,36 @@ const RESIZE: &[&str] = &[
 ];
 const BATCH_NORM: &[&str] = &["epsilon", "momentum", "training_mode"];
 const GROUP_NORM: &[&str] = &["epsilon", "num_groups", "stash_type"];
+const LSTM: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "input_forget",
+    "layout",
+];
+const GRU: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "layout",
+    "linear_before_reset",
+];
+const RNN: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "layout",
+];
+const WHOLE: &str = "whole sequences, without clip; sigmoid and tanh";
 const CONSTANT: &[&str] = &["value", "value_float", "value_floats", "value_int", "value_ints"];
 
 /// In alphabetical order, as `arenic ops` prints it.
@@ -140,6 +171,7 @@ static TABLE: &[Row] = &[
     row("Expand", (2, 2), &[], shape::expand).note("shape known when compiled"),
     row("Flatten", (1, 1), &["axis"], shape::flatten),
     row("Floor", (1, 1), &[], elementwise::unary),
+    row("GRU", (3, 6), GRU, recurrent::gru).since(7).note(WHOLE),
     row("Gather", (2, 2), &["axis"], index::gather),
     row("GatherElements", (2, 2), &["axis"], index::gather_elements),
     row("GatherND", (2, 2), &["batch_dims"], index::gather_nd),
@@ -156,6 +188,7 @@ static TABLE: &[Row] = &[
     row("InstanceNormalization", (3, 3), &["epsilon"], normal::instance_norm),
     row("IsInf", (1, 1), &["detect_negative", "detect_positive"], rectifier::is_inf),
     row("IsNaN", (1, 1), &[], rectifier::is_nan),
+    row("LSTM", (3, 8), LSTM, recurrent::lstm).since(7).note(WHOLE),
     row("LayerNormalization", (2, 3), &["axis", "epsilon", "stash_type"], norm::layer_norm),
     row("LeakyRelu", (1, 1), &["alpha"], rectifier::leaky_relu),
     row("Less", (2, 2), &[], elementwise::binary),
@@ -187,6 +220,9 @@ static TABLE: &[Row] = &[
     row("Pad", (2, 4), &["mode"], pad::pad).note("pads, value and axes known when compiled"),
     row("Pow", (2, 2), &[], elementwise::pow),
     row("RMSNormalization", (2, 2), &["axis", "epsilon", "stash_type"], normal::rms_norm).since(23),
+    row("RNN", (3, 6), RNN, recurrent::rnn)
+        .since(7)
+        .note("whole sequences, without clip; tanh or relu"),
     row("RandomNormal", (0, 0), &["dtype", "mean", "scale", "seed", "shape"], random::normal),
     row("RandomNormalLike", (1, 1), &["dtype", "mean", "scale", "seed"], random::normal_like),
     row("RandomUniform", (0, 0), &["dtype", "high", "low", "seed", "shape"], random::uniform),

@@ -1,7 +1,7 @@
 //! Scratch memory of the CUDA kernels, in bytes, and the tilings that it follows from.
 
 use super::{ReducePlan, resize_taps};
-use crate::op::{Coordinates, Op, Reduction, ResizeSpec, sums};
+use crate::op::{Coordinates, Op, Recurrence, Reduction, ResizeSpec, sums};
 use crate::plan::TargetInfo;
 use crate::types::{DType, TensorType};
 
@@ -57,6 +57,14 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             (2 * x[0].shape[1] as u64 + partial) * x[0].dtype.size()
         }
         Op::BatchNormParamGrad => 2 * partial_sums(&channel_sums(x[0])) * x[0].dtype.size(),
+        Op::Lstm { .. }
+        | Op::LstmGrad { .. }
+        | Op::Gru { .. }
+        | Op::GruGrad { .. }
+        | Op::Rnn { .. }
+        | Op::RnnGrad { .. } => {
+            Recurrence::of(op, x[0]).cuda_scratch(op) as u64 * x[0].dtype.size()
+        }
         Op::Resize { spec } => {
             let axes = (0..spec.sizes.len()).filter(|&a| !resize_keeps(spec, a, x[0].shape[a]));
             16 * axes.map(|a| resize_taps(spec, a) * spec.sizes[a]).sum::<usize>() as u64

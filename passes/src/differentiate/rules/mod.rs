@@ -12,6 +12,7 @@ mod indexing;
 mod movement;
 mod norms;
 mod products;
+mod recurrent;
 mod reductions;
 mod windows;
 
@@ -122,11 +123,17 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         Op::ConvTranspose { .. } => Passes(products::conv_transpose),
         Op::MaxPool { .. } => Passes(windows::max_pool),
         Op::AveragePool { .. } => Passes(windows::average_pool),
+        Op::Lstm { .. } => Passes(recurrent::lstm),
+        Op::Gru { .. } => Passes(recurrent::gru),
+        Op::Rnn { .. } => Passes(recurrent::rnn),
         Op::Resize { spec } if spec.coordinates == Coordinates::TfCropAndResize => return None,
         Op::Resize { .. } => Passes(windows::resize),
 
         // What gradients and updates are made of, and what passes that run later make.
         Op::ConvWeightGrad { .. }
+        | Op::LstmGrad { .. }
+        | Op::GruGrad { .. }
+        | Op::RnnGrad { .. }
         | Op::BatchNormParamGrad
         | Op::BatchNormInputGrad
         | Op::LayerNormParamGrad { .. }

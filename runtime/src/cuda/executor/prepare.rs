@@ -164,6 +164,7 @@ impl<D: Driver> Prepare<'_, D> {
                     Argument::Draw => staged.draw,
                     Argument::Refusal => staged.refusal,
                     Argument::Node => node.index() as u64,
+                    Argument::Step(step) => step,
                 };
                 for work in &work[node] {
                     match work {
