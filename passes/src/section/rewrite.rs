@@ -95,7 +95,8 @@ impl<'a> Rewriter<'a> {
             let (name, value) = (output.name.clone(), self.whole(output.value)?);
             self.new.outputs.push(Output { name, value });
         }
-        Ok(self.new)
+        // Results that nobody reads go.
+        Ok(self.new.compacted(|_| true))
     }
 
     fn add_state(
@@ -137,13 +138,9 @@ impl<'a> Rewriter<'a> {
             node.inputs.iter().map(|&v| self.whole(v)).collect::<Result<_, _>>()?;
         let new = self.new.add_node(node.name.clone(), node.op.clone(), inputs)?;
         for (o, old) in node.outputs.iter().enumerate() {
-            let result = self.new.nodes[new].outputs[o];
-            match (old, result) {
-                (Some(old), Some(result)) => {
-                    self.new.values[result].name.clone_from(&self.old.values[*old].name);
-                    self.put(*old, result)?;
-                }
-                _ => self.new.nodes[new].outputs[o] = None,
+            if let (Some(old), Some(result)) = (old, self.new.nodes[new].outputs[o]) {
+                self.new.values[result].name.clone_from(&self.old.values[*old].name);
+                self.put(*old, result)?;
             }
         }
         Ok(())
@@ -184,7 +181,6 @@ impl<'a> Rewriter<'a> {
             let new = self.new.add_node(node.name.clone(), op, inputs)?;
             for (o, old) in node.outputs.iter().enumerate() {
                 let (Some(_), Some(result)) = (old, self.new.nodes[new].outputs[o]) else {
-                    self.new.nodes[new].outputs[o] = None;
                     continue;
                 };
                 let result = match cut.results[o] {
