@@ -34,15 +34,21 @@ impl<T: Copy> Row<T> {
     /// # Safety
     /// The row has `k` elements.
     unsafe fn insert(&self, len: usize, k: usize, x: T, before: impl Fn(T, T) -> bool) {
-        // SAFETY: places below `k`, here and below.
         let mut at = len;
-        while at > 0 && before(x, unsafe { self.get(at - 1) }) {
-            at -= 1;
-            if at + 1 < k {
-                unsafe { self.set(at + 1, self.get(at)) };
+        while at > 0 {
+            // SAFETY: a place below `len`, which is at most `k`.
+            let last = unsafe { self.get(at - 1) };
+            if !before(x, last) {
+                break;
             }
+            if at < k {
+                // SAFETY: a place below `k`.
+                unsafe { self.set(at, last) };
+            }
+            at -= 1;
         }
         if at < k {
+            // SAFETY: a place below `k`.
             unsafe { self.set(at, x) };
         }
     }
@@ -70,22 +76,27 @@ fn typed<T: Number>(axis: usize, k: usize, largest: bool, call: &Call) {
         // SAFETY: element `i` of the task's own row of the operand.
         let at = |i: usize| unsafe { x.ptr().add((outer * extent + i) * stride + inner).read() };
         let first = outer * k * stride + inner;
-        // SAFETY: each task has rows of `k` elements of its own, here and below.
+        // SAFETY: each task has rows of `k` elements of its own.
         let values = values.as_ref().map(|y| Row { first: unsafe { y.ptr().add(first) }, stride });
         let indices =
+            // SAFETY: as above.
             indices.as_ref().map(|y| Row { first: unsafe { y.ptr().add(first) }, stride });
         for i in 0..extent {
             let len = i.min(k);
             match (&values, &indices) {
-                (_, Some(row)) => unsafe {
-                    row.insert(len, k, i as i64, |a, b| before(at(a as usize), at(b as usize)));
-                },
+                (_, Some(row)) => {
+                    let by_place = |a: i64, b: i64| before(at(a as usize), at(b as usize));
+                    // SAFETY: as above.
+                    unsafe { row.insert(len, k, i as i64, by_place) };
+                }
+                // SAFETY: as above.
                 (Some(row), None) => unsafe { row.insert(len, k, at(i), before) },
                 (None, None) => {}
             }
         }
         if let (Some(values), Some(indices)) = (&values, &indices) {
             for i in 0..k {
+                // SAFETY: as above, and indices that were written before.
                 unsafe { values.set(i, at(indices.get(i) as usize)) };
             }
         }

@@ -66,13 +66,13 @@ pub(super) fn uniform_like(cx: &mut Cx) -> Built {
 
 pub(super) fn normal(cx: &mut Cx) -> Built {
     let shape = extents(cx.attributes().ints("shape")?.ok_or("attribute `shape` is missing")?)?;
-    draw_normal(cx, DType::F32, shape)
+    draw_normal(cx, DType::F32, &shape)
 }
 
 pub(super) fn normal_like(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let ty = cx.ty(x);
-    draw_normal(cx, ty.dtype, ty.shape)
+    draw_normal(cx, ty.dtype, &ty.shape)
 }
 
 fn draw(cx: &mut Cx, default: DType, shape: Vec<usize>) -> Built {
@@ -83,14 +83,14 @@ fn draw(cx: &mut Cx, default: DType, shape: Vec<usize>) -> Built {
 }
 
 /// By Box's and Muller's transformation of two uniform draws (1958).
-fn draw_normal(cx: &mut Cx, default: DType, shape: Vec<usize>) -> Built {
+fn draw_normal(cx: &mut Cx, default: DType, shape: &[usize]) -> Built {
     let (dtype, rng) = (element(cx, default)?, generator(cx)?);
     let a = cx.attributes();
     let (mean, scale) = (a.float_or("mean", 0.0)?, a.float_or("scale", 1.0)?);
     let other = Rng { stream: rng.stream ^ 0x9e37_79b9_7f4a_7c15, ..rng };
     let mut uniform = |rng| {
         let (low, high) = (0.0, 1.0);
-        cx.emit1(Op::RandomUniform { dtype, shape: shape.clone(), low, high, rng }, vec![])
+        cx.emit1(Op::RandomUniform { dtype, shape: shape.to_vec(), low, high, rng }, vec![])
     };
     let (radius, angle) = (uniform(rng)?, uniform(other)?);
     let f = |f| Op::Unary { f };
