@@ -49,7 +49,7 @@ pub struct ImportOptions {
     pub bind: BTreeMap<String, (TensorType, Vec<u8>)>,
     /// What the graph is for.
     pub mode: Mode,
-    /// Of ONNX Runtime's training artifacts: micro-batches in one step.
+    /// Of ONNX Runtime's training artifacts: micro-batches in one step; one where there are fewer.
     pub micro_batches: Option<usize>,
 }
 

@@ -30,8 +30,9 @@ impl MicroBatches {
         dims: &mut BTreeMap<String, u64>,
     ) {
         let parts = self.parts(graph, kept, dims);
-        let produced: HashSet<String> =
-            graph.node.iter().flat_map(|n| n.output.iter().cloned()).collect();
+        // What has no name was left out.
+        let results = graph.node.iter().flat_map(|n| n.output.iter());
+        let produced: HashSet<String> = results.filter(|y| !y.is_empty()).cloned().collect();
         let exits: HashSet<&str> = carried.iter().map(|(_, exit)| exit.as_str()).collect();
         let last = self.count - 1;
         // The last copy's states are the step's.

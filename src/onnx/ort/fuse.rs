@@ -59,7 +59,7 @@ pub(super) fn fuse(
     }
     fusing.running_statistics(&checkpoint.frozen)?;
     fusing.loss()?;
-    if let Some(count) = micro_batches {
+    if let Some(count) = micro_batches.filter(|&count| count > 1) {
         let opset =
             model.opset_import.iter().find(|o| o.domain.as_deref().unwrap_or("").is_empty());
         let opset = opset.and_then(|o| o.version).unwrap_or(0);
