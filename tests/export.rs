@@ -12,7 +12,7 @@ use arenic::onnx::export::{ExportError, ExportOptions, annotated, export, write}
 use arenic::onnx::proto::{ModelProto, NodeProto, StringStringEntryProto};
 use arenic::onnx::{ImportOptions, Imported, import_bytes, import_file};
 use arenic_ir::check::check;
-use arenic_ir::op::{AttentionSpec, ResizeSpec, Rng, Scatter, Window};
+use arenic_ir::op::{AttentionSpec, Binary, ResizeSpec, Rng, Scatter, Window};
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
@@ -350,6 +350,9 @@ fn single_operators_are_read_back_with_the_same_results() {
         (Op::SoftmaxOfStats, vec![f(&[4, 3]), f(&[4, 1]), f(&[4, 1])]),
         (Op::LogSoftmaxStats, vec![f(&[4, 3])]),
         (Op::Copy, vec![f(&[4, 3])]),
+        (Op::TopK { axis: 1, k: 2, largest: true }, vec![f(&[4, 5, 2])]),
+        (Op::TopK { axis: 0, k: 3, largest: false }, vec![d(&[4, 5])]),
+        (Op::Binary { f: Binary::Rem }, vec![f(&[4, 3]), f(&[3])]),
         (adam, vec![f(&[1]), count.clone(), f(&[3]), f(&[3]), f(&[3]), f(&[3])]),
         (
             Op::Adagrad { decay_factor: 0.1, epsilon: 1e-3, norm_coefficient: 0.2 },
