@@ -204,12 +204,21 @@ fn train_on(
         None => None,
     };
     let states = |step: u64| Progress { step, seed };
-    // What neither varies nor is overwritten during a step is fed once.
+    // What neither varies nor has to be fed anew is fed once.
     let refill: Vec<bool> = fed
         .iter()
         .enumerate()
-        .map(|(i, &v)| options.poison || batches.varies(i) || executor.is_overwritten(v))
+        .map(|(i, &v)| options.poison || batches.varies(i) || executor.is_fed_anew(v))
         .collect();
+    let mut feed = |executor: &mut _, done: u64| {
+        for (i, &v) in fed.iter().enumerate().filter(|&(i, _)| done == 0 || refill[i]) {
+            if let Some(bytes) = Machine::input_mut(executor, v) {
+                batches.fill(progress.step + done, i, bytes)?;
+            }
+        }
+        Ok::<_, DataError>(())
+    };
+    let mut is_fed = false;
     let (mut spent, mut recent) = (Duration::ZERO, VecDeque::new());
     let (mut spans, mut steps) = (None, 0);
     let is_told_to_stop = || options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
@@ -219,19 +228,19 @@ fn train_on(
         }
         let step = progress.step + done;
         let start = Instant::now();
-        for (i, &v) in fed.iter().enumerate() {
-            if let Some(bytes) = executor.input_mut(v)
-                && (done == 0 || refill[i])
-            {
-                batches.fill(step, i, bytes)?;
-            }
+        if !std::mem::take(&mut is_fed) {
+            feed(executor, done)?;
         }
         let draw = Draw { seed, step };
-        let stepped = match &options.trace {
-            Some(_) if done + 1 == total => executor.timed_step(draw).map(|s| spans = Some(s)),
-            _ => executor.step(draw),
-        };
-        stepped.map_err(|error| TrainError::Step { step, error })?;
+        let failed = |error| TrainError::Step { step, error };
+        if options.trace.is_some() && done + 1 == total {
+            spans = Some(executor.timed_step(draw).map_err(failed)?);
+        } else {
+            executor.begin(draw).map_err(failed)?;
+            // What cannot be fed now is told when its step comes.
+            is_fed = executor.feeds_ahead() && done + 1 < total && feed(executor, done + 1).is_ok();
+            executor.finish().map_err(failed)?;
+        }
         let scalars = outputs.scalars(g, executor);
         if let Some(spool) = &mut spool {
             for (k, &i) in outputs.tensors.iter().enumerate() {

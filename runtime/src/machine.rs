@@ -1,7 +1,7 @@
 //! What training needs of a program that is ready to step, wherever it runs.
 
-use crate::cuda::driver::{Driver, DriverError};
-use crate::cuda::{CudaExecutor, DeviceStepError};
+use crate::cuda::DeviceStepError;
+use crate::cuda::driver::DriverError;
 use crate::executor::Executor;
 use crate::kernel::Draw;
 use arenic_ir::check::Footprint;
@@ -17,12 +17,15 @@ pub trait Machine {
     /// At most so many bytes are allocated beside the arenas.
     fn library_bytes(&self) -> u64;
 
-    /// True where the step reuses the bytes of a fed input once it has read them, so that it
-    /// must be fed again before every step.
-    fn is_overwritten(&self, v: ValueId) -> bool;
+    /// True where an input must be fed again before every step, even the same: the step reuses
+    /// its bytes once it has read them, or the next one reads others.
+    fn is_fed_anew(&self, v: ValueId) -> bool;
 
-    /// The bytes of a fed input, to be filled before each step; `None` where the step does not
-    /// read it.
+    /// True where the next step may be fed between [`Machine::begin`] and [`Machine::finish`].
+    fn feeds_ahead(&self) -> bool;
+
+    /// The bytes of a fed input, to be filled before the next step begins; `None` where the step
+    /// does not read it.
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]>;
 
     /// Fills the home of a constant, or of a state's value as a step begins, where it has one.
@@ -44,12 +47,28 @@ pub trait Machine {
     /// The bytes of an output after a step, in the graph's order of outputs.
     fn output(&self, i: usize) -> &[u8];
 
+    /// Begins a step, which may have ended when this returns; nothing but inputs is touched until
+    /// [`Machine::finish`].
+    ///
+    /// # Errors
+    /// Those of [`Machine::step`].
+    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError>;
+
+    /// Waits for the end of the step that was begun.
+    ///
+    /// # Errors
+    /// Those of [`Machine::step`].
+    fn finish(&mut self) -> Result<(), DeviceStepError>;
+
     /// Runs one step.
     ///
     /// # Errors
     /// A kernel refused its operands' contents, or the device failed; states may then be half
     /// updated.
-    fn step(&mut self, draw: Draw) -> Result<(), DeviceStepError>;
+    fn step(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+        self.begin(draw)?;
+        self.finish()
+    }
 
     /// Runs one step and says when each command of the program ran.
     ///
@@ -70,8 +89,12 @@ impl Machine for Executor<'_> {
         self.library_bytes()
     }
 
-    fn is_overwritten(&self, v: ValueId) -> bool {
+    fn is_fed_anew(&self, v: ValueId) -> bool {
         self.is_overwritten(v)
+    }
+
+    fn feeds_ahead(&self) -> bool {
+        false
     }
 
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
@@ -94,8 +117,12 @@ impl Machine for Executor<'_> {
         self.output(i)
     }
 
-    fn step(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
         Ok(self.step(draw)?)
+    }
+
+    fn finish(&mut self) -> Result<(), DeviceStepError> {
+        Ok(())
     }
 
     fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
@@ -104,56 +131,5 @@ impl Machine for Executor<'_> {
 
     fn clock(&self) -> &'static str {
         "wall times of one step on the CPU"
-    }
-}
-
-impl<D: Driver> Machine for CudaExecutor<'_, D> {
-    fn footprint(&self) -> &Footprint {
-        self.footprint()
-    }
-
-    fn library_bytes(&self) -> u64 {
-        self.library_bytes()
-    }
-
-    /// Inputs are copied to the device before every step.
-    fn is_overwritten(&self, _: ValueId) -> bool {
-        false
-    }
-
-    fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
-        self.input_mut(v)
-    }
-
-    fn fill_home<E: From<DriverError>>(
-        &mut self,
-        v: ValueId,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let Some(len) = self.carried_bytes(v) else { return Ok(()) };
-        let mut bytes = vec![0; len as usize];
-        fill(&mut bytes)?;
-        Ok(self.fill(v, &bytes)?)
-    }
-
-    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {
-        Ok(Cow::Owned(self.state(s)?))
-    }
-
-    fn output(&self, i: usize) -> &[u8] {
-        self.output(i)
-    }
-
-    fn step(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
-        self.step(draw)
-    }
-
-    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
-        self.timed_step(draw)
-    }
-
-    fn clock(&self) -> &'static str {
-        "times of events around each command of one step, which was issued command by command \
-         and not replayed as a graph"
     }
 }

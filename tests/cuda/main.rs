@@ -15,14 +15,16 @@ use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::onnx::{ImportOptions, Mode, Training};
 use arenic::train::{Initial, Length, Options, StepReport, TrainError, train_on_device};
-use arenic_ir::Backend;
+use arenic_ir::graph::Def;
 use arenic_ir::program::PerSpace;
+use arenic_ir::{Backend, DType};
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
-use arenic_runtime::cuda::driver::Driver;
+use arenic_runtime::cuda::driver::{Driver, DriverError};
 use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
 use arenic_runtime::kernel::Draw;
+use arenic_runtime::machine::Machine;
 use place::file;
 use simulated::{Behaviour, Simulated};
 use std::path::PathBuf;
@@ -221,4 +223,50 @@ fn steps_after_the_first_are_one_graph() {
     let driver = executor.driver();
     assert_eq!((driver.calls("launch"), driver.calls("run")), (launches, 3));
     assert_eq!(allocations(&executor), before);
+}
+
+#[test]
+fn the_next_step_is_fed_while_one_runs() {
+    let target = Run::named("mlp_b4_sgdm").target(None);
+    let g = &target.graph;
+    // Labels are the first class throughout.
+    let set = |executor: &mut CudaExecutor<'_, Simulated>, byte: u8| {
+        for v in g.inputs() {
+            let byte = if g.ty(v).dtype == DType::F32 { byte } else { 0 };
+            if let Some(bytes) = executor.input_mut(v) {
+                bytes.fill(byte);
+            }
+        }
+    };
+    const NAN: u8 = 0xFF;
+    for seed in 0..4 {
+        let driver = Simulated::new(Behaviour { seed, ..Behaviour::default() });
+        let options = CudaOptions::default();
+        let mut executor = CudaExecutor::new(g, &target.program, &[], driver, options).unwrap();
+        let loss = |executor: &CudaExecutor<'_, Simulated>| {
+            f32::from_le_bytes(executor.output(0).try_into().unwrap())
+        };
+        for (v, value) in &g.values {
+            let fill = |home: &mut [u8]| {
+                match &value.def {
+                    Def::Const(data) => home.copy_from_slice(data.bytes().unwrap()),
+                    _ => home.fill(0),
+                }
+                Ok::<_, DriverError>(())
+            };
+            executor.fill_home(v, fill).unwrap();
+        }
+        set(&mut executor, 0);
+        // The first step is issued, later ones are replayed, on either side.
+        for step in 0..5 {
+            executor.begin(Draw { seed: 0, step }).unwrap();
+            set(&mut executor, NAN);
+            executor.finish().unwrap();
+            assert!(loss(&executor).is_finite(), "step {step} read what is fed to the next one");
+            set(&mut executor, 0);
+        }
+        set(&mut executor, NAN);
+        executor.step(Draw::default()).unwrap();
+        assert!(loss(&executor).is_nan());
+    }
 }

@@ -7,9 +7,11 @@ use arenic_ir::{Graph, Program, TargetInfo, TensorType};
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_runtime::cuda::driver::Driver;
+use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
 use arenic_runtime::executor::{Executor, Options};
 use arenic_runtime::kernel::Draw;
+use arenic_runtime::machine::Machine;
 use arenic_runtime::reference::Reference;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -86,15 +88,19 @@ impl Planned {
         let mut executor = executor.map_err(|e| e.to_string())?;
         for (v, data) in g.consts() {
             let bytes = data.bytes().ok_or("a constant without data")?;
-            executor.fill(v, bytes).map_err(|e| e.to_string())?;
-        }
-        for v in g.inputs() {
-            let bytes = self.input(inputs, v)?;
-            if let Some(home) = executor.input_mut(v) {
+            let fill = |home: &mut [u8]| {
                 home.copy_from_slice(bytes);
-            }
+                Ok::<_, DriverError>(())
+            };
+            executor.fill_home(v, fill).map_err(|e| e.to_string())?;
         }
         let run = |step| {
+            for v in g.inputs() {
+                let bytes = self.input(inputs, v)?;
+                if let Some(home) = executor.input_mut(v) {
+                    home.copy_from_slice(bytes);
+                }
+            }
             executor.step(Draw { seed: 0, step }).map_err(|e| format!("device: {e}"))?;
             Ok((0..g.outputs.len()).map(|i| executor.output(i).to_vec()).collect())
         };

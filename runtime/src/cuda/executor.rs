@@ -7,7 +7,11 @@
 //! the whole of it, from feeding to results, is captured into one graph and replayed. The other
 //! streams join the graph: they wait for the first one when a step begins, and it for them when
 //! it ends.
+//!
+//! What is staged has two sides, and steps take them in turn: while one runs, the next is fed. So
+//! there are two graphs, which differ in the addresses of what is staged.
 
+mod machine;
 mod prepare;
 mod profile;
 mod staged;
@@ -18,16 +22,16 @@ use super::driver::{Driver, DriverError, EventHandle, GraphHandle, StreamHandle}
 use super::lower::Unsupported;
 use super::nvrtc::Image;
 use crate::executor::{StepError, node_label};
-use crate::kernel::{Draw, KernelError};
+use crate::kernel::KernelError;
 use arenic_ir::check::{Footprint, Violation, check};
-use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
+use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::plan::Backend;
 use arenic_ir::program::{PerSpace, Program, Range, StreamId};
 use cranelift_entity::EntityRef;
 pub use prepare::source;
 use prepare::{Prepare, Prepared, lower_all};
 pub use profile::profile;
-use staged::Staged;
+use staged::{Side, Staged};
 use std::collections::HashMap;
 
 /// Why a program cannot be run on a device.
@@ -79,7 +83,6 @@ pub struct CudaExecutor<'g, D> {
     graph: &'g Graph,
     footprint: Footprint,
     homes: HashMap<ValueId, Range>,
-    outputs: Vec<Range>,
     arenas: PerSpace<u64>,
     streams: Vec<StreamHandle>,
     /// Where the first stream's work before a step ends, and each other stream's in a step.
@@ -89,6 +92,8 @@ pub struct CudaExecutor<'g, D> {
     /// Of each command of the program what it became.
     issued: Vec<Issued>,
     staged: Staged,
+    /// The side that is fed: that of the next step.
+    fed: Side,
     captured: Capture,
     choices: Vec<Choice>,
     /// Bytes of device memory that went while libraries were set up.
@@ -100,8 +105,8 @@ pub struct CudaExecutor<'g, D> {
 enum Capture {
     /// No step has been run yet.
     Later,
-    /// Each step is one graph.
-    Graph(GraphHandle),
+    /// Each step is one graph, by its side.
+    Graphs([GraphHandle; 2]),
     /// The driver could not: each step is issued anew.
     Refused,
 }
@@ -182,22 +187,17 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             graph,
             footprint,
             homes: program.homes.iter().map(|h| (h.value, h.range)).collect(),
-            outputs: program.outputs.clone(),
             arenas,
             streams,
             commands,
             issued,
             staged,
+            fed: Side::default(),
             captured: Capture::Later,
             choices,
             library_bytes,
             driver,
         })
-    }
-
-    /// What the checker said about the program.
-    pub fn footprint(&self) -> &Footprint {
-        &self.footprint
     }
 
     /// The driver, to be asked about its memory.
@@ -211,15 +211,9 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         &self.choices
     }
 
-    /// Bytes of device memory that libraries hold beside the arena, with their code and that of
-    /// our own kernels as far as it was loaded by their side.
-    pub fn library_bytes(&self) -> u64 {
-        self.library_bytes
-    }
-
     /// True once each step is one graph; false where the driver could not capture one.
     pub fn is_captured(&self) -> bool {
-        matches!(self.captured, Capture::Graph(_))
+        matches!(self.captured, Capture::Graphs(_))
     }
 
     /// Pinned bytes beside the host arena, for what is fed and what comes back.
@@ -227,115 +221,13 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         self.staged.bytes()
     }
 
-    /// The bytes of a fed input, to be filled before each step; `None` where the step does not
-    /// read it.
-    pub fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
-        let (_, range, at) = self.staged.inputs.iter().find(|(input, ..)| *input == v)?;
-        // SAFETY: pinned memory of this length, which no copy uses between steps.
-        Some(unsafe {
-            std::slice::from_raw_parts_mut(
-                (self.staged.address + at) as *mut u8,
-                range.len as usize,
-            )
-        })
-    }
-
-    /// Bytes of the home of a constant, or of a state's value as a step begins; `None` where
-    /// nothing reads it.
-    pub fn carried_bytes(&self, v: ValueId) -> Option<u64> {
-        let is_input = matches!(self.graph.values.get(v)?.def, Def::Input);
-        self.homes.get(&v).filter(|_| !is_input).map(|home| home.len)
-    }
-
-    /// Fills such a home; does nothing where there is none.
-    ///
-    /// # Errors
-    /// The driver fails.
-    ///
-    /// # Panics
-    /// The bytes are not as many as the value's.
-    pub fn fill(&mut self, v: ValueId, bytes: &[u8]) -> Result<(), DriverError> {
-        let Some(len) = self.carried_bytes(v) else { return Ok(()) };
-        assert_eq!(len, bytes.len() as u64, "bytes of {v}");
-        // The home lies in its arena (`check`).
-        let home = self.address(&self.homes[&v]);
-        self.staged.put(&self.driver, self.streams[0], home, bytes)
-    }
-
-    /// A state's bytes between steps; none where the step does not read it.
-    ///
-    /// # Errors
-    /// The driver fails.
-    pub fn state(&self, s: StateId) -> Result<Vec<u8>, DriverError> {
-        let Some(home) = self.graph.states.get(s).and_then(|s| self.homes.get(&s.enter)) else {
-            return Ok(Vec::new());
-        };
-        let mut bytes = vec![0u8; home.len as usize];
-        let mut at = self.address(home);
-        for piece in bytes.chunks_mut(self.staged.room() as usize) {
-            let through = self.staged.piece();
-            // SAFETY: as in `fill`.
-            unsafe {
-                self.driver.copy(self.streams[0], at, through, piece.len() as u64)?;
-                self.driver.synchronize(self.streams[0])?;
-                std::ptr::copy_nonoverlapping(
-                    through as *const u8,
-                    piece.as_mut_ptr(),
-                    piece.len(),
-                );
-            }
-            at += piece.len() as u64;
-        }
-        Ok(bytes)
-    }
-
-    /// The bytes of an output after a step, in the graph's order of outputs.
-    pub fn output(&self, i: usize) -> &[u8] {
-        let Some((range, at)) = self.staged.outputs.get(i) else { return &[] };
-        // SAFETY: pinned memory of this length, which no copy uses between steps.
-        unsafe {
-            std::slice::from_raw_parts((self.staged.address + at) as *const u8, range.len as usize)
-        }
-    }
-
-    /// Number of outputs.
-    pub fn outputs(&self) -> usize {
-        self.outputs.len()
-    }
-
     fn address(&self, range: &Range) -> u64 {
         self.arenas[range.space] + range.offset
     }
 
-    /// Runs one step: the first one as it is issued, later ones as one graph where the driver
-    /// can capture it.
-    ///
-    /// # Errors
-    /// A kernel refused its operands' contents, or the driver failed.
-    pub fn step(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
-        self.staged.put_draw(draw);
-        match self.captured {
-            Capture::Later => {
-                self.issue()?;
-                self.driver.synchronize(self.streams[0])?;
-                self.captured = self.capture();
-            }
-            // SAFETY: what was captured is what `issue` issues.
-            Capture::Graph(graph) => unsafe {
-                self.driver.run(self.streams[0], graph)?;
-                self.driver.synchronize(self.streams[0])?;
-            },
-            Capture::Refused => {
-                self.issue()?;
-                self.driver.synchronize(self.streams[0])?;
-            }
-        }
-        self.outcome()
-    }
-
-    /// What the step that just ended came to.
-    fn outcome(&self) -> Result<(), DeviceStepError> {
-        match self.staged.refusal() {
+    /// What the step on this side, which just ended, came to.
+    fn outcome(&self, side: Side) -> Result<(), DeviceStepError> {
+        match self.staged.refusal(side) {
             None => Ok(()),
             Some((node, error)) => Err(self.refused(node, error).into()),
         }
@@ -345,36 +237,43 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         StepError { node: node_label(self.graph, NodeId::new(node as usize)), error }
     }
 
+    /// Captures a step of each side.
     fn capture(&self) -> Capture {
-        let first = self.streams[0];
-        if self.driver.begin_capture(first).is_err() {
-            return Capture::Refused;
-        }
-        let issued = self.issue();
-        // Also after a failure: it ends the capture.
-        match (issued, self.driver.end_capture(first)) {
-            (Ok(()), Ok(graph)) => Capture::Graph(graph),
+        match Side::BOTH.map(|side| self.capture_side(side)) {
+            [Some(even), Some(odd)] => Capture::Graphs([even, odd]),
             _ => Capture::Refused,
         }
     }
 
+    fn capture_side(&self, side: Side) -> Option<GraphHandle> {
+        let first = self.streams[0];
+        self.driver.begin_capture(first).ok()?;
+        let issued = self.issue(side);
+        // Also after a failure: it ends the capture.
+        let graph = self.driver.end_capture(first).ok()?;
+        issued.ok().map(|()| graph)
+    }
+
     /// Issues a whole step: feeds, commands, results.
-    fn issue(&self) -> Result<(), DriverError> {
-        self.issue_around(|| self.commands.iter().try_for_each(|command| self.issue_one(command)))
+    fn issue(&self, side: Side) -> Result<(), DriverError> {
+        let commands = || self.commands.iter().try_for_each(|command| self.issue_one(command));
+        self.issue_around(side, commands)
     }
 
     /// Issues feeds and results, and between them what `commands` issues.
     fn issue_around(
         &self,
+        side: Side,
         commands: impl FnOnce() -> Result<(), DriverError>,
     ) -> Result<(), DriverError> {
         let (driver, first, staged) = (&self.driver, self.streams[0], &self.staged);
+        let here = staged.side(side);
         // SAFETY: every address lies in an arena, aligned (`check`), or in what is staged;
         // arenas live as long as the driver, and accesses are ordered by streams and events.
         unsafe {
-            staged.send_draw(driver, first)?;
+            staged.send_draw(side, driver, first)?;
             for (_, home, at) in &staged.inputs {
-                driver.copy(first, staged.address + at, self.address(home), home.len)?;
+                driver.copy(first, here + at, self.address(home), home.len)?;
             }
             driver.record(first, self.begun)?;
             for &other in &self.streams[1..] {
@@ -386,9 +285,9 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
                 driver.wait(first, ended)?;
             }
             for (range, at) in &staged.outputs {
-                driver.copy(first, self.address(range), staged.address + at, range.len)?;
+                driver.copy(first, self.address(range), here + at, range.len)?;
             }
-            staged.fetch_refusal(driver, first)
+            staged.fetch_refusal(side, driver, first)
         }
     }
 

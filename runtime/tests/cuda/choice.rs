@@ -8,6 +8,7 @@ use arenic_ir::text::Module;
 use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::cuda::{Choice, CudaExecutor, DeviceStepError, Options, SetupError};
 use arenic_runtime::kernel::Draw;
+use arenic_runtime::machine::Machine;
 use arenic_runtime::reference::evaluate;
 use std::collections::{BTreeSet, HashMap};
 

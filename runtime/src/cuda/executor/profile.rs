@@ -5,7 +5,7 @@
 //! some time, since a step is replayed as a graph; what the launch of a kernel costs there is in
 //! its time. Operands that caches hold stay in them between calls.
 
-use super::staged::{ALIGN, Staged};
+use super::staged::{ALIGN, Side, Staged};
 use super::{Chooser, Options, Prepare, Prepared, SetupError, lower_all};
 use crate::cuda::driver::{Driver, DriverError, EventHandle, ModuleHandle, StreamHandle};
 use crate::cuda::lower::Work;
@@ -169,7 +169,7 @@ impl<'a, D: Driver> Bench<'a, D> {
         self.begin()?;
         self.issue(&prepared, 1)?;
         self.end()?;
-        if let Some((_, error)) = self.staged.refusal() {
+        if let Some((_, error)) = self.staged.refusal(Side::Even) {
             return Err(MeasureError::Refused(StepError { node: node_label(g, n), error }));
         }
         let seconds = if prepared.is_empty() { LEAST_SECONDS } else { self.seconds(&prepared)? };
@@ -225,13 +225,13 @@ impl<'a, D: Driver> Bench<'a, D> {
 
     /// Sends seed, step and that nothing is refused to the device.
     fn begin(&self) -> Result<(), DriverError> {
-        self.staged.put_draw(Draw::default());
-        self.staged.send_draw(self.driver, self.streams[0])
+        self.staged.put_draw(Side::Even, Draw::default());
+        self.staged.send_draw(Side::Even, self.driver, self.streams[0])
     }
 
     /// Waits for what was issued, and fetches what was refused.
     fn end(&self) -> Result<(), DriverError> {
-        self.staged.fetch_refusal(self.driver, self.streams[0])?;
+        self.staged.fetch_refusal(Side::Even, self.driver, self.streams[0])?;
         self.driver.synchronize(self.streams[0])
     }
 

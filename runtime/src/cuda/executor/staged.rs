@@ -16,17 +16,38 @@ pub(super) const ALIGN: u64 = 256;
 /// Bytes of homes that are filled or read at a time.
 const PIECE: u64 = 4 << 20;
 
-/// Where what is fed begins: behind what goes with every step, what comes back, and the piece
-/// through which other homes are filled.
-const FIRST_STAGED: u64 = 2 * ALIGN + PIECE;
+/// Where what is fed begins on a side: behind what goes with every step, and what comes back.
+const FIRST_STAGED: u64 = 2 * ALIGN;
 
-/// Pinned bytes beside the arena: what goes to the device before each step and comes back.
+/// One of the two sides of what is staged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Side {
+    #[default]
+    Even,
+    Odd,
+}
+
+impl Side {
+    pub(super) const BOTH: [Side; 2] = [Side::Even, Side::Odd];
+
+    /// The one that is not this.
+    pub(super) fn other(self) -> Side {
+        match self {
+            Side::Even => Side::Odd,
+            Side::Odd => Side::Even,
+        }
+    }
+}
+
+/// Pinned bytes beside the arena: what goes to the device before each step and comes back, twice,
+/// since the next step is fed while one runs; then the piece through which other homes are filled.
 pub(super) struct Staged {
-    /// The whole allocation.
-    pub(super) address: u64,
-    /// Of each fed input the home and its place here.
+    /// The whole allocation: both sides, and the piece.
+    address: u64,
+    side_bytes: u64,
+    /// Of each fed input the home and its place on a side.
     pub(super) inputs: Vec<(ValueId, Range, u64)>,
-    /// Of each output its place in the device arena and its place here.
+    /// Of each output its place in the device arena and its place on a side.
     pub(super) outputs: Vec<(Range, u64)>,
     /// Device memory of seed and step, and of what is refused.
     pub(super) draw: u64,
@@ -60,35 +81,45 @@ impl Staged {
     }
 
     fn with(
-        bytes: u64,
+        side_bytes: u64,
         inputs: Vec<(ValueId, Range, u64)>,
         outputs: Vec<(Range, u64)>,
         driver: &impl Driver,
     ) -> Result<Staged, DriverError> {
         let draw = driver.allocate(DRAW_BYTES + REFUSAL_BYTES)?;
-        let address = driver.allocate_pinned(bytes)?;
-        Ok(Staged { address, inputs, outputs, draw, refusal: draw + DRAW_BYTES })
+        let address = driver.allocate_pinned(bytes(side_bytes))?;
+        Ok(Staged { address, side_bytes, inputs, outputs, draw, refusal: draw + DRAW_BYTES })
+    }
+
+    /// Where a side begins: with seed, step and that nothing is refused.
+    pub(super) fn side(&self, side: Side) -> u64 {
+        match side {
+            Side::Even => self.address,
+            Side::Odd => self.address + self.side_bytes,
+        }
     }
 
     /// Sends seed, step and that nothing is refused to the device.
     pub(super) fn send_draw(
         &self,
+        side: Side,
         driver: &impl Driver,
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         let bytes = DRAW_BYTES + REFUSAL_BYTES;
         // SAFETY: both have room for these, and live as long as the driver.
-        unsafe { driver.copy(stream, self.address, self.draw, bytes) }
+        unsafe { driver.copy(stream, self.side(side), self.draw, bytes) }
     }
 
     /// Fetches what was refused from the device.
     pub(super) fn fetch_refusal(
         &self,
+        side: Side,
         driver: &impl Driver,
         stream: StreamHandle,
     ) -> Result<(), DriverError> {
         // SAFETY: as above.
-        unsafe { driver.copy(stream, self.refusal, self.came_back(), REFUSAL_BYTES) }
+        unsafe { driver.copy(stream, self.refusal, self.came_back(side), REFUSAL_BYTES) }
     }
 
     /// Fills memory of the device from an address on, which has so many bytes.
@@ -113,21 +144,19 @@ impl Staged {
         Ok(())
     }
 
+    /// Bytes of all of it.
     pub(super) fn bytes(&self) -> u64 {
-        let inputs = self.inputs.iter().map(|(_, range, _)| range.len);
-        let outputs = self.outputs.iter().map(|(range, _)| range.len);
-        let each = inputs.chain(outputs).map(|n| n.next_multiple_of(ALIGN));
-        FIRST_STAGED + each.sum::<u64>()
+        bytes(self.side_bytes)
     }
 
     /// Where refusals come back.
-    fn came_back(&self) -> u64 {
-        self.address + ALIGN
+    fn came_back(&self, side: Side) -> u64 {
+        self.side(side) + ALIGN
     }
 
     /// Where pieces of homes go through, and their size.
     pub(super) fn piece(&self) -> u64 {
-        self.address + 2 * ALIGN
+        self.address + 2 * self.side_bytes
     }
 
     pub(super) fn room(&self) -> u64 {
@@ -135,16 +164,17 @@ impl Staged {
     }
 
     /// Writes seed and step, and that nothing is refused.
-    pub(super) fn put_draw(&self, draw: Draw) {
+    pub(super) fn put_draw(&self, side: Side, draw: Draw) {
         let words = [draw.seed, draw.step, 0, 0, 0, 0];
-        // SAFETY: pinned memory with room for these words, which no copy uses between steps.
-        unsafe { std::ptr::write(self.address as *mut [u64; 6], words) };
+        // SAFETY: pinned memory with room for these words, which no copy uses before the side's
+        // step begins.
+        unsafe { std::ptr::write(self.side(side) as *mut [u64; 6], words) };
     }
 
-    /// The node that refused, and why.
-    pub(super) fn refusal(&self) -> Option<(u64, KernelError)> {
+    /// The node that refused in this side's step, and why.
+    pub(super) fn refusal(&self, side: Side) -> Option<(u64, KernelError)> {
         // SAFETY: pinned memory that came back from the device; the step has ended.
-        let words: [u64; 4] = unsafe { std::ptr::read(self.came_back() as *const _) };
+        let words: [u64; 4] = unsafe { std::ptr::read(self.came_back(side) as *const _) };
         let [node, code, value, extent] = words;
         let (node, value) = (node.checked_sub(1)?, value.cast_signed());
         let error = match code {
@@ -154,4 +184,9 @@ impl Staged {
         };
         Some((node, error))
     }
+}
+
+/// Bytes of both sides and the piece.
+fn bytes(side_bytes: u64) -> u64 {
+    2 * side_bytes + PIECE
 }

@@ -6,20 +6,17 @@ use crate::kernel::Draw;
 use arenic_ir::program::Span;
 
 impl<D: Driver> CudaExecutor<'_, D> {
-    /// Runs one step as it is issued, not as a graph, and says when each command of the program
-    /// ran. Recording events takes time on the device, too, so that such a step is slower.
-    ///
-    /// # Errors
-    /// See [`CudaExecutor::step`].
-    pub fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+    /// One step with an event before and after each command of the program.
+    pub(super) fn timed(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
         let driver = &self.driver;
         let begun = driver.timed_event()?;
         let pair = || Ok::<_, DeviceStepError>([driver.timed_event()?, driver.timed_event()?]);
         let events: Vec<_> = self.issued.iter().map(|_| pair()).collect::<Result<_, _>>()?;
-        self.staged.put_draw(draw);
+        let side = self.fed;
+        self.staged.put_draw(side, draw);
         // Before any other stream begins.
         driver.record(self.streams[0], begun)?;
-        self.issue_around(|| {
+        self.issue_around(side, || {
             for (Issued { stream, commands }, [start, end]) in self.issued.iter().zip(&events) {
                 let stream = self.streams[*stream];
                 driver.record(stream, *start)?;
@@ -30,7 +27,8 @@ impl<D: Driver> CudaExecutor<'_, D> {
             Ok(())
         })?;
         self.driver.synchronize(self.streams[0])?;
-        self.outcome()?;
+        self.fed = side.other();
+        self.outcome(side)?;
         let seconds = |event| Ok::<_, DeviceStepError>(driver.elapsed_seconds(begun, event)?);
         let span = |&[start, end]: &[_; 2]| Ok(Span { start: seconds(start)?, end: seconds(end)? });
         events.iter().map(span).collect()

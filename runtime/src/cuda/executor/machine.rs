@@ -1,0 +1,118 @@
+//! Steps, and what is fed to them and kept between them.
+
+use super::{Capture, CudaExecutor, DeviceStepError};
+use crate::cuda::driver::{Driver, DriverError};
+use crate::kernel::Draw;
+use crate::machine::Machine;
+use arenic_ir::check::Footprint;
+use arenic_ir::graph::{Def, StateId, ValueId};
+use arenic_ir::program::Span;
+use std::borrow::Cow;
+
+impl<D: Driver> Machine for CudaExecutor<'_, D> {
+    fn footprint(&self) -> &Footprint {
+        &self.footprint
+    }
+
+    /// What libraries hold of the device's memory beside the arena, with their code and that of
+    /// our own kernels as far as it was loaded by their side.
+    fn library_bytes(&self) -> u64 {
+        self.library_bytes
+    }
+
+    /// Each step reads the side of what is staged that the one before it did not.
+    fn is_fed_anew(&self, _: ValueId) -> bool {
+        true
+    }
+
+    fn feeds_ahead(&self) -> bool {
+        true
+    }
+
+    fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
+        let (_, range, at) = self.staged.inputs.iter().find(|(input, ..)| *input == v)?;
+        let address = self.staged.side(self.fed) + at;
+        // SAFETY: pinned memory of this length, which no copy uses before this side's step begins.
+        Some(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, range.len as usize) })
+    }
+
+    fn fill_home<E: From<DriverError>>(
+        &mut self,
+        v: ValueId,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let is_input = |v| matches!(self.graph.values[v].def, Def::Input);
+        let Some(home) = self.homes.get(&v).filter(|_| !is_input(v)) else { return Ok(()) };
+        let mut bytes = vec![0; home.len as usize];
+        fill(&mut bytes)?;
+        // The home lies in its arena (`check`).
+        Ok(self.staged.put(&self.driver, self.streams[0], self.address(home), &bytes)?)
+    }
+
+    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {
+        let Some(home) = self.graph.states.get(s).and_then(|s| self.homes.get(&s.enter)) else {
+            return Ok(Cow::Borrowed(&[]));
+        };
+        let mut bytes = vec![0u8; home.len as usize];
+        let mut at = self.address(home);
+        for piece in bytes.chunks_mut(self.staged.room() as usize) {
+            let through = self.staged.piece();
+            // SAFETY: as in `Staged::put`.
+            unsafe {
+                self.driver.copy(self.streams[0], at, through, piece.len() as u64)?;
+                self.driver.synchronize(self.streams[0])?;
+                std::ptr::copy_nonoverlapping(
+                    through as *const u8,
+                    piece.as_mut_ptr(),
+                    piece.len(),
+                );
+            }
+            at += piece.len() as u64;
+        }
+        Ok(Cow::Owned(bytes))
+    }
+
+    fn output(&self, i: usize) -> &[u8] {
+        let Some((range, at)) = self.staged.outputs.get(i) else { return &[] };
+        let address = self.staged.side(self.fed.other()) + at;
+        // SAFETY: pinned memory of this length, which no copy uses once the side's step has ended.
+        unsafe { std::slice::from_raw_parts(address as *const u8, range.len as usize) }
+    }
+
+    /// The first step is run as it is issued, later ones as one graph where the driver can
+    /// capture it.
+    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+        let (side, first) = (self.fed, self.streams[0]);
+        self.staged.put_draw(side, draw);
+        match self.captured {
+            Capture::Later => {
+                self.issue(side)?;
+                self.driver.synchronize(first)?;
+                self.captured = self.capture();
+            }
+            // SAFETY: what was captured is what `issue` issues.
+            Capture::Graphs(graphs) => unsafe {
+                self.driver.run(first, graphs[side as usize])?;
+            },
+            Capture::Refused => self.issue(side)?,
+        }
+        self.fed = side.other();
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), DeviceStepError> {
+        self.driver.synchronize(self.streams[0])?;
+        self.outcome(self.fed.other())
+    }
+
+    /// Runs the step as it is issued, not as a graph. Recording events takes time on the device,
+    /// too, so that such a step is slower.
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+        self.timed(draw)
+    }
+
+    fn clock(&self) -> &'static str {
+        "times of events around each command of one step, which was issued command by command \
+         and not replayed as a graph"
+    }
+}
