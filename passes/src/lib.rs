@@ -22,6 +22,7 @@ mod fixtures;
 pub mod fold_constants;
 pub mod fuse_cross_entropy;
 pub mod fuse_elementwise;
+pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
 mod group;
@@ -72,6 +73,7 @@ registry::passes! {
     graph attention::Attention,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph fuse_updates::FuseUpdates,
+    graph fuse_sums::FuseSums,
     graph fuse_elementwise::FuseElementwise,
     graph section::Section,
     graph detach_states::DetachStates,

@@ -1,0 +1,212 @@
+//! What is added to a matrix product becomes an operand of it.
+//!
+//! Exporters write a linear layer on tensors of rank three as a product and an addition, and
+//! reverse mode adds up gradients that are products. A `gemm` starts its sums at what is added
+//! instead: the product alone has no bytes, and a library does both in one kernel (as its
+//! epilogue, or with beta). Sound because both are the sum of the same terms; they may be added in
+//! another order, so the last bits may differ.
+//!
+//! Only where no order of the graph needs more memory afterwards, scratch aside. Take any order.
+//! Where what is added is there before the product, whatever the order, the `gemm` takes the
+//! product's place, with its result instead of the product's. Else it takes the place of the
+//! addition, its result in the bytes of what is added, which nobody else reads: until then what
+//! the product reads is kept instead of its result, so it may not be larger.
+
+use crate::group::Search;
+use crate::views::Views;
+use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
+use arenic_ir::op::{Binary, Op, TypeError};
+use cranelift_entity::SecondaryMap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// Makes biases and sums parts of the matrix products that they are added to.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FuseSums {
+    /// Whose programs are rewritten.
+    pub target: Targets,
+}
+
+impl GraphPass for FuseSums {
+    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
+        if !self.target.includes(cx) {
+            return Ok(Stats::new());
+        }
+        let sums = Search::new(g).sums();
+        let mut removed: SecondaryMap<NodeId, bool> = SecondaryMap::new();
+        let mut with: SecondaryMap<ValueId, Option<ValueId>> = SecondaryMap::new();
+        let mut before: SecondaryMap<NodeId, Vec<NodeId>> = SecondaryMap::new();
+        let order: Vec<NodeId> = g.nodes.keys().collect();
+        for sum in &sums {
+            let (new, result) = sum.as_gemm(g)?;
+            with[sum.result] = Some(result);
+            before[sum.addition] = new;
+            removed[sum.addition] = true;
+            removed[sum.product] = true;
+        }
+        g.replace_uses(&with);
+        let order = order.into_iter().flat_map(|n| {
+            let new = std::mem::take(&mut before[n]);
+            new.into_iter().chain((!removed[n]).then_some(n))
+        });
+        *g = g.arranged(&order.collect::<Vec<_>>());
+        Views {}.run(g, cx)?;
+        Ok(Stats::from([("fused_sums", sums.len() as u64)]))
+    }
+}
+
+/// A product and what is added to it.
+struct Sum {
+    product: NodeId,
+    addition: NodeId,
+    result: ValueId,
+    added: ValueId,
+    /// Shape of what is added: a matrix, as the product, or one row.
+    added_shape: Vec<usize>,
+}
+
+impl Sum {
+    /// The nodes that take its place, in order, and the result of the last one.
+    fn as_gemm(&self, g: &mut Graph) -> Result<(Vec<NodeId>, ValueId), PassError> {
+        let Node { name, op, inputs, .. } = g.nodes[self.product].clone();
+        let (alpha, trans_a, trans_b) = match op {
+            Op::Gemm { alpha, trans_a, trans_b, .. } => (alpha, trans_a, trans_b),
+            Op::MatMul { trans_a, trans_b } => (1.0, trans_a, trans_b),
+            op => return Err(TypeError(format!("a product, not {}", op.name())).into()),
+        };
+        let mut nodes = Vec::new();
+        let mut node = |g: &mut Graph, op: Op, inputs: Vec<ValueId>| {
+            let n = g.add_node(name.clone(), op, inputs)?;
+            nodes.push(n);
+            g.result(n).ok_or_else(|| TypeError("a node without results".into()))
+        };
+        let mut reshaped =
+            |g: &mut Graph, v: ValueId, shape: Vec<usize>| match g.ty(v).shape == shape {
+                true => Ok(v),
+                false => node(g, Op::Reshape { shape }, vec![v]),
+            };
+        let left = rows(&g.ty(inputs[0]).shape);
+        let a = reshaped(g, inputs[0], left.to_vec())?;
+        let c = reshaped(g, self.added, self.added_shape.clone())?;
+        let gemm = Op::Gemm { alpha, beta: 1.0, trans_a, trans_b };
+        let y = node(g, gemm, vec![a, inputs[1], c])?;
+        let shape = g.ty(self.result).shape.clone();
+        let y = match g.ty(y).shape == shape {
+            true => y,
+            false => node(g, Op::Reshape { shape }, vec![y])?,
+        };
+        g.values[y].name = g.values[self.result].name.clone();
+        Ok((nodes, y))
+    }
+}
+
+/// A tensor as a matrix of its rows.
+fn rows(shape: &[usize]) -> [usize; 2] {
+    match shape {
+        [] => [1, 1],
+        [above @ .., last] => [above.iter().product(), *last],
+    }
+}
+
+impl Search<'_> {
+    /// All sums of a product and something else, in the order of their additions.
+    fn sums(&self) -> Vec<Sum> {
+        self.g.nodes.keys().filter_map(|n| self.sum(n)).collect()
+    }
+
+    fn sum(&self, addition: NodeId) -> Option<Sum> {
+        let node = &self.g.nodes[addition];
+        let (Op::Binary { f: Binary::Add }, &[a, b]) = (&node.op, &node.inputs[..]) else {
+            return None;
+        };
+        self.sum_of(addition, a, b).or_else(|| self.sum_of(addition, b, a))
+    }
+
+    /// The sum of a product's result and what is added to it.
+    fn sum_of(&self, addition: NodeId, product: ValueId, added: ValueId) -> Option<Sum> {
+        let g = self.g;
+        let (result, whole) = (g.result(addition)?, g.resolve(product).root);
+        let Def::Node { node: n, output: 0 } = g.values[whole].def else { return None };
+        let (y, c) = (g.ty(result), g.ty(added));
+        let is_all = |v: ValueId| g.ty(v).elements() == y.elements();
+        let is_read_here = self.readers[whole] == [addition] && !self.kept[whole];
+        if !is_product(g, n) || !is_read_here || !is_all(whole) || !is_all(product) {
+            return None;
+        }
+        let [above, last] = rows(&g.ty(whole).shape);
+        let added_shape = if c.shape == y.shape {
+            vec![above, last]
+        } else if c.elements() == last
+            && [&c.shape, &y.shape].iter().all(|s| s.last() == Some(&last))
+        {
+            vec![last]
+        } else {
+            return None;
+        };
+        let needs_no_more = self.is_there_before(n, added)
+            || (added_shape.len() == 2 && self.may_wait(n, addition, added));
+        needs_no_more.then_some(Sum { product: n, addition, result, added, added_shape })
+    }
+
+    /// True where a value is there before a node runs, whatever the order.
+    fn is_there_before(&self, n: NodeId, v: ValueId) -> bool {
+        /// Most nodes that are looked at; beyond them nothing is known to be there.
+        const MOST: usize = 1 << 14;
+        let maker = |v: ValueId| match self.g.values[self.g.resolve(v).root].def {
+            Def::Node { node, .. } => Some(node),
+            _ => None,
+        };
+        let Some(wanted) = maker(v) else { return true };
+        let (mut seen, mut stack) = (HashSet::new(), vec![n]);
+        while let Some(n) = stack.pop().filter(|_| seen.len() < MOST) {
+            for before in self.g.nodes[n].inputs.iter().filter_map(|&v| maker(v)) {
+                if before == wanted {
+                    return true;
+                }
+                // What is wanted comes before whatever depends on it.
+                if before > wanted && seen.insert(before) {
+                    stack.push(before);
+                }
+            }
+        }
+        false
+    }
+
+    /// True where a product may wait for what is added: its result takes that one's bytes, and
+    /// what it reads has no more than its result.
+    fn may_wait(&self, product: NodeId, addition: NodeId, added: ValueId) -> bool {
+        let g = self.g;
+        let place = g.resolve(added).root;
+        let bytes = |v: ValueId| g.ty(v).bytes();
+        let is_free = self.readers[place] == [addition] && self.is_transient(place);
+        // A state's old value may be dead before the sum is due.
+        let comes_and_goes = |&v: &ValueId| match g.values[v].def {
+            Def::State(_) => true,
+            _ => self.is_transient(v),
+        };
+        let mut read: Vec<ValueId> =
+            g.nodes[product].inputs.iter().map(|&v| g.resolve(v).root).collect();
+        read.sort_unstable();
+        read.dedup();
+        let kept: u64 = read.iter().filter(|v| comes_and_goes(v)).map(|&v| bytes(v)).sum();
+        let result = g.result(product).map_or(0, bytes);
+        is_free && bytes(place) == result && kept <= result
+    }
+}
+
+/// True for a product of two matrices, the rows of the first perhaps in several axes, to which
+/// nothing is added yet.
+fn is_product(g: &Graph, n: NodeId) -> bool {
+    let node = &g.nodes[n];
+    let rank = |i: usize| g.ty(node.inputs[i]).rank();
+    let is_float = node.inputs.iter().all(|&v| g.ty(v).dtype.is_float());
+    let is_one = match node.op {
+        Op::MatMul { trans_a, .. } => rank(1) == 2 && (rank(0) == 2 || rank(0) > 2 && !trans_a),
+        Op::Gemm { .. } => node.inputs.len() == 2,
+        _ => false,
+    };
+    is_one && is_float
+}
