@@ -9,7 +9,7 @@
 //! round otherwise.
 
 use super::recurrence::{self, Role};
-use super::{Op, Reduction};
+use super::{Op, Reduction, pointwise};
 use crate::types::TensorType;
 
 /// How the parts of a result become the whole.
@@ -135,6 +135,16 @@ impl Op {
                 rows.map(|d| along(x[0].shape[d], vec![Some(d)], concat(y, d))).collect()
             }
             Op::Reduce { f, axes, keep } => reduce(*f, axes, *keep, x[0]),
+            Op::PointwiseReduce { f, axes, keep, .. } => {
+                let terms = pointwise::terms(x);
+                let mut cuts = reduce(*f, axes, *keep, &terms);
+                for cut in &mut cuts {
+                    let axis = cut.operands[0];
+                    let of = |t: &&TensorType| axis.filter(|_| t.shape == terms.shape);
+                    cut.operands = x.iter().map(of).collect();
+                }
+                cuts
+            }
             Op::Transpose { perm } => {
                 let cut = |(d, &p): (usize, &usize)| {
                     along(x[0].shape[p], vec![Some(p)], vec![Assembly::Concat(d)])

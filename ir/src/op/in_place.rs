@@ -69,6 +69,7 @@ impl Op {
             | Op::TopK { .. }
             | Op::RandomUniform { .. }
             | Op::Reduce { .. }
+            | Op::PointwiseReduce { .. }
             | Op::MatMul { .. }
             | Op::Conv { .. }
             | Op::ConvTranspose { .. }

@@ -92,7 +92,7 @@ impl Op {
             Op::BatchNormInputGrad => (7, 7),
             Op::Attention { .. } => (3, 4),
             Op::AttentionGrad { .. } => (6, 7),
-            Op::Pointwise { .. } => (1, MAX_OPERANDS),
+            Op::Pointwise { .. } | Op::PointwiseReduce { .. } => (1, MAX_OPERANDS),
             Op::ProductUpdate { update, .. } => {
                 // One product instead of one gradient.
                 let (least, most) = update.arity();
@@ -393,6 +393,10 @@ impl Op {
             Op::Adam { .. } => update(x, 3),
             Op::Adagrad { .. } | Op::Momentum { .. } => update(x, 2),
             Op::Pointwise { steps, results } => pointwise::infer(steps, results, x),
+            Op::PointwiseReduce { steps, f, axes, keep } => {
+                let terms = pointwise::infer_terms(steps, x)?;
+                Op::Reduce { f: *f, axes: axes.clone(), keep: *keep }.infer(&[&terms])
+            }
             Op::ProductUpdate { trans_a, trans_b, gradient, update, .. } => {
                 fused::product_update(update, *gradient, (*trans_a, *trans_b), x)
             }

@@ -40,7 +40,7 @@ pub use recurrence::{Activation, Recurrence};
 pub use window::Window;
 pub use work::Work;
 
-use crate::types::DType;
+use crate::types::{DType, TensorType};
 use attributes::is_false;
 use serde::{Deserialize, Serialize};
 
@@ -448,6 +448,18 @@ pub enum Op {
         /// The sources that are results.
         results: Vec<usize>,
     },
+    /// `x… → y`: the reduction of what the last step computes, of which no tensor exists. Operands
+    /// have one shape, or one element.
+    PointwiseReduce {
+        /// What is computed of each element, in order.
+        steps: Vec<Step>,
+        /// How what comes of it combines.
+        f: Reduction,
+        /// The axes, strictly increasing.
+        axes: Vec<usize>,
+        /// Reduced axes stay with extent 1.
+        keep: bool,
+    },
     /// `operands of the update without its gradient…, a, b → results of the update`: an
     /// update whose gradient is `alpha · a' b'`, of which only tiles ever exist.
     ProductUpdate {
@@ -557,6 +569,7 @@ impl Op {
             Op::Adagrad { .. } => "adagrad",
             Op::Momentum { .. } => "momentum",
             Op::Pointwise { .. } => "pointwise",
+            Op::PointwiseReduce { .. } => "pointwise_reduce",
             Op::ProductUpdate { .. } => "product_update",
             Op::Attention { .. } => "attention",
             Op::AttentionGrad { .. } => "attention_grad",
@@ -564,6 +577,15 @@ impl Op {
             Op::SoftmaxOfStats => "softmax_of_stats",
             Op::CrossEntropyGrad => "cross_entropy_grad",
             Op::Opaque { .. } => "opaque",
+        }
+    }
+
+    /// What a reduction reduces, how, and along which axes; none of other operators.
+    pub fn reduction(&self, x: &[&TensorType]) -> Option<(TensorType, Reduction, &[usize])> {
+        match self {
+            Op::Reduce { f, axes, .. } => Some((TensorType::clone(x.first()?), *f, axes)),
+            Op::PointwiseReduce { f, axes, .. } => Some((pointwise::terms(x), *f, axes)),
+            _ => None,
         }
     }
 

@@ -102,6 +102,23 @@ pub fn kinds(steps: &[Step], operands: &[&TensorType]) -> Result<Vec<Kind>, Type
     Ok(kinds)
 }
 
+/// What a [`Op::PointwiseReduce`](super::Op::PointwiseReduce) of these operands reduces.
+pub(super) fn terms(x: &[&TensorType]) -> TensorType {
+    let dtype = x.iter().map(|t| t.dtype).find(|d| d.is_float()).unwrap_or(DType::F32);
+    TensorType::new(dtype, broadcast(x).unwrap_or_default())
+}
+
+/// What the last step gives, where each operand has an element for each of its, or one for all.
+pub(super) fn infer_terms(steps: &[Step], x: &[&TensorType]) -> Result<TensorType, TypeError> {
+    infer(steps, &[(x.len() + steps.len()).saturating_sub(1)], x)?;
+    let terms = terms(x);
+    ensure!(
+        x.iter().all(|t| t.elements() == 1 || t.shape == terms.shape),
+        "pointwise_reduce takes operands of one shape, or of one element"
+    );
+    Ok(terms)
+}
+
 /// The results: of the shape that all operands broadcast to.
 pub(super) fn infer(
     steps: &[Step],

@@ -78,11 +78,12 @@ impl Op {
                 let k = inputs[a].shape[usize::from(!*trans_a)];
                 product_update(y.elements(), k).elements()
             }
-            Op::Reduce { f, axes, .. } => {
-                let plan = reduce(inputs[0], axes);
+            Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
+                let Some((x, f, axes)) = self.reduction(inputs) else { return 0 };
+                let plan = reduce(&x, axes);
                 if plan.parts > 1 {
-                    let wide = *f == Reduction::Mean && inputs[0].dtype.is_int();
-                    let size = if wide { DType::I64 } else { inputs[0].dtype }.size();
+                    let wide = f == Reduction::Mean && x.dtype.is_int();
+                    let size = if wide { DType::I64 } else { x.dtype }.size();
                     return (plan.parts * plan.results) as u64 * size;
                 }
                 0

@@ -174,8 +174,9 @@ impl Op {
                 };
                 [vec![k, size], product(Extents { m, k, n }, 1)].concat()
             }
-            Op::Reduce { axes, .. } => {
-                let plan = reduce(x[0], axes);
+            Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
+                let Some((x, _, axes)) = self.reduction(x) else { return Vec::new() };
+                let plan = reduce(&x, axes);
                 let reduced = (0..plan.rank).filter(|&i| plan.reduced(i));
                 let extents = reduced.map(|i| plan.extents[i]);
                 [usize::from(plan.inner_reduced), plan.parts].into_iter().chain(extents).collect()

@@ -120,6 +120,10 @@ impl Op {
             Op::Adagrad { .. } => times(input(2), 8),
             Op::Momentum { .. } => times(input(2), 6),
             Op::Pointwise { steps, .. } => times(output, steps.len() as u64),
+            Op::PointwiseReduce { steps, .. } => {
+                let terms = inputs.iter().map(|t| t.elements() as u64).max().unwrap_or(0);
+                times(terms, steps.len() as u64 + 1)
+            }
             Op::ProductUpdate { trans_a, update, .. } => {
                 let product = inputs.len().saturating_sub(2);
                 let multiplied = times(times(output, 2), inner(product, *trans_a));

@@ -24,7 +24,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Operands of a smaller fraction of the result's bytes are not counted.
-const NEGLIGIBLE: u64 = 64;
+pub(super) const NEGLIGIBLE: u64 = 64;
 
 /// Most nodes that are looked at to find out what depends on what; beyond them nothing is known
 /// to.

@@ -11,9 +11,10 @@
 //! node joins only where no order of the graph can need more memory afterwards ([`memory`]); what
 //! may then be left out are, above all, comparisons that an order could run early, to keep a byte
 //! of each element instead of four. This is XLA's and Inductor's loop fusion without recomputing
-//! anything; of reductions nothing is fused.
+//! anything, and their fusion of what a reduction reads ([`reduction`]).
 
 mod memory;
+mod reduction;
 
 use crate::group::{Group, Search};
 use crate::{Cx, GraphPass, PassError, Stats, Targets};
@@ -25,7 +26,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Makes one node of each chain of elementwise operators.
+/// Makes one node of each chain of elementwise operators, and of a reduction with what it reads.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FuseElementwise {
@@ -62,7 +63,12 @@ impl GraphPass for FuseElementwise {
             g.nodes[last] = Node { name, op: chain.op, inputs: chain.inputs, outputs };
         }
         *g = g.compacted(|n| !removed[n]);
-        Ok(Stats::from([("chains", chains), ("fused_nodes", members)]))
+        let reductions = reduction::fuse(g, self.memory);
+        Ok(Stats::from([
+            ("chains", chains),
+            ("fused_nodes", members),
+            ("fused_reductions", reductions),
+        ]))
     }
 }
 

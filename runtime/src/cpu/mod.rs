@@ -88,7 +88,7 @@ pub fn run(call: &Call) -> Result<(), KernelError> {
         Op::RandomUniform { low, high, rng, .. } => {
             random::uniform(*low, *high, rng, call);
         }
-        Op::Reduce { .. } => return reduce::run(call),
+        Op::Reduce { .. } | Op::PointwiseReduce { .. } => reduce::run(call),
         Op::TopK { axis, k, largest } => top_k::run(*axis, *k, *largest, call),
         Op::Softmax { .. } | Op::LogSoftmax { .. } => return softmax::run(call),
         Op::SoftmaxGrad { .. } | Op::LogSoftmaxGrad { .. } => softmax_grad::run(call),

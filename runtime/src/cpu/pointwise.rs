@@ -8,6 +8,7 @@ use super::address::{Dst, Src};
 use super::dispatch::for_float;
 use super::nest::{Nest, Rows};
 use super::number::{Float, Number};
+use super::reduce::{Room, Terms};
 use super::tasks::{CHEAP, DEAR};
 use super::unary::sign;
 use super::update::{Region, Update};
@@ -21,6 +22,7 @@ use std::mem::MaybeUninit;
 const BLOCK: usize = 64;
 
 /// A program with its results.
+#[derive(Clone, Copy)]
 struct Program<'a> {
     steps: &'a [Step],
     kinds: [Kind; MAX_OPERANDS],
@@ -109,8 +111,61 @@ pub(super) fn run_tiled(steps: &[Step], results: &[usize], call: &Update) {
     });
 }
 
+/// What the last step computes, an element for each of the operands that have more than one.
+pub(super) struct Computed<'a> {
+    program: Program<'a>,
+    elements: usize,
+    x: [Src; MAX_OPERANDS],
+    /// How far it is from one element of each operand to the next, in bytes.
+    steps: [isize; MAX_OPERANDS],
+}
+
+impl<'a> Computed<'a> {
+    pub(super) fn new<T: Float>(steps: &'a [Step], elements: usize, call: &Call) -> Self {
+        let program = Program::new::<T>(steps, &[], call.inputs, &[]);
+        let mut computed =
+            Computed { program, elements, x: [Src::NONE; MAX_OPERANDS], steps: [0; MAX_OPERANDS] };
+        for (k, operand) in call.inputs.iter().enumerate() {
+            computed.x[k] = Src::of(operand);
+            if operand.ty().elements() > 1 {
+                computed.steps[k] = operand.ty().dtype.size() as isize;
+            }
+        }
+        computed
+    }
+}
+
+impl<T: Float> Terms<T> for Computed<'_> {
+    fn len(&self) -> usize {
+        self.elements
+    }
+
+    fn run<'b>(&'b self, at: usize, len: usize, room: &'b mut Room<T>) -> &'b [T] {
+        assert!(len <= room.len() && at + len <= self.elements);
+        let last = self.program.operands + self.program.steps.len() - 1;
+        let mut program = self.program;
+        program.y[0] = Some((last, Kind::Number, Dst(room.as_mut_ptr().cast())));
+        let x = |k: usize| self.x[k].0.wrapping_offset(at as isize * self.steps[k]);
+        let span = Span {
+            x: std::array::from_fn(x),
+            steps: self.steps,
+            row_steps: [0; MAX_OPERANDS],
+            first: 0,
+            stride: len,
+            rows: 1,
+            cols: len,
+        };
+        // SAFETY: dense operands with so many elements (`infer`), or one that all read; the room
+        // is this call's and has been written as far as it is read.
+        unsafe {
+            rows::<T>(&program, &span);
+            std::slice::from_raw_parts(room.as_ptr().cast(), len)
+        }
+    }
+}
+
 /// The program's one type of floats.
-fn float_type(x: &[Operand]) -> DType {
+pub(super) fn float_type(x: &[Operand]) -> DType {
     x.iter().map(|x| x.ty().dtype).find(|d| d.is_float()).unwrap_or(DType::F32)
 }
 

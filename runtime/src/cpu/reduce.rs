@@ -1,5 +1,5 @@
-//! `Reduce`: neighbouring axes of one kind are merged, so that kept and reduced axes
-//! alternate.
+//! `Reduce` and `PointwiseReduce`: neighbouring axes of one kind are merged, so that kept and
+//! reduced axes alternate. What is reduced is there, or computed a run at a time.
 //!
 //! A reduced last axis is combined in interleaved lanes, segment by segment, and the
 //! segments pairwise; below a kept last axis whole rows are combined, in blocks of rows.
@@ -8,32 +8,68 @@
 //! in one order.
 
 use super::address::Shared;
-use super::dispatch::for_number;
+use super::dispatch::{for_float, for_number};
 use super::nest::Nest;
 use super::number::Number;
+use super::pointwise::{Computed, float_type};
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, KernelError};
+use crate::kernel::Call;
 use arenic_ir::op::Reduction;
 use arenic_ir::op::scratch::{COLUMNS, ReducePlan, SEGMENT, reduce};
 use arenic_ir::{DType, Op};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Runs a `Reduce`.
-pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    for_number!(call.inputs[0].ty().dtype, T => typed::<T>(call));
-    Ok(())
+/// Runs a reduction.
+pub(crate) fn run(call: &Call) {
+    // That of what is reduced, but for the element type of conditions and axes of one element.
+    let Some(ty) = call.inputs.iter().map(|x| x.ty()).max_by_key(|ty| ty.elements() != 1) else {
+        return;
+    };
+    match call.op {
+        Op::Reduce { f, axes, .. } => for_number!(ty.dtype, T => {
+            // SAFETY: a reduction has no in-place pairs.
+            reduced::<T>(call, *f, &reduce(ty, axes), &unsafe { call.inputs[0].slice::<T>() });
+        }),
+        Op::PointwiseReduce { steps, f, axes, .. } => for_float!(float_type(call.inputs), T => {
+            let x = Computed::new::<T>(steps, ty.elements(), call);
+            reduced::<T>(call, *f, &reduce(ty, axes), &x);
+        }),
+        _ => unreachable!("no reduction"),
+    }
 }
 
-fn typed<T: Number>(call: &Call) {
-    let Op::Reduce { f, axes, .. } = call.op else { unreachable!("no reduction") };
-    let plan = reduce(call.inputs[0].ty(), axes);
+/// What is reduced, in row-major order.
+pub(super) trait Terms<T>: Sync {
+    /// How many.
+    fn len(&self) -> usize;
+
+    /// So many from one on, at most a segment; where they are not there yet, in `room`.
+    fn run<'a>(&'a self, at: usize, len: usize, room: &'a mut Room<T>) -> &'a [T];
+}
+
+/// Room for a segment.
+pub(super) type Room<T> = [MaybeUninit<T>; SEGMENT];
+
+impl<T: Number> Terms<T> for &[T] {
+    fn len(&self) -> usize {
+        <[T]>::len(self)
+    }
+
+    #[inline(always)]
+    fn run<'a>(&'a self, at: usize, len: usize, _: &'a mut Room<T>) -> &'a [T] {
+        &self[at..][..len]
+    }
+}
+
+fn reduced<T: Number>(call: &Call, f: Reduction, plan: &ReducePlan, x: &impl Terms<T>) {
     match f {
-        Reduction::Sum => folded::<Sum, T>(call, &plan),
-        Reduction::Mean => folded::<Mean, T>(call, &plan),
-        Reduction::Min => folded::<Min, T>(call, &plan),
-        Reduction::Max => folded::<Max, T>(call, &plan),
-        Reduction::Prod => folded::<Prod, T>(call, &plan),
+        Reduction::Sum => folded::<Sum, T, _>(call, plan, x),
+        Reduction::Mean => folded::<Mean, T, _>(call, plan, x),
+        Reduction::Min => folded::<Min, T, _>(call, plan, x),
+        Reduction::Max => folded::<Max, T, _>(call, plan, x),
+        Reduction::Prod => folded::<Prod, T, _>(call, plan, x),
     }
 }
 
@@ -104,8 +140,8 @@ fn outer(plan: &ReducePlan, reduced: bool) -> Nest<1> {
 }
 
 /// A reduction of the elements of `x`.
-struct Job<'a, T> {
-    x: &'a [T],
+struct Job<'a, X> {
+    x: &'a X,
     plan: &'a ReducePlan,
     /// Extent of the last merged axis.
     inner: usize,
@@ -113,13 +149,11 @@ struct Job<'a, T> {
     reduced: Nest<1>,
 }
 
-fn folded<F: Fold<T>, T: Number>(call: &Call, plan: &ReducePlan) {
+fn folded<F: Fold<T>, T: Number, X: Terms<T>>(call: &Call, plan: &ReducePlan, x: &X) {
     let Some(y) = call.outputs[0] else { return };
-    // SAFETY: a reduction has no in-place pairs.
-    let x: &[T] = unsafe { call.inputs[0].slice() };
     let count = x.len() / plan.results.max(1);
-    if x.is_empty() {
-        // SAFETY: as above.
+    if x.len() == 0 {
+        // SAFETY: a reduction has no in-place pairs.
         unsafe { y.slice_mut::<T>() }.fill(F::finish(F::IDENTITY, 0));
         return;
     }
@@ -132,7 +166,7 @@ fn folded<F: Fold<T>, T: Number>(call: &Call, plan: &ReducePlan) {
     };
     let y = Shared::new(y.ptr::<T>());
     if plan.parts == 1 {
-        job.parts::<F>(|_, at, acc| {
+        job.parts::<F, T>(|_, at, acc| {
             // SAFETY: every result is written by one task.
             let to = unsafe { y.slice(at, acc.len()) };
             for (to, &acc) in to.iter_mut().zip(acc) {
@@ -145,7 +179,7 @@ fn folded<F: Fold<T>, T: Number>(call: &Call, plan: &ReducePlan) {
     // SAFETY: the only slice of this call's scratch.
     let partial = unsafe { call.scratch.slice_mut::<F::Acc>(plan.parts * results) };
     let partial = Shared::new(partial.as_mut_ptr());
-    job.parts::<F>(|part, at, acc| {
+    job.parts::<F, T>(|part, at, acc| {
         // SAFETY: every partial result is written by one task.
         unsafe { partial.slice(part * results + at, acc.len()) }.copy_from_slice(acc);
     });
@@ -159,9 +193,12 @@ fn folded<F: Fold<T>, T: Number>(call: &Call, plan: &ReducePlan) {
     });
 }
 
-impl<T: Number> Job<'_, T> {
+impl<X> Job<'_, X> {
     /// Reduces every part and hands on what came of it: part, first result, results.
-    fn parts<F: Fold<T>>(&self, emit: impl Fn(usize, usize, &[F::Acc]) + Sync) {
+    fn parts<F: Fold<T>, T: Number>(&self, emit: impl Fn(usize, usize, &[F::Acc]) + Sync)
+    where
+        X: Terms<T>,
+    {
         let plan = self.plan;
         let range = |part: usize| {
             let share = plan.segments.div_ceil(plan.parts);
@@ -170,7 +207,7 @@ impl<T: Number> Job<'_, T> {
         if plan.inner_reduced {
             for_each(plan.results * plan.parts, self.x.len(), |task| {
                 let (result, part) = (task / plan.parts, task % plan.parts);
-                let acc = segments::<T, F>(self, self.kept.offset(result), range(part));
+                let acc = segments::<T, F, X>(self, self.kept.offset(result), range(part));
                 emit(part, result, &[acc]);
             });
             return;
@@ -181,32 +218,40 @@ impl<T: Number> Job<'_, T> {
             let (outer, column) = (strip / strips, strip % strips * COLUMNS);
             let width = COLUMNS.min(self.inner - column);
             let mut acc = [F::IDENTITY; COLUMNS];
-            rows::<T, F>(self, self.kept.offset(outer) + column, range(part), &mut acc[..width]);
+            rows::<T, F, X>(self, self.kept.offset(outer) + column, range(part), &mut acc[..width]);
             emit(part, outer * self.inner + column, &acc[..width]);
         });
     }
 
     /// One segment of the last axis of reduced rows.
     #[inline(always)]
-    fn segment<F: Fold<T>>(&self, segment: usize, base: usize) -> F::Acc {
+    fn segment<F: Fold<T>, T: Number>(&self, segment: usize, base: usize) -> F::Acc
+    where
+        X: Terms<T>,
+    {
         let per_row = self.inner.div_ceil(SEGMENT);
         let (row, column) = (segment / per_row, segment % per_row * SEGMENT);
         let at = base + self.reduced.offset(row) + column;
-        lanes::<F, T>(&self.x[at..][..SEGMENT.min(self.inner - column)])
+        let mut room = [const { MaybeUninit::uninit() }; SEGMENT];
+        lanes::<F, T>(self.x.run(at, SEGMENT.min(self.inner - column), &mut room))
     }
 }
 
 wide! {
     /// Segments of the last axis, from every reduced row, combined pairwise.
-    fn segments<T: Number, F: Fold<T>>(job: &Job<T>, base: usize, range: Range<usize>) -> F::Acc {
+    fn segments<T: Number, F: Fold<T>, X: Terms<T>>(
+        job: &Job<X>,
+        base: usize,
+        range: Range<usize>,
+    ) -> F::Acc {
         let (start, end) = (range.start, range.end);
         if end == start + 1 {
-            return job.segment::<F>(start, base);
+            return job.segment::<F, T>(start, base);
         }
         // `tree[i]` holds 2^i segments while bit `i` of their number is set.
         let mut tree = [F::IDENTITY; usize::BITS as usize];
         for i in range {
-            let mut acc = job.segment::<F>(i, base);
+            let mut acc = job.segment::<F, T>(i, base);
             let mut level = 0;
             while (i - start) >> level & 1 == 1 {
                 acc = F::combine(tree[level], acc);
@@ -226,8 +271,8 @@ wide! {
 
 wide! {
     /// Rows, combined column by column.
-    fn rows<T: Number, F: Fold<T>>(
-        job: &Job<T>,
+    fn rows<T: Number, F: Fold<T>, X: Terms<T>>(
+        job: &Job<X>,
         base: usize,
         range: Range<usize>,
         acc: &mut [F::Acc],
@@ -235,13 +280,14 @@ wide! {
         /// Rows combined before they join the rest.
         const BLOCK: usize = 64;
         let width = acc.len();
+        let mut room = [const { MaybeUninit::uninit() }; SEGMENT];
         let mut first = range.start;
         while first < range.end {
             let end = (first + BLOCK).min(range.end);
             let mut block = [F::IDENTITY; COLUMNS];
             let block = &mut block[..width];
             for row in first..end {
-                let x = &job.x[base + job.reduced.offset(row)..][..width];
+                let x = job.x.run(base + job.reduced.offset(row), width, &mut room);
                 for (acc, &x) in block.iter_mut().zip(x) {
                     *acc = F::combine(*acc, F::lift(x));
                 }

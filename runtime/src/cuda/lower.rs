@@ -102,7 +102,7 @@ pub fn lower(
         }
         Op::MaxPoolGrad { .. } | Op::AveragePoolGrad { .. } => pool_grad::lower(&mut site),
         Op::Pad { .. } => pad::lower(&mut site),
-        Op::Reduce { .. } => reduce::lower(&mut site),
+        Op::Reduce { .. } | Op::PointwiseReduce { .. } => reduce::lower(&mut site),
         Op::Softmax { .. }
         | Op::LogSoftmax { .. }
         | Op::SoftmaxGrad { .. }

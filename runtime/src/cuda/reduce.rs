@@ -3,13 +3,14 @@
 //!
 //! Who combines what follows from shapes, so the order of every sum does.
 
+use super::elementwise::pointwise;
 use super::index::{constant, index_type, offset};
 use super::lower::{Parameter, Site, THREADS, c_type};
-use arenic_ir::op::Reduction;
 use arenic_ir::op::scratch::cuda::{Sharing, Tiling, reduce as tiling};
 use arenic_ir::op::scratch::{ReducePlan, reduce};
+use arenic_ir::op::{Reduction, Step};
 use arenic_ir::types::dense_strides;
-use arenic_ir::{DType, Op};
+use arenic_ir::{DType, Op, TensorType};
 use std::fmt::Write;
 
 /// How elements are combined, and what is done with what comes of it.
@@ -37,10 +38,14 @@ pub(super) fn element(plan: &ReducePlan) -> String {
 
 /// The kernel of a reduction.
 pub(super) fn lower(site: &mut Site) {
-    let Op::Reduce { f, axes, .. } = site.op else { return };
+    let Some((x, f, axes)) = site.op.reduction(site.inputs) else { return };
     let Some(y) = site.output(0) else { return };
-    let x = site.inputs[0];
-    let plan = reduce(x, axes);
+    let plan = reduce(&x, axes);
+    let element = element(&plan);
+    let value = match site.op {
+        Op::PointwiseReduce { steps, .. } => computed(site, steps, &element),
+        _ => format!("x0[{element}]"),
+    };
     let acc = match (f, x.dtype) {
         (Reduction::Mean, DType::U8 | DType::U16 | DType::U32) => c_type(DType::U64),
         (Reduction::Mean, d) if d.is_int() && d != DType::U64 => c_type(DType::I64),
@@ -48,15 +53,28 @@ pub(super) fn lower(site: &mut Site) {
     };
     let terms = if x.elements() == 0 { 0 } else { tiling(&plan).terms };
     let combination = Combination {
-        combiner: combiner(*f, x.dtype),
+        combiner: combiner(f, x.dtype),
         acc: acc.into(),
-        term: format!("F::lift(x0[{}])", element(&plan)),
-        read: vec![site.input(0)],
+        term: format!("F::lift({value})"),
+        read: site.all_inputs(),
         store: format!("y0[result] = F::finish(acc, {})", constant(terms)),
         written: vec![y],
         partial: 0,
     };
     combine(site, &plan, x.elements(), combination);
+}
+
+/// What steps compute of the element at this place, as an expression.
+fn computed(site: &Site, steps: &[Step], element: &str) -> String {
+    let operand = |k: usize, x: &TensorType| match x.elements() {
+        1 => format!("x{k}[0]"),
+        _ => format!("x{k}[{element}]"),
+    };
+    let operands = site.inputs.iter().enumerate();
+    let operands: Vec<_> = operands.map(|(k, &x)| (x, operand(k, x))).collect();
+    let mut body = String::new();
+    pointwise(&mut body, &operands, steps, &[], site);
+    format!("[=] {{\n{body}    return v{};\n    }}()", operands.len() + steps.len() - 1)
 }
 
 /// The kernels that combine the elements of a tensor of so many.

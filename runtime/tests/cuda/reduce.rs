@@ -2,7 +2,7 @@
 
 use super::random::Random;
 use super::{Case, Close, Tensor};
-use arenic_ir::op::Reduction;
+use arenic_ir::op::{Binary, Reduction, Step, Unary};
 use arenic_ir::{DType, Op};
 
 const REDUCTIONS: [Reduction; 5] =
@@ -59,7 +59,14 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             cases.push(case(r, f, dtype, shape, axes.to_vec(), false));
         }
     }
+    for &(shape, axes) in SHARED {
+        let (f, d) = (r.choose(&REDUCTIONS), r.choose(&[DType::F32, DType::F32, DType::F64]));
+        cases.push(computed(r, f, d, shape, axes));
+    }
     for f in REDUCTIONS {
+        let d = r.choose(&[DType::F32, DType::F64]);
+        cases.push(computed(r, f, d, &[0, 3], &[0]));
+        cases.push(computed(r, f, d, &[1], &[0]));
         for (shape, axes) in
             [(vec![0, 3], vec![0]), (vec![2, 0], vec![0, 1]), (vec![4, 0], vec![0])]
         {
@@ -68,6 +75,24 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
         }
     }
     cases
+}
+
+/// A reduction of what steps compute of tensors, a scalar and a condition.
+fn computed(r: &mut Random, f: Reduction, d: DType, shape: &[usize], axes: &[usize]) -> Case {
+    let plain = case(r, f, d, shape, axes.to_vec(), r.chance());
+    let condition = r.wild(DType::Bool, shape.to_vec());
+    let Op::Reduce { axes, keep, .. } = plain.op else { unreachable!() };
+    let [x] = &plain.inputs[..] else { unreachable!() };
+    let zero = r.fill(d, vec![], |_| 0.0);
+    // What is 0 where the condition does not hold, else x, and |x| of every other.
+    let steps = vec![
+        Step::Where(1, 0, 2),
+        Step::Unary(Unary::Abs, 0),
+        Step::Where(1, 4, 3),
+        Step::Binary(Binary::Sub, 5, 2),
+    ];
+    let inputs = vec![x.clone(), condition, zero];
+    Case { op: Op::PointwiseReduce { steps, f, axes, keep }, inputs, close: plain.close }
 }
 
 fn case(

@@ -123,6 +123,71 @@ fn every_program_equals_its_steps() {
     }
 }
 
+#[test]
+fn a_fused_reduction_equals_its_steps_and_the_reduction() {
+    use arenic_ir::op::Reduction;
+    const ALL: [Reduction; 5] =
+        [Reduction::Sum, Reduction::Mean, Reduction::Min, Reduction::Max, Reduction::Prod];
+    let mut r = Random(15);
+    // Segments and columns of all lengths, sums in parts, nothing at all.
+    let large: [&[usize]; 6] =
+        [&[9001], &[3, 5000], &[5000, 3], &[70_000], &[300, 700], &[40, 8, 300]];
+    for case in 0..300 {
+        let dtype = if case % 5 == 4 { DType::F64 } else { DType::F32 };
+        let shape: Vec<usize> = match large.get(case % 25) {
+            Some(shape) => shape.to_vec(),
+            None => (0..r.range(1, 4)).map(|_| r.choose(&[0, 1, 2, 3, 7, 70])).collect(),
+        };
+        let mut inputs = vec![r.tensor(dtype, shape.clone())];
+        for _ in 0..r.range(0, 3) {
+            match r.range(0, 3) {
+                0 => {
+                    let mut x = r.tensor(DType::U8, shape.clone());
+                    x.ty.dtype = DType::Bool;
+                    x.values.iter_mut().for_each(|x| *x = f64::from(*x > 2.0));
+                    inputs.push(x);
+                }
+                1 => inputs.push(r.tensor(dtype, [])),
+                _ => inputs.push(r.tensor(dtype, shape.clone())),
+            }
+        }
+        let kinds: Vec<Kind> = inputs.iter().filter_map(|t| Kind::of(t.ty.dtype)).collect();
+        let count = r.range(0, 8);
+        let mut steps = programs::steps(&mut r, &kinds, count, false);
+        // The last one makes numbers of the whole shape.
+        steps.push(Step::Binary(Binary::Mul, 0, 0));
+        let terms = step_by_step(&steps, &inputs).pop().unwrap();
+        let axes: Vec<usize> = (0..shape.len()).filter(|_| r.chance()).collect();
+        let (f, keep) = (r.choose(&ALL), r.chance());
+        let expected = evaluate(&Op::Reduce { f, axes: axes.clone(), keep }, &[&terms]);
+        let op = Op::PointwiseReduce { steps, f, axes, keep };
+        let got = results(&op, &inputs.iter().collect::<Vec<_>>());
+        assert_same(&got[0], &expected, &op);
+    }
+}
+
+#[test]
+fn a_fused_reduction_takes_operands_of_one_shape() {
+    let op = |steps| Op::PointwiseReduce {
+        steps,
+        f: arenic_ir::op::Reduction::Sum,
+        axes: vec![0],
+        keep: false,
+    };
+    let add = vec![Step::Binary(Binary::Add, 0, 1)];
+    let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let (x, row, one) = (ty(&[4, 3]), ty(&[3]), ty(&[1]));
+    assert_eq!(op(add.clone()).infer(&[&x, &one]).unwrap(), [row.clone()]);
+    for (steps, operands) in [
+        (add.clone(), [&x, &row]),
+        (vec![], [&x, &x]),
+        (vec![Step::Binary(Binary::Less, 0, 1)], [&x, &x]),
+        (vec![Step::Binary(Binary::Add, 0, 2)], [&x, &x]),
+    ] {
+        assert!(op(steps).infer(&operands).is_err());
+    }
+}
+
 /// Squares and cubes are multiplied, by one exponent and not by a tensor of them.
 #[test]
 fn powers_of_pointwise() {

@@ -56,6 +56,16 @@ impl Writer<'_> {
         }
     }
 
+    /// What a `pointwise_reduce` reduces, by its name.
+    pub(super) fn terms(&mut self, op: &Op, steps: &[Step], x: &[Tensor]) -> String {
+        let types: Vec<&TensorType> = x.iter().map(|t| &t.ty).collect();
+        let ty = op.reduction(&types).map_or_else(|| x[0].ty.clone(), |(terms, ..)| terms);
+        let terms = Tensor { name: self.temporary(), ty };
+        let name = terms.name.clone();
+        self.pointwise(steps, &[x.len() + steps.len() - 1], x, &[terms]);
+        name
+    }
+
     /// The gradient as a product, then the update.
     pub(super) fn product_update(
         &mut self,

@@ -92,14 +92,7 @@ impl Writer<'_> {
                 attributes.extend(self.float_seed(rng)?);
                 self.node_into("RandomUniform", &[], out, attributes);
             }
-            Op::Reduce { axes, .. } if axes.is_empty() => {
-                self.node_into("Identity", &given, out, vec![]);
-            }
-            Op::Reduce { f, axes, keep } => {
-                let axes = self.list(&signed(axes));
-                let keep = vec![int("keepdims", i64::from(*keep))];
-                self.node_into(reduction(*f), &[given[0], &axes], out, keep);
-            }
+            Op::Reduce { f, axes, keep } => self.reduce(*f, axes, *keep, given[0], out),
             Op::Softmax { axis } => self.node_into("Softmax", &given, out, vec![at(*axis)]),
             Op::LogSoftmax { axis } => self.node_into("LogSoftmax", &given, out, vec![at(*axis)]),
             Op::LayerNorm { axis, epsilon } if x[0].ty.dtype == DType::F32 => {
@@ -194,6 +187,10 @@ impl Writer<'_> {
                 self.optimizer("Momentum", x, out, attributes);
             }
             Op::Pointwise { steps, results } => self.pointwise(steps, results, x, y),
+            Op::PointwiseReduce { steps, f, axes, keep } => {
+                let terms = self.terms(op, steps, x);
+                self.reduce(*f, axes, *keep, &terms, out);
+            }
             Op::ProductUpdate { .. } => self.product_update(op, x, y)?,
             Op::Attention { spec } => self.attention(*spec, x, y),
             Op::AttentionGrad { spec } => self.attention_grad(*spec, x, &out),
@@ -205,6 +202,15 @@ impl Writer<'_> {
             Op::Opaque { .. } => return Err(ExportError::Opaque(self.label().to_owned())),
         }
         Ok(())
+    }
+
+    fn reduce(&mut self, f: Reduction, axes: &[usize], keep: bool, x: &str, out: Vec<String>) {
+        if axes.is_empty() {
+            return self.node_into("Identity", &[x], out, vec![]);
+        }
+        let axes = self.list(&signed(axes));
+        let keep = vec![int("keepdims", i64::from(keep))];
+        self.node_into(reduction(f), &[x, &axes], out, keep);
     }
 
     fn slice(

@@ -42,10 +42,11 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             Some((batches, extents)) => partial_results(batches, extents) * size,
             None => 0,
         },
-        Op::Reduce { f, axes, .. } => {
-            let wide = *f == Reduction::Mean && x[0].dtype.is_int();
-            let size = if wide { DType::I64 } else { x[0].dtype }.size();
-            partial_sums(&super::reduce(x[0], axes)) * size
+        Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
+            let Some((x, f, axes)) = op.reduction(x) else { return 0 };
+            let wide = f == Reduction::Mean && x.dtype.is_int();
+            let size = if wide { DType::I64 } else { x.dtype }.size();
+            partial_sums(&super::reduce(&x, axes)) * size
         }
         // Of every row the sum of its probabilities times their gradients.
         Op::AttentionGrad { .. } => x[3].bytes(),
@@ -167,7 +168,10 @@ pub(in crate::op) fn sum_order(
             Some((batches, extents)) => product(batches, extents),
             None => Vec::new(),
         },
-        Op::Reduce { axes, .. } => reduction_order(&super::reduce(x[0], axes)),
+        Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
+            let order = |(x, _, axes)| reduction_order(&super::reduce(&x, axes));
+            op.reduction(x).map_or_else(Vec::new, order)
+        }
         Op::LayerNormParamGrad { axis } => reduction_order(&row_sums(x[0], *axis)),
         Op::BatchNorm { .. } | Op::BatchNormParamGrad => reduction_order(&channel_sums(x[0])),
         Op::Softmax { axis }

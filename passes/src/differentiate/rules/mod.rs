@@ -146,6 +146,7 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         | Op::Adagrad { .. }
         | Op::Momentum { .. }
         | Op::Pointwise { .. }
+        | Op::PointwiseReduce { .. }
         | Op::ProductUpdate { .. }
         | Op::AttentionGrad { .. }
         | Op::LogSoftmaxStats
