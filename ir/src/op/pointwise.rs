@@ -110,8 +110,9 @@ pub(super) fn terms(x: &[&TensorType]) -> TensorType {
 
 /// What the last step gives, where each operand has an element for each of its, or one for all.
 pub(super) fn infer_terms(steps: &[Step], x: &[&TensorType]) -> Result<TensorType, TypeError> {
-    infer(steps, &[(x.len() + steps.len()).saturating_sub(1)], x)?;
+    let last = infer(steps, &[(x.len() + steps.len()).saturating_sub(1)], x)?;
     let terms = terms(x);
+    ensure!(last.first() == Some(&terms), "the last step of a pointwise_reduce gives no numbers");
     ensure!(
         x.iter().all(|t| t.elements() == 1 || t.shape == terms.shape),
         "pointwise_reduce takes operands of one shape, or of one element"

@@ -79,7 +79,8 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
 
 /// A reduction of what steps compute of tensors, a scalar and a condition.
 fn computed(r: &mut Random, f: Reduction, d: DType, shape: &[usize], axes: &[usize]) -> Case {
-    let plain = case(r, f, d, shape, axes.to_vec(), r.chance());
+    let keep = r.chance();
+    let plain = case(r, f, d, shape, axes.to_vec(), keep);
     let condition = r.wild(DType::Bool, shape.to_vec());
     let Op::Reduce { axes, keep, .. } = plain.op else { unreachable!() };
     let [x] = &plain.inputs[..] else { unreachable!() };
