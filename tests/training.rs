@@ -494,3 +494,44 @@ fn attention_equals_pytorch() {
     }
     assert_eq!(found, 2);
 }
+
+/// Normalisations and gradients that are operators again add in another order; the losses stay
+/// those of PyTorch, and neither the plan nor threads change a bit.
+#[test]
+fn raising_equals_pytorch() {
+    let raise = "- raise: {target: cuda}\n";
+    assert!(named("default").contains(raise));
+    let yaml = named("default").replace(raise, "- raise\n");
+    let mut found = 0;
+    for run in runs() {
+        let (target, bits) = run.bits(&yaml);
+        let count =
+            |name: &str| target.graph.nodes.values().filter(|n| n.op.name() == name).count();
+        let of = |kind: &str| {
+            ["", "_input_grad", "_param_grad"].map(|part| count(&format!("{kind}_norm{part}")))
+        };
+        let wanted = match &run.name[..3] {
+            "gpt" => [[5; 3], [0; 3]],
+            "tin" => [[0; 3], [9; 3]],
+            _ => [[0; 3]; 2],
+        };
+        assert_eq!([of("layer"), of("batch")], wanted, "{}", run.name);
+        if wanted == [[0; 3]; 2] {
+            continue;
+        }
+        found += 1;
+        run.stress(&target, &bits, 4);
+        // What was kept may have been the normalised operand, of which no mean is needed.
+        let gradients =
+            target.graph.nodes.values().filter(|n| n.op.name().ends_with("_input_grad"));
+        let means: u64 = gradients.map(|n| target.graph.ty(n.inputs[3]).bytes()).sum();
+        let arena = |target: &Target| target.statistics["arena_bytes"];
+        assert!(arena(&target) <= arena(&run.target) + means, "{}", run.name);
+        let run = Run { target, ..run };
+        let (losses, _) = run.train(run.options());
+        for (ours, theirs) in losses.iter().zip(&run.losses) {
+            assert!((ours - theirs).abs() <= 1e-5, "{}: {ours} {theirs}", run.name);
+        }
+    }
+    assert_eq!(found, 4);
+}

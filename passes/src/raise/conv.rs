@@ -1,6 +1,13 @@
-//! Gradients of convolutions' weights.
+//! Gradients of convolutions.
 //!
-//! For `y = conv(x, w)` with `G` groups, PyTorch's decomposition and ONNX exporters write
+//! That of the operand is `conv_transpose(dy, w)`, or without strides also
+//!
+//! ```text
+//! dx = conv(dy, w')     w' = transpose(w) [C, M, …], turned around along every spatial axis
+//! ```
+//!
+//! with `d·(k − 1) − p` for the padding `p`: `dx[i] = Σ dy[i + p − d·u] w[u]`, where `u` runs the
+//! other way. That of the weight: for `y = conv(x, w)` with `G` groups, PyTorch's decomposition and ONNX exporters write
 //!
 //! ```text
 //! a  = transpose(x)            [C, N, …]            (G = 1)
@@ -19,7 +26,59 @@ use arenic_ir::op::{Op, Window};
 use arenic_ir::types::TensorType;
 use cranelift_entity::SecondaryMap;
 
-/// Replaces every one; how many there were.
+/// Replaces every gradient of an operand that is written as a convolution; how many there were.
+pub(super) fn operand_gradients(g: &mut Graph) -> u64 {
+    let found: Vec<_> = g.nodes.keys().filter_map(|n| Some((n, operand_gradient(g, n)?))).collect();
+    for (conv, (op, w)) in &found {
+        let node = &mut g.nodes[*conv];
+        (node.op, node.inputs[1]) = (op.clone(), *w);
+    }
+    found.len() as u64
+}
+
+/// A convolution as the transpose of one with another weight, and that weight.
+fn operand_gradient(g: &Graph, conv: NodeId) -> Option<(Op, ValueId)> {
+    let Op::Conv { window: taken, group: 1 } = &g.nodes[conv].op else { return None };
+    let [dy, turned] = g.nodes[conv].inputs[..] else { return None };
+    let first = [1, 0];
+    let w = match transposed(g, turned, &first) {
+        Some(w) => around(g, w)?,
+        None => transposed(g, around(g, turned)?, &first)?,
+    };
+    let rest = |pads: &[usize]| {
+        let reach = taken.kernel.iter().zip(&taken.dilations).map(|(k, d)| d * (k - 1));
+        reach.zip(pads).map(|(reach, pad)| reach.checked_sub(*pad)).collect::<Option<Vec<usize>>>()
+    };
+    let window = Window {
+        pads_begin: rest(&taken.pads_begin)?,
+        pads_end: rest(&taken.pads_end)?,
+        ..taken.clone()
+    };
+    let output_padding = vec![0; window.kernel.len()];
+    let op = Op::ConvTranspose { window, group: 1, output_padding };
+    let dx = op.infer(&[g.ty(dy), g.ty(w)]).ok()?;
+    let fits = taken.strides.iter().all(|&s| s == 1) && dx[0] == *g.ty(g.result(conv)?);
+    fits.then_some((op, w))
+}
+
+/// What a value is turned around along every axis but the first two.
+fn around(g: &Graph, v: ValueId) -> Option<ValueId> {
+    let shape = &g.ty(v).shape;
+    if shape[2..].iter().all(|&extent| extent == 1) {
+        return Some(v);
+    }
+    let Def::Node { node, .. } = g.values[v].def else { return None };
+    let Op::Slice { starts, steps, .. } = &g.nodes[node].op else { return None };
+    let of = g.nodes[node].inputs[0];
+    let turned = shape.iter().enumerate().all(|(i, &extent)| match (i < 2, extent) {
+        (_, 1) => starts[i] == 0,
+        (true, _) => starts[i] == 0 && steps[i] == 1,
+        (false, _) => starts[i] + 1 == extent && steps[i] == -1,
+    });
+    (turned && g.ty(of).shape == *shape).then_some(of)
+}
+
+/// Replaces every gradient of a weight; how many there were.
 pub(super) fn weight_gradients(g: &mut Graph) -> Result<u64, PassError> {
     let (readers, kept) = (g.readers(), g.kept());
     let found: Vec<Gradient> =

@@ -3,12 +3,15 @@
 //! Exporters lower a convolution's backward pass to what inference has: the gradient of its
 //! weight becomes a convolution of transposed operands whose result is transposed again
 //! ([`conv`]). As one operator it needs no copies of a layer's activations, and a backend can
-//! hand it to a library. Older opsets lack a layer normalisation ([`layer_norm`]). Sound because
-//! both sides are the same sums of the same terms; a kernel may take them in another order, so
-//! the last bits may differ.
+//! hand it to a library. Normalisations and their gradients become chains of arithmetic ([`norm`]),
+//! which are told by what they compute of their operands ([`expression`], [`polynomial`]). Sound
+//! because both sides are the same sums of the same terms; a kernel may take them in another
+//! order, so the last bits may differ.
 
 mod conv;
-mod layer_norm;
+mod expression;
+mod norm;
+mod polynomial;
 
 use crate::dead_code::DeadCode;
 use crate::{Cx, GraphPass, PassError, Stats, Targets};
@@ -16,7 +19,7 @@ use arenic_ir::Graph;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Recognises what exporters have taken apart: convolutions' weight gradients, layer normalisation.
+/// Recognises what exporters have taken apart: convolutions' gradients, normalisations.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Raise {
@@ -30,8 +33,16 @@ impl GraphPass for Raise {
             return Ok(Stats::new());
         }
         let weight_gradients = conv::weight_gradients(g)?;
-        let layer_norms = layer_norm::layer_norms(g)?;
+        let operand_gradients = conv::operand_gradients(g);
+        let norms = norm::normalisations(g)?;
         DeadCode {}.run(g, cx)?;
-        Ok(Stats::from([("weight_gradients", weight_gradients), ("layer_norms", layer_norms)]))
+        Ok(Stats::from([
+            ("weight_gradients", weight_gradients),
+            ("operand_gradients", operand_gradients),
+            ("layer_norms", norms.layer_norms),
+            ("layer_norm_gradients", norms.layer_norm_gradients),
+            ("batch_norms", norms.batch_norms),
+            ("batch_norm_gradients", norms.batch_norm_gradients),
+        ]))
     }
 }

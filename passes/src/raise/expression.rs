@@ -1,0 +1,351 @@
+//! What a value computes of others, as a polynomial.
+//!
+//! An expression is followed through sums, products, quotients by what is a single term, sums and
+//! means over axes, broadcasts and changes of shape, down to values that are said to be its atoms.
+//! Everything else ends it: such a value is no polynomial.
+
+use super::polynomial::{Groups, Polynomial};
+use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
+use arenic_ir::op::{Binary, Op, Reduction, Unary};
+use arenic_ir::types::DType;
+use cranelift_entity::SecondaryMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Deeper expressions are none of a normalisation.
+const DEEPEST: usize = 32;
+
+/// A graph, and who reads what.
+pub(super) struct Reading<'a> {
+    pub(super) g: &'a Graph,
+    pub(super) readers: SecondaryMap<ValueId, Vec<NodeId>>,
+    pub(super) kept: SecondaryMap<ValueId, bool>,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn new(g: &'a Graph) -> Self {
+        Reading { g, readers: g.readers(), kept: g.kept() }
+    }
+
+    /// The value whose elements `v` has under another shape.
+    pub(super) fn base(&self, v: ValueId) -> ValueId {
+        let mut v = v;
+        while let Some(of) = self.before(v) {
+            v = of;
+        }
+        v
+    }
+
+    fn before(&self, v: ValueId) -> Option<ValueId> {
+        let of = match self.g.values[v].def {
+            Def::View { of, .. } => of,
+            Def::Node { node, .. } => match &self.g.nodes[node] {
+                Node { op: Op::Reshape { .. }, inputs, .. } => inputs[0],
+                _ => return None,
+            },
+            _ => return None,
+        };
+        (self.g.ty(of).bytes() == self.g.ty(v).bytes()).then_some(of)
+    }
+
+    /// The node whose first result has the elements of `v`.
+    pub(super) fn definition(&self, v: ValueId) -> Option<NodeId> {
+        match self.g.values[self.base(v)].def {
+            Def::Node { node, output: 0 } => Some(node),
+            _ => None,
+        }
+    }
+
+    /// The node of which a value is a result, or part of one.
+    pub(super) fn maker(&self, v: ValueId) -> Option<NodeId> {
+        match self.g.values[self.g.resolve(v).root].def {
+            Def::Node { node, .. } => Some(node),
+            _ => None,
+        }
+    }
+
+    /// The operands of the node that makes `v`, where that applies `f`.
+    pub(super) fn binary(&self, v: ValueId, f: Binary) -> Option<[ValueId; 2]> {
+        self.applied(self.definition(v)?, f)
+    }
+
+    /// The operands of a node that applies `f`.
+    pub(super) fn applied(&self, n: NodeId, f: Binary) -> Option<[ValueId; 2]> {
+        match &self.g.nodes[n] {
+            Node { op: Op::Binary { f: of }, inputs, .. } if *of == f => {
+                Some([*inputs.first()?, *inputs.get(1)?])
+            }
+            _ => None,
+        }
+    }
+
+    /// The nodes that read the elements of `v`, in whatever shape, in definition order.
+    pub(super) fn consumers(&self, v: ValueId) -> Vec<NodeId> {
+        let mut all = BTreeSet::new();
+        let mut stack = vec![self.g.resolve(v).root];
+        while let Some(v) = stack.pop() {
+            for &n in &self.readers[v] {
+                match (&self.g.nodes[n].op, self.g.result(n)) {
+                    (Op::Reshape { .. }, Some(result)) => stack.push(result),
+                    _ => _ = all.insert(n),
+                }
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// The value of all elements of a constant, where they are the same.
+    pub(super) fn number(&self, v: ValueId) -> Option<f64> {
+        let bytes = self.g.const_bytes(v)?;
+        let mut numbers: Box<dyn Iterator<Item = f64>> = match self.g.ty(v).dtype {
+            DType::F32 => {
+                Box::new(bytes.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))))
+            }
+            DType::F64 => Box::new(bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b))),
+            _ => return None,
+        };
+        let first = numbers.next()?;
+        numbers.all(|x| x == first).then_some(first)
+    }
+
+    /// True where a value is there before a node.
+    pub(super) fn is_before(&self, v: ValueId, n: NodeId) -> bool {
+        self.maker(v).is_none_or(|maker| maker < n)
+    }
+}
+
+/// The axis groups of a tensor: how many elements each has.
+#[derive(Clone, Debug)]
+pub(super) struct AxisGroups(Vec<usize>);
+
+impl AxisGroups {
+    pub(super) fn new(extents: Vec<usize>) -> Self {
+        AxisGroups(extents)
+    }
+
+    /// Those of these groups along which there is more than one element.
+    pub(super) fn of(&self, groups: Groups) -> Groups {
+        let wide = self.0.iter().enumerate().filter(|&(_, &e)| e > 1);
+        wide.fold(0, |all, (i, _)| all | 1 << i) & groups
+    }
+
+    /// All groups.
+    pub(super) fn all(&self) -> Groups {
+        self.of(Groups::MAX)
+    }
+
+    pub(super) fn elements(&self, groups: Groups) -> usize {
+        let within = self.0.iter().enumerate().filter(|(i, _)| groups >> i & 1 == 1);
+        within.map(|(_, e)| e).product()
+    }
+
+    /// Which group each axis of a shape belongs to, where it spans these groups; none for axes of
+    /// extent 1.
+    fn split(&self, shape: &[usize], groups: Groups) -> Option<Vec<Option<usize>>> {
+        let mut rest = (0..self.0.len()).filter(|i| groups >> i & 1 == 1);
+        let mut group = None;
+        let mut left = 1;
+        let mut split = Vec::with_capacity(shape.len());
+        for &extent in shape {
+            if extent == 1 {
+                split.push(None);
+                continue;
+            }
+            if left == 1 {
+                group = rest.next();
+                left = self.0[group?];
+            }
+            if extent == 0 || left % extent != 0 {
+                return None;
+            }
+            left /= extent;
+            split.push(group);
+        }
+        (left == 1 && rest.next().is_none()).then_some(split)
+    }
+
+    /// The groups along which an operand varies that broadcasts to a shape, each as a whole.
+    fn broadcast(
+        &self,
+        operand: &[usize],
+        shape: &[usize],
+        split: &[Option<usize>],
+    ) -> Option<Groups> {
+        let missing = shape.len().checked_sub(operand.len())?;
+        let (mut varies, mut fixed): (Groups, Groups) = (0, 0);
+        for (i, group) in split.iter().enumerate() {
+            let Some(group) = *group else { continue };
+            let wide = i >= missing && operand[i - missing] == shape[i];
+            *(if wide { &mut varies } else { &mut fixed }) |= 1 << group;
+        }
+        (varies & fixed == 0).then_some(varies)
+    }
+
+    /// The groups along which a value varies that broadcasts to a tensor of this shape.
+    pub(super) fn within(&self, operand: &[usize], whole: &[usize]) -> Option<Groups> {
+        self.broadcast(operand, whole, &self.split(whole, self.all())?)
+    }
+}
+
+/// A value as it varies along groups.
+type Seen = (ValueId, Groups);
+
+/// What a value is.
+enum Step {
+    Number(f64),
+    Binary(Binary, Seen, Seen),
+    Power(Seen, u32),
+    Inverse(Seen),
+    /// A multiple.
+    Times(f64, Seen),
+    /// A multiple of a sum.
+    Sum(Groups, f64, Seen),
+}
+
+/// Expressions in values that they are not followed beyond.
+#[derive(Clone)]
+pub(super) struct Expressions<'a> {
+    pub(super) reading: &'a Reading<'a>,
+    pub(super) groups: AxisGroups,
+    atoms: HashMap<ValueId, (Groups, Polynomial)>,
+    known: RefCell<HashMap<Seen, Option<Polynomial>>>,
+}
+
+impl<'a> Expressions<'a> {
+    pub(super) fn new(reading: &'a Reading<'a>, groups: AxisGroups) -> Self {
+        Expressions { reading, groups, atoms: HashMap::new(), known: RefCell::default() }
+    }
+
+    /// The same with another atom, which varies along these groups; and that as a polynomial.
+    pub(super) fn with(&self, v: ValueId, groups: Groups) -> (Self, Polynomial) {
+        let v = self.reading.base(v);
+        let atom = match self.reading.number(v) {
+            Some(x) => Polynomial::number(x),
+            None => Polynomial::value(v, groups),
+        };
+        let mut atoms = self.atoms.clone();
+        atoms.insert(v, (groups, atom.clone()));
+        let known = RefCell::default();
+        (Expressions { reading: self.reading, groups: self.groups.clone(), atoms, known }, atom)
+    }
+
+    pub(super) fn is_atom(&self, v: ValueId) -> bool {
+        self.atoms.contains_key(&self.reading.base(v))
+    }
+
+    /// The sum of a polynomial over groups.
+    pub(super) fn sum(&self, of: &Polynomial, over: Groups) -> Polynomial {
+        of.sum(over, |groups| self.groups.elements(groups) as f64)
+    }
+
+    /// What `v` computes, where it varies along these groups.
+    pub(super) fn polynomial(&self, v: ValueId, groups: Groups) -> Option<Polynomial> {
+        self.at_depth((v, groups), 0)
+    }
+
+    fn at_depth(&self, (v, groups): Seen, depth: usize) -> Option<Polynomial> {
+        let v = self.reading.base(v);
+        if let Some((varies, atom)) = self.atoms.get(&v) {
+            // A square matrix may be seen as its rows here and as its columns there.
+            let seen = *varies == groups || atom.as_number().is_some();
+            return seen.then(|| atom.clone());
+        }
+        if depth == DEEPEST {
+            return None;
+        }
+        if let Some(known) = self.known.borrow().get(&(v, groups)) {
+            return known.clone();
+        }
+        let of = |seen: Seen| self.at_depth(seen, depth + 1);
+        let computed = || match self.step(v, groups)? {
+            Step::Number(x) => Some(Polynomial::number(x)),
+            Step::Binary(Binary::Add, a, b) => Some(of(a)?.plus(1.0, &of(b)?)),
+            Step::Binary(Binary::Sub, a, b) => Some(of(a)?.plus(-1.0, &of(b)?)),
+            Step::Binary(Binary::Mul, a, b) => of(a)?.times(&of(b)?),
+            Step::Binary(Binary::Div, a, b) => of(b)?.inverse()?.times(&of(a)?),
+            Step::Binary(..) => None,
+            Step::Power(x, exponent) => {
+                let x = of(x)?;
+                (1..exponent).try_fold(x.clone(), |power, _| power.times(&x))
+            }
+            Step::Inverse(x) => of(x)?.inverse(),
+            Step::Times(factor, x) => Some(Polynomial::default().plus(factor, &of(x)?)),
+            Step::Sum(over, factor, x) => {
+                Some(Polynomial::default().plus(factor, &self.sum(&of(x)?, over)))
+            }
+        };
+        let computed = computed();
+        self.known.borrow_mut().insert((v, groups), computed.clone());
+        computed
+    }
+
+    /// Adds the nodes between a polynomial and its atoms, each with the groups that its result
+    /// varies along.
+    pub(super) fn collect(&self, v: ValueId, groups: Groups, all: &mut BTreeMap<NodeId, Groups>) {
+        let mut stack = vec![(v, groups)];
+        while let Some((v, groups)) = stack.pop() {
+            let root = self.reading.g.resolve(v).root;
+            let Some(node) = self.reading.maker(root) else { continue };
+            if self.is_atom(v) || all.insert(node, groups).is_some() {
+                continue;
+            }
+            if let Node { op: Op::Reshape { .. }, inputs, .. } = &self.reading.g.nodes[node] {
+                stack.push((inputs[0], groups));
+                continue;
+            }
+            match self.step(root, groups) {
+                None | Some(Step::Number(_)) => {}
+                Some(Step::Binary(_, a, b)) => stack.extend([a, b]),
+                Some(
+                    Step::Power(x, _) | Step::Inverse(x) | Step::Times(_, x) | Step::Sum(_, _, x),
+                ) => stack.push(x),
+            }
+        }
+    }
+
+    fn step(&self, v: ValueId, groups: Groups) -> Option<Step> {
+        let g = self.reading.g;
+        if let Some(x) = self.reading.number(v) {
+            return Some(Step::Number(x));
+        }
+        let Node { op, inputs, .. } = &g.nodes[self.reading.definition(v)?];
+        let shape = &g.ty(v).shape;
+        let split = self.groups.split(shape, groups)?;
+        let seen = |i: usize| {
+            let x = *inputs.get(i)?;
+            Some((x, self.groups.broadcast(&g.ty(x).shape, shape, &split)?))
+        };
+        match op {
+            Op::Binary { f: Binary::Pow } => {
+                let exponent = self.reading.number(*inputs.get(1)?)?;
+                let whole = [1, 2, 3].into_iter().find(|&n| f64::from(n) == exponent)?;
+                Some(Step::Power(seen(0)?, whole))
+            }
+            Op::Binary { f } => Some(Step::Binary(*f, seen(0)?, seen(1)?)),
+            Op::Unary { f: Unary::Neg } => Some(Step::Times(-1.0, seen(0)?)),
+            Op::Unary { f: Unary::Reciprocal } => Some(Step::Inverse(seen(0)?)),
+            Op::Expand { .. } => Some(Step::Times(1.0, seen(0)?)),
+            Op::Reduce { f: f @ (Reduction::Sum | Reduction::Mean), axes, .. } => {
+                let x = *inputs.first()?;
+                let over = self.reduced(&g.ty(x).shape, axes, groups)?;
+                let count = match f {
+                    Reduction::Mean => self.groups.elements(over) as f64,
+                    _ => 1.0,
+                };
+                Some(Step::Sum(over, 1.0 / count, (x, groups | over)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The groups that these axes of a shape are, where the others are `rest`.
+    fn reduced(&self, shape: &[usize], axes: &[usize], rest: Groups) -> Option<Groups> {
+        let all = self.groups.all();
+        (0..=all).filter(|over| over & !all == 0 && over & rest == 0).find(|over| {
+            let Some(split) = self.groups.split(shape, rest | over) else { return false };
+            split.iter().enumerate().all(|(i, group)| {
+                group.is_none_or(|group| axes.contains(&i) == (over >> group & 1 == 1))
+            })
+        })
+    }
+}

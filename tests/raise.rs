@@ -1,0 +1,68 @@
+//! What `raise` makes of every case of it computes what the case did, but for rounding.
+
+use arenic::evaluator::Kernels;
+use arenic_ir::text::Module;
+use arenic_ir::{Graph, TargetInfo};
+use arenic_passes::Cx;
+use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_runtime::kernel::Draw;
+use arenic_runtime::reference::Reference;
+use std::path::Path;
+
+/// Numbers between −1 and 1, which go by the seed.
+fn numbers(count: usize, seed: u64) -> impl Iterator<Item = f32> {
+    (0..count as u64).map(move |i| {
+        let bits = (i + 1 + (seed << 20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    })
+}
+
+/// Outputs and exit values of a step, by their names.
+fn results(g: &Graph) -> Vec<(String, Vec<f32>)> {
+    let mut reference = Reference::new(g).unwrap();
+    for (v, data) in g.consts() {
+        reference.value_mut(v).unwrap().copy_from_slice(data.bytes().unwrap());
+    }
+    let enters = g.states.values().map(|s| s.enter);
+    for (seed, v) in enters.chain(g.inputs()).enumerate() {
+        let elements = g.ty(v).elements();
+        let bytes = numbers(elements, seed as u64).flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
+        reference.value_mut(v).unwrap().copy_from_slice(&bytes);
+    }
+    reference.step(Draw { seed: 0, step: 0 }).unwrap();
+    let floats = |bytes: &[u8]| {
+        bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect::<Vec<f32>>()
+    };
+    let outputs = g.outputs.iter().map(|o| (o.name.clone(), floats(reference.value(o.value))));
+    let states = g.states.values().map(|s| (s.name.clone(), floats(reference.value(s.enter))));
+    outputs.chain(states).collect()
+}
+
+#[test]
+fn every_case_computes_the_same() {
+    let pipeline = Pipeline::parse("- raise").unwrap();
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/raise");
+    let mut changed = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let module = Module::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let before = module.graph.clone();
+        let after = pipeline.run_on(module, &cx, RunOptions::default()).unwrap().module.graph;
+        let operators = |g: &Graph| g.nodes.values().map(|n| n.op.clone()).collect::<Vec<_>>();
+        let same = operators(&before) == operators(&after);
+        assert_eq!(same, name.starts_with("not_"), "{name}");
+        changed += usize::from(!same);
+        let (before, after) = (results(&before), results(&after));
+        assert_eq!(before.len(), after.len(), "{name}");
+        for ((which, a), (_, b)) in before.iter().zip(&after) {
+            let largest = a.iter().fold(0f32, |m, x| m.max(x.abs()));
+            assert!(largest > 0.0 && a.len() == b.len(), "{name}: {which}");
+            for (x, y) in a.iter().zip(b) {
+                assert!((x - y).abs() <= 1e-5 * largest.max(1.0), "{name}: {which}: {x} {y}");
+            }
+        }
+    }
+    assert!(changed >= 10, "{changed} cases");
+}
