@@ -1,6 +1,7 @@
 //! Results against expected values, as `numpy.testing.assert_allclose` compares them.
 
 use super::case::{Case, Tensor};
+use arenic_ir::types::bf16;
 use arenic_ir::{DType, TensorType};
 
 /// The elements as numbers: exact for all but integers beyond 2^53, which only show up in
@@ -18,6 +19,7 @@ pub(crate) fn numbers(ty: &TensorType, bytes: &[u8]) -> Vec<f64> {
         DType::I32 => each(bytes, |b| f64::from(i32::from_le_bytes(b))),
         DType::U64 => each(bytes, |b| u64::from_le_bytes(b) as f64),
         DType::I64 => each(bytes, |b| i64::from_le_bytes(b) as f64),
+        DType::Bf16 => each(bytes, |b| f64::from(bf16::to_f32(u16::from_le_bytes(b)))),
         DType::F32 => each(bytes, |b| f64::from(f32::from_le_bytes(b))),
         DType::F64 => each(bytes, f64::from_le_bytes),
     }

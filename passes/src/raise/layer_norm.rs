@@ -53,6 +53,10 @@ fn norm(
 ) -> Option<Norm> {
     let [d, std] = binary(g, g.result(quotient)?, Binary::Div)?;
     let [x, mean] = binary(g, d, Binary::Sub)?;
+    // Factors of a `bf16` operand have another type.
+    if g.ty(x).dtype == DType::Bf16 {
+        return None;
+    }
     let axes = row_mean(g, mean, x)?;
     let Op::Unary { f: Unary::Sqrt } = node(g, std)?.op else { return None };
     let (variance, epsilon) = plus_constant(g, node(g, std)?.inputs[0])?;

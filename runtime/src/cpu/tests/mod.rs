@@ -10,6 +10,7 @@ mod updated;
 use crate::cpu;
 use crate::kernel::{Call, Draw, Element, KernelError, Operand, Scratch, Target};
 use crate::memory::AlignedBytes;
+use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TensorType};
 use rayon::ThreadPoolBuilder;
 
@@ -104,6 +105,10 @@ impl Source {
             let x = (self.word() >> 11) as f64 / (1u64 << 52) as f64 * 8.0 - 8.0;
             match dtype {
                 DType::Bool => bytes.push((small & 1) as u8),
+                DType::Bf16 => {
+                    let x = if kind == 0 { special as f32 } else { x as f32 };
+                    bytes.extend(bf16::from_f32(x).to_le_bytes());
+                }
                 DType::F32 => {
                     let x = if kind == 0 { special as f32 } else { x as f32 };
                     bytes.extend(x.to_le_bytes());
