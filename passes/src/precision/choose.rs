@@ -130,7 +130,7 @@ pub(super) fn choose(g: &Graph) -> Choice {
         let follows = || follows(g, node, &derived);
         match role {
             Role::Product => {
-                narrow[n] = narrow_operands(node).iter().all(|&i| is_f32(g, node.inputs[i]))
+                narrow[n] = narrow_operands(node).iter().all(|&i| is_f32(g, node.inputs[i]));
             }
             Role::Follows => narrow[n] = follows(),
             Role::Elementwise if !ends[n] && follows() => {

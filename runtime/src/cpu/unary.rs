@@ -69,6 +69,7 @@ fn float<T: Float>(f: Unary, x: &Operand, y: &Target) {
 
 /// The same numbers in another type; float to integer truncates and saturates. What becomes a
 /// `bf16` is rounded to `f32` first.
+#[allow(clippy::unnecessary_cast)] // one of the types is `f32`
 pub(super) fn cast(to: DType, call: &Call) {
     let (x, Some(y)) = (&call.inputs[0], &call.outputs[0]) else { return };
     let from = x.ty().dtype;

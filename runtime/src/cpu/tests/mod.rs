@@ -11,7 +11,7 @@ use crate::cpu;
 use crate::kernel::{Call, Draw, Element, KernelError, Operand, Scratch, Target};
 use crate::memory::AlignedBytes;
 use arenic_ir::types::bf16;
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use rayon::ThreadPoolBuilder;
 
 /// A tensor in bytes of its own.
@@ -181,7 +181,11 @@ fn run_as(op: &Op, inputs: &[Tensor], setting: Setting) -> Result<Vec<Tensor>, K
         .map(|(o, ty)| (!setting.unread.contains(&o)).then(|| unsafe { Target::new(ty, place(o)) }))
         .collect();
     let (inputs, outputs) = (&operands[..], &targets[..]);
-    cpu::run(&Call { op, inputs, outputs, scratch: Scratch::NONE, draw: setting.draw })?;
+    let bytes = op.scratch_bytes(TargetInfo::CPU, &types, &results.iter().collect::<Vec<_>>());
+    let memory = AlignedBytes::copy_of(&vec![0xcd; bytes as usize]);
+    // SAFETY: aligned bytes that outlive the call, of this call alone.
+    let scratch = unsafe { Scratch::new(memory.as_ptr(), bytes as usize) };
+    cpu::run(&Call { op, inputs, outputs, scratch, draw: setting.draw })?;
     Ok(results
         .iter()
         .enumerate()
