@@ -17,7 +17,7 @@ use arenic_ir::graph::{Data, Def};
 use arenic_ir::program::Program;
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
-use arenic_ir::{Graph, NodeId, StateId, ValueId};
+use arenic_ir::{DType, Graph, NodeId, StateId, ValueId};
 use arenic_passes::certificate::{self, OrderCertificate};
 use bytes::Bytes;
 use cranelift_entity::EntityRef;
@@ -67,6 +67,15 @@ pub struct Target {
     /// Its kernels, compiled; where there are none, or where a newer arenic would write others,
     /// they are compiled when a run begins.
     pub kernels: Option<Kernels>,
+}
+
+impl Target {
+    /// `bf16` where the step computes or stores something in it, so that results are as precise as
+    /// that, else `f32`.
+    pub fn precision(&self) -> &'static str {
+        let narrow = self.graph.values.values().any(|v| v.ty.dtype == DType::Bf16);
+        if narrow { DType::Bf16.name() } else { DType::F32.name() }
+    }
 }
 
 /// Kernels of a program for GPUs.

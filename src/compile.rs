@@ -9,7 +9,7 @@ use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
-use arenic_ir::{Backend, Graph, Math, TargetInfo};
+use arenic_ir::{Backend, DType, Def, Graph, Math, Op, TargetInfo, ValueId};
 use arenic_passes::certificate::{certificate, floor};
 use arenic_passes::differentiate::Parameter;
 use arenic_passes::order::definition_order_peak;
@@ -247,7 +247,20 @@ fn statistics(
         ("swapped_bytes", swapped_bytes(program)),
         ("recomputed_nodes", (program.nodes().count() - distinct_nodes(program)) as u64),
     ];
-    Ok(figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect())
+    let mut figures: BTreeMap<String, u64> =
+        figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
+    let narrow = || g.values.values().filter(|v| v.ty.dtype == DType::Bf16);
+    if narrow().next().is_some() {
+        let roots = narrow().filter(|v| !matches!(v.def, Def::View { .. }));
+        figures.insert("bf16_bytes".into(), sum(&mut roots.map(|v| v.ty.bytes())));
+        let of_bf16 = |v: &ValueId| g.ty(*v).dtype == DType::Bf16;
+        let operators = g.nodes.values().filter(|node| {
+            let mut all = node.inputs.iter().chain(node.outputs.iter().flatten());
+            !matches!(node.op, Op::Cast { .. }) && all.any(of_bf16)
+        });
+        figures.insert("bf16_operators".into(), operators.count() as u64);
+    }
+    Ok(figures)
 }
 
 /// Bytes that the step copies between device and host memory.

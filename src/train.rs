@@ -6,7 +6,7 @@ use crate::artifact::Target;
 use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool, Progress, save};
 use crate::gpu_code;
 use arenic_ir::graph::{Def, Graph, ValueId};
-use arenic_ir::types::{DType, TensorType};
+use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
 use arenic_runtime::cuda::driver::{Driver, DriverError};
 use arenic_runtime::cuda::{self, CudaExecutor, DeviceStepError};
@@ -368,6 +368,7 @@ fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
         DType::I16 => f64::from(bits as i16),
         DType::I32 => f64::from(bits as i32),
         DType::I64 => bits as i64 as f64,
+        DType::Bf16 => bf16::to_f32(bits as u16).into(),
         DType::F32 => f64::from(f32::from_bits(bits as u32)),
         DType::F64 => f64::from_bits(bits),
     }

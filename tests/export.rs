@@ -112,9 +112,9 @@ impl Run {
     }
 }
 
-/// As plain graphs, after the default pipeline's graph passes, and with every pass that puts
-/// several operators into one.
-const REWRITES: [&str; 4] = [
+/// As plain graphs, after the default pipeline's graph passes, with every pass that puts several
+/// operators into one, in parts, and with products in `bf16`.
+const REWRITES: [&str; 5] = [
     "- dead_code",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
      - views\n- detach_states",
@@ -122,6 +122,8 @@ const REWRITES: [&str; 4] = [
      - fuse_updates\n- fuse_elementwise\n- views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
      - section: {parts: 4}\n- views\n- detach_states",
+    "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
+     - precision\n- fuse_elementwise\n- views\n- detach_states",
 ];
 
 /// Rewrites that change last bits, which a file of standard operators undoes.
@@ -635,7 +637,9 @@ fn nodes_say_where_the_plan_puts_their_results() {
 #[test]
 fn the_cases_of_passes_are_read_back() {
     let mut count = 0;
-    for folder in ["views", "section", "fuse_elementwise", "fuse_cross_entropy", "detach_states"] {
+    for folder in
+        ["views", "section", "precision", "fuse_elementwise", "fuse_cross_entropy", "detach_states"]
+    {
         for entry in std::fs::read_dir(root("tests").join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();

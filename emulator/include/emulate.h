@@ -205,6 +205,11 @@ template <class A>
 inline A argument(uint64_t word) {
     if constexpr (std::is_pointer<A>::value) {
         return reinterpret_cast<A>(word);
+    } else if constexpr (std::is_class<A>::value) {
+        static_assert(sizeof(A) == sizeof word);
+        A whole;
+        memcpy(&whole, &word, sizeof word);
+        return whole;
     } else {
         return A(word);
     }

@@ -3,6 +3,7 @@
 
 use arenic_ir::DType;
 use arenic_ir::op::library::{Added, Convolution, Direction, LibraryCall, Matrix, Product};
+use arenic_ir::types::bf16;
 
 /// Computes a call on operands in its order, then its result.
 ///
@@ -15,19 +16,51 @@ pub unsafe fn compute(call: &LibraryCall, addresses: &[u64]) {
     // SAFETY: the caller's promise.
     unsafe {
         match call {
-            LibraryCall::Product(p) if p.dtype == DType::F64 => {
-                product::<f64>(p, operands, *result);
+            LibraryCall::Product(p) => match p.dtype {
+                DType::F64 => product::<f64, f64>(p, operands, *result),
+                DType::Bf16 => product::<Bf16, f32>(p, operands, *result),
+                _ => product::<f32, f32>(p, operands, *result),
+            },
+            LibraryCall::Convolution(c) if c.dtype == DType::Bf16 => {
+                convolution::<Bf16>(c, operands, *result);
             }
-            LibraryCall::Product(p) => product::<f32>(p, operands, *result),
-            LibraryCall::Convolution(c) => convolution(c, operands, *result),
+            LibraryCall::Convolution(c) => convolution::<f32>(c, operands, *result),
         }
     }
 }
 
-/// An element of a product.
+/// What sums are taken in.
 trait Float: Copy + From<f32> + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> {}
 impl Float for f32 {}
 impl Float for f64 {}
+
+/// An element as it is stored.
+trait Element<F>: Copy {
+    fn read(self) -> F;
+    fn of(sum: F) -> Self;
+}
+
+impl<F: Float> Element<F> for F {
+    fn read(self) -> F {
+        self
+    }
+    fn of(sum: F) -> F {
+        sum
+    }
+}
+
+/// A `bf16`.
+#[derive(Clone, Copy)]
+struct Bf16(u16);
+
+impl Element<f32> for Bf16 {
+    fn read(self) -> f32 {
+        bf16::to_f32(self.0)
+    }
+    fn of(sum: f32) -> Bf16 {
+        Bf16(bf16::from_f32(sum))
+    }
+}
 
 /// A matrix of a batch in memory.
 struct Stored<'a> {
@@ -45,7 +78,7 @@ impl Stored<'_> {
     }
 }
 
-unsafe fn product<T: Float>(p: &Product, operands: &[u64], result: u64) {
+unsafe fn product<T: Element<F>, F: Float>(p: &Product, operands: &[u64], result: u64) {
     let of = |address: u64| address as *const T;
     let (a, b, d) = (of(operands[0]), of(operands[1]), result as *mut T);
     let added = operands.get(2).map(|&address| of(address));
@@ -54,28 +87,31 @@ unsafe fn product<T: Float>(p: &Product, operands: &[u64], result: u64) {
             [&p.a, &p.b, &p.d].map(|matrix| Stored { matrix, first: batch * matrix.stride });
         for column in 0..p.n {
             for row in 0..p.m {
-                let mut sum = T::from(0.0);
+                let mut sum = F::from(0.0);
                 // SAFETY: the caller's promise.
                 unsafe {
                     for k in 0..p.k {
-                        sum = sum + *a.add(in_a.at(row, k)) * *b.add(in_b.at(k, column));
+                        let (x, y) = (*a.add(in_a.at(row, k)), *b.add(in_b.at(k, column)));
+                        sum = sum + x.read() * y.read();
                     }
-                    sum = T::from(p.alpha) * sum;
+                    sum = F::from(p.alpha) * sum;
                     let place = in_d.at(row, column);
                     match (p.added, added) {
                         (Added::Nothing, None) => {}
-                        (Added::Matrix(beta), Some(c)) => sum = sum + T::from(beta) * *c.add(place),
-                        (Added::Bias, Some(bias)) => sum = sum + *bias.add(row),
+                        (Added::Matrix(beta), Some(c)) => {
+                            sum = sum + F::from(beta) * (*c.add(place)).read();
+                        }
+                        (Added::Bias, Some(bias)) => sum = sum + (*bias.add(row)).read(),
                         (added, _) => panic!("{added:?} with other operands"),
                     }
-                    *d.add(place) = sum;
+                    *d.add(place) = T::of(sum);
                 }
             }
         }
     }
 }
 
-unsafe fn convolution(c: &Convolution, operands: &[u64], result: u64) {
+unsafe fn convolution<T: Element<f32>>(c: &Convolution, operands: &[u64], result: u64) {
     let [images, inputs, rows, columns] = c.input;
     let [channels, depth, taps_down, taps_across] = c.filter;
     let [_, outputs, down, across] = c.output;
@@ -88,15 +124,14 @@ unsafe fn convolution(c: &Convolution, operands: &[u64], result: u64) {
     };
     // SAFETY: the caller's promise.
     let of = |i: usize, elements: usize| unsafe {
-        std::slice::from_raw_parts(operands[i] as *const f32, elements)
+        std::slice::from_raw_parts(operands[i] as *const T, elements)
     };
     let (x, w) = (of(0, first.iter().product()), of(1, second.iter().product()));
     let bias = if c.bias { of(2, to[1]) } else { &[] };
     // SAFETY: as above.
-    let y = unsafe { std::slice::from_raw_parts_mut(result as *mut f32, to.iter().product()) };
-    for (i, y) in y.iter_mut().enumerate() {
-        *y = if c.bias { bias[i / (to[2] * to[3]) % to[1]] } else { 0.0 };
-    }
+    let result = unsafe { std::slice::from_raw_parts_mut(result as *mut T, to.iter().product()) };
+    let first = |i: usize| bias.get(i / (to[2] * to[3]) % to[1]).map_or(0.0, |b| b.read());
+    let mut y: Vec<f32> = (0..result.len()).map(first).collect();
     // Where a tap of a window lies, if it is in the input.
     let source = |at: usize, tap: usize, axis: usize| {
         let from = (at * c.strides[axis] + tap * c.dilations[axis]).checked_sub(c.pads[axis])?;
@@ -119,8 +154,11 @@ unsafe fn convolution(c: &Convolution, operands: &[u64], result: u64) {
                     Direction::InputGradient => (output, weight, input),
                     Direction::FilterGradient => (input, output, weight),
                 };
-                y[to] += x[first] * w[second];
+                y[to] += x[first].read() * w[second].read();
             }
         }
+    }
+    for (result, sum) in result.iter_mut().zip(y) {
+        *result = T::of(sum);
     }
 }

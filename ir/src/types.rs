@@ -25,6 +25,8 @@ pub enum DType {
     U64,
     /// Signed 64-bit integer.
     I64,
+    /// The upper half of an `F32`: 8 bits of precision. See [`bf16`].
+    Bf16,
     /// IEEE 754 single precision.
     F32,
     /// IEEE 754 double precision.
@@ -33,7 +35,7 @@ pub enum DType {
 
 impl DType {
     /// Every element type, in declaration order.
-    pub const ALL: [DType; 11] = [
+    pub const ALL: [DType; 12] = [
         DType::Bool,
         DType::U8,
         DType::I8,
@@ -43,6 +45,7 @@ impl DType {
         DType::I32,
         DType::U64,
         DType::I64,
+        DType::Bf16,
         DType::F32,
         DType::F64,
     ];
@@ -51,15 +54,21 @@ impl DType {
     pub fn size(self) -> u64 {
         match self {
             DType::Bool | DType::U8 | DType::I8 => 1,
-            DType::U16 | DType::I16 => 2,
+            DType::U16 | DType::I16 | DType::Bf16 => 2,
             DType::U32 | DType::I32 | DType::F32 => 4,
             DType::U64 | DType::I64 | DType::F64 => 8,
         }
     }
 
-    /// True for the two floating-point types.
+    /// True for the floating-point types.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F32 | DType::F64)
+        matches!(self, DType::Bf16 | DType::F32 | DType::F64)
+    }
+
+    /// The type of sums of such elements and of statistics over them, and in which arithmetic on
+    /// them is done: `F32` for `Bf16`, else the type itself.
+    pub fn accumulated(self) -> DType {
+        if self == DType::Bf16 { DType::F32 } else { self }
     }
 
     /// True for every integer type; `Bool` is none.
@@ -79,6 +88,7 @@ impl DType {
             DType::I32 => "i32",
             DType::U64 => "u64",
             DType::I64 => "i64",
+            DType::Bf16 => "bf16",
             DType::F32 => "f32",
             DType::F64 => "f64",
         }
@@ -87,6 +97,30 @@ impl DType {
     /// The inverse of [`DType::name`].
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.into_iter().find(|d| d.name() == name)
+    }
+}
+
+/// Conversions of [`DType::Bf16`], an element of which is a `u16`.
+pub mod bf16 {
+    /// The nearest one; of two that are as near the one whose last bit is 0. NaN stays NaN.
+    pub fn from_f32(x: f32) -> u16 {
+        let bits = x.to_bits();
+        if x.is_nan() {
+            // The payload's upper bits; quiet, so that none of it is an infinity.
+            return (bits >> 16) as u16 | 0x40;
+        }
+        // Half of the last place, less one bit where the last place is even.
+        ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+    }
+
+    /// The same number.
+    pub fn to_f32(x: u16) -> f32 {
+        f32::from_bits(u32::from(x) << 16)
+    }
+
+    /// The nearest number that a `bf16` holds.
+    pub fn round(x: f32) -> f32 {
+        to_f32(from_f32(x))
     }
 }
 
@@ -124,6 +158,11 @@ impl TensorType {
         let mut ty = self.clone();
         ty.shape[axis] = extent;
         ty
+    }
+
+    /// The type with [`DType::accumulated`] elements.
+    pub fn accumulated(&self) -> Self {
+        TensorType { dtype: self.dtype.accumulated(), shape: self.shape.clone() }
     }
 
     /// Number of dimensions.
@@ -200,6 +239,33 @@ mod tests {
         assert_eq!(TensorType::scalar(DType::I64).bytes(), 8);
         assert_eq!(TensorType::new(DType::F32, [usize::MAX, 0]).checked_bytes(), Some(0));
         assert_eq!(TensorType::new(DType::F32, [usize::MAX, 2]).checked_bytes(), None);
+    }
+
+    #[test]
+    fn bf16_rounds_to_the_nearest_and_ties_to_even() {
+        let round = |bits: u32| bf16::from_f32(f32::from_bits(bits));
+        for (bits, expected) in [
+            (0x3f80_0000, 0x3f80),
+            (0x3f80_7fff, 0x3f80),
+            (0x3f80_8000, 0x3f80),
+            (0x3f80_8001, 0x3f81),
+            (0x3f81_8000, 0x3f82),
+            (0xbf81_7fff, 0xbf81),
+            (0x8000_0000, 0x8000),
+            (0x0000_8001, 0x0001),
+            (0x7f7f_ffff, 0x7f80),
+            (0x7f80_0000, 0x7f80),
+            (0xff80_0000, 0xff80),
+        ] {
+            assert_eq!(round(bits), expected, "{bits:#x}");
+        }
+        for nan in [0x7f80_0001, 0xffff_ffff, 0x7fc0_0000] {
+            assert!(bf16::to_f32(round(nan)).is_nan(), "{nan:#x}");
+        }
+        for bits in 0..=u16::MAX {
+            let x = bf16::to_f32(bits);
+            assert!(x.is_nan() || bf16::from_f32(x) == bits, "{bits:#x}");
+        }
     }
 
     #[test]

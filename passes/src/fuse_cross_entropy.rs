@@ -27,6 +27,7 @@ use crate::dead_code::DeadCode;
 use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Scatter, Unary};
+use arenic_ir::types::DType;
 use cranelift_entity::SecondaryMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -126,7 +127,8 @@ impl<'a> Rewrite<'a> {
         let ty = self.g.ty(x);
         // Where only a part of a larger tensor is needed, keeping it could cost more.
         let whole = self.g.ty(self.g.resolve(x).root).bytes() == ty.bytes();
-        if axis + 1 != ty.rank() || !whole {
+        // Of `bf16` the statistics have another type.
+        if axis + 1 != ty.rank() || !whole || ty.dtype == DType::Bf16 {
             return None;
         }
         let mut found = Found { node: n, gathers: Vec::new(), exponentials: Vec::new() };

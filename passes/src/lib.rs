@@ -36,6 +36,7 @@ pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod plan_dqn;
+pub mod precision;
 pub mod prune_precedence;
 pub mod raise;
 pub mod recompute;
@@ -74,6 +75,7 @@ registry::passes! {
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph fuse_updates::FuseUpdates,
     graph fuse_sums::FuseSums,
+    graph precision::Precision,
     graph fuse_elementwise::FuseElementwise,
     graph section::Section,
     graph detach_states::DetachStates,

@@ -6,6 +6,7 @@
 
 use crate::differentiate::Differentiate;
 use crate::place::Placer;
+use crate::precision::{Format, Precision};
 use crate::yaml::{self, YamlError};
 use crate::{Cx, OffersVariants, Pass, PassError, PassInfo, Stats, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
@@ -217,6 +218,26 @@ impl Pipeline {
             None => self.steps.insert(0, step),
         }
         Ok(self)
+    }
+
+    /// The pipeline with a pass that chooses the precision: where the pipeline has one, else, if it
+    /// changes anything, before chains are fused and operators cut.
+    pub fn with_precision(mut self, pass: Precision) -> Pipeline {
+        let follows = |step: &Step| {
+            let later = ["fuse_elementwise", "section", "detach_states"].contains(&&step.name[..]);
+            later || !matches!(step.pass, Pass::Graph(_))
+        };
+        let changes = pass.to != Format::F32;
+        let step = Step { name: "precision".to_owned(), pass: Pass::Graph(Box::new(pass)) };
+        match self.steps.iter().position(|s| s.name == step.name) {
+            Some(i) => self.steps[i] = step,
+            None if changes => {
+                let at = self.steps.iter().position(follows).unwrap_or(self.steps.len());
+                self.steps.insert(at, step);
+            }
+            None => {}
+        }
+        self
     }
 
     /// The pass that makes a training step of a forward graph, where there is one.

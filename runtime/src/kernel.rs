@@ -152,6 +152,16 @@ impl Scratch {
         Scratch { ptr, bytes }
     }
 
+    /// The first bytes, and the scratch that follows them. `bytes` is a multiple of 64.
+    ///
+    /// # Panics
+    /// The scratch is smaller: the operator table and its kernel disagree.
+    pub fn split(self, bytes: usize) -> (*mut u8, Scratch) {
+        assert!(bytes <= self.bytes, "scratch of {} bytes is too small", self.bytes);
+        let rest = Scratch { ptr: self.ptr.wrapping_add(bytes), bytes: self.bytes - bytes };
+        (self.ptr, rest)
+    }
+
     /// The first `n` elements of the scratch, contents arbitrary.
     ///
     /// # Safety

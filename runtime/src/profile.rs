@@ -13,6 +13,7 @@ use crate::memory::{AlignedBytes, OutOfMemory};
 use crate::reference::{EvaluateError, alone};
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::profile::{KernelTime, KernelTimes, Machine, Profile};
+use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TensorType};
 use rayon::ThreadPoolBuilder;
 use std::time::Instant;
@@ -147,6 +148,9 @@ pub(crate) fn operand(
     for (i, element) in elements.take(ty.elements()).enumerate() {
         let fraction = 0.25 + (i % 64) as f64 / 128.0;
         match (ty.dtype, extent) {
+            (DType::Bf16, _) => {
+                element.copy_from_slice(&bf16::from_f32(fraction as f32).to_le_bytes());
+            }
             (DType::F32, _) => element.copy_from_slice(&(fraction as f32).to_le_bytes()),
             (DType::F64, _) => element.copy_from_slice(&fraction.to_le_bytes()),
             (DType::Bool, _) => element[0] = (i % 2) as u8,

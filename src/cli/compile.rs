@@ -19,6 +19,7 @@ use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, Math, TensorType};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
+use arenic_passes::precision::{Format, Precision};
 use arenic_passes::{Purpose, Search, devices};
 use clap::Args;
 use miette::miette;
@@ -70,6 +71,10 @@ pub(super) struct Arguments {
     /// 10 bits, on tensor cores
     #[arg(long, value_name = "M", default_value = Math::F32.name(), value_parser = math)]
     math: Math,
+    /// What products and convolutions take: f32, or bf16, beside state, updates and losses of f32. A
+    /// short way to the pass `precision`
+    #[arg(long, value_name = "P", value_parser = precision)]
+    precision: Option<Format>,
     /// A device file, cuda:N, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
     /// for it, and without --device-memory its memory is the limit
     #[arg(long, value_name = "D")]
@@ -137,6 +142,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let mut pipeline = read_pipeline(name, Pipeline::from_yaml)?;
     if let Some(pass) = a.loss.pass() {
         pipeline = pipeline.differentiating(pass).map_err(failed)?;
+    }
+    if let Some(to) = a.precision {
+        pipeline = pipeline.with_precision(Precision { to, ..Precision::default() });
     }
     let passes: Vec<&str> = pipeline.names().collect();
     for name in a.stop_after.iter().chain(a.dump_ir_after.iter().filter(|n| *n != "all")) {
@@ -252,6 +260,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
     let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
     object.insert("math".into(), target.program.target.math.name().into());
+    object.insert("precision".into(), target.precision().into());
     let statistics = target.statistics.iter();
     object.extend(statistics.map(|(name, figure)| (name.clone(), (*figure).into())));
     if let Some((minimum, bound)) = minimum {
@@ -373,12 +382,22 @@ impl Job<'_> {
     }
 }
 
-/// A backend by its name.
+/// A precision by its name.
+fn precision(name: &str) -> Result<Format, String> {
+    match name {
+        "f32" => Ok(Format::F32),
+        "bf16" => Ok(Format::Bf16),
+        _ => Err(format!("`{name}` is no precision; f32 and bf16 are")),
+    }
+}
+
+/// A way to multiply by its name.
 fn math(name: &str) -> Result<Math, String> {
     let known = Math::ALL.into_iter().find(|m| m.name() == name);
     known.ok_or_else(|| format!("`{name}` is no way to multiply; f32 and tf32 are"))
 }
 
+/// A backend by its name.
 fn backend(name: &str) -> Result<Backend, String> {
     let known = Backend::ALL.into_iter().find(|b| b.name() == name);
     known.ok_or_else(|| format!("`{name}` is no target; cpu and cuda are"))
@@ -424,6 +443,9 @@ fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {
     ];
     for (label, name) in rows {
         eprintln!("{label:<17} {:>12}", human_bytes(figure(name)));
+    }
+    if figure("bf16_bytes") > 0 {
+        eprintln!("{:<17} {:>12}", "in bf16", human_bytes(figure("bf16_bytes")));
     }
     eprintln!("{} operators, checked, in {seconds:.2} s: {}", figure("nodes"), output.display());
 }

@@ -33,6 +33,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let p = &artifact.provenance;
     print(format!("# {} from `{}`, target {}", p.compiler, p.model, target.name))?;
     print(format!("# passes: {}", p.passes.join(", ")))?;
+    print(format!("# precision: {}", target.precision()))?;
     for (name, figure) in &target.statistics {
         let human =
             if name.ends_with("_bytes") { human_bytes(*figure) } else { figure.to_string() };
@@ -86,6 +87,7 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value
         "passes": p.passes,
         "target": target.name,
         "math": target.program.target.math.name(),
+        "precision": target.precision(),
         "targets": artifact.targets.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
         "runnable": artifact.runnable,
         "boundary": Boundary::Joined.name(),

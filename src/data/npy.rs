@@ -62,6 +62,8 @@ pub(super) fn write_header(dtype: DType, shape: &[usize]) -> Vec<u8> {
         DType::I32 => "<i4",
         DType::U64 => "<u8",
         DType::I64 => "<i8",
+        // NumPy has none; ml_dtypes writes two bytes without a meaning.
+        DType::Bf16 => "|V2",
         DType::F32 => "<f4",
         DType::F64 => "<f8",
     };
@@ -179,6 +181,7 @@ impl<'a> Parser<'a> {
             b"i4" => DType::I32,
             b"u8" => DType::U64,
             b"i8" => DType::I64,
+            b"V2" => DType::Bf16,
             b"f4" => DType::F32,
             b"f8" => DType::F64,
             _ => return Err(unsupported(descr)),

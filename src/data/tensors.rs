@@ -196,6 +196,7 @@ fn to_safetensors(dtype: DType) -> Dtype {
         DType::I32 => Dtype::I32,
         DType::U64 => Dtype::U64,
         DType::I64 => Dtype::I64,
+        DType::Bf16 => Dtype::BF16,
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,
     }

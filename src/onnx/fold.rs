@@ -1,6 +1,7 @@
 //! The graph under construction, and what of it is known at compile time.
 
 use super::error::Fault;
+use arenic_ir::types::bf16;
 use arenic_ir::{DType, Data, Def, Graph, Op, State, TargetInfo, TensorType, ValueId};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
@@ -236,6 +237,7 @@ pub(super) fn to_floats(ty: &TensorType, bytes: &[u8]) -> Option<Vec<f64>> {
     match ty.dtype {
         DType::F64 => Some(elements(bytes, f64::from_le_bytes).collect()),
         DType::F32 => Some(elements(bytes, f32::from_le_bytes).map(f64::from).collect()),
+        DType::Bf16 => Some(elements(bytes, from_bf16).collect()),
         _ => None,
     }
 }
@@ -249,6 +251,7 @@ pub(super) fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
     match dtype {
         DType::F64 => elements(bytes, f64::from_le_bytes).next(),
         DType::F32 => elements(bytes, f32::from_le_bytes).next().map(f64::from),
+        DType::Bf16 => elements(bytes, from_bf16).next(),
         DType::Bool | DType::U8 => elements(bytes, u8::from_le_bytes).next().map(f64::from),
         DType::I8 => elements(bytes, i8::from_le_bytes).next().map(f64::from),
         DType::U16 => elements(bytes, u16::from_le_bytes).next().map(f64::from),
@@ -258,6 +261,10 @@ pub(super) fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
         DType::U64 => exact(elements(bytes, u64::from_le_bytes).next()?.into()),
         DType::I64 => exact(elements(bytes, i64::from_le_bytes).next()?.into()),
     }
+}
+
+fn from_bf16(bytes: [u8; 2]) -> f64 {
+    bf16::to_f32(u16::from_le_bytes(bytes)).into()
 }
 
 fn elements<T, const N: usize>(bytes: &[u8], of: impl Fn([u8; N]) -> T) -> impl Iterator<Item = T> {
@@ -276,6 +283,7 @@ pub(super) fn scalar_bytes(dtype: DType, x: f64) -> Vec<u8> {
         DType::I32 => (x as i32).to_le_bytes().into(),
         DType::U64 => (x as u64).to_le_bytes().into(),
         DType::I64 => (x as i64).to_le_bytes().into(),
+        DType::Bf16 => bf16::from_f32(x as f32).to_le_bytes().into(),
         DType::F32 => (x as f32).to_le_bytes().into(),
         DType::F64 => x.to_le_bytes().into(),
     }

@@ -164,6 +164,40 @@ fn how_a_gpu_multiplies_is_said_and_kept() {
 }
 
 #[test]
+fn a_step_in_bf16_says_so_trains_and_is_evaluated() {
+    let shell = Shell::new();
+    let compile = "compile @models/forward/mlp.onnx --dim batch=4 --loss cross_entropy \
+                   --optimizer momentum --json -o m.arenic";
+    let wide = shell.succeeds(&format!("{compile} --lr 0.01"));
+    assert_eq!(wide[0]["precision"], "f32");
+    let inspected = |shell: &Shell| shell.succeeds("inspect m.arenic --json")[0].clone();
+    let before = inspected(&shell);
+    assert_eq!(before["precision"], "f32");
+    shell.succeeds(&format!("{compile} --lr 0.01 --precision f32"));
+    assert_eq!(inspected(&shell)["buffers"], before["buffers"]);
+    let narrow =
+        shell.succeeds(&format!("{compile} --lr 0.01 --precision bf16 --target cpu --target cuda"));
+    assert_eq!(narrow[0]["precision"], "bf16");
+    assert!(narrow[0]["bf16_bytes"].as_u64().unwrap() > 0);
+    let told = inspected(&shell);
+    assert_eq!(told["precision"], "bf16");
+    assert!(told["passes"].as_array().unwrap().contains(&json!("precision")));
+    assert!(
+        told["states"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|s| { s["type"].as_str().unwrap().starts_with("f32") || s["type"] == "i64[]" })
+    );
+    shell.succeeds("check m.arenic");
+    shell.succeeds(&format!("run m.arenic {DATA} --steps 5 --json --save w.safetensors"));
+    let data = "--data @tests/runs/mlp_b4_sgdm.data.npz";
+    let found = shell.succeeds(&format!("eval m.arenic {data} --init w.safetensors --json"));
+    assert!(found.last().unwrap()["loss"].as_f64().unwrap().is_finite());
+    shell.fails(&format!("{compile} --precision f16"), 2, &["f32 and bf16 are"]);
+}
+
+#[test]
 fn a_loss_that_is_not_finite_stops_the_run_and_spares_the_saved_state() {
     let shell = Shell::new();
     shell.compile_mlp();

@@ -104,6 +104,7 @@ pub(crate) fn dtype(code: i32) -> Option<DType> {
         DataType::Int32 => DType::I32,
         DataType::Uint64 => DType::U64,
         DataType::Int64 => DType::I64,
+        DataType::Bfloat16 => DType::Bf16,
         DataType::Float => DType::F32,
         DataType::Double => DType::F64,
         _ => return None,

@@ -68,7 +68,8 @@ pub(super) fn product_update(
         a.rank() == 2 && b.rank() == 2 && a.dtype.is_float(),
         "product_update of {a} and {b}, which are no matrices of floats"
     );
-    let product = Op::MatMul { trans_a, trans_b }.infer(&[a, b])?.swap_remove(0);
+    // Nothing of it is ever stored, so that sums need not be rounded.
+    let product = Op::MatMul { trans_a, trans_b }.infer(&[a, b])?.swap_remove(0).accumulated();
     if let Op::Pointwise { .. } = update {
         // Tiles have no axes to broadcast along.
         let fits = |t: &&&TensorType| {
@@ -86,7 +87,8 @@ pub(super) fn product_update(
     Ok(results)
 }
 
-/// `x` without its last axis' extent: what a reduction along it gives.
+/// `x` without its last axis' extent, of the type in which sums are taken: what a reduction along
+/// it gives.
 pub(super) fn row_stats(x: &TensorType) -> Result<TensorType, TypeError> {
     let mut shape = x.shape.clone();
     let Some(last) = shape.last_mut() else {
@@ -94,7 +96,7 @@ pub(super) fn row_stats(x: &TensorType) -> Result<TensorType, TypeError> {
     };
     *last = 1;
     ensure!(x.dtype.is_float(), "no softmax of {}", x.dtype);
-    Ok(TensorType::new(x.dtype, shape))
+    Ok(TensorType::new(x.dtype.accumulated(), shape))
 }
 
 /// The result of [`Op::SoftmaxOfStats`] and [`Op::CrossEntropyGrad`].

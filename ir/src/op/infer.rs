@@ -308,7 +308,9 @@ impl Op {
                 Ok(vec![x[0].clone(), TensorType::new(DType::Bool, x[0].shape.as_slice())])
             }
             Op::RandomUniform { dtype, shape, .. } => {
-                ensure!(dtype.is_float(), "random_uniform does not make {dtype}");
+                // Rounded, a number could be the upper end.
+                let made = dtype.is_float() && *dtype != DType::Bf16;
+                ensure!(made, "random_uniform does not make {dtype}");
                 one(*dtype, shape)
             }
             Op::Reduce { axes, keep, .. } => {
@@ -457,7 +459,7 @@ pub(super) fn broadcast(x: &[&TensorType]) -> Result<Vec<usize>, TypeError> {
 fn same_number_type(x: &[&TensorType]) -> Result<(), TypeError> {
     let d = x[0].dtype;
     ensure!(
-        matches!(d, DType::F32 | DType::F64 | DType::I32 | DType::I64 | DType::U32 | DType::U64),
+        d.is_float() || matches!(d, DType::I32 | DType::I64 | DType::U32 | DType::U64),
         "products do not take {d}"
     );
     ensure!(

@@ -29,7 +29,7 @@ pub enum LibraryCall {
 /// the operator's second operand and `b` its first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Product {
-    /// The type of all elements, `F32` or `F64`.
+    /// The type of all elements: `Bf16`, whose sums are `F32`, `F32` or `F64`.
     pub dtype: DType,
     /// How elements are multiplied.
     pub math: Math,
@@ -83,6 +83,8 @@ pub enum Added {
 /// one of its operands; tensors are images, channels, rows, columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Convolution {
+    /// The type of all elements: `F32`, or `Bf16`, whose sums are `F32`.
+    pub dtype: DType,
     /// What is computed of it.
     pub direction: Direction,
     /// How elements are multiplied.
@@ -168,15 +170,23 @@ pub fn describe(op: &Op, math: Math, x: &[&TensorType], y: &[&TensorType]) -> Op
         }
         Op::Conv { window, group } => {
             let output = convolved(x[0], x[1], y, window)?;
-            convolution(Direction::Forward, output, window, *group, x.len() > 2, math)
+            convolution(Direction::Forward, y.dtype, output, window, *group, x.len() > 2, math)
         }
         Op::ConvTranspose { window, group, .. } => {
             let output = convolved(y, x[1], x[0], window)?;
-            convolution(Direction::InputGradient, output, window, *group, x.len() > 2, math)
+            convolution(
+                Direction::InputGradient,
+                y.dtype,
+                output,
+                window,
+                *group,
+                x.len() > 2,
+                math,
+            )
         }
         Op::ConvWeightGrad { window, group } => {
             let output = convolved(x[0], y, x[1], window)?;
-            convolution(Direction::FilterGradient, output, window, *group, false, math)
+            convolution(Direction::FilterGradient, y.dtype, output, window, *group, false, math)
         }
         _ => None,
     }
@@ -253,7 +263,7 @@ fn product(
     let math = match dtype {
         DType::F32 => math,
         // There is but one way.
-        DType::F64 => Math::default(),
+        DType::F64 | DType::Bf16 => Math::default(),
         _ => return None,
     };
     let matrix = |rows, columns, transposed: bool, stride| {
@@ -284,7 +294,7 @@ fn convolved(
     output: &TensorType,
     window: &Window,
 ) -> Option<[[usize; 4]; 3]> {
-    if input.dtype != DType::F32
+    if !matches!(input.dtype, DType::F32 | DType::Bf16)
         || window.slide(&input.shape[2..], false).ok()? != output.shape[2..]
     {
         return None;
@@ -299,6 +309,7 @@ fn convolved(
 
 fn convolution(
     direction: Direction,
+    dtype: DType,
     [input, filter, output]: [[usize; 4]; 3],
     window: &Window,
     group: usize,
@@ -318,8 +329,11 @@ fn convolution(
     if [pads, strides, dilations].concat().into_iter().any(|n| n > MOST) {
         return None;
     }
+    // `tf32` is a way to multiply `f32`.
+    let math = if dtype == DType::F32 { math } else { Math::default() };
     Some(LibraryCall::Convolution(Convolution {
         direction,
+        dtype,
         math,
         input,
         filter,

@@ -10,6 +10,10 @@
 //! - [`Op::library_call`] (`library.rs`): how a library may compute it instead;
 //! - [`Op::cuts`] (`cut.rs`): along which axes it may be cut into parts.
 //!
+//! Arithmetic on [`DType::Bf16`](crate::types::DType::Bf16) is that on `f32`: operands are widened,
+//! results rounded once. Statistics beside a `bf16` operand are `f32`, as are a normalisation's
+//! factors with their gradients, a mask of attention, and the gradient in a `ProductUpdate`.
+//!
 //! An operand that ONNX calls optional is either present at its usual position or, when
 //! absent, the last ones are left off; flags say so where one in the middle is missing.
 
@@ -19,6 +23,7 @@ mod fused;
 mod in_place;
 mod infer;
 pub mod library;
+pub mod narrow;
 mod padding;
 mod pointwise;
 mod recurrence;
@@ -441,7 +446,8 @@ pub enum Op {
     // --- made by graph passes, out of several operators -----------------------------
     /// `x… → y…`: straight-line elementwise arithmetic on floats of one type and on bool.
     /// Operands broadcast to the shape that every result has. Each step rounds like the
-    /// operator it stands for.
+    /// operator it stands for. Operands of `bf16` are read as `f32`; a result that a step
+    /// rounds to `bf16` is stored as such, others are as wide as the arithmetic.
     Pointwise {
         /// What is computed, in order.
         steps: Vec<Step>,

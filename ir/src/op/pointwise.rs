@@ -19,12 +19,14 @@ pub enum Step {
     Where(usize, usize, usize),
     /// 1 where the condition holds, else 0.
     Cast(usize),
+    /// The nearest number that a `bf16` holds; as a result a `bf16`. Programs of `f32` have it.
+    Round(usize),
 }
 
 /// What a source of a step holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Numbers of the program's one float type.
+    /// Numbers, in the one float type that the program computes in.
     Number,
     /// `bool`.
     Condition,
@@ -45,7 +47,7 @@ impl Step {
     /// The sources it reads.
     pub fn sources(&self) -> impl Iterator<Item = usize> + use<> {
         let all = match *self {
-            Step::Unary(_, x) | Step::Cast(x) => [Some(x), None, None],
+            Step::Unary(_, x) | Step::Cast(x) | Step::Round(x) => [Some(x), None, None],
             Step::Binary(_, a, b) => [Some(a), Some(b), None],
             Step::Where(c, a, b) => [Some(c), Some(a), Some(b)],
         };
@@ -58,7 +60,7 @@ impl Step {
         let logical = |f| matches!(f, Binary::And | Binary::Or | Binary::Xor);
         match *self {
             Step::Unary(Unary::Not, x) => (of(x)? == Condition).then_some(Condition),
-            Step::Unary(_, x) => (of(x)? == Number).then_some(Number),
+            Step::Unary(_, x) | Step::Round(x) => (of(x)? == Number).then_some(Number),
             Step::Cast(x) => (of(x)? == Condition).then_some(Number),
             Step::Where(c, a, b) => (of(c)? == Condition && of(a)? == of(b)?).then_some(of(a)?),
             Step::Binary(f, a, b) => match (of(a)?, of(b)?) {
@@ -104,7 +106,8 @@ pub fn kinds(steps: &[Step], operands: &[&TensorType]) -> Result<Vec<Kind>, Type
 
 /// What a [`Op::PointwiseReduce`](super::Op::PointwiseReduce) of these operands reduces.
 pub(super) fn terms(x: &[&TensorType]) -> TensorType {
-    let dtype = x.iter().map(|t| t.dtype).find(|d| d.is_float()).unwrap_or(DType::F32);
+    let dtype =
+        x.iter().map(|t| t.dtype.accumulated()).find(|d| d.is_float()).unwrap_or(DType::F32);
     TensorType::new(dtype, broadcast(x).unwrap_or_default())
 }
 
@@ -133,13 +136,16 @@ pub(super) fn infer(
             && results.iter().all(|r| (x.len()..kinds.len()).contains(r)),
         "results {results:?} are not results of steps"
     );
-    let mut floats = x.iter().map(|t| t.dtype).filter(|d| d.is_float());
+    let mut floats = x.iter().map(|t| t.dtype.accumulated()).filter(|d| d.is_float());
     let Some(dtype) = floats.next() else {
         return Err(TypeError("pointwise has no operand of floats".into()));
     };
-    ensure!(floats.all(|d| d == dtype), "pointwise takes floats of one type");
+    ensure!(floats.all(|d| d == dtype), "pointwise computes in one type of floats");
+    let rounds = |step: &Step| matches!(step, Step::Round(_));
+    ensure!(dtype == DType::F32 || !steps.iter().any(rounds), "{dtype} is not rounded to bf16");
     let shape = broadcast(x)?;
     let of = |&r: &usize| match kinds[r] {
+        Kind::Number if rounds(&steps[r - x.len()]) => TensorType::new(DType::Bf16, shape.clone()),
         Kind::Number => TensorType::new(dtype, shape.clone()),
         Kind::Condition => TensorType::new(DType::Bool, shape.clone()),
     };

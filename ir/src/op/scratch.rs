@@ -8,6 +8,7 @@
 pub mod attention;
 pub mod cuda;
 
+use super::narrow::{has_bf16, widened_bytes};
 use super::sums::Extents;
 use super::{Interpolation, MAX_RANK, Op, Recurrence, Reduction, ResizeSpec, Window};
 use crate::plan::{Backend, TargetInfo};
@@ -45,6 +46,20 @@ impl Op {
     }
 
     fn cpu_scratch_bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        let all = || inputs.iter().chain(outputs).copied();
+        if self.cpu_takes_bf16() || !has_bf16(all().map(|t| t.dtype)) {
+            return self.own_scratch_bytes(inputs, outputs);
+        }
+        let narrow = all().filter(|t| t.dtype == DType::Bf16);
+        let widened = narrow.map(widened_bytes).fold(0, u64::saturating_add);
+        let wide =
+            |types: &[&TensorType]| types.iter().map(|t| t.accumulated()).collect::<Vec<_>>();
+        let (inputs, outputs) = (wide(inputs), wide(outputs));
+        let [inputs, outputs] = [&inputs, &outputs].map(|t| t.iter().collect::<Vec<_>>());
+        widened.saturating_add(self.own_scratch_bytes(&inputs, &outputs))
+    }
+
+    fn own_scratch_bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
         let elements = match self {
             Op::Conv { window, group } => {
                 match conv(window, *group, inputs[0], inputs[1], outputs[0]) {

@@ -12,7 +12,7 @@ use super::scratch::{
 };
 use super::{Assembly, Cut, Op, Recurrence};
 use crate::plan::Backend;
-use crate::types::TensorType;
+use crate::types::{DType, TensorType};
 
 /// Extents of a matrix product: `m × k` by `k × n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,15 @@ impl Op {
         y: &[&TensorType],
     ) -> Option<SumOrder> {
         match backend {
-            Backend::Cpu => Some(self.cpu_sum_order(x, y)),
+            Backend::Cpu => {
+                let [x, y] = [x, y].map(accumulated);
+                Some(
+                    self.cpu_sum_order(
+                        &x.iter().collect::<Vec<_>>(),
+                        &y.iter().collect::<Vec<_>>(),
+                    ),
+                )
+            }
             Backend::Cuda => cuda::sum_order(self, x, y),
         }
         .map(SumOrder)
@@ -226,7 +234,9 @@ impl Op {
             ends.iter().map(|&end| end - std::mem::replace(&mut first, end)).collect();
         let accumulates = cut.results.contains(&Assembly::Accumulate);
         // On a GPU a part's sum is finished before it is added.
-        if accumulates && backend == Backend::Cuda {
+        // A part of a sum in `bf16` is rounded before the next is added.
+        let narrow = y.iter().any(|t| t.dtype == DType::Bf16);
+        if accumulates && (narrow || backend == Backend::Cuda) {
             return false;
         }
         if accumulates && !extents.iter().rev().skip(1).all(|e| e.is_multiple_of(LIBRARY_DEPTH)) {
@@ -249,6 +259,11 @@ impl Op {
             })
         })
     }
+}
+
+/// The types that sums are taken in.
+fn accumulated(types: &[&TensorType]) -> Vec<TensorType> {
+    types.iter().map(|t| t.accumulated()).collect()
 }
 
 impl SumOrder {
@@ -283,7 +298,6 @@ fn scaled(alpha: f32, e: Extents, parts: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::DType;
 
     fn order(op: &Op, x: &[&[usize]]) -> SumOrder {
         let x: Vec<TensorType> =

@@ -31,9 +31,25 @@ impl Op {
         };
         let mut dtypes = inputs.iter().chain(outputs).map(|t| t.dtype);
         let first = dtypes.clone().next().unwrap_or(DType::F32);
-        let dtype = dtypes.find(|d| d.is_float()).unwrap_or(first);
+        let dtype = match dtypes.find(|d| d.is_float()).unwrap_or(first) {
+            // Products alone are multiplied in it.
+            DType::Bf16 if !self.is_product() => DType::F32,
+            dtype => dtype,
+        };
         let flops = self.flops(inputs, outputs);
         Work { flops, bytes: read.saturating_add(written), dtype }
+    }
+
+    /// True where the arithmetic is products of matrices: what tensor cores compute.
+    fn is_product(&self) -> bool {
+        matches!(
+            self,
+            Op::MatMul { .. }
+                | Op::Gemm { .. }
+                | Op::Conv { .. }
+                | Op::ConvTranspose { .. }
+                | Op::ConvWeightGrad { .. }
+        )
     }
 
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {

@@ -3,7 +3,7 @@
 use super::lexer::Lexer;
 use super::{INLINE_ELEMENTS, TextError};
 use crate::graph::Data;
-use crate::types::{DType, TensorType};
+use crate::types::{DType, TensorType, bf16};
 use bytes::Bytes;
 use std::fmt;
 
@@ -36,6 +36,10 @@ fn write_element(f: &mut fmt::Formatter<'_>, dtype: DType, element: &[u8]) -> fm
         DType::I16 => write!(f, "{}", bits as i16),
         DType::I32 => write!(f, "{}", bits as i32),
         DType::I64 => write!(f, "{}", bits as i64),
+        DType::Bf16 => {
+            let x = bf16::to_f32(bits as u16);
+            if x.is_nan() { write!(f, "{bits:#x}") } else { write!(f, "{x:?}") }
+        }
         DType::F32 => {
             let x = f32::from_bits(bits as u32);
             // A NaN's payload is part of the data.
@@ -60,6 +64,10 @@ fn parse_element(dtype: DType, text: &str) -> Option<u64> {
         DType::I16 => text.parse::<i16>().ok()? as u64,
         DType::I32 => text.parse::<i32>().ok()? as u64,
         DType::I64 => text.parse::<i64>().ok()? as u64,
+        DType::Bf16 => match hex() {
+            Some(bits) => u16::try_from(bits).ok()?.into(),
+            None => bf16::from_f32(text.parse::<f32>().ok()?).into(),
+        },
         DType::F32 => match hex() {
             Some(bits) => u32::try_from(bits).ok()?.into(),
             None => text.parse::<f32>().ok()?.to_bits().into(),

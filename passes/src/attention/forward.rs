@@ -86,6 +86,10 @@ pub(super) fn attention(m: &Matrices, softmax: NodeId, backend: Backend) -> Opti
     }
     let mut at = m.base(inputs[0]);
     let ty = m.g.ty(at).clone();
+    // Masks and statistics of `bf16` have another type.
+    if ty.dtype == DType::Bf16 {
+        return None;
+    }
     let mut inside = vec![softmax];
     let (probabilities, zero_rows) = match safe(m, softmax) {
         Some((node, test)) => {

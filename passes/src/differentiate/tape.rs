@@ -5,7 +5,7 @@ use super::chains::Chains;
 use crate::Evaluate;
 use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, TypeError, Unary};
-use arenic_ir::types::{DType, TensorType};
+use arenic_ir::types::{DType, TensorType, bf16};
 use cranelift_entity::SecondaryMap;
 use std::collections::HashMap;
 
@@ -101,6 +101,7 @@ impl<'a> Tape<'a> {
     pub(super) fn scalar(&mut self, dtype: DType, x: f64) -> ValueId {
         let bytes: Vec<u8> = match dtype {
             DType::F64 => x.to_le_bytes().to_vec(),
+            DType::Bf16 => bf16::from_f32(x as f32).to_le_bytes().to_vec(),
             DType::F32 => (x as f32).to_le_bytes().to_vec(),
             DType::Bool => vec![u8::from(x != 0.0)],
             // Integers here are small: indices that are ignored, counters, zeros.
@@ -122,6 +123,9 @@ impl<'a> Tape<'a> {
         let ty = self.g.ty(v);
         let bytes = self.g.const_bytes(v).filter(|_| ty.elements() == 1)?;
         match ty.dtype {
+            DType::Bf16 => {
+                Some(bf16::to_f32(u16::from_le_bytes(bytes[..].try_into().ok()?)).into())
+            }
             DType::F32 => Some(f64::from(f32::from_le_bytes(bytes[..].try_into().ok()?))),
             DType::F64 => Some(f64::from_le_bytes(bytes[..].try_into().ok()?)),
             _ => None,

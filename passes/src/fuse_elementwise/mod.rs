@@ -3,7 +3,7 @@
 //! A node whose result is read by one group alone joins it, where both are elementwise on one
 //! shape: the group becomes a `pointwise`, which computes a few elements of every step before
 //! it goes on. Operands may be broadcast, conditions are kept as they are, and a `clip` or an
-//! `expand` takes part. Sound because the same functions are applied to the same elements, each
+//! `expand` takes part, as does a `cast` between `f32` and `bf16`. Sound because the same functions are applied to the same elements, each
 //! rounded once: the bits stay the same. Whoever reads the group's result reads it from the
 //! group's last node, which keeps its place.
 //!
@@ -20,6 +20,7 @@ use crate::group::{Group, Search};
 use crate::{Cx, GraphPass, PassError, Stats, Targets};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Kind, MAX_OPERANDS, MAX_STEPS, Op, Step};
+use arenic_ir::types::DType;
 use cranelift_entity::SecondaryMap;
 use memory::Rule;
 use schemars::JsonSchema;
@@ -177,8 +178,15 @@ fn program(search: &Search, group: Group) -> Option<Chain> {
         let node = &g.nodes[n];
         let read: Vec<usize> =
             node.inputs.iter().map(|v| sources.get(v).copied()).collect::<Option<_>>()?;
-        let made = push(&mut steps, &node.op, &read, inputs.len())?;
-        sources.insert(g.result(n)?, made);
+        let from = g.ty(*node.inputs.first()?).dtype;
+        let mut made = push(&mut steps, (&node.op, from), &read, inputs.len())?;
+        let y = g.result(n)?;
+        // A program computes in `f32` what is stored as `bf16`.
+        if g.ty(y).dtype == DType::Bf16 && !matches!(node.op, Op::Expand { .. }) {
+            steps.push(Step::Round(made));
+            made = inputs.len() + steps.len() - 1;
+        }
+        sources.insert(y, made);
     }
     if steps.is_empty() || steps.len() > MAX_STEPS || inputs.len() > MAX_OPERANDS {
         return None;
@@ -188,13 +196,22 @@ fn program(search: &Search, group: Group) -> Option<Chain> {
     fits.then_some(Chain { group, op, inputs })
 }
 
-/// Adds the steps of an operator that reads these sources; the source that its result is.
-fn push(steps: &mut Vec<Step>, op: &Op, read: &[usize], operands: usize) -> Option<usize> {
+/// Adds the steps of an operator, whose first operand is of type `from` and which reads these
+/// sources; the source that its result is before it is rounded.
+fn push(
+    steps: &mut Vec<Step>,
+    (op, from): (&Op, DType),
+    read: &[usize],
+    operands: usize,
+) -> Option<usize> {
     let step = match (op, read) {
         (Op::Expand { .. }, &[x]) => return Some(x),
         (Op::Unary { f }, &[x]) => Step::Unary(*f, x),
         (Op::Binary { f }, &[a, b]) => Step::Binary(*f, a, b),
         (Op::Where, &[c, a, b]) => Step::Where(c, a, b),
+        // What is wider is the same number, and what is narrower will be rounded.
+        (Op::Cast { to: DType::F32 }, &[x]) if from == DType::Bf16 => return Some(x),
+        (Op::Cast { to: DType::Bf16 }, &[x]) if from == DType::F32 => return Some(x),
         (Op::Cast { to }, &[x]) if Kind::of(*to) == Some(Kind::Number) => Step::Cast(x),
         (Op::Clip { min, max }, &[x, ref bounds @ ..]) => {
             let (low, high) = (bounds.first().filter(|_| *min), bounds.last().filter(|_| *max));

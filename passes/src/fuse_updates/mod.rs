@@ -36,6 +36,7 @@ use crate::group::{Group, Search};
 use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{MAX_OPERANDS, Op, scratch};
+use arenic_ir::types::DType;
 use cranelift_entity::SecondaryMap;
 use region::step;
 use schemars::JsonSchema;
@@ -195,6 +196,7 @@ fn product(search: &Search, members: &Group, v: ValueId, i: usize) -> Option<Pro
     let fits = g.ty(a).rank() == 2
         && g.ty(b).rank() == 2
         && g.ty(v).dtype.is_float()
+        && g.ty(v).dtype != DType::Bf16
         && search.only_read_by(v, members);
     // An optimizer's node has the gradient at one position, and might read it at others.
     let once = |n: &NodeId| {

@@ -50,7 +50,10 @@ impl Search<'_> {
             let t = self.g.ty(*v);
             t.shape == ty.shape || (t.elements() == 1 && t.rank() <= ty.rank())
         };
-        ty.dtype.is_float() && step(&node.op, &[0, 0]).is_some() && node.inputs.iter().all(fits)
+        ty.dtype.accumulated() == ty.dtype
+            && ty.dtype.is_float()
+            && step(&node.op, &[0, 0]).is_some()
+            && node.inputs.iter().all(fits)
     }
 
     /// Adds the nodes whose results only the group reads, again and again.

@@ -12,7 +12,8 @@ macro_rules! for_number {
             DType::I32 => $crate::cpu::dispatch::with!($T = i32, $body),
             DType::U64 => $crate::cpu::dispatch::with!($T = u64, $body),
             DType::I64 => $crate::cpu::dispatch::with!($T = i64, $body),
-            DType::F32 => $crate::cpu::dispatch::with!($T = f32, $body),
+            // Its kernels are those of `f32`: see `narrow`.
+            DType::F32 | DType::Bf16 => $crate::cpu::dispatch::with!($T = f32, $body),
             DType::F64 => $crate::cpu::dispatch::with!($T = f64, $body),
         }
     };

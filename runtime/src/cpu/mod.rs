@@ -26,6 +26,7 @@ mod map;
 mod math;
 mod matmul;
 mod movement;
+mod narrow;
 mod nest;
 mod norm;
 mod norm_grad;
@@ -65,6 +66,11 @@ use arenic_ir::Op;
 /// # Errors
 /// The operands' contents do not fit, for example an index out of range.
 pub fn run(call: &Call) -> Result<(), KernelError> {
+    if narrow::applies(call) { narrow::run(call) } else { wide_enough(call) }
+}
+
+/// Runs one operator on operands that its kernel takes as they are.
+fn wide_enough(call: &Call) -> Result<(), KernelError> {
     match call.op {
         Op::Reshape { .. } | Op::Copy => movement::duplicate(call),
         Op::Slice { starts, steps, .. } => movement::slice(starts, steps, call),

@@ -15,7 +15,8 @@ use super::update::{Region, Update};
 use super::wide::wide;
 use crate::kernel::{Call, Operand, Target};
 use arenic_ir::DType;
-use arenic_ir::op::{Binary, Kind, MAX_OPERANDS, MAX_STEPS, Step, Unary};
+use arenic_ir::op::{Binary, MAX_OPERANDS, MAX_STEPS, Step, Unary};
+use arenic_ir::types::bf16;
 use std::mem::MaybeUninit;
 
 /// Elements of one block.
@@ -25,12 +26,41 @@ const BLOCK: usize = 64;
 #[derive(Clone, Copy)]
 struct Program<'a> {
     steps: &'a [Step],
-    kinds: [Kind; MAX_OPERANDS],
+    kinds: [Stored; MAX_OPERANDS],
     operands: usize,
     /// The value of each operand of one element.
     scalars: [Option<f64>; MAX_OPERANDS],
     /// Results: which source, what it holds, and where it goes.
-    y: [Option<(usize, Kind, Dst)>; MAX_OPERANDS],
+    y: [Option<(usize, Stored, Dst)>; MAX_OPERANDS],
+}
+
+/// How what a source holds is stored.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    /// As numbers of the program's type.
+    Number,
+    /// As `bf16`, by programs of `f32`.
+    Bf16,
+    /// As `bool`.
+    Condition,
+}
+
+impl Stored {
+    fn of(d: DType) -> Stored {
+        match d {
+            DType::Bf16 => Stored::Bf16,
+            DType::Bool => Stored::Condition,
+            _ => Stored::Number,
+        }
+    }
+
+    fn size<T>(self) -> usize {
+        match self {
+            Stored::Number => size_of::<T>(),
+            Stored::Bf16 => 2,
+            Stored::Condition => 1,
+        }
+    }
 }
 
 /// Rows of elements: where operands and results have them.
@@ -80,7 +110,6 @@ pub(super) fn run_tiled(steps: &[Step], results: &[usize], call: &Update) {
         let (inputs, gradient) = (call.inputs, call.tiled);
         let program = Program::new::<T>(steps, results, inputs, call.outputs);
         (call.drive)(&|region: Region, tile| {
-            let size = size_of::<T>() as isize;
             let mut span = Span {
                 x: [Src::NONE.0; MAX_OPERANDS],
                 steps: [0; MAX_OPERANDS],
@@ -92,6 +121,7 @@ pub(super) fn run_tiled(steps: &[Step], results: &[usize], call: &Update) {
             };
             for (k, operand) in inputs.iter().enumerate() {
                 let tiled = gradient == Some(k);
+                let size = program.kinds[k].size::<T>();
                 if !tiled && operand.ty().elements() == 1 {
                     span.x[k] = Src::of(operand).0;
                     continue;
@@ -99,11 +129,12 @@ pub(super) fn run_tiled(steps: &[Step], results: &[usize], call: &Update) {
                 let (from, stride) = match tiled {
                     true => (tile.unwrap_or(Src::NONE).0, region.cols),
                     false => {
-                        let bytes = region.first * size_of::<T>();
+                        let bytes = region.first * size;
                         (Src::of(operand).0.wrapping_add(bytes), region.stride)
                     }
                 };
-                (span.x[k], span.steps[k], span.row_steps[k]) = (from, size, stride as isize * size);
+                span.x[k] = from;
+                (span.steps[k], span.row_steps[k]) = (size as isize, (stride * size) as isize);
             }
             // SAFETY: as above; the tile has the region's elements.
             unsafe { rows::<T>(&program, &span) };
@@ -144,7 +175,7 @@ impl<T: Float> Terms<T> for Computed<'_> {
         assert!(len <= room.len() && at + len <= self.elements);
         let last = self.program.operands + self.program.steps.len() - 1;
         let mut program = self.program;
-        program.y[0] = Some((last, Kind::Number, Dst(room.as_mut_ptr().cast())));
+        program.y[0] = Some((last, Stored::Number, Dst(room.as_mut_ptr().cast())));
         let x = |k: usize| self.x[k].0.wrapping_offset(at as isize * self.steps[k]);
         let span = Span {
             x: std::array::from_fn(x),
@@ -166,7 +197,7 @@ impl<T: Float> Terms<T> for Computed<'_> {
 
 /// The program's one type of floats.
 pub(super) fn float_type(x: &[Operand]) -> DType {
-    x.iter().map(|x| x.ty().dtype).find(|d| d.is_float()).unwrap_or(DType::F32)
+    x.iter().map(|x| x.ty().dtype.accumulated()).find(|d| d.is_float()).unwrap_or(DType::F32)
 }
 
 /// True where an element costs several nanoseconds.
@@ -183,7 +214,7 @@ fn is_dear(step: &Step) -> bool {
                 | Unary::Tanh
         ),
         Step::Binary(f, ..) => *f == Binary::Pow,
-        Step::Where(..) | Step::Cast(_) => false,
+        Step::Where(..) | Step::Cast(_) | Step::Round(_) => false,
     }
 }
 
@@ -196,22 +227,22 @@ impl<'a> Program<'a> {
     ) -> Self {
         let mut program = Program {
             steps,
-            kinds: [Kind::Number; MAX_OPERANDS],
+            kinds: [Stored::Number; MAX_OPERANDS],
             operands: inputs.len(),
             scalars: [None; MAX_OPERANDS],
             y: [None; MAX_OPERANDS],
         };
         for (k, operand) in inputs.iter().enumerate() {
-            program.kinds[k] = Kind::of(operand.ty().dtype).unwrap_or(Kind::Number);
-            if program.kinds[k] == Kind::Number && operand.ty().elements() == 1 {
+            let stored = Stored::of(operand.ty().dtype);
+            program.kinds[k] = stored;
+            if stored != Stored::Condition && operand.ty().elements() == 1 {
                 // SAFETY: the operand's only element.
-                program.scalars[k] = Some(unsafe { operand.ptr::<T>().read() }.to_f64());
+                let value: T = unsafe { number(Src::of(operand).0, stored) };
+                program.scalars[k] = Some(value.to_f64());
             }
         }
         for ((to, &result), output) in program.y.iter_mut().zip(results).zip(outputs) {
-            *to = output
-                .as_ref()
-                .map(|y| (result, Kind::of(y.ty().dtype).unwrap_or(Kind::Number), Dst::of(y)));
+            *to = output.as_ref().map(|y| (result, Stored::of(y.ty().dtype), Dst::of(y)));
         }
         program
     }
@@ -252,11 +283,12 @@ wide! {
                 unsafe {
                     for k in (0..p.operands).filter(|&k| span.steps[k] != 0) {
                         match p.kinds[k] {
-                            Kind::Number => at[k] = x[k].cast::<T>().add(col),
-                            Kind::Condition => {
+                            Stored::Number => at[k] = x[k].cast::<T>().add(col),
+                            stored => {
                                 let to: *mut T = base.add(k).cast();
+                                let size = stored.size::<T>();
                                 for i in 0..n {
-                                    to.add(i).write(number(x[k].add(col + i), Kind::Condition));
+                                    to.add(i).write(number(x[k].add((col + i) * size), stored));
                                 }
                             }
                         }
@@ -272,15 +304,22 @@ wide! {
                             Step::Binary(f, a, b) => binary(f, at[a], at[b], to, n),
                             Step::Where(c, a, b) => choose(at[c], at[a], at[b], to, n),
                             Step::Cast(x) => to.copy_from_nonoverlapping(at[x], n),
+                            Step::Round(x) => each(at[x], at[x], to, n, |x, _| rounded(x)),
                         }
                     }
                     let first = span.first + row * span.stride + col;
                     for &(s, kind, y) in p.y.iter().flatten() {
                         match kind {
-                            Kind::Number => {
+                            Stored::Number => {
                                 y.0.cast::<T>().add(first).copy_from_nonoverlapping(at[s], n);
                             }
-                            Kind::Condition => {
+                            Stored::Bf16 => {
+                                for i in 0..n {
+                                    let x = at[s].add(i).read().to_f64() as f32;
+                                    y.0.cast::<u16>().add(first + i).write(bf16::from_f32(x));
+                                }
+                            }
+                            Stored::Condition => {
                                 for i in 0..n {
                                     y.0.add(first + i).write(u8::from(at[s].add(i).read() != T::ZERO));
                                 }
@@ -296,16 +335,23 @@ wide! {
 /// An element as a number.
 ///
 /// # Safety
-/// There is one of this kind.
+/// There is one that is stored so.
 #[inline(always)]
-unsafe fn number<T: Float>(x: *const u8, kind: Kind) -> T {
+unsafe fn number<T: Float>(x: *const u8, stored: Stored) -> T {
     // SAFETY: the caller's promise.
     unsafe {
-        match kind {
-            Kind::Number => x.cast::<T>().read(),
-            Kind::Condition => condition(x.read() != 0),
+        match stored {
+            Stored::Number => x.cast::<T>().read(),
+            Stored::Bf16 => T::from_f64(bf16::to_f32(x.cast::<u16>().read()).into()),
+            Stored::Condition => condition(x.read() != 0),
         }
     }
+}
+
+/// The nearest number that a `bf16` holds, in programs of `f32`.
+#[inline(always)]
+fn rounded<T: Float>(x: T) -> T {
+    T::from_f64(bf16::round(x.to_f64() as f32).into())
 }
 
 #[inline(always)]

@@ -8,6 +8,7 @@ use super::tasks::{CHEAP, DEAR, copy};
 use crate::kernel::{Call, Operand, Target};
 use arenic_ir::DType;
 use arenic_ir::op::Unary;
+use arenic_ir::types::bf16;
 
 /// `y = f(x)`.
 pub(super) fn run(f: Unary, call: &Call) {
@@ -66,7 +67,9 @@ fn float<T: Float>(f: Unary, x: &Operand, y: &Target) {
     }
 }
 
-/// The same numbers in another type; float to integer truncates and saturates.
+/// The same numbers in another type; float to integer truncates and saturates. What becomes a
+/// `bf16` is rounded to `f32` first.
+#[allow(clippy::unnecessary_cast)] // one of the types is `f32`
 pub(super) fn cast(to: DType, call: &Call) {
     let (x, Some(y)) = (&call.inputs[0], &call.outputs[0]) else { return };
     let from = x.ty().dtype;
@@ -77,6 +80,13 @@ pub(super) fn cast(to: DType, call: &Call) {
     if same {
         // SAFETY: operand and result have the same bytes; equal or disjoint ranges.
         unsafe { copy(Src::of(x), Dst::of(y), x.ty().bytes() as usize) };
+    } else if from == DType::Bf16 {
+        match to {
+            DType::Bool => map1(x, y, CHEAP, |x: u16| u8::from(bf16::to_f32(x) != 0.0)),
+            _ => for_number!(to, D => map1(x, y, CHEAP, |x: u16| bf16::to_f32(x) as D)),
+        }
+    } else if to == DType::Bf16 {
+        for_number!(from, S => map1(x, y, CHEAP, |x: S| bf16::from_f32(x as f32)));
     } else if to == DType::Bool {
         for_number!(from, S => map1(x, y, CHEAP, |x: S| u8::from(x != S::ZERO)));
     } else {

@@ -36,7 +36,7 @@ fn channel(site: &Site) -> String {
 
 fn forward(site: &mut Site, epsilon: f32) {
     let x = site.inputs[0];
-    let (t, size, count) = (c_type(x.dtype), x.dtype.size(), count(site));
+    let (t, size, count) = (c_type(x.dtype), x.dtype.accumulated().size(), count(site));
     let plan = channel_sums(x);
     let at = element(&plan);
     // The statistics follow the partial sums.

@@ -19,6 +19,7 @@ pub(super) fn lower(site: &mut Site) {
             let from = site.inputs[0].dtype;
             let value = match (*to, from) {
                 (DType::Bool, _) => format!("{} != 0", x[0]),
+                // Rounded where it is stored.
                 _ => format!("cast<{}>({})", c_type(*to), x[0]),
             };
             assign(&mut body, 0, &value);
@@ -83,7 +84,8 @@ pub(super) fn pointwise(
     let types: Vec<&TensorType> = operands.iter().map(|(ty, _)| *ty).collect();
     // The graph's verification has inferred the same types.
     let Ok(kinds) = kinds(steps, &types) else { return };
-    let float = types.iter().map(|t| t.dtype).find(|d| d.is_float()).unwrap_or(DType::F32);
+    let float =
+        types.iter().map(|t| t.dtype.accumulated()).find(|d| d.is_float()).unwrap_or(DType::F32);
     let t = |k: usize| match kinds[k] {
         Kind::Number => c_type(float),
         Kind::Condition => c_type(DType::Bool),
@@ -102,6 +104,7 @@ pub(super) fn pointwise(
             Step::Binary(f, a, b) => binary(f, &source(a), &source(b)),
             Step::Where(c, a, b) => format!("v{c} != 0 ? v{a} : v{b}"),
             Step::Cast(x) => source(x),
+            Step::Round(x) => format!("Bf16({})", source(x)),
         };
         let k = operands.len() + k;
         let _ = writeln!(body, "    const {} v{k} = {value};", t(k));

@@ -6,6 +6,7 @@ use super::{
     product, random, recurrence, reduce, softmax, update, windows,
 };
 use arenic_ir::op::library::LibraryCall;
+use arenic_ir::op::narrow::has_bf16;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use std::fmt::Write;
 
@@ -73,6 +74,10 @@ pub fn lower(
     target: TargetInfo,
     module: &mut Module,
 ) -> Result<Vec<Work>, Unsupported> {
+    let all = || inputs.iter().copied().chain(outputs.iter().copied().flatten());
+    if has_bf16(all().map(|t| t.dtype)) && !op.cuda_takes_bf16() {
+        return Err(Unsupported(format!("{} of bf16", op.name())));
+    }
     let mut site = Site { op, inputs, alignments, outputs, module, work: Vec::new() };
     // Scatters refuse indices even where there is nothing to write to.
     let scatters =
@@ -181,9 +186,14 @@ impl Parameter {
 }
 
 impl Site<'_> {
-    /// Operand `i` as the parameter `x{i}`.
+    /// Operand `i` as the parameter `x{i}`; elements of `bf16` are read as floats.
     pub(super) fn input(&self, i: usize) -> Parameter {
-        self.input_as(i, c_type(self.inputs[i].dtype))
+        match self.inputs[i].dtype {
+            DType::Bf16 => {
+                Parameter { declared: format!("const Narrow x{i}"), passed: Argument::Input(i) }
+            }
+            dtype => self.input_as(i, c_type(dtype)),
+        }
     }
 
     /// Operand `i` as the parameter `x{i}`, its bytes as elements of a C type.
@@ -196,9 +206,13 @@ impl Site<'_> {
         (0..self.inputs.len()).map(|i| self.input(i)).collect()
     }
 
-    /// Result `o` as the parameter `y{o}`; none where nobody reads it.
+    /// Result `o` as the parameter `y{o}`; none where nobody reads it. Floats that are assigned to
+    /// elements of `bf16` are rounded.
     pub(super) fn output(&self, o: usize) -> Option<Parameter> {
-        self.output_as(o, c_type(self.outputs[o]?.dtype))
+        match self.outputs[o]?.dtype {
+            DType::Bf16 => self.output_as(o, "Bf16"),
+            dtype => self.output_as(o, c_type(dtype)),
+        }
     }
 
     /// Result `o` as the parameter `y{o}`, its bytes as elements of a C type.
@@ -285,7 +299,7 @@ impl Site<'_> {
     }
 }
 
-/// The C type of an element; of bool its byte.
+/// The C type that elements are computed in; of bool its byte.
 pub(super) fn c_type(d: DType) -> &'static str {
     match d {
         DType::Bool | DType::U8 => "uint8_t",
@@ -296,7 +310,7 @@ pub(super) fn c_type(d: DType) -> &'static str {
         DType::I32 => "int32_t",
         DType::U64 => "uint64_t",
         DType::I64 => "int64_t",
-        DType::F32 => "float",
+        DType::Bf16 | DType::F32 => "float",
         DType::F64 => "double",
     }
 }

@@ -3,8 +3,8 @@
 
 use super::index::{constant, index_type};
 use super::lower::{Parameter, Site, THREADS, c_type};
-use arenic_ir::TensorType;
 use arenic_ir::op::scratch::cuda::row_lanes;
+use arenic_ir::{DType, TensorType};
 
 /// Bytes of a row that a thread keeps in registers at most.
 const HELD: usize = 128;
@@ -30,7 +30,7 @@ impl Rows {
         let lanes = row_lanes(x, axes.clone());
         let n = x.shape[axes].iter().product();
         let index = index_type(x.elements());
-        let (size, ty) = (x.dtype.size() as usize, c_type(x.dtype));
+        let (size, ty) = (x.dtype.accumulated().size() as usize, c_type(x.dtype));
         Rows { index, rows, n, stride, lanes, size, ty, operands: 1 }
     }
 
@@ -49,6 +49,7 @@ impl Rows {
         body: &str,
     ) {
         let &Rows { index, rows, n, stride, lanes, size, ty, operands } = self;
+        let narrow = site.inputs[0].dtype == DType::Bf16;
         let per_block = THREADS as usize / lanes;
         let kind = if n.div_ceil(lanes) * size * operands <= HELD { "Held" } else { "Reread" };
         let blocks = rows.div_ceil(per_block);
@@ -64,7 +65,11 @@ impl Rows {
             .iter()
             .enumerate()
             .map(|(k, name)| {
-                let kind = format!("{kind}<{ty}, {index}, {lanes}, {n}, {stride}>");
+                let row = match (kind, narrow) {
+                    ("Reread", true) => ", Narrow",
+                    _ => "",
+                };
+                let kind = format!("{kind}<{ty}, {index}, {lanes}, {n}, {stride}{row}>");
                 format!("    const {kind} {name}(x{k} + base, lane, live);\n")
             })
             .collect();

@@ -22,7 +22,7 @@ const EXTENTS: &[(&[usize], [usize; 4])] = &[
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    for dtype in [DType::F32, DType::F64] {
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
         for (j, &(batch, extents)) in EXTENTS.iter().enumerate() {
             // Each is a kernel or two to compile, so that no extents have them all.
             let kinds: &[usize] = if dtype == DType::F32 { &[0, 1] } else { &[2] };
@@ -49,7 +49,7 @@ fn both(
     let shape = |rest: &[usize]| [batch, rest].concat();
     let [q, k, v] = [[t, d], [s, d], [s, e]].map(|matrix| r.tame(dtype, shape(&matrix)));
     let dy = r.tame(dtype, shape(&[t, e]));
-    let mask = masked.then(|| mask(r, dtype, &shape(&[t, s])));
+    let mask = masked.then(|| mask(r, dtype.accumulated(), &shape(&[t, s])));
     let forward: Vec<Tensor> =
         [q.clone(), k.clone(), v.clone()].into_iter().chain(mask.clone()).collect();
     let [max, sum] = statistics(spec, &forward);

@@ -27,7 +27,7 @@ const SHAPES: &[&[usize]] = &[
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    for dtype in [DType::F32, DType::F64] {
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
         for &shape in SHAPES {
             cases.extend(of_shape(r, dtype, shape));
         }
@@ -41,6 +41,7 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
 }
 
 fn of_shape(r: &mut Random, dtype: DType, shape: &[usize]) -> [Case; 3] {
+    let wide = dtype.accumulated();
     // Some channels are far from zero, where a variance by squares would lose all digits.
     let far = r.choose(&[0.0, 0.0, 100.0]);
     let special = r.range(0, 9) == 0;
@@ -48,12 +49,12 @@ fn of_shape(r: &mut Random, dtype: DType, shape: &[usize]) -> [Case; 3] {
         0 if special => r.choose(&[f64::NAN, f64::INFINITY]),
         _ => far + r.uniform(-2.0, 2.0),
     });
-    let [scale, bias, dscale, dbias] = [0; 4].map(|_| r.tame(dtype, &shape[1..2]));
+    let [scale, bias, dscale, dbias] = [0; 4].map(|_| r.tame(wide, &shape[1..2]));
     let op = Op::BatchNorm { epsilon: r.choose(&[1e-5, 0.1]) };
     let forward = Case::new(op, [x, scale.clone(), bias]).close(Close::LONG_SUM);
     let [x, dy]: [Tensor; 2] = [0; 2].map(|_| r.tame(dtype, shape));
-    let mean = r.tame(dtype, &shape[1..2]);
-    let inv_std = r.fill(dtype, &shape[1..2], |r| r.uniform(0.5, 2.0));
+    let mean = r.tame(wide, &shape[1..2]);
+    let inv_std = r.fill(wide, &shape[1..2], |r| r.uniform(0.5, 2.0));
     let inputs = [x.clone(), dy.clone(), mean.clone(), inv_std.clone()];
     let of_parameters = Case::new(Op::BatchNormParamGrad, inputs).close(Close::LONG_SUM);
     let inputs = [x, dy, scale, mean, inv_std, dscale, dbias];

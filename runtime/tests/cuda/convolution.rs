@@ -7,7 +7,7 @@ use arenic_ir::{DType, Op};
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    for d in [DType::F32, DType::F64] {
+    for d in [DType::F32, DType::F64, DType::Bf16] {
         for _ in 0..16 {
             let window = any_window(r);
             cases.extend(convolution(r, d, window));
@@ -18,13 +18,14 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
         }
     }
     // Those that libraries have words for.
-    for _ in 0..16 {
+    for i in 0..24 {
+        let d = if i % 3 == 0 { DType::Bf16 } else { DType::F32 };
         let window = even_window(r);
-        cases.extend(convolution(r, DType::F32, window));
+        cases.extend(convolution(r, d, window));
         let window = even_window(r);
-        cases.extend(transposed(r, DType::F32, window));
+        cases.extend(transposed(r, d, window));
         let window = even_window(r);
-        cases.extend(weight_gradient(r, DType::F32, window));
+        cases.extend(weight_gradient(r, d, window));
     }
     // As a gradient of weights: few results of long sums.
     let large = window(r, &[20, 30], true);

@@ -126,7 +126,9 @@ fn pointwise(r: &mut Random, d: DType) -> Case {
     let shape = [r.range(1, 5), r.range(1, 4), r.range(1, 40)];
     let mut inputs = vec![r.wild(d, shape)];
     for _ in 0..r.range(0, 3) {
-        let (other, dtype) = (r.broadcast_to(&shape), r.choose(&[d, d, DType::Bool]));
+        // Beside `f32` there may be `bf16`, of which a program computes in `f32`.
+        let narrow = if d == DType::F32 { DType::Bf16 } else { d };
+        let (other, dtype) = (r.broadcast_to(&shape), r.choose(&[d, narrow, DType::Bool]));
         inputs.push(r.wild(dtype, other));
     }
     let kinds: Vec<Kind> = inputs.iter().filter_map(|t| Kind::of(t.ty.dtype)).collect();
@@ -138,11 +140,16 @@ fn pointwise(r: &mut Random, d: DType) -> Case {
             steps.pop();
         }
     }
+    if d == DType::F32 {
+        steps.push(Step::Round(r.range(0, inputs.len() - 1)));
+        let kind = |s: usize| Kind::of(inputs.get(s)?.ty.dtype);
+        if steps.last().and_then(|s| s.kind(kind)).is_none() {
+            steps.pop();
+        }
+    }
     let last = inputs.len() + steps.len() - 1;
     let results = if r.chance() { vec![last] } else { vec![last, inputs.len()] };
-    let close = match steps.last() {
-        Some(Step::Binary(Binary::Pow, ..)) => Close::FUNCTION,
-        _ => Close::EQUAL,
-    };
+    let power = |step: &Step| matches!(step, Step::Binary(Binary::Pow, ..));
+    let close = if steps.iter().any(power) { Close::FUNCTION } else { Close::EQUAL };
     Case::new(Op::Pointwise { steps, results }, inputs).close(close)
 }

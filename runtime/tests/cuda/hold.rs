@@ -3,6 +3,7 @@
 use super::device::{CHUNK, Device, GUARD, Image, Job};
 use super::{Case, Close, Tensor, place};
 use arenic_ir::op::library::{LibraryCall, describe};
+use arenic_ir::types::bf16;
 use arenic_ir::{DType, Math, TargetInfo, TensorType};
 use arenic_runtime::cuda::driver::Candidate;
 use arenic_runtime::cuda::nvrtc::{self, Architecture};
@@ -296,14 +297,21 @@ fn differs(ty: &TensorType, expected: &[u8], found: &[u8], close: Close) -> Opti
     }
     let floats = |bytes: &[u8]| -> Vec<f64> {
         match ty.dtype {
+            DType::Bf16 => {
+                let wide = |&b| f64::from(bf16::to_f32(u16::from_le_bytes(b)));
+                bytes.as_chunks().0.iter().map(wide).collect()
+            }
             DType::F32 => {
                 bytes.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))).collect()
             }
             _ => bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b)).collect(),
         }
     };
+    // What is rounded on one side of a tie may be on the other of the next.
+    let rounding = if ty.dtype == DType::Bf16 && close.relative > 0.0 { 1.0 / 128.0 } else { 0.0 };
+    let relative = close.relative + rounding;
     for (at, (a, b)) in floats(expected).into_iter().zip(floats(found)).enumerate() {
-        let near = (a - b).abs() <= close.absolute + close.relative * a.abs();
+        let near = (a - b).abs() <= close.absolute + relative * a.abs();
         if !(near || a == b || a.is_nan() && b.is_nan()) {
             return Some(format!("element {at}: {b}, not {a}"));
         }

@@ -31,6 +31,7 @@ mod softmax;
 mod update;
 mod windows;
 
+use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TensorType};
 use hold::hold;
 use random::Random;
@@ -150,6 +151,7 @@ impl Random {
                 DType::I32 => bytes.extend((x as i32).to_le_bytes()),
                 DType::U64 => bytes.extend((x as u64).to_le_bytes()),
                 DType::I64 => bytes.extend((x as i64).to_le_bytes()),
+                DType::Bf16 => bytes.extend(bf16::from_f32(x as f32).to_le_bytes()),
                 DType::F32 => bytes.extend((x as f32).to_le_bytes()),
                 DType::F64 => bytes.extend(x.to_le_bytes()),
             }

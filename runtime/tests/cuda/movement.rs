@@ -5,7 +5,8 @@ use super::random::Random;
 use arenic_ir::{DType, Op};
 
 /// One of each size, and a float.
-const TYPES: [DType; 5] = [DType::Bool, DType::I16, DType::F32, DType::I64, DType::F64];
+const TYPES: [DType; 6] =
+    [DType::Bool, DType::I16, DType::Bf16, DType::F32, DType::I64, DType::F64];
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();

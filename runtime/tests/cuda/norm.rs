@@ -23,7 +23,7 @@ const SHAPES: &[(&[usize], usize)] = &[
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    for dtype in [DType::F32, DType::F64] {
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
         for &(shape, axis) in SHAPES {
             // Many rows are dear to emulate.
             if dtype == DType::F32 || shape[0] < 4000 || axis == 0 {
@@ -56,7 +56,7 @@ fn case(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> Case {
     let mut inputs = vec![x];
     for _ in 0..r.range(1, 2) {
         let shape = if r.chance() { row.to_vec() } else { r.broadcast_to(row) };
-        inputs.push(r.tame(dtype, shape));
+        inputs.push(r.tame(dtype.accumulated(), shape));
     }
     let op = Op::LayerNorm { axis, epsilon: r.choose(&[1e-5, 0.1]) };
     Case::new(op, inputs).close(Close::LONG_SUM)
@@ -67,15 +67,16 @@ fn rows(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> [Tensor; 
     let mut stats = shape.to_vec();
     stats[axis..].fill(1);
     let [x, dy] = [0; 2].map(|_| r.tame(dtype, shape));
-    let mean = r.tame(dtype, stats.clone());
-    [x, dy, mean, r.fill(dtype, stats, |r| r.uniform(0.5, 2.0))]
+    let wide = dtype.accumulated();
+    let mean = r.tame(wide, stats.clone());
+    [x, dy, mean, r.fill(wide, stats, |r| r.uniform(0.5, 2.0))]
 }
 
 fn of_operand(r: &mut Random, dtype: DType, shape: &[usize], axis: usize) -> Case {
     let [x, dy, mean, inv_std] = rows(r, dtype, shape, axis);
     let row = &shape[axis..];
     let scale = if r.chance() { row.to_vec() } else { r.broadcast_to(row) };
-    let inputs = [x, dy, r.tame(dtype, scale), mean, inv_std];
+    let inputs = [x, dy, r.tame(dtype.accumulated(), scale), mean, inv_std];
     Case::new(Op::LayerNormInputGrad { axis }, inputs).close(Close::SUM)
 }
 

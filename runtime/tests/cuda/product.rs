@@ -5,7 +5,8 @@ use super::{Case, Close};
 use arenic_ir::op::{Binary, Step};
 use arenic_ir::{DType, Op};
 
-const TYPES: [DType; 6] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64];
+const TYPES: [DType; 7] =
+    [DType::Bf16, DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64];
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -21,7 +22,7 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
         let op = Op::MatMul { trans_a: false, trans_b: false };
         cases.push(Case::new(op, vectors).close(Close::SUM));
     }
-    for d in [DType::F32, DType::F64] {
+    for d in [DType::F32, DType::F64, DType::Bf16] {
         for extents in [[5, 7, 9], [70, 30, 65], [3, 2000, 4]] {
             cases.extend((0..4).map(|kind| product_update(r, d, kind, extents)));
         }
@@ -30,7 +31,8 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
 }
 
 /// An update whose gradient is a product.
-fn product_update(r: &mut Random, d: DType, kind: usize, [m, k, n]: [usize; 3]) -> Case {
+fn product_update(r: &mut Random, factors: DType, kind: usize, [m, k, n]: [usize; 3]) -> Case {
+    let d = factors.accumulated();
     let [rate, decay] = [r.fill(d, [], |_| 0.125), r.fill(d, [], |_| 0.5)];
     let step = r.fill(DType::I64, [], |r| r.range(0, 3) as f64);
     let mut moment = || r.fill(d, [m, n], |r| r.uniform(0.5, 2.0));
@@ -68,8 +70,8 @@ fn product_update(r: &mut Random, d: DType, kind: usize, [m, k, n]: [usize; 3]) 
         }
     };
     let (trans_a, trans_b) = (r.chance(), r.chance());
-    inputs.push(r.tame(d, if trans_a { [k, m] } else { [m, k] }));
-    inputs.push(r.tame(d, if trans_b { [n, k] } else { [k, n] }));
+    inputs.push(r.tame(factors, if trans_a { [k, m] } else { [m, k] }));
+    inputs.push(r.tame(factors, if trans_b { [n, k] } else { [k, n] }));
     let alpha = r.choose(&[1.0, 0.5]);
     let op = Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update: Box::new(update) };
     Case::new(op, inputs).close(Close::LONG_SUM)

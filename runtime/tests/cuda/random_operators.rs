@@ -14,6 +14,8 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
                 cases.push(Case::new(Op::RandomUniform { dtype, shape, low, high, rng }, []));
             }
         }
+    }
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
         for ratio in [DType::F32, DType::F64] {
             for p in [0.0, -0.0, 0.1, 0.5, 0.999_999] {
                 let shape = shape(r);

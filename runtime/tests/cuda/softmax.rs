@@ -29,7 +29,7 @@ const SHAPES: &[(&[usize], usize)] = &[
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    for dtype in [DType::F32, DType::F64] {
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
         for &(shape, axis) in SHAPES {
             // Many rows are dear to emulate.
             if dtype == DType::F32 || shape[0] < 4000 {
@@ -85,8 +85,9 @@ fn logits(r: &mut Random, dtype: DType, shape: &[usize]) -> Tensor {
 fn rows(r: &mut Random, dtype: DType, shape: &[usize]) -> [Tensor; 3] {
     let mut short = shape.to_vec();
     short[shape.len() - 1] = 1;
-    let max = r.fill(dtype, short.clone(), |r| r.uniform(4.0, 6.0));
-    let ln_sum = r.fill(dtype, short, |r| r.uniform(0.0, 6.0));
+    let wide = dtype.accumulated();
+    let max = r.fill(wide, short.clone(), |r| r.uniform(4.0, 6.0));
+    let ln_sum = r.fill(wide, short, |r| r.uniform(0.0, 6.0));
     [logits(r, dtype, shape), max, ln_sum]
 }
 
@@ -107,6 +108,6 @@ fn gradient(r: &mut Random, dtype: DType, shape: &[usize], from: i64, to: i64) -
             _ => (from + r.range(0, (to - from) as usize) as i64) as f64,
         }
     });
-    let w = r.fill(dtype, short, |r| r.choose(&[0.0, -0.0, 1.0, 0.01, -3.0]));
+    let w = r.fill(dtype.accumulated(), short, |r| r.choose(&[0.0, -0.0, 1.0, 0.01, -3.0]));
     Case::new(Op::CrossEntropyGrad, [x, max, ln_sum, target, w]).close(Close::FUNCTION)
 }

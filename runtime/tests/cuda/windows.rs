@@ -9,12 +9,12 @@ use arenic_runtime::reference::evaluate;
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    for d in [DType::F32, DType::F64, DType::U8, DType::I16, DType::I64] {
+    for d in [DType::F32, DType::F64, DType::Bf16, DType::U8, DType::I16, DType::I64] {
         for _ in 0..16 {
             cases.push(max_pool(r, d));
         }
     }
-    for d in [DType::F32, DType::F64] {
+    for d in [DType::F32, DType::F64, DType::Bf16] {
         for _ in 0..24 {
             cases.push(average_pool(r, d));
             cases.push(average_pool_grad(r, d));

@@ -68,14 +68,23 @@ fn pointwise_equals_its_steps() {
 
 /// Every step as the operator that it stands for, on the whole of its operands.
 fn step_by_step(steps: &[Step], inputs: &[Tensor]) -> Vec<Tensor> {
-    let float = inputs.iter().map(|t| t.ty.dtype).find(|d| d.is_float()).unwrap();
-    let mut sources = inputs.to_vec();
+    let float = inputs.iter().map(|t| t.ty.dtype.accumulated()).find(|d| d.is_float()).unwrap();
+    let wide = |t: &Tensor| match t.ty.dtype {
+        DType::Bf16 => evaluate(&Op::Cast { to: float }, &[t]),
+        _ => t.clone(),
+    };
+    let mut sources: Vec<Tensor> = inputs.iter().map(wide).collect();
     for step in steps {
         let op = match *step {
             Step::Unary(f, _) => Op::Unary { f },
             Step::Binary(f, ..) => Op::Binary { f },
             Step::Where(..) => Op::Where,
             Step::Cast(_) => Op::Cast { to: float },
+            Step::Round(x) => {
+                let narrow = evaluate(&Op::Cast { to: DType::Bf16 }, &[&sources[x]]);
+                sources.push(evaluate(&Op::Cast { to: float }, &[&narrow]));
+                continue;
+            }
         };
         let read: Vec<&Tensor> = step.sources().map(|s| &sources[s]).collect();
         sources.push(evaluate(&op, &read));
@@ -103,13 +112,17 @@ fn every_program_equals_its_steps() {
                     x.values.iter_mut().for_each(|x| *x = f64::from(*x > 2.0));
                     inputs.push(x);
                 }
+                1 if dtype == DType::F32 => inputs.push(r.tensor(DType::Bf16, other)),
                 _ => inputs.push(r.tensor(dtype, other)),
             }
         }
         let kinds: Vec<Kind> = inputs.iter().filter_map(|t| Kind::of(t.ty.dtype)).collect();
         let count = r.range(1, 12);
         let mut steps = programs::steps(&mut r, &kinds, count, false);
-        // The last one makes the whole shape.
+        // The last ones make the whole shape.
+        if dtype == DType::F32 {
+            steps.push(Step::Round(0));
+        }
         steps.push(Step::Unary(Unary::Neg, 0));
         let expected = step_by_step(&steps, &inputs);
         let made = inputs.len()..expected.len();
@@ -118,7 +131,12 @@ fn every_program_equals_its_steps() {
         let op = Op::Pointwise { steps, results: results_of.clone() };
         let got = results(&op, &inputs.iter().collect::<Vec<_>>());
         for (got, s) in got.iter().zip(results_of) {
-            assert_same(got, &expected[s], &op);
+            // What is rounded is stored in two bytes.
+            let rounds = s.checked_sub(inputs.len()).map(|i| &steps_of(&op)[i]);
+            let narrow = matches!(rounds, Some(Step::Round(_)));
+            assert_eq!(got.ty.dtype, if narrow { DType::Bf16 } else { expected[s].ty.dtype });
+            let values = expected[s].values.clone();
+            assert_same(got, &Tensor { ty: got.ty.clone(), values }, &op);
         }
     }
 }
@@ -186,6 +204,10 @@ fn a_fused_reduction_takes_operands_of_one_shape() {
     ] {
         assert!(op(steps).infer(&operands).is_err());
     }
+}
+
+fn steps_of(op: &Op) -> &[Step] {
+    if let Op::Pointwise { steps, .. } = op { steps } else { &[] }
 }
 
 /// Squares and cubes are multiplied, by one exponent and not by a tensor of them.

@@ -5,6 +5,7 @@ mod attention;
 mod axes;
 mod cuts;
 mod fused;
+mod narrow;
 mod norms;
 mod pool_grads;
 mod products;
@@ -16,6 +17,7 @@ mod recurrences;
 mod resize;
 mod windows;
 
+use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use arenic_runtime::cpu;
 use arenic_runtime::kernel::{Call, Draw, Operand, Scratch, Target};
@@ -53,6 +55,7 @@ impl Tensor {
     fn bytes(&self) -> Vec<u8> {
         let each = self.values.iter();
         match self.ty.dtype {
+            DType::Bf16 => each.flat_map(|&v| bf16::from_f32(v as f32).to_le_bytes()).collect(),
             DType::F32 => each.flat_map(|&v| (v as f32).to_le_bytes()).collect(),
             DType::F64 => each.flat_map(|&v| v.to_le_bytes()).collect(),
             DType::I64 => each.flat_map(|&v| (v as i64).to_le_bytes()).collect(),
@@ -70,6 +73,7 @@ impl Tensor {
             bytes.as_chunks().0.iter().map(|&b| f(b)).collect()
         }
         let values = match ty.dtype {
+            DType::Bf16 => all(bytes, |b| bf16::to_f32(u16::from_le_bytes(b)).into()),
             DType::F32 => all(bytes, |b| f32::from_le_bytes(b).into()),
             DType::F64 => all(bytes, f64::from_le_bytes),
             DType::I64 => all(bytes, |b| i64::from_le_bytes(b) as f64),

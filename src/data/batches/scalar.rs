@@ -1,6 +1,6 @@
 //! The values of `--set NAME=VALUE`.
 
-use arenic_ir::types::DType;
+use arenic_ir::types::{DType, bf16};
 use std::str::FromStr;
 
 /// The little-endian bytes of `text` as one element, or why it is none.
@@ -20,6 +20,10 @@ pub(super) fn parse(dtype: DType, text: &str) -> Result<Vec<u8>, String> {
         DType::I32 => int(text, i32::to_le_bytes, i32::MIN, i32::MAX),
         DType::U64 => int(text, u64::to_le_bytes, u64::MIN, u64::MAX),
         DType::I64 => int(text, i64::to_le_bytes, i64::MIN, i64::MAX),
+        DType::Bf16 => {
+            let bytes = |x: f32| bf16::from_f32(x).to_le_bytes();
+            float(text, bytes, |x: f32| bf16::round(x).is_infinite())
+        }
         DType::F32 => float(text, f32::to_le_bytes, f32::is_infinite),
         DType::F64 => float(text, f64::to_le_bytes, f64::is_infinite),
     }

@@ -43,6 +43,11 @@ impl Writer<'_> {
                 Step::Cast(_) => {
                     self.node_into("Cast", &given, out, vec![int("to", code(number).into())]);
                 }
+                Step::Round(_) => {
+                    let to = |d: DType| vec![int("to", code(d).into())];
+                    let narrow = self.one("Cast", &given, to(DType::Bf16));
+                    self.node_into("Cast", &[&narrow], out, to(number));
+                }
             }
             sources.push(Tensor { name, ty });
         }

@@ -21,7 +21,34 @@ impl Writer<'_> {
     }
 
     /// Writes an operator; results have the names and types of `y`.
+    ///
+    /// ONNX has no operands of different floats: those of `bf16` become `f32` and results `bf16`
+    /// again, as the operator says, unless elements are moved or cast.
     pub(super) fn write(&mut self, op: &Op, x: &[Tensor], y: &[Tensor]) -> Result<(), ExportError> {
+        let narrow = |t: &Tensor| t.ty.dtype == DType::Bf16;
+        let takes = op.cpu_takes_bf16() && !matches!(op, Op::Pointwise { .. });
+        if takes || !x.iter().chain(y).any(narrow) {
+            return self.write_uniform(op, x, y);
+        }
+        let to = |d: DType| vec![int("to", code(d).into())];
+        let mut wide = x.to_vec();
+        for t in wide.iter_mut().filter(|t| narrow(t)) {
+            let name = self.one("Cast", &[&t.name], to(DType::F32));
+            *t = Tensor { name, ty: t.ty.accumulated() };
+        }
+        let mut results = y.to_vec();
+        for t in results.iter_mut().filter(|t| narrow(t)) {
+            *t = Tensor { name: self.temporary(), ty: t.ty.accumulated() };
+        }
+        self.write_uniform(op, &wide, &results)?;
+        for (made, t) in results.iter().zip(y).filter(|(_, t)| narrow(t)) {
+            self.node_into("Cast", &[&made.name], vec![t.name.clone()], to(DType::Bf16));
+        }
+        Ok(())
+    }
+
+    /// Writes an operator on floats of one type.
+    fn write_uniform(&mut self, op: &Op, x: &[Tensor], y: &[Tensor]) -> Result<(), ExportError> {
         let out: Vec<String> = y.iter().map(|t| t.name.clone()).collect();
         let given = names(x);
         match op {

@@ -431,6 +431,7 @@ pub(super) fn code(dtype: DType) -> i32 {
         DType::I32 => DataType::Int32,
         DType::U64 => DataType::Uint64,
         DType::I64 => DataType::Int64,
+        DType::Bf16 => DataType::Bfloat16,
         DType::F32 => DataType::Float,
         DType::F64 => DataType::Double,
     }) as i32

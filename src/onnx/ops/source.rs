@@ -115,6 +115,11 @@ pub(super) fn range(cx: &mut Cx) -> Built {
         let n = length(((limit - start) / delta).ceil())?;
         let bytes = match dtype {
             DType::F64 => (0..n).flat_map(|i| (start + i as f64 * delta).to_le_bytes()).collect(),
+            DType::Bf16 => (0..n)
+                .flat_map(|i| {
+                    scalar_bytes(dtype, f64::from(*start as f32 + i as f32 * *delta as f32))
+                })
+                .collect(),
             // In single precision, as a runtime would count.
             _ => (0..n)
                 .flat_map(|i| (*start as f32 + i as f32 * *delta as f32).to_le_bytes())

@@ -170,7 +170,9 @@ fn casts() {
     let cast = |to| with(xs("Cast", &[]), "to", Attr::I(to));
     let (_, ops) = imported(&single(19, &[2], with(cast(7), "saturate", Attr::I(1)), &[]));
     assert_eq!(ops, [Op::Cast { to: DType::I64 }]);
-    assert!(refused(19, &[2], cast(16), &[]).contains("BFLOAT16 is not supported"));
+    let (_, ops) = imported(&single(19, &[2], cast(16), &[]));
+    assert_eq!(ops, [Op::Cast { to: DType::Bf16 }]);
+    assert!(refused(19, &[2], cast(10), &[]).contains("FLOAT16 is not supported"));
     assert!(refused(19, &[2], cast(1 << 40), &[]).contains("unknown"));
     assert!(refused(19, &[2], xs("Cast", &[]), &[]).contains("`to` is missing"));
 }

@@ -1,4 +1,5 @@
-//! Attention and its gradient.
+//! Attention and its gradient. The mask and statistics of rows are of the type in which sums are
+//! taken.
 
 use super::{TypeError, ensure};
 use crate::types::{TensorType, broadcast_shapes};
@@ -37,7 +38,8 @@ fn result(x: &[&TensorType], mask: Option<&TensorType>) -> Result<TensorType, Ty
     if let Some(mask) = mask {
         let scores = [batch, &[*t, *s]].concat();
         ensure!(
-            mask.dtype == q.dtype && broadcast_shapes(&mask.shape, &scores) == Some(scores.clone()),
+            mask.dtype == q.dtype.accumulated()
+                && broadcast_shapes(&mask.shape, &scores) == Some(scores.clone()),
             "the mask {mask} does not broadcast to scores {scores:?}"
         );
     }
@@ -46,5 +48,5 @@ fn result(x: &[&TensorType], mask: Option<&TensorType>) -> Result<TensorType, Ty
 
 /// The type of what rows have one number of.
 fn row_stats(q: &TensorType) -> TensorType {
-    TensorType::new(q.dtype, &q.shape[..q.rank() - 1])
+    TensorType::new(q.dtype.accumulated(), &q.shape[..q.rank() - 1])
 }

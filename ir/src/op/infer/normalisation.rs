@@ -1,4 +1,5 @@
-//! Softmax and normalisations, and their gradients.
+//! Softmax and normalisations, and their gradients. Statistics, factors and their gradients are of
+//! the type in which sums are taken.
 
 use super::{TypeError, axis_in, ensure};
 use crate::op::Op;
@@ -27,7 +28,7 @@ pub(super) fn infer(op: &Op, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeE
             axis_in(*axis, x[0])?;
             like(x[0], &x[1..2])?;
             like(&row_stats(x[0], *axis), &x[2..])?;
-            Ok(vec![TensorType::new(x[0].dtype, &x[0].shape[*axis..]); 2])
+            Ok(vec![TensorType::new(x[0].dtype.accumulated(), &x[0].shape[*axis..]); 2])
         }
         Op::LayerNormInputGrad { axis } => {
             axis_in(*axis, x[0])?;
@@ -58,7 +59,7 @@ pub(super) fn infer(op: &Op, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeE
 
 /// The type of what rows from `axis` on have one number of.
 fn row_stats(x: &TensorType, axis: usize) -> TensorType {
-    let mut stats = x.clone();
+    let mut stats = x.accumulated();
     stats.shape[axis..].fill(1);
     stats
 }
@@ -66,7 +67,7 @@ fn row_stats(x: &TensorType, axis: usize) -> TensorType {
 /// The type of what channels have one number of.
 fn channels(x: &TensorType) -> Result<TensorType, TypeError> {
     ensure!(x.rank() >= 2, "{x} has no channels");
-    Ok(TensorType::new(x.dtype, &x.shape[1..2]))
+    Ok(TensorType::new(x.dtype.accumulated(), &x.shape[1..2]))
 }
 
 /// Refuses operands of another type.
@@ -82,7 +83,8 @@ fn factors(x: &TensorType, axis: usize, factors: &[&TensorType]) -> Result<(), T
     let row = &x.shape[axis..];
     for t in factors {
         ensure!(
-            t.dtype == x.dtype && broadcast_shapes(&t.shape, row).as_deref() == Some(row),
+            t.dtype == x.dtype.accumulated()
+                && broadcast_shapes(&t.shape, row).as_deref() == Some(row),
             "scale or bias {t} does not fit {x} from axis {axis}"
         );
     }

@@ -31,7 +31,8 @@ fn workspace(target: TargetInfo, x: &[&TensorType], y: &[&TensorType]) -> u64 {
 
 /// Bytes of scratch that our own kernels of an operator need.
 fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
-    let size = y.first().map_or(0, |t| t.dtype.size());
+    // Sums of `bf16` are `f32`.
+    let size = y.first().map_or(0, |t| t.dtype.accumulated().size());
     match op {
         Op::MatMul { .. }
         | Op::Gemm { .. }
@@ -45,19 +46,21 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
             let Some((x, f, axes)) = op.reduction(x) else { return 0 };
             let wide = f == Reduction::Mean && x.dtype.is_int();
-            let size = if wide { DType::I64 } else { x.dtype }.size();
+            let size = if wide { DType::I64 } else { x.dtype.accumulated() }.size();
             partial_sums(&super::reduce(&x, axes)) * size
         }
         // Of every row the sum of its probabilities times their gradients.
         Op::AttentionGrad { .. } => x[3].bytes(),
         Op::LayerNormParamGrad { axis } => {
-            2 * partial_sums(&row_sums(x[0], *axis)) * x[0].dtype.size()
+            2 * partial_sums(&row_sums(x[0], *axis)) * x[0].dtype.accumulated().size()
         }
         Op::BatchNorm { .. } => {
             let partial = partial_sums(&channel_sums(x[0]));
-            (2 * x[0].shape[1] as u64 + partial) * x[0].dtype.size()
+            (2 * x[0].shape[1] as u64 + partial) * x[0].dtype.accumulated().size()
         }
-        Op::BatchNormParamGrad => 2 * partial_sums(&channel_sums(x[0])) * x[0].dtype.size(),
+        Op::BatchNormParamGrad => {
+            2 * partial_sums(&channel_sums(x[0])) * x[0].dtype.accumulated().size()
+        }
         Op::Lstm { .. }
         | Op::LstmGrad { .. }
         | Op::Gru { .. }
@@ -117,7 +120,8 @@ pub fn attention_tile(q: &TensorType, v: &TensorType) -> Option<usize> {
     let row = |t: &TensorType| t.shape.last().map_or(0, |&n| n + 1);
     let bytes = |tile: usize| {
         let sums = 9;
-        tile * (2 * row(q) + 2 * row(v) + 2 * (tile + 1) + sums) * q.dtype.size() as usize
+        tile * (2 * row(q) + 2 * row(v) + 2 * (tile + 1) + sums)
+            * q.dtype.accumulated().size() as usize
     };
     [32, 16, 8, 4].into_iter().find(|&tile| bytes(tile) <= SHARED_BYTES)
 }

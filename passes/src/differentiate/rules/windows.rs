@@ -4,7 +4,7 @@ use super::Local;
 use crate::differentiate::tape::Tape;
 use arenic_ir::graph::Data;
 use arenic_ir::op::{Op, ResizeSpec, TypeError};
-use arenic_ir::types::{DType, TensorType};
+use arenic_ir::types::{DType, TensorType, bf16};
 
 pub(super) fn max_pool(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::MaxPool { window, ceil, column_major } = &l.op else { return Ok(()) };
@@ -52,6 +52,7 @@ pub(super) fn resize(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
             let one = f64::from(u8::from(i % (from + 1) == 0));
             match dtype {
                 DType::F64 => identity.extend(one.to_le_bytes()),
+                DType::Bf16 => identity.extend(bf16::from_f32(one as f32).to_le_bytes()),
                 _ => identity.extend((one as f32).to_le_bytes()),
             }
         }

@@ -3,6 +3,7 @@
 use super::{Source, Tensor, all_indices, flat, refusal, run};
 use crate::kernel::KernelError;
 use arenic_ir::op::{Binary, Unary};
+use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TensorType};
 
 /// A number of any element type.
@@ -31,6 +32,7 @@ fn number(x: &Tensor, i: usize) -> Number {
         DType::I32 => Int(read!(i32).into()),
         DType::U64 => Int(read!(u64).into()),
         DType::I64 => Int(read!(i64).into()),
+        DType::Bf16 => Real(bf16::to_f32(read!(u16)).into()),
         DType::F32 => Real(read!(f32).into()),
         DType::F64 => Real(read!(f64)),
     }
@@ -47,6 +49,7 @@ fn held(x: Number, dtype: DType) -> Number {
         (Int(x), DType::I32) => Int((x as i32).into()),
         (Int(x), DType::U64) => Int((x as u64).into()),
         (Int(x), DType::I64) => Int((x as i64).into()),
+        (Real(x), DType::Bf16) => Real(bf16::round(x as f32).into()),
         (Real(x), DType::F32) => Real((x as f32).into()),
         (x, _) => x,
     }
@@ -329,9 +332,10 @@ fn casts() {
                         (Real(x), DType::Bool) => Int((x != 0.0).into()),
                         // One rounding, not two.
                         (Int(x), DType::F32) => Real((x as f32).into()),
+                        (Int(x), DType::Bf16) => Real(bf16::round(x as f32).into()),
                         (Int(x), DType::F64) => Real(x as f64),
                         (Int(_), _) => x,
-                        (Real(_), DType::F32 | DType::F64) => x,
+                        (Real(_), DType::Bf16 | DType::F32 | DType::F64) => x,
                         (Real(x), DType::U8) => Int((x as u8).into()),
                         (Real(x), DType::I8) => Int((x as i8).into()),
                         (Real(x), DType::U16) => Int((x as u16).into()),
@@ -358,7 +362,7 @@ fn where_chooses() {
                 *s = source.broadcast_to(&shape);
             }
         }
-        let d = DType::ALL[round % 11];
+        let d = DType::ALL[round % DType::ALL.len()];
         let c = source.tensor(DType::Bool, &shapes[0]);
         let (a, b) = (source.tensor(d, &shapes[1]), source.tensor(d, &shapes[2]));
         let y = run(&Op::Where, &[c.clone(), a.clone(), b.clone()]);

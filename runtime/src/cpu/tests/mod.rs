@@ -10,7 +10,8 @@ mod updated;
 use crate::cpu;
 use crate::kernel::{Call, Draw, Element, KernelError, Operand, Scratch, Target};
 use crate::memory::AlignedBytes;
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::types::bf16;
+use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use rayon::ThreadPoolBuilder;
 
 /// A tensor in bytes of its own.
@@ -104,6 +105,10 @@ impl Source {
             let x = (self.word() >> 11) as f64 / (1u64 << 52) as f64 * 8.0 - 8.0;
             match dtype {
                 DType::Bool => bytes.push((small & 1) as u8),
+                DType::Bf16 => {
+                    let x = if kind == 0 { special as f32 } else { x as f32 };
+                    bytes.extend(bf16::from_f32(x).to_le_bytes());
+                }
                 DType::F32 => {
                     let x = if kind == 0 { special as f32 } else { x as f32 };
                     bytes.extend(x.to_le_bytes());
@@ -176,7 +181,11 @@ fn run_as(op: &Op, inputs: &[Tensor], setting: Setting) -> Result<Vec<Tensor>, K
         .map(|(o, ty)| (!setting.unread.contains(&o)).then(|| unsafe { Target::new(ty, place(o)) }))
         .collect();
     let (inputs, outputs) = (&operands[..], &targets[..]);
-    cpu::run(&Call { op, inputs, outputs, scratch: Scratch::NONE, draw: setting.draw })?;
+    let bytes = op.scratch_bytes(TargetInfo::CPU, &types, &results.iter().collect::<Vec<_>>());
+    let memory = AlignedBytes::copy_of(&vec![0xcd; bytes as usize]);
+    // SAFETY: aligned bytes that outlive the call, of this call alone.
+    let scratch = unsafe { Scratch::new(memory.as_ptr(), bytes as usize) };
+    cpu::run(&Call { op, inputs, outputs, scratch, draw: setting.draw })?;
     Ok(results
         .iter()
         .enumerate()

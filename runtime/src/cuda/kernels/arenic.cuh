@@ -68,6 +68,45 @@ struct Number<double> {
     static __device__ double highest() { return INFINITY; }
 };
 
+// The upper half of a float. Arithmetic is on floats: what is stored is rounded to the nearest,
+// of two as near to the one whose last bit is 0.
+struct Bf16 {
+    uint16_t bits;
+
+    Bf16() = default;
+    __device__ Bf16(float x) {
+        const u32 all = bits_of(x);
+        // NaN stays NaN: its payload's upper bits, quiet.
+        bits = x != x ? uint16_t(all >> 16 | 0x40) : uint16_t((all + 0x7fffu + (all >> 16 & 1u)) >> 16);
+    }
+    __device__ operator float() const { return float_of(u32(bits) << 16); }
+
+    static __device__ u32 bits_of(float x) {
+        u32 bits;
+        memcpy(&bits, &x, sizeof bits);
+        return bits;
+    }
+    static __device__ float float_of(u32 bits) {
+        float x;
+        memcpy(&x, &bits, sizeof x);
+        return x;
+    }
+};
+
+// Elements of an operand, read as floats: a parameter that is passed as its address.
+struct Narrow {
+    const Bf16* first;
+
+    template <class I>
+    __device__ float operator[](I i) const {
+        return first[i];
+    }
+    template <class I>
+    __device__ Narrow operator+(I by) const {
+        return {first + by};
+    }
+};
+
 // --- arithmetic ---------------------------------------------------------------------------
 
 template <class T>

@@ -1,5 +1,5 @@
 // Softmax attention: tiles of TILE queries and TILE keys in shared memory, a row of scores shared
-// by a few threads. Every kernel computes a score as the same sum in the same order, so that
+// by a few threads. An `X` is read as a `const T*` is. Every kernel computes a score as the same sum in the same order, so that
 // gradients see the bits that maxima were taken of.
 #pragma once
 #include "product.cuh"
@@ -36,8 +36,8 @@ struct Attention {
 };
 
 // Rows from `first` on, zeros from `end` on.
-template <class T, class I, u32 ROWS, u32 WIDTH>
-__device__ inline void load_rows(T (&tile)[ROWS][WIDTH], const T* x, I first, I end) {
+template <class T, class X, class I, u32 ROWS, u32 WIDTH>
+__device__ inline void load_rows(T (&tile)[ROWS][WIDTH], X x, I first, I end) {
     // A column more than is loaded keeps what a warp reads in different banks.
     constexpr u32 columns = WIDTH - 1;
 #pragma unroll 2
@@ -72,9 +72,10 @@ __device__ inline void add_rows(T (&sums)[COUNT], const T (&factors)[N],
 
 // The result of the queries from row0 on: store(row, column, x) takes its elements, and
 // store_row(row, max, sum) the numbers of each row. score(row, column, product) is the score.
-template <class A, class I, class T, class Score, class Store, class StoreRow>
-__device__ inline void attention_rows(A a, const T* q, const T* k, const T* v, I row0, Score score,
-                                      Store store, StoreRow store_row) {
+template <class A, class I, class X, class Score, class Store, class StoreRow>
+__device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, Store store,
+                                      StoreRow store_row) {
+    typedef typename A::T T;
     __shared__ T qs[A::TILE][A::DEPTH + 1], ks[A::TILE][A::DEPTH + 1];
     __shared__ T vs[A::TILE][A::WIDTH + 1], ps[A::TILE][A::TILE + 1];
     const u32 r = threadIdx.x / ATTENTION_LANES, lane = threadIdx.x % ATTENTION_LANES;
@@ -135,9 +136,9 @@ __device__ inline void attention_rows(A a, const T* q, const T* k, const T* v, I
 
 // Gradients of the queries from row0 on, and `delta`, of each row the sum of its probabilities
 // times their gradients, which takes a pass of its own.
-template <class A, class I, class T, class Score, class Store>
-__device__ inline void attention_query_gradients(A a, const T* q, const T* k, const T* v,
-                                                 const T* max, const T* sum, const T* dy, T* delta,
+template <class A, class I, class X, class T, class Score, class Store>
+__device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* max, const T* sum,
+                                                 X dy, T* delta,
                                                  T scale, I row0, Score score, Store store,
                                                  bool wanted) {
     __shared__ T qs[A::TILE][A::DEPTH + 1], ks[A::TILE][A::DEPTH + 1];
@@ -196,9 +197,8 @@ __device__ inline void attention_query_gradients(A a, const T* q, const T* k, co
 }
 
 // Gradients of the keys and values from column0 on: store_key and store_value take elements.
-template <class A, class I, class T, class Score, class StoreKey, class StoreValue>
-__device__ inline void attention_key_gradients(A a, const T* q, const T* k, const T* v,
-                                               const T* max, const T* sum, const T* dy,
+template <class A, class I, class X, class T, class Score, class StoreKey, class StoreValue>
+__device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max, const T* sum, X dy,
                                                const T* delta, T scale, I column0, Score score,
                                                StoreKey store_key, StoreValue store_value) {
     __shared__ T qs[A::TILE][A::DEPTH + 1], ks[A::TILE][A::DEPTH + 1];

@@ -74,6 +74,24 @@ __device__ inline void write_four(T* y, u64 quad, const Four<T>& four) {
     reinterpret_cast<Four<T>*>(y)[quad] = four;
 }
 
+template <u64 n>
+__device__ inline Four<float> read_four(Narrow x, u64 quad) {
+    Four<float> four = {};
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        if (4 * quad + k < n) four.at[k] = x[4 * quad + k];
+    }
+    return four;
+}
+
+template <u64 n>
+__device__ inline void write_four(Bf16* y, u64 quad, const Four<float>& four) {
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) {
+        if (4 * quad + k < n) y[4 * quad + k] = four.at[k];
+    }
+}
+
 // Uniform from `low` on, a word times the scale added, in double; rounding never reaches the
 // upper end.
 template <class T>

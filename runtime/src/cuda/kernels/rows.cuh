@@ -11,7 +11,8 @@ struct Held {
     u32 lane, end;
 
     // Nothing is read for a row that is not there.
-    __device__ Held(const T* row, u32 lane, bool live) : lane(lane), end(live ? u32(n) : 0) {
+    template <class Row>
+    __device__ Held(Row row, u32 lane, bool live) : lane(lane), end(live ? u32(n) : 0) {
 #pragma unroll
         for (u32 k = 0; k < COUNT; k++) {
             const u32 i = k * lanes + lane;
@@ -56,13 +57,13 @@ struct Held {
 };
 
 // A longer row, read again where it is needed again; four elements of a thread at a time.
-template <class T, class Index, u32 lanes, Index n, Index stride>
+template <class T, class Index, u32 lanes, Index n, Index stride, class Row = const T*>
 struct Reread {
-    const T* row;
+    Row row;
     u32 lane;
     Index end;
 
-    __device__ Reread(const T* row, u32 lane, bool live) : row(row), lane(lane), end(live ? n : 0) {}
+    __device__ Reread(Row row, u32 lane, bool live) : row(row), lane(lane), end(live ? n : 0) {}
 
     __device__ T at(Index i) const { return row[i * stride]; }
 

@@ -16,8 +16,8 @@ __device__ inline Exponentials<T> exponentials(const Held<T, Index, lanes, n, st
 }
 
 // In one pass: the sum so far is scaled when the maximum grows.
-template <class T, class Index, u32 lanes, Index n, Index stride>
-__device__ inline Exponentials<T> exponentials(const Reread<T, Index, lanes, n, stride>& row) {
+template <class T, class Index, u32 lanes, Index n, Index stride, class Row>
+__device__ inline Exponentials<T> exponentials(const Reread<T, Index, lanes, n, stride, Row>& row) {
     const T none = Number<T>::lowest();
     T max = none, sum = 0;
     for (Index i = row.lane; i < row.end; i += 4 * lanes) {

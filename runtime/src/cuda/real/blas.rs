@@ -89,6 +89,7 @@ impl Drop for Blas {
 fn types(p: &Product) -> (sys::cudaDataType, sys::cublasComputeType_t) {
     use sys::cublasComputeType_t as Compute;
     match (p.dtype, p.math) {
+        (DType::Bf16, _) => (sys::cudaDataType::CUDA_R_16BF, Compute::CUBLAS_COMPUTE_32F),
         (DType::F64, _) => (sys::cudaDataType::CUDA_R_64F, Compute::CUBLAS_COMPUTE_64F),
         (_, Math::F32) => (sys::cudaDataType::CUDA_R_32F, Compute::CUBLAS_COMPUTE_32F),
         (_, Math::Tf32) => (sys::cudaDataType::CUDA_R_32F, Compute::CUBLAS_COMPUTE_32F_FAST_TF32),
@@ -110,8 +111,13 @@ impl Descriptors {
             operation: 0,
             matrices: [0; 3],
         };
-        let operation =
-            result::create_matmul_desc(compute, ty).map_err(failed("cublasLtMatmulDescCreate"))?;
+        // Scalars are of the type in which sums are taken.
+        let scale = match p.dtype {
+            DType::F64 => sys::cudaDataType::CUDA_R_64F,
+            _ => sys::cudaDataType::CUDA_R_32F,
+        };
+        let operation = result::create_matmul_desc(compute, scale)
+            .map_err(failed("cublasLtMatmulDescCreate"))?;
         made.operation = operation as u64;
         made.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(p.a.transposed))?;
         made.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(p.b.transposed))?;

@@ -4,8 +4,8 @@
 use super::super::driver::{DriverError, StreamHandle};
 use super::super::lower::Request;
 use super::libraries::{Ready, has_all};
-use arenic_ir::Math;
 use arenic_ir::op::library::{Convolution, Direction};
+use arenic_ir::{DType, Math};
 use cudarc::cudnn::result::{self, CudnnError};
 use cudarc::cudnn::sys;
 use std::ffi::c_void;
@@ -119,15 +119,15 @@ impl Drop for Dnn {
 
 impl Descriptors {
     fn new(c: &Convolution, math: MathType) -> Result<Descriptors, DriverError> {
-        let mut made = Descriptors { input: tensor(c.input)?, ..Descriptors::default() };
-        made.output = tensor(c.output)?;
+        let mut made = Descriptors { input: tensor(c.dtype, c.input)?, ..Descriptors::default() };
+        made.output = tensor(c.dtype, c.output)?;
         if c.bias {
             let result = match c.direction {
                 Direction::Forward => c.output,
                 Direction::InputGradient => c.input,
                 Direction::FilterGradient => c.filter,
             };
-            made.bias = tensor([1, result[1], 1, 1])?;
+            made.bias = tensor(c.dtype, [1, result[1], 1, 1])?;
         }
         made.filter = result::create_filter_descriptor()
             .map_err(failed("cudnnCreateFilterDescriptor"))? as u64;
@@ -135,14 +135,14 @@ impl Descriptors {
             .map_err(failed("cudnnCreateConvolutionDescriptor"))? as u64;
         let of = |pair: [usize; 2]| pair.map(|n| n as i32);
         let ([pad_h, pad_w], [u, v], [d_h, d_w]) = (of(c.pads), of(c.strides), of(c.dilations));
-        let (float, layout) = (FLOAT, sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
+        let (stored, layout) = (stored(c.dtype), sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
         // The window is not turned around.
         let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
         let convolution = made.convolution();
         // SAFETY: these were made.
         unsafe {
             let extents = c.filter.map(|n| n as i32);
-            result::set_filter4d_descriptor(made.filter(), float, layout, extents)
+            result::set_filter4d_descriptor(made.filter(), stored, layout, extents)
                 .map_err(failed("cudnnSetFilter4dDescriptor"))?;
             result::set_convolution2d_descriptor(
                 convolution,
@@ -153,7 +153,7 @@ impl Descriptors {
                 d_h,
                 d_w,
                 mode,
-                float,
+                FLOAT,
             )
             .map_err(failed("cudnnSetConvolution2dDescriptor"))?;
             result::set_convolution_group_count(convolution, c.group as i32)
@@ -181,14 +181,23 @@ impl Descriptors {
     }
 }
 
+/// What sums and factors are, whatever is stored.
 const FLOAT: sys::cudnnDataType_t = sys::cudnnDataType_t::CUDNN_DATA_FLOAT;
 
-fn tensor(extents: [usize; 4]) -> Result<u64, DriverError> {
+fn stored(dtype: DType) -> sys::cudnnDataType_t {
+    match dtype {
+        DType::Bf16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+        _ => FLOAT,
+    }
+}
+
+fn tensor(dtype: DType, extents: [usize; 4]) -> Result<u64, DriverError> {
     let made = result::create_tensor_descriptor().map_err(failed("cudnnCreateTensorDescriptor"))?;
     let layout = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
     // SAFETY: it was made, and is given back where nobody will.
     unsafe {
-        let set = result::set_tensor4d_descriptor(made, layout, FLOAT, extents.map(|n| n as i32));
+        let set =
+            result::set_tensor4d_descriptor(made, layout, stored(dtype), extents.map(|n| n as i32));
         if let Err(e) = set {
             let _ = result::destroy_tensor_descriptor(made);
             return Err(failed("cudnnSetTensor4dDescriptor")(e));
@@ -230,6 +239,8 @@ impl Dnn {
         request: &Request,
     ) -> Result<Vec<Ready<ConvolutionCall>>, DriverError> {
         let allowed = match convolution.math {
+            // Of `bf16` as they are stored: nothing is rounded once more.
+            _ if convolution.dtype == DType::Bf16 => MathType::CUDNN_TENSOR_OP_MATH,
             Math::F32 => MathType::CUDNN_FMA_MATH,
             Math::Tf32 => MathType::CUDNN_DEFAULT_MATH,
         };
@@ -238,6 +249,7 @@ impl Dnn {
         for found in self.ways(convolution.direction, &asked)? {
             // What the library would do by other means, it does here as it is told.
             let math = match convolution.math {
+                _ if convolution.dtype == DType::Bf16 => found.math,
                 Math::F32 => MathType::CUDNN_FMA_MATH,
                 Math::Tf32 => found.math,
             };

@@ -1,0 +1,241 @@
+//! Which operators take `bf16`, and which values are stored as such.
+
+use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
+use arenic_ir::op::{Op, Scatter};
+use arenic_ir::types::DType;
+use cranelift_entity::SecondaryMap;
+
+/// What is to be narrow.
+pub(super) struct Choice {
+    /// Nodes that take `bf16` operands, and give such results.
+    pub(super) narrow: SecondaryMap<NodeId, bool>,
+    /// Roots that are stored as `bf16`.
+    pub(super) stored: SecondaryMap<ValueId, bool>,
+}
+
+/// What an operator has to do with `bf16`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Worth the rounding of its operands.
+    Product,
+    /// Narrow where its operands are.
+    Follows,
+    /// Computes in `f32`; its result may be stored.
+    Elementwise,
+    /// Neither.
+    Wide,
+}
+
+fn role(op: &Op) -> Role {
+    match op {
+        Op::MatMul { .. }
+        | Op::Gemm { .. }
+        | Op::Conv { .. }
+        | Op::ConvTranspose { .. }
+        | Op::ConvWeightGrad { .. }
+        | Op::ProductUpdate { .. }
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. } => Role::Product,
+        Op::Reshape { .. }
+        | Op::Slice { .. }
+        | Op::Pad { .. }
+        | Op::Transpose { .. }
+        | Op::Expand { .. }
+        | Op::Concat { .. }
+        | Op::Copy
+        | Op::Gather { .. }
+        | Op::GatherElements { .. }
+        | Op::GatherNd { .. }
+        | Op::ScatterElements { reduction: Scatter::Replace, .. }
+        | Op::ScatterNd { reduction: Scatter::Replace }
+        | Op::Dropout { .. }
+        | Op::Reduce { .. }
+        | Op::Softmax { .. }
+        | Op::SoftmaxGrad { .. }
+        | Op::LayerNorm { .. }
+        | Op::LayerNormParamGrad { .. }
+        | Op::LayerNormInputGrad { .. }
+        | Op::BatchNorm { .. }
+        | Op::BatchNormParamGrad
+        | Op::BatchNormInputGrad
+        | Op::MaxPool { .. }
+        | Op::AveragePool { .. }
+        | Op::MaxPoolGrad { .. }
+        | Op::AveragePoolGrad { .. }
+        | Op::LogSoftmaxStats
+        | Op::SoftmaxOfStats
+        | Op::CrossEntropyGrad => Role::Follows,
+        Op::Unary { .. }
+        | Op::Binary { .. }
+        | Op::Where
+        | Op::Clip { .. }
+        | Op::Pointwise { .. } => Role::Elementwise,
+        Op::TopK { .. }
+        | Op::ScatterElements { .. }
+        | Op::ScatterNd { .. }
+        | Op::Cast { .. }
+        | Op::PointwiseReduce { .. }
+        | Op::RandomUniform { .. }
+        | Op::LogSoftmax { .. }
+        | Op::LogSoftmaxGrad { .. }
+        | Op::Lstm { .. }
+        | Op::LstmGrad { .. }
+        | Op::Gru { .. }
+        | Op::GruGrad { .. }
+        | Op::Rnn { .. }
+        | Op::RnnGrad { .. }
+        | Op::Resize { .. }
+        | Op::Adam { .. }
+        | Op::Adagrad { .. }
+        | Op::Momentum { .. }
+        | Op::Opaque { .. } => Role::Wide,
+    }
+}
+
+/// The operands that are `bf16` where a node is narrow; statistics, factors of normalisations and
+/// masks are not among them.
+pub(super) fn narrow_operands(node: &Node) -> Vec<usize> {
+    let all = 0..node.inputs.len();
+    match node.op {
+        Op::ProductUpdate { .. } => (all.end.saturating_sub(2)..all.end).collect(),
+        Op::Attention { .. } => vec![0, 1, 2],
+        Op::AttentionGrad { .. } => vec![0, 1, 2, 5],
+        Op::LayerNormParamGrad { .. }
+        | Op::LayerNormInputGrad { .. }
+        | Op::BatchNormParamGrad
+        | Op::BatchNormInputGrad => vec![0, 1],
+        Op::ScatterElements { .. } | Op::ScatterNd { .. } => vec![0, 2],
+        Op::LayerNorm { .. }
+        | Op::BatchNorm { .. }
+        | Op::Dropout { .. }
+        | Op::Gather { .. }
+        | Op::GatherElements { .. }
+        | Op::GatherNd { .. }
+        | Op::MaxPoolGrad { .. }
+        | Op::SoftmaxOfStats
+        | Op::CrossEntropyGrad => vec![0],
+        _ => all.collect(),
+    }
+}
+
+/// Chooses, forwards through the graph, and then what is stored of elementwise results.
+pub(super) fn choose(g: &Graph) -> Choice {
+    let (kept, readers) = (g.kept(), g.readers());
+    let ends = ends(g, &kept, &readers);
+    let retyped = retyped(g);
+    let mut narrow: SecondaryMap<NodeId, bool> = SecondaryMap::new();
+    // Roots that come of narrow nodes alone: nothing is lost where they are rounded once more.
+    let mut derived: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+    for (n, node) in &g.nodes {
+        let role = role(&node.op);
+        let follows = || follows(g, node, &derived);
+        match role {
+            Role::Product => {
+                narrow[n] = narrow_operands(node).iter().all(|&i| is_f32(g, node.inputs[i]));
+            }
+            Role::Follows => narrow[n] = follows(),
+            Role::Elementwise if !ends[n] && follows() => {
+                floats(g, node).for_each(|v| derived[v] = true);
+            }
+            Role::Elementwise | Role::Wide => {}
+        }
+        if narrow[n] {
+            narrowed(g, node).for_each(|v| derived[v] = true);
+        }
+    }
+    let mut stored = SecondaryMap::new();
+    for (v, value) in &g.values {
+        let Def::Node { node: n, .. } = value.def else { continue };
+        if !derived[v] || kept[v] || retyped[v] {
+            continue;
+        }
+        stored[v] = narrow[n]
+            || match readers[v][..] {
+                [] => false,
+                // What one node reads at once need not be stored; a chain is one node.
+                [reader] => narrow[reader],
+                _ => true,
+            };
+    }
+    Choice { narrow, stored }
+}
+
+fn is_f32(g: &Graph, v: ValueId) -> bool {
+    g.ty(v).dtype == DType::F32
+}
+
+/// A node's results of `f32`.
+fn floats<'a>(g: &'a Graph, node: &'a Node) -> impl Iterator<Item = ValueId> + 'a {
+    node.outputs.iter().flatten().copied().filter(|&v| is_f32(g, v))
+}
+
+/// Results of a node that become `bf16` where its operands are.
+fn narrowed<'a>(g: &'a Graph, node: &'a Node) -> impl Iterator<Item = ValueId> + 'a {
+    let mut types: Vec<_> = g.types_of(&node.inputs).into_iter().cloned().collect();
+    for i in narrow_operands(node) {
+        types[i].dtype = if types[i].dtype == DType::F32 { DType::Bf16 } else { types[i].dtype };
+    }
+    let results = node.op.infer(&types.iter().collect::<Vec<_>>()).unwrap_or_default();
+    let results = node.outputs.iter().copied().zip(results);
+    results.filter_map(|(v, ty)| v.filter(|_| ty.dtype == DType::Bf16))
+}
+
+/// True where a node's operands are narrow, but for what has no precision to lose by it: states
+/// and constants, and beside elements what is read for many of them.
+fn follows(g: &Graph, node: &Node, derived: &SecondaryMap<ValueId, bool>) -> bool {
+    let Some(most) = floats(g, node).map(|v| g.ty(v).elements()).max() else { return false };
+    let operands = narrow_operands(node).into_iter().map(|i| node.inputs[i]);
+    let operands: Vec<ValueId> = operands.filter(|&v| is_f32(g, v)).collect();
+    let is_narrow = |v: ValueId| derived[g.resolve(v).root];
+    let is_leaf = |v: ValueId| {
+        let elementwise = role(&node.op) == Role::Elementwise;
+        let root = g.resolve(v).root;
+        matches!(g.values[root].def, Def::State(_) | Def::Const(_))
+            || elementwise && g.ty(v).elements() < most
+    };
+    // Scalars are losses, norms and rates.
+    most > 1
+        && operands.iter().any(|&v| is_narrow(v))
+        && operands.iter().all(|&v| is_narrow(v) || is_leaf(v))
+}
+
+/// Elementwise nodes whose results lead to nothing but updates and outputs: losses, and the
+/// arithmetic of optimizers.
+fn ends(
+    g: &Graph,
+    kept: &SecondaryMap<ValueId, bool>,
+    readers: &SecondaryMap<ValueId, Vec<NodeId>>,
+) -> SecondaryMap<NodeId, bool> {
+    let mut ends: SecondaryMap<NodeId, bool> = SecondaryMap::new();
+    for (n, node) in g.nodes.iter().rev() {
+        let updates = |&reader: &NodeId| {
+            let op = &g.nodes[reader].op;
+            matches!(
+                op,
+                Op::Adam { .. }
+                    | Op::Adagrad { .. }
+                    | Op::Momentum { .. }
+                    | Op::ProductUpdate { .. }
+            ) || ends[reader]
+        };
+        let leads_on = |&v: &ValueId| !readers[v].iter().all(updates);
+        let is_read = |&v: &ValueId| kept[v] || !readers[v].is_empty();
+        let results = || node.outputs.iter().flatten();
+        ends[n] = role(&node.op) == Role::Elementwise
+            && results().any(is_read)
+            && !results().any(leads_on);
+    }
+    ends
+}
+
+/// Roots of which a view has elements of another type.
+fn retyped(g: &Graph) -> SecondaryMap<ValueId, bool> {
+    let mut retyped: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+    for (v, value) in &g.values {
+        let root = g.resolve(v).root;
+        if value.ty.dtype != g.ty(root).dtype {
+            retyped[root] = true;
+        }
+    }
+    retyped
+}
