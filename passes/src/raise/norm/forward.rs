@@ -13,26 +13,25 @@ const MOST: usize = 64;
 /// The normalisation that a node is, or the one whose standard deviation it gives.
 pub(super) fn norm<'a>(r: &'a Reading<'a>, n: NodeId) -> Option<Norm<'a>> {
     let Node { op, inputs, outputs, .. } = &r.g.nodes[n];
-    match *op {
-        Op::LayerNorm { axis, .. } => {
-            let &[_, Some(mean), Some(inv_std)] = &outputs[..] else { return None };
-            let (x, scale) = (*inputs.first()?, *inputs.get(1)?);
-            let source = Source::Operator { scale, mean, inv_std };
-            of_operator(r, Kind::Layer { axis }, x, source)
-        }
-        Op::BatchNorm { .. } => {
-            let &[_, Some(mean), _, Some(inv_std)] = &outputs[..] else { return None };
-            let (x, scale) = (*inputs.first()?, *inputs.get(1)?);
-            let source = Source::Operator { scale, mean, inv_std };
-            of_operator(r, Kind::Batch, x, source)
-        }
-        Op::Unary { f: Unary::Sqrt } => written(r, n),
-        _ => None,
-    }
+    let (kind, statistics) = match *op {
+        Op::LayerNorm { axis, .. } => (Kind::Layer { axis }, [1, 2]),
+        Op::BatchNorm { .. } => (Kind::Batch, [1, 3]),
+        Op::Unary { f: Unary::Sqrt } => return written(r, n),
+        _ => return None,
+    };
+    let [mean, inv_std] = statistics.map(|i| outputs.get(i).copied().flatten());
+    let (x, scale) = (*inputs.first()?, *inputs.get(1)?);
+    of_operator(r, kind, x, [scale, mean?, inv_std?])
 }
 
-fn of_operator<'a>(r: &'a Reading<'a>, kind: Kind, x: ValueId, source: Source) -> Option<Norm<'a>> {
-    let Source::Operator { mean, inv_std, .. } = source else { return None };
+/// An operator of this operand, with its scale and the statistics that it gives.
+fn of_operator<'a>(
+    r: &'a Reading<'a>,
+    kind: Kind,
+    x: ValueId,
+    [scale, mean, inv_std]: [ValueId; 3],
+) -> Option<Norm<'a>> {
+    let source = Source::Operator { scale, mean, inv_std };
     let ty = r.g.ty(x).clone();
     let groups = kind.groups(&ty.shape);
     let (all, statistics) = (groups.all(), groups.all() & !kind.averaged());

@@ -84,10 +84,20 @@ fn group(
         nodes.insert(sqrt, norm.statistics());
         norm.expressions.collect(r.g.nodes[sqrt].inputs[0], norm.statistics(), &mut nodes);
     }
+    let of_forward = nodes.clone();
     for &v in gradient.iter().flat_map(|b| &b.found) {
         let whole = r.g.ty(v).elements() == norm.ty.elements();
         let groups = if whole && e.polynomial(v, all).is_some() { all } else { norm.parameters() };
         e.collect(v, groups, &mut nodes);
+    }
+    // Without scale and bias the result itself may be what the gradient needs, and stay alive for
+    // others; the operand would have to stay beside it.
+    let reads =
+        |n: &NodeId, v: ValueId| r.g.nodes[*n].inputs.iter().any(|&x| r.base(x) == r.base(v));
+    if affine.is_some_and(|a| {
+        a.y == a.normalised && nodes.keys().any(|n| !of_forward.contains_key(n) && reads(n, a.y))
+    }) {
+        return None;
     }
     let mut results = Vec::new();
     // Readers come before what they read, as those that stay are readers like others.

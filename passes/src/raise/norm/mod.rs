@@ -23,7 +23,8 @@
 //! So the arena does not become larger by more than these few numbers. What a gradient needs of the
 //! forward part is `x`, the mean and `inv_std`. Before, it was one of `x`, `x − mean` and `n`, which
 //! are as large; where that was another one than `x`, it is dead now (of `n` the mean was not
-//! needed: that is what may be more). Between, an operator has `x`, `dy` and its result, which may
+//! needed: that is what may be more). A gradient that reads the result itself, as one without
+//! scale and bias may, stays as it is. Between, an operator has `x`, `dy` and its result, which may
 //! take the bytes of either; written as several nodes, `g · n` was there beside both, of which a sum
 //! was taken.
 
