@@ -5,6 +5,7 @@ use crate::raise::expression::{Expressions, Reading};
 use crate::raise::polynomial::{Groups, Polynomial};
 use arenic_ir::graph::{Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Unary};
+use arenic_ir::types::DType;
 use std::collections::{BTreeSet, VecDeque};
 
 /// More readers are not looked at to find a normalisation's result.
@@ -58,7 +59,8 @@ fn written<'a>(r: &'a Reading<'a>, sqrt: NodeId) -> Option<Norm<'a>> {
     } else {
         return None;
     };
-    if ty.elements() == 0 || !ty.dtype.is_float() {
+    // Factors of a `bf16` operand would be of another type.
+    if ty.elements() == 0 || !matches!(ty.dtype, DType::F32 | DType::F64) {
         return None;
     }
     let groups = kind.groups(&ty.shape);
