@@ -60,7 +60,7 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
         }
     }
     for &(shape, axes) in SHARED {
-        let (f, d) = (r.choose(&REDUCTIONS), r.choose(&[DType::F32, DType::F32, DType::F64]));
+        let (f, d) = (r.choose(&REDUCTIONS), r.choose(&[DType::F32, DType::F64, DType::Bf16]));
         cases.push(computed(r, f, d, shape, axes));
     }
     for f in REDUCTIONS {
@@ -85,7 +85,7 @@ fn computed(r: &mut Random, f: Reduction, d: DType, shape: &[usize], axes: &[usi
     let Op::Reduce { axes, keep, .. } = plain.op else { unreachable!() };
     let [x] = &plain.inputs[..] else { unreachable!() };
     let zero = r.fill(d, vec![], |_| 0.0);
-    // What is 0 where the condition does not hold, else x, and |x| of every other.
+    // |x| where the condition holds, else 0.
     let steps = vec![
         Step::Where(1, 0, 2),
         Step::Unary(Unary::Abs, 0),

@@ -26,7 +26,8 @@ impl Writer<'_> {
     /// again, as the operator says, unless elements are moved or cast.
     pub(super) fn write(&mut self, op: &Op, x: &[Tensor], y: &[Tensor]) -> Result<(), ExportError> {
         let narrow = |t: &Tensor| t.ty.dtype == DType::Bf16;
-        let takes = op.cpu_takes_bf16() && !matches!(op, Op::Pointwise { .. });
+        let mixes = matches!(op, Op::Pointwise { .. } | Op::PointwiseReduce { .. });
+        let takes = op.cpu_takes_bf16() && !mixes;
         if takes || !x.iter().chain(y).any(narrow) {
             return self.write_uniform(op, x, y);
         }
