@@ -127,8 +127,9 @@ impl Compiled {
     /// [`CompileError::NoProgram`].
     pub fn seconds(&self, device: &Device) -> Result<(f64, f64), CompileError> {
         let Target { graph, program, .. } = self.target()?;
-        let kernel = roofline(graph, device);
-        let step = simulate(program, device, &kernel).seconds;
+        let device = device.with_math(program.target.math);
+        let kernel = roofline(graph, &device);
+        let step = simulate(program, &device, &kernel).seconds;
         let kernels = || graph.nodes.keys().map(&kernel).sum();
         Ok((step, self.uncut_seconds.unwrap_or_else(kernels)))
     }
@@ -176,6 +177,8 @@ pub fn compile(
     let align = device.map_or(0, |d| d.alignment).max(least.align);
     let math = if backend == Backend::Cuda { math } else { least.math };
     let (target, evaluate) = (TargetInfo { align, math, ..least }, Some(&Kernels as &dyn Evaluate));
+    let device = device.map(|d| d.with_math(math));
+    let device = device.as_ref();
     let cx = Cx { target, purpose, evaluate, search, device, limits, allow_reassociation };
     let outcome = pipeline.run(graph, &cx, options)?;
     let (found, minimum) = (outcome.lower_bound(), outcome.minimum());

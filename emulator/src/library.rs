@@ -130,7 +130,18 @@ unsafe fn convolution<T: Element<f32>>(c: &Convolution, operands: &[u64], result
     let bias = if c.bias { of(2, to[1]) } else { &[] };
     // SAFETY: as above.
     let result = unsafe { std::slice::from_raw_parts_mut(result as *mut T, to.iter().product()) };
-    let first = |i: usize| bias.get(i / (to[2] * to[3]) % to[1]).map_or(0.0, |b| b.read());
+    let channel = |i: usize| match c.channels_last {
+        true => i % to[1],
+        false => i / (to[2] * to[3]) % to[1],
+    };
+    let first = |i: usize| bias.get(channel(i)).map_or(0.0, |b| b.read());
+    // Where an element of a tensor of these extents is.
+    let place = |[_, channels, rows, columns]: [usize; 4], [n, c_, row, column]: [usize; 4]| match c
+        .channels_last
+    {
+        true => ((n * rows + row) * columns + column) * channels + c_,
+        false => ((n * channels + c_) * rows + row) * columns + column,
+    };
     let mut y: Vec<f32> = (0..result.len()).map(first).collect();
     // Where a tap of a window lies, if it is in the input.
     let source = |at: usize, tap: usize, axis: usize| {
@@ -140,15 +151,15 @@ unsafe fn convolution<T: Element<f32>>(c: &Convolution, operands: &[u64], result
     for (image, channel) in (0..images).flat_map(|i| (0..channels).map(move |o| (i, o))) {
         let first = channel / (channels / c.group) * depth;
         for (i, j) in (0..down).flat_map(|i| (0..across).map(move |j| (i, j))) {
-            let output = ((image * channels + channel) * down + i) * across + j;
+            let output = place(c.output, [image, channel, i, j]);
             for (input, s, t) in (0..depth).flat_map(|input| {
                 (0..taps_down).flat_map(move |s| (0..taps_across).map(move |t| (input, s, t)))
             }) {
                 let (Some(row), Some(column)) = (source(i, s, 0), source(j, t, 1)) else {
                     continue;
                 };
-                let weight = ((channel * depth + input) * taps_down + s) * taps_across + t;
-                let input = ((image * inputs + first + input) * rows + row) * columns + column;
+                let weight = place(c.filter, [channel, input, s, t]);
+                let input = place(c.input, [image, first + input, row, column]);
                 let (first, second, to) = match c.direction {
                     Direction::Forward => (input, weight, output),
                     Direction::InputGradient => (output, weight, input),

@@ -6,9 +6,10 @@
 //! measured goes before the estimate.
 
 use crate::graph::{Graph, NodeId};
-use crate::op::{TypeError, Work};
+use crate::op::{Op, TypeError, Work};
+use crate::plan::Math;
 use crate::profile::{KernelTimes, OtherDevice, Profile};
-use crate::types::DType;
+use crate::types::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -28,6 +29,9 @@ pub struct Device {
     pub memory: Memory,
     /// Its arithmetic for each element type; a type that is not named counts as `f32`.
     pub arithmetic: BTreeMap<DType, Arithmetic>,
+    /// Its products of `f32` that is rounded to TF32; without one as of any `f32`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tf32: Option<Arithmetic>,
     /// Its link to host memory.
     pub link: Link,
     /// Seconds before each kernel begins.
@@ -35,6 +39,9 @@ pub struct Device {
     /// Times of kernels that were measured.
     #[serde(skip)]
     pub measured: KernelTimes,
+    /// How products of `f32` are multiplied.
+    #[serde(skip)]
+    pub math: Math,
 }
 
 /// Memory bandwidth.
@@ -125,7 +132,7 @@ impl Device {
         if !self.arithmetic.contains_key(&DType::F32) {
             return wrong("arithmetic", "says nothing of `f32`".into());
         }
-        for rate in self.arithmetic.values() {
+        for rate in self.arithmetic.values().chain(&self.tf32) {
             positive("flops_per_second", rate.flops_per_second)?;
             efficiency(rate.efficiency)?;
         }
@@ -170,13 +177,39 @@ impl Device {
         Ok(self)
     }
 
-    /// Seconds that a kernel of this work takes by its roofline, its launch included.
+    /// The device, on which libraries multiply so.
+    pub fn with_math(&self, math: Math) -> Device {
+        Device { math, ..self.clone() }
+    }
+
+    /// Seconds that a kernel of this work takes by its roofline, its launch included. Tensors that
+    /// tensor cores need turned are read and written once more.
     pub fn kernel_seconds(&self, work: &Work) -> f64 {
-        let rate = self.arithmetic.get(&work.dtype).or_else(|| self.arithmetic.get(&DType::F32));
-        let arithmetic =
-            rate.map_or(0.0, |r| work.flops as f64 / (r.flops_per_second * r.efficiency));
-        let traffic = work.bytes as f64 / (self.memory.bytes_per_second * self.memory.efficiency);
-        self.launch_seconds + arithmetic.max(traffic)
+        let tensor_cores = match work.dtype {
+            DType::F32 if self.math == Math::Tf32 => self.tf32.as_ref(),
+            DType::Bf16 => self.arithmetic.get(&DType::Bf16),
+            _ => None,
+        }
+        .filter(|_| work.is_product);
+        let plain = self.arithmetic.get(&work.dtype).or_else(|| self.arithmetic.get(&DType::F32));
+        let seconds = |r: &Arithmetic| work.flops as f64 / (r.flops_per_second * r.efficiency);
+        let arithmetic = tensor_cores.or(plain).map_or(0.0, seconds);
+        let rate = self.memory.bytes_per_second * self.memory.efficiency;
+        let traffic = work.bytes as f64 / rate;
+        let turning = match tensor_cores {
+            Some(_) => 2.0 * work.turned_bytes as f64 / rate,
+            None => 0.0,
+        };
+        self.launch_seconds + arithmetic.max(traffic) + turning
+    }
+
+    /// Seconds that an operator takes by its roofline.
+    ///
+    /// # Errors
+    /// The operands do not fit.
+    pub fn roofline_seconds(&self, op: &Op, inputs: &[&TensorType]) -> Result<f64, TypeError> {
+        let outputs = op.infer(inputs)?;
+        Ok(self.kernel_seconds(&op.work(inputs, &outputs.iter().collect::<Vec<_>>())))
     }
 
     /// Seconds that a node takes: as measured, or else by its roofline.
@@ -185,12 +218,10 @@ impl Device {
     /// Its operands do not fit; the graph was not verified.
     pub fn node_seconds(&self, g: &Graph, n: NodeId) -> Result<f64, TypeError> {
         let (op, inputs) = (&g.nodes[n].op, g.input_types(n));
-        if let Some(seconds) = self.measured.seconds(op, &inputs) {
-            return Ok(seconds);
+        match self.measured.seconds(op, &inputs) {
+            Some(seconds) => Ok(seconds),
+            None => self.roofline_seconds(op, &inputs),
         }
-        let outputs = g.output_types(n)?;
-        let outputs: Vec<_> = outputs.iter().collect();
-        Ok(self.kernel_seconds(&op.work(&inputs, &outputs)))
     }
 
     /// How many nodes of the graph have no measured time.

@@ -25,6 +25,8 @@ pub(crate) fn device(link: f64) -> Device {
         alignment: ALIGN,
         memory: Memory { bytes_per_second: 1.0, efficiency: 1.0 },
         arithmetic: [(DType::F32, arithmetic)].into(),
+        tf32: None,
+        math: arenic_ir::Math::F32,
         link: Link {
             to_host: link,
             to_device: link,

@@ -31,15 +31,23 @@ fn described(gpu: &Attributes) -> Result<Device, Failure> {
     if bandwidth > 0 {
         device.memory.bytes_per_second = bandwidth as f64;
     }
-    // Lanes of a multiprocessor, and single-precision operations for one in double precision.
-    let (lanes, ratio) = match gpu.capability {
-        80 => (64, 2.0),
-        90 | 100 => (128, 2.0),
-        _ => (128, 64.0),
+    // Lanes of a multiprocessor, single-precision operations for one in double precision, and
+    // those on `bf16` by tensor cores for one on `f32`.
+    let (lanes, ratio, tensor_cores) = match gpu.capability {
+        80 => (64, 2.0, 16.0),
+        90 | 100 => (128, 2.0, 16.0),
+        _ => (128, 64.0, 2.0),
     };
     let flops = (2 * lanes * u64::from(gpu.multiprocessors)) as f64 * gpu.clock as f64;
     for (dtype, rate) in &mut device.arithmetic {
-        rate.flops_per_second = if *dtype == DType::F64 { flops / ratio } else { flops };
+        rate.flops_per_second = match dtype {
+            DType::F64 => flops / ratio,
+            DType::Bf16 => flops * tensor_cores,
+            _ => flops,
+        };
+    }
+    if let Some(rate) = &mut device.tf32 {
+        rate.flops_per_second = flops * tensor_cores / 2.0;
     }
     device.link.copy_engines = gpu.copy_engines.clamp(1, 2) as u8;
     device.validate().map_err(|e| miette!("{}: {e}", gpu.name))?;
@@ -94,6 +102,8 @@ mod tests {
         let flops = |d| device.arithmetic[&d].flops_per_second;
         assert!((flops(DType::F32) / 19.5e12 - 1.0).abs() < 0.01);
         assert!((flops(DType::F64) / 9.7e12 - 1.0).abs() < 0.01);
+        assert!((flops(DType::Bf16) / 312e12 - 1.0).abs() < 0.01);
+        assert!((device.tf32.unwrap().flops_per_second / 156e12 - 1.0).abs() < 0.01);
         assert_eq!(device.link.copy_engines, 2);
     }
 }

@@ -80,6 +80,7 @@ fn explain_tensor(a: &Tensor) -> Outcome {
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
     let (graph, program) = (&target.graph, &target.program);
+    let device = device.with_math(program.target.math);
     let planned = Planned { graph, program, footprint: &footprint, device: &device };
     let choices = choices(planned, &a.name, human_bytes);
     if choices.is_empty() {

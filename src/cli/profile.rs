@@ -95,6 +95,7 @@ fn on_gpu(number: u32, target: &Target) -> Result<Profile, Failure> {
 /// Where the time goes in a step that runs every node once.
 fn summary(target: &Target, device: Device, profile: &Profile) -> Outcome {
     let g = &target.graph;
+    let device = device.with_math(target.program.target.math);
     let total =
         |device: &Device| g.nodes.keys().filter_map(|n| device.node_seconds(g, n).ok()).sum();
     let estimate: f64 = total(&device);

@@ -43,6 +43,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     if a.profile.is_some() {
         note_unmeasured(&device, &target.graph);
     }
+    let device = device.with_math(target.program.target.math);
     let kernel = roofline(&target.graph, &device);
     let step = simulate(&target.program, &device, &kernel);
     let unlimited: f64 = target.graph.nodes.keys().map(&kernel).sum();

@@ -9,7 +9,7 @@
 //! round otherwise.
 
 use super::recurrence::{self, Role};
-use super::{Op, Reduction, pointwise};
+use super::{Op, Reduction, channels_last, pointwise};
 use crate::types::TensorType;
 
 /// How the parts of a result become the whole.
@@ -62,6 +62,9 @@ impl Op {
 
     /// The operator of a part that has `extent` indices of the cut's.
     pub fn part(&self, cut: &Cut, extent: usize) -> Op {
+        if let Op::ChannelsLast { of } = self {
+            return channels_last::part(of, cut, extent);
+        }
         let mut op = self.clone();
         if let (
             Op::Reshape { shape }
@@ -197,6 +200,7 @@ impl Op {
             Op::AveragePool { .. } | Op::AveragePoolGrad { .. } => {
                 (0..2).map(|d| along(x[0].shape[d], vec![Some(d)], concat(y, d))).collect()
             }
+            Op::ChannelsLast { of } => channels_last::cuts(of, x, y),
             Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => {
                 (0..result.rank()).map(|d| update(x, y, d)).collect()
             }

@@ -80,6 +80,7 @@ impl Op {
             | Op::AveragePool { .. }
             | Op::MaxPoolGrad { .. }
             | Op::AveragePoolGrad { .. }
+            | Op::ChannelsLast { .. }
             | Op::Resize { .. }
             | Op::Attention { .. }
             | Op::AttentionGrad { .. }

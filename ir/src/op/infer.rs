@@ -93,6 +93,7 @@ impl Op {
             Op::Attention { .. } => (3, 4),
             Op::AttentionGrad { .. } => (6, 7),
             Op::Pointwise { .. } | Op::PointwiseReduce { .. } => (1, MAX_OPERANDS),
+            Op::ChannelsLast { of } => of.arity(),
             Op::ProductUpdate { update, .. } => {
                 // One product instead of one gradient.
                 let (least, most) = update.arity();
@@ -366,6 +367,7 @@ impl Op {
             | Op::AveragePool { .. }
             | Op::MaxPoolGrad { .. }
             | Op::AveragePoolGrad { .. } => windows::infer(self, x),
+            Op::ChannelsLast { of } => super::channels_last::infer(of, x),
             Op::Lstm { .. }
             | Op::LstmGrad { .. }
             | Op::Gru { .. }

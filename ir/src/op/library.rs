@@ -5,7 +5,7 @@
 //! an order that nobody knows. The backend asks the same functions, so that the two cannot
 //! disagree.
 
-use super::{Op, Window, sums};
+use super::{Op, Window, channels_last, sums};
 use crate::plan::{Backend, Math, TargetInfo};
 use crate::types::{DType, TensorType};
 
@@ -80,7 +80,7 @@ pub enum Added {
 }
 
 /// A two-dimensional cross-correlation, one group of channels after another, or the gradient of
-/// one of its operands; tensors are images, channels, rows, columns.
+/// one of its operands. Extents are of images, channels, rows, columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Convolution {
     /// The type of all elements: `F32`, or `Bf16`, whose sums are `F32`.
@@ -105,6 +105,8 @@ pub struct Convolution {
     pub group: usize,
     /// An element for each channel of the result is added.
     pub bias: bool,
+    /// All three tensors are stored with their channels last.
+    pub channels_last: bool,
 }
 
 /// What is computed of a convolution.
@@ -187,6 +189,13 @@ pub fn describe(op: &Op, math: Math, x: &[&TensorType], y: &[&TensorType]) -> Op
         Op::ConvWeightGrad { window, group } => {
             let output = convolved(x[0], y, x[1], window)?;
             convolution(Direction::FilterGradient, y.dtype, output, window, *group, false, math)
+        }
+        Op::ChannelsLast { of } => {
+            let mut call = channels_last::as_first(x, &[y], |x, y| describe(of, math, x, y))?;
+            if let LibraryCall::Convolution(c) = &mut call {
+                c.channels_last = true;
+            }
+            Some(call)
         }
         _ => None,
     }
@@ -343,6 +352,7 @@ fn convolution(
         dilations,
         group,
         bias,
+        channels_last: false,
     }))
 }
 
@@ -472,6 +482,15 @@ mod tests {
         let sides = (c.input, c.filter, c.output);
         assert_eq!(sides, ([2, 4, 8, 8], [6, 2, 3, 3], [2, 6, 4, 4]));
         assert_eq!((c.direction, c.bias), (Direction::FilterGradient, false));
+    }
+
+    #[test]
+    fn extents_are_the_same_where_channels_are_last() {
+        let of = Op::Conv { window: window(&[3, 3], 2, [1, 1]), group: 2 };
+        let c = convolution_of(&of, &[&[2, 4, 8, 6], &[6, 2, 3, 3], &[6]]).unwrap();
+        let turned = Op::ChannelsLast { of: Box::new(of) };
+        let last = convolution_of(&turned, &[&[2, 8, 6, 4], &[6, 3, 3, 2], &[6]]).unwrap();
+        assert_eq!(last, Convolution { channels_last: true, ..c });
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! absent, the last ones are left off; flags say so where one in the middle is missing.
 
 mod attributes;
+pub mod channels_last;
 mod cut;
 mod fused;
 mod in_place;
@@ -360,6 +361,13 @@ pub enum Op {
         shape: Vec<usize>,
     },
 
+    /// An operator with a window, on tensors whose channels are last: of each operand and result
+    /// of rank three or more the second axis stands last, of filters, too.
+    ChannelsLast {
+        /// The operator: a convolution, a pool or a gradient of one.
+        of: Box<Op>,
+    },
+
     // --- recurrences ----------------------------------------------------------------
     // Steps T, batch B, hidden units H. `pre` is what the input gives to every gate: `x·Wᵀ` and
     // all biases. Gates lie in ONNX's order. With `reverse` the last step comes first; results
@@ -564,6 +572,7 @@ impl Op {
             Op::AveragePool { .. } => "average_pool",
             Op::MaxPoolGrad { .. } => "max_pool_grad",
             Op::AveragePoolGrad { .. } => "average_pool_grad",
+            Op::ChannelsLast { .. } => "channels_last",
             Op::Lstm { .. } => "lstm",
             Op::LstmGrad { .. } => "lstm_grad",
             Op::Gru { .. } => "gru",

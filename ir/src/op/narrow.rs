@@ -44,6 +44,9 @@ impl Op {
 
     /// True where the CUDA backend has a kernel for `bf16` operands or results.
     pub fn cuda_takes_bf16(&self) -> bool {
+        if let Op::ChannelsLast { of } = self {
+            return of.cuda_takes_bf16();
+        }
         self.cpu_takes_bf16()
             || matches!(
                 self,

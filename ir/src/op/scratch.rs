@@ -10,7 +10,9 @@ pub mod cuda;
 
 use super::narrow::{has_bf16, widened_bytes};
 use super::sums::Extents;
-use super::{Interpolation, MAX_RANK, Op, Recurrence, Reduction, ResizeSpec, Window};
+use super::{
+    Interpolation, MAX_RANK, Op, Recurrence, Reduction, ResizeSpec, Window, channels_last,
+};
 use crate::plan::{Backend, TargetInfo};
 use crate::types::{DType, TensorType};
 
@@ -129,6 +131,12 @@ impl Op {
                 let elements = Recurrence::of(self, inputs[0]).cpu_scratch(self);
                 return elements as u64 * inputs[0].dtype.size();
             }
+            Op::ChannelsLast { of } => {
+                let turned = inputs.iter().chain(outputs).filter(|t| channels_last::is_turned(t));
+                let turned = turned.map(|t| turned_bytes(t)).fold(0, u64::saturating_add);
+                let own = |x: &[&TensorType], y: &[&TensorType]| of.own_scratch_bytes(x, y);
+                return turned.saturating_add(channels_last::as_first(inputs, outputs, own));
+            }
             Op::Resize { spec } => {
                 let taps = |a| resize_taps(spec, a) * spec.sizes[a];
                 return 16 * (0..spec.sizes.len()).map(taps).sum::<usize>() as u64;
@@ -137,6 +145,11 @@ impl Op {
         };
         elements as u64 * outputs.first().map_or(0, |t| t.dtype.size())
     }
+}
+
+/// Bytes of scratch that a tensor takes whose channels are moved, up to where the next one begins.
+pub fn turned_bytes(ty: &TensorType) -> u64 {
+    ty.bytes().next_multiple_of(64)
 }
 
 /// Parts that the inner extent `k` of a product is cut into. A small result of a long sum

@@ -10,7 +10,7 @@ use super::scratch::{
     Conv, ConvTranspose, ConvWeight, ProductUpdate, attention, channel_sums, channels, conv,
     conv_transpose, conv_weight, product_parts, product_update, reduce, rows,
 };
-use super::{Assembly, Cut, Op, Recurrence};
+use super::{Assembly, Cut, Op, Recurrence, channels_last};
 use crate::plan::Backend;
 use crate::types::{DType, TensorType};
 
@@ -189,6 +189,7 @@ impl Op {
                 let extents = reduced.map(|i| plan.extents[i]);
                 [usize::from(plan.inner_reduced), plan.parts].into_iter().chain(extents).collect()
             }
+            Op::ChannelsLast { of } => channels_last::as_first(x, y, |x, y| of.cpu_sum_order(x, y)),
             Op::AttentionGrad { .. } => vec![attention::tiling(x[0], x[1], x[2]).parts],
             Op::LayerNormParamGrad { axis } => vec![channel_sums(rows(x[0], *axis)).parts],
             Op::BatchNorm { .. } | Op::BatchNormParamGrad => {

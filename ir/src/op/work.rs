@@ -1,6 +1,6 @@
 //! Arithmetic and memory traffic of each operator, for estimates of time.
 
-use super::{Interpolation, Op};
+use super::{Interpolation, Op, channels_last};
 use crate::types::{DType, TensorType};
 
 /// What an operator does once, whatever the device.
@@ -12,6 +12,11 @@ pub struct Work {
     pub bytes: u64,
     /// The element type that the arithmetic is done in.
     pub dtype: DType,
+    /// The arithmetic is products of matrices: what tensor cores compute.
+    pub is_product: bool,
+    /// Bytes of tensors that are turned, before or after, where tensor cores compute: those of
+    /// convolutions whose channels are not last.
+    pub turned_bytes: u64,
 }
 
 impl Op {
@@ -36,11 +41,33 @@ impl Op {
             DType::Bf16 if !self.is_product() => DType::F32,
             dtype => dtype,
         };
-        let flops = self.flops(inputs, outputs);
-        Work { flops, bytes: read.saturating_add(written), dtype }
+        Work {
+            flops: self.flops(inputs, outputs),
+            bytes: read.saturating_add(written),
+            dtype,
+            is_product: self.is_product(),
+            turned_bytes: self.turned_bytes(inputs, outputs),
+        }
     }
 
-    /// True where the arithmetic is products of matrices: what tensor cores compute.
+    /// Bytes of what [`Work::turned_bytes`] counts. Where a group has one channel there is
+    /// nothing for tensor cores.
+    fn turned_bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
+        let channels = inputs.first().and_then(|x| x.shape.get(1));
+        match self {
+            Op::Conv { group, .. }
+            | Op::ConvTranspose { group, .. }
+            | Op::ConvWeightGrad { group, .. }
+                if channels != Some(group) =>
+            {
+                let turned = inputs.iter().chain(outputs).filter(|t| channels_last::is_turned(t));
+                turned.fold(0, |sum, t| sum.saturating_add(t.bytes()))
+            }
+            _ => 0,
+        }
+    }
+
+    /// True for products of matrices.
     fn is_product(&self) -> bool {
         matches!(
             self,
@@ -49,7 +76,7 @@ impl Op {
                 | Op::Conv { .. }
                 | Op::ConvTranspose { .. }
                 | Op::ConvWeightGrad { .. }
-        )
+        ) || matches!(self, Op::ChannelsLast { of } if of.is_product())
     }
 
     fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
@@ -140,6 +167,9 @@ impl Op {
                 let terms = inputs.iter().map(|t| t.elements() as u64).max().unwrap_or(0);
                 times(terms, steps.len() as u64 + 1)
             }
+            Op::ChannelsLast { of } => {
+                channels_last::as_first(inputs, outputs, |x, y| of.flops(x, y))
+            }
             Op::ProductUpdate { trans_a, update, .. } => {
                 let product = inputs.len().saturating_sub(2);
                 let multiplied = times(times(output, 2), inner(product, *trans_a));
@@ -175,10 +205,8 @@ mod tests {
     fn products_count_multiply_adds() {
         let plain = Op::MatMul { trans_a: false, trans_b: false };
         let w = work(&plain, &[&f32s(&[5, 8, 3]), &f32s(&[5, 3, 4])]);
-        assert_eq!(
-            w,
-            Work { flops: 2 * 5 * 8 * 4 * 3, bytes: 4 * (120 + 60 + 160), dtype: DType::F32 }
-        );
+        assert_eq!((w.flops, w.bytes), (2 * 5 * 8 * 4 * 3, 4 * (120 + 60 + 160)));
+        assert_eq!((w.dtype, w.is_product, w.turned_bytes), (DType::F32, true, 0));
         let turned = Op::MatMul { trans_a: true, trans_b: false };
         assert_eq!(work(&turned, &[&f32s(&[5, 3, 8]), &f32s(&[5, 3, 4])]).flops, 960);
         let gemm = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a: true, trans_b: true };
@@ -200,8 +228,18 @@ mod tests {
         let (x, w, y) = (f32s(&[2, 4, 5, 5]), f32s(&[6, 2, 3, 3]), f32s(&[2, 6, 5, 5]));
         let forward = work(&conv, &[&x, &w]).flops;
         assert_eq!(forward, 2 * (2 * 6 * 25) * (2 * 9));
-        let transpose = Op::ConvTranspose { window, group: 2, output_padding: vec![0, 0] };
+        let transpose =
+            Op::ConvTranspose { window: window.clone(), group: 2, output_padding: vec![0, 0] };
         assert_eq!(work(&transpose, &[&y, &w]).flops, forward);
+        // What is turned where tensor cores compute it; there is nothing for them in a group of
+        // one channel.
+        let whole = work(&conv, &[&x, &w]);
+        assert_eq!(whole.turned_bytes, whole.bytes);
+        let last = Op::ChannelsLast { of: Box::new(conv) };
+        let turned = work(&last, &[&f32s(&[2, 5, 5, 4]), &f32s(&[6, 3, 3, 2])]);
+        assert_eq!(turned, Work { turned_bytes: 0, ..whole });
+        let depthwise = Op::Conv { window, group: 4 };
+        assert_eq!(work(&depthwise, &[&x, &f32s(&[4, 1, 3, 3])]).turned_bytes, 0);
     }
 
     #[test]

@@ -28,6 +28,7 @@ enum Role {
 
 fn role(op: &Op) -> Role {
     match op {
+        Op::ChannelsLast { of } => role(of),
         Op::MatMul { .. }
         | Op::Gemm { .. }
         | Op::Conv { .. }

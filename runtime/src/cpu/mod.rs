@@ -14,6 +14,7 @@ mod batch_norm;
 mod binary;
 mod blocks;
 mod channels;
+mod channels_last;
 mod conv;
 mod conv_transpose;
 mod conv_weight;
@@ -109,6 +110,7 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
         Op::ConvWeightGrad { .. } => conv_weight::run(call),
         Op::MaxPool { .. } | Op::AveragePool { .. } => return pool::run(call),
         Op::MaxPoolGrad { .. } | Op::AveragePoolGrad { .. } => return pool_grad::run(call),
+        Op::ChannelsLast { of } => return channels_last::run(of, call),
         Op::Lstm { .. } | Op::Gru { .. } | Op::Rnn { .. } => recurrence::run(call),
         Op::LstmGrad { .. } | Op::GruGrad { .. } | Op::RnnGrad { .. } => recurrence_grad::run(call),
         Op::Resize { .. } => return resize::run(call),

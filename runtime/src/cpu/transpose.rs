@@ -9,13 +9,19 @@ use super::movement::strided;
 use super::nest::Nest;
 use super::tasks::{CHEAP, for_tasks};
 use super::wide::wide;
-use crate::kernel::Call;
+use crate::kernel::{Call, Operand, Target};
 use arenic_ir::DType;
 use arenic_ir::op::MAX_RANK;
 
 /// `y.shape[i] = x.shape[perm[i]]`.
 pub(super) fn run(perm: &[usize], call: &Call) {
-    let (x, Some(y)) = (&call.inputs[0], &call.outputs[0]) else { return };
+    if let (x, Some(y)) = (&call.inputs[0], &call.outputs[0]) {
+        transpose(perm, x, y);
+    }
+}
+
+/// `y.shape[i] = x.shape[perm[i]]`.
+pub(super) fn transpose(perm: &[usize], x: &Operand, y: &Target) {
     if y.ty().elements() == 0 {
         return;
     }

@@ -25,21 +25,20 @@ fn convolution(site: &Site, window: &Window, group: usize, y: &TensorType) -> Co
     let (x, w) = (site.inputs[0], site.inputs[1]);
     let (channels, inputs) = (w.shape[0] / group, w.shape[1]);
     let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
-    let mut b = Walk::named(window, positions, [inputs * group, inputs], ["k", "column"]);
+    let mut b = Walk::named(site, window, positions, [inputs * group, inputs], ["k", "column"]);
     b.sources(window, sources);
+    let taps = constant(window.taps());
+    let weight = site.element(
+        &format!("batch * {} + row", constant(channels)),
+        [&format!("k / {taps}"), &constant(inputs)],
+        [&format!("k % {taps}"), &taps],
+    );
     Contraction {
         batches: group,
         m: channels,
         n: y.shape[0] * positions.iter().product::<usize>(),
         k: inputs * window.taps(),
-        a: Factor {
-            element: format!(
-                "x1[(batch * {} + row) * {} + k]",
-                constant(channels),
-                constant(inputs * window.taps())
-            ),
-            k_inner: true,
-        },
+        a: Factor { element: format!("x1[{weight}]"), k_inner: true },
         b: Factor { element: b.text, k_inner: false },
         setup: String::new(),
         store: store(site, channels, group, positions),
@@ -52,7 +51,7 @@ fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Con
     let (x, w) = (site.inputs[0], site.inputs[1]);
     let (channels, inputs, taps) = (w.shape[1], x.shape[1] / group, window.taps());
     let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
-    let mut b = Walk::named(window, positions, [x.shape[1], inputs], ["k", "column"]);
+    let mut b = Walk::named(site, window, positions, [x.shape[1], inputs], ["k", "column"]);
     for (d, &extent) in sources.iter().enumerate() {
         let (pad, stride) = (constant(window.pads_begin[d]), window.strides[d]);
         let dilation = constant(window.dilations[d]);
@@ -65,19 +64,17 @@ fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Con
     }
     b.element(sources);
     let taps_of = constant(taps);
+    let weight = site.element(
+        &format!("batch * {} + k / {taps_of}", constant(inputs)),
+        ["row", &constant(channels)],
+        [&format!("k % {taps_of}"), &taps_of],
+    );
     Contraction {
         batches: group,
         m: channels,
         n: y.shape[0] * positions.iter().product::<usize>(),
         k: inputs * taps,
-        a: Factor {
-            element: format!(
-                "x1[((batch * {} + k / {taps_of}) * {} + row) * {taps_of} + k % {taps_of}]",
-                constant(inputs),
-                constant(channels),
-            ),
-            k_inner: true,
-        },
+        a: Factor { element: format!("x1[{weight}]"), k_inner: true },
         b: Factor { element: b.text, k_inner: false },
         setup: String::new(),
         store: store(site, channels, group, positions),
@@ -91,30 +88,35 @@ fn weight_gradient(site: &Site, window: &Window, group: usize, dw: &TensorType) 
     let (x, dy) = (site.inputs[0], site.inputs[1]);
     let (channels, inputs) = (dw.shape[0] / group, dw.shape[1]);
     let (sources, positions) = (&x.shape[2..], &dy.shape[2..]);
-    let mut b = Walk::named(window, positions, [inputs * group, inputs], ["column", "k"]);
+    let mut b = Walk::named(site, window, positions, [inputs * group, inputs], ["column", "k"]);
     b.sources(window, sources);
-    let size = constant(positions.iter().product());
-    let (rows, columns) = (constant(channels), constant(inputs * window.taps()));
+    let (size, taps) = (constant(positions.iter().product()), constant(window.taps()));
+    let channel = format!("batch * {} + row", constant(channels));
+    let gradient = site.element(
+        &format!("k / {size}"),
+        [&channel, &constant(dy.shape[1])],
+        [&format!("k % {size}"), &size],
+    );
+    let weight = site.element(
+        &channel,
+        [&format!("column / {taps}"), &constant(inputs)],
+        [&format!("column % {taps}"), &taps],
+    );
     Contraction {
         batches: group,
         m: channels,
         n: inputs * window.taps(),
         k: dy.shape[0] * positions.iter().product::<usize>(),
-        a: Factor {
-            element: format!(
-                "x1[(k / {size} * {} + batch * {rows} + row) * {size} + k % {size}]",
-                constant(dy.shape[1]),
-            ),
-            k_inner: true,
-        },
+        a: Factor { element: format!("x1[{gradient}]"), k_inner: true },
         b: Factor { element: b.text, k_inner: true },
         setup: String::new(),
-        store: format!("y0[(batch * {rows} + row) * {columns} + column] = sum;"),
+        store: format!("y0[{weight}] = sum;"),
     }
 }
 
 /// Statements that find an element of `x` for a filter's tap and a position.
-struct Walk {
+struct Walk<'a> {
+    site: &'a Site<'a>,
     text: String,
     /// The variables that hold a channel and a tap, and an image and a position.
     names: [&'static str; 2],
@@ -124,17 +126,18 @@ struct Walk {
     positions: usize,
 }
 
-impl Walk {
+impl<'a> Walk<'a> {
     /// Names the coordinates of two variables: of a channel and a tap `t0`, `t1`, …, and of an
     /// image and a position `p0`, `p1`, ….
     fn named(
+        site: &'a Site<'a>,
         window: &Window,
         positions: &[usize],
         channels: [usize; 2],
         names: [&'static str; 2],
-    ) -> Walk {
+    ) -> Walk<'a> {
         let (text, taps) = (String::new(), window.taps());
-        let mut walk = Walk { text, names, channels, taps, positions: 1 };
+        let mut walk = Walk { site, text, names, channels, taps, positions: 1 };
         let [filter, place] = names;
         for d in (0..window.rank()).rev() {
             let below = constant(walk.positions);
@@ -172,14 +175,16 @@ impl Walk {
     fn element(&mut self, sources: &[usize]) {
         let [all, inputs] = self.channels.map(constant);
         let [filter, place] = self.names;
-        let mut at = format!(
-            "{place} / {} * {all} + batch * {inputs} + {filter} / {}",
-            constant(self.positions),
-            constant(self.taps)
-        );
-        for (d, &extent) in sources.iter().enumerate() {
-            at = format!("({at}) * {} + s{d}", constant(extent));
+        let channel = format!("batch * {inputs} + {filter} / {}", constant(self.taps));
+        let mut source = String::from("s0");
+        for (d, &extent) in sources.iter().enumerate().skip(1) {
+            source = format!("({source}) * {} + s{d}", constant(extent));
         }
+        let at = self.site.element(
+            &format!("{place} / {}", constant(self.positions)),
+            [&channel, &all],
+            [&source, &constant(sources.iter().product())],
+        );
         self.line(&format!("return x0[{at}];\n    "));
     }
 }
@@ -187,13 +192,15 @@ impl Walk {
 /// Stores a sum, with the bias of its channel.
 fn store(site: &Site, channels: usize, group: usize, positions: &[usize]) -> String {
     let positions = constant(positions.iter().product());
-    let (channels, all) = (constant(channels), constant(channels * group));
+    let channel = format!("batch * {} + row", constant(channels));
     let sum = match site.inputs.len() {
-        3 => format!("add(sum, x2[batch * {channels} + row])"),
+        3 => format!("add(sum, x2[{channel}])"),
         _ => "sum".into(),
     };
-    format!(
-        "y0[(column / {positions} * {all} + batch * {channels} + row) * {positions} \
-         + column % {positions}] = {sum};"
-    )
+    let at = site.element(
+        &format!("column / {positions}"),
+        [&channel, &constant(channels * group)],
+        [&format!("column % {positions}"), &positions],
+    );
+    format!("y0[{at}] = {sum};")
 }

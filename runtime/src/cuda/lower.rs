@@ -5,6 +5,7 @@ use super::{
     attention, batch_norm, convolution, elementwise, indexing, movement, norm, pad, pool_grad,
     product, random, recurrence, reduce, softmax, update, windows,
 };
+use arenic_ir::op::channels_last;
 use arenic_ir::op::library::LibraryCall;
 use arenic_ir::op::narrow::has_bf16;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
@@ -78,14 +79,29 @@ pub fn lower(
     if has_bf16(all().map(|t| t.dtype)) && !op.cuda_takes_bf16() {
         return Err(Unsupported(format!("{} of bf16", op.name())));
     }
-    let mut site = Site { op, inputs, alignments, outputs, module, work: Vec::new() };
+    // Kernels know channels as second, and where they are.
+    let first = |t: &TensorType| channels_last::first(t);
+    let (types, results): (Vec<_>, Vec<_>);
+    let (turned, turned_results): (Vec<_>, Vec<_>);
+    let mut site =
+        Site { op, inputs, alignments, outputs, channels_last: false, module, work: Vec::new() };
+    if let Op::ChannelsLast { of } = op {
+        types = inputs.iter().map(|x| first(x)).collect();
+        results = outputs.iter().map(|y| y.map(first)).collect();
+        turned = types.iter().collect();
+        turned_results = results.iter().map(Option::as_ref).collect();
+        site =
+            Site { op: of, inputs: &turned, outputs: &turned_results, channels_last: true, ..site };
+    }
     // Scatters refuse indices even where there is nothing to write to.
-    let scatters =
-        matches!(op, Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::MaxPoolGrad { .. });
+    let scatters = matches!(
+        site.op,
+        Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::MaxPoolGrad { .. }
+    );
     if !scatters && outputs.iter().flatten().all(|y| y.elements() == 0) {
         return Ok(site.work);
     }
-    match op {
+    match site.op {
         Op::Reshape { .. } | Op::Copy => site.copy(0, 0),
         Op::Cast { .. }
         | Op::Unary { .. }
@@ -125,11 +141,9 @@ pub fn lower(
         Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::lower(&mut site),
         Op::MatMul { .. } | Op::Gemm { .. } | Op::ProductUpdate { .. } => {
             product::lower(&mut site);
-            site.ask_library(target);
         }
         Op::Conv { .. } | Op::ConvTranspose { .. } | Op::ConvWeightGrad { .. } => {
             convolution::lower(&mut site);
-            site.ask_library(target);
         }
         Op::Attention { .. } | Op::AttentionGrad { .. } => attention::lower(&mut site)?,
         Op::Lstm { .. }
@@ -138,7 +152,14 @@ pub fn lower(
         | Op::GruGrad { .. }
         | Op::Rnn { .. }
         | Op::RnnGrad { .. } => recurrence::lower(&mut site),
-        Op::Opaque { .. } => return Err(Unsupported(op.name().to_owned())),
+        // What it holds is lowered, and nothing holds another.
+        Op::ChannelsLast { .. } | Op::Opaque { .. } => {
+            return Err(Unsupported(op.name().to_owned()));
+        }
+    }
+    let written: Vec<&TensorType> = outputs.iter().copied().flatten().collect();
+    if let Some(call) = op.library_call(target, inputs, &written) {
+        site.ask_library(call, op.scratch_bytes(target, inputs, &written), target);
     }
     Ok(site.work)
 }
@@ -151,6 +172,9 @@ pub(super) struct Site<'a> {
     pub(super) alignments: &'a [u64],
     /// `None` where nobody reads the result.
     pub(super) outputs: &'a [Option<&'a TensorType>],
+    /// Tensors of rank three or more are stored with their channels last. Their types say
+    /// nothing of it.
+    pub(super) channels_last: bool,
     module: &'a mut Module,
     work: Vec<Work>,
 }
@@ -221,6 +245,21 @@ impl Site<'_> {
         Some(Parameter { declared: format!("{ty}* y{o}"), passed: Argument::Output(o) })
     }
 
+    /// A list with an entry for each axis of a tensor, in the order in which axes are stored.
+    pub(super) fn stored<T: Clone>(&self, axes: &[T]) -> Vec<T> {
+        if self.channels_last { channels_last::to_last(axes) } else { axes.to_vec() }
+    }
+
+    /// The expression of an element of a tensor of images, channels and places, from those of its
+    /// image, of its channel and how many there are, of its place and how many there are.
+    pub(super) fn element(&self, image: &str, channel: [&str; 2], place: [&str; 2]) -> String {
+        let [inner, innermost] = match self.channels_last {
+            true => [place, channel],
+            false => [channel, place],
+        };
+        format!("(({image}) * {} + {}) * {} + {}", inner[1], inner[0], innermost[1], innermost[0])
+    }
+
     /// The type of an index of any operand or result.
     pub(super) fn index(&self) -> &'static str {
         let tensors = self.inputs.iter().chain(self.outputs.iter().flatten());
@@ -266,10 +305,9 @@ impl Site<'_> {
         self.launch([n.div_ceil(THREADS as usize), 1, 1], THREADS, parameters, text);
     }
 
-    /// Has a library compute the operator where one may, and what was launched where it does not.
-    fn ask_library(&mut self, target: TargetInfo) {
-        let outputs: Vec<&TensorType> = self.outputs.iter().copied().flatten().collect();
-        let Some(call) = self.op.library_call(target, self.inputs, &outputs) else { return };
+    /// Has a library compute the operator in a workspace of so many bytes, and what was launched
+    /// where it does not.
+    fn ask_library(&mut self, call: LibraryCall, workspace: u64, target: TargetInfo) {
         let operands = call.operands();
         let of = |&i: &usize| self.alignments[i].min(ALIGNED);
         let alignments: Vec<u64> =
@@ -279,7 +317,6 @@ impl Site<'_> {
         {
             return;
         }
-        let workspace = self.op.scratch_bytes(target, self.inputs, &outputs);
         let arguments =
             operands.iter().map(|&i| Argument::Input(i)).chain([Argument::Output(0)]).collect();
         let own = std::mem::take(&mut self.work).into_iter().map(|work| match work {

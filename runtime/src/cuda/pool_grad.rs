@@ -3,9 +3,10 @@
 
 use super::index::{constant, offset};
 use super::lower::{Parameter, Site, c_type};
-use super::windows::{coordinate, place_type, taps_counted};
+use super::windows::{in_plane, place_type, plane, stored_coordinate, taps_counted};
 use arenic_ir::Op;
 use arenic_ir::op::Window;
+use arenic_ir::types::dense_strides;
 use std::fmt::Write;
 
 /// The kernel of a pool's gradient.
@@ -32,9 +33,9 @@ fn windows(
 ) -> String {
     let (index, output) = (site.index(), &site.inputs[0].shape[2..]);
     let place = place_type(&shape[2..], window);
-    let mut text = String::new();
+    let mut text = format!("    const {index} plane = {};\n", plane(site, shape, "i"));
     for (d, extent) in output.iter().enumerate() {
-        let at = coordinate(shape, d + 2, "i");
+        let at = stored_coordinate(site, shape, d + 2, "i");
         let (pad, span, stride) = (window.pads_begin[d], window.span(d), window.strides[d]);
         // Writing to a string does not fail.
         let _ = writeln!(
@@ -44,7 +45,7 @@ fn windows(
     const {place} end{d} = p{d} / {stride} < {extent} ? p{d} / {stride} + 1 : {extent};",
         );
     }
-    let mut flat = format!("i / {}", constant(shape[2..].iter().product()));
+    let mut flat = String::new();
     for (d, &extent) in output.iter().enumerate() {
         let (stride, dilation) = (window.strides[d], window.dilations[d]);
         let _ = writeln!(text, "    for ({place} o{d} = first{d}; o{d} < end{d}; o{d}++) {{");
@@ -52,9 +53,14 @@ fn windows(
             let _ = writeln!(text, "    if ((p{d} - o{d} * {stride}) % {dilation} != 0) continue;");
         }
         text += &each(d);
-        flat = format!("({flat}) * {} + {index}(o{d})", constant(extent));
+        flat = match d {
+            0 => format!("{index}(o0)"),
+            _ => format!("({flat}) * {} + {index}(o{d})", constant(extent)),
+        };
     }
-    let _ = writeln!(text, "    const {index} from = {flat};\n    {seen}");
+    let size = constant(output.iter().product());
+    let from = in_plane(site, shape[1], "plane", [&flat, &size]);
+    let _ = writeln!(text, "    const {index} from = {from};\n    {seen}");
     text += &"    }\n".repeat(window.rank());
     text
 }
@@ -75,7 +81,7 @@ fn max(site: &mut Site, window: &Window, shape: &[usize], column_major: bool) {
         count = constant(count),
     );
     if total > 0 {
-        let own = if column_major { turned(shape) } else { "i".into() };
+        let own = position(site, shape, column_major);
         let seen = format!(
             "i64 index = x1[from];
     if (index < 0) index += {total}ll;
@@ -96,14 +102,16 @@ fn max(site: &mut Site, window: &Window, shape: &[usize], column_major: bool) {
     site.for_each(count.max(total), index, parameters, &body);
 }
 
-/// The flat position of element `i` where spatial indices count in column-major order.
-fn turned(shape: &[usize]) -> String {
-    let size: usize = shape[2..].iter().product();
-    let mut strides = vec![(shape[1] * size) as i64, size as i64, 1];
-    for d in 3..shape.len() {
-        strides.push(strides[d - 1] * shape[d - 1] as i64);
+/// The flat position of the element that is stored as the `i`-th.
+fn position(site: &Site, shape: &[usize], column_major: bool) -> String {
+    let mut strides: Vec<i64> = dense_strides(shape).iter().map(|&s| s as i64).collect();
+    if column_major {
+        strides[2] = 1;
+        for d in 3..shape.len() {
+            strides[d] = strides[d - 1] * shape[d - 1] as i64;
+        }
     }
-    offset(shape, &strides, "i")
+    offset(&site.stored(shape), &site.stored(&strides), "i")
 }
 
 fn average(site: &mut Site, window: &Window, shape: &[usize], count_include_pad: bool) {

@@ -29,6 +29,34 @@ pub(super) fn coordinate(shape: &[usize], d: usize, i: &str) -> String {
     offset(shape, &strides, i)
 }
 
+/// Index `d` of the element of a tensor of this shape that is stored as the `i`-th.
+pub(super) fn stored_coordinate(site: &Site, shape: &[usize], d: usize, i: &str) -> String {
+    let mut strides = vec![0; shape.len()];
+    strides[d] = 1;
+    offset(&site.stored(shape), &site.stored(&strides), i)
+}
+
+/// The plane, of all channels of all images, of the element of a tensor of this shape that is
+/// stored as the `i`-th.
+pub(super) fn plane(site: &Site, shape: &[usize], i: &str) -> String {
+    let mut strides = vec![0; shape.len()];
+    (strides[0], strides[1]) = (shape[1] as i64, 1);
+    offset(&site.stored(shape), &site.stored(&strides), i)
+}
+
+/// The element at a place of a plane, of so many places and channels, as it is stored.
+pub(super) fn in_plane(site: &Site, channels: usize, plane: &str, place: [&str; 2]) -> String {
+    let channels = constant(channels);
+    match site.channels_last {
+        true => site.element(
+            &format!("{plane} / {channels}"),
+            [&format!("{plane} % {channels}"), &channels],
+            place,
+        ),
+        false => format!("{plane} * {} + {}", place[1], place[0]),
+    }
+}
+
 /// The type of a place along an axis that may lie outside.
 pub(super) fn place_type(input: &[usize], window: &Window) -> &'static str {
     let reach = |d: usize| {
@@ -63,6 +91,7 @@ const FEW_TAPS: usize = 64;
 /// A pool: what is common to both.
 struct Pool<'a> {
     window: &'a Window,
+    channels: usize,
     /// Spatial extents of the operand.
     input: &'a [usize],
     /// Whole shape of the results.
@@ -77,30 +106,39 @@ impl<'a> Pool<'a> {
         let (x, y) = (site.inputs[0], site.outputs.iter().copied().flatten().next()?);
         let input = &x.shape[2..];
         let place = place_type(input, window);
-        Some(Pool { window, input, output: &y.shape, index: site.index(), place })
+        let (channels, output) = (x.shape[1], &y.shape[..]);
+        Some(Pool { window, channels, input, output, index: site.index(), place })
     }
 
     fn by_warps(&self) -> bool {
         self.window.taps() > FEW_TAPS
     }
 
-    /// Where the window of element `i` begins along each axis, and `plane`, what it sees.
-    fn origin(&self) -> String {
+    /// Where the window of element `i` begins along each axis, and the `plane` that it sees.
+    fn origin(&self, site: &Site) -> String {
         let (w, place, index) = (self.window, self.place, self.index);
         let mut text = String::new();
         for d in 0..w.rank() {
-            let at = coordinate(self.output, d + 2, "i");
+            let at = stored_coordinate(site, self.output, d + 2, "i");
             let (stride, pad) = (w.strides[d], w.pads_begin[d]);
             // Writing to a string does not fail.
             let _ = writeln!(text, "    const {place} at{d} = {place}({at}) * {stride} - {pad};");
         }
-        let size = constant(self.input.iter().product());
-        let outputs = constant(self.output[2..].iter().product());
-        let _ = writeln!(text, "    const {index} base = i / {outputs} * {size};");
+        let _ = writeln!(text, "    const {index} plane = {};", plane(site, self.output, "i"));
         text
     }
 
-    /// For every tap inside, in order, `seen` of `base + place`.
+    /// Where the element at `place` of the plane is stored.
+    fn source(&self, site: &Site) -> String {
+        in_plane(site, self.channels, "plane", ["place", &self.size()])
+    }
+
+    /// Places of a plane.
+    fn size(&self) -> String {
+        constant(self.input.iter().product())
+    }
+
+    /// For every tap inside, in order, `seen` of its `place` in the plane.
     fn taps(&self, seen: &str) -> String {
         let (w, place, index) = (self.window, self.place, self.index);
         let taps = constant(w.taps());
@@ -155,10 +193,10 @@ impl<'a> Pool<'a> {
 fn max_pool(site: &mut Site, window: &Window, column_major: bool) {
     let Some(pool) = Pool::new(site, window) else { return };
     let t = c_type(site.inputs[0].dtype);
-    let mut body = pool.origin();
+    let (mut body, source) = (pool.origin(site), pool.source(site));
     if site.outputs[1].is_none() {
         let _ = writeln!(body, "    {t} best = Number<{t}>::lowest();");
-        body += &pool.taps("best = larger(x0[base + place], best);");
+        body += &pool.taps(&format!("best = larger(x0[{source}], best);"));
         if pool.by_warps() {
             let _ = writeln!(body, "    best = combine_warp<Largest<{t}>>(best);");
         }
@@ -167,7 +205,7 @@ fn max_pool(site: &mut Site, window: &Window, column_major: bool) {
         return;
     }
     let _ = writeln!(body, "    Best<{t}> best = {{Number<{t}>::lowest(), -1}};");
-    body += &pool.taps("best.see(x0[base + place], i64(place));");
+    body += &pool.taps(&format!("best.see(x0[{source}], i64(place));"));
     if pool.by_warps() {
         body += "    best.join_warp();\n";
     }
@@ -191,16 +229,16 @@ fn max_pool(site: &mut Site, window: &Window, column_major: bool) {
     } else {
         "place".into()
     };
-    let _ = writeln!(body, "    y1[i] = i64(base + {place});");
+    let _ = writeln!(body, "    y1[i] = i64(plane * {} + {place});", pool.size());
     pool.launch(site, &body);
 }
 
 fn average_pool(site: &mut Site, window: &Window, count_include_pad: bool) {
     let Some(pool) = Pool::new(site, window) else { return };
     let t = c_type(site.inputs[0].dtype);
-    let mut body = pool.origin();
+    let (mut body, source) = (pool.origin(site), pool.source(site));
     let _ = writeln!(body, "    {t} sum = 0;");
-    body += &pool.taps("sum = add(x0[base + place], sum);");
+    body += &pool.taps(&format!("sum = add(x0[{source}], sum);"));
     if pool.by_warps() {
         let _ = writeln!(body, "    sum = combine_warp<Sum<{t}>>(sum);");
     }

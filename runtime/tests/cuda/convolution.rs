@@ -1,4 +1,4 @@
-//! Convolutions and their transposes with every kind of window.
+//! Convolutions and their transposes with every kind of window, also with channels last.
 
 use super::random::Random;
 use super::{Case, Close};
@@ -34,6 +34,8 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let window = window(r, &[3, 3], true);
     let inputs = [r.tame(DType::F32, [16, 5, 22, 32]), r.tame(DType::F32, [16, 3, 20, 30])];
     cases.push(Case::new(Op::ConvWeightGrad { window, group: 1 }, inputs).close(Close::LONG_SUM));
+    let last: Vec<Case> = cases.iter().map(Case::channels_last).collect();
+    cases.extend(last);
     cases
 }
 

@@ -31,8 +31,11 @@ mod softmax;
 mod update;
 mod windows;
 
+use arenic_ir::op::channels_last::{is_turned, to_last};
 use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TensorType};
+use arenic_runtime::kernel::Draw;
+use arenic_runtime::reference::evaluate;
 use hold::hold;
 use random::Random;
 
@@ -76,6 +79,21 @@ impl Case {
 
     fn close(self, close: Close) -> Case {
         Case { close, ..self }
+    }
+
+    /// The same with channels last.
+    fn channels_last(&self) -> Case {
+        let turned = |t: &Tensor| {
+            let perm = to_last(&(0..t.ty.rank()).collect::<Vec<_>>());
+            let turn = Op::Transpose { perm };
+            match is_turned(&t.ty) {
+                true => evaluate(&turn, &[(&t.ty, &t.bytes)], Draw::default()).unwrap().remove(0),
+                false => (t.ty.clone(), t.bytes.clone()),
+            }
+        };
+        let tensor = |(ty, bytes)| Tensor { ty, bytes };
+        let inputs = self.inputs.iter().map(|t| tensor(turned(t))).collect();
+        Case { op: Op::ChannelsLast { of: Box::new(self.op.clone()) }, inputs, close: self.close }
     }
 }
 

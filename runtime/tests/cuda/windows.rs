@@ -1,4 +1,5 @@
-//! Pools over one to three axes, their gradients, and resizes in every mode.
+//! Pools over one to three axes, their gradients, both also with channels last, and resizes in every
+//! mode.
 
 use super::random::Random;
 use super::{Case, Close, Tensor};
@@ -21,6 +22,8 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             cases.push(max_pool_grad(r, d));
         }
     }
+    let last: Vec<Case> = cases.iter().map(Case::channels_last).collect();
+    cases.extend(last);
     for d in [DType::F32, DType::F64, DType::I32, DType::U8] {
         for _ in 0..40 {
             cases.push(resize(r, d));

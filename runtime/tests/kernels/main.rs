@@ -3,6 +3,7 @@
 
 mod attention;
 mod axes;
+mod channels_last;
 mod cuts;
 mod fused;
 mod narrow;

@@ -4,6 +4,7 @@
 use super::ExportError;
 use super::ops::{gemm, sliding, unary};
 use super::writer::{Tensor, Writer, code, int, ints, signed, text};
+use arenic_ir::op::channels_last::{first, is_turned, to_first, to_last};
 use arenic_ir::op::{Kind, ProductOperands, Step, Window};
 use arenic_ir::types::broadcast_shapes;
 use arenic_ir::{DType, Op, TensorType};
@@ -69,6 +70,31 @@ impl Writer<'_> {
         let name = terms.name.clone();
         self.pointwise(steps, &[x.len() + steps.len() - 1], x, &[terms]);
         name
+    }
+
+    /// The operator between transposes.
+    pub(super) fn channels_last(
+        &mut self,
+        of: &Op,
+        x: &[Tensor],
+        y: &[Tensor],
+    ) -> Result<(), ExportError> {
+        let axes = |t: &Tensor| (0..t.ty.rank()).collect::<Vec<_>>();
+        let mut operands = x.to_vec();
+        for t in operands.iter_mut().filter(|t| is_turned(&t.ty)) {
+            let perm = ints("perm", &to_first(&axes(t)));
+            *t = Tensor { name: self.one("Transpose", &[&t.name], vec![perm]), ty: first(&t.ty) };
+        }
+        let mut results = y.to_vec();
+        for t in results.iter_mut().filter(|t| is_turned(&t.ty)) {
+            *t = Tensor { name: self.temporary(), ty: first(&t.ty) };
+        }
+        self.write(of, &operands, &results)?;
+        for (made, t) in results.iter().zip(y).filter(|(_, t)| is_turned(&t.ty)) {
+            let perm = ints("perm", &to_last(&axes(t)));
+            self.node_into("Transpose", &[&made.name], vec![t.name.clone()], vec![perm]);
+        }
+        Ok(())
     }
 
     /// The gradient as a product, then the update.

@@ -219,6 +219,7 @@ impl Writer<'_> {
                 let terms = self.terms(op, steps, x);
                 self.reduce(*f, axes, *keep, &terms, out);
             }
+            Op::ChannelsLast { of } => self.channels_last(of, x, y)?,
             Op::ProductUpdate { .. } => self.product_update(op, x, y)?,
             Op::Attention { spec } => self.attention(*spec, x, y),
             Op::AttentionGrad { spec } => self.attention_grad(*spec, x, &out),

@@ -1,7 +1,7 @@
 //! Scratch memory of the CUDA kernels, in bytes, and the tilings that it follows from.
 
 use super::{ReducePlan, resize_taps};
-use crate::op::{Coordinates, Op, Recurrence, Reduction, ResizeSpec, sums};
+use crate::op::{Coordinates, Op, Recurrence, Reduction, ResizeSpec, channels_last, sums};
 use crate::plan::TargetInfo;
 use crate::types::{DType, TensorType};
 
@@ -43,6 +43,9 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             Some((batches, extents)) => partial_results(batches, extents) * size,
             None => 0,
         },
+        Op::ChannelsLast { of } => {
+            channels_last::as_first(x, y, |x, y| own_scratch_bytes(of, x, y))
+        }
         Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
             let Some((x, f, axes)) = op.reduction(x) else { return 0 };
             let wide = f == Reduction::Mean && x.dtype.is_int();
@@ -172,6 +175,9 @@ pub(in crate::op) fn sum_order(
             Some((batches, extents)) => product(batches, extents),
             None => Vec::new(),
         },
+        Op::ChannelsLast { of } => {
+            return channels_last::as_first(x, y, |x, y| sum_order(of, x, y));
+        }
         Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
             let order = |(x, _, axes)| reduction_order(&super::reduce(&x, axes));
             op.reduction(x).map_or_else(Vec::new, order)

@@ -148,6 +148,7 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         | Op::Pointwise { .. }
         | Op::PointwiseReduce { .. }
         | Op::ProductUpdate { .. }
+        | Op::ChannelsLast { .. }
         | Op::AttentionGrad { .. }
         | Op::LogSoftmaxStats
         | Op::SoftmaxOfStats

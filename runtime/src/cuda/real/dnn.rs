@@ -119,15 +119,20 @@ impl Drop for Dnn {
 
 impl Descriptors {
     fn new(c: &Convolution, math: MathType) -> Result<Descriptors, DriverError> {
-        let mut made = Descriptors { input: tensor(c.dtype, c.input)?, ..Descriptors::default() };
-        made.output = tensor(c.dtype, c.output)?;
+        let layout = match c.channels_last {
+            true => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
+            false => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
+        };
+        let tensor = |extents| tensor(c.dtype, layout, extents);
+        let mut made = Descriptors { input: tensor(c.input)?, ..Descriptors::default() };
+        made.output = tensor(c.output)?;
         if c.bias {
             let result = match c.direction {
                 Direction::Forward => c.output,
                 Direction::InputGradient => c.input,
                 Direction::FilterGradient => c.filter,
             };
-            made.bias = tensor(c.dtype, [1, result[1], 1, 1])?;
+            made.bias = tensor([1, result[1], 1, 1])?;
         }
         made.filter = result::create_filter_descriptor()
             .map_err(failed("cudnnCreateFilterDescriptor"))? as u64;
@@ -135,7 +140,7 @@ impl Descriptors {
             .map_err(failed("cudnnCreateConvolutionDescriptor"))? as u64;
         let of = |pair: [usize; 2]| pair.map(|n| n as i32);
         let ([pad_h, pad_w], [u, v], [d_h, d_w]) = (of(c.pads), of(c.strides), of(c.dilations));
-        let (stored, layout) = (stored(c.dtype), sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW);
+        let stored = stored(c.dtype);
         // The window is not turned around.
         let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
         let convolution = made.convolution();
@@ -191,9 +196,12 @@ fn stored(dtype: DType) -> sys::cudnnDataType_t {
     }
 }
 
-fn tensor(dtype: DType, extents: [usize; 4]) -> Result<u64, DriverError> {
+fn tensor(
+    dtype: DType,
+    layout: sys::cudnnTensorFormat_t,
+    extents: [usize; 4],
+) -> Result<u64, DriverError> {
     let made = result::create_tensor_descriptor().map_err(failed("cudnnCreateTensorDescriptor"))?;
-    let layout = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
     // SAFETY: it was made, and is given back where nobody will.
     unsafe {
         let set =
