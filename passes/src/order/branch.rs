@@ -6,11 +6,12 @@
 //! w: one of them has run it before v. Both answers become cases. The case with the least
 //! bound comes first, so that the least of all open cases bounds the problem at any time.
 
-use super::cut::{Network, certificate};
+use super::cut::certificate;
 use super::improve::schedule_steps;
 use super::limits::Meter;
 use super::list::{RULES, schedule};
 use super::problem::Problem;
+use crate::flow::Network;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

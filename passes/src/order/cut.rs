@@ -9,6 +9,7 @@
 //! that stops early still gives one.
 
 use super::problem::{Kind, Problem};
+use crate::flow::{Network, SINK, SOURCE, UNLIMITED};
 use std::cmp::Reverse;
 
 /// Why no order can have a lower peak.
@@ -78,32 +79,12 @@ fn at_least(p: &Problem) -> Certificate {
     Certificate { bound, by_cut: bound, operator, tensors: Vec::new() }
 }
 
-const SOURCE: usize = 0;
-const SINK: usize = 1;
-const NONE: u32 = u32::MAX;
-const UNLIMITED: u64 = u64::MAX / 4;
-
 /// Where an operator stands when v runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Before,
     After,
     Open,
-}
-
-/// Dinic's algorithm on arrays, kept between cuts. Memory is linear in the problem.
-#[derive(Default)]
-pub(super) struct Network {
-    /// First arc of each node, next arc of the same node.
-    first: Vec<u32>,
-    next: Vec<u32>,
-    to: Vec<u32>,
-    /// What the arc still takes. Arc a's opposite is a ^ 1.
-    room: Vec<u64>,
-    level: Vec<u32>,
-    at: Vec<u32>,
-    queue: Vec<u32>,
-    path: Vec<u32>,
 }
 
 impl Network {
@@ -130,7 +111,7 @@ impl Network {
             let from = match tensor.producer.map(|w| (w, side[w])) {
                 Some((_, Side::After)) => continue,
                 None | Some((_, Side::Before)) => SOURCE,
-                Some((w, Side::Open)) => node_of[w] as usize,
+                Some((w, Side::Open)) => node_of[w],
             };
             let kept = tensor.kind == Kind::Pinned
                 || tensor.readers.iter().any(|&r| side[r] == Side::After);
@@ -141,14 +122,14 @@ impl Network {
             } else if kept {
                 tensors.push((t, self.arc(from, SINK, tensor.bytes)));
             } else if let Some(&reader) = open.next() {
-                let reader = node_of[reader] as usize;
+                let reader = node_of[reader];
                 match open.next() {
                     None => tensors.push((t, self.arc(from, reader, tensor.bytes))),
                     Some(_) => {
                         let node = self.node();
                         tensors.push((t, self.arc(from, node, tensor.bytes)));
                         for &r in tensor.readers.iter().filter(|&&r| side[r] == Side::Open) {
-                            self.arc(node, node_of[r] as usize, UNLIMITED);
+                            self.arc(node, node_of[r], UNLIMITED);
                         }
                     }
                 }
@@ -156,131 +137,24 @@ impl Network {
         }
         for w in (0..p.len()).filter(|&w| side[w] == Side::Open) {
             for &b in p.before[w].iter().filter(|&&b| side[b] == Side::Open) {
-                self.arc(node_of[w] as usize, node_of[b] as usize, UNLIMITED);
+                self.arc(node_of[w], node_of[b], UNLIMITED);
             }
         }
         let flow = self.flow(work);
-        // The level of the last search tells what the source still reaches.
-        let reached = |n: usize| self.level[n] != NONE;
-        let crossing = tensors.iter().filter(|&&(_, a)| {
-            let (from, to) = (self.to[a as usize ^ 1] as usize, self.to[a as usize] as usize);
-            reached(from) && !reached(to)
-        });
+        let crossing = tensors.iter().filter(|&&(_, arc)| self.crosses(arc));
         let mut cut: Vec<usize> = crossing.map(|&(t, _)| t).chain(forced_tensors).collect();
         cut.sort_unstable();
         let before = (0..p.len()).map(|w| match side[w] {
             Side::Before => true,
             Side::After => false,
-            Side::Open => reached(node_of[w] as usize),
+            Side::Open => self.reached(node_of[w]),
         });
         Cut { bound: p.resident + p.own(v) + forced + flow, tensors: cut, before: before.collect() }
     }
 
-    fn clear(&mut self) {
-        self.first.clear();
-        self.next.clear();
-        self.to.clear();
-        self.room.clear();
-        self.node();
-        self.node();
-    }
-
-    fn operators(&mut self, side: &[Side]) -> Vec<u32> {
-        let mut node_of = vec![NONE; side.len()];
-        for (w, _) in side.iter().enumerate().filter(|(_, s)| **s == Side::Open) {
-            node_of[w] = self.node() as u32;
-        }
-        node_of
-    }
-
-    fn node(&mut self) -> usize {
-        self.first.push(NONE);
-        self.first.len() - 1
-    }
-
-    fn arc(&mut self, from: usize, to: usize, room: u64) -> u32 {
-        let arc = self.to.len() as u32;
-        for (from, to, room) in [(from, to, room), (to, from, 0)] {
-            self.next.push(self.first[from]);
-            self.first[from] = self.to.len() as u32;
-            self.to.push(to as u32);
-            self.room.push(room);
-        }
-        arc
-    }
-
-    fn flow(&mut self, work: &mut u64) -> u64 {
-        let mut flow = 0;
-        while self.levels(work) && *work > 0 {
-            self.at.clone_from(&self.first);
-            flow += self.blocking_flow(work);
-        }
-        flow
-    }
-
-    /// Distances from the source; true where the sink is reached.
-    fn levels(&mut self, work: &mut u64) -> bool {
-        self.level.clear();
-        self.level.resize(self.first.len(), NONE);
-        self.level[SOURCE] = 0;
-        self.queue.clear();
-        self.queue.push(SOURCE as u32);
-        let mut next = 0;
-        while next < self.queue.len() {
-            let n = self.queue[next] as usize;
-            next += 1;
-            let mut a = self.first[n];
-            while a != NONE {
-                let to = self.to[a as usize] as usize;
-                if self.room[a as usize] > 0 && self.level[to] == NONE {
-                    self.level[to] = self.level[n] + 1;
-                    self.queue.push(to as u32);
-                }
-                a = self.next[a as usize];
-                *work = work.saturating_sub(1);
-            }
-        }
-        self.level[SINK] != NONE
-    }
-
-    /// Fills the shortest paths one by one until none is left.
-    fn blocking_flow(&mut self, work: &mut u64) -> u64 {
-        let mut flow = 0;
-        self.path.clear();
-        let mut n = SOURCE;
-        loop {
-            if n == SINK {
-                let room = self.path.iter().map(|&a| self.room[a as usize]).min().unwrap_or(0);
-                flow += room;
-                let mut keep = self.path.len();
-                for (i, &a) in self.path.iter().enumerate() {
-                    self.room[a as usize] -= room;
-                    self.room[a as usize ^ 1] += room;
-                    if self.room[a as usize] == 0 {
-                        keep = keep.min(i);
-                    }
-                }
-                *work = work.saturating_sub(self.path.len() as u64);
-                n = self.to[self.path[keep] as usize ^ 1] as usize;
-                self.path.truncate(keep);
-                continue;
-            }
-            let a = self.at[n];
-            if a == NONE {
-                let Some(back) = self.path.pop() else { return flow };
-                n = self.to[back as usize ^ 1] as usize;
-                self.at[n] = self.next[back as usize];
-                continue;
-            }
-            *work = work.saturating_sub(1);
-            let to = self.to[a as usize] as usize;
-            if self.room[a as usize] > 0 && self.level[to] == self.level[n] + 1 {
-                self.path.push(a);
-                n = to;
-            } else {
-                self.at[n] = self.next[a as usize];
-            }
-        }
+    /// A node for each operator that may run before or after; the source for others.
+    fn operators(&mut self, side: &[Side]) -> Vec<usize> {
+        side.iter().map(|s| if *s == Side::Open { self.node() } else { SOURCE }).collect()
     }
 }
 

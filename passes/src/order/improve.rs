@@ -7,7 +7,7 @@
 //! order each part; the next peak splits its part again, under the order of parts so far.
 
 use super::branch::branch;
-use super::cut::{Certificate, Network, certificate};
+use super::cut::{Certificate, certificate};
 use super::lifetime;
 use super::limits::{Limits, Meter};
 use super::list::{RULES, Rule, schedule};
@@ -15,6 +15,7 @@ use super::problem::Problem;
 use super::search::{Branch, Found, mix, within};
 use super::window::window;
 use crate::Progress;
+use crate::flow::Network;
 use crate::mip;
 
 /// An order with what is known about it.

@@ -1,11 +1,11 @@
 //! Random small problems against all their orders.
 
 use super::branch::branch;
-use super::cut::Network;
 use super::limits::Meter;
 use super::search::{Branch, Found, within};
 use super::window::window;
 use super::*;
+use crate::flow::Network;
 use crate::mip;
 use crate::search::Deadline;
 
