@@ -19,6 +19,7 @@ pub mod differentiate;
 pub mod early_update;
 #[cfg(test)]
 mod fixtures;
+mod flow;
 pub mod fold_constants;
 pub mod fuse_cross_entropy;
 pub mod fuse_elementwise;
@@ -26,6 +27,7 @@ pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
 mod group;
+pub mod layout;
 pub mod lower;
 mod mip;
 pub mod order;
@@ -76,6 +78,7 @@ registry::passes! {
     graph fuse_updates::FuseUpdates,
     graph fuse_sums::FuseSums,
     graph precision::Precision,
+    graph layout::Layout,
     graph fuse_elementwise::FuseElementwise,
     graph section::Section,
     graph detach_states::DetachStates,

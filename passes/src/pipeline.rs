@@ -224,7 +224,8 @@ impl Pipeline {
     /// changes anything, before chains are fused and operators cut.
     pub fn with_precision(mut self, pass: Precision) -> Pipeline {
         let follows = |step: &Step| {
-            let later = ["fuse_elementwise", "section", "detach_states"].contains(&&step.name[..]);
+            let later = ["layout", "fuse_elementwise", "section", "detach_states"]
+                .contains(&&step.name[..]);
             later || !matches!(step.pass, Pass::Graph(_))
         };
         let changes = pass.to != Format::F32;

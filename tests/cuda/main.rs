@@ -17,7 +17,7 @@ use arenic::onnx::{ImportOptions, Mode, Training};
 use arenic::train::{Initial, Length, Options, StepReport, TrainError, train_on_device};
 use arenic_ir::graph::Def;
 use arenic_ir::program::PerSpace;
-use arenic_ir::{Backend, DType};
+use arenic_ir::{Backend, DType, Op};
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
@@ -63,6 +63,15 @@ impl Run {
 
     /// The same run from the network's forward model, differentiated here.
     fn differentiated(network: &str) -> Run {
+        Run::made_with(network, "- layout: {target: cuda}")
+    }
+
+    /// The same with the channels of every convolution last.
+    fn channels_last(network: &str) -> Run {
+        Run::made_with(network, "- layout: {convolutions: all}")
+    }
+
+    fn made_with(network: &str, layout: &str) -> Run {
         let run = Run::named(&format!("{network}_b4_sgdm"));
         let pass = Differentiate {
             loss: "cross_entropy".into(),
@@ -70,7 +79,8 @@ impl Run {
             ..Differentiate::default()
         };
         let (_, training) = NAMED.iter().find(|(name, _)| *name == "training").unwrap();
-        let pipeline = Pipeline::from_yaml(training).unwrap().differentiating(pass).unwrap();
+        let training = training.replace("- layout: {target: cuda}", layout);
+        let pipeline = Pipeline::from_yaml(&training).unwrap().differentiating(pass).unwrap();
         let import = ImportOptions {
             mode: Mode::Training(Training::default()),
             dims: [("batch".to_owned(), 4)].into(),
@@ -149,11 +159,34 @@ fn five_steps_equal_pytorch() {
         .map(|network| (format!("{network}, differentiated"), Run::differentiated(network)));
     let whole = RUNS.map(|name| (name.to_owned(), Run::named(name)));
     for (name, run) in whole.into_iter().chain(differentiated) {
-        let losses = run.train(&run.target(None), Behaviour::default()).unwrap();
-        assert_eq!(losses.len(), run.losses.len());
-        for (step, (ours, theirs)) in losses.iter().zip(&run.losses).enumerate() {
-            let off = (ours - theirs).abs();
-            assert!(off <= 2e-5, "{name} step {step}: {ours} is off by {off:e}");
+        holds(&name, &run, &run.target(None), Behaviour::default());
+    }
+}
+
+/// The losses of a run are PyTorch's.
+fn holds(name: &str, run: &Run, target: &Target, behaviour: Behaviour) {
+    let losses = run.train(target, behaviour).unwrap();
+    assert_eq!(losses.len(), run.losses.len());
+    for (step, (ours, theirs)) in losses.iter().zip(&run.losses).enumerate() {
+        let off = (ours - theirs).abs();
+        assert!(off <= 2e-5, "{name} step {step}: {ours} is off by {off:e}");
+    }
+}
+
+#[test]
+fn five_steps_with_channels_last_equal_pytorch() {
+    for network in ["small_cnn", "tiny_resnet"] {
+        let run = Run::channels_last(network);
+        let target = run.target(None);
+        let is_last = |op: &Op| matches!(op, Op::ChannelsLast { .. });
+        let convolution = |op: &Op| {
+            matches!(op, Op::Conv { .. } | Op::ConvTranspose { .. } | Op::ConvWeightGrad { .. })
+        };
+        assert!(target.graph.nodes.values().any(|node| is_last(&node.op)));
+        assert!(!target.graph.nodes.values().any(|node| convolution(&node.op)));
+        for libraries in [true, false] {
+            let behaviour = Behaviour { libraries, ..Behaviour::default() };
+            holds(network, &run, &target, behaviour);
         }
     }
 }
@@ -163,8 +196,9 @@ fn five_steps_equal_pytorch() {
 /// orders and round to neighbours now and then.
 #[test]
 fn steps_in_bf16_are_near_those_in_f32() {
-    for network in ["gpt_tiny", "mlp", "small_cnn", "tiny_resnet"] {
-        let run = Run::differentiated(network);
+    let runs = ["gpt_tiny", "mlp", "small_cnn", "tiny_resnet"].map(|n| (n, Run::differentiated(n)));
+    let last = ["small_cnn", "tiny_resnet"].map(|n| (n, Run::channels_last(n)));
+    for (network, run) in runs.into_iter().chain(last) {
         let run = Run { pipeline: run.pipeline.with_precision(Precision::default()), ..run };
         let target = run.target(None);
         assert_eq!(target.precision(), "bf16");

@@ -1,4 +1,4 @@
-//! What `raise` makes of every case of it computes what the case did, but for rounding.
+//! What passes that may change last bits make of every case of theirs computes what the case did.
 
 use arenic::evaluator::Kernels;
 use arenic_ir::text::Module;
@@ -38,11 +38,12 @@ fn results(g: &Graph) -> Vec<(String, Vec<f32>)> {
     outputs.chain(states).collect()
 }
 
-#[test]
-fn every_case_computes_the_same() {
-    let pipeline = Pipeline::parse("- raise").unwrap();
+/// What a pass makes of every case in its folder, `not_*` excepted, is another graph with the same
+/// results. Returns how many there are.
+fn hold(pass: &str, yaml: &str) -> usize {
+    let pipeline = Pipeline::parse(yaml).unwrap();
     let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/raise");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(pass);
     let mut changed = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -64,5 +65,15 @@ fn every_case_computes_the_same() {
             }
         }
     }
-    assert!(changed >= 10, "{changed} cases");
+    changed
+}
+
+#[test]
+fn raise() {
+    assert!(hold("raise", "- raise") >= 10);
+}
+
+#[test]
+fn layout() {
+    assert!(hold("layout", "- layout: {convolutions: all}") >= 7);
 }
