@@ -113,8 +113,8 @@ impl Run {
 }
 
 /// As plain graphs, after the default pipeline's graph passes, with every pass that puts several
-/// operators into one, in parts, and with products in `bf16`.
-const REWRITES: [&str; 5] = [
+/// operators into one, in parts, with products in `bf16`, and with channels last.
+const REWRITES: [&str; 6] = [
     "- dead_code",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
      - views\n- detach_states",
@@ -124,6 +124,8 @@ const REWRITES: [&str; 5] = [
      - section: {parts: 4}\n- views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
      - precision\n- fuse_elementwise\n- views\n- detach_states",
+    "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- raise\n- layout: {convolutions: all}\n\
+     - fuse_cross_entropy\n- fuse_updates\n- fuse_elementwise\n- views\n- detach_states",
 ];
 
 /// Rewrites that change last bits, which a file of standard operators undoes.
@@ -157,7 +159,9 @@ fn what_is_read_back_computes_the_same_bits() {
     for kind in ["pointwise", "product_update", "log_softmax_stats", "layer_norm"] {
         assert!(kinds.contains(kind), "no {kind} among {kinds:?}");
     }
-    for kind in ["conv_weight_grad", "cross_entropy_grad", "conv_transpose", "max_pool"] {
+    for kind in
+        ["conv_weight_grad", "cross_entropy_grad", "conv_transpose", "channels_last", "max_pool"]
+    {
         assert!(kinds.contains(kind), "no {kind} among {kinds:?}");
     }
 }

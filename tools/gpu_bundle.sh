@@ -93,9 +93,14 @@ if [ -n "$GRAPHS" ]; then
     echo '== benchmarks'
     mkdir "$packed/benchmarks"
     for graph in "$GRAPHS"/*.onnx; do
-        for math in f32 tf32; do
-            out=$packed/benchmarks/$(basename "$graph" .onnx)_$math.arenic
-            "$ARENIC" compile "$graph" --target cuda --math $math --device h100 -o "$out"
+        for precision in f32 tf32 bf16; do
+            case $precision in
+            f32) how=() ;;
+            tf32) how=(--math tf32) ;;
+            bf16) how=(--precision bf16) ;;
+            esac
+            out=$packed/benchmarks/$(basename "$graph" .onnx)_$precision.arenic
+            "$ARENIC" compile "$graph" --target cuda "${how[@]}" --device h100 -o "$out"
         done
     done
     tar -C "$packed" --owner=0 --group=0 -cJf "$BUNDLE/benchmarks.tar.xz" benchmarks

@@ -54,6 +54,9 @@ STEPS = {
     "gpt2_124m_b8": (networks.Gpt, texts(8, 1024, 50257)),
     "unet_b8": (networks.UNet, images(8, 256, 2, pixels=True)),
 }
+# Of operands of products, by the names that arenic has for them; sums are f32.
+PRECISIONS = ["f32", "tf32", "bf16"]
+
 QUICK = ["resnet50_b64", "gpt2_124m_b8"]
 
 
@@ -106,9 +109,9 @@ class DriverBytes:
         self.bytes = max(0, self.peak - self.before)
 
 
-def measure_torch(name, compiled, tf32, number, steps):
+def measure_torch(name, compiled, precision, number, steps):
     """In a process of its own, so that nothing of another measurement is left."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True
     device = torch.device("cuda", number)
     torch.cuda.set_device(device)
@@ -117,10 +120,14 @@ def measure_torch(name, compiled, tf32, number, steps):
     module = idiomatic(build()).train().to(device)
     torch.manual_seed(1)
     _, x, target = (v.to(device) if torch.is_tensor(v) else v for v in data())
+    if precision != "f32" and x.dim() == 4:
+        # As PyTorch's guide to tensor cores has it.
+        module, x = (v.to(memory_format=torch.channels_last) for v in (module, x))
     optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
 
     def loss_of():
-        return F.cross_entropy(module(x), target)
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            return F.cross_entropy(module(x), target)
 
     forward = torch.compile(loss_of) if compiled else loss_of
 
@@ -151,8 +158,8 @@ def measure_torch(name, compiled, tf32, number, steps):
     }
 
 
-def torch_apart(name, compiled, tf32, number, steps):
-    arguments = [sys.executable, __file__, "--measure-torch", json.dumps([name, compiled, tf32, number, steps])]
+def torch_apart(name, compiled, precision, number, steps):
+    arguments = [sys.executable, __file__, "--measure-torch", json.dumps([name, compiled, precision, number, steps])]
     with DriverBytes(number) as driver:
         process = subprocess.run(arguments, capture_output=True, text=True, timeout=580)
     if process.returncode:
@@ -179,12 +186,12 @@ def write_values(name, folder):
     np.savez(folder / "init.npz", **states)
 
 
-def measure_arenic(name, tf32, number, steps):
+def measure_arenic(name, precision, number, steps):
     with tempfile.TemporaryDirectory(prefix="arenic-") as folder:
         folder = pathlib.Path(folder)
         checks.unpack("benchmarks.tar.xz", folder)
         write_values(name, folder)
-        artifact = folder / "benchmarks" / f"{name}_{'tf32' if tf32 else 'f32'}.arenic"
+        artifact = folder / "benchmarks" / f"{name}_{precision}.arenic"
         arguments = ["run", artifact, "--data", folder / "data.npz"]
         arguments += ["--init", folder / "init.npz", "--set", f"lr={LR}", "--device", f"cuda:{number}", "--json"]
         with DriverBytes(number) as driver:
@@ -244,19 +251,18 @@ def main():
     is_wrong = False
     for name in options.names or (QUICK if options.quick else STEPS):
         found = {}
-        for tf32 in (False, True):
-            precision = "TF32" if tf32 else "fp32"
-            found[f"arenic, {precision}"] = attempt(measure_arenic, name, tf32, number, steps)
-            for compiled in (False, True):
-                what = f"{'compile' if compiled else 'eager'}, {precision}"
-                found[what] = attempt(torch_apart, name, compiled, tf32, number, steps)
-        for what, figures in found.items():
-            ours = found[f"arenic, {what[-4:]}"].get("median_step_seconds")
-            print(row(name, what, figures, ours), flush=True)
-        ours = found["arenic, fp32"].get("median_step_seconds")
-        eager = found["eager, fp32"].get("losses")
+        for precision in PRECISIONS:
+            ours = attempt(measure_arenic, name, precision, number, steps)
+            found[f"arenic, {precision}"] = ours
+            for how in ("eager", "compile"):
+                found[f"{how}, {precision}"] = attempt(torch_apart, name, how == "compile", precision, number, steps)
+            for how in ("arenic", "eager", "compile"):
+                what = f"{how}, {precision}"
+                print(row(name, what, found[what], ours.get("median_step_seconds")), flush=True)
+        ours = found["arenic, f32"].get("median_step_seconds")
+        eager = found["eager, f32"].get("losses")
         if ours and eager:
-            off = [abs(a - b) / abs(b) for a, b in zip(found["arenic, fp32"]["losses"], eager)]
+            off = [abs(a - b) / abs(b) for a, b in zip(found["arenic, f32"]["losses"], eager)]
             print(f"{'':<15} losses are off eager PyTorch's by {max(off):.1e} of them")
             is_wrong |= off[0] > CLOSE
         is_wrong |= ours is None
