@@ -124,7 +124,7 @@ const REWRITES: [&str; 6] = [
      - section: {parts: 4}\n- views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
      - precision\n- fuse_elementwise\n- views\n- detach_states",
-    "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- raise\n- layout: {convolutions: all}\n\
+    "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- layout: {convolutions: all}\n\
      - fuse_cross_entropy\n- fuse_updates\n- fuse_elementwise\n- views\n- detach_states",
 ];
 

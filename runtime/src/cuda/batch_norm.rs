@@ -4,6 +4,7 @@
 use super::index::{index_type, offset};
 use super::lower::{Parameter, Site, c_type, literal};
 use super::norm;
+use super::packs::{Elements, Read};
 use super::reduce::{Combination, combine, element};
 use arenic_ir::Op;
 use arenic_ir::op::scratch::channels;
@@ -32,6 +33,15 @@ fn count(site: &Site) -> usize {
 /// The channel of element `i`.
 fn channel(site: &Site) -> String {
     offset(&channels(site.inputs[0]), &[0, 1, 0], "i")
+}
+
+/// How an element reads the operands: so many as large as `x`, and the channels' ones, one after
+/// another where nothing lies behind them.
+fn reads(site: &Site, whole: usize) -> Vec<Read> {
+    let x = site.inputs[0];
+    let last = channels(x)[2] == 1;
+    let operands = 0..if last { site.inputs.len() } else { whole };
+    operands.map(|k| Read { operand: k, period: site.inputs[k].elements() }).collect()
 }
 
 fn forward(site: &mut Site, epsilon: f32) {
@@ -90,7 +100,16 @@ fn forward(site: &mut Site, epsilon: f32) {
         channel(site)
     );
     let parameters = site.all_inputs().into_iter().chain([mean, inv_std, y]);
-    site.for_each(x.elements(), index, parameters, &body);
+    site.for_elements(
+        parameters,
+        &Elements {
+            count: x.elements(),
+            index,
+            reads: &reads(site, 1),
+            results: &[0],
+            body: &body,
+        },
+    );
 }
 
 fn of_operand(site: &mut Site) {
@@ -106,5 +125,14 @@ fn of_operand(site: &mut Site) {
         count = count(site)
     );
     let parameters = site.all_inputs().into_iter().chain([y]);
-    site.for_each(x.elements(), index, parameters, &body);
+    site.for_elements(
+        parameters,
+        &Elements {
+            count: x.elements(),
+            index,
+            reads: &reads(site, 2),
+            results: &[0],
+            body: &body,
+        },
+    );
 }

@@ -2,16 +2,21 @@
 
 use super::index::{broadcast_strides, index_type, offset};
 use super::lower::{Site, c_type};
+use super::packs::{Elements, Read};
 use arenic_ir::op::{Binary, Kind, Step, Unary, kinds};
 use arenic_ir::{DType, Op, TensorType};
 use std::fmt::Write;
 
-/// One kernel with a thread for each element of the result.
+/// One kernel that computes each element of the result.
 pub(super) fn lower(site: &mut Site) {
     let Some(y) = site.outputs.iter().copied().flatten().next() else { return };
     let mut parameters = site.all_inputs();
     parameters.extend(site.all_outputs());
     let x: Vec<String> = (0..site.inputs.len()).map(|i| element(site.inputs[i], i, y)).collect();
+    let results: Vec<usize> =
+        (0..site.outputs.len()).filter(|&o| site.outputs[o].is_some()).collect();
+    let reads = site.inputs.iter().enumerate();
+    let reads: Vec<Read> = reads.filter_map(|(k, x)| Read::of(k, x, y)).collect();
     let t = c_type(site.inputs[0].dtype);
     let mut body = String::new();
     match site.op {
@@ -56,7 +61,9 @@ pub(super) fn lower(site: &mut Site) {
     }
     let largest = site.inputs.iter().map(|x| x.elements()).fold(y.elements(), usize::max);
     let index = index_type(largest);
-    site.for_each(y.elements(), index, parameters, &body);
+    let (reads, results) = (&reads, &results);
+    let elements = Elements { count: y.elements(), index, reads, results, body: &body };
+    site.for_elements(parameters, &elements);
 }
 
 /// What element `i` of the result reads of operand `k`.

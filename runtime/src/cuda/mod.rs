@@ -22,6 +22,7 @@ mod module;
 mod movement;
 mod norm;
 pub mod nvrtc;
+mod packs;
 mod pad;
 mod pool_grad;
 mod product;

@@ -5,6 +5,7 @@
 
 use super::index::{constant, index_type};
 use super::lower::{Parameter, Site, c_type};
+use super::packs::{Elements, Read};
 use super::rows::Rows;
 use arenic_ir::Op;
 use std::fmt::Write;
@@ -85,7 +86,9 @@ fn of_stats(site: &mut Site) {
     let (row, elements, index) = row_of_element(site);
     let body = format!("{row}    y0[i] = {OF_STATS};\n");
     let parameters = site.all_inputs().into_iter().chain([y]);
-    site.for_each(elements, index, parameters, &body);
+    let reads = [Read { operand: 0, period: elements }];
+    let elements = Elements { count: elements, index, reads: &reads, results: &[0], body: &body };
+    site.for_elements(parameters, &elements);
 }
 
 fn gradient(site: &mut Site) {
@@ -104,7 +107,9 @@ fn gradient(site: &mut Site) {
         constant(n)
     );
     let parameters = site.all_inputs().into_iter().chain([y]).chain(Parameter::refusal());
-    site.for_each(elements, index, parameters, &body);
+    let reads = [Read { operand: 0, period: elements }];
+    let elements = Elements { count: elements, index, reads: &reads, results: &[0], body: &body };
+    site.for_elements(parameters, &elements);
 }
 
 /// Text that finds the row of element `i`, the number of elements, their index type.

@@ -93,7 +93,47 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     for d in [DType::F32, DType::F64] {
         cases.extend((0..6).map(|_| pointwise(r, d)));
     }
+    cases.extend(large(r));
     cases
+}
+
+/// So many elements that a thread has several of them, with operands of other sizes and shapes
+/// beside them; each once more, where operands begin at any element.
+fn large(r: &mut Random) -> Vec<Case> {
+    let shape = [4, 128, 256];
+    let mut cases = Vec::new();
+    for d in [DType::F32, DType::F64, DType::Bf16, DType::I64, DType::U8] {
+        let add = Op::Binary { f: Binary::Add };
+        cases.push(Case::new(add.clone(), [r.wild(d, shape), r.wild(d, shape)]));
+        cases.push(Case::new(add.clone(), [r.wild(d, [128, 1]), r.wild(d, shape)]));
+        cases.push(Case::new(add, [r.wild(d, shape), r.wild(d, [])]));
+        let condition = r.wild(DType::Bool, shape);
+        cases.push(Case::new(Op::Where, [condition, r.wild(d, [256]), r.wild(d, shape)]));
+    }
+    for (from, to) in
+        [(DType::F32, DType::Bf16), (DType::Bf16, DType::F32), (DType::F64, DType::U8)]
+    {
+        cases.push(Case::new(Op::Cast { to }, [r.wild(from, shape)]));
+    }
+    // An odd number of elements, and twice an odd one.
+    for shape in [[3, 211, 211], [2, 257, 257]] {
+        let x = r.wild(DType::F32, shape);
+        cases.push(Case::new(Op::Unary { f: Unary::Relu }, [x]));
+    }
+    let steps = vec![
+        Step::Binary(Binary::Mul, 0, 1),
+        Step::Binary(Binary::Add, 4, 2),
+        Step::Where(3, 5, 0),
+        Step::Round(6),
+    ];
+    let inputs = [
+        r.wild(DType::Bf16, shape),
+        r.wild(DType::F32, shape),
+        r.wild(DType::F32, [128, 1]),
+        r.wild(DType::Bool, shape),
+    ];
+    cases.push(Case::new(Op::Pointwise { steps, results: vec![7, 5] }, inputs));
+    cases.into_iter().flat_map(|case| [case.clone(), case]).collect()
 }
 
 fn binary(r: &mut Random, f: Binary, d: DType) -> Case {

@@ -107,6 +107,82 @@ struct Narrow {
     }
 };
 
+// --- several elements at once -------------------------------------------------------------
+
+// Neighbouring elements at an address that is a multiple of their bytes, at most 16.
+template <class T, u32 n>
+struct alignas(n * sizeof(T)) Pack {
+    T at[n];
+};
+
+// As words, so that it is one instruction whatever elements are.
+template <u32 n, class T>
+__device__ inline Pack<T, n> load_pack(const T* from) {
+    Pack<T, n> pack;
+    if constexpr (sizeof(pack) % sizeof(u32) == 0) {
+        typedef Pack<u32, sizeof(pack) / sizeof(u32)> Words;
+        const Words words = *reinterpret_cast<const Words*>(from);
+        memcpy(&pack, &words, sizeof pack);
+    } else {
+        pack = *reinterpret_cast<const Pack<T, n>*>(from);
+    }
+    return pack;
+}
+
+template <u32 n>
+__device__ inline Pack<Bf16, n> load_pack(Narrow from) {
+    return load_pack<n>(from.first);
+}
+
+template <class T, u32 n>
+__device__ inline void store_pack(T* to, const Pack<T, n>& pack) {
+    if constexpr (sizeof(pack) % sizeof(u32) == 0) {
+        typedef Pack<u32, sizeof(pack) / sizeof(u32)> Words;
+        Words words;
+        memcpy(&words, &pack, sizeof pack);
+        *reinterpret_cast<Words*>(to) = words;
+    } else {
+        *reinterpret_cast<Pack<T, n>*>(to) = pack;
+    }
+}
+
+template <u32 n, class T>
+__device__ inline Pack<T, n> pack_of(const T*) {
+    return {};
+}
+
+// One element of a pack under the name and the index of the tensor that it is of.
+template <class T>
+struct Lane {
+    T& element;
+
+    template <class I>
+    __device__ T& operator[](I) const {
+        return element;
+    }
+};
+
+// Read as a float.
+template <>
+struct Lane<const Bf16> {
+    const Bf16& element;
+
+    template <class I>
+    __device__ float operator[](I) const {
+        return element;
+    }
+};
+
+template <class T, u32 n>
+__device__ inline Lane<T> lane_of(Pack<T, n>& pack, u32 lane) {
+    return {pack.at[lane]};
+}
+
+template <class T, u32 n>
+__device__ inline Lane<const T> lane_of(const Pack<T, n>& pack, u32 lane) {
+    return {pack.at[lane]};
+}
+
 // --- arithmetic ---------------------------------------------------------------------------
 
 template <class T>
