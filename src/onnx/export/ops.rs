@@ -220,6 +220,10 @@ impl Writer<'_> {
                 self.reduce(*f, axes, *keep, &terms, out);
             }
             Op::ProductUpdate { .. } => self.product_update(op, x, y)?,
+            Op::GemmGelu { trans_a, trans_b } => self.gemm_gelu(x, &out, [*trans_a, *trans_b]),
+            Op::GemmGeluGrad { trans_a, trans_b } => {
+                self.gemm_gelu_grad(x, out, [*trans_a, *trans_b]);
+            }
             Op::Attention { spec } => self.attention(*spec, x, y),
             Op::AttentionGrad { spec } => self.attention_grad(*spec, x, &out),
             Op::LogSoftmaxStats => self.log_softmax_stats(x, &out),

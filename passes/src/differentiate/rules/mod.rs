@@ -148,6 +148,8 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         | Op::Pointwise { .. }
         | Op::PointwiseReduce { .. }
         | Op::ProductUpdate { .. }
+        | Op::GemmGelu { .. }
+        | Op::GemmGeluGrad { .. }
         | Op::AttentionGrad { .. }
         | Op::LogSoftmaxStats
         | Op::SoftmaxOfStats
