@@ -173,7 +173,18 @@ impl<'a> Site<'a> {
     /// between the two.
     fn gradients(&self) -> Vec<(Gradient, Nodes)> {
         let (_, beside) = self.reached(&self.expressions, &self.starts());
-        beside.into_iter().filter_map(|dy| self.gradient(dy)).collect()
+        // The product may be multiplied by a number first.
+        let r = self.expressions.reading;
+        let mut stack: Vec<ValueId> = beside.into_iter().collect();
+        let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
+        while let Some(v) = stack.pop().filter(|_| seen.len() < MOST) {
+            let Some(n) = r.definition(v).filter(|_| seen.insert(v)) else { continue };
+            found.extend(self.gradient(v));
+            if let Node { op: Op::Binary { .. } | Op::Unary { .. }, inputs, .. } = &r.g.nodes[n] {
+                stack.extend(inputs.iter().map(|&x| r.base(x)));
+            }
+        }
+        found
     }
 
     fn gradient(&self, dy: ValueId) -> Option<(Gradient, Nodes)> {
