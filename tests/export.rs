@@ -119,11 +119,11 @@ const REWRITES: [&str; 6] = [
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
      - views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- raise\n- fuse_cross_entropy\n\
-     - fuse_updates\n- fuse_elementwise\n- views\n- detach_states",
+     - fuse_updates\n- fuse_sums\n- fuse_gelu\n- fuse_elementwise\n- views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
      - section: {parts: 4}\n- views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
-     - precision\n- fuse_elementwise\n- views\n- detach_states",
+     - fuse_sums\n- fuse_gelu\n- precision\n- fuse_elementwise\n- views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- layout: {convolutions: all}\n\
      - fuse_cross_entropy\n- fuse_updates\n- fuse_elementwise\n- views\n- detach_states",
 ];
@@ -156,12 +156,17 @@ fn what_is_read_back_computes_the_same_bits() {
             }
         }
     }
-    for kind in ["pointwise", "product_update", "log_softmax_stats", "layer_norm"] {
+    for kind in ["pointwise", "product_update", "gemm_gelu", "gemm_gelu_grad", "layer_norm"] {
         assert!(kinds.contains(kind), "no {kind} among {kinds:?}");
     }
-    for kind in
-        ["conv_weight_grad", "cross_entropy_grad", "conv_transpose", "channels_last", "max_pool"]
-    {
+    for kind in [
+        "conv_weight_grad",
+        "cross_entropy_grad",
+        "log_softmax_stats",
+        "conv_transpose",
+        "channels_last",
+        "max_pool",
+    ] {
         assert!(kinds.contains(kind), "no {kind} among {kinds:?}");
     }
 }

@@ -53,13 +53,25 @@ fn compiled(
     batch: u64,
     limit: Option<u64>,
 ) -> Target {
+    compiled_by(pipeline("training"), network, pass, purpose, batch, limit)
+}
+
+/// The same by another pipeline.
+fn compiled_by(
+    pipeline: Pipeline,
+    network: &str,
+    pass: &Differentiate,
+    purpose: Purpose,
+    batch: u64,
+    limit: Option<u64>,
+) -> Target {
     let mode = match purpose {
         Purpose::Step => Mode::Training(Training { variance: Variance::Unbiased, dropout: None }),
         Purpose::Evaluation => Mode::Inference,
     };
     let dims = [("batch".to_owned(), batch)].into();
     let import = ImportOptions { mode, dims, ..ImportOptions::default() };
-    let pipeline = pipeline("training").differentiating(pass.clone()).unwrap();
+    let pipeline = pipeline.differentiating(pass.clone()).unwrap();
     let limits = PerSpace { device: limit, host: None };
     let constraints = Constraints { purpose, limits, ..Constraints::default() };
     let model = root(&format!("models/forward/{network}.onnx"));
@@ -195,6 +207,36 @@ fn parameters(name: &str, ours: &[(String, Vec<f32>)], theirs: &TensorFile) {
         compared += 1;
     }
     assert!(compared >= 6, "{name}: {compared} compared");
+}
+
+/// On GPUs a GELU and its slope are parts of products, as a library has them; here the
+/// same by the CPU's kernels.
+#[test]
+fn products_with_a_gelu_equal_pytorch() {
+    let yaml = NAMED.iter().find(|(n, _)| *n == "training").unwrap().1;
+    assert!(yaml.contains("- fuse_gelu: {target: cuda}\n"));
+    let yaml = yaml.replace("- fuse_gelu: {target: cuda}\n", "- fuse_gelu\n");
+    let network = "gpt_tiny";
+    let of = |purpose| {
+        let pipeline = Pipeline::from_yaml(&yaml).unwrap();
+        compiled_by(pipeline, network, &momentum(), purpose, 4, None)
+    };
+    let count = |target: &Target, name: &str| {
+        target.graph.nodes.values().filter(|n| n.op.name() == name).count()
+    };
+    let (step, forward) = (of(Purpose::Step), of(Purpose::Evaluation));
+    for (target, gradients) in [(&step, 2), (&forward, 0)] {
+        let counts = ["gemm_gelu", "gemm_gelu_grad"].map(|name| count(target, name));
+        assert_eq!(counts, [2, gradients]);
+    }
+    let (theirs, lr) = reference(network, "sgdm");
+    let (ours, states) = trained(&step, options(network, lr));
+    close(network, &ours, &theirs);
+    let path = file(network, "sgdm", "final.npz");
+    parameters(network, &tensors(&states), &TensorFile::open(&path).unwrap());
+    let plain = compiled(network, &momentum(), Purpose::Step, 4, None);
+    let arena = |target: &Target| target.statistics["arena_bytes"];
+    assert!(arena(&step) <= arena(&plain), "{} and {}", arena(&step), arena(&plain));
 }
 
 #[test]

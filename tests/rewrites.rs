@@ -77,3 +77,43 @@ fn raise() {
 fn layout() {
     assert!(hold("layout", "- layout: {convolutions: all}") >= 7);
 }
+
+#[test]
+fn fuse_gelu() {
+    assert!(hold("fuse_gelu", "- fuse_gelu") >= 5);
+}
+
+/// A product that a library computes stays one where none computes it with a GELU.
+#[test]
+fn what_no_library_has_with_a_gelu_is_left_alone() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuse_gelu/saved_tanh.ir");
+    let case = std::fs::read_to_string(path).unwrap();
+    let fused = |rows: usize, columns: usize, dtype: &str, target: TargetInfo| {
+        let (m, n) = (rows.to_string(), columns.to_string());
+        let text = case
+            .replace("[6,8]", &format!("[{m},{n}]"))
+            .replace("[4,8]", &format!("[4,{n}]"))
+            .replace("[8,4]", &format!("[{n},4]"))
+            .replace("f32[8]", &format!("f32[{n}]"))
+            .replace("[6,4]", &format!("[{m},4]"))
+            .replace("f32", dtype);
+        let module = Module::parse(&text).unwrap();
+        let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(target) };
+        let pipeline = Pipeline::parse("- fuse_gelu").unwrap();
+        let g = pipeline.run_on(module, &cx, RunOptions::default()).unwrap().module.graph;
+        g.nodes.values().filter(|n| n.op.name().starts_with("gemm_gelu")).count()
+    };
+    for (rows, columns, dtype, target, count) in [
+        (600, 64, "f32", TargetInfo::CUDA, 2),
+        // Rows of `z` begin where they are not aligned.
+        (600, 60, "f32", TargetInfo::CUDA, 0),
+        (600, 64, "f64", TargetInfo::CUDA, 0),
+        // So few multiplications are left to our kernels.
+        (6, 6, "f32", TargetInfo::CUDA, 2),
+        (6, 8, "f64", TargetInfo::CUDA, 2),
+        (600, 60, "f32", TargetInfo::CPU, 2),
+        (600, 64, "f64", TargetInfo::CPU, 2),
+    ] {
+        assert_eq!(fused(rows, columns, dtype, target), count, "{rows} {columns} {dtype}");
+    }
+}

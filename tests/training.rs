@@ -8,8 +8,9 @@ use arenic::data::{Batches, Npz, TensorFile};
 use arenic::onnx::ImportOptions;
 use arenic::train::{Initial, Length, Options, train};
 use arenic_ir::graph::StateId;
+use arenic_ir::op::Unary;
 use arenic_ir::program::{Command, PerSpace};
-use arenic_ir::{Def, Graph};
+use arenic_ir::{Def, Graph, Op};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunError, RunOptions};
 use arenic_passes::{PassError, Search};
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions};
@@ -534,4 +535,30 @@ fn raising_equals_pytorch() {
         }
     }
     assert_eq!(found, 4);
+}
+
+/// A product with a GELU, or with its slope, rounds otherwise; the losses stay those of PyTorch, and
+/// neither the plan nor threads change a bit.
+#[test]
+fn products_with_a_gelu_equal_pytorch() {
+    let fusing = "- fuse_sums: {target: cuda}\n- fuse_gelu: {target: cuda}\n";
+    assert!(named("default").contains(fusing));
+    let yaml = named("default").replace(fusing, "- fuse_sums\n- fuse_gelu\n");
+    let mut found = 0;
+    for run in runs().into_iter().filter(|run| run.name.starts_with("gpt")) {
+        let (target, bits) = run.bits(&yaml);
+        let count =
+            |name: &str| target.graph.nodes.values().filter(|n| n.op.name() == name).count();
+        assert_eq!(["gemm_gelu", "gemm_gelu_grad"].map(count), [2; 2], "{}", run.name);
+        assert!(target.graph.nodes.values().all(|n| n.op != Op::Unary { f: Unary::Tanh }));
+        found += 1;
+        run.stress(&target, &bits, 4);
+        assert!(target.statistics["arena_bytes"] <= run.target.statistics["arena_bytes"]);
+        let run = Run { target, ..run };
+        let (losses, _) = run.train(run.options());
+        for (ours, theirs) in losses.iter().zip(&run.losses) {
+            assert!((ours - theirs).abs() <= 1e-5, "{}: {ours} {theirs}", run.name);
+        }
+    }
+    assert_eq!(found, 2);
 }

@@ -2,24 +2,28 @@
 //! is taken as the library takes it.
 
 use arenic_ir::DType;
-use arenic_ir::op::library::{Added, Convolution, Direction, LibraryCall, Matrix, Product};
+use arenic_ir::op::gelu;
+use arenic_ir::op::library::{
+    Added, Convolution, Direction, Epilogue, LibraryCall, Matrix, Product,
+};
 use arenic_ir::types::bf16;
 
-/// Computes a call on operands in its order, then its result.
+/// Computes a call on operands in its order, then its results.
 ///
 /// # Safety
-/// The addresses are those of such tensors, aligned to their elements; the result overlaps no
-/// operand, except that it may be the matrix that is added.
+/// The addresses are those of such tensors, aligned to their elements; a result overlaps no
+/// operand, except that the first may be the matrix that is added.
 pub unsafe fn compute(call: &LibraryCall, addresses: &[u64]) {
-    let [operands @ .., result] = addresses else { panic!("a call has a result") };
-    assert_eq!(operands.len(), call.operands().len(), "operands of {call:?}");
+    let (operands, results) = addresses.split_at(call.operands().len());
+    assert_eq!(results.len(), call.results(), "results of {call:?}");
+    let result = &results[0];
     // SAFETY: the caller's promise.
     unsafe {
         match call {
             LibraryCall::Product(p) => match p.dtype {
-                DType::F64 => product::<f64, f64>(p, operands, *result),
-                DType::Bf16 => product::<Bf16, f32>(p, operands, *result),
-                _ => product::<f32, f32>(p, operands, *result),
+                DType::F64 => product::<f64, f64>(p, operands, results),
+                DType::Bf16 => product::<Bf16, f32>(p, operands, results),
+                _ => product::<f32, f32>(p, operands, results),
             },
             LibraryCall::Convolution(c) if c.dtype == DType::Bf16 => {
                 convolution::<Bf16>(c, operands, *result);
@@ -30,9 +34,30 @@ pub unsafe fn compute(call: &LibraryCall, addresses: &[u64]) {
 }
 
 /// What sums are taken in.
-trait Float: Copy + From<f32> + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self> {}
-impl Float for f32 {}
-impl Float for f64 {}
+trait Float:
+    Copy + From<f32> + Into<f64> + std::ops::Add<Output = Self> + std::ops::Mul<Output = Self>
+{
+    fn of(x: f64) -> Self;
+}
+
+impl Float for f32 {
+    fn of(x: f64) -> f32 {
+        x as f32
+    }
+}
+
+impl Float for f64 {
+    fn of(x: f64) -> f64 {
+        x
+    }
+}
+
+/// GELU in its tanh form, and its slope.
+fn gelu(z: f64) -> [f64; 2] {
+    let t = (gelu::SCALE * (z + gelu::CUBIC * z * z * z)).tanh();
+    let inner = gelu::SCALE * (1.0 + 3.0 * gelu::CUBIC * z * z);
+    [0.5 * z * (1.0 + t), 0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * inner]
+}
 
 /// An element as it is stored.
 trait Element<F>: Copy {
@@ -78,10 +103,11 @@ impl Stored<'_> {
     }
 }
 
-unsafe fn product<T: Element<F>, F: Float>(p: &Product, operands: &[u64], result: u64) {
+unsafe fn product<T: Element<F>, F: Float>(p: &Product, operands: &[u64], results: &[u64]) {
     let of = |address: u64| address as *const T;
-    let (a, b, d) = (of(operands[0]), of(operands[1]), result as *mut T);
-    let added = operands.get(2).map(|&address| of(address));
+    let (a, b, d) = (of(operands[0]), of(operands[1]), results[0] as *mut T);
+    let third = operands.get(2).map(|&address| of(address));
+    let beside = results.get(1).map(|&address| address as *mut T);
     for batch in 0..p.batches {
         let [in_a, in_b, in_d] =
             [&p.a, &p.b, &p.d].map(|matrix| Stored { matrix, first: batch * matrix.stride });
@@ -96,13 +122,27 @@ unsafe fn product<T: Element<F>, F: Float>(p: &Product, operands: &[u64], result
                     }
                     sum = F::from(p.alpha) * sum;
                     let place = in_d.at(row, column);
-                    match (p.added, added) {
+                    match (p.added, third.filter(|_| p.epilogue != Epilogue::GeluGradient)) {
                         (Added::Nothing, None) => {}
                         (Added::Matrix(beta), Some(c)) => {
                             sum = sum + F::from(beta) * (*c.add(place)).read();
                         }
                         (Added::Bias, Some(bias)) => sum = sum + (*bias.add(row)).read(),
                         (added, _) => panic!("{added:?} with other operands"),
+                    }
+                    match (p.epilogue, beside, third) {
+                        (Epilogue::Plain, None, _) => {}
+                        (Epilogue::Gelu { keeps_z }, z, _) if keeps_z == z.is_some() => {
+                            if let Some(z) = z {
+                                *z.add(place) = T::of(sum);
+                            }
+                            sum = F::of(gelu(sum.into())[0]);
+                        }
+                        (Epilogue::GeluGradient, None, Some(z)) => {
+                            let z: F = (*z.add(place)).read();
+                            sum = sum * F::of(gelu(z.into())[1]);
+                        }
+                        (epilogue, ..) => panic!("{epilogue:?} with other operands or results"),
                     }
                     *d.add(place) = T::of(sum);
                 }

@@ -17,17 +17,23 @@ pub struct DeadCode {}
 impl GraphPass for DeadCode {
     fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
         let before = g.nodes.len();
-        let mut live: SecondaryMap<NodeId, bool> = SecondaryMap::new();
-        let ends = g.outputs.iter().map(|o| o.value).chain(g.states.values().map(|s| s.exit));
-        let mut stack: Vec<_> = ends.collect();
-        while let Some(v) = stack.pop() {
-            if let Def::Node { node, .. } = g.values[g.resolve(v).root].def
-                && !std::mem::replace(&mut live[node], true)
-            {
-                stack.extend(&g.nodes[node].inputs);
-            }
-        }
+        let live = live(g);
         *g = g.compacted(|n| live[n]);
         Ok(Stats::from([("removed_nodes", (before - g.nodes.len()) as u64)]))
     }
+}
+
+/// Nodes that an output or a state depends on.
+pub(crate) fn live(g: &Graph) -> SecondaryMap<NodeId, bool> {
+    let mut live: SecondaryMap<NodeId, bool> = SecondaryMap::new();
+    let ends = g.outputs.iter().map(|o| o.value).chain(g.states.values().map(|s| s.exit));
+    let mut stack: Vec<_> = ends.collect();
+    while let Some(v) = stack.pop() {
+        if let Def::Node { node, .. } = g.values[g.resolve(v).root].def
+            && !std::mem::replace(&mut live[node], true)
+        {
+            stack.extend(&g.nodes[node].inputs);
+        }
+    }
+    live
 }

@@ -13,6 +13,7 @@
 //! the product reads is kept instead of its result, so it may not be larger.
 
 use crate::group::Search;
+use crate::products::{is_product, rows};
 use crate::views::Views;
 use crate::{Cx, GraphPass, PassError, Stats, Targets};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
@@ -20,7 +21,6 @@ use arenic_ir::op::{Binary, Op, TypeError};
 use cranelift_entity::SecondaryMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
 
 /// Makes biases and sums parts of the matrix products that they are added to.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
@@ -103,14 +103,6 @@ impl Sum {
     }
 }
 
-/// A tensor as a matrix of its rows.
-fn rows(shape: &[usize]) -> [usize; 2] {
-    match shape {
-        [] => [1, 1],
-        [above @ .., last] => [above.iter().product(), *last],
-    }
-}
-
 impl Search<'_> {
     /// All sums of a product and something else, in the order of their additions.
     fn sums(&self) -> Vec<Sum> {
@@ -151,30 +143,6 @@ impl Search<'_> {
         needs_no_more.then_some(Sum { product: n, addition, result, added, added_shape })
     }
 
-    /// True where a value is there before a node runs, whatever the order.
-    fn is_there_before(&self, n: NodeId, v: ValueId) -> bool {
-        /// Most nodes that are looked at; beyond them nothing is known to be there.
-        const MOST: usize = 1 << 14;
-        let maker = |v: ValueId| match self.g.values[self.g.resolve(v).root].def {
-            Def::Node { node, .. } => Some(node),
-            _ => None,
-        };
-        let Some(wanted) = maker(v) else { return true };
-        let (mut seen, mut stack) = (HashSet::new(), vec![n]);
-        while let Some(n) = stack.pop().filter(|_| seen.len() < MOST) {
-            for before in self.g.nodes[n].inputs.iter().filter_map(|&v| maker(v)) {
-                if before == wanted {
-                    return true;
-                }
-                // What is wanted comes before whatever depends on it.
-                if before > wanted && seen.insert(before) {
-                    stack.push(before);
-                }
-            }
-        }
-        false
-    }
-
     /// True where a product may wait for what is added: its result takes that one's bytes, and
     /// what it reads has no more than its result.
     fn may_wait(&self, product: NodeId, addition: NodeId, added: ValueId) -> bool {
@@ -195,18 +163,4 @@ impl Search<'_> {
         let result = g.result(product).map_or(0, bytes);
         is_free && bytes(place) == result && kept <= result
     }
-}
-
-/// True for a product of two matrices, the rows of the first perhaps in several axes, to which
-/// nothing is added yet.
-fn is_product(g: &Graph, n: NodeId) -> bool {
-    let node = &g.nodes[n];
-    let rank = |i: usize| g.ty(node.inputs[i]).rank();
-    let is_float = node.inputs.iter().all(|&v| g.ty(v).dtype.is_float());
-    let is_one = match node.op {
-        Op::MatMul { trans_a, .. } => rank(1) == 2 && (rank(0) == 2 || rank(0) > 2 && !trans_a),
-        Op::Gemm { .. } => node.inputs.len() == 2,
-        _ => false,
-    };
-    is_one && is_float
 }

@@ -2,7 +2,7 @@
 
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
 use cranelift_entity::SecondaryMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Nodes that become one, in definition order.
 pub(crate) type Group = BTreeSet<NodeId>;
@@ -56,5 +56,29 @@ impl<'a> Search<'a> {
     pub(crate) fn is_transient(&self, root: ValueId) -> bool {
         let lasts = matches!(self.g.values[root].def, Def::Const(_) | Def::State(_));
         !lasts && !self.kept[root]
+    }
+
+    /// True where a value is there before a node runs, whatever the order.
+    pub(crate) fn is_there_before(&self, n: NodeId, v: ValueId) -> bool {
+        /// Most nodes that are looked at; beyond them nothing is known to be there.
+        const MOST: usize = 1 << 14;
+        let maker = |v: ValueId| match self.g.values[self.g.resolve(v).root].def {
+            Def::Node { node, .. } => Some(node),
+            _ => None,
+        };
+        let Some(wanted) = maker(v) else { return true };
+        let (mut seen, mut stack) = (HashSet::new(), vec![n]);
+        while let Some(n) = stack.pop().filter(|_| seen.len() < MOST) {
+            for before in self.g.nodes[n].inputs.iter().filter_map(|&v| maker(v)) {
+                if before == wanted {
+                    return true;
+                }
+                // What is wanted comes before whatever depends on it.
+                if before > wanted && seen.insert(before) {
+                    stack.push(before);
+                }
+            }
+        }
+        false
     }
 }

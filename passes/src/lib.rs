@@ -17,12 +17,14 @@ pub mod dead_code;
 pub mod detach_states;
 pub mod differentiate;
 pub mod early_update;
+mod expression;
 #[cfg(test)]
 mod fixtures;
 mod flow;
 pub mod fold_constants;
 pub mod fuse_cross_entropy;
 pub mod fuse_elementwise;
+pub mod fuse_gelu;
 pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
@@ -38,7 +40,9 @@ pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod plan_dqn;
+mod polynomial;
 pub mod precision;
+mod products;
 pub mod prune_precedence;
 pub mod raise;
 pub mod recompute;
@@ -77,6 +81,7 @@ registry::passes! {
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph fuse_updates::FuseUpdates,
     graph fuse_sums::FuseSums,
+    graph fuse_gelu::FuseGelu,
     graph precision::Precision,
     graph layout::Layout,
     graph fuse_elementwise::FuseElementwise,

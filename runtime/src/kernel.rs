@@ -112,6 +112,11 @@ impl<'a> Target<'a> {
         self.ptr.cast()
     }
 
+    /// The first byte, as an address to read.
+    pub fn bytes(&self) -> *const u8 {
+        self.ptr
+    }
+
     /// All elements.
     ///
     /// # Safety

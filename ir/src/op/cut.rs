@@ -168,6 +168,15 @@ impl Op {
             }
             Op::MatMul { trans_a, trans_b } => mat_mul(x, y, *trans_a, *trans_b),
             Op::Gemm { trans_a, trans_b, .. } => gemm(x, *trans_a, *trans_b),
+            Op::GemmGelu { trans_a, trans_b } | Op::GemmGeluGrad { trans_a, trans_b } => {
+                // A function of a sum is none of its parts.
+                let cuts = gemm(x, *trans_a, *trans_b).into_iter();
+                let each = cuts.filter_map(|cut| {
+                    let results = concat(y, cut.results[0].axis()?);
+                    Some(Cut { results, ..cut })
+                });
+                each.collect()
+            }
             Op::Lstm { .. }
             | Op::LstmGrad { .. }
             | Op::Gru { .. }

@@ -87,6 +87,20 @@ pub(super) fn product_update(
     Ok(results)
 }
 
+/// What [`Op::GemmGelu`] applies its function to, and [`Op::GemmGeluGrad`] gives: a product of
+/// the first two operands; all are of one type.
+pub(super) fn gelu_operand(
+    x: &[&TensorType],
+    trans_a: bool,
+    trans_b: bool,
+) -> Result<TensorType, TypeError> {
+    ensure!(x[0].dtype.is_float(), "no GELU of {}", x[0].dtype);
+    let other = x.iter().find(|t| t.dtype != x[0].dtype);
+    ensure!(other.is_none(), "operands of different element types");
+    let gemm = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b };
+    Ok(gemm.infer(&x[..2])?.swap_remove(0))
+}
+
 /// `x` without its last axis' extent, of the type in which sums are taken: what a reduction along
 /// it gives.
 pub(super) fn row_stats(x: &TensorType) -> Result<TensorType, TypeError> {

@@ -71,6 +71,9 @@ impl Op {
             | Op::Reduce { .. }
             | Op::PointwiseReduce { .. }
             | Op::MatMul { .. }
+            | Op::GemmGelu { .. }
+            // No library says that what it reads beside the sums may be where it writes.
+            | Op::GemmGeluGrad { .. }
             | Op::Conv { .. }
             | Op::ConvTranspose { .. }
             | Op::ConvWeightGrad { .. }

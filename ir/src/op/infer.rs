@@ -65,7 +65,8 @@ impl Op {
             | Op::Where
             | Op::BatchNorm { .. }
             | Op::Rnn { .. }
-            | Op::RnnGrad { .. } => (3, 3),
+            | Op::RnnGrad { .. }
+            | Op::GemmGeluGrad { .. } => (3, 3),
             Op::Lstm { .. } => (4, 5),
             Op::LstmGrad { dcells, .. } => (5 + usize::from(*dcells), 6 + usize::from(*dcells)),
             Op::Gru { linear_before_reset, .. } => {
@@ -81,9 +82,11 @@ impl Op {
                 let n = 1 + usize::from(*min) + usize::from(*max);
                 (n, n)
             }
-            Op::LayerNorm { .. } | Op::Gemm { .. } | Op::Conv { .. } | Op::ConvTranspose { .. } => {
-                (2, 3)
-            }
+            Op::LayerNorm { .. }
+            | Op::Gemm { .. }
+            | Op::GemmGelu { .. }
+            | Op::Conv { .. }
+            | Op::ConvTranspose { .. } => (2, 3),
             Op::Adam { .. } => (6, 6),
             Op::Adagrad { .. }
             | Op::Momentum { .. }
@@ -403,6 +406,20 @@ impl Op {
             }
             Op::ProductUpdate { trans_a, trans_b, gradient, update, .. } => {
                 fused::product_update(update, *gradient, (*trans_a, *trans_b), x)
+            }
+            Op::GemmGelu { trans_a, trans_b } => {
+                let z = fused::gelu_operand(x, *trans_a, *trans_b)?;
+                ensure!(
+                    x.get(2).is_none_or(|bias| bias.shape == z.shape[1..]),
+                    "gemm_gelu with a bias of another shape than [{}]",
+                    z.shape[1]
+                );
+                Ok(vec![z.clone(), z])
+            }
+            Op::GemmGeluGrad { trans_a, trans_b } => {
+                let dz = fused::gelu_operand(x, *trans_a, *trans_b)?;
+                ensure!(*x[2] == dz, "gemm_gelu_grad at {}, which is not of type {dz}", x[2]);
+                Ok(vec![dz])
             }
             Op::Attention { .. } => attention::forward(x),
             Op::AttentionGrad { .. } => attention::gradients(x),

@@ -51,6 +51,8 @@ pub struct Product {
     pub alpha: f32,
     /// What is added.
     pub added: Added,
+    /// What becomes of the sums.
+    pub epilogue: Epilogue,
 }
 
 /// A matrix as it is stored: column by column.
@@ -78,6 +80,24 @@ pub enum Added {
     /// An element for each row of `d`.
     Bias,
 }
+
+/// What becomes of sums before they are rounded and stored: functions of GELU's tanh form. The
+/// matrix beside the result, `z`, is stored as the result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epilogue {
+    /// Nothing.
+    Plain,
+    /// GELU is applied to them.
+    Gelu {
+        /// They are stored, too, as `z`.
+        keeps_z: bool,
+    },
+    /// They are multiplied by GELU's slope at `z`.
+    GeluGradient,
+}
+
+/// What the leading dimension of the matrix beside the result is a multiple of, in elements.
+const BESIDE_MULTIPLE: usize = 8;
 
 /// A two-dimensional cross-correlation, one group of channels after another, or the gradient of
 /// one of its operands. Extents are of images, channels, rows, columns.
@@ -121,13 +141,25 @@ pub enum Direction {
 }
 
 impl LibraryCall {
-    /// The operator's operands in the order in which the call takes them; its result follows.
+    /// The operator's operands in the order in which the call takes them; its results follow.
     pub fn operands(&self) -> &'static [usize] {
         match self {
-            LibraryCall::Product(p) if p.added == Added::Nothing => &[1, 0],
+            LibraryCall::Product(Product {
+                added: Added::Nothing,
+                epilogue: Epilogue::Plain | Epilogue::Gelu { .. },
+                ..
+            }) => &[1, 0],
             LibraryCall::Product(_) => &[1, 0, 2],
             LibraryCall::Convolution(c) if !c.bias => &[0, 1],
             LibraryCall::Convolution(_) => &[0, 1, 2],
+        }
+    }
+
+    /// How many of the operator's results it gives, the first ones.
+    pub fn results(&self) -> usize {
+        match self {
+            LibraryCall::Product(p) if p.epilogue == Epilogue::Gelu { keeps_z: true } => 2,
+            _ => 1,
         }
     }
 
@@ -143,7 +175,8 @@ impl LibraryCall {
 
 impl Op {
     /// The call by which a library may compute this operator on this target; `None` where the
-    /// backend's own kernels do, as for all that is small or that no library has words for.
+    /// backend's own kernels do, as for all that is small or that no library has words for. Last
+    /// results that nobody reads may be left out of `y`.
     pub fn library_call(
         &self,
         target: TargetInfo,
@@ -159,7 +192,9 @@ impl Op {
 }
 
 /// The call that computes an operator, however small; `None` where no library has words for it.
+/// Last results that nobody reads may be left out of `y`.
 pub fn describe(op: &Op, math: Math, x: &[&TensorType], y: &[&TensorType]) -> Option<LibraryCall> {
+    let keeps_z = y.len() > 1;
     let &[y, ..] = y else { return None };
     let operands = x.iter().chain([&y]);
     if operands.clone().any(|t| t.elements() == 0 || t.elements() > MOST) {
@@ -169,6 +204,14 @@ pub fn describe(op: &Op, math: Math, x: &[&TensorType], y: &[&TensorType]) -> Op
         Op::MatMul { trans_a, trans_b } => mat_mul([x[0], x[1], y], [*trans_a, *trans_b], math),
         Op::Gemm { alpha, beta, trans_a, trans_b } => {
             gemm(x, y, [*alpha, *beta], [*trans_a, *trans_b], math)
+        }
+        Op::GemmGelu { trans_a, trans_b } => {
+            let call = gemm(x, y, [1.0, 1.0], [*trans_a, *trans_b], math)?;
+            with_epilogue(call, Epilogue::Gelu { keeps_z })
+        }
+        Op::GemmGeluGrad { trans_a, trans_b } => {
+            let call = gemm(&x[..2], y, [1.0, 1.0], [*trans_a, *trans_b], math)?;
+            with_epilogue(call, Epilogue::GeluGradient)
         }
         Op::Conv { window, group } => {
             let output = convolved(x[0], x[1], y, window)?;
@@ -257,6 +300,16 @@ fn gemm(
     product(y.dtype, math, 1, e, trans, [0, 0], alpha, added)
 }
 
+/// The product with a function of its sums, where the libraries have that: of `f32` and `bf16`, and
+/// beside matrices whose columns are so many elements apart.
+fn with_epilogue(call: LibraryCall, epilogue: Epilogue) -> Option<LibraryCall> {
+    let LibraryCall::Product(product) = call else { return None };
+    let is_alone = epilogue == Epilogue::Gelu { keeps_z: false };
+    let fits = is_alone || product.d.leading.is_multiple_of(BESIDE_MULTIPLE);
+    let is_known = matches!(product.dtype, DType::F32 | DType::Bf16);
+    (fits && is_known).then_some(LibraryCall::Product(Product { epilogue, ..product }))
+}
+
 /// The product by its transpose, since matrices here are stored row by row.
 #[allow(clippy::too_many_arguments)] // all that a product is
 fn product(
@@ -292,6 +345,7 @@ fn product(
         d: matrix(m, n, false, if batches > 1 { m * n } else { 0 }),
         alpha,
         added,
+        epilogue: Epilogue::Plain,
     }))
 }
 
@@ -435,6 +489,41 @@ mod tests {
         assert_eq!(added(0.5, &[5]), None);
         assert_eq!(added(1.0, &[2, 1]), None);
         assert_eq!(added(1.0, &[]), None);
+    }
+
+    #[test]
+    fn a_gelu_is_an_epilogue_beside_aligned_columns() {
+        let (m, k) = (2, 3);
+        let described = |op: &Op, dtype: DType, n: usize, bias: bool, results: usize| {
+            let shapes = [vec![m, k], vec![k, n], if bias { vec![n] } else { vec![m, n] }];
+            let x = shapes.map(|shape| TensorType::new(dtype, shape));
+            let is_gradient = matches!(op, Op::GemmGeluGrad { .. });
+            let count = if bias || is_gradient { 3 } else { 2 };
+            let x = &x.iter().collect::<Vec<_>>()[..count];
+            let y = op.infer(x).unwrap();
+            let call = describe(op, Math::F32, x, &y.iter().take(results).collect::<Vec<_>>())?;
+            let (operands, results) = (call.operands(), call.results());
+            let LibraryCall::Product(p) = call else { panic!("{call:?}") };
+            Some((p.added, p.epilogue, operands, results))
+        };
+        let forward = Op::GemmGelu { trans_a: false, trans_b: false };
+        let backward = Op::GemmGeluGrad { trans_a: false, trans_b: false };
+        let gelu = |keeps_z| Epilogue::Gelu { keeps_z };
+        for d in [DType::F32, DType::Bf16] {
+            let with_bias = Some((Added::Bias, gelu(true), &[1, 0, 2][..], 2));
+            assert_eq!(described(&forward, d, 16, true, 2), with_bias);
+            let without = Some((Added::Nothing, gelu(true), &[1, 0][..], 2));
+            assert_eq!(described(&forward, d, 16, false, 2), without);
+            let gradient = Some((Added::Nothing, Epilogue::GeluGradient, &[1, 0, 2][..], 1));
+            assert_eq!(described(&backward, d, 16, false, 1), gradient);
+            // Columns of the matrix beside it would begin anywhere.
+            assert_eq!(described(&forward, d, 12, true, 2), None);
+            assert_eq!(described(&backward, d, 12, false, 1), None);
+            let alone = Some((Added::Bias, gelu(false), &[1, 0, 2][..], 1));
+            assert_eq!(described(&forward, d, 12, true, 1), alone);
+        }
+        assert_eq!(described(&forward, DType::F64, 16, true, 2), None);
+        assert_eq!(described(&backward, DType::F64, 16, false, 1), None);
     }
 
     fn window(kernel: &[usize], stride: usize, pads: [usize; 2]) -> Window {

@@ -21,6 +21,7 @@ mod attributes;
 pub mod channels_last;
 mod cut;
 mod fused;
+pub mod gelu;
 mod in_place;
 mod infer;
 pub mod library;
@@ -491,6 +492,26 @@ pub enum Op {
         /// A `Pointwise`, `Adam`, `Adagrad` or `Momentum`.
         update: Box<Op>,
     },
+    /// `a, b[, bias[n]] → y[m,n], z[m,n]`: `z = a' b' + bias`, matrices, and `y = gelu(z)` of what
+    /// `z` is before it is rounded; GELU in its tanh form, as in [`gelu`].
+    GemmGelu {
+        /// Transpose `a`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_a: bool,
+        /// Transpose `b`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_b: bool,
+    },
+    /// `a, b, z[m,n] → dz[m,n]`: `dz = (a' b') · gelu'(z)`, matrices: the gradient of what a GELU
+    /// in its tanh form was applied to, where that of its result is a product.
+    GemmGeluGrad {
+        /// Transpose `a`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_a: bool,
+        /// Transpose `b`.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trans_b: bool,
+    },
     /// `q[…,T,D], k[…,S,D], v[…,S,E][, mask] → o[…,T,E], max[…,T], sum[…,T]`: softmax attention.
     /// Scores are `s = scale · q kᵀ + mask`, where `mask` broadcasts to `[…,T,S]`. Of every row
     /// of them the maximum and the sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`.
@@ -586,6 +607,8 @@ impl Op {
             Op::Pointwise { .. } => "pointwise",
             Op::PointwiseReduce { .. } => "pointwise_reduce",
             Op::ProductUpdate { .. } => "product_update",
+            Op::GemmGelu { .. } => "gemm_gelu",
+            Op::GemmGeluGrad { .. } => "gemm_gelu_grad",
             Op::Attention { .. } => "attention",
             Op::AttentionGrad { .. } => "attention_grad",
             Op::LogSoftmaxStats => "log_softmax_stats",

@@ -72,6 +72,8 @@ impl Op {
                     | Op::MatMul { .. }
                     | Op::Gemm { .. }
                     | Op::ProductUpdate { .. }
+                    | Op::GemmGelu { .. }
+                    | Op::GemmGeluGrad { .. }
                     | Op::Conv { .. }
                     | Op::ConvTranspose { .. }
                     | Op::ConvWeightGrad { .. }

@@ -83,7 +83,10 @@ impl Op {
                     ConvWeight::Pointwise => 0,
                 }
             }
-            Op::MatMul { trans_a, .. } | Op::Gemm { trans_a, .. } => {
+            Op::MatMul { trans_a, .. }
+            | Op::Gemm { trans_a, .. }
+            | Op::GemmGelu { trans_a, .. }
+            | Op::GemmGeluGrad { trans_a, .. } => {
                 let a = &inputs[0].shape;
                 let k = a[a.len() - if *trans_a { 2 } else { 1 }];
                 partial_results(outputs[0].elements(), k)

@@ -137,6 +137,10 @@ impl Op {
                 let e = gemm(x[0], x[1], *trans_a, *trans_b);
                 scaled(*alpha, e, product_parts(y[0].elements(), e.k))
             }
+            Op::GemmGelu { trans_a, trans_b } | Op::GemmGeluGrad { trans_a, trans_b } => {
+                let e = gemm(x[0], x[1], *trans_a, *trans_b);
+                product(e, product_parts(y[0].elements(), e.k))
+            }
             Op::ProductUpdate { alpha, trans_a, trans_b, .. } => {
                 let [.., a, b] = x else { return Vec::new() };
                 let e = gemm(a, b, *trans_a, *trans_b);

@@ -73,6 +73,8 @@ impl Op {
             self,
             Op::MatMul { .. }
                 | Op::Gemm { .. }
+                | Op::GemmGelu { .. }
+                | Op::GemmGeluGrad { .. }
                 | Op::Conv { .. }
                 | Op::ConvTranspose { .. }
                 | Op::ConvWeightGrad { .. }
@@ -131,6 +133,12 @@ impl Op {
             Op::MatMul { trans_a, .. } => times(times(output, 2), inner(0, *trans_a)),
             Op::Gemm { trans_a, .. } => {
                 times(output, times(2, inner(0, *trans_a)).saturating_add(2))
+            }
+            Op::GemmGelu { trans_a, .. } => {
+                times(output, times(2, inner(0, *trans_a)).saturating_add(10))
+            }
+            Op::GemmGeluGrad { trans_a, .. } => {
+                times(output, times(2, inner(0, *trans_a)).saturating_add(18))
             }
             // Every result sums over one filter of the weight, every operand of the
             // transpose is spread over one.

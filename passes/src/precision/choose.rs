@@ -35,6 +35,8 @@ fn role(op: &Op) -> Role {
         | Op::ConvTranspose { .. }
         | Op::ConvWeightGrad { .. }
         | Op::ProductUpdate { .. }
+        | Op::GemmGelu { .. }
+        | Op::GemmGeluGrad { .. }
         | Op::Attention { .. }
         | Op::AttentionGrad { .. } => Role::Product,
         Op::Reshape { .. }

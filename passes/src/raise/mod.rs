@@ -4,14 +4,13 @@
 //! weight becomes a convolution of transposed operands whose result is transposed again
 //! ([`conv`]), and that of its operand may be one of a weight turned around. As one operator it
 //! needs no copies of a layer's activations, and a backend can hand it to a library. Normalisations and their gradients become chains of arithmetic ([`norm`]),
-//! which are told by what they compute of their operands ([`expression`], [`polynomial`]). Sound
+//! which are told by what they compute of their operands ([`crate::expression`],
+//! [`crate::polynomial`]). Sound
 //! because both sides are the same sums of the same terms; a kernel may take them in another
 //! order, so the last bits may differ.
 
 mod conv;
-mod expression;
 mod norm;
-mod polynomial;
 
 use crate::dead_code::DeadCode;
 use crate::{Cx, GraphPass, PassError, Stats, Targets};

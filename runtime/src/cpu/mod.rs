@@ -22,6 +22,7 @@ mod cross_entropy;
 mod direct;
 mod dispatch;
 mod gather;
+mod gelu;
 mod indices;
 mod map;
 mod math;
@@ -117,6 +118,7 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
         Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::run(call),
         Op::Pointwise { steps, results } => pointwise::run(steps, results, call),
         Op::ProductUpdate { .. } => product_update::run(call),
+        Op::GemmGelu { .. } | Op::GemmGeluGrad { .. } => return gelu::run(call),
         Op::LogSoftmaxStats => cross_entropy::stats(call),
         Op::SoftmaxOfStats => cross_entropy::softmax(call),
         Op::CrossEntropyGrad => return cross_entropy::gradient(call),

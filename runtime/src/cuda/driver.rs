@@ -126,7 +126,7 @@ pub trait Driver {
     fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, DriverError>;
 
     /// Has a library compute in one of its ways; takes the addresses of its operands and its
-    /// result, in its order, and of a workspace of the bytes that were asked for.
+    /// results, in its order, and of a workspace of the bytes that were asked for.
     ///
     /// # Errors
     /// The library refuses.

@@ -6,7 +6,7 @@ use super::{
     product, random, recurrence, reduce, softmax, update, windows,
 };
 use arenic_ir::op::channels_last;
-use arenic_ir::op::library::LibraryCall;
+use arenic_ir::op::library::{Epilogue, LibraryCall};
 use arenic_ir::op::narrow::has_bf16;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use std::fmt::Write;
@@ -32,7 +32,7 @@ pub enum Work {
     Library {
         /// What is asked of the library; its workspace is the call's scratch.
         request: Request,
-        /// Its operands in its order, then its result.
+        /// Its operands in its order, then its results.
         arguments: Vec<Argument>,
         /// The kernels.
         own: Vec<Launch>,
@@ -44,7 +44,7 @@ pub enum Work {
 pub struct Request {
     /// What it computes.
     pub call: LibraryCall,
-    /// What the address of each operand, and of the result, is a multiple of, in bytes.
+    /// What the address of each operand, and of each result, is a multiple of, in bytes.
     pub alignments: Vec<u64>,
     /// Bytes of workspace that it may use.
     pub workspace: u64,
@@ -53,8 +53,8 @@ pub struct Request {
 /// The most that is said of an address: libraries ask for no more.
 const ALIGNED: u64 = 256;
 
-/// Convolutions of libraries read so many bytes at once.
-const CONVOLUTION_ALIGNED: u64 = 16;
+/// Convolutions of libraries read so many bytes at once, and so do products what is beside them.
+const WIDE_ALIGNED: u64 = 16;
 
 /// The backend has no kernel for this.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -139,7 +139,11 @@ pub fn lower(
         }
         Op::Dropout { .. } | Op::RandomUniform { .. } => random::lower(&mut site),
         Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::lower(&mut site),
-        Op::MatMul { .. } | Op::Gemm { .. } | Op::ProductUpdate { .. } => {
+        Op::MatMul { .. }
+        | Op::Gemm { .. }
+        | Op::GemmGelu { .. }
+        | Op::GemmGeluGrad { .. }
+        | Op::ProductUpdate { .. } => {
             product::lower(&mut site);
         }
         Op::Conv { .. } | Op::ConvTranspose { .. } | Op::ConvWeightGrad { .. } => {
@@ -157,7 +161,8 @@ pub fn lower(
             return Err(Unsupported(op.name().to_owned()));
         }
     }
-    let written: Vec<&TensorType> = outputs.iter().copied().flatten().collect();
+    // A call gives the first results, of which the last may be left out.
+    let written: Vec<&TensorType> = outputs.iter().map_while(|y| *y).collect();
     if let Some(call) = op.library_call(target, inputs, &written) {
         site.ask_library(call, op.scratch_bytes(target, inputs, &written), target);
     }
@@ -308,17 +313,20 @@ impl Site<'_> {
     /// Has a library compute the operator in a workspace of so many bytes, and what was launched
     /// where it does not.
     fn ask_library(&mut self, call: LibraryCall, workspace: u64, target: TargetInfo) {
-        let operands = call.operands();
+        let (operands, results) = (call.operands(), 0..call.results());
         let of = |&i: &usize| self.alignments[i].min(ALIGNED);
-        let alignments: Vec<u64> =
-            operands.iter().map(of).chain([target.align.min(ALIGNED)]).collect();
-        if matches!(call, LibraryCall::Convolution(_))
-            && alignments.iter().any(|&a| a < CONVOLUTION_ALIGNED)
-        {
+        let made = results.clone().map(|_| target.align.min(ALIGNED));
+        let alignments: Vec<u64> = operands.iter().map(of).chain(made).collect();
+        let wide = match &call {
+            LibraryCall::Convolution(_) => &alignments[..],
+            LibraryCall::Product(p) if p.epilogue == Epilogue::GeluGradient => &alignments[2..],
+            LibraryCall::Product(_) => &[],
+        };
+        if wide.iter().any(|&a| a < WIDE_ALIGNED) {
             return;
         }
-        let arguments =
-            operands.iter().map(|&i| Argument::Input(i)).chain([Argument::Output(0)]).collect();
+        let arguments = operands.iter().map(|&i| Argument::Input(i));
+        let arguments = arguments.chain(results.map(Argument::Output)).collect();
         let own = std::mem::take(&mut self.work).into_iter().map(|work| match work {
             Work::Launch(launch) => launch,
             work => unreachable!("a product by kernels is launches, not {work:?}"),

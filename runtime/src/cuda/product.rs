@@ -6,10 +6,10 @@
 
 use super::elementwise::pointwise;
 use super::index::{broadcast_strides, constant, index_type, offset};
-use super::lower::{Parameter, Site, c_type};
+use super::lower::{Parameter, Site, c_type, literal};
 use super::update::Update;
 use arenic_ir::op::scratch::cuda::{PRODUCT_TILE, product_parts};
-use arenic_ir::op::{ProductOperands, sums};
+use arenic_ir::op::{ProductOperands, gelu, sums};
 use arenic_ir::{Op, TensorType};
 use std::fmt::Write;
 
@@ -45,6 +45,10 @@ pub(super) fn lower(site: &mut Site) {
         Op::MatMul { trans_a, trans_b } => mat_mul(site, *trans_a, *trans_b),
         Op::Gemm { alpha, beta, trans_a, trans_b } => {
             gemm(site, [*alpha, *beta], *trans_a, *trans_b)
+        }
+        Op::GemmGelu { trans_a, trans_b } | Op::GemmGeluGrad { trans_a, trans_b } => {
+            let product = gemm(site, [1.0, 1.0], *trans_a, *trans_b);
+            Contraction { store: gelu_store(site), ..product }
         }
         Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update } => {
             product_update(site, *alpha, [*trans_a, *trans_b], *gradient, update)
@@ -207,6 +211,29 @@ fn gemm(site: &Site, [alpha, beta]: [f32; 2], trans_a: bool, trans_b: bool) -> C
         setup: String::new(),
         store: format!("y0[row * {} + column] = {sum};", constant(e.n)),
     }
+}
+
+/// A function of each finished sum: GELU in its tanh form, or the sum times its slope.
+fn gelu_store(site: &Site) -> String {
+    let t = c_type(site.inputs[0].dtype);
+    let columns = site.outputs.iter().flatten().next().map_or(1, |y| y.shape[1]);
+    let at = format!("row * {} + column", constant(columns));
+    let [scale, cubic, slope] =
+        [gelu::SCALE, gelu::CUBIC, 3.0 * gelu::CUBIC].map(|x| format!("cast<{t}>({})", literal(x)));
+    let mut text = format!("const auto i = {at};\n");
+    if let Op::GemmGeluGrad { .. } = site.op {
+        text += &format!("y0[i] = mul(sum, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}));");
+        return text;
+    }
+    let z = if site.inputs.len() > 2 { "add(sum, x2[column])" } else { "sum" };
+    text += &format!("const {t} z = {z};\n");
+    if site.outputs[0].is_some() {
+        text += &format!("y0[i] = gelu_of(z, {scale}, {cubic});\n");
+    }
+    if site.outputs[1].is_some() {
+        text += "y1[i] = z;";
+    }
+    text
 }
 
 /// The product is the gradient of an update, which follows where each sum is finished: the

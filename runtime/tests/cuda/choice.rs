@@ -4,6 +4,7 @@
 use super::random::Random;
 use super::simulated::{Behaviour, LIBRARY_BYTES, Simulated, WAYS};
 use arenic_ir::graph::{Def, ValueId};
+use arenic_ir::op::library::{Epilogue, LibraryCall};
 use arenic_ir::text::Module;
 use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::cuda::{Choice, CudaExecutor, DeviceStepError, Options, SetupError};
@@ -53,6 +54,31 @@ program {
 }
 "#;
 
+/// A product with a GELU and one with its slope, beside what the first was applied to.
+const GELU: &str = r#"graph "a layer and its gradient" {
+  input v0: f32[64,64] "a"
+  input v1: f32[64,64] "b"
+  input v2: f32[64] "bias"
+  n0 gemm_gelu {"trans_b":true} (v0, v1, v2) -> (v3: f32[64,64] "y", v4: f32[64,64] "z")
+  n1 gemm_gelu_grad (v3, v1, v4) -> (v5: f32[64,64] "dz")
+  output "y" v3
+  output "dz" v5
+}
+program {
+  target cuda workspace 33554432
+  align 256
+  device 98560
+  host 0
+  home v0 device[0+16384]
+  home v1 device[16384+16384]
+  home v2 device[32768+256]
+  run n0 stream0 (device[0+16384], device[16384+16384], device[32768+256]) -> (device[33024+16384], device[49408+16384]) scratch device[82176+16384]
+  run n1 stream0 (device[33024+16384], device[16384+16384], device[49408+16384]) -> (device[65792+16384]) scratch device[82176+16384]
+  output device[33024+16384]
+  output device[65792+16384]
+}
+"#;
+
 /// Contents of every input, and of every output as the CPU has it.
 struct Contents {
     module: Module,
@@ -61,7 +87,11 @@ struct Contents {
 }
 
 fn contents() -> Contents {
-    let module = Module::parse(STEP).unwrap();
+    contents_of(STEP)
+}
+
+fn contents_of(step: &str) -> Contents {
+    let module = Module::parse(step).unwrap();
     let g = &module.graph;
     let mut r = Random(5);
     let mut known: HashMap<ValueId, Vec<u8>> = HashMap::new();
@@ -161,6 +191,25 @@ fn the_fastest_way_is_taken_where_that_is_asked_for() {
         contents.steps(&mut executor).unwrap();
     }
     assert_eq!(taken.into_iter().collect::<Vec<_>>(), ["atomic", "good", "kernels"]);
+}
+
+#[test]
+fn a_gelu_and_its_slope_are_epilogues_of_the_librarys_products() {
+    let contents = contents_of(GELU);
+    for options in [Options::default(), MEASURED] {
+        let mut executor = contents.executor(Behaviour::default(), options).unwrap();
+        let asked = executor.choices().iter().map(|choice| match &choice.request.call {
+            LibraryCall::Product(p) => (p.epilogue, choice.request.alignments.len()),
+            call => panic!("{call:?}"),
+        });
+        let wanted = [(Epilogue::Gelu { keeps_z: true }, 5), (Epilogue::GeluGradient, 4)];
+        assert_eq!(asked.collect::<Vec<_>>(), wanted);
+        contents.steps(&mut executor).unwrap();
+    }
+    let behaviour = Behaviour { libraries: false, ..Behaviour::default() };
+    let mut executor = contents.executor(behaviour, Options::default()).unwrap();
+    assert_eq!(names(executor.choices()), ["kernels"; 2]);
+    contents.steps(&mut executor).unwrap();
 }
 
 #[test]

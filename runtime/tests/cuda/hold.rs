@@ -63,7 +63,7 @@ pub(super) fn hold(cases: Vec<Case>) -> usize {
         let alignments = alignments(&case, shifted);
         let target = TargetInfo::CUDA;
         let work = lower(&case.op, &types, &alignments, &wanted, target, &mut module).unwrap();
-        let read: Vec<&TensorType> = wanted.iter().copied().flatten().collect();
+        let read: Vec<&TensorType> = wanted.iter().map_while(|y| *y).collect();
         let call = describe(&case.op, Math::F32, &types, &read);
         asks_where_it_may(&case, call.as_ref(), &work);
         Prepared { case, results, unread, shifted, work, call }
@@ -106,6 +106,12 @@ pub(super) fn hold(cases: Vec<Case>) -> usize {
     prepared.iter().filter(|p| p.call.is_some()).count()
 }
 
+/// What a library takes: operands in its order, then results.
+fn addresses(call: &LibraryCall) -> impl Iterator<Item = Argument> {
+    let operands = call.operands().iter().map(|&i| Argument::Input(i));
+    operands.chain((0..call.results()).map(Argument::Output))
+}
+
 /// A library is asked for what it can compute and what is not too small, and has its workspace.
 fn asks_where_it_may(case: &Case, call: Option<&LibraryCall>, work: &[Work]) {
     let asked: Vec<_> = work
@@ -117,7 +123,7 @@ fn asks_where_it_may(case: &Case, call: Option<&LibraryCall>, work: &[Work]) {
         .collect();
     let Some(&(request, arguments, own)) = asked.first() else { return };
     assert_eq!((asked.len(), work.len(), Some(&request.call)), (1, 1, call), "{:?}", case.op);
-    assert!(!own.is_empty() && arguments.len() == request.call.operands().len() + 1);
+    assert!(!own.is_empty() && arguments.len() == addresses(&request.call).count());
     assert_eq!(request.alignments.len(), arguments.len());
     let bytes: u64 = case.inputs.iter().map(|t| t.ty.bytes()).sum();
     assert!(request.workspace >= bytes / 8 || bytes < 4096, "{} of {bytes}", request.workspace);
@@ -158,8 +164,11 @@ impl Prepared {
     fn library(&self, device: &Device) -> Vec<Candidate> {
         let Some(call) = &self.call else { return Vec::new() };
         let alignments = alignments(&self.case, self.shifted);
-        let operands = call.operands().iter().map(|&i| alignments[i]);
-        let alignments = operands.chain([GUARD as u64]).collect();
+        let of = |argument| match argument {
+            Argument::Input(i) => alignments[i],
+            _ => GUARD as u64,
+        };
+        let alignments = addresses(call).map(of).collect();
         device.ways(&Request { call: call.clone(), alignments, workspace: self.scratch_bytes() })
     }
 
@@ -248,10 +257,7 @@ impl Prepared {
             Argument::Step(step) => step,
         };
         let job = match (way, &self.call) {
-            (Some(way), Some(call)) => {
-                let operands = call.operands().iter().map(|&i| Argument::Input(i));
-                Job::Call(way.call, operands.chain([Argument::Output(0)]).collect())
-            }
+            (Some(way), Some(call)) => Job::Call(way.call, addresses(call).collect()),
             _ => Job::Kernels(&self.work),
         };
         match device.run(&mut image, &job, word) {

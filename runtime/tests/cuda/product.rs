@@ -1,7 +1,7 @@
 //! Matrix products: every transposition and broadcast, and sums in parts.
 
 use super::random::Random;
-use super::{Case, Close};
+use super::{Case, Close, Tensor};
 use arenic_ir::op::{Binary, Step};
 use arenic_ir::{DType, Op};
 
@@ -23,6 +23,13 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
         cases.push(Case::new(op, vectors).close(Close::SUM));
     }
     for d in [DType::F32, DType::F64, DType::Bf16] {
+        // Few results of long sums, tiles that end within a warp, libraries' and others' columns.
+        for extents in [[5, 7, 9], [70, 30, 65], [3, 2000, 4], [33, 40, 48]] {
+            for bias in [false, true] {
+                cases.push(gelu(r, d, extents, bias));
+            }
+            cases.push(gelu_gradient(r, d, extents));
+        }
         for extents in [[5, 7, 9], [70, 30, 65], [3, 2000, 4]] {
             cases.extend((0..4).map(|kind| product_update(r, d, kind, extents)));
         }
@@ -75,6 +82,30 @@ fn product_update(r: &mut Random, factors: DType, kind: usize, [m, k, n]: [usize
     let alpha = r.choose(&[1.0, 0.5]);
     let op = Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update: Box::new(update) };
     Case::new(op, inputs).close(Close::LONG_SUM)
+}
+
+/// The factors of a product, transposed or not.
+fn factors(r: &mut Random, d: DType, [m, k, n]: [usize; 3]) -> ([bool; 2], Vec<Tensor>) {
+    let (trans_a, trans_b) = (r.chance(), r.chance());
+    let a = r.tame(d, if trans_a { [k, m] } else { [m, k] });
+    let b = r.tame(d, if trans_b { [n, k] } else { [k, n] });
+    ([trans_a, trans_b], vec![a, b])
+}
+
+/// A product with a GELU.
+fn gelu(r: &mut Random, d: DType, extents: [usize; 3], bias: bool) -> Case {
+    let ([trans_a, trans_b], mut inputs) = factors(r, d, extents);
+    if bias {
+        inputs.push(r.tame(d, [extents[2]]));
+    }
+    Case::new(Op::GemmGelu { trans_a, trans_b }, inputs).close(Close::LONG_SUM)
+}
+
+/// The gradient of what a GELU was applied to.
+fn gelu_gradient(r: &mut Random, d: DType, [m, k, n]: [usize; 3]) -> Case {
+    let ([trans_a, trans_b], mut inputs) = factors(r, d, [m, k, n]);
+    inputs.push(r.fill(d, [m, n], |r| r.uniform(-4.0, 4.0)));
+    Case::new(Op::GemmGeluGrad { trans_a, trans_b }, inputs).close(Close::LONG_SUM)
 }
 
 fn mat_mul(r: &mut Random, d: DType) -> Case {

@@ -111,7 +111,7 @@ fn check(seed: u64, cases: usize, mut make: impl FnMut(&mut Random) -> (Op, Vec<
 
 #[test]
 fn products_in_parts() {
-    check(1, 60, |r| {
+    check(1, 80, |r| {
         let (ta, tb) = (r.chance(), r.chance());
         let [m, n] = [0; 2].map(|_| r.choose(&[1, 3, 8, 24, 60, 130]));
         let k = r.choose(&[1, 40, 256, 700, 1024, 9000]);
@@ -120,6 +120,15 @@ fn products_in_parts() {
         let b = r.tensor(DType::F32, swap(tb, k, n));
         if r.chance() {
             return (Op::MatMul { trans_a: ta, trans_b: tb }, vec![a, b]);
+        }
+        if r.chance() {
+            let bias = r.chance().then(|| r.tensor(DType::F32, [n]));
+            let operands = [a, b].into_iter().chain(bias).collect();
+            return (Op::GemmGelu { trans_a: ta, trans_b: tb }, operands);
+        }
+        if r.chance() {
+            let z = r.tensor(DType::F32, [m, n]);
+            return (Op::GemmGeluGrad { trans_a: ta, trans_b: tb }, vec![a, b, z]);
         }
         let alpha = r.choose(&[1.0, 0.3]);
         let op = Op::Gemm { alpha, beta: 0.7, trans_a: ta, trans_b: tb };

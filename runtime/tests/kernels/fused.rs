@@ -282,6 +282,82 @@ fn product_update_equals_product_and_update() {
     }
 }
 
+/// The steps of GELU in its tanh form, and of its slope, as imported models have them.
+fn gelu_steps(z: &Tensor) -> [Tensor; 2] {
+    use arenic_ir::op::gelu::{CUBIC, SCALE};
+    let number = |x: f64| {
+        let x = if z.ty.dtype == DType::F32 { f64::from(x as f32) } else { x };
+        Tensor::new(z.ty.dtype, [], vec![x])
+    };
+    let mul = |a: &Tensor, b: &Tensor| binary(Binary::Mul, a, b);
+    let add = |a: &Tensor, b: &Tensor| binary(Binary::Add, a, b);
+    let (one, half, scale) = (number(1.0), number(0.5), number(SCALE));
+    let square = mul(z, z);
+    let factor = add(&mul(&square, &number(CUBIC)), &one);
+    let t = evaluate(&Op::Unary { f: Unary::Tanh }, &[&mul(&mul(z, &factor), &scale)]);
+    let value = add(&t, &one);
+    let inner = mul(&add(&mul(&square, &number(3.0 * CUBIC)), &one), &scale);
+    let rest = binary(Binary::Sub, &one, &mul(&t, &t));
+    let slope = mul(&mul(&rest, &inner), z);
+    [mul(&mul(z, &half), &value), mul(&add(&value, &slope), &half)]
+}
+
+#[test]
+fn a_product_with_a_gelu_equals_the_product_and_its_steps() {
+    let mut r = Random(16);
+    for (dtype, [m, k, n]) in [
+        (DType::F32, [3, 5, 8]),
+        (DType::F64, [4, 3, 6]),
+        (DType::F32, [70, 300, 65]),
+        (DType::F32, [4, 9000, 2]),
+        (DType::F32, [0, 3, 4]),
+    ] {
+        for (trans_a, trans_b, with_bias) in
+            [(false, false, true), (true, false, false), (false, true, true), (true, true, true)]
+        {
+            let a = r.tensor(dtype, if trans_a { [k, m] } else { [m, k] });
+            let b = r.tensor(dtype, if trans_b { [n, k] } else { [k, n] });
+            let mut inputs = vec![&a, &b];
+            let gemm = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b };
+            let product = evaluate(&gemm, &inputs);
+            let bias = r.tensor(dtype, [n]);
+            if with_bias {
+                inputs.push(&bias);
+            }
+            let z = evaluate(&gemm, &inputs);
+            let forward = Op::GemmGelu { trans_a, trans_b };
+            let got = results(&forward, &inputs);
+            assert_same(&got[0], &gelu_steps(&z)[0], &forward);
+            assert_same(&got[1], &z, &forward);
+            // What it is applied to is of the size where the slope is neither 0 nor 1.
+            let mut z = r.tensor(dtype, [m, n]);
+            z.values.iter_mut().for_each(|z| *z = f64::from((*z % 4.0) as f32));
+            let backward = Op::GemmGeluGrad { trans_a, trans_b };
+            let got = results(&backward, &[&a, &b, &z]);
+            assert_same(&got[0], &binary(Binary::Mul, &product, &gelu_steps(&z)[1]), &backward);
+        }
+    }
+}
+
+#[test]
+fn a_product_with_a_gelu_takes_matrices_of_one_type() {
+    let forward = Op::GemmGelu { trans_a: false, trans_b: false };
+    let backward = Op::GemmGeluGrad { trans_a: false, trans_b: false };
+    let ty = |dtype, shape: &[usize]| TensorType::new(dtype, shape);
+    let (a, b, z) = (ty(DType::F32, &[2, 3]), ty(DType::F32, &[3, 4]), ty(DType::F32, &[2, 4]));
+    let bias = ty(DType::F32, &[4]);
+    assert_eq!(forward.infer(&[&a, &b, &bias]).unwrap(), [z.clone(), z.clone()]);
+    assert_eq!(backward.infer(&[&a, &b, &z]).unwrap(), std::slice::from_ref(&z));
+    for other in [ty(DType::F32, &[2, 4]), ty(DType::F32, &[1]), ty(DType::F64, &[4])] {
+        assert!(forward.infer(&[&a, &b, &other]).is_err());
+    }
+    for other in [ty(DType::F32, &[4]), ty(DType::F64, &[2, 4]), ty(DType::F32, &[2, 3])] {
+        assert!(backward.infer(&[&a, &b, &other]).is_err());
+    }
+    let (i, three) = (ty(DType::I32, &[2, 2]), ty(DType::F32, &[1, 2, 3]));
+    assert!(forward.infer(&[&i, &i]).is_err() && forward.infer(&[&three, &b]).is_err());
+}
+
 #[test]
 fn cross_entropy_equals_log_softmax_and_its_gradient() {
     let mut r = Random(14);

@@ -88,6 +88,10 @@ fn products_and_convolutions_round_their_sums_once() {
         let gemm = Op::Gemm { alpha: 0.5, beta: 1.0, trans_a: false, trans_b: false };
         hold(&gemm, &[&a, &b, &bias]);
         hold(&gemm, &[&a, &b, &tensor(&mut r, DType::Bf16, &[m, n])]);
+        // A GELU is one of what was not rounded yet.
+        hold(&Op::GemmGelu { trans_a: false, trans_b: false }, &[&a, &b, &bias]);
+        let z = tensor(&mut r, DType::Bf16, &[m, n]);
+        hold(&Op::GemmGeluGrad { trans_a: false, trans_b: false }, &[&a, &b, &z]);
         // The gradient in an update is never rounded.
         let [lr, x, v] = [&[][..], &[m, n], &[m, n]].map(|s| tensor(&mut r, DType::F32, s));
         let step = Tensor::new(DType::I64, [], vec![1.0]);

@@ -9,6 +9,7 @@
 mod attention;
 mod error;
 mod fused;
+mod gelu;
 mod norms;
 mod ops;
 mod plan;

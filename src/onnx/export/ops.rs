@@ -221,6 +221,10 @@ impl Writer<'_> {
             }
             Op::ChannelsLast { of } => self.channels_last(of, x, y)?,
             Op::ProductUpdate { .. } => self.product_update(op, x, y)?,
+            Op::GemmGelu { trans_a, trans_b } => self.gemm_gelu(x, &out, [*trans_a, *trans_b]),
+            Op::GemmGeluGrad { trans_a, trans_b } => {
+                self.gemm_gelu_grad(x, out, [*trans_a, *trans_b]);
+            }
             Op::Attention { spec } => self.attention(*spec, x, y),
             Op::AttentionGrad { spec } => self.attention_grad(*spec, x, &out),
             Op::LogSoftmaxStats => self.log_softmax_stats(x, &out),

@@ -4,11 +4,9 @@ use super::compose::Made;
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::ValueId;
+use arenic_ir::op::gelu::{CUBIC, SCALE};
 use arenic_ir::op::{Binary, Unary};
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
-
-/// The factor of `x³` in the tanh form of GELU.
-const CUBIC: f64 = 0.044715;
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 /// `1 + erf(x / √2)`: twice the normal distribution.
 fn twice_normal(cx: &mut Cx, x: ValueId) -> Made {
@@ -30,7 +28,7 @@ fn gelu_tanh(cx: &mut Cx, x: ValueId) -> Made {
     let scaled = cx.times(square, CUBIC)?;
     let factor = cx.plus(scaled, 1.0)?;
     let inner = cx.mul(x, factor)?;
-    let inner = cx.times(inner, (2.0 / PI).sqrt())?;
+    let inner = cx.times(inner, SCALE)?;
     cx.map(Unary::Tanh, inner)
 }
 
@@ -86,7 +84,7 @@ pub(super) fn fast_gelu_grad(cx: &mut Cx) -> Built {
     let square = cx.mul(x, x)?;
     let inner = cx.times(square, 3.0 * CUBIC)?;
     let inner = cx.plus(inner, 1.0)?;
-    let inner = cx.times(inner, (2.0 / PI).sqrt())?;
+    let inner = cx.times(inner, SCALE)?;
     let squared = cx.mul(tanh, tanh)?;
     let rest = cx.number_minus(1.0, squared)?;
     let slope = cx.mul(rest, inner)?;

@@ -36,6 +36,8 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
     match op {
         Op::MatMul { .. }
         | Op::Gemm { .. }
+        | Op::GemmGelu { .. }
+        | Op::GemmGeluGrad { .. }
         | Op::ProductUpdate { .. }
         | Op::Conv { .. }
         | Op::ConvTranspose { .. }
@@ -95,7 +97,9 @@ fn contraction(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<(usize, 
             let (batches, e) = sums::mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
             (batches.max(1), [e.m, e.n, e.k])
         }
-        Op::Gemm { trans_a, trans_b, .. } => gemm(x[0], x[1], *trans_a, *trans_b),
+        Op::Gemm { trans_a, trans_b, .. }
+        | Op::GemmGelu { trans_a, trans_b }
+        | Op::GemmGeluGrad { trans_a, trans_b } => gemm(x[0], x[1], *trans_a, *trans_b),
         Op::ProductUpdate { trans_a, trans_b, .. } => {
             let [.., a, b] = x else { return None };
             gemm(a, b, *trans_a, *trans_b)
@@ -168,6 +172,8 @@ pub(in crate::op) fn sum_order(
     Some(match op {
         Op::MatMul { .. }
         | Op::Gemm { .. }
+        | Op::GemmGelu { .. }
+        | Op::GemmGeluGrad { .. }
         | Op::ProductUpdate { .. }
         | Op::Conv { .. }
         | Op::ConvTranspose { .. }

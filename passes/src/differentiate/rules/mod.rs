@@ -149,6 +149,8 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         | Op::PointwiseReduce { .. }
         | Op::ProductUpdate { .. }
         | Op::ChannelsLast { .. }
+        | Op::GemmGelu { .. }
+        | Op::GemmGeluGrad { .. }
         | Op::AttentionGrad { .. }
         | Op::LogSoftmaxStats
         | Op::SoftmaxOfStats

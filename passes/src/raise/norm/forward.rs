@@ -1,8 +1,8 @@
 //! Normalisations.
 
 use super::{Kind, Norm, Source};
-use crate::raise::expression::{Expressions, Reading};
-use crate::raise::polynomial::{Groups, Polynomial};
+use crate::expression::{Expressions, Reading};
+use crate::polynomial::{Groups, Polynomial};
 use arenic_ir::graph::{Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Unary};
 use arenic_ir::types::DType;

@@ -1,8 +1,8 @@
 //! Gradients of normalisations.
 
 use super::{Kind, Norm, Source};
-use crate::raise::expression::Expressions;
-use crate::raise::polynomial::Polynomial;
+use crate::expression::Expressions;
+use crate::polynomial::Polynomial;
 use arenic_ir::graph::ValueId;
 use arenic_ir::op::Binary;
 use std::collections::{BTreeSet, VecDeque};

@@ -4,8 +4,8 @@
 use super::forward::{Affine, affine};
 use super::gradient::{Gradient, gradients};
 use super::{Kind, Norm, Source};
-use crate::raise::expression::Reading;
-use crate::raise::polynomial::Groups;
+use crate::expression::Reading;
+use crate::polynomial::Groups;
 use arenic_ir::graph::{NodeId, ValueId};
 use arenic_ir::op::Op;
 use arenic_ir::types::TensorType;

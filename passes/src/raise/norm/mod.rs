@@ -33,9 +33,9 @@ mod gradient;
 mod group;
 mod rewrite;
 
-use super::expression::{AxisGroups, Expressions, Reading};
-use super::polynomial::{Groups, Polynomial};
 use crate::PassError;
+use crate::expression::{AxisGroups, Expressions, Reading};
+use crate::polynomial::{Groups, Polynomial};
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::types::TensorType;
 use group::Replaced;

@@ -323,6 +323,26 @@ __device__ inline T sigmoid_of(T x) {
     return e / (T(1) + e);
 }
 
+// tanh(scale (z + cubic z³)), of which GELU is made.
+template <class T>
+__device__ inline T gelu_tanh(T z, T scale, T cubic) {
+    return tanh_of(mul(mul(z, add(mul(mul(z, z), cubic), T(1))), scale));
+}
+
+// ½ z (1 + t) of that.
+template <class T>
+__device__ inline T gelu_of(T z, T scale, T cubic) {
+    return mul(mul(z, T(0.5)), add(gelu_tanh(z, scale, cubic), T(1)));
+}
+
+// ½ (1 + t) + ½ z (1 − t²) scale (1 + slope z²), where slope is three times cubic.
+template <class T>
+__device__ inline T gelu_slope(T z, T scale, T cubic, T slope) {
+    const T t = gelu_tanh(z, scale, cubic);
+    const T inner = mul(add(mul(mul(z, z), slope), T(1)), scale);
+    return mul(add(add(t, T(1)), mul(mul(sub(T(1), mul(t, t)), inner), z)), T(0.5));
+}
+
 // Zeros and NaN stay as they are.
 template <class T>
 __device__ inline T sign_of(T x) {

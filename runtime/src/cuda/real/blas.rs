@@ -3,7 +3,7 @@
 use super::super::driver::{DriverError, StreamHandle};
 use super::super::lower::Request;
 use super::libraries::{Ready, has_all};
-use arenic_ir::op::library::{Added, Matrix, Product};
+use arenic_ir::op::library::{Added, Epilogue, Matrix, Product};
 use arenic_ir::{DType, Math};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
@@ -51,6 +51,8 @@ pub(super) struct ProductCall {
     descriptors: Arc<Descriptors>,
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
+    /// How many addresses are those of operands; results follow.
+    operands: usize,
 }
 
 /// A product as the library knows it.
@@ -96,6 +98,36 @@ fn types(p: &Product) -> (sys::cudaDataType, sys::cublasComputeType_t) {
     }
 }
 
+/// What is done to the sums.
+fn epilogue(p: &Product) -> sys::cublasLtEpilogue_t {
+    use sys::cublasLtEpilogue_t::{
+        CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_DGELU,
+        CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        CUBLASLT_EPILOGUE_GELU_BIAS,
+    };
+    match (p.epilogue, p.added == Added::Bias) {
+        (Epilogue::Plain, false) => CUBLASLT_EPILOGUE_DEFAULT,
+        (Epilogue::Plain, true) => CUBLASLT_EPILOGUE_BIAS,
+        (Epilogue::Gelu { keeps_z: false }, false) => CUBLASLT_EPILOGUE_GELU,
+        (Epilogue::Gelu { keeps_z: false }, true) => CUBLASLT_EPILOGUE_GELU_BIAS,
+        (Epilogue::Gelu { keeps_z: true }, false) => CUBLASLT_EPILOGUE_GELU_AUX,
+        (Epilogue::Gelu { keeps_z: true }, true) => CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        (Epilogue::GeluGradient, _) => CUBLASLT_EPILOGUE_DGELU,
+    }
+}
+
+/// The place in which the library finds the address of the third operand or of the second
+/// result.
+fn pointers(p: &Product) -> [Option<Attribute>; 2] {
+    let beside = Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+    let third = match (p.epilogue, p.added) {
+        (Epilogue::GeluGradient, _) => Some(beside),
+        (_, Added::Bias) => Some(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER),
+        _ => None,
+    };
+    [third, (p.epilogue == Epilogue::Gelu { keeps_z: true }).then_some(beside)]
+}
+
 impl Descriptors {
     fn new(product: &Product) -> Result<Descriptors, DriverError> {
         let p = product;
@@ -121,9 +153,11 @@ impl Descriptors {
         made.operation = operation as u64;
         made.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(p.a.transposed))?;
         made.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(p.b.transposed))?;
-        if p.added == Added::Bias {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
-            made.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+        made.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue(p) as u32))?;
+        if matches!(p.epilogue, Epilogue::Gelu { keeps_z: true } | Epilogue::GeluGradient) {
+            // Its elements are of the result's type where nothing else is said.
+            let leading = p.d.leading as i64;
+            made.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &leading)?;
         }
         for (i, matrix) in [p.a, p.b, p.d].iter().enumerate() {
             made.matrices[i] = layout(ty, matrix)?;
@@ -167,6 +201,18 @@ impl Descriptors {
         }
     }
 
+    /// Says where the third operand and the second result are, where the product has them
+    /// beside its matrices.
+    fn set_pointers(&self, addresses: &[u64], operands: usize) -> Result<(), DriverError> {
+        let [third, second] = pointers(&self.product);
+        for (attribute, at) in [(third, 2), (second, operands + 1)] {
+            if let Some(attribute) = attribute {
+                self.set(attribute, &addresses[at])?;
+            }
+        }
+        Ok(())
+    }
+
     fn matrices(&self) -> [sys::cublasLtMatrixLayout_t; 3] {
         self.matrices.map(|m| m as sys::cublasLtMatrixLayout_t)
     }
@@ -190,13 +236,13 @@ impl Preferences {
         let reductions = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32
             | Reduction::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32;
         made.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions)?;
-        let last = request.alignments.len() - 1;
-        let c = if matches!(p.added, Added::Matrix(_)) { 2 } else { last };
+        let d = request.call.operands().len();
+        let c = if matches!(p.added, Added::Matrix(_)) { 2 } else { d };
         for (which, operand) in [
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 0),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 1),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, last),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, d),
         ] {
             made.set(which, &(request.alignments[operand] as u32))?;
         }
@@ -242,11 +288,8 @@ impl Blas {
         request: &Request,
     ) -> Result<Vec<Ready<ProductCall>>, DriverError> {
         let descriptors = Arc::new(Descriptors::new(product)?);
-        if product.added == Added::Bias {
-            // The address is another in each call; here its alignment is all that is known.
-            let bias = request.alignments[2];
-            descriptors.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
-        }
+        // Addresses are others in each call; here their alignment is all that is known.
+        descriptors.set_pointers(&request.alignments, request.call.operands().len())?;
         let preferences = Preferences::new(product, request)?;
         let mut found: [MaybeUninit<sys::cublasLtMatmulHeuristicResult_t>; WAYS] =
             [MaybeUninit::zeroed(); WAYS];
@@ -285,6 +328,7 @@ impl Blas {
                 descriptors: Arc::clone(&descriptors),
                 algorithm: way.algo,
                 workspace: way.workspaceSize,
+                operands: request.call.operands().len(),
             },
         };
         Ok(found.into_iter().filter(fits).map(ready).collect())
@@ -300,15 +344,10 @@ impl Blas {
         workspace: u64,
     ) -> Result<(), DriverError> {
         let made = &*call.descriptors;
-        let (&d, operands) = addresses.split_last().unwrap_or((&0, &[]));
-        let c = match made.product.added {
-            Added::Matrix(_) => operands[2],
-            Added::Nothing => d,
-            Added::Bias => {
-                made.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands[2])?;
-                d
-            }
-        };
+        let (operands, results) = addresses.split_at(call.operands);
+        made.set_pointers(addresses, call.operands)?;
+        let d = results[0];
+        let c = if matches!(made.product.added, Added::Matrix(_)) { operands[2] } else { d };
         // Scalars are read before the call returns.
         let [alpha, beta]: [*const c_void; 2] = match made.product.dtype {
             DType::F64 => made.wide_scalars.each_ref().map(|s| (&raw const *s).cast()),

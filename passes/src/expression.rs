@@ -4,7 +4,7 @@
 //! means over axes, broadcasts and changes of shape, down to values that are said to be its atoms.
 //! Everything else ends it: such a value is no polynomial.
 
-use super::polynomial::{Groups, Polynomial};
+use crate::polynomial::{Groups, Polynomial};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Unary};
 use arenic_ir::types::DType;
@@ -12,23 +12,23 @@ use cranelift_entity::SecondaryMap;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Deeper expressions are none of a normalisation.
+/// Deeper expressions are none of a normalisation, nor of an activation.
 const DEEPEST: usize = 32;
 
 /// A graph, and who reads what.
-pub(super) struct Reading<'a> {
-    pub(super) g: &'a Graph,
-    pub(super) readers: SecondaryMap<ValueId, Vec<NodeId>>,
-    pub(super) kept: SecondaryMap<ValueId, bool>,
+pub(crate) struct Reading<'a> {
+    pub(crate) g: &'a Graph,
+    pub(crate) readers: SecondaryMap<ValueId, Vec<NodeId>>,
+    pub(crate) kept: SecondaryMap<ValueId, bool>,
 }
 
 impl<'a> Reading<'a> {
-    pub(super) fn new(g: &'a Graph) -> Self {
+    pub(crate) fn new(g: &'a Graph) -> Self {
         Reading { g, readers: g.readers(), kept: g.kept() }
     }
 
     /// The value whose elements `v` has under another shape.
-    pub(super) fn base(&self, v: ValueId) -> ValueId {
+    pub(crate) fn base(&self, v: ValueId) -> ValueId {
         let mut v = v;
         while let Some(of) = self.before(v) {
             v = of;
@@ -49,7 +49,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The node whose first result has the elements of `v`.
-    pub(super) fn definition(&self, v: ValueId) -> Option<NodeId> {
+    pub(crate) fn definition(&self, v: ValueId) -> Option<NodeId> {
         match self.g.values[self.base(v)].def {
             Def::Node { node, output: 0 } => Some(node),
             _ => None,
@@ -57,7 +57,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The node of which a value is a result, or part of one.
-    pub(super) fn maker(&self, v: ValueId) -> Option<NodeId> {
+    pub(crate) fn maker(&self, v: ValueId) -> Option<NodeId> {
         match self.g.values[self.g.resolve(v).root].def {
             Def::Node { node, .. } => Some(node),
             _ => None,
@@ -65,12 +65,12 @@ impl<'a> Reading<'a> {
     }
 
     /// The operands of the node that makes `v`, where that applies `f`.
-    pub(super) fn binary(&self, v: ValueId, f: Binary) -> Option<[ValueId; 2]> {
+    pub(crate) fn binary(&self, v: ValueId, f: Binary) -> Option<[ValueId; 2]> {
         self.applied(self.definition(v)?, f)
     }
 
     /// The operands of a node that applies `f`.
-    pub(super) fn applied(&self, n: NodeId, f: Binary) -> Option<[ValueId; 2]> {
+    pub(crate) fn applied(&self, n: NodeId, f: Binary) -> Option<[ValueId; 2]> {
         match &self.g.nodes[n] {
             Node { op: Op::Binary { f: of }, inputs, .. } if *of == f => {
                 Some([*inputs.first()?, *inputs.get(1)?])
@@ -80,7 +80,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The nodes that read the elements of `v`, in whatever shape, in definition order.
-    pub(super) fn consumers(&self, v: ValueId) -> Vec<NodeId> {
+    pub(crate) fn consumers(&self, v: ValueId) -> Vec<NodeId> {
         let mut all = BTreeSet::new();
         let mut stack = vec![self.g.resolve(v).root];
         while let Some(v) = stack.pop() {
@@ -95,7 +95,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The value of all elements of a constant, where they are the same.
-    pub(super) fn number(&self, v: ValueId) -> Option<f64> {
+    pub(crate) fn number(&self, v: ValueId) -> Option<f64> {
         let bytes = self.g.const_bytes(v)?;
         let mut numbers: Box<dyn Iterator<Item = f64>> = match self.g.ty(v).dtype {
             DType::F32 => {
@@ -109,32 +109,32 @@ impl<'a> Reading<'a> {
     }
 
     /// True where a value is there before a node.
-    pub(super) fn is_before(&self, v: ValueId, n: NodeId) -> bool {
+    pub(crate) fn is_before(&self, v: ValueId, n: NodeId) -> bool {
         self.maker(v).is_none_or(|maker| maker < n)
     }
 }
 
 /// The axis groups of a tensor: how many elements each has.
 #[derive(Clone, Debug)]
-pub(super) struct AxisGroups(Vec<usize>);
+pub(crate) struct AxisGroups(Vec<usize>);
 
 impl AxisGroups {
-    pub(super) fn new(extents: Vec<usize>) -> Self {
+    pub(crate) fn new(extents: Vec<usize>) -> Self {
         AxisGroups(extents)
     }
 
     /// Those of these groups along which there is more than one element.
-    pub(super) fn of(&self, groups: Groups) -> Groups {
+    pub(crate) fn of(&self, groups: Groups) -> Groups {
         let wide = self.0.iter().enumerate().filter(|&(_, &e)| e > 1);
         wide.fold(0, |all, (i, _)| all | 1 << i) & groups
     }
 
     /// All groups.
-    pub(super) fn all(&self) -> Groups {
+    pub(crate) fn all(&self) -> Groups {
         self.of(Groups::MAX)
     }
 
-    pub(super) fn elements(&self, groups: Groups) -> usize {
+    pub(crate) fn elements(&self, groups: Groups) -> usize {
         let within = self.0.iter().enumerate().filter(|(i, _)| groups >> i & 1 == 1);
         within.map(|(_, e)| e).product()
     }
@@ -182,7 +182,7 @@ impl AxisGroups {
     }
 
     /// The groups along which a value varies that broadcasts to a tensor of this shape.
-    pub(super) fn within(&self, operand: &[usize], whole: &[usize]) -> Option<Groups> {
+    pub(crate) fn within(&self, operand: &[usize], whole: &[usize]) -> Option<Groups> {
         self.broadcast(operand, whole, &self.split(whole, self.all())?)
     }
 }
@@ -204,42 +204,48 @@ enum Step {
 
 /// Expressions in values that they are not followed beyond.
 #[derive(Clone)]
-pub(super) struct Expressions<'a> {
-    pub(super) reading: &'a Reading<'a>,
-    pub(super) groups: AxisGroups,
+pub(crate) struct Expressions<'a> {
+    pub(crate) reading: &'a Reading<'a>,
+    pub(crate) groups: AxisGroups,
     atoms: HashMap<ValueId, (Groups, Polynomial)>,
     known: RefCell<HashMap<Seen, Option<Polynomial>>>,
 }
 
 impl<'a> Expressions<'a> {
-    pub(super) fn new(reading: &'a Reading<'a>, groups: AxisGroups) -> Self {
+    pub(crate) fn new(reading: &'a Reading<'a>, groups: AxisGroups) -> Self {
         Expressions { reading, groups, atoms: HashMap::new(), known: RefCell::default() }
     }
 
     /// The same with another atom, which varies along these groups; and that as a polynomial.
-    pub(super) fn with(&self, v: ValueId, groups: Groups) -> (Self, Polynomial) {
+    pub(crate) fn with(&self, v: ValueId, groups: Groups) -> (Self, Polynomial) {
         let v = self.reading.base(v);
         let atom = match self.reading.number(v) {
             Some(x) => Polynomial::number(x),
             None => Polynomial::value(v, groups),
         };
-        let mut atoms = self.atoms.clone();
-        atoms.insert(v, (groups, atom.clone()));
-        let known = RefCell::default();
-        (Expressions { reading: self.reading, groups: self.groups.clone(), atoms, known }, atom)
+        (self.with_all(&[v], groups, &atom), atom)
     }
 
-    pub(super) fn is_atom(&self, v: ValueId) -> bool {
+    /// The same where these values, which vary along these groups, are this.
+    pub(crate) fn with_all(&self, values: &[ValueId], groups: Groups, are: &Polynomial) -> Self {
+        let mut atoms = self.atoms.clone();
+        let own = values.iter().map(|&v| (self.reading.base(v), (groups, are.clone())));
+        atoms.extend(own);
+        let known = RefCell::default();
+        Expressions { reading: self.reading, groups: self.groups.clone(), atoms, known }
+    }
+
+    pub(crate) fn is_atom(&self, v: ValueId) -> bool {
         self.atoms.contains_key(&self.reading.base(v))
     }
 
     /// The sum of a polynomial over groups.
-    pub(super) fn sum(&self, of: &Polynomial, over: Groups) -> Polynomial {
+    pub(crate) fn sum(&self, of: &Polynomial, over: Groups) -> Polynomial {
         of.sum(over, |groups| self.groups.elements(groups) as f64)
     }
 
     /// What `v` computes, where it varies along these groups.
-    pub(super) fn polynomial(&self, v: ValueId, groups: Groups) -> Option<Polynomial> {
+    pub(crate) fn polynomial(&self, v: ValueId, groups: Groups) -> Option<Polynomial> {
         self.at_depth((v, groups), 0)
     }
 
@@ -281,7 +287,7 @@ impl<'a> Expressions<'a> {
 
     /// Adds the nodes between a polynomial and its atoms, each with the groups that its result
     /// varies along.
-    pub(super) fn collect(&self, v: ValueId, groups: Groups, all: &mut BTreeMap<NodeId, Groups>) {
+    pub(crate) fn collect(&self, v: ValueId, groups: Groups, all: &mut BTreeMap<NodeId, Groups>) {
         let mut stack = vec![(v, groups)];
         while let Some((v, groups)) = stack.pop() {
             let root = self.reading.g.resolve(v).root;

@@ -12,17 +12,17 @@ use arenic_ir::graph::ValueId;
 use std::collections::BTreeMap;
 
 /// A set of axis groups, one bit each.
-pub(super) type Groups = u8;
+pub(crate) type Groups = u8;
 
 /// Constants of `f32`, and quotients of them, are this exact.
 const ROUNDING: f64 = 1e-6;
 
-/// Polynomials with more terms are none of a normalisation.
+/// Polynomials with more terms are none of a normalisation, nor of an activation.
 const MOST_TERMS: usize = 64;
 
 /// A factor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Atom {
+pub(crate) enum Atom {
     /// A value that varies along these groups.
     Value(ValueId, Groups),
     /// The sum over the first groups of a product.
@@ -30,11 +30,11 @@ pub(super) enum Atom {
 }
 
 /// Factors with their exponents, none zero, in order.
-pub(super) type Product = Vec<(Atom, i32)>;
+pub(crate) type Product = Vec<(Atom, i32)>;
 
 /// A sum of products, each with its coefficient.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Polynomial(BTreeMap<Product, f64>);
+pub(crate) struct Polynomial(BTreeMap<Product, f64>);
 
 impl Atom {
     /// Along which groups it varies.
@@ -64,12 +64,12 @@ fn is_near(a: f64, b: f64) -> bool {
 
 impl Polynomial {
     /// A number.
-    pub(super) fn number(x: f64) -> Polynomial {
+    pub(crate) fn number(x: f64) -> Polynomial {
         Polynomial::term(Vec::new(), x)
     }
 
     /// A value that varies along these groups.
-    pub(super) fn value(v: ValueId, groups: Groups) -> Polynomial {
+    pub(crate) fn value(v: ValueId, groups: Groups) -> Polynomial {
         Polynomial::term(vec![(Atom::Value(v, groups), 1)], 1.0)
     }
 
@@ -89,14 +89,14 @@ impl Polynomial {
     }
 
     /// The sum with a multiple of another one.
-    pub(super) fn plus(&self, factor: f64, other: &Polynomial) -> Polynomial {
+    pub(crate) fn plus(&self, factor: f64, other: &Polynomial) -> Polynomial {
         let mut sum = self.clone();
         other.0.iter().for_each(|(product, c)| sum.add_term(product.clone(), factor * c));
         sum.without_zeros()
     }
 
     /// The product with another one; none where it has too many terms.
-    pub(super) fn times(&self, other: &Polynomial) -> Option<Polynomial> {
+    pub(crate) fn times(&self, other: &Polynomial) -> Option<Polynomial> {
         let mut product = Polynomial::default();
         if self.0.len() * other.0.len() > MOST_TERMS {
             return None;
@@ -110,7 +110,7 @@ impl Polynomial {
     }
 
     /// One by it, where it has a single term.
-    pub(super) fn inverse(&self) -> Option<Polynomial> {
+    pub(crate) fn inverse(&self) -> Option<Polynomial> {
         let mut terms = self.0.iter();
         let (Some((product, c)), None) = (terms.next(), terms.next()) else { return None };
         let product = product.iter().map(|(atom, e)| (atom.clone(), -e)).collect();
@@ -118,7 +118,7 @@ impl Polynomial {
     }
 
     /// The sum over groups of these extents.
-    pub(super) fn sum(&self, over: Groups, extent: impl Fn(Groups) -> f64) -> Polynomial {
+    pub(crate) fn sum(&self, over: Groups, extent: impl Fn(Groups) -> f64) -> Polynomial {
         let mut sum = Polynomial::default();
         for (product, c) in &self.0 {
             let (mut varies, mut fixed): (Product, Product) =
@@ -137,13 +137,13 @@ impl Polynomial {
     }
 
     /// True for the same terms with the same coefficients.
-    pub(super) fn equals(&self, other: &Polynomial) -> bool {
+    pub(crate) fn equals(&self, other: &Polynomial) -> bool {
         self.0.len() == other.0.len()
             && self.0.iter().zip(&other.0).all(|((a, x), (b, y))| a == b && is_near(*x, *y))
     }
 
     /// The number that it is.
-    pub(super) fn as_number(&self) -> Option<f64> {
+    pub(crate) fn as_number(&self) -> Option<f64> {
         let mut terms = self.0.iter();
         match (terms.next(), terms.next()) {
             (None, _) => Some(0.0),
