@@ -58,7 +58,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     if a.json.json {
         return print(profile.to_string().trim_end());
     }
-    summary(target, device, &profile)
+    summary(target, &device, &profile)
 }
 
 /// The device, which must be one that this build has a backend for.
@@ -93,7 +93,7 @@ fn on_gpu(number: u32, target: &Target) -> Result<Profile, Failure> {
 }
 
 /// Where the time goes in a step that runs every node once.
-fn summary(target: &Target, device: Device, profile: &Profile) -> Outcome {
+fn summary(target: &Target, device: &Device, profile: &Profile) -> Outcome {
     let g = &target.graph;
     let device = device.with_math(target.program.target.math);
     let total =

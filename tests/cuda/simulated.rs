@@ -4,6 +4,7 @@
 
 use arenic_emulator::Module;
 use arenic_emulator::library::compute;
+use arenic_ir::op::library::{Epilogue, LibraryCall, Product};
 use arenic_runtime::cuda::driver::{
     CallHandle, Candidate, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory,
     MemoryKind, ModuleHandle, StreamHandle,
@@ -28,11 +29,14 @@ pub(crate) struct Behaviour {
     pub(crate) captures: bool,
     /// There are libraries.
     pub(crate) libraries: bool,
+    /// They have products with functions of their sums.
+    pub(crate) epilogues: bool,
 }
 
 impl Default for Behaviour {
     fn default() -> Self {
-        Behaviour { seed: 0, memory: 1 << 30, fails: None, captures: true, libraries: true }
+        let (libraries, epilogues) = (true, true);
+        Behaviour { seed: 0, memory: 1 << 30, fails: None, captures: true, libraries, epilogues }
     }
 }
 
@@ -340,6 +344,11 @@ impl Driver for Simulated {
             return Err(DriverError::Missing("there are no libraries".into()));
         }
         assert!(!state.requests.contains(request), "{request:?} was asked for twice");
+        let has_function = |p: &Product| p.epilogue != Epilogue::Plain;
+        let is_more = matches!(&request.call, LibraryCall::Product(p) if has_function(p));
+        if is_more && !self.behaviour.epilogues {
+            return Ok(Vec::new());
+        }
         let first = state.requests.len() * WAYS.len();
         state.requests.push(request.clone());
         let candidate = |(way, &(name, deterministic)): (usize, &(&str, bool))| Candidate {

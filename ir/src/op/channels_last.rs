@@ -13,17 +13,17 @@ use crate::types::TensorType;
 
 /// A list with an entry for each axis, the channels' last.
 pub fn to_last<T: Clone>(axes: &[T]) -> Vec<T> {
-    match axes {
-        [images, channels, rest @ ..] => [&[images.clone()], rest, &[channels.clone()]].concat(),
-        _ => axes.to_vec(),
+    match axes.len() {
+        0 | 1 => axes.to_vec(),
+        _ => [&axes[..1], &axes[2..], &axes[1..2]].concat(),
     }
 }
 
 /// A list with an entry for each axis, the channels' second again.
 pub fn to_first<T: Clone>(axes: &[T]) -> Vec<T> {
-    match axes {
-        [images, rest @ .., channels] => [&[images.clone(), channels.clone()], rest].concat(),
-        _ => axes.to_vec(),
+    match axes.len() {
+        0 | 1 => axes.to_vec(),
+        n => [&axes[..1], &axes[n - 1..], &axes[1..n - 1]].concat(),
     }
 }
 

@@ -227,7 +227,7 @@ impl<'a> Site<'a> {
         let is_gelu = |v: &ValueId| e.polynomial(*v, groups).is_some_and(|p| p.equals(&self.gelu));
         let mut y = self.reached(e, &self.starts()).0;
         y.retain(is_gelu);
-        y.sort_unstable();
+        y.sort_by_key(|&y| r.definition(y));
         let first = *y.first()?;
 
         // What is read for the GELU and its gradients alone is not computed any more.

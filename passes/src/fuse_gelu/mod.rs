@@ -18,6 +18,9 @@
 //! (the gradient of the weight), and `z` is not needed earlier. Where nobody else reads `z`, it is
 //! computed where the product was, its result in place of the product's.
 //!
+//! It comes before `precision`, whose casts it does not look through, and which makes both operators
+//! narrow as it does other products.
+//!
 //! Under a byte limit a GELU of its own can be repeated from `z` at little cost, and one with a
 //! product only with it: `forward: false` leaves it alone.
 

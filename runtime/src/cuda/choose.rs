@@ -28,7 +28,8 @@ impl Default for Options {
 pub struct Choice {
     /// What is computed.
     pub request: Request,
-    /// How often in a step.
+    /// How often in a step; where ways are measured, also as a part of what was measured beside
+    /// the one that is taken.
     pub calls: usize,
     /// The library's ways that were tried, in its order, and our own kernels.
     pub tried: Vec<Trial>,
@@ -79,6 +80,11 @@ pub(super) struct Chooser<'a, D> {
 impl<'a, D: Driver> Chooser<'a, D> {
     pub(super) fn new(driver: &'a D, stream: StreamHandle, options: Options) -> Self {
         Chooser { driver, stream, options, timers: None, choices: Vec::new() }
+    }
+
+    /// True where ways are measured, and so is what is done without the library.
+    pub(super) fn measures(&self) -> bool {
+        !self.options.deterministic
     }
 
     pub(super) fn into_choices(self) -> Vec<Choice> {

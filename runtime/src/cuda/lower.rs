@@ -28,15 +28,34 @@ pub enum Work {
         /// How many.
         bytes: u64,
     },
-    /// Has a library compute something, or does it by kernels of our own.
+    /// Has a library compute something, or does it otherwise.
     Library {
         /// What is asked of the library; its workspace is the call's scratch.
         request: Request,
         /// Its operands in its order, then its results.
         arguments: Vec<Argument>,
-        /// The kernels.
-        own: Vec<Launch>,
+        /// What is done where it does not: kernels of ours, perhaps beside a call for less.
+        instead: Vec<Work>,
     },
+}
+
+impl Work {
+    /// The only result is this one of another operator.
+    fn give(&mut self, output: usize) {
+        let moved = |argument: &mut Argument| {
+            if *argument == Argument::Output(0) {
+                *argument = Argument::Output(output);
+            }
+        };
+        match self {
+            Work::Launch(launch) => launch.arguments.iter_mut().for_each(moved),
+            Work::Copy { from, to, .. } => [from, to].into_iter().for_each(moved),
+            Work::Library { arguments, instead, .. } => {
+                arguments.iter_mut().for_each(moved);
+                instead.iter_mut().for_each(|work| work.give(output));
+            }
+        }
+    }
 }
 
 /// What is asked of a library.
@@ -164,6 +183,7 @@ pub fn lower(
     // A call gives the first results, of which the last may be left out.
     let written: Vec<&TensorType> = outputs.iter().map_while(|y| *y).collect();
     if let Some(call) = op.library_call(target, inputs, &written) {
+        product::with_gelu_apart(&mut site, target)?;
         site.ask_library(call, op.scratch_bytes(target, inputs, &written), target);
     }
     Ok(site.work)
@@ -327,13 +347,23 @@ impl Site<'_> {
         }
         let arguments = operands.iter().map(|&i| Argument::Input(i));
         let arguments = arguments.chain(results.map(Argument::Output)).collect();
-        let own = std::mem::take(&mut self.work).into_iter().map(|work| match work {
-            Work::Launch(launch) => launch,
-            work => unreachable!("a product by kernels is launches, not {work:?}"),
-        });
-        let own = own.collect();
+        let instead = std::mem::take(&mut self.work);
         let request = Request { call, alignments, workspace };
-        self.work.push(Work::Library { request, arguments, own });
+        self.work.push(Work::Library { request, arguments, instead });
+    }
+
+    /// Does another operator instead, on the first operands; its only result is this one.
+    pub(super) fn do_instead(
+        &mut self,
+        op: &Op,
+        operands: usize,
+        output: usize,
+        target: TargetInfo,
+    ) -> Result<(), Unsupported> {
+        let (inputs, alignments) = (&self.inputs[..operands], &self.alignments[..operands]);
+        self.work = lower(op, inputs, alignments, &[self.outputs[output]], target, self.module)?;
+        self.work.iter_mut().for_each(|work| work.give(output));
+        Ok(())
     }
 
     /// Copies an operand's bytes to a result, unless that has them already.

@@ -6,11 +6,11 @@
 
 use super::elementwise::pointwise;
 use super::index::{broadcast_strides, constant, index_type, offset};
-use super::lower::{Parameter, Site, c_type, literal};
+use super::lower::{Parameter, Site, Unsupported, c_type, literal};
 use super::update::Update;
 use arenic_ir::op::scratch::cuda::{PRODUCT_TILE, product_parts};
 use arenic_ir::op::{ProductOperands, gelu, sums};
-use arenic_ir::{Op, TensorType};
+use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use std::fmt::Write;
 
 /// `Σ_k a(row, k) · b(k, column)` for every batch, row and column.
@@ -213,13 +213,54 @@ fn gemm(site: &Site, [alpha, beta]: [f32; 2], trans_a: bool, trans_b: bool) -> C
     }
 }
 
+/// GELU's factors as constants of a C type.
+fn gelu_constants(t: &str) -> [String; 3] {
+    [gelu::SCALE, gelu::CUBIC, 3.0 * gelu::CUBIC].map(|x| format!("cast<{t}>({})", literal(x)))
+}
+
+/// Where a library computes the product, but has it without the GELU or its slope: a pass over the
+/// product's result. Nothing of other operators, nor of `bf16`, which would be rounded twice.
+pub(super) fn with_gelu_apart(site: &mut Site, target: TargetInfo) -> Result<(), Unsupported> {
+    let (Op::GemmGelu { trans_a, trans_b } | Op::GemmGeluGrad { trans_a, trans_b }) = *site.op
+    else {
+        return Ok(());
+    };
+    if site.inputs[0].dtype == DType::Bf16 {
+        return Ok(());
+    }
+    let is_gradient = matches!(site.op, Op::GemmGeluGrad { .. });
+    let operands = if is_gradient { 2 } else { site.inputs.len() };
+    let keeps_z = site.outputs.get(1).is_some_and(Option::is_some);
+    let product = usize::from(keeps_z);
+    let gemm = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b };
+    site.do_instead(&gemm, operands, product, target)?;
+    let Some(y) = site.outputs[0] else { return Ok(()) };
+    let t = c_type(y.dtype);
+    let [scale, cubic, slope] = gelu_constants(t);
+    let mut parameters = site.all_outputs();
+    let body = match is_gradient {
+        true => {
+            parameters.push(site.input(2));
+            format!(
+                "    const {t} dy = y0[i];
+    y0[i] = mul(dy, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}));
+"
+            )
+        }
+        false => {
+            format!("    const {t} z = y{product}[i];\n    y0[i] = gelu_of(z, {scale}, {cubic});\n")
+        }
+    };
+    site.for_each(y.elements(), index_type(y.elements()), parameters, &body);
+    Ok(())
+}
+
 /// A function of each finished sum: GELU in its tanh form, or the sum times its slope.
 fn gelu_store(site: &Site) -> String {
     let t = c_type(site.inputs[0].dtype);
     let columns = site.outputs.iter().flatten().next().map_or(1, |y| y.shape[1]);
     let at = format!("row * {} + column", constant(columns));
-    let [scale, cubic, slope] =
-        [gelu::SCALE, gelu::CUBIC, 3.0 * gelu::CUBIC].map(|x| format!("cast<{t}>({})", literal(x)));
+    let [scale, cubic, slope] = gelu_constants(t);
     let mut text = format!("const auto i = {at};\n");
     if let Op::GemmGeluGrad { .. } = site.op {
         text += &format!("y0[i] = mul(sum, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}));");

@@ -202,14 +202,38 @@ fn a_gelu_and_its_slope_are_epilogues_of_the_librarys_products() {
             LibraryCall::Product(p) => (p.epilogue, choice.request.alignments.len()),
             call => panic!("{call:?}"),
         });
+        // Where ways are measured, so are the products that they would be without.
+        let asked = asked.filter(|(epilogue, _)| *epilogue != Epilogue::Plain);
         let wanted = [(Epilogue::Gelu { keeps_z: true }, 5), (Epilogue::GeluGradient, 4)];
         assert_eq!(asked.collect::<Vec<_>>(), wanted);
         contents.steps(&mut executor).unwrap();
     }
-    let behaviour = Behaviour { libraries: false, ..Behaviour::default() };
-    let mut executor = contents.executor(behaviour, Options::default()).unwrap();
-    assert_eq!(names(executor.choices()), ["kernels"; 2]);
-    contents.steps(&mut executor).unwrap();
+    for options in [Options::default(), MEASURED] {
+        let behaviour = Behaviour { libraries: false, ..Behaviour::default() };
+        let mut executor = contents.executor(behaviour, options).unwrap();
+        assert_eq!(names(executor.choices()), ["kernels"; 4]);
+        contents.steps(&mut executor).unwrap();
+    }
+}
+
+#[test]
+fn products_go_by_a_library_that_has_them_without_a_gelu() {
+    let contents = contents_of(GELU);
+    for options in [Options::default(), MEASURED] {
+        let behaviour = Behaviour { epilogues: false, ..Behaviour::default() };
+        let mut executor = contents.executor(behaviour, options).unwrap();
+        let by_library = executor.choices().iter().filter(|c| c.tried.len() > 1);
+        let plain = |choice: &Choice| match &choice.request.call {
+            LibraryCall::Product(p) => p.epilogue == Epilogue::Plain,
+            call => panic!("{call:?}"),
+        };
+        assert!(by_library.clone().count() == 2 && by_library.clone().all(plain));
+        if options == Options::default() {
+            assert!(by_library.clone().all(|choice| choice.way().name == "good"));
+            assert!(executor.choices().iter().all(|c| plain(c) || c.way().name == "kernels"));
+        }
+        contents.steps(&mut executor).unwrap();
+    }
 }
 
 #[test]

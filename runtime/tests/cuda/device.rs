@@ -150,22 +150,7 @@ impl Device {
             std::ptr::copy_nonoverlapping(image.bytes.as_ptr(), pinned as *mut u8, size);
             driver.copy(self.stream, pinned, base, size as u64)?;
             match job {
-                Job::Kernels(work) => {
-                    for work in *work {
-                        match work {
-                            Work::Copy { from, to, bytes } => {
-                                let (from, to) = (word(from), word(to));
-                                if from != to && *bytes > 0 {
-                                    driver.copy(self.stream, from, to, *bytes)?;
-                                }
-                            }
-                            Work::Launch(launch) => self.launch(launch, word)?,
-                            Work::Library { own, .. } => {
-                                own.iter().try_for_each(|launch| self.launch(launch, word))?;
-                            }
-                        }
-                    }
-                }
+                Job::Kernels(work) => self.works(work, &word)?,
                 Job::Call(call, arguments) => {
                     let addresses: Vec<u64> = arguments.iter().map(word).collect();
                     driver.call(self.stream, *call, &addresses, word(&Argument::Scratch(0)))?;
@@ -176,6 +161,29 @@ impl Device {
             std::ptr::copy_nonoverlapping(pinned as *const u8, image.bytes.as_mut_ptr(), size);
         }
         Ok(())
+    }
+
+    /// Without any library.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`].
+    unsafe fn works(
+        &self,
+        works: &[Work],
+        word: &impl Fn(&Argument) -> u64,
+    ) -> Result<(), DriverError> {
+        works.iter().try_for_each(|work| match work {
+            Work::Copy { from, to, bytes } => {
+                let (from, to) = (word(from), word(to));
+                // SAFETY: the caller's promise.
+                let copy = || unsafe { self.driver.copy(self.stream, from, to, *bytes) };
+                if from != to && *bytes > 0 { copy() } else { Ok(()) }
+            }
+            // SAFETY: the caller's promise.
+            Work::Launch(launch) => unsafe { self.launch(launch, word) },
+            // SAFETY: the caller's promise.
+            Work::Library { instead, .. } => unsafe { self.works(instead, word) },
+        })
     }
 
     /// # Safety

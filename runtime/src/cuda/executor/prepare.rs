@@ -39,6 +39,16 @@ impl PreparedLaunch {
 }
 
 impl Prepared {
+    fn stream(&self) -> usize {
+        match *self {
+            Prepared::Launch { stream, .. }
+            | Prepared::Call { stream, .. }
+            | Prepared::Copy { stream, .. }
+            | Prepared::Record { stream, .. }
+            | Prepared::Wait { stream, .. } => stream,
+        }
+    }
+
     /// Issues the command on its stream.
     ///
     /// # Safety
@@ -49,17 +59,22 @@ impl Prepared {
         streams: &[StreamHandle],
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's promise.
+        unsafe { self.issue_on(driver, streams[self.stream()]) }
+    }
+
+    /// # Safety
+    /// As for [`Prepared::issue`].
+    unsafe fn issue_on(&self, driver: &impl Driver, on: StreamHandle) -> Result<(), DriverError> {
+        // SAFETY: the caller's promise.
         unsafe {
             match self {
-                Prepared::Launch { stream, launch } => launch.issue(driver, streams[*stream]),
-                Prepared::Call { stream, call, addresses, workspace } => {
-                    driver.call(streams[*stream], *call, addresses, *workspace)
+                Prepared::Launch { launch, .. } => launch.issue(driver, on),
+                Prepared::Call { call, addresses, workspace, .. } => {
+                    driver.call(on, *call, addresses, *workspace)
                 }
-                Prepared::Copy { stream, from, to, bytes } => {
-                    driver.copy(streams[*stream], *from, *to, *bytes)
-                }
-                Prepared::Record { stream, event } => driver.record(streams[*stream], *event),
-                Prepared::Wait { stream, event } => driver.wait(streams[*stream], *event),
+                Prepared::Copy { from, to, bytes, .. } => driver.copy(on, *from, *to, *bytes),
+                Prepared::Record { event, .. } => driver.record(on, *event),
+                Prepared::Wait { event, .. } => driver.wait(on, *event),
             }
         }
     }
@@ -146,6 +161,53 @@ impl<D: Driver> Prepare<'_, D> {
         Ok(PreparedLaunch { function, grid: launch.grid, threads: launch.threads, words })
     }
 
+    /// What an operator does on a stream; `word` is what is passed for an argument.
+    fn works(
+        &mut self,
+        works: &[Work],
+        stream: usize,
+        word: &impl Fn(&Argument) -> u64,
+        prepared: &mut Vec<Prepared>,
+    ) -> Result<(), DriverError> {
+        for work in works {
+            match work {
+                Work::Launch(launch) => {
+                    let launch = self.launch(launch, word)?;
+                    prepared.push(Prepared::Launch { stream, launch });
+                }
+                Work::Copy { from, to, bytes } => {
+                    let (from, to, bytes) = (word(from), word(to), *bytes);
+                    if from != to && bytes > 0 {
+                        prepared.push(Prepared::Copy { stream, from, to, bytes });
+                    }
+                }
+                Work::Library { request, arguments, instead } => {
+                    let addresses: Vec<u64> = arguments.iter().map(word).collect();
+                    let workspace = word(&Argument::Scratch(0));
+                    let mut others = Vec::new();
+                    if self.chooser.measures() {
+                        self.works(instead, stream, word, &mut others)?;
+                    }
+                    let (driver, first) = (self.driver, self.first);
+                    // SAFETY: ranges of the arena (`check`), aligned as `lower_all` found.
+                    let call = unsafe {
+                        self.chooser.choose(request, &addresses, workspace, &mut || {
+                            others.iter().try_for_each(|other| other.issue_on(driver, first))
+                        })
+                    }?;
+                    match call {
+                        Some(call) => {
+                            prepared.push(Prepared::Call { stream, call, addresses, workspace });
+                        }
+                        None if self.chooser.measures() => prepared.append(&mut others),
+                        None => self.works(instead, stream, word, prepared)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn command(
         &mut self,
         command: &Command,
@@ -166,47 +228,7 @@ impl<D: Driver> Prepare<'_, D> {
                     Argument::Node => node.index() as u64,
                     Argument::Step(step) => step,
                 };
-                for work in &work[node] {
-                    match work {
-                        Work::Launch(launch) => {
-                            let launch = self.launch(launch, word)?;
-                            prepared.push(Prepared::Launch { stream, launch });
-                        }
-                        Work::Copy { from, to, bytes } => {
-                            let (from, to, bytes) = (word(from), word(to), *bytes);
-                            if from != to && bytes > 0 {
-                                prepared.push(Prepared::Copy { stream, from, to, bytes });
-                            }
-                        }
-                        Work::Library { request, arguments, own } => {
-                            let own = own.iter().map(|launch| self.launch(launch, word));
-                            let own = own.collect::<Result<Vec<_>, _>>()?;
-                            let addresses: Vec<u64> = arguments.iter().map(word).collect();
-                            let workspace = word(&Argument::Scratch(0));
-                            let (driver, first) = (self.driver, self.first);
-                            // SAFETY: ranges of the arena (`check`), aligned as `lower_all` found.
-                            let call = unsafe {
-                                self.chooser.choose(request, &addresses, workspace, &mut || {
-                                    own.iter().try_for_each(|l| l.issue(driver, first))
-                                })
-                            }?;
-                            match call {
-                                Some(call) => {
-                                    prepared.push(Prepared::Call {
-                                        stream,
-                                        call,
-                                        addresses,
-                                        workspace,
-                                    });
-                                }
-                                None => prepared.extend(
-                                    own.into_iter()
-                                        .map(|launch| Prepared::Launch { stream, launch }),
-                                ),
-                            }
-                        }
-                    }
-                }
+                self.works(&work[node], stream, &word, prepared)?;
             }
             Command::Copy { from, to, .. } => {
                 let bytes = from.len;
