@@ -176,7 +176,11 @@ pub fn compile(
     let least = TargetInfo::of(backend);
     let align = device.map_or(0, |d| d.alignment).max(least.align);
     let math = if backend == Backend::Cuda { math } else { least.math };
-    let (target, evaluate) = (TargetInfo { align, math, ..least }, Some(&Kernels as &dyn Evaluate));
+    // What was measured may need less; a part of the alignment is no workspace.
+    let used = device.and_then(|d| d.workspace?.checked_next_multiple_of(align));
+    let workspace = used.map_or(least.workspace, |used| used.min(least.workspace));
+    let target = TargetInfo { align, math, workspace, ..least };
+    let evaluate = Some(&Kernels as &dyn Evaluate);
     let device = device.map(|d| d.with_math(math));
     let device = device.as_ref();
     let cx = Cx { target, purpose, evaluate, search, device, limits, allow_reassociation };

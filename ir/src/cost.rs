@@ -39,6 +39,9 @@ pub struct Device {
     /// Times of kernels that were measured.
     #[serde(skip)]
     pub measured: KernelTimes,
+    /// Bytes of workspace that libraries used for one operator at most, where that was measured.
+    #[serde(skip)]
+    pub workspace: Option<u64>,
     /// How products of `f32` are multiplied.
     #[serde(skip)]
     pub math: Math,
@@ -159,7 +162,8 @@ impl Device {
         self.memory_bytes.saturating_sub(self.reserve_bytes)
     }
 
-    /// The device with the times of kernels and the rates of the link that were measured.
+    /// The device with the times of kernels, the rates of the link and the libraries' workspace that
+    /// were measured.
     ///
     /// # Errors
     /// They were measured on another device.
@@ -171,6 +175,7 @@ impl Device {
         self.link.to_host = found.to_host_bytes_per_second;
         self.link.to_device = found.to_device_bytes_per_second;
         self.link.both = found.both_bytes_per_second;
+        self.workspace = found.workspace_bytes;
         profile.kernels.iter().for_each(|kernel| {
             self.measured.insert(kernel);
         });

@@ -36,6 +36,7 @@ pub(crate) fn device(link: f64) -> Device {
         },
         launch_seconds: 0.0,
         measured: KernelTimes::default(),
+        workspace: None,
     }
 }
 

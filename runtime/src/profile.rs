@@ -76,6 +76,7 @@ pub fn profile(g: &Graph, device: &str, threads: usize) -> Result<Profile, Measu
         to_host_bytes_per_second: one_way,
         to_device_bytes_per_second: one_way,
         both_bytes_per_second: both,
+        workspace_bytes: None,
     };
     Ok(Profile { machine, kernels })
 }

@@ -15,6 +15,7 @@ use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::onnx::{ImportOptions, Mode, Training};
 use arenic::train::{Initial, Length, Options, StepReport, TrainError, train_on_device};
+use arenic_ir::cost::Device;
 use arenic_ir::graph::Def;
 use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, DType, Op};
@@ -93,8 +94,13 @@ impl Run {
 
     /// The step compiled for the CUDA backend, its arena limited to so many bytes.
     fn target(&self, limit: Option<u64>) -> Target {
-        let limits = PerSpace { device: limit, host: None };
-        let constraints = Constraints { backend: Backend::Cuda, limits, ..Constraints::default() };
+        self.target_on(None, limit)
+    }
+
+    /// The same for a device.
+    fn target_on(&self, device: Option<&Device>, limit: Option<u64>) -> Target {
+        let (backend, limits) = (Backend::Cuda, PerSpace { device: limit, host: None });
+        let constraints = Constraints { backend, device, limits, ..Constraints::default() };
         let options = RunOptions::default();
         compile(&self.model, &self.import, &self.pipeline, constraints, Search::default(), options)
             .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
@@ -227,7 +233,8 @@ fn steps_go_by_libraries_where_there_are_any() {
         };
         let (with, without) = (ways(true), ways(false));
         assert!(!with.is_empty() && with.iter().all(|way| way == "good"), "{name}: {with:?}");
-        assert!(without.len() == with.len() && without.iter().all(|way| way == "kernels"));
+        // What is asked for then without a GELU comes on top.
+        assert!(without.len() >= with.len() && without.iter().all(|way| way == "kernels"));
     }
 }
 

@@ -6,8 +6,9 @@ use super::place;
 use super::simulated::{Behaviour, Simulated};
 use arenic::artifact::Target;
 use arenic::train::{Options, StepReport, train_on_device};
-use arenic_ir::profile::{KernelTimes, Profile};
+use arenic_ir::profile::{KernelTimes, Machine, Profile};
 use arenic_ir::program::Command;
+use arenic_passes::devices;
 use arenic_runtime::cuda;
 use std::collections::HashMap;
 
@@ -84,5 +85,51 @@ fn every_operator_is_measured_once_by_itself() {
         assert_eq!(rates.to_host_bytes_per_second, rates.to_device_bytes_per_second);
         let ratio = rates.to_host_bytes_per_second / rates.both_bytes_per_second;
         assert!((ratio - 2.0).abs() < 1e-3, "{ratio}");
+    }
+}
+
+/// Libraries are given as much as they were measured to use, and have the same results.
+#[test]
+fn a_profile_bounds_the_workspace_that_is_planned() {
+    // So many rows that libraries are asked, and few enough to be emulated often.
+    let mut run = Run::differentiated("mlp");
+    run.import.dims = [("batch".to_owned(), 64)].into();
+    let target = run.target(None);
+    let simulated = Simulated::new(Behaviour::default());
+    let found = cuda::profile(&target.graph, &target.program, &[], &simulated).unwrap();
+    let used = found.machine.workspace_bytes.unwrap();
+    assert!(used > 0 && used <= target.program.target.workspace);
+    let without = Simulated::new(Behaviour { libraries: false, ..Behaviour::default() });
+    let none = cuda::profile(&target.graph, &target.program, &[], &without).unwrap();
+    assert_eq!(none.machine.workspace_bytes, None);
+
+    let (_, text) = devices::NAMED.iter().find(|(name, _)| *name == "h100").unwrap();
+    let device = devices::parse(text).unwrap();
+    let run = Run::named("small_cnn_b4_sgdm");
+    let whole = run.target_on(Some(&device), None);
+    let losses = run.train_on(Simulated::new(Behaviour::default()), &whole).unwrap();
+    for (bytes, workspace) in [(0, 0), (1000, 1024), (u64::MAX, 32 << 20)] {
+        let machine = Machine {
+            device: device.name.clone(),
+            workspace_bytes: Some(bytes),
+            ..found.machine.clone()
+        };
+        let profile = Profile { machine, kernels: Vec::new() };
+        assert_eq!(Profile::parse(&profile.to_string()).unwrap(), profile);
+        let device = device.clone().with_profile(&profile).unwrap();
+        let target = run.target_on(Some(&device), None);
+        assert_eq!(target.program.target.workspace, workspace);
+        let scratch = |target: &Target| -> u64 {
+            let of = |command: &Command| match command {
+                Command::Run { scratch, .. } => scratch.map_or(0, |range| range.len),
+                _ => 0,
+            };
+            target.program.commands.iter().map(of).sum()
+        };
+        assert_eq!(scratch(&target) < scratch(&whole), bytes <= 1000);
+        if bytes == 0 {
+            let again = run.train_on(Simulated::new(Behaviour::default()), &target).unwrap();
+            assert_eq!(losses, again);
+        }
     }
 }

@@ -53,6 +53,13 @@ pub struct Trial {
     call: Option<CallHandle>,
 }
 
+impl Trial {
+    /// True for a library's way.
+    pub fn is_by_library(&self) -> bool {
+        self.call.is_some()
+    }
+}
+
 impl Choice {
     /// The way that is taken.
     pub fn way(&self) -> &Trial {

@@ -7,6 +7,7 @@
 
 use super::staged::{ALIGN, Side, Staged};
 use super::{Chooser, Options, Prepare, Prepared, SetupError, lower_all};
+use crate::cuda::choose::Choice;
 use crate::cuda::driver::{Driver, DriverError, EventHandle, ModuleHandle, StreamHandle};
 use crate::cuda::lower::Work;
 use crate::cuda::nvrtc::Image;
@@ -60,8 +61,15 @@ pub fn profile(
         false => Some(driver.load(&module.source(), images)?),
     };
     let bench = Bench::new(driver, module, target, need)?;
-    let kernels = nodes.iter().map(|&n| bench.measure(g, n, &work)).collect::<Result<_, _>>()?;
-    let machine = bench.copy_rates()?;
+    let mut workspace_bytes = None;
+    let mut kernels = Vec::new();
+    for n in nodes {
+        let (time, workspace) = bench.measure(g, n, &work)?;
+        kernels.push(time);
+        // None is less than some.
+        workspace_bytes = workspace_bytes.max(workspace);
+    }
+    let machine = Machine { workspace_bytes, ..bench.copy_rates()? };
     Ok(Profile { machine, kernels })
 }
 
@@ -132,12 +140,13 @@ impl<'a, D: Driver> Bench<'a, D> {
         })
     }
 
+    /// The time of an operator, and the workspace that a library used for it.
     fn measure(
         &self,
         g: &Graph,
         n: NodeId,
         work: &HashMap<NodeId, Vec<Work>>,
-    ) -> Result<KernelTime, MeasureError> {
+    ) -> Result<(KernelTime, Option<u64>), MeasureError> {
         let places = Places::of(g, n, self.target);
         let (op, types) = (&g.nodes[n].op, g.input_types(n));
         for (k, place) in places.reads.iter().enumerate() {
@@ -173,7 +182,9 @@ impl<'a, D: Driver> Bench<'a, D> {
             return Err(MeasureError::Refused(StepError { node: node_label(g, n), error }));
         }
         let seconds = if prepared.is_empty() { LEAST_SECONDS } else { self.seconds(&prepared)? };
-        Ok(time_of(g, n, seconds))
+        let choices = prepare.chooser.into_choices();
+        let ways = choices.iter().map(Choice::way).filter(|way| way.is_by_library());
+        Ok((time_of(g, n, seconds), ways.map(|way| way.workspace).max()))
     }
 
     /// Seconds of a call once its kernels are loaded.
@@ -270,6 +281,7 @@ impl<'a, D: Driver> Bench<'a, D> {
             to_host_bytes_per_second: rate(&to_host)?,
             to_device_bytes_per_second: rate(&|| to_device(first))?,
             both_bytes_per_second: rate(&both)?,
+            workspace_bytes: None,
         })
     }
 }
