@@ -235,6 +235,8 @@ impl Driver for Cuda {
         unsafe {
             let address = self.own(|o| &mut o.device, result::malloc_sync(size).map_err(refused)?);
             result::memset_d8_sync(address, 0, size).map_err(failed("cuMemsetD8"))?;
+            // The host does not wait for it by itself, nor do streams that do not block.
+            result::ctx::synchronize().map_err(failed("cuCtxSynchronize"))?;
             Ok(address)
         }
     }
