@@ -2,7 +2,7 @@
 
 use arenic::evaluator::Kernels;
 use arenic_ir::text::Module;
-use arenic_ir::{Graph, TargetInfo};
+use arenic_ir::{DType, Graph, TargetInfo};
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_runtime::kernel::Draw;
@@ -25,8 +25,12 @@ fn results(g: &Graph) -> Vec<(String, Vec<f32>)> {
     }
     let enters = g.states.values().map(|s| s.enter);
     for (seed, v) in enters.chain(g.inputs()).enumerate() {
-        let elements = g.ty(v).elements();
-        let bytes = numbers(elements, seed as u64).flat_map(f32::to_le_bytes).collect::<Vec<u8>>();
+        let ty = g.ty(v);
+        let values = numbers(ty.elements(), seed as u64);
+        let bytes: Vec<u8> = match ty.dtype {
+            DType::Bool => values.map(|x| u8::from(x > 0.0)).collect(),
+            _ => values.flat_map(f32::to_le_bytes).collect(),
+        };
         reference.value_mut(v).unwrap().copy_from_slice(&bytes);
     }
     reference.step(Draw { seed: 0, step: 0 }).unwrap();
@@ -71,6 +75,11 @@ fn hold(pass: &str, yaml: &str) -> usize {
 #[test]
 fn raise() {
     assert!(hold("raise", "- raise") >= 10);
+}
+
+#[test]
+fn attention() {
+    assert!(hold("attention", "- attention") >= 10);
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl KernelTimes {
 /// An operator has attributes of floats, which are no key; its text is.
 fn key(op: &Op, operands: &[&TensorType]) -> String {
     let mut op = op.clone();
-    if let Op::Dropout { rng } | Op::RandomUniform { rng, .. } = &mut op {
+    if let Some(rng) = op.rng_mut() {
         *rng = Rng { stream: 0, seed: None };
     }
     let mut key = serde_json::to_string(&op).unwrap_or_default();

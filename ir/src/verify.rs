@@ -1,7 +1,7 @@
 //! Is this a graph? Structure, types and names (invariants I1 and I2).
 
 use crate::graph::{Data, Def, Graph, NodeId, StateId, ValueId};
-use crate::op::MAX_RANK;
+use crate::op::{MAX_RANK, Op};
 use crate::types::TensorType;
 use std::collections::{HashMap, HashSet};
 
@@ -30,7 +30,9 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
     for (n, node) in &g.nodes {
         let at = || named(&format!("{n} ({})", node.op.name()), &node.name);
         verify_node(g, n).map_err(|message| Defect { at: at(), message })?;
+        // A gradient draws what its attention drew.
         if let Some(rng) = node.op.rng()
+            && !matches!(node.op, Op::AttentionGrad { .. })
             && !streams.insert((rng.stream, rng.seed))
         {
             let message = format!("another node draws from generator {} too", rng.stream);

@@ -4,7 +4,7 @@ use crate::types::DType;
 use serde::{Deserialize, Serialize};
 
 /// How random operators are keyed: (seed, step, `stream`, element).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rng {
     /// The node's stable id: equal after any rewrite, equal in every recomputation.
     pub stream: u64,
@@ -202,6 +202,33 @@ pub struct AttentionSpec {
     /// softmax does.
     #[serde(default, skip_serializing_if = "is_false")]
     pub zero_rows: bool,
+    /// What is dropped of the probabilities, after their sums were taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropout: Option<AttentionDropout>,
+}
+
+/// Dropout of an attention's probabilities: of those of shape `[…,T,S]` the elements that
+/// [`Op::Dropout`](super::Op::Dropout) drops of a tensor of that shape. The gradient draws again
+/// what its attention drew.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttentionDropout {
+    /// Probability that one is dropped, at least 0 and below 1; the others are divided by
+    /// `1 − ratio`.
+    pub ratio: f64,
+    /// The generator's key.
+    pub rng: Rng,
+}
+
+impl AttentionDropout {
+    /// True for a ratio that drops some and not all.
+    pub fn is_sound(&self) -> bool {
+        (0.0..1.0).contains(&self.ratio)
+    }
+
+    /// A word of the generator below this drops: exactly the words below `ratio · 2³²`.
+    pub fn threshold(&self) -> u64 {
+        (self.ratio * 4_294_967_296.0).ceil() as u64
+    }
 }
 
 /// Attributes that are false are left out of the text.

@@ -129,6 +129,10 @@ impl Op {
                 let results = y.iter().map(|t| Assembly::Concat(channels(t))).collect();
                 vec![along(x[0].shape[1], operands, results)]
             }
+            // A part would draw for other elements.
+            Op::Attention { spec } | Op::AttentionGrad { spec } if spec.dropout.is_some() => {
+                Vec::new()
+            }
             Op::Attention { .. } | Op::AttentionGrad { .. } => {
                 let batch = 0..result.rank().saturating_sub(2);
                 batch.map(|d| attention(x, y, d)).collect()

@@ -421,8 +421,8 @@ impl Op {
                 ensure!(*x[2] == dz, "gemm_gelu_grad at {}, which is not of type {dz}", x[2]);
                 Ok(vec![dz])
             }
-            Op::Attention { .. } => attention::forward(x),
-            Op::AttentionGrad { .. } => attention::gradients(x),
+            Op::Attention { spec } => attention::forward(*spec, x),
+            Op::AttentionGrad { spec } => attention::gradients(*spec, x),
             Op::LogSoftmaxStats => {
                 let rows = fused::row_stats(x[0])?;
                 Ok(vec![rows.clone(), rows])

@@ -35,8 +35,8 @@ mod window;
 mod work;
 
 pub use attributes::{
-    AttentionSpec, Binary, Coordinates, Interpolation, NearestMode, Reduction, ResizeSpec, Rng,
-    Scatter, Unary,
+    AttentionDropout, AttentionSpec, Binary, Coordinates, Interpolation, NearestMode, Reduction,
+    ResizeSpec, Rng, Scatter, Unary,
 };
 pub use cut::{Assembly, Cut};
 pub use fused::ProductOperands;
@@ -514,7 +514,8 @@ pub enum Op {
     },
     /// `q[…,T,D], k[…,S,D], v[…,S,E][, mask] → o[…,T,E], max[…,T], sum[…,T]`: softmax attention.
     /// Scores are `s = scale · q kᵀ + mask`, where `mask` broadcasts to `[…,T,S]`. Of every row
-    /// of them the maximum and the sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`.
+    /// of them the maximum and the sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`, where
+    /// some of the factors of `v` may be dropped.
     /// Scores exist a few rows at a time. Two numbers per row and not one logarithm, which could
     /// not hold a maximum of −1e9, as of a row that a finite mask covers, and a sum beside it.
     Attention {
@@ -524,7 +525,8 @@ pub enum Op {
     /// `q, k, v, max, sum, do[…,T,E][, mask] → dq, dk, dv`: gradients of an attention's operands;
     /// `max` and `sum` are as `Attention` gives them. With `p = exp(s − max) / sum` these are
     /// `dv = pᵀ do`, and `dq = scale · ds k`, `dk = scale · dsᵀ q` of
-    /// `ds = p · (do vᵀ − Σ p · (do vᵀ))`, the sum over each row. The mask has no gradient.
+    /// `ds = p · (do vᵀ − Σ p · (do vᵀ))`, the sum over each row. What is dropped of `p` in `dv` is
+    /// dropped of `do vᵀ` as well. The mask has no gradient.
     AttentionGrad {
         /// Those of the attention.
         spec: AttentionSpec,
@@ -627,10 +629,25 @@ impl Op {
         }
     }
 
-    /// The generator's key of a random operator.
+    /// The generator's key of an operator that draws; a gradient that draws again has that of the
+    /// operator that it is of.
     pub fn rng(&self) -> Option<&Rng> {
         match self {
             Op::Dropout { rng } | Op::RandomUniform { rng, .. } => Some(rng),
+            Op::Attention { spec } | Op::AttentionGrad { spec } => {
+                spec.dropout.as_ref().map(|dropout| &dropout.rng)
+            }
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn rng_mut(&mut self) -> Option<&mut Rng> {
+        match self {
+            Op::Dropout { rng } | Op::RandomUniform { rng, .. } => Some(rng),
+            Op::Attention { spec } | Op::AttentionGrad { spec } => {
+                spec.dropout.as_mut().map(|dropout| &mut dropout.rng)
+            }
             _ => None,
         }
     }

@@ -124,6 +124,7 @@ impl Op {
                 let (s, e) = (extent_from_end(1, 2), extent_from_end(2, 1));
                 let each = if forward { 2 * d + 2 * e + 6 } else { 6 * d + 4 * e + 10 };
                 let scores = times(input(0) / d, s);
+                let each = each + if spec.dropout.is_some() { 12 } else { 0 };
                 times(if spec.causal { scores.div_ceil(2) } else { scores }, each)
             }
             Op::LayerNorm { .. } | Op::BatchNorm { .. } => times(input(0), 8),

@@ -3,6 +3,7 @@
 //! ```text
 //! dv = pᵀ do
 //! dp = do vᵀ
+//! dp = where(kept, dp / (1 − ratio), 0)   of a dropout, or PyTorch's  dp · (kept · scale)
 //! ds = softmax_grad(p, dp)       or PyTorch's  m − p · sum(m),  m = dp · p
 //! ds = scale · ds
 //! dq = ds k,  dk = dsᵀ q         each perhaps as its transpose
@@ -27,12 +28,22 @@ pub(super) struct Backward {
 /// probabilities that is no part of either.
 #[expect(clippy::option_option, reason = "no gradient is not the same as one that is not known")]
 pub(super) fn gradient(m: &Matrices, f: &Forward) -> Option<Option<Backward>> {
-    let mut readers = m.consumers(f.probabilities)?;
-    readers.retain(|&n| n != f.last);
-    if readers.is_empty() {
+    let others = |mut readers: Vec<NodeId>| {
+        readers.retain(|&n| n != f.last && n != f.factors);
+        readers
+    };
+    let mut readers = others(m.consumers(f.factors)?);
+    let of_dropped = match f.spec.dropout {
+        None => None,
+        Some(_) => {
+            let of_kept = f.kept(m).map_or(Some(Vec::new()), |kept| m.readers_of(kept))?;
+            Some((others(m.consumers(f.probabilities)?), of_kept))
+        }
+    };
+    if readers.is_empty() && of_dropped.iter().all(|(p, kept)| p.is_empty() && kept.is_empty()) {
         return Some(None);
     }
-    let p = Matrix { of: m.base(f.p), trans: false };
+    let p = Matrix { of: m.base(m.g.result(f.factors)?), trans: false };
     // The gradient of the values, or nothing else would be one of attention.
     let of_values = |&n: &NodeId| match m.product(n)? {
         x if x.a == p.transposed() => Some((n, x.b, false)),
@@ -51,8 +62,16 @@ pub(super) fn gradient(m: &Matrices, f: &Forward) -> Option<Option<Backward>> {
         _ => return None,
     };
     let mut first = values.first().map(|v| v.0);
+    if let Some((of_probabilities, of_kept)) = of_dropped {
+        // Whether an element is kept is the gradient's to know.
+        if !readers.is_empty() || of_probabilities.is_empty() != of_kept.is_empty() {
+            return None;
+        }
+        readers = of_probabilities;
+    }
     if !readers.is_empty() {
         let (dp, ds) = of_softmax(m, f, &readers)?;
+        let dp = before_dropout(m, f, dp)?;
         let n = m.definition(m.base(dp))?;
         let product = m.product(n)?;
         if product.b != f.v.transposed() || dy.is_some_and(|dy| dy != product.a) {
@@ -110,6 +129,57 @@ fn of_softmax(m: &Matrices, f: &Forward, readers: &[NodeId]) -> Option<(ValueId,
         }
     }
     None
+}
+
+/// The gradient of what a dropout gives from that of its operand; without one they are the same.
+fn before_dropout(m: &Matrices, f: &Forward, dp: ValueId) -> Option<ValueId> {
+    let Some(dropout) = f.spec.dropout else { return Some(dp) };
+    let kept = f.kept(m)?;
+    let (mut at, mut scale, mut masks) = (m.base(dp), 1.0, 0);
+    loop {
+        let n = m.definition(at)?;
+        let (x, factor) = match m.scaled(n) {
+            Some(scaled) => scaled,
+            None => match masked(m, n, kept) {
+                Some(masked) => {
+                    masks += 1;
+                    masked
+                }
+                None => break,
+            },
+        };
+        // Nobody else reads what is between.
+        if m.consumers(m.definition(m.base(x))?)? != [n] {
+            return None;
+        }
+        (at, scale) = (m.base(x), scale * factor);
+    }
+    let is_inverse = (scale * (1.0 - dropout.ratio) - 1.0).abs() <= 1e-6;
+    (masks == 1 && is_inverse && m.readers_of(kept)?.len() == 1).then_some(at)
+}
+
+/// What a node passes on where an element is kept, and by which factor.
+fn masked(m: &Matrices, n: NodeId, kept: ValueId) -> Option<(ValueId, f64)> {
+    if let Node { op: Op::Where, inputs, .. } = &m.g.nodes[n] {
+        let &[condition, x, other] = &inputs[..] else { return None };
+        return (m.base(condition) == kept && m.is_zero(other)).then_some((x, 1.0));
+    }
+    let [a, b] = m.binary(n, Binary::Mul)?;
+    let number = |v: ValueId| kept_as_number(m, v, n, kept);
+    number(b).map(|factor| (a, factor)).or_else(|| number(a).map(|factor| (b, factor)))
+}
+
+/// The factor of what is 1 where an element is kept and else 0, which a node alone reads.
+fn kept_as_number(m: &Matrices, v: ValueId, reader: NodeId, kept: ValueId) -> Option<f64> {
+    let n = m.definition(m.base(v))?;
+    if m.consumers(n)? != [reader] {
+        return None;
+    }
+    if let Some((x, factor)) = m.scaled(n) {
+        return Some(factor * kept_as_number(m, x, n, kept)?);
+    }
+    let Node { op: Op::Cast { to }, inputs, .. } = &m.g.nodes[n] else { return None };
+    (to.is_float() && m.base(inputs[0]) == kept).then_some(1.0)
 }
 
 /// The products with the gradient of scores, which a node makes.

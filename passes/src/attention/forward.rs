@@ -5,14 +5,15 @@
 //! s = s + mask                   or where(c, s, −∞), or not at all
 //! p = softmax(s)                 along the last axis
 //! p = where(all(s = −∞), 0, p)   PyTorch's safe softmax, or not at all
-//! o = p v
+//! d = dropout(p)                 by a ratio that is known, or not at all
+//! o = d v
 //! ```
 
 use super::matrices::{Matrices, Matrix};
 use arenic_ir::Backend;
 use arenic_ir::graph::{Def, Node, NodeId, ValueId};
 use arenic_ir::op::scratch::cuda::attention_tile;
-use arenic_ir::op::{AttentionSpec, Binary, Op, Reduction};
+use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, Op, Reduction};
 use arenic_ir::types::{DType, TensorType, broadcast_shapes};
 
 /// What a causal mask has beyond the diagonal is not above this.
@@ -31,6 +32,8 @@ pub(super) struct Forward {
     /// What the probabilities are, and the node that makes them.
     pub(super) p: ValueId,
     pub(super) probabilities: NodeId,
+    /// The node whose result values are multiplied by: this one, or the dropout of its result.
+    pub(super) factors: NodeId,
     /// The product with the values, whose place the attention takes.
     pub(super) last: NodeId,
     /// Elements of a query and of a value.
@@ -55,6 +58,11 @@ impl Forward {
         };
         let (t, s) = (self.shape[batch], self.shape[batch + 1]);
         [of(t, d), of(s, d), of(s, e)]
+    }
+
+    /// Which elements a dropout keeps.
+    pub(super) fn kept(&self, m: &Matrices) -> Option<ValueId> {
+        self.spec.dropout.and_then(|_| m.g.nodes[self.factors].outputs[1])
     }
 
     /// True where the mask is computed of a state, so that it may be trained.
@@ -112,34 +120,49 @@ pub(super) fn attention(m: &Matrices, softmax: NodeId, backend: Backend) -> Opti
     }
     only_read_by(m, at, &inside)?;
     let product = m.product(m.definition(at)?)?;
-    // What is left out of the batch would have to be repeated.
     let p = m.g.result(probabilities)?;
+    let (factors, dropout) = match dropped(m, probabilities) {
+        Some((node, dropout)) => (node, Some(dropout)),
+        None => (probabilities, None),
+    };
+    // What is left out of the batch would have to be repeated.
+    let factor = Matrix { of: m.base(m.g.result(factors)?), trans: false };
     let values = |n: NodeId| {
         let product = m.product(n)?;
-        let p = Matrix { of: m.base(p), trans: false };
-        (product.a == p && product.b.of != p.of).then_some((n, product.b))
+        (product.a == factor && product.b.of != factor.of).then_some((n, product.b))
     };
     // A second product with probabilities is of another kind, or there is no telling them apart.
-    let mut products = m.consumers(probabilities)?.into_iter().filter_map(values);
+    let mut products = m.consumers(factors)?.into_iter().filter_map(values);
     let ((last, v), None) = (products.next()?, products.next()) else { return None };
     let causal = matches!(mask, Some(Mask::Added(mask)) if is_causal(m, mask, &ty));
     if causal {
         mask = None;
     }
-    let spec = AttentionSpec { scale, causal, zero_rows };
+    let spec = AttentionSpec { scale, causal, zero_rows, dropout };
     let width =
         |x: Matrix| m.extents(x.of).map(|[rows, columns]| if x.trans { rows } else { columns });
     let (q, k) = (product.a, product.b.transposed());
     let widths = [width(q)?, width(v)?];
-    let found =
-        Forward { spec, shape: ty.shape.clone(), q, k, v, mask, p, probabilities, last, widths };
+    let shape = ty.shape.clone();
+    let found = Forward { spec, shape, q, k, v, mask, p, probabilities, factors, last, widths };
     let types = found.types(ty.dtype);
     let fits = [q, k, v].iter().zip(&types).all(|(x, ty)| {
         m.g.ty(x.of).elements() == ty.elements() && width(*x) == ty.shape.last().copied()
     });
     let accepted = Op::Attention { spec }.infer(&[&types[0], &types[1], &types[2]]).is_ok();
-    let has_kernel = backend != Backend::Cuda || attention_tile(&types[0], &types[2]).is_some();
+    let has_kernel = backend != Backend::Cuda
+        || dropout.is_none() && attention_tile(&types[0], &types[2]).is_some();
     (fits && accepted && has_kernel).then_some(found)
+}
+
+/// The dropout of probabilities, by a ratio that is known.
+fn dropped(m: &Matrices, probabilities: NodeId) -> Option<(NodeId, AttentionDropout)> {
+    let dropout = |n: NodeId| {
+        let Node { op: Op::Dropout { rng }, inputs, .. } = &m.g.nodes[n] else { return None };
+        let dropout = AttentionDropout { ratio: m.scalar(inputs[1])?, rng: *rng };
+        dropout.is_sound().then_some((n, dropout))
+    };
+    m.consumers(probabilities)?.into_iter().find_map(dropout)
 }
 
 /// Refuses a value that other nodes read as well.
@@ -182,7 +205,7 @@ fn safe(m: &Matrices, softmax: NodeId) -> Option<(NodeId, NodeId)> {
     let [choice] = m.consumers(softmax)?[..] else { return None };
     let Node { op: Op::Where, inputs, .. } = &m.g.nodes[choice] else { return None };
     let &[condition, zero, p] = &inputs[..] else { return None };
-    if m.base(p) != m.g.result(softmax)? || !is_zero(m, zero) {
+    if m.base(p) != m.g.result(softmax)? || !m.is_zero(zero) {
         return None;
     }
     // all(s = −∞), as a minimum of integers.
@@ -205,14 +228,6 @@ fn safe(m: &Matrices, softmax: NodeId) -> Option<(NodeId, NodeId)> {
         && m.base(score) == scores
         && m.scalar(other) == Some(f64::NEG_INFINITY);
     fits.then_some((choice, test))
-}
-
-/// True where every element of `v` is known to be zero.
-fn is_zero(m: &Matrices, v: ValueId) -> bool {
-    match m.node(v) {
-        Some(Node { op: Op::Expand { .. }, inputs, .. }) => is_zero(m, inputs[0]),
-        _ => m.numbers(v).is_some_and(|all| all.iter().all(|&x| x == 0.0)),
-    }
 }
 
 /// True for a constant that is 0 up to the diagonal, and beyond it so low that its exponential

@@ -125,16 +125,28 @@ impl<'a> Matrices<'a> {
         })
     }
 
-    /// The nodes that read a node's only result, in whatever shape and order of its last two
+    /// True where every element of `v` is known to be zero.
+    pub(super) fn is_zero(&self, v: ValueId) -> bool {
+        match self.node(v) {
+            Some(Node { op: Op::Expand { .. }, inputs, .. }) => self.is_zero(inputs[0]),
+            _ => self.numbers(v).is_some_and(|all| all.iter().all(|&x| x == 0.0)),
+        }
+    }
+
+    /// The nodes that read a node's first result, in whatever shape and order of its last two
     /// axes; none where it outlives the step or parts of it are read.
     pub(super) fn consumers(&self, n: NodeId) -> Option<Vec<NodeId>> {
+        self.readers_of(self.g.result(n)?)
+    }
+
+    /// The same of a value.
+    pub(super) fn readers_of(&self, v: ValueId) -> Option<Vec<NodeId>> {
         let mut all = Vec::new();
-        self.collect(n, &mut all)?;
+        self.collect(v, &mut all)?;
         Some(all)
     }
 
-    fn collect(&self, n: NodeId, all: &mut Vec<NodeId>) -> Option<()> {
-        let v = self.g.result(n)?;
+    fn collect(&self, v: ValueId, all: &mut Vec<NodeId>) -> Option<()> {
         if self.kept[v] {
             return None;
         }
@@ -147,8 +159,10 @@ impl<'a> Matrices<'a> {
                 return None;
             }
             match op {
-                Op::Reshape { .. } => self.collect(reader, all)?,
-                Op::Transpose { perm } if exchanges_last_two(perm) => self.collect(reader, all)?,
+                Op::Reshape { .. } => self.collect(self.g.result(reader)?, all)?,
+                Op::Transpose { perm } if exchanges_last_two(perm) => {
+                    self.collect(self.g.result(reader)?, all)?;
+                }
                 _ => all.push(reader),
             }
         }

@@ -9,8 +9,9 @@
 //! [`forward`] recognises an attention around its softmax and [`backward`] its gradient, as
 //! `differentiate` writes it or as PyTorch does; [`rewrite`] puts the operators in their place.
 //! Scales of queries and keys stay as they are: what is scaled is kept in place of what is not.
-//! An attention stays as it is where anything else reads its scores or probabilities: dropout,
-//! an output, a gradient of the mask.
+//! A dropout of the probabilities is drawn again wherever they are computed, so that its mask is
+//! not stored either. An attention stays as it is where anything else reads its scores or
+//! probabilities: an output, a gradient of the mask.
 //!
 //! Sound because both sides are the same sums of the same terms, taken in another order, so that
 //! the last bits differ. A mask that is causal becomes a flag, for which see

@@ -65,7 +65,7 @@ pub(super) fn split(g: &mut Graph, count: usize) -> Result<Vec<Copy>, TypeError>
         for node in old.values() {
             let mut node = node.clone();
             node.inputs.iter_mut().for_each(|v| *v = copy.of(*v));
-            if let Op::Dropout { rng } | Op::RandomUniform { rng, .. } = &mut node.op
+            if let Some(rng) = node.op.rng_mut()
                 && k > 0
             {
                 // An odd factor keeps streams apart that were apart.

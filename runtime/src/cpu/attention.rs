@@ -12,6 +12,7 @@ use super::matmul::{batches, matrix};
 use super::nest::Nest;
 use super::number::Float;
 use super::product::{Mat, MatMut, Scalar, one};
+use super::random::Dropped;
 use super::reduce::largest;
 use super::softmax::{self, BLOCK};
 use super::tasks::for_each;
@@ -39,6 +40,7 @@ struct Scores<T> {
     q: Mat<T>,
     k: Mat<T>,
     mask: Option<Mask<T>>,
+    dropped: Option<Dropped<T>>,
 }
 
 /// The mask as matrices whose broadcast axes have stride 0.
@@ -88,6 +90,7 @@ impl<T: Scalar + Float> Scores<T> {
             q: matrix(q, false, true),
             k: matrix(k, false, true),
             mask: mask.map(|m| Mask::new(m, q)),
+            dropped: spec.dropout.map(|dropout| Dropped::new(&dropout, call.draw)),
         }
     }
 
@@ -132,6 +135,19 @@ impl<T: Scalar + Float> Scores<T> {
         }
     }
 
+    /// Drops of a block of probabilities, or of their gradients.
+    ///
+    /// # Safety
+    /// Nobody else uses `p`, which has `rows · keys` elements.
+    unsafe fn drop_of(&self, b: Block, p: *mut T) {
+        let (Some(dropped), t) = (self.dropped, &self.tiling) else { return };
+        for i in 0..b.rows {
+            let first = (b.batch * t.queries + b.first + i) * t.keys;
+            // SAFETY: the caller's promise.
+            unsafe { dropped.of_row(first, p.add(i * b.keys), b.keys) };
+        }
+    }
+
     /// True for a row that gives zero: its maximum says that every score is −∞.
     fn is_zero(&self, max: T) -> bool {
         self.spec.zero_rows && max == T::LOWEST
@@ -172,6 +188,7 @@ fn forward<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                     }
                 }
                 let Some(o) = o else { continue };
+                scores.drop_of(b, s);
                 let e = Extents { m: b.rows, k: b.keys, n: t.width };
                 let p = Mat::new(s.cast_const(), b.keys, 1);
                 let o = MatMut::new(o.ptr().add(first * t.width), t.width, 1);
@@ -226,8 +243,14 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                         probabilities(p.add(i * b.keys), n, b.keys, [max, T::ONE.div(sum)]);
                     }
                     if let Some(dv) = dv {
+                        // What is dropped here is still needed below.
+                        let kept = if scores.dropped.is_some() { ds } else { p };
+                        if kept == ds {
+                            ds.copy_from_nonoverlapping(p, b.rows * b.keys);
+                            scores.drop_of(b, ds);
+                        }
                         let e = Extents { m: b.keys, k: b.rows, n: t.width };
-                        one(e.route(), e, T::ONE, (tile(p).transposed(), dy), true, dv);
+                        one(e.route(), e, T::ONE, (tile(kept).transposed(), dy), true, dv);
                     }
                     if dq.is_none() && dk.is_none() {
                         continue;
@@ -235,6 +258,7 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                     let e = Extents { m: b.rows, k: t.width, n: b.keys };
                     let values = scores.keys_of(v, b).transposed();
                     one(e.route(), e, T::ONE, (dy, values), false, MatMut::new(ds, b.keys, 1));
+                    scores.drop_of(b, ds);
                     for i in 0..b.rows {
                         let (at, n) = (i * b.keys, scores.keys(b.first + i + 1));
                         score_gradients(p.add(at), ds.add(at), [n, b.keys], scores.scale);

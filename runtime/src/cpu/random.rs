@@ -11,7 +11,7 @@ use super::tasks::{DEAR, for_ranges};
 use super::wide::wide;
 use crate::kernel::{Call, Draw, KernelError};
 use arenic_ir::DType;
-use arenic_ir::op::Rng;
+use arenic_ir::op::{AttentionDropout, Rng};
 
 /// Counters that are run side by side.
 const LANES: usize = 16;
@@ -168,6 +168,58 @@ pub(super) fn dropout(rng: &Rng, call: &Call) -> Result<(), KernelError> {
         });
     });
     Ok(())
+}
+
+/// A dropout that is drawn where its operand is made.
+#[derive(Clone, Copy)]
+pub(super) struct Dropped<T> {
+    philox: Philox,
+    threshold: u64,
+    /// What the others are multiplied by.
+    scale: T,
+}
+
+impl<T: Float> Dropped<T> {
+    pub(super) fn new(dropout: &AttentionDropout, draw: Draw) -> Self {
+        Dropped {
+            philox: Philox::new(&dropout.rng, draw),
+            threshold: dropout.threshold(),
+            scale: T::ONE.div(T::ONE.sub(T::from_f64(dropout.ratio))),
+        }
+    }
+
+    /// Drops of `n` elements of a row, whose first one is element `first` of the operand.
+    ///
+    /// # Safety
+    /// `row` is valid for them, and nobody else uses it.
+    pub(super) unsafe fn of_row(self, first: usize, row: *mut T, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { drop_of_row(self, first as u64, row, n) }
+    }
+}
+
+wide! {
+    /// Drops of `n` elements from element `first` of the operand on.
+    ///
+    /// # Safety
+    /// `row` is valid for them, and nobody else uses it.
+    unsafe fn drop_of_row<T: Float>(dropped: Dropped<T>, first: u64, row: *mut T, n: usize) {
+        // SAFETY: the caller's promise.
+        let mut rest = unsafe { std::slice::from_raw_parts_mut(row, n) };
+        // A row may begin within the four words of a counter.
+        let (mut counter, mut skipped) = (first / 4, first as usize % 4);
+        while !rest.is_empty() {
+            let words = dropped.philox.block(counter);
+            let count = (BLOCK - skipped).min(rest.len());
+            let (now, later) = rest.split_at_mut(count);
+            for (x, &word) in now.iter_mut().zip(&words[skipped..]) {
+                let kept = u64::from(word) >= dropped.threshold;
+                *x = if kept { x.mul(dropped.scale) } else { T::ZERO };
+            }
+            (rest, skipped) = (later, 0);
+            counter += LANES as u64;
+        }
+    }
 }
 
 wide! {

@@ -20,6 +20,9 @@ pub(super) fn lower(site: &mut Site) -> Result<(), Unsupported> {
         return Err(Unsupported(format!("attention of {q} and {v}, whose rows are too long")));
     };
     match *site.op {
+        Op::Attention { spec } | Op::AttentionGrad { spec } if spec.dropout.is_some() => {
+            return Err(Unsupported("dropout within attention".to_owned()));
+        }
         Op::Attention { spec } => forward(site, &Tiles::new(site, spec, tile, 3)),
         Op::AttentionGrad { spec } => gradients(site, &Tiles::new(site, spec, tile, 6)),
         _ => {}

@@ -28,7 +28,8 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             let kinds: &[usize] = if dtype == DType::F32 { &[0, 1] } else { &[2] };
             for i in kinds.iter().map(|kind| (kind + j) % 4) {
                 let scale = r.choose(&[1.0, 0.25]);
-                let spec = AttentionSpec { scale, causal: i % 2 == 1, zero_rows: i > 1 };
+                let spec =
+                    AttentionSpec { scale, causal: i % 2 == 1, zero_rows: i > 1, dropout: None };
                 let masked = i % 3 > 0;
                 cases.extend(both(r, dtype, batch, extents, spec, masked));
             }

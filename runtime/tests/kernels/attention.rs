@@ -1,9 +1,10 @@
 //! Attention and its gradient against plain loops in `f64`: any shapes, masks that broadcast,
-//! rows that are masked wholly, and gradients against differences.
+//! rows that are masked wholly, what is dropped as `Dropout` drops it, and gradients against
+//! differences.
 
 use super::norms::{all, slopes};
 use super::*;
-use arenic_ir::op::AttentionSpec;
+use arenic_ir::op::{AttentionDropout, AttentionSpec, Rng};
 
 /// Extents of an attention.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +100,23 @@ fn rows(
     [p, maxima, sums]
 }
 
+/// What the dropout of ones gives.
+fn kept(spec: AttentionSpec, x: &Extents, dtype: DType) -> Vec<f64> {
+    let shape = [x.batch, &[x.t, x.s]].concat();
+    let ones = Tensor::new(dtype, shape.clone(), vec![1.0; shape.iter().product()]);
+    match spec.dropout {
+        None => ones.values,
+        Some(AttentionDropout { ratio, rng }) => {
+            let ratio = Tensor::new(dtype, [], vec![ratio]);
+            all(&Op::Dropout { rng }, &[&ones, &ratio]).swap_remove(0).values
+        }
+    }
+}
+
+fn dropout(ratio: f64) -> AttentionDropout {
+    AttentionDropout { ratio, rng: Rng { stream: 9, seed: Some(4) } }
+}
+
 /// `y[…,i,j] = Σ_k a(…,i,k) · b(…,k,j)`, where `a` and `b` give the elements of one batch index.
 fn product(
     batches: usize,
@@ -124,7 +142,10 @@ fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
     let op = Op::Attention { spec };
     let found = all(&op, operands);
     let [p, max, sum] = rows(spec, x, q, k, mask);
-    let p_at = |b: usize, t: usize, s: usize| p[(b * x.t + t) * x.s + s];
+    let kept = kept(spec, x, q.ty.dtype);
+    let drop = |(x, kept): (&f64, &f64)| if *kept == 0.0 { 0.0 } else { x * kept };
+    let factors: Vec<f64> = p.iter().zip(&kept).map(drop).collect();
+    let p_at = |b: usize, t: usize, s: usize| factors[(b * x.t + t) * x.s + s];
     let at = |m: &Tensor, b: usize, i: usize, j: usize| {
         let [.., rows, columns] = m.ty.shape[..] else { unreachable!("a matrix") };
         m.values[(b * rows + i) * columns + j]
@@ -135,6 +156,7 @@ fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
     }
 
     let dp = product(batches, [x.t, x.e, x.s], |b, t, e| at(dy, b, t, e), |b, e, s| at(v, b, s, e));
+    let dp: Vec<f64> = dp.iter().zip(&kept).map(drop).collect();
     let mut ds = vec![0.0; p.len()];
     for (row, ds) in ds.chunks_mut(x.s).enumerate() {
         let of = row * x.s..(row + 1) * x.s;
@@ -164,10 +186,11 @@ fn plain_loops_agree() {
     let mut r = Random(70);
     for dtype in [DType::F32, DType::F64] {
         for x in EXTENTS {
-            for i in 0..8 {
+            for i in 0..12 {
                 let (causal, zero_rows) = (i % 2 == 1, i % 4 > 1);
                 let scale = r.choose(&[1.0, 0.125, 3.0]);
-                let spec = AttentionSpec { scale, causal, zero_rows };
+                let dropout = (i % 3 == 2).then(|| dropout(r.choose(&[0.0, 0.125, 0.75])));
+                let spec = AttentionSpec { scale, causal, zero_rows, dropout };
                 let [q, k, v] = x.operands(&mut r, dtype);
                 let dy = r.tensor(dtype, [x.batch, &[x.t, x.e]].concat());
                 let mask = (i > 3).then(|| mask(&mut r, dtype, x));
@@ -181,12 +204,13 @@ fn plain_loops_agree() {
 #[test]
 fn gradients_are_slopes() {
     let mut r = Random(71);
-    for causal in [false, true] {
+    for (causal, ratio) in [(false, None), (true, None), (false, Some(0.5)), (true, Some(0.25))] {
         let x = extents(&[2], [4, 5, 3, 2]);
         let [q, k, v] = x.operands(&mut r, DType::F64);
         let mask = r.tensor(DType::F64, [2, 1, 5]);
         let dy = r.tensor(DType::F64, [2, 4, 2]);
-        let spec = AttentionSpec { scale: 1.5, causal, zero_rows: false };
+        let spec =
+            AttentionSpec { scale: 1.5, causal, zero_rows: false, dropout: ratio.map(dropout) };
         let op = Op::Attention { spec };
         let rows = all(&op, &[&q, &k, &v, &mask]);
         let operands = [&q, &k, &v, &rows[1], &rows[2], &dy, &mask];
@@ -207,7 +231,7 @@ fn wholly_masked_rows_are_even() {
         let x = extents(&[], [3, 6, 4, 4]);
         let [q, k, v] = x.operands(&mut r, DType::F32);
         let mask = Tensor::new(DType::F32, [3, 1], vec![0.0, low, 0.0]);
-        let spec = AttentionSpec { scale: 0.5, causal: false, zero_rows: false };
+        let spec = AttentionSpec { scale: 0.5, causal: false, zero_rows: false, dropout: None };
         let found = all(&Op::Attention { spec }, &[&q, &k, &v, &mask]);
         assert_eq!(found[2].values[1], 6.0);
         let dy = Tensor::new(DType::F32, [3, 4], vec![1.0; 12]);

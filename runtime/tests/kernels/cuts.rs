@@ -249,7 +249,8 @@ fn attentions_in_parts() {
         let mask = r.tensor(DType::F32, [images, 1, t, 1]);
         let mut sum = max.clone();
         sum.values.iter_mut().for_each(|x| *x += 2.0);
-        let spec = AttentionSpec { scale: 0.5, causal: r.chance(), zero_rows: false };
+        let spec =
+            AttentionSpec { scale: 0.5, causal: r.chance(), zero_rows: false, dropout: None };
         match r.chance() {
             true => (Op::Attention { spec }, vec![q, k, v, mask]),
             false => (Op::AttentionGrad { spec }, vec![q, k, v, max, sum, dy, mask]),

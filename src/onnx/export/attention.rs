@@ -1,7 +1,8 @@
 //! Attention and its gradient, whose scores ONNX stores.
 
+use super::error::ExportError;
 use super::writer::{Tensor, Writer, int, ints, signed};
-use arenic_ir::op::{AttentionSpec, Binary};
+use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary};
 use arenic_ir::{DType, TensorType};
 
 impl Writer<'_> {
@@ -81,13 +82,43 @@ impl Writer<'_> {
         let p = self.apply(Binary::Div, &exponentials, &sum);
         let p = self.without_empty(spec, ty, &max, p);
         let sum = self.without_empty(spec, ty, &max, sum);
+        let p = match spec.dropout {
+            None => p,
+            Some(AttentionDropout { ratio, rng }) => {
+                let [y, kept] = [self.temporary(), self.temporary()];
+                let ratio = self.scalar(ty.dtype, ratio);
+                self.dropout(&rng, &p, &ratio, vec![y.clone(), kept.clone()]);
+                self.kept.insert((rng.stream, rng.seed), kept);
+                y
+            }
+        };
         self.node_into("MatMul", &[&p, &x[2].name], vec![y[0].name.clone()], vec![]);
         self.reshape_into(&max, &y[1].ty.shape, y[1].name.clone());
         self.reshape_into(&sum, &y[2].ty.shape, y[2].name.clone());
     }
 
+    /// What the attention kept of `x`, divided by `1 − ratio`.
+    fn dropped(
+        &mut self,
+        spec: AttentionSpec,
+        ty: &TensorType,
+        x: String,
+    ) -> Result<String, ExportError> {
+        let Some(AttentionDropout { ratio, rng }) = spec.dropout else { return Ok(x) };
+        let kept = self.kept.get(&(rng.stream, rng.seed)).cloned();
+        let kept = kept.ok_or_else(|| ExportError::Attention(self.label().to_owned()))?;
+        let [rest, zero] = [1.0 - ratio, 0.0].map(|x| self.scalar(ty.dtype, x));
+        let x = self.apply(Binary::Div, &x, &rest);
+        Ok(self.one("Where", &[&kept, &x, &zero], vec![]))
+    }
+
     /// `q, k, v, max, sum, do[, mask] → dq, dk, dv`.
-    pub(super) fn attention_grad(&mut self, spec: AttentionSpec, x: &[Tensor], y: &[String]) {
+    pub(super) fn attention_grad(
+        &mut self,
+        spec: AttentionSpec,
+        x: &[Tensor],
+        y: &[String],
+    ) -> Result<(), ExportError> {
         let (ty, rank) = (&x[0].ty, x[0].ty.rank());
         let row = [&ty.shape[..rank - 1], &[1]].concat();
         let [max, sum] = [3, 4].map(|i| {
@@ -102,15 +133,18 @@ impl Writer<'_> {
         let p = self.without_empty(spec, ty, &max, p);
         let values = self.turned(&x[2].name, rank);
         let dp = self.one("MatMul", &[&x[5].name, &values], vec![]);
+        let dp = self.dropped(spec, ty, dp)?;
         let weighted = self.apply(Binary::Mul, &p, &dp);
         let total = self.along_rows("ReduceSum", &weighted);
         let rest = self.apply(Binary::Sub, &dp, &total);
         let ds = self.apply(Binary::Mul, &p, &rest);
         let ds = self.scaled(ds, ty, spec.scale);
         self.node_into("MatMul", &[&ds, &x[1].name], vec![y[0].clone()], vec![]);
-        for (of, by, y) in [(&ds, &x[0].name, &y[1]), (&p, &x[5].name, &y[2])] {
+        let factors = self.dropped(spec, ty, p)?;
+        for (of, by, y) in [(&ds, &x[0].name, &y[1]), (&factors, &x[5].name, &y[2])] {
             let turned = self.turned(of, rank);
             self.node_into("MatMul", &[&turned, by], vec![y.clone()], vec![]);
         }
+        Ok(())
     }
 }

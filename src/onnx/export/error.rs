@@ -19,6 +19,9 @@ pub enum ExportError {
         /// The seed.
         seed: u64,
     },
+    /// A gradient that draws again what nothing drew.
+    #[error("node `{0}` drops what its attention dropped, but no attention before it did")]
+    Attention(String),
     /// Contents that are not there.
     #[error("the data of `{0}` is not at hand (a plan without data?); --no-data does without it")]
     Data(String),

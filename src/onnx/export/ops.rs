@@ -105,10 +105,7 @@ impl Writer<'_> {
             }
             Op::Dropout { rng } => {
                 let ratio = self.as_scalar(&x[1]);
-                let training = self.scalar(DType::Bool, 1.0);
-                let seed = rng.seed.map(|seed| int("seed", seed as i64));
-                let seed = seed.into_iter().collect();
-                self.node_into("Dropout", &[given[0], &ratio, &training], out, seed);
+                self.dropout(rng, given[0], &ratio, out);
             }
             Op::RandomUniform { dtype, shape, low, high, rng } => {
                 let mut attributes = vec![
@@ -226,7 +223,7 @@ impl Writer<'_> {
                 self.gemm_gelu_grad(x, out, [*trans_a, *trans_b]);
             }
             Op::Attention { spec } => self.attention(*spec, x, y),
-            Op::AttentionGrad { spec } => self.attention_grad(*spec, x, &out),
+            Op::AttentionGrad { spec } => self.attention_grad(*spec, x, &out)?,
             Op::LogSoftmaxStats => self.log_softmax_stats(x, &out),
             Op::SoftmaxOfStats => {
                 self.softmax_of_stats(&given, out[0].clone());
@@ -277,7 +274,14 @@ impl Writer<'_> {
         y
     }
 
-    /// ONNX has the seeds of these operators as floats.
+    /// `y`, and which elements are kept.
+    pub(super) fn dropout(&mut self, rng: &Rng, x: &str, ratio: &str, y: Vec<String>) {
+        let training = self.scalar(DType::Bool, 1.0);
+        let seed = rng.seed.map(|seed| int("seed", seed as i64));
+        self.node_into("Dropout", &[x, ratio, &training], y, seed.into_iter().collect());
+    }
+
+    /// ONNX has the seeds of other operators as floats.
     fn float_seed(&mut self, rng: &Rng) -> Result<Option<AttributeProto>, ExportError> {
         let Some(seed) = rng.seed else { return Ok(None) };
         let whole = seed as i64 as f32;

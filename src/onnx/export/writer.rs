@@ -41,6 +41,8 @@ pub(super) struct Writer<'g> {
     wanted: SecondaryMap<ValueId, Option<String>>,
     lists: HashMap<Vec<i64>, String>,
     scalars: HashMap<(DType, Vec<u8>), String>,
+    /// Of attentions that drop, by their generators, which elements they keep.
+    pub(super) kept: HashMap<(u64, Option<u64>), String>,
     /// What new nodes and tensors are called after.
     label: String,
     pub(super) dilated_pool: bool,
@@ -60,6 +62,7 @@ impl<'g> Writer<'g> {
             wanted: SecondaryMap::new(),
             lists: HashMap::new(),
             scalars: HashMap::new(),
+            kept: HashMap::new(),
             label: String::new(),
             dilated_pool: false,
             training: false,

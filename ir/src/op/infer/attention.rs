@@ -2,18 +2,25 @@
 //! taken.
 
 use super::{TypeError, ensure};
+use crate::op::AttentionSpec;
 use crate::types::{TensorType, broadcast_shapes};
 
 /// Results of an attention of `q, k, v[, mask]`.
-pub(super) fn forward(x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-    let o = result(x, x.get(3).copied())?;
+pub(super) fn forward(
+    spec: AttentionSpec,
+    x: &[&TensorType],
+) -> Result<Vec<TensorType>, TypeError> {
+    let o = result(spec, x, x.get(3).copied())?;
     let row = row_stats(x[0]);
     Ok(vec![o, row.clone(), row])
 }
 
 /// Gradients of `q, k, v` from these, statistics of rows, the result's gradient and the mask.
-pub(super) fn gradients(x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-    let o = result(x, x.get(6).copied())?;
+pub(super) fn gradients(
+    spec: AttentionSpec,
+    x: &[&TensorType],
+) -> Result<Vec<TensorType>, TypeError> {
+    let o = result(spec, x, x.get(6).copied())?;
     let row = row_stats(x[0]);
     for (t, ty) in [(x[3], &row), (x[4], &row), (x[5], &o)] {
         ensure!(t == ty, "an operand is {t}, not {ty}");
@@ -22,8 +29,15 @@ pub(super) fn gradients(x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError>
 }
 
 /// The type of `o`.
-fn result(x: &[&TensorType], mask: Option<&TensorType>) -> Result<TensorType, TypeError> {
+fn result(
+    spec: AttentionSpec,
+    x: &[&TensorType],
+    mask: Option<&TensorType>,
+) -> Result<TensorType, TypeError> {
     let [q, k, v] = [x[0], x[1], x[2]];
+    if let Some(dropout) = spec.dropout {
+        ensure!(dropout.is_sound(), "the ratio {} is not in [0, 1)", dropout.ratio);
+    }
     ensure!(q.dtype.is_float(), "attention does not take {}", q.dtype);
     let ([batch @ .., t, d], [of_k @ .., s, of_d], [of_v @ .., of_s, e]) =
         (&q.shape[..], &k.shape[..], &v.shape[..])

@@ -1,7 +1,7 @@
 //! Exported steps: what the importer reads back computes the same bits, for graphs as they are
 //! imported and for those that passes have rewritten; and artifacts with their plan as metadata.
 
-#[path = "export/recurrent.rs"]
+mod operators;
 mod recurrent;
 
 use arenic::artifact::Artifact;
@@ -12,7 +12,7 @@ use arenic::onnx::export::{ExportError, ExportOptions, annotated, export, write}
 use arenic::onnx::proto::{ModelProto, NodeProto, StringStringEntryProto};
 use arenic::onnx::{ImportOptions, Imported, import_bytes, import_file};
 use arenic_ir::check::check;
-use arenic_ir::op::{AttentionSpec, Binary, ResizeSpec, Rng, Scatter, Window};
+use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, ResizeSpec, Rng, Scatter, Window};
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
@@ -277,207 +277,6 @@ fn alone(op: Op, inputs: &[TensorType]) -> Graph {
     g
 }
 
-/// Operators that no step above has, or not with these attributes.
-#[test]
-fn single_operators_are_read_back_with_the_same_results() {
-    use arenic_ir::op::{Coordinates, Interpolation, NearestMode};
-    let f = |shape: &[usize]| TensorType::new(DType::F32, shape);
-    let d = |shape: &[usize]| TensorType::new(DType::F64, shape);
-    let window = |kernel: usize, stride: usize, dilation: usize, pad: usize| Window {
-        kernel: vec![kernel; 2],
-        strides: vec![stride; 2],
-        dilations: vec![dilation; 2],
-        pads_begin: vec![pad; 2],
-        pads_end: vec![pad; 2],
-    };
-    let spec = ResizeSpec {
-        sizes: vec![1, 2, 7, 5],
-        scales: vec![1.0, 1.0, 1.75, 1.25],
-        roi: vec![],
-        mode: Interpolation::Linear,
-        coordinates: Coordinates::HalfPixel,
-        exclude_outside: false,
-        antialias: false,
-        extrapolation: 0.0,
-    };
-    let nearest = ResizeSpec {
-        sizes: vec![1, 2, 6, 6],
-        scales: vec![1.0, 1.0, 1.6, 1.7],
-        roi: vec![(0.0, 1.0), (0.0, 1.0), (0.1, 0.8), (0.2, 1.0)],
-        mode: Interpolation::Nearest(NearestMode::Floor),
-        coordinates: Coordinates::TfCropAndResize,
-        ..spec.clone()
-    };
-    let rng = |seed| Rng { stream: made0_stream(), seed };
-    let uniform = |seed| Op::RandomUniform {
-        dtype: DType::F32,
-        shape: vec![3, 2],
-        low: -1.0,
-        high: 2.0,
-        rng: rng(seed),
-    };
-    let adam = Op::Adam {
-        alpha: 0.9,
-        beta: 0.99,
-        epsilon: 1e-3,
-        norm_coefficient: 0.1,
-        norm_coefficient_post: 0.2,
-    };
-    let count = TensorType::new(DType::I64, [1]);
-    let cases: Vec<(Op, Vec<TensorType>)> = vec![
-        (Op::Reshape { shape: vec![0, 3] }, vec![f(&[3, 0])]),
-        (
-            Op::Slice { starts: vec![4, 0, 1], steps: vec![-2, -1, 2], shape: vec![3, 1, 2] },
-            vec![f(&[5, 2, 4])],
-        ),
-        (Op::Slice { starts: vec![2, 0], steps: vec![1, 1], shape: vec![0, 3] }, vec![f(&[5, 3])]),
-        (Op::MatMul { trans_a: true, trans_b: true }, vec![d(&[2, 3, 4]), d(&[2, 5, 3])]),
-        (Op::MatMul { trans_a: false, trans_b: true }, vec![f(&[3]), f(&[5, 3])]),
-        (Op::LayerNorm { axis: 1, epsilon: 1e-3 }, vec![f(&[2, 3, 4]), f(&[3, 4])]),
-        (Op::Clip { min: false, max: true }, vec![f(&[4]), f(&[1])]),
-        (Op::Clip { min: true, max: false }, vec![f(&[4]), f(&[])]),
-        (Op::Dropout { rng: rng(None) }, vec![f(&[40]), f(&[1])]),
-        (Op::Dropout { rng: rng(Some(u64::MAX)) }, vec![f(&[40]), f(&[])]),
-        (uniform(None), vec![]),
-        (uniform(Some(77)), vec![]),
-        (
-            Op::MaxPool { window: window(2, 2, 1, 0), ceil: true, column_major: true },
-            vec![f(&[1, 2, 5, 5])],
-        ),
-        (
-            Op::AveragePool { window: window(2, 1, 2, 1), ceil: false, count_include_pad: true },
-            vec![f(&[1, 2, 5, 5])],
-        ),
-        (
-            Op::ConvTranspose { window: window(3, 2, 1, 1), group: 2, output_padding: vec![1, 0] },
-            vec![f(&[2, 4, 3, 3]), f(&[4, 3, 3, 3]), f(&[6])],
-        ),
-        (Op::Resize { spec }, vec![f(&[1, 2, 4, 4])]),
-        (Op::Resize { spec: nearest }, vec![f(&[1, 2, 4, 4])]),
-        (
-            Op::ScatterNd { reduction: Scatter::Add },
-            vec![f(&[3, 2]), TensorType::new(DType::I64, [4, 1]), f(&[4, 2])],
-        ),
-        (Op::SoftmaxOfStats, vec![f(&[4, 3]), f(&[4, 1]), f(&[4, 1])]),
-        (Op::LogSoftmaxStats, vec![f(&[4, 3])]),
-        (Op::Copy, vec![f(&[4, 3])]),
-        (Op::TopK { axis: 1, k: 2, largest: true }, vec![f(&[4, 5, 2])]),
-        (Op::TopK { axis: 0, k: 3, largest: false }, vec![d(&[4, 5])]),
-        (Op::Binary { f: Binary::Rem }, vec![f(&[4, 3]), f(&[3])]),
-        (adam, vec![f(&[1]), count.clone(), f(&[3]), f(&[3]), f(&[3]), f(&[3])]),
-        (
-            Op::Adagrad { decay_factor: 0.1, epsilon: 1e-3, norm_coefficient: 0.2 },
-            vec![f(&[]), count.clone(), f(&[3]), f(&[3]), f(&[3])],
-        ),
-        (
-            Op::Momentum { alpha: 0.9, beta: 0.5, nesterov: true, norm_coefficient: 0.2 },
-            vec![f(&[1]), count, f(&[3]), f(&[3]), f(&[3])],
-        ),
-    ];
-    for (op, inputs) in cases {
-        let g = alone(op.clone(), &inputs);
-        let model = export(&g, ExportOptions::default()).unwrap();
-        valid(&model);
-        let back = imported(&model);
-        same_interface(&g, &back);
-        assert_eq!(step(&g), step(&back), "{op:?}");
-    }
-}
-
-/// Of these, sums are taken in another order, or in several operators where ours takes one.
-#[test]
-fn operators_that_become_several_are_read_back_with_close_results() {
-    let window = |stride: usize, dilation: usize| Window {
-        kernel: vec![3, 2],
-        strides: vec![stride; 2],
-        dilations: vec![dilation; 2],
-        pads_begin: vec![1, 0],
-        pads_end: vec![0, 1],
-    };
-    let f = |shape: Vec<usize>| TensorType::new(DType::F32, shape);
-    for (group, stride, dilation) in [(1, 1, 1), (2, 2, 1), (4, 1, 2), (2, 3, 2)] {
-        let op = Op::ConvWeightGrad { window: window(stride, dilation), group };
-        let y = window(stride, dilation).slide(&[8, 9], false).unwrap();
-        let g = alone(op, &[f(vec![2, 4, 8, 9]), f(vec![2, 8, y[0], y[1]])]);
-        close(&g, 1e-5);
-    }
-    let d = |shape: &[usize]| TensorType::new(DType::F64, shape);
-    let (x, row, stats, channel) = (d(&[2, 3, 4]), d(&[3, 4]), d(&[2, 1, 1]), d(&[3]));
-    let x2 = || vec![x.clone(), x.clone()];
-    let channels = |n: usize| vec![channel.clone(); n];
-    let spec = |causal, zero_rows| AttentionSpec { scale: 0.5, causal, zero_rows };
-    // q, k, v, max, sum, do, mask.
-    let shapes: [&[usize]; 7] =
-        [&[2, 3, 4], &[2, 5, 4], &[2, 5, 6], &[2, 3], &[2, 3], &[2, 3, 6], &[3, 5]];
-    let attention = |of: &[usize]| of.iter().map(|&i| d(shapes[i])).collect::<Vec<_>>();
-    let cases = [
-        (Op::LayerNorm { axis: 1, epsilon: 1e-3 }, vec![x.clone(), row.clone(), row.clone()]),
-        (Op::LayerNormParamGrad { axis: 1 }, [x2(), vec![stats.clone(), stats.clone()]].concat()),
-        (Op::LayerNormInputGrad { axis: 1 }, [x2(), vec![row, stats.clone(), stats]].concat()),
-        (Op::BatchNorm { epsilon: 1e-3 }, [vec![x.clone()], channels(2)].concat()),
-        (Op::BatchNormParamGrad, [x2(), channels(2)].concat()),
-        (Op::BatchNormInputGrad, [x2(), channels(5)].concat()),
-        (Op::SoftmaxGrad { axis: 1 }, x2()),
-        (Op::LogSoftmaxGrad { axis: 2 }, x2()),
-        (Op::Attention { spec: spec(false, true) }, attention(&[0, 1, 2, 6])),
-        (Op::Attention { spec: spec(true, false) }, attention(&[0, 1, 2])),
-        (Op::AttentionGrad { spec: spec(false, false) }, attention(&[0, 1, 2, 3, 4, 5])),
-        (Op::AttentionGrad { spec: spec(true, true) }, attention(&[0, 1, 2, 3, 4, 5, 6])),
-    ];
-    for (op, inputs) in cases {
-        close(&alone(op, &inputs), 1e-12);
-    }
-}
-
-#[test]
-fn paddings_and_gradients_of_pools_are_read_back() {
-    let f = |shape: &[usize]| TensorType::new(DType::F32, shape);
-    let window = Window {
-        kernel: vec![3, 2],
-        strides: vec![2, 2],
-        dilations: vec![1, 2],
-        pads_begin: vec![1, 0],
-        pads_end: vec![0, 1],
-    };
-    let pad = |starts: [usize; 2], steps: [usize; 2], shape: [usize; 2], value: f64| Op::Pad {
-        starts: starts.to_vec(),
-        steps: steps.to_vec(),
-        shape: shape.to_vec(),
-        value,
-    };
-    let mut cases = vec![
-        (pad([1, 0], [1, 1], [4, 5], 0.5), vec![f(&[2, 3])]),
-        (pad([0, 2], [3, 2], [6, 9], -1.0), vec![f(&[2, 3])]),
-    ];
-    for ceil in [false, true] {
-        // 6 by 5 elements, of which windows leave some over or hang over the end.
-        let shape = vec![1, 2, 6, 5];
-        let y = window.slide(&shape[2..], ceil).unwrap();
-        let dy = f(&[1, 2, y[0], y[1]]);
-        for flag in [false, true] {
-            let (window, shape) = (window.clone(), shape.clone());
-            let op = Op::AveragePoolGrad { window, ceil, count_include_pad: flag, shape };
-            cases.push((op, vec![dy.clone()]));
-        }
-    }
-    for (op, inputs) in cases {
-        close(&alone(op, &inputs), 1e-5);
-    }
-    // Indices are those of a pool: each lies in its window.
-    for column_major in [false, true] {
-        let pool = Op::MaxPool { window: window.clone(), ceil: false, column_major };
-        let shape = vec![1, 2, 6, 5];
-        let mut g = alone(pool, &[f(&shape)]);
-        let dy = g.add_input("dy", f(&[1, 2, 3, 2]));
-        let indices = g.outputs[1].value;
-        let op = Op::MaxPoolGrad { window: window.clone(), ceil: false, column_major, shape };
-        let n = g.add_node("grad", op, vec![dy, indices]).unwrap();
-        let value = g.result(n).unwrap();
-        g.outputs = vec![arenic_ir::Output { name: "dx".into(), value }];
-        close(&g, 1e-5);
-    }
-}
-
 fn close(g: &Graph, tolerance: f64) {
     let back = imported(&export(g, ExportOptions::default()).unwrap());
     same_interface(g, &back);
@@ -501,13 +300,6 @@ fn close(g: &Graph, tolerance: f64) {
             assert!((x - y).abs() <= tolerance * x.abs().max(1.0), "{}: {x} {y}", o.name);
         }
     }
-}
-
-/// The key of a random node whose first result is called `made0`, as the importer makes it.
-fn made0_stream() -> u64 {
-    "made0".bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 #[test]
