@@ -150,8 +150,7 @@ pub(super) fn attention(m: &Matrices, softmax: NodeId, backend: Backend) -> Opti
         m.g.ty(x.of).elements() == ty.elements() && width(*x) == ty.shape.last().copied()
     });
     let accepted = Op::Attention { spec }.infer(&[&types[0], &types[1], &types[2]]).is_ok();
-    let has_kernel = backend != Backend::Cuda
-        || dropout.is_none() && attention_tile(&types[0], &types[2]).is_some();
+    let has_kernel = backend != Backend::Cuda || attention_tile(&types[0], &types[2]).is_some();
     (fits && accepted && has_kernel).then_some(found)
 }
 

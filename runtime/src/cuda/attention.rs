@@ -3,8 +3,9 @@
 
 use super::index::{broadcast_strides, constant, index_type, offset};
 use super::lower::{Parameter, Site, Unsupported, c_type, literal};
-use arenic_ir::op::AttentionSpec;
+use super::random::seed;
 use arenic_ir::op::scratch::cuda::attention_tile;
+use arenic_ir::op::{AttentionDropout, AttentionSpec};
 use arenic_ir::{Op, TensorType};
 
 /// Threads that share a row, `ATTENTION_LANES` in `attention.cuh`.
@@ -20,9 +21,6 @@ pub(super) fn lower(site: &mut Site) -> Result<(), Unsupported> {
         return Err(Unsupported(format!("attention of {q} and {v}, whose rows are too long")));
     };
     match *site.op {
-        Op::Attention { spec } | Op::AttentionGrad { spec } if spec.dropout.is_some() => {
-            return Err(Unsupported("dropout within attention".to_owned()));
-        }
         Op::Attention { spec } => forward(site, &Tiles::new(site, spec, tile, 3)),
         Op::AttentionGrad { spec } => gradients(site, &Tiles::new(site, spec, tile, 6)),
         _ => {}
@@ -40,9 +38,10 @@ struct Tiles {
     width: usize,
     index: &'static str,
     t: &'static str,
-    /// Statements that name `a`, what is fixed, `batch`, and `score`.
+    /// Statements that name `a`, what is fixed, `batch`, `score` and `drop`.
     setup: String,
     scale: String,
+    drops: bool,
 }
 
 impl Tiles {
@@ -55,7 +54,7 @@ impl Tiles {
         let most = site.inputs.iter().map(|x| x.elements()).max().unwrap_or(0);
         let index = index_type(most.max(batch * queries * keys));
         let t = c_type(q.dtype);
-        let (causal, zero) = (spec.causal, spec.zero_rows);
+        let (causal, zero, drops) = (spec.causal, spec.zero_rows, spec.dropout.is_some());
         let scale = format!("{t}({})", literal(spec.scale));
         let mut score = format!("product * {scale}");
         if let Some(mask) = site.inputs.get(mask).map(|t| (mask, t)) {
@@ -65,15 +64,19 @@ impl Tiles {
         }
         let (rows, columns) = (constant(queries), constant(keys));
         let setup = format!(
-            "    typedef Attention<{t}, {index}, {tile}, {depth}, {width}, {causal}, {zero}> A;
+            "    typedef Attention<{t}, {index}, {tile}, {depth}, {width}, {causal}, {zero}, {drops}> A;
     const A a = {{{rows}, {columns}}};
     auto score = [=]({index} row, {index} column, {t} product) -> {t} {{
         const {index} at = (batch * {rows} + row) * {columns} + column;
         return {score};
     }};
-"
+{drop}",
+            drop = match spec.dropout {
+                Some(dropout) => dropping(dropout, index, t, [&rows, &columns]),
+                None => format!("    auto drop = []({index}, {index}, {t} x) {{ return x; }};\n"),
+            }
         );
-        Tiles { batch, queries, keys, tile, depth, width, index, t, setup, scale }
+        Tiles { batch, queries, keys, tile, depth, width, index, t, setup, scale, drops }
     }
 
     /// The address of this batch's matrix, of so many elements, of a parameter.
@@ -101,9 +104,10 @@ impl Tiles {
         site: &mut Site,
         rows: usize,
         first: &str,
-        parameters: impl IntoIterator<Item = Parameter>,
+        mut parameters: Vec<Parameter>,
         body: &str,
     ) {
+        parameters.extend(self.drops.then(Parameter::draw));
         let tiles = rows.div_ceil(self.tile);
         // No queries, but gradients of keys, which are zero.
         if self.batch * tiles == 0 {
@@ -120,6 +124,27 @@ impl Tiles {
     }
 }
 
+/// Statements that name `drop`.
+fn dropping(dropout: AttentionDropout, index: &str, t: &str, [rows, columns]: [&str; 2]) -> String {
+    let AttentionDropout { ratio, rng } = dropout;
+    // As it is rounded where the CPU multiplies by it.
+    let scale = match t {
+        "double" => 1.0 / (1.0 - ratio),
+        _ => f64::from(1.0 / (1.0 - ratio as f32)),
+    };
+    format!(
+        "    const Dropped<{t}> dropped = {{{seed}, {stream}ull, draw->step, {threshold}ull, {t}({scale})}};
+    auto drop = [=]({index} row, {index} column, {t} x) {{
+        return dropped.of((batch * {rows} + row) * {columns} + column, x);
+    }};
+",
+        seed = seed(&rng),
+        stream = rng.stream,
+        threshold = dropout.threshold(),
+        scale = literal(scale),
+    )
+}
+
 fn forward(site: &mut Site, tiles: &Tiles) {
     let &Tiles { queries, keys, depth, width, index, t, .. } = tiles;
     let row = format!("batch * {} + row", constant(queries));
@@ -130,7 +155,7 @@ fn forward(site: &mut Site, tiles: &Tiles) {
         .collect();
     let body = format!(
         "{store}    auto store_row = [=]({index} row, {t} max, {t} sum) {{ {stores}}};
-    attention_rows(a, {q}, {k}, {v}, row0, score, store, store_row);
+    attention_rows(a, {q}, {k}, {v}, row0, score, drop, store, store_row);
 ",
         store = tiles.store(site, "store", 0, [queries, width]),
         q = tiles.of_batch("x0", queries * depth),
@@ -160,7 +185,7 @@ fn gradients(site: &mut Site, tiles: &Tiles) {
     // Gradients of values alone do without the sums of rows.
     if wanted[0] || wanted[1] {
         let body = format!(
-            "{store}    attention_query_gradients(a, {operands}, {scale}, row0, score, store, {});
+            "{store}    attention_query_gradients(a, {operands}, {scale}, row0, score, drop, store, {});
 ",
             wanted[0],
             store = tiles.store(site, "store", 0, [queries, depth]),
@@ -172,7 +197,7 @@ fn gradients(site: &mut Site, tiles: &Tiles) {
     }
     if wanted[1] || wanted[2] {
         let body = format!(
-            "{store_key}{store_value}    attention_key_gradients(a, {operands}, {scale}, column0, score,
+            "{store_key}{store_value}    attention_key_gradients(a, {operands}, {scale}, column0, score, drop,
         store_key, store_value);
 ",
             store_key = tiles.store(site, "store_key", 1, [keys, depth]),

@@ -14,10 +14,14 @@ pub(super) fn lower(site: &mut Site) {
     }
 }
 
+/// The seed of a generator, the run's where it has none of its own.
+pub(super) fn seed(rng: &Rng) -> String {
+    rng.seed.map_or("draw->seed".into(), |seed| format!("{seed}ull"))
+}
+
 /// Text that draws the words of counter `i`.
 fn draw(rng: &Rng) -> String {
-    let seed = rng.seed.map_or("draw->seed".into(), |seed| format!("{seed}ull"));
-    format!("    const Philox philox({seed}, {}ull, draw->step, i);\n", rng.stream)
+    format!("    const Philox philox({}, {}ull, draw->step, i);\n", seed(rng), rng.stream)
 }
 
 fn uniform(site: &mut Site, low: f32, high: f32, rng: &Rng) {

@@ -1,9 +1,9 @@
 //! Attention and its gradient: fewer rows than a tile has and more, tiles of every size, masks that
-//! broadcast, rows that are masked wholly, and results that nobody reads.
+//! broadcast, rows that are masked wholly, dropout, and results that nobody reads.
 
 use super::random::Random;
 use super::{Case, Close, Tensor};
-use arenic_ir::op::AttentionSpec;
+use arenic_ir::op::{AttentionDropout, AttentionSpec, Rng};
 use arenic_ir::{DType, Op, TensorType};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
@@ -28,8 +28,14 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             let kinds: &[usize] = if dtype == DType::F32 { &[0, 1] } else { &[2] };
             for i in kinds.iter().map(|kind| (kind + j) % 4) {
                 let scale = r.choose(&[1.0, 0.25]);
-                let spec =
-                    AttentionSpec { scale, causal: i % 2 == 1, zero_rows: i > 1, dropout: None };
+                // Where rows begin within the words of a counter, and where they do not.
+                let dropout = (i + j) % 3 == 1;
+                let dropout = dropout.then(|| {
+                    let rng = Rng { stream: 5, seed: r.chance().then_some(8) };
+                    AttentionDropout { ratio: r.choose(&[0.0, 0.25, 0.9]), rng }
+                });
+                let (causal, zero_rows) = (i % 2 == 1, i > 1);
+                let spec = AttentionSpec { scale, causal, zero_rows, dropout };
                 let masked = i % 3 > 0;
                 cases.extend(both(r, dtype, batch, extents, spec, masked));
             }

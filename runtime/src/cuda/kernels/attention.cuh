@@ -3,12 +3,14 @@
 // gradients see the bits that maxima were taken of.
 #pragma once
 #include "product.cuh"
+#include "random.cuh"
 
 // Threads that share a row.
 constexpr u32 ATTENTION_LANES = 8;
 
 // What is fixed of an attention: elements, and how queries meet keys.
-template <class Element, class I, u32 TILE_, u32 DEPTH_, u32 WIDTH_, bool CAUSAL_, bool ZERO_>
+template <class Element, class I, u32 TILE_, u32 DEPTH_, u32 WIDTH_, bool CAUSAL_, bool ZERO_,
+          bool DROPS_>
 struct Attention {
     typedef Element T;
     typedef I Index;
@@ -17,7 +19,7 @@ struct Attention {
     static constexpr u32 SCORES = (TILE + ATTENTION_LANES - 1) / ATTENTION_LANES;
     static constexpr u32 QUERY = (DEPTH + ATTENTION_LANES - 1) / ATTENTION_LANES;
     static constexpr u32 VALUE = (WIDTH + ATTENTION_LANES - 1) / ATTENTION_LANES;
-    static constexpr bool CAUSAL = CAUSAL_, ZERO = ZERO_;
+    static constexpr bool CAUSAL = CAUSAL_, ZERO = ZERO_, DROPS = DROPS_;
     I queries, keys;
 
     __device__ bool counts(I row, I column) const {
@@ -71,10 +73,11 @@ __device__ inline void add_rows(T (&sums)[COUNT], const T (&factors)[N],
 }
 
 // The result of the queries from row0 on: store(row, column, x) takes its elements, and
-// store_row(row, max, sum) the numbers of each row. score(row, column, product) is the score.
-template <class A, class I, class X, class Score, class Store, class StoreRow>
-__device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, Store store,
-                                      StoreRow store_row) {
+// store_row(row, max, sum) the numbers of each row. score(row, column, product) is the score, and
+// drop(row, column, x) what a dropout of probabilities makes of one.
+template <class A, class I, class X, class Score, class Drop, class Store, class StoreRow>
+__device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, Drop drop,
+                                      Store store, StoreRow store_row) {
     typedef typename A::T T;
     __shared__ T qs[A::TILE][A::DEPTH + 1], ks[A::TILE][A::DEPTH + 1];
     __shared__ T vs[A::TILE][A::WIDTH + 1], ps[A::TILE][A::TILE + 1];
@@ -118,6 +121,15 @@ __device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, S
         sum = sum * factor + more;
 #pragma unroll
         for (u32 j = 0; j < A::VALUE; j++) sums[j] *= factor;
+        if constexpr (A::DROPS) {
+            __syncthreads(); // the sum is of all of them
+#pragma unroll
+            for (u32 i = 0; i < A::SCORES; i++) {
+                const u32 c = lane + i * ATTENTION_LANES;
+                if (c < A::TILE) ps[r][c] = drop(row, column0 + c, ps[r][c]);
+            }
+            __syncthreads();
+        }
         add_rows(sums, ps[r], vs, lane);
     }
     if (row >= a.queries) return;
@@ -136,11 +148,10 @@ __device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, S
 
 // Gradients of the queries from row0 on, and `delta`, of each row the sum of its probabilities
 // times their gradients, which takes a pass of its own.
-template <class A, class I, class X, class T, class Score, class Store>
+template <class A, class I, class X, class T, class Score, class Drop, class Store>
 __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* max, const T* sum,
-                                                 X dy, T* delta,
-                                                 T scale, I row0, Score score, Store store,
-                                                 bool wanted) {
+                                                 X dy, T* delta, T scale, I row0, Score score,
+                                                 Drop drop, Store store, bool wanted) {
     __shared__ T qs[A::TILE][A::DEPTH + 1], ks[A::TILE][A::DEPTH + 1];
     __shared__ T dys[A::TILE][A::WIDTH + 1], vs[A::TILE][A::WIDTH + 1];
     __shared__ T ds[A::TILE][A::TILE + 1], shares[A::TILE][ATTENTION_LANES + 1];
@@ -169,7 +180,7 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
                 if (a.counts(row, column0 + c)) {
                     const T s = score(row, column0 + c, dot_rows(qs[r], ks[c]));
                     p = a.probability(s, greatest, inverse);
-                    dp = dot_rows(dys[r], vs[c]);
+                    dp = drop(row, column0 + c, dot_rows(dys[r], vs[c]));
                 }
                 if (pass == 0) {
                     total += p * dp;
@@ -197,10 +208,12 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
 }
 
 // Gradients of the keys and values from column0 on: store_key and store_value take elements.
-template <class A, class I, class X, class T, class Score, class StoreKey, class StoreValue>
+template <class A, class I, class X, class T, class Score, class Drop, class StoreKey,
+          class StoreValue>
 __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max, const T* sum, X dy,
                                                const T* delta, T scale, I column0, Score score,
-                                               StoreKey store_key, StoreValue store_value) {
+                                               Drop drop, StoreKey store_key,
+                                               StoreValue store_value) {
     __shared__ T qs[A::TILE][A::DEPTH + 1], ks[A::TILE][A::DEPTH + 1];
     __shared__ T dys[A::TILE][A::WIDTH + 1], vs[A::TILE][A::WIDTH + 1];
     __shared__ T ps[A::TILE][A::TILE + 1], ds[A::TILE][A::TILE + 1];
@@ -227,7 +240,9 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
             if (a.counts(row, column)) {
                 const T s = score(row, column, dot_rows(qs[r], ks[c]));
                 p = a.probability(s, max[row], T(1) / sum[row]);
-                of_score = p * (dot_rows(dys[r], vs[c]) - delta[row]) * scale;
+                const T dp = drop(row, column, dot_rows(dys[r], vs[c]));
+                of_score = p * (dp - delta[row]) * scale;
+                p = drop(row, column, p);
             }
             ps[c][r] = p;
             ds[c][r] = of_score;

@@ -33,6 +33,26 @@ struct Philox {
         word[2] = c;
         word[3] = d;
     }
+
+    // The word of an element, which no address is taken for.
+    __device__ u32 of(u32 element) const {
+        const u32 low = element % 2 == 0 ? word[0] : word[1];
+        const u32 high = element % 2 == 0 ? word[2] : word[3];
+        return element % 4 < 2 ? low : high;
+    }
+};
+
+// A dropout that is drawn where its operand is made.
+template <class T>
+struct Dropped {
+    u64 seed, stream, step, threshold;
+    T scale;
+
+    // What becomes of element `at` of the operand, which is `x`.
+    __device__ T of(u64 at, T x) const {
+        const Philox philox(seed, stream, step, at / 4);
+        return philox.of(u32(at % 4)) >= threshold ? x * scale : T(0);
+    }
 };
 
 // Four elements that are moved as one.
