@@ -94,9 +94,10 @@ struct Fiber {
     dim3 thread;
 };
 
-// One word per lane, for shuffles.
+// What lanes give each other: one word each, for shuffles, or operands of a product of the warp.
 struct Warp {
     uint64_t words[WARP_LANES];
+    uint32_t left[WARP_LANES][4], right[WARP_LANES][2];
 };
 
 struct Block {
@@ -278,7 +279,63 @@ inline T exchange(unsigned mask, T x, unsigned (*source)(unsigned, unsigned), un
     return y;
 }
 
+// 16 × terms by terms × 8 added to 16 × 8, held as PTX has it for `mma.sync`: in words of `pack`
+// elements, four lanes side by side have 4 · pack terms of a row or column. `element` takes one
+// out of its word.
+inline void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], unsigned pack,
+                     float (*element)(uint32_t, unsigned)) {
+    unsigned me;
+    Warp& w = my_warp(&me);
+    memcpy(w.left[me], a, sizeof a);
+    memcpy(w.right[me], b, sizeof b);
+    warp_barrier(0xffffffffu);
+    for (unsigned e = 0; e < 4; e++) {
+        unsigned row = me / 4, column = me % 4 * 2 + e % 2, lower = e / 2;
+        for (unsigned k = 0; k < 8 * pack; k++) {
+            unsigned later = k / (4 * pack), lane = k / pack % 4;
+            float x = element(w.left[row * 4 + lane][lower + 2 * later], k % pack);
+            float y = element(w.right[column * 4 + lane][later], k % pack);
+            sums[e] += x * y;
+        }
+    }
+    warp_barrier(0xffffffffu);
+}
+
 } // namespace emulate
+
+inline void multiply_tf32(float (&sums)[4], const float (&a)[4], const float (&b)[2]) {
+    uint32_t left[4], right[2];
+    memcpy(left, a, sizeof left);
+    memcpy(right, b, sizeof right);
+    // The lower bits of a float are not looked at.
+    auto element = [](uint32_t word, unsigned) {
+        float x;
+        word &= ~0x1fffu;
+        memcpy(&x, &word, sizeof x);
+        return x;
+    };
+    emulate::multiply(sums, left, right, 1, element);
+}
+
+inline void multiply_bf16(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+    auto element = [](uint32_t word, unsigned half) {
+        float x;
+        word = half == 0 ? word << 16 : word & 0xffff0000u;
+        memcpy(&x, &word, sizeof x);
+        return x;
+    };
+    emulate::multiply(sums, a, b, 2, element);
+}
+
+inline float to_tf32(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    // Infinity and NaN stay as they are.
+    if (std::isfinite(x)) bits += 0x1000u;
+    bits &= ~0x1fffu;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 #define threadIdx (emulate::block().running->thread)
 #define blockIdx (emulate::block().index)

@@ -150,7 +150,8 @@ pub(super) fn attention(m: &Matrices, softmax: NodeId, backend: Backend) -> Opti
         m.g.ty(x.of).elements() == ty.elements() && width(*x) == ty.shape.last().copied()
     });
     let accepted = Op::Attention { spec }.infer(&[&types[0], &types[1], &types[2]]).is_ok();
-    let has_kernel = backend != Backend::Cuda || attention_tile(&types[0], &types[2]).is_some();
+    let has_kernel =
+        backend != Backend::Cuda || attention_tile(&types[0], &types[2], true).is_some();
     (fits && accepted && has_kernel).then_some(found)
 }
 

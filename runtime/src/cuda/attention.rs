@@ -1,28 +1,35 @@
 //! `Attention` and its gradient: tiles of queries against all keys, and of keys against all
-//! queries, so that scores are never stored and every sum has one block that adds it up in order.
+//! queries, so that scores are never stored and every sum has one warp that adds it up in order.
+//! Elements of `bf16` are multiplied by tensor cores, and those of `f32` where the target has TF32.
 
 use super::index::{broadcast_strides, constant, index_type, offset};
 use super::lower::{Parameter, Site, Unsupported, c_type, literal};
 use super::random::seed;
-use arenic_ir::op::scratch::cuda::attention_tile;
+use arenic_ir::op::scratch::cuda::{AttentionTile, attention_tile};
 use arenic_ir::op::{AttentionDropout, AttentionSpec};
-use arenic_ir::{Op, TensorType};
+use arenic_ir::{DType, Math, Op, TensorType};
 
-/// Threads that share a row, `ATTENTION_LANES` in `attention.cuh`.
-const LANES: usize = 8;
+/// Threads of a block for each row of its tile: a warp has 16 rows.
+const THREADS_OF_ROW: usize = 2;
+
+/// Bytes that are loaded at once where all rows begin at multiples of them.
+const WIDE: usize = 16;
 
 /// The kernels of one of the operators.
 ///
 /// # Errors
 /// Queries and values are so wide that no tile of them fits a block.
-pub(super) fn lower(site: &mut Site) -> Result<(), Unsupported> {
+pub(super) fn lower(site: &mut Site, math: Math) -> Result<(), Unsupported> {
     let [q, v] = [site.inputs[0], site.inputs[2]];
-    let Some(tile) = attention_tile(q, v) else {
+    let gradient = matches!(site.op, Op::AttentionGrad { .. });
+    let Some(tile) = attention_tile(q, v, gradient) else {
         return Err(Unsupported(format!("attention of {q} and {v}, whose rows are too long")));
     };
     match *site.op {
-        Op::Attention { spec } => forward(site, &Tiles::new(site, spec, tile, 3)),
-        Op::AttentionGrad { spec } => gradients(site, &Tiles::new(site, spec, tile, 6)),
+        Op::Attention { spec } => forward(site, &Tiles::new(site, spec, math, tile, &[0, 1, 2])),
+        Op::AttentionGrad { spec } => {
+            gradients(site, &Tiles::new(site, spec, math, tile, &[0, 1, 2, 5]));
+        }
         _ => {}
     }
     Ok(())
@@ -33,7 +40,7 @@ struct Tiles {
     batch: usize,
     queries: usize,
     keys: usize,
-    tile: usize,
+    tile: AttentionTile,
     depth: usize,
     width: usize,
     index: &'static str,
@@ -45,8 +52,15 @@ struct Tiles {
 }
 
 impl Tiles {
-    /// Operand `mask` is the mask, where there is one.
-    fn new(site: &Site, spec: AttentionSpec, tile: usize, mask: usize) -> Tiles {
+    /// Of an operator that reads `matrices`, and a mask behind all other operands, where there is
+    /// one.
+    fn new(
+        site: &Site,
+        spec: AttentionSpec,
+        math: Math,
+        tile: AttentionTile,
+        matrices: &[usize],
+    ) -> Tiles {
         let [q, v] = [site.inputs[0], site.inputs[2]];
         let matrix = |x: &TensorType| [x.shape[x.rank() - 2], x.shape[x.rank() - 1]];
         let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
@@ -55,6 +69,17 @@ impl Tiles {
         let index = index_type(most.max(batch * queries * keys));
         let t = c_type(q.dtype);
         let (causal, zero, drops) = (spec.causal, spec.zero_rows, spec.dropout.is_some());
+        let policy = match (q.dtype, math) {
+            (DType::Bf16, _) => "Bf16Core".to_owned(),
+            (DType::F32, Math::Tf32) => "Tf32Core".to_owned(),
+            _ => format!("Fma<{t}>"),
+        };
+        let is_aligned = |&i: &usize| {
+            let row = site.inputs[i].shape.last().map_or(0, |n| n * q.dtype.size() as usize);
+            row.is_multiple_of(WIDE) && site.alignments[i].is_multiple_of(WIDE as u64)
+        };
+        let aligned = matrices.iter().all(is_aligned);
+        let mask = matrices.last().map_or(0, |last| last + 1);
         let scale = format!("{t}({})", literal(spec.scale));
         let mut score = format!("product * {scale}");
         if let Some(mask) = site.inputs.get(mask).map(|t| (mask, t)) {
@@ -63,8 +88,10 @@ impl Tiles {
             score = format!("{score} + x{}[{at}]", mask.0);
         }
         let (rows, columns) = (constant(queries), constant(keys));
+        let AttentionTile { rows: of_block, columns: at_once, shared } = tile;
         let setup = format!(
-            "    typedef Attention<{t}, {index}, {tile}, {depth}, {width}, {causal}, {zero}, {drops}> A;
+            "    typedef Attention<{policy}, {index}, {of_block}, {at_once}, {depth}, {width}, {shared}, \
+             {aligned}, {causal}, {zero}> A;
     const A a = {{{rows}, {columns}}};
     auto score = [=]({index} row, {index} column, {t} product) -> {t} {{
         const {index} at = (batch * {rows} + row) * {columns} + column;
@@ -108,18 +135,19 @@ impl Tiles {
         body: &str,
     ) {
         parameters.extend(self.drops.then(Parameter::draw));
-        let tiles = rows.div_ceil(self.tile);
+        let tile = self.tile.rows;
+        let tiles = rows.div_ceil(tile);
         // No queries, but gradients of keys, which are zero.
         if self.batch * tiles == 0 {
             return;
         }
-        let (index, setup, tile) = (self.index, &self.setup, self.tile);
+        let (index, setup) = (self.index, &self.setup);
         let body = format!(
             "    const {index} batch = blockIdx.x / {tiles}u;
     const {index} {first} = {index}(blockIdx.x % {tiles}u) * {tile}u;
 {setup}{body}"
         );
-        let threads = (self.tile * LANES) as u32;
+        let threads = (tile * THREADS_OF_ROW) as u32;
         site.launch([self.batch * tiles, 1, 1], threads, parameters, body);
     }
 }

@@ -168,7 +168,9 @@ pub fn lower(
         Op::Conv { .. } | Op::ConvTranspose { .. } | Op::ConvWeightGrad { .. } => {
             convolution::lower(&mut site);
         }
-        Op::Attention { .. } | Op::AttentionGrad { .. } => attention::lower(&mut site)?,
+        Op::Attention { .. } | Op::AttentionGrad { .. } => {
+            attention::lower(&mut site, target.math)?
+        }
         Op::Lstm { .. }
         | Op::LstmGrad { .. }
         | Op::Gru { .. }

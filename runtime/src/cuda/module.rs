@@ -8,6 +8,8 @@ use std::fmt::Write;
 pub const HEADERS: &[(&str, &str)] = &[
     ("arenic.cuh", include_str!("kernels/arenic.cuh")),
     ("attention.cuh", include_str!("kernels/attention.cuh")),
+    ("tensor_core.cuh", include_str!("kernels/tensor_core.cuh")),
+    ("warp.cuh", include_str!("kernels/warp.cuh")),
     ("movement.cuh", include_str!("kernels/movement.cuh")),
     ("indexing.cuh", include_str!("kernels/indexing.cuh")),
     ("windows.cuh", include_str!("kernels/windows.cuh")),

@@ -1,10 +1,11 @@
 //! Attention and its gradient: fewer rows than a tile has and more, tiles of every size, masks that
-//! broadcast, rows that are masked wholly, dropout, and results that nobody reads.
+//! broadcast, rows that are masked wholly, dropout, and results that nobody reads; by additions and
+//! multiplications and by tensor cores.
 
 use super::random::Random;
 use super::{Case, Close, Tensor};
 use arenic_ir::op::{AttentionDropout, AttentionSpec, Rng};
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::{DType, Math, Op, TensorType};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
 
@@ -15,6 +16,8 @@ const EXTENTS: &[(&[usize], [usize; 4])] = &[
     (&[2], [33, 40, 8, 9]),
     (&[1, 2], [70, 31, 16, 5]),
     (&[2], [20, 20, 100, 80]),
+    (&[2], [65, 64, 64, 64]),
+    (&[], [15, 130, 33, 48]),
     (&[], [17, 19, 256, 256]),
     (&[0, 2], [3, 3, 2, 2]),
     (&[2], [0, 3, 2, 2]),
@@ -22,10 +25,15 @@ const EXTENTS: &[(&[usize], [usize; 4])] = &[
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    for dtype in [DType::F32, DType::F64, DType::Bf16] {
+    let f32 = [Math::F32, Math::Tf32].map(|math| (DType::F32, math));
+    for (dtype, math) in f32.into_iter().chain([DType::F64, DType::Bf16].map(|t| (t, Math::F32))) {
         for (j, &(batch, extents)) in EXTENTS.iter().enumerate() {
             // Each is a kernel or two to compile, so that no extents have them all.
-            let kinds: &[usize] = if dtype == DType::F32 { &[0, 1] } else { &[2] };
+            let kinds: &[usize] = match (dtype, math) {
+                (DType::F32, Math::F32) => &[0, 1],
+                (DType::F32, _) => &[3],
+                _ => &[2],
+            };
             for i in kinds.iter().map(|kind| (kind + j) % 4) {
                 let scale = r.choose(&[1.0, 0.25]);
                 // Where rows begin within the words of a counter, and where they do not.
@@ -37,7 +45,9 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
                 let (causal, zero_rows) = (i % 2 == 1, i > 1);
                 let spec = AttentionSpec { scale, causal, zero_rows, dropout };
                 let masked = i % 3 > 0;
-                cases.extend(both(r, dtype, batch, extents, spec, masked));
+                let both = both(r, dtype, batch, extents, spec, masked);
+                cases
+                    .extend(both.map(|case| if math == Math::Tf32 { in_tf32(case) } else { case }));
             }
         }
     }
@@ -65,6 +75,18 @@ fn both(
         Case::new(Op::Attention { spec }, forward).close(Close::LONG_SUM),
         Case::new(Op::AttentionGrad { spec }, backward).close(Close::LONG_SUM),
     ]
+}
+
+/// The case with products in TF32, of operands that it holds as they are: what is left to be
+/// rounded are probabilities and gradients of scores.
+fn in_tf32(mut case: Case) -> Case {
+    let matrices: &[usize] = if case.inputs.len() > 4 { &[0, 1, 2, 5] } else { &[0, 1, 2] };
+    for &i in matrices {
+        for bits in case.inputs[i].bytes.as_chunks_mut::<4>().0 {
+            *bits = (u32::from_le_bytes(*bits) & !0x1fff).to_le_bytes();
+        }
+    }
+    Case { math: Math::Tf32, ..case.close(Close::TF32) }
 }
 
 /// The maximum and the sum of each row, as the CPU backend gives them.

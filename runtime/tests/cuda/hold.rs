@@ -4,7 +4,7 @@ use super::device::{CHUNK, Device, GUARD, Image, Job};
 use super::{Case, Close, Tensor, place};
 use arenic_ir::op::library::{LibraryCall, describe};
 use arenic_ir::types::bf16;
-use arenic_ir::{DType, Math, Op, TargetInfo, TensorType};
+use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use arenic_runtime::cuda::driver::Candidate;
 use arenic_runtime::cuda::nvrtc::{self, Architecture};
 use arenic_runtime::cuda::{Argument, Module, Request, Work, lower};
@@ -44,6 +44,12 @@ fn alignments(case: &Case, shifted: bool) -> Vec<u64> {
     case.inputs.iter().map(of).collect()
 }
 
+impl Case {
+    fn target(&self) -> TargetInfo {
+        TargetInfo { math: self.math, ..TargetInfo::CUDA }
+    }
+}
+
 impl Prepared {
     fn is_read(&self, o: usize) -> bool {
         self.unread >> o & 1 == 0
@@ -61,10 +67,10 @@ pub(super) fn hold(cases: Vec<Case>) -> usize {
         let read = |(o, y)| (unread >> o & 1 == 0).then_some(y);
         let wanted: Vec<Option<&TensorType>> = results.iter().enumerate().map(read).collect();
         let alignments = alignments(&case, shifted);
-        let target = TargetInfo::CUDA;
+        let target = case.target();
         let work = lower(&case.op, &types, &alignments, &wanted, target, &mut module).unwrap();
         let read: Vec<&TensorType> = wanted.iter().map_while(|y| *y).collect();
-        let call = describe(&case.op, Math::F32, &types, &read);
+        let call = describe(&case.op, case.math, &types, &read);
         asks_where_it_may(&case, call.as_ref(), &work);
         Prepared { case, results, unread, shifted, work, call }
     };
@@ -178,7 +184,7 @@ impl Prepared {
     fn scratch_bytes(&self) -> u64 {
         let types: Vec<&TensorType> = self.case.inputs.iter().map(|t| &t.ty).collect();
         let results: Vec<&TensorType> = self.results.iter().collect();
-        self.case.op.scratch_bytes(TargetInfo::CUDA, &types, &results)
+        self.case.op.scratch_bytes(self.case.target(), &types, &results)
     }
 
     fn label(
@@ -191,7 +197,10 @@ impl Prepared {
         let (unread, device) = (self.unread, &device.label);
         let way = way.map_or("kernels", |way| &way.name);
         let op = &self.case.op;
-        format!("{op:?} on {shapes:?}, {place:?} in place, {unread:b} unread, {device}, {way}")
+        format!(
+            "{op:?} in {:?} on {shapes:?}, {place:?} in place, {unread:b} unread, {device}, {way}",
+            self.case.math
+        )
     }
 
     /// Holds what was found against what the CPU backend gives.

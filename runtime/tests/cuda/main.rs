@@ -33,7 +33,7 @@ mod windows;
 
 use arenic_ir::op::channels_last::{is_turned, to_last};
 use arenic_ir::types::bf16;
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::{DType, Math, Op, TensorType};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
 use hold::hold;
@@ -51,6 +51,7 @@ struct Tensor {
 struct Case {
     op: Op,
     inputs: Vec<Tensor>,
+    math: Math,
     close: Close,
 }
 
@@ -70,11 +71,14 @@ impl Close {
     const SUM: Close = Close { relative: 1e-4, absolute: 1e-5 };
     /// A sum of thousands of terms, of which some cancel.
     const LONG_SUM: Close = Close { relative: 1e-4, absolute: 1e-4 };
+    /// A sum in which one factor of each term is rounded by 2⁻¹¹, the terms' sizes together being
+    /// below ten.
+    const TF32: Close = Close { relative: 1e-4, absolute: 10.0 / 2048.0 };
 }
 
 impl Case {
     fn new(op: Op, inputs: impl Into<Vec<Tensor>>) -> Case {
-        Case { op, inputs: inputs.into(), close: Close::EQUAL }
+        Case { op, inputs: inputs.into(), math: Math::F32, close: Close::EQUAL }
     }
 
     fn close(self, close: Close) -> Case {
@@ -93,7 +97,7 @@ impl Case {
         };
         let tensor = |(ty, bytes)| Tensor { ty, bytes };
         let inputs = self.inputs.iter().map(|t| tensor(turned(t))).collect();
-        Case { op: Op::ChannelsLast { of: Box::new(self.op.clone()) }, inputs, close: self.close }
+        Case { op: Op::ChannelsLast { of: Box::new(self.op.clone()) }, inputs, ..self.clone() }
     }
 }
 

@@ -93,7 +93,7 @@ fn computed(r: &mut Random, f: Reduction, d: DType, shape: &[usize], axes: &[usi
         Step::Binary(Binary::Sub, 5, 2),
     ];
     let inputs = vec![x.clone(), condition, zero];
-    Case { op: Op::PointwiseReduce { steps, f, axes, keep }, inputs, close: plain.close }
+    Case { op: Op::PointwiseReduce { steps, f, axes, keep }, inputs, ..plain }
 }
 
 fn case(

@@ -121,16 +121,46 @@ fn contraction(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<(usize, 
 /// Rows and columns of a tile of a product.
 pub const PRODUCT_TILE: usize = 64;
 
-/// Rows of a tile of an attention, of queries or of keys, so that a block's shared memory has
-/// room for two tiles of each kind of rows and two of scores; none where rows are too long.
-pub fn attention_tile(q: &TensorType, v: &TensorType) -> Option<usize> {
-    let row = |t: &TensorType| t.shape.last().map_or(0, |&n| n + 1);
-    let bytes = |tile: usize| {
-        let sums = 9;
-        tile * (2 * row(q) + 2 * row(v) + 2 * (tile + 1) + sums)
-            * q.dtype.accumulated().size() as usize
+/// How the kernels of an attention share it out, `Attention` in `attention.cuh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionTile {
+    /// Queries of a block; keys for their gradients.
+    pub rows: usize,
+    /// Keys that they meet at a time; queries for gradients of keys.
+    pub columns: usize,
+    /// The block's rows are in shared memory, else they are read again and again.
+    pub shared: bool,
+}
+
+/// The largest tiles for which a block's shared memory has room; none where rows are too long.
+pub fn attention_tile(q: &TensorType, v: &TensorType, gradient: bool) -> Option<AttentionTile> {
+    let matrix = |t: &TensorType| [t.shape[t.rank() - 2], t.shape[t.rank() - 1]];
+    let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
+    let size = q.dtype.size() as usize;
+    // Rows are filled up for the instructions that multiply them, and 16 bytes longer.
+    let (multiple, more) = (if q.dtype == DType::Bf16 { 16 } else { 8 }, 16 / size);
+    let [depth, width] = [depth, width].map(|n| n.next_multiple_of(multiple) + more);
+    let of_rows = if gradient { depth + width } else { depth };
+    let most = queries.max(keys).next_multiple_of(16);
+    let fits = |tile: &AttentionTile| {
+        let own = if tile.shared { tile.rows * of_rows } else { 2 * more };
+        // What probabilities go through; tensor cores take them from registers.
+        let staged = tile.rows * (tile.columns + more);
+        let elements = own + tile.columns * (depth + width) + staged;
+        tile.rows <= most && tile.columns % multiple == 0 && elements * size <= SHARED_BYTES
     };
-    [32, 16, 8, 4].into_iter().find(|&tile| bytes(tile) <= SHARED_BYTES)
+    [
+        (64, 32, true),
+        (64, 16, true),
+        (32, 16, true),
+        (16, 16, true),
+        (64, 16, false),
+        (16, 16, false),
+        (16, 8, false),
+    ]
+    .map(|(rows, columns, shared)| AttentionTile { rows, columns, shared })
+    .into_iter()
+    .find(fits)
 }
 
 /// Shared memory that every device gives a block.

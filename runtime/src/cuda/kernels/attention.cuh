@@ -1,75 +1,97 @@
-// Softmax attention: tiles of TILE queries and TILE keys in shared memory, a row of scores shared
-// by a few threads. An `X` is read as a `const T*` is. Every kernel computes a score as the same sum in the same order, so that
-// gradients see the bits that maxima were taken of.
+// Softmax attention: a block has ROWS queries, 16 for each of its warps, and meets the keys in
+// tiles of COLUMNS; of gradients of keys and values it is the other way round. Scores are a
+// warp's sums in registers. Every kernel computes a score as the same sum in the same order, so
+// that gradients see the bits that maxima were taken of.
+//
+// In shared memory are the block's rows (two operands for gradients), where there is room, a tile
+// of two operands, and with `Fma` what a warp's probabilities go through on their way to be an
+// operand; each row is filled up and 16 bytes longer, so that a warp meets every bank once.
 #pragma once
-#include "product.cuh"
 #include "random.cuh"
+#include "warp.cuh"
 
-// Threads that share a row.
-constexpr u32 ATTENTION_LANES = 8;
+// Shared memory, from which 16 bytes can be loaded at once.
+template <class T, u32 n>
+struct alignas(16) Shared {
+    T at[n];
+};
 
-// What is fixed of an attention: elements, and how queries meet keys.
-template <class Element, class I, u32 TILE_, u32 DEPTH_, u32 WIDTH_, bool CAUSAL_, bool ZERO_,
-          bool DROPS_>
+// What is fixed of an attention: how it is multiplied, how it is shared out, and how queries meet
+// keys. SHARED says that a block's rows are in shared memory, ALIGNED that 16 bytes of any operand
+// can be loaded at once.
+template <class P, class I, u32 ROWS_, u32 COLUMNS_, u32 DEPTH_, u32 WIDTH_, bool SHARED_,
+          bool ALIGNED_, bool CAUSAL_, bool ZERO_>
 struct Attention {
-    typedef Element T;
-    typedef I Index;
-    static constexpr u32 TILE = TILE_, DEPTH = DEPTH_, WIDTH = WIDTH_;
-    // Scores, elements of a query and elements of a value that one thread has.
-    static constexpr u32 SCORES = (TILE + ATTENTION_LANES - 1) / ATTENTION_LANES;
-    static constexpr u32 QUERY = (DEPTH + ATTENTION_LANES - 1) / ATTENTION_LANES;
-    static constexpr u32 VALUE = (WIDTH + ATTENTION_LANES - 1) / ATTENTION_LANES;
-    static constexpr bool CAUSAL = CAUSAL_, ZERO = ZERO_, DROPS = DROPS_;
+    typedef P Policy;
+    typedef typename P::Sum T;
+    typedef typename P::Tile Tile;
+    static constexpr u32 ROWS = ROWS_, COLUMNS = COLUMNS_, DEPTH = DEPTH_, WIDTH = WIDTH_;
+    static constexpr bool SHARED = SHARED_, ALIGNED = ALIGNED_, CAUSAL = CAUSAL_, ZERO = ZERO_;
+    static constexpr u32 THREADS = ROWS / WARP_ROWS * WARP;
+    // Of a tile, and of a query, key or value.
+    static constexpr u32 PIECES = COLUMNS / PIECE;
+    static constexpr u32 filled(u32 n) { return (n + P::MULTIPLE - 1) / P::MULTIPLE * P::MULTIPLE; }
+    static constexpr u32 DEEP = filled(DEPTH), WIDE = filled(WIDTH);
+    static constexpr u32 DEEP_STRIDE = DEEP + P::WIDE, WIDE_STRIDE = WIDE + P::WIDE;
+    // Elements of shared memory: a row of the block's operands where they are there, and what a
+    // warp needs besides.
+    static constexpr u32 rows(u32 stride) { return SHARED ? ROWS * stride : P::WIDE; }
+    static constexpr u32 STAGED = P::staged(COLUMNS);
     I queries, keys;
 
     __device__ bool counts(I row, I column) const {
         return row < queries && column < keys && (!CAUSAL || column <= row);
     }
 
-    // The first key, or query, that no query of a tile, or key, has to do with.
+    // The first key that no query of a block has to do with.
     __device__ I end_of_keys(I row0) const {
-        return CAUSAL && row0 + TILE < keys ? row0 + TILE : keys;
+        return CAUSAL && row0 + ROWS < keys ? row0 + ROWS : keys;
     }
 
     // A probability from a score, the maximum of its row and the inverse of the row's sum.
     __device__ T probability(T score, T max, T inverse) const {
         return ZERO && max == -INFINITY ? T(0) : exp_of(score - max) * inverse;
     }
+
+    // The place of a warp's rows in a block's.
+    static __device__ u32 warp_row() { return threadIdx.x / WARP * WARP_ROWS; }
+
+    // Queries or keys, of DEPTH elements, and values or gradients of results, of WIDTH.
+    template <class X>
+    using Deep = Matrix<P, X, I, DEPTH>;
+    template <class X>
+    using Wide = Matrix<P, X, I, WIDTH>;
+    template <class X>
+    static __device__ void load_tile(Tile* deep, Tile* wide, Deep<X> x, Wide<X> y, I first) {
+        load_rows<P, THREADS, COLUMNS, DEPTH, DEEP_STRIDE, ALIGNED>(deep, x, first);
+        load_rows<P, THREADS, COLUMNS, WIDTH, WIDE_STRIDE, ALIGNED>(wide, y, first);
+    }
+    // The warp's rows of a block's, which are loaded for all of it where they are shared.
+    template <class X>
+    static __device__ auto deep_rows(Tile* tile, Deep<X> x, I first) {
+        if constexpr (SHARED) load_rows<P, THREADS, ROWS, DEPTH, DEEP_STRIDE, ALIGNED>(tile, x, first);
+        return WarpRows<P, Deep<X>, I, DEEP_STRIDE, SHARED>{SHARED ? tile + warp_row() * DEEP_STRIDE : tile, x,
+                                                            first + warp_row()};
+    }
+    template <class X>
+    static __device__ auto wide_rows(Tile* tile, Wide<X> x, I first) {
+        if constexpr (SHARED) load_rows<P, THREADS, ROWS, WIDTH, WIDE_STRIDE, ALIGNED>(tile, x, first);
+        return WarpRows<P, Wide<X>, I, WIDE_STRIDE, SHARED>{SHARED ? tile + warp_row() * WIDE_STRIDE : tile, x,
+                                                            first + warp_row()};
+    }
 };
 
-// Rows from `first` on, zeros from `end` on.
-template <class T, class X, class I, u32 ROWS, u32 WIDTH>
-__device__ inline void load_rows(T (&tile)[ROWS][WIDTH], X x, I first, I end) {
-    // A column more than is loaded keeps what a warp reads in different banks.
-    constexpr u32 columns = WIDTH - 1;
-#pragma unroll 2
-    for (u32 e = threadIdx.x; e < ROWS * columns; e += ROWS * ATTENTION_LANES) {
-        const u32 row = e / columns, column = e % columns;
-        tile[row][column] = first + row < end ? x[(first + row) * columns + column] : T(0);
-    }
-}
-
-template <class T, u32 WIDTH>
-__device__ inline T dot_rows(const T (&a)[WIDTH], const T (&b)[WIDTH]) {
-    T sum = 0;
-#pragma unroll 4
-    for (u32 i = 0; i < WIDTH - 1; i++) sum = multiply_add(a[i], b[i], sum);
-    return sum;
-}
-
-// Adds to the thread's elements of a row the rows of a tile, each times its factor.
-template <class T, u32 COUNT, u32 ROWS, u32 WIDTH, u32 N>
-__device__ inline void add_rows(T (&sums)[COUNT], const T (&factors)[N],
-                                const T (&rows)[ROWS][WIDTH], u32 lane) {
-#pragma unroll 2
-    for (u32 r = 0; r < ROWS; r++) {
-        const T factor = factors[r];
+// Calls store(row, column, x) for those elements of a warp's rows that a matrix has.
+template <u32 N, class T, class I, class Store>
+__device__ inline void store_rows(const T (&sums)[N][4], I first, I rows, u32 columns, Store store) {
 #pragma unroll
-        for (u32 j = 0; j < COUNT; j++) {
-            const u32 e = lane + j * ATTENTION_LANES;
-            if (e < WIDTH - 1) sums[j] = multiply_add(factor, rows[r][e], sums[j]);
+    for (u32 n = 0; n < N; n++)
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) {
+            const I row = first + lane_row() + e / 2 * 8;
+            const u32 column = n * PIECE + lane_column() + e % 2;
+            if (row < rows && column < columns) store(row, column, sums[n][e]);
         }
-    }
 }
 
 // The result of the queries from row0 on: store(row, column, x) takes its elements, and
@@ -79,71 +101,74 @@ template <class A, class I, class X, class Score, class Drop, class Store, class
 __device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, Drop drop,
                                       Store store, StoreRow store_row) {
     typedef typename A::T T;
-    __shared__ T qs[A::TILE][A::DEPTH + 1], ks[A::TILE][A::DEPTH + 1];
-    __shared__ T vs[A::TILE][A::WIDTH + 1], ps[A::TILE][A::TILE + 1];
-    const u32 r = threadIdx.x / ATTENTION_LANES, lane = threadIdx.x % ATTENTION_LANES;
-    const I row = row0 + r;
-    T sums[A::VALUE], s[A::SCORES], max = -INFINITY, sum = 0;
-#pragma unroll
-    for (u32 j = 0; j < A::VALUE; j++) sums[j] = 0;
-    load_rows(qs, q, row0, a.queries);
+    typedef typename A::Tile Tile;
+    typedef typename A::Policy P;
+    __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> qs;
+    __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks;
+    __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs;
+    __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
+    Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
+    const auto rows = A::deep_rows(qs.at, typename A::template Deep<X>{q, a.queries}, row0);
+    const I first = row0 + A::warp_row(), row = first + lane_row();
+    T sums[A::WIDE / PIECE][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+    clear(sums);
     const I end = a.end_of_keys(row0);
-    for (I column0 = 0; column0 < end; column0 += A::TILE) {
+    for (I column0 = 0; column0 < end; column0 += A::COLUMNS) {
         __syncthreads(); // the tiles before may still be read
-        load_rows(ks, k, column0, a.keys);
-        load_rows(vs, v, column0, a.keys);
+        A::template load_tile<X>(ks.at, vs.at, {k, a.keys}, {v, a.keys}, column0);
         __syncthreads();
+        T p[A::PIECES][4], greatest[2] = {max[0], max[1]}, more[2] = {0, 0};
+        clear(p);
+        P::template nt<A::DEEP, A::DEEP_STRIDE>(p, rows, ks.at);
 #pragma unroll
-        for (u32 i = 0; i < A::SCORES; i++) {
-            const u32 c = lane + i * ATTENTION_LANES;
-            if (c >= A::TILE) continue;
-            const bool counts = a.counts(row, column0 + c);
-            s[i] = counts ? score(row, column0 + c, dot_rows(qs[r], ks[c])) : T(-INFINITY);
-            ps[r][c] = s[i];
-        }
-        __syncthreads();
-        T greatest = max;
-#pragma unroll 4
-        for (u32 c = 0; c < A::TILE; c++) greatest = larger(greatest, ps[r][c]);
-        __syncthreads();
-        // Before the first score above -inf there is nothing to scale.
-        const T factor = max == greatest ? T(1) : exp_of(max - greatest);
-        max = greatest;
+        for (u32 n = 0; n < A::PIECES; n++)
 #pragma unroll
-        for (u32 i = 0; i < A::SCORES; i++) {
-            const u32 c = lane + i * ATTENTION_LANES;
-            if (c < A::TILE) ps[r][c] = s[i] == -INFINITY ? T(0) : exp_of(s[i] - max);
-        }
-        __syncthreads();
-        T more = 0;
-#pragma unroll 4
-        for (u32 c = 0; c < A::TILE; c++) more += ps[r][c];
-        sum = sum * factor + more;
-#pragma unroll
-        for (u32 j = 0; j < A::VALUE; j++) sums[j] *= factor;
-        if constexpr (A::DROPS) {
-            __syncthreads(); // the sum is of all of them
-#pragma unroll
-            for (u32 i = 0; i < A::SCORES; i++) {
-                const u32 c = lane + i * ATTENTION_LANES;
-                if (c < A::TILE) ps[r][c] = drop(row, column0 + c, ps[r][c]);
+            for (u32 e = 0; e < 4; e++) {
+                const I at = row + e / 2 * 8, column = column0 + n * PIECE + lane_column() + e % 2;
+                p[n][e] = a.counts(at, column) ? score(at, column, p[n][e]) : T(-INFINITY);
+                greatest[e / 2] = larger(greatest[e / 2], p[n][e]);
             }
-            __syncthreads();
-        }
-        add_rows(sums, ps[r], vs, lane);
-    }
-    if (row >= a.queries) return;
-    T inverse = T(1) / sum;
-    if (max == -INFINITY) {
-        sum = A::ZERO ? T(0) : T(NAN);
-        inverse = sum;
-    }
-    if (lane == 0) store_row(row, max, sum);
+        T factor[2];
 #pragma unroll
-    for (u32 j = 0; j < A::VALUE; j++) {
-        const u32 e = lane + j * ATTENTION_LANES;
-        if (e < A::WIDTH) store(row, e, sums[j] * inverse);
+        for (u32 h = 0; h < 2; h++) {
+            greatest[h] = row_max(greatest[h]);
+            // Before the first score above -inf there is nothing to scale.
+            factor[h] = max[h] == greatest[h] ? T(1) : exp_of(max[h] - greatest[h]);
+            max[h] = greatest[h];
+        }
+#pragma unroll
+        for (u32 n = 0; n < A::PIECES; n++)
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) {
+                const I at = row + e / 2 * 8, column = column0 + n * PIECE + lane_column() + e % 2;
+                const T x = p[n][e] == -INFINITY ? T(0) : exp_of(p[n][e] - max[e / 2]);
+                more[e / 2] += x;
+                p[n][e] = drop(at, column, x);
+            }
+#pragma unroll
+        for (u32 h = 0; h < 2; h++) sum[h] = sum[h] * factor[h] + row_sum(more[h]);
+#pragma unroll
+        for (u32 n = 0; n < A::WIDE / PIECE; n++)
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) sums[n][e] *= factor[e / 2];
+        P::template nn<A::WIDE_STRIDE>(sums, p, vs.at, own);
     }
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        T inverse = T(1) / sum[h];
+        if (max[h] == -INFINITY) {
+            sum[h] = A::ZERO ? T(0) : T(NAN);
+            inverse = sum[h];
+        }
+        const I at = row + h * 8;
+        if (at < a.queries && lane_column() == 0) store_row(at, max[h], sum[h]);
+#pragma unroll
+        for (u32 n = 0; n < A::WIDE / PIECE; n++) {
+            sums[n][2 * h] *= inverse;
+            sums[n][2 * h + 1] *= inverse;
+        }
+    }
+    store_rows(sums, first, a.queries, A::WIDTH, store);
 }
 
 // Gradients of the queries from row0 on, and `delta`, of each row the sum of its probabilities
@@ -152,59 +177,65 @@ template <class A, class I, class X, class T, class Score, class Drop, class Sto
 __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* max, const T* sum,
                                                  X dy, T* delta, T scale, I row0, Score score,
                                                  Drop drop, Store store, bool wanted) {
-    __shared__ T qs[A::TILE][A::DEPTH + 1], ks[A::TILE][A::DEPTH + 1];
-    __shared__ T dys[A::TILE][A::WIDTH + 1], vs[A::TILE][A::WIDTH + 1];
-    __shared__ T ds[A::TILE][A::TILE + 1], shares[A::TILE][ATTENTION_LANES + 1];
-    const u32 r = threadIdx.x / ATTENTION_LANES, lane = threadIdx.x % ATTENTION_LANES;
-    const I row = row0 + r;
-    const bool live = row < a.queries;
-    const T greatest = live ? max[row] : T(0), inverse = live ? T(1) / sum[row] : T(0);
-    T sums[A::QUERY], total = 0;
+    typedef typename A::Tile Tile;
+    typedef typename A::Policy P;
+    __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> qs;
+    __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> dys;
+    __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks;
+    __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs;
+    __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
+    Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
+    const auto rows = A::deep_rows(qs.at, typename A::template Deep<X>{q, a.queries}, row0);
+    const auto outputs = A::wide_rows(dys.at, typename A::template Wide<X>{dy, a.queries}, row0);
+    const I first = row0 + A::warp_row(), row = first + lane_row();
+    T sums[A::DEEP / PIECE][4], greatest[2], inverse[2], total[2] = {0, 0};
+    clear(sums);
 #pragma unroll
-    for (u32 j = 0; j < A::QUERY; j++) sums[j] = 0;
-    load_rows(qs, q, row0, a.queries);
-    load_rows(dys, dy, row0, a.queries);
+    for (u32 h = 0; h < 2; h++) {
+        const bool live = row + h * 8 < a.queries;
+        greatest[h] = live ? max[row + h * 8] : T(0);
+        inverse[h] = live ? T(1) / sum[row + h * 8] : T(0);
+    }
     const I end = a.end_of_keys(row0);
 #pragma unroll 1
     for (u32 pass = 0; pass < 1 + u32(wanted); pass++) {
-        for (I column0 = 0; column0 < end; column0 += A::TILE) {
+        for (I column0 = 0; column0 < end; column0 += A::COLUMNS) {
             __syncthreads(); // the tiles before may still be read
-            load_rows(ks, k, column0, a.keys);
-            load_rows(vs, v, column0, a.keys);
+            A::template load_tile<X>(ks.at, vs.at, {k, a.keys}, {v, a.keys}, column0);
             __syncthreads();
+            T s[A::PIECES][4], dp[A::PIECES][4];
+            clear(s);
+            clear(dp);
+            P::template nt<A::DEEP, A::DEEP_STRIDE>(s, rows, ks.at);
+            P::template nt<A::WIDE, A::WIDE_STRIDE>(dp, outputs, vs.at);
 #pragma unroll
-            for (u32 i = 0; i < A::SCORES; i++) {
-                const u32 c = lane + i * ATTENTION_LANES;
-                if (c >= A::TILE) continue;
-                T p = 0, dp = 0;
-                if (a.counts(row, column0 + c)) {
-                    const T s = score(row, column0 + c, dot_rows(qs[r], ks[c]));
-                    p = a.probability(s, greatest, inverse);
-                    dp = drop(row, column0 + c, dot_rows(dys[r], vs[c]));
+            for (u32 n = 0; n < A::PIECES; n++)
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) {
+                    const u32 h = e / 2;
+                    const I at = row + h * 8, column = column0 + n * PIECE + lane_column() + e % 2;
+                    T p = 0, d = 0;
+                    if (a.counts(at, column)) {
+                        p = a.probability(score(at, column, s[n][e]), greatest[h], inverse[h]);
+                        d = drop(at, column, dp[n][e]);
+                    }
+                    if (pass == 0) {
+                        total[h] += p * d;
+                    } else {
+                        s[n][e] = p * (d - total[h]) * scale;
+                    }
                 }
-                if (pass == 0) {
-                    total += p * dp;
-                } else {
-                    ds[r][c] = p * (dp - total) * scale;
-                }
-            }
-            if (pass == 0) continue;
-            __syncthreads();
-            add_rows(sums, ds[r], ks, lane);
+            if (pass > 0) P::template nn<A::DEEP_STRIDE>(sums, s, ks.at, own);
         }
         if (pass > 0) break;
-        shares[r][lane] = total;
-        __syncthreads();
-        total = 0;
-        for (u32 i = 0; i < ATTENTION_LANES; i++) total += shares[r][i];
-        if (live && lane == 0) delta[row] = total;
-    }
-    if (!live || !wanted) return;
 #pragma unroll
-    for (u32 j = 0; j < A::QUERY; j++) {
-        const u32 e = lane + j * ATTENTION_LANES;
-        if (e < A::DEPTH) store(row, e, sums[j]);
+        for (u32 h = 0; h < 2; h++) {
+            total[h] = row_sum(total[h]);
+            const I at = row + h * 8;
+            if (at < a.queries && lane_column() == 0) delta[at] = total[h];
+        }
     }
+    if (wanted) store_rows(sums, first, a.queries, A::DEPTH, store);
 }
 
 // Gradients of the keys and values from column0 on: store_key and store_value take elements.
@@ -214,52 +245,54 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
                                                const T* delta, T scale, I column0, Score score,
                                                Drop drop, StoreKey store_key,
                                                StoreValue store_value) {
-    __shared__ T qs[A::TILE][A::DEPTH + 1], ks[A::TILE][A::DEPTH + 1];
-    __shared__ T dys[A::TILE][A::WIDTH + 1], vs[A::TILE][A::WIDTH + 1];
-    __shared__ T ps[A::TILE][A::TILE + 1], ds[A::TILE][A::TILE + 1];
-    const u32 c = threadIdx.x / ATTENTION_LANES, lane = threadIdx.x % ATTENTION_LANES;
-    const I column = column0 + c;
-    T of_key[A::QUERY], of_value[A::VALUE];
-#pragma unroll
-    for (u32 j = 0; j < A::QUERY; j++) of_key[j] = 0;
-#pragma unroll
-    for (u32 j = 0; j < A::VALUE; j++) of_value[j] = 0;
-    load_rows(ks, k, column0, a.keys);
-    load_rows(vs, v, column0, a.keys);
-    for (I row0 = A::CAUSAL ? column0 : I(0); row0 < a.queries; row0 += A::TILE) {
+    typedef typename A::Tile Tile;
+    typedef typename A::Policy P;
+    __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> ks;
+    __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> vs;
+    __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> qs;
+    __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> dys;
+    __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
+    Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
+    const auto keys = A::deep_rows(ks.at, typename A::template Deep<X>{k, a.keys}, column0);
+    const auto values = A::wide_rows(vs.at, typename A::template Wide<X>{v, a.keys}, column0);
+    const I first = column0 + A::warp_row(), column = first + lane_row();
+    T of_key[A::DEEP / PIECE][4], of_value[A::WIDE / PIECE][4];
+    clear(of_key);
+    clear(of_value);
+    for (I row0 = A::CAUSAL ? column0 : I(0); row0 < a.queries; row0 += A::COLUMNS) {
         __syncthreads(); // the tiles before may still be read
-        load_rows(qs, q, row0, a.queries);
-        load_rows(dys, dy, row0, a.queries);
+        A::template load_tile<X>(qs.at, dys.at, {q, a.queries}, {dy, a.queries}, row0);
         __syncthreads();
+        // Transposed: a key's scores with queries, and their gradients.
+        T p[A::PIECES][4], ds[A::PIECES][4];
+        clear(p);
+        clear(ds);
+        P::template nt<A::DEEP, A::DEEP_STRIDE>(p, keys, qs.at);
+        P::template nt<A::WIDE, A::WIDE_STRIDE>(ds, values, dys.at);
 #pragma unroll
-        for (u32 i = 0; i < A::SCORES; i++) {
-            const u32 r = lane + i * ATTENTION_LANES;
-            const I row = row0 + r;
-            if (r >= A::TILE) continue;
-            T p = 0, of_score = 0;
-            if (a.counts(row, column)) {
-                const T s = score(row, column, dot_rows(qs[r], ks[c]));
-                p = a.probability(s, max[row], T(1) / sum[row]);
-                const T dp = drop(row, column, dot_rows(dys[r], vs[c]));
-                of_score = p * (dp - delta[row]) * scale;
-                p = drop(row, column, p);
+        for (u32 n = 0; n < A::PIECES; n++)
+#pragma unroll
+            for (u32 j = 0; j < 2; j++) {
+                const I row = row0 + n * PIECE + lane_column() + j;
+                const bool live = row < a.queries;
+                const T greatest = live ? max[row] : T(0);
+                const T inverse = live ? T(1) / sum[row] : T(0), total = live ? delta[row] : T(0);
+#pragma unroll
+                for (u32 e = j; e < 4; e += 2) {
+                    const I at = column + e / 2 * 8;
+                    T of_p = 0, of_score = 0;
+                    if (a.counts(row, at)) {
+                        const T x = a.probability(score(row, at, p[n][e]), greatest, inverse);
+                        of_score = x * (drop(row, at, ds[n][e]) - total) * scale;
+                        of_p = drop(row, at, x);
+                    }
+                    p[n][e] = of_p;
+                    ds[n][e] = of_score;
+                }
             }
-            ps[c][r] = p;
-            ds[c][r] = of_score;
-        }
-        __syncthreads();
-        add_rows(of_value, ps[c], dys, lane);
-        add_rows(of_key, ds[c], qs, lane);
+        P::template nn<A::WIDE_STRIDE>(of_value, p, dys.at, own);
+        P::template nn<A::DEEP_STRIDE>(of_key, ds, qs.at, own);
     }
-    if (column >= a.keys) return;
-#pragma unroll
-    for (u32 j = 0; j < A::QUERY; j++) {
-        const u32 e = lane + j * ATTENTION_LANES;
-        if (e < A::DEPTH) store_key(column, e, of_key[j]);
-    }
-#pragma unroll
-    for (u32 j = 0; j < A::VALUE; j++) {
-        const u32 e = lane + j * ATTENTION_LANES;
-        if (e < A::WIDTH) store_value(column, e, of_value[j]);
-    }
+    store_rows(of_key, first, a.keys, A::DEPTH, store_key);
+    store_rows(of_value, first, a.keys, A::WIDTH, store_value);
 }

@@ -1,0 +1,32 @@
+// The tensor cores' instructions by which a warp multiplies 16 × k by k × 8 and adds to 16 × 8;
+// lanes hold operands and sums as PTX has it for `mma.sync`. The emulator has them, too.
+#pragma once
+#include "arenic.cuh"
+
+#ifdef __CUDACC_RTC__
+// k = 8, of floats that were rounded.
+__device__ inline void multiply_tf32(float (&sums)[4], const float (&a)[4], const float (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+
+// k = 16, of two elements in each word, the lower one first.
+__device__ inline void multiply_bf16(float (&sums)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// To 10 bits behind the point, of two as near to the one that is further from zero.
+__device__ inline float to_tf32(float x) {
+    u32 bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+    return __uint_as_float(bits);
+}
+#endif
