@@ -90,6 +90,51 @@ fn lanes_exchange_values() {
     assert_eq!(x, [1; 64]);
 }
 
+/// Operands and sums lie in lanes as PTX has them for `mma.sync`, written out here once more.
+#[test]
+fn warps_multiply_matrices() {
+    let m = module(
+        "KERNEL(products, 32, unsigned* x) {
+            unsigned g = threadIdx.x / 4, t = threadIdx.x % 4;
+            auto a = [](unsigned row, unsigned k) { return float(row + 3 * k); };
+            auto b = [](unsigned k, unsigned column) { return float(2 * k + 5 * column); };
+            auto pair = [](float low, float high) {
+                unsigned words[2];
+                memcpy(words, &low, 4);
+                memcpy(words + 1, &high, 4);
+                return words[0] >> 16 | (words[1] & 0xffff0000u);
+            };
+            float of_8[4] = {1, 1, 1, 1}, of_16[4] = {1, 1, 1, 1};
+            float left[4] = {a(g, t), a(g + 8, t), a(g, t + 4), a(g + 8, t + 4)};
+            float right[2] = {b(t, g), b(t + 4, g)};
+            multiply_tf32(of_8, left, right);
+            unsigned k = 2 * t;
+            unsigned lefts[4] = {pair(a(g, k), a(g, k + 1)), pair(a(g + 8, k), a(g + 8, k + 1)),
+                                 pair(a(g, k + 8), a(g, k + 9)), pair(a(g + 8, k + 8), a(g + 8, k + 9))};
+            unsigned rights[2] = {pair(b(k, g), b(k + 1, g)), pair(b(k + 8, g), b(k + 9, g))};
+            multiply_bf16(of_16, lefts, rights);
+            bool right_all = true;
+            for (unsigned e = 0; e < 4; e++) {
+                unsigned row = g + e / 2 * 8, column = 2 * t + e % 2;
+                float want = 1;
+                for (unsigned i = 0; i < 16; i++) {
+                    want += a(row, i) * b(i, column);
+                    if (i == 7) right_all = right_all && of_8[e] == want;
+                }
+                right_all = right_all && of_16[e] == want;
+            }
+            x[threadIdx.x] = right_all && to_tf32(1 + 0x1p-11f) == 1 + 0x1p-10f
+                && to_tf32(1 + 0x1p-12f) == 1 && to_tf32(-INFINITY) == -INFINITY;
+        }",
+    )
+    .unwrap();
+    for seed in [0, 1, 3] {
+        let mut x = [0; 32];
+        run(&m, "products", 32, seed, &mut x).unwrap();
+        assert_eq!(x, [1; 32]);
+    }
+}
+
 #[test]
 fn text_that_is_no_kernel_is_refused() {
     let Err(EmulationError::Compile(message)) = module("KERNEL(k, 32, float* x) { x = y; }") else {

@@ -67,7 +67,8 @@ impl Op {
         }
     }
 
-    /// True for products of matrices.
+    /// True for products of matrices. Attention is half exponentials and moves, and so counts as
+    /// other arithmetic.
     fn is_product(&self) -> bool {
         matches!(
             self,

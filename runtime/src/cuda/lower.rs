@@ -169,7 +169,7 @@ pub fn lower(
             convolution::lower(&mut site);
         }
         Op::Attention { .. } | Op::AttentionGrad { .. } => {
-            attention::lower(&mut site, target.math)?
+            attention::lower(&mut site, target.math)?;
         }
         Op::Lstm { .. }
         | Op::LstmGrad { .. }

@@ -17,7 +17,9 @@ const EXTENTS: &[(&[usize], [usize; 4])] = &[
     (&[1, 2], [70, 31, 16, 5]),
     (&[2], [20, 20, 100, 80]),
     (&[2], [65, 64, 64, 64]),
+    (&[], [65, 80, 64, 64]),
     (&[], [15, 130, 33, 48]),
+    (&[2], [49, 17, 16, 32]),
     (&[], [17, 19, 256, 256]),
     (&[0, 2], [3, 3, 2, 2]),
     (&[2], [0, 3, 2, 2]),
@@ -25,14 +27,21 @@ const EXTENTS: &[(&[usize], [usize; 4])] = &[
 
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
-    let f32 = [Math::F32, Math::Tf32].map(|math| (DType::F32, math));
-    for (dtype, math) in f32.into_iter().chain([DType::F64, DType::Bf16].map(|t| (t, Math::F32))) {
+    let ways = [
+        (DType::F32, Math::F32),
+        (DType::F32, Math::Tf32),
+        (DType::F64, Math::F32),
+        (DType::Bf16, Math::F32),
+    ];
+    for (way, (dtype, math)) in ways.into_iter().enumerate() {
         for (j, &(batch, extents)) in EXTENTS.iter().enumerate() {
-            // Each is a kernel or two to compile, so that no extents have them all.
-            let kinds: &[usize] = match (dtype, math) {
-                (DType::F32, Math::F32) => &[0, 1],
-                (DType::F32, _) => &[3],
-                _ => &[2],
+            // Each is some kernels to compile, long ones for long rows, so that no extents have
+            // all kinds, and of the ways the first one alone all extents.
+            let kinds: &[usize] = match way {
+                0 if extents[2] > 200 => &[0],
+                0 => &[0, 1],
+                _ if (way + j) % 2 == 1 => &[2],
+                _ => &[],
             };
             for i in kinds.iter().map(|kind| (kind + j) % 4) {
                 let scale = r.choose(&[1.0, 0.25]);

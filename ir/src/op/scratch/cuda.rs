@@ -147,7 +147,9 @@ pub fn attention_tile(q: &TensorType, v: &TensorType, gradient: bool) -> Option<
         // What probabilities go through; tensor cores take them from registers.
         let staged = tile.rows * (tile.columns + more);
         let elements = own + tile.columns * (depth + width) + staged;
-        tile.rows <= most && tile.columns % multiple == 0 && elements * size <= SHARED_BYTES
+        tile.rows <= most
+            && tile.columns.is_multiple_of(multiple)
+            && elements * size <= SHARED_BYTES
     };
     [
         (64, 32, true),

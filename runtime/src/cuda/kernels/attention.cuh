@@ -30,12 +30,12 @@ struct Attention {
     static constexpr u32 THREADS = ROWS / WARP_ROWS * WARP;
     // Of a tile, and of a query, key or value.
     static constexpr u32 PIECES = COLUMNS / PIECE;
-    static constexpr u32 filled(u32 n) { return (n + P::MULTIPLE - 1) / P::MULTIPLE * P::MULTIPLE; }
+    static __device__ constexpr u32 filled(u32 n) { return (n + P::MULTIPLE - 1) / P::MULTIPLE * P::MULTIPLE; }
     static constexpr u32 DEEP = filled(DEPTH), WIDE = filled(WIDTH);
     static constexpr u32 DEEP_STRIDE = DEEP + P::WIDE, WIDE_STRIDE = WIDE + P::WIDE;
     // Elements of shared memory: a row of the block's operands where they are there, and what a
     // warp needs besides.
-    static constexpr u32 rows(u32 stride) { return SHARED ? ROWS * stride : P::WIDE; }
+    static __device__ constexpr u32 rows(u32 stride) { return SHARED ? ROWS * stride : P::WIDE; }
     static constexpr u32 STAGED = P::staged(COLUMNS);
     I queries, keys;
 

@@ -52,7 +52,7 @@ struct Fma {
     // What rows are filled up to a multiple of.
     static constexpr u32 MULTIPLE = PIECE;
     // Elements of shared memory that `nn` needs for a warp.
-    static constexpr u32 staged(u32 columns) { return WARP_ROWS * (columns + WIDE); }
+    static __device__ constexpr u32 staged(u32 columns) { return WARP_ROWS * (columns + WIDE); }
 
     static __device__ T tile(T x) { return x; }
 
@@ -119,7 +119,7 @@ struct Tf32Core {
     typedef float Sum;
     static constexpr u32 WIDE = 4;
     static constexpr u32 MULTIPLE = 8;
-    static constexpr u32 staged(u32) { return 1; }
+    static __device__ constexpr u32 staged(u32) { return 1; }
 
     static __device__ float tile(float x) { return to_tf32(x); }
 
@@ -165,7 +165,7 @@ struct Bf16Core {
     typedef float Sum;
     static constexpr u32 WIDE = 8;
     static constexpr u32 MULTIPLE = 16;
-    static constexpr u32 staged(u32) { return 1; }
+    static __device__ constexpr u32 staged(u32) { return 1; }
 
     static __device__ Bf16 tile(Bf16 x) { return x; }
 
