@@ -30,9 +30,13 @@ struct Attention {
     static constexpr u32 THREADS = ROWS / WARP_ROWS * WARP;
     // Of a tile, and of a query, key or value.
     static constexpr u32 PIECES = COLUMNS / PIECE;
-    static __device__ constexpr u32 filled(u32 n) { return (n + P::MULTIPLE - 1) / P::MULTIPLE * P::MULTIPLE; }
+    static __device__ constexpr u32 filled(u32 n) {
+        return (n + P::MULTIPLE - 1) / P::MULTIPLE * P::MULTIPLE;
+    }
     static constexpr u32 DEEP = filled(DEPTH), WIDE = filled(WIDTH);
-    static constexpr u32 DEEP_STRIDE = DEEP + P::WIDE, WIDE_STRIDE = WIDE + P::WIDE;
+    // From one row to the next in shared memory.
+    static __device__ constexpr u32 stride(u32 n) { return filled(n) + P::WIDE; }
+    static constexpr u32 DEEP_STRIDE = stride(DEPTH), WIDE_STRIDE = stride(WIDTH);
     // Elements of shared memory: a row of the block's operands where they are there, and what a
     // warp needs besides.
     static __device__ constexpr u32 rows(u32 stride) { return SHARED ? ROWS * stride : P::WIDE; }
@@ -61,29 +65,27 @@ struct Attention {
     using Deep = Matrix<P, X, I, DEPTH>;
     template <class X>
     using Wide = Matrix<P, X, I, WIDTH>;
-    template <class X>
-    static __device__ void load_tile(Tile* deep, Tile* wide, Deep<X> x, Wide<X> y, I first) {
-        load_rows<P, THREADS, COLUMNS, DEPTH, DEEP_STRIDE, ALIGNED>(deep, x, first);
-        load_rows<P, THREADS, COLUMNS, WIDTH, WIDE_STRIDE, ALIGNED>(wide, y, first);
+
+    template <u32 N, class X>
+    static __device__ void load_tile(Tile* tile, Matrix<P, X, I, N> x, I first) {
+        load_rows<P, THREADS, COLUMNS, N, stride(N), ALIGNED>(tile, x, first);
     }
+
     // The warp's rows of a block's, which are loaded for all of it where they are shared.
-    template <class X>
-    static __device__ auto deep_rows(Tile* tile, Deep<X> x, I first) {
-        if constexpr (SHARED) load_rows<P, THREADS, ROWS, DEPTH, DEEP_STRIDE, ALIGNED>(tile, x, first);
-        return WarpRows<P, Deep<X>, I, DEEP_STRIDE, SHARED>{SHARED ? tile + warp_row() * DEEP_STRIDE : tile, x,
-                                                            first + warp_row()};
-    }
-    template <class X>
-    static __device__ auto wide_rows(Tile* tile, Wide<X> x, I first) {
-        if constexpr (SHARED) load_rows<P, THREADS, ROWS, WIDTH, WIDE_STRIDE, ALIGNED>(tile, x, first);
-        return WarpRows<P, Wide<X>, I, WIDE_STRIDE, SHARED>{SHARED ? tile + warp_row() * WIDE_STRIDE : tile, x,
-                                                            first + warp_row()};
+    template <u32 N, class X>
+    static __device__ auto block_rows(Tile* tile, Matrix<P, X, I, N> x, I first) {
+        if constexpr (SHARED) {
+            load_rows<P, THREADS, ROWS, N, stride(N), ALIGNED>(tile, x, first);
+            tile += warp_row() * stride(N);
+        }
+        return WarpRows<P, Matrix<P, X, I, N>, I, stride(N), SHARED>{tile, x, first + warp_row()};
     }
 };
 
 // Calls store(row, column, x) for those elements of a warp's rows that a matrix has.
 template <u32 N, class T, class I, class Store>
-__device__ inline void store_rows(const T (&sums)[N][4], I first, I rows, u32 columns, Store store) {
+__device__ inline void store_rows(const T (&sums)[N][4], I first, I rows, u32 columns,
+                                  Store store) {
 #pragma unroll
     for (u32 n = 0; n < N; n++)
 #pragma unroll
@@ -103,19 +105,22 @@ __device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, D
     typedef typename A::T T;
     typedef typename A::Tile Tile;
     typedef typename A::Policy P;
+    typedef typename A::template Deep<X> Deep;
+    typedef typename A::template Wide<X> Wide;
     __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> qs;
     __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks;
     __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs;
     __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
     Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
-    const auto rows = A::deep_rows(qs.at, typename A::template Deep<X>{q, a.queries}, row0);
+    const auto rows = A::block_rows(qs.at, Deep{q, a.queries}, row0);
     const I first = row0 + A::warp_row(), row = first + lane_row();
     T sums[A::WIDE / PIECE][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     clear(sums);
     const I end = a.end_of_keys(row0);
     for (I column0 = 0; column0 < end; column0 += A::COLUMNS) {
         __syncthreads(); // the tiles before may still be read
-        A::template load_tile<X>(ks.at, vs.at, {k, a.keys}, {v, a.keys}, column0);
+        A::load_tile(ks.at, Deep{k, a.keys}, column0);
+        A::load_tile(vs.at, Wide{v, a.keys}, column0);
         __syncthreads();
         T p[A::PIECES][4], greatest[2] = {max[0], max[1]}, more[2] = {0, 0};
         clear(p);
@@ -179,14 +184,16 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
                                                  Drop drop, Store store, bool wanted) {
     typedef typename A::Tile Tile;
     typedef typename A::Policy P;
+    typedef typename A::template Deep<X> Deep;
+    typedef typename A::template Wide<X> Wide;
     __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> qs;
     __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> dys;
     __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks;
     __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs;
     __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
     Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
-    const auto rows = A::deep_rows(qs.at, typename A::template Deep<X>{q, a.queries}, row0);
-    const auto outputs = A::wide_rows(dys.at, typename A::template Wide<X>{dy, a.queries}, row0);
+    const auto rows = A::block_rows(qs.at, Deep{q, a.queries}, row0);
+    const auto outputs = A::block_rows(dys.at, Wide{dy, a.queries}, row0);
     const I first = row0 + A::warp_row(), row = first + lane_row();
     T sums[A::DEEP / PIECE][4], greatest[2], inverse[2], total[2] = {0, 0};
     clear(sums);
@@ -201,7 +208,8 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
     for (u32 pass = 0; pass < 1 + u32(wanted); pass++) {
         for (I column0 = 0; column0 < end; column0 += A::COLUMNS) {
             __syncthreads(); // the tiles before may still be read
-            A::template load_tile<X>(ks.at, vs.at, {k, a.keys}, {v, a.keys}, column0);
+            A::load_tile(ks.at, Deep{k, a.keys}, column0);
+            A::load_tile(vs.at, Wide{v, a.keys}, column0);
             __syncthreads();
             T s[A::PIECES][4], dp[A::PIECES][4];
             clear(s);
@@ -247,21 +255,24 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
                                                StoreValue store_value) {
     typedef typename A::Tile Tile;
     typedef typename A::Policy P;
+    typedef typename A::template Deep<X> Deep;
+    typedef typename A::template Wide<X> Wide;
     __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> ks;
     __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> vs;
     __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> qs;
     __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> dys;
     __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
     Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
-    const auto keys = A::deep_rows(ks.at, typename A::template Deep<X>{k, a.keys}, column0);
-    const auto values = A::wide_rows(vs.at, typename A::template Wide<X>{v, a.keys}, column0);
+    const auto keys = A::block_rows(ks.at, Deep{k, a.keys}, column0);
+    const auto values = A::block_rows(vs.at, Wide{v, a.keys}, column0);
     const I first = column0 + A::warp_row(), column = first + lane_row();
     T of_key[A::DEEP / PIECE][4], of_value[A::WIDE / PIECE][4];
     clear(of_key);
     clear(of_value);
     for (I row0 = A::CAUSAL ? column0 : I(0); row0 < a.queries; row0 += A::COLUMNS) {
         __syncthreads(); // the tiles before may still be read
-        A::template load_tile<X>(qs.at, dys.at, {q, a.queries}, {dy, a.queries}, row0);
+        A::load_tile(qs.at, Deep{q, a.queries}, row0);
+        A::load_tile(dys.at, Wide{dy, a.queries}, row0);
         __syncthreads();
         // Transposed: a key's scores with queries, and their gradients.
         T p[A::PIECES][4], ds[A::PIECES][4];
