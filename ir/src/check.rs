@@ -3,14 +3,23 @@
 //! One symbolic execution in issue order says which bytes of which value every byte
 //! range holds; vector clocks over streams and events say whether conflicting accesses
 //! are ordered. Where all are, every interleaving agrees with issue order, so one
-//! execution suffices. The proof is about the frozen graph, *given the operator table*
-//! (in-place pairs, scratch sizes). It shares no code with lowering or with any pass.
+//! execution suffices. A second step is executed from what the first one leaves: homes hold
+//! what the next step reads, and nothing else is known. It begins as the first one did, so
+//! that by induction every later step is right, too.
+//!
+//! The proof is about the frozen graph, *given the operator table*: the checker asks
+//! `Graph::resolve`, `Op::infer`, `Op::in_place_pairs` and `Op::scratch_bytes`, as planning and
+//! kernels do. These have tests of their own. It shares no code with lowering or with any pass.
 
+mod footprint;
 mod memory;
+
+pub use footprint::{Footprint, Occupancy, OccupancyKind};
 
 use crate::graph::{Def, Graph, NodeId, ValueId};
 use crate::program::{Command, EventId, PerSpace, Program, Range, Space, StreamId};
 use cranelift_entity::SecondaryMap;
+use footprint::Occupancies;
 use memory::{Access, Content, Memory};
 use std::collections::HashMap;
 use std::fmt;
@@ -55,93 +64,43 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What kind of bytes an occupancy is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OccupancyKind {
-    /// A fed input.
-    Input,
-    /// A constant.
-    Const,
-    /// A state's home.
-    State,
-    /// A node's result or a copy.
-    Value,
-    /// Scratch.
-    Scratch,
-}
-
-impl OccupancyKind {
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            OccupancyKind::Input => "input",
-            OccupancyKind::Const => "const",
-            OccupancyKind::State => "state",
-            OccupancyKind::Value => "value",
-            OccupancyKind::Scratch => "scratch",
-        }
-    }
-}
-
-/// A range that holds one value from its write to its last read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Occupancy {
-    /// The value; `None` for scratch.
-    pub value: Option<ValueId>,
-    /// What kind it is.
-    pub kind: OccupancyKind,
-    /// The bytes.
-    pub range: Range,
-    /// First command, in issue order.
-    pub first: usize,
-    /// One past the last command that needs it.
-    pub end: usize,
-    /// What it adds to the live bytes while it lives: its bytes, rounded up to the alignment,
-    /// or where it lies in a home, which counts throughout, those outside.
-    pub counted_bytes: u64,
-}
-
-/// What a checked program uses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Footprint {
-    /// Arena sizes in bytes: one past the last byte that any command touches.
-    pub arena_bytes: PerSpace<u64>,
-    /// Largest sum of live bytes over positions in issue order, each root rounded up to
-    /// the alignment; states and constants count throughout.
-    pub live_peak_bytes: PerSpace<u64>,
-    /// Every occupancy, in order of first use.
-    pub occupancies: Vec<Occupancy>,
-}
-
 /// More violations than this are not collected.
 const MAX_VIOLATIONS: usize = 64;
 
 /// Arenas and alignments above this are refused, so that sums cannot overflow.
 const MAX_ARENA: u64 = 1 << 60;
 
+/// What happens between steps.
+const BOUNDARY: Access = Access { stream: 0, sequence: 0 };
+
 /// More streams than this are refused: clocks are quadratic in them.
 const MAX_STREAMS: usize = 256;
 
-/// Judges a program against a verified graph.
+/// Judges a program against a verified graph: every step of it, from the homes as they are
+/// filled before the first one. Before each step the inputs of [`Program::fed_each_step`] are fed,
+/// others at least before the first.
 ///
 /// # Errors
-/// Every violation found, up to 64.
+/// Every violation found in the first step, up to 64; if there is none, those of the second.
 pub fn check(g: &Graph, p: &Program) -> Result<Footprint, Vec<Violation>> {
     let mut checker = Checker::new(g, p);
     checker.begin();
+    if checker.violations.is_empty() {
+        checker.execute();
+    }
     if !checker.violations.is_empty() {
         return Err(checker.violations);
     }
-    for (i, command) in p.commands.iter().enumerate() {
-        if checker.violations.len() >= MAX_VIOLATIONS {
-            return Err(checker.violations);
-        }
-        checker.at = Some(i);
-        checker.step(i, command);
+    let footprint = std::mem::take(&mut checker.occupancies).footprint(p, checker.top);
+    checker.begin_next();
+    checker.execute();
+    if checker.violations.is_empty() {
+        return Ok(footprint);
     }
-    checker.at = None;
-    checker.finish();
-    if checker.violations.is_empty() { Ok(checker.footprint()) } else { Err(checker.violations) }
+    for violation in &mut checker.violations {
+        violation.message.insert_str(0, "in the second step ");
+    }
+    Err(checker.violations)
 }
 
 struct Checker<'a> {
@@ -153,7 +112,8 @@ struct Checker<'a> {
     clocks: Vec<Vec<u64>>,
     streams: HashMap<StreamId, usize>,
     events: HashMap<EventId, Vec<u64>>,
-    occupancies: Vec<Occupancy>,
+    occupancies: Occupancies,
+    /// One past the last byte of each arena that was touched, aligned.
     top: PerSpace<u64>,
     violations: Vec<Violation>,
     at: Option<usize>,
@@ -171,7 +131,7 @@ impl<'a> Checker<'a> {
             clocks: Vec::new(),
             streams: HashMap::new(),
             events: HashMap::new(),
-            occupancies: Vec::new(),
+            occupancies: Occupancies::default(),
             top: PerSpace::default(),
             violations: Vec::new(),
             at: None,
@@ -227,17 +187,43 @@ impl<'a> Checker<'a> {
             if occupied {
                 self.fail(Invariant::Bounds, format!("home {} overlaps another", home.range));
             }
-            self.write(&home.range, Some(home.value), kind, Access { stream: 0, sequence: 0 }, 0);
-            // Nobody has read it yet.
-            if let Some(occupancy) = self.occupancies.last_mut() {
-                occupancy.end = 0;
-            }
+            self.write(&home.range, Some(home.value), kind, BOUNDARY, 0);
+            self.occupancies.unread();
         }
         for (s, state) in &self.g.states {
             if !seen[state.enter] {
                 self.fail(Invariant::Closing, format!("{s} has no home"));
             }
         }
+    }
+
+    /// Makes what the step has left what the next one begins with. As [`Checker::finish`] has
+    /// found, homes of constants hold these, homes of states the exit values, which are the next
+    /// enter values, and homes of inputs that are not fed again the inputs. What other bytes hold
+    /// belongs to the step that is over. All streams have joined, so each knows what any did.
+    fn begin_next(&mut self) {
+        for space in Space::ALL {
+            self.memory[space].forget();
+        }
+        for home in &self.p.homes {
+            self.memory[home.range.space].know(&home.range, home.value);
+        }
+        self.events.clear();
+        let joined: Vec<u64> = (0..self.clocks.len()).map(|s| self.clocks[s][s]).collect();
+        self.clocks.fill(joined);
+    }
+
+    /// Executes all commands and looks at what they leave.
+    fn execute(&mut self) {
+        for (i, command) in self.p.commands.iter().enumerate() {
+            if self.violations.len() >= MAX_VIOLATIONS {
+                return;
+            }
+            self.at = Some(i);
+            self.step(i, command);
+        }
+        self.at = None;
+        self.finish();
     }
 
     fn in_bounds(&mut self, range: &Range, aligned: bool) -> bool {
@@ -404,10 +390,7 @@ impl<'a> Checker<'a> {
 
     fn read(&mut self, range: &Range, access: Access, end: usize) {
         let occupancies = &mut self.occupancies;
-        self.memory[range.space].read(range, access, |occupancy| {
-            let o = &mut occupancies[occupancy];
-            o.end = o.end.max(end);
-        });
+        self.memory[range.space].read(range, access, |o| occupancies.needed_until(o, end));
     }
 
     fn write(
@@ -418,11 +401,12 @@ impl<'a> Checker<'a> {
         access: Access,
         first: usize,
     ) {
-        let occupancy = self.occupancies.len();
-        let (range, end) = (*range, first + 1);
-        self.occupancies.push(Occupancy { value, kind, range, first, end, counted_bytes: 0 });
+        for other in self.memory[range.space].occupancies(range) {
+            self.occupancies.overwritten(other, range, first, self.p.target.align);
+        }
+        let occupancy = self.occupancies.begin(value, kind, *range, first);
         let content = value.map(|root| Content { root, offset: 0 });
-        self.memory[range.space].write(&range, content, access, occupancy);
+        self.memory[range.space].write(range, content, access, Some(occupancy));
     }
 
     /// The range must hold exactly the value.
@@ -451,11 +435,11 @@ impl<'a> Checker<'a> {
     fn finish(&mut self) {
         // A step without commands still has one position, at which its outputs are there.
         let end = self.p.commands.len().max(1);
-        let boundary = Access { stream: 0, sequence: 0 };
+        let fed = self.p.fed_each_step(self.g);
         for home in &self.p.homes {
             let Some(value) = self.g.values.get(home.value) else { continue };
             if !matches!(value.def, Def::Input) {
-                self.read(&home.range, boundary, end);
+                self.read(&home.range, BOUNDARY, end);
             }
             match value.def {
                 Def::State(s) => {
@@ -464,6 +448,9 @@ impl<'a> Checker<'a> {
                 }
                 Def::Const(_) => {
                     self.holds(home.value, &home.range, Invariant::Closing, "the constant stays");
+                }
+                Def::Input if !fed.contains(&home.value) => {
+                    self.holds(home.value, &home.range, Invariant::Closing, "the input stays");
                 }
                 _ => {}
             }
@@ -474,7 +461,7 @@ impl<'a> Checker<'a> {
         for (output, range) in self.g.outputs.iter().zip(&self.p.outputs) {
             if self.in_bounds(range, false) {
                 self.holds(output.value, range, Invariant::Closing, "the caller reads");
-                self.read(range, boundary, end);
+                self.read(range, BOUNDARY, end);
             }
         }
         let joined = (1..self.clocks.len()).all(|s| self.clocks[0][s] == self.clocks[s][s]);
@@ -490,57 +477,5 @@ impl<'a> Checker<'a> {
                 self.fail(Invariant::Bounds, message);
             }
         }
-    }
-
-    fn footprint(mut self) -> Footprint {
-        let end = self.p.commands.len().max(1);
-        for o in &mut self.occupancies {
-            if matches!(o.kind, OccupancyKind::Const | OccupancyKind::State) {
-                (o.first, o.end) = (0, end);
-            }
-        }
-        let mut live_peak_bytes = PerSpace::default();
-        for space in Space::ALL {
-            self.count(space);
-            live_peak_bytes[space] = self.live_peak(space, end);
-        }
-        let arena_bytes = self.top;
-        Footprint { arena_bytes, live_peak_bytes, occupancies: self.occupancies }
-    }
-
-    /// Sets what each occupancy of the space adds to the live bytes. Homes are counted
-    /// throughout, so what lives inside one counts no second time.
-    fn count(&mut self, space: Space) {
-        let align = self.p.target.align;
-        let is_home = |o: &Occupancy| matches!(o.kind, OccupancyKind::Const | OccupancyKind::State);
-        let inside = |o: &Occupancy| o.range.space == space;
-        let homes = self.occupancies.iter().filter(|o| inside(o) && is_home(o));
-        let mut homes: Vec<Range> = homes.map(|o| o.range).collect();
-        homes.sort_unstable_by_key(|r| r.offset);
-        for o in self.occupancies.iter_mut().filter(|o| inside(o)) {
-            let next = homes.partition_point(|h| h.end() <= o.range.offset);
-            let others = if is_home(o) { &[] } else { &homes[next..] };
-            let shared: u64 = others
-                .iter()
-                .take_while(|h| h.offset < o.range.end())
-                .map(|h| h.end().min(o.range.end()) - h.offset.max(o.range.offset))
-                .sum();
-            let own = o.range.len - shared;
-            o.counted_bytes = if shared == 0 { own.next_multiple_of(align) } else { own };
-        }
-    }
-
-    fn live_peak(&self, space: Space, end: usize) -> u64 {
-        let mut change = vec![0i64; end + 1];
-        for o in self.occupancies.iter().filter(|o| o.range.space == space && o.first < o.end) {
-            change[o.first.min(end)] += o.counted_bytes as i64;
-            change[o.end.min(end)] -= o.counted_bytes as i64;
-        }
-        let (mut live, mut peak) = (0, 0);
-        for c in change {
-            live += c;
-            peak = peak.max(live);
-        }
-        peak as u64
     }
 }

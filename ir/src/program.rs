@@ -2,9 +2,10 @@
 //!
 //! Everything above this level produces a program, everything below only executes it.
 
-use crate::graph::{NodeId, ValueId};
+use crate::graph::{Def, Graph, NodeId, ValueId};
 use crate::plan::TargetInfo;
 use cranelift_entity::entity_impl;
+use std::collections::HashSet;
 use std::fmt;
 
 /// A stream, printed `stream0`: commands of one stream run in issue order.
@@ -175,6 +176,16 @@ impl Command {
             | Command::Wait { stream, .. } => *stream,
         }
     }
+
+    /// The ranges that the command writes: results, scratch, where bytes are copied to.
+    pub fn written(&self) -> impl Iterator<Item = Range> {
+        let (writes, last) = match self {
+            Command::Run { writes, scratch, .. } => (&writes[..], *scratch),
+            Command::Copy { to, .. } => (&[][..], Some(*to)),
+            Command::Record { .. } | Command::Wait { .. } => (&[][..], None),
+        };
+        writes.iter().flatten().copied().chain(last)
+    }
 }
 
 /// A whole step over the arenas.
@@ -203,6 +214,24 @@ impl Program {
             outputs: Vec::new(),
             commands: Vec::new(),
         }
+    }
+
+    /// The inputs that are fed before every step: the step writes into their homes. Others
+    /// stay as they were fed until they change.
+    pub fn fed_each_step(&self, g: &Graph) -> HashSet<ValueId> {
+        let is_input = |v| matches!(g.values.get(v).map(|v| &v.def), Some(Def::Input));
+        let mut homes: Vec<&Place> = self.homes.iter().filter(|h| is_input(h.value)).collect();
+        homes.sort_unstable_by_key(|h| (h.range.space, h.range.offset));
+        let mut fed = HashSet::new();
+        for written in self.commands.iter().flat_map(Command::written) {
+            // Homes share no bytes, so that their ends are in order, too.
+            let before =
+                |h: &&Place| (h.range.space, h.range.end()) <= (written.space, written.offset);
+            let from = homes.partition_point(before);
+            let reached = homes[from..].iter().take_while(|h| h.range.overlaps(&written));
+            fed.extend(reached.map(|h| h.value));
+        }
+        fed
     }
 
     /// The nodes that the commands run, in issue order; a recomputed one comes again.

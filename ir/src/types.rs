@@ -133,6 +133,10 @@ impl fmt::Display for DType {
 /// The most bytes one tensor may have. Sums of thousands of them still fit an `i64`.
 pub const MAX_TENSOR_BYTES: u64 = 1 << 48;
 
+/// The largest product of the extents other than zero of a tensor without elements. Kernels
+/// loop over such extents, and no memory bounds them.
+pub const MAX_EMPTY_EXTENTS: u64 = 1 << 26;
+
 /// Element type and static shape of a tensor; dense, row-major.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
@@ -170,16 +174,17 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// Bytes of the tensor, or `None` when above [`MAX_TENSOR_BYTES`].
+    /// Bytes of the tensor, or `None` when above [`MAX_TENSOR_BYTES`], or without elements
+    /// and above [`MAX_EMPTY_EXTENTS`].
+    ///
+    /// Where this is `Some`, no product of some of the extents overflows.
     pub fn checked_bytes(&self) -> Option<u64> {
-        // A zero extent makes the product zero whatever the other extents are.
+        let mut extents = self.shape.iter().filter(|&&d| d != 0);
+        let product = extents.try_fold(1u64, |n, &d| n.checked_mul(d as u64))?;
         if self.shape.contains(&0) {
-            return Some(0);
+            return (product <= MAX_EMPTY_EXTENTS).then_some(0);
         }
-        self.shape
-            .iter()
-            .try_fold(self.dtype.size(), |n, &d| n.checked_mul(d as u64))
-            .filter(|&n| n <= MAX_TENSOR_BYTES)
+        product.checked_mul(self.dtype.size()).filter(|&n| n <= MAX_TENSOR_BYTES)
     }
 
     /// Bytes of the tensor; exact for every type a verified graph holds.
@@ -237,7 +242,9 @@ mod tests {
     fn bytes_are_exact_or_refused() {
         assert_eq!(TensorType::new(DType::F32, [2, 3]).bytes(), 24);
         assert_eq!(TensorType::scalar(DType::I64).bytes(), 8);
-        assert_eq!(TensorType::new(DType::F32, [usize::MAX, 0]).checked_bytes(), Some(0));
+        assert_eq!(TensorType::new(DType::F32, [1 << 26, 0]).checked_bytes(), Some(0));
+        assert_eq!(TensorType::new(DType::F32, [1 << 26, 0, 2]).checked_bytes(), None);
+        assert_eq!(TensorType::new(DType::F32, [usize::MAX, 0]).checked_bytes(), None);
         assert_eq!(TensorType::new(DType::F32, [usize::MAX, 2]).checked_bytes(), None);
     }
 

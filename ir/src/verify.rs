@@ -26,16 +26,22 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
         verify_value(g, v)
             .map_err(|message| Defect { at: named(&v.to_string(), &value.name), message })?;
     }
-    let mut streams = HashSet::new();
+    let mut generators = HashMap::new();
     for (n, node) in &g.nodes {
         let at = || named(&format!("{n} ({})", node.op.name()), &node.name);
         verify_node(g, n).map_err(|message| Defect { at: at(), message })?;
-        // A gradient draws what its attention drew.
-        if let Some(rng) = node.op.rng()
-            && !matches!(node.op, Op::AttentionGrad { .. })
-            && !streams.insert((rng.stream, rng.seed))
-        {
-            let message = format!("another node draws from generator {} too", rng.stream);
+        let Some(rng) = node.op.rng() else { continue };
+        let key = (rng.stream, rng.seed);
+        let message = if !matches!(node.op, Op::AttentionGrad { .. }) {
+            let other = generators.insert(key, n);
+            other.map(|_| format!("another node draws from generator {} too", rng.stream))
+        } else {
+            // A gradient draws again what its attention drew, which comes before it.
+            let forward = generators.get(&key);
+            let is_it = forward.is_some_and(|&forward| is_attention_of(g, forward, n));
+            (!is_it).then(|| format!("no attention before it draws from generator {}", rng.stream))
+        };
+        if let Some(message) = message {
             return Err(Defect { at: at(), message });
         }
     }
@@ -73,6 +79,19 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
         }
     }
     Ok(())
+}
+
+/// True where the gradient's attention may be this node: it computes the same of operands of
+/// the same types.
+fn is_attention_of(g: &Graph, forward: NodeId, gradient: NodeId) -> bool {
+    let [forward, gradient] = [&g.nodes[forward], &g.nodes[gradient]];
+    let (Op::Attention { spec }, Op::AttentionGrad { spec: of_gradient }) =
+        (&forward.op, &gradient.op)
+    else {
+        return false;
+    };
+    let types = |inputs: &[ValueId]| inputs.iter().take(3).map(|&v| g.ty(v)).collect::<Vec<_>>();
+    spec == of_gradient && types(&forward.inputs) == types(&gradient.inputs)
 }
 
 fn named(item: &str, name: &str) -> String {

@@ -219,3 +219,85 @@ program {{
     let said = |v: &Violation| v.to_string().contains("needs 2048 bytes of scratch");
     assert!(violations.iter().any(said), "{violations:?}");
 }
+
+/// The step moves bytes of an input within its own home once it was read.
+const SHUFFLED: &str = r#"graph "" {
+  input v0: f32[32] "x"
+  n0 unary {"f":"relu"} (v0) -> (v1: f32[32])
+  output "y" v1
+}
+program {
+  align 64
+  device 256
+  host 0
+  home v0 device[0+128]
+  run n0 stream0 (device[0+128]) -> (device[128+128])
+  copy stream0 device[64+64] -> device[0+64]
+  output device[128+128]
+}
+"#;
+
+#[test]
+fn an_input_that_the_step_writes_over_is_fed_each_step() {
+    let module = |text: &str| Module::parse(text).unwrap();
+    let fed = |text: &str| {
+        let Module { graph, program, .. } = module(text);
+        check(&graph, program.as_ref().unwrap()).unwrap();
+        program.unwrap().fed_each_step(&graph).len()
+    };
+    assert_eq!(fed(SHUFFLED), 1);
+    // The other half is not fed, so the second step reads it as the first one did.
+    let apart = SHUFFLED.replace("device 256", "device 320");
+    assert_eq!(fed(&apart.replace("-> device[0+64]", "-> device[256+64]")), 0);
+}
+
+#[test]
+fn live_bytes_never_exceed_the_arena() {
+    let module = Module::parse(SHUFFLED).unwrap();
+    let footprint = check(&module.graph, &module.program.unwrap()).unwrap();
+    assert_eq!(footprint.arena_bytes.device, 256);
+    assert_eq!(footprint.live_peak_bytes.device, 256);
+    // While bytes of the second half are copied over the first, only the second half is x.
+    let of_x: Vec<_> = footprint.occupancies.iter().filter(|o| o.value == Some(x(0))).collect();
+    let lives: Vec<_> =
+        of_x.iter().map(|o| (o.range.offset, o.range.len, o.first, o.end)).collect();
+    assert_eq!(lives, [(0, 128, 0, 1), (0, 64, 1, 2), (64, 64, 1, 2)]);
+}
+
+fn x(id: u32) -> arenic_ir::ValueId {
+    cranelift_entity::EntityRef::new(id as usize)
+}
+
+/// What is read of bytes that nobody wrote is nothing, but who reads them races with who
+/// writes them next.
+#[test]
+fn i8_readers_of_nothing_are_remembered() {
+    let reading = SHUFFLED
+        .replace("device 256", "device 320")
+        .replace("  run n0", "  copy stream1 device[128+64] -> device[256+64]\n  run n0")
+        .replace("copy stream0 device[64+64] -> device[0+64]", "wait stream0 event0");
+    let joined = |at: &str| {
+        let text = reading.replacen(at, &format!("  record stream1 event0\n{at}"), 1);
+        let module = Module::parse(&text).unwrap();
+        check(&module.graph, &module.program.unwrap())
+    };
+    let violations = joined("  wait stream0").unwrap_err();
+    assert_eq!(violations[0].invariant, Invariant::Race, "{violations:?}");
+}
+
+/// A state that the first step leaves where the second one does not look for it.
+#[test]
+fn every_later_step_begins_as_the_first_one() {
+    // n2 writes its result beside the home, and what the home gets is the old state again.
+    let aside = PROGRAM.replace("device 256", "device 320").replace(
+        "(device[0+64], device[192+64]) -> (device[0+64])",
+        "(device[0+64], device[192+64]) -> (device[256+64])",
+    );
+    let violations = judge(&aside).unwrap_err();
+    assert_eq!(violations[0].invariant, Invariant::Closing, "{violations:?}");
+    let copied = aside.replace(
+        "  output device",
+        "  copy stream0 device[256+64] -> device[0+64]\n  output device",
+    );
+    judge(&copied).unwrap();
+}

@@ -45,6 +45,20 @@ fn i2_not_one_generator_for_two_nodes() {
 }
 
 #[test]
+fn i2_a_gradient_draws_what_its_attention_drew() {
+    let text = |scale: &str, stream: u32| {
+        format!(
+            r#"input v0: f32[4,8] "x"
+      n0 attention {{"spec":{{"scale":1.0,"dropout":{{"ratio":0.5,"rng":{{"stream":3}}}}}}}} (v0, v0, v0) -> (v1: f32[4,8], v2: f32[4], v3: f32[4])
+      n1 attention_grad {{"spec":{{"scale":{scale},"dropout":{{"ratio":0.5,"rng":{{"stream":{stream}}}}}}}}} (v0, v0, v0, v2, v3, v1) -> (v4: f32[4,8], _, _)"#
+        )
+    };
+    assert_eq!(defect(&text("1.0", 3)), "accepted");
+    assert!(defect(&text("1.0", 4)).contains("no attention before it draws from generator 4"));
+    assert!(defect(&text("2.0", 3)).contains("no attention before it draws from generator 3"));
+}
+
+#[test]
 fn not_other_types_names_or_data() {
     let typed = r#"input v0: f32[2] "x"
       n0 unary {"f":"exp"} (v0) -> (v1: f32[3])"#;

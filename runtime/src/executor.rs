@@ -19,7 +19,7 @@ use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
 use rayon::ThreadPoolBuilder;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use step::{Clock, Dead, POISON, Prepared, Step};
 use streams::{Events, Threads};
@@ -73,6 +73,8 @@ pub struct Executor<'g> {
     arenas: PerSpace<AlignedBytes>,
     footprint: Footprint,
     homes: HashMap<ValueId, Range>,
+    /// Inputs that are fed before every step.
+    fed_each_step: HashSet<ValueId>,
     outputs: Vec<Range>,
     step: Step<'g>,
     threads: Threads,
@@ -124,6 +126,7 @@ impl<'g> Executor<'g> {
             arenas,
             footprint,
             homes: program.homes.iter().map(|h| (h.value, h.range)).collect(),
+            fed_each_step: program.fed_each_step(graph),
             outputs: program.outputs.clone(),
             step: Step {
                 graph,
@@ -223,13 +226,10 @@ impl<'g> Executor<'g> {
             .any(|o| o.range.overlaps(range))
     }
 
-    /// True where the step reuses the input's bytes once it has read them, so that the
-    /// input must be fed again before every step.
+    /// True where the step writes over the input's bytes, so that the input must be fed again
+    /// before every step.
     pub fn is_overwritten(&self, v: ValueId) -> bool {
-        self.homes.get(&v).is_some_and(|home| {
-            let others = self.footprint.occupancies.iter().filter(|o| o.value != Some(v));
-            others.into_iter().any(|o| o.range.overlaps(home))
-        })
+        self.fed_each_step.contains(&v)
     }
 
     /// The bytes of a fed input, to be filled before each step; `None` where the step

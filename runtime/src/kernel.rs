@@ -176,7 +176,9 @@ impl Scratch {
     /// The scratch is smaller: the operator table and its kernel disagree.
     #[allow(clippy::mut_from_ref)] // exclusive by the caller's promise
     pub unsafe fn slice_mut<'a, T: Element>(&self, n: usize) -> &'a mut [T] {
-        assert!(n * size_of::<T>() <= self.bytes, "scratch of {} bytes is too small", self.bytes);
+        let needed = n.checked_mul(size_of::<T>());
+        let fits = needed.is_some_and(|bytes| bytes <= self.bytes);
+        assert!(fits, "scratch of {} bytes is too small", self.bytes);
         if n == 0 {
             return &mut [];
         }

@@ -26,10 +26,11 @@ pub(super) struct Segment {
     pub(super) writer: Access,
     /// The last read of each stream since the write.
     pub(super) readers: Vec<Access>,
-    occupancy: usize,
+    /// `None` for bytes that were never written, or in an earlier step.
+    occupancy: Option<usize>,
 }
 
-/// One arena: segments by first byte. Bytes in no segment were never written.
+/// One arena: segments by first byte. Bytes in no segment were never used.
 #[derive(Default)]
 pub(super) struct Memory {
     segments: BTreeMap<u64, Segment>,
@@ -89,12 +90,54 @@ impl Memory {
         }
         self.split(range.offset);
         self.split(range.end());
+        self.fill_gaps(range);
         for (_, s) in self.segments.range_mut(range.offset..range.end()) {
-            visit(s.occupancy);
+            s.occupancy.map(&mut visit);
             match s.readers.iter_mut().find(|r| r.stream == access.stream) {
                 Some(r) => r.sequence = access.sequence,
                 None => s.readers.push(access),
             }
+        }
+    }
+
+    /// Makes segments of the range's bytes that were never used, so that they remember readers.
+    fn fill_gaps(&mut self, range: &Range) {
+        let writer = Access { stream: 0, sequence: 0 };
+        let (mut at, mut gaps) = (range.offset, Vec::new());
+        for (start, s) in self.overlapping(range) {
+            if start > at {
+                gaps.push((at, start));
+            }
+            at = s.end;
+        }
+        if at < range.end() {
+            gaps.push((at, range.end()));
+        }
+        for (start, end) in gaps {
+            let blank =
+                Segment { end, content: None, writer, readers: Vec::new(), occupancy: None };
+            self.segments.insert(start, blank);
+        }
+    }
+
+    /// The occupancies of the range's bytes, each once for every segment.
+    pub(super) fn occupancies(&self, range: &Range) -> Vec<usize> {
+        self.overlapping(range).filter_map(|(_, s)| s.occupancy).collect()
+    }
+
+    /// Forgets what all bytes hold, but not who used them.
+    pub(super) fn forget(&mut self) {
+        for s in self.segments.values_mut() {
+            (s.content, s.occupancy) = (None, None);
+        }
+    }
+
+    /// Notes that a range, all of which was used, holds a value.
+    pub(super) fn know(&mut self, range: &Range, root: ValueId) {
+        self.split(range.offset);
+        self.split(range.end());
+        for (&start, s) in self.segments.range_mut(range.offset..range.end()) {
+            s.content = Some(Content { root, offset: start - range.offset });
         }
     }
 
@@ -104,7 +147,7 @@ impl Memory {
         range: &Range,
         content: Option<Content>,
         writer: Access,
-        occupancy: usize,
+        occupancy: Option<usize>,
     ) {
         if range.len == 0 {
             return;

@@ -25,6 +25,10 @@ pub(super) use ensure;
 /// The rank beyond which shapes are refused; kernels keep indices in fixed arrays.
 pub const MAX_RANK: usize = 16;
 
+/// The most operations for each element that an operator reads or writes, beside those for
+/// 2^16 elements. No real operator comes near: a product has as many as its shortest extent.
+const MOST_FLOPS: u64 = 1 << 20;
+
 impl Op {
     /// How many operands the operator takes: (least, most).
     pub fn arity(&self) -> (usize, usize) {
@@ -109,7 +113,8 @@ impl Op {
     ///
     /// # Errors
     /// Says which operand does not fit and why; every attribute is checked too, so that
-    /// a kernel can run what `infer` accepts without checks of its own.
+    /// a kernel can run what `infer` accepts without checks of its own. No size that follows
+    /// from the types overflows, and the kernel's work is bounded (see [`Op::work`]).
     pub fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         let (least, most) = self.arity();
         ensure!(
@@ -119,11 +124,17 @@ impl Op {
             if least == most { least.to_string() } else { format!("{least} or more") },
             x.len()
         );
+        for t in x {
+            sized("an operand", t)?;
+        }
         let outputs = self.infer_outputs(x)?;
         for t in &outputs {
-            ensure!(t.rank() <= MAX_RANK, "rank {} is above {MAX_RANK}", t.rank());
-            ensure!(t.checked_bytes().is_some(), "a result of type {t} is too large");
+            sized("a result", t)?;
         }
+        let flops = self.work(x, &outputs.iter().collect::<Vec<_>>()).flops;
+        let elements = x.iter().copied().chain(&outputs).map(|t| t.elements() as u64);
+        let most = elements.fold(1 << 16, u64::saturating_add).saturating_mul(MOST_FLOPS);
+        ensure!(flops <= most, "{} would take {flops} operations", self.name());
         Ok(outputs)
     }
 
@@ -133,7 +144,7 @@ impl Op {
             Op::Reshape { shape } => {
                 let y = TensorType::new(x[0].dtype, shape.as_slice());
                 ensure!(
-                    y.checked_bytes() == x[0].checked_bytes(),
+                    y.checked_bytes() == Some(x[0].bytes()),
                     "{} does not reshape to {shape:?}",
                     x[0]
                 );
@@ -433,6 +444,13 @@ impl Op {
             }
         }
     }
+}
+
+/// Refuses types whose rank or size is beyond what kernels take.
+fn sized(what: &str, t: &TensorType) -> Result<(), TypeError> {
+    ensure!(t.rank() <= MAX_RANK, "{what} of rank {}, above {MAX_RANK}", t.rank());
+    ensure!(t.checked_bytes().is_some(), "{what} of type {t}, which is too large");
+    Ok(())
 }
 
 fn axis_in(axis: usize, x: &TensorType) -> Result<(), TypeError> {

@@ -96,7 +96,7 @@ impl Recurrence {
 
     /// Elements of a state.
     pub fn state(&self) -> usize {
-        self.batch * self.hidden
+        self.batch.saturating_mul(self.hidden)
     }
 
     /// The products of a step.
@@ -121,7 +121,7 @@ impl Recurrence {
             Op::RnnGrad { .. } => 2,
             _ => 0,
         };
-        states * self.state()
+        self.state().saturating_mul(states)
     }
 
     /// Elements of the CUDA kernels' scratch. What all threads of a step read is not what they
@@ -134,7 +134,7 @@ impl Recurrence {
             Op::RnnGrad { .. } => 2,
             _ => 0,
         };
-        states * self.state()
+        self.state().saturating_mul(states)
     }
 }
 

@@ -4,6 +4,9 @@
 //! Sizes follow from types alone, never from the number of threads, so that a plan made
 //! anywhere runs anywhere, with the same order of every sum. A kernel asks the same
 //! functions for its tiling, so that the two cannot disagree.
+//!
+//! Types come from files. No product of extents of one type overflows (`checked_bytes`);
+//! products of several types' extents saturate, so that no arena is large enough for them.
 
 pub mod attention;
 pub mod cuda;
@@ -104,7 +107,7 @@ impl Op {
                 if plan.parts > 1 {
                     let wide = f == Reduction::Mean && x.dtype.is_int();
                     let size = if wide { DType::I64 } else { x.dtype }.size();
-                    return (plan.parts * plan.results) as u64 * size;
+                    return plan.partial_results(plan.parts).saturating_mul(size);
                 }
                 0
             }
@@ -115,15 +118,18 @@ impl Op {
                 attention::tiling(inputs[0], inputs[1], inputs[2]).gradient_elements()
             }
             Op::LayerNormParamGrad { axis } => {
-                return channel_sums(rows(inputs[0], *axis)).elements(2) * inputs[0].dtype.size();
+                let sums = channel_sums(rows(inputs[0], *axis)).elements(2);
+                return sums.saturating_mul(inputs[0].dtype.size());
             }
             Op::BatchNorm { .. } => {
                 let x = inputs[0];
                 let stats = 2 * x.shape[1] as u64;
-                return (stats + channel_sums(channels(x)).elements(1)) * x.dtype.size();
+                let elements = stats.saturating_add(channel_sums(channels(x)).elements(1));
+                return elements.saturating_mul(x.dtype.size());
             }
             Op::BatchNormParamGrad => {
-                return channel_sums(channels(inputs[0])).elements(2) * inputs[0].dtype.size();
+                let sums = channel_sums(channels(inputs[0])).elements(2);
+                return sums.saturating_mul(inputs[0].dtype.size());
             }
             Op::Lstm { .. }
             | Op::LstmGrad { .. }
@@ -132,7 +138,7 @@ impl Op {
             | Op::Rnn { .. }
             | Op::RnnGrad { .. } => {
                 let elements = Recurrence::of(self, inputs[0]).cpu_scratch(self);
-                return elements as u64 * inputs[0].dtype.size();
+                return (elements as u64).saturating_mul(inputs[0].dtype.size());
             }
             Op::ChannelsLast { of } => {
                 let turned = inputs.iter().chain(outputs).filter(|t| channels_last::is_turned(t));
@@ -141,12 +147,13 @@ impl Op {
                 return turned.saturating_add(channels_last::as_first(inputs, outputs, own));
             }
             Op::Resize { spec } => {
-                let taps = |a| resize_taps(spec, a) * spec.sizes[a];
-                return 16 * (0..spec.sizes.len()).map(taps).sum::<usize>() as u64;
+                let taps = |a| resize_taps(spec, a).saturating_mul(spec.sizes[a]);
+                let all = (0..spec.sizes.len()).map(taps).fold(0, usize::saturating_add);
+                return (all as u64).saturating_mul(16);
             }
             _ => 0,
         };
-        elements as u64 * outputs.first().map_or(0, |t| t.dtype.size())
+        (elements as u64).saturating_mul(outputs.first().map_or(0, |t| t.dtype.size()))
     }
 }
 
@@ -167,7 +174,7 @@ pub fn product_parts(results: usize, k: usize) -> usize {
 fn partial_results(results: usize, k: usize) -> usize {
     match product_parts(results, k) {
         1 => 0,
-        parts => parts * results,
+        parts => parts.saturating_mul(results),
     }
 }
 
@@ -194,8 +201,8 @@ impl ProductUpdate {
     /// Elements of scratch.
     pub fn elements(&self) -> usize {
         match *self {
-            ProductUpdate::Tiles { lanes, tile } => lanes * tile,
-            ProductUpdate::Parts { parts, results } => (parts + 1) * results,
+            ProductUpdate::Tiles { lanes, tile } => lanes.saturating_mul(tile),
+            ProductUpdate::Parts { parts, results } => (parts + 1).saturating_mul(results),
         }
     }
 }
@@ -254,7 +261,8 @@ impl ConvColumns {
     /// Elements of scratch: a tile of columns and, where folded, one of results.
     pub fn elements(&self) -> usize {
         let results = if self.folded { self.channels } else { 0 };
-        self.items * self.positions * (self.depth + results)
+        let positions = self.items.saturating_mul(self.positions);
+        positions.saturating_mul(self.depth.saturating_add(results))
     }
 }
 
@@ -269,27 +277,27 @@ pub fn conv(window: &Window, group: usize, x: &TensorType, w: &TensorType, y: &T
     }
     // Folding copies (inputs + channels) · positions elements of every image; without it
     // the inputs · channels weights are packed for every image.
-    let folds =
-        images > 1 && positions < FOLD && inputs * channels > (inputs + channels) * positions;
+    let copied = inputs.saturating_add(channels).saturating_mul(positions);
+    let folds = images > 1 && positions < FOLD && inputs.saturating_mul(channels) > copied;
     if window.is_pointwise() && !folds {
         return Conv::Pointwise;
     }
     if direct(channels, inputs) {
         return Conv::Direct;
     }
-    let all = (inputs * taps).max(1);
+    let all = inputs.saturating_mul(taps).max(1);
     let budget = COLUMN_BYTES / y.dtype.size() as usize;
     if positions < FOLD && images > 1 {
         let wanted = (2 * FOLD).div_ceil(positions.max(1));
-        let room = RESULT_BYTES / y.dtype.size() as usize / (channels * positions).max(1);
-        let items = wanted.min(room).clamp(1, images);
-        let depth = depth(all, budget / (items * positions).max(1));
+        let results = channels.saturating_mul(positions).max(1);
+        let items = wanted.min(RESULT_BYTES / y.dtype.size() as usize / results).clamp(1, images);
+        let depth = depth(all, budget / items.saturating_mul(positions).max(1));
         return Conv::Columns(ConvColumns { items, positions, depth, channels, folded: true });
     }
     let wide = (budget / all.min(2048)).clamp(1, positions.max(1));
     let depth = depth(all, budget / wide);
     let items = if wide == positions && depth == all {
-        (budget / (wide * depth)).clamp(1, (images * group).max(1))
+        (budget / wide.saturating_mul(depth)).clamp(1, images.saturating_mul(group).max(1))
     } else {
         1
     };
@@ -333,7 +341,7 @@ impl TransposeColumns {
 
     /// Elements of scratch.
     pub fn elements(&self) -> usize {
-        self.items * self.channels * self.rows * self.row
+        [self.channels, self.rows, self.row].into_iter().fold(self.items, usize::saturating_mul)
     }
 }
 
@@ -344,12 +352,13 @@ pub fn conv_transpose(group: usize, x: &TensorType, w: &TensorType) -> ConvTrans
     }
     let taps: usize = w.shape[2..].iter().product();
     let budget = COLUMN_BYTES / x.dtype.size() as usize;
-    let row = (taps * x.shape[3..].iter().product::<usize>()).max(1);
+    let row = taps.saturating_mul(x.shape[3..].iter().product::<usize>()).max(1);
     let rows = (budget / row).clamp(1, x.shape[2].max(1));
-    let channels = (budget / (row * rows)).clamp(1, w.shape[1].max(1));
+    let tile = row.saturating_mul(rows);
+    let channels = (budget / tile).clamp(1, w.shape[1].max(1));
     let whole = rows >= x.shape[2] && channels >= w.shape[1];
     let items = if whole {
-        (budget / (row * rows * channels)).clamp(1, (x.shape[0] * group).max(1))
+        (budget / tile.saturating_mul(channels)).clamp(1, x.shape[0].saturating_mul(group).max(1))
     } else {
         1
     };
@@ -379,7 +388,7 @@ pub struct WeightColumns {
 impl WeightColumns {
     /// Elements of scratch.
     pub fn elements(&self) -> usize {
-        self.groups * self.positions * self.depth
+        self.groups.saturating_mul(self.positions).saturating_mul(self.depth)
     }
 }
 
@@ -388,11 +397,12 @@ pub fn conv_weight(window: &Window, group: usize, x: &TensorType, dy: &TensorTyp
     if window.is_pointwise() {
         return ConvWeight::Pointwise;
     }
-    let depth = (x.shape[1] / group * window.taps()).max(1);
+    let depth = (x.shape[1] / group).saturating_mul(window.taps()).max(1);
     let size = dy.shape[2..].iter().product::<usize>().max(1);
     let budget = COLUMN_BYTES / x.dtype.size() as usize;
     let positions = (budget / depth).clamp(1, size);
-    let groups = if positions == size { (budget / (depth * size)).clamp(1, group) } else { 1 };
+    let tile = depth.saturating_mul(size);
+    let groups = if positions == size { (budget / tile).clamp(1, group) } else { 1 };
     ConvWeight::Columns(WeightColumns { groups, positions, depth })
 }
 
@@ -414,6 +424,11 @@ pub struct ReducePlan {
 }
 
 impl ReducePlan {
+    /// Elements of the partial results of so many parts.
+    pub fn partial_results(&self, parts: usize) -> u64 {
+        (parts as u64).saturating_mul(self.results as u64)
+    }
+
     /// True where merged axis `i` is reduced.
     pub fn reduced(&self, i: usize) -> bool {
         (self.rank - 1 - i).is_multiple_of(2) == self.inner_reduced
@@ -483,7 +498,8 @@ pub struct ChannelSums {
 impl ChannelSums {
     /// Elements of the partial sums, where every channel has so many; none in one part.
     fn elements(&self, sums: usize) -> u64 {
-        if self.parts == 1 { 0 } else { (self.parts * sums * self.extents[1]) as u64 }
+        let [parts, sums, channels] = [self.parts, sums, self.extents[1]].map(|n| n as u64);
+        if parts == 1 { 0 } else { parts.saturating_mul(sums).saturating_mul(channels) }
     }
 }
 

@@ -26,9 +26,9 @@ pub struct Extents {
 }
 
 impl Extents {
-    /// Multiplications of the product.
+    /// Multiplications of the product; saturates.
     pub fn multiplications(self) -> usize {
-        self.m * self.k * self.n
+        self.m.saturating_mul(self.k).saturating_mul(self.n)
     }
 
     /// How a product of these extents is computed.
@@ -73,7 +73,7 @@ pub fn mat_mul([a, b, y]: [&TensorType; 3], trans_a: bool, trans_b: bool) -> (us
     let vectors = usize::from(a.rank() == 1) + usize::from(b.rank() == 1);
     let batch_axes = (y.rank() + vectors).saturating_sub(2);
     let mut count: usize = y.shape[..batch_axes].iter().product();
-    if b.elements() == k * n && !trans_a && a.elements() == count * m * k {
+    if b.elements() == k * n && !trans_a && a.elements() == count.saturating_mul(m * k) {
         m *= count;
         count = count.min(1);
     }

@@ -20,7 +20,8 @@ pub struct Window {
     pub pads_end: Vec<usize>,
 }
 
-/// Extents above this are refused, so that products of two of them cannot overflow.
+/// Extents above this are refused, so that products of two of them cannot overflow; windows
+/// of more taps, too.
 const MAX_EXTENT: usize = 1 << 31;
 
 impl Window {
@@ -61,6 +62,10 @@ impl Window {
         let large = |l: &&Vec<usize>| l.iter().any(|&x| x > MAX_EXTENT);
         if lists.iter().any(large) || (0..n).any(|i| self.span(i) > MAX_EXTENT) {
             return Err(TypeError("a window extent is above 2^31".into()));
+        }
+        let taps = self.kernel.iter().try_fold(1usize, |n, &k| n.checked_mul(k));
+        if taps.is_none_or(|n| n > MAX_EXTENT) {
+            return Err(TypeError("a window has more than 2^31 taps".into()));
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ use crate::executor::{StepError, node_label};
 use crate::kernel::KernelError;
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
-use arenic_ir::plan::Backend;
+use arenic_ir::plan::{Backend, TargetInfo};
 use arenic_ir::program::{PerSpace, Program, Range, StreamId};
 use cranelift_entity::EntityRef;
 pub use prepare::source;
@@ -43,6 +43,12 @@ pub enum SetupError {
     /// The program is for another backend.
     #[error("the program is planned for the backend `{}`, not for `cuda`", .0.name())]
     Backend(Backend),
+    /// The program was planned for looser alignment than kernels and libraries rely on.
+    #[error(
+        "the program aligns to {0} bytes, kernels for GPUs need {needed}; compile it again for `cuda`",
+        needed = TargetInfo::CUDA.align
+    )]
+    Alignment(u64),
     /// An operator without a kernel.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
@@ -135,6 +141,10 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         let backend = program.target.backend;
         if backend != Backend::Cuda {
             return Err(SetupError::Backend(backend));
+        }
+        let align = program.target.align;
+        if !align.is_multiple_of(TargetInfo::CUDA.align) {
+            return Err(SetupError::Alignment(align));
         }
         let (module, work) = lower_all(graph, program)?;
         let module =

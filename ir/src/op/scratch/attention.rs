@@ -45,33 +45,38 @@ pub struct Attention {
 pub fn tiling(q: &TensorType, k: &TensorType, v: &TensorType) -> Attention {
     let matrix = |t: &TensorType| [t.shape[t.rank() - 2], t.shape[t.rank() - 1]];
     let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
-    let batch = k.elements() / (keys * depth);
+    let batch = k.shape[..k.rank() - 2].iter().product::<usize>();
     let rows = (BLOCK / keys).clamp(LEAST_ROWS, MOST_ROWS).min(queries.max(1));
     let blocks = queries.div_ceil(rows);
     let parts = LANES.div_ceil(batch.max(1)).min(blocks).max(1);
-    let lanes = (SCORES / (rows * keys)).clamp(1, LANES).min((batch * blocks).max(1));
+    let all = batch.saturating_mul(blocks).max(1);
+    let lanes = (SCORES / rows.saturating_mul(keys)).clamp(1, LANES).min(all);
     Attention { batch, queries, keys, depth, width, rows, blocks, parts, lanes }
 }
 
 impl Attention {
     /// Elements of one block of scores.
     pub fn block(&self) -> usize {
-        self.rows * self.keys
+        self.rows.saturating_mul(self.keys)
     }
 
     /// Elements of the scratch of an attention.
     pub fn forward_elements(&self) -> usize {
-        self.lanes * self.block()
+        self.lanes.saturating_mul(self.block())
     }
 
     /// Elements of the scratch of its gradient: probabilities and their gradients, and partial
     /// sums.
     pub fn gradient_elements(&self) -> usize {
-        2 * self.lanes * self.block() + self.partial_elements(self.depth + self.width)
+        let scores = self.forward_elements().saturating_mul(2);
+        scores.saturating_add(self.partial_elements(self.depth.saturating_add(self.width)))
     }
 
     /// Elements of partial sums with so many per key; none in one part.
     pub fn partial_elements(&self, each: usize) -> usize {
-        if self.parts == 1 { 0 } else { self.batch * self.parts * self.keys * each }
+        if self.parts == 1 {
+            return 0;
+        }
+        [self.parts, self.keys, each].into_iter().fold(self.batch, usize::saturating_mul)
     }
 }

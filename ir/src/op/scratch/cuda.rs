@@ -24,7 +24,7 @@ pub(super) fn scratch_bytes(
 /// more than a quarter of them, so that the arena is about what tensors take. Most algorithms
 /// do with less; transforms of all that is read do not, and are not taken.
 fn workspace(target: TargetInfo, x: &[&TensorType], y: &[&TensorType]) -> u64 {
-    let touched: u64 = x.iter().chain(y).map(|t| t.bytes()).sum();
+    let touched = x.iter().chain(y).map(|t| t.bytes()).fold(0, u64::saturating_add);
     let most = target.workspace.min(touched / 4);
     most - most % target.align.max(1)
 }
@@ -42,7 +42,7 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         | Op::Conv { .. }
         | Op::ConvTranspose { .. }
         | Op::ConvWeightGrad { .. } => match contraction(op, x, y) {
-            Some((batches, extents)) => partial_results(batches, extents) * size,
+            Some((batches, extents)) => partial_results(batches, extents).saturating_mul(size),
             None => 0,
         },
         Op::ChannelsLast { of } => {
@@ -52,19 +52,22 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             let Some((x, f, axes)) = op.reduction(x) else { return 0 };
             let wide = f == Reduction::Mean && x.dtype.is_int();
             let size = if wide { DType::I64 } else { x.dtype.accumulated() }.size();
-            partial_sums(&super::reduce(&x, axes)) * size
+            partial_sums(&super::reduce(&x, axes)).saturating_mul(size)
         }
         // Of every row the sum of its probabilities times their gradients.
         Op::AttentionGrad { .. } => x[3].bytes(),
         Op::LayerNormParamGrad { axis } => {
-            2 * partial_sums(&row_sums(x[0], *axis)) * x[0].dtype.accumulated().size()
+            let sums = partial_sums(&row_sums(x[0], *axis)).saturating_mul(2);
+            sums.saturating_mul(x[0].dtype.accumulated().size())
         }
         Op::BatchNorm { .. } => {
             let partial = partial_sums(&channel_sums(x[0]));
-            (2 * x[0].shape[1] as u64 + partial) * x[0].dtype.accumulated().size()
+            let elements = partial.saturating_add(2 * x[0].shape[1] as u64);
+            elements.saturating_mul(x[0].dtype.accumulated().size())
         }
         Op::BatchNormParamGrad => {
-            2 * partial_sums(&channel_sums(x[0])) * x[0].dtype.accumulated().size()
+            let sums = partial_sums(&channel_sums(x[0])).saturating_mul(2);
+            sums.saturating_mul(x[0].dtype.accumulated().size())
         }
         Op::Lstm { .. }
         | Op::LstmGrad { .. }
@@ -72,11 +75,13 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         | Op::GruGrad { .. }
         | Op::Rnn { .. }
         | Op::RnnGrad { .. } => {
-            Recurrence::of(op, x[0]).cuda_scratch(op) as u64 * x[0].dtype.size()
+            let elements = Recurrence::of(op, x[0]).cuda_scratch(op) as u64;
+            elements.saturating_mul(x[0].dtype.size())
         }
         Op::Resize { spec } => {
             let axes = (0..spec.sizes.len()).filter(|&a| !resize_keeps(spec, a, x[0].shape[a]));
-            16 * axes.map(|a| resize_taps(spec, a) * spec.sizes[a]).sum::<usize>() as u64
+            let taps = axes.map(|a| resize_taps(spec, a).saturating_mul(spec.sizes[a]));
+            (taps.fold(0, usize::saturating_add) as u64).saturating_mul(16)
         }
         _ => 0,
     }
@@ -104,9 +109,9 @@ fn contraction(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<(usize, 
             let [.., a, b] = x else { return None };
             gemm(a, b, *trans_a, *trans_b)
         }
-        Op::Conv { window, group } => windowed(*group, x[1].shape[1] * window.taps()),
+        Op::Conv { window, group } => windowed(*group, x[1].shape[1].saturating_mul(window.taps())),
         Op::ConvTranspose { window, group, .. } => {
-            windowed(*group, x[0].shape[1] / group * window.taps())
+            windowed(*group, (x[0].shape[1] / group).saturating_mul(window.taps()))
         }
         Op::ConvWeightGrad { group, .. } => {
             let dy = x[1];
@@ -177,7 +182,8 @@ const LEAST_TERMS: usize = 256;
 /// Parts into which the sums of a product of so many rows, columns and terms are cut, so that
 /// few results of long sums fill the device.
 pub fn product_parts(batches: usize, [m, n, k]: [usize; 3]) -> usize {
-    let tiles = batches * m.div_ceil(PRODUCT_TILE) * n.div_ceil(PRODUCT_TILE);
+    let tiles = [m, n].map(|extent| extent.div_ceil(PRODUCT_TILE));
+    let tiles = tiles.into_iter().fold(batches, usize::saturating_mul);
     (PRODUCT_BLOCKS / tiles.max(1)).clamp(1, (k / LEAST_TERMS).max(1))
 }
 
@@ -185,7 +191,7 @@ pub fn product_parts(batches: usize, [m, n, k]: [usize; 3]) -> usize {
 fn partial_results(batches: usize, [m, n, k]: [usize; 3]) -> u64 {
     match product_parts(batches, [m, n, k]) {
         1 => 0,
-        parts => (parts * batches * m * n) as u64,
+        parts => [batches, m, n].into_iter().fold(parts, usize::saturating_mul) as u64,
     }
 }
 
@@ -255,7 +261,7 @@ fn reduction_order(plan: &ReducePlan) -> Vec<usize> {
 pub fn partial_sums(plan: &ReducePlan) -> u64 {
     match reduce(plan).parts {
         1 => 0,
-        parts => (plan.results * parts) as u64,
+        parts => plan.partial_results(parts),
     }
 }
 
