@@ -26,10 +26,16 @@ const COPY_BYTES: usize = 256 << 10;
 pub(super) fn for_each(n: usize, work: usize, f: impl Fn(usize) + Sync) {
     if work <= SMALL || n <= 1 || rayon::current_num_threads() == 1 {
         (0..n).for_each(f);
-        return;
+    } else {
+        let least = (SMALL / 2).div_ceil((work / n).max(1));
+        in_parallel(n, least, &|indices: Range<usize>| indices.for_each(&f));
     }
-    let least = (SMALL / 2).div_ceil((work / n).max(1));
-    (0..n).into_par_iter().with_min_len(least).for_each(&f);
+}
+
+/// Covers `0..n` with ranges of `least` indices, on all threads. Not generic: a pool's machinery
+/// is compiled once and not for every kernel and type.
+fn in_parallel(n: usize, least: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+    (0..n.div_ceil(least)).into_par_iter().for_each(|i| f(i * least..((i + 1) * least).min(n)));
 }
 
 /// As [`for_each`], for tasks that are each worth a thread.
