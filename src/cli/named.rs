@@ -1,6 +1,7 @@
 //! Things that are named or read from a YAML file: pipelines and devices.
 
 use super::Failure;
+use super::terminal::masked;
 use arenic_passes::yaml::YamlError;
 use miette::{NamedSource, miette};
 
@@ -32,5 +33,5 @@ fn report(kind: &str, e: YamlError, name: &str, text: String) -> Failure {
     let at = (line_start + column - 1).min(text.len());
     let label = miette::LabeledSpan::at_offset(at, "here");
     let report = miette!(labels = vec![label], "{kind} `{name}`: {message}");
-    report.with_source_code(NamedSource::new(name, text)).into()
+    report.with_source_code(NamedSource::new(masked(name), masked(&text))).into()
 }
