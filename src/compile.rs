@@ -150,6 +150,8 @@ pub struct Constraints<'a> {
     pub math: Math,
     /// What the program is for.
     pub purpose: Purpose,
+    /// Kernels for GPUs are left as text, which is compiled where they first run.
+    pub no_gpu_code: bool,
 }
 
 /// Compiles a model, or a folder of ONNX Runtime's training artifacts, for one target.
@@ -172,7 +174,8 @@ pub fn compile(
         (Some(pass), Purpose::Step) => pass.parameters(&graph).map_err(PassError::from)?,
         _ => Vec::new(),
     };
-    let Constraints { backend, device, limits, allow_reassociation, math, purpose } = constraints;
+    let Constraints { backend, device, limits, allow_reassociation, math, purpose, no_gpu_code } =
+        constraints;
     let least = TargetInfo::of(backend);
     let align = device.map_or(0, |d| d.alignment).max(least.align);
     let math = if backend == Backend::Cuda { math } else { least.math };
@@ -203,7 +206,9 @@ pub fn compile(
                 false => certificate.bound.max(found),
             };
             let kernels = match backend {
-                Backend::Cuda if !import.plan_only => gpu_code::make(&module.graph, program)?,
+                Backend::Cuda if !import.plan_only && !no_gpu_code => {
+                    gpu_code::make(&module.graph, program)?
+                }
                 _ => None,
             };
             let target = Target {

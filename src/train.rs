@@ -5,7 +5,7 @@ mod saving;
 
 use crate::artifact::Target;
 use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool, try_to_write};
-use crate::gpu_code;
+use crate::gpu_code::{self, Trust};
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::program::Span;
 use arenic_ir::types::{DType, TensorType, bf16};
@@ -59,6 +59,8 @@ pub struct Options {
     pub threads: usize,
     /// On a GPU nothing depends on time: libraries' ways are not chosen by measurement.
     pub deterministic: bool,
+    /// Whose code for GPUs is run.
+    pub trust: Trust,
     /// Fill dead bytes with NaN patterns.
     pub poison: bool,
     /// Where the times of the last step's commands go, in the trace event format.
@@ -187,8 +189,8 @@ pub fn train_on_device(
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
     let (g, program) = (&target.graph, &target.program);
-    let images =
-        gpu_code::images(target.kernels.as_ref(), g, program).map_err(cuda::SetupError::from)?;
+    let images = gpu_code::images(target.kernels.as_ref(), g, program, options.trust)
+        .map_err(cuda::SetupError::from)?;
     let how = cuda::Options { deterministic: options.deterministic };
     let mut executor = CudaExecutor::new(g, program, &images, driver, how)?;
     train_on(&mut executor, target, options, notice, watch)

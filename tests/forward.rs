@@ -5,6 +5,7 @@
 use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, Constraints, compile};
 use arenic::data::TensorFile;
+use arenic::gpu_code::Trust;
 use arenic::onnx::export::{ExportOptions, export, with_training_info, write};
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
 use arenic::train::{Initial, Length, OnSaveError, Options, train};
@@ -114,6 +115,7 @@ fn options(network: &str, lr: f64) -> Options {
         outputs: None,
         threads: 1,
         deterministic: true,
+        trust: Trust::Own,
         poison: false,
         trace: None,
         stop: None,

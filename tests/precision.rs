@@ -3,6 +3,7 @@
 
 use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, Constraints, compile};
+use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
 use arenic::train::{Initial, Length, Options, train};
 use arenic_ir::types::DType;
@@ -54,9 +55,11 @@ fn losses(target: &Target, network: &str, steps: u64) -> Vec<f64> {
         seed: None,
         save: None,
         save_every: None,
+        on_save_error: OnSaveError::Stop,
         outputs: None,
         threads: 1,
         deterministic: true,
+        trust: Trust::Own,
         poison: true,
         trace: None,
         stop: None,

@@ -5,6 +5,7 @@
 use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, CompileError, Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
+use arenic::gpu_code::Trust;
 use arenic::onnx::ImportOptions;
 use arenic::train::{Initial, Length, OnSaveError, Options, train};
 use arenic_ir::graph::StateId;
@@ -103,6 +104,7 @@ impl Run {
             outputs: None,
             threads: 1,
             deterministic: true,
+            trust: Trust::Own,
             poison: false,
             trace: None,
             stop: None,

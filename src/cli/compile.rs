@@ -67,6 +67,9 @@ pub(super) struct Arguments {
     /// for each; figures are then of the first
     #[arg(long = "target", value_name = "T", default_value = Backend::Cpu.name(), value_parser = backend)]
     targets: Vec<Backend>,
+    /// Leave the kernels for GPUs as text, which is compiled where they first run
+    #[arg(long)]
+    no_gpu_code: bool,
     /// How a GPU's libraries multiply in products and convolutions: f32, or tf32, whose operands have
     /// 10 bits, on tensor cores
     #[arg(long, value_name = "M", default_value = Math::F32.name(), value_parser = math)]
@@ -314,6 +317,7 @@ impl Job<'_> {
             allow_reassociation: a.allow_reassociation,
             math: a.math,
             purpose: Purpose::Step,
+            no_gpu_code: a.no_gpu_code,
         };
         let mut compiled =
             compile(self.source, import, self.pipeline, constraints, self.search, options)?;

@@ -45,6 +45,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         outputs: a.feed.outputs.clone(),
         threads: a.feed.threads,
         deterministic: false,
+        trust: a.feed.code.trust(),
         poison: false,
         trace: None,
         stop: Some(interrupt::flag_that("this batch is the last one")),

@@ -1,11 +1,11 @@
 //! `arenic profile`
 
 use super::device::read_device;
-use super::run::MAX_THREADS;
+use super::run::{GpuCode, MAX_THREADS};
 use super::{Failure, Json, Outcome, can_write, checked_target, failed, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::data::AtomicFile;
-use arenic::gpu_code;
+use arenic::gpu_code::{self, Trust};
 use arenic_ir::Backend;
 use arenic_ir::cost::Device;
 use arenic_ir::profile::Profile;
@@ -35,6 +35,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
     #[command(flatten)]
+    code: GpuCode,
+    #[command(flatten)]
     json: Json,
 }
 
@@ -49,7 +51,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let backend = gpu.map(|_| Backend::Cuda.name());
     let (target, _) = checked_target(&artifact, a.target.as_deref().or(backend))?;
     let profile = match gpu {
-        Some(number) => on_gpu(number, target)?,
+        Some(number) => on_gpu(number, target, a.code.trust())?,
         None => profile(&target.graph, &device.name, a.threads).map_err(failed)?,
     };
     if let Some(path) = &a.output {
@@ -76,7 +78,7 @@ fn gpu_number(name: &str) -> Option<u32> {
     name.strip_prefix("cuda:")?.parse().ok()
 }
 
-fn on_gpu(number: u32, target: &Target) -> Result<Profile, Failure> {
+fn on_gpu(number: u32, target: &Target, trust: Trust) -> Result<Profile, Failure> {
     let (g, program) = (&target.graph, &target.program);
     let backend = program.target.backend;
     if backend != Backend::Cuda {
@@ -88,7 +90,7 @@ fn on_gpu(number: u32, target: &Target) -> Result<Profile, Failure> {
         )
         .into());
     }
-    let images = gpu_code::images(target.kernels.as_ref(), g, program).map_err(failed)?;
+    let images = gpu_code::images(target.kernels.as_ref(), g, program, trust).map_err(failed)?;
     let driver = Cuda::new(number).map_err(failed)?;
     cuda::profile(g, program, &images, &driver).map_err(failed)
 }

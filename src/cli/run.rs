@@ -7,6 +7,7 @@ use super::{
 };
 use arenic::artifact::{Artifact, Target};
 use arenic::data::{Notice, Npz, TensorFile};
+use arenic::gpu_code::Trust;
 use arenic::train::{
     Initial, Length, OnSaveError, Options, StepReport, Summary, train, train_on_device,
 };
@@ -89,6 +90,23 @@ pub(super) struct Feed {
     /// Threads; 0 takes one per core. The results do not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) threads: usize,
+    #[command(flatten)]
+    pub(super) code: GpuCode,
+}
+
+/// Which code a GPU runs.
+#[derive(Debug, Args)]
+pub(super) struct GpuCode {
+    /// Run the code for GPUs that the artifact holds, which nothing can verify, instead of
+    /// compiling the kernels here
+    #[arg(long)]
+    trust_gpu_code: bool,
+}
+
+impl GpuCode {
+    pub(super) fn trust(&self) -> Trust {
+        if self.trust_gpu_code { Trust::Artifact } else { Trust::Own }
+    }
 }
 
 /// Where a step runs.
@@ -235,6 +253,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         outputs: a.feed.outputs.clone(),
         threads: a.feed.threads,
         deterministic: a.deterministic,
+        trust: a.feed.code.trust(),
         poison: a.poison,
         trace: a.trace.clone(),
         stop: Some(interrupt::flag_that(match a.save {

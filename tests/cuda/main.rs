@@ -13,6 +13,7 @@ mod times;
 use arenic::artifact::Target;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
+use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training};
 use arenic::train::{
     Initial, Length, OnSaveError, Options, StepReport, TrainError, train_on_device,
@@ -102,7 +103,12 @@ impl Run {
     /// The same for a device.
     fn target_on(&self, device: Option<&Device>, limit: Option<u64>) -> Target {
         let (backend, limits) = (Backend::Cuda, PerSpace { device: limit, host: None });
-        let constraints = Constraints { backend, device, limits, ..Constraints::default() };
+        // Emulated kernels are compiled from their text. Operators' kernels are compiled for GPUs by
+        // the runtime's tests, those of whole steps where `ARENIC_TEST_GPU_CODE` is set.
+        let no_gpu_code =
+            place::gpu().is_none() && std::env::var_os("ARENIC_TEST_GPU_CODE").is_none();
+        let constraints =
+            Constraints { backend, device, limits, no_gpu_code, ..Constraints::default() };
         let options = RunOptions::default();
         compile(&self.model, &self.import, &self.pipeline, constraints, Search::default(), options)
             .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
@@ -144,6 +150,7 @@ impl Run {
             outputs: None,
             threads: 1,
             deterministic: true,
+            trust: Trust::Own,
             poison: false,
             trace: None,
             stop: None,

@@ -48,8 +48,9 @@ impl Architecture {
 pub enum CompileError {
     /// There is no NVRTC.
     #[error(
-        "kernels are compiled by NVRTC, and no libnvrtc.so was found; install CUDA 12 or newer or \
-         the Python package `nvidia-cuda-nvrtc`, and name its folder in LD_LIBRARY_PATH"
+        "kernels are compiled by NVRTC, and no libnvrtc.so was found: install CUDA 12 or newer or \
+         the Python package `nvidia-cuda-nvrtc` and name its folder in LD_LIBRARY_PATH, or run the \
+         code that the artifact holds, which nothing can verify, with `--trust-gpu-code`"
     )]
     Missing,
     /// NVRTC refuses the text, which is a defect of this program.
