@@ -138,6 +138,7 @@ fn behind_links(path: &Path) -> Result<PathBuf, DataError> {
 }
 
 /// So often a temporary file is made anew where another process takes it for an abandoned one.
+#[cfg(unix)]
 const MOST_TRIES: usize = 100;
 
 /// A temporary file with a lock that ends with this process, whatever ends that.

@@ -17,7 +17,7 @@ struct Running<'a> {
 fn until(what: &str, is_true: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_true() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not happen");
+        assert!(start.elapsed() < Duration::from_secs(300), "{what} did not happen");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
