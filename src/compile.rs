@@ -18,6 +18,7 @@ use arenic_passes::simulate::{roofline, simulate};
 use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of the CPU target in artifacts.
 pub const CPU: &str = Backend::Cpu.name();
@@ -172,6 +173,8 @@ pub fn compile(
         (Some(pass), Purpose::Step) => pass.parameters(&graph).map_err(PassError::from)?,
         _ => Vec::new(),
     };
+    let cut = AtomicBool::new(false);
+    let search = Search { cut: Some(&cut), ..search };
     let Constraints { backend, device, limits, allow_reassociation, math, purpose } = constraints;
     let least = TargetInfo::of(backend);
     let align = device.map_or(0, |d| d.alignment).max(least.align);
@@ -215,7 +218,8 @@ pub fn compile(
                 certificate: Certificate::from(&certificate),
                 bound,
             };
-            let provenance = provenance(model, pipeline)?;
+            let is_cut = cut.load(Ordering::Relaxed);
+            let provenance = Provenance { is_cut, ..provenance(model, pipeline)? };
             Some(Artifact {
                 targets: vec![target],
                 evaluations: Vec::new(),
@@ -304,5 +308,6 @@ fn provenance(model: &Path, pipeline: &Pipeline) -> Result<Provenance, CompileEr
         model: model.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned()),
         model_digest: hasher.finalize().as_bytes().to_vec(),
         passes: pipeline.names().map(str::to_owned).collect(),
+        is_cut: false,
     })
 }
