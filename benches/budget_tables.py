@@ -28,9 +28,9 @@ import tempfile
 STRATEGIES = {
     "budget": "",
     "swap_autoswap": "",
-    "swap_ilp": ": {time_limit: 5}",
-    "plan_dqn": ": {time_limit: 15}",
-    "recompute": ": {time_limit: 5}",
+    "swap_ilp": ": {effort: 5}",
+    "plan_dqn": ": {effort: 15}",
+    "recompute": ": {effort: 5}",
 }
 PERCENTAGES = [90, 70, 50, 35]
 OVERHEADS = [0.001, 0.05]

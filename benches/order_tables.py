@@ -31,7 +31,7 @@ SHORT = ["definition", "freed", "least peak", "eager", "depth", "freed ←", "le
 
 def figures(arenic, file, folder, pipeline, limit=None):
     """peak, bound, seconds, proved."""
-    limit = [] if limit is None else ["--time-limit", str(limit)]
+    limit = [] if limit is None else ["--effort", str(limit)]
     if file.suffix == ".onnx":
         command = [arenic, "compile", file, "-o", folder / "out.arenic", "--plan-only", "--json"]
     else:

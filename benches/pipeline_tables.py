@@ -5,7 +5,7 @@
 
 Arenas are in MiB. `two streams` is the pipeline `mxnet` after `streams: {count: 2}`: with dead
 storages taken from either stream, and from the own stream alone (`events` beside each: waits between
-the streams). `bound` is the certificate of the default. Solvers get --limit seconds.
+the streams). `bound` is the certificate of the default. Searches get an effort of --limit seconds.
 """
 
 import argparse
@@ -31,7 +31,7 @@ STREAMS = """
 def figures(arenic, file, folder, pipeline, limit):
     out = folder / "out.arenic"
     command = [arenic, "compile", file, "-o", out, "--plan-only", "--json", "--pipeline", pipeline]
-    done = subprocess.run([*command, "--time-limit", str(limit)], capture_output=True, text=True)
+    done = subprocess.run([*command, "--effort", str(limit)], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{file}, {pipeline}: {done.stderr}")
     return json.loads(done.stdout), out.read_bytes().count(b"wait stream")

@@ -1,6 +1,6 @@
 """Placement: every method on every instance, height over lower bound and seconds.
 
-usage: place_tables.py [--arenic BIN] [--time-limit S] INSTANCE.csv ...
+usage: place_tables.py [--arenic BIN] [--effort S] INSTANCE.csv ...
 """
 
 import argparse
@@ -13,7 +13,7 @@ METHODS = {
     "smartpool, first fit": "- place_smartpool: {fit: first}\n",
     "smartpool, best fit": "- place_smartpool\n",
     "pyramid": "- place_pyramid\n",
-    "heuristics": "- place: {time_limit: 0}\n",
+    "heuristics": "- place: {effort: 0}\n",
     "place": "- place\n",
 }
 
@@ -21,11 +21,11 @@ METHODS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arenic", default="target/release/arenic")
-    parser.add_argument("--time-limit", help="seconds for `place`; its default otherwise")
+    parser.add_argument("--effort", help="effort of `place`; its default otherwise")
     parser.add_argument("instances", nargs="+")
     a = parser.parse_args()
-    if a.time_limit is not None:
-        METHODS["place"] = f"- place: {{time_limit: {a.time_limit}}}\n"
+    if a.effort is not None:
+        METHODS["place"] = f"- place: {{effort: {a.effort}}}\n"
     print("| instance | bytes | " + " | ".join(METHODS) + " |")
     print("|---|---|" + "---|" * len(METHODS))
     with tempfile.TemporaryDirectory() as folder:

@@ -165,6 +165,10 @@ pub struct Provenance {
     /// The pipeline's passes.
     #[prost(string, repeated, tag = "4")]
     pub passes: Vec<String>,
+    /// A time limit, or the user, ended a search before its work was done: the same inputs and
+    /// options may give another artifact.
+    #[prost(bool, tag = "5")]
+    pub is_cut: bool,
 }
 
 /// How a step of a program ends. The checker, the simulator and the executors take it the same

@@ -18,6 +18,7 @@ use arenic_passes::simulate::{roofline, simulate};
 use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of the CPU target in artifacts.
 pub const CPU: &str = Backend::Cpu.name();
@@ -176,6 +177,8 @@ pub fn compile(
     };
     let Constraints { backend, device, limits, allow_reassociation, math, purpose, no_gpu_code } =
         constraints;
+    let cut = AtomicBool::new(false);
+    let search = Search { cut: Some(&cut), ..search };
     let least = TargetInfo::of(backend);
     let align = device.map_or(0, |d| d.alignment).max(least.align);
     let math = if backend == Backend::Cuda { math } else { least.math };
@@ -220,7 +223,8 @@ pub fn compile(
                 certificate: Certificate::from(&certificate),
                 bound,
             };
-            let provenance = provenance(model, pipeline)?;
+            let is_cut = cut.load(Ordering::Relaxed);
+            let provenance = Provenance { is_cut, ..provenance(model, pipeline)? };
             Some(Artifact {
                 targets: vec![target],
                 evaluations: Vec::new(),
@@ -309,5 +313,6 @@ fn provenance(model: &Path, pipeline: &Pipeline) -> Result<Provenance, CompileEr
         model: model.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned()),
         model_digest: hasher.finalize().as_bytes().to_vec(),
         passes: pipeline.names().map(str::to_owned).collect(),
+        is_cut: false,
     })
 }

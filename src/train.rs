@@ -4,7 +4,7 @@ mod initial;
 mod saving;
 
 use crate::artifact::Target;
-use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool};
+use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool, try_to_write};
 use crate::gpu_code::{self, Trust};
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::program::Span;

@@ -54,7 +54,7 @@ fn run(name: &str) -> (f64, f64) {
     let folder = tempfile::tempdir().unwrap();
     artifacts(&run, folder.path());
     let pipeline = Pipeline::from_yaml(NAMED[0].1).unwrap();
-    let search = Search { time_limit: Some(0.5), ..Search::default() };
+    let search = Search { effort: Some(0.5), ..Search::default() };
     let import = ImportOptions::default();
     let constraints = Constraints::default();
     let options = RunOptions::default();

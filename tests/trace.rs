@@ -58,11 +58,11 @@ fn steps_that_log_are_recognised_by_their_large_blocks() {
     for part in ["iterations of", "equal in mallocs of at least", "planned", "saved", "reserved"] {
         assert!(said.contains(part), "{said}");
     }
-    let whole = &shell.succeeds(&format!("{LOGGED} --json --whole --time-limit 0 -o w.csv"))[0];
+    let whole = &shell.succeeds(&format!("{LOGGED} --json --whole --effort 0 -o w.csv"))[0];
     assert!(whole["iterations"].is_null());
     assert_eq!(whole["recorded"], whole["recorded_whole"]);
     assert_eq!(number(whole, "/recorded/live_bytes"), number(whole, "/live_peak_bytes"));
-    let placed = &shell.succeeds("place w.csv --json --time-limit 0")[0];
+    let placed = &shell.succeeds("place w.csv --json --effort 0")[0];
     assert_eq!(number(placed, "/height"), number(whole, "/planned_bytes"));
 }
 

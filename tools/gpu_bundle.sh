@@ -65,7 +65,7 @@ tar -C "$packed" --owner=0 --group=0 -cJf "$BUNDLE/tests.tar.xz" tests
 # Compiles a step without long searches; prints the arena in bytes, the first target's.
 compile() {
     local out
-    out=$("$ARENIC" compile "$@" --time-limit 2 --json) || exit 1
+    out=$("$ARENIC" compile "$@" --effort 2 --json) || exit 1
     sed -n 's/.*"arena_bytes":\([0-9]*\).*/\1/p' <<<"$out" | head -n 1
 }
 

@@ -3,6 +3,7 @@
 use crate::graph::{Data, Def, Graph, NodeId, StateId, ValueId};
 use crate::op::{MAX_RANK, Op};
 use crate::types::TensorType;
+use cranelift_entity::EntitySet;
 use std::collections::{HashMap, HashSet};
 
 /// What is wrong with a graph.
@@ -22,8 +23,9 @@ pub struct Defect {
 /// # Errors
 /// The first defect.
 pub fn verify(g: &Graph) -> Result<(), Defect> {
+    let endless = endless_views(g);
     for (v, value) in &g.values {
-        verify_value(g, v)
+        verify_value(g, v, &endless)
             .map_err(|message| Defect { at: named(&v.to_string(), &value.name), message })?;
     }
     let mut generators = HashMap::new();
@@ -124,7 +126,31 @@ fn data_defect(ty: &TensorType, data: &Data) -> Option<String> {
     (len != ty.bytes()).then(|| format!("{len} bytes of data for a {ty}"))
 }
 
-fn verify_value(g: &Graph, v: ValueId) -> Result<(), String> {
+/// Views that lead back to themselves, or to such views. Each value is looked at once, however
+/// long chains of views are.
+fn endless_views(g: &Graph) -> EntitySet<ValueId> {
+    let (mut seen, mut endless) = (EntitySet::new(), EntitySet::new());
+    let mut chain = Vec::new();
+    for v in g.values.keys() {
+        let mut end = v;
+        while let Def::View { of, .. } = g.values[end].def
+            && seen.insert(end)
+        {
+            chain.push(end);
+            end = of;
+        }
+        // It ends at a root, at a view that is judged already, or at one of its own.
+        if endless.contains(end) || chain.contains(&end) {
+            for &v in &chain {
+                endless.insert(v);
+            }
+        }
+        chain.clear();
+    }
+    endless
+}
+
+fn verify_value(g: &Graph, v: ValueId, endless: &EntitySet<ValueId>) -> Result<(), String> {
     let value = &g.values[v];
     if value.ty.checked_bytes().is_none() {
         return Err(format!("type {} is too large", value.ty));
@@ -147,14 +173,8 @@ fn verify_value(g: &Graph, v: ValueId) -> Result<(), String> {
             }
         }
         Def::View { of, offset } => {
-            let mut root = *of;
-            let mut steps = 0;
-            while let Def::View { of, .. } = g.values[root].def {
-                root = of;
-                steps += 1;
-                if root == v || steps > g.values.len() {
-                    return Err("views itself".into());
-                }
+            if endless.contains(v) {
+                return Err("views itself".into());
             }
             let of = &g.values[*of].ty;
             let fits = offset.checked_add(value.ty.bytes()).is_some_and(|end| end <= of.bytes());

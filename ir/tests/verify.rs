@@ -89,3 +89,47 @@ fn i4_not_a_stale_fact() {
     assert!(plan.set_order(&g, Vec::new()).is_err());
     assert!(plan.order().is_err(), "a refused order leaves none behind");
 }
+
+/// Reading and verifying take time in proportion to the text: what took the square of it took
+/// minutes for each of these.
+#[test]
+fn long_texts_are_read_in_linear_time() {
+    let begun = std::time::Instant::now();
+    let read = |items: &str| {
+        let module = Module::parse(&format!("graph \"\" {{\n{items}\n}}")).unwrap();
+        verify(&module.graph).unwrap();
+        module.graph
+    };
+    let node = |i: usize| {
+        format!("n{i} \"layer.{i}/Relu\" unary {{\"f\":\"relu\"}} (v{i}) -> (v{}: f32[8])\n", i + 1)
+    };
+    let nodes: String = (0..60_000).map(node).collect();
+    assert_eq!(read(&format!("input v0: f32[8] \"x\"\n{nodes}")).nodes.len(), 60_000);
+
+    let ones = vec!["1"; 300_000].join(", ");
+    let constant = read(&format!("const v0: i64[300000] \"c\" = [{ones}]"));
+    assert_eq!(constant.consts().count(), 1);
+
+    // From the last to the first, and from the first to the last.
+    const VIEWS: usize = 60_000;
+    let chain = |of: fn(usize) -> usize, root: usize| -> String {
+        let view = |v: usize| match v == root {
+            true => format!("input v{v}: f32[8] \"x\"\n"),
+            false => format!("view v{v}: f32[8] = v{}+0\n", of(v)),
+        };
+        (0..VIEWS).map(view).collect()
+    };
+    read(&chain(|v| v - 1, 0));
+    read(&chain(|v| v + 1, VIEWS - 1));
+    assert!(begun.elapsed().as_secs() < 60, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn i1_no_view_of_a_view_of_itself() {
+    // `v0` leads to a cycle of which it is no part.
+    let views = "view v0: f32[2] = v1+0\nview v1: f32[2] = v2+0\nview v2: f32[2] = v1+0";
+    assert_eq!(defect(views), "v0: views itself");
+    let behind = "input v0: f32[2] \"x\"\nview v1: f32[2] = v0+0\nview v2: f32[2] = v3+0
+        view v3: f32[2] = v3+0\nview v4: f32[2] = v2+0";
+    assert_eq!(defect(behind), "v2: views itself");
+}

@@ -150,7 +150,7 @@ pub struct Cx<'a> {
 impl Cx<'_> {
     /// A target alone: constants are not evaluated, searches run as the pipeline says.
     pub const fn new(target: TargetInfo) -> Cx<'static> {
-        let search = Search { time_limit: None, seed: 0, stop: None, progress: None };
+        let search = Search::USUAL;
         let limits = PerSpace { device: None, host: None };
         let (purpose, evaluate, device) = (Purpose::Step, None, None);
         Cx { target, purpose, evaluate, search, device, limits, allow_reassociation: false }

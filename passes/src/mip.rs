@@ -4,8 +4,8 @@
 //! Solvers compute in floating point. What comes back is a proposal: whoever asks measures
 //! it again in whole bytes, and no certificate rests on a solver's bound.
 
+use crate::search::Budget;
 use good_lp::{Constraint, Expression, ProblemVariables, Variable, variable};
-use std::sync::atomic::AtomicBool;
 
 /// A variable of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,22 +24,46 @@ pub(crate) struct Program {
     variables: ProblemVariables,
     handles: Vec<Variable>,
     rows: Vec<Constraint>,
+    /// Factors in the rows.
+    terms: usize,
 }
 
 /// When to stop.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "highs"), expect(dead_code, reason = "microlp takes time and gap alone"))]
+#[cfg_attr(not(feature = "highs"), expect(dead_code, reason = "microlp takes the gap alone"))]
 pub(crate) struct Limits<'a> {
-    /// Wall time in seconds.
-    pub(crate) seconds: f64,
+    /// Effort that this program shares with others; what it takes is taken from there.
+    pub(crate) budget: &'a Budget<'a>,
+    /// The most effort of this program, in seconds of the reference core.
+    pub(crate) most: f64,
     /// Branch-and-bound nodes; HiGHS only.
     pub(crate) nodes: Option<u64>,
     /// Relative gap at which a solution is good enough.
     pub(crate) gap: f64,
-    /// Seed of the solver's random decisions.
+    /// Seed of the solver's random decisions; HiGHS only.
     pub(crate) seed: u64,
-    /// Stops the solver when it becomes true.
-    pub(crate) stop: Option<&'a AtomicBool>,
+}
+
+impl<'a> Limits<'a> {
+    /// All of a budget, until nothing better exists.
+    pub(crate) fn new(budget: &'a Budget<'a>, seed: u64) -> Self {
+        Limits { budget, most: f64::INFINITY, nodes: None, gap: 0.0, seed }
+    }
+
+    /// Seconds of effort that the program may take.
+    fn effort(&self) -> f64 {
+        self.most.min(self.budget.left())
+    }
+}
+
+/// How large a program is.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "highs"), expect(dead_code, reason = "microlp goes by the factors"))]
+struct Size {
+    columns: usize,
+    rows: usize,
+    /// Factors that are not zero.
+    terms: usize,
 }
 
 /// What a solver found.
@@ -90,12 +114,14 @@ impl Program {
 
     /// The sum of factor × variable is at most `limit`.
     pub(crate) fn at_most(&mut self, terms: &[(f64, Var)], limit: f64) {
+        self.terms += terms.len();
         let row = self.sum(terms).leq(limit);
         self.rows.push(row);
     }
 
     /// The sum of factor × variable is `value`.
     pub(crate) fn equal(&mut self, terms: &[(f64, Var)], value: f64) {
+        self.terms += terms.len();
         let row = self.sum(terms).eq(value);
         self.rows.push(row);
     }
@@ -117,9 +143,13 @@ impl Program {
         limits: &Limits,
         better: &mut dyn FnMut(f64, f64),
     ) -> Result<Answer, Failure> {
+        let size = Size { columns: self.handles.len(), rows: self.rows.len(), terms: self.terms };
+        if !backend::is_tried(size, limits.effort()) {
+            return Err(Failure::Limit);
+        }
         let objective = Expression::from(self.handles[objective.0]);
         let problem = self.variables.minimise(objective);
-        backend::solve(problem, self.rows, &self.handles, start, limits, better)
+        backend::solve(problem, self.rows, size, &self.handles, start, limits, better)
     }
 }
 
@@ -130,27 +160,59 @@ pub(crate) fn gcd(a: u64, b: u64) -> u64 {
 
 #[cfg(feature = "highs")]
 mod backend {
-    use super::{Answer, Failure, Limits};
+    use super::{Answer, Failure, Limits, Size};
+    use crate::search::Deadline;
     use good_lp::variable::UnsolvedProblem;
     use good_lp::{Constraint, SolverModel, Variable};
     use highs::{HighsModelStatus, HighsSolutionStatus, Model};
     use highs_sys::{HighsCallbackDataIn, HighsCallbackDataOut};
     use std::ffi::{c_char, c_int, c_void};
-    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// A relative gap that is none but for rounding.
     const CLOSED: f64 = 1e-9;
 
     /// What the callback reads and tells.
     struct Watch<'a, 'b> {
-        stop: Option<&'a AtomicBool>,
+        deadline: &'b Deadline<'a>,
+        size: Size,
+        /// Seconds of effort that the program may take, and that it has taken.
+        effort: f64,
+        spent: f64,
         last: (f64, f64),
         better: &'b mut dyn FnMut(f64, f64),
+    }
+
+    /// Seconds of the reference core for an iteration of the simplex method with all that HiGHS
+    /// does beside it, and more for each column and row: measured on orders and placements of
+    /// 100 to 5,000 columns and rows.
+    const PER_ITERATION: (f64, f64) = (8e-5, 5.5e-8);
+
+    /// Seconds of the reference core for each factor before the first iteration.
+    const PER_TERM: f64 = 1e-6;
+
+    /// Programs are not tried whose first relaxation takes more than so many times their effort,
+    /// since HiGHS counts between relaxations alone. It takes about an iteration for each column
+    /// and row.
+    const FIRST: f64 = 4.0;
+
+    /// True where something may come of a program with some effort, in seconds.
+    pub(super) fn is_tried(size: Size, effort: f64) -> bool {
+        let lines = (size.columns + size.rows) as i64;
+        effort > 0.0 && effort_of(size, lines) <= FIRST * effort
+    }
+
+    /// Seconds of the reference core until so many iterations, which HiGHS counts the same way
+    /// on every machine.
+    fn effort_of(size: Size, iterations: i64) -> f64 {
+        let lines = (size.columns + size.rows) as f64;
+        let each = PER_ITERATION.0 + PER_ITERATION.1 * lines;
+        PER_TERM * size.terms as f64 + each * iterations.max(0) as f64
     }
 
     pub(super) fn solve(
         problem: UnsolvedProblem,
         rows: Vec<Constraint>,
+        size: Size,
         _: &[Variable],
         start: &[f64],
         limits: &Limits,
@@ -163,8 +225,14 @@ mod backend {
         model
             .try_set_solution(Some(start), None, None, None)
             .map_err(|e| Failure::Solver(format!("{e:?}")))?;
-        let mut watch =
-            Watch { stop: limits.stop, last: (f64::INFINITY, f64::NEG_INFINITY), better };
+        let mut watch = Watch {
+            deadline: &limits.budget.deadline,
+            size,
+            effort: limits.effort(),
+            spent: effort_of(size, 0),
+            last: (f64::INFINITY, f64::NEG_INFINITY),
+            better,
+        };
         let data: *mut c_void = (&raw mut watch).cast();
         let highs = model.as_mut_ptr();
         // SAFETY: `highs` is the model's own instance, and `watch` outlives the solve below,
@@ -172,7 +240,6 @@ mod backend {
         unsafe {
             highs_sys::Highs_setCallback(highs, Some(callback), data);
             for kind in [
-                highs_sys::kHighsCallbackSimplexInterrupt,
                 highs_sys::kHighsCallbackMipImprovingSolution,
                 highs_sys::kHighsCallbackMipInterrupt,
             ] {
@@ -180,6 +247,11 @@ mod backend {
             }
         }
         let solved = model.try_solve().map_err(|e| Failure::Solver(format!("{e:?}")))?;
+        limits.budget.spend(watch.spent);
+        if matches!(solved.status(), HighsModelStatus::ReachedTimeLimit) {
+            // It was the caller's.
+            limits.budget.deadline.is_over();
+        }
         let proved = match solved.status() {
             // HiGHS calls a solution optimal that is within the gap asked for.
             HighsModelStatus::Optimal => limits.gap == 0.0 || solved.mip_gap() <= CLOSED,
@@ -202,11 +274,19 @@ mod backend {
         Ok(Answer { values: solved.get_solution().columns().to_vec(), bound, proved })
     }
 
+    /// The rules of its presolve, by bits, that end after a second: those that look for dependent
+    /// equations and dependent free columns.
+    const TIMED_RULES: i32 = 1 << 10 | 1 << 11;
+
     fn set_options(model: &mut Model, limits: &Limits) -> Result<(), highs::TrySetOptionError> {
         model.try_set_option("threads", 1)?;
         model.try_set_option("parallel", "off")?;
         model.try_set_option("random_seed", (limits.seed % (1 << 31)) as i32)?;
-        model.try_set_option("time_limit", limits.seconds.max(0.0))?;
+        // By default there is none, and HiGHS heeds no clock.
+        if let Some(seconds) = limits.budget.deadline.seconds_left() {
+            model.try_set_option("time_limit", seconds)?;
+        }
+        model.try_set_option("presolve_rule_off", TIMED_RULES)?;
         model.try_set_option("mip_rel_gap", limits.gap)?;
         model.try_set_option("mip_abs_gap", 0.0)?;
         if let Some(nodes) = limits.nodes {
@@ -227,6 +307,8 @@ mod backend {
         let (watch, out, input) =
             unsafe { (&mut *data.cast::<Watch>(), out.as_ref(), input.as_mut()) };
         if let Some(out) = out {
+            let spent = effort_of(watch.size, out.mip_total_lp_iterations);
+            watch.spent = watch.spent.max(spent);
             let found = (out.mip_primal_bound, out.mip_dual_bound);
             if found.0 < watch.last.0 || found.1 > watch.last.1 {
                 watch.last = found;
@@ -234,7 +316,7 @@ mod backend {
             }
         }
         if let Some(input) = input
-            && watch.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+            && (watch.spent > watch.effort || watch.deadline.is_over())
         {
             input.user_interrupt = 1;
         }
@@ -243,37 +325,62 @@ mod backend {
 
 #[cfg(not(feature = "highs"))]
 mod backend {
-    use super::{Answer, Failure, Limits};
+    use super::{Answer, Failure, Limits, Size};
     use good_lp::solvers::{SolutionStatus, WithTimeLimit};
     use good_lp::variable::UnsolvedProblem;
     use good_lp::{Constraint, ResolutionError, Solution, SolverModel, Variable};
     use good_lp::{WithInitialSolution, WithMipGap};
 
-    /// Microlp cannot be interrupted and tells nothing while it solves.
+    /// Factors of the largest program that it is given. It counts nothing and cannot be
+    /// interrupted, so that its time is bounded by the size of what it gets.
+    const MOST_TERMS: usize = 2_000;
+
+    /// Seconds of the reference core for each factor of a program.
+    const PER_TERM: f64 = 1e-3;
+
+    /// True where something may come of a program with some effort, in seconds.
+    pub(super) fn is_tried(size: Size, effort: f64) -> bool {
+        effort > 0.0 && size.terms <= MOST_TERMS
+    }
+
     pub(super) fn solve(
         problem: UnsolvedProblem,
         rows: Vec<Constraint>,
+        size: Size,
         handles: &[Variable],
         start: &[f64],
         limits: &Limits,
         _: &mut dyn FnMut(f64, f64),
     ) -> Result<Answer, Failure> {
         let start = handles.iter().copied().zip(start.iter().copied());
-        let program = problem
+        let mut program = problem
             .using(good_lp::microlp)
             .with_all(rows)
             .with_initial_solution(start)
-            .with_time_limit(limits.seconds.clamp(0.0, 1e9))
             .with_mip_gap(limits.gap as f32)
             .map_err(|e| Failure::Solver(e.to_string()))?;
-        match program.solve() {
-            Ok(solution) => Ok(Answer {
-                values: handles.iter().map(|&v| solution.value(v)).collect(),
-                bound: f64::NEG_INFINITY,
-                proved: matches!(solution.status(), SolutionStatus::Optimal),
-            }),
+        if let Some(seconds) = limits.budget.deadline.seconds_left() {
+            program = program.with_time_limit(seconds.min(1e9));
+        }
+        let solved = program.solve();
+        limits.budget.spend(PER_TERM * size.terms as f64);
+        match solved {
+            Ok(solution) => {
+                let proved = matches!(solution.status(), SolutionStatus::Optimal);
+                if !proved {
+                    limits.budget.deadline.is_over();
+                }
+                Ok(Answer {
+                    values: handles.iter().map(|&v| solution.value(v)).collect(),
+                    bound: f64::NEG_INFINITY,
+                    proved,
+                })
+            }
             Err(ResolutionError::Infeasible) => Err(Failure::Infeasible),
-            Err(ResolutionError::Other(_)) => Err(Failure::Limit),
+            Err(ResolutionError::Other(_)) => {
+                limits.budget.deadline.is_over();
+                Err(Failure::Limit)
+            }
             Err(e) => Err(Failure::Solver(e.to_string())),
         }
     }

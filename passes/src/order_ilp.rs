@@ -18,11 +18,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OrderIlp {
-    /// Seconds for all programs together.
+    /// Effort for all programs together, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
-    pub time_limit: f64,
-    /// Branch-and-bound nodes for each program; under this limit alone the result is the
-    /// same on every machine.
+    pub effort: f64,
+    /// Branch-and-bound nodes for each program.
     pub node_limit: Option<u64>,
     /// Relative gap at which an order is good enough.
     #[schemars(range(min = 0.0))]
@@ -35,7 +34,7 @@ pub struct OrderIlp {
 
 impl Default for OrderIlp {
     fn default() -> Self {
-        OrderIlp { time_limit: 60.0, node_limit: None, gap: 0.0, window: 100 }
+        OrderIlp { effort: 60.0, node_limit: None, gap: 0.0, window: 100 }
     }
 }
 
@@ -52,7 +51,8 @@ impl PlanPass for OrderIlp {
         let p = problem(g, plan)?;
         let mut candidates = portfolio(&p);
         let limits = IlpLimits {
-            search: cx.search.limits(self.time_limit),
+            budget: cx.search.budget(self.effort),
+            seed: cx.search.seed,
             nodes: self.node_limit,
             gap: self.gap.max(0.0),
             window: self.window.clamp(2, 500),

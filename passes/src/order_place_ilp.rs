@@ -24,16 +24,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OrderPlaceIlp {
-    /// Seconds for the program.
+    /// Effort for the program, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
-    pub time_limit: f64,
+    pub effort: f64,
     /// Tasks beyond which the graph is refused.
     pub max_tasks: usize,
 }
 
 impl Default for OrderPlaceIlp {
     fn default() -> Self {
-        OrderPlaceIlp { time_limit: 60.0, max_tasks: 50 }
+        OrderPlaceIlp { effort: 60.0, max_tasks: 50 }
     }
 }
 
@@ -60,7 +60,8 @@ impl PlanPass for OrderPlaceIlp {
             arena == p.peak(&order) && crate::order::certify(&p, &order).bound == arena;
         if !proved {
             let program = Joint::new(&p, &order, plan, &precedence, arena)?;
-            let limits = mip::Limits::from(&cx.search.limits(self.time_limit));
+            let budget = cx.search.budget(self.effort);
+            let limits = mip::Limits::new(&budget, cx.search.seed);
             match program.solve(&limits, cx) {
                 Ok((found, sequence, optimal)) if p.is_order(&found) => {
                     best = establish(g, plan, &found, Some(&sequence), cx)?;
@@ -105,7 +106,7 @@ fn establish(
             by_address.sort_by_key(|&i| rank[slots[i]]);
             Solution::of(problem, stack(problem, &by_address), "order_place_ilp", None)
         }
-        None => Place { time_limit: 0.1 }.place(problem, &Wish::default()),
+        None => Place { effort: 0.1 }.place(problem, &Wish::default()),
     })?;
     Ok(plan.placement()?.sizes.device)
 }

@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlaceIlp {
-    /// Seconds for the program.
+    /// Effort for the program, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
-    pub time_limit: f64,
+    pub effort: f64,
     /// Fix the pyramid of nested lifetimes first.
     pub pyramid: bool,
     /// Pairs of coexisting buffers beyond which no program is made and the heuristic stays.
@@ -29,7 +29,7 @@ pub struct PlaceIlp {
 
 impl Default for PlaceIlp {
     fn default() -> Self {
-        PlaceIlp { time_limit: 60.0, pyramid: true, max_pairs: 20_000 }
+        PlaceIlp { effort: 60.0, pyramid: true, max_pairs: 20_000 }
     }
 }
 
@@ -44,13 +44,8 @@ impl Placer for PlaceIlp {
         if heuristic.optimal || heuristic.impossible || enough {
             return heuristic;
         }
-        let limits = mip::Limits {
-            seconds: wish.search.seconds(self.time_limit),
-            nodes: None,
-            gap: 0.0,
-            seed: wish.search.seed,
-            stop: wish.search.stop,
-        };
+        let budget = wish.search.budget(self.effort);
+        let limits = mip::Limits::new(&budget, wish.search.seed);
         let Some(pairs) = coexisting(p, self.max_pairs) else { return heuristic };
         let Ok(sequence) = solve(p, &fixed, &heuristic, &pairs, &limits) else { return heuristic };
         let found = Solution::of(p, stack(p, &sequence), "place_ilp", wish.capacity);

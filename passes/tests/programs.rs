@@ -111,7 +111,7 @@ fn whole_pipelines_on_random_graphs() {
             }
         }
         let order = match seed % 40 {
-            0 => "order_ilp: {window: 12, time_limit: 0.5}".to_owned(),
+            0 => "order_ilp: {window: 12, effort: 0.5}".to_owned(),
             _ => format!("order: {{method: {}}}", random.pick(&orders)),
         };
         let (streams, place) = (1 + random.below(3), random.pick(&places));
@@ -339,8 +339,8 @@ fn strategies_keep_byte_limits_or_refuse() {
     let strategies = [
         "recompute: {method: greedy}",
         "recompute: {method: sqrt}",
-        "recompute: {time_limit: 1}",
-        "swap_ilp: {time_limit: 1}",
+        "recompute: {effort: 1}",
+        "swap_ilp: {effort: 1}",
     ];
     for strategy in strategies {
         let yaml = format!(
@@ -466,7 +466,7 @@ fn spans_and_precedence_hold_in_every_order() {
 #[test]
 fn the_joint_program_is_optimal_where_it_says_so() {
     let yaml = "- detach_states\n- spans\n- prune_precedence\n\
-                - order_place_ilp: {time_limit: 5}\n- lower\n- sync\n";
+                - order_place_ilp: {effort: 5}\n- lower\n- sync\n";
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     let (mut tried, mut proved) = (0, 0);
     for seed in 0..if cfg!(feature = "highs") { 60 } else { 5 } {

@@ -14,10 +14,19 @@ pub struct OutOfMemory {
     pub bytes: u64,
 }
 
+/// What the allocator is asked to align to. For no more than this it has zero pages of the
+/// system, which nobody touches; for [`ALIGN`] it would write zeros to every byte.
+const ASKED: usize = 8;
+
 /// A zeroed allocation aligned to [`ALIGN`], freed on drop.
 #[derive(Debug)]
 pub struct AlignedBytes {
+    /// The first byte that is aligned.
     ptr: NonNull<u8>,
+    /// Bytes from there on.
+    len: usize,
+    /// What was allocated: the same with room to align it.
+    allocation: NonNull<u8>,
     layout: Layout,
 }
 
@@ -33,11 +42,15 @@ impl AlignedBytes {
     /// The allocator refuses.
     pub fn zeroed(bytes: u64) -> Result<Self, OutOfMemory> {
         let refused = OutOfMemory { bytes };
-        let size = usize::try_from(bytes).map_err(|_| refused.clone())?.max(1);
-        let layout = Layout::from_size_align(size, ALIGN).map_err(|_| refused.clone())?;
+        let len = usize::try_from(bytes).map_err(|_| refused.clone())?.max(1);
+        let size = len.checked_add(ALIGN - ASKED).ok_or_else(|| refused.clone())?;
+        let layout = Layout::from_size_align(size, ASKED).map_err(|_| refused.clone())?;
         // SAFETY: the layout's size is not zero.
-        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
-        Ok(AlignedBytes { ptr, layout })
+        let allocation = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
+        let address = allocation.addr().get();
+        // SAFETY: this skips at most `ALIGN - ASKED` bytes, which are allocated beside `len`.
+        let ptr = unsafe { allocation.add(address.next_multiple_of(ALIGN) - address) };
+        Ok(AlignedBytes { ptr, len, allocation, layout })
     }
 
     /// A copy of `bytes`; for small things where failure is as fatal as for a `Vec`.
@@ -57,19 +70,54 @@ impl AlignedBytes {
     /// All bytes (at least one).
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: allocated, zeroed, owned.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.layout.size()) }
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 
     /// All bytes (at least one).
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: allocated, zeroed, owned exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.layout.size()) }
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }
 
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
         // SAFETY: allocated by `zeroed` with this layout.
-        unsafe { dealloc(self.ptr.as_ptr(), self.layout) }
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALIGN, AlignedBytes};
+
+    #[test]
+    fn allocations_are_aligned_and_zero() {
+        for bytes in [0, 1, 63, 64, 65, 4096, 1 << 20] {
+            let memory = AlignedBytes::zeroed(bytes).unwrap();
+            assert_eq!(memory.as_ptr().addr() % ALIGN, 0);
+            assert_eq!(memory.as_slice().len(), bytes.max(1) as usize);
+            assert!(memory.as_slice().iter().all(|&b| b == 0));
+        }
+        assert!(AlignedBytes::zeroed(u64::MAX).is_err());
+        assert_eq!(AlignedBytes::copy_of(b"abc").as_slice(), b"abc");
+    }
+
+    /// Bytes of this process that are in memory.
+    #[cfg(target_os = "linux")]
+    fn resident() -> u64 {
+        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn pages_that_nobody_touches_take_no_memory() {
+        let before = resident();
+        let mut memory = AlignedBytes::zeroed(1 << 30).unwrap();
+        let last = memory.as_slice().len() - 1;
+        memory.as_mut_slice()[last] = 1;
+        let more = resident().saturating_sub(before);
+        assert!(more < 1 << 28, "{more} bytes of which one was written");
     }
 }

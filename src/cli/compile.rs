@@ -5,7 +5,7 @@ use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::interrupt;
 use super::loss::{LossOptions, parameters_json, print_parameters};
 use super::pipeline::read_pipeline;
-use super::search::SearchOptions;
+use super::search::{CUT, SearchOptions};
 use super::size::parse_size;
 use super::sweep::{self, Sweep};
 use super::{Failure, Json, Outcome, can_write, failed, human_bytes, name_value, print};
@@ -224,10 +224,12 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     }
     let (Some(artifact), Some(output)) = (&compiled.artifact, &a.artifact) else { return Ok(()) };
     artifact.write(output).map_err(failed)?;
+    let is_cut = artifact.provenance.is_cut;
     let seconds = start.elapsed().as_secs_f64();
     let (step, unlimited) = compiled.seconds(&timed).map_err(failed)?;
     if a.json.json {
         let mut object = figures(target, compiled.minimum);
+        object.insert("search_cut".into(), is_cut.into());
         object.insert("predicted_step_seconds".into(), step.into());
         object.insert("unlimited_step_seconds".into(), unlimited.into());
         if let Some((name, size, tried)) = largest {
@@ -247,6 +249,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         tell!("{name}={size} is the largest that fits, by {tried} compilations");
     }
     summary(&target.statistics, output, seconds);
+    if is_cut {
+        eprintln!("note: {CUT}");
+    }
     if let Some(forward) = artifact.evaluation(&target.name).filter(|_| a.compare) {
         let arena = |t: &Target| t.statistics.get("arena_bytes").copied().unwrap_or(0);
         let (forward, step) = (arena(forward), arena(target));
@@ -329,7 +334,10 @@ impl Job<'_> {
                 let options = RunOptions::default();
                 let other =
                     compile(self.source, import, self.pipeline, constraints, self.search, options)?;
-                artifact.targets.extend(other.artifact.into_iter().flat_map(|a| a.targets));
+                if let Some(other) = other.artifact {
+                    artifact.provenance.is_cut |= other.provenance.is_cut;
+                    artifact.targets.extend(other.targets);
+                }
             }
         }
         if self.pipeline.differentiation().is_some() && !a.no_eval {
@@ -346,7 +354,10 @@ impl Job<'_> {
                     self.search,
                     options,
                 )?;
-                artifact.evaluations.extend(forward.artifact.into_iter().flat_map(|a| a.targets));
+                if let Some(forward) = forward.artifact {
+                    artifact.provenance.is_cut |= forward.provenance.is_cut;
+                    artifact.evaluations.extend(forward.targets);
+                }
             }
         }
         Ok(compiled)

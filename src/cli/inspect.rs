@@ -1,5 +1,6 @@
 //! `arenic inspect`
 
+use super::search::CUT;
 use super::{Json, Outcome, checked_target, failed, human_bytes, print};
 use arenic::artifact::{Artifact, Boundary, Target};
 use arenic::explain;
@@ -34,6 +35,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     print(format!("# {} from `{}`, target {}", p.compiler, p.model, target.name))?;
     print(format!("# passes: {}", p.passes.join(", ")))?;
     print(format!("# precision: {}", target.precision()))?;
+    if p.is_cut {
+        print(format!("# {CUT}"))?;
+    }
     for (name, figure) in &target.statistics {
         let human =
             if name.ends_with("_bytes") { human_bytes(*figure) } else { figure.to_string() };
@@ -85,6 +89,7 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value
         "compiler": p.compiler,
         "model": p.model,
         "passes": p.passes,
+        "search_cut": p.is_cut,
         "target": target.name,
         "math": target.program.target.math.name(),
         "precision": target.precision(),

@@ -9,7 +9,12 @@ use std::time::Instant;
 /// How long to search, and what to tell meanwhile.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct SearchOptions {
-    /// Seconds for each search, instead of what the pipeline says; 0 takes the best heuristic
+    /// Effort of each search, in seconds of a reference core, instead of what the pipeline says;
+    /// 0 takes the best heuristic. Work is counted: the result is the same on every machine
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    effort: Option<f64>,
+    /// Seconds by the clock after which each search ends, whatever its effort. Where one is ended
+    /// so, the result says that it may differ on another machine
     #[arg(long, value_name = "S", value_parser = seconds)]
     time_limit: Option<f64>,
     /// Seed of the random moves of searches
@@ -27,6 +32,10 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// What is said of a result that a search cut short led to.
+pub(super) const CUT: &str = "a search was cut short by the time limit or by Ctrl-C: this \
+                              artifact may differ on another machine, or the next time";
+
 impl SearchOptions {
     /// What passes are told.
     pub(super) fn with<'a>(
@@ -35,9 +44,11 @@ impl SearchOptions {
         progress: &'a (dyn Fn(&Progress) + Sync),
     ) -> Search<'a> {
         Search {
+            effort: self.effort,
             time_limit: self.time_limit,
             seed: self.seed,
             stop: Some(stop),
+            cut: None,
             progress: Some(progress),
         }
     }

@@ -82,7 +82,7 @@ fn find(trace: &Trace) -> Result<Iterations, super::NothingRepeats> {
 }
 
 fn heuristics(needs: &Needs) -> super::Plan {
-    needs.plan(|p| Place { time_limit: 0.0 }.place(p, &Wish::default())).unwrap()
+    needs.plan(|p| Place { effort: 0.0 }.place(p, &Wish::default())).unwrap()
 }
 
 /// Goes through the whole repetition with blocks at their planned addresses; gives how many
@@ -419,7 +419,7 @@ proptest! {
         }
         let Ok(trace) = parse(text.as_bytes(), None) else { return Ok(()) };
         let place = |needs: &Needs| {
-            needs.plan(|p| Place { time_limit: 0.0 }.place(p, &Wish::default())).is_ok()
+            needs.plan(|p| Place { effort: 0.0 }.place(p, &Wish::default())).is_ok()
         };
         for alignment in [1, 512, 1 << 40] {
             if let Ok(found) = find(&trace) {

@@ -18,7 +18,7 @@ fn order_plans_a_bare_memory_graph() {
     std::io::Write::write_all(&mut packed, MEMORY_GRAPH.as_bytes()).unwrap();
     packed.finish().unwrap();
     // Without a search the cut's bound stays a byte below the peak; the search closes it.
-    for (arguments, bound) in [("g.json", 109), ("g.json.gz --time-limit 0 --seed 3", 108)] {
+    for (arguments, bound) in [("g.json", 109), ("g.json.gz --effort 0 --seed 3", 108)] {
         let row = &shell.succeeds(&format!("order {arguments} -o order.txt --json"))[0];
         assert_eq!(row["peak_bytes"], 109);
         assert_eq!(row["lower_bound_bytes"], bound);
@@ -51,7 +51,7 @@ fn early_updates_narrow_the_order_and_the_bound_stays_that_of_the_graph() {
     shell.fails(&format!("order {graph} --pipeline none.yaml"), 1, &["no pass", "gives an order"]);
 }
 
-/// Here the search for addresses takes its whole ten seconds.
+/// Here the search for addresses takes its whole effort.
 #[test]
 #[cfg(unix)]
 fn ctrl_c_keeps_the_best_plan() {
@@ -59,7 +59,7 @@ fn ctrl_c_keeps_the_best_plan() {
     let model =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("models/structure/joint_vgg16_b32_adamop.onnx");
     let mut child = Command::new(env!("CARGO_BIN_EXE_arenic"))
-        .args(["compile", "--plan-only", "--time-limit", "600", "-o", "m.arenic"])
+        .args(["compile", "--plan-only", "--effort", "600", "-o", "m.arenic"])
         .arg(model)
         .current_dir(shell.folder.path())
         .stderr(std::process::Stdio::piped())
@@ -116,6 +116,7 @@ fn order_refuses_what_is_no_memory_graph() {
     shell.fails("order missing.json", 1, &["missing.json"]);
     std::fs::write(shell.path("g.json"), MEMORY_GRAPH).unwrap();
     shell.fails("order g.json --time-limit -1", 2, &[]);
+    shell.fails("order g.json --effort -1", 2, &[]);
     assert!(!shell.path("order.txt").exists());
 }
 
@@ -147,7 +148,7 @@ fn place_puts_bare_buffers_into_one_arena() {
     let columns = ["lower", "upper", "size", "offset"];
     let pipeline = "- place_pyramid\n- place_smartpool: {fit: first}\n";
     std::fs::write(shell.path("p.yaml"), pipeline).unwrap();
-    for options in ["", "--capacity 12", "--time-limit 0", "--pipeline p.yaml"] {
+    for options in ["", "--capacity 12", "--effort 0", "--pipeline p.yaml"] {
         let row = &shell.succeeds(&format!("place b.csv -o o.csv --json {options}"))[0];
         assert_eq!(row["height"], 12);
         assert_eq!(row["lower_bound"], 12);
@@ -175,7 +176,7 @@ fn place_says_whether_a_capacity_can_be_met() {
     assert!(shell.path("o.csv").exists());
     // An instance of google/minimalloc (Apache-2.0), too hard for heuristics.
     let hard = "place @tests/fixtures/placement/A.1048576.csv --capacity 1048576 -o o.csv";
-    shell.fails(&format!("{hard} --time-limit 0"), 3, &["undecided"]);
+    shell.fails(&format!("{hard} --effort 0"), 3, &["undecided"]);
     shell.succeeds(hard);
     let height = swept_height(&shell.path("o.csv"), ["lower", "upper", "size", "offset"]);
     assert!(height <= 1_048_576);

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use shell::{Shell, text};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 mod bare;
 mod forward;
@@ -51,6 +52,54 @@ fn the_same_input_gives_the_same_artifact() {
     let first = std::fs::read(shell.path("mlp.arenic")).unwrap();
     shell.compile_mlp();
     assert!(first == std::fs::read(shell.path("mlp.arenic")).unwrap());
+}
+
+/// Searches on a busy machine, and on any number of threads, end where they always do: nothing
+/// looks at a clock.
+#[test]
+fn neither_load_nor_threads_change_the_artifact() {
+    let shell = Shell::new();
+    let compile = |threads: &str, out: &str| {
+        let options = "--device-memory 600k --effort 0.2 --json";
+        let model = "@models/step/ref_tiny_resnet_b4_sgdm.onnx";
+        let mut command = shell.command(&format!("compile {model} {options} -o {out}"));
+        command.env("RAYON_NUM_THREADS", threads).output().unwrap()
+    };
+    let alone = compile("1", "alone.arenic");
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let done = AtomicBool::new(false);
+    let loaded = std::thread::scope(|scope| {
+        for _ in 0..2 * cores {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let loaded = compile("8", "loaded.arenic");
+        done.store(true, Ordering::Relaxed);
+        loaded
+    });
+    for output in [alone, loaded] {
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("\"search_cut\":false"));
+    }
+    let read = |name: &str| std::fs::read(shell.path(name)).unwrap();
+    assert!(read("alone.arenic") == read("loaded.arenic"));
+}
+
+/// Here the search for addresses has something to do.
+#[test]
+fn an_artifact_says_that_the_clock_ended_a_search() {
+    let shell = Shell::new();
+    let model = "@models/structure/joint_vgg16_b32_adamop.onnx";
+    for (options, is_cut) in [("--effort 0.1", false), ("--time-limit 0", true)] {
+        let compile = format!("compile {model} --plan-only {options} -o m.arenic --json");
+        assert_eq!(shell.succeeds(&compile)[0]["search_cut"], is_cut);
+        assert_eq!(shell.succeeds("inspect m.arenic --json")[0]["search_cut"], is_cut);
+        let inspected = text(&shell.arenic("inspect m.arenic --statistics").stdout);
+        assert_eq!(inspected.contains("may differ on another machine"), is_cut, "{inspected}");
+    }
 }
 
 #[test]

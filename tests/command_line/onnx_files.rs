@@ -9,7 +9,7 @@ const FOLDERS: [&str; 4] = ["mnist_mlp_b32", "small_cnn_b32", "tiny_resnet_b32",
 fn training_artifacts_are_compiled_and_exported() {
     let shell = Shell::new();
     for folder in FOLDERS {
-        let options = "--time-limit 0.5 -o step.arenic";
+        let options = "--effort 0.5 -o step.arenic";
         shell.succeeds(&format!("compile --ort @tests/fixtures/ort/{folder} {options}"));
         let inspected = &shell.succeeds("inspect step.arenic --json")[0];
         assert_eq!(inspected["outputs"][0]["name"], "loss");

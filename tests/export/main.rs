@@ -379,7 +379,7 @@ fn nodes_say_where_the_plan_puts_their_results() {
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     let compiled = |device| {
         let limits = PerSpace { device, host: None };
-        let search = Search { time_limit: Some(0.5), ..Search::default() };
+        let search = Search { effort: Some(0.5), ..Search::default() };
         let constraints = Constraints { limits, ..Constraints::default() };
         let options = ImportOptions::default();
         compile(&model, &options, &pipeline, constraints, search, RunOptions::default())

@@ -23,7 +23,7 @@ def exported(arenic, model, folder):
     """Compiles a model, or training artifacts, and exports the artifact."""
     artifact, path = folder / "step.arenic", folder / "step.onnx"
     source = ["--ort", model] if model.is_dir() else [model]
-    compiled = [arenic, "compile", *source, "-o", artifact, "--time-limit", "1"]
+    compiled = [arenic, "compile", *source, "-o", artifact, "--effort", "1"]
     for command in (compiled, [arenic, "export", artifact, "-o", path]):
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     return str(path)

@@ -91,8 +91,9 @@ pub(super) fn parse(lexer: &mut Lexer, ty: &TensorType) -> Result<Data, TextErro
         if !bytes.is_empty() {
             lexer.expect(",")?;
         }
-        let at = lexer.error(format!("not an element of {}", ty.dtype));
-        let bits = parse_element(ty.dtype, lexer.element()?).ok_or(at)?;
+        let at = lexer.position();
+        let bits = parse_element(ty.dtype, lexer.element()?)
+            .ok_or_else(|| lexer.error_at(at, format!("not an element of {}", ty.dtype)))?;
         bytes.extend_from_slice(&bits.to_le_bytes()[..size]);
     }
     if bytes.len() as u64 != ty.bytes() {

@@ -134,13 +134,13 @@ impl fmt::Display for OpText<'_> {
 }
 
 fn parse_op(lexer: &mut Lexer) -> Result<Op, TextError> {
-    let at = lexer.error("");
+    let at = lexer.position();
     let name = lexer.word()?;
     let attributes = if lexer.peek("{") { lexer.json()? } else { serde_json::json!({}) };
     let tagged = serde_json::Value::Object([(name.to_owned(), attributes)].into_iter().collect());
     serde_json::from_value(tagged)
         .or_else(|e| serde_json::from_value(name.into()).map_err(|_| e))
-        .map_err(|e| TextError { message: format!("operator `{name}`: {e}"), ..at })
+        .map_err(|e| lexer.error_at(at, format!("operator `{name}`: {e}")))
 }
 
 pub(super) fn parse(lexer: &mut Lexer) -> Result<Graph, TextError> {

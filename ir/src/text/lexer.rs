@@ -41,9 +41,20 @@ impl<'a> Lexer<'a> {
         self.rest().is_empty()
     }
 
+    /// The byte at which the cursor is, for an error that is found later: lines are counted
+    /// where there is an error, or reading would take the square of the text's length.
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
     /// An error at the current position.
     pub(super) fn error(&self, message: impl Into<String>) -> TextError {
-        let before = &self.text[..self.at];
+        self.error_at(self.at, message)
+    }
+
+    /// An error at a [`Lexer::position`].
+    pub(super) fn error_at(&self, at: usize, message: impl Into<String>) -> TextError {
+        let before = &self.text[..at];
         let line_start = before.rfind('\n').map_or(0, |i| i + 1);
         TextError {
             line: before.matches('\n').count() + 1,

@@ -2,17 +2,19 @@
 
 use super::improve::{Candidate, certify};
 use super::lifetime;
-use super::limits::Limits;
 use super::problem::Problem;
 use super::window::window;
 use crate::mip::{self, Failure};
+use crate::search::Budget;
 use crate::{PassError, Progress};
 use std::ops::Range;
 
 /// Limits of the integer programs of one pass.
 pub(crate) struct IlpLimits<'a> {
-    /// Time, seed and the request to stop.
-    pub(crate) search: Limits<'a>,
+    /// Effort of all programs together.
+    pub(crate) budget: Budget<'a>,
+    /// Seed of the solver's random decisions.
+    pub(crate) seed: u64,
     /// Branch-and-bound nodes of each program.
     pub(crate) nodes: Option<u64>,
     /// Relative gap at which an order is good enough.
@@ -48,7 +50,7 @@ pub(crate) fn solve_by_ilp(
     let peak = p.peak(&order);
     let mut solved = Solved { peak, order, bound, proved: bound == peak, programs: 0 };
     let parts = parts(p);
-    while !solved.proved && !limits.search.deadline.is_over() {
+    while !solved.proved && !limits.budget.is_over() {
         let profile = p.profile(&solved.order);
         let Some(at) = profile.iter().position(|&memory| memory == solved.peak) else { break };
         let Some(part) = parts.iter().find(|part| part.contains(&at)) else { break };
@@ -105,8 +107,8 @@ fn solve_window(
 ) -> Result<lifetime::Outcome, PassError> {
     let sub = window(p, &solved.order, range)?;
     let identity: Vec<usize> = (0..sub.len()).collect();
-    let program =
-        mip::Limits { nodes: limits.nodes, gap: limits.gap, ..mip::Limits::from(&limits.search) };
+    let IlpLimits { ref budget, seed, nodes, gap, .. } = *limits;
+    let program = mip::Limits { nodes, gap, ..mip::Limits::new(budget, seed) };
     // Outside of the window the memory may be higher.
     let rest = p.profile(&solved.order);
     let elsewhere = rest[..range.start].iter().chain(&rest[range.end..]).max().copied();

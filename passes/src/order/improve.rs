@@ -9,7 +9,7 @@
 use super::branch::branch;
 use super::cut::{Certificate, certificate};
 use super::lifetime;
-use super::limits::{Limits, Meter};
+use super::limits::{Limits, Meter, effort_of, steps_of};
 use super::list::{RULES, Rule, schedule};
 use super::problem::Problem;
 use super::search::{Branch, Found, mix, within};
@@ -17,6 +17,7 @@ use super::window::window;
 use crate::Progress;
 use crate::flow::Network;
 use crate::mip;
+use crate::search::Budget;
 
 /// An order with what is known about it.
 #[derive(Clone, Debug)]
@@ -328,10 +329,10 @@ impl Improve<'_> {
 const WINDOW_STEPS: u64 = 100_000;
 
 /// Operators of a window, and branch-and-bound nodes, that the solver takes in a fraction of
-/// a second. A limit in seconds would give other orders on other machines.
+/// a second.
 const SOLVER_LIMITS: (usize, u64) = (32, 20);
 
-/// What a window costs that the solver looked at, in steps.
+/// What a window costs at least that the solver looked at, in steps.
 const SOLVER_STEPS: u64 = 500_000;
 
 /// The order with a window of it replaced by a better order of the same operators, or `None`
@@ -354,10 +355,13 @@ pub(super) fn exact_window(
         Found::Nothing => return None,
         Found::Unknown if sub.len() > SOLVER_LIMITS.0 => return None,
         Found::Unknown => {
+            let Limits { deadline, seed, .. } = *meter.limits();
+            let effort = Budget::new(effort_of(meter.left()), deadline);
             let nodes = Some(SOLVER_LIMITS.1);
-            let limits = mip::Limits { nodes, ..mip::Limits::from(meter.limits()) };
+            let limits = mip::Limits { nodes, ..mip::Limits::new(&effort, seed) };
             let outcome = lifetime::solve(&sub, &identity, &limits, &mut |_, _| {});
-            meter.spend(SOLVER_STEPS);
+            let spent = meter.left().saturating_sub(steps_of(effort.left()));
+            meter.spend(SOLVER_STEPS.max(spent));
             outcome.ok().filter(|o| o.peak <= budget)?.order
         }
     };

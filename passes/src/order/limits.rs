@@ -1,52 +1,42 @@
-//! How long a search may take, and who watches it.
+//! How much work a search does, and who watches it.
 
-use crate::mip;
 use crate::search::Deadline;
-use std::sync::atomic::AtomicBool;
 
-/// The time limit where none is given, in seconds.
-pub(super) const DEFAULT_TIME_LIMIT: f64 = 10.0;
+/// The effort where none is given, in seconds of the reference core.
+pub(super) const DEFAULT_EFFORT: f64 = 10.0;
 
-/// Steps for each second of a time limit, a fraction of what a core does, so that the time
-/// runs out on slow machines alone.
+/// Steps for each second of effort.
 const STEPS_PER_SECOND: f64 = 3e6;
+
+/// The steps of some effort in seconds.
+pub(super) fn steps_of(effort: f64) -> u64 {
+    (effort * STEPS_PER_SECOND) as u64
+}
+
+/// The effort of some steps, in seconds.
+pub(super) fn effort_of(steps: u64) -> f64 {
+    steps as f64 / STEPS_PER_SECOND
+}
 
 /// How long to look for better orders.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
-    /// Steps of a search: operators placed or arcs looked at. Under this limit alone the
-    /// result is the same on every machine.
+    /// Steps of a search: operators placed or arcs looked at.
     pub steps: u64,
-    /// When it ends.
+    /// What ends it before.
     pub deadline: Deadline<'a>,
     /// Seed of random moves.
     pub seed: u64,
 }
 
 impl<'a> Limits<'a> {
-    /// Limits for a search of some seconds that begins now.
-    pub fn new(seconds: f64, seed: u64, stop: Option<&'a AtomicBool>) -> Limits<'a> {
-        Limits {
-            steps: (seconds * STEPS_PER_SECOND) as u64,
-            deadline: Deadline::after(seconds, stop),
-            seed,
-        }
+    /// Limits of a search with some effort, in seconds of the reference core.
+    pub fn new(effort: f64, seed: u64, deadline: Deadline<'a>) -> Limits<'a> {
+        Limits { steps: steps_of(effort), deadline, seed }
     }
 }
 
-impl<'a> From<&Limits<'a>> for mip::Limits<'a> {
-    fn from(limits: &Limits<'a>) -> Self {
-        mip::Limits {
-            seconds: limits.deadline.seconds_left(),
-            nodes: None,
-            gap: 0.0,
-            seed: limits.seed,
-            stop: limits.deadline.stop,
-        }
-    }
-}
-
-/// Counts steps against limits; the clock is looked at now and then.
+/// Counts steps against limits; the deadline is looked at now and then.
 pub(super) struct Meter<'a> {
     limits: Limits<'a>,
     spent: u64,
@@ -54,7 +44,7 @@ pub(super) struct Meter<'a> {
     over: bool,
 }
 
-/// Steps between two looks at the clock.
+/// Steps between two looks at the deadline.
 const LOOK_EVERY: u64 = 4096;
 
 impl<'a> Meter<'a> {
@@ -82,13 +72,8 @@ impl<'a> Meter<'a> {
             self.over = true;
         } else if self.spent >= self.next_look {
             self.next_look = self.spent + LOOK_EVERY;
-            self.look();
+            self.over |= self.limits.deadline.is_over();
         }
-    }
-
-    /// Looks at the clock and at the request to stop.
-    fn look(&mut self) {
-        self.over |= self.limits.deadline.is_over();
     }
 
     pub(super) fn is_over(&self) -> bool {

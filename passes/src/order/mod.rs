@@ -33,7 +33,7 @@ pub use cut::Certificate;
 pub(crate) use ilp::{IlpLimits, solve_by_ilp};
 pub use improve::{Candidate, Solution, certify, portfolio, solve};
 use late_update::LateUpdates;
-use limits::DEFAULT_TIME_LIMIT;
+use limits::DEFAULT_EFFORT;
 pub use limits::Limits;
 use list::{Rule, schedule};
 pub use problem::{Invalid, Kind, Problem, Tensor};
@@ -46,14 +46,14 @@ use serde::{Deserialize, Serialize};
 pub struct Order {
     /// How candidates are made.
     pub method: Method,
-    /// Seconds to look for better orders with the method `best`.
+    /// Effort to look for better orders with the method `best`, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
-    pub time_limit: f64,
+    pub effort: f64,
 }
 
 impl Default for Order {
     fn default() -> Self {
-        Order { method: Method::default(), time_limit: DEFAULT_TIME_LIMIT }
+        Order { method: Method::default(), effort: DEFAULT_EFFORT }
     }
 }
 
@@ -121,7 +121,8 @@ impl PlanPass for Order {
                 vec![Candidate { method: rule.name(reversed), peak: p.peak(&order), order }]
             }
             None => {
-                let limits = cx.search.limits(self.time_limit);
+                let effort = cx.search.effort(self.effort);
+                let limits = Limits::new(effort, cx.search.seed, cx.search.deadline());
                 let mut candidates = portfolio(&p);
                 let Solution { order, peak, certificate, method } =
                     solve(&p, &candidates, &limits, &report);
@@ -206,7 +207,7 @@ const PLACED: (usize, usize) = (12, 5_000);
 
 /// The size of the device's arena by heuristics alone, in bytes.
 fn arena(plan: &mut Plan) -> Result<u64, PassError> {
-    let heuristics = Place { time_limit: 0.0 };
+    let heuristics = Place { effort: 0.0 };
     place_slots(plan, |_, _, _, problem| heuristics.place(problem, &Wish::default()))?;
     Ok(plan.placement()?.sizes.device)
 }

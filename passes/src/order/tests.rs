@@ -7,7 +7,7 @@ use super::window::window;
 use super::*;
 use crate::flow::Network;
 use crate::mip;
-use crate::search::Deadline;
+use crate::search::{Budget, Deadline};
 
 /// SplitMix64.
 struct Random(u64);
@@ -131,7 +131,7 @@ fn cuts_are_exact_for_their_operator_and_below_every_peak() {
                 assert_eq!(certificate.bound, p.resident + own + cut, "seed {seed}");
             }
         }
-        let at_once = solve(&p, &candidates, &Limits::new(0.0, 0, None), &quiet);
+        let at_once = solve(&p, &candidates, &Limits::new(0.0, 0, Deadline::default()), &quiet);
         assert!(at_once.certificate.bound <= optimum && optimum <= at_once.peak);
         proved += usize::from(at_once.is_optimal());
     }
@@ -142,7 +142,8 @@ fn cuts_are_exact_for_their_operator_and_below_every_peak() {
 fn the_search_finds_the_optimum_and_proves_it() {
     for seed in 0..3000 {
         let (p, orders, optimum) = small(seed);
-        let solution = solve(&p, &portfolio(&p), &Limits::new(1.0, seed, None), &quiet);
+        let solution =
+            solve(&p, &portfolio(&p), &Limits::new(1.0, seed, Deadline::default()), &quiet);
         assert!(orders.contains(&solution.order), "seed {seed}");
         assert_eq!(p.peak(&solution.order), solution.peak);
         assert_eq!((solution.peak, solution.certificate.bound), (optimum, optimum), "seed {seed}");
@@ -235,9 +236,9 @@ fn the_integer_program_finds_the_optimum() {
         let (p, orders, optimum) = small(seed);
         // From a bad start, so that the program has something to do.
         let worst = orders.iter().max_by_key(|o| p.peak(o)).unwrap();
-        let limits = Limits::new(60.0, seed, None);
-        let found =
-            lifetime::solve(&p, worst, &mip::Limits::from(&limits), &mut |_, _| {}).unwrap();
+        let budget = Budget::new(60.0, Deadline::default());
+        let limits = mip::Limits::new(&budget, seed);
+        let found = lifetime::solve(&p, worst, &limits, &mut |_, _| {}).unwrap();
         assert!(orders.contains(&found.order), "seed {seed}");
         assert!(found.proved, "seed {seed}");
         assert_eq!((found.peak, p.peak(&found.order)), (optimum, optimum), "seed {seed}");
@@ -250,8 +251,8 @@ fn a_gap_proves_nothing() {
     for seed in 0..PROGRAMS / 4 {
         let (p, orders, optimum) = small(seed);
         let worst = orders.iter().max_by_key(|o| p.peak(o)).unwrap();
-        let limits = Limits::new(60.0, seed, None);
-        let loose = mip::Limits { gap: 10.0, ..mip::Limits::from(&limits) };
+        let budget = Budget::new(60.0, Deadline::default());
+        let loose = mip::Limits { gap: 10.0, ..mip::Limits::new(&budget, seed) };
         let found = lifetime::solve(&p, worst, &loose, &mut |_, _| {}).unwrap();
         assert!(found.bound <= optimum && optimum <= found.peak, "seed {seed}");
         assert!(!found.proved || found.peak == optimum, "seed {seed}");
@@ -263,7 +264,8 @@ fn a_stop_keeps_the_incumbent() {
     let stop = std::sync::atomic::AtomicBool::new(true);
     for seed in 0..200 {
         let (p, orders, optimum) = small(seed);
-        let solution = solve(&p, &portfolio(&p), &Limits::new(10.0, 0, Some(&stop)), &quiet);
+        let solution =
+            solve(&p, &portfolio(&p), &Limits::new(10.0, 0, Deadline::at_stop(&stop)), &quiet);
         assert!(orders.contains(&solution.order) && solution.certificate.bound <= optimum);
     }
 }

@@ -26,31 +26,30 @@ pub use problem::{Buffer, Gap, Invalid, MAX_ALIGNMENT, MAX_HEIGHT, Problem, Use}
 pub use pyramid::pyramid;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-pub use solve::{DEFAULT_TIME_LIMIT, Limits, Solution, solve};
+pub use solve::{DEFAULT_EFFORT, Limits, Solution, solve};
 
 /// Places every slot in its arena: heuristics, then an exact search at the lower bound.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Place {
-    /// Seconds of search for each space; with 0 heuristics alone.
+    /// Effort of the search for each space, in seconds of the reference core; with 0 heuristics
+    /// alone.
     #[schemars(range(min = 0.0))]
-    pub time_limit: f64,
+    pub effort: f64,
 }
 
 impl Default for Place {
     fn default() -> Self {
-        Place { time_limit: DEFAULT_TIME_LIMIT }
+        Place { effort: DEFAULT_EFFORT }
     }
 }
 
 impl Placer for Place {
     fn place(&self, p: &Problem, wish: &Wish) -> Solution {
+        let (capacity, deadline) = (wish.capacity, wish.search.deadline());
         let limits = match wish.work {
-            Some(work) => Limits::by_work(work, wish.capacity, wish.search.stop),
-            None => {
-                let seconds = wish.search.seconds(self.time_limit);
-                Limits::new(seconds, wish.capacity, wish.search.stop)
-            }
+            Some(work) => Limits { capacity, work, deadline },
+            None => Limits::new(wish.search.effort(self.effort), capacity, deadline),
         };
         solve(p, &limits)
     }
@@ -61,8 +60,7 @@ impl Placer for Place {
 pub struct Wish<'a> {
     /// Stop as soon as the placement is not higher than this, in bytes.
     pub capacity: Option<u64>,
-    /// Steps of search in the place of seconds, for methods that count them: the result is
-    /// the same on every machine, busy or not.
+    /// Steps of search in the place of effort, for methods that count them.
     pub work: Option<u64>,
     /// How the search is limited and watched.
     pub search: Search<'a>,

@@ -9,40 +9,28 @@ use super::pyramid::pyramid;
 use super::search::{End, Preference, Search};
 use super::skyline::{Choice, skyline};
 use crate::search::Deadline;
-use std::sync::atomic::AtomicBool;
 
 /// What to look for, and how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits<'a> {
     /// Stop as soon as the placement is not higher than this, in bytes.
     pub capacity: Option<u64>,
-    /// Steps of all searches. Under this limit alone the result is the same on every
-    /// machine. With 0 only heuristics run.
+    /// Steps of all searches. With 0 only heuristics run.
     pub work: u64,
-    /// When it ends.
+    /// What ends it before.
     pub deadline: Deadline<'a>,
 }
 
-/// The time limit where none is given, in seconds.
-pub const DEFAULT_TIME_LIMIT: f64 = 10.0;
+/// The effort where none is given, in seconds of the reference core.
+pub const DEFAULT_EFFORT: f64 = 10.0;
 
-/// Steps for each second of a time limit, somewhat less than what a core does, so that the
-/// time runs out on slow machines alone.
+/// Steps for each second of effort.
 const WORK_PER_SECOND: f64 = 8e7;
 
 impl<'a> Limits<'a> {
-    /// Limits for a search of some seconds that begins now.
-    pub fn new(seconds: f64, capacity: Option<u64>, stop: Option<&'a AtomicBool>) -> Limits<'a> {
-        Limits {
-            capacity,
-            work: (seconds * WORK_PER_SECOND) as u64,
-            deadline: Deadline::after(seconds, stop),
-        }
-    }
-
-    /// Limits for a search of so many steps, however long they take.
-    pub fn by_work(work: u64, capacity: Option<u64>, stop: Option<&'a AtomicBool>) -> Limits<'a> {
-        Limits { capacity, work, deadline: Deadline { end: None, stop } }
+    /// Limits of a search with some effort, in seconds of the reference core.
+    pub fn new(effort: f64, capacity: Option<u64>, deadline: Deadline<'a>) -> Limits<'a> {
+        Limits { capacity, work: (effort * WORK_PER_SECOND) as u64, deadline }
     }
 }
 

@@ -123,7 +123,7 @@ fn placements_are_valid_and_optimal_on_small_problems() {
         let n = 1 + random.below(5);
         let buffers = random_buffers(&mut random, n, kind);
         let p = Problem::new(buffers.clone()).unwrap();
-        let solution = solve(&p, &Limits::new(1.0, None, None));
+        let solution = solve(&p, &Limits::new(1.0, None, Deadline::default()));
         assert_valid(&buffers, &solution.offsets, solution.height);
         let best = optimum(&buffers, solution.height + 1);
         assert!(p.bound() <= best, "seed {seed}: bound {} above {best}", p.bound());
@@ -135,13 +135,13 @@ fn placements_are_valid_and_optimal_on_small_problems() {
 
         // With a capacity: it fits, or it is proved that nothing does.
         for capacity in [best.saturating_sub(1), best, best + 2] {
-            let s = solve(&p, &Limits::new(1.0, Some(capacity), None));
+            let s = solve(&p, &Limits::new(1.0, Some(capacity), Deadline::default()));
             assert_valid(&buffers, &s.offsets, s.height);
             assert!(!s.impossible || capacity < best, "seed {seed}");
             assert!(kind == 3 || s.impossible == (capacity < best), "seed {seed}");
         }
         let placers: [&dyn Placer; 4] = [
-            &Place { time_limit: 0.0 },
+            &Place { effort: 0.0 },
             &crate::place_pyramid::PlacePyramid {},
             &crate::place_smartpool::PlaceSmartpool { fit: Fit::First },
             &crate::place_smartpool::PlaceSmartpool::default(),
@@ -229,9 +229,9 @@ fn bad_problems_are_refused() {
 #[test]
 fn many_identical_buffers_end_soon() {
     let p = Problem::new(vec![buffer(0, 7, 3); 10_000]).unwrap();
-    let solution = solve(&p, &Limits::new(10.0, None, None));
+    let solution = solve(&p, &Limits::new(10.0, None, Deadline::default()));
     assert_eq!((solution.height, solution.optimal), (30_000, true));
-    let tight = solve(&p, &Limits::new(10.0, Some(29_999), None));
+    let tight = solve(&p, &Limits::new(10.0, Some(29_999), Deadline::default()));
     assert!(tight.impossible);
 }
 
@@ -249,11 +249,11 @@ fn hints_are_followed_where_they_cost_nothing() {
     let hinted = |at, b| Buffer { hint: Some(at), ..b };
     let free = vec![hinted(4, buffer(0, 4, 4)), buffer(0, 4, 4), hinted(99, buffer(1, 2, 1))];
     let p = Problem::new(free).unwrap();
-    let solution = solve(&p, &Limits::new(1.0, None, None));
+    let solution = solve(&p, &Limits::new(1.0, None, Deadline::default()));
     assert_eq!(solution.height, 9);
     let costly =
         Problem::new(vec![hinted(4, buffer(0, 4, 4)), hinted(2, buffer(0, 4, 4))]).unwrap();
-    assert_eq!(solve(&costly, &Limits::new(1.0, None, None)).height, 8);
+    assert_eq!(solve(&costly, &Limits::new(1.0, None, Deadline::default())).height, 8);
     let cheap = Problem::new(vec![buffer(0, 4, 4), hinted(0, buffer(0, 4, 4))]).unwrap();
-    assert_eq!(solve(&cheap, &Limits::new(1.0, None, None)).offsets, [4, 0]);
+    assert_eq!(solve(&cheap, &Limits::new(1.0, None, Deadline::default())).offsets, [4, 0]);
 }

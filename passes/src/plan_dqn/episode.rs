@@ -46,7 +46,12 @@ pub(super) struct Episode<'a> {
     /// Actions that turned out to help nothing.
     void: Vec<bool>,
     current: usize,
+    /// Choices that were judged.
+    judged: u32,
 }
+
+/// Seconds of the reference core for a choice that is judged, per position of the order.
+const PER_POSITION: f64 = 1e-7;
 
 impl<'a> Episode<'a> {
     /// An episode that has not begun.
@@ -64,6 +69,7 @@ impl<'a> Episode<'a> {
             outcome,
             void: vec![false; world.actions.len()],
             current: 0,
+            judged: 0,
         }
     }
 
@@ -74,6 +80,12 @@ impl<'a> Episode<'a> {
         self.outcome = self.judge()?;
         self.current = 0;
         self.advance(0)
+    }
+
+    /// Seconds of the reference core for what was judged since this was asked last.
+    pub(super) fn take_effort(&mut self) -> f64 {
+        let judged = std::mem::take(&mut self.judged);
+        f64::from(judged) * PER_POSITION * self.world.t.order.len() as f64
     }
 
     /// What was decided, and what it promises.
@@ -240,6 +252,7 @@ impl<'a> Episode<'a> {
     /// What the choice promises; `None` where it needs a value that is gone for good. While
     /// there is still to decide, copies have the room up to the peak that is left.
     fn judge(&mut self) -> Option<Outcome> {
+        self.judged += 1;
         let t = self.world.t;
         let script = self.walker.walk(&self.choice)?;
         let mut load = vec![0; t.order.len()];

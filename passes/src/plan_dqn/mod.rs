@@ -24,9 +24,8 @@
 //!   and targets are by weights of some steps ago and never above zero: with plain
 //!   equation 5 the values run away.
 //!
-//! Sound for the reasons that [`crate::residency`] gives. The same seed gives the same plan
-//! wherever the time limit is not reached: one thread, its own products of matrices, and no
-//! random numbers but the seed's.
+//! Sound for the reasons that [`crate::residency`] gives. The same seed gives the same plan:
+//! one thread, its own products of matrices, and no random numbers but the seed's.
 
 #[cfg(feature = "dqn")]
 mod actions;
@@ -79,9 +78,9 @@ pub struct PlanDqn {
     pub smallest: f64,
     /// Trained first on a smaller graph, of a quarter of the nodes, with a higher limit.
     pub pretrain: bool,
-    /// Seconds for all training; the deadline makes plans depend on the machine.
+    /// Effort for all training, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
-    pub time_limit: f64,
+    pub effort: f64,
 }
 
 impl Default for PlanDqn {
@@ -98,7 +97,7 @@ impl Default for PlanDqn {
             nodes: 1024,
             smallest: 0.002,
             pretrain: true,
-            time_limit: 45.0,
+            effort: 45.0,
         }
     }
 }

@@ -32,6 +32,7 @@ struct Weights {
 /// they would run away from what follows them.
 pub(super) struct Network {
     rounds: usize,
+    embedding: usize,
     now: Weights,
     before: Weights,
     optimizer: AdamW,
@@ -40,6 +41,11 @@ pub(super) struct Network {
 
 /// Steps after which targets follow.
 const FOLLOW: usize = 20;
+
+/// Seconds of the reference core that a round takes in any graph, and more for each product of
+/// two numbers.
+const PER_ROUND: f64 = 2e-5;
+const PER_PRODUCT: f64 = 1e-9;
 
 /// The part of a graph that no action changes, as tensors.
 pub(super) struct Fixed<'a> {
@@ -191,7 +197,21 @@ impl Network {
             ParamsAdamW { lr: shape.learning_rate, weight_decay: 0.0, ..ParamsAdamW::default() };
         let optimizer = AdamW::new(variables, settings)?;
         let before = now.frozen()?;
-        Ok(Network { rounds: shape.rounds, now, before, optimizer, steps: 0 })
+        Ok(Network {
+            rounds: shape.rounds,
+            embedding: shape.embedding,
+            now,
+            before,
+            optimizer,
+            steps: 0,
+        })
+    }
+
+    /// Seconds of the reference core for one evaluation.
+    pub(super) fn effort(&self, fixed: &Fixed) -> f64 {
+        let (n, edges) = (fixed.world.events.nodes.len(), fixed.world.events.beside.len());
+        let multiplied = n * self.embedding * self.embedding + (n + edges) * self.embedding;
+        self.rounds as f64 * (PER_ROUND + PER_PRODUCT * multiplied as f64)
     }
 
     /// The best action of a state.

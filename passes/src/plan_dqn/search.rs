@@ -5,7 +5,6 @@ use super::actions::World;
 use super::network::{Network, Shape};
 use super::train::Agent;
 use crate::residency::{Choice, Found, Problem};
-use crate::search::Deadline;
 use crate::{PassError, Stats};
 use candle_core::Error;
 
@@ -24,9 +23,9 @@ impl PlanDqn {
             learning_rate: self.learning_rate,
         };
         let network = Network::new(&shape, &mut random).map_err(|e| failed(&e))?;
-        let deadline = Deadline::after(search.seconds(self.time_limit), search.stop);
+        let budget = search.budget(self.effort);
         let mut agent =
-            Agent { options: self, network, random, search, deadline, episodes: 0, actions: 0 };
+            Agent { options: self, network, random, search, budget, episodes: 0, actions: 0 };
         let excess = p.whole.saturating_sub(p.limit);
         let least = (excess as f64 * self.smallest) as u64;
         let world = World::new(&p.t, p.device, self.nodes, least);

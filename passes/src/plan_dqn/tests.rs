@@ -222,8 +222,8 @@ fn the_same_seed_gives_the_same_plan_and_it_fits() {
         assert_eq!(first, with_seed(1));
         found += usize::from(first.is_some());
         seeds_differ += usize::from(first != with_seed(2));
-        // Without time, one episode is played as it comes.
-        let search = crate::Search { time_limit: Some(0.0), ..crate::Search::default() };
+        // Without effort, one episode is played as it comes.
+        let search = crate::Search { effort: Some(0.0), ..crate::Search::default() };
         assert!(planned(search).is_none_or(|(stats, _)| stats["episodes"] < 12));
     }
     assert!(found > 3 && seeds_differ > 0, "{found} {seeds_differ}");

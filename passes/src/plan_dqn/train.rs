@@ -5,7 +5,7 @@ use super::actions::World;
 use super::episode::{Episode, State};
 use super::network::{Fixed, Network};
 use crate::residency::{Choice, Prediction};
-use crate::search::{Deadline, Search};
+use crate::search::{Budget, Search};
 use candle_core::Result;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -20,13 +20,17 @@ struct Transition {
     after: Option<Rc<State>>,
 }
 
+/// What a sample of a batch takes, in evaluations of the network: one for its target, the others
+/// for the gradient.
+const LEARNED: f64 = 4.0;
+
 /// What is learned, and what it is learned by.
 pub(super) struct Agent<'a> {
     pub(super) options: &'a PlanDqn,
     pub(super) network: Network,
     pub(super) random: fastrand::Rng,
     pub(super) search: &'a Search<'a>,
-    pub(super) deadline: Deadline<'a>,
+    pub(super) budget: Budget<'a>,
     /// Episodes so far, and actions in them.
     pub(super) episodes: u64,
     pub(super) actions: u64,
@@ -45,8 +49,8 @@ impl Agent<'_> {
         let mut replay: VecDeque<Transition> = VecDeque::new();
         let mut best: Option<(Choice, Prediction)> = None;
         for i in 1..=episodes {
-            // Where no time is left, one episode does as well as it can.
-            let late = self.deadline.is_over();
+            // Where no effort is left, one episode does as well as it can.
+            let late = self.budget.is_over();
             if late && i > 1 {
                 break;
             }
@@ -55,6 +59,7 @@ impl Agent<'_> {
                 break;
             }
             episode.prune();
+            self.budget.spend(episode.take_effort());
             let (choice, promise) = episode.result();
             if best.as_ref().is_none_or(|(_, least)| promise.is_better_than(least)) {
                 best = Some((choice.clone(), promise));
@@ -79,10 +84,15 @@ impl Agent<'_> {
             }
             let action = match self.random.f64() > greedy {
                 true => self.any(&state),
-                false => self.network.best(fixed, &state)?,
+                false => {
+                    self.budget.spend(self.network.effort(fixed));
+                    self.network.best(fixed, &state)?
+                }
             };
             let Some(action) = action else { break };
-            let Some((reward, after)) = episode.act(action) else {
+            let acted = episode.act(action);
+            self.budget.spend(episode.take_effort());
+            let Some((reward, after)) = acted else {
                 next = Some(episode.state());
                 continue;
             };
@@ -93,7 +103,7 @@ impl Agent<'_> {
             next = after.clone();
             replay.push_back(Transition { before: state, action, reward, after });
             if self.actions.is_multiple_of(self.options.update_every.max(1))
-                && !self.deadline.is_over()
+                && !self.budget.is_over()
             {
                 self.update(fixed, replay)?;
             }
@@ -111,6 +121,7 @@ impl Agent<'_> {
     fn update(&mut self, fixed: &Fixed, replay: &VecDeque<Transition>) -> Result<()> {
         let mut samples = Vec::with_capacity(self.options.batch);
         for _ in 0..self.options.batch.max(1) {
+            self.budget.spend(LEARNED * self.network.effort(fixed));
             let seen = &replay[self.random.usize(0..replay.len())];
             let later = match &seen.after {
                 Some(state) => self.network.worth(fixed, state)?,

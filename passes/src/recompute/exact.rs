@@ -9,13 +9,13 @@ use super::sites::{Judge, Site};
 use super::window::Window;
 use crate::mip;
 use crate::residency::{Choice, Gap, Prediction, Timeline, windows};
-use crate::search::{Deadline, Search};
+use crate::search::Budget;
 
 /// Spans of a window and tasks of its chains, in multiples of its decisions.
 const MOST: usize = 8;
 
-/// Seconds of one program.
-const SECONDS: f64 = 4.0;
+/// The most effort of one program, in seconds of the reference core.
+const PROGRAM_EFFORT: f64 = 4.0;
 
 /// Windows decide on tensors of at least one part in so many of the largest.
 const SMALLEST: u64 = 500;
@@ -25,8 +25,9 @@ pub(super) struct Windows<'a> {
     pub(super) sites: &'a [Site],
     /// Decisions of a window.
     pub(super) size: usize,
-    pub(super) search: &'a Search<'a>,
-    pub(super) deadline: Deadline<'a>,
+    /// Seed of the solver's random decisions.
+    pub(super) seed: u64,
+    pub(super) budget: Budget<'a>,
 }
 
 impl Windows<'_> {
@@ -38,7 +39,7 @@ impl Windows<'_> {
         // Windows in a row that brought nothing.
         let mut vain = 0;
         for window in windows.iter().cycle() {
-            if vain == windows.len() || self.deadline.is_over() {
+            if vain == windows.len() || self.budget.is_over() {
                 break;
             }
             vain += 1;
@@ -72,13 +73,8 @@ impl Windows<'_> {
         limit: u64,
     ) -> Option<Choice> {
         let window = Window::new(judge, self.sites, choice, decided, MOST * self.size)?;
-        let limits = mip::Limits {
-            seconds: SECONDS.min(self.deadline.seconds_left()),
-            nodes: None,
-            gap: 0.0,
-            seed: self.search.seed,
-            stop: self.search.stop,
-        };
+        let most = PROGRAM_EFFORT;
+        let limits = mip::Limits { most, ..mip::Limits::new(&self.budget, self.seed) };
         // A solver that fails leaves the choice as it is.
         let gaps = solve(&window, limit, &limits).ok()?;
         let mut better = choice.clone();

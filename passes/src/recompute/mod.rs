@@ -25,7 +25,6 @@ mod tests;
 mod window;
 
 use crate::residency::{Choice, Found, Layout, Planned, Problem, under_limit};
-use crate::search::Deadline;
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
@@ -53,9 +52,9 @@ pub enum Method {
 pub struct Recompute {
     /// How tensors are chosen.
     pub method: Method,
-    /// Seconds for all programs together.
+    /// Effort for all programs together, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
-    pub time_limit: f64,
+    pub effort: f64,
     /// Decisions of a program, from 2 to 100.
     #[schemars(range(min = 2, max = 100))]
     pub window: usize,
@@ -63,7 +62,7 @@ pub struct Recompute {
 
 impl Default for Recompute {
     fn default() -> Self {
-        Recompute { method: Method::Exact, time_limit: 20.0, window: 24 }
+        Recompute { method: Method::Exact, effort: 20.0, window: 24 }
     }
 }
 
@@ -114,12 +113,11 @@ impl Recompute {
         sites: &[Site],
         stats: &mut Stats,
     ) -> Result<(Option<Planned>, u64), PassError> {
-        let seconds = p.cx.search.seconds(self.time_limit);
         let windows = Windows {
             sites,
             size: self.window.clamp(2, 100),
-            search: &p.cx.search,
-            deadline: Deadline::after(seconds, p.cx.search.stop),
+            seed: p.cx.search.seed,
+            budget: p.cx.search.budget(self.effort),
         };
         let mut programs = 0;
         let mut last: Option<Choice> = None;

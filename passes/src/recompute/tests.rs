@@ -7,7 +7,7 @@ use super::sqrt::sqrt;
 use crate::devices;
 use crate::residency::steps::{add, begin, finish, plan, step};
 use crate::residency::{Choice, Gap, Prediction, Timeline};
-use crate::search::{Deadline, Search};
+use crate::search::{Budget, Deadline};
 
 /// The best promise of all choices.
 fn best_of_all(judge: &mut Judge, sites: &[Site], limit: u64) -> Prediction {
@@ -43,19 +43,18 @@ fn on_random_steps(count: u64, layers: usize, mut test: impl FnMut(&mut Judge, &
     }
 }
 
-fn windows<'a>(sites: &'a [Site], size: usize, search: &'a Search) -> Windows<'a> {
-    Windows { sites, size, search, deadline: Deadline::after(60.0, None) }
+fn windows(sites: &[Site], size: usize) -> Windows<'_> {
+    Windows { sites, size, seed: 0, budget: Budget::new(60.0, Deadline::default()) }
 }
 
 #[test]
 fn one_window_over_everything_finds_the_best_choice() {
-    let search = Search::default();
     let (mut tried, mut best, mut better) = (0, 0, 0);
     on_random_steps(if cfg!(feature = "highs") { 120 } else { 20 }, 6, |judge, sites, limit| {
         let least = best_of_all(judge, sites, limit);
         let start = greedy(judge, sites, limit);
         let first = judge.judge(&start, limit).unwrap();
-        let (choice, _) = windows(sites, sites.len(), &search).improve(judge, start, limit);
+        let (choice, _) = windows(sites, sites.len()).improve(judge, start, limit);
         let found = judge.judge(&choice, limit).unwrap();
         assert!(!least.is_better_than(&first) || !first.is_better_than(&found));
         assert!(!found.is_better_than(&least));
@@ -71,12 +70,11 @@ fn one_window_over_everything_finds_the_best_choice() {
 
 #[test]
 fn small_windows_are_never_worse_than_where_they_began() {
-    let search = Search::default();
     let mut better = 0;
     on_random_steps(if cfg!(feature = "highs") { 25 } else { 5 }, 14, |judge, sites, limit| {
         for start in [greedy(judge, sites, limit), sqrt(judge, sites, limit)] {
             let first = judge.judge(&start, limit).unwrap();
-            let (choice, _) = windows(sites, 5, &search).improve(judge, start, limit);
+            let (choice, _) = windows(sites, 5).improve(judge, start, limit);
             let found = judge.judge(&choice, limit).unwrap();
             assert!(!first.is_better_than(&found));
             better += usize::from(found.is_better_than(&first));

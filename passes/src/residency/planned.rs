@@ -12,8 +12,7 @@ use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
 use arenic_ir::program::{PerSpace, Program};
 
-/// Steps of search for the addresses of each plan, less than a tenth of a second. Steps and not
-/// seconds, so that a plan does not depend on what else the machine does.
+/// Steps of search for the addresses of each plan, less than a tenth of a second.
 const PLACE_WORK: u64 = 4_000_000;
 
 /// How plans get their slots and addresses: as the rest of the pipeline will give them.
@@ -59,7 +58,7 @@ impl Planned {
             Layout::Searched | Layout::SmartPool => (PLACE_WORK, cx.limits),
             Layout::Heuristic => (0, PerSpace::default()),
         };
-        let search = Search { progress: None, ..cx.search };
+        let search = Search { time_limit: None, progress: None, ..cx.search };
         let wish = Wish { capacity: None, work: Some(work), search };
         place_within(&mut plan, &limits, placer, &wish)?;
         let mut program = Program::new(cx.target);

@@ -5,10 +5,10 @@ use crate::mip;
 use crate::residency::{
     Choice, Fetch, Gap, Prediction, Problem, Room, Script, Store, Timeline, Walker, windows,
 };
-use crate::search::Deadline;
+use crate::search::Budget;
 
-/// Seconds of one program.
-const SECONDS: f64 = 4.0;
+/// The most effort of one program, in seconds of the reference core.
+const PROGRAM_EFFORT: f64 = 4.0;
 
 /// Programs decide on tensors of at least one part in so many of the largest.
 const SMALLEST: u64 = 500;
@@ -35,7 +35,7 @@ pub(super) struct Swaps<'a> {
     p: &'a Problem<'a>,
     /// Tensors of a program.
     size: usize,
-    deadline: Deadline<'a>,
+    budget: Budget<'a>,
     walker: Walker<'a>,
     room: Room,
     /// How many there were, and how many of them had no answer.
@@ -44,9 +44,9 @@ pub(super) struct Swaps<'a> {
 }
 
 impl<'a> Swaps<'a> {
-    pub(super) fn new(p: &'a Problem<'a>, size: usize, deadline: Deadline<'a>) -> Self {
+    pub(super) fn new(p: &'a Problem<'a>, size: usize, budget: Budget<'a>) -> Self {
         let (walker, room) = (Walker::new(&p.t), Room::new(&p.t, p.device));
-        Swaps { p, size, deadline, walker, room, programs: 0, unanswered: 0 }
+        Swaps { p, size, budget, walker, room, programs: 0, unanswered: 0 }
     }
 
     /// The best of some choices, scheduled as `Room` does.
@@ -76,7 +76,7 @@ impl<'a> Swaps<'a> {
         for window in windows.iter().cycle() {
             let hidden = schedule.promise.seconds <= kernels * (1.0 + 1e-6);
             let best = schedule.promise.over == 0 && hidden;
-            if best || vain == windows.len() || self.deadline.is_over() {
+            if best || vain == windows.len() || self.budget.is_over() {
                 break;
             }
             vain += 1;
@@ -92,14 +92,8 @@ impl<'a> Swaps<'a> {
     /// What a window's program proposes, with its times and with those that `Room` gives.
     fn solve(&mut self, now: &Schedule, window: &[Site], limit: u64) -> Vec<Schedule> {
         let Some((swaps, copies)) = self.window(now, window) else { return Vec::new() };
-        let search = &self.p.cx.search;
-        let limits = mip::Limits {
-            seconds: SECONDS.min(self.deadline.seconds_left()),
-            nodes: None,
-            gap: 0.0,
-            seed: search.seed,
-            stop: search.stop,
-        };
+        let most = PROGRAM_EFFORT;
+        let limits = mip::Limits { most, ..mip::Limits::new(&self.budget, self.p.cx.search.seed) };
         self.programs += 1;
         let Ok(found) = solve(&swaps, &copies, limit, &limits) else {
             // The schedule stays as it is.

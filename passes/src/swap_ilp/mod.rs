@@ -23,7 +23,6 @@ mod tests;
 
 use crate::budget::Budget;
 use crate::residency::{Choice, Found, Layout, Planned, Problem, under_limit};
-use crate::search::Deadline;
 use crate::swap_autoswap::SwapAutoswap;
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
@@ -37,9 +36,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwapIlp {
-    /// Seconds for all programs together; 0 leaves the heuristic's schedule.
+    /// Effort for all programs together, in seconds of the reference core; 0 leaves the
+    /// heuristic's schedule.
     #[schemars(range(min = 0.0))]
-    pub time_limit: f64,
+    pub effort: f64,
     /// Tensors of a program, from 1 to 40.
     #[schemars(range(min = 1, max = 40))]
     pub window: usize,
@@ -47,7 +47,7 @@ pub struct SwapIlp {
 
 impl Default for SwapIlp {
     fn default() -> Self {
-        SwapIlp { time_limit: 20.0, window: 12 }
+        SwapIlp { effort: 20.0, window: 12 }
     }
 }
 
@@ -79,9 +79,8 @@ impl SwapIlp {
             SWAPS.greedy(&p.t, p.device, limits, false).map(|(choice, _)| choice)
         };
         let (heuristic, placed) = p.aim(greedy)?;
-        let seconds = p.cx.search.seconds(self.time_limit);
-        let deadline = Deadline::after(seconds, p.cx.search.stop);
-        let mut swaps = Swaps::new(p, self.window.clamp(1, 40), deadline);
+        let budget = p.cx.search.budget(self.effort);
+        let mut swaps = Swaps::new(p, self.window.clamp(1, 40), budget);
         let mut last: Option<Schedule> = None;
         let (improved, more) = p.aim_with(|aim| {
             let again = last.take().map(|schedule| schedule.choice);

@@ -20,9 +20,9 @@ fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
         device: Some(&device),
         ..Cx::new(TargetInfo { align: ALIGN, ..TargetInfo::CPU })
     };
-    let seconds = |time_limit| {
+    let seconds = |effort| {
         let mut plan = plan.clone();
-        match (SwapIlp { time_limit, window: 12 }).run(g, &mut plan, &cx) {
+        match (SwapIlp { effort, window: 12 }).run(g, &mut plan, &cx) {
             Ok(stats) => Some(stats["step_nanoseconds"]),
             Err(PassError::Limit { .. }) => None,
             Err(e) => panic!("{e}"),

@@ -1,4 +1,5 @@
-//! `TopK`: the first elements of each row in order, kept sorted while the row is read.
+//! `TopK`: the first elements of each row in order, by a heap in the row of the result: time is
+//! that of a sort at most, and no other memory is needed.
 
 use super::address::Shared;
 use super::dispatch::for_number;
@@ -28,28 +29,96 @@ impl<T: Copy> Row<T> {
         unsafe { self.first.add(i * self.stride).write(x) }
     }
 
-    /// Puts `x` behind all that it does not come before, in a row of `len` sorted elements that
-    /// has room for `k`; the last one may fall out.
+    /// Fills the row with the first `k` of `n` items in order. `before` orders items strictly.
+    ///
+    /// # Safety
+    /// The row has `k` elements, and `k` is neither zero nor above `n`.
+    unsafe fn select(
+        &self,
+        k: usize,
+        n: usize,
+        item: impl Fn(usize) -> T,
+        before: impl Fn(T, T) -> bool,
+    ) {
+        // SAFETY: all places are below `k`.
+        unsafe {
+            for i in 0..k {
+                self.set(i, item(i));
+            }
+            // The first element is the last in order of those that the row holds.
+            for at in (0..k / 2).rev() {
+                self.sift(k, at, self.get(at), &before);
+            }
+            for i in k..n {
+                let x = item(i);
+                if before(x, self.get(0)) {
+                    self.sift(k, 0, x, &before);
+                }
+            }
+            for len in (1..k).rev() {
+                let x = self.get(len);
+                self.set(len, self.get(0));
+                self.sift(len, 0, x, &before);
+            }
+        }
+    }
+
+    /// Puts `x` into the heap of the first `len` elements, at `at` or below, where what stood at
+    /// `at` goes.
+    ///
+    /// # Safety
+    /// The row has `len` elements, and `at` is one of them.
+    unsafe fn sift(&self, len: usize, mut at: usize, x: T, before: &impl Fn(T, T) -> bool) {
+        // SAFETY: all places are below `len`.
+        unsafe {
+            while 2 * at + 1 < len {
+                let (left, right) = (2 * at + 1, 2 * at + 2);
+                let right_is_last = right < len && before(self.get(left), self.get(right));
+                let child = if right_is_last { right } else { left };
+                let last = self.get(child);
+                if !before(x, last) {
+                    break;
+                }
+                self.set(at, last);
+                at = child;
+            }
+            self.set(at, x);
+        }
+    }
+
+    /// Gives equal elements that differ in bits, which are zeros or NaN, the bits that a stable
+    /// sort gives them: those of the first equal items. `before` is the order of [`Row::select`],
+    /// by which the row is sorted.
     ///
     /// # Safety
     /// The row has `k` elements.
-    unsafe fn insert(&self, len: usize, k: usize, x: T, before: impl Fn(T, T) -> bool) {
-        let mut at = len;
-        while at > 0 {
-            // SAFETY: a place below `len`, which is at most `k`.
-            let last = unsafe { self.get(at - 1) };
-            if !before(x, last) {
-                break;
-            }
-            if at < k {
-                // SAFETY: a place below `k`.
-                unsafe { self.set(at, last) };
-            }
-            at -= 1;
-        }
-        if at < k {
+    unsafe fn stabilise(
+        &self,
+        k: usize,
+        n: usize,
+        item: impl Fn(usize) -> T,
+        before: impl Fn(T, T) -> bool,
+    ) where
+        T: Number,
+    {
+        let equal = |a: T, b: T| !before(a, b) && !before(b, a);
+        let mut at = 0;
+        while at < k {
             // SAFETY: a place below `k`.
-            unsafe { self.set(at, x) };
+            let x = unsafe { self.get(at) };
+            if !x.is_nan() && x != T::ZERO {
+                at += 1;
+                continue;
+            }
+            for y in (0..n).map(&item).filter(|&y| equal(x, y)) {
+                // SAFETY: as above.
+                if at == k || !equal(x, unsafe { self.get(at) }) {
+                    break;
+                }
+                // SAFETY: as above.
+                unsafe { self.set(at, y) };
+                at += 1;
+            }
         }
     }
 }
@@ -81,18 +150,23 @@ fn typed<T: Number>(axis: usize, k: usize, largest: bool, call: &Call) {
         let indices =
             // SAFETY: as above.
             indices.as_ref().map(|y| Row { first: unsafe { y.ptr().add(first) }, stride });
-        for i in 0..extent {
-            let len = i.min(k);
-            match (&values, &indices) {
-                (_, Some(row)) => {
-                    let by_place = |a: i64, b: i64| before(at(a as usize), at(b as usize));
-                    // SAFETY: as above.
-                    unsafe { row.insert(len, k, i as i64, by_place) };
-                }
-                // SAFETY: as above.
-                (Some(row), None) => unsafe { row.insert(len, k, at(i), before) },
-                (None, None) => {}
+        match (&values, &indices) {
+            (_, Some(row)) => {
+                // Of equal elements the first comes first.
+                let by_place = |a: i64, b: i64| {
+                    let (x, y) = (at(a as usize), at(b as usize));
+                    before(x, y) || (a < b && !before(y, x))
+                };
+                // SAFETY: the task's row has `k` elements, at least one and at most `extent`.
+                unsafe { row.select(k, extent, |i| i as i64, by_place) };
             }
+            (Some(row), None) => {
+                // SAFETY: as above.
+                unsafe { row.select(k, extent, at, before) };
+                // SAFETY: as above.
+                unsafe { row.stabilise(k, extent, at, before) };
+            }
+            (None, None) => {}
         }
         if let (Some(values), Some(indices)) = (&values, &indices) {
             for i in 0..k {

@@ -1,6 +1,6 @@
 //! Gathers and scatters.
 
-use super::{Source, Tensor, all_indices, refusal, run};
+use super::{Setting, Source, Tensor, all_indices, refusal, run, run_as};
 use crate::kernel::{Draw, KernelError};
 use arenic_ir::op::Scatter;
 use arenic_ir::{DType, Op, TensorType};
@@ -299,6 +299,44 @@ fn top_k_is_the_head_of_a_stable_sort() {
             let (place, value) = row[index[axis]];
             assert_eq!(element(indices, i), (place as i64).to_le_bytes(), "{op:?}");
             assert_eq!(element(values, i), value.to_le_bytes(), "{op:?}");
+        }
+    }
+}
+
+/// A sort of many elements, of which many are equal but for their bits: zeros of both signs, and
+/// NaN of several. It takes the time of a sort, with values alone and with indices.
+#[test]
+fn top_k_sorts_many_elements() {
+    const N: usize = 200_000;
+    let mut source = Source(27);
+    let numbers: Vec<f32> = (0..N)
+        .map(|_| match source.below(8) {
+            0 => 0.0,
+            1 => -0.0,
+            2 => f32::from_bits(f32::NAN.to_bits() + source.below(3) as u32),
+            _ => source.below(N) as f32 - (N / 2) as f32,
+        })
+        .collect();
+    let x = Tensor::new(&[N], &numbers);
+    for (k, largest) in [(N, true), (N, false), (N / 2, true), (N / 2, false), (3, true)] {
+        let mut places: Vec<usize> = (0..N).collect();
+        places.sort_by(|&a, &b| {
+            let (a, b) = (numbers[a], numbers[b]);
+            let order = a.partial_cmp(&b).unwrap_or(a.is_nan().cmp(&b.is_nan()));
+            if largest { order.reverse() } else { order }
+        });
+        places.truncate(k);
+        let expected: Vec<u32> = places.iter().map(|&i| numbers[i].to_bits()).collect();
+        let places: Vec<i64> = places.iter().map(|&i| i as i64).collect();
+        let op = Op::TopK { axis: 0, k, largest };
+        for unread in [&[][..], &[0], &[1]] {
+            let setting = Setting { unread, ..Setting::default() };
+            let results = run_as(&op, std::slice::from_ref(&x), setting).unwrap();
+            let [values, indices] = &results[..] else { panic!("two results") };
+            let right = unread == [0] || values.values::<u32>() == expected;
+            assert!(right, "the values of {op:?} without {unread:?}");
+            let right = unread == [1] || indices.values::<i64>() == places;
+            assert!(right, "the indices of {op:?} without {unread:?}");
         }
     }
 }
