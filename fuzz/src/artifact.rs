@@ -21,17 +21,17 @@ const PREAMBLE: usize = 64;
 const MOST_NODES: usize = 300;
 
 /// A whole file, of which the digest is made right.
-pub(crate) fn envelope(bytes: &[u8]) {
+pub(crate) fn envelope(bytes: &[u8]) -> bool {
     let mut file = bytes.to_vec();
     if file.len() >= PREAMBLE {
         seal(&mut file);
     }
-    read(&file);
+    read(&file)
 }
 
 /// Graph and program as text, in an artifact that says nothing wrong beside.
-pub(crate) fn module(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+pub(crate) fn module(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let field = |tag: u32, content: &[u8]| {
         let mut bytes = Vec::new();
         encode_key(tag, WireType::LengthDelimited, &mut bytes);
@@ -48,7 +48,7 @@ pub(crate) fn module(bytes: &[u8]) {
     file[12..20].copy_from_slice(&(header.len() as u64).to_le_bytes());
     file.extend_from_slice(&header);
     seal(&mut file);
-    read(&file);
+    read(&file)
 }
 
 /// Writes the digest of all else.
@@ -58,15 +58,18 @@ fn seal(file: &mut [u8]) {
     file[20..52].copy_from_slice(&digest);
 }
 
-fn read(file: &[u8]) {
+fn read(file: &[u8]) -> bool {
     with_file("a.arenic", file, |path| {
-        let Ok(artifact) = Artifact::read(path) else { return };
+        let Ok(artifact) = Artifact::read(path) else { return false };
+        let mut accepted = false;
         for target in artifact.targets.iter().chain(&artifact.evaluations) {
             if let Ok(footprint) = check(&target.graph, &target.program) {
                 use_accepted(&artifact, target, &footprint);
+                accepted = true;
             }
         }
-    });
+        accepted
+    })
 }
 
 /// What the commands `inspect`, `explain`, `report`, `export`, `simulate` and `run` do.

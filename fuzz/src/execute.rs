@@ -33,13 +33,15 @@ pub(crate) fn is_small(g: &Graph) -> bool {
 /// Runs three steps of a program that `check` accepts, and proves that outputs and states are
 /// exactly those of the reference interpreter. Inputs are fed as training feeds them: once, where
 /// the step leaves them alone.
-pub(crate) fn three_steps(g: &Graph, program: &Program, arena_bytes: u64) {
+///
+/// False where they would take long, or a kernel refuses its operands.
+pub(crate) fn three_steps(g: &Graph, program: &Program, arena_bytes: u64) -> bool {
     if arena_bytes > MOST_BYTES || !is_small(g) {
-        return;
+        return false;
     }
     let options = Options { threads: 1, ..Options::default() };
-    let Ok(mut executor) = Executor::new(g, program, options) else { return };
-    let Ok(mut reference) = Reference::new(g) else { return };
+    let Ok(mut executor) = Executor::new(g, program, options) else { return false };
+    let Ok(mut reference) = Reference::new(g) else { return false };
     for (v, bytes) in carried(g) {
         let homes = [executor.carried_mut(v), reference.value_mut(v)];
         homes.into_iter().flatten().for_each(|home| home.copy_from_slice(&bytes));
@@ -61,7 +63,7 @@ pub(crate) fn three_steps(g: &Graph, program: &Program, arena_bytes: u64) {
         let (ours, theirs) = (executor.step(draw), reference.step(draw));
         if ours.is_err() || theirs.is_err() {
             // Dead nodes run in the reference alone, so that it may refuse where we do not.
-            return;
+            return false;
         }
         for (i, output) in g.outputs.iter().enumerate() {
             let right = executor.output(i) == reference.value(output.value);
@@ -72,6 +74,7 @@ pub(crate) fn three_steps(g: &Graph, program: &Program, arena_bytes: u64) {
             assert!(right, "step {step}: {s} is not as the reference interpreter's");
         }
     }
+    true
 }
 
 /// Constants and states with what they hold as the first step begins.

@@ -26,8 +26,8 @@ pub struct Target {
     pub name: &'static str,
     /// What its inputs are.
     pub form: Form,
-    /// What is run on an input.
-    pub body: fn(&[u8]),
+    /// What is run on an input; true where that was read, and all was done with it.
+    pub body: fn(&[u8]) -> bool,
 }
 
 /// Every target.
@@ -67,7 +67,7 @@ macro_rules! libfuzzer {
     ($name:literal) => {
         $crate::libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             if let Some(target) = $crate::target($name) {
-                (target.body)(data);
+                let _ = (target.body)(data);
             }
         });
         $crate::libfuzzer_sys::fuzz_mutator!(|data: &mut [u8],

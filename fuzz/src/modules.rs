@@ -8,9 +8,9 @@ use arenic_programs::mutate::{KINDS, mutate};
 use arenic_programs::{Random, graph, program};
 
 /// What is parsed and printed is parsed again to the same.
-pub(crate) fn text(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let Ok(module) = Module::parse(text) else { return };
+pub(crate) fn text(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok(module) = Module::parse(text) else { return false };
     let printed = module.to_string();
     match Module::parse(&printed) {
         // NaN is unlike itself, but not its text.
@@ -22,11 +22,12 @@ pub(crate) fn text(bytes: &[u8]) {
     {
         let _ = check(&module.graph, program);
     }
+    true
 }
 
 /// A random graph and program, then changes to the program one upon the other. What `check`
 /// accepts gives the reference interpreter's results for three steps in every order tried.
-pub(crate) fn programs(bytes: &[u8]) {
+pub(crate) fn programs(bytes: &[u8]) -> bool {
     let mut random = Random::of(bytes);
     let streams = 1 + random.below(3);
     let nodes = 2 + random.below(9);
@@ -49,4 +50,5 @@ pub(crate) fn programs(bytes: &[u8]) {
             p = mutant;
         }
     }
+    true
 }

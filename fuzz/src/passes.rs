@@ -10,29 +10,31 @@ use arenic_programs::interleave::{reference, run};
 use arenic_programs::{CX, Random, graph, program};
 
 /// Reads a pipeline in every way that commands do. To run it may take as long as it says.
-pub(crate) fn pipeline(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+pub(crate) fn pipeline(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let _ = Pipeline::from_yaml(text);
-    let Ok(pipeline) = Pipeline::parse(text) else { return };
+    let Ok(pipeline) = Pipeline::parse(text) else { return false };
     assert!(pipeline.names().count() <= text.len());
     let _ = (pipeline.differentiation(), pipeline.placer().is_ok());
     let _ = pipeline.ordering();
+    true
 }
 
 /// Reads a device and simulates a step on it.
-pub(crate) fn device(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let Ok(device) = devices::parse(text) else { return };
+pub(crate) fn device(bytes: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(bytes) else { return false };
+    let Ok(device) = devices::parse(text) else { return false };
     let _ = device.usable_bytes();
     let mut random = Random::new(1);
     let g = graph(&mut random, 8);
     let p = program(&mut random, &g, 2);
     let seconds = simulate(&p, &device, &roofline(&g, &device)).seconds;
     assert!(seconds >= 0.0, "a step of {seconds} s");
+    true
 }
 
 /// A random graph, a random pipeline and maybe a limit: what passes make is right.
-pub(crate) fn pipelines(bytes: &[u8]) {
+pub(crate) fn pipelines(bytes: &[u8]) -> bool {
     let mut random = Random::of(bytes);
     let nodes = 3 + random.below(20);
     let g = graph(&mut random, nodes);
@@ -47,7 +49,7 @@ pub(crate) fn pipelines(bytes: &[u8]) {
     let outcome = match pipeline.run(g.clone(), &cx, RunOptions::default()) {
         Ok(outcome) => outcome,
         // A limit may be too low.
-        Err(RunError::Pass { error, .. }) if error.is_of_limits() => return,
+        Err(RunError::Pass { error, .. }) if error.is_of_limits() => return false,
         Err(e) => panic!("{e}\n{yaml}{g}"),
     };
     let printed = outcome.module.to_string();
@@ -59,6 +61,7 @@ pub(crate) fn pipelines(bytes: &[u8]) {
     for _ in 0..3 {
         assert!(run(&mut random, g, p, &expected), "wrong:\n{yaml}{printed}");
     }
+    true
 }
 
 /// A pipeline that keeps a graph's operators those that random graphs have.

@@ -27,6 +27,8 @@ const MOST_CRASHES: usize = 8;
 pub struct Outcome {
     /// How many inputs were run.
     pub executions: usize,
+    /// How many of these were read, so that all was done with them.
+    pub accepted: usize,
     /// How long all of them took.
     pub elapsed: Duration,
     /// What went wrong, and the inputs with which it did.
@@ -55,7 +57,8 @@ pub fn inputs(folder: &Path) -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
 /// The corpus cannot be read.
 pub fn run(target: &Target, seed: u64, amount: Amount) -> std::io::Result<Outcome> {
     let (corpus, start) = (inputs(&corpus(target))?, Instant::now());
-    let mut outcome = Outcome { executions: 0, elapsed: Duration::ZERO, crashes: Vec::new() };
+    let mut outcome =
+        Outcome { executions: 0, accepted: 0, elapsed: Duration::ZERO, crashes: Vec::new() };
     for (path, bytes) in &corpus {
         outcome.one(target, bytes, &path.display().to_string());
     }
@@ -86,10 +89,11 @@ pub fn run(target: &Target, seed: u64, amount: Amount) -> std::io::Result<Outcom
 impl Outcome {
     fn one(&mut self, target: &Target, input: &[u8], what: &str) {
         let start = Instant::now();
-        let panicked = catch_unwind(AssertUnwindSafe(|| (target.body)(input))).is_err();
+        let accepted = catch_unwind(AssertUnwindSafe(|| (target.body)(input)));
         self.executions += 1;
         let took = start.elapsed();
-        if panicked {
+        self.accepted += usize::from(matches!(accepted, Ok(true)));
+        if accepted.is_err() {
             self.crashes.push((format!("{}, {what}: panicked", target.name), input.to_vec()));
         } else if took > TIME_OUT {
             self.crashes.push((format!("{}, {what}: took {took:?}", target.name), input.to_vec()));

@@ -3,6 +3,7 @@
 use crate::files::with_file;
 use arenic::data::{Array, Batches, Npz, Progress, TensorFile};
 use arenic_ir::TensorType;
+use std::path::Path;
 
 /// Bytes that are read of an array.
 const MOST_BYTES: usize = 1 << 20;
@@ -17,14 +18,14 @@ fn read(arrays: &[Array]) {
 }
 
 /// Batches, and initial values.
-pub(crate) fn npz(bytes: &[u8]) {
+pub(crate) fn npz(bytes: &[u8]) -> bool {
     with_file("a.npz", bytes, |path| {
         if let Ok(npz) = Npz::open(path) {
             read(npz.arrays());
             feed(&npz);
         }
-        tensors(path);
-    });
+        tensors(path)
+    })
 }
 
 /// Feeds each array as rows, as a batch, and as one of several batches.
@@ -49,15 +50,15 @@ fn feed(npz: &Npz) {
     }
 }
 
-fn tensors(path: &std::path::Path) {
-    if let Ok(file) = TensorFile::open(path) {
-        read(file.tensors());
-        // A state that this is not is refused.
-        let _ = Progress::of(&file);
-    }
+fn tensors(path: &Path) -> bool {
+    let Ok(file) = TensorFile::open(path) else { return false };
+    read(file.tensors());
+    // What says no progress, or nonsense, is refused.
+    let _ = Progress::of(&file);
+    true
 }
 
 /// States.
-pub(crate) fn safetensors(bytes: &[u8]) {
-    with_file("a.safetensors", bytes, tensors);
+pub(crate) fn safetensors(bytes: &[u8]) -> bool {
+    with_file("a.safetensors", bytes, tensors)
 }
