@@ -19,7 +19,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text python-test test node-tests browser-test export-test bench bench-order bench-place bench-pipelines bench-forward bench-budget papers gpu-bundle digits clean
+.PHONY: help setup build demo text python-test test node-tests browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers gpu-bundle digits clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -94,6 +94,11 @@ browser-test: $(VENV)/browser ## Use pages of `arenic report` in a headless brow
 
 export-test: $(VENV)/export ## Train with exported artifacts in onnxruntime
 	$(PYTHON) tests/onnx_export/check_export.py $(CARGO_TARGET_DIR)/debug/arenic
+
+MINUTES ?= 16
+fuzz: ## Fuzz every reader, and the checker by random programs, for MINUTES in all
+	@tools/setup.sh build
+	@tools/fuzz.sh $(MINUTES)
 
 bench: $(VENV)/bench build ## Compare step times with onnxruntime
 	$(PYTHON) benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic

@@ -1,0 +1,2 @@
+#![no_main]
+arenic_fuzz::libfuzzer!("placement");

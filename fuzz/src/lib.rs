@@ -1,0 +1,96 @@
+//! Fuzzers: one body per reader of arenic, as plain functions of bytes.
+//!
+//! A body reads the bytes as a user's command would read a file, and then does with what it read
+//! what such commands do. Errors are fine. A panic, an abort, a hang or a huge allocation is a
+//! defect, and so is any result that the body proves wrong. libFuzzer runs the bodies
+//! (`fuzz_targets`, `make fuzz`), and so does an ordinary test ([`short`]).
+
+pub mod short;
+
+mod artifact;
+mod execute;
+mod files;
+mod modules;
+pub mod mutate;
+mod onnx;
+mod passes;
+mod placed;
+mod tensors;
+
+use mutate::Form;
+
+/// What is fuzzed.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name, also of the folder of its corpus.
+    pub name: &'static str,
+    /// What its inputs are.
+    pub form: Form,
+    /// What is run on an input; true where that was read, and all was done with it.
+    pub body: fn(&[u8]) -> bool,
+}
+
+/// Every target.
+pub const TARGETS: [Target; 16] = [
+    Target { name: "onnx_step", form: Form::Onnx, body: onnx::step },
+    Target { name: "onnx_forward", form: Form::Onnx, body: onnx::forward },
+    Target { name: "checkpoint", form: Form::Bytes, body: onnx::checkpoint },
+    Target { name: "npz", form: Form::Bytes, body: tensors::npz },
+    Target { name: "safetensors", form: Form::Bytes, body: tensors::safetensors },
+    Target { name: "envelope", form: Form::Bytes, body: artifact::envelope },
+    Target { name: "artifact", form: Form::Text, body: artifact::module },
+    Target { name: "text", form: Form::Text, body: modules::text },
+    Target { name: "placement", form: Form::Text, body: placed::placement },
+    Target { name: "memory_graph", form: Form::Text, body: placed::memory_graph },
+    Target { name: "trace", form: Form::Text, body: placed::trace },
+    Target { name: "snapshot", form: Form::Text, body: placed::trace },
+    Target { name: "pipeline_yaml", form: Form::Text, body: passes::pipeline },
+    Target { name: "device_yaml", form: Form::Text, body: passes::device },
+    Target { name: "pipelines", form: Form::Choices, body: passes::pipelines },
+    Target { name: "programs", form: Form::Choices, body: modules::programs },
+];
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|t| t.name == name)
+}
+
+#[cfg(feature = "libfuzzer")]
+#[doc(hidden)]
+pub use libfuzzer_sys;
+
+/// The entry points of libFuzzer for the target of this name. Every other change is one of
+/// [`mutate`], the rest are libFuzzer's.
+#[cfg(feature = "libfuzzer")]
+#[macro_export]
+macro_rules! libfuzzer {
+    ($name:literal) => {
+        $crate::libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+            if let Some(target) = $crate::target($name) {
+                let _ = (target.body)(data);
+            }
+        });
+        $crate::libfuzzer_sys::fuzz_mutator!(|data: &mut [u8],
+                                              size: usize,
+                                              max: usize,
+                                              seed: u32| {
+            $crate::changed($name, data, size, max, seed)
+        });
+    };
+}
+
+/// Changes the first `size` bytes within the buffer and gives their new number.
+#[cfg(feature = "libfuzzer")]
+#[doc(hidden)]
+pub fn changed(name: &str, data: &mut [u8], size: usize, max: usize, seed: u32) -> usize {
+    let mut random = arenic_programs::Random::new(seed.into());
+    if let Some(target) = target(name).filter(|_| random.chance(50)) {
+        let input = data[..size].to_vec();
+        let new = mutate::mutate(&mut random, target.form, &input, &input);
+        if new.len() <= max && !new.is_empty() {
+            data[..new.len()].copy_from_slice(&new);
+            return new.len();
+        }
+    }
+    libfuzzer_sys::fuzzer_mutate(data, size, max)
+}
