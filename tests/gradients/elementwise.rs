@@ -74,7 +74,11 @@ impl Build {
     }
 
     fn bools(&mut self, shape: &[usize], values: &[u8]) -> ValueId {
-        self.0.add_const("", TensorType::new(DType::Bool, shape), Data::Bytes(values.to_vec().into()))
+        self.0.add_const(
+            "",
+            TensorType::new(DType::Bool, shape),
+            Data::Bytes(values.to_vec().into()),
+        )
     }
 
     fn number(&mut self, x: f64) -> ValueId {

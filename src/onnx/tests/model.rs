@@ -247,7 +247,13 @@ pub(super) fn computed(g: &Graph, inputs: &[(&str, &[f32])], name: &str) -> Vec<
 }
 
 /// ONNX's `Gradient` of `y` by `xs`.
-pub(super) fn gradient(y: &str, xs: &[&str], zs: &[&str], at: &[&str], results: &[&str]) -> NodeProto {
+pub(super) fn gradient(
+    y: &str,
+    xs: &[&str],
+    zs: &[&str],
+    at: &[&str],
+    results: &[&str],
+) -> NodeProto {
     let mut n = node("Gradient", at, results);
     n.domain = Some("ai.onnx.preview.training".into());
     let n = with(with(n, "y", Attr::S(y)), "xs", Attr::Ss(xs));

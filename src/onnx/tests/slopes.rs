@@ -75,7 +75,9 @@ fn functions_of_one_operand_have_their_slopes_everywhere() {
     elementwise("Sinh", &[], &hyperbolic, |x| [x.sinh(), x.cosh()]);
     elementwise("Cosh", &[], &hyperbolic, |x| [x.cosh(), x.sinh()]);
     elementwise("Tan", &[], &[0.0, 1.0, -1.5], |x| [x.tan(), 1.0 + x.tan().powi(2)]);
-    elementwise("Abs", &[], &[0.0, 2.0, -2.0], |x| [x.abs(), if x == 0.0 { 0.0 } else { x.signum() }]);
+    elementwise("Abs", &[], &[0.0, 2.0, -2.0], |x| {
+        [x.abs(), if x == 0.0 { 0.0 } else { x.signum() }]
+    });
 }
 
 #[test]

@@ -3,10 +3,9 @@
 use super::model::*;
 use crate::onnx::Imported;
 use crate::onnx::proto::{
-    GraphProto, ModelProto, NodeProto, StringStringEntryProto, TrainingInfoProto,
-    tensor_proto::DataType,
+    GraphProto, ModelProto, StringStringEntryProto, TrainingInfoProto, tensor_proto::DataType,
 };
-use arenic_ir::{Data, Graph};
+use arenic_ir::Data;
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
 
