@@ -138,7 +138,7 @@ fn what_is_not_selected_passes_nothing_on() {
     }
     for (f, at) in [(Div, 0.0), (Rem, 0.0), (Pow, 0.0)] {
         let (mut b, x, condition) = rows(at);
-        let y = b.state(&[2], &[-1.4, -2.3]);
+        let y = b.state(&[2], &[-1.5, -2.3]);
         let branch = match f {
             Pow => b.binary(Pow, x, y),
             _ => b.binary(f, y, x),

@@ -6,11 +6,13 @@
 //! selects once more behind it: the gradient of what is not selected stays zero.
 //!
 //! The condition of a `Where` holds for what one of its branches is made of element by element,
-//! or as terms of sums whose results are elements of the branch, as long as nobody else reads it.
-//! Behind anything else it is forgotten: there an element has a part in several of the result.
+//! or as terms of sums whose results are elements of the branch, as long as nobody else reads it
+//! and the condition broadcasts to it. Behind anything else it is forgotten: there an element has a
+//! part in several of the result, of which some may be selected.
 
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::op::{Op, Reduction};
+use arenic_ir::types::TensorType;
 use cranelift_entity::SecondaryMap;
 
 /// Elements that count: those where the condition is `selected`.
@@ -37,11 +39,13 @@ impl Guards {
     /// A node with the result `y` reads operand `i`, through which gradients pass.
     pub(super) fn read(&mut self, g: &Graph, op: &Op, x: &[ValueId], i: usize, y: ValueId) {
         let mut guards = Vec::new();
-        if passes(g, op, x[i], y) {
+        if passes(op) {
             guards.extend_from_slice(self.of(y));
             if matches!(op, Op::Where) {
                 guards.push(Guard { condition: x[0], selected: i == 1 });
             }
+            // What one element of the operand has a part in has one element of the condition.
+            guards.retain(|guard| broadcasts(g.ty(guard.condition), g.ty(x[i])));
         }
         let common = &mut self.of[x[i]];
         match common {
@@ -51,14 +55,20 @@ impl Guards {
     }
 }
 
-/// True where an element of `x` has a part in that element alone of `y` to which the same
-/// element of a condition broadcasts.
-fn passes(g: &Graph, op: &Op, x: ValueId, y: ValueId) -> bool {
+/// True where elements of operands have a part only in those of the result to which they broadcast,
+/// or of which they are terms.
+fn passes(op: &Op) -> bool {
     match op {
         Op::Unary { .. } | Op::Binary { .. } | Op::Where | Op::Clip { .. } | Op::Cast { .. } => {
-            g.ty(x).shape == g.ty(y).shape
+            true
         }
         Op::Reduce { f: Reduction::Sum | Reduction::Mean, keep, .. } => *keep,
         _ => false,
     }
+}
+
+/// True where a tensor broadcasts to the shape of another.
+fn broadcasts(from: &TensorType, to: &TensorType) -> bool {
+    let pairs = from.shape.iter().rev().zip(to.shape.iter().rev());
+    from.rank() <= to.rank() && pairs.into_iter().all(|(&from, &to)| from == 1 || from == to)
 }
