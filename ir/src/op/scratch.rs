@@ -13,9 +13,7 @@ pub mod cuda;
 
 use super::narrow::{has_bf16, widened_bytes};
 use super::sums::Extents;
-use super::{
-    Interpolation, MAX_RANK, Op, Recurrence, Reduction, ResizeSpec, Window, channels_last,
-};
+use super::{MAX_RANK, Op, Recurrence, Reduction, Window, channels_last};
 use crate::plan::{Backend, TargetInfo};
 use crate::types::{DType, TensorType};
 
@@ -146,11 +144,7 @@ impl Op {
                 let own = |x: &[&TensorType], y: &[&TensorType]| of.own_scratch_bytes(x, y);
                 return turned.saturating_add(channels_last::as_first(inputs, outputs, own));
             }
-            Op::Resize { spec } => {
-                let taps = |a| resize_taps(spec, a).saturating_mul(spec.sizes[a]);
-                let all = (0..spec.sizes.len()).map(taps).fold(0, usize::saturating_add);
-                return (all as u64).saturating_mul(16);
-            }
+            Op::Resize { spec } => return spec.table_bytes(0..spec.sizes.len()),
             _ => 0,
         };
         (elements as u64).saturating_mul(outputs.first().map_or(0, |t| t.dtype.size()))
@@ -527,17 +521,4 @@ pub fn channel_sums(extents: [usize; 3]) -> ChannelSums {
         parts = 32usize.div_ceil(tasks.max(1)).min(pieces).min(pays).max(1);
     }
     ChannelSums { extents, strip, pieces, parts }
-}
-
-/// Most source elements that one output index of an axis reads.
-pub fn resize_taps(spec: &ResizeSpec, axis: usize) -> usize {
-    let scale = f64::from(spec.scales[axis]).min(1.0);
-    let reach = |r: f64| (2.0 * (r / scale).ceil()) as usize;
-    match spec.mode {
-        Interpolation::Nearest(_) => 1,
-        Interpolation::Linear if spec.antialias => reach(1.0),
-        Interpolation::Linear => 2,
-        Interpolation::Cubic { .. } if spec.antialias => reach(2.0),
-        Interpolation::Cubic { .. } => 4,
-    }
 }

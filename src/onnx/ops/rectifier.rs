@@ -73,14 +73,15 @@ pub(super) fn celu(cx: &mut Cx) -> Built {
     Ok(vec![Some(negative(cx, x, below)?)])
 }
 
-/// `max(x, 0) + ln(1 + exp(−|x|))`, whose exponential does not overflow.
+/// `max(x, 0) + ln(1 + exp(−|x|))`, whose exponential does not overflow. At zero the maximum has
+/// half of a slope and the magnitude none, which is the slope of the sum.
 fn softplus_of(cx: &mut Cx, x: ValueId) -> Made {
     let magnitude = cx.map(Unary::Abs, x)?;
     let exponent = cx.map(Unary::Neg, magnitude)?;
     let exp = cx.map(Unary::Exp, exponent)?;
     let sum = cx.plus(exp, 1.0)?;
     let rest = cx.map(Unary::Log, sum)?;
-    let positive = cx.map(Unary::Relu, x)?;
+    let positive = cx.with(Binary::Max, x, 0.0)?;
     cx.add(positive, rest)
 }
 
@@ -147,12 +148,15 @@ pub(super) fn tan(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.div(sin, cos)?)])
 }
 
-/// `½ exp(x)` and `½ exp(−x)`.
+/// `½ exp(x)` and `½ exp(−x)`, which do not overflow where `exp(x)` alone does.
 fn halves(cx: &mut Cx, x: ValueId) -> Result<[ValueId; 2], Fault> {
-    let exp = cx.map(Unary::Exp, x)?;
-    let negated = cx.map(Unary::Neg, x)?;
-    let inverse = cx.map(Unary::Exp, negated)?;
-    Ok([cx.times(exp, 0.5)?, cx.times(inverse, 0.5)?])
+    let half = |cx: &mut Cx, by| {
+        let exponent = cx.times(x, by)?;
+        let root = cx.map(Unary::Exp, exponent)?;
+        let half = cx.times(root, 0.5)?;
+        cx.mul(half, root)
+    };
+    Ok([half(cx, 0.5)?, half(cx, -0.5)?])
 }
 
 pub(super) fn cosh(cx: &mut Cx) -> Built {
