@@ -1,6 +1,7 @@
 //! Runs cases on a device, simulated or not, and by the CPU backend, and compares.
 
 use super::device::{CHUNK, Device, GUARD, Image, Job};
+use super::pairs::placements;
 use super::{Case, Close, Tensor, place};
 use arenic_ir::op::library::{LibraryCall, describe};
 use arenic_ir::types::bf16;
@@ -97,15 +98,21 @@ pub(super) fn hold(cases: Vec<Case>) -> usize {
         };
         let types: Vec<&TensorType> = p.case.inputs.iter().map(|t| &t.ty).collect();
         let pairs = p.case.op.in_place_pairs(&types, &p.results.iter().collect::<Vec<_>>());
-        let pairs = pairs.into_iter().filter(|&(_, o)| p.is_read(o));
-        let places = [None].into_iter().chain(pairs.map(Some));
-        let everywhere = places.flat_map(|place| devices.iter().map(move |d| (place, d)));
-        for (place, device) in everywhere {
+        let pairs: Vec<_> = pairs.into_iter().filter(|&(_, o)| p.is_read(o)).collect();
+        // The first is the one in which nothing is in place.
+        let places = placements(&pairs, &p.case.roots, p.results.len());
+        for device in &devices {
             let ways = p.library(device).into_iter().map(Some);
             for way in [None].into_iter().chain(ways) {
-                let label = || p.label(place, device, way.as_ref());
-                let Some(found) = p.run(device, place, way.as_ref()) else { continue };
-                p.compare(&expected, found, &label);
+                let mut apart = None;
+                for place in &places {
+                    let label = || p.label(place, device, way.as_ref());
+                    let Some(found) = p.run(device, place, way.as_ref()) else { continue };
+                    p.compare(&expected, &found, &label);
+                    let Ok(found) = found else { continue };
+                    let apart = apart.get_or_insert_with(|| found.clone());
+                    assert!(*apart == found, "other bits than apart: {}", label());
+                }
             }
         }
     }
@@ -187,18 +194,13 @@ impl Prepared {
         self.case.op.scratch_bytes(self.case.target(), &types, &results)
     }
 
-    fn label(
-        &self,
-        place: Option<(usize, usize)>,
-        device: &Device,
-        way: Option<&Candidate>,
-    ) -> String {
+    fn label(&self, place: &[(usize, usize)], device: &Device, way: Option<&Candidate>) -> String {
         let shapes: Vec<String> = self.case.inputs.iter().map(|t| t.ty.to_string()).collect();
         let (unread, device) = (self.unread, &device.label);
         let way = way.map_or("kernels", |way| &way.name);
-        let op = &self.case.op;
+        let (op, roots) = (&self.case.op, &self.case.roots);
         format!(
-            "{op:?} in {:?} on {shapes:?}, {place:?} in place, {unread:b} unread, {device}, {way}",
+            "{op:?} in {:?} on {shapes:?} of {roots:?}, {place:?} in place, {unread:b} unread, {device}, {way}",
             self.case.math
         )
     }
@@ -207,7 +209,7 @@ impl Prepared {
     fn compare(
         &self,
         expected: &Result<Vec<(TensorType, Vec<u8>)>, Refusal>,
-        found: Result<Vec<Tensor>, Refusal>,
+        found: &Result<Vec<Tensor>, Refusal>,
         label: &dyn Fn() -> String,
     ) {
         match (expected, found) {
@@ -227,36 +229,40 @@ impl Prepared {
                 assert_eq!(found.node_plus_one, NODE + 1, "{}", label());
             }
             (expected, found) => {
-                let (found, expected) = (found.err(), expected.as_ref().err());
+                let (found, expected) = (found.as_ref().err(), expected.as_ref().err());
                 panic!("{}: {found:?}, on the CPU {expected:?}", label());
             }
         }
     }
 
-    /// Runs the case by our own kernels or in a library's way; `place` puts a result where an
-    /// operand is. None where the library refuses after all.
+    /// Runs the case by our own kernels or in a library's way; `place` puts results where operands
+    /// are. None where the library refuses after all.
     fn run(
         &self,
         device: &Device,
-        place: Option<(usize, usize)>,
+        place: &[(usize, usize)],
         way: Option<&Candidate>,
     ) -> Option<Result<Vec<Tensor>, Refusal>> {
         let mut image = Image::new();
-        let operand = |(i, t): (usize, &Tensor)| {
+        let is_taken = |i: usize| place.iter().any(|&(p, _)| p == self.case.roots[i]);
+        let mut inputs: Vec<usize> = Vec::new();
+        for (i, t) in self.case.inputs.iter().enumerate() {
             // Where a result takes an operand's place, that is a whole tensor.
-            let is_whole = !self.shifted || place.is_some_and(|(p, _)| p == i);
-            image.put(&t.bytes, if is_whole { 0 } else { t.ty.dtype.size() as usize })
-        };
-        let inputs: Vec<usize> = self.case.inputs.iter().enumerate().map(operand).collect();
+            let is_whole = !self.shifted || is_taken(i);
+            inputs.push(match self.case.roots[i] {
+                root if root < i => inputs[root],
+                _ => image.put(&t.bytes, if is_whole { 0 } else { t.ty.dtype.size() as usize }),
+            });
+        }
         let own = |ty: &TensorType| image.put(&vec![0xA5; ty.bytes() as usize], 0);
         let outputs: Vec<usize> = self.results.iter().map(own).collect();
         let scratch = image.put(&vec![0xCD; self.scratch_bytes() as usize], 0);
         let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
         let draw = image.put(&words(&[DRAW.seed, DRAW.step]), 0);
         let refused = image.put(&words(&[0; 4]), 0);
-        let result = |o: usize| match place {
-            Some((i, paired)) if paired == o => inputs[i],
-            _ => outputs[o],
+        let result = |o: usize| match place.iter().find(|&&(_, paired)| paired == o) {
+            Some(&(i, _)) => inputs[i],
+            None => outputs[o],
         };
         let starts: Vec<u64> = (0..=refused).map(|piece| image.at(piece)).collect();
         let word = |argument: &Argument, base: u64| match *argument {
@@ -280,7 +286,7 @@ impl Prepared {
         assert!(image.is_guarded(), "{:?}: bytes beside were written", self.case.op);
         for (i, t) in self.case.inputs.iter().enumerate() {
             let kept = image.read(inputs[i]) == t.bytes;
-            assert!(kept || place.is_some_and(|(p, _)| p == i), "operand {i} was written");
+            assert!(kept || is_taken(i), "operand {i} was written");
         }
         let found: Vec<u64> = image
             .read(refused)

@@ -11,9 +11,12 @@ mod convolution;
 mod device;
 mod elementwise;
 mod hold;
+mod in_place;
 mod indexing;
 mod movement;
 mod norm;
+#[path = "../support/pairs.rs"]
+mod pairs;
 #[path = "../../../tests/cuda/place.rs"]
 #[allow(dead_code, reason = "no case reads a file")]
 mod place;
@@ -51,6 +54,8 @@ struct Tensor {
 struct Case {
     op: Op,
     inputs: Vec<Tensor>,
+    /// Operand `i` is the same value as operand `roots[i]`.
+    roots: Vec<usize>,
     math: Math,
     close: Close,
 }
@@ -78,7 +83,9 @@ impl Close {
 
 impl Case {
     fn new(op: Op, inputs: impl Into<Vec<Tensor>>) -> Case {
-        Case { op, inputs: inputs.into(), math: Math::F32, close: Close::EQUAL }
+        let inputs = inputs.into();
+        let roots = (0..inputs.len()).collect();
+        Case { op, inputs, roots, math: Math::F32, close: Close::EQUAL }
     }
 
     fn close(self, close: Close) -> Case {
@@ -192,7 +199,7 @@ macro_rules! families {
     )*};
 }
 families! {
-    attention batch_norm elementwise indexing movement norm random_operators recurrence reduce softmax update windows
+    attention batch_norm elementwise in_place indexing movement norm random_operators recurrence reduce softmax update windows
 }
 
 #[test]

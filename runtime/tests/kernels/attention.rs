@@ -2,7 +2,7 @@
 //! rows that are masked wholly, what is dropped as `Dropout` drops it, and gradients against
 //! differences.
 
-use super::norms::{all, slopes};
+use super::norms::slopes;
 use super::*;
 use arenic_ir::op::{AttentionDropout, AttentionSpec, Rng};
 

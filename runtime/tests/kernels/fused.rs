@@ -3,33 +3,6 @@
 use super::*;
 use arenic_ir::op::{Binary, Kind, Step, Unary};
 
-/// All results of an operator on several threads and in place.
-fn results(op: &Op, inputs: &[&Tensor]) -> Vec<Tensor> {
-    let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
-    let types_of_results = op.infer(&types).expect("operands fit");
-    let all = vec![true; types_of_results.len()];
-    let on = |threads: usize, place| pool(threads).install(|| apply(op, inputs, place, &all));
-    let one = on(1, None);
-    let same = |other: Vec<Tensor>| {
-        for (a, b) in other.iter().zip(&one) {
-            assert_same(a, b, op);
-        }
-    };
-    same(on(2, None));
-    same(on(7, None));
-    for pair in op.in_place_pairs(&types, &types_of_results.iter().collect::<Vec<_>>()) {
-        same(on(2, Some(pair)));
-    }
-    for o in 0..all.len() {
-        let wanted: Vec<bool> = (0..all.len()).map(|i| i != o).collect();
-        let others = apply(op, inputs, None, &wanted);
-        for (a, b) in others.iter().zip((0..all.len()).filter(|&i| i != o).map(|i| &one[i])) {
-            assert_same(a, b, op);
-        }
-    }
-    one
-}
-
 fn binary(f: Binary, a: &Tensor, b: &Tensor) -> Tensor {
     evaluate(&Op::Binary { f }, &[a, b])
 }
@@ -58,7 +31,7 @@ fn pointwise_equals_its_steps() {
         let scalar = r.tensor(dtype, []);
         let one = r.tensor(dtype, [1]);
         let [p, g, m] = [0; 3].map(|_| r.tensor(dtype, shape.clone()));
-        let got = results(&momentum_program(), &[&scalar, &one, &p, &g, &m]);
+        let got = all(&momentum_program(), &[&scalar, &one, &p, &g, &m]);
         let v = binary(Binary::Add, &binary(Binary::Mul, &m, &one), &g);
         assert_same(&got[0], &v, &momentum_program());
         let w = binary(Binary::Sub, &p, &binary(Binary::Mul, &scalar, &v));
@@ -129,7 +102,7 @@ fn every_program_equals_its_steps() {
         let whole = |&s: &usize| expected[s].ty.shape == shape;
         let results_of: Vec<usize> = made.rev().filter(whole).take(3).collect();
         let op = Op::Pointwise { steps, results: results_of.clone() };
-        let got = results(&op, &inputs.iter().collect::<Vec<_>>());
+        let got = all(&op, &inputs.iter().collect::<Vec<_>>());
         for (got, s) in got.iter().zip(results_of) {
             // What is rounded is stored in two bytes.
             let rounds = s.checked_sub(inputs.len()).map(|i| &steps_of(&op)[i]);
@@ -179,7 +152,7 @@ fn a_fused_reduction_equals_its_steps_and_the_reduction() {
         let (f, keep) = (r.choose(&ALL), r.chance());
         let expected = evaluate(&Op::Reduce { f, axes: axes.clone(), keep }, &[&terms]);
         let op = Op::PointwiseReduce { steps, f, axes, keep };
-        let got = results(&op, &inputs.iter().collect::<Vec<_>>());
+        let got = all(&op, &inputs.iter().collect::<Vec<_>>());
         assert_same(&got[0], &expected, &op);
     }
 }
@@ -219,7 +192,7 @@ fn powers_of_pointwise() {
     let twos = Tensor::new(DType::F32, [1, 30], vec![2.0; 30]);
     for b in scalars.iter().chain([&twos]) {
         let op = Op::Pointwise { steps: vec![Step::Binary(Binary::Pow, 0, 1)], results: vec![2] };
-        assert_same(&results(&op, &[&a, b])[0], &binary(Binary::Pow, &a, b), &op);
+        assert_same(&all(&op, &[&a, b])[0], &binary(Binary::Pow, &a, b), &op);
     }
 }
 
@@ -270,12 +243,12 @@ fn product_update_equals_product_and_update() {
             (&momentum_program(), vec![&lr, &lr, &x, &g, &v], 3),
         ];
         for (update, mut inputs, gradient) in updates {
-            let want = results(update, &inputs);
+            let want = all(update, &inputs);
             inputs.remove(gradient);
             inputs.extend([&a, &b]);
             let update = Box::new(update.clone());
             let op = Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update };
-            for (got, want) in results(&op, &inputs).iter().zip(&want) {
+            for (got, want) in all(&op, &inputs).iter().zip(&want) {
                 assert_same(got, want, &op);
             }
         }
@@ -326,14 +299,14 @@ fn a_product_with_a_gelu_equals_the_product_and_its_steps() {
             }
             let z = evaluate(&gemm, &inputs);
             let forward = Op::GemmGelu { trans_a, trans_b };
-            let got = results(&forward, &inputs);
+            let got = all(&forward, &inputs);
             assert_same(&got[0], &gelu_steps(&z)[0], &forward);
             assert_same(&got[1], &z, &forward);
             // What it is applied to is of the size where the slope is neither 0 nor 1.
             let mut z = r.tensor(dtype, [m, n]);
             z.values.iter_mut().for_each(|z| *z = f64::from((*z % 4.0) as f32));
             let backward = Op::GemmGeluGrad { trans_a, trans_b };
-            let got = results(&backward, &[&a, &b, &z]);
+            let got = all(&backward, &[&a, &b, &z]);
             assert_same(&got[0], &binary(Binary::Mul, &product, &gelu_steps(&z)[1]), &backward);
         }
     }
@@ -374,11 +347,11 @@ fn cross_entropy_equals_log_softmax_and_its_gradient() {
         let rows = [&shape[..shape.len() - 1], &[1]].concat();
         let log = evaluate(&Op::LogSoftmax { axis: shape.len() - 1 }, &[&x]);
         let softmax = evaluate(&Op::Unary { f: Unary::Exp }, &[&log]);
-        let stats = results(&Op::LogSoftmaxStats, &[&x]);
+        let stats = all(&Op::LogSoftmaxStats, &[&x]);
         let [max, ln_sum] = &stats[..] else { panic!("two results") };
         let same_log = binary(Binary::Sub, &binary(Binary::Sub, &x, max), ln_sum);
         assert_same(&same_log, &log, &Op::LogSoftmaxStats);
-        let again = results(&Op::SoftmaxOfStats, &[&x, max, ln_sum]);
+        let again = all(&Op::SoftmaxOfStats, &[&x, max, ln_sum]);
         assert_same(&again[0], &softmax, &Op::SoftmaxOfStats);
 
         let count = rows.iter().product::<usize>();
@@ -394,7 +367,7 @@ fn cross_entropy_equals_log_softmax_and_its_gradient() {
         };
         let one_hot = evaluate(&scatter, &[&zeros, &target, &w]);
         let want = binary(Binary::Sub, &one_hot, &binary(Binary::Mul, &softmax, &w));
-        let got = results(&Op::CrossEntropyGrad, &[&x, max, ln_sum, &target, &w]);
+        let got = all(&Op::CrossEntropyGrad, &[&x, max, ln_sum, &target, &w]);
         assert_same(&got[0], &want, &Op::CrossEntropyGrad);
     }
 }

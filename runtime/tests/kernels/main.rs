@@ -6,8 +6,11 @@ mod axes;
 mod channels_last;
 mod cuts;
 mod fused;
+mod in_place;
 mod narrow;
 mod norms;
+#[path = "../support/pairs.rs"]
+mod pairs;
 mod pool_grads;
 mod products;
 #[path = "../support/programs.rs"]
@@ -63,9 +66,10 @@ impl Tensor {
             DType::I32 => each.flat_map(|&v| (v as i32).to_le_bytes()).collect(),
             DType::U32 => each.flat_map(|&v| (v as u32).to_le_bytes()).collect(),
             DType::U64 => each.flat_map(|&v| (v as u64).to_le_bytes()).collect(),
+            DType::U16 => each.flat_map(|&v| (v as u16).to_le_bytes()).collect(),
+            DType::I16 => each.flat_map(|&v| (v as i16).to_le_bytes()).collect(),
             DType::U8 | DType::Bool => each.map(|&v| v as u8).collect(),
             DType::I8 => each.map(|&v| v as i8 as u8).collect(),
-            other => unreachable!("no test uses {other}"),
         }
     }
 
@@ -81,9 +85,10 @@ impl Tensor {
             DType::I32 => all(bytes, |b| i32::from_le_bytes(b).into()),
             DType::U32 => all(bytes, |b| u32::from_le_bytes(b).into()),
             DType::U64 => all(bytes, |b| u64::from_le_bytes(b) as f64),
+            DType::U16 => all(bytes, |b| u16::from_le_bytes(b).into()),
+            DType::I16 => all(bytes, |b| i16::from_le_bytes(b).into()),
             DType::U8 | DType::Bool => all(bytes, |b| u8::from_le_bytes(b).into()),
             DType::I8 => all(bytes, |b| i8::from_le_bytes(b).into()),
-            other => unreachable!("no test uses {other}"),
         };
         Tensor { ty: ty.clone(), values }
     }
@@ -94,7 +99,19 @@ impl Tensor {
 fn apply(
     op: &Op,
     inputs: &[&Tensor],
-    place: Option<(usize, usize)>,
+    place: impl IntoIterator<Item = (usize, usize)>,
+    wanted: &[bool],
+) -> Vec<Tensor> {
+    let roots: Vec<usize> = (0..inputs.len()).collect();
+    apply_shared(op, inputs, &roots, place, wanted)
+}
+
+/// The same; operand `i` has the bytes of operand `roots[i]`.
+fn apply_shared(
+    op: &Op,
+    inputs: &[&Tensor],
+    roots: &[usize],
+    place: impl IntoIterator<Item = (usize, usize)>,
     wanted: &[bool],
 ) -> Vec<Tensor> {
     let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
@@ -107,13 +124,14 @@ fn apply(
         op.scratch_bytes(TargetInfo::CPU, &types, &results.iter().collect::<Vec<_>>());
     assert!(scratch_bytes <= 24 << 20, "{op:?} takes {scratch_bytes} bytes of scratch");
     let scratch = AlignedBytes::copy_of(&vec![0xCD; scratch_bytes as usize]);
-    let at = |i: usize| match place {
-        Some((operand, result)) if i == result => &memory[operand],
-        _ => &own[i],
+    let place: Vec<(usize, usize)> = place.into_iter().collect();
+    let at = |i: usize| match place.iter().find(|&&(_, result)| i == result) {
+        Some(&(operand, _)) => &memory[operand],
+        None => &own[i],
     };
     let operands: Vec<Operand> = types
         .iter()
-        .zip(&memory)
+        .zip(roots.iter().map(|&root| &memory[root]))
         // SAFETY: an aligned allocation of the operand's length that outlives the call.
         .map(|(ty, bytes)| unsafe { Operand::new(ty, bytes.as_ptr()) })
         .collect();
@@ -140,22 +158,40 @@ fn apply(
         .collect()
 }
 
-/// The first result on one thread, after checking that others and in-place runs, where
-/// declared, give the same bits.
+/// The first result, after checking what `all` checks.
 fn evaluate(op: &Op, inputs: &[&Tensor]) -> Tensor {
+    all(op, inputs).remove(0)
+}
+
+/// All results on one thread, after checking that more threads, every set of declared pairs that
+/// go together, and each result alone give the same bits.
+fn all(op: &Op, inputs: &[&Tensor]) -> Vec<Tensor> {
     let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
     let results = op.infer(&types).expect("operands fit");
-    let wanted: Vec<bool> = (0..results.len()).map(|i| i == 0).collect();
-    let on = |threads: usize, place| {
-        pool(threads).install(|| apply(op, inputs, place, &wanted).remove(0))
+    let wanted = vec![true; results.len()];
+    let on = |threads: usize, place: &[(usize, usize)]| {
+        pool(threads).install(|| apply(op, inputs, place.iter().copied(), &wanted))
     };
-    let one = on(1, None);
+    let one = on(1, &[]);
+    let same = |other: Vec<Tensor>| {
+        other.iter().zip(&one).for_each(|(a, b)| assert_same(a, b, op));
+    };
     for threads in [2, 7] {
-        assert_same(&on(threads, None), &one, op);
+        same(on(threads, &[]));
     }
-    for pair in op.in_place_pairs(&types, &results.iter().collect::<Vec<_>>()) {
-        assert_eq!(pair.1, 0);
-        assert_same(&on(2, Some(pair)), &one, op);
+    let pairs = op.in_place_pairs(&types, &results.iter().collect::<Vec<_>>());
+    let apart: Vec<usize> = (0..inputs.len()).collect();
+    for way in &pairs::placements(&pairs, &apart, results.len())[1..] {
+        same(on(2, way));
+    }
+    // Each alone, and all without it.
+    for (o, alone) in one.iter().enumerate().filter(|_| results.len() > 1) {
+        let wanted: Vec<bool> = (0..results.len()).map(|i| i == o).collect();
+        assert_same(&apply(op, inputs, None, &wanted)[0], alone, op);
+        let others: Vec<bool> = wanted.iter().map(|w| !w).collect();
+        let found = apply(op, inputs, None, &others);
+        let rest = (0..results.len()).filter(|&i| i != o).map(|i| &one[i]);
+        found.iter().zip(rest).for_each(|(a, b)| assert_same(a, b, op));
     }
     one
 }
@@ -170,8 +206,11 @@ fn pool(threads: usize) -> &'static rayon::ThreadPool {
 
 fn assert_same(a: &Tensor, b: &Tensor, op: &Op) {
     assert_eq!(a.ty, b.ty);
-    let bits = |t: &Tensor| t.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     assert!(bits(a) == bits(b), "bits differ for {op:?}");
+}
+
+fn bits(t: &Tensor) -> Vec<u64> {
+    t.values.iter().map(|v| v.to_bits()).collect()
 }
 
 fn assert_close(got: &Tensor, want: &[f64], tolerance: f64, what: &dyn std::fmt::Debug) {

@@ -3,30 +3,6 @@
 
 use super::*;
 
-/// All results on one thread, the same on others and in every place that is declared.
-pub(super) fn all(op: &Op, inputs: &[&Tensor]) -> Vec<Tensor> {
-    let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
-    let results = op.infer(&types).expect("operands fit");
-    let wanted = vec![true; results.len()];
-    let on = |threads: usize, place| pool(threads).install(|| apply(op, inputs, place, &wanted));
-    let one = on(1, None);
-    let same = |other: Vec<Tensor>| {
-        other.iter().zip(&one).for_each(|(a, b)| assert_same(a, b, op));
-    };
-    for threads in [2, 7] {
-        same(on(threads, None));
-    }
-    for pair in op.in_place_pairs(&types, &results.iter().collect::<Vec<_>>()) {
-        same(on(2, Some(pair)));
-    }
-    // Each by itself, too.
-    for (o, one) in one.iter().enumerate() {
-        let wanted: Vec<bool> = (0..results.len()).map(|i| i == o).collect();
-        assert_same(&apply(op, inputs, None, &wanted)[0], one, op);
-    }
-    one
-}
-
 /// The slopes of `Σ dy · y` over operand `k`, where `y` is the operator's first result.
 pub(super) fn slopes(op: &Op, inputs: &[&Tensor], k: usize, dy: &Tensor) -> Vec<f64> {
     let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();

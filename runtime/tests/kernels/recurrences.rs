@@ -1,6 +1,5 @@
 //! Recurrences against plain loops, and their gradients against differences of these.
 
-use super::norms::all;
 use super::*;
 use arenic_ir::op::Activation;
 
