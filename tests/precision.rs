@@ -5,7 +5,7 @@ use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, Constraints, compile};
 use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
-use arenic::train::{Initial, Length, Options, train};
+use arenic::train::{Initial, Length, OnSaveError, Options, train};
 use arenic_ir::types::DType;
 use arenic_ir::{Def, Op};
 use arenic_passes::Search;
