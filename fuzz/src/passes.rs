@@ -44,7 +44,7 @@ pub(crate) fn pipelines(bytes: &[u8]) -> bool {
         true => Some(64 + 4 * random.below(60) as u64),
         false => None,
     };
-    let search = Search { time_limit: Some(0.05), ..Search::default() };
+    let search = Search { effort: Some(0.05), ..Search::default() };
     let cx = Cx { limits: PerSpace { device, host: None }, search, ..CX };
     let outcome = match pipeline.run(g.clone(), &cx, RunOptions::default()) {
         Ok(outcome) => outcome,
@@ -87,8 +87,8 @@ fn yaml(random: &mut Random) -> String {
         "swap_autoswap: {min_bytes: 8, score: wdoa}",
         "recompute: {method: greedy}",
         "recompute: {method: sqrt}",
-        "recompute: {time_limit: 0.05}",
-        "swap_ilp: {time_limit: 0.05}",
+        "recompute: {effort: 0.05}",
+        "swap_ilp: {effort: 0.05}",
     ];
     let orders = ["best", "definition", "freed_minus_allocated", "eager_free", "depth_first"];
     if random.chance(50) {

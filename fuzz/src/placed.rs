@@ -24,7 +24,7 @@ fn place(problem: &Problem) {
     }
     let wish = Wish { work: Some(2000), ..Wish::default() };
     let methods: [&dyn Placer; 4] = [
-        &Place { time_limit: 0.05 },
+        &Place { effort: 0.05 },
         &PlaceSmartpool { fit: Fit::First },
         &PlaceSmartpool { fit: Fit::Best },
         &PlacePyramid {},
