@@ -332,8 +332,13 @@ fn planned_equals_reference_bitwise() {
 
 /// Swapping and recomputation keep the limit and every bit, down to the least limit that can
 /// be kept, however copies and kernels are delayed; below it every limit is refused.
+/// Under fewer limits, and delayed by fewer seeds, than in `make test-all`.
 #[test]
 fn byte_limits_change_no_bits() {
+    let (percents, seeds) = match std::env::var_os("ARENIC_WIDE") {
+        Some(_) => (&[85, 70, 55, 40, 10][..], 6),
+        None => (&[70, 40, 10][..], 2),
+    };
     let (mut swapped, mut repeated, mut refused) = (0, 0, 0);
     for run in runs() {
         let unlimited = run.target.statistics["arena_bytes"];
@@ -342,7 +347,7 @@ fn byte_limits_change_no_bits() {
             Ok(target) => {
                 assert!(target.statistics["arena_bytes"] <= limit, "{} {limit}", run.name);
                 assert!(run.bits_of(&target, yaml) == bits, "{} within {limit}", run.name);
-                run.stress(&target, &bits, 6);
+                run.stress(&target, &bits, seeds);
                 Ok(target)
             }
             Err(CompileError::Run(RunError::Pass {
@@ -354,7 +359,7 @@ fn byte_limits_change_no_bits() {
             }
             Err(e) => panic!("{} within {limit}: {e}", run.name),
         };
-        for percent in [85, 70, 55, 40, 10] {
+        for percent in percents {
             match keeps(unlimited * percent / 100, named("default")) {
                 Ok(target) => {
                     swapped += usize::from(target.statistics["swapped_bytes"] > 0);

@@ -104,9 +104,9 @@ impl Run {
     fn target_on(&self, device: Option<&Device>, limit: Option<u64>) -> Target {
         let (backend, limits) = (Backend::Cuda, PerSpace { device: limit, host: None });
         // Emulated kernels are compiled from their text. Operators' kernels are compiled for GPUs by
-        // the runtime's tests, those of whole steps where `ARENIC_TEST_GPU_CODE` is set.
+        // the runtime's tests, those of whole steps by `make test-all`.
         let no_gpu_code =
-            place::gpu().is_none() && std::env::var_os("ARENIC_TEST_GPU_CODE").is_none();
+            place::gpu().is_none() && std::env::var_os("ARENIC_WIDE").is_none();
         let constraints =
             Constraints { backend, device, limits, no_gpu_code, ..Constraints::default() };
         let options = RunOptions::default();
