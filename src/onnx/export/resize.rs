@@ -20,7 +20,7 @@ impl Given {
     /// None where ONNX has no words for it.
     fn of(spec: &ResizeSpec, old: &[usize]) -> Option<Given> {
         let fits = |i: usize| match spec.scales[i] {
-            Scale::Number(scale) => scale == 1.0 && spec.sizes[i] == old[i],
+            Scale::Number(scale) => f64::from(scale) * old[i] as f64 == spec.sizes[i] as f64,
             Scale::Ratio(to, from) => to as usize * old[i] == from as usize * spec.sizes[i],
         };
         let number = |scale: &Scale| match scale {

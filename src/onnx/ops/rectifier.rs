@@ -148,13 +148,17 @@ pub(super) fn tan(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.div(sin, cos)?)])
 }
 
-/// `½ exp(x)` and `½ exp(−x)`, which do not overflow where `exp(x)` alone does.
+/// `½ exp(x)` and `½ exp(−x)`, which do not overflow where `exp(x)` alone does. Neither do their
+/// slopes: each of the two factors is computed for itself, so that no sum of gradients is `exp(x)`.
 fn halves(cx: &mut Cx, x: ValueId) -> Result<[ValueId; 2], Fault> {
-    let half = |cx: &mut Cx, by| {
+    let root = |cx: &mut Cx, by| {
         let exponent = cx.times(x, by)?;
-        let root = cx.map(Unary::Exp, exponent)?;
-        let half = cx.times(root, 0.5)?;
-        cx.mul(half, root)
+        cx.map(Unary::Exp, exponent)
+    };
+    let half = |cx: &mut Cx, by| {
+        let (a, b) = (root(cx, by)?, root(cx, by)?);
+        let half = cx.times(a, 0.5)?;
+        cx.mul(half, b)
     };
     Ok([half(cx, 0.5)?, half(cx, -0.5)?])
 }
