@@ -21,8 +21,8 @@ pub enum Form {
 /// Changes an input a few times; `other` is another input of the corpus, for parts of it.
 pub fn mutate(random: &mut Random, form: Form, input: &[u8], other: &[u8]) -> Vec<u8> {
     let mut input = input.to_vec();
-    for _ in 0..1 + random.below(4) {
-        let plainly = random.chance(15);
+    for _ in 0..1 + random.below(3) {
+        let plainly = random.chance(8);
         input = match form {
             Form::Text if !plainly => text::mutate(random, &input, other),
             Form::Onnx if !plainly => match onnx::mutate(random, &input, other) {

@@ -22,6 +22,9 @@ pub enum Amount {
 /// A target ends with so many.
 const MOST_CRASHES: usize = 8;
 
+/// No more inputs are kept to be changed again.
+const MOST_INPUTS: usize = 4000;
+
 /// What a run of a target found.
 #[derive(Debug)]
 pub struct Outcome {
@@ -63,7 +66,7 @@ pub fn run(target: &Target, seed: u64, amount: Amount) -> std::io::Result<Outcom
         outcome.one(target, bytes, &path.display().to_string());
     }
     let mut random = Random::new(seed);
-    // A change that does no harm may be changed again.
+    // What was accepted may be changed again.
     let mut pool: Vec<Vec<u8>> = corpus.into_iter().map(|(_, bytes)| bytes).collect();
     for change in 0.. {
         let is_done = match amount {
@@ -77,8 +80,8 @@ pub fn run(target: &Target, seed: u64, amount: Amount) -> std::io::Result<Outcom
         let [a, b] = [0; 2].map(|_| random.below(pool.len()));
         let [input, other] = [a, b].map(|i| pool.get(i).unwrap_or(&empty));
         let input = mutate(&mut random, target.form, input, other);
-        outcome.one(target, &input, &format!("change {change} of seed {seed}"));
-        if random.chance(5) && pool.len() < 2000 {
+        let accepted = outcome.one(target, &input, &format!("change {change} of seed {seed}"));
+        if accepted && pool.len() < MOST_INPUTS {
             pool.push(input);
         }
     }
@@ -87,7 +90,7 @@ pub fn run(target: &Target, seed: u64, amount: Amount) -> std::io::Result<Outcom
 }
 
 impl Outcome {
-    fn one(&mut self, target: &Target, input: &[u8], what: &str) {
+    fn one(&mut self, target: &Target, input: &[u8], what: &str) -> bool {
         let start = Instant::now();
         let accepted = catch_unwind(AssertUnwindSafe(|| (target.body)(input)));
         self.executions += 1;
@@ -98,5 +101,6 @@ impl Outcome {
         } else if took > TIME_OUT {
             self.crashes.push((format!("{}, {what}: took {took:?}", target.name), input.to_vec()));
         }
+        matches!(accepted, Ok(true))
     }
 }

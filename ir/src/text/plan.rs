@@ -5,6 +5,7 @@
 //!   b0: input v0 32 bytes align 64 device live 0..1 slot0
 //!   b1: scratch 64 bytes align 64 device
 //!   b2: value v1 32 bytes align 64 device release t1 live 0..1 slot1
+//!   b3: value v1 32 bytes align 64 host final live 1..1 slot2
 //!   t0: run n0 stream0 (b0) -> (b2, _) scratch b1
 //!   t1: commit s0 +0 stream0 (b2) -> (b3)
 //!   control (t3 -> t5)
@@ -18,6 +19,9 @@
 //!   arena device 4096 host 0
 //! }
 //! ```
+//!
+//! Several buffers may hold a value, one after another. It is in the first of them where a step
+//! asks for the value, or in the one that is `final`.
 
 use super::lexer::Lexer;
 use super::{TextError, write_list};
@@ -33,6 +37,7 @@ use std::fmt;
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan {{")?;
+        let mut first: SecondaryMap<ValueId, Option<BufferId>> = SecondaryMap::new();
         for (b, buffer) in &self.buffers {
             write!(f, "  {b}: {}", buffer.kind.name())?;
             if let BufferKind::Enter(s) | BufferKind::Exit(s) = buffer.kind {
@@ -42,6 +47,12 @@ impl fmt::Display for Plan {
                 write!(f, " {v}")?;
             }
             write!(f, " {} bytes align {} {}", buffer.bytes, buffer.align, buffer.space)?;
+            if let Some(v) = buffer.holds.filter(|_| !matches!(buffer.kind, BufferKind::Exit(_))) {
+                let first = *first[v].get_or_insert(b);
+                if first != b && self.buffer_of[v] == Some(b) {
+                    write!(f, " final")?;
+                }
+            }
             if let Some(t) = buffer.release {
                 write!(f, " release {t}")?;
             }
@@ -152,10 +163,11 @@ fn extent(lexer: &mut Lexer) -> Result<(u64, u64, Space), TextError> {
     Ok((bytes, align, space(lexer)?))
 }
 
+/// The buffer, whether it is the final one of its value, its live range and its slot.
 fn parse_buffer(
     lexer: &mut Lexer,
     g: &Graph,
-) -> Result<(Buffer, Option<LiveRange>, Option<SlotId>), TextError> {
+) -> Result<(Buffer, bool, Option<LiveRange>, Option<SlotId>), TextError> {
     let kind = match lexer.word()? {
         "input" => BufferKind::Input,
         "const" => BufferKind::Const,
@@ -177,10 +189,11 @@ fn parse_buffer(
         return Err(lexer.error("the graph has no such value or state"));
     }
     let (bytes, align, space) = extent(lexer)?;
+    let is_final = lexer.accept_word("final");
     let release = if lexer.accept_word("release") { Some(lexer.id("t")?) } else { None };
     let live = if lexer.accept_word("live") { Some(live_range(lexer)?) } else { None };
     let slot = if lexer.peek_id("slot") { Some(lexer.id("slot")?) } else { None };
-    Ok((Buffer { holds, kind, bytes, align, space, release }, live, slot))
+    Ok((Buffer { holds, kind, bytes, align, space, release }, is_final, live, slot))
 }
 
 fn parse_task(lexer: &mut Lexer, g: &Graph, plan: &Plan) -> Result<Task, TextError> {
@@ -230,9 +243,9 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Plan, TextError> {
     while !lexer.accept("}") {
         if lexer.peek_id("b") {
             let b = next_id(lexer, "b", plan.buffers.next_key())?;
-            let (buffer, range, slot) = parse_buffer(lexer, g)?;
+            let (buffer, is_final, range, slot) = parse_buffer(lexer, g)?;
             if let (Some(v), true) = (buffer.holds, !matches!(buffer.kind, BufferKind::Exit(_)))
-                && plan.buffer_of[v].is_none()
+                && (is_final || plan.buffer_of[v].is_none())
             {
                 plan.buffer_of[v] = Some(b);
             }
@@ -357,4 +370,38 @@ fn next_id<T: EntityRef + fmt::Display>(
     }
     lexer.expect(":")?;
     Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::graph::ValueId;
+    use crate::plan::BufferId;
+    use crate::text::Module;
+
+    /// An output whose bytes end in host memory is alive there, no longer on the device.
+    #[test]
+    fn where_a_value_is_in_the_end_is_kept() {
+        let text = r#"graph "g" {
+  input v0: f32[4] "x"
+  n0 unary {"f":"exp"} (v0) -> (v1: f32[4])
+  n1 unary {"f":"neg"} (v0) -> (v2: f32[4])
+  output "y" v1
+  output "z" v2
+}
+plan {
+  b0: input v0 16 bytes align 4 device live 0..2
+  b1: value v1 16 bytes align 4 device live 0..1
+  b2: value v1 16 bytes align 4 host final live 1..2
+  b3: value v2 16 bytes align 4 device live 2..2
+  t0: run n0 stream0 (b0) -> (b1)
+  t1: copy +0 stream1 (b1) -> (b2)
+  t2: run n1 stream0 (b0) -> (b3)
+  order (t0, t1, t2)
+}
+"#;
+        let module = Module::parse(text).unwrap();
+        let plan = module.plan.as_ref().unwrap();
+        assert_eq!(plan.buffer_of[ValueId::from_u32(1)], Some(BufferId::from_u32(2)));
+        assert_eq!(module.to_string(), text);
+    }
 }
