@@ -9,6 +9,7 @@ CARGO_TARGET_DIR ?= target
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 NODE_TESTS := target/node-tests
+DIFFERENTIAL := target/differential
 
 # Every build of tests takes the whole workspace: another choice of packages gives its
 # dependencies other features, and HiGHS would be built once more, for minutes.
@@ -19,10 +20,12 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text python-test test node-tests browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers gpu-bundle digits clean
+.PHONY: help setup build demo text python-test test test-all node-tests differential-cases differential-wide asan-test \
+  miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers \
+  gpu-bundle digits clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## Check the prerequisites; install what is missing by apt-get
 	@tools/setup.sh build
@@ -53,16 +56,24 @@ DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo yes)
 # NVRTC, where pip puts it; for the shell, since it is not there yet when make reads this.
 NVRTC = $$(echo $(abspath $(VENV))/lib/python3.*/site-packages/nvidia/cu13/lib)
 
+# Tests are built once and seldom changed between: what an incremental build keeps costs more than it
+# saves. CI sets the variable, too.
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
+
 test: export ARENIC_REQUIRE_NODE_TESTS := 1
+test: export ARENIC_REQUIRE_DIFFERENTIAL := 1
 test: export ARENIC_REQUIRE_NVRTC := 1
 test: ## Everything that CI runs
 	@tools/setup.sh build
 	$(call step,cargo fmt --all --check)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
-	$(call step,$(MAKE) --no-print-directory node-tests $(VENV)/nvrtc)
+	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(VENV)/nvrtc)
 ifeq ($(NEXTEST),yes)
+	$(call step,cargo nextest run --workspace --locked --no-run)
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo nextest run --workspace --locked --no-fail-fast)
-	$(call step,cargo test --workspace --locked --test onnx_nodes)
+	$(call step,cargo test --workspace --locked --test onnx_nodes --test differential)
 else
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo test --workspace --all-targets --locked --no-fail-fast)
 endif
@@ -70,7 +81,6 @@ endif
 	$(call step,$(MAKE) --no-print-directory export-test)
 	$(call step,cargo test --workspace --doc --locked)
 	$(call step,cargo check --no-default-features --locked)
-	$(call step,cargo test -p arenic-passes --no-default-features --locked --lib)
 ifeq ($(DENY),yes)
 	$(call step,cargo deny --locked check licenses bans sources)
 	@if cargo deny --locked fetch db; then cargo deny --locked check advisories; \
@@ -79,6 +89,15 @@ else
 	@echo 'cargo-deny is not installed: licences and advisories were not checked'
 endif
 
+# ARCHITECTURE.md says when.
+test-all: export ARENIC_WIDE := 1
+test-all: test ## The wide tier: what CI runs with every seed and architecture, and what it leaves out
+	$(call step,cargo test -p arenic-passes --no-default-features --locked --lib)
+	$(call step,$(MAKE) --no-print-directory differential-wide)
+	$(call step,$(MAKE) --no-print-directory asan-test)
+	$(call step,$(MAKE) --no-print-directory miri-test)
+	$(call step,$(MAKE) --no-print-directory fuzz MINUTES=$(MINUTES))
+
 node-tests: $(NODE_TESTS)/index.json ## Generate ONNX's own node tests, for the test `onnx_nodes`
 
 $(NODE_TESTS)/index.json: tests/node_tests/generate.py $(VENV)/node-tests
@@ -86,6 +105,39 @@ $(NODE_TESTS)/index.json: tests/node_tests/generate.py $(VENV)/node-tests
 	mkdir -p $(NODE_TESTS)
 	$(PYTHON) $< $(NODE_TESTS)
 	@touch $@
+
+differential-cases: $(DIFFERENTIAL)/index.json ## Generate random cases of operators, for the test `differential`
+
+$(DIFFERENTIAL)/index.json: $(wildcard tests/differential/*.py) $(VENV)/differential
+	rm -rf $(DIFFERENTIAL)
+	mkdir -p $(DIFFERENTIAL)
+	$(PYTHON) tests/differential/generate.py $(DIFFERENTIAL)
+	@touch $@
+
+# Other cases than those of `make test`: make differential-wide SEED=5000 CASES=500
+SEED ?= 1000
+CASES ?= 200
+differential-wide: $(VENV)/differential ## Try more random cases of operators and of gradients
+	rm -rf $(DIFFERENTIAL)-wide
+	$(PYTHON) tests/differential/generate.py $(DIFFERENTIAL)-wide \
+	  --seed $(SEED) --cases $(CASES) --gradients $$(($(CASES) / 5))
+	ARENIC_REQUIRE_DIFFERENTIAL=1 ARENIC_DIFFERENTIAL=$(abspath $(DIFFERENTIAL)-wide) \
+	  cargo test --workspace --locked --test differential
+
+# The standard library's sanitizer runtime comes with the stable toolchain; only the flag does not.
+# Where what is compiled runs, build scripts and macros among it, is not where they are built for.
+asan-test: ## Run the runtime's tests on the CPU under AddressSanitizer
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test -p arenic-runtime --locked \
+	  --target x86_64-unknown-linux-gnu --target-dir target/asan --lib --test kernels
+
+# Miri comes with nightly toolchains. Its threads are slow, and so are large operands.
+miri-test: ## Interpret the runtime's unit tests on the CPU by miri, where it is installed
+	@for toolchain in '' +nightly; do \
+	  if cargo $$toolchain miri --version >/dev/null 2>&1; then \
+	    MIRIFLAGS=-Zmiri-disable-isolation cargo $$toolchain miri test -p arenic-runtime --locked \
+	      --target-dir target/miri --lib -- cpu:: && exit; exit 1; \
+	  fi; \
+	done; echo 'cargo miri is not installed: nothing was interpreted'
 
 # With the binary that the tests above have built.
 browser-test: $(VENV)/browser ## Use pages of `arenic report` in a headless browser
@@ -158,6 +210,7 @@ $(VENV)/python: python/pyproject.toml $(wildcard python/src/*/*.py) $(VENV)/made
 	@touch $@
 
 $(VENV)/node-tests: tests/node_tests/requirements.txt
+$(VENV)/differential: tests/differential/requirements.txt
 $(VENV)/nvrtc: tests/cuda/requirements.txt
 $(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/export: tests/onnx_export/requirements.txt
@@ -165,7 +218,7 @@ $(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
 $(VENV)/text: models/text/requirements.txt
-$(VENV)/node-tests $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/bench $(VENV)/digits $(VENV)/papers \
+$(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/bench $(VENV)/digits $(VENV)/papers \
   $(VENV)/text: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

@@ -288,6 +288,17 @@ fn normalisations() {
 }
 
 #[test]
+fn a_window_that_pads_alone_would_fill() {
+    let a = [ints("strides", &[2]), ints("pads", &[1, 1])];
+    case(vec![node("Conv", "x w b", "y", &a), node("ms:ConvGrad", "dy x w", "dx dw db", &a)])
+        .fed("x", &[1, 2, 1])
+        .fed("w", &[3, 2, 2])
+        .fed("b", &[3])
+        .fed("dy", &[1, 3, 1])
+        .holds("ConvGrad", &["x", "w", "b"]);
+}
+
+#[test]
 fn windows() {
     for (stride, dilation, group) in [(1, 1, 1), (2, 1, 2), (3, 2, 1)] {
         let a = [

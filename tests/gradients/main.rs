@@ -6,6 +6,7 @@
 //! gradient descent with rate 1 subtracts.
 
 mod attention;
+mod differences;
 mod elementwise;
 mod indexing;
 mod losses;
@@ -17,7 +18,6 @@ mod reductions;
 mod updates;
 mod windows;
 
-use arenic::evaluator::Kernels;
 use arenic_ir::TargetInfo;
 use arenic_ir::graph::{Data, Graph, Output, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction};
@@ -27,12 +27,14 @@ use arenic_passes::differentiate::Differentiate;
 use arenic_passes::{Cx, GraphPass};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
+use differences::{doubles, numbers, run, weighted_sum};
 use fastrand::Rng;
 
 /// How many random cases each test tries.
 const CASES: u64 = 40;
 
 /// An operand of the operator under test.
+#[derive(Clone)]
 enum Operand {
     /// Differentiated by.
     Trained(Vec<usize>, Vec<f64>),
@@ -63,14 +65,6 @@ fn integers(shape: &[usize], values: &[i64]) -> Operand {
     Operand::Fixed(TensorType::new(DType::I64, shape), bytes)
 }
 
-fn doubles(values: &[f64]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
-}
-
-fn numbers(bytes: &[u8]) -> Vec<f64> {
-    bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect()
-}
-
 /// A random shape of this rank, and another that broadcasts to it.
 fn shapes(r: &mut Rng, rank: usize) -> (Vec<usize>, Vec<usize>) {
     let whole: Vec<usize> = (0..rank).map(|_| r.usize(1..4)).collect();
@@ -98,59 +92,13 @@ fn forward(op: &Op, operands: &[Operand], read: &[usize]) -> Graph {
         });
     }
     let node = g.add_node("op", op.clone(), x).unwrap_or_else(|e| panic!("{op:?}: {e}"));
-    let losses: Vec<ValueId> = read
-        .iter()
-        .map(|&o| {
-            let y = g.nodes[node].outputs[o].unwrap();
-            weighted(&mut g, y)
-        })
-        .collect();
-    let add = |a, b| {
-        let sum = g.add_node("", Op::Binary { f: Binary::Add }, vec![a, b]).unwrap();
-        g.result(sum).unwrap()
-    };
-    let value = losses.into_iter().reduce(add).unwrap();
+    let read: Vec<ValueId> = read.iter().map(|&o| g.nodes[node].outputs[o].unwrap()).collect();
+    let value = weighted_sum(&mut g, &read);
     g.outputs.push(Output { name: "y".into(), value });
     g
 }
 
-/// The loss of a value: the sum of its elements times weights that differ.
-fn weighted(g: &mut Graph, y: ValueId) -> ValueId {
-    let ty = g.ty(y).clone();
-    let weights: Vec<f64> =
-        (0..ty.elements()).map(|i| 0.5 + (i as f64 * 0.618_034).fract()).collect();
-    let w = g.add_const("", ty.clone(), Data::Bytes(doubles(&weights).into()));
-    let product = g.add_node("", Op::Binary { f: Binary::Mul }, vec![y, w]).unwrap();
-    let product = g.result(product).unwrap();
-    let axes: Vec<usize> = (0..ty.rank()).collect();
-    if axes.is_empty() {
-        return product;
-    }
-    let sum = Op::Reduce { f: Reduction::Sum, axes, keep: false };
-    let sum = g.add_node("", sum, vec![product]).unwrap();
-    g.result(sum).unwrap()
-}
-
-/// Runs a step and gives its outputs' first elements and what the states hold afterwards.
-fn run(g: &Graph, states: &[Vec<f64>], fed: &[(&str, Vec<u8>)]) -> (f64, Vec<Vec<f64>>) {
-    let mut reference = Reference::new(g).unwrap();
-    for (v, data) in g.consts() {
-        reference.value_mut(v).unwrap().copy_from_slice(data.bytes().unwrap());
-    }
-    for (state, values) in g.states.values().zip(states) {
-        reference.value_mut(state.enter).unwrap().copy_from_slice(&doubles(values));
-    }
-    for v in g.inputs() {
-        let bytes = fed.iter().find(|(name, _)| *name == g.values[v].name);
-        reference.value_mut(v).unwrap().copy_from_slice(&bytes.unwrap().1);
-    }
-    reference.step(Draw::default()).unwrap();
-    let after = g.states.values().map(|s| numbers(reference.value(s.enter))).collect();
-    (numbers(reference.value(g.outputs[0].value))[0], after)
-}
-
-/// Holds the gradients that `pass` gives a graph against differences of its losses, which
-/// `loss` computes from the states.
+/// Holds gradients against differences, in a case of this name.
 fn check(
     name: &str,
     g: &Graph,
@@ -158,33 +106,7 @@ fn check(
     fed: &[(&str, Vec<u8>)],
     loss: &dyn Fn(&[Vec<f64>]) -> f64,
 ) {
-    let mut step = g.clone();
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
-    pass.run(&mut step, &cx).unwrap_or_else(|e| panic!("{name}: {e}"));
-    verify(&step).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let start: Vec<Vec<f64>> =
-        g.states.values().map(|s| numbers(s.init.as_ref().unwrap().bytes().unwrap())).collect();
-    let mut fed = fed.to_vec();
-    fed.push(("lr", 1f32.to_le_bytes().to_vec()));
-    let (value, after) = run(&step, &start, &fed);
-    assert!((value - loss(&start)).abs() <= 1e-12 * value.abs().max(1.0), "{name}: another loss");
-    assert_eq!(step.states.len(), start.len(), "{name}: a state was not trained");
-    for (s, before) in start.iter().enumerate() {
-        for i in 0..before.len() {
-            let gradient = before[i] - after[s][i];
-            let at = |by: f64| {
-                let mut moved = start.clone();
-                moved[s][i] += by;
-                loss(&moved)
-            };
-            let h = 1e-5;
-            let difference = (at(h) - at(-h)) / (2.0 * h);
-            assert!(
-                (gradient - difference).abs() <= 1e-6 * difference.abs().max(1.0),
-                "{name}: state {s}, element {i}: gradient {gradient}, difference {difference}"
-            );
-        }
-    }
+    differences::check(g, pass, fed, loss).unwrap_or_else(|e| panic!("{name}: {e}"));
 }
 
 /// A case of one operator.

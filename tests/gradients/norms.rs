@@ -38,3 +38,20 @@ fn batches() {
         case(&Op::BatchNorm { epsilon: 1e-2 }, &operands);
     }
 }
+
+/// A loss of statistics, too, has another gradient than the rules pass on.
+#[test]
+fn statistics_are_refused() {
+    let r = &mut Rng::with_seed(4);
+    let own = [trained(r, &[3]), trained(r, &[3])];
+    let operands = [vec![trained(r, &[2, 3])], own.into_iter().collect()].concat();
+    let train: Vec<_> = vec!["*".parse().unwrap()];
+    let pass = Differentiate { loss: "y".into(), train, ..Differentiate::default() };
+    let layer = Op::LayerNorm { axis: 1, epsilon: 1e-2 };
+    for (op, name) in [(layer, "layer_norm"), (Op::BatchNorm { epsilon: 1e-2 }, "batch_norm")] {
+        let g = forward(&op, &operands, &[0, 1]);
+        let found = differences::check(&g, &pass, &[], &|states| run(&g, states, &[]).0);
+        let refusal = format!("only the first result of {name} has a gradient");
+        assert_eq!(found, Err(refusal));
+    }
+}

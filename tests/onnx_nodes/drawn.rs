@@ -2,7 +2,7 @@
 //! ratio, over many steps.
 
 use super::case::{Case, Tensor};
-use super::compare::numbers;
+use super::numbers::numbers;
 use super::planned::Planned;
 
 /// Steps over which ratios are counted.

@@ -14,6 +14,7 @@ mod compare;
 mod coverage;
 mod drawn;
 mod left_out;
+mod numbers;
 #[path = "../cuda/place.rs"]
 mod place;
 #[path = "../planned/mod.rs"]

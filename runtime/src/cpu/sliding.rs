@@ -66,11 +66,10 @@ impl Sliding {
         self.kernel[..self.rank].iter().product()
     }
 
-    /// True where one window covers the whole input and nothing else.
+    /// True where the taps of one window are the whole input and nothing else.
     pub(super) fn is_whole(&self) -> bool {
-        self.outputs() == 1
-            && self.kernel == self.input
-            && self.pads[..self.rank].iter().all(|&p| p == 0)
+        let is_dense = |d| self.pads[d] == 0 && (self.dilations[d] == 1 || self.kernel[d] == 1);
+        self.outputs() == 1 && self.kernel == self.input && (0..self.rank).all(is_dense)
     }
 
     /// Last spatial axis.

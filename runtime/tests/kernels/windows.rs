@@ -372,3 +372,13 @@ fn a_pool_keeps_nan() {
     assert_close(&y[0], &[f64::NAN, f64::NAN, 5.0], 0.0, &op);
     assert_eq!(y[1].values, [1.0, 1.0, 4.0]);
 }
+
+#[test]
+fn a_dilated_window_as_large_as_its_operand_skips_elements() {
+    let window = Window { pads_end: vec![2], ..plain(&[3], 1, 2, 0) };
+    let x = Tensor::new(DType::F32, [1, 1, 3], vec![1.0, 9.0, 5.0]);
+    let max = Op::MaxPool { window: window.clone(), ceil: false, column_major: false };
+    assert_close(&evaluate(&max, &[&x]), &[5.0], 0.0, &max);
+    let average = Op::AveragePool { window, ceil: false, count_include_pad: false };
+    assert_close(&evaluate(&average, &[&x]), &[3.0], 0.0, &average);
+}

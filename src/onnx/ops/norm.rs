@@ -51,6 +51,10 @@ pub(super) fn layer_norm(cx: &mut Cx) -> Built {
     }
     let mut inputs = vec![cx.input(0)?, cx.input(1)?];
     inputs.extend(cx.optional(2)?);
+    let factors = cx.ty(inputs[0]).dtype.accumulated();
+    for factor in &mut inputs[1..] {
+        *factor = cx.cast(*factor, factors)?;
+    }
     let rank = cx.ty(inputs[0]).rank();
     let axis = axis(a.int_or("axis", -1)?, rank)?;
     let mut results = cx.whole(Op::LayerNorm { axis, epsilon }, inputs)?;
@@ -89,6 +93,9 @@ pub(super) fn batch_norm(cx: &mut Cx) -> Built {
     if !training {
         return running_norm(cx, epsilon, [x, scale, bias, mean, var]);
     }
+    // Factors and statistics have types of their own.
+    let sums = ty.dtype.accumulated();
+    let (scale, bias) = (cx.cast(scale, sums)?, cx.cast(bias, sums)?);
     let results = cx.emit(Op::BatchNorm { epsilon }, vec![x, scale, bias])?;
     let &[y, batch_mean, mut batch_var, ..] = &results[..] else {
         return Err("a batch norm has statistics".into());
@@ -100,9 +107,11 @@ pub(super) fn batch_norm(cx: &mut Cx) -> Built {
     let mut next = [mean, var];
     for (running, batch) in next.iter_mut().zip([batch_mean, batch_var]) {
         let now = *running;
-        let (old, new) = (scaled(cx, now, momentum)?, scaled(cx, batch, 1.0 - momentum)?);
-        let (old, new) = (cx.cast(old, ty.dtype)?, cx.cast(new, ty.dtype)?);
-        *running = cx.emit1(Op::Binary { f: Binary::Add }, vec![old, new])?;
+        let dtype = cx.ty(now).dtype;
+        let old = cx.cast(now, sums)?;
+        let (old, new) = (scaled(cx, old, momentum)?, scaled(cx, batch, 1.0 - momentum)?);
+        let next = cx.emit1(Op::Binary { f: Binary::Add }, vec![old, new])?;
+        *running = cx.cast(next, dtype)?;
         cx.b.statistics.push(Statistic { result: y, now, next: *running });
     }
     Ok(vec![Some(y), Some(next[0]), Some(next[1])])
@@ -119,19 +128,21 @@ fn running_norm(cx: &mut Cx, epsilon: f32, operands: [ValueId; 5]) -> Built {
     let [x, scale, bias, mean, var] = operands;
     let binary = |cx: &mut Cx, f, a, b| cx.emit1(Op::Binary { f }, vec![a, b]);
     let ty = cx.ty(x);
-    let dtype = cx.ty(var).dtype;
-    let epsilon = cx.scalar(dtype, f64::from(epsilon));
+    // Factors and statistics have types of their own.
+    let sums = ty.dtype.accumulated();
+    let mut cast = |v| cx.cast(v, sums);
+    let (wide, scale, bias) = (cast(x)?, cast(scale)?, cast(bias)?);
+    let (mean, var) = (cast(mean)?, cast(var)?);
+    let epsilon = cx.scalar(sums, f64::from(epsilon));
     let sum = binary(cx, Binary::Add, var, epsilon)?;
     let std = cx.emit1(Op::Unary { f: Unary::Sqrt }, vec![sum])?;
-    let std = cx.cast(std, ty.dtype)?;
-    let mean = cx.cast(mean, ty.dtype)?;
     let factor = binary(cx, Binary::Div, scale, std)?;
     let part = binary(cx, Binary::Mul, mean, factor)?;
     let shift = binary(cx, Binary::Sub, bias, part)?;
     let mut shape = vec![1; ty.rank() - 1];
     shape[0] = ty.shape[1];
     let (factor, shift) = (cx.reshape(factor, shape.clone())?, cx.reshape(shift, shape)?);
-    let y = binary(cx, Binary::Mul, x, factor)?;
+    let y = binary(cx, Binary::Mul, wide, factor)?;
     let y = binary(cx, Binary::Add, y, shift)?;
-    Ok(vec![Some(y), None, None])
+    Ok(vec![Some(cx.cast(y, ty.dtype)?), None, None])
 }

@@ -28,7 +28,7 @@ fn by_runs(cx: &mut Cx, x: ValueId, runs: usize, epsilon: f32) -> Made {
         return Err(Fault(format!("{ty} does not fall into {runs} equal parts")));
     }
     let rows = cx.reshape(x, vec![runs, ty.elements() / runs])?;
-    let one = cx.scalar(ty.dtype, 1.0);
+    let one = cx.scalar(ty.dtype.accumulated(), 1.0);
     let normal = cx.emit1(Op::LayerNorm { axis: 1, epsilon }, vec![rows, one])?;
     cx.reshape(normal, ty.shape)
 }

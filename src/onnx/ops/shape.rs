@@ -222,7 +222,8 @@ pub(super) fn slice(cx: &mut Cx) -> Built {
     cx.whole(Op::Slice { starts: first, steps, shape }, vec![x])
 }
 
-/// First index and number of indices that `start..end` by `step` selects, as NumPy does.
+/// First index and number of indices that `start..end` by `step` selects, as NumPy does, but that a
+/// start before the first element is the first one backwards, too.
 fn bounds(start: i64, end: i64, step: i64, extent: usize) -> Result<(usize, usize), Fault> {
     if step == 0 {
         return Err("a step is zero".into());
@@ -231,7 +232,7 @@ fn bounds(start: i64, end: i64, step: i64, extent: usize) -> Result<(usize, usiz
     let at = |i: i64| i128::from(i) + if i < 0 { d } else { 0 };
     // Backwards, the end -1 stands before the first element.
     let (low, high) = if step > 0 { (0, d) } else { (-1, d - 1) };
-    let start = at(start).clamp(low, high);
+    let start = at(start).max(0).min(high);
     let span = at(end).clamp(low, high) - start;
     if span.signum() != step.signum() {
         return Ok((0, 0));

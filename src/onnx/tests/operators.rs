@@ -91,7 +91,7 @@ fn expansions() {
 }
 
 #[test]
-fn slices_clamp_as_numpy_does() {
+fn slices_clamp() {
     let cut = |start, end, step| {
         let lists = [list("s", &[start]), list("e", &[end]), list("a", &[-1]), list("t", &[step])];
         let (_, ops) = imported(&single(13, &[2, 5], xs("Slice", &["s", "e", "a", "t"]), &lists));
@@ -105,6 +105,8 @@ fn slices_clamp_as_numpy_does() {
     assert_eq!(cut(-100, 2, 1), (0, 1, 2));
     assert_eq!(cut(3, 1, 1), (0, 1, 0));
     assert_eq!(cut(0, 0, -1), (0, -1, 0));
+    // Backwards, too, no start is before the first element.
+    assert_eq!(cut(-100, i64::MIN, -1), (0, -1, 1));
     assert_eq!(cut(0, i64::MIN, i64::MIN), (0, i64::MIN, 1));
     let zero = [list("s", &[0]), list("e", &[1]), list("a", &[0]), list("t", &[0])];
     let text = refused(13, &[2], xs("Slice", &["s", "e", "a", "t"]), &zero);

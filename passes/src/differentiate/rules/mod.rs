@@ -40,11 +40,16 @@ impl Local {
         self.wanted.get(i).copied().unwrap_or(false)
     }
 
-    /// The gradient of the first result, which operators with a rule differentiate through.
+    /// The gradient of the first result, which operators with a rule differentiate through; that
+    /// of another one is refused, since nothing would pass it on.
     fn dy(&self) -> Result<ValueId, TypeError> {
-        self.dy.first().copied().flatten().ok_or_else(|| {
-            TypeError(format!("only the first result of {} has a gradient", self.op.name()))
-        })
+        match self.dy.split_first() {
+            Some((&Some(dy), rest)) if rest.iter().all(Option::is_none) => Ok(dy),
+            _ => {
+                let op = self.op.name();
+                Err(TypeError(format!("only the first result of {op} has a gradient")))
+            }
+        }
     }
 }
 

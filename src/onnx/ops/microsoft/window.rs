@@ -66,10 +66,14 @@ fn bias_grad(cx: &mut Cx, result: usize) -> Result<Option<arenic_ir::ValueId>, F
 
 /// What strides of a window over `input` that gives `output` leave over at the end.
 fn left_over(window: &Window, output: &[usize], input: &[usize]) -> Result<Vec<usize>, Fault> {
-    let covered = window.unslide(output, &vec![0; output.len()])?;
-    let rest = input.iter().zip(&covered).map(|(all, part)| all.checked_sub(*part));
+    // With so many more, pads leave something.
+    let pads = window.pads_begin.iter().zip(&window.pads_end).map(|(begin, end)| begin + end);
+    let more: Vec<usize> = pads.collect();
+    let covered = window.unslide(output, &more)?;
+    let rest = input.iter().zip(&more).zip(&covered);
+    let rest = rest.map(|((all, more), part)| (all + more).checked_sub(*part));
     rest.collect::<Option<_>>().ok_or_else(|| {
-        Fault(format!("a gradient of {output:?} covers {covered:?} of extents {input:?}"))
+        Fault(format!("a gradient of {output:?} covers more than the extents {input:?}"))
     })
 }
 
