@@ -1,2 +1,3 @@
+//! The target `artifact` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("artifact");

@@ -1,2 +1,3 @@
+//! The target `checkpoint` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("checkpoint");

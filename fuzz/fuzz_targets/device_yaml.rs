@@ -1,2 +1,3 @@
+//! The target `device_yaml` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("device_yaml");

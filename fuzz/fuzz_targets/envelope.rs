@@ -1,2 +1,3 @@
+//! The target `envelope` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("envelope");

@@ -1,2 +1,3 @@
+//! The target `onnx_forward` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("onnx_forward");

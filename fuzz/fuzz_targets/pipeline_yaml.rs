@@ -1,2 +1,3 @@
+//! The target `pipeline_yaml` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("pipeline_yaml");

@@ -1,2 +1,3 @@
+//! The target `pipelines` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("pipelines");

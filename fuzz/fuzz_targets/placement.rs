@@ -1,2 +1,3 @@
+//! The target `placement` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("placement");

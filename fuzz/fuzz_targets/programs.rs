@@ -1,2 +1,3 @@
+//! The target `programs` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("programs");

@@ -1,2 +1,3 @@
+//! The target `safetensors` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("safetensors");

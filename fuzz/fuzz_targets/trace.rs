@@ -1,2 +1,3 @@
+//! The target `trace` for libFuzzer.
 #![no_main]
 arenic_fuzz::libfuzzer!("trace");
