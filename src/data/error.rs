@@ -20,6 +20,16 @@ pub enum DataError {
         /// The system's answer.
         cause: io::Error,
     },
+    /// No file can be made in a folder.
+    #[error("cannot write {}: no file can be made in {}: {cause}; {}", .path.display(), .folder.display(), mend(.cause))]
+    NoFile {
+        /// The file to write.
+        path: PathBuf,
+        /// The folder it would be in.
+        folder: PathBuf,
+        /// The system's answer.
+        cause: io::Error,
+    },
     /// The path names something else than a regular file.
     #[error("{} is not a regular file; name a file", .0.display())]
     NotAFile(PathBuf),
@@ -177,6 +187,17 @@ impl DataError {
 
     pub(crate) fn array(path: &Path, array: &str, problem: ArrayProblem) -> Self {
         DataError::Array { path: path.to_owned(), array: array.to_owned(), problem }
+    }
+}
+
+/// What to do where no file can be made in a folder.
+fn mend(cause: &io::Error) -> &'static str {
+    use io::ErrorKind::*;
+    match cause.kind() {
+        NotFound | NotADirectory => "make the folder first, or name another path",
+        PermissionDenied | ReadOnlyFilesystem => "make the folder writable, or name another path",
+        StorageFull | QuotaExceeded => "make space there, or name another path",
+        _ => "name another path",
     }
 }
 

@@ -17,7 +17,7 @@ pub mod tensors;
 #[cfg(test)]
 mod tests;
 
-pub use atomic::AtomicFile;
+pub use atomic::{AtomicFile, try_to_write};
 pub use batches::{Batches, Notice};
 pub use error::{ArrayProblem, DataError};
 pub use mapped::Array;

@@ -410,6 +410,54 @@ fn atomic_files_appear_whole_or_not_at_all() {
 
 #[cfg(unix)]
 #[test]
+fn a_replaced_file_keeps_its_mode() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let path = folder.path().join("f");
+    std::fs::write(&path, "before").unwrap();
+    for mode in [0o600, 0o666, 0o640, 0o755, 0o400] {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.put(b"after").unwrap();
+        file.commit().unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, mode);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_dead_processes_left_is_removed() {
+    let folder = folder();
+    let path = folder.path().join("f");
+    // Of no living process; of another file, or by somebody else's hand.
+    let (left, others) = (".f.arenic-abcdef.tmp", [".f.abcdef.tmp", ".g.arenic-abcdef.tmp"]);
+    for name in [left].into_iter().chain(others) {
+        std::fs::write(folder.path().join(name), "left").unwrap();
+    }
+    let alive = AtomicFile::create(&path).unwrap();
+    assert_eq!(files(&folder).len(), 3, "{:?}", files(&folder));
+    AtomicFile::create(&path).unwrap().commit().unwrap();
+    assert_eq!(files(&folder).len(), 4, "{:?}", files(&folder));
+    alive.commit().unwrap();
+    assert_eq!(files(&folder), [others[0], others[1], "f"]);
+}
+
+#[test]
+fn a_path_is_tried_without_a_trace() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("f"), "before").unwrap();
+    try_to_write([&*at("f"), &at("g")]).unwrap();
+    assert_eq!(std::fs::read(at("f")).unwrap(), b"before");
+    let error = try_to_write([&*at("g"), &at("no/f")]).unwrap_err().to_string();
+    assert!(error.contains("no/f") && error.contains("make the folder first"), "{error}");
+    let twice = try_to_write([&*at("f"), &at("./f")]);
+    assert!(matches!(twice, Err(DataError::Unwritable { .. })));
+    assert_eq!(files(&folder), ["f"]);
+}
+
+#[cfg(unix)]
+#[test]
 fn atomic_files_follow_links_and_spare_devices() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = folder();
@@ -423,6 +471,17 @@ fn atomic_files_follow_links_and_spare_devices() {
     std::fs::write(folder.path().join("plain"), "").unwrap();
     let mode = |name: &str| folder.path().join(name).metadata().unwrap().permissions().mode();
     assert_eq!(mode("f"), mode("plain"));
+    // What a link leads to need not be there.
+    std::fs::create_dir(folder.path().join("inside")).unwrap();
+    let (first, second) = (folder.path().join("first"), folder.path().join("second"));
+    symlink("second", &first).unwrap();
+    symlink("inside/new", &second).unwrap();
+    AtomicFile::create(&first).unwrap().commit().unwrap();
+    assert!(first.is_symlink() && second.is_symlink());
+    assert!(folder.path().join("inside/new").is_file());
+    symlink("round", folder.path().join("round")).unwrap();
+    let round = AtomicFile::create(folder.path().join("round"));
+    assert!(matches!(round, Err(DataError::Unwritable { .. })));
     assert!(matches!(AtomicFile::create("/dev/null"), Err(DataError::NotAFile(_))));
     assert!(matches!(Npz::open("/dev/zero"), Err(DataError::NotAFile(_))));
 }
