@@ -1,5 +1,8 @@
 //! The command-line tool.
 
+// Everything goes through `cli::terminal`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 
 use clap::Parser;

@@ -1,11 +1,13 @@
 //! Runs an artifact: feeds batches, steps, collects outputs, saves states.
 
 mod initial;
+mod saving;
 
 use crate::artifact::Target;
-use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool, Progress, save};
+use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool};
 use crate::gpu_code;
 use arenic_ir::graph::{Def, Graph, ValueId};
+use arenic_ir::program::Span;
 use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
 use arenic_runtime::cuda::driver::{Driver, DriverError};
@@ -14,11 +16,11 @@ use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError}
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::Machine;
 pub use initial::{Initial, InitialError};
-use std::borrow::Cow;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use saving::Saver;
+pub use saving::{Kept, OnSaveError};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// How many steps to run.
@@ -49,6 +51,8 @@ pub struct Options {
     pub save: Option<PathBuf>,
     /// Save every so many steps, too.
     pub save_every: Option<u64>,
+    /// What to do where that fails.
+    pub on_save_error: OnSaveError,
     /// Where non-scalar outputs go.
     pub outputs: Option<PathBuf>,
     /// Threads; 0 takes one per core.
@@ -90,18 +94,32 @@ pub enum TrainError {
         error: DeviceStepError,
     },
     /// The loss is NaN or infinite.
-    #[error(
-        "step {step}: `{name}` is not finite; {}",
-        saved.as_ref().map_or("nothing was saved (no --save)".into(), |p| format!("the present state is in `{}`", p.display()))
-    )]
+    #[error("step {step}: `{name}` is not finite")]
     NonFinite {
         /// The step.
         step: u64,
         /// The output.
         name: String,
-        /// Where the state was written.
-        saved: Option<PathBuf>,
     },
+    /// Something failed after the first step of a run whose states were to be saved.
+    #[error("{error}; {kept}")]
+    Kept {
+        /// What failed.
+        error: Box<TrainError>,
+        /// Where the states are now.
+        kept: Kept,
+    },
+}
+
+impl TrainError {
+    /// True where the run ended because the loss is NaN or infinite.
+    pub fn is_non_finite(&self) -> bool {
+        match self {
+            TrainError::NonFinite { .. } => true,
+            TrainError::Kept { error, .. } => error.is_non_finite(),
+            _ => false,
+        }
+    }
 }
 
 /// The scalar outputs of one step, for whoever watches.
@@ -191,7 +209,7 @@ fn train_on(
     let fed = fed_inputs(g, executor, npz.as_ref(), &options.set);
     let named: Vec<(String, TensorType)> =
         fed.iter().map(|&v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
-    let (mut batches, notices) = Batches::new(&named, npz.as_ref(), &options.set, options.shuffle)?;
+    let (batches, notices) = Batches::new(&named, npz.as_ref(), &options.set, options.shuffle)?;
     notices.iter().for_each(&mut notice);
     let total = match options.length {
         Length::Steps(n) => n,
@@ -199,100 +217,46 @@ fn train_on(
     };
 
     let outputs = Outputs::new(g);
-    let mut spool = match &options.outputs {
+    let spool = match &options.outputs {
         Some(path) => Some(OutputSpool::new(path, &outputs.tensor_types(g))?),
         None => None,
     };
-    let states = |step: u64| Progress { step, seed };
     // What neither varies nor has to be fed anew is fed once.
     let refill: Vec<bool> = fed
         .iter()
         .enumerate()
         .map(|(i, &v)| options.poison || batches.varies(i) || executor.is_fed_anew(v))
         .collect();
-    let mut feed = |executor: &mut _, done: u64| {
-        for (i, &v) in fed.iter().enumerate().filter(|&(i, _)| done == 0 || refill[i]) {
-            if let Some(bytes) = Machine::input_mut(executor, v) {
-                batches.fill(progress.step + done, i, bytes)?;
-            }
-        }
-        Ok::<_, DataError>(())
+    let first = progress.step;
+    let saver = Saver { graph: g, options, seed };
+    let mut run =
+        Run { saver, fed, refill, batches, outputs, spool, first, total, tally: Tally::default() };
+    let outcome = run.steps(executor, &mut notice, &mut watch);
+    let step = run.first + run.tally.steps;
+    let saved = match outcome {
+        Ok(()) => options
+            .save
+            .as_deref()
+            .map_or(Ok(()), |path| run.saver.save(path, executor, step, &mut notice)),
+        Err(e) => Err(run.kept(e, executor)),
     };
-    let mut is_fed = false;
-    let (mut spent, mut recent) = (Duration::ZERO, VecDeque::new());
-    let (mut spans, mut steps) = (None, 0);
-    let is_told_to_stop = || options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
-    for done in 0..total {
-        if is_told_to_stop() {
-            break;
-        }
-        let step = progress.step + done;
-        let start = Instant::now();
-        if !std::mem::take(&mut is_fed) {
-            feed(executor, done)?;
-        }
-        let draw = Draw { seed, step };
-        let failed = |error| TrainError::Step { step, error };
-        if options.trace.is_some() && done + 1 == total {
-            spans = Some(executor.timed_step(draw).map_err(failed)?);
-        } else {
-            executor.begin(draw).map_err(failed)?;
-            // What cannot be fed now is told when its step comes.
-            is_fed = executor.feeds_ahead() && done + 1 < total && feed(executor, done + 1).is_ok();
-            executor.finish().map_err(failed)?;
-        }
-        let scalars = outputs.scalars(g, executor);
-        if let Some(spool) = &mut spool {
-            for (k, &i) in outputs.tensors.iter().enumerate() {
-                spool.append(k, executor.output(i))?;
-            }
-        }
-        let took = start.elapsed();
-        spent += took;
-        recent.push_back(took);
-        if recent.len() > MOST_RECENT {
-            recent.pop_front();
-        }
-        steps += 1;
-        watch(&StepReport { step, done: done + 1, total, scalars: &scalars });
-        if let Some(name) = outputs.non_finite_loss(&scalars) {
-            let saved = match &options.save {
-                Some(path) => {
-                    let beside = path.with_extension("nonfinite.safetensors");
-                    save_states(&beside, g, executor, states(step + 1))?;
-                    Some(beside)
-                }
-                None => None,
-            };
-            if let Some(spool) = spool {
-                spool.finish()?;
-            }
-            return Err(TrainError::NonFinite { step, name, saved });
-        }
-        let due = options.save_every.is_some_and(|n| n > 0 && (done + 1) % n == 0);
-        if let (Some(path), true) = (&options.save, due && done + 1 < total) {
-            save_states(path, g, executor, states(step + 1))?;
-        }
-    }
-    if let Some(spool) = spool {
-        spool.finish()?;
-    }
-    if let Some(path) = &options.save {
-        save_states(path, g, executor, states(progress.step + steps))?;
-    }
-    if let (Some(path), Some(spans)) = (&options.trace, spans) {
-        let trace = chrome_trace(g, &target.program, &spans, executor.clock()).to_string();
-        let mut file = AtomicFile::create(path)?;
-        file.put(trace.as_bytes())?;
-        file.commit()?;
+    // The outputs of the steps that were done are written, whatever ended the run.
+    let spool = run.spool.take().filter(|_| saved.is_ok() || run.tally.steps > 0);
+    let spooled = spool.map_or(Ok(()), OutputSpool::finish);
+    saved?;
+    spooled.map_err(|e| run.saver.saved_before(e, step))?;
+    if let (Some(path), Some(spans)) = (&options.trace, &run.tally.spans) {
+        let trace = chrome_trace(g, &target.program, spans, executor.clock()).to_string();
+        write_text(path, &trace).map_err(|e| run.saver.saved_before(e, step))?;
     }
     let arena = executor.footprint().arena_bytes;
+    let tally = &mut run.tally;
     Ok(Summary {
-        steps,
-        is_stopped: steps < total,
-        mean_step_seconds: spent.as_secs_f64() / steps.max(1) as f64,
+        steps: tally.steps,
+        is_stopped: tally.steps < total,
+        mean_step_seconds: tally.spent.as_secs_f64() / tally.steps.max(1) as f64,
         median_step_seconds: {
-            let recent = recent.make_contiguous();
+            let recent = tally.recent.make_contiguous();
             recent.sort_unstable();
             recent.get(recent.len() / 2).map_or(0.0, Duration::as_secs_f64)
         },
@@ -301,6 +265,124 @@ fn train_on(
         host_arena_bytes: arena.host,
         library_bytes: executor.library_bytes(),
     })
+}
+
+fn write_text(path: &Path, text: &str) -> Result<(), DataError> {
+    let mut file = AtomicFile::create(path)?;
+    file.put(text.as_bytes())?;
+    file.commit()
+}
+
+/// What the steps of a run need beside the machine.
+struct Run<'a> {
+    saver: Saver<'a>,
+    fed: Vec<ValueId>,
+    /// Which of them are fed before every step.
+    refill: Vec<bool>,
+    batches: Batches,
+    outputs: Outputs,
+    spool: Option<OutputSpool>,
+    /// The number of the first step.
+    first: u64,
+    total: u64,
+    tally: Tally,
+}
+
+/// What is known of the steps that are done.
+#[derive(Default)]
+struct Tally {
+    steps: u64,
+    spent: Duration,
+    /// Times of the last steps.
+    recent: VecDeque<Duration>,
+    /// When the commands of the last step ran, where that is asked for.
+    spans: Option<Vec<Span>>,
+}
+
+impl Run<'_> {
+    /// Runs all steps, or as many as there are until the run is told to stop.
+    fn steps(
+        &mut self,
+        executor: &mut impl Machine,
+        notice: &mut impl FnMut(&Notice),
+        watch: &mut impl FnMut(&StepReport),
+    ) -> Result<(), TrainError> {
+        let Saver { graph: g, options, seed } = self.saver;
+        let mut is_fed = false;
+        for done in 0..self.total {
+            if self.saver.is_told_to_stop() {
+                break;
+            }
+            let step = self.first + done;
+            let start = Instant::now();
+            if !std::mem::take(&mut is_fed) {
+                self.feed(executor, done)?;
+            }
+            let draw = Draw { seed, step };
+            let failed = |error| TrainError::Step { step, error };
+            if options.trace.is_some() && done + 1 == self.total {
+                self.tally.spans = Some(executor.timed_step(draw).map_err(failed)?);
+            } else {
+                executor.begin(draw).map_err(failed)?;
+                // What cannot be fed now is told when its step comes.
+                is_fed = executor.feeds_ahead()
+                    && done + 1 < self.total
+                    && self.feed(executor, done + 1).is_ok();
+                executor.finish().map_err(failed)?;
+            }
+            self.tally.steps += 1;
+            let scalars = self.outputs.scalars(g, executor);
+            if let Some(spool) = &mut self.spool {
+                for (k, &i) in self.outputs.tensors.iter().enumerate() {
+                    spool.append(k, executor.output(i))?;
+                }
+            }
+            self.tally.took(start.elapsed());
+            watch(&StepReport { step, done: done + 1, total: self.total, scalars: &scalars });
+            if let Some(name) = self.outputs.non_finite_loss(&scalars) {
+                let error = TrainError::NonFinite { step, name };
+                return Err(self.saver.save_aside(error, executor, step + 1, notice));
+            }
+            let due = options.save_every.is_some_and(|n| n > 0 && (done + 1) % n == 0);
+            if let (Some(path), true) = (&options.save, due && done + 1 < self.total) {
+                self.saver.save(path, executor, step + 1, notice)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn feed(&mut self, executor: &mut impl Machine, done: u64) -> Result<(), DataError> {
+        for (i, &v) in self.fed.iter().enumerate().filter(|&(i, _)| done == 0 || self.refill[i]) {
+            if let Some(bytes) = executor.input_mut(v) {
+                self.batches.fill(self.first + done, i, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The error that ended the steps, once what was trained before it is safe.
+    fn kept(&self, error: TrainError, executor: &impl Machine) -> TrainError {
+        let renewed = match &error {
+            // Saved already.
+            TrainError::Kept { .. } => return error,
+            TrainError::Step { .. } => executor.written_states(),
+            _ => Vec::new(),
+        };
+        match self.tally.steps {
+            0 => error,
+            steps => self.saver.rescue(error, executor, self.first + steps, &renewed),
+        }
+    }
+}
+
+impl Tally {
+    fn took(&mut self, time: Duration) {
+        self.spent += time;
+        self.recent.push_back(time);
+        if self.recent.len() > MOST_RECENT {
+            self.recent.pop_front();
+        }
+    }
 }
 
 /// The inputs to be fed: those that the step reads, and others that the user names.
@@ -372,27 +454,6 @@ fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
         DType::F32 => f64::from(f32::from_bits(bits as u32)),
         DType::F64 => f64::from_bits(bits),
     }
-}
-
-fn save_states(
-    path: &Path,
-    g: &Graph,
-    executor: &impl Machine,
-    progress: Progress,
-) -> Result<(), TrainError> {
-    // The rows of one tensor are states of its name, one after another.
-    let mut tensors: BTreeMap<&str, (TensorType, Cow<[u8]>)> = BTreeMap::new();
-    for (s, state) in &g.states {
-        let bytes = executor.state(s)?;
-        match tensors.entry(&state.name) {
-            Entry::Vacant(entry) => {
-                entry.insert((g.saved_type(s), bytes));
-            }
-            Entry::Occupied(mut entry) => entry.get_mut().1.to_mut().extend_from_slice(&bytes),
-        }
-    }
-    let states = tensors.iter().map(|(&name, (ty, bytes))| (name, ty, &bytes[..]));
-    Ok(save(path, states, &progress.to_metadata())?)
 }
 
 /// Names of the constants that `--init` may replace.

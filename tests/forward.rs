@@ -7,7 +7,7 @@ use arenic::compile::{CPU, Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::onnx::export::{ExportOptions, export, with_training_info, write};
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
-use arenic::train::{Initial, Length, Options, train};
+use arenic::train::{Initial, Length, OnSaveError, Options, train};
 use arenic_ir::program::PerSpace;
 use arenic_passes::differentiate::{Differentiate, Glob, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
@@ -110,6 +110,7 @@ fn options(network: &str, lr: f64) -> Options {
         seed: None,
         save: None,
         save_every: None,
+        on_save_error: OnSaveError::Stop,
         outputs: None,
         threads: 1,
         deterministic: true,

@@ -4,7 +4,7 @@
 use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, Constraints, compile};
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
-use arenic::train::{Initial, Length, Options, train};
+use arenic::train::{Initial, Length, OnSaveError, Options, train};
 use arenic_ir::types::DType;
 use arenic_ir::{Def, Op};
 use arenic_passes::Search;
@@ -54,6 +54,7 @@ fn losses(target: &Target, network: &str, steps: u64) -> Vec<f64> {
         seed: None,
         save: None,
         save_every: None,
+        on_save_error: OnSaveError::Stop,
         outputs: None,
         threads: 1,
         deterministic: true,

@@ -6,7 +6,7 @@ use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, CompileError, Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
 use arenic::onnx::ImportOptions;
-use arenic::train::{Initial, Length, Options, train};
+use arenic::train::{Initial, Length, OnSaveError, Options, train};
 use arenic_ir::graph::StateId;
 use arenic_ir::op::Unary;
 use arenic_ir::program::{Command, PerSpace};
@@ -99,6 +99,7 @@ impl Run {
             seed: None,
             save: None,
             save_every: None,
+            on_save_error: OnSaveError::Stop,
             outputs: None,
             threads: 1,
             deterministic: true,

@@ -20,6 +20,7 @@ use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
 use rayon::ThreadPoolBuilder;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use step::{Clock, Dead, POISON, Prepared, Step};
 use streams::{Events, Threads};
@@ -115,6 +116,7 @@ impl<'g> Executor<'g> {
             .build()
             .map_err(|e| failed(options.threads, &e))?;
         let streams = streams(program, options.poison);
+        let begun = streams.iter().map(|_| AtomicUsize::new(0)).collect();
         let threads = Threads::start(streams.len()).map_err(|e| failed(streams.len(), &e))?;
         let runs = |&i: &usize| matches!(program.commands[i], Command::Run { .. });
         let stays_in_pool = !streams.iter().skip(1).flatten().any(runs);
@@ -130,6 +132,7 @@ impl<'g> Executor<'g> {
                 commands: Vec::new(),
                 dead: Vec::new(),
                 streams,
+                begun,
                 events: Events::new(events.len()),
                 delays: options.stress.map(Delays),
                 clock: None,
@@ -259,6 +262,19 @@ impl<'g> Executor<'g> {
             .get(s)
             .and_then(|state| self.homes.get(&state.enter))
             .map_or(&[], |range| self.bytes(range))
+    }
+
+    /// After a step that failed: the states whose bytes it may have written. The others are as
+    /// they were before it.
+    pub fn written_states(&self) -> Vec<StateId> {
+        let written = self.step.written();
+        let is_written = |home: &Range| {
+            let first = self.address(home) as usize;
+            let end = first + home.len as usize;
+            written.iter().any(|w| w.start < end && first < w.end)
+        };
+        let home = |s: StateId| self.homes.get(&self.graph.states[s].enter);
+        self.graph.states.keys().filter(|&s| home(s).is_some_and(is_written)).collect()
     }
 
     /// The bytes of an output after a step, in the graph's order of outputs.

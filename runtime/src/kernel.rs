@@ -157,6 +157,11 @@ impl Scratch {
         Scratch { ptr, bytes }
     }
 
+    /// Where it begins, and its size in bytes.
+    pub(crate) fn span(&self) -> (*const u8, usize) {
+        (self.ptr, self.bytes)
+    }
+
     /// The first bytes, and the scratch that follows them. `bytes` is a multiple of 64.
     ///
     /// # Panics

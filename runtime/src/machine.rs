@@ -44,6 +44,10 @@ pub trait Machine {
     /// The device fails.
     fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError>;
 
+    /// After a step that failed: the states whose bytes it may have written. The others are as
+    /// they were before it.
+    fn written_states(&self) -> Vec<StateId>;
+
     /// The bytes of an output after a step, in the graph's order of outputs.
     fn output(&self, i: usize) -> &[u8];
 
@@ -111,6 +115,10 @@ impl Machine for Executor<'_> {
 
     fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {
         Ok(Cow::Borrowed(self.state(s)))
+    }
+
+    fn written_states(&self) -> Vec<StateId> {
+        self.written_states()
     }
 
     fn output(&self, i: usize) -> &[u8] {

@@ -8,7 +8,7 @@ use super::pipeline::read_pipeline;
 use super::search::SearchOptions;
 use super::size::parse_size;
 use super::sweep::{self, Sweep};
-use super::{Failure, Json, Outcome, failed, human_bytes, name_value, print};
+use super::{Failure, Json, Outcome, can_write, failed, human_bytes, name_value, print};
 use arenic::artifact::Target;
 use arenic::compile::{CompileError, Compiled, Constraints, compile};
 use arenic::data::Npz;
@@ -137,6 +137,7 @@ impl Arguments {
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
     let source = a.source()?;
+    can_write(&a.artifact)?;
     let usual = if a.loss.loss.is_some() { "training" } else { NAMED[0].0 };
     let name = a.pipeline.as_deref().unwrap_or(usual);
     let mut pipeline = read_pipeline(name, Pipeline::from_yaml)?;
@@ -205,7 +206,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         print_parameters(&compiled.weights.parameters, &compiled.weights.folded);
     }
     for name in &compiled.unused {
-        eprintln!("note: initializer `{name}` is not used");
+        tell!("note: initializer `{name}` is not used");
     }
     if a.stop_after.is_some() {
         return print(&compiled.module);
@@ -216,7 +217,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         && gpu.kernels.is_none()
         && artifact.runnable
     {
-        eprintln!("note: there is no NVRTC here; kernels are compiled when a run begins");
+        tell!("note: there is no NVRTC here; kernels are compiled when a run begins");
     }
     let (Some(artifact), Some(output)) = (&compiled.artifact, &a.artifact) else { return Ok(()) };
     artifact.write(output).map_err(failed)?;
@@ -240,18 +241,18 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         return print(Value::Object(object));
     }
     if let Some((name, size, tried)) = largest {
-        eprintln!("{name}={size} is the largest that fits, by {tried} compilations");
+        tell!("{name}={size} is the largest that fits, by {tried} compilations");
     }
     summary(&target.statistics, output, seconds);
     if let Some(forward) = artifact.evaluation(&target.name).filter(|_| a.compare) {
         let arena = |t: &Target| t.statistics.get("arena_bytes").copied().unwrap_or(0);
         let (forward, step) = (arena(forward), arena(target));
         let percent = forward as f64 / step.max(1) as f64 * 100.0;
-        eprintln!("the forward pass alone takes {}, {percent:.1} % of that", human_bytes(forward));
+        tell!("the forward pass alone takes {}, {percent:.1} % of that", human_bytes(forward));
     }
     if let Some(device) = &named {
         let percent = (step / unlimited - 1.0) * 100.0;
-        eprintln!("simulated on {}: {:.3} ms a step ({percent:+.1} %)", device.name, step * 1e3);
+        tell!("simulated on {}: {:.3} ms a step ({percent:+.1} %)", device.name, step * 1e3);
     }
     Ok(())
 }
@@ -294,13 +295,13 @@ impl Job<'_> {
         let mut after_pass = |report: &Report| {
             let wanted = |n: &String| n == "all" || n == report.pass;
             if a.dump_ir_after.iter().any(wanted) {
-                eprintln!("# after {}\n{}", report.pass, report.module);
+                tell!("# after {}\n{}", report.pass, report.module);
             }
             if a.print_stats {
                 let stats: Vec<String> =
                     report.stats.iter().map(|(name, n)| format!("{name}={n}")).collect();
                 let ms = report.elapsed.as_secs_f64() * 1e3;
-                eprintln!("{:<18} {ms:>9.2} ms  {}", report.pass, stats.join(" "));
+                tell!("{:<18} {ms:>9.2} ms  {}", report.pass, stats.join(" "));
             }
         };
         let options =
@@ -365,8 +366,8 @@ impl Job<'_> {
                 Ok(compiled)
             });
             match &compiled {
-                Ok(_) => eprintln!("{name}={size} fits"),
-                Err(e) if e.is_of_limits() => eprintln!("{name}={size} does not fit"),
+                Ok(_) => tell!("{name}={size} fits"),
+                Err(e) if e.is_of_limits() => tell!("{name}={size} does not fit"),
                 Err(_) => {}
             }
             compiled
@@ -442,12 +443,12 @@ fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {
         ("constants", "constant_bytes"),
     ];
     for (label, name) in rows {
-        eprintln!("{label:<17} {:>12}", human_bytes(figure(name)));
+        tell!("{label:<17} {:>12}", human_bytes(figure(name)));
     }
     if figure("bf16_bytes") > 0 {
-        eprintln!("{:<17} {:>12}", "in bf16", human_bytes(figure("bf16_bytes")));
+        tell!("{:<17} {:>12}", "in bf16", human_bytes(figure("bf16_bytes")));
     }
-    eprintln!("{} operators, checked, in {seconds:.2} s: {}", figure("nodes"), output.display());
+    tell!("{} operators, checked, in {seconds:.2} s: {}", figure("nodes"), output.display());
 }
 
 fn bound(given: &[(String, String)]) -> Result<BTreeMap<String, (TensorType, Vec<u8>)>, Failure> {

@@ -75,7 +75,7 @@ pub(super) fn read_profiled(name: &str, profile: Option<&Path>) -> Result<Device
 pub(super) fn note_unmeasured(device: &Device, g: &Graph) {
     let (missing, all) = (device.unmeasured_nodes(g), g.nodes.len());
     if missing > 0 {
-        eprintln!(
+        tell!(
             "note: {missing} of {all} operators are not in the profile; they take their roofline"
         );
     }

@@ -2,7 +2,7 @@
 
 use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::loss::{LossOptions, print_parameters};
-use super::{Outcome, failed};
+use super::{Outcome, can_write, failed};
 use arenic::evaluator::Kernels;
 use arenic::onnx::export::{ExportOptions, export, write};
 use arenic::onnx::{ImportOptions, Imported, import_file};
@@ -33,6 +33,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
+    can_write(&a.step)?;
     let Some(pass) = a.loss.pass() else {
         let help = "for example --loss cross_entropy --optimizer adamw";
         return Err(miette!(help = help, "--loss and --optimizer say what is trained").into());
@@ -55,9 +56,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     match &a.step {
         Some(path) => {
             write(&model, path).map_err(failed)?;
-            eprintln!("{nodes} nodes: {}", path.display());
+            tell!("{nodes} nodes: {}", path.display());
         }
-        None => eprintln!("{nodes} nodes; -o STEP.onnx writes them"),
+        None => tell!("{nodes} nodes; -o STEP.onnx writes them"),
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! `arenic eval`
 
 use super::run::{Feed, read};
-use super::{Json, Outcome, failed, interrupt, print};
+use super::{Json, Outcome, can_write, failed, interrupt, print};
 use arenic::data::{Notice, TensorFile};
-use arenic::train::{Initial, Length, Options, StepReport};
+use arenic::train::{Initial, Length, OnSaveError, Options, StepReport};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
+    can_write(&a.feed.outputs)?;
     let artifact = read(&a.artifact, a.feed.threads)?;
     let target = a.feed.device.evaluation(&artifact)?;
     // The step's own states, moments and the like, are of no use here.
@@ -40,6 +41,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         seed: None,
         save: None,
         save_every: None,
+        on_save_error: OnSaveError::Stop,
         outputs: a.feed.outputs.clone(),
         threads: a.feed.threads,
         deterministic: false,
@@ -53,7 +55,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             *sums.entry((*name).to_owned()).or_default() += x;
         }
     };
-    let notice = |n: &Notice| eprintln!("note: {n}");
+    let notice = |n: &Notice| tell!("note: {n}");
     let summary = a.feed.device.train(target, &options, notice, watch)?;
     let batches = summary.steps;
     let means = sums.into_iter().map(|(name, sum)| (name, sum / batches.max(1) as f64));

@@ -1,7 +1,7 @@
 //! `arenic export`
 
 use super::report::is_same_file;
-use super::{Outcome, checked_target, failed, human_bytes};
+use super::{Outcome, can_write, checked_target, failed, human_bytes};
 use arenic::artifact::Artifact;
 use arenic::onnx::export::{ExportOptions, annotated, with_training_info, write};
 use clap::Args;
@@ -34,6 +34,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let path = a.output.display();
         return Err(miette!("`{path}` is what is exported; name another output").into());
     }
+    can_write([&a.output])?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
     let options = ExportOptions { data: !a.no_data };
@@ -46,6 +47,6 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let algorithms = model.training_info.iter().filter_map(|t| t.algorithm.as_ref());
     let nodes: usize = model.graph.iter().chain(algorithms).map(|g| g.node.len()).sum();
     let bytes = human_bytes(std::fs::metadata(&a.output).map_or(0, |m| m.len()));
-    eprintln!("{nodes} nodes, {bytes}: {}", a.output.display());
+    tell!("{nodes} nodes, {bytes}: {}", a.output.display());
     Ok(())
 }

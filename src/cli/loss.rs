@@ -161,12 +161,12 @@ impl LossOptions {
 pub(super) fn print_parameters(parameters: &[Parameter], folded: &[String]) {
     let trained = || parameters.iter().filter(|p| p.role == Role::Trained);
     let elements: usize = trained().map(|p| p.ty.elements()).sum();
-    eprintln!("trains {} parameters of {elements} numbers", trained().count());
+    tell!("trains {} parameters of {elements} numbers", trained().count());
     for p in parameters.iter().filter(|p| p.role != Role::Trained) {
-        eprintln!("  {} {}: {}", p.name, p.ty, p.role);
+        tell!("  {} {}: {}", p.name, p.ty, p.role);
     }
     if let Some(first) = folded.first() {
-        eprintln!(
+        tell!(
             "note: a batch normalisation seems to be folded into `{first}` and {} more: the model was \
              exported for inference. Export it with training=TrainingMode.TRAINING and \
              do_constant_folding=False to train with batch statistics",

@@ -1,8 +1,12 @@
 //! Subcommands. Data for scripts goes to stdout, everything else to stderr.
 //!
 //! Exit codes: 0 success; 1 an input cannot be used (the message says what, where and how
-//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite; 130 a run was interrupted.
+//! to mend it); 2 wrong usage; 3 the loss became NaN or infinite; 130 a run was interrupted,
+//! by Ctrl-C, SIGTERM or SIGHUP.
 //! `place` gives 2 and 3 where nothing fits a capacity.
+
+#[macro_use]
+mod terminal;
 
 mod check;
 mod compile;
@@ -30,12 +34,13 @@ mod sweep;
 mod trace;
 
 use arenic::artifact::{Artifact, Target};
+use arenic::data::try_to_write;
 use arenic_ir::check::{Footprint, Violation, check};
 use clap::{Args, Parser, Subcommand};
-use miette::{IntoDiagnostic, Report, miette};
-use std::fmt::Display;
-use std::io::Write;
+use miette::{Report, miette};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use terminal::{print, tell_failure};
 
 /// Exit code when the loss is not finite.
 const NON_FINITE: u8 = 3;
@@ -50,7 +55,8 @@ pub(crate) struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 success; 1 an input cannot be used; 2 wrong usage; \
-                          3 the loss became NaN or infinite; 130 a run was interrupted.";
+                          3 the loss became NaN or infinite; 130 a run was interrupted (Ctrl-C, \
+                          SIGTERM, SIGHUP).";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -120,8 +126,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { report, code }) => {
             if let Some(report) = report {
-                // A closed stderr leaves nobody to tell.
-                let _ = writeln!(std::io::stderr(), "{report:?}");
+                tell_failure(report);
             }
             ExitCode::from(code)
         }
@@ -155,17 +160,6 @@ struct Plain<E: std::error::Error>(E);
 
 impl<E: std::error::Error> miette::Diagnostic for Plain<E> {}
 
-/// Prints a line to stdout. A reader that has gone (as under `head`) ends the program
-/// quietly.
-fn print(text: impl Display) -> Outcome {
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {
-            Err(Failure { report: None, code: 0 })
-        }
-        other => Ok(other.into_diagnostic()?),
-    }
-}
-
 /// The target of this name, or the first, with what the checker says of its program.
 fn checked_target<'a>(
     artifact: &'a Artifact,
@@ -185,6 +179,11 @@ fn checked_target<'a>(
         miette!("the program does not implement its graph: {first}")
     })?;
     Ok((target, footprint))
+}
+
+/// Tries whether the files can be written that a command writes at its end.
+fn can_write<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Outcome {
+    try_to_write(paths.into_iter().map(PathBuf::as_path)).map_err(failed)
 }
 
 /// Bytes for people, for example `3.2 MiB`.

@@ -1,6 +1,7 @@
 //! Things that are named or read from a YAML file: pipelines and devices.
 
 use super::Failure;
+use super::terminal::masked;
 use arenic_passes::yaml::YamlError;
 use miette::{NamedSource, miette};
 
@@ -19,11 +20,11 @@ pub(super) fn read_named<T>(
             miette!(help = help, "cannot read the {kind} `{name}`: {e}")
         })?,
     };
-    parse(&text).map_err(|e| report(kind, e, name, text))
+    parse(&text).map_err(|e| report(kind, e, name, &text))
 }
 
 /// The error with the place it points at.
-fn report(kind: &str, e: YamlError, name: &str, text: String) -> Failure {
+fn report(kind: &str, e: YamlError, name: &str, text: &str) -> Failure {
     let YamlError { message, location } = e;
     let Some((line, column)) = location else {
         return miette!("{kind} `{name}`: {message}").into();
@@ -32,5 +33,5 @@ fn report(kind: &str, e: YamlError, name: &str, text: String) -> Failure {
     let at = (line_start + column - 1).min(text.len());
     let label = miette::LabeledSpan::at_offset(at, "here");
     let report = miette!(labels = vec![label], "{kind} `{name}`: {message}");
-    report.with_source_code(NamedSource::new(name, text)).into()
+    report.with_source_code(NamedSource::new(masked(name), masked(text))).into()
 }

@@ -3,7 +3,7 @@
 use super::interrupt;
 use super::pipeline::read_pipeline;
 use super::search::SearchOptions;
-use super::{Failure, Json, Outcome, failed, human_bytes, print};
+use super::{Failure, Json, Outcome, can_write, failed, human_bytes, print};
 use arenic::data::AtomicFile;
 use arenic::explain;
 use arenic::instance::{self, Instance};
@@ -109,6 +109,7 @@ fn nodes_in_order(plan: &Plan) -> Result<Vec<NodeId>, Failure> {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
+    can_write(&a.output)?;
     let start = Instant::now();
     let instance = instance::read(&a.instance).map_err(failed)?;
     let ordered = order(instance, &a.pipeline, &a.search)?;
@@ -130,14 +131,14 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             "certificate": explain::to_json(&instance.graph, certificate),
         }));
     }
-    eprintln!("definition order  {:>12}", human_bytes(by_definition));
-    eprintln!("best order        {:>12}  by {method}", human_bytes(*peak));
-    eprintln!("lower bound       {:>12}", human_bytes(*bound));
+    tell!("definition order  {:>12}", human_bytes(by_definition));
+    tell!("best order        {:>12}  by {method}", human_bytes(*peak));
+    tell!("lower bound       {:>12}", human_bytes(*bound));
     let verdict = match peak.saturating_sub(*bound) {
         0 => "proved optimal".to_owned(),
         gap => format!("at most {} might be saved", human_bytes(gap)),
     };
-    eprintln!("{} operators in {seconds:.2} s: {verdict}", instance.ids.len());
+    tell!("{} operators in {seconds:.2} s: {verdict}", instance.ids.len());
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use super::interrupt;
 use super::pipeline::read_pipeline;
 use super::search::SearchOptions;
-use super::{Failure, Json, Outcome, failed, human_bytes, print};
+use super::{Failure, Json, Outcome, can_write, failed, human_bytes, print};
 use arenic::data::AtomicFile;
 use arenic::placement::{self, Instance};
 use arenic_passes::pipeline::{NAMED, Pipeline};
@@ -49,6 +49,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
+    can_write(&a.output)?;
     let start = Instant::now();
     let pipeline = read_pipeline(&a.pipeline, Pipeline::parse)?;
     let placer = pipeline.placer().map_err(|e| miette!("pipeline `{}`: {e}", a.pipeline))?;
@@ -82,8 +83,8 @@ fn report(a: &Arguments, bound: u64, solution: &Solution, seconds: f64) -> Outco
             "method": solution.method,
         }));
     }
-    eprintln!("height       {:>12}  by {}", human_bytes(solution.height), solution.method);
-    eprintln!("lower bound  {:>12}", human_bytes(bound));
+    tell!("height       {:>12}  by {}", human_bytes(solution.height), solution.method);
+    tell!("lower bound  {:>12}", human_bytes(bound));
     let verdict = match (solution.optimal, a.capacity) {
         (_, Some(c)) if solution.impossible => {
             format!("proved that nothing fits a capacity of {c} bytes")
@@ -95,7 +96,7 @@ fn report(a: &Arguments, bound: u64, solution: &Solution, seconds: f64) -> Outco
             format!("at most {} ({:.3} %) might be saved", human_bytes(over), 100.0 * fragmentation)
         }
     };
-    eprintln!("{} buffers in {seconds:.2} s: {verdict}", solution.offsets.len());
+    tell!("{} buffers in {seconds:.2} s: {verdict}", solution.offsets.len());
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use super::device::read_device;
 use super::run::MAX_THREADS;
-use super::{Failure, Json, Outcome, checked_target, failed, print};
+use super::{Failure, Json, Outcome, can_write, checked_target, failed, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::data::AtomicFile;
 use arenic::gpu_code;
@@ -39,6 +39,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
+    can_write(&a.output)?;
     if a.threads > MAX_THREADS {
         return Err(miette!("--threads {} is above {MAX_THREADS}", a.threads).into());
     }

@@ -1,6 +1,6 @@
 //! `arenic report`
 
-use super::{Failure, Outcome, failed};
+use super::{Failure, Outcome, can_write, failed};
 use arenic::artifact::Artifact;
 use arenic::data::AtomicFile;
 use arenic::placement;
@@ -29,6 +29,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let path = a.output.display();
         return Err(miette!("`{path}` is what the report is made of; name another output").into());
     }
+    can_write([&a.output])?;
     let report = match a.file.extension() {
         Some(csv) if csv.eq_ignore_ascii_case("csv") => of_placement(&a.file)?,
         _ => of_artifact(&a.file, a.target.as_deref())?,
@@ -38,7 +39,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     file.put(page.as_bytes()).map_err(failed)?;
     file.commit().map_err(failed)?;
     let tensors: usize = report.arenas.iter().map(|arena| arena.tensors).sum();
-    eprintln!("{tensors} tensors: {}", a.output.display());
+    tell!("{tensors} tensors: {}", a.output.display());
     Ok(())
 }
 

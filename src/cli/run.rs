@@ -1,17 +1,21 @@
 //! `arenic run`
 
 use super::interrupt::{self, INTERRUPTED};
-use super::{Failure, Json, NON_FINITE, Outcome, failed, human_bytes, name_value, print};
+use super::terminal::Visible;
+use super::{
+    Failure, Json, NON_FINITE, Outcome, can_write, failed, human_bytes, name_value, print,
+};
 use arenic::artifact::{Artifact, Target};
 use arenic::data::{Notice, Npz, TensorFile};
 use arenic::train::{
-    Initial, Length, Options, StepReport, Summary, TrainError, train, train_on_device,
+    Initial, Length, OnSaveError, Options, StepReport, Summary, train, train_on_device,
 };
 use arenic_ir::{Backend, Graph};
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Report, miette};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `arenic run`.
@@ -42,6 +46,10 @@ pub(super) struct Arguments {
     /// Save them every N steps, too
     #[arg(long, value_name = "N", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
     save_every: Option<u64>,
+    /// Where states cannot be saved: stop, with the states beside W.safetensors or in a temporary
+    /// folder, or wait until they can be [default: wait at a terminal, else stop]
+    #[arg(long, value_name = "stop|wait", requires = "save", value_parser = on_save_error)]
+    on_save_error: Option<OnSaveError>,
     /// Write when each command of the last step ran, in the trace event format of Chrome and
     /// Perfetto
     #[arg(long, value_name = "TRACE.json")]
@@ -144,11 +152,9 @@ impl Place {
                 train_on_device(driver, target, options, notice, watch)
             }
         };
-        trained.map_err(|e| match e {
-            TrainError::NonFinite { .. } => {
-                Failure { report: Some(Report::msg(e.to_string())), code: NON_FINITE }
-            }
-            e => failed(e),
+        trained.map_err(|e| match e.is_non_finite() {
+            true => Failure { report: Some(Report::msg(e.to_string())), code: NON_FINITE },
+            false => failed(e),
         })
     }
 }
@@ -193,7 +199,17 @@ fn with_defaults(
 /// More threads than this are refused: each has a stack.
 pub(super) const MAX_THREADS: usize = 1024;
 
+/// What to do where states cannot be saved, by its name.
+fn on_save_error(name: &str) -> Result<OnSaveError, String> {
+    match name {
+        "stop" => Ok(OnSaveError::Stop),
+        "wait" => Ok(OnSaveError::Wait),
+        _ => Err("stop and wait are".into()),
+    }
+}
+
 pub(super) fn run(a: &Arguments) -> Outcome {
+    can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads)?;
     let target = a.feed.device.program(&artifact)?;
     let options = Options {
@@ -212,6 +228,10 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         seed: a.seed,
         save: a.save.clone(),
         save_every: a.save_every,
+        on_save_error: a.on_save_error.unwrap_or(match std::io::stderr().is_terminal() {
+            true => OnSaveError::Wait,
+            false => OnSaveError::Stop,
+        }),
         outputs: a.feed.outputs.clone(),
         threads: a.feed.threads,
         deterministic: a.deterministic,
@@ -237,11 +257,11 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         } else if bar.is_hidden()
             && (report.done == report.total || report.done.is_multiple_of(100))
         {
-            eprintln!("step {}  {}", report.step, shown.join("  "));
+            tell!("step {}  {}", report.step, shown.join("  "));
         }
-        bar.set_message(shown.join("  "));
+        bar.set_message(Visible(shown.join("  ")).to_string());
     };
-    let notice = |n: &Notice| eprintln!("note: {n}");
+    let notice = |n: &Notice| bar.suspend(|| tell!("note: {n}"));
     let trained = a.feed.device.train(target, &options, notice, watch);
     bar.finish_and_clear();
     let summary = trained?;
@@ -256,7 +276,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 /// Says what the run took.
 fn summarize(a: &Arguments, summary: &Summary) -> Outcome {
     if let Some(path) = a.trace.as_ref().filter(|_| !summary.is_stopped) {
-        eprintln!("{}: {}", path.display(), summary.clock);
+        tell!("{}: {}", path.display(), summary.clock);
     }
     let peak_rss = peak_rss_bytes();
     if a.json.json {
@@ -270,7 +290,7 @@ fn summarize(a: &Arguments, summary: &Summary) -> Outcome {
             "steps": summary.steps,
         }));
     }
-    eprintln!(
+    tell!(
         "{} steps, {:.3} ms each, arena {}, peak resident {}",
         summary.steps,
         summary.mean_step_seconds * 1e3,

@@ -47,7 +47,7 @@ impl SearchOptions {
         let (start, verbose) = (Instant::now(), self.verbose);
         move |p: &Progress| {
             if verbose {
-                eprintln!(
+                tell!(
                     "{:>8.2} s  {:>12}  bound {:>12}  by {}",
                     start.elapsed().as_secs_f64(),
                     human_bytes(p.incumbent),

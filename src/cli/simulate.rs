@@ -1,7 +1,7 @@
 //! `arenic simulate`
 
 use super::device::{note_unmeasured, read_profiled};
-use super::{Json, Outcome, checked_target, failed, human_bytes, print};
+use super::{Json, Outcome, can_write, checked_target, failed, human_bytes, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::data::AtomicFile;
 use arenic_ir::check::Footprint;
@@ -37,6 +37,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
+    can_write(&a.trace)?;
     let device = read_profiled(&a.device, a.profile.as_deref())?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;

@@ -70,7 +70,7 @@ pub(super) fn run(
     let arena = frontier.unlimited().arena_bytes;
     let usable = device.usable_bytes();
     if arena > usable {
-        eprintln!("note: {} has {usable} bytes for a plan; rows above do not fit it", device.name);
+        tell!("note: {} has {usable} bytes for a plan; rows above do not fit it", device.name);
     }
     if !json.json {
         print(format!("simulated on {}; without a limit {arena} bytes", device.name))?;

@@ -3,7 +3,7 @@
 use super::interrupt;
 use super::pipeline::read_pipeline;
 use super::search::SearchOptions;
-use super::{Failure, Json, Outcome, failed, human_bytes, print};
+use super::{Failure, Json, Outcome, can_write, failed, human_bytes, print};
 use arenic::data::AtomicFile;
 use arenic::placement::Instance;
 use arenic::trace::{self, By, Iterations, Needs, Plan, Trace};
@@ -56,6 +56,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
+    can_write(&a.output)?;
     let start = Instant::now();
     let pipeline = read_pipeline(&a.pipeline, Pipeline::parse)?;
     let placer = pipeline.placer().map_err(|e| miette!("pipeline `{}`: {e}", a.pipeline))?;
@@ -237,7 +238,7 @@ impl<'a> Report<'a> {
 
     fn print(&self, seconds: f64) {
         let (events, blocks) = (self.trace.events.len(), self.trace.blocks.len());
-        eprintln!("{events} events of {blocks} blocks");
+        tell!("{events} events of {blocks} blocks");
         if let Some(i) = self.iterations {
             let equal = match i.by {
                 By::Events => "equal in all events".to_owned(),
@@ -246,7 +247,7 @@ impl<'a> Report<'a> {
                     format!("equal in mallocs of at least {}", human_bytes(least))
                 }
             };
-            eprintln!(
+            tell!(
                 "{} iterations of {} events ({} mallocs) from event {} on,\n\
                  {equal}; {:.1} % of what was looked at",
                 i.at.count,
@@ -257,7 +258,7 @@ impl<'a> Report<'a> {
             );
         }
         let figure = |name: &str, bytes: u64, about: String| {
-            eprintln!("{name:<14} {:>12}{about}", human_bytes(bytes));
+            tell!("{name:<14} {:>12}{about}", human_bytes(bytes));
         };
         figure("persistent", self.needs.persistent, String::new());
         figure("live peak", self.live, "  no pool is smaller".to_owned());
@@ -284,13 +285,13 @@ impl<'a> Report<'a> {
             Some((more, _)) => {
                 figure("lost", more.unsigned_abs() as u64, "  more than recorded".to_owned());
             }
-            None => eprintln!(
+            None => tell!(
                 "what the recorded allocator needed is not known; CSV tells it by a column \
                  `reserved` or `address`"
             ),
         }
         for note in &self.notes {
-            eprintln!("note: {note}");
+            tell!("note: {note}");
         }
     }
 }

@@ -12,6 +12,7 @@ use super::npz::Npz;
 use arenic_ir::types::{DType, TensorType};
 use shuffle::Shuffle;
 use std::fmt;
+use std::path::PathBuf;
 
 /// Something the user should know that is no error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,16 @@ pub enum Notice {
     },
     /// There is nothing to permute: no array holds more than one row or batch.
     NothingToShuffle,
+    /// States cannot be saved now, which is tried again.
+    WaitsToSave {
+        /// Why not.
+        error: String,
+    },
+    /// States that had to wait are saved.
+    SavedAtLast {
+        /// The file.
+        path: PathBuf,
+    },
 }
 
 impl fmt::Display for Notice {
@@ -50,6 +61,14 @@ impl fmt::Display for Notice {
                     write!(f, "{} \"{name}\" has {rows}", if i > 0 { "," } else { "" })?;
                 }
                 Ok(())
+            }
+            Notice::WaitsToSave { error } => write!(
+                f,
+                "the states are not saved yet: {error}; the run waits until they can be (Ctrl-C \
+                 saves them elsewhere and ends it)"
+            ),
+            Notice::SavedAtLast { path } => {
+                write!(f, "the states are saved in {}; the run goes on", path.display())
             }
             Notice::NothingToShuffle => f.write_str("--shuffle finds nothing to permute"),
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const MEMORY_GRAPH: &str = r#"{"nodes": [{"id": 0}, {"id": 1}, {"id": 2}, {"id": 3}], "tensors": [
+pub(super) const MEMORY_GRAPH: &str = r#"{"nodes": [{"id": 0}, {"id": 1}, {"id": 2}, {"id": 3}], "tensors": [
     {"id": 0, "bytes": 100, "producer": 0, "consumers": [2], "kind": "activation"},
     {"id": 1, "bytes": 100, "producer": 1, "consumers": [3], "kind": "gradient"},
     {"id": 2, "bytes": 1, "producer": 2, "consumers": [], "kind": "output"},
@@ -119,7 +119,7 @@ fn order_refuses_what_is_no_memory_graph() {
     assert!(!shell.path("order.txt").exists());
 }
 
-const BUFFERS: &str = "size,upper,id,lower,note\n4,3,b1,0,x\n4,9,b2,3,\"y, z\"\n4,9,b3,0,\n\
+pub(super) const BUFFERS: &str = "size,upper,id,lower,note\n4,3,b1,0,x\n4,9,b2,3,\"y, z\"\n4,9,b3,0,\n\
                        4,21,b4,9,\n4,21,b5,0,\n";
 
 /// The height of a placement that `arenic place` wrote, where no two buffers clash.

@@ -9,7 +9,9 @@ use std::process::Command;
 
 mod bare;
 mod forward;
+mod names;
 mod onnx_files;
+mod saving;
 #[path = "../shell/mod.rs"]
 mod shell;
 
@@ -324,22 +326,6 @@ fn outputs_of_every_step_go_to_one_archive() {
         let found = f32::from_le_bytes(bytes.try_into().unwrap());
         assert!((found - (i as f32 / 10.0).exp()).abs() < 1e-6, "{i}: {found}");
     }
-}
-
-#[test]
-fn ctrl_c_ends_a_run_with_its_step_and_saves_whole_states() {
-    let shell = Shell::new();
-    shell.compile_mlp();
-    let run = format!("run mlp.arenic {DATA} --set lr=0.01");
-    let arguments = format!("{run} {INIT} --steps 1000000000 --save w.safetensors");
-    let mut child = shell.command(&arguments).stderr(std::process::Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(2));
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    shell.succeeds(&format!("{run} --init w.safetensors --steps 1"));
-    let files = std::fs::read_dir(shell.folder.path()).unwrap().count();
-    assert_eq!(files, 2, "nothing but the artifact and the states is left");
 }
 
 #[test]

@@ -14,7 +14,9 @@ use arenic::artifact::Target;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::onnx::{ImportOptions, Mode, Training};
-use arenic::train::{Initial, Length, Options, StepReport, TrainError, train_on_device};
+use arenic::train::{
+    Initial, Length, OnSaveError, Options, StepReport, TrainError, train_on_device,
+};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Def;
 use arenic_ir::program::PerSpace;
@@ -138,6 +140,7 @@ impl Run {
             seed: None,
             save: None,
             save_every: None,
+            on_save_error: OnSaveError::Stop,
             outputs: None,
             threads: 1,
             deterministic: true,

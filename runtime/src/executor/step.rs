@@ -8,8 +8,8 @@ use crate::kernel::{Call, Draw, Operand, Scratch, Target};
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::program::Span;
 use rayon::ThreadPool;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -91,6 +91,8 @@ pub(super) struct Step<'g> {
     /// Per command, what dies with it; empty without [`super::Options::poison`].
     pub(super) dead: Vec<Vec<Dead>>,
     pub(super) streams: Vec<Vec<usize>>,
+    /// How many commands of each stream were begun in the last step.
+    pub(super) begun: Vec<AtomicUsize>,
     pub(super) events: Events,
     pub(super) delays: Option<Delays>,
     /// When commands ran, where that is asked for.
@@ -113,7 +115,14 @@ impl Step<'_> {
     /// Runs the commands of a stream.
     pub(super) fn run(&self, stream: usize, draw: Draw) {
         let _end = EndOnPanic(&self.events);
-        for &i in self.streams.get(stream).into_iter().flatten() {
+        if let (Some(commands), Some(begun)) = (self.streams.get(stream), self.begun.get(stream)) {
+            begun.store(self.run_all(commands, draw), Relaxed);
+        }
+    }
+
+    /// Runs commands until one of them ends the step; says how many were begun.
+    fn run_all(&self, commands: &[usize], draw: Draw) -> usize {
+        for (k, &i) in commands.iter().enumerate() {
             if let Some(delays) = &self.delays {
                 delays.before(i, draw.step);
             }
@@ -124,7 +133,8 @@ impl Step<'_> {
                     let call = Call { op, inputs, outputs, scratch: *scratch, draw };
                     if let Err(error) = self.pool.install(|| cpu::run(&call)) {
                         let node = node_label(self.graph, *node);
-                        return self.refuse(i, StepError { node, error });
+                        self.refuse(i, StepError { node, error });
+                        return k + 1;
                     }
                 }
                 Prepared::Copy { from, to, len } => {
@@ -134,7 +144,7 @@ impl Step<'_> {
                 Prepared::Record(event) => self.events.record(*event),
                 Prepared::Wait(event) => {
                     if let Err(Ended) = self.events.wait(*event) {
-                        return;
+                        return k + 1;
                     }
                 }
             }
@@ -144,6 +154,36 @@ impl Step<'_> {
                 unsafe { std::ptr::write_bytes(dead.ptr, POISON, dead.len) };
             }
         }
+        commands.len()
+    }
+
+    /// The address ranges that the last step may have written: those of the commands that were
+    /// begun, in whole.
+    pub(super) fn written(&self) -> Vec<std::ops::Range<usize>> {
+        let mut written = Vec::new();
+        let mut add = |ptr: *const u8, len: usize| {
+            let first = ptr as usize;
+            written.push(first..first + len);
+        };
+        for (commands, begun) in self.streams.iter().zip(&self.begun) {
+            for &i in commands.iter().take(begun.load(Relaxed)) {
+                match &self.commands[i] {
+                    Prepared::Run { outputs, scratch, .. } => {
+                        for target in outputs.iter().flatten() {
+                            add(target.bytes(), target.ty().bytes() as usize);
+                        }
+                        let (first, len) = scratch.span();
+                        add(first, len);
+                    }
+                    Prepared::Copy { to, len, .. } => add(*to, *len),
+                    Prepared::Record(_) | Prepared::Wait(_) => {}
+                }
+                for dead in self.dead.get(i).into_iter().flatten() {
+                    add(dead.ptr, dead.len);
+                }
+            }
+        }
+        written
     }
 
     /// Ends the step: what waits for this command would wait for ever.

@@ -62,6 +62,28 @@ program {
 }
 "#;
 
+/// A state that is renewed before a kernel that refuses zeros, and one that is renewed by it.
+const COUNTERS: &str = r#"graph "counters" {
+  input v0: i64[8] "x"
+  state s0 "before": v1: i64[8] -> v3 = ...
+  state s1 "after": v2: i64[8] -> v4 = ...
+  n0 binary {"f":"add"} (v1, v0) -> (v3: i64[8])
+  n1 binary {"f":"div"} (v2, v0) -> (v5: i64[8])
+  n2 binary {"f":"add"} (v2, v5) -> (v4: i64[8])
+}
+program {
+  align 64
+  device 256
+  host 0
+  home v0 device[0+64]
+  home v1 device[64+64]
+  home v2 device[128+64]
+  run n0 stream0 (device[64+64], device[0+64]) -> (device[64+64])
+  run n1 stream0 (device[128+64], device[0+64]) -> (device[192+64])
+  run n2 stream0 (device[128+64], device[192+64]) -> (device[128+64])
+}
+"#;
+
 fn parse(text: &str) -> (Graph, Program) {
     let module = Module::parse(text).unwrap();
     (module.graph, module.program.unwrap())
@@ -143,5 +165,27 @@ fn a_refusal_ends_the_step_of_every_stream() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn states_that_a_refused_step_has_written_are_known() {
+    let (g, p) = parse(COUNTERS);
+    for poison in [false, true] {
+        let options = Options { threads: 1, poison, stress: None };
+        let mut executor = Executor::new(&g, &p, options).unwrap();
+        for state in g.states.values() {
+            executor.carried_mut(state.enter).unwrap().fill(0);
+        }
+        let x = g.inputs().next().unwrap();
+        executor.input_mut(x).unwrap().fill(0);
+        executor.within(|e| e.step(Draw { seed: 0, step: 0 })).unwrap_err();
+        let written: Vec<&str> =
+            executor.written_states().iter().map(|&s| g.states[s].name.as_str()).collect();
+        assert_eq!(written, ["before"]);
+        // Every state, once a step has come to its end.
+        executor.input_mut(x).unwrap().fill(1);
+        executor.within(|e| e.step(Draw { seed: 0, step: 1 })).unwrap();
+        assert_eq!(executor.written_states().len(), 2);
     }
 }

@@ -72,6 +72,11 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
         Ok(Cow::Owned(bytes))
     }
 
+    /// A step on a device runs to its end, whatever its kernels refuse.
+    fn written_states(&self) -> Vec<StateId> {
+        self.graph.states.keys().collect()
+    }
+
     fn output(&self, i: usize) -> &[u8] {
         let Some((range, at)) = self.staged.outputs.get(i) else { return &[] };
         let address = self.staged.side(self.fed.other()) + at;
