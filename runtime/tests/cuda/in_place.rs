@@ -5,6 +5,7 @@ use super::pairs::{Extents, are_all_covered, cases as all_cases, placements, sha
 use super::random::Random;
 use super::{Case, Close, Tensor};
 use arenic_ir::{DType, TensorType};
+use std::collections::BTreeSet;
 
 /// Few types: that their elements are read before they are written is the same text for all.
 const EXTENTS: Extents =
@@ -13,15 +14,17 @@ const EXTENTS: Extents =
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let all = all_cases(r, &EXTENTS);
     are_all_covered(&all);
-    let mut cases = Vec::new();
+    let (mut cases, mut tried) = (Vec::new(), BTreeSet::new());
     for (i, (op, operands)) in all.into_iter().enumerate() {
         let types: Vec<&TensorType> = operands.iter().map(|(ty, _)| ty).collect();
         let results = op.infer(&types).unwrap_or_else(|e| panic!("{op:?}: {e}"));
         let pairs = op.in_place_pairs(&types, &results.iter().collect::<Vec<_>>());
         let ways = shared(&types).into_iter();
         let ways = ways.filter(|roots| placements(&pairs, roots, results.len()).len() > 1);
-        // Emulating is dear: a third of them.
-        for roots in ways.enumerate().filter(|(k, _)| (i + k) % 3 == 0).map(|(_, roots)| roots) {
+        // Emulating is dear: a third of them, and of every operator some.
+        let is_new = tried.insert(op.name());
+        let some = ways.enumerate().filter(|(k, _)| (i + k) % 3 == 0 || is_new && *k == 0);
+        for (_, roots) in some {
             let tensor = |&i: &usize| Tensor { ty: types[i].clone(), bytes: operands[i].1.clone() };
             let inputs: Vec<Tensor> = roots.iter().map(tensor).collect();
             // What is in place is held to the bits of what is apart, whatever these are.
