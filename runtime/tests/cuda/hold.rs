@@ -100,7 +100,7 @@ pub(super) fn hold(cases: Vec<Case>) -> usize {
         let pairs = p.case.op.in_place_pairs(&types, &p.results.iter().collect::<Vec<_>>());
         let pairs: Vec<_> = pairs.into_iter().filter(|&(_, o)| p.is_read(o)).collect();
         // The first is the one in which nothing is in place.
-        let places = placements(&pairs, &p.case.roots, p.results.len());
+        let places = placements(&pairs, &p.case.roots(), p.results.len());
         for device in &devices {
             let ways = p.library(device).into_iter().map(Some);
             for way in [None].into_iter().chain(ways) {
@@ -201,7 +201,7 @@ impl Prepared {
         let shapes: Vec<String> = self.case.inputs.iter().map(|t| t.ty.to_string()).collect();
         let (unread, device) = (self.unread, &device.label);
         let way = way.map_or("kernels", |way| &way.name);
-        let (op, roots) = (&self.case.op, &self.case.roots);
+        let (op, roots) = (&self.case.op, self.case.roots());
         format!(
             "{op:?} in {:?} on {shapes:?} of {roots:?}, {place:?} in place, {unread:b} unread, {device}, {way}",
             self.case.math
@@ -247,12 +247,13 @@ impl Prepared {
         way: Option<&Candidate>,
     ) -> Option<Result<Vec<Tensor>, Refusal>> {
         let mut image = Image::new();
-        let is_taken = |i: usize| place.iter().any(|&(p, _)| p == self.case.roots[i]);
+        let roots = self.case.roots();
+        let is_taken = |i: usize| place.iter().any(|&(p, _)| p == roots[i]);
         let mut inputs: Vec<usize> = Vec::new();
         for (i, t) in self.case.inputs.iter().enumerate() {
             // Where a result takes an operand's place, that is a whole tensor.
             let is_whole = !self.shifted || is_taken(i);
-            inputs.push(match self.case.roots[i] {
+            inputs.push(match roots[i] {
                 root if root < i => inputs[root],
                 _ => image.put(&t.bytes, if is_whole { 0 } else { t.ty.dtype.size() as usize }),
             });

@@ -54,8 +54,8 @@ struct Tensor {
 struct Case {
     op: Op,
     inputs: Vec<Tensor>,
-    /// Operand `i` is the same value as operand `roots[i]`.
-    roots: Vec<usize>,
+    /// Operand `i` is the same value as operand `shared[i]`; empty where each has its own.
+    shared: Vec<usize>,
     math: Math,
     close: Close,
 }
@@ -83,9 +83,12 @@ impl Close {
 
 impl Case {
     fn new(op: Op, inputs: impl Into<Vec<Tensor>>) -> Case {
-        let inputs = inputs.into();
-        let roots = (0..inputs.len()).collect();
-        Case { op, inputs, roots, math: Math::F32, close: Close::EQUAL }
+        Case { op, inputs: inputs.into(), shared: Vec::new(), math: Math::F32, close: Close::EQUAL }
+    }
+
+    /// Of every operand the one whose bytes it has.
+    fn roots(&self) -> Vec<usize> {
+        (0..self.inputs.len()).map(|i| self.shared.get(i).copied().unwrap_or(i)).collect()
     }
 
     fn close(self, close: Close) -> Case {
