@@ -4,6 +4,7 @@ mod folding;
 mod model;
 mod operators;
 mod recurrent;
+mod slopes;
 mod states;
 mod structure;
 mod training_info;

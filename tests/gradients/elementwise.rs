@@ -62,6 +62,112 @@ fn a_choice_between_two() {
     }
 }
 
+/// A graph that grows by one operator at a time.
+struct Build(Graph);
+
+impl Build {
+    fn state(&mut self, shape: &[usize], values: &[f64]) -> ValueId {
+        let init = Some(Data::Bytes(doubles(values).into()));
+        let name = format!("x{}", self.0.states.len());
+        let state = self.0.add_state(name, TensorType::new(DType::F64, shape), init);
+        self.0.states[state].enter
+    }
+
+    fn bools(&mut self, shape: &[usize], values: &[u8]) -> ValueId {
+        self.0.add_const(
+            "",
+            TensorType::new(DType::Bool, shape),
+            Data::Bytes(values.to_vec().into()),
+        )
+    }
+
+    fn number(&mut self, x: f64) -> ValueId {
+        self.0.add_const("", TensorType::scalar(DType::F64), Data::Bytes(doubles(&[x]).into()))
+    }
+
+    fn op(&mut self, op: Op, x: &[ValueId]) -> ValueId {
+        let n = self.0.add_node("", op, x.to_vec()).unwrap();
+        self.0.result(n).unwrap()
+    }
+
+    fn unary(&mut self, f: Unary, x: ValueId) -> ValueId {
+        self.op(Op::Unary { f }, &[x])
+    }
+
+    fn binary(&mut self, f: Binary, a: ValueId, b: ValueId) -> ValueId {
+        self.op(Op::Binary { f }, &[a, b])
+    }
+
+    /// Where the condition holds, the branch, else three times `x`; and the other way around.
+    fn guarded(&self, name: &str, x: ValueId, condition: ValueId, branch: ValueId) {
+        for first in [true, false] {
+            let mut b = Build(self.0.clone());
+            let three = b.number(3.0);
+            let other = b.binary(Binary::Mul, x, three);
+            let y = if first {
+                b.op(Op::Where, &[condition, branch, other])
+            } else {
+                let not = b.unary(Unary::Not, condition);
+                b.op(Op::Where, &[not, other, branch])
+            };
+            let value = weighted(&mut b.0, y);
+            b.0.outputs.push(Output { name: "y".into(), value });
+            let pass = Differentiate { loss: "y".into(), ..Differentiate::default() };
+            check(name, &b.0, &pass, &[], &|states| run(&b.0, states, &[]).0);
+        }
+    }
+}
+
+/// Two rows, of which the second is selected; the first has the given element.
+fn rows(at: f64) -> (Build, ValueId, ValueId) {
+    let mut b = Build(Graph::default());
+    let x = b.state(&[2, 2], &[at, at, 0.7, 1.3]);
+    let condition = b.bools(&[2, 1], &[0, 1]);
+    (b, x, condition)
+}
+
+#[test]
+fn what_is_not_selected_passes_nothing_on() {
+    use Binary::{Add, Div, Mul, Pow, Rem};
+    use Unary::{Exp, Log, Reciprocal, Sin, Sqrt};
+    for (f, at) in [(Log, 0.0), (Sqrt, 0.0), (Reciprocal, 0.0), (Exp, 1000.0)] {
+        let (mut b, x, condition) = rows(at);
+        let inner = b.unary(f, x);
+        let branch = b.unary(Unary::Neg, inner);
+        b.guarded(&format!("{f:?}"), x, condition, branch);
+    }
+    for (f, at) in [(Div, 0.0), (Rem, 0.0), (Pow, 0.0)] {
+        let (mut b, x, condition) = rows(at);
+        let y = b.state(&[2], &[-1.5, -2.3]);
+        let branch = match f {
+            Pow => b.binary(Pow, x, y),
+            _ => b.binary(f, y, x),
+        };
+        b.guarded(&format!("{f:?}"), x, condition, branch);
+    }
+    // Several readers of what is in the branch, and a factor that overflows.
+    let (mut b, x, condition) = rows(1000.0);
+    let exp = b.unary(Exp, x);
+    let both = b.binary(Mul, exp, x);
+    let both = b.binary(Add, both, exp);
+    b.guarded("x exp(x) + exp(x)", x, condition, both);
+    // A norm: through a sum whose elements the condition broadcasts to.
+    let (mut b, x, condition) = rows(0.0);
+    let square = b.binary(Mul, x, x);
+    let sum = b.op(Op::Reduce { f: Reduction::Sum, axes: vec![1], keep: true }, &[square]);
+    let root = b.unary(Sqrt, sum);
+    let branch = b.binary(Div, x, root);
+    b.guarded("a norm", x, condition, branch);
+    // A choice within a choice, neither of which alone leaves out all.
+    let mut b = Build(Graph::default());
+    let x = b.state(&[3], &[0.0, 0.0, 0.7]);
+    let (outer, inner) = (b.bools(&[3], &[0, 1, 1]), b.bools(&[3], &[1, 0, 1]));
+    let log = b.unary(Log, x);
+    let chosen = b.op(Op::Where, &[inner, log, x]);
+    let branch = b.unary(Sin, chosen);
+    b.guarded("a choice within a choice", x, outer, branch);
+}
+
 #[test]
 fn bounds() {
     for (min, max) in [(true, true), (true, false), (false, true), (false, false)] {

@@ -15,6 +15,7 @@ mod accumulate;
 mod chains;
 mod function;
 mod glob;
+mod guards;
 mod loss;
 mod optimizer;
 mod parameters;

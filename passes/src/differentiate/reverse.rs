@@ -6,6 +6,7 @@
 //! visited. Sound because each rule is the adjoint of its operator's derivative
 //! (Griewank, Walther, "Evaluating Derivatives", §3.2).
 
+use super::guards::Guards;
 use super::rules::{Local, Rule, rule};
 use super::tape::Tape;
 use super::{DifferentiateError, Missing};
@@ -85,12 +86,13 @@ pub(super) fn reverse(
     nodes: &[NodeId],
     paths: &Paths,
 ) -> Result<(), DifferentiateError> {
+    let mut guards = Guards::default();
     for &n in nodes.iter().rev() {
         let node = &t.g.nodes[n];
         let (op, x, y) = (node.op.clone(), node.inputs.clone(), node.outputs.clone());
         t.name = format!("{}.grad", if node.name.is_empty() { op.name() } else { &node.name });
         let mut dy = Vec::with_capacity(y.len());
-        for v in y {
+        for &v in &y {
             let of_path = v.filter(|&v| paths.goes_on(v));
             dy.push(of_path.map(|v| t.collect(v)).transpose()?.flatten());
         }
@@ -108,8 +110,15 @@ pub(super) fn reverse(
                 *d = d.map(|d| t.expand(d, &ty.shape)).transpose()?;
             }
         }
-        let wanted = x.iter().map(|&v| paths.includes(v)).collect();
-        apply(t, &Local { node: n, op, x, wanted, dy })?;
+        let wanted: Vec<bool> = x.iter().map(|&v| paths.includes(v)).collect();
+        let mut own = Vec::new();
+        if let Some(y) = y.first().copied().flatten() {
+            own.extend_from_slice(guards.of(y));
+            for i in (0..x.len()).filter(|&i| wanted[i]) {
+                guards.read(t.g, &op, &x, i, y);
+            }
+        }
+        apply(t, &Local { node: n, op, x, wanted, dy, guards: own })?;
     }
     Ok(())
 }

@@ -177,6 +177,12 @@ impl<'a> Tape<'a> {
         self.select(condition, x, zero)
     }
 
+    /// Zero where the condition holds, else `x`.
+    pub(super) fn unless(&mut self, condition: ValueId, x: ValueId) -> Result<ValueId, TypeError> {
+        let zero = self.number(x, 0.0);
+        self.select(condition, zero, x)
+    }
+
     pub(super) fn cast(&mut self, x: ValueId, to: DType) -> Result<ValueId, TypeError> {
         if self.g.ty(x).dtype == to {
             return Ok(x);

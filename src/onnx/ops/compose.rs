@@ -64,6 +64,16 @@ impl Cx<'_, '_> {
         self.emit1(Op::Where, vec![condition, a, b])
     }
 
+    /// `√x` of a sum of squares, as norms have it: its gradient at zero, where the root has none,
+    /// is zero.
+    pub(super) fn norm_of(&mut self, x: ValueId) -> Made {
+        let dtype = self.ty(x).dtype;
+        let zero = self.scalar(dtype, 0.0);
+        let is_zero = self.both(Binary::Equal, x, zero)?;
+        let root = self.map(Unary::Sqrt, x)?;
+        self.select(is_zero, zero, root)
+    }
+
     /// Reduces axes, which stay with extent 1.
     pub(super) fn reduced(&mut self, f: Reduction, x: ValueId, axes: &[usize]) -> Made {
         self.emit1(Op::Reduce { f, axes: axes.to_vec(), keep: true }, vec![x])

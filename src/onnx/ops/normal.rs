@@ -109,7 +109,7 @@ pub(super) fn mean_variance(cx: &mut Cx) -> Built {
     let centred = cx.sub(x, mean)?;
     let square = cx.mul(centred, centred)?;
     let variance = cx.reduced(Reduction::Mean, square, &over)?;
-    let deviation = cx.map(Unary::Sqrt, variance)?;
+    let deviation = cx.norm_of(variance)?;
     let below = cx.plus(deviation, 1e-9)?;
     Ok(vec![Some(cx.div(centred, below)?)])
 }
@@ -129,7 +129,7 @@ pub(super) fn lp_norm(cx: &mut Cx) -> Built {
         2 => {
             let square = cx.mul(x, x)?;
             let sum = cx.reduced(Reduction::Sum, square, &over)?;
-            cx.map(Unary::Sqrt, sum)?
+            cx.norm_of(sum)?
         }
         other => return Err(Fault(format!("attribute `p` is {other}, not 1 or 2"))),
     };

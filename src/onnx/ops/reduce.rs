@@ -56,7 +56,7 @@ pub(super) fn reduce(cx: &mut Cx) -> Built {
         "ReduceL2" => {
             let x = square(cx, x)?;
             let x = sum(cx, x)?;
-            unary(cx, Unary::Sqrt, x)?
+            cx.norm_of(x)?
         }
         "ReduceLogSum" => {
             let x = sum(cx, x)?;
@@ -78,7 +78,8 @@ fn extreme(cx: &mut Cx, x: ValueId, op: Op) -> Result<ValueId, Fault> {
     cx.cast(y, DType::Bool)
 }
 
-/// With the maximum taken out first, so that no exponential overflows.
+/// With the maximum taken out first, so that no exponential overflows. A row whose maximum is
+/// infinite has no other result than that.
 fn log_sum_exp(cx: &mut Cx, x: ValueId, along: &Along) -> Result<ValueId, Fault> {
     let ty = cx.ty(x);
     let unary = |cx: &mut Cx, f, x| cx.emit1(Op::Unary { f }, vec![x]);
@@ -87,13 +88,19 @@ fn log_sum_exp(cx: &mut Cx, x: ValueId, along: &Along) -> Result<ValueId, Fault>
         let x = cx.emit1(along.op(Reduction::Sum), vec![x])?;
         return unary(cx, Unary::Log, x);
     }
-    let kept = Along { axes: along.axes.clone(), keep: true };
-    let max = cx.emit1(kept.op(Reduction::Max), vec![x])?;
-    let rest = cx.emit1(Op::Binary { f: Binary::Sub }, vec![x, max])?;
-    let rest = unary(cx, Unary::Exp, rest)?;
-    let rest = cx.emit1(along.op(Reduction::Sum), vec![rest])?;
-    let rest = unary(cx, Unary::Log, rest)?;
-    let shape = cx.ty(rest).shape;
-    let max = cx.reshape(max, shape)?;
-    cx.emit1(Op::Binary { f: Binary::Add }, vec![rest, max])
+    let max = cx.reduced(Reduction::Max, x, &along.axes)?;
+    let magnitude = cx.map(Unary::Abs, max)?;
+    let is_infinite = cx.with(Binary::Equal, magnitude, f64::INFINITY)?;
+    let zero = cx.scalar(ty.dtype, 0.0);
+    let centre = cx.select(is_infinite, zero, max)?;
+    let rest = cx.sub(x, centre)?;
+    let rest = cx.map(Unary::Exp, rest)?;
+    let rest = cx.reduced(Reduction::Sum, rest, &along.axes)?;
+    let rest = cx.map(Unary::Log, rest)?;
+    let finite = cx.add(rest, centre)?;
+    let y = cx.select(is_infinite, max, finite)?;
+    let axes = if along.keep { &[][..] } else { &along.axes[..] };
+    let left = (0..ty.rank()).filter(|i| !axes.contains(i));
+    let shape = cx.ty(y).shape;
+    cx.reshape(y, left.map(|i| shape[i]).collect())
 }

@@ -7,6 +7,8 @@ use crate::onnx::proto::{
 };
 use crate::onnx::{ImportError, ImportOptions, Imported, import_bytes};
 use arenic_ir::{Graph, Op, ValueId};
+use arenic_runtime::kernel::Draw;
+use arenic_runtime::reference::Reference;
 use prost::Message;
 
 /// A model of this opset without anything in it.
@@ -222,4 +224,38 @@ pub(super) fn single(
 pub(super) fn imported(m: &ModelProto) -> (Vec<usize>, Vec<Op>) {
     let g = import(m).unwrap().graph;
     (g.ty(output(&g, "y")).shape.clone(), ops(&g).into_iter().cloned().collect())
+}
+
+/// The elements of a tensor of f32.
+pub(super) fn floats_of(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
+}
+
+/// What a graph computes of inputs, by name.
+pub(super) fn computed(g: &Graph, inputs: &[(&str, &[f32])], name: &str) -> Vec<f32> {
+    let mut reference = Reference::new(g).unwrap();
+    for (v, data) in g.consts() {
+        reference.value_mut(v).unwrap().copy_from_slice(data.bytes().unwrap());
+    }
+    for v in g.inputs() {
+        let (_, data) = inputs.iter().find(|(n, _)| *n == g.values[v].name).unwrap();
+        let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
+        reference.value_mut(v).unwrap().copy_from_slice(&bytes);
+    }
+    reference.step(Draw::default()).unwrap();
+    floats_of(reference.value(output(g, name)))
+}
+
+/// ONNX's `Gradient` of `y` by `xs`.
+pub(super) fn gradient(
+    y: &str,
+    xs: &[&str],
+    zs: &[&str],
+    at: &[&str],
+    results: &[&str],
+) -> NodeProto {
+    let mut n = node("Gradient", at, results);
+    n.domain = Some("ai.onnx.preview.training".into());
+    let n = with(with(n, "y", Attr::S(y)), "xs", Attr::Ss(xs));
+    if zs.is_empty() { n } else { with(n, "zs", Attr::Ss(zs)) }
 }

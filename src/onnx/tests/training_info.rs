@@ -3,38 +3,11 @@
 use super::model::*;
 use crate::onnx::Imported;
 use crate::onnx::proto::{
-    GraphProto, ModelProto, NodeProto, StringStringEntryProto, TrainingInfoProto,
-    tensor_proto::DataType,
+    GraphProto, ModelProto, StringStringEntryProto, TrainingInfoProto, tensor_proto::DataType,
 };
-use arenic_ir::{Data, Graph};
+use arenic_ir::Data;
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
-
-fn gradient(y: &str, xs: &[&str], zs: &[&str], at: &[&str], results: &[&str]) -> NodeProto {
-    let mut n = node("Gradient", at, results);
-    n.domain = Some("ai.onnx.preview.training".into());
-    let n = with(with(n, "y", Attr::S(y)), "xs", Attr::Ss(xs));
-    if zs.is_empty() { n } else { with(n, "zs", Attr::Ss(zs)) }
-}
-
-fn floats_of(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
-}
-
-/// What a graph computes of inputs, by name.
-fn computed(g: &Graph, inputs: &[(&str, &[f32])], output: &str) -> Vec<f32> {
-    let mut reference = Reference::new(g).unwrap();
-    for (v, data) in g.consts() {
-        reference.value_mut(v).unwrap().copy_from_slice(data.bytes().unwrap());
-    }
-    for v in g.inputs() {
-        let (_, data) = inputs.iter().find(|(n, _)| *n == g.values[v].name).unwrap();
-        let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
-        reference.value_mut(v).unwrap().copy_from_slice(&bytes);
-    }
-    reference.step(Draw::default()).unwrap();
-    floats_of(reference.value(super::model::output(g, output)))
-}
 
 /// `y = a² · b`, element by element.
 fn cube() -> ModelProto {

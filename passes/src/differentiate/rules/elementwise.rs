@@ -1,4 +1,7 @@
 //! Elementwise operators. An operand that was broadcast gets the sum over what was repeated.
+//!
+//! Rules that multiply by a slope, which may be infinite or NaN, pass zero for elements that no
+//! `Where` selects (see `guards`); those that choose elements or negate them need not.
 
 use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
@@ -61,8 +64,26 @@ fn unary(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
         let x = t.saved(operand)?;
         by_operand(t, f, x, dy)?
     };
+    let d = if f == Unary::Relu { d } else { guarded(t, l, d)? };
     t.give(operand, d);
     Ok(())
+}
+
+/// A gradient with zeros for elements that do not count.
+fn guarded(t: &mut Tape, l: &Local, mut d: ValueId) -> Result<ValueId, TypeError> {
+    for guard in &l.guards {
+        let condition = t.saved(guard.condition)?;
+        d = if guard.selected { t.masked(condition, d)? } else { t.unless(condition, d)? };
+    }
+    Ok(d)
+}
+
+/// The same, of a gradient that was multiplied or divided by this value.
+fn guarded_by(t: &mut Tape, l: &Local, by: ValueId, d: ValueId) -> Result<ValueId, TypeError> {
+    match t.known(by) {
+        Some(by) if by.is_finite() && by != 0.0 => Ok(d),
+        _ => guarded(t, l, d),
+    }
 }
 
 /// True where the derivative is computed from the function's result.
@@ -161,6 +182,7 @@ fn mul(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
         if l.wants(i) {
             let factor = t.saved(l.x[other])?;
             let d = t.mul(l.dy()?, factor)?;
+            let d = guarded_by(t, l, factor, d)?;
             give(t, l, i, d)?;
         }
     }
@@ -170,6 +192,7 @@ fn mul(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 fn div(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let divisor = t.saved(l.x[1])?;
     let d = t.binary(Binary::Div, l.dy()?, divisor)?;
+    let d = guarded_by(t, l, divisor, d)?;
     if l.wants(0) {
         give(t, l, 0, d)?;
     }
@@ -178,6 +201,7 @@ fn div(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
         let y = t.result(l.node, 0)?;
         let y = t.saved(y)?;
         let d = t.mul(d, y)?;
+        let d = guarded(t, l, d)?;
         let d = t.unary(Unary::Neg, d)?;
         give(t, l, 1, d)?;
     }
@@ -198,6 +222,7 @@ fn rem(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
         let d = t.binary(Binary::Sub, y, a)?;
         let d = t.binary(Binary::Div, d, b)?;
         let d = t.mul(dy, d)?;
+        let d = guarded(t, l, d)?;
         give(t, l, 1, d)?;
     }
     Ok(())
@@ -210,6 +235,8 @@ fn pow(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     if l.wants(0) {
         // b · a^(b − 1); a constant exponent's powers are simpler ones.
         let slope = match t.known(b) {
+            // Also at a base of which there is no power −1.
+            Some(0.0) => t.number(a, 0.0),
             Some(2.0) => t.scaled(a, 2.0)?,
             Some(0.5) => {
                 let root = t.result(l.node, 0)?;
@@ -233,6 +260,7 @@ fn pow(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
             }
         };
         let d = t.mul(dy, slope)?;
+        let d = guarded(t, l, d)?;
         give(t, l, 0, d)?;
     }
     if l.wants(1) {
@@ -247,6 +275,7 @@ fn pow(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
         let flat = t.binary(Binary::And, at_zero, rises)?;
         let slope = t.select(flat, zero, slope)?;
         let d = t.mul(dy, slope)?;
+        let d = guarded(t, l, d)?;
         give(t, l, 1, d)?;
     }
     Ok(())
@@ -278,8 +307,7 @@ pub(super) fn select(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
         give(t, l, 1, d)?;
     }
     if l.wants(2) {
-        let zero = t.number(dy, 0.0);
-        let d = t.select(condition, zero, dy)?;
+        let d = t.unless(condition, dy)?;
         give(t, l, 2, d)?;
     }
     Ok(())

@@ -16,6 +16,7 @@ mod recurrent;
 mod reductions;
 mod windows;
 
+use super::guards::Guard;
 use super::tape::Tape;
 use arenic_ir::graph::{NodeId, ValueId};
 use arenic_ir::op::{Coordinates, Op, Reduction, Scatter, TypeError};
@@ -30,6 +31,8 @@ pub(super) struct Local {
     pub(super) wanted: Vec<bool>,
     /// Gradients of results.
     pub(super) dy: Vec<Option<ValueId>>,
+    /// What says which elements of the first result count.
+    pub(super) guards: Vec<Guard>,
 }
 
 impl Local {
