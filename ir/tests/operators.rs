@@ -28,6 +28,7 @@ const TEXT: &str = r#"graph "step" {
   n12 average_pool_grad {"count_include_pad":true,"shape":[4,3,6,6],"window":{"dilations":[1,1],"kernel":[2,2],"pads_begin":[0,0],"pads_end":[0,0],"strides":[2,2]}} (v18) -> (v21: f32[4,3,6,6])
   n13 lstm {"reverse":true} (v22, v23, v24, v24, v25) -> (v26: f32[3,2,2], v27: f32[3,2,8], v28: f32[3,2,2])
   n14 lstm_grad {"dcells":true,"reverse":true} (v27, v28, v23, v24, v26, v28, v25) -> (v29: f32[3,2,8], _, v30: f32[2,2])
+  n15 resize {"spec":{"coordinates":"half_pixel","extrapolation":0.0,"mode":"linear","scales":[1.0,1.0,[9,6],0.6000000238418579],"sizes":[4,3,9,3]}} (v0) -> (v31: f32[4,3,9,3])
 }
 "#;
 
@@ -96,4 +97,45 @@ fn operands_that_do_not_fit_are_refused() {
         "takes 6 or more operands",
     );
     refused("(v18) -> (v21", "(v0) -> (v21", "no gradient of a pool");
+}
+
+/// Scales follow from extents, so that no file makes tables longer than a multiple of both.
+#[test]
+fn a_resize_whose_scale_is_not_that_of_its_extents_is_refused() {
+    use arenic_ir::op::{Coordinates, Interpolation, Op, ResizeSpec, Scale};
+    use arenic_ir::{DType, TensorType};
+    let judged = |shape: &[usize], sizes: &[usize], scale: Scale| {
+        let mut scales = vec![Scale::ONE; shape.len()];
+        *scales.last_mut().unwrap() = scale;
+        let spec = ResizeSpec {
+            sizes: sizes.to_vec(),
+            scales,
+            roi: vec![],
+            mode: Interpolation::Linear,
+            coordinates: Coordinates::HalfPixel,
+            exclude_outside: false,
+            antialias: true,
+            extrapolation: 0.0,
+        };
+        let x = TensorType::new(DType::U8, shape);
+        let op = Op::Resize { spec };
+        op.infer(&[&x]).map(|y| op.scratch_bytes(arenic_ir::TargetInfo::CPU, &[&x], &[&y[0]]))
+    };
+    for tiny in [2f32.powi(-59), 2f32.powi(-60), 1e-38, 1e-45, 0.0, -1.0, f32::NAN, f32::INFINITY] {
+        assert!(judged(&[1], &[1], Scale::Number(tiny)).is_err(), "{tiny}");
+        assert!(judged(&[1 << 20], &[1], Scale::Number(tiny)).is_err(), "{tiny}");
+    }
+    for (to, from) in [(0, 1), (1, 0), (1, 3), (3, 1), (u32::MAX, u32::MAX - 1)] {
+        assert!(judged(&[1], &[1], Scale::Ratio(to, from)).is_err(), "{to} of {from}");
+    }
+    assert!(judged(&[4], &[7], Scale::Number(1.5)).is_err());
+    assert!(judged(&[1 << 32], &[1 << 33], Scale::Number(2.0)).is_err());
+    // Rounded down, rounded to the nearest, and one element of all.
+    assert_eq!(judged(&[5], &[7], Scale::Number(1.5)), Ok(16 * 2 * 7));
+    assert_eq!(judged(&[2, 6], &[2, 5], Scale::Ratio(3, 4)), Ok(16 * (2 * 2 + 4 * 5)));
+    let most = 1 << 30;
+    assert_eq!(judged(&[most], &[1], Scale::Ratio(1, 1 << 30)), Ok(16 * 2 * most as u64));
+    // Nothing is resized to nothing.
+    let huge = usize::MAX / 2;
+    assert_eq!(judged(&[0, huge], &[0, huge], Scale::Number(2f32.powi(-59))), Ok(0));
 }

@@ -6,7 +6,7 @@ use super::*;
 /// Operators that no step above has, or not with these attributes.
 #[test]
 fn single_operators_are_read_back_with_the_same_results() {
-    use arenic_ir::op::{Coordinates, Interpolation, NearestMode};
+    use arenic_ir::op::{Coordinates, Interpolation, NearestMode, Scale};
     let f = |shape: &[usize]| TensorType::new(DType::F32, shape);
     let d = |shape: &[usize]| TensorType::new(DType::F64, shape);
     let window = |kernel: usize, stride: usize, dilation: usize, pad: usize| Window {
@@ -18,7 +18,7 @@ fn single_operators_are_read_back_with_the_same_results() {
     };
     let spec = ResizeSpec {
         sizes: vec![1, 2, 7, 5],
-        scales: vec![1.0, 1.0, 1.75, 1.25],
+        scales: vec![Scale::ONE, Scale::ONE, Scale::Ratio(7, 4), Scale::Number(1.25)],
         roi: vec![],
         mode: Interpolation::Linear,
         coordinates: Coordinates::HalfPixel,
@@ -28,10 +28,16 @@ fn single_operators_are_read_back_with_the_same_results() {
     };
     let nearest = ResizeSpec {
         sizes: vec![1, 2, 6, 6],
-        scales: vec![1.0, 1.0, 1.6, 1.7],
+        scales: [1.0, 1.0, 1.6, 1.7].map(Scale::Number).to_vec(),
         roi: vec![(0.0, 1.0), (0.0, 1.0), (0.1, 0.8), (0.2, 1.0)],
         mode: Interpolation::Nearest(NearestMode::Floor),
         coordinates: Coordinates::TfCropAndResize,
+        ..spec.clone()
+    };
+    // One scale for two axes, of which the second's extent is rounded.
+    let common = ResizeSpec {
+        sizes: vec![1, 2, 3, 5],
+        scales: vec![Scale::ONE, Scale::ONE, Scale::Ratio(3, 4), Scale::Ratio(3, 4)],
         ..spec.clone()
     };
     let rng = |seed| Rng { stream: stream_of("made0"), seed };
@@ -79,6 +85,7 @@ fn single_operators_are_read_back_with_the_same_results() {
             vec![f(&[2, 4, 3, 3]), f(&[4, 3, 3, 3]), f(&[6])],
         ),
         (Op::Resize { spec }, vec![f(&[1, 2, 4, 4])]),
+        (Op::Resize { spec: common }, vec![f(&[1, 2, 4, 6])]),
         (Op::Resize { spec: nearest }, vec![f(&[1, 2, 4, 4])]),
         (
             Op::ScatterNd { reduction: Scatter::Add },

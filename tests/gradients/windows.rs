@@ -1,7 +1,7 @@
 //! Pools and resizing.
 
 use super::*;
-use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Window};
+use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Scale, Window};
 
 fn window(r: &mut Rng, rank: usize) -> Window {
     let kernel: Vec<usize> = (0..rank).map(|_| r.usize(1..4)).collect();
@@ -52,7 +52,8 @@ fn resized() {
         let mut sizes = x.clone();
         sizes[2] = r.usize(1..8);
         sizes[3] = r.usize(1..8);
-        let scales = x.iter().zip(&sizes).map(|(&i, &o)| o as f32 / i as f32).collect();
+        let scales =
+            x.iter().zip(&sizes).map(|(&i, &o)| Scale::Ratio(o as u32, i as u32)).collect();
         let mode = modes[r.usize(0..modes.len())];
         let spec = ResizeSpec {
             sizes,

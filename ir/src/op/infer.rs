@@ -378,23 +378,8 @@ impl Op {
             | Op::Rnn { .. }
             | Op::RnnGrad { .. } => recurrence::infer(self, x),
             Op::Resize { spec } => {
-                let r = x[0].rank();
                 ensure!(x[0].dtype.is_float() || x[0].dtype.is_int(), "resize does not take bool");
-                ensure!(
-                    spec.sizes.len() == r
-                        && spec.scales.len() == r
-                        && (spec.roi.is_empty() || spec.roi.len() == r),
-                    "resize attributes for another rank than {r}"
-                );
-                ensure!(
-                    spec.scales.iter().all(|s| s.is_finite() && *s > 0.0),
-                    "a scale is not positive"
-                );
-                ensure!(
-                    !x[0].shape.contains(&0) || spec.sizes.contains(&0),
-                    "an empty tensor does not resize to {:?}",
-                    spec.sizes
-                );
+                spec.validate(x[0])?;
                 one(x[0].dtype, &spec.sizes)
             }
             Op::Adam { .. } => update(x, 3),

@@ -29,21 +29,22 @@ pub mod narrow;
 mod padding;
 mod pointwise;
 mod recurrence;
+mod resize;
 pub mod scratch;
 pub mod sums;
 mod window;
 mod work;
 
-pub use attributes::{
-    AttentionDropout, AttentionSpec, Binary, Coordinates, Interpolation, NearestMode, Reduction,
-    ResizeSpec, Rng, Scatter, Unary,
-};
+pub use attributes::{AttentionDropout, AttentionSpec, Binary, Reduction, Rng, Scatter, Unary};
 pub use cut::{Assembly, Cut};
 pub use fused::ProductOperands;
 pub use infer::{MAX_RANK, TypeError};
 pub use padding::{PaddedAxis, Padding};
 pub use pointwise::{Kind, MAX_OPERANDS, MAX_STEPS, Step, kinds};
 pub use recurrence::{Activation, Recurrence};
+pub use resize::{
+    Coordinates, Crop, Interpolation, NearestMode, Places, Position, Positions, ResizeSpec, Scale,
+};
 pub use window::Window;
 pub use work::Work;
 

@@ -10,9 +10,7 @@ pub mod cuda;
 
 use super::narrow::{has_bf16, widened_bytes};
 use super::sums::Extents;
-use super::{
-    Interpolation, MAX_RANK, Op, Recurrence, Reduction, ResizeSpec, Window, channels_last,
-};
+use super::{MAX_RANK, Op, Recurrence, Reduction, Window, channels_last};
 use crate::plan::{Backend, TargetInfo};
 use crate::types::{DType, TensorType};
 
@@ -140,10 +138,7 @@ impl Op {
                 let own = |x: &[&TensorType], y: &[&TensorType]| of.own_scratch_bytes(x, y);
                 return turned.saturating_add(channels_last::as_first(inputs, outputs, own));
             }
-            Op::Resize { spec } => {
-                let taps = |a| resize_taps(spec, a) * spec.sizes[a];
-                return 16 * (0..spec.sizes.len()).map(taps).sum::<usize>() as u64;
-            }
+            Op::Resize { spec } => return spec.table_bytes(0..spec.sizes.len()),
             _ => 0,
         };
         elements as u64 * outputs.first().map_or(0, |t| t.dtype.size())
@@ -511,17 +506,4 @@ pub fn channel_sums(extents: [usize; 3]) -> ChannelSums {
         parts = 32usize.div_ceil(tasks.max(1)).min(pieces).min(pays).max(1);
     }
     ChannelSums { extents, strip, pieces, parts }
-}
-
-/// Most source elements that one output index of an axis reads.
-pub fn resize_taps(spec: &ResizeSpec, axis: usize) -> usize {
-    let scale = f64::from(spec.scales[axis]).min(1.0);
-    let reach = |r: f64| (2.0 * (r / scale).ceil()) as usize;
-    match spec.mode {
-        Interpolation::Nearest(_) => 1,
-        Interpolation::Linear if spec.antialias => reach(1.0),
-        Interpolation::Linear => 2,
-        Interpolation::Cubic { .. } if spec.antialias => reach(2.0),
-        Interpolation::Cubic { .. } => 4,
-    }
 }

@@ -9,8 +9,7 @@ use super::number::Number;
 use super::sliding::unflatten;
 use super::tasks::for_each;
 use crate::kernel::{Call, KernelError, Target};
-use arenic_ir::op::scratch::resize_taps;
-use arenic_ir::op::{Coordinates, Interpolation, MAX_RANK, NearestMode, ResizeSpec};
+use arenic_ir::op::{Interpolation, MAX_RANK, Position, ResizeSpec};
 use arenic_ir::{DType, Op};
 
 /// Runs a `Resize`.
@@ -43,7 +42,7 @@ fn typed<T: Number>(call: &Call) {
         y.copy_from_slice(x);
         return;
     }
-    let entries: usize = (0..rank).map(|a| resize_taps(spec, a) * sizes[a]).sum();
+    let entries: usize = (0..rank).map(|a| spec.taps(a) * sizes[a]).sum();
     // SAFETY: the only slice of this call's scratch; both types have 8 bytes, any bits are
     // values of either, and the halves are split before they are used.
     let (mut indices, mut weights) = unsafe {
@@ -55,15 +54,23 @@ fn typed<T: Number>(call: &Call) {
         std::array::from_fn(|_| Axis { taps: 1, stride: 0, indices: &[], weights: &[] });
     let mut stride = 1;
     for a in (0..rank).rev() {
-        let taps = resize_taps(spec, a);
+        let taps = spec.taps(a);
         let (own_indices, rest) = indices.split_at_mut(taps * sizes[a]);
         indices = rest;
         let (own_weights, rest) = weights.split_at_mut(taps * sizes[a]);
         weights = rest;
+        let places = spec.places(a, shape[a]).expect("a scale that was looked at");
+        let keeps = spec.keeps(a, shape[a]);
         for o in 0..sizes[a] {
             let (i, w) =
                 (&mut own_indices[o * taps..][..taps], &mut own_weights[o * taps..][..taps]);
-            entry(spec, a, shape[a], o, i, w);
+            if keeps {
+                (i[0], w[0]) = (o as u64, 1.0);
+                i[1..].fill(0);
+                w[1..].fill(0.0);
+            } else {
+                entry(spec, a, shape[a], places.at(o), i, w);
+            }
         }
         axes[a] = Axis { taps, stride, indices: own_indices, weights: own_weights };
         stride *= shape[a];
@@ -163,78 +170,33 @@ fn rows(
     }
 }
 
-/// The source coordinate of output index `o`; `None` outside of the region of interest.
-fn source(spec: &ResizeSpec, axis: usize, extent: usize, o: usize) -> Option<f64> {
-    let (scale, o, input) = (f64::from(spec.scales[axis]), o as f64, extent as f64);
-    let output = spec.sizes[axis] as f64;
-    // The output's extent before rounding.
-    let exact = scale * input;
-    let half_pixel = (o + 0.5) / scale - 0.5;
-    Some(match spec.coordinates {
-        Coordinates::HalfPixel => half_pixel,
-        Coordinates::HalfPixelSymmetric => input / 2.0 * (1.0 - output / exact) + half_pixel,
-        Coordinates::PytorchHalfPixel if output == 1.0 => -0.5,
-        Coordinates::PytorchHalfPixel => half_pixel,
-        Coordinates::AlignCorners if output == 1.0 => 0.0,
-        Coordinates::AlignCorners => o * (input - 1.0) / (exact - 1.0),
-        Coordinates::Asymmetric => o / scale,
-        Coordinates::TfCropAndResize => {
-            let (start, end) = spec.roi.get(axis).map_or((0.0, 1.0), |r| (r.0.into(), r.1.into()));
-            let length: f64 = end - start;
-            let at = start * (input - 1.0)
-                + match output {
-                    1.0 => length * (input - 1.0) / 2.0,
-                    _ => o * length * (input - 1.0) / (exact - 1.0),
-                };
-            return (0.0..=input - 1.0).contains(&at).then_some(at);
-        }
-    })
-}
-
-/// Fills the entries of output index `o`.
+/// Fills the entries of an index that lies at this place, of an axis of this extent.
 fn entry(
     spec: &ResizeSpec,
     axis: usize,
     extent: usize,
-    o: usize,
+    at: Option<Position>,
     indices: &mut [u64],
     weights: &mut [f64],
 ) {
-    let scale = f64::from(spec.scales[axis]);
     indices.fill(0);
     weights.fill(0.0);
-    let last = extent as i64 - 1;
-    let untouched = scale == 1.0 && extent == spec.sizes[axis];
-    if untouched && spec.coordinates != Coordinates::TfCropAndResize {
-        (indices[0], weights[0]) = (o as u64, 1.0);
-        return;
-    }
-    let Some(at) = source(spec, axis, extent, o) else {
+    let Some(at) = at else {
         indices.fill(OUTSIDE);
         return;
     };
+    let last = extent as i64 - 1;
     if let Interpolation::Nearest(mode) = spec.mode {
-        let nearest = match mode {
-            NearestMode::RoundPreferFloor => (at - 0.5).ceil(),
-            NearestMode::RoundPreferCeil => (at + 0.5).floor(),
-            NearestMode::Floor => at.floor(),
-            NearestMode::Ceil => at.ceil(),
-        };
-        (indices[0], weights[0]) = ((nearest as i64).clamp(0, last) as u64, 1.0);
+        (indices[0], weights[0]) = (at.nearest(mode).clamp(0, last) as u64, 1.0);
         return;
     }
-    // A shrinking axis stretches the antialiasing kernel.
-    let stretch = if spec.antialias { scale.min(1.0) } else { 1.0 };
-    let (reach, a) = match spec.mode {
-        Interpolation::Cubic { a } => (2.0, f64::from(a)),
-        _ => (1.0, 0.0),
-    };
-    let first = at.ceil() as i64 - (reach / stretch).ceil() as i64;
+    let stretch = spec.stretch(axis);
+    let first = at.ceil() - (indices.len() / 2) as i64;
     for (i, (index, weight)) in indices.iter_mut().zip(weights.iter_mut()).enumerate() {
         let tap = first + i as i64;
-        let distance = ((tap as f64 - at) * stretch).abs();
+        let distance = at.distance(tap) * stretch;
         *weight = match spec.mode {
-            Interpolation::Cubic { .. } => cubic(distance, a),
+            Interpolation::Cubic { a } => cubic(distance, a.into()),
             _ => (1.0 - distance).max(0.0),
         };
         if spec.exclude_outside && !(0..=last).contains(&tap) {

@@ -5,8 +5,7 @@
 
 use super::index::{constant, offset};
 use super::lower::{Parameter, Site, THREADS, c_type};
-use arenic_ir::op::scratch::{cuda::resize_keeps, resize_taps};
-use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Window};
+use arenic_ir::op::{Crop, Interpolation, NearestMode, Places, Positions, ResizeSpec, Window};
 use arenic_ir::types::dense_strides;
 use arenic_ir::{DType, Op};
 use std::fmt::Write;
@@ -273,8 +272,11 @@ fn resize(site: &mut Site, spec: &ResizeSpec) {
     let x = site.inputs[0];
     let mut scratch = 0;
     let mut axes = Vec::new();
-    for axis in (0..x.rank()).filter(|&a| !resize_keeps(spec, a, x.shape[a])) {
-        let taps = resize_taps(spec, axis);
+    if spec.sizes.contains(&0) {
+        return;
+    }
+    for axis in (0..x.rank()).filter(|&a| !spec.keeps(a, x.shape[a])) {
+        let taps = spec.taps(axis);
         let bytes = 8 * (taps * spec.sizes[axis]) as u64;
         axes.push(Resized { axis, taps, sources: scratch, weights: scratch + bytes });
         scratch += 2 * bytes;
@@ -301,20 +303,7 @@ fn resize(site: &mut Site, spec: &ResizeSpec) {
 
 /// A `ResizeAxis` of `windows.cuh`.
 fn described(spec: &ResizeSpec, axis: usize, extent: usize) -> String {
-    let (start, end) = spec.roi.get(axis).copied().unwrap_or((0.0, 1.0));
     let a = if let Interpolation::Cubic { a } = spec.mode { a } else { 0.0 };
-    let numbers = [extent as f64, spec.sizes[axis] as f64]
-        .into_iter()
-        .chain([spec.scales[axis], start, end, a].map(f64::from));
-    let numbers: Vec<String> = numbers.map(double).collect();
-    let coordinates = match spec.coordinates {
-        Coordinates::HalfPixel => "half_pixel",
-        Coordinates::HalfPixelSymmetric => "half_pixel_symmetric",
-        Coordinates::PytorchHalfPixel => "pytorch_half_pixel",
-        Coordinates::AlignCorners => "align_corners",
-        Coordinates::Asymmetric => "asymmetric",
-        Coordinates::TfCropAndResize => "tf_crop_and_resize",
-    };
     let interpolation = match spec.mode {
         Interpolation::Nearest(NearestMode::RoundPreferFloor) => "round_prefer_floor",
         Interpolation::Nearest(NearestMode::RoundPreferCeil) => "round_prefer_ceil",
@@ -323,12 +312,32 @@ fn described(spec: &ResizeSpec, axis: usize, extent: usize) -> String {
         Interpolation::Linear => "linear",
         Interpolation::Cubic { .. } => "cubic",
     };
+    let places = match spec.places(axis, extent).expect("a scale that was looked at") {
+        Places::Exact(Positions { step, start, divisor }) => format!(
+            "Positions{{{}, {}ull, {}, {}ull, {divisor}ull}}",
+            signed(step.0),
+            step.1,
+            signed(start.0),
+            start.1
+        ),
+        Places::Crop(Crop { start, length, last, span, centred }) => {
+            let numbers = [start, length, last, span].map(double).join(", ");
+            format!("Crop{{{numbers}, {centred}, {}ull}}", Crop::DIVISOR)
+        }
+    };
     format!(
-        "ResizeAxis{{{}, Coordinates::{coordinates}, Interpolation::{interpolation}, {}, {}}}",
-        numbers.join(", "),
+        "{places}, ResizeAxis{{{}, {}, {}, Interpolation::{interpolation}, {}, {}}}",
+        signed(extent as i64 - 1),
+        double(spec.stretch(axis)),
+        double(a.into()),
         spec.exclude_outside,
         spec.antialias
     )
+}
+
+/// A signed integer in C.
+fn signed(x: i64) -> String {
+    format!("i64({x}ll)")
 }
 
 /// A number in C.

@@ -3,7 +3,7 @@
 
 use super::random::Random;
 use super::{Case, Close, Tensor};
-use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Window};
+use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Scale, Window};
 use arenic_ir::{DType, Op, TensorType};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
@@ -133,7 +133,8 @@ fn resize(r: &mut Random, d: DType) -> Case {
         let given = size == 0 || r.chance();
         let size = if given { r.range(1, 14) } else { size };
         sizes.push(size);
-        scales.push(if given { size as f32 / n as f32 } else { scale });
+        let ratio = Scale::Ratio(size as u32, n as u32);
+        scales.push(if given { ratio } else { Scale::Number(scale) });
     }
     let crops = coordinates == Coordinates::TfCropAndResize && r.chance();
     let corner = |r: &mut Random| (r.uniform(-0.2, 0.6) as f32, r.uniform(0.5, 1.2) as f32);

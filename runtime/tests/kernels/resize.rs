@@ -1,12 +1,12 @@
 //! `Resize`; expected values are those of ONNX's own node tests.
 
 use super::*;
-use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec};
+use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Scale};
 
 fn spec(mode: Interpolation, sizes: [usize; 2], scales: [f32; 2]) -> ResizeSpec {
     ResizeSpec {
         sizes: [&[1, 1], &sizes[..]].concat(),
-        scales: [&[1.0, 1.0], &scales[..]].concat(),
+        scales: [&[1.0, 1.0], &scales[..]].concat().into_iter().map(Scale::Number).collect(),
         roi: vec![],
         mode,
         coordinates: Coordinates::HalfPixel,
@@ -79,4 +79,148 @@ fn crops_extrapolate() {
     s.extrapolation = 10.0;
     let got = resized(DType::F32, [4, 4], s);
     check(&got, &[7.6, 10.0, 10.0, 12.4, 10.0, 10.0, 10.0, 10.0, 10.0]);
+}
+
+/// A fraction, whose denominator is positive.
+#[derive(Clone, Copy, Debug)]
+struct Fraction(i128, i128);
+
+impl Fraction {
+    fn floor(self) -> i128 {
+        self.0.div_euclid(self.1)
+    }
+
+    fn plus(self, other: Fraction) -> Fraction {
+        Fraction(self.0 * other.1 + other.0 * self.1, self.1 * other.1)
+    }
+
+    fn times(self, other: Fraction) -> Fraction {
+        Fraction(self.0 * other.0, self.1 * other.1)
+    }
+
+    fn over(self, other: Fraction) -> Fraction {
+        let sign = other.0.signum();
+        Fraction(self.0 * other.1 * sign, self.1 * other.0 * sign)
+    }
+
+    fn number(self) -> f64 {
+        self.floor() as f64 + self.0.rem_euclid(self.1) as f64 / self.1 as f64
+    }
+}
+
+/// ONNX's formulas, word by word; `length` is the scale times the operand's extent.
+fn original(c: Coordinates, o: usize, extents: [usize; 2], scale: Fraction) -> Fraction {
+    let whole = |x: usize| Fraction(x as i128, 1);
+    let (half, minus_half) = (Fraction(1, 2), Fraction(-1, 2));
+    let [x, y] = extents;
+    let length = scale.times(whole(x));
+    let half_pixel = whole(o).plus(half).over(scale).plus(minus_half);
+    match c {
+        Coordinates::HalfPixel => half_pixel,
+        Coordinates::HalfPixelSymmetric => {
+            let adjustment = whole(y).over(length);
+            let offset =
+                whole(x).times(half).times(Fraction(adjustment.1 - adjustment.0, adjustment.1));
+            offset.plus(half_pixel)
+        }
+        Coordinates::PytorchHalfPixel if y > 1 => half_pixel,
+        Coordinates::AlignCorners if y > 1 => {
+            whole(o).times(whole(x - 1)).over(length.plus(Fraction(-1, 1)))
+        }
+        Coordinates::PytorchHalfPixel | Coordinates::AlignCorners => whole(0),
+        Coordinates::Asymmetric => whole(o).over(scale),
+        Coordinates::TfCropAndResize => unreachable!("given by floats"),
+    }
+}
+
+/// Which element is the nearest, and what lies linearly between two, of a row of elements that are
+/// their own indices, are as exact arithmetic has them: for pairs of extents, where coordinates
+/// lie on elements and half-way between them, and for scales in single precision.
+#[test]
+fn coordinates_are_exact() {
+    use Coordinates::*;
+    let all = [HalfPixel, HalfPixelSymmetric, PytorchHalfPixel, AlignCorners, Asymmetric];
+    let modes = [
+        NearestMode::RoundPreferFloor,
+        NearestMode::RoundPreferCeil,
+        NearestMode::Floor,
+        NearestMode::Ceil,
+    ];
+    let mut r = Random(7);
+    for case in 0..600 {
+        let x = r.range(1, if case % 3 == 0 { 2000 } else { 40 });
+        let (y, scale, exact) = if case % 2 == 0 {
+            let y = r.range(1, if case % 5 == 0 { 2000 } else { 40 });
+            (y, Scale::Ratio(y as u32, x as u32), Fraction(y as i128, x as i128))
+        } else {
+            let scale = r.choose(&[0.6f32, 1.0 / 3.0, 0.1, 1.7, 2.0, 2.5, 0.7, 3.3, 0.999]);
+            let y = (x as f32 * scale).floor() as usize;
+            // 2^48 times a float above 2^-24 is an integer.
+            let numerator = (f64::from(scale) * (1u64 << 48) as f64) as i128;
+            (y, Scale::Number(scale), Fraction(numerator, 1 << 48))
+        };
+        if y == 0 {
+            continue;
+        }
+        let coordinates = all[case % all.len()];
+        let spec = |mode| ResizeSpec {
+            sizes: vec![y],
+            scales: vec![scale],
+            coordinates,
+            ..spec(mode, [1, 1], [1.0, 1.0])
+        };
+        let row = Tensor::new(DType::F64, [x], (0..x).map(|i| i as f64).collect());
+        let what = format!("{coordinates:?}, {x} to {y} by {scale}");
+        let last = (x - 1) as i128;
+        for mode in modes {
+            let op = Op::Resize { spec: spec(Interpolation::Nearest(mode)) };
+            for (o, &got) in evaluate(&op, &[&row]).values.iter().enumerate() {
+                let at = original(coordinates, o, [x, y], exact);
+                let minus_ceil = Fraction(-at.0, at.1).floor();
+                let (up, down) =
+                    (at.plus(Fraction(1, 2)), Fraction(-at.0, at.1).plus(Fraction(1, 2)));
+                let nearest = match mode {
+                    NearestMode::RoundPreferFloor => -down.floor(),
+                    NearestMode::RoundPreferCeil => up.floor(),
+                    NearestMode::Floor => at.floor(),
+                    NearestMode::Ceil => -minus_ceil,
+                };
+                let kept = if x == y && exact.0 == exact.1 { o as i128 } else { nearest };
+                assert_eq!(got, kept.clamp(0, last) as f64, "{what}, {mode:?}, index {o}");
+            }
+        }
+        let op = Op::Resize { spec: spec(Interpolation::Linear) };
+        for (o, &got) in evaluate(&op, &[&row]).values.iter().enumerate() {
+            let want = original(coordinates, o, [x, y], exact).number().clamp(0.0, last as f64);
+            assert!(
+                (got - want).abs() <= 1e-12 * want.max(1.0),
+                "{what}, index {o}: {got}, {want}"
+            );
+        }
+    }
+}
+
+/// Rows that ONNX Runtime gives, too: corners are aligned, and one element is the first.
+#[test]
+fn corners_and_single_elements() {
+    let nearest = |coordinates, mode, x: usize, y: usize| {
+        let spec = ResizeSpec {
+            sizes: vec![y],
+            scales: vec![Scale::Ratio(y as u32, x as u32)],
+            coordinates,
+            ..spec(Interpolation::Nearest(mode), [1, 1], [1.0, 1.0])
+        };
+        let row = Tensor::new(DType::F32, [x], (0..x).map(|i| i as f64).collect());
+        evaluate(&Op::Resize { spec }, &[&row]).values
+    };
+    assert_eq!(nearest(Coordinates::AlignCorners, NearestMode::Floor, 3, 2), [0.0, 2.0]);
+    assert_eq!(nearest(Coordinates::PytorchHalfPixel, NearestMode::Ceil, 6, 1), [0.0]);
+    let cubic = ResizeSpec {
+        sizes: vec![1],
+        scales: vec![Scale::Number(0.3)],
+        coordinates: Coordinates::PytorchHalfPixel,
+        ..spec(Interpolation::Cubic { a: -0.75 }, [1, 1], [1.0, 1.0])
+    };
+    let row = Tensor::new(DType::F32, [6], vec![3.0, 1.0, -4.0, 1.0, 5.0, 9.0]);
+    assert_eq!(evaluate(&Op::Resize { spec: cubic }, &[&row]).values, [3.0]);
 }

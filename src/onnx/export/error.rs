@@ -22,6 +22,9 @@ pub enum ExportError {
     /// A gradient that draws again what nothing drew.
     #[error("node `{0}` drops what its attention dropped, but no attention before it did")]
     Attention(String),
+    /// Scales that are neither floats nor quotients of extents.
+    #[error("node `{0}` scales its axes by ratios that ONNX's scales and sizes cannot say")]
+    Scales(String),
     /// Contents that are not there.
     #[error("the data of `{0}` is not at hand (a plan without data?); --no-data does without it")]
     Data(String),

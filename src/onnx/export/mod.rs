@@ -14,6 +14,7 @@ mod norms;
 mod ops;
 mod plan;
 mod recurrent;
+mod resize;
 mod training_info;
 mod windows;
 mod writer;

@@ -3,10 +3,7 @@
 use super::ExportError;
 use super::writer::{Tensor, Writer, code, float, int, ints, signed, text};
 use crate::onnx::proto::AttributeProto;
-use arenic_ir::op::{
-    Binary, Coordinates, Interpolation, NearestMode, Reduction, ResizeSpec, Rng, Scatter, Unary,
-    Window,
-};
+use arenic_ir::op::{Binary, Reduction, Rng, Scatter, Unary, Window};
 use arenic_ir::{DType, Op};
 
 fn names(tensors: &[Tensor]) -> Vec<&str> {
@@ -183,7 +180,7 @@ impl Writer<'_> {
             | Op::GruGrad { .. }
             | Op::Rnn { .. }
             | Op::RnnGrad { .. } => self.recurrence(op, x, &out),
-            Op::Resize { spec } => self.resize(x, &out, spec),
+            Op::Resize { spec } => self.resize(&x[0], out, spec)?,
             Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
                 let attributes = vec![
                     float("alpha", *alpha),
@@ -315,48 +312,6 @@ impl Writer<'_> {
         self.node_into("MatMul", &[&operands[0], &operands[1]], out.to_vec(), vec![]);
     }
 
-    fn resize(&mut self, x: &[Tensor], out: &[String], spec: &ResizeSpec) {
-        let old = &x[0].ty.shape;
-        let mut attributes = vec![
-            text("coordinate_transformation_mode", coordinates(spec.coordinates)),
-            int("exclude_outside", i64::from(spec.exclude_outside)),
-            int("antialias", i64::from(spec.antialias)),
-            float("extrapolation_value", spec.extrapolation),
-        ];
-        match spec.mode {
-            Interpolation::Nearest(mode) => {
-                attributes.push(text("mode", "nearest"));
-                attributes.push(text("nearest_mode", nearest(mode)));
-            }
-            Interpolation::Linear => attributes.push(text("mode", "linear")),
-            Interpolation::Cubic { a } => {
-                attributes.push(text("mode", "cubic"));
-                attributes.push(float("cubic_coeff_a", a));
-            }
-        }
-        let roi = match &spec.roi[..] {
-            [] => String::new(),
-            roi => {
-                let (starts, ends): (Vec<f32>, Vec<f32>) = roi.iter().copied().unzip();
-                let list: Vec<f64> = starts.into_iter().chain(ends).map(f64::from).collect();
-                self.numbers(DType::F32, &[list.len()], &list)
-            }
-        };
-        // Scales where they are no ratios of extents; they say the extents, too.
-        let ratio = |i: usize| (spec.sizes[i] as f64 / old[i] as f64) as f32;
-        let ratios = (0..old.len()).all(|i| spec.scales[i] == ratio(i)) || old.contains(&0);
-        let (scales, sizes) = match ratios {
-            true => (String::new(), self.list(&signed(&spec.sizes))),
-            false => {
-                let list: Vec<f64> = spec.scales.iter().map(|&s| s.into()).collect();
-                (self.numbers(DType::F32, &[list.len()], &list), String::new())
-            }
-        };
-        let given = [x[0].name.as_str(), &roi, &scales, &sizes];
-        let count = if ratios { 4 } else { 3 };
-        self.node_into("Resize", &given[..count], out.to_vec(), attributes);
-    }
-
     /// Rate and count are scalars in ONNX.
     fn optimizer(
         &mut self,
@@ -458,25 +413,5 @@ fn scatter(f: Scatter) -> &'static str {
         Scatter::Mul => "mul",
         Scatter::Min => "min",
         Scatter::Max => "max",
-    }
-}
-
-fn nearest(mode: NearestMode) -> &'static str {
-    match mode {
-        NearestMode::RoundPreferFloor => "round_prefer_floor",
-        NearestMode::RoundPreferCeil => "round_prefer_ceil",
-        NearestMode::Floor => "floor",
-        NearestMode::Ceil => "ceil",
-    }
-}
-
-fn coordinates(c: Coordinates) -> &'static str {
-    match c {
-        Coordinates::HalfPixel => "half_pixel",
-        Coordinates::HalfPixelSymmetric => "half_pixel_symmetric",
-        Coordinates::PytorchHalfPixel => "pytorch_half_pixel",
-        Coordinates::AlignCorners => "align_corners",
-        Coordinates::Asymmetric => "asymmetric",
-        Coordinates::TfCropAndResize => "tf_crop_and_resize",
     }
 }

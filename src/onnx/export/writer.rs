@@ -44,7 +44,7 @@ pub(super) struct Writer<'g> {
     /// Of attentions that drop, by their generators, which elements they keep.
     pub(super) kept: HashMap<(u64, Option<u64>), String>,
     /// What new nodes and tensors are called after.
-    label: String,
+    pub(super) label: String,
     pub(super) dilated_pool: bool,
     training: bool,
 }

@@ -3,7 +3,7 @@
 use crate::onnx::context::{Built, Cx, axis, extents};
 use crate::onnx::error::Fault;
 use arenic_ir::Op;
-use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec};
+use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Scale};
 
 /// What a `sizes` operand does to the aspect ratio.
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ pub(super) fn resize(cx: &mut Cx) -> Built {
         cx.floats(2)?.filter(|list| !list.is_empty()),
         cx.ints(3)?.filter(|list| !list.is_empty()),
     );
-    let (mut sizes, mut scales) = (old.clone(), vec![1.0f32; rank]);
+    let (mut sizes, mut scales) = (old.clone(), vec![Scale::ONE; rank]);
     let fits = |n: usize| {
         if n == on.len() {
             Ok(())
@@ -73,32 +73,42 @@ pub(super) fn resize(cx: &mut Cx) -> Built {
                 if !(0.0..=(1u64 << 40) as f32).contains(&size) {
                     return Err(Fault(format!("scale {scale} of an extent of {}", old[at])));
                 }
-                (scales[at], sizes[at]) = (scale as f32, size as usize);
+                (scales[at], sizes[at]) = (Scale::Number(scale as f32), size as usize);
             }
         }
         (None, Some(list)) => {
             let list = extents(&list)?;
             fits(list.len())?;
-            let ratio = |i: usize| list[i] as f64 / old[on[i]] as f64;
-            let ratios = (0..list.len()).map(ratio);
+            // New and old extents; their quotients by products, which are exact.
+            let ratios = on.iter().zip(&list).map(|(&at, &to)| (to, old[at]));
+            let known = ratios.filter(|&(_, from)| from > 0);
+            let order = |a: &(usize, usize), b: &(usize, usize)| {
+                (a.0 as u128 * b.1 as u128).cmp(&(b.0 as u128 * a.1 as u128))
+            };
             let common = match policy(cx)? {
                 Policy::Stretch => None,
-                Policy::NotLarger => Some(ratios.fold(f64::INFINITY, f64::min)),
-                Policy::NotSmaller => Some(ratios.fold(0.0, f64::max)),
+                Policy::NotLarger => known.min_by(order),
+                Policy::NotSmaller => known.max_by(order),
             };
-            for (i, &at) in on.iter().enumerate() {
-                (sizes[at], scales[at]) = match common {
-                    None => (list[i], ratio(i) as f32),
-                    Some(scale) => ((scale * old[at] as f64).round() as usize, scale as f32),
+            for (&at, &to) in on.iter().zip(&list) {
+                let ratio = common.unwrap_or((to, old[at]));
+                sizes[at] = match common {
+                    None => to,
+                    // Rounded half up.
+                    Some((to, from)) => {
+                        let twice = 2 * to as u128 * old[at] as u128 + from as u128;
+                        usize::try_from(twice / (2 * from as u128)).unwrap_or(usize::MAX)
+                    }
                 };
+                scales[at] = scale(ratio)?;
             }
         }
         (Some(_), Some(_)) => return Err("both scales and sizes".into()),
         (None, None) => return Err("neither scales nor sizes".into()),
     }
     if old.contains(&0) {
-        // Nothing is interpolated; a scale of 0 ÷ 0 must not make the node invalid.
-        scales.fill(1.0);
+        // Nothing is interpolated, and there is no scale of 0 ÷ 0.
+        scales.fill(Scale::ONE);
     }
     let spec = ResizeSpec {
         sizes,
@@ -111,6 +121,17 @@ pub(super) fn resize(cx: &mut Cx) -> Built {
         extrapolation: a.float_or("extrapolation_value", 0.0)?,
     };
     cx.whole(Op::Resize { spec }, vec![x])
+}
+
+/// The quotient of a new and an old extent.
+fn scale((to, from): (usize, usize)) -> Result<Scale, Fault> {
+    if to == from {
+        return Ok(Scale::ONE);
+    }
+    match (u32::try_from(to), u32::try_from(from)) {
+        (Ok(to), Ok(from)) => Ok(Scale::Ratio(to, from)),
+        _ => Err(Fault(format!("{from} elements are resized to {to}; 2^31 is the most"))),
+    }
 }
 
 fn policy(cx: &Cx) -> Result<Policy, Fault> {

@@ -2,7 +2,7 @@
 
 use super::model::*;
 use crate::onnx::proto::{ModelProto, NodeProto, TensorProto, tensor_proto::DataType};
-use arenic_ir::op::{Binary, Coordinates, Interpolation, Reduction, Unary, Window};
+use arenic_ir::op::{Binary, Coordinates, Interpolation, Reduction, Scale, Unary, Window};
 use arenic_ir::{DType, Op};
 
 /// The shape of `y = op(x, initializers…)`.
@@ -334,13 +334,15 @@ fn resizes() {
     let spec = resize(&["x", "", "s"], vec![("mode", Attr::S("linear"))], &[scales]);
     assert_eq!((&spec.sizes[..], spec.mode), (&[1, 1, 8, 4][..], Interpolation::Linear));
     assert_eq!(spec.coordinates, Coordinates::HalfPixel);
-    assert_eq!(spec.scales, [1.0, 1.0, 2.0, 0.7]);
+    assert_eq!(spec.scales, [1.0, 1.0, 2.0, 0.7].map(Scale::Number));
     let on = || ("axes", Attr::Is(&[2, 3]));
     let spec = resize(&["x", "", "", "z"], vec![on()], &[list("z", &[2, 9])]);
-    assert_eq!((&spec.sizes[..], &spec.scales[..]), (&[1, 1, 2, 9][..], &[1.0, 1.0, 0.5, 1.5][..]));
+    assert_eq!(spec.sizes, [1, 1, 2, 9]);
+    assert_eq!(spec.scales, [Scale::ONE, Scale::ONE, Scale::Ratio(2, 4), Scale::Ratio(9, 6)]);
     let policy = ("keep_aspect_ratio_policy", Attr::S("not_larger"));
     let spec = resize(&["x", "", "", "z"], vec![on(), policy], &[list("z", &[2, 9])]);
     assert_eq!(spec.sizes, [1, 1, 2, 3]);
+    assert_eq!(spec.scales[2..], [Scale::Ratio(2, 4); 2]);
     let crop = ("coordinate_transformation_mode", Attr::S("tf_crop_and_resize"));
     let roi = floats("r", &[4], &[0.25, 0.5, 0.75, 1.0]);
     let spec = resize(&["x", "r", "", "z"], vec![on(), crop], &[roi, list("z", &[2, 2])]);

@@ -1,7 +1,7 @@
 //! Scratch memory of the CUDA kernels, in bytes, and the tilings that it follows from.
 
-use super::{ReducePlan, resize_taps};
-use crate::op::{Coordinates, Op, Recurrence, Reduction, ResizeSpec, channels_last, sums};
+use super::ReducePlan;
+use crate::op::{Op, Recurrence, Reduction, channels_last, sums};
 use crate::plan::TargetInfo;
 use crate::types::{DType, TensorType};
 
@@ -75,8 +75,7 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             Recurrence::of(op, x[0]).cuda_scratch(op) as u64 * x[0].dtype.size()
         }
         Op::Resize { spec } => {
-            let axes = (0..spec.sizes.len()).filter(|&a| !resize_keeps(spec, a, x[0].shape[a]));
-            16 * axes.map(|a| resize_taps(spec, a) * spec.sizes[a]).sum::<usize>() as u64
+            spec.table_bytes((0..spec.sizes.len()).filter(|&a| !spec.keeps(a, x[0].shape[a])))
         }
         _ => 0,
     }
@@ -281,13 +280,6 @@ pub fn row_lanes(x: &TensorType, axes: std::ops::Range<usize>) -> usize {
         257.. if rows < 4096 => THREADS,
         n => (n / 4).next_power_of_two().min(32),
     }
-}
-
-/// True where every index of an axis of a resize reads itself, which takes no table.
-pub fn resize_keeps(spec: &ResizeSpec, axis: usize, extent: usize) -> bool {
-    spec.scales[axis] == 1.0
-        && spec.sizes[axis] == extent
-        && spec.coordinates != Coordinates::TfCropAndResize
 }
 
 /// Blocks of a reduction that fill a large device (132 processors) once.

@@ -3,7 +3,7 @@
 use super::Local;
 use crate::differentiate::tape::Tape;
 use arenic_ir::graph::Data;
-use arenic_ir::op::{Op, ResizeSpec, TypeError};
+use arenic_ir::op::{Op, ResizeSpec, Scale, TypeError};
 use arenic_ir::types::{DType, TensorType, bf16};
 
 pub(super) fn max_pool(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
@@ -37,13 +37,13 @@ pub(super) fn resize(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let mut d = l.dy()?;
     for axis in 0..shape.len() {
         let (from, to) = (shape[axis], spec.sizes[axis]);
-        if from == to && spec.scales[axis] == 1.0 {
+        if spec.keeps(axis, from) {
             continue;
         }
         let dtype = t.ty(d).dtype;
         let along = ResizeSpec {
             sizes: vec![from, to],
-            scales: vec![1.0, spec.scales[axis]],
+            scales: vec![Scale::ONE, spec.scales[axis]],
             ..spec.clone()
         };
         let units = TensorType::new(dtype, [from, from]);

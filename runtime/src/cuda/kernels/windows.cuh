@@ -46,50 +46,84 @@ struct Best {
     }
 };
 
-enum class Coordinates { half_pixel, half_pixel_symmetric, pytorch_half_pixel, align_corners, asymmetric, tf_crop_and_resize };
 enum class Interpolation { round_prefer_floor, round_prefer_ceil, floor, ceil, linear, cubic };
 
 // An axis that is resized.
 struct ResizeAxis {
-    double input;
-    double output;
-    double scale;
-    // The region of interest.
-    double start;
-    double end;
+    i64 last;
+    // What distances are multiplied by where the axis shrinks.
+    double stretch;
     // The cubic's coefficient.
     double a;
-    Coordinates coordinates;
     Interpolation interpolation;
     bool exclude_outside;
     bool antialias;
 };
 
-// The source coordinate of an index; false outside of the region of interest.
-__device__ inline bool source_of(const ResizeAxis& axis, double index, double& at) {
-    // The output's extent before rounding.
-    const double exact = axis.scale * axis.input;
-    const double half_pixel = (index + 0.5) / axis.scale - 0.5;
-    switch (axis.coordinates) {
-    case Coordinates::half_pixel: at = half_pixel; break;
-    case Coordinates::half_pixel_symmetric:
-        at = axis.input / 2.0 * (1.0 - axis.output / exact) + half_pixel;
-        break;
-    case Coordinates::pytorch_half_pixel: at = axis.output == 1.0 ? -0.5 : half_pixel; break;
-    case Coordinates::align_corners:
-        at = axis.output == 1.0 ? 0.0 : index * (axis.input - 1.0) / (exact - 1.0);
-        break;
-    case Coordinates::asymmetric: at = index / axis.scale; break;
-    case Coordinates::tf_crop_and_resize: {
-        const double length = axis.end - axis.start;
-        at = axis.start * (axis.input - 1.0) + (axis.output == 1.0
-            ? length * (axis.input - 1.0) / 2.0
-            : index * length * (axis.input - 1.0) / (exact - 1.0));
-        return at >= 0.0 && at <= axis.input - 1.0;
+// A place between elements: `whole + part / divisor`, the part below the divisor, which has no more
+// than 62 bits.
+struct Position {
+    i64 whole;
+    u64 part;
+    u64 divisor;
+
+    __device__ i64 ceil() const { return whole + (part > 0); }
+
+    __device__ double distance(i64 element) const {
+        return abs_of(double(element - whole) - double(part) / double(divisor));
     }
+};
+
+// Index `i` lies at `(i * step + start) / divisor`, where step and start are wholes of the divisor
+// and what is left of them.
+struct Positions {
+    i64 step;
+    u64 step_part;
+    i64 start;
+    u64 start_part;
+    u64 divisor;
+
+    // Long multiplication, bit by bit, as the product may have more than 64 bits.
+    __device__ bool at(u64 index, Position& at) const {
+        at = {0, 0, divisor};
+        for (int bit = 31; bit >= 0; bit--) {
+            at.whole *= 2;
+            add(at, at.part);
+            if (index >> bit & 1) add(at, step_part);
+        }
+        add(at, start_part);
+        at.whole += step * i64(index) + start;
+        return true;
     }
-    return true;
-}
+
+    __device__ void add(Position& at, u64 part) const {
+        at.part += part;
+        if (at.part >= divisor) {
+            at.part -= divisor;
+            at.whole++;
+        }
+    }
+};
+
+// Index `i` lies at `start * last + i * length * last / span`, or in the middle where it is the only
+// one; false outside of the region of interest.
+struct Crop {
+    double start;
+    double length;
+    double last;
+    double span;
+    bool centred;
+    u64 divisor;
+
+    __device__ bool at(u64 index, Position& at) const {
+        const double way = centred ? length * last / 2.0 : double(index) * length * last / span;
+        const double x = start * last + way;
+        if (!(x >= 0.0 && x <= last)) return false;
+        const double whole = floor(x);
+        at = {cast<i64>(whole), u64(ceil((x - whole) * double(divisor))), divisor};
+        return true;
+    }
+};
 
 // Keys' cubic.
 __device__ inline double cubic_of(double x, double a) {
@@ -100,30 +134,29 @@ __device__ inline double cubic_of(double x, double a) {
 
 // The source elements that an index reads and their weights, in a table of `taps` for every
 // index. The first source is negative outside of the region of interest.
-__device__ inline void resize_entry(const ResizeAxis& axis, u64 index, u32 taps, i64* sources, double* weights) {
+template <class Places>
+__device__ inline void resize_entry(const Places& places, const ResizeAxis& axis, u64 index, u32 taps, i64* sources, double* weights) {
     sources += index * taps;
     weights += index * taps;
-    const i64 last = i64(axis.input) - 1;
-    double at;
-    if (!source_of(axis, double(index), at)) {
+    const i64 last = axis.last;
+    Position at;
+    if (!places.at(index, at)) {
         for (u32 t = 0; t < taps; t++) sources[t] = -1;
         return;
     }
-    double nearest = 0;
+    i64 source = at.whole;
     switch (axis.interpolation) {
-    case Interpolation::round_prefer_floor: nearest = ceil(at - 0.5); break;
-    case Interpolation::round_prefer_ceil: nearest = floor(at + 0.5); break;
-    case Interpolation::floor: nearest = floor(at); break;
-    case Interpolation::ceil: nearest = ceil(at); break;
+    case Interpolation::round_prefer_floor: source += at.part > at.divisor - at.part; break;
+    case Interpolation::round_prefer_ceil: source += at.part >= at.divisor - at.part; break;
+    case Interpolation::floor: break;
+    case Interpolation::ceil: source = at.ceil(); break;
     default: {
         const bool cubic = axis.interpolation == Interpolation::cubic;
-        // A shrinking axis stretches the antialiasing kernel.
-        const double stretch = axis.antialias && axis.scale < 1.0 ? axis.scale : 1.0;
-        const i64 first = cast<i64>(ceil(at)) - cast<i64>(ceil((cubic ? 2.0 : 1.0) / stretch));
+        const i64 first = at.ceil() - taps / 2;
         double total = 0;
         for (u32 t = 0; t < taps; t++) {
             const i64 tap = first + t;
-            const double distance = abs_of((double(tap) - at) * stretch);
+            const double distance = at.distance(tap) * axis.stretch;
             double weight = cubic ? cubic_of(distance, axis.a) : distance < 1.0 ? 1.0 - distance : 0.0;
             if (axis.exclude_outside && (tap < 0 || tap > last)) weight = 0;
             sources[t] = tap < 0 ? 0 : tap > last ? last : tap;
@@ -136,7 +169,6 @@ __device__ inline void resize_entry(const ResizeAxis& axis, u64 index, u32 taps,
         return;
     }
     }
-    const i64 source = cast<i64>(nearest);
     sources[0] = source < 0 ? 0 : source > last ? last : source;
     weights[0] = 1;
 }
