@@ -296,7 +296,8 @@ fn the_artifact_evaluates_what_it_trained() {
         all
     };
     let before = first(Initial::default());
-    assert_eq!(before.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>(), ["loss", "accuracy"]);
+    let names: Vec<&str> = before.iter().map(|(n, _)| n.as_str()).collect();
+    assert_eq!((names, before[2].1), (vec!["loss", "accuracy", "counted"], 4.0));
     close("evaluated", &[before[0].1], &losses[..1]);
 
     let step = compiled("mlp", &momentum(), Purpose::Step, 4, None);

@@ -3,9 +3,10 @@
 use super::run::{Feed, read};
 use super::{Json, Outcome, failed, interrupt, print};
 use arenic::data::{Notice, TensorFile};
+use arenic::evaluator::Means;
 use arenic::train::{Initial, Length, Options, StepReport};
 use clap::Args;
-use std::collections::BTreeMap;
+use miette::miette;
 use std::path::PathBuf;
 
 /// Arguments of `arenic eval`.
@@ -47,22 +48,27 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         trace: None,
         stop: Some(interrupt::flag_that("this batch is the last one")),
     };
-    let mut sums: BTreeMap<String, f64> = BTreeMap::new();
-    let watch = |report: &StepReport| {
-        for (name, x) in report.scalars {
-            *sums.entry((*name).to_owned()).or_default() += x;
-        }
-    };
+    let mut means = Means::default();
+    let watch = |report: &StepReport| means.add(report.scalars);
     let notice = |n: &Notice| eprintln!("note: {n}");
     let summary = a.feed.device.train(target, &options, notice, watch)?;
     let batches = summary.steps;
-    let means = sums.into_iter().map(|(name, sum)| (name, sum / batches.max(1) as f64));
+    let counted = means.counted();
+    if counted == Some(0) {
+        let help = "compare the targets with --ignore-index of the compilation";
+        return Err(miette!(help = help, "no target counts: each of them is ignored").into());
+    }
+    let means = means.into_each();
     if a.json.json {
         let mut object: serde_json::Map<_, _> = means.map(|(n, x)| (n, x.into())).collect();
         object.insert("batches".into(), batches.into());
+        if let Some(counted) = counted {
+            object.insert("counted".into(), counted.into());
+        }
         object.insert("arena_bytes".into(), summary.arena_bytes.into());
         return print(serde_json::Value::Object(object));
     }
     let shown: Vec<String> = means.map(|(name, x)| format!("{name} {x:.4}")).collect();
-    print(format!("{}  over {batches} batches", shown.join("  ")))
+    let over = counted.map_or(String::new(), |n| format!("{n} targets in "));
+    print(format!("{}  over {over}{batches} batches", shown.join("  ")))
 }

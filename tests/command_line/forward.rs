@@ -37,7 +37,7 @@ fn one_command_takes_a_forward_model_to_a_step_that_trains_and_is_evaluated() {
 
     let before = &shell.succeeds(&format!("eval m.arenic {DATA} --json"))[0];
     let after = &shell.succeeds(&format!("eval m.arenic {DATA} --init w.safetensors --json"))[0];
-    assert_eq!(before["batches"], 5);
+    assert_eq!((&before["batches"], &before["counted"]), (&5.into(), &20.into()));
     assert!(after["loss"].as_f64() < before["loss"].as_f64());
     shell.succeeds("check m.arenic");
 }

@@ -16,24 +16,55 @@ fn weight(shape: &[usize], values: &[f64]) -> Graph {
     g
 }
 
-/// Holds the pass against differences of the loss `expected`.
+/// Holds the pass against differences of the loss `expected`, and what evaluates against its mean
+/// over so many.
 fn holds(
     name: &str,
     pass: &Differentiate,
     (shape, values): (&[usize], &[f64]),
     target: Vec<u8>,
+    count: usize,
     expected: impl Fn(&[f64]) -> f64,
 ) {
     let g = weight(shape, values);
     let loss = |states: &[Vec<f64>]| expected(&states[0]);
     check(name, &g, pass, &[("target", target.clone())], &loss);
-    // What evaluates has the same loss, as the second output.
+    let divisor = if pass.reduction == Over::Sum { count as f64 } else { 1.0 };
+    let value = evaluated(&g, pass, values, target, "loss");
+    assert!((value - expected(values) / divisor).abs() < 1e-12, "{name}: evaluated {value}");
+}
+
+/// An output of what evaluates a graph.
+fn evaluated(g: &Graph, pass: &Differentiate, x: &[f64], target: Vec<u8>, output: &str) -> f64 {
     let mut forward = g.clone();
     let cx = Cx { purpose: Purpose::Evaluation, ..Cx::new(TargetInfo::CPU) };
     pass.run(&mut forward, &cx).unwrap();
-    forward.outputs.remove(0);
-    let (value, _) = run(&forward, &[values.to_vec()], &[("target", target)]);
-    assert!((value - expected(values)).abs() < 1e-12, "{name}: evaluated {value}");
+    verify(&forward).unwrap();
+    forward.outputs.retain(|o| o.name == output);
+    run(&forward, &[x.to_vec()], &[("target", target)]).0
+}
+
+/// As PyTorch's `(logits.argmax(1) == target)[target != ignored]` has them.
+#[test]
+fn the_first_of_equal_logits_is_the_class() {
+    let row = |target: [i64; 4]| target.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<u8>>();
+    let pass = pass("cross_entropy", Over::Mean);
+    let x = [0.5, 0.5, 0.5, 0.1, 0.9, 0.9, 0.3, 0.2, 0.1, f64::NEG_INFINITY, 0.0, 1.0];
+    let g = weight(&[4, 3], &x);
+    for (target, accuracy, counted) in [
+        ([0, 1, 0, 2], 1.0, 4),
+        ([1, 2, 1, 1], 0.0, 4),
+        ([2, 1, -100, -100], 0.5, 2),
+        ([-100; 4], 0.0, 0),
+    ] {
+        let figure = |name: &str| evaluated(&g, &pass, &x, row(target), name);
+        assert_eq!(figure("accuracy"), accuracy, "{target:?}");
+        // The bits of an integer.
+        assert_eq!(figure("counted").to_bits(), counted, "{target:?}");
+        assert!(figure("loss").is_finite(), "{target:?}");
+    }
+    // A batch in which nothing counts has no loss.
+    assert_eq!(evaluated(&g, &pass, &x, row([-100; 4]), "loss"), 0.0);
 }
 
 fn pass(loss: &str, reduction: Over) -> Differentiate {
@@ -90,7 +121,8 @@ fn of_classes() {
                     if loss == "nll" { row.to_vec() } else { log_softmax(row) }
                 };
                 let expected = |x: &[f64]| cross_entropy(x, size, &target, ignored, over, log);
-                holds(loss, &pass, (&size, &values), bytes.clone(), expected);
+                let counted = target.iter().filter(|&&t| t != ignored).count();
+                holds(loss, &pass, (&size, &values), bytes.clone(), counted, expected);
             }
         }
     }
@@ -102,7 +134,7 @@ fn classes_last() {
     let pass = Differentiate { class_axis: Some(1), ..pass("cross_entropy", Over::Mean) };
     let target: Vec<u8> = [2i64, 0].iter().flat_map(|t| t.to_le_bytes()).collect();
     let expected = |x: &[f64]| -(log_softmax(&x[..3])[2] + log_softmax(&x[3..])[0]) / 2.0;
-    holds("two axes", &pass, (&[2, 3], &values), target, expected);
+    holds("two axes", &pass, (&[2, 3], &values), target, 2, expected);
 }
 
 #[test]
@@ -114,11 +146,11 @@ fn of_numbers() {
         let squares = |x: &[f64]| {
             x.iter().zip(&targets).map(|(x, t)| (x - t) * (x - t)).sum::<f64>() / divisor
         };
-        holds("mse", &pass("mse", over), (&[2, 3], &values), doubles(&targets), squares);
+        holds("mse", &pass("mse", over), (&[2, 3], &values), doubles(&targets), 6, squares);
         let entropy = |x: &[f64]| {
             let each = |(&x, &t): (&f64, &f64)| x.max(0.0) - x * t + (-x.abs()).exp().ln_1p();
             x.iter().zip(&targets).map(each).sum::<f64>() / divisor
         };
-        holds("bce", &pass("bce", over), (&[2, 3], &values), doubles(&targets), entropy);
+        holds("bce", &pass("bce", over), (&[2, 3], &values), doubles(&targets), 6, entropy);
     }
 }

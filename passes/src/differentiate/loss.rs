@@ -208,22 +208,56 @@ impl Built {
     }
 }
 
-impl Built {
-    /// For classes, the share of targets that count whose class has the largest logit.
-    pub(super) fn accuracy(&self, t: &mut Tape) -> Result<Option<ValueId>, TypeError> {
-        let Partial::Classes { rows, .. } = &self.gradient else { return Ok(None) };
-        let f = arenic_ir::op::Reduction::Max;
-        let max = t.emit(Op::Reduce { f, axes: vec![1], keep: true }, vec![rows.x])?;
-        let at = t.emit(Op::GatherElements { axis: 1 }, vec![rows.x, rows.target])?;
-        let largest = t.binary(Binary::Equal, at, max)?;
-        let right = t.binary(Binary::And, largest, rows.counts)?;
-        let dtype = t.ty(rows.x).dtype;
-        let mut count = |v| {
-            let ones = t.cast(v, dtype)?;
-            t.sum(ones, vec![0, 1], false)
+/// How good a model is at what one batch asks of it.
+pub(super) struct Figures {
+    /// The mean over the targets that count, or over all elements; zero where none counts.
+    pub(super) loss: ValueId,
+    /// Of classes.
+    pub(super) classes: Option<Classes>,
+}
+
+/// What else there is to say where targets are classes.
+pub(super) struct Classes {
+    /// The share of targets that count whose class is the first of those with the largest logit;
+    /// zero where none counts.
+    pub(super) accuracy: ValueId,
+    /// How many targets count, by which batches are weighted; of `i64`.
+    pub(super) counted: ValueId,
+}
+
+impl Figures {
+    /// Adds the figures to the graph, whatever reduction the model is trained with.
+    pub(super) fn new(
+        t: &mut Tape,
+        loss: Loss,
+        e: Elements,
+        output: ValueId,
+        target: Option<ValueId>,
+    ) -> Result<Figures, TypeError> {
+        let mean = Elements { reduction: Reduction::Mean, ..e };
+        let (Loss::CrossEntropy | Loss::Nll, Some(_)) = (loss, target) else {
+            let built = Built::new(t, loss, mean, output, target)?;
+            return Ok(Figures { loss: built.loss, classes: None });
         };
-        let (right, all) = (count(right)?, count(rows.counts)?);
-        t.binary(Binary::Div, right, all).map(Some)
+        let sum = Elements { reduction: Reduction::Sum, ..e };
+        let built = Built::new(t, loss, sum, output, target)?;
+        let Partial::Classes { rows, .. } = &built.gradient else {
+            return Err(TypeError("a loss of classes has rows".into()));
+        };
+        let dtype = t.ty(rows.x).dtype;
+        let counted = Rows::number(t, rows.counts)?;
+        let one = t.number(counted, 1.0);
+        let divisor = t.binary(Binary::Max, counted, one)?;
+        let divisor = t.cast(divisor, dtype)?;
+        let loss = t.binary(Binary::Div, built.loss, divisor)?;
+        t.name = "accuracy".into();
+        let best = t.node(Op::TopK { axis: 1, k: 1, largest: true }, vec![rows.x])?;
+        let first = t.binary(Binary::Equal, rows.target, best[1])?;
+        let right = t.binary(Binary::And, first, rows.counts)?;
+        let right = Rows::number(t, right)?;
+        let right = t.cast(right, dtype)?;
+        let accuracy = t.binary(Binary::Div, right, divisor)?;
+        Ok(Figures { loss, classes: Some(Classes { accuracy, counted }) })
     }
 }
 
@@ -262,6 +296,12 @@ impl Rows {
             }
         };
         Ok(Rows { x, target, counts, moved, divisor })
+    }
+
+    /// For how many rows a bool is true.
+    fn number(t: &mut Tape, of: ValueId) -> Result<ValueId, TypeError> {
+        let ones = t.cast(of, DType::I64)?;
+        t.sum(ones, vec![0, 1], false)
     }
 
     fn gradient(

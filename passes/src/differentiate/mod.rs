@@ -35,12 +35,16 @@ use arenic_ir::graph::{Data, Def, Graph, NodeId, Output, StateId, ValueId};
 use arenic_ir::op::{Binary, TypeError, Unary};
 use arenic_ir::types::TensorType;
 use cranelift_entity::EntityRef;
-use loss::{Built, Elements, Loss};
+use loss::{Built, Elements, Figures, Loss};
 use optimizer::Updates;
 use reverse::{Paths, reverse};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tape::Tape;
+
+/// The output of an evaluation that says how many targets a batch's `loss` and `accuracy`, the two
+/// outputs before it, are means of.
+pub const COUNTED: &str = "counted";
 
 /// Makes a training step of a forward graph: loss, gradients and updates.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -320,7 +324,8 @@ impl Differentiate {
         Ok(Some(g.add_input("target", ty)))
     }
 
-    /// The loss alone, and the accuracy where there are classes, beside the model's outputs.
+    /// The loss alone, where there are classes with the accuracy and the number of targets that
+    /// both are of, beside the model's outputs.
     fn evaluation(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, DifferentiateError> {
         let output = self.output(g)?.value;
         if let Loss::Output(_) = self.loss()? {
@@ -329,11 +334,13 @@ impl Differentiate {
         let target = self.target(g, output)?;
         let mut t = Tape::new(g, cx.evaluate);
         t.name = "loss".into();
-        let built = Built::new(&mut t, self.loss()?, self.elements(1), output, target)?;
-        t.name = "accuracy".into();
-        let accuracy = built.accuracy(&mut t)?;
-        g.outputs.push(Output { name: "loss".into(), value: built.loss });
-        g.outputs.extend(accuracy.map(|value| Output { name: "accuracy".into(), value }));
+        let figures = Figures::new(&mut t, self.loss()?, self.elements(1), output, target)?;
+        let mut say = |name: &str, value| g.outputs.push(Output { name: name.into(), value });
+        say("loss", figures.loss);
+        if let Some(classes) = figures.classes {
+            say("accuracy", classes.accuracy);
+            say(COUNTED, classes.counted);
+        }
         Ok(Stats::new())
     }
 
