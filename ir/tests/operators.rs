@@ -28,6 +28,7 @@ const TEXT: &str = r#"graph "step" {
   n12 average_pool_grad {"count_include_pad":true,"shape":[4,3,6,6],"window":{"dilations":[1,1],"kernel":[2,2],"pads_begin":[0,0],"pads_end":[0,0],"strides":[2,2]}} (v18) -> (v21: f32[4,3,6,6])
   n13 lstm {"reverse":true} (v22, v23, v24, v24, v25) -> (v26: f32[3,2,2], v27: f32[3,2,8], v28: f32[3,2,2])
   n14 lstm_grad {"dcells":true,"reverse":true} (v27, v28, v23, v24, v26, v28, v25) -> (v29: f32[3,2,8], _, v30: f32[2,2])
+  n15 resize {"spec":{"coordinates":"half_pixel","extrapolation":0.0,"mode":"linear","scales":[1.0,1.0,[9,6],0.6000000238418579],"sizes":[4,3,9,3]}} (v0) -> (v31: f32[4,3,9,3])
 }
 "#;
 

@@ -105,8 +105,7 @@ impl Run {
         let (backend, limits) = (Backend::Cuda, PerSpace { device: limit, host: None });
         // Emulated kernels are compiled from their text. Operators' kernels are compiled for GPUs by
         // the runtime's tests, those of whole steps by `make test-all`.
-        let no_gpu_code =
-            place::gpu().is_none() && std::env::var_os("ARENIC_WIDE").is_none();
+        let no_gpu_code = place::gpu().is_none() && std::env::var_os("ARENIC_WIDE").is_none();
         let constraints =
             Constraints { backend, device, limits, no_gpu_code, ..Constraints::default() };
         let options = RunOptions::default();

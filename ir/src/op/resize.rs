@@ -88,7 +88,7 @@ impl Scale {
 impl fmt::Display for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Scale::Number(x) => write!(f, "{x}"),
+            Scale::Number(x) => write!(f, "{x:?}"),
             Scale::Ratio(to, from) => write!(f, "{to}/{from}"),
         }
     }

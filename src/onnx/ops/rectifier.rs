@@ -5,7 +5,7 @@ use super::compose::Made;
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Unary};
-use arenic_ir::{Op, ValueId};
+use arenic_ir::{DType, Op, ValueId};
 
 /// A float attribute.
 fn number(cx: &Cx, name: &str, default: f32) -> Result<f64, Fault> {
@@ -73,16 +73,14 @@ pub(super) fn celu(cx: &mut Cx) -> Built {
     Ok(vec![Some(negative(cx, x, below)?)])
 }
 
-/// `max(x, 0) + ln(1 + exp(−|x|))`, whose exponential does not overflow. At zero the maximum has
-/// half of a slope and the magnitude none, which is the slope of the sum.
+/// `ln(1 + exp(x))`, which is `x` where the exponential is so large that one more is nothing.
 fn softplus_of(cx: &mut Cx, x: ValueId) -> Made {
-    let magnitude = cx.map(Unary::Abs, x)?;
-    let exponent = cx.map(Unary::Neg, magnitude)?;
-    let exp = cx.map(Unary::Exp, exponent)?;
+    let from = if cx.ty(x).dtype == DType::F64 { 40.0 } else { 20.0 };
+    let is_large = cx.with(Binary::Greater, x, from)?;
+    let exp = cx.map(Unary::Exp, x)?;
     let sum = cx.plus(exp, 1.0)?;
-    let rest = cx.map(Unary::Log, sum)?;
-    let positive = cx.with(Binary::Max, x, 0.0)?;
-    cx.add(positive, rest)
+    let log = cx.map(Unary::Log, sum)?;
+    cx.select(is_large, x, log)
 }
 
 pub(super) fn softplus(cx: &mut Cx) -> Built {
@@ -206,7 +204,7 @@ pub(super) fn is_inf(cx: &mut Cx) -> Built {
         }
         (true, false) => cx.with(Binary::Equal, x, f64::NEG_INFINITY)?,
         (false, true) => cx.with(Binary::Equal, x, f64::INFINITY)?,
-        (false, false) => cx.filled(arenic_ir::DType::Bool, &ty.shape, 0.0)?,
+        (false, false) => cx.filled(DType::Bool, &ty.shape, 0.0)?,
     };
     Ok(vec![Some(y)])
 }
