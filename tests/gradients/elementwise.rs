@@ -1,5 +1,6 @@
 //! Elementwise operators.
 
+use super::differences::weighted;
 use super::*;
 use arenic_ir::op::Unary;
 
