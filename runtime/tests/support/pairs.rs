@@ -325,7 +325,7 @@ fn along_axes(r: &mut Random, e: &Extents, all: &mut Vec<Case>) {
             let x = filled(r, dtype, &shape);
             let channel: Vec<_> = (0..5).map(|_| filled(r, sums, &[c])).collect();
             let op = Op::BatchNorm { epsilon: 1e-3 };
-            all.push((op, [&[x.clone()], &channel[..2]].concat()));
+            all.push((op, [std::slice::from_ref(&x), &channel[..2]].concat()));
             let dy = filled(r, dtype, &shape);
             all.push((Op::BatchNormInputGrad, [&[x, dy], &channel[..]].concat()));
         }
