@@ -1,8 +1,26 @@
 """Reductions, and what goes along axes: softmax, normalisations, sorting."""
 
 import numpy as np
-from frame import BF16, BOOL, F32, F64, FLOATS, I32, I64, NUMBERS, Case, Draw, Operand, Result
-from frame import fixed, is_float, row, untrained, wide
+
+from frame import (
+    BF16,
+    BOOL,
+    F32,
+    F64,
+    FLOATS,
+    I32,
+    I64,
+    NUMBERS,
+    Case,
+    Draw,
+    Operand,
+    Result,
+    fixed,
+    is_float,
+    row,
+    untrained,
+    wide,
+)
 
 L = np.longdouble
 
@@ -11,7 +29,7 @@ def reduced(name: str, x, axes, keep: bool):
     """The reduction, and the magnitude of its terms."""
     along = {"axis": axes, "keepdims": keep}
     n = np.prod([x.shape[a] for a in axes]) if axes else 1
-    sums = (lambda v: np.sum(v, **along, dtype=v.dtype))
+    sums = lambda v: np.sum(v, **along, dtype=v.dtype)
     size = sums(np.abs(x)) if is_wide(x) else 0.0
     match name:
         case "ReduceSum" | "ReduceSumTraining":
@@ -61,7 +79,12 @@ def reduce(d: Draw) -> Case:
     dtype = d.dtype(types)
     positive = d.name == "ReduceLogSum"
     special = d.name in ("ReduceMax", "ReduceMin")
-    x = d.tensor(d.shape(1 if d.name == "ReduceSumTraining" else 0), dtype, 0.0 if positive else -3.0, special=special)
+    x = d.tensor(
+        d.shape(1 if d.name == "ReduceSumTraining" else 0),
+        dtype,
+        0.0 if positive else -3.0,
+        special=special,
+    )
     if x.size == 0 and d.name == "ReduceMean":
         # The mean of nothing is not defined.
         x = d.tensor((2, 3), dtype)
@@ -126,7 +149,11 @@ def softmax(d: Draw) -> Case:
     attributes = {"axis": d.axis(x.ndim)} if d.chance(0.8) else {}
     y = softmax_of(wide(x), attributes.get("axis", -1))
     log = d.name == "LogSoftmax"
-    return Case([Operand(x)], [Result(np.log(y) if log else y, x.dtype, 16, 10.0 if log else 0.0)], attributes)
+    return Case(
+        [Operand(x)],
+        [Result(np.log(y) if log else y, x.dtype, 16, 10.0 if log else 0.0)],
+        attributes,
+    )
 
 
 @row("Hardmax")
@@ -205,16 +232,23 @@ def batch_norm(d: Draw) -> Case:
             n = np.zeros_like(v)
         y = n * per_channel(s, x.ndim) + per_channel(b, x.ndim)
         variance = ((v - batch) ** 2).mean(axes)
-        next_ = m * momentum + batch.reshape(c) * (1 - momentum), u * momentum + variance * (1 - momentum)
+        next_ = m * momentum + batch.reshape(c) * (1 - momentum), u * momentum + variance * (
+            1 - momentum
+        )
         outputs = [Result(y, dtype, NORM, size)] + [Result(t, statistic, NORM, 3.0) for t in next_]
         if internal:
-            outputs += [Result(batch.reshape(c), statistic, NORM, 3.0), Result(inverse.reshape(c), statistic, NORM)]
+            outputs += [
+                Result(batch.reshape(c), statistic, NORM, 3.0),
+                Result(inverse.reshape(c), statistic, NORM),
+            ]
         # What depends on statistics that are results has no gradient.
         outputs = outputs[:1] if d.smooth and d.chance(0.7) else outputs
     else:
         slope = per_channel(s / np.sqrt(u + eps), x.ndim)
         y = (v - per_channel(m, x.ndim)) * slope + per_channel(b, x.ndim)
-        size = (np.abs(v) + np.abs(per_channel(m, x.ndim))) * np.abs(slope) + np.abs(per_channel(b, x.ndim))
+        size = (np.abs(v) + np.abs(per_channel(m, x.ndim))) * np.abs(slope) + np.abs(
+            per_channel(b, x.ndim)
+        )
         outputs = [Result(y, dtype, NORM, size)]
     inputs = [Operand(x), Operand(scale), Operand(bias), untrained(mean), untrained(var)]
     return Case(inputs, outputs, attributes)
@@ -246,8 +280,19 @@ def norm_grad(d: Draw) -> Case:
     sized = np.abs(wide(dy)).sum(sums).reshape(like) * (1 + np.abs(n).max())
     shape = like if batch else mean.shape
     attributes = {"epsilon": 1e-5} if batch else {"axis": axis}
-    outputs = [Result(dx, dtype, NORM, size), Result(dscale.reshape(like), dtype, NORM, sized), Result(dbias.reshape(like), dtype, NORM, sized)]
-    return Case([Operand(dy), *(untrained(t) for t in (x, scale, mean.reshape(shape), inverse.reshape(shape)))], outputs, attributes)
+    outputs = [
+        Result(dx, dtype, NORM, size),
+        Result(dscale.reshape(like), dtype, NORM, sized),
+        Result(dbias.reshape(like), dtype, NORM, sized),
+    ]
+    return Case(
+        [
+            Operand(dy),
+            *(untrained(t) for t in (x, scale, mean.reshape(shape), inverse.reshape(shape))),
+        ],
+        outputs,
+        attributes,
+    )
 
 
 @row("LayerNormalization")
@@ -271,7 +316,11 @@ def layer_norm(d: Draw) -> Case:
         if d.smooth:
             outputs = outputs[:1]
     attributes |= given
-    return Case([Operand(x), Operand(scale)] + ([] if bias is None else [Operand(bias)]), outputs, attributes)
+    return Case(
+        [Operand(x), Operand(scale)] + ([] if bias is None else [Operand(bias)]),
+        outputs,
+        attributes,
+    )
 
 
 @row("InstanceNormalization", "GroupNormalization")
@@ -285,10 +334,14 @@ def group_norm(d: Draw) -> Case:
     rows = wide(x).reshape(x.shape[0], channels if d.name.startswith("Inst") else groups, -1)
     n, _, inverse = normalised(rows, (2,), eps)
     y = n.reshape(x.shape) * per_channel(wide(scale), x.ndim) + per_channel(wide(bias), x.ndim)
-    size = np.abs(per_channel(wide(scale), x.ndim)) * 4 * max(inverse.max(), 1) + np.abs(per_channel(wide(bias), x.ndim))
+    size = np.abs(per_channel(wide(scale), x.ndim)) * 4 * max(inverse.max(), 1) + np.abs(
+        per_channel(wide(bias), x.ndim)
+    )
     if d.name.startswith("Group"):
         attributes["num_groups"] = groups
-    return Case([Operand(x), Operand(scale), Operand(bias)], [Result(y, dtype, NORM, size)], attributes)
+    return Case(
+        [Operand(x), Operand(scale), Operand(bias)], [Result(y, dtype, NORM, size)], attributes
+    )
 
 
 @row("MeanVarianceNormalization")
@@ -322,7 +375,9 @@ def lp_norm(d: Draw) -> Case:
     x = d.floats(d.shape(1, 4, zero=False), d.dtype(FLOATS))
     axis, p = d.axis(x.ndim), d.int(1, 2)
     v = wide(x)
-    norm = np.abs(v).sum(axis, keepdims=True) if p == 1 else np.sqrt((v * v).sum(axis, keepdims=True))
+    norm = (
+        np.abs(v).sum(axis, keepdims=True) if p == 1 else np.sqrt((v * v).sum(axis, keepdims=True))
+    )
     y = np.where(norm == 0, 0, v / np.where(norm == 0, 1, norm))
     attributes = {"p": p} if p == 1 or d.chance(0.5) else {}
     return Case([Operand(x)], [Result(y, x.dtype, 16)], attributes | {"axis": axis})

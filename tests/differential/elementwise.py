@@ -4,15 +4,39 @@ import math
 
 import numpy as np
 import onnx
-from frame import ALL, BF16, BOOL, F32, F64, FLOATS, I32, I64, INTEGERS, NUMBERS, PRECISION, SIGNED, UNSIGNED
-from frame import Case, Draw, Operand, Result, fixed, is_float, row, untrained, wide
+
+from frame import (
+    ALL,
+    BF16,
+    BOOL,
+    F32,
+    F64,
+    FLOATS,
+    I32,
+    I64,
+    INTEGERS,
+    NUMBERS,
+    SIGNED,
+    UNSIGNED,
+    Case,
+    Draw,
+    Operand,
+    Result,
+    fixed,
+    is_float,
+    row,
+    untrained,
+    wide,
+)
 
 L = np.longdouble
 erf = np.vectorize(math.erf, otypes=[L])
 
 
 def sigmoid(x):
-    return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
+    return np.where(
+        x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x)))
+    )
 
 
 def softplus(x):
@@ -29,12 +53,12 @@ def keep(x, y):
 SUM = 1.0
 FUNCTIONS = {
     "Abs": (np.abs, NUMBERS, -3, 3, 0, 0),
-    "Acos": (np.arccos, WIDE := [F32, F64, BF16], -1, 1, 8, SUM),
-    "Acosh": (np.arccosh, WIDE, 1, 9, 8, SUM),
-    "Asin": (np.arcsin, WIDE, -1, 1, 8, 0),
-    "Asinh": (np.arcsinh, WIDE, -3, 3, 8, SUM),
-    "Atan": (np.arctan, WIDE, -3, 3, 8, 0),
-    "Atanh": (np.arctanh, WIDE, -0.99, 0.99, 8, SUM),
+    "Acos": (np.arccos, FLOATS, -1, 1, 8, SUM),
+    "Acosh": (np.arccosh, FLOATS, 1, 9, 8, SUM),
+    "Asin": (np.arcsin, FLOATS, -1, 1, 8, 0),
+    "Asinh": (np.arcsinh, FLOATS, -3, 3, 8, SUM),
+    "Atan": (np.arctan, FLOATS, -3, 3, 8, 0),
+    "Atanh": (np.arctanh, FLOATS, -0.99, 0.99, 8, SUM),
     "Ceil": (np.ceil, FLOATS, -3, 3, 0, 0),
     "Cos": (np.cos, FLOATS, -9, 9, 4, SUM),
     "Cosh": (np.cosh, FLOATS, -9, 9, 16, 0),
@@ -64,8 +88,25 @@ FUNCTIONS = {
     "Tanh": (np.tanh, FLOATS, -9, 9, 8, 0),
 }
 # What takes infinities, NaN, and very large and small numbers like any other operand.
-ANY_NUMBER = {"Abs", "Ceil", "Exp", "Floor", "Identity", "IsNaN", "Log", "Neg", "Reciprocal", "Relu", "Round", "Sigmoid", "Sign", "Sqrt", "Tanh", "Erf", "Not"}
-# Not finite for an infinite operand, where the limit is finite: what they are composed of is not.
+ANY_NUMBER = {
+    "Abs",
+    "Ceil",
+    "Exp",
+    "Floor",
+    "Identity",
+    "IsNaN",
+    "Log",
+    "Neg",
+    "Reciprocal",
+    "Relu",
+    "Round",
+    "Sigmoid",
+    "Sign",
+    "Sqrt",
+    "Tanh",
+    "Erf",
+    "Not",
+}
 
 
 @row(*FUNCTIONS)
@@ -77,7 +118,14 @@ def function(d: Draw) -> Case:
     elif d.smooth and d.name == "Acosh":
         x = d.floats(d.shape(), dtype, low, high) + 1
     else:
-        x = d.tensor(d.shape(), dtype, low, high, special=d.name in ANY_NUMBER, away=[1.0, math.pi / 2] if d.name == "Tan" else ())
+        x = d.tensor(
+            d.shape(),
+            dtype,
+            low,
+            high,
+            special=d.name in ANY_NUMBER,
+            away=[1.0, math.pi / 2] if d.name == "Tan" else (),
+        )
     if d.smooth and d.name == "Tan":
         x = x / 2
     y = f(wide(x))
@@ -94,8 +142,12 @@ def f32(x: float) -> L:
 def is_inf(d: Draw) -> Case:
     negative, positive = d.int(0, 1), d.int(0, 1)
     x = d.floats(d.shape(), d.dtype(FLOATS), special=True)
-    y = (np.isposinf(x.astype(F64)) & bool(positive)) | (np.isneginf(x.astype(F64)) & bool(negative))
-    return Case([Operand(x)], [Result(y, BOOL)], {"detect_negative": negative, "detect_positive": positive})
+    y = (np.isposinf(x.astype(F64)) & bool(positive)) | (
+        np.isneginf(x.astype(F64)) & bool(negative)
+    )
+    return Case(
+        [Operand(x)], [Result(y, BOOL)], {"detect_negative": negative, "detect_positive": positive}
+    )
 
 
 def rectified(name, x, alpha, beta):
@@ -120,12 +172,20 @@ def rectified(name, x, alpha, beta):
 @row("Celu", "Elu", "HardSigmoid", "LeakyRelu", "Selu", "Swish", "ThresholdedRelu")
 def rectifier(d: Draw) -> Case:
     dtype = d.dtype(FLOATS)
-    default = {"HardSigmoid": 0.2, "LeakyRelu": 0.01, "Selu": 1.67326319217681884765625}.get(d.name, 1.0)
+    default = {"HardSigmoid": 0.2, "LeakyRelu": 0.01, "Selu": 1.67326319217681884765625}.get(
+        d.name, 1.0
+    )
     names = {"HardSigmoid": ["alpha", "beta"], "Selu": ["alpha", "gamma"]}.get(d.name, ["alpha"])
     defaults = [default, 1.05070102214813232421875 if d.name == "Selu" else 0.5]
     given = {n: d.pick([0.25, 0.5, 1.5, 2.0, 0.3]) for n in d.some(names)}
     alpha, beta = (f32(given.get(n, v)) for n, v in zip([*names, "none"], defaults))
-    x = d.floats(d.shape(), dtype, -9, 9, away=[float(alpha), float((1 - beta) / alpha), float(-beta / alpha)])
+    x = d.floats(
+        d.shape(),
+        dtype,
+        -9,
+        9,
+        away=[float(alpha), float((1 - beta) / alpha), float(-beta / alpha)],
+    )
     y = rectified(d.name, wide(x), alpha, beta)
     return Case([Operand(x)], [Result(y, dtype, 8, np.abs(wide(x)) + beta + 1)], given)
 
@@ -135,7 +195,11 @@ def gelu(d: Draw) -> Case:
     dtype = d.dtype(FLOATS)
     x = d.floats(d.shape(), dtype, -5, 5)
     approximate = d.pick(["none", "tanh"])
-    return Case([Operand(x)], [Result(gelu_of(wide(x), approximate == "tanh"), dtype, 8, np.abs(wide(x)))], {"approximate": approximate})
+    return Case(
+        [Operand(x)],
+        [Result(gelu_of(wide(x), approximate == "tanh"), dtype, 8, np.abs(wide(x)))],
+        {"approximate": approximate},
+    )
 
 
 def gelu_of(x, tanh):
@@ -234,7 +298,10 @@ def variadic(d: Draw) -> Case:
     if d.name == "Mean":
         y, magnitude = y / len(all_), magnitude / len(all_)
     exact = d.name in ("Max", "Min")
-    return Case([Operand(x) for x in all_], [Result(y, dtype, 0 if exact else 4, 0.0 if exact else magnitude)])
+    return Case(
+        [Operand(x) for x in all_],
+        [Result(y, dtype, 0 if exact else 4, 0.0 if exact else magnitude)],
+    )
 
 
 @row("Mod")
@@ -255,7 +322,11 @@ def modulo(d: Draw) -> Case:
             y = (a - truncated(a, b) * b).astype(dtype)
     else:
         # A divisor of -1 leaves nothing, of the least integer, too.
-        y = np.where(b == -1 if dtype in SIGNED else False, 0, np.mod(a, np.where(b == -1, 1, b) if dtype in SIGNED else b)).astype(dtype)
+        y = np.where(
+            b == -1 if dtype in SIGNED else False,
+            0,
+            np.mod(a, np.where(b == -1, 1, b) if dtype in SIGNED else b),
+        ).astype(dtype)
     return Case([Operand(np.array(a)), Operand(np.array(b))], [Result(y, dtype, 0)], {"fmod": fmod})
 
 
@@ -267,11 +338,19 @@ def power(d: Draw) -> Case:
     if not is_float(dtype):
         a = d.r.integers(-4, 5, sa, dtype)
         b = d.r.integers(0, 5, sb).astype(other)
-        y = np.vectorize(lambda p, q: int(p) ** int(q), otypes=[object])(a, b.astype(np.int64)) if a.size and b.size else np.empty(np.broadcast_shapes(sa, sb))
+        y = (
+            np.vectorize(lambda p, q: int(p) ** int(q), otypes=[object])(a, b.astype(np.int64))
+            if a.size and b.size
+            else np.empty(np.broadcast_shapes(sa, sb))
+        )
         return Case([Operand(a), Operand(b)], [Result(np.asarray(y).astype(dtype), dtype)])
     whole = not d.smooth and d.chance(0.4)
     a = d.floats(sa, dtype, -3.0 if whole else 0.0, 3.0)
-    b = d.r.integers(-3, 5, sb).astype(other) if whole or not is_float(other) else d.floats(sb, other)
+    b = (
+        d.r.integers(-3, 5, sb).astype(other)
+        if whole or not is_float(other)
+        else d.floats(sb, other)
+    )
     a = not_zero(a) if whole or not is_float(other) else a
     return Case([Operand(a), Operand(b)], [Result(np.power(wide(a), wide(b).astype(L)), dtype, 8)])
 
@@ -289,8 +368,14 @@ def p_relu(d: Draw) -> Case:
 def select(d: Draw) -> Case:
     dtype = d.dtype(ALL)
     sa, sb, sc = d.broadcast(3)
-    c, a, b = d.tensor(sc, BOOL), d.tensor(sa, dtype, special=True), d.tensor(sb, dtype, special=True)
-    return Case([Operand(c), Operand(a), Operand(b)], [Result(np.where(c, wide(a), wide(b)), dtype, 0)])
+    c, a, b = (
+        d.tensor(sc, BOOL),
+        d.tensor(sa, dtype, special=True),
+        d.tensor(sb, dtype, special=True),
+    )
+    return Case(
+        [Operand(c), Operand(a), Operand(b)], [Result(np.where(c, wide(a), wide(b)), dtype, 0)]
+    )
 
 
 @row("Clip")
@@ -298,7 +383,9 @@ def clip(d: Draw) -> Case:
     dtype = d.dtype(NUMBERS)
     bounds = [d.tensor((), dtype, -2, 2) if d.chance(0.7) else None for _ in range(2)]
     if d.smooth:
-        bounds = [None if b is None else np.array(v, dtype) for b, v in zip(bounds, (-0.91234, 0.91234))]
+        bounds = [
+            None if b is None else np.array(v, dtype) for b, v in zip(bounds, (-0.91234, 0.91234))
+        ]
     x = d.tensor(d.shape(), dtype, away=[-0.91234, 0.91234], special=not is_float(dtype))
     y = wide(x)
     if bounds[0] is not None:
@@ -350,7 +437,11 @@ def cum_sum(d: Draw) -> Case:
         return np.flip(y, axis) if reverse else y
 
     result = Result(sums(wide(x)), dtype, 8, sums(np.abs(wide(x))) if is_float(dtype) else 0.0)
-    return Case([Operand(x), fixed(axis, d.pick([np.int32, np.int64]))], [result], {"exclusive": exclusive, "reverse": reverse})
+    return Case(
+        [Operand(x), fixed(axis, d.pick([np.int32, np.int64]))],
+        [result],
+        {"exclusive": exclusive, "reverse": reverse},
+    )
 
 
 @row("Dropout")
@@ -361,7 +452,9 @@ def dropout_left_out(d: Draw) -> Case:
     inputs = [Operand(x)]
     if d.chance(0.6):
         ratio = d.dtype(FLOATS)
-        inputs.append(untrained(np.array(d.pick([0.0, 0.25, 0.5]), ratio)) if d.chance(0.7) else None)
+        inputs.append(
+            untrained(np.array(d.pick([0.0, 0.25, 0.5]), ratio)) if d.chance(0.7) else None
+        )
         if inputs[-1] is None or d.chance(0.5):
             inputs.append(fixed(False, np.bool_))
     outputs = [Result(wide(x), dtype, 0)]

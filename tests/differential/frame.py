@@ -24,7 +24,6 @@ I64 = np.dtype(np.int64)
 BOOL = np.dtype(np.bool_)
 
 FLOATS = [F32, F64, BF16]
-WIDE_FLOATS = [F32, F64]
 SIGNED = [np.dtype(f"int{n}") for n in (8, 16, 32, 64)]
 UNSIGNED = [np.dtype(f"uint{n}") for n in (8, 16, 32, 64)]
 INTEGERS = SIGNED + UNSIGNED
@@ -32,7 +31,11 @@ NUMBERS = FLOATS + INTEGERS
 ALL = NUMBERS + [BOOL]
 
 PRECISION = {BF16: 2.0**-7, F32: 2.0**-23, F64: 2.0**-52}
-LARGEST = {BF16: float(ml_dtypes.finfo(BF16).max), F32: float(np.finfo(F32).max), F64: float(np.finfo(F64).max)}
+LARGEST = {
+    BF16: float(ml_dtypes.finfo(BF16).max),
+    F32: float(np.finfo(F32).max),
+    F64: float(np.finfo(F64).max),
+}
 # Below these a float has fewer digits.
 SMALLEST = {BF16: 2.0**-126, F32: 2.0**-126, F64: 2.0**-1022}
 
@@ -158,7 +161,15 @@ class Draw:
         self.r.shuffle(axes)
         return [a - rank if self.chance(0.3) else a for a in axes]
 
-    def floats(self, shape, dtype: np.dtype, low: float = -3.0, high: float = 3.0, special: bool = False, away: Iterable[float] = ()) -> np.ndarray:
+    def floats(
+        self,
+        shape,
+        dtype: np.dtype,
+        low: float = -3.0,
+        high: float = 3.0,
+        special: bool = False,
+        away: Iterable[float] = (),
+    ) -> np.ndarray:
         """Numbers of a type; `special` ones include infinities, NaN, and numbers that are very
         large or small. In smooth cases none is near a number of `away`."""
         n = int(np.prod(shape))
@@ -175,12 +186,24 @@ class Draw:
         coarse = self.r.random(n) < 0.25
         x[coarse] = np.clip(np.round(x[coarse] * 2) / 2, low, high)
         if special and self.chance(0.3):
-            odd = [v for v in (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e-30, 1e20, -1e20) if not v < min(low, 0)]
+            odd = [
+                v
+                for v in (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e-30, 1e20, -1e20)
+                if not v < min(low, 0)
+            ]
             at = self.r.random(n) < 0.3
             x[at] = self.r.choice(odd, int(at.sum()))
         return x.astype(dtype).reshape(shape)
 
-    def tensor(self, shape, dtype: np.dtype, low: float = -3.0, high: float = 3.0, special: bool = False, away: Iterable[float] = ()) -> np.ndarray:
+    def tensor(
+        self,
+        shape,
+        dtype: np.dtype,
+        low: float = -3.0,
+        high: float = 3.0,
+        special: bool = False,
+        away: Iterable[float] = (),
+    ) -> np.ndarray:
         """Numbers of any type; integers are small, and now and then of any size."""
         if is_float(dtype):
             return self.floats(shape, dtype, low, high, special, away)

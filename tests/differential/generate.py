@@ -17,10 +17,8 @@ import json
 import os
 import warnings
 
-import frame
 import numpy as np
 import onnx
-from frame import F64, GENERATORS, LARGEST, PRECISION, SMALLEST, Case, Draw, Result, is_float
 
 import axes  # noqa: F401  Generators register themselves.
 import elementwise  # noqa: F401
@@ -29,6 +27,17 @@ import movement  # noqa: F401
 import products  # noqa: F401
 import recurrent  # noqa: F401
 import runtime  # noqa: F401
+from frame import (
+    F64,
+    GENERATORS,
+    LARGEST,
+    PRECISION,
+    SMALLEST,
+    Case,
+    Draw,
+    Result,
+    is_float,
+)
 
 NAMES = {"bfloat16": "bf16", "float32": "f32", "float64": "f64"}
 
@@ -59,7 +68,9 @@ def right(r: Result) -> tuple[np.ndarray, np.ndarray]:
     """Doubles that are right, and how far a result may be from them."""
     y = np.asarray(r.array, np.longdouble)
     with np.errstate(all="ignore"):
-        size = np.maximum(np.abs(y), np.broadcast_to(np.asarray(r.magnitude, np.longdouble), y.shape))
+        size = np.maximum(
+            np.abs(y), np.broadcast_to(np.asarray(r.magnitude, np.longdouble), y.shape)
+        )
         size = np.where(np.isfinite(size), size, 0)
         tolerance = r.units * PRECISION[r.dtype] * size + (SMALLEST[r.dtype] if r.units else 0)
         # What is rounded to the element type may be half a unit off by that alone.
@@ -69,19 +80,31 @@ def right(r: Result) -> tuple[np.ndarray, np.ndarray]:
 
 
 def value_info(name: str, dtype: np.dtype, shape) -> onnx.ValueInfoProto:
-    return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape))
+    return onnx.helper.make_tensor_value_info(
+        name, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), list(shape)
+    )
 
 
 def model_of(row: str, case: Case) -> onnx.ModelProto:
     domain, _, name = row.rpartition(".")
     inputs = ["" if x is None else f"x{i}" for i, x in enumerate(case.inputs)]
     outputs = ["" if y is None else f"y{i}" for i, y in enumerate(case.outputs)]
-    nodes = case.nodes or [onnx.helper.make_node(name, inputs, outputs, domain=domain, **case.attributes)]
+    nodes = case.nodes or [
+        onnx.helper.make_node(name, inputs, outputs, domain=domain, **case.attributes)
+    ]
     graph = onnx.helper.make_graph(
         nodes,
         row,
-        [value_info(n, x.array.dtype, x.array.shape) for n, x in zip(inputs, case.inputs) if x is not None],
-        [value_info(n, y.dtype, np.shape(y.array)) for n, y in zip(outputs, case.outputs) if y is not None],
+        [
+            value_info(n, x.array.dtype, x.array.shape)
+            for n, x in zip(inputs, case.inputs)
+            if x is not None
+        ],
+        [
+            value_info(n, y.dtype, np.shape(y.array))
+            for n, y in zip(outputs, case.outputs)
+            if y is not None
+        ],
     )
     domains = [onnx.helper.make_opsetid("", onnx.defs.onnx_opset_version())]
     if domain:
@@ -97,11 +120,24 @@ def entry(blob: Blob, row: str, seed: int, smooth: bool) -> dict | None:
         if x is None:
             continue
         trained = smooth and x.trained and not x.fixed and x.array.dtype == F64
-        inputs.append({"name": f"x{i}", "type": type_name(x.array.dtype), "shape": x.array.shape, "at": blob.array(x.array), "fixed": x.fixed, "trained": trained})
+        inputs.append(
+            {
+                "name": f"x{i}",
+                "type": type_name(x.array.dtype),
+                "shape": x.array.shape,
+                "at": blob.array(x.array),
+                "fixed": x.fixed,
+                "trained": trained,
+            }
+        )
     for i, y in enumerate(case.outputs):
         if y is None:
             continue
-        array, of = np.asarray(y.array), {"name": f"y{i}", "type": type_name(y.dtype), "shape": np.shape(y.array)}
+        array, of = np.asarray(y.array), {
+            "name": f"y{i}",
+            "type": type_name(y.dtype),
+            "shape": np.shape(y.array),
+        }
         if is_float(np.dtype(y.dtype)):
             doubles, tolerance = right(y)
             of |= {"at": blob.array(doubles), "tolerance": blob.array(tolerance)}
@@ -113,7 +149,14 @@ def entry(blob: Blob, row: str, seed: int, smooth: bool) -> dict | None:
     if smooth and not any(y["type"] == "f64" for y in outputs):
         return None
     model = blob.put(model_of(row, case).SerializeToString(deterministic=True))
-    return {"row": row, "seed": seed, "gradient": smooth, "model": model, "inputs": inputs, "outputs": outputs}
+    return {
+        "row": row,
+        "seed": seed,
+        "gradient": smooth,
+        "model": model,
+        "inputs": inputs,
+        "outputs": outputs,
+    }
 
 
 def main() -> None:

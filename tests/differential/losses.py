@@ -1,8 +1,23 @@
 """Losses over classes, and their gradients."""
 
 import numpy as np
+
 from axes import softmax_of
-from frame import BF16, F32, F64, FLOATS, I32, I64, Case, Draw, Operand, Result, fixed, row, untrained, wide
+from frame import (
+    F32,
+    F64,
+    FLOATS,
+    I32,
+    I64,
+    Case,
+    Draw,
+    Operand,
+    Result,
+    fixed,
+    row,
+    untrained,
+    wide,
+)
 
 
 def drawn(d: Draw, types):
@@ -41,9 +56,15 @@ def loss(log, labels, weights, ignored, reduction):
         return picked.sum() / each.sum(), np.abs(picked).sum() / each.sum()
 
 
-@row("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "com.microsoft.SoftmaxCrossEntropyLossInternal")
+@row(
+    "NegativeLogLikelihoodLoss",
+    "SoftmaxCrossEntropyLoss",
+    "com.microsoft.SoftmaxCrossEntropyLossInternal",
+)
 def losses(d: Draw) -> Case:
-    scores, labels, weights, ignored, reduction = drawn(d, FLOATS if "Internal" not in d.name else [F32, F64])
+    scores, labels, weights, ignored, reduction = drawn(
+        d, FLOATS if "Internal" not in d.name else [F32, F64]
+    )
     log = wide(scores)
     if "Softmax" in d.name:
         log = np.log(softmax_of(log, 1))
@@ -65,7 +86,9 @@ def losses(d: Draw) -> Case:
     return Case(inputs, outputs, attributes)
 
 
-@row("com.microsoft.SoftmaxCrossEntropyLossGrad", "com.microsoft.SoftmaxCrossEntropyLossInternalGrad")
+@row(
+    "com.microsoft.SoftmaxCrossEntropyLossGrad", "com.microsoft.SoftmaxCrossEntropyLossInternalGrad"
+)
 def loss_grad(d: Draw) -> Case:
     scores, labels, weights, ignored, reduction = drawn(d, [F32, F64])
     # The gradient of one loss is a scalar, by which no gradient is tried.

@@ -2,9 +2,26 @@
 
 import numpy as np
 import onnx
-from elementwise import code
-from frame import ALL, BF16, BOOL, F32, F64, FLOATS, I32, I64, INTEGERS, NUMBERS, Case, Draw, Operand, Result
-from frame import fixed, is_float, row, untrained, wide
+
+from frame import (
+    ALL,
+    BOOL,
+    F32,
+    F64,
+    FLOATS,
+    I32,
+    I64,
+    NUMBERS,
+    Case,
+    Draw,
+    Operand,
+    Result,
+    fixed,
+    is_float,
+    row,
+    untrained,
+    wide,
+)
 
 
 def moved(x: np.ndarray, y: np.ndarray) -> list[Result]:
@@ -48,7 +65,11 @@ def constant_of_shape(d: Draw) -> Case:
     if d.chance(0.3):
         return Case([fixed(shape)], [Result(np.zeros(shape), F32, 0)])
     x = d.tensor((1,), d.dtype(ALL), special=True)
-    return Case([fixed(shape)], moved(x, np.full(shape, x[0], x.dtype)), {"value": onnx.numpy_helper.from_array(x)})
+    return Case(
+        [fixed(shape)],
+        moved(x, np.full(shape, x[0], x.dtype)),
+        {"value": onnx.numpy_helper.from_array(x)},
+    )
 
 
 @row("EyeLike")
@@ -69,7 +90,9 @@ def depth_to_space(d: Draw) -> Case:
         y = x.reshape(n, b, b, c, h, w).transpose(0, 3, 4, 1, 5, 2)
     else:
         y = x.reshape(n, c, b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
-    return Case([Operand(x)], moved(x, y.reshape(n, c, h * b, w * b)), {"blocksize": b, "mode": mode})
+    return Case(
+        [Operand(x)], moved(x, y.reshape(n, c, h * b, w * b)), {"blocksize": b, "mode": mode}
+    )
 
 
 @row("SpaceToDepth")
@@ -85,7 +108,9 @@ def space_to_depth(d: Draw) -> Case:
 def expand(d: Draw) -> Case:
     part, target = d.broadcast(2)
     x = d.tensor(part, d.dtype(ALL), special=True)
-    return Case([Operand(x), fixed(target)], moved(x, np.broadcast_to(x, np.broadcast_shapes(part, target))))
+    return Case(
+        [Operand(x), fixed(target)], moved(x, np.broadcast_to(x, np.broadcast_shapes(part, target)))
+    )
 
 
 @row("Flatten")
@@ -130,12 +155,18 @@ def gather_nd(d: Draw) -> Case:
     batch = d.int(0, x.ndim - 1)
     length = d.int(1, x.ndim - batch)
     middle = d.shape(0, 1, zero=False)
-    at = np.stack([indices(d, x.shape[:batch] + middle, n) for n in x.shape[batch : batch + length]], -1)
+    at = np.stack(
+        [indices(d, x.shape[:batch] + middle, n) for n in x.shape[batch : batch + length]], -1
+    )
     at = at.astype(I64)
     y = np.empty(x.shape[:batch] + middle + x.shape[batch + length :], x.dtype)
     for i in np.ndindex(*x.shape[:batch], *middle):
         y[i] = x[i[:batch] + tuple(at[i])]
-    return Case([Operand(x), Operand(at)], moved(x, y), {"batch_dims": batch} if batch or d.chance(0.5) else {})
+    return Case(
+        [Operand(x), Operand(at)],
+        moved(x, y),
+        {"batch_dims": batch} if batch or d.chance(0.5) else {},
+    )
 
 
 @row("OneHot")
@@ -150,7 +181,11 @@ def one_hot(d: Draw) -> Case:
     shape = [1] * (at.ndim + 1)
     shape[axis] = depth
     y = np.where(hot == np.arange(depth).reshape(shape), values[1], values[0])
-    return Case([Operand(at, trained=False), fixed(depth), Operand(values)], moved(values, y), {"axis": axis})
+    return Case(
+        [Operand(at, trained=False), fixed(depth), Operand(values)],
+        moved(values, y),
+        {"axis": axis},
+    )
 
 
 @row("Pad")
@@ -169,7 +204,12 @@ def pad(d: Draw) -> Case:
         most = n - 1 if mode == "reflect" else n if mode == "wrap" else 3
         pads[a % x.ndim] = (d.int(least, most), d.int(least, most))
     value = d.tensor((), dtype, -2, 2) if mode == "constant" and d.chance(0.6) else None
-    cut = x[tuple(slice(max(0, -pads.get(i, (0, 0))[0]), n - max(0, -pads.get(i, (0, 0))[1])) for i, n in enumerate(x.shape))]
+    cut = x[
+        tuple(
+            slice(max(0, -pads.get(i, (0, 0))[0]), n - max(0, -pads.get(i, (0, 0))[1]))
+            for i, n in enumerate(x.shape)
+        )
+    ]
     added = [tuple(max(0, p) for p in pads.get(i, (0, 0))) for i in range(x.ndim)]
     if mode == "constant":
         y = np.pad(cut, added, mode, constant_values=0 if value is None else value)
@@ -207,7 +247,10 @@ def reshape(d: Draw) -> Case:
     y = x.reshape(target)
     allow_zero = int(x.size == 0)
     if not allow_zero:
-        target = [0 if i < x.ndim and n == x.shape[i] and d.chance(0.3) else n for i, n in enumerate(target)]
+        target = [
+            0 if i < x.ndim and n == x.shape[i] and d.chance(0.3) else n
+            for i, n in enumerate(target)
+        ]
         if target and d.chance(0.4):
             target[d.int(0, len(target) - 1)] = -1
     return Case([Operand(x), fixed(target)], moved(x, y), {"allowzero": allow_zero})
@@ -250,10 +293,16 @@ def scatter_elements(d: Draw) -> Case:
         to[axis] = int(at[i])
         y[tuple(to)] = combine(how, y[tuple(to)], wide(updates)[i])
         if magnitude is not None:
-            magnitude[tuple(to)] = magnitude[tuple(to)] + np.abs(wide(updates)[i]) if how == "add" else 0
+            magnitude[tuple(to)] = (
+                magnitude[tuple(to)] + np.abs(wide(updates)[i]) if how == "add" else 0
+            )
     attributes = {"axis": axis} | ({"reduction": how} if how != "none" or d.chance(0.5) else {})
     units = 8 if how in ("add", "mul") else 0
-    return Case([Operand(x), Operand(at), Operand(updates)], [Result(y, x.dtype, units, 0.0 if magnitude is None else magnitude)], attributes)
+    return Case(
+        [Operand(x), Operand(at), Operand(updates)],
+        [Result(y, x.dtype, units, 0.0 if magnitude is None else magnitude)],
+        attributes,
+    )
 
 
 @row("ScatterND")
@@ -287,7 +336,11 @@ def scatter_nd(d: Draw) -> Case:
 def shape_(d: Draw) -> Case:
     x = d.tensor(d.shape(), d.dtype(ALL))
     given = {name: d.int(-6, 6) for name in d.some(["start", "end"])}
-    return Case([Operand(x, trained=False)], [Result(np.array(x.shape[given.get("start") : given.get("end")], np.int64), I64)], given)
+    return Case(
+        [Operand(x, trained=False)],
+        [Result(np.array(x.shape[given.get("start") : given.get("end")], np.int64), I64)],
+        given,
+    )
 
 
 @row("Size")
@@ -301,14 +354,27 @@ def slice_(d: Draw) -> Case:
     x = d.tensor(d.shape(1, 4), d.dtype(ALL), special=True)
     on = d.axes(x.ndim) if d.chance(0.7) else list(range(x.ndim))
     steps = [d.pick([1, 1, 2, 3, -1, -2]) for _ in on] if d.chance(0.6) else [1] * len(on)
-    starts, ends = ([d.pick([d.int(-9, 9), d.int(-2, 2), 2**63 - 1, -(2**62)]) for _ in on] for _ in range(2))
+    starts, ends = (
+        [d.pick([d.int(-9, 9), d.int(-2, 2), 2**63 - 1, -(2**62)]) for _ in on] for _ in range(2)
+    )
     if d.smooth:
-        starts, ends = [0 if s > 0 else -1 for s in steps], [2**63 - 1 if s > 0 else -(2**63 - 1) for s in steps]
+        starts, ends = [0 if s > 0 else -1 for s in steps], [
+            2**63 - 1 if s > 0 else -(2**63 - 1) for s in steps
+        ]
     at = [slice(None)] * x.ndim
     for a, start, end, step in zip(on, starts, ends, steps):
         at[a] = slice(*ends_of(start, end, step, x.shape[a]), step)
     # NumPy has no word for an end before the first element.
-    y = x[tuple(slice(s.start, None if s.step is not None and s.step < 0 and s.stop == -1 else s.stop, s.step) for s in at)]
+    y = x[
+        tuple(
+            slice(
+                s.start,
+                None if s.step is not None and s.step < 0 and s.stop == -1 else s.stop,
+                s.step,
+            )
+            for s in at
+        )
+    ]
     kind = d.pick([np.int32, np.int64]) if max(map(abs, [0, *starts, *ends])) < 2**31 else np.int64
     inputs = [Operand(x), fixed(starts, kind), fixed(ends, kind)]
     if on != list(range(x.ndim)) or any(s != 1 for s in steps) or d.chance(0.5):
@@ -417,7 +483,11 @@ def resize(d: Draw) -> Case:
     y, magnitude = wide(x), np.abs(wide(x))
     for axis, (n, size) in enumerate(zip(x.shape, sizes)):
         ratio = n / size
-        at = (np.arange(size) + 0.5) * ratio - 0.5 if how == "half_pixel" else np.arange(size) * ratio
+        at = (
+            (np.arange(size) + 0.5) * ratio - 0.5
+            if how == "half_pixel"
+            else np.arange(size) * ratio
+        )
         if mode == "nearest":
             taken = np.clip(rounded_coordinate(at, nearest), 0, n - 1).astype(int)
             y, magnitude = np.take(y, taken, axis), np.take(magnitude, taken, axis)

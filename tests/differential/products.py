@@ -2,8 +2,22 @@
 
 import numpy as np
 import onnx
-from frame import BF16, BOOL, F32, F64, FLOATS, I32, I64, Case, Draw, Operand, Result
-from frame import fixed, is_float, row, untrained, wide
+
+from frame import (
+    F32,
+    F64,
+    FLOATS,
+    I32,
+    I64,
+    Case,
+    Draw,
+    Operand,
+    Result,
+    is_float,
+    row,
+    untrained,
+    wide,
+)
 
 L = np.longdouble
 
@@ -83,7 +97,11 @@ def einsum(d: Draw) -> Case:
     y, size = both(lambda *x: np.einsum(equation, *x), *operands)
     if d.chance(0.3):
         equation = equation.replace(",", " , ").replace("->", " -> ")
-    return Case([Operand(x) for x in operands], [Result(np.asarray(y), dtype, 16, size)], {"equation": equation})
+    return Case(
+        [Operand(x) for x in operands],
+        [Result(np.asarray(y), dtype, 16, size)],
+        {"equation": equation},
+    )
 
 
 class Window:
@@ -94,8 +112,12 @@ class Window:
         self.kernel = [d.int(1, 3) for _ in range(self.rank)]
         self.strides = [d.int(1, 3) for _ in range(self.rank)]
         self.dilations = [d.int(1, 2) for _ in range(self.rank)]
-        self.begin = [d.int(0, self.span(i) - 1) if pads and d.chance(0.6) else 0 for i in range(self.rank)]
-        self.end = [d.int(0, self.span(i) - 1) if pads and d.chance(0.6) else 0 for i in range(self.rank)]
+        self.begin = [
+            d.int(0, self.span(i) - 1) if pads and d.chance(0.6) else 0 for i in range(self.rank)
+        ]
+        self.end = [
+            d.int(0, self.span(i) - 1) if pads and d.chance(0.6) else 0 for i in range(self.rank)
+        ]
         self.least = least
 
     def span(self, i: int) -> int:
@@ -104,15 +126,25 @@ class Window:
     def input(self, d: Draw) -> list[int]:
         """Extents that the window fits into."""
         most = 1 if d.smooth else 4
-        return [max(self.least, self.span(i) - self.begin[i] - self.end[i]) + d.int(0, most) for i in range(self.rank)]
+        return [
+            max(self.least, self.span(i) - self.begin[i] - self.end[i]) + d.int(0, most)
+            for i in range(self.rank)
+        ]
 
     def output(self, extents) -> list[int]:
-        return [(n + self.begin[i] + self.end[i] - self.span(i)) // self.strides[i] + 1 for i, n in enumerate(extents)]
+        return [
+            (n + self.begin[i] + self.end[i] - self.span(i)) // self.strides[i] + 1
+            for i, n in enumerate(extents)
+        ]
 
     def attributes(self, d: Draw, kernel: bool = True) -> dict:
         """What is as ONNX takes it for granted may be left out."""
         given = {"kernel_shape": self.kernel} if kernel or d.chance(0.5) else {}
-        for name, value, default in (("strides", self.strides, 1), ("dilations", self.dilations, 1), ("pads", self.begin + self.end, 0)):
+        for name, value, default in (
+            ("strides", self.strides, 1),
+            ("dilations", self.dilations, 1),
+            ("pads", self.begin + self.end, 0),
+        ):
             if any(v != default for v in value) or d.chance(0.5):
                 given[name] = value
         return given
@@ -122,7 +154,10 @@ class Window:
         it is one."""
         for o in np.ndindex(*output):
             for k in np.ndindex(*self.kernel):
-                at = tuple(o[i] * self.strides[i] - self.begin[i] + k[i] * self.dilations[i] for i in range(self.rank))
+                at = tuple(
+                    o[i] * self.strides[i] - self.begin[i] + k[i] * self.dilations[i]
+                    for i in range(self.rank)
+                )
                 if all(0 <= a < n for a, n in zip(at, extents)):
                     yield o, k, at
 
@@ -198,7 +233,9 @@ def conv(d: Draw) -> Case:
     inputs = [Operand(x), Operand(f)]
     if d.chance(0.5):
         b = d.floats((m,), dtype)
-        y, size = y + wide(b).reshape(-1, *[1] * w.rank), size + np.abs(wide(b)).reshape(-1, *[1] * w.rank)
+        y, size = y + wide(b).reshape(-1, *[1] * w.rank), size + np.abs(wide(b)).reshape(
+            -1, *[1] * w.rank
+        )
         inputs.append(Operand(b))
     if group > 1 or d.chance(0.5):
         attributes["group"] = group
@@ -212,7 +249,10 @@ def conv_transpose(d: Draw) -> Case:
     n, c, m, group = channels(d)
     extents = [d.int(1, 3) for _ in range(w.rank)]
     more = [d.int(0, max(s, t) - 1) if d.chance(0.4) else 0 for s, t in zip(w.strides, w.dilations)]
-    out = [(e - 1) * w.strides[i] + w.span(i) - w.begin[i] - w.end[i] + more[i] for i, e in enumerate(extents)]
+    out = [
+        (e - 1) * w.strides[i] + w.span(i) - w.begin[i] - w.end[i] + more[i]
+        for i, e in enumerate(extents)
+    ]
     for i in range(w.rank):
         if out[i] < 1:
             out[i] += w.begin[i] + w.end[i]
@@ -222,7 +262,9 @@ def conv_transpose(d: Draw) -> Case:
     inputs = [Operand(x), Operand(f)]
     if d.chance(0.5):
         b = d.floats((m,), dtype)
-        y, size = y + wide(b).reshape(-1, *[1] * w.rank), size + np.abs(wide(b)).reshape(-1, *[1] * w.rank)
+        y, size = y + wide(b).reshape(-1, *[1] * w.rank), size + np.abs(wide(b)).reshape(
+            -1, *[1] * w.rank
+        )
         inputs.append(Operand(b))
     attributes = w.attributes(d, kernel=False)
     if any(more) or d.chance(0.3):
@@ -314,7 +356,9 @@ def average_pool_grad(d: Draw) -> Case:
     dtype = d.dtype([F32, F64])
     w = Window(d)
     out = [d.int(1, 3) for _ in range(w.rank)]
-    extents = [(n - 1) * w.strides[i] + w.span(i) - w.begin[i] - w.end[i] for i, n in enumerate(out)]
+    extents = [
+        (n - 1) * w.strides[i] + w.span(i) - w.begin[i] - w.end[i] for i, n in enumerate(out)
+    ]
     for i in range(w.rank):
         if extents[i] < 1:
             extents[i] += w.begin[i] + w.end[i]
@@ -329,7 +373,11 @@ def average_pool_grad(d: Draw) -> Case:
         return dx
 
     dx, size = both(grad, dy)
-    return Case([Operand(dy)], [Result(dx, dtype, 16, size)], w.attributes(d) | {"count_include_pad": with_pads})
+    return Case(
+        [Operand(dy)],
+        [Result(dx, dtype, 16, size)],
+        w.attributes(d) | {"count_include_pad": with_pads},
+    )
 
 
 def maxima(w: Window, x, out, column_major: bool):
@@ -342,7 +390,9 @@ def maxima(w: Window, x, out, column_major: bool):
         for o, _, at in w.taps(extents, out):
             if x[(n, c, *at)] > y[(n, c, *o)] or at_[(n, c, *o)] < 0:
                 y[(n, c, *o)] = x[(n, c, *at)]
-                at_[(n, c, *o)] = (n * x.shape[1] + c) * size + np.ravel_multi_index(at, extents, order=order)
+                at_[(n, c, *o)] = (n * x.shape[1] + c) * size + np.ravel_multi_index(
+                    at, extents, order=order
+                )
     return y, at_
 
 
@@ -388,4 +438,6 @@ def max_pool_grad(d: Draw) -> Case:
         onnx.helper.make_node("MaxPool", ["x1"], ["y1", "at"], **attributes),
         onnx.helper.make_node("MaxPoolGrad", ["x0", "at"], ["y0"], **attributes),
     ]
-    return Case([Operand(dy), Operand(x)], [Result(dx, dtype, 8, size), Result(y, dtype, 0)], nodes=nodes)
+    return Case(
+        [Operand(dy), Operand(x)], [Result(dx, dtype, 8, size), Result(y, dtype, 0)], nodes=nodes
+    )

@@ -1,8 +1,18 @@
 """LSTM, GRU and RNN."""
 
 import numpy as np
+
 from elementwise import sigmoid
-from frame import BF16, F32, F64, FLOATS, I32, Case, Draw, Operand, Result, fixed, row, wide
+from frame import (
+    F32,
+    F64,
+    Case,
+    Draw,
+    Operand,
+    Result,
+    row,
+    wide,
+)
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 # A step's products are summed in the element type, and steps follow on each other.
@@ -40,7 +50,12 @@ def steps(name: str, x, w, r, b, h, c, p, linear: bool, activation: str):
 def recurrent(d: Draw) -> Case:
     dtype = d.dtype([F32, F64])
     most = 4 if not d.smooth else 2
-    t, batch, inputs, n = d.int(1, most), d.int(1, 3), d.int(1, most), d.pick([1, 2, most, 9 if not d.smooth else 2])
+    t, batch, inputs, n = (
+        d.int(1, most),
+        d.int(1, 3),
+        d.int(1, most),
+        d.pick([1, 2, most, 9 if not d.smooth else 2]),
+    )
     direction = d.pick(["forward", "reverse", "bidirectional"])
     turns = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
     k, g = len(turns), GATES[d.name]
@@ -62,12 +77,24 @@ def recurrent(d: Draw) -> Case:
         attributes["linear_before_reset"] = int(linear)
     activations = ["Tanh"] * k
     if d.name == "RNN" and d.chance(0.5):
-        activations = attributes["activations"] = [d.pick(["Tanh", "Relu"]) if not d.smooth else "Tanh" for _ in turns]
-    zeros = np.zeros((k, batch, n), np.longdouble)
+        activations = attributes["activations"] = [
+            d.pick(["Tanh", "Relu"]) if not d.smooth else "Tanh" for _ in turns
+        ]
     ys, hs, cs = [], [], []
     for i, turned in enumerate(turns):
         of = lambda v, shape: np.zeros(shape, np.longdouble) if v is None else wide(v[i])
-        y, c = steps(d.name, wide(x)[::-1] if turned else wide(x), wide(w[i]), wide(r[i]), of(b, 2 * g * n), of(h0, (batch, n)), of(c0, (batch, n)), of(p, 3 * n), linear, activations[i])
+        y, c = steps(
+            d.name,
+            wide(x)[::-1] if turned else wide(x),
+            wide(w[i]),
+            wide(r[i]),
+            of(b, 2 * g * n),
+            of(h0, (batch, n)),
+            of(c0, (batch, n)),
+            of(p, 3 * n),
+            linear,
+            activations[i],
+        )
         hs.append(y[-1])
         cs.append(c)
         ys.append(y[::-1] if turned else y)
@@ -76,11 +103,20 @@ def recurrent(d: Draw) -> Case:
         x, y, h, c = x.swapaxes(0, 1), y.transpose(2, 0, 1, 3), h.swapaxes(0, 1), c.swapaxes(0, 1)
         h0, c0 = (None if v is None else v.swapaxes(0, 1) for v in (h0, c0))
     operands = [x, w, r, b, lengths, h0, c0, p][: 8 if d.name == "LSTM" else 6]
-    inputs_ = [None if v is None else Operand(np.ascontiguousarray(v), trained=v is not lengths, fixed=v is lengths) for v in operands]
+    inputs_ = [
+        (
+            None
+            if v is None
+            else Operand(np.ascontiguousarray(v), trained=v is not lengths, fixed=v is lengths)
+        )
+        for v in operands
+    ]
     while inputs_[-1] is None:
         inputs_.pop()
     size = 1.0 if "Relu" not in activations else max(1.0, float(np.abs(y).max()))
-    results = [Result(v, dtype, UNITS, size * 4) for v in ((y, h, c) if d.name == "LSTM" else (y, h))]
+    results = [
+        Result(v, dtype, UNITS, size * 4) for v in ((y, h, c) if d.name == "LSTM" else (y, h))
+    ]
     outputs = [v if d.chance(0.7) else None for v in results]
     if not any(outputs):
         outputs = results[:1]

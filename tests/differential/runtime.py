@@ -2,9 +2,23 @@
 
 import numpy as np
 import onnx
+
 from elementwise import gelu_of, sigmoid
-from frame import BF16, BOOL, F32, F64, FLOATS, I32, I64, Case, Draw, Operand, Result
-from frame import fixed, row, untrained, wide
+from frame import (
+    BOOL,
+    F32,
+    F64,
+    I32,
+    I64,
+    Case,
+    Draw,
+    Operand,
+    Result,
+    fixed,
+    row,
+    untrained,
+    wide,
+)
 
 L = np.longdouble
 M = "com.microsoft."
@@ -22,18 +36,16 @@ def gelu(d: Draw) -> Case:
     return Case(inputs, [Result(gelu_of(v, d.name == "FastGelu"), dtype, 16, np.abs(v) + 1)])
 
 
-def slope(f, x):
-    """The derivative: a difference of long doubles, of fourth order."""
-    h = L(1e-4)
-    return (8 * (f(x + h) - f(x - h)) - (f(x + 2 * h) - f(x - 2 * h))) / (12 * h)
-
-
 def gelu_slope(x, tanh: bool):
     root = np.sqrt(2 / L(np.pi))
     if tanh:
         t = np.tanh(root * (x + L("0.044715") * x**3))
         return (1 + t) / 2 + x / 2 * (1 - t * t) * root * (1 + 3 * L("0.044715") * x * x)
-    return gelu_of(x, False) / np.where(x == 0, 1, x) + np.where(x == 0, L("0.5"), 0) + x * np.exp(-x * x / 2) / np.sqrt(2 * L(np.pi))
+    return (
+        gelu_of(x, False) / np.where(x == 0, 1, x)
+        + np.where(x == 0, L("0.5"), 0)
+        + x * np.exp(-x * x / 2) / np.sqrt(2 * L(np.pi))
+    )
 
 
 @row(M + "GeluGrad", M + "FastGeluGrad", M + "BiasGeluGrad_dX", M + "BiasFastGeluGrad_dX")
@@ -57,7 +69,9 @@ def quick_gelu(d: Draw) -> Case:
     a, v = L(np.float32(given.get("alpha", 1.702))), wide(x)
     s = sigmoid(a * v)
     if d.name == "QuickGelu":
-        return Case([Operand(x)], [Result(v * s, dtype, 16, np.abs(v) * s * (1 + np.abs(a * v)))], given)
+        return Case(
+            [Operand(x)], [Result(v * s, dtype, 16, np.abs(v) * s * (1 + np.abs(a * v)))], given
+        )
     dy = d.floats(x.shape, dtype)
     dx = wide(dy) * (s + a * v * s * (1 - s))
     return Case([Operand(dy), untrained(x)], [Result(dx, dtype, 32, np.abs(wide(dy)) * 2)], given)
@@ -129,7 +143,11 @@ def gather_grad(d: Draw) -> Case:
 
     dx, size = grad(wide(dy)), grad(np.abs(wide(dy)))
     of = fixed(shape)
-    inputs = [of, Operand(indices), Operand(dy)] if d.name == "GatherGrad" else [Operand(dy), of, Operand(indices)]
+    inputs = (
+        [of, Operand(indices), Operand(dy)]
+        if d.name == "GatherGrad"
+        else [Operand(dy), of, Operand(indices)]
+    )
     return Case(inputs, [Result(dx, dtype, 8, size)], {"axis": axis})
 
 
@@ -178,30 +196,52 @@ def optimizer(d: Draw) -> Case:
     results, slots = [], [v, h] if d.name == "Adam" else [h] if d.name == "Adagrad" else [v]
     match d.name:
         case "Adam":
-            given = {"alpha": 0.9, "beta": 0.99, "epsilon": 1e-3, "norm_coefficient": norm, "norm_coefficient_post": d.pick([0.0, 0.02])}
+            given = {
+                "alpha": 0.9,
+                "beta": 0.99,
+                "epsilon": 1e-3,
+                "norm_coefficient": norm,
+                "norm_coefficient_post": d.pick([0.0, 0.02]),
+            }
         case "Adagrad":
             given = {"decay_factor": d.pick([0.0, 0.1]), "epsilon": 1e-3, "norm_coefficient": norm}
         case _:
-            given = {"alpha": 0.9, "beta": d.pick([1.0, 0.5]), "mode": d.pick(["standard", "nesterov"]), "norm_coefficient": norm}
+            given = {
+                "alpha": 0.9,
+                "beta": d.pick([1.0, 0.5]),
+                "mode": d.pick(["standard", "nesterov"]),
+                "norm_coefficient": norm,
+            }
     a = {k: L(np.float32(n)) for k, n in given.items() if not isinstance(n, str)}
     for i in range(count):
         p, q = wide(x[i]), wide(g[i])
         q = q + a["norm_coefficient"] * p
         match d.name:
             case "Adam":
-                m, s = a["alpha"] * wide(v[i]) + (1 - a["alpha"]) * q, a["beta"] * wide(h[i]) + (1 - a["beta"]) * q * q
-                by = r * np.sqrt(1 - a["beta"] ** int(t)) / (1 - a["alpha"] ** int(t)) if t > 0 else r
+                m, s = (
+                    a["alpha"] * wide(v[i]) + (1 - a["alpha"]) * q,
+                    a["beta"] * wide(h[i]) + (1 - a["beta"]) * q * q,
+                )
+                by = (
+                    r * np.sqrt(1 - a["beta"] ** int(t)) / (1 - a["alpha"] ** int(t))
+                    if t > 0
+                    else r
+                )
                 p = (1 - a["norm_coefficient_post"]) * (p - by * m / (np.sqrt(s) + a["epsilon"]))
                 results.append([p, m, s])
             case "Adagrad":
                 s = wide(h[i]) + q * q
-                results.append([p - r / (1 + int(t) * a["decay_factor"]) * q / (np.sqrt(s) + a["epsilon"]), s])
+                results.append(
+                    [p - r / (1 + int(t) * a["decay_factor"]) * q / (np.sqrt(s) + a["epsilon"]), s]
+                )
             case _:
                 m = a["alpha"] * wide(v[i]) + (a["beta"] if t > 0 else 1) * q
                 step = q + a["alpha"] * m if given["mode"] == "nesterov" else m
                 results.append([p - r * step, m])
     inputs = [rate, t, *x, *g, *(s for slot in slots for s in slot)]
-    outputs = [Result(results[i][k], dtype, 64, 10.0) for k in range(1 + len(slots)) for i in range(count)]
+    outputs = [
+        Result(results[i][k], dtype, 64, 10.0) for k in range(1 + len(slots)) for i in range(count)
+    ]
     return Case([untrained(rate), untrained(t), *(Operand(v) for v in inputs[2:])], outputs, given)
 
 
@@ -219,8 +259,18 @@ def gradient(d: Draw) -> Case:
         make("Sin", ["product"], ["sine"]),
         make("Mul", ["x2", "x0"], ["line"]),
         make("Add", ["sine", "line"], ["sum"]),
-        make("Gradient", names + others, [f"y{i}" for i in range(len(names))], domain="ai.onnx.preview.training", xs=names, zs=others, y="sum"),
+        make(
+            "Gradient",
+            names + others,
+            [f"y{i}" for i in range(len(names))],
+            domain="ai.onnx.preview.training",
+            xs=names,
+            zs=others,
+            y="sum",
+        ),
     ]
     p, q, s = map(wide, (a, b, c))
     results = [q * np.cos(p * q) + s, p * np.cos(p * q)][: len(names)]
-    return Case([Operand(v) for v in (a, b, c)], [Result(y, dtype, 64, 10.0) for y in results], nodes=nodes)
+    return Case(
+        [Operand(v) for v in (a, b, c)], [Result(y, dtype, 64, 10.0) for y in results], nodes=nodes
+    )
