@@ -220,7 +220,8 @@ impl Program {
     /// stay as they were fed until they change.
     pub fn fed_each_step(&self, g: &Graph) -> HashSet<ValueId> {
         let is_input = |v| matches!(g.values.get(v).map(|v| &v.def), Some(Def::Input));
-        let mut homes: Vec<&Place> = self.homes.iter().filter(|h| is_input(h.value)).collect();
+        let homes = self.homes.iter().filter(|h| is_input(h.value) && h.range.len > 0);
+        let mut homes: Vec<&Place> = homes.collect();
         homes.sort_unstable_by_key(|h| (h.range.space, h.range.offset));
         let mut fed = HashSet::new();
         for written in self.commands.iter().flat_map(Command::written) {

@@ -65,7 +65,6 @@ def is_wide(x) -> bool:
 
 
 REDUCTIONS = ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
-# Infinities are excluded from ReduceLogSumExp for a time.
 INTEGER = [I32, I64]
 
 
@@ -369,7 +368,6 @@ def rms_norm(d: Draw) -> Case:
     return Case([Operand(x), Operand(scale)], [Result(y, dtype, NORM)], attributes)
 
 
-# Rows of zeros are excluded for a time: their gradient is not finite.
 @row("LpNormalization")
 def lp_norm(d: Draw) -> Case:
     x = d.floats(d.shape(1, 4, zero=False), d.dtype(FLOATS))

@@ -1,5 +1,8 @@
 """Operators that move elements, count them, or make constants."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import onnx
 
@@ -22,6 +25,8 @@ from frame import (
     untrained,
     wide,
 )
+
+L = np.longdouble
 
 
 def moved(x: np.ndarray, y: np.ndarray) -> list[Result]:
@@ -459,46 +464,57 @@ def trilu(d: Draw) -> Case:
     return Case(inputs, moved(x, np.where(stays, x, np.zeros((), x.dtype))), {"upper": upper})
 
 
-def rounded_coordinate(x, mode: str):
-    floor = np.floor(x)
+def rounded(x: Fraction, mode: str) -> int:
+    half = Fraction(1, 2)
     match mode:
         case "floor":
-            return floor
+            return math.floor(x)
         case "ceil":
-            return np.ceil(x)
+            return math.ceil(x)
         case "round_prefer_ceil":
-            return np.floor(x + 0.5)
-    return np.ceil(x - 0.5)
+            return math.floor(x + half)
+    return math.ceil(x - half)
 
 
-# Excluded for a time: extents whose ratio is no power of two, where coordinates fall on the wrong
-# side of an edge, results of one element, and all but linear and nearest interpolation.
+def source(i: int, n: int, size: int, how: str) -> Fraction:
+    """Where element `i` of `size` lies among `n`, exactly."""
+    match how:
+        case "align_corners":
+            return Fraction(i * (n - 1), size - 1) if size > 1 else Fraction(0)
+        case "asymmetric":
+            return Fraction(i * n, size)
+        case "pytorch_half_pixel" if size == 1:
+            return Fraction(0)
+    return Fraction((2 * i + 1) * n, 2 * size) - Fraction(1, 2)
+
+
 @row("Resize")
 def resize(d: Draw) -> Case:
     dtype = d.dtype(FLOATS)
-    x = d.floats([d.pick([1, 2, 4]) for _ in range(d.int(1, 3 if d.smooth else 4))], dtype)
-    sizes = [max(2, d.pick([n // 2, n, n * 2, n * 4])) for n in x.shape]
-    mode, how = d.pick(["nearest", "linear"]), d.pick(["half_pixel", "asymmetric"])
+    x = d.floats([d.int(1, 7) for _ in range(d.int(1, 3 if d.smooth else 4))], dtype)
+    by_sizes = d.chance(0.7)
+    # A scale is an f32, which not every ratio is.
+    sizes = [d.int(1, 9) if by_sizes else n * d.pick([1, 2, 4]) for n in x.shape]
+    mode = d.pick(["nearest", "linear"])
+    how = d.pick(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"])
     nearest = d.pick(["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
     y, magnitude = wide(x), np.abs(wide(x))
     for axis, (n, size) in enumerate(zip(x.shape, sizes)):
-        ratio = n / size
-        at = (
-            (np.arange(size) + 0.5) * ratio - 0.5
-            if how == "half_pixel"
-            else np.arange(size) * ratio
-        )
+        at = [source(i, n, size, how) for i in range(size)]
+        if n == size:
+            at = [Fraction(i) for i in range(size)]
         if mode == "nearest":
-            taken = np.clip(rounded_coordinate(at, nearest), 0, n - 1).astype(int)
+            taken = [min(max(rounded(a, nearest), 0), n - 1) for a in at]
             y, magnitude = np.take(y, taken, axis), np.take(magnitude, taken, axis)
         else:
-            low = np.floor(at)
-            part = (at - low).reshape([size if i == axis else 1 for i in range(x.ndim)])
-            a, b = (np.clip(low + k, 0, n - 1).astype(int) for k in (0, 1))
+            low = [math.floor(a) for a in at]
+            part = np.array([L((a - l).numerator) / (a - l).denominator for a, l in zip(at, low)])
+            part = part.reshape([size if i == axis else 1 for i in range(x.ndim)])
+            a, b = (np.clip(np.array(low) + k, 0, n - 1) for k in (0, 1))
             y = np.take(y, a, axis) * (1 - part) + np.take(y, b, axis) * part
             magnitude = np.take(magnitude, a, axis) + np.take(magnitude, b, axis)
     scales = [s / n for s, n in zip(sizes, x.shape)]
-    given = [None, fixed(scales, np.float32)] if d.chance(0.5) else [None, None, fixed(sizes)]
+    given = [None, None, fixed(sizes)] if by_sizes else [None, fixed(scales, np.float32)]
     attributes = {"mode": mode, "coordinate_transformation_mode": how}
     if mode == "nearest":
         attributes["nearest_mode"] = nearest
