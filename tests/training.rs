@@ -332,15 +332,16 @@ fn planned_equals_reference_bitwise() {
 
 /// Swapping and recomputation keep the limit and every bit, down to the least limit that can
 /// be kept, however copies and kernels are delayed; below it every limit is refused.
-/// Under fewer limits, and delayed by fewer seeds, than in `make test-all`.
+/// Every other run, under fewer limits and delayed by fewer seeds than in `make test-all`.
 #[test]
 fn byte_limits_change_no_bits() {
-    let (percents, seeds) = match std::env::var_os("ARENIC_WIDE") {
-        Some(_) => (&[85, 70, 55, 40, 10][..], 6),
-        None => (&[70, 40, 10][..], 2),
+    let is_wide = std::env::var_os("ARENIC_WIDE").is_some();
+    let (percents, seeds, every) = match is_wide {
+        true => (&[85, 70, 55, 40, 10][..], 6, 1),
+        false => (&[70, 40, 10][..], 2, 2),
     };
     let (mut swapped, mut repeated, mut refused) = (0, 0, 0);
-    for run in runs() {
+    for run in runs().into_iter().step_by(every) {
         let unlimited = run.target.statistics["arena_bytes"];
         let bits = run.bits_of(&run.target, "unlimited");
         let keeps = |limit: u64, yaml: &str| match within(&run.model(), yaml, Some(limit)) {
@@ -381,7 +382,9 @@ fn byte_limits_change_no_bits() {
             repeated += usize::from(target.statistics["recomputed_nodes"] > 0);
         }
     }
-    assert!(swapped > 8 && repeated > 0 && refused > 4, "{swapped} {repeated} {refused}");
+    let least = if is_wide { [8, 0, 4] } else { [2, 0, 1] };
+    let counts = [swapped, repeated, refused];
+    assert!(counts.iter().zip(least).all(|(n, least)| *n > least), "{counts:?}");
 }
 
 /// Operators in parts keep every bit, and states in parts are saved and loaded as one tensor.
