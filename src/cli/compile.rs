@@ -250,7 +250,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     }
     summary(&target.statistics, output, seconds);
     if is_cut {
-        eprintln!("note: {CUT}");
+        tell!("note: {CUT}");
     }
     if let Some(forward) = artifact.evaluation(&target.name).filter(|_| a.compare) {
         let arena = |t: &Target| t.statistics.get("arena_bytes").copied().unwrap_or(0);
