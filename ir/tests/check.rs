@@ -290,7 +290,7 @@ fn i8_readers_of_nothing_are_remembered() {
     assert_eq!(violations[0].invariant, Invariant::Race, "{violations:?}");
 }
 
-/// A state that the first step leaves where the second one does not look for it.
+/// The next step looks for a state in its home, so that one left elsewhere is refused.
 #[test]
 fn every_later_step_begins_as_the_first_one() {
     // n2 writes its result beside the home, and what the home gets is the old state again.
