@@ -3,8 +3,9 @@
 #
 #   tools/fuzz.sh MINUTES [TARGET...]
 #
-# Prints what each target did. Inputs that did harm are in fuzz/artifacts; what was learnt stays in
-# target/fuzz/corpus. Ends with 1 where there is a new crash, time-out or one with too much memory.
+# As many targets run at once as there are processors. Prints what each target did. Inputs that did
+# harm are in fuzz/artifacts; what was learnt stays in target/fuzz/corpus. Ends with 1 where there is
+# a new crash, time-out or one with too much memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,17 +24,20 @@ if [ $# -eq 0 ]; then
     set -- "${@##*/}"
     set -- "${@%.rs}"
 fi
-seconds=$((minutes * 60 / $#))
+at_once=$(nproc)
+seconds=$((minutes * 60 * at_once / $#))
 [ $seconds -gt 0 ] || seconds=1
-mkdir -p fuzz/artifacts target/fuzz/corpus target/fuzz/logs
-failed=0
-printf '%-14s %12s %8s %10s %8s\n' target executions seconds per_second crashes
-for target; do
+logs=target/fuzz/logs
+rm -rf "$logs"
+mkdir -p fuzz/artifacts "$logs"
+
+# Runs one target for its time, and prints a line.
+fuzz() {
+    local target=$1 executions=0 crashes=0 start=$SECONDS left log code ran took
     mkdir -p "target/fuzz/corpus/$target"
-    executions=0 crashes=0 start=$SECONDS
     # libFuzzer ends with the first crash; then it goes on, with other choices.
     while left=$((start + seconds - SECONDS)) && [ $left -gt 0 ] && [ $crashes -lt 10 ]; do
-        log=target/fuzz/logs/$target.$crashes.log
+        log=$logs/$target.$crashes.log
         code=0
         "target/fuzz/$host/fuzz/$target" "target/fuzz/corpus/$target" "fuzz/corpus/$target" \
             -max_total_time=$left -timeout=10 -rss_limit_mb=3072 -max_len=65536 \
@@ -44,13 +48,23 @@ for target; do
         executions=$((executions + ${ran:-0}))
         [ $code -ne 0 ] || break
         crashes=$((crashes + 1))
+        echo "$log" >>"$logs/failed"
     done
     took=$((SECONDS - start))
     printf '%-14s %12d %8d %10d %8d\n' "$target" $executions $took \
         $((executions / (took > 0 ? took : 1))) $crashes
-    failed=$((failed + crashes))
+}
+
+# One that is killed leaves none of them running.
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+printf '%-14s %12s %8s %10s %8s\n' target executions seconds per_second crashes
+for target; do
+    while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n; done
+    fuzz "$target" &
 done
-if [ $failed -gt 0 ]; then
-    echo "$failed crashes: inputs are in fuzz/artifacts, messages in target/fuzz/logs" >&2
+wait
+if [ -e "$logs/failed" ]; then
+    echo "inputs that did harm are in fuzz/artifacts, messages in:" >&2
+    cat "$logs/failed" >&2
     exit 1
 fi

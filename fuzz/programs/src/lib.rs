@@ -41,9 +41,13 @@ impl Random {
     }
 
     /// Numbers that the bytes say, as long as there are some. So a fuzzer changes one choice
-    /// where it changes one byte.
+    /// where it changes one byte. What follows the tape differs from tape to tape (FNV-1a).
     pub fn of(tape: &[u8]) -> Random {
-        Random { state: tape.len() as u64, tape: Vec::from(tape).into_iter() }
+        let mix = |state: u64, &byte: &u8| (state ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        Random {
+            state: tape.iter().fold(0xcbf2_9ce4_8422_2325, mix),
+            tape: Vec::from(tape).into_iter(),
+        }
     }
 
     /// Any word; a small one from the tape.
