@@ -18,6 +18,7 @@ use crate::graph::{Data, Def, Graph, Node, NodeId, Output, Rows, State, StateId,
 use crate::op::Op;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
 use std::fmt;
+use std::mem::take;
 
 impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,13 +56,17 @@ impl fmt::Display for Graph {
                 Def::Node { .. } | Def::View { .. } => continue,
             }
             writeln!(f)?;
-            self.write_views(f, v, &views)?;
+            self.write_views(f, v, &mut views)?;
         }
         for (n, node) in &self.nodes {
             self.write_node(f, n, node)?;
             for &v in node.outputs.iter().flatten() {
-                self.write_views(f, v, &views)?;
+                self.write_views(f, v, &mut views)?;
             }
+        }
+        // Views of each other, which `verify` refuses, but a text may have.
+        for v in self.values.keys() {
+            self.write_views(f, v, &mut views)?;
         }
         for output in &self.outputs {
             writeln!(f, "  output {} {}", quoted(&output.name), output.value)?;
@@ -93,21 +98,21 @@ impl Graph {
         writeln!(f, ")")
     }
 
-    /// Views of `v`, and views of these, each after what it views.
+    /// Views of `v`, and views of these, each after what it views; takes them out of `views`.
     fn write_views(
         &self,
         f: &mut fmt::Formatter<'_>,
         v: ValueId,
-        views: &SecondaryMap<ValueId, Vec<ValueId>>,
+        views: &mut SecondaryMap<ValueId, Vec<ValueId>>,
     ) -> fmt::Result {
-        let mut stack: Vec<ValueId> = views[v].iter().rev().copied().collect();
+        let mut stack: Vec<ValueId> = take(&mut views[v]).into_iter().rev().collect();
         while let Some(v) = stack.pop() {
             if let Def::View { of, offset } = self.values[v].def {
                 write!(f, "  view {v}: {} = {of}+{offset}", self.values[v].ty)?;
                 write_name(f, &self.values[v].name)?;
                 writeln!(f)?;
             }
-            stack.extend(views[v].iter().rev());
+            stack.extend(take(&mut views[v]).into_iter().rev());
         }
         Ok(())
     }
