@@ -46,7 +46,7 @@ fn within(model: &Path, yaml: &str, device: Option<u64>) -> Result<Target, Compi
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     let options = ImportOptions::default();
     // Any plan will do; integer programs would take their minute.
-    let search = Search { effort: Some(0.5), ..Search::default() };
+    let search = Search { effort: Some(0.1), ..Search::default() };
     let limits = PerSpace { device, host: None };
     let constraints = Constraints { limits, ..Constraints::default() };
     let compiled = compile(model, &options, &pipeline, constraints, search, RunOptions::default())?;

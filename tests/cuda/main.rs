@@ -108,8 +108,10 @@ impl Run {
         let no_gpu_code = place::gpu().is_none() && std::env::var_os("ARENIC_WIDE").is_none();
         let constraints =
             Constraints { backend, device, limits, no_gpu_code, ..Constraints::default() };
+        // Any plan will do.
+        let search = Search { effort: Some(0.1), ..Search::default() };
         let options = RunOptions::default();
-        compile(&self.model, &self.import, &self.pipeline, constraints, Search::default(), options)
+        compile(&self.model, &self.import, &self.pipeline, constraints, search, options)
             .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
             .artifact
             .unwrap()

@@ -43,11 +43,18 @@ pub struct Budget {
     pub swap: bool,
     /// Tensors may be computed again.
     pub recompute: bool,
+    /// Effort of improving a choice, in seconds of the reference core. The plan is improved from up
+    /// to three starts, and a little more for every aim that does not fit.
+    #[schemars(range(min = 0.0))]
+    pub effort: f64,
 }
+
+/// Swaps alone.
+pub(crate) const SWAPS: Budget = Budget { swap: true, recompute: false, effort: EFFORT };
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { swap: true, recompute: true }
+        Budget { recompute: true, ..SWAPS }
     }
 }
 
@@ -57,9 +64,12 @@ const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
 /// The part of host memory that choices leave free is one in so many.
 const LOOSE: u64 = 64;
 
-/// Random changes times tasks, and how many changes there are at least and at most; for few
-/// decisions there are no more than pairs of them.
-const CHANGED_TASKS: usize = 40_000_000;
+/// The effort where none is given, in seconds of the reference core.
+const EFFORT: f64 = 2.0;
+
+/// Random changes times tasks for each second of effort, and how many changes there are at least
+/// and at most; for few decisions there are no more than pairs of them.
+const CHANGED_TASKS_PER_SECOND: f64 = 2e7;
 const CHANGES: (usize, usize) = (2_000, 100_000);
 
 impl PlanPass for Budget {
@@ -167,7 +177,7 @@ impl Budget {
             (Walker::new(t), Room::new(t, device).within_host(limits.host));
         let mut best: Option<(Choice, Prediction)> = None;
         // Repeats may need what is overwritten by then; swaps alone can always be carried out.
-        let swaps = Budget { swap: self.swap, recompute: false };
+        let swaps = Budget { recompute: false, ..self.clone() };
         let starts = [self, &swaps].into_iter().flat_map(|allowed| {
             let greedy = |hidden| greedy(t, device, allowed, sites, limit, hidden);
             HIDDEN.map(greedy)
@@ -193,7 +203,8 @@ impl Budget {
         let host = p.cx.limits.host.map(|limit| limit - limit / LOOSE);
         let room = Room::new(&p.t, p.device).within_host(host);
         let mut annealer = Annealer::new(&p.t, room, self, &sites, p.cx.search.seed);
-        let changes = (CHANGED_TASKS / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
+        let tasks = (p.cx.search.effort(self.effort) * CHANGED_TASKS_PER_SECOND) as usize;
+        let changes = (tasks / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
         let changes = changes.min(sites.all.len() * sites.all.len());
         let greedy =
             |aim| self.greedy_of(&p.t, p.device, PerSpace { device: Some(aim), host }, &sites);

@@ -3,10 +3,10 @@
 use crate::search::Deadline;
 
 /// The effort where none is given, in seconds of the reference core.
-pub(super) const DEFAULT_EFFORT: f64 = 10.0;
+pub(super) const DEFAULT_EFFORT: f64 = 0.6;
 
-/// Steps for each second of effort.
-const STEPS_PER_SECOND: f64 = 3e6;
+/// Steps for each second of effort, on graphs of some thousand operators.
+const STEPS_PER_SECOND: f64 = 5e7;
 
 /// The steps of some effort in seconds.
 pub(super) fn steps_of(effort: f64) -> u64 {

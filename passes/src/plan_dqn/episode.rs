@@ -51,7 +51,7 @@ pub(super) struct Episode<'a> {
 }
 
 /// Seconds of the reference core for a choice that is judged, per position of the order.
-const PER_POSITION: f64 = 1e-7;
+const PER_POSITION: f64 = 5e-8;
 
 impl<'a> Episode<'a> {
     /// An episode that has not begun.

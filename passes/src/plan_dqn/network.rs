@@ -44,8 +44,8 @@ const FOLLOW: usize = 20;
 
 /// Seconds of the reference core that a round takes in any graph, and more for each product of
 /// two numbers.
-const PER_ROUND: f64 = 2e-5;
-const PER_PRODUCT: f64 = 1e-9;
+const PER_ROUND: f64 = 1e-5;
+const PER_PRODUCT: f64 = 5e-10;
 
 /// The part of a graph that no action changes, as tensors.
 pub(super) struct Fixed<'a> {

@@ -21,7 +21,7 @@ mod program;
 #[cfg(test)]
 mod tests;
 
-use crate::budget::Budget;
+use crate::budget::SWAPS;
 use crate::residency::{Choice, Found, Layout, Planned, Problem, under_limit};
 use crate::swap_autoswap::SwapAutoswap;
 use crate::{Cx, PassError, PlanPass, Stats};
@@ -50,9 +50,6 @@ impl Default for SwapIlp {
         SwapIlp { effort: 20.0, window: 12 }
     }
 }
-
-/// What the heuristic may do.
-const SWAPS: Budget = Budget { swap: true, recompute: false };
 
 impl PlanPass for SwapIlp {
     fn needs(&self) -> &[Fact] {
