@@ -81,9 +81,10 @@ impl Module {
         cache: &Path,
     ) -> Result<Module, EmulationError> {
         fs::create_dir_all(cache)?;
-        let library = cache.join(format!("{}.so", digest(source, headers)));
+        let headers = [headers, &[("emulate.h", EMULATE)]].concat();
+        let library = cache.join(format!("{}.so", digest(source, &headers)));
         if !library.exists() {
-            build(source, headers, cache, &library)?;
+            build(source, &headers, cache, &library)?;
         }
         // SAFETY: the library was made from the given text; loading it runs no code of it.
         let library = unsafe { libloading::Library::new(&library) }?;
@@ -131,9 +132,10 @@ impl Module {
     }
 }
 
-fn digest(source: &str, headers: &[(&str, &str)]) -> String {
+/// A digest of a source, which has no name, and its headers, as hexadecimal digits.
+pub fn digest(source: &str, headers: &[(&str, &str)]) -> String {
     let mut hasher = blake3::Hasher::new();
-    for (name, text) in headers.iter().chain(&[("emulate.h", EMULATE), ("", source)]) {
+    for (name, text) in headers.iter().chain(&[("", source)]) {
         hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
         hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
     }
@@ -147,7 +149,7 @@ fn build(
     library: &Path,
 ) -> Result<(), EmulationError> {
     let folder = tempfile::tempdir_in(cache)?;
-    for (name, text) in headers.iter().chain(&[("emulate.h", EMULATE), ("module.cpp", source)]) {
+    for (name, text) in headers.iter().chain(&[("module.cpp", source)]) {
         fs::write(folder.path().join(name), text)?;
     }
     let made: PathBuf = folder.path().join("module.so");

@@ -78,6 +78,17 @@ pub fn is_present() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
+/// The version of NVRTC, major and minor; none where there is no NVRTC.
+pub fn version() -> Option<(i32, i32)> {
+    if !is_present() {
+        return None;
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both are written to, and nothing else.
+    unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) }.result().ok()?;
+    Some((major, minor))
+}
+
 /// Destroys a program however its compilation ends.
 struct Program(sys::nvrtcProgram);
 

@@ -8,9 +8,11 @@ use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use arenic_runtime::cuda::driver::Candidate;
 use arenic_runtime::cuda::nvrtc::{self, Architecture};
-use arenic_runtime::cuda::{Argument, Module, Request, Work, lower};
+use arenic_runtime::cuda::{Argument, HEADERS, Module, Request, Work, lower};
 use arenic_runtime::kernel::{Draw, KernelError};
 use arenic_runtime::reference::{EvaluateError, evaluate};
+use std::fs;
+use std::path::Path;
 
 const DRAW: Draw = Draw { seed: 7, step: 3 };
 
@@ -147,21 +149,32 @@ fn asks_where_it_may(case: &Case, call: Option<&LibraryCall>, work: &[Work]) {
 
 /// Compiles a module by NVRTC, where there is one: what the emulator accepts is C++, and CUDA
 /// C++ is a little less. No text depends on the architecture; `make test-all` compiles for another
-/// one, too.
+/// one, too. A text that was compiled once is marked in the target folder, and not compiled again.
 fn compile_for_devices(module: &Module) {
-    if !nvrtc::is_present() {
+    let Some((major, minor)) = nvrtc::version() else {
         let required = std::env::var("ARENIC_REQUIRE_NVRTC").is_ok_and(|v| v == "1");
         assert!(!required, "{}", nvrtc::CompileError::Missing);
         eprintln!("NOT COMPILED FOR GPUs: {}", nvrtc::CompileError::Missing);
         return;
-    }
+    };
+    let marks = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("../nvrtc-{major}.{minor}"));
+    fs::create_dir_all(&marks).unwrap();
+    // How NVRTC is asked counts, too.
+    let asked = [("nvrtc.rs", include_str!("../../src/cuda/nvrtc.rs"))];
+    let headers = [HEADERS, &asked].concat();
     let is_wide = std::env::var_os("ARENIC_WIDE").is_some();
     let others = is_wide.then_some(Architecture::Virtual(80));
     for architecture in [Architecture::Machine(90)].into_iter().chain(others) {
         for first in (0..module.len()).step_by(CHUNK) {
             let source = module.source_of(first..module.len().min(first + CHUNK));
+            let digest = arenic_emulator::digest(&source, &headers);
+            let mark = marks.join(format!("{digest}.{}", architecture.name()));
+            if mark.exists() {
+                continue;
+            }
             let image = nvrtc::compile(&source, architecture).unwrap_or_else(|e| panic!("{e}"));
             assert!(!image.is_empty());
+            fs::write(mark, []).unwrap();
         }
     }
 }
