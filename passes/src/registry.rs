@@ -37,6 +37,37 @@ pub(crate) fn schema<T: schemars::JsonSchema>() -> schemars::Schema {
     settings.with(|s| s.inline_subschemas = true).into_generator().into_root_schema_for::<T>()
 }
 
+/// A pass whose options are within the ranges that its schema states.
+pub(crate) fn in_range<T: schemars::JsonSchema + serde::Serialize, E: serde::de::Error>(
+    pass: T,
+) -> Result<T, E> {
+    let schema = schema::<T>();
+    let options = serde_json::to_value(&pass).map_err(E::custom)?;
+    let stated = |name: &str, bound: &str| {
+        schema.get("properties")?.get(name)?.get(bound).and_then(serde_json::Value::as_f64)
+    };
+    let may_be_null = |name: &str| {
+        let ty = schema.get("properties").and_then(|p| p.get(name)?.get("type"));
+        ty.and_then(|ty| ty.as_array()).is_some_and(|all| all.iter().any(|ty| ty == "null"))
+    };
+    for (name, value) in options.as_object().into_iter().flatten() {
+        if value.is_null() && may_be_null(name) {
+            continue;
+        }
+        let (least, most) = (stated(name, "minimum"), stated(name, "maximum"));
+        // JSON has no infinities and no NaN: they are null.
+        let value = value.as_f64().unwrap_or(f64::NAN);
+        let fits =
+            least.is_none_or(|least| value >= least) && most.is_none_or(|most| value <= most);
+        if !fits {
+            let most = most.map_or(String::new(), |most| format!(" and at most {most}"));
+            let least = least.unwrap_or(f64::NEG_INFINITY);
+            return Err(E::custom(format!("`{name}` must be at least {least}{most}")));
+        }
+    }
+    Ok(pass)
+}
+
 /// Turns `graph module::Type, …` into the functions `find` and `all_passes`.
 macro_rules! passes {
     ($($level:ident $module:ident :: $ty:ident),* $(,)?) => {
@@ -58,7 +89,8 @@ macro_rules! passes {
             match name {
                 $(stringify!($module) => Some(
                     <Option<$module::$ty> as serde::Deserialize>::deserialize(options)
-                        .map(|pass| crate::registry::wrap!($level, pass.unwrap_or_default())),
+                        .and_then(|pass| crate::registry::in_range(pass.unwrap_or_default()))
+                        .map(|pass| crate::registry::wrap!($level, pass)),
                 ),)*
                 _ => None,
             }
