@@ -102,6 +102,9 @@ pub struct Compiled {
     /// Under a limit on device memory: seconds of the step without it, which operators in parts
     /// no longer tell.
     pub uncut_seconds: Option<f64>,
+    /// Under a limit on device memory, where tensors are computed again and none is moved: seconds
+    /// that a step of this graph takes at least, in any order.
+    pub step_seconds_bound: Option<f64>,
 }
 
 /// The weights of a forward model that became a step.
@@ -143,7 +146,8 @@ pub struct Constraints<'a> {
     pub backend: Backend,
     /// The device; without one it is the `cpu` description.
     pub device: Option<&'a Device>,
-    /// Bytes that the arenas may have.
+    /// Bytes that the arenas may have. Without a limit on host memory there is no host arena where
+    /// it would lie in the device's own memory, as on the CPU, else as large a one as is of use.
     pub limits: PerSpace<Option<u64>>,
     /// Sums may be taken in another order where that saves memory, which changes bits.
     pub allow_reassociation: bool,
@@ -187,12 +191,16 @@ pub fn compile(
     let workspace = used.map_or(least.workspace, |used| used.min(least.workspace));
     let target = TargetInfo { align, math, workspace, ..least };
     let evaluate = Some(&Kernels as &dyn Evaluate);
+    // Without a description the kernels of a backend run where it runs.
+    let unified = device.map_or(backend == Backend::Cpu, |d| d.unified_memory);
     let device = device.map(|d| d.with_math(math));
     let device = device.as_ref();
+    let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
     let cx = Cx { target, purpose, evaluate, search, device, limits, allow_reassociation };
     let outcome = pipeline.run(graph, &cx, options)?;
     let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
-    let uncut_seconds = outcome.uncut_seconds();
+    let (uncut_seconds, step_seconds_bound) =
+        (outcome.uncut_seconds(), outcome.step_seconds_bound());
     let module = outcome.module;
     let artifact = match (&outcome.footprint, &module.program) {
         (Some(footprint), Some(program)) => {
@@ -237,7 +245,16 @@ pub fn compile(
     };
     let footprint = outcome.footprint;
     let weights = Weights { parameters, folded };
-    Ok(Compiled { artifact, module, footprint, unused, weights, minimum, uncut_seconds })
+    Ok(Compiled {
+        artifact,
+        module,
+        footprint,
+        unused,
+        weights,
+        minimum,
+        uncut_seconds,
+        step_seconds_bound,
+    })
 }
 
 /// The figures of a plan; peaks and arenas come from the checker (invariant I11).

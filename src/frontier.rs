@@ -13,6 +13,8 @@ pub struct Point {
     pub step_seconds: f64,
     /// Seconds of every kernel once.
     pub unlimited_step_seconds: f64,
+    /// Seconds that it takes at least, where tensors are computed again and none is moved.
+    pub step_seconds_bound: Option<f64>,
     /// Bytes that a step copies between device and host memory.
     pub swapped_bytes: u64,
     /// Nodes that run again.
@@ -23,6 +25,11 @@ impl Point {
     /// The part by which the step is longer than its kernels.
     pub fn overhead(&self) -> f64 {
         (self.step_seconds / self.unlimited_step_seconds - 1.0).max(0.0)
+    }
+
+    /// The least that part can be, where it is known.
+    pub fn overhead_bound(&self) -> Option<f64> {
+        Some((self.step_seconds_bound? / self.unlimited_step_seconds - 1.0).max(0.0))
     }
 }
 
@@ -67,10 +74,7 @@ impl<'a, F: FnMut(Option<u64>) -> Result<Compiled, CompileError>> Frontier<'a, F
             return Ok(Outcome::Impossible(self.least));
         }
         match (self.compile)(Some(limit)) {
-            Ok(compiled) => {
-                self.least = self.least.or(compiled.minimum.map(|(least, _)| least));
-                Ok(Outcome::Kept(point(&compiled, self.device)?))
-            }
+            Ok(compiled) => Ok(Outcome::Kept(point(&compiled, self.device)?)),
             Err(e) if e.is_of_limits() => {
                 let least = e.minimum().map(|(least, _)| least);
                 self.least = self.least.or(least);
@@ -89,6 +93,7 @@ fn point(compiled: &Compiled, device: &Device) -> Result<Point, CompileError> {
         arena_bytes: figure("arena_bytes"),
         step_seconds,
         unlimited_step_seconds,
+        step_seconds_bound: compiled.step_seconds_bound,
         swapped_bytes: figure("swapped_bytes"),
         recomputed_nodes: figure("recomputed_nodes"),
     })

@@ -8,7 +8,7 @@ mod shell;
 #[test]
 fn byte_limits_are_kept_or_refused_with_the_least_one() {
     let shell = Shell::new();
-    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx -o m.arenic";
+    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx -o m.arenic --host-memory 1MiB";
     let kept = &shell.succeeds(&format!("{compile} --device-memory 10KiB --json"))[0];
     assert!(kept["arena_bytes"].as_u64().unwrap() <= 10 * 1024);
     assert!(kept["predicted_step_seconds"].as_f64() > kept["unlimited_step_seconds"].as_f64());
@@ -35,7 +35,43 @@ fn byte_limits_are_kept_or_refused_with_the_least_one() {
         ("--device gtx1080ti --device-memory 20GiB", 1, "more than the device has"),
         ("--device nope", 1, "gtx1080ti"),
         ("--device cuda:99", 1, "there is no"),
-        ("--device-memory 8000 --host-memory 100", 1, "host memory"),
+    ] {
+        shell.fails(&format!("{compile} {options}"), code, &[words]);
+    }
+}
+
+/// On the CPU nothing leaves the device unless host memory is given: it is the same memory.
+#[test]
+fn a_limit_on_the_cpu_counts_all_memory() {
+    let shell = Shell::new();
+    let compile = "compile @models/step/ref_gpt_tiny_b4_sgdm.onnx -o m.arenic --effort 0.1 --json";
+    let whole = shell.succeeds(compile)[0]["arena_bytes"].as_u64().unwrap();
+    let kept = &shell.succeeds(&format!("{compile} --memory 75%"))[0];
+    assert!(kept["arena_bytes"].as_u64() <= Some(whole * 3 / 4), "{kept}");
+    assert_eq!((&kept["host_arena_bytes"], &kept["swapped_bytes"]), (&0.into(), &0.into()));
+    assert!(kept["recomputed_nodes"].as_u64() > Some(0));
+    let seconds = |name: &str| kept[name].as_f64().unwrap();
+    assert!(seconds("unlimited_step_seconds") < seconds("predicted_step_seconds"));
+    assert!(seconds("step_seconds_bound") <= seconds("predicted_step_seconds"));
+    let refused = shell.arenic(&format!("{compile} --memory 10KiB"));
+    let said: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    let least = said["minimum_device_bytes"].as_u64().unwrap();
+    shell.succeeds(&format!("{compile} --memory {least}"));
+    shell.fails(&format!("{compile} --memory {}", least - 1), 1, &["needs", &least.to_string()]);
+
+    let within = &shell.succeeds(&format!("{compile} --overhead 5%"))[0];
+    let seconds = |name: &str| within[name].as_f64().unwrap();
+    assert!(seconds("predicted_step_seconds") <= 1.05 * seconds("unlimited_step_seconds"));
+    assert!(within["arena_bytes"].as_u64() < Some(whole));
+    let fits = &shell.succeeds(&format!("{compile} --memory fit"))[0];
+    assert_eq!(fits["recomputed_nodes"], 0);
+    for (options, code, words) in [
+        ("--memory third", 2, "half or fit"),
+        ("--memory 0%", 2, "above 0"),
+        ("--memory fit --target cuda", 1, "GPU"),
+        ("--overhead 2% --memory half", 2, "cannot be used with"),
+        ("--overhead -2%", 2, "-2"),
+        ("--overhead 2% --dim batch=max", 1, "that is known"),
     ] {
         shell.fails(&format!("{compile} {options}"), code, &[words]);
     }
@@ -44,7 +80,7 @@ fn byte_limits_are_kept_or_refused_with_the_least_one() {
 #[test]
 fn a_sweep_prints_what_each_limit_costs() {
     let shell = Shell::new();
-    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx";
+    let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx --host-memory 1MiB";
     let whole = &shell.succeeds(&format!("{compile} -o m.arenic --json"))[0];
     let arena = whole["arena_bytes"].as_u64().unwrap();
     let rows = shell.succeeds(&format!("{compile} --sweep 100%..20%:20% --json"));
@@ -125,7 +161,8 @@ fn host_memory_has_a_limit_of_its_own() {
     let figure = |object: &Value, name: &str| object[name].as_u64().unwrap();
     let whole = figure(&shell.succeeds(compile)[0], "arena_bytes");
     let compile = format!("{compile} --device-memory {}", whole * 6 / 10);
-    let free = figure(&shell.succeeds(&compile)[0], "host_arena_bytes");
+    let free = format!("{compile} --host-memory 1GiB");
+    let free = figure(&shell.succeeds(&free)[0], "host_arena_bytes");
     for percent in [100, 70] {
         let limit = free * percent / 100;
         let kept = &shell.succeeds(&format!("{compile} --host-memory {limit}"))[0];
@@ -137,7 +174,8 @@ fn host_memory_has_a_limit_of_its_own() {
 fn explain_says_what_became_of_a_tensor() {
     let shell = Shell::new();
     let model = "@models/step/ref_mlp_b4_sgdm.onnx";
-    shell.succeeds(&format!("compile {model} -o m.arenic --device-memory 10KiB --json"));
+    let limits = "--device-memory 10KiB --host-memory 1MiB";
+    shell.succeeds(&format!("compile {model} -o m.arenic {limits} --json"));
     let explain = |name: &str| format!("explain tensor m.arenic {name} --device gtx1080ti");
     let said = shell.succeeds(&format!("{} --json", explain("m.fc2.weight")));
     assert_eq!(said[0]["fate"][0], "swapped");

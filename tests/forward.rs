@@ -73,7 +73,7 @@ fn compiled_by(
     let dims = [("batch".to_owned(), batch)].into();
     let import = ImportOptions { mode, dims, ..ImportOptions::default() };
     let pipeline = pipeline.differentiating(pass.clone()).unwrap();
-    let limits = PerSpace { device: limit, host: None };
+    let limits = PerSpace { device: limit, host: Some(1 << 40) };
     let constraints = Constraints { purpose, limits, ..Constraints::default() };
     let model = root(&format!("models/forward/{network}.onnx"));
     through_a_file(&model, &import, &pipeline, constraints)

@@ -47,7 +47,8 @@ fn within(model: &Path, yaml: &str, device: Option<u64>) -> Result<Target, Compi
     let options = ImportOptions::default();
     // Any plan will do; integer programs would take their minute.
     let search = Search { effort: Some(0.1), ..Search::default() };
-    let limits = PerSpace { device, host: None };
+    // Host memory is ordinary memory here: tensors go there where it is given.
+    let limits = PerSpace { device, host: Some(1 << 40) };
     let constraints = Constraints { limits, ..Constraints::default() };
     let compiled = compile(model, &options, &pipeline, constraints, search, RunOptions::default())?;
     let folder = tempfile::tempdir().unwrap();
@@ -355,7 +356,8 @@ fn byte_limits_change_no_bits() {
                 error: PassError::DeviceMemory { minimum, bound, .. },
                 ..
             })) => {
-                assert!(limit < minimum && bound <= minimum && minimum * 4 <= bound * 5);
+                assert!(limit < minimum && bound <= minimum);
+                assert!(yaml != named("default") || minimum * 4 <= bound * 5, "{}", run.name);
                 Err(minimum)
             }
             Err(e) => panic!("{} within {limit}: {e}", run.name),
@@ -374,12 +376,13 @@ fn byte_limits_change_no_bits() {
                 }
             }
         }
-        // Recomputation alone, where it is enough.
         let alone = named("default").replace("- budget", "- budget: {swap: false}");
-        if let Ok(target) = within(&run.model(), &alone, Some(unlimited * 9 / 10)) {
-            assert!(run.bits_of(&target, &alone) == bits, "{} by recomputation", run.name);
-            assert_eq!(target.statistics["swapped_bytes"], 0);
-            repeated += usize::from(target.statistics["recomputed_nodes"] > 0);
+        for percent in if is_wide { percents } else { &percents[..1] } {
+            let kept = keeps(unlimited * percent / 100, &alone)
+                .unwrap_or_else(|minimum| keeps(minimum, &alone).expect("the least limit"));
+            let statistics = &kept.statistics;
+            assert_eq!((statistics["swapped_bytes"], statistics["host_arena_bytes"]), (0, 0));
+            repeated += usize::from(statistics["recomputed_nodes"] > 0);
         }
     }
     let least = if is_wide { [8, 0, 4] } else { [2, 0, 1] };

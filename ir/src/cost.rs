@@ -32,6 +32,9 @@ pub struct Device {
     /// Its products of `f32` that is rounded to TF32; without one as of any `f32`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tf32: Option<Arithmetic>,
+    /// Its memory is the host's: what is in the host arena takes of the same bytes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unified_memory: bool,
     /// Its link to host memory.
     pub link: Link,
     /// Seconds before each kernel begins.

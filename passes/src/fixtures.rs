@@ -35,6 +35,7 @@ pub(crate) fn device(link: f64) -> Device {
             latency_seconds: 0.0,
         },
         launch_seconds: 0.0,
+        unified_memory: false,
         measured: KernelTimes::default(),
         workspace: None,
     }

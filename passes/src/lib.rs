@@ -207,25 +207,6 @@ pub enum PassError {
     /// The description of the device cannot be used.
     #[error("the device: {0}")]
     Device(#[from] yaml::YamlError),
-    /// Recomputation alone did not reach the limit on device memory.
-    #[error(
-        "recomputation alone was not found to keep to {limit} bytes of device memory; allow `swap`"
-    )]
-    WithoutSwaps {
-        /// The limit.
-        limit: u64,
-    },
-    /// No plan that was found keeps the limit on host memory.
-    #[error(
-        "the step cannot keep to {limit} bytes of host memory; under this limit on device \
-         memory it needs up to {needed}"
-    )]
-    HostMemory {
-        /// The limit.
-        limit: u64,
-        /// What the plan with the most swaps needs.
-        needed: u64,
-    },
     /// A pass needs a part of arenic that is not in this build.
     #[error("`{pass}` needs arenic built with the feature `{feature}`, which this one is not")]
     Feature {
@@ -260,13 +241,7 @@ impl PassError {
 
     /// True where another limit on memory might do.
     pub fn is_of_limits(&self) -> bool {
-        matches!(
-            self,
-            PassError::DeviceMemory { .. }
-                | PassError::Limit { .. }
-                | PassError::HostMemory { .. }
-                | PassError::WithoutSwaps { .. }
-        )
+        matches!(self, PassError::DeviceMemory { .. } | PassError::Limit { .. })
     }
 }
 
@@ -290,11 +265,12 @@ pub trait GraphPass {
 /// A graph pass that leaves it to the plan how the graph is rewritten.
 pub trait OffersVariants {
     /// Graphs that the rest of the pipeline should be run on, where on `g` the step takes
-    /// `seconds` (infinity: no plan of it keeps the byte limit).
+    /// `seconds` (infinity: no plan of it keeps the byte limit); `None` where nothing is to be
+    /// gained.
     ///
     /// # Errors
     /// See [`PassError`].
-    fn variants(&self, g: &Graph, cx: &Cx, seconds: f64) -> Result<Variants, PassError>;
+    fn variants(&self, g: &Graph, cx: &Cx, seconds: f64) -> Result<Option<Variants>, PassError>;
 }
 
 /// Graphs that compute the same as another one.
@@ -322,6 +298,10 @@ pub trait PlanPass {
     /// # Errors
     /// See [`PassError`].
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError>;
+    /// False for a pass that keeps to the byte limit and moves nothing to host memory.
+    fn may_move(&self) -> bool {
+        true
+    }
     /// Its method, for a pass that places and can do so without a graph.
     fn placer(&self) -> Option<&dyn Placer> {
         None

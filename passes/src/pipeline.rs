@@ -11,6 +11,7 @@ use crate::yaml::{self, YamlError};
 use crate::{Cx, OffersVariants, Pass, PassError, PassInfo, Stats, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
+use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
 use arenic_ir::{Graph, Plan, Program};
@@ -129,6 +130,12 @@ impl Outcome {
         // What a pass says that chose between graphs is about all of them, and comes first.
         let first = |name| self.figures(name).next();
         first("minimum_device_bytes").zip(first("minimum_device_bytes_bound"))
+    }
+
+    /// Seconds that a step takes at least under the byte limit, as far as its plan computes tensors
+    /// again and moves none; `None` where no pass said.
+    pub fn step_seconds_bound(&self) -> Option<f64> {
+        self.figures("step_nanoseconds_bound").last().map(|ns| ns as f64 * 1e-9)
     }
 
     /// Seconds of the step without a byte limit, where operators are in parts under it.
@@ -332,7 +339,14 @@ impl Pipeline {
         mut options: RunOptions,
     ) -> Result<Outcome, RunError> {
         self.validate(module.plan.as_ref())?;
-        self.run_from(0, module, cx, &mut options)
+        let moves_nothing =
+            |step: &Step| matches!(&step.pass, Pass::Plan(pass) if !pass.may_move());
+        let host = match self.steps.iter().any(moves_nothing) {
+            true => Some(0),
+            false => cx.limits.host,
+        };
+        let cx = Cx { limits: PerSpace { host, ..cx.limits }, ..*cx };
+        self.run_from(0, module, &cx, &mut options)
     }
 
     /// Runs the passes from one on.
@@ -404,7 +418,9 @@ impl Pipeline {
         };
         let name = &self.steps[i].name;
         let failed = |error| RunError::Pass { pass: name.clone(), error };
-        let found = pass.variants(&module.graph, cx, seconds).map_err(failed)?;
+        let Some(found) = pass.variants(&module.graph, cx, seconds).map_err(failed)? else {
+            return best;
+        };
         let (minimum, bound) = uncut.map_or((found.minimum, found.bound), |(minimum, bound)| {
             (found.minimum.min(minimum), found.bound.min(bound))
         });
@@ -564,6 +580,17 @@ mod tests {
         let value = message("- order:\n    method: bets\n");
         assert!(value.contains("bets") && value.contains("line 2"), "{value}");
         assert!(message("- order: {method: best}\n  place: {}\n").contains("begin a new entry"));
+    }
+
+    #[test]
+    fn not_values_out_of_range() {
+        for effort in ["-1", ".nan", ".inf"] {
+            let found = message(&format!("- dead_code\n- order: {{effort: {effort}}}\n"));
+            assert!(found.contains("`effort` must be at least 0"), "{effort}: {found}");
+        }
+        let window = message("- order_ilp: {window: 1}\n");
+        assert!(window.contains("at least 2 and at most 500"), "{window}");
+        assert!(Pipeline::from_yaml("- order: {effort: 0}\n").is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::device::{note_unmeasured, read_profiled};
 use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::interrupt;
 use super::loss::{LossOptions, parameters_json, print_parameters};
+use super::memory::{Limit, free_bytes, parse_limit, parse_percent};
 use super::pipeline::read_pipeline;
 use super::search::{CUT, SearchOptions};
 use super::size::parse_size;
@@ -54,12 +55,19 @@ pub(super) struct Arguments {
     /// Make an input a constant: the array of its name in an .npz file
     #[arg(long = "bind", value_name = "NAME=FILE", value_parser = name_value)]
     bind: Vec<(String, String)>,
-    /// Bytes that the arena may have, for example 4GiB; swaps and recomputes to keep it
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    device_memory: Option<u64>,
-    /// Bytes that swapped tensors may take in host memory [default: no limit]
+    /// What the step may take on the device, for example 4GiB: tensors are computed again, or moved to
+    /// host memory, to keep it. 60% or half are of the step's arena without a limit; fit is what this
+    /// machine has free, less a margin
+    #[arg(long, visible_alias = "memory", value_name = "SIZE", value_parser = parse_limit)]
+    device_memory: Option<Limit>,
+    /// Bytes that moved tensors may take in host memory [default: none on a CPU, whose memory that is;
+    /// no limit for a GPU]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     host_memory: Option<u64>,
+    /// The other way round: the least memory with which the step is at most so much longer, for
+    /// example 2%, as predicted
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, conflicts_with_all = ["device_memory", "sweep", "stop_after"])]
+    overhead: Option<f64>,
     /// Let `section` cut sums, which changes bits
     #[arg(long)]
     allow_reassociation: bool,
@@ -119,6 +127,11 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
+    /// The limit follows from what the step takes.
+    fn is_relative(&self) -> bool {
+        matches!(self.device_memory, Some(Limit::Part(_))) || self.overhead.is_some()
+    }
+
     /// The model's file, or the folder of training artifacts.
     fn source(&self) -> Result<&Path, Failure> {
         match (&self.model, &self.ort) {
@@ -194,10 +207,15 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let compile = |limit| job.compile(&import, limit);
         return sweep::run(sweep, &timed, compile, interrupt::flag(), a.json);
     }
-    let limit = device_limit(a, named.as_ref())?;
-    let (compiled, largest) = match &dims.largest {
-        None => (job.compile(&import, limit).map_err(|e| refused(a, e))?, None),
-        Some(name) => {
+    if let (Some(name), true) = (&dims.largest, a.is_relative()) {
+        let help = "give --device-memory as bytes";
+        return Err(miette!(help = help, "the largest {name} needs a limit that is known").into());
+    }
+    let limit = job.limit(&import)?;
+    let (compiled, largest) = match (&dims.largest, a.overhead) {
+        (None, Some(overhead)) => (job.compile_least(&import, &timed, limit, overhead)?, None),
+        (None, None) => (job.compile(&import, limit).map_err(|e| refused(a, e))?, None),
+        (Some(name), _) => {
             let Largest { size, found, tried } = job.compile_largest(import, name, limit)?;
             (found, Some((name, size, tried)))
         }
@@ -232,6 +250,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         object.insert("search_cut".into(), is_cut.into());
         object.insert("predicted_step_seconds".into(), step.into());
         object.insert("unlimited_step_seconds".into(), unlimited.into());
+        if let Some(bound) = compiled.step_seconds_bound {
+            object.insert("step_seconds_bound".into(), bound.into());
+        }
         if let Some((name, size, tried)) = largest {
             let largest = json!({"dimension": name, "size": size, "compilations": tried});
             object.insert("largest".into(), largest);
@@ -258,9 +279,12 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let percent = forward as f64 / step.max(1) as f64 * 100.0;
         tell!("the forward pass alone takes {}, {percent:.1} % of that", human_bytes(forward));
     }
-    if let Some(device) = &named {
-        let percent = (step / unlimited - 1.0) * 100.0;
-        tell!("simulated on {}: {:.3} ms a step ({percent:+.1} %)", device.name, step * 1e3);
+    if named.is_some() || limit.is_some() || a.overhead.is_some() {
+        let percent = |seconds: f64| (seconds / unlimited - 1.0) * 100.0;
+        let least = compiled.step_seconds_bound.filter(|_| step > unlimited);
+        let least = least.map_or(String::new(), |s| format!(", at least {:+.1} %", percent(s)));
+        let (name, ms, overhead) = (&timed.name, step * 1e3, percent(step));
+        tell!("simulated on {name}: {ms:.3} ms a step, overhead {overhead:+.1} %{least}");
     }
     Ok(())
 }
@@ -284,6 +308,9 @@ fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
     object
 }
 
+/// Limits that are tried for an overhead.
+const OVERHEADS: usize = 7;
+
 /// What is compiled, whatever the limits and the sizes of dimensions.
 struct Job<'a> {
     a: &'a Arguments,
@@ -294,6 +321,74 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    /// The limit that was given, in bytes, or else the memory of the device that was.
+    fn limit(&self, import: &ImportOptions) -> Result<Option<u64>, Failure> {
+        let Job { a, device, .. } = self;
+        let usable = device.filter(|_| a.device.is_some()).map(Device::usable_bytes);
+        let given = match a.device_memory {
+            None => return Ok(usable),
+            Some(Limit::Bytes(bytes)) => bytes,
+            Some(Limit::Part(part)) => {
+                let whole = self.compile(import, None).map_err(failed)?;
+                let arena = whole.target().map_err(failed)?.statistics.get("arena_bytes").copied();
+                let limit = (arena.unwrap_or(0) as f64 * part) as u64;
+                tell!("the limit is {limit} bytes, {:.4} % of the step's arena", part * 100.0);
+                limit
+            }
+            Some(Limit::Free) if a.targets.contains(&Backend::Cuda) => {
+                let help = "--device takes the memory of a GPU for the limit";
+                return Err(miette!(help = help, "fit is what this machine has free").into());
+            }
+            Some(Limit::Free) => free_bytes()?,
+        };
+        match usable.filter(|&usable| given > usable) {
+            Some(usable) => {
+                let device = device.map_or("", |d| d.name.as_str());
+                let help = format!("{device} has {usable} bytes for a plan");
+                let message = format!("a limit of {given} bytes is more than the device has");
+                Err(miette!(help = help, "{message}").into())
+            }
+            None => Ok(Some(given)),
+        }
+    }
+
+    /// With the least memory that makes the step no longer than by `overhead`, as a part of it.
+    fn compile_least(
+        &self,
+        import: &ImportOptions,
+        device: &Device,
+        most: Option<u64>,
+        overhead: f64,
+    ) -> Result<Compiled, Failure> {
+        let mut best = self.compile(import, most).map_err(|e| refused(self.a, e))?;
+        let arena = |compiled: &Compiled| {
+            let target = compiled.target().map_err(failed)?;
+            Ok::<u64, Failure>(target.statistics.get("arena_bytes").copied().unwrap_or(0))
+        };
+        let (mut keeps, mut fails) = (arena(&best)?, 0);
+        for _ in 0..OVERHEADS {
+            let limit = keeps.midpoint(fails);
+            match self.compile(import, Some(limit)) {
+                Ok(compiled) => {
+                    let (step, whole) = compiled.seconds(device).map_err(failed)?;
+                    if step <= whole * (1.0 + overhead) {
+                        (keeps, best) = (arena(&compiled)?.min(limit), compiled);
+                    } else {
+                        fails = limit;
+                    }
+                }
+                Err(e) if e.is_of_limits() => {
+                    fails = e.minimum().map_or(limit, |(least, _)| limit.max(least.min(keeps)));
+                }
+                Err(e) => return Err(failed(e)),
+            }
+            if interrupt::flag().load(std::sync::atomic::Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(best)
+    }
+
     fn compile(
         &self,
         import: &ImportOptions,
@@ -419,19 +514,6 @@ fn backend(name: &str) -> Result<Backend, String> {
     known.ok_or_else(|| format!("`{name}` is no target; cpu and cuda are"))
 }
 
-/// The limit that was given, or else the memory of the device that was.
-fn device_limit(a: &Arguments, device: Option<&Device>) -> Result<Option<u64>, Failure> {
-    let usable = device.filter(|_| a.device.is_some()).map(Device::usable_bytes);
-    match (a.device_memory, usable) {
-        (Some(limit), Some(usable)) if limit > usable => {
-            let device = device.map_or("", |d| d.name.as_str());
-            let help = format!("{device} has {usable} bytes for a plan");
-            Err(miette!(help = help, "--device-memory {limit} is more than the device has").into())
-        }
-        (limit, usable) => Ok(limit.or(usable)),
-    }
-}
-
 /// A limit that cannot be kept comes with the least one that can.
 fn refused(a: &Arguments, e: CompileError) -> Failure {
     print_minimum(a, &e).err().unwrap_or_else(|| failed(e))
@@ -439,12 +521,11 @@ fn refused(a: &Arguments, e: CompileError) -> Failure {
 
 /// For scripts, the least limit that can be kept.
 fn print_minimum(a: &Arguments, e: &CompileError) -> Outcome {
-    match e.minimum() {
-        Some((minimum, bound)) if a.json.json => print(json!({
-            "minimum_device_bytes": minimum, "minimum_device_bytes_bound": bound,
-        })),
-        _ => Ok(()),
+    if !a.json.json || !e.is_of_limits() {
+        return Ok(());
     }
+    let (minimum, bound) = e.minimum().unzip();
+    print(json!({"minimum_device_bytes": minimum, "minimum_device_bytes_bound": bound}))
 }
 
 fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {

@@ -19,6 +19,7 @@ mod export;
 mod inspect;
 mod interrupt;
 mod loss;
+mod memory;
 mod named;
 mod ops;
 mod order;

@@ -230,6 +230,11 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads)?;
     let target = a.feed.device.program(&artifact)?;
+    if target.program.target.backend == Backend::Cpu && target.program.sizes.host > 0 {
+        tell!(
+            "note: what leaves the device goes to the host arena, which is ordinary memory here, too"
+        );
+    }
     let options = Options {
         data: a.feed.data.clone(),
         initial: Initial {

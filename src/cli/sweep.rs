@@ -75,8 +75,16 @@ pub(super) fn run(
     if !json.json {
         print(format!("simulated on {}; without a limit {arena} bytes", device.name))?;
         print(format!(
-            "{:>6} {:>14} {:>14} {:>12} {:>9} {:>12} {:>10} {:>9}",
-            "limit", "bytes", "arena", "step", "overhead", "swapped", "recomputed", "planned"
+            "{:>6} {:>14} {:>14} {:>12} {:>9} {:>9} {:>12} {:>10} {:>9}",
+            "limit",
+            "bytes",
+            "arena",
+            "step",
+            "overhead",
+            "at least",
+            "swapped",
+            "recomputed",
+            "planned"
         ))?;
     }
     for percent in sweep.percentages() {
@@ -105,10 +113,11 @@ impl Row {
         let Row { percent, limit, seconds, .. } = self;
         let rest = match &self.outcome {
             frontier::Outcome::Kept(p) => format!(
-                "{:>14} {:>9.3} ms {:>+7.1} % {:>12} {:>10} {:>7.2} s",
+                "{:>14} {:>9.3} ms {:>+7.1} % {:>9} {:>12} {:>10} {:>7.2} s",
                 p.arena_bytes,
                 p.step_seconds * 1e3,
                 p.overhead() * 100.0,
+                p.overhead_bound().map_or("–".into(), |b| format!("{:+.1} %", b * 100.0)),
                 human_bytes(p.swapped_bytes),
                 p.recomputed_nodes,
                 seconds
@@ -130,6 +139,7 @@ impl Row {
                     "predicted_step_seconds": step_seconds,
                     "unlimited_step_seconds": unlimited_step_seconds,
                     "overhead": p.overhead(),
+                    "overhead_bound": p.overhead_bound(),
                     "swapped_bytes": p.swapped_bytes,
                     "recomputed_nodes": p.recomputed_nodes,
                 })

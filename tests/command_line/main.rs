@@ -60,7 +60,7 @@ fn the_same_input_gives_the_same_artifact() {
 fn neither_load_nor_threads_change_the_artifact() {
     let shell = Shell::new();
     let compile = |threads: &str, out: &str| {
-        let options = "--device-memory 600k --effort 0.2 --json";
+        let options = "--device-memory 600k --host-memory 1GiB --effort 0.2 --json";
         let model = "@models/step/ref_tiny_resnet_b4_sgdm.onnx";
         let mut command = shell.command(&format!("compile {model} {options} -o {out}"));
         command.env("RAYON_NUM_THREADS", threads).output().unwrap()
@@ -417,7 +417,7 @@ fn profiles_go_before_the_roofline() {
     write("slow.jsonl", &rows);
     let step = &shell.succeeds("simulate mlp.arenic --profile slow.jsonl --json")[0];
     assert_eq!(step["unlimited_step_seconds"].as_f64(), Some(nodes));
-    let limited = format!("{compile} --device-memory 10KiB --json");
+    let limited = format!("{compile} --device-memory 10KiB --host-memory 1MiB --json");
     let step = &shell.succeeds(&format!("{limited} --device cpu --profile slow.jsonl"))[0];
     assert!(step["predicted_step_seconds"].as_f64() >= Some(nodes));
     assert_eq!(step["recomputed_nodes"], 0, "a second is worse than any copy");

@@ -378,7 +378,7 @@ fn nodes_say_where_the_plan_puts_their_results() {
     let yaml = NAMED.iter().find(|(n, _)| *n == "default").unwrap().1;
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     let compiled = |device| {
-        let limits = PerSpace { device, host: None };
+        let limits = PerSpace { device, host: Some(1 << 40) };
         let search = Search { effort: Some(0.5), ..Search::default() };
         let constraints = Constraints { limits, ..Constraints::default() };
         let options = ImportOptions::default();

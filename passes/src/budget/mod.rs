@@ -8,9 +8,13 @@
 //! the same is done in definition order and with states that leave their homes on the device
 //! for a part of the step, and AutoSwap's own plans compete.
 //!
+//! Where nothing may leave the device, because host memory is the same memory or not to be
+//! had, tensors are computed again alone ([`crate::recompute`]).
+//!
 //! The limit is hard. Where nothing chosen fits, everything that the task at hand does not
-//! read or write is in host memory: `minimum_device_bytes` is the arena of that plan
-//! ([`Least`]), so every limit from there on can be kept and every lower one is refused.
+//! read or write is in host memory, or is computed again: `minimum_device_bytes` is the arena
+//! of that plan ([`Least`]), so every limit from there on can be kept and every lower one is
+//! refused.
 //!
 //! Sound for the reasons that [`crate::residency`] gives.
 
@@ -18,6 +22,7 @@ mod anneal;
 mod greedy;
 mod sites;
 
+use crate::recompute::Recompute;
 use crate::residency::{
     Choice, Found, Layout, Least, Planned, Prediction, Problem, Room, Timeline, Walker,
     in_definition_order, under_limit,
@@ -43,8 +48,8 @@ pub struct Budget {
     pub swap: bool,
     /// Tensors may be computed again.
     pub recompute: bool,
-    /// Effort of improving a choice, in seconds of the reference core. The plan is improved from up
-    /// to three starts, and a little more for every aim that does not fit.
+    /// Effort of improving a choice, in seconds of the reference core: from up to three starts, and a
+    /// little more for every aim that does not fit.
     #[schemars(range(min = 0.0))]
     pub effort: f64,
 }
@@ -81,6 +86,10 @@ impl PlanPass for Budget {
         &[Fact::Order]
     }
 
+    fn may_move(&self) -> bool {
+        self.swap
+    }
+
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
         under_limit(g, plan, cx, "budget", Layout::Searched, |p| self.search(p))
     }
@@ -93,28 +102,38 @@ impl Budget {
         let least = Least::of(t.g, t.plan, p.device, p.cx)?;
         let minimum = least.minimum().min(p.whole);
         let bound = least.bound.min(minimum);
-        if self.swap && limit < minimum {
-            let sums = !p.cx.allow_reassociation && least.sums;
-            return Err(PassError::DeviceMemory { limit, minimum, bound, sums });
+        let sums = !p.cx.allow_reassociation && least.sums;
+        let refused = PassError::DeviceMemory { limit, minimum, bound, sums };
+        // What little host memory leads to is known once it was tried.
+        let is_least = p.cx.limits.host.is_none_or(|host| host == 0);
+        if limit < minimum && is_least {
+            return Err(refused);
         }
-        let mut stats =
-            Stats::from([("minimum_device_bytes", minimum), ("minimum_device_bytes_bound", bound)]);
+        let mut stats = Stats::new();
+        if least.is_exact {
+            stats.insert("minimum_device_bytes", minimum);
+            stats.insert("minimum_device_bytes_bound", bound);
+        }
         if p.whole <= limit {
             return Ok(Found { best: None, stats });
         }
-        let (best, placed) = self.best_of_all(p)?;
-        stats.insert("plans_placed", placed);
-        let best = match best {
-            Some(best) => best,
-            None if !self.swap => return Err(PassError::WithoutSwaps { limit }),
-            None if least.planned.fits(&p.cx.limits) => least.planned,
-            None => {
-                let needed = least.planned.arena.host;
-                let limit = p.cx.limits.host.unwrap_or(0);
-                return Err(PassError::HostMemory { limit, needed });
-            }
+        let (best, placed) = match p.cx.limits.host {
+            Some(0) => self.repeats(p)?,
+            _ => self.best_of_all(p)?,
         };
-        Ok(Found { best: Some(best), stats })
+        stats.insert("plans_placed", placed);
+        match best {
+            None if limit < minimum => Err(refused),
+            best => Ok(Found { best: Some(best.unwrap_or(least.planned)), stats }),
+        }
+    }
+
+    /// The best that computes tensors again and moves none.
+    fn repeats(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+        match self.recompute {
+            true => Recompute::default().best(p),
+            false => Ok((None, 0)),
+        }
     }
 
     /// The best in the plan's order and, where that costs time, of AutoSwap's plans, in

@@ -160,6 +160,26 @@ impl Problem {
         self.tensors.len()
     }
 
+    /// The tensors that come and go and that an operator reads.
+    pub(crate) fn reads(&self, v: usize) -> &[usize] {
+        &self.reads[v]
+    }
+
+    /// The tensors that come and go and that an operator makes.
+    pub(crate) fn writes(&self, v: usize) -> &[usize] {
+        &self.writes[v]
+    }
+
+    /// An operator's declared in-place pairs (input, output).
+    pub(crate) fn pairs(&self, v: usize) -> &[(usize, usize)] {
+        &self.pairs[v]
+    }
+
+    /// A tensor.
+    pub(crate) fn tensor(&self, t: usize) -> &Tensor {
+        &self.tensors[t]
+    }
+
     /// True without operators.
     pub fn is_empty(&self) -> bool {
         self.reads.is_empty()

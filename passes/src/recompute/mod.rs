@@ -1,12 +1,11 @@
 //! Recomputation alone: which tensors are dropped and computed again, so that the plan fits.
 //!
-//! Three methods. [`greedy`] drops what costs the fewest seconds for the bytes that it frees
-//! along the peak. [`sqrt`] is the baseline of Chen et al., "Training deep nets with sublinear
-//! memory cost" (2016): checkpoints at cuts of the forward pass, segments computed again.
-//! [`exact`] improves the better of the two by integer programs over windows of tensors, in
-//! the manner of Checkmate (Jain et al., 2020) with MOCCASIN's restriction (Bartan et al.,
-//! 2023) that a tensor is either kept or comes back to stay: each program is exact about its
-//! window but for the order within a chain; the whole is a local search.
+//! Three methods. [`best`](Method::Best) is a search over sequences of runs ([`runs`]): least cuts
+//! at the moments above the limit say what is held across them and what runs again ([`cut`],
+//! [`relieve`]), and random changes improve what they lead to ([`improve`]). [`greedy`] drops
+//! what costs the fewest seconds for the bytes that it frees along the peak. [`sqrt`] is the
+//! baseline of Chen et al., "Training deep nets with sublinear memory cost" (2016): checkpoints
+//! at cuts of the forward pass, segments computed again.
 //!
 //! A repeated task reads each state as it enters the step. After the state's update there is
 //! no such value any more, and the task is not repeated; the update never waits for a repeat.
@@ -15,35 +14,46 @@
 //!
 //! Sound for the reasons that [`crate::residency`] gives.
 
-mod exact;
+mod bound;
+mod cut;
+mod divide;
 mod greedy;
-mod program;
+mod improve;
+mod relieve;
+mod rewrite;
+mod runs;
 mod sites;
 mod sqrt;
+mod step;
 #[cfg(test)]
 mod tests;
-mod window;
 
-use crate::residency::{Choice, Found, Layout, Planned, Problem, under_limit};
+use crate::residency::{
+    Found, Layout, Planned, Problem, Timeline, in_definition_order, under_limit,
+};
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
-use exact::Windows;
+use improve::{anneal, prune};
+use relieve::{Candidate, relieve};
+use rewrite::rewrite;
+use runs::{Meter, Runs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use sites::{Judge, Site, sites};
+use sites::{Judge, sites};
+use step::Step;
 
 /// How tensors are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
+    /// Least cuts at the moments above the limit, improved by random changes.
+    #[default]
+    Best,
     /// Fewest seconds per byte saved along the peak.
     Greedy,
     /// As few segments of the forward pass as the limit allows, each computed again.
     Sqrt,
-    /// The better of the two, improved by integer programs over windows.
-    #[default]
-    Exact,
 }
 
 /// Drops tensors and computes them again until the plan keeps the byte limit.
@@ -52,19 +62,28 @@ pub enum Method {
 pub struct Recompute {
     /// How tensors are chosen.
     pub method: Method,
-    /// Effort for all programs together, in seconds of the reference core.
+    /// Effort of the method `best` for every thousand operators, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
     pub effort: f64,
-    /// Decisions of a program, from 2 to 100.
-    #[schemars(range(min = 2, max = 100))]
-    pub window: usize,
 }
 
 impl Default for Recompute {
     fn default() -> Self {
-        Recompute { method: Method::Exact, effort: 20.0, window: 24 }
+        Recompute { method: Method::Best, effort: 1.0 }
     }
 }
+
+/// Runs that are measured in a second of effort.
+const RUNS_PER_SECOND: f64 = 2e7;
+
+/// How often a step is measured where it is quick.
+const QUICK: u64 = 2000;
+
+/// Addresses of a plan with little memory take no more than so many times its live bytes.
+const MARGIN: f64 = 1.03;
+
+/// The least limit is sought until what was kept and what was not are as close as this.
+const CLOSE: f64 = 1.005;
 
 impl PlanPass for Recompute {
     fn needs(&self) -> &[Fact] {
@@ -83,57 +102,105 @@ impl PlanPass for Recompute {
 impl Recompute {
     /// The fastest plan that the method finds to fit.
     fn search(&self, p: &Problem) -> Result<Found, PassError> {
-        let sites = sites(&p.t);
-        let mut stats = Stats::from([("decisions", sites.len() as u64)]);
         if p.whole <= p.limit {
-            return Ok(Found { best: None, stats });
+            return Ok(Found { best: None, stats: Stats::new() });
         }
         let mut judge = Judge::new(&p.t, p.device);
-        let mut by_greedy = |aim| Some(greedy::greedy(&mut judge, &sites, aim));
         let (best, placed) = match self.method {
-            Method::Greedy => p.aim(by_greedy)?,
-            Method::Sqrt => p.aim(|aim| Some(sqrt::sqrt(&mut judge, &sites, aim)))?,
-            Method::Exact => {
-                let (first, a) = p.aim(&mut by_greedy)?;
-                let (better, b) = self.improve(p, &mut judge, &sites, &mut stats)?;
-                // Addresses may like the first choice better.
-                (Planned::fastest([better, first]), a + b)
+            Method::Greedy => {
+                let sites = sites(&p.t);
+                p.aim(|aim| Some(greedy::greedy(&mut judge, &sites, aim)))?
             }
+            Method::Sqrt => {
+                let sites = sites(&p.t);
+                p.aim(|aim| Some(sqrt::sqrt(&mut judge, &sites, aim)))?
+            }
+            Method::Best => self.best(p)?,
         };
-        stats.insert("plans_placed", placed);
-        Ok(Found { best, stats })
+        Ok(Found { best, stats: Stats::from([("plans_placed", placed)]) })
     }
 
-    /// The best plan of greedy choices and segments that programs improved, and how many were
-    /// placed.
-    fn improve(
-        &self,
-        p: &Problem,
-        judge: &mut Judge,
-        sites: &[Site],
-        stats: &mut Stats,
-    ) -> Result<(Option<Planned>, u64), PassError> {
-        let windows = Windows {
-            sites,
-            size: self.window.clamp(2, 100),
-            seed: p.cx.search.seed,
-            budget: p.cx.search.budget(self.effort),
-        };
-        let mut programs = 0;
-        let mut last: Option<Choice> = None;
-        let found = p.aim(|aim| {
-            let starts = [
-                last.take(),
-                Some(greedy::greedy(judge, sites, aim)),
-                Some(sqrt::sqrt(judge, sites, aim)),
-            ];
-            let start = judge.best(starts.into_iter().flatten(), aim)?;
-            let (choice, solved) = windows.improve(judge, start, aim);
-            programs += solved;
-            last = Some(choice.clone());
-            Some(choice)
-        });
-        stats.insert("programs", programs);
-        found
+    /// The best of searches from the plan's order and from definition order, and how many plans
+    /// were placed.
+    pub(crate) fn best(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+        let (own, other) = rayon::join(|| self.in_order(p, &p.t), || self.in_definition_order(p));
+        let ((own, a), (other, b)) = (own?, other?);
+        Ok((Planned::fastest([own, other]), a + b))
     }
+
+    fn in_definition_order(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+        let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
+        let whole = Planned::of(p.t.g, plan, p.device, p.cx, p.layout)?;
+        let t = Timeline::new(p.t.g, &whole.plan, p.device)?;
+        let (found, placed) = self.in_order(p, &t)?;
+        let whole = Some(whole.clone()).filter(|whole| whole.fits(&p.cx.limits));
+        Ok((Planned::fastest([whole, found]), placed))
+    }
+
+    fn in_order(&self, p: &Problem, t: &Timeline) -> Result<(Option<Planned>, u64), PassError> {
+        let step = Step::new(t)?;
+        let mut meter = Meter::new(&step);
+        let mut random = fastrand::Rng::with_seed(p.cx.search.seed);
+        let effort = p.cx.search.effort(self.effort * step.len() as f64 / 1000.0);
+        let most = (effort * RUNS_PER_SECOND) as u64;
+        let mut last: Option<Candidate> = None;
+        p.aim_with(|aim| {
+            // What repeats some operators already needs a little more.
+            let thorough = last.is_none();
+            let (start, most) = match last.take() {
+                None => ((0..step.len() as u32).collect(), most),
+                Some(last) => (last.runs, most / 8),
+            };
+            let found = relieve(&mut meter, &start, aim, most, thorough);
+            let found = anneal(&mut meter, found, aim, most, &mut random);
+            let found = prune(&mut meter, found, aim);
+            let plan = rewrite(&step, &found.runs)?;
+            last = Some(found);
+            Planned::of(t.g, plan, p.device, p.cx, p.layout).map(Some)
+        })
+    }
+}
+
+/// A plan with little memory, found by limits that fall until none can be kept, or until `enough`
+/// bytes can by a margin; whether it was the former. `floor` bytes are needed at least.
+///
+/// # Errors
+/// The plan is not one of a verified graph.
+pub(crate) fn least(t: &Timeline, floor: u64, enough: u64) -> Result<(Plan, bool), PassError> {
+    let step = Step::new(t)?;
+    let mut meter = Meter::new(&step);
+    let whole: Runs = (0..step.len() as u32).collect();
+    let load = meter.measure(&whole, u64::MAX);
+    let mut best = Candidate { runs: whole.clone(), load };
+    let (mut fails, mut keeps) = (floor.max(1) as f64, load.peak as f64);
+    let is_enough = |keeps: f64| keeps * MARGIN <= enough as f64;
+    while keeps > fails * CLOSE && !is_enough(keeps) {
+        let limit = (keeps * fails).sqrt();
+        let found = relieve(&mut meter, &whole, limit as u64, QUICK * step.len() as u64, true);
+        match found.load.over {
+            0 => (keeps, best) = (found.load.peak as f64, found),
+            _ => fails = limit,
+        }
+    }
+    Ok((rewrite(&step, &best.runs)?, !is_enough(keeps)))
+}
+
+/// Seconds that every plan that computes tensors again, and moves none, takes more than the step
+/// without a limit, at least.
+///
+/// # Errors
+/// The plan is not one of a verified graph.
+pub(crate) fn bound(t: &Timeline, limit: u64) -> Result<f64, PassError> {
+    Ok(bound::bound(&Step::new(t)?, limit))
+}
+
+/// Seconds of a step that keeps the limit in live bytes, found quickly; `None` where it was not.
+///
+/// # Errors
+/// The plan is not one of a verified graph.
+pub(crate) fn promise(t: &Timeline, limit: u64) -> Result<Option<f64>, PassError> {
+    let step = Step::new(t)?;
+    let whole = (0..step.len() as u32).collect();
+    let found = relieve(&mut Meter::new(&step), &whole, limit, QUICK * step.len() as u64, false);
+    Ok((found.load.over == 0).then_some(found.load.seconds))
 }

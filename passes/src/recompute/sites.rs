@@ -76,22 +76,6 @@ impl<'a> Judge<'a> {
         Some(self.room.schedule(script, limit))
     }
 
-    /// The best of some choices.
-    pub(super) fn best(
-        &mut self,
-        choices: impl Iterator<Item = Choice>,
-        limit: u64,
-    ) -> Option<Choice> {
-        let mut best: Option<(Choice, Prediction)> = None;
-        for choice in choices {
-            let Some(promise) = self.judge(&choice, limit) else { continue };
-            if best.as_ref().is_none_or(|(_, b)| promise.is_better_than(b)) {
-                best = Some((choice, promise));
-            }
-        }
-        best.map(|(choice, _)| choice)
-    }
-
     /// Live bytes at each position: of its task, and the most of the repeats before it.
     pub(super) fn load(&mut self, choice: &Choice) -> Option<Vec<Load>> {
         let t = self.t;

@@ -2,23 +2,27 @@
 
 use super::{Choice, Layout, Planned, Room, Timeline, Walker, rewrite, with_early_commits};
 use crate::order::{Method, Order};
+use crate::recompute;
 use crate::{Cx, PassError, PlanPass};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::plan::{Plan, Task, TaskKind};
 
-/// What a step needs at least. It follows from the graph and the plan's order alone, so that
-/// it is the same for every limit.
+/// What a step needs at least. It follows from the graph, the plan's order and what may leave the
+/// device alone, so that it is the same for every limit on device memory.
 #[derive(Clone)]
 pub(crate) struct Least {
     /// The plan without a limit.
     pub(crate) whole: Planned,
-    /// A plan with the least memory: whole, or with everything in host memory that the task at
-    /// hand does not read or write.
+    /// A plan with the least memory: whole, with everything in host memory that the task at hand
+    /// does not read or write, or, where host memory has no room for that, with what is computed
+    /// again.
     pub(crate) planned: Planned,
     /// No plan of this graph needs fewer bytes of device memory: what the largest task reads,
     /// writes and scratches.
     pub(crate) bound: u64,
+    /// No less is known to suffice: the search for it went to its end.
+    pub(crate) is_exact: bool,
     /// That task could be cut if sums may be taken in another order.
     pub(crate) sums: bool,
 }
@@ -26,12 +30,12 @@ pub(crate) struct Least {
 impl Least {
     /// What a plan needs in its own order, states committed early, or in definition order.
     pub(crate) fn of(g: &Graph, plan: &Plan, device: &Device, cx: &Cx) -> Result<Self, PassError> {
-        let mut least = Self::in_order(g, plan, device, cx)?;
-        let other = Self::in_order(g, &in_definition_order(g, plan.clone(), cx)?, device, cx)?;
-        if other.minimum() < least.minimum() {
-            least = other;
-        }
-        Ok(least)
+        let other = || Self::in_order(g, &in_definition_order(g, plan.clone(), cx)?, device, cx);
+        let (own, other) = rayon::join(|| Self::in_order(g, plan, device, cx), other);
+        let (own, other) = (own?, other?);
+        let is_exact = own.is_exact && other.is_exact;
+        let least = if other.minimum() < own.minimum() { other } else { own };
+        Ok(Least { is_exact, ..least })
     }
 
     /// What a graph needs in definition order.
@@ -49,13 +53,31 @@ impl Least {
         let whole = Planned::of(g, plan.clone(), device, cx, Layout::Heuristic)?;
         let t = Timeline::new(g, &whole.plan, device)?;
         let (node, own) = largest_task(g, &whole.plan);
-        let spilled = spilled(&t, device, cx)?;
-        let planned = match spilled {
-            Some(spilled) if spilled.arena.device < whole.arena.device => spilled,
-            _ => whole.clone(),
+        let has_room =
+            |planned: &Planned| cx.limits.host.is_none_or(|most| planned.arena.host <= most);
+        let spilled = match cx.limits.host {
+            Some(0) => None,
+            _ => spilled(&t, device, cx)?.filter(has_room),
         };
+        let (planned, is_exact) = match spilled {
+            Some(spilled) => (spilled, true),
+            None => {
+                let limit = cx.limits.device.unwrap_or(0);
+                let placed = |enough| {
+                    let (plan, is_exact) = recompute::least(&t, own, enough)?;
+                    Planned::of(g, plan, device, cx, Layout::Heuristic).map(|p| (p, is_exact))
+                };
+                match placed(limit)? {
+                    // Addresses took more than the margin.
+                    (planned, false) if planned.arena.device > limit => placed(0)?,
+                    found => found,
+                }
+            }
+        };
+        let smaller = planned.arena.device < whole.arena.device;
+        let planned = if smaller { planned } else { whole.clone() };
         let bound = own.min(planned.arena.device);
-        Ok(Least { whole, planned, bound, sums: node.is_some_and(|n| is_sum(g, n)) })
+        Ok(Least { whole, planned, bound, is_exact, sums: node.is_some_and(|n| is_sum(g, n)) })
     }
 }
 

@@ -1,7 +1,7 @@
 //! What every strategy under a byte limit begins and ends with.
 
 use super::{Choice, Layout, Planned, Room, Script, Timeline, Walker, rewrite};
-use crate::{Cx, PassError, Stats, devices};
+use crate::{Cx, PassError, Stats, devices, recompute};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Plan, TaskId, TaskKind};
@@ -60,6 +60,10 @@ pub(crate) fn under_limit(
         true => whole.clone(),
         false => best.ok_or(PassError::Limit { pass, limit })?,
     };
+    if best.moves_nothing() {
+        let least = unlimited + recompute::bound(&problem.t, limit)?;
+        stats.insert("step_nanoseconds_bound", (least * 1e9) as u64);
+    }
     stats.insert("step_nanoseconds", (best.seconds * 1e9) as u64);
     stats.insert("unlimited_step_nanoseconds", (unlimited * 1e9) as u64);
     *plan = best.plan;

@@ -37,5 +37,5 @@ pub(crate) use planned::{Layout, Planned};
 pub(crate) use rewrite::rewrite;
 pub(crate) use schedule::{Prediction, Room};
 pub(crate) use script::{Fetch, Script, Store, Walker};
-pub(crate) use timeline::Timeline;
+pub(crate) use timeline::{Rows, Timeline};
 pub(crate) use windows::windows;

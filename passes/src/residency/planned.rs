@@ -10,7 +10,7 @@ use crate::{Cx, PassError, ProgramPass, Search};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
-use arenic_ir::program::{PerSpace, Program};
+use arenic_ir::program::{PerSpace, Program, Space};
 
 /// Steps of search for the addresses of each plan, less than a tenth of a second.
 const PLACE_WORK: u64 = 4_000_000;
@@ -73,6 +73,11 @@ impl Planned {
     /// The fastest of some plans; of equal ones the first.
     pub(crate) fn fastest<const N: usize>(plans: [Option<Planned>; N]) -> Option<Planned> {
         plans.into_iter().flatten().min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    }
+
+    /// True where nothing is copied to another memory space.
+    pub(crate) fn moves_nothing(&self) -> bool {
+        self.plan.buffers.values().all(|b| b.space == Space::Device)
     }
 
     /// True where the arenas keep the limits.

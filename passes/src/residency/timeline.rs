@@ -48,7 +48,8 @@ pub(crate) struct Rows<T> {
 }
 
 impl<T: Copy> Rows<T> {
-    fn new(rows: &[Vec<T>]) -> Self {
+    /// Packs rows.
+    pub(crate) fn new(rows: &[Vec<T>]) -> Self {
         let mut first = vec![0];
         first.extend(rows.iter().scan(0, |end, row| {
             *end += row.len();

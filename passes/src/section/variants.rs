@@ -4,10 +4,12 @@
 use super::{Section, figures};
 use crate::budget::Budget;
 use crate::detach_states::DetachStates;
-use crate::residency::{Least, Timeline};
+use crate::recompute;
+use crate::residency::{Least, Timeline, largest_task};
 use crate::views::Views;
 use crate::{Cx, GraphPass, OffersVariants, PassError, Stats, Variants, devices};
 use arenic_ir::graph::Graph;
+use arenic_ir::plan::Plan;
 
 /// Numbers of parts that are tried.
 const PARTS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
@@ -25,7 +27,7 @@ const OFFERED: usize = 2;
 const WORTH: f64 = 0.02;
 
 impl OffersVariants for Section {
-    fn variants(&self, g: &Graph, cx: &Cx, seconds: f64) -> Result<Variants, PassError> {
+    fn variants(&self, g: &Graph, cx: &Cx, seconds: f64) -> Result<Option<Variants>, PassError> {
         let limit = cx.limits.device.unwrap_or(u64::MAX);
         let device = devices::or_cpu(cx.device)?;
         let planned_as = |g: &Graph| -> Result<Graph, PassError> {
@@ -35,6 +37,9 @@ impl OffersVariants for Section {
             Ok(g)
         };
         let uncut_graph = planned_as(g)?;
+        if cx.limits.host == Some(0) && seconds.is_finite() && has_room(&uncut_graph, limit, cx)? {
+            return Ok(None);
+        }
         let uncut = Least::of_graph(&uncut_graph, &device, cx)?;
         let start = Timeline::new(&uncut_graph, &uncut.whole.plan, &device)?.start;
         let (mut minimum, mut bound, mut sums) = (uncut.minimum(), uncut.bound, uncut.sums);
@@ -58,12 +63,15 @@ impl OffersVariants for Section {
             }
             if least.minimum() <= limit {
                 let t = Timeline::new(&planned, &least.whole.plan, &device)?;
-                let promises = [false, true].into_iter().filter_map(|homes_leave| {
+                let swaps = [false, true].into_iter().filter_map(|homes_leave| {
                     let budget = Budget::default();
                     let (_, promise) = budget.greedy(&t, &device, cx.limits, homes_leave)?;
                     (promise.over == 0).then_some(promise.seconds)
                 });
-                let promise = promises.fold(f64::MAX, f64::min);
+                let promise = match cx.limits.host {
+                    Some(0) => recompute::promise(&t, limit)?.unwrap_or(least.planned.seconds),
+                    _ => swaps.fold(f64::MAX, f64::min),
+                };
                 if promise < seconds * (1.0 - WORTH) {
                     promising.push((promise, cut, figures(parts, operators)));
                 }
@@ -71,12 +79,20 @@ impl OffersVariants for Section {
         }
         promising.sort_by(|a, b| a.0.total_cmp(&b.0));
         promising.truncate(OFFERED);
-        Ok(Variants {
+        Ok(Some(Variants {
             graphs: promising.into_iter().map(|(_, g, stats)| (g, stats)).collect(),
             unlimited_seconds: start.last().copied().unwrap_or(0.0),
             minimum,
             bound: bound.min(minimum),
             sums,
-        })
+        }))
     }
+}
+
+/// True where, beside the states, a limit leaves twice what the largest operator needs: what is
+/// computed again costs little more on a graph without cuts then.
+fn has_room(g: &Graph, limit: u64, cx: &Cx) -> Result<bool, PassError> {
+    let (_, own) = largest_task(g, &Plan::new(g, cx.target)?);
+    let states: u64 = g.states.values().map(|s| g.ty(s.enter).bytes()).sum();
+    Ok(limit >= states.saturating_add(2 * own))
 }

@@ -1,0 +1,111 @@
+//! The step as bare operators and tensors, and which of its operators may run again.
+//!
+//! Operators are numbered by their position in the plan's order, tensors by their buffer.
+
+use crate::PassError;
+use crate::order::{self, Kind};
+use crate::residency::{Rows, Timeline};
+use arenic_ir::plan::{BufferId, TaskId, TaskKind};
+use cranelift_entity::{EntityRef, SecondaryMap};
+
+/// What repeats can be made of.
+pub(super) struct Step<'a> {
+    pub(super) t: &'a Timeline<'a>,
+    /// The tensors that each operator reads, of those that come and go.
+    pub(super) reads: Rows<u32>,
+    /// Those that it makes.
+    pub(super) writes: Rows<u32>,
+    /// Its pairs (operand, result) that may share bytes, the largest first.
+    pub(super) pairs: Rows<(u32, u32)>,
+    /// How long it takes.
+    pub(super) seconds: Vec<f64>,
+    /// It may run more than once.
+    again: Vec<bool>,
+    /// It may run later than it does: nothing but tensors that come and go depends on it.
+    pub(super) moves: Vec<bool>,
+    /// The operator that overwrites a state that it reads: it does not run after that.
+    until: Vec<Option<u32>>,
+    /// Bytes of each tensor.
+    pub(super) bytes: Vec<u64>,
+    /// The operator that makes each tensor; none for an input.
+    pub(super) producer: Vec<Option<u32>>,
+    /// The tensor is there when the step ends; it is not made again.
+    pub(super) pinned: Vec<bool>,
+    /// Inputs that are alive until their last reader.
+    pub(super) inputs: Vec<u32>,
+    /// Bytes that are alive throughout.
+    pub(super) resident: u64,
+}
+
+impl<'a> Step<'a> {
+    /// Reads off a timeline.
+    ///
+    /// # Errors
+    /// The plan is not one of a verified graph.
+    pub(super) fn new(t: &'a Timeline<'a>) -> Result<Self, PassError> {
+        let p = order::problem(t.g, t.plan)?;
+        let op = |task: usize| t.position[TaskId::new(task)];
+        let mut tied: SecondaryMap<TaskId, bool> = SecondaryMap::new();
+        for &(a, b) in t.plan.control_edges() {
+            (tied[a], tied[b]) = (true, true);
+        }
+        let (mut reads, mut writes, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut again, mut moves, mut until) = (Vec::new(), Vec::new(), Vec::new());
+        let narrow = |all: &[usize]| all.iter().map(|&x| x as u32).collect::<Vec<_>>();
+        for (i, &task) in t.order.iter().enumerate() {
+            let v = task.index();
+            reads.push(narrow(p.reads(v)));
+            writes.push(narrow(p.writes(v)));
+            let shared = |&(x, y): &(usize, usize)| p.tensor(x).bytes.min(p.tensor(y).bytes);
+            let mut sorted = p.pairs(v).to_vec();
+            sorted.sort_by_key(|pair| std::cmp::Reverse(shared(pair)));
+            pairs.push(sorted.iter().map(|&(x, y)| (x as u32, y as u32)).collect::<Vec<_>>());
+            let kept = |&x: &usize| p.tensor(x).kind == Kind::Pinned;
+            let runs = matches!(t.plan.tasks[task].kind, TaskKind::Run(_));
+            again.push(runs && p.writes(v).iter().any(|x| !kept(x)));
+            let written = t.plan.tasks[task].writes.iter().flatten();
+            let plain = |b: &BufferId| p.comes_and_goes(b.index()) && !kept(&b.index());
+            moves.push(again[i] && !tied[task] && { written }.all(plain));
+            let overwritten = |&(x, old): &(usize, bool)| t.tensors[x].overwritten.filter(|_| old);
+            until.push(t.reads.row(i).iter().filter_map(overwritten).min());
+        }
+        let tensors = (0..p.tensors()).map(|x| p.tensor(x));
+        let input = |&x: &usize| p.tensor(x).kind == Kind::Input && p.comes_and_goes(x);
+        Ok(Step {
+            t,
+            reads: Rows::new(&reads),
+            writes: Rows::new(&writes),
+            pairs: Rows::new(&pairs),
+            seconds: (0..t.order.len()).map(|i| t.seconds(i as u32)).collect(),
+            again,
+            moves,
+            until,
+            bytes: tensors.clone().map(|x| x.bytes).collect(),
+            producer: tensors.clone().map(|x| x.producer.map(op)).collect(),
+            pinned: tensors.map(|x| x.kind == Kind::Pinned).collect(),
+            inputs: (0..p.tensors()).filter(input).map(|x| x as u32).collect(),
+            resident: p.resident(),
+        })
+    }
+
+    /// Operators.
+    pub(super) fn len(&self) -> usize {
+        self.seconds.len()
+    }
+
+    /// Tensors.
+    pub(super) fn tensors(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The operator that could make a tensor again.
+    pub(super) fn maker(&self, x: u32) -> Option<u32> {
+        let op = self.producer[x as usize].filter(|_| !self.pinned[x as usize])?;
+        self.again[op as usize].then_some(op)
+    }
+
+    /// True where an operator may still run, once those in `ran` have run.
+    pub(super) fn may_run(&self, op: u32, ran: &[bool]) -> bool {
+        self.until[op as usize].is_none_or(|r| !ran[r as usize])
+    }
+}
