@@ -63,9 +63,20 @@ impl Network {
         let mut flow = 0;
         while self.levels(work) && *work > 0 {
             self.at.clone_from(&self.first);
-            flow += self.blocking_flow(work);
+            flow += self.blocking_flow(work, |network, a| {
+                let [from, to] = [a ^ 1, a].map(|a| network.to[a as usize] as usize);
+                network.level[to] == network.level[from] + 1
+            });
         }
         flow
+    }
+
+    /// The same where the arcs make no cycle: most of the flow is found at once, along arcs
+    /// alone, however long their paths are.
+    pub(crate) fn flow_without_cycles(&mut self, work: &mut u64) -> u64 {
+        self.at.clone_from(&self.first);
+        let along_arcs = self.blocking_flow(work, |_, a| a.is_multiple_of(2));
+        along_arcs + self.flow(work)
     }
 
     /// True on the source's side of the least cut: what the last search reached.
@@ -123,8 +134,9 @@ impl Network {
         self.level[SINK] != NONE
     }
 
-    /// Fills the shortest paths one by one until none is left.
-    fn blocking_flow(&mut self, work: &mut u64) -> u64 {
+    /// Fills paths of arcs that are taken one by one until none is left; such arcs make no
+    /// cycle.
+    fn blocking_flow(&mut self, work: &mut u64, is_taken: impl Fn(&Self, u32) -> bool) -> u64 {
         let mut flow = 0;
         self.path.clear();
         let mut n = SOURCE;
@@ -154,7 +166,7 @@ impl Network {
             }
             *work = work.saturating_sub(1);
             let to = self.to[a as usize] as usize;
-            if self.room[a as usize] > 0 && self.level[to] == self.level[n] + 1 {
+            if self.room[a as usize] > 0 && is_taken(self, a) {
                 self.path.push(a);
                 n = to;
             } else {

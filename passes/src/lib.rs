@@ -283,6 +283,8 @@ pub struct Variants {
     pub minimum: u64,
     /// No plan of these graphs needs fewer bytes.
     pub bound: u64,
+    /// No less is known to suffice: the search for it went to its end.
+    pub is_exact: bool,
     /// That could be less if sums may be taken in another order.
     pub sums: bool,
 }
@@ -298,9 +300,9 @@ pub trait PlanPass {
     /// # Errors
     /// See [`PassError`].
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError>;
-    /// False for a pass that keeps to the byte limit and moves nothing to host memory.
-    fn may_move(&self) -> bool {
-        true
+    /// True for a pass that may move tensors to host memory.
+    fn moves(&self) -> bool {
+        false
     }
     /// Its method, for a pass that places and can do so without a graph.
     fn placer(&self) -> Option<&dyn Placer> {

@@ -339,11 +339,10 @@ impl Pipeline {
         mut options: RunOptions,
     ) -> Result<Outcome, RunError> {
         self.validate(module.plan.as_ref())?;
-        let moves_nothing =
-            |step: &Step| matches!(&step.pass, Pass::Plan(pass) if !pass.may_move());
-        let host = match self.steps.iter().any(moves_nothing) {
-            true => Some(0),
-            false => cx.limits.host,
+        let moves = |step: &Step| matches!(&step.pass, Pass::Plan(pass) if pass.moves());
+        let host = match self.steps.iter().any(moves) {
+            true => cx.limits.host,
+            false => Some(0),
         };
         let cx = Cx { limits: PerSpace { host, ..cx.limits }, ..*cx };
         self.run_from(0, module, &cx, &mut options)
@@ -440,8 +439,10 @@ impl Pipeline {
         }
         match &mut best {
             Ok(outcome) => {
-                figures.insert("minimum_device_bytes", minimum);
-                figures.insert("minimum_device_bytes_bound", bound);
+                if found.is_exact {
+                    figures.insert("minimum_device_bytes", minimum);
+                    figures.insert("minimum_device_bytes_bound", bound);
+                }
                 outcome.stats.insert(0, (name.clone(), figures));
             }
             Err(RunError::Pass { error: PassError::DeviceMemory { limit, .. }, pass }) => {

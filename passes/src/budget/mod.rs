@@ -69,6 +69,9 @@ const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
 /// The part of host memory that choices leave free is one in so many.
 const LOOSE: u64 = 64;
 
+/// Of host memory, which part is to hold what repeats leave above the limit.
+const PARTS: [f64; 3] = [0.0, 0.5, 1.0];
+
 /// The effort where none is given, in seconds of the reference core.
 const EFFORT: f64 = 2.0;
 
@@ -86,11 +89,13 @@ impl PlanPass for Budget {
         &[Fact::Order]
     }
 
-    fn may_move(&self) -> bool {
+    fn moves(&self) -> bool {
         self.swap
     }
 
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+        let host = if self.swap { cx.limits.host } else { Some(0) };
+        let cx = &Cx { limits: PerSpace { host, ..cx.limits }, ..*cx };
         under_limit(g, plan, cx, "budget", Layout::Searched, |p| self.search(p))
     }
 }
@@ -145,12 +150,11 @@ impl Budget {
         if first.as_ref().is_some_and(|first| p.hides_copies(first)) {
             return Ok((first, placed));
         }
-        let scored = || match self.swap {
-            true => Ok((SwapAutoswap::default().search(p)?.best, 0)),
-            false => Ok((None, 0)),
-        };
-        let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 3] =
-            [&scored, &|| self.in_definition_order(p), &|| self.anneal(p, true)];
+        let scored = || Ok((SwapAutoswap::default().search(p)?.best, 0));
+        let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 4] =
+            [&scored, &|| self.in_definition_order(p), &|| self.anneal(p, true), &|| {
+                self.repeats_then_swaps(p)
+            }];
         let others: Vec<_> =
             others.par_iter().map(|other| other()).collect::<Result<_, PassError>>()?;
         let mut best = (first, placed);
@@ -158,6 +162,35 @@ impl Budget {
             best = (Planned::fastest([best.0, found]), best.1 + more);
         }
         Ok(best)
+    }
+
+    /// The best that computes tensors again until what is left above the limit has room in host
+    /// memory, and moves that: for host memory that is scarce.
+    fn repeats_then_swaps(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+        let Some(host) = p.cx.limits.host.filter(|_| self.recompute) else { return Ok((None, 0)) };
+        let (mut best, mut placed) = (None, 0);
+        for part in PARTS {
+            let limit = p.limit.saturating_add((host as f64 * part) as u64);
+            if limit >= p.whole {
+                continue;
+            }
+            let limits = PerSpace { device: Some(limit), host: Some(0) };
+            let cx = Cx { limits, ..*p.cx };
+            let t = Timeline::new(p.t.g, p.t.plan, p.device)?;
+            let (repeats, more) = self.repeats(&Problem { t, limit, cx: &cx, ..*p })?;
+            placed += more;
+            let Some(repeats) = repeats else { continue };
+            if repeats.fits(&p.cx.limits) {
+                best = Planned::fastest([best, Some(repeats)]);
+                continue;
+            }
+            let t = Timeline::new(p.t.g, &repeats.plan, p.device)?;
+            let rest = Problem { t, whole: repeats.arena.device, ..*p };
+            let (moved, more) = SWAPS.anneal(&rest, false)?;
+            placed += more;
+            best = Planned::fastest([best, moved]);
+        }
+        Ok((best, placed))
     }
 
     /// The best in definition order.
@@ -180,7 +213,7 @@ impl Budget {
         limits: PerSpace<Option<u64>>,
         homes_leave: bool,
     ) -> Option<(Choice, Prediction)> {
-        self.greedy_of(t, device, limits, &Sites::new(t, self, homes_leave))
+        self.greedy_of(t, device, limits, &Sites::new(t, homes_leave))
     }
 
     /// The same for some decisions alone.
@@ -201,7 +234,7 @@ impl Budget {
             let greedy = |hidden| greedy(t, device, allowed, sites, limit, hidden);
             HIDDEN.map(greedy)
         });
-        let scored = if self.swap { by_each_score(t, device, limit) } else { Vec::new() };
+        let scored = by_each_score(t, device, limit);
         for choice in starts.chain(scored).chain([Choice::keep_all(t)]) {
             let Some(script) = walker.walk(&choice) else { continue };
             let promise = room.schedule(script, limit);
@@ -214,7 +247,7 @@ impl Budget {
 
     /// The best of greedy choices, improved.
     fn anneal(&self, p: &Problem, homes_leave: bool) -> Result<(Option<Planned>, u64), PassError> {
-        let sites = Sites::new(&p.t, self, homes_leave);
+        let sites = Sites::new(&p.t, homes_leave);
         if sites.all.is_empty() || homes_leave && !sites.any_leaves_home() {
             return Ok((None, 0));
         }

@@ -32,11 +32,11 @@ pub(super) struct Sites<'a> {
 }
 
 impl<'a> Sites<'a> {
-    /// All decisions of a timeline that the pass's options allow.
-    pub(super) fn new(t: &'a Timeline<'a>, allowed: &Budget, homes_leave: bool) -> Self {
+    /// All decisions of a timeline.
+    pub(super) fn new(t: &'a Timeline<'a>, homes_leave: bool) -> Self {
         let mut all = Vec::new();
         for (x, tensor) in t.tensors.iter().enumerate() {
-            if tensor.homed && !allowed.swap || tensor.accesses.is_empty() {
+            if tensor.accesses.is_empty() {
                 continue;
             }
             if tensor.homed {
@@ -45,7 +45,7 @@ impl<'a> Sites<'a> {
             if homes_leave && t.may_begin_away(x) {
                 all.push(Site::Begin(x));
             }
-            let decided = |&k: &usize| t.may_leave(x, k) && !modes(t, allowed, x).is_empty();
+            let decided = |&k: &usize| t.may_leave(x, k);
             all.extend((0..tensor.gaps()).filter(decided).map(|k| Site::Gap(x, k)));
         }
         all.sort_by_key(|site| t.tensors[site.tensor()].accesses.first().copied());
@@ -73,9 +73,7 @@ pub(super) fn modes(t: &Timeline, allowed: &Budget, x: usize) -> Vec<Gap> {
     if allowed.recompute && t.may_repeat(x) {
         modes.extend([Gap::Repeat { hold: true }, Gap::Repeat { hold: false }]);
     }
-    if allowed.swap {
-        modes.extend([Gap::Swap { hold: false }, Gap::Swap { hold: true }]);
-    }
+    modes.extend([Gap::Swap { hold: false }, Gap::Swap { hold: true }]);
     modes
 }
 

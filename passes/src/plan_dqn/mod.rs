@@ -111,6 +111,10 @@ impl PlanPass for PlanDqn {
         &[Fact::Order]
     }
 
+    fn moves(&self) -> bool {
+        true
+    }
+
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
         under_limit(g, plan, cx, "plan_dqn", Layout::Searched, |p| match p.whole <= p.limit {
             true => Ok(Found { best: None, stats: Stats::new() }),

@@ -22,7 +22,10 @@ const TICKS: f64 = (1u64 << 36) as f64;
 const MOST_TICKS: f64 = (1u64 << 59) as f64;
 
 /// Prices that are tried for one cut.
-const PRICES: usize = 18;
+const PRICES: usize = 16;
+
+/// What a cheaper cut has to save of what the dearest one costs.
+const CLOSE: f64 = 1e-4;
 
 /// Arcs that a search for one flow may look at.
 const ARCS: u64 = 200_000_000;
@@ -46,6 +49,8 @@ pub(super) struct Cut {
     pub(super) again: Vec<u32>,
     /// Bytes that are held.
     pub(super) held: u64,
+    /// How long the operators take, in ticks.
+    ticks: f64,
 }
 
 /// A network of what is needed, for one price after another.
@@ -123,7 +128,7 @@ impl<'a> Cutter<'a> {
             self.network.arc(tensors[x], reader.map_or(SINK, |op| ops[op]), UNLIMITED);
         }
         let mut work = ARCS;
-        let flow = self.network.flow(&mut work);
+        let flow = self.network.flow_without_cycles(&mut work);
         self.arcs += ARCS - work;
         // A flow that is not the greatest is a bound, too.
         let bound = (flow as f64 - price * most as f64) / TICKS * self.seconds;
@@ -136,35 +141,51 @@ impl<'a> Cutter<'a> {
         let held = |&i: &usize| read[i] && !self.maker[i].is_some_and(|op| sink[ops[op]]);
         let held = (0..tensors.len()).filter(held).map(|i| bytes(self.tensors[i])).sum();
         let again = ops.iter().zip(&self.ops).filter(|(node, _)| sink[**node]);
-        Cut { again: again.map(|(_, &op)| op).collect(), held }
+        let again: Vec<u32> = again.map(|(_, &op)| op).collect();
+        let seconds = |op: &u32| self.needs.again[*op as usize].unwrap_or(0.0);
+        let ticks = again.iter().map(seconds).sum::<f64>() / self.seconds * TICKS;
+        Cut { again, held, ticks }
     }
 
     /// The cheapest cut found that holds at most so many bytes; where there is none, the one
     /// that holds the fewest.
+    ///
+    /// What a cut costs rises with the price along a line. Of two cuts, one that holds too
+    /// much and one that does not, the lines cross at the next price. Where no cut is cheaper
+    /// there, it is the price at which the bound is best (Cheney and Goldstein, "Newton's method
+    /// for convex programming", 1959).
     pub(super) fn within(&mut self, most: u64) -> Cut {
-        let dearest = (TICKS / 1024.0).min(MOST_TICKS / self.bytes.max(1.0));
-        let mut high = dearest;
-        let mut best = self.at(high, most);
-        if best.held > most {
-            return best;
+        let mut low = self.keeping_all();
+        if low.held <= most {
+            return low;
         }
-        let mut low = (TICKS / self.bytes.max(1.0) * 1e-4).min(dearest / 2.0);
-        let cheapest = self.at(low, most);
-        if cheapest.held <= most {
-            return cheapest;
-        }
-        for _ in 2..PRICES {
-            if high / low < 1.01 {
+        let mut high = self.at((TICKS / 1024.0).min(MOST_TICKS / self.bytes.max(1.0)), most);
+        for _ in 1..PRICES {
+            if high.held > most || high.ticks <= low.ticks {
                 break;
             }
-            let price = (high * low).sqrt();
+            let price = (high.ticks - low.ticks) / (low.held - high.held) as f64;
             let cut = self.at(price, most);
-            if cut.held <= most {
-                (high, best) = (price, cut);
-            } else {
-                low = price;
+            let saved = (low.ticks - cut.ticks) + price * (low.held as f64 - cut.held as f64);
+            if saved <= high.ticks * CLOSE {
+                break;
+            }
+            match cut.held <= most {
+                true => high = cut,
+                false => low = cut,
             }
         }
-        best
+        high
+    }
+
+    /// The cut that has nothing run again.
+    fn keeping_all(&self) -> Cut {
+        let needs = self.needs;
+        let held = needs.read.iter().filter(|&&x| !needs.there[x as usize]);
+        let mut held: Vec<u32> = held.copied().collect();
+        held.sort_unstable();
+        held.dedup();
+        let held = held.iter().map(|&x| needs.step.bytes[x as usize]).sum();
+        Cut { held, ..Cut::default() }
     }
 }

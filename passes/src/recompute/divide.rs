@@ -8,6 +8,7 @@
 
 use super::cut::{Cut, Needs};
 use std::collections::VecDeque;
+use std::ops::AddAssign;
 
 /// Into how many segments chains are divided, if their weights were equal.
 const SEGMENTS: [u64; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128];
@@ -70,38 +71,34 @@ impl<'a> Chain<'a> {
 
     /// The tensors to hold so that no segment weighs more than so many bytes.
     fn divided(&self, most: u64) -> Vec<u32> {
+        let places = self.places(most).into_iter().map(usize::from);
+        let count: Vec<usize> = std::iter::once(0).chain(sums(places)).collect();
+        // Held is what crosses a place: made before it, read from it on.
+        let crosses =
+            |&&(_, first, last): &&(u32, usize, usize)| count[last + 1] > count[first + 1];
+        self.spans.iter().filter(crosses).map(|s| s.0).collect()
+    }
+
+    /// Where the chain is divided so that no segment weighs more than so many bytes, and the
+    /// fewest bytes are held.
+    fn places(&self, most: u64) -> Vec<bool> {
         let n = self.weight.len();
         let bytes = |x: u32| self.needs.step.bytes[x as usize];
         // Bytes that go from what runs before each place to what runs from there on.
         let mut change = vec![0i64; n + 1];
         for &(x, first, last) in &self.spans {
             change[first + 1] += bytes(x) as i64;
-            if last < n {
-                change[last + 1] -= bytes(x) as i64;
-            }
+            change[last + 1] -= bytes(x) as i64;
         }
-        let across: Vec<i64> = change
-            .iter()
-            .scan(0i64, |sum, c| {
-                *sum += c;
-                Some(*sum)
-            })
-            .collect();
-        let mut sum = vec![0u64];
-        sum.extend(self.weight.iter().scan(0, |s, w| {
-            *s += w;
-            Some(*s)
-        }));
+        let across = sums(change);
+        let sum: Vec<u64> = std::iter::once(0).chain(sums(self.weight.iter().copied())).collect();
         // The fewest bytes with a division at each place, and the one before it.
         let mut fewest = vec![0i64; n + 1];
         let mut previous = vec![0usize; n + 1];
         let mut window: VecDeque<usize> = VecDeque::from([0]);
         for place in 1..=n {
-            while let Some(&first) = window.front().filter(|&&f| sum[place] - sum[f] > most) {
-                if window.len() == 1 {
-                    break;
-                }
-                let _ = first;
+            let is_too_far = |&from: &usize| sum[place] - sum[from] > most;
+            while window.len() > 1 && window.front().is_some_and(is_too_far) {
                 window.pop_front();
             }
             let best = window.front().copied().unwrap_or(0);
@@ -118,14 +115,15 @@ impl<'a> Chain<'a> {
             divides[place] = true;
             place = previous[place];
         }
-        let mut count = vec![0usize];
-        count.extend(divides.iter().scan(0, |c, &d| {
-            *c += usize::from(d);
-            Some(*c)
-        }));
-        // Held is what crosses a place: made before it, read from it on.
-        let crosses =
-            |&&(_, first, last): &&(u32, usize, usize)| count[last + 1] > count[first + 1];
-        self.spans.iter().filter(crosses).map(|s| s.0).collect()
+        divides
     }
+}
+
+/// Of each number and all before it.
+fn sums<T: Copy + Default + AddAssign>(numbers: impl IntoIterator<Item = T>) -> Vec<T> {
+    let add = |sum: &mut T, number: T| {
+        *sum += number;
+        Some(*sum)
+    };
+    numbers.into_iter().scan(T::default(), add).collect()
 }

@@ -19,6 +19,7 @@ mod cut;
 mod divide;
 mod greedy;
 mod improve;
+mod least;
 mod relieve;
 mod rewrite;
 mod runs;
@@ -35,9 +36,10 @@ use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
 use improve::{anneal, prune};
-use relieve::{Candidate, relieve};
+pub(crate) use least::{Effort, Lowest, least, promise};
+use relieve::{Candidate, Styles, relieve};
 use rewrite::rewrite;
-use runs::{Meter, Runs};
+use runs::Meter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sites::{Judge, sites};
@@ -75,15 +77,6 @@ impl Default for Recompute {
 
 /// Runs that are measured in a second of effort.
 const RUNS_PER_SECOND: f64 = 2e7;
-
-/// How often a step is measured where it is quick.
-const QUICK: u64 = 2000;
-
-/// Addresses of a plan with little memory take no more than so many times its live bytes.
-const MARGIN: f64 = 1.03;
-
-/// The least limit is sought until what was kept and what was not are as close as this.
-const CLOSE: f64 = 1.005;
 
 impl PlanPass for Recompute {
     fn needs(&self) -> &[Fact] {
@@ -146,12 +139,11 @@ impl Recompute {
         let mut last: Option<Candidate> = None;
         p.aim_with(|aim| {
             // What repeats some operators already needs a little more.
-            let thorough = last.is_none();
-            let (start, most) = match last.take() {
-                None => ((0..step.len() as u32).collect(), most),
-                Some(last) => (last.runs, most / 8),
+            let (start, most, styles) = match last.take() {
+                None => ((0..step.len() as u32).collect(), most, Styles::All),
+                Some(last) => (last.runs, most / 8, Styles::One),
             };
-            let found = relieve(&mut meter, &start, aim, most, thorough);
+            let found = relieve(&mut meter, &start, aim, most, styles);
             let found = anneal(&mut meter, found, aim, most, &mut random);
             let found = prune(&mut meter, found, aim);
             let plan = rewrite(&step, &found.runs)?;
@@ -161,30 +153,6 @@ impl Recompute {
     }
 }
 
-/// A plan with little memory, found by limits that fall until none can be kept, or until `enough`
-/// bytes can by a margin; whether it was the former. `floor` bytes are needed at least.
-///
-/// # Errors
-/// The plan is not one of a verified graph.
-pub(crate) fn least(t: &Timeline, floor: u64, enough: u64) -> Result<(Plan, bool), PassError> {
-    let step = Step::new(t)?;
-    let mut meter = Meter::new(&step);
-    let whole: Runs = (0..step.len() as u32).collect();
-    let load = meter.measure(&whole, u64::MAX);
-    let mut best = Candidate { runs: whole.clone(), load };
-    let (mut fails, mut keeps) = (floor.max(1) as f64, load.peak as f64);
-    let is_enough = |keeps: f64| keeps * MARGIN <= enough as f64;
-    while keeps > fails * CLOSE && !is_enough(keeps) {
-        let limit = (keeps * fails).sqrt();
-        let found = relieve(&mut meter, &whole, limit as u64, QUICK * step.len() as u64, true);
-        match found.load.over {
-            0 => (keeps, best) = (found.load.peak as f64, found),
-            _ => fails = limit,
-        }
-    }
-    Ok((rewrite(&step, &best.runs)?, !is_enough(keeps)))
-}
-
 /// Seconds that every plan that computes tensors again, and moves none, takes more than the step
 /// without a limit, at least.
 ///
@@ -192,15 +160,4 @@ pub(crate) fn least(t: &Timeline, floor: u64, enough: u64) -> Result<(Plan, bool
 /// The plan is not one of a verified graph.
 pub(crate) fn bound(t: &Timeline, limit: u64) -> Result<f64, PassError> {
     Ok(bound::bound(&Step::new(t)?, limit))
-}
-
-/// Seconds of a step that keeps the limit in live bytes, found quickly; `None` where it was not.
-///
-/// # Errors
-/// The plan is not one of a verified graph.
-pub(crate) fn promise(t: &Timeline, limit: u64) -> Result<Option<f64>, PassError> {
-    let step = Step::new(t)?;
-    let whole = (0..step.len() as u32).collect();
-    let found = relieve(&mut Meter::new(&step), &whole, limit, QUICK * step.len() as u64, false);
-    Ok((found.load.over == 0).then_some(found.load.seconds))
 }

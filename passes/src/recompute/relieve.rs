@@ -33,7 +33,7 @@ pub(super) struct Candidate {
 }
 
 /// How cuts are made. What is best for one step is not for another, and cuts are quick, so
-/// that all are tried.
+/// that all are tried where time allows it.
 #[derive(Clone, Copy, Debug)]
 struct Style {
     /// What divides repeats into segments may be held.
@@ -43,30 +43,44 @@ struct Style {
 }
 
 const STYLES: [Style; 4] = [
-    Style { divides: false, room: 0 },
     Style { divides: true, room: 0 },
+    Style { divides: false, room: 0 },
     Style { divides: false, room: 16 },
     Style { divides: true, room: 16 },
 ];
 
-/// A sequence under the limit, or as near to it as cuts lead, by every style if it is to be
-/// thorough; for each at most so many runs of the step's operators are measured.
+/// How many styles are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Styles {
+    /// The one that is best for most steps.
+    One,
+    /// One after another until the limit is kept.
+    UntilKept,
+    /// All, for the fastest sequence.
+    All,
+}
+
+/// A sequence under the limit, or as near to it as cuts lead; for each style at most so many runs
+/// of the step's operators are measured.
 pub(super) fn relieve(
     meter: &mut Meter,
     start: &Runs,
     limit: u64,
     most: u64,
-    thorough: bool,
+    styles: Styles,
 ) -> Candidate {
     let load = meter.measure(start, limit);
     let start = Candidate { runs: start.clone(), load };
-    let styles = if thorough { &STYLES[..] } else { &STYLES[1..2] };
+    let tried = if styles == Styles::One { 1 } else { STYLES.len() };
     let mut best = start.clone();
-    for &style in styles {
+    for &style in &STYLES[..tried] {
         let found = in_style(meter, start.clone(), limit, most, style);
         let found = prune(meter, found, limit);
         if best.load.is_worse_than(&found.load) {
             best = found;
+        }
+        if styles == Styles::UntilKept && best.load.over == 0 {
+            break;
         }
     }
     best

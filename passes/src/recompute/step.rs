@@ -98,6 +98,18 @@ impl<'a> Step<'a> {
         self.bytes.len()
     }
 
+    /// No plan that computes tensors again alone takes fewer bytes, in any order: with what is
+    /// alive throughout, what an operator reads is there, and what it makes, but for results
+    /// that may share an operand's bytes.
+    pub(super) fn floor(&self) -> u64 {
+        let own = |op: usize| {
+            let shares = |x: &u32| self.pairs.row(op).iter().any(|pair| pair.1 == *x);
+            let made = self.writes.row(op).iter().filter(|x| !shares(x));
+            self.reads.row(op).iter().chain(made).map(|&x| self.bytes[x as usize]).sum::<u64>()
+        };
+        self.resident + (0..self.len()).map(own).max().unwrap_or(0)
+    }
+
     /// The operator that could make a tensor again.
     pub(super) fn maker(&self, x: u32) -> Option<u32> {
         let op = self.producer[x as usize].filter(|_| !self.pinned[x as usize])?;

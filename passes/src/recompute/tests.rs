@@ -2,8 +2,8 @@
 
 use super::bound::bound;
 use super::improve::{anneal, prune};
-use super::least;
-use super::relieve::{Candidate, relieve};
+use super::least::{Effort, Lowest, least};
+use super::relieve::{Candidate, Styles, relieve};
 use super::rewrite::rewrite;
 use super::runs::Meter;
 use super::sites::{Judge, sites};
@@ -41,7 +41,7 @@ fn search(step: &Step, limit: u64) -> Candidate {
     let mut meter = Meter::new(step);
     let whole = (0..step.len() as u32).collect();
     let most = 100_000 * step.len() as u64;
-    let found = relieve(&mut meter, &whole, limit, most, true);
+    let found = relieve(&mut meter, &whole, limit, most, Styles::All);
     let mut random = fastrand::Rng::with_seed(0);
     let found = anneal(&mut meter, found, limit, most, &mut random);
     prune(&mut meter, found, limit)
@@ -127,14 +127,19 @@ fn no_way_to_run_a_step_is_below_the_bound() {
 /// The least plan is one that its own limit leads to.
 #[test]
 fn from_the_least_limit_on_every_limit_is_kept() {
-    on_random_steps(30, 12, |t, _| {
-        let step = Step::new(t).unwrap();
-        let (plan, is_exact) = least(t, 0, 0).unwrap();
-        assert!(is_exact);
-        let slots = share::assign(t.g, &plan).unwrap();
-        let minimum = slots.live_peak().device;
+    on_random_steps(30, 12, |t, limit| {
+        let takes = |enough| {
+            let Lowest { plan, is_least, floor } = least(t, enough, Effort::Full).unwrap();
+            let takes = share::assign(t.g, &plan).unwrap().live_peak().device;
+            assert!(floor <= takes, "{floor} {takes}");
+            (takes, is_least)
+        };
+        let (minimum, is_least) = takes(0);
+        assert!(is_least);
         assert!(minimum <= t.live.iter().copied().max().unwrap());
-        assert_eq!(search(&step, minimum).load.over, 0);
+        for limit in [minimum, minimum + 1, limit.max(minimum)] {
+            assert!(takes(limit).0 <= limit);
+        }
     });
 }
 

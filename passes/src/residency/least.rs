@@ -2,7 +2,7 @@
 
 use super::{Choice, Layout, Planned, Room, Timeline, Walker, rewrite, with_early_commits};
 use crate::order::{Method, Order};
-use crate::recompute;
+use crate::recompute::{self, Effort, Lowest};
 use crate::{Cx, PassError, PlanPass};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::{Graph, NodeId};
@@ -19,7 +19,7 @@ pub(crate) struct Least {
     /// again.
     pub(crate) planned: Planned,
     /// No plan of this graph needs fewer bytes of device memory: what the largest task reads,
-    /// writes and scratches.
+    /// writes and scratches, where nothing may leave the device beside what is alive throughout.
     pub(crate) bound: u64,
     /// No less is known to suffice: the search for it went to its end.
     pub(crate) is_exact: bool,
@@ -30,8 +30,9 @@ pub(crate) struct Least {
 impl Least {
     /// What a plan needs in its own order, states committed early, or in definition order.
     pub(crate) fn of(g: &Graph, plan: &Plan, device: &Device, cx: &Cx) -> Result<Self, PassError> {
-        let other = || Self::in_order(g, &in_definition_order(g, plan.clone(), cx)?, device, cx);
-        let (own, other) = rayon::join(|| Self::in_order(g, plan, device, cx), other);
+        let in_order = |plan: &Plan| Self::in_order(g, plan, device, cx, Effort::Full);
+        let other = || in_order(&in_definition_order(g, plan.clone(), cx)?);
+        let (own, other) = rayon::join(|| in_order(plan), other);
         let (own, other) = (own?, other?);
         let is_exact = own.is_exact && other.is_exact;
         let least = if other.minimum() < own.minimum() { other } else { own };
@@ -39,9 +40,14 @@ impl Least {
     }
 
     /// What a graph needs in definition order.
-    pub(crate) fn of_graph(g: &Graph, device: &Device, cx: &Cx) -> Result<Self, PassError> {
+    pub(crate) fn of_graph(
+        g: &Graph,
+        device: &Device,
+        cx: &Cx,
+        effort: Effort,
+    ) -> Result<Self, PassError> {
         let plan = in_definition_order(g, Plan::new(g, cx.target)?, cx)?;
-        Self::in_order(g, &plan, device, cx)
+        Self::in_order(g, &plan, device, cx, effort)
     }
 
     /// Bytes of device memory that suffice.
@@ -49,7 +55,13 @@ impl Least {
         self.planned.arena.device
     }
 
-    fn in_order(g: &Graph, plan: &Plan, device: &Device, cx: &Cx) -> Result<Self, PassError> {
+    fn in_order(
+        g: &Graph,
+        plan: &Plan,
+        device: &Device,
+        cx: &Cx,
+        effort: Effort,
+    ) -> Result<Self, PassError> {
         let whole = Planned::of(g, plan.clone(), device, cx, Layout::Heuristic)?;
         let t = Timeline::new(g, &whole.plan, device)?;
         let (node, own) = largest_task(g, &whole.plan);
@@ -59,24 +71,26 @@ impl Least {
             Some(0) => None,
             _ => spilled(&t, device, cx)?.filter(has_room),
         };
-        let (planned, is_exact) = match spilled {
-            Some(spilled) => (spilled, true),
+        let (planned, is_exact, floor) = match spilled {
+            Some(spilled) => (spilled, true, own),
             None => {
                 let limit = cx.limits.device.unwrap_or(0);
                 let placed = |enough| {
-                    let (plan, is_exact) = recompute::least(&t, own, enough)?;
-                    Planned::of(g, plan, device, cx, Layout::Heuristic).map(|p| (p, is_exact))
+                    let Lowest { plan, is_least, floor } = recompute::least(&t, enough, effort)?;
+                    let planned = Planned::of(g, plan, device, cx, Layout::Heuristic)?;
+                    Ok::<_, PassError>((planned, is_least && effort == Effort::Full, floor))
                 };
                 match placed(limit)? {
                     // Addresses took more than the margin.
-                    (planned, false) if planned.arena.device > limit => placed(0)?,
+                    (planned, false, _) if planned.arena.device > limit => placed(0)?,
                     found => found,
                 }
             }
         };
         let smaller = planned.arena.device < whole.arena.device;
         let planned = if smaller { planned } else { whole.clone() };
-        let bound = own.min(planned.arena.device);
+        let floor = if cx.limits.host == Some(0) { floor.max(own) } else { own };
+        let bound = floor.min(planned.arena.device);
         Ok(Least { whole, planned, bound, is_exact, sums: node.is_some_and(|n| is_sum(g, n)) })
     }
 }

@@ -4,18 +4,25 @@
 use super::{Section, figures};
 use crate::budget::Budget;
 use crate::detach_states::DetachStates;
-use crate::recompute;
+use crate::recompute::{self, Effort};
 use crate::residency::{Least, Timeline, largest_task};
 use crate::views::Views;
 use crate::{Cx, GraphPass, OffersVariants, PassError, Stats, Variants, devices};
+use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
 
 /// Numbers of parts that are tried.
 const PARTS: [usize; 11] = [2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64];
 
-/// Nodes of the largest graph that is tried, unless the uncut one has a quarter of them.
+/// Nodes of the largest graph that is tried, unless the uncut one has a quarter of them; and
+/// where nothing may leave the device, so that the least limit takes a search to find.
 const MOST_NODES: usize = 4096;
+const MOST_SEARCHED: usize = 1024;
+
+/// A graph whose least limit, at a first look, is below this part of the uncut one's is looked
+/// at more closely.
+const LOWER: f64 = 0.95;
 
 /// So many numbers of parts in a row that need no less memory end the search.
 const IN_VAIN: usize = 3;
@@ -40,40 +47,42 @@ impl OffersVariants for Section {
         if cx.limits.host == Some(0) && seconds.is_finite() && has_room(&uncut_graph, limit, cx)? {
             return Ok(None);
         }
-        let uncut = Least::of_graph(&uncut_graph, &device, cx)?;
+        let uncut = Least::of_graph(&uncut_graph, &device, cx, Effort::Rough)?;
         let start = Timeline::new(&uncut_graph, &uncut.whole.plan, &device)?.start;
-        let (mut minimum, mut bound, mut sums) = (uncut.minimum(), uncut.bound, uncut.sums);
-        let mut promising: Vec<(f64, Graph, Stats)> = Vec::new();
-        let mut in_vain = 0;
+        let most = if cx.limits.host == Some(0) { MOST_SEARCHED } else { MOST_NODES };
+        let mut tried: Vec<Tried> = Vec::new();
+        let (mut minimum, mut in_vain) = (uncut.minimum(), 0);
         for parts in PARTS {
-            let (cut, operators) = self.cut(g, parts, cx)?;
-            let too_large = cut.nodes.len() > MOST_NODES.max(4 * g.nodes.len());
+            let (graph, operators) = self.cut(g, parts, cx)?;
+            let too_large = graph.nodes.len() > most.max(4 * g.nodes.len());
             if too_large || in_vain == IN_VAIN || cx.search.is_stopped() {
                 break;
             }
             if operators == 0 {
                 continue;
             }
-            let planned = planned_as(&cut)?;
-            let least = Least::of_graph(&planned, &device, cx)?;
-            bound = bound.min(least.bound);
-            in_vain += 1;
-            if least.minimum() < minimum {
-                (minimum, sums, in_vain) = (least.minimum(), least.sums, 0);
-            }
+            let planned = planned_as(&graph)?;
+            let least = Least::of_graph(&planned, &device, cx, Effort::Rough)?;
+            in_vain = if least.minimum() < minimum { 0 } else { in_vain + 1 };
+            minimum = minimum.min(least.minimum());
+            tried.push(Tried { graph, planned, stats: figures(parts, operators), least });
+        }
+        if let Some(best) = tried.iter_mut().min_by_key(|tried| tried.least.minimum())
+            && best.least.minimum() > limit
+            && (best.least.minimum() as f64) < LOWER * uncut.minimum() as f64
+        {
+            best.least = Least::of_graph(&best.planned, &device, cx, Effort::Full)?;
+        }
+        let all = || std::iter::once(&uncut).chain(tried.iter().map(|tried| &tried.least));
+        let least = all().min_by_key(|least| least.minimum()).unwrap_or(&uncut);
+        let (minimum, is_exact, sums) = (least.minimum(), least.is_exact, least.sums);
+        let bound = all().map(|least| least.bound).min().unwrap_or(0);
+        let mut promising: Vec<(f64, Graph, Stats)> = Vec::new();
+        for Tried { graph, planned, stats, least } in tried {
             if least.minimum() <= limit {
-                let t = Timeline::new(&planned, &least.whole.plan, &device)?;
-                let swaps = [false, true].into_iter().filter_map(|homes_leave| {
-                    let budget = Budget::default();
-                    let (_, promise) = budget.greedy(&t, &device, cx.limits, homes_leave)?;
-                    (promise.over == 0).then_some(promise.seconds)
-                });
-                let promise = match cx.limits.host {
-                    Some(0) => recompute::promise(&t, limit)?.unwrap_or(least.planned.seconds),
-                    _ => swaps.fold(f64::MAX, f64::min),
-                };
+                let promise = promise(&planned, &least, limit, &device, cx)?;
                 if promise < seconds * (1.0 - WORTH) {
-                    promising.push((promise, cut, figures(parts, operators)));
+                    promising.push((promise, graph, stats));
                 }
             }
         }
@@ -84,9 +93,38 @@ impl OffersVariants for Section {
             unlimited_seconds: start.last().copied().unwrap_or(0.0),
             minimum,
             bound: bound.min(minimum),
+            is_exact,
             sums,
         }))
     }
+}
+
+/// A graph in parts.
+struct Tried {
+    graph: Graph,
+    /// The same as it is planned.
+    planned: Graph,
+    stats: Stats,
+    least: Least,
+}
+
+/// Seconds of a first plan of a graph that keeps the limit.
+fn promise(
+    g: &Graph,
+    least: &Least,
+    limit: u64,
+    device: &Device,
+    cx: &Cx,
+) -> Result<f64, PassError> {
+    let t = Timeline::new(g, &least.whole.plan, device)?;
+    if cx.limits.host == Some(0) {
+        return Ok(recompute::promise(&t, limit)?.unwrap_or(least.planned.seconds));
+    }
+    let swaps = [false, true].into_iter().filter_map(|homes_leave| {
+        let (_, promise) = Budget::default().greedy(&t, device, cx.limits, homes_leave)?;
+        (promise.over == 0).then_some(promise.seconds)
+    });
+    Ok(swaps.fold(f64::MAX, f64::min))
 }
 
 /// True where, beside the states, a limit leaves twice what the largest operator needs: what is

@@ -73,6 +73,10 @@ impl PlanPass for SwapAutoswap {
         &[Fact::Order]
     }
 
+    fn moves(&self) -> bool {
+        true
+    }
+
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
         let layout = if self.smartpool { Layout::SmartPool } else { Layout::Searched };
         under_limit(g, plan, cx, "swap_autoswap", layout, |p| self.search(p))

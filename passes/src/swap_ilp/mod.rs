@@ -60,6 +60,10 @@ impl PlanPass for SwapIlp {
         &[Fact::Order]
     }
 
+    fn moves(&self) -> bool {
+        true
+    }
+
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
         under_limit(g, plan, cx, "swap_ilp", Layout::Searched, |p| self.search(p))
     }
