@@ -21,7 +21,7 @@ use arenic_passes::sync::Sync;
 use arenic_passes::{Cx, PassError, PlanPass, ProgramPass, devices};
 use arenic_programs::interleave::{reference, run};
 use arenic_programs::mutate::{KINDS, mutate};
-use arenic_programs::{CELL, CX, Random, graph, program};
+use arenic_programs::{CELL, CX, Random, graph, program, training};
 use std::collections::BTreeMap;
 
 /// What goes wrong from one step to the next has gone wrong by then.
@@ -218,16 +218,26 @@ fn sharing_for_streams_adds_no_waits() {
 /// the least limit that can be kept is the same whatever limit was asked for.
 #[test]
 fn byte_limits_are_kept() {
-    // `make test-all` has more.
-    byte_limits("", if std::env::var_os("ARENIC_WIDE").is_some() { 1500 } else { 600 });
+    byte_limits("", None, if is_wide() { 1500 } else { 600 });
+}
+
+/// The same where nothing may leave the device.
+#[test]
+fn byte_limits_are_kept_by_repeats_alone() {
+    byte_limits("", Some(0), if is_wide() { 10_000 } else { 150 });
+}
+
+/// `make test-all` has more seeds.
+fn is_wide() -> bool {
+    std::env::var_os("ARENIC_WIDE").is_some()
 }
 
 #[test]
 fn byte_limits_are_kept_in_parts() {
-    byte_limits("- section\n- views\n", 300);
+    byte_limits("- section\n- views\n", None, 300);
 }
 
-fn byte_limits(first: &str, seeds: u64) {
+fn byte_limits(first: &str, host: Option<u64>, seeds: u64) {
     let yaml = "- detach_states\n- order: {method: definition}\n- budget\n- share_in_place\n\
                 - place\n- lower\n- sync\n";
     let pipeline = Pipeline::from_yaml(&format!("{first}{yaml}")).unwrap();
@@ -235,12 +245,20 @@ fn byte_limits(first: &str, seeds: u64) {
     let (mut swaps, mut repeats, mut refused) = (0, 0, 0);
     for seed in 0..seeds {
         let mut random = Random::new(0xb1d6e7 + seed);
-        let nodes = 3 + random.below(20);
-        let g = graph(&mut random, nodes);
+        let g = match host {
+            Some(0) => {
+                let layers = 2 + random.below(12);
+                training(&mut random, layers)
+            }
+            _ => {
+                let nodes = 3 + random.below(20);
+                graph(&mut random, nodes)
+            }
+        };
         let whole = pipeline.run(g.clone(), &CX, RunOptions::default()).unwrap();
         let whole = whole.footprint.unwrap().arena_bytes.device;
         let limited = |limit: u64| {
-            let cx = Cx { limits: PerSpace { device: Some(limit), host: None }, ..CX };
+            let cx = Cx { limits: PerSpace { device: Some(limit), host }, ..CX };
             pipeline.run(g.clone(), &cx, RunOptions::default())
         };
         let limit = whole * (20 + random.below(80) as u64) / 100;
@@ -275,7 +293,11 @@ fn byte_limits(first: &str, seeds: u64) {
         }
     }
     let counts = [swaps, repeats, refused].map(|count| count as u64 * 1500 / seeds);
-    assert!(counts[0] > 300 && counts[1] > 20 && counts[2] > 100, "{counts:?}");
+    let is_varied = match host {
+        Some(0) => counts[0] == 0 && counts[1] > 700,
+        _ => counts[0] > 300 && counts[1] > 20,
+    };
+    assert!(is_varied && counts[2] > 100, "{counts:?}");
 }
 
 /// The same for the strategies of single works, which may find nothing instead.

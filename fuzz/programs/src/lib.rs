@@ -88,6 +88,53 @@ fn vector(n: usize) -> TensorType {
     TensorType::new(DType::F32, [n])
 }
 
+/// A random graph like a training step: what its layers make is read again in reverse order, and
+/// each layer's state is updated by what comes of it.
+///
+/// # Panics
+/// The graph is not well formed, which is a defect of this function.
+pub fn training(random: &mut Random, layers: usize) -> Graph {
+    let mut g = Graph::default();
+    let ty = vector(1 + random.below(4));
+    let add = |g: &mut Graph, f: Binary, a: ValueId, b: ValueId| {
+        let node = g.add_node("", Op::Binary { f }, vec![a, b]).unwrap();
+        g.result(node).unwrap()
+    };
+    let mut known = vec![g.add_input("x", ty.clone())];
+    let mut states = Vec::new();
+    for i in 0..layers {
+        let last = known[i];
+        known.push(match random.below(3) {
+            0 => {
+                let node = g.add_node("", Op::Unary { f: Unary::Exp }, vec![last]).unwrap();
+                g.result(node).unwrap()
+            }
+            1 => {
+                let other = random.pick(&known);
+                add(&mut g, Binary::Add, last, other)
+            }
+            _ => {
+                let state = g.add_state(format!("s{i}"), ty.clone(), None);
+                let enter = g.states[state].enter;
+                states.push((i, state));
+                add(&mut g, Binary::Add, last, enter)
+            }
+        });
+    }
+    let mut gradient = known[layers];
+    for i in (0..layers).rev() {
+        gradient = add(&mut g, Binary::Add, gradient, known[i]);
+        if let Some(&(_, state)) = states.iter().find(|s| s.0 == i) {
+            let enter = g.states[state].enter;
+            g.states[state].exit = add(&mut g, Binary::Sub, enter, gradient);
+        }
+    }
+    g.outputs.push(arenic_ir::Output { name: "y".into(), value: gradient });
+    DetachStates {}.run(&mut g, &CX).unwrap();
+    arenic_ir::verify::verify(&g).unwrap();
+    g
+}
+
 /// Vectors of 1 to 4 elements under elementwise operators, broadcasts, products (no pair
 /// in place), views, states with updates, and constants.
 ///
