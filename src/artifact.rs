@@ -13,6 +13,7 @@
 //! integers are little-endian. The same input and options give the same bytes.
 
 use crate::data::{AtomicFile, DataError};
+use crate::mapping::Mapping;
 use arenic_ir::graph::{Data, Def};
 use arenic_ir::program::Program;
 use arenic_ir::text::Module;
@@ -67,6 +68,8 @@ pub struct Target {
     /// Its kernels, compiled; where there are none, or where a newer arenic would write others,
     /// they are compiled when a run begins.
     pub kernels: Option<Kernels>,
+    /// The file that constants and initial states lie in; none where they lie in memory.
+    pub file: Mapping,
 }
 
 impl Target {
@@ -369,15 +372,14 @@ impl Artifact {
         if file.metadata().map_err(io)?.len() == 0 {
             return Err(format_error(path, "is empty"));
         }
-        // SAFETY: the mapping is private and read-only; the documentation of `run` asks
-        // that an artifact in use is not truncated by others.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
-        let bytes = Bytes::from_owner(map);
+        let mapping = Mapping::new(&file).map_err(io)?;
+        let bytes = mapping.bytes();
         let refuse = |reason: String| ArtifactError::Format { path: path.to_owned(), reason };
         let (header, data) = parse_envelope(&bytes).map_err(refuse)?;
         let all = |entries: Vec<TargetHeader>| -> Result<Vec<Target>, ArtifactError> {
-            entries.into_iter().map(|entry| read_target(path, entry, &data)).collect()
+            entries.into_iter().map(|entry| read_target(path, entry, &data, &mapping)).collect()
         };
+        mapping.release();
         Ok(Artifact {
             targets: all(header.targets)?,
             evaluations: all(header.evaluations)?,
@@ -456,7 +458,12 @@ fn parse_envelope(bytes: &Bytes) -> Result<(Header, Bytes), String> {
     Ok((header, bytes.slice(data_start..)))
 }
 
-fn read_target(path: &Path, entry: TargetHeader, data: &Bytes) -> Result<Target, ArtifactError> {
+fn read_target(
+    path: &Path,
+    entry: TargetHeader,
+    data: &Bytes,
+    file: &Mapping,
+) -> Result<Target, ArtifactError> {
     let module = Module::parse(&entry.module)
         .map_err(|e| format_error(path, &format!("holds an unreadable module: {e}")))?;
     let Module { mut graph, program: Some(program), .. } = module else {
@@ -490,5 +497,6 @@ fn read_target(path: &Path, entry: TargetHeader, data: &Bytes) -> Result<Target,
     {
         return Err(format_error(path, "holds a certificate for another graph"));
     }
-    Ok(Target { name, graph, program, statistics, certificate, bound, kernels })
+    let file = file.clone();
+    Ok(Target { name, graph, program, statistics, certificate, bound, kernels, file })
 }

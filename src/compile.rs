@@ -3,6 +3,7 @@
 use crate::artifact::{Artifact, Certificate, Provenance, Target};
 use crate::evaluator::Kernels;
 use crate::gpu_code::{self, CodeError};
+use crate::mapping::Mapping;
 use crate::onnx::ort::{FILES, import_artifacts};
 use crate::onnx::{ImportError, ImportOptions, Imported, import_file};
 use arenic_ir::check::Footprint;
@@ -15,7 +16,7 @@ use arenic_passes::differentiate::Parameter;
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::{roofline, simulate};
-use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search};
+use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search, devices};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,12 +132,17 @@ impl Compiled {
     /// [`CompileError::NoProgram`].
     pub fn seconds(&self, device: &Device) -> Result<(f64, f64), CompileError> {
         let Target { graph, program, .. } = self.target()?;
-        let device = device.with_math(program.target.math);
-        let kernel = roofline(graph, &device);
-        let step = simulate(program, &device, &kernel).seconds;
-        let kernels = || graph.nodes.keys().map(&kernel).sum();
-        Ok((step, self.uncut_seconds.unwrap_or_else(kernels)))
+        Ok(seconds(graph, program, device, self.uncut_seconds))
     }
+}
+
+/// Seconds of a step, simulated, and those without a limit: of every kernel once, unless the
+/// operators are those of a graph in parts.
+fn seconds(g: &Graph, program: &Program, device: &Device, uncut: Option<f64>) -> (f64, f64) {
+    let device = device.with_math(program.target.math);
+    let kernel = roofline(g, &device);
+    let step = simulate(program, &device, &kernel).seconds;
+    (step, uncut.unwrap_or_else(|| g.nodes.keys().map(&kernel).sum()))
 }
 
 /// What a plan must keep to, and the device that its times are for.
@@ -222,14 +228,28 @@ pub fn compile(
                 }
                 _ => None,
             };
+            let mut statistics = statistics(&module.graph, program, footprint, bound_bytes, &cx)?;
+            if limits.device.is_some() {
+                let device = devices::or_cpu(device).map_err(PassError::from)?;
+                let (step, unlimited) = seconds(&module.graph, program, &device, uncut_seconds);
+                let times = [
+                    ("step_nanoseconds", Some(step)),
+                    ("unlimited_step_nanoseconds", Some(unlimited)),
+                    ("step_nanoseconds_bound", step_seconds_bound),
+                ];
+                let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
+                let known = |(name, s): (&str, Option<f64>)| Some((name.into(), nanoseconds(s?)));
+                statistics.extend(times.into_iter().filter_map(known));
+            }
             let target = Target {
                 kernels,
                 name: backend.name().into(),
                 graph: module.graph.clone(),
                 program: program.clone(),
-                statistics: statistics(&module.graph, program, footprint, bound_bytes, &cx)?,
+                statistics,
                 certificate: Certificate::from(&certificate),
                 bound,
+                file: Mapping::default(),
             };
             let is_cut = cut.load(Ordering::Relaxed);
             let provenance = Provenance { is_cut, ..provenance(model, pipeline)? };

@@ -17,6 +17,7 @@ pub mod gpu_code;
 pub mod instance;
 pub mod kinds;
 pub mod largest;
+pub mod mapping;
 pub mod onnx;
 pub mod placement;
 pub mod report;

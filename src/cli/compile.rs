@@ -332,7 +332,7 @@ impl Job<'_> {
                 let whole = self.compile(import, None).map_err(failed)?;
                 let arena = whole.target().map_err(failed)?.statistics.get("arena_bytes").copied();
                 let limit = (arena.unwrap_or(0) as f64 * part) as u64;
-                tell!("the limit is {limit} bytes, {:.4} % of the step's arena", part * 100.0);
+                tell!("the limit is {limit} bytes, {:.1} % of the step's arena", part * 100.0);
                 limit
             }
             Some(Limit::Free) if a.targets.contains(&Backend::Cuda) => {

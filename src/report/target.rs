@@ -45,15 +45,27 @@ impl Report {
                 (model, _) => model.to_owned(),
             },
             about: format!(
-                "target {}, {} operators, compiled by {}",
+                "target {}, {} operators, compiled by {}{}",
                 target.name,
                 g.nodes.len(),
-                provenance.compiler
+                provenance.compiler,
+                times(target).unwrap_or_default()
             ),
             tasks: (0..p.commands.len()).map(|i| lives.task(i)).collect(),
             arenas: Space::ALL.into_iter().filter(used).map(arena).collect(),
         }
     }
+}
+
+/// What a byte limit is predicted to cost, of a target that was compiled under one.
+fn times(target: &Target) -> Option<String> {
+    let seconds = |name: &str| Some(*target.statistics.get(name)? as f64 / 1e9);
+    let (step, unlimited) = (seconds("step_nanoseconds")?, seconds("unlimited_step_nanoseconds")?);
+    let percent = |seconds: f64| (seconds / unlimited - 1.0) * 100.0;
+    let least = seconds("step_nanoseconds_bound").filter(|_| step > unlimited);
+    let least = least.map_or(String::new(), |s| format!(", at least {:+.1} %", percent(s)));
+    let (ms, overhead) = (step * 1e3, percent(step));
+    Some(format!("; a step is predicted to take {ms:.3} ms, overhead {overhead:+.1} %{least}"))
 }
 
 fn kind(target: &Target, lives: &Lives, kinds: &Kinds, o: &Occupancy) -> Kind {

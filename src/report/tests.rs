@@ -1,6 +1,7 @@
 use super::{Arena, Rectangle, Report, Unplaced};
 use crate::artifact::{Certificate, Provenance, Target};
 use crate::compile::{Constraints, compile};
+use crate::mapping::Mapping;
 use crate::onnx::ImportOptions;
 use crate::placement;
 use arenic_ir::check::{Footprint, check};
@@ -47,6 +48,7 @@ fn of_text(text: &str) -> (Report, Footprint) {
         certificate: Certificate::default(),
         bound: Vec::new(),
         kernels: None,
+        file: Mapping::default(),
     };
     (Report::of_target(&target, &Provenance::default(), &footprint), footprint)
 }

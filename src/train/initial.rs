@@ -84,7 +84,7 @@ pub(super) fn load(
         machine.fill_home(v, |home| {
             match (given(name).filter(|_| !name.is_empty()), data) {
                 (Some(array), _) => copy(array, name, g.ty(v), 0, home)?,
-                (None, Data::Bytes(bytes)) => home.copy_from_slice(bytes),
+                (None, Data::Bytes(bytes)) => target.file.copy(bytes, home),
                 (None, Data::Absent) => absent.push(format!("`{name}`")),
             }
             Ok::<(), InitialError>(())
@@ -103,7 +103,7 @@ pub(super) fn load(
                     let first = state.rows.map_or(0, |r| r.first as u64 * (whole.bytes() / rows));
                     copy(array, &state.name, &whole, first as usize, home)?;
                 }
-                (None, Some(Data::Bytes(bytes))) => home.copy_from_slice(bytes),
+                (None, Some(Data::Bytes(bytes))) => target.file.copy(bytes, home),
                 _ if initial.zeros.iter().any(|p| p.matches(&state.name)) => home.fill(0),
                 _ => missing.push(format!("`{}`", state.name)),
             }
