@@ -57,6 +57,10 @@ fn a_limit_on_the_cpu_counts_all_memory() {
     let said: Value = serde_json::from_slice(&refused.stdout).unwrap();
     let least = said["minimum_device_bytes"].as_u64().unwrap();
     shell.succeeds(&format!("{compile} --memory {least}"));
+    // Half of this step's arena is too little, too.
+    let half = shell.arenic(&format!("{compile} --memory half"));
+    let said: Value = serde_json::from_slice(&half.stdout).unwrap();
+    assert!(whole / 2 < least && said["minimum_device_bytes"].as_u64() == Some(least));
     shell.fails(&format!("{compile} --memory {}", least - 1), 1, &["needs", &least.to_string()]);
 
     let within = &shell.succeeds(&format!("{compile} --overhead 5%"))[0];

@@ -6,7 +6,8 @@
 //! choice for several prices of the link, which [`anneal`] improves by what the schedule
 //! predicts; it is placed and simulated, and aims lower until it fits. Where that costs time,
 //! the same is done in definition order and with states that leave their homes on the device
-//! for a part of the step, and AutoSwap's own plans compete.
+//! for a part of the step, and AutoSwap's own plans compete; where host memory is scarce,
+//! repeats also come first, until what is left has room there, and swaps after them.
 //!
 //! Where nothing may leave the device, because host memory is the same memory or not to be
 //! had, tensors are computed again alone ([`crate::recompute`]).
