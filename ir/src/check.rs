@@ -13,8 +13,10 @@
 
 mod footprint;
 mod memory;
+mod rounds;
 
 pub use footprint::{Footprint, Occupancy, OccupancyKind};
+pub use rounds::check_rounds;
 
 use crate::graph::{Def, Graph, NodeId, ValueId};
 use crate::program::{Command, EventId, PerSpace, Program, Range, Space, StreamId};

@@ -119,6 +119,9 @@ pub struct State {
     pub name: String,
     /// Which rows it is of the tensor that is saved and loaded; none where it is all of them.
     pub rows: Option<Rows>,
+    /// It passes values between the parts of one step ([`crate::rounds`]) and means nothing between
+    /// steps: it is neither saved nor loaded.
+    pub carried: bool,
     /// Its value when a step begins.
     pub enter: ValueId,
     /// Its value when the step has ended.
@@ -186,7 +189,7 @@ impl Graph {
         let name = name.into();
         let state = self.states.next_key();
         let enter = self.add_value(name.clone(), ty, Def::State(state));
-        self.states.push(State { name, rows: None, enter, exit: enter, init })
+        self.states.push(State { name, rows: None, carried: false, enter, exit: enter, init })
     }
 
     /// Adds a view.

@@ -13,6 +13,7 @@ pub mod op;
 pub mod plan;
 pub mod profile;
 pub mod program;
+pub mod rounds;
 pub mod text;
 pub mod types;
 pub mod verify;
@@ -21,4 +22,5 @@ pub use graph::{Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, V
 pub use op::Op;
 pub use plan::{Backend, Math, Plan, TargetInfo};
 pub use program::Program;
+pub use rounds::Rounds;
 pub use types::{DType, TensorType};

@@ -154,7 +154,14 @@ impl Builder {
             let state = self.g.states.next_key();
             let (name, init) = (value.name.clone(), Some(data.clone()));
             self.g.values[v].def = Def::State(state);
-            self.g.states.push(State { name, rows: None, enter: v, exit: next.unwrap_or(v), init });
+            self.g.states.push(State {
+                name,
+                rows: None,
+                carried: false,
+                enter: v,
+                exit: next.unwrap_or(v),
+                init,
+            });
         }
     }
 

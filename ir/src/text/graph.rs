@@ -44,6 +44,9 @@ impl fmt::Display for Graph {
                 Def::State(s) => {
                     let state = &self.states[*s];
                     write!(f, "  state {s} {}", quoted(&state.name))?;
+                    if state.carried {
+                        f.write_str(" carried")?;
+                    }
                     if let Some(rows) = state.rows {
                         write!(f, " rows {} of {}", rows.first, rows.of)?;
                     }
@@ -244,6 +247,7 @@ fn parse_state(
 ) -> Result<(StateId, State, StateValue), TextError> {
     let s = lexer.id("s")?;
     let name = lexer.name()?;
+    let carried = lexer.accept("carried");
     let rows = if lexer.accept("rows") {
         let first = lexer.number()?;
         lexer.expect("of")?;
@@ -260,7 +264,7 @@ fn parse_state(
     let init: Option<Data> = if lexer.accept("=") { Some(data::parse(lexer, &ty)?) } else { None };
     let value_name = name.clone();
     let value = move |s| Value { name: value_name, ty, def: Def::State(s) };
-    Ok((s, State { name, rows, enter, exit, init }, Box::new(value)))
+    Ok((s, State { name, rows, carried, enter, exit, init }, Box::new(value)))
 }
 
 fn value_id(
