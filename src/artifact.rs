@@ -14,12 +14,16 @@
 
 use crate::data::{AtomicFile, DataError};
 use crate::mapping::Mapping;
+use arenic_ir::check::{Footprint, Violation, check, check_rounds};
+use arenic_ir::cost::Device;
 use arenic_ir::graph::{Data, Def};
 use arenic_ir::program::Program;
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
-use arenic_ir::{DType, Graph, NodeId, StateId, ValueId};
+use arenic_ir::{DType, Graph, NodeId, Rounds, StateId, ValueId};
 use arenic_passes::certificate::{self, OrderCertificate};
+use arenic_passes::simulate::{roofline, simulate};
+use arenic_runtime::rounds::{self, RoundsError, WholeStep};
 use bytes::Bytes;
 use cranelift_entity::EntityRef;
 use prost::Message;
@@ -68,8 +72,44 @@ pub struct Target {
     /// Its kernels, compiled; where there are none, or where a newer arenic would write others,
     /// they are compiled when a run begins.
     pub kernels: Option<Kernels>,
+    /// Where the step runs in rounds: what runs around them. Graph, program and kernels above are
+    /// those of a round then.
+    pub rounds: Option<Box<Rounds<Part>>>,
     /// The file that constants and initial states lie in; none where they lie in memory.
     pub file: Mapping,
+}
+
+/// What runs once in a step in rounds, before or after them.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The graph, frozen, with its constants. Initial states are those of the target's graph.
+    pub graph: Graph,
+    /// The program.
+    pub program: Program,
+    /// Its kernels, as a target's.
+    pub kernels: Option<Kernels>,
+}
+
+impl Part {
+    fn turn(&self, name: &'static str) -> Turn<'_> {
+        let Part { graph, program, kernels } = self;
+        Turn { name, times: 1, graph, program, kernels: kernels.as_ref() }
+    }
+}
+
+/// One of the programs of a target.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn<'a> {
+    /// When it runs in a step in rounds.
+    pub name: &'static str,
+    /// How often it runs in a step.
+    pub times: u32,
+    /// The graph.
+    pub graph: &'a Graph,
+    /// The program.
+    pub program: &'a Program,
+    /// Its kernels.
+    pub kernels: Option<&'a Kernels>,
 }
 
 impl Target {
@@ -79,6 +119,68 @@ impl Target {
         let narrow = self.graph.values.values().any(|v| v.ty.dtype == DType::Bf16);
         if narrow { DType::Bf16.name() } else { DType::F32.name() }
     }
+
+    /// The programs of a step, in the order in which they run; one of them alone is the whole step
+    /// where that has no rounds.
+    pub fn turns(&self) -> Vec<Turn<'_>> {
+        let (graph, program, kernels) = (&self.graph, &self.program, self.kernels.as_ref());
+        let main = |name, times| Turn { name, times, graph, program, kernels };
+        let Some(rounds) = self.rounds.as_deref() else { return vec![main("step", 1)] };
+        vec![
+            rounds.before.turn("before the rounds"),
+            main("each round", rounds.count),
+            rounds.after.turn("after the rounds"),
+        ]
+    }
+
+    /// What a step in rounds is fed and gives, and where its parts have it; none for other steps.
+    ///
+    /// # Errors
+    /// The parts make no step, which [`Artifact::read`] rules out.
+    pub fn whole_step(&self) -> Result<Option<WholeStep<'_>>, RoundsError> {
+        let Some(rounds) = self.rounds.as_deref() else { return Ok(None) };
+        whole_step(&self.graph, &self.program, rounds).map(Some)
+    }
+
+    /// Judges every program of the step, and in rounds all against one another; gives what a round
+    /// uses, whose arenas are the largest of any part.
+    ///
+    /// # Errors
+    /// The violations. Those of a step in rounds name parts in the order of [`Target::turns`].
+    pub fn check(&self) -> Result<Footprint, Vec<Violation>> {
+        if self.rounds.is_none() {
+            return check(&self.graph, &self.program);
+        }
+        let turns = self.turns();
+        let parts: Vec<_> = turns.iter().map(|turn| (turn.graph, turn.program)).collect();
+        let all = check_rounds(&parts)?;
+        let main = turns.iter().position(|turn| std::ptr::eq(turn.graph, &raw const self.graph));
+        let mut footprint = all[main.unwrap_or(0)].clone();
+        all.iter().for_each(|other| footprint.cover(other));
+        Ok(footprint)
+    }
+
+    /// Seconds of a step on a device, simulated: of rounds as often as they run.
+    pub fn simulated_seconds(&self, device: &Device) -> f64 {
+        let device = device.with_math(self.program.target.math);
+        let turns = self.turns().into_iter().map(|turn| {
+            let kernel = roofline(turn.graph, &device);
+            f64::from(turn.times) * simulate(turn.program, &device, &kernel).seconds
+        });
+        turns.sum()
+    }
+}
+
+fn whole_step<'a>(
+    graph: &'a Graph,
+    program: &'a Program,
+    all: &'a Rounds<Part>,
+) -> Result<WholeStep<'a>, RoundsError> {
+    let main = rounds::Part { graph, program };
+    let part = |part: &'a Part| {
+        Ok::<_, RoundsError>(rounds::Part { graph: &part.graph, program: &part.program })
+    };
+    WholeStep::new(main, &all.map(part)?)
 }
 
 /// Kernels of a program for GPUs.
@@ -231,6 +333,32 @@ struct TargetHeader {
     #[prost(message, optional, tag = "7")]
     certificate: Option<Certificate>,
     #[prost(message, optional, tag = "8")]
+    kernels: Option<Kernels>,
+    #[prost(message, optional, tag = "9")]
+    rounds: Option<RoundsHeader>,
+}
+
+/// What runs around the rounds whose module is the target's.
+#[derive(Clone, PartialEq, prost::Message)]
+struct RoundsHeader {
+    #[prost(uint32, tag = "1")]
+    count: u32,
+    #[prost(string, repeated, tag = "2")]
+    by_rows: Vec<String>,
+    #[prost(message, optional, tag = "3")]
+    before: Option<PartHeader>,
+    #[prost(message, optional, tag = "4")]
+    after: Option<PartHeader>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PartHeader {
+    /// Graph and program as text.
+    #[prost(string, tag = "1")]
+    module: String,
+    #[prost(message, repeated, tag = "2")]
+    constants: Vec<Entry>,
+    #[prost(message, optional, tag = "3")]
     kernels: Option<Kernels>,
 }
 
@@ -403,13 +531,16 @@ fn write_target<'a>(target: &'a Target, layout: &mut Layout<'a>) -> TargetHeader
         bound: target.bound.clone(),
         certificate: Some(target.certificate.clone()),
         kernels: target.kernels.clone(),
+        rounds: None,
     };
     layout.section();
-    for (v, data) in target.graph.consts() {
-        if let Data::Bytes(bytes) = data {
-            entry.constants.push(layout.push(v.index(), bytes));
-        }
-    }
+    entry.constants = write_constants(&target.graph, layout);
+    entry.rounds = target.rounds.as_deref().map(|rounds| {
+        let mut part = |part| Some(write_part(part, layout));
+        let (before, after) = (part(&rounds.before), part(&rounds.after));
+        let by_rows = rounds.by_rows.iter().cloned().collect();
+        RoundsHeader { count: rounds.count, by_rows, before, after }
+    });
     layout.section();
     for (s, state) in &target.graph.states {
         if let Some(Data::Bytes(bytes)) = &state.init {
@@ -417,6 +548,23 @@ fn write_target<'a>(target: &'a Target, layout: &mut Layout<'a>) -> TargetHeader
         }
     }
     entry
+}
+
+/// Initial states are the target's.
+fn write_part<'a>(part: &'a Part, layout: &mut Layout<'a>) -> PartHeader {
+    let mut graph = part.graph.clone();
+    graph.states.values_mut().for_each(|state| state.init = None);
+    let module = Module { graph, plan: None, program: Some(part.program.clone()) };
+    PartHeader {
+        module: module.to_string(),
+        constants: write_constants(&part.graph, layout),
+        kernels: part.kernels.clone(),
+    }
+}
+
+fn write_constants<'a>(g: &'a Graph, layout: &mut Layout<'a>) -> Vec<Entry> {
+    let entry = |(v, data): (ValueId, &'a Data)| Some(layout.push(v.index(), data.bytes()?));
+    g.consts().filter_map(entry).collect()
 }
 
 fn format_error(path: &Path, reason: &str) -> ArtifactError {
@@ -464,32 +612,16 @@ fn read_target(
     data: &Bytes,
     file: &Mapping,
 ) -> Result<Target, ArtifactError> {
-    let module = Module::parse(&entry.module)
-        .map_err(|e| format_error(path, &format!("holds an unreadable module: {e}")))?;
-    let Module { mut graph, program: Some(program), .. } = module else {
-        return Err(format_error(path, "holds a module without a program"));
-    };
-    let piece = |e: &Entry| {
-        let first = usize::try_from(e.offset).ok()?;
-        let end = first.checked_add(usize::try_from(e.len).ok()?)?;
-        (end <= data.len()).then(|| Data::Bytes(data.slice(first..end)))
-    };
-    for e in &entry.constants {
-        let v = ValueId::new(e.id as usize);
-        match (graph.values.get_mut(v).map(|v| &mut v.def), piece(e)) {
-            (Some(Def::Const(slot)), Some(bytes)) => *slot = bytes,
-            _ => return Err(format_error(path, &format!("has no data for constant {v}"))),
-        }
-    }
+    let (mut graph, program) = read_module(path, &entry.module, &entry.constants, data)?;
     for e in &entry.states {
         let s = StateId::new(e.id as usize);
-        match (graph.states.get_mut(s), piece(e)) {
+        match (graph.states.get_mut(s), piece(data, e)) {
             (Some(state), Some(bytes)) => state.init = Some(bytes),
             _ => return Err(format_error(path, &format!("has no data for state {s}"))),
         }
     }
     verify(&graph).map_err(|defect| ArtifactError::Graph { path: path.to_owned(), defect })?;
-    let TargetHeader { name, statistics, bound, certificate, kernels, .. } = entry;
+    let TargetHeader { name, statistics, bound, certificate, kernels, rounds, .. } = entry;
     let certificate = certificate.unwrap_or_default();
     let known = |h: &Held| h.value.is_none_or(|v| graph.values.is_valid(ValueId::from_u32(v)));
     if !certificate.own.iter().chain(&certificate.cut).all(known)
@@ -497,6 +629,59 @@ fn read_target(
     {
         return Err(format_error(path, "holds a certificate for another graph"));
     }
-    let file = file.clone();
-    Ok(Target { name, graph, program, statistics, certificate, bound, kernels, file })
+    let rounds = rounds.map(|rounds| read_rounds(path, rounds, data, (&graph, &program)));
+    let (rounds, file) = (rounds.transpose()?, file.clone());
+    Ok(Target { name, graph, program, statistics, certificate, bound, kernels, rounds, file })
+}
+
+/// A module's graph, with its constants, and program.
+fn read_module(
+    path: &Path,
+    text: &str,
+    constants: &[Entry],
+    data: &Bytes,
+) -> Result<(Graph, Program), ArtifactError> {
+    let module = Module::parse(text)
+        .map_err(|e| format_error(path, &format!("holds an unreadable module: {e}")))?;
+    let Module { mut graph, program: Some(program), .. } = module else {
+        return Err(format_error(path, "holds a module without a program"));
+    };
+    for e in constants {
+        let v = ValueId::new(e.id as usize);
+        match (graph.values.get_mut(v).map(|v| &mut v.def), piece(data, e)) {
+            (Some(Def::Const(slot)), Some(bytes)) => *slot = bytes,
+            _ => return Err(format_error(path, &format!("has no data for constant {v}"))),
+        }
+    }
+    Ok((graph, program))
+}
+
+/// The bytes of an entry, where the file has them.
+fn piece(data: &Bytes, e: &Entry) -> Option<Data> {
+    let first = usize::try_from(e.offset).ok()?;
+    let end = first.checked_add(usize::try_from(e.len).ok()?)?;
+    (end <= data.len()).then(|| Data::Bytes(data.slice(first..end)))
+}
+
+/// What runs around the rounds of this graph and program.
+fn read_rounds(
+    path: &Path,
+    rounds: RoundsHeader,
+    data: &Bytes,
+    (graph, program): (&Graph, &Program),
+) -> Result<Box<Rounds<Part>>, ArtifactError> {
+    let RoundsHeader { count, by_rows, before, after } = rounds;
+    let part = |part: Option<PartHeader>| {
+        let Some(PartHeader { module, constants, kernels }) = part else {
+            return Err(format_error(path, "holds rounds without what runs around them"));
+        };
+        let (graph, program) = read_module(path, &module, &constants, data)?;
+        verify(&graph).map_err(|defect| ArtifactError::Graph { path: path.to_owned(), defect })?;
+        Ok(Part { graph, program, kernels })
+    };
+    let by_rows = by_rows.into_iter().collect();
+    let rounds = Rounds { count, by_rows, before: part(before)?, after: part(after)? };
+    whole_step(graph, program, &rounds)
+        .map_err(|e| format_error(path, &format!("holds rounds of no step: {e}")))?;
+    Ok(Box::new(rounds))
 }

@@ -249,6 +249,7 @@ pub fn compile(
                 statistics,
                 certificate: Certificate::from(&certificate),
                 bound,
+                rounds: None,
                 file: Mapping::default(),
             };
             let is_cut = cut.load(Ordering::Relaxed);

@@ -3,11 +3,12 @@
 mod initial;
 mod saving;
 
-use crate::artifact::Target;
+use crate::artifact::{Target, Turn};
 use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool, try_to_write};
 use crate::gpu_code::{self, Trust};
+use crate::mapping::Mapping;
 use arenic_ir::graph::{Def, Graph, ValueId};
-use arenic_ir::program::Span;
+use arenic_ir::program::{Program, Span};
 use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
 use arenic_runtime::cuda::driver::{Driver, DriverError};
@@ -15,6 +16,7 @@ use arenic_runtime::cuda::{self, CudaExecutor, DeviceStepError};
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::Machine;
+use arenic_runtime::rounds::{InRounds, RoundsError};
 pub use initial::{Initial, InitialError};
 use saving::Saver;
 pub use saving::{Kept, OnSaveError};
@@ -78,6 +80,9 @@ pub enum TrainError {
     /// The program cannot be run on this device.
     #[error(transparent)]
     DeviceSetup(#[from] cuda::SetupError),
+    /// The parts of a step in rounds do not fit.
+    #[error(transparent)]
+    Rounds(#[from] RoundsError),
     /// The device failed between steps.
     #[error("the device failed: {0}")]
     Device(#[from] DriverError),
@@ -173,8 +178,14 @@ pub fn train(
 ) -> Result<Summary, TrainError> {
     let executor_options =
         ExecutorOptions { threads: options.threads, poison: options.poison, stress: None };
+    if let Some(whole) = &target.whole_step()? {
+        let step = Step::of(target, whole.graph());
+        let mut machine = InRounds::on_cpu(whole, executor_options)?;
+        return machine.within(|machine| train_on(machine, step, options, notice, watch));
+    }
+    let step = Step::of(target, &target.graph);
     let mut executor = Executor::new(&target.graph, &target.program, executor_options)?;
-    executor.within(|executor| train_on(executor, target, options, notice, watch))
+    executor.within(|executor| train_on(executor, step, options, notice, watch))
 }
 
 /// Runs a target on a device.
@@ -188,25 +199,54 @@ pub fn train_on_device(
     notice: impl FnMut(&Notice),
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
-    let (g, program) = (&target.graph, &target.program);
-    let images = gpu_code::images(target.kernels.as_ref(), g, program, options.trust)
-        .map_err(cuda::SetupError::from)?;
+    let images = |turn: &Turn| {
+        let images = gpu_code::images(turn.kernels, turn.graph, turn.program, options.trust);
+        images.map_err(cuda::SetupError::from)
+    };
+    let images = target.turns().iter().map(images).collect::<Result<Vec<_>, _>>()?;
     let how = cuda::Options { deterministic: options.deterministic };
-    let mut executor = CudaExecutor::new(g, program, &images, driver, how)?;
-    train_on(&mut executor, target, options, notice, watch)
+    if let (Some(whole), [before, main, after]) = (&target.whole_step()?, &images[..]) {
+        let step = Step::of(target, whole.graph());
+        let mut machine = InRounds::on_device(whole, [before, main, after], driver, how)?;
+        return train_on(&mut machine, step, options, notice, watch);
+    }
+    let (g, images) = (&target.graph, images.concat());
+    let mut executor = CudaExecutor::new(g, &target.program, &images, driver, how)?;
+    train_on(&mut executor, Step::of(target, g), options, notice, watch)
+}
+
+/// What a run needs to know of its step.
+#[derive(Clone, Copy)]
+struct Step<'a> {
+    /// What is fed, kept and given.
+    graph: &'a Graph,
+    /// Initializers that cannot be replaced any more.
+    bound: &'a [String],
+    /// The file that constants and initial states lie in.
+    file: &'a Mapping,
+    /// Whose commands are timed.
+    timed: (&'a Graph, &'a Program),
+}
+
+impl<'a> Step<'a> {
+    /// The step of a target; `graph` is its own, or that of all its rounds.
+    fn of(target: &'a Target, graph: &'a Graph) -> Self {
+        let Target { bound, file, .. } = target;
+        Step { graph, bound, file, timed: (&target.graph, &target.program) }
+    }
 }
 
 fn train_on(
     executor: &mut impl Machine,
-    target: &Target,
+    step: Step,
     options: &Options,
     mut notice: impl FnMut(&Notice),
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
     let written = [&options.save, &options.outputs, &options.trace];
     try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
-    let g = &target.graph;
-    let progress = initial::load(&options.initial, target, executor)?;
+    let (g, timed) = (step.graph, step.timed);
+    let progress = initial::load(&options.initial, step, executor)?;
     let seed = options.seed.unwrap_or(progress.seed);
 
     let npz = options.data.as_deref().map(Npz::open).transpose()?;
@@ -250,7 +290,7 @@ fn train_on(
     saved?;
     spooled.map_err(|e| run.saver.saved_before(e, step))?;
     if let (Some(path), Some(spans)) = (&options.trace, &run.tally.spans) {
-        let trace = chrome_trace(g, &target.program, spans, executor.clock()).to_string();
+        let trace = chrome_trace(timed.0, timed.1, spans, executor.clock()).to_string();
         write_text(path, &trace).map_err(|e| run.saver.saved_before(e, step))?;
     }
     let arena = executor.footprint().arena_bytes;
@@ -322,7 +362,7 @@ impl Run<'_> {
             if !std::mem::take(&mut is_fed) {
                 self.feed(executor, done)?;
             }
-            let draw = Draw { seed, step };
+            let draw = Draw { seed, step, round: 0 };
             let failed = |error| TrainError::Step { step, error };
             if options.trace.is_some() && done + 1 == self.total {
                 self.tally.spans = Some(executor.timed_step(draw).map_err(failed)?);

@@ -60,7 +60,7 @@ fn measure((g, p): (Graph, Program), threads: usize) -> (u64, u64, u64) {
         for &v in &inputs {
             executor.input_mut(v).unwrap().fill(0);
         }
-        executor.step(Draw { seed: 0, step }).unwrap();
+        executor.step(Draw { seed: 0, step, round: 0 }).unwrap();
     };
     step(0);
     let before = PRESENT.load(Relaxed);

@@ -183,7 +183,7 @@ fn run(g: &Graph, floats: &BTreeMap<String, (Vec<i64>, Vec<f64>)>) -> Vec<Vec<f6
             floats[&g.values[v].name].1.iter().flat_map(|x| x.to_le_bytes()).collect();
         reference.value_mut(v).unwrap().copy_from_slice(&bytes);
     }
-    reference.step(Draw { seed: 1, step: 0 }).unwrap();
+    reference.step(Draw { seed: 1, step: 0, round: 0 }).unwrap();
     let numbers = |bytes: &[u8]| -> Vec<f64> {
         bytes.chunks_exact(8).map(|c| f64::from_le_bytes(c.try_into().unwrap())).collect()
     };

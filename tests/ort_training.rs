@@ -85,7 +85,7 @@ fn run(name: &str) -> (f64, f64) {
                 home.copy_from_slice(&bytes);
             }
         }
-        executor.step(Draw { seed: 0, step: step as u64 }).unwrap();
+        executor.step(Draw { seed: 0, step: step as u64, round: 0 }).unwrap();
         let loss = f32::from_le_bytes(executor.output(0).try_into().unwrap());
         let off = (f64::from(loss) - expected.as_f64().unwrap()).abs();
         losses = losses.max(off);

@@ -162,7 +162,7 @@ fn planned_equals_reference() {
                 let homes = [executor.input_mut(v), reference.value_mut(v)];
                 homes.into_iter().flatten().for_each(|home| home.copy_from_slice(&bytes));
             }
-            let draw = Draw { seed: 5, step };
+            let draw = Draw { seed: 5, step, round: 0 };
             executor.step(draw).unwrap();
             reference.step(draw).unwrap();
             for (i, output) in g.outputs.iter().enumerate() {

@@ -33,7 +33,7 @@ fn results(g: &Graph) -> Vec<(String, Vec<f32>)> {
         };
         reference.value_mut(v).unwrap().copy_from_slice(&bytes);
     }
-    reference.step(Draw { seed: 0, step: 0 }).unwrap();
+    reference.step(Draw { seed: 0, step: 0, round: 0 }).unwrap();
     let floats = |bytes: &[u8]| {
         bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect::<Vec<f32>>()
     };

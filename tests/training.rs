@@ -247,7 +247,7 @@ fn planned(
                 batches.fill(step, i, bytes).unwrap();
             }
         }
-        executor.step(Draw { seed: 5, step }).unwrap();
+        executor.step(Draw { seed: 5, step, round: 0 }).unwrap();
         seen.extend(by_name(g, |s| executor.state(s)));
         seen.extend((0..g.outputs.len()).map(|i| executor.output(i).to_vec()));
     }
@@ -268,7 +268,7 @@ fn reference(g: &Graph, batches: &mut Batches, init: &TensorFile) -> Vec<Vec<u8>
         for (i, v) in g.inputs().collect::<Vec<_>>().into_iter().enumerate() {
             batches.fill(step, i, reference.value_mut(v).unwrap()).unwrap();
         }
-        reference.step(Draw { seed: 5, step }).unwrap();
+        reference.step(Draw { seed: 5, step, round: 0 }).unwrap();
         seen.extend(by_name(g, |s| reference.value(g.states[s].enter)));
         let kept = g.outputs.iter().filter(|o| !matches!(g.values[o.value].def, Def::State(_)));
         seen.extend(kept.map(|o| reference.value(o.value).to_vec()));

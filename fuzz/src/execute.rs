@@ -59,7 +59,7 @@ pub(crate) fn three_steps(g: &Graph, program: &Program, arena_bytes: u64) -> boo
                 home.copy_from_slice(&bytes);
             }
         }
-        let draw = Draw { seed: 7, step };
+        let draw = Draw { seed: 7, step, round: 0 };
         let (ours, theirs) = (executor.step(draw), reference.step(draw));
         if ours.is_err() || theirs.is_err() {
             // Dead nodes run in the reference alone, so that it may refuse where we do not.

@@ -31,7 +31,10 @@ impl<P> Rounds<P> {
     ///
     /// # Errors
     /// Those of `f`.
-    pub fn map<Q, E>(&self, mut f: impl FnMut(&P) -> Result<Q, E>) -> Result<Rounds<Q>, E> {
+    pub fn map<'a, Q, E>(
+        &'a self,
+        mut f: impl FnMut(&'a P) -> Result<Q, E>,
+    ) -> Result<Rounds<Q>, E> {
         let (before, after) = (f(&self.before)?, f(&self.after)?);
         Ok(Rounds { count: self.count, by_rows: self.by_rows.clone(), before, after })
     }

@@ -14,11 +14,11 @@ mod tests;
 
 use crate::cpu;
 use crate::kernel::{Draw, KernelError, Operand, Scratch, Target};
-use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
-use arenic_ir::check::{Footprint, Violation, check};
+use crate::memory::{ALIGN, AlignedBytes, OutOfMemory, larger};
+use arenic_ir::check::{Footprint, Violation, check, check_rounds};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
-use rayon::ThreadPoolBuilder;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
@@ -71,7 +71,8 @@ pub struct StepError {
 /// A program ready to step.
 pub struct Executor<'g> {
     graph: &'g Graph,
-    arenas: PerSpace<AlignedBytes>,
+    /// Those of all programs that it takes turns with.
+    arenas: Arc<PerSpace<AlignedBytes>>,
     footprint: Footprint,
     homes: HashMap<ValueId, Range>,
     /// Inputs that are fed before every step.
@@ -91,35 +92,57 @@ impl<'g> Executor<'g> {
     /// The program breaks an invariant, or memory or threads are not to be had.
     pub fn new(graph: &'g Graph, program: &Program, options: Options) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
-        // SAFETY: `check` has just accepted the program.
-        unsafe { Self::of_checked(graph, program, footprint, options) }
+        let (arenas, pool) = (allocate(program.sizes)?, pool(options)?);
+        // SAFETY: `check` has just accepted the program, and the arenas are its own.
+        unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, options) }
+    }
+
+    /// Executors of programs that take turns over the same arenas, which are as large as the
+    /// largest. `check_rounds` judges them; its messages name parts by their places.
+    ///
+    /// # Errors
+    /// As for [`Executor::new`].
+    ///
+    /// # Safety
+    /// One of them is used at a time: while one steps no other one does, and no reference to the
+    /// bytes that one of them gave is alive while another steps or gives some to be written.
+    pub(crate) unsafe fn taking_turns<const N: usize>(
+        parts: [(&'g Graph, &Program); N],
+        options: Options,
+    ) -> Result<[Self; N], SetupError> {
+        let footprints = check_rounds(&parts).map_err(SetupError::Check)?;
+        let sizes = parts.iter().map(|(_, program)| program.sizes);
+        let (arenas, pool) = (allocate(sizes.fold(PerSpace::default(), larger))?, pool(options)?);
+        let executor = |((graph, program), footprint): ((&'g Graph, &Program), Footprint)| {
+            let (arenas, pool) = (Arc::clone(&arenas), Arc::clone(&pool));
+            // SAFETY: `check_rounds` has just accepted the programs, so that each finds its states
+            // and constants as it needs them; the arenas have room for each. That no two are used
+            // at a time is the caller's promise.
+            unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, options) }
+        };
+        let executors = parts.into_iter().zip(footprints).map(executor);
+        let executors = executors.collect::<Result<Vec<_>, _>>()?;
+        Ok(executors.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
     }
 
     /// # Safety
     /// `check` accepted the program, so that its ranges lie in its arenas, aligned, and no
-    /// two of its accesses race.
-    unsafe fn of_checked(
+    /// two of its accesses race; the arenas have room for it and are its own while it is used.
+    unsafe fn in_arenas(
         graph: &'g Graph,
         program: &Program,
         footprint: Footprint,
+        arenas: Arc<PerSpace<AlignedBytes>>,
+        pool: Arc<ThreadPool>,
         options: Options,
     ) -> Result<Self, SetupError> {
         if !program.target.align.is_multiple_of(ALIGN as u64) {
             return Err(SetupError::Alignment(program.target.align));
         }
-        let arenas = PerSpace {
-            device: AlignedBytes::zeroed(program.sizes.device)?,
-            host: AlignedBytes::zeroed(program.sizes.host)?,
-        };
-        let failed =
-            |threads, e: &dyn std::error::Error| SetupError::Threads(threads, e.to_string());
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(options.threads)
-            .build()
-            .map_err(|e| failed(options.threads, &e))?;
         let streams = streams(program, options.poison);
         let begun = streams.iter().map(|_| AtomicUsize::new(0)).collect();
-        let threads = Threads::start(streams.len()).map_err(|e| failed(streams.len(), &e))?;
+        let threads = Threads::start(streams.len());
+        let threads = threads.map_err(|e| SetupError::Threads(streams.len(), e.to_string()))?;
         let runs = |&i: &usize| matches!(program.commands[i], Command::Run { .. });
         let stays_in_pool = !streams.iter().skip(1).flatten().any(runs);
         let events = event_indices(program);
@@ -139,7 +162,7 @@ impl<'g> Executor<'g> {
                 events: Events::new(events.len()),
                 delays: options.stress.map(Delays),
                 clock: None,
-                pool: Arc::new(pool),
+                pool,
                 refused: Mutex::new(None),
             },
             threads,
@@ -206,8 +229,10 @@ impl<'g> Executor<'g> {
     fn prepare_poison(&mut self, program: &Program) {
         let end = program.commands.len();
         self.step.dead.resize_with(end, Vec::new);
-        self.arenas.device.as_mut_slice().fill(POISON);
-        self.arenas.host.as_mut_slice().fill(POISON);
+        for arena in [&self.arenas.device, &self.arenas.host] {
+            // SAFETY: all bytes of an arena, which nobody else uses now (`in_arenas`).
+            unsafe { std::ptr::write_bytes(arena.as_ptr(), POISON, arena.as_slice().len()) };
+        }
         for occupancy in &self.footprint.occupancies {
             let o = occupancy;
             // An occupancy that was handed over in place ends where its successor begins.
@@ -250,9 +275,10 @@ impl<'g> Executor<'g> {
     }
 
     fn home_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
-        let range = *self.homes.get(&v)?;
-        let first = range.offset as usize;
-        Some(&mut self.arenas[range.space].as_mut_slice()[first..first + range.len as usize])
+        let range = self.homes.get(&v)?;
+        // SAFETY: the range lies in its arena (`check`), and nobody else uses that while the
+        // executor is borrowed (`in_arenas`).
+        Some(unsafe { std::slice::from_raw_parts_mut(self.address(range), range.len as usize) })
     }
 
     /// A state's bytes between steps.
@@ -283,18 +309,22 @@ impl<'g> Executor<'g> {
     }
 
     fn bytes(&self, range: &Range) -> &[u8] {
-        let first = range.offset as usize;
-        &self.arenas[range.space].as_slice()[first..first + range.len as usize]
+        // SAFETY: as in `home_mut`; every byte is initialised.
+        unsafe { std::slice::from_raw_parts(self.address(range), range.len as usize) }
+    }
+
+    /// The pool, where the thread that steps is one of it for the whole step.
+    pub(crate) fn pool(&self) -> Option<Arc<ThreadPool>> {
+        self.stays_in_pool.then(|| Arc::clone(&self.step.pool))
     }
 
     /// Calls `f`, on a thread of the pool where steps run there. Many steps in one such call
     /// save each the way there and back, which for a small graph takes longer than the step.
     pub fn within<R: Send>(&mut self, f: impl FnOnce(&mut Self) -> R + Send) -> R {
-        if !self.stays_in_pool {
-            return f(self);
+        match self.pool() {
+            Some(pool) => pool.install(|| f(self)),
+            None => f(self),
         }
-        let pool = Arc::clone(&self.step.pool);
-        pool.install(|| f(self))
     }
 
     /// Runs one step.
@@ -321,6 +351,19 @@ impl<'g> Executor<'g> {
         let clock = self.step.clock.take();
         outcome.map(|()| clock.map_or(Vec::new(), |clock| clock.spans()))
     }
+}
+
+/// Arenas of these sizes, zeroed.
+fn allocate(sizes: PerSpace<u64>) -> Result<Arc<PerSpace<AlignedBytes>>, OutOfMemory> {
+    let device = AlignedBytes::zeroed(sizes.device)?;
+    Ok(Arc::new(PerSpace { device, host: AlignedBytes::zeroed(sizes.host)? }))
+}
+
+/// The threads of kernels.
+fn pool(options: Options) -> Result<Arc<ThreadPool>, SetupError> {
+    let pool = ThreadPoolBuilder::new().num_threads(options.threads).build();
+    let pool = pool.map_err(|e| SetupError::Threads(options.threads, e.to_string()))?;
+    Ok(Arc::new(pool))
 }
 
 /// The commands of each stream in issue order; under poison all of them are one stream's.

@@ -199,6 +199,18 @@ pub struct Draw {
     pub seed: u64,
     /// The number of the step, from 0.
     pub step: u64,
+    /// Which of equal parts of the batch operators work on, from 0 ([`arenic_ir::rounds`]). They
+    /// draw what an operator on the whole batch draws for this part, where the part's elements are
+    /// a multiple of four; else others, but in no two rounds the same.
+    pub round: u64,
+}
+
+impl Draw {
+    /// The first counter of this round for an operator that draws for so many elements: each
+    /// counter gives words for four.
+    pub(crate) fn first_counter(self, elements: usize) -> u64 {
+        self.round.wrapping_mul(elements.div_ceil(4) as u64)
+    }
 }
 
 /// One application of an operator.

@@ -10,3 +10,4 @@ pub mod machine;
 pub mod memory;
 pub mod profile;
 pub mod reference;
+pub mod rounds;

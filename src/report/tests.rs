@@ -48,6 +48,7 @@ fn of_text(text: &str) -> (Report, Footprint) {
         certificate: Certificate::default(),
         bound: Vec::new(),
         kernels: None,
+        rounds: None,
         file: Mapping::default(),
     };
     (Report::of_target(&target, &Provenance::default(), &footprint), footprint)

@@ -1,7 +1,6 @@
 //! Where states and constants get their values before the first step.
 
-use super::replaceable;
-use crate::artifact::Target;
+use super::{Step, replaceable};
 use crate::data::{Array, DataError, Progress, TensorFile};
 use arenic_ir::graph::{Data, Graph};
 use arenic_ir::types::TensorType;
@@ -67,15 +66,15 @@ pub enum InitialError {
 /// Fills the homes of all constants and states; returns how far the loaded run was.
 pub(super) fn load(
     initial: &Initial,
-    target: &Target,
+    step: Step,
     machine: &mut impl Machine,
 ) -> Result<Progress, InitialError> {
-    let g = &target.graph;
+    let g = step.graph;
     let file = initial.file.as_ref();
     let skipped = |name: &str| initial.skip.iter().any(|p| p.matches(name));
     let given = |name: &str| file.filter(|_| !skipped(name)).and_then(|f| f.tensor(name));
     if let Some(file) = file {
-        refuse_unknown(g, &target.bound, file, skipped)?;
+        refuse_unknown(g, step.bound, file, skipped)?;
     }
 
     let mut absent = Vec::new();
@@ -84,7 +83,7 @@ pub(super) fn load(
         machine.fill_home(v, |home| {
             match (given(name).filter(|_| !name.is_empty()), data) {
                 (Some(array), _) => copy(array, name, g.ty(v), 0, home)?,
-                (None, Data::Bytes(bytes)) => target.file.copy(bytes, home),
+                (None, Data::Bytes(bytes)) => step.file.copy(bytes, home),
                 (None, Data::Absent) => absent.push(format!("`{name}`")),
             }
             Ok::<(), InitialError>(())
@@ -103,7 +102,7 @@ pub(super) fn load(
                     let first = state.rows.map_or(0, |r| r.first as u64 * (whole.bytes() / rows));
                     copy(array, &state.name, &whole, first as usize, home)?;
                 }
-                (None, Some(Data::Bytes(bytes))) => target.file.copy(bytes, home),
+                (None, Some(Data::Bytes(bytes))) => step.file.copy(bytes, home),
                 _ if initial.zeros.iter().any(|p| p.matches(&state.name)) => home.fill(0),
                 _ => missing.push(format!("`{}`", state.name)),
             }

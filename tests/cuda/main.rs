@@ -334,7 +334,7 @@ fn the_next_step_is_fed_while_one_runs() {
         set(&mut executor, 0);
         // The first step is issued, later ones are replayed, on either side.
         for step in 0..5 {
-            executor.begin(Draw { seed: 0, step }).unwrap();
+            executor.begin(Draw { seed: 0, step, round: 0 }).unwrap();
             set(&mut executor, NAN);
             executor.finish().unwrap();
             assert!(loss(&executor).is_finite(), "step {step} read what is fed to the next one");

@@ -97,7 +97,7 @@ impl Run {
             for (i, v) in g.inputs().collect::<Vec<_>>().into_iter().enumerate() {
                 batches.fill(step, i, reference.value_mut(v).unwrap()).unwrap();
             }
-            reference.step(Draw { seed: 5, step }).unwrap();
+            reference.step(Draw { seed: 5, step, round: 0 }).unwrap();
             let mut now: BTreeMap<String, Vec<u8>> = BTreeMap::new();
             // A constant or a state as an output is its value when the step has ended.
             for o in &g.outputs {
@@ -259,7 +259,7 @@ fn step(g: &Graph) -> BTreeMap<String, Vec<u8>> {
         };
         reference.value_mut(v).unwrap().copy_from_slice(&bytes);
     }
-    reference.step(Draw { seed: 3, step: 0 }).unwrap();
+    reference.step(Draw { seed: 3, step: 0, round: 0 }).unwrap();
     g.outputs.iter().map(|o| (o.name.clone(), reference.value(o.value).to_vec())).collect()
 }
 

@@ -54,7 +54,7 @@ impl Planned {
         }
         let mut all = Vec::new();
         for step in 0..steps {
-            let draw = Draw { seed: 0, step };
+            let draw = Draw { seed: 0, step, round: 0 };
             for v in g.inputs() {
                 let bytes = self.input(inputs, v)?;
                 let homes = [executor.input_mut(v), reference.value_mut(v)];
@@ -101,7 +101,7 @@ impl Planned {
                     home.copy_from_slice(bytes);
                 }
             }
-            executor.step(Draw { seed: 0, step }).map_err(|e| format!("device: {e}"))?;
+            executor.step(Draw { seed: 0, step, round: 0 }).map_err(|e| format!("device: {e}"))?;
             Ok((0..g.outputs.len()).map(|i| executor.output(i).to_vec()).collect())
         };
         (0..steps).map(run).collect()

@@ -61,6 +61,19 @@ pub struct Footprint {
     pub occupancies: Vec<Occupancy>,
 }
 
+impl Footprint {
+    /// Makes arenas and peaks at least those of another program that takes turns with this one.
+    pub fn cover(&mut self, other: &Footprint) {
+        for space in Space::ALL {
+            let largest = |mine: &mut PerSpace<u64>, theirs: PerSpace<u64>| {
+                mine[space] = mine[space].max(theirs[space]);
+            };
+            largest(&mut self.arena_bytes, other.arena_bytes);
+            largest(&mut self.live_peak_bytes, other.live_peak_bytes);
+        }
+    }
+}
+
 /// The occupancies of a program, as they are found.
 #[derive(Debug, Default)]
 pub(super) struct Occupancies {

@@ -83,14 +83,17 @@ fn of_batch<T>(x: Mat<T>, i: usize, rows: usize) -> Mat<T> {
 impl<T: Scalar + Float> Scores<T> {
     fn new(call: &Call, spec: AttentionSpec, mask: Option<&Operand>) -> Self {
         let [q, k, v] = [0, 1, 2].map(|i| &call.inputs[i]);
+        let tiling = tiling(q.ty(), k.ty(), v.ty());
+        // Dropout counts all scores, those of keys that a causal attention leaves out, too.
+        let all = tiling.batch * tiling.queries * tiling.keys;
         Scores {
             spec,
             scale: T::from_f64(spec.scale),
-            tiling: tiling(q.ty(), k.ty(), v.ty()),
+            tiling,
             q: matrix(q, false, true),
             k: matrix(k, false, true),
             mask: mask.map(|m| Mask::new(m, q)),
-            dropped: spec.dropout.map(|dropout| Dropped::new(&dropout, call.draw)),
+            dropped: spec.dropout.map(|dropout| Dropped::new(&dropout, call.draw, all)),
         }
     }
 

@@ -2,7 +2,8 @@
 //! random numbers: as easy as 1, 2, 3", 2011).
 //!
 //! The key is made of seed and stream, the counter of step and element: a value depends
-//! on these four and nothing else, so it can be drawn again wherever it is needed.
+//! on these four and nothing else, so it can be drawn again wherever it is needed. In a later
+//! round of a step elements are counted on from those of the rounds before ([`Draw::round`]).
 
 use super::address::{Dst, Src};
 use super::dispatch::for_float;
@@ -24,6 +25,8 @@ const BLOCK: usize = 4 * LANES;
 struct Philox {
     key: u64,
     step: u64,
+    /// The counter of the first elements.
+    origin: u64,
 }
 
 /// The finaliser of SplitMix64, a bijection that spreads every bit.
@@ -34,19 +37,22 @@ fn mix(mut x: u64) -> u64 {
 }
 
 impl Philox {
-    /// Streams of one seed have different keys: everything here is a bijection of either.
-    fn new(rng: &Rng, draw: Draw) -> Self {
+    /// The generator of an operator that draws for so many elements. Streams of one seed have
+    /// different keys: everything here is a bijection of either.
+    fn new(rng: &Rng, draw: Draw, elements: usize) -> Self {
         let seed = mix(rng.seed.unwrap_or(draw.seed).wrapping_add(0x9e37_79b9_7f4a_7c15));
-        Philox { key: mix(seed ^ mix(rng.stream)), step: draw.step }
+        let origin = draw.first_counter(elements);
+        Philox { key: mix(seed ^ mix(rng.stream)), step: draw.step, origin }
     }
 
-    /// Words of elements `4 · first..4 · first + BLOCK`.
+    /// Words of elements `4 · first..4 · first + BLOCK` of this round.
     #[inline(always)]
     #[allow(clippy::needless_range_loop)] // lanes run through all four words at once
     fn block(self, first: u64) -> [u32; BLOCK] {
         // Words stand in the low halves, where vector units multiply them; what gathers
         // in the high halves is never looked at.
         let low = |x: u64| x & 0xffff_ffff;
+        let first = self.origin.wrapping_add(first);
         let mut c = [[0u64; LANES]; 4];
         for lane in 0..LANES {
             let counter = first + lane as u64;
@@ -79,7 +85,7 @@ impl Philox {
 /// Uniform in `[low, high)`.
 pub(super) fn uniform(low: f32, high: f32, rng: &Rng, call: &Call) {
     let Some(y) = &call.outputs[0] else { return };
-    let philox = Philox::new(rng, call.draw);
+    let philox = Philox::new(rng, call.draw, y.ty().elements());
     let to = Dst::of(y);
     let (low, high) = (f64::from(low), f64::from(high));
     for_float!(y.ty().dtype, T => {
@@ -149,7 +155,7 @@ pub(super) fn dropout(rng: &Rng, call: &Call) -> Result<(), KernelError> {
     if !(0.0..1.0).contains(&ratio) {
         return Err(KernelError::Ratio(ratio.to_string()));
     }
-    let philox = Philox::new(rng, call.draw);
+    let philox = Philox::new(rng, call.draw, x.ty().elements());
     // A word below the threshold drops: exactly the words below ratio · 2³².
     let threshold = (ratio * 4_294_967_296.0).ceil() as u64;
     let from = Src::of(x);
@@ -180,9 +186,10 @@ pub(super) struct Dropped<T> {
 }
 
 impl<T: Float> Dropped<T> {
-    pub(super) fn new(dropout: &AttentionDropout, draw: Draw) -> Self {
+    /// For an operand of so many elements.
+    pub(super) fn new(dropout: &AttentionDropout, draw: Draw, elements: usize) -> Self {
         Dropped {
-            philox: Philox::new(&dropout.rng, draw),
+            philox: Philox::new(&dropout.rng, draw, elements),
             threshold: dropout.threshold(),
             scale: T::ONE.div(T::ONE.sub(T::from_f64(dropout.ratio))),
         }
@@ -272,9 +279,10 @@ mod tests {
     #[test]
     fn known_answers() {
         // From the authors' Random123 library; a counter's halves are element and step.
-        let zero = Philox { key: 0, step: 0 }.block(0);
+        let zero = Philox { key: 0, step: 0, origin: 0 }.block(0);
         assert_eq!(zero[..4], [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
-        let ones = Philox { key: u64::MAX, step: u64::MAX }.block(u64::MAX - 15);
+        let ones = Philox { key: u64::MAX, step: u64::MAX, origin: u64::MAX - 20 };
+        let ones = ones.block(5);
         assert_eq!(ones[60..], [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
     }
 }

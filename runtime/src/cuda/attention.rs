@@ -99,7 +99,9 @@ impl Tiles {
     }};
 {drop}",
             drop = match spec.dropout {
-                Some(dropout) => dropping(dropout, index, t, [&rows, &columns]),
+                Some(dropout) => {
+                    dropping(dropout, index, t, [&rows, &columns], batch * queries * keys)
+                }
                 None => format!("    auto drop = []({index}, {index}, {t} x) {{ return x; }};\n"),
             }
         );
@@ -152,8 +154,15 @@ impl Tiles {
     }
 }
 
-/// Statements that name `drop`.
-fn dropping(dropout: AttentionDropout, index: &str, t: &str, [rows, columns]: [&str; 2]) -> String {
+/// Statements that name `drop`; it counts all `n` scores, those that a causal attention leaves out,
+/// too.
+fn dropping(
+    dropout: AttentionDropout,
+    index: &str,
+    t: &str,
+    [rows, columns]: [&str; 2],
+    n: usize,
+) -> String {
     let AttentionDropout { ratio, rng } = dropout;
     // As it is rounded where the CPU multiplies by it.
     let scale = match t {
@@ -161,7 +170,8 @@ fn dropping(dropout: AttentionDropout, index: &str, t: &str, [rows, columns]: [&
         _ => f64::from(1.0 / (1.0 - ratio as f32)),
     };
     format!(
-        "    const Dropped<{t}> dropped = {{{seed}, {stream}ull, draw->step, {threshold}ull, {t}({scale})}};
+        "    const Dropped<{t}> dropped = {{{seed}, {stream}ull, draw->step, draw->first_counter({n}ull),
+                                   {threshold}ull, {t}({scale})}};
     auto drop = [=]({index} row, {index} column, {t} x) {{
         return dropped.of((batch * {rows} + row) * {columns} + column, x);
     }};

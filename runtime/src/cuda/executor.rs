@@ -3,7 +3,7 @@
 //!
 //! Streams are the driver's, events as the program says. What is fed is staged in pinned memory
 //! and copied on the first stream before a step; what a step gives comes back the same way once
-//! it has ended. Seed and number of the step are in device memory, so that after the first step
+//! it has ended. Seed, number of the step and round are in device memory, so that after the first step
 //! the whole of it, from feeding to results, is captured into one graph and replayed. The other
 //! streams join the graph: they wait for the first one when a step begins, and it for them when
 //! it ends.
@@ -18,12 +18,13 @@ mod staged;
 mod timed;
 
 use super::choose::{Choice, Chooser, Options};
-use super::driver::{Driver, DriverError, EventHandle, GraphHandle, StreamHandle};
-use super::lower::Unsupported;
+use super::driver::{Driver, DriverError, EventHandle, GraphHandle, ModuleHandle, StreamHandle};
+use super::lower::{Unsupported, Work};
 use super::nvrtc::Image;
 use crate::executor::{StepError, node_label};
 use crate::kernel::KernelError;
-use arenic_ir::check::{Footprint, Violation, check};
+use crate::memory::larger;
+use arenic_ir::check::{Footprint, Violation, check, check_rounds};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::plan::{Backend, TargetInfo};
 use arenic_ir::program::{PerSpace, Program, Range, StreamId};
@@ -33,6 +34,7 @@ use prepare::{Prepare, Prepared, lower_all};
 pub use profile::profile;
 use staged::{Side, Staged};
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// Why a program cannot be run on a device.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -85,7 +87,7 @@ pub enum DeviceStepError {
 
 /// A program ready to step on a device.
 pub struct CudaExecutor<'g, D> {
-    driver: D,
+    driver: Rc<D>,
     graph: &'g Graph,
     footprint: Footprint,
     homes: HashMap<ValueId, Range>,
@@ -124,6 +126,57 @@ struct Issued {
     commands: std::ops::Range<usize>,
 }
 
+/// One of several programs that take turns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'g, 'p> {
+    pub(crate) graph: &'g Graph,
+    pub(crate) program: &'p Program,
+    /// Its kernels, compiled before.
+    pub(crate) images: &'p [Image],
+}
+
+/// A checked program whose kernels are loaded.
+struct Loaded<'g, 'p> {
+    graph: &'g Graph,
+    program: &'p Program,
+    footprint: Footprint,
+    module: Option<ModuleHandle>,
+    work: HashMap<NodeId, Vec<Work>>,
+}
+
+impl<'g, 'p> Loaded<'g, 'p> {
+    fn new(
+        part: Part<'g, 'p>,
+        footprint: Footprint,
+        driver: &impl Driver,
+    ) -> Result<Self, SetupError> {
+        let Part { graph, program, images } = part;
+        let backend = program.target.backend;
+        if backend != Backend::Cuda {
+            return Err(SetupError::Backend(backend));
+        }
+        let align = program.target.align;
+        if !align.is_multiple_of(TargetInfo::CUDA.align) {
+            return Err(SetupError::Alignment(align));
+        }
+        let (module, work) = lower_all(graph, program)?;
+        let module =
+            if module.is_empty() { None } else { Some(driver.load(&module.source(), images)?) };
+        Ok(Loaded { graph, program, footprint, module, work })
+    }
+}
+
+/// Allocates arenas, where the device has room for them.
+fn arenas(driver: &impl Driver, sizes: PerSpace<u64>) -> Result<PerSpace<u64>, SetupError> {
+    let (arena, free) = (sizes.device, driver.memory()?.free);
+    if free < arena {
+        let (device, missing) = (driver.name(), arena - free);
+        return Err(SetupError::Memory { device, free, arena, missing });
+    }
+    let device = driver.allocate(arena)?;
+    Ok(PerSpace { device, host: driver.allocate_pinned(sizes.host)? })
+}
+
 impl<'g, D: Driver> CudaExecutor<'g, D> {
     /// Checks the program, allocates its arenas, loads its kernels, which may have been compiled
     /// from [`source`] before, chooses between them and libraries, and prepares every launch.
@@ -138,44 +191,67 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         options: Options,
     ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
-        let backend = program.target.backend;
-        if backend != Backend::Cuda {
-            return Err(SetupError::Backend(backend));
+        let driver = Rc::new(driver);
+        let loaded = Loaded::new(Part { graph, program, images }, footprint, &*driver)?;
+        let arenas = arenas(&*driver, program.sizes)?;
+        let first = driver.stream()?;
+        Self::in_arenas(loaded, arenas, first, driver, options)
+    }
+
+    /// Executors of programs that take turns over the same arenas, which are as large as the
+    /// largest. `check_rounds` judges them; its messages name parts by their places. They have one
+    /// first stream, which orders their steps, and whatever fills or reads the arenas between.
+    ///
+    /// # Errors
+    /// See [`SetupError`].
+    pub(crate) fn taking_turns<const N: usize>(
+        parts: [Part<'g, '_>; N],
+        driver: D,
+        options: Options,
+    ) -> Result<[Self; N], SetupError> {
+        let judged = parts.map(|part| (part.graph, part.program));
+        let footprints = check_rounds(&judged).map_err(SetupError::Check)?;
+        let driver = Rc::new(driver);
+        let mut sizes = PerSpace::default();
+        let mut all = Vec::new();
+        for (part, footprint) in parts.into_iter().zip(footprints) {
+            sizes = larger(sizes, part.program.sizes);
+            all.push(Loaded::new(part, footprint, &*driver)?);
         }
-        let align = program.target.align;
-        if !align.is_multiple_of(TargetInfo::CUDA.align) {
-            return Err(SetupError::Alignment(align));
-        }
-        let (module, work) = lower_all(graph, program)?;
-        let module =
-            if module.is_empty() { None } else { Some(driver.load(&module.source(), images)?) };
-        let arena = program.sizes.device;
-        let free = driver.memory()?.free;
-        if free < arena {
-            let (device, missing) = (driver.name(), arena - free);
-            return Err(SetupError::Memory { device, free, arena, missing });
-        }
-        let arenas = PerSpace {
-            device: driver.allocate(arena)?,
-            host: driver.allocate_pinned(program.sizes.host)?,
-        };
-        let staged = Staged::new(graph, program, &driver)?;
+        let arenas = arenas(&*driver, sizes)?;
+        let first = driver.stream()?;
+        let executor = |loaded| Self::in_arenas(loaded, arenas, first, Rc::clone(&driver), options);
+        let executors = all.into_iter().map(executor).collect::<Result<Vec<_>, _>>()?;
+        Ok(executors.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
+    }
+
+    /// The arenas have room for the program; others use them only in order of the first stream.
+    fn in_arenas(
+        loaded: Loaded<'g, '_>,
+        arenas: PerSpace<u64>,
+        first: StreamHandle,
+        driver: Rc<D>,
+        options: Options,
+    ) -> Result<Self, SetupError> {
+        let Loaded { graph, program, footprint, module, work } = loaded;
+        let staged = Staged::new(graph, program, &*driver)?;
         let mut numbers: HashMap<StreamId, usize> = HashMap::from([(StreamId::default(), 0)]);
         for command in &program.commands {
             let next = numbers.len();
             numbers.entry(command.stream()).or_insert(next);
         }
-        let streams = (0..numbers.len()).map(|_| driver.stream()).collect::<Result<Vec<_>, _>>()?;
+        let others = (1..numbers.len()).map(|_| driver.stream());
+        let streams = std::iter::once(Ok(first)).chain(others).collect::<Result<Vec<_>, _>>()?;
         let ended = streams[1..].iter().map(|_| driver.event()).collect::<Result<Vec<_>, _>>()?;
         let free = driver.memory()?.free;
         let mut prepare = Prepare {
-            driver: &driver,
+            driver: &*driver,
             module,
             arenas: &arenas,
             staged: &staged,
             streams: &numbers,
             first: streams[0],
-            chooser: Chooser::new(&driver, streams[0], options),
+            chooser: Chooser::new(&*driver, streams[0], options),
             events: HashMap::new(),
             functions: HashMap::new(),
         };
@@ -276,7 +352,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         side: Side,
         commands: impl FnOnce() -> Result<(), DriverError>,
     ) -> Result<(), DriverError> {
-        let (driver, first, staged) = (&self.driver, self.streams[0], &self.staged);
+        let (driver, first, staged) = (&*self.driver, self.streams[0], &self.staged);
         let here = staged.side(side);
         // SAFETY: every address lies in an arena, aligned (`check`), or in what is staged;
         // arenas live as long as the driver, and accesses are ordered by streams and events.
@@ -303,6 +379,6 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
 
     fn issue_one(&self, command: &Prepared) -> Result<(), DriverError> {
         // SAFETY: as in `issue_around`.
-        unsafe { command.issue(&self.driver, &self.streams) }
+        unsafe { command.issue(&*self.driver, &self.streams) }
     }
 }

@@ -219,7 +219,7 @@ impl Parameter {
         Parameter { declared: format!("{ty}* {name}"), passed: Argument::Scratch(offset) }
     }
 
-    /// `draw`: seed and step.
+    /// `draw`: seed, step and round.
     pub(super) fn draw() -> Parameter {
         Parameter { declared: "const Draw* draw".into(), passed: Argument::Draw }
     }

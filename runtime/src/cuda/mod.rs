@@ -36,6 +36,7 @@ mod update;
 mod windows;
 
 pub use choose::{Choice, Options, Trial};
+pub(crate) use executor::Part;
 pub use executor::{CudaExecutor, DeviceStepError, SetupError, profile, source};
 pub use lower::{Request, Unsupported, Work, lower};
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};

@@ -45,7 +45,7 @@ pub enum Argument {
     Output(usize),
     /// An address within the call's scratch.
     Scratch(u64),
-    /// The address of seed and step, `Draw` in `arenic.cuh`.
+    /// The address of seed, step and round, `Draw` in `arenic.cuh`.
     Draw,
     /// The address of what is refused, `Refusal` in `arenic.cuh`.
     Refusal,

@@ -19,9 +19,13 @@ pub(super) fn seed(rng: &Rng) -> String {
     rng.seed.map_or("draw->seed".into(), |seed| format!("{seed}ull"))
 }
 
-/// Text that draws the words of counter `i`.
-fn draw(rng: &Rng) -> String {
-    format!("    const Philox philox({}, {}ull, draw->step, i);\n", seed(rng), rng.stream)
+/// Text that draws the words of the round's counter `i` for `n` elements.
+fn draw(rng: &Rng, n: usize) -> String {
+    let (seed, stream) = (seed(rng), rng.stream);
+    format!(
+        "    const u64 counter = draw->first_counter({n}ull) + i;
+    const Philox philox({seed}, {stream}ull, draw->step, counter);\n"
+    )
 }
 
 fn uniform(site: &mut Site, low: f32, high: f32, rng: &Rng) {
@@ -41,7 +45,7 @@ fn uniform(site: &mut Site, low: f32, high: f32, rng: &Rng) {
     for (u32 k = 0; k < 4; k++) y.at[k] = uniform(philox.word[k], {low}, {scale}, {t}({last}));
     write_four<{n}>(y0, i, y);
 ",
-        draw(rng)
+        draw(rng, n)
     );
     site.for_each(n.div_ceil(4), index_type(n), [y, Parameter::draw()], &body);
 }
@@ -59,7 +63,7 @@ fn dropout(site: &mut Site, rng: &Rng) {
     }}
     const u64 threshold = ratio.threshold();
 {}",
-        draw(rng)
+        draw(rng, n)
     );
     let mut parameters = vec![site.input(0), site.input(1), Parameter::draw()];
     parameters.extend(Parameter::refusal());

@@ -102,7 +102,7 @@ fn bits(executor: &mut Executor) -> Vec<Vec<u8>> {
                 x.copy_from_slice(&((i as f32 * 0.01 + step as f32).sin()).to_le_bytes());
             });
         }
-        executor.step(Draw { seed: 0, step }).unwrap();
+        executor.step(Draw { seed: 0, step, round: 0 }).unwrap();
         seen.push(executor.output(0).to_vec());
         seen.extend(executor.graph.states.keys().map(|s| executor.state(s).to_vec()));
     }
@@ -158,7 +158,7 @@ fn a_refusal_ends_the_step_of_every_stream() {
             for step in 0..6 {
                 let byte = (step % 2) as u8;
                 executor.input_mut(x).unwrap().fill(byte);
-                let done = executor.within(|e| e.step(Draw { seed: 0, step }));
+                let done = executor.within(|e| e.step(Draw { seed: 0, step, round: 0 }));
                 match byte {
                     0 => assert_eq!(done.unwrap_err().error, KernelError::DivisionByZero),
                     _ => assert_eq!(executor.output(0)[..8], 2i64.to_le_bytes()),
@@ -179,13 +179,13 @@ fn states_that_a_refused_step_has_written_are_known() {
         }
         let x = g.inputs().next().unwrap();
         executor.input_mut(x).unwrap().fill(0);
-        executor.within(|e| e.step(Draw { seed: 0, step: 0 })).unwrap_err();
+        executor.within(|e| e.step(Draw { seed: 0, step: 0, round: 0 })).unwrap_err();
         let written: Vec<&str> =
             executor.written_states().iter().map(|&s| g.states[s].name.as_str()).collect();
         assert_eq!(written, ["before"]);
         // Every state, once a step has come to its end.
         executor.input_mut(x).unwrap().fill(1);
-        executor.within(|e| e.step(Draw { seed: 0, step: 1 })).unwrap();
+        executor.within(|e| e.step(Draw { seed: 0, step: 1, round: 0 })).unwrap();
         assert_eq!(executor.written_states().len(), 2);
     }
 }

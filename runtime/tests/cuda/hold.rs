@@ -14,7 +14,7 @@ use arenic_runtime::reference::{EvaluateError, evaluate};
 use std::fs;
 use std::path::Path;
 
-const DRAW: Draw = Draw { seed: 7, step: 3 };
+const DRAW: Draw = Draw { seed: 7, step: 3, round: 0 };
 
 /// The number of the node that runs.
 const NODE: u64 = 42;

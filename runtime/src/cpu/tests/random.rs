@@ -24,7 +24,7 @@ fn dropout_keeps_and_scales() {
     for n in [1, 63, 64, 1000, 100_000] {
         let x: Vec<f32> = (0..n).map(|_| source.below(1000) as f32 - 500.0).collect();
         let inputs = [Tensor::new(&[n], &x), Tensor::new(&[], &[0.25f32])];
-        let draw = Draw { seed: 5, step: 9 };
+        let draw = Draw { seed: 5, step: 9, round: 0 };
         let results = run_all_ways(&dropout(3), &inputs, draw);
         let (y, mask) = (results[0].values::<f32>(), &results[1].bytes);
         for i in 0..n {
@@ -57,17 +57,18 @@ fn dropout_ratios() {
 #[test]
 fn draws_depend_on_seed_step_stream_and_element_alone() {
     let key = |stream, seed| Rng { stream, seed };
-    let base = drawn(&uniform(&[70_001], key(1, None)), Draw { seed: 7, step: 2 });
+    let base = drawn(&uniform(&[70_001], key(1, None)), Draw { seed: 7, step: 2, round: 0 });
     // Neither shape nor size.
-    let smaller = drawn(&uniform(&[3, 211], key(1, None)), Draw { seed: 7, step: 2 });
+    let smaller = drawn(&uniform(&[3, 211], key(1, None)), Draw { seed: 7, step: 2, round: 0 });
     assert_eq!(smaller, base[..633]);
     // An explicit seed takes the run's place.
-    let explicit = drawn(&uniform(&[70_001], key(1, Some(7))), Draw { seed: 99, step: 2 });
+    let explicit =
+        drawn(&uniform(&[70_001], key(1, Some(7))), Draw { seed: 99, step: 2, round: 0 });
     assert_eq!(explicit, base);
     for (rng, draw) in [
-        (key(2, None), Draw { seed: 7, step: 2 }),
-        (key(1, None), Draw { seed: 8, step: 2 }),
-        (key(1, None), Draw { seed: 7, step: 3 }),
+        (key(2, None), Draw { seed: 7, step: 2, round: 0 }),
+        (key(1, None), Draw { seed: 8, step: 2, round: 0 }),
+        (key(1, None), Draw { seed: 7, step: 3, round: 0 }),
     ] {
         let other = drawn(&uniform(&[70_001], rng), draw);
         let equal = base.iter().zip(&other).filter(|(a, b)| a == b).count();

@@ -46,7 +46,7 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
         let mut bytes = vec![0; home.len as usize];
         fill(&mut bytes)?;
         // The home lies in its arena (`check`).
-        Ok(self.staged.put(&self.driver, self.streams[0], self.address(home), &bytes)?)
+        Ok(self.staged.put(&*self.driver, self.streams[0], self.address(home), &bytes)?)
     }
 
     fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {

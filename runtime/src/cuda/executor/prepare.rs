@@ -122,7 +122,7 @@ pub(super) struct Prepare<'a, D> {
     pub(super) arenas: &'a PerSpace<u64>,
     pub(super) staged: &'a Staged,
     pub(super) streams: &'a HashMap<StreamId, usize>,
-    /// The first stream, on which nothing has been issued yet.
+    /// The first stream, on which nothing is under way.
     pub(super) first: StreamHandle,
     pub(super) chooser: Chooser<'a, D>,
     pub(super) events: HashMap<EventId, EventHandle>,

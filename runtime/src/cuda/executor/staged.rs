@@ -6,8 +6,8 @@ use crate::kernel::{Draw, KernelError};
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::program::{Place, Program, Range};
 
-/// Seed and step, then what was refused: at the begin of what is staged, and on the device.
-const DRAW_BYTES: u64 = size_of::<[u64; 2]>() as u64;
+/// Seed, step and round, then what was refused: at the begin of what is staged, and on the device.
+const DRAW_BYTES: u64 = size_of::<[u64; 3]>() as u64;
 const REFUSAL_BYTES: u64 = size_of::<[u64; 4]>() as u64;
 
 /// Alignment of arenas and of what is staged.
@@ -49,7 +49,7 @@ pub(super) struct Staged {
     pub(super) inputs: Vec<(ValueId, Range, u64)>,
     /// Of each output its place in the device arena and its place on a side.
     pub(super) outputs: Vec<(Range, u64)>,
-    /// Device memory of seed and step, and of what is refused.
+    /// Device memory of seed, step and round, and of what is refused.
     pub(super) draw: u64,
     pub(super) refusal: u64,
 }
@@ -60,7 +60,7 @@ impl Staged {
         Staged::with(FIRST_STAGED, Vec::new(), Vec::new(), driver)
     }
 
-    /// Places of everything that is fed or comes back, behind seed, step and refusal.
+    /// Places of everything that is fed or comes back, behind seed, step, round and refusal.
     pub(super) fn new(
         g: &Graph,
         program: &Program,
@@ -91,7 +91,7 @@ impl Staged {
         Ok(Staged { address, side_bytes, inputs, outputs, draw, refusal: draw + DRAW_BYTES })
     }
 
-    /// Where a side begins: with seed, step and that nothing is refused.
+    /// Where a side begins: with seed, step, round and that nothing is refused.
     pub(super) fn side(&self, side: Side) -> u64 {
         match side {
             Side::Even => self.address,
@@ -99,7 +99,7 @@ impl Staged {
         }
     }
 
-    /// Sends seed, step and that nothing is refused to the device.
+    /// Sends seed, step, round and that nothing is refused to the device.
     pub(super) fn send_draw(
         &self,
         side: Side,
@@ -163,12 +163,12 @@ impl Staged {
         PIECE
     }
 
-    /// Writes seed and step, and that nothing is refused.
+    /// Writes seed, step and round, and that nothing is refused.
     pub(super) fn put_draw(&self, side: Side, draw: Draw) {
-        let words = [draw.seed, draw.step, 0, 0, 0, 0];
+        let words = [draw.seed, draw.step, draw.round, 0, 0, 0, 0];
         // SAFETY: pinned memory with room for these words, which no copy uses before the side's
         // step begins.
-        unsafe { std::ptr::write(self.side(side) as *mut [u64; 6], words) };
+        unsafe { std::ptr::write(self.side(side) as *mut [u64; 7], words) };
     }
 
     /// The node that refused in this side's step, and why.

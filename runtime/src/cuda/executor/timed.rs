@@ -8,7 +8,7 @@ use arenic_ir::program::Span;
 impl<D: Driver> CudaExecutor<'_, D> {
     /// One step with an event before and after each command of the program.
     pub(super) fn timed(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
-        let driver = &self.driver;
+        let driver = &*self.driver;
         let begun = driver.timed_event()?;
         let pair = || Ok::<_, DeviceStepError>([driver.timed_event()?, driver.timed_event()?]);
         let events: Vec<_> = self.issued.iter().map(|_| pair()).collect::<Result<_, _>>()?;

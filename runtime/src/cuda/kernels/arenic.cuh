@@ -369,10 +369,15 @@ __device__ inline To cast(From x) {
 
 // --- what a kernel knows besides its operands ---------------------------------------------
 
-// Seed and number of the step; what random operators draw from besides their own key.
+// Seed, number of the step and which part of the batch; what random operators draw from besides
+// their own key.
 struct Draw {
     u64 seed;
     u64 step;
+    u64 round;
+
+    // The first counter of this round for an operator that draws for so many elements.
+    __device__ u64 first_counter(u64 elements) const { return round * ((elements + 3) / 4); }
 };
 
 // Why the operands of a node do not fit. The first one stays.

@@ -42,15 +42,16 @@ struct Philox {
     }
 };
 
-// A dropout that is drawn where its operand is made.
+// A dropout that is drawn where its operand is made; `origin` is the counter of the operand's first
+// elements.
 template <class T>
 struct Dropped {
-    u64 seed, stream, step, threshold;
+    u64 seed, stream, step, origin, threshold;
     T scale;
 
     // What becomes of element `at` of the operand, which is `x`.
     __device__ T of(u64 at, T x) const {
-        const Philox philox(seed, stream, step, at / 4);
+        const Philox philox(seed, stream, step, origin + at / 4);
         return philox.of(u32(at % 4)) >= threshold ? x * scale : T(0);
     }
 };

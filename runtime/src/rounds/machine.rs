@@ -1,0 +1,255 @@
+//! Steps in rounds, whatever machine the parts are.
+
+use super::whole::{AFTER, BEFORE, MAIN, PARTS, WholeStep};
+use crate::cuda::driver::{Driver, DriverError};
+use crate::cuda::nvrtc::Image;
+use crate::cuda::{self, CudaExecutor, DeviceStepError};
+use crate::executor::{Executor, Options, SetupError};
+use crate::kernel::Draw;
+use crate::machine::Machine;
+use arenic_ir::check::Footprint;
+use arenic_ir::graph::{StateId, ValueId};
+use arenic_ir::program::Span;
+use std::borrow::Cow;
+
+/// A step in rounds, ready to run.
+pub struct InRounds<'s, 'g, M> {
+    step: &'s WholeStep<'g>,
+    /// In the order of their turns. Nobody else has them, and one is used at a time.
+    parts: [M; PARTS],
+    /// The whole batch, by input; nothing of what no part reads.
+    fed: Vec<Option<Vec<u8>>>,
+    /// By output, of all rounds; nothing of what is read where the last part leaves it.
+    given: Vec<Vec<u8>>,
+    footprint: Footprint,
+    library_bytes: u64,
+    clock: &'static str,
+    /// The part whose turn it is or was when the step failed.
+    turn: usize,
+    /// Parts that have had a turn in this step, or several, and ended it.
+    ended: [bool; PARTS],
+}
+
+impl<'s, 'g> InRounds<'s, 'g, Executor<'g>> {
+    /// Checks all parts, allocates their arenas and prepares them to run on the CPU.
+    ///
+    /// # Errors
+    /// As for [`Executor::new`]. Violations name parts by the order of their turns, from 0.
+    pub fn on_cpu(step: &'s WholeStep<'g>, options: Options) -> Result<Self, SetupError> {
+        let parts = step.parts.map(|part| (part.graph, part.program));
+        // SAFETY: they stay in this type, all of whose methods use one after another; what `output`
+        // and `state` borrow from one keeps others from being used.
+        let parts = unsafe { Executor::taking_turns(parts, options) }?;
+        let library_bytes = parts[MAIN].library_bytes();
+        let clock = "wall times of the last round of one step on the CPU";
+        Ok(InRounds::new(step, parts, library_bytes, clock))
+    }
+
+    /// Calls `f`, on a thread of the pool where all parts run there. See [`Executor::within`].
+    pub fn within<R: Send>(&mut self, f: impl FnOnce(&mut Self) -> R + Send) -> R {
+        let all_stay = self.parts.iter().all(|part| part.pool().is_some());
+        match self.parts[MAIN].pool().filter(|_| all_stay) {
+            Some(pool) => pool.install(|| f(self)),
+            None => f(self),
+        }
+    }
+}
+
+impl<'s, 'g, D: Driver> InRounds<'s, 'g, CudaExecutor<'g, D>> {
+    /// Checks all parts, allocates their arenas and prepares them to run on a device; `images` are
+    /// their kernels, in the order of their turns: the part before the rounds, a round, the part
+    /// after.
+    ///
+    /// # Errors
+    /// As for [`CudaExecutor::new`]. Violations name parts by the order of their turns, from 0.
+    pub fn on_device(
+        step: &'s WholeStep<'g>,
+        images: [&[Image]; 3],
+        driver: D,
+        options: cuda::Options,
+    ) -> Result<Self, cuda::SetupError> {
+        let part = |i: usize| {
+            let (graph, program) = (step.parts[i].graph, step.parts[i].program);
+            cuda::Part { graph, program, images: images[i] }
+        };
+        let parts = [BEFORE, MAIN, AFTER].map(part);
+        let parts = CudaExecutor::taking_turns(parts, driver, options)?;
+        let library_bytes = parts.iter().map(Machine::library_bytes).sum();
+        let clock = "times of events around each command of the last round of one step, which was \
+                     issued command by command and not replayed as a graph";
+        Ok(InRounds::new(step, parts, library_bytes, clock))
+    }
+}
+
+impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
+    fn new(
+        step: &'s WholeStep<'g>,
+        mut parts: [M; PARTS],
+        library_bytes: u64,
+        clock: &'static str,
+    ) -> Self {
+        let mut footprint = parts[MAIN].footprint().clone();
+        parts.iter().for_each(|part| footprint.cover(part.footprint()));
+        let mut is_read = |&(part, v): &(usize, ValueId)| parts[part].input_mut(v).is_some();
+        let inputs = step.inputs.iter();
+        let fed = inputs.map(|fed| fed.to.iter().any(&mut is_read).then(|| vec![0; fed.bytes]));
+        let fed = fed.collect();
+        let collected = |of: &super::whole::Given| match of.part {
+            AFTER => Vec::new(),
+            _ => vec![0; of.bytes],
+        };
+        let given = step.outputs.iter().map(collected).collect();
+        let (turn, ended) = (BEFORE, [false; PARTS]);
+        InRounds { step, parts, fed, given, footprint, library_bytes, clock, turn, ended }
+    }
+
+    /// Feeds a part what it reads of the batch, in this round.
+    fn feed(&mut self, part: usize, round: u32) {
+        for (fed, bytes) in self.step.inputs.iter().zip(&self.fed) {
+            let Some(bytes) = bytes else { continue };
+            for &(_, v) in fed.to.iter().filter(|(p, _)| *p == part) {
+                let Some(home) = self.parts[part].input_mut(v) else { continue };
+                let is_part = fed.by_rows && part == MAIN;
+                let first = if is_part { round as usize * home.len() } else { 0 };
+                home.copy_from_slice(&bytes[first..first + home.len()]);
+            }
+        }
+    }
+
+    /// Keeps what a part has given in this round.
+    fn collect(&mut self, part: usize, round: u32) {
+        for (of, to) in self.step.outputs.iter().zip(&mut self.given) {
+            if of.part == part {
+                let bytes = self.parts[part].output(of.index);
+                let first = if of.by_rows { round as usize * bytes.len() } else { 0 };
+                to[first..first + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+    }
+
+    /// Runs everything but the end of the last part; gives when the commands of the last round ran
+    /// where that is asked for.
+    fn run(&mut self, draw: Draw, is_timed: bool) -> Result<Vec<Span>, DeviceStepError> {
+        self.ended = [false; PARTS];
+        let first = Draw { round: 0, ..draw };
+        self.turn = BEFORE;
+        self.feed(BEFORE, 0);
+        self.parts[BEFORE].step(first)?;
+        self.ended[BEFORE] = true;
+        self.collect(BEFORE, 0);
+
+        self.turn = MAIN;
+        let mut spans = Vec::new();
+        let ahead = self.parts[MAIN].feeds_ahead();
+        self.feed(MAIN, 0);
+        for round in 0..self.step.count {
+            let draw = Draw { round: round.into(), ..draw };
+            let next = Some(round + 1).filter(|&next| next < self.step.count);
+            if is_timed && next.is_none() {
+                spans = self.parts[MAIN].timed_step(draw)?;
+            } else {
+                self.parts[MAIN].begin(draw)?;
+                if let Some(next) = next.filter(|_| ahead) {
+                    self.feed(MAIN, next);
+                }
+                self.parts[MAIN].finish()?;
+            }
+            self.ended[MAIN] = true;
+            self.collect(MAIN, round);
+            if let Some(next) = next.filter(|_| !ahead) {
+                self.feed(MAIN, next);
+            }
+        }
+
+        self.turn = AFTER;
+        self.feed(AFTER, 0);
+        self.parts[AFTER].begin(first)?;
+        Ok(spans)
+    }
+}
+
+impl<M: Machine> Machine for InRounds<'_, '_, M> {
+    /// Arenas and peaks are the largest of any part, all else is of a round.
+    fn footprint(&self) -> &Footprint {
+        &self.footprint
+    }
+
+    /// With the whole batch, and what is collected of it.
+    fn library_bytes(&self) -> u64 {
+        let held = self.fed.iter().flatten().chain(&self.given).map(|bytes| bytes.len() as u64);
+        self.library_bytes + held.sum::<u64>()
+    }
+
+    fn is_fed_anew(&self, _: ValueId) -> bool {
+        false
+    }
+
+    fn feeds_ahead(&self) -> bool {
+        self.parts[MAIN].feeds_ahead()
+    }
+
+    fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
+        let place = self.step.inputs.iter().position(|fed| fed.value == v)?;
+        self.fed[place].as_deref_mut()
+    }
+
+    fn fill_home<E: From<DriverError>>(
+        &mut self,
+        v: ValueId,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(&(part, of_part)) = self.step.homes.get(&v) else { return Ok(()) };
+        self.parts[part].fill_home(of_part, fill)
+    }
+
+    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {
+        match self.step.states.get(s.as_u32() as usize) {
+            Some(&of_part) => self.parts[MAIN].state(of_part),
+            None => Ok(Cow::Borrowed(&[])),
+        }
+    }
+
+    /// A part that has ended wrote the states that it changes; the one that failed may have
+    /// written others.
+    fn written_states(&self) -> Vec<StateId> {
+        let of_turn = match self.ended[AFTER] {
+            true => Vec::new(),
+            false => self.parts[self.turn].written_states(),
+        };
+        let is_changed = |s: StateId| {
+            let parts = self.step.parts.iter().zip(self.ended).filter(|(_, ended)| *ended);
+            parts.map(|(part, _)| &part.graph.states[s]).any(|state| state.exit != state.enter)
+        };
+        let states = self.step.graph().states.keys().zip(&self.step.states);
+        let written = states.filter(|&(_, &s)| of_turn.contains(&s) || is_changed(s));
+        written.map(|(s, _)| s).collect()
+    }
+
+    fn output(&self, i: usize) -> &[u8] {
+        match self.step.outputs.get(i) {
+            Some(of) if of.part == AFTER => self.parts[AFTER].output(of.index),
+            Some(_) => &self.given[i],
+            None => &[],
+        }
+    }
+
+    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+        self.run(draw, false).map(drop)
+    }
+
+    fn finish(&mut self) -> Result<(), DeviceStepError> {
+        self.parts[AFTER].finish()?;
+        self.ended[AFTER] = true;
+        Ok(())
+    }
+
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+        let spans = self.run(draw, true)?;
+        self.finish()?;
+        Ok(spans)
+    }
+
+    fn clock(&self) -> &'static str {
+        self.clock
+    }
+}
