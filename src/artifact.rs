@@ -17,7 +17,7 @@ use crate::mapping::Mapping;
 use arenic_ir::check::{Footprint, Violation, check, check_rounds};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::{Data, Def};
-use arenic_ir::program::Program;
+use arenic_ir::program::{PerSpace, Program};
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
 use arenic_ir::{DType, Graph, NodeId, Rounds, StateId, ValueId};
@@ -142,22 +142,35 @@ impl Target {
         whole_step(&self.graph, &self.program, rounds).map(Some)
     }
 
-    /// Judges every program of the step, and in rounds all against one another; gives what a round
-    /// uses, whose arenas are the largest of any part.
+    /// Judges every program of the step, and in rounds all against one another; gives what each
+    /// uses, in the order of [`Target::turns`].
     ///
     /// # Errors
-    /// The violations. Those of a step in rounds name parts in the order of [`Target::turns`].
-    pub fn check(&self) -> Result<Footprint, Vec<Violation>> {
-        if self.rounds.is_none() {
-            return check(&self.graph, &self.program);
+    /// The violations. Those of a step in rounds name parts in that order.
+    pub fn check(&self) -> Result<Vec<Footprint>, Vec<Violation>> {
+        match self.turns()[..] {
+            [Turn { graph, program, .. }] => Ok(vec![check(graph, program)?]),
+            ref turns => {
+                let parts: Vec<_> = turns.iter().map(|turn| (turn.graph, turn.program)).collect();
+                check_rounds(&parts)
+            }
         }
-        let turns = self.turns();
-        let parts: Vec<_> = turns.iter().map(|turn| (turn.graph, turn.program)).collect();
-        let all = check_rounds(&parts)?;
-        let main = turns.iter().position(|turn| std::ptr::eq(turn.graph, &raw const self.graph));
-        let mut footprint = all[main.unwrap_or(0)].clone();
-        all.iter().for_each(|other| footprint.cover(other));
-        Ok(footprint)
+    }
+
+    /// As [`Target::check`], but gives what the program uses that is this target's own: the step's,
+    /// or a round's.
+    ///
+    /// # Errors
+    /// The violations.
+    pub fn check_main(&self) -> Result<Footprint, Vec<Violation>> {
+        let mut footprints = self.check()?;
+        Ok(footprints.swap_remove(if self.rounds.is_some() { 1 } else { 0 }))
+    }
+
+    /// Bytes of the arenas, which are as large as the largest program needs.
+    pub fn arena_bytes(&self) -> PerSpace<u64> {
+        let sizes = self.turns().into_iter().map(|turn| turn.program.sizes);
+        sizes.fold(PerSpace::default(), PerSpace::largest)
     }
 
     /// Seconds of a step on a device, simulated: of rounds as often as they run.

@@ -64,6 +64,13 @@ pub struct PerSpace<T> {
     pub host: T,
 }
 
+impl PerSpace<u64> {
+    /// Of each space the larger one of two sizes.
+    pub fn largest(self, other: Self) -> Self {
+        PerSpace { device: self.device.max(other.device), host: self.host.max(other.host) }
+    }
+}
+
 impl<T> std::ops::Index<Space> for PerSpace<T> {
     type Output = T;
     fn index(&self, space: Space) -> &T {

@@ -14,7 +14,7 @@ mod tests;
 
 use crate::cpu;
 use crate::kernel::{Draw, KernelError, Operand, Scratch, Target};
-use crate::memory::{ALIGN, AlignedBytes, OutOfMemory, larger};
+use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
 use arenic_ir::check::{Footprint, Violation, check, check_rounds};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
@@ -112,7 +112,8 @@ impl<'g> Executor<'g> {
     ) -> Result<[Self; N], SetupError> {
         let footprints = check_rounds(&parts).map_err(SetupError::Check)?;
         let sizes = parts.iter().map(|(_, program)| program.sizes);
-        let (arenas, pool) = (allocate(sizes.fold(PerSpace::default(), larger))?, pool(options)?);
+        let (arenas, pool) =
+            (allocate(sizes.fold(PerSpace::default(), PerSpace::largest))?, pool(options)?);
         let executor = |((graph, program), footprint): ((&'g Graph, &Program), Footprint)| {
             let (arenas, pool) = (Arc::clone(&arenas), Arc::clone(&pool));
             // SAFETY: `check_rounds` has just accepted the programs, so that each finds its states

@@ -1,6 +1,5 @@
 //! Bytes that tensors live in.
 
-use arenic_ir::program::PerSpace;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
@@ -86,11 +85,6 @@ impl Drop for AlignedBytes {
         // SAFETY: allocated by `zeroed` with this layout.
         unsafe { dealloc(self.allocation.as_ptr(), self.layout) }
     }
-}
-
-/// Of each space the larger of two sizes.
-pub(crate) fn larger(a: PerSpace<u64>, b: PerSpace<u64>) -> PerSpace<u64> {
-    PerSpace { device: a.device.max(b.device), host: a.host.max(b.host) }
 }
 
 #[cfg(test)]

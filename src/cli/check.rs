@@ -2,7 +2,7 @@
 
 use super::{Failure, Json, Outcome, failed, human_bytes, print};
 use arenic::artifact::{Artifact, Target};
-use arenic_ir::check::check;
+use arenic_ir::program::PerSpace;
 use clap::Args;
 use miette::miette;
 use serde_json::json;
@@ -28,15 +28,17 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// Checks one program and says what came of it.
+/// Checks the programs of one target and says what came of it.
 fn judge(target: &Target, purpose: &str, as_json: bool) -> Outcome {
     let name = match purpose {
         "training" => target.name.clone(),
         _ => format!("{}, {purpose}", target.name),
     };
-    match check(&target.graph, &target.program) {
-        Ok(footprint) => {
-            let (arena, peak) = (footprint.arena_bytes, footprint.live_peak_bytes);
+    match target.check() {
+        Ok(footprints) => {
+            let arena = target.arena_bytes();
+            let peaks = footprints.iter().map(|footprint| footprint.live_peak_bytes);
+            let peak = peaks.fold(PerSpace::default(), PerSpace::largest);
             if as_json {
                 return print(json!({
                     "target": target.name,
@@ -45,10 +47,19 @@ fn judge(target: &Target, purpose: &str, as_json: bool) -> Outcome {
                     "arena_bytes": arena.device,
                     "live_peak_bytes": peak.device,
                     "host_arena_bytes": arena.host,
+                    "rounds": target.rounds.as_ref().map(|rounds| rounds.count),
                 }));
             }
+            let what = match &target.rounds {
+                None => "the program implements its graph".into(),
+                Some(rounds) => format!(
+                    "{} programs implement their graphs and share states in {} rounds",
+                    footprints.len(),
+                    rounds.count
+                ),
+            };
             print(format!(
-                "{name}: the program implements its graph; arena {}, live peak {}",
+                "{name}: {what}; arena {}, live peak {}",
                 human_bytes(arena.device),
                 human_bytes(peak.device)
             ))
@@ -63,8 +74,14 @@ fn judge(target: &Target, purpose: &str, as_json: bool) -> Outcome {
                     "violations": lines,
                 }))?;
             }
-            let report =
-                miette!("{name}: the program does not implement its graph:\n{}", lines.join("\n"));
+            let lines = lines.join("\n");
+            let report = match target.rounds {
+                None => miette!("{name}: the program does not implement its graph:\n{lines}"),
+                Some(_) => miette!(
+                    help = "part 0 runs before the rounds, part 1 is a round, part 2 runs after",
+                    "{name}: the programs do not implement a step in rounds:\n{lines}"
+                ),
+            };
             Err(Failure::from(report))
         }
     }

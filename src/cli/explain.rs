@@ -2,13 +2,12 @@
 
 use super::device::read_profiled;
 use super::search::SearchOptions;
-use super::{Failure, Json, Outcome, checked_target, failed, human_bytes, print};
+use super::{Failure, Json, Outcome, checked_target, failed, human_bytes, note_rounds, print};
 use arenic::artifact::Artifact;
 use arenic::compile::moves_tensors;
 use arenic::explain::Explanation;
 use arenic::explain::choices::{Planned, choices};
 use arenic::instance;
-use arenic_ir::check::check;
 use arenic_passes::Cx;
 use arenic_passes::certificate::certificate;
 use arenic_passes::devices::NAMED as NAMED_DEVICES;
@@ -79,6 +78,7 @@ fn explain_tensor(a: &Tensor) -> Outcome {
     let device = read_profiled(&a.device, a.profile.as_deref())?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    note_rounds(target);
     let (graph, program) = (&target.graph, &target.program);
     let device = device.with_math(program.target.math);
     let planned = Planned { graph, program, footprint: &footprint, device: &device };
@@ -113,7 +113,9 @@ fn artifact(a: &Order) -> Outcome {
     let Some(target) = target else {
         return Err(miette!("the artifact does not hold that target").into());
     };
-    let footprint = check(&target.graph, &target.program)
+    note_rounds(target);
+    let footprint = target
+        .check_main()
         .map_err(|_| miette!("the program does not implement its graph; see `arenic check`"))?;
     let cx = Cx::new(target.program.target);
     let certificate = certificate(&target.graph, target.program.nodes(), &cx).map_err(failed)?;

@@ -37,6 +37,11 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     can_write([&a.output])?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    if let Some(rounds) = &target.rounds {
+        let help = "compile it without --accumulate to export it";
+        let n = rounds.count;
+        return Err(miette!(help = help, "a step in {n} rounds cannot be exported as ONNX").into());
+    }
     let options = ExportOptions { data: !a.no_data };
     let model = annotated(target, &artifact.provenance, &footprint, options).map_err(failed)?;
     let model = match a.training_info {

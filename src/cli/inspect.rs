@@ -1,8 +1,8 @@
 //! `arenic inspect`
 
 use super::search::CUT;
-use super::{Json, Outcome, checked_target, failed, human_bytes, print};
-use arenic::artifact::{Artifact, Boundary, Target};
+use super::{Failure, Json, Outcome, checked_target, failed, human_bytes, print};
+use arenic::artifact::{Artifact, Boundary, Target, Turn};
 use arenic::explain;
 use arenic_ir::check::Footprint;
 use arenic_ir::text::Module;
@@ -29,7 +29,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
     if a.json.json {
-        return print(as_json(&artifact, target, &footprint));
+        return print(as_json(&artifact, target, &footprint)?);
     }
     let p = &artifact.provenance;
     print(format!("# {} from `{}`, target {}", p.compiler, p.model, target.name))?;
@@ -43,14 +43,28 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             if name.ends_with("_bytes") { human_bytes(*figure) } else { figure.to_string() };
         print(format!("# {name:<24} {human}"))?;
     }
+    if let Some(rounds) = &target.rounds {
+        let names: Vec<&str> = rounds.by_rows.iter().map(String::as_str).collect();
+        print(format!("# rounds: {}, by rows of {}", rounds.count, names.join(", ")))?;
+        for Turn { name, graph, program, .. } in target.turns() {
+            let (nodes, arena) = (graph.nodes.len(), human_bytes(program.sizes.device));
+            print(format!("# {name:<24} {nodes} operators, arena {arena}"))?;
+        }
+    }
     if !a.statistics {
-        let (graph, program) = (target.graph.clone(), Some(target.program.clone()));
-        print(Module { graph, plan: None, program })?;
+        for turn in target.turns() {
+            if target.rounds.is_some() {
+                print(format!("# {}", turn.name))?;
+            }
+            let (graph, program) = (turn.graph.clone(), Some(turn.program.clone()));
+            print(Module { graph, plan: None, program })?;
+        }
     }
     Ok(())
 }
 
-fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value {
+fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Result<Value, Failure> {
+    let whole = target.whole_step().map_err(failed)?;
     let g = &target.graph;
     let p = &artifact.provenance;
     let name = |v| match g.values[v].name.as_str() {
@@ -73,6 +87,8 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value
             })
         })
         .collect();
+    // What is fed and given are those of all rounds.
+    let g = whole.as_ref().map_or(g, |whole| whole.graph());
     let typed = |v, name: &str| json!({"name": name, "type": g.ty(v).to_string()});
     let inputs: Vec<Value> = g.inputs().map(|v| typed(v, &g.values[v].name)).collect();
     let states: Vec<Value> = g
@@ -85,7 +101,7 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value
         })
         .collect();
     let outputs: Vec<Value> = g.outputs.iter().map(|o| typed(o.value, &o.name)).collect();
-    json!({
+    Ok(json!({
         "compiler": p.compiler,
         "model": p.model,
         "passes": p.passes,
@@ -103,5 +119,23 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Value
         "outputs": outputs,
         "commands": target.program.commands.len(),
         "buffers": buffers,
-    })
+        "rounds": rounds_to_json(target),
+    }))
+}
+
+/// How a step runs in rounds; null where it has none.
+fn rounds_to_json(target: &Target) -> Value {
+    let Some(rounds) = &target.rounds else { return Value::Null };
+    let part = |turn: &Turn| {
+        json!({
+            "runs": turn.name,
+            "times": turn.times,
+            "nodes": turn.graph.nodes.len(),
+            "commands": turn.program.commands.len(),
+            "arena_bytes": turn.program.sizes.device,
+            "host_arena_bytes": turn.program.sizes.host,
+        })
+    };
+    let parts: Vec<Value> = target.turns().iter().map(part).collect();
+    json!({"count": rounds.count, "by_rows": rounds.by_rows, "parts": parts})
 }

@@ -36,7 +36,7 @@ mod trace;
 
 use arenic::artifact::{Artifact, Target};
 use arenic::data::try_to_write;
-use arenic_ir::check::{Footprint, Violation, check};
+use arenic_ir::check::{Footprint, Violation};
 use clap::{Args, Parser, Subcommand};
 use miette::{Report, miette};
 use std::path::PathBuf;
@@ -161,7 +161,8 @@ struct Plain<E: std::error::Error>(E);
 
 impl<E: std::error::Error> miette::Diagnostic for Plain<E> {}
 
-/// The target of this name, or the first, with what the checker says of its program.
+/// The target of this name, or the first, with what the checker says of its program, or that of a
+/// round, once it has judged all of them.
 fn checked_target<'a>(
     artifact: &'a Artifact,
     name: Option<&str>,
@@ -175,11 +176,18 @@ fn checked_target<'a>(
         let help = format!("it holds {}; `compile --target` adds others", held.join(" and "));
         miette!(help = help, "the artifact does not hold that target")
     })?;
-    let footprint = check(&target.graph, &target.program).map_err(|violations| {
+    let footprint = target.check_main().map_err(|violations| {
         let first = violations.first().map_or(String::new(), Violation::to_string);
         miette!("the program does not implement its graph: {first}")
     })?;
     Ok((target, footprint))
+}
+
+/// Says that what follows is of one round alone, where a step has rounds.
+fn note_rounds(target: &Target) {
+    if let Some(rounds) = &target.rounds {
+        tell!("note: the step runs in {} rounds; this is one of them", rounds.count);
+    }
 }
 
 /// Tries whether the files can be written that a command writes at its end.

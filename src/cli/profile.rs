@@ -2,7 +2,7 @@
 
 use super::device::read_device;
 use super::run::{GpuCode, MAX_THREADS};
-use super::{Failure, Json, Outcome, can_write, checked_target, failed, print};
+use super::{Failure, Json, Outcome, can_write, checked_target, failed, note_rounds, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::data::AtomicFile;
 use arenic::gpu_code::{self, Trust};
@@ -50,6 +50,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let gpu = gpu_number(&a.device);
     let backend = gpu.map(|_| Backend::Cuda.name());
     let (target, _) = checked_target(&artifact, a.target.as_deref().or(backend))?;
+    note_rounds(target);
     let profile = match gpu {
         Some(number) => on_gpu(number, target, a.code.trust())?,
         None => profile(&target.graph, &device.name, a.threads).map_err(failed)?,

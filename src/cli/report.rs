@@ -1,11 +1,10 @@
 //! `arenic report`
 
-use super::{Failure, Outcome, can_write, failed};
+use super::{Failure, Outcome, can_write, failed, note_rounds};
 use arenic::artifact::Artifact;
 use arenic::data::AtomicFile;
 use arenic::placement;
 use arenic::report::Report;
-use arenic_ir::check::check;
 use clap::Args;
 use miette::{IntoDiagnostic, miette};
 use std::path::{Path, PathBuf};
@@ -50,8 +49,10 @@ fn of_artifact(path: &Path, target: Option<&str>) -> Result<Report, Failure> {
         None => artifact.targets.first(),
     };
     let target = target.ok_or_else(|| miette!("the artifact does not hold that target"))?;
-    let footprint = check(&target.graph, &target.program)
+    let footprint = target
+        .check_main()
         .map_err(|_| miette!("the program does not implement its graph; see `arenic check`"))?;
+    note_rounds(target);
     Ok(Report::of_target(target, &artifact.provenance, &footprint))
 }
 

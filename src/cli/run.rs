@@ -230,11 +230,13 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads)?;
     let target = a.feed.device.program(&artifact)?;
-    if target.program.target.backend == Backend::Cpu && target.program.sizes.host > 0 {
+    if target.program.target.backend == Backend::Cpu && target.arena_bytes().host > 0 {
         tell!(
             "note: what leaves the device goes to the host arena, which is ordinary memory here, too"
         );
     }
+    let whole = target.whole_step().map_err(failed)?;
+    let graph = whole.as_ref().map_or(&target.graph, |whole| whole.graph());
     let options = Options {
         data: a.feed.data.clone(),
         initial: Initial {
@@ -242,7 +244,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             skip: a.feed.skip.clone(),
             zeros: a.zeros.clone(),
         },
-        set: with_defaults(&a.feed.set, a.feed.data.as_deref(), &artifact, &target.graph)?,
+        set: with_defaults(&a.feed.set, a.feed.data.as_deref(), &artifact, graph)?,
         length: match (a.steps, a.epochs) {
             (Some(n), _) => Length::Steps(n),
             (None, n) => Length::Epochs(n.unwrap_or(1)),

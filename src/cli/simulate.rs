@@ -1,7 +1,7 @@
 //! `arenic simulate`
 
 use super::device::{note_unmeasured, read_profiled};
-use super::{Json, Outcome, can_write, checked_target, failed, human_bytes, print};
+use super::{Json, Outcome, can_write, checked_target, failed, human_bytes, note_rounds, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::data::AtomicFile;
 use arenic_ir::check::Footprint;
@@ -45,20 +45,22 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         note_unmeasured(&device, &target.graph);
     }
     let device = device.with_math(target.program.target.math);
-    let kernel = roofline(&target.graph, &device);
-    let step = simulate(&target.program, &device, &kernel);
-    let unlimited: f64 = target.graph.nodes.keys().map(&kernel).sum();
+    let Simulated { main, step, unlimited } = Simulated::of(target, &device);
     if let Some(path) = &a.trace {
+        note_rounds(target);
         let times = format!("simulated on {}", device.name);
-        let trace = chrome_trace(&target.graph, &target.program, &step.commands, &times);
+        let trace = chrome_trace(&target.graph, &target.program, &main.commands, &times);
         let trace = trace.to_string();
         let mut file = AtomicFile::create(path).map_err(failed)?;
         file.put(trace.as_bytes()).and_then(|()| file.commit()).map_err(failed)?;
     }
     if a.json.json {
-        return print(as_json(target, &footprint, &device, &step, unlimited));
+        let simulated = Simulated { main, step, unlimited };
+        return print(as_json(target, &footprint, &device, &simulated));
     }
-    print(format!("simulated on {}, one step in the steady state", device.name))?;
+    let rounds =
+        target.rounds.as_ref().map_or(String::new(), |r| format!(" of {} rounds", r.count));
+    print(format!("simulated on {}, one step{rounds} in the steady state", device.name))?;
     let row = |label: &str, text: String| print(format!("{label:<24}{text:>14}"));
     let ms = |seconds: f64| format!("{:.3} ms", seconds * 1e3);
     let percent = (step.seconds / unlimited - 1.0) * 100.0;
@@ -71,10 +73,51 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let traffic = |t: Traffic| format!("{} in {}", human_bytes(t.bytes), ms(t.seconds));
     row("copied to the host", traffic(step.to_host))?;
     row("copied to the device", traffic(step.to_device))?;
-    row("arena", human_bytes(footprint.arena_bytes.device))?;
-    row("  live, by position", human_bytes(footprint.live_peak_bytes.device))?;
-    row("  live, over time", human_bytes(peak_over_time(target, &footprint, &step)))?;
-    row("host arena", human_bytes(footprint.arena_bytes.host))
+    let arena = target.arena_bytes();
+    row("arena", human_bytes(arena.device))?;
+    let of_round = if target.rounds.is_some() { " in a round" } else { "" };
+    let live = human_bytes(footprint.live_peak_bytes.device);
+    row(&format!("  live{of_round}, by position"), live)?;
+    let live = human_bytes(peak_over_time(target, &footprint, &main));
+    row(&format!("  live{of_round}, over time"), live)?;
+    row("host arena", human_bytes(arena.host))
+}
+
+/// A step, simulated.
+struct Simulated {
+    /// The target's own program: the step's, or that of a round.
+    main: Simulation,
+    /// The whole step, without when its commands run.
+    step: Simulation,
+    /// Seconds of every kernel of the step once.
+    unlimited: f64,
+}
+
+impl Simulated {
+    fn of(target: &Target, device: &Device) -> Simulated {
+        let mut all = Simulated { main: <_>::default(), step: <_>::default(), unlimited: 0.0 };
+        for turn in target.turns() {
+            let kernel = roofline(turn.graph, device);
+            let of_turn = simulate(turn.program, device, &kernel);
+            let (step, times) = (&mut all.step, f64::from(turn.times));
+            step.seconds += times * of_turn.seconds;
+            step.kernel_seconds += times * of_turn.kernel_seconds;
+            step.stalls.copies_in += times * of_turn.stalls.copies_in;
+            step.stalls.copies_out += times * of_turn.stalls.copies_out;
+            step.stalls.boundary += times * of_turn.stalls.boundary;
+            let add = |to: &mut Traffic, more: Traffic| {
+                to.bytes = to.bytes.saturating_add(more.bytes.saturating_mul(turn.times.into()));
+                to.seconds += times * more.seconds;
+            };
+            add(&mut step.to_host, of_turn.to_host);
+            add(&mut step.to_device, of_turn.to_device);
+            all.unlimited += times * turn.graph.nodes.keys().map(&kernel).sum::<f64>();
+            if std::ptr::eq(turn.program, &raw const target.program) {
+                all.main = of_turn;
+            }
+        }
+        all
+    }
 }
 
 /// The largest sum of live bytes on the device at one time.
@@ -87,8 +130,7 @@ fn as_json(
     target: &Target,
     footprint: &Footprint,
     device: &Device,
-    step: &Simulation,
-    unlimited: f64,
+    Simulated { main, step, unlimited }: &Simulated,
 ) -> Value {
     let traffic = |t: Traffic| json!({"bytes": t.bytes, "seconds": t.seconds});
     json!({
@@ -104,9 +146,9 @@ fn as_json(
             "boundary": step.stalls.boundary,
         },
         "link": {"to_host": traffic(step.to_host), "to_device": traffic(step.to_device)},
-        "arena_bytes": footprint.arena_bytes.device,
-        "host_arena_bytes": footprint.arena_bytes.host,
+        "arena_bytes": target.arena_bytes().device,
+        "host_arena_bytes": target.arena_bytes().host,
         "live_peak_bytes": footprint.live_peak_bytes.device,
-        "live_peak_over_time_bytes": peak_over_time(target, footprint, step),
+        "live_peak_over_time_bytes": peak_over_time(target, footprint, main),
     })
 }

@@ -64,13 +64,8 @@ pub struct Footprint {
 impl Footprint {
     /// Makes arenas and peaks at least those of another program that takes turns with this one.
     pub fn cover(&mut self, other: &Footprint) {
-        for space in Space::ALL {
-            let largest = |mine: &mut PerSpace<u64>, theirs: PerSpace<u64>| {
-                mine[space] = mine[space].max(theirs[space]);
-            };
-            largest(&mut self.arena_bytes, other.arena_bytes);
-            largest(&mut self.live_peak_bytes, other.live_peak_bytes);
-        }
+        self.arena_bytes = self.arena_bytes.largest(other.arena_bytes);
+        self.live_peak_bytes = self.live_peak_bytes.largest(other.live_peak_bytes);
     }
 }
 

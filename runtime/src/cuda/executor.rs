@@ -23,7 +23,6 @@ use super::lower::{Unsupported, Work};
 use super::nvrtc::Image;
 use crate::executor::{StepError, node_label};
 use crate::kernel::KernelError;
-use crate::memory::larger;
 use arenic_ir::check::{Footprint, Violation, check, check_rounds};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::plan::{Backend, TargetInfo};
@@ -215,7 +214,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         let mut sizes = PerSpace::default();
         let mut all = Vec::new();
         for (part, footprint) in parts.into_iter().zip(footprints) {
-            sizes = larger(sizes, part.program.sizes);
+            sizes = sizes.largest(part.program.sizes);
             all.push(Loaded::new(part, footprint, &*driver)?);
         }
         let arenas = arenas(&*driver, sizes)?;
