@@ -1,12 +1,12 @@
 //! Artifacts with the right digest, and everything that commands do with them.
 
-use crate::execute::three_steps;
+use crate::execute::{steps_in_rounds, three_steps};
 use crate::files::with_file;
 use arenic::artifact::{Artifact, Target};
 use arenic::explain::{self, Explanation, choices::Planned, choices::choices};
 use arenic::onnx::export::{ExportOptions, annotated, with_training_info};
 use arenic::report::Report;
-use arenic_ir::check::{Footprint, check};
+use arenic_ir::check::Footprint;
 use arenic_ir::program::Space;
 use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;
@@ -16,6 +16,9 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 
 /// The length of what precedes the header.
 const PREAMBLE: usize = 64;
+
+/// The line between the texts of a step in rounds.
+const ROUNDS: &str = "--- rounds ---";
 
 /// Commands of larger artifacts take too long for a fuzzer.
 const MOST_NODES: usize = 300;
@@ -29,17 +32,39 @@ pub(crate) fn envelope(bytes: &[u8]) -> bool {
     read(&file)
 }
 
-/// Graph and program as text, in an artifact that says nothing wrong beside.
+/// A message's field of bytes.
+fn field(tag: u32, content: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_key(tag, WireType::LengthDelimited, &mut bytes);
+    encode_varint(content.len() as u64, &mut bytes);
+    bytes.extend_from_slice(content);
+    bytes
+}
+
+/// Graph and program as text, in an artifact that says nothing wrong beside. Behind the line
+/// [`ROUNDS`] it may say what runs around rounds of that: the names that go by rows and how many
+/// rounds there are; behind the same line again the part before them, and then the one after.
 pub(crate) fn module(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let field = |tag: u32, content: &[u8]| {
-        let mut bytes = Vec::new();
-        encode_key(tag, WireType::LengthDelimited, &mut bytes);
-        encode_varint(content.len() as u64, &mut bytes);
-        bytes.extend_from_slice(content);
-        bytes
-    };
-    let target = [field(1, b"cpu"), field(2, text.as_bytes())].concat();
+    let mut texts = text.split(ROUNDS);
+    let mut next = || texts.next().unwrap_or_default();
+    let mut target = [field(1, b"cpu"), field(2, next().as_bytes())].concat();
+    if text.contains(ROUNDS) {
+        let mut rounds = Vec::new();
+        for word in next().split_whitespace() {
+            match word.parse() {
+                Ok(count) => {
+                    encode_key(1, WireType::Varint, &mut rounds);
+                    encode_varint(count, &mut rounds);
+                }
+                Err(_) => rounds.extend(field(2, word.as_bytes())),
+            }
+        }
+        for tag in [3, 4] {
+            rounds.extend(field(tag, &field(1, next().as_bytes())));
+        }
+        target.extend(field(9, &rounds));
+    }
     // The target twice, once as what evaluates; it is runnable, and its steps end joined.
     let header = [&field(2, &target)[..], &[0x18, 1, 0x20, 1], &field(5, &target)].concat();
     let mut file = vec![0; PREAMBLE];
@@ -63,7 +88,7 @@ fn read(file: &[u8]) -> bool {
         let Ok(artifact) = Artifact::read(path) else { return false };
         let mut accepted = false;
         for target in artifact.targets.iter().chain(&artifact.evaluations) {
-            if let Ok(footprint) = check(&target.graph, &target.program) {
+            if let Ok(footprint) = target.check_main() {
                 use_accepted(&artifact, target, &footprint);
                 accepted = true;
             }
@@ -75,7 +100,12 @@ fn read(file: &[u8]) -> bool {
 /// What the commands `inspect`, `explain`, `report`, `export`, `simulate` and `run` do.
 fn use_accepted(artifact: &Artifact, target: &Target, footprint: &Footprint) {
     let (g, program) = (&target.graph, &target.program);
-    three_steps(g, program, footprint.arena_bytes.device.max(footprint.arena_bytes.host));
+    let arena = target.arena_bytes();
+    let arena_bytes = arena.device.max(arena.host);
+    match target.whole_step().expect("read before") {
+        Some(whole) => _ = steps_in_rounds(target, &whole, arena_bytes),
+        None => _ = three_steps(g, program, arena_bytes),
+    }
     if g.nodes.len() > MOST_NODES || program.commands.len() > MOST_NODES {
         return;
     }
@@ -90,6 +120,7 @@ fn use_accepted(artifact: &Artifact, target: &Target, footprint: &Footprint) {
         let _ = Explanation { graph: g, certificate, peak, bound, moves: false, human }.to_string();
     }
     let device = devices::cpu().expect("the description `cpu`").with_math(program.target.math);
+    let _ = target.simulated_seconds(&device);
     let step = simulate(program, &device, &roofline(g, &device));
     let _ = chrome_trace(g, program, &step.commands, "").to_string();
     for space in Space::ALL {

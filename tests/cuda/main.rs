@@ -6,7 +6,10 @@
 //! not about a driver's failures does.
 
 mod failures;
+#[path = "../rounds/linear.rs"]
+mod linear;
 mod place;
+mod rounds;
 mod simulated;
 mod times;
 

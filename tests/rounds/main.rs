@@ -187,7 +187,9 @@ fn a_whole_step_is_what_all_parts_take_and_give() {
     let machine = InRounds::on_cpu(&whole, ExecutorOptions::default()).unwrap();
     // The largest of any part.
     assert_eq!(machine.footprint().arena_bytes.device, 5376);
-    assert_eq!(target.check().unwrap().arena_bytes.device, 5376);
+    assert_eq!(target.arena_bytes().device, 5376);
+    let arenas = target.check().unwrap().into_iter().map(|f| f.arena_bytes.device);
+    assert_eq!(arenas.collect::<Vec<_>>(), [4352, 5376, 5120]);
 }
 
 /// Writes the artifact and the data of all steps.

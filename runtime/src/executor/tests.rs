@@ -133,9 +133,11 @@ fn delays_show_a_missing_event() {
         let footprint = check(&g, &p).unwrap();
         let shown = (0..60).any(|seed| {
             let options = Options { threads: 1, stress: Some(seed), poison: false };
+            let (arenas, pool) = (allocate(racy.sizes).unwrap(), pool(options).unwrap());
             // SAFETY: all ranges are those of the checked program. Accesses do race, and a
             // kernel of plain numbers, or a copy, then sees some of the bytes of either.
-            let executor = unsafe { Executor::of_checked(&g, &racy, footprint.clone(), options) };
+            let executor =
+                unsafe { Executor::in_arenas(&g, &racy, footprint.clone(), arenas, pool, options) };
             bits(&mut executor.unwrap()) != expected
         });
         assert!(shown, "nothing shows that command {wait} is missing");

@@ -14,7 +14,8 @@ use arenic_runtime::reference::{EvaluateError, evaluate};
 use std::fs;
 use std::path::Path;
 
-const DRAW: Draw = Draw { seed: 7, step: 3, round: 0 };
+/// Rounds that cases take in turn.
+const ROUNDS: [u64; 3] = [0, 3, 1 << 33];
 
 /// The number of the node that runs.
 const NODE: u64 = 42;
@@ -37,6 +38,7 @@ struct Prepared {
     /// Operands begin at any element: they may be parts of tensors.
     shifted: bool,
     work: Vec<Work>,
+    draw: Draw,
     /// How a library would compute it.
     call: Option<LibraryCall>,
 }
@@ -64,7 +66,9 @@ impl Prepared {
 /// many of those there are.
 pub(super) fn hold(cases: Vec<Case>) -> usize {
     let mut module = Module::default();
+    let mut rounds = ROUNDS.into_iter().cycle();
     let mut prepare = |case: Case, unread: usize, shifted: bool| {
+        let draw = Draw { seed: 7, step: 3, round: rounds.next().unwrap_or(0) };
         let types: Vec<&TensorType> = case.inputs.iter().map(|t| &t.ty).collect();
         let results = case.op.infer(&types).unwrap_or_else(|e| panic!("{:?}: {e}", case.op));
         let read = |(o, y)| (unread >> o & 1 == 0).then_some(y);
@@ -75,7 +79,7 @@ pub(super) fn hold(cases: Vec<Case>) -> usize {
         let read: Vec<&TensorType> = wanted.iter().map_while(|y| *y).collect();
         let call = describe(&case.op, case.math, &types, &read);
         asks_where_it_may(&case, call.as_ref(), &work);
-        Prepared { case, results, unread, shifted, work, call }
+        Prepared { case, results, unread, shifted, work, draw, call }
     };
     let mut prepared = Vec::new();
     for (i, case) in cases.into_iter().enumerate() {
@@ -93,7 +97,7 @@ pub(super) fn hold(cases: Vec<Case>) -> usize {
     for p in &prepared {
         let operands: Vec<(&TensorType, &[u8])> =
             p.case.inputs.iter().map(|t| (&t.ty, &t.bytes[..])).collect();
-        let expected = match evaluate(&p.case.op, &operands, DRAW) {
+        let expected = match evaluate(&p.case.op, &operands, p.draw) {
             Ok(results) => Ok(results),
             Err(EvaluateError::Kernel(e)) => Err(refusal(&e)),
             Err(e) => panic!("{:?}: {e}", p.case.op),
@@ -275,7 +279,8 @@ impl Prepared {
         let outputs: Vec<usize> = self.results.iter().map(own).collect();
         let scratch = image.put(&vec![0xCD; self.scratch_bytes() as usize], 0);
         let words = |words: &[u64]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
-        let draw = image.put(&words(&[DRAW.seed, DRAW.step]), 0);
+        let Draw { seed, step, round } = self.draw;
+        let draw = image.put(&words(&[seed, step, round]), 0);
         let refused = image.put(&words(&[0; 4]), 0);
         let result = |o: usize| match place.iter().find(|&&(_, paired)| paired == o) {
             Some(&(i, _)) => inputs[i],

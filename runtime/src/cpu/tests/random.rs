@@ -2,7 +2,7 @@
 
 use super::{Setting, Source, Tensor, refusal, run_all_ways, run_as};
 use crate::kernel::{Draw, KernelError};
-use arenic_ir::op::Rng;
+use arenic_ir::op::{AttentionDropout, AttentionSpec, Rng};
 use arenic_ir::{DType, Op};
 
 fn dropout(stream: u64) -> Op {
@@ -86,4 +86,68 @@ fn the_upper_end_is_never_drawn() {
     let rng = Rng { stream: 0, seed: None };
     let op = Op::RandomUniform { dtype: DType::F32, shape: vec![100], low, high, rng };
     assert_eq!(drawn(&op, Draw::default()), [1.0; 100]);
+}
+
+/// Rows of the first axis, in so many equal parts.
+fn part(whole: &Tensor, count: usize, k: usize) -> Tensor {
+    let mut ty = whole.ty.clone();
+    ty.shape[0] /= count;
+    let len = whole.bytes.len() / count;
+    Tensor { ty, bytes: whole.bytes[k * len..(k + 1) * len].to_vec() }
+}
+
+/// A part in each round makes the rows that the whole batch makes at once.
+fn holds_in_rounds(op: &Op, of_part: &Op, inputs: &[Tensor], by_rows: usize, count: usize) {
+    let draw = Draw { seed: 3, step: 8, round: 0 };
+    let whole = run_all_ways(op, inputs, draw);
+    for k in 0..count {
+        let cut =
+            |(i, x): (usize, &Tensor)| if i < by_rows { part(x, count, k) } else { x.clone() };
+        let inputs: Vec<Tensor> = inputs.iter().enumerate().map(cut).collect();
+        let rows = run_all_ways(of_part, &inputs, Draw { round: k as u64, ..draw });
+        for (o, (rows, whole)) in rows.iter().zip(&whole).enumerate() {
+            assert_eq!(*rows, part(whole, count, k), "{}: result {o}, round {k}", op.name());
+        }
+    }
+}
+
+#[test]
+fn rounds_draw_what_the_whole_batch_draws() {
+    let mut source = Source(32);
+    for (count, rows, row) in [(2, 1, 4), (4, 3, 20), (8, 5, 164), (3, 2, 50_000)] {
+        let key = Rng { stream: 6, seed: None };
+        let all = count * rows;
+        holds_in_rounds(&uniform(&[all, row], key), &uniform(&[rows, row], key), &[], 0, count);
+        let (x, ratio) = (source.tensor(DType::F32, &[all, row]), Tensor::new(&[], &[0.5f32]));
+        holds_in_rounds(&dropout(6), &dropout(6), &[x, ratio], 1, count);
+    }
+    for causal in [false, true] {
+        let dropout = Some(AttentionDropout { ratio: 0.5, rng: Rng { stream: 6, seed: None } });
+        let spec = AttentionSpec { scale: 0.5, causal, zero_rows: false, dropout };
+        // Of each round 2 · 3 · 5 · 6 scores and a multiple of four.
+        let [q, k, v, dy] =
+            [[5, 4], [6, 4], [6, 3], [5, 3]].map(|[n, m]| source.tensor(DType::F32, &[8, 3, n, m]));
+        let op = Op::Attention { spec };
+        let inputs = [q, k, v];
+        holds_in_rounds(&op, &op, &inputs, 3, 4);
+        let stats = run_all_ways(&op, &inputs, Draw { seed: 3, step: 8, round: 0 });
+        let [q, k, v] = inputs;
+        let inputs = [q, k, v, stats[1].clone(), stats[2].clone(), dy];
+        let op = Op::AttentionGrad { spec };
+        holds_in_rounds(&op, &op, &inputs, 6, 4);
+    }
+}
+
+/// Where a part's elements are no multiple of four, rounds share no counter.
+#[test]
+fn no_two_rounds_draw_the_same() {
+    let rng = Rng { stream: 6, seed: None };
+    let op = Op::RandomUniform { dtype: DType::F64, shape: vec![3, 67], low: 0.0, high: 1.0, rng };
+    let mut seen = std::collections::HashSet::new();
+    for round in 0..50 {
+        let drawn = run_all_ways(&op, &[], Draw { seed: 1, step: 2, round });
+        for x in drawn[0].values::<f64>() {
+            assert!(seen.insert(x.to_bits()), "{x} in round {round}");
+        }
+    }
 }
