@@ -4,16 +4,11 @@ use arenic::artifact::{Certificate, Part, Target};
 use arenic::data::OutputSpool;
 use arenic_ir::graph::Data;
 use arenic_ir::text::Module;
-use arenic_ir::{DType, Graph, Rounds, TensorType};
+use arenic_ir::{DType, Rounds, TensorType};
 use std::path::Path;
 
-pub(crate) const COUNT: u32 = 4;
+const COUNT: u32 = 4;
 pub(crate) const LR: f32 = 0.5;
-
-/// The step of the whole batch.
-pub(crate) fn whole() -> Graph {
-    Module::parse(include_str!("whole.ir")).unwrap().graph
-}
 
 fn part(text: &str) -> Part {
     let module = Module::parse(text).unwrap();

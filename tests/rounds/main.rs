@@ -1,8 +1,11 @@
 //! Steps in rounds: small parts, written by hand, run beside the reference interpreter and the
 //! whole batch, through an artifact and as training does.
 
+mod commands;
 mod linear;
 mod refused;
+#[path = "../shell/mod.rs"]
+mod shell;
 
 use arenic::artifact::{Artifact, Provenance, Target};
 use arenic::data::{Npz, TensorFile};
@@ -10,12 +13,14 @@ use arenic::gpu_code::Trust;
 use arenic::train::{Initial, Length, OnSaveError, Options, train};
 use arenic_ir::Graph;
 use arenic_ir::graph::StateId;
+use arenic_ir::program::Command;
+use arenic_ir::text::Module;
 use arenic_runtime::executor::Options as ExecutorOptions;
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::Machine;
 use arenic_runtime::reference::Reference;
 use arenic_runtime::rounds::InRounds;
-use linear::{COUNT, data, linear, whole};
+use linear::{data, linear};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -164,10 +169,45 @@ fn steps_have_the_bits_of_the_reference_and_are_near_the_whole_batch() {
         assert_eq!(in_rounds(&target, options), expected, "stress {seed}");
     }
     let w = target.graph.states[StateId::from_u32(0)].init.as_ref().unwrap().bytes().unwrap();
-    let once = at_once(&whole(), w);
+    let once = at_once(&Module::parse(include_str!("whole.ir")).unwrap().graph, w);
     near(&expected, &once);
     // Rows that were drawn otherwise would be far off.
     assert!(once.iter().all(|tensors| floats(&tensors["y"]).iter().all(|y| y.abs() > 1e-3)));
+}
+
+/// A kernel that refuses its operands ends the step; states that no part has written are as they
+/// were.
+#[test]
+fn states_of_a_step_that_fails_are_known() {
+    let mut target = linear();
+    // The ratio of dropout, which is one for nobody.
+    let ratio = target.graph.consts().next().unwrap().0;
+    let run = |target: &Target, ratio: f32| {
+        let whole = target.whole_step().unwrap().unwrap();
+        let g = whole.graph();
+        let mut machine = InRounds::on_cpu(&whole, ExecutorOptions::default()).unwrap();
+        for (v, data) in g.consts() {
+            let is_ratio = g.values[v].name == "ratio";
+            let ratio = ratio.to_le_bytes();
+            let bytes = if is_ratio { &ratio } else { &data.bytes().unwrap()[..] };
+            fill(&mut machine, v, bytes);
+        }
+        let step = machine.step(Draw::default()).map_err(|e| e.to_string());
+        (step, machine.written_states().len())
+    };
+    assert_eq!(target.graph.values[ratio].name, "ratio");
+    assert_eq!(run(&target, 0.5), (Ok(()), 1));
+    let refused = Err("dropout n0: dropout ratio 1.5 is not in [0, 1)".to_owned());
+    assert_eq!(run(&target, 1.5), (refused.clone(), 0));
+    // Where the part before the rounds changes a state, it has done so.
+    let before = &mut target.rounds.as_deref_mut().unwrap().before;
+    let (zeros, w) = (before.graph.consts().next().unwrap().0, StateId::from_u32(0));
+    before.graph.states[w].exit = zeros;
+    let home = before.program.homes[1].range;
+    let from = before.program.homes[5].range;
+    let stream = before.program.commands[1].stream();
+    before.program.commands.push(Command::Copy { stream, from, to: home });
+    assert_eq!(run(&target, 1.5), (refused, 1));
 }
 
 #[test]
@@ -183,7 +223,7 @@ fn a_whole_step_is_what_all_parts_take_and_give() {
     assert_eq!(outputs, ["loss f32[]", "targets f32[]", "y f32[8,1]", "rate f32[]"]);
     let states: Vec<&str> = g.states.values().map(|s| s.name.as_str()).collect();
     assert_eq!(states, ["w"]);
-    assert_eq!((whole.count(), g.consts().count()), (COUNT, 5));
+    assert_eq!((whole.count(), g.consts().count()), (4, 5));
     let machine = InRounds::on_cpu(&whole, ExecutorOptions::default()).unwrap();
     // The largest of any part.
     assert_eq!(machine.footprint().arena_bytes.device, 5376);

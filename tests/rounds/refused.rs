@@ -4,7 +4,7 @@
 use crate::linear::linear;
 use arenic::artifact::{Artifact, Part, Provenance, Target};
 use arenic_ir::check::{Invariant, check, check_rounds};
-use arenic_ir::program::Command;
+use arenic_ir::program::{Command, Program, Range};
 use arenic_ir::{Backend, Graph, Rounds};
 use arenic_runtime::executor::{Options, SetupError};
 use arenic_runtime::rounds::InRounds;
@@ -15,7 +15,10 @@ type Change = fn(&mut Rounds<Part>);
 /// Every part holds by itself after the change; what all of them together break.
 fn between(change: Change) -> Vec<String> {
     let mut target = linear();
-    change(target.rounds.as_deref_mut().unwrap());
+    let rounds = target.rounds.as_deref_mut().unwrap();
+    change(rounds);
+    fitted(&mut rounds.before.program);
+    fitted(&mut rounds.after.program);
     let turns = target.turns();
     for turn in &turns {
         check(turn.graph, turn.program).unwrap();
@@ -30,11 +33,9 @@ fn between(change: Change) -> Vec<String> {
     violations.into_iter().map(|v| v.message).collect()
 }
 
-/// Moves every use of a range's bytes elsewhere.
-fn moved(part: &mut Part, from: u64, to: u64) {
-    let program = &mut part.program;
+/// All ranges of a program.
+fn ranges(program: &mut Program) -> Vec<&mut Range> {
     let homes = program.homes.iter_mut().map(|home| &mut home.range);
-    let ranges = homes.chain(&mut program.outputs);
     let of_commands = program.commands.iter_mut().flat_map(|command| match command {
         Command::Run { reads, writes, .. } => {
             reads.iter_mut().chain(writes.iter_mut().flatten()).collect::<Vec<_>>()
@@ -42,7 +43,19 @@ fn moved(part: &mut Part, from: u64, to: u64) {
         Command::Copy { from, to, .. } => vec![from, to],
         _ => Vec::new(),
     });
-    ranges.chain(of_commands).filter(|r| r.offset == from).for_each(|r| r.offset = to);
+    homes.chain(&mut program.outputs).chain(of_commands).collect()
+}
+
+/// Moves every use of a range's bytes elsewhere.
+fn moved(part: &mut Part, from: u64, to: u64) {
+    let all = ranges(&mut part.program).into_iter();
+    all.filter(|r| r.offset == from).for_each(|r| r.offset = to);
+}
+
+/// An arena is as large as what is used of it.
+fn fitted(program: &mut Program) {
+    let end = ranges(program).into_iter().map(|r| r.end()).max().unwrap_or(0);
+    program.sizes.device = end.next_multiple_of(program.target.align);
 }
 
 #[test]
@@ -69,7 +82,6 @@ fn parts_that_are_changed_hold_no_more() {
     assert_eq!(said, ["part 0 uses device[2048+4], where part 2 has a constant"]);
     // A constant of the first part where a round has a result.
     let said = between(|rounds| {
-        rounds.before.program.sizes.device = 8192;
         moved(&mut rounds.before, 1536, 4608);
     });
     assert_eq!(
@@ -151,11 +163,17 @@ fn rounds_of_no_step_are_refused_where_they_are_read() {
                     twice";
     assert_eq!(said, expected);
     let said = read(|rounds| {
-        // A constant without its data.
+        // A module that cannot be read: a constant has too few elements.
         let v = rounds.before.graph.consts().next().unwrap().0;
         rounds.before.graph.values[v].ty.shape[0] = 5;
     });
-    assert!(said.contains("malformed graph"), "{said}");
+    assert!(said.starts_with("holds an unreadable module: "), "{said}");
+    let said = read(|rounds| {
+        let g = &mut rounds.before.graph;
+        g.states.values_mut().last().unwrap().name = "w".into();
+    });
+    let expected = "holds a malformed graph: s3 `w`: another state has the same name";
+    assert_eq!(said, expected);
 
     let mut target = linear();
     let output = &mut target.graph.outputs[0];
