@@ -53,6 +53,9 @@ pub enum SetupError {
     /// An arena could not be allocated.
     #[error("an arena could not be allocated: {0}")]
     Memory(#[from] OutOfMemory),
+    /// The batch of a step in rounds could not be allocated.
+    #[error("the batch of all rounds could not be allocated: {0}")]
+    Batch(OutOfMemory),
     /// Threads could not be started.
     #[error("{0} threads could not be started: {1}")]
     Threads(usize, String),

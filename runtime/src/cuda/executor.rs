@@ -23,6 +23,7 @@ use super::lower::{Unsupported, Work};
 use super::nvrtc::Image;
 use crate::executor::{StepError, node_label};
 use crate::kernel::KernelError;
+use crate::memory::OutOfMemory;
 use arenic_ir::check::{Footprint, Violation, check, check_rounds};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::plan::{Backend, TargetInfo};
@@ -68,6 +69,9 @@ pub enum SetupError {
         /// The difference.
         missing: u64,
     },
+    /// The batch of a step in rounds could not be allocated.
+    #[error("the batch of all rounds could not be allocated: {0}")]
+    Batch(OutOfMemory),
     /// The driver refuses.
     #[error(transparent)]
     Driver(#[from] DriverError),

@@ -7,6 +7,7 @@ use crate::cuda::{self, CudaExecutor, DeviceStepError};
 use crate::executor::{Executor, Options, SetupError};
 use crate::kernel::Draw;
 use crate::machine::Machine;
+use crate::memory::{AlignedBytes, OutOfMemory};
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
@@ -18,9 +19,9 @@ pub struct InRounds<'s, 'g, M> {
     /// In the order of their turns. Nobody else has them, and one is used at a time.
     parts: [M; PARTS],
     /// The whole batch, by input; nothing of what no part reads.
-    fed: Vec<Option<Vec<u8>>>,
+    fed: Vec<Option<Held>>,
     /// By output, of all rounds; nothing of what is read where the last part leaves it.
-    given: Vec<Vec<u8>>,
+    given: Vec<Held>,
     footprint: Footprint,
     library_bytes: u64,
     clock: &'static str,
@@ -28,6 +29,26 @@ pub struct InRounds<'s, 'g, M> {
     turn: usize,
     /// Parts that have had a turn in this step, or several, and ended it.
     ended: [bool; PARTS],
+}
+
+/// Bytes beside the arenas.
+struct Held {
+    memory: AlignedBytes,
+    len: usize,
+}
+
+impl Held {
+    fn new(len: usize) -> Result<Held, OutOfMemory> {
+        Ok(Held { memory: AlignedBytes::zeroed(len as u64)?, len })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory.as_slice()[..self.len]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory.as_mut_slice()[..self.len]
+    }
 }
 
 impl<'s, 'g> InRounds<'s, 'g, Executor<'g>> {
@@ -42,7 +63,7 @@ impl<'s, 'g> InRounds<'s, 'g, Executor<'g>> {
         let parts = unsafe { Executor::taking_turns(parts, options) }?;
         let library_bytes = parts[MAIN].library_bytes();
         let clock = "wall times of the last round of one step on the CPU";
-        Ok(InRounds::new(step, parts, library_bytes, clock))
+        InRounds::new(step, parts, library_bytes, clock).map_err(SetupError::Batch)
     }
 
     /// Calls `f`, on a thread of the pool where all parts run there. See [`Executor::within`].
@@ -77,7 +98,7 @@ impl<'s, 'g, D: Driver> InRounds<'s, 'g, CudaExecutor<'g, D>> {
         let library_bytes = parts.iter().map(Machine::library_bytes).sum();
         let clock = "times of events around each command of the last round of one step, which was \
                      issued command by command and not replayed as a graph";
-        Ok(InRounds::new(step, parts, library_bytes, clock))
+        InRounds::new(step, parts, library_bytes, clock).map_err(cuda::SetupError::Batch)
     }
 }
 
@@ -87,26 +108,26 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
         mut parts: [M; PARTS],
         library_bytes: u64,
         clock: &'static str,
-    ) -> Self {
+    ) -> Result<Self, OutOfMemory> {
         let mut footprint = parts[MAIN].footprint().clone();
         parts.iter().for_each(|part| footprint.cover(part.footprint()));
         let mut is_read = |&(part, v): &(usize, ValueId)| parts[part].input_mut(v).is_some();
-        let inputs = step.inputs.iter();
-        let fed = inputs.map(|fed| fed.to.iter().any(&mut is_read).then(|| vec![0; fed.bytes]));
-        let fed = fed.collect();
-        let collected = |of: &super::whole::Given| match of.part {
-            AFTER => Vec::new(),
-            _ => vec![0; of.bytes],
-        };
-        let given = step.outputs.iter().map(collected).collect();
+        let fed = step.inputs.iter().map(|fed| {
+            let is_read = fed.to.iter().any(&mut is_read);
+            is_read.then(|| Held::new(fed.bytes)).transpose()
+        });
+        let fed = fed.collect::<Result<_, _>>()?;
+        let given =
+            step.outputs.iter().map(|of| Held::new(if of.part == AFTER { 0 } else { of.bytes }));
+        let given = given.collect::<Result<_, _>>()?;
         let (turn, ended) = (BEFORE, [false; PARTS]);
-        InRounds { step, parts, fed, given, footprint, library_bytes, clock, turn, ended }
+        Ok(InRounds { step, parts, fed, given, footprint, library_bytes, clock, turn, ended })
     }
 
     /// Feeds a part what it reads of the batch, in this round.
     fn feed(&mut self, part: usize, round: u32) {
         for (fed, bytes) in self.step.inputs.iter().zip(&self.fed) {
-            let Some(bytes) = bytes else { continue };
+            let Some(bytes) = bytes.as_ref().map(Held::bytes) else { continue };
             for &(_, v) in fed.to.iter().filter(|(p, _)| *p == part) {
                 let Some(home) = self.parts[part].input_mut(v) else { continue };
                 let is_part = fed.by_rows && part == MAIN;
@@ -122,7 +143,7 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
             if of.part == part {
                 let bytes = self.parts[part].output(of.index);
                 let first = if of.by_rows { round as usize * bytes.len() } else { 0 };
-                to[first..first + bytes.len()].copy_from_slice(bytes);
+                to.bytes_mut()[first..first + bytes.len()].copy_from_slice(bytes);
             }
         }
     }
@@ -176,7 +197,7 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
 
     /// With the whole batch, and what is collected of it.
     fn library_bytes(&self) -> u64 {
-        let held = self.fed.iter().flatten().chain(&self.given).map(|bytes| bytes.len() as u64);
+        let held = self.fed.iter().flatten().chain(&self.given).map(|held| held.len as u64);
         self.library_bytes + held.sum::<u64>()
     }
 
@@ -190,7 +211,7 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
 
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
         let place = self.step.inputs.iter().position(|fed| fed.value == v)?;
-        self.fed[place].as_deref_mut()
+        self.fed[place].as_mut().map(Held::bytes_mut)
     }
 
     fn fill_home<E: From<DriverError>>(
@@ -228,7 +249,7 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
     fn output(&self, i: usize) -> &[u8] {
         match self.step.outputs.get(i) {
             Some(of) if of.part == AFTER => self.parts[AFTER].output(of.index),
-            Some(_) => &self.given[i],
+            Some(_) => self.given[i].bytes(),
             None => &[],
         }
     }
