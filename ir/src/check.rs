@@ -16,7 +16,7 @@ mod memory;
 mod rounds;
 
 pub use footprint::{Footprint, Occupancy, OccupancyKind};
-pub use rounds::check_rounds;
+pub use rounds::{check_rounds, check_turns};
 
 use crate::graph::{Def, Graph, NodeId, ValueId};
 use crate::program::{Command, EventId, PerSpace, Program, Range, Space, StreamId};

@@ -10,6 +10,7 @@ mod registry;
 pub mod search;
 pub mod simulate;
 
+pub mod accumulate;
 pub mod attention;
 pub mod budget;
 pub mod certificate;
@@ -47,6 +48,7 @@ pub mod prune_precedence;
 pub mod raise;
 pub mod recompute;
 mod residency;
+pub mod rounds;
 pub mod section;
 mod share;
 pub mod share_in_place;
@@ -75,6 +77,7 @@ registry::passes! {
     graph dead_code::DeadCode,
     graph fuse_transposes::FuseTransposes,
     graph differentiate::Differentiate,
+    graph accumulate::Accumulate,
     graph views::Views,
     graph raise::Raise,
     graph attention::Attention,
@@ -145,6 +148,18 @@ pub struct Cx<'a> {
     pub limits: PerSpace<Option<u64>>,
     /// Sums may be taken in another order where that saves memory, which changes bits.
     pub allow_reassociation: bool,
+    /// Set where other programs take turns with this one over the same arena.
+    pub common_homes: Option<CommonHomes>,
+}
+
+/// How homes lie where programs take turns: states first, in the graph's order, then `before` bytes
+/// of other programs' constants, then this one's constants, then `after` bytes of others' again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommonHomes {
+    /// Bytes between states and constants.
+    pub before: u64,
+    /// Bytes behind the constants.
+    pub after: u64,
 }
 
 impl Cx<'_> {
@@ -153,7 +168,8 @@ impl Cx<'_> {
         let search = Search::USUAL;
         let limits = PerSpace { device: None, host: None };
         let (purpose, evaluate, device) = (Purpose::Step, None, None);
-        Cx { target, purpose, evaluate, search, device, limits, allow_reassociation: false }
+        let (allow_reassociation, common_homes) = (false, None);
+        Cx { target, purpose, evaluate, search, device, limits, allow_reassociation, common_homes }
     }
 }
 
@@ -224,6 +240,9 @@ pub enum PassError {
     /// The graph cannot be differentiated.
     #[error(transparent)]
     Differentiate(#[from] differentiate::DifferentiateError),
+    /// The step cannot run in micro-batches.
+    #[error(transparent)]
+    Accumulate(#[from] accumulate::AccumulateError),
     /// A rewrite made operands that do not fit: a defect of the pass.
     #[error(transparent)]
     Type(#[from] arenic_ir::op::TypeError),
@@ -254,6 +273,10 @@ pub trait GraphPass {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError>;
     /// The pass as the one that makes a training step of a forward graph.
     fn differentiates(&self) -> Option<&differentiate::Differentiate> {
+        None
+    }
+    /// How this pass divides the step into rounds; `None` for passes that rewrite one graph.
+    fn divides(&self, _: &Cx) -> Option<&dyn rounds::Divides> {
         None
     }
     /// The pass as one that leaves the graph and offers others, if it does here.

@@ -4,17 +4,21 @@
 //! options. The pipeline checks levels and facts before anything runs, and owns
 //! verifying, dumping, timing and the final check once for all passes.
 
+mod rounds;
+mod variants;
+
+use crate::accumulate::Accumulate;
 use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::precision::{Format, Precision};
 use crate::yaml::{self, YamlError};
-use crate::{Cx, OffersVariants, Pass, PassError, PassInfo, Stats, all_passes, configure};
+use crate::{Cx, Pass, PassError, PassInfo, Stats, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
-use arenic_ir::{Graph, Plan, Program};
+use arenic_ir::{Graph, Plan, Program, Rounds};
 use serde::Deserialize;
 use serde::de::value::UnitDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
@@ -73,6 +77,17 @@ pub enum RunError {
     Check(Vec<Violation>),
 }
 
+impl RunError {
+    /// The least limit on device memory that can be kept, and the proven floor below it, in
+    /// bytes, where this is what failed.
+    pub fn minimum(&self) -> Option<(u64, u64)> {
+        match self {
+            RunError::Pass { error, .. } => error.minimum(),
+            _ => None,
+        }
+    }
+}
+
 fn after_pass(pass: &Option<String>) -> String {
     pass.as_ref().map_or(String::new(), |p| format!("after pass `{p}`: "))
 }
@@ -110,8 +125,20 @@ pub struct Outcome {
     pub module: Module,
     /// What the checker says of the program; `None` where the pipeline stopped early.
     pub footprint: Option<Footprint>,
+    /// For a step in rounds: what runs around them. Graph, plan and program are then one round's.
+    pub rounds: Option<Rounds<PartOutcome>>,
     /// What each pass counted.
     pub stats: Vec<(String, Stats)>,
+}
+
+/// A part of a step in rounds.
+pub struct PartOutcome {
+    /// The graph.
+    pub graph: Graph,
+    /// The program.
+    pub program: Program,
+    /// What the checker says of it.
+    pub footprint: Footprint,
 }
 
 impl Outcome {
@@ -128,8 +155,12 @@ impl Outcome {
     /// bytes; `None` where no pass said.
     pub fn minimum(&self) -> Option<(u64, u64)> {
         // What a pass says that chose between graphs is about all of them, and comes first.
-        let first = |name| self.figures(name).next();
-        first("minimum_device_bytes").zip(first("minimum_device_bytes_bound"))
+        // What is about the parts of a step in rounds comes before what is about the whole.
+        let of = |name| match self.rounds {
+            None => self.figures(name).next(),
+            Some(_) => self.figures(name).last(),
+        };
+        of("minimum_device_bytes").zip(of("minimum_device_bytes_bound"))
     }
 
     /// Seconds that a step takes at least under the byte limit, as far as its plan computes tensors
@@ -248,6 +279,23 @@ impl Pipeline {
         self
     }
 
+    /// The pipeline with a pass that runs the step in rounds: where the pipeline has one, else on the
+    /// step as soon as it is whole.
+    pub fn in_micro_batches(mut self, pass: Accumulate) -> Pipeline {
+        let prepares = |step: &Step| {
+            ["fold_constants", "dead_code", "raise", "differentiate"].contains(&&step.name[..])
+        };
+        let step = Step { name: "accumulate".to_owned(), pass: Pass::Graph(Box::new(pass)) };
+        match self.steps.iter().position(|s| s.name == step.name) {
+            Some(i) => self.steps[i] = step,
+            None => {
+                let at = self.steps.iter().take_while(|s| prepares(s)).count();
+                self.steps.insert(at, step);
+            }
+        }
+        self
+    }
+
     /// The pass that makes a training step of a forward graph, where there is one.
     pub fn differentiation(&self) -> Option<&Differentiate> {
         self.steps.iter().find_map(|step| match &step.pass {
@@ -360,6 +408,14 @@ impl Pipeline {
         let mut finished = true;
         let mut all_stats = Vec::new();
         for (i, Step { name, pass }) in self.steps.iter().enumerate().skip(first) {
+            if let Pass::Graph(pass) = pass
+                && cx.common_homes.is_none()
+                && let Some(divides) = pass.divides(cx)
+            {
+                let mut outcome = self.in_rounds(i, divides, &module, cx, options)?;
+                all_stats.append(&mut outcome.stats);
+                return Ok(Outcome { stats: all_stats, ..outcome });
+            }
             let start = Instant::now();
             let stats = run_pass(pass, &mut module, cx)
                 .map_err(|error| RunError::Pass { pass: name.clone(), error })?;
@@ -390,69 +446,7 @@ impl Pipeline {
             }
             _ => None,
         };
-        Ok(Outcome { module, footprint, stats: all_stats })
-    }
-
-    /// Runs what follows pass `i` on the module and on the graphs that the pass offers; what
-    /// came of the fastest.
-    fn fastest_variant(
-        &self,
-        i: usize,
-        pass: &dyn OffersVariants,
-        module: &Module,
-        cx: &Cx,
-        options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
-        let mut best = self.run_from(i + 1, module.clone(), cx, options);
-        let seconds = match &best {
-            Ok(outcome) if outcome.is_as_fast_as_unlimited() => 0.0,
-            Ok(outcome) => outcome.step_seconds(),
-            Err(RunError::Pass { error, .. }) if error.is_of_limits() => f64::INFINITY,
-            Err(_) => return best,
-        };
-        let uncut = match &best {
-            Ok(outcome) => outcome.minimum(),
-            Err(RunError::Pass { error, .. }) => error.minimum(),
-            Err(_) => None,
-        };
-        let name = &self.steps[i].name;
-        let failed = |error| RunError::Pass { pass: name.clone(), error };
-        let Some(found) = pass.variants(&module.graph, cx, seconds).map_err(failed)? else {
-            return best;
-        };
-        let (minimum, bound) = uncut.map_or((found.minimum, found.bound), |(minimum, bound)| {
-            (found.minimum.min(minimum), found.bound.min(bound))
-        });
-        let mut figures = Stats::new();
-        for (graph, stats) in found.graphs {
-            let module = Module { graph, ..Module::default() };
-            let outcome = match self.run_from(i + 1, module, cx, options) {
-                Err(RunError::Pass { error, .. }) if error.is_of_limits() => continue,
-                outcome => outcome?,
-            };
-            let slower = |best: &Outcome| best.step_seconds() > outcome.step_seconds();
-            if best.as_ref().map_or(true, slower) {
-                (best, figures) = (Ok(outcome), stats);
-                let nanoseconds = (found.unlimited_seconds * 1e9) as u64;
-                figures.insert("uncut_step_nanoseconds", nanoseconds);
-            }
-        }
-        match &mut best {
-            Ok(outcome) => {
-                if found.is_exact {
-                    figures.insert("minimum_device_bytes", minimum);
-                    figures.insert("minimum_device_bytes_bound", bound);
-                }
-                outcome.stats.insert(0, (name.clone(), figures));
-            }
-            Err(RunError::Pass { error: PassError::DeviceMemory { limit, .. }, pass }) => {
-                let sums = found.sums && !cx.allow_reassociation;
-                let error = PassError::DeviceMemory { limit: *limit, minimum, bound, sums };
-                best = Err(RunError::Pass { pass: std::mem::take(pass), error });
-            }
-            Err(_) => {}
-        }
-        best
+        Ok(Outcome { module, footprint, rounds: None, stats: all_stats })
     }
 }
 

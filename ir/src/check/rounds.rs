@@ -22,6 +22,15 @@ pub fn check_rounds(parts: &[(&Graph, &Program)]) -> Result<Vec<Footprint>, Vec<
         })
     });
     let footprints = judged.collect::<Result<Vec<_>, _>>()?;
+    check_turns(parts)?;
+    Ok(footprints)
+}
+
+/// Judges against one another programs that [`check`] has accepted: whether they may take turns.
+///
+/// # Errors
+/// Every violation. Messages begin with the part's place in `parts`.
+pub fn check_turns(parts: &[(&Graph, &Program)]) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     let mut fail = |message: String| {
         violations.push(Violation { command: None, invariant: Invariant::Closing, message });
@@ -40,7 +49,7 @@ pub fn check_rounds(parts: &[(&Graph, &Program)]) -> Result<Vec<Footprint>, Vec<
             }
         }
     }
-    if violations.is_empty() { Ok(footprints) } else { Err(violations) }
+    if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
 
 /// The homes of values of some definition.

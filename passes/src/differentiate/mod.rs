@@ -11,7 +11,6 @@
 //! against central differences, and because whole steps equal PyTorch's (`tests/forward.rs`).
 //! Reverse mode: Griewank, Walther, "Evaluating Derivatives" (2008), chapter 3.
 
-mod accumulate;
 mod chains;
 mod function;
 mod glob;
@@ -20,6 +19,7 @@ mod loss;
 mod optimizer;
 mod parameters;
 mod reverse;
+mod rounds;
 mod rules;
 mod schedule;
 mod tape;
@@ -29,8 +29,8 @@ pub use glob::Glob;
 pub use parameters::{Parameter, Role};
 pub use rules::{Passage, passage};
 
+use crate::rounds::{Divides, Division};
 use crate::{Cx, GraphPass, PassError, Purpose, Stats};
-use accumulate::Copy;
 use arenic_ir::graph::{Data, Def, Graph, NodeId, Output, StateId, ValueId};
 use arenic_ir::op::{Binary, TypeError, Unary};
 use arenic_ir::types::TensorType;
@@ -70,7 +70,7 @@ pub struct Differentiate {
     /// Values that gradients do not pass.
     pub stop_gradient: Vec<Glob>,
     /// Micro-batches in one step, whose gradients are averaged; inputs have as many times the rows.
-    pub accumulate: Option<usize>,
+    pub accumulate: Option<u32>,
     /// Gradients are scaled down so that their norm, of all together, is no larger.
     pub clip_norm: Option<f64>,
     /// Of `momentum`: how much of the last direction stays; 0.9 without it.
@@ -252,6 +252,27 @@ impl GraphPass for Differentiate {
     fn differentiates(&self) -> Option<&Differentiate> {
         Some(self)
     }
+
+    fn divides(&self, cx: &Cx) -> Option<&dyn Divides> {
+        let divided = self.accumulate.is_some_and(|count| count != 1);
+        (divided && cx.purpose == Purpose::Step).then_some(self)
+    }
+}
+
+impl Divides for Differentiate {
+    fn counts(&self, _: &Graph) -> Result<Vec<u32>, PassError> {
+        match self.accumulate {
+            Some(0) => Err(DifferentiateError::NoBatches.into()),
+            count => Ok(vec![count.unwrap_or(1)]),
+        }
+    }
+
+    fn divide(&self, g: &Graph, count: u32, cx: &Cx) -> Result<Division, PassError> {
+        if g.values.values().any(|v| matches!(v.def, Def::View { .. })) {
+            return Err(DifferentiateError::Views.into());
+        }
+        self.in_rounds(g, count, cx)
+    }
 }
 
 impl Differentiate {
@@ -263,7 +284,7 @@ impl Differentiate {
         let mut all = parameters::find(g, &self.train, &self.freeze)?;
         let output = self.output(g)?.value;
         let trained = trained(&all, g);
-        let nodes = accumulate::whole(g).nodes;
+        let nodes: Vec<NodeId> = g.nodes.keys().collect();
         let paths = Paths::new(g, &nodes, &trained, output, |v| self.stops(g, v))?;
         for p in all.iter_mut().filter(|p| p.role == Role::Trained) {
             if !paths.includes(g.states[p.state].enter) {
@@ -303,12 +324,13 @@ impl Differentiate {
         self.stop_gradient.iter().any(|p| p.matches(&g.values[v].name))
     }
 
-    fn elements(&self, copies: usize) -> Elements {
+    /// Of one of so many micro-batches.
+    fn elements(&self, count: u32) -> Elements {
         Elements {
             class_axis: self.class_axis.unwrap_or(1),
             ignore_index: self.ignore_index.unwrap_or(-100),
             reduction: self.reduction,
-            factor: 1.0 / copies as f64,
+            factor: 1.0 / f64::from(count),
         }
     }
 
@@ -353,71 +375,52 @@ impl Differentiate {
         let output = self.output(g)?.value;
         let target = self.target(g, output)?;
         g.outputs.clear();
-        let count = self.accumulate.unwrap_or(1);
-        let copies = match count {
-            0 => return Err(DifferentiateError::NoBatches),
-            1 => vec![accumulate::whole(g)],
-            n => accumulate::split(g, n)?,
-        };
         let trained = trained(&parameters, g);
         let mut t = Tape::new(g, cx.evaluate);
-        let mut order: Vec<NodeId> = Vec::new();
-        let (mut losses, mut gradients) = (Vec::new(), vec![None; trained.len()]);
-        for copy in &copies {
-            let first = t.g.nodes.next_key();
-            let part = self.micro_batch(&mut t, copy, output, target, &trained, count)?;
-            losses.push(part.loss);
-            t.name = "accumulate".into();
-            for (sum, gradient) in gradients.iter_mut().zip(part.gradients) {
-                *sum = match (*sum, gradient) {
-                    (Some(a), Some(b)) => Some(t.binary(Binary::Add, a, b)?),
-                    (a, b) => a.or(b),
-                };
-            }
-            order.extend(&copy.nodes);
-            order.extend(t.g.nodes.keys().skip_while(|&n| n < first));
-        }
-        let first = t.g.nodes.next_key();
-        let loss = mean(&mut t, &losses)?;
-        let mut updates = Updates::new(&mut t, self)?;
-        let states: Vec<StateId> = states(&parameters);
-        let mut all: Vec<(StateId, ValueId)> = Vec::new();
-        for (state, gradient) in states.into_iter().zip(gradients) {
-            let Some(gradient) = gradient else { continue };
-            all.push((state, gradient));
-        }
-        if let Some(most) = self.clip_norm {
-            clip(&mut t, &mut all, most)?;
-        }
-        for &(state, gradient) in &all {
-            updates.update(&mut t, state, gradient)?;
-        }
-        order.extend(t.g.nodes.keys().skip_while(|&n| n < first));
-        g.outputs.push(Output { name: "loss".into(), value: loss });
+        let part = self.micro_batch(&mut t, output, target, &trained, 1)?;
+        let each = states(&parameters).into_iter().zip(part.gradients);
+        let gradients = each.filter_map(|(state, gradient)| Some((state, gradient?)));
+        let updated = self.updates(&mut t, gradients.collect())?;
+        g.outputs.push(Output { name: "loss".into(), value: part.loss });
         let frozen = settle(g, &parameters);
-        *g = g.arranged(&order);
-        Ok(Stats::from([("parameters", all.len() as u64), ("frozen", frozen)]))
+        *g = g.compacted(|_| true);
+        Ok(Stats::from([("parameters", updated), ("frozen", frozen)]))
+    }
+
+    /// Updates parameters by their gradients; says how many.
+    fn updates(
+        &self,
+        t: &mut Tape,
+        mut gradients: Vec<(StateId, ValueId)>,
+    ) -> Result<u64, DifferentiateError> {
+        let mut updates = Updates::new(t, self)?;
+        if let Some(most) = self.clip_norm {
+            clip(t, &mut gradients, most)?;
+        }
+        for &(state, gradient) in &gradients {
+            updates.update(t, state, gradient)?;
+        }
+        Ok(gradients.len() as u64)
     }
 
     /// Adds loss and gradients of one micro-batch.
     fn micro_batch(
         &self,
         t: &mut Tape,
-        copy: &Copy,
         output: ValueId,
         target: Option<ValueId>,
         trained: &[ValueId],
-        copies: usize,
+        count: u32,
     ) -> Result<MicroBatch, DifferentiateError> {
-        let (output, target) = (copy.of(output), target.map(|v| copy.of(v)));
-        let paths = Paths::new(t.g, &copy.nodes, trained, output, |v| self.stops(t.g, v))?;
-        let e = self.elements(copies);
+        let nodes: Vec<NodeId> = t.g.nodes.keys().collect();
+        let paths = Paths::new(t.g, &nodes, trained, output, |v| self.stops(t.g, v))?;
+        let e = self.elements(count);
         t.name = "loss".into();
         let built = Built::new(t, self.loss()?, e, output, target)?;
         t.name = "loss.grad".into();
         let gradient = built.gradient(t, e, output)?;
         t.give(output, gradient);
-        reverse(t, &copy.nodes, &paths)?;
+        reverse(t, &nodes, &paths)?;
         let mut gradients = Vec::with_capacity(trained.len());
         for &p in trained {
             let (name, shape) = (t.g.values[p].name.clone(), t.shape(p));
@@ -454,16 +457,6 @@ fn free(g: &Graph, name: &str) -> Result<(), DifferentiateError> {
     let taken =
         g.inputs().any(|v| g.values[v].name == name) || g.states.values().any(|s| s.name == name);
     if taken { Err(DifferentiateError::Name(name.to_owned())) } else { Ok(()) }
-}
-
-/// The mean of scalars.
-fn mean(t: &mut Tape, all: &[ValueId]) -> Result<ValueId, TypeError> {
-    t.name = "loss".into();
-    let mut sum = all[0];
-    for &next in &all[1..] {
-        sum = t.binary(Binary::Add, sum, next)?;
-    }
-    t.scaled(sum, 1.0 / all.len() as f64)
 }
 
 /// Scales gradients so that the norm of all together is at most `most`, as PyTorch's

@@ -34,6 +34,8 @@ pub(super) struct Sections<'a> {
     most: u64,
     target: TargetInfo,
     reassociate: bool,
+    /// States may be in parts.
+    pub(super) states: bool,
     readers: SecondaryMap<ValueId, Vec<NodeId>>,
     /// The axis along which a value exists in parts.
     pub(super) axis: SecondaryMap<ValueId, Option<usize>>,
@@ -41,7 +43,8 @@ pub(super) struct Sections<'a> {
 }
 
 impl<'a> Sections<'a> {
-    /// Operators that need half again as much as a part of the largest one are cut.
+    /// Nothing is cut before [`Sections::grow`]. Operators that need half again as much as a part of
+    /// the largest one will be.
     pub(super) fn new(g: &'a Graph, parts: usize, target: TargetInfo, reassociate: bool) -> Self {
         let largest = g.nodes.keys().map(|n| own_bytes(g, n, target)).max().unwrap_or(0);
         let most = (largest + largest / 2) / parts.max(1) as u64;
@@ -49,15 +52,13 @@ impl<'a> Sections<'a> {
         for (n, node) in &g.nodes {
             node.inputs.iter().for_each(|&v| readers[v].push(n));
         }
-        let (axis, cut) = Default::default();
-        let mut sections = Sections { g, parts, most, target, reassociate, readers, axis, cut };
-        sections.grow();
-        sections
+        let (axis, cut, states) = (SecondaryMap::new(), SecondaryMap::new(), true);
+        Sections { g, parts, most, target, reassociate, states, readers, axis, cut }
     }
 
     /// Cuts what is too large, and from there on what makes or reads its parts. The first
     /// operators decide: the axis of a forward pass serves its backward pass too.
-    fn grow(&mut self) {
+    pub(super) fn grow(&mut self) {
         let mut work: VecDeque<NodeId> = self
             .g
             .nodes
@@ -149,7 +150,7 @@ impl<'a> Sections<'a> {
             && free
             && match self.g.values[v].def {
                 Def::Node { .. } => true,
-                Def::State(_) => axis == 0,
+                Def::State(_) => axis == 0 && self.states,
                 Def::Input | Def::Const(_) | Def::View { .. } => false,
             }
     }

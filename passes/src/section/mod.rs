@@ -55,7 +55,10 @@ impl Section {
     fn cut(&self, g: &Graph, parts: usize, cx: &Cx) -> Result<(Graph, u64), PassError> {
         let whole = with_reshapes(g);
         let reassociate = self.allow_reassociation || cx.allow_reassociation;
-        let sections = Sections::new(&whole, parts, cx.target, reassociate);
+        let mut sections = Sections::new(&whole, parts, cx.target, reassociate);
+        // States that other programs have, too, stay whole.
+        sections.states = cx.common_homes.is_none();
+        sections.grow();
         let operators = sections.cut.values().filter(|cut| cut.is_some()).count();
         Ok((Rewriter::new(&sections).rewrite()?, operators as u64))
     }

@@ -1,0 +1,436 @@
+//! The three graphs of a step in rounds.
+
+use super::AccumulateError;
+use super::rows::{Kind, Rows};
+use super::rules::{Along, narrowed};
+use crate::rounds::Division;
+use arenic_ir::Rounds;
+use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, Output, StateId, ValueId};
+use arenic_ir::op::{Binary, Op, TypeError};
+use arenic_ir::types::{DType, TensorType};
+use cranelift_entity::SecondaryMap;
+use std::collections::{BTreeSet, HashMap};
+
+/// Divides the step.
+///
+/// # Errors
+/// Names of inputs and outputs by rows collide; types that do not fit are a defect.
+pub(super) fn divide(rows: &Rows) -> Result<Division, AccumulateError> {
+    let needs = Needs::new(rows);
+    let by_rows = by_rows(rows)?;
+    let before = before(rows, &needs)?;
+    let main = main(rows, &needs)?;
+    let after = after(rows, &needs)?;
+    let count = rows.count as u32;
+    Ok(Division { main, rounds: Rounds { count, by_rows, before, after } })
+}
+
+/// What each part has to compute.
+struct Needs {
+    /// Values that are computed before the first round and read later.
+    early: Vec<ValueId>,
+    /// Values that are summed over the rounds.
+    sums: Vec<ValueId>,
+    /// Values of the whole batch that the first part makes.
+    before: SecondaryMap<ValueId, bool>,
+    main: SecondaryMap<ValueId, bool>,
+    after: SecondaryMap<ValueId, bool>,
+}
+
+impl Needs {
+    fn new(rows: &Rows) -> Self {
+        let g = rows.g;
+        let (mut early, mut sums) = (BTreeSet::new(), BTreeSet::new());
+        let mut after: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        let mut main: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        for output in &g.outputs {
+            match rows.kind[output.value] {
+                Kind::Rows(_) | Kind::Positions => main[output.value] = true,
+                _ => after[output.value] = true,
+            }
+        }
+        g.states.values().for_each(|state| after[state.exit] = true);
+        // Readers come after what they read: one way back through the nodes is enough.
+        for node in g.nodes.values().rev() {
+            let wanted = |of: &SecondaryMap<ValueId, bool>| {
+                node.outputs
+                    .iter()
+                    .flatten()
+                    .any(|&v| of[v] && matches!(rows.kind[v], Kind::Shared | Kind::Late))
+            };
+            if wanted(&after) {
+                node.inputs.iter().for_each(|&v| after[v] = true);
+            }
+            for &v in node.outputs.iter().flatten().filter(|v| after[**v]) {
+                if rows.kind[v] == Kind::Sum {
+                    sums.insert(v);
+                    main[v] = true;
+                }
+            }
+            let computed = |&v: &ValueId| main[v] && rows.kind[v] != Kind::Early;
+            if node.outputs.iter().flatten().any(computed) {
+                node.inputs.iter().for_each(|&v| main[v] = true);
+            }
+        }
+        for v in g.values.keys().filter(|&v| rows.kind[v] == Kind::Early) {
+            if main[v] || after[v] {
+                early.insert(v);
+            }
+        }
+        let mut before: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        early.iter().for_each(|&v| before[v] = true);
+        for node in g.nodes.values().rev() {
+            if node.outputs.iter().flatten().any(|&v| before[v]) {
+                node.inputs.iter().for_each(|&v| before[v] = true);
+            }
+        }
+        let (early, sums) = (early.into_iter().collect(), sums.into_iter().collect());
+        Needs { early, sums, before, main, after }
+    }
+}
+
+fn by_rows(rows: &Rows) -> Result<BTreeSet<String>, AccumulateError> {
+    let g = rows.g;
+    let cut = |v: ValueId| matches!(rows.kind[v], Kind::Rows(_));
+    let mut names: BTreeSet<String> =
+        rows.by_rows.iter().map(|&v| g.values[v].name.clone()).collect();
+    for output in &g.outputs {
+        let input = g.inputs().find(|&v| g.values[v].name == output.name);
+        if input.is_some_and(|v| cut(v) != cut(output.value)) {
+            return Err(AccumulateError::Output(output.name.clone()));
+        }
+        if cut(output.value) {
+            names.insert(output.name.clone());
+        }
+    }
+    Ok(names)
+}
+
+/// A part that grows.
+struct Part<'a> {
+    rows: &'a Rows<'a>,
+    new: Graph,
+    /// What stands for a value of the whole step.
+    of: SecondaryMap<ValueId, Option<ValueId>>,
+    /// The states that carry values from part to part.
+    carried: HashMap<ValueId, StateId>,
+    /// The first parts of shared values.
+    narrow: HashMap<(ValueId, Along), ValueId>,
+}
+
+impl<'a> Part<'a> {
+    /// All parts have the same states: those of the step, then what is carried.
+    fn new(rows: &'a Rows<'a>, needs: &Needs, with_init: bool) -> Self {
+        let g = rows.g;
+        let new = Graph { name: g.name.clone(), ..Graph::default() };
+        let (of, carried, narrow) = Default::default();
+        let mut part = Part { rows, new, of, carried, narrow };
+        for state in g.states.values() {
+            let init = state.init.clone().filter(|_| with_init);
+            let s = part.new.add_state(&state.name, g.ty(state.enter).clone(), init);
+            part.new.states[s].rows = state.rows;
+            part.of[state.enter] = Some(part.new.states[s].enter);
+        }
+        for (&v, what) in
+            needs.early.iter().map(|v| (v, "whole")).chain(needs.sums.iter().map(|v| (v, "sum")))
+        {
+            let name = match &g.values[v].name {
+                name if name.is_empty() => format!("{what} {v}"),
+                name => format!("{what} {name}"),
+            };
+            let s = part.new.add_state(name, g.ty(v).clone(), None);
+            part.new.states[s].carried = true;
+            part.carried.insert(v, s);
+        }
+        part
+    }
+
+    fn carried(&self, v: ValueId) -> Option<ValueId> {
+        self.carried.get(&v).map(|&s| self.new.states[s].enter)
+    }
+
+    /// Inputs and constants of the whole step that are read; others are there already.
+    fn leaf(&mut self, v: ValueId) -> Option<ValueId> {
+        if let Some(new) = self.of[v] {
+            return Some(new);
+        }
+        let value = &self.rows.g.values[v];
+        let new = match &value.def {
+            Def::Input => self.new.add_input(value.name.clone(), value.ty.clone()),
+            Def::Const(data) => {
+                self.new.add_const(value.name.clone(), value.ty.clone(), data.clone())
+            }
+            _ => return None,
+        };
+        self.of[v] = Some(new);
+        Some(new)
+    }
+
+    fn operands(&mut self, node: &Node) -> Result<Vec<ValueId>, TypeError> {
+        let operand = |&v: &ValueId| self.leaf(v).ok_or_else(|| missing(v));
+        node.inputs.iter().map(operand).collect()
+    }
+
+    /// A node with other operator and operands, whose results take the names of the old ones'.
+    fn node(
+        &mut self,
+        n: NodeId,
+        op: Op,
+        inputs: Vec<ValueId>,
+    ) -> Result<Vec<Option<ValueId>>, TypeError> {
+        let old = &self.rows.g.nodes[n];
+        let new = self.new.add_node(old.name.clone(), op, inputs)?;
+        let outputs = self.new.nodes[new].outputs.clone();
+        for (old, new) in old.outputs.iter().zip(&outputs) {
+            if let (Some(old), Some(new)) = (old, new) {
+                self.new.values[*new].name.clone_from(&self.rows.g.values[*old].name);
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// A node as it is in the whole step.
+    fn whole(&mut self, n: NodeId) -> Result<(), TypeError> {
+        let node = &self.rows.g.nodes[n];
+        let inputs = self.operands(node)?;
+        let outputs = self.node(n, node.op.clone(), inputs)?;
+        self.define(n, &outputs);
+        Ok(())
+    }
+
+    fn define(&mut self, n: NodeId, outputs: &[Option<ValueId>]) {
+        for (old, new) in self.rows.g.nodes[n].outputs.iter().zip(outputs) {
+            if let Some(old) = old {
+                // What another part has made stays that.
+                self.of[*old] = self.of[*old].or(*new);
+            }
+        }
+    }
+
+    /// The first part of a value that is the same in every round.
+    fn narrow(&mut self, v: ValueId, along: Along) -> Result<ValueId, TypeError> {
+        if let Some(&known) = self.narrow.get(&(v, along)) {
+            return Ok(known);
+        }
+        let (g, count) = (self.rows.g, self.rows.count);
+        let value = &g.values[v];
+        let new = match &value.def {
+            Def::Const(data) => {
+                let extent = value.ty.shape[along.axis] / count;
+                let ty = value.ty.with_extent(along.axis, extent);
+                let data = first_part(data, along.blocks(&value.ty), count);
+                self.new.add_const(value.name.clone(), ty, data)
+            }
+            Def::Node { node, output } => {
+                let (op, cut) = narrowed(g, v, along, count).ok_or_else(|| missing(v))?;
+                let mut inputs = Vec::new();
+                for (&x, cut) in g.nodes[*node].inputs.iter().zip(cut) {
+                    inputs.push(match cut {
+                        Some((x, along)) => self.narrow(x, along)?,
+                        None => self.shared(x)?,
+                    });
+                }
+                self.node(*node, op, inputs)?[*output].ok_or_else(|| missing(v))?
+            }
+            _ => return Err(missing(v)),
+        };
+        self.narrow.insert((v, along), new);
+        Ok(new)
+    }
+
+    /// A value that is the same in every round, with what it is made of.
+    fn shared(&mut self, v: ValueId) -> Result<ValueId, TypeError> {
+        if let Some(known) = self.leaf(v) {
+            return Ok(known);
+        }
+        let Def::Node { node, .. } = self.rows.g.values[v].def else { return Err(missing(v)) };
+        for x in self.rows.g.nodes[node].inputs.clone() {
+            self.shared(x)?;
+        }
+        self.whole(node)?;
+        self.of[v].ok_or_else(|| missing(v))
+    }
+
+    /// The results that nobody reads go; states stay.
+    fn finish(self) -> Graph {
+        let g = self.new;
+        let mut wanted = g.kept();
+        let mut keep: SecondaryMap<NodeId, bool> = SecondaryMap::new();
+        for (n, node) in g.nodes.iter().rev() {
+            if node.outputs.iter().flatten().any(|&v| wanted[v]) {
+                keep[n] = true;
+                node.inputs.iter().for_each(|&v| wanted[v] = true);
+            }
+        }
+        g.compacted(|n| keep[n])
+    }
+}
+
+fn missing(v: ValueId) -> TypeError {
+    TypeError(format!("{v} is not known in this part of the step"))
+}
+
+fn first_part(data: &Data, blocks: usize, count: usize) -> Data {
+    let Data::Bytes(bytes) = data else { return Data::Absent };
+    let block = (bytes.len() / blocks.max(1)).max(1);
+    let firsts = bytes.chunks(block).flat_map(|block| &block[..block.len() / count]);
+    Data::Bytes(firsts.copied().collect::<Vec<u8>>().into())
+}
+
+/// Makes what is known before the first round, and sets the sums to zero.
+fn before(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
+    let mut part = Part::new(rows, needs, false);
+    for (n, node) in &rows.g.nodes {
+        if node.outputs.iter().flatten().any(|&v| needs.before[v]) {
+            part.whole(n)?;
+        }
+    }
+    for &v in &needs.early {
+        let value = part.of[v].ok_or_else(|| missing(v))?;
+        part.new.states[part.carried[&v]].exit = value;
+    }
+    let mut zeros: HashMap<DType, ValueId> = HashMap::new();
+    for &v in &needs.sums {
+        let ty = rows.g.ty(v).clone();
+        let new = &mut part.new;
+        let zero = *zeros.entry(ty.dtype).or_insert_with(|| {
+            let bytes = vec![0; ty.dtype.size() as usize];
+            new.add_const("", TensorType::scalar(ty.dtype), Data::Bytes(bytes.into()))
+        });
+        part.new.states[part.carried[&v]].exit = fill(&mut part.new, zero, &ty)?;
+    }
+    Ok(part.finish())
+}
+
+fn fill(g: &mut Graph, scalar: ValueId, ty: &TensorType) -> Result<ValueId, TypeError> {
+    let op = match ty.rank() {
+        0 => Op::Copy,
+        _ => Op::Expand { shape: ty.shape.clone() },
+    };
+    let n = g.add_node("zero", op, vec![scalar])?;
+    g.result(n).ok_or_else(|| missing(scalar))
+}
+
+/// One round.
+fn main(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
+    let g = rows.g;
+    let mut part = Part::new(rows, needs, true);
+    for &v in &needs.early {
+        part.of[v] = part.carried(v);
+    }
+    for &v in &rows.by_rows {
+        if needs.main[v] {
+            let value = &g.values[v];
+            let ty = value.ty.with_extent(0, value.ty.shape[0] / rows.count);
+            part.of[v] = Some(part.new.add_input(value.name.clone(), ty));
+        }
+    }
+    let readers = g.readers();
+    for (n, node) in &g.nodes {
+        let computed = |&v: &ValueId| needs.main[v] && rows.kind[v] != Kind::Early;
+        if !node.outputs.iter().flatten().any(computed) {
+            continue;
+        }
+        let Some(rule) = &rows.rule[n] else {
+            // A shared value that is read in part alone is made so; `finish` drops the whole.
+            part.whole(n)?;
+            continue;
+        };
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for (&v, along) in node.inputs.iter().zip(&rule.narrow) {
+            inputs.push(match along {
+                Some(along) => part.narrow(v, *along)?,
+                None => part.leaf(v).ok_or_else(|| missing(v))?,
+            });
+        }
+        // What scatters onto zeros scatters onto the sum so far.
+        let alone = node
+            .outputs
+            .first()
+            .copied()
+            .flatten()
+            .filter(|&v| readers_in(rows, &readers[v], needs) == 0);
+        let onto =
+            alone.filter(|_| matches!(node.op, Op::ScatterNd { .. } | Op::ScatterElements { .. }));
+        if let Some(onto) = onto.filter(|&v| rows.kind[v] == Kind::Sum)
+            && let Some(sum) = part.carried(onto)
+        {
+            inputs[0] = sum;
+            let sum = part.node(n, rule.op.clone(), inputs)?[0].ok_or_else(|| missing(onto))?;
+            part.new.states[part.carried[&onto]].exit = sum;
+            continue;
+        }
+        let mut outputs = part.node(n, rule.op.clone(), inputs)?;
+        if let Some(scale) = rule.scale {
+            for v in outputs.iter_mut().flatten() {
+                *v = scaled(&mut part.new, *v, scale)?;
+            }
+        }
+        part.define(n, &outputs);
+    }
+    for &v in &needs.sums {
+        let s = part.carried[&v];
+        let enter = part.new.states[s].enter;
+        if part.new.states[s].exit != enter {
+            continue;
+        }
+        let term = part.of[v].ok_or_else(|| missing(v))?;
+        let add =
+            part.new.add_node("accumulate", Op::Binary { f: Binary::Add }, vec![enter, term])?;
+        part.new.states[s].exit = part.new.result(add).ok_or_else(|| missing(v))?;
+    }
+    for output in &g.outputs {
+        if matches!(rows.kind[output.value], Kind::Rows(_)) {
+            let value = part.of[output.value].ok_or_else(|| missing(output.value))?;
+            part.new.outputs.push(Output { name: output.name.clone(), value });
+        }
+    }
+    Ok(part.finish())
+}
+
+/// How many nodes of a round read a value.
+fn readers_in(rows: &Rows, readers: &[NodeId], needs: &Needs) -> usize {
+    let in_round = |&&n: &&NodeId| {
+        let mut made = rows.g.nodes[n].outputs.iter().flatten();
+        made.any(|&v| needs.main[v] && !matches!(rows.kind[v], Kind::Late | Kind::Early))
+    };
+    readers.iter().filter(in_round).count()
+}
+
+fn scaled(g: &mut Graph, v: ValueId, by: f64) -> Result<ValueId, TypeError> {
+    let dtype = g.ty(v).dtype;
+    let bytes = match dtype {
+        DType::F64 => by.to_le_bytes().to_vec(),
+        DType::F32 => (by as f32).to_le_bytes().to_vec(),
+        _ => return Err(TypeError(format!("a mean of {dtype} cannot be summed by parts"))),
+    };
+    let by = g.add_const("", TensorType::scalar(dtype), Data::Bytes(bytes.into()));
+    let n = g.add_node("", Op::Binary { f: Binary::Mul }, vec![v, by])?;
+    g.result(n).ok_or_else(|| missing(v))
+}
+
+/// What follows from the sums.
+fn after(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
+    let g = rows.g;
+    let mut part = Part::new(rows, needs, false);
+    for &v in needs.early.iter().chain(&needs.sums) {
+        part.of[v] = part.carried(v);
+    }
+    for (n, node) in &g.nodes {
+        let computed =
+            |&v: &ValueId| needs.after[v] && matches!(rows.kind[v], Kind::Shared | Kind::Late);
+        if node.outputs.iter().flatten().any(computed) {
+            part.whole(n)?;
+        }
+    }
+    for (s, state) in &g.states {
+        part.new.states[s].exit = part.leaf(state.exit).ok_or_else(|| missing(state.exit))?;
+    }
+    for output in &g.outputs {
+        if !matches!(rows.kind[output.value], Kind::Rows(_)) {
+            let value = part.leaf(output.value).ok_or_else(|| missing(output.value))?;
+            part.new.outputs.push(Output { name: output.name.clone(), value });
+        }
+    }
+    Ok(part.finish())
+}

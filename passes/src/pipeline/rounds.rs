@@ -1,0 +1,290 @@
+//! Steps in rounds: each part is planned by itself, over homes that all parts have in common.
+//!
+//! States lie at the bottom of the arena, in the same order in every part, then the constants of all
+//! parts, then what is alive for a while. So any part may follow any other.
+
+use super::{Outcome, PartOutcome, Pipeline, RunError, RunOptions, Step};
+use crate::order::definition_order_peak;
+use crate::rounds::{Divides, Division};
+use crate::simulate::roofline;
+use crate::{CommonHomes, Cx, Pass, PassError, Stats, devices};
+use arenic_ir::check::check_turns;
+use arenic_ir::graph::Graph;
+use arenic_ir::plan::{BufferKind, Plan};
+use arenic_ir::program::PerSpace;
+use arenic_ir::text::Module;
+use arenic_ir::verify::verify;
+use std::ops::Range;
+use std::time::Instant;
+
+/// A division that may be worth planning.
+struct Candidate {
+    count: u32,
+    /// Seconds of the step if nothing is computed again.
+    seconds: f64,
+    /// Bytes of a round in definition order.
+    peak: u64,
+}
+
+impl Pipeline {
+    /// Runs what follows pass `i` on the parts of a step in rounds: as many as the pass says or, where
+    /// it leaves that open, as make the step fastest under the byte limit.
+    pub(super) fn in_rounds(
+        &self,
+        i: usize,
+        divides: &dyn Divides,
+        module: &Module,
+        cx: &Cx,
+        options: &mut RunOptions,
+    ) -> Result<Outcome, RunError> {
+        let counts = divides.counts(&module.graph).map_err(|e| self.failed(i, e))?;
+        match counts[..] {
+            [1] => self.run_from(i + 1, module.clone(), cx, options),
+            [count] => self.divided(i, divides, count, module, cx, options),
+            _ => self.fastest_division(i, divides, &counts, module, cx, options),
+        }
+    }
+
+    fn failed(&self, i: usize, error: PassError) -> RunError {
+        RunError::Pass { pass: self.steps[i].name.clone(), error }
+    }
+
+    /// Plans the step in `count` rounds.
+    fn divided(
+        &self,
+        i: usize,
+        divides: &dyn Divides,
+        count: u32,
+        module: &Module,
+        cx: &Cx,
+        options: &mut RunOptions,
+    ) -> Result<Outcome, RunError> {
+        let start = Instant::now();
+        let division = divides.divide(&module.graph, count, cx).map_err(|e| self.failed(i, e))?;
+        let Division { main, rounds } = division;
+        let Step { name, .. } = &self.steps[i];
+        let module = Module { graph: main, ..Module::default() };
+        verify(&module.graph)
+            .map_err(|defect| RunError::Graph { pass: Some(name.clone()), defect })?;
+        let stats = Stats::from([("rounds", count.into())]);
+        if let Some(after_pass) = &mut options.after_pass {
+            let elapsed = start.elapsed();
+            after_pass(&super::Report { pass: name, stats: &stats, elapsed, module: &module });
+        }
+        if options.stop_after == Some(name) {
+            return Ok(Outcome {
+                module,
+                footprint: None,
+                rounds: None,
+                stats: vec![(name.clone(), stats)],
+            });
+        }
+        // Where homes are common none leaves the device, and so nothing does.
+        let limits = PerSpace { host: Some(0), ..cx.limits };
+        let within = |before: u64, after: u64| {
+            let reserved = before.saturating_add(after);
+            let device = cx.limits.device.map(|limit| limit.saturating_sub(reserved));
+            let common_homes = Some(CommonHomes { before, after });
+            Cx { limits: PerSpace { device, ..limits }, common_homes, ..*cx }
+        };
+        let is_plan = |step: &Step| !matches!(step.pass, Pass::Graph(_));
+        let plans = self.steps.iter().position(is_plan).unwrap_or(self.steps.len());
+        let rewritten = rounds.map(|g| self.rewritten(i + 1..plans, g, &within(0, 0)))?;
+        let bytes = |g: &Graph| constant_bytes(g, cx).map_err(|e| self.failed(i, e));
+        let (first, last) = (bytes(&rewritten.before)?, bytes(&rewritten.after)?);
+
+        let main = self.run_from(i + 1, module, &within(first + last, 0), options);
+        let mut main = main.map_err(|e| e.with_reserved(first + last))?;
+        let Some(plan) = main.module.plan.as_ref().filter(|_| main.footprint.is_some()) else {
+            return Ok(main);
+        };
+        let middle = planned_constant_bytes(plan);
+        let planned = |g: &Graph, before, after| {
+            let module = Module { graph: g.clone(), ..Module::default() };
+            let planned =
+                self.run_from(plans, module, &within(before, after), &mut RunOptions::default());
+            planned.map_err(|e| e.with_reserved(before + after))
+        };
+        let before = planned(&rewritten.before, 0, last + middle)?;
+        let after = planned(&rewritten.after, first, middle)?;
+        let mut figures = stats;
+        figures.append(&mut together(count, [&before, &main, &after], first + last));
+        main.stats.insert(0, (name.clone(), Stats::from([("rounds", count.into())])));
+        main.stats.push((name.clone(), figures));
+        let part = |o: Outcome| -> Result<PartOutcome, RunError> {
+            match (o.module.program, o.footprint) {
+                (Some(program), Some(footprint)) => {
+                    Ok(PartOutcome { graph: o.module.graph, program, footprint })
+                }
+                _ => Err(self.failed(i, PassError::TooLarge)),
+            }
+        };
+        let rounds = arenic_ir::Rounds {
+            count,
+            by_rows: rewritten.by_rows,
+            before: part(before)?,
+            after: part(after)?,
+        };
+        if let Some(program) = &main.module.program {
+            let parts = [
+                (&main.module.graph, program),
+                (&rounds.before.graph, &rounds.before.program),
+                (&rounds.after.graph, &rounds.after.program),
+            ];
+            check_turns(&parts).map_err(RunError::Check)?;
+        }
+        Ok(Outcome { rounds: Some(rounds), ..main })
+    }
+
+    /// What the graph passes make of a part.
+    fn rewritten(&self, passes: Range<usize>, g: &Graph, cx: &Cx) -> Result<Graph, RunError> {
+        let mut g = g.clone();
+        for step in &self.steps[passes] {
+            let failed = |error| RunError::Pass { pass: step.name.clone(), error };
+            if let Pass::Graph(pass) = &step.pass {
+                pass.run(&mut g, cx).map_err(failed)?;
+                verify(&g)
+                    .map_err(|defect| RunError::Graph { pass: Some(step.name.clone()), defect })?;
+            }
+        }
+        Ok(g)
+    }
+
+    /// The fastest of the step as it is and in rounds. More rounds need less memory and take longer by
+    /// themselves, fewer take longer by what is computed again: the search goes from the fewest
+    /// rounds that need no repeats to fewer ones, for as long as they are faster.
+    fn fastest_division(
+        &self,
+        i: usize,
+        divides: &dyn Divides,
+        counts: &[u32],
+        module: &Module,
+        cx: &Cx,
+        options: &mut RunOptions,
+    ) -> Result<Outcome, RunError> {
+        let candidates = counts
+            .iter()
+            .map(|&count| self.candidate(i, divides, count, module, cx))
+            .collect::<Result<Vec<_>, _>>()?;
+        let limit = cx.limits.device.unwrap_or(u64::MAX);
+        let fits = candidates.iter().position(|c| c.peak <= limit);
+        let first = fits.unwrap_or(candidates.len() - 1);
+        let whole = candidates[0].seconds;
+        let mut best: Option<(f64, Outcome)> = None;
+        let mut refusal: Option<RunError> = None;
+        for candidate in candidates[..=first].iter().rev() {
+            let Candidate { count, seconds, .. } = *candidate;
+            if best.as_ref().is_some_and(|(least, _)| *least <= seconds) {
+                continue;
+            }
+            let outcome = match count {
+                1 => self.run_from(i + 1, module.clone(), cx, options),
+                _ => self.divided(i, divides, count, module, cx, options),
+            };
+            match outcome {
+                Ok(outcome) => {
+                    let took = match outcome.step_seconds() {
+                        seconds if seconds.is_finite() => seconds,
+                        _ => seconds,
+                    };
+                    if best.as_ref().is_some_and(|(least, _)| *least <= took) {
+                        break;
+                    }
+                    best = Some((took, outcome));
+                }
+                Err(RunError::Pass { error, pass }) if error.is_of_limits() => {
+                    let e = RunError::Pass { error, pass };
+                    if best.is_some() {
+                        break;
+                    }
+                    let least = |e: &RunError| e.minimum().map_or(u64::MAX, |m| m.0);
+                    if refusal.as_ref().is_none_or(|r| least(&e) < least(r)) {
+                        refusal = Some(e);
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let Some((_, mut outcome)) = best else {
+            return Err(refusal.unwrap_or_else(|| self.failed(i, PassError::TooLarge)));
+        };
+        if outcome.rounds.is_some() {
+            let nanoseconds = (whole * 1e9) as u64;
+            let figures = Stats::from([("uncut_step_nanoseconds", nanoseconds)]);
+            outcome.stats.insert(0, (self.steps[i].name.clone(), figures));
+        }
+        Ok(outcome)
+    }
+
+    fn candidate(
+        &self,
+        i: usize,
+        divides: &dyn Divides,
+        count: u32,
+        module: &Module,
+        cx: &Cx,
+    ) -> Result<Candidate, RunError> {
+        let failed = |e| self.failed(i, e);
+        let device = devices::or_cpu(cx.device).map_err(|e| failed(e.into()))?;
+        let is_plan = |step: &Step| !matches!(step.pass, Pass::Graph(_));
+        let plans = self.steps.iter().position(is_plan).unwrap_or(self.steps.len());
+        let seconds = |g: &Graph| g.nodes.keys().map(roofline(g, &device)).sum::<f64>();
+        let rewritten = |g: &Graph| self.rewritten(i + 1..plans, g, cx);
+        if count == 1 {
+            let g = rewritten(&module.graph)?;
+            let peak = definition_order_peak(&g, cx).map_err(failed)?;
+            return Ok(Candidate { count, seconds: seconds(&g), peak });
+        }
+        let Division { main, rounds } = divides.divide(&module.graph, count, cx).map_err(failed)?;
+        let main = rewritten(&main)?;
+        let around = seconds(&rewritten(&rounds.before)?) + seconds(&rewritten(&rounds.after)?);
+        let peak = definition_order_peak(&main, cx).map_err(failed)?;
+        Ok(Candidate { count, seconds: around + f64::from(count) * seconds(&main), peak })
+    }
+}
+
+impl RunError {
+    /// The error with the figures that it has where a limit was not lowered by these bytes.
+    fn with_reserved(self, reserved: u64) -> RunError {
+        match self {
+            RunError::Pass {
+                pass,
+                error: PassError::DeviceMemory { limit, minimum, bound, sums },
+            } => {
+                let (limit, minimum) = (limit + reserved, minimum.saturating_add(reserved));
+                let error =
+                    PassError::DeviceMemory { limit, minimum, bound: bound + reserved, sums };
+                RunError::Pass { pass, error }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Figures of the whole step from those of its parts; `reserved` is what a round's limit was lowered
+/// by.
+fn together(count: u32, [before, main, after]: [&Outcome; 3], reserved: u64) -> Stats {
+    let mut figures = Stats::new();
+    let sum = |name: &'static str| {
+        let of = |o: &Outcome| o.figures(name).last();
+        Some(of(before)? + u64::from(count) * of(main)? + of(after)?)
+    };
+    for name in ["step_nanoseconds", "step_nanoseconds_bound", "unlimited_step_nanoseconds"] {
+        figures.extend(sum(name).map(|ns| (name, ns)));
+    }
+    if let Some((minimum, bound)) = main.minimum() {
+        figures.insert("minimum_device_bytes", minimum + reserved);
+        figures.insert("minimum_device_bytes_bound", bound + reserved);
+    }
+    figures
+}
+
+/// Bytes of a graph's constants that a plan of it has.
+fn constant_bytes(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
+    Ok(planned_constant_bytes(&Plan::new(g, cx.target)?))
+}
+
+fn planned_constant_bytes(plan: &Plan) -> u64 {
+    let constants = plan.buffers.values().filter(|b| b.kind == BufferKind::Const);
+    constants.map(|b| b.rounded()).sum()
+}
