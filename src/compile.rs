@@ -1,6 +1,6 @@
 //! From a model file to a checked artifact.
 
-use crate::artifact::{Artifact, Certificate, Provenance, Target};
+use crate::artifact::{Artifact, Certificate, Part, Provenance, Target, Turn};
 use crate::evaluator::Kernels;
 use crate::gpu_code::{self, CodeError};
 use crate::mapping::Mapping;
@@ -14,8 +14,8 @@ use arenic_ir::{Backend, DType, Def, Graph, Math, Op, TargetInfo, ValueId};
 use arenic_passes::certificate::{certificate, floor};
 use arenic_passes::differentiate::Parameter;
 use arenic_passes::order::definition_order_peak;
-use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
-use arenic_passes::simulate::{roofline, simulate};
+use arenic_passes::pipeline::{PartOutcome, Pipeline, RunError, RunOptions};
+use arenic_passes::simulate::roofline;
 use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search, devices};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -131,18 +131,20 @@ impl Compiled {
     /// # Errors
     /// [`CompileError::NoProgram`].
     pub fn seconds(&self, device: &Device) -> Result<(f64, f64), CompileError> {
-        let Target { graph, program, .. } = self.target()?;
-        Ok(seconds(graph, program, device, self.uncut_seconds))
+        Ok(seconds(self.target()?, device, self.uncut_seconds))
     }
 }
 
-/// Seconds of a step, simulated, and those without a limit: of every kernel once, unless the
-/// operators are those of a graph in parts.
-fn seconds(g: &Graph, program: &Program, device: &Device, uncut: Option<f64>) -> (f64, f64) {
-    let device = device.with_math(program.target.math);
-    let kernel = roofline(g, &device);
-    let step = simulate(program, &device, &kernel).seconds;
-    (step, uncut.unwrap_or_else(|| g.nodes.keys().map(&kernel).sum()))
+/// Seconds of a step, simulated, and those without a limit: of every kernel as often as its part of
+/// the step runs, unless the operators are those of a step that was cut.
+fn seconds(target: &Target, device: &Device, uncut: Option<f64>) -> (f64, f64) {
+    let turn_seconds = |turn: Turn| {
+        let device = device.with_math(turn.program.target.math);
+        let kernel = roofline(turn.graph, &device);
+        f64::from(turn.times) * turn.graph.nodes.keys().map(kernel).sum::<f64>()
+    };
+    let unlimited = || target.turns().into_iter().map(turn_seconds).sum();
+    (target.simulated_seconds(device), uncut.unwrap_or_else(unlimited))
 }
 
 /// What a plan must keep to, and the device that its times are for.
@@ -202,14 +204,20 @@ pub fn compile(
     let device = device.map(|d| d.with_math(math));
     let device = device.as_ref();
     let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
-    let cx = Cx { target, purpose, evaluate, search, device, limits, allow_reassociation };
+    let common_homes = None;
+    let cx =
+        Cx { target, purpose, evaluate, search, device, limits, allow_reassociation, common_homes };
     let outcome = pipeline.run(graph, &cx, options)?;
     let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
     let (uncut_seconds, step_seconds_bound) =
         (outcome.uncut_seconds(), outcome.step_seconds_bound());
     let module = outcome.module;
+    let rounds = outcome.rounds;
     let artifact = match (&outcome.footprint, &module.program) {
         (Some(footprint), Some(program)) => {
+            let parts = rounds.as_ref().map_or(Vec::new(), |r| vec![&r.before, &r.after]);
+            let mut footprint = footprint.clone();
+            parts.iter().for_each(|part| footprint.cover(&part.footprint));
             for space in Space::ALL {
                 let (limit, arena) = (limits[space], footprint.arena_bytes[space]);
                 if let Some(limit) = limit.filter(|&limit| arena > limit) {
@@ -222,16 +230,33 @@ pub fn compile(
                 true => floor(&module.graph, &cx)?,
                 false => certificate.bound.max(found),
             };
-            let kernels = match backend {
-                Backend::Cuda if !import.plan_only && !no_gpu_code => {
-                    gpu_code::make(&module.graph, program)?
-                }
-                _ => None,
+            let compiles = backend == Backend::Cuda && !import.plan_only && !no_gpu_code;
+            let kernels = |graph: &Graph, program: &Program| match compiles {
+                true => gpu_code::make(graph, program),
+                false => Ok(None),
             };
-            let mut statistics = statistics(&module.graph, program, footprint, bound_bytes, &cx)?;
+            let statistics = statistics(&module.graph, program, &footprint, bound_bytes, &cx)?;
+            let part = |part: &PartOutcome| {
+                let (graph, program) = (part.graph.clone(), part.program.clone());
+                Ok::<_, CodeError>(Part { kernels: kernels(&graph, &program)?, graph, program })
+            };
+            let mut target = Target {
+                kernels: kernels(&module.graph, program)?,
+                name: backend.name().into(),
+                graph: module.graph.clone(),
+                program: program.clone(),
+                statistics,
+                certificate: Certificate::from(&certificate),
+                bound,
+                rounds: rounds.as_ref().map(|rounds| rounds.map(part)).transpose()?.map(Box::new),
+                file: Mapping::default(),
+            };
+            if let Some(rounds) = &rounds {
+                target.statistics.insert("micro_batches".into(), rounds.count.into());
+            }
             if limits.device.is_some() {
                 let device = devices::or_cpu(device).map_err(PassError::from)?;
-                let (step, unlimited) = seconds(&module.graph, program, &device, uncut_seconds);
+                let (step, unlimited) = seconds(&target, &device, uncut_seconds);
                 let times = [
                     ("step_nanoseconds", Some(step)),
                     ("unlimited_step_nanoseconds", Some(unlimited)),
@@ -239,19 +264,8 @@ pub fn compile(
                 ];
                 let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
                 let known = |(name, s): (&str, Option<f64>)| Some((name.into(), nanoseconds(s?)));
-                statistics.extend(times.into_iter().filter_map(known));
+                target.statistics.extend(times.into_iter().filter_map(known));
             }
-            let target = Target {
-                kernels,
-                name: backend.name().into(),
-                graph: module.graph.clone(),
-                program: program.clone(),
-                statistics,
-                certificate: Certificate::from(&certificate),
-                bound,
-                rounds: None,
-                file: Mapping::default(),
-            };
             let is_cut = cut.load(Ordering::Relaxed);
             let provenance = Provenance { is_cut, ..provenance(model, pipeline)? };
             Some(Artifact {

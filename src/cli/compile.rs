@@ -3,7 +3,7 @@
 use super::device::{note_unmeasured, read_profiled};
 use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::interrupt;
-use super::loss::{LossOptions, parameters_json, print_parameters};
+use super::loss::{LossOptions, MicroBatches, parameters_json, print_parameters};
 use super::memory::{Limit, free_bytes, parse_limit, parse_percent};
 use super::pipeline::read_pipeline;
 use super::search::{CUT, SearchOptions};
@@ -19,6 +19,7 @@ use arenic::onnx::{ImportOptions, Mode};
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, Math, TensorType};
+use arenic_passes::accumulate::Accumulate;
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::precision::{Format, Precision};
 use arenic_passes::{Purpose, Search, devices};
@@ -174,9 +175,14 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let help = "add `--target cuda`";
         return Err(miette!(help = help, "--math {} is for GPUs", a.math.name()).into());
     }
-    if a.loss.accumulate.is_some() && a.loss.loss.is_none() && a.ort.is_none() {
-        let help = "give --loss, or --ort";
-        return Err(miette!(help = help, "--accumulate is for steps that are made here").into());
+    let counted = a.loss.accumulate.and_then(MicroBatches::count);
+    if counted.is_some() && a.loss.loss.is_none() && a.ort.is_none() {
+        let help = "give --loss, or --ort; `--accumulate auto` is for every step";
+        let message = "--accumulate N has a model's rows N times, in steps that are made here";
+        return Err(miette!(help = help, "{message}").into());
+    }
+    if a.loss.accumulate == Some(MicroBatches::Auto) {
+        pipeline = pipeline.in_micro_batches(Accumulate::default());
     }
     let dims = Dimensions::new(&a.dims)?;
     let trains = pipeline.differentiation().is_some();
@@ -187,7 +193,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         states: a.states.clone(),
         plan_only: a.plan_only,
         bind: bound(&a.bind)?,
-        micro_batches: a.ort.as_ref().and(a.loss.accumulate).map(usize::from),
+        micro_batches: a.ort.as_ref().and(counted).map(usize::from),
     };
     let named = match (a.device.as_deref(), a.profile.as_deref()) {
         (None, None) => None,
@@ -544,7 +550,12 @@ fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {
     if figure("bf16_bytes") > 0 {
         tell!("{:<17} {:>12}", "in bf16", human_bytes(figure("bf16_bytes")));
     }
-    tell!("{} operators, checked, in {seconds:.2} s: {}", figure("nodes"), output.display());
+    let rounds = match figure("micro_batches") {
+        0 => String::new(),
+        n => format!(" in each of {n} micro-batches"),
+    };
+    let nodes = figure("nodes");
+    tell!("{nodes} operators{rounds}, checked, in {seconds:.2} s: {}", output.display());
 }
 
 fn bound(given: &[(String, String)]) -> Result<BTreeMap<String, (TensorType, Vec<u8>)>, Failure> {

@@ -48,9 +48,11 @@ pub(super) struct LossOptions {
     /// Let no gradient pass these tensors
     #[arg(long, value_name = "GLOB", requires = "loss")]
     stop_gradient: Vec<Glob>,
-    /// Micro-batches in one step, whose gradients are averaged; inputs have N times the rows. For --ort, too
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(super) accumulate: Option<u16>,
+    /// Micro-batches in one step: N has inputs of N times the model's rows, whose gradients are averaged
+    /// (for --ort, too); auto cuts the rows of any step into as many as make it fastest within its
+    /// memory
+    #[arg(long, value_name = "N|auto", value_parser = micro_batches)]
+    pub(super) accumulate: Option<MicroBatches>,
     /// Scale gradients down so that their norm, of all together, is at most X
     #[arg(long, value_name = "X", requires = "loss", value_parser = positive)]
     clip_norm: Option<f64>,
@@ -96,6 +98,33 @@ pub(super) struct LossOptions {
     bn_variance: Variance,
 }
 
+/// How many micro-batches a step has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MicroBatches {
+    /// As many as make it fastest.
+    Auto,
+    /// So many.
+    Count(u16),
+}
+
+impl MicroBatches {
+    /// The number, where one is given.
+    pub(super) fn count(self) -> Option<u16> {
+        match self {
+            MicroBatches::Auto => None,
+            MicroBatches::Count(n) => Some(n),
+        }
+    }
+}
+
+fn micro_batches(text: &str) -> Result<MicroBatches, String> {
+    match text.parse::<u16>() {
+        _ if text == "auto" => Ok(MicroBatches::Auto),
+        Ok(n) if n > 0 => Ok(MicroBatches::Count(n)),
+        _ => Err("micro-batches are counted from 1 to 65535, or `auto`".into()),
+    }
+}
+
 impl LossOptions {
     /// The pass that the options describe, where there is a loss.
     pub(super) fn pass(&self) -> Option<Differentiate> {
@@ -110,7 +139,7 @@ impl LossOptions {
             train: self.train.clone(),
             freeze: self.freeze.clone(),
             stop_gradient: self.stop_gradient.clone(),
-            accumulate: self.accumulate.map(usize::from),
+            accumulate: self.accumulate.and_then(MicroBatches::count).map(u32::from),
             clip_norm: self.clip_norm,
             momentum: self.momentum,
             nesterov: self.nesterov,

@@ -3,6 +3,7 @@
 
 mod commands;
 mod linear;
+mod models;
 mod refused;
 #[path = "../shell/mod.rs"]
 mod shell;
