@@ -218,7 +218,17 @@ impl Op {
                 (0..result.rank()).map(|d| update(x, y, d)).collect()
             }
             Op::ProductUpdate { trans_a, trans_b, .. } => product_update(x, y, *trans_a, *trans_b),
-            _ => Vec::new(),
+            // A part would draw for other elements.
+            Op::Dropout { .. } | Op::RandomUniform { .. } => Vec::new(),
+            // Parts would read, or write, what others do.
+            Op::Slice { .. }
+            | Op::Gather { .. }
+            | Op::GatherNd { .. }
+            | Op::ScatterNd { .. }
+            | Op::TopK { .. }
+            | Op::MaxPoolGrad { .. }
+            | Op::Resize { .. }
+            | Op::Opaque { .. } => Vec::new(),
         }
     }
 }

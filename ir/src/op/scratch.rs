@@ -145,7 +145,45 @@ impl Op {
                 return turned.saturating_add(channels_last::as_first(inputs, outputs, own));
             }
             Op::Resize { spec } => return spec.table_bytes(0..spec.sizes.len()),
-            _ => 0,
+            Op::Reshape { .. }
+            | Op::Slice { .. }
+            | Op::Pad { .. }
+            | Op::Transpose { .. }
+            | Op::Expand { .. }
+            | Op::Concat { .. }
+            | Op::Copy
+            | Op::Gather { .. }
+            | Op::GatherElements { .. }
+            | Op::GatherNd { .. }
+            | Op::ScatterElements { .. }
+            | Op::ScatterNd { .. }
+            | Op::TopK { .. }
+            | Op::Cast { .. }
+            | Op::Unary { .. }
+            | Op::Binary { .. }
+            | Op::Where
+            | Op::Clip { .. }
+            | Op::Pointwise { .. }
+            | Op::Dropout { .. }
+            | Op::RandomUniform { .. }
+            | Op::SoftmaxOfStats
+            | Op::CrossEntropyGrad
+            | Op::BatchNormInputGrad
+            | Op::MaxPool { .. }
+            | Op::AveragePool { .. }
+            | Op::MaxPoolGrad { .. }
+            | Op::AveragePoolGrad { .. }
+            | Op::Adam { .. }
+            | Op::Adagrad { .. }
+            | Op::Momentum { .. }
+            | Op::Softmax { .. }
+            | Op::LogSoftmax { .. }
+            | Op::SoftmaxGrad { .. }
+            | Op::LogSoftmaxGrad { .. }
+            | Op::LogSoftmaxStats
+            | Op::LayerNorm { .. }
+            | Op::LayerNormInputGrad { .. }
+            | Op::Opaque { .. } => 0,
         };
         (elements as u64).saturating_mul(outputs.first().map_or(0, |t| t.dtype.size()))
     }

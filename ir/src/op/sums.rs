@@ -104,8 +104,8 @@ fn matrix(x: &TensorType, trans: bool, vector_is_row: bool) -> (usize, usize) {
 pub struct SumOrder(Vec<usize>);
 
 impl Op {
-    /// The order of this operator's sums by a backend's kernels; `None` where a library may
-    /// compute it, whose order nobody knows.
+    /// The order of this operator's sums by a backend's kernels; `None` if it is unknown, as it is
+    /// where a library may compute the operator. No cut of such an operator keeps bits.
     pub fn sum_order(
         &self,
         backend: Backend,
@@ -115,20 +115,16 @@ impl Op {
         match backend {
             Backend::Cpu => {
                 let [x, y] = [x, y].map(accumulated);
-                Some(
-                    self.cpu_sum_order(
-                        &x.iter().collect::<Vec<_>>(),
-                        &y.iter().collect::<Vec<_>>(),
-                    ),
-                )
+                self.cpu_sum_order(&x.iter().collect::<Vec<_>>(), &y.iter().collect::<Vec<_>>())
             }
             Backend::Cuda => cuda::sum_order(self, x, y),
         }
         .map(SumOrder)
     }
 
-    fn cpu_sum_order(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<usize> {
-        match self {
+    /// Empty for operators that have no sums, or whose sums have one order at every extent.
+    fn cpu_sum_order(&self, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<usize>> {
+        Some(match self {
             Op::MatMul { trans_a, trans_b } => {
                 let (_, e) = mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
                 product(e, product_parts(y[0].elements(), e.k))
@@ -142,7 +138,7 @@ impl Op {
                 product(e, product_parts(y[0].elements(), e.k))
             }
             Op::ProductUpdate { alpha, trans_a, trans_b, .. } => {
-                let [.., a, b] = x else { return Vec::new() };
+                let [.., a, b] = x else { return None };
                 let e = gemm(a, b, *trans_a, *trans_b);
                 let parts = match product_update(e.m * e.n, e.k) {
                     ProductUpdate::Tiles { .. } => 1,
@@ -187,13 +183,15 @@ impl Op {
                 [vec![k, size], product(Extents { m, k, n }, 1)].concat()
             }
             Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
-                let Some((x, _, axes)) = self.reduction(x) else { return Vec::new() };
+                let (x, _, axes) = self.reduction(x)?;
                 let plan = reduce(&x, axes);
                 let reduced = (0..plan.rank).filter(|&i| plan.reduced(i));
                 let extents = reduced.map(|i| plan.extents[i]);
                 [usize::from(plan.inner_reduced), plan.parts].into_iter().chain(extents).collect()
             }
-            Op::ChannelsLast { of } => channels_last::as_first(x, y, |x, y| of.cpu_sum_order(x, y)),
+            Op::ChannelsLast { of } => {
+                return channels_last::as_first(x, y, |x, y| of.cpu_sum_order(x, y));
+            }
             Op::AttentionGrad { .. } => vec![attention::tiling(x[0], x[1], x[2]).parts],
             Op::LayerNormParamGrad { axis } => vec![channel_sums(rows(x[0], *axis)).parts],
             Op::BatchNorm { .. } | Op::BatchNormParamGrad => {
@@ -216,8 +214,45 @@ impl Op {
                 let inner: usize = x[0].shape[axis + 1..].iter().product();
                 vec![usize::from(inner == 1)]
             }
-            _ => Vec::new(),
-        }
+            Op::Reshape { .. }
+            | Op::Slice { .. }
+            | Op::Pad { .. }
+            | Op::Transpose { .. }
+            | Op::Expand { .. }
+            | Op::Concat { .. }
+            | Op::Copy
+            | Op::Gather { .. }
+            | Op::GatherElements { .. }
+            | Op::GatherNd { .. }
+            | Op::ScatterElements { .. }
+            | Op::ScatterNd { .. }
+            | Op::TopK { .. }
+            | Op::Cast { .. }
+            | Op::Unary { .. }
+            | Op::Binary { .. }
+            | Op::Where
+            | Op::Clip { .. }
+            | Op::Pointwise { .. }
+            | Op::Dropout { .. }
+            | Op::RandomUniform { .. }
+            | Op::SoftmaxOfStats
+            | Op::CrossEntropyGrad
+            | Op::BatchNormInputGrad
+            | Op::MaxPool { .. }
+            | Op::AveragePool { .. }
+            | Op::MaxPoolGrad { .. }
+            | Op::AveragePoolGrad { .. }
+            | Op::Resize { .. }
+            | Op::Adam { .. }
+            | Op::Adagrad { .. }
+            | Op::Momentum { .. }
+            // Sums along axes that are in no cut, of which each row has its own.
+            | Op::Attention { .. }
+            | Op::LogSoftmaxStats
+            | Op::LayerNorm { .. }
+            | Op::LayerNormInputGrad { .. } => Vec::new(),
+            Op::Opaque { .. } => return None,
+        })
     }
 
     /// True where the whole that is put together from the parts of a cut, which end at

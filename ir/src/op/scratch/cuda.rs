@@ -81,7 +81,46 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         Op::Resize { spec } => {
             spec.table_bytes((0..spec.sizes.len()).filter(|&a| !spec.keeps(a, x[0].shape[a])))
         }
-        _ => 0,
+        Op::Reshape { .. }
+        | Op::Slice { .. }
+        | Op::Pad { .. }
+        | Op::Transpose { .. }
+        | Op::Expand { .. }
+        | Op::Concat { .. }
+        | Op::Copy
+        | Op::Gather { .. }
+        | Op::GatherElements { .. }
+        | Op::GatherNd { .. }
+        | Op::ScatterElements { .. }
+        | Op::ScatterNd { .. }
+        | Op::TopK { .. }
+        | Op::Cast { .. }
+        | Op::Unary { .. }
+        | Op::Binary { .. }
+        | Op::Where
+        | Op::Clip { .. }
+        | Op::Pointwise { .. }
+        | Op::Dropout { .. }
+        | Op::RandomUniform { .. }
+        | Op::SoftmaxOfStats
+        | Op::CrossEntropyGrad
+        | Op::BatchNormInputGrad
+        | Op::MaxPool { .. }
+        | Op::AveragePool { .. }
+        | Op::MaxPoolGrad { .. }
+        | Op::AveragePoolGrad { .. }
+        | Op::Adam { .. }
+        | Op::Adagrad { .. }
+        | Op::Momentum { .. }
+        | Op::Attention { .. }
+        | Op::Softmax { .. }
+        | Op::LogSoftmax { .. }
+        | Op::SoftmaxGrad { .. }
+        | Op::LogSoftmaxGrad { .. }
+        | Op::LogSoftmaxStats
+        | Op::LayerNorm { .. }
+        | Op::LayerNormInputGrad { .. }
+        | Op::Opaque { .. } => 0,
     }
 }
 
@@ -194,7 +233,8 @@ fn partial_results(batches: usize, [m, n, k]: [usize; 3]) -> u64 {
 }
 
 /// The order of an operator's sums: how many parts a sum has, how long each is, and how many
-/// threads share it; none where a library may choose it.
+/// threads share it; empty for operators without sums, or whose sums have one order at every
+/// extent, and `None` if it is unknown or a library may choose it.
 pub(in crate::op) fn sum_order(
     op: &Op,
     x: &[&TensorType],
@@ -215,14 +255,14 @@ pub(in crate::op) fn sum_order(
         | Op::ConvTranspose { .. }
         | Op::ConvWeightGrad { .. } => match contraction(op, x, y) {
             Some((batches, extents)) => product(batches, extents),
-            None => Vec::new(),
+            None => return None,
         },
         Op::ChannelsLast { of } => {
             return channels_last::as_first(x, y, |x, y| sum_order(of, x, y));
         }
         Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
             let order = |(x, _, axes)| reduction_order(&super::reduce(&x, axes));
-            op.reduction(x).map_or_else(Vec::new, order)
+            op.reduction(x).map(order)?
         }
         Op::LayerNormParamGrad { axis } => reduction_order(&row_sums(x[0], *axis)),
         Op::BatchNorm { .. } | Op::BatchNormParamGrad => reduction_order(&channel_sums(x[0])),
@@ -237,7 +277,48 @@ pub(in crate::op) fn sum_order(
             let last = x[0].rank().saturating_sub(1);
             vec![row_lanes(x[0], last..x[0].rank())]
         }
-        _ => Vec::new(),
+        Op::Reshape { .. }
+        | Op::Slice { .. }
+        | Op::Pad { .. }
+        | Op::Transpose { .. }
+        | Op::Expand { .. }
+        | Op::Concat { .. }
+        | Op::Copy
+        | Op::Gather { .. }
+        | Op::GatherElements { .. }
+        | Op::GatherNd { .. }
+        | Op::ScatterElements { .. }
+        | Op::ScatterNd { .. }
+        | Op::TopK { .. }
+        | Op::Cast { .. }
+        | Op::Unary { .. }
+        | Op::Binary { .. }
+        | Op::Where
+        | Op::Clip { .. }
+        | Op::Pointwise { .. }
+        | Op::Dropout { .. }
+        | Op::RandomUniform { .. }
+        | Op::SoftmaxOfStats
+        | Op::CrossEntropyGrad
+        | Op::BatchNormInputGrad
+        | Op::MaxPool { .. }
+        | Op::AveragePool { .. }
+        | Op::MaxPoolGrad { .. }
+        | Op::AveragePoolGrad { .. }
+        | Op::Resize { .. }
+        | Op::Adam { .. }
+        | Op::Adagrad { .. }
+        | Op::Momentum { .. }
+        // Sums along axes that are in no cut, of which each row has its own.
+        | Op::Attention { .. }
+        | Op::AttentionGrad { .. }
+        | Op::Lstm { .. }
+        | Op::LstmGrad { .. }
+        | Op::Gru { .. }
+        | Op::GruGrad { .. }
+        | Op::Rnn { .. }
+        | Op::RnnGrad { .. } => Vec::new(),
+        Op::Opaque { .. } => return None,
     })
 }
 
