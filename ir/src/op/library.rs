@@ -5,7 +5,7 @@
 //! an order that nobody knows. The backend asks the same functions, so that the two cannot
 //! disagree.
 
-use super::{Op, Window, channels_last, sums};
+use super::{Extents, Op, Window, channels_last};
 use crate::plan::{Backend, Math, TargetInfo};
 use crate::types::{DType, TensorType};
 
@@ -248,7 +248,7 @@ fn mat_mul([a, b, y]: [&TensorType; 3], trans: [bool; 2], math: Math) -> Option<
     if [a, b].iter().zip(trans).any(|(x, trans)| x.rank() < 2 && trans) {
         return None;
     }
-    let (batches, e) = sums::mat_mul([a, b, y], trans[0], trans[1]);
+    let (batches, e) = Extents::of_mat_mul([a, b, y], trans[0], trans[1]);
     let vectors = usize::from(a.rank() == 1) + usize::from(b.rank() == 1);
     let batch = &y.shape[..(y.rank() + vectors).saturating_sub(2)];
     let stride = |x: &TensorType, matrix: usize| match batches <= 1 || x.rank() <= 2 {
@@ -288,7 +288,7 @@ fn gemm(
     trans: [bool; 2],
     math: Math,
 ) -> Option<LibraryCall> {
-    let e = sums::gemm(x[0], x[1], trans[0], trans[1]);
+    let e = Extents::of_gemm(x[0], x[1], trans[0], trans[1]);
     let added = match x.get(2).filter(|_| beta != 0.0) {
         None => Added::Nothing,
         Some(c) if c.elements() == y.elements() => Added::Matrix(beta),
@@ -316,7 +316,7 @@ fn product(
     dtype: DType,
     math: Math,
     batches: usize,
-    e: sums::Extents,
+    e: Extents,
     [trans_a, trans_b]: [bool; 2],
     [stride_a, stride_b]: [usize; 2],
     alpha: f32,

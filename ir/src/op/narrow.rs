@@ -6,7 +6,6 @@
 //! rounded once.
 
 use super::Op;
-use super::attributes::Scatter;
 use crate::types::{DType, TensorType};
 
 /// What addresses in scratch are multiples of, in bytes.
@@ -22,24 +21,6 @@ impl Op {
     pub fn cpu_takes_bf16(&self) -> bool {
         self.moves_elements()
             || matches!(self, Op::Cast { .. } | Op::Pointwise { .. } | Op::PointwiseReduce { .. })
-    }
-
-    /// True where elements are moved and none is looked at.
-    fn moves_elements(&self) -> bool {
-        matches!(
-            self,
-            Op::Reshape { .. }
-                | Op::Slice { .. }
-                | Op::Transpose { .. }
-                | Op::Expand { .. }
-                | Op::Concat { .. }
-                | Op::Copy
-                | Op::Gather { .. }
-                | Op::GatherElements { .. }
-                | Op::GatherNd { .. }
-                | Op::ScatterElements { reduction: Scatter::Replace, .. }
-                | Op::ScatterNd { reduction: Scatter::Replace }
-        )
     }
 
     /// True where the CUDA backend has a kernel for `bf16` operands or results.

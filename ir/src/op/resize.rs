@@ -5,7 +5,10 @@
 //! two, is exactly there: which element is the nearest is no matter of rounding.
 
 use super::attributes::is_false;
-use super::infer::{TypeError, ensure};
+use super::error::ensure;
+use super::families::Resizing;
+use super::family::Row;
+use super::{Cut, TypeError, Work};
 use crate::types::TensorType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -117,6 +120,47 @@ pub struct ResizeSpec {
     /// Value outside the region of interest, for `TfCropAndResize`.
     #[serde(default)]
     pub extrapolation: f32,
+}
+
+impl Row for Resizing<'_> {
+    fn arity(&self) -> (usize, usize) {
+        let Resizing::Resize { .. } = self;
+        (1, 1)
+    }
+
+    fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let Resizing::Resize { spec } = self;
+        ensure!(x[0].dtype.is_float() || x[0].dtype.is_int(), "resize does not take bool");
+        spec.validate(x[0])?;
+        Ok(vec![TensorType::new(x[0].dtype, spec.sizes.as_slice())])
+    }
+
+    fn in_place(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<(usize, usize)> {
+        let Resizing::Resize { .. } = self;
+        vec![]
+    }
+
+    fn cuts(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<Cut> {
+        // Neighbours of an index may be in another part.
+        let Resizing::Resize { .. } = self;
+        vec![]
+    }
+
+    fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        let Resizing::Resize { spec } = self;
+        let each = match spec.mode {
+            Interpolation::Nearest(_) => 1,
+            Interpolation::Linear => 8,
+            Interpolation::Cubic { .. } => 32,
+        };
+        let output = y.first().map_or(0, |t| t.elements() as u64);
+        Work::new(output.saturating_mul(each), x, y)
+    }
+
+    fn moves_elements(&self) -> bool {
+        let Resizing::Resize { .. } = self;
+        false
+    }
 }
 
 /// The most elements of an axis that is resized: products of two such extents have 62 bits.

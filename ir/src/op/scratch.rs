@@ -11,9 +11,9 @@
 pub mod attention;
 pub mod cuda;
 
+use super::families::Recurrent;
 use super::narrow::{has_bf16, widened_bytes};
-use super::sums::Extents;
-use super::{MAX_RANK, Op, Recurrence, Reduction, Window, channels_last};
+use super::{Extents, Family, MAX_RANK, Op, Reduction, Window, channels_last};
 use crate::plan::{Backend, TargetInfo};
 use crate::types::{DType, TensorType};
 
@@ -135,7 +135,8 @@ impl Op {
             | Op::GruGrad { .. }
             | Op::Rnn { .. }
             | Op::RnnGrad { .. } => {
-                let elements = Recurrence::of(self, inputs[0]).cpu_scratch(self);
+                let Family::Recurrent(op) = self.family() else { return 0 };
+                let elements = op.extents(inputs[0]).state().saturating_mul(states(op));
                 return (elements as u64).saturating_mul(inputs[0].dtype.size());
             }
             Op::ChannelsLast { of } => {
@@ -188,6 +189,26 @@ impl Op {
         (elements as u64).saturating_mul(outputs.first().map_or(0, |t| t.dtype.size()))
     }
 }
+
+/// States in the scratch of a recurrence's kernel: a step's gates, should nobody read them, and
+/// what goes from step to step.
+fn states(op: Recurrent) -> usize {
+    match op {
+        Recurrent::Lstm { .. } | Recurrent::LstmGrad { .. } => LSTM_STATES,
+        Recurrent::Gru { .. } | Recurrent::GruGrad { .. } => GRU_STATES,
+        Recurrent::RnnGrad { .. } => RNN_GRAD_STATES,
+        Recurrent::Rnn { .. } => 0,
+    }
+}
+
+/// States in the scratch of an LSTM and of its gradient.
+pub const LSTM_STATES: usize = 6;
+
+/// States in the scratch of a GRU and of its gradient.
+pub const GRU_STATES: usize = 5;
+
+/// States in the scratch of an RNN's gradient.
+pub const RNN_GRAD_STATES: usize = 2;
 
 /// Bytes of scratch that a tensor takes whose channels are moved, up to where the next one begins.
 pub fn turned_bytes(ty: &TensorType) -> u64 {

@@ -10,27 +10,11 @@ use super::scratch::{
     Conv, ConvTranspose, ConvWeight, ProductUpdate, attention, channel_sums, channels, conv,
     conv_transpose, conv_weight, product_parts, product_update, reduce, rows,
 };
-use super::{Assembly, Cut, Op, Recurrence, channels_last};
+use super::{Assembly, Cut, Extents, Family, Op, channels_last};
 use crate::plan::Backend;
 use crate::types::{DType, TensorType};
 
-/// Extents of a matrix product: `m × k` by `k × n`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extents {
-    /// Rows of the result.
-    pub m: usize,
-    /// Terms of each sum.
-    pub k: usize,
-    /// Columns of the result.
-    pub n: usize,
-}
-
 impl Extents {
-    /// Multiplications of the product; saturates.
-    pub fn multiplications(self) -> usize {
-        self.m.saturating_mul(self.k).saturating_mul(self.n)
-    }
-
     /// How a product of these extents is computed.
     pub fn route(self) -> Route {
         if self.n <= PLAIN_ROWS && self.m > self.n {
@@ -65,39 +49,6 @@ const PLAIN: usize = 6 << 10;
 /// again: a sum that is cut at multiples of them keeps its bits.
 pub const LIBRARY_DEPTH: usize = 256;
 
-/// The extents of a `MatMul`, and how many products there are. Where `b` is one matrix for all
-/// of `a`'s batch, that batch's rows are rows of one product.
-pub fn mat_mul([a, b, y]: [&TensorType; 3], trans_a: bool, trans_b: bool) -> (usize, Extents) {
-    let (mut m, k) = matrix(a, trans_a, true);
-    let (_, n) = matrix(b, trans_b, false);
-    let vectors = usize::from(a.rank() == 1) + usize::from(b.rank() == 1);
-    let batch_axes = (y.rank() + vectors).saturating_sub(2);
-    let mut count: usize = y.shape[..batch_axes].iter().product();
-    if b.elements() == k * n && !trans_a && a.elements() == count.saturating_mul(m * k) {
-        m *= count;
-        count = count.min(1);
-    }
-    (count, Extents { m, k, n })
-}
-
-/// The extents of a `Gemm`.
-pub fn gemm(a: &TensorType, b: &TensorType, trans_a: bool, trans_b: bool) -> Extents {
-    let (m, k) = matrix(a, trans_a, true);
-    let (_, n) = matrix(b, trans_b, false);
-    Extents { m, k, n }
-}
-
-/// Rows and columns of an operand's last two axes.
-fn matrix(x: &TensorType, trans: bool, vector_is_row: bool) -> (usize, usize) {
-    let (rows, columns) = match x.shape[..] {
-        [] => (1, 1),
-        [n] if vector_is_row => (1, n),
-        [n] => (n, 1),
-        [.., rows, columns] => (rows, columns),
-    };
-    if trans { (columns, rows) } else { (rows, columns) }
-}
-
 /// The order of an operator's sums. Where it is the same for two operators that differ only in
 /// the extents of axes along which nothing is summed, so are the bits of their elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,20 +77,20 @@ impl Op {
     fn cpu_sum_order(&self, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<usize>> {
         Some(match self {
             Op::MatMul { trans_a, trans_b } => {
-                let (_, e) = mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
+                let (_, e) = Extents::of_mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
                 product(e, product_parts(y[0].elements(), e.k))
             }
             Op::Gemm { alpha, trans_a, trans_b, .. } => {
-                let e = gemm(x[0], x[1], *trans_a, *trans_b);
+                let e = Extents::of_gemm(x[0], x[1], *trans_a, *trans_b);
                 scaled(*alpha, e, product_parts(y[0].elements(), e.k))
             }
             Op::GemmGelu { trans_a, trans_b } | Op::GemmGeluGrad { trans_a, trans_b } => {
-                let e = gemm(x[0], x[1], *trans_a, *trans_b);
+                let e = Extents::of_gemm(x[0], x[1], *trans_a, *trans_b);
                 product(e, product_parts(y[0].elements(), e.k))
             }
             Op::ProductUpdate { alpha, trans_a, trans_b, .. } => {
                 let [.., a, b] = x else { return None };
-                let e = gemm(a, b, *trans_a, *trans_b);
+                let e = Extents::of_gemm(a, b, *trans_a, *trans_b);
                 let parts = match product_update(e.m * e.n, e.k) {
                     ProductUpdate::Tiles { .. } => 1,
                     ProductUpdate::Parts { parts, .. } => parts,
@@ -203,8 +154,8 @@ impl Op {
             | Op::GruGrad { .. }
             | Op::Rnn { .. }
             | Op::RnnGrad { .. } => {
-                let of = Recurrence::of(self, x[0]).products(self).into_iter();
-                of.flat_map(|e| product(e, 1)).collect()
+                let Family::Recurrent(op) = self.family() else { return None };
+                op.products(op.extents(x[0])).into_iter().flat_map(|e| product(e, 1)).collect()
             }
             // Along the last axis by rows, else by columns.
             Op::Softmax { axis }

@@ -15,7 +15,7 @@ use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, KernelError, Target};
 use arenic_ir::op::scratch::{ConvTranspose, TransposeColumns, conv_transpose};
-use arenic_ir::op::sums::{Extents, Route};
+use arenic_ir::op::{Extents, sums::Route};
 use arenic_ir::{DType, Op};
 
 /// Runs a `ConvTranspose`.

@@ -4,8 +4,8 @@ use super::address::Shared;
 use super::nest::Nest;
 use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use crate::kernel::{Call, KernelError, Operand};
+use arenic_ir::op::Extents;
 use arenic_ir::op::scratch::product_parts;
-use arenic_ir::op::sums;
 use arenic_ir::{DType, Op};
 
 /// Runs a `MatMul` or a `Gemm`.
@@ -52,7 +52,7 @@ fn mat_mul<T: Scalar>(call: &Call, trans_a: bool, trans_b: bool) {
     let [a, b] = call.inputs else { unreachable!("two operands") };
     let Some(y) = call.outputs[0] else { return };
     let (ma, mb) = (matrix::<T>(a, trans_a, true), matrix::<T>(b, trans_b, false));
-    let (count, e) = sums::mat_mul([a.ty(), b.ty(), y.ty()], trans_a, trans_b);
+    let (count, e) = Extents::of_mat_mul([a.ty(), b.ty(), y.ty()], trans_a, trans_b);
     let vectors = usize::from(a.ty().rank() == 1) + usize::from(b.ty().rank() == 1);
     let batch = &y.ty().shape[..y.ty().rank() + vectors - 2];
     let (from_a, from_b) =
@@ -82,7 +82,7 @@ fn gemm<T: Scalar>(call: &Call, alpha: f32, beta: f32, trans_a: bool, trans_b: b
     let Some(y) = call.outputs[0] else { return };
     let a = matrix::<T>(&call.inputs[0], trans_a, true);
     let b = matrix::<T>(&call.inputs[1], trans_b, false);
-    let e = sums::gemm(call.inputs[0].ty(), call.inputs[1].ty(), trans_a, trans_b);
+    let e = Extents::of_gemm(call.inputs[0].ty(), call.inputs[1].ty(), trans_a, trans_b);
     let (alpha, beta) = (T::from_f64(f64::from(alpha)), T::from_f64(f64::from(beta)));
     let result = MatMut::new(y.ptr::<T>(), e.n, 1);
     // The bias as a matrix whose broadcast axes have stride 0.

@@ -11,7 +11,7 @@ use super::product::{MatMut, Part, Scalar, product_by_parts, product_in_parts};
 use super::update::{Kernel, Region, Update};
 use crate::kernel::{Call, Operand};
 use arenic_ir::op::scratch::{ProductUpdate, product_update};
-use arenic_ir::op::{MAX_OPERANDS, ProductOperands, sums};
+use arenic_ir::op::{Extents, MAX_OPERANDS, ProductOperands};
 use arenic_ir::{DType, Op};
 
 /// Runs a `ProductUpdate`.
@@ -26,7 +26,7 @@ fn typed<T: Scalar>(call: &Call) {
     let Some(y) = call.outputs.iter().flatten().next() else { return };
     let place = ProductOperands { gradient: *gradient, others: call.inputs.len() - 2 };
     let [a, b] = [&call.inputs[place.others], &call.inputs[place.others + 1]];
-    let e = sums::gemm(a.ty(), b.ty(), *trans_a, *trans_b);
+    let e = Extents::of_gemm(a.ty(), b.ty(), *trans_a, *trans_b);
     let (a, b) = (matrix::<T>(a, *trans_a, true), matrix::<T>(b, *trans_b, false));
     let alpha = T::from_f64(f64::from(*alpha));
     // SAFETY: an operand of the gradient's type that nobody reads: it comes as tiles.

@@ -11,8 +11,8 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::op::sums::Extents;
-use arenic_ir::op::{Activation, Recurrence};
+use arenic_ir::op::scratch::{GRU_STATES, LSTM_STATES};
+use arenic_ir::op::{Activation, Extents, Recurrence};
 use arenic_ir::{DType, Op};
 
 /// Runs a recurrence.
@@ -62,13 +62,13 @@ unsafe fn bring<T: Float>(from: *const T, to: *mut T, n: usize) {
 }
 
 fn lstm<T: Float + Scalar>(call: &Call, reverse: bool) {
-    let of = Recurrence::of(call.op, call.inputs[0].ty());
+    let of = Recurrence::new(4, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [pre, r, mut h, mut c] = operands::<T, 4>(call);
     let peephole = call.inputs.get(4).map(|p| Shared::new(p.ptr::<T>().cast_mut()));
     let [y, gates, cells] = results::<T, 3>(call);
     // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(of.cpu_scratch(call.op)) };
+    let scratch = unsafe { call.scratch.slice_mut::<T>(LSTM_STATES * state) };
     let (room, rest) = scratch.split_at_mut(4 * state);
     let (h_room, c_room) = rest.split_at_mut(state);
     let of_rows = Mat::new(r, n, 1).transposed();
@@ -155,13 +155,13 @@ wide! {
 }
 
 fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_reset: bool) {
-    let of = Recurrence::of(call.op, call.inputs[0].ty());
+    let of = Recurrence::new(3, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [pre, r, mut h] = operands::<T, 3>(call);
     let bias = call.inputs.get(3).map(|b| Shared::new(b.ptr::<T>().cast_mut()));
     let [y, gates] = results::<T, 2>(call);
     // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(of.cpu_scratch(call.op)) };
+    let scratch = unsafe { call.scratch.slice_mut::<T>(GRU_STATES * state) };
     let (room, rest) = scratch.split_at_mut(3 * state);
     let (h_room, product) = rest.split_at_mut(state);
     let product = product.as_mut_ptr();
@@ -267,7 +267,7 @@ wide! {
 }
 
 fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Activation) {
-    let of = Recurrence::of(call.op, call.inputs[0].ty());
+    let of = Recurrence::new(1, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [pre, r, mut h] = operands::<T, 3>(call);
     let [Some(y)] = results::<T, 1>(call) else { return };

@@ -2,12 +2,12 @@
 
 use super::module::{Argument, Kernel, Launch, Module};
 use super::{
-    attention, batch_norm, convolution, elementwise, indexing, movement, norm, pad, pool_grad,
-    product, random, recurrence, reduce, softmax, update, windows,
+    attention, convolution, elementwise, indexing, movement, norm, pool, product, random,
+    recurrence, reduce, resize, softmax, update,
 };
-use arenic_ir::op::channels_last;
 use arenic_ir::op::library::{Epilogue, LibraryCall};
 use arenic_ir::op::narrow::has_bf16;
+use arenic_ir::op::{Family, channels_last};
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use std::fmt::Write;
 
@@ -120,65 +120,23 @@ pub fn lower(
     if !scatters && outputs.iter().flatten().all(|y| y.elements() == 0) {
         return Ok(site.work);
     }
-    match site.op {
-        Op::Reshape { .. } | Op::Copy => site.copy(0, 0),
-        Op::Cast { .. }
-        | Op::Unary { .. }
-        | Op::Binary { .. }
-        | Op::Where
-        | Op::Clip { .. }
-        | Op::Pointwise { .. } => elementwise::lower(&mut site),
-        Op::Slice { .. } | Op::Transpose { .. } | Op::Expand { .. } | Op::Concat { .. } => {
-            movement::lower(&mut site);
-        }
-        Op::Gather { .. }
-        | Op::GatherElements { .. }
-        | Op::GatherNd { .. }
-        | Op::TopK { .. }
-        | Op::ScatterElements { .. }
-        | Op::ScatterNd { .. } => indexing::lower(&mut site),
-        Op::MaxPool { .. } | Op::AveragePool { .. } | Op::Resize { .. } => {
-            windows::lower(&mut site);
-        }
-        Op::MaxPoolGrad { .. } | Op::AveragePoolGrad { .. } => pool_grad::lower(&mut site),
-        Op::Pad { .. } => pad::lower(&mut site),
-        Op::Reduce { .. } | Op::PointwiseReduce { .. } => reduce::lower(&mut site),
-        Op::Softmax { .. }
-        | Op::LogSoftmax { .. }
-        | Op::SoftmaxGrad { .. }
-        | Op::LogSoftmaxGrad { .. }
-        | Op::LogSoftmaxStats
-        | Op::SoftmaxOfStats
-        | Op::CrossEntropyGrad => softmax::lower(&mut site),
-        Op::LayerNorm { .. } | Op::LayerNormParamGrad { .. } | Op::LayerNormInputGrad { .. } => {
-            norm::lower(&mut site);
-        }
-        Op::BatchNorm { .. } | Op::BatchNormParamGrad | Op::BatchNormInputGrad => {
-            batch_norm::lower(&mut site);
-        }
-        Op::Dropout { .. } | Op::RandomUniform { .. } => random::lower(&mut site),
-        Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::lower(&mut site),
-        Op::MatMul { .. }
-        | Op::Gemm { .. }
-        | Op::GemmGelu { .. }
-        | Op::GemmGeluGrad { .. }
-        | Op::ProductUpdate { .. } => {
-            product::lower(&mut site);
-        }
-        Op::Conv { .. } | Op::ConvTranspose { .. } | Op::ConvWeightGrad { .. } => {
-            convolution::lower(&mut site);
-        }
-        Op::Attention { .. } | Op::AttentionGrad { .. } => {
-            attention::lower(&mut site, target.math)?;
-        }
-        Op::Lstm { .. }
-        | Op::LstmGrad { .. }
-        | Op::Gru { .. }
-        | Op::GruGrad { .. }
-        | Op::Rnn { .. }
-        | Op::RnnGrad { .. } => recurrence::lower(&mut site),
+    match site.op.family() {
+        Family::Movement(op) => movement::lower(&mut site, op),
+        Family::Indexing(op) => indexing::lower(&mut site, op),
+        Family::Elementwise(op) => elementwise::lower(&mut site, op),
+        Family::Random(op) => random::lower(&mut site, op),
+        Family::Reducing(op) => reduce::lower(&mut site, op),
+        Family::Softmax(op) => softmax::lower(&mut site, op),
+        Family::Norm(op) => norm::lower(&mut site, op),
+        Family::Product(op) => product::lower(&mut site, op)?,
+        Family::Convolution(op) => convolution::lower(&mut site, op),
+        Family::Pool(op) => pool::lower(&mut site, op),
+        Family::Resizing(op) => resize::lower(&mut site, op),
+        Family::Attention(op) => attention::lower(&mut site, op, target.math)?,
+        Family::Recurrent(op) => recurrence::lower(&mut site, op),
+        Family::Update(op) => update::lower(&mut site, op),
         // What it holds is lowered, and nothing holds another.
-        Op::ChannelsLast { .. } | Op::Opaque { .. } => {
+        Family::Wrapping(_) | Family::Opaque(_) => {
             return Err(Unsupported(op.name().to_owned()));
         }
     }

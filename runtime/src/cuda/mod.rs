@@ -24,16 +24,17 @@ mod norm;
 pub mod nvrtc;
 mod packs;
 mod pad;
+mod pool;
 mod pool_grad;
 mod product;
 mod random;
 mod real;
 mod recurrence;
 mod reduce;
+mod resize;
 mod rows;
 mod softmax;
 mod update;
-mod windows;
 
 pub use choose::{Choice, Options, Trial};
 pub use executor::{CudaExecutor, DeviceStepError, SetupError, profile, source};

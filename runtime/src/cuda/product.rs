@@ -8,8 +8,9 @@ use super::elementwise::pointwise;
 use super::index::{broadcast_strides, constant, index_type, offset};
 use super::lower::{Parameter, Site, Unsupported, c_type, literal};
 use super::update::Update;
+use arenic_ir::op::families::{Elementwise, Product};
 use arenic_ir::op::scratch::cuda::{PRODUCT_TILE, product_parts};
-use arenic_ir::op::{ProductOperands, gelu, sums};
+use arenic_ir::op::{Extents, Family, ProductOperands, gelu};
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use std::fmt::Write;
 
@@ -40,22 +41,30 @@ pub(super) struct Factor {
 /// Threads of the kernel, `PRODUCT_THREADS` in `product.cuh`.
 const PRODUCT_THREADS: u32 = 256;
 
-pub(super) fn lower(site: &mut Site) {
-    let contraction = match site.op {
-        Op::MatMul { trans_a, trans_b } => mat_mul(site, *trans_a, *trans_b),
-        Op::Gemm { alpha, beta, trans_a, trans_b } => {
+/// The kernels of a product.
+///
+/// # Errors
+/// There is no kernel for what is done with the product.
+pub(super) fn lower(site: &mut Site, op: Product) -> Result<(), Unsupported> {
+    let contraction = match op {
+        Product::MatMul { trans_a, trans_b } => mat_mul(site, *trans_a, *trans_b),
+        Product::Gemm { alpha, beta, trans_a, trans_b } => {
             gemm(site, [*alpha, *beta], *trans_a, *trans_b)
         }
-        Op::GemmGelu { trans_a, trans_b } | Op::GemmGeluGrad { trans_a, trans_b } => {
+        Product::GemmGelu { trans_a, trans_b } => {
             let product = gemm(site, [1.0, 1.0], *trans_a, *trans_b);
             Contraction { store: gelu_store(site), ..product }
         }
-        Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update } => {
-            product_update(site, *alpha, [*trans_a, *trans_b], *gradient, update)
+        Product::GemmGeluGrad { trans_a, trans_b } => {
+            let product = gemm(site, [1.0, 1.0], *trans_a, *trans_b);
+            Contraction { store: gelu_slope_store(site), ..product }
         }
-        _ => return,
+        Product::ProductUpdate { alpha, trans_a, trans_b, gradient, update } => {
+            product_update(site, *alpha, [*trans_a, *trans_b], *gradient, update)?
+        }
     };
     contract(site, &contraction);
+    Ok(())
 }
 
 /// Launches a contraction: one kernel, or one for parts of the sums and one that adds them.
@@ -153,7 +162,7 @@ fn matrix(x: &TensorType, name: &str, first: &str, trans: bool, by: [&str; 2]) -
 fn mat_mul(site: &Site, trans_a: bool, trans_b: bool) -> Contraction {
     let (a, b) = (site.inputs[0], site.inputs[1]);
     let Some(y) = site.outputs[0] else { unreachable!("a product has one result") };
-    let (batches, e) = sums::mat_mul([a, b, y], trans_a, trans_b);
+    let (batches, e) = Extents::of_mat_mul([a, b, y], trans_a, trans_b);
     let vectors = usize::from(a.rank() == 1) + usize::from(b.rank() == 1);
     let batch = &y.shape[..(y.rank() + vectors).saturating_sub(2)];
     // Where the rows of all batches are rows of one product, there is one batch.
@@ -191,7 +200,7 @@ fn mat_mul(site: &Site, trans_a: bool, trans_b: bool) -> Contraction {
 fn gemm(site: &Site, [alpha, beta]: [f32; 2], trans_a: bool, trans_b: bool) -> Contraction {
     let t = c_type(site.inputs[0].dtype);
     let (a, b) = (site.inputs[0], site.inputs[1]);
-    let e = sums::gemm(a, b, trans_a, trans_b);
+    let e = Extents::of_gemm(a, b, trans_a, trans_b);
     let scaled = |x: f32, of: String| {
         if x == 1.0 { of } else { format!("mul(cast<{t}>({}), {of})", float_constant(x)) }
     };
@@ -255,17 +264,25 @@ pub(super) fn with_gelu_apart(site: &mut Site, target: TargetInfo) -> Result<(),
     Ok(())
 }
 
-/// A function of each finished sum: GELU in its tanh form, or the sum times its slope.
+/// Names the element `i` of a result where a sum is stored.
+fn stored_element(site: &Site) -> String {
+    let columns = site.outputs.iter().flatten().next().map_or(1, |y| y.shape[1]);
+    format!("const auto i = row * {} + column;\n", constant(columns))
+}
+
+/// Each finished sum times the slope of a GELU in its tanh form.
+fn gelu_slope_store(site: &Site) -> String {
+    let t = c_type(site.inputs[0].dtype);
+    let [scale, cubic, slope] = gelu_constants(t);
+    let value = format!("mul(sum, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}))");
+    format!("{}y0[i] = {value};", stored_element(site))
+}
+
+/// GELU in its tanh form of each finished sum.
 fn gelu_store(site: &Site) -> String {
     let t = c_type(site.inputs[0].dtype);
-    let columns = site.outputs.iter().flatten().next().map_or(1, |y| y.shape[1]);
-    let at = format!("row * {} + column", constant(columns));
-    let [scale, cubic, slope] = gelu_constants(t);
-    let mut text = format!("const auto i = {at};\n");
-    if let Op::GemmGeluGrad { .. } = site.op {
-        text += &format!("y0[i] = mul(sum, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}));");
-        return text;
-    }
+    let [scale, cubic, _] = gelu_constants(t);
+    let mut text = stored_element(site);
     let z = if site.inputs.len() > 2 { "add(sum, x2[column])" } else { "sum" };
     text += &format!("const {t} z = {z};\n");
     if site.outputs[0].is_some() {
@@ -285,10 +302,10 @@ fn product_update(
     [trans_a, trans_b]: [bool; 2],
     gradient: usize,
     update: &Op,
-) -> Contraction {
+) -> Result<Contraction, Unsupported> {
     let place = ProductOperands { gradient, others: site.inputs.len() - 2 };
     let [a, b] = [place.others, place.others + 1];
-    let e = sums::gemm(site.inputs[a], site.inputs[b], trans_a, trans_b);
+    let e = Extents::of_gemm(site.inputs[a], site.inputs[b], trans_a, trans_b);
     let t = c_type(site.inputs[a].dtype);
     let sum = match alpha {
         1.0 => "sum".to_owned(),
@@ -301,25 +318,25 @@ fn product_update(
     };
     let mut store = format!("const auto i = row * {} + column;\n", constant(e.n));
     let mut setup = String::new();
-    match update {
-        Op::Pointwise { steps, results } => {
+    match update.family() {
+        Family::Elementwise(Elementwise::Pointwise { steps, results }) => {
             let product = site.outputs.iter().copied().flatten().next();
             let types = place.operands(site.inputs, product.unwrap_or(site.inputs[a]));
             let operands: Vec<_> = types.into_iter().zip((0..=place.others).map(operand)).collect();
             pointwise(&mut store, &operands, steps, results, site);
         }
-        update => {
-            if let Some(update) = Update::of(update) {
-                setup = update.setup(t, [&operand(0), &operand(1)]);
-                store.push_str(&update.element(site, t, operand));
-            }
+        Family::Update(update) => {
+            let update = Update::of(update);
+            setup = update.setup(t, [&operand(0), &operand(1)]);
+            store.push_str(&update.element(site, t, operand));
         }
+        _ => return Err(Unsupported(format!("product_update of {}", update.name()))),
     }
     let factor = |x: usize, trans, by, k_inner| Factor {
         element: matrix(site.inputs[x], &format!("x{x}"), "0u", trans, by),
         k_inner,
     };
-    Contraction {
+    Ok(Contraction {
         batches: 1,
         m: e.m,
         n: e.n,
@@ -328,7 +345,7 @@ fn product_update(
         b: factor(b, trans_b, ["k", "column"], trans_b),
         setup,
         store,
-    }
+    })
 }
 
 /// A float as C writes it.

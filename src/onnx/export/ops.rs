@@ -23,8 +23,7 @@ impl Writer<'_> {
     /// again, as the operator says, unless elements are moved or cast.
     pub(super) fn write(&mut self, op: &Op, x: &[Tensor], y: &[Tensor]) -> Result<(), ExportError> {
         let narrow = |t: &Tensor| t.ty.dtype == DType::Bf16;
-        let mixes = matches!(op, Op::Pointwise { .. } | Op::PointwiseReduce { .. });
-        let takes = op.cpu_takes_bf16() && !mixes;
+        let takes = op.moves_elements() || matches!(op, Op::Cast { .. });
         if takes || !x.iter().chain(y).any(narrow) {
             return self.write_uniform(op, x, y);
         }
@@ -174,12 +173,16 @@ impl Writer<'_> {
             Op::AveragePoolGrad { window, count_include_pad, shape, .. } => {
                 self.average_pool_grad(&x[0], &out, window, (shape, *count_include_pad))?;
             }
-            Op::Lstm { .. }
-            | Op::LstmGrad { .. }
-            | Op::Gru { .. }
-            | Op::GruGrad { .. }
-            | Op::Rnn { .. }
-            | Op::RnnGrad { .. } => self.recurrence(op, x, &out),
+            Op::Lstm { reverse } => self.lstm(*reverse, x, &out),
+            Op::LstmGrad { reverse, dcells } => self.lstm_grad(*reverse, *dcells, x, &out),
+            Op::Gru { reverse, linear_before_reset } => {
+                self.gru(*reverse, *linear_before_reset, x, &out);
+            }
+            Op::GruGrad { reverse, linear_before_reset } => {
+                self.gru_grad(*reverse, *linear_before_reset, x, &out);
+            }
+            Op::Rnn { reverse, activation } => self.rnn(*reverse, *activation, x, &out[0]),
+            Op::RnnGrad { reverse, activation } => self.rnn_grad(*reverse, *activation, x, &out),
             Op::Resize { spec } => self.resize(&x[0], out, spec)?,
             Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
                 let attributes = vec![

@@ -1,7 +1,8 @@
 //! Scratch memory of the CUDA kernels, in bytes, and the tilings that it follows from.
 
 use super::ReducePlan;
-use crate::op::{Op, Recurrence, Reduction, channels_last, sums};
+use crate::op::families::Recurrent;
+use crate::op::{Extents, Family, Op, Reduction, channels_last};
 use crate::plan::TargetInfo;
 use crate::types::{DType, TensorType};
 
@@ -75,7 +76,8 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         | Op::GruGrad { .. }
         | Op::Rnn { .. }
         | Op::RnnGrad { .. } => {
-            let elements = Recurrence::of(op, x[0]).cuda_scratch(op) as u64;
+            let Family::Recurrent(op) = op.family() else { return 0 };
+            let elements = op.extents(x[0]).state().saturating_mul(states(op)) as u64;
             elements.saturating_mul(x[0].dtype.size())
         }
         Op::Resize { spec } => {
@@ -124,10 +126,22 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
     }
 }
 
+/// States in the scratch of a recurrence's kernels. What all threads of a step read is not what they
+/// write, so that it takes the place of two steps.
+fn states(op: Recurrent) -> usize {
+    match op {
+        Recurrent::Lstm { .. } => 3,
+        Recurrent::Gru { .. } => 4,
+        Recurrent::LstmGrad { .. } | Recurrent::GruGrad { .. } => 9,
+        Recurrent::RnnGrad { .. } => 2,
+        Recurrent::Rnn { .. } => 0,
+    }
+}
+
 /// What is a sum of products: batches, then rows, columns and terms of each.
 fn contraction(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<(usize, [usize; 3])> {
     let gemm = |a, b, trans_a: bool, trans_b: bool| {
-        let e = sums::gemm(a, b, trans_a, trans_b);
+        let e = Extents::of_gemm(a, b, trans_a, trans_b);
         (1, [e.m, e.n, e.k])
     };
     let windowed = |group: usize, k: usize| {
@@ -136,7 +150,7 @@ fn contraction(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<(usize, 
     };
     Some(match op {
         Op::MatMul { trans_a, trans_b } => {
-            let (batches, e) = sums::mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
+            let (batches, e) = Extents::of_mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
             (batches.max(1), [e.m, e.n, e.k])
         }
         Op::Gemm { trans_a, trans_b, .. }
