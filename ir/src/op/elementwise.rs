@@ -36,7 +36,7 @@ impl Row for Elementwise<'_> {
                     x[1].dtype
                 );
                 ensure!(f.takes(x[0].dtype), "{f:?} does not take {}", x[0].dtype);
-                let dtype = if f.is_comparison() { DType::Bool } else { x[0].dtype };
+                let dtype = if f.row().is_comparison { DType::Bool } else { x[0].dtype };
                 one(dtype, &broadcast(x)?)
             }
             Elementwise::Where => {

@@ -46,6 +46,7 @@ mod recurrence;
 mod reducing;
 mod resize;
 mod rows;
+mod scalar;
 pub mod scratch;
 mod softmax;
 pub mod sums;
@@ -53,7 +54,7 @@ mod update;
 mod window;
 mod work;
 
-pub use attributes::{AttentionDropout, AttentionSpec, Binary, Reduction, Rng, Scatter, Unary};
+pub use attributes::{AttentionDropout, AttentionSpec, Reduction, Rng, Scatter};
 pub use cut::{Assembly, Cut};
 pub use error::{MAX_RANK, TypeError};
 pub use extents::Extents;
@@ -64,6 +65,7 @@ pub use recurrence::{Activation, Recurrence};
 pub use resize::{
     Coordinates, Crop, Interpolation, NearestMode, Places, Position, Positions, ResizeSpec, Scale,
 };
+pub use scalar::{Binary, BinaryRow, Gradient, GradientStep, Kept, Takes, Unary, UnaryRow};
 pub use window::Window;
 pub use work::Work;
 

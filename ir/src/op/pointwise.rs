@@ -64,7 +64,7 @@ impl Step {
             Step::Cast(x) => (of(x)? == Condition).then_some(Number),
             Step::Where(c, a, b) => (of(c)? == Condition && of(a)? == of(b)?).then_some(of(a)?),
             Step::Binary(f, a, b) => match (of(a)?, of(b)?) {
-                (Number, Number) if f.is_comparison() => Some(Condition),
+                (Number, Number) if f.row().is_comparison => Some(Condition),
                 (Number, Number) => (!logical(f)).then_some(Number),
                 (Condition, Condition) => (logical(f) || f == Binary::Equal).then_some(Condition),
                 _ => None,

@@ -11,10 +11,11 @@
 mod address;
 mod attention;
 mod batch_norm;
-mod binary;
 mod blocks;
+mod cast;
 mod channels;
 mod channels_last;
+mod choice;
 mod conv;
 mod conv_transpose;
 mod conv_weight;
@@ -45,6 +46,7 @@ mod recurrence;
 mod recurrence_grad;
 mod reduce;
 mod resize;
+mod scalar;
 mod scatter;
 mod sliding;
 mod softmax;
@@ -54,7 +56,6 @@ mod tasks;
 mod tests;
 mod top_k;
 mod transpose;
-mod unary;
 mod update;
 mod wide;
 
@@ -87,11 +88,11 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
             return scatter::scatter_elements(*axis, *reduction, call);
         }
         Op::ScatterNd { reduction } => return scatter::scatter_nd(*reduction, call),
-        Op::Cast { to } => unary::cast(*to, call),
-        Op::Unary { f } => unary::run(*f, call),
-        Op::Binary { f } => return binary::run(*f, call),
-        Op::Where => binary::choose(call),
-        Op::Clip { min, max } => binary::clip(*min, *max, call),
+        Op::Cast { to } => cast::run(*to, call),
+        Op::Unary { f } => scalar::unary(*f, call),
+        Op::Binary { f } => return scalar::binary(*f, call),
+        Op::Where => choice::choose(call),
+        Op::Clip { min, max } => choice::clip(*min, *max, call),
         Op::Dropout { rng } => return random::dropout(rng, call),
         Op::RandomUniform { low, high, rng, .. } => {
             random::uniform(*low, *high, rng, call);

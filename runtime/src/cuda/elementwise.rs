@@ -1,8 +1,8 @@
 //! Elementwise operators: an expression per element.
 
 use super::index::{broadcast_strides, index_type, offset};
-use super::lower::{Site, c_type};
 use super::packs::{Elements, Read};
+use super::lower::{Site, c_type};
 use arenic_ir::op::families::Elementwise;
 use arenic_ir::op::{Binary, Kind, Step, Unary, kinds};
 use arenic_ir::{DType, TensorType};
@@ -134,44 +134,10 @@ fn power(a: &str, b: &str, scalar: bool) -> String {
 }
 
 fn unary(f: Unary, x: &str) -> String {
-    let name = match f {
-        Unary::Abs => "abs",
-        Unary::Ceil => "ceil",
-        Unary::Cos => "cos",
-        Unary::Erf => "erf",
-        Unary::Exp => "exp",
-        Unary::Floor => "floor",
-        Unary::Log => "log",
-        Unary::Neg => "neg",
-        Unary::Not => "not",
-        Unary::Reciprocal => "reciprocal",
-        Unary::Relu => "relu",
-        Unary::Sigmoid => "sigmoid",
-        Unary::Sign => "sign",
-        Unary::Sin => "sin",
-        Unary::Sqrt => "sqrt",
-        Unary::Tanh => "tanh",
-    };
-    format!("{name}_of({x})")
+    f.row().cuda.replace("{a}", x)
 }
 
 fn binary(f: Binary, a: &str, b: &str) -> String {
-    match f {
-        Binary::Add => format!("add({a}, {b})"),
-        Binary::Sub => format!("sub({a}, {b})"),
-        Binary::Mul => format!("mul({a}, {b})"),
-        Binary::Div => format!("divide({a}, {b})"),
-        Binary::Pow => format!("power({a}, {b})"),
-        Binary::Rem => format!("remainder_of({a}, {b})"),
-        Binary::Max => format!("larger({a}, {b})"),
-        Binary::Min => format!("smaller({a}, {b})"),
-        Binary::And => format!("{a} & {b}"),
-        Binary::Or => format!("{a} | {b}"),
-        Binary::Xor => format!("{a} ^ {b}"),
-        Binary::Equal => format!("{a} == {b}"),
-        Binary::Greater => format!("{a} > {b}"),
-        Binary::GreaterOrEqual => format!("{a} >= {b}"),
-        Binary::Less => format!("{a} < {b}"),
-        Binary::LessOrEqual => format!("{a} <= {b}"),
-    }
+    // Operands are variables and elements of tensors, whose texts have no braces.
+    f.row().cuda.replace("{a}", a).replace("{b}", b)
 }

@@ -3,7 +3,7 @@
 use super::ExportError;
 use super::writer::{Tensor, Writer, code, float, int, ints, signed, text};
 use crate::onnx::proto::AttributeProto;
-use arenic_ir::op::{Binary, Reduction, Rng, Scatter, Unary, Window};
+use arenic_ir::op::{Binary, Reduction, Rng, Scatter, Window};
 use arenic_ir::{DType, Op};
 
 fn names(tensors: &[Tensor]) -> Vec<&str> {
@@ -14,7 +14,7 @@ impl Writer<'_> {
     /// Writes a function of two operands; ONNX's `Mod` truncates where it is told to.
     pub(super) fn binary(&mut self, f: Binary, x: &[&str], y: Vec<String>) {
         let attributes = if f == Binary::Rem { vec![int("fmod", 1)] } else { vec![] };
-        self.node_into(binary(f), x, y, attributes);
+        self.node_into(f.row().onnx, x, y, attributes);
     }
 
     /// Writes an operator; results have the names and types of `y`.
@@ -87,7 +87,7 @@ impl Writer<'_> {
             Op::Cast { to } => {
                 self.node_into("Cast", &given, out, vec![int("to", code(*to).into())]);
             }
-            Op::Unary { f } => self.node_into(unary(*f), &given, out, vec![]),
+            Op::Unary { f } => self.node_into(f.row().onnx, &given, out, vec![]),
             Op::Binary { f } => self.binary(*f, &given, out),
             Op::Where => self.node_into("Where", &given, out, vec![]),
             Op::Clip { min, .. } => {
@@ -353,50 +353,6 @@ pub(super) fn sliding(w: &Window) -> Vec<AttributeProto> {
         ints("dilations", &w.dilations),
         ints("pads", &pads),
     ]
-}
-
-/// The ONNX operator of a function.
-pub(super) fn unary(f: Unary) -> &'static str {
-    match f {
-        Unary::Abs => "Abs",
-        Unary::Ceil => "Ceil",
-        Unary::Cos => "Cos",
-        Unary::Erf => "Erf",
-        Unary::Exp => "Exp",
-        Unary::Floor => "Floor",
-        Unary::Log => "Log",
-        Unary::Neg => "Neg",
-        Unary::Not => "Not",
-        Unary::Reciprocal => "Reciprocal",
-        Unary::Relu => "Relu",
-        Unary::Sigmoid => "Sigmoid",
-        Unary::Sign => "Sign",
-        Unary::Sin => "Sin",
-        Unary::Sqrt => "Sqrt",
-        Unary::Tanh => "Tanh",
-    }
-}
-
-/// The ONNX operator of a function.
-fn binary(f: Binary) -> &'static str {
-    match f {
-        Binary::Add => "Add",
-        Binary::And => "And",
-        Binary::Div => "Div",
-        Binary::Equal => "Equal",
-        Binary::Greater => "Greater",
-        Binary::GreaterOrEqual => "GreaterOrEqual",
-        Binary::Less => "Less",
-        Binary::LessOrEqual => "LessOrEqual",
-        Binary::Max => "Max",
-        Binary::Min => "Min",
-        Binary::Mul => "Mul",
-        Binary::Or => "Or",
-        Binary::Pow => "Pow",
-        Binary::Rem => "Mod",
-        Binary::Sub => "Sub",
-        Binary::Xor => "Xor",
-    }
 }
 
 fn reduction(f: Reduction) -> &'static str {
