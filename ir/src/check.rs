@@ -17,7 +17,8 @@ mod memory;
 pub use footprint::{Footprint, Occupancy, OccupancyKind};
 
 use crate::graph::{Def, Graph, NodeId, ValueId};
-use crate::program::{Command, EventId, PerSpace, Program, Range, Space, StreamId};
+use crate::program::{Command, EventId, Program, Range, StreamId};
+use crate::space::{PerSpace, Space};
 use cranelift_entity::SecondaryMap;
 use footprint::Occupancies;
 use memory::{Access, Content, Memory};

@@ -7,8 +7,8 @@
 
 use crate::graph::{Graph, NodeId};
 use crate::op::{Op, TypeError, Work};
-use crate::plan::Math;
 use crate::profile::{KernelTimes, OtherDevice, Profile};
+use crate::target::Math;
 use crate::types::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

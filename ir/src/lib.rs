@@ -13,12 +13,16 @@ pub mod op;
 pub mod plan;
 pub mod profile;
 pub mod program;
+pub mod space;
+pub mod target;
 pub mod text;
 pub mod types;
 pub mod verify;
 
 pub use graph::{Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, ValueId};
 pub use op::Op;
-pub use plan::{Backend, Math, Plan, TargetInfo};
+pub use plan::Plan;
 pub use program::Program;
+pub use space::{PerSpace, Space};
+pub use target::{Backend, Math, TargetInfo};
 pub use types::{DType, TensorType};

@@ -6,7 +6,7 @@
 //! disagree.
 
 use super::{Extents, Op, Window, channels_last};
-use crate::plan::{Backend, Math, TargetInfo};
+use crate::target::{Backend, Math, TargetInfo};
 use crate::types::{DType, TensorType};
 
 /// Multiplications below which a library is not asked: so few take no longer than a launch does.

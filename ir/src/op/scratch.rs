@@ -14,7 +14,7 @@ pub mod cuda;
 use super::families::Recurrent;
 use super::narrow::{has_bf16, widened_bytes};
 use super::{Extents, Family, MAX_RANK, Op, Reduction, Window, channels_last};
-use crate::plan::{Backend, TargetInfo};
+use crate::target::{Backend, TargetInfo};
 use crate::types::{DType, TensorType};
 
 /// Bytes that one tile of columns aims at: large enough for products of full speed, small

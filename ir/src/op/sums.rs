@@ -11,7 +11,7 @@ use super::scratch::{
     conv_transpose, conv_weight, product_parts, product_update, reduce, rows,
 };
 use super::{Assembly, Cut, Extents, Family, Op, channels_last};
-use crate::plan::Backend;
+use crate::target::Backend;
 use crate::types::{DType, TensorType};
 
 impl Extents {

@@ -19,8 +19,9 @@
 use super::lexer::Lexer;
 use super::{TextError, write_list};
 use crate::graph::{Graph, NodeId};
-use crate::plan::{Backend, Math, TargetInfo};
-use crate::program::{Command, Place, Program, Range, Space};
+use crate::program::{Command, Place, Program, Range};
+use crate::space::Space;
+use crate::target::{Backend, Math, TargetInfo};
 use std::fmt;
 
 impl fmt::Display for Program {

@@ -7,6 +7,7 @@
 //! a buffer is only put where no other lies that is alive at the same time; nothing here
 //! is trusted, `check` proves it again.
 
+mod noise;
 mod one_pass;
 mod problem;
 mod pyramid;

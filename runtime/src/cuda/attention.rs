@@ -3,8 +3,9 @@
 //! Elements of `bf16` are multiplied by tensor cores, and those of `f32` where the target has TF32.
 
 use super::index::{broadcast_strides, constant, index_type, offset};
-use super::lower::{Parameter, Site, Unsupported, c_type, literal};
 use super::random::seed;
+use super::site::{Parameter, Site, c_type, literal};
+use super::work::Unsupported;
 use arenic_ir::op::families::Attention;
 use arenic_ir::op::scratch::cuda::{AttentionTile, attention_tile};
 use arenic_ir::op::{AttentionDropout, AttentionSpec};

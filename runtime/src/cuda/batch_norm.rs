@@ -2,9 +2,9 @@
 //! elements; and its gradients.
 
 use super::index::{index_type, offset};
-use super::lower::{Parameter, Site, c_type, literal};
 use super::packs::{Elements, Read};
 use super::reduce::{Combination, combine, element};
+use super::site::{Parameter, Site, c_type, literal};
 use arenic_ir::op::scratch::channels;
 use arenic_ir::op::scratch::cuda::{channel_sums, partial_sums};
 use std::fmt::Write;

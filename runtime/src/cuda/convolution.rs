@@ -2,8 +2,8 @@
 //! read through the window, so that no columns are built in memory.
 
 use super::index::constant;
-use super::lower::Site;
 use super::product::{Contraction, Factor, contract};
+use super::site::Site;
 use arenic_ir::TensorType;
 use arenic_ir::op::Window;
 use arenic_ir::op::families::Convolution;

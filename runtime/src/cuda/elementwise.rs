@@ -2,7 +2,7 @@
 
 use super::index::{broadcast_strides, index_type, offset};
 use super::packs::{Elements, Read};
-use super::lower::{Site, c_type};
+use super::site::{Site, c_type};
 use arenic_ir::op::families::Elementwise;
 use arenic_ir::op::{Binary, Kind, Step, Unary, kinds};
 use arenic_ir::{DType, TensorType};
@@ -38,7 +38,7 @@ pub(super) fn lower(site: &mut Site, op: Elementwise) {
         Elementwise::Binary { f: f @ (Binary::Div | Binary::Rem) }
             if !site.inputs[0].dtype.is_float() =>
         {
-            parameters.extend(super::lower::Parameter::refusal());
+            parameters.extend(super::site::Parameter::refusal());
             let _ = writeln!(body, "    const {t} a = {}, b = {};", x[0], x[1]);
             let _ =
                 writeln!(body, "    if (b == 0) refuse(refusal, node, DIVISION_BY_ZERO, 0, 0);");

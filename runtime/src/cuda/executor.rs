@@ -19,14 +19,14 @@ mod timed;
 
 use super::choose::{Choice, Chooser, Options};
 use super::driver::{Driver, DriverError, EventHandle, GraphHandle, StreamHandle};
-use super::lower::Unsupported;
 use super::nvrtc::Image;
+use super::work::Unsupported;
 use crate::executor::{StepError, node_label};
 use crate::kernel::KernelError;
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
-use arenic_ir::plan::{Backend, TargetInfo};
 use arenic_ir::program::{PerSpace, Program, Range, StreamId};
+use arenic_ir::target::{Backend, TargetInfo};
 use cranelift_entity::EntityRef;
 pub use prepare::source;
 use prepare::{Prepare, Prepared, lower_all};

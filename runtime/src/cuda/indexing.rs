@@ -6,8 +6,8 @@
 //! first, so nothing out of range is read or written.
 
 use super::index::{constant, index_type, offset};
-use super::lower::{Parameter, Site, THREADS, c_type, word_type};
 use super::movement::widest;
+use super::site::{Parameter, Site, THREADS, c_type, word_type};
 use arenic_ir::DType;
 use arenic_ir::op::Scatter;
 use arenic_ir::op::families::Indexing;

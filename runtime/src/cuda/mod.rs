@@ -33,11 +33,14 @@ mod recurrence;
 mod reduce;
 mod resize;
 mod rows;
+mod site;
 mod softmax;
 mod update;
+mod work;
 
 pub use choose::{Choice, Options, Trial};
 pub use executor::{CudaExecutor, DeviceStepError, SetupError, profile, source};
-pub use lower::{Request, Unsupported, Work, lower};
+pub use lower::lower;
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
 pub use real::{Attributes, Cuda, LEAST_CAPABILITY};
+pub use work::{Request, Unsupported, Work};

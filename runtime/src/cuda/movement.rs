@@ -6,8 +6,8 @@
 //! through tiles of shared memory, so that both sides are coalesced.
 
 use super::index::{broadcast_strides, constant, offset};
-use super::lower::{Site, THREADS};
 use super::pad;
+use super::site::{Site, THREADS};
 use arenic_ir::op::families::Movement;
 use arenic_ir::types::dense_strides;
 

@@ -3,9 +3,9 @@
 
 use super::batch_norm;
 use super::index::{broadcast_strides, offset};
-use super::lower::{Parameter, Site, c_type, literal};
 use super::reduce::{Combination, combine, element};
 use super::rows::Rows;
+use super::site::{Parameter, Site, c_type, literal};
 use arenic_ir::op::families::Norm;
 use arenic_ir::op::scratch::ReducePlan;
 use arenic_ir::op::scratch::cuda::{channel_sums, row_sums};

@@ -1,7 +1,7 @@
 //! `Pad`: a thread for each element of the result finds what goes there.
 
 use super::index::constant;
-use super::lower::{Site, c_type, literal};
+use super::site::{Site, c_type, literal};
 use arenic_ir::DType;
 use arenic_ir::op::Padding;
 use std::fmt::Write;

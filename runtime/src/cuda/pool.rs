@@ -1,8 +1,8 @@
 //! Pools: loops over taps. A thread or, for a large window, a warp computes one element.
 
 use super::index::{constant, offset};
-use super::lower::{Site, THREADS, c_type};
 use super::pool_grad;
+use super::site::{Site, THREADS, c_type};
 use arenic_ir::op::{Window, families};
 use std::fmt::Write;
 

@@ -6,12 +6,13 @@
 
 use super::elementwise::pointwise;
 use super::index::{broadcast_strides, constant, index_type, offset};
-use super::lower::{Parameter, Site, Unsupported, c_type, literal};
+use super::site::{Parameter, Site, c_type, literal};
 use super::update::Update;
+use super::work::Unsupported;
 use arenic_ir::op::families::{Elementwise, Product};
 use arenic_ir::op::scratch::cuda::{PRODUCT_TILE, product_parts};
 use arenic_ir::op::{Extents, Family, ProductOperands, gelu};
-use arenic_ir::{DType, Op, TargetInfo, TensorType};
+use arenic_ir::{DType, Op, TensorType};
 use std::fmt::Write;
 
 /// `Σ_k a(row, k) · b(k, column)` for every batch, row and column.
@@ -227,41 +228,57 @@ fn gelu_constants(t: &str) -> [String; 3] {
     [gelu::SCALE, gelu::CUBIC, 3.0 * gelu::CUBIC].map(|x| format!("cast<{t}>({})", literal(x)))
 }
 
-/// Where a library computes the product, but has it without the GELU or its slope: a pass over the
-/// product's result. Nothing of other operators, nor of `bf16`, which would be rounded twice.
-pub(super) fn with_gelu_apart(site: &mut Site, target: TargetInfo) -> Result<(), Unsupported> {
-    let (Op::GemmGelu { trans_a, trans_b } | Op::GemmGeluGrad { trans_a, trans_b }) = *site.op
-    else {
-        return Ok(());
-    };
-    if site.inputs[0].dtype == DType::Bf16 {
-        return Ok(());
+/// How a product with a GELU, or with its slope, is computed where a library has the product alone:
+/// by that, and a pass over its result.
+pub(super) struct GeluApart {
+    /// The product.
+    pub(super) product: Op,
+    /// How many of the operands it has, the first ones.
+    pub(super) operands: usize,
+    /// Which of the results it gives.
+    pub(super) output: usize,
+    is_gradient: bool,
+}
+
+impl GeluApart {
+    /// `None` for other operators, and for those of `bf16`, which would be rounded twice.
+    pub(super) fn of(site: &Site) -> Option<GeluApart> {
+        let (trans_a, trans_b, is_gradient) = match *site.op {
+            Op::GemmGelu { trans_a, trans_b } => (trans_a, trans_b, false),
+            Op::GemmGeluGrad { trans_a, trans_b } => (trans_a, trans_b, true),
+            _ => return None,
+        };
+        if site.inputs[0].dtype == DType::Bf16 {
+            return None;
+        }
+        let operands = if is_gradient { 2 } else { site.inputs.len() };
+        let keeps_z = site.outputs.get(1).is_some_and(Option::is_some);
+        let product = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b };
+        Some(GeluApart { product, operands, output: usize::from(keeps_z), is_gradient })
     }
-    let is_gradient = matches!(site.op, Op::GemmGeluGrad { .. });
-    let operands = if is_gradient { 2 } else { site.inputs.len() };
-    let keeps_z = site.outputs.get(1).is_some_and(Option::is_some);
-    let product = usize::from(keeps_z);
-    let gemm = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b };
-    site.do_instead(&gemm, operands, product, target)?;
-    let Some(y) = site.outputs[0] else { return Ok(()) };
-    let t = c_type(y.dtype);
-    let [scale, cubic, slope] = gelu_constants(t);
-    let mut parameters = site.all_outputs();
-    let body = match is_gradient {
-        true => {
-            parameters.push(site.input(2));
-            format!(
-                "    const {t} dy = y0[i];
+
+    /// The pass.
+    pub(super) fn pass(&self, site: &mut Site) {
+        let Some(y) = site.outputs[0] else { return };
+        let t = c_type(y.dtype);
+        let [scale, cubic, slope] = gelu_constants(t);
+        let mut parameters = site.all_outputs();
+        let body = match self.is_gradient {
+            true => {
+                parameters.push(site.input(2));
+                format!(
+                    "    const {t} dy = y0[i];
     y0[i] = mul(dy, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}));
 "
-            )
-        }
-        false => {
-            format!("    const {t} z = y{product}[i];\n    y0[i] = gelu_of(z, {scale}, {cubic});\n")
-        }
-    };
-    site.for_each(y.elements(), index_type(y.elements()), parameters, &body);
-    Ok(())
+                )
+            }
+            false => format!(
+                "    const {t} z = y{}[i];\n    y0[i] = gelu_of(z, {scale}, {cubic});\n",
+                self.output
+            ),
+        };
+        site.for_each(y.elements(), index_type(y.elements()), parameters, &body);
+    }
 }
 
 /// Names the element `i` of a result where a sum is stored.

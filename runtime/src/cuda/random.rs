@@ -1,7 +1,7 @@
 //! Random operators: each thread draws the four words of one counter, which are the CPU's.
 
 use super::index::index_type;
-use super::lower::{Parameter, Site, c_type, literal};
+use super::site::{Parameter, Site, c_type, literal};
 use arenic_ir::DType;
 use arenic_ir::op::Rng;
 use arenic_ir::op::families::Random;

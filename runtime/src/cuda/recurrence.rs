@@ -5,7 +5,7 @@
 //! and nobody reads, takes the place of two steps in scratch or none.
 
 use super::index::constant;
-use super::lower::{Parameter, Site, THREADS, c_type};
+use super::site::{Parameter, Site, THREADS, c_type};
 use arenic_ir::op::families::Recurrent;
 use arenic_ir::op::{Activation, Recurrence};
 

@@ -5,7 +5,7 @@
 
 use super::elementwise::pointwise;
 use super::index::{constant, index_type, offset};
-use super::lower::{Parameter, Site, THREADS, c_type};
+use super::site::{Parameter, Site, THREADS, c_type};
 use arenic_ir::op::families::Reducing;
 use arenic_ir::op::scratch::cuda::{Sharing, Tiling, reduce as tiling};
 use arenic_ir::op::scratch::{ReducePlan, reduce};

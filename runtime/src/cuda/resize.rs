@@ -2,8 +2,8 @@
 //! element.
 
 use super::index::{constant, offset};
-use super::lower::{Parameter, Site, c_type};
 use super::pool::coordinate;
+use super::site::{Parameter, Site, c_type};
 use arenic_ir::DType;
 use arenic_ir::op::families::Resizing;
 use arenic_ir::op::{Crop, Interpolation, NearestMode, Places, Positions, ResizeSpec};

@@ -4,9 +4,9 @@
 //! element stands for itself.
 
 use super::index::{constant, index_type};
-use super::lower::{Parameter, Site, c_type};
 use super::packs::{Elements, Read};
 use super::rows::Rows;
+use super::site::{Parameter, Site, c_type};
 use arenic_ir::op::families::Softmax;
 use std::fmt::Write;
 

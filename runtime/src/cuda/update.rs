@@ -5,7 +5,7 @@
 //! results may take operands' places.
 
 use super::index::{constant, index_type};
-use super::lower::{Site, THREADS, c_type, literal};
+use super::site::{Site, THREADS, c_type, literal};
 use arenic_ir::op::families;
 use std::fmt::Write;
 

@@ -3,7 +3,7 @@
 use super::ReducePlan;
 use crate::op::families::Recurrent;
 use crate::op::{Extents, Family, Op, Reduction, channels_last};
-use crate::plan::TargetInfo;
+use crate::target::TargetInfo;
 use crate::types::{DType, TensorType};
 
 /// Bytes of scratch that an operator needs while it runs: enough for our own kernels, and for a
@@ -487,7 +487,7 @@ pub fn reduce(plan: &ReducePlan) -> Tiling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Backend;
+    use crate::target::Backend;
 
     fn tiling(shape: &[usize], axes: &[usize]) -> (ReducePlan, Tiling) {
         let plan = super::super::reduce(&TensorType::new(DType::F32, shape), axes);

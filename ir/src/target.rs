@@ -1,4 +1,4 @@
-//! What plans are for: whose kernels run, and what these need.
+//! What programs are for: whose kernels run, and what these need.
 
 /// Whose kernels run a program: they say what scratch each operator needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
