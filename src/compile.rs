@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of the CPU target in artifacts.
-pub const CPU: &str = Backend::Cpu.name();
+pub const CPU: &str = Backend::CPU.name();
 
 /// Why a model could not be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -191,14 +191,14 @@ pub fn compile(
     let search = Search { cut: Some(&cut), ..search };
     let least = TargetInfo::of(backend);
     let align = device.map_or(0, |d| d.alignment).max(least.align);
-    let math = if backend == Backend::Cuda { math } else { least.math };
+    let math = if backend == Backend::CUDA { math } else { least.math };
     // What was measured may need less; a part of the alignment is no workspace.
     let used = device.and_then(|d| d.workspace?.checked_next_multiple_of(align));
     let workspace = used.map_or(least.workspace, |used| used.min(least.workspace));
     let target = TargetInfo { align, math, workspace, ..least };
     let evaluate = Some(&Kernels as &dyn Evaluate);
     // Without a description the kernels of a backend run where it runs.
-    let unified = device.map_or(backend == Backend::Cpu, |d| d.unified_memory);
+    let unified = device.map_or(backend == Backend::CPU, |d| d.unified_memory);
     let device = device.map(|d| d.with_math(math));
     let device = device.as_ref();
     let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
@@ -222,12 +222,8 @@ pub fn compile(
                 true => floor(&module.graph, &cx)?,
                 false => certificate.bound.max(found),
             };
-            let kernels = match backend {
-                Backend::Cuda if !import.plan_only && !no_gpu_code => {
-                    gpu_code::make(&module.graph, program)?
-                }
-                _ => None,
-            };
+            let has_code = backend == Backend::CUDA && !import.plan_only && !no_gpu_code;
+            let kernels = if has_code { gpu_code::make(&module.graph, program)? } else { None };
             let mut statistics = statistics(&module.graph, program, footprint, bound_bytes, &cx)?;
             if limits.device.is_some() {
                 let device = devices::or_cpu(device).map_err(PassError::from)?;

@@ -5,10 +5,10 @@
 //! Each peak has an efficiency, the part of it that kernels reach. What a [`Profile`]
 //! measured goes before the estimate.
 
+use crate::backend::Math;
 use crate::graph::{Graph, NodeId};
 use crate::op::{Op, TypeError, Work};
 use crate::profile::{KernelTimes, OtherDevice, Profile};
-use crate::target::Math;
 use crate::types::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@
 //! host-issue order. [`check`](check::check) judges a program against its graph and
 //! shares no code with whatever made the program.
 
+pub mod backend;
 pub mod check;
 pub mod cost;
 pub mod graph;
@@ -14,15 +15,14 @@ pub mod plan;
 pub mod profile;
 pub mod program;
 pub mod space;
-pub mod target;
 pub mod text;
 pub mod types;
 pub mod verify;
 
+pub use backend::{Backend, Math, TargetInfo};
 pub use graph::{Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, ValueId};
 pub use op::Op;
 pub use plan::Plan;
 pub use program::Program;
 pub use space::{PerSpace, Space};
-pub use target::{Backend, Math, TargetInfo};
 pub use types::{DType, TensorType};

@@ -2,9 +2,9 @@
 //!
 //! Everything above this level produces a program, everything below only executes it.
 
+use crate::backend::TargetInfo;
 use crate::graph::{Def, Graph, NodeId, ValueId};
 pub use crate::space::{PerSpace, Space};
-use crate::target::TargetInfo;
 use cranelift_entity::entity_impl;
 use std::collections::HashSet;
 use std::fmt;

@@ -73,7 +73,7 @@ pub(super) struct Arguments {
     allow_reassociation: bool,
     /// Whose kernels run the step: cpu or cuda. Given more than once, the artifact holds a program
     /// for each; figures are then of the first
-    #[arg(long = "target", value_name = "T", default_value = Backend::Cpu.name(), value_parser = backend)]
+    #[arg(long = "target", value_name = "T", default_value = Backend::CPU.name(), value_parser = backend)]
     targets: Vec<Backend>,
     /// Leave the kernels for GPUs as text, which is compiled where they first run
     #[arg(long)]
@@ -170,7 +170,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             return Err(miette!("the pipeline has no pass `{name}`; it has {known}").into());
         }
     }
-    if a.math != Math::default() && !a.targets.contains(&Backend::Cuda) {
+    if a.math != Math::default() && !a.targets.contains(&Backend::CUDA) {
         let help = "add `--target cuda`";
         return Err(miette!(help = help, "--math {} is for GPUs", a.math.name()).into());
     }
@@ -234,7 +234,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     }
     let target = compiled.target().map_err(failed)?;
     if let Some(artifact) = &compiled.artifact
-        && let Some(gpu) = artifact.target(Backend::Cuda.name())
+        && let Some(gpu) = artifact.target(Backend::CUDA.name())
         && gpu.kernels.is_none()
         && artifact.runnable
     {
@@ -335,7 +335,7 @@ impl Job<'_> {
                 tell!("the limit is {limit} bytes, {:.1} % of the step's arena", part * 100.0);
                 limit
             }
-            Some(Limit::Free) if a.targets.contains(&Backend::Cuda) => {
+            Some(Limit::Free) if a.targets.contains(&Backend::CUDA) => {
                 let help = "--device takes the memory of a GPU for the limit";
                 return Err(miette!(help = help, "fit is what this machine has free").into());
             }

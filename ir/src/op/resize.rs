@@ -197,7 +197,7 @@ impl ResizeSpec {
     }
 
     /// Bytes of the tables of these axes: for every index and tap a source and a weight of 8 bytes.
-    pub(super) fn table_bytes(&self, axes: impl Iterator<Item = usize>) -> u64 {
+    pub fn table_bytes(&self, axes: impl Iterator<Item = usize>) -> u64 {
         if self.sizes.contains(&0) {
             return 0;
         }

@@ -8,11 +8,11 @@
 mod facts;
 mod precedence;
 
+use crate::backend::TargetInfo;
 use crate::graph::{Def, Graph, NodeId, StateId, ValueId};
 use crate::op::TypeError;
 use crate::program::StreamId;
 use crate::space::Space;
-use crate::target::TargetInfo;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

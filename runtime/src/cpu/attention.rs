@@ -18,9 +18,9 @@ use super::softmax::{self, BLOCK};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, Operand};
+use arenic_ir::backend::cpu::attention::{Attention, tiling};
 use arenic_ir::op::AttentionSpec;
 use arenic_ir::op::Extents;
-use arenic_ir::op::scratch::attention::{Attention, tiling};
 use arenic_ir::{DType, Op};
 
 /// Runs an `Attention` or an `AttentionGrad`.

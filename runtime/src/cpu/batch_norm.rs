@@ -12,7 +12,8 @@ use super::number::Float;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::op::scratch::{SEGMENT, channel_sums, channels};
+use arenic_ir::backend::cpu::tiling::{channel_sums, channels};
+use arenic_ir::backend::reduce::SEGMENT;
 use arenic_ir::{DType, Op};
 
 /// Runs a `BatchNorm` or a `BatchNormInputGrad`.

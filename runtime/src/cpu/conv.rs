@@ -16,8 +16,8 @@ use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use crate::kernel::{Call, KernelError, Target};
+use arenic_ir::backend::cpu::tiling::{Conv, ConvColumns, conv, product_parts};
 use arenic_ir::op::Extents;
-use arenic_ir::op::scratch::{Conv, ConvColumns, conv, product_parts};
 use arenic_ir::{DType, Op};
 
 /// Runs a `Conv`.

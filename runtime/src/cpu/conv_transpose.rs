@@ -14,8 +14,9 @@ use super::sliding::Sliding;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, KernelError, Target};
-use arenic_ir::op::scratch::{ConvTranspose, TransposeColumns, conv_transpose};
-use arenic_ir::op::{Extents, sums::Route};
+use arenic_ir::backend::cpu::sums::Route;
+use arenic_ir::backend::cpu::tiling::{ConvTranspose, TransposeColumns, conv_transpose};
+use arenic_ir::op::Extents;
 use arenic_ir::{DType, Op};
 
 /// Runs a `ConvTranspose`.

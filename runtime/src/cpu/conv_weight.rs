@@ -10,8 +10,8 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use crate::kernel::{Call, Target};
+use arenic_ir::backend::cpu::tiling::{ConvWeight, WeightColumns, conv_weight};
 use arenic_ir::op::Extents;
-use arenic_ir::op::scratch::{ConvWeight, WeightColumns, conv_weight};
 use arenic_ir::{DType, Op};
 
 /// Runs a `ConvWeightGrad`.

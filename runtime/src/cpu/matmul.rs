@@ -4,8 +4,8 @@ use super::address::Shared;
 use super::nest::Nest;
 use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use crate::kernel::{Call, KernelError, Operand};
+use arenic_ir::backend::cpu::tiling::product_parts;
 use arenic_ir::op::Extents;
-use arenic_ir::op::scratch::product_parts;
 use arenic_ir::{DType, Op};
 
 /// Runs a `MatMul` or a `Gemm`.

@@ -6,7 +6,7 @@ use super::channels::{Terms, sums};
 use super::dispatch::for_float;
 use super::number::Float;
 use crate::kernel::Call;
-use arenic_ir::op::scratch::{channel_sums, channels, rows};
+use arenic_ir::backend::cpu::tiling::{channel_sums, channels, rows};
 use arenic_ir::{DType, Op};
 
 /// Runs a `BatchNormParamGrad` or a `LayerNormParamGrad`.

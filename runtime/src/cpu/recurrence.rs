@@ -11,7 +11,7 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::op::scratch::{GRU_STATES, LSTM_STATES};
+use arenic_ir::backend::cpu::tiling::{GRU_STATES, LSTM_STATES};
 use arenic_ir::op::{Activation, Extents, Recurrence};
 use arenic_ir::{DType, Op};
 

@@ -10,7 +10,7 @@ use super::recurrence::{multiply, operands, results};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::op::scratch::{GRU_STATES, LSTM_STATES, RNN_GRAD_STATES};
+use arenic_ir::backend::cpu::tiling::{GRU_STATES, LSTM_STATES, RNN_GRAD_STATES};
 use arenic_ir::op::{Activation, Extents, Recurrence};
 use arenic_ir::{DType, Op};
 

@@ -26,7 +26,7 @@ use crate::kernel::KernelError;
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::program::{PerSpace, Program, Range, StreamId};
-use arenic_ir::target::{Backend, TargetInfo};
+use arenic_ir::{Backend, TargetInfo};
 use cranelift_entity::EntityRef;
 pub use prepare::source;
 use prepare::{Prepare, Prepared, lower_all};
@@ -139,7 +139,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
         let backend = program.target.backend;
-        if backend != Backend::Cuda {
+        if backend != Backend::CUDA {
             return Err(SetupError::Backend(backend));
         }
         let align = program.target.align;

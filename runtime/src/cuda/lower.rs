@@ -7,9 +7,10 @@ use super::{
     attention, convolution, elementwise, indexing, movement, norm, pool, product, random,
     recurrence, reduce, resize, softmax, update,
 };
-use arenic_ir::op::library::{Epilogue, LibraryCall};
-use arenic_ir::op::narrow::has_bf16;
+use arenic_ir::backend::cuda::takes_bf16;
+use arenic_ir::backend::library::{Epilogue, LibraryCall};
 use arenic_ir::op::{Family, channels_last};
+use arenic_ir::types::has_bf16;
 use arenic_ir::{Op, TargetInfo, TensorType};
 
 /// What the device does for an operator; kernels go to the module. Of each operand it takes what
@@ -27,7 +28,7 @@ pub fn lower(
     module: &mut Module,
 ) -> Result<Vec<Work>, Unsupported> {
     let all = || inputs.iter().copied().chain(outputs.iter().copied().flatten());
-    if has_bf16(all().map(|t| t.dtype)) && !op.cuda_takes_bf16() {
+    if has_bf16(all().map(|t| t.dtype)) && !takes_bf16(op) {
         return Err(Unsupported(format!("{} of bf16", op.name())));
     }
     // Kernels know channels as second, and where they are.

@@ -6,9 +6,9 @@ use super::index::{broadcast_strides, offset};
 use super::reduce::{Combination, combine, element};
 use super::rows::Rows;
 use super::site::{Parameter, Site, c_type, literal};
+use arenic_ir::backend::cuda::tiling::{channel_sums, row_sums};
+use arenic_ir::backend::reduce::ReducePlan;
 use arenic_ir::op::families::Norm;
-use arenic_ir::op::scratch::ReducePlan;
-use arenic_ir::op::scratch::cuda::{channel_sums, row_sums};
 use std::fmt::Write;
 
 /// The kernels of a normalisation or of one of its gradients.

@@ -6,9 +6,9 @@
 use super::elementwise::pointwise;
 use super::index::{constant, index_type, offset};
 use super::site::{Parameter, Site, THREADS, c_type};
+use arenic_ir::backend::cuda::tiling::{Sharing, Tiling, reduce as tiling};
+use arenic_ir::backend::reduce::{ReducePlan, reduce};
 use arenic_ir::op::families::Reducing;
-use arenic_ir::op::scratch::cuda::{Sharing, Tiling, reduce as tiling};
-use arenic_ir::op::scratch::{ReducePlan, reduce};
 use arenic_ir::op::{Reduction, Step};
 use arenic_ir::types::dense_strides;
 use arenic_ir::{DType, TensorType};

@@ -5,12 +5,9 @@
 //! an order that nobody knows. The backend asks the same functions, so that the two cannot
 //! disagree.
 
-use super::{Extents, Op, Window, channels_last};
-use crate::target::{Backend, Math, TargetInfo};
+use super::Math;
+use crate::op::{Extents, Op, Window, channels_last};
 use crate::types::{DType, TensorType};
-
-/// Multiplications below which a library is not asked: so few take no longer than a launch does.
-const LEAST_MULTIPLICATIONS: usize = 1 << 14;
 
 /// Extents and strides, in elements, that libraries take: their integers are signed.
 const MOST: usize = i32::MAX as usize;
@@ -164,30 +161,12 @@ impl LibraryCall {
     }
 
     /// Multiplications of elements.
-    fn multiplications(&self) -> usize {
+    pub fn multiplications(&self) -> usize {
         let factors = match self {
             LibraryCall::Product(p) => [p.batches, p.m, p.n, p.k].to_vec(),
             LibraryCall::Convolution(c) => [&c.output[..], &c.filter[1..]].concat(),
         };
         factors.into_iter().fold(1, usize::saturating_mul)
-    }
-}
-
-impl Op {
-    /// The call by which a library may compute this operator on this target; `None` where the
-    /// backend's own kernels do, as for all that is small or that no library has words for. Last
-    /// results that nobody reads may be left out of `y`.
-    pub fn library_call(
-        &self,
-        target: TargetInfo,
-        x: &[&TensorType],
-        y: &[&TensorType],
-    ) -> Option<LibraryCall> {
-        let call = match target.backend {
-            Backend::Cpu => None,
-            Backend::Cuda => describe(self, target.math, x, y),
-        };
-        call.filter(|call| call.multiplications() >= LEAST_MULTIPLICATIONS)
     }
 }
 
@@ -413,6 +392,7 @@ fn convolution(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::TargetInfo;
 
     fn described(op: &Op, shapes: &[&[usize]]) -> Option<LibraryCall> {
         let x: Vec<TensorType> = shapes.iter().map(|&s| TensorType::new(DType::F32, s)).collect();
