@@ -4,7 +4,7 @@
 use super::error::ensure;
 use super::families::Attention;
 use super::family::Row;
-use super::{Assembly, AttentionSpec, Cut, TypeError, Work};
+use super::{Assembly, AttentionSpec, Cut, Narrowing, TypeError, Work};
 use crate::types::{TensorType, broadcast_shapes};
 
 impl Row for Attention<'_> {
@@ -67,6 +67,13 @@ impl Row for Attention<'_> {
     fn moves_elements(&self) -> bool {
         match self {
             Attention::Attention { .. } | Attention::AttentionGrad { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        match self {
+            Attention::Attention { .. } => Narrowing::product([0, 1, 2]),
+            Attention::AttentionGrad { .. } => Narrowing::product([0, 1, 2, 5]),
         }
     }
 }

@@ -10,7 +10,7 @@
 use super::error::ensure;
 use super::families::Wrapping;
 use super::family::Row;
-use super::{Assembly, Cut, Family, Op, TypeError, Work};
+use super::{Assembly, Cut, Family, Narrowing, Op, TypeError, Work};
 use crate::types::TensorType;
 
 /// A list with an entry for each axis, the channels' last.
@@ -135,6 +135,11 @@ impl Row for Wrapping<'_> {
     fn moves_elements(&self) -> bool {
         let Wrapping::ChannelsLast { of } = self;
         of.moves_elements()
+    }
+
+    fn narrowing(&self, operands: usize) -> Narrowing {
+        let Wrapping::ChannelsLast { of } = self;
+        of.narrowing(operands)
     }
 }
 

@@ -4,7 +4,7 @@ use super::channels_last::is_turned;
 use super::error::ensure;
 use super::families::Convolution;
 use super::family::Row;
-use super::{Assembly, Cut, TypeError, Window, Work};
+use super::{Assembly, Cut, Narrowing, TypeError, Window, Work};
 use crate::types::TensorType;
 
 impl Row for Convolution<'_> {
@@ -122,6 +122,14 @@ impl Row for Convolution<'_> {
             Convolution::Conv { .. }
             | Convolution::ConvTranspose { .. }
             | Convolution::ConvWeightGrad { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, operands: usize) -> Narrowing {
+        match self {
+            Convolution::Conv { .. }
+            | Convolution::ConvTranspose { .. }
+            | Convolution::ConvWeightGrad { .. } => Narrowing::product(0..operands),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::error::{broadcast, ensure};
 use super::families::Elementwise;
 use super::family::Row;
-use super::{Cut, MAX_OPERANDS, TypeError, Work, pointwise};
+use super::{Cut, MAX_OPERANDS, Narrowing, TypeError, Work, pointwise};
 use crate::types::{DType, TensorType};
 
 impl Row for Elementwise<'_> {
@@ -111,6 +111,17 @@ impl Row for Elementwise<'_> {
             | Elementwise::Where
             | Elementwise::Clip { .. }
             | Elementwise::Pointwise { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, operands: usize) -> Narrowing {
+        match self {
+            Elementwise::Unary { .. }
+            | Elementwise::Binary { .. }
+            | Elementwise::Where
+            | Elementwise::Clip { .. }
+            | Elementwise::Pointwise { .. } => Narrowing::elementwise(operands),
+            Elementwise::Cast { .. } => Narrowing::wide(),
         }
     }
 }

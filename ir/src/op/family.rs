@@ -5,7 +5,7 @@
 //! enum. Both matches are exhaustive, so that the compiler finds whoever has no answer for a new
 //! operator.
 
-use super::{Cut, TypeError, Work};
+use super::{Cut, Narrowing, TypeError, Work};
 use crate::types::TensorType;
 
 /// What is true of an operator on every backend. No method has a default: what a family does not
@@ -33,6 +33,9 @@ pub(super) trait Row {
     /// Elements are moved and none is looked at, so that a kernel for elements of one size moves
     /// all types of that size.
     fn moves_elements(&self) -> bool;
+
+    /// What the operator has to do with `bf16`, for so many operands.
+    fn narrowing(&self, operands: usize) -> Narrowing;
 }
 
 /// Writes [`Op`](super::Op) and the families' enums from one list: of each family its operators,

@@ -3,7 +3,7 @@
 use super::error::{axis_in, ensure};
 use super::families::Indexing;
 use super::family::Row;
-use super::{Assembly, Cut, Scatter, TypeError, Work};
+use super::{Assembly, Cut, Narrowing, Scatter, TypeError, Work};
 use crate::types::{DType, TensorType};
 
 impl Row for Indexing<'_> {
@@ -128,6 +128,22 @@ impl Row for Indexing<'_> {
                 **reduction == Scatter::Replace
             }
             Indexing::TopK { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        match self {
+            Indexing::Gather { .. }
+            | Indexing::GatherElements { .. }
+            | Indexing::GatherNd { .. } => Narrowing::follows([0]),
+            Indexing::ScatterElements { .. } | Indexing::ScatterNd { .. }
+                if self.moves_elements() =>
+            {
+                Narrowing::follows([0, 2])
+            }
+            Indexing::ScatterElements { .. }
+            | Indexing::ScatterNd { .. }
+            | Indexing::TopK { .. } => Narrowing::wide(),
         }
     }
 }

@@ -9,7 +9,8 @@
 //! - [`Op::in_place_pairs`]: which output may take which input's bytes;
 //! - [`Op::cuts`]: along which axes it may be cut into parts;
 //! - [`Op::work`]: its arithmetic and memory traffic;
-//! - whether it moves elements and looks at none.
+//! - [`Op::moves_elements`] and [`Op::narrowing`]: whether it looks at elements, and what it has to
+//!   do with `bf16`.
 //!
 //! Nothing of this has a default. A backend says the rest: scratch ([`Op::scratch_bytes`]), the
 //! order of sums ([`Op::sum_order`]), and how a library computes it ([`Op::library_call`]).
@@ -33,6 +34,7 @@ mod family;
 pub mod gelu;
 mod indexing;
 mod movement;
+mod narrowing;
 mod norm;
 mod opaque;
 mod padding;
@@ -54,6 +56,7 @@ pub use attributes::{AttentionDropout, AttentionSpec, Reduction, Rng, Scatter};
 pub use cut::{Assembly, Cut};
 pub use error::{MAX_RANK, TypeError};
 pub use extents::Extents;
+pub use narrowing::{Narrowing, Role};
 pub use padding::{PaddedAxis, Padding};
 pub use pointwise::{Kind, MAX_OPERANDS, MAX_STEPS, Step, kinds};
 pub use product::ProductOperands;

@@ -3,7 +3,7 @@
 use super::error::{axis_in, ensure};
 use super::families::Movement;
 use super::family::Row;
-use super::{Assembly, Cut, TypeError, Work};
+use super::{Assembly, Cut, Narrowing, TypeError, Work};
 use crate::types::{TensorType, broadcast_shapes};
 
 impl Row for Movement<'_> {
@@ -169,6 +169,18 @@ impl Row for Movement<'_> {
             | Movement::Copy => true,
             // The value is cast to the elements' type.
             Movement::Pad { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, operands: usize) -> Narrowing {
+        match self {
+            Movement::Reshape { .. }
+            | Movement::Slice { .. }
+            | Movement::Pad { .. }
+            | Movement::Transpose { .. }
+            | Movement::Expand { .. }
+            | Movement::Concat { .. }
+            | Movement::Copy => Narrowing::follows(0..operands),
         }
     }
 }

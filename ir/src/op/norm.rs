@@ -4,7 +4,7 @@
 use super::error::{axis_in, ensure};
 use super::families::Norm;
 use super::family::Row;
-use super::{Assembly, Cut, TypeError, Work};
+use super::{Assembly, Cut, Narrowing, TypeError, Work};
 use crate::types::{TensorType, broadcast_shapes};
 
 impl Row for Norm<'_> {
@@ -106,6 +106,16 @@ impl Row for Norm<'_> {
             | Norm::BatchNorm { .. }
             | Norm::BatchNormParamGrad
             | Norm::BatchNormInputGrad => false,
+        }
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        match self {
+            Norm::LayerNorm { .. } | Norm::BatchNorm { .. } => Narrowing::follows([0]),
+            Norm::LayerNormParamGrad { .. }
+            | Norm::LayerNormInputGrad { .. }
+            | Norm::BatchNormParamGrad
+            | Norm::BatchNormInputGrad => Narrowing::follows([0, 1]),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::families::Opaque;
 use super::family::Row;
-use super::{Cut, TypeError, Work};
+use super::{Cut, Narrowing, TypeError, Work};
 use crate::types::{DType, TensorType};
 
 impl Row for Opaque<'_> {
@@ -29,5 +29,9 @@ impl Row for Opaque<'_> {
 
     fn moves_elements(&self) -> bool {
         false
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        Narrowing::wide()
     }
 }

@@ -3,7 +3,7 @@
 use super::error::ensure;
 use super::families::Pool;
 use super::family::Row;
-use super::{Assembly, Cut, TypeError, Window, Work};
+use super::{Assembly, Cut, Narrowing, TypeError, Window, Work};
 use crate::types::{DType, TensorType};
 
 impl Row for Pool<'_> {
@@ -90,6 +90,15 @@ impl Row for Pool<'_> {
             | Pool::AveragePool { .. }
             | Pool::MaxPoolGrad { .. }
             | Pool::AveragePoolGrad { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, operands: usize) -> Narrowing {
+        match self {
+            Pool::MaxPool { .. } | Pool::AveragePool { .. } | Pool::AveragePoolGrad { .. } => {
+                Narrowing::follows(0..operands)
+            }
+            Pool::MaxPoolGrad { .. } => Narrowing::follows([0]),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::error::ensure;
 use super::families::Product;
 use super::family::Row;
-use super::{Assembly, Cut, Op, TypeError, Work};
+use super::{Assembly, Cut, Narrowing, Op, TypeError, Work};
 use crate::types::{DType, TensorType, broadcast_shapes};
 
 impl Row for Product<'_> {
@@ -123,6 +123,18 @@ impl Row for Product<'_> {
             | Product::GemmGelu { .. }
             | Product::GemmGeluGrad { .. }
             | Product::ProductUpdate { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, operands: usize) -> Narrowing {
+        match self {
+            Product::MatMul { .. }
+            | Product::Gemm { .. }
+            | Product::GemmGelu { .. }
+            | Product::GemmGeluGrad { .. } => Narrowing::product(0..operands),
+            Product::ProductUpdate { .. } => {
+                Narrowing::product(operands.saturating_sub(2)..operands)
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::error::ensure;
 use super::families::Random;
 use super::family::Row;
-use super::{Cut, TypeError, Work};
+use super::{Cut, Narrowing, TypeError, Work};
 use crate::types::{DType, TensorType};
 
 impl Row for Random<'_> {
@@ -61,6 +61,13 @@ impl Row for Random<'_> {
     fn moves_elements(&self) -> bool {
         match self {
             Random::Dropout { .. } | Random::RandomUniform { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        match self {
+            Random::Dropout { .. } => Narrowing::follows([0]),
+            Random::RandomUniform { .. } => Narrowing::wide(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::error::ensure;
 use super::families::Recurrent;
 use super::family::Row;
-use super::{Assembly, Cut, Extents, TypeError, Work};
+use super::{Assembly, Cut, Extents, Narrowing, TypeError, Work};
 use crate::types::TensorType;
 use serde::{Deserialize, Serialize};
 
@@ -212,6 +212,17 @@ impl Row for Recurrent<'_> {
             | Recurrent::GruGrad { .. }
             | Recurrent::Rnn { .. }
             | Recurrent::RnnGrad { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        match self {
+            Recurrent::Lstm { .. }
+            | Recurrent::LstmGrad { .. }
+            | Recurrent::Gru { .. }
+            | Recurrent::GruGrad { .. }
+            | Recurrent::Rnn { .. }
+            | Recurrent::RnnGrad { .. } => Narrowing::wide(),
         }
     }
 }

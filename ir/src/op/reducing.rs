@@ -3,7 +3,7 @@
 use super::error::ensure;
 use super::families::Reducing;
 use super::family::Row;
-use super::{Assembly, Cut, MAX_OPERANDS, Reduction, TypeError, Work, pointwise};
+use super::{Assembly, Cut, MAX_OPERANDS, Narrowing, Reduction, TypeError, Work, pointwise};
 use crate::types::{DType, TensorType};
 
 impl<'a> Reducing<'a> {
@@ -68,6 +68,13 @@ impl Row for Reducing<'_> {
     fn moves_elements(&self) -> bool {
         match self {
             Reducing::Reduce { .. } | Reducing::PointwiseReduce { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, operands: usize) -> Narrowing {
+        match self {
+            Reducing::Reduce { .. } => Narrowing::follows(0..operands),
+            Reducing::PointwiseReduce { .. } => Narrowing::wide(),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::attributes::is_false;
 use super::error::ensure;
 use super::families::Resizing;
 use super::family::Row;
-use super::{Cut, TypeError, Work};
+use super::{Cut, Narrowing, TypeError, Work};
 use crate::types::TensorType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -160,6 +160,11 @@ impl Row for Resizing<'_> {
     fn moves_elements(&self) -> bool {
         let Resizing::Resize { .. } = self;
         false
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        let Resizing::Resize { .. } = self;
+        Narrowing::wide()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What every operator says of itself, by its family's row.
 
 use super::error::{ensure, sized};
-use super::{Family, Op, Reduction, Rng, TypeError, Work};
+use super::{Family, Narrowing, Op, Reduction, Rng, TypeError, Work};
 use crate::types::TensorType;
 
 /// The most operations for each element that an operator reads or writes, beside those for
@@ -82,6 +82,11 @@ impl Op {
     /// True where elements are moved and none is looked at.
     pub fn moves_elements(&self) -> bool {
         self.family().row().moves_elements()
+    }
+
+    /// What the operator has to do with `bf16`, for so many operands.
+    pub fn narrowing(&self, operands: usize) -> Narrowing {
+        self.family().row().narrowing(operands)
     }
 
     /// What a reduction reduces, how, and along which axes; `None` for other operators.

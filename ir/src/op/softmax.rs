@@ -3,7 +3,7 @@
 use super::error::{axis_in, ensure};
 use super::families::Softmax;
 use super::family::Row;
-use super::{Assembly, Cut, TypeError, Work};
+use super::{Assembly, Cut, Narrowing, TypeError, Work};
 use crate::types::{DType, TensorType};
 
 impl Row for Softmax<'_> {
@@ -89,6 +89,17 @@ impl Row for Softmax<'_> {
             | Softmax::LogSoftmaxStats
             | Softmax::SoftmaxOfStats
             | Softmax::CrossEntropyGrad => false,
+        }
+    }
+
+    fn narrowing(&self, operands: usize) -> Narrowing {
+        match self {
+            Softmax::Softmax { .. } | Softmax::SoftmaxGrad { .. } | Softmax::LogSoftmaxStats => {
+                Narrowing::follows(0..operands)
+            }
+            Softmax::SoftmaxOfStats | Softmax::CrossEntropyGrad => Narrowing::follows([0]),
+            // Losses are computed of it.
+            Softmax::LogSoftmax { .. } | Softmax::LogSoftmaxGrad { .. } => Narrowing::wide(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::error::ensure;
 use super::families::Update;
 use super::family::Row;
-use super::{Assembly, Cut, TypeError, Work};
+use super::{Assembly, Cut, Narrowing, TypeError, Work};
 use crate::types::{DType, TensorType};
 
 impl Row for Update<'_> {
@@ -65,6 +65,14 @@ impl Row for Update<'_> {
     fn moves_elements(&self) -> bool {
         match self {
             Update::Adam { .. } | Update::Adagrad { .. } | Update::Momentum { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        match self {
+            Update::Adam { .. } | Update::Adagrad { .. } | Update::Momentum { .. } => {
+                Narrowing::wide()
+            }
         }
     }
 }

@@ -226,11 +226,6 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         matches!(self.captured, Capture::Graphs(_))
     }
 
-    /// Pinned bytes beside the host arena, for what is fed and what comes back.
-    pub fn staged_bytes(&self) -> u64 {
-        self.staged.bytes()
-    }
-
     fn address(&self, range: &Range) -> u64 {
         self.arenas[range.space] + range.offset
     }

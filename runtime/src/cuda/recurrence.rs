@@ -31,6 +31,7 @@ pub(super) fn lower(site: &mut Site, op: Recurrent) {
 }
 
 /// What the texts of one operator's kernels have in common.
+#[derive(Clone, Copy)]
 struct Steps {
     of: Recurrence,
     ty: &'static str,

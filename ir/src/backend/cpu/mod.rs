@@ -8,13 +8,15 @@ use super::library::LibraryCall;
 use super::reduce::reduce;
 use super::{Backend, Kernels, Math, SumOrder, TargetInfo};
 use crate::op::families::{
-    Attention, Convolution, Elementwise, Norm, Product, Recurrent, Reducing, Resizing, Wrapping,
+    Attention, Convolution, Elementwise, Indexing, Norm, Pool, Product, Recurrent, Reducing,
+    Resizing, Softmax, Wrapping,
 };
-use crate::op::{Family, Op, Reduction, channels_last};
+use crate::op::{Extents, Family, Op, Reduction, channels_last};
 use crate::types::{DType, TensorType, has_bf16};
+use sums::{product, scaled};
 use tiling::{
-    Conv, ConvTranspose, ConvWeight, GRU_STATES, LSTM_STATES, RNN_GRAD_STATES, channel_sums,
-    channels, conv, conv_transpose, conv_weight, product_parts, product_update, rows,
+    Conv, ConvTranspose, ConvWeight, GRU_STATES, LSTM_STATES, ProductUpdate, RNN_GRAD_STATES,
+    channel_sums, channels, conv, conv_transpose, conv_weight, product_parts, product_update, rows,
 };
 
 /// Buffers begin at cache lines.
@@ -48,7 +50,7 @@ impl Kernels for Cpu {
     }
 
     fn sum_order(&self, op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<SumOrder> {
-        sums::order(op, x, y).map(SumOrder)
+        sum_order(op, x, y).map(SumOrder)
     }
 
     fn sum_grain(&self) -> usize {
@@ -109,8 +111,8 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         | Family::Pool(_)
         | Family::Update(_)
         | Family::Opaque(_) => return 0,
-        Family::Convolution(op) => (of_convolution(op, x, y) as u64, y[0].dtype),
-        Family::Product(op) => match of_product(op, x, y) {
+        Family::Convolution(op) => (scratch_of_convolution(op, x, y) as u64, y[0].dtype),
+        Family::Product(op) => match scratch_of_product(op, x, y) {
             Some(elements) => (elements as u64, y[0].dtype),
             None => return 0,
         },
@@ -161,7 +163,7 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
     elements.saturating_mul(dtype.size())
 }
 
-fn of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -> usize {
+fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -> usize {
     match op {
         Convolution::Conv { window, group } => match conv(window, *group, x[0], x[1], y[0]) {
             Conv::Columns(c) => c.elements(),
@@ -185,7 +187,7 @@ fn of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -> usiz
 }
 
 /// `None` if there is no result, or too few operands.
-fn of_product(op: Product, x: &[&TensorType], y: &[&TensorType]) -> Option<usize> {
+fn scratch_of_product(op: Product, x: &[&TensorType], y: &[&TensorType]) -> Option<usize> {
     let results = y.first()?.elements();
     Some(match op {
         Product::MatMul { trans_a, .. }
@@ -218,5 +220,152 @@ fn states(op: Recurrent) -> usize {
         Recurrent::Gru { .. } | Recurrent::GruGrad { .. } => GRU_STATES,
         Recurrent::RnnGrad { .. } => RNN_GRAD_STATES,
         Recurrent::Rnn { .. } => 0,
+    }
+}
+
+/// The order of an operator's sums; `None` if it is unknown.
+fn sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<usize>> {
+    // Sums are of these types, so that tilings are those for them.
+    let [x, y] = [x, y].map(|types| types.iter().map(|t| t.accumulated()).collect::<Vec<_>>());
+    of_accumulated(op, &x.iter().collect::<Vec<_>>(), &y.iter().collect::<Vec<_>>())
+}
+
+fn of_accumulated(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<usize>> {
+    /// No sums, or such that have one order at every extent.
+    const NONE: Vec<usize> = Vec::new();
+    Some(match op.family() {
+        Family::Movement(_) | Family::Elementwise(_) | Family::Random(_) | Family::Update(_) => {
+            NONE
+        }
+        Family::Indexing(op) => match op {
+            Indexing::Gather { .. }
+            | Indexing::GatherElements { .. }
+            | Indexing::GatherNd { .. }
+            | Indexing::ScatterElements { .. }
+            | Indexing::ScatterNd { .. }
+            | Indexing::TopK { .. } => NONE,
+        },
+        Family::Reducing(op) => {
+            let (x, _, axes) = op.reduction(x);
+            let plan = reduce(&x, axes);
+            let reduced = (0..plan.rank).filter(|&i| plan.reduced(i));
+            let extents = reduced.map(|i| plan.extents[i]);
+            [usize::from(plan.inner_reduced), plan.parts].into_iter().chain(extents).collect()
+        }
+        Family::Softmax(op) => match op {
+            // Along the last axis by rows, else by columns.
+            Softmax::Softmax { axis }
+            | Softmax::LogSoftmax { axis }
+            | Softmax::SoftmaxGrad { axis }
+            | Softmax::LogSoftmaxGrad { axis } => {
+                let inner: usize = x[0].shape[axis + 1..].iter().product();
+                vec![usize::from(inner == 1)]
+            }
+            // Along an axis that is in no cut.
+            Softmax::LogSoftmaxStats => NONE,
+            Softmax::SoftmaxOfStats | Softmax::CrossEntropyGrad => NONE,
+        },
+        Family::Norm(op) => match op {
+            // Along axes that are in no cut.
+            Norm::LayerNorm { .. } | Norm::LayerNormInputGrad { .. } => NONE,
+            Norm::LayerNormParamGrad { axis } => vec![channel_sums(rows(x[0], *axis)).parts],
+            Norm::BatchNorm { .. } | Norm::BatchNormParamGrad => {
+                vec![channel_sums(channels(x[0])).parts]
+            }
+            Norm::BatchNormInputGrad => NONE,
+        },
+        Family::Product(op) => order_of_product(op, x, y)?,
+        Family::Convolution(op) => order_of_convolution(op, x, y),
+        Family::Pool(op) => match op {
+            Pool::MaxPool { .. }
+            | Pool::AveragePool { .. }
+            | Pool::MaxPoolGrad { .. }
+            | Pool::AveragePoolGrad { .. } => NONE,
+        },
+        Family::Resizing(op) => match op {
+            Resizing::Resize { .. } => NONE,
+        },
+        Family::Attention(op) => match op {
+            // Along axes that are in no cut.
+            Attention::Attention { .. } => NONE,
+            Attention::AttentionGrad { .. } => vec![attention::tiling(x[0], x[1], x[2]).parts],
+        },
+        Family::Recurrent(op) => {
+            let of_step = op.products(op.extents(x[0]));
+            of_step.into_iter().flat_map(|e| product(e, 1)).collect()
+        }
+        Family::Wrapping(op) => match op {
+            Wrapping::ChannelsLast { of } => {
+                return channels_last::as_first(x, y, |x, y| of_accumulated(of, x, y));
+            }
+        },
+        Family::Opaque(_) => return None,
+    })
+}
+
+fn order_of_product(op: Product, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<usize>> {
+    Some(match op {
+        Product::MatMul { trans_a, trans_b } => {
+            let (_, e) = Extents::of_mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
+            product(e, product_parts(y[0].elements(), e.k))
+        }
+        Product::Gemm { alpha, trans_a, trans_b, .. } => {
+            let e = Extents::of_gemm(x[0], x[1], *trans_a, *trans_b);
+            scaled(*alpha, e, product_parts(y[0].elements(), e.k))
+        }
+        Product::GemmGelu { trans_a, trans_b } | Product::GemmGeluGrad { trans_a, trans_b } => {
+            let e = Extents::of_gemm(x[0], x[1], *trans_a, *trans_b);
+            product(e, product_parts(y[0].elements(), e.k))
+        }
+        Product::ProductUpdate { alpha, trans_a, trans_b, .. } => {
+            let [.., a, b] = x else { return None };
+            let e = Extents::of_gemm(a, b, *trans_a, *trans_b);
+            let parts = match product_update(e.m * e.n, e.k) {
+                ProductUpdate::Tiles { .. } => 1,
+                ProductUpdate::Parts { parts, .. } => parts,
+            };
+            scaled(*alpha, e, parts)
+        }
+    })
+}
+
+fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -> Vec<usize> {
+    match op {
+        Convolution::Conv { window, group } => {
+            let (images, w) = (x[0].shape[0], x[1]);
+            let (m, k) = (w.shape[0] / group, w.shape[1..].iter().product());
+            match conv(window, *group, x[0], w, y[0]) {
+                Conv::Direct => vec![0],
+                Conv::Pointwise => {
+                    let n = y[0].shape[2..].iter().product();
+                    [vec![1], product(Extents { m, k, n }, 1)].concat()
+                }
+                Conv::Whole => {
+                    let e = Extents { m: images, k, n: m };
+                    [vec![2], product(e, product_parts(y[0].elements(), k))].concat()
+                }
+                Conv::Columns(tile) => {
+                    // What is folded gets the bias last, else it comes first.
+                    let bias_last = usize::from(tile.folded && x.len() > 2);
+                    [vec![3, tile.depth, bias_last], product(tile.extents(), 1)].concat()
+                }
+            }
+        }
+        Convolution::ConvTranspose { group, .. } => match conv_transpose(*group, x[0], x[1]) {
+            ConvTranspose::Direct => vec![0],
+            ConvTranspose::Columns(tile) => {
+                [vec![1, tile.rows], product(tile.extents(*group, x[0], x[1]), 1)].concat()
+            }
+        },
+        Convolution::ConvWeightGrad { window, group } => {
+            let n: usize = y[0].shape[1..].iter().product();
+            let size = x[1].shape[2..].iter().product();
+            let m = x[1].shape[1] / group;
+            let k = match conv_weight(window, *group, x[0], x[1]) {
+                ConvWeight::Pointwise => size,
+                ConvWeight::Columns(tile) => tile.positions,
+            };
+            [vec![k, size], product(Extents { m, k, n }, 1)].concat()
+        }
     }
 }

@@ -6,16 +6,36 @@
 use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
 use arenic_ir::graph::ValueId;
+use arenic_ir::op::families::{Elementwise, Random};
 use arenic_ir::op::{Binary, Gradient, GradientStep, Kept, Op, TypeError, Unary};
 
-pub(super) fn unary_rule(f: Unary) -> Rule {
+pub(super) fn rule(op: Elementwise) -> Option<Rule> {
+    Some(match op {
+        Elementwise::Cast { .. } => Rule::Broadcasts(cast),
+        Elementwise::Unary { f } => unary_rule(*f),
+        Elementwise::Binary { f } => binary_rule(*f),
+        Elementwise::Where => Rule::Passes(select),
+        Elementwise::Clip { .. } => Rule::Passes(clip),
+        // Passes that run later make it.
+        Elementwise::Pointwise { .. } => return None,
+    })
+}
+
+pub(super) fn rule_of_random(op: Random) -> Rule {
+    match op {
+        Random::Dropout { .. } => Rule::Broadcasts(dropout),
+        Random::RandomUniform { .. } => Rule::Stops,
+    }
+}
+
+fn unary_rule(f: Unary) -> Rule {
     match f.row().gradient {
         Gradient::Zero => Rule::Stops,
         Gradient::Steps { .. } => Rule::Broadcasts(unary),
     }
 }
 
-pub(super) fn binary_rule(f: Binary) -> Rule {
+fn binary_rule(f: Binary) -> Rule {
     match f {
         Binary::Add | Binary::Sub => Rule::Passes(add),
         Binary::Mul => Rule::Passes(mul),
@@ -231,7 +251,7 @@ fn extremum(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn select(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn select(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let (condition, dy) = (t.saved(l.x[0])?, l.dy()?);
     if l.wants(1) {
         let d = t.masked(condition, dy)?;
@@ -245,7 +265,7 @@ pub(super) fn select(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 }
 
 /// Inside the bounds and on them to `x`, beyond one to that bound.
-pub(super) fn clip(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn clip(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Clip { min, max } = l.op else { return Err(unexpected(l)) };
     let (x, dy) = (t.saved(l.x[0])?, l.dy()?);
     let low = min.then_some(1);
@@ -274,7 +294,7 @@ pub(super) fn clip(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn cast(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn cast(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let dtype = t.ty(l.x[0]).dtype;
     if dtype.is_float() && t.ty(l.dy()?).dtype.is_float() {
         let d = t.cast(l.dy()?, dtype)?;
@@ -284,7 +304,7 @@ pub(super) fn cast(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 }
 
 /// `dy / (1 − ratio)` where the element was kept.
-pub(super) fn dropout(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn dropout(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     if !l.wants(0) {
         return Ok(());
     }
