@@ -78,8 +78,8 @@ pub(super) struct Arguments {
     /// Leave the kernels for GPUs as text, which is compiled where they first run
     #[arg(long)]
     no_gpu_code: bool,
-    /// How a GPU's libraries multiply in products and convolutions: f32, or tf32, whose operands have
-    /// 10 bits, on tensor cores
+    /// Arithmetic of a GPU's libraries in products and convolutions: f32, or tf32, which rounds
+    /// operands to 10 bits for tensor cores
     #[arg(long, value_name = "M", default_value = Math::F32.name(), value_parser = math)]
     math: Math,
     /// What products and convolutions take: f32, or bf16, beside state, updates and losses of f32. A

@@ -329,7 +329,7 @@ fn product(
 }
 
 /// Input, filter and output of a convolution over two axes, or over one beside one of extent 1;
-/// none where the output is not all that the window reaches.
+/// `None` if the output is not all that the window reaches.
 fn convolved(
     input: &TensorType,
     filter: &TensorType,

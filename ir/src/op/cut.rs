@@ -1,8 +1,8 @@
 //! Where an operator may be cut into parts that run one after another.
 //!
 //! tvDNN (Park et al., "memory-object sectioning") runs a data-parallel task several times,
-//! each time on a section of its operands. This table says for each operator along which
-//! axes that is so, and how each result is put together. A cut keeps every bit where each
+//! each time on a section of its operands. A cut says along which axes an operator's operands are
+//! divided, and how each result is put together; a family's row says which cuts an operator has. A cut keeps every bit where each
 //! element of a result is computed by one part as it is by the whole, or by one part after
 //! another in the whole's order. Kernels choose that order by extents, so that it depends on
 //! where the parts end: see [`Op::cut_keeps_bits`]. Other cuts add up partial sums and so
@@ -51,7 +51,7 @@ pub struct Cut {
 }
 
 impl Op {
-    /// All cuts, those that may keep every bit first; none for an operator that cannot be cut.
+    /// All cuts, those that may keep every bit first; empty for an operator that cannot be cut.
     pub fn cuts(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> Vec<Cut> {
         if outputs.is_empty() {
             return Vec::new();

@@ -237,7 +237,7 @@ operators! {
         "reduce" Reduce {
             /// How elements combine.
             f: Reduction,
-            /// The axes, strictly increasing; none leaves `x` as it is.
+            /// The axes, strictly increasing; an empty list leaves `x` as it is.
             axes: Vec<usize>,
             /// Reduced axes stay with extent 1.
             keep: bool,

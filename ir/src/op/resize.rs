@@ -67,7 +67,7 @@ impl Scale {
     /// The scale of an axis that stays as it is.
     pub const ONE: Scale = Scale::Number(1.0);
 
-    /// Numerator and denominator; none where either has more than 63 bits or is zero.
+    /// Numerator and denominator; `None` if either has more than 63 bits or is zero.
     fn fraction(self) -> Option<(u64, u64)> {
         match self {
             Scale::Ratio(0, _) | Scale::Ratio(_, 0) => None,
@@ -292,7 +292,7 @@ pub enum Places {
 }
 
 impl Places {
-    /// Where an index lies; none outside of the region of interest.
+    /// Where an index lies; `None` outside of the region of interest.
     pub fn at(&self, index: usize) -> Option<Position> {
         match self {
             Places::Exact(positions) => Some(positions.at(index)),

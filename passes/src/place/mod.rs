@@ -56,7 +56,7 @@ impl Placer for Place {
     }
 }
 
-/// What a placement is wanted for.
+/// What a placement must achieve, and how long it may search.
 #[derive(Clone, Copy, Default)]
 pub struct Wish<'a> {
     /// Stop as soon as the placement is not higher than this, in bytes.

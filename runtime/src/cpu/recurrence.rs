@@ -5,7 +5,6 @@
 
 use super::address::Shared;
 use super::blocks::{BLOCK, read, write};
-use super::dispatch::for_float;
 use super::number::Float;
 use super::product::{Mat, MatMut, Scalar, products};
 use super::tasks::for_each;
@@ -13,17 +12,6 @@ use super::wide::wide;
 use crate::kernel::Call;
 use arenic_ir::backend::cpu::tiling::{GRU_STATES, LSTM_STATES};
 use arenic_ir::op::{Activation, Extents, Recurrence};
-use arenic_ir::{DType, Op};
-
-/// Runs a recurrence.
-pub(super) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => match *call.op {
-        Op::Lstm { reverse } => lstm::<T>(call, reverse),
-        Op::Gru { reverse, linear_before_reset } => gru::<T>(call, reverse, linear_before_reset),
-        Op::Rnn { reverse, activation } => rnn::<T>(call, reverse, activation),
-        _ => unreachable!("no recurrence"),
-    });
-}
 
 /// Where results begin; none where nobody reads one.
 pub(super) fn results<T: Float, const K: usize>(call: &Call) -> [Option<*mut T>; K] {
@@ -61,7 +49,8 @@ unsafe fn bring<T: Float>(from: *const T, to: *mut T, n: usize) {
     }
 }
 
-fn lstm<T: Float + Scalar>(call: &Call, reverse: bool) {
+/// Runs a recurrence on floats of a type.
+pub(super) fn lstm<T: Float + Scalar>(call: &Call, reverse: bool) {
     let of = Recurrence::new(4, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [pre, r, mut h, mut c] = operands::<T, 4>(call);
@@ -154,7 +143,8 @@ wide! {
     }
 }
 
-fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_reset: bool) {
+/// Runs a recurrence on floats of a type.
+pub(super) fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_reset: bool) {
     let of = Recurrence::new(3, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [pre, r, mut h] = operands::<T, 3>(call);
@@ -266,7 +256,8 @@ wide! {
     }
 }
 
-fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Activation) {
+/// Runs a recurrence on floats of a type.
+pub(super) fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Activation) {
     let of = Recurrence::new(1, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [pre, r, mut h] = operands::<T, 3>(call);

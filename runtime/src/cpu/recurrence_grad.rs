@@ -3,7 +3,6 @@
 
 use super::address::Shared;
 use super::blocks::{BLOCK, map, read, write};
-use super::dispatch::for_float;
 use super::number::Float;
 use super::product::{Mat, MatMut, Scalar};
 use super::recurrence::{multiply, operands, results};
@@ -12,17 +11,6 @@ use super::wide::wide;
 use crate::kernel::Call;
 use arenic_ir::backend::cpu::tiling::{GRU_STATES, LSTM_STATES, RNN_GRAD_STATES};
 use arenic_ir::op::{Activation, Extents, Recurrence};
-use arenic_ir::{DType, Op};
-
-/// Runs the gradient of a recurrence.
-pub(super) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => match *call.op {
-        Op::LstmGrad { reverse, dcells } => lstm::<T>(call, reverse, dcells),
-        Op::GruGrad { reverse, linear_before_reset } => gru::<T>(call, reverse, linear_before_reset),
-        Op::RnnGrad { reverse, activation } => rnn::<T>(call, reverse, activation),
-        _ => unreachable!("no gradient of a recurrence"),
-    });
-}
 
 /// Calls `f` for every step, the last one first, with the step before it, if there is one.
 fn backwards(of: &Recurrence, reverse: bool, mut f: impl FnMut(usize, Option<usize>)) {
@@ -43,7 +31,8 @@ unsafe fn finish<T: Float>(to: Option<*mut T>, from: &[T]) {
     }
 }
 
-fn lstm<T: Float + Scalar>(call: &Call, reverse: bool, has_dcells: bool) {
+/// Runs the gradient of a recurrence on floats of a type.
+pub(super) fn lstm<T: Float + Scalar>(call: &Call, reverse: bool, has_dcells: bool) {
     let of = Recurrence::new(4, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [gates, cells, r, c0, dy] = operands::<T, 5>(call);
@@ -159,7 +148,8 @@ fn slope<T: Float>(d: T, y: T) -> T {
     d.mul(y).mul(T::ONE.sub(y))
 }
 
-fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_reset: bool) {
+/// Runs the gradient of a recurrence on floats of a type.
+pub(super) fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_reset: bool) {
     let of = Recurrence::new(3, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [gates, y, r, h0, dy] = operands::<T, 5>(call);
@@ -294,7 +284,8 @@ wide! {
     }
 }
 
-fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Activation) {
+/// Runs the gradient of a recurrence on floats of a type.
+pub(super) fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Activation) {
     let of = Recurrence::new(1, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [y, r, dy] = operands::<T, 3>(call);

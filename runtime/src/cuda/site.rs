@@ -76,7 +76,7 @@ impl Site<'_> {
         (0..self.inputs.len()).map(|i| self.input(i)).collect()
     }
 
-    /// Result `o` as the parameter `y{o}`; none where nobody reads it. Floats that are assigned to
+    /// Result `o` as the parameter `y{o}`; `None` if nobody reads it. Floats that are assigned to
     /// elements of `bf16` are rounded.
     pub(super) fn output(&self, o: usize) -> Option<Parameter> {
         match self.outputs[o]?.dtype {

@@ -17,7 +17,7 @@ pub struct AttentionTile {
     pub shared: bool,
 }
 
-/// The largest tiles for which a block's shared memory has room; none where rows are too long.
+/// The largest tiles for which a block's shared memory has room; `None` if rows are too long.
 pub fn attention_tile(q: &TensorType, v: &TensorType, gradient: bool) -> Option<AttentionTile> {
     let matrix = |t: &TensorType| [t.shape[t.rank() - 2], t.shape[t.rank() - 1]];
     let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
@@ -67,7 +67,7 @@ pub fn product_parts(batches: usize, [m, n, k]: [usize; 3]) -> usize {
     (PRODUCT_BLOCKS / tiles.max(1)).clamp(1, (k / LEAST_TERMS).max(1))
 }
 
-/// Partial results of a reduction; none where it is one part.
+/// Elements of the partial results of a reduction; 0 if it is one part.
 pub fn partial_sums(plan: &ReducePlan) -> u64 {
     match reduce(plan).parts {
         1 => 0,
