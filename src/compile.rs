@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of the CPU target in artifacts.
-pub const CPU: &str = Backend::Cpu.name();
+pub const CPU: &str = Backend::CPU.name();
 
 /// Why a model could not be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -193,14 +193,14 @@ pub fn compile(
     let search = Search { cut: Some(&cut), ..search };
     let least = TargetInfo::of(backend);
     let align = device.map_or(0, |d| d.alignment).max(least.align);
-    let math = if backend == Backend::Cuda { math } else { least.math };
+    let math = if backend == Backend::CUDA { math } else { least.math };
     // What was measured may need less; a part of the alignment is no workspace.
     let used = device.and_then(|d| d.workspace?.checked_next_multiple_of(align));
     let workspace = used.map_or(least.workspace, |used| used.min(least.workspace));
     let target = TargetInfo { align, math, workspace, ..least };
     let evaluate = Some(&Kernels as &dyn Evaluate);
     // Without a description the kernels of a backend run where it runs.
-    let unified = device.map_or(backend == Backend::Cpu, |d| d.unified_memory);
+    let unified = device.map_or(backend == Backend::CPU, |d| d.unified_memory);
     let device = device.map(|d| d.with_math(math));
     let device = device.as_ref();
     let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
@@ -230,7 +230,7 @@ pub fn compile(
                 true => floor(&module.graph, &cx)?,
                 false => certificate.bound.max(found),
             };
-            let compiles = backend == Backend::Cuda && !import.plan_only && !no_gpu_code;
+            let compiles = backend == Backend::CUDA && !import.plan_only && !no_gpu_code;
             let kernels = |graph: &Graph, program: &Program| match compiles {
                 true => gpu_code::make(graph, program),
                 false => Ok(None),

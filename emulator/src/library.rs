@@ -2,10 +2,10 @@
 //! is taken as the library takes it.
 
 use arenic_ir::DType;
-use arenic_ir::op::gelu;
-use arenic_ir::op::library::{
+use arenic_ir::backend::library::{
     Added, Convolution, Direction, Epilogue, LibraryCall, Matrix, Product,
 };
+use arenic_ir::op::gelu;
 use arenic_ir::types::bf16;
 
 /// Computes a call on operands in its order, then its results.

@@ -19,7 +19,8 @@ pub use footprint::{Footprint, Occupancy, OccupancyKind};
 pub use rounds::{check_rounds, check_turns};
 
 use crate::graph::{Def, Graph, NodeId, ValueId};
-use crate::program::{Command, EventId, PerSpace, Program, Range, Space, StreamId};
+use crate::program::{Command, EventId, Program, Range, StreamId};
+use crate::space::{PerSpace, Space};
 use cranelift_entity::SecondaryMap;
 use footprint::Occupancies;
 use memory::{Access, Content, Memory};

@@ -5,9 +5,9 @@
 //! Each peak has an efficiency, the part of it that kernels reach. What a [`Profile`]
 //! measured goes before the estimate.
 
+use crate::backend::Math;
 use crate::graph::{Graph, NodeId};
 use crate::op::{Op, TypeError, Work};
-use crate::plan::Math;
 use crate::profile::{KernelTimes, OtherDevice, Profile};
 use crate::types::{DType, TensorType};
 use serde::{Deserialize, Serialize};

@@ -6,6 +6,7 @@
 //! host-issue order. [`check`](check::check) judges a program against its graph and
 //! shares no code with whatever made the program.
 
+pub mod backend;
 pub mod check;
 pub mod cost;
 pub mod graph;
@@ -14,13 +15,16 @@ pub mod plan;
 pub mod profile;
 pub mod program;
 pub mod rounds;
+pub mod space;
 pub mod text;
 pub mod types;
 pub mod verify;
 
+pub use backend::{Backend, Math, TargetInfo};
 pub use graph::{Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, ValueId};
 pub use op::Op;
-pub use plan::{Backend, Math, Plan, TargetInfo};
+pub use plan::Plan;
 pub use program::Program;
 pub use rounds::Rounds;
+pub use space::{PerSpace, Space};
 pub use types::{DType, TensorType};

@@ -2,8 +2,9 @@
 //!
 //! Everything above this level produces a program, everything below only executes it.
 
+use crate::backend::TargetInfo;
 use crate::graph::{Def, Graph, NodeId, ValueId};
-use crate::plan::TargetInfo;
+pub use crate::space::{PerSpace, Space};
 use cranelift_entity::entity_impl;
 use std::collections::HashSet;
 use std::fmt;
@@ -18,34 +19,6 @@ entity_impl!(StreamId, "stream");
 pub struct EventId(u32);
 entity_impl!(EventId, "event");
 
-/// A memory space. Each has one arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Space {
-    /// Where kernels run: the memory of the target, whatever it is.
-    Device,
-    /// Host memory that swapped buffers go to.
-    Host,
-}
-
-impl Space {
-    /// All spaces.
-    pub const ALL: [Space; 2] = [Space::Device, Space::Host];
-
-    /// The name in the text form.
-    pub fn name(self) -> &'static str {
-        match self {
-            Space::Device => "device",
-            Space::Host => "host",
-        }
-    }
-}
-
-impl fmt::Display for Space {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// When a command runs, in seconds since the step began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Span {
@@ -53,41 +26,6 @@ pub struct Span {
     pub start: f64,
     /// It is done.
     pub end: f64,
-}
-
-/// One figure per space.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PerSpace<T> {
-    /// Of [`Space::Device`].
-    pub device: T,
-    /// Of [`Space::Host`].
-    pub host: T,
-}
-
-impl PerSpace<u64> {
-    /// Of each space the larger one of two sizes.
-    pub fn largest(self, other: Self) -> Self {
-        PerSpace { device: self.device.max(other.device), host: self.host.max(other.host) }
-    }
-}
-
-impl<T> std::ops::Index<Space> for PerSpace<T> {
-    type Output = T;
-    fn index(&self, space: Space) -> &T {
-        match space {
-            Space::Device => &self.device,
-            Space::Host => &self.host,
-        }
-    }
-}
-
-impl<T> std::ops::IndexMut<Space> for PerSpace<T> {
-    fn index_mut(&mut self, space: Space) -> &mut T {
-        match space {
-            Space::Device => &mut self.device,
-            Space::Host => &mut self.host,
-        }
-    }
 }
 
 /// `len` bytes of an arena from `offset` on, printed `device[offset+len]`.

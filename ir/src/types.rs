@@ -234,6 +234,11 @@ pub fn broadcast_shapes(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
         .collect()
 }
 
+/// True where some of these is of `bf16`.
+pub fn has_bf16(mut types: impl Iterator<Item = DType>) -> bool {
+    types.any(|d| d == DType::Bf16)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -179,7 +179,7 @@ fn targets_are_printed_as_they_are_read() {
     ] {
         let (printed, target) = line(text).unwrap();
         assert!(printed.contains(&format!("  {text}\n  align 64\n")), "{printed}");
-        let expected = TargetInfo { backend: Backend::Cuda, align: 64, workspace, math };
+        let expected = TargetInfo { backend: Backend::CUDA, align: 64, workspace, math };
         assert_eq!(target, expected);
     }
     for wrong in ["target cuda workspace", "target cuda math f16", "target cuda workspace 1 1"] {

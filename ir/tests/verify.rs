@@ -1,7 +1,8 @@
 //! Malformed graphs are refused (invariants I1 and I2), and stale facts are not readable
 //! (invariant I4). That plan passes cannot change the graph (I3) is in their signature.
 
-use arenic_ir::plan::{Fact, Plan, PlanError, Slots, TargetInfo};
+use arenic_ir::TargetInfo;
+use arenic_ir::plan::{Fact, Plan, PlanError, Slots};
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
 

@@ -12,7 +12,7 @@ use cranelift_entity::SecondaryMap;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Deeper expressions are none of a normalisation, nor of an activation.
+/// Depth limit. No normalisation or activation that we know is nested deeper.
 const DEEPEST: usize = 32;
 
 /// A graph, and who reads what.

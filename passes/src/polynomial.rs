@@ -95,7 +95,7 @@ impl Polynomial {
         sum.without_zeros()
     }
 
-    /// The product with another one; none where it has too many terms.
+    /// The product with another one; `None` if it has too many terms.
     pub(crate) fn times(&self, other: &Polynomial) -> Option<Polynomial> {
         let mut product = Polynomial::default();
         if self.0.len() * other.0.len() > MOST_TERMS {

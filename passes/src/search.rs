@@ -80,7 +80,7 @@ impl<'a> Search<'a> {
 /// What ends a search beside its work. The default never does, and reads no clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Deadline<'a> {
-    /// Wall time; none where the caller sets no limit.
+    /// Wall time; `None` if the caller sets no limit.
     end: Option<Instant>,
     /// Ends the search when it becomes true.
     stop: Option<&'a AtomicBool>,

@@ -21,7 +21,7 @@ impl Targets {
     pub fn includes(self, cx: &Cx) -> bool {
         match self {
             Targets::All => true,
-            Targets::Cuda => cx.target.backend == Backend::Cuda,
+            Targets::Cuda => cx.target.backend == Backend::CUDA,
         }
     }
 }

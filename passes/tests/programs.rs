@@ -2,9 +2,10 @@
 //! passes make, its streams give the right result in every interleaving tried, and every
 //! mutated program that fails under some interleaving is rejected.
 
+use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_ir::graph::Graph;
-use arenic_ir::plan::{Buffer, BufferId, BufferKind, LiveRange, Plan, TargetInfo, TaskId};
+use arenic_ir::plan::{Buffer, BufferId, BufferKind, LiveRange, Plan, TaskId};
 use arenic_ir::program::{PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;

@@ -74,13 +74,13 @@ pub(super) struct Arguments {
     allow_reassociation: bool,
     /// Whose kernels run the step: cpu or cuda. Given more than once, the artifact holds a program
     /// for each; figures are then of the first
-    #[arg(long = "target", value_name = "T", default_value = Backend::Cpu.name(), value_parser = backend)]
+    #[arg(long = "target", value_name = "T", default_value = Backend::CPU.name(), value_parser = backend)]
     targets: Vec<Backend>,
     /// Leave the kernels for GPUs as text, which is compiled where they first run
     #[arg(long)]
     no_gpu_code: bool,
-    /// How a GPU's libraries multiply in products and convolutions: f32, or tf32, whose operands have
-    /// 10 bits, on tensor cores
+    /// Arithmetic of a GPU's libraries in products and convolutions: f32, or tf32, which rounds
+    /// operands to 10 bits for tensor cores
     #[arg(long, value_name = "M", default_value = Math::F32.name(), value_parser = math)]
     math: Math,
     /// What products and convolutions take: f32, or bf16, beside state, updates and losses of f32. A
@@ -171,7 +171,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             return Err(miette!("the pipeline has no pass `{name}`; it has {known}").into());
         }
     }
-    if a.math != Math::default() && !a.targets.contains(&Backend::Cuda) {
+    if a.math != Math::default() && !a.targets.contains(&Backend::CUDA) {
         let help = "add `--target cuda`";
         return Err(miette!(help = help, "--math {} is for GPUs", a.math.name()).into());
     }
@@ -240,7 +240,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     }
     let target = compiled.target().map_err(failed)?;
     if let Some(artifact) = &compiled.artifact
-        && let Some(gpu) = artifact.target(Backend::Cuda.name())
+        && let Some(gpu) = artifact.target(Backend::CUDA.name())
         && gpu.kernels.is_none()
         && artifact.runnable
     {
@@ -341,7 +341,7 @@ impl Job<'_> {
                 tell!("the limit is {limit} bytes, {:.1} % of the step's arena", part * 100.0);
                 limit
             }
-            Some(Limit::Free) if a.targets.contains(&Backend::Cuda) => {
+            Some(Limit::Free) if a.targets.contains(&Backend::CUDA) => {
                 let help = "--device takes the memory of a GPU for the limit";
                 return Err(miette!(help = help, "fit is what this machine has free").into());
             }

@@ -68,7 +68,7 @@ pub(super) struct LossOptions {
     /// Of adam and adamw [default: 0.999], of lion and rmsprop (its alpha) [default: 0.99]
     #[arg(long, value_name = "X", requires = "loss")]
     beta2: Option<f64>,
-    /// Added to what is divided by [default: 1e-8; adagrad: 1e-10]
+    /// Epsilon, added to the denominator [default: 1e-8; adagrad: 1e-10]
     #[arg(long, value_name = "X", requires = "loss")]
     epsilon: Option<f64>,
     /// Weight decay, of all or of those that match; the last that fits counts [default: 0; adamw: 0.01]

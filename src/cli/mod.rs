@@ -67,7 +67,7 @@ enum Command {
     Differentiate(Box<differentiate::Arguments>),
     /// Train with an artifact, or evaluate it
     Run(run::Arguments),
-    /// Say how good what was trained is: loss, and accuracy where there are classes
+    /// Evaluate a trained model: its loss, and its accuracy if it is a classifier
     Eval(eval::Arguments),
     /// Print what an artifact holds: statistics, graph and program
     Inspect(inspect::Arguments),

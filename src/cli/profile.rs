@@ -48,7 +48,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let device = measurable(&a.device)?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let gpu = gpu_number(&a.device);
-    let backend = gpu.map(|_| Backend::Cuda.name());
+    let backend = gpu.map(|_| Backend::CUDA.name());
     let (target, _) = checked_target(&artifact, a.target.as_deref().or(backend))?;
     note_rounds(target);
     let profile = match gpu {
@@ -82,7 +82,7 @@ fn gpu_number(name: &str) -> Option<u32> {
 fn on_gpu(number: u32, target: &Target, trust: Trust) -> Result<Profile, Failure> {
     let (g, program) = (&target.graph, &target.program);
     let backend = program.target.backend;
-    if backend != Backend::Cuda {
+    if backend != Backend::CUDA {
         return Err(miette!(
             help = "compile it with `--target cuda`",
             "the target `{}` is planned for the backend `{}`, and a GPU runs kernels of `cuda`",

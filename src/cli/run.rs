@@ -130,8 +130,8 @@ pub(super) fn place(name: &str) -> Result<Place, String> {
 impl Place {
     fn backend(self) -> Backend {
         match self {
-            Place::Cpu => Backend::Cpu,
-            Place::Cuda(_) => Backend::Cuda,
+            Place::Cpu => Backend::CPU,
+            Place::Cuda(_) => Backend::CUDA,
         }
     }
 
@@ -230,7 +230,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads)?;
     let target = a.feed.device.program(&artifact)?;
-    if target.program.target.backend == Backend::Cpu && target.arena_bytes().host > 0 {
+    if target.program.target.backend == Backend::CPU && target.arena_bytes().host > 0 {
         tell!(
             "note: what leaves the device goes to the host arena, which is ordinary memory here, too"
         );

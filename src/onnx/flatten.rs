@@ -1,8 +1,8 @@
 //! One flat list of nodes: functions inlined, names numbered, definitions before uses.
 
 use super::attributes::{Access, Attributes};
+use super::domains::TRAINING;
 use super::error::{Fault, ImportError};
-use super::ops::TRAINING;
 use super::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
 use std::borrow::Cow;
 use std::cmp::Reverse;

@@ -105,7 +105,7 @@ impl Run {
 
     /// The same for a device.
     fn target_on(&self, device: Option<&Device>, limit: Option<u64>) -> Target {
-        let (backend, limits) = (Backend::Cuda, PerSpace { device: limit, host: None });
+        let (backend, limits) = (Backend::CUDA, PerSpace { device: limit, host: None });
         // Emulated kernels are compiled from their text. Operators' kernels are compiled for GPUs by
         // the runtime's tests, those of whole steps by `make test-all`.
         let no_gpu_code = place::gpu().is_none() && std::env::var_os("ARENIC_WIDE").is_none();

@@ -8,7 +8,7 @@ use arenic::artifact::Target;
 use arenic::data::{Npz, TensorFile};
 use arenic::gpu_code::Trust;
 use arenic::train::{Initial, Length, OnSaveError, Options, StepReport, train, train_on_device};
-use arenic_ir::plan::TargetInfo;
+use arenic_ir::TargetInfo;
 use arenic_runtime::cuda::driver::Driver;
 use std::path::Path;
 

@@ -4,7 +4,7 @@
 
 use arenic_emulator::Module;
 use arenic_emulator::library::compute;
-use arenic_ir::op::library::{Epilogue, LibraryCall, Product};
+use arenic_ir::backend::library::{Epilogue, LibraryCall, Product};
 use arenic_runtime::cuda::driver::{
     CallHandle, Candidate, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory,
     MemoryKind, ModuleHandle, StreamHandle,

@@ -65,7 +65,7 @@ fn parts_that_are_changed_hold_no_more() {
 
     let said = between(|rounds| rounds.after.program.target.align = 128);
     assert_eq!(said, ["part 2: it is for another target than part 0"]);
-    let said = between(|rounds| rounds.before.program.target.backend = Backend::Cuda);
+    let said = between(|rounds| rounds.before.program.target.backend = Backend::CUDA);
     assert_eq!(said[0], "part 1: it is for another target than part 0");
 
     let renamed: Change = |rounds| {

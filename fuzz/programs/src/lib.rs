@@ -5,9 +5,10 @@
 pub mod interleave;
 pub mod mutate;
 
+use arenic_ir::TargetInfo;
 use arenic_ir::graph::{Data, Graph, ValueId};
 use arenic_ir::op::{Binary, Op, Unary};
-use arenic_ir::plan::{Buffer, BufferKind, Plan, TargetInfo, Task, TaskId, TaskKind};
+use arenic_ir::plan::{Buffer, BufferKind, Plan, Task, TaskId, TaskKind};
 use arenic_ir::program::{Program, Space, StreamId};
 use arenic_ir::types::{DType, TensorType};
 use arenic_passes::dead_code::DeadCode;

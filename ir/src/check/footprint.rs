@@ -1,7 +1,8 @@
 //! What a checked program uses: which bytes hold what for how long, and the peaks of that.
 
 use crate::graph::ValueId;
-use crate::program::{PerSpace, Program, Range, Space};
+use crate::program::{Program, Range};
+use crate::space::{PerSpace, Space};
 
 /// What kind of bytes an occupancy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

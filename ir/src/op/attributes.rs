@@ -1,6 +1,5 @@
-//! Attributes of operators: functions, modes, and the keys of generators.
+//! Attributes of operators: modes, and the keys of generators.
 
-use crate::types::DType;
 use serde::{Deserialize, Serialize};
 
 /// How random operators are keyed: (seed, step, `stream`, element).
@@ -11,90 +10,6 @@ pub struct Rng {
     /// The `seed` attribute of the ONNX node; replaces the run's seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-}
-
-/// Elementwise functions of one operand; the result has the operand's type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the names are the functions
-pub enum Unary {
-    Abs,
-    Ceil,
-    Cos,
-    Erf,
-    Exp,
-    Floor,
-    Log,
-    Neg,
-    Not,
-    Reciprocal,
-    Relu,
-    Sigmoid,
-    Sign,
-    Sin,
-    Sqrt,
-    Tanh,
-}
-
-impl Unary {
-    /// True where the function takes operands of this type.
-    pub fn takes(self, d: DType) -> bool {
-        match self {
-            Unary::Not => d == DType::Bool,
-            Unary::Abs | Unary::Sign => d != DType::Bool,
-            Unary::Neg | Unary::Relu => {
-                d.is_float() || matches!(d, DType::I8 | DType::I16 | DType::I32 | DType::I64)
-            }
-            _ => d.is_float(),
-        }
-    }
-}
-
-/// Elementwise functions of two operands of one type, with broadcasting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the names are the functions
-pub enum Binary {
-    Add,
-    And,
-    Div,
-    Equal,
-    Greater,
-    GreaterOrEqual,
-    Less,
-    LessOrEqual,
-    Max,
-    Min,
-    Mul,
-    Or,
-    Pow,
-    /// What a truncated quotient leaves: of the dividend's sign, as C's `fmod`.
-    Rem,
-    Sub,
-    Xor,
-}
-
-impl Binary {
-    /// True for functions whose result is `bool` whatever the operands are.
-    pub fn is_comparison(self) -> bool {
-        matches!(
-            self,
-            Binary::Equal
-                | Binary::Greater
-                | Binary::GreaterOrEqual
-                | Binary::Less
-                | Binary::LessOrEqual
-        )
-    }
-
-    /// True where the function takes operands of this type.
-    pub fn takes(self, d: DType) -> bool {
-        match self {
-            Binary::And | Binary::Or | Binary::Xor => d == DType::Bool,
-            Binary::Equal => true,
-            _ => d != DType::Bool,
-        }
-    }
 }
 
 /// How a reduction combines elements.

@@ -7,8 +7,10 @@
 //! `w[M,C,…]` is `w[M,…,C]`, too. What [`Op`] says of the operator inside holds of the tensors with
 //! their channels in the second place again; the positions that a `MaxPool` gives are those there.
 
-use super::infer::{TypeError, ensure};
-use super::{Assembly, Cut, Op};
+use super::error::ensure;
+use super::families::Wrapping;
+use super::family::Row;
+use super::{Assembly, Cut, Family, Narrowing, Op, TypeError, Work};
 use crate::types::TensorType;
 
 /// A list with an entry for each axis, the channels' last.
@@ -66,7 +68,7 @@ pub fn first(ty: &TensorType) -> TensorType {
     }
 }
 
-/// What is said of operands and results of these types, with their channels second.
+/// Calls `said` with these types of operands and results, their channels second.
 pub fn as_first<T>(
     x: &[&TensorType],
     y: &[&TensorType],
@@ -78,30 +80,71 @@ pub fn as_first<T>(
 }
 
 impl Op {
-    /// True for operators that [`Op::ChannelsLast`] may hold.
+    /// True for operators that [`Op::ChannelsLast`] may hold: those with a window.
     pub fn may_have_channels_last(&self) -> bool {
-        matches!(
-            self,
-            Op::Conv { .. }
-                | Op::ConvTranspose { .. }
-                | Op::ConvWeightGrad { .. }
-                | Op::MaxPool { .. }
-                | Op::AveragePool { .. }
-                | Op::MaxPoolGrad { .. }
-                | Op::AveragePoolGrad { .. }
-        )
+        match self.family() {
+            Family::Convolution(_) | Family::Pool(_) => true,
+            Family::Movement(_)
+            | Family::Indexing(_)
+            | Family::Elementwise(_)
+            | Family::Random(_)
+            | Family::Reducing(_)
+            | Family::Softmax(_)
+            | Family::Norm(_)
+            | Family::Product(_)
+            | Family::Resizing(_)
+            | Family::Attention(_)
+            | Family::Recurrent(_)
+            | Family::Update(_)
+            | Family::Wrapping(_)
+            | Family::Opaque(_) => false,
+        }
     }
 }
 
-/// Results of [`Op::ChannelsLast`].
-pub(super) fn infer(of: &Op, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-    ensure!(of.may_have_channels_last(), "{} has no channels to be last", of.name());
-    let y = as_first(x, &[], |x, _| of.infer(x))?;
-    Ok(y.iter().map(last).collect())
+impl Row for Wrapping<'_> {
+    fn arity(&self) -> (usize, usize) {
+        let Wrapping::ChannelsLast { of } = self;
+        of.arity()
+    }
+
+    fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let Wrapping::ChannelsLast { of } = self;
+        ensure!(of.may_have_channels_last(), "{} has no channels to be last", of.name());
+        let y = as_first(x, &[], |x, _| of.infer(x))?;
+        Ok(y.iter().map(last).collect())
+    }
+
+    fn in_place(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<(usize, usize)> {
+        // No operator with a window has pairs.
+        let Wrapping::ChannelsLast { .. } = self;
+        vec![]
+    }
+
+    fn cuts(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
+        let Wrapping::ChannelsLast { of } = self;
+        cuts(of, x, y)
+    }
+
+    fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        let Wrapping::ChannelsLast { of } = self;
+        // Nothing is transposed where channels are last already.
+        Work { turned_bytes: 0, ..as_first(x, y, |x, y| of.work(x, y)) }
+    }
+
+    fn moves_elements(&self) -> bool {
+        let Wrapping::ChannelsLast { of } = self;
+        of.moves_elements()
+    }
+
+    fn narrowing(&self, operands: usize) -> Narrowing {
+        let Wrapping::ChannelsLast { of } = self;
+        of.narrowing(operands)
+    }
 }
 
 /// The cuts of an operator on tensors with their channels last.
-pub(super) fn cuts(of: &Op, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
+fn cuts(of: &Op, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
     let moved = |axis: usize, ty: &TensorType| match is_turned(ty) {
         true => last_axis(ty.rank(), axis),
         false => axis,

@@ -1,8 +1,8 @@
 //! Straight-line elementwise programs, [`Op::Pointwise`](super::Op::Pointwise): what graph
 //! passes make of chains of elementwise operators.
 
-use super::infer::{TypeError, broadcast, ensure};
-use super::{Binary, Unary};
+use super::error::{broadcast, ensure};
+use super::{Binary, TypeError, Unary};
 use crate::types::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// That of an element type; none of integers, which no program has.
+    /// That of an element type; `None` for integers, which no program has.
     pub fn of(d: DType) -> Option<Kind> {
         match d {
             DType::Bool => Some(Kind::Condition),
@@ -54,7 +54,7 @@ impl Step {
         all.into_iter().flatten()
     }
 
-    /// What it gives, from what its sources hold; none where it does not take them.
+    /// What it gives, from what its sources hold; `None` if it does not take them.
     pub fn kind(&self, of: impl Fn(usize) -> Option<Kind>) -> Option<Kind> {
         use Kind::{Condition, Number};
         let logical = |f| matches!(f, Binary::And | Binary::Or | Binary::Xor);
@@ -64,7 +64,7 @@ impl Step {
             Step::Cast(x) => (of(x)? == Condition).then_some(Number),
             Step::Where(c, a, b) => (of(c)? == Condition && of(a)? == of(b)?).then_some(of(a)?),
             Step::Binary(f, a, b) => match (of(a)?, of(b)?) {
-                (Number, Number) if f.is_comparison() => Some(Condition),
+                (Number, Number) if f.row().is_comparison => Some(Condition),
                 (Number, Number) => (!logical(f)).then_some(Number),
                 (Condition, Condition) => (logical(f) || f == Binary::Equal).then_some(Condition),
                 _ => None,

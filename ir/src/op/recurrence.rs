@@ -1,12 +1,13 @@
-//! Recurrences and their gradients: what each operand is, and what a step multiplies.
+//! Rows of recurrences and their gradients: what each operand is, and what a step multiplies.
 
-use super::Op;
-use super::infer::{TypeError, ensure};
-use super::sums::Extents;
+use super::error::ensure;
+use super::families::Recurrent;
+use super::family::Row;
+use super::{Assembly, Cut, Extents, Narrowing, TypeError, Work};
 use crate::types::TensorType;
 use serde::{Deserialize, Serialize};
 
-/// The function of an [`Op::Rnn`].
+/// The function of an [`Op::Rnn`](super::Op::Rnn).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // the names are the functions
@@ -17,7 +18,7 @@ pub enum Activation {
 
 /// What an operand or a result is; a number of gates, or of tensors as wide, comes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+enum Role {
     /// `[T, B, k·H]`: of every step.
     Steps(usize),
     /// `[B, H]`: before the first step.
@@ -26,41 +27,6 @@ pub(super) enum Role {
     Weight(usize),
     /// `[k·H]`: of every unit.
     Units(usize),
-}
-
-/// The operands of a recurrence that has so many.
-pub(super) fn operands(op: &Op, count: usize) -> Vec<Role> {
-    use Role::{State, Steps, Units, Weight};
-    match op {
-        Op::Lstm { .. } => [Steps(4), Weight(4), State, State, Units(3)][..count].to_vec(),
-        Op::LstmGrad { dcells, .. } => {
-            let mut roles = vec![Steps(4), Steps(1), Weight(4), State, Steps(1)];
-            roles.extend(dcells.then_some(Steps(1)));
-            roles.extend((count > roles.len()).then_some(Units(3)));
-            roles
-        }
-        Op::Gru { .. } => [Steps(3), Weight(3), State, Units(1)][..count].to_vec(),
-        Op::GruGrad { .. } => {
-            [Steps(3), Steps(1), Weight(3), State, Steps(1), Steps(1)][..count].to_vec()
-        }
-        Op::Rnn { .. } => vec![Steps(1), Weight(1), State],
-        Op::RnnGrad { .. } => vec![Steps(1), Weight(1), Steps(1)],
-        _ => unreachable!("no recurrence"),
-    }
-}
-
-/// The results of a recurrence.
-pub(super) fn results(op: &Op) -> &'static [Role] {
-    use Role::{State, Steps};
-    match op {
-        Op::Lstm { .. } => &[Steps(1), Steps(4), Steps(1)],
-        Op::LstmGrad { .. } => &[Steps(4), State, State],
-        Op::Gru { .. } => &[Steps(1), Steps(3)],
-        Op::GruGrad { .. } => &[Steps(3), State],
-        Op::Rnn { .. } => &[Steps(1)],
-        Op::RnnGrad { .. } => &[Steps(1), State],
-        _ => unreachable!("no recurrence"),
-    }
 }
 
 /// The extents of a recurrence.
@@ -77,13 +43,9 @@ pub struct Recurrence {
 }
 
 impl Recurrence {
-    /// That of a recurrence or its gradient, from the operand that comes first.
-    pub fn of(op: &Op, first: &TensorType) -> Recurrence {
-        let gates = match op {
-            Op::Lstm { .. } | Op::LstmGrad { .. } => 4,
-            Op::Gru { .. } | Op::GruGrad { .. } => 3,
-            _ => 1,
-        };
+    /// The extents of a recurrence or of its gradient, whose units have so many gates, from its
+    /// first operand.
+    pub fn new(gates: usize, first: &TensorType) -> Recurrence {
         let [steps, batch, width] = first.shape[..] else { unreachable!("infer asks for steps") };
         Recurrence { steps, batch, hidden: width / gates, gates }
     }
@@ -98,65 +60,169 @@ impl Recurrence {
     pub fn state(&self) -> usize {
         self.batch.saturating_mul(self.hidden)
     }
+}
 
-    /// The products of a step.
-    pub fn products(&self, op: &Op) -> Vec<Extents> {
-        let (m, hidden) = (self.batch, self.hidden);
-        let forward = |gates: usize| Extents { m, k: hidden, n: gates * hidden };
-        let back = |gates: usize| Extents { m, k: gates * hidden, n: hidden };
-        match op {
-            Op::Gru { .. } => vec![forward(2), forward(1)],
-            Op::GruGrad { .. } => vec![back(2), back(1)],
-            Op::LstmGrad { .. } | Op::RnnGrad { .. } => vec![back(self.gates)],
-            _ => vec![forward(self.gates)],
+impl Recurrent<'_> {
+    /// Gates of a unit.
+    pub fn gates(&self) -> usize {
+        match self {
+            Recurrent::Lstm { .. } | Recurrent::LstmGrad { .. } => 4,
+            Recurrent::Gru { .. } | Recurrent::GruGrad { .. } => 3,
+            Recurrent::Rnn { .. } | Recurrent::RnnGrad { .. } => 1,
         }
     }
 
-    /// Elements of the CPU kernel's scratch: a step's gates, should nobody read them, and what
-    /// goes from step to step.
-    pub fn cpu_scratch(&self, op: &Op) -> usize {
-        let states = match op {
-            Op::Lstm { .. } | Op::LstmGrad { .. } => 6,
-            Op::Gru { .. } | Op::GruGrad { .. } => 5,
-            Op::RnnGrad { .. } => 2,
-            _ => 0,
-        };
-        self.state().saturating_mul(states)
+    /// The extents, from the first operand.
+    pub fn extents(&self, first: &TensorType) -> Recurrence {
+        Recurrence::new(self.gates(), first)
     }
 
-    /// Elements of the CUDA kernels' scratch. What all threads of a step read is not what they
-    /// write, so that it takes the place of two steps.
-    pub fn cuda_scratch(&self, op: &Op) -> usize {
-        let states = match op {
-            Op::Lstm { .. } => 3,
-            Op::Gru { .. } => 4,
-            Op::LstmGrad { .. } | Op::GruGrad { .. } => 9,
-            Op::RnnGrad { .. } => 2,
-            _ => 0,
-        };
-        self.state().saturating_mul(states)
+    /// The products of a step.
+    pub fn products(&self, of: Recurrence) -> Vec<Extents> {
+        let (m, hidden) = (of.batch, of.hidden);
+        let forward = |gates: usize| Extents { m, k: hidden, n: gates * hidden };
+        let back = |gates: usize| Extents { m, k: gates * hidden, n: hidden };
+        match self {
+            Recurrent::Lstm { .. } | Recurrent::Rnn { .. } => vec![forward(of.gates)],
+            Recurrent::Gru { .. } => vec![forward(2), forward(1)],
+            Recurrent::LstmGrad { .. } | Recurrent::RnnGrad { .. } => vec![back(of.gates)],
+            Recurrent::GruGrad { .. } => vec![back(2), back(1)],
+        }
+    }
+
+    /// What the operands are, of which there are so many.
+    fn operands(&self, count: usize) -> Vec<Role> {
+        use Role::{State, Steps, Units, Weight};
+        match *self {
+            Recurrent::Lstm { .. } => {
+                [Steps(4), Weight(4), State, State, Units(3)][..count].to_vec()
+            }
+            Recurrent::LstmGrad { dcells, .. } => {
+                let mut roles = vec![Steps(4), Steps(1), Weight(4), State, Steps(1)];
+                roles.extend(dcells.then_some(Steps(1)));
+                roles.extend((count > roles.len()).then_some(Units(3)));
+                roles
+            }
+            Recurrent::Gru { .. } => [Steps(3), Weight(3), State, Units(1)][..count].to_vec(),
+            Recurrent::GruGrad { .. } => {
+                [Steps(3), Steps(1), Weight(3), State, Steps(1), Steps(1)][..count].to_vec()
+            }
+            Recurrent::Rnn { .. } => vec![Steps(1), Weight(1), State],
+            Recurrent::RnnGrad { .. } => vec![Steps(1), Weight(1), Steps(1)],
+        }
+    }
+
+    /// What the results are.
+    fn results(&self) -> &'static [Role] {
+        use Role::{State, Steps};
+        match self {
+            Recurrent::Lstm { .. } => &[Steps(1), Steps(4), Steps(1)],
+            Recurrent::LstmGrad { .. } => &[Steps(4), State, State],
+            Recurrent::Gru { .. } => &[Steps(1), Steps(3)],
+            Recurrent::GruGrad { .. } => &[Steps(3), State],
+            Recurrent::Rnn { .. } => &[Steps(1)],
+            Recurrent::RnnGrad { .. } => &[Steps(1), State],
+        }
     }
 }
 
-/// The types of a recurrence's results.
-pub(super) fn infer(op: &Op, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-    ensure!(x[0].dtype.is_float(), "{} does not take {}", op.name(), x[0].dtype);
-    let roles = operands(op, x.len());
-    let (Role::Steps(gates), &[steps, batch, width]) = (roles[0], &x[0].shape[..]) else {
-        return Err(TypeError(format!("{} has no steps, batch and gates", x[0])));
-    };
-    ensure!(steps > 0, "{} has no steps", x[0]);
-    ensure!(width.is_multiple_of(gates), "{} does not fall into {gates} gates", x[0]);
-    let hidden = width / gates;
-    let shape = |role: Role| match role {
-        Role::Steps(k) => vec![steps, batch, k.saturating_mul(hidden)],
-        Role::State => vec![batch, hidden],
-        Role::Weight(k) => vec![k.saturating_mul(hidden), hidden],
-        Role::Units(k) => vec![k.saturating_mul(hidden)],
-    };
-    for (i, (t, &role)) in x.iter().zip(&roles).enumerate() {
-        let want = TensorType::new(x[0].dtype, shape(role));
-        ensure!(**t == want, "operand {i} is {t}, not {want}");
+impl Row for Recurrent<'_> {
+    fn arity(&self) -> (usize, usize) {
+        match *self {
+            Recurrent::Lstm { .. } => (4, 5),
+            Recurrent::LstmGrad { dcells, .. } => {
+                (5 + usize::from(*dcells), 6 + usize::from(*dcells))
+            }
+            Recurrent::Gru { linear_before_reset, .. } => {
+                let n = 3 + usize::from(*linear_before_reset);
+                (n, n)
+            }
+            Recurrent::GruGrad { linear_before_reset, .. } => {
+                let n = 5 + usize::from(*linear_before_reset);
+                (n, n)
+            }
+            Recurrent::Rnn { .. } | Recurrent::RnnGrad { .. } => (3, 3),
+        }
     }
-    Ok(results(op).iter().map(|&role| TensorType::new(x[0].dtype, shape(role))).collect())
+
+    fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        ensure!(x[0].dtype.is_float(), "{} does not take {}", self.name(), x[0].dtype);
+        let roles = self.operands(x.len());
+        let (Role::Steps(gates), &[steps, batch, width]) = (roles[0], &x[0].shape[..]) else {
+            return Err(TypeError(format!("{} has no steps, batch and gates", x[0])));
+        };
+        ensure!(steps > 0, "{} has no steps", x[0]);
+        ensure!(width.is_multiple_of(gates), "{} does not fall into {gates} gates", x[0]);
+        let hidden = width / gates;
+        let shape = |role: Role| match role {
+            Role::Steps(k) => vec![steps, batch, k.saturating_mul(hidden)],
+            Role::State => vec![batch, hidden],
+            Role::Weight(k) => vec![k.saturating_mul(hidden), hidden],
+            Role::Units(k) => vec![k.saturating_mul(hidden)],
+        };
+        for (i, (t, &role)) in x.iter().zip(&roles).enumerate() {
+            let want = TensorType::new(x[0].dtype, shape(role));
+            ensure!(**t == want, "operand {i} is {t}, not {want}");
+        }
+        Ok(self.results().iter().map(|&role| TensorType::new(x[0].dtype, shape(role))).collect())
+    }
+
+    fn in_place(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<(usize, usize)> {
+        // A step's gates, and their gradients, are read before they are written.
+        match self {
+            Recurrent::Lstm { .. } | Recurrent::Gru { .. } => vec![(0, 1)],
+            Recurrent::LstmGrad { .. } | Recurrent::GruGrad { .. } | Recurrent::Rnn { .. } => {
+                vec![(0, 0)]
+            }
+            Recurrent::RnnGrad { .. } => vec![(2, 0), (0, 0)],
+        }
+    }
+
+    fn cuts(&self, x: &[&TensorType], _: &[&TensorType]) -> Vec<Cut> {
+        let batch = |role: &Role| match role {
+            Role::Steps(_) => Some(1),
+            Role::State => Some(0),
+            Role::Weight(_) | Role::Units(_) => None,
+        };
+        let operands = self.operands(x.len()).iter().map(batch).collect();
+        let results = self.results().iter().filter_map(batch);
+        let results = results.map(Assembly::Concat).collect();
+        vec![Cut::along(x[0].shape[1], operands, results)]
+    }
+
+    fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        // A product with the recurrence's weight each step, and functions of each gate.
+        let (weight, more) = match self {
+            Recurrent::Lstm { .. }
+            | Recurrent::Gru { .. }
+            | Recurrent::Rnn { .. }
+            | Recurrent::RnnGrad { .. } => (1, 4),
+            Recurrent::LstmGrad { .. } | Recurrent::GruGrad { .. } => (2, 8),
+        };
+        let terms = x[weight].shape[1].max(1) as u64;
+        let each = terms.saturating_mul(2).saturating_add(more);
+        Work::new((x[0].elements() as u64).saturating_mul(each), x, y)
+    }
+
+    fn moves_elements(&self) -> bool {
+        match self {
+            Recurrent::Lstm { .. }
+            | Recurrent::LstmGrad { .. }
+            | Recurrent::Gru { .. }
+            | Recurrent::GruGrad { .. }
+            | Recurrent::Rnn { .. }
+            | Recurrent::RnnGrad { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        match self {
+            Recurrent::Lstm { .. }
+            | Recurrent::LstmGrad { .. }
+            | Recurrent::Gru { .. }
+            | Recurrent::GruGrad { .. }
+            | Recurrent::Rnn { .. }
+            | Recurrent::RnnGrad { .. } => Narrowing::wide(),
+        }
+    }
 }

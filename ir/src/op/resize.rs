@@ -5,7 +5,10 @@
 //! two, is exactly there: which element is the nearest is no matter of rounding.
 
 use super::attributes::is_false;
-use super::infer::{TypeError, ensure};
+use super::error::ensure;
+use super::families::Resizing;
+use super::family::Row;
+use super::{Cut, Narrowing, TypeError, Work};
 use crate::types::TensorType;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -64,7 +67,7 @@ impl Scale {
     /// The scale of an axis that stays as it is.
     pub const ONE: Scale = Scale::Number(1.0);
 
-    /// Numerator and denominator; none where either has more than 63 bits or is zero.
+    /// Numerator and denominator; `None` if either has more than 63 bits or is zero.
     fn fraction(self) -> Option<(u64, u64)> {
         match self {
             Scale::Ratio(0, _) | Scale::Ratio(_, 0) => None,
@@ -119,6 +122,52 @@ pub struct ResizeSpec {
     pub extrapolation: f32,
 }
 
+impl Row for Resizing<'_> {
+    fn arity(&self) -> (usize, usize) {
+        let Resizing::Resize { .. } = self;
+        (1, 1)
+    }
+
+    fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let Resizing::Resize { spec } = self;
+        ensure!(x[0].dtype.is_float() || x[0].dtype.is_int(), "resize does not take bool");
+        spec.validate(x[0])?;
+        Ok(vec![TensorType::new(x[0].dtype, spec.sizes.as_slice())])
+    }
+
+    fn in_place(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<(usize, usize)> {
+        let Resizing::Resize { .. } = self;
+        vec![]
+    }
+
+    fn cuts(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<Cut> {
+        // Neighbours of an index may be in another part.
+        let Resizing::Resize { .. } = self;
+        vec![]
+    }
+
+    fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        let Resizing::Resize { spec } = self;
+        let each = match spec.mode {
+            Interpolation::Nearest(_) => 1,
+            Interpolation::Linear => 8,
+            Interpolation::Cubic { .. } => 32,
+        };
+        let output = y.first().map_or(0, |t| t.elements() as u64);
+        Work::new(output.saturating_mul(each), x, y)
+    }
+
+    fn moves_elements(&self) -> bool {
+        let Resizing::Resize { .. } = self;
+        false
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        let Resizing::Resize { .. } = self;
+        Narrowing::wide()
+    }
+}
+
 /// The most elements of an axis that is resized: products of two such extents have 62 bits.
 const MOST: usize = 1 << 31;
 
@@ -153,7 +202,7 @@ impl ResizeSpec {
     }
 
     /// Bytes of the tables of these axes: for every index and tap a source and a weight of 8 bytes.
-    pub(super) fn table_bytes(&self, axes: impl Iterator<Item = usize>) -> u64 {
+    pub fn table_bytes(&self, axes: impl Iterator<Item = usize>) -> u64 {
         if self.sizes.contains(&0) {
             return 0;
         }
@@ -243,7 +292,7 @@ pub enum Places {
 }
 
 impl Places {
-    /// Where an index lies; none outside of the region of interest.
+    /// Where an index lies; `None` outside of the region of interest.
     pub fn at(&self, index: usize) -> Option<Position> {
         match self {
             Places::Exact(positions) => Some(positions.at(index)),

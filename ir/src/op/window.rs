@@ -1,6 +1,7 @@
 //! Sliding windows of convolutions and pools.
 
-use super::TypeError;
+use super::error::{TypeError, ensure};
+use crate::types::TensorType;
 use serde::{Deserialize, Serialize};
 
 /// A window that slides over the spatial axes (all but the first two) of a tensor.
@@ -68,6 +69,17 @@ impl Window {
             return Err(TypeError("a window has more than 2^31 taps".into()));
         }
         Ok(())
+    }
+
+    /// The spatial extents of `x`, of whose rank the window must be.
+    pub(super) fn spatial<'a>(&self, x: &'a TensorType) -> Result<&'a [usize], TypeError> {
+        self.validate()?;
+        ensure!(
+            x.rank() == self.rank() + 2,
+            "a window over {} spatial axes does not fit {x}",
+            self.rank()
+        );
+        Ok(&x.shape[2..])
     }
 
     /// Spatial extents after the window slid over `input`.

@@ -1,6 +1,5 @@
-//! Arithmetic and memory traffic of each operator, for estimates of time.
+//! Arithmetic and memory traffic of an operator, for estimates of time.
 
-use super::{Interpolation, Op, channels_last};
 use crate::types::{DType, TensorType};
 
 /// What an operator does once, whatever the device.
@@ -14,192 +13,48 @@ pub struct Work {
     pub dtype: DType,
     /// The arithmetic is products of matrices: what tensor cores compute.
     pub is_product: bool,
-    /// Bytes of tensors that are turned, before or after, where tensor cores compute: those of
+    /// Bytes of tensors that are transposed, before or after, where tensor cores compute: those of
     /// convolutions whose channels are not last.
     pub turned_bytes: u64,
 }
 
-impl Op {
-    /// The operator's work on operands and results of these types, as `infer` gives them.
-    ///
-    /// Gathers read as many elements as they write; a product counts its multiply-adds,
-    /// so that a convolution's gradients come to what the convolution itself does.
-    pub fn work(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> Work {
-        let bytes =
-            |types: &[&TensorType]| types.iter().fold(0u64, |sum, t| sum.saturating_add(t.bytes()));
-        let (read, written) = match self {
-            Op::Slice { .. } => (bytes(outputs), bytes(outputs)),
-            Op::Gather { .. } | Op::GatherElements { .. } | Op::GatherNd { .. } => {
-                (bytes(outputs).saturating_add(bytes(&inputs[1..])), bytes(outputs))
-            }
-            _ => (bytes(inputs), bytes(outputs)),
-        };
-        let mut dtypes = inputs.iter().chain(outputs).map(|t| t.dtype);
-        let first = dtypes.clone().next().unwrap_or(DType::F32);
-        let dtype = match dtypes.find(|d| d.is_float()).unwrap_or(first) {
+impl Work {
+    /// So many operations on operands `x` and results `y`, all of which are read or written once.
+    pub(super) fn new(flops: u64, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        let dtype = match arithmetic(x, y) {
             // Products alone are multiplied in it.
-            DType::Bf16 if !self.is_product() => DType::F32,
+            DType::Bf16 => DType::F32,
             dtype => dtype,
         };
-        Work {
-            flops: self.flops(inputs, outputs),
-            bytes: read.saturating_add(written),
-            dtype,
-            is_product: self.is_product(),
-            turned_bytes: self.turned_bytes(inputs, outputs),
-        }
+        let bytes = bytes(x).saturating_add(bytes(y));
+        Work { flops, bytes, dtype, is_product: false, turned_bytes: 0 }
     }
 
-    /// Bytes of what [`Work::turned_bytes`] counts. Where a group has one channel there is
-    /// nothing for tensor cores.
-    fn turned_bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
-        let channels = inputs.first().and_then(|x| x.shape.get(1));
-        match self {
-            Op::Conv { group, .. }
-            | Op::ConvTranspose { group, .. }
-            | Op::ConvWeightGrad { group, .. }
-                if channels != Some(group) =>
-            {
-                let turned = inputs.iter().chain(outputs).filter(|t| channels_last::is_turned(t));
-                turned.fold(0, |sum, t| sum.saturating_add(t.bytes()))
-            }
-            _ => 0,
-        }
+    /// The same of products of matrices.
+    pub(super) fn of_matrices(flops: u64, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        Work { dtype: arithmetic(x, y), is_product: true, ..Work::new(flops, x, y) }
     }
 
-    /// True for products of matrices. Attention is half exponentials and moves, and so counts as
-    /// other arithmetic.
-    fn is_product(&self) -> bool {
-        matches!(
-            self,
-            Op::MatMul { .. }
-                | Op::Gemm { .. }
-                | Op::GemmGelu { .. }
-                | Op::GemmGeluGrad { .. }
-                | Op::Conv { .. }
-                | Op::ConvTranspose { .. }
-                | Op::ConvWeightGrad { .. }
-        ) || matches!(self, Op::ChannelsLast { of } if of.is_product())
-    }
-
-    fn flops(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
-        let input = |i: usize| inputs.get(i).map_or(0, |t: &&TensorType| t.elements() as u64);
-        let output = outputs.first().map_or(0, |t| t.elements() as u64);
-        let extent = |i: usize, axis: usize| {
-            inputs.get(i).and_then(|t| t.shape.get(axis)).map_or(1, |&n| n.max(1) as u64)
-        };
-        // Elements that each result of a product sums over: the axis that both operands share.
-        let inner = |i: usize, transposed: bool| {
-            let rank = inputs.get(i).map_or(0, |t| t.rank());
-            let from_end = if transposed && rank > 1 { 2 } else { 1 };
-            rank.checked_sub(from_end).map_or(1, |axis| extent(i, axis))
-        };
-        let extent_from_end = |i: usize, from_end: usize| {
-            inputs[i].rank().checked_sub(from_end).map_or(1, |axis| extent(i, axis))
-        };
-        match self {
-            Op::Reshape { .. }
-            | Op::Slice { .. }
-            | Op::Pad { .. }
-            | Op::Transpose { .. }
-            | Op::Expand { .. }
-            | Op::Concat { .. }
-            | Op::Copy
-            | Op::Gather { .. }
-            | Op::GatherElements { .. }
-            | Op::GatherNd { .. }
-            | Op::Opaque { .. } => 0,
-            Op::ScatterElements { .. } | Op::ScatterNd { .. } => input(2),
-            Op::Cast { .. } | Op::Unary { .. } | Op::Binary { .. } | Op::Where => output,
-            Op::Clip { .. } => times(output, 2),
-            // A counter-based generator takes some ten rounds of integer arithmetic.
-            Op::Dropout { .. } | Op::RandomUniform { .. } => times(output, 12),
-            Op::Reduce { .. } => input(0),
-            Op::TopK { .. } => times(input(0), 8),
-            Op::Softmax { .. } | Op::LogSoftmax { .. } | Op::LogSoftmaxStats => times(input(0), 5),
-            Op::SoftmaxOfStats => times(output, 3),
-            Op::CrossEntropyGrad => times(output, 5),
-            Op::SoftmaxGrad { .. } | Op::LogSoftmaxGrad { .. } => times(input(0), 4),
-            Op::Attention { spec } | Op::AttentionGrad { spec } => {
-                let (forward, d) = (matches!(self, Op::Attention { .. }), extent_from_end(0, 1));
-                let (s, e) = (extent_from_end(1, 2), extent_from_end(2, 1));
-                let each = if forward { 2 * d + 2 * e + 6 } else { 6 * d + 4 * e + 10 };
-                let scores = times(input(0) / d, s);
-                let each = each + if spec.dropout.is_some() { 12 } else { 0 };
-                times(if spec.causal { scores.div_ceil(2) } else { scores }, each)
-            }
-            Op::LayerNorm { .. } | Op::BatchNorm { .. } => times(input(0), 8),
-            Op::LayerNormParamGrad { .. } | Op::BatchNormParamGrad => times(input(0), 5),
-            Op::LayerNormInputGrad { .. } => times(input(0), 12),
-            Op::BatchNormInputGrad => times(input(0), 7),
-            Op::MatMul { trans_a, .. } => times(times(output, 2), inner(0, *trans_a)),
-            Op::Gemm { trans_a, .. } => {
-                times(output, times(2, inner(0, *trans_a)).saturating_add(2))
-            }
-            Op::GemmGelu { trans_a, .. } => {
-                times(output, times(2, inner(0, *trans_a)).saturating_add(10))
-            }
-            Op::GemmGeluGrad { trans_a, .. } => {
-                times(output, times(2, inner(0, *trans_a)).saturating_add(18))
-            }
-            // Every result sums over one filter of the weight, every operand of the
-            // transpose is spread over one.
-            Op::Conv { .. } => times(times(output, 2), input(1) / extent(1, 0)),
-            Op::ConvTranspose { .. } => times(times(input(0), 2), input(1) / extent(1, 0)),
-            Op::ConvWeightGrad { .. } => {
-                let filter = outputs.first().map_or(0, |t| t.elements() as u64) / extent(1, 1);
-                times(times(input(1), 2), filter)
-            }
-            Op::MaxPool { window, .. } | Op::AveragePool { window, .. } => {
-                times(output, window.taps() as u64)
-            }
-            Op::MaxPoolGrad { window, .. } | Op::AveragePoolGrad { window, .. } => {
-                times(input(0), window.taps() as u64)
-            }
-            // A product with the recurrence's weight each step, and functions of each gate.
-            Op::Lstm { .. } | Op::Gru { .. } | Op::Rnn { .. } => {
-                times(input(0), times(2, extent(1, 1)).saturating_add(4))
-            }
-            Op::LstmGrad { .. } | Op::GruGrad { .. } => {
-                times(input(0), times(2, extent(2, 1)).saturating_add(8))
-            }
-            Op::RnnGrad { .. } => times(input(0), times(2, extent(1, 1)).saturating_add(4)),
-            Op::Resize { spec } => match spec.mode {
-                Interpolation::Nearest(_) => output,
-                Interpolation::Linear => times(output, 8),
-                Interpolation::Cubic { .. } => times(output, 32),
-            },
-            Op::Adam { .. } => times(input(2), 12),
-            Op::Adagrad { .. } => times(input(2), 8),
-            Op::Momentum { .. } => times(input(2), 6),
-            Op::Pointwise { steps, .. } => times(output, steps.len() as u64),
-            Op::PointwiseReduce { steps, .. } => {
-                let terms = inputs.iter().map(|t| t.elements() as u64).max().unwrap_or(0);
-                times(terms, steps.len() as u64 + 1)
-            }
-            Op::ChannelsLast { of } => {
-                channels_last::as_first(inputs, outputs, |x, y| of.flops(x, y))
-            }
-            Op::ProductUpdate { trans_a, update, .. } => {
-                let product = inputs.len().saturating_sub(2);
-                let multiplied = times(times(output, 2), inner(product, *trans_a));
-                let steps = match update.as_ref() {
-                    Op::Pointwise { steps, .. } => steps.len() as u64,
-                    _ => 12,
-                };
-                multiplied.saturating_add(times(output, steps))
-            }
-        }
+    /// The same where as many bytes are read as the tensors `read` have, and `y` are written.
+    pub(super) fn reading(self, read: &[&TensorType], y: &[&TensorType]) -> Work {
+        Work { bytes: bytes(read).saturating_add(bytes(y)), ..self }
     }
 }
 
-fn times(a: u64, b: u64) -> u64 {
-    a.saturating_mul(b)
+/// The type of the first operand or result of floats, or else of the first one.
+fn arithmetic(x: &[&TensorType], y: &[&TensorType]) -> DType {
+    let mut dtypes = x.iter().chain(y).map(|t| t.dtype);
+    let first = dtypes.clone().next().unwrap_or(DType::F32);
+    dtypes.find(|d| d.is_float()).unwrap_or(first)
+}
+
+fn bytes(types: &[&TensorType]) -> u64 {
+    types.iter().fold(0, |sum, t| sum.saturating_add(t.bytes()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Binary, Window};
+    use super::super::{Binary, Op, Window};
     use super::*;
 
     fn work(op: &Op, inputs: &[&TensorType]) -> Work {

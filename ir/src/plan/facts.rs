@@ -1,7 +1,7 @@
 //! The facts that passes establish about a plan.
 
 use super::{BufferId, SlotId, TaskId};
-use crate::program::{PerSpace, Space};
+use crate::space::{PerSpace, Space};
 use cranelift_entity::{PrimaryMap, SecondaryMap};
 use std::fmt;
 

@@ -7,18 +7,18 @@
 
 mod facts;
 mod precedence;
-mod target;
 
+use crate::backend::TargetInfo;
 use crate::graph::{Def, Graph, NodeId, StateId, ValueId};
 use crate::op::TypeError;
-use crate::program::{Space, StreamId};
+use crate::program::StreamId;
+use crate::space::Space;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 pub use facts::{Fact, LiveRange, Placement, Slot, Slots, Spans};
 pub use precedence::Precedence;
-pub use target::{Backend, Math, TargetInfo};
 
 /// A task, printed `t5`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

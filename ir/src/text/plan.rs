@@ -30,7 +30,7 @@ use crate::plan::{
     Buffer, BufferId, BufferKind, LiveRange, Placement, Plan, Precedence, Slot, SlotId, Slots,
     Spans, Task, TaskId, TaskKind,
 };
-use crate::program::{PerSpace, Space};
+use crate::space::{PerSpace, Space};
 use cranelift_entity::{EntityRef, SecondaryMap};
 use std::fmt;
 

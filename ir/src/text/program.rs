@@ -18,9 +18,10 @@
 
 use super::lexer::Lexer;
 use super::{TextError, write_list};
+use crate::backend::{Backend, Math, TargetInfo};
 use crate::graph::{Graph, NodeId};
-use crate::plan::{Backend, Math, TargetInfo};
-use crate::program::{Command, Place, Program, Range, Space};
+use crate::program::{Command, Place, Program, Range};
+use crate::space::Space;
 use std::fmt;
 
 impl fmt::Display for Program {
@@ -95,7 +96,8 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Program, TextError> 
     let (mut backend, mut workspace, mut math) = <(Backend, u64, Math)>::default();
     if lexer.accept_word("target") {
         let known = Backend::ALL.into_iter().find(|b| lexer.accept_word(b.name()));
-        backend = known.ok_or_else(|| lexer.error("expected `cpu` or `cuda`"))?;
+        let names = || Backend::ALL.map(|b| format!("`{}`", b.name())).join(" or ");
+        backend = known.ok_or_else(|| lexer.error(format!("expected {}", names())))?;
         if lexer.accept_word("workspace") {
             workspace = lexer.number()?;
         }

@@ -24,8 +24,8 @@ pub(super) struct Backward {
     pub(super) first: NodeId,
 }
 
-/// The gradient of an attention, where the graph has it; none at all where anything reads the
-/// probabilities that is no part of either.
+/// Finds the gradient of an attention. `Some(None)` if the graph has none; `None` if a node outside
+/// of both reads the attention's probabilities, so that they must be stored.
 #[expect(clippy::option_option, reason = "no gradient is not the same as one that is not known")]
 pub(super) fn gradient(m: &Matrices, f: &Forward) -> Option<Option<Backward>> {
     let others = |mut readers: Vec<NodeId>| {

@@ -12,7 +12,6 @@
 use super::matrices::{Matrices, Matrix};
 use arenic_ir::Backend;
 use arenic_ir::graph::{Def, Node, NodeId, ValueId};
-use arenic_ir::op::scratch::cuda::attention_tile;
 use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, Op, Reduction};
 use arenic_ir::types::{DType, TensorType, broadcast_shapes};
 
@@ -150,8 +149,9 @@ pub(super) fn attention(m: &Matrices, softmax: NodeId, backend: Backend) -> Opti
         m.g.ty(x.of).elements() == ty.elements() && width(*x) == ty.shape.last().copied()
     });
     let accepted = Op::Attention { spec }.infer(&[&types[0], &types[1], &types[2]]).is_ok();
-    let has_kernel =
-        backend != Backend::Cuda || attention_tile(&types[0], &types[2], true).is_some();
+    // The gradient's kernel needs more room than the attention's.
+    let operands: Vec<&TensorType> = types.iter().collect();
+    let has_kernel = backend.kernels().takes(&Op::AttentionGrad { spec }, &operands, &[]);
     (fits && accepted && has_kernel).then_some(found)
 }
 

@@ -64,7 +64,7 @@ impl Default for Budget {
     }
 }
 
-/// Prices of a second of the link that kernels hide, in seconds, that are tried.
+/// Weights that are tried for a second of copying that overlaps with kernels.
 const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
 
 /// The part of host memory that choices leave free is one in so many.

@@ -81,7 +81,7 @@ pub struct Differentiate {
     pub beta1: Option<f64>,
     /// Of adam, adamw and lion; of rmsprop, which calls it alpha.
     pub beta2: Option<f64>,
-    /// Added to what is divided by.
+    /// Epsilon, added to the denominator.
     pub epsilon: Option<f64>,
     /// Weight decay of all parameters; 0.01 for adamw, else 0, without it.
     pub weight_decay: Option<f64>,

@@ -34,8 +34,9 @@ mod region;
 
 use crate::group::{Group, Search};
 use crate::{Cx, GraphPass, PassError, Stats};
+use arenic_ir::backend::cpu::tiling::product_update;
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
-use arenic_ir::op::{MAX_OPERANDS, Op, scratch};
+use arenic_ir::op::{MAX_OPERANDS, Op};
 use arenic_ir::types::DType;
 use cranelift_entity::SecondaryMap;
 use region::step;
@@ -219,7 +220,7 @@ fn is_safe(search: &Search, update: &Update, product: &Product) -> bool {
     let operands = &g.nodes[product.node].inputs;
     let gradient = g.ty(update.inputs[product.gradient]);
     let k = g.ty(operands[0]).shape[usize::from(!product.trans_a)];
-    let tiles = scratch::product_update(gradient.elements(), k).elements() as u64;
+    let tiles = product_update(gradient.elements(), k).elements() as u64;
     let roots = transient_roots(search, operands.iter());
     let alive: u64 = roots.iter().map(|&r| g.ty(r).bytes()).sum();
     2 * tiles * gradient.dtype.size() <= gradient.bytes()

@@ -23,9 +23,9 @@ pub(super) struct Form {
     pub(super) op: Op,
     /// How it reads each operand.
     pub(super) operands: Vec<Reading>,
-    /// The rank of what is turned.
+    /// The rank of the tensors whose channels are last.
     pub(super) rank: usize,
-    /// It takes what is turned as rows of channels, and gives such.
+    /// The operator takes a channels-last tensor as rows of channels, and gives one.
     pub(super) rows: bool,
 }
 

@@ -7,9 +7,8 @@
 //! bound comes first, so that the least of all open cases bounds the problem at any time.
 
 use super::cut::certificate;
-use super::improve::schedule_steps;
 use super::limits::Meter;
-use super::list::{RULES, schedule};
+use super::list::{RULES, schedule, schedule_steps};
 use super::problem::Problem;
 use crate::flow::Network;
 use std::cmp::Reverse;

@@ -10,7 +10,7 @@ use super::branch::branch;
 use super::cut::{Certificate, certificate};
 use super::lifetime;
 use super::limits::{Limits, Meter, effort_of, steps_of};
-use super::list::{RULES, Rule, schedule};
+use super::list::{RULES, Rule, schedule, schedule_steps};
 use super::problem::Problem;
 use super::search::{Branch, Found, mix, within};
 use super::window::window;
@@ -61,13 +61,6 @@ pub fn portfolio(p: &Problem) -> Vec<Candidate> {
             Candidate { method: rule.name(reversed), peak: p.peak(&order), order }
         })
         .collect()
-}
-
-/// What a list scheduler and the profile of its order cost, in steps: more per operator the
-/// less of a graph fits into caches.
-pub(super) fn schedule_steps(operators: usize) -> u64 {
-    let n = operators as u64;
-    n * (16 + n / 2000)
 }
 
 /// Arcs that all cuts of one certificate may look at, per operator and at least.

@@ -7,6 +7,7 @@
 //! a buffer is only put where no other lies that is alive at the same time; nothing here
 //! is trusted, `check` proves it again.
 
+mod noise;
 mod one_pass;
 mod problem;
 mod pyramid;
@@ -56,7 +57,7 @@ impl Placer for Place {
     }
 }
 
-/// What a placement is wanted for.
+/// What a placement must achieve, and how long it may search.
 #[derive(Clone, Copy, Default)]
 pub struct Wish<'a> {
     /// Stop as soon as the placement is not higher than this, in bytes.

@@ -6,8 +6,8 @@
 //! put below what is there, so there are no neighbours to look for: O(n log n) in
 //! practice, whatever the number of overlapping pairs.
 
+use super::noise::noise;
 use super::problem::Problem;
-use super::search::noise;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

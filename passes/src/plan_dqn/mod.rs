@@ -65,11 +65,11 @@ pub struct PlanDqn {
     pub learning_rate: f64,
     /// What a later reward is worth now; the paper's γ.
     pub discount: f64,
-    /// Actions of which is learned again.
+    /// Size of the replay buffer, in actions.
     pub replay: usize,
-    /// Actions that are learned from at once.
+    /// Actions of one batch of training.
     pub batch: usize,
-    /// Actions after which is learned once.
+    /// Train after so many actions.
     pub update_every: u64,
     /// Nodes of the graph at most: events of the largest tensors.
     pub nodes: usize,

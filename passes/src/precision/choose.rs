@@ -1,11 +1,11 @@
 //! Which operators take `bf16`, and which values are stored as such.
 
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
-use arenic_ir::op::{Op, Scatter};
+use arenic_ir::op::{Narrowing, Op, Role};
 use arenic_ir::types::DType;
 use cranelift_entity::SecondaryMap;
 
-/// What is to be narrow.
+/// Which nodes and values become `bf16`.
 pub(super) struct Choice {
     /// Nodes that take `bf16` operands, and give such results.
     pub(super) narrow: SecondaryMap<NodeId, bool>,
@@ -13,112 +13,14 @@ pub(super) struct Choice {
     pub(super) stored: SecondaryMap<ValueId, bool>,
 }
 
-/// What an operator has to do with `bf16`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// Worth the rounding of its operands.
-    Product,
-    /// Narrow where its operands are.
-    Follows,
-    /// Computes in `f32`; its result may be stored.
-    Elementwise,
-    /// Neither.
-    Wide,
-}
-
-fn role(op: &Op) -> Role {
-    match op {
-        Op::ChannelsLast { of } => role(of),
-        Op::MatMul { .. }
-        | Op::Gemm { .. }
-        | Op::Conv { .. }
-        | Op::ConvTranspose { .. }
-        | Op::ConvWeightGrad { .. }
-        | Op::ProductUpdate { .. }
-        | Op::GemmGelu { .. }
-        | Op::GemmGeluGrad { .. }
-        | Op::Attention { .. }
-        | Op::AttentionGrad { .. } => Role::Product,
-        Op::Reshape { .. }
-        | Op::Slice { .. }
-        | Op::Pad { .. }
-        | Op::Transpose { .. }
-        | Op::Expand { .. }
-        | Op::Concat { .. }
-        | Op::Copy
-        | Op::Gather { .. }
-        | Op::GatherElements { .. }
-        | Op::GatherNd { .. }
-        | Op::ScatterElements { reduction: Scatter::Replace, .. }
-        | Op::ScatterNd { reduction: Scatter::Replace }
-        | Op::Dropout { .. }
-        | Op::Reduce { .. }
-        | Op::Softmax { .. }
-        | Op::SoftmaxGrad { .. }
-        | Op::LayerNorm { .. }
-        | Op::LayerNormParamGrad { .. }
-        | Op::LayerNormInputGrad { .. }
-        | Op::BatchNorm { .. }
-        | Op::BatchNormParamGrad
-        | Op::BatchNormInputGrad
-        | Op::MaxPool { .. }
-        | Op::AveragePool { .. }
-        | Op::MaxPoolGrad { .. }
-        | Op::AveragePoolGrad { .. }
-        | Op::LogSoftmaxStats
-        | Op::SoftmaxOfStats
-        | Op::CrossEntropyGrad => Role::Follows,
-        Op::Unary { .. }
-        | Op::Binary { .. }
-        | Op::Where
-        | Op::Clip { .. }
-        | Op::Pointwise { .. } => Role::Elementwise,
-        Op::TopK { .. }
-        | Op::ScatterElements { .. }
-        | Op::ScatterNd { .. }
-        | Op::Cast { .. }
-        | Op::PointwiseReduce { .. }
-        | Op::RandomUniform { .. }
-        | Op::LogSoftmax { .. }
-        | Op::LogSoftmaxGrad { .. }
-        | Op::Lstm { .. }
-        | Op::LstmGrad { .. }
-        | Op::Gru { .. }
-        | Op::GruGrad { .. }
-        | Op::Rnn { .. }
-        | Op::RnnGrad { .. }
-        | Op::Resize { .. }
-        | Op::Adam { .. }
-        | Op::Adagrad { .. }
-        | Op::Momentum { .. }
-        | Op::Opaque { .. } => Role::Wide,
-    }
-}
-
 /// The operands that are `bf16` where a node is narrow; statistics, factors of normalisations and
 /// masks are not among them.
 pub(super) fn narrow_operands(node: &Node) -> Vec<usize> {
-    let all = 0..node.inputs.len();
-    match node.op {
-        Op::ProductUpdate { .. } => (all.end.saturating_sub(2)..all.end).collect(),
-        Op::Attention { .. } => vec![0, 1, 2],
-        Op::AttentionGrad { .. } => vec![0, 1, 2, 5],
-        Op::LayerNormParamGrad { .. }
-        | Op::LayerNormInputGrad { .. }
-        | Op::BatchNormParamGrad
-        | Op::BatchNormInputGrad => vec![0, 1],
-        Op::ScatterElements { .. } | Op::ScatterNd { .. } => vec![0, 2],
-        Op::LayerNorm { .. }
-        | Op::BatchNorm { .. }
-        | Op::Dropout { .. }
-        | Op::Gather { .. }
-        | Op::GatherElements { .. }
-        | Op::GatherNd { .. }
-        | Op::MaxPoolGrad { .. }
-        | Op::SoftmaxOfStats
-        | Op::CrossEntropyGrad => vec![0],
-        _ => all.collect(),
-    }
+    narrowing(node).operands
+}
+
+fn narrowing(node: &Node) -> Narrowing {
+    node.op.narrowing(node.inputs.len())
 }
 
 /// Chooses, forwards through the graph, and then what is stored of elementwise results.
@@ -130,7 +32,7 @@ pub(super) fn choose(g: &Graph) -> Choice {
     // Roots that come of narrow nodes alone: nothing is lost where they are rounded once more.
     let mut derived: SecondaryMap<ValueId, bool> = SecondaryMap::new();
     for (n, node) in &g.nodes {
-        let role = role(&node.op);
+        let Narrowing { role, .. } = narrowing(node);
         let follows = || follows(g, node, &derived);
         match role {
             Role::Product => {
@@ -191,7 +93,7 @@ fn follows(g: &Graph, node: &Node, derived: &SecondaryMap<ValueId, bool>) -> boo
     let operands: Vec<ValueId> = operands.filter(|&v| is_f32(g, v)).collect();
     let is_narrow = |v: ValueId| derived[g.resolve(v).root];
     let is_leaf = |v: ValueId| {
-        let elementwise = role(&node.op) == Role::Elementwise;
+        let elementwise = narrowing(node).role == Role::Elementwise;
         let root = g.resolve(v).root;
         matches!(g.values[root].def, Def::State(_) | Def::Const(_))
             || elementwise && g.ty(v).elements() < most
@@ -224,7 +126,7 @@ fn ends(
         let leads_on = |&v: &ValueId| !readers[v].iter().all(updates);
         let is_read = |&v: &ValueId| kept[v] || !readers[v].is_empty();
         let results = || node.outputs.iter().flatten();
-        ends[n] = role(&node.op) == Role::Elementwise
+        ends[n] = narrowing(node).role == Role::Elementwise
             && results().any(is_read)
             && !results().any(leads_on);
     }

@@ -16,6 +16,7 @@
 //! Sound for the reasons that [`crate::residency`] gives.
 
 mod candidates;
+mod load;
 mod score;
 #[cfg(test)]
 mod tests;

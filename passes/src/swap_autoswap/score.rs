@@ -1,6 +1,6 @@
 //! The priority scores of section IV-B.
 
-use super::candidates::Load;
+use super::load::Load;
 use crate::residency::{Absence, Timeline};
 use arenic_ir::cost::{Device, Direction};
 use schemars::JsonSchema;

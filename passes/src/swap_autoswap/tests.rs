@@ -1,4 +1,4 @@
-use super::candidates::Load;
+use super::load::Load;
 use super::score::{Score, area, duration, submodular, under};
 use super::tune::tune;
 use super::*;

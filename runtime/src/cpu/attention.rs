@@ -18,18 +18,19 @@ use super::softmax::{self, BLOCK};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, Operand};
+use arenic_ir::DType;
+use arenic_ir::backend::cpu::attention::{Attention, tiling};
 use arenic_ir::op::AttentionSpec;
-use arenic_ir::op::scratch::attention::{Attention, tiling};
-use arenic_ir::op::sums::Extents;
-use arenic_ir::{DType, Op};
+use arenic_ir::op::Extents;
 
-/// Runs an `Attention` or an `AttentionGrad`.
-pub(crate) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => match *call.op {
-        Op::Attention { spec } => forward::<T>(call, spec),
-        Op::AttentionGrad { spec } => gradients::<T>(call, spec),
-        _ => unreachable!("no attention"),
-    });
+/// Runs an `Attention`.
+pub(super) fn attention(spec: AttentionSpec, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => forward::<T>(call, spec));
+}
+
+/// Runs an `AttentionGrad`.
+pub(super) fn gradient(spec: AttentionSpec, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => gradients::<T>(call, spec));
 }
 
 /// What scores are computed from.

@@ -12,15 +12,18 @@ use super::number::Float;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::op::scratch::{SEGMENT, channel_sums, channels};
-use arenic_ir::{DType, Op};
+use arenic_ir::DType;
+use arenic_ir::backend::cpu::tiling::{channel_sums, channels};
+use arenic_ir::backend::reduce::SEGMENT;
 
-/// Runs a `BatchNorm` or a `BatchNormInputGrad`.
-pub(super) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => match *call.op {
-        Op::BatchNorm { epsilon } => forward::<T>(call, epsilon),
-        _ => of_operand::<T>(call),
-    });
+/// Runs a `BatchNorm`.
+pub(super) fn run(epsilon: f32, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => forward::<T>(call, epsilon));
+}
+
+/// Runs a `BatchNormInputGrad`.
+pub(super) fn input_gradient(call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => of_operand::<T>(call));
 }
 
 /// Elements of every channel.

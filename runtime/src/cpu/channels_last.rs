@@ -4,8 +4,8 @@
 use super::address::Dst;
 use super::transpose::transpose;
 use crate::kernel::{Call, KernelError, Operand, Target};
+use arenic_ir::backend::cpu::moved_bytes;
 use arenic_ir::op::channels_last::{first, is_turned, to_first, to_last};
-use arenic_ir::op::scratch::turned_bytes;
 use arenic_ir::{Op, TensorType};
 
 /// Runs an operator whose kernel wants channels second.
@@ -18,7 +18,7 @@ pub(super) fn run(of: &Op, call: &Call) -> Result<(), KernelError> {
         call.outputs.iter().map(|y| y.as_ref().map(|y| first(y.ty()))).collect();
     let mut scratch = call.scratch;
     let mut take = |ty: &TensorType| {
-        let (own, rest) = scratch.split(turned_bytes(ty) as usize);
+        let (own, rest) = scratch.split(moved_bytes(ty) as usize);
         scratch = rest;
         own
     };

@@ -15,15 +15,14 @@ use super::number::Number;
 use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
-use crate::kernel::{Call, KernelError, Target};
-use arenic_ir::op::scratch::{Conv, ConvColumns, conv, product_parts};
-use arenic_ir::op::sums::Extents;
-use arenic_ir::{DType, Op};
+use crate::kernel::{Call, Target};
+use arenic_ir::DType;
+use arenic_ir::backend::cpu::tiling::{Conv, ConvColumns, conv, product_parts};
+use arenic_ir::op::{Extents, Window};
 
 /// Runs a `Conv`.
-pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
-    Ok(())
+pub(super) fn run(window: &Window, group: usize, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, window, group));
 }
 
 /// The operands and extents of one convolution.
@@ -46,8 +45,7 @@ struct Layer<'a, T> {
 // SAFETY: `x` and `w` are operands, which are only read.
 unsafe impl<T: Number> Sync for Layer<'_, T> {}
 
-fn typed<T: Scalar>(call: &Call) {
-    let Op::Conv { window, group } = call.op else { unreachable!("no convolution") };
+fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (x, w) = (&call.inputs[0], &call.inputs[1]);
     let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
     let layer = Layer {
@@ -57,13 +55,13 @@ fn typed<T: Scalar>(call: &Call) {
         bias: call.inputs.get(2).map(|b| unsafe { b.slice() }),
         y: Shared::new(y.ptr()),
         images: x.ty().shape[0],
-        groups: *group,
+        groups: group,
         inputs: w.ty().shape[1],
         channels: w.ty().shape[0] / group,
         depth: w.ty().shape[1..].iter().product(),
         sliding: Sliding::new(window, &x.ty().shape, &y.ty().shape),
     };
-    match conv(window, *group, x.ty(), w.ty(), y.ty()) {
+    match conv(window, group, x.ty(), w.ty(), y.ty()) {
         Conv::Direct => direct::conv(
             &layer.sliding,
             [layer.images, layer.groups, layer.inputs, layer.channels],

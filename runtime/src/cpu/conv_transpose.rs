@@ -13,19 +13,18 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, KernelError, Target};
-use arenic_ir::op::scratch::{ConvTranspose, TransposeColumns, conv_transpose};
-use arenic_ir::op::sums::{Extents, Route};
-use arenic_ir::{DType, Op};
+use crate::kernel::{Call, Target};
+use arenic_ir::DType;
+use arenic_ir::backend::cpu::sums::Route;
+use arenic_ir::backend::cpu::tiling::{ConvTranspose, TransposeColumns, conv_transpose};
+use arenic_ir::op::{Extents, Window};
 
 /// Runs a `ConvTranspose`.
-pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
-    Ok(())
+pub(super) fn run(window: &Window, group: usize, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, window, group));
 }
 
-fn typed<T: Scalar>(call: &Call) {
-    let Op::ConvTranspose { window, group, .. } = call.op else { unreachable!("not transposed") };
+fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (x, w) = (&call.inputs[0], &call.inputs[1]);
     let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
     // SAFETY: a transposed convolution has no in-place pairs.
@@ -33,17 +32,17 @@ fn typed<T: Scalar>(call: &Call) {
     // The window slides over the result.
     let s = Sliding::new(window, &y.ty().shape, &x.ty().shape);
     let (images, inputs, channels) = (x.ty().shape[0], x.ty().shape[1] / group, w.ty().shape[1]);
-    match conv_transpose(*group, x.ty(), w.ty()) {
+    match conv_transpose(group, x.ty(), w.ty()) {
         ConvTranspose::Direct => direct::conv_transpose(
             &s,
-            [images, *group, inputs, channels],
+            [images, group, inputs, channels],
             (x.ptr(), w.ptr(), bias),
             Shared::new(y.ptr()),
         ),
         ConvTranspose::Columns(tiling) => columns(
             &s,
-            (tiling, tiling.extents(*group, x.ty(), w.ty()).route()),
-            [images, *group, inputs, channels],
+            (tiling, tiling.extents(group, x.ty(), w.ty()).route()),
+            [images, group, inputs, channels],
             (x.ptr(), w.ptr(), bias),
             Shared::new(y.ptr()),
             // SAFETY: the only slice of this call's scratch.

@@ -10,17 +10,16 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use crate::kernel::{Call, Target};
-use arenic_ir::op::scratch::{ConvWeight, WeightColumns, conv_weight};
-use arenic_ir::op::sums::Extents;
-use arenic_ir::{DType, Op};
+use arenic_ir::DType;
+use arenic_ir::backend::cpu::tiling::{ConvWeight, WeightColumns, conv_weight};
+use arenic_ir::op::{Extents, Window};
 
 /// Runs a `ConvWeightGrad`.
-pub(crate) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
+pub(crate) fn run(window: &Window, group: usize, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, window, group));
 }
 
-fn typed<T: Scalar>(call: &Call) {
-    let Op::ConvWeightGrad { window, group } = call.op else { unreachable!("no such gradient") };
+fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (x, dy) = (&call.inputs[0], &call.inputs[1]);
     let Some(dw) = call.outputs[0].filter(|dw: &Target| dw.ty().elements() > 0) else { return };
     let layer = Layer {
@@ -29,7 +28,7 @@ fn typed<T: Scalar>(call: &Call) {
         dy: Mat::new(dy.ptr::<T>(), 0, 1),
         dw: Shared::new(dw.ptr::<T>()),
         images: x.ty().shape[0],
-        groups: *group,
+        groups: group,
         inputs: dw.ty().shape[1],
         channels: dw.ty().shape[0] / group,
     };
@@ -38,7 +37,7 @@ fn typed<T: Scalar>(call: &Call) {
         unsafe { dw.slice_mut::<T>() }.fill(T::ZERO);
         return;
     }
-    match conv_weight(window, *group, x.ty(), dy.ty()) {
+    match conv_weight(window, group, x.ty(), dy.ty()) {
         ConvWeight::Pointwise => layer.pointwise(),
         ConvWeight::Columns(tiling) => {
             // SAFETY: the only slice of this call's scratch.

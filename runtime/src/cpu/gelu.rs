@@ -8,45 +8,34 @@ use super::map::{map1, map2};
 use super::matmul;
 use super::number::{Float, Number};
 use super::tasks::DEAR;
-use crate::kernel::{Call, KernelError, Operand, Target};
+use crate::kernel::{Call, Operand, Target};
+use arenic_ir::DType;
 use arenic_ir::op::gelu::{CUBIC, SCALE};
-use arenic_ir::{DType, Op};
 
-/// Runs a `GemmGelu` or a `GemmGeluGrad`.
-pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    match *call.op {
-        Op::GemmGelu { trans_a, trans_b } => {
-            let [y, z] = call.outputs else { unreachable!("two results") };
-            let Some(place) = z.or(*y) else { return Ok(()) };
-            product(call, call.inputs, trans_a, trans_b, place)?;
-            if let Some(y) = y {
-                let z = made(&place);
-                for_float!(y.ty().dtype, T => map1(&z, y, DEAR, gelu::<T>));
-            }
-        }
-        Op::GemmGeluGrad { trans_a, trans_b } => {
-            let Some(dz) = call.outputs[0] else { return Ok(()) };
-            product(call, &call.inputs[..2], trans_a, trans_b, dz)?;
-            let (dy, z) = (made(&dz), &call.inputs[2]);
-            for_float!(dz.ty().dtype, T => {
-                map2([&dy, z], &dz, DEAR, |dy: T, z| dy.mul(slope(z)));
-            });
-        }
-        _ => unreachable!("no product with a GELU"),
+/// Runs a `GemmGelu`.
+pub(super) fn forward(trans_a: bool, trans_b: bool, call: &Call) {
+    let (y, z) = (call.outputs[0], call.outputs[1]);
+    let Some(place) = z.or(y) else { return };
+    product(call, call.inputs, trans_a, trans_b, place);
+    if let Some(y) = y {
+        let z = made(&place);
+        for_float!(y.ty().dtype, T => map1(&z, &y, DEAR, gelu::<T>));
     }
-    Ok(())
+}
+
+/// Runs a `GemmGeluGrad`.
+pub(super) fn gradient(trans_a: bool, trans_b: bool, call: &Call) {
+    let Some(dz) = call.outputs[0] else { return };
+    product(call, &call.inputs[..2], trans_a, trans_b, dz);
+    let (dy, z) = (made(&dz), &call.inputs[2]);
+    for_float!(dz.ty().dtype, T => {
+        map2([&dy, z], &dz, DEAR, |dy: T, z| dy.mul(slope(z)));
+    });
 }
 
 /// The product of two operands, and what is added to it.
-fn product(
-    call: &Call,
-    inputs: &[Operand],
-    trans_a: bool,
-    trans_b: bool,
-    to: Target,
-) -> Result<(), KernelError> {
-    let op = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b };
-    matmul::run(&Call { op: &op, inputs, outputs: &[Some(to)], ..*call })
+fn product(call: &Call, inputs: &[Operand], trans_a: bool, trans_b: bool, to: Target) {
+    matmul::gemm(1.0, 1.0, trans_a, trans_b, &Call { inputs, outputs: &[Some(to)], ..*call });
 }
 
 /// What was written, to be read.

@@ -3,33 +3,40 @@
 use super::address::Shared;
 use super::nest::Nest;
 use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
-use crate::kernel::{Call, KernelError, Operand};
-use arenic_ir::op::scratch::product_parts;
-use arenic_ir::op::sums;
-use arenic_ir::{DType, Op};
+use crate::kernel::{Call, Operand};
+use arenic_ir::DType;
+use arenic_ir::backend::cpu::tiling::product_parts;
+use arenic_ir::op::Extents;
 
-/// Runs a `MatMul` or a `Gemm`.
-pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    match call.inputs[0].ty().dtype {
-        DType::F32 => typed::<f32>(call),
-        DType::F64 => typed::<f64>(call),
-        DType::I32 => typed::<i32>(call),
-        DType::I64 => typed::<i64>(call),
-        DType::U32 => typed::<u32>(call),
-        DType::U64 => typed::<u64>(call),
-        other => unreachable!("infer refuses products of {other}"),
-    }
-    Ok(())
+/// Names the type of the elements of a product, for an expression.
+macro_rules! for_scalar {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            DType::F32 => for_scalar!(@ $T, f32, $body),
+            DType::F64 => for_scalar!(@ $T, f64, $body),
+            DType::I32 => for_scalar!(@ $T, i32, $body),
+            DType::I64 => for_scalar!(@ $T, i64, $body),
+            DType::U32 => for_scalar!(@ $T, u32, $body),
+            DType::U64 => for_scalar!(@ $T, u64, $body),
+            other => unreachable!("infer refuses products of {other}"),
+        }
+    };
+    (@ $T:ident, $type:ty, $body:expr) => {{
+        type $T = $type;
+        $body
+    }};
 }
 
-fn typed<T: Scalar>(call: &Call) {
-    match *call.op {
-        Op::MatMul { trans_a, trans_b } => mat_mul::<T>(call, trans_a, trans_b),
-        Op::Gemm { alpha, beta, trans_a, trans_b } => {
-            gemm::<T>(call, alpha, beta, trans_a, trans_b);
-        }
-        _ => unreachable!("no product"),
-    }
+/// Runs a `MatMul`.
+pub(super) fn mat_mul(trans_a: bool, trans_b: bool, call: &Call) {
+    let dtype = call.inputs[0].ty().dtype;
+    for_scalar!(dtype, T => mat_mul_of::<T>(call, trans_a, trans_b));
+}
+
+/// Runs a `Gemm`.
+pub(super) fn gemm(alpha: f32, beta: f32, trans_a: bool, trans_b: bool, call: &Call) {
+    let dtype = call.inputs[0].ty().dtype;
+    for_scalar!(dtype, T => gemm_of::<T>(call, alpha, beta, trans_a, trans_b));
 }
 
 /// The last two axes of an operand as a matrix.
@@ -48,11 +55,11 @@ pub(super) fn batches(shape: &[usize], batch: &[usize], matrix: usize) -> Nest<1
     Nest::broadcast(batch, [(&shape[..shape.len().saturating_sub(2)], matrix)])
 }
 
-fn mat_mul<T: Scalar>(call: &Call, trans_a: bool, trans_b: bool) {
+fn mat_mul_of<T: Scalar>(call: &Call, trans_a: bool, trans_b: bool) {
     let [a, b] = call.inputs else { unreachable!("two operands") };
     let Some(y) = call.outputs[0] else { return };
     let (ma, mb) = (matrix::<T>(a, trans_a, true), matrix::<T>(b, trans_b, false));
-    let (count, e) = sums::mat_mul([a.ty(), b.ty(), y.ty()], trans_a, trans_b);
+    let (count, e) = Extents::of_mat_mul([a.ty(), b.ty(), y.ty()], trans_a, trans_b);
     let vectors = usize::from(a.ty().rank() == 1) + usize::from(b.ty().rank() == 1);
     let batch = &y.ty().shape[..y.ty().rank() + vectors - 2];
     let (from_a, from_b) =
@@ -78,11 +85,11 @@ fn mat_mul<T: Scalar>(call: &Call, trans_a: bool, trans_b: bool) {
     }
 }
 
-fn gemm<T: Scalar>(call: &Call, alpha: f32, beta: f32, trans_a: bool, trans_b: bool) {
+fn gemm_of<T: Scalar>(call: &Call, alpha: f32, beta: f32, trans_a: bool, trans_b: bool) {
     let Some(y) = call.outputs[0] else { return };
     let a = matrix::<T>(&call.inputs[0], trans_a, true);
     let b = matrix::<T>(&call.inputs[1], trans_b, false);
-    let e = sums::gemm(call.inputs[0].ty(), call.inputs[1].ty(), trans_a, trans_b);
+    let e = Extents::of_gemm(call.inputs[0].ty(), call.inputs[1].ty(), trans_a, trans_b);
     let (alpha, beta) = (T::from_f64(f64::from(alpha)), T::from_f64(f64::from(beta)));
     let result = MatMut::new(y.ptr::<T>(), e.n, 1);
     // The bias as a matrix whose broadcast axes have stride 0.

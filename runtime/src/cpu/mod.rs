@@ -11,10 +11,11 @@
 mod address;
 mod attention;
 mod batch_norm;
-mod binary;
 mod blocks;
+mod cast;
 mod channels;
 mod channels_last;
+mod choice;
 mod conv;
 mod conv_transpose;
 mod conv_weight;
@@ -45,6 +46,7 @@ mod recurrence;
 mod recurrence_grad;
 mod reduce;
 mod resize;
+mod scalar;
 mod scatter;
 mod sliding;
 mod softmax;
@@ -54,14 +56,14 @@ mod tasks;
 mod tests;
 mod top_k;
 mod transpose;
-mod unary;
 mod update;
 mod wide;
 
 pub use product::library_bytes;
 
 use crate::kernel::{Call, KernelError};
-use arenic_ir::Op;
+use arenic_ir::{DType, Op};
+use dispatch::for_float;
 
 /// Runs one operator.
 ///
@@ -76,7 +78,7 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
     match call.op {
         Op::Reshape { .. } | Op::Copy => movement::duplicate(call),
         Op::Slice { starts, steps, .. } => movement::slice(starts, steps, call),
-        Op::Pad { .. } => pad::run(call),
+        Op::Pad { starts, steps, shape, value } => pad::run(starts, steps, shape, *value, call),
         Op::Transpose { perm } => transpose::run(perm, call),
         Op::Expand { .. } => movement::expand(call),
         Op::Concat { axis } => movement::concat(*axis, call),
@@ -87,42 +89,85 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
             return scatter::scatter_elements(*axis, *reduction, call);
         }
         Op::ScatterNd { reduction } => return scatter::scatter_nd(*reduction, call),
-        Op::Cast { to } => unary::cast(*to, call),
-        Op::Unary { f } => unary::run(*f, call),
-        Op::Binary { f } => return binary::run(*f, call),
-        Op::Where => binary::choose(call),
-        Op::Clip { min, max } => binary::clip(*min, *max, call),
+        Op::TopK { axis, k, largest } => top_k::run(*axis, *k, *largest, call),
+        Op::Cast { to } => cast::run(*to, call),
+        Op::Unary { f } => scalar::unary(*f, call),
+        Op::Binary { f } => return scalar::binary(*f, call),
+        Op::Where => choice::choose(call),
+        Op::Clip { min, max } => choice::clip(*min, *max, call),
+        Op::Pointwise { steps, results } => pointwise::run(steps, results, call),
         Op::Dropout { rng } => return random::dropout(rng, call),
         Op::RandomUniform { low, high, rng, .. } => {
             random::uniform(*low, *high, rng, call);
         }
-        Op::Reduce { .. } | Op::PointwiseReduce { .. } => reduce::run(call),
-        Op::TopK { axis, k, largest } => top_k::run(*axis, *k, *largest, call),
-        Op::Softmax { .. } | Op::LogSoftmax { .. } => return softmax::run(call),
-        Op::SoftmaxGrad { .. } | Op::LogSoftmaxGrad { .. } => softmax_grad::run(call),
-        Op::LayerNorm { .. } => return norm::run(call),
-        Op::LayerNormInputGrad { .. } => norm_grad::run(call),
-        Op::LayerNormParamGrad { .. } | Op::BatchNormParamGrad => param_grad::run(call),
-        Op::BatchNorm { .. } | Op::BatchNormInputGrad => batch_norm::run(call),
-        Op::MatMul { .. } | Op::Gemm { .. } => return matmul::run(call),
-        Op::Attention { .. } | Op::AttentionGrad { .. } => attention::run(call),
-        Op::Conv { .. } => return conv::run(call),
-        Op::ConvTranspose { .. } => return conv_transpose::run(call),
-        Op::ConvWeightGrad { .. } => conv_weight::run(call),
-        Op::MaxPool { .. } | Op::AveragePool { .. } => return pool::run(call),
-        Op::MaxPoolGrad { .. } | Op::AveragePoolGrad { .. } => return pool_grad::run(call),
-        Op::ChannelsLast { of } => return channels_last::run(of, call),
-        Op::Lstm { .. } | Op::Gru { .. } | Op::Rnn { .. } => recurrence::run(call),
-        Op::LstmGrad { .. } | Op::GruGrad { .. } | Op::RnnGrad { .. } => recurrence_grad::run(call),
-        Op::Resize { .. } => return resize::run(call),
-        Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::run(call),
-        Op::Pointwise { steps, results } => pointwise::run(steps, results, call),
-        Op::ProductUpdate { .. } => product_update::run(call),
-        Op::GemmGelu { .. } | Op::GemmGeluGrad { .. } => return gelu::run(call),
+        Op::Reduce { f, axes, .. } => reduce::run(*f, axes, call),
+        Op::PointwiseReduce { steps, f, axes, .. } => {
+            reduce::run_computed(steps, *f, axes, call);
+        }
+        Op::Softmax { axis } => softmax::run(*axis, false, call),
+        Op::LogSoftmax { axis } => softmax::run(*axis, true, call),
+        Op::SoftmaxGrad { axis } => softmax_grad::of_softmax(*axis, call),
+        Op::LogSoftmaxGrad { axis } => softmax_grad::of_log_softmax(*axis, call),
         Op::LogSoftmaxStats => cross_entropy::stats(call),
         Op::SoftmaxOfStats => cross_entropy::softmax(call),
         Op::CrossEntropyGrad => return cross_entropy::gradient(call),
+        Op::LayerNorm { axis, epsilon } => norm::run(*axis, *epsilon, call),
+        Op::LayerNormInputGrad { axis } => norm_grad::run(*axis, call),
+        Op::LayerNormParamGrad { axis } => param_grad::of_rows(*axis, call),
+        Op::BatchNorm { epsilon } => batch_norm::run(*epsilon, call),
+        Op::BatchNormInputGrad => batch_norm::input_gradient(call),
+        Op::BatchNormParamGrad => param_grad::of_channels(call),
+        Op::MatMul { trans_a, trans_b } => matmul::mat_mul(*trans_a, *trans_b, call),
+        Op::Gemm { alpha, beta, trans_a, trans_b } => {
+            matmul::gemm(*alpha, *beta, *trans_a, *trans_b, call);
+        }
+        Op::GemmGelu { trans_a, trans_b } => gelu::forward(*trans_a, *trans_b, call),
+        Op::GemmGeluGrad { trans_a, trans_b } => gelu::gradient(*trans_a, *trans_b, call),
+        Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update } => {
+            product_update::run(*alpha, [*trans_a, *trans_b], *gradient, update, call);
+        }
+        Op::Attention { spec } => attention::attention(*spec, call),
+        Op::AttentionGrad { spec } => attention::gradient(*spec, call),
+        Op::Conv { window, group } => conv::run(window, *group, call),
+        Op::ConvTranspose { window, group, .. } => conv_transpose::run(window, *group, call),
+        Op::ConvWeightGrad { window, group } => conv_weight::run(window, *group, call),
+        Op::MaxPool { window, column_major, .. } => pool::max(window, *column_major, call),
+        Op::AveragePool { window, count_include_pad, .. } => {
+            pool::average(window, *count_include_pad, call);
+        }
+        Op::MaxPoolGrad { window, column_major, .. } => {
+            return pool_grad::max(window, *column_major, call);
+        }
+        Op::AveragePoolGrad { window, count_include_pad, .. } => {
+            pool_grad::average(window, *count_include_pad, call);
+        }
+        Op::ChannelsLast { of } => return channels_last::run(of, call),
+        Op::Lstm { reverse } => {
+            for_float!(first(call), T => recurrence::lstm::<T>(call, *reverse));
+        }
+        Op::LstmGrad { reverse, dcells } => {
+            for_float!(first(call), T => recurrence_grad::lstm::<T>(call, *reverse, *dcells));
+        }
+        Op::Gru { reverse, linear_before_reset: linear } => {
+            for_float!(first(call), T => recurrence::gru::<T>(call, *reverse, *linear));
+        }
+        Op::GruGrad { reverse, linear_before_reset: linear } => {
+            for_float!(first(call), T => recurrence_grad::gru::<T>(call, *reverse, *linear));
+        }
+        Op::Rnn { reverse, activation } => {
+            for_float!(first(call), T => recurrence::rnn::<T>(call, *reverse, *activation));
+        }
+        Op::RnnGrad { reverse, activation } => {
+            for_float!(first(call), T => recurrence_grad::rnn::<T>(call, *reverse, *activation));
+        }
+        Op::Resize { spec } => resize::run(spec, call),
+        Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::run(call),
         Op::Opaque { .. } => return Err(KernelError::Opaque),
     }
     Ok(())
+}
+
+/// The element type of the first operand.
+fn first(call: &Call) -> DType {
+    call.inputs[0].ty().dtype
 }

@@ -7,15 +7,16 @@
 use super::address::{Dst, Src};
 use super::tasks::{CHEAP, for_ranges};
 use crate::kernel::{Call, KernelError, Operand, Target};
-use arenic_ir::op::narrow::{has_bf16, widened_bytes};
+use arenic_ir::backend::cpu::{takes_bf16, widened_bytes};
 use arenic_ir::types::bf16;
+use arenic_ir::types::has_bf16;
 use arenic_ir::{DType, TensorType};
 
 /// True for operators on `bf16` whose kernels take none.
 pub(super) fn applies(call: &Call) -> bool {
     let inputs = call.inputs.iter().map(|x| x.ty().dtype);
     let outputs = call.outputs.iter().flatten().map(|y| y.ty().dtype);
-    has_bf16(inputs.chain(outputs)) && !call.op.cpu_takes_bf16()
+    has_bf16(inputs.chain(outputs)) && !takes_bf16(call.op)
 }
 
 /// Runs an operator whose kernel is one of `f32`.

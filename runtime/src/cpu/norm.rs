@@ -11,13 +11,12 @@ use super::number::Float;
 use super::reduce::sum;
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, KernelError, Operand};
-use arenic_ir::{DType, Op};
+use crate::kernel::{Call, Operand};
+use arenic_ir::DType;
 
 /// Runs a `LayerNorm`.
-pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
-    Ok(())
+pub(super) fn run(axis: usize, epsilon: f32, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, axis, epsilon));
 }
 
 /// A scale or bias, broadcast to a row.
@@ -71,8 +70,7 @@ impl<'a, T: Float> Factor<'a, T> {
     }
 }
 
-fn typed<T: Float>(call: &Call) {
-    let Op::LayerNorm { axis, epsilon } = *call.op else { unreachable!("no normalisation") };
+fn typed<T: Float>(call: &Call, axis: usize, epsilon: f32) {
     let x = &call.inputs[0];
     let row = &x.ty().shape[axis..];
     let n: usize = row.iter().product();

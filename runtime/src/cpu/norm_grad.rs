@@ -8,15 +8,14 @@ use super::number::Float;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::{DType, Op};
+use arenic_ir::DType;
 
 /// Runs a `LayerNormInputGrad`.
-pub(super) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
+pub(super) fn run(axis: usize, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, axis));
 }
 
-fn typed<T: Float>(call: &Call) {
-    let Op::LayerNormInputGrad { axis } = *call.op else { unreachable!("no such gradient") };
+fn typed<T: Float>(call: &Call, axis: usize) {
     let Some(y) = call.outputs[0] else { return };
     let shape = &y.ty().shape;
     let (rows, n) = (shape[..axis].iter().product(), shape[axis..].iter().product::<usize>());

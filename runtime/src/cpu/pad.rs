@@ -6,17 +6,16 @@ use super::number::Number;
 use super::sliding::unflatten;
 use super::tasks::{CHEAP, for_ranges, for_tasks};
 use crate::kernel::Call;
+use arenic_ir::DType;
 use arenic_ir::op::{MAX_RANK, PaddedAxis, Padding};
-use arenic_ir::{DType, Op};
 use std::ops::Range;
 
 /// Runs a `Pad`.
-pub(super) fn run(call: &Call) {
-    let Op::Pad { starts, steps, shape, value } = call.op else { unreachable!("no padding") };
+pub(super) fn run(starts: &[usize], steps: &[usize], shape: &[usize], value: f64, call: &Call) {
     let x = &call.inputs[0];
     let padding = Padding::new(x.ty(), starts, steps, shape);
     let dtype = x.ty().dtype;
-    let value = if dtype == DType::Bool { f64::from(*value != 0.0) } else { *value };
+    let value = if dtype == DType::Bool { f64::from(value != 0.0) } else { value };
     for_number!(dtype, T => typed::<T>(call, &padding, T::from_f64(value)));
 }
 

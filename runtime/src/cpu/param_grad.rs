@@ -6,17 +6,19 @@ use super::channels::{Terms, sums};
 use super::dispatch::for_float;
 use super::number::Float;
 use crate::kernel::Call;
-use arenic_ir::op::scratch::{channel_sums, channels, rows};
-use arenic_ir::{DType, Op};
+use arenic_ir::DType;
+use arenic_ir::backend::cpu::tiling::{channel_sums, channels, rows};
 
-/// Runs a `BatchNormParamGrad` or a `LayerNormParamGrad`.
-pub(super) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => match *call.op {
-        Op::LayerNormParamGrad { axis } => {
-            typed::<T, true>(call, rows(call.inputs[0].ty(), axis));
-        }
-        _ => typed::<T, false>(call, channels(call.inputs[0].ty())),
-    });
+/// Runs a `LayerNormParamGrad`.
+pub(super) fn of_rows(axis: usize, call: &Call) {
+    let x = call.inputs[0].ty();
+    for_float!(x.dtype, T => typed::<T, true>(call, rows(x, axis)));
+}
+
+/// Runs a `BatchNormParamGrad`.
+pub(super) fn of_channels(call: &Call) {
+    let x = call.inputs[0].ty();
+    for_float!(x.dtype, T => typed::<T, false>(call, channels(x)));
 }
 
 /// The operands; statistics are of rows or of channels.

@@ -7,15 +7,15 @@
 use super::address::{Dst, Src};
 use super::dispatch::for_float;
 use super::nest::{Nest, Rows};
-use super::number::{Float, Number};
+use super::number::Float;
 use super::reduce::{Room, Terms};
+use super::scalar::{self, condition};
 use super::tasks::{CHEAP, DEAR};
-use super::unary::sign;
 use super::update::{Region, Update};
 use super::wide::wide;
 use crate::kernel::{Call, Operand, Target};
 use arenic_ir::DType;
-use arenic_ir::op::{Binary, MAX_OPERANDS, MAX_STEPS, Step, Unary};
+use arenic_ir::op::{Binary, MAX_OPERANDS, MAX_STEPS, Step};
 use arenic_ir::types::bf16;
 use std::mem::MaybeUninit;
 
@@ -203,17 +203,8 @@ pub(super) fn float_type(x: &[Operand]) -> DType {
 /// True where an element costs several nanoseconds.
 fn is_dear(step: &Step) -> bool {
     match step {
-        Step::Unary(f, _) => matches!(
-            f,
-            Unary::Cos
-                | Unary::Erf
-                | Unary::Exp
-                | Unary::Log
-                | Unary::Sigmoid
-                | Unary::Sin
-                | Unary::Tanh
-        ),
-        Step::Binary(f, ..) => *f == Binary::Pow,
+        Step::Unary(f, _) => f.row().is_dear,
+        Step::Binary(f, ..) => f.row().is_dear,
         Step::Where(..) | Step::Cast(_) | Step::Round(_) => false,
     }
 }
@@ -296,15 +287,15 @@ wide! {
                     for (i, step) in p.steps.iter().enumerate() {
                         let to: *mut T = base.add(p.operands + i).cast();
                         match *step {
-                            Step::Unary(f, x) => unary(f, at[x], to, n),
+                            Step::Unary(f, x) => scalar::unary_step(f, at[x], to, n),
                             Step::Binary(Binary::Pow, a, b) => {
                                 let exponent = p.scalars.get(b).copied().flatten();
-                                power(exponent, at[a], at[b], to, n);
+                                scalar::power_step(exponent, at[a], at[b], to, n);
                             }
-                            Step::Binary(f, a, b) => binary(f, at[a], at[b], to, n),
+                            Step::Binary(f, a, b) => scalar::binary_step(f, at[a], at[b], to, n),
                             Step::Where(c, a, b) => choose(at[c], at[a], at[b], to, n),
                             Step::Cast(x) => to.copy_from_nonoverlapping(at[x], n),
-                            Step::Round(x) => each(at[x], at[x], to, n, |x, _| rounded(x)),
+                            Step::Round(x) => scalar::each(at[x], at[x], to, n, |x, _| rounded(x)),
                         }
                     }
                     let first = span.first + row * span.stride + col;
@@ -354,85 +345,6 @@ fn rounded<T: Float>(x: T) -> T {
     T::from_f64(bf16::round(x.to_f64() as f32).into())
 }
 
-#[inline(always)]
-fn condition<T: Float>(holds: bool) -> T {
-    if holds { T::ONE } else { T::ZERO }
-}
-
-/// `y = f(x)` for `n` elements.
-///
-/// # Safety
-/// As for [`each`].
-#[inline(always)]
-unsafe fn unary<T: Float>(f: Unary, x: *const T, y: *mut T, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match f {
-            Unary::Abs => each(x, x, y, n, |x, _| x.abs()),
-            Unary::Ceil => each(x, x, y, n, |x, _| x.ceil()),
-            Unary::Cos => each(x, x, y, n, |x, _| x.cos()),
-            Unary::Erf => each(x, x, y, n, |x, _| x.erf()),
-            Unary::Exp => each(x, x, y, n, |x, _| x.exp()),
-            Unary::Floor => each(x, x, y, n, |x, _| x.floor()),
-            Unary::Log => each(x, x, y, n, |x, _| x.ln()),
-            Unary::Neg => each(x, x, y, n, |x, _| x.neg()),
-            Unary::Not => each(x, x, y, n, |x, _| condition(x == T::ZERO)),
-            Unary::Reciprocal => each(x, x, y, n, |x, _| T::ONE.div(x)),
-            Unary::Relu => each(x, x, y, n, |x, _| if x < T::ZERO { T::ZERO } else { x }),
-            Unary::Sigmoid => each(x, x, y, n, |x, _| x.sigmoid()),
-            Unary::Sign => each(x, x, y, n, |x, _| sign(x)),
-            Unary::Sin => each(x, x, y, n, |x, _| x.sin()),
-            Unary::Sqrt => each(x, x, y, n, |x, _| x.sqrt()),
-            Unary::Tanh => each(x, x, y, n, |x, _| x.tanh()),
-        }
-    }
-}
-
-/// `y = f(a, b)` for `n` elements.
-///
-/// # Safety
-/// As for [`each`].
-#[inline(always)]
-unsafe fn binary<T: Float>(f: Binary, a: *const T, b: *const T, y: *mut T, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match f {
-            Binary::Add => each(a, b, y, n, T::add),
-            // Of conditions, which are 1 or 0.
-            Binary::And => each(a, b, y, n, T::mul),
-            Binary::Div => each(a, b, y, n, T::div),
-            Binary::Equal => each(a, b, y, n, |a, b| condition(a == b)),
-            Binary::Greater => each(a, b, y, n, |a, b| condition(a > b)),
-            Binary::GreaterOrEqual => each(a, b, y, n, |a, b| condition(a >= b)),
-            Binary::Less => each(a, b, y, n, |a, b| condition(a < b)),
-            Binary::LessOrEqual => each(a, b, y, n, |a, b| condition(a <= b)),
-            Binary::Max | Binary::Or => each(a, b, y, n, T::larger),
-            Binary::Min => each(a, b, y, n, T::smaller),
-            Binary::Mul => each(a, b, y, n, T::mul),
-            Binary::Pow => each(a, b, y, n, T::power),
-            Binary::Rem => each(a, b, y, n, T::rem),
-            Binary::Sub => each(a, b, y, n, T::sub),
-            Binary::Xor => each(a, b, y, n, |a, b| condition(a != b)),
-        }
-    }
-}
-
-/// Powers, as the operator computes them: squares and cubes by multiplication.
-///
-/// # Safety
-/// As for [`each`].
-#[inline(always)]
-unsafe fn power<T: Float>(exponent: Option<f64>, a: *const T, b: *const T, y: *mut T, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match exponent {
-            Some(2.0) => each(a, a, y, n, |x, _| x.mul(x)),
-            Some(3.0) => each(a, a, y, n, |x, _| x.mul(x).mul(x)),
-            _ => each(a, b, y, n, T::power),
-        }
-    }
-}
-
 /// `y = c ? a : b` for `n` elements.
 ///
 /// # Safety
@@ -445,22 +357,5 @@ unsafe fn choose<T: Float>(c: *const T, a: *const T, b: *const T, y: *mut T, n: 
             let (a, b) = (a.add(i).read(), b.add(i).read());
             y.add(i).write(if c.add(i).read() != T::ZERO { a } else { b });
         }
-    }
-}
-
-/// `y = f(a, b)` for `n` elements.
-///
-/// # Safety
-/// `a` and `b` are valid for `n` elements of reads, `y` for as many writes; `y` is a block
-/// of its own.
-#[inline(always)]
-unsafe fn each<T: Number>(a: *const T, b: *const T, y: *mut T, n: usize, f: impl Fn(T, T) -> T) {
-    // SAFETY: the caller's promise.
-    let (a, b, y) = unsafe {
-        let slice = std::slice::from_raw_parts;
-        (slice(a, n), slice(b, n), std::slice::from_raw_parts_mut(y, n))
-    };
-    for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
-        *y = f(a, b);
     }
 }

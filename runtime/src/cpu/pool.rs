@@ -10,23 +10,19 @@ use super::reduce::{largest, sum};
 use super::sliding::{PerAxis, Sliding, inside, unflatten};
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, KernelError, Target};
+use crate::kernel::{Call, Target};
+use arenic_ir::DType;
 use arenic_ir::op::{MAX_RANK, Window};
-use arenic_ir::{DType, Op};
 
-/// Runs a `MaxPool` or an `AveragePool`.
-pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
+/// Runs a `MaxPool`.
+pub(super) fn max(window: &Window, column_major: bool, call: &Call) {
+    for_number!(call.inputs[0].ty().dtype, T => max_of::<T>(call, window, column_major));
+}
+
+/// Runs an `AveragePool`.
+pub(super) fn average(window: &Window, count_include_pad: bool, call: &Call) {
     let dtype = call.inputs[0].ty().dtype;
-    match call.op {
-        Op::MaxPool { window, column_major, .. } => {
-            for_number!(dtype, T => max::<T>(call, window, *column_major));
-        }
-        Op::AveragePool { window, count_include_pad, .. } => {
-            for_float!(dtype, T => average::<T>(call, window, *count_include_pad));
-        }
-        _ => unreachable!("no pool"),
-    }
-    Ok(())
+    for_float!(dtype, T => average_of::<T>(call, window, count_include_pad));
 }
 
 /// The rows of taps that lie inside for one row of the result.
@@ -144,7 +140,7 @@ fn taps_inside(s: &Sliding, d: usize, o: usize) -> (usize, usize) {
     inside(origin, s.dilations[d], s.kernel[d], s.input[d])
 }
 
-fn max<T: Number>(call: &Call, window: &Window, column_major: bool) {
+fn max_of<T: Number>(call: &Call, window: &Window, column_major: bool) {
     let (x, [y, indices]) = (&call.inputs[0], call.outputs) else { unreachable!("two results") };
     let Some(ty) = y.or(*indices).map(|t| t.ty()).filter(|ty| ty.elements() > 0) else { return };
     let s = &Sliding::new(window, &x.ty().shape, &ty.shape);
@@ -308,7 +304,7 @@ pub(super) fn counted(
     end
 }
 
-fn average<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
+fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
     let x = &call.inputs[0];
     let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
     let s = &Sliding::new(window, &x.ty().shape, &y.ty().shape);

@@ -11,22 +11,18 @@ use super::sliding::{PerAxis, Sliding, inside, unflatten};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, KernelError};
+use arenic_ir::DType;
 use arenic_ir::op::{MAX_RANK, Window};
-use arenic_ir::{DType, Op};
 
-/// Runs a `MaxPoolGrad` or an `AveragePoolGrad`.
-pub(super) fn run(call: &Call) -> Result<(), KernelError> {
+/// Runs a `MaxPoolGrad`.
+pub(super) fn max(window: &Window, column_major: bool, call: &Call) -> Result<(), KernelError> {
+    for_float!(call.inputs[0].ty().dtype, T => max_of::<T>(call, window, column_major))
+}
+
+/// Runs an `AveragePoolGrad`.
+pub(super) fn average(window: &Window, count_include_pad: bool, call: &Call) {
     let dtype = call.inputs[0].ty().dtype;
-    match call.op {
-        Op::MaxPoolGrad { window, column_major, .. } => {
-            for_float!(dtype, T => max::<T>(call, window, *column_major))
-        }
-        Op::AveragePoolGrad { window, count_include_pad, .. } => {
-            for_float!(dtype, T => average::<T>(call, window, *count_include_pad));
-            Ok(())
-        }
-        _ => unreachable!("no gradient of a pool"),
-    }
+    for_float!(dtype, T => average_of::<T>(call, window, count_include_pad));
 }
 
 /// Calls `f` with every plane's number and elements, which are zero.
@@ -43,7 +39,7 @@ fn for_planes<T: Float>(call: &Call, s: &Sliding, f: impl Fn(usize, &mut [T]) + 
     });
 }
 
-fn max<T: Float>(call: &Call, window: &Window, column_major: bool) -> Result<(), KernelError> {
+fn max_of<T: Float>(call: &Call, window: &Window, column_major: bool) -> Result<(), KernelError> {
     let ([dy, indices], Some(dx)) = (call.inputs, &call.outputs[0]) else { return Ok(()) };
     // SAFETY: there is no in-place pair.
     let (dy_all, indices): (&[T], _) = unsafe { (dy.slice(), Indices::of(indices)) };
@@ -96,7 +92,7 @@ fn advance(s: &Sliding, position: &mut PerAxis<usize>) {
     }
 }
 
-fn average<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
+fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
     let ([dy], Some(dx)) = (call.inputs, &call.outputs[0]) else { return };
     let s = &Sliding::new(window, &dx.ty().shape, &dy.ty().shape);
     // SAFETY: there is no in-place pair.

@@ -8,7 +8,8 @@ use super::address::Shared;
 use super::number::Number;
 use super::tasks::for_each;
 use super::wide::wide;
-use arenic_ir::op::sums::{Extents, PLAIN_ROWS, Route};
+use arenic_ir::backend::cpu::sums::{PLAIN_ROWS, Route};
+use arenic_ir::op::Extents;
 
 /// A matrix to read: its first element and its strides in elements.
 #[derive(Clone, Copy)]

@@ -10,25 +10,30 @@ use super::matmul::matrix;
 use super::product::{MatMut, Part, Scalar, product_by_parts, product_in_parts};
 use super::update::{Kernel, Region, Update};
 use crate::kernel::{Call, Operand};
-use arenic_ir::op::scratch::{ProductUpdate, product_update};
-use arenic_ir::op::{MAX_OPERANDS, ProductOperands, sums};
+use arenic_ir::backend::cpu::tiling::{ProductUpdate, product_update};
+use arenic_ir::op::{Extents, MAX_OPERANDS, ProductOperands};
 use arenic_ir::{DType, Op};
 
-/// Runs a `ProductUpdate`.
-pub(crate) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
+/// Runs a `ProductUpdate` of these attributes: the factor, which factors are transposed, the
+/// gradient's position and the update.
+pub(super) fn run(alpha: f32, trans: [bool; 2], gradient: usize, update: &Op, call: &Call) {
+    let dtype = call.inputs[0].ty().dtype;
+    for_float!(dtype, T => typed::<T>(call, alpha, trans, gradient, update));
 }
 
-fn typed<T: Scalar>(call: &Call) {
-    let Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update } = call.op else {
-        unreachable!("no update with a product")
-    };
+fn typed<T: Scalar>(
+    call: &Call,
+    alpha: f32,
+    [trans_a, trans_b]: [bool; 2],
+    gradient: usize,
+    update: &Op,
+) {
     let Some(y) = call.outputs.iter().flatten().next() else { return };
-    let place = ProductOperands { gradient: *gradient, others: call.inputs.len() - 2 };
+    let place = ProductOperands { gradient, others: call.inputs.len() - 2 };
     let [a, b] = [&call.inputs[place.others], &call.inputs[place.others + 1]];
-    let e = sums::gemm(a.ty(), b.ty(), *trans_a, *trans_b);
-    let (a, b) = (matrix::<T>(a, *trans_a, true), matrix::<T>(b, *trans_b, false));
-    let alpha = T::from_f64(f64::from(*alpha));
+    let e = Extents::of_gemm(a.ty(), b.ty(), trans_a, trans_b);
+    let (a, b) = (matrix::<T>(a, trans_a, true), matrix::<T>(b, trans_b, false));
+    let alpha = T::from_f64(f64::from(alpha));
     // SAFETY: an operand of the gradient's type that nobody reads: it comes as tiles.
     let tiled = unsafe { Operand::new(y.ty(), std::ptr::dangling()) };
     let mut inputs = [tiled; MAX_OPERANDS];
@@ -65,6 +70,6 @@ fn typed<T: Scalar>(call: &Call) {
         }
     };
     let inputs = &inputs[..=place.others];
-    let tiled = Some(*gradient);
+    let tiled = Some(gradient);
     Update { op: update, inputs, outputs: call.outputs, tiled, drive: &drive }.run();
 }

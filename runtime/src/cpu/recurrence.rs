@@ -5,25 +5,13 @@
 
 use super::address::Shared;
 use super::blocks::{BLOCK, read, write};
-use super::dispatch::for_float;
 use super::number::Float;
 use super::product::{Mat, MatMut, Scalar, products};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::op::sums::Extents;
-use arenic_ir::op::{Activation, Recurrence};
-use arenic_ir::{DType, Op};
-
-/// Runs a recurrence.
-pub(super) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => match *call.op {
-        Op::Lstm { reverse } => lstm::<T>(call, reverse),
-        Op::Gru { reverse, linear_before_reset } => gru::<T>(call, reverse, linear_before_reset),
-        Op::Rnn { reverse, activation } => rnn::<T>(call, reverse, activation),
-        _ => unreachable!("no recurrence"),
-    });
-}
+use arenic_ir::backend::cpu::tiling::{GRU_STATES, LSTM_STATES};
+use arenic_ir::op::{Activation, Extents, Recurrence};
 
 /// Where results begin; none where nobody reads one.
 pub(super) fn results<T: Float, const K: usize>(call: &Call) -> [Option<*mut T>; K] {
@@ -61,14 +49,15 @@ unsafe fn bring<T: Float>(from: *const T, to: *mut T, n: usize) {
     }
 }
 
-fn lstm<T: Float + Scalar>(call: &Call, reverse: bool) {
-    let of = Recurrence::of(call.op, call.inputs[0].ty());
+/// Runs a recurrence on floats of a type.
+pub(super) fn lstm<T: Float + Scalar>(call: &Call, reverse: bool) {
+    let of = Recurrence::new(4, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [pre, r, mut h, mut c] = operands::<T, 4>(call);
     let peephole = call.inputs.get(4).map(|p| Shared::new(p.ptr::<T>().cast_mut()));
     let [y, gates, cells] = results::<T, 3>(call);
     // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(of.cpu_scratch(call.op)) };
+    let scratch = unsafe { call.scratch.slice_mut::<T>(LSTM_STATES * state) };
     let (room, rest) = scratch.split_at_mut(4 * state);
     let (h_room, c_room) = rest.split_at_mut(state);
     let of_rows = Mat::new(r, n, 1).transposed();
@@ -154,14 +143,15 @@ wide! {
     }
 }
 
-fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_reset: bool) {
-    let of = Recurrence::of(call.op, call.inputs[0].ty());
+/// Runs a recurrence on floats of a type.
+pub(super) fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_reset: bool) {
+    let of = Recurrence::new(3, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [pre, r, mut h] = operands::<T, 3>(call);
     let bias = call.inputs.get(3).map(|b| Shared::new(b.ptr::<T>().cast_mut()));
     let [y, gates] = results::<T, 2>(call);
     // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(of.cpu_scratch(call.op)) };
+    let scratch = unsafe { call.scratch.slice_mut::<T>(GRU_STATES * state) };
     let (room, rest) = scratch.split_at_mut(3 * state);
     let (h_room, product) = rest.split_at_mut(state);
     let product = product.as_mut_ptr();
@@ -266,8 +256,9 @@ wide! {
     }
 }
 
-fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Activation) {
-    let of = Recurrence::of(call.op, call.inputs[0].ty());
+/// Runs a recurrence on floats of a type.
+pub(super) fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Activation) {
+    let of = Recurrence::new(1, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [pre, r, mut h] = operands::<T, 3>(call);
     let [Some(y)] = results::<T, 1>(call) else { return };

@@ -3,26 +3,14 @@
 
 use super::address::Shared;
 use super::blocks::{BLOCK, map, read, write};
-use super::dispatch::for_float;
 use super::number::Float;
 use super::product::{Mat, MatMut, Scalar};
 use super::recurrence::{multiply, operands, results};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::op::sums::Extents;
-use arenic_ir::op::{Activation, Recurrence};
-use arenic_ir::{DType, Op};
-
-/// Runs the gradient of a recurrence.
-pub(super) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => match *call.op {
-        Op::LstmGrad { reverse, dcells } => lstm::<T>(call, reverse, dcells),
-        Op::GruGrad { reverse, linear_before_reset } => gru::<T>(call, reverse, linear_before_reset),
-        Op::RnnGrad { reverse, activation } => rnn::<T>(call, reverse, activation),
-        _ => unreachable!("no gradient of a recurrence"),
-    });
-}
+use arenic_ir::backend::cpu::tiling::{GRU_STATES, LSTM_STATES, RNN_GRAD_STATES};
+use arenic_ir::op::{Activation, Extents, Recurrence};
 
 /// Calls `f` for every step, the last one first, with the step before it, if there is one.
 fn backwards(of: &Recurrence, reverse: bool, mut f: impl FnMut(usize, Option<usize>)) {
@@ -43,8 +31,9 @@ unsafe fn finish<T: Float>(to: Option<*mut T>, from: &[T]) {
     }
 }
 
-fn lstm<T: Float + Scalar>(call: &Call, reverse: bool, has_dcells: bool) {
-    let of = Recurrence::of(call.op, call.inputs[0].ty());
+/// Runs the gradient of a recurrence on floats of a type.
+pub(super) fn lstm<T: Float + Scalar>(call: &Call, reverse: bool, has_dcells: bool) {
+    let of = Recurrence::new(4, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [gates, cells, r, c0, dy] = operands::<T, 5>(call);
     let rest = |i: usize| call.inputs.get(i).map(|x| x.ptr::<T>());
@@ -52,7 +41,7 @@ fn lstm<T: Float + Scalar>(call: &Call, reverse: bool, has_dcells: bool) {
     let peephole = rest(5 + usize::from(has_dcells)).map(|p| Shared::new(p.cast_mut()));
     let [dpre, dh0, dc0] = results::<T, 3>(call);
     // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(of.cpu_scratch(call.op)) };
+    let scratch = unsafe { call.scratch.slice_mut::<T>(LSTM_STATES * state) };
     let (room, carried) = scratch.split_at_mut(4 * state);
     carried.fill(T::ZERO);
     let carry = carried.as_mut_ptr();
@@ -159,14 +148,15 @@ fn slope<T: Float>(d: T, y: T) -> T {
     d.mul(y).mul(T::ONE.sub(y))
 }
 
-fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_reset: bool) {
-    let of = Recurrence::of(call.op, call.inputs[0].ty());
+/// Runs the gradient of a recurrence on floats of a type.
+pub(super) fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_reset: bool) {
+    let of = Recurrence::new(3, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [gates, y, r, h0, dy] = operands::<T, 5>(call);
     let m = call.inputs.get(5).map(|m| m.ptr::<T>());
     let [dpre, dh0] = results::<T, 2>(call);
     // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(of.cpu_scratch(call.op)) };
+    let scratch = unsafe { call.scratch.slice_mut::<T>(GRU_STATES * state) };
     let (room, carried) = scratch.split_at_mut(3 * state);
     let (carried, product) = carried.split_at_mut(state);
     carried.fill(T::ZERO);
@@ -294,13 +284,14 @@ wide! {
     }
 }
 
-fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Activation) {
-    let of = Recurrence::of(call.op, call.inputs[0].ty());
+/// Runs the gradient of a recurrence on floats of a type.
+pub(super) fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Activation) {
+    let of = Recurrence::new(1, call.inputs[0].ty());
     let (n, state) = (of.hidden, of.state());
     let [y, r, dy] = operands::<T, 3>(call);
     let [dpre, dh0] = results::<T, 2>(call);
     // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(of.cpu_scratch(call.op)) };
+    let scratch = unsafe { call.scratch.slice_mut::<T>(RNN_GRAD_STATES * state) };
     let (room, carried) = scratch.split_at_mut(state);
     carried.fill(T::ZERO);
     let carry = carried.as_mut_ptr();

@@ -15,29 +15,31 @@ use super::pointwise::{Computed, float_type};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::op::Reduction;
-use arenic_ir::op::scratch::{COLUMNS, ReducePlan, SEGMENT, reduce};
-use arenic_ir::{DType, Op};
+use arenic_ir::DType;
+use arenic_ir::backend::reduce::{COLUMNS, ReducePlan, SEGMENT, reduce};
+use arenic_ir::op::{Reduction, Step};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// Runs a reduction.
-pub(crate) fn run(call: &Call) {
-    // That of what is reduced, but for the element type of conditions and axes of one element.
+/// Runs a `Reduce`.
+pub(super) fn run(f: Reduction, axes: &[usize], call: &Call) {
+    let ty = call.inputs[0].ty();
+    for_number!(ty.dtype, T => {
+        // SAFETY: a reduction has no in-place pairs.
+        reduced::<T>(call, f, &reduce(ty, axes), &unsafe { call.inputs[0].slice::<T>() });
+    });
+}
+
+/// Runs a `PointwiseReduce`.
+pub(super) fn run_computed(steps: &[Step], f: Reduction, axes: &[usize], call: &Call) {
+    // The type of what is reduced, but for the element type of conditions and axes of one element.
     let Some(ty) = call.inputs.iter().map(|x| x.ty()).max_by_key(|ty| ty.elements() != 1) else {
         return;
     };
-    match call.op {
-        Op::Reduce { f, axes, .. } => for_number!(ty.dtype, T => {
-            // SAFETY: a reduction has no in-place pairs.
-            reduced::<T>(call, *f, &reduce(ty, axes), &unsafe { call.inputs[0].slice::<T>() });
-        }),
-        Op::PointwiseReduce { steps, f, axes, .. } => for_float!(float_type(call.inputs), T => {
-            let x = Computed::new::<T>(steps, ty.elements(), call);
-            reduced::<T>(call, *f, &reduce(ty, axes), &x);
-        }),
-        _ => unreachable!("no reduction"),
-    }
+    for_float!(float_type(call.inputs), T => {
+        let x = Computed::new::<T>(steps, ty.elements(), call);
+        reduced::<T>(call, f, &reduce(ty, axes), &x);
+    });
 }
 
 /// What is reduced, in row-major order.

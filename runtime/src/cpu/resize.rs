@@ -8,14 +8,13 @@ use super::dispatch::for_number;
 use super::number::Number;
 use super::sliding::unflatten;
 use super::tasks::for_each;
-use crate::kernel::{Call, KernelError, Target};
+use crate::kernel::{Call, Target};
+use arenic_ir::DType;
 use arenic_ir::op::{Interpolation, MAX_RANK, Position, ResizeSpec};
-use arenic_ir::{DType, Op};
 
 /// Runs a `Resize`.
-pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    for_number!(call.inputs[0].ty().dtype, T => typed::<T>(call));
-    Ok(())
+pub(super) fn run(spec: &ResizeSpec, call: &Call) {
+    for_number!(call.inputs[0].ty().dtype, T => typed::<T>(call, spec));
 }
 
 /// Source elements of one axis: (index, weight) of every output index and tap, index and
@@ -30,8 +29,7 @@ struct Axis<'a> {
 /// No index has this bit; without it, it is the index 0.
 const OUTSIDE: u64 = 1 << 63;
 
-fn typed<T: Number>(call: &Call) {
-    let Op::Resize { spec } = call.op else { unreachable!("no resize") };
+fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
     let x = &call.inputs[0];
     let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
     let (shape, sizes) = (&x.ty().shape, &spec.sizes);

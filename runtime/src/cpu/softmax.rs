@@ -9,23 +9,18 @@ use super::number::Float;
 use super::reduce::{largest, sum};
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, KernelError};
-use arenic_ir::{DType, Op};
+use crate::kernel::Call;
+use arenic_ir::DType;
 
 /// Runs a `Softmax` or a `LogSoftmax`.
-pub(crate) fn run(call: &Call) -> Result<(), KernelError> {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call));
-    Ok(())
+pub(super) fn run(axis: usize, log: bool, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, axis, log));
 }
 
 /// Columns worked on at a time.
 pub(super) const STRIP: usize = 64;
 
-fn typed<T: Float>(call: &Call) {
-    let (Op::Softmax { axis } | Op::LogSoftmax { axis }) = *call.op else {
-        unreachable!("no softmax")
-    };
-    let log = matches!(call.op, Op::LogSoftmax { .. });
+fn typed<T: Float>(call: &Call, axis: usize, log: bool) {
     let Some(y) = call.outputs[0] else { return };
     let shape = &y.ty().shape;
     let (extent, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());

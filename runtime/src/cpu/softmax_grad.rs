@@ -11,15 +11,16 @@ use super::softmax::STRIP;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::{DType, Op};
+use arenic_ir::DType;
 
-/// Runs a `SoftmaxGrad` or a `LogSoftmaxGrad`.
-pub(super) fn run(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => match *call.op {
-        Op::SoftmaxGrad { axis } => typed::<T, OfSoftmax>(call, axis),
-        Op::LogSoftmaxGrad { axis } => typed::<T, OfLogSoftmax>(call, axis),
-        _ => unreachable!("no gradient of a softmax"),
-    });
+/// Runs a `SoftmaxGrad`.
+pub(super) fn of_softmax(axis: usize, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T, OfSoftmax>(call, axis));
+}
+
+/// Runs a `LogSoftmaxGrad`.
+pub(super) fn of_log_softmax(axis: usize, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T, OfLogSoftmax>(call, axis));
 }
 
 /// What is summed along the axis, and what becomes of each element then.

@@ -3,11 +3,13 @@
 //! Elements of `bf16` are multiplied by tensor cores, and those of `f32` where the target has TF32.
 
 use super::index::{broadcast_strides, constant, index_type, offset};
-use super::lower::{Parameter, Site, Unsupported, c_type, literal};
 use super::random::seed;
-use arenic_ir::op::scratch::cuda::{AttentionTile, attention_tile};
+use super::site::{Parameter, Site, c_type, literal};
+use super::work::Unsupported;
+use arenic_ir::backend::cuda::tiling::{AttentionTile, attention_tile};
+use arenic_ir::op::families::Attention;
 use arenic_ir::op::{AttentionDropout, AttentionSpec};
-use arenic_ir::{DType, Math, Op, TensorType};
+use arenic_ir::{DType, Math, TensorType};
 
 /// Threads of a block for each row of its tile: a warp has 16 rows.
 const THREADS_OF_ROW: usize = 2;
@@ -19,18 +21,19 @@ const WIDE: usize = 16;
 ///
 /// # Errors
 /// Queries and values are so wide that no tile of them fits a block.
-pub(super) fn lower(site: &mut Site, math: Math) -> Result<(), Unsupported> {
+pub(super) fn lower(site: &mut Site, op: Attention, math: Math) -> Result<(), Unsupported> {
     let [q, v] = [site.inputs[0], site.inputs[2]];
-    let gradient = matches!(site.op, Op::AttentionGrad { .. });
+    let gradient = matches!(op, Attention::AttentionGrad { .. });
     let Some(tile) = attention_tile(q, v, gradient) else {
         return Err(Unsupported(format!("attention of {q} and {v}, whose rows are too long")));
     };
-    match *site.op {
-        Op::Attention { spec } => forward(site, &Tiles::new(site, spec, math, tile, &[0, 1, 2])),
-        Op::AttentionGrad { spec } => {
-            gradients(site, &Tiles::new(site, spec, math, tile, &[0, 1, 2, 5]));
+    match op {
+        Attention::Attention { spec } => {
+            forward(site, &Tiles::new(site, *spec, math, tile, &[0, 1, 2]));
         }
-        _ => {}
+        Attention::AttentionGrad { spec } => {
+            gradients(site, &Tiles::new(site, *spec, math, tile, &[0, 1, 2, 5]));
+        }
     }
     Ok(())
 }

@@ -2,27 +2,12 @@
 //! elements; and its gradients.
 
 use super::index::{index_type, offset};
-use super::lower::{Parameter, Site, c_type, literal};
-use super::norm;
 use super::packs::{Elements, Read};
 use super::reduce::{Combination, combine, element};
-use arenic_ir::Op;
-use arenic_ir::op::scratch::channels;
-use arenic_ir::op::scratch::cuda::{channel_sums, partial_sums};
+use super::site::{Parameter, Site, c_type, literal};
+use arenic_ir::backend::cpu::tiling::channels;
+use arenic_ir::backend::cuda::tiling::{channel_sums, partial_sums};
 use std::fmt::Write;
-
-/// The kernels of a normalisation or of one of its gradients.
-pub(super) fn lower(site: &mut Site) {
-    match *site.op {
-        Op::BatchNorm { epsilon } => forward(site, epsilon),
-        Op::BatchNormParamGrad => {
-            let plan = channel_sums(site.inputs[0]);
-            norm::of_parameters(site, &plan, "result");
-        }
-        Op::BatchNormInputGrad => of_operand(site),
-        _ => {}
-    }
-}
 
 /// Elements of every channel.
 fn count(site: &Site) -> usize {
@@ -44,7 +29,8 @@ fn reads(site: &Site, whole: usize) -> Vec<Read> {
     operands.map(|k| Read { operand: k, period: site.inputs[k].elements() }).collect()
 }
 
-fn forward(site: &mut Site, epsilon: f32) {
+/// The kernels of a batch norm.
+pub(super) fn forward(site: &mut Site, epsilon: f32) {
     let x = site.inputs[0];
     let (t, size, count) = (c_type(x.dtype), x.dtype.accumulated().size(), count(site));
     let plan = channel_sums(x);
@@ -112,7 +98,8 @@ fn forward(site: &mut Site, epsilon: f32) {
     );
 }
 
-fn of_operand(site: &mut Site) {
+/// The kernel of the gradient of a batch norm's operand.
+pub(super) fn of_operand(site: &mut Site) {
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
     let (t, index) = (c_type(x.dtype), index_type(x.elements()));

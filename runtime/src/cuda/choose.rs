@@ -5,7 +5,7 @@
 //! which follows from shapes and the target: it is the same under every byte limit.
 
 use super::driver::{CallHandle, Candidate, Driver, DriverError, EventHandle, StreamHandle};
-use super::lower::Request;
+use super::work::Request;
 
 /// How an executor is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,19 +2,20 @@
 //! read through the window, so that no columns are built in memory.
 
 use super::index::constant;
-use super::lower::Site;
 use super::product::{Contraction, Factor, contract};
+use super::site::Site;
+use arenic_ir::TensorType;
 use arenic_ir::op::Window;
-use arenic_ir::{Op, TensorType};
+use arenic_ir::op::families::Convolution;
 use std::fmt::Write;
 
-pub(super) fn lower(site: &mut Site) {
+/// The kernels of a convolution or of a gradient of one.
+pub(super) fn lower(site: &mut Site, op: Convolution) {
     let Some(y) = site.outputs[0] else { return };
-    let contraction = match site.op {
-        Op::Conv { window, group } => convolution(site, window, *group, y),
-        Op::ConvTranspose { window, group, .. } => transposed(site, window, *group, y),
-        Op::ConvWeightGrad { window, group } => weight_gradient(site, window, *group, y),
-        _ => return,
+    let contraction = match op {
+        Convolution::Conv { window, group } => convolution(site, window, *group, y),
+        Convolution::ConvTranspose { window, group, .. } => transposed(site, window, *group, y),
+        Convolution::ConvWeightGrad { window, group } => weight_gradient(site, window, *group, y),
     };
     contract(site, &contraction);
 }

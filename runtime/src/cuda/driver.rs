@@ -3,8 +3,8 @@
 //! A trait, since a test puts a simulated driver in its place: one that runs streams in
 //! adversarial orders and fails where it is told to.
 
-use super::lower::Request;
 use super::nvrtc::Image;
+use super::work::Request;
 use std::fmt;
 
 /// A device's driver with one context. Addresses are the device's own, or those of pinned host

@@ -1,14 +1,15 @@
 //! Elementwise operators: an expression per element.
 
 use super::index::{broadcast_strides, index_type, offset};
-use super::lower::{Site, c_type};
 use super::packs::{Elements, Read};
+use super::site::{Site, c_type};
+use arenic_ir::op::families::Elementwise;
 use arenic_ir::op::{Binary, Kind, Step, Unary, kinds};
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::{DType, TensorType};
 use std::fmt::Write;
 
 /// One kernel that computes each element of the result.
-pub(super) fn lower(site: &mut Site) {
+pub(super) fn lower(site: &mut Site, op: Elementwise) {
     let Some(y) = site.outputs.iter().copied().flatten().next() else { return };
     let mut parameters = site.all_inputs();
     parameters.extend(site.all_outputs());
@@ -19,8 +20,8 @@ pub(super) fn lower(site: &mut Site) {
     let reads: Vec<Read> = reads.filter_map(|(k, x)| Read::of(k, x, y)).collect();
     let t = c_type(site.inputs[0].dtype);
     let mut body = String::new();
-    match site.op {
-        Op::Cast { to } => {
+    match op {
+        Elementwise::Cast { to } => {
             let from = site.inputs[0].dtype;
             let value = match (*to, from) {
                 (DType::Bool, _) => format!("{} != 0", x[0]),
@@ -29,21 +30,23 @@ pub(super) fn lower(site: &mut Site) {
             };
             assign(&mut body, 0, &value);
         }
-        Op::Unary { f } => assign(&mut body, 0, &unary(*f, &x[0])),
-        Op::Binary { f: Binary::Pow } if site.inputs[0].dtype.is_float() => {
+        Elementwise::Unary { f } => assign(&mut body, 0, &unary(*f, &x[0])),
+        Elementwise::Binary { f: Binary::Pow } if site.inputs[0].dtype.is_float() => {
             let _ = writeln!(body, "    const {t} a = {}, b = {};", x[0], x[1]);
             assign(&mut body, 0, &power("a", "b", site.inputs[1].elements() == 1));
         }
-        Op::Binary { f: f @ (Binary::Div | Binary::Rem) } if !site.inputs[0].dtype.is_float() => {
-            parameters.extend(super::lower::Parameter::refusal());
+        Elementwise::Binary { f: f @ (Binary::Div | Binary::Rem) }
+            if !site.inputs[0].dtype.is_float() =>
+        {
+            parameters.extend(super::site::Parameter::refusal());
             let _ = writeln!(body, "    const {t} a = {}, b = {};", x[0], x[1]);
             let _ =
                 writeln!(body, "    if (b == 0) refuse(refusal, node, DIVISION_BY_ZERO, 0, 0);");
             assign(&mut body, 0, &binary(*f, "a", "b"));
         }
-        Op::Binary { f } => assign(&mut body, 0, &binary(*f, &x[0], &x[1])),
-        Op::Where => assign(&mut body, 0, &format!("{} != 0 ? {} : {}", x[0], x[1], x[2])),
-        Op::Clip { min, max } => {
+        Elementwise::Binary { f } => assign(&mut body, 0, &binary(*f, &x[0], &x[1])),
+        Elementwise::Where => assign(&mut body, 0, &format!("{} != 0 ? {} : {}", x[0], x[1], x[2])),
+        Elementwise::Clip { min, max } => {
             let mut value = x[0].clone();
             if *min {
                 value = format!("larger({value}, {})", x[1]);
@@ -53,11 +56,10 @@ pub(super) fn lower(site: &mut Site) {
             }
             assign(&mut body, 0, &value);
         }
-        Op::Pointwise { steps, results } => {
+        Elementwise::Pointwise { steps, results } => {
             let operands: Vec<_> = site.inputs.iter().copied().zip(x).collect();
             pointwise(&mut body, &operands, steps, results, site);
         }
-        _ => {}
     }
     let largest = site.inputs.iter().map(|x| x.elements()).fold(y.elements(), usize::max);
     let index = index_type(largest);
@@ -132,44 +134,10 @@ fn power(a: &str, b: &str, scalar: bool) -> String {
 }
 
 fn unary(f: Unary, x: &str) -> String {
-    let name = match f {
-        Unary::Abs => "abs",
-        Unary::Ceil => "ceil",
-        Unary::Cos => "cos",
-        Unary::Erf => "erf",
-        Unary::Exp => "exp",
-        Unary::Floor => "floor",
-        Unary::Log => "log",
-        Unary::Neg => "neg",
-        Unary::Not => "not",
-        Unary::Reciprocal => "reciprocal",
-        Unary::Relu => "relu",
-        Unary::Sigmoid => "sigmoid",
-        Unary::Sign => "sign",
-        Unary::Sin => "sin",
-        Unary::Sqrt => "sqrt",
-        Unary::Tanh => "tanh",
-    };
-    format!("{name}_of({x})")
+    f.row().cuda.replace("{a}", x)
 }
 
 fn binary(f: Binary, a: &str, b: &str) -> String {
-    match f {
-        Binary::Add => format!("add({a}, {b})"),
-        Binary::Sub => format!("sub({a}, {b})"),
-        Binary::Mul => format!("mul({a}, {b})"),
-        Binary::Div => format!("divide({a}, {b})"),
-        Binary::Pow => format!("power({a}, {b})"),
-        Binary::Rem => format!("remainder_of({a}, {b})"),
-        Binary::Max => format!("larger({a}, {b})"),
-        Binary::Min => format!("smaller({a}, {b})"),
-        Binary::And => format!("{a} & {b}"),
-        Binary::Or => format!("{a} | {b}"),
-        Binary::Xor => format!("{a} ^ {b}"),
-        Binary::Equal => format!("{a} == {b}"),
-        Binary::Greater => format!("{a} > {b}"),
-        Binary::GreaterOrEqual => format!("{a} >= {b}"),
-        Binary::Less => format!("{a} < {b}"),
-        Binary::LessOrEqual => format!("{a} <= {b}"),
-    }
+    // Operands are variables and elements of tensors, whose texts have no braces.
+    f.row().cuda.replace("{a}", a).replace("{b}", b)
 }

@@ -19,15 +19,15 @@ mod timed;
 
 use super::choose::{Choice, Chooser, Options};
 use super::driver::{Driver, DriverError, EventHandle, GraphHandle, ModuleHandle, StreamHandle};
-use super::lower::{Unsupported, Work};
 use super::nvrtc::Image;
+use super::work::{Unsupported, Work};
 use crate::executor::{StepError, node_label};
 use crate::kernel::KernelError;
 use crate::memory::OutOfMemory;
 use arenic_ir::check::{Footprint, Violation, check, check_rounds};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
-use arenic_ir::plan::{Backend, TargetInfo};
 use arenic_ir::program::{PerSpace, Program, Range, StreamId};
+use arenic_ir::{Backend, TargetInfo};
 use cranelift_entity::EntityRef;
 pub use prepare::source;
 use prepare::{Prepare, Prepared, lower_all};
@@ -155,7 +155,7 @@ impl<'g, 'p> Loaded<'g, 'p> {
     ) -> Result<Self, SetupError> {
         let Part { graph, program, images } = part;
         let backend = program.target.backend;
-        if backend != Backend::Cuda {
+        if backend != Backend::CUDA {
             return Err(SetupError::Backend(backend));
         }
         let align = program.target.align;
@@ -303,11 +303,6 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     /// True once each step is one graph; false where the driver could not capture one.
     pub fn is_captured(&self) -> bool {
         matches!(self.captured, Capture::Graphs(_))
-    }
-
-    /// Pinned bytes beside the host arena, for what is fed and what comes back.
-    pub fn staged_bytes(&self) -> u64 {
-        self.staged.bytes()
     }
 
     fn address(&self, range: &Range) -> u64 {

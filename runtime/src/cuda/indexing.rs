@@ -6,22 +6,25 @@
 //! first, so nothing out of range is read or written.
 
 use super::index::{constant, index_type, offset};
-use super::lower::{Parameter, Site, THREADS, c_type, word_type};
 use super::movement::widest;
+use super::site::{Parameter, Site, THREADS, c_type, word_type};
+use arenic_ir::DType;
 use arenic_ir::op::Scatter;
+use arenic_ir::op::families::Indexing;
 use arenic_ir::types::dense_strides;
-use arenic_ir::{DType, Op};
 use std::fmt::Write;
 
-pub(super) fn lower(site: &mut Site) {
-    match *site.op {
-        Op::Gather { axis } => gather(site, axis),
-        Op::GatherElements { axis } => gather_elements(site, axis),
-        Op::GatherNd { batch_dims } => gather_nd(site, batch_dims),
-        Op::TopK { axis, k, largest } => top_k(site, axis, k, largest),
-        Op::ScatterElements { axis, reduction } => scatter_elements(site, axis, reduction),
-        Op::ScatterNd { reduction } => scatter_nd(site, reduction),
-        _ => {}
+/// The kernels of a gather, of a scatter or of a choice of the largest.
+pub(super) fn lower(site: &mut Site, op: Indexing) {
+    match op {
+        Indexing::Gather { axis } => gather(site, *axis),
+        Indexing::GatherElements { axis } => gather_elements(site, *axis),
+        Indexing::GatherNd { batch_dims } => gather_nd(site, *batch_dims),
+        Indexing::TopK { axis, k, largest } => top_k(site, *axis, *k, *largest),
+        Indexing::ScatterElements { axis, reduction } => {
+            scatter_elements(site, *axis, *reduction);
+        }
+        Indexing::ScatterNd { reduction } => scatter_nd(site, *reduction),
     }
 }
 

@@ -6,8 +6,9 @@
 //! through tiles of shared memory, so that both sides are coalesced.
 
 use super::index::{broadcast_strides, constant, offset};
-use super::lower::{Site, THREADS};
-use arenic_ir::Op;
+use super::pad;
+use super::site::{Site, THREADS};
+use arenic_ir::op::families::Movement;
 use arenic_ir::types::dense_strides;
 
 /// The widest word that a thread moves, in bytes.
@@ -19,21 +20,26 @@ const TILE: usize = 1024;
 /// Least and usual edge of a tile.
 const EDGES: (usize, usize) = (4, 32);
 
-pub(super) fn lower(site: &mut Site) {
+/// The copies and kernels of a movement.
+pub(super) fn lower(site: &mut Site, op: Movement) {
     let Some(y) = site.outputs[0] else { return };
     let x = site.inputs[0];
     let dense = strides(&x.shape);
-    match site.op {
-        Op::Slice { starts, steps, .. } => {
+    match op {
+        Movement::Reshape { .. } | Movement::Copy => site.copy(0, 0),
+        Movement::Pad { starts, steps, shape, value } => {
+            pad::lower(site, starts, steps, shape, *value);
+        }
+        Movement::Slice { starts, steps, .. } => {
             let walked: Vec<i64> = dense.iter().zip(steps).map(|(&s, &step)| s * step).collect();
             let mut cut = Walk::to_dense(&y.shape, &walked);
             cut.first_read = starts.iter().zip(&dense).map(|(&i, &s)| i * s as usize).sum();
             cut.launch(site, 0);
         }
-        Op::Expand { .. } => {
+        Movement::Expand { .. } => {
             Walk::to_dense(&y.shape, &broadcast_strides(&x.shape, y.rank())).launch(site, 0);
         }
-        Op::Transpose { perm } => {
+        Movement::Transpose { perm } => {
             let walked: Vec<i64> = perm.iter().map(|&p| dense[p]).collect();
             let walk = Walk::to_dense(&y.shape, &walked);
             match walk.exchanged() {
@@ -41,7 +47,7 @@ pub(super) fn lower(site: &mut Site) {
                 None => walk.launch(site, 0),
             }
         }
-        Op::Concat { axis } => {
+        Movement::Concat { axis } => {
             let to = strides(&y.shape);
             let mut begin = 0;
             for (i, part) in site.inputs.iter().enumerate() {
@@ -53,7 +59,6 @@ pub(super) fn lower(site: &mut Site) {
                 }
             }
         }
-        _ => {}
     }
 }
 

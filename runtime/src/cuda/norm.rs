@@ -1,25 +1,31 @@
 //! `LayerNorm`: mean and variance of every row, in two passes over what its threads hold of it;
 //! and its gradients.
 
+use super::batch_norm;
 use super::index::{broadcast_strides, offset};
-use super::lower::{Parameter, Site, c_type, literal};
 use super::reduce::{Combination, combine, element};
 use super::rows::Rows;
-use arenic_ir::Op;
-use arenic_ir::op::scratch::ReducePlan;
-use arenic_ir::op::scratch::cuda::row_sums;
+use super::site::{Parameter, Site, c_type, literal};
+use arenic_ir::backend::cuda::tiling::{channel_sums, row_sums};
+use arenic_ir::backend::reduce::ReducePlan;
+use arenic_ir::op::families::Norm;
 use std::fmt::Write;
 
 /// The kernels of a normalisation or of one of its gradients.
-pub(super) fn lower(site: &mut Site) {
-    match *site.op {
-        Op::LayerNorm { axis, epsilon } => forward(site, axis, epsilon),
-        Op::LayerNormInputGrad { axis } => of_operand(site, axis),
-        Op::LayerNormParamGrad { axis } => {
-            let plan = row_sums(site.inputs[0], axis);
+pub(super) fn lower(site: &mut Site, op: Norm) {
+    match op {
+        Norm::LayerNorm { axis, epsilon } => forward(site, *axis, *epsilon),
+        Norm::LayerNormInputGrad { axis } => of_operand(site, *axis),
+        Norm::LayerNormParamGrad { axis } => {
+            let plan = row_sums(site.inputs[0], *axis);
             of_parameters(site, &plan, "t");
         }
-        _ => {}
+        Norm::BatchNorm { epsilon } => batch_norm::forward(site, *epsilon),
+        Norm::BatchNormParamGrad => {
+            let plan = channel_sums(site.inputs[0]);
+            of_parameters(site, &plan, "result");
+        }
+        Norm::BatchNormInputGrad => batch_norm::of_operand(site),
     }
 }
 

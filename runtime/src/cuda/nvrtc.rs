@@ -78,7 +78,7 @@ pub fn is_present() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// The version of NVRTC, major and minor; none where there is no NVRTC.
+/// The version of NVRTC, major and minor; `None` if there is no NVRTC.
 pub fn version() -> Option<(i32, i32)> {
     if !is_present() {
         return None;

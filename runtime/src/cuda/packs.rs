@@ -6,7 +6,7 @@
 //! written, so that results may take their places.
 
 use super::index::constant;
-use super::lower::{Parameter, Site, THREADS};
+use super::site::{Parameter, Site, THREADS};
 use arenic_ir::TensorType;
 use std::fmt::Write;
 

@@ -1,14 +1,19 @@
 //! `Pad`: a thread for each element of the result finds what goes there.
 
 use super::index::constant;
-use super::lower::{Site, c_type, literal};
+use super::site::{Site, c_type, literal};
+use arenic_ir::DType;
 use arenic_ir::op::Padding;
-use arenic_ir::{DType, Op};
 use std::fmt::Write;
 
 /// The kernel of a padding.
-pub(super) fn lower(site: &mut Site) {
-    let Op::Pad { starts, steps, shape, value } = site.op else { return };
+pub(super) fn lower(
+    site: &mut Site,
+    starts: &[usize],
+    steps: &[usize],
+    shape: &[usize],
+    value: f64,
+) {
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
     let (t, index) = (c_type(x.dtype), site.index());
@@ -41,8 +46,8 @@ pub(super) fn lower(site: &mut Site) {
         stride *= axis.from;
     }
     let value = match x.dtype {
-        DType::Bool => u8::from(*value != 0.0).to_string(),
-        _ => format!("cast<{t}>({})", literal(*value)),
+        DType::Bool => u8::from(value != 0.0).to_string(),
+        _ => format!("cast<{t}>({})", literal(value)),
     };
     let inside = if inside.is_empty() { "true".into() } else { inside.join(" && ") };
     let _ = writeln!(body, "    y0[i] = {inside} ? x0[{}] : {t}({value});", from.join(" + "));

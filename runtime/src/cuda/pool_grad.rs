@@ -2,25 +2,11 @@
 //! cover it give, in their order.
 
 use super::index::{constant, offset};
-use super::lower::{Parameter, Site, c_type};
-use super::windows::{in_plane, place_type, plane, stored_coordinate, taps_counted};
-use arenic_ir::Op;
+use super::pool::{in_plane, place_type, plane, stored_coordinate, taps_counted};
+use super::site::{Parameter, Site, c_type};
 use arenic_ir::op::Window;
 use arenic_ir::types::dense_strides;
 use std::fmt::Write;
-
-/// The kernel of a pool's gradient.
-pub(super) fn lower(site: &mut Site) {
-    match site.op {
-        Op::MaxPoolGrad { window, column_major, shape, .. } => {
-            max(site, window, shape, *column_major);
-        }
-        Op::AveragePoolGrad { window, count_include_pad, shape, .. } => {
-            average(site, window, shape, *count_include_pad);
-        }
-        _ => {}
-    }
-}
 
 /// For every window that covers element `i`, in order, `seen` of its place `from` in `dy`;
 /// `each` is what is done with its position `o` along an axis before.
@@ -65,7 +51,7 @@ fn windows(
     text
 }
 
-fn max(site: &mut Site, window: &Window, shape: &[usize], column_major: bool) {
+pub(super) fn max(site: &mut Site, window: &Window, shape: &[usize], column_major: bool) {
     let Some(y) = site.output(0) else { return };
     let (t, index) = (c_type(site.inputs[0].dtype), site.index());
     let [count, total] = [site.inputs[0].elements(), shape.iter().product::<usize>()];
@@ -114,7 +100,7 @@ fn position(site: &Site, shape: &[usize], column_major: bool) -> String {
     offset(&site.stored(shape), &site.stored(&strides), "i")
 }
 
-fn average(site: &mut Site, window: &Window, shape: &[usize], count_include_pad: bool) {
+pub(super) fn average(site: &mut Site, window: &Window, shape: &[usize], count_include_pad: bool) {
     let Some(y) = site.output(0) else { return };
     let (t, index) = (c_type(site.inputs[0].dtype), site.index());
     let input = &shape[2..];

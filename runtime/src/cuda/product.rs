@@ -6,11 +6,13 @@
 
 use super::elementwise::pointwise;
 use super::index::{broadcast_strides, constant, index_type, offset};
-use super::lower::{Parameter, Site, Unsupported, c_type, literal};
+use super::site::{Parameter, Site, c_type, literal};
 use super::update::Update;
-use arenic_ir::op::scratch::cuda::{PRODUCT_TILE, product_parts};
-use arenic_ir::op::{ProductOperands, gelu, sums};
-use arenic_ir::{DType, Op, TargetInfo, TensorType};
+use super::work::Unsupported;
+use arenic_ir::backend::cuda::tiling::{PRODUCT_TILE, product_parts};
+use arenic_ir::op::families::{Elementwise, Product};
+use arenic_ir::op::{Extents, Family, ProductOperands, gelu};
+use arenic_ir::{DType, Op, TensorType};
 use std::fmt::Write;
 
 /// `Σ_k a(row, k) · b(k, column)` for every batch, row and column.
@@ -40,22 +42,30 @@ pub(super) struct Factor {
 /// Threads of the kernel, `PRODUCT_THREADS` in `product.cuh`.
 const PRODUCT_THREADS: u32 = 256;
 
-pub(super) fn lower(site: &mut Site) {
-    let contraction = match site.op {
-        Op::MatMul { trans_a, trans_b } => mat_mul(site, *trans_a, *trans_b),
-        Op::Gemm { alpha, beta, trans_a, trans_b } => {
+/// The kernels of a product.
+///
+/// # Errors
+/// There is no kernel for what is done with the product.
+pub(super) fn lower(site: &mut Site, op: Product) -> Result<(), Unsupported> {
+    let contraction = match op {
+        Product::MatMul { trans_a, trans_b } => mat_mul(site, *trans_a, *trans_b),
+        Product::Gemm { alpha, beta, trans_a, trans_b } => {
             gemm(site, [*alpha, *beta], *trans_a, *trans_b)
         }
-        Op::GemmGelu { trans_a, trans_b } | Op::GemmGeluGrad { trans_a, trans_b } => {
+        Product::GemmGelu { trans_a, trans_b } => {
             let product = gemm(site, [1.0, 1.0], *trans_a, *trans_b);
             Contraction { store: gelu_store(site), ..product }
         }
-        Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update } => {
-            product_update(site, *alpha, [*trans_a, *trans_b], *gradient, update)
+        Product::GemmGeluGrad { trans_a, trans_b } => {
+            let product = gemm(site, [1.0, 1.0], *trans_a, *trans_b);
+            Contraction { store: gelu_slope_store(site), ..product }
         }
-        _ => return,
+        Product::ProductUpdate { alpha, trans_a, trans_b, gradient, update } => {
+            product_update(site, *alpha, [*trans_a, *trans_b], *gradient, update)?
+        }
     };
     contract(site, &contraction);
+    Ok(())
 }
 
 /// Launches a contraction: one kernel, or one for parts of the sums and one that adds them.
@@ -153,7 +163,7 @@ fn matrix(x: &TensorType, name: &str, first: &str, trans: bool, by: [&str; 2]) -
 fn mat_mul(site: &Site, trans_a: bool, trans_b: bool) -> Contraction {
     let (a, b) = (site.inputs[0], site.inputs[1]);
     let Some(y) = site.outputs[0] else { unreachable!("a product has one result") };
-    let (batches, e) = sums::mat_mul([a, b, y], trans_a, trans_b);
+    let (batches, e) = Extents::of_mat_mul([a, b, y], trans_a, trans_b);
     let vectors = usize::from(a.rank() == 1) + usize::from(b.rank() == 1);
     let batch = &y.shape[..(y.rank() + vectors).saturating_sub(2)];
     // Where the rows of all batches are rows of one product, there is one batch.
@@ -191,7 +201,7 @@ fn mat_mul(site: &Site, trans_a: bool, trans_b: bool) -> Contraction {
 fn gemm(site: &Site, [alpha, beta]: [f32; 2], trans_a: bool, trans_b: bool) -> Contraction {
     let t = c_type(site.inputs[0].dtype);
     let (a, b) = (site.inputs[0], site.inputs[1]);
-    let e = sums::gemm(a, b, trans_a, trans_b);
+    let e = Extents::of_gemm(a, b, trans_a, trans_b);
     let scaled = |x: f32, of: String| {
         if x == 1.0 { of } else { format!("mul(cast<{t}>({}), {of})", float_constant(x)) }
     };
@@ -218,54 +228,78 @@ fn gelu_constants(t: &str) -> [String; 3] {
     [gelu::SCALE, gelu::CUBIC, 3.0 * gelu::CUBIC].map(|x| format!("cast<{t}>({})", literal(x)))
 }
 
-/// Where a library computes the product, but has it without the GELU or its slope: a pass over the
-/// product's result. Nothing of other operators, nor of `bf16`, which would be rounded twice.
-pub(super) fn with_gelu_apart(site: &mut Site, target: TargetInfo) -> Result<(), Unsupported> {
-    let (Op::GemmGelu { trans_a, trans_b } | Op::GemmGeluGrad { trans_a, trans_b }) = *site.op
-    else {
-        return Ok(());
-    };
-    if site.inputs[0].dtype == DType::Bf16 {
-        return Ok(());
-    }
-    let is_gradient = matches!(site.op, Op::GemmGeluGrad { .. });
-    let operands = if is_gradient { 2 } else { site.inputs.len() };
-    let keeps_z = site.outputs.get(1).is_some_and(Option::is_some);
-    let product = usize::from(keeps_z);
-    let gemm = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b };
-    site.do_instead(&gemm, operands, product, target)?;
-    let Some(y) = site.outputs[0] else { return Ok(()) };
-    let t = c_type(y.dtype);
-    let [scale, cubic, slope] = gelu_constants(t);
-    let mut parameters = site.all_outputs();
-    let body = match is_gradient {
-        true => {
-            parameters.push(site.input(2));
-            format!(
-                "    const {t} dy = y0[i];
-    y0[i] = mul(dy, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}));
-"
-            )
-        }
-        false => {
-            format!("    const {t} z = y{product}[i];\n    y0[i] = gelu_of(z, {scale}, {cubic});\n")
-        }
-    };
-    site.for_each(y.elements(), index_type(y.elements()), parameters, &body);
-    Ok(())
+/// How a product with a GELU, or with its slope, is computed where a library has the product alone:
+/// by that, and a pass over its result.
+pub(super) struct GeluApart {
+    /// The product.
+    pub(super) product: Op,
+    /// How many of the operands it has, the first ones.
+    pub(super) operands: usize,
+    /// Which of the results it gives.
+    pub(super) output: usize,
+    is_gradient: bool,
 }
 
-/// A function of each finished sum: GELU in its tanh form, or the sum times its slope.
+impl GeluApart {
+    /// `None` for other operators, and for those of `bf16`, which would be rounded twice.
+    pub(super) fn of(site: &Site) -> Option<GeluApart> {
+        let (trans_a, trans_b, is_gradient) = match *site.op {
+            Op::GemmGelu { trans_a, trans_b } => (trans_a, trans_b, false),
+            Op::GemmGeluGrad { trans_a, trans_b } => (trans_a, trans_b, true),
+            _ => return None,
+        };
+        if site.inputs[0].dtype == DType::Bf16 {
+            return None;
+        }
+        let operands = if is_gradient { 2 } else { site.inputs.len() };
+        let keeps_z = site.outputs.get(1).is_some_and(Option::is_some);
+        let product = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b };
+        Some(GeluApart { product, operands, output: usize::from(keeps_z), is_gradient })
+    }
+
+    /// The pass.
+    pub(super) fn pass(&self, site: &mut Site) {
+        let Some(y) = site.outputs[0] else { return };
+        let t = c_type(y.dtype);
+        let [scale, cubic, slope] = gelu_constants(t);
+        let mut parameters = site.all_outputs();
+        let body = match self.is_gradient {
+            true => {
+                parameters.push(site.input(2));
+                format!(
+                    "    const {t} dy = y0[i];
+    y0[i] = mul(dy, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}));
+"
+                )
+            }
+            false => format!(
+                "    const {t} z = y{}[i];\n    y0[i] = gelu_of(z, {scale}, {cubic});\n",
+                self.output
+            ),
+        };
+        site.for_each(y.elements(), index_type(y.elements()), parameters, &body);
+    }
+}
+
+/// Names the element `i` of a result where a sum is stored.
+fn stored_element(site: &Site) -> String {
+    let columns = site.outputs.iter().flatten().next().map_or(1, |y| y.shape[1]);
+    format!("const auto i = row * {} + column;\n", constant(columns))
+}
+
+/// Each finished sum times the slope of a GELU in its tanh form.
+fn gelu_slope_store(site: &Site) -> String {
+    let t = c_type(site.inputs[0].dtype);
+    let [scale, cubic, slope] = gelu_constants(t);
+    let value = format!("mul(sum, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}))");
+    format!("{}y0[i] = {value};", stored_element(site))
+}
+
+/// GELU in its tanh form of each finished sum.
 fn gelu_store(site: &Site) -> String {
     let t = c_type(site.inputs[0].dtype);
-    let columns = site.outputs.iter().flatten().next().map_or(1, |y| y.shape[1]);
-    let at = format!("row * {} + column", constant(columns));
-    let [scale, cubic, slope] = gelu_constants(t);
-    let mut text = format!("const auto i = {at};\n");
-    if let Op::GemmGeluGrad { .. } = site.op {
-        text += &format!("y0[i] = mul(sum, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}));");
-        return text;
-    }
+    let [scale, cubic, _] = gelu_constants(t);
+    let mut text = stored_element(site);
     let z = if site.inputs.len() > 2 { "add(sum, x2[column])" } else { "sum" };
     text += &format!("const {t} z = {z};\n");
     if site.outputs[0].is_some() {
@@ -285,10 +319,10 @@ fn product_update(
     [trans_a, trans_b]: [bool; 2],
     gradient: usize,
     update: &Op,
-) -> Contraction {
+) -> Result<Contraction, Unsupported> {
     let place = ProductOperands { gradient, others: site.inputs.len() - 2 };
     let [a, b] = [place.others, place.others + 1];
-    let e = sums::gemm(site.inputs[a], site.inputs[b], trans_a, trans_b);
+    let e = Extents::of_gemm(site.inputs[a], site.inputs[b], trans_a, trans_b);
     let t = c_type(site.inputs[a].dtype);
     let sum = match alpha {
         1.0 => "sum".to_owned(),
@@ -301,25 +335,25 @@ fn product_update(
     };
     let mut store = format!("const auto i = row * {} + column;\n", constant(e.n));
     let mut setup = String::new();
-    match update {
-        Op::Pointwise { steps, results } => {
+    match update.family() {
+        Family::Elementwise(Elementwise::Pointwise { steps, results }) => {
             let product = site.outputs.iter().copied().flatten().next();
             let types = place.operands(site.inputs, product.unwrap_or(site.inputs[a]));
             let operands: Vec<_> = types.into_iter().zip((0..=place.others).map(operand)).collect();
             pointwise(&mut store, &operands, steps, results, site);
         }
-        update => {
-            if let Some(update) = Update::of(update) {
-                setup = update.setup(t, [&operand(0), &operand(1)]);
-                store.push_str(&update.element(site, t, operand));
-            }
+        Family::Update(update) => {
+            let update = Update::of(update);
+            setup = update.setup(t, [&operand(0), &operand(1)]);
+            store.push_str(&update.element(site, t, operand));
         }
+        _ => return Err(Unsupported(format!("product_update of {}", update.name()))),
     }
     let factor = |x: usize, trans, by, k_inner| Factor {
         element: matrix(site.inputs[x], &format!("x{x}"), "0u", trans, by),
         k_inner,
     };
-    Contraction {
+    Ok(Contraction {
         batches: 1,
         m: e.m,
         n: e.n,
@@ -328,7 +362,7 @@ fn product_update(
         b: factor(b, trans_b, ["k", "column"], trans_b),
         setup,
         store,
-    }
+    })
 }
 
 /// A float as C writes it.

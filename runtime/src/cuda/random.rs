@@ -1,16 +1,16 @@
 //! Random operators: each thread draws the four words of one counter, which are the CPU's.
 
 use super::index::index_type;
-use super::lower::{Parameter, Site, c_type, literal};
+use super::site::{Parameter, Site, c_type, literal};
+use arenic_ir::DType;
 use arenic_ir::op::Rng;
-use arenic_ir::{DType, Op};
+use arenic_ir::op::families::Random;
 
 /// The kernel of a random operator.
-pub(super) fn lower(site: &mut Site) {
-    match *site.op {
-        Op::RandomUniform { low, high, ref rng, .. } => uniform(site, low, high, rng),
-        Op::Dropout { ref rng } => dropout(site, rng),
-        _ => {}
+pub(super) fn lower(site: &mut Site, op: Random) {
+    match op {
+        Random::RandomUniform { low, high, rng, .. } => uniform(site, *low, *high, rng),
+        Random::Dropout { rng } => dropout(site, rng),
     }
 }
 

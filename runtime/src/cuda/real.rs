@@ -5,13 +5,14 @@
 mod blas;
 mod dnn;
 mod libraries;
+mod ready;
 
 use super::driver::{
     CallHandle, Candidate, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory,
     MemoryKind, ModuleHandle, StreamHandle,
 };
-use super::lower::Request;
 use super::nvrtc::{self, Architecture, Image};
+use super::work::Request;
 use cudarc::driver::result::{self, DriverError as Failure};
 use cudarc::driver::sys;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;

@@ -5,27 +5,33 @@
 //! and nobody reads, takes the place of two steps in scratch or none.
 
 use super::index::constant;
-use super::lower::{Parameter, Site, THREADS, c_type};
-use arenic_ir::Op;
+use super::site::{Parameter, Site, THREADS, c_type};
+use arenic_ir::op::families::Recurrent;
 use arenic_ir::op::{Activation, Recurrence};
 
 /// The kernels of a recurrence or of its gradient.
-pub(super) fn lower(site: &mut Site) {
-    match *site.op {
-        Op::Lstm { reverse } => lstm(site, reverse),
-        Op::Gru { reverse, linear_before_reset: true } => linear_gru(site, reverse),
-        Op::Gru { reverse, .. } => gru(site, reverse),
-        Op::Rnn { reverse, activation } => rnn(site, reverse, activation),
-        Op::LstmGrad { reverse, dcells } => lstm_grad(site, reverse, dcells),
-        Op::GruGrad { reverse, linear_before_reset } => {
-            gru_grad(site, reverse, linear_before_reset);
+pub(super) fn lower(site: &mut Site, op: Recurrent) {
+    let of = op.extents(site.inputs[0]);
+    let steps = |reverse: &bool| Steps::new(site, of, *reverse);
+    match op {
+        Recurrent::Lstm { reverse } => lstm(steps(reverse), site),
+        Recurrent::Gru { reverse, linear_before_reset: true } => {
+            linear_gru(steps(reverse), site);
         }
-        Op::RnnGrad { reverse, activation } => rnn_grad(site, reverse, activation),
-        _ => {}
+        Recurrent::Gru { reverse, linear_before_reset: false } => gru(steps(reverse), site),
+        Recurrent::Rnn { reverse, activation } => rnn(steps(reverse), site, *activation),
+        Recurrent::LstmGrad { reverse, dcells } => lstm_grad(steps(reverse), site, *dcells),
+        Recurrent::GruGrad { reverse, linear_before_reset } => {
+            gru_grad(steps(reverse), site, *linear_before_reset);
+        }
+        Recurrent::RnnGrad { reverse, activation } => {
+            rnn_grad(steps(reverse), site, *activation);
+        }
     }
 }
 
 /// What the texts of one operator's kernels have in common.
+#[derive(Clone, Copy)]
 struct Steps {
     of: Recurrence,
     ty: &'static str,
@@ -34,8 +40,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn new(site: &Site, reverse: bool) -> Steps {
-        let of = Recurrence::of(site.op, site.inputs[0]);
+    fn new(site: &Site, of: Recurrence, reverse: bool) -> Steps {
         Steps { of, ty: c_type(site.inputs[0].dtype), index: site.index(), reverse }
     }
 
@@ -152,8 +157,7 @@ fn if_read(site: &Site, o: usize, statement: &str) -> String {
     if site.outputs[o].is_some() { format!("        {statement}\n") } else { String::new() }
 }
 
-fn lstm(site: &mut Site, reverse: bool) {
-    let s = Steps::new(site, reverse);
+fn lstm(s: Steps, site: &mut Site) {
     let more = [s.room(site, "states", 0), s.room(site, "kept", 2)];
     let [h_now, h_before] = places(site, 0, 1, "states");
     let [c_now, c_before] = match site.outputs[2] {
@@ -195,8 +199,7 @@ fn lstm(site: &mut Site, reverse: bool) {
     }
 }
 
-fn linear_gru(site: &mut Site, reverse: bool) {
-    let s = Steps::new(site, reverse);
+fn linear_gru(s: Steps, site: &mut Site) {
     let more = [s.room(site, "states", 0)];
     let [now, before] = places(site, 0, 1, "states");
     let stored = if_read(site, 1, "y1[a] = z, y1[a + n] = r, y1[a + 2 * n] = fresh;");
@@ -219,8 +222,7 @@ fn linear_gru(site: &mut Site, reverse: bool) {
 
 /// The third gate reads the state that was reset, all of it, so that it takes a launch of its
 /// own.
-fn gru(site: &mut Site, reverse: bool) {
-    let s = Steps::new(site, reverse);
+fn gru(s: Steps, site: &mut Site) {
     let more = [s.room(site, "states", 0), s.room(site, "turned", 2), s.room(site, "kept", 3)];
     let [now, before] = places(site, 0, 1, "states");
     let (z, r) = match site.outputs[1] {
@@ -257,8 +259,7 @@ fn gru(site: &mut Site, reverse: bool) {
     }
 }
 
-fn rnn(site: &mut Site, reverse: bool, activation: Activation) {
-    let s = Steps::new(site, reverse);
+fn rnn(s: Steps, site: &mut Site, activation: Activation) {
     let f = match activation {
         Activation::Tanh => "tanh_of(a)",
         Activation::Relu => "larger(a, T(0))",
@@ -276,8 +277,7 @@ fn rnn(site: &mut Site, reverse: bool, activation: Activation) {
     }
 }
 
-fn lstm_grad(site: &mut Site, reverse: bool, has_dcells: bool) {
-    let s = Steps::new(site, reverse);
+fn lstm_grad(s: Steps, site: &mut Site, has_dcells: bool) {
     let more = [s.room(site, "room", 0), s.room(site, "carry", 8)];
     let [now, behind] = places(site, 0, 4, "room");
     let carried = |behind: &str| {
@@ -335,8 +335,7 @@ fn lstm_grad(site: &mut Site, reverse: bool, has_dcells: bool) {
     }
 }
 
-fn gru_grad(site: &mut Site, reverse: bool, linear: bool) {
-    let s = Steps::new(site, reverse);
+fn gru_grad(s: Steps, site: &mut Site, linear: bool) {
     let more = [s.room(site, "room", 0), s.room(site, "carry", 6), s.room(site, "product", 7)];
     let [now, behind] = places(site, 0, 3, "room");
     // What the gates of the step behind give to the state: of the third one only where its
@@ -402,8 +401,7 @@ fn gru_grad(site: &mut Site, reverse: bool, linear: bool) {
     }
 }
 
-fn rnn_grad(site: &mut Site, reverse: bool, activation: Activation) {
-    let s = Steps::new(site, reverse);
+fn rnn_grad(s: Steps, site: &mut Site, activation: Activation) {
     let more = [s.room(site, "room", 0)];
     let [now, behind] = places(site, 0, 1, "room");
     let carried = format!(

@@ -5,12 +5,13 @@
 
 use super::elementwise::pointwise;
 use super::index::{constant, index_type, offset};
-use super::lower::{Parameter, Site, THREADS, c_type};
-use arenic_ir::op::scratch::cuda::{Sharing, Tiling, reduce as tiling};
-use arenic_ir::op::scratch::{ReducePlan, reduce};
+use super::site::{Parameter, Site, THREADS, c_type};
+use arenic_ir::backend::cuda::tiling::{Sharing, Tiling, reduce as tiling};
+use arenic_ir::backend::reduce::{ReducePlan, reduce};
+use arenic_ir::op::families::Reducing;
 use arenic_ir::op::{Reduction, Step};
 use arenic_ir::types::dense_strides;
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::{DType, TensorType};
 use std::fmt::Write;
 
 /// How elements are combined, and what is done with what comes of it.
@@ -37,14 +38,14 @@ pub(super) fn element(plan: &ReducePlan) -> String {
 }
 
 /// The kernel of a reduction.
-pub(super) fn lower(site: &mut Site) {
-    let Some((x, f, axes)) = site.op.reduction(site.inputs) else { return };
+pub(super) fn lower(site: &mut Site, op: Reducing) {
+    let (x, f, axes) = op.reduction(site.inputs);
     let Some(y) = site.output(0) else { return };
     let plan = reduce(&x, axes);
     let element = element(&plan);
-    let value = match site.op {
-        Op::PointwiseReduce { steps, .. } => computed(site, steps, &element),
-        _ => format!("x0[{element}]"),
+    let value = match op {
+        Reducing::PointwiseReduce { steps, .. } => computed(site, steps, &element),
+        Reducing::Reduce { .. } => format!("x0[{element}]"),
     };
     let acc = match (f, x.dtype) {
         (Reduction::Mean, DType::U8 | DType::U16 | DType::U32) => c_type(DType::U64),

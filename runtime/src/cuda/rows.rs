@@ -2,8 +2,8 @@
 //! short rows, a block for long ones, one for a column, whose neighbours have columns beside it.
 
 use super::index::{constant, index_type};
-use super::lower::{Parameter, Site, THREADS, c_type};
-use arenic_ir::op::scratch::cuda::row_lanes;
+use super::site::{Parameter, Site, THREADS, c_type};
+use arenic_ir::backend::cuda::tiling::row_lanes;
 use arenic_ir::{DType, TensorType};
 
 /// Bytes of a row that a thread keeps in registers at most.

@@ -4,23 +4,24 @@
 //! element stands for itself.
 
 use super::index::{constant, index_type};
-use super::lower::{Parameter, Site, c_type};
 use super::packs::{Elements, Read};
 use super::rows::Rows;
-use arenic_ir::Op;
+use super::site::{Parameter, Site, c_type};
+use arenic_ir::op::families::Softmax;
 use std::fmt::Write;
 
 /// The kernel of one of the operators.
-pub(super) fn lower(site: &mut Site) {
-    match *site.op {
-        Op::Softmax { axis } => softmax(site, axis, false),
-        Op::LogSoftmax { axis } => softmax(site, axis, true),
-        Op::SoftmaxGrad { axis } => of_operand(site, axis, "x * dy", "x * (dy - total)"),
-        Op::LogSoftmaxGrad { axis } => of_operand(site, axis, "dy", "dy - exp_of(x) * total"),
-        Op::LogSoftmaxStats => stats(site),
-        Op::SoftmaxOfStats => of_stats(site),
-        Op::CrossEntropyGrad => gradient(site),
-        _ => {}
+pub(super) fn lower(site: &mut Site, op: Softmax) {
+    match op {
+        Softmax::Softmax { axis } => softmax(site, *axis, false),
+        Softmax::LogSoftmax { axis } => softmax(site, *axis, true),
+        Softmax::SoftmaxGrad { axis } => of_operand(site, *axis, "x * dy", "x * (dy - total)"),
+        Softmax::LogSoftmaxGrad { axis } => {
+            of_operand(site, *axis, "dy", "dy - exp_of(x) * total");
+        }
+        Softmax::LogSoftmaxStats => stats(site),
+        Softmax::SoftmaxOfStats => of_stats(site),
+        Softmax::CrossEntropyGrad => gradient(site),
     }
 }
 

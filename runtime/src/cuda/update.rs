@@ -5,18 +5,18 @@
 //! results may take operands' places.
 
 use super::index::{constant, index_type};
-use super::lower::{Site, THREADS, c_type, literal};
-use arenic_ir::Op;
+use super::site::{Site, THREADS, c_type, literal};
+use arenic_ir::op::families;
 use std::fmt::Write;
 
 /// Elements of a block: enough that what it computes first does not count.
 const BLOCK: usize = 4096;
 
 /// The kernel of an update.
-pub(super) fn lower(site: &mut Site) {
+pub(super) fn lower(site: &mut Site, op: families::Update) {
     let x = site.inputs[2];
     let (t, n, index) = (c_type(x.dtype), x.elements(), index_type(x.elements()));
-    let Some(update) = Update::of(site.op) else { return };
+    let update = Update::of(op);
     let mut parameters = site.all_inputs();
     parameters.extend(site.all_outputs());
     let mut body = String::from("    __shared__ double rate;\n");
@@ -100,23 +100,29 @@ impl Update {
         text
     }
 
-    /// The text of an update; none of other operators.
-    pub(super) fn of(op: &Op) -> Option<Update> {
+    /// The text of an update.
+    pub(super) fn of(op: families::Update) -> Update {
         let double = |x: f32| f64::from(x);
         // The gradient of the norm of the parameter is added to the gradient.
         let gradient = ("g", "norm * x + d");
-        Some(match *op {
-            Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
-                let [a, b] = [alpha, beta].map(|x| literal(double(x)));
+        match op {
+            families::Update::Adam {
+                alpha,
+                beta,
+                epsilon,
+                norm_coefficient,
+                norm_coefficient_post,
+            } => {
+                let [a, b] = [alpha, beta].map(|x| literal(double(*x)));
                 Update {
                     constants: constants([
-                        ("alpha", double(alpha)),
-                        ("beta", double(beta)),
-                        ("alpha1", 1.0 - double(alpha)),
-                        ("beta1", 1.0 - double(beta)),
-                        ("epsilon", double(epsilon)),
-                        ("norm", double(norm_coefficient)),
-                        ("shrink", 1.0 - double(norm_coefficient_post)),
+                        ("alpha", double(*alpha)),
+                        ("beta", double(*beta)),
+                        ("alpha1", 1.0 - double(*alpha)),
+                        ("beta1", 1.0 - double(*beta)),
+                        ("epsilon", double(*epsilon)),
+                        ("norm", double(*norm_coefficient)),
+                        ("shrink", 1.0 - double(*norm_coefficient_post)),
                     ]),
                     // Bias correction starts with the first counted step.
                     rate: format!(
@@ -132,21 +138,21 @@ impl Update {
                     results: &["shrink * next", "v1", "h1"],
                 }
             }
-            Op::Adagrad { decay_factor, epsilon, norm_coefficient } => Update {
+            families::Update::Adagrad { decay_factor, epsilon, norm_coefficient } => Update {
                 constants: constants([
-                    ("epsilon", double(epsilon)),
-                    ("norm", double(norm_coefficient)),
+                    ("epsilon", double(*epsilon)),
+                    ("norm", double(*norm_coefficient)),
                 ]),
-                rate: format!("given / (1.0 + double(count) * {})", literal(double(decay_factor))),
+                rate: format!("given / (1.0 + double(count) * {})", literal(double(*decay_factor))),
                 operands: &["x", "d", "h"],
                 step: vec![gradient, ("h1", "h + g * g")],
                 results: &["x - lr * g / (sqrt_of(h1) + epsilon)", "h1"],
             },
-            Op::Momentum { alpha, beta, nesterov, norm_coefficient } => {
+            families::Update::Momentum { alpha, beta, nesterov, norm_coefficient } => {
                 let mut all =
-                    constants([("alpha", double(alpha)), ("norm", double(norm_coefficient))]);
+                    constants([("alpha", double(*alpha)), ("norm", double(*norm_coefficient))]);
                 // The first gradient counts in full.
-                all.push(("beta", format!("count > 0 ? {} : 1.0", literal(double(beta)))));
+                all.push(("beta", format!("count > 0 ? {} : 1.0", literal(double(*beta)))));
                 Update {
                     constants: all,
                     rate: "given".into(),
@@ -158,8 +164,7 @@ impl Update {
                     },
                 }
             }
-            _ => return None,
-        })
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 
 use super::random::Random;
 use super::simulated::{Behaviour, LIBRARY_BYTES, Simulated, WAYS};
+use arenic_ir::backend::library::{Epilogue, LibraryCall};
 use arenic_ir::graph::{Def, ValueId};
-use arenic_ir::op::library::{Epilogue, LibraryCall};
 use arenic_ir::text::Module;
 use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::cuda::{Choice, CudaExecutor, DeviceStepError, Options, SetupError};

@@ -3,7 +3,7 @@
 use super::device::{CHUNK, Device, GUARD, Image, Job};
 use super::pairs::placements;
 use super::{Case, Close, Tensor, place};
-use arenic_ir::op::library::{LibraryCall, describe};
+use arenic_ir::backend::library::{LibraryCall, describe};
 use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use arenic_runtime::cuda::driver::Candidate;

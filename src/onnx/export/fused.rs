@@ -2,7 +2,7 @@
 //! parts are chosen so that every element keeps its bits.
 
 use super::ExportError;
-use super::ops::{gemm, sliding, unary};
+use super::ops::{gemm, sliding};
 use super::writer::{Tensor, Writer, code, int, ints, signed, text};
 use arenic_ir::op::channels_last::{first, is_turned, to_first, to_last};
 use arenic_ir::op::{Kind, ProductOperands, Step, Window};
@@ -38,7 +38,7 @@ impl Writer<'_> {
             let given: Vec<&str> = read.iter().map(|t| t.name.as_str()).collect();
             let out = vec![name.clone()];
             match step {
-                Step::Unary(f, _) => self.node_into(unary(*f), &given, out, vec![]),
+                Step::Unary(f, _) => self.node_into(f.row().onnx, &given, out, vec![]),
                 Step::Binary(f, ..) => self.binary(*f, &given, out),
                 Step::Where(..) => self.node_into("Where", &given, out, vec![]),
                 Step::Cast(_) => {

@@ -3,7 +3,7 @@
 use super::ExportError;
 use super::writer::{Tensor, Writer, code, float, int, ints, signed, text};
 use crate::onnx::proto::AttributeProto;
-use arenic_ir::op::{Binary, Reduction, Rng, Scatter, Unary, Window};
+use arenic_ir::op::{Binary, Reduction, Rng, Scatter, Window};
 use arenic_ir::{DType, Op};
 
 fn names(tensors: &[Tensor]) -> Vec<&str> {
@@ -14,7 +14,7 @@ impl Writer<'_> {
     /// Writes a function of two operands; ONNX's `Mod` truncates where it is told to.
     pub(super) fn binary(&mut self, f: Binary, x: &[&str], y: Vec<String>) {
         let attributes = if f == Binary::Rem { vec![int("fmod", 1)] } else { vec![] };
-        self.node_into(binary(f), x, y, attributes);
+        self.node_into(f.row().onnx, x, y, attributes);
     }
 
     /// Writes an operator; results have the names and types of `y`.
@@ -23,8 +23,7 @@ impl Writer<'_> {
     /// again, as the operator says, unless elements are moved or cast.
     pub(super) fn write(&mut self, op: &Op, x: &[Tensor], y: &[Tensor]) -> Result<(), ExportError> {
         let narrow = |t: &Tensor| t.ty.dtype == DType::Bf16;
-        let mixes = matches!(op, Op::Pointwise { .. } | Op::PointwiseReduce { .. });
-        let takes = op.cpu_takes_bf16() && !mixes;
+        let takes = op.moves_elements() || matches!(op, Op::Cast { .. });
         if takes || !x.iter().chain(y).any(narrow) {
             return self.write_uniform(op, x, y);
         }
@@ -88,7 +87,7 @@ impl Writer<'_> {
             Op::Cast { to } => {
                 self.node_into("Cast", &given, out, vec![int("to", code(*to).into())]);
             }
-            Op::Unary { f } => self.node_into(unary(*f), &given, out, vec![]),
+            Op::Unary { f } => self.node_into(f.row().onnx, &given, out, vec![]),
             Op::Binary { f } => self.binary(*f, &given, out),
             Op::Where => self.node_into("Where", &given, out, vec![]),
             Op::Clip { min, .. } => {
@@ -174,12 +173,16 @@ impl Writer<'_> {
             Op::AveragePoolGrad { window, count_include_pad, shape, .. } => {
                 self.average_pool_grad(&x[0], &out, window, (shape, *count_include_pad))?;
             }
-            Op::Lstm { .. }
-            | Op::LstmGrad { .. }
-            | Op::Gru { .. }
-            | Op::GruGrad { .. }
-            | Op::Rnn { .. }
-            | Op::RnnGrad { .. } => self.recurrence(op, x, &out),
+            Op::Lstm { reverse } => self.lstm(*reverse, x, &out),
+            Op::LstmGrad { reverse, dcells } => self.lstm_grad(*reverse, *dcells, x, &out),
+            Op::Gru { reverse, linear_before_reset } => {
+                self.gru(*reverse, *linear_before_reset, x, &out);
+            }
+            Op::GruGrad { reverse, linear_before_reset } => {
+                self.gru_grad(*reverse, *linear_before_reset, x, &out);
+            }
+            Op::Rnn { reverse, activation } => self.rnn(*reverse, *activation, x, &out[0]),
+            Op::RnnGrad { reverse, activation } => self.rnn_grad(*reverse, *activation, x, &out),
             Op::Resize { spec } => self.resize(&x[0], out, spec)?,
             Op::Adam { alpha, beta, epsilon, norm_coefficient, norm_coefficient_post } => {
                 let attributes = vec![
@@ -350,50 +353,6 @@ pub(super) fn sliding(w: &Window) -> Vec<AttributeProto> {
         ints("dilations", &w.dilations),
         ints("pads", &pads),
     ]
-}
-
-/// The ONNX operator of a function.
-pub(super) fn unary(f: Unary) -> &'static str {
-    match f {
-        Unary::Abs => "Abs",
-        Unary::Ceil => "Ceil",
-        Unary::Cos => "Cos",
-        Unary::Erf => "Erf",
-        Unary::Exp => "Exp",
-        Unary::Floor => "Floor",
-        Unary::Log => "Log",
-        Unary::Neg => "Neg",
-        Unary::Not => "Not",
-        Unary::Reciprocal => "Reciprocal",
-        Unary::Relu => "Relu",
-        Unary::Sigmoid => "Sigmoid",
-        Unary::Sign => "Sign",
-        Unary::Sin => "Sin",
-        Unary::Sqrt => "Sqrt",
-        Unary::Tanh => "Tanh",
-    }
-}
-
-/// The ONNX operator of a function.
-fn binary(f: Binary) -> &'static str {
-    match f {
-        Binary::Add => "Add",
-        Binary::And => "And",
-        Binary::Div => "Div",
-        Binary::Equal => "Equal",
-        Binary::Greater => "Greater",
-        Binary::GreaterOrEqual => "GreaterOrEqual",
-        Binary::Less => "Less",
-        Binary::LessOrEqual => "LessOrEqual",
-        Binary::Max => "Max",
-        Binary::Min => "Min",
-        Binary::Mul => "Mul",
-        Binary::Or => "Or",
-        Binary::Pow => "Pow",
-        Binary::Rem => "Mod",
-        Binary::Sub => "Sub",
-        Binary::Xor => "Xor",
-    }
 }
 
 fn reduction(f: Reduction) -> &'static str {

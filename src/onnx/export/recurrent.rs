@@ -6,31 +6,13 @@
 
 use super::ops::gemm;
 use super::writer::{Tensor, Writer, int};
+use arenic_ir::DType;
 use arenic_ir::op::{Activation, Recurrence};
-use arenic_ir::{DType, Op};
 
 /// The sum of two tensors, of which one may not be there.
 type Carried = Option<String>;
 
 impl Writer<'_> {
-    /// A recurrence or its gradient.
-    pub(super) fn recurrence(&mut self, op: &Op, x: &[Tensor], y: &[String]) {
-        let of = Recurrence::of(op, &x[0].ty);
-        match *op {
-            Op::Lstm { reverse } => self.lstm(of, reverse, x, y),
-            Op::LstmGrad { reverse, dcells } => self.lstm_grad(of, reverse, dcells, x, y),
-            Op::Gru { reverse, linear_before_reset } => {
-                self.gru(of, reverse, linear_before_reset, x, y);
-            }
-            Op::GruGrad { reverse, linear_before_reset } => {
-                self.gru_grad(of, reverse, linear_before_reset, x, y);
-            }
-            Op::Rnn { reverse, activation } => self.rnn(of, reverse, activation, x, &y[0]),
-            Op::RnnGrad { reverse, activation } => self.rnn_grad(of, reverse, activation, x, y),
-            _ => unreachable!("no recurrence"),
-        }
-    }
-
     /// A step of what has all steps.
     fn step(&mut self, x: &Tensor, t: usize) -> String {
         let t = self.scalar(DType::I64, t as f64);
@@ -102,7 +84,8 @@ impl Writer<'_> {
         self.one("Concat", &parts, vec![int("axis", 1)])
     }
 
-    fn lstm(&mut self, of: Recurrence, reverse: bool, x: &[Tensor], y: &[String]) {
+    pub(super) fn lstm(&mut self, reverse: bool, x: &[Tensor], y: &[String]) {
+        let of = Recurrence::new(4, &x[0].ty);
         let n = of.hidden;
         let peepholes: Option<[String; 3]> = x.get(4).map(|p| self.split(&p.name, n, 0));
         let (mut h, mut c) = (x[2].name.clone(), x[3].name.clone());
@@ -138,14 +121,14 @@ impl Writer<'_> {
         }
     }
 
-    fn lstm_grad(
+    pub(super) fn lstm_grad(
         &mut self,
-        of: Recurrence,
         reverse: bool,
         has_dcells: bool,
         x: &[Tensor],
         y: &[String],
     ) {
+        let of = Recurrence::new(4, &x[0].ty);
         let (n, dtype) = (of.hidden, x[0].ty.dtype);
         let peephole = x.get(5 + usize::from(has_dcells));
         let peepholes: Option<[String; 3]> = peephole.map(|p| self.split(&p.name, n, 0));
@@ -196,7 +179,8 @@ impl Writer<'_> {
         }
     }
 
-    fn gru(&mut self, of: Recurrence, reverse: bool, linear: bool, x: &[Tensor], y: &[String]) {
+    pub(super) fn gru(&mut self, reverse: bool, linear: bool, x: &[Tensor], y: &[String]) {
+        let of = Recurrence::new(3, &x[0].ty);
         let (n, dtype) = (of.hidden, x[0].ty.dtype);
         let [of_z, of_r, of_hidden]: [String; 3] = self.split(&x[1].name, n, 0);
         let mut h = x[2].name.clone();
@@ -225,14 +209,8 @@ impl Writer<'_> {
         self.stacked_into(kept, reverse, &y[1]);
     }
 
-    fn gru_grad(
-        &mut self,
-        of: Recurrence,
-        reverse: bool,
-        linear: bool,
-        x: &[Tensor],
-        y: &[String],
-    ) {
+    pub(super) fn gru_grad(&mut self, reverse: bool, linear: bool, x: &[Tensor], y: &[String]) {
+        let of = Recurrence::new(3, &x[0].ty);
         let (n, dtype) = (of.hidden, x[0].ty.dtype);
         let [of_z, of_r, of_hidden]: [String; 3] = self.split(&x[2].name, n, 0);
         let mut carried: Carried = None;
@@ -274,14 +252,8 @@ impl Writer<'_> {
         }
     }
 
-    fn rnn(
-        &mut self,
-        of: Recurrence,
-        reverse: bool,
-        activation: Activation,
-        x: &[Tensor],
-        y: &str,
-    ) {
+    pub(super) fn rnn(&mut self, reverse: bool, activation: Activation, x: &[Tensor], y: &str) {
+        let of = Recurrence::new(1, &x[0].ty);
         let f = match activation {
             Activation::Tanh => "Tanh",
             Activation::Relu => "Relu",
@@ -297,14 +269,14 @@ impl Writer<'_> {
         self.stacked_into(steps, reverse, y);
     }
 
-    fn rnn_grad(
+    pub(super) fn rnn_grad(
         &mut self,
-        of: Recurrence,
         reverse: bool,
         activation: Activation,
         x: &[Tensor],
         y: &[String],
     ) {
+        let of = Recurrence::new(1, &x[0].ty);
         let dtype = x[0].ty.dtype;
         let mut carried: Carried = None;
         let mut steps = Vec::new();

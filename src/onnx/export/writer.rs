@@ -5,7 +5,7 @@ use super::super::proto::{
     TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto::AttributeType,
     tensor_proto::DataType, tensor_shape_proto, type_proto,
 };
-use super::super::{fold, ops, state};
+use super::super::{domains, fold, state};
 use super::{ExportError, ExportOptions, properties};
 use arenic_ir::graph::{Data, Def, NodeId, StateId, ValueId};
 use arenic_ir::{DType, Graph, TensorType};
@@ -298,7 +298,7 @@ impl<'g> Writer<'g> {
         self.training = true;
         self.node_into(op, x, y, attributes);
         if let Some(node) = self.out.node.last_mut() {
-            node.domain = Some(ops::TRAINING.to_owned());
+            node.domain = Some(domains::TRAINING.to_owned());
         }
     }
 
@@ -348,7 +348,7 @@ impl<'g> Writer<'g> {
         self.out.value_info.retain(|v| !v.name.as_deref().is_some_and(|n| outputs.contains(n)));
         let opset = if self.dilated_pool { OPSET_OF_DILATED_POOLS } else { OPSET };
         let mut domains = vec![("", opset)];
-        domains.extend(self.training.then_some((ops::TRAINING, 1)));
+        domains.extend(self.training.then_some((domains::TRAINING, 1)));
         let import = |(domain, version): (&str, i64)| OperatorSetIdProto {
             domain: Some(domain.to_owned()),
             version: Some(version),

@@ -7,44 +7,16 @@ use arenic_ir::op::{Binary, Unary};
 use arenic_ir::{DType, Op, ValueId};
 
 pub(super) fn unary(cx: &mut Cx) -> Built {
-    let f = match cx.node.op {
-        "Abs" => Unary::Abs,
-        "Ceil" => Unary::Ceil,
-        "Cos" => Unary::Cos,
-        "Erf" => Unary::Erf,
-        "Exp" => Unary::Exp,
-        "Floor" => Unary::Floor,
-        "Log" => Unary::Log,
-        "Neg" => Unary::Neg,
-        "Not" => Unary::Not,
-        "Reciprocal" => Unary::Reciprocal,
-        "Relu" => Unary::Relu,
-        "Sigmoid" => Unary::Sigmoid,
-        "Sign" => Unary::Sign,
-        "Sin" => Unary::Sin,
-        "Sqrt" => Unary::Sqrt,
-        "Tanh" => Unary::Tanh,
-        _ => return Err("it is no function of one operand".into()),
+    let Some(f) = Unary::of_onnx(cx.node.op) else {
+        return Err("it is no function of one operand".into());
     };
     let x = cx.input(0)?;
     cx.whole(Op::Unary { f }, vec![x])
 }
 
 pub(super) fn binary(cx: &mut Cx) -> Built {
-    let f = match cx.node.op {
-        "Add" => Binary::Add,
-        "And" => Binary::And,
-        "Div" => Binary::Div,
-        "Equal" => Binary::Equal,
-        "Greater" => Binary::Greater,
-        "GreaterOrEqual" => Binary::GreaterOrEqual,
-        "Less" => Binary::Less,
-        "LessOrEqual" => Binary::LessOrEqual,
-        "Mul" => Binary::Mul,
-        "Or" => Binary::Or,
-        "Sub" => Binary::Sub,
-        "Xor" => Binary::Xor,
-        _ => return Err("it is no function of two operands".into()),
+    let Some(f) = Binary::of_onnx(cx.node.op) else {
+        return Err("it is no function of two operands".into());
     };
     let inputs = cx.inputs()?;
     cx.whole(Op::Binary { f }, inputs)

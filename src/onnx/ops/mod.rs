@@ -23,12 +23,10 @@ mod source;
 mod training;
 
 use super::context::{Built, Cx};
+use super::domains::TRAINING;
 use microsoft::window;
 use std::collections::HashMap;
 use std::sync::LazyLock;
-
-/// The domain of the optimizers.
-pub(super) const TRAINING: &str = "ai.onnx.preview.training";
 
 /// What the importer knows of one operator.
 pub(super) struct Row {

@@ -1,7 +1,7 @@
 //! Several micro-batches in one step, as `differentiate` has them: the training model's nodes once
 //! for each, over its part of what is fed, and the mean of losses and of gradients.
 
-use super::fuse::constant;
+use super::graph::constant;
 use crate::onnx::proto::{
     AttributeProto, GraphProto, NodeProto, attribute_proto::AttributeType,
     tensor_shape_proto::dimension::Value as Extent, type_proto::Value as TypeValue,

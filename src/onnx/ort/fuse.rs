@@ -3,6 +3,7 @@
 
 use super::accumulate::MicroBatches;
 use super::checkpoint::Checkpoint;
+use super::graph::constant;
 use crate::onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto::AttributeType,
@@ -298,17 +299,6 @@ impl Fusing {
             ..NodeProto::default()
         });
         Ok(())
-    }
-}
-
-/// A constant's node.
-pub(super) fn constant(value: AttributeProto, name: &str) -> NodeProto {
-    NodeProto {
-        name: Some(name.to_owned()),
-        op_type: Some("Constant".to_owned()),
-        output: vec![name.to_owned()],
-        attribute: vec![value],
-        ..NodeProto::default()
     }
 }
 

@@ -5,6 +5,7 @@ mod accumulate;
 mod checkpoint;
 mod flatbuffer;
 mod fuse;
+mod graph;
 
 use super::error::ImportError;
 use super::proto::ModelProto;

@@ -1,11 +1,20 @@
 //! Attention, from its operands and two numbers per row.
 
-use super::Local;
+use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
+use arenic_ir::op::families::Attention;
 use arenic_ir::op::{Op, TypeError};
 
+pub(super) fn rule(op: Attention) -> Option<Rule> {
+    match op {
+        Attention::Attention { .. } => Some(Rule::Passes(attention)),
+        // Gradients are made of it.
+        Attention::AttentionGrad { .. } => None,
+    }
+}
+
 /// One node has all of the gradients, which share the scores that it computes again.
-pub(super) fn attention(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn attention(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Attention { spec } = l.op else { return Ok(()) };
     if l.wants(3) {
         return Err(TypeError("attention has no gradient of its mask".into()));

@@ -6,28 +6,36 @@
 use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
 use arenic_ir::graph::ValueId;
-use arenic_ir::op::{Binary, Op, TypeError, Unary};
-use std::f64::consts::FRAC_2_SQRT_PI;
+use arenic_ir::op::families::{Elementwise, Random};
+use arenic_ir::op::{Binary, Gradient, GradientStep, Kept, Op, TypeError, Unary};
 
-pub(super) fn unary_rule(f: Unary) -> Rule {
-    match f {
-        Unary::Ceil | Unary::Floor | Unary::Not | Unary::Sign => Rule::Stops,
-        Unary::Neg => Rule::Broadcasts(neg),
-        Unary::Abs
-        | Unary::Cos
-        | Unary::Erf
-        | Unary::Exp
-        | Unary::Log
-        | Unary::Reciprocal
-        | Unary::Relu
-        | Unary::Sigmoid
-        | Unary::Sin
-        | Unary::Sqrt
-        | Unary::Tanh => Rule::Broadcasts(unary),
+pub(super) fn rule(op: Elementwise) -> Option<Rule> {
+    Some(match op {
+        Elementwise::Cast { .. } => Rule::Broadcasts(cast),
+        Elementwise::Unary { f } => unary_rule(*f),
+        Elementwise::Binary { f } => binary_rule(*f),
+        Elementwise::Where => Rule::Passes(select),
+        Elementwise::Clip { .. } => Rule::Passes(clip),
+        // Passes that run later make it.
+        Elementwise::Pointwise { .. } => return None,
+    })
+}
+
+pub(super) fn rule_of_random(op: Random) -> Rule {
+    match op {
+        Random::Dropout { .. } => Rule::Broadcasts(dropout),
+        Random::RandomUniform { .. } => Rule::Stops,
     }
 }
 
-pub(super) fn binary_rule(f: Binary) -> Rule {
+fn unary_rule(f: Unary) -> Rule {
+    match f.row().gradient {
+        Gradient::Zero => Rule::Stops,
+        Gradient::Steps { .. } => Rule::Broadcasts(unary),
+    }
+}
+
+fn binary_rule(f: Binary) -> Rule {
     match f {
         Binary::Add | Binary::Sub => Rule::Passes(add),
         Binary::Mul => Rule::Passes(mul),
@@ -46,25 +54,35 @@ pub(super) fn binary_rule(f: Binary) -> Rule {
     }
 }
 
-fn neg(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
-    let d = t.unary(Unary::Neg, l.dy()?)?;
-    t.give(l.x[0], d);
-    Ok(())
-}
-
-/// Functions whose derivative is of full shape: from the result where that serves.
+/// The gradient of a function's operand by the steps of the function's row.
 fn unary(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Unary { f } = l.op else { return Err(unexpected(l)) };
-    let (operand, dy) = (l.x[0], l.dy()?);
-    let y = t.result(l.node, 0)?;
-    let d = if from_result(f) {
-        let y = t.saved(y)?;
-        by_result(t, f, y, dy)?
-    } else {
-        let x = t.saved(operand)?;
-        by_operand(t, f, x, dy)?
+    let Gradient::Steps { of, has_slope, steps } = f.row().gradient else {
+        return Err(unexpected(l));
     };
-    let d = if f == Unary::Relu { d } else { guarded(t, l, d)? };
+    let (operand, dy) = (l.x[0], l.dy()?);
+    let kept = match of {
+        // No step reads it.
+        Kept::Nothing => dy,
+        Kept::Operand => t.saved(operand)?,
+        Kept::Result => {
+            let y = t.result(l.node, 0)?;
+            t.saved(y)?
+        }
+    };
+    let mut sources = vec![dy, kept];
+    for step in steps {
+        let made = match *step {
+            GradientStep::Unary(f, x) => t.unary(f, sources[x])?,
+            GradientStep::Binary(f, a, b) => t.binary(f, sources[a], sources[b])?,
+            GradientStep::Number(x) => t.number(kept, x),
+            GradientStep::Scaled(x, by) => t.scaled(sources[x], by)?,
+            GradientStep::Masked(condition, x) => t.masked(sources[condition], sources[x])?,
+        };
+        sources.push(made);
+    }
+    let d = sources[sources.len() - 1];
+    let d = if has_slope { guarded(t, l, d)? } else { d };
     t.give(operand, d);
     Ok(())
 }
@@ -83,73 +101,6 @@ fn guarded_by(t: &mut Tape, l: &Local, by: ValueId, d: ValueId) -> Result<ValueI
     match t.known(by) {
         Some(by) if by.is_finite() && by != 0.0 => Ok(d),
         _ => guarded(t, l, d),
-    }
-}
-
-/// True where the derivative is computed from the function's result.
-fn from_result(f: Unary) -> bool {
-    use Unary::{Exp, Reciprocal, Relu, Sigmoid, Sqrt, Tanh};
-    matches!(f, Exp | Reciprocal | Relu | Sigmoid | Sqrt | Tanh)
-}
-
-fn by_result(t: &mut Tape, f: Unary, y: ValueId, dy: ValueId) -> Result<ValueId, TypeError> {
-    match f {
-        Unary::Exp => t.mul(dy, y),
-        Unary::Reciprocal => {
-            let square = t.mul(y, y)?;
-            let d = t.mul(dy, square)?;
-            t.unary(Unary::Neg, d)
-        }
-        Unary::Relu => {
-            let zero = t.number(y, 0.0);
-            let positive = t.binary(Binary::Greater, y, zero)?;
-            t.masked(positive, dy)
-        }
-        Unary::Sigmoid => {
-            // dy · y · (1 − y)
-            let one = t.number(y, 1.0);
-            let rest = t.binary(Binary::Sub, one, y)?;
-            let slope = t.mul(y, rest)?;
-            t.mul(dy, slope)
-        }
-        Unary::Sqrt => {
-            let double = t.scaled(y, 2.0)?;
-            t.binary(Binary::Div, dy, double)
-        }
-        Unary::Tanh => {
-            let (one, square) = (t.number(y, 1.0), t.mul(y, y)?);
-            let slope = t.binary(Binary::Sub, one, square)?;
-            t.mul(dy, slope)
-        }
-        other => Err(TypeError(format!("{other:?} has no gradient by its result"))),
-    }
-}
-
-fn by_operand(t: &mut Tape, f: Unary, x: ValueId, dy: ValueId) -> Result<ValueId, TypeError> {
-    match f {
-        Unary::Abs => {
-            let sign = t.unary(Unary::Sign, x)?;
-            t.mul(dy, sign)
-        }
-        Unary::Cos => {
-            let sin = t.unary(Unary::Sin, x)?;
-            let d = t.mul(dy, sin)?;
-            t.unary(Unary::Neg, d)
-        }
-        Unary::Sin => {
-            let cos = t.unary(Unary::Cos, x)?;
-            t.mul(dy, cos)
-        }
-        Unary::Erf => {
-            // 2/√π · exp(−x²)
-            let square = t.mul(x, x)?;
-            let power = t.unary(Unary::Neg, square)?;
-            let bell = t.unary(Unary::Exp, power)?;
-            let slope = t.scaled(bell, FRAC_2_SQRT_PI)?;
-            t.mul(dy, slope)
-        }
-        Unary::Log => t.binary(Binary::Div, dy, x),
-        other => Err(TypeError(format!("{other:?} has no gradient by its operand"))),
     }
 }
 
@@ -300,7 +251,7 @@ fn extremum(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn select(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn select(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let (condition, dy) = (t.saved(l.x[0])?, l.dy()?);
     if l.wants(1) {
         let d = t.masked(condition, dy)?;
@@ -314,7 +265,7 @@ pub(super) fn select(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 }
 
 /// Inside the bounds and on them to `x`, beyond one to that bound.
-pub(super) fn clip(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn clip(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Clip { min, max } = l.op else { return Err(unexpected(l)) };
     let (x, dy) = (t.saved(l.x[0])?, l.dy()?);
     let low = min.then_some(1);
@@ -343,7 +294,7 @@ pub(super) fn clip(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn cast(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn cast(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let dtype = t.ty(l.x[0]).dtype;
     if dtype.is_float() && t.ty(l.dy()?).dtype.is_float() {
         let d = t.cast(l.dy()?, dtype)?;
@@ -353,7 +304,7 @@ pub(super) fn cast(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 }
 
 /// `dy / (1 − ratio)` where the element was kept.
-pub(super) fn dropout(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn dropout(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     if !l.wants(0) {
         return Ok(());
     }

@@ -1,15 +1,31 @@
 //! Gathers and scatters: the gradient of one is the other. What several indices name gets the
 //! sum, in the order of the indices.
 
-use super::Local;
+use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
 use arenic_ir::graph::{Data, ValueId};
+use arenic_ir::op::families::Indexing;
 use arenic_ir::op::{Op, Scatter, TypeError};
 use arenic_ir::types::{DType, TensorType};
 
 const ADD: Scatter = Scatter::Add;
 
-pub(super) fn gather(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+pub(super) fn rule(op: Indexing) -> Option<Rule> {
+    Some(match op {
+        Indexing::Gather { .. } => Rule::Passes(gather),
+        Indexing::GatherElements { .. } => Rule::Passes(gather_elements),
+        Indexing::GatherNd { .. } => Rule::Passes(gather_nd),
+        Indexing::TopK { .. } => Rule::Passes(top_k),
+        Indexing::ScatterElements { reduction, .. } | Indexing::ScatterNd { reduction } => {
+            match reduction {
+                Scatter::Replace | Scatter::Add => Rule::Passes(scatter),
+                Scatter::Mul | Scatter::Min | Scatter::Max => return None,
+            }
+        }
+    })
+}
+
+fn gather(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Gather { axis } = l.op else { return Ok(()) };
     let (ty, indices) = (t.ty(l.x[0]), t.ty(l.x[1]));
     if ty.rank() == 0 || !l.wants(0) {
@@ -36,7 +52,7 @@ pub(super) fn gather(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn gather_elements(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn gather_elements(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::GatherElements { axis } = l.op else { return Ok(()) };
     let ty = t.ty(l.x[0]);
     let zeros = t.zeros(&ty)?;
@@ -46,7 +62,7 @@ pub(super) fn gather_elements(t: &mut Tape, l: &Local) -> Result<(), TypeError> 
     Ok(())
 }
 
-pub(super) fn gather_nd(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn gather_nd(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::GatherNd { batch_dims } = l.op else { return Ok(()) };
     let ty = t.ty(l.x[0]);
     let at = with_batch(t, l.x[1], batch_dims)?;
@@ -79,7 +95,7 @@ fn with_batch(t: &mut Tape, indices: ValueId, batch: usize) -> Result<ValueId, T
 }
 
 /// What was replaced has no gradient; what was put or added there has that of its place.
-pub(super) fn scatter(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn scatter(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let (reduction, gather) = match l.op {
         Op::ScatterElements { axis, reduction } => (reduction, Op::GatherElements { axis }),
         Op::ScatterNd { reduction } => (reduction, Op::GatherNd { batch_dims: 0 }),
@@ -103,7 +119,7 @@ pub(super) fn scatter(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 }
 
 /// Where each element came from; no two came from one place.
-pub(super) fn top_k(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn top_k(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::TopK { axis, .. } = l.op else { return Ok(()) };
     let (dy, indices) = (l.dy()?, t.result(l.node, 1)?);
     let ty = t.ty(l.x[0]);

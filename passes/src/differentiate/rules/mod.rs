@@ -19,7 +19,7 @@ mod windows;
 use super::guards::Guard;
 use super::tape::Tape;
 use arenic_ir::graph::{NodeId, ValueId};
-use arenic_ir::op::{Coordinates, Op, Reduction, Scatter, TypeError};
+use arenic_ir::op::{Family, Op, TypeError};
 
 /// A node whose results have gradients.
 pub(super) struct Local {
@@ -88,81 +88,23 @@ pub fn passage(op: &Op) -> Passage {
     }
 }
 
-/// The rule of an operator; none where there is none.
+/// The rule of an operator; `None` if it has none.
 pub(super) fn rule(op: &Op) -> Option<Rule> {
-    use Rule::{Broadcasts, Passes, Stops};
-    Some(match op {
-        Op::Reshape { .. } => Passes(movement::reshape),
-        Op::Slice { .. } => Passes(movement::slice),
-        Op::Pad { .. } => Passes(movement::pad),
-        Op::Transpose { .. } => Passes(movement::transpose),
-        Op::Expand { .. } => Passes(movement::expand),
-        Op::Concat { .. } => Passes(movement::concat),
-        Op::Copy => Broadcasts(movement::copy),
-
-        Op::Gather { .. } => Passes(indexing::gather),
-        Op::GatherElements { .. } => Passes(indexing::gather_elements),
-        Op::GatherNd { .. } => Passes(indexing::gather_nd),
-        Op::TopK { .. } => Passes(indexing::top_k),
-        Op::ScatterElements { reduction: Scatter::Replace | Scatter::Add, .. }
-        | Op::ScatterNd { reduction: Scatter::Replace | Scatter::Add } => Passes(indexing::scatter),
-        Op::ScatterElements { .. } | Op::ScatterNd { .. } => return None,
-
-        Op::Cast { .. } => Broadcasts(elementwise::cast),
-        Op::Unary { f } => elementwise::unary_rule(*f),
-        Op::Binary { f } => elementwise::binary_rule(*f),
-        Op::Where => Passes(elementwise::select),
-        Op::Clip { .. } => Passes(elementwise::clip),
-        Op::Dropout { .. } => Broadcasts(elementwise::dropout),
-        Op::RandomUniform { .. } => Stops,
-
-        Op::Reduce { f: Reduction::Sum | Reduction::Mean, .. } => Passes(reductions::sum),
-        Op::Reduce { f: Reduction::Min | Reduction::Max, .. } => Passes(reductions::extremum),
-        Op::Reduce { f: Reduction::Prod, .. } => Passes(reductions::product),
-        Op::Softmax { .. } => Passes(norms::softmax),
-        Op::LogSoftmax { .. } => Passes(norms::log_softmax),
-        Op::Attention { .. } => Passes(attention::attention),
-        Op::LayerNorm { .. } => Passes(norms::layer_norm),
-        Op::BatchNorm { .. } => Passes(norms::batch_norm),
-
-        Op::MatMul { .. } => Passes(products::mat_mul),
-        Op::Gemm { .. } => Passes(products::gemm),
-        Op::Conv { .. } => Passes(products::conv),
-        Op::ConvTranspose { .. } => Passes(products::conv_transpose),
-        Op::MaxPool { .. } => Passes(windows::max_pool),
-        Op::AveragePool { .. } => Passes(windows::average_pool),
-        Op::Lstm { .. } => Passes(recurrent::lstm),
-        Op::Gru { .. } => Passes(recurrent::gru),
-        Op::Rnn { .. } => Passes(recurrent::rnn),
-        Op::Resize { spec } if spec.coordinates == Coordinates::TfCropAndResize => return None,
-        Op::Resize { .. } => Passes(windows::resize),
-
+    match op.family() {
+        Family::Movement(op) => Some(movement::rule(op)),
+        Family::Indexing(op) => indexing::rule(op),
+        Family::Elementwise(op) => elementwise::rule(op),
+        Family::Random(op) => Some(elementwise::rule_of_random(op)),
+        Family::Reducing(op) => reductions::rule(op),
+        Family::Softmax(op) => norms::rule_of_softmax(op),
+        Family::Norm(op) => norms::rule(op),
+        Family::Product(op) => products::rule(op),
+        Family::Convolution(op) => products::rule_of_convolution(op),
+        Family::Pool(op) => windows::rule(op),
+        Family::Resizing(op) => windows::rule_of_resizing(op),
+        Family::Attention(op) => attention::rule(op),
+        Family::Recurrent(op) => recurrent::rule(op),
         // What gradients and updates are made of, and what passes that run later make.
-        Op::ConvWeightGrad { .. }
-        | Op::LstmGrad { .. }
-        | Op::GruGrad { .. }
-        | Op::RnnGrad { .. }
-        | Op::BatchNormParamGrad
-        | Op::BatchNormInputGrad
-        | Op::LayerNormParamGrad { .. }
-        | Op::LayerNormInputGrad { .. }
-        | Op::SoftmaxGrad { .. }
-        | Op::LogSoftmaxGrad { .. }
-        | Op::MaxPoolGrad { .. }
-        | Op::AveragePoolGrad { .. }
-        | Op::Adam { .. }
-        | Op::Adagrad { .. }
-        | Op::Momentum { .. }
-        | Op::Pointwise { .. }
-        | Op::PointwiseReduce { .. }
-        | Op::ProductUpdate { .. }
-        | Op::ChannelsLast { .. }
-        | Op::GemmGelu { .. }
-        | Op::GemmGeluGrad { .. }
-        | Op::AttentionGrad { .. }
-        | Op::LogSoftmaxStats
-        | Op::SoftmaxOfStats
-        | Op::CrossEntropyGrad
-        | Op::Opaque { .. } => return None,
-    })
+        Family::Update(_) | Family::Wrapping(_) | Family::Opaque(_) => None,
+    }
 }

@@ -1,22 +1,35 @@
 //! Operators that move elements: gradients move back.
 
-use super::Local;
+use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
+use arenic_ir::op::families::Movement;
 use arenic_ir::op::{Op, TypeError};
 
-pub(super) fn copy(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+pub(super) fn rule(op: Movement) -> Rule {
+    match op {
+        Movement::Reshape { .. } => Rule::Passes(reshape),
+        Movement::Slice { .. } => Rule::Passes(slice),
+        Movement::Pad { .. } => Rule::Passes(pad),
+        Movement::Transpose { .. } => Rule::Passes(transpose),
+        Movement::Expand { .. } => Rule::Passes(expand),
+        Movement::Concat { .. } => Rule::Passes(concat),
+        Movement::Copy => Rule::Broadcasts(copy),
+    }
+}
+
+fn copy(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     t.give(l.x[0], l.dy()?);
     Ok(())
 }
 
-pub(super) fn reshape(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn reshape(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let shape = t.shape(l.x[0]);
     let d = t.reshape(l.dy()?, &shape)?;
     t.give(l.x[0], d);
     Ok(())
 }
 
-pub(super) fn transpose(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn transpose(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Transpose { perm } = &l.op else { return Ok(()) };
     let mut inverse = vec![0; perm.len()];
     perm.iter().enumerate().for_each(|(i, &p)| inverse[p] = i);
@@ -25,14 +38,14 @@ pub(super) fn transpose(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn expand(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn expand(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let shape = t.shape(l.x[0]);
     let d = t.sum_to(l.dy()?, &shape)?;
     t.give(l.x[0], d);
     Ok(())
 }
 
-pub(super) fn concat(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn concat(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Concat { axis } = l.op else { return Ok(()) };
     let mut at = 0;
     for (i, &x) in l.x.iter().enumerate() {
@@ -50,7 +63,7 @@ pub(super) fn concat(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 }
 
 /// The gradient of a part. Where an axis is read backwards it is turned first.
-pub(super) fn slice(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn slice(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Slice { starts, steps, shape } = &l.op else { return Ok(()) };
     if shape.contains(&0) {
         return Ok(());
@@ -73,7 +86,7 @@ pub(super) fn slice(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn pad(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn pad(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Pad { starts, steps, .. } = &l.op else { return Ok(()) };
     let shape = t.shape(l.x[0]);
     let steps = steps.iter().map(|&s| s as i64).collect();

@@ -1,10 +1,36 @@
 //! Softmax and normalisations, from their results and statistics.
 
-use super::Local;
+use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
+use arenic_ir::op::families::{Norm, Softmax};
 use arenic_ir::op::{Op, TypeError};
 
-pub(super) fn softmax(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+pub(super) fn rule_of_softmax(op: Softmax) -> Option<Rule> {
+    Some(match op {
+        Softmax::Softmax { .. } => Rule::Passes(softmax),
+        Softmax::LogSoftmax { .. } => Rule::Passes(log_softmax),
+        // Gradients are made of them, or passes that run later make them.
+        Softmax::SoftmaxGrad { .. }
+        | Softmax::LogSoftmaxGrad { .. }
+        | Softmax::LogSoftmaxStats
+        | Softmax::SoftmaxOfStats
+        | Softmax::CrossEntropyGrad => return None,
+    })
+}
+
+pub(super) fn rule(op: Norm) -> Option<Rule> {
+    Some(match op {
+        Norm::LayerNorm { .. } => Rule::Passes(layer_norm),
+        Norm::BatchNorm { .. } => Rule::Passes(batch_norm),
+        // Gradients are made of them.
+        Norm::LayerNormParamGrad { .. }
+        | Norm::LayerNormInputGrad { .. }
+        | Norm::BatchNormParamGrad
+        | Norm::BatchNormInputGrad => return None,
+    })
+}
+
+fn softmax(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Softmax { axis } = l.op else { return Ok(()) };
     let y = t.result(l.node, 0)?;
     let d = t.emit(Op::SoftmaxGrad { axis }, vec![y, l.dy()?])?;
@@ -12,7 +38,7 @@ pub(super) fn softmax(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn log_softmax(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn log_softmax(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::LogSoftmax { axis } = l.op else { return Ok(()) };
     let y = t.result(l.node, 0)?;
     let d = t.emit(Op::LogSoftmaxGrad { axis }, vec![y, l.dy()?])?;
@@ -20,7 +46,7 @@ pub(super) fn log_softmax(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn layer_norm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn layer_norm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::LayerNorm { axis, .. } = l.op else { return Ok(()) };
     let (x, dy) = (l.x[0], l.dy()?);
     let (mean, inv_std) = (t.result(l.node, 1)?, t.result(l.node, 2)?);
@@ -43,7 +69,7 @@ pub(super) fn layer_norm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 }
 
 /// Through the batch's statistics; running ones are of no influence on the result.
-pub(super) fn batch_norm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn batch_norm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let (x, dy) = (l.x[0], l.dy()?);
     let (mean, inv_std) = (t.result(l.node, 1)?, t.result(l.node, 3)?);
     let sums = t.node(Op::BatchNormParamGrad, vec![x, dy, mean, inv_std])?;

@@ -1,9 +1,30 @@
 //! Matrix products and convolutions: gradients of either operand are products again.
 
-use super::Local;
+use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
 use arenic_ir::graph::ValueId;
+use arenic_ir::op::families::{Convolution, Product};
 use arenic_ir::op::{Op, TypeError};
+
+pub(super) fn rule(op: Product) -> Option<Rule> {
+    Some(match op {
+        Product::MatMul { .. } => Rule::Passes(mat_mul),
+        Product::Gemm { .. } => Rule::Passes(gemm),
+        // Passes that run later make them.
+        Product::GemmGelu { .. } | Product::GemmGeluGrad { .. } | Product::ProductUpdate { .. } => {
+            return None;
+        }
+    })
+}
+
+pub(super) fn rule_of_convolution(op: Convolution) -> Option<Rule> {
+    Some(match op {
+        Convolution::Conv { .. } => Rule::Passes(conv),
+        Convolution::ConvTranspose { .. } => Rule::Passes(conv_transpose),
+        // Gradients are made of it.
+        Convolution::ConvWeightGrad { .. } => return None,
+    })
+}
 
 /// A factor of a product.
 #[derive(Clone, Copy)]
@@ -48,7 +69,7 @@ fn factors(
     Ok(found)
 }
 
-pub(super) fn mat_mul(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn mat_mul(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::MatMul { trans_a, trans_b } = l.op else { return Ok(()) };
     let (mut a, mut b, mut dy) = (l.x[0], l.x[1], l.dy()?);
     // A vector is a matrix of one row or column.
@@ -87,7 +108,7 @@ pub(super) fn mat_mul(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn gemm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn gemm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Gemm { alpha, beta, trans_a, trans_b } = l.op else { return Ok(()) };
     let (a, b) = (l.x[0], l.x[1]);
     let (a, b) = (Factor { v: a, transposed: trans_a }, Factor { v: b, transposed: trans_b });
@@ -117,7 +138,7 @@ fn bias(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn conv(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn conv(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Conv { window, group } = &l.op else { return Ok(()) };
     let (x, w, dy) = (l.x[0], l.x[1], l.dy()?);
     if l.wants(0) {
@@ -141,7 +162,7 @@ pub(super) fn conv(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 }
 
 /// A transposed convolution is the gradient of a convolution, whose gradients these are.
-pub(super) fn conv_transpose(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn conv_transpose(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::ConvTranspose { window, group, .. } = &l.op else { return Ok(()) };
     let (x, w, mut dy) = (l.x[0], l.x[1], l.dy()?);
     bias(t, l)?;

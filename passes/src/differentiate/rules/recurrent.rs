@@ -4,10 +4,23 @@
 //! What is kept are the gates and, of an LSTM, the cells; of an RNN the result alone. What the
 //! reset gates of a GRU multiplied is computed again, as one product.
 
-use super::Local;
+use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
 use arenic_ir::graph::ValueId;
+use arenic_ir::op::families::Recurrent;
 use arenic_ir::op::{Op, TypeError};
+
+pub(super) fn rule(op: Recurrent) -> Option<Rule> {
+    Some(match op {
+        Recurrent::Lstm { .. } => Rule::Passes(lstm),
+        Recurrent::Gru { .. } => Rule::Passes(gru),
+        Recurrent::Rnn { .. } => Rule::Passes(rnn),
+        // Gradients are made of them.
+        Recurrent::LstmGrad { .. } | Recurrent::GruGrad { .. } | Recurrent::RnnGrad { .. } => {
+            return None;
+        }
+    })
+}
 
 /// Refuses gradients of what is there for gradients alone.
 fn only_states(l: &Local) -> Result<(), TypeError> {
@@ -124,7 +137,7 @@ fn results<const N: usize>(found: Vec<ValueId>) -> Result<[ValueId; N], TypeErro
     found.try_into().map_err(|_| TypeError("a recurrence's gradient has other results".into()))
 }
 
-pub(super) fn lstm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn lstm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Lstm { reverse } = l.op else { return Ok(()) };
     only_states(l)?;
     let (gates, cells) = (t.result(l.node, 1)?, t.result(l.node, 2)?);
@@ -158,7 +171,7 @@ pub(super) fn lstm(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn gru(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn gru(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Gru { reverse, linear_before_reset } = l.op else { return Ok(()) };
     only_states(l)?;
     let (y, gates) = (t.result(l.node, 0)?, t.result(l.node, 1)?);
@@ -205,7 +218,7 @@ pub(super) fn gru(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn rnn(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn rnn(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Rnn { reverse, activation } = l.op else { return Ok(()) };
     let y = t.result(l.node, 0)?;
     let (r, h0) = (l.x[1], l.x[2]);

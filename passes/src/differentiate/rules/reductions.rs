@@ -1,16 +1,29 @@
 //! Reductions: gradients spread over what was combined.
 
-use super::Local;
+use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
 use arenic_ir::graph::ValueId;
+use arenic_ir::op::families::Reducing;
 use arenic_ir::op::{Binary, Op, Reduction, TypeError};
+
+pub(super) fn rule(op: Reducing) -> Option<Rule> {
+    Some(match op {
+        Reducing::Reduce { f, .. } => match f {
+            Reduction::Sum | Reduction::Mean => Rule::Passes(sum),
+            Reduction::Min | Reduction::Max => Rule::Passes(extremum),
+            Reduction::Prod => Rule::Passes(product),
+        },
+        // Passes that run later make it.
+        Reducing::PointwiseReduce { .. } => return None,
+    })
+}
 
 /// The operand's shape with reduced axes of extent 1.
 fn kept(shape: &[usize], axes: &[usize]) -> Vec<usize> {
     (0..shape.len()).map(|i| if axes.contains(&i) { 1 } else { shape[i] }).collect()
 }
 
-pub(super) fn sum(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn sum(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Reduce { f, axes, .. } = &l.op else { return Ok(()) };
     let shape = t.shape(l.x[0]);
     let mut d = l.dy()?;
@@ -24,7 +37,7 @@ pub(super) fn sum(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 }
 
 /// To the elements that are the extremum, in equal parts.
-pub(super) fn extremum(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn extremum(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Reduce { axes, .. } = &l.op else { return Ok(()) };
     let shape = t.shape(l.x[0]);
     let small = kept(&shape, axes);
@@ -42,7 +55,7 @@ pub(super) fn extremum(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 
 /// To each element the product of all others, multiplied up from either side, so that zeros do
 /// no harm.
-pub(super) fn product(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn product(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Reduce { axes, .. } = &l.op else { return Ok(()) };
     let shape = t.shape(l.x[0]);
     // All reduced axes become one, the last.

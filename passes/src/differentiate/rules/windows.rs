@@ -1,12 +1,27 @@
 //! Pools and resizing.
 
-use super::Local;
+use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
 use arenic_ir::graph::Data;
-use arenic_ir::op::{Op, ResizeSpec, Scale, TypeError};
+use arenic_ir::op::families::{Pool, Resizing};
+use arenic_ir::op::{Coordinates, Op, ResizeSpec, Scale, TypeError};
 use arenic_ir::types::{DType, TensorType, bf16};
 
-pub(super) fn max_pool(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+pub(super) fn rule(op: Pool) -> Option<Rule> {
+    Some(match op {
+        Pool::MaxPool { .. } => Rule::Passes(max_pool),
+        Pool::AveragePool { .. } => Rule::Passes(average_pool),
+        // Gradients are made of them.
+        Pool::MaxPoolGrad { .. } | Pool::AveragePoolGrad { .. } => return None,
+    })
+}
+
+pub(super) fn rule_of_resizing(op: Resizing) -> Option<Rule> {
+    let Resizing::Resize { spec } = op;
+    (spec.coordinates != Coordinates::TfCropAndResize).then_some(Rule::Passes(resize))
+}
+
+fn max_pool(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::MaxPool { window, ceil, column_major } = &l.op else { return Ok(()) };
     let (shape, indices) = (t.shape(l.x[0]), t.result(l.node, 1)?);
     let op =
@@ -16,7 +31,7 @@ pub(super) fn max_pool(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn average_pool(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn average_pool(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::AveragePool { window, ceil, count_include_pad } = &l.op else { return Ok(()) };
     let op = Op::AveragePoolGrad {
         window: window.clone(),
@@ -31,7 +46,7 @@ pub(super) fn average_pool(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 
 /// Resizing is linear and goes axis by axis, so its gradient is a product with one matrix per
 /// axis: what resizing makes of each unit vector.
-pub(super) fn resize(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
+fn resize(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Resize { spec } = &l.op else { return Ok(()) };
     let shape = t.shape(l.x[0]);
     let mut d = l.dy()?;

@@ -18,6 +18,7 @@
 mod pivot;
 mod trail;
 
+use super::noise::{mix, noise};
 use super::problem::Problem;
 use crate::search::Deadline;
 use std::cmp::Reverse;
@@ -397,17 +398,4 @@ impl State {
 /// Where an item comes to rest on a floor, or is fixed.
 fn least_offset(item: &Item, floor: u64) -> u64 {
     item.fixed.unwrap_or_else(|| floor.next_multiple_of(item.alignment))
-}
-
-/// A factor between 64 and 127 that stirs a preference; the same for all with seed 0.
-pub(super) fn noise(seed: u64, i: u32) -> u128 {
-    if seed == 0 { 64 } else { 64 + u128::from(mix(seed ^ mix(i.into())) % 64) }
-}
-
-/// Spreads a number over all bits (SplitMix64).
-fn mix(x: u64) -> u64 {
-    let mut z = x.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 /// More readers are not looked at to find a normalisation's result.
 const MOST: usize = 64;
 
-/// The normalisation that a node is, or the one whose standard deviation it gives.
+/// Matches the normalisation whose result, or whose standard deviation, a node computes.
 pub(super) fn norm<'a>(r: &'a Reading<'a>, n: NodeId) -> Option<Norm<'a>> {
     let Node { op, inputs, outputs, .. } = &r.g.nodes[n];
     let (kind, statistics) = match *op {

@@ -4,8 +4,9 @@ use super::super::choose::Chooser;
 use super::super::driver::{
     CallHandle, Driver, DriverError, EventHandle, FunctionHandle, ModuleHandle, StreamHandle,
 };
-use super::super::lower::{Unsupported, Work, lower};
+use super::super::lower::lower;
 use super::super::module::{Argument, KernelId, Launch, Module};
+use super::super::work::{Unsupported, Work};
 use super::staged::{ALIGN, Staged};
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, StreamId};

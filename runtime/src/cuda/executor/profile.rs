@@ -9,8 +9,8 @@ use super::staged::{ALIGN, Side, Staged};
 use super::{Chooser, Options, Prepare, Prepared, SetupError, lower_all};
 use crate::cuda::choose::Choice;
 use crate::cuda::driver::{Driver, DriverError, EventHandle, ModuleHandle, StreamHandle};
-use crate::cuda::lower::Work;
 use crate::cuda::nvrtc::Image;
+use crate::cuda::work::Work;
 use crate::executor::{StepError, node_label};
 use crate::kernel::Draw;
 use crate::profile::{

@@ -144,11 +144,6 @@ impl Staged {
         Ok(())
     }
 
-    /// Bytes of all of it.
-    pub(super) fn bytes(&self) -> u64 {
-        bytes(self.side_bytes)
-    }
-
     /// Where refusals come back.
     fn came_back(&self, side: Side) -> u64 {
         self.side(side) + ALIGN

@@ -1,9 +1,9 @@
 //! Matrix products by cuBLASLt, which allocates nothing: its workspace is the arena's.
 
 use super::super::driver::{DriverError, StreamHandle};
-use super::super::lower::Request;
-use super::libraries::{Ready, has_all};
-use arenic_ir::op::library::{Added, Epilogue, Matrix, Product};
+use super::super::work::Request;
+use super::ready::{Ready, has_all};
+use arenic_ir::backend::library::{Added, Epilogue, Matrix, Product};
 use arenic_ir::{DType, Math};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;

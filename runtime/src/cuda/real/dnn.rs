@@ -2,9 +2,9 @@
 //! allocate nothing, and say what they need and whether they give the same bits each time.
 
 use super::super::driver::{DriverError, StreamHandle};
-use super::super::lower::Request;
-use super::libraries::{Ready, has_all};
-use arenic_ir::op::library::{Convolution, Direction};
+use super::super::work::Request;
+use super::ready::{Ready, has_all};
+use arenic_ir::backend::library::{Convolution, Direction};
 use arenic_ir::{DType, Math};
 use cudarc::cudnn::result::{self, CudnnError};
 use cudarc::cudnn::sys;

@@ -2,10 +2,11 @@
 //! for each call.
 
 use super::super::driver::{CallHandle, Candidate, DriverError, StreamHandle};
-use super::super::lower::Request;
+use super::super::work::Request;
 use super::blas::{Blas, ProductCall};
 use super::dnn::{ConvolutionCall, Dnn};
-use arenic_ir::op::library::LibraryCall;
+use super::ready::Ready;
+use arenic_ir::backend::library::LibraryCall;
 
 /// The libraries of one context.
 #[derive(Default)]
@@ -18,14 +19,6 @@ pub(super) struct Libraries {
 enum Call {
     Product(ProductCall),
     Convolution(ConvolutionCall),
-}
-
-/// One way in which a library does what is asked, made ready.
-pub(super) struct Ready<C> {
-    pub(super) call: C,
-    pub(super) name: String,
-    pub(super) workspace: u64,
-    pub(super) deterministic: bool,
 }
 
 impl Libraries {
@@ -74,20 +67,5 @@ impl Libraries {
                 _ => unreachable!("a call that no library made"),
             }
         }
-    }
-}
-
-/// Refuses a library that does not have all of these symbols: to call one that is missing would
-/// end the process.
-pub(super) fn has_all(
-    library: &str,
-    symbols: &[&str],
-    has: impl Fn(&str) -> bool,
-) -> Result<(), DriverError> {
-    match symbols.iter().find(|symbol| !has(symbol)) {
-        None => Ok(()),
-        Some(symbol) => Err(DriverError::Missing(format!(
-            "the {library} that is found here has no `{symbol}`: it is too old or too new"
-        ))),
     }
 }

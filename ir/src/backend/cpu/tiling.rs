@@ -1,21 +1,11 @@
-//! Scratch memory of kernels, in bytes, and the tilings that it follows from: here those of
-//! the CPU backend, in [`cuda`] those of the other.
-//!
-//! Sizes follow from types alone, never from the number of threads, so that a plan made
-//! anywhere runs anywhere, with the same order of every sum. A kernel asks the same
-//! functions for its tiling, so that the two cannot disagree.
+//! How the CPU's kernels share out their work.
 //!
 //! Types come from files. No product of extents of one type overflows (`checked_bytes`);
 //! products of several types' extents saturate, so that no arena is large enough for them.
 
-pub mod attention;
-pub mod cuda;
-
-use super::narrow::{has_bf16, widened_bytes};
-use super::sums::Extents;
-use super::{MAX_RANK, Op, Recurrence, Reduction, Window, channels_last};
-use crate::plan::{Backend, TargetInfo};
-use crate::types::{DType, TensorType};
+use crate::backend::reduce::{COLUMNS, SEGMENT};
+use crate::op::{Extents, Window};
+use crate::types::TensorType;
 
 /// Bytes that one tile of columns aims at: large enough for products of full speed, small
 /// enough that scratch stays a few MiB beside any real tensor.
@@ -34,122 +24,14 @@ fn direct(wide: usize, other: usize) -> bool {
     wide <= 2 || (wide <= 4 && other == 1)
 }
 
-impl Op {
-    /// Bytes of scratch that this operator needs on the target while it runs; zero for most.
-    pub fn scratch_bytes(
-        &self,
-        target: TargetInfo,
-        inputs: &[&TensorType],
-        outputs: &[&TensorType],
-    ) -> u64 {
-        match target.backend {
-            Backend::Cpu => self.cpu_scratch_bytes(inputs, outputs),
-            Backend::Cuda => cuda::scratch_bytes(self, target, inputs, outputs),
-        }
-    }
+/// States in the scratch of an LSTM and of its gradient.
+pub const LSTM_STATES: usize = 6;
 
-    fn cpu_scratch_bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
-        let all = || inputs.iter().chain(outputs).copied();
-        if self.cpu_takes_bf16() || !has_bf16(all().map(|t| t.dtype)) {
-            return self.own_scratch_bytes(inputs, outputs);
-        }
-        let narrow = all().filter(|t| t.dtype == DType::Bf16);
-        let widened = narrow.map(widened_bytes).fold(0, u64::saturating_add);
-        let wide =
-            |types: &[&TensorType]| types.iter().map(|t| t.accumulated()).collect::<Vec<_>>();
-        let (inputs, outputs) = (wide(inputs), wide(outputs));
-        let [inputs, outputs] = [&inputs, &outputs].map(|t| t.iter().collect::<Vec<_>>());
-        widened.saturating_add(self.own_scratch_bytes(&inputs, &outputs))
-    }
+/// States in the scratch of a GRU and of its gradient.
+pub const GRU_STATES: usize = 5;
 
-    fn own_scratch_bytes(&self, inputs: &[&TensorType], outputs: &[&TensorType]) -> u64 {
-        let elements = match self {
-            Op::Conv { window, group } => {
-                match conv(window, *group, inputs[0], inputs[1], outputs[0]) {
-                    Conv::Columns(c) => c.elements(),
-                    Conv::Whole => {
-                        let inner = inputs[1].shape[1..].iter().product();
-                        partial_results(outputs[0].elements(), inner)
-                    }
-                    Conv::Pointwise | Conv::Direct => 0,
-                }
-            }
-            Op::ConvTranspose { group, .. } => match conv_transpose(*group, inputs[0], inputs[1]) {
-                ConvTranspose::Columns(c) => c.elements(),
-                ConvTranspose::Direct => 0,
-            },
-            Op::ConvWeightGrad { window, group } => {
-                match conv_weight(window, *group, inputs[0], inputs[1]) {
-                    ConvWeight::Columns(c) => c.elements(),
-                    ConvWeight::Pointwise => 0,
-                }
-            }
-            Op::MatMul { trans_a, .. }
-            | Op::Gemm { trans_a, .. }
-            | Op::GemmGelu { trans_a, .. }
-            | Op::GemmGeluGrad { trans_a, .. } => {
-                let a = &inputs[0].shape;
-                let k = a[a.len() - if *trans_a { 2 } else { 1 }];
-                partial_results(outputs[0].elements(), k)
-            }
-            Op::ProductUpdate { trans_a, .. } => {
-                let (Some(y), Some(a)) = (outputs.first(), inputs.len().checked_sub(2)) else {
-                    return 0;
-                };
-                let k = inputs[a].shape[usize::from(!*trans_a)];
-                product_update(y.elements(), k).elements()
-            }
-            Op::Reduce { .. } | Op::PointwiseReduce { .. } => {
-                let Some((x, f, axes)) = self.reduction(inputs) else { return 0 };
-                let plan = reduce(&x, axes);
-                if plan.parts > 1 {
-                    let wide = f == Reduction::Mean && x.dtype.is_int();
-                    let size = if wide { DType::I64 } else { x.dtype }.size();
-                    return plan.partial_results(plan.parts).saturating_mul(size);
-                }
-                0
-            }
-            Op::Attention { .. } => {
-                attention::tiling(inputs[0], inputs[1], inputs[2]).forward_elements()
-            }
-            Op::AttentionGrad { .. } => {
-                attention::tiling(inputs[0], inputs[1], inputs[2]).gradient_elements()
-            }
-            Op::LayerNormParamGrad { axis } => {
-                let sums = channel_sums(rows(inputs[0], *axis)).elements(2);
-                return sums.saturating_mul(inputs[0].dtype.size());
-            }
-            Op::BatchNorm { .. } => {
-                let x = inputs[0];
-                let stats = 2 * x.shape[1] as u64;
-                let elements = stats.saturating_add(channel_sums(channels(x)).elements(1));
-                return elements.saturating_mul(x.dtype.size());
-            }
-            Op::BatchNormParamGrad => {
-                let sums = channel_sums(channels(inputs[0])).elements(2);
-                return sums.saturating_mul(inputs[0].dtype.size());
-            }
-            Op::Lstm { .. }
-            | Op::LstmGrad { .. }
-            | Op::Gru { .. }
-            | Op::GruGrad { .. }
-            | Op::Rnn { .. }
-            | Op::RnnGrad { .. } => {
-                let elements = Recurrence::of(self, inputs[0]).cpu_scratch(self);
-                return (elements as u64).saturating_mul(inputs[0].dtype.size());
-            }
-            Op::ChannelsLast { of } => {
-                let turned = inputs.iter().chain(outputs).filter(|t| channels_last::is_turned(t));
-                let turned = turned.map(|t| turned_bytes(t)).fold(0, u64::saturating_add);
-                let own = |x: &[&TensorType], y: &[&TensorType]| of.own_scratch_bytes(x, y);
-                return turned.saturating_add(channels_last::as_first(inputs, outputs, own));
-            }
-            Op::Resize { spec } => return spec.table_bytes(0..spec.sizes.len()),
-            _ => 0,
-        };
-        (elements as u64).saturating_mul(outputs.first().map_or(0, |t| t.dtype.size()))
-    }
-}
+/// States in the scratch of an RNN's gradient.
+pub const RNN_GRAD_STATES: usize = 2;
 
 /// Bytes of scratch that a tensor takes whose channels are moved, up to where the next one begins.
 pub fn turned_bytes(ty: &TensorType) -> u64 {
@@ -165,14 +47,7 @@ pub fn product_parts(results: usize, k: usize) -> usize {
     (k / 4096).clamp(1, 16)
 }
 
-fn partial_results(results: usize, k: usize) -> usize {
-    match product_parts(results, k) {
-        1 => 0,
-        parts => parts.saturating_mul(results),
-    }
-}
-
-/// How the gradient of an [`Op::ProductUpdate`] is cut.
+/// How the gradient of an [`Op::ProductUpdate`](crate::Op::ProductUpdate) is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductUpdate {
     /// Tiles of at most `tile` elements, on so many lanes that each work alone.
@@ -400,82 +275,6 @@ pub fn conv_weight(window: &Window, group: usize, x: &TensorType, dy: &TensorTyp
     ConvWeight::Columns(WeightColumns { groups, positions, depth })
 }
 
-/// A reduction with neighbouring axes of one kind merged; kinds alternate.
-#[derive(Clone, Copy, Debug)]
-pub struct ReducePlan {
-    /// Merged axes.
-    pub rank: usize,
-    /// Their extents.
-    pub extents: [usize; MAX_RANK],
-    /// Whether the last merged axis is reduced; the others alternate.
-    pub inner_reduced: bool,
-    /// Elements of the result.
-    pub results: usize,
-    /// Reduced indices of the outer axes, times the segments of a reduced inner axis.
-    pub segments: usize,
-    /// Parts that the segments are cut into; each gives partial results.
-    pub parts: usize,
-}
-
-impl ReducePlan {
-    /// Elements of the partial results of so many parts.
-    pub fn partial_results(&self, parts: usize) -> u64 {
-        (parts as u64).saturating_mul(self.results as u64)
-    }
-
-    /// True where merged axis `i` is reduced.
-    pub fn reduced(&self, i: usize) -> bool {
-        (self.rank - 1 - i).is_multiple_of(2) == self.inner_reduced
-    }
-}
-
-/// Elements of a reduced inner axis that are combined before anything else.
-pub const SEGMENT: usize = 4096;
-
-/// Columns of a kept inner axis that one task accumulates at a time.
-pub const COLUMNS: usize = 256;
-
-/// Merges axes and cuts a reduction into parts where its results are too few for many
-/// threads.
-pub fn reduce(x: &TensorType, axes: &[usize]) -> ReducePlan {
-    let (mut rank, mut extents, mut last) = (0, [1; MAX_RANK], false);
-    for (i, &d) in x.shape.iter().enumerate().filter(|&(_, &d)| d != 1) {
-        let reduced = axes.contains(&i);
-        if rank > 0 && reduced == last {
-            extents[rank - 1] *= d;
-        } else {
-            extents[rank] = d;
-            rank += 1;
-        }
-        last = reduced;
-    }
-    let mut plan = ReducePlan {
-        rank: rank.max(1),
-        extents,
-        inner_reduced: last,
-        results: 1,
-        segments: 1,
-        parts: 1,
-    };
-    for (i, &extent) in extents[..plan.rank].iter().enumerate() {
-        match plan.reduced(i) {
-            false => plan.results *= extent,
-            true if i + 1 == plan.rank => plan.segments *= extent.div_ceil(SEGMENT),
-            true => plan.segments *= extent,
-        }
-    }
-    let inner = extents[plan.rank - 1];
-    let tasks = match plan.inner_reduced {
-        true => plan.results,
-        false => plan.results / inner.max(1) * inner.div_ceil(COLUMNS),
-    };
-    let pays = x.elements() >> 15;
-    if tasks < 16 {
-        plan.parts = 32usize.div_ceil(tasks.max(1)).min(plan.segments).min(pays).max(1);
-    }
-    plan
-}
-
 /// How sums over all axes but one, the channels, are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelSums {
@@ -490,8 +289,8 @@ pub struct ChannelSums {
 }
 
 impl ChannelSums {
-    /// Elements of the partial sums, where every channel has so many; none in one part.
-    fn elements(&self, sums: usize) -> u64 {
+    /// Elements of the partial sums, where every channel has so many; 0 for one part.
+    pub fn elements(&self, sums: usize) -> u64 {
         let [parts, sums, channels] = [self.parts, sums, self.extents[1]].map(|n| n as u64);
         if parts == 1 { 0 } else { parts.saturating_mul(sums).saturating_mul(channels) }
     }

@@ -5,12 +5,9 @@
 //! an order that nobody knows. The backend asks the same functions, so that the two cannot
 //! disagree.
 
-use super::{Op, Window, channels_last, sums};
-use crate::plan::{Backend, Math, TargetInfo};
+use super::Math;
+use crate::op::{Extents, Op, Window, channels_last};
 use crate::types::{DType, TensorType};
-
-/// Multiplications below which a library is not asked: so few take no longer than a launch does.
-const LEAST_MULTIPLICATIONS: usize = 1 << 14;
 
 /// Extents and strides, in elements, that libraries take: their integers are signed.
 const MOST: usize = i32::MAX as usize;
@@ -164,30 +161,12 @@ impl LibraryCall {
     }
 
     /// Multiplications of elements.
-    fn multiplications(&self) -> usize {
+    pub fn multiplications(&self) -> usize {
         let factors = match self {
             LibraryCall::Product(p) => [p.batches, p.m, p.n, p.k].to_vec(),
             LibraryCall::Convolution(c) => [&c.output[..], &c.filter[1..]].concat(),
         };
         factors.into_iter().fold(1, usize::saturating_mul)
-    }
-}
-
-impl Op {
-    /// The call by which a library may compute this operator on this target; `None` where the
-    /// backend's own kernels do, as for all that is small or that no library has words for. Last
-    /// results that nobody reads may be left out of `y`.
-    pub fn library_call(
-        &self,
-        target: TargetInfo,
-        x: &[&TensorType],
-        y: &[&TensorType],
-    ) -> Option<LibraryCall> {
-        let call = match target.backend {
-            Backend::Cpu => None,
-            Backend::Cuda => describe(self, target.math, x, y),
-        };
-        call.filter(|call| call.multiplications() >= LEAST_MULTIPLICATIONS)
     }
 }
 
@@ -248,7 +227,7 @@ fn mat_mul([a, b, y]: [&TensorType; 3], trans: [bool; 2], math: Math) -> Option<
     if [a, b].iter().zip(trans).any(|(x, trans)| x.rank() < 2 && trans) {
         return None;
     }
-    let (batches, e) = sums::mat_mul([a, b, y], trans[0], trans[1]);
+    let (batches, e) = Extents::of_mat_mul([a, b, y], trans[0], trans[1]);
     let vectors = usize::from(a.rank() == 1) + usize::from(b.rank() == 1);
     let batch = &y.shape[..(y.rank() + vectors).saturating_sub(2)];
     let stride = |x: &TensorType, matrix: usize| match batches <= 1 || x.rank() <= 2 {
@@ -288,7 +267,7 @@ fn gemm(
     trans: [bool; 2],
     math: Math,
 ) -> Option<LibraryCall> {
-    let e = sums::gemm(x[0], x[1], trans[0], trans[1]);
+    let e = Extents::of_gemm(x[0], x[1], trans[0], trans[1]);
     let added = match x.get(2).filter(|_| beta != 0.0) {
         None => Added::Nothing,
         Some(c) if c.elements() == y.elements() => Added::Matrix(beta),
@@ -316,7 +295,7 @@ fn product(
     dtype: DType,
     math: Math,
     batches: usize,
-    e: sums::Extents,
+    e: Extents,
     [trans_a, trans_b]: [bool; 2],
     [stride_a, stride_b]: [usize; 2],
     alpha: f32,
@@ -350,7 +329,7 @@ fn product(
 }
 
 /// Input, filter and output of a convolution over two axes, or over one beside one of extent 1;
-/// none where the output is not all that the window reaches.
+/// `None` if the output is not all that the window reaches.
 fn convolved(
     input: &TensorType,
     filter: &TensorType,
@@ -413,6 +392,7 @@ fn convolution(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::TargetInfo;
 
     fn described(op: &Op, shapes: &[&[usize]]) -> Option<LibraryCall> {
         let x: Vec<TensorType> = shapes.iter().map(|&s| TensorType::new(DType::F32, s)).collect();

@@ -72,7 +72,7 @@ impl Attention {
         scores.saturating_add(self.partial_elements(self.depth.saturating_add(self.width)))
     }
 
-    /// Elements of partial sums with so many per key; none in one part.
+    /// Elements of partial sums with so many per key; 0 for one part.
     pub fn partial_elements(&self, each: usize) -> usize {
         if self.parts == 1 {
             return 0;

@@ -1,0 +1,127 @@
+//! Rows of attention and its gradient. The mask and statistics of rows are of the type in which
+//! sums are taken.
+
+use super::error::ensure;
+use super::families::Attention;
+use super::family::Row;
+use super::{Assembly, AttentionSpec, Cut, Narrowing, TypeError, Work};
+use crate::types::{TensorType, broadcast_shapes};
+
+impl Row for Attention<'_> {
+    fn arity(&self) -> (usize, usize) {
+        match self {
+            Attention::Attention { .. } => (3, 4),
+            Attention::AttentionGrad { .. } => (6, 7),
+        }
+    }
+
+    fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        let row = || row_stats(x[0]);
+        match *self {
+            Attention::Attention { spec } => {
+                let o = result(*spec, x, x.get(3).copied())?;
+                Ok(vec![o, row(), row()])
+            }
+            Attention::AttentionGrad { spec } => {
+                let o = result(*spec, x, x.get(6).copied())?;
+                for (t, ty) in [(x[3], &row()), (x[4], &row()), (x[5], &o)] {
+                    ensure!(t == ty, "an operand is {t}, not {ty}");
+                }
+                Ok(vec![x[0].clone(), x[1].clone(), x[2].clone()])
+            }
+        }
+    }
+
+    fn in_place(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<(usize, usize)> {
+        match self {
+            Attention::Attention { .. } | Attention::AttentionGrad { .. } => vec![],
+        }
+    }
+
+    fn cuts(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
+        let (Attention::Attention { spec } | Attention::AttentionGrad { spec }) = self;
+        // A part would draw for other elements.
+        if spec.dropout.is_some() {
+            return vec![];
+        }
+        (0..y[0].rank().saturating_sub(2)).map(|d| of_batch(x, y, d)).collect()
+    }
+
+    fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        let extent = |i: usize, from_end: usize| {
+            x[i].rank().checked_sub(from_end).map_or(1, |axis| x[i].shape[axis].max(1) as u64)
+        };
+        let (d, s, e) = (extent(0, 1), extent(1, 2), extent(2, 1));
+        let (each, spec) = match *self {
+            Attention::Attention { spec } => (2 * d + 2 * e + 6, spec),
+            Attention::AttentionGrad { spec } => (6 * d + 4 * e + 10, spec),
+        };
+        let scores = (x[0].elements() as u64 / d).saturating_mul(s);
+        let scores = if spec.causal { scores.div_ceil(2) } else { scores };
+        let each = each + if spec.dropout.is_some() { 12 } else { 0 };
+        // Half of it is exponentials and moves, so that it counts as other arithmetic than that
+        // of products.
+        Work::new(scores.saturating_mul(each), x, y)
+    }
+
+    fn moves_elements(&self) -> bool {
+        match self {
+            Attention::Attention { .. } | Attention::AttentionGrad { .. } => false,
+        }
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        match self {
+            Attention::Attention { .. } => Narrowing::product([0, 1, 2]),
+            Attention::AttentionGrad { .. } => Narrowing::product([0, 1, 2, 5]),
+        }
+    }
+}
+
+/// The type of `o`.
+fn result(
+    spec: AttentionSpec,
+    x: &[&TensorType],
+    mask: Option<&TensorType>,
+) -> Result<TensorType, TypeError> {
+    let [q, k, v] = [x[0], x[1], x[2]];
+    if let Some(dropout) = spec.dropout {
+        ensure!(dropout.is_sound(), "the ratio {} is not in [0, 1)", dropout.ratio);
+    }
+    ensure!(q.dtype.is_float(), "attention does not take {}", q.dtype);
+    let ([batch @ .., t, d], [of_k @ .., s, of_d], [of_v @ .., of_s, e]) =
+        (&q.shape[..], &k.shape[..], &v.shape[..])
+    else {
+        return Err(TypeError(format!("no attention of {q}, {k} and {v}: no matrices")));
+    };
+    ensure!(
+        [of_k, of_v] == [batch; 2] && of_d == d && of_s == s && [k.dtype, v.dtype] == [q.dtype; 2],
+        "no attention of {q}, {k} and {v}"
+    );
+    ensure!(![d, s, e].contains(&&0), "attention of {q}, {k} and {v}, of which one is empty");
+    if let Some(mask) = mask {
+        let scores = [batch, &[*t, *s]].concat();
+        ensure!(
+            mask.dtype == q.dtype.accumulated()
+                && broadcast_shapes(&mask.shape, &scores) == Some(scores.clone()),
+            "the mask {mask} does not broadcast to scores {scores:?}"
+        );
+    }
+    Ok(TensorType::new(q.dtype, [batch, &[*t, *e]].concat()))
+}
+
+/// The type of a statistic of the rows of scores, one for each query.
+fn row_stats(q: &TensorType) -> TensorType {
+    TensorType::new(q.dtype.accumulated(), &q.shape[..q.rank() - 1])
+}
+
+/// Operands and results begin with the axes of the batch, but for the mask, which broadcasts.
+fn of_batch(x: &[&TensorType], y: &[&TensorType], d: usize) -> Cut {
+    let (rank, extent) = (x[0].rank(), x[0].shape[d]);
+    let mask = if x.len() > 4 { 6 } else { 3 };
+    let operand = |(i, t): (usize, &&TensorType)| {
+        let axis = if i == mask { (d + t.rank()).checked_sub(rank)? } else { d };
+        (t.shape[axis] == extent).then_some(axis)
+    };
+    Cut::along(extent, x.iter().enumerate().map(operand).collect(), Assembly::concat(y, d))
+}

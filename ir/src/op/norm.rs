@@ -1,0 +1,155 @@
+//! Rows of layer and batch normalisation. Statistics, factors and their gradients are of the type
+//! in which sums are taken.
+
+use super::error::{axis_in, ensure};
+use super::families::Norm;
+use super::family::Row;
+use super::{Assembly, Cut, Narrowing, TypeError, Work};
+use crate::types::{TensorType, broadcast_shapes};
+
+impl Row for Norm<'_> {
+    fn arity(&self) -> (usize, usize) {
+        match self {
+            Norm::LayerNorm { .. } => (2, 3),
+            Norm::LayerNormParamGrad { .. } | Norm::BatchNormParamGrad => (4, 4),
+            Norm::LayerNormInputGrad { .. } => (5, 5),
+            Norm::BatchNorm { .. } => (3, 3),
+            Norm::BatchNormInputGrad => (7, 7),
+        }
+    }
+
+    fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+        ensure!(x[0].dtype.is_float(), "{} does not take {}", self.name(), x[0].dtype);
+        match *self {
+            Norm::LayerNorm { axis, .. } => {
+                axis_in(*axis, x[0])?;
+                factors(x[0], *axis, &x[1..])?;
+                let stats = row_stats(x[0], *axis);
+                Ok(vec![x[0].clone(), stats.clone(), stats])
+            }
+            Norm::LayerNormParamGrad { axis } => {
+                axis_in(*axis, x[0])?;
+                like(x[0], &x[1..2])?;
+                like(&row_stats(x[0], *axis), &x[2..])?;
+                Ok(vec![TensorType::new(x[0].dtype.accumulated(), &x[0].shape[*axis..]); 2])
+            }
+            Norm::LayerNormInputGrad { axis } => {
+                axis_in(*axis, x[0])?;
+                like(x[0], &x[1..2])?;
+                factors(x[0], *axis, &x[2..3])?;
+                like(&row_stats(x[0], *axis), &x[3..])?;
+                Ok(vec![x[0].clone()])
+            }
+            Norm::BatchNorm { .. } => {
+                let channel = channels(x[0])?;
+                like(&channel, &x[1..])?;
+                Ok(vec![x[0].clone(), channel.clone(), channel.clone(), channel])
+            }
+            Norm::BatchNormParamGrad => {
+                let channel = channels(x[0])?;
+                like(x[0], &x[1..2])?;
+                like(&channel, &x[2..])?;
+                Ok(vec![channel.clone(), channel])
+            }
+            Norm::BatchNormInputGrad => {
+                like(x[0], &x[1..2])?;
+                like(&channels(x[0])?, &x[2..])?;
+                Ok(vec![x[0].clone()])
+            }
+        }
+    }
+
+    fn in_place(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<(usize, usize)> {
+        match self {
+            Norm::LayerNorm { .. } | Norm::BatchNorm { .. } => vec![(0, 0)],
+            Norm::LayerNormInputGrad { .. } | Norm::BatchNormInputGrad => vec![(1, 0), (0, 0)],
+            Norm::LayerNormParamGrad { .. } | Norm::BatchNormParamGrad => vec![],
+        }
+    }
+
+    fn cuts(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
+        match *self {
+            Norm::LayerNorm { axis, .. } | Norm::LayerNormInputGrad { axis } => {
+                (0..*axis).map(|d| Cut::broadcast(x, y, d)).collect()
+            }
+            Norm::LayerNormParamGrad { axis } => {
+                let cut = |d: usize| {
+                    let operands = vec![Some(d), Some(d), None, None];
+                    Cut::along(x[0].shape[d], operands, Assembly::concat(y, d - axis))
+                };
+                (*axis..x[0].rank()).map(cut).collect()
+            }
+            Norm::BatchNorm { .. } | Norm::BatchNormParamGrad | Norm::BatchNormInputGrad => {
+                let channels = |t: &TensorType| usize::from(t.rank() > 1);
+                let operands = x.iter().map(|t| Some(channels(t))).collect();
+                let results = y.iter().map(|t| Assembly::Concat(channels(t))).collect();
+                vec![Cut::along(x[0].shape[1], operands, results)]
+            }
+        }
+    }
+
+    fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        let each = match self {
+            Norm::LayerNorm { .. } | Norm::BatchNorm { .. } => 8,
+            Norm::LayerNormParamGrad { .. } | Norm::BatchNormParamGrad => 5,
+            Norm::LayerNormInputGrad { .. } => 12,
+            Norm::BatchNormInputGrad => 7,
+        };
+        Work::new((x[0].elements() as u64).saturating_mul(each), x, y)
+    }
+
+    fn moves_elements(&self) -> bool {
+        match self {
+            Norm::LayerNorm { .. }
+            | Norm::LayerNormParamGrad { .. }
+            | Norm::LayerNormInputGrad { .. }
+            | Norm::BatchNorm { .. }
+            | Norm::BatchNormParamGrad
+            | Norm::BatchNormInputGrad => false,
+        }
+    }
+
+    fn narrowing(&self, _: usize) -> Narrowing {
+        match self {
+            Norm::LayerNorm { .. } | Norm::BatchNorm { .. } => Narrowing::follows([0]),
+            Norm::LayerNormParamGrad { .. }
+            | Norm::LayerNormInputGrad { .. }
+            | Norm::BatchNormParamGrad
+            | Norm::BatchNormInputGrad => Narrowing::follows([0, 1]),
+        }
+    }
+}
+
+/// The type of a statistic of the rows of `x`, which lie along the axes from `axis` on.
+fn row_stats(x: &TensorType, axis: usize) -> TensorType {
+    let mut stats = x.accumulated();
+    stats.shape[axis..].fill(1);
+    stats
+}
+
+/// The type of a statistic of the channels of `x`.
+fn channels(x: &TensorType) -> Result<TensorType, TypeError> {
+    ensure!(x.rank() >= 2, "{x} has no channels");
+    Ok(TensorType::new(x.dtype.accumulated(), &x.shape[1..2]))
+}
+
+/// Refuses operands of another type.
+fn like(ty: &TensorType, operands: &[&TensorType]) -> Result<(), TypeError> {
+    for t in operands {
+        ensure!(*t == ty, "an operand is {t}, not {ty}");
+    }
+    Ok(())
+}
+
+/// Refuses scales and biases that do not broadcast to rows from `axis` on.
+fn factors(x: &TensorType, axis: usize, factors: &[&TensorType]) -> Result<(), TypeError> {
+    let row = &x.shape[axis..];
+    for t in factors {
+        ensure!(
+            t.dtype == x.dtype.accumulated()
+                && broadcast_shapes(&t.shape, row).as_deref() == Some(row),
+            "scale or bias {t} does not fit {x} from axis {axis}"
+        );
+    }
+    Ok(())
+}

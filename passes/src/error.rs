@@ -1,0 +1,95 @@
+//! Why passes fail.
+
+use crate::{accumulate, differentiate, yaml};
+use arenic_ir::plan::PlanError;
+
+/// Why a pass failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PassError {
+    /// A fact is missing, or an order is none.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The arena would be beyond any address space.
+    #[error("the arena would need more than 2^60 bytes")]
+    TooLarge,
+    /// A graph is too large for a pass.
+    #[error(
+        "{tasks} tasks are too many for one program over orders and addresses (most: {most}); \
+         use `order_ilp`, `share_in_place` and `place_ilp`"
+    )]
+    TooManyTasks {
+        /// The plan's tasks.
+        tasks: usize,
+        /// As many as the pass takes.
+        most: usize,
+    },
+    /// No plan keeps the limit on device memory.
+    #[error(
+        "the step cannot keep to {limit} bytes of device memory; it needs {minimum} at least \
+         (no plan of this graph needs less than {bound}){}",
+        if *sums { "; `section` may cut its largest operator with --allow-reassociation" } else { "" }
+    )]
+    DeviceMemory {
+        /// The limit.
+        limit: u64,
+        /// The least limit that can be kept.
+        minimum: u64,
+        /// What one operator needs alone.
+        bound: u64,
+        /// That operator could be cut through its sums.
+        sums: bool,
+    },
+    /// A strategy found no plan that keeps the limit on device memory.
+    #[error(
+        "`{pass}` found no plan that keeps to {limit} bytes of device memory; `budget` combines \
+         all strategies"
+    )]
+    Limit {
+        /// The strategy.
+        pass: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// The description of the device cannot be used.
+    #[error("the device: {0}")]
+    Device(#[from] yaml::YamlError),
+    /// A pass needs a part of arenic that is not in this build.
+    #[error("`{pass}` needs arenic built with the feature `{feature}`, which this one is not")]
+    Feature {
+        /// The pass.
+        pass: &'static str,
+        /// The feature.
+        feature: &'static str,
+    },
+    /// The arithmetic of a neural network failed.
+    #[error("the network failed: {0}")]
+    Network(String),
+    /// An integer program's solver failed.
+    #[error("the solver failed: {0}")]
+    Solver(String),
+    /// The graph cannot be differentiated.
+    #[error(transparent)]
+    Differentiate(#[from] differentiate::DifferentiateError),
+    /// The step cannot run in micro-batches.
+    #[error(transparent)]
+    Accumulate(#[from] accumulate::AccumulateError),
+    /// A rewrite made operands that do not fit: a defect of the pass.
+    #[error(transparent)]
+    Type(#[from] arenic_ir::op::TypeError),
+}
+
+impl PassError {
+    /// The least limit on device memory that can be kept, and the proven floor below it, in
+    /// bytes, where this is what failed.
+    pub fn minimum(&self) -> Option<(u64, u64)> {
+        match self {
+            PassError::DeviceMemory { minimum, bound, .. } => Some((*minimum, *bound)),
+            _ => None,
+        }
+    }
+
+    /// True where another limit on memory might do.
+    pub fn is_of_limits(&self) -> bool {
+        matches!(self, PassError::DeviceMemory { .. } | PassError::Limit { .. })
+    }
+}

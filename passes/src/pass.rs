@@ -1,0 +1,152 @@
+//! What a pass is, and what it knows.
+
+use crate::error::PassError;
+use crate::place::Placer;
+use crate::search::Search;
+use crate::{differentiate, rounds};
+use arenic_ir::cost::Device;
+use arenic_ir::plan::Fact;
+use arenic_ir::program::PerSpace;
+use arenic_ir::{Graph, Op, Plan, Program, TargetInfo, TensorType};
+use std::collections::BTreeMap;
+
+/// What a pass counted: names and figures for `--print-stats`.
+pub type Stats = BTreeMap<&'static str, u64>;
+
+/// Evaluates an operator on constants; the facade passes the runtime's kernels in.
+pub trait Evaluate: Sync {
+    /// All results of the operator, dense and little-endian, or `None` where it refuses.
+    fn evaluate(&self, op: &Op, inputs: &[(&TensorType, &[u8])]) -> Option<Vec<Vec<u8>>>;
+}
+
+/// What a program is compiled for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// A whole step.
+    #[default]
+    Step,
+    /// A forward pass that says how good a model is: `differentiate` adds the loss alone.
+    Evaluation,
+}
+
+/// What passes know besides graph and plan.
+#[derive(Clone, Copy)]
+pub struct Cx<'a> {
+    /// The target planned for.
+    pub target: TargetInfo,
+    /// What the program is for.
+    pub purpose: Purpose,
+    /// Evaluates constants; without it `fold_constants` does nothing.
+    pub evaluate: Option<&'a dyn Evaluate>,
+    /// How searches are limited and watched.
+    pub search: Search<'a>,
+    /// The device that times are for; without one it is the `cpu` description.
+    pub device: Option<&'a Device>,
+    /// Bytes that the arenas may have.
+    pub limits: PerSpace<Option<u64>>,
+    /// Sums may be taken in another order where that saves memory, which changes bits.
+    pub allow_reassociation: bool,
+    /// Set where other programs take turns with this one over the same arena.
+    pub common_homes: Option<CommonHomes>,
+}
+
+/// How homes lie where programs take turns: states first, in the graph's order, then `before` bytes
+/// of other programs' constants, then this one's constants, then `after` bytes of others' again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommonHomes {
+    /// Bytes between states and constants.
+    pub before: u64,
+    /// Bytes behind the constants.
+    pub after: u64,
+}
+
+impl Cx<'_> {
+    /// A target alone: constants are not evaluated, searches run as the pipeline says.
+    pub const fn new(target: TargetInfo) -> Cx<'static> {
+        let search = Search::USUAL;
+        let limits = PerSpace { device: None, host: None };
+        let (purpose, evaluate, device) = (Purpose::Step, None, None);
+        let (allow_reassociation, common_homes) = (false, None);
+        Cx { target, purpose, evaluate, search, device, limits, allow_reassociation, common_homes }
+    }
+}
+
+/// Rewrites the graph. It freezes when planning begins.
+pub trait GraphPass {
+    /// Rewrites `g`.
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError>;
+    /// The pass as the one that makes a training step of a forward graph.
+    fn differentiates(&self) -> Option<&differentiate::Differentiate> {
+        None
+    }
+    /// How this pass divides the step into rounds; `None` for passes that rewrite one graph.
+    fn divides(&self, _: &Cx) -> Option<&dyn rounds::Divides> {
+        None
+    }
+    /// How this pass proposes other graphs instead of rewriting this one; `None` if it does not.
+    fn offers(&self, _: &Cx) -> Option<&dyn OffersVariants> {
+        None
+    }
+}
+
+/// A graph pass that leaves it to the plan how the graph is rewritten.
+pub trait OffersVariants {
+    /// Graphs that the rest of the pipeline should be run on, where on `g` the step takes
+    /// `seconds` (infinity: no plan of it keeps the byte limit); `None` where nothing is to be
+    /// gained.
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn variants(&self, g: &Graph, cx: &Cx, seconds: f64) -> Result<Option<Variants>, PassError>;
+}
+
+/// Graphs that compute the same as another one.
+pub struct Variants {
+    /// Those that promise fewer seconds under the byte limit, each with the pass's figures.
+    pub graphs: Vec<(Graph, Stats)>,
+    /// Seconds of the step on the graph as it was if there were no limit.
+    pub unlimited_seconds: f64,
+    /// The least device memory of all that were tried, in bytes.
+    pub minimum: u64,
+    /// No plan of these graphs needs fewer bytes.
+    pub bound: u64,
+    /// No less is known to suffice: the search for it went to its end.
+    pub is_exact: bool,
+    /// That could be less if sums may be taken in another order.
+    pub sums: bool,
+}
+
+/// Establishes facts of the plan. That it cannot change the meaning is in its type.
+pub trait PlanPass {
+    /// The facts it reads.
+    fn needs(&self) -> &[Fact];
+    /// The facts it establishes.
+    fn gives(&self) -> &[Fact];
+    /// Plans.
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError>;
+    /// True for a pass that may move tensors to host memory.
+    fn moves(&self) -> bool {
+        false
+    }
+    /// Its method, for a pass that places and can do so without a graph.
+    fn placer(&self) -> Option<&dyn Placer> {
+        None
+    }
+}
+
+/// Makes or completes the program.
+pub trait ProgramPass {
+    /// The facts it reads.
+    fn needs(&self) -> &[Fact];
+    /// Makes or changes `program`.
+    ///
+    /// # Errors
+    /// See [`PassError`].
+    fn run(&self, g: &Graph, plan: &Plan, program: &mut Program) -> Result<Stats, PassError>;
+}

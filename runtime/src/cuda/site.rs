@@ -1,0 +1,197 @@
+//! What families of operators write kernels with: an operator on its operands, parameters of
+//! kernels, and types and numbers as C has them.
+
+use super::module::{Argument, Kernel, Launch, Module};
+use super::work::Work;
+use arenic_ir::op::channels_last;
+use arenic_ir::{DType, Op, TensorType};
+use std::fmt::Write;
+
+/// Threads of a block where each has an element.
+pub(super) const THREADS: u32 = 256;
+
+/// An operator on its operands, while its launches are put together.
+pub(super) struct Site<'a> {
+    pub(super) op: &'a Op,
+    pub(super) inputs: &'a [&'a TensorType],
+    /// What the address of each operand is a multiple of, in bytes.
+    pub(super) alignments: &'a [u64],
+    /// `None` where nobody reads the result.
+    pub(super) outputs: &'a [Option<&'a TensorType>],
+    /// Tensors of rank three or more are stored with their channels last. Their types say
+    /// nothing of it.
+    pub(super) channels_last: bool,
+    pub(super) module: &'a mut Module,
+    pub(super) work: Vec<Work>,
+}
+
+/// One parameter of a kernel: its declaration and what is passed for it.
+#[derive(Clone, Debug)]
+pub(super) struct Parameter {
+    declared: String,
+    passed: Argument,
+}
+
+impl Parameter {
+    /// Scratch from some byte on, as elements of a C type.
+    pub(super) fn scratch(ty: &str, name: &str, offset: u64) -> Parameter {
+        Parameter { declared: format!("{ty}* {name}"), passed: Argument::Scratch(offset) }
+    }
+
+    /// `draw`: seed, step and round.
+    pub(super) fn draw() -> Parameter {
+        Parameter { declared: "const Draw* draw".into(), passed: Argument::Draw }
+    }
+
+    /// `step`: the number of a launch among those of a node that are alike.
+    pub(super) fn step(step: usize) -> Parameter {
+        Parameter { declared: "u64 step".into(), passed: Argument::Step(step as u64) }
+    }
+
+    /// `refusal` and `node`, for kernels that may refuse contents.
+    pub(super) fn refusal() -> [Parameter; 2] {
+        let refusal = Parameter { declared: "Refusal* refusal".into(), passed: Argument::Refusal };
+        [refusal, Parameter { declared: "u64 node".into(), passed: Argument::Node }]
+    }
+}
+
+impl Site<'_> {
+    /// Operand `i` as the parameter `x{i}`; elements of `bf16` are read as floats.
+    pub(super) fn input(&self, i: usize) -> Parameter {
+        match self.inputs[i].dtype {
+            DType::Bf16 => {
+                Parameter { declared: format!("const Narrow x{i}"), passed: Argument::Input(i) }
+            }
+            dtype => self.input_as(i, c_type(dtype)),
+        }
+    }
+
+    /// Operand `i` as the parameter `x{i}`, its bytes as elements of a C type.
+    pub(super) fn input_as(&self, i: usize, ty: &str) -> Parameter {
+        Parameter { declared: format!("const {ty}* x{i}"), passed: Argument::Input(i) }
+    }
+
+    /// All operands: `x0`, `x1`, ….
+    pub(super) fn all_inputs(&self) -> Vec<Parameter> {
+        (0..self.inputs.len()).map(|i| self.input(i)).collect()
+    }
+
+    /// Result `o` as the parameter `y{o}`; `None` if nobody reads it. Floats that are assigned to
+    /// elements of `bf16` are rounded.
+    pub(super) fn output(&self, o: usize) -> Option<Parameter> {
+        match self.outputs[o]?.dtype {
+            DType::Bf16 => self.output_as(o, "Bf16"),
+            dtype => self.output_as(o, c_type(dtype)),
+        }
+    }
+
+    /// Result `o` as the parameter `y{o}`, its bytes as elements of a C type.
+    pub(super) fn output_as(&self, o: usize, ty: &str) -> Option<Parameter> {
+        self.outputs[o]?;
+        Some(Parameter { declared: format!("{ty}* y{o}"), passed: Argument::Output(o) })
+    }
+
+    /// A list with an entry for each axis of a tensor, in the order in which axes are stored.
+    pub(super) fn stored<T: Clone>(&self, axes: &[T]) -> Vec<T> {
+        if self.channels_last { channels_last::to_last(axes) } else { axes.to_vec() }
+    }
+
+    /// The expression of an element of a tensor of images, channels and places, from those of its
+    /// image, of its channel and how many there are, of its place and how many there are.
+    pub(super) fn element(&self, image: &str, channel: [&str; 2], place: [&str; 2]) -> String {
+        let [inner, innermost] = match self.channels_last {
+            true => [place, channel],
+            false => [channel, place],
+        };
+        format!("(({image}) * {} + {}) * {} + {}", inner[1], inner[0], innermost[1], innermost[0])
+    }
+
+    /// The type of an index of any operand or result.
+    pub(super) fn index(&self) -> &'static str {
+        let tensors = self.inputs.iter().chain(self.outputs.iter().flatten());
+        super::index::index_type(tensors.map(|t| t.elements()).max().unwrap_or(0))
+    }
+
+    /// All results that are read: `y0`, `y1`, ….
+    pub(super) fn all_outputs(&self) -> Vec<Parameter> {
+        (0..self.outputs.len()).filter_map(|o| self.output(o)).collect()
+    }
+
+    /// Launches a kernel; blocks along x, y and z.
+    pub(super) fn launch(
+        &mut self,
+        grid: [usize; 3],
+        threads: u32,
+        parameters: impl IntoIterator<Item = Parameter>,
+        body: impl Into<String>,
+    ) {
+        let (declared, arguments): (Vec<String>, Vec<Argument>) =
+            parameters.into_iter().map(|p| (p.declared, p.passed)).unzip();
+        let kernel = Kernel { threads, parameters: declared.join(", "), body: body.into() };
+        let kernel = self.module.kernel(kernel);
+        // Tensors have fewer than 2^48 bytes, and no kernel has fewer than 2^17 of them along x.
+        let grid = grid.map(|n| n as u32);
+        self.work.push(Work::Launch(Launch { kernel, grid, threads, arguments }));
+    }
+
+    /// Launches a kernel with a thread for each of `n` elements; the body knows its own as `i`.
+    pub(super) fn for_each(
+        &mut self,
+        n: usize,
+        index: &str,
+        parameters: impl IntoIterator<Item = Parameter>,
+        body: &str,
+    ) {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ =
+            writeln!(text, "    const {index} i = {index}(blockIdx.x) * {THREADS}u + threadIdx.x;");
+        let _ = writeln!(text, "    if (i >= {}) return;", super::index::constant(n));
+        text.push_str(body);
+        self.launch([n.div_ceil(THREADS as usize), 1, 1], THREADS, parameters, text);
+    }
+
+    /// Copies an operand's bytes to a result, unless that has them already.
+    pub(super) fn copy(&mut self, input: usize, output: usize) {
+        let Some(y) = self.outputs[output] else { return };
+        let (from, to) = (Argument::Input(input), Argument::Output(output));
+        self.work.push(Work::Copy { from, to, bytes: y.bytes() });
+    }
+}
+
+/// The C type that elements are computed in; of bool its byte.
+pub(super) fn c_type(d: DType) -> &'static str {
+    match d {
+        DType::Bool | DType::U8 => "uint8_t",
+        DType::I8 => "int8_t",
+        DType::U16 => "uint16_t",
+        DType::I16 => "int16_t",
+        DType::U32 => "uint32_t",
+        DType::I32 => "int32_t",
+        DType::U64 => "uint64_t",
+        DType::I64 => "int64_t",
+        DType::Bf16 | DType::F32 => "float",
+        DType::F64 => "double",
+    }
+}
+
+/// A double constant.
+pub(super) fn literal(x: f64) -> String {
+    match x {
+        _ if x.is_nan() => "double(INFINITY - INFINITY)".into(),
+        f64::INFINITY => "double(INFINITY)".into(),
+        f64::NEG_INFINITY => "double(-INFINITY)".into(),
+        // In parentheses, as it may be negative.
+        _ => format!("({x:e})"),
+    }
+}
+
+/// The C type of elements that are moved and not looked at.
+pub(super) fn word_type(d: DType) -> &'static str {
+    match d.size() {
+        1 => "uint8_t",
+        2 => "uint16_t",
+        4 => "uint32_t",
+        _ => "uint64_t",
+    }
+}

@@ -1,0 +1,4 @@
+//! Domains of operators.
+
+/// The domain of the optimizers.
+pub(super) const TRAINING: &str = "ai.onnx.preview.training";
