@@ -169,23 +169,6 @@ functions! {
                 steps: &[G::Unary(Unary::Sign, 1), G::Binary(Binary::Mul, 0, 2)],
             }
         },
-        Atan => {
-            onnx: "Atan",
-            takes: Takes::Floats,
-            is_dear: true,
-            cuda: "atan({a})",
-            // 1 / (1 + x²)
-            gradient: Steps {
-                of: Kept::Operand,
-                has_slope: true,
-                steps: &[
-                    G::Binary(Binary::Mul, 1, 1),
-                    G::Number(1.0),
-                    G::Binary(Binary::Add, 2, 3),
-                    G::Binary(Binary::Div, 0, 4),
-                ],
-            }
-        },
         Ceil => {
             onnx: "Ceil",
             takes: Takes::Floats,

@@ -15,9 +15,6 @@ macro_rules! with_float {
     ($f:expr, $T:ty, $g:ident => $body:expr) => {
         match $f {
             Unary::Abs => with_float!(@ $T, $g => $body, x => Float::abs(x)),
-            Unary::Atan => {
-                with_float!(@ $T, $g => $body, x => Number::from_f64(Number::to_f64(x).atan()))
-            }
             Unary::Ceil => with_float!(@ $T, $g => $body, x => Float::ceil(x)),
             Unary::Cos => with_float!(@ $T, $g => $body, x => Float::cos(x)),
             Unary::Erf => with_float!(@ $T, $g => $body, x => Float::erf(x)),

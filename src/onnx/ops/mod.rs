@@ -138,7 +138,6 @@ static TABLE: &[Row] = &[
     row("And", (2, 2), &[], elementwise::binary).since(7),
     row("ArgMax", (1, 1), ARG, index::arg_extremum),
     row("ArgMin", (1, 1), ARG, index::arg_extremum),
-    row("Atan", (1, 1), &[], elementwise::unary),
     row("AveragePool", (1, 1), AVERAGE_POOL, pool::average_pool),
     row("AveragePoolGrad", (1, 1), AVERAGE_POOL, window::average_pool_grad)
         .since(1)

@@ -94,7 +94,6 @@ fn unary(f: Unary, x: Number) -> Number {
         (Unary::Sign, Real(x)) => Real(if x == 0.0 || x.is_nan() { x } else { x.signum() }),
         (f, Real(x)) => Real(match f {
             Unary::Abs => x.abs(),
-            Unary::Atan => x.atan(),
             Unary::Ceil => x.ceil(),
             Unary::Cos => x.cos(),
             Unary::Erf => libm::erf(x),
