@@ -14,6 +14,7 @@ impl Row for Movement<'_> {
             | Movement::Pad { .. }
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
+            | Movement::Trilu { .. }
             | Movement::Copy => (1, 1),
             Movement::Concat { .. } => (1, usize::MAX),
         }
@@ -103,6 +104,10 @@ impl Row for Movement<'_> {
                 }
                 one(&shape)
             }
+            Movement::Trilu { .. } => {
+                ensure!(x[0].rank() >= 2, "{} is no matrix", x[0]);
+                one(&x[0].shape)
+            }
             Movement::Copy => one(&x[0].shape),
         }
     }
@@ -114,6 +119,7 @@ impl Row for Movement<'_> {
             | Movement::Pad { .. }
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
+            | Movement::Trilu { .. }
             | Movement::Concat { .. } => vec![],
         }
     }
@@ -142,6 +148,9 @@ impl Row for Movement<'_> {
                     |d: usize| Cut::along(x[0].shape[d], vec![Some(d)], Assembly::concat(y, d));
                 (0..result.rank()).filter(kept).map(cut).collect()
             }
+            Movement::Trilu { .. } => {
+                (0..result.rank() - 2).map(|d| Cut::broadcast(x, y, d)).collect()
+            }
             // A part would begin where its share of the operand does not.
             Movement::Slice { .. } => vec![],
         }
@@ -155,6 +164,7 @@ impl Row for Movement<'_> {
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
             | Movement::Concat { .. }
+            | Movement::Trilu { .. }
             | Movement::Copy => Work::new(0, x, y),
         }
     }
@@ -166,6 +176,8 @@ impl Row for Movement<'_> {
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
             | Movement::Concat { .. }
+            // Zero is the same bits in all types of a size.
+            | Movement::Trilu { .. }
             | Movement::Copy => true,
             // The value is cast to the elements' type.
             Movement::Pad { .. } => false,
@@ -180,6 +192,7 @@ impl Row for Movement<'_> {
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
             | Movement::Concat { .. }
+            | Movement::Trilu { .. }
             | Movement::Copy => Narrowing::follows(0..operands),
         }
     }

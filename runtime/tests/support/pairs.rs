@@ -42,6 +42,7 @@ const WITHOUT: &[&str] = &[
     "slice",
     "top_k",
     "transpose",
+    "trilu",
 ];
 
 /// An operator and its operands, by type and contents.
