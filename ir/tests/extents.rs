@@ -15,7 +15,6 @@ const OPERATORS: &str = r#"
 {"transpose":{"perm":[1,0,2]}} | f32[a,b,c]
 {"expand":{"shape":[$a,$b]}} | f32[b]
 {"concat":{"axis":0}} | f32[a,b] f32[c,b]
-{"trilu":{"upper":true,"k":$k}} | f32[a,b,c]
 "copy" | f32[a,b,c]
 {"gather":{"axis":1}} | f32[a,b,c] i64[d]
 {"gather_elements":{"axis":1}} | f32[a,b] i64[a,c]

@@ -125,13 +125,6 @@ operators! {
             /// The axis.
             axis: usize,
         },
-        /// `x[…,R,C] → y`: the elements on one side of a diagonal, and zeros elsewhere: ONNX `Trilu`.
-        "trilu" Trilu {
-            /// Elements with `column − row ≥ k` stay, else those with `column − row ≤ k`.
-            upper: bool,
-            /// The diagonal.
-            k: i64,
-        },
         /// `x → y`: the same tensor in bytes of its own.
         "copy" Copy,
     }

@@ -14,7 +14,6 @@ impl Row for Movement<'_> {
             | Movement::Pad { .. }
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
-            | Movement::Trilu { .. }
             | Movement::Copy => (1, 1),
             Movement::Concat { .. } => (1, usize::MAX),
         }
@@ -104,10 +103,6 @@ impl Row for Movement<'_> {
                 }
                 one(&shape)
             }
-            Movement::Trilu { .. } => {
-                ensure!(x[0].rank() >= 2, "{} is no matrix", x[0]);
-                one(&x[0].shape)
-            }
             Movement::Copy => one(&x[0].shape),
         }
     }
@@ -119,7 +114,6 @@ impl Row for Movement<'_> {
             | Movement::Pad { .. }
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
-            | Movement::Trilu { .. }
             | Movement::Concat { .. } => vec![],
         }
     }
@@ -148,9 +142,6 @@ impl Row for Movement<'_> {
                     |d: usize| Cut::along(x[0].shape[d], vec![Some(d)], Assembly::concat(y, d));
                 (0..result.rank()).filter(kept).map(cut).collect()
             }
-            Movement::Trilu { .. } => {
-                (0..result.rank() - 2).map(|d| Cut::broadcast(x, y, d)).collect()
-            }
             // A part would begin where its share of the operand does not.
             Movement::Slice { .. } => vec![],
         }
@@ -164,7 +155,6 @@ impl Row for Movement<'_> {
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
             | Movement::Concat { .. }
-            | Movement::Trilu { .. }
             | Movement::Copy => Work::new(0, x, y),
         }
     }
@@ -176,8 +166,6 @@ impl Row for Movement<'_> {
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
             | Movement::Concat { .. }
-            // Zero is the same bits in all types of a size.
-            | Movement::Trilu { .. }
             | Movement::Copy => true,
             // The value is cast to the elements' type.
             Movement::Pad { .. } => false,
@@ -192,7 +180,6 @@ impl Row for Movement<'_> {
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
             | Movement::Concat { .. }
-            | Movement::Trilu { .. }
             | Movement::Copy => Narrowing::follows(0..operands),
         }
     }

@@ -82,7 +82,6 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
         Op::Transpose { perm } => transpose::run(perm, call),
         Op::Expand { .. } => movement::expand(call),
         Op::Concat { axis } => movement::concat(*axis, call),
-        Op::Trilu { upper, k } => movement::trilu(*upper, *k, call),
         Op::Gather { axis } => return gather::gather(*axis, call),
         Op::GatherElements { axis } => return gather::gather_elements(*axis, call),
         Op::GatherNd { batch_dims } => return gather::gather_nd(*batch_dims, call),

@@ -107,34 +107,3 @@ pub(super) fn concat(axis: usize, call: &Call) {
         start += run;
     }
 }
-
-/// Elements on one side of a diagonal, and zeros elsewhere.
-pub(super) fn trilu(upper: bool, k: i64, call: &Call) {
-    let (x, Some(y)) = (&call.inputs[0], &call.outputs[0]) else { return };
-    let &[.., rows, columns] = &x.ty().shape[..] else { return };
-    if x.ty().elements() == 0 {
-        return;
-    }
-    let grain = (CHEAP / columns).max(1);
-    for_size!(x.ty().dtype, T => {
-        let (from, to) = (Src::of(x), Dst::of(y));
-        for_ranges(x.ty().elements() / columns, grain, &|range| {
-            for row in range {
-                // The first element of the diagonal, or the first beyond it.
-                let diagonal = (row % rows) as i128 + i128::from(k) + i128::from(!upper);
-                let at = diagonal.clamp(0, columns as i128) as usize;
-                let [kept, zero] = match upper {
-                    true => [at..columns, 0..at],
-                    false => [0..at, at..columns],
-                };
-                let first = row * columns * size_of::<T>();
-                // SAFETY: a row of the operand and of the result, which is no operand.
-                unsafe {
-                    let (x, y) = (from.at(first).0.cast::<T>(), to.at(first).0.cast::<T>());
-                    y.add(kept.start).copy_from_nonoverlapping(x.add(kept.start), kept.len());
-                    y.add(zero.start).write_bytes(0, zero.len());
-                }
-            }
-        });
-    });
-}

@@ -7,7 +7,7 @@
 
 use super::index::{broadcast_strides, constant, offset};
 use super::pad;
-use super::site::{Site, THREADS, word_type};
+use super::site::{Site, THREADS};
 use arenic_ir::op::families::Movement;
 use arenic_ir::types::dense_strides;
 
@@ -47,7 +47,6 @@ pub(super) fn lower(site: &mut Site, op: Movement) {
                 None => walk.launch(site, 0),
             }
         }
-        Movement::Trilu { upper, k } => trilu(site, *upper, *k),
         Movement::Concat { axis } => {
             let to = strides(&y.shape);
             let mut begin = 0;
@@ -61,23 +60,6 @@ pub(super) fn lower(site: &mut Site, op: Movement) {
             }
         }
     }
-}
-
-/// A thread for each element.
-fn trilu(site: &mut Site, upper: bool, k: i64) {
-    let x = site.inputs[0];
-    let (word, index) = (word_type(x.dtype), site.index());
-    let [.., rows, columns] = x.shape[..] else { return };
-    let Some(y) = site.output_as(0, word) else { return };
-    let stays = if upper { ">=" } else { "<=" };
-    let body = format!(
-        "    const i64 row = i / {columns} % {rows}, column = i % {columns};
-    y0[i] = column - row {stays} {k}ll ? x0[i] : {word}(0);
-",
-        columns = constant(columns),
-        rows = constant(rows)
-    );
-    site.for_each(x.elements(), index, [site.input_as(0, word), y], &body);
 }
 
 fn strides(shape: &[usize]) -> Vec<i64> {

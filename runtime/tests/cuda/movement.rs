@@ -17,7 +17,6 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             cases.push(expand(r, d));
             cases.push(concat(r, d));
             cases.push(pad(r, d));
-            cases.push(trilu(r, d));
         }
         cases.extend(large(r, d));
     }
@@ -31,12 +30,6 @@ fn shape(r: &mut Random, rank: usize) -> Vec<usize> {
         *last *= r.choose(&[2, 4, 8]);
     }
     shape
-}
-
-fn trilu(r: &mut Random, d: DType) -> Case {
-    let shape = [shape(r, 2), vec![r.extent(), r.extent()]].concat();
-    let k = r.range(0, 6) as i64 - 3;
-    Case::new(Op::Trilu { upper: r.chance(), k }, [r.wild(d, shape)])
 }
 
 fn slice(r: &mut Random, d: DType) -> Case {

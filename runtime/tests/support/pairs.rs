@@ -42,7 +42,6 @@ const WITHOUT: &[&str] = &[
     "slice",
     "top_k",
     "transpose",
-    "trilu",
 ];
 
 /// An operator and its operands, by type and contents.

@@ -62,11 +62,6 @@ impl Writer<'_> {
                 self.node_into("Expand", &[given[0], &list], out, vec![]);
             }
             Op::Concat { axis } => self.node_into("Concat", &given, out, vec![at(*axis)]),
-            Op::Trilu { upper, k } => {
-                let k = self.scalar(DType::I64, *k as f64);
-                let upper = int("upper", (*upper).into());
-                self.node_into("Trilu", &[given[0], &k], out, vec![upper]);
-            }
             Op::Copy => self.node_into("Identity", &given, out, vec![]),
             Op::Gather { axis } => self.node_into("Gather", &given, out, vec![at(*axis)]),
             Op::GatherElements { axis } => {

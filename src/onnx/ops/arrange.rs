@@ -1,10 +1,11 @@
 //! Blocks of elements, triangles and one-hot vectors.
 
+use super::compose::Made;
 use crate::onnx::context::{Built, Cx, axis};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::{to_floats, to_ints};
 use arenic_ir::op::Binary;
-use arenic_ir::{DType, Op, TensorType, ValueId};
+use arenic_ir::{DType, TensorType, ValueId};
 
 /// Blocks of `[N, C, H, W]`, in the order of ONNX's default mode or the other one.
 struct Blocks {
@@ -61,15 +62,29 @@ fn rearranged(
     Ok(vec![Some(cx.reshape(turned, shape)?)])
 }
 
+/// A constant for its elements' positions in a matrix.
+fn mask(cx: &mut Cx, [rows, columns]: [usize; 2], holds: impl Fn(i128, i128) -> bool) -> Made {
+    let ty = TensorType::new(DType::Bool, [rows, columns]);
+    if ty.checked_bytes().is_none() || !cx.b.spend(ty.bytes()) {
+        return Err("the model's constants take too much memory".into());
+    }
+    let row = |i: usize| (0..columns).map(move |j| (i as i128, j as i128));
+    let bytes: Vec<u8> = (0..rows).flat_map(row).map(|(i, j)| holds(i, j).into()).collect();
+    Ok(cx.b.constant(ty, bytes))
+}
+
 pub(super) fn trilu(cx: &mut Cx) -> Built {
     let upper = cx.attributes().flag("upper", true)?;
     let k = cx.ints(1)?.map_or(Ok(0), |list| list.first().copied().ok_or("its k is empty"))?;
     let x = cx.input(0)?;
     let ty = cx.ty(x);
-    if ty.rank() < 2 {
+    let &[.., rows, columns] = &ty.shape[..] else {
         return Err(Fault(format!("{ty} is no matrix")));
-    }
-    cx.whole(Op::Trilu { upper, k }, vec![x])
+    };
+    let k = i128::from(k);
+    let kept = mask(cx, [rows, columns], |i, j| if upper { j - i >= k } else { j - i <= k })?;
+    let zero = cx.scalar(ty.dtype, 0.0);
+    Ok(vec![Some(cx.select(kept, x, zero)?)])
 }
 
 /// Longest one-hot vector.
@@ -103,7 +118,7 @@ pub(super) fn one_hot(cx: &mut Cx) -> Built {
         return Err(Fault(format!("its values are {}, not two", cx.ty(values))));
     }
     let pick = |cx: &mut Cx, first: usize| {
-        let op = Op::Slice { starts: vec![first], steps: vec![1], shape: vec![1] };
+        let op = arenic_ir::Op::Slice { starts: vec![first], steps: vec![1], shape: vec![1] };
         let one = cx.emit1(op, vec![values])?;
         cx.as_scalar(one)
     };

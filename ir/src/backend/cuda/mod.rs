@@ -99,7 +99,6 @@ pub fn takes_bf16(op: &Op) -> bool {
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
             | Movement::Concat { .. }
-            | Movement::Trilu { .. }
             | Movement::Copy => true,
         },
         Family::Indexing(of) => match of {

@@ -13,7 +13,6 @@ pub(super) fn rule(op: Movement) -> Rule {
         Movement::Transpose { .. } => Rule::Passes(transpose),
         Movement::Expand { .. } => Rule::Passes(expand),
         Movement::Concat { .. } => Rule::Passes(concat),
-        Movement::Trilu { .. } => Rule::Passes(trilu),
         Movement::Copy => Rule::Broadcasts(copy),
     }
 }
@@ -26,13 +25,6 @@ fn copy(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
 fn reshape(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let shape = t.shape(l.x[0]);
     let d = t.reshape(l.dy()?, &shape)?;
-    t.give(l.x[0], d);
-    Ok(())
-}
-
-/// The elements that stay.
-fn trilu(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
-    let d = t.emit(l.op.clone(), vec![l.dy()?])?;
     t.give(l.x[0], d);
     Ok(())
 }
