@@ -8,7 +8,6 @@
 
 pub mod cpu;
 pub mod cuda;
-mod example;
 mod kernels;
 pub mod library;
 pub mod reduce;
@@ -25,11 +24,8 @@ impl Backend {
     /// Those for GPUs, by CUDA.
     pub const CUDA: Backend = Backend::new("cuda", &cuda::Cuda);
 
-    /// An example.
-    pub const EXAMPLE: Backend = Backend::new("example", &example::Example);
-
     /// All of them.
-    pub const ALL: [Backend; 3] = [Backend::CPU, Backend::CUDA, Backend::EXAMPLE];
+    pub const ALL: [Backend; 2] = [Backend::CPU, Backend::CUDA];
 }
 
 impl Default for Backend {
