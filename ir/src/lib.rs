@@ -5,6 +5,11 @@
 //! [`program`] is the narrow waist: commands with byte ranges, streams and events in
 //! host-issue order. [`check`](check::check) judges a program against its graph and
 //! shares no code with whatever made the program.
+//!
+//! A graph's nodes are operators: [`op`] has them by family, with what is true of each on every
+//! backend. Kernels are elsewhere. What planner and checker must know of them, above all how
+//! much scratch they take and in which order they add, is asked of a [`backend`] by one trait,
+//! [`Kernels`](backend::Kernels).
 
 pub mod backend;
 pub mod check;

@@ -15,7 +15,7 @@
 //! Nothing of this has a default. A backend says the rest: scratch ([`Op::scratch_bytes`]), the
 //! order of sums ([`Op::sum_order`]), and how a library computes it ([`Op::library_call`]).
 //!
-//! Arithmetic on [`DType::Bf16`](crate::types::DType::Bf16) is that on `f32`: operands are widened,
+//! Arithmetic on [`DType::Bf16`] is that on `f32`: operands are widened,
 //! results rounded once. Statistics beside a `bf16` operand are `f32`, as are a normalisation's
 //! factors with their gradients, a mask of attention, and the gradient in a `ProductUpdate`.
 //!
