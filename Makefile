@@ -20,7 +20,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text python-test test test-all node-tests differential-cases differential-wide asan-test \
+.PHONY: help setup build demo text test-torch test test-all node-tests differential-cases differential-wide asan-test \
   miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers \
   gpu-bundle digits clean
 
@@ -39,9 +39,10 @@ build: ## Build the release binary, target/release/arenic
 demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/digits/demo.sh
 
-# With PyTorch, some 5 GB, so that `make test` leaves it out.
-python-test: build $(VENV)/python ## Test the Python package with the pinned PyTorch
-	ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(PYTHON) -m pytest -q python/tests
+# With PyTorch, some 5 GB each, so that `make test` leaves it out.
+test-torch: build $(VENV)-torch-oldest/made $(VENV)-torch-newest/made ## Test the Python package with the oldest PyTorch it is for, and the newest
+	$(call step,ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(VENV)-torch-oldest/bin/python -m pytest -q python/tests)
+	$(call step,ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(VENV)-torch-newest/bin/python -m pytest -q python/tests)
 
 TEXT := target/text
 text: build $(VENV)/text ## Train a small GPT on a novel, from its forward model (a minute)
@@ -196,7 +197,7 @@ digits: $(VENV)/digits ## Make the demo's model and data again, and check its gr
 
 clean: ## Remove what was built, and the virtual environment
 	cargo clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-torch-*
 
 # One virtual environment; a file in it marks each set of pinned requirements that it holds.
 # What two sets share must be pinned alike.
@@ -205,8 +206,13 @@ $(VENV)/made:
 	python3 -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/python: python/pyproject.toml $(wildcard python/src/*/*.py) $(VENV)/made
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check './python[test]'
+# Environments of their own, since versions of PyTorch exclude each other. The newest is that of the day it is made.
+$(VENV)-torch-oldest/made: TORCH := torch==2.9.*
+$(VENV)-torch-newest/made: TORCH := torch
+$(VENV)-torch-oldest/made $(VENV)-torch-newest/made: python/pyproject.toml
+	@tools/setup.sh python
+	python3 -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e './python[test]' '$(TORCH)'
 	@touch $@
 
 $(VENV)/node-tests: tests/node_tests/requirements.txt
