@@ -21,7 +21,7 @@ printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
 .PHONY: help setup build demo text test-torch test test-all node-tests differential-cases differential-wide asan-test \
-  miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers \
+  miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
   gpu-bundle digits clean
 
 help: ## List the targets
@@ -180,6 +180,11 @@ bench-budget: build ## Print what byte limits cost for STEPS, by strategy, and w
 	@ls $(STEPS) >/dev/null || { echo 'make papers writes these graphs'; exit 1; }
 	python3 benches/budget_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(STEPS)
 
+# Some: make zoo NETWORKS='hf_* tv_resnet18'. With PyTorch and what is built on it, some 6 GB.
+NETWORKS ?= *
+zoo: build $(VENV)/zoo ## Export sixty networks of PyTorch's libraries, train them, and print the table beside PyTorch (half an hour)
+	$(PYTHON) models/zoo/zoo.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(foreach n,$(NETWORKS),'$(n)')
+
 papers: $(VENV)/papers ## Write the training steps of the papers' experiments, with PyTorch (some 5 GB, 10 minutes)
 	$(PYTHON) models/papers/make_graphs.py $(PAPERS)
 
@@ -224,7 +229,8 @@ $(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
 $(VENV)/text: models/text/requirements.txt
+$(VENV)/zoo: models/zoo/requirements.txt
 $(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/bench $(VENV)/digits $(VENV)/papers \
-  $(VENV)/text: $(VENV)/made
+  $(VENV)/text $(VENV)/zoo: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

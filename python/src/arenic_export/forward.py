@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import unittest.mock
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -53,7 +54,7 @@ def export(
     with training_mode(module), traceable():
         _refuse_momentless(module)
         output = _run(module, positional, keywords)
-        _refuse_functions(output)
+        _refuse_functions(module, positional, keywords, output)
         sizes = _first_axes([*positional, *keywords.values()], names) if dynamic is None else dynamic
         shapes = _dynamic_shapes([*positional, *keywords.values()], names, sizes, Dim.AUTO if dynamic is None else Dim.DYNAMIC)
         with quiet():
@@ -113,9 +114,10 @@ def _dynamic_shapes(values: list[Any], names: list[str], sizes: Mapping[str, Map
 
 
 def _run(module: nn.Module, positional: tuple, keywords: dict) -> Any:
-    """The module's output, with nothing changed in it."""
+    """The module's output, with nothing changed in it; the same numbers are drawn each time."""
     buffers = {name: b.clone() for name, b in module.named_buffers()}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(0)
         return functional_call(module, buffers, positional, keywords)
 
 
@@ -125,21 +127,47 @@ def _refuse_momentless(module: nn.Module) -> None:
             raise ValueError(f"`{name}` averages its statistics over all steps (momentum=None), which ONNX has no operator for")
 
 
-def _refuse_functions(output: Any) -> None:
-    """A forward pass says nothing of gradients that somebody wrote by hand."""
+def _refuse_functions(module: nn.Module, positional: tuple, keywords: dict, output: Any) -> None:
+    """A forward pass says nothing of gradients that somebody wrote by hand, unless they are those of their forward pass."""
+    found = _functions(output)
+    if not found:
+        return
+
+    def forward_alone(cls, *operands):
+        context = () if cls.setup_context is not torch.autograd.Function.setup_context else (unittest.mock.MagicMock(),)
+        return cls.forward(*context, *operands)
+
+    by_hand = _gradients(module, output)
+    with unittest.mock.patch.object(torch.autograd.Function, "apply", classmethod(forward_alone)):
+        without = _gradients(module, _run(module, positional, keywords))
+    if any(not torch.allclose(g, w, rtol=1e-3, atol=1e-4 * float(g.abs().max())) for g, w in zip(by_hand, without)):
+        raise ValueError(
+            f"gradients of {', '.join(sorted(found))} are written by hand (autograd.Function), and are others than those of "
+            "their forward pass, which is all that the file would say; training_step exports them"
+        )
+
+
+def _functions(output: Any) -> set[str]:
+    """The names of every `autograd.Function` that was called for an output."""
     waiting = [t.grad_fn for t in _tensors(output).values() if t.grad_fn is not None]
-    seen = set(waiting)
+    seen, found = set(waiting), set()
     while waiting:
         node = waiting.pop()
-        by_hand = isinstance(node, torch.autograd.function.BackwardCFunction)
-        if by_hand and not type(node).__name__.startswith("Checkpoint"):
-            raise ValueError(
-                f"`{type(node).__name__.removesuffix('Backward')}` is an autograd.Function, whose own gradient a forward "
-                "pass cannot say; training_step exports it"
-            )
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            found.add(f"`{type(node).__name__.removesuffix('Backward')}`")
         following = [n for n, _ in node.next_functions if n is not None and n not in seen]
         seen.update(following)
         waiting += following
+    return found
+
+
+def _gradients(module: nn.Module, output: Any) -> list[Tensor]:
+    """The parameters' gradients of a sum of the output with weights that differ."""
+    weighed = [t * torch.linspace(0.5, 1.5, t.numel(), dtype=t.dtype).reshape(t.shape) for t in _tensors(output).values() if t.requires_grad]
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    total = sum(t.sum() for t in weighed) + 0.0 * sum(p.sum() for p in parameters)
+    gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients)]
 
 
 def _stop_gradients(program: ExportedProgram) -> None:
