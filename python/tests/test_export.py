@@ -124,6 +124,21 @@ def test_no_gradient_passes_detach_and_no_grad(tmp_path):
     assert readers.op_type == "Identity" and readers.output[0] in stopped
 
 
+def test_parameters_may_be_called_as_operators_are(tmp_path):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.exp, self.mul = nn.Parameter(torch.rand(3)), nn.Parameter(torch.rand(3))
+
+        def forward(self, add):
+            return (add * self.mul).exp() * self.exp + add
+
+    model = exported(Named(), torch.rand(4, 3), tmp_path)
+    (product,) = onnx.reference.ReferenceEvaluator(model).run(None, {"add": np.zeros((4, 3), np.float32)})
+    values = {i.name: onnx.numpy_helper.to_array(i) for i in model.graph.initializer}
+    np.testing.assert_allclose(product, np.broadcast_to(values["exp"], (4, 3)), rtol=1e-6)
+
+
 def test_nothing_names_a_path(tmp_path):
     exported(Everything(), torch.randint(0, 7, (BATCH, 5)), tmp_path)
     written = (tmp_path / "model.onnx").read_bytes()

@@ -75,6 +75,22 @@ class Volumes(nn.Module):
         return self.head(torch.flatten(F.adaptive_avg_pool3d(x, 1), 1))
 
 
+class Moving(nn.Module):
+    """Buffers that change with every step: the vectors of spectral normalisation, and a mean of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 16))
+        self.head = nn.Linear(16, 5)
+        self.register_buffer("mean", torch.zeros(16))
+
+    def forward(self, x):
+        y = self.first(x)
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(0.1 * y.mean(0))
+        return self.head(torch.tanh(y - self.mean))
+
+
 class Texts(nn.Module):
     """Recurrences, a causal mask, a weight of unit length, and distances."""
 
@@ -115,6 +131,7 @@ MODULES = {
     "resampling": (Resampling, images),
     "volumes": (Volumes, images),
     "texts": (Texts, texts),
+    "moving": (Moving, vectors),
 }
 
 OPTIMIZERS = {

@@ -14,6 +14,16 @@ def clean(model: ir.Model) -> None:
     _forget_sources(model)
 
 
+def give_way(model: ir.Model) -> None:
+    """Results within the graph are called after operators, as a parameter or an input may be, too: these keep the name."""
+    graph = model.graph
+    kept = [*graph.inputs, *graph.outputs, *graph.initializers.values()]
+    names = {value.name for value in kept}
+    for value in [value for node in graph.all_nodes() for value in node.outputs if value not in kept]:
+        if value.name in names:
+            value.name = f"{value.name}.inner"
+
+
 def extent(size: Any) -> int | str:
     """A size as the exporter has it, whose symbol may be called 4."""
     symbol = str(size if isinstance(size, int) else size.value)

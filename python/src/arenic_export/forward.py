@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
-from .cleaning import clean, extent
+from .cleaning import clean, extent, give_way
 from .tracing import quiet, traceable, training_mode
 
 aten = torch.ops.aten
@@ -67,6 +67,7 @@ def export(
     clean(model)
     _name_sizes(model, names, sizes)
     _name_entries(model, names, output_names or _output_names(output), chosen=output_names is not None)
+    give_way(model)
     said = {"parameters": _parameters(module, model), "stop_gradients": _stopped(model), "bn_variance": "unbiased"}
     model.metadata_props["arenic.parameters"] = json.dumps(said)
     onnx_program.save(path, external_data=False)
@@ -243,7 +244,7 @@ def _output_names(output: Any) -> list[str]:
 
 
 def _name_entries(model: ir.Model, inputs: list[str], outputs: Sequence[str], *, chosen: bool) -> None:
-    """Names inputs and outputs, and gives way to these names everywhere else."""
+    """Names inputs and outputs."""
     graph = model.graph
     if len(outputs) != len(graph.outputs):
         if chosen:
@@ -254,9 +255,6 @@ def _name_entries(model: ir.Model, inputs: list[str], outputs: Sequence[str], *,
         if chosen:
             raise ValueError(f"output_names: {', '.join(sorted(twice))} is called so already")
         outputs = [f"{name}_{i}" if name in twice else name for i, name in enumerate(outputs)]
-    for value in [value for node in graph.all_nodes() for value in node.outputs]:
-        if value.name in {*inputs, *outputs}:
-            value.name = f"{value.name}.inner"
     # An output that is an input or a parameter, or one twice, needs a tensor of its own.
     seen: set[ir.Value] = set()
     for i, value in enumerate(graph.outputs):
@@ -266,17 +264,14 @@ def _name_entries(model: ir.Model, inputs: list[str], outputs: Sequence[str], *,
             copy.outputs[0].shape, copy.outputs[0].type = value.shape, value.type
             graph.outputs[i] = copy.outputs[0]
         seen.add(graph.outputs[i])
-    entries = [value for value in graph.inputs]
-    for name, value in zip(inputs, entries):
-        value.name = name
-    for name, value in zip(outputs, graph.outputs):
+    for name, value in [*zip(inputs, graph.inputs), *zip(outputs, graph.outputs)]:
         value.name = name
 
 
 def _stopped(model: ir.Model) -> list[str]:
     """The tensors that take no gradient: the exporter makes an `Identity` of each `detach`, of this name."""
     identities = [n.outputs[0].name or "" for n in model.graph if n.op_type == "Identity"]
-    return [name for name in identities if re.fullmatch(r"detach(_\d+)?", name)]
+    return [name for name in identities if re.fullmatch(r"detach(_\d+)?(\.inner)?", name)]
 
 
 def _parameters(module: nn.Module, model: ir.Model) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from . import lowering
-from .cleaning import clean
+from .cleaning import clean, give_way
 from .tracing import quiet, traceable, training_mode
 from .updates import Updates, of_optimizer
 
@@ -55,7 +55,7 @@ def training_step(
     with training_mode(module), quiet():
         target = _target(module, inputs, loss, example_target)
         function = _LOSSES[loss] if isinstance(loss, str) else loss
-        step = _Step(module, function, of_optimizer(optimizer, dict(module.named_parameters())))
+        step = _Step(module, function, of_optimizer(optimizer, dict(module.named_parameters())), inputs)
         operands = [*step.values(), torch.tensor(step.updates.lr), *inputs, target]
         entries = [*step.states, "lr", *names, "target"]
         results = ["loss", *(f"out_{name}" for name in step.states)]
@@ -85,12 +85,13 @@ def _target(module: nn.Module, inputs: list[Tensor], loss: Any, example: Tensor 
 class _Step:
     """The step as a function of a flat list of tensors."""
 
-    def __init__(self, module: nn.Module, loss: Callable, updates: Updates):
+    def __init__(self, module: nn.Module, loss: Callable, updates: Updates, inputs: list[Tensor]):
         self.module, self.loss, self.updates = module, loss, updates
         self.parameters = {n: p for n, p in module.named_parameters() if n in updates.groups and p.requires_grad}
         norms = {n: m for n, m in module.named_modules() if _updates_statistics(m)}
         self.norms = norms
         self.statistics = [f"{n}.{s}" if n else s for n in norms for s in ("running_mean", "running_var")]
+        self.statistics += _written(module, norms, inputs)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         moving = {*self.parameters, *self.statistics}
         self.fixed = {name: t.detach() for name, t in tensors.items() if name not in moving}
@@ -108,7 +109,8 @@ class _Step:
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         rest = iter(operands)
         p = {name: next(rest).detach().requires_grad_() for name in self.parameters}
-        b = {name: next(rest) for name in self.statistics}
+        # Clones, since the module may write to them.
+        b = {name: next(rest).clone() for name in self.statistics}
         slots = {slot: {name: next(rest) for name in self.parameters} for slot in self.updates.slots}
         step = next(rest) + 1.0 if self.updates.counts else None
         lr, *data, target = rest
@@ -130,6 +132,14 @@ class _Step:
         moved = [fresh.get(name, b[name]) for name in self.statistics]
         counted = [step] if step is not None else []
         return (loss.detach(), *results, *moved, *(t for slot in slots for t in after[slot]), *counted)
+
+
+def _written(module: nn.Module, norms: dict[str, nn.Module], inputs: list[Tensor]) -> list[str]:
+    """The buffers that the module writes to as it trains, beside those of batch normalisation."""
+    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _pure(norms, {}):
+        functional_call(module, buffers, tuple(inputs))
+    return [name for name, b in buffers.items() if b._version]
 
 
 def _updates_statistics(module: nn.Module) -> bool:
@@ -193,6 +203,7 @@ def _exported(traced: torch.fx.GraphModule, operands: list[Tensor], entries: lis
         verbose=False,
     )
     clean(program.model)
+    give_way(program.model)
     return program.model_proto
 
 
