@@ -45,11 +45,11 @@ SMALL = {
 }
 NAMES = [
     "bilstm_attention", "contrastive_temperature", "dcgan_generator", "fourier_features", "hf_bert", "hf_gpt2", "hf_llama",
-    "mixture_topk", "pointnet", "student_no_grad", "tied_gru", "unet_nearest", "vqvae_detach",
+    "mixture_topk", "pointnet", "spectral_norm", "student_no_grad", "tied_gru", "unet_nearest", "vqvae_detach",
     "wavenet_weight_norm",
 ]  # fmt: skip
-# Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`.
-UNTOLD = {"student_no_grad": ["default", "plain"]}
+# Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`, or that buffers move as a module trains.
+UNTOLD = {"student_no_grad": ["default", "plain"], "spectral_norm": ["plain", "arenic"]}
 KINDS = {"default": "default", "plain": "optimize=False", "arenic": "arenic_export"}
 # What says where a tensor of the default export comes from; the rest names paths.
 KEPT = ("pkg.torch.onnx.fx_node", "pkg.torch.onnx.name_scopes", "pkg.onnxscript.rewriter.rule_name")
