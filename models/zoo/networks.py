@@ -200,7 +200,11 @@ def segformer() -> nn.Module:
 
 
 def hf_vit() -> nn.Module:
-    config = hf.ViTConfig(image_size=16, patch_size=4, **{k: v for k, v in BERT.items() if k not in ("vocab_size", "pad_token_id", "max_position_embeddings")})
+    config = hf.ViTConfig(
+        image_size=16,
+        patch_size=4,
+        **{k: v for k, v in BERT.items() if k not in ("vocab_size", "pad_token_id", "max_position_embeddings")},
+    )
     return Output(hf.ViTForImageClassification(config), "logits")
 
 
@@ -453,35 +457,66 @@ NETWORKS: dict[str, Network] = {
     ),
     "tv_vit": Network(lambda: torchvision.models.VisionTransformer(16, 4, 2, 2, 32, 64, num_classes=5), images(16)),
     "tv_swin": Network(
-        lambda: torchvision.models.SwinTransformer([4, 4], 16, [1, 1], [2, 4], [4, 4], num_classes=5, stochastic_depth_prob=0.0),
+        lambda: torchvision.models.SwinTransformer(
+            [4, 4], 16, [1, 1], [2, 4], [4, 4], num_classes=5, stochastic_depth_prob=0.0
+        ),
         images(32),
     ),
     "tv_convnext": Network(
         lambda: torchvision.models.ConvNeXt(
-            [torchvision.models.convnext.CNBlockConfig(16, 32, 1), torchvision.models.convnext.CNBlockConfig(32, None, 1)],
-            stochastic_depth_prob=0.0, num_classes=5,
+            [
+                torchvision.models.convnext.CNBlockConfig(16, 32, 1),
+                torchvision.models.convnext.CNBlockConfig(32, None, 1),
+            ],
+            stochastic_depth_prob=0.0,
+            num_classes=5,
         ),
         images(32),
     ),  # fmt: skip
     "tv_maxvit": Network(
         lambda: torchvision.models.MaxVit((32, 32), 16, 4, [16], [1], 8, 0.0, num_classes=5), images(32), double=True
     ),
-    "timm_beit": Network(timm_model("beit_base_patch16_224", img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2), images(16)),
-    "timm_cait": Network(timm_model("cait_xxs24_224", img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2), images(16)),
-    "timm_eva02": Network(timm_model("eva02_tiny_patch14_224", img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2), images(16)),
-    "timm_xcit": Network(timm_model("xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2, num_heads=2), images(32), double=True),
-    "timm_convit": Network(timm_model("convit_tiny", img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2), images(16)),
-    "timm_mixer": Network(lambda: timm.models.MlpMixer(num_classes=5, img_size=16, patch_size=4, embed_dim=32, num_blocks=2), images(16)),
+    "timm_beit": Network(
+        timm_model("beit_base_patch16_224", img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2), images(16)
+    ),
+    "timm_cait": Network(
+        timm_model("cait_xxs24_224", img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2), images(16)
+    ),
+    "timm_eva02": Network(
+        timm_model("eva02_tiny_patch14_224", img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2), images(16)
+    ),
+    "timm_xcit": Network(
+        timm_model("xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2, num_heads=2), images(32), double=True
+    ),
+    "timm_convit": Network(
+        timm_model("convit_tiny", img_size=16, patch_size=4, embed_dim=32, depth=2, num_heads=2), images(16)
+    ),
+    "timm_mixer": Network(
+        lambda: timm.models.MlpMixer(num_classes=5, img_size=16, patch_size=4, embed_dim=32, num_blocks=2), images(16)
+    ),
     "timm_poolformer": Network(
         lambda: timm.models.metaformer.MetaFormer(num_classes=5, depths=(1, 1, 1, 1), dims=(8, 16, 16, 16)), images(32)
     ),
     "timm_ghostnet": Network(timm_model("ghostnet_050", drop_rate=0.0), images(64), lr=0.01, double=True),
     "timm_repvgg_a0": Network(timm_model("repvgg_a0"), images(32), double=True),
     "timm_sequencer2d": Network(
-        timm_model("sequencer2d_s", img_size=28, layers=(1, 1), patch_sizes=(7, 2), embed_dims=(16, 32), hidden_sizes=(4, 8), mlp_ratios=(2, 2)), images(28)
+        timm_model(
+            "sequencer2d_s",
+            img_size=28,
+            layers=(1, 1),
+            patch_sizes=(7, 2),
+            embed_dims=(16, 32),
+            hidden_sizes=(4, 8),
+            mlp_ratios=(2, 2),
+        ),
+        images(28),
     ),
-    "timm_hiera": Network(timm_model("hiera_tiny_224", img_size=(64, 64), embed_dim=16, num_heads=1, stages=(1, 1, 1, 1)), images(64)),
-    "timm_pvt_v2_b0": Network(timm_model("pvt_v2_b0", depths=(1, 1, 1, 1), embed_dims=(8, 16, 32, 32), num_heads=(1, 2, 2, 2)), images(64)),
+    "timm_hiera": Network(
+        timm_model("hiera_tiny_224", img_size=(64, 64), embed_dim=16, num_heads=1, stages=(1, 1, 1, 1)), images(64)
+    ),
+    "timm_pvt_v2_b0": Network(
+        timm_model("pvt_v2_b0", depths=(1, 1, 1, 1), embed_dims=(8, 16, 32, 32), num_heads=(1, 2, 2, 2)), images(64)
+    ),
     "hf_llama": Network(causal("Llama", **LLAMA), texts()),
     "hf_mistral": Network(causal("Mistral", **LLAMA), texts()),
     "hf_qwen2": Network(causal("Qwen2", **LLAMA), texts()),
@@ -489,21 +524,67 @@ NETWORKS: dict[str, Network] = {
     "hf_gemma2": Network(causal("Gemma2", **GEMMA), texts()),
     "hf_phi3": Network(causal("Phi3", **LLAMA), texts()),
     "hf_falcon": Network(
-        causal("Falcon", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, use_cache=False, hidden_dropout=0.0, attention_dropout=0.0), texts()
+        causal(
+            "Falcon",
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            use_cache=False,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        texts(),
     ),
     "hf_gpt2": Network(
-        lambda: Text(hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=VOCABULARY, n_positions=32, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False))),
+        lambda: Text(
+            hf.GPT2LMHeadModel(
+                hf.GPT2Config(
+                    vocab_size=VOCABULARY,
+                    n_positions=32,
+                    n_embd=32,
+                    n_layer=2,
+                    n_head=2,
+                    resid_pdrop=0.0,
+                    embd_pdrop=0.0,
+                    attn_pdrop=0.0,
+                    use_cache=False,
+                )
+            )
+        ),
         texts(),
     ),
     "hf_opt": Network(
-        causal("OPT", vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, ffn_dim=64, max_position_embeddings=32, word_embed_proj_dim=32, dropout=0.0, use_cache=False),
+        causal(
+            "OPT",
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            ffn_dim=64,
+            max_position_embeddings=32,
+            word_embed_proj_dim=32,
+            dropout=0.0,
+            use_cache=False,
+        ),
         texts(),
     ),
     "hf_bloom": Network(
-        causal("Bloom", vocab_size=VOCABULARY, hidden_size=32, n_layer=2, n_head=2, use_cache=False, hidden_dropout=0.0, attention_dropout=0.0), texts()
+        causal(
+            "Bloom",
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            n_layer=2,
+            n_head=2,
+            use_cache=False,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        texts(),
     ),
     "hf_mamba": Network(
-        causal("Mamba", vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, state_size=4, use_cache=False), texts()
+        causal("Mamba", vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, state_size=4, use_cache=False),
+        texts(),
     ),
     "hf_bert": Network(masked_lm("Bert"), texts()),
     "hf_bert_mask": Network(
@@ -512,7 +593,20 @@ NETWORKS: dict[str, Network] = {
     ),
     "hf_roberta": Network(masked_lm("Roberta"), texts()),
     "hf_distilbert": Network(
-        lambda: Text(hf.DistilBertForMaskedLM(hf.DistilBertConfig(vocab_size=VOCABULARY, dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=32, dropout=0.0, attention_dropout=0.0))),
+        lambda: Text(
+            hf.DistilBertForMaskedLM(
+                hf.DistilBertConfig(
+                    vocab_size=VOCABULARY,
+                    dim=32,
+                    n_layers=2,
+                    n_heads=2,
+                    hidden_dim=64,
+                    max_position_embeddings=32,
+                    dropout=0.0,
+                    attention_dropout=0.0,
+                )
+            )
+        ),
         texts(),
     ),
     "hf_electra": Network(masked_lm("Electra", embedding_size=16), texts()),
@@ -521,17 +615,46 @@ NETWORKS: dict[str, Network] = {
         masked_lm("DebertaV2", relative_attention=True, pos_att_type=["p2c", "c2p"], pooler_dropout=0.0), texts()
     ),
     "hf_modernbert": Network(
-        lambda: Text(hf.ModernBertForMaskedLM(hf.ModernBertConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, max_position_embeddings=32, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2))),
+        lambda: Text(
+            hf.ModernBertForMaskedLM(
+                hf.ModernBertConfig(
+                    vocab_size=VOCABULARY,
+                    hidden_size=32,
+                    num_hidden_layers=2,
+                    num_attention_heads=2,
+                    intermediate_size=64,
+                    max_position_embeddings=32,
+                    pad_token_id=0,
+                    bos_token_id=1,
+                    eos_token_id=2,
+                    cls_token_id=1,
+                    sep_token_id=2,
+                )
+            )
+        ),
         texts(),
     ),
     "hf_fnet": Network(
-        lambda: Text(hf.FNetForMaskedLM(hf.FNetConfig(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, intermediate_size=64, max_position_embeddings=32, hidden_dropout_prob=0.0, pad_token_id=0))),
+        lambda: Text(
+            hf.FNetForMaskedLM(
+                hf.FNetConfig(
+                    vocab_size=VOCABULARY,
+                    hidden_size=32,
+                    num_hidden_layers=2,
+                    intermediate_size=64,
+                    max_position_embeddings=32,
+                    hidden_dropout_prob=0.0,
+                    pad_token_id=0,
+                )
+            )
+        ),
         texts(),
     ),
     "hf_t5": Network(t5, texts(decoder_input_ids=6)),
     "hf_bart": Network(bart, texts(decoder_input_ids=6)),
     "hf_whisper": Network(
-        whisper, lambda rows: {"x": torch.randn(rows, 8, 32), "decoder_input_ids": torch.randint(3, VOCABULARY, (rows, 6))}
+        whisper,
+        lambda rows: {"x": torch.randn(rows, 8, 32), "decoder_input_ids": torch.randint(3, VOCABULARY, (rows, 6))},
     ),
     "hf_wav2vec2": Network(wav2vec2, vectors(160)),
     "hf_vit": Network(hf_vit, images(16)),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Exports the networks of the zoo, compiles and trains them with arenic, and compares the losses with PyTorch's.
 
-    models/zoo/zoo.py [--arenic PATH] [--json FILE] [NAME-GLOB ...]
+    models/zoo/zoo.py [--arenic PATH] [--files FOLDER] [--json FILE] [NAME-GLOB ...]
 
 Each network is exported three times: as `torch.onnx.export` does by default, with `optimize=False`, and by
 `arenic_export.export`. arenic compiles each file without a word about its parameters and trains three steps of SGD with
@@ -14,7 +14,8 @@ momentum on the same batches as PyTorch. What comes of it, as the largest relati
     WRONG      the losses differ, and nothing was said
     no export  PyTorch does not write the file
 
-Packages: requirements.txt. The table is Markdown, on standard output.
+Exports and PyTorch's losses are kept in FOLDER (target/zoo), and are not made again while they are there; delete them where
+networks or versions changed. Packages: requirements.txt. The table is Markdown, on standard output.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -67,11 +69,6 @@ class Case:
     @property
     def example(self) -> dict[str, Tensor]:
         return {name: values[: self.network.rows] for name, values in self.inputs.items()}
-
-    @property
-    def flags(self) -> list[str]:
-        """What `arenic compile` is told beside the file."""
-        return ["--loss", self.network.loss, "--optimizer", "momentum", "--momentum", str(MOMENTUM), "--dropout", "0"]
 
 
 def case(network: Network) -> Case:
@@ -161,51 +158,75 @@ def run(arenic: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([arenic, *arguments], capture_output=True, text=True, env=environment, timeout=600)
 
 
-def compared(arenic: str, one: Case, model: pathlib.Path, folder: pathlib.Path) -> Result:
+def prepared(name: str, kinds: list[str], folder: pathlib.Path) -> dict[str, Any]:
+    """Writes a network's files, where they are not there: what there is to know of them."""
+    listing = folder / "files.json"
+    entry = json.loads(listing.read_text()) if listing.exists() else {"exports": {}}
+    missing = [kind for kind in kinds if kind not in entry["exports"]]
+    if not missing:
+        return entry
+    folder.mkdir(parents=True, exist_ok=True)
+    one = case(NETWORKS[name])
+    np.savez(folder / "data.npz", **one.data)
+    entry |= {"losses": one.losses, "lr": one.lr, "loss": one.network.loss, "rows": one.network.rows}
+    for kind in missing:
+        entry["exports"][kind] = exported(one, kind, folder / f"{kind}.onnx")
+    listing.write_text(json.dumps(entry))
+    return entry
+
+
+def exported(one: Case, kind: str, path: pathlib.Path) -> dict[str, Any]:
+    begun, words = time.perf_counter(), ""
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            EXPORTS[kind](one, path)
+        words = next((str(w.message) for w in warned if "the module changes" in str(w.message)), "")
+    except Exception as error:
+        path.unlink(missing_ok=True)
+        while error.__cause__ is not None:
+            error = error.__cause__
+        words = f"{type(error).__name__}: {error}"
+    return {"message": words, "seconds": time.perf_counter() - begun}
+
+
+def compared(arenic: str, entry: dict[str, Any], kind: str, folder: pathlib.Path) -> Result:
     """Compiles and trains a file."""
-    artifact, data = folder / "model.arenic", folder / "data.npz"
-    np.savez(data, **one.data)
-    begun = time.perf_counter()
+    model, export = folder / f"{kind}.onnx", entry["exports"][kind]
+    if not model.exists():
+        return Result("no export", message=export["message"])
     inputs = onnx.load(model, load_external_data=False).graph.input
     named = {size.dim_param for value in inputs for size in value.type.tensor_type.shape.dim}
-    sizes = ["--dim", f"batch={one.network.rows}"] if "batch" in named else []
-    done = run(arenic, "compile", str(model), *one.flags, *sizes, "--json", "-o", str(artifact))
-    seconds = time.perf_counter() - begun
-    if done.returncode:
-        return Result("refused", message=done.stderr.strip(), compile_seconds=seconds)
-    figures = json.loads(done.stdout)
-    sizes = {"arena": figures["arena_bytes"], "bound": figures["lower_bound_bytes"], "compile_seconds": seconds}
-    told = any(row.get("doubtful") for row in figures.get("parameters", []))
-    trained = run(arenic, "run", str(artifact), "--data", str(data), "--set", f"lr={one.lr!r}", "--json")
+    flags = [
+        "--loss",
+        entry["loss"],
+        "--optimizer",
+        "momentum",
+        "--momentum",
+        str(MOMENTUM),
+        "--dropout",
+        "0",
+        "--json",
+    ]
+    flags += ["--dim", f"batch={entry['rows']}"] if "batch" in named else []
+    with tempfile.TemporaryDirectory() as name:
+        artifact, begun = f"{name}/model.arenic", time.perf_counter()
+        done = run(arenic, "compile", str(model), *flags, "-o", artifact)
+        seconds = {"export_seconds": export["seconds"], "compile_seconds": time.perf_counter() - begun}
+        if done.returncode:
+            return Result("refused", message=done.stderr.strip(), **seconds)
+        figures = json.loads(done.stdout)
+        sizes = {"arena": figures["arena_bytes"], "bound": figures["lower_bound_bytes"], **seconds}
+        trained = run(arenic, "run", artifact, "--data", f"{folder}/data.npz", "--set", f"lr={entry['lr']!r}", "--json")
     if trained.returncode:
         return Result("FAILS", message=trained.stderr.strip(), **sizes)
     lines = [json.loads(line) for line in trained.stdout.splitlines() if line.startswith("{")]
     losses = [line["loss"] for line in lines if "loss" in line]
-    pairs = list(zip(losses, one.losses, strict=True))
+    pairs = list(zip(losses, entry["losses"], strict=True))
     difference = max(abs(ours - theirs) / max(abs(theirs), 1e-9) for ours, theirs in pairs)
+    told = export["message"] or any(row.get("doubtful") for row in figures.get("parameters", []))
     verdict = "equal" if difference <= TOLERANCE else "told" if told else "WRONG"
-    return Result(verdict, difference, message=done.stderr.strip(), **sizes)
-
-
-def tried(arenic: str, one: Case, export: Callable[[Case, pathlib.Path], None]) -> Result:
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        begun = time.perf_counter()
-        try:
-            with warnings.catch_warnings(record=True) as warned:
-                warnings.simplefilter("always")
-                export(one, folder / "model.onnx")
-        except Exception as error:
-            while error.__cause__ is not None:
-                error = error.__cause__
-            return Result("no export", message=f"{type(error).__name__}: {error}")
-        seconds = time.perf_counter() - begun
-        result = compared(arenic, one, folder / "model.onnx", folder)
-        words = [str(w.message) for w in warned if "the module changes" in str(w.message)]
-        if words and result.verdict == "WRONG":
-            result.verdict, result.message = "told", words[0]
-        result.export_seconds = seconds
-        return result
+    return Result(verdict, difference, message="\n".join([export["message"], done.stderr.strip()]), **sizes)
 
 
 def table(results: dict[str, dict[str, Result]]) -> str:
@@ -226,25 +247,29 @@ def table(results: dict[str, dict[str, Result]]) -> str:
 
 def versions(arenic: str) -> str:
     packages = ["torch", "torchvision", "timm", "transformers", "diffusers", "onnx", "onnxscript", "numpy"]
-    return f"{run(arenic, '--version').stdout.strip()}; " + ", ".join(f"{p} {importlib.metadata.version(p)}" for p in packages)
+    return f"{run(arenic, '--version').stdout.strip()}; " + ", ".join(
+        f"{p} {importlib.metadata.version(p)}" for p in packages
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the zoo beside PyTorch.")
     parser.add_argument("--arenic", default="target/release/arenic")
+    parser.add_argument("--files", type=pathlib.Path, default="target/zoo")
     parser.add_argument("--json", type=pathlib.Path, help="write every figure and message there, too")
     parser.add_argument("--export", action="append", choices=EXPORTS, help="this one alone, or these")
     parser.add_argument("globs", nargs="*", default=["*"])
     settings = parser.parse_args()
     logging.disable(logging.ERROR)
     torch.set_num_threads(1)
+    kinds = settings.export or list(EXPORTS)
     results: dict[str, dict[str, Result]] = {}
-    for name, network in NETWORKS.items():
+    for name in NETWORKS:
         if not any(fnmatch.fnmatch(name, glob) for glob in settings.globs):
             continue
-        one = case(network)
-        kinds = settings.export or list(EXPORTS)
-        results[name] = {kind: tried(settings.arenic, one, EXPORTS[kind]) for kind in kinds}
+        folder = settings.files / name
+        entry = prepared(name, kinds, folder)
+        results[name] = {kind: compared(settings.arenic, entry, kind, folder) for kind in kinds}
         shown = {k: str(r) for k, r in results[name].items()}
         print(f"{name}: {shown}", file=sys.stderr, flush=True)
         if settings.json:

@@ -87,7 +87,12 @@ def test_inputs_outputs_and_sizes_have_names(tmp_path):
     assert reference.run(None, {"ids": np.zeros((2, 5), np.int64)})[0].shape == (2, 5, 7)
 
     model = exported(
-        nn.Linear(3, 2), torch.zeros(4, 5, 3), tmp_path, input_names=["x"], output_names=["y"], dynamic={"x": {1: "times"}}
+        nn.Linear(3, 2),
+        torch.zeros(4, 5, 3),
+        tmp_path,
+        input_names=["x"],
+        output_names=["y"],
+        dynamic={"x": {1: "times"}},
     )
     assert [d.dim_param or d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == [4, "times", 3]
     assert [d.dim_param or d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim] == [4, "times", 2]
@@ -148,7 +153,9 @@ def test_nothing_names_a_path(tmp_path):
 
 def test_normalisation_trains_unless_it_is_frozen(tmp_path):
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
-    assert [n.op_type for n in exported(module.eval(), torch.rand(2, 2, 5, 5), tmp_path).graph.node].count("BatchNormalization") == 2
+    assert [n.op_type for n in exported(module.eval(), torch.rand(2, 2, 5, 5), tmp_path).graph.node].count(
+        "BatchNormalization"
+    ) == 2
     module.train()
     module[1].eval()
     before = {k: v.clone() for k, v in module.state_dict().items()}

@@ -25,7 +25,13 @@ import networks  # noqa: E402
 import transformers as hf  # noqa: E402
 import zoo  # noqa: E402
 
-BERT = {**networks.BERT, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 24, "max_position_embeddings": 8}
+BERT = {
+    **networks.BERT,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "intermediate_size": 24,
+    "max_position_embeddings": 8,
+}
 LLAMA = {**networks.LLAMA, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
 
 
@@ -48,7 +54,7 @@ NAMES = [
     "mixture_topk", "pointnet", "spectral_norm", "student_no_grad", "tied_gru", "unet_nearest", "vqvae_detach",
     "wavenet_weight_norm",
 ]  # fmt: skip
-# Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`, or that buffers move as a module trains.
+# Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`, or that buffers move.
 UNTOLD = {"student_no_grad": ["default", "plain"], "spectral_norm": ["plain", "arenic"]}
 KINDS = {"default": "default", "plain": "optimize=False", "arenic": "arenic_export"}
 # What says where a tensor of the default export comes from; the rest names paths.

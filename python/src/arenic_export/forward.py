@@ -38,15 +38,15 @@ def export(
     """Writes a module's forward pass as an ONNX file that trains as the module does.
 
     `inputs` is an example: a tensor, a sequence of what `forward` takes, or a mapping to its keywords. Inputs of the
-    file are called as the parameters of `forward`, or `input_names`; outputs as the keys of what `forward` gives, `output` where it
-    gives one tensor, or `output_names`.
+    file are called as the parameters of `forward`, or `input_names`; outputs as the keys of what `forward` gives,
+    `output` where it gives one tensor, or `output_names`.
 
     `dynamic` says which sizes are open, as `{"x": {0: "batch"}}`. By default the first axis of every input that has as
     many rows as the first one is `batch`, where the module works for any; `{}` fixes every size.
 
-    The file holds the module in training mode, every parameter by its name, and in the property `arenic.parameters` which
-    tensors are parameters, which of them are one tensor, and which take no gradient. No gradient passes `detach` and
-    `no_grad`. Raises `ValueError` where a file cannot say how the module trains, and torch's own errors where it
+    The file holds the module in training mode, every parameter by its name, and in the property `arenic.parameters`
+    which tensors are parameters, which of them are one tensor, and which take no gradient. No gradient passes `detach`
+    and `no_grad`. Raises `ValueError` where a file cannot say how the module trains, and torch's own errors where it
     cannot be exported.
     """
     positional, keywords = _arguments(inputs)
@@ -56,19 +56,24 @@ def export(
         output = _run(module, positional, keywords)
         _refuse_functions(module, positional, keywords, output)
         sizes = _first_axes([*positional, *keywords.values()], names) if dynamic is None else dynamic
-        shapes = _dynamic_shapes([*positional, *keywords.values()], names, sizes, Dim.AUTO if dynamic is None else Dim.DYNAMIC)
+        shapes = _dynamic_shapes(
+            [*positional, *keywords.values()], names, sizes, Dim.AUTO if dynamic is None else Dim.DYNAMIC
+        )
         with quiet():
-            shapes = dict(zip(keywords, shapes)) if keywords else tuple(shapes)
-            program = torch.export.export(module, positional, keywords, dynamic_shapes=shapes)
+            by_argument = dict(zip(keywords, shapes)) if keywords else tuple(shapes)
+            program = torch.export.export(module, positional, keywords, dynamic_shapes=by_argument)
             _stop_gradients(program)
-            onnx_program = torch.onnx.export(program, (), dynamo=True, optimize=False, opset_version=_OPSET, verbose=False)
+            onnx_program = torch.onnx.export(
+                program, (), dynamo=True, optimize=False, opset_version=_OPSET, verbose=False
+            )
         model = onnx_program.model
         _warn_of_moving_buffers(module, onnx_program.exported_program)
     clean(model)
     _name_sizes(model, names, sizes)
     _name_entries(model, names, output_names or _output_names(output), chosen=output_names is not None)
+    parameters = _parameters(module, model)
     give_way(model)
-    said = {"parameters": _parameters(module, model), "stop_gradients": _stopped(model), "bn_variance": "unbiased"}
+    said = {"parameters": parameters, "stop_gradients": _stopped(model), "bn_variance": "unbiased"}
     model.metadata_props["arenic.parameters"] = json.dumps(said)
     onnx_program.save(path, external_data=False)
 
@@ -104,7 +109,9 @@ def _first_axes(values: list[Any], names: list[str]) -> dict[str, dict[int, str]
     return {n: {0: "batch"} for n, v in tensors.items() if len(v) == rows}
 
 
-def _dynamic_shapes(values: list[Any], names: list[str], sizes: Mapping[str, Mapping[int, str]], hint: Any) -> list[Any]:
+def _dynamic_shapes(
+    values: list[Any], names: list[str], sizes: Mapping[str, Mapping[int, str]], hint: Any
+) -> list[Any]:
     unknown = [name for name in sizes if name not in names]
     if unknown:
         raise ValueError(f"dynamic: no input is called {', '.join(unknown)}; {', '.join(names)} are")
@@ -125,7 +132,9 @@ def _run(module: nn.Module, positional: tuple, keywords: dict) -> Any:
 def _refuse_momentless(module: nn.Module) -> None:
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and part.momentum is None:
-            raise ValueError(f"`{name}` averages its statistics over all steps (momentum=None), which ONNX has no operator for")
+            raise ValueError(
+                f"`{name}` averages its statistics over all steps (momentum=None), which ONNX has no operator for"
+            )
 
 
 def _refuse_functions(module: nn.Module, positional: tuple, keywords: dict, output: Any) -> None:
@@ -151,7 +160,8 @@ def _refuse_functions(module: nn.Module, positional: tuple, keywords: dict, outp
 def _functions(output: Any) -> set[str]:
     """The names of every `autograd.Function` that was called for an output."""
     waiting = [t.grad_fn for t in _tensors(output).values() if t.grad_fn is not None]
-    seen, found = set(waiting), set()
+    seen = set(waiting)
+    found: set[str] = set()
     while waiting:
         node = waiting.pop()
         if isinstance(node, torch.autograd.function.BackwardCFunction):
@@ -164,7 +174,11 @@ def _functions(output: Any) -> set[str]:
 
 def _gradients(module: nn.Module, output: Any) -> list[Tensor]:
     """The parameters' gradients of a sum of the output with weights that differ."""
-    weighed = [t * torch.linspace(0.5, 1.5, t.numel(), dtype=t.dtype).reshape(t.shape) for t in _tensors(output).values() if t.requires_grad]
+    weighed = [
+        t * torch.linspace(0.5, 1.5, t.numel(), dtype=t.dtype).reshape(t.shape)
+        for t in _tensors(output).values()
+        if t.requires_grad
+    ]
     parameters = [p for p in module.parameters() if p.requires_grad]
     total = sum(t.sum() for t in weighed) + 0.0 * sum(p.sum() for p in parameters)
     gradients = torch.autograd.grad(total, parameters, allow_unused=True)
@@ -197,7 +211,9 @@ def _warn_of_moving_buffers(module: nn.Module, program: ExportedProgram) -> None
     known = {f"{n}.{s}" if n else s for n in norms for s in ("running_mean", "running_var", "num_batches_tracked")}
     moving = sorted({*program.graph_signature.buffers_to_mutate.values()} - known)
     if moving:
-        warnings.warn(f"the module changes {', '.join(moving)} as it trains; the file holds them as they are now", stacklevel=3)
+        warnings.warn(
+            f"the module changes {', '.join(moving)} as it trains; the file holds them as they are now", stacklevel=3
+        )
 
 
 def _name_sizes(model: ir.Model, names: list[str], sizes: Mapping[str, Mapping[int, str]]) -> None:

@@ -189,7 +189,9 @@ def _traced(step: _Step, operands: list[Tensor]) -> torch.fx.GraphModule:
     return traced
 
 
-def _exported(traced: torch.fx.GraphModule, operands: list[Tensor], entries: list[str], results: list[str]) -> onnx.ModelProto:
+def _exported(
+    traced: torch.fx.GraphModule, operands: list[Tensor], entries: list[str], results: list[str]
+) -> onnx.ModelProto:
     # The exporter's optimizer takes Adam's epsilon for zero, and its time is quadratic.
     program = torch.onnx.export(
         torch.export.export(traced, tuple(operands)),

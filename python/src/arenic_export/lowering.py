@@ -31,9 +31,7 @@ def _left_over(whole: list[int], windows: list[int], kernel, stride, padding, di
     return [w - r for w, r in zip(whole, reach)]
 
 
-def convolution_backward(
-    dy, x, w, _bias_sizes, stride, padding, dilation, transposed, _output_padding, groups, mask
-):
+def convolution_backward(dy, x, w, _bias_sizes, stride, padding, dilation, transposed, _output_padding, groups, mask):
     """The gradients of operand, weight and bias; those that are masked out are never read."""
     axes = range(len(stride))
     like = {"pads": [*padding, *padding], "dilations": list(dilation), "group": groups}
@@ -73,8 +71,7 @@ def _weight_gradient(x, dy, channels: int, kernel: list[int], stride, padding, d
     )
     windows = _sizes(dy)[2:]
     taps = [
-        (n + 2 * p - s * (m - 1) - 1) // d + 1
-        for n, p, s, m, d in zip(spatial, padding, stride, windows, dilation)
+        (n + 2 * p - s * (m - 1) - 1) // d + 1 for n, p, s, m, d in zip(spatial, padding, stride, windows, dilation)
     ]
     if taps != kernel:
         ends, which = _ints(*kernel), _ints(*(2 + i for i in axes))
@@ -92,16 +89,16 @@ def max_pool_backward(dy, x, _kernel, _stride, _padding, _dilation, _ceil_mode, 
     return op.Reshape(op.ScatterElements(zeros, at, updates, axis=2, reduction="add"), _ints(*shape))
 
 
-def avg_pool_backward(
-    dy, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override=None
-):
+def avg_pool_backward(dy, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override=None):
     whole, parts, stride = _sizes(x)[2:], _sizes(dy)[2:], stride or kernel
     padding = list(padding) * (len(kernel) // len(padding))
     if divisor_override is None and (ceil_mode or (any(padding) and not count_include_pad)):
         # Every window has a divisor of its own, a product of one for each axis.
         settings = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
         pools = zip(whole, parts, kernel, stride, padding)
-        return _along_axes(dy, [_matrix(n, m, lambda u, _: F.avg_pool1d(u, k, s, p, **settings)) for n, m, k, s, p in pools])
+        return _along_axes(
+            dy, [_matrix(n, m, lambda u, _: F.avg_pool1d(u, k, s, p, **settings)) for n, m, k, s, p in pools]
+        )
     if ceil_mode:
         raise NotImplementedError("avg_pool with ceil_mode and a divisor")
     share, channels = 1.0 / (divisor_override or math.prod(kernel)), _sizes(x)[1]
@@ -121,7 +118,7 @@ def adaptive_avg_pool_backward(dy, x):
 
 
 def _matrix(source: int, result: int, function: Callable) -> np.ndarray:
-    """What a linear function does along one axis, as [result, source]: `function` takes rows and the size it makes of them."""
+    """What a linear function of rows, and of the size that it makes of them, does along one axis: [result, source]."""
     matrix = function(torch.eye(source, dtype=torch.float64)[None], result)[0].T
     if matrix.shape != (result, source):
         raise NotImplementedError(f"windows that make {matrix.shape[0]} of {source} elements, not {result}")
@@ -145,7 +142,9 @@ def _along_axes(dy: Any, matrices: list[np.ndarray]) -> Any:
 def upsample_nearest_backward(dy, size, input_size, *scales):
     spatial, wanted = [int(n) for n in input_size[2:]], [int(n) for n in size]
     times = [m // n for m, n in zip(wanted, spatial)]
-    if all(n * k == m for n, k, m in zip(spatial, times, wanted)) and all(s in (None, k) for s, k in zip(scales, times)):
+    if all(n * k == m for n, k, m in zip(spatial, times, wanted)) and all(
+        s in (None, k) for s, k in zip(scales, times)
+    ):
         apart = [n for pair in zip(spatial, times) for n in pair]
         dy = op.Reshape(dy, _ints(*(int(n) for n in input_size[:2]), *apart))
         return op.ReduceSum(dy, _ints(*range(3, 3 + 2 * len(times), 2)), keepdims=0)

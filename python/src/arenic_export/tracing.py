@@ -71,7 +71,9 @@ def _normalization(x, running_mean, running_var, weight=None, bias=None, trainin
     return y if bias is None else y + bias.reshape(shape)
 
 
-def _attention_of_any_rank(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest, **options):
+def _attention_of_any_rank(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *rest, **options
+):
     """The exporter knows attention on four axes alone."""
     rank = query.dim()
     if rank == 4 or not rank == key.dim() == value.dim():
