@@ -287,10 +287,10 @@ class Tied(nn.Module):
 
 
 class Attentive(nn.Module):
-    def __init__(self):
+    def __init__(self, layers: int = 2):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, 16)
-        self.lstm = nn.LSTM(16, 8, num_layers=2, bidirectional=True, batch_first=True)
+        self.lstm = nn.LSTM(16, 8, num_layers=layers, bidirectional=True, batch_first=True)
         self.score, self.head = nn.Linear(16, 1), nn.Linear(16, 5)
 
     def forward(self, input_ids):

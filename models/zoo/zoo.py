@@ -4,8 +4,8 @@
     models/zoo/zoo.py [--arenic PATH] [--files FOLDER] [--json FILE] [NAME-GLOB ...]
 
 Each network is exported three times: as `torch.onnx.export` does by default, with `optimize=False`, and by
-`arenic_export.export`. arenic compiles each file without a word about its parameters and trains three steps of SGD with
-momentum on the same batches as PyTorch. What comes of it, as the largest relative difference of a loss:
+`arenic_export.export`. arenic compiles each file without a word about its parameters, the default one once more with
+`--repair`, and trains three steps of SGD with momentum on the same batches as PyTorch. What comes of it, as the largest relative difference of a loss:
 
     equal      at most 1e-4
     refused    the file is not compiled, and its message names the reason
@@ -137,6 +137,15 @@ EXPORTS: dict[str, Callable[[Case, pathlib.Path], None]] = {
 }
 
 
+# What is compiled: an export, and flags beside.
+RUNS: dict[str, tuple[str, list[str]]] = {
+    "default": ("default", []),
+    "default, --repair": ("default", ["--repair"]),
+    "optimize=False": ("optimize=False", []),
+    "arenic_export": ("arenic_export", []),
+}
+
+
 @dataclasses.dataclass
 class Result:
     verdict: str
@@ -190,24 +199,16 @@ def exported(one: Case, kind: str, path: pathlib.Path) -> dict[str, Any]:
     return {"message": words, "seconds": time.perf_counter() - begun}
 
 
-def compared(arenic: str, entry: dict[str, Any], kind: str, folder: pathlib.Path) -> Result:
+def compared(arenic: str, entry: dict[str, Any], wanted: str, folder: pathlib.Path) -> Result:
     """Compiles and trains a file."""
+    kind, more = RUNS[wanted]
     model, export = folder / f"{kind}.onnx", entry["exports"][kind]
     if not model.exists():
         return Result("no export", message=export["message"])
     inputs = onnx.load(model, load_external_data=False).graph.input
     named = {size.dim_param for value in inputs for size in value.type.tensor_type.shape.dim}
-    flags = [
-        "--loss",
-        entry["loss"],
-        "--optimizer",
-        "momentum",
-        "--momentum",
-        str(MOMENTUM),
-        "--dropout",
-        "0",
-        "--json",
-    ]
+    flags = ["--loss", entry["loss"], "--optimizer", "momentum", "--momentum", str(MOMENTUM), "--dropout", "0"]
+    flags += ["--json", *more]
     flags += ["--dim", f"batch={entry['rows']}"] if "batch" in named else []
     with tempfile.TemporaryDirectory() as name:
         artifact, begun = f"{name}/model.arenic", time.perf_counter()
@@ -257,19 +258,19 @@ def main() -> None:
     parser.add_argument("--arenic", default="target/release/arenic")
     parser.add_argument("--files", type=pathlib.Path, default="target/zoo")
     parser.add_argument("--json", type=pathlib.Path, help="write every figure and message there, too")
-    parser.add_argument("--export", action="append", choices=EXPORTS, help="this one alone, or these")
+    parser.add_argument("--export", action="append", choices=RUNS, help="this one alone, or these")
     parser.add_argument("globs", nargs="*", default=["*"])
     settings = parser.parse_args()
     logging.disable(logging.ERROR)
     torch.set_num_threads(1)
-    kinds = settings.export or list(EXPORTS)
+    wanted = settings.export or list(RUNS)
     results: dict[str, dict[str, Result]] = {}
     for name in NETWORKS:
         if not any(fnmatch.fnmatch(name, glob) for glob in settings.globs):
             continue
         folder = settings.files / name
-        entry = prepared(name, kinds, folder)
-        results[name] = {kind: compared(settings.arenic, entry, kind, folder) for kind in kinds}
+        entry = prepared(name, list(dict.fromkeys(RUNS[w][0] for w in wanted)), folder)
+        results[name] = {w: compared(settings.arenic, entry, w, folder) for w in wanted}
         shown = {k: str(r) for k, r in results[name].items()}
         print(f"{name}: {shown}", file=sys.stderr, flush=True)
         if settings.json:

@@ -25,13 +25,6 @@ import networks  # noqa: E402
 import transformers as hf  # noqa: E402
 import zoo  # noqa: E402
 
-BERT = {
-    **networks.BERT,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "intermediate_size": 24,
-    "max_position_embeddings": 8,
-}
 LLAMA = {**networks.LLAMA, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
 
 
@@ -44,27 +37,33 @@ def gpt2() -> torch.nn.Module:
 
 
 SMALL = {
-    "hf_bert": networks.Network(networks.masked_lm("Bert", **BERT), networks.texts(6)),
+    "bilstm_attention": networks.Network(lambda: networks.Attentive(layers=1), networks.texts(6)),
     "unet_nearest": networks.Network(lambda: networks.UNet("nearest"), networks.images(8)),
     "hf_gpt2": networks.Network(gpt2, networks.texts(6)),
     "hf_llama": networks.Network(networks.causal("Llama", **LLAMA), networks.texts(6)),
 }
 NAMES = [
-    "bilstm_attention", "contrastive_temperature", "dcgan_generator", "fourier_features", "hf_bert", "hf_gpt2", "hf_llama",
+    "bilstm_attention", "contrastive_temperature", "dcgan_generator", "fourier_features", "hf_gpt2", "hf_llama",
     "mixture_topk", "pointnet", "spectral_norm", "student_no_grad", "tied_gru", "unet_nearest", "vqvae_detach",
     "wavenet_weight_norm",
 ]  # fmt: skip
 # Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`, or that buffers move.
 UNTOLD = {"student_no_grad": ["default", "plain"], "spectral_norm": ["plain", "arenic"]}
 KINDS = {"default": "default", "plain": "optimize=False", "arenic": "arenic_export"}
-# What says where a tensor of the default export comes from; the rest names paths.
-KEPT = ("pkg.torch.onnx.fx_node", "pkg.torch.onnx.name_scopes", "pkg.onnxscript.rewriter.rule_name")
+# Notes that a reader needs: of which operator of the module a node is, which says what became of parameters and which of
+# them are one tensor. The rest names paths.
+OPERATOR = "pkg.torch.onnx.fx_node"
+KEPT = {
+    "default": (OPERATOR, "pkg.torch.onnx.name_scopes", "pkg.onnxscript.rewriter.rule_name"),
+    "plain": (OPERATOR,),
+    "arenic": (),
+}
 
 
 def stripped(path: pathlib.Path, kind: str) -> None:
     model = onnx.load(path)
     for part in [*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output]:
-        kept = [p for p in part.metadata_props if p.key in KEPT and kind == "default"]
+        kept = [p for p in part.metadata_props if p.key in KEPT[kind]]
         del part.metadata_props[:]
         part.metadata_props.extend(kept)
         part.doc_string = ""
