@@ -20,8 +20,8 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text python-test test test-all node-tests differential-cases differential-wide asan-test \
-  miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers \
+.PHONY: help setup build demo text test-torch test test-all node-tests differential-cases differential-wide asan-test \
+  miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
   gpu-bundle digits clean
 
 help: ## List the targets
@@ -39,9 +39,10 @@ build: ## Build the release binary, target/release/arenic
 demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/digits/demo.sh
 
-# With PyTorch, some 5 GB, so that `make test` leaves it out.
-python-test: build $(VENV)/python ## Test the Python package with the pinned PyTorch
-	ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(PYTHON) -m pytest -q python/tests
+# With PyTorch, some 5 GB each, so that `make test` leaves it out.
+test-torch: build $(VENV)-torch-oldest/made $(VENV)-torch-newest/made ## Test the Python package with the oldest PyTorch it is for, and the newest
+	$(call step,ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(VENV)-torch-oldest/bin/python -m pytest -q python/tests)
+	$(call step,ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(VENV)-torch-newest/bin/python -m pytest -q python/tests)
 
 TEXT := target/text
 text: build $(VENV)/text ## Train a small GPT on a novel, from its forward model (a minute)
@@ -179,6 +180,11 @@ bench-budget: build ## Print what byte limits cost for STEPS, by strategy, and w
 	@ls $(STEPS) >/dev/null || { echo 'make papers writes these graphs'; exit 1; }
 	python3 benches/budget_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(STEPS)
 
+# Some: make zoo NETWORKS='hf_* tv_resnet18'. With PyTorch and what is built on it, some 6 GB.
+NETWORKS ?= *
+zoo: build $(VENV)/zoo ## Export sixty networks of PyTorch's libraries, train them, and print the table beside PyTorch (half an hour)
+	$(PYTHON) models/zoo/zoo.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(foreach n,$(NETWORKS),'$(n)')
+
 papers: $(VENV)/papers ## Write the training steps of the papers' experiments, with PyTorch (some 5 GB, 10 minutes)
 	$(PYTHON) models/papers/make_graphs.py $(PAPERS)
 
@@ -196,7 +202,7 @@ digits: $(VENV)/digits ## Make the demo's model and data again, and check its gr
 
 clean: ## Remove what was built, and the virtual environment
 	cargo clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-torch-*
 
 # One virtual environment; a file in it marks each set of pinned requirements that it holds.
 # What two sets share must be pinned alike.
@@ -205,8 +211,13 @@ $(VENV)/made:
 	python3 -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/python: python/pyproject.toml $(wildcard python/src/*/*.py) $(VENV)/made
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check './python[test]'
+# Environments of their own, since versions of PyTorch exclude each other. The newest is that of the day it is made.
+$(VENV)-torch-oldest/made: TORCH := torch==2.9.*
+$(VENV)-torch-newest/made: TORCH := torch
+$(VENV)-torch-oldest/made $(VENV)-torch-newest/made: python/pyproject.toml
+	@tools/setup.sh python
+	python3 -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e './python[test]' '$(TORCH)'
 	@touch $@
 
 $(VENV)/node-tests: tests/node_tests/requirements.txt
@@ -218,7 +229,8 @@ $(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
 $(VENV)/text: models/text/requirements.txt
+$(VENV)/zoo: models/zoo/requirements.txt
 $(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/bench $(VENV)/digits $(VENV)/papers \
-  $(VENV)/text: $(VENV)/made
+  $(VENV)/text $(VENV)/zoo: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

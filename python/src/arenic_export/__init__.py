@@ -1,4 +1,4 @@
-"""Training steps of PyTorch modules for arenic: exported whole, compiled, and run from Python.
+"""PyTorch modules for arenic: exported, compiled, and trained from Python.
 
     import arenic_export as arenic
 
@@ -7,9 +7,12 @@
     trained = arenic.load("step.arenic")
     losses = trained.step({"x": images, "target": labels})
     module.load_state_dict(trained.state_dict(), strict=False)
+
+`export` writes a module's forward pass instead, of which arenic makes the step.
 """
 
+from .forward import export
 from .joint import training_step
 from .program import ArenicError, Step, compile, load
 
-__all__ = ["ArenicError", "Step", "compile", "load", "training_step"]
+__all__ = ["ArenicError", "Step", "compile", "export", "load", "training_step"]

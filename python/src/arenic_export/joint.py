@@ -4,9 +4,7 @@ update as one graph without side effects, which is exported in operators of ONNX
 from __future__ import annotations
 
 import contextlib
-import logging
 import unittest.mock
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.onnx._internal.exporter import _core, _fx_passes
 
 from . import lowering
+from .cleaning import clean, give_way
+from .tracing import quiet, traceable, training_mode
 from .updates import Updates, of_optimizer
 
 aten = torch.ops.aten
@@ -30,9 +28,6 @@ _LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mse": F.mse_loss,
     "bce": F.binary_cross_entropy_with_logits,
 }
-
-# The exporter takes an addition of 1e-8 for one of zero, so Adam's is an input until the graph is written.
-_EPS = "eps"
 
 
 def training_step(
@@ -57,21 +52,15 @@ def training_step(
     names = list(input_names) if input_names else ["x"] if len(inputs) == 1 else [f"x{i}" for i in range(len(inputs))]
     if len(names) != len(inputs):
         raise ValueError(f"{len(names)} input_names for {len(inputs)} example_inputs")
-    was_training = module.training
-    module.train()
-    try:
+    with training_mode(module), quiet():
         target = _target(module, inputs, loss, example_target)
         function = _LOSSES[loss] if isinstance(loss, str) else loss
-        step = _Step(module, function, of_optimizer(optimizer, dict(module.named_parameters())))
-        operands = [*step.values(), torch.tensor(step.updates.lr), torch.tensor(step.updates.eps), *inputs, target]
-        with _quiet():
-            traced, known = _traced(step, operands)
-            entries = [*step.states, "lr", _EPS, *names, "target"]
-            results = ["loss", *(f"out_{name}" for name in step.states)]
-            model = _exported(traced, operands, known, entries, results)
-    finally:
-        module.train(was_training)
-    _finish(model, dict(zip(step.states, step.values())), step.updates)
+        step = _Step(module, function, of_optimizer(optimizer, dict(module.named_parameters())), inputs)
+        operands = [*step.values(), torch.tensor(step.updates.lr), *inputs, target]
+        entries = [*step.states, "lr", *names, "target"]
+        results = ["loss", *(f"out_{name}" for name in step.states)]
+        model = _exported(_traced(step, operands), operands, entries, results)
+    _finish(model, dict(zip(step.states, step.values())), step.updates.lr)
     return model
 
 
@@ -96,12 +85,13 @@ def _target(module: nn.Module, inputs: list[Tensor], loss: Any, example: Tensor 
 class _Step:
     """The step as a function of a flat list of tensors."""
 
-    def __init__(self, module: nn.Module, loss: Callable, updates: Updates):
+    def __init__(self, module: nn.Module, loss: Callable, updates: Updates, inputs: list[Tensor]):
         self.module, self.loss, self.updates = module, loss, updates
         self.parameters = {n: p for n, p in module.named_parameters() if n in updates.groups and p.requires_grad}
         norms = {n: m for n, m in module.named_modules() if _updates_statistics(m)}
         self.norms = norms
         self.statistics = [f"{n}.{s}" if n else s for n in norms for s in ("running_mean", "running_var")]
+        self.statistics += _written(module, norms, inputs)
         tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         moving = {*self.parameters, *self.statistics}
         self.fixed = {name: t.detach() for name, t in tensors.items() if name not in moving}
@@ -119,10 +109,11 @@ class _Step:
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         rest = iter(operands)
         p = {name: next(rest).detach().requires_grad_() for name in self.parameters}
-        b = {name: next(rest) for name in self.statistics}
+        # Clones, since the module may write to them.
+        b = {name: next(rest).clone() for name in self.statistics}
         slots = {slot: {name: next(rest) for name in self.parameters} for slot in self.updates.slots}
         step = next(rest) + 1.0 if self.updates.counts else None
-        lr, eps, *data, target = rest
+        lr, *data, target = rest
         fresh: dict[str, Tensor] = {}
         with _pure(self.norms, fresh):
             output = functional_call(self.module, {**p, **b, **self.fixed}, tuple(data))
@@ -134,7 +125,7 @@ class _Step:
                 own = {slot: all_[name] for slot, all_ in slots.items()}
                 new = (value.detach().clone(), own)
                 if g is not None:
-                    new = self.updates.apply(name, value.detach(), g, own, lr, eps, step)
+                    new = self.updates.apply(name, value.detach(), g, own, lr, step)
                 results.append(new[0])
                 for slot in slots:
                     after[slot].append(new[1].get(slot, own[slot]))
@@ -143,9 +134,17 @@ class _Step:
         return (loss.detach(), *results, *moved, *(t for slot in slots for t in after[slot]), *counted)
 
 
+def _written(module: nn.Module, norms: dict[str, nn.Module], inputs: list[Tensor]) -> list[str]:
+    """The buffers that the module writes to as it trains, beside those of batch normalisation."""
+    buffers = {name: b.detach().clone() for name, b in module.named_buffers()}
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _pure(norms, {}):
+        functional_call(module, buffers, tuple(inputs))
+    return [name for name, b in buffers.items() if b._version]
+
+
 def _updates_statistics(module: nn.Module) -> bool:
     norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-    return norm and module.track_running_stats and module.momentum is not None
+    return norm and module.training and module.track_running_stats and module.momentum is not None
 
 
 @contextlib.contextmanager
@@ -154,6 +153,8 @@ def _pure(norms: dict[str, nn.Module], fresh: dict[str, Tensor]):
     names = {id(m): name for name, m in norms.items()}
 
     def batch_norm(self, x):
+        if not self.training and self.running_mean is not None:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
         if id(self) not in names:
             return F.batch_norm(x, None, None, self.weight, self.bias, True, 0.0, self.eps)
         result = aten._native_batch_norm_legit_functional(
@@ -169,30 +170,15 @@ def _pure(norms: dict[str, nn.Module], fresh: dict[str, Tensor]):
     with (
         unittest.mock.patch.object(nn.modules.batchnorm._BatchNorm, "forward", batch_norm),
         unittest.mock.patch.object(F, "dropout", dropout),
-        unittest.mock.patch.object(torch.nn.functional, "dropout", dropout),
     ):
         yield
 
 
-@contextlib.contextmanager
-def _quiet():
-    previous = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(previous)
-
-
-def _traced(step: _Step, operands: list[Tensor]) -> tuple[Any, Any]:
-    known = lowering.registry()
-    table = lowering.decompositions(known)
-    with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
-        trace = make_fx(step, decomposition_table=table, tracing_mode="fake", _allow_non_fake_inputs=True)
+def _traced(step: _Step, operands: list[Tensor]) -> torch.fx.GraphModule:
+    """The step as a graph of aten operators."""
+    with traceable(), torch.backends.mkldnn.flags(enabled=False):
+        trace = make_fx(step, lowering.decompositions(), tracing_mode="fake", _allow_non_fake_inputs=True)
         traced = trace(*operands)
-    _make_functional(traced)
     traced.graph.eliminate_dead_code()
     same = (aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default)
     for node in list(traced.graph.nodes):
@@ -200,63 +186,31 @@ def _traced(step: _Step, operands: list[Tensor]) -> tuple[Any, Any]:
             node.replace_all_uses_with(node.args[0])
             traced.graph.erase_node(node)
     traced.recompile()
-    return traced, known
+    return traced
 
 
-def _make_functional(traced: Any) -> None:
-    """Writes in place become new values, which later readers read: the graph is one straight line."""
-    order = {node: i for i, node in enumerate(traced.graph.nodes)}
-    for node in list(traced.graph.nodes):
-        schema = getattr(node.target, "_schema", None) if node.op == "call_function" else None
-        if schema is None or not schema.is_mutable:
-            continue
-        written, name = node.args[0], schema.name.split("::")[1]
-        if name == "copy_":
-            new = node.args[1]
-        else:
-            with traced.graph.inserting_before(node):
-                pure = aten.bernoulli.p if name == "bernoulli_" else None
-                pure = pure or getattr(getattr(aten, name.rstrip("_")), schema.overload_name or "default")
-                new = traced.graph.call_function(pure, node.args, node.kwargs)
-                new.meta = dict(node.meta)
-            order[new] = order[node]
-        node.replace_all_uses_with(new)
-        for user in list(written.users):
-            if user not in (node, new) and order[user] > order[node]:
-                user.replace_input_with(written, new)
-        traced.graph.erase_node(node)
-    traced.graph.lint()
-    traced.recompile()
-
-
-def _exported(traced: Any, operands: list[Tensor], known: Any, entries: list[str], results: list[str]) -> onnx.ModelProto:
-    # The graph is decomposed already; the exporter's own pass would trace it again.
-    with unittest.mock.patch.object(_fx_passes, "decompose_with_registry", lambda program, _registry: program):
-        program = _core.export(
-            traced,
-            tuple(operands),
-            registry=known,
-            input_names=entries,
-            output_names=results,
-            optimize=True,
-            opset_version=18,
-            verbose=False,
-        )
+def _exported(
+    traced: torch.fx.GraphModule, operands: list[Tensor], entries: list[str], results: list[str]
+) -> onnx.ModelProto:
+    # The exporter's optimizer takes Adam's epsilon for zero, and its time is quadratic.
+    program = torch.onnx.export(
+        torch.export.export(traced, tuple(operands)),
+        (),
+        dynamo=True,
+        custom_translation_table=lowering.LOWERED,
+        input_names=entries,
+        output_names=results,
+        optimize=False,
+        opset_version=18,
+        verbose=False,
+    )
+    clean(program.model)
+    give_way(program.model)
     return program.model_proto
 
 
-def _finish(model: onnx.ModelProto, states: dict[str, Tensor], updates: Updates) -> None:
-    """Gives states their initial values, and drops the exporter's notes."""
-    graph = model.graph
-    for part in [model, graph, *graph.node, *graph.input, *graph.output]:
-        part.ClearField("doc_string")
-        part.ClearField("metadata_props")
+def _finish(model: onnx.ModelProto, states: dict[str, Tensor], lr: float) -> None:
+    """Gives states and the learning rate their initial values."""
     for name, value in states.items():
-        graph.initializer.append(onnx.numpy_helper.from_array(value.contiguous().numpy(), name))
-    eps = torch.tensor(updates.eps).numpy()
-    entries = [i for i in graph.input if i.name != _EPS]
-    if len(entries) != len(graph.input):
-        graph.initializer.append(onnx.numpy_helper.from_array(eps, _EPS))
-        del graph.input[:]
-        graph.input.extend(entries)
-    model.metadata_props.add(key="arenic.defaults", value=f"lr={updates.lr!r}")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value.contiguous().numpy(), name))
+    model.metadata_props.add(key="arenic.defaults", value=f"lr={lr!r}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from onnxscript import opset18 as op
 from torch._decomp import get_decompositions
-from torch.onnx._internal.exporter import _decomp, _registration
 
 aten = torch.ops.aten
 
@@ -30,9 +31,7 @@ def _left_over(whole: list[int], windows: list[int], kernel, stride, padding, di
     return [w - r for w, r in zip(whole, reach)]
 
 
-def convolution_backward(
-    dy, x, w, _bias_sizes, stride, padding, dilation, transposed, _output_padding, groups, mask
-):
+def convolution_backward(dy, x, w, _bias_sizes, stride, padding, dilation, transposed, _output_padding, groups, mask):
     """The gradients of operand, weight and bias; those that are masked out are never read."""
     axes = range(len(stride))
     like = {"pads": [*padding, *padding], "dilations": list(dilation), "group": groups}
@@ -72,8 +71,7 @@ def _weight_gradient(x, dy, channels: int, kernel: list[int], stride, padding, d
     )
     windows = _sizes(dy)[2:]
     taps = [
-        (n + 2 * p - s * (m - 1) - 1) // d + 1
-        for n, p, s, m, d in zip(spatial, padding, stride, windows, dilation)
+        (n + 2 * p - s * (m - 1) - 1) // d + 1 for n, p, s, m, d in zip(spatial, padding, stride, windows, dilation)
     ]
     if taps != kernel:
         ends, which = _ints(*kernel), _ints(*(2 + i for i in axes))
@@ -81,87 +79,148 @@ def _weight_gradient(x, dy, channels: int, kernel: list[int], stride, padding, d
     return op.Transpose(dw, perm=swapped)
 
 
-def max_pool2d_backward(dy, x, _kernel, _stride, _padding, _dilation, _ceil_mode, indices):
-    n, c, h, w = _sizes(x)
-    zeros = op.Expand(op.CastLike(op.Constant(value_float=0.0), dy), _ints(n, c, h * w))
-    at, updates = (op.Reshape(t, _ints(n, c, -1)) for t in (indices, dy))
-    return op.Reshape(op.ScatterElements(zeros, at, updates, axis=2, reduction="add"), _ints(n, c, h, w))
+def max_pool_backward(dy, x, _kernel, _stride, _padding, _dilation, _ceil_mode, indices):
+    """Each gradient goes to the element that was the largest of its window."""
+    shape = _sizes(x)
+    images = shape[:2]
+    flat = _ints(*images, math.prod(shape[2:]))
+    zeros = op.Expand(op.CastLike(op.Constant(value_float=0.0), dy), flat)
+    at, updates = (op.Reshape(t, _ints(*images, -1)) for t in (indices, dy))
+    return op.Reshape(op.ScatterElements(zeros, at, updates, axis=2, reduction="add"), _ints(*shape))
 
 
-def avg_pool2d_backward(
-    dy, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override=None
-):
-    if ceil_mode or (any(padding) and not count_include_pad and divisor_override is None):
-        raise NotImplementedError("avg_pool2d with ceil_mode, or that leaves padding out of its mean")
-    stride, channels = stride or kernel, _sizes(x)[1]
-    share = 1.0 / (divisor_override or kernel[0] * kernel[1])
-    weight = op.Expand(op.Constant(value_float=share), _ints(channels, 1, *kernel))
-    rest = _left_over(_sizes(x)[2:], _sizes(dy)[2:], kernel, stride, padding, [1, 1])
-    pads = [*padding, *padding]
+def avg_pool_backward(dy, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override=None):
+    whole, parts, stride = _sizes(x)[2:], _sizes(dy)[2:], stride or kernel
+    padding = list(padding) * (len(kernel) // len(padding))
+    if divisor_override is None and (ceil_mode or (any(padding) and not count_include_pad)):
+        # Every window has a divisor of its own, a product of one for each axis.
+        settings = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+        pools = zip(whole, parts, kernel, stride, padding)
+        return _along_axes(
+            dy, [_matrix(n, m, lambda u, _: F.avg_pool1d(u, k, s, p, **settings)) for n, m, k, s, p in pools]
+        )
+    if ceil_mode:
+        raise NotImplementedError("avg_pool with ceil_mode and a divisor")
+    share, channels = 1.0 / (divisor_override or math.prod(kernel)), _sizes(x)[1]
+    weight = op.Expand(op.CastLike(op.Constant(value_float=share), dy), _ints(channels, 1, *kernel))
+    rest = _left_over(whole, parts, kernel, stride, padding, [1] * len(kernel))
     return op.ConvTranspose(
-        dy, weight, strides=list(stride), pads=pads, group=channels, output_padding=rest
+        dy, weight, strides=list(stride), pads=[*padding, *padding], group=channels, output_padding=rest
     )
 
 
-def adaptive_avg_pool2d_backward(dy, x):
+def adaptive_avg_pool_backward(dy, x):
     whole, parts = _sizes(x)[2:], _sizes(dy)[2:]
     if any(w % p for w, p in zip(whole, parts)):
-        raise NotImplementedError(f"adaptive_avg_pool2d from {whole} to {parts}, which do not divide")
+        return _along_axes(dy, [_matrix(w, p, F.adaptive_avg_pool1d) for w, p in zip(whole, parts)])
     window = [w // p for w, p in zip(whole, parts)]
-    return avg_pool2d_backward(dy, x, window, window, [0, 0], False, True)
+    return avg_pool_backward(dy, x, window, window, [0] * len(window), False, True)
 
 
-def upsample_bilinear2d_backward(dy, size, input_size, align_corners, _scale_h=None, _scale_w=None):
-    """Interpolation is a matrix along each axis; its transpose takes gradients back."""
+def _matrix(source: int, result: int, function: Callable) -> np.ndarray:
+    """What a linear function of rows, and of the size that it makes of them, does along one axis: [result, source]."""
+    matrix = function(torch.eye(source, dtype=torch.float64)[None], result)[0].T
+    if matrix.shape != (result, source):
+        raise NotImplementedError(f"windows that make {matrix.shape[0]} of {source} elements, not {result}")
+    return matrix.numpy()
 
-    def matrix(source: int, result: int) -> np.ndarray:
-        units = torch.eye(source)[None, None]
-        size = (result, source)
-        return F.interpolate(units, size=size, mode="bilinear", align_corners=align_corners)[0, 0].numpy()
 
-    (_, _, h, w), (oh, ow) = (int(s) for s in input_size), (int(s) for s in size)
-    rows = op.Constant(value=onnx.numpy_helper.from_array(matrix(h, oh).T.copy()))
-    columns = op.Constant(value=onnx.numpy_helper.from_array(matrix(w, ow)))
-    return op.MatMul(op.MatMul(rows, dy), columns)
+def _along_axes(dy: Any, matrices: list[np.ndarray]) -> Any:
+    """The gradient of a function that is a matrix along each spatial axis: their transposes take gradients back."""
+    rank = 2 + len(matrices)
+    for axis, matrix in enumerate(matrices, start=2):
+        if matrix.shape[0] == matrix.shape[1] and (matrix == np.eye(len(matrix))).all():
+            continue
+        constant = op.CastLike(op.Constant(value=onnx.numpy_helper.from_array(matrix.astype(np.float32))), dy)
+        last = [a for a in range(rank) if a != axis] + [axis]
+        back = [last.index(a) for a in range(rank)]
+        dy = op.MatMul(op.Transpose(dy, perm=last), constant) if axis != rank - 1 else op.MatMul(dy, constant)
+        dy = op.Transpose(dy, perm=back) if axis != rank - 1 else dy
+    return dy
+
+
+def upsample_nearest_backward(dy, size, input_size, *scales):
+    spatial, wanted = [int(n) for n in input_size[2:]], [int(n) for n in size]
+    times = [m // n for m, n in zip(wanted, spatial)]
+    if all(n * k == m for n, k, m in zip(spatial, times, wanted)) and all(
+        s in (None, k) for s, k in zip(scales, times)
+    ):
+        apart = [n for pair in zip(spatial, times) for n in pair]
+        dy = op.Reshape(dy, _ints(*(int(n) for n in input_size[:2]), *apart))
+        return op.ReduceSum(dy, _ints(*range(3, 3 + 2 * len(times), 2)), keepdims=0)
+
+    def along(scale):
+        return lambda u, m: aten.upsample_nearest1d(u, [m], scale)
+
+    return _along_axes(dy, _resizing(spatial, wanted, scales, along))
+
+
+def upsample_linear_backward(dy, size, input_size, align_corners, *scales):
+    def along(scale):
+        return lambda u, m: aten.upsample_linear1d(u, [m], align_corners, scale)
+
+    return _along_axes(dy, _resizing(input_size[2:], size, scales, along))
+
+
+def upsample_bicubic2d_backward(dy, size, input_size, align_corners, *scales):
+    def along(scale):
+        return lambda u, m: aten.upsample_bicubic2d(u[..., None], [m, 1], align_corners, scale, None)[..., 0]
+
+    return _along_axes(dy, _resizing(input_size[2:], size, scales, along))
+
+
+def _resizing(spatial, wanted, scales, along: Callable) -> list[np.ndarray]:
+    """A matrix for each axis, made by what `along` gives for its scale (which `size` gives where it is None)."""
+    scales = [*scales, *[None] * (len(wanted) - len(scales))]
+    return [_matrix(int(n), int(m), along(s)) for n, m, s in zip(spatial, wanted, scales)]
+
+
+def replication_pad_backward(dy, x, padding):
+    """`padding` is (left, right), then (top, bottom), and so on, from the last axis on."""
+    spatial = _sizes(x)[2:]
+    pairs = list(zip(padding[::2], padding[1::2]))[::-1]
+    return _along_axes(
+        dy, [_matrix(n, n + sum(p), lambda u, _: F.pad(u, p, mode="replicate")) for n, p in zip(spatial, pairs)]
+    )
+
+
+def weight_norm_backward(dw, v, g, norms, dim):
+    """The gradients of direction and length of a weight w = g v / |v|; norms are over all axes but `dim`."""
+    rank = len(v.shape)
+    axes = _ints(*(a for a in range(rank) if a != dim % rank))
+    along = op.Div(op.ReduceSum(op.Mul(dw, v), axes, keepdims=1), norms)
+    dv = op.Mul(op.Div(g, norms), op.Sub(dw, op.Mul(v, op.Div(along, norms))))
+    return dv, along
 
 
 LOWERED: dict[Any, Callable] = {
     aten.convolution_backward.default: convolution_backward,
-    aten.max_pool2d_with_indices_backward.default: max_pool2d_backward,
-    aten.avg_pool2d_backward.default: avg_pool2d_backward,
-    aten._adaptive_avg_pool2d_backward.default: adaptive_avg_pool2d_backward,
-    aten.upsample_bilinear2d_backward.default: upsample_bilinear2d_backward,
+    aten.max_pool2d_with_indices_backward.default: max_pool_backward,
+    aten.max_pool3d_with_indices_backward.default: max_pool_backward,
+    aten.avg_pool2d_backward.default: avg_pool_backward,
+    aten.avg_pool3d_backward.default: avg_pool_backward,
+    aten._adaptive_avg_pool2d_backward.default: adaptive_avg_pool_backward,
+    aten._adaptive_avg_pool3d_backward.default: adaptive_avg_pool_backward,
+    aten.upsample_nearest1d_backward.default: upsample_nearest_backward,
+    aten.upsample_nearest2d_backward.default: upsample_nearest_backward,
+    aten.upsample_nearest3d_backward.default: upsample_nearest_backward,
+    aten.upsample_linear1d_backward.default: upsample_linear_backward,
+    aten.upsample_bilinear2d_backward.default: upsample_linear_backward,
+    aten.upsample_trilinear3d_backward.default: upsample_linear_backward,
+    aten.upsample_bicubic2d_backward.default: upsample_bicubic2d_backward,
+    aten.replication_pad1d_backward.default: replication_pad_backward,
+    aten.replication_pad2d_backward.default: replication_pad_backward,
+    aten._weight_norm_interface_backward.default: weight_norm_backward,
 }
 
+# Torchlib translates these wrongly without a word: the loss, whose total weight it takes for one, so that every
+# gradient is scaled by the size of the batch, and batch normalisation, which it puts into inference mode.
 _DECOMPOSED = [
-    aten.native_batch_norm_backward, aten._native_batch_norm_legit_functional, aten.native_layer_norm_backward,
-    aten.native_group_norm_backward, aten.native_dropout, aten.native_dropout_backward, aten.threshold_backward,
     aten.nll_loss_forward, aten.nll_loss_backward, aten.nll_loss2d_forward, aten.nll_loss2d_backward,
-    aten._softmax_backward_data, aten._log_softmax_backward_data, aten.mse_loss, aten.mse_loss_backward,
-    aten.embedding_dense_backward, aten.gelu_backward, aten.tanh_backward, aten.sigmoid_backward,
-    aten.silu, aten.silu_backward, aten.hardtanh, aten.hardtanh_backward, aten.hardswish, aten.hardswish_backward,
-    aten.hardsigmoid_backward, aten.leaky_relu_backward, aten.elu_backward, aten.slice_backward,
-    aten.select_backward, aten.split_with_sizes, aten.split, aten.unbind, aten.stack, aten.t, aten.rsub,
-    aten.masked_fill, aten.addmm, aten.baddbmm, aten.addcmul, aten.addcdiv, aten.lerp, aten.diag_embed,
-    aten.new_zeros, aten.full_like, aten._unsafe_index, aten.upsample_bilinear2d,
+    aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward,
 ]  # fmt: skip
 
 
-def registry() -> Any:
-    """What each operator becomes in ONNX."""
-    known = _registration.ONNXRegistry.from_torchlib(opset_version=18)
-    for target, lowering in LOWERED.items():
-        known.register_op(target, lowering, is_complex=False)
-    return known
-
-
-def decompositions(known: Any) -> dict[Any, Callable]:
-    """What has no ONNX operator is decomposed, and what torchlib translates wrongly without a word: the loss,
-    whose total weight it takes for one, so that every gradient is scaled by the size of the batch, and batch
-    normalisation, which it puts into inference mode."""
-    translated = _decomp.get_onnx_implemented_overloads(known)
-    wrong = ("nll_loss", "batch_norm")
-    whole = {o for o in translated if not any(name in str(o) for name in wrong)}
-    table = {o: f for o, f in get_decompositions(_DECOMPOSED).items() if o not in whole}
-    table.update(_decomp.create_onnx_friendly_decomposition_table(whole))
-    return {o: f for o, f in table.items() if o not in LOWERED}
+def decompositions() -> dict[Any, Callable]:
+    """What is not left to the exporter, which decomposes operators that it has no ONNX for."""
+    return get_decompositions(_DECOMPOSED)

@@ -37,7 +37,7 @@ class Updates:
         return self.kind in ("adam", "adamw")
 
     def apply(
-        self, name: str, p: Tensor, g: Tensor, state: dict[str, Tensor], lr: Tensor, eps: Tensor, step: Tensor | None
+        self, name: str, p: Tensor, g: Tensor, state: dict[str, Tensor], lr: Tensor, step: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The next value of a parameter and of its states; `step` counts from 1."""
         group = self.groups[name]
@@ -55,7 +55,7 @@ class Updates:
         m = state["m"] + (g - state["m"]) * (1 - beta1)
         v = state["v"] * beta2 + g * g * (1 - beta2)
         first, second = 1.0 - beta1**step, 1.0 - beta2**step
-        divisor = torch.sqrt(v) / torch.sqrt(second) + eps
+        divisor = torch.sqrt(v) / torch.sqrt(second) + self.eps
         return p - (rate / first) * m / divisor, {"m": m, "v": v}
 
 

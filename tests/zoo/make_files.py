@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Writes the files of this folder: small networks as PyTorch exports them, and the losses of PyTorch's own training.
+
+    tests/zoo/make_files.py [NAME ...]
+
+Packages: ../../models/zoo/requirements.txt.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import pathlib
+import sys
+import warnings
+
+import numpy as np
+import onnx
+import torch
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent.parent / "models" / "zoo"))
+
+import networks  # noqa: E402
+import transformers as hf  # noqa: E402
+import zoo  # noqa: E402
+
+LLAMA = {**networks.LLAMA, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+
+
+def gpt2() -> torch.nn.Module:
+    config = hf.GPT2Config(
+        vocab_size=networks.VOCABULARY, n_positions=8, n_embd=16, n_layer=1, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, use_cache=False,
+    )  # fmt: skip
+    return networks.Text(hf.GPT2LMHeadModel(config))
+
+
+SMALL = {
+    "bilstm_attention": networks.Network(lambda: networks.Attentive(layers=1), networks.texts(6)),
+    "unet_nearest": networks.Network(lambda: networks.UNet("nearest"), networks.images(8)),
+    "hf_gpt2": networks.Network(gpt2, networks.texts(6)),
+    "hf_llama": networks.Network(networks.causal("Llama", **LLAMA), networks.texts(6)),
+}
+NAMES = [
+    "bilstm_attention", "contrastive_temperature", "dcgan_generator", "fourier_features", "hf_gpt2", "hf_llama",
+    "mixture_topk", "pointnet", "spectral_norm", "student_no_grad", "tied_gru", "unet_nearest", "vqvae_detach",
+    "wavenet_weight_norm",
+]  # fmt: skip
+# Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`, or that buffers move.
+UNTOLD = {"student_no_grad": ["default", "plain"], "spectral_norm": ["plain", "arenic"]}
+KINDS = {"default": "default", "plain": "optimize=False", "arenic": "arenic_export"}
+# Notes that a reader needs: of which operator of the module a node is, which says what became of parameters and which of
+# them are one tensor. The rest names paths.
+OPERATOR = "pkg.torch.onnx.fx_node"
+KEPT = {
+    "default": (OPERATOR, "pkg.torch.onnx.name_scopes", "pkg.onnxscript.rewriter.rule_name"),
+    "plain": (OPERATOR,),
+    "arenic": (),
+}
+
+
+def stripped(path: pathlib.Path, kind: str) -> None:
+    model = onnx.load(path)
+    for part in [*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output]:
+        kept = [p for p in part.metadata_props if p.key in KEPT[kind]]
+        del part.metadata_props[:]
+        part.metadata_props.extend(kept)
+        part.doc_string = ""
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+
+
+def main(names: list[str]) -> None:
+    listing = HERE / "zoo.json"
+    entries = json.loads(listing.read_text())["networks"] if listing.exists() else {}
+    for name in names or NAMES:
+        network = SMALL.get(name) or networks.NETWORKS[name]
+        one = zoo.case(network)
+        files = {}
+        for kind, export in KINDS.items():
+            path = HERE / f"{name}.{kind}.onnx"
+            if kind in UNTOLD.get(name, ()):
+                continue
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    zoo.EXPORTS[export](one, path)
+            except Exception as error:  # It is PyTorch's exporter that has no ONNX for the network.
+                print(f"{path.name}: {type(error).__name__}")
+                continue
+            stripped(path, kind)
+            files[kind] = path.name
+        np.savez_compressed(HERE / f"{name}.npz", **one.data)
+        entries[name] = {
+            "loss": network.loss, "lr": one.lr, "momentum": zoo.MOMENTUM, "rows": network.rows, "data": f"{name}.npz",
+            "files": files, "losses": one.losses,
+        }  # fmt: skip
+        print(name, sum(path.stat().st_size for path in HERE.glob(f"{name}.*")), "bytes")
+    packages = ["torch", "transformers", "onnx", "onnxscript"]
+    made = {package: importlib.metadata.version(package) for package in packages}
+    listing.write_text(json.dumps({"made_with": made, "networks": dict(sorted(entries.items()))}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
