@@ -60,6 +60,7 @@ mod targets;
 pub mod views;
 pub mod yaml;
 
+use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use arenic_ir::cost::Device;
 use arenic_ir::plan::{Fact, PlanError};
@@ -145,6 +146,9 @@ pub struct Cx<'a> {
     pub limits: PerSpace<Option<u64>>,
     /// Sums may be taken in another order where that saves memory, which changes bits.
     pub allow_reassociation: bool,
+    /// What a pipeline's `differentiate` does instead of what it was told, where it was decided for
+    /// this graph what is trained.
+    pub differentiate: Option<&'a Differentiate>,
 }
 
 impl Cx<'_> {
@@ -153,7 +157,16 @@ impl Cx<'_> {
         let search = Search::USUAL;
         let limits = PerSpace { device: None, host: None };
         let (purpose, evaluate, device) = (Purpose::Step, None, None);
-        Cx { target, purpose, evaluate, search, device, limits, allow_reassociation: false }
+        Cx {
+            target,
+            purpose,
+            evaluate,
+            search,
+            device,
+            limits,
+            allow_reassociation: false,
+            differentiate: None,
+        }
     }
 }
 
@@ -253,7 +266,7 @@ pub trait GraphPass {
     /// See [`PassError`].
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError>;
     /// The pass as the one that makes a training step of a forward graph.
-    fn differentiates(&self) -> Option<&differentiate::Differentiate> {
+    fn differentiates(&self) -> Option<&Differentiate> {
         None
     }
     /// The pass as one that leaves the graph and offers others, if it does here.

@@ -8,6 +8,7 @@ use super::fold::{self, Builder};
 use super::proto::TensorProto;
 use super::read::Reader;
 use arenic_ir::{DType, Data, Op, TensorType, ValueId};
+use std::collections::HashSet;
 
 /// What a tensor of the model became.
 #[derive(Clone, Default)]
@@ -39,6 +40,8 @@ pub(super) struct Cx<'a, 'm> {
     pub(super) slots: &'a mut [Slot],
     /// How often each tensor is read, by nodes, outputs and states.
     pub(super) uses: &'a [u32],
+    /// Results of `Constant` nodes that are weights.
+    pub(super) literals: &'a HashSet<Tensor>,
     pub(super) reader: &'a mut Reader,
     pub(super) names: &'a Names<'m>,
     pub(super) node: &'a FlatNode<'m>,
@@ -171,6 +174,12 @@ impl<'a, 'm> Cx<'a, 'm> {
     /// The same elements under another shape.
     pub(super) fn reshape(&mut self, x: ValueId, shape: Vec<usize>) -> Result<ValueId, Fault> {
         self.emit1(Op::Reshape { shape }, vec![x])
+    }
+
+    /// The name of result 0 where that is a weight in a `Constant` node.
+    pub(super) fn weight(&self) -> Option<&'a str> {
+        let t = self.node.outputs.first().copied().flatten()?;
+        self.literals.contains(&t).then(|| self.names.name(t))
     }
 
     /// The value itself under the node's name.
