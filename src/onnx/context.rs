@@ -18,6 +18,8 @@ pub(super) enum Slot {
     Undefined,
     /// A value.
     Value(ValueId),
+    /// A sequence of tensors.
+    Sequence(Vec<ValueId>),
     /// The `Indices` of a 1×1 `MaxPool` with stride 1: 0, 1, 2, … in the shape of `x`.
     /// PyTorch's exporter makes them only to take a small slice; they stay unmade
     /// until something else reads them.
@@ -81,6 +83,14 @@ impl<'a, 'm> Cx<'a, 'm> {
     /// What operand `i` is, made or not.
     pub(super) fn slot(&self, i: usize) -> Slot {
         self.tensor(i).map(|t| self.slots[t].clone()).unwrap_or_default()
+    }
+
+    /// Operand `i`, which must be a sequence.
+    pub(super) fn sequence(&self, i: usize) -> Result<Vec<ValueId>, Fault> {
+        match self.slot(i) {
+            Slot::Sequence(parts) => Ok(parts),
+            _ => Err(Fault(format!("operand {i} is no sequence"))),
+        }
     }
 
     /// What a tensor became.
@@ -216,6 +226,9 @@ pub(super) fn made(
     let v = match &slots[t] {
         Slot::Value(v) => return Ok(*v),
         Slot::Undefined => return Err(Fault(format!("`{}` is not defined", names.name(t)))),
+        Slot::Sequence(_) => {
+            return Err(Fault(format!("`{}` is a sequence, no tensor", names.name(t))));
+        }
         Slot::Positions { x, op, node } => positions(b, *x, op, node)?,
     };
     b.g.values[v].name = names.name(t).to_owned();

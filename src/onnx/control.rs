@@ -7,7 +7,7 @@ use super::flatten::{Body, FlatNode, Tensor};
 use super::fold::to_ints;
 use super::import::{Importer, stored};
 use super::proto::GraphProto;
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::{DType, Data, Op, TensorType, ValueId};
 
 /// Most nodes that bodies become in all.
 const MAX_NODES: usize = 200_000;
@@ -112,7 +112,8 @@ impl<'m> Importer<'m, '_> {
                 _ => None,
             };
             goes_on = next.ok_or_else(|| {
-                let what = "whether it goes on after a turn must be known when the model is compiled";
+                let what =
+                    "whether it goes on after a turn must be known when the model is compiled";
                 self.fault(node, what)
             })?;
             carried = rest;
@@ -157,8 +158,8 @@ impl<'m> Importer<'m, '_> {
         &mut self,
         node: &FlatNode,
         op: Op,
-        inputs: Vec<arenic_ir::ValueId>,
-    ) -> Result<Vec<arenic_ir::ValueId>, ImportError> {
+        inputs: Vec<ValueId>,
+    ) -> Result<Vec<ValueId>, ImportError> {
         self.b.emit(&node.name, op, inputs).map_err(|fault| self.fault(node, fault))
     }
 
@@ -191,9 +192,11 @@ impl<'m> Importer<'m, '_> {
             self.slots[t] = slot;
         }
         for (t, tensor) in inner.initializers {
-            let name = self.names.name(t).to_owned();
-            let (ty, data) = stored(self.reader, &name, tensor, None)?;
-            let v = self.b.initializer(&name, ty, data);
+            let (ty, data) = stored(self.reader, self.names.name(t), tensor, None)?;
+            let v = match data {
+                Data::Bytes(bytes) => self.b.constant(ty, bytes),
+                Data::Absent => self.b.g.add_const("", ty, Data::Absent),
+            };
             self.slots[t] = Slot::Value(v);
         }
         for node in &inner.nodes {

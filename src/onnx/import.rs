@@ -2,7 +2,7 @@
 
 use super::context::{Cx, Slot, made};
 use super::error::{Fault, ImportError, UnsupportedOp};
-use super::flatten::{FlatNode, Names, Tensor, flatten, sort};
+use super::flatten::{CONTROL, FlatNode, Names, Tensor, flatten, sort};
 use super::fold::Builder;
 use super::interface::{self, Declared, Feed};
 use super::ops;
@@ -72,8 +72,21 @@ pub(super) fn import(
         _ if !said.standing.is_empty() => HashSet::new(),
         _ => literals::weights(&nodes),
     };
-    let mut importer =
-        Importer { graph, options, said, literals, reader, names, pairs, uses, pinned, b, slots };
+    let mut importer = Importer {
+        model,
+        graph,
+        options,
+        said,
+        literals,
+        reader,
+        names,
+        pairs,
+        uses,
+        expanded: 0,
+        pinned,
+        b,
+        slots,
+    };
     let states = importer.define()?;
     for node in &nodes {
         importer.build(node)?;
@@ -140,7 +153,8 @@ pub(super) fn is_supported(node: &FlatNode) -> bool {
     let subgraph = node.attributes.iter().any(|(_, a)| {
         matches!(attributes::kind(a), Some(AttributeType::Graph | AttributeType::Graphs))
     });
-    ops::find(node.domain, node.op).is_some() && !subgraph
+    let control = node.domain.is_empty() && CONTROL.contains(&node.op);
+    ops::find(node.domain, node.op).is_some() && (control || !subgraph)
 }
 
 /// Refuses versions whose operators mean something else than the table's.
@@ -201,24 +215,27 @@ fn definitions<'m>(
 }
 
 /// An import under way.
-struct Importer<'m, 'o> {
+pub(super) struct Importer<'m, 'o> {
+    pub(super) model: &'m ModelProto,
     graph: &'m GraphProto,
     options: &'o ImportOptions,
     said: &'o Said,
     /// Results of `Constant` nodes that are weights.
     literals: HashSet<Tensor>,
-    reader: &'o mut Reader,
-    names: Names<'m>,
+    pub(super) reader: &'o mut Reader,
+    pub(super) names: Names<'m>,
     pairs: Vec<Pair>,
     /// How often each tensor is read.
-    uses: Vec<u32>,
+    pub(super) uses: Vec<u32>,
+    /// Nodes that bodies of branches and loops have become.
+    pub(super) expanded: usize,
     /// Tensors that a gradient is asked of.
     pinned: HashSet<Tensor>,
-    b: Builder,
-    slots: Vec<Slot>,
+    pub(super) b: Builder,
+    pub(super) slots: Vec<Slot>,
 }
 
-impl Importer<'_, '_> {
+impl<'m> Importer<'m, '_> {
     fn state_error(&self, pair: &Pair, reason: String) -> ImportError {
         ImportError::State {
             enter: self.names.name(pair.enter).to_owned(),
@@ -297,7 +314,10 @@ impl Importer<'_, '_> {
     }
 
     /// Builds one node.
-    fn build(&mut self, node: &FlatNode) -> Result<(), ImportError> {
+    pub(super) fn build(&mut self, node: &FlatNode<'m>) -> Result<(), ImportError> {
+        if self.build_control(node)? {
+            return Ok(());
+        }
         let Importer { names, uses, pinned, b, slots, reader, options, literals, .. } = self;
         let error = |fault: Fault| node.error(names, fault.0);
         let Some(row) = ops::find(node.domain, node.op) else {
@@ -414,7 +434,7 @@ impl Importer<'_, '_> {
 }
 
 /// Reads an initializer and compares it with what its graph input says.
-fn stored(
+pub(super) fn stored(
     reader: &mut Reader,
     name: &str,
     tensor: &TensorProto,

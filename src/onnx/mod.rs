@@ -8,6 +8,7 @@
 
 mod attributes;
 mod context;
+mod control;
 mod error;
 pub mod export;
 mod flatten;

@@ -47,13 +47,18 @@ impl Shell {
 fn exports_without_the_optimizer_train_as_pytorch_does() {
     let shell = Shell::new();
     for name in [
+        "bags",
         "batch_norm",
         "batch_norm_alone",
         "batch_norms",
         "buffer",
+        "chunked",
         "detached",
+        "folded",
+        "fourier",
         "group_norm",
         "sequence",
+        "spatial_transformer",
         "temperature",
         "tied",
         "two_layer_norms",

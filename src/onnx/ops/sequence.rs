@@ -125,7 +125,9 @@ pub(super) fn concat(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let along = a.int("axis")?.ok_or("attribute `axis` is missing")?;
     let new = a.flag("new_axis", false)?;
-    let first = *parts.first().ok_or("the sequence is empty, and of what its tensors would be is not said")?;
+    let first = *parts
+        .first()
+        .ok_or("the sequence is empty, and of what its tensors would be is not said")?;
     let rank = cx.ty(first).rank();
     let axis = axis(along, rank + usize::from(new))?;
     let parts = match new {
