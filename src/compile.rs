@@ -5,6 +5,7 @@ use crate::evaluator::Kernels;
 use crate::gpu_code::{self, CodeError};
 use crate::mapping::Mapping;
 use crate::onnx::ort::{FILES, import_artifacts};
+use crate::onnx::parameters::Said;
 use crate::onnx::{ImportError, ImportOptions, Imported, import_file};
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
@@ -12,7 +13,7 @@ use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_ir::{Backend, DType, Def, Graph, Math, Op, TargetInfo, ValueId};
 use arenic_passes::certificate::{certificate, floor};
-use arenic_passes::differentiate::Parameter;
+use arenic_passes::differentiate::{Differentiate, Glob, Parameter};
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{PartOutcome, Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::roofline;
@@ -113,8 +114,35 @@ pub struct Compiled {
 pub struct Weights {
     /// Each, and what becomes of it.
     pub parameters: Vec<Parameter>,
-    /// Those that look as if a batch normalisation had been folded into them.
-    pub folded: Vec<String>,
+    /// What the file says of them.
+    pub said: Said,
+    /// What its exporter seems to have left out.
+    pub notes: Vec<String>,
+}
+
+impl Weights {
+    /// Decides what is trained: makes constants of all other weights of a graph, and gives the
+    /// pass that trains what is left.
+    ///
+    /// # Errors
+    /// Nothing can be trained, or a pattern fits nothing.
+    pub fn decided(
+        g: &mut Graph,
+        pass: &Differentiate,
+        said: Said,
+        stops: &[String],
+        mut notes: Vec<String>,
+    ) -> Result<(Weights, Differentiate), PassError> {
+        let mut pass = Differentiate { weights: said.standing.clone(), ..pass.clone() };
+        pass.stop_gradient.extend(stops.iter().map(|name| Glob::exactly(name)));
+        if !stops.is_empty() {
+            notes.push(format!("gradients stop at `{}`, as detach() says", stops.join("`, `")));
+        }
+        notes.extend(pass.remarks(g)?);
+        let parameters = pass.parameters(g)?;
+        let pass = pass.settled(g, &parameters);
+        Ok((Weights { parameters, said, notes }, pass))
+    }
 }
 
 impl Compiled {
@@ -179,13 +207,16 @@ pub fn compile(
     search: Search,
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
-    let Imported { graph, bound, unused, defaults, folded } = match model.is_dir() {
+    let Imported { mut graph, bound, unused, defaults, said, stops, notes } = match model.is_dir() {
         true => import_artifacts(model, import)?,
         false => import_file(model, import)?,
     };
-    let parameters = match (pipeline.differentiation(), constraints.purpose) {
-        (Some(pass), Purpose::Step) => pass.parameters(&graph).map_err(PassError::from)?,
-        _ => Vec::new(),
+    let (weights, pass) = match (pipeline.differentiation(), constraints.purpose) {
+        (Some(pass), Purpose::Step) => {
+            let (weights, pass) = Weights::decided(&mut graph, pass, said, &stops, notes)?;
+            (weights, Some(pass))
+        }
+        _ => (Weights::default(), None),
     };
     let Constraints { backend, device, limits, allow_reassociation, math, purpose, no_gpu_code } =
         constraints;
@@ -204,9 +235,19 @@ pub fn compile(
     let device = device.map(|d| d.with_math(math));
     let device = device.as_ref();
     let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
+    let differentiate = pass.as_ref();
     let common_homes = None;
-    let cx =
-        Cx { target, purpose, evaluate, search, device, limits, allow_reassociation, common_homes };
+    let cx = Cx {
+        target,
+        purpose,
+        evaluate,
+        search,
+        device,
+        limits,
+        allow_reassociation,
+        differentiate,
+        common_homes,
+    };
     let outcome = pipeline.run(graph, &cx, options)?;
     let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
     let (uncut_seconds, step_seconds_bound) =
@@ -279,7 +320,6 @@ pub fn compile(
         _ => None,
     };
     let footprint = outcome.footprint;
-    let weights = Weights { parameters, folded };
     Ok(Compiled {
         artifact,
         module,

@@ -14,7 +14,7 @@ use arenic_passes::simulate::chrome_trace;
 use arenic_runtime::cuda::driver::{Driver, DriverError};
 use arenic_runtime::cuda::{self, CudaExecutor, DeviceStepError};
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError};
-use arenic_runtime::kernel::Draw;
+use arenic_runtime::kernel::{Draw, KernelError};
 use arenic_runtime::machine::Machine;
 use arenic_runtime::rounds::{InRounds, RoundsError};
 pub use initial::{Initial, InitialError};
@@ -24,6 +24,11 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+
+/// The input with the targets of a loss.
+const TARGET: &str = "target";
+/// How labels of a loss's nodes end.
+const LOSS: &str = "`loss`";
 
 /// How many steps to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +97,22 @@ pub enum TrainError {
     /// Data files.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// A target is no class.
+    #[error(
+        "step {step}: the target {class} in row {row} of the batch is no class: the model has {classes} \
+         (0 to {}); a class that counts for nothing is given to `arenic compile` by --ignore-index",
+        .classes.saturating_sub(1)
+    )]
+    Class {
+        /// The step.
+        step: u64,
+        /// The target.
+        class: i64,
+        /// Which of the batch's targets it is, counted from 0.
+        row: usize,
+        /// How many classes there are.
+        classes: usize,
+    },
     /// A kernel refused its operands, or the device failed.
     #[error("step {step}: {error}")]
     Step {
@@ -282,7 +303,10 @@ fn train_on(
             .save
             .as_deref()
             .map_or(Ok(()), |path| run.saver.save(path, executor, step, &mut notice)),
-        Err(e) => Err(run.kept(e, executor)),
+        Err(e) => {
+            let e = run.told(e);
+            Err(run.kept(e, executor))
+        }
     };
     // The outputs of the steps that were done are written, whatever ended the run.
     let spool = run.spool.take().filter(|_| saved.is_ok() || run.tally.steps > 0);
@@ -404,12 +428,33 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Why a step failed, where it may be that a target is no class: the loss takes an element by it.
+    fn told(&mut self, error: TrainError) -> TrainError {
+        let TrainError::Step { step, error: DeviceStepError::Refused(refused) } = &error else {
+            return error;
+        };
+        let (step, g) = (*step, self.saver.graph);
+        let KernelError::IndexOutOfRange { index, extent } = refused.error else { return error };
+        let is_target = |v: &ValueId| g.values[*v].name == TARGET && g.ty(*v).dtype == DType::I64;
+        let at = self.fed.iter().position(is_target).filter(|_| refused.node.ends_with(LOSS));
+        let Some(i) = at else { return error };
+        let mut bytes = vec![0; g.ty(self.fed[i]).bytes() as usize];
+        if self.batches.fill(step, i, &mut bytes).is_err() {
+            return error;
+        }
+        let mut targets = bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b));
+        match targets.position(|t| t == index) {
+            Some(row) => TrainError::Class { step, class: index, row, classes: extent },
+            None => error,
+        }
+    }
+
     /// The error that ended the steps, once what was trained before it is safe.
     fn kept(&self, error: TrainError, executor: &impl Machine) -> TrainError {
         let renewed = match &error {
             // Saved already.
             TrainError::Kept { .. } => return error,
-            TrainError::Step { .. } => executor.written_states(),
+            TrainError::Step { .. } | TrainError::Class { .. } => executor.written_states(),
             _ => Vec::new(),
         };
         match self.tally.steps {

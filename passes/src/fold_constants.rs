@@ -5,7 +5,7 @@
 //! replace, so nothing is folded through it. Results above a limit are not folded
 //! either: a constant owns bytes during the whole step, a node's result does not.
 
-use crate::{Cx, GraphPass, PassError, Stats};
+use crate::{Cx, GraphPass, PassError, Purpose, Stats};
 use arenic_ir::graph::{Data, Def, Graph, NodeId, ValueId};
 use bytes::Bytes;
 use cranelift_entity::SecondaryMap;
@@ -32,7 +32,7 @@ impl GraphPass for FoldConstants {
         let mut folded: SecondaryMap<NodeId, bool> = SecondaryMap::new();
         let mut count = 0;
         for n in g.nodes.keys().collect::<Vec<_>>() {
-            let Some(results) = self.evaluate(g, n, evaluator) else { continue };
+            let Some(results) = self.evaluate(g, n, cx, evaluator) else { continue };
             for (v, bytes) in g.nodes[n].outputs.clone().into_iter().zip(results) {
                 if let Some(v) = v {
                     g.values[v].def = Def::Const(Data::Bytes(Bytes::from(bytes)));
@@ -55,10 +55,11 @@ impl FoldConstants {
         &self,
         g: &Graph,
         n: NodeId,
+        cx: &Cx,
         evaluator: &dyn crate::Evaluate,
     ) -> Option<Vec<Vec<u8>>> {
         let node = &g.nodes[n];
-        if node.inputs.is_empty() || node.inputs.iter().any(|&v| is_parameter(g, v)) {
+        if node.inputs.is_empty() || node.inputs.iter().any(|&v| is_parameter(g, v, cx)) {
             return None;
         }
         let results = g.output_types(n).ok()?;
@@ -75,8 +76,10 @@ impl FoldConstants {
     }
 }
 
-/// A named float constant of rank ≥ 1, seen through views.
-fn is_parameter(g: &Graph, v: ValueId) -> bool {
+/// A named float constant of rank ≥ 1, seen through views; where what was trained is evaluated, a
+/// scalar, too, since the importer has folded those that were not.
+fn is_parameter(g: &Graph, v: ValueId, cx: &Cx) -> bool {
     let root = &g.values[g.resolve(v).root];
-    !root.name.is_empty() && root.ty.dtype.is_float() && root.ty.rank() > 0
+    let may_be_scalar = cx.purpose == Purpose::Evaluation;
+    !root.name.is_empty() && root.ty.dtype.is_float() && (root.ty.rank() > 0 || may_be_scalar)
 }

@@ -1,9 +1,10 @@
 //! What a pass is, and what it knows.
 
 use crate::error::PassError;
+use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::search::Search;
-use crate::{differentiate, rounds};
+use crate::rounds;
 use arenic_ir::cost::Device;
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
@@ -46,6 +47,9 @@ pub struct Cx<'a> {
     pub limits: PerSpace<Option<u64>>,
     /// Sums may be taken in another order where that saves memory, which changes bits.
     pub allow_reassociation: bool,
+    /// What a pipeline's `differentiate` does instead of what it was told, where it was decided for
+    /// this graph what is trained.
+    pub differentiate: Option<&'a Differentiate>,
     /// Set where other programs take turns with this one over the same arena.
     pub common_homes: Option<CommonHomes>,
 }
@@ -66,8 +70,17 @@ impl Cx<'_> {
         let search = Search::USUAL;
         let limits = PerSpace { device: None, host: None };
         let (purpose, evaluate, device) = (Purpose::Step, None, None);
-        let (allow_reassociation, common_homes) = (false, None);
-        Cx { target, purpose, evaluate, search, device, limits, allow_reassociation, common_homes }
+        Cx {
+            target,
+            purpose,
+            evaluate,
+            search,
+            device,
+            limits,
+            allow_reassociation: false,
+            differentiate: None,
+            common_homes: None,
+        }
     }
 }
 
@@ -79,7 +92,7 @@ pub trait GraphPass {
     /// See [`PassError`].
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError>;
     /// The pass as the one that makes a training step of a forward graph.
-    fn differentiates(&self) -> Option<&differentiate::Differentiate> {
+    fn differentiates(&self) -> Option<&Differentiate> {
         None
     }
     /// How this pass divides the step into rounds; `None` for passes that rewrite one graph.

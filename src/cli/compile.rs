@@ -3,7 +3,7 @@
 use super::device::{note_unmeasured, read_profiled};
 use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::interrupt;
-use super::loss::{LossOptions, MicroBatches, parameters_json, print_parameters};
+use super::loss::{LossOptions, MicroBatches, parameters_json};
 use super::memory::{Limit, free_bytes, parse_limit, parse_percent};
 use super::pipeline::read_pipeline;
 use super::search::{CUT, SearchOptions};
@@ -20,6 +20,7 @@ use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, Math, TensorType};
 use arenic_passes::accumulate::Accumulate;
+use arenic_passes::differentiate::{Glob, Role};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::precision::{Format, Precision};
 use arenic_passes::{Purpose, Search, devices};
@@ -158,7 +159,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let usual = if a.loss.loss.is_some() { "training" } else { NAMED[0].0 };
     let name = a.pipeline.as_deref().unwrap_or(usual);
     let mut pipeline = read_pipeline(name, Pipeline::from_yaml)?;
-    if let Some(pass) = a.loss.pass() {
+    if let Some(pass) = a.loss.pass()? {
         pipeline = pipeline.differentiating(pass).map_err(failed)?;
     }
     if let Some(to) = a.precision {
@@ -194,6 +195,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         plan_only: a.plan_only,
         bind: bound(&a.bind)?,
         micro_batches: a.ort.as_ref().and(counted).map(usize::from),
+        ..a.loss.import()
     };
     let named = match (a.device.as_deref(), a.profile.as_deref()) {
         (None, None) => None,
@@ -230,7 +232,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         note_unmeasured(&timed, &compiled.module.graph);
     }
     if !compiled.weights.parameters.is_empty() {
-        print_parameters(&compiled.weights.parameters, &compiled.weights.folded);
+        LossOptions::print(&compiled.weights, a.search.verbose);
     }
     for name in &compiled.unused {
         tell!("note: initializer `{name}` is not used");
@@ -264,7 +266,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             object.insert("largest".into(), largest);
         }
         if a.loss.loss.is_some() {
-            object.insert("parameters".into(), parameters_json(&compiled.weights.parameters));
+            object.insert("parameters".into(), parameters_json(&compiled.weights));
         }
         if let Some(forward) = artifact.evaluation(&target.name).filter(|_| a.compare) {
             object.insert("inference".into(), Value::Object(figures(forward, None)));
@@ -442,7 +444,10 @@ impl Job<'_> {
             }
         }
         if self.pipeline.differentiation().is_some() && !a.no_eval {
-            let import = ImportOptions { mode: Mode::Inference, ..import.clone() };
+            let weights = compiled.weights.parameters.iter();
+            let trained = weights.filter(|p| p.role == Role::Trained);
+            let trainable = trained.map(|p| Glob::exactly(&p.name)).collect();
+            let import = ImportOptions { mode: Mode::Inference, trainable, ..import.clone() };
             for backend in a.targets.iter().copied().collect::<BTreeSet<_>>() {
                 let purpose = Purpose::Evaluation;
                 let constraints = Constraints { backend, purpose, ..constraints };

@@ -1,14 +1,15 @@
 //! `arenic differentiate`
 
 use super::dims::{Dimension, Dimensions, parse_dimension};
-use super::loss::{LossOptions, print_parameters};
+use super::loss::LossOptions;
 use super::{Outcome, can_write, failed};
+use arenic::compile::Weights;
 use arenic::evaluator::Kernels;
 use arenic::onnx::export::{ExportOptions, export, write};
 use arenic::onnx::{ImportOptions, Imported, import_file};
 use arenic_ir::TargetInfo;
+use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
-use arenic_passes::{Cx, PassError};
 use clap::Args;
 use miette::miette;
 use std::path::PathBuf;
@@ -28,13 +29,16 @@ pub(super) struct Arguments {
     /// Size of a symbolic dimension
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
     dims: Vec<Dimension>,
+    /// Tell of each weight what becomes of it
+    #[arg(short, long)]
+    verbose: bool,
     #[command(flatten)]
     loss: LossOptions,
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.step)?;
-    let Some(pass) = a.loss.pass() else {
+    let Some(pass) = a.loss.pass()? else {
         let help = "for example --loss cross_entropy --optimizer adamw";
         return Err(miette!(help = help, "--loss and --optimizer say what is trained").into());
     };
@@ -42,11 +46,12 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     if let Some(name) = dims.largest {
         return Err(miette!("--dim {name} needs a size").into());
     }
-    let import =
-        ImportOptions { mode: a.loss.mode(true)?, dims: dims.given, ..ImportOptions::default() };
-    let Imported { graph, folded, .. } = import_file(&a.model, &import).map_err(failed)?;
-    let parameters = pass.parameters(&graph).map_err(PassError::from).map_err(failed)?;
-    print_parameters(&parameters, &folded);
+    let import = ImportOptions { mode: a.loss.mode(true)?, dims: dims.given, ..a.loss.import() };
+    let Imported { mut graph, said, stops, notes, .. } =
+        import_file(&a.model, &import).map_err(failed)?;
+    let (weights, pass) =
+        Weights::decided(&mut graph, &pass, said, &stops, notes).map_err(failed)?;
+    LossOptions::print(&weights, a.verbose);
     let pipeline = Pipeline::from_yaml(PASSES).and_then(|p| p.differentiating(pass));
     let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
     let step = pipeline.map_err(failed)?.run(graph, &cx, RunOptions::default()).map_err(failed)?;

@@ -1,6 +1,7 @@
 //! `--dim`: sizes of symbolic dimensions, one of which may be as large as fits.
 
 use super::{Failure, name_value};
+use arenic::onnx::ONLY_DIM;
 use miette::miette;
 use std::collections::BTreeMap;
 
@@ -12,14 +13,20 @@ pub(super) struct Dimension {
     size: Option<u64>,
 }
 
-/// Reads `batch=32` or `batch=max`.
+/// Reads `batch=32`, `batch=max`, or `32` of the only dimension that there is.
 pub(super) fn parse_dimension(text: &str) -> Result<Dimension, String> {
-    let (name, value) = name_value(text)?;
+    let (name, value) = match text.contains('=') {
+        true => name_value(text)?,
+        false => (ONLY_DIM.to_owned(), text.to_owned()),
+    };
     let size = match (value.as_str(), value.parse()) {
         ("max", _) => None,
         (_, Ok(n)) if n > 0 => Some(n),
         _ => return Err(format!("`{value}` is no positive number, nor max")),
     };
+    if size.is_none() && name == ONLY_DIM {
+        return Err("max is of a dimension: NAME=max".into());
+    }
     Ok(Dimension { name, size })
 }
 

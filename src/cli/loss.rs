@@ -1,7 +1,11 @@
 //! Options that make a training step of a forward model.
 
-use super::Failure;
-use arenic::onnx::{Mode, Training, Variance};
+use super::{Failure, failed};
+use arenic::compile::Weights;
+use arenic::data::Npz;
+use arenic::onnx::parameters::Lost;
+use arenic::onnx::{ImportOptions, Mode, Training, Variance};
+use arenic_ir::DType;
 use arenic_passes::differentiate::{
     Decay, Differentiate, Glob, LrSchedule, Optimizer, Parameter, Reduction, Role,
 };
@@ -11,13 +15,14 @@ use serde::de::value::{Error as Unknown, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// How a forward model becomes a training step.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Training a forward model")]
 pub(super) struct LossOptions {
-    /// cross_entropy, nll (targets: classes), bce or mse (targets: numbers) of the model's output and
-    /// the input `target`; or the name of a scalar output that is the loss
+    /// cross_entropy, nll (targets: classes), bce, mse, l1, smooth_l1, huber or kl_div (targets: numbers)
+    /// of the model's output and the input `target`; or the name of a scalar output that is the loss
     #[arg(long, value_name = "LOSS", requires = "optimizer")]
     pub(super) loss: Option<String>,
     /// sgd, momentum, adam, adamw, adagrad, rmsprop or lion, by PyTorch's formulas; the learning rate is
@@ -30,9 +35,19 @@ pub(super) struct LossOptions {
     /// The output that the loss is of, where the model has several
     #[arg(long, value_name = "NAME", requires = "loss")]
     output: Option<String>,
-    /// The axis of classes in the output [default: 1]
-    #[arg(long, value_name = "N", requires = "loss")]
-    class_axis: Option<usize>,
+    /// The axis of classes in the output; -1 is the last [default: 1]
+    #[arg(long, value_name = "N", requires = "loss", allow_negative_numbers = true)]
+    class_axis: Option<i64>,
+    /// Of cross_entropy: how much of each target is spread over all classes [default: 0]
+    #[arg(long, value_name = "X", requires = "loss")]
+    label_smoothing: Option<f64>,
+    /// Of cross_entropy and nll: what each class counts, as numbers in a text file or as the one array
+    /// of an .npz
+    #[arg(long, value_name = "FILE", requires = "loss")]
+    class_weights: Option<PathBuf>,
+    /// Of smooth_l1 (its beta) and huber: up to which differences are squared [default: 1]
+    #[arg(long, value_name = "X", requires = "loss", value_parser = positive)]
+    delta: Option<f64>,
     /// Targets of this class count for nothing [default: -100]
     #[arg(long, value_name = "N", requires = "loss", allow_negative_numbers = true)]
     ignore_index: Option<i64>,
@@ -45,6 +60,12 @@ pub(super) struct LossOptions {
     /// Train weights that would be kept or frozen
     #[arg(long, value_name = "GLOB", requires = "loss")]
     train: Vec<Glob>,
+    /// Restore parameters that the exporter merged or replaced, where that is certain
+    #[arg(long, requires = "loss")]
+    repair: bool,
+    /// Go on without the parameters that the exporter took apart
+    #[arg(long, requires = "loss")]
+    accept_missing: bool,
     /// Let no gradient pass these tensors
     #[arg(long, value_name = "GLOB", requires = "loss")]
     stop_gradient: Vec<Glob>,
@@ -56,10 +77,10 @@ pub(super) struct LossOptions {
     /// Scale gradients down so that their norm, of all together, is at most X
     #[arg(long, value_name = "X", requires = "loss", value_parser = positive)]
     clip_norm: Option<f64>,
-    /// Of momentum [default: 0.9]
+    /// Of momentum [default: 0.9], and of sgd, which is momentum then
     #[arg(long, value_name = "X", requires = "loss")]
     momentum: Option<f64>,
-    /// Of momentum: Nesterov's
+    /// Of momentum, and of sgd with --momentum: Nesterov's
     #[arg(long, requires = "loss")]
     nesterov: bool,
     /// Of adam, adamw and lion [default: 0.9]
@@ -127,17 +148,24 @@ fn micro_batches(text: &str) -> Result<MicroBatches, String> {
 
 impl LossOptions {
     /// The pass that the options describe, where there is a loss.
-    pub(super) fn pass(&self) -> Option<Differentiate> {
-        let loss = self.loss.clone()?;
+    ///
+    /// # Errors
+    /// Options of another optimizer, or weights of classes that cannot be read.
+    pub(super) fn pass(&self) -> Result<Option<Differentiate>, Failure> {
+        let Some(loss) = self.loss.clone() else { return Ok(None) };
         let mut pass = Differentiate {
             loss,
-            optimizer: self.optimizer.unwrap_or_default(),
+            optimizer: self.optimizer()?,
             output: self.output.clone(),
             class_axis: self.class_axis,
+            label_smoothing: self.label_smoothing,
+            class_weights: self.class_weights.as_deref().map(numbers).transpose()?,
+            delta: self.delta,
             ignore_index: self.ignore_index,
             reduction: self.reduction.unwrap_or_default(),
             train: self.train.clone(),
             freeze: self.freeze.clone(),
+            weights: BTreeMap::new(),
             stop_gradient: self.stop_gradient.clone(),
             accumulate: self.accumulate.and_then(MicroBatches::count).map(u32::from),
             clip_norm: self.clip_norm,
@@ -160,7 +188,28 @@ impl LossOptions {
                 None => pass.weight_decay = Some(is),
             }
         }
-        Some(pass)
+        Ok(Some(pass))
+    }
+
+    /// The optimizer, which is momentum where sgd has one.
+    fn optimizer(&self) -> Result<Optimizer, Failure> {
+        let optimizer = self.optimizer.unwrap_or_default();
+        let has_momentum = self.momentum.is_some_and(|m| m != 0.0);
+        match optimizer {
+            Optimizer::Sgd if has_momentum => Ok(Optimizer::Momentum),
+            Optimizer::Sgd if self.nesterov => {
+                let help = "add --momentum 0.9";
+                Err(miette!(help = help, "--nesterov is a way to use momentum, and there is none")
+                    .into())
+            }
+            Optimizer::Sgd | Optimizer::Momentum => Ok(optimizer),
+            _ if self.momentum.is_some() || self.nesterov => {
+                let help = "adam, adamw and lion have --beta1 instead";
+                Err(miette!(help = help, "--momentum and --nesterov are of sgd and momentum")
+                    .into())
+            }
+            _ => Ok(optimizer),
+        }
     }
 
     /// How the model is imported for training.
@@ -180,40 +229,114 @@ impl LossOptions {
         }
     }
 
+    /// What an import is told of weights.
+    pub(super) fn import(&self) -> ImportOptions {
+        ImportOptions {
+            trainable: self.train.clone(),
+            repair: self.repair,
+            accept_missing: self.accept_missing,
+            ..ImportOptions::default()
+        }
+    }
+
+    /// Prints what becomes of a model's weights: numbers, what is doubtful, and each by
+    /// its name where `verbose`.
+    pub(super) fn print(weights: &Weights, verbose: bool) {
+        let Weights { parameters, said, notes } = weights;
+        let trained = || parameters.iter().filter(|p| p.role == Role::Trained);
+        let elements: usize = trained().map(|p| p.ty.elements()).sum();
+        tell!("trains {} parameters of {elements} numbers", trained().count());
+        if verbose {
+            trained().for_each(|p| tell!("  {} {}", p.name, p.ty));
+        }
+        let mut kept: BTreeMap<String, Vec<&Parameter>> = BTreeMap::new();
+        for p in parameters.iter().filter(|p| p.role != Role::Trained) {
+            kept.entry(p.role.to_string()).or_default().push(p);
+        }
+        for (why, all) in &kept {
+            const SHOWN: usize = 3;
+            let shown = if verbose { all.len() } else { SHOWN };
+            let names = all.iter().take(shown).map(|p| format!("`{}` {}", p.name, p.ty));
+            let names = names.collect::<Vec<_>>().join(", ");
+            let more = match all.len().saturating_sub(shown) {
+                0 => String::new(),
+                n => format!(" and {n} more (-v names them)"),
+            };
+            tell!("  {} {why}: {names}{more}", all.len());
+        }
+        for p in parameters.iter().filter(|p| p.role.is_doubtful()) {
+            tell!(
+                "warning: nothing tells whether `{}` {} is a parameter; it is kept as it is, \
+                 `--train {}` trains it",
+                p.name,
+                p.ty,
+                p.name
+            );
+        }
+        if verbose {
+            said.tied.iter().for_each(|(a, b)| tell!("  `{a}` is one parameter with `{b}`"));
+            said.unread.iter().for_each(|name| {
+                tell!("  `{name}` is not in the file: it is one with another parameter, or unused");
+            });
+        }
+        said.restored.iter().for_each(|l| tell!("  {} is restored; it was {}", l.name, l.fate));
+        said.lost.iter().for_each(|l| tell!("warning: {} is {}", l.name, l.fate));
+        notes.iter().for_each(|note| tell!("note: {note}"));
+    }
+
     /// Values of inputs where a run gives none.
     pub(super) fn defaults(&self) -> BTreeMap<String, f64> {
         self.lr.map(|lr| ("lr".to_owned(), lr)).into_iter().collect()
     }
 }
 
-/// Prints what becomes of a model's weights: all that is not plainly trained, and how many are.
-pub(super) fn print_parameters(parameters: &[Parameter], folded: &[String]) {
-    let trained = || parameters.iter().filter(|p| p.role == Role::Trained);
-    let elements: usize = trained().map(|p| p.ty.elements()).sum();
-    tell!("trains {} parameters of {elements} numbers", trained().count());
-    for p in parameters.iter().filter(|p| p.role != Role::Trained) {
-        tell!("  {} {}: {}", p.name, p.ty, p.role);
-    }
-    if let Some(first) = folded.first() {
-        tell!(
-            "note: a batch normalisation seems to be folded into `{first}` and {} more: the model was \
-             exported for inference. Export it with training=TrainingMode.TRAINING and \
-             do_constant_folding=False to train with batch statistics",
-            folded.len() - 1
-        );
-    }
-}
-
-/// What becomes of a model's weights, for scripts.
-pub(super) fn parameters_json(parameters: &[Parameter]) -> Value {
-    let row = |p: &Parameter| json!({"name": p.name, "shape": p.ty.shape, "trained": p.role == Role::Trained, "why": p.role.to_string()});
-    parameters.iter().map(row).collect()
+/// What becomes of a model's weights, for scripts; last those that the file lacks.
+pub(super) fn parameters_json(weights: &Weights) -> Value {
+    let row = |p: &Parameter| {
+        let trained = p.role == Role::Trained;
+        let mut row = json!({"name": p.name, "shape": p.ty.shape, "trained": trained, "why": p.role.to_string()});
+        if p.role.is_doubtful() {
+            row["doubtful"] = true.into();
+        }
+        row
+    };
+    let lost = |l: &Lost| json!({"name": l.name, "trained": false, "why": l.fate.to_string(), "missing": true});
+    let rows = weights.parameters.iter().map(row);
+    rows.chain(weights.said.lost.iter().map(lost)).collect()
 }
 
 /// A value by the name that it has in pipelines.
 fn by_name<T: DeserializeOwned>(name: &str) -> Result<T, String> {
     let name: StrDeserializer<'_, Unknown> = name.into_deserializer();
     T::deserialize(name).map_err(|e| e.to_string())
+}
+
+/// Numbers in a text file, between spaces, commas or lines, or in the one array of an `.npz`.
+fn numbers(path: &Path) -> Result<Vec<f64>, Failure> {
+    let refused = |what: String| -> Failure {
+        let help = "write one number for each class, or numpy.savez with one array of float32";
+        miette!(help = help, "--class-weights `{}`: {what}", path.display()).into()
+    };
+    if path.extension().is_none_or(|e| e != "npz") {
+        let text = std::fs::read_to_string(path).map_err(|e| refused(e.to_string()))?;
+        let words = text.split(|c: char| c.is_whitespace() || c == ',').filter(|w| !w.is_empty());
+        let number = |w: &str| w.parse().map_err(|_| refused(format!("`{w}` is no number")));
+        return words.map(number).collect();
+    }
+    let npz = Npz::open(path).map_err(failed)?;
+    let [array] = npz.arrays() else { return Err(refused("it holds several arrays".into())) };
+    let bytes = array.bytes();
+    match (array.ty().dtype, array.ty().rank()) {
+        (DType::F32, 1) => {
+            let words = bytes.as_chunks::<4>().0.iter();
+            Ok(words.map(|b| f64::from(f32::from_le_bytes(*b))).collect())
+        }
+        (DType::F64, 1) => {
+            let words = bytes.as_chunks::<8>().0.iter();
+            Ok(words.map(|b| f64::from_le_bytes(*b)).collect())
+        }
+        _ => Err(refused(format!("its array is {}", array.ty()))),
+    }
 }
 
 fn positive(text: &str) -> Result<f64, String> {

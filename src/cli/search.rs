@@ -20,9 +20,9 @@ pub(super) struct SearchOptions {
     /// Seed of the random moves of searches
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Tell of every better plan and bound on stderr
+    /// Tell on stderr of every better plan and bound, and of each weight what becomes of it
     #[arg(short, long)]
-    verbose: bool,
+    pub(super) verbose: bool,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

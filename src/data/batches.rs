@@ -89,7 +89,28 @@ enum Source {
 #[derive(Debug)]
 struct Input {
     ty: TensorType,
+    /// The array holds `i32`, the input takes `i64`.
+    widens: bool,
     source: Source,
+}
+
+impl Input {
+    /// Reads bytes of the input's type from an array, from a byte of that type on.
+    fn read(&self, array: &Array, at: usize, dst: &mut [u8]) -> Result<(), DataError> {
+        if !self.widens {
+            return array.read(at, dst);
+        }
+        // In the second half of the bytes, whose elements are read before wider ones get there.
+        let half = dst.len() / 2;
+        array.read(at / 2, &mut dst[half..])?;
+        for i in 0..half / 4 {
+            let from = half + 4 * i;
+            let word = [dst[from], dst[from + 1], dst[from + 2], dst[from + 3]];
+            let wide = i64::from(i32::from_le_bytes(word)).to_le_bytes();
+            dst[8 * i..8 * i + 8].copy_from_slice(&wide);
+        }
+        Ok(())
+    }
 }
 
 /// The values of the graph's inputs, step by step.
@@ -143,18 +164,19 @@ impl Batches {
     /// # Panics
     /// There is no such input, or `dst` is not as long as its type says.
     pub fn fill(&mut self, step: u64, input: usize, dst: &mut [u8]) -> Result<(), DataError> {
-        let Input { ty, source } = &self.inputs[input];
+        let of = &self.inputs[input];
+        let Input { ty, source, .. } = of;
         assert_eq!(dst.len() as u64, ty.bytes(), "input {input} has another size");
         let (epoch, position) = (step / self.count, step % self.count);
         match (source, &mut self.shuffle) {
             (Source::Value(bytes), _) => dst.copy_from_slice(bytes),
-            (Source::Whole(array), _) => array.read(0, dst)?,
-            (Source::Rows(array), None) => array.read(position as usize * dst.len(), dst)?,
+            (Source::Whole(array), _) => of.read(array, 0, dst)?,
+            (Source::Rows(array), None) => of.read(array, position as usize * dst.len(), dst)?,
             (Source::Rows(array), Some(shuffle)) => {
                 let pieces = shuffle.pieces(epoch, position);
                 let len = dst.len() / pieces.len();
                 for (to, &from) in dst.chunks_exact_mut(len.max(1)).zip(pieces) {
-                    array.read(from as usize * len, to)?;
+                    of.read(array, from as usize * len, to)?;
                 }
             }
         }

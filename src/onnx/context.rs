@@ -8,6 +8,7 @@ use super::fold::{self, Builder};
 use super::proto::TensorProto;
 use super::read::Reader;
 use arenic_ir::{DType, Data, Op, TensorType, ValueId};
+use std::collections::HashSet;
 
 /// What a tensor of the model became.
 #[derive(Clone, Default)]
@@ -17,6 +18,8 @@ pub(super) enum Slot {
     Undefined,
     /// A value.
     Value(ValueId),
+    /// A sequence of tensors.
+    Sequence(Vec<ValueId>),
     /// The `Indices` of a 1×1 `MaxPool` with stride 1: 0, 1, 2, … in the shape of `x`.
     /// PyTorch's exporter makes them only to take a small slice; they stay unmade
     /// until something else reads them.
@@ -39,6 +42,8 @@ pub(super) struct Cx<'a, 'm> {
     pub(super) slots: &'a mut [Slot],
     /// How often each tensor is read, by nodes, outputs and states.
     pub(super) uses: &'a [u32],
+    /// Results of `Constant` nodes that are weights.
+    pub(super) literals: &'a HashSet<Tensor>,
     pub(super) reader: &'a mut Reader,
     pub(super) names: &'a Names<'m>,
     pub(super) node: &'a FlatNode<'m>,
@@ -78,6 +83,14 @@ impl<'a, 'm> Cx<'a, 'm> {
     /// What operand `i` is, made or not.
     pub(super) fn slot(&self, i: usize) -> Slot {
         self.tensor(i).map(|t| self.slots[t].clone()).unwrap_or_default()
+    }
+
+    /// Operand `i`, which must be a sequence.
+    pub(super) fn sequence(&self, i: usize) -> Result<Vec<ValueId>, Fault> {
+        match self.slot(i) {
+            Slot::Sequence(parts) => Ok(parts),
+            _ => Err(Fault(format!("operand {i} is no sequence"))),
+        }
     }
 
     /// What a tensor became.
@@ -173,6 +186,12 @@ impl<'a, 'm> Cx<'a, 'm> {
         self.emit1(Op::Reshape { shape }, vec![x])
     }
 
+    /// The name of result 0 where that is a weight in a `Constant` node.
+    pub(super) fn weight(&self) -> Option<&'a str> {
+        let t = self.node.outputs.first().copied().flatten()?;
+        self.literals.contains(&t).then(|| self.names.name(t))
+    }
+
     /// The value itself under the node's name.
     pub(super) fn same(&mut self, x: ValueId) -> Result<ValueId, Fault> {
         let shape = self.ty(x).shape;
@@ -207,6 +226,9 @@ pub(super) fn made(
     let v = match &slots[t] {
         Slot::Value(v) => return Ok(*v),
         Slot::Undefined => return Err(Fault(format!("`{}` is not defined", names.name(t)))),
+        Slot::Sequence(_) => {
+            return Err(Fault(format!("`{}` is a sequence, no tensor", names.name(t))));
+        }
         Slot::Positions { x, op, node } => positions(b, *x, op, node)?,
     };
     b.g.values[v].name = names.name(t).to_owned();

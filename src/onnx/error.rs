@@ -1,5 +1,7 @@
 //! Why a model could not be imported.
 
+use super::ops::is_of_onnx;
+use super::parameters::Lost;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -50,6 +52,14 @@ pub enum ImportError {
         /// The symbolic dimensions that there are.
         known: Vec<String>,
     },
+    /// A size without a name, of a model that has several symbolic dimensions, or none.
+    #[error("a size of {size} needs the name of its dimension, --dim NAME={size}{}", there_are(.known))]
+    UnnamedDim {
+        /// The size.
+        size: u64,
+        /// The symbolic dimensions that there are.
+        known: Vec<String>,
+    },
     /// A graph input, an output or something that is bound to one.
     #[error("{kind} `{name}`: {reason}")]
     Interface {
@@ -91,6 +101,9 @@ pub enum ImportError {
         /// The other.
         second: String,
     },
+    /// Parameters that a file lacks, or has as something else.
+    #[error("{}", lost(.0))]
+    Parameters(Vec<Lost>),
     /// A pair of a state.
     #[error("state `{enter}` with next value `{exit}`: {reason}")]
     State {
@@ -116,15 +129,39 @@ fn report(ops: &[UnsupportedOp]) -> String {
         // Writing to a string cannot fail.
         let _ = write!(
             text,
-            "\n  {} {} ({version}): {} node{}, first `{}`",
+            "\n  {} {} ({version}): {} node{}, first `{}`{}",
             op.domain,
             op.name,
             op.count,
             if op.count == 1 { "" } else { "s" },
-            op.first
+            op.first,
+            match op.domain == "ai.onnx" && !is_of_onnx(&op.name) {
+                true => "; ONNX has no such operator: the exporter left it untranslated",
+                false => "",
+            }
         );
     }
     text + "\n`arenic ops` lists what is supported"
+}
+
+fn lost(all: &[Lost]) -> String {
+    let (one, few) = (all.len() == 1, all.iter().filter(|l| l.can_be_repaired()).count());
+    let mut text = match one {
+        true => "the file does not have one of the model's parameters as it was:".to_owned(),
+        false => {
+            format!("the file does not have {} of the model's parameters as they were:", all.len())
+        }
+    };
+    for l in all {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n  {} is {}", l.name, l.fate);
+    }
+    text += "\nExport the model again without the exporter's optimizer: \
+             torch.onnx.export(model, inputs, \"model.onnx\", dynamo=True, optimize=False).";
+    if few > 0 {
+        let _ = write!(text, " --repair restores {few} of {}.", all.len());
+    }
+    text + " --accept-missing trains the file as it is"
 }
 
 fn there_are(names: &[String]) -> String {

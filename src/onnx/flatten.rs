@@ -3,10 +3,13 @@
 use super::attributes::{Access, Attributes};
 use super::domains::TRAINING;
 use super::error::{Fault, ImportError};
-use super::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
+use super::proto::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, ValueInfoProto,
+};
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::rc::Rc;
 
 /// A tensor's name, numbered.
@@ -63,6 +66,89 @@ pub(super) struct FlatNode<'m> {
     pub(super) attributes: Attributes<'m>,
     /// The tensors that the attributes of a `Gradient` name.
     pub(super) named: Option<Named>,
+    /// The graphs of an `If` or a `Loop`.
+    pub(super) bodies: Vec<Body<'m>>,
+}
+
+/// A graph inside of a node, with what the names around it mean.
+pub(super) struct Body<'m> {
+    /// The attribute that it is.
+    pub(super) name: &'m str,
+    pub(super) graph: &'m GraphProto,
+    /// Tensors around it that it reads.
+    outer: HashMap<&'m str, Option<Tensor>>,
+    attributes: HashMap<&'m str, &'m AttributeProto>,
+    opsets: Opsets<'m>,
+    prefix: String,
+}
+
+/// The nodes that a body becomes once.
+pub(super) struct Inner<'m> {
+    pub(super) nodes: Vec<FlatNode<'m>>,
+    pub(super) inputs: Vec<Tensor>,
+    pub(super) outputs: Vec<Tensor>,
+    pub(super) initializers: Vec<(Tensor, &'m TensorProto)>,
+}
+
+impl<'m> Body<'m> {
+    /// The nodes of the body at some turn of a loop: names inside are new ones.
+    ///
+    /// # Errors
+    /// Functions that cannot be inlined, or a name inside that is one around it.
+    pub(super) fn flatten(
+        &self,
+        model: &'m ModelProto,
+        turn: usize,
+        names: &mut Names<'m>,
+    ) -> Result<Inner<'m>, ImportError> {
+        let prefix = format!("{}/{turn}", self.prefix);
+        let mut local = self.outer.clone();
+        let mut own = |name: &'m str, names: &mut Names<'m>| {
+            let t = names.fresh(format!("{prefix}/{name}"));
+            local.insert(name, Some(t));
+            t
+        };
+        let graph = self.graph;
+        let input = |i: &'m ValueInfoProto| i.name.as_deref().unwrap_or("");
+        let inputs = graph.input.iter().map(|i| own(input(i), names)).collect();
+        let stored = |t: &'m TensorProto| t.name.as_deref().unwrap_or("");
+        let initializers: Vec<_> =
+            graph.initializer.iter().map(|t| (own(stored(t), names), t)).collect();
+        for result in graph.node.iter().flat_map(|n| &n.output).filter(|o| !o.is_empty()) {
+            own(result, names);
+        }
+        let outputs = graph.output.iter().map(|o| local.get(input(o)).copied().flatten());
+        let outputs: Option<Vec<Tensor>> = outputs.collect();
+        let outputs = outputs.ok_or_else(|| {
+            ImportError::Model(format!("a result of the graph in `{prefix}` is not defined"))
+        })?;
+        let scope = Scope {
+            nodes: graph.node.iter(),
+            local: Some(local),
+            attributes: self.attributes.clone(),
+            opsets: Rc::clone(&self.opsets),
+            prefix,
+        };
+        let nodes = inlined(model, scope, graph.node.len(), names)?;
+        Ok(Inner { nodes, inputs, outputs, initializers })
+    }
+}
+
+/// Names that a graph reads and does not define.
+fn free<'m>(graph: &'m GraphProto, defined: &HashSet<&'m str>, found: &mut Vec<&'m str>) {
+    let mut defined = defined.clone();
+    let inputs = graph.input.iter().filter_map(|i| i.name.as_deref());
+    defined.extend(inputs.chain(graph.initializer.iter().filter_map(|t| t.name.as_deref())));
+    for node in &graph.node {
+        let reads = node.input.iter().map(String::as_str);
+        found.extend(reads.filter(|i| !i.is_empty() && !defined.contains(i)));
+        for inner in node.attribute.iter().filter_map(|a| a.g.as_ref()) {
+            free(inner, &defined, found);
+        }
+        defined.extend(node.output.iter().map(String::as_str));
+    }
+    let outputs = graph.output.iter().filter_map(|o| o.name.as_deref());
+    found.extend(outputs.filter(|o| !defined.contains(o)));
 }
 
 /// What a `Gradient` is of: tensors that its attributes name.
@@ -81,7 +167,8 @@ impl FlatNode<'_> {
     pub(super) fn reads(&self) -> impl Iterator<Item = Tensor> {
         let named = self.named.iter();
         let named = named.flat_map(|n| n.xs.iter().chain(&n.zs).chain(std::iter::once(&n.y)));
-        self.inputs.iter().flatten().chain(named).copied()
+        let around = self.bodies.iter().flat_map(|b| b.outer.values().flatten());
+        self.inputs.iter().flatten().chain(named).chain(around).copied()
     }
 
     /// What to call the node in messages.
@@ -103,6 +190,9 @@ impl FlatNode<'_> {
 fn normal_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
+
+/// Operators that hold graphs.
+pub(super) const CONTROL: [&str; 2] = ["If", "Loop"];
 
 type Opsets<'m> = Rc<HashMap<&'m str, i64>>;
 
@@ -162,6 +252,32 @@ impl<'m> Scope<'m> {
         Ok(all)
     }
 
+    /// The graphs that a node holds, in this scope.
+    fn bodies(
+        &mut self,
+        op: &str,
+        attributes: &Attributes<'m>,
+        prefix: &str,
+        names: &mut Names<'m>,
+    ) -> Vec<Body<'m>> {
+        let mut bodies = Vec::new();
+        for &(name, a) in attributes.iter().filter(|_| CONTROL.contains(&op)) {
+            let Some(graph) = &a.g else { continue };
+            let mut found = Vec::new();
+            free(graph, &HashSet::new(), &mut found);
+            let outer = found.into_iter().map(|n| (n, self.tensor(n, names))).collect();
+            bodies.push(Body {
+                name,
+                graph,
+                outer,
+                attributes: self.attributes.clone(),
+                opsets: Rc::clone(&self.opsets),
+                prefix: prefix.to_owned(),
+            });
+        }
+        bodies
+    }
+
     /// What the attributes of a `Gradient` name in this scope.
     fn named(&mut self, a: &Access<'_, 'm>, names: &mut Names<'m>) -> Result<Named, Fault> {
         let mut tensor = |name: &'m str| {
@@ -183,6 +299,23 @@ pub(super) fn flatten<'m>(
     nodes: &'m [NodeProto],
     names: &mut Names<'m>,
 ) -> Result<Vec<FlatNode<'m>>, ImportError> {
+    let scope = Scope {
+        nodes: nodes.iter(),
+        local: None,
+        attributes: HashMap::new(),
+        opsets: Rc::new(opsets(&model.opset_import)),
+        prefix: String::new(),
+    };
+    inlined(model, scope, nodes.len(), names)
+}
+
+/// All nodes of a scope, functions inlined.
+fn inlined<'m>(
+    model: &'m ModelProto,
+    scope: Scope<'m>,
+    count: usize,
+    names: &mut Names<'m>,
+) -> Result<Vec<FlatNode<'m>>, ImportError> {
     let mut functions: HashMap<(&str, &str, &str), &'m FunctionProto> = HashMap::new();
     for f in &model.functions {
         let text = |s: &'m Option<String>| s.as_deref().unwrap_or("");
@@ -191,15 +324,9 @@ pub(super) fn flatten<'m>(
             return Err(ImportError::Model(format!("two functions are named {}.{}", key.0, key.1)));
         }
     }
-    let mut flat: Vec<FlatNode<'m>> = Vec::with_capacity(nodes.len());
+    let mut flat: Vec<FlatNode<'m>> = Vec::with_capacity(count);
     let mut calls = 0usize;
-    let mut stack = vec![Scope {
-        nodes: nodes.iter(),
-        local: None,
-        attributes: HashMap::new(),
-        opsets: Rc::new(opsets(&model.opset_import)),
-        prefix: String::new(),
-    }];
+    let mut stack = vec![scope];
     loop {
         let depth = stack.len();
         let Some(scope) = stack.last_mut() else { return Ok(flat) };
@@ -224,6 +351,7 @@ pub(super) fn flatten<'m>(
             outputs: node.output.iter().map(|s| scope.tensor(s, names)).collect(),
             attributes: Vec::new(),
             named: None,
+            bodies: Vec::new(),
         };
         let attributes = attributes.map_err(|reason| flat_node.error(names, reason))?;
         let flat_node = match (domain, op) {
@@ -231,6 +359,11 @@ pub(super) fn flatten<'m>(
                 let named = scope.named(&Access(&attributes), names);
                 let named = Some(named.map_err(|fault| flat_node.error(names, fault.0))?);
                 FlatNode { named, ..flat_node }
+            }
+            ("", op) if CONTROL.contains(&op) => {
+                let prefix = flat_node.label(names);
+                let bodies = scope.bodies(op, &attributes, &prefix, names);
+                FlatNode { bodies, ..flat_node }
             }
             _ => flat_node,
         };

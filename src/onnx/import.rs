@@ -2,17 +2,21 @@
 
 use super::context::{Cx, Slot, made};
 use super::error::{Fault, ImportError, UnsupportedOp};
-use super::flatten::{FlatNode, Names, Tensor, flatten, sort};
+use super::flatten::{CONTROL, FlatNode, Names, Tensor, flatten, sort};
 use super::fold::Builder;
 use super::interface::{self, Declared, Feed};
 use super::ops;
+use super::parameters::{Said, detach, literals, removed};
 use super::proto::{
-    GraphProto, ModelProto, StringStringEntryProto, TensorProto, attribute_proto::AttributeType,
+    GraphProto, ModelProto, StringStringEntryProto, TensorProto, ValueInfoProto,
+    attribute_proto::AttributeType,
 };
+use super::prune;
 use super::read::Reader;
 use super::state::{self, Pair};
 use super::{DEFAULTS, ImportOptions, Imported, Mode, attributes};
-use arenic_ir::{Data, Def, Graph, Op, Output, StateId, TensorType, ValueId};
+use arenic_ir::{Data, Def, Graph, Output, StateId, TensorType, ValueId};
+use arenic_passes::differentiate::Standing;
 use cranelift_entity::{EntityRef, SecondaryMap};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -24,27 +28,29 @@ pub(super) fn import(
     model: &ModelProto,
     reader: &mut Reader,
     options: &ImportOptions,
+    said: &Said,
 ) -> Result<Imported, ImportError> {
     let Some(graph) = &model.graph else {
         return Err(ImportError::Model("this is no ONNX model: it has no graph".into()));
     };
     let mut names = Names::default();
     let nodes = flatten(model, &graph.node, &mut names)?;
+    let mut outputs: Vec<(Tensor, &ValueInfoProto)> = Vec::new();
+    for info in &graph.output {
+        outputs.push((names.intern(info.name.as_deref().unwrap_or("")), info));
+    }
+    let exits = options.states.iter().filter_map(|(_, exit)| names.find(exit)).collect::<Vec<_>>();
+    let (nodes, left_out) = prune::prune(nodes, &mut outputs, &exits, options, &names);
     unsupported(&nodes, &names)?;
     versions(&nodes, &names)?;
     if !graph.sparse_initializer.is_empty() {
         return Err(ImportError::Model("sparse initializers are not supported".into()));
     }
 
-    let outputs: Vec<(Tensor, &str)> = graph
-        .output
-        .iter()
-        .map(|o| o.name.as_deref().unwrap_or(""))
-        .map(|name| (names.intern(name), name))
-        .collect();
     let defined = definitions(graph, &mut names)?;
     let may_enter = |t: Tensor| defined.get(t).copied().flatten().is_some();
-    let output_names: Vec<&str> = outputs.iter().map(|&(_, name)| name).collect();
+    let output_names: Vec<&str> =
+        outputs.iter().map(|(_, info)| info.name.as_deref().unwrap_or("")).collect();
     let pairs =
         state::find(&options.states, &model.metadata_props, &output_names, &names, may_enter)?;
     let nodes = sort(nodes, &names, &defined)?;
@@ -61,14 +67,46 @@ pub(super) fn import(
     b.g.name = graph.name.clone().unwrap_or_default();
     let pinned = nodes.iter().filter_map(|n| n.named.as_ref()).flat_map(|n| &n.xs).copied();
     let pinned = pinned.collect();
-    let mut importer = Importer { graph, options, reader, names, pairs, uses, pinned, b, slots };
+    let literals = match options.mode {
+        Mode::AsWritten => HashSet::new(),
+        _ if !said.standing.is_empty() => HashSet::new(),
+        _ => literals::weights(&nodes),
+    };
+    let mut importer = Importer {
+        model,
+        graph,
+        options,
+        said,
+        literals,
+        reader,
+        names,
+        pairs,
+        uses,
+        expanded: 0,
+        pinned,
+        b,
+        slots,
+    };
     let states = importer.define()?;
     for node in &nodes {
         importer.build(node)?;
     }
     importer.close(&states, &outputs)?;
     let defaults = defaults(&model.metadata_props)?;
-    Ok(Imported { defaults, ..importer.finish() })
+    let (mut notes, mut stops) = (left_out, Vec::new());
+    if let Mode::Training(training) = options.mode {
+        notes.extend(removed::notes(model, said));
+        let drops = nodes.iter().any(|n| n.op == "Dropout");
+        if let Some(ratio) = training.dropout.filter(|&p| p > 0.0 && !drops) {
+            notes.push(format!(
+                "--dropout {ratio} changes nothing: the model has no dropout, which an export for \
+                 inference leaves out"
+            ));
+        }
+        stops = detach::results(graph);
+        notes.extend(said.notes.iter().cloned());
+    }
+    Ok(Imported { defaults, notes, stops, ..importer.finish() })
 }
 
 /// Values of inputs where a run gives none.
@@ -92,10 +130,7 @@ fn unsupported(nodes: &[FlatNode], names: &Names) -> Result<(), ImportError> {
     let mut found: Vec<UnsupportedOp> = Vec::new();
     let mut index: HashMap<(&str, &str, Option<i64>), usize> = HashMap::new();
     for node in nodes {
-        let subgraph = node.attributes.iter().any(|(_, a)| {
-            matches!(attributes::kind(a), Some(AttributeType::Graph | AttributeType::Graphs))
-        });
-        if ops::find(node.domain, node.op).is_some() && !subgraph {
+        if is_supported(node) {
             continue;
         }
         let i = *index.entry((node.domain, node.op, node.version)).or_insert_with(|| {
@@ -111,6 +146,15 @@ fn unsupported(nodes: &[FlatNode], names: &Names) -> Result<(), ImportError> {
         found[i].count += 1;
     }
     if found.is_empty() { Ok(()) } else { Err(ImportError::Unsupported(found)) }
+}
+
+/// True where the importer has a row for the node's operator.
+pub(super) fn is_supported(node: &FlatNode) -> bool {
+    let subgraph = node.attributes.iter().any(|(_, a)| {
+        matches!(attributes::kind(a), Some(AttributeType::Graph | AttributeType::Graphs))
+    });
+    let control = node.domain.is_empty() && CONTROL.contains(&node.op);
+    ops::find(node.domain, node.op).is_some() && (control || !subgraph)
 }
 
 /// Refuses versions whose operators mean something else than the table's.
@@ -171,21 +215,27 @@ fn definitions<'m>(
 }
 
 /// An import under way.
-struct Importer<'m, 'o> {
+pub(super) struct Importer<'m, 'o> {
+    pub(super) model: &'m ModelProto,
     graph: &'m GraphProto,
     options: &'o ImportOptions,
-    reader: &'o mut Reader,
-    names: Names<'m>,
+    said: &'o Said,
+    /// Results of `Constant` nodes that are weights.
+    literals: HashSet<Tensor>,
+    pub(super) reader: &'o mut Reader,
+    pub(super) names: Names<'m>,
     pairs: Vec<Pair>,
     /// How often each tensor is read.
-    uses: Vec<u32>,
+    pub(super) uses: Vec<u32>,
+    /// Nodes that bodies of branches and loops have become.
+    pub(super) expanded: usize,
     /// Tensors that a gradient is asked of.
     pinned: HashSet<Tensor>,
-    b: Builder,
-    slots: Vec<Slot>,
+    pub(super) b: Builder,
+    pub(super) slots: Vec<Slot>,
 }
 
-impl Importer<'_, '_> {
+impl<'m> Importer<'m, '_> {
     fn state_error(&self, pair: &Pair, reason: String) -> ImportError {
         ImportError::State {
             enter: self.names.name(pair.enter).to_owned(),
@@ -199,8 +249,13 @@ impl Importer<'_, '_> {
         let pair_of: HashMap<Tensor, usize> =
             self.pairs.iter().enumerate().map(|(i, p)| (p.enter, i)).collect();
         let mut states: Vec<Option<StateId>> = vec![None; self.pairs.len()];
+        let mut tied = Vec::new();
         for feed in interface::feeds(self.graph, self.options)? {
             let Some(t) = self.names.find(feed.name()) else { continue };
+            if let Some(with) = self.said.tied.get(feed.name()) {
+                tied.push((t, with));
+                continue;
+            }
             let pair = pair_of.get(&t).copied();
             let (name, ty, data) = match feed {
                 Feed::Fed(name, ty) => (name, ty, None),
@@ -228,18 +283,42 @@ impl Importer<'_, '_> {
                 (None, Some(data)) => self.b.initializer(name, ty, data),
                 (None, None) => self.b.g.add_input(name, ty),
             };
-            if self.pinned.contains(&t) {
+            if self.pinned.contains(&t) || self.may_be_trained(name) {
                 self.b.pin(v);
             }
             self.slots[t] = Slot::Value(v);
+        }
+        for (t, with) in tied {
+            if let Some(with) = self.names.find(with) {
+                self.slots[t] = self.slots[with].clone();
+            }
         }
         // Every pair begins with an input or an initializer, so each was met.
         Ok(states.into_iter().flatten().collect())
     }
 
+    /// True where nothing may be folded through an initializer.
+    fn may_be_trained(&self, name: &str) -> bool {
+        let asked = || self.options.trainable.iter().any(|p| p.matches(name));
+        let said = self.said.standing.get(name);
+        match self.options.mode {
+            Mode::AsWritten => false,
+            Mode::Inference => asked(),
+            // Where the file says nothing, each that stays is listed with what becomes of it.
+            Mode::Training(_) => match said {
+                Some(Standing::Parameter | Standing::Fixed) => true,
+                Some(Standing::Buffer | Standing::Constant) => asked(),
+                None => true,
+            },
+        }
+    }
+
     /// Builds one node.
-    fn build(&mut self, node: &FlatNode) -> Result<(), ImportError> {
-        let Importer { names, uses, pinned, b, slots, reader, options, .. } = self;
+    pub(super) fn build(&mut self, node: &FlatNode<'m>) -> Result<(), ImportError> {
+        if self.build_control(node)? {
+            return Ok(());
+        }
+        let Importer { names, uses, pinned, b, slots, reader, options, literals, .. } = self;
         let error = |fault: Fault| node.error(names, fault.0);
         let Some(row) = ops::find(node.domain, node.op) else {
             return Err(error("it is not supported".into()));
@@ -259,7 +338,7 @@ impl Importer<'_, '_> {
             return Err(error(Fault(format!("attribute `{name}` is not supported"))));
         }
         let first_new = b.g.values.len();
-        let mut cx = Cx { b, slots, uses, reader, names, node, mode: options.mode };
+        let mut cx = Cx { b, slots, uses, literals, reader, names, node, mode: options.mode };
         let results = (row.build)(&mut cx).map_err(error)?;
         for (i, t) in node.outputs.iter().enumerate() {
             let Some(t) = *t else { continue };
@@ -282,7 +361,11 @@ impl Importer<'_, '_> {
     }
 
     /// Sets outputs and the next values of states.
-    fn close(&mut self, states: &[StateId], outputs: &[(Tensor, &str)]) -> Result<(), ImportError> {
+    fn close(
+        &mut self,
+        states: &[StateId],
+        outputs: &[(Tensor, &ValueInfoProto)],
+    ) -> Result<(), ImportError> {
         for (pair, &state) in self.pairs.iter().zip(states) {
             let exit = made(&mut self.b, &mut self.slots, &self.names, pair.exit)
                 .map_err(|f| self.state_error(pair, f.0))?;
@@ -296,7 +379,8 @@ impl Importer<'_, '_> {
         }
         let exits: HashSet<Tensor> = self.pairs.iter().map(|p| p.exit).collect();
         let mut seen = HashSet::new();
-        for (&(t, name), info) in outputs.iter().zip(&self.graph.output) {
+        for &(t, info) in outputs {
+            let name = info.name.as_deref().unwrap_or("");
             let error = |reason: String| ImportError::Interface {
                 kind: "output",
                 name: name.to_owned(),
@@ -328,7 +412,6 @@ impl Importer<'_, '_> {
             self.b.release(&used(&self.b.g));
         }
         let graph = live(&self.b.g);
-        let folded = if training { folded(&graph) } else { Vec::new() };
         let mut bound = self.b.bound();
         bound.extend(self.options.bind.keys().cloned());
         let kept: HashSet<&str> = graph.values.values().map(|v| v.name.as_str()).collect();
@@ -338,12 +421,20 @@ impl Importer<'_, '_> {
             .map(str::to_owned)
             .collect();
         let bound = bound.into_iter().collect();
-        Imported { bound, unused, folded, defaults: BTreeMap::new(), graph }
+        Imported {
+            bound,
+            unused,
+            notes: Vec::new(),
+            stops: Vec::new(),
+            defaults: BTreeMap::new(),
+            said: Said::default(),
+            graph,
+        }
     }
 }
 
 /// Reads an initializer and compares it with what its graph input says.
-fn stored(
+pub(super) fn stored(
     reader: &mut Reader,
     name: &str,
     tensor: &TensorProto,
@@ -357,15 +448,6 @@ fn stored(
         return Err(error(format!("it is {ty}, but the graph input of its name is {declared}")));
     }
     Ok((ty, data))
-}
-
-/// Weights that PyTorch's exporter made out of a convolution's and a batch normalisation's: it
-/// gives them names of its own.
-fn folded(g: &Graph) -> Vec<String> {
-    let weights =
-        g.nodes.values().filter(|n| matches!(n.op, Op::Conv { .. }) && n.inputs.len() == 3);
-    let names = weights.filter_map(|n| n.inputs.get(1)).map(|&v| g.values[v].name.clone());
-    names.filter(|name| name.starts_with("onnx::Conv_")).collect()
 }
 
 /// Values that lead to an output or a state.

@@ -1,12 +1,12 @@
 //! What is fed to a graph: inputs with their symbolic dimensions, and initializers.
 
-use super::ImportOptions;
 use super::error::ImportError;
 use super::proto::{
     GraphProto, TensorProto, ValueInfoProto, tensor_shape_proto::dimension::Value as Extent,
     type_proto::Value as TypeValue,
 };
 use super::read::{as_stored, element_type, shape_type};
+use super::{ImportOptions, ONLY_DIM};
 use arenic_ir::{DType, TensorType};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -212,9 +212,19 @@ impl Sizes {
         Ok(())
     }
 
-    /// Refuses sizes for names that no input has.
-    fn check_known(&self, options: &ImportOptions) -> Result<(), ImportError> {
-        let unknown = |name: &&String| !self.known.contains(*name);
+    /// Refuses sizes for names that no input has; a size without a name is that of the only one.
+    fn check_known(&mut self, options: &ImportOptions) -> Result<(), ImportError> {
+        if let Some(size) = self.sizes.remove(ONLY_DIM) {
+            let mut known = self.known.iter();
+            match (known.next(), known.next()) {
+                (Some(only), None) => drop(self.sizes.insert(only.clone(), size)),
+                _ => {
+                    let known = self.known.iter().cloned().collect();
+                    return Err(ImportError::UnnamedDim { size, known });
+                }
+            }
+        }
+        let unknown = |name: &&String| *name != ONLY_DIM && !self.known.contains(*name);
         let names: Vec<String> = options.dims.keys().filter(unknown).cloned().collect();
         if names.is_empty() {
             return Ok(());

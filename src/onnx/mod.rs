@@ -8,6 +8,7 @@
 
 mod attributes;
 mod context;
+mod control;
 mod domains;
 mod error;
 pub mod export;
@@ -17,9 +18,11 @@ mod import;
 mod interface;
 mod ops;
 pub mod ort;
+pub mod parameters;
 #[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)] // generated
 pub mod proto;
+mod prune;
 mod read;
 mod state;
 mod training_info;
@@ -31,7 +34,9 @@ pub use error::{ImportError, UnsupportedOp};
 pub use ops::{SupportedOp, supported_ops};
 
 use arenic_ir::{Graph, TensorType};
+use arenic_passes::differentiate::Glob;
 use bytes::Bytes;
+use parameters::Said;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,6 +57,13 @@ pub struct ImportOptions {
     pub mode: Mode,
     /// Of ONNX Runtime's training artifacts: micro-batches in one step; one where there are fewer.
     pub micro_batches: Option<usize>,
+    /// Weights that are or may be trained, so that nothing is folded through them: for training those
+    /// beside what the file says, for inference those that were trained.
+    pub trainable: Vec<Glob>,
+    /// Parameters that an exporter took apart are restored where that is certain.
+    pub repair: bool,
+    /// A training goes on without the parameters that the file lacks.
+    pub accept_missing: bool,
 }
 
 /// What a graph is for, where operators do another thing in training than afterwards.
@@ -99,10 +111,16 @@ pub struct Imported {
     pub unused: Vec<String>,
     /// Values of inputs where a run gives none, as the model's metadata say.
     pub defaults: BTreeMap<String, f64>,
-    /// For training: names of weights that look as if a batch normalisation had been folded into
-    /// them, which the model then lacks.
-    pub folded: Vec<String>,
+    /// For training and inference: what the file says of its weights.
+    pub said: Said,
+    /// For training: tensors that gradients do not pass, as a `detach` of the module said.
+    pub stops: Vec<String>,
+    /// For training: what exporters are known to leave out, and seem to have left out here.
+    pub notes: Vec<String>,
 }
+
+/// In [`ImportOptions::dims`], the name that stands for the only symbolic dimension.
+pub const ONLY_DIM: &str = "";
 
 /// The metadata property that lists values of inputs, one `NAME=X` per line.
 const DEFAULTS: &str = "arenic.defaults";
@@ -134,16 +152,25 @@ pub fn import_bytes(
     folder: Option<&Path>,
     options: &ImportOptions,
 ) -> Result<Imported, ImportError> {
-    let model = proto::ModelProto::decode(bytes)?;
+    let mut model = proto::ModelProto::decode(bytes)?;
     let mut reader = read::Reader::new(folder, options.plan_only).map_err(|source| {
         ImportError::Io { path: folder.unwrap_or(Path::new("")).to_owned(), source }
     })?;
     // A forward model is made a step by us, whatever else it says of its training.
-    if options.mode != Mode::AsWritten || model.training_info.is_empty() {
-        return import::import(&model, &mut reader, options);
+    if options.mode != Mode::AsWritten {
+        let said = Said::of(&mut model, &mut reader, options.repair)?;
+        let trains = matches!(options.mode, Mode::Training(_));
+        if trains && !said.lost.is_empty() && !options.accept_missing {
+            return Err(ImportError::Parameters(said.lost));
+        }
+        let imported = import::import(&model, &mut reader, options, &said)?;
+        return Ok(Imported { said, ..imported });
+    }
+    if model.training_info.is_empty() {
+        return import::import(&model, &mut reader, options, &Said::default());
     }
     let (model, updates) = training_info::combined(model, &mut reader, options)?;
     let mut options = options.clone();
     options.states.extend(updates);
-    import::import(&model, &mut reader, &options)
+    import::import(&model, &mut reader, &options, &Said::default())
 }

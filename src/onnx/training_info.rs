@@ -7,6 +7,7 @@
 use super::error::ImportError;
 use super::export::tensor;
 use super::import;
+use super::parameters::Said;
 use super::proto::{GraphProto, ModelProto, TensorProto, TrainingInfoProto};
 use super::read::Reader;
 use super::{ImportOptions, Imported};
@@ -114,7 +115,8 @@ fn run(
         graph: Some(computed),
         ..ModelProto::default()
     };
-    let Imported { graph, .. } = import::import(&model, reader, &ImportOptions::default())?;
+    let Imported { graph, .. } =
+        import::import(&model, reader, &ImportOptions::default(), &Said::default())?;
     let values = evaluated(&graph).map_err(&failed)?;
     let value = |(name, from): (String, String)| {
         let output = graph.outputs.iter().find(|o| o.name == from);

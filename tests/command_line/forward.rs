@@ -80,7 +80,7 @@ fn what_cannot_be_trained_is_said() {
     fails("--loss cross_entropy", 2, &["--optimizer"]);
     fails("--optimizer adam", 2, &["--loss"]);
     fails("--loss mse --optimizer adamm", 2, &["adamm", "adamw"]);
-    fails("--loss nothing --optimizer sgd", 1, &["no output `nothing`", "logits"]);
+    fails("--loss nothing --optimizer sgd", 1, &["`nothing` is no loss", "smooth_l1", "`logits`"]);
     fails("--loss mse --optimizer sgd --output y", 1, &["no output `y`"]);
     fails(&format!("{MOMENTUM} --class-axis 2"), 1, &["classes along axis 2"]);
     fails(&format!("{MOMENTUM} --freeze fc9.*"), 1, &["no weight fits `fc9.*`"]);

@@ -12,6 +12,7 @@ mod bare;
 mod forward;
 mod names;
 mod onnx_files;
+mod parameters;
 mod saving;
 #[path = "../shell/mod.rs"]
 mod shell;

@@ -27,6 +27,8 @@ import movement  # noqa: F401
 import products  # noqa: F401
 import recurrent  # noqa: F401
 import runtime  # noqa: F401
+import sequences  # noqa: F401
+import spatial  # noqa: F401
 from frame import (
     F64,
     GENERATORS,

@@ -32,6 +32,7 @@ pub(crate) const REFUSED: &[Refusal] = &[];
 pub(crate) const WITHOUT_GRADIENT: &[Refusal] = &[
     refusal("Ceil", "the loss depends on no parameter"),
     refusal("Floor", "the loss depends on no parameter"),
+    refusal("Round", "the loss depends on no parameter"),
     refusal("Sign", "the loss depends on no parameter"),
     refusal("BatchNormalization", "only the first result of batch_norm has a gradient"),
     refusal(

@@ -6,7 +6,11 @@ use std::collections::{BTreeSet, HashMap};
 /// The operands of an operator that fix a shape, or choose what it does.
 fn fixed_operands(op: &str) -> &'static [usize] {
     match op {
-        "ConstantOfShape" => &[0],
+        "ConstantOfShape" | "If" => &[0],
+        "AffineGrid" | "SequenceAt" | "SequenceErase" | "SplitToSequence" => &[1],
+        "Col2Im" | "DFT" => &[1, 2],
+        "SequenceInsert" => &[2],
+        "Loop" => &[0, 1],
         "Expand" | "Reshape" | "Split" | "Squeeze" | "Tile" | "Unsqueeze" | "Trilu" | "OneHot"
         | "CumSum" | "TopK" => &[1],
         "Dropout" => &[2],
@@ -19,14 +23,23 @@ fn fixed_operands(op: &str) -> &'static [usize] {
     }
 }
 
+/// All nodes of a graph, and of those inside of its nodes.
+fn all<'g>(graph: &'g GraphProto, nodes: &mut Vec<&'g NodeProto>) {
+    for node in &graph.node {
+        nodes.push(node);
+        node.attribute.iter().filter_map(|a| a.g.as_ref()).for_each(|inner| all(inner, nodes));
+    }
+}
+
 /// The graph inputs that such operands are, or are computed from.
 pub(crate) fn inputs(graph: &GraphProto) -> BTreeSet<&str> {
+    let mut nodes = Vec::new();
+    all(graph, &mut nodes);
     let mut makers: HashMap<&str, &NodeProto> = HashMap::new();
-    for node in &graph.node {
+    for &node in &nodes {
         makers.extend(node.output.iter().map(|name| (name.as_str(), node)));
     }
-    let mut open: Vec<&str> = graph
-        .node
+    let mut open: Vec<&str> = nodes
         .iter()
         .flat_map(|node| {
             let operands = fixed_operands(node.op_type.as_deref().unwrap_or(""));
@@ -42,6 +55,8 @@ pub(crate) fn inputs(graph: &GraphProto) -> BTreeSet<&str> {
             && !matches!(node.op_type.as_deref(), Some("Shape" | "Size"))
         {
             open.extend(node.input.iter().map(String::as_str));
+            let inner = node.attribute.iter().filter_map(|a| a.g.as_ref());
+            open.extend(inner.flat_map(|g| &g.output).filter_map(|o| o.name.as_deref()));
         }
     }
     let names = graph.input.iter().filter_map(|info| info.name.as_deref());

@@ -11,6 +11,13 @@ use std::str::FromStr;
 pub struct Glob(glob::Pattern);
 
 impl Glob {
+    /// The pattern of one name alone.
+    pub fn exactly(name: &str) -> Glob {
+        let escaped = glob::Pattern::escape(name);
+        // What is escaped is a pattern; were it none, the name would be one without any sign.
+        Glob(glob::Pattern::new(&escaped).unwrap_or_default())
+    }
+
     /// True where a name is of the pattern.
     pub fn matches(&self, name: &str) -> bool {
         self.0.matches(name)

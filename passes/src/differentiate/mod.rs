@@ -12,6 +12,7 @@
 //! Reverse mode: Griewank, Walther, "Evaluating Derivatives" (2008), chapter 3.
 
 mod chains;
+mod error;
 mod function;
 mod glob;
 mod guards;
@@ -19,14 +20,16 @@ mod loss;
 mod optimizer;
 mod parameters;
 mod reverse;
+mod roles;
 mod rounds;
 mod rules;
 mod schedule;
 mod tape;
 
+pub use error::{DifferentiateError, Missing};
 pub use function::Function;
 pub use glob::Glob;
-pub use parameters::{Parameter, Role};
+pub use parameters::{Parameter, Role, Standing};
 pub use rules::{Passage, passage};
 
 use crate::rounds::{Divides, Division};
@@ -35,11 +38,12 @@ use arenic_ir::graph::{Data, Def, Graph, NodeId, Output, StateId, ValueId};
 use arenic_ir::op::{Binary, TypeError, Unary};
 use arenic_ir::types::TensorType;
 use cranelift_entity::EntityRef;
-use loss::{Built, Elements, Figures, Loss};
+use loss::{Built, Elements, Figures, Found, Loss};
 use optimizer::Updates;
 use reverse::{Paths, reverse};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use tape::Tape;
 
 /// The output of an evaluation that says how many targets a batch's `loss` and `accuracy`, the two
@@ -50,15 +54,21 @@ pub const COUNTED: &str = "counted";
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Differentiate {
-    /// cross_entropy, nll, bce or mse of the model's output and the input `target`, or the name
-    /// of a scalar output that is the loss.
+    /// cross_entropy, nll, bce, mse, l1, smooth_l1, huber or kl_div of the model's output and the
+    /// input `target`, or the name of a scalar output that is the loss.
     pub loss: String,
     /// How parameters are updated.
     pub optimizer: Optimizer,
     /// The output that the loss is of; needed where there are several.
     pub output: Option<String>,
-    /// The axis of classes.
-    pub class_axis: Option<usize>,
+    /// The axis of classes, from the end where it is negative; 1 without it.
+    pub class_axis: Option<i64>,
+    /// Of cross_entropy: how much of each target is spread over all classes, from 0 to 1.
+    pub label_smoothing: Option<f64>,
+    /// Of cross_entropy and nll: what each class counts.
+    pub class_weights: Option<Vec<f64>>,
+    /// Of smooth_l1 (its beta) and huber: up to which differences are squared; 1 without it.
+    pub delta: Option<f64>,
     /// Targets of this class count for nothing; -100 without it.
     pub ignore_index: Option<i64>,
     /// How the loss is made of its elements.
@@ -67,6 +77,9 @@ pub struct Differentiate {
     pub train: Vec<Glob>,
     /// Weights that keep their value.
     pub freeze: Vec<Glob>,
+    /// What the model's file says of its weights, by name; others are told by what reads them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<String, Standing>,
     /// Values that gradients do not pass.
     pub stop_gradient: Vec<Glob>,
     /// Micro-batches in one step, whose gradients are averaged; inputs have as many times the rows.
@@ -146,106 +159,12 @@ pub struct Decay {
     pub is: f64,
 }
 
-/// An operator that gradients cannot pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Missing {
-    /// The node's name; may be empty.
-    pub node: String,
-    /// Its operator.
-    pub op: &'static str,
-}
-
-/// Why a graph cannot be differentiated.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DifferentiateError {
-    /// There is no loss.
-    #[error("no loss is given: cross_entropy, nll, bce, mse, or a scalar output's name")]
-    NoLoss,
-    /// It cannot be told which output the loss is of.
-    #[error("the model has {}; name the one that the loss is of with `output`", listed("output", .0))]
-    Outputs(Vec<String>),
-    /// There is no output of this name.
-    #[error("the model has no output `{name}`; it has {}", listed("output", .known))]
-    UnknownOutput {
-        /// The name.
-        name: String,
-        /// Those that there are.
-        known: Vec<String>,
-    },
-    /// The output's type does not fit the loss.
-    #[error("the loss {loss} is of {wanted}, the output is {ty}")]
-    Output {
-        /// The loss.
-        loss: String,
-        /// The output's type.
-        ty: TensorType,
-        /// What it should have.
-        wanted: String,
-    },
-    /// Nothing that can be trained leads to the loss.
-    #[error(
-        "the loss depends on no parameter{}",
-        if *inference { "; weights that are constants are those of a model that was not imported for training" } else { "" }
-    )]
-    Unreached {
-        /// There are no weights at all.
-        inference: bool,
-    },
-    /// Operators that gradients cannot pass.
-    #[error("no gradient passes {}; freeze what lies before, or stop gradients there", missing(.0))]
-    NoRule(Vec<Missing>),
-    /// A pattern that fits nothing.
-    #[error("no weight fits `{0}`")]
-    Pattern(String),
-    /// What is to be trained holds no floats.
-    #[error("`{name}` is {ty}: integers are not trained")]
-    Integers {
-        /// The weight.
-        name: String,
-        /// Its type.
-        ty: TensorType,
-    },
-    /// A name that the step needs is taken.
-    #[error("the model has a `{0}` already, which the training step would add")]
-    Name(String),
-    /// A schedule lacks a number.
-    #[error("the learning rate's schedule needs {what}")]
-    Schedule {
-        /// The number.
-        what: &'static str,
-    },
-    /// Views are made too early.
-    #[error("`views` comes before `differentiate`; move it behind")]
-    Views,
-    /// Micro-batches.
-    #[error("accumulate is 0; it counts the micro-batches of a step")]
-    NoBatches,
-    /// Operands do not fit: a batch too large, or a defect.
-    #[error(transparent)]
-    Type(#[from] TypeError),
-}
-
-fn listed(what: &str, names: &[String]) -> String {
-    match names {
-        [] => format!("no {what}"),
-        [one] => format!("one {what}, `{one}`"),
-        many => format!("{} {what}s: `{}`", many.len(), many.join("`, `")),
-    }
-}
-
-fn missing(all: &[Missing]) -> String {
-    let each = all.iter().map(|m| match m.node.as_str() {
-        "" => m.op.to_owned(),
-        node => format!("{} (node `{node}`)", m.op),
-    });
-    each.collect::<Vec<_>>().join(", ")
-}
-
 impl GraphPass for Differentiate {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
+        let pass = cx.differentiate.unwrap_or(self);
         match cx.purpose {
-            Purpose::Step => Ok(self.step(g, cx)?),
-            Purpose::Evaluation => Ok(self.evaluation(g, cx)?),
+            Purpose::Step => Ok(pass.step(g, cx)?),
+            Purpose::Evaluation => Ok(pass.evaluation(g, cx)?),
         }
     }
 
@@ -254,7 +173,8 @@ impl GraphPass for Differentiate {
     }
 
     fn divides(&self, cx: &Cx) -> Option<&dyn Divides> {
-        let divided = self.accumulate.is_some_and(|count| count != 1);
+        let pass = cx.differentiate.unwrap_or(self);
+        let divided = pass.accumulate.is_some_and(|count| count != 1);
         (divided && cx.purpose == Purpose::Step).then_some(self)
     }
 }
@@ -271,7 +191,7 @@ impl Divides for Differentiate {
         if g.values.values().any(|v| matches!(v.def, Def::View { .. })) {
             return Err(DifferentiateError::Views.into());
         }
-        self.in_rounds(g, count, cx)
+        cx.differentiate.unwrap_or(self).in_rounds(g, count, cx)
     }
 }
 
@@ -281,8 +201,8 @@ impl Differentiate {
     /// # Errors
     /// See [`DifferentiateError`].
     pub fn parameters(&self, g: &Graph) -> Result<Vec<Parameter>, DifferentiateError> {
-        let mut all = parameters::find(g, &self.train, &self.freeze)?;
-        let output = self.output(g)?.value;
+        let mut all = parameters::find(g, &self.train, &self.freeze, &self.weights)?;
+        let output = self.scored(g)?;
         let trained = trained(&all, g);
         let nodes: Vec<NodeId> = g.nodes.keys().collect();
         let paths = Paths::new(g, &nodes, &trained, output, |v| self.stops(g, v))?;
@@ -295,6 +215,16 @@ impl Differentiate {
             return Err(DifferentiateError::Unreached { inference: all.is_empty() });
         }
         Ok(all)
+    }
+
+    /// Makes constants of all weights that are not trained, as [`Differentiate::parameters`] found
+    /// them in the graph; returns the pass that trains the others, whatever they look like in a
+    /// graph that passes have rewritten since.
+    pub fn settled(&self, g: &mut Graph, parameters: &[Parameter]) -> Differentiate {
+        settle(g, parameters);
+        let trained = parameters.iter().filter(|p| p.role == Role::Trained);
+        let weights = trained.map(|p| (p.name.clone(), Standing::Parameter)).collect();
+        Differentiate { train: Vec::new(), freeze: Vec::new(), weights, ..self.clone() }
     }
 
     fn loss(&self) -> Result<Loss<'_>, DifferentiateError> {
@@ -315,23 +245,135 @@ impl Differentiate {
             (None, [output]) => Ok(output),
             (None, _) => Err(DifferentiateError::Outputs(known())),
             (Some(name), all) => all.iter().find(|o| o.name == name).ok_or_else(|| {
-                DifferentiateError::UnknownOutput { name: name.to_owned(), known: known() }
+                let name = name.to_owned();
+                match name == self.loss {
+                    true => DifferentiateError::UnknownLoss { name, known: known() },
+                    false => DifferentiateError::UnknownOutput { name, known: known() },
+                }
             }),
         }
+    }
+
+    /// The value that the loss is of: the output or, of a loss of logits where the model gives
+    /// probabilities, what these are made of.
+    fn scored(&self, g: &Graph) -> Result<ValueId, DifferentiateError> {
+        let output = self.output(g)?.value;
+        let loss = self.loss()?;
+        match loss::found(g, loss, self.axis(g.ty(output))?, output) {
+            Some(Found::Softmax(v) | Found::Sigmoid(v)) => Ok(v),
+            Some(Found::Probabilities) => Err(DifferentiateError::Probabilities(self.loss.clone())),
+            None => Ok(output),
+        }
+    }
+
+    /// What a user should know of how the loss is taken.
+    ///
+    /// # Errors
+    /// See [`DifferentiateError`].
+    pub fn remarks(&self, g: &Graph) -> Result<Vec<String>, DifferentiateError> {
+        let (output, loss) = (self.output(g)?, self.loss()?);
+        let (name, ty) = (&output.name, g.ty(output.value));
+        let mut remarks = Vec::new();
+        let of = match loss::found(g, loss, self.axis(ty)?, output.value) {
+            Some(Found::Softmax(_)) => Some("softmax"),
+            Some(Found::Sigmoid(_)) => Some("sigmoid"),
+            _ => None,
+        };
+        if let Some(of) = of {
+            remarks.push(format!(
+                "the output `{name}` is of a {of}; the loss {} is taken of the {of}'s operand",
+                self.loss
+            ));
+        }
+        if loss.is_of_classes() && ty.rank() == 3 && self.class_axis.is_none() {
+            remarks.push(format!(
+                "the output `{name}` is {ty}: its classes are the {} along axis 1; for the {} along \
+                 the last give --class-axis -1",
+                ty.shape[1], ty.shape[2]
+            ));
+        }
+        Ok(remarks)
+    }
+
+    /// The axis of classes of an output; 0 where it has no such axis.
+    fn axis(&self, output: &TensorType) -> Result<usize, DifferentiateError> {
+        let (axis, rank) = (self.class_axis.unwrap_or(1), output.rank() as i64);
+        let counted = if axis < 0 { axis + rank } else { axis };
+        if !self.loss()?.is_of_classes() {
+            return Ok(0);
+        }
+        usize::try_from(counted).ok().filter(|&a| a < output.rank()).ok_or_else(|| {
+            DifferentiateError::Output {
+                loss: self.loss.clone(),
+                ty: output.clone(),
+                wanted: format!("classes along axis {axis}"),
+            }
+        })
+    }
+
+    /// Refuses options that the loss does not have.
+    fn check_loss(&self, output: &TensorType) -> Result<(), DifferentiateError> {
+        let loss = self.loss()?;
+        let refused = |text: String| Err(DifferentiateError::Option(text));
+        match self.label_smoothing {
+            Some(_) if loss != Loss::CrossEntropy => {
+                return refused(format!(
+                    "label smoothing is of cross_entropy, not of {}",
+                    self.loss
+                ));
+            }
+            Some(x) if !(0.0..=1.0).contains(&x) => {
+                return refused(format!("a label smoothing of {x} is not from 0 to 1"));
+            }
+            _ => {}
+        }
+        if let Some(delta) = self.delta {
+            if !matches!(loss, Loss::SmoothL1 | Loss::Huber) {
+                return refused(format!("delta is of smooth_l1 and huber, not of {}", self.loss));
+            }
+            if delta.is_nan() || delta <= 0.0 || delta.is_infinite() {
+                return refused(format!("a delta of {delta} is not above 0"));
+            }
+        }
+        let Some(weights) = &self.class_weights else { return Ok(()) };
+        if !loss.is_of_classes() {
+            return refused(format!(
+                "class weights are of cross_entropy and nll, not of {}",
+                self.loss
+            ));
+        }
+        let classes = output.shape[self.axis(output)?];
+        if weights.len() != classes {
+            return refused(format!(
+                "there are {} class weights for {classes} classes",
+                weights.len()
+            ));
+        }
+        if let Some(x) = weights.iter().find(|x| !x.is_finite() || **x < 0.0) {
+            return refused(format!("a class weight is {x}, not 0 or above"));
+        }
+        Ok(())
     }
 
     fn stops(&self, g: &Graph, v: ValueId) -> bool {
         self.stop_gradient.iter().any(|p| p.matches(&g.values[v].name))
     }
 
-    /// Of one of so many micro-batches.
-    fn elements(&self, count: u32) -> Elements {
-        Elements {
-            class_axis: self.class_axis.unwrap_or(1),
+    /// Of one of `count` micro-batches.
+    fn elements(
+        &self,
+        output: &TensorType,
+        count: u32,
+    ) -> Result<Elements<'_>, DifferentiateError> {
+        Ok(Elements {
+            class_axis: self.axis(output)?,
             ignore_index: self.ignore_index.unwrap_or(-100),
             reduction: self.reduction,
             factor: 1.0 / f64::from(count),
-        }
+            smoothing: self.label_smoothing.unwrap_or(0.0),
+            class_weights: self.class_weights.as_deref(),
+            delta: self.delta.unwrap_or(1.0),
+        })
     }
 
     /// Adds the input `target`, where the loss has one.
@@ -340,8 +382,9 @@ impl Differentiate {
         g: &mut Graph,
         output: ValueId,
     ) -> Result<Option<ValueId>, DifferentiateError> {
-        let e = self.elements(1);
-        let Some(ty) = self.loss()?.target(g.ty(output), e.class_axis)? else { return Ok(None) };
+        self.check_loss(g.ty(output))?;
+        let axis = self.axis(g.ty(output))?;
+        let Some(ty) = self.loss()?.target(g.ty(output), axis)? else { return Ok(None) };
         free(g, "target")?;
         Ok(Some(g.add_input("target", ty)))
     }
@@ -349,14 +392,15 @@ impl Differentiate {
     /// The loss alone, where there are classes with the accuracy and the number of targets that
     /// both are of, beside the model's outputs.
     fn evaluation(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, DifferentiateError> {
-        let output = self.output(g)?.value;
         if let Loss::Output(_) = self.loss()? {
             return Ok(Stats::new());
         }
+        let output = self.scored(g)?;
         let target = self.target(g, output)?;
+        let e = self.elements(g.ty(output), 1)?;
         let mut t = Tape::new(g, cx.evaluate);
         t.name = "loss".into();
-        let figures = Figures::new(&mut t, self.loss()?, self.elements(1), output, target)?;
+        let figures = Figures::new(&mut t, self.loss()?, e, output, target)?;
         let mut say = |name: &str, value| g.outputs.push(Output { name: name.into(), value });
         say("loss", figures.loss);
         if let Some(classes) = figures.classes {
@@ -372,7 +416,7 @@ impl Differentiate {
         }
         let parameters = self.parameters(g)?;
         free(g, "lr")?;
-        let output = self.output(g)?.value;
+        let output = self.scored(g)?;
         let target = self.target(g, output)?;
         g.outputs.clear();
         let trained = trained(&parameters, g);
@@ -414,7 +458,7 @@ impl Differentiate {
     ) -> Result<MicroBatch, DifferentiateError> {
         let nodes: Vec<NodeId> = t.g.nodes.keys().collect();
         let paths = Paths::new(t.g, &nodes, trained, output, |v| self.stops(t.g, v))?;
-        let e = self.elements(count);
+        let e = self.elements(t.g.ty(output), count)?;
         t.name = "loss".into();
         let built = Built::new(t, self.loss()?, e, output, target)?;
         t.name = "loss.grad".into();

@@ -1,14 +1,34 @@
 //! Which of a model's weights are trained.
 //!
-//! Files name no parameters: an initializer may be a weight, a running statistic, a mask or a
-//! number. What a model is imported for training with are states that keep their value; of
-//! these, every tensor of floats is a parameter that does not look like something else.
+//! What the model's file says of a weight counts first ([`Standing`]). Most files name no
+//! parameters: an initializer may be a weight, a running statistic, a mask or a number. What a model
+//! is imported for training with are states that keep their value; of these, what reads a tensor tells
+//! what it is (`roles`), then its name. What neither tells from a constant is kept, and said to
+//! be doubtful.
 
 use super::DifferentiateError;
 use super::glob::Glob;
+use super::roles::{Use, Uses};
 use arenic_ir::graph::{Data, Graph, State, StateId};
 use arenic_ir::types::{DType, TensorType};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
+
+/// What a model's file says that a tensor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// A parameter of the module.
+    Parameter,
+    /// A parameter whose `requires_grad` is false.
+    Fixed,
+    /// A buffer of the module.
+    Buffer,
+    /// A constant of the program.
+    Constant,
+}
 
 /// A weight of the model, and what becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,30 +49,59 @@ pub enum Role {
     Trained,
     /// It would be trained, but for this pattern.
     Frozen(String),
+    /// It is kept as it is, as the file says what it is.
+    Said(Standing),
     /// It is kept as it is, since it is no tensor.
     Scalar,
+    /// It is kept as it is: one element that scales, or an epsilon.
+    Number,
     /// It is kept as it is, since it looks like a mask.
     Mask,
+    /// It is kept as it is: a statistic of a normalisation that the file has in pieces.
+    Fixed,
+    /// It is kept as it is: it shifts or scales an input.
+    Feed,
+    /// It is kept as it is: a recurrence starts from it.
+    Initial,
+    /// It is kept as it is, since nothing tells whether it is a parameter.
+    Doubtful,
     /// The forward part gives its next value.
     Statistic,
     /// The loss does not depend on it.
     Unused,
 }
 
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Role::Trained => f.write_str("trained"),
-            Role::Frozen(glob) => write!(f, "kept: frozen by `{glob}`"),
-            Role::Scalar => f.write_str("kept: a scalar (--train NAME trains it)"),
-            Role::Mask => f.write_str("kept: looks like a mask (--train NAME trains it)"),
-            Role::Statistic => f.write_str("updated by the model itself"),
-            Role::Unused => f.write_str("kept: the loss does not depend on it"),
-        }
+impl Role {
+    /// True where the weight may be a parameter all the same.
+    pub fn is_doubtful(&self) -> bool {
+        matches!(self, Role::Doubtful)
     }
 }
 
-/// All weights of a graph, in order. A pattern to train is stronger than one to freeze.
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = match self {
+            Role::Trained => return f.write_str("trained"),
+            Role::Frozen(glob) => return write!(f, "kept: frozen by `{glob}`"),
+            Role::Statistic => return f.write_str("updated by the model itself"),
+            Role::Unused => return f.write_str("kept: the loss does not depend on it"),
+            Role::Said(Standing::Parameter | Standing::Fixed) => "its requires_grad is false",
+            Role::Said(Standing::Buffer) => "a buffer of the module",
+            Role::Said(Standing::Constant) => "a constant of the exporter's",
+            Role::Scalar => "a scalar",
+            Role::Number => "one number that scales, or an epsilon",
+            Role::Mask => "looks like a mask",
+            Role::Fixed => "a statistic of a normalisation in pieces",
+            Role::Feed => "it shifts or scales an input",
+            Role::Initial => "a recurrence starts from it",
+            Role::Doubtful => "nothing tells whether it is a parameter",
+        };
+        write!(f, "kept: {kept} (--train NAME trains it)")
+    }
+}
+
+/// All weights of a graph, in order. A pattern to train is stronger than one to freeze, and both
+/// are stronger than what the file says, which is stronger than what is told from the graph.
 ///
 /// # Errors
 /// A pattern that fits no weight, or one to train that fits what holds no floats.
@@ -60,8 +109,10 @@ pub(super) fn find(
     g: &Graph,
     train: &[Glob],
     freeze: &[Glob],
+    said: &BTreeMap<String, Standing>,
 ) -> Result<Vec<Parameter>, DifferentiateError> {
     let fits = |globs: &[Glob], name: &str| globs.iter().find(|p| p.matches(name)).cloned();
+    let uses = Uses::new(g);
     let mut used: Vec<&str> = Vec::new();
     let mut found = Vec::new();
     for (s, state) in &g.states {
@@ -77,12 +128,14 @@ pub(super) fn find(
             Role::Trained
         } else if let Some(glob) = frozen {
             Role::Frozen(glob.to_string())
-        } else if ty.rank() == 0 || !ty.dtype.is_float() {
+        } else if !ty.dtype.is_float() {
             Role::Scalar
-        } else if is_mask(state, &ty) {
-            Role::Mask
         } else {
-            Role::Trained
+            match said.get(&state.name) {
+                Some(Standing::Parameter) => Role::Trained,
+                Some(&other) => Role::Said(other),
+                None => told(state, &ty, &uses.of(state.enter)),
+            }
         };
         found.push(Parameter { name: state.name.clone(), ty, role, state: s });
     }
@@ -90,6 +143,67 @@ pub(super) fn find(
         Some(glob) => Err(DifferentiateError::Pattern(glob.to_string())),
         None => Ok(found),
     }
+}
+
+/// What a tensor of floats is of which the file says nothing.
+fn told(state: &State, ty: &TensorType, uses: &[Use]) -> Role {
+    let has = |u: &Use| uses.contains(u);
+    let only = |of: &[Use]| !uses.is_empty() && uses.iter().all(|u| of.contains(u));
+    let named = is_of_module(&state.name);
+    if ty.rank() == 0 {
+        return Role::Scalar;
+    }
+    if [Use::Product, Use::Table].iter().any(has) {
+        return Role::Trained;
+    }
+    if only(&[Use::UnderRoot]) {
+        return if ty.elements() == 1 { Role::Number } else { Role::Fixed };
+    }
+    if is_mask(state, ty) {
+        return Role::Mask;
+    }
+    if [Use::Bias, Use::Affine].iter().any(has) {
+        return Role::Trained;
+    }
+    if named {
+        return Role::Trained;
+    }
+    if only(&[Use::Initial]) {
+        return Role::Initial;
+    }
+    if ty.elements() == 1 {
+        return Role::Number;
+    }
+    if only(&[Use::Subtracted, Use::UnderRoot]) {
+        return Role::Fixed;
+    }
+    if only(&[Use::Feed]) {
+        return Role::Feed;
+    }
+    if has(&Use::Score) || is_generated(&state.name) { Role::Doubtful } else { Role::Trained }
+}
+
+/// True for the path of a module's tensor, such as `layers.0.weight`. The last word of a constant's is
+/// often its number.
+fn is_of_module(name: &str) -> bool {
+    let words: Vec<&str> = name.split('.').collect();
+    let is_word = |w: &&str| !w.is_empty() && w.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let last = words.last().copied().unwrap_or("");
+    words.len() > 1
+        && words.iter().all(is_word)
+        && last.contains(|c: char| c.is_alphabetic())
+        && !is_generated(name)
+}
+
+/// True for names that exporters give to what they computed: `val_8`, `onnx::Add_12`, `const_3`,
+/// `const_fold_opt__188`, `auto.cast.4`, `Constant_0_output`.
+fn is_generated(name: &str) -> bool {
+    let counted = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let marks = ["const", "Const", "::", "auto.cast", "helper.", "p2o.", "scalar_tensor"];
+    counted.is_empty()
+        || marks.iter().any(|mark| name.contains(mark))
+        || (counted != name
+            && ["val_", "tmp", "tensor_", "__"].iter().any(|m| counted.ends_with(m)))
 }
 
 /// True for what hides positions: an element that is not finite or at most −10⁴, or, in two

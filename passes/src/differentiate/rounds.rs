@@ -48,7 +48,7 @@ impl Differentiate {
         let mut g = forward.clone();
         let parameters = self.parameters(&g)?;
         free(&g, "lr")?;
-        let output = self.output(&g)?.value;
+        let output = self.scored(&g)?;
         let target = self.target(&mut g, output)?;
         g.outputs.clear();
         for v in g.inputs().filter(|&v| g.ty(v).rank() > 0) {

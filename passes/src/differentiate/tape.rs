@@ -113,6 +113,18 @@ impl<'a> Tape<'a> {
         })
     }
 
+    /// A constant of one row.
+    pub(super) fn row(&mut self, dtype: DType, list: &[f64]) -> Result<ValueId, TypeError> {
+        let bytes: Vec<u8> = match dtype {
+            DType::F64 => list.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            _ => list.iter().flat_map(|&x| (x as f32).to_le_bytes()).collect(),
+        };
+        let stored = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let ty = TensorType::new(stored, [1, list.len()]);
+        let row = self.g.add_const("", ty, Data::Bytes(bytes.into()));
+        self.cast(row, dtype)
+    }
+
     /// A constant scalar of the element type of `v`.
     pub(super) fn number(&mut self, v: ValueId, x: f64) -> ValueId {
         self.scalar(self.g.ty(v).dtype, x)

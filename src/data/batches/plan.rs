@@ -5,7 +5,7 @@ use super::{Batches, Input, Notice, Source, scalar};
 use crate::data::error::DataError;
 use crate::data::mapped::Array;
 use crate::data::npz::Npz;
-use arenic_ir::types::TensorType;
+use arenic_ir::types::{DType, TensorType};
 use std::collections::{BTreeMap, HashSet};
 
 pub(super) fn batches(
@@ -19,15 +19,17 @@ pub(super) fn batches(
     let mut counts = Vec::new();
     let mut list = Vec::with_capacity(inputs.len());
     for (name, ty) in inputs {
+        let mut widens = false;
         let source = if let Some(&text) = values.get(name.as_str()) {
             Source::Value(set_value(name, ty, text)?)
         } else if let Some(array) = npz.and_then(|npz| npz.array(name)) {
+            widens = (array.ty().dtype, ty.dtype) == (DType::I32, DType::I64);
             match_array(ty, array, &mut counts)?
         } else {
             // `check_names` found a value for every input.
             return Err(DataError::MissingInputs(vec![name.clone()]));
         };
-        list.push(Input { ty: ty.clone(), source });
+        list.push(Input { ty: ty.clone(), widens, source });
     }
     let count = common_count(&counts)?;
     for rows in &counts {
@@ -108,6 +110,12 @@ struct Rows {
     batches: u64,
 }
 
+/// A shape without axes of one element at its end.
+fn trimmed(shape: &[usize]) -> &[usize] {
+    let end = shape.iter().rposition(|&d| d != 1).map_or(0, |last| last + 1);
+    &shape[..end]
+}
+
 fn match_array(
     ty: &TensorType,
     array: &Array,
@@ -122,10 +130,19 @@ fn match_array(
             reason,
         })
     };
-    if found.dtype != ty.dtype {
+    let rank = |shape: &[usize]| trimmed(shape).len();
+    if ty.dtype == DType::I64 && rank(&found.shape) == rank(&ty.shape).max(1) + 1 {
+        return mismatch(
+            "it takes the number of a class, not a row for each; numpy.argmax(array, axis) makes one of \
+             the other",
+        );
+    }
+    let widens = (found.dtype, ty.dtype) == (DType::I32, DType::I64);
+    if found.dtype != ty.dtype && !widens {
         return mismatch("convert the array to the input's element type with .astype");
     }
-    if found.shape == ty.shape {
+    // Axes of one element at the end hold nothing.
+    if trimmed(&found.shape) == trimmed(&ty.shape) {
         return Ok(Source::Whole(array.clone()));
     }
     // A number per batch is a row per batch.
@@ -133,8 +150,14 @@ fn match_array(
     let Some((&total, row)) = found.shape.split_first() else {
         return mismatch("the array has fewer axes than the input");
     };
-    if row != ty.shape.get(1..).unwrap_or(&[]) {
-        return mismatch("all axes but the first must agree");
+    if trimmed(row) != trimmed(ty.shape.get(1..).unwrap_or(&[])) {
+        return mismatch(match array.name() {
+            "target" => {
+                "all axes but the first must agree; --class-axis of `arenic compile` says along \
+                 which axis of the output the classes are"
+            }
+            _ => "all axes but the first must agree",
+        });
     }
     if per_batch == 0 {
         return mismatch("the input has no rows, so the array may have none");

@@ -110,9 +110,18 @@ fn types_and_shapes_are_checked() {
     fail((U8, &[2, 2]), (U8, &[2, 1], &[1, 2]));
     fail((U8, &[2, 2]), (U8, &[4], &[1, 2, 3, 4]));
     fail((U8, &[4]), (U8, &[1, 4], &[1, 2, 3, 4]));
-    fail((U8, &[]), (U8, &[1, 1], &[1]));
     fail((U8, &[3]), (U8, &[2], &[1, 2]));
     fail((U8, &[0]), (U8, &[2], &[1, 2]));
+}
+
+#[test]
+fn axes_of_one_element_at_the_end_hold_nothing() {
+    let inputs: &[(&str, DType, &[usize])] = &[("x", U8, &[2])];
+    let (mut batches, _) = new(inputs, &[("x", U8, &[4, 1], &[1, 2, 3, 4])], &[], None).unwrap();
+    assert_eq!((value(&mut batches, 0, 0), value(&mut batches, 1, 0)), (vec![1, 2], vec![3, 4]));
+    let (mut batches, _) =
+        new(&[("x", U8, &[2, 1])], &[("x", U8, &[2], &[5, 6])], &[], None).unwrap();
+    assert_eq!(value(&mut batches, 0, 0), [5, 6]);
 }
 
 #[test]

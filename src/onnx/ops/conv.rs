@@ -123,7 +123,17 @@ pub(super) fn group(a: &Access) -> Result<usize, Fault> {
 /// Data, weights and, where there is one, bias.
 fn operands(cx: &mut Cx) -> Result<Vec<ValueId>, Fault> {
     let mut inputs = vec![cx.input(0)?, cx.input(1)?];
-    inputs.extend(cx.optional(2)?);
+    if let Some(bias) = cx.optional(2)? {
+        let ty = cx.ty(bias);
+        if ty.rank() != 1 {
+            return Err(Fault(format!(
+                "its bias is {ty}, not one number for each channel. PyTorch's exporter writes such a \
+                 bias for a Conv3d without one where optimize=False: give the Conv3d a bias of \
+                 zeros that is not trained (bias=True), or export with optimize=True"
+            )));
+        }
+        inputs.push(bias);
+    }
     Ok(inputs)
 }
 

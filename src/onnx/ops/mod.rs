@@ -2,10 +2,12 @@
 
 mod activation;
 mod arrange;
+mod attention;
 mod compose;
 mod conv;
 mod einsum;
 mod elementwise;
+mod fourier;
 mod index;
 mod loss;
 mod microsoft;
@@ -13,13 +15,16 @@ mod norm;
 mod normal;
 mod pad;
 mod pool;
+mod position;
 mod random;
 mod rectifier;
 mod recurrent;
 mod reduce;
 mod resize;
+mod sequence;
 mod shape;
 mod source;
+mod spatial;
 mod training;
 
 use super::context::{Built, Cx};
@@ -128,16 +133,38 @@ const RNN: &[&str] = &[
     "hidden_size",
     "layout",
 ];
+const ATTENTION: &[&str] = &[
+    "is_causal",
+    "kv_num_heads",
+    "left_window_size",
+    "q_num_heads",
+    "qk_matmul_output_mode",
+    "right_window_size",
+    "scale",
+    "softcap",
+    "softmax_precision",
+];
+const ROTARY: &[&str] = &["interleaved", "num_heads", "rotary_embedding_dim"];
+const PLACE: &str = "position known when compiled";
 const WHOLE: &str = "whole sequences, without clip; sigmoid and tanh";
 const CONSTANT: &[&str] = &["value", "value_float", "value_floats", "value_int", "value_ints"];
+
+/// Of operators with graphs inside, which are built where their names are known.
+fn unplaced(_: &mut Cx) -> Built {
+    Err("its graphs are not at hand".into())
+}
 
 /// In alphabetical order, as `arenic ops` prints it.
 static TABLE: &[Row] = &[
     row("Abs", (1, 1), &[], elementwise::unary),
     row("Add", (2, 2), &[], elementwise::binary),
+    row("AffineGrid", (2, 2), &["align_corners"], spatial::affine_grid)
+        .since(20)
+        .note("size known when compiled"),
     row("And", (2, 2), &[], elementwise::binary).since(7),
     row("ArgMax", (1, 1), ARG, index::arg_extremum),
     row("ArgMin", (1, 1), ARG, index::arg_extremum),
+    row("Attention", (3, 7), ATTENTION, attention::attention).since(23),
     row("AveragePool", (1, 1), AVERAGE_POOL, pool::average_pool),
     row("AveragePoolGrad", (1, 1), AVERAGE_POOL, window::average_pool_grad)
         .since(1)
@@ -148,7 +175,11 @@ static TABLE: &[Row] = &[
     row("Ceil", (1, 1), &[], elementwise::unary),
     row("Celu", (1, 1), &["alpha"], rectifier::celu),
     row("Clip", (1, 3), &[], elementwise::clip),
+    row("Col2Im", (3, 3), &["dilations", "pads", "strides"], spatial::col2im)
+        .since(18)
+        .note("shapes known when compiled"),
     row("Concat", (1, ANY), &["axis"], shape::concat),
+    row("ConcatFromSequence", (1, 1), &["axis", "new_axis"], sequence::concat).since(11),
     row("Constant", (0, 0), CONSTANT, source::constant).note("no strings, not sparse"),
     row("ConstantOfShape", (1, 1), &["value"], source::constant_of_shape)
         .note("shape known when compiled"),
@@ -158,6 +189,9 @@ static TABLE: &[Row] = &[
     row("Cosh", (1, 1), &[], rectifier::cosh),
     row("CumSum", (2, 2), &["exclusive", "reverse"], elementwise::cum_sum)
         .note("axis known when compiled"),
+    row("DFT", (1, 3), &["axis", "inverse", "onesided"], fourier::dft)
+        .since(17)
+        .note("length and axis known when compiled"),
     row("DepthToSpace", (1, 1), &["blocksize", "mode"], arrange::depth_to_space),
     row("Div", (2, 2), &[], elementwise::binary),
     row("Dropout", (1, 3), &["seed"], random::dropout).note("training_mode known when compiled"),
@@ -179,10 +213,16 @@ static TABLE: &[Row] = &[
     row("GlobalMaxPool", (1, 1), &[], pool::global_pool),
     row("Greater", (2, 2), &[], elementwise::binary),
     row("GreaterOrEqual", (2, 2), &[], elementwise::binary),
+    row("GridSample", (2, 2), &["align_corners", "mode", "padding_mode"], spatial::grid_sample)
+        .since(16)
+        .note("cubic in two dimensions"),
     row("GroupNormalization", (3, 3), GROUP_NORM, normal::group_norm).since(18),
     row("HardSigmoid", (1, 1), &["alpha", "beta"], rectifier::hard_sigmoid),
     row("HardSwish", (1, 1), &[], rectifier::hard_swish).since(14),
     row("Identity", (1, 1), &[], shape::identity),
+    row("If", (1, 1), &["else_branch", "then_branch"], unplaced)
+        .since(1)
+        .note("condition known when compiled"),
     row("InstanceNormalization", (3, 3), &["epsilon"], normal::instance_norm),
     row("IsInf", (1, 1), &["detect_negative", "detect_positive"], rectifier::is_inf),
     row("IsNaN", (1, 1), &[], rectifier::is_nan),
@@ -193,6 +233,9 @@ static TABLE: &[Row] = &[
     row("LessOrEqual", (2, 2), &[], elementwise::binary),
     row("Log", (1, 1), &[], elementwise::unary),
     row("LogSoftmax", (1, 1), &["axis"], norm::softmax),
+    row("Loop", (2, ANY), &["body"], unplaced)
+        .since(1)
+        .note("count and conditions known when compiled"),
     row("LpNormalization", (1, 1), &["axis", "p"], normal::lp_norm),
     row("MatMul", (2, 2), &[], norm::mat_mul),
     row("Max", (1, ANY), &[], elementwise::variadic),
@@ -240,9 +283,18 @@ static TABLE: &[Row] = &[
     row("Relu", (1, 1), &[], elementwise::unary),
     row("Reshape", (2, 2), &["allowzero"], shape::reshape).note("shape known when compiled"),
     row("Resize", (1, 4), RESIZE, resize::resize).note("scales, sizes, roi known when compiled"),
+    row("ReverseSequence", (2, 2), &["batch_axis", "time_axis"], position::reverse_sequence),
+    row("RotaryEmbedding", (3, 4), ROTARY, position::rotary_embedding).since(23),
+    row("Round", (1, 1), &[], position::round),
     row("ScatterElements", (3, 3), &["axis", "reduction"], index::scatter_elements),
     row("ScatterND", (3, 3), &["reduction"], index::scatter_nd),
     row("Selu", (1, 1), &["alpha", "gamma"], rectifier::selu),
+    row("SequenceAt", (2, 2), &[], sequence::at).since(11).note(PLACE),
+    row("SequenceConstruct", (1, ANY), &[], sequence::construct).since(11),
+    row("SequenceEmpty", (0, 0), &["dtype"], sequence::empty).since(11),
+    row("SequenceErase", (1, 2), &[], sequence::erase).since(11).note(PLACE),
+    row("SequenceInsert", (2, 3), &[], sequence::insert).since(11).note(PLACE),
+    row("SequenceLength", (1, 1), &[], sequence::length).since(11),
     row("Shape", (1, 1), &["end", "start"], source::shape),
     row("Sigmoid", (1, 1), &[], elementwise::unary),
     row("Sign", (1, 1), &[], elementwise::unary),
@@ -261,6 +313,9 @@ static TABLE: &[Row] = &[
     row("Softsign", (1, 1), &[], rectifier::softsign),
     row("SpaceToDepth", (1, 1), &["blocksize", "mode"], arrange::space_to_depth),
     row("Split", (1, 2), &["axis", "num_outputs"], shape::split).note("sizes known when compiled"),
+    row("SplitToSequence", (1, 2), &["axis", "keepdims"], sequence::split)
+        .since(11)
+        .note("sizes known when compiled"),
     row("Sqrt", (1, 1), &[], elementwise::unary),
     row("Squeeze", (1, 2), &[], shape::squeeze).note("axes known when compiled"),
     row("Sub", (2, 2), &[], elementwise::binary),
@@ -289,6 +344,75 @@ static TABLE: &[Row] = &[
     row("Momentum", (2, ANY), &["alpha", "beta", "mode", "norm_coefficient"], training::momentum)
         .training(),
 ];
+
+/// Operators of ONNX that have no row, and names that older versions had.
+const OTHERS: &[&str] = &[
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Bernoulli",
+    "BitCast",
+    "BitShift",
+    "BitwiseAnd",
+    "BitwiseNot",
+    "BitwiseOr",
+    "BitwiseXor",
+    "BlackmanWindow",
+    "CausalConvWithState",
+    "CenterCropPad",
+    "Compress",
+    "ConvInteger",
+    "CumProd",
+    "DeformConv",
+    "DequantizeLinear",
+    "Det",
+    "DynamicQuantizeLinear",
+    "EyeLike",
+    "GlobalLpPool",
+    "HammingWindow",
+    "HannWindow",
+    "Hardmax",
+    "ImageDecoder",
+    "LRN",
+    "LinearAttention",
+    "LpPool",
+    "MatMulInteger",
+    "MaxRoiPool",
+    "MaxUnpool",
+    "MelWeightMatrix",
+    "Multinomial",
+    "NonMaxSuppression",
+    "NonZero",
+    "Optional",
+    "OptionalGetElement",
+    "OptionalHasElement",
+    "QLinearConv",
+    "QLinearMatMul",
+    "QuantizeLinear",
+    "RegexFullMatch",
+    "RoiAlign",
+    "STFT",
+    "Scan",
+    "Scatter",
+    "SequenceMap",
+    "Shrink",
+    "StringConcat",
+    "StringNormalizer",
+    "StringSplit",
+    "SwiGLU",
+    "TensorScatter",
+    "TfIdfVectorizer",
+    "Unique",
+    "Upsample",
+];
+
+/// True for operators of ONNX's own domain, supported or not.
+pub(super) fn is_of_onnx(name: &str) -> bool {
+    find("", name).is_some() || OTHERS.contains(&name)
+}
 
 fn rows() -> impl Iterator<Item = &'static Row> {
     TABLE.iter().chain(microsoft::TABLE)

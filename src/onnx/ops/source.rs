@@ -30,6 +30,11 @@ pub(super) fn constant(cx: &mut Cx) -> Built {
         };
         (ty, Data::Bytes(bytes.into()))
     };
+    if let Some(name) = cx.weight() {
+        let v = cx.b.initializer(name, ty, data);
+        cx.b.pin(v);
+        return Ok(vec![Some(v)]);
+    }
     Ok(vec![Some(match data {
         Data::Bytes(bytes) => cx.b.constant(ty, bytes),
         Data::Absent => cx.b.g.add_const("", ty, Data::Absent),

@@ -8,6 +8,7 @@ mod fuse;
 mod graph;
 
 use super::error::ImportError;
+use super::parameters::Said;
 use super::proto::ModelProto;
 use super::read::{Reader, map_file};
 use super::{ImportOptions, Imported, import};
@@ -40,7 +41,7 @@ pub fn import_artifacts(folder: &Path, options: &ImportOptions) -> Result<Import
     options.states.extend(fused.states);
     let io = |source| ImportError::Io { path: folder.to_owned(), source };
     let mut reader = Reader::new(Some(folder), options.plan_only).map_err(io)?;
-    import::import(&fused.model, &mut reader, &options)
+    import::import(&fused.model, &mut reader, &options, &Said::default())
 }
 
 fn read(path: &Path) -> Result<Bytes, ImportError> {

@@ -1,0 +1,87 @@
+//! What exporters are known to leave out of files that say nothing of parameters.
+
+use super::{Said, floats, label, name, property};
+use crate::onnx::parameters::lost::RULE;
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
+use std::collections::HashSet;
+
+/// Sentences about what seems to be left out of a model that is to be trained.
+pub(in crate::onnx) fn notes(model: &ModelProto, said: &Said) -> Vec<String> {
+    let Some(graph) = model.graph.as_ref().filter(|_| said.standing.is_empty()) else {
+        return Vec::new();
+    };
+    let by_rule = graph
+        .node
+        .iter()
+        .filter(|n| property(n, RULE).is_some_and(|rule| rule.contains("BatchNorm")));
+    let named = graph.node.iter().filter(|n| {
+        let weight = n.input.get(1).is_some_and(|w| w.starts_with("onnx::Conv_"));
+        is(n, &["Conv"]) && n.input.len() == 3 && weight
+    });
+    let mut notes = Vec::new();
+    let again = "the model was exported for inference. Export it again with";
+    if let Some(note) = folded(by_rule) {
+        notes.push(format!("{note}: {again} optimize=False to train with batch statistics"));
+    }
+    if let Some(note) = folded(named) {
+        notes.push(format!(
+            "{note}: {again} training=TrainingMode.TRAINING and do_constant_folding=False, or with \
+             dynamo=True and optimize=False, to train with batch statistics"
+        ));
+    }
+    if model.producer_name.as_deref().is_some_and(|p| p.starts_with("tf2onnx")) {
+        notes.extend(tf2onnx(graph));
+    }
+    notes
+}
+
+fn is(node: &NodeProto, kinds: &[&str]) -> bool {
+    node.op_type.as_deref().is_some_and(|op| kinds.contains(&op))
+}
+
+fn folded<'m>(mut nodes: impl Iterator<Item = &'m NodeProto>) -> Option<String> {
+    let first = nodes.next()?;
+    let weight = first.input.get(1).map_or(label(first), String::as_str);
+    let more = match nodes.count() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    Some(format!("a batch normalisation seems to be folded into `{weight}`{more}"))
+}
+
+/// tf2onnx leaves out biases that are zero, and dropout, and folds batch normalisation into weights.
+fn tf2onnx(graph: &GraphProto) -> Option<String> {
+    let merged = floats(graph).map(name).filter(|n| {
+        ["merged_input", "batchnorm/mul", "batchnorm/sub", "batchnorm/Rsqrt"]
+            .iter()
+            .any(|mark| n.contains(mark))
+    });
+    let merged: Vec<&str> = merged.collect();
+    let stored: HashSet<&str> = floats(graph).map(name).collect();
+    let lacks_bias = |n: &&NodeProto| {
+        let weight = n.input.get(1).is_some_and(|w| stored.contains(w.as_str()));
+        let Some(output) = n.output.first() else { return false };
+        let reads = |r: &&NodeProto| r.input.iter().any(|i| i == output);
+        let adds = |r: &NodeProto| {
+            is(r, &["Add", "Sub"]) && r.input.iter().any(|i| stored.contains(i.as_str()))
+        };
+        let added = graph.node.iter().filter(reads).any(adds);
+        weight && n.input.len() < 3 && is(n, &["Conv", "ConvTranspose", "MatMul", "Gemm"]) && !added
+    };
+    let bare = graph.node.iter().filter(lacks_bias).count();
+    if merged.is_empty() && bare == 0 {
+        return None;
+    }
+    let normalised = match merged.first() {
+        Some(first) => format!(
+            "{} weights have a batch normalisation in them, such as `{first}`; ",
+            merged.len()
+        ),
+        None => String::new(),
+    };
+    Some(format!(
+        "tf2onnx folds batch normalisation and leaves out dropout and biases that are zero: {normalised}{bare} \
+         products and convolutions have no bias. What was left out is not trained. A Keras model \
+         with the backend torch that `arenic_export` exports is trained whole"
+    ))
+}

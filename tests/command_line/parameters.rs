@@ -1,0 +1,361 @@
+//! What is trained of files by exporters as people use them, and what is said of the rest.
+
+use super::*;
+use std::collections::BTreeMap;
+
+const EXPORTS: &str = "@tests/fixtures/exports";
+const SGD: &str = "--loss mse --optimizer sgd --lr 0.1";
+
+fn losses(lines: &[Value]) -> Vec<f64> {
+    lines.iter().filter_map(|l| l["loss"].as_f64()).collect()
+}
+
+fn fixture(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/exports").join(name);
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Names of what is trained, and of other weights with the reason.
+fn weights(compiled: &Value) -> (Vec<String>, BTreeMap<String, String>) {
+    let name = |p: &Value| p["name"].as_str().unwrap().to_owned();
+    let all = compiled["parameters"].as_array().unwrap();
+    let trained = all.iter().filter(|p| p["trained"] == true).map(name).collect();
+    let others = all.iter().filter(|p| p["trained"] == false);
+    (trained, others.map(|p| (name(p), p["why"].as_str().unwrap().to_owned())).collect())
+}
+
+impl Shell {
+    /// Compiles an export and trains it for three steps as PyTorch did.
+    fn trains_as_pytorch(&self, name: &str, kind: &str, options: &str) -> Value {
+        let model = format!("{EXPORTS}/{name}_{kind}.onnx");
+        let compiled =
+            self.succeeds(&format!("compile {model} {SGD} {options} --json -o m.arenic")).remove(0);
+        let run = format!("run m.arenic --data {EXPORTS}/{name}.npz --steps 3 --json");
+        let found = losses(&self.succeeds(&run));
+        let wanted = &fixture("losses.json")[name];
+        assert_eq!(found.len(), 3);
+        for (i, loss) in found.iter().enumerate() {
+            let wanted = wanted[i].as_f64().unwrap();
+            let error = (loss / wanted - 1.0).abs();
+            assert!(error < 1e-6, "{name}_{kind}: {found:?}, not {wanted}");
+        }
+        compiled
+    }
+}
+
+#[test]
+fn exports_without_the_optimizer_train_as_pytorch_does() {
+    let shell = Shell::new();
+    for name in [
+        "bags",
+        "batch_norm",
+        "batch_norm_alone",
+        "batch_norms",
+        "buffer",
+        "chunked",
+        "detached",
+        "folded",
+        "fourier",
+        "group_norm",
+        "sequence",
+        "spatial_transformer",
+        "temperature",
+        "tied",
+        "two_layer_norms",
+        "zero_mask",
+    ] {
+        shell.trains_as_pytorch(name, "plain", "");
+    }
+}
+
+#[test]
+fn default_exports_that_keep_parameters_train_as_pytorch_does() {
+    let shell = Shell::new();
+    for name in ["buffer", "chunked", "conv3d", "detached", "zero_mask"] {
+        shell.trains_as_pytorch(name, "default", "");
+    }
+}
+
+#[test]
+fn what_the_exporter_merged_split_or_replaced_is_restored() {
+    let shell = Shell::new();
+    for (name, first) in [
+        ("batch_norms", "0.running_mean"),
+        ("group_norm", "1.weight"),
+        ("sequence", "a.weight"),
+        ("tied", "o.weight"),
+        ("two_layer_norms", "b.weight"),
+    ] {
+        let compile = format!("compile {EXPORTS}/{name}_default.onnx {SGD} -o m.arenic");
+        shell.fails(&compile, 1, &[first, "--repair", "optimize=False", "--accept-missing"]);
+        assert!(!shell.path("m.arenic").exists());
+        shell.trains_as_pytorch(name, "default", "--repair");
+        std::fs::remove_file(shell.path("m.arenic")).unwrap();
+        shell.succeeds(&format!("{compile} --accept-missing"));
+        std::fs::remove_file(shell.path("m.arenic")).unwrap();
+    }
+}
+
+#[test]
+fn what_is_lost_is_named_with_what_happened_to_it() {
+    let shell = Shell::new();
+    let default = |name: &str| format!("compile {EXPORTS}/{name}_default.onnx {SGD} -o m.arenic");
+    let cases: [(&str, &[&str]); 6] = [
+        ("batch_norm", &["1.weight is folded", "1.bias is folded", "`0.weight`", "node_Conv"]),
+        ("batch_norm_alone", &["1.running_mean is folded", "`0.weight`"]),
+        (
+            "two_layer_norms",
+            &["b.weight is merged with `a.weight`", "b.bias is merged with `a.bias`"],
+        ),
+        ("tied", &["o.weight is split", "copy, `val_0`"]),
+        ("group_norm", &["1.weight is replaced", "`val_21`", "1.bias is replaced", "`val_23`"]),
+        ("temperature", &["t is replaced", "`exp`"]),
+    ];
+    for (name, says) in cases {
+        let output = shell.arenic(&default(name));
+        assert_eq!(output.status.code(), Some(1));
+        let message = text(&output.stderr).replace("│", "");
+        let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
+        for word in says {
+            assert!(message.contains(word), "{name}: no `{word}` in {message}");
+        }
+    }
+    // A normalisation that is folded cannot be had back.
+    for name in ["batch_norm", "batch_norm_alone", "temperature"] {
+        shell.fails(&format!("{} --repair", default(name)), 1, &["optimize=False"]);
+        let compiled = &shell.succeeds(&format!("{} --accept-missing --json", default(name)))[0];
+        let rows = compiled["parameters"].as_array().unwrap();
+        assert!(rows.iter().any(|p| p["missing"] == true), "{name}: {rows:?}");
+    }
+}
+
+#[test]
+fn a_signature_says_what_is_a_parameter() {
+    let shell = Shell::new();
+    let weights_of = |name: &str| weights(&shell.trains_as_pytorch(name, "plain", ""));
+    let (trained, others) = weights_of("buffer");
+    assert_eq!(trained, ["l.weight", "l.bias"]);
+    assert!(others["freq"].contains("a buffer of the module"));
+    let (trained, _) = weights_of("temperature");
+    assert_eq!(trained, ["t", "l.weight", "l.bias"]);
+    assert_eq!(weights_of("tied").0, ["o.weight"]);
+    let masked = weights(&shell.trains_as_pytorch("zero_mask", "default", ""));
+    assert!(masked.1["masked_fill"].contains("a constant"));
+
+    // What is said can be overruled.
+    let buffer = format!("compile {EXPORTS}/buffer_plain.onnx {SGD} --json -o m.arenic");
+    let (trained, _) = weights(&shell.succeeds(&format!("{buffer} --train freq"))[0]);
+    assert_eq!(trained, ["l.weight", "l.bias", "freq"]);
+    let output = shell.arenic(&format!("compile {EXPORTS}/buffer_plain.onnx {SGD} -v -o m.arenic"));
+    let said = text(&output.stderr);
+    for word in ["  l.weight f32[4,4]", "1 kept: a buffer of the module", "`freq` f32[4]"] {
+        assert!(said.contains(word), "{said}");
+    }
+}
+
+/// A scalar behind a unary operator, which an evaluation must take as it was trained.
+#[test]
+fn a_trained_scalar_is_evaluated_as_it_was_trained() {
+    let shell = Shell::new();
+    shell.trains_as_pytorch("temperature", "plain", "");
+    let data = format!("--data {EXPORTS}/temperature.npz");
+    shell.succeeds(&format!("run m.arenic {data} --steps 2 --save w.safetensors"));
+    let evaluated =
+        &shell.succeeds(&format!("eval m.arenic {data} --init w.safetensors --json"))[0];
+    let wanted = fixture("losses.json")["temperature"][2].as_f64().unwrap();
+    assert!((evaluated["loss"].as_f64().unwrap() / wanted - 1.0).abs() < 1e-6, "{evaluated}");
+}
+
+#[test]
+fn gradients_stop_at_detach() {
+    let shell = Shell::new();
+    for kind in ["plain", "default"] {
+        shell.trains_as_pytorch("detached", kind, "");
+        let compile = format!("compile {EXPORTS}/detached_{kind}.onnx {SGD} -o m.arenic");
+        let said = text(&shell.arenic(&compile).stderr);
+        assert!(said.contains("gradients stop at `detach"), "{said}");
+    }
+}
+
+#[test]
+fn a_bias_that_the_exporter_gets_wrong_is_explained() {
+    let shell = Shell::new();
+    let compile = format!("compile {EXPORTS}/conv3d_plain.onnx {SGD} -o m.arenic");
+    shell.fails(&compile, 1, &["node_conv3d", "bias is f32[3,2]", "Conv3d"]);
+}
+
+#[test]
+fn losses_are_those_of_pytorch() {
+    let shell = Shell::new();
+    for row in fixture("losses_of_each.json").as_array().unwrap() {
+        let word = |key: &str| row[key].as_str().unwrap();
+        let (model, options) = (word("model"), word("options"));
+        let compile = format!("compile {EXPORTS}/{model}.onnx {options} --optimizer sgd --lr 0.1");
+        shell.succeeds(&format!("{compile} -o m.arenic"));
+        let data = word("data");
+        let found = losses(
+            &shell.succeeds(&format!("run m.arenic --data {EXPORTS}/{data}.npz --steps 3 --json")),
+        );
+        assert_eq!(found.len(), 3);
+        for (loss, wanted) in found.iter().zip(row["losses"].as_array().unwrap()) {
+            let error = (loss / wanted.as_f64().unwrap() - 1.0).abs();
+            assert!(error < 1e-6, "{options}: {found:?}, {row}");
+        }
+    }
+}
+
+const FRAMEWORKS: &str = "@tests/fixtures/frameworks";
+
+/// Model, how many are trained, and what is kept with a word of the reason.
+type Case = (&'static str, usize, &'static [(&'static str, &'static str)]);
+
+/// By what reads them, whatever their names are.
+#[test]
+fn roles_tell_parameters_of_other_frameworks() {
+    let shell = Shell::new();
+    let cases: [Case; 8] = [
+        ("constants", 2, &[]),
+        ("constants_mixed", 3, &[]),
+        ("spox", 4, &[]),
+        ("keras_softmax", 4, &[]),
+        ("keras_batch_norm_in_training", 10, &[("const_fold_opt__188", "an epsilon")]),
+        (
+            "keras_jax_batch_norm",
+            6,
+            &[
+                ("const_2", "a statistic"),
+                ("const_3", "a statistic"),
+                ("const_9", "a scalar"),
+                ("const_10", "a scalar"),
+            ],
+        ),
+        (
+            "keras_normalization",
+            6,
+            &[
+                ("functional_1/group_normalization_1/add/y:0", "a scalar"),
+                ("ConstantFolding/functional_1/normalization_1/truediv_recip:0", "an input"),
+            ],
+        ),
+        (
+            "paddle_lstm",
+            6,
+            &[("p2o.pd_op.full.2.0", "starts from it"), ("p2o.pd_op.full.5.0", "starts from it")],
+        ),
+    ];
+    for (name, count, kept) in cases {
+        let compile = format!("compile {FRAMEWORKS}/{name}.onnx --dim 4 {SGD} --json -o m.arenic");
+        let (trained, others) = weights(&shell.succeeds(&compile)[0]);
+        assert_eq!(trained.len(), count, "{name}: {trained:?}");
+        let found: Vec<&str> = others.keys().map(String::as_str).collect();
+        let mut wanted: Vec<&str> = kept.iter().map(|(name, _)| *name).collect();
+        wanted.sort_unstable();
+        assert_eq!(found, wanted, "{name}");
+        for (weight, why) in kept {
+            assert!(others[*weight].contains(why), "{name}: {}", others[*weight]);
+        }
+    }
+}
+
+#[test]
+fn what_an_exporter_leaves_out_is_told() {
+    let shell = Shell::new();
+    let said = |model: &str, options: &str| {
+        let compile = format!("compile {FRAMEWORKS}/{model}.onnx --dim 4 {options} -o m.arenic");
+        let output = shell.arenic(&compile);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let keras = said("keras_without_biases", SGD);
+    for word in ["2 weights have a batch normalisation", "3 products and convolutions have no bias"]
+    {
+        assert!(keras.contains(word), "{keras}");
+    }
+    // The branch that needs another domain's operators is not the loss's.
+    let sklearn = said("sklearn_classifier", "--loss cross_entropy --optimizer sgd");
+    for word in ["output `label` is left out", "the softmax's operand", "trains 4 parameters"] {
+        assert!(sklearn.contains(word), "{sklearn}");
+    }
+    let nll = "--loss nll --optimizer sgd -o m.arenic";
+    let compile = format!("compile {FRAMEWORKS}/keras_softmax.onnx --dim 4 {nll}");
+    shell.fails(&compile, 1, &["probabilities", "cross_entropy"]);
+}
+
+#[test]
+fn words_of_losses_and_options() {
+    let shell = Shell::new();
+    let logits = format!("compile {EXPORTS}/of_logits.onnx -o m.arenic");
+    let fails = |options: &str, code, says: &[&str]| {
+        shell.fails(&format!("{logits} {options}"), code, says);
+    };
+    fails("--loss crossentropy --optimizer sgd", 1, &["no loss", "cross_entropy, nll", "`linear`"]);
+    fails("--loss mse --optimizer adam --momentum 0.9", 1, &["--momentum", "--beta1"]);
+    fails("--loss mse --optimizer sgd --nesterov", 1, &["--nesterov", "--momentum 0.9"]);
+    fails("--loss mse --optimizer sgd --label-smoothing 0.1", 1, &["cross_entropy"]);
+    fails("--loss mse --optimizer sgd --delta 1", 1, &["smooth_l1"]);
+    fails("--loss cross_entropy --optimizer sgd --label-smoothing 2", 1, &["from 0 to 1"]);
+    std::fs::write(shell.path("w.txt"), "1 2").unwrap();
+    let weights = "--optimizer sgd --class-weights w.txt";
+    fails(&format!("--loss cross_entropy {weights}"), 1, &["2 class weights for 5 classes"]);
+    std::fs::write(shell.path("w.txt"), "1 two").unwrap();
+    fails(&format!("--loss cross_entropy {weights}"), 1, &["w.txt", "`two`"]);
+    // Momentum is momentum, whatever the optimizer is called; and the last axis has two names.
+    let states = |options: &str| {
+        shell.succeeds(&format!("{logits} {options} --json"))[0]["state_bytes"].as_u64().unwrap()
+    };
+    let momentum = states("--loss mse --optimizer momentum");
+    assert_eq!(states("--loss mse --optimizer sgd --momentum 0.9"), momentum);
+    assert!(states("--loss mse --optimizer sgd --momentum 0") < momentum);
+    let classes = "--loss cross_entropy --optimizer sgd --lr 0.1";
+    for axis in ["", "--class-axis 1", "--class-axis=-1", "--class-axis -1"] {
+        shell.succeeds(&format!("{logits} {classes} {axis}"));
+        shell.succeeds(&format!("run m.arenic --data {EXPORTS}/of_classes.npz --steps 1"));
+    }
+    fails("--loss cross_entropy --optimizer sgd --class-axis -3", 1, &["classes along axis -3"]);
+    // Three axes: which are the classes is said when compiled.
+    let sequence = format!("compile {EXPORTS}/sequence_plain.onnx {classes} -o s.arenic");
+    let said = text(&shell.arenic(&sequence).stderr);
+    assert!(
+        said.contains("classes are the 3 along axis 1") && said.contains("--class-axis -1"),
+        "{said}"
+    );
+    let quiet = text(&shell.arenic(&format!("{sequence} --class-axis -1")).stderr);
+    assert!(!quiet.contains("classes are"), "{quiet}");
+    // A dropout that is not there.
+    let said = text(&shell.arenic(&format!("{logits} {classes} --dropout 0.5")).stderr);
+    assert!(said.contains("--dropout 0.5 changes nothing"), "{said}");
+    let said = text(&shell.arenic(&format!("{logits} {classes} --dropout 0")).stderr);
+    assert!(!said.contains("--dropout"), "{said}");
+}
+
+#[test]
+fn targets_may_be_narrow_and_are_checked() {
+    let shell = Shell::new();
+    let options = "--loss cross_entropy --optimizer sgd --lr 0.1 -o m.arenic";
+    shell.succeeds(&format!("compile {EXPORTS}/of_logits.onnx {options}"));
+    let x: Vec<u8> = (0..24).flat_map(|i| (i as f32 / 24.0).to_le_bytes()).collect();
+    // Six rows of each.
+    let run = |dtype, row: &[usize], target: &[u8]| {
+        let arrays = [
+            ("x".to_owned(), TensorType::new(DType::F32, [4])),
+            ("target".to_owned(), TensorType::new(dtype, row)),
+        ];
+        let mut spool = OutputSpool::new(shell.path("d.npz"), &arrays).unwrap();
+        for (i, bytes) in [&x[..], target].into_iter().enumerate() {
+            bytes.chunks(bytes.len() / 6).for_each(|row| spool.append(i, row).unwrap());
+        }
+        spool.finish().unwrap();
+        "run m.arenic --data d.npz --steps 1 --json"
+    };
+    let wide = |list: &[i64]| list.iter().flat_map(|i| i.to_le_bytes()).collect::<Vec<u8>>();
+    let narrow = |list: &[i32]| list.iter().flat_map(|i| i.to_le_bytes()).collect::<Vec<u8>>();
+    let usual = losses(&shell.succeeds(run(DType::I64, &[], &wide(&[0, 1, 2, 3, 4, 0]))));
+    assert_eq!(usual.len(), 1);
+    let list = [0, 1, 2, 3, 4, 0];
+    assert_eq!(losses(&shell.succeeds(run(DType::I32, &[], &narrow(&list)))), usual);
+    assert_eq!(losses(&shell.succeeds(run(DType::I32, &[1], &narrow(&list)))), usual);
+    let rows = vec![0; 6 * 5 * 4];
+    shell.fails(run(DType::F32, &[5], &rows), 1, &["target", "argmax"]);
+    let outside = run(DType::I64, &[], &wide(&[0, 1, 2, 122, 4, 0]));
+    shell.fails(outside, 1, &["target 122 in row 3", "the model has 5 (0 to 4)"]);
+}
