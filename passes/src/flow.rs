@@ -175,3 +175,45 @@ impl Network {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use petgraph::algo::ford_fulkerson;
+    use petgraph::graph::{DiGraph, NodeIndex};
+
+    /// An independent algorithm finds the same greatest flow, and what is reached is a cut of that size.
+    #[test]
+    fn least_cuts_are_those_of_another_library() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut network = Network::default();
+        for _ in 0..500 {
+            network.clear();
+            let inner = random.usize(0..12);
+            let mut nodes = vec![SOURCE, SINK];
+            nodes.extend((0..inner).map(|_| network.node()));
+            let mut other: DiGraph<(), u64> = DiGraph::new();
+            for _ in &nodes {
+                other.add_node(());
+            }
+            let mut arcs = Vec::new();
+            for _ in 0..random.usize(0..40) {
+                let (from, to) = (random.usize(0..nodes.len()), random.usize(0..nodes.len()));
+                let room = random.u64(0..20);
+                if from != to && to != SOURCE && from != SINK {
+                    network.arc(from, to, room);
+                    other.add_edge(NodeIndex::new(from), NodeIndex::new(to), room);
+                    arcs.push((from, to, room));
+                }
+            }
+            let flow = network.flow(&mut u64::MAX.to_owned());
+            let (wanted, _) = ford_fulkerson(&other, NodeIndex::new(SOURCE), NodeIndex::new(SINK));
+            assert_eq!(flow, wanted, "{arcs:?}");
+            let crosses = |&&(from, to, _): &&(usize, usize, u64)| {
+                network.reached(from) && !network.reached(to)
+            };
+            let cut: u64 = arcs.iter().filter(crosses).map(|&(.., room)| room).sum();
+            assert_eq!(cut, flow, "{arcs:?}");
+        }
+    }
+}

@@ -1,10 +1,10 @@
 //! What a pass is, and what it knows.
 
-use crate::error::PassError;
 use crate::differentiate::Differentiate;
+use crate::error::PassError;
 use crate::place::Placer;
-use crate::search::Search;
 use crate::rounds;
+use crate::search::Search;
 use arenic_ir::cost::Device;
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;

@@ -5,9 +5,13 @@ use super::{Failure, Json, Outcome, checked_target, failed, human_bytes, print};
 use arenic::artifact::{Artifact, Boundary, Target, Turn};
 use arenic::explain;
 use arenic_ir::check::Footprint;
+use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::text::Module;
 use clap::Args;
+use petgraph::dot::Dot;
+use petgraph::graph::{DiGraph, NodeIndex};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 /// Arguments of `arenic inspect`.
@@ -21,6 +25,9 @@ pub(super) struct Arguments {
     /// Statistics alone, without graph and program
     #[arg(long)]
     statistics: bool,
+    /// The graph for Graphviz: operators, and the tensors between them
+    #[arg(long, conflicts_with_all = ["statistics", "json"])]
+    dot: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -28,6 +35,9 @@ pub(super) struct Arguments {
 pub(super) fn run(a: &Arguments) -> Outcome {
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    if a.dot {
+        return print(Dot::new(&drawn(&target.graph)));
+    }
     if a.json.json {
         return print(as_json(&artifact, target, &footprint)?);
     }
@@ -61,6 +71,40 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Operators, and what is fed or kept, with an edge for each operand and output.
+fn drawn(g: &Graph) -> DiGraph<String, String> {
+    let mut drawing = DiGraph::new();
+    let mut made: HashMap<ValueId, NodeIndex> = HashMap::new();
+    for (v, value) in &g.values {
+        let kind = match value.def {
+            Def::Input => "input",
+            Def::Const(_) => "constant",
+            Def::State(_) => "state",
+            Def::Node { .. } | Def::View { .. } => continue,
+        };
+        made.insert(v, drawing.add_node(format!("{kind} {}", value.name).trim_end().to_owned()));
+    }
+    for (n, node) in &g.nodes {
+        let at = drawing.add_node(format!("{n} {} {}", node.op.name(), node.name));
+        for &v in &node.inputs {
+            if let Some(&from) = made.get(&g.resolve(v).root) {
+                drawing.add_edge(from, at, g.ty(v).to_string());
+            }
+        }
+        made.extend(node.outputs.iter().flatten().map(|&v| (v, at)));
+    }
+    let outputs = g.outputs.iter().map(|o| (o.value, format!("output {}", o.name)));
+    let exits = g.states.values().filter(|s| s.exit != s.enter);
+    let exits = exits.map(|s| (s.exit, format!("next {}", s.name)));
+    for (v, label) in outputs.chain(exits).collect::<Vec<_>>() {
+        let at = drawing.add_node(label);
+        if let Some(&from) = made.get(&g.resolve(v).root) {
+            drawing.add_edge(from, at, g.ty(v).to_string());
+        }
+    }
+    drawing
 }
 
 fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Result<Value, Failure> {

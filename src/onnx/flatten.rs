@@ -7,9 +7,11 @@ use super::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
     TensorProto, ValueInfoProto,
 };
+use petgraph::algo::kosaraju_scc;
+use petgraph::graph::{DiGraph, NodeIndex};
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 /// A tensor's name, numbered.
@@ -507,42 +509,63 @@ pub(super) fn sort<'m>(
         }
     }
     if order.len() < nodes.len() {
-        return Err(ImportError::Cycle(cycle(&nodes, names, &producer, &waiting)));
+        return Err(ImportError::Cycle(cycle(&nodes, names, &producer)));
     }
     let mut slots: Vec<Option<FlatNode>> = nodes.into_iter().map(Some).collect();
     Ok(order.into_iter().filter_map(|i| slots[i].take()).collect())
 }
 
-/// The nodes of one cycle: walking from a node that waits to one it waits for must
-/// come round.
-fn cycle(
-    nodes: &[FlatNode],
-    names: &Names,
-    producer: &[Option<usize>],
-    waiting: &[usize],
-) -> Vec<String> {
-    const SHOWN: usize = 8;
-    let mut seen_at: HashMap<usize, usize> = HashMap::new();
-    let mut path = Vec::new();
-    let mut at = waiting.iter().position(|&w| w > 0);
-    while let Some(i) = at {
-        if let Some(&first) = seen_at.get(&i) {
-            path.drain(..first);
+/// The nodes of a shortest cycle through the first node of the file that is in one. Nodes are in a
+/// cycle where they are strongly connected.
+fn cycle(nodes: &[FlatNode], names: &Names, producer: &[Option<usize>]) -> Vec<String> {
+    const SHOWN: usize = 64;
+    let mut reads: DiGraph<(), ()> = DiGraph::with_capacity(nodes.len(), nodes.len());
+    for _ in nodes {
+        reads.add_node(());
+    }
+    for (i, node) in nodes.iter().enumerate() {
+        for p in node.reads().filter_map(|t| producer[t]) {
+            reads.add_edge(NodeIndex::new(p), NodeIndex::new(i), ());
+        }
+    }
+    let components = kosaraju_scc(&reads);
+    let cyclic = components.into_iter().filter(|c| c.len() > 1 || reads.contains_edge(c[0], c[0]));
+    let Some(component) = cyclic.min_by_key(|c| c.iter().min().copied()) else {
+        return Vec::new();
+    };
+    let Some(&start) = component.iter().min() else { return Vec::new() };
+    let inside: HashSet<NodeIndex> = component.iter().copied().collect();
+    // Breadth first from the node back to itself.
+    let mut came_from: HashMap<NodeIndex, NodeIndex> = HashMap::new();
+    let mut open = VecDeque::from([start]);
+    while let Some(n) = open.pop_front().filter(|_| !came_from.contains_key(&start)) {
+        for next in reads.neighbors(n).filter(|next| inside.contains(next)) {
+            came_from.entry(next).or_insert_with(|| {
+                open.push_back(next);
+                n
+            });
+        }
+    }
+    let mut path = vec![start];
+    let mut at = start;
+    while let Some(&before) = came_from.get(&at) {
+        path.push(before);
+        at = before;
+        if at == start {
             break;
         }
-        seen_at.insert(i, path.len());
-        path.push(i);
-        let mut producers = nodes[i].reads().filter_map(|t| producer[t]);
-        at = producers.find(|&p| waiting[p] > 0);
     }
     path.reverse();
-    let mut labels: Vec<String> = path.iter().map(|&i| nodes[i].label(names)).collect();
-    let back = labels.first().cloned();
-    if labels.len() > SHOWN {
-        let left_out = labels.len() - SHOWN;
-        labels.truncate(SHOWN);
-        labels.push(format!("({left_out} more)"));
+    let label = |n: &NodeIndex| nodes[n.index()].label(names);
+    let length = path.len() - 1;
+    let mut labels: Vec<String> = path.iter().take(SHOWN).map(label).collect();
+    if length >= SHOWN {
+        labels.push(format!("({} more)", length - SHOWN));
+        labels.push(label(&start));
     }
-    labels.extend(back);
+    if component.len() > length {
+        let (last, more) = (labels.len() - 1, component.len() - length);
+        labels[last] += &format!(" ({more} more nodes are in cycles with these)");
+    }
     labels
 }

@@ -47,6 +47,19 @@ fn compile_reports_its_figures_as_json() {
 }
 
 #[test]
+fn a_graph_is_drawn_for_graphviz() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    let output = shell.arenic("inspect mlp.arenic --dot");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let dot = text(&output.stdout);
+    assert!(dot.starts_with("digraph {") && dot.trim_end().ends_with('}'), "{dot}");
+    for word in ["state p.fc1.weight", "input target", "output loss", "next p.fc1.weight", " -> "] {
+        assert!(dot.contains(word), "no {word} in {dot}");
+    }
+}
+
+#[test]
 fn the_same_input_gives_the_same_artifact() {
     let shell = Shell::new();
     shell.compile_mlp();

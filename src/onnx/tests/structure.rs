@@ -27,6 +27,24 @@ fn nodes_are_sorted_and_keep_names() {
 }
 
 #[test]
+fn a_cycle_is_named_node_by_node() {
+    // Of two cycles that share a node, the one through the file's first node; `d` only reads.
+    let m = model(18)
+        .input("x", DataType::Float, &fixed([2]))
+        .node(node("Add", &["c", "x"], &["a"]))
+        .node(node("Add", &["a", "e"], &["b"]))
+        .node(node("Exp", &["b"], &["c"]))
+        .node(node("Exp", &["c"], &["d"]))
+        .node(node("Exp", &["b"], &["e"]));
+    assert_eq!(
+        failure(&m.output("d")),
+        "the graph has a cycle: n_a → n_b → n_c → n_a (1 more nodes are in cycles with these)"
+    );
+    let m = model(18).node(node("Exp", &["a"], &["a"]));
+    assert_eq!(failure(&m.output("a")), "the graph has a cycle: n_a → n_a");
+}
+
+#[test]
 fn not_a_cycle() {
     let m = model(18)
         .input("x", DataType::Float, &fixed([2]))
@@ -34,7 +52,7 @@ fn not_a_cycle() {
         .node(node("Exp", &["a"], &["b"]))
         .node(node("Exp", &["b"], &["y"]))
         .output("y");
-    assert_eq!(failure(&m), "the graph has a cycle: n_b → n_a → n_b");
+    assert_eq!(failure(&m), "the graph has a cycle: n_a → n_b → n_a");
 }
 
 #[test]
