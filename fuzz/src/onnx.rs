@@ -55,6 +55,9 @@ pub(crate) fn step(bytes: &[u8]) -> bool {
 /// The most elements of a parameter that is added to a model without any.
 const MOST_ELEMENTS: i64 = 4096;
 
+/// The name of the weight that models without one are given.
+const PARAMETER: &str = "parameter";
+
 /// Adds a parameter to the first input of floats where the model stores nothing, so that gradients
 /// pass its operators.
 fn with_parameter(mut model: ModelProto) -> ModelProto {
@@ -80,7 +83,7 @@ fn with_parameter(mut model: ModelProto) -> ModelProto {
         reads.for_each(|input| *input = "moved".to_owned());
     }
     graph.initializer.push(TensorProto {
-        name: Some("parameter".to_owned()),
+        name: Some(PARAMETER.to_owned()),
         dims,
         data_type: Some(DataType::Float as i32),
         float_data: vec![0.25; n],
@@ -88,7 +91,7 @@ fn with_parameter(mut model: ModelProto) -> ModelProto {
     });
     let sum = NodeProto {
         op_type: Some("Add".to_owned()),
-        input: vec![name, "parameter".to_owned()],
+        input: vec![name, PARAMETER.to_owned()],
         output: vec!["moved".to_owned()],
         ..NodeProto::default()
     };
@@ -111,9 +114,12 @@ pub(crate) fn forward(bytes: &[u8]) -> bool {
         }
         _ => String::new(),
     };
+    // What is added to an input looks like a normalisation of it, which is kept.
+    let added = imported.graph.states.values().any(|state| state.name == PARAMETER);
+    let train = if added { format!(", train: [{PARAMETER}]") } else { String::new() };
     let first = format!(
         "- fold_constants\n- dead_code\n- raise\n\
-         - differentiate: {{loss: {loss}, optimizer: {optimizer}{output}}}\n"
+         - differentiate: {{loss: {loss}, optimizer: {optimizer}{output}{train}}}\n"
     );
     compile(imported, &format!("{first}{REST}"))
 }
