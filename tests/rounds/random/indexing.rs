@@ -37,11 +37,12 @@ pub(super) fn element_gathers(g: &mut Generator) -> Option<()> {
     let axis = axis(g, of.len());
     let mut like: Vec<usize> =
         of.iter().map(|&e| if g.chance(80) { e } else { g.r.usize(1..e + 1) }).collect();
-    like[axis] = [1, 2, of[axis], g.rows][g.r.usize(..4)];
+    like[axis] = [1, of[axis], g.rows, g.rows][g.r.usize(..4)];
     let indices = g.indices(&like, of[axis]);
     g.one(Op::GatherElements { axis }, &[x, indices])?;
     if g.chance(60) {
-        let (dy, zeros) = (g.floats(&like), g.zeros(&of)?);
+        let dy = g.floats(&like);
+        let zeros = if g.chance(70) { g.zeros(&of)? } else { g.floats(&of) };
         let op = Op::ScatterElements { axis, reduction: Scatter::Add };
         g.one(op, &[zeros, indices, dy])?;
     }
@@ -62,7 +63,12 @@ pub(super) fn element_scatters(g: &mut Generator) -> Option<()> {
 }
 
 pub(super) fn tuple_gathers(g: &mut Generator) -> Option<()> {
-    let x = g.of_rank(1..5)?;
+    let mut x = g.of_rank(1..5)?;
+    let last = g.g.ty(x).rank() - 1;
+    if last > 0 && g.chance(50) {
+        // The batch behind what is selected from.
+        x = g.swapped(x, last)?;
+    }
     let of = shape(g, x);
     let batch_dims = g.r.usize(..of.len());
     let depth = g.r.usize(1..of.len() - batch_dims + 1);
