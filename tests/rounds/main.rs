@@ -4,6 +4,7 @@
 mod commands;
 mod linear;
 mod models;
+mod random;
 mod refused;
 #[path = "../shell/mod.rs"]
 mod shell;

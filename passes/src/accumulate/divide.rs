@@ -17,9 +17,14 @@ use std::collections::{BTreeSet, HashMap};
 /// Names of inputs and outputs by rows collide; types that do not fit are a defect.
 pub(super) fn divide(rows: &Rows) -> Result<Division, AccumulateError> {
     let needs = Needs::new(rows);
-    let by_rows = by_rows(rows)?;
+    let mut by_rows = by_rows(rows)?;
     let before = before(rows, &needs)?;
     let main = main(rows, &needs)?;
+    // Inputs that no round reads may still be read whole.
+    by_rows.retain(|name| {
+        let is_input = main.inputs().any(|v| main.values[v].name == *name);
+        is_input || main.outputs.iter().any(|output| output.name == *name)
+    });
     let after = after(rows, &needs)?;
     let count = rows.count as u32;
     Ok(Division { main, rounds: Rounds { count, by_rows, before, after } })
@@ -131,13 +136,18 @@ impl<'a> Part<'a> {
             part.new.states[s].rows = state.rows;
             part.of[state.enter] = Some(part.new.states[s].enter);
         }
+        let mut names: BTreeSet<String> = g.states.values().map(|s| s.name.clone()).collect();
         for (&v, what) in
             needs.early.iter().map(|v| (v, "whole")).chain(needs.sums.iter().map(|v| (v, "sum")))
         {
-            let name = match &g.values[v].name {
+            let mut name = match &g.values[v].name {
                 name if name.is_empty() => format!("{what} {v}"),
                 name => format!("{what} {name}"),
             };
+            // Values may have one name, those of states are distinct.
+            while !names.insert(name.clone()) {
+                name = format!("{name} {v}");
+            }
             let s = part.new.add_state(name, g.ty(v).clone(), None);
             part.new.states[s].carried = true;
             part.carried.insert(v, s);

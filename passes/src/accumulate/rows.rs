@@ -47,6 +47,8 @@ pub(super) struct Rows<'a> {
     narrows: HashMap<(ValueId, Along), bool>,
     /// Inputs that would have to hold the batch, too.
     wanted: BTreeSet<ValueId>,
+    /// Values that rows read whole, so that they are [`Kind::Early`].
+    early: BTreeSet<ValueId>,
 }
 
 impl<'a> Rows<'a> {
@@ -71,6 +73,7 @@ impl<'a> Rows<'a> {
         count: usize,
         mut by_rows: BTreeSet<ValueId>,
     ) -> Result<Self, AccumulateError> {
+        let mut early = BTreeSet::new();
         loop {
             let mut rows = Rows {
                 g,
@@ -82,11 +85,17 @@ impl<'a> Rows<'a> {
                 random: following(g, random(g)),
                 narrows: HashMap::new(),
                 wanted: BTreeSet::new(),
+                early: early.clone(),
             };
             match rows.follow() {
+                // Nodes before the one that reads a value whole took it for a sum.
+                Ok(()) if rows.early.len() > early.len() => early = rows.early,
                 Ok(()) => return Ok(rows),
                 // Perhaps these inputs hold the batch, too: flattened tokens, for example.
-                Err(_) if !rows.wanted.is_empty() => by_rows.append(&mut rows.wanted),
+                Err(_) if !rows.wanted.is_empty() => {
+                    by_rows.append(&mut rows.wanted);
+                    early.clear();
+                }
                 Err(e) => return Err(e),
             }
         }
@@ -103,6 +112,11 @@ impl<'a> Rows<'a> {
         }
         for n in self.g.nodes.keys() {
             self.node(n)?;
+            for &v in self.g.nodes[n].outputs.iter().flatten() {
+                if self.early.contains(&v) {
+                    self.kind[v] = Kind::Early;
+                }
+            }
         }
         for state in self.g.states.values() {
             if matches!(self.kind[state.exit], Kind::Rows(_) | Kind::Positions) {
@@ -149,6 +163,7 @@ impl<'a> Rows<'a> {
                     return Err(self.refused(n, Some(v)));
                 }
                 self.kind[v] = Kind::Early;
+                self.early.insert(v);
             }
         }
         if let Some(rule) = self.find_rule(n) {
@@ -159,6 +174,7 @@ impl<'a> Rows<'a> {
                         return Err(self.refused(n, None));
                     }
                     self.kind[v] = Kind::Early;
+                    self.early.insert(v);
                 }
             }
             for (v, &kind) in node.outputs.iter().zip(&rule.results) {

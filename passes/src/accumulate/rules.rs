@@ -7,7 +7,7 @@
 use super::rows::Kind;
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::op::{Assembly, Op, Reduction, Scatter};
-use arenic_ir::types::TensorType;
+use arenic_ir::types::{DType, TensorType};
 
 /// Where the batch is in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -213,9 +213,13 @@ pub(super) fn special(
             false => return None,
         },
         Op::Reduce { f: Reduction::Mean, axes, .. } if axes.contains(&axis(0)?) => {
-            let scale = Some(1.0 / count as f64);
-            let (op, narrow) = (op.clone(), vec![None]);
-            vec![Rule { op, narrow, results: vec![Kind::Sum], scale }]
+            let rule = |scale| {
+                let (op, narrow) = (op.clone(), vec![None]);
+                Rule { op, narrow, results: vec![Kind::Sum], scale: Some(scale) }
+            };
+            // A mean of integers is rounded before it could be added to others.
+            let is_exact = matches!(y[0].dtype, DType::F32 | DType::F64);
+            is_exact.then(|| rule(1.0 / count as f64)).into_iter().collect()
         }
         Op::LayerNormParamGrad { axis: first } => {
             let same = kinds.iter().all(|&k| k == kinds[0]);
@@ -243,10 +247,15 @@ pub(super) fn special(
             }
         }
         // What is added to a product is added once in all.
-        Op::Gemm { trans_a, beta, .. } if x.len() == 3 && *beta != 0.0 => {
-            let inner = usize::from(!*trans_a);
-            if axis(0) != Some(inner) {
+        Op::Gemm { trans_a, trans_b, beta, .. } if x.len() == 3 && *beta != 0.0 => {
+            let (inner_a, inner_b) = (usize::from(!*trans_a), usize::from(*trans_b));
+            if axis(0) != Some(inner_a) && axis(1) != Some(inner_b) {
                 return None;
+            }
+            // Integers have no such part; `f64` has one where the factor, an `f32`, is exact.
+            let ty = y[0].dtype;
+            if !ty.is_float() || ty == DType::F64 && !count.is_power_of_two() {
+                return Some(none());
             }
             *beta /= count as f32;
             let narrow = by_table(op, kinds, x, y, count).into_iter().map(|rule| rule.narrow);

@@ -91,7 +91,7 @@ pub(super) fn run(steps: &[Step], results: &[usize], call: &Call) {
     let grain = if steps.iter().any(is_dear) { DEAR } else { CHEAP / 2 };
     let (y, begin) = (Dst::of(y), Dst::of(y).0 as usize);
     for_float!(float_type(call.inputs), T => {
-        let program = Program::new::<T>(steps, results, call.inputs, call.outputs);
+        let program = Program::new::<T>(steps, results, call.inputs, call.outputs, None);
         let kernel = |r: Rows<MAX_OPERANDS>| {
             let Rows { x, steps, row_steps, .. } = r;
             let first = (r.y as usize - begin) / size;
@@ -108,7 +108,7 @@ pub(super) fn run(steps: &[Step], results: &[usize], call: &Call) {
 pub(super) fn run_tiled(steps: &[Step], results: &[usize], call: &Update) {
     for_float!(float_type(call.inputs), T => {
         let (inputs, gradient) = (call.inputs, call.tiled);
-        let program = Program::new::<T>(steps, results, inputs, call.outputs);
+        let program = Program::new::<T>(steps, results, inputs, call.outputs, gradient);
         (call.drive)(&|region: Region, tile| {
             let mut span = Span {
                 x: [Src::NONE.0; MAX_OPERANDS],
@@ -153,7 +153,7 @@ pub(super) struct Computed<'a> {
 
 impl<'a> Computed<'a> {
     pub(super) fn new<T: Float>(steps: &'a [Step], elements: usize, call: &Call) -> Self {
-        let program = Program::new::<T>(steps, &[], call.inputs, &[]);
+        let program = Program::new::<T>(steps, &[], call.inputs, &[], None);
         let mut computed =
             Computed { program, elements, x: [Src::NONE; MAX_OPERANDS], steps: [0; MAX_OPERANDS] };
         for (k, operand) in call.inputs.iter().enumerate() {
@@ -210,11 +210,13 @@ fn is_dear(step: &Step) -> bool {
 }
 
 impl<'a> Program<'a> {
+    /// The operand `tiled` comes as tiles: its own bytes are never read.
     fn new<T: Float>(
         steps: &'a [Step],
         results: &[usize],
         inputs: &[Operand],
         outputs: &[Option<Target>],
+        tiled: Option<usize>,
     ) -> Self {
         let mut program = Program {
             steps,
@@ -226,7 +228,8 @@ impl<'a> Program<'a> {
         for (k, operand) in inputs.iter().enumerate() {
             let stored = Stored::of(operand.ty().dtype);
             program.kinds[k] = stored;
-            if stored != Stored::Condition && operand.ty().elements() == 1 {
+            let is_number = stored != Stored::Condition && tiled != Some(k);
+            if is_number && operand.ty().elements() == 1 {
                 // SAFETY: the operand's only element.
                 let value: T = unsafe { number(Src::of(operand).0, stored) };
                 program.scalars[k] = Some(value.to_f64());
