@@ -114,9 +114,9 @@ pub(super) struct LossOptions {
     #[arg(long, value_name = "P", value_parser = ratio)]
     dropout: Option<f32>,
     /// What batch normalisation's running variance is made of: population, as ONNX says, or unbiased, as
-    /// PyTorch has it
-    #[arg(long, value_name = "V", default_value = "population", value_parser = variance)]
-    bn_variance: Variance,
+    /// PyTorch has it [default: what the file says, or population]
+    #[arg(long, value_name = "V", value_parser = variance)]
+    bn_variance: Option<Variance>,
 }
 
 /// How many micro-batches a step has.
