@@ -277,6 +277,27 @@ const FRAMEWORKS: &str = "@tests/fixtures/frameworks";
 type Case = (&'static str, usize, &'static [(&'static str, &'static str)]);
 
 /// By what reads them, whatever their names are.
+/// So that losses of trainings with other weights of classes can be compared.
+#[test]
+fn class_weights_and_smoothing_are_of_training_alone() {
+    let shell = Shell::new();
+    let data = format!("--data {EXPORTS}/of_classes.npz");
+    let losses_of = |options: &str| {
+        let compile = format!("compile {EXPORTS}/of_logits.onnx --loss cross_entropy {options}");
+        shell.succeeds(&format!("{compile} --optimizer sgd --lr 0.1 -o m.arenic"));
+        let trained = losses(&shell.succeeds(&format!("run m.arenic {data} --steps 1 --json")))[0];
+        let evaluated = &shell.succeeds(&format!("eval m.arenic {data} --json"))[0];
+        (trained, evaluated["loss"].as_f64().unwrap())
+    };
+    let plain = losses_of("");
+    let options = format!("--label-smoothing 0.2 --class-weights {EXPORTS}/class_weights.txt");
+    let other = losses_of(&options);
+    assert_ne!(other.0, plain.0);
+    assert_eq!(other.1, plain.1);
+    let help = text(&shell.arenic("eval --help").stdout);
+    assert!(help.contains("class weights"), "{help}");
+}
+
 #[test]
 fn roles_tell_parameters_of_other_frameworks() {
     let shell = Shell::new();
