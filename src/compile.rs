@@ -136,7 +136,7 @@ impl Weights {
         let mut pass = Differentiate { weights: said.standing.clone(), ..pass.clone() };
         pass.stop_gradient.extend(stops.iter().map(|name| Glob::exactly(name)));
         if !stops.is_empty() {
-            notes.push(format!("gradients stop at `{}`, as detach() says", stops.join("`, `")));
+            notes.push(format!("gradients stop at `{}`, as the file says", stops.join("`, `")));
         }
         notes.extend(pass.remarks(g)?);
         let parameters = pass.parameters(g)?;

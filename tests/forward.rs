@@ -67,7 +67,9 @@ fn compiled_by(
     limit: Option<u64>,
 ) -> Target {
     let mode = match purpose {
-        Purpose::Step => Mode::Training(Training { variance: Variance::Unbiased, dropout: None }),
+        Purpose::Step => {
+            Mode::Training(Training { variance: Some(Variance::Unbiased), dropout: None })
+        }
         Purpose::Evaluation => Mode::Inference,
     };
     let dims = [("batch".to_owned(), batch)].into();

@@ -32,7 +32,7 @@ fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
     if let Some(to) = to {
         pipeline = pipeline.with_precision(Precision { to, ..Precision::default() });
     }
-    let mode = Mode::Training(Training { variance: Variance::Unbiased, dropout: None });
+    let mode = Mode::Training(Training { variance: Some(Variance::Unbiased), dropout: None });
     let dims = [("batch".to_owned(), 4)].into();
     let import = ImportOptions { mode, dims, ..ImportOptions::default() };
     let model = root(&format!("models/forward/{network}.onnx"));

@@ -38,11 +38,12 @@ pub(super) struct LossOptions {
     /// The axis of classes in the output; -1 is the last [default: 1]
     #[arg(long, value_name = "N", requires = "loss", allow_negative_numbers = true)]
     class_axis: Option<i64>,
-    /// Of cross_entropy: how much of each target is spread over all classes [default: 0]
+    /// Of cross_entropy: how much of each target is spread over all classes; in training, `eval` has none
+    /// [default: 0]
     #[arg(long, value_name = "X", requires = "loss")]
     label_smoothing: Option<f64>,
-    /// Of cross_entropy and nll: what each class counts, as numbers in a text file or as the one array
-    /// of an .npz
+    /// Of cross_entropy and nll: what each class counts in training, as numbers in a text file or as the
+    /// one array of an .npz; in `eval` all count alike
     #[arg(long, value_name = "FILE", requires = "loss")]
     class_weights: Option<PathBuf>,
     /// Of smooth_l1 (its beta) and huber: up to which differences are squared [default: 1]
@@ -114,9 +115,9 @@ pub(super) struct LossOptions {
     #[arg(long, value_name = "P", value_parser = ratio)]
     dropout: Option<f32>,
     /// What batch normalisation's running variance is made of: population, as ONNX says, or unbiased, as
-    /// PyTorch has it
-    #[arg(long, value_name = "V", default_value = "population", value_parser = variance)]
-    bn_variance: Variance,
+    /// PyTorch has it [default: what the file says, or population]
+    #[arg(long, value_name = "V", value_parser = variance)]
+    bn_variance: Option<Variance>,
 }
 
 /// How many micro-batches a step has.

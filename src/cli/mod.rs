@@ -68,6 +68,9 @@ enum Command {
     /// Train with an artifact, or evaluate it
     Run(run::Arguments),
     /// Evaluate a trained model: its loss, and its accuracy if it is a classifier
+    ///
+    /// All targets count alike, but for those that --ignore-index leaves out: class weights and label
+    /// smoothing are of the training alone, so that losses of trainings with other weights can be compared.
     Eval(eval::Arguments),
     /// Print what an artifact holds: statistics, graph and program
     Inspect(inspect::Arguments),

@@ -103,7 +103,7 @@ pub(super) fn import(
                  inference leaves out"
             ));
         }
-        stops = detach::results(graph);
+        stops = said.stops.clone().unwrap_or_else(|| detach::results(graph));
         notes.extend(said.notes.iter().cloned());
     }
     Ok(Imported { defaults, notes, stops, ..importer.finish() })

@@ -84,8 +84,9 @@ pub enum Mode {
 pub struct Training {
     /// Replaces the ratio of every dropout.
     pub dropout: Option<f32>,
-    /// What batch normalisation's running variance is made of.
-    pub variance: Variance,
+    /// What batch normalisation's running variance is made of; what the file says without it, and of
+    /// the population where that says nothing.
+    pub variance: Option<Variance>,
 }
 
 /// What batch normalisation's running variance is made of.
@@ -113,7 +114,7 @@ pub struct Imported {
     pub defaults: BTreeMap<String, f64>,
     /// For training and inference: what the file says of its weights.
     pub said: Said,
-    /// For training: tensors that gradients do not pass, as a `detach` of the module said.
+    /// For training: tensors that gradients do not pass, as the file says.
     pub stops: Vec<String>,
     /// For training: what exporters are known to leave out, and seem to have left out here.
     pub notes: Vec<String>,
@@ -163,7 +164,14 @@ pub fn import_bytes(
         if trains && !said.lost.is_empty() && !options.accept_missing {
             return Err(ImportError::Parameters(said.lost));
         }
-        let imported = import::import(&model, &mut reader, options, &said)?;
+        let mode = match options.mode {
+            Mode::Training(t) => {
+                Mode::Training(Training { variance: t.variance.or(said.variance), ..t })
+            }
+            mode => mode,
+        };
+        let options = ImportOptions { mode, ..options.clone() };
+        let imported = import::import(&model, &mut reader, &options, &said)?;
         return Ok(Imported { said, ..imported });
     }
     if model.training_info.is_empty() {

@@ -1,6 +1,6 @@
 //! The contract of the command line: exit codes, JSON, and that nothing is lost.
 
-use arenic::data::{Npz, OutputSpool};
+use arenic::data::{Npz, OutputSpool, TensorFile};
 use arenic_ir::{DType, TensorType};
 use serde_json::{Value, json};
 use shell::{Shell, text};

@@ -1,9 +1,12 @@
 //! What is trained of files by exporters as people use them, and what is said of the rest.
 
 use super::*;
+use arenic::onnx::proto::{ModelProto, StringStringEntryProto};
+use prost::Message;
 use std::collections::BTreeMap;
 
 const EXPORTS: &str = "@tests/fixtures/exports";
+const ZOO: &str = "@tests/zoo";
 const SGD: &str = "--loss mse --optimizer sgd --lr 0.1";
 
 fn losses(lines: &[Value]) -> Vec<f64> {
@@ -111,13 +114,22 @@ fn what_is_lost_is_named_with_what_happened_to_it() {
         ("group_norm", &["1.weight is replaced", "`val_21`", "1.bias is replaced", "`val_23`"]),
         ("temperature", &["t is replaced", "`exp`"]),
     ];
-    for (name, says) in cases {
-        let output = shell.arenic(&default(name));
+    // All that the modules do which compute weights became constants.
+    let spectral = format!("{ZOO}/spectral_norm.default.onnx");
+    let spectral = format!("compile {spectral} --loss cross_entropy --optimizer sgd -o m.arenic");
+    let computed: &[&str] = &[
+        "0.parametrizations.weight.original is replaced by a constant that was computed from it, `div`, which",
+        "2.parametrizations.weight.original is replaced by a constant that was computed from it, `div_1`, which",
+        "node_linear",
+    ];
+    let cases = cases.map(|(name, says)| (default(name), says));
+    for (command, says) in cases.into_iter().chain([(spectral, computed)]) {
+        let output = shell.arenic(&command);
         assert_eq!(output.status.code(), Some(1));
         let message = text(&output.stderr).replace("│", "");
         let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
         for word in says {
-            assert!(message.contains(word), "{name}: no `{word}` in {message}");
+            assert!(message.contains(word), "{command}: no `{word}` in {message}");
         }
     }
     // A normalisation that is folded cannot be had back.
@@ -177,6 +189,61 @@ fn gradients_stop_at_detach() {
     }
 }
 
+/// An export whose property `arenic.parameters` lists these parameters and says more.
+fn declared(name: &str, parameters: &[&str], more: &str) -> ModelProto {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/exports").join(name);
+    let mut model = ModelProto::decode(&std::fs::read(path).unwrap()[..]).unwrap();
+    let rows: Vec<String> = parameters.iter().map(|n| format!(r#"{{"name": "{n}"}}"#)).collect();
+    let value = format!(r#"{{"parameters": [{}]{more}}}"#, rows.join(", "));
+    let (key, value) = (Some("arenic.parameters".to_owned()), Some(value));
+    model.metadata_props.push(StringStringEntryProto { key, value });
+    model
+}
+
+#[test]
+fn gradients_stop_where_the_file_says() {
+    let shell = Shell::new();
+    let parameters = ["a.weight", "a.bias", "b.weight", "b.bias"];
+    let trained = |more: &str| {
+        let mut model = declared("detached_plain.onnx", &parameters, more);
+        // Under a name that says nothing, and without the text of its operator.
+        for node in &mut model.graph.as_mut().unwrap().node {
+            let names = node.input.iter_mut().chain(&mut node.output);
+            names.filter(|n| *n == "detach").for_each(|n| *n = "aside".to_owned());
+            node.metadata_props.clear();
+        }
+        std::fs::write(shell.path("m.onnx"), model.encode_to_vec()).unwrap();
+        shell.succeeds(&format!("compile m.onnx {SGD} -o m.arenic"));
+        let run = format!("run m.arenic --data {EXPORTS}/detached.npz --steps 3 --json");
+        let wanted = fixture("losses.json")["detached"][2].as_f64().unwrap();
+        (losses(&shell.succeeds(&run))[2] / wanted - 1.0).abs()
+    };
+    assert!(trained(r#", "stop_gradients": ["aside"]"#) < 1e-6);
+    assert!(trained("") > 1e-3);
+}
+
+#[test]
+fn a_file_says_what_running_variances_are_made_of() {
+    let shell = Shell::new();
+    let parameters = ["0.weight", "0.bias", "1.weight", "1.bias"];
+    let variance = |more: &str, option: &str| {
+        let model = declared("batch_norm_plain.onnx", &parameters, more);
+        std::fs::write(shell.path("m.onnx"), model.encode_to_vec()).unwrap();
+        shell.succeeds(&format!("compile m.onnx {SGD} {option} -o m.arenic"));
+        let data = format!("--data {EXPORTS}/batch_norm.npz");
+        shell.succeeds(&format!("run m.arenic {data} --steps 1 --save s.safetensors"));
+        let saved = TensorFile::open(shell.path("s.safetensors")).unwrap();
+        saved.tensor("1.running_var").unwrap().bytes().to_vec()
+    };
+    let said = r#", "bn_variance": "unbiased""#;
+    let unbiased = variance("", "--bn-variance unbiased");
+    let population = variance("", "");
+    assert_ne!(unbiased, population);
+    assert!(variance(said, "") == unbiased);
+    // What is asked for wins.
+    assert!(variance(said, "--bn-variance population") == population);
+}
+
 #[test]
 fn a_bias_that_the_exporter_gets_wrong_is_explained() {
     let shell = Shell::new();
@@ -210,6 +277,27 @@ const FRAMEWORKS: &str = "@tests/fixtures/frameworks";
 type Case = (&'static str, usize, &'static [(&'static str, &'static str)]);
 
 /// By what reads them, whatever their names are.
+/// So that losses of trainings with other weights of classes can be compared.
+#[test]
+fn class_weights_and_smoothing_are_of_training_alone() {
+    let shell = Shell::new();
+    let data = format!("--data {EXPORTS}/of_classes.npz");
+    let losses_of = |options: &str| {
+        let compile = format!("compile {EXPORTS}/of_logits.onnx --loss cross_entropy {options}");
+        shell.succeeds(&format!("{compile} --optimizer sgd --lr 0.1 -o m.arenic"));
+        let trained = losses(&shell.succeeds(&format!("run m.arenic {data} --steps 1 --json")))[0];
+        let evaluated = &shell.succeeds(&format!("eval m.arenic {data} --json"))[0];
+        (trained, evaluated["loss"].as_f64().unwrap())
+    };
+    let plain = losses_of("");
+    let options = format!("--label-smoothing 0.2 --class-weights {EXPORTS}/class_weights.txt");
+    let other = losses_of(&options);
+    assert_ne!(other.0, plain.0);
+    assert_eq!(other.1, plain.1);
+    let help = text(&shell.arenic("eval --help").stdout);
+    assert!(help.contains("class weights"), "{help}");
+}
+
 #[test]
 fn roles_tell_parameters_of_other_frameworks() {
     let shell = Shell::new();

@@ -36,7 +36,7 @@ fn compiled(
 ) -> Result<Target, CompileError> {
     let forward = model.starts_with("models/forward");
     let mode = match forward {
-        true => Mode::Training(Training { variance: Variance::Unbiased, dropout: None }),
+        true => Mode::Training(Training { variance: Some(Variance::Unbiased), dropout: None }),
         false => Mode::Inference,
     };
     let dims = [("batch".to_owned(), 4)].into();

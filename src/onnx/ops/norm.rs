@@ -87,7 +87,7 @@ pub(super) fn batch_norm(cx: &mut Cx) -> Built {
     };
     let (training, variance) = match cx.mode {
         Mode::AsWritten => (written, Variance::Population),
-        Mode::Training(t) => (true, t.variance),
+        Mode::Training(t) => (true, t.variance.unwrap_or_default()),
         Mode::Inference => (false, Variance::Population),
     };
     if !training {

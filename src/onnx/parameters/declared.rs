@@ -7,7 +7,7 @@
 //!   {"name": "encoder.weight", "requires_grad": true, "ties": ["decoder.weight"]},
 //!   {"name": "scale", "requires_grad": false},
 //!   {"name": "aux.weight", "used": false}
-//! ]}
+//! ], "stop_gradients": ["detach"], "bn_variance": "unbiased"}
 //! ```
 //!
 //! The list has every parameter of the module once; all other initializers of floats are kept as
@@ -15,13 +15,18 @@
 //! which may be initializers, too, and are one parameter with it. Without `requires_grad` a
 //! parameter is kept as it is. `used` is false where the graph does not read the parameter, so that
 //! the file need not have it. Other keys are ignored. It is a property of the model, not of the graph.
+//!
+//! Two keys may be left out. `stop_gradients` names all tensors that gradients do not pass. `bn_variance`
+//! is `unbiased` where the running variances of batch normalisation are made of the unbiased estimate,
+//! as PyTorch's are, and `population` where they are made of the batch's variance, as ONNX says.
 
 use super::{Fate, Lost, Said, floats, name};
+use crate::onnx::Variance;
 use crate::onnx::error::ImportError;
 use crate::onnx::proto::{GraphProto, StringStringEntryProto};
 use arenic_passes::differentiate::Standing;
 use serde::Deserialize;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The property's name.
 const PROPERTY: &str = "arenic.parameters";
@@ -30,6 +35,15 @@ const PROPERTY: &str = "arenic.parameters";
 #[derive(Deserialize)]
 pub(super) struct Declared {
     parameters: Vec<Row>,
+    stop_gradients: Option<Vec<String>>,
+    bn_variance: Option<Estimate>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Estimate {
+    Population,
+    Unbiased,
 }
 
 #[derive(Deserialize)]
@@ -47,6 +61,10 @@ fn yes() -> bool {
     true
 }
 
+fn error(reason: &str) -> ImportError {
+    ImportError::Model(format!("metadata property {PROPERTY}: {reason}"))
+}
+
 /// Reads the property, where the model has it.
 ///
 /// # Errors
@@ -55,15 +73,13 @@ pub(super) fn read(metadata: &[StringStringEntryProto]) -> Result<Option<Declare
     let Some(entry) = metadata.iter().find(|e| e.key.as_deref() == Some(PROPERTY)) else {
         return Ok(None);
     };
-    let error =
-        |reason: String| ImportError::Model(format!("metadata property {PROPERTY}: {reason}"));
     let declared: Declared = serde_json::from_str(entry.value.as_deref().unwrap_or(""))
-        .map_err(|e| error(e.to_string()))?;
+        .map_err(|e| error(&e.to_string()))?;
     let mut rows: HashMap<&str, &str> = HashMap::new();
     for row in &declared.parameters {
         for name in std::iter::once(&row.name).chain(&row.ties) {
             if rows.insert(name, &row.name).is_some() {
-                return Err(error(format!("it names `{name}` twice")));
+                return Err(error(&format!("it names `{name}` twice")));
             }
         }
     }
@@ -74,9 +90,19 @@ impl Declared {
     /// What it says of a graph's initializers.
     ///
     /// # Errors
-    /// Initializers that are said to be one have other contents or types.
+    /// Initializers that are said to be one have other types, or gradients are said to stop at what no
+    /// node gives.
     pub(super) fn applied(self, graph: &GraphProto) -> Result<Said, ImportError> {
-        let mut said = Said::default();
+        let variance = self.bn_variance.map(|of| match of {
+            Estimate::Population => Variance::Population,
+            Estimate::Unbiased => Variance::Unbiased,
+        });
+        let given: HashSet<&String> = graph.node.iter().flat_map(|n| &n.output).collect();
+        let mut stops = self.stop_gradients.iter().flatten();
+        if let Some(stop) = stops.find(|s| !given.contains(s)) {
+            return Err(error(&format!("it stops gradients at `{stop}`, which no node gives")));
+        }
+        let mut said = Said { stops: self.stop_gradients, variance, ..Said::default() };
         let stored: HashMap<&str, _> = floats(graph).map(|t| (name(t), t)).collect();
         said.standing = stored.keys().map(|n| ((*n).to_owned(), Standing::Constant)).collect();
         for row in self.parameters {
@@ -109,7 +135,7 @@ impl Declared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::onnx::proto::TensorProto;
+    use crate::onnx::proto::{NodeProto, TensorProto};
     use std::collections::BTreeMap;
 
     fn said(json: &str, stored: &[&str]) -> Result<Said, ImportError> {
@@ -122,7 +148,8 @@ mod tests {
             ..TensorProto::default()
         };
         let initializer = stored.iter().map(tensor).collect();
-        let graph = GraphProto { initializer, ..GraphProto::default() };
+        let node = vec![NodeProto { output: vec!["y".to_owned()], ..NodeProto::default() }];
+        let graph = GraphProto { initializer, node, ..GraphProto::default() };
         read(&[property])?.unwrap().applied(&graph)
     }
 
@@ -141,12 +168,25 @@ mod tests {
     }
 
     #[test]
+    fn stops_and_the_variance_may_be_said() {
+        let none = said(r#"{"parameters": []}"#, &[]).unwrap();
+        assert_eq!((none.stops, none.variance), (None, None));
+        let json = r#"{"parameters": [], "stop_gradients": ["y"], "bn_variance": "unbiased"}"#;
+        let both = said(json, &[]).unwrap();
+        assert_eq!(both.stops, Some(vec!["y".to_owned()]));
+        assert_eq!(both.variance, Some(Variance::Unbiased));
+    }
+
+    #[test]
     fn what_is_missing_and_what_is_wrong_is_said() {
         let missing = said(r#"{"parameters": [{"name": "w"}]}"#, &["k"]).unwrap().lost;
         assert_eq!(missing, [Lost::new("w".into(), Fate::Missing)]);
         let wrong = |json: &str| said(json, &[]).err().unwrap().to_string();
         let twice = wrong(r#"{"parameters": [{"name": "w"}, {"name": "v", "ties": ["w"]}]}"#);
         assert!(twice.contains("arenic.parameters: it names `w` twice"), "{twice}");
+        let nowhere = wrong(r#"{"parameters": [], "stop_gradients": ["y", "z"]}"#);
+        assert!(nowhere.contains("arenic.parameters: it stops gradients at `z`"), "{nowhere}");
+        assert!(wrong(r#"{"parameters": [], "bn_variance": "n"}"#).contains("`unbiased`"));
         assert!(wrong("{").contains("arenic.parameters"));
         assert!(wrong(r#"{"parameters": [{}]}"#).contains("`name`"));
     }

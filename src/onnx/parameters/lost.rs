@@ -193,27 +193,29 @@ pub(super) fn find(graph: &GraphProto, signature: &Signature) -> Found {
 }
 
 /// Of a parameter that no operator reads: constants that whole operators gave, one of which may be
-/// of it, and a node that reads the first. There are none where its module is not used, or reads
-/// a tensor of another, with which it is one.
+/// of it, and a node that reads the first. There are none where its module reads a tensor of another,
+/// with which it is one. A module without nodes is not used, or all that it does was computed: what it
+/// gives is then read within the next module around it that has nodes.
 fn computed(
     graph: &GraphProto,
     signature: &Signature,
     target: &str,
 ) -> Option<(Vec<String>, String)> {
-    let module = target.rsplit_once('.').map_or("", |(module, _)| module);
-    let inside = |node: &&NodeProto| {
-        let scopes = property(node, SCOPES);
-        scopes.is_none_or(|s| s.contains(&format!("'{module}'")))
+    let module = outer(target);
+    let inside = |node: &NodeProto, module: &str| {
+        property(node, SCOPES).map(|s| module.is_empty() || s.contains(&format!("'{module}'")))
     };
-    let mut nodes = graph.node.iter().filter(inside).peekable();
-    nodes.peek()?;
     let other = |node: &NodeProto| {
         let reads = Signature::text(node).map_or(Vec::new(), |text| signature.operator(text).reads);
-        let scoped = property(node, SCOPES).is_some() && !module.is_empty();
-        scoped && reads.iter().any(|(_, t)| !t.starts_with(&format!("{module}.")))
+        let own = format!("{module}.");
+        !module.is_empty() && reads.iter().any(|(_, t)| !t.starts_with(&own))
     };
-    if nodes.any(other) {
+    if graph.node.iter().any(|n| inside(n, module) == Some(true) && other(n)) {
         return None;
+    }
+    let mut around = outer(module);
+    while !around.is_empty() && !graph.node.iter().any(|n| inside(n, around) == Some(true)) {
+        around = outer(around);
     }
     let mut found: Option<(Vec<String>, String)> = None;
     for t in floats(graph).filter(|t| signature.standing(name(t)).is_none()) {
@@ -222,8 +224,10 @@ fn computed(
             let mut at = text.match_indices(&operand).map(|(i, _)| &text[i + operand.len()..]);
             at.any(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
         };
+        // Nodes that rules of the exporter made say of no module.
         let reader = |node: &&NodeProto| {
-            node.input.iter().any(|input| input == name(t))
+            inside(node, around).unwrap_or(true)
+                && node.input.iter().any(|input| input == name(t))
                 && Signature::text(node).is_some_and(names)
         };
         if let Some(node) = graph.node.iter().find(reader) {
@@ -232,6 +236,11 @@ fn computed(
         }
     }
     found
+}
+
+/// The module that a name is of; the whole, which has no name, where it is of no other.
+fn outer(name: &str) -> &str {
+    name.rsplit_once('.').map_or("", |(module, _)| module)
 }
 
 /// An operand of a node that is an initializer.

@@ -17,6 +17,7 @@ mod signature;
 
 pub use lost::{Fate, Lost};
 
+use super::Variance;
 use super::error::ImportError;
 use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, tensor_proto::DataType};
 use super::read::Reader;
@@ -39,6 +40,10 @@ pub struct Said {
     pub notes: Vec<String>,
     /// Names of parameters that no operator is said to read: they are one with another, or unused.
     pub unread: Vec<String>,
+    /// Tensors that gradients do not pass, where the file lists them.
+    pub stops: Option<Vec<String>>,
+    /// What running variances are made of, where the file says it.
+    pub variance: Option<Variance>,
 }
 
 impl Said {
@@ -69,7 +74,7 @@ impl Said {
                 (name.to_owned(), signature.standing(name).unwrap_or(Standing::Constant))
             })
             .collect();
-        Ok(Said { standing, tied: BTreeMap::new(), lost, restored, notes, unread })
+        Ok(Said { standing, lost, restored, notes, unread, ..Said::default() })
     }
 }
 
