@@ -33,6 +33,7 @@ pub mod fuse_updates;
 mod group;
 pub mod layout;
 pub mod lower;
+mod minimum;
 mod mip;
 pub mod order;
 pub mod order_ilp;
@@ -65,6 +66,7 @@ pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
+pub use minimum::Minimum;
 pub use pass::{
     CommonHomes, Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats,
     Variants,
