@@ -12,6 +12,7 @@ use arenic::train::{
     Initial, Length, OnSaveError, Options, StepReport, Summary, train, train_on_device,
 };
 use arenic_ir::{Backend, Graph};
+use arenic_passes::Purpose;
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -177,12 +178,12 @@ impl Place {
     }
 }
 
-/// Reads an artifact that can be run.
-pub(super) fn read(path: &Path, threads: usize) -> Result<Artifact, Failure> {
+/// Reads the targets of these purposes of an artifact that can be run.
+pub(super) fn read(path: &Path, threads: usize, purposes: &[Purpose]) -> Result<Artifact, Failure> {
     if threads > MAX_THREADS {
         return Err(miette!("--threads {threads} is above {MAX_THREADS}").into());
     }
-    let artifact = Artifact::read(path).map_err(failed)?;
+    let artifact = Artifact::read_for(path, purposes).map_err(failed)?;
     if !artifact.runnable {
         return Err(miette!(
             help = "compile it again without --plan-only, with all external data at hand",
@@ -228,7 +229,7 @@ fn on_save_error(name: &str) -> Result<OnSaveError, String> {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
-    let artifact = read(&a.artifact, a.feed.threads)?;
+    let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
     let target = a.feed.device.program(&artifact)?;
     if target.program.target.backend == Backend::CPU && target.arena_bytes().host > 0 {
         tell!(
