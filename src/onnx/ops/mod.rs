@@ -5,6 +5,7 @@ mod arrange;
 mod attention;
 mod compose;
 mod conv;
+mod deform;
 mod einsum;
 mod elementwise;
 mod fourier;
@@ -144,6 +145,16 @@ const ATTENTION: &[&str] = &[
     "softcap",
     "softmax_precision",
 ];
+const DEFORM_CONV: &[&str] =
+    &["dilations", "group", "kernel_shape", "offset_group", "pads", "strides"];
+const SCAN: &[&str] = &[
+    "body",
+    "num_scan_inputs",
+    "scan_input_axes",
+    "scan_input_directions",
+    "scan_output_axes",
+    "scan_output_directions",
+];
 const ROTARY: &[&str] = &["interleaved", "num_heads", "rotary_embedding_dim"];
 const PLACE: &str = "position known when compiled";
 const WHOLE: &str = "whole sequences, without clip; sigmoid and tanh";
@@ -192,6 +203,7 @@ static TABLE: &[Row] = &[
     row("DFT", (1, 3), &["axis", "inverse", "onesided"], fourier::dft)
         .since(17)
         .note("length and axis known when compiled"),
+    row("DeformConv", (3, 5), DEFORM_CONV, deform::deform_conv).since(19),
     row("DepthToSpace", (1, 1), &["blocksize", "mode"], arrange::depth_to_space),
     row("Div", (2, 2), &[], elementwise::binary),
     row("Dropout", (1, 3), &["seed"], random::dropout).note("training_mode known when compiled"),
@@ -286,6 +298,7 @@ static TABLE: &[Row] = &[
     row("ReverseSequence", (2, 2), &["batch_axis", "time_axis"], position::reverse_sequence),
     row("RotaryEmbedding", (3, 4), ROTARY, position::rotary_embedding).since(23),
     row("Round", (1, 1), &[], position::round),
+    row("Scan", (1, ANY), SCAN, unplaced).since(9),
     row("ScatterElements", (3, 3), &["axis", "reduction"], index::scatter_elements),
     row("ScatterND", (3, 3), &["reduction"], index::scatter_nd),
     row("Selu", (1, 1), &["alpha", "gamma"], rectifier::selu),
@@ -366,7 +379,6 @@ const OTHERS: &[&str] = &[
     "Compress",
     "ConvInteger",
     "CumProd",
-    "DeformConv",
     "DequantizeLinear",
     "Det",
     "DynamicQuantizeLinear",
@@ -395,7 +407,6 @@ const OTHERS: &[&str] = &[
     "RegexFullMatch",
     "RoiAlign",
     "STFT",
-    "Scan",
     "Scatter",
     "SequenceMap",
     "Shrink",
