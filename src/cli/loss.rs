@@ -43,7 +43,7 @@ pub(super) struct LossOptions {
     #[arg(long, value_name = "X", requires = "loss")]
     label_smoothing: Option<f64>,
     /// Of cross_entropy and nll: what each class counts in training, as numbers in a text file or as the
-    /// one array of an .npz; in `eval` all count alike
+    /// one array of an .npz; `eval` says the loss with and without
     #[arg(long, value_name = "FILE", requires = "loss")]
     class_weights: Option<PathBuf>,
     /// Of smooth_l1 (its beta) and huber: up to which differences are squared [default: 1]

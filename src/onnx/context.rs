@@ -145,6 +145,17 @@ impl<'a, 'm> Cx<'a, 'm> {
         fold::to_floats(&ty, &bytes).map(Some).ok_or_else(|| "no list of floats".into())
     }
 
+    /// The contents of a constant operand of conditions, a byte each.
+    pub(super) fn bools(&mut self, i: usize) -> Result<Option<(TensorType, bytes::Bytes)>, Fault> {
+        let Some(v) = self.optional(i)? else { return Ok(None) };
+        let ty = self.ty(v);
+        if ty.dtype != DType::Bool {
+            return Err(Fault(format!("operand {i} is {ty}, not of conditions")));
+        }
+        let bytes = self.contents(i, v)?;
+        Ok(Some((ty, bytes)))
+    }
+
     /// The contents of a constant operand with one element, whatever its type.
     pub(super) fn one(&mut self, i: usize) -> Result<Option<(TensorType, bytes::Bytes)>, Fault> {
         let Some(v) = self.optional(i)? else { return Ok(None) };

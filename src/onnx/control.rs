@@ -151,9 +151,8 @@ impl<'m> Importer<'m, '_> {
         };
         let GraphProto { input, output, .. } = body.graph;
         let collects = output.len().checked_sub(states);
-        let collects = collects.filter(|&n| {
-            input.len() == node.inputs.len() && node.outputs.len() <= states + n
-        });
+        let collects = collects
+            .filter(|&n| input.len() == node.inputs.len() && node.outputs.len() <= states + n);
         let Some(collects) = collects else {
             return Err(self.fault(node, "its body takes or gives another number of values"));
         };

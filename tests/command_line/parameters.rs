@@ -277,9 +277,9 @@ const FRAMEWORKS: &str = "@tests/fixtures/frameworks";
 type Case = (&'static str, usize, &'static [(&'static str, &'static str)]);
 
 /// By what reads them, whatever their names are.
-/// So that losses of trainings with other weights of classes can be compared.
+/// So that losses of trainings with other weights of classes can be compared, and each with its own.
 #[test]
-fn class_weights_and_smoothing_are_of_training_alone() {
+fn an_evaluation_says_the_loss_with_class_weights_and_without() {
     let shell = Shell::new();
     let data = format!("--data {EXPORTS}/of_classes.npz");
     let losses_of = |options: &str| {
@@ -287,13 +287,19 @@ fn class_weights_and_smoothing_are_of_training_alone() {
         shell.succeeds(&format!("{compile} --optimizer sgd --lr 0.1 -o m.arenic"));
         let trained = losses(&shell.succeeds(&format!("run m.arenic {data} --steps 1 --json")))[0];
         let evaluated = &shell.succeeds(&format!("eval m.arenic {data} --json"))[0];
-        (trained, evaluated["loss"].as_f64().unwrap())
+        (trained, evaluated["loss"].as_f64().unwrap(), evaluated["weighted_loss"].as_f64())
     };
     let plain = losses_of("");
+    assert_eq!(plain.2, None);
+    let weighted = losses_of(&format!("--class-weights {EXPORTS}/class_weights.txt"));
+    assert_ne!(weighted.0, plain.0);
+    assert_eq!(weighted.1, plain.1);
+    // Before any update it is the loss of the first step, which is PyTorch's.
+    assert!((weighted.0 - weighted.2.unwrap()).abs() < 1e-6, "{weighted:?}");
     let options = format!("--label-smoothing 0.2 --class-weights {EXPORTS}/class_weights.txt");
     let other = losses_of(&options);
     assert_ne!(other.0, plain.0);
-    assert_eq!(other.1, plain.1);
+    assert_eq!((other.1, other.2), (plain.1, weighted.2));
     let help = text(&shell.arenic("eval --help").stdout);
     assert!(help.contains("class weights"), "{help}");
 }

@@ -238,9 +238,10 @@ fn dependences(p: &Problem, pairs: &[(usize, usize)]) -> DiGraph<(), ()> {
     for _ in 0..p.len() {
         graph.add_node(());
     }
-    let of_tensors = p.tensors.iter().flat_map(|t| {
-        t.producer.into_iter().flat_map(|w| t.readers.iter().map(move |&r| (w, r)))
-    });
+    let of_tensors = p
+        .tensors
+        .iter()
+        .flat_map(|t| t.producer.into_iter().flat_map(|w| t.readers.iter().map(move |&r| (w, r))));
     for (a, b) in of_tensors.chain(pairs.iter().copied()) {
         graph.update_edge(NodeIndex::new(a), NodeIndex::new(b), ());
     }
@@ -268,7 +269,8 @@ fn large(seed: u64) -> (Problem, DiGraph<(), ()>) {
 fn orders_are_topological_by_another_library() {
     for seed in 0..300 {
         let (p, graph) = large(seed);
-        let theirs: Vec<usize> = toposort(&graph, None).unwrap().iter().map(|v| v.index()).collect();
+        let theirs: Vec<usize> =
+            toposort(&graph, None).unwrap().iter().map(|v| v.index()).collect();
         assert!(p.is_order(&theirs), "seed {seed}");
         let solution =
             solve(&p, &portfolio(&p), &Limits::new(0.001, seed, Deadline::default()), &quiet);
@@ -360,7 +362,8 @@ fn fixed_positions_are_dominators_by_another_library() {
         let order: Vec<usize> = sorted.iter().map(|v| v.index()).collect();
         for (v, (first, last)) in lifetime::spans(&p, &order).into_iter().enumerate() {
             let at = place[v];
-            let before = closure.node_indices().filter(|&a| (&closure).neighbors(a).any(|b| b == at));
+            let before =
+                closure.node_indices().filter(|&a| (&closure).neighbors(a).any(|b| b == at));
             let after = (&closure).neighbors(at).count();
             assert_eq!((first, last), (before.count(), p.len() - 1 - after), "seed {seed}");
         }

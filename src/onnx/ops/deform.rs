@@ -80,7 +80,10 @@ impl Shifted {
         let a = cx.attributes();
         let count = |name: &str| {
             let n = a.int_or(name, 1)?;
-            usize::try_from(n).ok().filter(|&n| n > 0).ok_or_else(|| Fault(format!("{name} is {n}")))
+            usize::try_from(n)
+                .ok()
+                .filter(|&n| n > 0)
+                .ok_or_else(|| Fault(format!("{name} is {n}")))
         };
         let (groups, shifts) = (count("group")?, count("offset_group")?);
         let n = ty.rank().saturating_sub(2);
@@ -141,7 +144,9 @@ impl Shifted {
         let ty = cx.ty(x);
         let shape = [self.batch, count].into_iter().chain(self.results.iter().copied());
         if ty.dtype != self.dtype || !ty.shape.iter().copied().eq(shape) {
-            return Err(Fault(format!("its {name} is {ty}, without {count} numbers for each result")));
+            return Err(Fault(format!(
+                "its {name} is {ty}, without {count} numbers for each result"
+            )));
         }
         Ok(x)
     }

@@ -264,7 +264,12 @@ pub(super) struct Edges {
 pub(super) type Taps = Vec<(ValueId, Option<ValueId>)>;
 
 /// The elements around a place along an axis.
-pub(super) fn taps(cx: &mut Cx, edges: Edges, at: ValueId, between: Between) -> Result<Taps, Fault> {
+pub(super) fn taps(
+    cx: &mut Cx,
+    edges: Edges,
+    at: ValueId,
+    between: Between,
+) -> Result<Taps, Fault> {
     if between == Between::Nearest {
         let at = edges.kept(cx, at)?;
         return Ok(vec![(rounded(cx, at)?, None)]);

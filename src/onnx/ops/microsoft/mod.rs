@@ -59,7 +59,9 @@ pub(super) static TABLE: &[Row] = &[
     row("GatherGrad", (3, 3), &["axis"], index::gather_grad).microsoft(),
     row("Gelu", (1, 1), &[], activation::runtime_gelu).microsoft(),
     row("GeluGrad", (2, 2), &[], activation::gelu_grad).microsoft(),
-    row("LSTMGrad", (11, 14), LSTM, recurrent::lstm_grad).microsoft().note("forward; as LSTMTraining"),
+    row("LSTMGrad", (11, 14), LSTM, recurrent::lstm_grad)
+        .microsoft()
+        .note("forward; as LSTMTraining"),
     row("LSTMTraining", (3, 8), LSTM, super::recurrent::lstm).microsoft().note(WHOLE),
     row("LayerNormalizationGrad", (5, 5), LAYER_NORM, norm::layer_norm_grad).microsoft(),
     row("LogSoftmaxGrad_13", (2, 2), &["axis"], norm::softmax_grad).microsoft(),

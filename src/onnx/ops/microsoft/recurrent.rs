@@ -56,7 +56,9 @@ pub(in super::super) fn lstm_grad(cx: &mut Cx) -> Built {
     let (x, r) = (cx.input(X)?, cx.input(R)?);
     let (of_x, of_r) = (cx.ty(x), cx.ty(r));
     let (&[steps, batch, inputs], &[1, _, hidden]) = (&of_x.shape[..], &of_r.shape[..]) else {
-        return Err(Fault(format!("{of_x} and {of_r} are no steps and no weight of one direction")));
+        return Err(Fault(format!(
+            "{of_x} and {of_r} are no steps and no weight of one direction"
+        )));
     };
     if steps == 0 {
         return Err("it has no steps".into());
@@ -79,10 +81,11 @@ impl Extents {
         let w = self.shaped(cx, W, &[4 * hidden, inputs])?.ok_or("its weight is missing")?;
         let r = self.shaped(cx, R, &[4 * hidden, hidden])?.ok_or("its weight is missing")?;
         let p = self.shaped(cx, P, &[3 * hidden])?;
-        let mut initial = [H0, C0].into_iter().map(|i| match self.shaped(cx, i, &[batch, hidden])? {
-            Some(state) => Ok(state),
-            None => cx.filled(dtype, &[batch, hidden], 0.0),
-        });
+        let mut initial =
+            [H0, C0].into_iter().map(|i| match self.shaped(cx, i, &[batch, hidden])? {
+                Some(state) => Ok(state),
+                None => cx.filled(dtype, &[batch, hidden], 0.0),
+            });
         let (Some(h0), Some(c0)) = (initial.next(), initial.next()) else {
             return Err("its states are missing".into());
         };
