@@ -265,6 +265,13 @@ impl LossOptions {
             };
             tell!("  {} {why}: {names}{more}", all.len());
         }
+        if parameters.iter().any(|p| p.role == Role::Fixed) {
+            tell!(
+                "note: a batch normalisation in pieces is that of inference: it normalises with the \
+                 statistics that the file holds, not with each batch's. `arenic_export.export` writes a Keras \
+                 model (backend torch) or a PyTorch module in training mode"
+            );
+        }
         for p in parameters.iter().filter(|p| p.role.is_doubtful()) {
             tell!(
                 "warning: nothing tells whether `{}` {} is a parameter; it is kept as it is, \

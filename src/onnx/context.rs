@@ -179,7 +179,15 @@ impl<'a, 'm> Cx<'a, 'm> {
 
     /// Adds an operator, named for the node, and gives its results.
     pub(super) fn emit(&mut self, op: Op, inputs: Vec<ValueId>) -> Result<Vec<ValueId>, Fault> {
-        self.b.emit(&self.node.name, op, inputs)
+        let has = |dtype| inputs.iter().any(|&v| self.b.g.ty(v).dtype == dtype);
+        // Weights in bf16 beside inputs in f32 are what a half-converted module is exported as.
+        let mixed = has(DType::Bf16) && has(DType::F32);
+        let hint = "; export the model in f32 (`module.float()`), and let --precision bf16 have \
+                    products in bf16";
+        self.b.emit(&self.node.name, op, inputs).map_err(|fault| match mixed {
+            true => Fault(format!("{}{hint}", fault.0)),
+            false => fault,
+        })
     }
 
     /// Adds an operator and gives its first result.

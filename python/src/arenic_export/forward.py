@@ -68,6 +68,7 @@ def export(
         with quiet():
             by_argument = dict(zip(keywords, shapes)) if keywords else _by_parameter(module, shapes)
             program = torch.export.export(module, positional, keywords, dynamic_shapes=by_argument)
+            _refuse_unregistered(module, program)
             _stop_gradients(program)
             onnx_program = torch.onnx.export(
                 program, (), dynamo=True, optimize=False, opset_version=_OPSET, verbose=False
@@ -198,6 +199,17 @@ def _gradients(module: nn.Module, output: Any) -> list[Tensor]:
     total = sum(t.sum() for t in weighed) + 0.0 * sum(p.sum() for p in parameters)
     gradients = torch.autograd.grad(total, parameters, allow_unused=True)
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients)]
+
+
+def _refuse_unregistered(module: nn.Module, program: ExportedProgram) -> None:
+    """A parameter of the module that `forward` reads from anywhere else is a constant to the exporter."""
+    names = {p.data_ptr(): name for name, p in module.named_parameters() if p.numel()}
+    for constant in program.constants.values():
+        if isinstance(constant, Tensor) and constant.data_ptr() in names:
+            raise ValueError(
+                f"the parameter {names[constant.data_ptr()]} would be a constant in the file: `forward` reads it from "
+                "elsewhere than the module, where it has to be an attribute or in an nn.ParameterList"
+            )
 
 
 def _stop_gradients(program: ExportedProgram) -> None:
