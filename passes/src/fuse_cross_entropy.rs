@@ -70,6 +70,8 @@ enum Use {
 
 /// Rows with one element each, `w · factor` at `target`, that is not known to be zero.
 struct OneHot {
+    /// Of all rows.
+    shape: Vec<usize>,
     target: ValueId,
     w: ValueId,
     factor: Option<ValueId>,
@@ -140,18 +142,20 @@ fn scattered(v: &GraphView, m: ValueId, factor: Option<ValueId>) -> Option<OneHo
         return None;
     };
     let &[zeros, target, w] = &inputs[..] else { return None };
-    let mut rows = v.g.ty(zeros).shape.clone();
+    let shape = v.g.ty(zeros).shape.clone();
+    let mut rows = shape.clone();
     *rows.last_mut()? = 1;
     let is_one_each = |f: ValueId| {
         let ty = v.g.ty(f);
         ty.shape == rows || (ty.elements() == 1 && ty.rank() <= rows.len())
     };
     let fits = axis + 1 == rows.len()
+        && v.g.ty(m).shape.last() == shape.last()
         && matches!(reduction, Scatter::Replace | Scatter::Add)
         && v.number(zeros) == Some(0.0)
         && v.g.ty(w).shape == rows
         && factor.is_none_or(is_one_each);
-    fits.then_some(OneHot { target, w, factor })
+    fits.then_some(OneHot { shape, target, w, factor })
 }
 
 impl Use {
@@ -163,19 +167,21 @@ impl Use {
 impl Loss {
     fn replace(&self, e: &mut Editor) -> Result<(), PassError> {
         let stats = e.node(self.node, Op::LogSoftmaxStats, vec![self.x])?;
-        // Logits and statistics, with rows in the axes in which another value has them.
-        let like = |e: &mut Editor, at: NodeId, v: ValueId| {
-            let mut shape = e.g.ty(v).shape.clone();
-            let x = e.reshaped(at, self.x, &shape)?;
-            shape.iter_mut().last().into_iter().for_each(|last| *last = 1);
-            let [max, ln_sum] = [stats[0], stats[1]].map(|stat| e.reshaped(at, stat, &shape));
+        // Logits and statistics, with rows in the axes in which they are used.
+        let like = |e: &mut Editor, at: NodeId, shape: &[usize]| {
+            let x = e.reshaped(at, self.x, shape)?;
+            let rows = [&shape[..shape.len() - 1], &[1]].concat();
+            let [max, ln_sum] = [stats[0], stats[1]].map(|stat| e.reshaped(at, stat, &rows));
             Ok::<_, PassError>([x, max?, ln_sum?])
         };
         for of in &self.uses {
             let (&Use::Gathered { at, .. } | &Use::Softmax { at } | &Use::Gradient { at, .. }) = of;
             let Some(old) = e.g.result(at) else { continue };
-            let read = if of.is_gradient() { old } else { e.g.nodes[at].inputs[0] };
-            let [x, max, ln_sum] = like(e, at, read)?;
+            let shape = match of {
+                Use::Gradient { rows, .. } => rows.shape.clone(),
+                _ => e.g.ty(e.g.nodes[at].inputs[0]).shape.clone(),
+            };
+            let [x, max, ln_sum] = like(e, at, &shape)?;
             let new = match *of {
                 Use::Gathered { indices, .. } => {
                     let op = e.g.nodes[at].op.clone();
@@ -186,7 +192,7 @@ impl Loss {
                     v
                 }
                 Use::Softmax { .. } => e.value(at, Op::SoftmaxOfStats, vec![x, max, ln_sum])?,
-                Use::Gradient { rows: OneHot { target, w, factor }, .. } => {
+                Use::Gradient { rows: OneHot { target, w, factor, .. }, .. } => {
                     let w = match factor {
                         Some(by) => e.value(at, Op::Binary { f: Binary::Mul }, vec![w, by])?,
                         None => w,

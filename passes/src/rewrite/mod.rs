@@ -16,6 +16,8 @@ mod expression;
 mod group;
 mod polynomial;
 mod products;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub(crate) use editor::Editor;
