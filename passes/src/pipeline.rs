@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 pub const NAMED: &[(&str, &str)] = &[
     ("default", include_str!("pipelines/default.yaml")),
     ("training", include_str!("pipelines/training.yaml")),
+    ("as_exported", include_str!("pipelines/as_exported.yaml")),
     ("definition", include_str!("pipelines/definition.yaml")),
     ("olla", include_str!("pipelines/olla.yaml")),
     ("smartpool", include_str!("pipelines/smartpool.yaml")),
