@@ -195,7 +195,8 @@ impl Trainer {
     /// # Errors
     /// The file system refuses; a file of that name is then left as it was.
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<(), TrainError> {
-        let homes = self.ready().states.clone();
+        let mut homes = self.ready().states.clone();
+        homes.sort_by(|a, b| a.name.cmp(&b.name));
         let mut tensors = Vec::with_capacity(homes.len());
         for home in &homes {
             tensors.push(self.session.read(home)?);
