@@ -19,7 +19,7 @@ use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{PartOutcome, Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::roofline;
 use arenic_passes::yaml::YamlError;
-use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search, devices};
+use arenic_passes::{Cx, Evaluate, Minimum, PassError, Purpose, Search, devices};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -111,9 +111,8 @@ impl CompileError {
         }
     }
 
-    /// The least limit on device memory that can be kept, and the proven floor below it, in
-    /// bytes, where this is why the compilation failed.
-    pub fn minimum(&self) -> Option<(u64, u64)> {
+    /// The least limit on device memory that can be kept, where this is why the compilation failed.
+    pub fn minimum(&self) -> Option<Minimum> {
         match self {
             CompileError::Run(RunError::Pass { error, .. }) => error.minimum(),
             CompileError::Size { error, .. } => error.minimum(),
@@ -134,9 +133,8 @@ pub struct Compiled {
     pub unused: Vec<String>,
     /// Where a forward model became a step: its weights.
     pub weights: Weights,
-    /// Under a limit on device memory: the least one that can be kept, and the proven floor
-    /// below it, in bytes.
-    pub minimum: Option<(u64, u64)>,
+    /// Under a limit on device memory: what is known of the least one that can be kept.
+    pub minimum: Option<Minimum>,
     /// Under a limit on device memory: seconds of the step without it, which operators in parts
     /// no longer tell.
     pub uncut_seconds: Option<f64>,

@@ -408,7 +408,7 @@ impl Job<'_> {
                     }
                 }
                 Err(e) if e.is_of_limits() => {
-                    fails = e.minimum().map_or(limit, |(least, _)| limit.max(least.min(keeps)));
+                    fails = e.minimum().map_or(limit, |least| limit.max(least.bytes.min(keeps)));
                 }
                 Err(e) => return Err(e),
             }

@@ -36,6 +36,7 @@ pub mod explain;
 mod frontier;
 #[doc(hidden)]
 pub mod gpu_code;
+mod heap;
 pub mod instance;
 mod kinds;
 mod largest;

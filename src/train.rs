@@ -8,6 +8,7 @@ pub(crate) mod session;
 use crate::artifact::{Target, Turn};
 use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool, try_to_write};
 use crate::gpu_code::{self, Trust};
+use crate::heap;
 use crate::mapping::Mapping;
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::program::{Program, Span};
@@ -353,6 +354,7 @@ fn train_on(
 ) -> Result<Summary, TrainError> {
     let written = [&options.save, &options.outputs, &options.trace];
     try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
+    heap::give_back();
     let (g, timed) = (step.graph, step.timed);
     let progress = initial::load(&options.initial, step, executor)?;
     let seed = options.seed.unwrap_or(progress.seed);

@@ -20,9 +20,9 @@ use crate::onnx::ImportOptions;
 use crate::size::parse_size;
 use arenic_ir::cost::Device;
 use arenic_ir::{Backend, Math, TensorType};
-use arenic_passes::devices;
 use arenic_passes::pipeline::{Pipeline, Report};
 use arenic_passes::precision::Format;
+use arenic_passes::{Minimum, devices};
 use clap::{Args, Parser};
 use miette::miette;
 use serde_json::{Map, Value, json};
@@ -314,20 +314,25 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let (name, ms, overhead) = (&timed.name, step * 1e3, percent(step));
         tell!("simulated on {name}: {ms:.3} ms a step, overhead {overhead:+.1} %{least}");
     }
+    match compiled.minimum {
+        Some(Minimum { bytes, is_exact: true, .. }) => tell!("the least limit is {bytes} bytes"),
+        Some(Minimum { bytes, bound, .. }) => {
+            tell!("the least limit is at most {bytes} bytes, and at least {bound}");
+        }
+        None => {}
+    }
     Ok(())
 }
 
 /// What there is to say of a target for scripts.
-fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
+fn figures(target: &Target, minimum: Option<Minimum>) -> Map<String, Value> {
     let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
     object.insert("math".into(), target.program.target.math.name().into());
     object.insert("precision".into(), target.precision().into());
     let statistics = target.statistics.iter();
     object.extend(statistics.map(|(name, figure)| (name.clone(), (*figure).into())));
-    if let Some((minimum, bound)) = minimum {
-        object.insert("minimum_device_bytes".into(), minimum.into());
-        object.insert("minimum_device_bytes_bound".into(), bound.into());
-    }
+    let known = minimum.map(Minimum::figures).unwrap_or_default();
+    object.extend(known.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())));
     let (peak, bound) = (target.figure("live_peak_bytes"), target.figure("lower_bound_bytes"));
     object.insert("proved_optimal".into(), (peak == bound).into());
     object.insert("gap".into(), explain::relative_gap(peak, bound).into());
@@ -366,8 +371,10 @@ fn print_minimum(a: &Arguments, e: &CompileError) -> Outcome {
     if !a.json.json || !e.is_of_limits() {
         return Ok(());
     }
-    let (minimum, bound) = e.minimum().unzip();
-    print(json!({"minimum_device_bytes": minimum, "minimum_device_bytes_bound": bound}))
+    match e.minimum() {
+        Some(minimum) => print(json!(minimum.figures())),
+        None => print(json!({"minimum_device_bytes": null, "minimum_device_bytes_bound": null})),
+    }
 }
 
 fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {

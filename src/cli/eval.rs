@@ -5,6 +5,7 @@ use super::{Json, Outcome, can_write, failed, interrupt, print};
 use crate::data::{Notice, TensorFile};
 use crate::evaluator::Means;
 use crate::train::{Initial, Length, OnSaveError, Options, StepReport};
+use arenic_passes::Purpose;
 use clap::Args;
 use miette::miette;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.feed.outputs)?;
-    let artifact = read(&a.artifact, a.feed.threads)?;
+    let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step, Purpose::Evaluation])?;
     let target = a.feed.device.evaluation(&artifact).map_err(misplaced)?;
     // The step's own states, moments and the like, are of no use here.
     let known = |name: &str| target.graph.values.values().any(|v| v.name == name);

@@ -13,6 +13,7 @@ use crate::train::{
     train_on_device,
 };
 use arenic_ir::{Backend, Graph};
+use arenic_passes::Purpose;
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -137,12 +138,12 @@ pub(super) fn misplaced(e: PlaceError) -> Failure {
     miette!(help = e.help(), "{e}").into()
 }
 
-/// Reads an artifact that can be run.
-pub(super) fn read(path: &Path, threads: usize) -> Result<Artifact, Failure> {
+/// Reads the targets of these purposes of an artifact that can be run.
+pub(super) fn read(path: &Path, threads: usize, purposes: &[Purpose]) -> Result<Artifact, Failure> {
     if threads > MAX_THREADS {
         return Err(miette!("--threads {threads} is above {MAX_THREADS}").into());
     }
-    let artifact = Artifact::read(path).map_err(failed)?;
+    let artifact = Artifact::read_for(path, purposes).map_err(failed)?;
     if !artifact.runnable {
         return Err(misplaced(PlaceError::PlanOnly(format!("`{}`", path.display()))));
     }
@@ -183,7 +184,7 @@ fn on_save_error(name: &str) -> Result<OnSaveError, String> {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
-    let artifact = read(&a.artifact, a.feed.threads)?;
+    let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
     let target = a.feed.device.program(&artifact).map_err(misplaced)?;
     if target.program.target.backend == Backend::CPU && target.arena_bytes().host > 0 {
         tell!(

@@ -9,6 +9,7 @@ use super::{Initial, Outputs, Place, Step, TrainError, Work, class_error, on_cpu
 use crate::artifact::Artifact;
 use crate::data::Progress;
 use crate::gpu_code::Trust;
+use crate::heap;
 use arenic_ir::graph::{Graph, StateId, ValueId};
 use arenic_ir::types::TensorType;
 use arenic_passes::Purpose;
@@ -328,6 +329,7 @@ struct Serving {
 impl Work<()> for Serving {
     fn with(self, machine: &mut impl Machine, step: Step) -> Result<(), TrainError> {
         let Serving { initial, tell, orders, replies } = self;
+        heap::give_back();
         let progress = super::initial::load(&initial, step, machine)?;
         // Files are not kept open for nothing.
         drop(initial);
