@@ -1,6 +1,7 @@
 //! `arenic completions` and `arenic man`: the command line as shells and `man` know it.
 
-use super::{Cli, Outcome, failed, print};
+use super::terminal::print_own;
+use super::{Cli, Outcome, failed};
 use crate::data::AtomicFile;
 use clap::{Args, Command, CommandFactory};
 use clap_complete::Shell;
@@ -25,14 +26,14 @@ pub(super) struct Manual {
 pub(super) fn completions(a: &Completions) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(a.shell, &mut Cli::command(), "arenic", &mut script);
-    print(String::from_utf8_lossy(&script).trim_end())
+    print_own(&script)
 }
 
 pub(super) fn manual(a: &Manual) -> Outcome {
     let mut command = Cli::command();
     command.build();
     match &a.output {
-        None => print(String::from_utf8_lossy(&page(command)?).trim_end()),
+        None => print_own(&page(command)?),
         Some(folder) => write_pages(&command, folder),
     }
 }
