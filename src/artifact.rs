@@ -39,7 +39,19 @@ const DIGEST: std::ops::Range<usize> = 20..52;
 const SECTION_ALIGN: u64 = 4096;
 const ENTRY_ALIGN: u64 = 64;
 
-/// A compiled step.
+/// A compiled step: for each target a program that the checker has proved to implement its graph.
+///
+/// ```
+/// use arenic::{Artifact, Compiler, Model};
+///
+/// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/digits/digits_step.onnx");
+/// let artifact = Compiler::new().compile(&Model::open(path)?.dim("batch", 8))?;
+/// let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("digits.arenic");
+/// artifact.write(&file)?;
+/// assert_eq!(Artifact::read(&file)?.arena_bytes(), artifact.arena_bytes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Artifact {
     /// One graph and checked program per target.
@@ -304,6 +316,11 @@ impl<'a> Layout<'a> {
 }
 
 impl Artifact {
+    /// Bytes of the first target's arena on the device.
+    pub fn arena_bytes(&self) -> u64 {
+        self.targets.first().map_or(0, |target| target.arena_bytes().device)
+    }
+
     /// The target of this name.
     pub fn target(&self, name: &str) -> Option<&Target> {
         self.targets.iter().find(|t| t.name == name)
