@@ -512,7 +512,7 @@ fn read_module(
     constants: &[Entry],
     data: &Bytes,
 ) -> Result<(Graph, Program), ArtifactError> {
-    let module = Module::parse(text)
+    let module = Module::parse(text, &arenic_backends::ALL)
         .map_err(|e| format_error(path, &format!("holds an unreadable module: {e}")))?;
     let Module { mut graph, program: Some(program), .. } = module else {
         return Err(format_error(path, "holds a module without a program"));

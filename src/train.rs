@@ -11,11 +11,11 @@ use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::program::{Program, Span};
 use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
-use arenic_runtime::cuda::driver::{Driver, DriverError};
-use arenic_runtime::cuda::{self, CudaExecutor, DeviceStepError};
+use arenic_runtime::cuda::driver::Driver;
+use arenic_runtime::cuda::{self, CudaExecutor};
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError};
 use arenic_runtime::kernel::{Draw, KernelError};
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine, StepFailure};
 use arenic_runtime::rounds::{InRounds, RoundsError};
 pub use initial::{Initial, InitialError};
 use saving::Saver;
@@ -90,7 +90,7 @@ pub enum TrainError {
     Rounds(#[from] RoundsError),
     /// The device failed between steps.
     #[error("the device failed: {0}")]
-    Device(#[from] DriverError),
+    Device(#[from] DeviceError),
     /// States or constants have no proper values.
     #[error(transparent)]
     Initial(#[from] InitialError),
@@ -119,7 +119,7 @@ pub enum TrainError {
         /// The step.
         step: u64,
         /// Why.
-        error: DeviceStepError,
+        error: StepFailure,
     },
     /// The loss is NaN or infinite.
     #[error("step {step}: `{name}` is not finite")]
@@ -430,7 +430,7 @@ impl Run<'_> {
 
     /// Why a step failed, where it may be that a target is no class: the loss takes an element by it.
     fn told(&mut self, error: TrainError) -> TrainError {
-        let TrainError::Step { step, error: DeviceStepError::Refused(refused) } = &error else {
+        let TrainError::Step { step, error: StepFailure::Refused(refused) } = &error else {
             return error;
         };
         let (step, g) = (*step, self.saver.graph);

@@ -1,9 +1,10 @@
 //! Once steps run, no tensor memory is allocated: an allocator counts.
 
 use arenic::evaluator::Kernels;
+use arenic_backends::CPU;
 use arenic_ir::program::{PerSpace, Space};
 use arenic_ir::text::Module;
-use arenic_ir::{Graph, Program, TargetInfo};
+use arenic_ir::{Graph, Program};
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_runtime::executor::{Executor, Options};
@@ -43,9 +44,9 @@ static COUNTING: Counting = Counting;
 static TURN: Mutex<()> = Mutex::new(());
 
 fn plan(text: &str, limit: Option<u64>) -> (Graph, Program) {
-    let graph = Module::parse(text).unwrap().graph;
+    let graph = Module::parse(text, &arenic_backends::ALL).unwrap().graph;
     let limits = PerSpace { device: limit, host: None };
-    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(CPU.target()) };
     let pipeline = Pipeline::default_pipeline().unwrap();
     let outcome = pipeline.run(graph, &cx, RunOptions::default()).unwrap();
     (outcome.module.graph, outcome.module.program.unwrap())

@@ -3,12 +3,13 @@
 //! artifact.
 
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{CPU, Constraints, compile};
+use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::gpu_code::Trust;
 use arenic::onnx::export::{ExportOptions, export, with_training_info, write};
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
 use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic_backends::CPU;
 use arenic_ir::program::PerSpace;
 use arenic_passes::differentiate::{Differentiate, Glob, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
@@ -100,7 +101,7 @@ fn through_a_file(
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
-    Artifact::read(&path).unwrap().target(CPU).unwrap().clone()
+    Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone()
 }
 
 fn options(network: &str, lr: f64) -> Options {

@@ -2,10 +2,11 @@
 //! nothing, and the artifact says so.
 
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{CPU, Constraints, compile};
+use arenic::compile::{Constraints, compile};
 use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
 use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic_backends::CPU;
 use arenic_ir::types::DType;
 use arenic_ir::{Def, Op};
 use arenic_passes::Search;
@@ -42,7 +43,7 @@ fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
-    Artifact::read(&path).unwrap().target(CPU).unwrap().clone()
+    Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone()
 }
 
 fn losses(target: &Target, network: &str, steps: u64) -> Vec<f64> {

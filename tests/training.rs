@@ -3,11 +3,12 @@
 //! of threads, not where a run was interrupted.
 
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{CPU, CompileError, Constraints, compile};
+use arenic::compile::{CompileError, Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
 use arenic::gpu_code::Trust;
 use arenic::onnx::ImportOptions;
 use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic_backends::CPU;
 use arenic_ir::graph::StateId;
 use arenic_ir::op::Unary;
 use arenic_ir::program::{Command, PerSpace};
@@ -54,7 +55,7 @@ fn within(model: &Path, yaml: &str, device: Option<u64>) -> Result<Target, Compi
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
-    Ok(Artifact::read(&path).unwrap().target(CPU).unwrap().clone())
+    Ok(Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone())
 }
 
 fn runs() -> Vec<Run> {

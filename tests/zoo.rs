@@ -2,11 +2,12 @@
 //! PyTorch's losses, or is refused with the names of the parameters that its exporter took away.
 
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{CPU, CompileError, Constraints, compile};
+use arenic::compile::{CompileError, Constraints, compile};
 use arenic::gpu_code::Trust;
 use arenic::onnx::proto::{ModelProto, StringStringEntryProto};
 use arenic::onnx::{ImportError, ImportOptions, Mode, Training};
 use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic_backends::CPU;
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
@@ -76,7 +77,7 @@ impl Network {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("step.arenic");
         compiled.artifact.unwrap().write(&path).unwrap();
-        Ok(Artifact::read(&path).unwrap().target(CPU).unwrap().clone())
+        Ok(Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone())
     }
 
     /// Losses of as many steps as PyTorch made.

@@ -4,8 +4,9 @@ use crate::cpu;
 use crate::executor::{StepError, node_label};
 use crate::kernel::{Call, Draw, KernelError, Operand, Scratch, Target};
 use crate::memory::{AlignedBytes, OutOfMemory};
+use arenic_backends::CPU;
 use arenic_ir::op::TypeError;
-use arenic_ir::{Def, Graph, Op, TargetInfo, TensorType, ValueId};
+use arenic_ir::{Def, Graph, Op, TensorType, ValueId};
 use cranelift_entity::PrimaryMap;
 
 /// Why a single operator could not be evaluated.
@@ -68,8 +69,7 @@ pub(crate) fn alone<R>(
     let results = op.infer(types)?;
     let outputs =
         results.iter().map(|ty| AlignedBytes::zeroed(ty.bytes())).collect::<Result<Vec<_>, _>>()?;
-    let scratch_bytes =
-        op.scratch_bytes(TargetInfo::CPU, types, &results.iter().collect::<Vec<_>>());
+    let scratch_bytes = op.scratch_bytes(CPU.target(), types, &results.iter().collect::<Vec<_>>());
     let scratch = AlignedBytes::zeroed(scratch_bytes)?;
 
     let inputs: Vec<Operand> = types
@@ -145,7 +145,7 @@ impl<'g> Reference<'g> {
         for (n, node) in &g.nodes {
             let types = g.output_types(n).unwrap_or_default();
             let bytes = node.op.scratch_bytes(
-                TargetInfo::CPU,
+                CPU.target(),
                 &g.input_types(n),
                 &types.iter().collect::<Vec<_>>(),
             );

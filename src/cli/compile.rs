@@ -16,6 +16,7 @@ use arenic::data::Npz;
 use arenic::explain;
 use arenic::largest::{Largest, largest};
 use arenic::onnx::{ImportOptions, Mode};
+use arenic_backends::{ALL, CPU, CUDA};
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, Math, TensorType};
@@ -75,7 +76,7 @@ pub(super) struct Arguments {
     allow_reassociation: bool,
     /// Whose kernels run the step: cpu or cuda. Given more than once, the artifact holds a program
     /// for each; figures are then of the first
-    #[arg(long = "target", value_name = "T", default_value = Backend::CPU.name(), value_parser = backend)]
+    #[arg(long = "target", value_name = "T", default_value = CPU.name, value_parser = backend)]
     targets: Vec<Backend>,
     /// Leave the kernels for GPUs as text, which is compiled where they first run
     #[arg(long)]
@@ -172,7 +173,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             return Err(miette!("the pipeline has no pass `{name}`; it has {known}").into());
         }
     }
-    if a.math != Math::default() && !a.targets.contains(&Backend::CUDA) {
+    if a.math != Math::default() && !a.targets.contains(&CUDA) {
         let help = "add `--target cuda`";
         return Err(miette!(help = help, "--math {} is for GPUs", a.math.name()).into());
     }
@@ -242,7 +243,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     }
     let target = compiled.target().map_err(failed)?;
     if let Some(artifact) = &compiled.artifact
-        && let Some(gpu) = artifact.target(Backend::CUDA.name())
+        && let Some(gpu) = artifact.target(CUDA.name)
         && gpu.kernels.is_none()
         && artifact.runnable
     {
@@ -343,7 +344,7 @@ impl Job<'_> {
                 tell!("the limit is {limit} bytes, {:.1} % of the step's arena", part * 100.0);
                 limit
             }
-            Some(Limit::Free) if a.targets.contains(&Backend::CUDA) => {
+            Some(Limit::Free) if a.targets.contains(&CUDA) => {
                 let help = "--device takes the memory of a GPU for the limit";
                 return Err(miette!(help = help, "fit is what this machine has free").into());
             }
@@ -419,7 +420,7 @@ impl Job<'_> {
             RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
         let limits = PerSpace { device: device_limit, host: a.host_memory };
         let constraints = Constraints {
-            backend: a.targets.first().copied().unwrap_or_default(),
+            backend: a.targets.first().copied().unwrap_or(CPU),
             device: self.device,
             limits,
             allow_reassociation: a.allow_reassociation,
@@ -432,7 +433,7 @@ impl Job<'_> {
         let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
         artifact.defaults.extend(a.loss.defaults());
         for &backend in a.targets.iter().skip(1) {
-            if artifact.target(backend.name()).is_none() {
+            if artifact.target(backend.name).is_none() {
                 let constraints = Constraints { backend, ..constraints };
                 let options = RunOptions::default();
                 let other =
@@ -521,7 +522,7 @@ fn math(name: &str) -> Result<Math, String> {
 
 /// A backend by its name.
 fn backend(name: &str) -> Result<Backend, String> {
-    let known = Backend::ALL.into_iter().find(|b| b.name() == name);
+    let known = ALL.into_iter().find(|b| b.name == name);
     known.ok_or_else(|| format!("`{name}` is no target; cpu and cuda are"))
 }
 

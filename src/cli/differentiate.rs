@@ -7,7 +7,7 @@ use arenic::compile::Weights;
 use arenic::evaluator::Kernels;
 use arenic::onnx::export::{ExportOptions, export, write};
 use arenic::onnx::{ImportOptions, Imported, import_file};
-use arenic_ir::TargetInfo;
+use arenic_backends::CPU;
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use clap::Args;
@@ -53,7 +53,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         Weights::decided(&mut graph, &pass, said, &stops, notes).map_err(failed)?;
     LossOptions::print(&weights, a.verbose);
     let pipeline = Pipeline::from_yaml(PASSES).and_then(|p| p.differentiating(pass));
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let step = pipeline.map_err(failed)?.run(graph, &cx, RunOptions::default()).map_err(failed)?;
     let mut model = export(&step.module.graph, ExportOptions::default()).map_err(failed)?;
     model.metadata_props.extend(arenic::onnx::defaults(&a.loss.defaults()));

@@ -7,6 +7,7 @@ use super::{Failure, Json, Outcome, can_write, failed, human_bytes, print};
 use arenic::data::AtomicFile;
 use arenic::explain;
 use arenic::instance::{self, Instance};
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::graph::NodeId;
 use arenic_ir::plan::{Plan, TaskKind};
@@ -58,7 +59,7 @@ pub(super) struct Ordered {
 }
 
 /// Memory graphs are planned to the byte.
-const TARGET: TargetInfo = TargetInfo { align: 1, ..TargetInfo::CPU };
+const TARGET: TargetInfo = TargetInfo { align: 1, ..CPU.target() };
 
 /// Reads a memory graph and orders it.
 pub(super) fn order(

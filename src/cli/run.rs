@@ -11,6 +11,7 @@ use arenic::gpu_code::Trust;
 use arenic::train::{
     Initial, Length, OnSaveError, Options, StepReport, Summary, train, train_on_device,
 };
+use arenic_backends::{CPU, CUDA};
 use arenic_ir::{Backend, Graph};
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
@@ -130,14 +131,14 @@ pub(super) fn place(name: &str) -> Result<Place, String> {
 impl Place {
     fn backend(self) -> Backend {
         match self {
-            Place::Cpu => Backend::CPU,
-            Place::Cuda(_) => Backend::CUDA,
+            Place::Cpu => CPU,
+            Place::Cuda(_) => CUDA,
         }
     }
 
     /// The artifact's program for this place.
     fn program(self, artifact: &Artifact) -> Result<&Target, Failure> {
-        let name = self.backend().name();
+        let name = self.backend().name;
         artifact.target(name).ok_or_else(|| {
             let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
             let help = format!("compile it with `--target {name}`");
@@ -149,7 +150,7 @@ impl Place {
     /// The artifact's forward pass for this place.
     pub(super) fn evaluation(self, artifact: &Artifact) -> Result<&Target, Failure> {
         self.program(artifact)?;
-        artifact.evaluation(self.backend().name()).ok_or_else(|| {
+        artifact.evaluation(self.backend().name).ok_or_else(|| {
             let help = "compile a forward model with --loss and --optimizer, without --no-eval";
             miette!(help = help, "the artifact holds no forward pass to evaluate with").into()
         })
@@ -230,7 +231,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads)?;
     let target = a.feed.device.program(&artifact)?;
-    if target.program.target.backend == Backend::CPU && target.arena_bytes().host > 0 {
+    if target.program.target.backend == CPU && target.arena_bytes().host > 0 {
         tell!(
             "note: what leaves the device goes to the host arena, which is ordinary memory here, too"
         );

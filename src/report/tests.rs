@@ -37,7 +37,7 @@ fn compiled(model: &str) -> (Target, Provenance, Footprint) {
 }
 
 fn of_text(text: &str) -> (Report, Footprint) {
-    let module = Module::parse(text).unwrap();
+    let module = Module::parse(text, &arenic_backends::ALL).unwrap();
     let program = module.program.unwrap();
     let footprint = check(&module.graph, &program).unwrap();
     let target = Target {

@@ -4,8 +4,7 @@ use super::{Step, replaceable};
 use crate::data::{Array, DataError, Progress, TensorFile};
 use arenic_ir::graph::{Data, Graph};
 use arenic_ir::types::TensorType;
-use arenic_runtime::cuda::driver::DriverError;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
 use std::collections::HashSet;
 
 /// Sources of initial values, strongest first: the file, the model, zeros.
@@ -60,7 +59,7 @@ pub enum InitialError {
     NoData(Vec<String>),
     /// The device failed.
     #[error("the device failed: {0}")]
-    Device(#[from] DriverError),
+    Device(#[from] DeviceError),
 }
 
 /// Fills the homes of all constants and states; returns how far the loaded run was.

@@ -21,18 +21,19 @@ use arenic::onnx::{ImportOptions, Mode, Training};
 use arenic::train::{
     Initial, Length, OnSaveError, Options, StepReport, TrainError, train_on_device,
 };
+use arenic_backends::CUDA;
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Def;
 use arenic_ir::program::PerSpace;
-use arenic_ir::{Backend, DType, Op};
+use arenic_ir::{DType, Op};
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_passes::precision::Precision;
-use arenic_runtime::cuda::driver::{Driver, DriverError};
+use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
 use place::file;
 use simulated::{Behaviour, Simulated};
 use std::path::PathBuf;
@@ -105,7 +106,7 @@ impl Run {
 
     /// The same for a device.
     fn target_on(&self, device: Option<&Device>, limit: Option<u64>) -> Target {
-        let (backend, limits) = (Backend::CUDA, PerSpace { device: limit, host: None });
+        let (backend, limits) = (CUDA, PerSpace { device: limit, host: None });
         // Emulated kernels are compiled from their text. Operators' kernels are compiled for GPUs by
         // the runtime's tests, those of whole steps by `make test-all`.
         let no_gpu_code = place::gpu().is_none() && std::env::var_os("ARENIC_WIDE").is_none();
@@ -330,7 +331,7 @@ fn the_next_step_is_fed_while_one_runs() {
                     Def::Const(data) => home.copy_from_slice(data.bytes().unwrap()),
                     _ => home.fill(0),
                 }
-                Ok::<_, DriverError>(())
+                Ok::<_, DeviceError>(())
             };
             executor.fill_home(v, fill).unwrap();
         }

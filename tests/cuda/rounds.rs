@@ -8,7 +8,7 @@ use arenic::artifact::Target;
 use arenic::data::{Npz, TensorFile};
 use arenic::gpu_code::Trust;
 use arenic::train::{Initial, Length, OnSaveError, Options, StepReport, train, train_on_device};
-use arenic_ir::TargetInfo;
+use arenic_backends::CUDA;
 use arenic_runtime::cuda::driver::Driver;
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn for_cuda() -> Target {
     let rounds = target.rounds.as_deref_mut().unwrap();
     let around = [&mut rounds.before.program, &mut rounds.after.program];
     for program in around.into_iter().chain([&mut target.program]) {
-        program.target = TargetInfo::CUDA;
+        program.target = CUDA.target();
     }
     target.name = "cuda".into();
     target

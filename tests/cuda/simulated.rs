@@ -2,9 +2,9 @@
 //! run when someone waits for them, in an order that a seed decides and events alone restrict,
 //! times are what a seed says, and a call can be made to fail.
 
+use arenic_backends::cuda::library::{Epilogue, LibraryCall, Product};
 use arenic_emulator::Module;
 use arenic_emulator::library::compute;
-use arenic_ir::backend::library::{Epilogue, LibraryCall, Product};
 use arenic_runtime::cuda::driver::{
     CallHandle, Candidate, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory,
     MemoryKind, ModuleHandle, StreamHandle,

@@ -11,12 +11,13 @@ use arenic::evaluator::Kernels;
 use arenic::onnx::export::{ExportError, ExportOptions, annotated, export, write};
 use arenic::onnx::proto::{ModelProto, NodeProto, StringStringEntryProto};
 use arenic::onnx::{ImportOptions, Imported, import_bytes, import_file};
+use arenic_backends::CPU;
 use arenic_ir::check::check;
 use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, ResizeSpec, Rng, Scatter, Window};
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
-use arenic_ir::{DType, Data, Def, Graph, Op, TargetInfo, TensorType};
+use arenic_ir::{DType, Data, Def, Graph, Op, TensorType};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_passes::{Cx, Search};
 use arenic_runtime::kernel::Draw;
@@ -38,7 +39,7 @@ fn imported(model: &ModelProto) -> Graph {
 
 /// The graph after these passes.
 fn rewritten(graph: Graph, yaml: &str) -> Graph {
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     pipeline.run(graph, &cx, RunOptions::default()).unwrap().module.graph
 }
@@ -444,7 +445,7 @@ fn the_cases_of_passes_are_read_back() {
         for entry in std::fs::read_dir(root("tests").join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
-            let Ok(module) = Module::parse(&text) else { continue };
+            let Ok(module) = Module::parse(&text, &arenic_backends::ALL) else { continue };
             let g = module.graph;
             if g.nodes.values().any(|n| matches!(n.op, Op::Opaque { .. })) {
                 continue;

@@ -7,11 +7,10 @@ use arenic_ir::{Graph, Program, TargetInfo, TensorType};
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_runtime::cuda::driver::Driver;
-use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
 use arenic_runtime::executor::{Executor, Options};
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::reference::Reference;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -90,7 +89,7 @@ impl Planned {
             let bytes = data.bytes().ok_or("a constant without data")?;
             let fill = |home: &mut [u8]| {
                 home.copy_from_slice(bytes);
-                Ok::<_, DriverError>(())
+                Ok::<_, DeviceError>(())
             };
             executor.fill_home(v, fill).map_err(|e| e.to_string())?;
         }

@@ -60,7 +60,7 @@ fn fill(machine: &mut impl Machine, v: arenic_ir::ValueId, bytes: &[u8]) {
     machine
         .fill_home(v, |home| {
             home.copy_from_slice(bytes);
-            Ok::<(), arenic_runtime::cuda::driver::DriverError>(())
+            Ok::<(), arenic_runtime::machine::DeviceError>(())
         })
         .unwrap();
 }
@@ -171,7 +171,8 @@ fn steps_have_the_bits_of_the_reference_and_are_near_the_whole_batch() {
         assert_eq!(in_rounds(&target, options), expected, "stress {seed}");
     }
     let w = target.graph.states[StateId::from_u32(0)].init.as_ref().unwrap().bytes().unwrap();
-    let once = at_once(&Module::parse(include_str!("whole.ir")).unwrap().graph, w);
+    let once =
+        at_once(&Module::parse(include_str!("whole.ir"), &arenic_backends::ALL).unwrap().graph, w);
     near(&expected, &once);
     // Rows that were drawn otherwise would be far off.
     assert!(once.iter().all(|tensors| floats(&tensors["y"]).iter().all(|y| y.abs() > 1e-3)));

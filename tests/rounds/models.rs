@@ -2,13 +2,13 @@
 
 use crate::{at_once, in_rounds, linear, near};
 use arenic::artifact::{Artifact, Part, Target};
-use arenic::compile::{CPU, CompileError, Constraints, compile};
+use arenic::compile::{CompileError, Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::evaluator::Kernels;
 use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
 use arenic::train::{Initial, Length, OnSaveError, Options, train};
-use arenic_ir::TargetInfo;
+use arenic_backends::CPU;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_passes::accumulate::Accumulate;
@@ -62,7 +62,7 @@ fn compiled(
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
-    Ok(Artifact::read(&path).unwrap().target(CPU).unwrap().clone())
+    Ok(Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone())
 }
 
 /// The weights of a reference run, where the model has none; moments begin at zero.
@@ -137,13 +137,13 @@ fn rounds_give_what_the_whole_batch_gives() {
 /// A round draws for an element what the whole batch draws for it.
 #[test]
 fn dropout_drops_the_same_elements() {
-    let mut graph = Module::parse(include_str!("whole.ir")).unwrap().graph;
+    let mut graph = Module::parse(include_str!("whole.ir"), &arenic_backends::ALL).unwrap().graph;
     let by_hand = linear();
     let w = by_hand.graph.states.values().next().unwrap().init.clone();
     graph.states.values_mut().next().unwrap().init.clone_from(&w);
     let whole = at_once(&graph, w.unwrap().bytes().unwrap());
     let pipeline = pipeline("default").in_micro_batches(rounds(4).unwrap());
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let outcome = pipeline.run(graph, &cx, RunOptions::default()).unwrap();
     let part = |part: &PartOutcome| {
         let (graph, program) = (part.graph.clone(), part.program.clone());

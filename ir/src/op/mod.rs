@@ -13,7 +13,7 @@
 //!   do with `bf16`.
 //!
 //! Nothing of this has a default. A backend says the rest: scratch ([`Op::scratch_bytes`]), the
-//! order of sums ([`Op::sum_order`]), and how a library computes it ([`Op::library_call`]).
+//! order of sums ([`Op::sum_order`]), and whether a library may compute it ([`Op::may_use_library`]).
 //!
 //! Arithmetic on [`DType::Bf16`] is that on `f32`: operands are widened,
 //! results rounded once. Statistics beside a `bf16` operand are `f32`, as are a normalisation's

@@ -151,7 +151,7 @@ pub(super) fn attention(m: &Matrices, softmax: NodeId, backend: Backend) -> Opti
     let accepted = Op::Attention { spec }.infer(&[&types[0], &types[1], &types[2]]).is_ok();
     // The gradient's kernel needs more room than the attention's.
     let operands: Vec<&TensorType> = types.iter().collect();
-    let has_kernel = backend.kernels().takes(&Op::AttentionGrad { spec }, &operands, &[]);
+    let has_kernel = backend.kernels.takes(&Op::AttentionGrad { spec }, &operands, &[]);
     (fits && accepted && has_kernel).then_some(found)
 }
 

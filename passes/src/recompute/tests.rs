@@ -14,6 +14,7 @@ use crate::residency::steps::{add, begin, finish, plan, step};
 use crate::residency::{Gap, Layout, Planned, Timeline};
 use crate::sync::Sync;
 use crate::{Cx, ProgramPass, devices, share};
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_ir::program::Program;
@@ -50,7 +51,7 @@ fn search(step: &Step, limit: u64) -> Candidate {
 #[test]
 fn what_is_measured_is_what_the_plan_takes() {
     let device = devices::cpu().unwrap();
-    let cx = Cx::new(TargetInfo { align: 4, ..TargetInfo::CPU });
+    let cx = Cx::new(TargetInfo { align: 4, ..CPU.target() });
     let mut repeated = 0;
     on_random_steps(60, 12, |t, limit| {
         let step = Step::new(t).unwrap();

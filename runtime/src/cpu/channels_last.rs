@@ -4,7 +4,7 @@
 use super::address::Dst;
 use super::transpose::transpose;
 use crate::kernel::{Call, KernelError, Operand, Target};
-use arenic_ir::backend::cpu::moved_bytes;
+use arenic_backends::cpu::moved_bytes;
 use arenic_ir::op::channels_last::{first, is_turned, to_first, to_last};
 use arenic_ir::{Op, TensorType};
 

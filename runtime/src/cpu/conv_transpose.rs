@@ -14,9 +14,9 @@ use super::sliding::Sliding;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, Target};
+use arenic_backends::cpu::sums::Route;
+use arenic_backends::cpu::tiling::{ConvTranspose, TransposeColumns, conv_transpose};
 use arenic_ir::DType;
-use arenic_ir::backend::cpu::sums::Route;
-use arenic_ir::backend::cpu::tiling::{ConvTranspose, TransposeColumns, conv_transpose};
 use arenic_ir::op::{Extents, Window};
 
 /// Runs a `ConvTranspose`.
@@ -41,7 +41,7 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
         ),
         ConvTranspose::Columns(tiling) => columns(
             &s,
-            (tiling, tiling.extents(group, x.ty(), w.ty()).route()),
+            (tiling, Route::of(tiling.extents(group, x.ty(), w.ty()))),
             [images, group, inputs, channels],
             (x.ptr(), w.ptr(), bias),
             Shared::new(y.ptr()),

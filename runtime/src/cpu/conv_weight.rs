@@ -10,8 +10,9 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use crate::kernel::{Call, Target};
+use arenic_backends::cpu::sums::Route;
+use arenic_backends::cpu::tiling::{ConvWeight, WeightColumns, conv_weight};
 use arenic_ir::DType;
-use arenic_ir::backend::cpu::tiling::{ConvWeight, WeightColumns, conv_weight};
 use arenic_ir::op::{Extents, Window};
 
 /// Runs a `ConvWeightGrad`.
@@ -80,7 +81,9 @@ impl<T: Scalar> Layer<T> {
                 (dy, x.transposed(), dw)
             };
             // SAFETY: operands and results as `infer` checked them.
-            unsafe { products(e.route(), self.groups, e, T::ONE, operands, |_, _, _| image > 0) };
+            unsafe {
+                products(Route::of(e), self.groups, e, T::ONE, operands, |_, _, _| image > 0)
+            };
         }
     }
 
@@ -110,7 +113,7 @@ impl<T: Scalar> Layer<T> {
                     };
                     let add = image > 0 || position > 0;
                     // SAFETY: as `infer` checked; columns are complete and only read.
-                    unsafe { products(e.route(), groups, e, T::ONE, operands, |_, _, _| add) };
+                    unsafe { products(Route::of(e), groups, e, T::ONE, operands, |_, _, _| add) };
                 }
             }
         }

@@ -7,7 +7,7 @@
 use super::address::{Dst, Src};
 use super::tasks::{CHEAP, for_ranges};
 use crate::kernel::{Call, KernelError, Operand, Target};
-use arenic_ir::backend::cpu::{takes_bf16, widened_bytes};
+use arenic_backends::cpu::{takes_bf16, widened_bytes};
 use arenic_ir::types::bf16;
 use arenic_ir::types::has_bf16;
 use arenic_ir::{DType, TensorType};

@@ -6,7 +6,7 @@ use super::index::{broadcast_strides, constant, index_type, offset};
 use super::random::seed;
 use super::site::{Parameter, Site, c_type, literal};
 use super::work::Unsupported;
-use arenic_ir::backend::cuda::tiling::{AttentionTile, attention_tile};
+use arenic_backends::cuda::tiling::{AttentionTile, attention_tile};
 use arenic_ir::op::families::Attention;
 use arenic_ir::op::{AttentionDropout, AttentionSpec};
 use arenic_ir::{DType, Math, TensorType};

@@ -5,8 +5,8 @@ use super::index::{index_type, offset};
 use super::packs::{Elements, Read};
 use super::reduce::{Combination, combine, element};
 use super::site::{Parameter, Site, c_type, literal};
-use arenic_ir::backend::cpu::tiling::channels;
-use arenic_ir::backend::cuda::tiling::{channel_sums, partial_sums};
+use arenic_backends::cpu::tiling::channels;
+use arenic_backends::cuda::tiling::{channel_sums, partial_sums};
 use std::fmt::Write;
 
 /// Elements of every channel.

@@ -23,11 +23,13 @@ use super::nvrtc::Image;
 use super::work::{Unsupported, Work};
 use crate::executor::{StepError, node_label};
 use crate::kernel::KernelError;
+use crate::machine::StepFailure;
 use crate::memory::OutOfMemory;
+use arenic_backends::CUDA;
+use arenic_ir::Backend;
 use arenic_ir::check::{Footprint, Violation, check, check_rounds};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::program::{PerSpace, Program, Range, StreamId};
-use arenic_ir::{Backend, TargetInfo};
 use cranelift_entity::EntityRef;
 pub use prepare::source;
 use prepare::{Prepare, Prepared, lower_all};
@@ -43,12 +45,12 @@ pub enum SetupError {
     #[error("the program does not implement its graph: {}", .0.first().map_or(String::new(), Violation::to_string))]
     Check(Vec<Violation>),
     /// The program is for another backend.
-    #[error("the program is planned for the backend `{}`, not for `cuda`", .0.name())]
+    #[error("the program is planned for the backend `{}`, not for `cuda`", .0.name)]
     Backend(Backend),
     /// The program was planned for looser alignment than kernels and libraries rely on.
     #[error(
         "the program aligns to {0} bytes, kernels for GPUs need {needed}; compile it again for `cuda`",
-        needed = TargetInfo::CUDA.align
+        needed = CUDA.align
     )]
     Alignment(u64),
     /// An operator without a kernel.
@@ -74,17 +76,6 @@ pub enum SetupError {
     Batch(OutOfMemory),
     /// The driver refuses.
     #[error(transparent)]
-    Driver(#[from] DriverError),
-}
-
-/// Why a step failed; states may then be half updated.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DeviceStepError {
-    /// A kernel refused its operands' contents.
-    #[error(transparent)]
-    Refused(#[from] StepError),
-    /// The driver failed.
-    #[error("the device failed: {0}")]
     Driver(#[from] DriverError),
 }
 
@@ -155,11 +146,11 @@ impl<'g, 'p> Loaded<'g, 'p> {
     ) -> Result<Self, SetupError> {
         let Part { graph, program, images } = part;
         let backend = program.target.backend;
-        if backend != Backend::CUDA {
+        if backend != CUDA {
             return Err(SetupError::Backend(backend));
         }
         let align = program.target.align;
-        if !align.is_multiple_of(TargetInfo::CUDA.align) {
+        if !align.is_multiple_of(CUDA.align) {
             return Err(SetupError::Alignment(align));
         }
         let (module, work) = lower_all(graph, program)?;
@@ -310,7 +301,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     }
 
     /// What the step on this side, which just ended, came to.
-    fn outcome(&self, side: Side) -> Result<(), DeviceStepError> {
+    fn outcome(&self, side: Side) -> Result<(), StepFailure> {
         match self.staged.refusal(side) {
             None => Ok(()),
             Some((node, error)) => Err(self.refused(node, error).into()),

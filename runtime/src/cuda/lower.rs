@@ -7,8 +7,8 @@ use super::{
     attention, convolution, elementwise, indexing, movement, norm, pool, product, random,
     recurrence, reduce, resize, softmax, update,
 };
-use arenic_ir::backend::cuda::takes_bf16;
-use arenic_ir::backend::library::{Epilogue, LibraryCall};
+use arenic_backends::cuda::library::{self, Epilogue, LibraryCall};
+use arenic_backends::cuda::takes_bf16;
 use arenic_ir::op::{Family, channels_last};
 use arenic_ir::types::has_bf16;
 use arenic_ir::{Op, TargetInfo, TensorType};
@@ -75,7 +75,7 @@ pub fn lower(
     }
     // A call gives the first results, of which the last may be left out.
     let written: Vec<&TensorType> = outputs.iter().map_while(|y| *y).collect();
-    if let Some(call) = op.library_call(target, inputs, &written) {
+    if let Some(call) = library::call(op, target.math, inputs, &written) {
         if let Some(apart) = product::GeluApart::of(&site) {
             do_instead(&mut site, &apart.product, apart.operands, apart.output, target)?;
             apart.pass(&mut site);

@@ -40,7 +40,7 @@ mod work;
 
 pub use choose::{Choice, Options, Trial};
 pub(crate) use executor::Part;
-pub use executor::{CudaExecutor, DeviceStepError, SetupError, profile, source};
+pub use executor::{CudaExecutor, SetupError, profile, source};
 pub use lower::lower;
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
 pub use real::{Attributes, Cuda, LEAST_CAPABILITY};

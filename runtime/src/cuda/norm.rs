@@ -6,8 +6,8 @@ use super::index::{broadcast_strides, offset};
 use super::reduce::{Combination, combine, element};
 use super::rows::Rows;
 use super::site::{Parameter, Site, c_type, literal};
-use arenic_ir::backend::cuda::tiling::{channel_sums, row_sums};
-use arenic_ir::backend::reduce::ReducePlan;
+use arenic_backends::cuda::tiling::{channel_sums, row_sums};
+use arenic_backends::reduce::ReducePlan;
 use arenic_ir::op::families::Norm;
 use std::fmt::Write;
 

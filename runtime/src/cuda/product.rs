@@ -9,7 +9,7 @@ use super::index::{broadcast_strides, constant, index_type, offset};
 use super::site::{Parameter, Site, c_type, literal};
 use super::update::Update;
 use super::work::Unsupported;
-use arenic_ir::backend::cuda::tiling::{PRODUCT_TILE, product_parts};
+use arenic_backends::cuda::tiling::{PRODUCT_TILE, product_parts};
 use arenic_ir::op::families::{Elementwise, Product};
 use arenic_ir::op::{Extents, Family, ProductOperands, gelu};
 use arenic_ir::{DType, Op, TensorType};

@@ -6,8 +6,8 @@
 use super::elementwise::pointwise;
 use super::index::{constant, index_type, offset};
 use super::site::{Parameter, Site, THREADS, c_type};
-use arenic_ir::backend::cuda::tiling::{Sharing, Tiling, reduce as tiling};
-use arenic_ir::backend::reduce::{ReducePlan, reduce};
+use arenic_backends::cuda::tiling::{Sharing, Tiling, reduce as tiling};
+use arenic_backends::reduce::{ReducePlan, reduce};
 use arenic_ir::op::families::Reducing;
 use arenic_ir::op::{Reduction, Step};
 use arenic_ir::types::dense_strides;

@@ -3,7 +3,7 @@
 
 use super::index::{constant, index_type};
 use super::site::{Parameter, Site, THREADS, c_type};
-use arenic_ir::backend::cuda::tiling::row_lanes;
+use arenic_backends::cuda::tiling::row_lanes;
 use arenic_ir::{DType, TensorType};
 
 /// Bytes of a row that a thread keeps in registers at most.

@@ -85,7 +85,7 @@ program {
 "#;
 
 fn parse(text: &str) -> (Graph, Program) {
-    let module = Module::parse(text).unwrap();
+    let module = Module::parse(text, &arenic_backends::ALL).unwrap();
     (module.graph, module.program.unwrap())
 }
 

@@ -3,13 +3,13 @@
 
 use super::random::Random;
 use super::simulated::{Behaviour, LIBRARY_BYTES, Simulated, WAYS};
-use arenic_ir::backend::library::{Epilogue, LibraryCall};
+use arenic_backends::cuda::library::{Epilogue, LibraryCall};
 use arenic_ir::graph::{Def, ValueId};
 use arenic_ir::text::Module;
 use arenic_runtime::cuda::driver::DriverError;
-use arenic_runtime::cuda::{Choice, CudaExecutor, DeviceStepError, Options, SetupError};
+use arenic_runtime::cuda::{Choice, CudaExecutor, Options, SetupError};
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{Machine, StepFailure};
 use arenic_runtime::reference::evaluate;
 use std::collections::{BTreeSet, HashMap};
 
@@ -91,7 +91,7 @@ fn contents() -> Contents {
 }
 
 fn contents_of(step: &str) -> Contents {
-    let module = Module::parse(step).unwrap();
+    let module = Module::parse(step, &arenic_backends::ALL).unwrap();
     let g = &module.graph;
     let mut r = Random(5);
     let mut known: HashMap<ValueId, Vec<u8>> = HashMap::new();
@@ -125,7 +125,7 @@ impl Contents {
     }
 
     /// Runs steps and compares what each gives.
-    fn steps(&self, executor: &mut CudaExecutor<'_, Simulated>) -> Result<(), DeviceStepError> {
+    fn steps(&self, executor: &mut CudaExecutor<'_, Simulated>) -> Result<(), StepFailure> {
         for _ in 0..3 {
             for (v, bytes) in &self.inputs {
                 executor.input_mut(*v).unwrap().copy_from_slice(bytes);

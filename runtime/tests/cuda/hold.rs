@@ -3,7 +3,8 @@
 use super::device::{CHUNK, Device, GUARD, Image, Job};
 use super::pairs::placements;
 use super::{Case, Close, Tensor, place};
-use arenic_ir::backend::library::{LibraryCall, describe};
+use arenic_backends::CUDA;
+use arenic_backends::cuda::library::{LibraryCall, describe};
 use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
 use arenic_runtime::cuda::driver::Candidate;
@@ -51,7 +52,7 @@ fn alignments(case: &Case, shifted: bool) -> Vec<u64> {
 
 impl Case {
     fn target(&self) -> TargetInfo {
-        TargetInfo { math: self.math, ..TargetInfo::CUDA }
+        TargetInfo { math: self.math, ..CUDA.target() }
     }
 }
 

@@ -21,8 +21,9 @@ mod recurrences;
 mod resize;
 mod windows;
 
+use arenic_backends::CPU;
 use arenic_ir::types::bf16;
-use arenic_ir::{DType, Op, TargetInfo, TensorType};
+use arenic_ir::{DType, Op, TensorType};
 use arenic_runtime::cpu;
 use arenic_runtime::kernel::{Call, Draw, Operand, Scratch, Target};
 use arenic_runtime::memory::AlignedBytes;
@@ -120,8 +121,7 @@ fn apply_shared(
         inputs.iter().map(|t| AlignedBytes::copy_of(&t.bytes())).collect();
     let own: Vec<AlignedBytes> =
         results.iter().map(|t| AlignedBytes::copy_of(&vec![0xAB; t.bytes() as usize])).collect();
-    let scratch_bytes =
-        op.scratch_bytes(TargetInfo::CPU, &types, &results.iter().collect::<Vec<_>>());
+    let scratch_bytes = op.scratch_bytes(CPU.target(), &types, &results.iter().collect::<Vec<_>>());
     assert!(scratch_bytes <= 24 << 20, "{op:?} takes {scratch_bytes} bytes of scratch");
     let scratch = AlignedBytes::copy_of(&vec![0xCD; scratch_bytes as usize]);
     let place: Vec<(usize, usize)> = place.into_iter().collect();

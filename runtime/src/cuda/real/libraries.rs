@@ -6,7 +6,7 @@ use super::super::work::Request;
 use super::blas::{Blas, ProductCall};
 use super::dnn::{ConvolutionCall, Dnn};
 use super::ready::Ready;
-use arenic_ir::backend::library::LibraryCall;
+use arenic_backends::cuda::library::LibraryCall;
 
 /// The libraries of one context.
 #[derive(Default)]
