@@ -13,7 +13,7 @@ use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
 use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::cuda::{self, CudaExecutor};
-use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError};
+use arenic_runtime::executor::{Executor, ExecutorOptions, SetupError};
 use arenic_runtime::kernel::{Draw, KernelError};
 use arenic_runtime::machine::{DeviceError, Machine, StepFailure};
 use arenic_runtime::rounds::{InRounds, RoundsError};
@@ -33,7 +33,7 @@ const LOSS: &str = "`loss`";
 /// How many steps to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// This many steps; beyond the data they wrap.
+    /// This many steps; after the last row of the data the first follows.
     Steps(u64),
     /// This many times through the data.
     Epochs(u64),
@@ -41,7 +41,7 @@ pub enum Length {
 
 /// What to run, besides the artifact.
 #[derive(Debug)]
-pub struct Options {
+pub struct TrainOptions {
     /// Batches, as an `.npz`.
     pub data: Option<PathBuf>,
     /// Initial values of states, and replacements of constants.
@@ -56,15 +56,15 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Where states are saved at the end.
     pub save: Option<PathBuf>,
-    /// Save every so many steps, too.
+    /// Also save every this many steps.
     pub save_every: Option<u64>,
-    /// What to do where that fails.
+    /// What to do if saving fails.
     pub on_save_error: OnSaveError,
     /// Where non-scalar outputs go.
     pub outputs: Option<PathBuf>,
     /// Threads; 0 takes one per core.
     pub threads: usize,
-    /// On a GPU nothing depends on time: libraries' ways are not chosen by measurement.
+    /// On a GPU: algorithms of libraries are deterministic ones, not chosen by measurement.
     pub deterministic: bool,
     /// Whose code for GPUs is run.
     pub trust: Trust,
@@ -74,6 +74,30 @@ pub struct Options {
     pub trace: Option<PathBuf>,
     /// Once this is set the run ends with the step that it is at, as if that were the last one.
     pub stop: Option<&'static AtomicBool>,
+}
+
+/// Once through the data from initial values, without saving anything.
+impl Default for TrainOptions {
+    fn default() -> TrainOptions {
+        TrainOptions {
+            data: None,
+            initial: Initial::default(),
+            set: Vec::new(),
+            length: Length::Epochs(1),
+            shuffle: None,
+            seed: None,
+            save: None,
+            save_every: None,
+            on_save_error: OnSaveError::Stop,
+            outputs: None,
+            threads: 0,
+            deterministic: false,
+            trust: Trust::Own,
+            poison: false,
+            trace: None,
+            stop: None,
+        }
+    }
 }
 
 /// Why a run failed.
@@ -193,7 +217,7 @@ const MOST_RECENT: usize = 1024;
 /// See [`TrainError`]. Files are written whole or not at all.
 pub fn train(
     target: &Target,
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
@@ -216,7 +240,7 @@ pub fn train(
 pub fn train_on_device(
     driver: impl Driver,
     target: &Target,
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice),
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
@@ -225,7 +249,7 @@ pub fn train_on_device(
         images.map_err(cuda::SetupError::from)
     };
     let images = target.turns().iter().map(images).collect::<Result<Vec<_>, _>>()?;
-    let how = cuda::Options { deterministic: options.deterministic };
+    let how = cuda::CudaOptions { deterministic: options.deterministic };
     if let (Some(whole), [before, main, after]) = (&target.whole_step()?, &images[..]) {
         let step = Step::of(target, whole.graph());
         let mut machine = InRounds::on_device(whole, [before, main, after], driver, how)?;
@@ -260,7 +284,7 @@ impl<'a> Step<'a> {
 fn train_on(
     executor: &mut impl Machine,
     step: Step,
-    options: &Options,
+    options: &TrainOptions,
     mut notice: impl FnMut(&Notice),
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {

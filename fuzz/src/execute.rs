@@ -5,7 +5,7 @@ use arenic_backends::CPU;
 use arenic_ir::DType;
 use arenic_ir::graph::{Data, Def, Graph, State, ValueId};
 use arenic_ir::program::Program;
-use arenic_runtime::executor::{Executor, Options};
+use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::reference::Reference;
@@ -44,7 +44,7 @@ pub(crate) fn three_steps(g: &Graph, program: &Program, arena_bytes: u64) -> boo
     if arena_bytes > MOST_BYTES || !is_small(g) {
         return false;
     }
-    let options = Options { threads: 1, ..Options::default() };
+    let options = ExecutorOptions { threads: 1, ..ExecutorOptions::default() };
     let Ok(mut executor) = Executor::new(g, program, options) else { return false };
     let Ok(mut reference) = Reference::new(g) else { return false };
     for (v, bytes) in carried(g) {
@@ -101,7 +101,7 @@ pub(crate) fn steps_in_rounds(target: &Target, whole: &WholeStep, arena_bytes: u
     if turns.iter().any(|turn| !is_small(turn.graph) || gives_state(turn.graph)) {
         return false;
     }
-    let options = Options { threads: 1, ..Options::default() };
+    let options = ExecutorOptions { threads: 1, ..ExecutorOptions::default() };
     let Ok(mut machine) = InRounds::on_cpu(whole, options) else { return false };
     let references = turns.iter().map(|turn| Reference::new(turn.graph));
     let Ok(mut references) = references.collect::<Result<Vec<_>, _>>() else { return false };

@@ -2,7 +2,7 @@
 
 use crate::cpu;
 use crate::executor::{StepError, node_label};
-use crate::kernel::{Call, Draw, KernelError, Operand, Scratch, Target};
+use crate::kernel::{Call, Destination, Draw, KernelError, Operand, Scratch};
 use crate::memory::{AlignedBytes, OutOfMemory};
 use arenic_backends::CPU;
 use arenic_ir::op::TypeError;
@@ -78,11 +78,11 @@ pub(crate) fn alone<R>(
         // SAFETY: aligned bytes of the operand's length that outlive the call.
         .map(|(ty, bytes)| unsafe { Operand::new(ty, bytes.as_ptr()) })
         .collect();
-    let targets: Vec<Option<Target>> = results
+    let targets: Vec<Option<Destination>> = results
         .iter()
         .zip(&outputs)
         // SAFETY: an aligned allocation of the result's length that outlives the call.
-        .map(|(ty, bytes)| Some(unsafe { Target::new(ty, bytes.as_ptr()) }))
+        .map(|(ty, bytes)| Some(unsafe { Destination::new(ty, bytes.as_ptr()) }))
         .collect();
     let made = run(&Call {
         op,
@@ -155,9 +155,10 @@ impl<'g> Reference<'g> {
             // their root, so nothing a node writes is something it reads.
             let operand = |&v: &ValueId| unsafe { Operand::new(g.ty(v), self.address(v)) };
             // SAFETY: as above.
-            let target = |v: ValueId| unsafe { Target::new(g.ty(v), self.address(v)) };
+            let target = |v: ValueId| unsafe { Destination::new(g.ty(v), self.address(v)) };
             let inputs: Vec<Operand> = node.inputs.iter().map(operand).collect();
-            let outputs: Vec<Option<Target>> = node.outputs.iter().map(|v| v.map(target)).collect();
+            let outputs: Vec<Option<Destination>> =
+                node.outputs.iter().map(|v| v.map(target)).collect();
             // SAFETY: an aligned allocation of this length, used by this call alone.
             let scratch = unsafe { Scratch::new(scratch.as_ptr(), bytes as usize) };
             cpu::run(&Call { op: &node.op, inputs: &inputs, outputs: &outputs, scratch, draw })

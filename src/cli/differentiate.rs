@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     /// Size of a symbolic dimension
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
     dims: Vec<Dimension>,
-    /// Tell of each weight what becomes of it
+    /// Print what becomes of each weight
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]

@@ -30,7 +30,7 @@ use std::time::Instant;
 pub(super) struct Arguments {
     /// The memory graph: operators and tensors with sizes, as .json or .json.gz
     instance: PathBuf,
-    /// A pipeline file, or the name of a pipeline, whose passes over the plan give the order
+    /// A pipeline file, or the name of a pipeline; its passes over the plan give the order
     #[arg(long, value_name = "P.yaml", default_value = NAMED[0].0)]
     pipeline: String,
     #[command(flatten)]

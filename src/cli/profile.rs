@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     /// What to measure: cpu, a file that describes this machine's CPU, or a GPU as cuda:N
     #[arg(long, value_name = "D", default_value = NAMED[0].0)]
     device: String,
-    /// Where the times go, for --profile of `compile` and `simulate`
+    /// The profile to write, for --profile of `compile` and `simulate`
     #[arg(short, long, value_name = "TABLE")]
     output: Option<PathBuf>,
     /// The target whose kernels are measured [default: the first, on a GPU `cuda`]

@@ -9,7 +9,7 @@ use arenic::artifact::{Artifact, Target};
 use arenic::data::{Notice, Npz, TensorFile};
 use arenic::gpu_code::Trust;
 use arenic::train::{
-    Initial, Length, OnSaveError, Options, StepReport, Summary, train, train_on_device,
+    Initial, Length, OnSaveError, StepReport, Summary, TrainOptions, train, train_on_device,
 };
 use arenic_backends::{CPU, CUDA};
 use arenic_ir::{Backend, Graph};
@@ -27,13 +27,13 @@ pub(super) struct Arguments {
     artifact: PathBuf,
     #[command(flatten)]
     feed: Feed,
-    /// Start states that match and have no other value at zero
+    /// Start states that match at zero, if nothing else gives their value
     #[arg(long, value_name = "GLOB")]
     zeros: Vec<glob::Pattern>,
-    /// Run so many steps; beyond the data they wrap
+    /// Number of steps; after the last row of the data the first follows
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
-    /// Run so many times through the data [default: 1]
+    /// Number of epochs, each once through the data [default: 1]
     #[arg(long, value_name = "N")]
     epochs: Option<u64>,
     /// Permute rows in every epoch (whole batches, where inputs differ in rows)
@@ -45,19 +45,19 @@ pub(super) struct Arguments {
     /// Save the states at the end
     #[arg(long, value_name = "W.safetensors")]
     save: Option<PathBuf>,
-    /// Save them every N steps, too
+    /// Also save the states every N steps
     #[arg(long, value_name = "N", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
     save_every: Option<u64>,
-    /// Where states cannot be saved: stop, with the states beside W.safetensors or in a temporary
-    /// folder, or wait until they can be [default: wait at a terminal, else stop]
+    /// If states cannot be saved: stop and leave them beside W.safetensors or in a temporary
+    /// folder, or wait until they can be saved [default: wait at a terminal, else stop]
     #[arg(long, value_name = "stop|wait", requires = "save", value_parser = on_save_error)]
     on_save_error: Option<OnSaveError>,
     /// Write when each command of the last step ran, in the trace event format of Chrome and
     /// Perfetto
     #[arg(long, value_name = "TRACE.json")]
     trace: Option<PathBuf>,
-    /// On a GPU: take what gives the same bits in every run and under every byte limit, not what is
-    /// measured to be the fastest
+    /// On a GPU: use deterministic algorithms, which give the same bits in every run and under
+    /// every byte limit, instead of those measured to be fastest
     #[arg(long)]
     deterministic: bool,
     /// Fill bytes with NaN patterns as soon as they are dead; commands then run in issue order
@@ -76,7 +76,7 @@ pub(super) struct Feed {
     /// Initial values of states, and replacements of initializers: what `arenic run --save` wrote, say
     #[arg(long, value_name = "W.npz|W.safetensors")]
     pub(super) init: Option<PathBuf>,
-    /// Pass over names in --init that match
+    /// Ignore names in --init that match
     #[arg(long, value_name = "GLOB")]
     pub(super) skip: Vec<glob::Pattern>,
     /// Value of an input of one element
@@ -87,7 +87,7 @@ pub(super) struct Feed {
     pub(super) outputs: Option<PathBuf>,
     /// Where to run: cpu, or a GPU as cuda:N
     #[arg(long, value_name = "D", default_value = "cpu", value_parser = place)]
-    pub(super) device: Place,
+    pub(super) device: RunDevice,
     /// Threads; 0 takes one per core. The results do not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) threads: usize,
@@ -112,27 +112,27 @@ impl GpuCode {
 
 /// Where a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RunDevice {
     Cpu,
     /// The GPU of this number.
     Cuda(u32),
 }
 
-pub(super) fn place(name: &str) -> Result<Place, String> {
+pub(super) fn place(name: &str) -> Result<RunDevice, String> {
     let number = name.strip_prefix("cuda:").map(str::parse);
     match (name, number) {
-        ("cpu", _) => Ok(Place::Cpu),
-        ("cuda", _) => Ok(Place::Cuda(0)),
-        (_, Some(Ok(n))) => Ok(Place::Cuda(n)),
+        ("cpu", _) => Ok(RunDevice::Cpu),
+        ("cuda", _) => Ok(RunDevice::Cuda(0)),
+        (_, Some(Ok(n))) => Ok(RunDevice::Cuda(n)),
         _ => Err("a step runs on `cpu` or on `cuda:N`, a GPU by its number".into()),
     }
 }
 
-impl Place {
+impl RunDevice {
     fn backend(self) -> Backend {
         match self {
-            Place::Cpu => CPU,
-            Place::Cuda(_) => CUDA,
+            RunDevice::Cpu => CPU,
+            RunDevice::Cuda(_) => CUDA,
         }
     }
 
@@ -160,13 +160,13 @@ impl Place {
     pub(super) fn train(
         self,
         target: &Target,
-        options: &Options,
+        options: &TrainOptions,
         notice: impl FnMut(&Notice) + Send,
         watch: impl FnMut(&StepReport) + Send,
     ) -> Result<Summary, Failure> {
         let trained = match self {
-            Place::Cpu => train(target, options, notice, watch),
-            Place::Cuda(n) => {
+            RunDevice::Cpu => train(target, options, notice, watch),
+            RunDevice::Cuda(n) => {
                 let driver = Cuda::new(n).map_err(failed)?;
                 train_on_device(driver, target, options, notice, watch)
             }
@@ -238,7 +238,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     }
     let whole = target.whole_step().map_err(failed)?;
     let graph = whole.as_ref().map_or(&target.graph, |whole| whole.graph());
-    let options = Options {
+    let options = TrainOptions {
         data: a.feed.data.clone(),
         initial: Initial {
             file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,

@@ -8,7 +8,7 @@ use arenic_ir::check::{Footprint, check};
 use arenic_ir::program::Space;
 use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;
-use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
+use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, Search};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn compiled(model: &str) -> (Target, Provenance, Footprint) {
     if model == DIGITS {
         import.dims.insert("batch".into(), 32);
     }
-    let pipeline = Pipeline::from_yaml(NAMED[0].1).unwrap();
+    let pipeline = Pipeline::named("default").unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let done = compile(
         &model,

@@ -16,11 +16,8 @@ mod times;
 use arenic::artifact::Target;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
-use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training};
-use arenic::train::{
-    Initial, Length, OnSaveError, Options, StepReport, TrainError, train_on_device,
-};
+use arenic::train::{Initial, Length, StepReport, TrainError, TrainOptions, train_on_device};
 use arenic_backends::CUDA;
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Def;
@@ -31,7 +28,7 @@ use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_passes::precision::Precision;
 use arenic_runtime::cuda::driver::Driver;
-use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
+use arenic_runtime::cuda::{CudaExecutor, CudaOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::{DeviceError, Machine};
 use place::file;
@@ -61,7 +58,7 @@ impl Run {
         Run {
             model: file("models/step").join(run["onnx"].as_str().unwrap()),
             import: ImportOptions::default(),
-            pipeline: Pipeline::default_pipeline().unwrap(),
+            pipeline: Pipeline::named("default").unwrap(),
             initial: Some(PathBuf::from(format!("{}.init.npz", base.display()))),
             base,
             set: set.iter().map(|(n, v)| (n.clone(), v.to_string())).collect(),
@@ -138,8 +135,8 @@ impl Run {
         Ok(losses)
     }
 
-    fn options(&self) -> Options {
-        Options {
+    fn options(&self) -> TrainOptions {
+        TrainOptions {
             data: Some(PathBuf::from(format!("{}.data.npz", self.base.display()))),
             initial: Initial {
                 file: self.initial.as_ref().map(|path| TensorFile::open(path).unwrap()),
@@ -147,18 +144,9 @@ impl Run {
             },
             set: self.set.clone(),
             length: Length::Steps(self.losses.len() as u64),
-            shuffle: None,
-            seed: None,
-            save: None,
-            save_every: None,
-            on_save_error: OnSaveError::Stop,
-            outputs: None,
             threads: 1,
             deterministic: true,
-            trust: Trust::Own,
-            poison: false,
-            trace: None,
-            stop: None,
+            ..TrainOptions::default()
         }
     }
 }

@@ -18,7 +18,7 @@ use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
 use arenic_ir::{DType, Data, Def, Graph, Op, TensorType};
-use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
+use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, Search};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
@@ -376,8 +376,7 @@ fn property<'a>(all: &'a [StringStringEntryProto], key: &str) -> Option<&'a str>
 #[test]
 fn nodes_say_where_the_plan_puts_their_results() {
     let model = root("models/step/ref_gpt_tiny_b4_adamw.onnx");
-    let yaml = NAMED.iter().find(|(n, _)| *n == "default").unwrap().1;
-    let pipeline = Pipeline::from_yaml(yaml).unwrap();
+    let pipeline = Pipeline::named("default").unwrap();
     let compiled = |device| {
         let limits = PerSpace { device, host: Some(1 << 40) };
         let search = Search { effort: Some(0.5), ..Search::default() };

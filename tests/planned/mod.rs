@@ -7,8 +7,8 @@ use arenic_ir::{Graph, Program, TargetInfo, TensorType};
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_runtime::cuda::driver::Driver;
-use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
-use arenic_runtime::executor::{Executor, Options};
+use arenic_runtime::cuda::{CudaExecutor, CudaOptions};
+use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::reference::Reference;
@@ -29,7 +29,7 @@ impl Planned {
     pub(crate) fn new(target: TargetInfo, model: Bytes, bind: Tensors) -> Result<Planned, String> {
         let options = ImportOptions { bind, ..ImportOptions::default() };
         let graph = import_bytes(model, None, &options).map_err(|e| format!("import: {e}"))?.graph;
-        let pipeline = Pipeline::default_pipeline().map_err(|e| e.to_string())?;
+        let pipeline = Pipeline::named("default").ok_or("no default pipeline")?;
         let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(target) };
         let module = pipeline
             .run(graph, &cx, RunOptions::default())
@@ -43,7 +43,7 @@ impl Planned {
     /// step is fed the same inputs.
     pub(crate) fn run(&self, inputs: &Tensors, steps: u64) -> Result<Vec<Vec<Vec<u8>>>, String> {
         let g = &self.graph;
-        let options = Options { threads: 1, poison: true, ..Options::default() };
+        let options = ExecutorOptions { threads: 1, poison: true, ..ExecutorOptions::default() };
         let mut executor = Executor::new(g, &self.program, options).map_err(|e| e.to_string())?;
         let mut reference = Reference::new(g).map_err(|e| e.to_string())?;
         for (v, data) in g.consts() {

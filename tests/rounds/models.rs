@@ -5,17 +5,16 @@ use arenic::artifact::{Artifact, Part, Target};
 use arenic::compile::{CompileError, Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::evaluator::Kernels;
-use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
-use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic::train::{Initial, Length, TrainOptions, train};
 use arenic_backends::CPU;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_passes::accumulate::Accumulate;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
-use arenic_passes::pipeline::{NAMED, PartOutcome, Pipeline, RunOptions};
+use arenic_passes::pipeline::{PartOutcome, Pipeline, RunOptions};
 use arenic_passes::{Cx, Search};
-use arenic_runtime::executor::Options as ExecutorOptions;
+use arenic_runtime::executor::ExecutorOptions;
 use std::path::{Path, PathBuf};
 
 const STEPS: u64 = 5;
@@ -25,7 +24,7 @@ fn root(path: &str) -> PathBuf {
 }
 
 fn pipeline(name: &str) -> Pipeline {
-    Pipeline::from_yaml(NAMED.iter().find(|(n, _)| *n == name).unwrap().1).unwrap()
+    Pipeline::named(name).unwrap()
 }
 
 /// A step, cut as `rounds` says; without it the step as it is.
@@ -75,23 +74,16 @@ fn initial(target: &Target, run: &str) -> Initial {
 
 /// The losses of some steps on the data of a reference run.
 fn losses(target: &Target, run: &str) -> Vec<f64> {
-    let options = Options {
+    let options = TrainOptions {
         data: Some(root(&format!("tests/runs/{run}.data.npz"))),
         initial: initial(target, run),
         set: vec![("lr".into(), "0.01".into())],
         length: Length::Steps(STEPS),
-        shuffle: None,
         seed: Some(7),
-        save: None,
-        save_every: None,
-        on_save_error: OnSaveError::Stop,
-        outputs: None,
         threads: 1,
         deterministic: true,
-        trust: Trust::Own,
         poison: true,
-        trace: None,
-        stop: None,
+        ..TrainOptions::default()
     };
     let mut all = Vec::new();
     let watch = |r: &arenic::train::StepReport| {

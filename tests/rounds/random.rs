@@ -19,7 +19,7 @@ use arenic_passes::accumulate::{Accumulate, AccumulateError};
 use arenic_passes::pipeline::{NAMED, PartOutcome, Pipeline, RunError, RunOptions};
 use arenic_passes::rounds::{Divides, Division};
 use arenic_passes::{Cx, PassError};
-use arenic_runtime::executor::Options as ExecutorOptions;
+use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::Machine;
 use arenic_runtime::rounds::InRounds;

@@ -7,7 +7,7 @@ use arenic_backends::CUDA;
 use arenic_ir::check::{Invariant, check, check_rounds};
 use arenic_ir::program::{Command, Program, Range};
 use arenic_ir::{Graph, Rounds};
-use arenic_runtime::executor::{Options, SetupError};
+use arenic_runtime::executor::{ExecutorOptions, SetupError};
 use arenic_runtime::rounds::InRounds;
 
 /// A change to one of the parts.
@@ -29,7 +29,7 @@ fn between(change: Change) -> Vec<String> {
     assert!(violations.iter().all(|v| v.invariant == Invariant::Closing));
     // Nothing that breaks this can be made ready to run.
     let whole = target.whole_step().unwrap().unwrap();
-    let refused = InRounds::on_cpu(&whole, Options::default()).err();
+    let refused = InRounds::on_cpu(&whole, ExecutorOptions::default()).err();
     assert!(matches!(refused, Some(SetupError::Check(again)) if again == violations));
     violations.into_iter().map(|v| v.message).collect()
 }

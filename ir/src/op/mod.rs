@@ -56,7 +56,7 @@ pub use attributes::{AttentionDropout, AttentionSpec, Reduction, Rng, Scatter};
 pub use cut::{Assembly, Cut};
 pub use error::{MAX_RANK, TypeError};
 pub use extents::Extents;
-pub use narrowing::{Narrowing, Role};
+pub use narrowing::{Bf16Role, Narrowing};
 pub use padding::{PaddedAxis, Padding};
 pub use pointwise::{Kind, MAX_OPERANDS, MAX_STEPS, Step, kinds};
 pub use product::ProductOperands;

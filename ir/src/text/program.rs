@@ -20,7 +20,7 @@ use super::lexer::Lexer;
 use super::{TextError, write_list};
 use crate::backend::{Backend, Math, TargetInfo};
 use crate::graph::{Graph, NodeId};
-use crate::program::{Command, Place, Program, Range};
+use crate::program::{Command, Home, Program, Range};
 use crate::space::Space;
 use std::fmt;
 
@@ -139,7 +139,7 @@ pub(super) fn parse(
             if !g.values.is_valid(value) {
                 return Err(lexer.error(format!("{value} is not in the graph")));
             }
-            program.homes.push(Place { value, range: range(lexer)? });
+            program.homes.push(Home { value, range: range(lexer)? });
         } else if lexer.accept_word("output") {
             program.outputs.push(range(lexer)?);
         } else {

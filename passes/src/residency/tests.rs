@@ -1,6 +1,6 @@
 //! Random choices, carried out: whatever leaves, the checker accepts the plan.
 
-use super::{Choice, Gap, Layout, Planned, Room, Timeline, Walker, rewrite};
+use super::{Gap, Layout, Planned, ResidencyChoice, Room, Timeline, Walker, rewrite};
 use crate::lower::Lower;
 use crate::sync::Sync;
 use crate::{Cx, ProgramPass, fixtures, share};
@@ -44,8 +44,8 @@ fn training_step(layers: usize) -> Graph {
 }
 
 /// Each tensor leaves where it may, half of the time.
-fn any_choice(t: &Timeline, random: &mut fastrand::Rng) -> Choice {
-    let mut choice = Choice::keep_all(t);
+fn any_choice(t: &Timeline, random: &mut fastrand::Rng) -> ResidencyChoice {
+    let mut choice = ResidencyChoice::keep_all(t);
     for (x, tensor) in t.tensors.iter().enumerate() {
         choice.host_home[x] = tensor.homed && random.u8(0..3) == 0;
         let on_device = tensor.homed && !choice.host_home[x];

@@ -15,7 +15,7 @@ use super::number::Number;
 use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
-use crate::kernel::{Call, Target};
+use crate::kernel::{Call, Destination};
 use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::{Conv, ConvColumns, conv, product_parts};
 use arenic_ir::DType;
@@ -48,7 +48,7 @@ unsafe impl<T: Number> Sync for Layer<'_, T> {}
 
 fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (x, w) = (&call.inputs[0], &call.inputs[1]);
-    let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
+    let Some(y) = call.outputs[0].filter(|y: &Destination| y.ty().elements() > 0) else { return };
     let layer = Layer {
         x: x.ptr::<T>(),
         w: w.ptr::<T>(),

@@ -13,7 +13,7 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, Target};
+use crate::kernel::{Call, Destination};
 use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::{ConvTranspose, TransposeColumns, conv_transpose};
 use arenic_ir::DType;
@@ -26,7 +26,7 @@ pub(super) fn run(window: &Window, group: usize, call: &Call) {
 
 fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (x, w) = (&call.inputs[0], &call.inputs[1]);
-    let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
+    let Some(y) = call.outputs[0].filter(|y: &Destination| y.ty().elements() > 0) else { return };
     // SAFETY: a transposed convolution has no in-place pairs.
     let bias: Option<&[T]> = call.inputs.get(2).map(|b| unsafe { b.slice() });
     // The window slides over the result.

@@ -9,7 +9,7 @@ use super::dispatch::for_float;
 use super::product::{Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
-use crate::kernel::{Call, Target};
+use crate::kernel::{Call, Destination};
 use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::{ConvWeight, WeightColumns, conv_weight};
 use arenic_ir::DType;
@@ -22,7 +22,9 @@ pub(crate) fn run(window: &Window, group: usize, call: &Call) {
 
 fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (x, dy) = (&call.inputs[0], &call.inputs[1]);
-    let Some(dw) = call.outputs[0].filter(|dw: &Target| dw.ty().elements() > 0) else { return };
+    let Some(dw) = call.outputs[0].filter(|dw: &Destination| dw.ty().elements() > 0) else {
+        return;
+    };
     let layer = Layer {
         sliding: Sliding::new(window, &x.ty().shape, &dy.ty().shape),
         x: Mat::new(x.ptr::<T>(), 0, 1),

@@ -4,7 +4,7 @@
 
 use super::index::{broadcast_strides, constant, index_type, offset};
 use super::random::seed;
-use super::site::{Parameter, Site, c_type, literal};
+use super::site::{LaunchSite, Parameter, c_type, literal};
 use super::work::Unsupported;
 use arenic_backends::cuda::tiling::{AttentionTile, attention_tile};
 use arenic_ir::op::families::Attention;
@@ -21,7 +21,7 @@ const WIDE: usize = 16;
 ///
 /// # Errors
 /// Queries and values are so wide that no tile of them fits a block.
-pub(super) fn lower(site: &mut Site, op: Attention, math: Math) -> Result<(), Unsupported> {
+pub(super) fn lower(site: &mut LaunchSite, op: Attention, math: Math) -> Result<(), Unsupported> {
     let [q, v] = [site.inputs[0], site.inputs[2]];
     let gradient = matches!(op, Attention::AttentionGrad { .. });
     let Some(tile) = attention_tile(q, v, gradient) else {
@@ -58,7 +58,7 @@ impl Tiles {
     /// Of an operator that reads `matrices`, and a mask behind all other operands, where there is
     /// one.
     fn new(
-        site: &Site,
+        site: &LaunchSite,
         spec: AttentionSpec,
         math: Math,
         tile: AttentionTile,
@@ -117,7 +117,13 @@ impl Tiles {
     }
 
     /// A function that stores an element of a matrix of result `o`, where somebody reads it.
-    fn store(&self, site: &Site, name: &str, o: usize, [rows, columns]: [usize; 2]) -> String {
+    fn store(
+        &self,
+        site: &LaunchSite,
+        name: &str,
+        o: usize,
+        [rows, columns]: [usize; 2],
+    ) -> String {
         let (index, t) = (self.index, self.t);
         let store = match site.outputs[o] {
             Some(_) => {
@@ -133,7 +139,7 @@ impl Tiles {
     /// what the body calls the tile's first row.
     fn launch(
         &self,
-        site: &mut Site,
+        site: &mut LaunchSite,
         rows: usize,
         first: &str,
         mut parameters: Vec<Parameter>,
@@ -186,7 +192,7 @@ fn dropping(
     )
 }
 
-fn forward(site: &mut Site, tiles: &Tiles) {
+fn forward(site: &mut LaunchSite, tiles: &Tiles) {
     let &Tiles { queries, keys, depth, width, index, t, .. } = tiles;
     let row = format!("batch * {} + row", constant(queries));
     let stores: String = [(1, "max"), (2, "sum")]
@@ -208,7 +214,7 @@ fn forward(site: &mut Site, tiles: &Tiles) {
     tiles.launch(site, queries, "row0", parameters, &body);
 }
 
-fn gradients(site: &mut Site, tiles: &Tiles) {
+fn gradients(site: &mut LaunchSite, tiles: &Tiles) {
     let &Tiles { queries, keys, depth, width, t, .. } = tiles;
     let operands = [
         tiles.of_batch("x0", queries * depth),

@@ -17,7 +17,7 @@ mod profile;
 mod staged;
 mod timed;
 
-use super::choose::{Choice, Chooser, Options};
+use super::choose::{AlgorithmChoice, Chooser, CudaOptions};
 use super::driver::{Driver, DriverError, EventHandle, GraphHandle, ModuleHandle, StreamHandle};
 use super::nvrtc::Image;
 use super::work::{Unsupported, Work};
@@ -97,7 +97,7 @@ pub struct CudaExecutor<'g, D> {
     /// The side that is fed: that of the next step.
     fed: Side,
     captured: Capture,
-    choices: Vec<Choice>,
+    choices: Vec<AlgorithmChoice>,
     /// Bytes of device memory that went while libraries were set up.
     library_bytes: u64,
 }
@@ -182,7 +182,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         program: &Program,
         images: &[Image],
         driver: D,
-        options: Options,
+        options: CudaOptions,
     ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
         let driver = Rc::new(driver);
@@ -201,7 +201,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     pub(crate) fn taking_turns<const N: usize>(
         parts: [Part<'g, '_>; N],
         driver: D,
-        options: Options,
+        options: CudaOptions,
     ) -> Result<[Self; N], SetupError> {
         let judged = parts.map(|part| (part.graph, part.program));
         let footprints = check_rounds(&judged).map_err(SetupError::Check)?;
@@ -225,7 +225,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         arenas: PerSpace<u64>,
         first: StreamHandle,
         driver: Rc<D>,
-        options: Options,
+        options: CudaOptions,
     ) -> Result<Self, SetupError> {
         let Loaded { graph, program, footprint, module, work } = loaded;
         let staged = Staged::new(graph, program, &*driver)?;
@@ -287,7 +287,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
 
     /// Which way each product and convolution goes that a library may compute, in the order in
     /// which a step first comes to it.
-    pub fn choices(&self) -> &[Choice] {
+    pub fn choices(&self) -> &[AlgorithmChoice] {
         &self.choices
     }
 

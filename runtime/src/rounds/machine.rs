@@ -4,7 +4,7 @@ use super::whole::{AFTER, BEFORE, MAIN, PARTS, WholeStep};
 use crate::cuda::driver::Driver;
 use crate::cuda::nvrtc::Image;
 use crate::cuda::{self, CudaExecutor};
-use crate::executor::{Executor, Options, SetupError};
+use crate::executor::{Executor, ExecutorOptions, SetupError};
 use crate::kernel::Draw;
 use crate::machine::{DeviceError, Machine, StepFailure};
 use crate::memory::{AlignedBytes, OutOfMemory};
@@ -56,7 +56,7 @@ impl<'s, 'g> InRounds<'s, 'g, Executor<'g>> {
     ///
     /// # Errors
     /// As for [`Executor::new`]. Violations name parts by the order of their turns, from 0.
-    pub fn on_cpu(step: &'s WholeStep<'g>, options: Options) -> Result<Self, SetupError> {
+    pub fn on_cpu(step: &'s WholeStep<'g>, options: ExecutorOptions) -> Result<Self, SetupError> {
         let parts = step.parts.map(|part| (part.graph, part.program));
         // SAFETY: they stay in this type, all of whose methods use one after another; what `output`
         // and `state` borrow from one keeps others from being used.
@@ -87,7 +87,7 @@ impl<'s, 'g, D: Driver> InRounds<'s, 'g, CudaExecutor<'g, D>> {
         step: &'s WholeStep<'g>,
         images: [&[Image]; 3],
         driver: D,
-        options: cuda::Options,
+        options: cuda::CudaOptions,
     ) -> Result<Self, cuda::SetupError> {
         let part = |i: usize| {
             let (graph, program) = (step.parts[i].graph, step.parts[i].program);

@@ -7,7 +7,7 @@ use arenic_backends::CUDA;
 use arenic_backends::cuda::library::{LibraryCall, describe};
 use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
-use arenic_runtime::cuda::driver::Candidate;
+use arenic_runtime::cuda::driver::AlgorithmCandidate;
 use arenic_runtime::cuda::nvrtc::{self, Architecture};
 use arenic_runtime::cuda::{Argument, HEADERS, Module, Request, Work, lower};
 use arenic_runtime::kernel::{Draw, KernelError};
@@ -198,7 +198,7 @@ fn refusal(e: &KernelError) -> Refusal {
 
 impl Prepared {
     /// The ways of the device's libraries to compute the case.
-    fn library(&self, device: &Device) -> Vec<Candidate> {
+    fn library(&self, device: &Device) -> Vec<AlgorithmCandidate> {
         let Some(call) = &self.call else { return Vec::new() };
         let alignments = alignments(&self.case, self.shifted);
         let of = |argument| match argument {
@@ -215,7 +215,12 @@ impl Prepared {
         self.case.op.scratch_bytes(self.case.target(), &types, &results)
     }
 
-    fn label(&self, place: &[(usize, usize)], device: &Device, way: Option<&Candidate>) -> String {
+    fn label(
+        &self,
+        place: &[(usize, usize)],
+        device: &Device,
+        way: Option<&AlgorithmCandidate>,
+    ) -> String {
         let shapes: Vec<String> = self.case.inputs.iter().map(|t| t.ty.to_string()).collect();
         let (unread, device) = (self.unread, &device.label);
         let way = way.map_or("kernels", |way| &way.name);
@@ -262,7 +267,7 @@ impl Prepared {
         &self,
         device: &Device,
         place: &[(usize, usize)],
-        way: Option<&Candidate>,
+        way: Option<&AlgorithmCandidate>,
     ) -> Option<Result<Vec<Tensor>, Refusal>> {
         let mut image = Image::new();
         let roots = self.case.roots();

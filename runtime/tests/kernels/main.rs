@@ -25,7 +25,7 @@ use arenic_backends::CPU;
 use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TensorType};
 use arenic_runtime::cpu;
-use arenic_runtime::kernel::{Call, Draw, Operand, Scratch, Target};
+use arenic_runtime::kernel::{Call, Destination, Draw, Operand, Scratch};
 use arenic_runtime::memory::AlignedBytes;
 use random::Random;
 
@@ -135,11 +135,11 @@ fn apply_shared(
         // SAFETY: an aligned allocation of the operand's length that outlives the call.
         .map(|(ty, bytes)| unsafe { Operand::new(ty, bytes.as_ptr()) })
         .collect();
-    let targets: Vec<Option<Target>> = results
+    let targets: Vec<Option<Destination>> = results
         .iter()
         .enumerate()
         // SAFETY: as above; an operand's bytes only for a pair that the operator declares.
-        .map(|(i, ty)| wanted[i].then(|| unsafe { Target::new(ty, at(i).as_ptr()) }))
+        .map(|(i, ty)| wanted[i].then(|| unsafe { Destination::new(ty, at(i).as_ptr()) }))
         .collect();
     cpu::run(&Call {
         op,

@@ -65,7 +65,7 @@ impl Said {
         let Some(signature) = Signature::of(graph) else {
             return Ok(Said { notes, ..Said::default() });
         };
-        let lost::Found { lost, unread } = lost::find(graph, &signature);
+        let lost::LostParameters { lost, unread } = lost::find(graph, &signature);
         let restores = |l: &Lost| repair && repair::apply(graph, reader, l);
         let (restored, lost) = lost.into_iter().partition(restores);
         let standing = floats(graph)
