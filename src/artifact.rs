@@ -86,7 +86,7 @@ pub struct Certificate {
     /// What operator and cut prove, in bytes.
     #[prost(uint64, tag = "1")]
     pub bound_bytes: u64,
-    /// The operator's node id; none where the bound is what is alive at the start or the end.
+    /// The operator's node id; `None` if the bound is what is alive at the start or the end.
     #[prost(uint32, optional, tag = "2")]
     pub operator: Option<u32>,
     /// The operator's operands, results and scratch.
@@ -100,7 +100,7 @@ pub struct Certificate {
 /// Bytes that a tensor, or scratch, takes.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Held {
-    /// Its value id; none for scratch.
+    /// Its value id; `None` for scratch.
     #[prost(uint32, optional, tag = "1")]
     pub value: Option<u32>,
     /// Bytes, rounded up to the alignment.

@@ -117,7 +117,7 @@ pub struct BatchRows {
 pub struct State {
     /// The name under which it is saved and loaded.
     pub name: String,
-    /// Which rows it is of the tensor that is saved and loaded; none where it is all of them.
+    /// Which rows it is of the tensor that is saved and loaded; `None` if it is all of them.
     pub rows: Option<BatchRows>,
     /// It passes values between the parts of one step ([`crate::rounds`]) and means nothing between
     /// steps: it is neither saved nor loaded.

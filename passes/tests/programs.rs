@@ -413,7 +413,7 @@ fn strategies_keep_byte_limits_or_refuse() {
     }
 }
 
-/// All orders of the plan's tasks; none where there are more than a few thousand.
+/// All orders of the plan's tasks; `None` if there are more than a few thousand.
 fn all_orders(g: &Graph, plan: &Plan) -> Option<Vec<Vec<TaskId>>> {
     let dependences = plan.dependences(g);
     let tasks: Vec<TaskId> = plan.tasks.keys().collect();

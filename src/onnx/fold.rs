@@ -249,7 +249,7 @@ pub(super) fn to_floats(ty: &TensorType, bytes: &[u8]) -> Option<Vec<f64>> {
     }
 }
 
-/// One element of any type; none for an integer that no double holds exactly.
+/// One element of any type; `None` for an integer that no double holds exactly.
 pub(super) fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
     let exact = |x: i128| {
         let number = x as f64;

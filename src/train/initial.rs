@@ -26,14 +26,14 @@ pub enum InitialError {
     Data(#[from] DataError),
     /// Names in the file that are neither states nor constants.
     #[error(
-        "--init names what is neither a state nor a replaceable constant: {}; leave it out, or \
-         pass over it with --skip GLOB",
+        "--init names tensors that are neither states nor replaceable constants: {}; leave them \
+         out, or skip them with --skip GLOB",
         .0.join(", ")
     )]
     Unknown(Vec<String>),
     /// A constant that was used up at compile time.
     #[error(
-        "--init names `{0}`, whose value was used when the model was compiled; compile again with it, or pass over it with --skip `{0}`"
+        "--init names `{0}`, whose value was used when the model was compiled; compile again with it, or skip it with --skip `{0}`"
     )]
     Bound(String),
     /// An array of another type.

@@ -34,7 +34,7 @@ const LOOKS: u32 = 10;
 pub struct Kept {
     /// Steps that the states have behind them.
     pub steps: u64,
-    /// The file; none where they could be written nowhere.
+    /// The file; `None` if they could be written nowhere.
     pub path: Option<PathBuf>,
     /// Where they could not be written, and why not.
     pub refused: Vec<(PathBuf, String)>,

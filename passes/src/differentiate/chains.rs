@@ -11,7 +11,7 @@ use arenic_ir::op::Op;
 use cranelift_entity::SecondaryMap;
 
 pub(super) struct Chains {
-    /// The tensor that a value's chain begins with; none where it begins one itself.
+    /// The tensor that a value's chain begins with; `None` if it begins one itself.
     base: SecondaryMap<ValueId, Option<ValueId>>,
     inside: SecondaryMap<ValueId, bool>,
     /// Values that were computed again.

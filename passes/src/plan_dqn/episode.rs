@@ -73,7 +73,7 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// Begins anew; the first state, none where there is nothing to decide.
+    /// Begins anew and gives the first state; `None` if there is nothing to decide.
     pub(super) fn begin(&mut self) -> Option<Rc<State>> {
         self.choice = ResidencyChoice::keep_all(self.world.t);
         self.void.fill(false);

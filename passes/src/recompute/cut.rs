@@ -38,7 +38,7 @@ pub(super) struct Needs<'a> {
     pub(super) read: Vec<u32>,
     /// Tensors that are there at no price.
     pub(super) there: Vec<bool>,
-    /// Seconds of each operator, if it runs again; none where it cannot.
+    /// Seconds of each operator, if it runs again; `None` if it cannot.
     pub(super) again: Vec<Option<f64>>,
 }
 

@@ -30,7 +30,7 @@ pub(super) fn sites(t: &Timeline) -> Vec<RepeatSite> {
     sites
 }
 
-/// The position that makes a tensor; none where it has a home.
+/// The position that makes a tensor; `None` if it has a home.
 pub(super) fn made(t: &Timeline, x: usize) -> Option<u32> {
     t.tensors[x].producer.map(|task| t.position[task])
 }

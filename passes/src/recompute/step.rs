@@ -27,7 +27,7 @@ pub(super) struct RecomputeStep<'a> {
     until: Vec<Option<u32>>,
     /// Bytes of each tensor.
     pub(super) bytes: Vec<u64>,
-    /// The operator that makes each tensor; none for an input.
+    /// The operator that makes each tensor; `None` for an input.
     pub(super) producer: Vec<Option<u32>>,
     /// The tensor is there when the step ends; it is not made again.
     pub(super) pinned: Vec<bool>,

@@ -52,7 +52,7 @@ pub(crate) struct Store {
     pub(crate) tensor: usize,
     /// What for.
     pub(crate) kind: StoreKind,
-    /// The step whose result it is; none where it entered the step.
+    /// The step whose result it is; `None` if it entered the step.
     pub(crate) made: Option<usize>,
     /// The step before which it is issued.
     pub(crate) before: usize,

@@ -18,7 +18,7 @@ pub(crate) struct Tensor {
     pub(crate) bytes: u64,
     /// Positions at which a task reads or writes it, increasing.
     pub(crate) accesses: Vec<u32>,
-    /// The task that makes it; none where it has a home.
+    /// The task that makes it; `None` if it has a home.
     pub(crate) producer: Option<TaskId>,
     /// The position at which a state's new value is written: nothing can bring the old one
     /// back after it.
@@ -73,7 +73,7 @@ pub(crate) struct Timeline<'a> {
     /// When each position begins if nothing waits, in seconds; the end comes last.
     pub(crate) start: Vec<f64>,
     pub(crate) tensors: Vec<Tensor>,
-    /// The tensor that a buffer's bytes belong to; none for scratch and empty buffers.
+    /// The tensor that a buffer's bytes belong to; `None` for scratch and empty buffers.
     pub(crate) tensor: SecondaryMap<BufferId, Option<usize>>,
     /// Live bytes on the device at each position.
     pub(crate) live: Vec<u64>,

@@ -44,7 +44,7 @@ pub(super) struct Swap {
     /// Seconds of the copy to the host, 0 where there is one already, and of the one back.
     pub(super) out: f64,
     pub(super) back: f64,
-    /// As it is now; none where it stays.
+    /// As it is now; `None` if it stays.
     pub(super) now: Option<Leaves>,
 }
 

@@ -9,7 +9,7 @@ use arenic_ir::TargetInfo;
 use arenic_ir::graph::Graph;
 use arenic_ir::program::PerSpace;
 
-/// Nanoseconds of the step by the heuristic, and by the programs; none where neither keeps
+/// Nanoseconds of the step by the heuristic, and by the programs; `None` if neither keeps
 /// the limit.
 fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
     let device = device(link);

@@ -14,7 +14,7 @@ use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::{GRU_STATES, LSTM_STATES};
 use arenic_ir::op::{Activation, Extents, Recurrence};
 
-/// Where results begin; none where nobody reads one.
+/// Where results begin; `None` if nobody reads one.
 pub(super) fn results<T: Float, const K: usize>(call: &Call) -> [Option<*mut T>; K] {
     std::array::from_fn(|o| call.outputs.get(o).copied().flatten().map(|y| y.ptr::<T>()))
 }

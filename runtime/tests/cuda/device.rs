@@ -109,7 +109,7 @@ impl Device {
         Device { driver, stream, functions, modules, asked, memory, label }
     }
 
-    /// The ways in which libraries compute something; none where there is no library.
+    /// The ways in which libraries compute something; empty if there is no library.
     pub(super) fn ways(&self, request: &Request) -> Vec<AlgorithmCandidate> {
         let mut asked = self.asked.borrow_mut();
         if let Some((_, known)) = asked.iter().find(|(known, _)| known == request) {

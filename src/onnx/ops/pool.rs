@@ -1,10 +1,23 @@
 //! Pools.
 
 use super::conv::{spatial, window};
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, Slot, extents};
 use crate::onnx::error::Fault;
 use arenic_ir::Op;
 use arenic_ir::op::{Reduction, Window};
+
+pub(super) const AVERAGE_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides"];
+pub(super) const MAX_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("AveragePool", (1, 1), AVERAGE_POOL, average_pool),
+    row("GlobalAveragePool", (1, 1), &[], global_pool),
+    row("GlobalMaxPool", (1, 1), &[], global_pool),
+    row("MaxPool", (1, 1), MAX_POOL, max_pool),
+];
 
 fn pool_window(cx: &mut Cx) -> Result<Window, Fault> {
     let a = cx.attributes();
@@ -14,7 +27,7 @@ fn pool_window(cx: &mut Cx) -> Result<Window, Fault> {
     window(&a, kernel, spatial(&ty)?)
 }
 
-pub(super) fn average_pool(cx: &mut Cx) -> Built {
+fn average_pool(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let op = Op::AveragePool {
         window: pool_window(cx)?,
@@ -25,7 +38,7 @@ pub(super) fn average_pool(cx: &mut Cx) -> Built {
     cx.whole(op, vec![x])
 }
 
-pub(super) fn max_pool(cx: &mut Cx) -> Built {
+fn max_pool(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let window = pool_window(cx)?;
     let column_major = a.flag("storage_order", false)?;
@@ -43,7 +56,7 @@ pub(super) fn max_pool(cx: &mut Cx) -> Built {
     cx.whole(op, vec![x])
 }
 
-pub(super) fn global_pool(cx: &mut Cx) -> Built {
+fn global_pool(cx: &mut Cx) -> Built {
     let f = if cx.node.op == "GlobalMaxPool" { Reduction::Max } else { Reduction::Mean };
     let x = cx.input(0)?;
     let ty = cx.ty(x);

@@ -88,7 +88,7 @@ fn floats(graph: &GraphProto) -> impl Iterator<Item = &TensorProto> {
     graph.initializer.iter().filter(move |t| kinds.iter().any(|&k| t.data_type == Some(k as i32)))
 }
 
-/// How many elements a stored tensor has; none where that is no number.
+/// How many elements a stored tensor has; `None` if that is no number.
 fn elements(t: &TensorProto) -> Option<u64> {
     t.dims.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?))
 }

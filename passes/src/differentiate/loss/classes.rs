@@ -18,7 +18,7 @@ pub(super) struct ClassRows {
     pub(super) counts: ValueId,
     /// The output's shape with the classes last.
     moved: Vec<usize>,
-    /// `[R, 1]`: what the target's class counts; none where all count alike.
+    /// `[R, 1]`: what the target's class counts; `None` if all count alike.
     weight: Option<ValueId>,
     /// `[1, C]`: what each class counts.
     weights: Option<ValueId>,

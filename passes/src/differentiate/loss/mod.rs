@@ -62,7 +62,7 @@ impl<'a> Loss<'a> {
         matches!(self, Loss::CrossEntropy | Loss::Nll)
     }
 
-    /// The type of the input `target` beside an output of this type; none where the model's
+    /// The type of the input `target` beside an output of this type; `None` if the model's
     /// own inputs hold the targets.
     ///
     /// # Errors

@@ -7,7 +7,9 @@ mod optimizer;
 mod product;
 pub(super) mod window;
 
-use super::{ANY, CONV, CONV_TRANSPOSE, REDUCE, Row, row};
+use super::conv::{CONV, CONV_TRANSPOSE};
+use super::reduce::REDUCE;
+use super::{ANY, Row, row};
 use super::{activation, loss, reduce};
 
 /// The domain.
