@@ -19,7 +19,6 @@ pub mod detach_states;
 pub mod differentiate;
 pub mod early_update;
 mod error;
-mod expression;
 #[cfg(test)]
 mod fixtures;
 mod flow;
@@ -30,9 +29,9 @@ pub mod fuse_gelu;
 pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
-mod group;
 pub mod layout;
 pub mod lower;
+mod minimum;
 mod mip;
 pub mod order;
 pub mod order_ilp;
@@ -43,13 +42,12 @@ pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod plan_dqn;
-mod polynomial;
 pub mod precision;
-mod products;
 pub mod prune_precedence;
 pub mod raise;
 pub mod recompute;
 mod residency;
+mod rewrite;
 pub mod rounds;
 pub mod section;
 mod share;
@@ -65,6 +63,7 @@ pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
+pub use minimum::Minimum;
 pub use pass::{
     CommonHomes, Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats,
     Variants,

@@ -2,6 +2,7 @@ use super::{Arena, Rectangle, Report, Unplaced};
 use crate::artifact::{Certificate, Provenance, Target};
 use crate::compile::{Constraints, compile};
 use crate::mapping::Mapping;
+use crate::model::Model;
 use crate::onnx::ImportOptions;
 use crate::placement;
 use arenic_ir::check::{Footprint, check};
@@ -23,7 +24,7 @@ fn compiled(model: &str) -> (Target, Provenance, Footprint) {
     let pipeline = Pipeline::named("default").unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let done = compile(
-        &model,
+        &Model::open(&model).unwrap(),
         &import,
         &pipeline,
         Constraints::default(),

@@ -13,6 +13,7 @@ mod rounds;
 mod simulated;
 mod times;
 
+use arenic::Model;
 use arenic::artifact::Target;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
@@ -112,12 +113,19 @@ impl Run {
         // Any plan will do.
         let search = Search { effort: Some(0.1), ..Search::default() };
         let options = RunOptions::default();
-        compile(&self.model, &self.import, &self.pipeline, constraints, search, options)
-            .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
-            .artifact
-            .unwrap()
-            .targets
-            .remove(0)
+        compile(
+            &Model::open(&self.model).unwrap(),
+            &self.import,
+            &self.pipeline,
+            constraints,
+            search,
+            options,
+        )
+        .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
+        .artifact
+        .unwrap()
+        .targets
+        .remove(0)
     }
 
     /// The losses on the GPU that the environment names, else on a simulated driver.

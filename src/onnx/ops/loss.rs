@@ -36,9 +36,9 @@ fn combine(cx: &Cx) -> Result<Combine, Fault> {
 struct Targets {
     /// With an axis of classes of extent 1, and 0 where the element is ignored.
     classes: ValueId,
-    /// Of the labels' shape with the axis of classes; `None` if each counts for one.
+    /// Of the labels' shape with the axis of classes; none where each counts for one.
     weights: Option<ValueId>,
-    /// Which elements are not ignored, in the same shape; `None` if all count.
+    /// Which elements are not ignored, in the same shape; none where all count.
     counted: Option<ValueId>,
 }
 

@@ -6,10 +6,12 @@ mod arrange;
 mod attention;
 mod compose;
 mod conv;
+mod deform;
 mod einsum;
 mod elementwise;
 mod fourier;
 mod index;
+mod inverse;
 mod loss;
 mod microsoft;
 mod norm;
@@ -24,8 +26,10 @@ mod reduce;
 mod resize;
 mod sequence;
 mod shape;
+mod signal;
 mod source;
 mod spatial;
+mod stateful;
 mod training;
 
 use super::context::{Built, Cx};
@@ -74,6 +78,15 @@ impl Row {
     }
 }
 
+const SCAN: &[&str] = &[
+    "body",
+    "num_scan_inputs",
+    "scan_input_axes",
+    "scan_input_directions",
+    "scan_output_axes",
+    "scan_output_directions",
+];
+
 /// Of operators with graphs inside, which are built where their names are known.
 fn unplaced(_: &mut Cx) -> Built {
     Err("its graphs are not at hand".into())
@@ -87,6 +100,7 @@ const ROWS: &[Row] = &[
     row("Loop", (2, ANY), &["body"], unplaced)
         .since(1)
         .note("count and conditions known when compiled"),
+    row("Scan", (1, ANY), SCAN, unplaced).since(9),
 ];
 
 /// The rows of each file.
@@ -95,10 +109,12 @@ const TABLES: &[&[Row]] = &[
     arrange::ROWS,
     attention::ROWS,
     conv::ROWS,
+    deform::ROWS,
     einsum::ROWS,
     elementwise::ROWS,
     fourier::ROWS,
     index::ROWS,
+    inverse::ROWS,
     loss::ROWS,
     norm::ROWS,
     normal::ROWS,
@@ -112,8 +128,10 @@ const TABLES: &[&[Row]] = &[
     resize::ROWS,
     sequence::ROWS,
     shape::ROWS,
+    signal::ROWS,
     source::ROWS,
     spatial::ROWS,
+    stateful::ROWS,
     training::ROWS,
     window::ROWS,
     microsoft::TABLE,
@@ -121,12 +139,6 @@ const TABLES: &[&[Row]] = &[
 
 /// Operators of ONNX that have no row, and names that older versions had.
 const OTHERS: &[&str] = &[
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
     "Bernoulli",
     "BitCast",
     "BitShift",
@@ -134,25 +146,11 @@ const OTHERS: &[&str] = &[
     "BitwiseNot",
     "BitwiseOr",
     "BitwiseXor",
-    "BlackmanWindow",
-    "CausalConvWithState",
-    "CenterCropPad",
-    "Compress",
     "ConvInteger",
-    "CumProd",
-    "DeformConv",
     "DequantizeLinear",
     "Det",
     "DynamicQuantizeLinear",
-    "EyeLike",
-    "GlobalLpPool",
-    "HammingWindow",
-    "HannWindow",
-    "Hardmax",
     "ImageDecoder",
-    "LRN",
-    "LinearAttention",
-    "LpPool",
     "MatMulInteger",
     "MaxRoiPool",
     "MaxUnpool",
@@ -168,15 +166,11 @@ const OTHERS: &[&str] = &[
     "QuantizeLinear",
     "RegexFullMatch",
     "RoiAlign",
-    "STFT",
-    "Scan",
     "Scatter",
     "SequenceMap",
-    "Shrink",
     "StringConcat",
     "StringNormalizer",
     "StringSplit",
-    "SwiGLU",
     "TensorScatter",
     "TfIdfVectorizer",
     "Unique",

@@ -21,9 +21,11 @@ pub(super) const ROWS: &[Row] = &[
     row("Mish", (1, 1), &[], mish).since(18),
     row("PRelu", (2, 2), &[], p_relu),
     row("Selu", (1, 1), &["alpha", "gamma"], selu),
+    row("Shrink", (1, 1), &["bias", "lambd"], shrink),
     row("Sinh", (1, 1), &[], sinh),
     row("Softplus", (1, 1), &[], softplus),
     row("Softsign", (1, 1), &[], softsign),
+    row("SwiGLU", (2, 2), &["alpha"], swi_glu).since(28),
     row("Swish", (1, 1), &["alpha"], swish).since(24),
     row("Tan", (1, 1), &[], tan),
     row("ThresholdedRelu", (1, 1), &["alpha"], thresholded_relu),
@@ -145,12 +147,38 @@ fn hard_swish(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.mul(x, gate)?)])
 }
 
-fn swish(cx: &mut Cx) -> Built {
+pub(super) fn swish(cx: &mut Cx) -> Built {
     let alpha = number(cx, "alpha", 1.0)?;
     let x = cx.input(0)?;
     let scaled = cx.times(x, alpha)?;
     let gate = cx.map(Unary::Sigmoid, scaled)?;
     Ok(vec![Some(cx.mul(x, gate)?)])
+}
+
+/// `swish(a) · b`.
+fn swi_glu(cx: &mut Cx) -> Built {
+    let [Some(gate)] = swish(cx)?[..] else { return Err("it has no gate".into()) };
+    let b = cx.input(1)?;
+    if cx.ty(gate) != cx.ty(b) {
+        return Err(Fault(format!("its operands are {} and {}", cx.ty(gate), cx.ty(b))));
+    }
+    Ok(vec![Some(cx.mul(gate, b)?)])
+}
+
+/// `x` moved towards zero by a bias, and zero between −λ and λ.
+fn shrink(cx: &mut Cx) -> Built {
+    let (bias, lambda) = (number(cx, "bias", 0.0)?, number(cx, "lambd", 0.5)?);
+    let x = cx.input(0)?;
+    let dtype = cx.ty(x).dtype;
+    if !dtype.is_float() {
+        return Err(Fault(format!("it does not take {dtype}")));
+    }
+    let (is_below, is_above) =
+        (cx.with(Binary::Less, x, -lambda)?, cx.with(Binary::Greater, x, lambda)?);
+    let (up, down) = (cx.plus(x, bias)?, cx.plus(x, -bias)?);
+    let zero = cx.scalar(dtype, 0.0);
+    let rest = cx.select(is_above, down, zero)?;
+    Ok(vec![Some(cx.select(is_below, up, rest)?)])
 }
 
 fn thresholded_relu(cx: &mut Cx) -> Built {
@@ -162,7 +190,7 @@ fn thresholded_relu(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.select(above, x, zero)?)])
 }
 
-fn tan(cx: &mut Cx) -> Built {
+pub(super) fn tan(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let (sin, cos) = (cx.map(Unary::Sin, x)?, cx.map(Unary::Cos, x)?);
     Ok(vec![Some(cx.div(sin, cos)?)])

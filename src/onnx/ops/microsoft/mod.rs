@@ -5,9 +5,11 @@ mod index;
 mod norm;
 mod optimizer;
 mod product;
+mod recurrent;
 pub(super) mod window;
 
 use super::conv::{CONV, CONV_TRANSPOSE};
+use super::recurrent::WHOLE;
 use super::reduce::REDUCE;
 use super::{ANY, Row, row};
 use super::{activation, loss, reduce};
@@ -25,10 +27,20 @@ const SPARSE_LOSS: &[&str] = &["ignore_index", "output_type", "reduction"];
 const FUSED_MAT_MUL: &[&str] = &["alpha", "transA", "transB", "transBatchA", "transBatchB"];
 const ADAM: &[&str] = &["adam_mode", "alpha", "beta", "correct_bias", "epsilon", "weight_decay"];
 const BATCH_NORM: &[&str] = &["epsilon", "momentum", "training_mode"];
+/// Those of ONNX without the layout.
+const LSTM: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "input_forget",
+];
 const LAYER_NORM: &[&str] = &["axis", "epsilon", "stash_type"];
 
 /// In alphabetical order; pools' gradients are in the table of ONNX's own domain.
-pub(super) static TABLE: &[Row] = &[
+pub(super) const TABLE: &[Row] = &[
     row("AdamWOptimizer", (6, 6), ADAM, optimizer::adam).microsoft().note("by --ort"),
     row("BatchNormInternal", (5, 5), BATCH_NORM, norm::batch_norm).microsoft(),
     row("BatchNormalizationGrad", (5, 5), &["epsilon"], norm::batch_norm_grad).microsoft(),
@@ -50,6 +62,10 @@ pub(super) static TABLE: &[Row] = &[
     row("GatherGrad", (3, 3), &["axis"], index::gather_grad).microsoft(),
     row("Gelu", (1, 1), &[], activation::runtime_gelu).microsoft(),
     row("GeluGrad", (2, 2), &[], activation::gelu_grad).microsoft(),
+    row("LSTMGrad", (11, 14), LSTM, recurrent::lstm_grad)
+        .microsoft()
+        .note("forward; as LSTMTraining"),
+    row("LSTMTraining", (3, 8), LSTM, super::recurrent::lstm).microsoft().note(WHOLE),
     row("LayerNormalizationGrad", (5, 5), LAYER_NORM, norm::layer_norm_grad).microsoft(),
     row("LogSoftmaxGrad_13", (2, 2), &["axis"], norm::softmax_grad).microsoft(),
     row("QuickGelu", (1, 1), &["alpha"], activation::quick_gelu).microsoft(),
