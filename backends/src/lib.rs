@@ -10,6 +10,7 @@
 
 pub mod cpu;
 pub mod cuda;
+mod example;
 pub mod reduce;
 
 pub use arenic_ir::Backend;
@@ -24,5 +25,9 @@ pub const CPU: Backend =
 pub const CUDA: Backend =
     Backend { name: "cuda", kernels: &cuda::Cuda, align: 256, workspace: 32 << 20 };
 
+/// An example.
+pub const EXAMPLE: Backend =
+    Backend { name: "example", kernels: &example::Example, align: 128, workspace: 0 };
+
 /// All of them.
-pub const ALL: [Backend; 2] = [CPU, CUDA];
+pub const ALL: [Backend; 3] = [CPU, CUDA, EXAMPLE];
