@@ -10,7 +10,6 @@
 
 pub mod cpu;
 pub mod cuda;
-mod example;
 pub mod reduce;
 
 pub use arenic_ir::Backend;
@@ -25,9 +24,5 @@ pub const CPU: Backend =
 pub const CUDA: Backend =
     Backend { name: "cuda", kernels: &cuda::Cuda, align: 256, workspace: 32 << 20 };
 
-/// An example.
-pub const EXAMPLE: Backend =
-    Backend { name: "example", kernels: &example::Example, align: 128, workspace: 0 };
-
 /// All of them.
-pub const ALL: [Backend; 3] = [CPU, CUDA, EXAMPLE];
+pub const ALL: [Backend; 2] = [CPU, CUDA];
