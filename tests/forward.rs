@@ -105,7 +105,8 @@ fn through_a_file(
 
 fn options(network: &str, lr: f64) -> Options {
     Options {
-        data: Some(file(network, "sgdm", "data.npz")),
+        data: vec![file(network, "sgdm", "data.npz")],
+        mixing: Default::default(),
         initial: Initial::default(),
         set: vec![("lr".into(), lr.to_string())],
         length: Length::Steps(5),

@@ -93,7 +93,8 @@ impl Run {
 
     fn options(&self) -> Options {
         Options {
-            data: Some(self.file(".data.npz")),
+            data: vec![self.file(".data.npz")],
+            mixing: Default::default(),
             initial: self.initial(&self.file(".init.npz")),
             set: self.set.clone(),
             length: Length::Steps(5),

@@ -82,7 +82,8 @@ impl Network {
     /// Losses of as many steps as PyTorch made.
     fn trained(&self, target: &Target) -> Vec<f64> {
         let options = Options {
-            data: Some(path(&self.data)),
+            data: vec![path(&self.data)],
+            mixing: Default::default(),
             initial: Initial::default(),
             set: vec![("lr".to_owned(), self.lr.to_string())],
             length: Length::Steps(self.losses.len() as u64),

@@ -31,6 +31,7 @@ pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
 mod group;
+mod homes;
 pub mod layout;
 pub mod lower;
 mod mip;
@@ -66,8 +67,7 @@ pub mod yaml;
 
 pub use error::PassError;
 pub use pass::{
-    CommonHomes, Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats,
-    Variants,
+    Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats, Turns, Variants,
 };
 pub use registry::{Pass, PassInfo};
 pub use search::{Progress, Search};

@@ -9,6 +9,7 @@ use super::pipeline::read_pipeline;
 use super::search::{CUT, SearchOptions};
 use super::size::parse_size;
 use super::sweep::{self, Sweep};
+use super::variants::{self, Only, parse_only};
 use super::{Failure, Json, Outcome, can_write, failed, human_bytes, name_value, print};
 use arenic::artifact::Target;
 use arenic::compile::{CompileError, Compiled, Constraints, compile};
@@ -35,7 +36,7 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The model
-    #[arg(required_unless_present = "ort")]
+    #[arg(required_unless_present_any = ["ort", "variants"])]
     model: Option<PathBuf>,
     /// Instead of a model, a folder of ONNX Runtime's training artifacts: training_model.onnx,
     /// optimizer_model.onnx and checkpoint become one step, with the learning rate as input `lr`
@@ -43,14 +44,22 @@ pub(super) struct Arguments {
     ort: Option<PathBuf>,
     /// The artifact to write
     #[arg(short = 'o', value_name = "OUT.arenic", required_unless_present_any = ["stop_after", "sweep"])]
-    artifact: Option<PathBuf>,
+    pub(super) artifact: Option<PathBuf>,
     /// A pipeline file, or the name of a pipeline (see `arenic pipeline list`) [default: default; with
     /// --loss: training]
     #[arg(long, value_name = "P.yaml")]
     pipeline: Option<String>,
-    /// Size of a symbolic dimension; NAME=max is the largest one that keeps the limit
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
+    /// Size of a symbolic dimension; NAME=max is the largest one that keeps the limit. Several sizes make
+    /// a variant of each combination: steps over one arena, which share their states
+    #[arg(long = "dim", value_name = "NAME=N[,N...]", value_parser = parse_dimension)]
     dims: Vec<Dimension>,
+    /// Of these combinations the ones with such sizes, for example batch=8,seq=*
+    #[arg(long, value_name = "NAME=N|*,...", value_parser = parse_only)]
+    only: Vec<Only>,
+    /// A model whose step is a variant by this name. States of equal names are one state, and those that
+    /// a variant lacks stay as they are
+    #[arg(long = "variant", value_name = "NAME=MODEL", value_parser = name_value, conflicts_with_all = ["model", "ort"])]
+    variants: Vec<(String, String)>,
     /// Carry output Y into input X from step to step
     #[arg(long = "state", value_name = "X=Y", value_parser = name_value)]
     states: Vec<(String, String)>,
@@ -61,7 +70,7 @@ pub(super) struct Arguments {
     /// host memory, to keep it. 60% or half are of the step's arena without a limit; fit is what this
     /// machine has free, less a margin
     #[arg(long, visible_alias = "memory", value_name = "SIZE", value_parser = parse_limit)]
-    device_memory: Option<Limit>,
+    pub(super) device_memory: Option<Limit>,
     /// Bytes that moved tensors may take in host memory [default: none on a CPU, whose memory that is;
     /// no limit for a GPU]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -69,14 +78,14 @@ pub(super) struct Arguments {
     /// The other way round: the least memory with which the step is at most so much longer, for
     /// example 2%, as predicted
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, conflicts_with_all = ["device_memory", "sweep", "stop_after"])]
-    overhead: Option<f64>,
+    pub(super) overhead: Option<f64>,
     /// Let `section` cut sums, which changes bits
     #[arg(long)]
     allow_reassociation: bool,
     /// Whose kernels run the step: cpu or cuda. Given more than once, the artifact holds a program
     /// for each; figures are then of the first
     #[arg(long = "target", value_name = "T", default_value = Backend::CPU.name(), value_parser = backend)]
-    targets: Vec<Backend>,
+    pub(super) targets: Vec<Backend>,
     /// Leave the kernels for GPUs as text, which is compiled where they first run
     #[arg(long)]
     no_gpu_code: bool,
@@ -100,16 +109,16 @@ pub(super) struct Arguments {
     inference: bool,
     /// Leave out the forward pass that `arenic eval` runs
     #[arg(long, requires = "loss")]
-    no_eval: bool,
+    pub(super) no_eval: bool,
     /// Say what the step needs beside what the forward pass alone needs
     #[arg(long, requires = "loss", conflicts_with = "no_eval")]
-    compare: bool,
+    pub(super) compare: bool,
     #[command(flatten)]
-    loss: LossOptions,
+    pub(super) loss: LossOptions,
     /// Print what each limit costs instead of writing an artifact: percentages of the arena
     /// without a limit, 100%..30% or 100%..30%:5% [default step: 10%]
     #[arg(long, value_name = "RANGE", conflicts_with_all = ["artifact", "device_memory", "stop_after"])]
-    sweep: Option<Sweep>,
+    pub(super) sweep: Option<Sweep>,
     /// Plan without tensor data: missing external files are fine, the artifact cannot be run
     #[arg(long)]
     plan_only: bool,
@@ -118,17 +127,31 @@ pub(super) struct Arguments {
     dump_ir_after: Vec<String>,
     /// Stop after this pass, print the module to stdout and write no artifact
     #[arg(long, value_name = "PASS")]
-    stop_after: Option<String>,
+    pub(super) stop_after: Option<String>,
     /// Print what each pass counted and how long it took to stderr
     #[arg(long)]
     print_stats: bool,
     #[command(flatten)]
-    search: SearchOptions,
+    pub(super) search: SearchOptions,
     #[command(flatten)]
-    json: Json,
+    pub(super) json: Json,
 }
 
 impl Arguments {
+    /// Shows what a pass has left, where that is asked for.
+    pub(super) fn after_pass(&self, report: &Report) {
+        let wanted = |n: &String| n == "all" || n == report.pass;
+        if self.dump_ir_after.iter().any(wanted) {
+            tell!("# after {}\n{}", report.pass, report.module);
+        }
+        if self.print_stats {
+            let stats: Vec<String> =
+                report.stats.iter().map(|(name, n)| format!("{name}={n}")).collect();
+            let ms = report.elapsed.as_secs_f64() * 1e3;
+            tell!("{:<18} {ms:>9.2} ms  {}", report.pass, stats.join(" "));
+        }
+    }
+
     /// The limit follows from what the step takes.
     fn is_relative(&self) -> bool {
         matches!(self.device_memory, Some(Limit::Part(_))) || self.overhead.is_some()
@@ -154,7 +177,7 @@ impl Arguments {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
-    let source = a.source()?;
+    let source = if a.variants.is_empty() { Some(a.source()?) } else { None };
     can_write(&a.artifact)?;
     let usual = if a.loss.loss.is_some() { "training" } else { NAMED[0].0 };
     let name = a.pipeline.as_deref().unwrap_or(usual);
@@ -190,7 +213,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let mode = if a.inference { Mode::Inference } else { a.loss.mode(trains)? };
     let import = ImportOptions {
         mode,
-        dims: dims.given,
+        dims: dims.given.clone(),
         states: a.states.clone(),
         plan_only: a.plan_only,
         bind: bound(&a.bind)?,
@@ -207,7 +230,26 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     };
     let progress = a.search.listener();
     let search = a.search.with(interrupt::flag(), &progress);
+    let variants = variants::named(&a.variants, source, &dims, &a.only, &import)?;
+    let source = match &variants[..] {
+        [only] => &only.model,
+        _ => source.unwrap_or(Path::new("")),
+    };
     let job = Job { a, source, pipeline: &pipeline, device: named.as_ref(), search };
+    if variants.len() > 1 {
+        if let Some(name) = &dims.largest {
+            let help = "give one size of each other dimension";
+            return Err(miette!(help = help, "{name}=max is for one step, not variants").into());
+        }
+        let device = match a.device_memory {
+            Some(Limit::Part(_)) => None,
+            _ => job.limit(&import)?,
+        };
+        let limits = PerSpace { device, host: a.host_memory };
+        let constraints = Constraints { limits, ..job.constraints(None) };
+        let job = variants::Job { a, pipeline: &pipeline, constraints, search, start };
+        return job.run(&variants);
+    }
     if let Some(sweep) = a.sweep {
         if let Some(name) = &dims.largest {
             return Err(miette!("--sweep needs a size for {name}, not max").into());
@@ -298,7 +340,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 }
 
 /// What there is to say of a target for scripts.
-fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
+pub(super) fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
     let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
     object.insert("math".into(), target.program.target.math.name().into());
     object.insert("precision".into(), target.precision().into());
@@ -397,36 +439,29 @@ impl Job<'_> {
         Ok(best)
     }
 
+    fn constraints(&self, device_limit: Option<u64>) -> Constraints<'_> {
+        let a = self.a;
+        Constraints {
+            backend: a.targets.first().copied().unwrap_or_default(),
+            device: self.device,
+            limits: PerSpace { device: device_limit, host: a.host_memory },
+            allow_reassociation: a.allow_reassociation,
+            math: a.math,
+            purpose: Purpose::Step,
+            no_gpu_code: a.no_gpu_code,
+        }
+    }
+
     fn compile(
         &self,
         import: &ImportOptions,
         device_limit: Option<u64>,
     ) -> Result<Compiled, CompileError> {
         let a = self.a;
-        let mut after_pass = |report: &Report| {
-            let wanted = |n: &String| n == "all" || n == report.pass;
-            if a.dump_ir_after.iter().any(wanted) {
-                tell!("# after {}\n{}", report.pass, report.module);
-            }
-            if a.print_stats {
-                let stats: Vec<String> =
-                    report.stats.iter().map(|(name, n)| format!("{name}={n}")).collect();
-                let ms = report.elapsed.as_secs_f64() * 1e3;
-                tell!("{:<18} {ms:>9.2} ms  {}", report.pass, stats.join(" "));
-            }
-        };
+        let mut after_pass = |report: &Report| a.after_pass(report);
         let options =
             RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
-        let limits = PerSpace { device: device_limit, host: a.host_memory };
-        let constraints = Constraints {
-            backend: a.targets.first().copied().unwrap_or_default(),
-            device: self.device,
-            limits,
-            allow_reassociation: a.allow_reassociation,
-            math: a.math,
-            purpose: Purpose::Step,
-            no_gpu_code: a.no_gpu_code,
-        };
+        let constraints = self.constraints(device_limit);
         let mut compiled =
             compile(self.source, import, self.pipeline, constraints, self.search, options)?;
         let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
@@ -526,7 +561,7 @@ fn backend(name: &str) -> Result<Backend, String> {
 }
 
 /// A limit that cannot be kept comes with the least one that can.
-fn refused(a: &Arguments, e: CompileError) -> Failure {
+pub(super) fn refused(a: &Arguments, e: CompileError) -> Failure {
     print_minimum(a, &e).err().unwrap_or_else(|| failed(e))
 }
 

@@ -139,7 +139,8 @@ impl Run {
 
     fn options(&self) -> Options {
         Options {
-            data: Some(PathBuf::from(format!("{}.data.npz", self.base.display()))),
+            data: vec![PathBuf::from(format!("{}.data.npz", self.base.display()))],
+            mixing: Default::default(),
             initial: Initial {
                 file: self.initial.as_ref().map(|path| TensorFile::open(path).unwrap()),
                 ..Initial::default()

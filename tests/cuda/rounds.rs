@@ -41,7 +41,8 @@ fn seen(folder: &Path, run: impl FnOnce(&Options) -> Vec<f64>) -> Seen {
     let at = |name: &str| folder.join(name);
     write_data(&at("data.npz"), STEPS);
     let options = Options {
-        data: Some(at("data.npz")),
+        data: vec![at("data.npz")],
+        mixing: Default::default(),
         initial: Initial::default(),
         set: vec![("lr".into(), LR.to_string())],
         length: Length::Epochs(1),

@@ -253,7 +253,8 @@ fn files(folder: &Path) -> (PathBuf, PathBuf) {
 
 fn options(data: PathBuf) -> Options {
     Options {
-        data: Some(data),
+        data: vec![data],
+        mixing: Default::default(),
         initial: Initial::default(),
         set: vec![("lr".into(), linear::LR.to_string())],
         length: Length::Epochs(1),
