@@ -16,8 +16,8 @@ mod target;
 
 use crate::data::{AtomicFile, DataError};
 use crate::mapping::Mapping;
-use arenic_ir::graph::{Data, Def};
 use arenic_ir::check::{Footprint, Violation, check_variants};
+use arenic_ir::graph::{Data, Def};
 use arenic_ir::program::{PerSpace, Program};
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
@@ -541,8 +541,17 @@ fn read_target(
         }
     }
     verify(&graph).map_err(|defect| ArtifactError::Graph { path: path.to_owned(), defect })?;
-    let TargetHeader { name, variant, structure, statistics, bound, certificate, kernels, rounds, .. } =
-        entry;
+    let TargetHeader {
+        name,
+        variant,
+        structure,
+        statistics,
+        bound,
+        certificate,
+        kernels,
+        rounds,
+        ..
+    } = entry;
     let certificate = certificate.unwrap_or_default();
     let known = |h: &Held| h.value.is_none_or(|v| graph.values.is_valid(ValueId::from_u32(v)));
     if !certificate.own.iter().chain(&certificate.cut).all(known)

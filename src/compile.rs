@@ -21,7 +21,7 @@ use arenic_passes::differentiate::{Differentiate, Glob, Parameter};
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Outcome, PartOutcome, Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::roofline;
-use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search, Turns, devices};
+use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search, StateHomes, Turns, devices};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -215,7 +215,7 @@ pub fn compile(
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
     let planning = Planning::new(model, import, pipeline, constraints, search)?;
-    let outcome = planning.run(0, Turns::Alone, options)?;
+    let outcome = planning.run(0, Turns::Alone, None, options)?;
     planning.finished(outcome)
 }
 
@@ -303,6 +303,7 @@ impl<'a> Planning<'a> {
             allow_reassociation: self.constraints.allow_reassociation,
             differentiate: self.differentiate.as_ref(),
             turns,
+            state_homes: None,
         }
     }
 
@@ -311,9 +312,10 @@ impl<'a> Planning<'a> {
         &self,
         reserved: u64,
         turns: Turns,
+        state_homes: Option<&StateHomes>,
         options: RunOptions,
     ) -> Result<Outcome, CompileError> {
-        let mut cx = self.cx(turns);
+        let mut cx = Cx { state_homes, ..self.cx(turns) };
         cx.limits.device = cx.limits.device.map(|limit| limit.saturating_sub(reserved));
         let outcome = self.pipeline.run(self.graph.clone(), &cx, options);
         Ok(outcome.map_err(|e| e.with_reserved(reserved))?)
@@ -355,7 +357,8 @@ impl<'a> Planning<'a> {
                     let (graph, program) = (part.graph.clone(), part.program.clone());
                     Ok::<_, CodeError>(Part { kernels: kernels(&graph, &program)?, graph, program })
                 };
-                let rounds_of_target = rounds.as_ref().map(|rounds| rounds.map(part)).transpose()?;
+                let rounds_of_target =
+                    rounds.as_ref().map(|rounds| rounds.map(part)).transpose()?;
                 let mut target = Target {
                     kernels: kernels(&module.graph, program)?,
                     name: backend.name().into(),

@@ -274,9 +274,7 @@ fn ready<'s, 'a>(
 ) -> Vec<variants::Step<'s, 'a>> {
     let step = |(target, whole): (&&'a Target, &'s Option<_>)| match whole {
         Some(whole) => variants::Step::InRounds(whole),
-        None => {
-            variants::Step::Whole(Part { graph: &target.graph, program: &target.program })
-        }
+        None => variants::Step::Whole(Part { graph: &target.graph, program: &target.program }),
     };
     variants.iter().zip(whole).map(step).collect()
 }

@@ -7,10 +7,12 @@
 //! the same, and nobody else's bytes lie there; `check_turns` proves it again.
 
 use crate::PassError;
-use crate::place::{Buffer, MAX_HEIGHT, Placer, Problem, Wish, as_buffer, is_resident, last_position};
-use arenic_ir::graph::{Data, Def, Graph, StateId, ValueId};
+use crate::place::{
+    Buffer, MAX_HEIGHT, Placer, Problem, Wish, as_buffer, is_resident, last_position,
+};
+use arenic_ir::graph::{Data, Def, Graph, State, StateId, ValueId};
 use arenic_ir::plan::{BufferKind, Placement, Plan, Slot, SlotId};
-use arenic_ir::program::{PerSpace, Space};
+use arenic_ir::program::{PerSpace, Program, Space};
 use arenic_ir::types::TensorType;
 use cranelift_entity::SecondaryMap;
 use std::collections::HashMap;
@@ -41,6 +43,55 @@ pub(crate) struct Homes {
     offset: SecondaryMap<SlotId, Option<u64>>,
     /// Where the homes of all plans end.
     top: PerSpace<u64>,
+}
+
+/// In which memory each state has its home as a step begins and ends, by name and first row: the same
+/// in all steps that have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StateHomes(HashMap<(String, usize), Space>);
+
+impl StateHomes {
+    /// The homes of steps that were planned by themselves: in host memory where one of them has a state
+    /// there. The others can have it there, too: they fetch it before it is read and store it at the end.
+    pub fn of(parts: &[(&Graph, &Program)]) -> StateHomes {
+        let mut homes = StateHomes::default();
+        for part in parts {
+            for (key, space) in spaces(part) {
+                let home = homes.0.entry(key).or_insert(space);
+                *home = (*home).max(space);
+            }
+        }
+        homes
+    }
+
+    /// All homes on the device.
+    pub fn on_device(parts: &[(&Graph, &Program)]) -> StateHomes {
+        StateHomes(parts.iter().flat_map(spaces).map(|(key, _)| (key, Space::Device)).collect())
+    }
+
+    /// True where the states of a step have these homes.
+    pub fn are_of(&self, part: &(&Graph, &Program)) -> bool {
+        spaces(part).all(|(key, space)| self.0.get(&key) == Some(&space))
+    }
+
+    /// Where a state has its home.
+    pub(crate) fn get(&self, state: &State) -> Option<Space> {
+        let row = state.rows.map_or(0, |rows| rows.first);
+        self.0.get(&(state.name.clone(), row)).copied()
+    }
+}
+
+/// The states of a step with the memory that they have their homes in.
+fn spaces<'a>(
+    (g, program): &(&'a Graph, &'a Program),
+) -> impl Iterator<Item = ((String, usize), Space)> {
+    let g = *g;
+    program.homes.iter().filter_map(move |home| {
+        let Def::State(s) = g.values[home.value].def else { return None };
+        let state = &g.states[s];
+        let row = state.rows.map_or(0, |rows| rows.first);
+        Some(((state.name.clone(), row), home.range.space))
+    })
 }
 
 /// The slots of a plan's states, then those of its constants.

@@ -66,6 +66,7 @@ pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
+pub use homes::StateHomes;
 pub use pass::{
     Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats, Turns, Variants,
 };

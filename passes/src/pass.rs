@@ -2,6 +2,7 @@
 
 use crate::differentiate::Differentiate;
 use crate::error::PassError;
+use crate::homes::StateHomes;
 use crate::place::Placer;
 use crate::rounds;
 use crate::search::Search;
@@ -52,6 +53,8 @@ pub struct Cx<'a> {
     pub differentiate: Option<&'a Differentiate>,
     /// Whether other programs take turns with this one over the same arenas.
     pub turns: Turns,
+    /// Where it does: in which memory states have their homes; `None` leaves that to the passes.
+    pub state_homes: Option<&'a StateHomes>,
 }
 
 /// Whether a program takes turns with others over the same arenas, so that states are the same in all.
@@ -82,6 +85,7 @@ impl Cx<'_> {
             allow_reassociation: false,
             differentiate: None,
             turns: Turns::Alone,
+            state_homes: None,
         }
     }
 }

@@ -74,7 +74,8 @@ impl<'s, 'g> Variants<'s, 'g, Executor<'g>> {
             steps.iter().map(|step| step.parts().into_iter().map(pair).collect()).collect();
         // SAFETY: they stay in this type, which gives out one at a time, by a borrow of itself.
         let made = unsafe { Executor::taking_turns(&parts, options) }?;
-        let shared_bytes = made.first().and_then(|step| step.first()).map_or(0, Executor::library_bytes);
+        let shared_bytes =
+            made.first().and_then(|step| step.first()).map_or(0, Executor::library_bytes);
         let mut all = Vec::with_capacity(steps.len());
         for (step, executors) in steps.iter().zip(made) {
             all.push(match step {

@@ -2,7 +2,9 @@
 
 use super::device::read_profiled;
 use super::search::SearchOptions;
-use super::{Failure, Json, Outcome, checked_target, chosen, failed, human_bytes, note_rounds, print};
+use super::{
+    Failure, Json, Outcome, checked_target, chosen, failed, human_bytes, note_rounds, print,
+};
 use arenic::artifact::Artifact;
 use arenic::compile::moves_tensors;
 use arenic::explain::Explanation;

@@ -52,7 +52,8 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let gpu = gpu_number(&a.device);
     let backend = gpu.map(|_| Backend::CUDA.name());
-    let (target, _) = checked_target(&artifact, a.target.as_deref().or(backend), a.variant.as_deref())?;
+    let (target, _) =
+        checked_target(&artifact, a.target.as_deref().or(backend), a.variant.as_deref())?;
     note_rounds(target);
     let profile = match gpu {
         Some(number) => on_gpu(number, target, a.code.trust())?,

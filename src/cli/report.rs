@@ -45,7 +45,11 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     Ok(())
 }
 
-fn of_artifact(path: &Path, target: Option<&str>, variant: Option<&str>) -> Result<Report, Failure> {
+fn of_artifact(
+    path: &Path,
+    target: Option<&str>,
+    variant: Option<&str>,
+) -> Result<Report, Failure> {
     let artifact = Artifact::read(path).map_err(failed)?;
     let target = chosen(&artifact, target, variant)?;
     let footprint = target

@@ -172,9 +172,11 @@ impl Place {
         let all: Vec<&Target> = artifact.evaluations.iter().filter(|t| t.name == name).collect();
         if all.is_empty() {
             let help = "compile a forward model with --loss and --optimizer, without --no-eval";
-            return Err(
-                miette!(help = help, "the artifact holds no forward pass to evaluate with").into()
-            );
+            return Err(miette!(
+                help = help,
+                "the artifact holds no forward pass to evaluate with"
+            )
+            .into());
         }
         Ok(all)
     }
@@ -229,8 +231,8 @@ fn with_defaults(
     let mut all = set.to_vec();
     for (name, value) in &artifact.defaults {
         let is_fed = graphs.iter().any(|g| g.inputs().any(|v| g.values[v].name == *name));
-        let is_given = set.iter().any(|(n, _)| n == name)
-            || data.iter().any(|d| d.array(name).is_some());
+        let is_given =
+            set.iter().any(|(n, _)| n == name) || data.iter().any(|d| d.array(name).is_some());
         if is_fed && !is_given {
             all.push((name.clone(), value.to_string()));
         }

@@ -7,9 +7,7 @@ use super::memory::Limit;
 use super::search::CUT;
 use super::{Failure, Outcome, failed, human_bytes, name_value, print};
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{
-    CompileError, Compiled, Constraints, Variant, compile, compile_variants,
-};
+use arenic::compile::{CompileError, Compiled, Constraints, Variant, compile, compile_variants};
 use arenic::onnx::{ImportOptions, Mode};
 use arenic_ir::program::{PerSpace, Space};
 use arenic_passes::differentiate::{Glob, Role};
@@ -73,9 +71,9 @@ pub(super) fn named(
             return Err(miette!(help = help, "--only names {name}, which --dim does not").into());
         }
         if !shapes.iter().any(|shape| Only(parts.clone()).fits(shape)) {
-            let parts = parts.iter().map(|(n, s)| {
-                format!("{n}={}", s.map_or("*".to_owned(), |s| s.to_string()))
-            });
+            let parts = parts
+                .iter()
+                .map(|(n, s)| format!("{n}={}", s.map_or("*".to_owned(), |s| s.to_string())));
             let parts = parts.collect::<Vec<_>>().join(",");
             let help = "--only chooses among the sizes that --dim gives";
             return Err(miette!(help = help, "--only {parts} fits none of them").into());
@@ -156,8 +154,7 @@ impl Job<'_> {
             tell!("the limit is {limit} bytes, {:.1} % of the arena of all variants", part * 100.0);
             limits.device = Some(limit);
         }
-        let compiled =
-            self.all(variants, limits).map_err(|e| super::compile::refused(a, e))?;
+        let compiled = self.all(variants, limits).map_err(|e| super::compile::refused(a, e))?;
         let (artifact, compiled) = self.artifact(variants, compiled, limits).map_err(failed)?;
         let Some(output) = &a.artifact else { return Ok(()) };
         artifact.write(output).map_err(failed)?;

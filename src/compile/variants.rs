@@ -7,9 +7,9 @@
 use super::{CompileError, Compiled, Constraints, Planning};
 use crate::onnx::ImportOptions;
 use arenic_ir::TensorType;
-use arenic_ir::program::{PerSpace, Space};
+use arenic_ir::program::Space;
 use arenic_passes::pipeline::{Outcome, Pipeline, Report, RunOptions};
-use arenic_passes::{Search, Turns};
+use arenic_passes::{Search, StateHomes, Turns};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
@@ -41,31 +41,44 @@ pub fn compile_variants(
     search: Search,
     after_pass: &mut dyn FnMut(&Report),
 ) -> Result<Vec<Compiled>, CompileError> {
-    // A state would have to be in the same space in all steps, so that nothing leaves the device.
-    let limits = PerSpace { host: Some(0), ..constraints.limits };
-    let constraints = Constraints { limits, ..constraints };
     let mut plannings = Vec::new();
-    let mut outcomes = Vec::new();
     for variant in variants {
         let Variant { model, import, .. } = variant;
-        let planning = Planning::new(model, import, pipeline, constraints, search)?;
+        plannings.push(Planning::new(model, import, pipeline, constraints, search)?);
+    }
+    let mut outcomes = Vec::new();
+    for planning in &plannings {
         let options = RunOptions { stop_after: None, after_pass: Some(&mut *after_pass) };
-        outcomes.push(planning.run(0, Turns::OfVariants, options)?);
-        plannings.push(planning);
+        outcomes.push(planning.run(0, Turns::OfVariants, None, options)?);
     }
     agree(variants, &outcomes)?;
     let Some(first) = plannings.first() else { return Ok(Vec::new()) };
+    let again = |k: usize, reserved: u64, homes: &StateHomes| {
+        plannings[k].run(reserved, Turns::OfVariants, Some(homes), RunOptions::default())
+    };
+    // A step in rounds moves nothing to host memory, and a state is in the same memory in all steps.
+    let any_in_rounds = outcomes.iter().any(|outcome| outcome.rounds.is_some());
+    let homes = match any_in_rounds {
+        false => StateHomes::of(&outcomes.iter().flat_map(Outcome::parts).collect::<Vec<_>>()),
+        true => {
+            StateHomes::on_device(&outcomes.iter().flat_map(Outcome::parts).collect::<Vec<_>>())
+        }
+    };
+    for k in 0..outcomes.len() {
+        if !outcomes[k].parts().iter().all(|part| homes.are_of(part)) {
+            outcomes[k] = again(k, 0, &homes)?;
+        }
+    }
     let arena = |outcome: &Outcome| outcome.arena_bytes()[Space::Device];
     for _ in 0..TRIES {
         let alone: Vec<u64> = outcomes.iter().map(arena).collect();
         pipeline.share_homes(&mut outcomes, &first.cx(Turns::OfVariants))?;
         let Some(limit) = first.limits.device else { break };
         let mut is_kept = true;
-        for (k, planning) in plannings.iter().enumerate() {
-            let (alone, together) = (alone[k], arena(&outcomes[k]));
+        for k in 0..outcomes.len() {
+            let together = arena(&outcomes[k]);
             if together > limit {
-                let reserved = together.saturating_sub(alone);
-                outcomes[k] = planning.run(reserved, Turns::OfVariants, RunOptions::default())?;
+                outcomes[k] = again(k, together.saturating_sub(alone[k]), &homes)?;
                 is_kept = false;
             }
         }

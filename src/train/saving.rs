@@ -185,7 +185,12 @@ impl Saver<'_> {
         })
     }
 
-    fn write(&self, path: &Path, machines: &Variants<impl Machine>, step: u64) -> Result<(), TrainError> {
+    fn write(
+        &self,
+        path: &Path,
+        machines: &Variants<impl Machine>,
+        step: u64,
+    ) -> Result<(), TrainError> {
         let mut tensors: BTreeMap<&str, (usize, TensorType, Cow<[u8]>)> = BTreeMap::new();
         for (v, &g) in self.graphs.iter().enumerate() {
             for (s, state) in &g.states {

@@ -86,7 +86,8 @@ pub fn check_turns(parts: &[Part]) -> Result<(), Vec<Violation>> {
                 spoilt.entry(first).or_insert((w, kept.what));
             }
         }
-        let message = |(i, (w, what))| closing(format!("part {j} uses {w}, where part {i} has {what}"));
+        let message =
+            |(i, (w, what))| closing(format!("part {j} uses {w}, where part {i} has {what}"));
         violations.extend(spoilt.into_iter().map(message));
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
@@ -136,7 +137,8 @@ impl<'a> Known<'a> {
             match self.states.get(name) {
                 Some((first, other, places)) => {
                     if let Some(difference) = difference(name, &seen, other) {
-                        violations.push(closing(format!("part {i}: {difference} than in part {first}")));
+                        violations
+                            .push(closing(format!("part {i}: {difference} than in part {first}")));
                     }
                     for &place in places {
                         self.kept[place].parts.insert(i);

@@ -46,7 +46,9 @@ impl Outcome {
         sizes.fold(PerSpace::default(), PerSpace::largest)
     }
 
-    fn parts(&self) -> Vec<Part<'_>> {
+    /// The programs of the step with their graphs, in the order of their turns; none where the pipeline
+    /// stopped early.
+    pub fn parts(&self) -> Vec<Part<'_>> {
         let Some(program) = &self.module.program else { return Vec::new() };
         let main = (&self.module.graph, program);
         match &self.rounds {

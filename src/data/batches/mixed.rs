@@ -240,7 +240,8 @@ impl Several {
             }
             if let Some(last) = turns.last() {
                 let batch = of_file[groups[last.group][0]].as_ref().map_or(0, Feed::rows);
-                let rows = last.left.iter().copied().filter(|&rows| rows > 0).max().unwrap_or(batch);
+                let rows =
+                    last.left.iter().copied().filter(|&rows| rows > 0).max().unwrap_or(batch);
                 if rows < batch {
                     notices.push(Notice::Padded { path, rows, batch_rows: batch });
                 }
@@ -356,7 +357,8 @@ impl Feed {
             let mut counts: Vec<Rows> = Vec::new();
             let input = plan::input(name, ty, values, npz, plan::Short::Allowed, &mut counts)?;
             let place = places.get(name.as_str()).copied();
-            feed.varying.push(counts.first().map(|rows| rows.per_batch).and_then(|n| Some((place?, n))));
+            feed.varying
+                .push(counts.first().map(|rows| rows.per_batch).and_then(|n| Some((place?, n))));
             feed.inputs.push(input);
             feed.pad.push(match pad.get(name.as_str()) {
                 None => vec![0; ty.dtype.size() as usize],
@@ -400,7 +402,8 @@ fn cut(
         let full = || fitting().filter(|(_, feed)| all(feed, |rows, left| rows <= left));
         let most = full().map(|(_, feed)| feed.rows()).max();
         let short = || {
-            let wanted = |&(_, feed): &(usize, &Feed)| all(feed, |rows, left| left > 0 && rows >= left);
+            let wanted =
+                |&(_, feed): &(usize, &Feed)| all(feed, |rows, left| left > 0 && rows >= left);
             fitting().filter(move |_| pads).filter(wanted)
         };
         let fewest = short().map(|(_, feed)| feed.rows()).min();
@@ -456,9 +459,10 @@ fn permutations(
 ) -> Result<Vec<Option<Shuffle>>, DataError> {
     let mut all = Vec::new();
     for (file, (of_file, turns)) in feeds.iter().zip(cuts).enumerate() {
-        let differ = of_file.iter().flatten().find(|feed| {
-            feed.arrays().any(|(_, rows)| rows != feed.rows())
-        });
+        let differ = of_file
+            .iter()
+            .flatten()
+            .find(|feed| feed.arrays().any(|(_, rows)| rows != feed.rows()));
         if let Some(feed) = differ {
             let named = feed.inputs.iter().zip(&feed.varying).filter_map(|(input, varying)| {
                 let Source::Rows(array) = &input.source else { return None };
