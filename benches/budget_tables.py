@@ -4,9 +4,9 @@
     benches/budget_tables.py --arenic target/release/arenic GRAPH.onnx …
 
 All times are simulated on --device, all files compiled with `--plan-only`. A strategy is a pass that
-takes the place of `budget` in the default pipeline, and of `section`, which belongs to it, so that all
+takes the place of `budget` in the pipeline `as_exported`, and of `section`, which belongs to it, so that all
 begin with the same graph and order;
-those that this arenic does not have are left out. Limits are parts of the arena that the default
+those that this arenic does not have are left out. Limits are parts of the arena that this
 pipeline needs without a limit, the same bytes for all. A cell is the overhead over the step without a
 limit and the seconds of planning; `✗` where the strategy keeps no such limit, `–` where the device has
 less memory. What follows the table says how often `budget` was the fastest.
@@ -52,8 +52,8 @@ class Compiler:
         return set(json.loads(self.said("pipeline", "schema"))["items"]["anyOf"][0]["enum"])
 
     def pipeline(self, strategy):
-        """The default pipeline with a strategy in the place of `budget`."""
-        yaml = self.said("pipeline", "show", "default")
+        """The pipeline `as_exported` with a strategy in the place of `budget`."""
+        yaml = self.said("pipeline", "show", "as_exported")
         if strategy != "budget":
             alone = f"- {strategy}{STRATEGIES.get(strategy, '')}"
             yaml = yaml.replace("- budget", alone).replace("- section\n", "")
@@ -62,8 +62,8 @@ class Compiler:
         return file
 
     def arena(self, file):
-        """Bytes that the default pipeline needs without a limit, the device's included."""
-        options = ["--plan-only", "--json", "--device", self.device, "--sweep", "100%..100%"]
+        """Bytes that the pipeline `as_exported` needs without a limit, the device's included."""
+        options = ["--plan-only", "--json", "--device", self.device, "--sweep", "100%..100%", "--pipeline", "as_exported"]
         return json.loads(self.said("compile", file, *options))["limit_bytes"]
 
     def compile(self, file, pipeline, limit=None):

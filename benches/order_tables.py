@@ -3,10 +3,10 @@
 
     benches/order_tables.py --arenic target/release/arenic GRAPH.json.gz … MODEL.onnx …
 
-Peaks are in MiB. `best` is the default pipeline, `OLLA` the pipeline `olla` up to its order
-(with its control edges, under --olla-limit), `bound` the certificate of the default. Models
+Peaks are in MiB. `best` is the pipeline `as_exported`, `OLLA` the pipeline `olla` up to its order
+(with its control edges, under --olla-limit), `bound` the certificate of that pipeline. Models
 are compiled with `--plan-only`. Every figure is the command's own `--json`; seconds are those
-of the default.
+of that pipeline.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main():
     print("|---|" + "---:|" * (len(SHORT) + 5))
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        shown = subprocess.run([args.arenic, "pipeline", "show", "default"], capture_output=True, text=True, check=True)
+        shown = subprocess.run([args.arenic, "pipeline", "show", "as_exported"], capture_output=True, text=True, check=True)
         for file in args.files:
             peaks = []
             for method in METHODS:
@@ -67,7 +67,7 @@ def main():
                 pipeline.write_text(shown.stdout.replace("- order\n", f"- order: {{method: {method}}}\n"))
                 peaks.append(figures(args.arenic, file, folder, pipeline)[0])
             olla = figures(args.arenic, file, folder, "olla", args.olla_limit)[0]
-            best, bound, seconds, proved = figures(args.arenic, file, folder, "default")
+            best, bound, seconds, proved = figures(args.arenic, file, folder, "as_exported")
             gap = "0" if proved else f"{(best - bound) / bound:.2%}"
             row = [*map(mib, [*peaks, olla, best, bound]), gap, f"{seconds:.2f}"]
             print(f"| {file.name.removesuffix('.json.gz')} | {' | '.join(row)} |", flush=True)

@@ -22,6 +22,7 @@ use arenic_ir::program::{PerSpace, Program};
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
 use arenic_ir::{Graph, NodeId, Rounds, StateId, ValueId};
+use arenic_passes::Purpose;
 use arenic_passes::certificate::{self, OrderCertificate};
 use bytes::Bytes;
 use cranelift_entity::EntityRef;
@@ -405,6 +406,14 @@ impl Artifact {
     /// The file cannot be read, is no artifact, was cut or altered, comes from a newer
     /// version, or holds a malformed graph.
     pub fn read(path: &Path) -> Result<Artifact, ArtifactError> {
+        Artifact::read_for(path, &[Purpose::Step, Purpose::Evaluation])
+    }
+
+    /// The same, with the targets of these purposes alone: others take no memory.
+    ///
+    /// # Errors
+    /// As for [`Artifact::read`], of what is read.
+    pub fn read_for(path: &Path, purposes: &[Purpose]) -> Result<Artifact, ArtifactError> {
         let io = |error| ArtifactError::Io { path: path.to_owned(), error };
         let file = File::open(path).map_err(io)?;
         if file.metadata().map_err(io)?.len() == 0 {
@@ -414,11 +423,13 @@ impl Artifact {
         let bytes = mapping.bytes();
         let refuse = |reason: String| ArtifactError::Format { path: path.to_owned(), reason };
         let (header, data) = parse_envelope(&bytes).map_err(refuse)?;
-        let all = |entries: Vec<TargetHeader>| -> Result<Vec<Target>, ArtifactError> {
-            entries.into_iter().map(|entry| read_target(path, entry, &data, &mapping)).collect()
+        let all = |purpose, entries: Vec<TargetHeader>| -> Result<Vec<Target>, ArtifactError> {
+            let wanted = entries.into_iter().filter(|_| purposes.contains(&purpose));
+            wanted.map(|entry| read_target(path, entry, &data, &mapping)).collect()
         };
         mapping.release();
-        let (targets, evaluations) = (all(header.targets)?, all(header.evaluations)?);
+        let (targets, evaluations) =
+            (all(Purpose::Step, header.targets)?, all(Purpose::Evaluation, header.evaluations)?);
         for targets in [&targets, &evaluations] {
             let mut seen = HashSet::new();
             if let Some(twice) = targets.iter().find(|t| !seen.insert((&t.name, &t.variant))) {

@@ -21,7 +21,9 @@ use arenic_passes::differentiate::{Differentiate, Glob, Parameter};
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Outcome, PartOutcome, Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::roofline;
-use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search, StateHomes, Turns, devices};
+use arenic_passes::{
+    Cx, Evaluate, Minimum, PassError, Purpose, Search, StateHomes, Turns, devices,
+};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,9 +85,8 @@ impl CompileError {
         }
     }
 
-    /// The least limit on device memory that can be kept, and the proven floor below it, in
-    /// bytes, where this is why the compilation failed.
-    pub fn minimum(&self) -> Option<(u64, u64)> {
+    /// The least limit on device memory that can be kept, where this is why the compilation failed.
+    pub fn minimum(&self) -> Option<Minimum> {
         match self {
             CompileError::Run(RunError::Pass { error, .. }) => error.minimum(),
             _ => None,
@@ -105,9 +106,8 @@ pub struct Compiled {
     pub unused: Vec<String>,
     /// Where a forward model became a step: its weights.
     pub weights: Weights,
-    /// Under a limit on device memory: the least one that can be kept, and the proven floor
-    /// below it, in bytes.
-    pub minimum: Option<(u64, u64)>,
+    /// Under a limit on device memory: what is known of the least one that can be kept.
+    pub minimum: Option<Minimum>,
     /// Under a limit on device memory: seconds of the step without it, which operators in parts
     /// no longer tell.
     pub uncut_seconds: Option<f64>,

@@ -76,7 +76,7 @@ impl<'a, F: FnMut(Option<u64>) -> Result<Compiled, CompileError>> Frontier<'a, F
         match (self.compile)(Some(limit)) {
             Ok(compiled) => Ok(Outcome::Kept(point(&compiled, self.device)?)),
             Err(e) if e.is_of_limits() => {
-                let least = e.minimum().map(|(least, _)| least);
+                let least = e.minimum().map(|least| least.bytes);
                 self.least = self.least.or(least);
                 Ok(Outcome::Impossible(least))
             }

@@ -14,6 +14,7 @@ pub mod evaluator;
 pub mod explain;
 pub mod frontier;
 pub mod gpu_code;
+mod heap;
 pub mod instance;
 pub mod kinds;
 pub mod largest;

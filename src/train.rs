@@ -8,6 +8,7 @@ use crate::data::{
     AtomicFile, DataError, Mixed, Mixing, Notice, Npz, OutputSpool, Wanted, try_to_write,
 };
 use crate::gpu_code::{self, Trust};
+use crate::heap;
 use crate::mapping::Mapping;
 use arenic_ir::graph::{Def, Graph, StateId, ValueId};
 use arenic_ir::program::{Program, Span};
@@ -321,6 +322,7 @@ fn train_on<M: Machine>(
 ) -> Result<Summary, TrainError> {
     let written = [&options.save, &options.outputs, &options.trace];
     try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
+    heap::give_back();
     let progress = initial::load(&options.initial, steps, machines)?;
     let seed = options.seed.unwrap_or(progress.seed);
 

@@ -7,6 +7,8 @@ use arenic::gpu_code::Trust;
 use arenic::onnx::proto::{ModelProto, StringStringEntryProto};
 use arenic::onnx::{ImportError, ImportOptions, Mode, Training};
 use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic_ir::Op;
+use arenic_ir::op::AttentionSpec;
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
@@ -52,11 +54,17 @@ fn property<'m>(all: &'m [StringStringEntryProto], key: &str) -> &'m str {
 
 impl Network {
     fn compiled(&self, kind: &str) -> Result<Target, CompileError> {
+        self.compiled_without(kind, false)
+    }
+
+    /// As `compiled`, perhaps without the parameters that a file lacks.
+    fn compiled_without(&self, kind: &str, accept_missing: bool) -> Result<Target, CompileError> {
         let training = Training { dropout: Some(0.0), ..Training::default() };
         let sized = || ("batch".to_owned(), self.rows);
         let options = ImportOptions {
             mode: Mode::Training(training),
             dims: (kind == "arenic").then(sized).into_iter().collect(),
+            accept_missing,
             ..ImportOptions::default()
         };
         let pass = Differentiate {
@@ -162,7 +170,7 @@ fn files_that_keep_parameters_train_as_pytorch_does() {
             trained += 1;
         }
     }
-    assert_eq!(trained, 24);
+    assert_eq!(trained, 32);
 }
 
 /// None trains in silence without one of its parameters.
@@ -190,7 +198,48 @@ fn default_exports_train_as_pytorch_does_or_are_refused_by_name() {
         assert!(lost.is_subset(&all), "{file}: {lost:?} are named");
         refused += 1;
     }
-    assert_eq!(refused, 10);
+    assert_eq!(refused, 14);
+}
+
+/// Transformers by family: layers, matrices of queries that share keys, and whether scores are bounded.
+const TRANSFORMERS: [(&str, usize, usize, bool); 6] = [
+    ("hf_bert", 1, 1, false),
+    ("hf_gemma2", 2, 2, true),
+    ("hf_gpt2", 1, 1, false),
+    ("hf_llama", 1, 2, false),
+    ("hf_qwen3", 1, 2, false),
+    ("hf_vit", 1, 1, false),
+];
+
+/// However an exporter writes an attention, no tensor holds its scores: it is one operator, and so is
+/// its gradient. Nor is there a copy of the logits for the loss and its gradient.
+#[test]
+fn attentions_and_losses_are_found_in_every_file() {
+    let zoo = zoo();
+    for (name, layers, group, is_bounded) in TRANSFORMERS {
+        for (kind, file) in &zoo.networks[name].files {
+            let target = zoo.networks[name].compiled_without(kind, true);
+            let g = target.unwrap_or_else(|e| panic!("{file}: {e}")).graph;
+            let count = |is: &dyn Fn(&Op) -> bool| g.nodes.values().filter(|n| is(&n.op)).count();
+            let is_spec =
+                |spec: &AttentionSpec| spec.group == group && spec.softcap.is_some() == is_bounded;
+            let attentions = count(&|op| matches!(op, Op::Attention { spec } if is_spec(spec)));
+            let gradients = count(&|op| matches!(op, Op::AttentionGrad { spec } if is_spec(spec)));
+            assert_eq!([attentions, gradients], [layers; 2], "{file}");
+            let stored = |op: &Op| {
+                matches!(
+                    op,
+                    Op::Softmax { .. }
+                        | Op::SoftmaxGrad { .. }
+                        | Op::LogSoftmax { .. }
+                        | Op::LogSoftmaxGrad { .. }
+                        | Op::SoftmaxOfStats
+                )
+            };
+            assert_eq!(count(&stored), 0, "{file}");
+            assert_eq!(count(&|op| matches!(op, Op::CrossEntropyGrad)), 1, "{file}");
+        }
+    }
 }
 
 #[test]

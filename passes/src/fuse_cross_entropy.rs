@@ -8,8 +8,11 @@
 //!
 //! - the loss gathers logits, and subtracts both numbers from what it gathered;
 //! - `exp` of the log softmax becomes `softmax_of_stats`, which may overwrite the logits;
-//! - `m − exp(…) · sum(m)`, `m` being zeros into which `w` is scattered (one element per
-//!   row, perhaps times a factor), becomes `cross_entropy_grad`: no one-hot matrix.
+//! - `m − exp(…) · sum(m)`, as operators or as one `log_softmax_grad`, `m` being zeros into which
+//!   `w` is scattered (one element per row, perhaps times a factor), becomes
+//!   `cross_entropy_grad`: no one-hot matrix.
+//!
+//! Rows may lie in several axes, as of logits `[batch, time, classes]`, and be read in others.
 //!
 //! Sound because each element goes through the same operations in the same order as
 //! before: `log_softmax` subtracts the same two numbers, gathering commutes with what is
@@ -23,12 +26,11 @@
 //! The gradient is the usual one; see for example Goodfellow, Bengio, Courville, "Deep
 //! Learning" (2016), §6.2.2.3.
 
-use crate::dead_code::DeadCode;
+use crate::rewrite::{Editor, GraphView};
 use crate::{Cx, GraphPass, PassError, Stats};
-use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
+use arenic_ir::graph::{Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Scatter, Unary};
 use arenic_ir::types::DType;
-use cranelift_entity::SecondaryMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -38,250 +40,168 @@ use serde::{Deserialize, Serialize};
 pub struct FuseCrossEntropy {}
 
 impl GraphPass for FuseCrossEntropy {
-    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        let mut rewrite = Rewrite::new(g);
-        let (mut losses, mut gradients) = (0, 0);
-        for n in rewrite.g.nodes.keys().collect::<Vec<_>>() {
-            let Some(found) = rewrite.log_softmax(n) else { continue };
-            losses += 1;
-            gradients += rewrite.apply(&found)?;
-        }
-        if losses > 0 {
-            let Rewrite { with, order, .. } = rewrite;
-            g.replace_uses(&with);
-            *g = g.arranged(&order);
-            DeadCode {}.run(g, cx)?;
-        }
-        Ok(Stats::from([("fused_losses", losses), ("fused_gradients", gradients)]))
+    fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
+        let view = GraphView::new(g);
+        let found: Vec<Loss> = g.nodes.keys().filter_map(|n| loss(&view, n)).collect();
+        let mut e = Editor::new(g);
+        found.iter().try_for_each(|loss| loss.replace(&mut e))?;
+        e.finish();
+        let gradients = found.iter().flat_map(|l| &l.uses).filter(|u| u.is_gradient()).count();
+        Ok(Stats::from([
+            ("fused_losses", found.len() as u64),
+            ("fused_gradients", gradients as u64),
+        ]))
     }
 }
 
-/// A log softmax with all its readers.
-struct Found {
+/// A log softmax of the rows of `x`, with all that reads it.
+struct Loss {
     node: NodeId,
-    gathers: Vec<NodeId>,
-    exponentials: Vec<NodeId>,
+    x: ValueId,
+    uses: Vec<Use>,
 }
 
-/// The gradient of a cross entropy.
-struct Gradient {
-    /// The subtraction that gives it.
-    node: NodeId,
+/// What is made of the log softmax by a node.
+enum Use {
+    Gathered { at: NodeId, indices: ValueId },
+    Softmax { at: NodeId },
+    Gradient { at: NodeId, rows: OneHot },
+}
+
+/// Rows with one element each, `w · factor` at `target`, that is not known to be zero.
+struct OneHot {
+    /// Of all rows.
+    shape: Vec<usize>,
     target: ValueId,
-    /// What is scattered, and the factor of all of it.
-    updates: ValueId,
+    w: ValueId,
     factor: Option<ValueId>,
 }
 
-struct Rewrite<'a> {
-    g: &'a mut Graph,
-    readers: SecondaryMap<ValueId, Vec<NodeId>>,
-    /// Roots that are outputs or exit values.
-    kept: SecondaryMap<ValueId, bool>,
-    /// Values that others take the place of.
-    with: SecondaryMap<ValueId, Option<ValueId>>,
-    /// All nodes, new ones at their places.
-    order: Vec<NodeId>,
+/// A log softmax along the last axis whose uses can do with two numbers per row.
+fn loss(v: &GraphView, node: NodeId) -> Option<Loss> {
+    let Node { op: Op::LogSoftmax { axis }, inputs, .. } = &v.g.nodes[node] else { return None };
+    let (x, y) = (inputs[0], v.g.result(node)?);
+    let ty = v.g.ty(x);
+    // Where only a part of a larger tensor is needed, keeping it could cost more.
+    let whole = v.g.ty(v.g.resolve(x).root).bytes() == ty.bytes();
+    // Of `bf16` the statistics have another type.
+    if axis + 1 != ty.rank() || !whole || ty.dtype == DType::Bf16 {
+        return None;
+    }
+    let uses: Vec<Use> = v.uses(y)?.into_iter().map(|n| used(v, n, y)).collect::<Option<_>>()?;
+    (!uses.is_empty()).then_some(Loss { node, x, uses })
 }
 
-impl<'a> Rewrite<'a> {
-    fn new(g: &'a mut Graph) -> Self {
-        let readers = g.readers();
-        let kept = g.kept();
-        let order = g.nodes.keys().collect();
-        Rewrite { g, readers, kept, with: SecondaryMap::new(), order }
+/// What a node makes of the log softmax `y`, which it reads with its rows as they are.
+fn used(v: &GraphView, at: NodeId, y: ValueId) -> Option<Use> {
+    let Node { op, inputs, .. } = &v.g.nodes[at];
+    let (&read, rest) = inputs.split_first()?;
+    let shape = &v.g.ty(read).shape;
+    let last = shape.len().checked_sub(1)?;
+    if !v.is(read, y) || rest.iter().any(|&x| v.is(x, y)) || shape.last() != v.g.ty(y).shape.last()
+    {
+        return None;
     }
-
-    /// The node that defines the root of `v`, where `v` is all of it.
-    fn definition(&self, v: ValueId) -> Option<NodeId> {
-        let root = self.g.resolve(v).root;
-        match self.g.values[root].def {
-            Def::Node { node, output: 0 } => {
-                (self.g.ty(root).bytes() == self.g.ty(v).bytes()).then_some(node)
-            }
-            _ => None,
+    match *op {
+        Op::GatherElements { axis } if axis == last => {
+            let &[indices] = rest else { return None };
+            let one_each = v.g.ty(indices).shape[..last] == shape[..last];
+            one_each.then_some(Use::Gathered { at, indices })
         }
-    }
-
-    /// The only reader of a node's result, which is read in the shape that it has.
-    fn only_reader(&self, n: NodeId) -> Option<NodeId> {
-        let readers = self.plain_readers(n)?;
-        (readers.len() == 1).then(|| readers[0])
-    }
-
-    /// All readers of a node's result; none where it is also an output, an exit value or
-    /// read through a view.
-    fn plain_readers(&self, n: NodeId) -> Option<&[NodeId]> {
-        let v = self.g.result(n)?;
-        let readers = &self.readers[v];
-        let through_view = readers.iter().any(|&r| {
-            self.g.nodes[r].inputs.iter().any(|&x| x != v && self.g.resolve(x).root == v)
-        });
-        (!self.kept[v] && !through_view).then_some(readers)
-    }
-
-    /// A log softmax of rows whose readers are all gathers and exponentials of it.
-    fn log_softmax(&self, n: NodeId) -> Option<Found> {
-        let Op::LogSoftmax { axis } = self.g.nodes[n].op else { return None };
-        let x = self.g.nodes[n].inputs[0];
-        let ty = self.g.ty(x);
-        // Where only a part of a larger tensor is needed, keeping it could cost more.
-        let whole = self.g.ty(self.g.resolve(x).root).bytes() == ty.bytes();
-        // Of `bf16` the statistics have another type.
-        if axis + 1 != ty.rank() || !whole || ty.dtype == DType::Bf16 {
-            return None;
+        Op::LogSoftmaxGrad { axis } if axis == last => {
+            Some(Use::Gradient { at, rows: one_hot(v, *rest.first()?)? })
         }
-        let mut found = Found { node: n, gathers: Vec::new(), exponentials: Vec::new() };
-        for &r in self.plain_readers(n)? {
-            let reader = &self.g.nodes[r];
-            match reader.op {
-                Op::GatherElements { axis: along } if along == axis => {
-                    let indices = self.g.ty(*reader.inputs.get(1)?);
-                    if indices.shape[..axis] != ty.shape[..axis] {
-                        return None;
-                    }
-                    found.gathers.push(r);
-                }
-                Op::Unary { f: Unary::Exp } => found.exponentials.push(r),
-                _ => return None,
-            }
-        }
-        (!found.gathers.is_empty() || !found.exponentials.is_empty()).then_some(found)
-    }
-
-    /// Rewrites a log softmax and its readers; gives the number of fused gradients.
-    fn apply(&mut self, found: &Found) -> Result<u64, PassError> {
-        let x = self.g.nodes[found.node].inputs[0];
-        let stats = self.insert(found.node, Op::LogSoftmaxStats, vec![x])?;
-        let [Some(max), Some(ln_sum)] = self.g.nodes[stats].outputs[..] else { return Ok(0) };
-        for &n in &found.gathers {
-            let indices = self.g.nodes[n].inputs[1];
-            let op = self.g.nodes[n].op.clone();
-            let mut v = self.insert_value(n, op, vec![x, indices])?;
-            for stat in [max, ln_sum] {
-                v = self.insert_value(n, Op::Binary { f: Binary::Sub }, vec![v, stat])?;
-            }
-            self.replace(n, v);
-        }
-        let mut gradients = 0;
-        for &n in &found.exponentials {
-            let Some(gradient) = self.gradient(n) else {
-                let v = self.insert_value(n, Op::SoftmaxOfStats, vec![x, max, ln_sum])?;
-                self.replace(n, v);
-                continue;
-            };
-            let at = gradient.node;
-            let mut w = gradient.updates;
-            if let Some(factor) = gradient.factor {
-                w = self.insert_value(at, Op::Binary { f: Binary::Mul }, vec![w, factor])?;
-            }
-            let operands = vec![x, max, ln_sum, gradient.target, w];
-            let v = self.insert_value(at, Op::CrossEntropyGrad, operands)?;
-            self.replace(at, v);
-            gradients += 1;
-        }
-        Ok(gradients)
-    }
-
-    /// The gradient that the exponential of a log softmax belongs to.
-    fn gradient(&self, exponential: NodeId) -> Option<Gradient> {
-        let g = &*self.g;
-        let softmax = g.result(exponential)?;
-        let product = self.only_reader(exponential)?;
-        let sum_value = other_operand(g, product, Binary::Mul, softmax)?;
-        let difference = self.only_reader(product)?;
-        let Op::Binary { f: Binary::Sub } = g.nodes[difference].op else { return None };
-        let [scattered, subtracted] = g.nodes[difference].inputs[..] else { return None };
-        let sum = self.definition(sum_value)?;
-        let Op::Reduce { f: Reduction::Sum, ref axes, keep: true } = g.nodes[sum].op else {
-            return None;
-        };
-        let last = g.ty(softmax).rank().checked_sub(1)?;
-        if Some(subtracted) != g.result(product)
-            || axes[..] != [last]
-            || g.nodes[sum].inputs[0] != scattered
-            || sum_value != g.result(sum)?
-            || g.ty(scattered).shape != g.ty(softmax).shape
-        {
-            return None;
-        }
-        // The scattered matrix, perhaps times a factor.
-        let mut node = self.definition(scattered)?;
-        let mut factor = None;
-        if let Op::Binary { f: Binary::Mul } = g.nodes[node].op {
-            let [a, b] = g.nodes[node].inputs[..] else { return None };
-            let is_scatter = |v: ValueId| {
-                let of = self.definition(v)?;
-                matches!(g.nodes[of].op, Op::ScatterElements { .. }).then_some(of)
-            };
-            (node, factor) = match (is_scatter(a), is_scatter(b)) {
-                (Some(n), _) => (n, Some(b)),
-                (None, Some(n)) => (n, Some(a)),
-                (None, None) => return None,
-            };
-        }
-        let Op::ScatterElements { axis, reduction } = g.nodes[node].op else { return None };
-        let [base, target, updates] = g.nodes[node].inputs[..] else { return None };
-        let mut rows = g.ty(softmax).shape.clone();
-        rows[last] = 1;
-        let fits = axis == last
-            && matches!(reduction, Scatter::Replace | Scatter::Add)
-            && g.ty(updates).shape == rows
-            && g.ty(base).shape == g.ty(softmax).shape
-            && is_zero(g, base)
-            && factor.is_none_or(|f| {
-                let t = g.ty(f);
-                t.shape == rows || (t.elements() == 1 && t.rank() <= rows.len())
-            });
-        fits.then_some(Gradient { node: difference, target, updates, factor })
-    }
-
-    /// Adds a node just before `at`.
-    fn insert(&mut self, at: NodeId, op: Op, inputs: Vec<ValueId>) -> Result<NodeId, PassError> {
-        let name = self.g.nodes[at].name.clone();
-        let node = self.g.add_node(name, op, inputs)?;
-        let place = self.order.iter().position(|&n| n == at).unwrap_or(self.order.len());
-        self.order.insert(place, node);
-        Ok(node)
-    }
-
-    /// Adds a node just before `at`; gives its first result.
-    fn insert_value(
-        &mut self,
-        at: NodeId,
-        op: Op,
-        inputs: Vec<ValueId>,
-    ) -> Result<ValueId, PassError> {
-        let node = self.insert(at, op, inputs)?;
-        let first = self.g.nodes[node].outputs.first().copied().flatten();
-        first.ok_or_else(|| PassError::Type(arenic_ir::op::TypeError("no result".into())))
-    }
-
-    /// Lets `v` take the place of a node's result.
-    fn replace(&mut self, n: NodeId, v: ValueId) {
-        if let Some(old) = self.g.result(n) {
-            self.g.values[v].name = self.g.values[old].name.clone();
-            self.with[old] = Some(v);
-        }
-    }
-}
-
-/// The other operand of a node that applies `f` to `v` and another value.
-fn other_operand(g: &Graph, n: NodeId, f: Binary, v: ValueId) -> Option<ValueId> {
-    let Op::Binary { f: of } = g.nodes[n].op else { return None };
-    match g.nodes[n].inputs[..] {
-        [a, b] if of == f && a == v && b != v => Some(b),
-        [a, b] if of == f && b == v && a != v => Some(a),
+        Op::Unary { f: Unary::Exp } => Some(match gradient(v, v.g.result(at)?) {
+            Some((at, rows)) => Use::Gradient { at, rows },
+            None => Use::Softmax { at },
+        }),
         _ => None,
     }
 }
 
-/// True where every element of `v` is known to be zero (and none is −0).
-fn is_zero(g: &Graph, v: ValueId) -> bool {
-    let mut v = v;
-    while let Def::Node { node, .. } = g.values[v].def {
-        let Op::Expand { .. } = g.nodes[node].op else { return false };
-        v = g.nodes[node].inputs[0];
+/// `m − p · sum(m)` of the softmax `p`, where `m` has one element per row.
+fn gradient(v: &GraphView, p: ValueId) -> Option<(NodeId, OneHot)> {
+    let product = v.only_use(p)?;
+    let sum = v.other(product, Binary::Mul, p)?;
+    let difference = v.only_use(v.g.result(product)?)?;
+    let [m, subtracted] = v.applied(difference, Binary::Sub)?;
+    let fits = v.is(subtracted, v.g.result(product)?)
+        && v.reduced_rows(sum, Reduction::Sum)? == m
+        && v.g.ty(m).shape == v.g.ty(p).shape;
+    Some((difference, one_hot(v, m).filter(|_| fits)?))
+}
+
+/// Zeros into whose rows one element each is scattered, perhaps all times a factor.
+fn one_hot(v: &GraphView, m: ValueId) -> Option<OneHot> {
+    let scaled = v.commuted(m, Binary::Mul).map(|[m, factor]| (m, Some(factor)));
+    scaled.chain([(m, None)]).find_map(|(m, factor)| scattered(v, m, factor))
+}
+
+fn scattered(v: &GraphView, m: ValueId, factor: Option<ValueId>) -> Option<OneHot> {
+    let Node { op: Op::ScatterElements { axis, reduction }, inputs, .. } = v.node(m)? else {
+        return None;
+    };
+    let &[zeros, target, w] = &inputs[..] else { return None };
+    let shape = v.g.ty(zeros).shape.clone();
+    let mut rows = shape.clone();
+    *rows.last_mut()? = 1;
+    let is_one_each = |f: ValueId| {
+        let ty = v.g.ty(f);
+        ty.shape == rows || (ty.elements() == 1 && ty.rank() <= rows.len())
+    };
+    let fits = axis + 1 == rows.len()
+        && v.g.ty(m).shape.last() == shape.last()
+        && matches!(reduction, Scatter::Replace | Scatter::Add)
+        && v.number(zeros) == Some(0.0)
+        && v.g.ty(w).shape == rows
+        && factor.is_none_or(is_one_each);
+    fits.then_some(OneHot { shape, target, w, factor })
+}
+
+impl Use {
+    fn is_gradient(&self) -> bool {
+        matches!(self, Use::Gradient { .. })
     }
-    g.const_bytes(v).is_some_and(|bytes| bytes.iter().all(|&b| b == 0))
+}
+
+impl Loss {
+    fn replace(&self, e: &mut Editor) -> Result<(), PassError> {
+        let stats = e.node(self.node, Op::LogSoftmaxStats, vec![self.x])?;
+        // Logits and statistics, with rows in the axes in which they are used.
+        let like = |e: &mut Editor, at: NodeId, shape: &[usize]| {
+            let x = e.reshaped(at, self.x, shape)?;
+            let rows = [&shape[..shape.len() - 1], &[1]].concat();
+            let [max, ln_sum] = [stats[0], stats[1]].map(|stat| e.reshaped(at, stat, &rows));
+            Ok::<_, PassError>([x, max?, ln_sum?])
+        };
+        for of in &self.uses {
+            let (&Use::Gathered { at, .. } | &Use::Softmax { at } | &Use::Gradient { at, .. }) = of;
+            let Some(old) = e.g.result(at) else { continue };
+            let shape = match of {
+                Use::Gradient { rows, .. } => rows.shape.clone(),
+                _ => e.g.ty(e.g.nodes[at].inputs[0]).shape.clone(),
+            };
+            let [x, max, ln_sum] = like(e, at, &shape)?;
+            let new = match *of {
+                Use::Gathered { indices, .. } => {
+                    let op = e.g.nodes[at].op.clone();
+                    let mut v = e.value(at, op, vec![x, indices])?;
+                    for stat in [max, ln_sum] {
+                        v = e.value(at, Op::Binary { f: Binary::Sub }, vec![v, stat])?;
+                    }
+                    v
+                }
+                Use::Softmax { .. } => e.value(at, Op::SoftmaxOfStats, vec![x, max, ln_sum])?,
+                Use::Gradient { rows: OneHot { target, w, factor, .. }, .. } => {
+                    let w = match factor {
+                        Some(by) => e.value(at, Op::Binary { f: Binary::Mul }, vec![w, by])?,
+                        None => w,
+                    };
+                    e.value(at, Op::CrossEntropyGrad, vec![x, max, ln_sum, target, w])?
+                }
+            };
+            e.replace(at, old, new)?;
+        }
+        Ok(())
+    }
 }

@@ -12,13 +12,10 @@
 //! addition, its result in the bytes of what is added, which nobody else reads: until then what
 //! the product reads is kept instead of its result, so it may not be larger.
 
-use crate::group::Search;
-use crate::products::{is_product, rows};
-use crate::views::Views;
+use crate::rewrite::{Editor, GraphView, is_product, rows};
 use crate::{Cx, GraphPass, PassError, Stats, Targets};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, TypeError};
-use cranelift_entity::SecondaryMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -35,25 +32,10 @@ impl GraphPass for FuseSums {
         if !self.target.includes(cx) {
             return Ok(Stats::new());
         }
-        let sums = Search::new(g).sums();
-        let mut removed: SecondaryMap<NodeId, bool> = SecondaryMap::new();
-        let mut with: SecondaryMap<ValueId, Option<ValueId>> = SecondaryMap::new();
-        let mut before: SecondaryMap<NodeId, Vec<NodeId>> = SecondaryMap::new();
-        let order: Vec<NodeId> = g.nodes.keys().collect();
-        for sum in &sums {
-            let (new, result) = sum.as_gemm(g)?;
-            with[sum.result] = Some(result);
-            before[sum.addition] = new;
-            removed[sum.addition] = true;
-            removed[sum.product] = true;
-        }
-        g.replace_uses(&with);
-        let order = order.into_iter().flat_map(|n| {
-            let new = std::mem::take(&mut before[n]);
-            new.into_iter().chain((!removed[n]).then_some(n))
-        });
-        *g = g.arranged(&order.collect::<Vec<_>>());
-        Views {}.run(g, cx)?;
+        let sums = GraphView::new(g).sums();
+        let mut e = Editor::new(g);
+        sums.iter().try_for_each(|sum| sum.replace(&mut e))?;
+        e.finish();
         Ok(Stats::from([("fused_sums", sums.len() as u64)]))
     }
 }
@@ -69,41 +51,25 @@ struct Sum {
 }
 
 impl Sum {
-    /// The nodes that take its place, in order, and the result of the last one.
-    fn as_gemm(&self, g: &mut Graph) -> Result<(Vec<NodeId>, ValueId), PassError> {
-        let Node { name, op, inputs, .. } = g.nodes[self.product].clone();
+    /// One `gemm` in the place of both.
+    fn replace(&self, e: &mut Editor) -> Result<(), PassError> {
+        let Node { op, inputs, .. } = e.g.nodes[self.product].clone();
         let (alpha, trans_a, trans_b) = match op {
             Op::Gemm { alpha, trans_a, trans_b, .. } => (alpha, trans_a, trans_b),
             Op::MatMul { trans_a, trans_b } => (1.0, trans_a, trans_b),
             op => return Err(TypeError(format!("a product, not {}", op.name())).into()),
         };
-        let mut nodes = Vec::new();
-        let mut node = |g: &mut Graph, op: Op, inputs: Vec<ValueId>| {
-            let n = g.add_node(name.clone(), op, inputs)?;
-            nodes.push(n);
-            g.result(n).ok_or_else(|| TypeError("a node without results".into()))
-        };
-        let mut reshaped =
-            |g: &mut Graph, v: ValueId, shape: Vec<usize>| match g.ty(v).shape == shape {
-                true => Ok(v),
-                false => node(g, Op::Reshape { shape }, vec![v]),
-            };
-        let left = rows(&g.ty(inputs[0]).shape);
-        let a = reshaped(g, inputs[0], left.to_vec())?;
-        let c = reshaped(g, self.added, self.added_shape.clone())?;
+        let at = self.addition;
+        let left = rows(&e.g.ty(inputs[0]).shape);
+        let a = e.reshaped(at, inputs[0], &left)?;
+        let c = e.reshaped(at, self.added, &self.added_shape)?;
         let gemm = Op::Gemm { alpha, beta: 1.0, trans_a, trans_b };
-        let y = node(g, gemm, vec![a, inputs[1], c])?;
-        let shape = g.ty(self.result).shape.clone();
-        let y = match g.ty(y).shape == shape {
-            true => y,
-            false => node(g, Op::Reshape { shape }, vec![y])?,
-        };
-        g.values[y].name = g.values[self.result].name.clone();
-        Ok((nodes, y))
+        let y = e.value(at, gemm, vec![a, inputs[1], c])?;
+        e.replace(at, self.result, y)
     }
 }
 
-impl Search<'_> {
+impl GraphView<'_> {
     /// All sums of a product and something else, in the order of their additions.
     fn sums(&self) -> Vec<Sum> {
         self.g.nodes.keys().filter_map(|n| self.sum(n)).collect()

@@ -19,7 +19,6 @@ pub mod detach_states;
 pub mod differentiate;
 pub mod early_update;
 mod error;
-mod expression;
 #[cfg(test)]
 mod fixtures;
 mod flow;
@@ -30,10 +29,10 @@ pub mod fuse_gelu;
 pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
-mod group;
 mod homes;
 pub mod layout;
 pub mod lower;
+mod minimum;
 mod mip;
 pub mod order;
 pub mod order_ilp;
@@ -44,13 +43,12 @@ pub mod place_ilp;
 pub mod place_pyramid;
 pub mod place_smartpool;
 pub mod plan_dqn;
-mod polynomial;
 pub mod precision;
-mod products;
 pub mod prune_precedence;
 pub mod raise;
 pub mod recompute;
 mod residency;
+mod rewrite;
 pub mod rounds;
 pub mod section;
 mod share;
@@ -67,6 +65,7 @@ pub mod yaml;
 
 pub use error::PassError;
 pub use homes::StateHomes;
+pub use minimum::Minimum;
 pub use pass::{
     Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats, Turns, Variants,
 };

@@ -13,7 +13,7 @@ use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::precision::{Format, Precision};
 use crate::yaml::{self, YamlError};
-use crate::{Cx, Pass, PassError, PassInfo, Stats, Turns, all_passes, configure};
+use crate::{Cx, Minimum, Pass, PassError, PassInfo, Stats, Turns, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
@@ -31,6 +31,7 @@ use std::time::{Duration, Instant};
 pub const NAMED: &[(&str, &str)] = &[
     ("default", include_str!("pipelines/default.yaml")),
     ("training", include_str!("pipelines/training.yaml")),
+    ("as_exported", include_str!("pipelines/as_exported.yaml")),
     ("definition", include_str!("pipelines/definition.yaml")),
     ("olla", include_str!("pipelines/olla.yaml")),
     ("smartpool", include_str!("pipelines/smartpool.yaml")),
@@ -79,9 +80,8 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The least limit on device memory that can be kept, and the proven floor below it, in
-    /// bytes, where this is what failed.
-    pub fn minimum(&self) -> Option<(u64, u64)> {
+    /// The least limit on device memory that can be kept, where this is what failed.
+    pub fn minimum(&self) -> Option<Minimum> {
         match self {
             RunError::Pass { error, .. } => error.minimum(),
             _ => None,
@@ -154,16 +154,15 @@ impl Outcome {
         self.figures("lower_bound_bytes").max().unwrap_or(0)
     }
 
-    /// The least limit on device memory that can be kept, and the proven floor below it, in
-    /// bytes; `None` where no pass said.
-    pub fn minimum(&self) -> Option<(u64, u64)> {
+    /// What is known of the least limit on device memory that can be kept; `None` where no pass said.
+    pub fn minimum(&self) -> Option<Minimum> {
+        let mut known = self.stats.iter().filter_map(|(_, stats)| Minimum::of(stats));
         // What a pass says that chose between graphs is about all of them, and comes first.
         // What is about the parts of a step in rounds comes before what is about the whole.
-        let of = |name| match self.rounds {
-            None => self.figures(name).next(),
-            Some(_) => self.figures(name).last(),
-        };
-        of("minimum_device_bytes").zip(of("minimum_device_bytes_bound"))
+        match self.rounds {
+            None => known.next(),
+            Some(_) => known.last(),
+        }
     }
 
     /// Seconds that a step takes at least under the byte limit, as far as its plan computes tensors

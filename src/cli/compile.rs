@@ -24,7 +24,7 @@ use arenic_passes::accumulate::Accumulate;
 use arenic_passes::differentiate::{Glob, Role};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::precision::{Format, Precision};
-use arenic_passes::{Purpose, Search, devices};
+use arenic_passes::{Minimum, Purpose, Search, devices};
 use clap::Args;
 use miette::miette;
 use serde_json::{Map, Value, json};
@@ -336,20 +336,25 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let (name, ms, overhead) = (&timed.name, step * 1e3, percent(step));
         tell!("simulated on {name}: {ms:.3} ms a step, overhead {overhead:+.1} %{least}");
     }
+    match compiled.minimum {
+        Some(Minimum { bytes, is_exact: true, .. }) => tell!("the least limit is {bytes} bytes"),
+        Some(Minimum { bytes, bound, .. }) => {
+            tell!("the least limit is at most {bytes} bytes, and at least {bound}");
+        }
+        None => {}
+    }
     Ok(())
 }
 
 /// What there is to say of a target for scripts.
-pub(super) fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
+pub(super) fn figures(target: &Target, minimum: Option<Minimum>) -> Map<String, Value> {
     let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
     object.insert("math".into(), target.program.target.math.name().into());
     object.insert("precision".into(), target.precision().into());
     let statistics = target.statistics.iter();
     object.extend(statistics.map(|(name, figure)| (name.clone(), (*figure).into())));
-    if let Some((minimum, bound)) = minimum {
-        object.insert("minimum_device_bytes".into(), minimum.into());
-        object.insert("minimum_device_bytes_bound".into(), bound.into());
-    }
+    let known = minimum.map(Minimum::figures).unwrap_or_default();
+    object.extend(known.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())));
     let figure = |name: &str| target.statistics.get(name).copied().unwrap_or(0);
     let (peak, bound) = (figure("live_peak_bytes"), figure("lower_bound_bytes"));
     object.insert("proved_optimal".into(), (peak == bound).into());
@@ -428,7 +433,7 @@ impl Job<'_> {
                     }
                 }
                 Err(e) if e.is_of_limits() => {
-                    fails = e.minimum().map_or(limit, |(least, _)| limit.max(least.min(keeps)));
+                    fails = e.minimum().map_or(limit, |least| limit.max(least.bytes.min(keeps)));
                 }
                 Err(e) => return Err(failed(e)),
             }
@@ -570,8 +575,10 @@ fn print_minimum(a: &Arguments, e: &CompileError) -> Outcome {
     if !a.json.json || !e.is_of_limits() {
         return Ok(());
     }
-    let (minimum, bound) = e.minimum().unzip();
-    print(json!({"minimum_device_bytes": minimum, "minimum_device_bytes_bound": bound}))
+    match e.minimum() {
+        Some(minimum) => print(json!(minimum.figures())),
+        None => print(json!({"minimum_device_bytes": null, "minimum_device_bytes_bound": null})),
+    }
 }
 
 fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {

@@ -6,6 +6,7 @@ use arenic::artifact::Target;
 use arenic::data::{Batches, Mixing, Notice, Npz, TensorFile};
 use arenic::evaluator::Means;
 use arenic::train::{Initial, Length, OnSaveError, Options, StepReport};
+use arenic_passes::Purpose;
 use clap::Args;
 use miette::miette;
 use std::path::PathBuf;
@@ -60,7 +61,7 @@ fn chosen<'a>(a: &Arguments, all: &[&'a Target]) -> Result<&'a Target, Failure> 
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.feed.outputs)?;
-    let artifact = read(&a.artifact, a.feed.threads)?;
+    let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step, Purpose::Evaluation])?;
     let target = chosen(a, &a.feed.device.evaluations(&artifact)?)?;
     // The step's own states, moments and the like, are of no use here.
     let known = |name: &str| target.graph.values.values().any(|v| v.name == name);

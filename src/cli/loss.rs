@@ -43,7 +43,7 @@ pub(super) struct LossOptions {
     #[arg(long, value_name = "X", requires = "loss")]
     label_smoothing: Option<f64>,
     /// Of cross_entropy and nll: what each class counts in training, as numbers in a text file or as the
-    /// one array of an .npz; in `eval` all count alike
+    /// one array of an .npz; `eval` says the loss with and without
     #[arg(long, value_name = "FILE", requires = "loss")]
     class_weights: Option<PathBuf>,
     /// Of smooth_l1 (its beta) and huber: up to which differences are squared [default: 1]
@@ -264,6 +264,13 @@ impl LossOptions {
                 n => format!(" and {n} more (-v names them)"),
             };
             tell!("  {} {why}: {names}{more}", all.len());
+        }
+        if parameters.iter().any(|p| p.role == Role::Fixed) {
+            tell!(
+                "note: a batch normalisation in pieces is that of inference: it normalises with the \
+                 statistics that the file holds, not with each batch's. `arenic_export.export` writes a Keras \
+                 model (backend torch) or a PyTorch module in training mode"
+            );
         }
         for p in parameters.iter().filter(|p| p.role.is_doubtful()) {
             tell!(

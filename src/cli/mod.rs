@@ -70,8 +70,9 @@ enum Command {
     Run(run::Arguments),
     /// Evaluate a trained model: its loss, and its accuracy if it is a classifier
     ///
-    /// All targets count alike, but for those that --ignore-index leaves out: class weights and label
-    /// smoothing are of the training alone, so that losses of trainings with other weights can be compared.
+    /// All targets count alike in the loss, but for those that --ignore-index leaves out, so that
+    /// trainings with other class weights can be compared; a model compiled with class weights has its
+    /// weighted loss beside it. Label smoothing is of the training alone.
     Eval(eval::Arguments),
     /// Print what an artifact holds: statistics, graph and program
     Inspect(inspect::Arguments),

@@ -13,6 +13,7 @@ use arenic::train::{
     train_variants_on_device,
 };
 use arenic_ir::{Backend, Graph};
+use arenic_passes::Purpose;
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -203,12 +204,12 @@ impl Place {
     }
 }
 
-/// Reads an artifact that can be run.
-pub(super) fn read(path: &Path, threads: usize) -> Result<Artifact, Failure> {
+/// Reads the targets of these purposes of an artifact that can be run.
+pub(super) fn read(path: &Path, threads: usize, purposes: &[Purpose]) -> Result<Artifact, Failure> {
     if threads > MAX_THREADS {
         return Err(miette!("--threads {threads} is above {MAX_THREADS}").into());
     }
-    let artifact = Artifact::read(path).map_err(failed)?;
+    let artifact = Artifact::read_for(path, purposes).map_err(failed)?;
     if !artifact.runnable {
         return Err(miette!(
             help = "compile it again without --plan-only, with all external data at hand",
@@ -280,7 +281,7 @@ fn on_save_error(name: &str) -> Result<OnSaveError, String> {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
-    let artifact = read(&a.artifact, a.feed.threads)?;
+    let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
     let variants = a.feed.device.programs(&artifact)?;
     let backend = a.feed.device.backend();
     if backend == Backend::CPU && artifact.arena_bytes(backend.name()).host > 0 {

@@ -256,7 +256,7 @@ impl Job<'_> {
                     "lower_bound_bytes": figure(t, "lower_bound_bytes"),
                 })
             };
-            let minimum = compiled.iter().filter_map(|c| c.minimum).max();
+            let minimum = compiled.iter().filter_map(|c| c.minimum).max_by_key(|m| m.bytes);
             let mut object = figures(largest, minimum);
             object.insert("arena_bytes".into(), arena.device.into());
             object.insert("host_arena_bytes".into(), arena.host.into());

@@ -138,10 +138,22 @@ fn operators_that_become_several_are_read_back_with_close_results() {
     let (x, row, stats, channel) = (d(&[2, 3, 4]), d(&[3, 4]), d(&[2, 1, 1]), d(&[3]));
     let x2 = || vec![x.clone(), x.clone()];
     let channels = |n: usize| vec![channel.clone(); n];
-    let spec = |causal, zero_rows| AttentionSpec { scale: 0.5, causal, zero_rows, dropout: None };
+    let spec =
+        |causal, zero_rows| AttentionSpec { causal, zero_rows, ..AttentionSpec::scaled(0.5) };
     // q, k, v, max, sum, do, mask.
-    let shapes: [&[usize]; 7] =
-        [&[2, 3, 4], &[2, 5, 4], &[2, 5, 6], &[2, 3], &[2, 3], &[2, 3, 6], &[3, 5]];
+    let shapes: [&[usize]; 9] = [
+        &[2, 3, 4],
+        &[2, 5, 4],
+        &[2, 5, 6],
+        &[2, 3],
+        &[2, 3],
+        &[2, 3, 6],
+        &[3, 5],
+        // Keys and values that both matrices of queries share.
+        &[1, 5, 4],
+        &[1, 5, 6],
+    ];
+    let capped = AttentionSpec { softcap: Some(0.8), group: 2, ..AttentionSpec::scaled(0.5) };
     let attention = |of: &[usize]| of.iter().map(|&i| d(shapes[i])).collect::<Vec<_>>();
     let cases = [
         (Op::LayerNorm { axis: 1, epsilon: 1e-3 }, vec![x.clone(), row.clone(), row.clone()]),
@@ -156,6 +168,8 @@ fn operators_that_become_several_are_read_back_with_close_results() {
         (Op::Attention { spec: spec(true, false) }, attention(&[0, 1, 2])),
         (Op::AttentionGrad { spec: spec(false, false) }, attention(&[0, 1, 2, 3, 4, 5])),
         (Op::AttentionGrad { spec: spec(true, true) }, attention(&[0, 1, 2, 3, 4, 5, 6])),
+        (Op::Attention { spec: capped }, attention(&[0, 7, 8, 6])),
+        (Op::AttentionGrad { spec: capped }, attention(&[0, 7, 8, 3, 4, 5, 6])),
     ];
     for (op, inputs) in cases {
         close(&alone(op, &inputs), 1e-12);
@@ -223,7 +237,7 @@ fn what_an_attention_drops_is_read_back() {
                 .map(|(name, shape)| g.add_input(name, ty(&shape)));
         let rng = Rng { stream, seed: Some(3) };
         let dropout = Some(AttentionDropout { ratio: 0.25, rng });
-        let spec = AttentionSpec { scale: 0.5, causal: true, zero_rows: false, dropout };
+        let spec = AttentionSpec { causal: true, dropout, ..AttentionSpec::scaled(0.5) };
         let n = g.add_node("it", Op::Attention { spec }, vec![q, k, v]).unwrap();
         let [o, max, sum] = [0, 1, 2].map(|i| g.nodes[n].outputs[i].unwrap());
         let grad = Op::AttentionGrad { spec };

@@ -12,10 +12,24 @@ fn attention() {
         let (causal, zero_rows, drops) = (r.bool(), r.bool(), r.bool());
         let rng = arenic_ir::op::Rng { stream: seed, seed: None };
         let dropout = drops.then_some(AttentionDropout { ratio: 0.3, rng });
-        let spec = AttentionSpec { scale: 0.7, causal, zero_rows, dropout };
-        let of = |rows: usize, columns: usize| [&batch[..], &[rows, columns]].concat();
+        let (softcap, group) = (r.bool().then_some(1.5), r.usize(1..3));
+        let group = if batch.is_empty() { 1 } else { group };
+        let spec = AttentionSpec {
+            causal,
+            zero_rows,
+            dropout,
+            softcap,
+            group,
+            ..AttentionSpec::scaled(0.7)
+        };
+        let of = |group: usize, rows: usize, columns: usize| {
+            let mut shape = [&batch[..], &[rows, columns]].concat();
+            let heads = batch.len().checked_sub(1);
+            heads.into_iter().for_each(|at| shape[at] *= group);
+            shape
+        };
         let mut operands =
-            vec![trained(r, &of(t, d)), trained(r, &of(s, d)), trained(r, &of(s, e))];
+            vec![trained(r, &of(group, t, d)), trained(r, &of(1, s, d)), trained(r, &of(1, s, e))];
         if r.bool() {
             let mask: Vec<f64> = (0..s).map(|i| if i == 0 { 0.0 } else { -r.f64() }).collect();
             operands.push(Operand::Fixed(TensorType::new(DType::F64, [s]), doubles(&mask)));

@@ -26,6 +26,18 @@ import transformers as hf  # noqa: E402
 import zoo  # noqa: E402
 
 LLAMA = {**networks.LLAMA, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+# A layer with a sliding window and one without.
+GEMMA = {**networks.GEMMA, "hidden_size": 16, "intermediate_size": 24, "head_dim": 4}
+BERT = {**networks.BERT, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "max_position_embeddings": 8}
+
+
+def bert() -> torch.nn.Module:
+    return networks.Text(hf.BertForMaskedLM(hf.BertConfig(**BERT)))
+
+
+def vit() -> torch.nn.Module:
+    kept = {k: v for k, v in BERT.items() if k not in ("vocab_size", "pad_token_id", "max_position_embeddings")}
+    return networks.Output(hf.ViTForImageClassification(hf.ViTConfig(image_size=8, patch_size=4, **kept)), "logits")
 
 
 def gpt2() -> torch.nn.Module:
@@ -39,12 +51,16 @@ def gpt2() -> torch.nn.Module:
 SMALL = {
     "bilstm_attention": networks.Network(lambda: networks.Attentive(layers=1), networks.texts(6)),
     "unet_nearest": networks.Network(lambda: networks.UNet("nearest"), networks.images(8)),
+    "hf_bert": networks.Network(bert, networks.texts(6)),
+    "hf_gemma2": networks.Network(networks.causal("Gemma2", **GEMMA), networks.texts(6)),
     "hf_gpt2": networks.Network(gpt2, networks.texts(6)),
     "hf_llama": networks.Network(networks.causal("Llama", **LLAMA), networks.texts(6)),
+    "hf_qwen3": networks.Network(networks.causal("Qwen3", **LLAMA, head_dim=4), networks.texts(6)),
+    "hf_vit": networks.Network(vit, networks.images(8)),
 }
 NAMES = [
-    "bilstm_attention", "contrastive_temperature", "dcgan_generator", "fourier_features", "hf_gpt2", "hf_llama",
-    "mixture_topk", "pointnet", "spectral_norm", "student_no_grad", "tied_gru", "unet_nearest", "vqvae_detach",
+    "bilstm_attention", "contrastive_temperature", "dcgan_generator", "fourier_features", "hf_bert", "hf_gemma2",
+    "hf_gpt2", "hf_llama", "hf_qwen3", "hf_vit", "mixture_topk", "pointnet", "spectral_norm", "student_no_grad", "tied_gru", "unet_nearest", "vqvae_detach",
     "wavenet_weight_norm",
 ]  # fmt: skip
 # Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`, or that buffers move.

@@ -44,7 +44,9 @@ impl Row for Attention<'_> {
         if spec.dropout.is_some() {
             return vec![];
         }
-        (0..y[0].rank().saturating_sub(2)).map(|d| of_batch(x, y, d)).collect()
+        // The last axis has fewer keys than queries where these share some.
+        let shared = usize::from(spec.group > 1);
+        (0..y[0].rank().saturating_sub(2 + shared)).map(|d| of_batch(x, y, d)).collect()
     }
 
     fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
@@ -59,6 +61,12 @@ impl Row for Attention<'_> {
         let scores = (x[0].elements() as u64 / d).saturating_mul(s);
         let scores = if spec.causal { scores.div_ceil(2) } else { scores };
         let each = each + if spec.dropout.is_some() { 12 } else { 0 };
+        let capped = match self {
+            Attention::Attention { .. } => 8,
+            // Products are taken once more for the slope.
+            Attention::AttentionGrad { .. } => 16 + 2 * d,
+        };
+        let each = each + if spec.softcap.is_some() { capped } else { 0 };
         // Half of it is exponentials and moves, so that it counts as other arithmetic than that
         // of products.
         Work::new(scores.saturating_mul(each), x, y)
@@ -94,10 +102,24 @@ fn result(
     else {
         return Err(TypeError(format!("no attention of {q}, {k} and {v}: no matrices")));
     };
+    let mut of_keys = batch.to_vec();
+    let shared = match of_keys.last_mut() {
+        Some(heads) if spec.group > 0 && heads.is_multiple_of(spec.group) => {
+            *heads /= spec.group;
+            true
+        }
+        _ => spec.group == 1,
+    };
+    ensure!(shared, "{} matrices of the queries {q} do not share keys", spec.group);
     ensure!(
-        [of_k, of_v] == [batch; 2] && of_d == d && of_s == s && [k.dtype, v.dtype] == [q.dtype; 2],
+        [of_k, of_v] == [&of_keys[..]; 2]
+            && of_d == d
+            && of_s == s
+            && [k.dtype, v.dtype] == [q.dtype; 2],
         "no attention of {q}, {k} and {v}"
     );
+    let cap = spec.softcap;
+    ensure!(cap.is_none_or(|c| c > 0.0 && c.is_finite()), "the bound of scores is {cap:?}");
     ensure!(![d, s, e].contains(&&0), "attention of {q}, {k} and {v}, of which one is empty");
     if let Some(mask) = mask {
         let scores = [batch, &[*t, *s]].concat();

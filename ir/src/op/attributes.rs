@@ -56,6 +56,36 @@ pub struct AttentionSpec {
     /// What is dropped of the probabilities, after their sums were taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropout: Option<AttentionDropout>,
+    /// Bound `c > 0` of scores before the mask: `c · tanh(s / c)` takes the place of `s` (Gemma Team,
+    /// "Gemma 2", 2024). `None` leaves them as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub softcap: Option<f64>,
+    /// How many neighbouring matrices of queries share one of keys and one of values: the last axis
+    /// of the batch of queries has so many times the extent of theirs (Ainslie et al., "GQA", 2023).
+    #[serde(default = "one_group", skip_serializing_if = "is_one_group")]
+    pub group: usize,
+}
+
+impl AttentionSpec {
+    /// Attention with this factor and nothing else.
+    pub const fn scaled(scale: f64) -> AttentionSpec {
+        AttentionSpec {
+            scale,
+            causal: false,
+            zero_rows: false,
+            dropout: None,
+            softcap: None,
+            group: 1,
+        }
+    }
+}
+
+fn one_group() -> usize {
+    1
+}
+
+fn is_one_group(group: &usize) -> bool {
+    *group == 1
 }
 
 /// Dropout of an attention's probabilities: of those of shape `[…,T,S]` the elements that

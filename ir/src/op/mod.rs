@@ -491,7 +491,9 @@ operators! {
     /// Softmax attention, and its gradients.
     Attention {
         /// `q[…,T,D], k[…,S,D], v[…,S,E][, mask] → o[…,T,E], max[…,T], sum[…,T]`: softmax attention.
-        /// Scores are `s = scale · q kᵀ + mask`, where `mask` broadcasts to `[…,T,S]`. Of every row
+        /// Scores are `s = scale · q kᵀ + mask`, where `mask` broadcasts to `[…,T,S]`, with a bound of
+        /// what the mask is added to where the attributes have one, which may also let several
+        /// matrices of queries share keys and values. Of every row
         /// of them the maximum and the sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`, where
         /// some of the factors of `v` may be dropped.
         /// Scores exist a few rows at a time. Two numbers per row and not one logarithm, which could
@@ -504,7 +506,8 @@ operators! {
         /// `max` and `sum` are as `Attention` gives them. With `p = exp(s − max) / sum` these are
         /// `dv = pᵀ do`, and `dq = scale · ds k`, `dk = scale · dsᵀ q` of
         /// `ds = p · (do vᵀ − Σ p · (do vᵀ))`, the sum over each row. What is dropped of `p` in `dv` is
-        /// dropped of `do vᵀ` as well. The mask has no gradient.
+        /// dropped of `do vᵀ` as well. Under a bound `c`, `ds` is multiplied by its slope. Gradients of
+        /// shared keys and values are sums over who shares them. The mask has no gradient.
         "attention_grad" AttentionGrad {
             /// Those of the attention.
             spec: AttentionSpec,

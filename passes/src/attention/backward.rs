@@ -10,9 +10,19 @@
 //! ```
 
 use super::forward::Forward;
-use super::matrices::{Matrices, Matrix};
+use super::matrices::{Matrix, product, readers, readers_of, same_matrices};
+use crate::rewrite::GraphView;
 use arenic_ir::graph::{Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction};
+
+/// What a graph has of an attention's gradient.
+pub(super) enum Gradient {
+    Found(Backward),
+    /// Nothing reads the probabilities but the attention.
+    Absent,
+    /// A node outside of both reads the attention's probabilities, so that they must be stored.
+    Blocked,
+}
 
 /// A gradient that was found.
 pub(super) struct Backward {
@@ -24,123 +34,111 @@ pub(super) struct Backward {
     pub(super) first: NodeId,
 }
 
-/// Finds the gradient of an attention. `Some(None)` if the graph has none; `None` if a node outside
-/// of both reads the attention's probabilities, so that they must be stored.
-#[expect(clippy::option_option, reason = "no gradient is not the same as one that is not known")]
-pub(super) fn gradient(m: &Matrices, f: &Forward) -> Option<Option<Backward>> {
+/// The gradient of an attention.
+pub(super) fn gradient(v: &GraphView, f: &Forward) -> Gradient {
+    match found(v, f) {
+        Some(Some(backward)) if f.spec.softcap.is_none() => Gradient::Found(backward),
+        Some(None) => Gradient::Absent,
+        Some(Some(_)) | None => Gradient::Blocked,
+    }
+}
+
+/// The gradient, or `Some(None)` if the graph has none, or `None` if it has another reader.
+#[expect(clippy::option_option, reason = "`?` ends the search where it is blocked")]
+fn found(v: &GraphView, f: &Forward) -> Option<Option<Backward>> {
     let others = |mut readers: Vec<NodeId>| {
         readers.retain(|&n| n != f.last && n != f.factors);
         readers
     };
-    let mut readers = others(m.consumers(f.factors)?);
+    let mut left = others(readers(v, f.factors)?);
     let of_dropped = match f.spec.dropout {
         None => None,
         Some(_) => {
-            let of_kept = f.kept(m).map_or(Some(Vec::new()), |kept| m.readers_of(kept))?;
-            Some((others(m.consumers(f.probabilities)?), of_kept))
+            let of_kept = f.kept(v).map_or(Some(Vec::new()), |kept| readers_of(v, kept))?;
+            Some((others(readers(v, f.probabilities)?), of_kept))
         }
     };
-    if readers.is_empty() && of_dropped.iter().all(|(p, kept)| p.is_empty() && kept.is_empty()) {
+    if left.is_empty() && of_dropped.iter().all(|(p, kept)| p.is_empty() && kept.is_empty()) {
         return Some(None);
     }
-    let p = Matrix { of: m.base(m.g.result(f.factors)?), trans: false };
+    let p = Matrix { of: same_matrices(v.g, v.g.result(f.factors)?), trans: false };
     // The gradient of the values, or nothing else would be one of attention.
-    let of_values = |&n: &NodeId| match m.product(n)? {
+    let of_values = |&n: &NodeId| match product(v, n)? {
         x if x.a == p.transposed() => Some((n, x.b, false)),
         x if x.b == p => Some((n, x.a.transposed(), true)),
         _ => None,
     };
-    let values: Vec<_> = readers.iter().filter_map(of_values).collect();
-    readers.retain(|&n| !values.iter().any(|v| v.0 == n));
+    let values: Vec<_> = left.iter().filter_map(of_values).collect();
+    left.retain(|&n| !values.iter().any(|v| v.0 == n));
     let mut products = [None; 3];
-    let mut dy = match values[..] {
-        [] => None,
+    let (mut dy, mut first) = match values[..] {
+        [] => (None, None),
         [(n, dy, trans)] => {
             products[2] = Some((n, trans));
-            Some(dy)
+            (Some(dy), Some(n))
         }
         _ => return None,
     };
-    let mut first = values.first().map(|v| v.0);
     if let Some((of_probabilities, of_kept)) = of_dropped {
         // Whether an element is kept is the gradient's to know.
-        if !readers.is_empty() || of_probabilities.is_empty() != of_kept.is_empty() {
+        if !left.is_empty() || of_probabilities.is_empty() != of_kept.is_empty() {
             return None;
         }
-        readers = of_probabilities;
+        left = of_probabilities;
     }
-    if !readers.is_empty() {
-        let (dp, ds) = of_softmax(m, f, &readers)?;
-        let dp = before_dropout(m, f, dp)?;
-        let n = m.definition(m.base(dp))?;
-        let product = m.product(n)?;
+    if !left.is_empty() {
+        let (dp, ds) = of_softmax(v, f, &left)?;
+        let n = v.definition(before_dropout(v, f, dp)?)?;
+        let product = product(v, n)?;
         if product.b != f.v.transposed() || dy.is_some_and(|dy| dy != product.a) {
             return None;
         }
-        (dy, first) = (Some(product.a), Some(first.map_or(n, |f| f.min(n))));
-        of_scores(m, f, ds, &mut products)?;
+        (dy, first) = (Some(product.a), Some(first.map_or(n, |f: NodeId| f.min(n))));
+        of_scores(v, f, ds, &mut products)?;
     }
     Some(Some(Backward { dy: dy?, products, first: first? }))
 }
 
+/// True where `x` is read by these nodes alone.
+fn is_read_by(v: &GraphView, x: ValueId, by: &[NodeId]) -> bool {
+    v.definition(x)
+        .and_then(|n| readers(v, n))
+        .is_some_and(|all| all.iter().all(|n| by.contains(n)))
+}
+
 /// The gradient of probabilities, and the node that makes that of scores of it.
-fn of_softmax(m: &Matrices, f: &Forward, readers: &[NodeId]) -> Option<(ValueId, NodeId)> {
-    let is_p = |v: ValueId| m.base(v) == m.base(f.p);
-    let only = |n: NodeId, by: &[NodeId]| {
-        m.consumers(n).is_some_and(|all| all.iter().all(|n| by.contains(n)))
-    };
-    if let &[n] = readers {
-        let Node { op: Op::SoftmaxGrad { axis }, inputs, .. } = &m.g.nodes[n] else { return None };
+fn of_softmax(v: &GraphView, f: &Forward, left: &[NodeId]) -> Option<(ValueId, NodeId)> {
+    if let &[n] = left {
+        let Node { op: Op::SoftmaxGrad { axis }, inputs, .. } = &v.g.nodes[n] else { return None };
         let &[p, dp] = &inputs[..] else { return None };
-        let last = axis + 1 == m.g.ty(p).rank() && is_p(p) && !is_p(dp);
-        let whole = only(m.definition(m.base(dp))?, &[n]);
-        return (last && whole).then_some((dp, n));
+        let last = axis + 1 == v.g.ty(p).rank() && v.is(p, f.p) && !v.is(dp, f.p);
+        return (last && is_read_by(v, dp, &[n])).then_some((dp, n));
     }
-    let other = |n: NodeId| {
-        let [a, b] = m.binary(n, Binary::Mul)?;
-        match (is_p(a), is_p(b)) {
-            (true, false) => Some(b),
-            (false, true) => Some(a),
-            _ => None,
-        }
-    };
-    let &[a, b] = readers else { return None };
+    let &[a, b] = left else { return None };
     // One multiplies by the gradient of probabilities, the other by the sum of what that gives.
-    for (weighted, shift) in [(a, b), (b, a)] {
-        let (dp, sum) = (other(weighted)?, other(shift)?);
-        let Some(reduce) = m.definition(sum) else { continue };
-        let Node { op: Op::Reduce { f: Reduction::Sum, axes, keep: true }, inputs, .. } =
-            &m.g.nodes[reduce]
-        else {
-            continue;
-        };
-        let product = m.g.result(weighted)?;
-        let &[ds] = &m.consumers(shift)?[..] else { continue };
-        let Some([from, subtracted]) = m.binary(ds, Binary::Sub) else { continue };
-        let found = axes[..] == [m.g.ty(product).rank() - 1]
-            && inputs[0] == product
-            && from == product
-            && m.g.result(shift) == Some(subtracted)
-            && only(reduce, &[shift])
-            && only(weighted, &[reduce, ds])
-            && only(m.definition(m.base(dp))?, &[weighted]);
-        if found {
-            return Some((dp, ds));
-        }
-    }
-    None
+    [(a, b), (b, a)].into_iter().find_map(|(weighted, shift)| {
+        let (dp, sum) = (v.other(weighted, Binary::Mul, f.p)?, v.other(shift, Binary::Mul, f.p)?);
+        let (m, shifted) = (v.g.result(weighted)?, v.g.result(shift)?);
+        let &[ds] = &readers(v, shift)?[..] else { return None };
+        let found = v.reduced_rows(sum, Reduction::Sum)? == m
+            && v.applied(ds, Binary::Sub)? == [m, shifted]
+            && is_read_by(v, sum, &[shift])
+            && is_read_by(v, m, &[v.definition(sum)?, ds])
+            && is_read_by(v, dp, &[weighted]);
+        found.then_some((dp, ds))
+    })
 }
 
 /// The gradient of what a dropout gives from that of its operand; without one they are the same.
-fn before_dropout(m: &Matrices, f: &Forward, dp: ValueId) -> Option<ValueId> {
+fn before_dropout(v: &GraphView, f: &Forward, dp: ValueId) -> Option<ValueId> {
     let Some(dropout) = f.spec.dropout else { return Some(dp) };
-    let kept = f.kept(m)?;
-    let (mut at, mut scale, mut masks) = (m.base(dp), 1.0, 0);
+    let kept = f.kept(v)?;
+    let (mut at, mut scale, mut masks) = (dp, 1.0, 0);
     loop {
-        let n = m.definition(at)?;
-        let (x, factor) = match m.scaled(n) {
+        let n = v.definition(at)?;
+        let (x, factor) = match v.scaled_by(n) {
             Some(scaled) => scaled,
-            None => match masked(m, n, kept) {
+            None => match masked(v, n, kept) {
                 Some(masked) => {
                     masks += 1;
                     masked
@@ -149,51 +147,50 @@ fn before_dropout(m: &Matrices, f: &Forward, dp: ValueId) -> Option<ValueId> {
             },
         };
         // Nobody else reads what is between.
-        if m.consumers(m.definition(m.base(x))?)? != [n] {
+        if !is_read_by(v, x, &[n]) {
             return None;
         }
-        (at, scale) = (m.base(x), scale * factor);
+        (at, scale) = (x, scale * factor);
     }
     let is_inverse = (scale * (1.0 - dropout.ratio) - 1.0).abs() <= 1e-6;
-    (masks == 1 && is_inverse && m.readers_of(kept)?.len() == 1).then_some(at)
+    (masks == 1 && is_inverse && readers_of(v, kept)?.len() == 1).then_some(at)
 }
 
 /// What a node passes on where an element is kept, and by which factor.
-fn masked(m: &Matrices, n: NodeId, kept: ValueId) -> Option<(ValueId, f64)> {
-    if let Node { op: Op::Where, inputs, .. } = &m.g.nodes[n] {
-        let &[condition, x, other] = &inputs[..] else { return None };
-        return (m.base(condition) == kept && m.is_zero(other)).then_some((x, 1.0));
+fn masked(v: &GraphView, n: NodeId, kept: ValueId) -> Option<(ValueId, f64)> {
+    if let Some([condition, x, other]) = v.choice(v.g.result(n)?) {
+        return (v.is(condition, kept) && v.number(other) == Some(0.0)).then_some((x, 1.0));
     }
-    let [a, b] = m.binary(n, Binary::Mul)?;
-    let number = |v: ValueId| kept_as_number(m, v, n, kept);
+    let [a, b] = v.applied(n, Binary::Mul)?;
+    let number = |x: ValueId| kept_as_number(v, x, n, kept);
     number(b).map(|factor| (a, factor)).or_else(|| number(a).map(|factor| (b, factor)))
 }
 
 /// The factor of what is 1 where an element is kept and else 0, which a node alone reads.
-fn kept_as_number(m: &Matrices, v: ValueId, reader: NodeId, kept: ValueId) -> Option<f64> {
-    let n = m.definition(m.base(v))?;
-    if m.consumers(n)? != [reader] {
+fn kept_as_number(v: &GraphView, x: ValueId, reader: NodeId, kept: ValueId) -> Option<f64> {
+    let n = v.definition(x)?;
+    if readers(v, n)? != [reader] {
         return None;
     }
-    if let Some((x, factor)) = m.scaled(n) {
-        return Some(factor * kept_as_number(m, x, n, kept)?);
+    if let Some((x, factor)) = v.scaled_by(n) {
+        return Some(factor * kept_as_number(v, x, n, kept)?);
     }
-    let Node { op: Op::Cast { to }, inputs, .. } = &m.g.nodes[n] else { return None };
-    (to.is_float() && m.base(inputs[0]) == kept).then_some(1.0)
+    let (of, to) = v.cast(x)?;
+    (to.is_float() && v.is(of, kept)).then_some(1.0)
 }
 
 /// The products with the gradient of scores, which a node makes.
 fn of_scores(
-    m: &Matrices,
+    v: &GraphView,
     f: &Forward,
     ds: NodeId,
     products: &mut [Option<(NodeId, bool)>; 3],
 ) -> Option<()> {
     let (mut ds, mut scale) = (ds, 1.0);
     let readers = loop {
-        let readers = m.consumers(ds)?;
+        let readers = readers(v, ds)?;
         let next = match readers[..] {
-            [n] => m.scaled(n).map(|(_, factor)| (n, factor)),
+            [n] => v.scaled_by(n).map(|(_, factor)| (n, factor)),
             _ => None,
         };
         match next {
@@ -205,9 +202,9 @@ fn of_scores(
     if (scale - f.spec.scale).abs() > 1e-6 * f.spec.scale.abs() {
         return None;
     }
-    let ds = Matrix { of: m.base(m.g.result(ds)?), trans: false };
+    let ds = Matrix { of: same_matrices(v.g, v.g.result(ds)?), trans: false };
     for n in readers {
-        let x = m.product(n)?;
+        let x = product(v, n)?;
         let (which, trans) = match (x.a, x.b) {
             (a, b) if a == ds && b == f.k => (0, false),
             (a, b) if a == f.k.transposed() && b == ds.transposed() => (0, true),

@@ -1,22 +1,24 @@
 //! Attention around its softmax.
 //!
 //! ```text
-//! s = scale · (q kᵀ)             by a product or a quotient, or not at all
-//! s = s + mask                   or where(c, s, −∞), or not at all
-//! p = softmax(s)                 along the last axis
-//! p = where(all(s = −∞), 0, p)   PyTorch's safe softmax, or not at all
+//! s = scale · (q kᵀ)             by products and quotients, or not at all
+//! s = cap · tanh(s / cap)        or not at all
+//! s = s + mask                   or where(c, s, −∞), both, or neither
+//! p = softmax(s)                 along the last axis, perhaps guarded
 //! d = dropout(p)                 by a ratio that is known, or not at all
 //! o = d v
 //! ```
+//!
+//! A guard gives zeros for rows that see nothing ([`guard`]).
 
-use super::matrices::{Matrices, Matrix};
+use super::mask::Mask;
+use super::matrices::{Matrix, Product, extents, matrix, product, readers};
+use crate::rewrite::GraphView;
 use arenic_ir::Backend;
 use arenic_ir::graph::{Def, Node, NodeId, ValueId};
-use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, Op, Reduction};
-use arenic_ir::types::{DType, TensorType, broadcast_shapes};
-
-/// What a causal mask has beyond the diagonal is not above this.
-const CAUSAL: f64 = -1e4;
+use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, Op, Reduction, Unary};
+use arenic_ir::types::{DType, TensorType};
+use std::collections::BTreeSet;
 
 /// An attention that was found.
 pub(super) struct Forward {
@@ -27,7 +29,7 @@ pub(super) struct Forward {
     /// Keys, not transposed.
     pub(super) k: Matrix,
     pub(super) v: Matrix,
-    pub(super) mask: Option<Mask>,
+    pub(super) masks: Vec<Mask>,
     /// What the probabilities are, and the node that makes them.
     pub(super) p: ValueId,
     pub(super) probabilities: NodeId,
@@ -39,206 +41,289 @@ pub(super) struct Forward {
     pub(super) widths: [usize; 2],
 }
 
-/// What scores are masked by.
-#[derive(Clone, Copy)]
-pub(super) enum Mask {
-    /// This is added.
-    Added(ValueId),
-    /// Scores count where the condition has this value; others are −∞.
-    Where(ValueId, bool),
-}
-
 impl Forward {
     /// The types of `q`, `k` and `v`.
     pub(super) fn types(&self, dtype: DType) -> [TensorType; 3] {
         let (batch, &[d, e]) = (self.shape.len() - 2, &self.widths);
-        let of = |rows: usize, columns: usize| {
-            TensorType::new(dtype, [&self.shape[..batch], &[rows, columns]].concat())
+        let of = |shared: usize, rows: usize, columns: usize| {
+            let mut shape = [&self.shape[..batch], &[rows, columns]].concat();
+            if let Some(heads) = shape[..batch].last_mut() {
+                *heads /= shared;
+            }
+            TensorType::new(dtype, shape)
         };
-        let (t, s) = (self.shape[batch], self.shape[batch + 1]);
-        [of(t, d), of(s, d), of(s, e)]
+        let (t, s, shared) = (self.shape[batch], self.shape[batch + 1], self.spec.group);
+        [of(1, t, d), of(shared, s, d), of(shared, s, e)]
     }
 
     /// Which elements a dropout keeps.
-    pub(super) fn kept(&self, m: &Matrices) -> Option<ValueId> {
-        self.spec.dropout.and_then(|_| m.g.nodes[self.factors].outputs[1])
+    pub(super) fn kept(&self, v: &GraphView) -> Option<ValueId> {
+        self.spec.dropout.and_then(|_| v.g.nodes[self.factors].outputs[1])
     }
 
-    /// True where the mask is computed of a state, so that it may be trained.
-    pub(super) fn mask_is_trained(&self, m: &Matrices) -> bool {
-        let Some(Mask::Added(mask)) = self.mask else { return false };
-        let mut next = vec![mask];
-        let mut seen = vec![];
-        while let Some(v) = next.pop() {
-            let root = m.g.resolve(v).root;
-            if seen.contains(&root) {
-                continue;
-            }
-            seen.push(root);
-            match m.g.values[root].def {
-                Def::State(_) if m.g.ty(root).dtype.is_float() => return true,
-                Def::Node { node, .. } => next.extend(&m.g.nodes[node].inputs),
+    /// True where a mask is computed of a state, so that it may be trained.
+    pub(super) fn mask_is_trained(&self, v: &GraphView) -> bool {
+        let mut next: Vec<ValueId> = self.masks.iter().filter_map(Mask::added).collect();
+        let mut seen = BTreeSet::new();
+        while let Some(x) = next.pop() {
+            let root = v.g.resolve(x).root;
+            match v.g.values[root].def {
+                _ if !seen.insert(root) => {}
+                Def::State(_) if v.g.ty(root).dtype.is_float() => return true,
+                Def::Node { node, .. } => next.extend(&v.g.nodes[node].inputs),
                 _ => {}
             }
         }
         false
     }
+
+    /// The same where scales of queries and keys are the attention's, and where heads share keys and
+    /// values instead of having copies of them. Of an attention without its gradient, which would
+    /// be one of the scaled and repeated operands.
+    pub(super) fn simplified(mut self, v: &GraphView, backend: Backend) -> Forward {
+        for x in [&mut self.q, &mut self.k] {
+            while let Some((of, factor)) = unscaled(v, *x) {
+                (*x, self.spec.scale) = (of, self.spec.scale * factor);
+            }
+        }
+        let shared = [self.k, self.v].map(|x| unrepeated(v, x));
+        if let [Some((mut k, group)), Some((values, same))] = shared
+            && group == same
+        {
+            let mut spec = AttentionSpec { group, ..self.spec };
+            while let Some((of, factor)) = unscaled(v, k) {
+                (k, spec.scale) = (of, spec.scale * factor);
+            }
+            let alone = (self.spec, self.k, self.v);
+            (self.spec, self.k, self.v) = (spec, k, values);
+            if !self.is_accepted(v, backend) {
+                (self.spec, self.k, self.v) = alone;
+            }
+        }
+        self
+    }
+
+    /// True where the operator takes these operands, and the backend has a kernel of its gradient,
+    /// which needs more room than its own.
+    fn is_accepted(&self, v: &GraphView, backend: Backend) -> bool {
+        let types = self.types(v.g.ty(self.p).dtype);
+        let operands: Vec<&TensorType> = types.iter().collect();
+        let fits = [self.q, self.k, self.v].iter().zip(&types).all(|(x, ty)| {
+            v.g.ty(x.of).elements() == ty.elements() && width(v, *x) == ty.shape.last().copied()
+        });
+        fits && Op::Attention { spec: self.spec }.infer(&operands).is_ok()
+            && backend.kernels().takes(&Op::AttentionGrad { spec: self.spec }, &operands, &[])
+    }
+}
+
+/// The columns of a matrix.
+fn width(v: &GraphView, x: Matrix) -> Option<usize> {
+    extents(v, x.of).map(|[rows, columns]| if x.trans { rows } else { columns })
+}
+
+/// What a batch of matrices is a multiple of, and the factor.
+fn unscaled(v: &GraphView, x: Matrix) -> Option<(Matrix, f64)> {
+    let (of, factor) = v.scaled(x.of)?;
+    (v.g.ty(of).shape == v.g.ty(x.of).shape).then(|| (matrix(v, of, x.trans), factor))
+}
+
+/// What a batch of matrices repeats one by one, and how often.
+fn unrepeated(v: &GraphView, x: Matrix) -> Option<(Matrix, usize)> {
+    let of = v.expanded(x.of)?;
+    let shape = &v.g.ty(v.base(x.of)).shape;
+    let [batch @ .., group, rows, columns] = &shape[..] else { return None };
+    let once = [batch, &[1, *rows, *columns]].concat();
+    let fits = v.g.ty(of).shape == once && extents(v, x.of) == Some([*rows, *columns]);
+    fits.then(|| (matrix(v, of, x.trans), *group))
 }
 
 /// The attention of a softmax.
-pub(super) fn attention(m: &Matrices, softmax: NodeId, backend: Backend) -> Option<Forward> {
-    let Node { op: Op::Softmax { axis }, inputs, .. } = &m.g.nodes[softmax] else { return None };
-    if axis + 1 != m.g.ty(inputs[0]).rank() || m.extents(inputs[0]).is_none() {
-        return None;
-    }
-    let mut at = m.base(inputs[0]);
-    let ty = m.g.ty(at).clone();
+pub(super) fn attention(v: &GraphView, softmax: NodeId, backend: Backend) -> Option<Forward> {
+    let Node { op: Op::Softmax { axis }, inputs, .. } = &v.g.nodes[softmax] else { return None };
+    let ty = v.g.ty(inputs[0]);
     // Masks and statistics of `bf16` have another type.
-    if ty.dtype == DType::Bf16 {
+    if axis + 1 != ty.rank() || ty.rank() < 2 || ty.dtype == DType::Bf16 {
         return None;
     }
-    let mut inside = vec![softmax];
-    let (probabilities, zero_rows) = match safe(m, softmax) {
-        Some((node, test)) => {
-            inside.push(test);
-            (node, true)
-        }
-        None => (softmax, false),
-    };
-    let mut mask = None;
-    if let Some((score, found)) = masked(m, at) {
-        only_read_by(m, at, &inside)?;
-        inside.push(m.definition(at)?);
-        (at, mask) = (m.base(score), Some(found));
+    let guarded = guard(v, softmax)?;
+    let scores = scores(v, guarded.scores)?;
+    let probabilities = guarded.probabilities;
+    let p = v.g.result(probabilities)?;
+    let mut inside = guarded.inside;
+    inside.extend(scores.inside);
+    inside.extend([softmax, probabilities]);
+    if extents(v, guarded.scores) != extents(v, p) || !v.is_closed(&inside, &[p]) {
+        return None;
     }
-    let mut scale = 1.0;
-    while let Some((score, factor)) = m.definition(at).and_then(|n| m.scaled(n)) {
-        only_read_by(m, at, &inside)?;
-        inside.push(m.definition(at)?);
-        (at, scale) = (m.base(score), scale * factor);
-    }
-    only_read_by(m, at, &inside)?;
-    let product = m.product(m.definition(at)?)?;
-    let p = m.g.result(probabilities)?;
-    let (factors, dropout) = match dropped(m, probabilities) {
+    let (factors, dropout) = match dropped(v, probabilities) {
         Some((node, dropout)) => (node, Some(dropout)),
         None => (probabilities, None),
     };
     // What is left out of the batch would have to be repeated.
-    let factor = Matrix { of: m.base(m.g.result(factors)?), trans: false };
+    let factor = matrix(v, v.g.result(factors)?, false);
     let values = |n: NodeId| {
-        let product = m.product(n)?;
+        let product = product(v, n)?;
         (product.a == factor && product.b.of != factor.of).then_some((n, product.b))
     };
     // A second product with probabilities is of another kind, or there is no telling them apart.
-    let mut products = m.consumers(factors)?.into_iter().filter_map(values);
-    let ((last, v), None) = (products.next()?, products.next()) else { return None };
-    let causal = matches!(mask, Some(Mask::Added(mask)) if is_causal(m, mask, &ty));
-    if causal {
-        mask = None;
+    let mut products = readers(v, factors)?.into_iter().filter_map(values);
+    let ((last, values), None) = (products.next()?, products.next()) else { return None };
+    let spec = AttentionSpec {
+        zero_rows: guarded.zero_rows,
+        dropout,
+        softcap: scores.cap,
+        ..AttentionSpec::scaled(scores.scale)
+    };
+    let (q, k) = (scores.product.a, scores.product.b.transposed());
+    let mut found = Forward {
+        spec,
+        shape: scores.shape,
+        q,
+        k,
+        v: values,
+        masks: scores.masks,
+        p,
+        probabilities,
+        factors,
+        last,
+        widths: [width(v, q)?, width(v, values)?],
+    };
+    found.spec.causal = found.masks.iter().any(|mask| mask.hides_later_keys(v, &found.shape));
+    found.masks.retain(|mask| !mask.is_causal(v, &found.shape));
+    found.is_accepted(v, backend).then_some(found)
+}
+
+/// Scores before they are guarded.
+struct Scores {
+    product: Product,
+    shape: Vec<usize>,
+    scale: f64,
+    cap: Option<f64>,
+    masks: Vec<Mask>,
+    /// The nodes that make them.
+    inside: Vec<NodeId>,
+}
+
+/// True for a value that may be scores.
+pub(super) fn leads_to_product(v: &GraphView, s: ValueId) -> bool {
+    scores(v, s).is_some()
+}
+
+/// Scores as they are written above.
+fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
+    let n = v.definition(s)?;
+    let shape = v.g.ty(v.g.result(n)?).shape.clone();
+    let mut found = if let Some(product) = product(v, n) {
+        Scores { product, shape, scale: 1.0, cap: None, masks: vec![], inside: vec![] }
+    } else if let Some((x, factor)) = v.scaled(s) {
+        let tanh = v.unary(x, Unary::Tanh);
+        let mut found = scores(v, tanh.unwrap_or(x))?;
+        if found.cap.is_some() || !found.masks.is_empty() {
+            return None;
+        }
+        if tanh.is_some() {
+            found.cap = Some(factor).filter(|&cap| cap > 0.0 && cap.is_finite());
+            found.cap?;
+            found.inside.push(v.definition(x)?);
+        }
+        found.scale *= factor;
+        found
+    } else {
+        let (x, mask) = Mask::of(v, s)?;
+        let mut found = scores(v, x)?;
+        if !found.masks.is_empty() && found.shape != shape {
+            return None;
+        }
+        found.masks.push(mask);
+        found.shape = shape;
+        found
+    };
+    found.inside.push(n);
+    Some(found)
+}
+
+/// A softmax and what guards it.
+struct Guarded {
+    /// The softmax's operand, or what it is where a row sees something.
+    scores: ValueId,
+    /// The node that gives the probabilities.
+    probabilities: NodeId,
+    zero_rows: bool,
+    inside: BTreeSet<NodeId>,
+}
+
+/// The guard of a softmax `p` of `s`, in one of the ways in which exporters write it:
+///
+/// ```text
+/// where(all(s = −∞), 0, p)                                   PyTorch's decomposition
+/// where(is_nan(p), 0, p)                                     PyTorch's ONNX exporter
+/// where(none, 0, softmax(where(none, 0, s)))                 ONNX's Attention
+///     none = (max(s) = −∞)
+/// ```
+///
+/// Of the second, a row with a NaN among its scores gives NaN afterwards.
+fn guard(v: &GraphView, softmax: NodeId) -> Option<Guarded> {
+    let (s, p) = (v.g.nodes[softmax].inputs[0], v.g.result(softmax)?);
+    let choices = v.consumers(p).into_iter().filter_map(|n| Some((n, v.choice(v.g.result(n)?)?)));
+    for (probabilities, [test, zero, other]) in choices {
+        if !v.is(other, p) || v.number(zero) != Some(0.0) {
+            continue;
+        }
+        let mut guarded =
+            Guarded { scores: s, probabilities, zero_rows: true, inside: BTreeSet::new() };
+        let tests = [all_hidden(v, test, s), is_nan(v, test, p)];
+        if let Some(inside) = tests.into_iter().flatten().next() {
+            guarded.inside.extend(inside);
+            return Some(guarded);
+        }
+        if let Some([same, zero, scores]) = v.choice(s)
+            && v.is(same, test)
+            && v.number(zero) == Some(0.0)
+            && let Some(inside) = most_is_hidden(v, test, scores)
+        {
+            guarded.inside.extend(inside.into_iter().chain(v.definition(s)));
+            return Some(Guarded { scores, ..guarded });
+        }
     }
-    let spec = AttentionSpec { scale, causal, zero_rows, dropout };
-    let width =
-        |x: Matrix| m.extents(x.of).map(|[rows, columns]| if x.trans { rows } else { columns });
-    let (q, k) = (product.a, product.b.transposed());
-    let widths = [width(q)?, width(v)?];
-    let shape = ty.shape.clone();
-    let found = Forward { spec, shape, q, k, v, mask, p, probabilities, factors, last, widths };
-    let types = found.types(ty.dtype);
-    let fits = [q, k, v].iter().zip(&types).all(|(x, ty)| {
-        m.g.ty(x.of).elements() == ty.elements() && width(*x) == ty.shape.last().copied()
-    });
-    let accepted = Op::Attention { spec }.infer(&[&types[0], &types[1], &types[2]]).is_ok();
-    // The gradient's kernel needs more room than the attention's.
-    let operands: Vec<&TensorType> = types.iter().collect();
-    let has_kernel = backend.kernels().takes(&Op::AttentionGrad { spec }, &operands, &[]);
-    (fits && accepted && has_kernel).then_some(found)
+    let (probabilities, inside) = (softmax, BTreeSet::new());
+    Some(Guarded { scores: s, probabilities, zero_rows: false, inside })
+}
+
+/// The nodes of `all(s = −∞)` along rows, a minimum of integers.
+fn all_hidden(v: &GraphView, test: ValueId, s: ValueId) -> Option<Vec<NodeId>> {
+    let least = match v.cast(test) {
+        Some((of, DType::Bool)) => of,
+        _ => test,
+    };
+    let integers = v.reduced_rows(least, Reduction::Min)?;
+    let (equal, to) = v.cast(integers)?;
+    let hidden = |[a, b]: [ValueId; 2]| v.is(a, s) && v.scalar(b) == Some(f64::NEG_INFINITY);
+    let fits = to.is_int() && v.commuted(equal, Binary::Equal).any(hidden);
+    fits.then(|| [test, least, integers, equal].iter().filter_map(|&x| v.definition(x)).collect())
+}
+
+/// The nodes of `is_nan(p)`, which is `not(p = p)`.
+fn is_nan(v: &GraphView, test: ValueId, p: ValueId) -> Option<Vec<NodeId>> {
+    let same = v.unary(test, Unary::Not)?;
+    let is_one = v.binary(same, Binary::Equal)?.iter().all(|&x| v.is(x, p));
+    is_one.then(|| [test, same].iter().filter_map(|&x| v.definition(x)).collect())
+}
+
+/// The nodes of `max(s) = −∞` along rows.
+fn most_is_hidden(v: &GraphView, test: ValueId, s: ValueId) -> Option<Vec<NodeId>> {
+    v.commuted(test, Binary::Equal).find_map(|[most, low]| {
+        let of = v.reduced_rows(most, Reduction::Max)?;
+        let fits = v.is(of, s) && v.scalar(low) == Some(f64::NEG_INFINITY);
+        fits.then_some(vec![v.definition(test)?, v.definition(most)?])
+    })
 }
 
 /// The dropout of probabilities, by a ratio that is known.
-fn dropped(m: &Matrices, probabilities: NodeId) -> Option<(NodeId, AttentionDropout)> {
+fn dropped(v: &GraphView, probabilities: NodeId) -> Option<(NodeId, AttentionDropout)> {
     let dropout = |n: NodeId| {
-        let Node { op: Op::Dropout { rng }, inputs, .. } = &m.g.nodes[n] else { return None };
-        let dropout = AttentionDropout { ratio: m.scalar(inputs[1])?, rng: *rng };
+        let Node { op: Op::Dropout { rng }, inputs, .. } = &v.g.nodes[n] else { return None };
+        let dropout = AttentionDropout { ratio: v.scalar(inputs[1])?, rng: *rng };
         dropout.is_sound().then_some((n, dropout))
     };
-    m.consumers(probabilities)?.into_iter().find_map(dropout)
-}
-
-/// Refuses a value that other nodes read as well.
-fn only_read_by(m: &Matrices, v: ValueId, inside: &[NodeId]) -> Option<()> {
-    let consumers = m.consumers(m.definition(v)?)?;
-    consumers.iter().all(|n| inside.contains(n)).then_some(())
-}
-
-/// What is masked, and by what.
-fn masked(m: &Matrices, v: ValueId) -> Option<(ValueId, Mask)> {
-    let n = m.definition(v)?;
-    if let Some([a, b]) = m.binary(n, Binary::Add) {
-        let is_score = |x: ValueId| {
-            let mut at = m.base(x);
-            while let Some((score, _)) = m.definition(at).and_then(|n| m.scaled(n)) {
-                at = m.base(score);
-            }
-            m.g.ty(x).shape == m.g.ty(v).shape
-                && m.definition(at).is_some_and(|n| m.product(n).is_some())
-        };
-        return match (is_score(a), is_score(b)) {
-            (true, false) => Some((a, Mask::Added(b))),
-            (false, true) => Some((b, Mask::Added(a))),
-            _ => None,
-        };
-    }
-    let Node { op: Op::Where, inputs, .. } = &m.g.nodes[n] else { return None };
-    let [condition, a, b] = inputs[..] else { return None };
-    let infinite = |x: ValueId| m.scalar(x) == Some(f64::NEG_INFINITY);
-    let (score, counts) = match (infinite(a), infinite(b)) {
-        (false, true) => (a, true),
-        (true, false) => (b, false),
-        _ => return None,
-    };
-    (m.g.ty(score).shape == m.g.ty(v).shape).then_some((score, Mask::Where(condition, counts)))
-}
-
-/// Where a softmax is a safe one: the node that gives it, and the one that tests the scores.
-fn safe(m: &Matrices, softmax: NodeId) -> Option<(NodeId, NodeId)> {
-    let [choice] = m.consumers(softmax)?[..] else { return None };
-    let Node { op: Op::Where, inputs, .. } = &m.g.nodes[choice] else { return None };
-    let &[condition, zero, p] = &inputs[..] else { return None };
-    if m.base(p) != m.g.result(softmax)? || !m.is_zero(zero) {
-        return None;
-    }
-    // all(s = −∞), as a minimum of integers.
-    let mut at = m.node(condition)?;
-    if let Node { op: Op::Cast { to: DType::Bool }, inputs, .. } = at {
-        at = m.node(inputs[0])?;
-    }
-    let Node { op: Op::Reduce { f: Reduction::Min, axes, keep: true }, inputs, .. } = at else {
-        return None;
-    };
-    let Op::Softmax { axis } = m.g.nodes[softmax].op else { return None };
-    let integers = m.node(inputs[0])?;
-    let Node { op: Op::Cast { to }, inputs: equal, .. } = integers else { return None };
-    let test = m.definition(equal[0])?;
-    let [a, b] = m.binary(test, Binary::Equal)?;
-    let scores = m.base(m.g.nodes[softmax].inputs[0]);
-    let (score, other) = if m.base(a) == scores { (a, b) } else { (b, a) };
-    let fits = axes[..] == [axis]
-        && to.is_int()
-        && m.base(score) == scores
-        && m.scalar(other) == Some(f64::NEG_INFINITY);
-    fits.then_some((choice, test))
-}
-
-/// True for a constant that is 0 up to the diagonal, and beyond it so low that its exponential
-/// is 0.
-fn is_causal(m: &Matrices, mask: ValueId, scores: &TensorType) -> bool {
-    let (Some([t, s]), shape) = (m.extents(mask), &m.g.ty(mask).shape) else { return false };
-    let whole = scores.shape.ends_with(&[t, s])
-        && broadcast_shapes(shape, &scores.shape).as_ref() == Some(&scores.shape);
-    let in_order = |(i, &x): (usize, &f64)| match i % s <= i / s % t {
-        true => x == 0.0,
-        false => x <= CAUSAL,
-    };
-    whole && m.numbers(mask).is_some_and(|all| all.iter().enumerate().all(in_order))
+    readers(v, probabilities)?.into_iter().find_map(dropout)
 }

@@ -6,28 +6,32 @@
 //! blocks of them exist, and two numbers per row are kept (Dao et al., "FlashAttention", 2022;
 //! Rabe and Staats, "Self-attention Does Not Need O(n²) Memory", 2021).
 //!
-//! [`forward`] recognises an attention around its softmax and [`backward`] its gradient, as
-//! `differentiate` writes it or as PyTorch does; [`rewrite`] puts the operators in their place.
-//! Scales of queries and keys stay as they are: what is scaled is kept in place of what is not.
+//! [`forward`] recognises an attention around its softmax and [`backward`] its gradient, as PyTorch
+//! writes it; [`rewrite`] puts the operators in their place. A forward model is rewritten before it
+//! is differentiated, so that its gradient is the operator's own. Then scales of queries and keys
+//! become the attention's, and heads that share keys and values do so without copies of them. In a
+//! whole step scales stay as they are: what is scaled is kept in place of what is not.
 //! A dropout of the probabilities is drawn again wherever they are computed, so that its mask is
 //! not stored either. An attention stays as it is where anything else reads its scores or
 //! probabilities: an output, a gradient of the mask.
 //!
 //! Sound because both sides are the same sums of the same terms, taken in another order, so that
 //! the last bits differ. A mask that is causal becomes a flag, for which see
-//! [`AttentionSpec::causal`](arenic_ir::op::AttentionSpec::causal).
+//! [`AttentionSpec::causal`](arenic_ir::op::AttentionSpec::causal); it may be computed of constants.
 //!
 //! [`Op::Attention`]: arenic_ir::op::Op::Attention
 
 mod backward;
 mod forward;
+mod mask;
 mod matrices;
 mod rewrite;
 
-use crate::dead_code::DeadCode;
+use crate::rewrite::{Editor, GraphView};
 use crate::{Cx, GraphPass, PassError, Stats, Targets};
 use arenic_ir::Graph;
-use matrices::Matrices;
+use arenic_ir::op::Op;
+use backward::Gradient;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -44,23 +48,35 @@ impl GraphPass for Attention {
         if !self.target.includes(cx) {
             return Ok(Stats::new());
         }
-        let matrices = Matrices::new(g);
-        let mut found = Vec::new();
+        let view = GraphView::new(g).evaluating(cx.evaluate);
+        let (mut found, mut gradients, mut shared) = (Vec::new(), 0, 0);
         for n in g.nodes.keys() {
-            let Some(forward) = forward::attention(&matrices, n, cx.target.backend) else {
-                continue;
-            };
-            let Some(backward) = backward::gradient(&matrices, &forward) else { continue };
-            // Without its gradient in the graph, the mask may be given one later.
-            if backward.is_some() || !forward.mask_is_trained(&matrices) {
-                found.push((forward, backward));
+            let Some(forward) = forward::attention(&view, n, cx.target.backend) else { continue };
+            match backward::gradient(&view, &forward) {
+                Gradient::Found(backward) => {
+                    gradients += 1;
+                    found.push((forward, Some(backward)));
+                }
+                // The mask may be given a gradient later.
+                Gradient::Absent if !forward.mask_is_trained(&view) => {
+                    let forward = forward.simplified(&view, cx.target.backend);
+                    shared += u64::from(forward.spec.group > 1);
+                    found.push((forward, None));
+                }
+                Gradient::Absent | Gradient::Blocked => {}
             }
         }
-        let gradients = found.iter().filter(|(_, b)| b.is_some()).count();
-        if !found.is_empty() {
-            rewrite::apply(g, &found)?;
-            DeadCode {}.run(g, cx)?;
+        let softmaxes = g.nodes.values().filter(|n| matches!(n.op, Op::Softmax { .. })).count();
+        let mut e = Editor::new(g);
+        for (forward, backward) in &found {
+            rewrite::replace(&mut e, forward, backward.as_ref())?;
         }
-        Ok(Stats::from([("attentions", found.len() as u64), ("gradients", gradients as u64)]))
+        e.finish();
+        Ok(Stats::from([
+            ("attentions", found.len() as u64),
+            ("gradients", gradients),
+            ("with_shared_keys", shared),
+            ("other_softmaxes", (softmaxes - found.len()) as u64),
+        ]))
     }
 }

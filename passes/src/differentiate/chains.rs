@@ -5,10 +5,17 @@
 //! the tensor that the chain begins with, at the cost of arithmetic alone, so that one is kept
 //! and the others are computed again, with the same bits. What the chain ends with is read by
 //! others, who may keep it themselves, and is read as it is.
+//!
+//! A factor with few elements, one for each row say, is kept beside it: of an RMS normalisation
+//! `x · r · w` with `r = 1 / √(mean(x²) + ε)` (Zhang and Sennrich, 2019), `x` and `r` stay and `x · r` is
+//! computed again for the gradient of `w`.
 
 use arenic_ir::graph::{Def, Graph, ValueId};
-use arenic_ir::op::Op;
+use arenic_ir::op::{Binary, Op};
 use cranelift_entity::SecondaryMap;
+
+/// How many times fewer elements a factor has that is kept beside what a chain begins with.
+const FEWER: usize = 8;
 
 pub(super) struct Chains {
     /// The tensor that a value's chain begins with; none where it begins one itself.
@@ -29,7 +36,11 @@ impl Chains {
             }
             let mut own = None;
             let mut is_one = true;
-            for &x in node.inputs.iter().filter(|&&x| !is_number(g, x)) {
+            let is_factor = |x: ValueId| {
+                matches!(node.op, Op::Binary { f: Binary::Mul })
+                    && g.ty(x).elements().saturating_mul(FEWER) <= g.ty(y).elements()
+            };
+            for &x in node.inputs.iter().filter(|&&x| !is_number(g, x) && !is_factor(x)) {
                 let begins = base[x].unwrap_or(x);
                 is_one &= *own.get_or_insert(begins) == begins && g.ty(x).shape == g.ty(y).shape;
             }

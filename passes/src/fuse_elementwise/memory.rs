@@ -18,7 +18,7 @@
 //! them, as long as nobody reads them who depends on the group: whoever does keeps them alive in any
 //! order. Operands of a small fraction of the result's bytes are not counted.
 
-use crate::group::{Group, Search};
+use crate::rewrite::{GraphView, Group};
 use arenic_ir::graph::{Def, NodeId, ValueId};
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -32,15 +32,15 @@ const MOST: usize = 1 << 14;
 
 /// The question for groups that end in one node.
 pub(super) struct Rule<'a> {
-    search: &'a Search<'a>,
+    view: &'a GraphView<'a>,
     last: NodeId,
     /// What depends on the last node's result.
     dependents: OnceCell<HashSet<NodeId>>,
 }
 
 impl<'a> Rule<'a> {
-    pub(super) fn new(search: &'a Search<'a>, last: NodeId) -> Self {
-        Rule { search, last, dependents: OnceCell::new() }
+    pub(super) fn new(view: &'a GraphView<'a>, last: NodeId) -> Self {
+        Rule { view, last, dependents: OnceCell::new() }
     }
 
     /// True where no order needs more memory for the group as one node.
@@ -65,7 +65,7 @@ impl<'a> Rule<'a> {
             for before in self.within(group, n) {
                 roots.extend(&behind[&before]);
             }
-            let bytes: u64 = roots.iter().map(|&root| self.search.g.ty(root).bytes()).sum();
+            let bytes: u64 = roots.iter().map(|&root| self.view.g.ty(root).bytes()).sum();
             let follows = self.within(group, n).any(|before| heavy.contains(&before));
             if n != self.last && (follows || bytes > self.result_bytes(n)) {
                 heavy.insert(n);
@@ -77,7 +77,7 @@ impl<'a> Rule<'a> {
 
     /// Nodes of the group whose results a node reads.
     fn within(&self, group: &Group, n: NodeId) -> impl Iterator<Item = NodeId> {
-        let g = self.search.g;
+        let g = self.view.g;
         let node = |&v: &ValueId| match g.values[v].def {
             Def::Node { node, .. } => Some(node).filter(|node| group.contains(node)),
             _ => None,
@@ -87,7 +87,7 @@ impl<'a> Rule<'a> {
 
     /// Roots outside of the group that a node reads.
     fn operands(&self, group: &Group, n: NodeId) -> impl Iterator<Item = ValueId> {
-        let g = self.search.g;
+        let g = self.view.g;
         let outside = |&root: &ValueId| match g.values[root].def {
             Def::Node { node, .. } => !group.contains(&node),
             _ => true,
@@ -98,7 +98,7 @@ impl<'a> Rule<'a> {
     /// True for operands that may be dead once the group has run: also for a state's old value,
     /// where what makes the new one does not wait for the group.
     fn is_counted(&self, group: &Group, root: ValueId) -> bool {
-        let g = self.search.g;
+        let g = self.view.g;
         let dependents = self.dependents.get_or_init(|| self.dependents());
         let lasts = |n: &NodeId| !group.contains(n) && dependents.contains(n);
         let comes_and_goes = match g.values[root].def {
@@ -106,28 +106,28 @@ impl<'a> Rule<'a> {
                 Def::Node { node, .. } => !dependents.contains(&node),
                 _ => false,
             },
-            _ => self.search.is_transient(root),
+            _ => self.view.is_transient(root),
         };
-        comes_and_goes && !self.is_negligible(root) && !self.search.readers[root].iter().any(lasts)
+        comes_and_goes && !self.is_negligible(root) && !self.view.readers[root].iter().any(lasts)
     }
 
     fn is_negligible(&self, root: ValueId) -> bool {
-        self.search.g.ty(root).bytes().saturating_mul(NEGLIGIBLE) <= self.result_bytes(self.last)
+        self.view.g.ty(root).bytes().saturating_mul(NEGLIGIBLE) <= self.result_bytes(self.last)
     }
 
     fn result_bytes(&self, n: NodeId) -> u64 {
-        let g = self.search.g;
+        let g = self.view.g;
         g.result(n).map_or(0, |v| g.ty(v).bytes())
     }
 
     /// Nodes that depend on the last one, as far as they are found.
     fn dependents(&self) -> HashSet<NodeId> {
-        let g = self.search.g;
+        let g = self.view.g;
         let mut found = HashSet::from([self.last]);
         let mut stack = vec![self.last];
         while let Some(n) = stack.pop().filter(|_| found.len() < MOST) {
             for &v in g.nodes[n].outputs.iter().flatten() {
-                for &reader in &self.search.readers[v] {
+                for &reader in &self.view.readers[v] {
                     if found.insert(reader) {
                         stack.push(reader);
                     }
@@ -139,7 +139,7 @@ impl<'a> Rule<'a> {
 
     /// True where all operands of the group are there before a node of it runs, in any order.
     fn all_there(&self, group: &Group, n: NodeId) -> bool {
-        let g = self.search.g;
+        let g = self.view.g;
         let mut before = HashSet::new();
         let mut stack = vec![n];
         while let Some(n) = stack.pop().filter(|_| before.len() < MOST) {
@@ -162,7 +162,7 @@ impl<'a> Rule<'a> {
     fn is_there(&self, before: &HashSet<NodeId>, root: ValueId) -> bool {
         /// More nodes than the arithmetic of any statistics has.
         const MOST: usize = 64;
-        let g = self.search.g;
+        let g = self.view.g;
         let (mut stack, mut seen) = (vec![root], 0);
         while let Some(root) = stack.pop() {
             let Def::Node { node, .. } = g.values[root].def else { continue };

@@ -16,7 +16,7 @@
 mod memory;
 mod reduction;
 
-use crate::group::{Group, Search};
+use crate::rewrite::{GraphView, Group};
 use crate::{Cx, GraphPass, PassError, Stats, Targets};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Kind, MAX_OPERANDS, MAX_STEPS, Op, Step};
@@ -83,7 +83,7 @@ struct Chain {
 impl FuseElementwise {
     /// Every chain of two nodes or more; no node is in two of them.
     fn chains(&self, g: &Graph) -> Vec<Chain> {
-        let search = Search::new(g);
+        let view = GraphView::new(g);
         let mut taken: SecondaryMap<NodeId, bool> = SecondaryMap::new();
         let mut chains = Vec::new();
         // A chain's last node comes after all others, so it is met first.
@@ -91,7 +91,7 @@ impl FuseElementwise {
             if taken[last] || !is_elementwise(g, last) {
                 continue;
             }
-            let chain = self.grown(&search, last, &taken);
+            let chain = self.grown(&view, last, &taken);
             if let Some(chain) = chain.filter(|c| c.group.len() > 1) {
                 chain.group.iter().for_each(|&n| taken[n] = true);
                 chains.push(chain);
@@ -104,29 +104,29 @@ impl FuseElementwise {
     /// else as much as does not, node by node.
     fn grown(
         &self,
-        search: &Search,
+        view: &GraphView,
         last: NodeId,
         taken: &SecondaryMap<NodeId, bool>,
     ) -> Option<Chain> {
-        let rule = Rule::new(search, last);
-        let all = grow(search, last, taken, |_| true)?;
+        let rule = Rule::new(view, last);
+        let all = grow(view, last, taken, |_| true)?;
         if self.memory == Memory::Any || rule.needs_no_more(&all.group) {
             return Some(all);
         }
-        grow(search, last, taken, |group| rule.needs_no_more(group))
+        grow(view, last, taken, |group| rule.needs_no_more(group))
     }
 }
 
 /// The chain that ends in a node, with what can join it one after the other, each where the group
 /// with it is accepted.
 fn grow(
-    search: &Search,
+    view: &GraphView,
     last: NodeId,
     taken: &SecondaryMap<NodeId, bool>,
     accept: impl Fn(&Group) -> bool,
 ) -> Option<Chain> {
-    let g = search.g;
-    let mut chain = program(search, Group::from([last]))?;
+    let g = view.g;
+    let mut chain = program(view, Group::from([last]))?;
     let mut stack = vec![last];
     while let Some(n) = stack.pop() {
         for &v in &g.nodes[n].inputs {
@@ -136,18 +136,18 @@ fn grow(
                 && !chain.group.contains(&node)
                 && g.result(last).is_some_and(|y| g.ty(v).shape == g.ty(y).shape)
                 && (is_elementwise(g, node) || matches!(g.nodes[node].op, Op::Expand { .. }))
-                && search.only_read_by(v, &chain.group);
+                && view.only_read_by(v, &chain.group);
             if !joins {
                 continue;
             }
             let mut group = chain.group.clone();
             group.insert(node);
-            let Some(larger) = program(search, group) else { continue };
+            let Some(larger) = program(view, group) else { continue };
             if accept(&larger.group) {
                 chain = larger;
                 stack.push(node);
                 // What the node's readers share with it may join now.
-                stack.extend(&search.readers[v]);
+                stack.extend(&view.readers[v]);
             }
         }
     }
@@ -166,9 +166,9 @@ fn is_elementwise(g: &Graph, n: NodeId) -> bool {
 }
 
 /// A group as one operator; none where that cannot be.
-fn program(search: &Search, group: Group) -> Option<Chain> {
-    let g = search.g;
-    let inputs = search.operands(&group);
+fn program(view: &GraphView, group: Group) -> Option<Chain> {
+    let g = view.g;
+    let inputs = view.operands(&group);
     let last = *group.last()?;
     let result = g.result(last)?;
     let mut sources: HashMap<ValueId, usize> =

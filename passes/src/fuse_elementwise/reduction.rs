@@ -7,7 +7,7 @@
 
 use super::memory::NEGLIGIBLE;
 use super::{Memory, is_elementwise, program};
-use crate::group::{Group, Search};
+use crate::rewrite::{GraphView, Group};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Op, Step};
 use cranelift_entity::SecondaryMap;
@@ -22,8 +22,8 @@ struct Fused {
 
 /// Fuses all reductions of what is elementwise; says how many.
 pub(super) fn fuse(g: &mut Graph, memory: Memory) -> u64 {
-    let search = Search::new(g);
-    let found: Vec<Fused> = g.nodes.keys().filter_map(|n| reduction(&search, n, memory)).collect();
+    let view = GraphView::new(g);
+    let found: Vec<Fused> = g.nodes.keys().filter_map(|n| reduction(&view, n, memory)).collect();
     let mut removed: SecondaryMap<NodeId, bool> = SecondaryMap::new();
     let count = found.len() as u64;
     for Fused { reduction, removed: chain, op, inputs } in found {
@@ -35,30 +35,30 @@ pub(super) fn fuse(g: &mut Graph, memory: Memory) -> u64 {
     count
 }
 
-fn reduction(search: &Search, n: NodeId, memory: Memory) -> Option<Fused> {
-    let g = search.g;
+fn reduction(view: &GraphView, n: NodeId, memory: Memory) -> Option<Fused> {
+    let g = view.g;
     let Op::Reduce { f, axes, keep } = &g.nodes[n].op else { return None };
     let &[x] = &g.nodes[n].inputs[..] else { return None };
     let Def::Node { node: chain, output: 0 } = g.values[x].def else { return None };
     let result = g.ty(g.result(n)?);
     let is_small = result.bytes().saturating_mul(NEGLIGIBLE) <= g.ty(x).bytes();
-    if !search.only_read_by(x, &Group::from([n])) || !(is_small || memory == Memory::Any) {
+    if !view.only_read_by(x, &Group::from([n])) || !(is_small || memory == Memory::Any) {
         return None;
     }
-    let (steps, inputs) = steps(search, chain)?;
+    let (steps, inputs) = steps(view, chain)?;
     let op = Op::PointwiseReduce { steps, f: *f, axes: axes.clone(), keep: *keep };
     let fits = op.infer(&g.types_of(&inputs)).is_ok_and(|y| y[0] == *result);
     fits.then_some(Fused { reduction: n, removed: chain, op, inputs })
 }
 
 /// A node with one result as steps of which the last one gives it, and what they read.
-fn steps(search: &Search, n: NodeId) -> Option<(Vec<Step>, Vec<ValueId>)> {
-    let g = search.g;
+fn steps(view: &GraphView, n: NodeId) -> Option<(Vec<Step>, Vec<ValueId>)> {
+    let g = view.g;
     let node = &g.nodes[n];
     let (op, inputs) = match &node.op {
         Op::Pointwise { .. } => (node.op.clone(), node.inputs.clone()),
         _ if is_elementwise(g, n) => {
-            let chain = program(search, Group::from([n]))?;
+            let chain = program(view, Group::from([n]))?;
             (chain.op, chain.inputs)
         }
         _ => return None,

@@ -5,10 +5,7 @@
 //! such a polynomial is one and the same `t`, be it stored or computed again.
 
 use super::FuseGelu;
-use crate::expression::{AxisGroups, Expressions, Reading};
-use crate::group::Search;
-use crate::polynomial::{Groups, Polynomial};
-use crate::products::{is_product, rows};
+use crate::rewrite::{AxisGroups, Expressions, GraphView, Groups, Polynomial, is_product, rows};
 use arenic_ir::graph::{Def, Node, NodeId, ValueId};
 use arenic_ir::op::gelu::{CUBIC, SCALE};
 use arenic_ir::op::{Op, Unary};
@@ -47,13 +44,12 @@ pub(super) struct Gradient {
 /// All that the pass is to find.
 pub(super) fn all(
     pass: &FuseGelu,
-    reading: &Reading,
+    view: &GraphView,
     target: TargetInfo,
 ) -> (Vec<Forward>, Vec<Gradient>) {
     let (mut forward, mut gradients) = (Vec::new(), Vec::new());
-    let search = Search::new(reading.g);
-    for (z, tanh) in operands(reading) {
-        let Some(site) = Site::new(reading, &search, target, z, &tanh) else { continue };
+    for (z, tanh) in operands(view) {
+        let Some(site) = Site::new(view, target, z, &tanh) else { continue };
         let own = if pass.backward { site.gradients() } else { Vec::new() };
         forward.extend(site.forward(&own).filter(|_| pass.forward));
         gradients.extend(own.into_iter().map(|(gradient, _)| gradient));
@@ -62,7 +58,7 @@ pub(super) fn all(
 }
 
 /// What GELUs are applied to, each with all `tanh` that they are made of.
-fn operands(r: &Reading) -> BTreeMap<ValueId, Vec<ValueId>> {
+fn operands(r: &GraphView) -> BTreeMap<ValueId, Vec<ValueId>> {
     let mut all: BTreeMap<ValueId, Vec<ValueId>> = BTreeMap::new();
     for (n, node) in &r.g.nodes {
         if let (Op::Unary { f: Unary::Tanh }, Some(t)) = (&node.op, r.g.result(n))
@@ -75,7 +71,7 @@ fn operands(r: &Reading) -> BTreeMap<ValueId, Vec<ValueId>> {
 }
 
 /// The `z` of which this is `α (z + κ z³)`.
-fn operand(r: &Reading, inner: ValueId) -> Option<ValueId> {
+fn operand(r: &GraphView, inner: ValueId) -> Option<ValueId> {
     let mut queue = VecDeque::from([r.base(inner)]);
     let mut seen = BTreeSet::new();
     while let Some(v) = queue.pop_front().filter(|_| seen.len() < MOST) {
@@ -100,7 +96,7 @@ fn operand(r: &Reading, inner: ValueId) -> Option<ValueId> {
 }
 
 /// Expressions in a tensor, all of whose axes go together.
-fn whole<'a>(r: &'a Reading<'a>, v: ValueId) -> (Expressions<'a>, Polynomial) {
+fn whole<'a>(r: &'a GraphView<'a>, v: ValueId) -> (Expressions<'a>, Polynomial) {
     let groups = AxisGroups::new(vec![r.g.ty(v).elements()]);
     let all = groups.all();
     Expressions::new(r, groups).with(v, all)
@@ -111,7 +107,7 @@ type Nodes = BTreeMap<NodeId, Groups>;
 
 /// What a GELU is applied to, and expressions in it.
 struct Site<'a> {
-    search: &'a Search<'a>,
+    view: &'a GraphView<'a>,
     target: TargetInfo,
     z: ValueId,
     tanh: &'a [ValueId],
@@ -122,13 +118,12 @@ struct Site<'a> {
 
 impl<'a> Site<'a> {
     fn new(
-        reading: &'a Reading<'a>,
-        search: &'a Search<'a>,
+        view: &'a GraphView<'a>,
         target: TargetInfo,
         z: ValueId,
         tanh: &'a [ValueId],
     ) -> Option<Site<'a>> {
-        let (e, z_) = whole(reading, z);
+        let (e, z_) = whole(view, z);
         let groups = e.groups.all();
         let (_, t) = e.with(*tanh.first()?, groups);
         let expressions = e.with_all(tanh, groups, &t);
@@ -139,29 +134,25 @@ impl<'a> Site<'a> {
         let rest = Polynomial::number(1.0).plus(-1.0, &t.times(&t)?);
         let slope = value.plus(0.5, &z_.times(&rest)?.times(&inner)?);
         let gelu = z_.times(&value)?;
-        Some(Site { search, target, z, tanh, expressions, gelu, slope })
+        Some(Site { view, target, z, tanh, expressions, gelu, slope })
     }
 
     /// Results of nodes that are polynomials in what expressions know, from these values on; beside
     /// them, what else is read with them.
     fn reached(&self, e: &Expressions, from: &[ValueId]) -> (Vec<ValueId>, BTreeSet<ValueId>) {
-        let r = e.reading;
-        let mut queue: VecDeque<ValueId> = from.iter().copied().collect();
-        let (mut seen, mut found, mut beside) = (BTreeSet::new(), Vec::new(), BTreeSet::new());
-        while let Some(v) = queue.pop_front().filter(|_| seen.len() < MOST) {
-            for n in r.consumers(v) {
-                let Some(y) = r.g.result(n).filter(|_| seen.insert(n)) else { continue };
-                if !matches!(r.g.nodes[n].op, Op::Binary { .. } | Op::Unary { .. }) {
-                    continue;
-                }
-                if e.polynomial(y, e.groups.all()).is_some() {
-                    found.push(y);
-                    queue.push_back(y);
-                } else {
-                    beside.extend(r.g.nodes[n].inputs.iter().map(|&x| r.base(x)));
-                }
+        let (r, mut found, mut beside) = (self.view, Vec::new(), BTreeSet::new());
+        r.walk(from.iter().copied(), |n, y| {
+            let Node { op: Op::Binary { .. } | Op::Unary { .. }, inputs, .. } = &r.g.nodes[n]
+            else {
+                return false;
+            };
+            let is_known = e.polynomial(y, e.groups.all()).is_some();
+            match is_known {
+                true => found.push(y),
+                false => beside.extend(inputs.iter().map(|&x| r.base(x))),
             }
-        }
+            is_known
+        });
         (found, beside)
     }
 
@@ -174,7 +165,7 @@ impl<'a> Site<'a> {
     fn gradients(&self) -> Vec<(Gradient, Nodes)> {
         let (_, beside) = self.reached(&self.expressions, &self.starts());
         // The product may be multiplied by a number first.
-        let r = self.expressions.reading;
+        let r = self.view;
         let mut stack: Vec<ValueId> = beside.into_iter().collect();
         let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
         while let Some(v) = stack.pop().filter(|_| seen.len() < MOST) {
@@ -188,7 +179,7 @@ impl<'a> Site<'a> {
     }
 
     fn gradient(&self, dy: ValueId) -> Option<(Gradient, Nodes)> {
-        let (g, r, z) = (self.search.g, self.expressions.reading, self.z);
+        let (g, r, z) = (self.view.g, self.view, self.z);
         let product = r.definition(dy).filter(|&n| is_product(g, n))?;
         let [trans_a, trans_b] = plain(&g.nodes[product].op)?;
         let groups = self.expressions.groups.all();
@@ -205,14 +196,14 @@ impl<'a> Site<'a> {
         let op = Op::GemmGeluGrad { trans_a, trans_b };
         let matrix = TensorType::new(g.ty(z).dtype, rows(&g.ty(dy).shape));
         let is_possible = is_read_here
-            && self.search.is_there_before(product, z)
+            && self.view.is_there_before(product, z)
             && self.is_taken(product, &op, Some(matrix), 1);
         is_possible.then_some((Gradient { product, op, z, dy, dz }, nodes))
     }
 
     /// The GELU as part of the product that it is applied to, where these gradients go, too.
     fn forward(&self, gradients: &[(Gradient, Nodes)]) -> Option<Forward> {
-        let (g, r, e) = (self.search.g, self.expressions.reading, &self.expressions);
+        let (g, r, e) = (self.view.g, self.view, &self.expressions);
         let product = r.definition(self.z)?;
         let node = &g.nodes[product];
         let [trans_a, trans_b] = plain(&node.op)?;
@@ -244,7 +235,7 @@ impl<'a> Site<'a> {
         let mut gone: BTreeSet<NodeId> = BTreeSet::new();
         for &n in nodes.keys().rev() {
             let is_gone = |&v: &ValueId| {
-                let read = || self.search.readers[v].iter().all(|n| gone.contains(n));
+                let read = || self.view.readers[v].iter().all(|n| gone.contains(n));
                 replaced.contains(&v) || !r.kept[v] && read()
             };
             if g.nodes[n].outputs.iter().flatten().all(is_gone) {
@@ -253,13 +244,13 @@ impl<'a> Site<'a> {
         }
         let z_is_read = |n: &NodeId| !gone.contains(n);
         let mut others: Vec<NodeId> =
-            self.search.readers[self.z].iter().copied().filter(z_is_read).collect();
+            self.view.readers[self.z].iter().copied().filter(z_is_read).collect();
         others.extend(gradients.iter().map(|(found, _)| found.product));
-        let is_after = |&n: &NodeId| self.search.is_there_before(n, first);
+        let is_after = |&n: &NodeId| self.view.is_there_before(n, first);
         // A state may be renewed as soon as nobody needs its old value.
         let is_there_then = |v: ValueId| {
             let v = g.resolve(v).root;
-            let mut readers = self.search.readers[v].iter();
+            let mut readers = self.view.readers[v].iter();
             matches!(g.values[v].def, Def::Const(_))
                 || r.kept[v]
                 || readers.any(|n| !gone.contains(n) && is_after(n))
@@ -289,7 +280,7 @@ impl<'a> Site<'a> {
         third: Option<TensorType>,
         results: usize,
     ) -> bool {
-        let g = self.search.g;
+        let g = self.view.g;
         let asks = |op: &Op, x: &[TensorType], results: usize| {
             let x: Vec<&TensorType> = x.iter().collect();
             let y = op.infer(&x).unwrap_or_default();

@@ -32,7 +32,7 @@
 
 mod region;
 
-use crate::group::{Group, Search};
+use crate::rewrite::{GraphView, Group};
 use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::backend::cpu::tiling::product_update;
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
@@ -119,35 +119,35 @@ struct Product {
 impl FuseUpdates {
     /// Every update that changes something.
     fn updates(&self, g: &Graph) -> Vec<Update> {
-        let search = Search::new(g);
-        let groups = search.groups();
-        let pointwise = groups.into_iter().filter_map(|group| pointwise(&search, group));
+        let view = GraphView::new(g);
+        let groups = view.groups();
+        let pointwise = groups.into_iter().filter_map(|group| pointwise(&view, group));
         let optimizers = g.nodes.keys().filter_map(|n| optimizer(g, n));
         let mut updates: Vec<Update> = pointwise.chain(optimizers).collect();
         for update in &mut updates {
-            update.product = self.product(&search, update);
+            update.product = self.product(&view, update);
         }
         updates.retain(|u| u.members.len() > 1 || u.product.is_some());
         updates
     }
 
     /// The product that can be computed inside the update.
-    fn product(&self, search: &Search, update: &Update) -> Option<Product> {
+    fn product(&self, view: &GraphView, update: &Update) -> Option<Product> {
         if self.gradients == Gradients::Never {
             return None;
         }
         let inputs = update.inputs.iter().enumerate();
-        let mut products = inputs.filter_map(|(i, &v)| product(search, &update.members, v, i));
-        products.find(|p| self.gradients == Gradients::Always || is_safe(search, update, p))
+        let mut products = inputs.filter_map(|(i, &v)| product(view, &update.members, v, i));
+        products.find(|p| self.gradients == Gradients::Always || is_safe(view, update, p))
     }
 }
 
 /// A group as one update, where that is sure to need no more memory.
-fn pointwise(search: &Search, group: Group) -> Option<Update> {
-    let g = search.g;
-    let (inputs, results) = (search.operands(&group), search.results(&group));
+fn pointwise(view: &GraphView, group: Group) -> Option<Update> {
+    let g = view.g;
+    let (inputs, results) = (view.operands(&group), view.results(&group));
     let first = results.first()?;
-    let transient = transient_roots(search, inputs.iter().filter(|&&v| g.ty(v).elements() > 1));
+    let transient = transient_roots(view, inputs.iter().filter(|&&v| g.ty(v).elements() > 1));
     let fits = inputs.len() <= MAX_OPERANDS
         && results.len() <= MAX_OPERANDS
         && transient.len() <= 1
@@ -185,8 +185,8 @@ fn optimizer(g: &Graph, n: NodeId) -> Option<Update> {
 
 /// The product that makes operand `i`, the value `v`, of an update, where nobody else
 /// reads it.
-fn product(search: &Search, members: &Group, v: ValueId, i: usize) -> Option<Product> {
-    let g = search.g;
+fn product(view: &GraphView, members: &Group, v: ValueId, i: usize) -> Option<Product> {
+    let g = view.g;
     let Def::Node { node, .. } = g.values[v].def else { return None };
     let (alpha, trans_a, trans_b) = match g.nodes[node].op {
         Op::MatMul { trans_a, trans_b } => (1.0, trans_a, trans_b),
@@ -198,7 +198,7 @@ fn product(search: &Search, members: &Group, v: ValueId, i: usize) -> Option<Pro
         && g.ty(b).rank() == 2
         && g.ty(v).dtype.is_float()
         && g.ty(v).dtype != DType::Bf16
-        && search.only_read_by(v, members);
+        && view.only_read_by(v, members);
     // An optimizer's node has the gradient at one position, and might read it at others.
     let once = |n: &NodeId| {
         let update =
@@ -215,23 +215,26 @@ fn product(search: &Search, members: &Group, v: ValueId, i: usize) -> Option<Pro
 }
 
 /// True where computing the gradient inside the update needs no more memory in any order.
-fn is_safe(search: &Search, update: &Update, product: &Product) -> bool {
-    let g = search.g;
+fn is_safe(view: &GraphView, update: &Update, product: &Product) -> bool {
+    let g = view.g;
     let operands = &g.nodes[product.node].inputs;
     let gradient = g.ty(update.inputs[product.gradient]);
     let k = g.ty(operands[0]).shape[usize::from(!product.trans_a)];
     let tiles = product_update(gradient.elements(), k).elements() as u64;
-    let roots = transient_roots(search, operands.iter());
+    let roots = transient_roots(view, operands.iter());
     let alive: u64 = roots.iter().map(|&r| g.ty(r).bytes()).sum();
     2 * tiles * gradient.dtype.size() <= gradient.bytes()
-        && (alive <= gradient.bytes() || could_run_at_once(search, update, product))
+        && (alive <= gradient.bytes() || could_run_at_once(view, update, product))
 }
 
 /// Roots that come and go, once each.
-fn transient_roots<'a>(search: &Search, values: impl Iterator<Item = &'a ValueId>) -> Vec<ValueId> {
-    let g = search.g;
+fn transient_roots<'a>(
+    view: &GraphView,
+    values: impl Iterator<Item = &'a ValueId>,
+) -> Vec<ValueId> {
+    let g = view.g;
     let mut roots: Vec<ValueId> = values.map(|&v| g.resolve(v).root).collect();
-    roots.retain(|&r| search.is_transient(r));
+    roots.retain(|&r| view.is_transient(r));
     roots.sort_unstable();
     roots.dedup();
     roots
@@ -239,15 +242,15 @@ fn transient_roots<'a>(search: &Search, values: impl Iterator<Item = &'a ValueId
 
 /// True where the update could follow its gradient at once: the states that it changes
 /// have no other readers, and its other operands are there already.
-fn could_run_at_once(search: &Search, update: &Update, product: &Product) -> bool {
-    let g = search.g;
+fn could_run_at_once(view: &GraphView, update: &Update, product: &Product) -> bool {
+    let g = view.g;
     let changes = |v: ValueId| g.states.values().filter(move |s| g.resolve(s.exit).root == v);
     let unread = update
         .outputs
         .iter()
         .flatten()
         .flat_map(|&v| changes(v))
-        .all(|s| search.readers[s.enter].iter().all(|n| update.members.contains(n)));
+        .all(|s| view.readers[s.enter].iter().all(|n| update.members.contains(n)));
     let others = update.inputs.iter().enumerate().filter(|&(i, _)| i != product.gradient);
     unread && others.map(|(_, &v)| v).all(|v| is_early(g, v))
 }

@@ -1,13 +1,13 @@
 //! The elementwise nodes that lead to the exit values of states, in groups that can be one
 //! node each.
 
-use crate::group::{Group, Search};
+use crate::rewrite::{GraphView, Group};
 use arenic_ir::graph::{Def, NodeId, StateId, ValueId};
 use arenic_ir::op::{Kind, MAX_STEPS, Op, Step};
 use cranelift_entity::SecondaryMap;
 use std::collections::{BTreeSet, HashSet};
 
-impl Search<'_> {
+impl GraphView<'_> {
     /// All groups: one per exit value, joined where they share an operand of full shape
     /// that nobody else reads, such as a gradient.
     pub(super) fn groups(&self) -> Vec<Group> {

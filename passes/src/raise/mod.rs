@@ -4,15 +4,12 @@
 //! weight becomes a convolution of transposed operands whose result is transposed again
 //! ([`conv`]), and that of its operand may be one of a weight turned around. As one operator it
 //! needs no copies of a layer's activations, and a backend can hand it to a library. Normalisations and their gradients become chains of arithmetic ([`norm`]),
-//! which are told by what they compute of their operands ([`crate::expression`],
-//! [`crate::polynomial`]). Sound
-//! because both sides are the same sums of the same terms; a kernel may take them in another
+//! which are told by what they compute of their operands ([`crate::rewrite`]). Sound because both sides are the same sums of the same terms; a kernel may take them in another
 //! order, so the last bits may differ.
 
 mod conv;
 mod norm;
 
-use crate::dead_code::DeadCode;
 use crate::{Cx, GraphPass, PassError, Stats, Targets};
 use arenic_ir::Graph;
 use schemars::JsonSchema;
@@ -34,7 +31,6 @@ impl GraphPass for Raise {
         let weight_gradients = conv::weight_gradients(g)?;
         let operand_gradients = conv::operand_gradients(g);
         let norms = norm::normalisations(g)?;
-        DeadCode {}.run(g, cx)?;
         Ok(Stats::from([
             ("weight_gradients", weight_gradients),
             ("operand_gradients", operand_gradients),

@@ -37,6 +37,7 @@ pub(super) fn gradient(spec: AttentionSpec, call: &Call) {
 struct Scores<T> {
     spec: AttentionSpec,
     scale: T,
+    cap: Option<T>,
     tiling: Attention,
     q: Mat<T>,
     k: Mat<T>,
@@ -67,8 +68,10 @@ impl<T: Float> Mask<T> {
 /// A block of queries.
 #[derive(Clone, Copy)]
 struct Block {
-    /// Which attention of the batch.
+    /// Which matrix of queries.
     batch: usize,
+    /// Which one of keys and values.
+    of_keys: usize,
     /// The first query, and how many there are.
     first: usize,
     rows: usize,
@@ -86,10 +89,11 @@ impl<T: Scalar + Float> Scores<T> {
         let [q, k, v] = [0, 1, 2].map(|i| &call.inputs[i]);
         let tiling = tiling(q.ty(), k.ty(), v.ty());
         // Dropout counts all scores, those of keys that a causal attention leaves out, too.
-        let all = tiling.batch * tiling.queries * tiling.keys;
+        let all = tiling.batch * tiling.group * tiling.queries * tiling.keys;
         Scores {
             spec,
             scale: T::from_f64(spec.scale),
+            cap: spec.softcap.map(T::from_f64),
             tiling,
             q: matrix(q, false, true),
             k: matrix(k, false, true),
@@ -98,11 +102,13 @@ impl<T: Scalar + Float> Scores<T> {
         }
     }
 
-    fn block(&self, batch: usize, block: usize) -> Block {
+    /// One of the blocks of all queries that meet a matrix of keys.
+    fn block(&self, of_keys: usize, block: usize) -> Block {
         let t = &self.tiling;
-        let first = block * t.rows;
+        let batch = of_keys * t.group + block / t.blocks;
+        let first = block % t.blocks * t.rows;
         let rows = t.rows.min(t.queries - first);
-        Block { batch, first, rows, keys: self.keys(first + rows) }
+        Block { batch, of_keys, first, rows, keys: self.keys(first + rows) }
     }
 
     /// Keys of the queries before `end`.
@@ -117,7 +123,7 @@ impl<T: Scalar + Float> Scores<T> {
 
     /// Keys, or values, of a block's attention.
     fn keys_of(&self, x: Mat<T>, b: Block) -> Mat<T> {
-        of_batch(x, b.batch, self.tiling.keys)
+        of_batch(x, b.of_keys, self.tiling.keys)
     }
 
     /// Computes a block of scores, row by row; those that do not count are anything.
@@ -126,10 +132,13 @@ impl<T: Scalar + Float> Scores<T> {
     /// The operands are as `infer` checked them, and nobody else uses `s`, which has room for
     /// `rows · keys` elements.
     unsafe fn compute(&self, b: Block, s: *mut T) {
-        let e = Extents { m: b.rows, k: self.tiling.depth, n: b.keys };
-        let operands = (self.rows_of(self.q, b), self.keys_of(self.k, b).transposed());
         // SAFETY: the caller's promise.
-        unsafe { one(e.route(), e, self.scale, operands, false, MatMut::new(s, b.keys, 1)) };
+        unsafe {
+            self.products(b, s);
+            if let Some(cap) = self.cap {
+                bound(s, cap, b.rows * b.keys);
+            }
+        }
         let Some(mask) = &self.mask else { return };
         for i in 0..b.rows {
             let row = mask.matrix.at(b.first + i, 0);
@@ -137,6 +146,17 @@ impl<T: Scalar + Float> Scores<T> {
             // SAFETY: a row of the mask, which broadcasts to the scores.
             unsafe { add_row(s.add(i * b.keys), row.ptr, row.cols, b.keys) };
         }
+    }
+
+    /// Computes a block of scores without mask or bound.
+    ///
+    /// # Safety
+    /// As for `compute`.
+    unsafe fn products(&self, b: Block, s: *mut T) {
+        let e = Extents { m: b.rows, k: self.tiling.depth, n: b.keys };
+        let operands = (self.rows_of(self.q, b), self.keys_of(self.k, b).transposed());
+        // SAFETY: the caller's promise.
+        unsafe { one(e.route(), e, self.scale, operands, false, MatMut::new(s, b.keys, 1)) };
     }
 
     /// Drops of a block of probabilities, or of their gradients.
@@ -166,11 +186,13 @@ fn forward<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
     // SAFETY: the only slice of this call's scratch.
     let room = unsafe { call.scratch.slice_mut::<T>(t.forward_elements()) };
     let room = Shared::new(room.as_mut_ptr());
-    let work = (t.batch * t.queries * t.keys).saturating_mul((t.depth + t.width) / 16 + 8);
+    let blocks = t.group * t.blocks;
+    let all = t.batch * t.group * t.queries * t.keys;
+    let work = all.saturating_mul((t.depth + t.width) / 16 + 8);
     for_each(t.lanes, work, |lane| {
         let s = room.ptr().wrapping_add(lane * t.block());
-        for unit in (lane..t.batch * t.blocks).step_by(t.lanes) {
-            let b = scores.block(unit / t.blocks, unit % t.blocks);
+        for unit in (lane..t.batch * blocks).step_by(t.lanes) {
+            let b = scores.block(unit / blocks, unit % blocks);
             let first = b.batch * t.queries + b.first;
             // SAFETY: the scratch is this lane's, the rows of results are this block's; the
             // types of all operands were checked by `infer`.
@@ -213,7 +235,9 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
     let room = Shared::new(room.as_mut_ptr());
     let partial = room.ptr().wrapping_add(2 * t.lanes * t.block());
     let partial = [partial, partial.wrapping_add(t.partial_elements(t.depth))].map(Shared::new);
-    let work = (t.batch * t.queries * t.keys).saturating_mul((3 * t.depth + 2 * t.width) / 16 + 16);
+    let blocks = t.group * t.blocks;
+    let all = t.batch * t.group * t.queries * t.keys;
+    let work = all.saturating_mul((3 * t.depth + 2 * t.width) / 16 + 16);
     // Where a part of an attention adds up gradients of keys or values.
     let sums = |y: Option<Shared<T>>, partial: Shared<T>, unit: usize, width: usize| {
         let to = if t.parts == 1 { y? } else { partial };
@@ -232,7 +256,7 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                     unsafe { y.ptr.write_bytes(0, t.keys * width) };
                 }
             }
-            for block in part * t.blocks / t.parts..(part + 1) * t.blocks / t.parts {
+            for block in part * blocks / t.parts..(part + 1) * blocks / t.parts {
                 let b = scores.block(batch, block);
                 let first = b.batch * t.queries + b.first;
                 let tile = |x: *mut T| Mat::new(x.cast_const(), b.keys, 1);
@@ -267,6 +291,11 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                         let (at, n) = (i * b.keys, scores.keys(b.first + i + 1));
                         score_gradients(p.add(at), ds.add(at), [n, b.keys], scores.scale);
                     }
+                    if let Some(cap) = scores.cap {
+                        // The probabilities are done with.
+                        scores.products(b, p);
+                        multiply_by_slope(ds, p, cap, b.rows * b.keys);
+                    }
                     if let Some(dq) = dq {
                         let e = Extents { m: b.rows, k: b.keys, n: t.depth };
                         let dq = MatMut::new(dq.ptr().add(first * t.depth), t.depth, 1);
@@ -295,6 +324,36 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                     }
                 }
             });
+        }
+    }
+}
+
+wide! {
+    /// Bounds scores: `cap · tanh(s / cap)`.
+    ///
+    /// # Safety
+    /// Nobody else uses the `n` elements.
+    unsafe fn bound<T: Float>(s: *mut T, cap: T, n: usize) {
+        // SAFETY: the caller's promise.
+        for s in unsafe { std::slice::from_raw_parts_mut(s, n) } {
+            *s = s.div(cap).tanh().mul(cap);
+        }
+    }
+}
+
+wide! {
+    /// Multiplies gradients of bounded scores by the bound's slope, `1 − tanh²(s / cap)`.
+    ///
+    /// # Safety
+    /// Both are valid for `n` elements and disjoint; nobody else uses `ds`.
+    unsafe fn multiply_by_slope<T: Float>(ds: *mut T, s: *const T, cap: T, n: usize) {
+        // SAFETY: the caller's promise.
+        let (ds, s) = unsafe {
+            (std::slice::from_raw_parts_mut(ds, n), std::slice::from_raw_parts(s, n))
+        };
+        for (ds, &s) in ds.iter_mut().zip(s) {
+            let t = s.div(cap).tanh();
+            *ds = ds.mul(T::ONE.sub(t.mul(t)));
         }
     }
 }

@@ -40,7 +40,10 @@ pub(super) fn lower(site: &mut Site, op: Attention, math: Math) -> Result<(), Un
 
 /// What the kernels of one attention have in common.
 struct Tiles {
+    /// Matrices of keys.
     batch: usize,
+    /// Matrices of queries that share one of keys.
+    group: usize,
     queries: usize,
     keys: usize,
     tile: AttentionTile,
@@ -48,9 +51,9 @@ struct Tiles {
     width: usize,
     index: &'static str,
     t: &'static str,
-    /// Statements that name `a`, what is fixed, `batch`, `score` and `drop`.
+    /// Statements that name `a`, what is fixed, `score`, `slope` and `drop`. What they call `batch` is
+    /// a matrix of queries.
     setup: String,
-    scale: String,
     drops: bool,
 }
 
@@ -69,7 +72,9 @@ impl Tiles {
         let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
         let batch = v.elements() / (keys * width);
         let most = site.inputs.iter().map(|x| x.elements()).max().unwrap_or(0);
-        let index = index_type(most.max(batch * queries * keys));
+        let group = spec.group;
+        let scores = batch * group * queries * keys;
+        let index = index_type(most.max(scores));
         let t = c_type(q.dtype);
         let (causal, zero, drops) = (spec.causal, spec.zero_rows, spec.dropout.is_some());
         let policy = match (q.dtype, math) {
@@ -85,6 +90,13 @@ impl Tiles {
         let mask = matrices.last().map_or(0, |last| last + 1);
         let scale = format!("{t}({})", literal(spec.scale));
         let mut score = format!("product * {scale}");
+        let mut slope = scale.clone();
+        if let Some(cap) = spec.softcap {
+            let cap = format!("{t}({})", literal(cap));
+            let part = format!("tanh_of({score} / {cap})");
+            score = format!("{part} * {cap}");
+            slope = format!("{slope} * ({t}(1) - {part} * {part})");
+        }
         if let Some(mask) = site.inputs.get(mask).map(|t| (mask, t)) {
             let shape = [&q.shape[..q.rank() - 1], &[keys]].concat();
             let at = offset(&shape, &broadcast_strides(&mask.1.shape, shape.len()), "at");
@@ -94,66 +106,94 @@ impl Tiles {
         let AttentionTile { rows: of_block, columns: at_once, shared } = tile;
         let setup = format!(
             "    typedef Attention<{policy}, {index}, {of_block}, {at_once}, {depth}, {width}, {shared}, \
-             {aligned}, {causal}, {zero}> A;
+             {aligned}, {causal}, {zero}, {group}> A;
     const A a = {{{rows}, {columns}}};
     auto score = [=]({index} row, {index} column, {t} product) -> {t} {{
         const {index} at = (batch * {rows} + row) * {columns} + column;
         return {score};
     }};
+    auto slope = [=]({t} product) -> {t} {{ return {slope}; }};
 {drop}",
             drop = match spec.dropout {
                 Some(dropout) => {
-                    dropping(dropout, index, t, [&rows, &columns], batch * queries * keys)
+                    dropping(dropout, index, t, [&rows, &columns], scores)
                 }
                 None => format!("    auto drop = []({index}, {index}, {t} x) {{ return x; }};\n"),
             }
         );
-        Tiles { batch, queries, keys, tile, depth, width, index, t, setup, scale, drops }
+        Tiles { batch, group, queries, keys, tile, depth, width, index, t, setup, drops }
     }
 
-    /// The address of this batch's matrix, of so many elements, of a parameter.
-    fn of_batch(&self, name: &str, elements: usize) -> String {
-        format!("{name} + batch * {}", constant(elements))
+    /// The address of a matrix, of so many elements, of a parameter: of one that belongs to queries,
+    /// or to keys.
+    fn matrix(&self, name: &str, of: Of, elements: usize) -> String {
+        format!("{name} + {} * {}", of.name(), constant(elements))
     }
 
     /// A function that stores an element of a matrix of result `o`, where somebody reads it.
-    fn store(&self, site: &Site, name: &str, o: usize, [rows, columns]: [usize; 2]) -> String {
+    fn store(
+        &self,
+        site: &Site,
+        name: &str,
+        o: usize,
+        of: Of,
+        [rows, columns]: [usize; 2],
+    ) -> String {
         let (index, t) = (self.index, self.t);
         let store = match site.outputs[o] {
             Some(_) => {
-                let (rows, columns) = (constant(rows), constant(columns));
-                format!("y{o}[(batch * {rows} + row) * {columns} + column] = x;")
+                let (of, rows, columns) = (of.name(), constant(rows), constant(columns));
+                format!("y{o}[({of} * {rows} + row) * {columns} + column] = x;")
             }
             None => String::new(),
         };
         format!("    auto {name} = [=]({index} row, {index} column, {t} x) {{ {store} }};\n")
     }
 
-    /// Launches a block for each tile of so many rows of every matrix of the batch; `first` is
-    /// what the body calls the tile's first row.
-    fn launch(
-        &self,
-        site: &mut Site,
-        rows: usize,
-        first: &str,
-        mut parameters: Vec<Parameter>,
-        body: &str,
-    ) {
+    /// Launches a block for each tile of rows of every matrix of queries, or of keys. What the body
+    /// calls `first` is the tile's first row. Of queries that share keys, `batch` is the first
+    /// matrix.
+    fn launch(&self, site: &mut Site, of: Of, mut parameters: Vec<Parameter>, body: &str) {
         parameters.extend(self.drops.then(Parameter::draw));
-        let tile = self.tile.rows;
+        let (tile, group) = (self.tile.rows, self.group);
+        let (matrices, rows, other) = match of {
+            Of::Queries => {
+                (self.batch * group, self.queries, format!("of_keys = batch / {group}u"))
+            }
+            Of::Keys => (self.batch, self.keys, format!("batch = of_keys * {group}u")),
+        };
         let tiles = rows.div_ceil(tile);
         // No queries, but gradients of keys, which are zero.
-        if self.batch * tiles == 0 {
+        if matrices * tiles == 0 {
             return;
         }
-        let (index, setup) = (self.index, &self.setup);
+        let (index, setup, own) = (self.index, &self.setup, of.name());
         let body = format!(
-            "    const {index} batch = blockIdx.x / {tiles}u;
-    const {index} {first} = {index}(blockIdx.x % {tiles}u) * {tile}u;
+            "    const {index} {own} = blockIdx.x / {tiles}u;
+    const {index} {other};
+    const {index} first = {index}(blockIdx.x % {tiles}u) * {tile}u;
 {setup}{body}"
         );
         let threads = (tile * THREADS_OF_ROW) as u32;
-        site.launch([self.batch * tiles, 1, 1], threads, parameters, body);
+        site.launch([matrices * tiles, 1, 1], threads, parameters, body);
+    }
+}
+
+/// What a matrix belongs to.
+#[derive(Clone, Copy)]
+enum Of {
+    Queries,
+    /// Keys and values.
+    Keys,
+}
+
+impl Of {
+    /// The number of the matrix.
+    fn name(self) -> &'static str {
+        match self {
+            Of::Queries => "batch",
+            Of::Keys => "of_keys",
+        }
     }
 }
 
@@ -196,57 +236,56 @@ fn forward(site: &mut Site, tiles: &Tiles) {
         .collect();
     let body = format!(
         "{store}    auto store_row = [=]({index} row, {t} max, {t} sum) {{ {stores}}};
-    attention_rows(a, {q}, {k}, {v}, row0, score, drop, store, store_row);
+    attention_rows(a, {q}, {k}, {v}, first, score, drop, store, store_row);
 ",
-        store = tiles.store(site, "store", 0, [queries, width]),
-        q = tiles.of_batch("x0", queries * depth),
-        k = tiles.of_batch("x1", keys * depth),
-        v = tiles.of_batch("x2", keys * width),
+        store = tiles.store(site, "store", 0, Of::Queries, [queries, width]),
+        q = tiles.matrix("x0", Of::Queries, queries * depth),
+        k = tiles.matrix("x1", Of::Keys, keys * depth),
+        v = tiles.matrix("x2", Of::Keys, keys * width),
     );
     let mut parameters = site.all_inputs();
     parameters.extend(site.all_outputs());
-    tiles.launch(site, queries, "row0", parameters, &body);
+    tiles.launch(site, Of::Queries, parameters, &body);
 }
 
 fn gradients(site: &mut Site, tiles: &Tiles) {
     let &Tiles { queries, keys, depth, width, t, .. } = tiles;
     let operands = [
-        tiles.of_batch("x0", queries * depth),
-        tiles.of_batch("x1", keys * depth),
-        tiles.of_batch("x2", keys * width),
-        tiles.of_batch("x3", queries),
-        tiles.of_batch("x4", queries),
-        tiles.of_batch("x5", queries * width),
-        tiles.of_batch("delta", queries),
+        tiles.matrix("x0", Of::Queries, queries * depth),
+        tiles.matrix("x1", Of::Keys, keys * depth),
+        tiles.matrix("x2", Of::Keys, keys * width),
+        tiles.matrix("x3", Of::Queries, queries),
+        tiles.matrix("x4", Of::Queries, queries),
+        tiles.matrix("x5", Of::Queries, queries * width),
+        tiles.matrix("delta", Of::Queries, queries),
     ]
     .join(", ");
-    let scale = &tiles.scale;
     let wanted = [0, 1, 2].map(|o| site.outputs[o].is_some());
     let delta = Parameter::scratch(t, "delta", 0);
     // Gradients of values alone do without the sums of rows.
     if wanted[0] || wanted[1] {
         let body = format!(
-            "{store}    attention_query_gradients(a, {operands}, {scale}, row0, score, drop, store, {});
+            "{store}    attention_query_gradients(a, {operands}, first, score, slope, drop, store, {});
 ",
             wanted[0],
-            store = tiles.store(site, "store", 0, [queries, depth]),
+            store = tiles.store(site, "store", 0, Of::Queries, [queries, depth]),
         );
         let mut parameters = site.all_inputs();
         parameters.extend(site.output(0));
         parameters.push(delta.clone());
-        tiles.launch(site, queries, "row0", parameters, &body);
+        tiles.launch(site, Of::Queries, parameters, &body);
     }
     if wanted[1] || wanted[2] {
         let body = format!(
-            "{store_key}{store_value}    attention_key_gradients(a, {operands}, {scale}, column0, score, drop,
+            "{store_key}{store_value}    attention_key_gradients(a, {operands}, first, score, slope, drop,
         store_key, store_value);
 ",
-            store_key = tiles.store(site, "store_key", 1, [keys, depth]),
-            store_value = tiles.store(site, "store_value", 2, [keys, width]),
+            store_key = tiles.store(site, "store_key", 1, Of::Keys, [keys, depth]),
+            store_value = tiles.store(site, "store_value", 2, Of::Keys, [keys, width]),
         );
         let mut parameters = site.all_inputs();
         parameters.extend([1, 2].into_iter().filter_map(|o| site.output(o)));
         parameters.push(delta);
-        tiles.launch(site, keys, "column0", parameters, &body);
+        tiles.launch(site, Of::Keys, parameters, &body);
     }
 }

@@ -17,6 +17,8 @@ const EXTENTS: &[(&[usize], [usize; 4])] = &[
     (&[1, 2], [70, 31, 16, 5]),
     (&[2], [20, 20, 100, 80]),
     (&[2], [65, 64, 64, 64]),
+    (&[2, 4], [18, 20, 16, 8]),
+    (&[6], [35, 33, 8, 16]),
     (&[], [65, 80, 64, 64]),
     (&[], [15, 130, 33, 48]),
     (&[2], [49, 17, 16, 32]),
@@ -52,7 +54,11 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
                     AttentionDropout { ratio: r.choose(&[0.0, 0.25, 0.9]), rng }
                 });
                 let (causal, zero_rows) = (i % 2 == 1, i > 1);
-                let spec = AttentionSpec { scale, causal, zero_rows, dropout };
+                let softcap = (i + j).is_multiple_of(2).then_some(1.5);
+                let heads = batch.last().copied().unwrap_or(0);
+                let group = [4, 3].into_iter().find(|&n| heads > 3 && heads.is_multiple_of(n));
+                let group = group.unwrap_or(1);
+                let spec = AttentionSpec { scale, causal, zero_rows, dropout, softcap, group };
                 let masked = i % 3 > 0;
                 let both = both(r, dtype, batch, extents, spec, masked);
                 cases
@@ -73,7 +79,10 @@ fn both(
     masked: bool,
 ) -> [Case; 2] {
     let shape = |rest: &[usize]| [batch, rest].concat();
-    let [q, k, v] = [[t, d], [s, d], [s, e]].map(|matrix| r.tame(dtype, shape(&matrix)));
+    let mut of_keys = batch.to_vec();
+    of_keys.last_mut().into_iter().for_each(|heads| *heads /= spec.group);
+    let [q, k, v] = [(batch, [t, d]), (&of_keys, [s, d]), (&of_keys, [s, e])]
+        .map(|(batch, matrix)| r.tame(dtype, [batch, &matrix].concat()));
     let dy = r.tame(dtype, shape(&[t, e]));
     let mask = masked.then(|| mask(r, dtype.accumulated(), &shape(&[t, s])));
     let forward: Vec<Tensor> =

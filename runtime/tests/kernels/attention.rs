@@ -36,10 +36,23 @@ const EXTENTS: &[Extents] = &[
 ];
 
 impl Extents {
-    fn operands(&self, r: &mut Random, dtype: DType) -> [Tensor; 3] {
-        let shape = |rows, columns| [self.batch, &[rows, columns]].concat();
-        [(self.t, self.d), (self.s, self.d), (self.s, self.e)]
-            .map(|(rows, columns)| r.tensor(dtype, shape(rows, columns)))
+    fn operands(&self, r: &mut Random, dtype: DType, group: usize) -> [Tensor; 3] {
+        let shape = |shared: usize, rows, columns| {
+            let mut batch = self.batch.to_vec();
+            batch.last_mut().into_iter().for_each(|heads| *heads /= shared);
+            [&batch[..], &[rows, columns]].concat()
+        };
+        [(1, self.t, self.d), (group, self.s, self.d), (group, self.s, self.e)]
+            .map(|(shared, rows, columns)| r.tensor(dtype, shape(shared, rows, columns)))
+    }
+
+    /// How many matrices of queries may share keys, of these.
+    fn group(&self, r: &mut Random) -> usize {
+        let heads = self.batch.last().copied().unwrap_or(1);
+        [r.range(1, 4), 17, 1]
+            .into_iter()
+            .find(|&n| heads > 0 && heads.is_multiple_of(n))
+            .unwrap_or(1)
     }
 }
 
@@ -57,6 +70,27 @@ fn mask(r: &mut Random, dtype: DType, x: &Extents) -> Tensor {
     mask
 }
 
+/// The product of a query, of all in a row, and a key, times the scale.
+fn scaled_product(
+    spec: AttentionSpec,
+    x: &Extents,
+    [q, k]: [&Tensor; 2],
+    row: usize,
+    s: usize,
+) -> f64 {
+    let of_keys = row / x.t / spec.group;
+    let dot = |i: usize| q.values[row * x.d + i] * k.values[(of_keys * x.s + s) * x.d + i];
+    spec.scale * (0..x.d).map(dot).sum::<f64>()
+}
+
+/// The sums over matrices of queries that share keys, of matrices of so many elements.
+fn shared(all: &[f64], group: usize, elements: usize) -> Vec<f64> {
+    let of = |matrices: &[f64]| {
+        (0..elements).map(|i| matrices.iter().skip(i).step_by(elements).sum()).collect::<Vec<f64>>()
+    };
+    all.chunks((group * elements).max(1)).flat_map(of).collect()
+}
+
 /// Probabilities, maxima and sums of all rows.
 fn rows(
     spec: AttentionSpec,
@@ -70,10 +104,11 @@ fn rows(
     for at in indices(&scores[..scores.len() - 1]) {
         let t = at[at.len() - 1];
         let row = flat(&at, &scores[..at.len()]);
-        let batch = row / x.t;
         let score = |s: usize| {
-            let dot = |i: usize| q.values[row * x.d + i] * k.values[(batch * x.s + s) * x.d + i];
-            let mut score = spec.scale * (0..x.d).map(dot).sum::<f64>();
+            let mut score = scaled_product(spec, x, [q, k], row, s);
+            if let Some(cap) = spec.softcap {
+                score = cap * (score / cap).tanh();
+            }
             if let Some(mask) = mask {
                 let own = &mask.ty.shape;
                 let all: Vec<usize> = at.iter().copied().chain([s]).collect();
@@ -150,12 +185,13 @@ fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
         let [.., rows, columns] = m.ty.shape[..] else { unreachable!("a matrix") };
         m.values[(b * rows + i) * columns + j]
     };
-    let o = product(batches, [x.t, x.s, x.e], p_at, |b, s, e| at(v, b, s, e));
+    let value = |b: usize, s: usize, e: usize| at(v, b / spec.group, s, e);
+    let o = product(batches, [x.t, x.s, x.e], p_at, value);
     for (found, want) in found.iter().zip([&o, &max, &sum]) {
         assert_close(found, want, tolerance * 10.0, &what);
     }
 
-    let dp = product(batches, [x.t, x.e, x.s], |b, t, e| at(dy, b, t, e), |b, e, s| at(v, b, s, e));
+    let dp = product(batches, [x.t, x.e, x.s], |b, t, e| at(dy, b, t, e), |b, e, s| value(b, s, e));
     let dp: Vec<f64> = dp.iter().zip(&kept).map(drop).collect();
     let mut ds = vec![0.0; p.len()];
     for (row, ds) in ds.chunks_mut(x.s).enumerate() {
@@ -165,14 +201,20 @@ fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
         let keys = if spec.causal { x.s.min(row % x.t + 1) } else { x.s };
         for (ds, i) in ds[..keys].iter_mut().zip(of) {
             *ds = spec.scale * p[i] * (dp[i] - total);
+            if let Some(cap) = spec.softcap {
+                let t = (scaled_product(spec, x, [q, k], row, i % x.s) / cap).tanh();
+                *ds *= 1.0 - t * t;
+            }
         }
     }
     let ds_at = |b: usize, t: usize, s: usize| ds[(b * x.t + t) * x.s + s];
-    let dq = product(batches, [x.t, x.s, x.d], ds_at, |b, s, d| at(k, b, s, d));
+    let dq = product(batches, [x.t, x.s, x.d], ds_at, |b, s, d| at(k, b / spec.group, s, d));
     let by_key = |b: usize, s: usize, t: usize| ds_at(b, t, s);
     let dk = product(batches, [x.s, x.t, x.d], by_key, |b, t, d| at(q, b, t, d));
+    let dk = shared(&dk, spec.group, x.s * x.d);
     let by_value = |b: usize, s: usize, t: usize| p_at(b, t, s);
     let dv = product(batches, [x.s, x.t, x.e], by_value, |b, t, e| at(dy, b, t, e));
+    let dv = shared(&dv, spec.group, x.s * x.e);
     let operands: Vec<&Tensor> =
         [q, k, v, &found[1], &found[2], dy].into_iter().chain(mask).collect();
     let found = all(&Op::AttentionGrad { spec }, &operands);
@@ -190,8 +232,10 @@ fn plain_loops_agree() {
                 let (causal, zero_rows) = (i % 2 == 1, i % 4 > 1);
                 let scale = r.choose(&[1.0, 0.125, 3.0]);
                 let dropout = (i % 3 == 2).then(|| dropout(r.choose(&[0.0, 0.125, 0.75])));
-                let spec = AttentionSpec { scale, causal, zero_rows, dropout };
-                let [q, k, v] = x.operands(&mut r, dtype);
+                let softcap = (i % 5 > 2).then(|| r.choose(&[0.5, 2.0, 50.0]));
+                let group = if i % 4 == 3 { x.group(&mut r) } else { 1 };
+                let spec = AttentionSpec { scale, causal, zero_rows, dropout, softcap, group };
+                let [q, k, v] = x.operands(&mut r, dtype, group);
                 let dy = r.tensor(dtype, [x.batch, &[x.t, x.e]].concat());
                 let mask = (i > 3).then(|| mask(&mut r, dtype, x));
                 let operands: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&mask).collect();
@@ -204,20 +248,25 @@ fn plain_loops_agree() {
 #[test]
 fn gradients_are_slopes() {
     let mut r = Random(71);
-    for (causal, ratio) in [(false, None), (true, None), (false, Some(0.5)), (true, Some(0.25))] {
-        let x = extents(&[2], [4, 5, 3, 2]);
-        let [q, k, v] = x.operands(&mut r, DType::F64);
-        let mask = r.tensor(DType::F64, [2, 1, 5]);
-        let dy = r.tensor(DType::F64, [2, 4, 2]);
-        let spec =
-            AttentionSpec { scale: 1.5, causal, zero_rows: false, dropout: ratio.map(dropout) };
+    for (causal, ratio, softcap, group) in [
+        (false, None, None, 1),
+        (true, None, Some(1.5), 2),
+        (false, Some(0.5), None, 4),
+        (true, Some(0.25), Some(0.75), 1),
+    ] {
+        let x = extents(&[4], [4, 5, 3, 2]);
+        let [q, k, v] = x.operands(&mut r, DType::F64, group);
+        let mask = r.tensor(DType::F64, [4, 1, 5]);
+        let dy = r.tensor(DType::F64, [4, 4, 2]);
+        let dropout = ratio.map(dropout);
+        let spec = AttentionSpec { causal, dropout, softcap, group, ..AttentionSpec::scaled(1.5) };
         let op = Op::Attention { spec };
         let rows = all(&op, &[&q, &k, &v, &mask]);
         let operands = [&q, &k, &v, &rows[1], &rows[2], &dy, &mask];
         let found = all(&Op::AttentionGrad { spec }, &operands);
         for (i, found) in found.iter().enumerate() {
             let want = slopes(&op, &[&q, &k, &v, &mask], i, &dy);
-            assert_close(found, &want, 1e-8, &(causal, i));
+            assert_close(found, &want, 1e-8, &(spec, i));
         }
     }
 }
@@ -229,9 +278,9 @@ fn wholly_masked_rows_are_even() {
     let mut r = Random(72);
     for low in [-1e9, f64::from(f32::MIN)] {
         let x = extents(&[], [3, 6, 4, 4]);
-        let [q, k, v] = x.operands(&mut r, DType::F32);
+        let [q, k, v] = x.operands(&mut r, DType::F32, 1);
         let mask = Tensor::new(DType::F32, [3, 1], vec![0.0, low, 0.0]);
-        let spec = AttentionSpec { scale: 0.5, causal: false, zero_rows: false, dropout: None };
+        let spec = AttentionSpec::scaled(0.5);
         let found = all(&Op::Attention { spec }, &[&q, &k, &v, &mask]);
         assert_eq!(found[2].values[1], 6.0);
         let dy = Tensor::new(DType::F32, [3, 4], vec![1.0; 12]);

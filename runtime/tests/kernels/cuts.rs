@@ -249,8 +249,7 @@ fn attentions_in_parts() {
         let mask = r.tensor(DType::F32, [images, 1, t, 1]);
         let mut sum = max.clone();
         sum.values.iter_mut().for_each(|x| *x += 2.0);
-        let spec =
-            AttentionSpec { scale: 0.5, causal: r.chance(), zero_rows: false, dropout: None };
+        let spec = AttentionSpec { causal: r.chance(), ..AttentionSpec::scaled(0.5) };
         match r.chance() {
             true => (Op::Attention { spec }, vec![q, k, v, mask]),
             false => (Op::AttentionGrad { spec }, vec![q, k, v, max, sum, dy, mask]),

@@ -149,7 +149,7 @@ fn statistics_beside_bf16_are_f32() {
     let rows = |r: &mut Random, n: usize, d: usize| tensor(r, DType::Bf16, &[2, n, d]);
     let (q, k, v) = (rows(&mut r, 9, 8), rows(&mut r, 7, 8), rows(&mut r, 7, 5));
     let mask = tensor(&mut r, DType::F32, &[9, 7]);
-    let spec = AttentionSpec { scale: 0.5, causal: false, zero_rows: false, dropout: None };
+    let spec = AttentionSpec::scaled(0.5);
     hold(&Op::Attention { spec }, &[&q, &k, &v, &mask]);
     let stats = apply(&Op::Attention { spec }, &[&q, &k, &v, &mask], None, &[false, true, true]);
     let dy = rows(&mut r, 9, 5);

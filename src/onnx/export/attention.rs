@@ -33,13 +33,70 @@ impl Writer<'_> {
         self.apply(Binary::Mul, &x, &scale)
     }
 
-    /// `scale · q kᵀ + mask`, and −∞ beyond the diagonal where that is causal.
+    /// `tanh(s / cap)`.
+    fn bounded(&mut self, scores: &str, ty: &TensorType, cap: f64) -> String {
+        let cap = self.scalar(ty.dtype, cap);
+        let part = self.apply(Binary::Div, scores, &cap);
+        self.one("Tanh", &[&part], vec![])
+    }
+
+    /// Keys or values, one matrix for each of queries.
+    fn repeated(&mut self, spec: AttentionSpec, x: &Tensor) -> String {
+        let [batch @ .., heads, rows, columns] = &x.ty.shape[..] else { return x.name.clone() };
+        if spec.group == 1 {
+            return x.name.clone();
+        }
+        let shape = |of: &[usize]| [batch, of, &[*rows, *columns]].concat();
+        let [apart, repeated] = [1, spec.group].map(|n| shape(&[*heads, n]));
+        let y = self.temporary();
+        self.reshape_into(&x.name, &apart, y.clone());
+        let repeated = self.list(&signed(&repeated));
+        let y = self.one("Expand", &[&y, &repeated], vec![]);
+        let all = self.temporary();
+        self.reshape_into(&y, &shape(&[heads * spec.group]), all.clone());
+        all
+    }
+
+    /// The product of a transpose with a matrix of each query's: the gradient of keys or values, which
+    /// is a sum over the matrices that share these.
+    fn of_shared(
+        &mut self,
+        spec: AttentionSpec,
+        [a, b]: [&str; 2],
+        ty: &TensorType,
+        y: String,
+    ) -> Result<(), ExportError> {
+        let turned = self.turned(a, ty.rank());
+        let [batch @ .., heads, rows, columns] = &ty.shape[..] else {
+            self.node_into("MatMul", &[&turned, b], vec![y], vec![]);
+            return Ok(());
+        };
+        if spec.group == 1 {
+            self.node_into("MatMul", &[&turned, b], vec![y], vec![]);
+            return Ok(());
+        }
+        let all = self.one("MatMul", &[&turned, b], vec![]);
+        let apart = self.temporary();
+        let shape = [batch, &[*heads, spec.group, *rows, *columns]].concat();
+        self.reshape_into(&all, &shape, apart.clone());
+        let axes = self.list(&[-3]);
+        self.node_into("ReduceSum", &[&apart, &axes], vec![y], vec![int("keepdims", 0)]);
+        Ok(())
+    }
+
+    /// `scale · q kᵀ + mask`, of which the product may be bounded, and −∞ beyond the diagonal where
+    /// that is causal.
     fn scores(&mut self, spec: AttentionSpec, x: &[Tensor], mask: Option<&Tensor>) -> String {
         let (q, k) = (&x[0], &x[1]);
         let rank = q.ty.rank();
-        let turned = self.turned(&k.name, rank);
+        let keys = self.repeated(spec, k);
+        let turned = self.turned(&keys, rank);
         let product = self.one("MatMul", &[&q.name, &turned], vec![]);
         let mut scores = self.scaled(product, &q.ty, spec.scale);
+        if let Some(cap) = spec.softcap {
+            let part = self.bounded(&scores, &q.ty, cap);
+            scores = self.scaled(part, &q.ty, cap);
+        }
         if let Some(mask) = mask {
             scores = self.apply(Binary::Add, &scores, &mask.name);
         }
@@ -92,7 +149,8 @@ impl Writer<'_> {
                 y
             }
         };
-        self.node_into("MatMul", &[&p, &x[2].name], vec![y[0].name.clone()], vec![]);
+        let values = self.repeated(spec, &x[2]);
+        self.node_into("MatMul", &[&p, &values], vec![y[0].name.clone()], vec![]);
         self.reshape_into(&max, &y[1].ty.shape, y[1].name.clone());
         self.reshape_into(&sum, &y[2].ty.shape, y[2].name.clone());
     }
@@ -131,20 +189,29 @@ impl Writer<'_> {
         let exponentials = self.one("Exp", &[&rest], vec![]);
         let p = self.apply(Binary::Div, &exponentials, &sum);
         let p = self.without_empty(spec, ty, &max, p);
-        let values = self.turned(&x[2].name, rank);
+        let values = self.repeated(spec, &x[2]);
+        let values = self.turned(&values, rank);
         let dp = self.one("MatMul", &[&x[5].name, &values], vec![]);
         let dp = self.dropped(spec, ty, dp)?;
         let weighted = self.apply(Binary::Mul, &p, &dp);
         let total = self.along_rows("ReduceSum", &weighted);
         let rest = self.apply(Binary::Sub, &dp, &total);
         let ds = self.apply(Binary::Mul, &p, &rest);
-        let ds = self.scaled(ds, ty, spec.scale);
-        self.node_into("MatMul", &[&ds, &x[1].name], vec![y[0].clone()], vec![]);
-        let factors = self.dropped(spec, ty, p)?;
-        for (of, by, y) in [(&ds, &x[0].name, &y[1]), (&factors, &x[5].name, &y[2])] {
-            let turned = self.turned(of, rank);
-            self.node_into("MatMul", &[&turned, by], vec![y.clone()], vec![]);
+        let mut ds = self.scaled(ds, ty, spec.scale);
+        let keys = self.repeated(spec, &x[1]);
+        if let Some(cap) = spec.softcap {
+            let turned = self.turned(&keys, rank);
+            let product = self.one("MatMul", &[&x[0].name, &turned], vec![]);
+            let scores = self.scaled(product, ty, spec.scale);
+            let part = self.bounded(&scores, ty, cap);
+            let square = self.apply(Binary::Mul, &part, &part);
+            let one = self.scalar(ty.dtype, 1.0);
+            let slope = self.apply(Binary::Sub, &one, &square);
+            ds = self.apply(Binary::Mul, &ds, &slope);
         }
-        Ok(())
+        self.node_into("MatMul", &[&ds, &keys], vec![y[0].clone()], vec![]);
+        let factors = self.dropped(spec, ty, p)?;
+        self.of_shared(spec, [&ds, &x[0].name], &x[1].ty, y[1].clone())?;
+        self.of_shared(spec, [&factors, &x[5].name], &x[2].ty, y[2].clone())
     }
 }

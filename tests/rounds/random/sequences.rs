@@ -15,7 +15,7 @@ pub(super) fn attentions(g: &mut Generator) -> Option<()> {
     let mask = narrower(g, &like([t, s]));
     let mask = g.chance(50).then(|| g.floats(&mask));
     let dropout = g.chance(15).then(|| AttentionDropout { ratio: 0.3, rng: rng(g) });
-    let spec = AttentionSpec { scale: 0.5, causal: g.chance(30), zero_rows: false, dropout };
+    let spec = AttentionSpec { causal: g.chance(30), dropout, ..AttentionSpec::scaled(0.5) };
     let inputs: Vec<_> = [q, k, v].into_iter().chain(mask).collect();
     let y = g.node(Op::Attention { spec }, &inputs)?;
     let gradient = g.floats(&like([t, e]));

@@ -20,9 +20,11 @@ const SCORES: usize = 1 << 20;
 /// How attention is shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attention {
-    /// Attentions of the batch.
+    /// Matrices of keys in the batch.
     pub batch: usize,
-    /// Queries of each, `T`.
+    /// Matrices of queries that share one of keys.
+    pub group: usize,
+    /// Queries of a matrix, `T`.
     pub queries: usize,
     /// Keys and values of each, `S`.
     pub keys: usize,
@@ -32,9 +34,9 @@ pub struct Attention {
     pub width: usize,
     /// Queries of a block.
     pub rows: usize,
-    /// Blocks of an attention.
+    /// Blocks of a matrix of queries.
     pub blocks: usize,
-    /// Parts that the blocks of an attention are cut into for gradients. Each gives partial sums
+    /// Parts that the blocks of all queries of a matrix of keys are cut into for gradients. Each gives partial sums
     /// of keys' and values' gradients, where there are several.
     pub parts: usize,
     /// Lanes that share the blocks, or the parts; each has scratch of its own.
@@ -48,10 +50,11 @@ pub fn tiling(q: &TensorType, k: &TensorType, v: &TensorType) -> Attention {
     let batch = k.shape[..k.rank() - 2].iter().product::<usize>();
     let rows = (BLOCK / keys).clamp(LEAST_ROWS, MOST_ROWS).min(queries.max(1));
     let blocks = queries.div_ceil(rows);
-    let parts = LANES.div_ceil(batch.max(1)).min(blocks).max(1);
-    let all = batch.saturating_mul(blocks).max(1);
+    let group = q.shape[..q.rank() - 2].iter().product::<usize>() / batch.max(1);
+    let parts = LANES.div_ceil(batch.max(1)).min(group.saturating_mul(blocks)).max(1);
+    let all = batch.saturating_mul(group).saturating_mul(blocks).max(1);
     let lanes = (SCORES / rows.saturating_mul(keys)).clamp(1, LANES).min(all);
-    Attention { batch, queries, keys, depth, width, rows, blocks, parts, lanes }
+    Attention { batch, group, queries, keys, depth, width, rows, blocks, parts, lanes }
 }
 
 impl Attention {

@@ -1,18 +1,13 @@
 //! Normalisations.
 
 use super::{Kind, Norm, Source};
-use crate::expression::{Expressions, Reading};
-use crate::polynomial::{Groups, Polynomial};
+use crate::rewrite::{Expressions, GraphView, Polynomial};
 use arenic_ir::graph::{Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Unary};
 use arenic_ir::types::DType;
-use std::collections::{BTreeSet, VecDeque};
-
-/// More readers are not looked at to find a normalisation's result.
-const MOST: usize = 64;
 
 /// Matches the normalisation whose result, or whose standard deviation, a node computes.
-pub(super) fn norm<'a>(r: &'a Reading<'a>, n: NodeId) -> Option<Norm<'a>> {
+pub(super) fn norm<'a>(r: &'a GraphView<'a>, n: NodeId) -> Option<Norm<'a>> {
     let Node { op, inputs, outputs, .. } = &r.g.nodes[n];
     let (kind, statistics) = match *op {
         Op::LayerNorm { axis, .. } => (Kind::Layer { axis }, [1, 2]),
@@ -27,7 +22,7 @@ pub(super) fn norm<'a>(r: &'a Reading<'a>, n: NodeId) -> Option<Norm<'a>> {
 
 /// An operator of this operand, with its scale and the statistics that it gives.
 fn of_operator<'a>(
-    r: &'a Reading<'a>,
+    r: &'a GraphView<'a>,
     kind: Kind,
     x: ValueId,
     [scale, mean, inv_std]: [ValueId; 3],
@@ -45,7 +40,7 @@ fn of_operator<'a>(
 }
 
 /// The normalisation of which a square root is the standard deviation.
-fn written<'a>(r: &'a Reading<'a>, sqrt: NodeId) -> Option<Norm<'a>> {
+fn written<'a>(r: &'a GraphView<'a>, sqrt: NodeId) -> Option<Norm<'a>> {
     let std = r.g.result(sqrt)?;
     let under = *r.g.nodes[sqrt].inputs.first()?;
     let (x, axes) = varying(r, under)?;
@@ -90,7 +85,7 @@ fn written<'a>(r: &'a Reading<'a>, sqrt: NodeId) -> Option<Norm<'a>> {
 
 /// What a variance is of, and the axes it is over: of `mean((x − m)²) + ε`, where the mean may be
 /// a sum and a quotient.
-fn varying(r: &Reading, under: ValueId) -> Option<(ValueId, Vec<usize>)> {
+fn varying(r: &GraphView, under: ValueId) -> Option<(ValueId, Vec<usize>)> {
     let [a, b] = r.binary(under, Binary::Add)?;
     let mut variance = if r.number(a).is_some() { b } else { a };
     for f in [Binary::Div, Binary::Mul] {
@@ -143,36 +138,27 @@ pub(super) fn affine(norm: &Norm) -> Vec<Affine> {
 /// The first value that is `x` normalised.
 fn normalised(norm: &Norm) -> Option<ValueId> {
     let Source::Written { std, .. } = norm.source else { return None };
-    let (e, r) = (&norm.expressions, norm.expressions.reading);
+    let (e, r) = (&norm.expressions, norm.expressions.view);
     let wanted = norm.normalised()?;
-    let mut queue = VecDeque::from(r.consumers(std));
-    let mut seen = BTreeSet::new();
-    while let Some(n) = queue.pop_front().filter(|_| seen.len() < MOST) {
-        let Some(y) = r.g.result(n).filter(|_| seen.insert(n)) else { continue };
-        let groups: Groups = match r.g.ty(y).elements() == norm.ty.elements() {
-            true => e.groups.all(),
-            false => norm.statistics(),
-        };
-        let Some(p) = e.polynomial(y, groups) else { continue };
+    let mut found = None;
+    r.walk([std], |_, y| {
+        let whole = r.g.ty(y).elements() == norm.ty.elements();
+        let groups = if whole { e.groups.all() } else { norm.statistics() };
+        let Some(p) = e.polynomial(y, groups).filter(|_| found.is_none()) else { return false };
         if p.equals(&wanted) {
-            return (r.g.ty(y) == &norm.ty).then_some(y);
+            found = Some(y);
         }
-        queue.extend(r.consumers(y));
-    }
-    None
+        found.is_none()
+    });
+    found.filter(|&y| r.g.ty(y) == &norm.ty)
 }
 
 /// Nodes that apply `f` to a value and to what has one element for each place in a row or each
 /// channel (a layer normalisation's may also be a single number); with that and what they give.
 fn parameters(norm: &Norm, v: ValueId, f: Binary) -> Vec<(NodeId, ValueId, ValueId)> {
-    let (e, r) = (&norm.expressions, norm.expressions.reading);
+    let (e, r) = (&norm.expressions, norm.expressions.view);
     let of = |n: NodeId| {
-        let [a, b] = r.applied(n, f)?;
-        let other = match (r.base(a) == r.base(v), r.base(b) == r.base(v)) {
-            (true, false) => b,
-            (false, true) => a,
-            _ => return None,
-        };
+        let other = r.other(n, f, v)?;
         let (y, shape) = (r.g.result(n)?, &norm.ty.shape);
         let varies = e.groups.within(&r.g.ty(other).shape, shape)?;
         let number = r.g.ty(other).elements() == 1 && norm.kind != Kind::Batch;

@@ -1,14 +1,9 @@
 //! Gradients of normalisations.
 
 use super::{Kind, Norm, Source};
-use crate::expression::Expressions;
-use crate::polynomial::Polynomial;
+use crate::rewrite::{Expressions, Polynomial};
 use arenic_ir::graph::ValueId;
 use arenic_ir::op::Binary;
-use std::collections::{BTreeSet, VecDeque};
-
-/// More readers are not looked at to find a gradient.
-const MOST: usize = 64;
 
 /// A gradient that was found: of which result, and values that are part of it.
 pub(super) struct Gradient<'a> {
@@ -27,7 +22,7 @@ pub(super) fn gradients<'a>(norm: &Norm<'a>, scale: Option<ValueId>) -> Vec<Grad
     let (e, factor) = match scale {
         None => (norm.expressions.clone(), Polynomial::number(1.0)),
         Some(scale) => {
-            let shape = &norm.expressions.reading.g.ty(scale).shape;
+            let shape = &norm.expressions.view.g.ty(scale).shape;
             let groups = match norm.kind {
                 Kind::Batch => Some(norm.parameters()),
                 Kind::Layer { .. } => norm.expressions.groups.within(shape, &norm.ty.shape),
@@ -43,39 +38,32 @@ pub(super) fn gradients<'a>(norm: &Norm<'a>, scale: Option<ValueId>) -> Vec<Grad
 /// Values of which one may be the gradient of the result: what something of the normalisation
 /// or its scale is multiplied by.
 fn candidates(norm: &Norm, e: &Expressions, scale: Option<ValueId>) -> Vec<ValueId> {
-    let r = e.reading;
+    let r = e.view;
     let starts = match norm.source {
         Source::Operator { mean, inv_std, .. } => [mean, inv_std],
         Source::Written { std, .. } => [norm.x, std],
     };
-    let mut queue: VecDeque<_> = starts.into_iter().chain(scale).collect();
-    let (mut seen, mut found) = (BTreeSet::new(), Vec::new());
     let is_whole = |v: ValueId| r.g.ty(v).elements() == norm.ty.elements();
-    while let Some(v) = queue.pop_front().filter(|_| seen.len() < MOST) {
-        for n in r.consumers(v) {
-            let Some(y) = r.g.result(n).filter(|_| seen.insert(n)) else { continue };
-            let groups = if is_whole(y) { e.groups.all() } else { norm.statistics() };
-            if e.polynomial(y, groups).is_some() {
-                queue.push_back(y);
-                continue;
-            }
-            let operands = r.applied(n, Binary::Mul).or_else(|| r.applied(n, Binary::Div));
-            for other in operands.into_iter().flatten() {
-                let unknown = |v: ValueId| is_whole(v) && e.polynomial(v, e.groups.all()).is_none();
-                if !unknown(other) {
-                    continue;
-                }
-                let factors = r.binary(other, Binary::Mul).into_iter().flatten();
-                let scaled = factors.clone().any(|v| scale.is_some_and(|s| r.base(s) == r.base(v)));
-                let inside = factors.filter(|&v| scaled && unknown(v));
-                for dy in inside.chain([other]).map(|v| r.base(v)) {
-                    if !found.contains(&dy) {
-                        found.push(dy);
-                    }
+    let unknown = |v: ValueId| is_whole(v) && e.polynomial(v, e.groups.all()).is_none();
+    let mut found = Vec::new();
+    r.walk(starts.into_iter().chain(scale), |n, y| {
+        let groups = if is_whole(y) { e.groups.all() } else { norm.statistics() };
+        if e.polynomial(y, groups).is_some() {
+            return true;
+        }
+        let operands = r.applied(n, Binary::Mul).or_else(|| r.applied(n, Binary::Div));
+        for other in operands.into_iter().flatten().filter(|&v| unknown(v)) {
+            let factors = r.binary(other, Binary::Mul).into_iter().flatten();
+            let scaled = factors.clone().any(|v| scale.is_some_and(|s| r.is(s, v)));
+            let inside = factors.filter(|&v| scaled && unknown(v));
+            for dy in inside.chain([other]).map(|v| r.base(v)) {
+                if !found.contains(&dy) {
+                    found.push(dy);
                 }
             }
         }
-    }
+        false
+    });
     found
 }
 
@@ -95,36 +83,27 @@ fn gradient<'a>(
     let dscale = norm.sum_to_parameters(&dy_.times(&n)?);
     let dbias = norm.sum_to_parameters(&dy_);
 
-    let r = e.reading;
+    let r = e.view;
     let mut found = Vec::new();
     let mut has = [false; 3];
-    let mut queue = VecDeque::from([dy]);
-    let mut seen = BTreeSet::new();
-    while let Some(v) = queue.pop_front().filter(|_| seen.len() < MOST) {
-        for n in r.consumers(v) {
-            let Some(y) = r.g.result(n).filter(|_| seen.insert(n)) else { continue };
-            let elements = r.g.ty(y).elements();
-            let mut groups = vec![e.groups.all(), norm.statistics(), norm.parameters()];
-            groups.dedup();
-            groups.retain(|&groups| e.groups.elements(groups) == elements);
-            for groups in groups {
-                let Some(p) = e.polynomial(y, groups) else { continue };
-                let wanted = [
-                    (&dx, e.groups.all()),
-                    (&dscale, norm.parameters()),
-                    (&dbias, norm.parameters()),
-                ];
-                let which = wanted.iter().position(|(p_, g)| *g == groups && p.equals(p_));
-                if let Some(which) = which.filter(|&which| !has[which]) {
-                    has[which] = true;
-                    found.push(y);
-                }
-                if which != Some(0) {
-                    queue.push_back(y);
-                }
+    let wanted = [(&dx, e.groups.all()), (&dscale, norm.parameters()), (&dbias, norm.parameters())];
+    r.walk([dy], |_, y| {
+        let elements = r.g.ty(y).elements();
+        let mut groups = vec![e.groups.all(), norm.statistics(), norm.parameters()];
+        groups.dedup();
+        groups.retain(|&groups| e.groups.elements(groups) == elements);
+        let mut goes_on = false;
+        for groups in groups {
+            let Some(p) = e.polynomial(y, groups) else { continue };
+            let which = wanted.iter().position(|(p_, g)| *g == groups && p.equals(p_));
+            if let Some(which) = which.filter(|&which| !has[which]) {
+                has[which] = true;
+                found.push(y);
             }
+            goes_on |= which != Some(0);
         }
-    }
+        goes_on
+    });
     let complete = has[0] || has[1];
     complete.then_some(Gradient { expressions: e, dy, dx, dscale, dbias, found })
 }

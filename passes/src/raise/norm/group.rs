@@ -4,10 +4,8 @@
 use super::forward::{Affine, affine};
 use super::gradient::{Gradient, gradients};
 use super::{Kind, Norm, Source};
-use crate::expression::Reading;
-use crate::polynomial::Groups;
+use crate::rewrite::{GraphView, Groups};
 use arenic_ir::graph::{NodeId, ValueId};
-use arenic_ir::op::Op;
 use arenic_ir::types::TensorType;
 use std::collections::BTreeMap;
 
@@ -47,7 +45,7 @@ pub(super) struct Replaced {
 impl Replaced {
     /// True where no node is part of both, but for what both give: the gradient of the bias, where
     /// the results of two normalisations are added.
-    pub(super) fn is_apart_from(&self, r: &Reading, other: &Replaced) -> bool {
+    pub(super) fn is_apart_from(&self, r: &GraphView, other: &Replaced) -> bool {
         let gives = |of: &Replaced, n| of.results.iter().any(|&(v, _)| r.maker(v) == Some(n));
         let shared = self.nodes.keys().copied().filter(|n| other.nodes.contains_key(n));
         shared.into_iter().all(|n| gives(self, n) && gives(other, n))
@@ -56,7 +54,7 @@ impl Replaced {
 
 /// What a normalisation and its gradient replace; none where something of it would have to be
 /// computed beside the operators.
-pub(super) fn replaced(r: &Reading, norm: &Norm) -> Option<Replaced> {
+pub(super) fn replaced(r: &GraphView, norm: &Norm) -> Option<Replaced> {
     if let Source::Operator { scale, .. } = norm.source {
         return gradients(norm, Some(scale)).iter().find_map(|b| group(r, norm, None, Some(b)));
     }
@@ -69,7 +67,7 @@ pub(super) fn replaced(r: &Reading, norm: &Norm) -> Option<Replaced> {
 }
 
 fn group(
-    r: &Reading,
+    r: &GraphView,
     norm: &Norm,
     affine: Option<Affine>,
     gradient: Option<&Gradient>,
@@ -92,8 +90,7 @@ fn group(
     }
     // Without scale and bias the result itself may be what the gradient needs, and stay alive for
     // others; the operand would have to stay beside it.
-    let reads =
-        |n: &NodeId, v: ValueId| r.g.nodes[*n].inputs.iter().any(|&x| r.base(x) == r.base(v));
+    let reads = |n: &NodeId, v: ValueId| r.g.nodes[*n].inputs.iter().any(|&x| r.is(x, v));
     if affine.is_some_and(|a| {
         a.y == a.normalised && nodes.keys().any(|n| !of_forward.contains_key(n) && reads(n, a.y))
     }) {
@@ -103,7 +100,7 @@ fn group(
     // Readers come before what they read, as those that stay are readers like others.
     for (n, groups) in nodes.clone().into_iter().rev() {
         let v = r.g.result(n)?;
-        if !r.kept[v] && r.readers[v].iter().all(|&n| is_inside(r, &nodes, n)) {
+        if r.is_read_inside(v, &|n| nodes.contains_key(&n)) {
             continue;
         }
         if affine.is_some_and(|a| a.y == v) {
@@ -159,20 +156,9 @@ fn group(
     )
 }
 
-/// True for nodes that are replaced, and for changes of shape that these alone read.
-fn is_inside(r: &Reading, nodes: &BTreeMap<NodeId, Groups>, n: NodeId) -> bool {
-    let only_shape = || match (&r.g.nodes[n].op, r.g.result(n)) {
-        (Op::Reshape { .. }, Some(v)) => {
-            !r.kept[v] && r.readers[v].iter().all(|&n| is_inside(r, nodes, n))
-        }
-        _ => false,
-    };
-    nodes.contains_key(&n) || only_shape()
-}
-
 /// The group with places for its operators: each before the first of its results, where all
 /// operands are there by then.
-fn placed(r: &Reading, norm: &Norm, mut group: Replaced) -> Option<Replaced> {
+fn placed(r: &GraphView, norm: &Norm, mut group: Replaced) -> Option<Replaced> {
     let first = |wanted: &[Role]| {
         let of = group.results.iter().filter(|(_, is)| wanted.contains(is));
         of.filter_map(|&(v, _)| r.maker(v)).min()

@@ -34,8 +34,7 @@ mod group;
 mod rewrite;
 
 use crate::PassError;
-use crate::expression::{AxisGroups, Expressions, Reading};
-use crate::polynomial::{Groups, Polynomial};
+use crate::rewrite::{AxisGroups, Editor, Expressions, GraphView, Groups, Polynomial};
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::types::TensorType;
 use group::Replaced;
@@ -51,12 +50,12 @@ pub(super) struct Counts {
 
 /// Replaces every normalisation, and every gradient of one; how many there were.
 pub(super) fn normalisations(g: &mut Graph) -> Result<Counts, PassError> {
-    let reading = Reading::new(g);
+    let view = GraphView::new(g);
     let mut found: Vec<Replaced> = Vec::new();
     for n in g.nodes.keys() {
-        if let Some(norm) = forward::norm(&reading, n)
-            && let Some(replaced) = group::replaced(&reading, &norm)
-            && found.iter().all(|other| other.is_apart_from(&reading, &replaced))
+        if let Some(norm) = forward::norm(&view, n)
+            && let Some(replaced) = group::replaced(&view, &norm)
+            && found.iter().all(|other| other.is_apart_from(&view, &replaced))
         {
             found.push(replaced);
         }
@@ -70,7 +69,9 @@ pub(super) fn normalisations(g: &mut Graph) -> Result<Counts, PassError> {
         *forward += u64::from(matches!(replaced.source, Source::Written { .. }));
         *gradient += u64::from(replaced.dy.is_some());
     }
-    rewrite::apply(g, &found)?;
+    let mut e = Editor::new(g);
+    found.iter().try_for_each(|replaced| replaced.replace(&mut e))?;
+    e.finish();
     Ok(counts)
 }
 

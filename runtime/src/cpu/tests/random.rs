@@ -123,7 +123,7 @@ fn rounds_draw_what_the_whole_batch_draws() {
     }
     for causal in [false, true] {
         let dropout = Some(AttentionDropout { ratio: 0.5, rng: Rng { stream: 6, seed: None } });
-        let spec = AttentionSpec { scale: 0.5, causal, zero_rows: false, dropout };
+        let spec = AttentionSpec { causal, dropout, ..AttentionSpec::scaled(0.5) };
         // Of each round 2 · 3 · 5 · 6 scores and a multiple of four.
         let [q, k, v, dy] =
             [[5, 4], [6, 4], [6, 3], [5, 3]].map(|[n, m]| source.tensor(DType::F32, &[8, 3, n, m]));

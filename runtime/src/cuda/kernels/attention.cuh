@@ -18,15 +18,16 @@ struct alignas(16) Shared {
 
 // What is fixed of an attention: how it is multiplied, how it is shared out, and how queries meet
 // keys. SHARED says that a block's rows are in shared memory, ALIGNED that 16 bytes of any operand
-// can be loaded at once.
+// can be loaded at once. GROUP matrices of queries share one of keys and one of values.
 template <class P, class I, u32 ROWS_, u32 COLUMNS_, u32 DEPTH_, u32 WIDTH_, bool SHARED_,
-          bool ALIGNED_, bool CAUSAL_, bool ZERO_>
+          bool ALIGNED_, bool CAUSAL_, bool ZERO_, u32 GROUP_>
 struct Attention {
     typedef P Policy;
     typedef typename P::Sum T;
     typedef typename P::Tile Tile;
     static constexpr u32 ROWS = ROWS_, COLUMNS = COLUMNS_, DEPTH = DEPTH_, WIDTH = WIDTH_;
     static constexpr bool SHARED = SHARED_, ALIGNED = ALIGNED_, CAUSAL = CAUSAL_, ZERO = ZERO_;
+    static constexpr u32 GROUP = GROUP_;
     static constexpr u32 THREADS = ROWS / WARP_ROWS * WARP;
     // Of a tile, and of a query, key or value.
     static constexpr u32 PIECES = COLUMNS / PIECE;
@@ -177,10 +178,11 @@ __device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, D
 }
 
 // Gradients of the queries from row0 on, and `delta`, of each row the sum of its probabilities
-// times their gradients, which takes a pass of its own.
-template <class A, class I, class X, class T, class Score, class Drop, class Store>
+// times their gradients, which takes a pass of its own. slope(product) is the derivative of a
+// score by the product that it is made of.
+template <class A, class I, class X, class T, class Score, class Slope, class Drop, class Store>
 __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* max, const T* sum,
-                                                 X dy, T* delta, T scale, I row0, Score score,
+                                                 X dy, T* delta, I row0, Score score, Slope slope,
                                                  Drop drop, Store store, bool wanted) {
     typedef typename A::Tile Tile;
     typedef typename A::Policy P;
@@ -230,7 +232,7 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
                     if (pass == 0) {
                         total[h] += p * d;
                     } else {
-                        s[n][e] = p * (d - total[h]) * scale;
+                        s[n][e] = p * (d - total[h]) * slope(s[n][e]);
                     }
                 }
             if (pass > 0) P::template nn<A::DEEP_STRIDE>(sums, s, ks.at, own);
@@ -246,11 +248,13 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
     if (wanted) store_rows(sums, first, a.queries, A::DEPTH, store);
 }
 
-// Gradients of the keys and values from column0 on: store_key and store_value take elements.
-template <class A, class I, class X, class T, class Score, class Drop, class StoreKey,
+// Gradients of the keys and values from column0 on: store_key and store_value take elements. They
+// are sums over the GROUP matrices of queries that share these, whose rows are counted on from
+// matrix to matrix, for score and drop, too.
+template <class A, class I, class X, class T, class Score, class Slope, class Drop, class StoreKey,
           class StoreValue>
 __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max, const T* sum, X dy,
-                                               const T* delta, T scale, I column0, Score score,
+                                               const T* delta, I column0, Score score, Slope slope,
                                                Drop drop, StoreKey store_key,
                                                StoreValue store_value) {
     typedef typename A::Tile Tile;
@@ -269,40 +273,45 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
     T of_key[A::DEEP / PIECE][4], of_value[A::WIDE / PIECE][4];
     clear(of_key);
     clear(of_value);
-    for (I row0 = A::CAUSAL ? column0 : I(0); row0 < a.queries; row0 += A::COLUMNS) {
-        __syncthreads(); // the tiles before may still be read
-        A::load_tile(qs.at, Deep{q, a.queries}, row0);
-        A::load_tile(dys.at, Wide{dy, a.queries}, row0);
-        __syncthreads();
-        // Transposed: a key's scores with queries, and their gradients.
-        T p[A::PIECES][4], ds[A::PIECES][4];
-        clear(p);
-        clear(ds);
-        P::template nt<A::DEEP, A::DEEP_STRIDE>(p, keys, qs.at);
-        P::template nt<A::WIDE, A::WIDE_STRIDE>(ds, values, dys.at);
+#pragma unroll 1
+    for (u32 head = 0; head < A::GROUP; head++) {
+        const I above = head * a.queries;
+        for (I row0 = A::CAUSAL ? column0 : I(0); row0 < a.queries; row0 += A::COLUMNS) {
+            __syncthreads(); // the tiles before may still be read
+            A::load_tile(qs.at, Deep{q + above * A::DEPTH, a.queries}, row0);
+            A::load_tile(dys.at, Wide{dy + above * A::WIDTH, a.queries}, row0);
+            __syncthreads();
+            // Transposed: a key's scores with queries, and their gradients.
+            T p[A::PIECES][4], ds[A::PIECES][4];
+            clear(p);
+            clear(ds);
+            P::template nt<A::DEEP, A::DEEP_STRIDE>(p, keys, qs.at);
+            P::template nt<A::WIDE, A::WIDE_STRIDE>(ds, values, dys.at);
 #pragma unroll
-        for (u32 n = 0; n < A::PIECES; n++)
+            for (u32 n = 0; n < A::PIECES; n++)
 #pragma unroll
-            for (u32 j = 0; j < 2; j++) {
-                const I row = row0 + n * PIECE + lane_column() + j;
-                const bool live = row < a.queries;
-                const T greatest = live ? max[row] : T(0);
-                const T inverse = live ? T(1) / sum[row] : T(0), total = live ? delta[row] : T(0);
+                for (u32 j = 0; j < 2; j++) {
+                    const I row = row0 + n * PIECE + lane_column() + j;
+                    const bool live = row < a.queries;
+                    const T greatest = live ? max[above + row] : T(0);
+                    const T inverse = live ? T(1) / sum[above + row] : T(0);
+                    const T total = live ? delta[above + row] : T(0);
 #pragma unroll
-                for (u32 e = j; e < 4; e += 2) {
-                    const I at = column + e / 2 * 8;
-                    T of_p = 0, of_score = 0;
-                    if (a.counts(row, at)) {
-                        const T x = a.probability(score(row, at, p[n][e]), greatest, inverse);
-                        of_score = x * (drop(row, at, ds[n][e]) - total) * scale;
-                        of_p = drop(row, at, x);
+                    for (u32 e = j; e < 4; e += 2) {
+                        const I at = column + e / 2 * 8;
+                        T of_p = 0, of_score = 0;
+                        if (a.counts(row, at)) {
+                            const T x = a.probability(score(above + row, at, p[n][e]), greatest, inverse);
+                            of_score = x * (drop(above + row, at, ds[n][e]) - total) * slope(p[n][e]);
+                            of_p = drop(above + row, at, x);
+                        }
+                        p[n][e] = of_p;
+                        ds[n][e] = of_score;
                     }
-                    p[n][e] = of_p;
-                    ds[n][e] = of_score;
                 }
-            }
-        P::template nn<A::WIDE_STRIDE>(of_value, p, dys.at, own);
-        P::template nn<A::DEEP_STRIDE>(of_key, ds, qs.at, own);
+            P::template nn<A::WIDE_STRIDE>(of_value, p, dys.at, own);
+            P::template nn<A::DEEP_STRIDE>(of_key, ds, qs.at, own);
+        }
     }
     store_rows(of_key, first, a.keys, A::DEPTH, store_key);
     store_rows(of_value, first, a.keys, A::WIDTH, store_value);

@@ -1,26 +1,13 @@
 //! Nodes that are to become one node: what they read, what they make, and who else reads it.
 
-use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
-use cranelift_entity::SecondaryMap;
+use super::view::GraphView;
+use arenic_ir::graph::{Def, NodeId, ValueId};
 use std::collections::{BTreeSet, HashSet};
 
 /// Nodes that become one, in definition order.
 pub(crate) type Group = BTreeSet<NodeId>;
 
-/// A graph with what the search for groups asks again and again.
-pub(crate) struct Search<'a> {
-    pub(crate) g: &'a Graph,
-    /// Readers of every root.
-    pub(crate) readers: SecondaryMap<ValueId, Vec<NodeId>>,
-    /// Roots that are outputs or exit values.
-    pub(crate) kept: SecondaryMap<ValueId, bool>,
-}
-
-impl<'a> Search<'a> {
-    pub(crate) fn new(g: &'a Graph) -> Self {
-        Search { g, readers: g.readers(), kept: g.kept() }
-    }
-
+impl GraphView<'_> {
     /// True where a node's result is read by the group alone, as it is.
     pub(crate) fn only_read_by(&self, v: ValueId, group: &Group) -> bool {
         let reads = |n: &NodeId| {

@@ -4,115 +4,15 @@
 //! means over axes, broadcasts and changes of shape, down to values that are said to be its atoms.
 //! Everything else ends it: such a value is no polynomial.
 
-use crate::polynomial::{Groups, Polynomial};
-use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
+use super::polynomial::{Groups, Polynomial};
+use super::view::GraphView;
+use arenic_ir::graph::{Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Unary};
-use arenic_ir::types::DType;
-use cranelift_entity::SecondaryMap;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 /// Depth limit. No normalisation or activation that we know is nested deeper.
 const DEEPEST: usize = 32;
-
-/// A graph, and who reads what.
-pub(crate) struct Reading<'a> {
-    pub(crate) g: &'a Graph,
-    pub(crate) readers: SecondaryMap<ValueId, Vec<NodeId>>,
-    pub(crate) kept: SecondaryMap<ValueId, bool>,
-}
-
-impl<'a> Reading<'a> {
-    pub(crate) fn new(g: &'a Graph) -> Self {
-        Reading { g, readers: g.readers(), kept: g.kept() }
-    }
-
-    /// The value whose elements `v` has under another shape.
-    pub(crate) fn base(&self, v: ValueId) -> ValueId {
-        let mut v = v;
-        while let Some(of) = self.before(v) {
-            v = of;
-        }
-        v
-    }
-
-    fn before(&self, v: ValueId) -> Option<ValueId> {
-        let of = match self.g.values[v].def {
-            Def::View { of, .. } => of,
-            Def::Node { node, .. } => match &self.g.nodes[node] {
-                Node { op: Op::Reshape { .. }, inputs, .. } => inputs[0],
-                _ => return None,
-            },
-            _ => return None,
-        };
-        (self.g.ty(of).bytes() == self.g.ty(v).bytes()).then_some(of)
-    }
-
-    /// The node whose first result has the elements of `v`.
-    pub(crate) fn definition(&self, v: ValueId) -> Option<NodeId> {
-        match self.g.values[self.base(v)].def {
-            Def::Node { node, output: 0 } => Some(node),
-            _ => None,
-        }
-    }
-
-    /// The node of which a value is a result, or part of one.
-    pub(crate) fn maker(&self, v: ValueId) -> Option<NodeId> {
-        match self.g.values[self.g.resolve(v).root].def {
-            Def::Node { node, .. } => Some(node),
-            _ => None,
-        }
-    }
-
-    /// The operands of the node that makes `v`, where that applies `f`.
-    pub(crate) fn binary(&self, v: ValueId, f: Binary) -> Option<[ValueId; 2]> {
-        self.applied(self.definition(v)?, f)
-    }
-
-    /// The operands of a node that applies `f`.
-    pub(crate) fn applied(&self, n: NodeId, f: Binary) -> Option<[ValueId; 2]> {
-        match &self.g.nodes[n] {
-            Node { op: Op::Binary { f: of }, inputs, .. } if *of == f => {
-                Some([*inputs.first()?, *inputs.get(1)?])
-            }
-            _ => None,
-        }
-    }
-
-    /// The nodes that read the elements of `v`, in whatever shape, in definition order.
-    pub(crate) fn consumers(&self, v: ValueId) -> Vec<NodeId> {
-        let mut all = BTreeSet::new();
-        let mut stack = vec![self.g.resolve(v).root];
-        while let Some(v) = stack.pop() {
-            for &n in &self.readers[v] {
-                match (&self.g.nodes[n].op, self.g.result(n)) {
-                    (Op::Reshape { .. }, Some(result)) => stack.push(result),
-                    _ => _ = all.insert(n),
-                }
-            }
-        }
-        all.into_iter().collect()
-    }
-
-    /// The value of all elements of a constant, where they are the same.
-    pub(crate) fn number(&self, v: ValueId) -> Option<f64> {
-        let bytes = self.g.const_bytes(v)?;
-        let mut numbers: Box<dyn Iterator<Item = f64>> = match self.g.ty(v).dtype {
-            DType::F32 => {
-                Box::new(bytes.as_chunks().0.iter().map(|&b| f64::from(f32::from_le_bytes(b))))
-            }
-            DType::F64 => Box::new(bytes.as_chunks().0.iter().map(|&b| f64::from_le_bytes(b))),
-            _ => return None,
-        };
-        let first = numbers.next()?;
-        numbers.all(|x| x == first).then_some(first)
-    }
-
-    /// True where a value is there before a node.
-    pub(crate) fn is_before(&self, v: ValueId, n: NodeId) -> bool {
-        self.maker(v).is_none_or(|maker| maker < n)
-    }
-}
 
 /// The axis groups of a tensor: how many elements each has.
 #[derive(Clone, Debug)]
@@ -205,21 +105,21 @@ enum Step {
 /// Expressions in values that they are not followed beyond.
 #[derive(Clone)]
 pub(crate) struct Expressions<'a> {
-    pub(crate) reading: &'a Reading<'a>,
+    pub(crate) view: &'a GraphView<'a>,
     pub(crate) groups: AxisGroups,
     atoms: HashMap<ValueId, (Groups, Polynomial)>,
     known: RefCell<HashMap<Seen, Option<Polynomial>>>,
 }
 
 impl<'a> Expressions<'a> {
-    pub(crate) fn new(reading: &'a Reading<'a>, groups: AxisGroups) -> Self {
-        Expressions { reading, groups, atoms: HashMap::new(), known: RefCell::default() }
+    pub(crate) fn new(view: &'a GraphView<'a>, groups: AxisGroups) -> Self {
+        Expressions { view, groups, atoms: HashMap::new(), known: RefCell::default() }
     }
 
     /// The same with another atom, which varies along these groups; and that as a polynomial.
     pub(crate) fn with(&self, v: ValueId, groups: Groups) -> (Self, Polynomial) {
-        let v = self.reading.base(v);
-        let atom = match self.reading.number(v) {
+        let v = self.view.base(v);
+        let atom = match self.view.number(v) {
             Some(x) => Polynomial::number(x),
             None => Polynomial::value(v, groups),
         };
@@ -229,14 +129,14 @@ impl<'a> Expressions<'a> {
     /// The same where these values, which vary along these groups, are this.
     pub(crate) fn with_all(&self, values: &[ValueId], groups: Groups, are: &Polynomial) -> Self {
         let mut atoms = self.atoms.clone();
-        let own = values.iter().map(|&v| (self.reading.base(v), (groups, are.clone())));
+        let own = values.iter().map(|&v| (self.view.base(v), (groups, are.clone())));
         atoms.extend(own);
         let known = RefCell::default();
-        Expressions { reading: self.reading, groups: self.groups.clone(), atoms, known }
+        Expressions { view: self.view, groups: self.groups.clone(), atoms, known }
     }
 
     pub(crate) fn is_atom(&self, v: ValueId) -> bool {
-        self.atoms.contains_key(&self.reading.base(v))
+        self.atoms.contains_key(&self.view.base(v))
     }
 
     /// The sum of a polynomial over groups.
@@ -250,7 +150,7 @@ impl<'a> Expressions<'a> {
     }
 
     fn at_depth(&self, (v, groups): Seen, depth: usize) -> Option<Polynomial> {
-        let v = self.reading.base(v);
+        let v = self.view.base(v);
         if let Some((varies, atom)) = self.atoms.get(&v) {
             // A square matrix may be seen as its rows here and as its columns there.
             let seen = *varies == groups || atom.as_number().is_some();
@@ -290,12 +190,12 @@ impl<'a> Expressions<'a> {
     pub(crate) fn collect(&self, v: ValueId, groups: Groups, all: &mut BTreeMap<NodeId, Groups>) {
         let mut stack = vec![(v, groups)];
         while let Some((v, groups)) = stack.pop() {
-            let root = self.reading.g.resolve(v).root;
-            let Some(node) = self.reading.maker(root) else { continue };
+            let root = self.view.g.resolve(v).root;
+            let Some(node) = self.view.maker(root) else { continue };
             if self.is_atom(v) || all.insert(node, groups).is_some() {
                 continue;
             }
-            if let Node { op: Op::Reshape { .. }, inputs, .. } = &self.reading.g.nodes[node] {
+            if let Node { op: Op::Reshape { .. }, inputs, .. } = &self.view.g.nodes[node] {
                 stack.push((inputs[0], groups));
                 continue;
             }
@@ -310,11 +210,11 @@ impl<'a> Expressions<'a> {
     }
 
     fn step(&self, v: ValueId, groups: Groups) -> Option<Step> {
-        let g = self.reading.g;
-        if let Some(x) = self.reading.number(v) {
+        let g = self.view.g;
+        if let Some(x) = self.view.number(v) {
             return Some(Step::Number(x));
         }
-        let Node { op, inputs, .. } = &g.nodes[self.reading.definition(v)?];
+        let Node { op, inputs, .. } = &g.nodes[self.view.definition(v)?];
         let shape = &g.ty(v).shape;
         let split = self.groups.split(shape, groups)?;
         let seen = |i: usize| {
@@ -323,7 +223,7 @@ impl<'a> Expressions<'a> {
         };
         match op {
             Op::Binary { f: Binary::Pow } => {
-                let exponent = self.reading.number(*inputs.get(1)?)?;
+                let exponent = self.view.number(*inputs.get(1)?)?;
                 let whole = [1, 2, 3].into_iter().find(|&n| f64::from(n) == exponent)?;
                 Some(Step::Power(seen(0)?, whole))
             }

@@ -1,0 +1,126 @@
+//! Nodes in the place of others.
+
+use super::view::same_elements;
+use crate::PassError;
+use crate::dead_code::live;
+use arenic_ir::graph::{Data, Graph, NodeId, ValueId};
+use arenic_ir::op::{Op, TypeError};
+use arenic_ir::types::{DType, TensorType};
+use cranelift_entity::SecondaryMap;
+
+/// A graph with what is to become of it.
+pub(crate) struct Editor<'a> {
+    pub(crate) g: &'a mut Graph,
+    /// Values that others take the place of.
+    with: SecondaryMap<ValueId, Option<ValueId>>,
+    /// New nodes, by the old ones that they stand before.
+    before: SecondaryMap<NodeId, Vec<NodeId>>,
+    /// The old nodes.
+    old: Vec<NodeId>,
+}
+
+impl<'a> Editor<'a> {
+    pub(crate) fn new(g: &'a mut Graph) -> Self {
+        let old = g.nodes.keys().collect();
+        Editor { g, with: SecondaryMap::new(), before: SecondaryMap::new(), old }
+    }
+
+    /// Adds a node just before the old one `at`, of whose name it is; gives its results.
+    ///
+    /// # Errors
+    /// The operands do not fit the operator.
+    pub(crate) fn node(
+        &mut self,
+        at: NodeId,
+        op: Op,
+        operands: Vec<ValueId>,
+    ) -> Result<Vec<ValueId>, PassError> {
+        let name = self.g.nodes[at].name.clone();
+        let node = self.g.add_node(name, op, operands)?;
+        self.before[at].push(node);
+        Ok(self.g.nodes[node].outputs.iter().copied().flatten().collect())
+    }
+
+    /// Adds a node just before the old one `at`; gives its first result.
+    ///
+    /// # Errors
+    /// The operands do not fit the operator.
+    pub(crate) fn value(
+        &mut self,
+        at: NodeId,
+        op: Op,
+        operands: Vec<ValueId>,
+    ) -> Result<ValueId, PassError> {
+        let first = self.node(at, op, operands)?.first().copied();
+        first.ok_or_else(|| TypeError("a node without results".into()).into())
+    }
+
+    /// The elements of `v` in this shape: `v` itself, what it has the elements of, or a `Reshape`
+    /// of it before `at`. By a node and no view, of which there are none until the graph is frozen.
+    ///
+    /// # Errors
+    /// There are more elements, or fewer.
+    pub(crate) fn reshaped(
+        &mut self,
+        at: NodeId,
+        v: ValueId,
+        shape: &[usize],
+    ) -> Result<ValueId, PassError> {
+        let mut of = v;
+        loop {
+            if self.g.ty(of).shape == shape {
+                return Ok(of);
+            }
+            match same_elements(self.g, of) {
+                Some(before) => of = before,
+                None => return self.value(at, Op::Reshape { shape: shape.to_vec() }, vec![of]),
+            }
+        }
+    }
+
+    /// A constant of this shape whose elements are all `x`.
+    pub(crate) fn constant(&mut self, ty: TensorType, x: f64) -> ValueId {
+        let one = match ty.dtype {
+            DType::F64 => x.to_le_bytes().to_vec(),
+            _ => (x as f32).to_le_bytes().to_vec(),
+        };
+        let data = Data::Bytes(one.repeat(ty.elements()).into());
+        self.g.add_const("", ty, data)
+    }
+
+    /// Lets `new`, in the shape of `old`, take the place and the name of `old`. Where it needs a
+    /// reshape, that stands before `at`.
+    ///
+    /// # Errors
+    /// Their numbers of elements differ.
+    pub(crate) fn replace(
+        &mut self,
+        at: NodeId,
+        old: ValueId,
+        new: ValueId,
+    ) -> Result<(), PassError> {
+        let shape = self.g.ty(old).shape.clone();
+        let new = self.reshaped(at, new, &shape)?;
+        self.g.values[new].name = self.g.values[old].name.clone();
+        self.with[old] = Some(new);
+        Ok(())
+    }
+
+    /// True for a value that another one takes the place of.
+    pub(crate) fn is_replaced(&self, v: ValueId) -> bool {
+        self.with[v].is_some()
+    }
+
+    /// Lets every use of a replaced value be one of its replacement, puts new nodes at their places
+    /// and drops all that nothing depends on any more.
+    pub(crate) fn finish(self) {
+        let Editor { g, with, mut before, old } = self;
+        g.replace_uses(&with);
+        let live = live(g);
+        let all = old.into_iter().flat_map(|n| {
+            let new = std::mem::take(&mut before[n]);
+            new.into_iter().chain([n])
+        });
+        *g = g.arranged(&all.filter(|&n| live[n]).collect::<Vec<_>>());
+    }
+}
