@@ -88,7 +88,7 @@ pub(super) struct Arguments {
     pub(super) targets: Vec<Backend>,
     /// Leave the kernels for GPUs as text, which is compiled where they first run
     #[arg(long)]
-    no_gpu_code: bool,
+    pub(super) no_gpu_code: bool,
     /// Arithmetic of a GPU's libraries in products and convolutions: f32, or tf32, which rounds
     /// operands to 10 bits for tensor cores
     #[arg(long, value_name = "M", default_value = Math::F32.name(), value_parser = math)]

@@ -9,6 +9,7 @@ use super::{Failure, Outcome, failed, human_bytes, name_value, print};
 use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CompileError, Compiled, Constraints, Variant, compile, compile_variants};
 use arenic::onnx::{ImportOptions, Mode};
+use arenic_ir::Backend;
 use arenic_ir::program::{PerSpace, Space};
 use arenic_passes::differentiate::{Glob, Role};
 use arenic_passes::pipeline::{Pipeline, Report, RunOptions};
@@ -246,6 +247,13 @@ impl Job<'_> {
         let weights = compiled.iter().map(|c| &c.weights).find(|w| !w.parameters.is_empty());
         if let Some(weights) = weights {
             LossOptions::print(weights, a.search.verbose);
+        }
+        for name in compiled.iter().flat_map(|c| &c.unused).collect::<BTreeSet<_>>() {
+            tell!("note: initializer `{name}` is not used");
+        }
+        let is_text = |t: &&Target| t.kernels.is_none() && t.name == Backend::CUDA.name();
+        if artifact.runnable && artifact.targets.iter().any(|t| is_text(&t)) && !a.no_gpu_code {
+            tell!("note: there is no NVRTC here; kernels are compiled when a run begins");
         }
         if a.json.json {
             let of_variant = |t: &&Target| {

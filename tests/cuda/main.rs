@@ -12,6 +12,7 @@ mod place;
 mod rounds;
 mod simulated;
 mod times;
+mod variants;
 
 use arenic::artifact::Target;
 use arenic::compile::{Constraints, compile};
