@@ -40,7 +40,19 @@ const DIGEST: std::ops::Range<usize> = 20..52;
 const SECTION_ALIGN: u64 = 4096;
 const ENTRY_ALIGN: u64 = 64;
 
-/// A compiled step.
+/// A compiled step: for each target a program that the checker has proved to implement its graph.
+///
+/// ```
+/// use arenic::{Artifact, Compiler, Model};
+///
+/// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/digits/digits_step.onnx");
+/// let artifact = Compiler::new().compile(&Model::open(path)?.dim("batch", 8))?;
+/// let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("digits.arenic");
+/// artifact.write(&file)?;
+/// assert_eq!(Artifact::read(&file)?.arena_bytes(), artifact.arena_bytes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Artifact {
     /// One graph and checked program per target.
@@ -309,6 +321,11 @@ impl<'a> Layout<'a> {
 }
 
 impl Artifact {
+    /// Bytes of the first target's arena on the device, which all its variants share.
+    pub fn arena_bytes(&self) -> u64 {
+        self.targets.first().map_or(0, |target| self.arenas(&target.name).device)
+    }
+
     /// The target of this name; of several variants the first.
     pub fn target(&self, name: &str) -> Option<&Target> {
         self.targets.iter().find(|t| t.name == name)
@@ -348,7 +365,7 @@ impl Artifact {
     }
 
     /// Bytes of the arenas of a target, which are as large as its largest variant needs.
-    pub fn arena_bytes(&self, name: &str) -> PerSpace<u64> {
+    pub fn arenas(&self, name: &str) -> PerSpace<u64> {
         let sizes = self.variants(name).into_iter().map(Target::arena_bytes);
         sizes.fold(PerSpace::default(), PerSpace::largest)
     }

@@ -2,15 +2,16 @@
 
 mod variants;
 
-pub use variants::{Variant, compile_variants};
+pub(crate) use variants::compile_variants;
 
 use crate::artifact::{Artifact, Certificate, Part, Provenance, Target, Turn};
 use crate::evaluator::Kernels;
 use crate::gpu_code::{self, CodeError};
+use crate::largest::Largest;
 use crate::mapping::Mapping;
-use crate::onnx::ort::{FILES, import_artifacts};
+use crate::model::Model;
 use crate::onnx::parameters::Said;
-use crate::onnx::{ImportError, ImportOptions, Imported, import_file};
+use crate::onnx::{ImportError, ImportOptions, Imported};
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
@@ -21,11 +22,11 @@ use arenic_passes::differentiate::{Differentiate, Glob, Parameter};
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{Outcome, PartOutcome, Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::roofline;
+use arenic_passes::yaml::YamlError;
 use arenic_passes::{
     Cx, Evaluate, Minimum, PassError, Purpose, Search, StateHomes, Turns, devices,
 };
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of the CPU target in artifacts.
@@ -73,14 +74,48 @@ pub enum CompileError {
         /// Why.
         error: std::io::Error,
     },
+    /// What is asked for contradicts itself or cannot be had here.
+    #[error("{message}")]
+    Options {
+        /// What.
+        message: String,
+        /// How to mend it.
+        help: String,
+    },
+    /// A size of the dimension that was to be as large as fits.
+    #[error("{name}={size} {}: {error}", if error.is_of_limits() { "does not fit" } else { "cannot be compiled" })]
+    Size {
+        /// The dimension.
+        name: String,
+        /// Its size.
+        size: u64,
+        /// Why not.
+        error: Box<CompileError>,
+    },
+    /// A pipeline or a description of a device.
+    #[error(transparent)]
+    Yaml(#[from] YamlError),
 }
 
 impl CompileError {
+    pub(crate) fn options(message: impl Into<String>, help: impl Into<String>) -> CompileError {
+        CompileError::Options { message: message.into(), help: help.into() }
+    }
+
+    /// How to mend it, where the message does not say that.
+    pub fn help(&self) -> Option<&str> {
+        match self {
+            CompileError::Options { help, .. } => Some(help),
+            _ => None,
+        }
+    }
+
     /// True where another limit on memory might do.
     pub fn is_of_limits(&self) -> bool {
         match self {
             CompileError::Limit { .. } => true,
             CompileError::Run(RunError::Pass { error, .. }) => error.is_of_limits(),
+            CompileError::Size { error, .. } => error.is_of_limits(),
             _ => false,
         }
     }
@@ -89,6 +124,7 @@ impl CompileError {
     pub fn minimum(&self) -> Option<Minimum> {
         match self {
             CompileError::Run(RunError::Pass { error, .. }) => error.minimum(),
+            CompileError::Size { error, .. } => error.minimum(),
             _ => None,
         }
     }
@@ -114,6 +150,10 @@ pub struct Compiled {
     /// Under a limit on device memory, where tensors are computed again and none is moved: seconds
     /// that a step of this graph takes at least, in any order.
     pub step_seconds_bound: Option<f64>,
+    /// The limit on device memory, in bytes, where there is one.
+    pub limit: Option<u64>,
+    /// Where a dimension was to be as large as fits: its name, and its size.
+    pub largest: Option<Largest<String>>,
 }
 
 /// The weights of a forward model that became a step.
@@ -202,26 +242,52 @@ pub struct Constraints<'a> {
     pub no_gpu_code: bool,
 }
 
-/// Compiles a model, or a folder of ONNX Runtime's training artifacts, for one target.
+/// Compiles a model for one target.
 ///
 /// # Errors
 /// See [`CompileError`].
 pub fn compile(
-    model: &Path,
+    model: &Model,
     import: &ImportOptions,
     pipeline: &Pipeline,
     constraints: Constraints,
     search: Search,
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
-    let planning = Planning::new(model, import, pipeline, constraints, search)?;
+    let imported = model.import(import)?;
+    let source = Source { model, plan_only: import.plan_only, imported };
+    plan(source, pipeline, constraints, search, options)
+}
+
+/// An imported model.
+pub(crate) struct Source<'m> {
+    /// What it was imported from.
+    pub(crate) model: &'m Model,
+    /// Tensors may be known by type alone.
+    pub(crate) plan_only: bool,
+    /// The graph.
+    pub(crate) imported: Imported,
+}
+
+/// Compiles an imported model for one target.
+///
+/// # Errors
+/// See [`CompileError`].
+pub(crate) fn plan(
+    source: Source,
+    pipeline: &Pipeline,
+    constraints: Constraints,
+    search: Search,
+    options: RunOptions,
+) -> Result<Compiled, CompileError> {
+    let planning = Planning::new(source, pipeline, constraints, search)?;
     let outcome = planning.run(0, Turns::Alone, None, options)?;
     planning.finished(outcome)
 }
 
 /// A model that is imported and to be planned.
 struct Planning<'a> {
-    model: &'a Path,
+    model: &'a Model,
     plan_only: bool,
     pipeline: &'a Pipeline,
     constraints: Constraints<'a>,
@@ -243,17 +309,13 @@ struct Planning<'a> {
 
 impl<'a> Planning<'a> {
     fn new(
-        model: &'a Path,
-        import: &ImportOptions,
+        source: Source<'a>,
         pipeline: &'a Pipeline,
         constraints: Constraints<'a>,
         search: Search<'a>,
     ) -> Result<Self, CompileError> {
-        let Imported { mut graph, bound, unused, defaults, said, stops, notes } =
-            match model.is_dir() {
-                true => import_artifacts(model, import)?,
-                false => import_file(model, import)?,
-            };
+        let Source { model, plan_only, imported } = source;
+        let Imported { mut graph, bound, unused, defaults, said, stops, notes } = imported;
         let (weights, differentiate) = match (pipeline.differentiation(), constraints.purpose) {
             (Some(pass), Purpose::Step) => {
                 let (weights, pass) = Weights::decided(&mut graph, pass, said, &stops, notes)?;
@@ -275,7 +337,7 @@ impl<'a> Planning<'a> {
         let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
         Ok(Planning {
             model,
-            plan_only: import.plan_only,
+            plan_only,
             pipeline,
             constraints,
             search,
@@ -409,6 +471,8 @@ impl<'a> Planning<'a> {
             minimum,
             uncut_seconds,
             step_seconds_bound,
+            limit: None,
+            largest: None,
         })
     }
 }
@@ -470,21 +534,12 @@ fn distinct_nodes(program: &Program) -> usize {
     program.nodes().collect::<std::collections::HashSet<_>>().len()
 }
 
-fn provenance(model: &Path, pipeline: &Pipeline) -> Result<Provenance, CompileError> {
-    let mut hasher = blake3::Hasher::new();
-    let files = match model.is_dir() {
-        true => FILES.map(|name| model.join(name)).to_vec(),
-        false => vec![model.to_owned()],
-    };
-    for path in files {
-        std::fs::File::open(&path)
-            .and_then(|file| hasher.update_reader(file).map(drop))
-            .map_err(|error| CompileError::Io { path, error })?;
-    }
+fn provenance(model: &Model, pipeline: &Pipeline) -> Result<Provenance, CompileError> {
+    let digest = model.digest().map_err(|(path, error)| CompileError::Io { path, error })?;
     Ok(Provenance {
         compiler: format!("arenic {}", env!("CARGO_PKG_VERSION")),
-        model: model.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned()),
-        model_digest: hasher.finalize().as_bytes().to_vec(),
+        model: model.name().to_owned(),
+        model_digest: digest.to_vec(),
         passes: pipeline.names().map(str::to_owned).collect(),
         is_cut: false,
     })

@@ -1,7 +1,9 @@
 //! Runs an artifact: feeds batches, steps, collects outputs, saves states.
 
 mod initial;
+mod place;
 mod saving;
+pub(crate) mod session;
 
 use crate::artifact::{Target, Turn};
 use crate::data::{
@@ -15,6 +17,7 @@ use arenic_ir::program::{Program, Span};
 use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
 use arenic_runtime::cuda::driver::{Driver, DriverError};
+pub use arenic_runtime::cuda::DeviceStepError as StepFailure;
 use arenic_runtime::cuda::{self, DeviceStepError};
 use arenic_runtime::executor::{Options as ExecutorOptions, SetupError};
 use arenic_runtime::kernel::{Draw, KernelError};
@@ -22,6 +25,7 @@ use arenic_runtime::machine::Machine;
 use arenic_runtime::rounds::{Part, RoundsError, WholeStep};
 use arenic_runtime::variants::{self, Variants};
 pub use initial::{Initial, InitialError};
+pub use place::{Place, PlaceError};
 use saving::Saver;
 pub use saving::{Kept, OnSaveError};
 use std::collections::VecDeque;
@@ -91,6 +95,18 @@ pub enum TrainError {
     /// The program cannot be run on this device.
     #[error(transparent)]
     DeviceSetup(#[from] cuda::SetupError),
+    /// The artifact holds no program for the place.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// An input cannot be fed with what is given for it.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The thread of a trainer could not be started.
+    #[error("a thread could not be started: {0}")]
+    Thread(String),
+    /// The thread of a trainer ended by a panic, which is a defect of arenic.
+    #[error("the step ended by a defect of arenic; make another trainer, and please report this")]
+    Ended,
     /// The parts of a step in rounds do not fit.
     #[error(transparent)]
     Rounds(#[from] RoundsError),
@@ -145,7 +161,41 @@ pub enum TrainError {
     },
 }
 
+/// What is given for inputs does not fit them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InputError {
+    /// Nothing is given.
+    #[error("no value for the input{} {}", if .0.len() == 1 { "" } else { "s" }, .0.join(", "))]
+    Missing(Vec<String>),
+    /// There is no such input.
+    #[error("`{name}` is no input; the inputs are {}", .known.join(", "))]
+    Unknown {
+        /// What is given.
+        name: String,
+        /// What could be.
+        known: Vec<String>,
+    },
+    /// Elements of another type, or in another number.
+    #[error("the input `{name}` takes {expected}, not {found}")]
+    Type {
+        /// The input.
+        name: String,
+        /// What it takes.
+        expected: TensorType,
+        /// What is given.
+        found: String,
+    },
+}
+
 impl TrainError {
+    /// How to mend it, where the message does not say that.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            TrainError::Place(e) => Some(e.help()),
+            _ => None,
+        }
+    }
+
     /// True where the run ended because the loss is NaN or infinite.
     pub fn is_non_finite(&self) -> bool {
         match self {
@@ -216,13 +266,8 @@ pub fn train_variants(
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
-    let executor_options =
-        ExecutorOptions { threads: options.threads, poison: options.poison, stress: None };
-    let whole = whole_steps(variants)?;
-    let ready = ready(variants, &whole);
-    let mut machines = Variants::on_cpu(&ready, executor_options)?;
-    let steps = steps(variants, &ready);
-    machines.within(|machines| train_on(machines, &steps, options, notice, watch))
+    let how = ExecutorOptions { threads: options.threads, poison: options.poison, stress: None };
+    on_cpu(variants, how, Training { options, notice, watch })
 }
 
 /// Runs a target on a device.
@@ -250,17 +295,67 @@ pub fn train_variants_on_device(
     notice: impl FnMut(&Notice),
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
+    let how = cuda::Options { deterministic: options.deterministic };
+    on_device(driver, variants, options.trust, how, Training { options, notice, watch })
+}
+
+/// What is done with steps that are ready, on whatever machine.
+trait Work<R> {
+    fn with<M: Machine>(
+        self,
+        machines: &mut Variants<M>,
+        steps: &[Step],
+    ) -> Result<R, TrainError>;
+}
+
+/// Does `work` with variants on the CPU, on a thread of the kernels' pool where steps run there.
+fn on_cpu<R: Send>(
+    variants: &[&Target],
+    how: ExecutorOptions,
+    work: impl Work<R> + Send,
+) -> Result<R, TrainError> {
+    let whole = whole_steps(variants)?;
+    let ready = ready(variants, &whole);
+    let mut machines = Variants::on_cpu(&ready, how)?;
+    let steps = steps(variants, &ready);
+    machines.within(|machines| work.with(machines, &steps))
+}
+
+/// Does `work` with variants on a device.
+fn on_device<R>(
+    driver: impl Driver,
+    variants: &[&Target],
+    trust: Trust,
+    how: cuda::Options,
+    work: impl Work<R>,
+) -> Result<R, TrainError> {
     let images = |turn: &Turn| {
-        let images = gpu_code::images(turn.kernels, turn.graph, turn.program, options.trust);
+        let images = gpu_code::images(turn.kernels, turn.graph, turn.program, trust);
         images.map_err(cuda::SetupError::from)
     };
     let of_target = |target: &&Target| target.turns().iter().map(images).collect();
     let images = variants.iter().map(of_target).collect::<Result<Vec<Vec<_>>, _>>()?;
-    let how = cuda::Options { deterministic: options.deterministic };
     let whole = whole_steps(variants)?;
     let ready = ready(variants, &whole);
     let mut machines = Variants::on_device(&ready, &images, driver, how)?;
-    train_on(&mut machines, &steps(variants, &ready), options, notice, watch)
+    work.with(&mut machines, &steps(variants, &ready))
+}
+
+/// A run from files to files.
+struct Training<'a, N, W> {
+    options: &'a Options,
+    notice: N,
+    watch: W,
+}
+
+impl<N: FnMut(&Notice), W: FnMut(&StepReport)> Work<Summary> for Training<'_, N, W> {
+    fn with<M: Machine>(
+        self,
+        machines: &mut Variants<M>,
+        steps: &[Step],
+    ) -> Result<Summary, TrainError> {
+        train_on(machines, steps, self.options, self.notice, self.watch)
+    }
 }
 
 /// The steps in rounds among variants.
@@ -524,27 +619,17 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Why a step failed, where it may be that a target is no class: the loss takes an element by it.
+    /// Why a step failed.
     fn told(&mut self, error: TrainError) -> TrainError {
-        let TrainError::Step { step, error: DeviceStepError::Refused(refused) } = &error else {
-            return error;
-        };
-        let step = *step;
+        let TrainError::Step { step, .. } = error else { return error };
         let v = self.batches.variant(step);
         let Variant { step: Step { graph: g, .. }, fed, .. } = &self.variants[v];
-        let KernelError::IndexOutOfRange { index, extent } = refused.error else { return error };
-        let is_target = |v: &ValueId| g.values[*v].name == TARGET && g.ty(*v).dtype == DType::I64;
-        let at = fed.iter().position(is_target).filter(|_| refused.node.ends_with(LOSS));
-        let Some(i) = at else { return error };
-        let mut bytes = vec![0; g.ty(fed[i]).bytes() as usize];
-        if self.batches.fill(step, i, &mut bytes).is_err() {
-            return error;
-        }
-        let mut targets = bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b));
-        match targets.position(|t| t == index) {
-            Some(row) => TrainError::Class { step, class: index, row, classes: extent },
-            None => error,
-        }
+        class_error(g, error, |value| {
+            let i = fed.iter().position(|&fed| fed == value)?;
+            let mut bytes = vec![0; g.ty(value).bytes() as usize];
+            self.batches.fill(step, i, &mut bytes).ok()?;
+            Some(bytes)
+        })
     }
 
     /// The error that ended the steps, once what was trained before it is safe.
@@ -562,6 +647,27 @@ impl Run<'_> {
             0 => error,
             steps => self.saver.rescue(error, machines, self.first + steps, renewed),
         }
+    }
+}
+
+/// Why a step failed, where it may be that a target is no class: the loss takes an element by it. `fed` gives
+/// the bytes of an input.
+fn class_error(
+    g: &Graph,
+    error: TrainError,
+    fed: impl FnOnce(ValueId) -> Option<Vec<u8>>,
+) -> TrainError {
+    let TrainError::Step { step, error: DeviceStepError::Refused(refused) } = &error else {
+        return error;
+    };
+    let KernelError::IndexOutOfRange { index, extent } = refused.error else { return error };
+    let is_target = |v: &ValueId| g.values[*v].name == TARGET && g.ty(*v).dtype == DType::I64;
+    let target = g.inputs().find(is_target).filter(|_| refused.node.ends_with(LOSS));
+    let Some(bytes) = target.and_then(fed) else { return error };
+    let mut targets = bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b));
+    match targets.position(|t| t == index) {
+        Some(row) => TrainError::Class { step: *step, class: index, row, classes: extent },
+        None => error,
     }
 }
 
@@ -629,7 +735,7 @@ impl Outputs {
 }
 
 /// The first element as a number.
-fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
+pub(crate) fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
     let mut wide = [0u8; 8];
     let n = (dtype.size() as usize).min(bytes.len());
     wide[..n].copy_from_slice(&bytes[..n]);
@@ -644,6 +750,14 @@ fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
         DType::F32 => f64::from(f32::from_bits(bits as u32)),
         DType::F64 => f64::from_bits(bits),
     }
+}
+
+/// A pattern of names: `*`, `?` and `[…]` as in a shell.
+///
+/// # Errors
+/// The text is no pattern.
+pub fn pattern(text: &str) -> Result<glob::Pattern, glob::PatternError> {
+    glob::Pattern::new(text)
 }
 
 /// Names of the constants that `--init` may replace.

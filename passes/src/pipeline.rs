@@ -25,6 +25,7 @@ use serde::de::value::UnitDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The named pipelines: name and YAML. The first is the default.
@@ -43,10 +44,12 @@ pub const NAMED: &[(&str, &str)] = &[
 ];
 
 /// A sequence of configured passes.
+#[derive(Clone)]
 pub struct Pipeline {
     steps: Vec<Step>,
 }
 
+#[derive(Clone)]
 struct Step {
     name: String,
     pass: Pass,
@@ -245,7 +248,7 @@ impl Pipeline {
     /// # Errors
     /// It has one with a loss.
     pub fn differentiating(mut self, pass: Differentiate) -> Result<Pipeline, YamlError> {
-        let step = Step { name: "differentiate".to_owned(), pass: Pass::Graph(Box::new(pass)) };
+        let step = Step { name: "differentiate".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
         let differentiates = |step: &Step| match &step.pass {
             Pass::Graph(pass) => pass.differentiates().is_some(),
             _ => false,
@@ -269,7 +272,7 @@ impl Pipeline {
             later || !matches!(step.pass, Pass::Graph(_))
         };
         let changes = pass.to != Format::F32;
-        let step = Step { name: "precision".to_owned(), pass: Pass::Graph(Box::new(pass)) };
+        let step = Step { name: "precision".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
             None if changes => {
@@ -287,7 +290,7 @@ impl Pipeline {
         let prepares = |step: &Step| {
             ["fold_constants", "dead_code", "raise", "differentiate"].contains(&&step.name[..])
         };
-        let step = Step { name: "accumulate".to_owned(), pass: Pass::Graph(Box::new(pass)) };
+        let step = Step { name: "accumulate".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
             None => {
@@ -296,6 +299,21 @@ impl Pipeline {
             }
         }
         self
+    }
+
+    /// The pipeline with a pass of one's own before the first one called `before`. `name` is what reports and
+    /// errors call it.
+    ///
+    /// # Errors
+    /// There is no pass `before`; a pass over graphs would come after planning began, or a pass lacks facts.
+    pub fn with_pass(mut self, name: &str, pass: Pass, before: &str) -> Result<Pipeline, YamlError> {
+        let Some(at) = self.steps.iter().position(|step| step.name == before) else {
+            let known = self.names().collect::<Vec<_>>().join(", ");
+            return Err(format!("the pipeline has no pass `{before}`; it has {known}").into());
+        };
+        self.steps.insert(at, Step { name: name.to_owned(), pass });
+        self.validate(None)?;
+        Ok(self)
     }
 
     /// The pass that makes a training step of a forward graph, where there is one.

@@ -1,11 +1,11 @@
 //! `arenic eval`
 
-use super::run::{Feed, read};
+use super::run::{Feed, misplaced, read, train_at};
 use super::{Failure, Json, Outcome, can_write, failed, interrupt, print};
-use arenic::artifact::Target;
-use arenic::data::{Batches, Mixing, Notice, Npz, TensorFile};
-use arenic::evaluator::Means;
-use arenic::train::{Initial, Length, OnSaveError, Options, StepReport};
+use crate::artifact::Target;
+use crate::data::{Batches, Mixing, Notice, Npz, TensorFile};
+use crate::evaluator::Means;
+use crate::train::{Initial, Length, OnSaveError, Options, StepReport};
 use arenic_passes::Purpose;
 use clap::Args;
 use miette::miette;
@@ -62,7 +62,7 @@ fn chosen<'a>(a: &Arguments, all: &[&'a Target]) -> Result<&'a Target, Failure> 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.feed.outputs)?;
     let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step, Purpose::Evaluation])?;
-    let target = chosen(a, &a.feed.device.evaluations(&artifact)?)?;
+    let target = chosen(a, &a.feed.device.evaluations(&artifact).map_err(misplaced)?)?;
     // The step's own states, moments and the like, are of no use here.
     let known = |name: &str| target.graph.values.values().any(|v| v.name == name);
     let states = artifact.targets.iter().flat_map(|t| t.graph.states.values());
@@ -73,7 +73,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         initial: Initial {
             file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
             skip: a.feed.skip.iter().cloned().chain(unused).collect(),
-            zeros: Vec::new(),
+            ..Initial::default()
         },
         mixing: Mixing::default(),
         set: a.feed.set.clone(),
@@ -94,7 +94,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let mut means = Means::default();
     let watch = |report: &StepReport| means.add(report.scalars);
     let notice = |n: &Notice| tell!("note: {n}");
-    let summary = a.feed.device.train(&[target], &options, notice, watch)?;
+    let summary = train_at(a.feed.device, &[target], &options, notice, watch)?;
     let batches = summary.steps;
     let counted = means.counted();
     if counted == Some(0) {

@@ -5,11 +5,11 @@ use super::terminal::Visible;
 use super::{
     Failure, Json, NON_FINITE, Outcome, can_write, failed, human_bytes, name_value, print,
 };
-use arenic::artifact::{Artifact, Target};
-use arenic::data::{Mix, Mixing, Notice, Npz, Structure, TensorFile};
-use arenic::gpu_code::Trust;
-use arenic::train::{
-    Initial, Length, OnSaveError, Options, StepReport, Summary, train_variants,
+use crate::artifact::{Artifact, Target};
+use crate::data::{Mix, Mixing, Notice, Npz, Structure, TensorFile};
+use crate::gpu_code::Trust;
+use crate::train::{
+    Initial, Length, OnSaveError, Options, Place, PlaceError, StepReport, Summary, train_variants,
     train_variants_on_device,
 };
 use arenic_ir::{Backend, Graph};
@@ -20,6 +20,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Report, miette};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Arguments of `arenic run`.
 #[derive(Debug, Args)]
@@ -103,7 +104,7 @@ pub(super) struct Feed {
     #[arg(long, value_name = "O.npz")]
     pub(super) outputs: Option<PathBuf>,
     /// Where to run: cpu, or a GPU as cuda:N
-    #[arg(long, value_name = "D", default_value = "cpu", value_parser = place)]
+    #[arg(long, value_name = "D", default_value = "cpu", value_parser = Place::from_str)]
     pub(super) device: Place,
     /// Threads; 0 takes one per core. The results do not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -127,81 +128,30 @@ impl GpuCode {
     }
 }
 
-/// Where a step runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    Cpu,
-    /// The GPU of this number.
-    Cuda(u32),
+/// Runs a program, or variants, at a place.
+pub(super) fn train_at(
+    place: Place,
+    variants: &[&Target],
+    options: &Options,
+    notice: impl FnMut(&Notice) + Send,
+    watch: impl FnMut(&StepReport) + Send,
+) -> Result<Summary, Failure> {
+    let trained = match place {
+        Place::Cpu => train_variants(variants, options, notice, watch),
+        Place::Cuda(n) => {
+            let driver = Cuda::new(n).map_err(failed)?;
+            train_variants_on_device(driver, variants, options, notice, watch)
+        }
+    };
+    trained.map_err(|e| match e.is_non_finite() {
+        true => Failure { report: Some(Report::msg(e.to_string())), code: NON_FINITE },
+        false => failed(e),
+    })
 }
 
-pub(super) fn place(name: &str) -> Result<Place, String> {
-    let number = name.strip_prefix("cuda:").map(str::parse);
-    match (name, number) {
-        ("cpu", _) => Ok(Place::Cpu),
-        ("cuda", _) => Ok(Place::Cuda(0)),
-        (_, Some(Ok(n))) => Ok(Place::Cuda(n)),
-        _ => Err("a step runs on `cpu` or on `cuda:N`, a GPU by its number".into()),
-    }
-}
-
-impl Place {
-    fn backend(self) -> Backend {
-        match self {
-            Place::Cpu => Backend::CPU,
-            Place::Cuda(_) => Backend::CUDA,
-        }
-    }
-
-    /// The artifact's steps for this place: one, or several variants.
-    fn programs(self, artifact: &Artifact) -> Result<Vec<&Target>, Failure> {
-        let name = self.backend().name();
-        let variants = artifact.variants(name);
-        if variants.is_empty() {
-            let help = format!("compile it with `--target {name}`");
-            let held = artifact.target_names().join(" and ");
-            let message = format!("the artifact holds a program for {held}, none for {name}");
-            return Err(miette!(help = help, "{message}").into());
-        }
-        Ok(variants)
-    }
-
-    /// The artifact's forward passes for this place: one, or one for each variant.
-    pub(super) fn evaluations(self, artifact: &Artifact) -> Result<Vec<&Target>, Failure> {
-        self.programs(artifact)?;
-        let name = self.backend().name();
-        let all: Vec<&Target> = artifact.evaluations.iter().filter(|t| t.name == name).collect();
-        if all.is_empty() {
-            let help = "compile a forward model with --loss and --optimizer, without --no-eval";
-            return Err(miette!(
-                help = help,
-                "the artifact holds no forward pass to evaluate with"
-            )
-            .into());
-        }
-        Ok(all)
-    }
-
-    /// Runs a program, or variants, here.
-    pub(super) fn train(
-        self,
-        variants: &[&Target],
-        options: &Options,
-        notice: impl FnMut(&Notice) + Send,
-        watch: impl FnMut(&StepReport) + Send,
-    ) -> Result<Summary, Failure> {
-        let trained = match self {
-            Place::Cpu => train_variants(variants, options, notice, watch),
-            Place::Cuda(n) => {
-                let driver = Cuda::new(n).map_err(failed)?;
-                train_variants_on_device(driver, variants, options, notice, watch)
-            }
-        };
-        trained.map_err(|e| match e.is_non_finite() {
-            true => Failure { report: Some(Report::msg(e.to_string())), code: NON_FINITE },
-            false => failed(e),
-        })
-    }
+/// Why an artifact cannot be run.
+pub(super) fn misplaced(e: PlaceError) -> Failure {
+    miette!(help = e.help(), "{e}").into()
 }
 
 /// Reads the targets of these purposes of an artifact that can be run.
@@ -211,12 +161,7 @@ pub(super) fn read(path: &Path, threads: usize, purposes: &[Purpose]) -> Result<
     }
     let artifact = Artifact::read_for(path, purposes).map_err(failed)?;
     if !artifact.runnable {
-        return Err(miette!(
-            help = "compile it again without --plan-only, with all external data at hand",
-            "`{}` was compiled with --plan-only and holds no tensor data",
-            path.display()
-        )
-        .into());
+        return Err(misplaced(PlaceError::PlanOnly(format!("`{}`", path.display()))));
     }
     Ok(artifact)
 }
@@ -282,9 +227,9 @@ fn on_save_error(name: &str) -> Result<OnSaveError, String> {
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
-    let variants = a.feed.device.programs(&artifact)?;
-    let backend = a.feed.device.backend();
-    if backend == Backend::CPU && artifact.arena_bytes(backend.name()).host > 0 {
+    let variants = a.feed.device.programs(&artifact).map_err(misplaced)?;
+    let name = variants.first().map_or("", |target| target.name.as_str());
+    if name == Backend::CPU.name() && artifact.arenas(name).host > 0 {
         tell!(
             "note: what leaves the device goes to the host arena, which is ordinary memory here, too"
         );
@@ -297,6 +242,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
             skip: a.feed.skip.clone(),
             zeros: a.zeros.clone(),
+            ..Initial::default()
         },
         mixing: Mixing {
             mix: a.mix,
@@ -348,7 +294,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         bar.set_message(Visible(shown.join("  ")).to_string());
     };
     let notice = |n: &Notice| bar.suspend(|| tell!("note: {n}"));
-    let trained = a.feed.device.train(&variants, &options, notice, watch);
+    let trained = train_at(a.feed.device, &variants, &options, notice, watch);
     bar.finish_and_clear();
     let summary = trained?;
     printed?;

@@ -4,6 +4,8 @@ mod mixed;
 mod plan;
 mod scalar;
 mod shuffle;
+
+pub(crate) use scalar::parse as parse_scalar;
 #[cfg(test)]
 mod tests;
 

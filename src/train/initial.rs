@@ -7,12 +7,15 @@ use arenic_ir::types::TensorType;
 use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::machine::Machine;
 use arenic_runtime::variants::Variants;
-use std::collections::HashSet;
+use crate::tensor::Tensor;
+use std::collections::{BTreeMap, HashSet};
 
-/// Sources of initial values, strongest first: the file, the model, zeros.
+/// Sources of initial values, strongest first: tensors, the file, the model, zeros.
 #[derive(Debug, Default)]
 pub struct Initial {
-    /// States, and constants to be replaced, by name.
+    /// States, and constants to be replaced, by name, from memory.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// The same in a file.
     pub file: Option<TensorFile>,
     /// Names in the file that are passed over.
     pub skip: Vec<glob::Pattern>,
@@ -73,10 +76,14 @@ pub(super) fn load<M: Machine>(
 ) -> Result<Progress, InitialError> {
     let file = initial.file.as_ref();
     let skipped = |name: &str| initial.skip.iter().any(|p| p.matches(name));
-    if let Some(file) = file {
-        refuse_unknown(steps, file, skipped)?;
-    }
-    let given = |name: &str| file.filter(|_| !skipped(name)).and_then(|f| f.tensor(name));
+    let given = |name: &str| {
+        let of_file = || file.and_then(|f| f.tensor(name)).map(Given::File);
+        let given = initial.tensors.get(name).map(Given::Memory).or_else(of_file);
+        given.filter(|_| !name.is_empty() && !skipped(name))
+    };
+    let in_file = file.map_or(&[][..], |file| file.tensors()).iter().map(Array::name);
+    let names = initial.tensors.keys().map(String::as_str).chain(in_file);
+    refuse_unknown(steps, names.filter(|name| !skipped(name)))?;
     let (mut absent, mut missing) = (Vec::new(), Vec::new());
     let mut begun: HashSet<&str> = HashSet::new();
     for (v, step) in steps.iter().enumerate() {
@@ -84,7 +91,7 @@ pub(super) fn load<M: Machine>(
         for (v, data) in g.consts() {
             let name = &g.values[v].name;
             machine.fill_home(v, |home| {
-                match (given(name).filter(|_| !name.is_empty()), data) {
+                match (given(name), data) {
                     (Some(array), _) => copy(array, name, g.ty(v), 0, home)?,
                     (None, Data::Bytes(bytes)) => step.file.copy(bytes, home),
                     (None, Data::Absent) => absent.push(format!("`{name}`")),
@@ -123,28 +130,42 @@ pub(super) fn load<M: Machine>(
     Ok(resumed.unwrap_or(Progress { step: 0, seed: 0 }))
 }
 
-/// Fills a home with the array's bytes from `first` on.
+/// A tensor of this name.
+enum Given<'a> {
+    File(&'a Array),
+    Memory(&'a Tensor),
+}
+
+/// Fills a home with a tensor's bytes from `first` on.
 fn copy(
-    array: &Array,
+    given: Given,
     name: &str,
     expected: &TensorType,
     first: usize,
     home: &mut [u8],
 ) -> Result<(), InitialError> {
-    if array.ty() != expected {
+    let found = match given {
+        Given::File(array) => array.ty(),
+        Given::Memory(tensor) => tensor.ty(),
+    };
+    if found != expected {
         return Err(InitialError::Type {
             name: name.to_owned(),
-            found: array.ty().clone(),
+            found: found.clone(),
             expected: expected.clone(),
         });
     }
-    Ok(array.read(first, home)?)
+    match given {
+        Given::File(array) => array.read(first, home)?,
+        Given::Memory(tensor) => home.copy_from_slice(&tensor.bytes()[first..first + home.len()]),
+    }
+    Ok(())
 }
 
-fn refuse_unknown(
+/// Refuses names that are neither states nor constants.
+fn refuse_unknown<'a>(
     steps: &[Step],
-    file: &TensorFile,
-    skipped: impl Fn(&str) -> bool,
+    names: impl Iterator<Item = &'a str>,
 ) -> Result<(), InitialError> {
     let mut known: HashSet<&str> = HashSet::new();
     for step in steps {
@@ -153,7 +174,7 @@ fn refuse_unknown(
     }
     let is_bound = |name: &str| steps.iter().any(|step| step.bound.iter().any(|b| b == name));
     let mut unknown = Vec::new();
-    for name in file.tensors().iter().map(Array::name).filter(|n| !skipped(n)) {
+    for name in names {
         if is_bound(name) {
             return Err(InitialError::Bound(name.to_owned()));
         }

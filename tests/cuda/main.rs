@@ -15,6 +15,7 @@ mod times;
 mod variants;
 
 use arenic::artifact::Target;
+use arenic::Model;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::gpu_code::Trust;
@@ -115,7 +116,7 @@ impl Run {
         // Any plan will do.
         let search = Search { effort: Some(0.1), ..Search::default() };
         let options = RunOptions::default();
-        compile(&self.model, &self.import, &self.pipeline, constraints, search, options)
+        compile(&Model::open(&self.model).unwrap(), &self.import, &self.pipeline, constraints, search, options)
             .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
             .artifact
             .unwrap()

@@ -1,7 +1,8 @@
 //! Random states that sums over the batch go into, as gradients go into a momentum.
 
 use super::generator::Generator;
-use super::operators::{narrower, shape};
+use super::operators::{narrower, rng, shape};
+use arenic_ir::DType;
 use arenic_ir::graph::{Def, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Scatter, Unary};
 
@@ -32,7 +33,7 @@ pub(super) fn moments(g: &mut Generator) -> Option<()> {
     let mut v = sum(g, &like)?;
     for _ in 0..g.r.usize(1..6) {
         let sign = if g.chance(60) { Binary::Add } else { Binary::Sub };
-        v = match g.r.u32(..9) {
+        v = match g.r.u32(..10) {
             0 | 1 => {
                 let rate = g.scalar(0.9);
                 let kept = g.binary(Binary::Mul, before, rate)?;
@@ -58,6 +59,13 @@ pub(super) fn moments(g: &mut Generator) -> Option<()> {
                 let scale = g.scalar(0.5);
                 let scaled = g.binary(sign, turned, scale)?;
                 g.one(Op::Transpose { perm }, &[scaled])
+            }
+            8 => {
+                // Drawn once for all rounds.
+                let (shape, rng) = (narrower(g, &like), rng(g));
+                let op = Op::RandomUniform { dtype: DType::F64, shape, low: 0.5, high: 1.0, rng };
+                let factor = g.one(op, &[])?;
+                either(g, Binary::Mul, v, factor)
             }
             _ => {
                 let like = narrower(g, &like);

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import arenic_export as arenic
+import arenic
+import arenic.torch
 
 BATCH, STEPS = 4, 3
 
@@ -26,7 +27,7 @@ def parameters(model):
 
 
 def exported(module, inputs, tmp_path, **options):
-    arenic.export(module, inputs, tmp_path / "model.onnx", **options)
+    arenic.torch.export(module, inputs, tmp_path / "model.onnx", **options)
     model = onnx.load(tmp_path / "model.onnx")
     onnx.checker.check_model(model)
     return model
@@ -286,20 +287,19 @@ def test_three_steps_equal_pytorch(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         exported(module, x[:BATCH], tmp_path)
-    options = {"dim": f"batch={BATCH}", "loss": "cross_entropy", "optimizer": "momentum"}
-    arenic.compile(tmp_path / "model.onnx", tmp_path / "model.arenic", **options)
-    ours = arenic.load(tmp_path / "model.arenic")
-    losses = ours.step({"ids": x, "target": target}, lr=0.1)
-    theirs = []
+    options = {"dim": {"batch": BATCH}, "loss": "cross_entropy", "optimizer": "momentum"}
+    ours = arenic.Trainer(arenic.compile(tmp_path / "model.onnx", **options))
+    losses, theirs = [], []
     for k in range(STEPS):
         rows = slice(k * BATCH, (k + 1) * BATCH)
+        losses.append(ours.step({"ids": x[rows], "target": target[rows], "lr": 0.1})["loss"])
         optimizer.zero_grad()
         loss = F.cross_entropy(module(x[rows]), target[rows])
         loss.backward()
         optimizer.step()
         theirs.append(loss.item())
     np.testing.assert_allclose(losses, theirs, rtol=0, atol=1e-5)
-    states = ours.states()
+    states = ours.state_dict()
     for key, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.grad is not None:
             np.testing.assert_allclose(states[key], parameter.detach().numpy(), rtol=0, atol=1e-5, err_msg=key)

@@ -52,6 +52,19 @@ def export(
     and `no_grad`. Raises `ValueError` where a file cannot say how the module trains, and torch's own errors where it
     cannot be exported.
     """
+    program = exported(module, inputs, input_names=input_names, output_names=output_names, dynamic=dynamic)
+    program.save(path, external_data=False)
+
+
+def exported(
+    module: nn.Module,
+    inputs: Tensor | Sequence[Any] | Mapping[str, Any],
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+) -> torch.onnx.ONNXProgram:
+    """What `export` writes."""
     positional, keywords = _arguments(inputs)
     variance = "unbiased"
     if from_keras.is_keras(module):
@@ -82,7 +95,7 @@ def export(
     give_way(model)
     said = {"parameters": parameters, "stop_gradients": _stopped(model), "bn_variance": variance}
     model.metadata_props["arenic.parameters"] = json.dumps(said)
-    onnx_program.save(path, external_data=False)
+    return onnx_program
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -254,7 +267,7 @@ def _name_sizes(model: ir.Model, names: list[str], sizes: Mapping[str, Mapping[i
                 warnings.warn(
                     f"the module works for no other `{size}` than {symbol} on axis {axis} of `{name}`, or the example "
                     "does not show it: it should have a size of two or more. The file has that size",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
             else:
                 symbols[symbol] = size
