@@ -175,6 +175,14 @@ pub enum InputError {
         /// What could be.
         known: Vec<String>,
     },
+    /// There is no such variant.
+    #[error("`{name}` is no variant; there are {}", .known.join(", "))]
+    Variant {
+        /// What is named.
+        name: String,
+        /// What could be.
+        known: Vec<String>,
+    },
     /// Elements of another type, or in another number.
     #[error("the input `{name}` takes {expected}, not {found}")]
     Type {

@@ -58,7 +58,8 @@ fn run(artifact: &Artifact, network: &str) -> (Vec<f64>, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("states.safetensors");
     let options = Options {
-        data: Some(data(network)),
+        data: vec![data(network)],
+        mixing: Default::default(),
         initial: Initial::default(),
         set: vec![("lr".into(), "0.05".into())],
         length: Length::Steps(STEPS as u64),

@@ -201,6 +201,10 @@ impl<M: Machine> Machine for Variant<'_, '_, M> {
         of_either!(self, machine => machine.feeds_ahead())
     }
 
+    fn is_in_host_memory(&self) -> bool {
+        of_either!(self, machine => machine.is_in_host_memory())
+    }
+
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
         of_either!(self, machine => machine.input_mut(v))
     }

@@ -227,8 +227,13 @@ impl Arguments {
         }
     }
 
-    /// Says what there is to say of all variants, each thing once.
-    fn remarks_of_all(&self, artifact: &Artifact, compiled: &[Compiled], timed: &Device) {
+    /// What there is to say of all variants, each thing once.
+    fn remarks_of_all(
+        &self,
+        artifact: &Artifact,
+        compiled: &[Compiled],
+        timed: &Device,
+    ) -> Vec<String> {
         let mut said: Vec<String> = Vec::new();
         for line in compiled.iter().flat_map(|compiled| self.remarks(compiled, timed)) {
             if !said.contains(&line) {
@@ -236,7 +241,7 @@ impl Arguments {
             }
         }
         said.extend(Self::lacks(artifact));
-        said.iter().for_each(|line| tell!("{line}"));
+        said
     }
 
     /// What the artifact lacks, in a line.
@@ -266,9 +271,8 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
     can_write(&a.artifact)?;
     let compiler = a.compiler()?;
-    let dims = Dimensions::new(&a.dims)?;
     let one = if a.variants.is_empty() { Some(a.model()?) } else { None };
-    let variants = variants::named(&a.variants, one, &dims, &a.only)?;
+    let variants = variants::named(&a.variants, one, &Dimensions::new(&a.dims)?, &a.only)?;
     let timed = compiler.timed().map_err(failed)?;
     let progress = a.search.listener();
     let watch = Watch {
@@ -286,7 +290,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         }
         let compiled = compiler.compile_variants_watched(&variants, &watch);
         let (artifact, compiled) = compiled.map_err(|e| refused(a, e))?;
-        a.remarks_of_all(&artifact, &compiled, &timed);
+        a.remarks_of_all(&artifact, &compiled, &timed).iter().for_each(|line| tell!("{line}"));
         let Some(output) = &a.artifact else { return Ok(()) };
         artifact.write(output).map_err(failed)?;
         return variants::told(a, &artifact, &compiled, output, start);
@@ -538,9 +542,21 @@ impl Request {
         let compiler = a.compiler()?;
         let after_pass = |report: &Report| a.dump(report);
         let watch = Watch { after_pass: Some(&after_pass), ..*watch };
-        let compiled =
-            compiler.compile_watched(&model, &watch).map_err(Failure::of_compiling)?;
         let timed = compiler.timed().map_err(failed)?;
+        let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
+        let variants = variants::named(&[], Some(model), &Dimensions::new(&a.dims)?, &a.only)?;
+        let [Variant { model, .. }] = &variants[..] else {
+            let compiled = compiler.compile_variants_watched(&variants, &watch);
+            let (artifact, compiled) = compiled.map_err(Failure::of_compiling)?;
+            for line in a.remarks_of_all(&artifact, &compiled, &timed) {
+                watch.note(&line);
+            }
+            let mut object = variants::figures_of_all(&artifact, &compiled);
+            object.insert("seconds".into(), start.elapsed().as_secs_f64().into());
+            let figures = object.into_iter().filter_map(number).collect();
+            return Ok(Compilation { artifact, figures });
+        };
+        let compiled = compiler.compile_watched(model, &watch).map_err(Failure::of_compiling)?;
         for line in a.remarks(&compiled, &timed) {
             watch.note(&line);
         }
@@ -553,7 +569,6 @@ impl Request {
             object.insert("largest".into(), (*size).into());
         }
         object.insert("seconds".into(), start.elapsed().as_secs_f64().into());
-        let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
         let figures = object.into_iter().filter_map(number).collect();
         let artifact = compiled.artifact.ok_or_else(|| failed(CompileError::NoProgram))?;
         if artifact.provenance.is_cut {

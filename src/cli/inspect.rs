@@ -48,7 +48,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     print(format!("# {} from `{}`, target {}", p.compiler, p.model, target.name))?;
     let variants = artifact.variants(&target.name);
     if variants.len() > 1 {
-        let arena = human_bytes(artifact.arena_bytes(&target.name).device);
+        let arena = human_bytes(artifact.arenas(&target.name).device);
         print(format!("# variant {}, over one arena of {arena} for", target.variant))?;
         for t in variants {
             let arena = human_bytes(t.arena_bytes().device);

@@ -10,7 +10,7 @@ use crate::compile::Compiled;
 use crate::compiler::Variant;
 use crate::model::Model;
 use miette::miette;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::time::Instant;
 
@@ -110,6 +110,29 @@ pub(super) fn named(
     Ok(variants)
 }
 
+/// What there is to say of variants for scripts: of the largest, of each, and of the arena of all.
+pub(super) fn figures_of_all(artifact: &Artifact, compiled: &[Compiled]) -> Map<String, Value> {
+    let Some(first) = artifact.targets.first() else { return Map::new() };
+    let (variants, arena) = (artifact.variants(&first.name), artifact.arenas(&first.name));
+    let of_variant = |t: &&Target| {
+        json!({
+            "name": t.variant,
+            "arena_bytes": t.arena_bytes().device,
+            "live_peak_bytes": t.figure("live_peak_bytes"),
+            "lower_bound_bytes": t.figure("lower_bound_bytes"),
+        })
+    };
+    let largest = variants.iter().max_by_key(|t| t.arena_bytes().device).unwrap_or(&first);
+    let minimum = compiled.iter().filter_map(|c| c.minimum).max_by_key(|m| m.bytes);
+    let mut object = figures(largest, minimum);
+    object.insert("arena_bytes".into(), arena.device.into());
+    object.insert("host_arena_bytes".into(), arena.host.into());
+    object.insert("variant".into(), largest.variant.as_str().into());
+    object.insert("variants".into(), variants.iter().map(of_variant).collect::<Vec<_>>().into());
+    object.insert("search_cut".into(), artifact.provenance.is_cut.into());
+    object
+}
+
 /// Says what the variants take.
 pub(super) fn told(
     a: &Arguments,
@@ -118,31 +141,9 @@ pub(super) fn told(
     output: &Path,
     start: Instant,
 ) -> Outcome {
-    let Some(name) = artifact.target_names().first().map(|name| (*name).to_owned()) else {
-        return Ok(());
-    };
-    let (variants, arena) = (artifact.variants(&name), artifact.arenas(&name));
     let seconds = start.elapsed().as_secs_f64();
-    let figure = |t: &Target, name: &str| t.statistics.get(name).copied().unwrap_or(0);
-    let largest = variants.iter().max_by_key(|t| t.arena_bytes().device);
-    let Some(&largest) = largest else { return Ok(()) };
     if a.json.json {
-        let of_variant = |t: &&Target| {
-            json!({
-                "name": t.variant,
-                "arena_bytes": t.arena_bytes().device,
-                "live_peak_bytes": figure(t, "live_peak_bytes"),
-                "lower_bound_bytes": figure(t, "lower_bound_bytes"),
-            })
-        };
-        let minimum = compiled.iter().filter_map(|c| c.minimum).max_by_key(|m| m.bytes);
-        let mut object = figures(largest, minimum);
-        object.insert("arena_bytes".into(), arena.device.into());
-        object.insert("host_arena_bytes".into(), arena.host.into());
-        object.insert("variant".into(), largest.variant.as_str().into());
-        let all: Vec<Value> = variants.iter().map(of_variant).collect();
-        object.insert("variants".into(), all.into());
-        object.insert("search_cut".into(), artifact.provenance.is_cut.into());
+        let mut object = figures_of_all(artifact, compiled);
         let weights = compiled.iter().map(|c| &c.weights).find(|w| !w.parameters.is_empty());
         if let Some(weights) = weights.filter(|_| a.loss.loss.is_some()) {
             object.insert("parameters".into(), parameters_json(weights));
@@ -150,15 +151,18 @@ pub(super) fn told(
         object.insert("seconds".into(), seconds.into());
         return print(Value::Object(object));
     }
+    let Some(name) = artifact.target_names().first().map(|name| (*name).to_owned()) else {
+        return Ok(());
+    };
+    let (variants, arena) = (artifact.variants(&name), artifact.arenas(&name));
     let width = variants.iter().map(|t| t.variant.chars().count()).max().unwrap_or(0);
     for target in &variants {
-        let (arena, peak) = (target.arena_bytes().device, figure(target, "live_peak_bytes"));
         tell!(
             "{:<width$}  arena {:>10}, live peak {:>10}, lower bound {:>10}",
             target.variant,
-            human_bytes(arena),
-            human_bytes(peak),
-            human_bytes(figure(target, "lower_bound_bytes")),
+            human_bytes(target.arena_bytes().device),
+            human_bytes(target.figure("live_peak_bytes")),
+            human_bytes(target.figure("lower_bound_bytes")),
         );
     }
     let n = variants.len();

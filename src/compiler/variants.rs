@@ -6,7 +6,7 @@ use crate::compile::{CompileError, Compiled, Constraints, Source, compile_varian
 use crate::limit::Limit;
 use crate::model::Model;
 use crate::onnx::{ImportOptions, Mode};
-use arenic_ir::program::{PerSpace, Space};
+use arenic_ir::program::Space;
 use arenic_passes::Purpose;
 use arenic_passes::differentiate::{Glob, Role};
 use arenic_passes::pipeline::{Report, RunOptions};
@@ -98,13 +98,12 @@ impl Job<'_> {
         variants: &[Variant],
         constraints: Constraints,
     ) -> Result<Vec<Compiled>, CompileError> {
-        let import = |variant: &Variant| {
-            let Variant { name, structure, model } = variant;
+        let mut sources = Vec::with_capacity(variants.len());
+        for Variant { name, structure, model } in variants {
             let imported = model.import(&self.without_dims())?;
             let source = Source { model, plan_only: self.import.plan_only, imported };
-            Ok::<_, CompileError>((name.as_str(), structure.as_str(), source))
-        };
-        let sources = variants.iter().map(import).collect::<Result<Vec<_>, _>>()?;
+            sources.push((name.as_str(), structure.as_str(), source));
+        }
         let mut after_pass = |report: &Report| {
             if let Some(after_pass) = self.watch.after_pass {
                 after_pass(report);

@@ -26,18 +26,16 @@ fn row(i: usize) -> (Vec<u8>, i64) {
 impl Shell {
     /// Writes rows to a file, and as many more that are filled up.
     fn rows(&self, name: &str, rows: ops::Range<usize>, padded: usize) {
-        let n = rows.len() + padded;
         let types = [
-            ("x".to_owned(), TensorType::new(DType::F32, [n, 32])),
-            ("target".to_owned(), TensorType::new(DType::I64, [n])),
+            ("x".to_owned(), TensorType::new(DType::F32, [32])),
+            ("target".to_owned(), TensorType::new(DType::I64, [])),
         ];
         let mut spool = OutputSpool::new(self.path(name), &types).unwrap();
         let filled_up = (0..padded).map(|_| (vec![0; 128], -100));
-        let all: Vec<(Vec<u8>, i64)> = rows.map(row).chain(filled_up).collect();
-        let x: Vec<u8> = all.iter().flat_map(|(x, _)| x.iter().copied()).collect();
-        let target: Vec<u8> = all.iter().flat_map(|(_, t)| t.to_le_bytes()).collect();
-        spool.append(0, &x).unwrap();
-        spool.append(1, &target).unwrap();
+        for (x, target) in rows.map(row).chain(filled_up) {
+            spool.append(0, &x).unwrap();
+            spool.append(1, &target.to_le_bytes()).unwrap();
+        }
         spool.finish().unwrap();
     }
 
