@@ -16,8 +16,8 @@ use arenic_ir::graph::{Def, Graph, StateId, ValueId};
 use arenic_ir::program::{Program, Span};
 use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
-use arenic_runtime::cuda::driver::{Driver, DriverError};
 pub use arenic_runtime::cuda::DeviceStepError as StepFailure;
+use arenic_runtime::cuda::driver::{Driver, DriverError};
 use arenic_runtime::cuda::{self, DeviceStepError};
 use arenic_runtime::executor::{Options as ExecutorOptions, SetupError};
 use arenic_runtime::kernel::{Draw, KernelError};
@@ -309,11 +309,7 @@ pub fn train_variants_on_device(
 
 /// What is done with steps that are ready, on whatever machine.
 trait Work<R> {
-    fn with<M: Machine>(
-        self,
-        machines: &mut Variants<M>,
-        steps: &[Step],
-    ) -> Result<R, TrainError>;
+    fn with<M: Machine>(self, machines: &mut Variants<M>, steps: &[Step]) -> Result<R, TrainError>;
 }
 
 /// Does `work` with variants on the CPU, on a thread of the kernels' pool where steps run there.

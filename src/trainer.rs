@@ -310,7 +310,8 @@ impl Trainer {
             None => {
                 let artifact = Arc::clone(&self.artifact);
                 let initial = Initial::default();
-                let session = Session::new(artifact, Purpose::Evaluation, variant, initial, self.how)?;
+                let session =
+                    Session::new(artifact, Purpose::Evaluation, variant, initial, self.how)?;
                 Evaluation { session, version: u64::MAX }
             }
         };
@@ -389,8 +390,10 @@ fn feed(
             Input::Number(x) => {
                 let (name, expected) = (port.name.clone(), port.ty.clone());
                 let number = parse_scalar(port.ty.dtype, &x.to_string());
-                let number = number.map_err(|_| {
-                    InputError::Type { name, expected, found: format!("the number {x}") }
+                let number = number.map_err(|_| InputError::Type {
+                    name,
+                    expected,
+                    found: format!("the number {x}"),
                 })?;
                 bytes.copy_from_slice(&number);
             }
@@ -404,9 +407,7 @@ fn feed(
 fn scalars(session: &Session) -> impl Iterator<Item = (&str, f64)> {
     let outputs = session.ready().ports().outputs.iter().enumerate();
     let scalars = outputs.filter(|(_, port)| port.ty.elements() == 1);
-    scalars.map(|(i, port)| {
-        (port.name.as_str(), scalar(port.ty.dtype, session.output(i)))
-    })
+    scalars.map(|(i, port)| (port.name.as_str(), scalar(port.ty.dtype, session.output(i))))
 }
 
 /// The machine's memory and the parts of a step, for the Python package.

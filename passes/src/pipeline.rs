@@ -288,7 +288,8 @@ impl Pipeline {
     /// step as soon as it is whole.
     pub fn in_micro_batches(mut self, pass: Accumulate) -> Pipeline {
         let prepares = |step: &Step| {
-            ["fold_constants", "dead_code", "raise", "differentiate"].contains(&&step.name[..])
+            ["fold_constants", "dead_code", "raise", "attention", "differentiate"]
+                .contains(&&step.name[..])
         };
         let step = Step { name: "accumulate".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
         match self.steps.iter().position(|s| s.name == step.name) {
@@ -306,7 +307,12 @@ impl Pipeline {
     ///
     /// # Errors
     /// There is no pass `before`; a pass over graphs would come after planning began, or a pass lacks facts.
-    pub fn with_pass(mut self, name: &str, pass: Pass, before: &str) -> Result<Pipeline, YamlError> {
+    pub fn with_pass(
+        mut self,
+        name: &str,
+        pass: Pass,
+        before: &str,
+    ) -> Result<Pipeline, YamlError> {
         let Some(at) = self.steps.iter().position(|step| step.name == before) else {
             let known = self.names().collect::<Vec<_>>().join(", ");
             return Err(format!("the pipeline has no pass `{before}`; it has {known}").into());

@@ -271,9 +271,8 @@ impl Session {
         for part in &home.parts {
             match (part.slot, part.state) {
                 // SAFETY: as in `input_mut`.
-                (Some(slot), _) => bytes.extend_from_slice(unsafe {
-                    std::slice::from_raw_parts(slot.ptr, slot.len)
-                }),
+                (Some(slot), _) => bytes
+                    .extend_from_slice(unsafe { std::slice::from_raw_parts(slot.ptr, slot.len) }),
                 (None, Some(state)) => {
                     self.send(Order::Read(part.variant, state))?;
                     match self.replies.recv() {
@@ -341,7 +340,9 @@ fn serve(
     let variants = match purpose {
         Purpose::Step => how.place.programs(artifact)?,
         // Forward passes have arenas of their own.
-        Purpose::Evaluation => how.place.evaluations(artifact)?.into_iter().skip(variant).take(1).collect(),
+        Purpose::Evaluation => {
+            how.place.evaluations(artifact)?.into_iter().skip(variant).take(1).collect()
+        }
     };
     match how.place {
         Place::Cpu => {
