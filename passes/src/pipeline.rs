@@ -4,6 +4,7 @@
 //! options. The pipeline checks levels and facts before anything runs, and owns
 //! verifying, dumping, timing and the final check once for all passes.
 
+mod homes;
 mod rounds;
 mod variants;
 
@@ -12,7 +13,7 @@ use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::precision::{Format, Precision};
 use crate::yaml::{self, YamlError};
-use crate::{Cx, Minimum, Pass, PassError, PassInfo, Stats, all_passes, configure};
+use crate::{Cx, Minimum, Pass, PassError, PassInfo, Stats, Turns, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
@@ -138,6 +139,8 @@ pub struct PipelineOutcome {
 pub struct PartOutcome {
     /// The graph.
     pub graph: Graph,
+    /// The plan.
+    pub plan: Plan,
     /// The program.
     pub program: Program,
     /// What the checker says of it.
@@ -283,8 +286,10 @@ impl Pipeline {
     /// The pipeline with a pass that runs the step in rounds: where the pipeline has one, else on the
     /// step as soon as it is whole.
     pub fn in_micro_batches(mut self, pass: Accumulate) -> Pipeline {
-        let prepares =
-            |step: &Step| ["fold_constants", "dead_code", "raise"].contains(&&step.name[..]);
+        let prepares = |step: &Step| {
+            ["fold_constants", "dead_code", "raise", "attention", "differentiate"]
+                .contains(&&step.name[..])
+        };
         let step = Step { name: "accumulate".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
@@ -431,7 +436,7 @@ impl Pipeline {
         let mut all_stats = Vec::new();
         for (i, Step { name, pass }) in self.steps.iter().enumerate().skip(first) {
             if let Pass::Graph(pass) = pass
-                && cx.common_homes.is_none()
+                && cx.turns != Turns::OfRounds
                 && let Some(divides) = pass.divides(cx)
             {
                 let mut outcome = self.in_rounds(i, divides, &module, cx, options)?;
