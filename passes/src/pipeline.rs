@@ -295,15 +295,16 @@ impl Pipeline {
     /// The pipeline with a pass that runs the step in rounds: where the pipeline has one, else on the
     /// step as soon as it is whole.
     pub fn in_micro_batches(mut self, pass: Accumulate) -> Pipeline {
-        let prepares = |step: &Step| {
-            ["fold_constants", "dead_code", "raise", "differentiate"].contains(&&step.name[..])
-        };
+        let prepares =
+            |step: &Step| ["fold_constants", "dead_code", "raise"].contains(&&step.name[..]);
         let step = Step::new("accumulate", Pass::Graph(Arc::new(pass)));
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
             None => {
-                let at = self.steps.iter().take_while(|s| prepares(s)).count();
-                self.steps.insert(at, step);
+                let made = self.steps.iter().rposition(|s| s.name == "differentiate");
+                let made = made.map_or(0, |i| i + 1);
+                let prepared = self.steps[made..].iter().take_while(|s| prepares(s)).count();
+                self.steps.insert(made + prepared, step);
             }
         }
         self

@@ -120,6 +120,11 @@ struct Json {
     json: bool,
 }
 
+/// The command line as clap knows it: all commands with their options.
+pub fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
 /// Runs the command line with these arguments, of which the first is the program's name; gives its exit code.
 pub fn main<I, T>(arguments: I) -> u8
 where

@@ -82,3 +82,15 @@ fn facts_that_no_pass_reads_are_told() {
     assert_eq!(unread(&format!("- order\n- budget\n{rest}")), []);
     assert_eq!(unread("- order\n"), []);
 }
+
+/// What is made a step by the pipeline is no step before.
+#[test]
+fn rounds_are_of_whole_steps() {
+    for (name, yaml) in NAMED {
+        let pipeline = Pipeline::from_yaml(yaml).unwrap();
+        let pipeline = pipeline.in_micro_batches(Accumulate::default());
+        let names: Vec<&str> = pipeline.names().collect();
+        let at = |pass| names.iter().rposition(|n| *n == pass);
+        assert!(at("accumulate") > at("differentiate"), "{name}: {names:?}");
+    }
+}
