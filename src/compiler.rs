@@ -11,7 +11,7 @@ use crate::largest::{Largest, largest};
 use crate::limit::{Limit, free_bytes};
 use crate::model::Model;
 use crate::onnx::{ImportOptions, Imported, Mode, Training};
-use arenic_backends::{CPU, CUDA};
+use arenic_backends::{ALL, CPU, CUDA};
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, Math};
@@ -276,7 +276,7 @@ impl Compiler {
             pipeline = pipeline.differentiating(pass.clone())?;
         }
         if let Some(to) = self.precision {
-            pipeline = pipeline.with_precision(Precision { to, ..Precision::default() });
+            pipeline = pipeline.with_precision(Precision { to });
         }
         if self.auto_rounds {
             pipeline = pipeline.in_micro_batches(Accumulate::default());
@@ -294,6 +294,11 @@ impl Compiler {
         watch: &'a Watch<'a>,
     ) -> Result<Job<'a>, CompileError> {
         let pipeline = self.passes()?;
+        let known = ALL.map(|backend| backend.name);
+        if let Some(unknown) = pipeline.backends().find(|backend| !known.contains(backend)) {
+            let message = format!("the pipeline has a pass for `{unknown}`, which is no backend");
+            return Err(CompileError::options(message, format!("there are: {}", known.join(", "))));
+        }
         if self.math != Math::default() && !self.targets.contains(&CUDA) {
             let message = format!("--math {} is for GPUs", self.math.name());
             return Err(CompileError::options(message, "add `--target cuda`"));

@@ -217,8 +217,8 @@ fn parameters(name: &str, ours: &[(String, Vec<f32>)], theirs: &TensorFile) {
 #[test]
 fn products_with_a_gelu_equal_pytorch() {
     let yaml = NAMED.iter().find(|(n, _)| *n == "training").unwrap().1;
-    assert!(yaml.contains("- fuse_gelu: {target: cuda}\n"));
-    let yaml = yaml.replace("- fuse_gelu: {target: cuda}\n", "- fuse_gelu\n");
+    assert!(yaml.contains("- fuse_gelu:\n  when: cuda\n"));
+    let yaml = yaml.replace("- fuse_gelu:\n  when: cuda\n", "- fuse_gelu\n");
     let network = "gpt_tiny";
     let of = |purpose| {
         let pipeline = Pipeline::from_yaml(&yaml).unwrap();

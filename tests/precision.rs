@@ -30,7 +30,7 @@ fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
     let pass = Differentiate { loss, optimizer, ..Differentiate::default() };
     let mut pipeline = Pipeline::named("training").unwrap().differentiating(pass).unwrap();
     if let Some(to) = to {
-        pipeline = pipeline.with_precision(Precision { to, ..Precision::default() });
+        pipeline = pipeline.with_precision(Precision { to });
     }
     let mode = Mode::Training(Training { variance: Some(Variance::Unbiased), dropout: None });
     let dims = [("batch".to_owned(), 4)].into();

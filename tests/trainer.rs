@@ -2,7 +2,7 @@
 //! errors that name what is wrong.
 
 use arenic::data::{Npz, TensorFile};
-use arenic::train::{Length, OnSaveError, TrainOptions, train};
+use arenic::train::{Length, TrainOptions, train};
 use arenic::{
     Artifact, Compiler, Differentiate, Initial, Input, InputError, Model, Optimizer, Tensor,
     TrainError, Trainer, TrainerOptions,

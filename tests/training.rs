@@ -485,7 +485,7 @@ fn fusing_changes_no_bits() {
 /// the plan nor threads change a bit.
 #[test]
 fn attention_equals_pytorch() {
-    let raise = "- raise: {target: cuda}\n- attention: {target: cuda}\n";
+    let raise = "- raise:\n  when: cuda\n- attention:\n  when: cuda\n";
     assert!(named("default").contains(raise));
     let yaml = named("default").replace(raise, "- attention\n");
     let mut found = 0;
@@ -514,7 +514,7 @@ fn attention_equals_pytorch() {
 /// those of PyTorch, and neither the plan nor threads change a bit.
 #[test]
 fn raising_equals_pytorch() {
-    let raise = "- raise: {target: cuda}\n";
+    let raise = "- raise:\n  when: cuda\n";
     assert!(named("default").contains(raise));
     let yaml = named("default").replace(raise, "- raise\n");
     let mut found = 0;
@@ -555,7 +555,7 @@ fn raising_equals_pytorch() {
 /// neither the plan nor threads change a bit.
 #[test]
 fn products_with_a_gelu_equal_pytorch() {
-    let fusing = "- fuse_sums: {target: cuda}\n- fuse_gelu: {target: cuda}\n";
+    let fusing = "- fuse_sums:\n  when: cuda\n- fuse_gelu:\n  when: cuda\n";
     assert!(named("default").contains(fusing));
     let yaml = named("default").replace(fusing, "- fuse_sums\n- fuse_gelu\n");
     let mut found = 0;

@@ -59,7 +59,6 @@ pub mod streams;
 pub mod swap_autoswap;
 pub mod swap_ilp;
 pub mod sync;
-mod targets;
 pub mod views;
 pub mod yaml;
 
@@ -71,7 +70,6 @@ pub use pass::{
 };
 pub use registry::{Pass, PassInfo};
 pub use search::{Progress, Search};
-pub use targets::Targets;
 
 registry::passes! {
     graph fold_constants::FoldConstants,

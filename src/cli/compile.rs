@@ -163,6 +163,9 @@ impl Arguments {
     pub(super) fn compiler(&self) -> Result<Compiler, Failure> {
         let pipeline = self.pipeline.as_deref();
         let pipeline = pipeline.map(|name| read_pipeline(name, Pipeline::from_yaml)).transpose()?;
+        for (pass, fact) in pipeline.iter().flat_map(Pipeline::unread) {
+            tell!("note: no pass after `{pass}` reads the {fact} that it gives");
+        }
         let counted = self.loss.accumulate.and_then(MicroBatches::count);
         if counted.is_some() && self.loss.loss.is_none() && self.ort.is_none() {
             let help = "give --loss, or --ort; `--accumulate auto` is for every step";

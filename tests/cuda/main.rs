@@ -70,7 +70,7 @@ impl Run {
 
     /// The same run from the network's forward model, differentiated here.
     fn differentiated(network: &str) -> Run {
-        Run::made_with(network, "- layout: {target: cuda}")
+        Run::made_with(network, "- layout:\n  when: cuda")
     }
 
     /// The same with the channels of every convolution last.
@@ -86,7 +86,7 @@ impl Run {
             ..Differentiate::default()
         };
         let (_, training) = NAMED.iter().find(|(name, _)| *name == "training").unwrap();
-        let training = training.replace("- layout: {target: cuda}", layout);
+        let training = training.replace("- layout:\n  when: cuda", layout);
         let pipeline = Pipeline::from_yaml(&training).unwrap().differentiating(pass).unwrap();
         let import = ImportOptions {
             mode: Mode::Training(Training::default()),

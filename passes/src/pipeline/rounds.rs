@@ -130,7 +130,7 @@ impl Pipeline {
         let mut g = g.clone();
         for step in &self.steps[passes] {
             let failed = |error| RunError::Pass { pass: step.name.clone(), error };
-            if let Pass::Graph(pass) = &step.pass {
+            if let (Pass::Graph(pass), true) = (&step.pass, step.applies(cx)) {
                 pass.run(&mut g, cx).map_err(failed)?;
                 verify(&g)
                     .map_err(|defect| RunError::Graph { pass: Some(step.name.clone()), defect })?;

@@ -16,7 +16,7 @@
 mod choose;
 mod rewrite;
 
-use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::Graph;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,8 +27,6 @@ use serde::{Deserialize, Serialize};
 pub struct Precision {
     /// Type that products are computed in.
     pub to: Format,
-    /// Whose programs are rewritten.
-    pub target: Targets,
 }
 
 /// What products are computed in.
@@ -43,8 +41,8 @@ pub enum Format {
 }
 
 impl GraphPass for Precision {
-    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if self.to == Format::F32 || !self.target.includes(cx) {
+    fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
+        if self.to == Format::F32 {
             return Ok(Stats::new());
         }
         let choice = choose::choose(g);
