@@ -8,6 +8,7 @@ use crate::mapping::Mapping;
 use crate::model::Model;
 use crate::onnx::parameters::Said;
 use crate::onnx::{ImportError, ImportOptions, Imported};
+use arenic_backends::{CPU, CUDA};
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
@@ -22,9 +23,6 @@ use arenic_passes::yaml::YamlError;
 use arenic_passes::{Cx, Evaluate, Minimum, PassError, Purpose, Search, devices};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The name of the CPU target in artifacts.
-pub const CPU: &str = Backend::CPU.name();
 
 /// Why a model could not be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -214,7 +212,7 @@ fn seconds(target: &Target, device: &Device, uncut: Option<f64>) -> (f64, f64) {
 }
 
 /// What a plan must keep to, and the device that its times are for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Constraints<'a> {
     /// Whose kernels will run it.
     pub backend: Backend,
@@ -231,6 +229,21 @@ pub struct Constraints<'a> {
     pub purpose: Purpose,
     /// Kernels for GPUs are left as text, which is compiled where they first run.
     pub no_gpu_code: bool,
+}
+
+/// A step on the CPU, without limits.
+impl Default for Constraints<'_> {
+    fn default() -> Self {
+        Constraints {
+            backend: CPU,
+            device: None,
+            limits: PerSpace::default(),
+            allow_reassociation: false,
+            math: Math::default(),
+            purpose: Purpose::default(),
+            no_gpu_code: false,
+        }
+    }
 }
 
 /// Compiles a model for one target.
@@ -283,16 +296,16 @@ pub(crate) fn plan(
         constraints;
     let cut = AtomicBool::new(false);
     let search = Search { cut: Some(&cut), ..search };
-    let least = TargetInfo::of(backend);
+    let least = backend.target();
     let align = device.map_or(0, |d| d.alignment).max(least.align);
-    let math = if backend == Backend::CUDA { math } else { least.math };
+    let math = if backend == CUDA { math } else { least.math };
     // What was measured may need less; a part of the alignment is no workspace.
     let used = device.and_then(|d| d.workspace?.checked_next_multiple_of(align));
     let workspace = used.map_or(least.workspace, |used| used.min(least.workspace));
     let target = TargetInfo { align, math, workspace, ..least };
     let evaluate = Some(&Kernels as &dyn Evaluate);
     // Without a description the kernels of a backend run where it runs.
-    let unified = device.map_or(backend == Backend::CPU, |d| d.unified_memory);
+    let unified = device.map_or(backend == CPU, |d| d.unified_memory);
     let device = device.map(|d| d.with_math(math));
     let device = device.as_ref();
     let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
@@ -332,7 +345,7 @@ pub(crate) fn plan(
                 true => floor(&module.graph, &cx)?,
                 false => certificate.bound.max(found),
             };
-            let compiles = backend == Backend::CUDA && !plan_only && !no_gpu_code;
+            let compiles = backend == CUDA && !plan_only && !no_gpu_code;
             let kernels = |graph: &Graph, program: &Program| match compiles {
                 true => gpu_code::make(graph, program),
                 false => Ok(None),
@@ -344,7 +357,7 @@ pub(crate) fn plan(
             };
             let mut target = Target {
                 kernels: kernels(&module.graph, program)?,
-                name: backend.name().into(),
+                name: backend.name.into(),
                 graph: module.graph.clone(),
                 program: program.clone(),
                 statistics,

@@ -14,12 +14,12 @@ use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::program::{Program, Span};
 use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
-pub use arenic_runtime::cuda::DeviceStepError as StepFailure;
-use arenic_runtime::cuda::driver::{Driver, DriverError};
-use arenic_runtime::cuda::{self, CudaExecutor, DeviceStepError};
-use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError};
+use arenic_runtime::cuda::driver::Driver;
+use arenic_runtime::cuda::{self, CudaExecutor};
+use arenic_runtime::executor::{Executor, ExecutorOptions, SetupError};
 use arenic_runtime::kernel::{Draw, KernelError};
-use arenic_runtime::machine::Machine;
+pub use arenic_runtime::machine::StepFailure;
+use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::rounds::{InRounds, RoundsError};
 pub use initial::{Initial, InitialError};
 pub use place::{Place, PlaceError};
@@ -38,7 +38,7 @@ const LOSS: &str = "`loss`";
 /// How many steps to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// This many steps; beyond the data they wrap.
+    /// This many steps; after the last row of the data the first follows.
     Steps(u64),
     /// This many times through the data.
     Epochs(u64),
@@ -46,7 +46,7 @@ pub enum Length {
 
 /// What to run, besides the artifact.
 #[derive(Debug)]
-pub struct Options {
+pub struct TrainOptions {
     /// Batches, as an `.npz`.
     pub data: Option<PathBuf>,
     /// Initial values of states, and replacements of constants.
@@ -61,15 +61,15 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Where states are saved at the end.
     pub save: Option<PathBuf>,
-    /// Save every so many steps, too.
+    /// Also save every this many steps.
     pub save_every: Option<u64>,
-    /// What to do where that fails.
+    /// What to do if saving fails.
     pub on_save_error: OnSaveError,
     /// Where non-scalar outputs go.
     pub outputs: Option<PathBuf>,
     /// Threads; 0 takes one per core.
     pub threads: usize,
-    /// On a GPU nothing depends on time: libraries' ways are not chosen by measurement.
+    /// On a GPU: algorithms of libraries are deterministic ones, not chosen by measurement.
     pub deterministic: bool,
     /// Whose code for GPUs is run.
     pub trust: Trust,
@@ -79,6 +79,30 @@ pub struct Options {
     pub trace: Option<PathBuf>,
     /// Once this is set the run ends with the step that it is at, as if that were the last one.
     pub stop: Option<&'static AtomicBool>,
+}
+
+/// Once through the data from initial values, without saving anything.
+impl Default for TrainOptions {
+    fn default() -> TrainOptions {
+        TrainOptions {
+            data: None,
+            initial: Initial::default(),
+            set: Vec::new(),
+            length: Length::Epochs(1),
+            shuffle: None,
+            seed: None,
+            save: None,
+            save_every: None,
+            on_save_error: OnSaveError::Stop,
+            outputs: None,
+            threads: 0,
+            deterministic: false,
+            trust: Trust::Own,
+            poison: false,
+            trace: None,
+            stop: None,
+        }
+    }
 }
 
 /// Why a run failed.
@@ -107,7 +131,7 @@ pub enum TrainError {
     Rounds(#[from] RoundsError),
     /// The device failed between steps.
     #[error("the device failed: {0}")]
-    Device(#[from] DriverError),
+    Device(#[from] DeviceError),
     /// States or constants have no proper values.
     #[error(transparent)]
     Initial(#[from] InitialError),
@@ -136,7 +160,7 @@ pub enum TrainError {
         /// The step.
         step: u64,
         /// Why.
-        error: DeviceStepError,
+        error: StepFailure,
     },
     /// The loss is NaN or infinite.
     #[error("step {step}: `{name}` is not finite")]
@@ -244,7 +268,7 @@ const MOST_RECENT: usize = 1024;
 /// See [`TrainError`]. Files are written whole or not at all.
 pub fn train(
     target: &Target,
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
@@ -259,11 +283,11 @@ pub fn train(
 pub fn train_on_device(
     driver: impl Driver,
     target: &Target,
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice),
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
-    let how = cuda::Options { deterministic: options.deterministic };
+    let how = cuda::CudaOptions { deterministic: options.deterministic };
     on_device(driver, target, options.trust, how, Training { options, notice, watch })
 }
 
@@ -293,7 +317,7 @@ fn on_device<R>(
     driver: impl Driver,
     target: &Target,
     trust: Trust,
-    how: cuda::Options,
+    how: cuda::CudaOptions,
     work: impl Work<R>,
 ) -> Result<R, TrainError> {
     let images = |turn: &Turn| {
@@ -313,7 +337,7 @@ fn on_device<R>(
 
 /// A run from files to files.
 struct Training<'a, N, W> {
-    options: &'a Options,
+    options: &'a TrainOptions,
     notice: N,
     watch: W,
 }
@@ -348,7 +372,7 @@ impl<'a> Step<'a> {
 fn train_on(
     executor: &mut impl Machine,
     step: Step,
-    options: &Options,
+    options: &TrainOptions,
     mut notice: impl FnMut(&Notice),
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
@@ -551,7 +575,7 @@ fn class_error(
     error: TrainError,
     fed: impl FnOnce(ValueId) -> Option<Vec<u8>>,
 ) -> TrainError {
-    let TrainError::Step { step, error: DeviceStepError::Refused(refused) } = &error else {
+    let TrainError::Step { step, error: StepFailure::Refused(refused) } = &error else {
         return error;
     };
     let KernelError::IndexOutOfRange { index, extent } = refused.error else { return error };

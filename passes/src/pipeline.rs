@@ -123,7 +123,7 @@ pub struct Report<'a> {
 }
 
 /// Where a pipeline got to.
-pub struct Outcome {
+pub struct PipelineOutcome {
     /// Graph, plan and program.
     pub module: Module,
     /// What the checker says of the program; `None` where the pipeline stopped early.
@@ -144,7 +144,7 @@ pub struct PartOutcome {
     pub footprint: Footprint,
 }
 
-impl Outcome {
+impl PipelineOutcome {
     /// The best bound that a pass proved on the peak of every order, in bytes; zero where
     /// there is none. Under control edges a pass proves nothing about the graph.
     pub fn lower_bound(&self) -> u64 {
@@ -192,12 +192,11 @@ impl Outcome {
 }
 
 impl Pipeline {
-    /// The default pipeline.
-    ///
-    /// # Errors
-    /// Never in a release: a test reads every named pipeline.
-    pub fn default_pipeline() -> Result<Pipeline, YamlError> {
-        Pipeline::from_yaml(NAMED[0].1)
+    /// The pipeline of this name in [`NAMED`]; `None` if there is none.
+    pub fn named(name: &str) -> Option<Pipeline> {
+        let (_, text) = NAMED.iter().find(|(known, _)| *known == name)?;
+        // A test reads all of them.
+        Pipeline::from_yaml(text).ok()
     }
 
     /// Reads a pipeline that begins with a bare graph.
@@ -394,7 +393,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// See [`RunError`].
-    pub fn run(&self, g: Graph, cx: &Cx, options: RunOptions) -> Result<Outcome, RunError> {
+    pub fn run(&self, g: Graph, cx: &Cx, options: RunOptions) -> Result<PipelineOutcome, RunError> {
         self.run_on(Module { graph: g, plan: None, program: None }, cx, options)
     }
 
@@ -408,7 +407,7 @@ impl Pipeline {
         module: Module,
         cx: &Cx,
         mut options: RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         self.validate(module.plan.as_ref())?;
         let moves = |step: &Step| matches!(&step.pass, Pass::Plan(pass) if pass.moves());
         let host = match self.steps.iter().any(moves) {
@@ -426,7 +425,7 @@ impl Pipeline {
         mut module: Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         verify(&module.graph).map_err(|defect| RunError::Graph { pass: None, defect })?;
         let mut finished = true;
         let mut all_stats = Vec::new();
@@ -437,7 +436,7 @@ impl Pipeline {
             {
                 let mut outcome = self.in_rounds(i, divides, &module, cx, options)?;
                 all_stats.append(&mut outcome.stats);
-                return Ok(Outcome { stats: all_stats, ..outcome });
+                return Ok(PipelineOutcome { stats: all_stats, ..outcome });
             }
             let start = Instant::now();
             let stats = run_pass(pass, &mut module, cx)
@@ -460,7 +459,7 @@ impl Pipeline {
             {
                 let mut best = self.fastest_variant(i, pass, &module, cx, options)?;
                 all_stats.append(&mut best.stats);
-                return Ok(Outcome { stats: all_stats, ..best });
+                return Ok(PipelineOutcome { stats: all_stats, ..best });
             }
         }
         let footprint = match &module.program {
@@ -469,7 +468,7 @@ impl Pipeline {
             }
             _ => None,
         };
-        Ok(Outcome { module, footprint, rounds: None, stats: all_stats })
+        Ok(PipelineOutcome { module, footprint, rounds: None, stats: all_stats })
     }
 }
 

@@ -89,7 +89,7 @@ impl Target {
         ]
     }
 
-    /// What a step in rounds is fed and gives, and where its parts have it; none for other steps.
+    /// What a step in rounds is fed and gives, and where its parts have it; `None` for other steps.
     ///
     /// # Errors
     /// The parts make no step, which [`Artifact::read`] rules out.

@@ -1,6 +1,7 @@
 //! Where steps run, and which program of an artifact that needs.
 
 use crate::artifact::{Artifact, Target};
+use arenic_backends::{CPU, CUDA};
 use arenic_ir::Backend;
 use std::fmt;
 use std::str::FromStr;
@@ -75,8 +76,8 @@ impl PlaceError {
 impl Place {
     fn backend(self) -> Backend {
         match self {
-            Place::Cpu => Backend::CPU,
-            Place::Cuda(_) => Backend::CUDA,
+            Place::Cpu => CPU,
+            Place::Cuda(_) => CUDA,
         }
     }
 
@@ -85,7 +86,7 @@ impl Place {
     /// # Errors
     /// It holds none.
     pub fn program(self, artifact: &Artifact) -> Result<&Target, PlaceError> {
-        let backend = self.backend().name();
+        let backend = self.backend().name;
         artifact.target(backend).ok_or_else(|| {
             let held = artifact.targets.iter().map(|t| t.name.clone()).collect();
             PlaceError::Program { held, backend }
@@ -98,6 +99,6 @@ impl Place {
     /// It holds none.
     pub fn evaluation(self, artifact: &Artifact) -> Result<&Target, PlaceError> {
         self.program(artifact)?;
-        artifact.evaluation(self.backend().name()).ok_or(PlaceError::Evaluation)
+        artifact.evaluation(self.backend().name).ok_or(PlaceError::Evaluation)
     }
 }

@@ -1,6 +1,6 @@
 //! States on disk: where they are wanted, or else where there is room.
 
-use super::{Options, TrainError};
+use super::{TrainError, TrainOptions};
 use crate::data::{DataError, Notice, Progress, save};
 use arenic_ir::graph::{Graph, StateId};
 use arenic_ir::types::TensorType;
@@ -34,7 +34,7 @@ const LOOKS: u32 = 10;
 pub struct Kept {
     /// Steps that the states have behind them.
     pub steps: u64,
-    /// The file; none where they could be written nowhere.
+    /// The file; `None` if they could be written nowhere.
     pub path: Option<PathBuf>,
     /// Where they could not be written, and why not.
     pub refused: Vec<(PathBuf, String)>,
@@ -72,7 +72,7 @@ impl fmt::Display for Kept {
 /// Saves the states of one run.
 pub(super) struct Saver<'a> {
     pub(super) graph: &'a Graph,
-    pub(super) options: &'a Options,
+    pub(super) options: &'a TrainOptions,
     /// The seed of random operators, which is saved, too.
     pub(super) seed: u64,
 }

@@ -13,11 +13,10 @@ use crate::heap;
 use arenic_ir::graph::{Graph, StateId, ValueId};
 use arenic_ir::types::TensorType;
 use arenic_passes::Purpose;
-use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::cuda::{self, Cuda};
-use arenic_runtime::executor::Options as ExecutorOptions;
+use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -109,8 +108,8 @@ enum Order {
 enum Reply {
     /// Where inputs and outputs are for the next step, if they are elsewhere.
     Stepped(Result<Option<Vec<Option<Slot>>>, TrainError>),
-    Read(Result<Vec<u8>, DriverError>),
-    Written(Result<(), DriverError>),
+    Read(Result<Vec<u8>, DeviceError>),
+    Written(Result<(), DeviceError>),
 }
 
 /// A program that steps on a thread of its own.
@@ -311,8 +310,8 @@ fn serve(
             on_cpu(target, how, serving)
         }
         Place::Cuda(n) => {
-            let options = cuda::Options { deterministic: how.deterministic };
-            on_device(Cuda::new(n)?, target, how.trust, options, serving)
+            let options = cuda::CudaOptions { deterministic: how.deterministic };
+            on_device(Cuda::new(n).map_err(DeviceError::from)?, target, how.trust, options, serving)
         }
     }
 }
@@ -351,7 +350,7 @@ impl Work<()> for Serving {
                 Order::Read(state) => Reply::Read(machine.state(state).map(|b| b.into_owned())),
                 Order::Write(value, bytes) => Reply::Written(machine.fill_home(value, |home| {
                     home.copy_from_slice(&bytes);
-                    Ok::<(), DriverError>(())
+                    Ok::<(), DeviceError>(())
                 })),
             };
             if replies.send(reply).is_err() {
@@ -384,9 +383,9 @@ fn ready(g: &Graph, machine: &mut impl Machine, progress: Progress) -> Result<Re
         let mut slot = None;
         machine.fill_home(value, |bytes| {
             slot = is_in_host_memory.then(|| Slot::of(bytes));
-            Ok::<(), DriverError>(())
+            Ok::<(), DeviceError>(())
         })?;
-        Ok::<_, DriverError>(slot)
+        Ok::<_, DeviceError>(slot)
     };
     let mut states: Vec<Home> = Vec::new();
     for (s, state) in &g.states {

@@ -3,7 +3,7 @@
 //! States lie at the bottom of the arena, in the same order in every part, then the constants of all
 //! parts, then what is alive for a while. So any part may follow any other.
 
-use super::{Outcome, PartOutcome, Pipeline, RunError, RunOptions, Step};
+use super::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions, Step};
 use crate::order::definition_order_peak;
 use crate::rounds::{Divides, Division};
 use crate::simulate::roofline;
@@ -36,7 +36,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let counts = divides.counts(&module.graph).map_err(|e| self.failed(i, e))?;
         match counts[..] {
             [1] => self.run_from(i + 1, module.clone(), cx, options),
@@ -58,7 +58,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let start = Instant::now();
         let division = divides.divide(&module.graph, count, cx).map_err(|e| self.failed(i, e))?;
         let Division { main, rounds } = division;
@@ -72,7 +72,7 @@ impl Pipeline {
             after_pass(&super::Report { pass: name, stats: &stats, elapsed, module: &module });
         }
         if options.stop_after == Some(name) {
-            return Ok(Outcome {
+            return Ok(PipelineOutcome {
                 module,
                 footprint: None,
                 rounds: None,
@@ -111,7 +111,7 @@ impl Pipeline {
         figures.append(&mut together(count, [&before, &main, &after], first + last));
         main.stats.insert(0, (name.clone(), Stats::from([("rounds", count.into())])));
         main.stats.push((name.clone(), figures));
-        let part = |o: Outcome| -> Result<PartOutcome, RunError> {
+        let part = |o: PipelineOutcome| -> Result<PartOutcome, RunError> {
             match (o.module.program, o.footprint) {
                 (Some(program), Some(footprint)) => {
                     Ok(PartOutcome { graph: o.module.graph, program, footprint })
@@ -133,7 +133,7 @@ impl Pipeline {
             ];
             check_turns(&parts).map_err(RunError::Check)?;
         }
-        Ok(Outcome { rounds: Some(rounds), ..main })
+        Ok(PipelineOutcome { rounds: Some(rounds), ..main })
     }
 
     /// What the graph passes make of a part.
@@ -161,7 +161,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let candidates = counts
             .iter()
             .map(|&count| self.candidate(i, divides, count, module, cx))
@@ -170,7 +170,7 @@ impl Pipeline {
         let fits = candidates.iter().position(|c| c.peak <= limit);
         let first = fits.unwrap_or(candidates.len() - 1);
         let whole = candidates[0].seconds;
-        let mut best: Option<(f64, Outcome)> = None;
+        let mut best: Option<(f64, PipelineOutcome)> = None;
         let mut refusal: Option<RunError> = None;
         let mut floor = u64::MAX;
         for candidate in candidates[..=first].iter().rev() {
@@ -279,10 +279,10 @@ impl RunError {
 
 /// Figures of the whole step from those of its parts; `reserved` is what a round's limit was lowered
 /// by.
-fn together(count: u32, [before, main, after]: [&Outcome; 3], reserved: u64) -> Stats {
+fn together(count: u32, [before, main, after]: [&PipelineOutcome; 3], reserved: u64) -> Stats {
     let mut figures = Stats::new();
     let sum = |name: &'static str| {
-        let of = |o: &Outcome| o.figures(name).last();
+        let of = |o: &PipelineOutcome| o.figures(name).last();
         Some(of(before)? + u64::from(count) * of(main)? + of(after)?)
     };
     for name in ["step_nanoseconds", "step_nanoseconds_bound", "unlimited_step_nanoseconds"] {
