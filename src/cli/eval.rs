@@ -24,7 +24,7 @@ pub(super) struct Arguments {
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.feed.outputs)?;
     let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step, Purpose::Evaluation])?;
-    let target = a.feed.device.evaluation(&artifact).map_err(misplaced)?;
+    let target = a.feed.device.evaluation(&artifact).map_err(|e| misplaced(&e))?;
     // The step's own states, moments and the like, are of no use here.
     let known = |name: &str| target.graph.values.values().any(|v| v.name == name);
     let states = artifact.targets.iter().flat_map(|t| t.graph.states.values());

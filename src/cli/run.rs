@@ -135,7 +135,7 @@ pub(super) fn train_at(
 }
 
 /// Why an artifact cannot be run.
-pub(super) fn misplaced(e: PlaceError) -> Failure {
+pub(super) fn misplaced(e: &PlaceError) -> Failure {
     miette!(help = e.help(), "{e}").into()
 }
 
@@ -146,7 +146,7 @@ pub(super) fn read(path: &Path, threads: usize, purposes: &[Purpose]) -> Result<
     }
     let artifact = Artifact::read_for(path, purposes).map_err(failed)?;
     if !artifact.runnable {
-        return Err(misplaced(PlaceError::PlanOnly(format!("`{}`", path.display()))));
+        return Err(misplaced(&PlaceError::PlanOnly(format!("`{}`", path.display()))));
     }
     Ok(artifact)
 }
@@ -186,7 +186,7 @@ fn on_save_error(name: &str) -> Result<OnSaveError, String> {
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
-    let target = a.feed.device.program(&artifact).map_err(misplaced)?;
+    let target = a.feed.device.program(&artifact).map_err(|e| misplaced(&e))?;
     if target.program.target.backend == CPU && target.arena_bytes().host > 0 {
         tell!(
             "note: what leaves the device goes to the host arena, which is ordinary memory here, too"

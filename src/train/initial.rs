@@ -125,6 +125,7 @@ pub(super) fn load(
 }
 
 /// A tensor of this name.
+#[derive(Clone, Copy)]
 enum Given<'a> {
     File(&'a Array),
     Memory(&'a Tensor),
