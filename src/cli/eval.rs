@@ -62,7 +62,7 @@ fn chosen<'a>(a: &Arguments, all: &[&'a Target]) -> Result<&'a Target, Failure> 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.feed.outputs)?;
     let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step, Purpose::Evaluation])?;
-    let target = chosen(a, &a.feed.device.evaluations(&artifact).map_err(misplaced)?)?;
+    let target = chosen(a, &a.feed.device.evaluations(&artifact).map_err(|e| misplaced(&e))?)?;
     // The step's own states, moments and the like, are of no use here.
     let known = |name: &str| target.graph.values.values().any(|v| v.name == name);
     let states = artifact.targets.iter().flat_map(|t| t.graph.states.values());

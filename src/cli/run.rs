@@ -151,7 +151,7 @@ pub(super) fn train_at(
 }
 
 /// Why an artifact cannot be run.
-pub(super) fn misplaced(e: PlaceError) -> Failure {
+pub(super) fn misplaced(e: &PlaceError) -> Failure {
     miette!(help = e.help(), "{e}").into()
 }
 
@@ -162,7 +162,7 @@ pub(super) fn read(path: &Path, threads: usize, purposes: &[Purpose]) -> Result<
     }
     let artifact = Artifact::read_for(path, purposes).map_err(failed)?;
     if !artifact.runnable {
-        return Err(misplaced(PlaceError::PlanOnly(format!("`{}`", path.display()))));
+        return Err(misplaced(&PlaceError::PlanOnly(format!("`{}`", path.display()))));
     }
     Ok(artifact)
 }
@@ -228,7 +228,7 @@ fn on_save_error(name: &str) -> Result<OnSaveError, String> {
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
-    let variants = a.feed.device.programs(&artifact).map_err(misplaced)?;
+    let variants = a.feed.device.programs(&artifact).map_err(|e| misplaced(&e))?;
     let name = variants.first().map_or("", |target| target.name.as_str());
     if name == CPU.name && artifact.arenas(name).host > 0 {
         tell!(
