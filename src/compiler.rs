@@ -454,7 +454,7 @@ impl Job<'_> {
             match &compiled {
                 Ok(_) => self.watch.note(&format!("{name}={size} fits")),
                 Err(e) if e.is_of_limits() => {
-                    self.watch.note(&format!("{name}={size} does not fit"))
+                    self.watch.note(&format!("{name}={size} does not fit"));
                 }
                 Err(_) => {}
             }

@@ -164,7 +164,7 @@ impl Outcome {
         // What is about the parts of a step in rounds comes before what is about the whole.
         match self.rounds {
             None => known.next(),
-            Some(_) => known.last(),
+            Some(_) => known.next_back(),
         }
     }
 

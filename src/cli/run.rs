@@ -150,6 +150,7 @@ pub(super) fn train_at(
 }
 
 /// Why an artifact cannot be run.
+#[expect(clippy::needless_pass_by_value, reason = "what `map_err` calls")]
 pub(super) fn misplaced(e: PlaceError) -> Failure {
     miette!(help = e.help(), "{e}").into()
 }

@@ -131,6 +131,7 @@ pub(super) fn load<M: Machine>(
 }
 
 /// A tensor of this name.
+#[derive(Clone, Copy)]
 enum Given<'a> {
     File(&'a Array),
     Memory(&'a Tensor),
