@@ -100,7 +100,7 @@ pub struct Certificate {
     /// What operator and cut prove, in bytes.
     #[prost(uint64, tag = "1")]
     pub bound_bytes: u64,
-    /// The operator's node id; none where the bound is what is alive at the start or the end.
+    /// The operator's node id; `None` if the bound is what is alive at the start or the end.
     #[prost(uint32, optional, tag = "2")]
     pub operator: Option<u32>,
     /// The operator's operands, results and scratch.
@@ -114,7 +114,7 @@ pub struct Certificate {
 /// Bytes that a tensor, or scratch, takes.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Held {
-    /// Its value id; none for scratch.
+    /// Its value id; `None` for scratch.
     #[prost(uint32, optional, tag = "1")]
     pub value: Option<u32>,
     /// Bytes, rounded up to the alignment.
@@ -611,7 +611,7 @@ fn read_module(
     constants: &[Entry],
     data: &Bytes,
 ) -> Result<(Graph, Program), ArtifactError> {
-    let module = Module::parse(text)
+    let module = Module::parse(text, &arenic_backends::ALL)
         .map_err(|e| format_error(path, &format!("holds an unreadable module: {e}")))?;
     let Module { mut graph, program: Some(program), .. } = module else {
         return Err(format_error(path, "holds a module without a program"));

@@ -12,6 +12,7 @@ use crate::mapping::Mapping;
 use crate::model::Model;
 use crate::onnx::parameters::Said;
 use crate::onnx::{ImportError, ImportOptions, Imported};
+use arenic_backends::{CPU, CUDA};
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
@@ -20,7 +21,7 @@ use arenic_ir::{Backend, DType, Def, Graph, Math, Op, TargetInfo, ValueId};
 use arenic_passes::certificate::{certificate, floor};
 use arenic_passes::differentiate::{Differentiate, Glob, Parameter};
 use arenic_passes::order::definition_order_peak;
-use arenic_passes::pipeline::{Outcome, PartOutcome, Pipeline, RunError, RunOptions};
+use arenic_passes::pipeline::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions};
 use arenic_passes::simulate::roofline;
 use arenic_passes::yaml::YamlError;
 use arenic_passes::{
@@ -28,9 +29,6 @@ use arenic_passes::{
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The name of the CPU target in artifacts.
-pub const CPU: &str = Backend::CPU.name();
 
 /// Why a model could not be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -223,7 +221,7 @@ fn seconds(target: &Target, device: &Device, uncut: Option<f64>) -> (f64, f64) {
 }
 
 /// What a plan must keep to, and the device that its times are for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Constraints<'a> {
     /// Whose kernels will run it.
     pub backend: Backend,
@@ -240,6 +238,21 @@ pub struct Constraints<'a> {
     pub purpose: Purpose,
     /// Kernels for GPUs are left as text, which is compiled where they first run.
     pub no_gpu_code: bool,
+}
+
+/// A step on the CPU, without limits.
+impl Default for Constraints<'_> {
+    fn default() -> Self {
+        Constraints {
+            backend: CPU,
+            device: None,
+            limits: PerSpace::default(),
+            allow_reassociation: false,
+            math: Math::default(),
+            purpose: Purpose::default(),
+            no_gpu_code: false,
+        }
+    }
 }
 
 /// Compiles a model for one target.
@@ -324,15 +337,15 @@ impl<'a> Planning<'a> {
             _ => (Weights::default(), None),
         };
         let Constraints { backend, device, limits, math, .. } = constraints;
-        let least = TargetInfo::of(backend);
+        let least = backend.target();
         let align = device.map_or(0, |d| d.alignment).max(least.align);
-        let math = if backend == Backend::CUDA { math } else { least.math };
+        let math = if backend == CUDA { math } else { least.math };
         // What was measured may need less; a part of the alignment is no workspace.
         let used = device.and_then(|d| d.workspace?.checked_next_multiple_of(align));
         let workspace = used.map_or(least.workspace, |used| used.min(least.workspace));
         let target = TargetInfo { align, math, workspace, ..least };
         // Without a description the kernels of a backend run where it runs.
-        let unified = device.map_or(backend == Backend::CPU, |d| d.unified_memory);
+        let unified = device.map_or(backend == CPU, |d| d.unified_memory);
         let device = device.map(|d| d.with_math(math));
         let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
         Ok(Planning {
@@ -376,7 +389,7 @@ impl<'a> Planning<'a> {
         turns: Turns,
         state_homes: Option<&StateHomes>,
         options: RunOptions,
-    ) -> Result<Outcome, CompileError> {
+    ) -> Result<PipelineOutcome, CompileError> {
         let mut cx = Cx { state_homes, ..self.cx(turns) };
         cx.limits.device = cx.limits.device.map(|limit| limit.saturating_sub(reserved));
         let outcome = self.pipeline.run(self.graph.clone(), &cx, options);
@@ -384,7 +397,7 @@ impl<'a> Planning<'a> {
     }
 
     /// What the pipeline's outcome comes to.
-    fn finished(self, outcome: Outcome) -> Result<Compiled, CompileError> {
+    fn finished(self, outcome: PipelineOutcome) -> Result<Compiled, CompileError> {
         let cx = self.cx(Turns::Alone);
         let Constraints { backend, no_gpu_code, .. } = self.constraints;
         let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
@@ -409,7 +422,7 @@ impl<'a> Planning<'a> {
                     true => floor(&module.graph, &cx)?,
                     false => certificate.bound.max(found),
                 };
-                let compiles = backend == Backend::CUDA && !self.plan_only && !no_gpu_code;
+                let compiles = backend == CUDA && !self.plan_only && !no_gpu_code;
                 let kernels = |graph: &Graph, program: &Program| match compiles {
                     true => gpu_code::make(graph, program),
                     false => Ok(None),
@@ -423,7 +436,7 @@ impl<'a> Planning<'a> {
                     rounds.as_ref().map(|rounds| rounds.map(part)).transpose()?;
                 let mut target = Target {
                     kernels: kernels(&module.graph, program)?,
-                    name: backend.name().into(),
+                    name: backend.name.into(),
                     variant: String::new(),
                     structure: String::new(),
                     graph: module.graph.clone(),

@@ -11,11 +11,12 @@ use crate::largest::{Largest, largest};
 use crate::limit::{Limit, free_bytes};
 use crate::model::Model;
 use crate::onnx::{ImportOptions, Imported, Mode, Training};
+use arenic_backends::{CPU, CUDA};
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, Math};
 use arenic_passes::accumulate::Accumulate;
-use arenic_passes::differentiate::{Differentiate, Glob, Optimizer, Role};
+use arenic_passes::differentiate::{Differentiate, Glob, Optimizer, WeightRole};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::precision::{Format, Precision};
 use arenic_passes::{Pass, Progress, Purpose, Search, devices};
@@ -293,7 +294,7 @@ impl Compiler {
         watch: &'a Watch<'a>,
     ) -> Result<Job<'a>, CompileError> {
         let pipeline = self.passes()?;
-        if self.math != Math::default() && !self.targets.contains(&Backend::CUDA) {
+        if self.math != Math::default() && !self.targets.contains(&CUDA) {
             let message = format!("--math {} is for GPUs", self.math.name());
             return Err(CompileError::options(message, "add `--target cuda`"));
         }
@@ -309,7 +310,7 @@ impl Compiler {
         };
         let mut targets = self.targets.clone();
         if targets.is_empty() {
-            targets.push(Backend::default());
+            targets.push(CPU);
         }
         let import = ImportOptions { mode, ..self.import.clone() };
         let dims = self.import.dims.clone();
@@ -380,7 +381,7 @@ impl Job<'_> {
                 ));
                 limit
             }
-            Some(Limit::Free) if self.targets.contains(&Backend::CUDA) => {
+            Some(Limit::Free) if self.targets.contains(&CUDA) => {
                 let help = "--device takes the memory of a GPU for the limit";
                 return Err(CompileError::options("fit is what this machine has free", help));
             }
@@ -474,7 +475,7 @@ impl Job<'_> {
         let Compiler { device, host_memory, allow_reassociation, math, no_gpu_code, .. } =
             self.compiler;
         Constraints {
-            backend: self.targets.first().copied().unwrap_or_default(),
+            backend: self.targets.first().copied().unwrap_or(CPU),
             device: device.as_ref(),
             limits: PerSpace { device: device_limit, host: *host_memory },
             allow_reassociation: *allow_reassociation,
@@ -504,7 +505,7 @@ impl Job<'_> {
         let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
         artifact.defaults.extend(self.compiler.defaults.clone());
         for &backend in self.targets.iter().skip(1) {
-            if artifact.target(backend.name()).is_none() {
+            if artifact.target(backend.name).is_none() {
                 let constraints = Constraints { backend, ..constraints };
                 let other = self.plan(self.step()?, constraints, RunOptions::default())?;
                 if let Some(other) = other.artifact {
@@ -515,7 +516,7 @@ impl Job<'_> {
         }
         if self.pipeline.differentiation().is_some() && self.compiler.evaluation {
             let weights = compiled.weights.parameters.iter();
-            let trained = weights.filter(|p| p.role == Role::Trained);
+            let trained = weights.filter(|p| p.role == WeightRole::Trained);
             let trainable: Vec<Glob> = trained.map(|p| Glob::exactly(&p.name)).collect();
             for backend in self.targets.iter().copied().collect::<BTreeSet<_>>() {
                 let purpose = Purpose::Evaluation;

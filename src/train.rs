@@ -16,12 +16,12 @@ use arenic_ir::graph::{Def, Graph, StateId, ValueId};
 use arenic_ir::program::{Program, Span};
 use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
-pub use arenic_runtime::cuda::DeviceStepError as StepFailure;
-use arenic_runtime::cuda::driver::{Driver, DriverError};
-use arenic_runtime::cuda::{self, DeviceStepError};
-use arenic_runtime::executor::{Options as ExecutorOptions, SetupError};
+use arenic_runtime::cuda;
+use arenic_runtime::cuda::driver::Driver;
+use arenic_runtime::executor::{ExecutorOptions, SetupError};
 use arenic_runtime::kernel::{Draw, KernelError};
-use arenic_runtime::machine::Machine;
+pub use arenic_runtime::machine::StepFailure;
+use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::rounds::{Part, RoundsError, WholeStep};
 use arenic_runtime::variants::{self, Variants};
 pub use initial::{Initial, InitialError};
@@ -41,7 +41,7 @@ const LOSS: &str = "`loss`";
 /// How many steps to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// This many steps; beyond the data they wrap.
+    /// This many steps; after the last row of the data the first follows.
     Steps(u64),
     /// This many times through the data.
     Epochs(u64),
@@ -49,7 +49,7 @@ pub enum Length {
 
 /// What to run, besides the artifact.
 #[derive(Debug)]
-pub struct Options {
+pub struct TrainOptions {
     /// Batches, as `.npz` files.
     pub data: Vec<PathBuf>,
     /// How several files, or several variants, share the steps.
@@ -66,15 +66,15 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Where states are saved at the end.
     pub save: Option<PathBuf>,
-    /// Save every so many steps, too.
+    /// Also save every this many steps.
     pub save_every: Option<u64>,
-    /// What to do where that fails.
+    /// What to do if saving fails.
     pub on_save_error: OnSaveError,
     /// Where non-scalar outputs go.
     pub outputs: Option<PathBuf>,
     /// Threads; 0 takes one per core.
     pub threads: usize,
-    /// On a GPU nothing depends on time: libraries' ways are not chosen by measurement.
+    /// On a GPU: algorithms of libraries are deterministic ones, not chosen by measurement.
     pub deterministic: bool,
     /// Whose code for GPUs is run.
     pub trust: Trust,
@@ -84,6 +84,31 @@ pub struct Options {
     pub trace: Option<PathBuf>,
     /// Once this is set the run ends with the step that it is at, as if that were the last one.
     pub stop: Option<&'static AtomicBool>,
+}
+
+/// Once through the data from initial values, without saving anything.
+impl Default for TrainOptions {
+    fn default() -> TrainOptions {
+        TrainOptions {
+            data: Vec::new(),
+            mixing: Mixing::default(),
+            initial: Initial::default(),
+            set: Vec::new(),
+            length: Length::Epochs(1),
+            shuffle: None,
+            seed: None,
+            save: None,
+            save_every: None,
+            on_save_error: OnSaveError::Stop,
+            outputs: None,
+            threads: 0,
+            deterministic: false,
+            trust: Trust::Own,
+            poison: false,
+            trace: None,
+            stop: None,
+        }
+    }
 }
 
 /// Why a run failed.
@@ -112,7 +137,7 @@ pub enum TrainError {
     Rounds(#[from] RoundsError),
     /// The device failed between steps.
     #[error("the device failed: {0}")]
-    Device(#[from] DriverError),
+    Device(#[from] DeviceError),
     /// States or constants have no proper values.
     #[error(transparent)]
     Initial(#[from] InitialError),
@@ -141,7 +166,7 @@ pub enum TrainError {
         /// The step.
         step: u64,
         /// Why.
-        error: DeviceStepError,
+        error: StepFailure,
     },
     /// The loss is NaN or infinite.
     #[error("step {step}: `{name}` is not finite")]
@@ -257,7 +282,7 @@ const MOST_RECENT: usize = 1024;
 /// See [`TrainError`]. Files are written whole or not at all.
 pub fn train(
     target: &Target,
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
@@ -270,7 +295,7 @@ pub fn train(
 /// See [`TrainError`]. Files are written whole or not at all.
 pub fn train_variants(
     variants: &[&Target],
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
@@ -285,7 +310,7 @@ pub fn train_variants(
 pub fn train_on_device(
     driver: impl Driver,
     target: &Target,
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice),
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
@@ -299,11 +324,11 @@ pub fn train_on_device(
 pub fn train_variants_on_device(
     driver: impl Driver,
     variants: &[&Target],
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice),
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
-    let how = cuda::Options { deterministic: options.deterministic };
+    let how = cuda::CudaOptions { deterministic: options.deterministic };
     on_device(driver, variants, options.trust, how, Training { options, notice, watch })
 }
 
@@ -330,7 +355,7 @@ fn on_device<R>(
     driver: impl Driver,
     variants: &[&Target],
     trust: Trust,
-    how: cuda::Options,
+    how: cuda::CudaOptions,
     work: impl Work<R>,
 ) -> Result<R, TrainError> {
     let images = |turn: &Turn| {
@@ -347,7 +372,7 @@ fn on_device<R>(
 
 /// A run from files to files.
 struct Training<'a, N, W> {
-    options: &'a Options,
+    options: &'a TrainOptions,
     notice: N,
     watch: W,
 }
@@ -415,7 +440,7 @@ struct Variant<'a> {
 fn train_on<M: Machine>(
     machines: &mut Variants<M>,
     steps: &[Step],
-    options: &Options,
+    options: &TrainOptions,
     mut notice: impl FnMut(&Notice),
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
@@ -661,7 +686,7 @@ fn class_error(
     error: TrainError,
     fed: impl FnOnce(ValueId) -> Option<Vec<u8>>,
 ) -> TrainError {
-    let TrainError::Step { step, error: DeviceStepError::Refused(refused) } = &error else {
+    let TrainError::Step { step, error: StepFailure::Refused(refused) } = &error else {
         return error;
     };
     let KernelError::IndexOutOfRange { index, extent } = refused.error else { return error };

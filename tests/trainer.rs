@@ -2,7 +2,7 @@
 //! errors that name what is wrong.
 
 use arenic::data::{Npz, TensorFile};
-use arenic::train::{Length, OnSaveError, Options, train};
+use arenic::train::{Length, OnSaveError, TrainOptions, train};
 use arenic::{
     Artifact, Compiler, Differentiate, Initial, Input, InputError, Model, Optimizer, Tensor,
     TrainError, Trainer, TrainerOptions,
@@ -57,7 +57,7 @@ fn losses(trainer: &mut Trainer, network: &str) -> Vec<f64> {
 fn run(artifact: &Artifact, network: &str) -> (Vec<f64>, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("states.safetensors");
-    let options = Options {
+    let options = TrainOptions {
         data: vec![data(network)],
         mixing: Default::default(),
         initial: Initial::default(),

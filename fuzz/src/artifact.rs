@@ -115,7 +115,10 @@ fn use_accepted(artifact: &Artifact, target: &Target, footprint: &Footprint) {
     }
     let module = Module { graph: g.clone(), plan: None, program: Some(program.clone()) };
     let printed = module.to_string();
-    assert!(Module::parse(&printed).is_ok_and(|m| m.to_string() == printed), "printed otherwise");
+    assert!(
+        Module::parse(&printed, &arenic_backends::ALL).is_ok_and(|m| m.to_string() == printed),
+        "printed otherwise"
+    );
     let _ = (target.precision(), explain::stored_to_json(target));
     let human = |n: u64| n.to_string();
     if let Ok(certificate) = certificate(g, program.nodes(), &Cx::new(program.target)) {

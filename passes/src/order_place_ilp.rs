@@ -27,7 +27,7 @@ pub struct OrderPlaceIlp {
     /// Effort for the program, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
     pub effort: f64,
-    /// Tasks beyond which the graph is refused.
+    /// Most tasks; larger graphs are refused.
     pub max_tasks: usize,
 }
 

@@ -124,7 +124,7 @@ pub struct Report<'a> {
 }
 
 /// Where a pipeline got to.
-pub struct Outcome {
+pub struct PipelineOutcome {
     /// Graph, plan and program.
     pub module: Module,
     /// What the checker says of the program; `None` where the pipeline stopped early.
@@ -147,7 +147,7 @@ pub struct PartOutcome {
     pub footprint: Footprint,
 }
 
-impl Outcome {
+impl PipelineOutcome {
     /// The best bound that a pass proved on the peak of every order, in bytes; zero where
     /// there is none. Under control edges a pass proves nothing about the graph.
     pub fn lower_bound(&self) -> u64 {
@@ -195,12 +195,11 @@ impl Outcome {
 }
 
 impl Pipeline {
-    /// The default pipeline.
-    ///
-    /// # Errors
-    /// Never in a release: a test reads every named pipeline.
-    pub fn default_pipeline() -> Result<Pipeline, YamlError> {
-        Pipeline::from_yaml(NAMED[0].1)
+    /// The pipeline of this name in [`NAMED`]; `None` if there is none.
+    pub fn named(name: &str) -> Option<Pipeline> {
+        let (_, text) = NAMED.iter().find(|(known, _)| *known == name)?;
+        // A test reads all of them.
+        Pipeline::from_yaml(text).ok()
     }
 
     /// Reads a pipeline that begins with a bare graph.
@@ -287,16 +286,16 @@ impl Pipeline {
     /// The pipeline with a pass that runs the step in rounds: where the pipeline has one, else on the
     /// step as soon as it is whole.
     pub fn in_micro_batches(mut self, pass: Accumulate) -> Pipeline {
-        let prepares = |step: &Step| {
-            ["fold_constants", "dead_code", "raise", "attention", "differentiate"]
-                .contains(&&step.name[..])
-        };
+        let prepares =
+            |step: &Step| ["fold_constants", "dead_code", "raise"].contains(&&step.name[..]);
         let step = Step { name: "accumulate".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
             None => {
-                let at = self.steps.iter().take_while(|s| prepares(s)).count();
-                self.steps.insert(at, step);
+                let made = self.steps.iter().rposition(|s| s.name == "differentiate");
+                let made = made.map_or(0, |i| i + 1);
+                let prepared = self.steps[made..].iter().take_while(|s| prepares(s)).count();
+                self.steps.insert(made + prepared, step);
             }
         }
         self
@@ -397,7 +396,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// See [`RunError`].
-    pub fn run(&self, g: Graph, cx: &Cx, options: RunOptions) -> Result<Outcome, RunError> {
+    pub fn run(&self, g: Graph, cx: &Cx, options: RunOptions) -> Result<PipelineOutcome, RunError> {
         self.run_on(Module { graph: g, plan: None, program: None }, cx, options)
     }
 
@@ -411,7 +410,7 @@ impl Pipeline {
         module: Module,
         cx: &Cx,
         mut options: RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         self.validate(module.plan.as_ref())?;
         let moves = |step: &Step| matches!(&step.pass, Pass::Plan(pass) if pass.moves());
         let host = match self.steps.iter().any(moves) {
@@ -429,7 +428,7 @@ impl Pipeline {
         mut module: Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         verify(&module.graph).map_err(|defect| RunError::Graph { pass: None, defect })?;
         let mut finished = true;
         let mut all_stats = Vec::new();
@@ -440,7 +439,7 @@ impl Pipeline {
             {
                 let mut outcome = self.in_rounds(i, divides, &module, cx, options)?;
                 all_stats.append(&mut outcome.stats);
-                return Ok(Outcome { stats: all_stats, ..outcome });
+                return Ok(PipelineOutcome { stats: all_stats, ..outcome });
             }
             let start = Instant::now();
             let stats = run_pass(pass, &mut module, cx)
@@ -463,7 +462,7 @@ impl Pipeline {
             {
                 let mut best = self.fastest_variant(i, pass, &module, cx, options)?;
                 all_stats.append(&mut best.stats);
-                return Ok(Outcome { stats: all_stats, ..best });
+                return Ok(PipelineOutcome { stats: all_stats, ..best });
             }
         }
         let footprint = match &module.program {
@@ -472,7 +471,7 @@ impl Pipeline {
             }
             _ => None,
         };
-        Ok(Outcome { module, footprint, rounds: None, stats: all_stats })
+        Ok(PipelineOutcome { module, footprint, rounds: None, stats: all_stats })
     }
 }
 
@@ -582,6 +581,18 @@ mod tests {
     fn every_named_pipeline_reads() {
         for (name, yaml) in NAMED {
             assert!(Pipeline::from_yaml(yaml).is_ok(), "{name}");
+        }
+    }
+
+    /// What is made a step by the pipeline is no step before.
+    #[test]
+    fn rounds_are_of_whole_steps() {
+        for (name, yaml) in NAMED {
+            let pipeline = Pipeline::from_yaml(yaml).unwrap();
+            let pipeline = pipeline.in_micro_batches(Accumulate::default());
+            let names: Vec<&str> = pipeline.names().collect();
+            let at = |pass| names.iter().rposition(|n| *n == pass);
+            assert!(at("accumulate") > at("differentiate"), "{name}: {names:?}");
         }
     }
 

@@ -1,7 +1,6 @@
 //! Passes that are meant for some backends alone.
 
 use crate::Cx;
-use arenic_ir::Backend;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +20,7 @@ impl Targets {
     pub fn includes(self, cx: &Cx) -> bool {
         match self {
             Targets::All => true,
-            Targets::Cuda => cx.target.backend == Backend::CUDA,
+            Targets::Cuda => cx.target.backend.name == "cuda",
         }
     }
 }

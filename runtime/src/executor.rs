@@ -13,7 +13,7 @@ mod stress;
 mod tests;
 
 use crate::cpu;
-use crate::kernel::{Draw, KernelError, Operand, Scratch, Target};
+use crate::kernel::{Destination, Draw, KernelError, Operand, Scratch};
 use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
 use arenic_ir::check::{self, Footprint, Violation, check, check_variants};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
@@ -22,13 +22,13 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
-use step::{Clock, Dead, POISON, Prepared, Step};
+use step::{Clock, Dead, POISON, Prepared, StepCommands};
 use streams::{Events, Threads};
 use stress::Delays;
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct ExecutorOptions {
     /// Threads of kernels; 0 takes one per core. Streams of copies have threads beside them.
     pub threads: usize,
     /// Fill bytes with a NaN pattern as soon as they are dead. When that is depends on the
@@ -81,7 +81,7 @@ pub struct Executor<'g> {
     /// Inputs that are fed before every step.
     fed_each_step: HashSet<ValueId>,
     outputs: Vec<Range>,
-    step: Step<'g>,
+    step: StepCommands<'g>,
     threads: Threads,
     /// The first stream alone has kernels, and stays in the pool for a whole step. Where
     /// others have some, too, a thread of the pool that waits might be the one they need.
@@ -93,7 +93,11 @@ impl<'g> Executor<'g> {
     ///
     /// # Errors
     /// The program breaks an invariant, or memory or threads are not to be had.
-    pub fn new(graph: &'g Graph, program: &Program, options: Options) -> Result<Self, SetupError> {
+    pub fn new(
+        graph: &'g Graph,
+        program: &Program,
+        options: ExecutorOptions,
+    ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
         let (arenas, pool) = (allocate(program.sizes)?, pool(options)?);
         // SAFETY: `check` has just accepted the program, and the arenas are its own.
@@ -112,7 +116,7 @@ impl<'g> Executor<'g> {
     /// bytes that one of them gave is alive while another steps or gives some to be written.
     pub(crate) unsafe fn taking_turns(
         steps: &[Vec<check::Part<'g>>],
-        options: Options,
+        options: ExecutorOptions,
     ) -> Result<Vec<Vec<Self>>, SetupError> {
         let footprints = check_variants(steps).map_err(SetupError::Check)?;
         let sizes = steps.iter().flatten().map(|(_, program)| program.sizes);
@@ -140,7 +144,7 @@ impl<'g> Executor<'g> {
         footprint: Footprint,
         arenas: Arc<PerSpace<AlignedBytes>>,
         pool: Arc<ThreadPool>,
-        options: Options,
+        options: ExecutorOptions,
     ) -> Result<Self, SetupError> {
         if !program.target.align.is_multiple_of(ALIGN as u64) {
             return Err(SetupError::Alignment(program.target.align));
@@ -159,7 +163,7 @@ impl<'g> Executor<'g> {
             homes: program.homes.iter().map(|h| (h.value, h.range)).collect(),
             fed_each_step: program.fed_each_step(graph),
             outputs: program.outputs.clone(),
-            step: Step {
+            step: StepCommands {
                 graph,
                 commands: Vec::new(),
                 dead: Vec::new(),
@@ -210,7 +214,8 @@ impl<'g> Executor<'g> {
                 };
                 let target = |(v, r): (&Option<ValueId>, &Option<Range>)| {
                     // SAFETY: as above.
-                    (*v).zip(*r).map(|(v, r)| unsafe { Target::new(graph.ty(v), self.address(&r)) })
+                    (*v).zip(*r)
+                        .map(|(v, r)| unsafe { Destination::new(graph.ty(v), self.address(&r)) })
                 };
                 Prepared::Run {
                     node: *node,
@@ -366,7 +371,7 @@ fn allocate(sizes: PerSpace<u64>) -> Result<Arc<PerSpace<AlignedBytes>>, OutOfMe
 }
 
 /// The threads of kernels.
-fn pool(options: Options) -> Result<Arc<ThreadPool>, SetupError> {
+fn pool(options: ExecutorOptions) -> Result<Arc<ThreadPool>, SetupError> {
     let pool = ThreadPoolBuilder::new().num_threads(options.threads).build();
     let pool = pool.map_err(|e| SetupError::Threads(options.threads, e.to_string()))?;
     Ok(Arc::new(pool))

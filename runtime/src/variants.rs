@@ -5,12 +5,12 @@
 //! the step of another, so that inputs are fed again then; states and constants stay, as
 //! `check_variants` proves.
 
-use crate::cuda::driver::{Driver, DriverError};
+use crate::cuda::driver::Driver;
 use crate::cuda::nvrtc::Image;
-use crate::cuda::{self, CudaExecutor, DeviceStepError};
-use crate::executor::{Executor, Options, SetupError};
+use crate::cuda::{self, CudaExecutor};
+use crate::executor::{Executor, ExecutorOptions, SetupError};
 use crate::kernel::Draw;
-use crate::machine::Machine;
+use crate::machine::{DeviceError, Machine, StepFailure};
 use crate::rounds::{InRounds, Part, WholeStep};
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{Graph, StateId, ValueId};
@@ -68,7 +68,7 @@ impl<'s, 'g> Variants<'s, 'g, Executor<'g>> {
     /// # Errors
     /// As for [`Executor::new`]. Of several programs, violations name these by their places among those
     /// of all steps.
-    pub fn on_cpu(steps: &[Step<'s, 'g>], options: Options) -> Result<Self, SetupError> {
+    pub fn on_cpu(steps: &[Step<'s, 'g>], options: ExecutorOptions) -> Result<Self, SetupError> {
         let pair = |part: Part<'g>| (part.graph, part.program);
         let parts: Vec<Vec<_>> =
             steps.iter().map(|step| step.parts().into_iter().map(pair).collect()).collect();
@@ -116,7 +116,7 @@ impl<'s, 'g, D: Driver> Variants<'s, 'g, CudaExecutor<'g, D>> {
         steps: &[Step<'s, 'g>],
         images: &[Vec<Vec<Image>>],
         driver: D,
-        options: cuda::Options,
+        options: cuda::CudaOptions,
     ) -> Result<Self, cuda::SetupError> {
         let mut parts = Vec::with_capacity(steps.len());
         for (i, step) in steps.iter().enumerate() {
@@ -209,7 +209,7 @@ impl<M: Machine> Machine for Variant<'_, '_, M> {
         of_either!(self, machine => machine.input_mut(v))
     }
 
-    fn fill_home<E: From<DriverError>>(
+    fn fill_home<E: From<DeviceError>>(
         &mut self,
         v: ValueId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
@@ -217,7 +217,7 @@ impl<M: Machine> Machine for Variant<'_, '_, M> {
         of_either!(self, machine => machine.fill_home(v, fill))
     }
 
-    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {
+    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DeviceError> {
         of_either!(self, machine => machine.state(s))
     }
 
@@ -229,15 +229,15 @@ impl<M: Machine> Machine for Variant<'_, '_, M> {
         of_either!(self, machine => machine.output(i))
     }
 
-    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+    fn begin(&mut self, draw: Draw) -> Result<(), StepFailure> {
         of_either!(self, machine => machine.begin(draw))
     }
 
-    fn finish(&mut self) -> Result<(), DeviceStepError> {
+    fn finish(&mut self) -> Result<(), StepFailure> {
         of_either!(self, machine => machine.finish())
     }
 
-    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, StepFailure> {
         of_either!(self, machine => machine.timed_step(draw))
     }
 

@@ -19,6 +19,7 @@ use crate::limit::{Limit, parse_percent};
 use crate::model::Model;
 use crate::onnx::ImportOptions;
 use crate::size::parse_size;
+use arenic_backends::{ALL, CPU, CUDA};
 use arenic_ir::cost::Device;
 use arenic_ir::{Backend, Math, TensorType};
 use arenic_passes::pipeline::{Pipeline, Report};
@@ -66,51 +67,53 @@ pub(super) struct Arguments {
     /// Make an input a constant: the array of its name in an .npz file
     #[arg(long = "bind", value_name = "NAME=FILE", value_parser = name_value)]
     bind: Vec<(String, String)>,
-    /// What the step may take on the device, for example 4GiB: tensors are computed again, or moved to
-    /// host memory, to keep it. 60% or half are of the step's arena without a limit; fit is what this
+    /// Limit on device memory, for example 4GiB; to keep it, tensors are computed again or moved to
+    /// host memory. 60% and half refer to the step's arena without a limit; fit takes what this
     /// machine has free, less a margin
     #[arg(long, visible_alias = "memory", value_name = "SIZE", value_parser = Limit::from_str)]
     device_memory: Option<Limit>,
-    /// Bytes that moved tensors may take in host memory [default: none on a CPU, whose memory that is;
-    /// no limit for a GPU]
+    /// Limit on host memory for moved tensors [default: 0 on a CPU, whose own memory it is; no
+    /// limit for a GPU]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     host_memory: Option<u64>,
-    /// The other way round: the least memory with which the step is at most so much longer, for
-    /// example 2%, as predicted
+    /// Instead of a limit: take the least memory with which the step is predicted to take at most
+    /// this much longer, for example 2%
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, conflicts_with_all = ["device_memory", "sweep", "stop_after"])]
     overhead: Option<f64>,
     /// Let `section` cut sums, which changes bits
     #[arg(long)]
     allow_reassociation: bool,
-    /// Whose kernels run the step: cpu or cuda. Given more than once, the artifact holds a program
-    /// for each; figures are then of the first
-    #[arg(long = "target", value_name = "T", default_value = Backend::CPU.name(), value_parser = backend)]
+    /// Backend whose kernels run the step: cpu or cuda. If given more than once, the artifact holds
+    /// a program for each, and the printed figures are those of the first
+    #[arg(long = "target", value_name = "T", default_value = CPU.name, value_parser = backend)]
     targets: Vec<Backend>,
-    /// Leave the kernels for GPUs as text, which is compiled where they first run
+    /// Store kernels for GPUs as source text, which is compiled when they first run
     #[arg(long)]
     no_gpu_code: bool,
     /// Arithmetic of a GPU's libraries in products and convolutions: f32, or tf32, which rounds
     /// operands to 10 bits for tensor cores
     #[arg(long, value_name = "M", default_value = Math::F32.name(), value_parser = math)]
     math: Math,
-    /// What products and convolutions take: f32, or bf16, beside state, updates and losses of f32. A
-    /// short way to the pass `precision`
+    /// Type of the operands of products and convolutions: f32, or bf16 (state, updates and losses
+    /// stay f32). Short for the pass `precision`
     #[arg(long, value_name = "P", value_parser = precision)]
     precision: Option<Format>,
-    /// A device file, cuda:N, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
-    /// for it, and without --device-memory its memory is the limit
+    /// Device that times are predicted for: a device file, cuda:N, or one of cpu, gtx1080ti,
+    /// titanx, p100, a100, h100, h200, rtx4090. Its memory is the limit unless --device-memory
+    /// gives one
     #[arg(long, value_name = "D")]
     device: Option<String>,
     /// Times of kernels that `arenic profile` measured on the device
     #[arg(long, value_name = "TABLE")]
     profile: Option<PathBuf>,
-    /// Import a forward model as it is after training: nothing is dropped, statistics are running ones
+    /// Import a forward model for inference: dropout does nothing, and normalisation uses running
+    /// statistics
     #[arg(long, conflicts_with = "loss")]
     inference: bool,
     /// Leave out the forward pass that `arenic eval` runs
     #[arg(long, requires = "loss")]
     no_eval: bool,
-    /// Say what the step needs beside what the forward pass alone needs
+    /// Also print what the forward pass alone needs
     #[arg(long, requires = "loss", conflicts_with = "no_eval")]
     compare: bool,
     #[command(flatten)]
@@ -246,7 +249,7 @@ impl Arguments {
 
     /// What the artifact lacks, in a line.
     fn lacks(artifact: &Artifact) -> Option<String> {
-        let gpu = artifact.target(Backend::CUDA.name()).filter(|gpu| gpu.kernels.is_none());
+        let gpu = artifact.target(CUDA.name).filter(|gpu| gpu.kernels.is_none());
         let what = "note: there is no NVRTC here; kernels are compiled when a run begins";
         gpu.filter(|_| artifact.runnable).map(|_| what.to_owned())
     }
@@ -398,7 +401,7 @@ fn math(name: &str) -> Result<Math, String> {
 
 /// A backend by its name.
 fn backend(name: &str) -> Result<Backend, String> {
-    let known = Backend::ALL.into_iter().find(|b| b.name() == name);
+    let known = ALL.into_iter().find(|b| b.name == name);
     known.ok_or_else(|| format!("`{name}` is no target; cpu and cuda are"))
 }
 

@@ -5,7 +5,7 @@ use super::{Failure, Json, Outcome, can_write, failed, interrupt, print};
 use crate::artifact::Target;
 use crate::data::{Batches, Mixing, Notice, Npz, TensorFile};
 use crate::evaluator::Means;
-use crate::train::{Initial, Length, OnSaveError, Options, StepReport};
+use crate::train::{Initial, StepReport, TrainOptions};
 use arenic_passes::Purpose;
 use clap::Args;
 use miette::miette;
@@ -68,7 +68,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let states = artifact.targets.iter().flat_map(|t| t.graph.states.values());
     let unused = states.map(|s| s.name.as_str()).filter(|name| !known(name));
     let unused = unused.filter_map(|name| glob::Pattern::new(&glob::Pattern::escape(name)).ok());
-    let options = Options {
+    let options = TrainOptions {
         data: a.feed.data.clone(),
         initial: Initial {
             file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
@@ -77,19 +77,11 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         },
         mixing: Mixing::default(),
         set: a.feed.set.clone(),
-        length: Length::Epochs(1),
-        shuffle: None,
-        seed: None,
-        save: None,
-        save_every: None,
-        on_save_error: OnSaveError::Stop,
         outputs: a.feed.outputs.clone(),
         threads: a.feed.threads,
-        deterministic: false,
         trust: a.feed.code.trust(),
-        poison: false,
-        trace: None,
         stop: Some(interrupt::flag_that("this batch is the last one")),
+        ..TrainOptions::default()
     };
     let mut means = Means::default();
     let watch = |report: &StepReport| means.add(report.scalars);

@@ -85,17 +85,17 @@ enum Command {
     Eval(eval::Arguments),
     /// Print what an artifact holds: statistics, graph and program
     Inspect(inspect::Arguments),
-    /// Prove again that an artifact's programs implement its graphs
+    /// Check again that an artifact's programs implement its graphs
     Check(check::Arguments),
     /// Order a bare memory graph so that its peak is low
     Order(order::Arguments),
     /// Place bare buffers in one arena so that it is small
     Place(place::Arguments),
-    /// Say what a planned pool would need for recorded allocations
+    /// Plan a pool for recorded allocations, and compare it with the recorded one
     Trace(trace::Arguments),
-    /// Say in words why a plan needs what it needs
+    /// Explain why a plan needs as much memory as it does
     Explain(explain::Arguments),
-    /// Write an artifact's step as an ONNX file that says where its plan puts everything
+    /// Write an artifact's step as an ONNX file, with its plan as metadata
     Export(export::Arguments),
     /// Draw an artifact's arena, or a placement, as a page for the browser
     Report(report::Arguments),

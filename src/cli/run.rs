@@ -9,10 +9,11 @@ use crate::artifact::{Artifact, Target};
 use crate::data::{Mix, Mixing, Notice, Npz, Structure, TensorFile};
 use crate::gpu_code::Trust;
 use crate::train::{
-    Initial, Length, OnSaveError, Options, Place, PlaceError, StepReport, Summary, train_variants,
-    train_variants_on_device,
+    Initial, Length, OnSaveError, Place, PlaceError, StepReport, Summary, TrainOptions,
+    train_variants, train_variants_on_device,
 };
-use arenic_ir::{Backend, Graph};
+use arenic_backends::CPU;
+use arenic_ir::Graph;
 use arenic_passes::Purpose;
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
@@ -29,13 +30,13 @@ pub(super) struct Arguments {
     artifact: PathBuf,
     #[command(flatten)]
     feed: Feed,
-    /// Start states that match and have no other value at zero
+    /// Start states that match at zero, if nothing else gives their value
     #[arg(long, value_name = "GLOB")]
     zeros: Vec<glob::Pattern>,
-    /// Run so many steps; beyond the data they wrap
+    /// Number of steps; after the last row of the data the first follows
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
-    /// Run so many times through the data [default: 1]
+    /// Number of epochs, each once through the data [default: 1]
     #[arg(long, value_name = "N")]
     epochs: Option<u64>,
     /// Permute rows in every epoch (whole batches, where inputs differ in rows)
@@ -62,19 +63,19 @@ pub(super) struct Arguments {
     /// Save the states at the end
     #[arg(long, value_name = "W.safetensors")]
     save: Option<PathBuf>,
-    /// Save them every N steps, too
+    /// Also save the states every N steps
     #[arg(long, value_name = "N", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
     save_every: Option<u64>,
-    /// Where states cannot be saved: stop, with the states beside W.safetensors or in a temporary
-    /// folder, or wait until they can be [default: wait at a terminal, else stop]
+    /// If states cannot be saved: stop and leave them beside W.safetensors or in a temporary
+    /// folder, or wait until they can be saved [default: wait at a terminal, else stop]
     #[arg(long, value_name = "stop|wait", requires = "save", value_parser = on_save_error)]
     on_save_error: Option<OnSaveError>,
     /// Write when each command of the last step ran, in the trace event format of Chrome and
     /// Perfetto
     #[arg(long, value_name = "TRACE.json")]
     trace: Option<PathBuf>,
-    /// On a GPU: take what gives the same bits in every run and under every byte limit, not what is
-    /// measured to be the fastest
+    /// On a GPU: use deterministic algorithms, which give the same bits in every run and under
+    /// every byte limit, instead of those measured to be fastest
     #[arg(long)]
     deterministic: bool,
     /// Fill bytes with NaN patterns as soon as they are dead; commands then run in issue order
@@ -94,7 +95,7 @@ pub(super) struct Feed {
     /// Initial values of states, and replacements of initializers: what `arenic run --save` wrote, say
     #[arg(long, value_name = "W.npz|W.safetensors")]
     pub(super) init: Option<PathBuf>,
-    /// Pass over names in --init that match
+    /// Ignore names in --init that match
     #[arg(long, value_name = "GLOB")]
     pub(super) skip: Vec<glob::Pattern>,
     /// Value of an input of one element
@@ -132,7 +133,7 @@ impl GpuCode {
 pub(super) fn train_at(
     place: Place,
     variants: &[&Target],
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, Failure> {
@@ -230,14 +231,14 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
     let variants = a.feed.device.programs(&artifact).map_err(misplaced)?;
     let name = variants.first().map_or("", |target| target.name.as_str());
-    if name == Backend::CPU.name() && artifact.arenas(name).host > 0 {
+    if name == CPU.name && artifact.arenas(name).host > 0 {
         tell!(
             "note: what leaves the device goes to the host arena, which is ordinary memory here, too"
         );
     }
     let parts = variants.iter().flat_map(|target| target.turns());
     let graphs: Vec<&Graph> = parts.map(|turn| turn.graph).collect();
-    let options = Options {
+    let options = TrainOptions {
         data: a.feed.data.clone(),
         initial: Initial {
             file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,

@@ -7,7 +7,7 @@
 use super::{CompileError, Compiled, Constraints, Planning, Source};
 use arenic_ir::TensorType;
 use arenic_ir::program::Space;
-use arenic_passes::pipeline::{Outcome, Pipeline, Report, RunOptions};
+use arenic_passes::pipeline::{Pipeline, PipelineOutcome, Report, RunOptions};
 use arenic_passes::{Search, StateHomes, Turns};
 use std::collections::HashMap;
 
@@ -45,17 +45,19 @@ pub(crate) fn compile_variants(
     // A step in rounds moves nothing to host memory, and a state is in the same memory in all steps.
     let any_in_rounds = outcomes.iter().any(|outcome| outcome.rounds.is_some());
     let homes = match any_in_rounds {
-        false => StateHomes::of(&outcomes.iter().flat_map(Outcome::parts).collect::<Vec<_>>()),
-        true => {
-            StateHomes::on_device(&outcomes.iter().flat_map(Outcome::parts).collect::<Vec<_>>())
+        false => {
+            StateHomes::of(&outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>())
         }
+        true => StateHomes::on_device(
+            &outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>(),
+        ),
     };
     for (k, outcome) in outcomes.iter_mut().enumerate() {
         if !outcome.parts().iter().all(|part| homes.are_of(part)) {
             *outcome = again(k, 0, &homes)?;
         }
     }
-    let arena = |outcome: &Outcome| outcome.arena_bytes()[Space::Device];
+    let arena = |outcome: &PipelineOutcome| outcome.arena_bytes()[Space::Device];
     for _ in 0..TRIES {
         let alone: Vec<u64> = outcomes.iter().map(arena).collect();
         pipeline.share_homes(&mut outcomes, &first.cx(Turns::OfVariants))?;
@@ -84,7 +86,7 @@ pub(crate) fn compile_variants(
 }
 
 /// Refuses states of one name that differ in type.
-fn agree(names: &[(&str, &str)], outcomes: &[Outcome]) -> Result<(), CompileError> {
+fn agree(names: &[(&str, &str)], outcomes: &[PipelineOutcome]) -> Result<(), CompileError> {
     let mut known: HashMap<(&str, usize), (&TensorType, &str)> = HashMap::new();
     for (&(name, _), outcome) in names.iter().zip(outcomes) {
         let g = &outcome.module.graph;

@@ -8,7 +8,7 @@ use crate::model::Model;
 use crate::onnx::{ImportOptions, Mode};
 use arenic_ir::program::Space;
 use arenic_passes::Purpose;
-use arenic_passes::differentiate::{Glob, Role};
+use arenic_passes::differentiate::{Glob, WeightRole};
 use arenic_passes::pipeline::{Report, RunOptions};
 use std::collections::BTreeSet;
 
@@ -134,7 +134,7 @@ impl Job<'_> {
         artifacts.for_each(|other| join(&mut artifact, other));
         artifact.defaults.extend(self.compiler.defaults.clone());
         for &backend in self.targets.iter().skip(1) {
-            if artifact.target(backend.name()).is_none() {
+            if artifact.target(backend.name).is_none() {
                 let others = self.steps(variants, Constraints { backend, ..constraints })?;
                 others.into_iter().filter_map(|c| c.artifact).for_each(|o| join(&mut artifact, o));
             }
@@ -156,7 +156,7 @@ impl Job<'_> {
         artifact: &mut Artifact,
     ) -> Result<(), CompileError> {
         let Variant { name, structure, model } = variant;
-        let trained = step.weights.parameters.iter().filter(|p| p.role == Role::Trained);
+        let trained = step.weights.parameters.iter().filter(|p| p.role == WeightRole::Trained);
         let trainable = trained.map(|p| Glob::exactly(&p.name)).collect();
         let import = ImportOptions { mode: Mode::Inference, trainable, ..self.without_dims() };
         let purpose = Purpose::Evaluation;

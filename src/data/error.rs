@@ -56,7 +56,7 @@ pub enum DataError {
         problem: ArrayProblem,
     },
     /// Names that are not inputs.
-    #[error("{given_by} names what is no input: {}; the inputs are: {}", list(.names), list(.known))]
+    #[error("{given_by} names tensors that are no inputs: {}; the inputs are: {}", list(.names), list(.known))]
     UnknownInputs {
         /// Where the names come from.
         given_by: &'static str,

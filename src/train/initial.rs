@@ -5,8 +5,7 @@ use crate::data::{Array, DataError, Progress, TensorFile};
 use crate::tensor::Tensor;
 use arenic_ir::graph::Data;
 use arenic_ir::types::TensorType;
-use arenic_runtime::cuda::driver::DriverError;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::variants::Variants;
 use std::collections::{BTreeMap, HashSet};
 
@@ -31,14 +30,14 @@ pub enum InitialError {
     Data(#[from] DataError),
     /// Names in the file that are neither states nor constants.
     #[error(
-        "--init names what is neither a state nor a replaceable constant: {}; leave it out, or \
-         pass over it with --skip GLOB",
+        "--init names tensors that are neither states nor replaceable constants: {}; leave them \
+         out, or skip them with --skip GLOB",
         .0.join(", ")
     )]
     Unknown(Vec<String>),
     /// A constant that was used up at compile time.
     #[error(
-        "--init names `{0}`, whose value was used when the model was compiled; compile again with it, or pass over it with --skip `{0}`"
+        "--init names `{0}`, whose value was used when the model was compiled; compile again with it, or skip it with --skip `{0}`"
     )]
     Bound(String),
     /// An array of another type.
@@ -64,7 +63,7 @@ pub enum InitialError {
     NoData(Vec<String>),
     /// The device failed.
     #[error("the device failed: {0}")]
-    Device(#[from] DriverError),
+    Device(#[from] DeviceError),
 }
 
 /// Fills the homes of all constants and states; returns how far the loaded run was. A state that

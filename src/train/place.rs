@@ -1,6 +1,7 @@
 //! Where steps run, and which program of an artifact that needs.
 
 use crate::artifact::{Artifact, Target};
+use arenic_backends::{CPU, CUDA};
 use arenic_ir::Backend;
 use std::fmt;
 use std::str::FromStr;
@@ -75,8 +76,8 @@ impl PlaceError {
 impl Place {
     fn backend(self) -> Backend {
         match self {
-            Place::Cpu => Backend::CPU,
-            Place::Cuda(_) => Backend::CUDA,
+            Place::Cpu => CPU,
+            Place::Cuda(_) => CUDA,
         }
     }
 
@@ -85,7 +86,7 @@ impl Place {
     /// # Errors
     /// It holds none.
     pub fn programs(self, artifact: &Artifact) -> Result<Vec<&Target>, PlaceError> {
-        let backend = self.backend().name();
+        let backend = self.backend().name;
         let variants = artifact.variants(backend);
         if variants.is_empty() {
             let held = artifact.target_names().into_iter().map(str::to_owned).collect();
@@ -100,7 +101,7 @@ impl Place {
     /// It holds none.
     pub fn evaluations(self, artifact: &Artifact) -> Result<Vec<&Target>, PlaceError> {
         self.programs(artifact)?;
-        let backend = self.backend().name();
+        let backend = self.backend().name;
         let all: Vec<&Target> = artifact.evaluations.iter().filter(|t| t.name == backend).collect();
         if all.is_empty() { Err(PlaceError::Evaluation) } else { Ok(all) }
     }

@@ -1,6 +1,6 @@
 //! States on disk: where they are wanted, or else where there is room.
 
-use super::{Options, TrainError};
+use super::{TrainError, TrainOptions};
 use crate::data::{DataError, Notice, Progress, save};
 use arenic_ir::graph::Graph;
 use arenic_ir::types::TensorType;
@@ -35,7 +35,7 @@ const LOOKS: u32 = 10;
 pub struct Kept {
     /// Steps that the states have behind them.
     pub steps: u64,
-    /// The file; none where they could be written nowhere.
+    /// The file; `None` if they could be written nowhere.
     pub path: Option<PathBuf>,
     /// Where they could not be written, and why not.
     pub refused: Vec<(PathBuf, String)>,
@@ -74,7 +74,7 @@ impl fmt::Display for Kept {
 pub(super) struct Saver<'a> {
     /// Those of all variants.
     pub(super) graphs: Vec<&'a Graph>,
-    pub(super) options: &'a Options,
+    pub(super) options: &'a TrainOptions,
     /// The seed of random operators, which is saved, too.
     pub(super) seed: u64,
 }

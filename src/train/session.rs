@@ -13,11 +13,10 @@ use crate::heap;
 use arenic_ir::graph::{Graph, StateId, ValueId};
 use arenic_ir::types::TensorType;
 use arenic_passes::Purpose;
-use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::cuda::{self, Cuda};
-use arenic_runtime::executor::Options as ExecutorOptions;
+use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::variants::Variants;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -132,8 +131,8 @@ enum Order {
 enum Reply {
     /// Where inputs and outputs are for the next step, if they are elsewhere.
     Stepped(Result<Option<Vec<Option<Slot>>>, TrainError>),
-    Read(Result<Vec<u8>, DriverError>),
-    Written(Result<(), DriverError>),
+    Read(Result<Vec<u8>, DeviceError>),
+    Written(Result<(), DeviceError>),
 }
 
 /// A program that steps on a thread of its own.
@@ -351,8 +350,14 @@ fn serve(
             on_cpu(&variants, how, serving)
         }
         Place::Cuda(n) => {
-            let options = cuda::Options { deterministic: how.deterministic };
-            on_device(Cuda::new(n)?, &variants, how.trust, options, serving)
+            let options = cuda::CudaOptions { deterministic: how.deterministic };
+            on_device(
+                Cuda::new(n).map_err(DeviceError::from)?,
+                &variants,
+                how.trust,
+                options,
+                serving,
+            )
         }
     }
 }
@@ -400,7 +405,7 @@ impl Work<()> for Serving {
                 Order::Write(variant, value, bytes) => {
                     Reply::Written(machines.at(variant).fill_home(value, |home| {
                         home.copy_from_slice(&bytes);
-                        Ok::<(), DriverError>(())
+                        Ok::<(), DeviceError>(())
                     }))
                 }
             };
@@ -445,9 +450,9 @@ fn ready<M: Machine>(
             let mut slot = None;
             machine.fill_home(value, |bytes| {
                 slot = is_in_host_memory.then(|| Slot::of(bytes));
-                Ok::<(), DriverError>(())
+                Ok::<(), DeviceError>(())
             })?;
-            Ok::<_, DriverError>(slot)
+            Ok::<_, DeviceError>(slot)
         };
         let others = states.len();
         for (s, state) in &g.states {

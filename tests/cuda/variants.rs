@@ -4,8 +4,9 @@
 use super::simulated::{Behaviour, Simulated};
 use super::{Run, place};
 use arenic::artifact::{Artifact, Target};
-use arenic::train::{Length, Options, StepReport, train_variants, train_variants_on_device};
+use arenic::train::{Length, StepReport, TrainOptions, train_variants, train_variants_on_device};
 use arenic::{Backend, Compiler, Model, Optimizer, Variant};
+use arenic_backends::{CPU, CUDA};
 use arenic_runtime::cuda::driver::Driver;
 
 /// Steps of three and of two rows.
@@ -20,7 +21,7 @@ fn variants(run: &Run, backend: Backend) -> Artifact {
     compiler.target(backend).effort(0.1).compile_variants(&all).unwrap()
 }
 
-fn losses(driver: impl Driver, variants: &[&Target], options: &Options) -> Vec<f64> {
+fn losses(driver: impl Driver, variants: &[&Target], options: &TrainOptions) -> Vec<f64> {
     let mut losses = Vec::new();
     let watch = |r: &StepReport| losses.push(r.scalars[0].1);
     train_variants_on_device(driver, variants, options, |_| {}, watch).unwrap();
@@ -31,14 +32,14 @@ fn losses(driver: impl Driver, variants: &[&Target], options: &Options) -> Vec<f
 fn variants_on_a_device_are_those_of_the_cpu() {
     let run = Run::differentiated("mlp");
     // Twenty rows and more are cut into threes, and twos at the end.
-    let options = Options { length: Length::Epochs(2), ..run.options() };
+    let options = TrainOptions { length: Length::Epochs(2), ..run.options() };
     let mut expected = Vec::new();
     let watch = |r: &StepReport| expected.push(r.scalars[0].1);
-    let on_cpu = variants(&run, Backend::CPU);
+    let on_cpu = variants(&run, CPU);
     train_variants(&on_cpu.variants("cpu"), &options, |_| {}, watch).unwrap();
     assert!(expected.len() > 6);
 
-    let on_device = variants(&run, Backend::CUDA);
+    let on_device = variants(&run, CUDA);
     let on_device = on_device.variants("cuda");
     let near = |found: &[f64], what: &str| {
         let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * b.abs().max(1.0);

@@ -2,8 +2,8 @@
 //! hand their states on by files, bit by bit.
 
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::CPU;
 use arenic::data::OutputSpool;
+use arenic_backends::CPU;
 use arenic_ir::program::{Command, Program, Range};
 use arenic_ir::{DType, TensorType};
 use serde_json::Value;
@@ -191,7 +191,7 @@ fn variants_that_are_changed_hold_no_more() {
     let shell = Shell::new();
     shell.succeeds(&format!("compile {MODEL} --dim batch=6,4,3 --no-eval -o v.arenic"));
     let artifact = Artifact::read(&shell.path("v.arenic")).unwrap();
-    artifact.check(CPU).unwrap();
+    artifact.check(CPU.name).unwrap();
     let state = |target: &Target, i: usize| {
         let enter = target.graph.states.values().nth(i).unwrap().enter;
         target.program.homes.iter().find(|h| h.value == enter).unwrap().range
@@ -205,7 +205,7 @@ fn variants_that_are_changed_hold_no_more() {
         shell.fails("check m.arenic", 1, &["the variants cannot take turns", "part 0 is batch=6"]);
         shell.rows("d.npz", 0..4, 0);
         shell.fails("run m.arenic --data d.npz --set lr=0.1", 1, &["part "]);
-        let violations = changed.check(CPU).unwrap_err();
+        let violations = changed.check(CPU.name).unwrap_err();
         violations.into_iter().map(|v| v.message).collect::<Vec<_>>().join("\n")
     };
     let states = artifact.targets[0].graph.states.len();

@@ -1,14 +1,15 @@
 //! Random steps that take turns, in random sequences: planned over common homes they give the bits of
 //! the reference interpreter, which carries states from one to another by name.
 
+use arenic_backends::CPU;
+use arenic_ir::ValueId;
 use arenic_ir::graph::{Data, Def, Graph};
 use arenic_ir::program::{PerSpace, Program, Space};
 use arenic_ir::verify::verify;
-use arenic_ir::{TargetInfo, ValueId};
-use arenic_passes::pipeline::{Outcome, Pipeline, RunError, RunOptions};
+use arenic_passes::pipeline::{Pipeline, PipelineOutcome, RunError, RunOptions};
 use arenic_passes::{Cx, Search, StateHomes, Turns};
 use arenic_programs::{Random, graph, training};
-use arenic_runtime::executor::Options;
+use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::Machine;
 use arenic_runtime::reference::Reference;
@@ -91,14 +92,15 @@ fn planned(
 ) -> Option<Vec<(Graph, Program)>> {
     let pipeline = pipeline(random);
     let search = Search { effort: Some(0.05), ..Search::default() };
-    let cx = Cx { limits, search, turns: Turns::OfVariants, ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { limits, search, turns: Turns::OfVariants, ..Cx::new(CPU.target()) };
     let run = |g: &Graph, cx: &Cx| match pipeline.run(g.clone(), cx, RunOptions::default()) {
         Ok(outcome) => Some(outcome),
         Err(RunError::Pass { error, .. }) if error.is_of_limits() => None,
         Err(e) => panic!("{e}\n{g}"),
     };
-    let mut outcomes = graphs.iter().map(|g| run(g, &cx)).collect::<Option<Vec<Outcome>>>()?;
-    let all = StateHomes::of(&outcomes.iter().flat_map(Outcome::parts).collect::<Vec<_>>());
+    let mut outcomes =
+        graphs.iter().map(|g| run(g, &cx)).collect::<Option<Vec<PipelineOutcome>>>()?;
+    let all = StateHomes::of(&outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>());
     let cx = Cx { state_homes: Some(&all), ..cx };
     for (g, outcome) in graphs.iter().zip(&mut outcomes) {
         if !outcome.parts().iter().all(|part| all.are_of(part)) {
@@ -120,7 +122,7 @@ fn planned(
     let moves = text.contains("host[");
     assert!(moves || together <= alone + most, "{together} bytes, alone {alone}");
     tried.moved += usize::from(moves);
-    let is_host = |o: &Outcome| {
+    let is_host = |o: &PipelineOutcome| {
         let parts = o.parts();
         let homes = |(g, p): &(&Graph, &Program)| {
             let is_state = |v| matches!(g.values[v].def, Def::State(_));
@@ -136,7 +138,7 @@ fn planned(
 fn holds(random: &mut Random, steps: &[(Graph, Program)]) {
     let ready: Vec<Step> =
         steps.iter().map(|(graph, program)| Step::Whole(Part { graph, program })).collect();
-    let options = Options { threads: 1, poison: random.chance(70), stress: None };
+    let options = ExecutorOptions { threads: 1, poison: random.chance(70), stress: None };
     let mut machines = Variants::on_cpu(&ready, options).unwrap();
     let mut references: Vec<Reference> =
         steps.iter().map(|(g, _)| Reference::new(g).unwrap()).collect();
@@ -192,7 +194,7 @@ fn holds(random: &mut Random, steps: &[(Graph, Program)]) {
 fn fill(machine: &mut impl Machine, v: ValueId, bytes: &[u8]) {
     let fill = |home: &mut [u8]| {
         home.copy_from_slice(bytes);
-        Ok::<(), arenic_runtime::cuda::driver::DriverError>(())
+        Ok::<(), arenic_runtime::machine::DeviceError>(())
     };
     machine.fill_home(v, fill).unwrap();
 }

@@ -9,7 +9,7 @@
 //! and the home of each constant holds the constant. Homes in host memory are homes like others.
 
 use super::{Footprint, Invariant, Violation, check};
-use crate::graph::{Data, Graph, Rows};
+use crate::graph::{BatchRows, Data, Graph};
 use crate::program::{Command, Program, Range};
 use crate::types::TensorType;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -106,7 +106,7 @@ struct Kept<'a> {
 /// A state as a part has it.
 #[derive(PartialEq)]
 struct Seen<'a> {
-    rows: Option<Rows>,
+    rows: Option<BatchRows>,
     carried: bool,
     ty: &'a TensorType,
     home: Option<Range>,

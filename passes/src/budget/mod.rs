@@ -25,12 +25,12 @@ mod sites;
 
 use crate::recompute::Recompute;
 use crate::residency::{
-    Choice, Found, Layout, Least, Planned, Prediction, Problem, Room, Timeline, Walker,
-    in_definition_order, under_limit,
+    Layout, Least, Planned, Prediction, Problem, ResidencyChoice, Room, StrategyResult, Timeline,
+    Walker, in_definition_order, under_limit,
 };
 use crate::swap_autoswap::{SwapAutoswap, by_each_score};
 use crate::{Cx, Minimum, PassError, PlanPass, Stats};
-use anneal::{Annealer, Candidate, HOT, WARM};
+use anneal::{Annealer, BudgetCandidate, HOT, WARM};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
@@ -49,8 +49,8 @@ pub struct Budget {
     pub swap: bool,
     /// Tensors may be computed again.
     pub recompute: bool,
-    /// Effort of improving a choice, in seconds of the reference core: from up to three starts, and a
-    /// little more for every aim that does not fit.
+    /// Effort of improving plans by random changes, in seconds of the reference core: from up to
+    /// three starts, and a little more for every target limit that is missed.
     #[schemars(range(min = 0.0))]
     pub effort: f64,
 }
@@ -103,7 +103,7 @@ impl PlanPass for Budget {
 
 impl Budget {
     /// The fastest plan that was found to fit.
-    fn search(&self, p: &Problem) -> Result<Found, PassError> {
+    fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         let (t, limit) = (&p.t, p.limit);
         let least = Least::of(t.g, t.plan, p.device, p.cx)?;
         let minimum = least.minimum().min(p.whole);
@@ -119,7 +119,7 @@ impl Budget {
         let known = Minimum { bytes: minimum, bound, is_exact: least.is_exact };
         stats.append(&mut known.figures());
         if p.whole <= limit {
-            return Ok(Found { best: None, stats });
+            return Ok(StrategyResult { best: None, stats });
         }
         let (best, placed) = match p.cx.limits.host {
             Some(0) => self.repeats(p)?,
@@ -128,7 +128,7 @@ impl Budget {
         stats.insert("plans_placed", placed);
         match best {
             None if limit < minimum => Err(refused),
-            best => Ok(Found { best: Some(best.unwrap_or(least.planned)), stats }),
+            best => Ok(StrategyResult { best: Some(best.unwrap_or(least.planned)), stats }),
         }
     }
 
@@ -212,7 +212,7 @@ impl Budget {
         device: &Device,
         limits: PerSpace<Option<u64>>,
         homes_leave: bool,
-    ) -> Option<(Choice, Prediction)> {
+    ) -> Option<(ResidencyChoice, Prediction)> {
         self.greedy_of(t, device, limits, &Sites::new(t, homes_leave))
     }
 
@@ -223,11 +223,11 @@ impl Budget {
         device: &Device,
         limits: PerSpace<Option<u64>>,
         sites: &Sites,
-    ) -> Option<(Choice, Prediction)> {
+    ) -> Option<(ResidencyChoice, Prediction)> {
         let limit = limits.device.unwrap_or(u64::MAX);
         let (mut walker, mut room) =
             (Walker::new(t), Room::new(t, device).within_host(limits.host));
-        let mut best: Option<(Choice, Prediction)> = None;
+        let mut best: Option<(ResidencyChoice, Prediction)> = None;
         // Repeats may need what is overwritten by then; swaps alone can always be carried out.
         let swaps = Budget { recompute: false, ..self.clone() };
         let starts = [self, &swaps].into_iter().flat_map(|allowed| {
@@ -235,7 +235,7 @@ impl Budget {
             HIDDEN.map(greedy)
         });
         let scored = by_each_score(t, device, limit);
-        for choice in starts.chain(scored).chain([Choice::keep_all(t)]) {
+        for choice in starts.chain(scored).chain([ResidencyChoice::keep_all(t)]) {
             let Some(script) = walker.walk(&choice) else { continue };
             let promise = room.schedule(script, limit);
             if best.as_ref().is_none_or(|(_, b)| promise.is_better_than(b)) {
@@ -262,7 +262,7 @@ impl Budget {
             |aim| self.greedy_of(&p.t, p.device, PerSpace { device: Some(aim), host }, &sites);
         let Some((choice, _)) = greedy(p.limit) else { return Ok((None, 0)) };
         let Some(promise) = annealer.judge(&choice, p.limit) else { return Ok((None, 0)) };
-        let mut best = Candidate { choice, promise };
+        let mut best = BudgetCandidate { choice, promise };
         let mut first = true;
         let (annealed, placed) = p.aim(|aim| {
             let (changes, begin) = if first { (changes, HOT) } else { (changes / 8, WARM) };

@@ -46,7 +46,7 @@ pub enum Convolutions {
     /// Those by which the step gains time, as the device is described.
     #[default]
     Gaining,
-    /// All that a library may compute.
+    /// All of them.
     All,
 }
 

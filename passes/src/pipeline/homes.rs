@@ -1,6 +1,6 @@
 //! Steps that take turns: their programs, planned one by one, are placed over common homes.
 
-use super::{Outcome, PartOutcome, Pipeline, RunError};
+use super::{PartOutcome, Pipeline, PipelineOutcome, RunError};
 use crate::homes::Homes;
 use crate::place::{Place, Wish};
 use crate::{Cx, Pass};
@@ -24,10 +24,10 @@ impl PartOutcome {
     }
 }
 
-impl Outcome {
+impl PipelineOutcome {
     /// The programs of the step, in the order of their turns; none where the pipeline stopped early.
     fn placed(&mut self) -> Vec<Placed<'_>> {
-        let Outcome { module, footprint, rounds, .. } = self;
+        let PipelineOutcome { module, footprint, rounds, .. } = self;
         let (Some(plan), Some(program), Some(footprint)) =
             (&mut module.plan, &mut module.program, footprint)
         else {
@@ -68,9 +68,9 @@ impl Pipeline {
     ///
     /// # Errors
     /// The arenas would be too large; what `check` says is a defect.
-    pub fn share_homes(&self, steps: &mut [Outcome], cx: &Cx) -> Result<(), RunError> {
+    pub fn share_homes(&self, steps: &mut [PipelineOutcome], cx: &Cx) -> Result<(), RunError> {
         let failed = |error| RunError::Pass { pass: "place".to_owned(), error };
-        let mut placed: Vec<Placed> = steps.iter_mut().flat_map(Outcome::placed).collect();
+        let mut placed: Vec<Placed> = steps.iter_mut().flat_map(PipelineOutcome::placed).collect();
         let plans: Vec<(&Graph, &Plan)> = placed.iter().map(|p| (p.graph, &*p.plan)).collect();
         let all = Homes::of(&plans).map_err(failed)?;
         let usual = Place::default();
@@ -88,7 +88,7 @@ impl Pipeline {
             *part.footprint = check(part.graph, part.program).map_err(RunError::Check)?;
         }
         drop(placed);
-        let parts: Vec<Vec<Part>> = steps.iter().map(Outcome::parts).collect();
+        let parts: Vec<Vec<Part>> = steps.iter().map(PipelineOutcome::parts).collect();
         check_variant_turns(&parts).map_err(RunError::Check)
     }
 }

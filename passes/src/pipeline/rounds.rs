@@ -1,7 +1,7 @@
 //! Steps in rounds: each part is planned by itself, within what the constants of others leave of a byte
 //! limit, and then placed over homes that all parts have in common. So any part may follow any other.
 
-use super::{Outcome, PartOutcome, Pipeline, RunError, RunOptions, Step};
+use super::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions, Step};
 use crate::order::definition_order_peak;
 use crate::rounds::{Divides, Division};
 use crate::simulate::roofline;
@@ -33,7 +33,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let counts = divides.counts(&module.graph).map_err(|e| self.failed(i, e))?;
         match counts[..] {
             [1] => self.run_from(i + 1, module.clone(), cx, options),
@@ -55,7 +55,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let start = Instant::now();
         let division = divides.divide(&module.graph, count, cx).map_err(|e| self.failed(i, e))?;
         let Division { main, rounds } = division;
@@ -69,7 +69,7 @@ impl Pipeline {
             after_pass(&super::Report { pass: name, stats: &stats, elapsed, module: &module });
         }
         if options.stop_after == Some(name) {
-            return Ok(Outcome {
+            return Ok(PipelineOutcome {
                 module,
                 footprint: None,
                 rounds: None,
@@ -106,7 +106,7 @@ impl Pipeline {
         figures.append(&mut together(count, [&before, &main, &after], first + last));
         main.stats.insert(0, (name.clone(), Stats::from([("rounds", count.into())])));
         main.stats.push((name.clone(), figures));
-        let part = |o: Outcome| -> Result<PartOutcome, RunError> {
+        let part = |o: PipelineOutcome| -> Result<PartOutcome, RunError> {
             match (o.module.plan, o.module.program, o.footprint) {
                 (Some(plan), Some(program), Some(footprint)) => {
                     Ok(PartOutcome { graph: o.module.graph, plan, program, footprint })
@@ -120,7 +120,7 @@ impl Pipeline {
             before: part(before)?,
             after: part(after)?,
         };
-        let mut outcome = Outcome { rounds: Some(rounds), ..main };
+        let mut outcome = PipelineOutcome { rounds: Some(rounds), ..main };
         self.share_homes(std::slice::from_mut(&mut outcome), cx)?;
         Ok(outcome)
     }
@@ -150,7 +150,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let candidates = counts
             .iter()
             .map(|&count| self.candidate(i, divides, count, module, cx))
@@ -159,7 +159,7 @@ impl Pipeline {
         let fits = candidates.iter().position(|c| c.peak <= limit);
         let first = fits.unwrap_or(candidates.len() - 1);
         let whole = candidates[0].seconds;
-        let mut best: Option<(f64, Outcome)> = None;
+        let mut best: Option<(f64, PipelineOutcome)> = None;
         let mut refusal: Option<RunError> = None;
         let mut floor = u64::MAX;
         for candidate in candidates[..=first].iter().rev() {
@@ -269,10 +269,10 @@ impl RunError {
 
 /// Figures of the whole step from those of its parts; `reserved` is what a round's limit was lowered
 /// by.
-fn together(count: u32, [before, main, after]: [&Outcome; 3], reserved: u64) -> Stats {
+fn together(count: u32, [before, main, after]: [&PipelineOutcome; 3], reserved: u64) -> Stats {
     let mut figures = Stats::new();
     let sum = |name: &'static str| {
-        let of = |o: &Outcome| o.figures(name).last();
+        let of = |o: &PipelineOutcome| o.figures(name).last();
         Some(of(before)? + u64::from(count) * of(main)? + of(after)?)
     };
     for name in ["step_nanoseconds", "step_nanoseconds_bound", "unlimited_step_nanoseconds"] {

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Precision {
-    /// What products are computed in.
+    /// Type that products are computed in.
     pub to: Format,
     /// Whose programs are rewritten.
     pub target: Targets,

@@ -30,7 +30,7 @@ impl Gap {
 
 /// What becomes of each tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct ResidencyChoice {
     /// Its home is in host memory.
     pub(crate) host_home: Vec<bool>,
     /// Its home is on the device, and it leaves for host memory as the step begins. So copies
@@ -42,19 +42,19 @@ pub(crate) struct Choice {
     pub(crate) gaps: Vec<Gap>,
 }
 
-impl Choice {
+impl ResidencyChoice {
     /// Everything stays where it is.
-    pub(crate) fn keep_all(t: &Timeline) -> Choice {
+    pub(crate) fn keep_all(t: &Timeline) -> ResidencyChoice {
         let none = vec![false; t.tensors.len()];
         let gaps = vec![Gap::Keep; t.gap_count()];
         let host_home = t.tensors.iter().map(|x| x.home == Some(Space::Host)).collect();
-        Choice { host_home, leaves: none.clone(), host_end: none, gaps }
+        ResidencyChoice { host_home, leaves: none.clone(), host_end: none, gaps }
     }
 
     /// Everything leaves that the task at hand does not need: the least memory, and the
     /// most copies.
-    pub(crate) fn spill_all(t: &Timeline) -> Choice {
-        let mut all = Choice::keep_all(t);
+    pub(crate) fn spill_all(t: &Timeline) -> ResidencyChoice {
+        let mut all = ResidencyChoice::keep_all(t);
         for (x, tensor) in t.tensors.iter().enumerate() {
             all.host_home[x] = tensor.home.map_or(tensor.homed, |home| home == Space::Host);
             all.host_end[x] = tensor.pinned && !tensor.homed;

@@ -30,10 +30,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Section {
-    /// Parts of the largest operators; without it the byte limit decides.
+    /// Number of parts of the largest operators; by default the byte limit decides.
     #[schemars(range(min = 1, max = 1024))]
     pub parts: Option<usize>,
-    /// Sums may be taken in another order, which changes bits.
+    /// Cut sums, too, which changes their order and thereby bits.
     pub allow_reassociation: bool,
 }
 

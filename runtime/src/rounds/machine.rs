@@ -1,12 +1,12 @@
 //! Steps in rounds, whatever machine the parts are.
 
 use super::whole::{AFTER, BEFORE, MAIN, PARTS, WholeStep};
-use crate::cuda::driver::{Driver, DriverError};
+use crate::cuda::driver::Driver;
 use crate::cuda::nvrtc::Image;
-use crate::cuda::{self, CudaExecutor, DeviceStepError};
-use crate::executor::{Executor, Options, SetupError};
+use crate::cuda::{self, CudaExecutor};
+use crate::executor::{Executor, ExecutorOptions, SetupError};
 use crate::kernel::Draw;
-use crate::machine::Machine;
+use crate::machine::{DeviceError, Machine, StepFailure};
 use crate::memory::{AlignedBytes, OutOfMemory};
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
@@ -58,7 +58,7 @@ impl<'s, 'g> InRounds<'s, 'g, Executor<'g>> {
     ///
     /// # Errors
     /// As for [`Executor::new`]. Violations name parts by the order of their turns, from 0.
-    pub fn on_cpu(step: &'s WholeStep<'g>, options: Options) -> Result<Self, SetupError> {
+    pub fn on_cpu(step: &'s WholeStep<'g>, options: ExecutorOptions) -> Result<Self, SetupError> {
         let parts = step.parts.map(|part| (part.graph, part.program)).to_vec();
         // SAFETY: they stay in this type, all of whose methods use one after another; what `output`
         // and `state` borrow from one keeps others from being used.
@@ -102,7 +102,7 @@ impl<'s, 'g, D: Driver> InRounds<'s, 'g, CudaExecutor<'g, D>> {
         step: &'s WholeStep<'g>,
         images: [&[Image]; 3],
         driver: D,
-        options: cuda::Options,
+        options: cuda::CudaOptions,
     ) -> Result<Self, cuda::SetupError> {
         let part = |i: usize| {
             let (graph, program) = (step.parts[i].graph, step.parts[i].program);
@@ -173,7 +173,7 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
 
     /// Runs everything but the end of the last part; gives when the commands of the last round ran
     /// where that is asked for.
-    fn run(&mut self, draw: Draw, is_timed: bool) -> Result<Vec<Span>, DeviceStepError> {
+    fn run(&mut self, draw: Draw, is_timed: bool) -> Result<Vec<Span>, StepFailure> {
         self.ended = [false; PARTS];
         let first = Draw { round: 0, ..draw };
         self.turn = BEFORE;
@@ -241,7 +241,7 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
         self.fed[place].as_mut().map(Held::bytes_mut)
     }
 
-    fn fill_home<E: From<DriverError>>(
+    fn fill_home<E: From<DeviceError>>(
         &mut self,
         v: ValueId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
@@ -250,7 +250,7 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
         self.parts[part].fill_home(of_part, fill)
     }
 
-    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {
+    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DeviceError> {
         match self.step.states.get(s.as_u32() as usize) {
             Some(&of_part) => self.parts[MAIN].state(of_part),
             None => Ok(Cow::Borrowed(&[])),
@@ -281,17 +281,17 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
         }
     }
 
-    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+    fn begin(&mut self, draw: Draw) -> Result<(), StepFailure> {
         self.run(draw, false).map(drop)
     }
 
-    fn finish(&mut self) -> Result<(), DeviceStepError> {
+    fn finish(&mut self) -> Result<(), StepFailure> {
         self.parts[AFTER].finish()?;
         self.ended[AFTER] = true;
         Ok(())
     }
 
-    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, StepFailure> {
         let spans = self.run(draw, true)?;
         self.finish()?;
         Ok(spans)
