@@ -76,7 +76,7 @@ enum Command {
     /// Make an ONNX training step of a forward model: loss, gradients and updates
     Differentiate(Box<differentiate::Arguments>),
     /// Train with an artifact, or evaluate it
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     /// Evaluate a trained model: its loss, and its accuracy if it is a classifier
     ///
     /// All targets count alike in the loss, but for those that --ignore-index leaves out, so that

@@ -52,9 +52,9 @@ pub(crate) fn compile_variants(
             &outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>(),
         ),
     };
-    for k in 0..outcomes.len() {
-        if !outcomes[k].parts().iter().all(|part| homes.are_of(part)) {
-            outcomes[k] = again(k, 0, &homes)?;
+    for (k, outcome) in outcomes.iter_mut().enumerate() {
+        if !outcome.parts().iter().all(|part| homes.are_of(part)) {
+            *outcome = again(k, 0, &homes)?;
         }
     }
     let arena = |outcome: &PipelineOutcome| outcome.arena_bytes()[Space::Device];
@@ -63,10 +63,10 @@ pub(crate) fn compile_variants(
         pipeline.share_homes(&mut outcomes, &first.cx(Turns::OfVariants))?;
         let Some(limit) = first.limits.device else { break };
         let mut is_kept = true;
-        for k in 0..outcomes.len() {
-            let together = arena(&outcomes[k]);
+        for (k, (outcome, alone)) in outcomes.iter_mut().zip(alone).enumerate() {
+            let together = arena(outcome);
             if together > limit {
-                outcomes[k] = again(k, together.saturating_sub(alone[k]), &homes)?;
+                *outcome = again(k, together.saturating_sub(alone), &homes)?;
                 is_kept = false;
             }
         }

@@ -198,7 +198,7 @@ impl Several {
     ) -> Result<(Several, Vec<Notice>), DataError> {
         let all: Vec<(String, TensorType)> =
             variants.iter().flat_map(|v| v.inputs.iter().cloned()).collect();
-        let values = plan::set_values(&all, files, set)?;
+        let values = plan::set_values(&all, &files.iter().collect::<Vec<_>>(), set)?;
         let pad: BTreeMap<&str, &str> =
             mixing.pad.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         plan::refuse_unknown("--pad", pad.keys().copied(), &all)?;
@@ -253,7 +253,7 @@ impl Several {
             None => cuts.iter().map(|_| None).collect(),
             Some(seed) => permutations(seed, &feeds, &cuts, &groups, &mut notices)?,
         };
-        let turns = in_order(cuts, mixing.mix);
+        let turns = in_order(&cuts, mixing.mix);
         let order = match mixing.mix {
             Mix::Shuffled(seed) => {
                 let len = turns.len() as u64;
@@ -435,7 +435,7 @@ fn cut(
 }
 
 /// The turns of all files in the order of one epoch.
-fn in_order(files: Vec<Vec<Turn>>, mix: Mix) -> Vec<Turn> {
+fn in_order(files: &[Vec<Turn>], mix: Mix) -> Vec<Turn> {
     if mix != Mix::InTurn {
         return files.concat();
     }

@@ -68,7 +68,7 @@ fn check_names<'a>(
     npz: Option<&Npz>,
     set: &'a [(String, String)],
 ) -> Result<BTreeMap<&'a str, &'a str>, DataError> {
-    let values = set_values(inputs, npz, set)?;
+    let values = set_values(inputs, npz.as_slice(), set)?;
     let in_data = |name: &str| npz.is_some_and(|npz| npz.array(name).is_some());
     let missing: Vec<String> = inputs
         .iter()
@@ -80,12 +80,12 @@ fn check_names<'a>(
 
 /// Checks that every name in files and `--set` is an input's and none has two values; returns the
 /// `--set` values by name.
-pub(super) fn set_values<'a, 'n>(
+pub(super) fn set_values<'a>(
     inputs: &[(String, TensorType)],
-    files: impl IntoIterator<Item = &'n Npz> + Clone,
+    files: &[&Npz],
     set: &'a [(String, String)],
 ) -> Result<BTreeMap<&'a str, &'a str>, DataError> {
-    refuse_unknown("--data", files.clone().into_iter().flat_map(Npz::names), inputs)?;
+    refuse_unknown("--data", files.iter().flat_map(|npz| npz.names()), inputs)?;
     refuse_unknown("--set", set.iter().map(|(name, _)| name.as_str()), inputs)?;
     let mut values = BTreeMap::new();
     for (name, text) in set {
@@ -93,7 +93,7 @@ pub(super) fn set_values<'a, 'n>(
             return Err(DataError::SetTwice(name.clone()));
         }
     }
-    let in_data = |name: &str| files.clone().into_iter().any(|npz| npz.array(name).is_some());
+    let in_data = |name: &str| files.iter().any(|npz| npz.array(name).is_some());
     let twice: Vec<String> = values.keys().filter(|n| in_data(n)).map(|&n| n.to_owned()).collect();
     if twice.is_empty() { Ok(values) } else { Err(DataError::GivenTwice(twice)) }
 }
