@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Exports Keras models (backend torch) by `arenic_export.export`, trains them with arenic, and compares with Keras's own training.
+"""Exports Keras models (backend torch) by `arenic.torch.export`, trains them with arenic, and compares with Keras's own training.
 
     models/zoo/keras_models.py [--arenic PATH] [--write FOLDER]
 
@@ -28,9 +28,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from keras import layers  # noqa: E402
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent.parent / "python" / "src"))
-
-import arenic_export  # noqa: E402
+import arenic.torch  # noqa: E402
 
 STEPS, ROWS, MOMENTUM, LR, CLASSES, TOLERANCE = 3, 4, 0.9, float(np.float32(0.05)), 5, 1e-4
 
@@ -140,7 +138,7 @@ def main() -> None:
             model, data = build(), batches(name)
             path = folder / f"{name}.arenic.onnx"
             with warnings.catch_warnings(action="ignore"):
-                arenic_export.export(model, torch.from_numpy(data["inputs"][:ROWS]), path)
+                arenic.torch.export(model, torch.from_numpy(data["inputs"][:ROWS]), path)
             stripped(path)
             np.savez_compressed(folder / f"{name}.npz", **data)
             losses = by_keras(model, data)
@@ -158,7 +156,7 @@ def main() -> None:
         whole["networks"] = dict(sorted((whole["networks"] | entries).items()))
         listing.write_text(json.dumps(whole, indent=1) + "\n")
     versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("keras", "torch", "onnx", "onnxscript"))
-    print(f"{versions}\n\n| model | arenic_export |\n|---|---|\n" + "\n".join(rows))
+    print(f"{versions}\n\n| model | arenic.torch |\n|---|---|\n" + "\n".join(rows))
 
 
 if __name__ == "__main__":

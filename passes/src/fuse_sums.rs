@@ -13,7 +13,7 @@
 //! the product reads is kept instead of its result, so it may not be larger.
 
 use crate::rewrite::{Editor, GraphView, is_product, rows};
-use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, TypeError};
 use schemars::JsonSchema;
@@ -22,16 +22,10 @@ use serde::{Deserialize, Serialize};
 /// Makes biases and sums parts of the matrix products that they are added to.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct FuseSums {
-    /// Whose programs are rewritten.
-    pub target: Targets,
-}
+pub struct FuseSums {}
 
 impl GraphPass for FuseSums {
-    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if !self.target.includes(cx) {
-            return Ok(Stats::new());
-        }
+    fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
         let sums = GraphView::new(g).sums();
         let mut e = Editor::new(g);
         sums.iter().try_for_each(|sum| sum.replace(&mut e))?;

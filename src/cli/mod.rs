@@ -1,9 +1,14 @@
 //! Subcommands. Data for scripts goes to stdout, everything else to stderr.
 //!
+//! [`main`] is the whole command line; [`Request`] is `arenic compile` for others that take its options.
+//!
 //! Exit codes: 0 success; 1 an input cannot be used (the message says what, where and how
 //! to mend it); 2 wrong usage; 3 the loss became NaN or infinite; 130 a run was interrupted,
 //! by Ctrl-C, SIGTERM or SIGHUP.
 //! `place` gives 2 and 3 where nothing fits a capacity.
+
+// Everything goes through `terminal`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
 mod terminal;
@@ -19,7 +24,6 @@ mod export;
 mod inspect;
 mod interrupt;
 mod loss;
-mod memory;
 mod named;
 mod ops;
 mod order;
@@ -29,28 +33,34 @@ mod profile;
 mod report;
 mod run;
 mod search;
+mod shell;
 mod simulate;
-mod size;
 mod sweep;
 mod trace;
+mod variants;
 
-use arenic::artifact::{Artifact, Target};
-use arenic::data::try_to_write;
+pub use compile::{CommandError, Compilation, Request};
+
+use crate::artifact::{Artifact, Target};
+use crate::compile::CompileError;
+use crate::data::try_to_write;
+use crate::human_bytes;
 use arenic_ir::check::{Footprint, Violation};
 use clap::{Args, Parser, Subcommand};
 use miette::{Report, miette};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use terminal::{print, tell_failure};
 
+/// Exit code of wrong usage.
+const USAGE: u8 = 2;
 /// Exit code when the loss is not finite.
 const NON_FINITE: u8 = 3;
 
 /// Compiles whole ONNX training steps to memory-planned artifacts and trains with them
 /// out of one arena.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
-pub(crate) struct Cli {
+#[command(name = "arenic", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -66,7 +76,7 @@ enum Command {
     /// Make an ONNX training step of a forward model: loss, gradients and updates
     Differentiate(Box<differentiate::Arguments>),
     /// Train with an artifact, or evaluate it
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     /// Evaluate a trained model: its loss, and its accuracy if it is a classifier
     ///
     /// All targets count alike in the loss, but for those that --ignore-index leaves out, so that
@@ -75,17 +85,17 @@ enum Command {
     Eval(eval::Arguments),
     /// Print what an artifact holds: statistics, graph and program
     Inspect(inspect::Arguments),
-    /// Prove again that an artifact's programs implement its graphs
+    /// Check again that an artifact's programs implement its graphs
     Check(check::Arguments),
     /// Order a bare memory graph so that its peak is low
     Order(order::Arguments),
     /// Place bare buffers in one arena so that it is small
     Place(place::Arguments),
-    /// Say what a planned pool would need for recorded allocations
+    /// Plan a pool for recorded allocations, and compare it with the recorded one
     Trace(trace::Arguments),
-    /// Say in words why a plan needs what it needs
+    /// Explain why a plan needs as much memory as it does
     Explain(explain::Arguments),
-    /// Write an artifact's step as an ONNX file that says where its plan puts everything
+    /// Write an artifact's step as an ONNX file, with its plan as metadata
     Export(export::Arguments),
     /// Draw an artifact's arena, or a placement, as a page for the browser
     Report(report::Arguments),
@@ -97,6 +107,10 @@ enum Command {
     Pipeline(pipeline::Arguments),
     /// List the operators that can be imported
     Ops(ops::Arguments),
+    /// Print the completions of the command line for a shell
+    Completions(shell::Completions),
+    /// Print the manual page, or write one for each command
+    Man(shell::Manual),
 }
 
 /// Output for scripts.
@@ -107,8 +121,29 @@ struct Json {
     json: bool,
 }
 
+/// The command line as clap knows it: all commands with their options.
+pub fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
+/// Runs the command line with these arguments, of which the first is the program's name; gives its exit code.
+pub fn main<I, T>(arguments: I) -> u8
+where
+    I: IntoIterator<Item = T>,
+    T: Into<std::ffi::OsString> + Clone,
+{
+    match Cli::try_parse_from(arguments) {
+        Ok(cli) => run(cli),
+        Err(e) => {
+            let code = if e.use_stderr() { USAGE } else { 0 };
+            let _ = e.print();
+            code
+        }
+    }
+}
+
 /// Runs a command and turns its result into an exit code.
-pub(crate) fn run(cli: Cli) -> ExitCode {
+fn run(cli: Cli) -> u8 {
     let result = match cli.command {
         Command::Compile(a) => compile::run(&a),
         Command::Differentiate(a) => differentiate::run(&a),
@@ -126,14 +161,16 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Simulate(a) => simulate::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),
+        Command::Completions(a) => shell::completions(&a),
+        Command::Man(a) => shell::manual(&a),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(Failure { report, code }) => {
             if let Some(report) = report {
                 tell_failure(report);
             }
-            ExitCode::from(code)
+            code
         }
     }
 }
@@ -147,6 +184,16 @@ struct Failure {
 impl From<Report> for Failure {
     fn from(report: Report) -> Self {
         Failure { report: Some(report), code: 1 }
+    }
+}
+
+impl Failure {
+    /// Why a model could not be compiled.
+    fn of_compiling(error: CompileError) -> Failure {
+        match error.help() {
+            Some(help) => miette!(help = help.to_owned(), "{error}").into(),
+            None => failed(error),
+        }
     }
 }
 
@@ -165,21 +212,47 @@ struct Plain<E: std::error::Error>(E);
 
 impl<E: std::error::Error> miette::Diagnostic for Plain<E> {}
 
-/// The target of this name, or the first, with what the checker says of its program, or that of a
-/// round, once it has judged all of them.
+/// The target of this name, or the first; of several variants the one that is named, or the first, which is
+/// said.
+fn chosen<'a>(
+    artifact: &'a Artifact,
+    name: Option<&str>,
+    variant: Option<&str>,
+) -> Result<&'a Target, Failure> {
+    let names = artifact.target_names();
+    let name = name.or(names.first().copied()).unwrap_or_default();
+    let variants = artifact.variants(name);
+    let Some(&first) = variants.first() else {
+        let help = format!("it holds {}; `compile --target` adds others", names.join(" and "));
+        return Err(miette!(help = help, "the artifact does not hold that target").into());
+    };
+    let held: Vec<&str> = variants.iter().map(|t| t.variant.as_str()).collect();
+    let held = held.join(" and ");
+    match variant {
+        Some(variant) => variants.into_iter().find(|t| t.variant == variant).ok_or_else(|| {
+            let help = match held.is_empty() {
+                true => "it holds one step alone".to_owned(),
+                false => format!("it holds {held}"),
+            };
+            miette!(help = help, "the artifact does not hold the variant `{variant}`").into()
+        }),
+        None => {
+            if variants.len() > 1 {
+                tell!("note: of the variants {held} this is the first; --variant names another");
+            }
+            Ok(first)
+        }
+    }
+}
+
+/// A target, as [`chosen`], with what the checker says of its program, or that of a round, once it has
+/// judged all of them.
 fn checked_target<'a>(
     artifact: &'a Artifact,
     name: Option<&str>,
+    variant: Option<&str>,
 ) -> Result<(&'a Target, Footprint), Failure> {
-    let target = match name {
-        Some(name) => artifact.target(name),
-        None => artifact.targets.first(),
-    };
-    let target = target.ok_or_else(|| {
-        let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
-        let help = format!("it holds {}; `compile --target` adds others", held.join(" and "));
-        miette!(help = help, "the artifact does not hold that target")
-    })?;
+    let target = chosen(artifact, name, variant)?;
     let footprint = target.check_main().map_err(|violations| {
         let first = violations.first().map_or(String::new(), Violation::to_string);
         miette!("the program does not implement its graph: {first}")
@@ -197,11 +270,6 @@ fn note_rounds(target: &Target) {
 /// Tries whether the files can be written that a command writes at its end.
 fn can_write<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Outcome {
     try_to_write(paths.into_iter().map(PathBuf::as_path)).map_err(failed)
-}
-
-/// Bytes for people, for example `3.2 MiB`.
-fn human_bytes(n: u64) -> String {
-    indicatif::HumanBytes(n).to_string()
 }
 
 /// `NAME=VALUE` arguments.

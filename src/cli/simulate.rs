@@ -1,9 +1,9 @@
 //! `arenic simulate`
 
-use super::device::{note_unmeasured, read_profiled};
+use super::device::{read_profiled, unmeasured};
 use super::{Json, Outcome, can_write, checked_target, failed, human_bytes, note_rounds, print};
-use arenic::artifact::{Artifact, Target};
-use arenic::data::AtomicFile;
+use crate::artifact::{Artifact, Target};
+use crate::data::AtomicFile;
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::Space;
@@ -29,6 +29,9 @@ pub(super) struct Arguments {
     /// The target to simulate [default: the first]
     #[arg(long)]
     target: Option<String>,
+    /// The variant, where the artifact holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
     /// Write the step in the trace event format of Chrome and Perfetto
     #[arg(long, value_name = "TRACE.json")]
     trace: Option<PathBuf>,
@@ -40,9 +43,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.trace)?;
     let device = read_profiled(&a.device, a.profile.as_deref())?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
-    let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    let (target, footprint) = checked_target(&artifact, a.target.as_deref(), a.variant.as_deref())?;
     if a.profile.is_some() {
-        note_unmeasured(&device, &target.graph);
+        unmeasured(&device, &target.graph).iter().for_each(|line| tell!("{line}"));
     }
     let device = device.with_math(target.program.target.math);
     let Simulated { main, step, unlimited } = Simulated::of(target, &device);

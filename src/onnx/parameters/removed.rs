@@ -111,6 +111,6 @@ fn tf2onnx(graph: &GraphProto) -> Option<String> {
     Some(format!(
         "tf2onnx folds batch normalisation and leaves out dropout and biases that are zero: {normalised}{bare} \
          products and convolutions have no bias. What was left out is not trained. A Keras model \
-         with the backend torch that `arenic_export` exports is trained whole"
+         with the backend torch that `arenic.torch` exports is trained whole"
     ))
 }

@@ -1,0 +1,85 @@
+//! The CPU's tiling of attention: scores exist a block of rows at a time.
+
+use arenic_ir::types::TensorType;
+
+/// Elements that a block of scores aims at, so that two of them fit a core's cache.
+const BLOCK: usize = 64 << 10;
+
+/// Least rows of a block: with fewer, packing keys and values costs more than multiplying them.
+const LEAST_ROWS: usize = 16;
+
+/// Most rows of a block.
+const MOST_ROWS: usize = 128;
+
+/// Most blocks that are worked on at once.
+const LANES: usize = 16;
+
+/// Elements that blocks of scores together aim at.
+const SCORES: usize = 1 << 20;
+
+/// How attention is shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// Matrices of keys in the batch.
+    pub batch: usize,
+    /// Matrices of queries that share one of keys.
+    pub group: usize,
+    /// Queries of a matrix, `T`.
+    pub queries: usize,
+    /// Keys and values of each, `S`.
+    pub keys: usize,
+    /// Elements of a query and of a key, `D`.
+    pub depth: usize,
+    /// Elements of a value, `E`.
+    pub width: usize,
+    /// Queries of a block.
+    pub rows: usize,
+    /// Blocks of a matrix of queries.
+    pub blocks: usize,
+    /// Parts that the blocks of all queries of a matrix of keys are cut into for gradients. Each gives partial sums
+    /// of keys' and values' gradients, where there are several.
+    pub parts: usize,
+    /// Lanes that share the blocks, or the parts; each has scratch of its own.
+    pub lanes: usize,
+}
+
+/// Shares out an attention of operands that `infer` accepts.
+pub fn tiling(q: &TensorType, k: &TensorType, v: &TensorType) -> Attention {
+    let matrix = |t: &TensorType| [t.shape[t.rank() - 2], t.shape[t.rank() - 1]];
+    let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
+    let batch = k.shape[..k.rank() - 2].iter().product::<usize>();
+    let rows = (BLOCK / keys).clamp(LEAST_ROWS, MOST_ROWS).min(queries.max(1));
+    let blocks = queries.div_ceil(rows);
+    let group = q.shape[..q.rank() - 2].iter().product::<usize>() / batch.max(1);
+    let parts = LANES.div_ceil(batch.max(1)).min(group.saturating_mul(blocks)).max(1);
+    let all = batch.saturating_mul(group).saturating_mul(blocks).max(1);
+    let lanes = (SCORES / rows.saturating_mul(keys)).clamp(1, LANES).min(all);
+    Attention { batch, group, queries, keys, depth, width, rows, blocks, parts, lanes }
+}
+
+impl Attention {
+    /// Elements of one block of scores.
+    pub fn block(&self) -> usize {
+        self.rows.saturating_mul(self.keys)
+    }
+
+    /// Elements of the scratch of an attention.
+    pub fn forward_elements(&self) -> usize {
+        self.lanes.saturating_mul(self.block())
+    }
+
+    /// Elements of the scratch of its gradient: probabilities and their gradients, and partial
+    /// sums.
+    pub fn gradient_elements(&self) -> usize {
+        let scores = self.forward_elements().saturating_mul(2);
+        scores.saturating_add(self.partial_elements(self.depth.saturating_add(self.width)))
+    }
+
+    /// Elements of partial sums with so many per key; 0 for one part.
+    pub fn partial_elements(&self, each: usize) -> usize {
+        if self.parts == 1 {
+            return 0;
+        }
+        [self.parts, self.keys, each].into_iter().fold(self.batch, usize::saturating_mul)
+    }
+}

@@ -1,0 +1,357 @@
+//! The CPU's backend.
+
+pub mod attention;
+pub mod sums;
+pub mod tiling;
+
+use crate::reduce::reduce;
+use arenic_ir::TargetInfo;
+use arenic_ir::backend::{Kernels, SumOrder};
+use arenic_ir::op::families::{
+    Attention, Convolution, Elementwise, Indexing, Norm, Pool, Product, Recurrent, Reducing,
+    Resizing, Softmax, Wrapping,
+};
+use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
+use arenic_ir::types::{DType, TensorType, has_bf16};
+use sums::{product, scaled};
+use tiling::{
+    Conv, ConvTranspose, ConvWeight, GRU_STATES, LSTM_STATES, ProductUpdate, RNN_GRAD_STATES,
+    channel_sums, channels, conv, conv_transpose, conv_weight, product_parts, product_update, rows,
+};
+
+/// The CPU.
+pub(crate) struct Cpu;
+
+impl Kernels for Cpu {
+    fn takes(&self, op: &Op, _: &[&TensorType], _: &[&TensorType]) -> bool {
+        !matches!(op, Op::Opaque { .. })
+    }
+
+    fn scratch_bytes(&self, op: &Op, _: TargetInfo, x: &[&TensorType], y: &[&TensorType]) -> u64 {
+        let all = || x.iter().chain(y).copied();
+        if takes_bf16(op) || !has_bf16(all().map(|t| t.dtype)) {
+            return own_scratch_bytes(op, x, y);
+        }
+        let narrow = all().filter(|t| t.dtype == DType::Bf16);
+        let widened = narrow.map(widened_bytes).fold(0, u64::saturating_add);
+        let wide =
+            |types: &[&TensorType]| types.iter().map(|t| t.accumulated()).collect::<Vec<_>>();
+        let (x, y) = (wide(x), wide(y));
+        let [x, y] = [&x, &y].map(|t| t.iter().collect::<Vec<_>>());
+        widened.saturating_add(own_scratch_bytes(op, &x, &y))
+    }
+
+    fn sum_order(&self, op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<SumOrder> {
+        sum_order(op, x, y).map(SumOrder)
+    }
+
+    fn sum_grain(&self) -> usize {
+        sums::LIBRARY_DEPTH
+    }
+
+    fn continues_sums(&self, order: &SumOrder) -> bool {
+        sums::is_by_packing_library(&order.0)
+    }
+
+    fn may_use_library(&self, _: &Op, _: TargetInfo, _: &[&TensorType], _: &[&TensorType]) -> bool {
+        false
+    }
+}
+
+/// What addresses in scratch, and of buffers, are multiples of, in bytes.
+pub const ALIGN: u64 = 64;
+
+/// True where a kernel takes `bf16` without widening whole operands.
+///
+/// Kernels that move elements take `bf16` as it is, and some convert what they read and write.
+/// Every other one is a kernel of `f32` between conversions: operands are widened into scratch,
+/// and results rounded out of it. Sound because arithmetic on `bf16` is that on `f32`, rounded
+/// once.
+pub fn takes_bf16(op: &Op) -> bool {
+    match op.family() {
+        Family::Elementwise(Elementwise::Cast { .. } | Elementwise::Pointwise { .. }) => true,
+        Family::Reducing(Reducing::PointwiseReduce { .. }) => true,
+        _ => op.moves_elements(),
+    }
+}
+
+/// Bytes of scratch that a tensor takes as `f32`, up to where the next one begins.
+pub fn widened_bytes(ty: &TensorType) -> u64 {
+    ty.accumulated().bytes().next_multiple_of(ALIGN)
+}
+
+/// Bytes of scratch that a tensor takes whose channels are moved, up to where the next one begins.
+pub fn moved_bytes(ty: &TensorType) -> u64 {
+    ty.bytes().next_multiple_of(ALIGN)
+}
+
+/// Bytes of scratch of a kernel on types that it takes as they are.
+fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
+    let (elements, dtype) = match op.family() {
+        // No kernel of these families has any.
+        Family::Movement(_)
+        | Family::Indexing(_)
+        | Family::Elementwise(_)
+        | Family::Random(_)
+        | Family::Softmax(_)
+        | Family::Pool(_)
+        | Family::Update(_)
+        | Family::Opaque(_) => return 0,
+        Family::Convolution(op) => (scratch_of_convolution(op, x, y) as u64, y[0].dtype),
+        Family::Product(op) => match scratch_of_product(op, x, y) {
+            Some(elements) => (elements as u64, y[0].dtype),
+            None => return 0,
+        },
+        Family::Reducing(op) => {
+            let (x, f, axes) = op.reduction(x);
+            let plan = reduce(&x, axes);
+            if plan.parts == 1 {
+                return 0;
+            }
+            let wide = f == Reduction::Mean && x.dtype.is_int();
+            (plan.partial_results(plan.parts), if wide { DType::I64 } else { x.dtype })
+        }
+        Family::Norm(op) => {
+            let elements = match op {
+                Norm::LayerNorm { .. } | Norm::LayerNormInputGrad { .. } => 0,
+                Norm::LayerNormParamGrad { axis } => channel_sums(rows(x[0], *axis)).elements(2),
+                Norm::BatchNorm { .. } => {
+                    let stats = 2 * x[0].shape[1] as u64;
+                    stats.saturating_add(channel_sums(channels(x[0])).elements(1))
+                }
+                Norm::BatchNormParamGrad => channel_sums(channels(x[0])).elements(2),
+                Norm::BatchNormInputGrad => 0,
+            };
+            (elements, x[0].dtype)
+        }
+        Family::Attention(op) => {
+            let tiling = attention::tiling(x[0], x[1], x[2]);
+            let elements = match op {
+                Attention::Attention { .. } => tiling.forward_elements(),
+                Attention::AttentionGrad { .. } => tiling.gradient_elements(),
+            };
+            (elements as u64, y.first().map_or(x[0].dtype, |t| t.dtype))
+        }
+        Family::Recurrent(op) => {
+            let elements = op.extents(x[0]).state().saturating_mul(states(op));
+            (elements as u64, x[0].dtype)
+        }
+        Family::Resizing(Resizing::Resize { spec }) => {
+            return spec.table_bytes(0..spec.sizes.len());
+        }
+        Family::Wrapping(Wrapping::ChannelsLast { of }) => {
+            let moved = x.iter().chain(y).filter(|t| channels_last::is_turned(t));
+            let moved = moved.map(|t| moved_bytes(t)).fold(0, u64::saturating_add);
+            let own = |x: &[&TensorType], y: &[&TensorType]| own_scratch_bytes(of, x, y);
+            return moved.saturating_add(channels_last::as_first(x, y, own));
+        }
+    };
+    elements.saturating_mul(dtype.size())
+}
+
+fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -> usize {
+    match op {
+        Convolution::Conv { window, group } => match conv(window, *group, x[0], x[1], y[0]) {
+            Conv::Columns(c) => c.elements(),
+            Conv::Whole => {
+                let inner = x[1].shape[1..].iter().product();
+                partial_results(y[0].elements(), inner)
+            }
+            Conv::Pointwise | Conv::Direct => 0,
+        },
+        Convolution::ConvTranspose { group, .. } => match conv_transpose(*group, x[0], x[1]) {
+            ConvTranspose::Columns(c) => c.elements(),
+            ConvTranspose::Direct => 0,
+        },
+        Convolution::ConvWeightGrad { window, group } => {
+            match conv_weight(window, *group, x[0], x[1]) {
+                ConvWeight::Columns(c) => c.elements(),
+                ConvWeight::Pointwise => 0,
+            }
+        }
+    }
+}
+
+/// `None` if there is no result, or too few operands.
+fn scratch_of_product(op: Product, x: &[&TensorType], y: &[&TensorType]) -> Option<usize> {
+    let results = y.first()?.elements();
+    Some(match op {
+        Product::MatMul { trans_a, .. }
+        | Product::Gemm { trans_a, .. }
+        | Product::GemmGelu { trans_a, .. }
+        | Product::GemmGeluGrad { trans_a, .. } => {
+            let a = &x[0].shape;
+            partial_results(results, a[a.len() - if *trans_a { 2 } else { 1 }])
+        }
+        Product::ProductUpdate { trans_a, .. } => {
+            let a = x[x.len().checked_sub(2)?];
+            product_update(results, a.shape[usize::from(!*trans_a)]).elements()
+        }
+    })
+}
+
+/// Elements of a product's partial results; 0 where each is one sum.
+fn partial_results(results: usize, k: usize) -> usize {
+    match product_parts(results, k) {
+        1 => 0,
+        parts => parts.saturating_mul(results),
+    }
+}
+
+/// States in the scratch of a recurrence's kernel: a step's gates, should nobody read them, and
+/// what goes from step to step.
+fn states(op: Recurrent) -> usize {
+    match op {
+        Recurrent::Lstm { .. } | Recurrent::LstmGrad { .. } => LSTM_STATES,
+        Recurrent::Gru { .. } | Recurrent::GruGrad { .. } => GRU_STATES,
+        Recurrent::RnnGrad { .. } => RNN_GRAD_STATES,
+        Recurrent::Rnn { .. } => 0,
+    }
+}
+
+/// The order of an operator's sums; `None` if it is unknown.
+fn sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<usize>> {
+    // Sums are of these types, so that tilings are those for them.
+    let [x, y] = [x, y].map(|types| types.iter().map(|t| t.accumulated()).collect::<Vec<_>>());
+    of_accumulated(op, &x.iter().collect::<Vec<_>>(), &y.iter().collect::<Vec<_>>())
+}
+
+fn of_accumulated(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<usize>> {
+    /// No sums, or such that have one order at every extent.
+    const NONE: Vec<usize> = Vec::new();
+    Some(match op.family() {
+        Family::Movement(_) | Family::Elementwise(_) | Family::Random(_) | Family::Update(_) => {
+            NONE
+        }
+        Family::Indexing(op) => match op {
+            Indexing::Gather { .. }
+            | Indexing::GatherElements { .. }
+            | Indexing::GatherNd { .. }
+            | Indexing::ScatterElements { .. }
+            | Indexing::ScatterNd { .. }
+            | Indexing::TopK { .. } => NONE,
+        },
+        Family::Reducing(op) => {
+            let (x, _, axes) = op.reduction(x);
+            let plan = reduce(&x, axes);
+            let reduced = (0..plan.rank).filter(|&i| plan.reduced(i));
+            let extents = reduced.map(|i| plan.extents[i]);
+            [usize::from(plan.inner_reduced), plan.parts].into_iter().chain(extents).collect()
+        }
+        Family::Softmax(op) => match op {
+            // Along the last axis by rows, else by columns.
+            Softmax::Softmax { axis }
+            | Softmax::LogSoftmax { axis }
+            | Softmax::SoftmaxGrad { axis }
+            | Softmax::LogSoftmaxGrad { axis } => {
+                let inner: usize = x[0].shape[axis + 1..].iter().product();
+                vec![usize::from(inner == 1)]
+            }
+            // Along an axis that is in no cut.
+            Softmax::LogSoftmaxStats => NONE,
+            Softmax::SoftmaxOfStats | Softmax::CrossEntropyGrad => NONE,
+        },
+        Family::Norm(op) => match op {
+            // Along axes that are in no cut.
+            Norm::LayerNorm { .. } | Norm::LayerNormInputGrad { .. } => NONE,
+            Norm::LayerNormParamGrad { axis } => vec![channel_sums(rows(x[0], *axis)).parts],
+            Norm::BatchNorm { .. } | Norm::BatchNormParamGrad => {
+                vec![channel_sums(channels(x[0])).parts]
+            }
+            Norm::BatchNormInputGrad => NONE,
+        },
+        Family::Product(op) => order_of_product(op, x, y)?,
+        Family::Convolution(op) => order_of_convolution(op, x, y),
+        Family::Pool(op) => match op {
+            Pool::MaxPool { .. }
+            | Pool::AveragePool { .. }
+            | Pool::MaxPoolGrad { .. }
+            | Pool::AveragePoolGrad { .. } => NONE,
+        },
+        Family::Resizing(op) => match op {
+            Resizing::Resize { .. } => NONE,
+        },
+        Family::Attention(op) => match op {
+            // Along axes that are in no cut.
+            Attention::Attention { .. } => NONE,
+            Attention::AttentionGrad { .. } => vec![attention::tiling(x[0], x[1], x[2]).parts],
+        },
+        Family::Recurrent(op) => {
+            let of_step = op.products(op.extents(x[0]));
+            of_step.into_iter().flat_map(|e| product(e, 1)).collect()
+        }
+        Family::Wrapping(op) => match op {
+            Wrapping::ChannelsLast { of } => {
+                return channels_last::as_first(x, y, |x, y| of_accumulated(of, x, y));
+            }
+        },
+        Family::Opaque(_) => return None,
+    })
+}
+
+fn order_of_product(op: Product, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<usize>> {
+    Some(match op {
+        Product::MatMul { trans_a, trans_b } => {
+            let (_, e) = Extents::of_mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
+            product(e, product_parts(y[0].elements(), e.k))
+        }
+        Product::Gemm { alpha, trans_a, trans_b, .. } => {
+            let e = Extents::of_gemm(x[0], x[1], *trans_a, *trans_b);
+            scaled(*alpha, e, product_parts(y[0].elements(), e.k))
+        }
+        Product::GemmGelu { trans_a, trans_b } | Product::GemmGeluGrad { trans_a, trans_b } => {
+            let e = Extents::of_gemm(x[0], x[1], *trans_a, *trans_b);
+            product(e, product_parts(y[0].elements(), e.k))
+        }
+        Product::ProductUpdate { alpha, trans_a, trans_b, .. } => {
+            let [.., a, b] = x else { return None };
+            let e = Extents::of_gemm(a, b, *trans_a, *trans_b);
+            let parts = match product_update(e.m * e.n, e.k) {
+                ProductUpdate::Tiles { .. } => 1,
+                ProductUpdate::Parts { parts, .. } => parts,
+            };
+            scaled(*alpha, e, parts)
+        }
+    })
+}
+
+fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -> Vec<usize> {
+    match op {
+        Convolution::Conv { window, group } => {
+            let (images, w) = (x[0].shape[0], x[1]);
+            let (m, k) = (w.shape[0] / group, w.shape[1..].iter().product());
+            match conv(window, *group, x[0], w, y[0]) {
+                Conv::Direct => vec![0],
+                Conv::Pointwise => {
+                    let n = y[0].shape[2..].iter().product();
+                    [vec![1], product(Extents { m, k, n }, 1)].concat()
+                }
+                Conv::Whole => {
+                    let e = Extents { m: images, k, n: m };
+                    [vec![2], product(e, product_parts(y[0].elements(), k))].concat()
+                }
+                Conv::Columns(tile) => {
+                    // What is folded gets the bias last, else it comes first.
+                    let bias_last = usize::from(tile.folded && x.len() > 2);
+                    [vec![3, tile.depth, bias_last], product(tile.extents(), 1)].concat()
+                }
+            }
+        }
+        Convolution::ConvTranspose { group, .. } => match conv_transpose(*group, x[0], x[1]) {
+            ConvTranspose::Direct => vec![0],
+            ConvTranspose::Columns(tile) => {
+                [vec![1, tile.rows], product(tile.extents(*group, x[0], x[1]), 1)].concat()
+            }
+        },
+        Convolution::ConvWeightGrad { window, group } => {
+            let n: usize = y[0].shape[1..].iter().product();
+            let size = x[1].shape[2..].iter().product();
+            let m = x[1].shape[1] / group;
+            let k = match conv_weight(window, *group, x[0], x[1]) {
+                ConvWeight::Pointwise => size,
+                ConvWeight::Columns(tile) => tile.positions,
+            };
+            [vec![k, size], product(Extents { m, k, n }, 1)].concat()
+        }
+    }
+}
