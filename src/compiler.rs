@@ -1,5 +1,9 @@
 //! How models are compiled: targets, byte limits, loss and optimizer, searches.
 
+mod variants;
+
+pub use variants::Variant;
+
 use crate::artifact::Artifact;
 use crate::compile::{CompileError, Compiled, Constraints, Source, plan};
 use crate::human_bytes;
@@ -456,7 +460,7 @@ impl Job<'_> {
             match &compiled {
                 Ok(_) => self.watch.note(&format!("{name}={size} fits")),
                 Err(e) if e.is_of_limits() => {
-                    self.watch.note(&format!("{name}={size} does not fit"))
+                    self.watch.note(&format!("{name}={size} does not fit"));
                 }
                 Err(_) => {}
             }
@@ -472,11 +476,10 @@ impl Job<'_> {
         Ok(Compiled { largest: Some(Largest { size, found: name.to_owned(), tried }), ..found })
     }
 
-    /// Under a limit on device memory, in bytes.
-    pub(crate) fn compile(&self, device_limit: Option<u64>) -> Result<Compiled, CompileError> {
+    fn constraints(&self, device_limit: Option<u64>) -> Constraints<'_> {
         let Compiler { device, host_memory, allow_reassociation, math, no_gpu_code, .. } =
             self.compiler;
-        let constraints = Constraints {
+        Constraints {
             backend: self.targets.first().copied().unwrap_or(CPU),
             device: device.as_ref(),
             limits: PerSpace { device: device_limit, host: *host_memory },
@@ -484,7 +487,18 @@ impl Job<'_> {
             math: *math,
             purpose: Purpose::Step,
             no_gpu_code: *no_gpu_code,
-        };
+        }
+    }
+
+    fn search(&self) -> Search<'_> {
+        let Compiler { effort, time_limit, seed, .. } = *self.compiler;
+        let Watch { stop, progress, .. } = *self.watch;
+        Search { effort, time_limit, seed, stop, cut: None, progress }
+    }
+
+    /// Under a limit on device memory, in bytes.
+    pub(crate) fn compile(&self, device_limit: Option<u64>) -> Result<Compiled, CompileError> {
+        let constraints = self.constraints(device_limit);
         let mut after_pass = |report: &Report| {
             if let Some(after_pass) = self.watch.after_pass {
                 after_pass(report);
@@ -530,10 +544,8 @@ impl Job<'_> {
         options: RunOptions,
     ) -> Result<Compiled, CompileError> {
         let (model, plan_only) = (self.model, self.import.plan_only);
-        let Compiler { effort, time_limit, seed, .. } = *self.compiler;
-        let Watch { stop, progress, .. } = *self.watch;
-        let search = Search { effort, time_limit, seed, stop, cut: None, progress };
-        plan(Source { model, plan_only, imported }, &self.pipeline, constraints, search, options)
+        let source = Source { model, plan_only, imported };
+        plan(source, &self.pipeline, constraints, self.search(), options)
     }
 
     /// The graph of the step, or the forward model that it is made of.

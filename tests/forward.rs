@@ -113,7 +113,7 @@ fn through_a_file(
 
 fn options(network: &str, lr: f64) -> TrainOptions {
     TrainOptions {
-        data: Some(file(network, "sgdm", "data.npz")),
+        data: vec![file(network, "sgdm", "data.npz")],
         set: vec![("lr".into(), lr.to_string())],
         length: Length::Steps(5),
         threads: 1,

@@ -54,7 +54,7 @@ fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
 
 fn losses(target: &Target, network: &str, steps: u64) -> Vec<f64> {
     let options = TrainOptions {
-        data: Some(root(&format!("tests/runs/{network}_b4_sgdm.data.npz"))),
+        data: vec![root(&format!("tests/runs/{network}_b4_sgdm.data.npz"))],
         set: vec![("lr".into(), "0.01".into())],
         length: Length::Steps(steps),
         threads: 1,

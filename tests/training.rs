@@ -101,7 +101,7 @@ impl Run {
 
     fn options(&self) -> TrainOptions {
         TrainOptions {
-            data: Some(self.file(".data.npz")),
+            data: vec![self.file(".data.npz")],
             initial: self.initial(&self.file(".init.npz")),
             set: self.set.clone(),
             length: Length::Steps(5),

@@ -91,7 +91,7 @@ impl Network {
     /// Losses of as many steps as PyTorch made.
     fn trained(&self, target: &Target) -> Vec<f64> {
         let options = TrainOptions {
-            data: Some(path(&self.data)),
+            data: vec![path(&self.data)],
             set: vec![("lr".to_owned(), self.lr.to_string())],
             length: Length::Steps(self.losses.len() as u64),
             threads: 1,

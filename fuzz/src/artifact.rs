@@ -87,6 +87,10 @@ fn read(file: &[u8]) -> bool {
     with_file("a.arenic", file, |path| {
         let Ok(artifact) = Artifact::read(path) else { return false };
         let mut accepted = false;
+        for name in artifact.target_names() {
+            let each = artifact.variants(name).iter().all(|target| target.check().is_ok());
+            assert!(each || artifact.check(name).is_err(), "a variant of {name} is wrong alone");
+        }
         for target in artifact.targets.iter().chain(&artifact.evaluations) {
             if let Ok(footprint) = target.check_main() {
                 use_accepted(&artifact, target, &footprint);

@@ -100,7 +100,7 @@ fn establish(
             rank[slot] = i;
         }
     }
-    place_slots(plan, cx.common_homes, |_, _, slots, problem| match sequence {
+    place_slots(plan, |_, _, slots, problem| match sequence {
         Some(_) => {
             let mut by_address: Vec<usize> = (0..slots.len()).collect();
             by_address.sort_by_key(|&i| rank[slots[i]]);

@@ -4,6 +4,7 @@
 //! options. The pipeline checks levels and facts before anything runs, and owns
 //! verifying, dumping, timing and the final check once for all passes.
 
+mod homes;
 mod read;
 mod rounds;
 #[cfg(test)]
@@ -15,7 +16,7 @@ use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::precision::{Format, Precision};
 use crate::yaml::YamlError;
-use crate::{Cx, Minimum, Pass, PassError, Stats};
+use crate::{Cx, Minimum, Pass, PassError, Stats, Turns};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
@@ -151,6 +152,8 @@ pub struct PipelineOutcome {
 pub struct PartOutcome {
     /// The graph.
     pub graph: Graph,
+    /// The plan.
+    pub plan: Plan,
     /// The program.
     pub program: Program,
     /// What the checker says of it.
@@ -174,7 +177,7 @@ impl PipelineOutcome {
         // What is about the parts of a step in rounds comes before what is about the whole.
         match self.rounds {
             None => known.next(),
-            Some(_) => known.last(),
+            Some(_) => known.next_back(),
         }
     }
 
@@ -295,8 +298,10 @@ impl Pipeline {
     /// The pipeline with a pass that runs the step in rounds: where the pipeline has one, else on the
     /// step as soon as it is whole.
     pub fn in_micro_batches(mut self, pass: Accumulate) -> Pipeline {
-        let prepares =
-            |step: &Step| ["fold_constants", "dead_code", "raise"].contains(&&step.name[..]);
+        let prepares = |step: &Step| {
+            ["fold_constants", "dead_code", "raise", "attention", "differentiate"]
+                .contains(&&step.name[..])
+        };
         let step = Step::new("accumulate", Pass::Graph(Arc::new(pass)));
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
@@ -481,7 +486,7 @@ impl Pipeline {
         for (i, step) in self.steps.iter().enumerate().skip(first) {
             let (Step { name, pass, .. }, is_run) = (step, step.applies(cx));
             if let (Pass::Graph(pass), true) = (pass, is_run)
-                && cx.common_homes.is_none()
+                && cx.turns != Turns::OfRounds
                 && let Some(divides) = pass.divides(cx)
             {
                 let mut outcome = self.in_rounds(i, divides, &module, cx, options)?;

@@ -185,6 +185,19 @@ impl Trainer {
         located(slf, &outputs)
     }
 
+    /// Names of the variants, and the inputs of each.
+    fn variants(&self, py: Python<'_>) -> Vec<(String, Vec<Typed>)> {
+        let trainer = self.lock(py);
+        let variants = arenic::trainer::access::variants(&trainer);
+        let inputs = |ports: &[Port]| ports.iter().map(|p| typed(&p.name, &p.ty)).collect();
+        variants.map(|(name, ports)| (name.to_owned(), inputs(ports))).collect()
+    }
+
+    /// Chooses the variant that inputs, outputs and the next step are of.
+    fn choose(&self, py: Python<'_>, variant: usize) -> PyResult<()> {
+        self.with(py, |trainer| arenic::trainer::access::choose(trainer, variant))
+    }
+
     /// Names and types of states.
     fn states(&self, py: Python<'_>) -> Vec<Typed> {
         self.read(py, |trainer| trainer.states().map(|(name, ty)| typed(name, ty)).collect())

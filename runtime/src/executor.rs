@@ -15,7 +15,7 @@ mod tests;
 use crate::cpu;
 use crate::kernel::{Destination, Draw, KernelError, Operand, Scratch};
 use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
-use arenic_ir::check::{Footprint, Violation, check, check_rounds};
+use arenic_ir::check::{self, Footprint, Violation, check, check_variants};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -104,8 +104,9 @@ impl<'g> Executor<'g> {
         unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, options) }
     }
 
-    /// Executors of programs that take turns over the same arenas, which are as large as the
-    /// largest. `check_rounds` judges them; its messages name parts by their places.
+    /// Executors of steps that take turns over the same arenas, which are as large as the largest;
+    /// a step has one program, or several that take turns themselves. `check_variants` judges them;
+    /// its messages name programs by their places among all.
     ///
     /// # Errors
     /// As for [`Executor::new`].
@@ -113,24 +114,25 @@ impl<'g> Executor<'g> {
     /// # Safety
     /// One of them is used at a time: while one steps no other one does, and no reference to the
     /// bytes that one of them gave is alive while another steps or gives some to be written.
-    pub(crate) unsafe fn taking_turns<const N: usize>(
-        parts: [(&'g Graph, &Program); N],
+    pub(crate) unsafe fn taking_turns(
+        steps: &[Vec<check::Part<'g>>],
         options: ExecutorOptions,
-    ) -> Result<[Self; N], SetupError> {
-        let footprints = check_rounds(&parts).map_err(SetupError::Check)?;
-        let sizes = parts.iter().map(|(_, program)| program.sizes);
+    ) -> Result<Vec<Vec<Self>>, SetupError> {
+        let footprints = check_variants(steps).map_err(SetupError::Check)?;
+        let sizes = steps.iter().flatten().map(|(_, program)| program.sizes);
         let (arenas, pool) =
             (allocate(sizes.fold(PerSpace::default(), PerSpace::largest))?, pool(options)?);
-        let executor = |((graph, program), footprint): ((&'g Graph, &Program), Footprint)| {
+        let executor = |(&(graph, program), footprint): (&check::Part<'g>, Footprint)| {
             let (arenas, pool) = (Arc::clone(&arenas), Arc::clone(&pool));
-            // SAFETY: `check_rounds` has just accepted the programs, so that each finds its states
+            // SAFETY: `check_variants` has just accepted the programs, so that each finds its states
             // and constants as it needs them; the arenas have room for each. That no two are used
             // at a time is the caller's promise.
             unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, options) }
         };
-        let executors = parts.into_iter().zip(footprints).map(executor);
-        let executors = executors.collect::<Result<Vec<_>, _>>()?;
-        Ok(executors.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
+        let of_step = |(step, footprints): (&Vec<_>, Vec<_>)| {
+            step.iter().zip(footprints).map(executor).collect::<Result<Vec<_>, _>>()
+        };
+        steps.iter().zip(footprints).map(of_step).collect()
     }
 
     /// # Safety

@@ -31,6 +31,9 @@ pub(super) struct Arguments {
     /// The target whose kernels are measured [default: the first, on a GPU `cuda`]
     #[arg(long)]
     target: Option<String>,
+    /// The variant, where the artifact holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
     /// Threads of kernels; 0 takes one per core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
@@ -49,7 +52,8 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let gpu = gpu_number(&a.device);
     let backend = gpu.map(|_| CUDA.name);
-    let (target, _) = checked_target(&artifact, a.target.as_deref().or(backend))?;
+    let (target, _) =
+        checked_target(&artifact, a.target.as_deref().or(backend), a.variant.as_deref())?;
     note_rounds(target);
     let profile = match gpu {
         Some(number) => on_gpu(number, target, a.code.trust())?,

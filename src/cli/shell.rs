@@ -49,7 +49,7 @@ fn page(command: Command) -> Result<Vec<u8>, super::Failure> {
 fn write_pages(command: &Command, folder: &Path) -> Outcome {
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let text = page(command.clone())?;
-    let mut file = AtomicFile::create(&folder.join(format!("{name}.1"))).map_err(failed)?;
+    let mut file = AtomicFile::create(folder.join(format!("{name}.1"))).map_err(failed)?;
     file.put(&text).and_then(|()| file.commit()).map_err(failed)?;
     let below = command.get_subcommands().filter(|c| c.get_name() != "help");
     below.into_iter().try_for_each(|command| write_pages(command, folder))

@@ -42,6 +42,8 @@ fn of_text(text: &str) -> (Report, Footprint) {
     let program = module.program.unwrap();
     let footprint = check(&module.graph, &program).unwrap();
     let target = Target {
+        variant: String::new(),
+        structure: String::new(),
         name: "cpu".into(),
         graph: module.graph,
         program,

@@ -12,6 +12,7 @@ mod place;
 mod rounds;
 mod simulated;
 mod times;
+mod variants;
 
 use arenic::Model;
 use arenic::artifact::Target;
@@ -145,7 +146,7 @@ impl Run {
 
     fn options(&self) -> TrainOptions {
         TrainOptions {
-            data: Some(PathBuf::from(format!("{}.data.npz", self.base.display()))),
+            data: vec![PathBuf::from(format!("{}.data.npz", self.base.display()))],
             initial: Initial {
                 file: self.initial.as_ref().map(|path| TensorFile::open(path).unwrap()),
                 ..Initial::default()

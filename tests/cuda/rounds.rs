@@ -40,7 +40,7 @@ fn seen(folder: &Path, run: impl FnOnce(&TrainOptions) -> Vec<f64>) -> Seen {
     let at = |name: &str| folder.join(name);
     write_data(&at("data.npz"), STEPS);
     let options = TrainOptions {
-        data: Some(at("data.npz")),
+        data: vec![at("data.npz")],
         set: vec![("lr".into(), LR.to_string())],
         seed: Some(5),
         save: Some(at("w.safetensors")),

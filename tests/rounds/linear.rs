@@ -28,6 +28,8 @@ pub(crate) fn linear() -> Target {
         after: part(include_str!("after.ir")),
     };
     Target {
+        variant: String::new(),
+        structure: String::new(),
         name: "cpu".into(),
         graph: main.graph,
         program: main.program,

@@ -253,7 +253,7 @@ fn files(folder: &Path) -> (PathBuf, PathBuf) {
 
 fn options(data: PathBuf) -> TrainOptions {
     TrainOptions {
-        data: Some(data),
+        data: vec![data],
         set: vec![("lr".into(), linear::LR.to_string())],
         seed: Some(5),
         threads: 1,

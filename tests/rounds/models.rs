@@ -77,7 +77,7 @@ fn initial(target: &Target, run: &str) -> Initial {
 /// The losses of some steps on the data of a reference run.
 fn losses(target: &Target, run: &str) -> Vec<f64> {
     let options = TrainOptions {
-        data: Some(root(&format!("tests/runs/{run}.data.npz"))),
+        data: vec![root(&format!("tests/runs/{run}.data.npz"))],
         initial: initial(target, run),
         set: vec![("lr".into(), "0.01".into())],
         length: Length::Steps(STEPS),
@@ -144,6 +144,8 @@ fn dropout_drops_the_same_elements() {
         Ok::<_, ()>(Part { graph, program, kernels: None })
     };
     let target = Target {
+        variant: String::new(),
+        structure: String::new(),
         graph: outcome.module.graph,
         program: outcome.module.program.unwrap(),
         rounds: Some(Box::new(outcome.rounds.unwrap().map(part).unwrap())),

@@ -87,6 +87,8 @@ fn divided(case: &Case, count: u32, pipeline: &str) -> Result<Vec<Tensors>, Stri
         Ok::<_, ()>(Part { graph, program, kernels: None })
     };
     let target = Target {
+        variant: String::new(),
+        structure: String::new(),
         graph: outcome.module.graph,
         program: outcome.module.program.unwrap(),
         rounds: Some(Box::new(outcome.rounds.unwrap().map(part).unwrap())),

@@ -175,15 +175,15 @@ impl Budget {
             }
             let limits = PerSpace { device: Some(limit), host: Some(0) };
             let cx = Cx { limits, ..*p.cx };
-            let t = Timeline::new(p.t.g, p.t.plan, p.device)?;
+            let t = Timeline::new(p.t.g, p.t.plan, p.device)?.with_homes(&cx);
             let (repeats, more) = self.repeats(&Problem { t, limit, cx: &cx, ..*p })?;
             placed += more;
             let Some(repeats) = repeats else { continue };
-            if repeats.fits(&p.cx.limits) {
+            if repeats.fits(&p.cx.limits) && !p.t.forces_host() {
                 best = Planned::fastest([best, Some(repeats)]);
                 continue;
             }
-            let t = Timeline::new(p.t.g, &repeats.plan, p.device)?;
+            let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
             let rest = Problem { t, whole: repeats.arena.device, ..*p };
             let (moved, more) = SWAPS.anneal(&rest, false)?;
             placed += more;
@@ -196,10 +196,11 @@ impl Budget {
     fn in_definition_order(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
         let whole = Planned::of(p.t.g, plan, p.device, p.cx, p.layout)?;
-        let t = Timeline::new(p.t.g, &whole.plan, p.device)?;
+        let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
         let p = Problem { t, whole: whole.arena.device, ..*p };
         let (found, placed) = self.anneal(&p, false)?;
-        let whole = Some(whole.clone()).filter(|whole| whole.fits(&p.cx.limits));
+        let fits = whole.fits(&p.cx.limits) && !p.t.forces_host();
+        let whole = Some(whole.clone()).filter(|_| fits);
         Ok((Planned::fastest([whole, found]), placed))
     }
 

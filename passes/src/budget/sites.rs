@@ -39,7 +39,7 @@ impl<'a> Sites<'a> {
             if tensor.accesses.is_empty() {
                 continue;
             }
-            if tensor.homed {
+            if tensor.homed && tensor.home.is_none() {
                 all.push(BudgetSite::Home(x));
             }
             if homes_leave && t.may_begin_away(x) {

@@ -208,7 +208,7 @@ const PLACED: (usize, usize) = (12, 5_000);
 /// The size of the device's arena by heuristics alone, in bytes.
 fn arena(plan: &mut Plan) -> Result<u64, PassError> {
     let heuristics = Place { effort: 0.0 };
-    place_slots(plan, None, |_, _, _, problem| heuristics.place(problem, &Wish::default()))?;
+    place_slots(plan, |_, _, _, problem| heuristics.place(problem, &Wish::default()))?;
     Ok(plan.placement()?.sizes.device)
 }
 

@@ -1,14 +1,11 @@
-//! Steps in rounds: each part is planned by itself, over homes that all parts have in common.
-//!
-//! States lie at the bottom of the arena, in the same order in every part, then the constants of all
-//! parts, then what is alive for a while. So any part may follow any other.
+//! Steps in rounds: each part is planned by itself, within what the constants of others leave of a byte
+//! limit, and then placed over homes that all parts have in common. So any part may follow any other.
 
 use super::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions, Step};
 use crate::order::definition_order_peak;
 use crate::rounds::{Divides, Division};
 use crate::simulate::roofline;
-use crate::{CommonHomes, Cx, Minimum, Pass, PassError, Stats, devices};
-use arenic_ir::check::check_turns;
+use crate::{Cx, Minimum, Pass, PassError, Stats, Turns, devices};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{BufferKind, Plan};
 use arenic_ir::program::PerSpace;
@@ -79,42 +76,40 @@ impl Pipeline {
                 stats: vec![(name.clone(), stats)],
             });
         }
-        // Where homes are common none leaves the device, and so nothing does.
+        // A state would have to be in the same space in all parts, so that nothing leaves the device.
         let limits = PerSpace { host: Some(0), ..cx.limits };
-        let within = |before: u64, after: u64| {
-            let reserved = before.saturating_add(after);
+        let within = |reserved: u64| {
             let device = cx.limits.device.map(|limit| limit.saturating_sub(reserved));
-            let common_homes = Some(CommonHomes { before, after });
-            Cx { limits: PerSpace { device, ..limits }, common_homes, ..*cx }
+            Cx { limits: PerSpace { device, ..limits }, turns: Turns::OfRounds, ..*cx }
         };
         let is_plan = |step: &Step| !matches!(step.pass, Pass::Graph(_));
         let plans = self.steps.iter().position(is_plan).unwrap_or(self.steps.len());
-        let rewritten = rounds.map(|g| self.rewritten(i + 1..plans, g, &within(0, 0)))?;
+        let rewritten = rounds.map(|g| self.rewritten(i + 1..plans, g, &within(0)))?;
         let bytes = |g: &Graph| constant_bytes(g, cx).map_err(|e| self.failed(i, e));
         let (first, last) = (bytes(&rewritten.before)?, bytes(&rewritten.after)?);
 
-        let main = self.run_from(i + 1, module, &within(first + last, 0), options);
+        let main = self.run_from(i + 1, module, &within(first + last), options);
         let mut main = main.map_err(|e| e.with_reserved(first + last))?;
         let Some(plan) = main.module.plan.as_ref().filter(|_| main.footprint.is_some()) else {
             return Ok(main);
         };
         let middle = planned_bytes(plan, is_const);
-        let planned = |g: &Graph, before, after| {
+        let planned = |g: &Graph, reserved| {
             let module = Module { graph: g.clone(), ..Module::default() };
             let planned =
-                self.run_from(plans, module, &within(before, after), &mut RunOptions::default());
-            planned.map_err(|e| e.with_reserved(before + after))
+                self.run_from(plans, module, &within(reserved), &mut RunOptions::default());
+            planned.map_err(|e| e.with_reserved(reserved))
         };
-        let before = planned(&rewritten.before, 0, last + middle)?;
-        let after = planned(&rewritten.after, first, middle)?;
+        let before = planned(&rewritten.before, last + middle)?;
+        let after = planned(&rewritten.after, first + middle)?;
         let mut figures = stats;
         figures.append(&mut together(count, [&before, &main, &after], first + last));
         main.stats.insert(0, (name.clone(), Stats::from([("rounds", count.into())])));
         main.stats.push((name.clone(), figures));
         let part = |o: PipelineOutcome| -> Result<PartOutcome, RunError> {
-            match (o.module.program, o.footprint) {
-                (Some(program), Some(footprint)) => {
-                    Ok(PartOutcome { graph: o.module.graph, program, footprint })
+            match (o.module.plan, o.module.program, o.footprint) {
+                (Some(plan), Some(program), Some(footprint)) => {
+                    Ok(PartOutcome { graph: o.module.graph, plan, program, footprint })
                 }
                 _ => Err(self.failed(i, PassError::TooLarge)),
             }
@@ -125,15 +120,9 @@ impl Pipeline {
             before: part(before)?,
             after: part(after)?,
         };
-        if let Some(program) = &main.module.program {
-            let parts = [
-                (&main.module.graph, program),
-                (&rounds.before.graph, &rounds.before.program),
-                (&rounds.after.graph, &rounds.after.program),
-            ];
-            check_turns(&parts).map_err(RunError::Check)?;
-        }
-        Ok(PipelineOutcome { rounds: Some(rounds), ..main })
+        let mut outcome = PipelineOutcome { rounds: Some(rounds), ..main };
+        self.share_homes(std::slice::from_mut(&mut outcome), cx)?;
+        Ok(outcome)
     }
 
     /// What the graph passes make of a part.
@@ -261,7 +250,8 @@ impl Pipeline {
 
 impl RunError {
     /// The error with the figures that it has where a limit was not lowered by these bytes.
-    fn with_reserved(self, reserved: u64) -> RunError {
+    #[must_use]
+    pub fn with_reserved(self, reserved: u64) -> RunError {
         match self {
             RunError::Pass {
                 pass,

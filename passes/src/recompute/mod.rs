@@ -124,7 +124,7 @@ impl Recompute {
     fn in_definition_order(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
         let whole = Planned::of(p.t.g, plan, p.device, p.cx, p.layout)?;
-        let t = Timeline::new(p.t.g, &whole.plan, p.device)?;
+        let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
         let (found, placed) = self.in_order(p, &t)?;
         let whole = Some(whole.clone()).filter(|whole| whole.fits(&p.cx.limits));
         Ok((Planned::fastest([whole, found]), placed))

@@ -65,7 +65,7 @@ impl Least {
         effort: Effort,
     ) -> Result<Self, PassError> {
         let whole = Planned::of(g, plan.clone(), device, cx, Layout::Heuristic)?;
-        let t = Timeline::new(g, &whole.plan, device)?;
+        let t = Timeline::new(g, &whole.plan, device)?.with_homes(cx);
         let (node, own) = largest_task(g, &whole.plan);
         let has_room =
             |planned: &Planned| cx.limits.host.is_none_or(|most| planned.arena.host <= most);

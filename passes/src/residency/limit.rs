@@ -52,9 +52,16 @@ pub(crate) fn under_limit(
     let order = with_early_commits(g, plan)?;
     plan.set_order(g, order)?;
     let whole = Planned::of(g, plan.clone(), device, cx, layout)?;
-    let t = Timeline::new(g, &whole.plan, device)?;
+    let t = Timeline::new(g, &whole.plan, device)?.with_homes(cx);
     let unlimited = t.start.last().copied().unwrap_or(0.0);
-    let problem = Problem { t, device, limit, whole: whole.arena.device, cx, layout };
+    let mut problem = Problem { t, device, limit, whole: whole.arena.device, cx, layout };
+    // With homes in host memory the plan is not what it is without: they are fetched and stored.
+    let kept = match problem.t.forces_host() {
+        true => problem.carry_out(&ResidencyChoice::keep_all(&problem.t), limit)?,
+        false => None,
+    };
+    let whole = kept.as_ref().unwrap_or(&whole);
+    problem.whole = whole.arena.device;
     let StrategyResult { best, mut stats } = strategy(&problem)?;
     let best = match whole.fits(&cx.limits) {
         true => whole.clone(),

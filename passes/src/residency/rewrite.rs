@@ -79,7 +79,7 @@ struct Rewriter<'a> {
 impl Rewriter<'_> {
     fn place_homes(&mut self, choice: &ResidencyChoice) {
         for (x, tensor) in self.t.tensors.iter().enumerate().filter(|(_, tensor)| tensor.homed) {
-            if choice.host_home[x] {
+            if self.t.is_host_home(choice, x) {
                 self.plan.buffers[tensor.buffer].space = Space::Host;
                 self.host[x] = Some(tensor.buffer);
             } else {

@@ -154,8 +154,9 @@ impl<'a> Walker<'a> {
         self.made.fill(None);
         self.committed.fill(None);
         for (x, tensor) in self.t.tensors.iter().enumerate() {
-            self.here[x] = tensor.homed && !choice.host_home[x];
-            self.host[x] = tensor.homed && choice.host_home[x];
+            let is_host = self.t.is_host_home(choice, x);
+            self.here[x] = tensor.homed && !is_host;
+            self.host[x] = tensor.homed && is_host;
             if self.host[x] {
                 self.more -= tensor.bytes as i64;
                 self.script.homes += tensor.bytes;
@@ -203,7 +204,7 @@ impl<'a> Walker<'a> {
     /// The tensor that a commit copies to a home in host memory.
     fn commits_to_host(&self, choice: &ResidencyChoice, p: usize) -> Option<usize> {
         let (value, home) = self.t.commits[p]?;
-        choice.host_home[home].then_some(value)
+        self.t.is_host_home(choice, home).then_some(value)
     }
 
     fn store(&mut self, tensor: usize, kind: StoreKind) {
@@ -309,7 +310,7 @@ impl<'a> Walker<'a> {
             }
             Some(Gap::Swap { .. } | Gap::Repeat { .. }) => {}
             None if self.t.is_input(x) => freed = false,
-            None if tensor.homed && !choice.host_home[x] => return,
+            None if tensor.homed && !self.t.is_host_home(choice, x) => return,
             None if tensor.homed && !(tensor.pinned && tensor.renewed.is_some()) => {}
             None if tensor.pinned && !choice.host_end[x] => return,
             None if tensor.pinned && !self.host[x] => {

@@ -2,6 +2,8 @@
 //! bytes are alive at each position. What to move away and what to compute again is
 //! decided on it.
 
+use super::choice::ResidencyChoice;
+use crate::Cx;
 use arenic_ir::cost::{Device, Direction};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Buffer, BufferId, BufferKind, Plan, PlanError, SlotId, TaskId, TaskKind};
@@ -32,6 +34,8 @@ pub(crate) struct Tensor {
     pub(crate) homed: bool,
     /// It must be there when the step ends.
     pub(crate) pinned: bool,
+    /// Where its home has to be; `None` where that is open.
+    pub(crate) home: Option<Space>,
 }
 
 impl Tensor {
@@ -96,6 +100,28 @@ pub(crate) struct Timeline<'a> {
 }
 
 impl<'a> Timeline<'a> {
+    /// The timeline with states in the homes that are given, where some are.
+    pub(crate) fn with_homes(mut self, cx: &Cx) -> Self {
+        for tensor in &mut self.tensors {
+            if let (Some(homes), BufferKind::Enter(s)) =
+                (cx.state_homes, self.plan.buffers[tensor.buffer].kind)
+            {
+                tensor.home = homes.get(&self.g.states[s]);
+            }
+        }
+        self
+    }
+
+    /// True where a tensor must have its home in host memory.
+    pub(crate) fn forces_host(&self) -> bool {
+        self.tensors.iter().any(|tensor| tensor.home == Some(Space::Host))
+    }
+
+    /// Whether a tensor has its home in host memory: where that is open, as a choice has it.
+    pub(crate) fn is_host_home(&self, choice: &ResidencyChoice, x: usize) -> bool {
+        self.tensors[x].home.map_or(choice.host_home[x], |space| space == Space::Host)
+    }
+
     /// Reads off a plan that has its order and slots.
     ///
     /// # Errors
@@ -143,6 +169,7 @@ impl<'a> Timeline<'a> {
                 overwritten: None,
                 homed: buffer.kind.is_home(),
                 pinned: false,
+                home: None,
             });
         }
         for output in &g.outputs {

@@ -19,7 +19,7 @@ mod cuts;
 mod rewrite;
 mod variants;
 
-use crate::{Cx, GraphPass, OffersVariants, PassError, Stats};
+use crate::{Cx, GraphPass, OffersVariants, PassError, Stats, Turns};
 use arenic_ir::graph::Graph;
 use cuts::Sections;
 use rewrite::{Rewriter, with_reshapes};
@@ -57,7 +57,7 @@ impl Section {
         let reassociate = self.allow_reassociation || cx.allow_reassociation;
         let mut sections = Sections::new(&whole, parts, cx.target, reassociate);
         // States that other programs have, too, stay whole.
-        sections.states = cx.common_homes.is_none();
+        sections.states = cx.turns == Turns::Alone;
         sections.grow();
         let operators = sections.cut.values().filter(|cut| cut.is_some()).count();
         Ok((Rewriter::new(&sections).rewrite()?, operators as u64))

@@ -84,7 +84,7 @@ impl<T: Scalar> Layer<T> {
             };
             // SAFETY: operands and results as `infer` checked them.
             unsafe {
-                products(Route::of(e), self.groups, e, T::ONE, operands, |_, _, _| image > 0)
+                products(Route::of(e), self.groups, e, T::ONE, operands, |_, _, _| image > 0);
             };
         }
     }

@@ -27,7 +27,7 @@ use crate::machine::StepFailure;
 use crate::memory::OutOfMemory;
 use arenic_backends::CUDA;
 use arenic_ir::Backend;
-use arenic_ir::check::{Footprint, Violation, check, check_rounds};
+use arenic_ir::check::{Footprint, Violation, check, check_variants};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::program::{PerSpace, Program, Range, StreamId};
 use cranelift_entity::EntityRef;
@@ -192,31 +192,35 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         Self::in_arenas(loaded, arenas, first, driver, options)
     }
 
-    /// Executors of programs that take turns over the same arenas, which are as large as the
-    /// largest. `check_rounds` judges them; its messages name parts by their places. They have one
-    /// first stream, which orders their steps, and whatever fills or reads the arenas between.
+    /// Executors of steps that take turns over the same arenas, which are as large as the largest; a
+    /// step has one program, or several that take turns themselves. `check_variants` judges them; its
+    /// messages name programs by their places among all. They have one first stream, which orders
+    /// their steps, and whatever fills or reads the arenas between.
     ///
     /// # Errors
     /// See [`SetupError`].
-    pub(crate) fn taking_turns<const N: usize>(
-        parts: [Part<'g, '_>; N],
+    pub(crate) fn taking_turns(
+        steps: &[Vec<Part<'g, '_>>],
         driver: D,
         options: CudaOptions,
-    ) -> Result<[Self; N], SetupError> {
-        let judged = parts.map(|part| (part.graph, part.program));
-        let footprints = check_rounds(&judged).map_err(SetupError::Check)?;
+    ) -> Result<Vec<Vec<Self>>, SetupError> {
+        let mut judged = Vec::with_capacity(steps.len());
+        for step in steps {
+            judged.push(step.iter().map(|part| (part.graph, part.program)).collect());
+        }
+        let footprints = check_variants(&judged).map_err(SetupError::Check)?;
         let driver = Rc::new(driver);
         let mut sizes = PerSpace::default();
         let mut all = Vec::new();
-        for (part, footprint) in parts.into_iter().zip(footprints) {
+        for (&part, footprint) in steps.iter().flatten().zip(footprints.into_iter().flatten()) {
             sizes = sizes.largest(part.program.sizes);
             all.push(Loaded::new(part, footprint, &*driver)?);
         }
         let arenas = arenas(&*driver, sizes)?;
         let first = driver.stream()?;
         let executor = |loaded| Self::in_arenas(loaded, arenas, first, Rc::clone(&driver), options);
-        let executors = all.into_iter().map(executor).collect::<Result<Vec<_>, _>>()?;
-        Ok(executors.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
+        let mut executors = all.into_iter().map(executor);
+        steps.iter().map(|step| executors.by_ref().take(step.len()).collect()).collect()
     }
 
     /// The arenas have room for the program; others use them only in order of the first stream.

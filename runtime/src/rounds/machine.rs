@@ -11,13 +11,15 @@ use crate::memory::{AlignedBytes, OutOfMemory};
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
+use rayon::ThreadPool;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// A step in rounds, ready to run.
 pub struct InRounds<'s, 'g, M> {
     step: &'s WholeStep<'g>,
     /// In the order of their turns. Nobody else has them, and one is used at a time.
-    parts: [M; PARTS],
+    parts: Vec<M>,
     /// The whole batch, by input; nothing of what no part reads.
     fed: Vec<Option<Held>>,
     /// By output, of all rounds; nothing of what is read where the last part leaves it.
@@ -57,19 +59,32 @@ impl<'s, 'g> InRounds<'s, 'g, Executor<'g>> {
     /// # Errors
     /// As for [`Executor::new`]. Violations name parts by the order of their turns, from 0.
     pub fn on_cpu(step: &'s WholeStep<'g>, options: ExecutorOptions) -> Result<Self, SetupError> {
-        let parts = step.parts.map(|part| (part.graph, part.program));
+        let parts = step.parts.map(|part| (part.graph, part.program)).to_vec();
         // SAFETY: they stay in this type, all of whose methods use one after another; what `output`
         // and `state` borrow from one keeps others from being used.
-        let parts = unsafe { Executor::taking_turns(parts, options) }?;
+        let mut steps = unsafe { Executor::taking_turns(&[parts], options) }?;
+        Self::of_cpu(step, steps.pop().unwrap_or_default())
+    }
+
+    /// A step of executors for its parts.
+    pub(crate) fn of_cpu(
+        step: &'s WholeStep<'g>,
+        parts: Vec<Executor<'g>>,
+    ) -> Result<Self, SetupError> {
         let library_bytes = parts[MAIN].library_bytes();
         let clock = "wall times of the last round of one step on the CPU";
         InRounds::new(step, parts, library_bytes, clock).map_err(SetupError::Batch)
     }
 
+    /// The pool, where the thread that steps is one of it for the whole step.
+    pub(crate) fn pool(&self) -> Option<Arc<ThreadPool>> {
+        let all_stay = self.parts.iter().all(|part| part.pool().is_some());
+        self.parts[MAIN].pool().filter(|_| all_stay)
+    }
+
     /// Calls `f`, on a thread of the pool where all parts run there. See [`Executor::within`].
     pub fn within<R: Send>(&mut self, f: impl FnOnce(&mut Self) -> R + Send) -> R {
-        let all_stay = self.parts.iter().all(|part| part.pool().is_some());
-        match self.parts[MAIN].pool().filter(|_| all_stay) {
+        match self.pool() {
             Some(pool) => pool.install(|| f(self)),
             None => f(self),
         }
@@ -93,8 +108,16 @@ impl<'s, 'g, D: Driver> InRounds<'s, 'g, CudaExecutor<'g, D>> {
             let (graph, program) = (step.parts[i].graph, step.parts[i].program);
             cuda::Part { graph, program, images: images[i] }
         };
-        let parts = [BEFORE, MAIN, AFTER].map(part);
-        let parts = CudaExecutor::taking_turns(parts, driver, options)?;
+        let parts = [BEFORE, MAIN, AFTER].map(part).to_vec();
+        let mut steps = CudaExecutor::taking_turns(&[parts], driver, options)?;
+        Self::of_device(step, steps.pop().unwrap_or_default())
+    }
+
+    /// A step of executors for its parts.
+    pub(crate) fn of_device(
+        step: &'s WholeStep<'g>,
+        parts: Vec<CudaExecutor<'g, D>>,
+    ) -> Result<Self, cuda::SetupError> {
         let library_bytes = parts.iter().map(Machine::library_bytes).sum();
         let clock = "times of events around each command of the last round of one step, which was \
                      issued command by command and not replayed as a graph";
@@ -105,7 +128,7 @@ impl<'s, 'g, D: Driver> InRounds<'s, 'g, CudaExecutor<'g, D>> {
 impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
     fn new(
         step: &'s WholeStep<'g>,
-        mut parts: [M; PARTS],
+        mut parts: Vec<M>,
         library_bytes: u64,
         clock: &'static str,
     ) -> Result<Self, OutOfMemory> {

@@ -129,7 +129,7 @@ fn compress(cx: &mut Cx) -> Built {
     let axis = match cx.attributes().int("axis")? {
         Some(at) => axis(at, cx.ty(x).rank())?,
         None => {
-            let count = cx.ty(x).elements() as usize;
+            let count = cx.ty(x).elements();
             x = cx.reshape(x, vec![count])?;
             0
         }

@@ -82,7 +82,7 @@ fn stft(cx: &mut Cx) -> Built {
     let of_weights = weights.map(|w| cx.ty(w));
     let frame = match (one(cx, 3)?, &of_weights) {
         (Some(n), _) => n,
-        (None, Some(of)) => of.elements() as usize,
+        (None, Some(of)) => of.elements(),
         (None, None) => return Err("neither a window nor a length of frames is given".into()),
     };
     if of_weights.is_some_and(|of| of.shape != [frame] || of.dtype != ty.dtype) {

@@ -178,9 +178,10 @@ fn run_as(op: &Op, inputs: &[Tensor], setting: Setting) -> Result<Vec<Tensor>, K
     let targets: Vec<Option<Destination>> = results
         .iter()
         .enumerate()
-        // SAFETY: aligned bytes that outlive the call, shared as the table declares.
         .map(|(o, ty)| {
-            (!setting.unread.contains(&o)).then(|| unsafe { Destination::new(ty, place(o)) })
+            // SAFETY: aligned bytes that outlive the call, shared as the table declares.
+            let destination = || unsafe { Destination::new(ty, place(o)) };
+            (!setting.unread.contains(&o)).then(destination)
         })
         .collect();
     let (inputs, outputs) = (&operands[..], &targets[..]);
