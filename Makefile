@@ -91,7 +91,7 @@ test: ## Everything that CI runs
 	$(call step,cargo fmt --all --check)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
 	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(VENV)/nvrtc)
-	$(call step,cargo build --workspace --all-targets --locked)
+	$(call step,cargo build --workspace --lib --bins --examples --locked)
 ifeq ($(NEXTEST),yes)
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo nextest run --workspace --locked --no-fail-fast)
 	$(call step,cargo test --workspace --locked --test onnx_nodes --test differential)
