@@ -96,7 +96,7 @@ ifeq ($(NEXTEST),yes)
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo nextest run --workspace --locked --no-fail-fast)
 	$(call step,cargo test --workspace --locked --test onnx_nodes --test differential)
 else
-	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo test --workspace --all-targets --locked --no-fail-fast)
+	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo test --workspace --tests --locked --no-fail-fast)
 endif
 	$(call step,$(MAKE) --no-print-directory examples)
 	$(call step,$(MAKE) --no-print-directory python-test)
