@@ -38,13 +38,27 @@ def chars(folder):
     import numpy as np
     import torch
     from torch import nn
+    from torch.nn import functional
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.na, self.nb = nn.LayerNorm(96), nn.LayerNorm(96)
+            self.q, self.k, self.v, self.o = (nn.Linear(96, 96) for _ in range(4))
+            self.up, self.down = nn.Linear(96, 384), nn.Linear(384, 96)
+
+        def forward(self, x):
+            y = self.na(x)
+            q, k, v = (of(y).unflatten(2, (4, 24)).transpose(1, 2) for of in (self.q, self.k, self.v))
+            weights = functional.softmax(q @ k.transpose(2, 3) / 24**0.5, -1)
+            x = x + self.o((weights @ v).transpose(1, 2).flatten(2))
+            return x + self.down(functional.gelu(self.up(self.nb(x))))
 
     class Chars(nn.Module):
         def __init__(self):
             super().__init__()
             self.tokens, self.places = nn.Embedding(65, 96), nn.Embedding(128, 96)
-            layer = lambda: nn.TransformerEncoderLayer(96, 4, 384, 0.0, "gelu", batch_first=True, norm_first=True)
-            self.blocks = nn.ModuleList(layer() for _ in range(3))
+            self.blocks = nn.ModuleList(Layer() for _ in range(3))
             self.norm, self.head = nn.LayerNorm(96), nn.Linear(96, 65, bias=False)
 
         def forward(self, x):
