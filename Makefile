@@ -20,7 +20,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text test-torch test test-all node-tests differential-cases differential-wide asan-test \
+.PHONY: help setup build demo text wheel test-torch python-test examples test test-all node-tests differential-cases differential-wide asan-test \
   miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
   gpu-bundle digits clean
 
@@ -39,10 +39,30 @@ build: ## Build the release binary, target/release/arenic
 demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/digits/demo.sh
 
+WHEELS := target/wheels
+wheel: $(VENV)/wheel ## Build the Python package, a wheel in target/wheels
+	@tools/setup.sh build
+	rm -rf $(WHEELS)
+	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml --out $(WHEELS)
+
 # With PyTorch, some 5 GB each, so that `make test` leaves it out.
-test-torch: build $(VENV)-torch-oldest/made $(VENV)-torch-newest/made ## Test the Python package with the oldest PyTorch it is for, and the newest
-	$(call step,ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(VENV)-torch-oldest/bin/python -m pytest -q python/tests)
-	$(call step,ARENIC=$(abspath $(CARGO_TARGET_DIR))/release/arenic $(VENV)-torch-newest/bin/python -m pytest -q python/tests)
+test-torch: wheel $(VENV)-torch-oldest/made $(VENV)-torch-newest/made ## Test the Python package with the oldest PyTorch it is for, and the newest
+	$(call test_torch,$(VENV)-torch-oldest)
+	$(call test_torch,$(VENV)-torch-newest)
+
+define test_torch
+$(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/*.whl
+$(call step,$(1)/bin/python -m pytest -q python/tests)
+endef
+
+# What the wheel holds, of the build that the tests have made: nothing is compiled a second time.
+PACKAGE := target/python
+python-test: $(VENV)/python ## Test the Python package without PyTorch, with the module that the tests have built
+	rm -rf $(PACKAGE)
+	mkdir -p $(PACKAGE)
+	cp -r python/package/arenic $(PACKAGE)/
+	cp $(CARGO_TARGET_DIR)/debug/libarenic_native.so $(PACKAGE)/arenic/_native.abi3.so
+	PYTHONPATH=$(abspath $(PACKAGE)) $(PYTHON) -m pytest -q python/tests --ignore python/tests/torch
 
 TEXT := target/text
 text: build $(VENV)/text ## Train a small GPT on a novel, from its forward model (a minute)
@@ -71,13 +91,15 @@ test: ## Everything that CI runs
 	$(call step,cargo fmt --all --check)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
 	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(VENV)/nvrtc)
+	$(call step,cargo build --workspace --all-targets --locked)
 ifeq ($(NEXTEST),yes)
-	$(call step,cargo nextest run --workspace --locked --no-run)
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo nextest run --workspace --locked --no-fail-fast)
 	$(call step,cargo test --workspace --locked --test onnx_nodes --test differential)
 else
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo test --workspace --all-targets --locked --no-fail-fast)
 endif
+	$(call step,$(MAKE) --no-print-directory examples)
+	$(call step,$(MAKE) --no-print-directory python-test)
 	$(call step,$(MAKE) --no-print-directory browser-test)
 	$(call step,$(MAKE) --no-print-directory export-test)
 	$(call step,cargo test --workspace --doc --locked)
@@ -140,6 +162,12 @@ miri-test: ## Interpret the runtime's unit tests on the CPU by miri, where it is
 	  fi; \
 	done; echo 'cargo miri is not installed: nothing was interpreted'
 
+# Those that the tests above have built.
+examples: ## Run the programs in examples/
+	set -e; for each in examples/*.rs; do \
+	  echo "$$each"; $(CARGO_TARGET_DIR)/debug/examples/$$(basename $$each .rs); \
+	done
+
 # With the binary that the tests above have built.
 browser-test: $(VENV)/browser ## Use pages of `arenic report` in a headless browser
 	@tools/setup.sh browser
@@ -182,7 +210,8 @@ bench-budget: build ## Print what byte limits cost for STEPS, by strategy, and w
 
 # Some: make zoo NETWORKS='hf_* tv_resnet18'. With PyTorch and what is built on it, some 6 GB.
 NETWORKS ?= *
-zoo: build $(VENV)/zoo ## Export sixty networks of PyTorch's libraries, train them, and print the table beside PyTorch (half an hour)
+zoo: build wheel $(VENV)/zoo ## Export sixty networks of PyTorch's libraries, train them, and print the table beside PyTorch (half an hour)
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/*.whl
 	$(PYTHON) models/zoo/zoo.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(foreach n,$(NETWORKS),'$(n)')
 
 papers: $(VENV)/papers ## Write the training steps of the papers' experiments, with PyTorch (some 5 GB, 10 minutes)
@@ -217,7 +246,8 @@ $(VENV)-torch-newest/made: TORCH := torch
 $(VENV)-torch-oldest/made $(VENV)-torch-newest/made: python/pyproject.toml
 	@tools/setup.sh python
 	python3 -m venv --clear $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -e './python[test]' '$(TORCH)'
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check 'numpy>=1.24' 'onnx>=1.18' 'onnxruntime>=1.20' \
+	  'onnxscript>=0.7' 'pytest>=8' '$(TORCH)'
 	@touch $@
 
 $(VENV)/node-tests: tests/node_tests/requirements.txt
@@ -225,12 +255,14 @@ $(VENV)/differential: tests/differential/requirements.txt
 $(VENV)/nvrtc: tests/cuda/requirements.txt
 $(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/export: tests/onnx_export/requirements.txt
+$(VENV)/python: python/tests/requirements.txt
+$(VENV)/wheel: python/requirements.txt
 $(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
 $(VENV)/text: models/text/requirements.txt
 $(VENV)/zoo: models/zoo/requirements.txt
-$(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/bench $(VENV)/digits $(VENV)/papers \
+$(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
   $(VENV)/text $(VENV)/zoo: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

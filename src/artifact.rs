@@ -21,6 +21,7 @@ use arenic_ir::program::Program;
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
 use arenic_ir::{Graph, NodeId, Rounds, StateId, ValueId};
+use arenic_passes::Purpose;
 use arenic_passes::certificate::{self, OrderCertificate};
 use bytes::Bytes;
 use cranelift_entity::EntityRef;
@@ -38,7 +39,19 @@ const DIGEST: std::ops::Range<usize> = 20..52;
 const SECTION_ALIGN: u64 = 4096;
 const ENTRY_ALIGN: u64 = 64;
 
-/// A compiled step.
+/// A compiled step: for each target a program that the checker has proved to implement its graph.
+///
+/// ```
+/// use arenic::{Artifact, Compiler, Model};
+///
+/// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/digits/digits_step.onnx");
+/// let artifact = Compiler::new().compile(&Model::open(path)?.dim("batch", 8))?;
+/// let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("digits.arenic");
+/// artifact.write(&file)?;
+/// assert_eq!(Artifact::read(&file)?.arena_bytes(), artifact.arena_bytes());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Artifact {
     /// One graph and checked program per target.
@@ -303,6 +316,11 @@ impl<'a> Layout<'a> {
 }
 
 impl Artifact {
+    /// Bytes of the first target's arena on the device.
+    pub fn arena_bytes(&self) -> u64 {
+        self.targets.first().map_or(0, |target| target.arena_bytes().device)
+    }
+
     /// The target of this name.
     pub fn target(&self, name: &str) -> Option<&Target> {
         self.targets.iter().find(|t| t.name == name)
@@ -366,6 +384,14 @@ impl Artifact {
     /// The file cannot be read, is no artifact, was cut or altered, comes from a newer
     /// version, or holds a malformed graph.
     pub fn read(path: &Path) -> Result<Artifact, ArtifactError> {
+        Artifact::read_for(path, &[Purpose::Step, Purpose::Evaluation])
+    }
+
+    /// The same, with the targets of these purposes alone: others take no memory.
+    ///
+    /// # Errors
+    /// As for [`Artifact::read`], of what is read.
+    pub fn read_for(path: &Path, purposes: &[Purpose]) -> Result<Artifact, ArtifactError> {
         let io = |error| ArtifactError::Io { path: path.to_owned(), error };
         let file = File::open(path).map_err(io)?;
         if file.metadata().map_err(io)?.len() == 0 {
@@ -375,13 +401,14 @@ impl Artifact {
         let bytes = mapping.bytes();
         let refuse = |reason: String| ArtifactError::Format { path: path.to_owned(), reason };
         let (header, data) = parse_envelope(&bytes).map_err(refuse)?;
-        let all = |entries: Vec<TargetHeader>| -> Result<Vec<Target>, ArtifactError> {
-            entries.into_iter().map(|entry| read_target(path, entry, &data, &mapping)).collect()
+        let all = |purpose, entries: Vec<TargetHeader>| -> Result<Vec<Target>, ArtifactError> {
+            let wanted = entries.into_iter().filter(|_| purposes.contains(&purpose));
+            wanted.map(|entry| read_target(path, entry, &data, &mapping)).collect()
         };
         mapping.release();
         Ok(Artifact {
-            targets: all(header.targets)?,
-            evaluations: all(header.evaluations)?,
+            targets: all(Purpose::Step, header.targets)?,
+            evaluations: all(Purpose::Evaluation, header.evaluations)?,
             defaults: header.defaults,
             provenance: header.provenance.unwrap_or_default(),
             runnable: header.runnable,

@@ -3,10 +3,11 @@
 use crate::artifact::{Artifact, Certificate, Part, Provenance, Target, Turn};
 use crate::evaluator::Kernels;
 use crate::gpu_code::{self, CodeError};
+use crate::largest::Largest;
 use crate::mapping::Mapping;
-use crate::onnx::ort::{FILES, import_artifacts};
+use crate::model::Model;
 use crate::onnx::parameters::Said;
-use crate::onnx::{ImportError, ImportOptions, Imported, import_file};
+use crate::onnx::{ImportError, ImportOptions, Imported};
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
@@ -17,9 +18,9 @@ use arenic_passes::differentiate::{Differentiate, Glob, Parameter};
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{PartOutcome, Pipeline, RunError, RunOptions};
 use arenic_passes::simulate::roofline;
-use arenic_passes::{Cx, Evaluate, PassError, Purpose, Search, devices};
+use arenic_passes::yaml::YamlError;
+use arenic_passes::{Cx, Evaluate, Minimum, PassError, Purpose, Search, devices};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The name of the CPU target in artifacts.
@@ -64,23 +65,57 @@ pub enum CompileError {
         /// Why.
         error: std::io::Error,
     },
+    /// What is asked for contradicts itself or cannot be had here.
+    #[error("{message}")]
+    Options {
+        /// What.
+        message: String,
+        /// How to mend it.
+        help: String,
+    },
+    /// A size of the dimension that was to be as large as fits.
+    #[error("{name}={size} {}: {error}", if error.is_of_limits() { "does not fit" } else { "cannot be compiled" })]
+    Size {
+        /// The dimension.
+        name: String,
+        /// Its size.
+        size: u64,
+        /// Why not.
+        error: Box<CompileError>,
+    },
+    /// A pipeline or a description of a device.
+    #[error(transparent)]
+    Yaml(#[from] YamlError),
 }
 
 impl CompileError {
+    pub(crate) fn options(message: impl Into<String>, help: impl Into<String>) -> CompileError {
+        CompileError::Options { message: message.into(), help: help.into() }
+    }
+
+    /// How to mend it, where the message does not say that.
+    pub fn help(&self) -> Option<&str> {
+        match self {
+            CompileError::Options { help, .. } => Some(help),
+            _ => None,
+        }
+    }
+
     /// True where another limit on memory might do.
     pub fn is_of_limits(&self) -> bool {
         match self {
             CompileError::Limit { .. } => true,
             CompileError::Run(RunError::Pass { error, .. }) => error.is_of_limits(),
+            CompileError::Size { error, .. } => error.is_of_limits(),
             _ => false,
         }
     }
 
-    /// The least limit on device memory that can be kept, and the proven floor below it, in
-    /// bytes, where this is why the compilation failed.
-    pub fn minimum(&self) -> Option<(u64, u64)> {
+    /// The least limit on device memory that can be kept, where this is why the compilation failed.
+    pub fn minimum(&self) -> Option<Minimum> {
         match self {
             CompileError::Run(RunError::Pass { error, .. }) => error.minimum(),
+            CompileError::Size { error, .. } => error.minimum(),
             _ => None,
         }
     }
@@ -98,15 +133,18 @@ pub struct Compiled {
     pub unused: Vec<String>,
     /// Where a forward model became a step: its weights.
     pub weights: Weights,
-    /// Under a limit on device memory: the least one that can be kept, and the proven floor
-    /// below it, in bytes.
-    pub minimum: Option<(u64, u64)>,
+    /// Under a limit on device memory: what is known of the least one that can be kept.
+    pub minimum: Option<Minimum>,
     /// Under a limit on device memory: seconds of the step without it, which operators in parts
     /// no longer tell.
     pub uncut_seconds: Option<f64>,
     /// Under a limit on device memory, where tensors are computed again and none is moved: seconds
     /// that a step of this graph takes at least, in any order.
     pub step_seconds_bound: Option<f64>,
+    /// The limit on device memory, in bytes, where there is one.
+    pub limit: Option<u64>,
+    /// Where a dimension was to be as large as fits: its name, and its size.
+    pub largest: Option<Largest<String>>,
 }
 
 /// The weights of a forward model that became a step.
@@ -195,22 +233,45 @@ pub struct Constraints<'a> {
     pub no_gpu_code: bool,
 }
 
-/// Compiles a model, or a folder of ONNX Runtime's training artifacts, for one target.
+/// Compiles a model for one target.
 ///
 /// # Errors
 /// See [`CompileError`].
 pub fn compile(
-    model: &Path,
+    model: &Model,
     import: &ImportOptions,
     pipeline: &Pipeline,
     constraints: Constraints,
     search: Search,
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
-    let Imported { mut graph, bound, unused, defaults, said, stops, notes } = match model.is_dir() {
-        true => import_artifacts(model, import)?,
-        false => import_file(model, import)?,
-    };
+    let imported = Source { model, plan_only: import.plan_only, imported: model.import(import)? };
+    plan(imported, pipeline, constraints, search, options)
+}
+
+/// An imported model.
+pub(crate) struct Source<'m> {
+    /// What it was imported from.
+    pub(crate) model: &'m Model,
+    /// Tensors may be known by type alone.
+    pub(crate) plan_only: bool,
+    /// The graph.
+    pub(crate) imported: Imported,
+}
+
+/// Compiles an imported model for one target.
+///
+/// # Errors
+/// See [`CompileError`].
+pub(crate) fn plan(
+    source: Source,
+    pipeline: &Pipeline,
+    constraints: Constraints,
+    search: Search,
+    options: RunOptions,
+) -> Result<Compiled, CompileError> {
+    let Source { model, plan_only, imported } = source;
+    let Imported { mut graph, bound, unused, defaults, said, stops, notes } = imported;
     let (weights, pass) = match (pipeline.differentiation(), constraints.purpose) {
         (Some(pass), Purpose::Step) => {
             let (weights, pass) = Weights::decided(&mut graph, pass, said, &stops, notes)?;
@@ -271,7 +332,7 @@ pub fn compile(
                 true => floor(&module.graph, &cx)?,
                 false => certificate.bound.max(found),
             };
-            let compiles = backend == Backend::CUDA && !import.plan_only && !no_gpu_code;
+            let compiles = backend == Backend::CUDA && !plan_only && !no_gpu_code;
             let kernels = |graph: &Graph, program: &Program| match compiles {
                 true => gpu_code::make(graph, program),
                 false => Ok(None),
@@ -314,7 +375,7 @@ pub fn compile(
                 evaluations: Vec::new(),
                 defaults,
                 provenance,
-                runnable: !import.plan_only,
+                runnable: !plan_only,
             })
         }
         _ => None,
@@ -329,6 +390,8 @@ pub fn compile(
         minimum,
         uncut_seconds,
         step_seconds_bound,
+        limit: None,
+        largest: None,
     })
 }
 
@@ -389,21 +452,12 @@ fn distinct_nodes(program: &Program) -> usize {
     program.nodes().collect::<std::collections::HashSet<_>>().len()
 }
 
-fn provenance(model: &Path, pipeline: &Pipeline) -> Result<Provenance, CompileError> {
-    let mut hasher = blake3::Hasher::new();
-    let files = match model.is_dir() {
-        true => FILES.map(|name| model.join(name)).to_vec(),
-        false => vec![model.to_owned()],
-    };
-    for path in files {
-        std::fs::File::open(&path)
-            .and_then(|file| hasher.update_reader(file).map(drop))
-            .map_err(|error| CompileError::Io { path, error })?;
-    }
+fn provenance(model: &Model, pipeline: &Pipeline) -> Result<Provenance, CompileError> {
+    let digest = model.digest().map_err(|(path, error)| CompileError::Io { path, error })?;
     Ok(Provenance {
         compiler: format!("arenic {}", env!("CARGO_PKG_VERSION")),
-        model: model.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned()),
-        model_digest: hasher.finalize().as_bytes().to_vec(),
+        model: model.name().to_owned(),
+        model_digest: digest.to_vec(),
         passes: pipeline.names().map(str::to_owned).collect(),
         is_cut: false,
     })

@@ -3,7 +3,7 @@
 
 use arenic_ir::{Op, TensorType};
 use arenic_passes::Evaluate;
-use arenic_passes::differentiate::COUNTED;
+use arenic_passes::differentiate::{COUNTED, WEIGHTED};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference;
 use std::collections::BTreeMap;
@@ -37,14 +37,26 @@ impl Means {
         if let Some(n) = counted {
             *self.counted.get_or_insert(0) += n as u64;
         }
-        let of_batches = figures.len() - if counted.is_some() { FIGURES.len() } else { 0 };
-        for (i, &(name, x)) in figures.iter().enumerate() {
-            let weight = counted.filter(|_| i >= of_batches).unwrap_or(1.0);
-            let (sum, weights) = self.sums.entry(name.to_owned()).or_default();
-            // What nothing counted in says nothing.
-            if weight > 0.0 {
-                (*sum, *weights) = (*sum + weight * x, *weights + weight);
+        let (of_batches, of_targets) =
+            figures.split_at(figures.len() - if counted.is_some() { FIGURES.len() } else { 0 });
+        let of_batches = match of_batches {
+            [rest @ .., (mean, x), (sum, weight)]
+                if counted.is_some() && [*mean, *sum] == WEIGHTED =>
+            {
+                self.weigh(mean, *x, *weight);
+                rest
             }
+            all => all,
+        };
+        of_batches.iter().for_each(|&(name, x)| self.weigh(name, x, 1.0));
+        of_targets.iter().for_each(|&(name, x)| self.weigh(name, x, counted.unwrap_or(1.0)));
+    }
+
+    /// Adds a figure; what nothing counted in says nothing.
+    fn weigh(&mut self, name: &str, x: f64, weight: f64) {
+        let (sum, weights) = self.sums.entry(name.to_owned()).or_default();
+        if weight > 0.0 {
+            (*sum, *weights) = (*sum + weight * x, *weights + weight);
         }
     }
 
@@ -88,6 +100,22 @@ mod tests {
         assert_eq!(counted, Some(5));
         let named = |name: &str, x| (name.to_owned(), x);
         assert_eq!(each, [named("accuracy", 0.8), named("loss", 0.8), named("spread", 6.5 / 3.0)]);
+    }
+
+    /// Targets of the first batch weigh 6 together, those of the second 2.
+    #[test]
+    fn a_weighted_loss_is_over_what_targets_weigh() {
+        let batch = |weighted, weight, loss, counted| {
+            let [mean, sum] = WEIGHTED;
+            [(mean, weighted), (sum, weight), ("loss", loss), ("accuracy", 1.0), (COUNTED, counted)]
+        };
+        let batches = [batch(1.0, 6.0, 2.0, 1.0), batch(3.0, 2.0, 0.5, 3.0)];
+        let (_, each) = means(&[&batches[0], &batches[1]]);
+        let named = |name: &str, x| (name.to_owned(), x);
+        assert_eq!(
+            each,
+            [named("accuracy", 1.0), named("loss", 0.875), named("weighted_loss", 1.5)]
+        );
     }
 
     #[test]

@@ -6,36 +6,36 @@ use arenic_ir::cost::Device;
 
 /// A plan that keeps a limit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub(crate) struct Point {
     /// Bytes of its arena on the device.
-    pub arena_bytes: u64,
+    pub(crate) arena_bytes: u64,
     /// Seconds of a step, simulated.
-    pub step_seconds: f64,
+    pub(crate) step_seconds: f64,
     /// Seconds of every kernel once.
-    pub unlimited_step_seconds: f64,
+    pub(crate) unlimited_step_seconds: f64,
     /// Seconds that it takes at least, where tensors are computed again and none is moved.
-    pub step_seconds_bound: Option<f64>,
+    pub(crate) step_seconds_bound: Option<f64>,
     /// Bytes that a step copies between device and host memory.
-    pub swapped_bytes: u64,
+    pub(crate) swapped_bytes: u64,
     /// Nodes that run again.
-    pub recomputed_nodes: u64,
+    pub(crate) recomputed_nodes: u64,
 }
 
 impl Point {
     /// The part by which the step is longer than its kernels.
-    pub fn overhead(&self) -> f64 {
+    pub(crate) fn overhead(&self) -> f64 {
         (self.step_seconds / self.unlimited_step_seconds - 1.0).max(0.0)
     }
 
     /// The least that part can be, where it is known.
-    pub fn overhead_bound(&self) -> Option<f64> {
+    pub(crate) fn overhead_bound(&self) -> Option<f64> {
         Some((self.step_seconds_bound? / self.unlimited_step_seconds - 1.0).max(0.0))
     }
 }
 
 /// What a limit leads to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// A plan that keeps it.
     Kept(Point),
     /// No plan keeps it; the least limit that can be kept, in bytes, where that is known.
@@ -43,7 +43,7 @@ pub enum Outcome {
 }
 
 /// A model's compilations under limits on device memory.
-pub struct Frontier<'a, F> {
+pub(crate) struct Frontier<'a, F> {
     device: &'a Device,
     compile: F,
     unlimited: Point,
@@ -55,13 +55,13 @@ impl<'a, F: FnMut(Option<u64>) -> Result<Compiled, CompileError>> Frontier<'a, F
     ///
     /// # Errors
     /// See [`CompileError`].
-    pub fn new(device: &'a Device, mut compile: F) -> Result<Self, CompileError> {
+    pub(crate) fn new(device: &'a Device, mut compile: F) -> Result<Self, CompileError> {
         let unlimited = point(&compile(None)?, device)?;
         Ok(Frontier { device, compile, unlimited, least: None })
     }
 
     /// The plan without a limit.
-    pub fn unlimited(&self) -> &Point {
+    pub(crate) fn unlimited(&self) -> &Point {
         &self.unlimited
     }
 
@@ -69,14 +69,14 @@ impl<'a, F: FnMut(Option<u64>) -> Result<Compiled, CompileError>> Frontier<'a, F
     ///
     /// # Errors
     /// What is wrong besides that nothing keeps the limit; see [`CompileError`].
-    pub fn under(&mut self, limit: u64) -> Result<Outcome, CompileError> {
+    pub(crate) fn under(&mut self, limit: u64) -> Result<Outcome, CompileError> {
         if self.least.is_some_and(|least| limit < least) {
             return Ok(Outcome::Impossible(self.least));
         }
         match (self.compile)(Some(limit)) {
             Ok(compiled) => Ok(Outcome::Kept(point(&compiled, self.device)?)),
             Err(e) if e.is_of_limits() => {
-                let least = e.minimum().map(|(least, _)| least);
+                let least = e.minimum().map(|least| least.bytes);
                 self.least = self.least.or(least);
                 Ok(Outcome::Impossible(least))
             }

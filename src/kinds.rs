@@ -16,7 +16,7 @@ use cranelift_entity::SecondaryMap;
 
 /// What a buffer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Fed before every step.
     Input,
     /// The same in every step.
@@ -39,7 +39,7 @@ pub enum Kind {
 
 impl Kind {
     /// The name in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Input => "input",
             Kind::Constant => "constant",
@@ -55,13 +55,13 @@ impl Kind {
 }
 
 /// The kinds of a graph's values.
-pub struct Kinds {
+pub(crate) struct Kinds {
     of: SecondaryMap<ValueId, Option<Kind>>,
 }
 
 impl Kinds {
     /// Reads them off the graph.
-    pub fn new(g: &Graph) -> Kinds {
+    pub(crate) fn new(g: &Graph) -> Kinds {
         let loss = g.outputs.get(loss(g).unwrap_or(0));
         let forward = ancestors(g, loss.map(|o| o.value));
         let backward = ancestors(g, g.states.values().map(|s| s.exit));
@@ -96,13 +96,13 @@ impl Kinds {
     }
 
     /// The kind of a root, that is, of any value but a view.
-    pub fn of(&self, root: ValueId) -> Kind {
+    pub(crate) fn of(&self, root: ValueId) -> Kind {
         self.of[root].unwrap_or(Kind::Activation)
     }
 }
 
 /// Which output is the loss: the scalar of that name, else the first floating-point scalar.
-pub fn loss(g: &Graph) -> Option<usize> {
+pub(crate) fn loss(g: &Graph) -> Option<usize> {
     let scalar = |i: &usize| g.ty(g.outputs[*i].value).elements() == 1;
     let float = |i: &usize| g.ty(g.outputs[*i].value).dtype.is_float();
     let mut scalars = (0..g.outputs.len()).filter(scalar);

@@ -24,7 +24,7 @@ const MOST: u64 = 1 << 40;
 ///
 /// # Errors
 /// The size and the error of an attempt that fails for another reason, or for 1.
-pub fn largest<T, E>(
+pub(crate) fn largest<T, E>(
     mut attempt: impl FnMut(u64) -> Result<T, E>,
     too_large: impl Fn(&E) -> bool,
     stop: &AtomicBool,

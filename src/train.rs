@@ -1,11 +1,14 @@
 //! Runs an artifact: feeds batches, steps, collects outputs, saves states.
 
 mod initial;
+mod place;
 mod saving;
+pub(crate) mod session;
 
 use crate::artifact::{Target, Turn};
 use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool, try_to_write};
 use crate::gpu_code::{self, Trust};
+use crate::heap;
 use crate::mapping::Mapping;
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::program::{Program, Span};
@@ -13,11 +16,13 @@ use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
 use arenic_runtime::cuda::driver::{Driver, DriverError};
 use arenic_runtime::cuda::{self, CudaExecutor, DeviceStepError};
+pub use arenic_runtime::cuda::DeviceStepError as StepFailure;
 use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError};
 use arenic_runtime::kernel::{Draw, KernelError};
 use arenic_runtime::machine::Machine;
 use arenic_runtime::rounds::{InRounds, RoundsError};
 pub use initial::{Initial, InitialError};
+pub use place::{Place, PlaceError};
 use saving::Saver;
 pub use saving::{Kept, OnSaveError};
 use std::collections::VecDeque;
@@ -85,6 +90,18 @@ pub enum TrainError {
     /// The program cannot be run on this device.
     #[error(transparent)]
     DeviceSetup(#[from] cuda::SetupError),
+    /// The artifact holds no program for the place.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// An input cannot be fed with what is given for it.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The thread of a trainer could not be started.
+    #[error("a thread could not be started: {0}")]
+    Thread(String),
+    /// The thread of a trainer ended by a panic, which is a defect of arenic.
+    #[error("the step ended by a defect of arenic; make another trainer, and please report this")]
+    Ended,
     /// The parts of a step in rounds do not fit.
     #[error(transparent)]
     Rounds(#[from] RoundsError),
@@ -139,7 +156,41 @@ pub enum TrainError {
     },
 }
 
+/// What is given for inputs does not fit them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InputError {
+    /// Nothing is given.
+    #[error("no value for the input{} {}", if .0.len() == 1 { "" } else { "s" }, .0.join(", "))]
+    Missing(Vec<String>),
+    /// There is no such input.
+    #[error("`{name}` is no input; the inputs are {}", .known.join(", "))]
+    Unknown {
+        /// What is given.
+        name: String,
+        /// What could be.
+        known: Vec<String>,
+    },
+    /// Elements of another type, or in another number.
+    #[error("the input `{name}` takes {expected}, not {found}")]
+    Type {
+        /// The input.
+        name: String,
+        /// What it takes.
+        expected: TensorType,
+        /// What is given.
+        found: String,
+    },
+}
+
 impl TrainError {
+    /// How to mend it, where the message does not say that.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            TrainError::Place(e) => Some(e.help()),
+            _ => None,
+        }
+    }
+
     /// True where the run ended because the loss is NaN or infinite.
     pub fn is_non_finite(&self) -> bool {
         match self {
@@ -197,16 +248,8 @@ pub fn train(
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
-    let executor_options =
-        ExecutorOptions { threads: options.threads, poison: options.poison, stress: None };
-    if let Some(whole) = &target.whole_step()? {
-        let step = Step::of(target, whole.graph());
-        let mut machine = InRounds::on_cpu(whole, executor_options)?;
-        return machine.within(|machine| train_on(machine, step, options, notice, watch));
-    }
-    let step = Step::of(target, &target.graph);
-    let mut executor = Executor::new(&target.graph, &target.program, executor_options)?;
-    executor.within(|executor| train_on(executor, step, options, notice, watch))
+    let how = ExecutorOptions { threads: options.threads, poison: options.poison, stress: None };
+    on_cpu(target, how, Training { options, notice, watch })
 }
 
 /// Runs a target on a device.
@@ -220,20 +263,65 @@ pub fn train_on_device(
     notice: impl FnMut(&Notice),
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
+    let how = cuda::Options { deterministic: options.deterministic };
+    on_device(driver, target, options.trust, how, Training { options, notice, watch })
+}
+
+/// What is done with a program that is ready to step, on whatever machine.
+trait Work<R> {
+    fn with(self, machine: &mut impl Machine, step: Step) -> Result<R, TrainError>;
+}
+
+/// Does `work` with a target on the CPU, on a thread of the kernels' pool where steps run there.
+fn on_cpu<R: Send>(
+    target: &Target,
+    how: ExecutorOptions,
+    work: impl Work<R> + Send,
+) -> Result<R, TrainError> {
+    if let Some(whole) = &target.whole_step()? {
+        let step = Step::of(target, whole.graph());
+        let mut machine = InRounds::on_cpu(whole, how)?;
+        return machine.within(|machine| work.with(machine, step));
+    }
+    let step = Step::of(target, &target.graph);
+    let mut executor = Executor::new(&target.graph, &target.program, how)?;
+    executor.within(|executor| work.with(executor, step))
+}
+
+/// Does `work` with a target on a device.
+fn on_device<R>(
+    driver: impl Driver,
+    target: &Target,
+    trust: Trust,
+    how: cuda::Options,
+    work: impl Work<R>,
+) -> Result<R, TrainError> {
     let images = |turn: &Turn| {
-        let images = gpu_code::images(turn.kernels, turn.graph, turn.program, options.trust);
+        let images = gpu_code::images(turn.kernels, turn.graph, turn.program, trust);
         images.map_err(cuda::SetupError::from)
     };
     let images = target.turns().iter().map(images).collect::<Result<Vec<_>, _>>()?;
-    let how = cuda::Options { deterministic: options.deterministic };
     if let (Some(whole), [before, main, after]) = (&target.whole_step()?, &images[..]) {
         let step = Step::of(target, whole.graph());
         let mut machine = InRounds::on_device(whole, [before, main, after], driver, how)?;
-        return train_on(&mut machine, step, options, notice, watch);
+        return work.with(&mut machine, step);
     }
     let (g, images) = (&target.graph, images.concat());
     let mut executor = CudaExecutor::new(g, &target.program, &images, driver, how)?;
-    train_on(&mut executor, Step::of(target, g), options, notice, watch)
+    work.with(&mut executor, Step::of(target, g))
+}
+
+/// A run from files to files.
+struct Training<'a, N, W> {
+    options: &'a Options,
+    notice: N,
+    watch: W,
+}
+
+impl<N: FnMut(&Notice), W: FnMut(&StepReport)> Work<Summary> for Training<'_, N, W> {
+    fn with(self, machine: &mut impl Machine, step: Step) -> Result<Summary, TrainError> {
+        train_on(machine, step, self.options, self.notice, self.watch)
+    }
 }
 
 /// What a run needs to know of its step.
@@ -266,6 +354,7 @@ fn train_on(
 ) -> Result<Summary, TrainError> {
     let written = [&options.save, &options.outputs, &options.trace];
     try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
+    heap::give_back();
     let (g, timed) = (step.graph, step.timed);
     let progress = initial::load(&options.initial, step, executor)?;
     let seed = options.seed.unwrap_or(progress.seed);
@@ -428,25 +517,16 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Why a step failed, where it may be that a target is no class: the loss takes an element by it.
+    /// Why a step failed.
     fn told(&mut self, error: TrainError) -> TrainError {
-        let TrainError::Step { step, error: DeviceStepError::Refused(refused) } = &error else {
-            return error;
-        };
-        let (step, g) = (*step, self.saver.graph);
-        let KernelError::IndexOutOfRange { index, extent } = refused.error else { return error };
-        let is_target = |v: &ValueId| g.values[*v].name == TARGET && g.ty(*v).dtype == DType::I64;
-        let at = self.fed.iter().position(is_target).filter(|_| refused.node.ends_with(LOSS));
-        let Some(i) = at else { return error };
-        let mut bytes = vec![0; g.ty(self.fed[i]).bytes() as usize];
-        if self.batches.fill(step, i, &mut bytes).is_err() {
-            return error;
-        }
-        let mut targets = bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b));
-        match targets.position(|t| t == index) {
-            Some(row) => TrainError::Class { step, class: index, row, classes: extent },
-            None => error,
-        }
+        let TrainError::Step { step, .. } = error else { return error };
+        let g = self.saver.graph;
+        class_error(g, error, |v| {
+            let i = self.fed.iter().position(|&fed| fed == v)?;
+            let mut bytes = vec![0; g.ty(v).bytes() as usize];
+            self.batches.fill(step, i, &mut bytes).ok()?;
+            Some(bytes)
+        })
     }
 
     /// The error that ended the steps, once what was trained before it is safe.
@@ -461,6 +541,27 @@ impl Run<'_> {
             0 => error,
             steps => self.saver.rescue(error, executor, self.first + steps, &renewed),
         }
+    }
+}
+
+/// Why a step failed, where it may be that a target is no class: the loss takes an element by it. `fed` gives
+/// the bytes of an input.
+fn class_error(
+    g: &Graph,
+    error: TrainError,
+    fed: impl FnOnce(ValueId) -> Option<Vec<u8>>,
+) -> TrainError {
+    let TrainError::Step { step, error: DeviceStepError::Refused(refused) } = &error else {
+        return error;
+    };
+    let KernelError::IndexOutOfRange { index, extent } = refused.error else { return error };
+    let is_target = |v: &ValueId| g.values[*v].name == TARGET && g.ty(*v).dtype == DType::I64;
+    let target = g.inputs().find(is_target).filter(|_| refused.node.ends_with(LOSS));
+    let Some(bytes) = target.and_then(fed) else { return error };
+    let mut targets = bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b));
+    match targets.position(|t| t == index) {
+        Some(row) => TrainError::Class { step: *step, class: index, row, classes: extent },
+        None => error,
     }
 }
 
@@ -528,7 +629,7 @@ impl Outputs {
 }
 
 /// The first element as a number.
-fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
+pub(crate) fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
     let mut wide = [0u8; 8];
     let n = (dtype.size() as usize).min(bytes.len());
     wide[..n].copy_from_slice(&bytes[..n]);
@@ -543,6 +644,14 @@ fn scalar(dtype: DType, bytes: &[u8]) -> f64 {
         DType::F32 => f64::from(f32::from_bits(bits as u32)),
         DType::F64 => f64::from_bits(bits),
     }
+}
+
+/// A pattern of names: `*`, `?` and `[…]` as in a shell.
+///
+/// # Errors
+/// The text is no pattern.
+pub fn pattern(text: &str) -> Result<glob::Pattern, glob::PatternError> {
+    glob::Pattern::new(text)
 }
 
 /// Names of the constants that `--init` may replace.

@@ -1,5 +1,6 @@
 //! Devices are calibrated by what papers measured on them.
 
+use arenic::Model;
 use arenic::compile::{Constraints, compile};
 use arenic::onnx::ImportOptions;
 use arenic_ir::check::check;
@@ -24,7 +25,7 @@ fn gtx1080ti_ramps_up_as_autoswap_measured() {
     let constraints = Constraints { device: Some(&device), ..Constraints::default() };
     let options = RunOptions::default();
     let compiled =
-        compile(&model, &import, &pipeline, constraints, Search::default(), options).unwrap();
+        compile(&Model::open(&model).unwrap(), &import, &pipeline, constraints, Search::default(), options).unwrap();
     let target = compiled.target().unwrap();
     let footprint = check(&target.graph, &target.program).unwrap();
     let step = simulate(&target.program, &device, &roofline(&target.graph, &device));

@@ -3,6 +3,7 @@
 //! artifact.
 
 use arenic::artifact::{Artifact, Target};
+use arenic::Model;
 use arenic::compile::{CPU, Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::gpu_code::Trust;
@@ -95,7 +96,7 @@ fn through_a_file(
     constraints: Constraints,
 ) -> Target {
     let search = Search::default();
-    let compiled = compile(model, import, pipeline, constraints, search, RunOptions::default())
+    let compiled = compile(&Model::open(model).unwrap(), import, pipeline, constraints, search, RunOptions::default())
         .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
@@ -313,7 +314,7 @@ fn the_artifact_evaluates_what_it_trained() {
     std::fs::write(&path, states).unwrap();
     let file = Some(TensorFile::open(&path).unwrap());
     let skip = vec![glob::Pattern::new("*.momentum").unwrap()];
-    let after = first(Initial { file, skip, zeros: Vec::new() });
+    let after = first(Initial { file, skip, ..Initial::default() });
     assert!(after[0].1 < 0.1 && after[1].1 == 1.0, "{after:?}: it does not know its 20 examples");
 }
 

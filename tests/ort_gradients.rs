@@ -287,6 +287,57 @@ fn normalisations() {
     .holds("BatchNormalizationGrad", &["x", "s", "b"]);
 }
 
+/// Gradients of all that an LSTM gives: states of every step, the last state and the last cells.
+#[test]
+fn recurrences() {
+    let a = [int("hidden_size", 2)];
+    for (steps, peepholes) in [(3, ""), (3, " p"), (1, "")] {
+        let rest = if peepholes.is_empty() { " _" } else { peepholes };
+        let gradients = "dx dw dr db dh dc dp";
+        let backward = format!("x w r b _ h c{rest} states cells gates dstates dlast dcell");
+        let mut given = case(vec![
+            node(
+                "ms:LSTMTraining",
+                &format!("x w r b _ h c{peepholes}"),
+                "states last cell cells gates",
+                &a,
+            ),
+            node("Unsqueeze", "last zero", "a", &[]),
+            node("Unsqueeze", "cell zero", "b2", &[]),
+            node("Concat", "states a b2", "y", &[int("axis", 0)]),
+            node("Split", "dy sizes", "dstates d1 d2", &[int("axis", 0)]),
+            node("Squeeze", "d1 zero", "dlast", &[]),
+            node("Squeeze", "d2 zero", "dcell", &[]),
+            node("ms:LSTMGrad", &backward, gradients, &a),
+        ])
+        .fed("x", &[steps, 2, 3])
+        .fed("w", &[1, 8, 3])
+        .fed("r", &[1, 8, 2])
+        .fed("b", &[1, 16])
+        .fed("h", &[1, 2, 2])
+        .fed("c", &[1, 2, 2])
+        .fed("dy", &[steps + 2, 1, 2, 2])
+        .constant("zero", &[1], &[0])
+        .constant("sizes", &[3], &[steps, 1, 1]);
+        let mut of = vec!["x", "w", "r", "b", "h", "c"];
+        if !peepholes.is_empty() {
+            given = given.fed("p", &[1, 6]);
+            of.push("p");
+        }
+        given.holds(&format!("LSTMGrad of {steps} steps{peepholes}"), &of);
+    }
+    // Without a bias, initial states and gradients of the last step.
+    case(vec![
+        node("ms:LSTMTraining", "x w r", "y _ _ cells gates", &a),
+        node("ms:LSTMGrad", "x w r _ _ _ _ _ y cells gates dy", "dx dw dr", &a),
+    ])
+    .fed("x", &[3, 2, 3])
+    .fed("w", &[1, 8, 3])
+    .fed("r", &[1, 8, 2])
+    .fed("dy", &[3, 1, 2, 2])
+    .holds("LSTMGrad without a bias", &["x", "w", "r"]);
+}
+
 #[test]
 fn a_window_that_pads_alone_would_fill() {
     let a = [ints("strides", &[2]), ints("pads", &[1, 1])];

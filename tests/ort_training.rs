@@ -1,6 +1,7 @@
 //! ONNX Runtime's training artifacts, fused to one step each: five steps give the losses and the
 //! parameters that ONNX Runtime's own training gives, which `fixtures/ort/make_runs.py` recorded.
 
+use arenic::Model;
 use arenic::compile::{Constraints, compile};
 use arenic::onnx::ImportOptions;
 use arenic::onnx::ort::{FILES, import_artifacts};
@@ -59,7 +60,7 @@ fn run(name: &str) -> (f64, f64) {
     let constraints = Constraints::default();
     let options = RunOptions::default();
     let compiled =
-        compile(folder.path(), &import, &pipeline, constraints, search, options).unwrap();
+        compile(&Model::open(folder.path()).unwrap(), &import, &pipeline, constraints, search, options).unwrap();
     let target = compiled.target().unwrap();
     let g = &target.graph;
     let options = Options { threads: 1, ..Options::default() };

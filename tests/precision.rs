@@ -2,6 +2,7 @@
 //! nothing, and the artifact says so.
 
 use arenic::artifact::{Artifact, Target};
+use arenic::Model;
 use arenic::compile::{CPU, Constraints, compile};
 use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
@@ -38,7 +39,7 @@ fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
     let model = root(&format!("models/forward/{network}.onnx"));
     let (constraints, search) = (Constraints::default(), Search::default());
     let compiled =
-        compile(&model, &import, &pipeline, constraints, search, RunOptions::default()).unwrap();
+        compile(&Model::open(&model).unwrap(), &import, &pipeline, constraints, search, RunOptions::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();

@@ -4,12 +4,12 @@
     models/zoo/zoo.py [--arenic PATH] [--files FOLDER] [--json FILE] [NAME-GLOB ...]
 
 Each network is exported three times: as `torch.onnx.export` does by default, with `optimize=False`, and by
-`arenic_export.export`. arenic compiles each file without a word about its parameters, the default one once more with
+`arenic.torch.export`. arenic compiles each file without a word about its parameters, the default one once more with
 `--repair`, and trains three steps of SGD with momentum on the same batches as PyTorch. What comes of it, as the largest relative difference of a loss:
 
     equal      at most 1e-4
     refused    the file is not compiled, and its message names the reason
-    told       the losses differ, and the compile warned of weights that it was not sure of, or arenic_export of buffers
+    told       the losses differ, and the compile warned of weights that it was not sure of, or arenic.torch of buffers
                that the module changes
     WRONG      the losses differ, and nothing was said
     no export  PyTorch does not write the file
@@ -44,9 +44,7 @@ import torch.nn.functional as F
 from networks import NETWORKS, Network
 from torch import Tensor, nn
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent.parent / "python" / "src"))
-
-import arenic_export  # noqa: E402
+import arenic.torch
 
 STEPS, MOMENTUM, TOLERANCE = 3, 0.9, 1e-4
 
@@ -127,13 +125,13 @@ def by_torch(optimize: bool) -> Callable[[Case, pathlib.Path], None]:
 
 
 def by_arenic(one: Case, path: pathlib.Path) -> None:
-    arenic_export.export(one.module, one.example, path)
+    arenic.torch.export(one.module, one.example, path)
 
 
 EXPORTS: dict[str, Callable[[Case, pathlib.Path], None]] = {
     "default": by_torch(optimize=True),
     "optimize=False": by_torch(optimize=False),
-    "arenic_export": by_arenic,
+    "arenic.torch": by_arenic,
 }
 
 
@@ -142,7 +140,7 @@ RUNS: dict[str, tuple[str, list[str]]] = {
     "default": ("default", []),
     "default, --repair": ("default", ["--repair"]),
     "optimize=False": ("optimize=False", []),
-    "arenic_export": ("arenic_export", []),
+    "arenic.torch": ("arenic.torch", []),
 }
 
 

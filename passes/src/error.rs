@@ -1,6 +1,6 @@
 //! Why passes fail.
 
-use crate::{accumulate, differentiate, yaml};
+use crate::{Minimum, accumulate, differentiate, yaml};
 use arenic_ir::plan::PlanError;
 
 /// Why a pass failed.
@@ -79,11 +79,12 @@ pub enum PassError {
 }
 
 impl PassError {
-    /// The least limit on device memory that can be kept, and the proven floor below it, in
-    /// bytes, where this is what failed.
-    pub fn minimum(&self) -> Option<(u64, u64)> {
+    /// The least limit on device memory that can be kept, where this is what failed.
+    pub fn minimum(&self) -> Option<Minimum> {
         match self {
-            PassError::DeviceMemory { minimum, bound, .. } => Some((*minimum, *bound)),
+            PassError::DeviceMemory { minimum, bound, .. } => {
+                Some(Minimum { bytes: *minimum, bound: *bound, is_exact: true })
+            }
             _ => None,
         }
     }

@@ -31,6 +31,7 @@ pub mod fuse_transposes;
 pub mod fuse_updates;
 pub mod layout;
 pub mod lower;
+mod minimum;
 mod mip;
 pub mod order;
 pub mod order_ilp;
@@ -62,6 +63,7 @@ pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
+pub use minimum::Minimum;
 pub use pass::{
     CommonHomes, Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats,
     Variants,

@@ -85,7 +85,7 @@ impl Cx<'_> {
 }
 
 /// Rewrites the graph. It freezes when planning begins.
-pub trait GraphPass {
+pub trait GraphPass: Send + Sync {
     /// Rewrites `g`.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ pub struct Variants {
 }
 
 /// Establishes facts of the plan. That it cannot change the meaning is in its type.
-pub trait PlanPass {
+pub trait PlanPass: Send + Sync {
     /// The facts it reads.
     fn needs(&self) -> &[Fact];
     /// The facts it establishes.
@@ -154,7 +154,7 @@ pub trait PlanPass {
 }
 
 /// Makes or completes the program.
-pub trait ProgramPass {
+pub trait ProgramPass: Send + Sync {
     /// The facts it reads.
     fn needs(&self) -> &[Fact];
     /// Makes or changes `program`.

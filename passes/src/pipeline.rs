@@ -12,7 +12,7 @@ use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::precision::{Format, Precision};
 use crate::yaml::{self, YamlError};
-use crate::{Cx, Pass, PassError, PassInfo, Stats, all_passes, configure};
+use crate::{Cx, Minimum, Pass, PassError, PassInfo, Stats, all_passes, configure};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
@@ -24,6 +24,7 @@ use serde::de::value::UnitDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The named pipelines: name and YAML. The first is the default.
@@ -42,10 +43,12 @@ pub const NAMED: &[(&str, &str)] = &[
 ];
 
 /// A sequence of configured passes.
+#[derive(Clone)]
 pub struct Pipeline {
     steps: Vec<Step>,
 }
 
+#[derive(Clone)]
 struct Step {
     name: String,
     pass: Pass,
@@ -79,9 +82,8 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The least limit on device memory that can be kept, and the proven floor below it, in
-    /// bytes, where this is what failed.
-    pub fn minimum(&self) -> Option<(u64, u64)> {
+    /// The least limit on device memory that can be kept, where this is what failed.
+    pub fn minimum(&self) -> Option<Minimum> {
         match self {
             RunError::Pass { error, .. } => error.minimum(),
             _ => None,
@@ -152,16 +154,15 @@ impl Outcome {
         self.figures("lower_bound_bytes").max().unwrap_or(0)
     }
 
-    /// The least limit on device memory that can be kept, and the proven floor below it, in
-    /// bytes; `None` where no pass said.
-    pub fn minimum(&self) -> Option<(u64, u64)> {
+    /// What is known of the least limit on device memory that can be kept; `None` where no pass said.
+    pub fn minimum(&self) -> Option<Minimum> {
+        let mut known = self.stats.iter().filter_map(|(_, stats)| Minimum::of(stats));
         // What a pass says that chose between graphs is about all of them, and comes first.
         // What is about the parts of a step in rounds comes before what is about the whole.
-        let of = |name| match self.rounds {
-            None => self.figures(name).next(),
-            Some(_) => self.figures(name).last(),
-        };
-        of("minimum_device_bytes").zip(of("minimum_device_bytes_bound"))
+        match self.rounds {
+            None => known.next(),
+            Some(_) => known.last(),
+        }
     }
 
     /// Seconds that a step takes at least under the byte limit, as far as its plan computes tensors
@@ -244,7 +245,7 @@ impl Pipeline {
     /// # Errors
     /// It has one with a loss.
     pub fn differentiating(mut self, pass: Differentiate) -> Result<Pipeline, YamlError> {
-        let step = Step { name: "differentiate".to_owned(), pass: Pass::Graph(Box::new(pass)) };
+        let step = Step { name: "differentiate".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
         let differentiates = |step: &Step| match &step.pass {
             Pass::Graph(pass) => pass.differentiates().is_some(),
             _ => false,
@@ -268,7 +269,7 @@ impl Pipeline {
             later || !matches!(step.pass, Pass::Graph(_))
         };
         let changes = pass.to != Format::F32;
-        let step = Step { name: "precision".to_owned(), pass: Pass::Graph(Box::new(pass)) };
+        let step = Step { name: "precision".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
             None if changes => {
@@ -286,7 +287,7 @@ impl Pipeline {
         let prepares = |step: &Step| {
             ["fold_constants", "dead_code", "raise", "differentiate"].contains(&&step.name[..])
         };
-        let step = Step { name: "accumulate".to_owned(), pass: Pass::Graph(Box::new(pass)) };
+        let step = Step { name: "accumulate".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
             None => {
@@ -295,6 +296,21 @@ impl Pipeline {
             }
         }
         self
+    }
+
+    /// The pipeline with a pass of one's own before the first one called `before`. `name` is what reports and
+    /// errors call it.
+    ///
+    /// # Errors
+    /// There is no pass `before`; a pass over graphs would come after planning began, or a pass lacks facts.
+    pub fn with_pass(mut self, name: &str, pass: Pass, before: &str) -> Result<Pipeline, YamlError> {
+        let Some(at) = self.steps.iter().position(|step| step.name == before) else {
+            let known = self.names().collect::<Vec<_>>().join(", ");
+            return Err(format!("the pipeline has no pass `{before}`; it has {known}").into());
+        };
+        self.steps.insert(at, Step { name: name.to_owned(), pass });
+        self.validate(None)?;
+        Ok(self)
     }
 
     /// The pass that makes a training step of a forward graph, where there is one.

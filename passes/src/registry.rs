@@ -1,15 +1,17 @@
 //! From the list of passes to YAML entries, help and dispatch.
 
 use crate::{GraphPass, PlanPass, ProgramPass};
+use std::sync::Arc;
 
-/// A configured pass.
+/// A configured pass, which pipelines share.
+#[derive(Clone)]
 pub enum Pass {
     /// Rewrites the graph.
-    Graph(Box<dyn GraphPass>),
+    Graph(Arc<dyn GraphPass>),
     /// Establishes facts.
-    Plan(Box<dyn PlanPass>),
+    Plan(Arc<dyn PlanPass>),
     /// Makes or completes the program.
-    Program(Box<dyn ProgramPass>),
+    Program(Arc<dyn ProgramPass>),
 }
 
 /// What the list says about a pass.
@@ -100,13 +102,13 @@ macro_rules! passes {
 
 macro_rules! wrap {
     (graph, $pass:expr) => {
-        Pass::Graph(Box::new($pass))
+        Pass::Graph(std::sync::Arc::new($pass))
     };
     (plan, $pass:expr) => {
-        Pass::Plan(Box::new($pass))
+        Pass::Plan(std::sync::Arc::new($pass))
     };
     (program, $pass:expr) => {
-        Pass::Program(Box::new($pass))
+        Pass::Program(std::sync::Arc::new($pass))
     };
 }
 

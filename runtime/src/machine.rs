@@ -24,6 +24,10 @@ pub trait Machine {
     /// True where the next step may be fed between [`Machine::begin`] and [`Machine::finish`].
     fn feeds_ahead(&self) -> bool;
 
+    /// True where inputs, outputs and homes lie in memory of this process, each at an address of its own as long as
+    /// the machine lives.
+    fn is_in_host_memory(&self) -> bool;
+
     /// The bytes of a fed input, to be filled before the next step begins; `None` where the step
     /// does not read it.
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]>;
@@ -99,6 +103,10 @@ impl Machine for Executor<'_> {
 
     fn feeds_ahead(&self) -> bool {
         false
+    }
+
+    fn is_in_host_memory(&self) -> bool {
+        true
     }
 
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {

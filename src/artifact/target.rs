@@ -129,6 +129,11 @@ impl Target {
         sizes.fold(PerSpace::default(), PerSpace::largest)
     }
 
+    /// A figure about the plan by its name, for example `arena_bytes`; 0 if there is none.
+    pub fn figure(&self, name: &str) -> u64 {
+        self.statistics.get(name).copied().unwrap_or(0)
+    }
+
     /// Seconds of a step on a device, simulated: of rounds as often as they run.
     pub fn simulated_seconds(&self, device: &Device) -> f64 {
         let device = device.with_math(self.program.target.math);

@@ -1,7 +1,7 @@
 //! `arenic check`
 
 use super::{Failure, Json, Outcome, failed, human_bytes, print};
-use arenic::artifact::{Artifact, Target};
+use crate::artifact::{Artifact, Target};
 use arenic_ir::program::PerSpace;
 use clap::Args;
 use miette::miette;

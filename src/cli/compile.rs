@@ -1,34 +1,34 @@
 //! `arenic compile`
 
-use super::device::{note_unmeasured, read_profiled};
+use super::device::{read_profiled, unmeasured};
 use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::interrupt;
 use super::loss::{LossOptions, MicroBatches, parameters_json};
-use super::memory::{Limit, free_bytes, parse_limit, parse_percent};
 use super::pipeline::read_pipeline;
 use super::search::{CUT, SearchOptions};
-use super::size::parse_size;
 use super::sweep::{self, Sweep};
 use super::{Failure, Json, Outcome, can_write, failed, human_bytes, name_value, print};
-use arenic::artifact::Target;
-use arenic::compile::{CompileError, Compiled, Constraints, compile};
-use arenic::data::Npz;
-use arenic::explain;
-use arenic::largest::{Largest, largest};
-use arenic::onnx::{ImportOptions, Mode};
+use crate::artifact::{Artifact, Target};
+use crate::compile::{CompileError, Compiled};
+use crate::compiler::{Compiler, Watch};
+use crate::data::Npz;
+use crate::explain;
+use crate::largest::Largest;
+use crate::limit::{Limit, parse_percent};
+use crate::model::Model;
+use crate::onnx::ImportOptions;
+use crate::size::parse_size;
 use arenic_ir::cost::Device;
-use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, Math, TensorType};
-use arenic_passes::accumulate::Accumulate;
-use arenic_passes::differentiate::{Glob, Role};
-use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
-use arenic_passes::precision::{Format, Precision};
-use arenic_passes::{Purpose, Search, devices};
-use clap::Args;
+use arenic_passes::pipeline::{Pipeline, Report};
+use arenic_passes::precision::Format;
+use arenic_passes::{Minimum, devices};
+use clap::{Args, Parser};
 use miette::miette;
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Instant;
 
 /// Arguments of `arenic compile`.
@@ -60,7 +60,7 @@ pub(super) struct Arguments {
     /// What the step may take on the device, for example 4GiB: tensors are computed again, or moved to
     /// host memory, to keep it. 60% or half are of the step's arena without a limit; fit is what this
     /// machine has free, less a margin
-    #[arg(long, visible_alias = "memory", value_name = "SIZE", value_parser = parse_limit)]
+    #[arg(long, visible_alias = "memory", value_name = "SIZE", value_parser = Limit::from_str)]
     device_memory: Option<Limit>,
     /// Bytes that moved tensors may take in host memory [default: none on a CPU, whose memory that is;
     /// no limit for a GPU]
@@ -129,130 +129,151 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// The limit follows from what the step takes.
-    fn is_relative(&self) -> bool {
-        matches!(self.device_memory, Some(Limit::Part(_))) || self.overhead.is_some()
-    }
-
-    /// The model's file, or the folder of training artifacts.
-    fn source(&self) -> Result<&Path, Failure> {
-        match (&self.model, &self.ort) {
+    /// The model, or the folder of training artifacts.
+    pub(super) fn model(&self) -> Result<Model, Failure> {
+        let path = match (&self.model, &self.ort) {
             (Some(model), _) if model.is_dir() => {
                 let help = "a folder of ONNX Runtime's training artifacts is given by --ort";
-                Err(miette!(help = help, "`{}` is a folder, no model", model.display()).into())
+                Err(miette!(help = help, "`{}` is a folder, no model", model.display()))?
             }
             (_, Some(ort)) if !ort.is_dir() => {
                 let help = "--ort takes the folder with training_model.onnx, optimizer_model.onnx \
                             and checkpoint";
-                Err(miette!(help = help, "`{}` is no folder", ort.display()).into())
+                Err(miette!(help = help, "`{}` is no folder", ort.display()))?
             }
-            (Some(path), _) | (None, Some(path)) => Ok(path),
-            (None, None) => Err(miette!("neither a model nor --ort is given").into()),
+            (Some(path), _) | (None, Some(path)) => path,
+            (None, None) => Err(miette!("neither a model nor --ort is given"))?,
+        };
+        Model::open(path).map_err(failed)
+    }
+
+    /// What the options ask for.
+    pub(super) fn compiler(&self) -> Result<Compiler, Failure> {
+        let pipeline = self.pipeline.as_deref();
+        let pipeline = pipeline.map(|name| read_pipeline(name, Pipeline::from_yaml)).transpose()?;
+        let counted = self.loss.accumulate.and_then(MicroBatches::count);
+        if counted.is_some() && self.loss.loss.is_none() && self.ort.is_none() {
+            let help = "give --loss, or --ort; `--accumulate auto` is for every step";
+            let message = "--accumulate N has a model's rows N times, in steps that are made here";
+            return Err(miette!(help = help, "{message}").into());
         }
+        let dims = Dimensions::new(&self.dims)?;
+        let device = match (self.device.as_deref(), self.profile.as_deref()) {
+            (None, None) => None,
+            (name, profile) => Some(read_profiled(name.unwrap_or(devices::NAMED[0].0), profile)?),
+        };
+        let compiler = Compiler {
+            pipeline,
+            differentiate: self.loss.pass()?,
+            precision: self.precision,
+            auto_rounds: self.loss.accumulate == Some(MicroBatches::Auto),
+            targets: self.targets.clone(),
+            device,
+            is_within_device: self.device.is_some(),
+            memory: self.device_memory,
+            host_memory: self.host_memory,
+            overhead: self.overhead,
+            allow_reassociation: self.allow_reassociation,
+            math: self.math,
+            no_gpu_code: self.no_gpu_code,
+            evaluation: !self.no_eval,
+            inference: self.inference,
+            training: self.loss.training(),
+            import: ImportOptions {
+                dims: dims.given,
+                states: self.states.clone(),
+                plan_only: self.plan_only,
+                bind: bound(&self.bind)?,
+                micro_batches: self.ort.as_ref().and(counted).map(usize::from),
+                ..self.loss.import()
+            },
+            largest: dims.largest,
+            defaults: self.loss.defaults(),
+            stop_after: self.stop_after.clone(),
+            ..self.search.searching()
+        };
+        let pipeline = compiler.passes().map_err(failed)?;
+        let passes: Vec<&str> = pipeline.names().collect();
+        let dumped = self.dump_ir_after.iter().filter(|n| *n != "all");
+        for name in self.stop_after.iter().chain(dumped) {
+            if !passes.contains(&name.as_str()) {
+                let known = passes.join(", ");
+                return Err(miette!("the pipeline has no pass `{name}`; it has {known}").into());
+            }
+        }
+        Ok(compiler)
+    }
+
+    /// Prints what a pass left behind, where that is wanted.
+    pub(super) fn dump(&self, report: &Report) {
+        let wanted = |n: &String| n == "all" || n == report.pass;
+        if self.dump_ir_after.iter().any(wanted) {
+            tell!("# after {}\n{}", report.pass, report.module);
+        }
+        if self.print_stats {
+            let stats: Vec<String> =
+                report.stats.iter().map(|(name, n)| format!("{name}={n}")).collect();
+            let ms = report.elapsed.as_secs_f64() * 1e3;
+            tell!("{:<18} {ms:>9.2} ms  {}", report.pass, stats.join(" "));
+        }
+    }
+
+    /// What there is to say of weights and of what the artifact lacks, in lines.
+    pub(super) fn remarks(&self, compiled: &Compiled, timed: &Device) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.profile.is_some() {
+            lines.extend(unmeasured(timed, &compiled.module.graph));
+        }
+        if !compiled.weights.parameters.is_empty() {
+            lines.extend(LossOptions::describe(&compiled.weights, self.search.verbose));
+        }
+        let unused = |name: &String| format!("note: initializer `{name}` is not used");
+        lines.extend(compiled.unused.iter().map(unused));
+        if let Some(artifact) = &compiled.artifact
+            && let Some(gpu) = artifact.target(Backend::CUDA.name())
+            && gpu.kernels.is_none()
+            && artifact.runnable
+        {
+            let what = "note: there is no NVRTC here; kernels are compiled when a run begins";
+            lines.push(what.to_owned());
+        }
+        lines
     }
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
-    let source = a.source()?;
+    let model = a.model()?;
     can_write(&a.artifact)?;
-    let usual = if a.loss.loss.is_some() { "training" } else { NAMED[0].0 };
-    let name = a.pipeline.as_deref().unwrap_or(usual);
-    let mut pipeline = read_pipeline(name, Pipeline::from_yaml)?;
-    if let Some(pass) = a.loss.pass()? {
-        pipeline = pipeline.differentiating(pass).map_err(failed)?;
-    }
-    if let Some(to) = a.precision {
-        pipeline = pipeline.with_precision(Precision { to, ..Precision::default() });
-    }
-    let passes: Vec<&str> = pipeline.names().collect();
-    for name in a.stop_after.iter().chain(a.dump_ir_after.iter().filter(|n| *n != "all")) {
-        if !passes.contains(&name.as_str()) {
-            let known = passes.join(", ");
-            return Err(miette!("the pipeline has no pass `{name}`; it has {known}").into());
-        }
-    }
-    if a.math != Math::default() && !a.targets.contains(&Backend::CUDA) {
-        let help = "add `--target cuda`";
-        return Err(miette!(help = help, "--math {} is for GPUs", a.math.name()).into());
-    }
-    let counted = a.loss.accumulate.and_then(MicroBatches::count);
-    if counted.is_some() && a.loss.loss.is_none() && a.ort.is_none() {
-        let help = "give --loss, or --ort; `--accumulate auto` is for every step";
-        let message = "--accumulate N has a model's rows N times, in steps that are made here";
-        return Err(miette!(help = help, "{message}").into());
-    }
-    if a.loss.accumulate == Some(MicroBatches::Auto) {
-        pipeline = pipeline.in_micro_batches(Accumulate::default());
-    }
-    let dims = Dimensions::new(&a.dims)?;
-    let trains = pipeline.differentiation().is_some();
-    let mode = if a.inference { Mode::Inference } else { a.loss.mode(trains)? };
-    let import = ImportOptions {
-        mode,
-        dims: dims.given,
-        states: a.states.clone(),
-        plan_only: a.plan_only,
-        bind: bound(&a.bind)?,
-        micro_batches: a.ort.as_ref().and(counted).map(usize::from),
-        ..a.loss.import()
-    };
-    let named = match (a.device.as_deref(), a.profile.as_deref()) {
-        (None, None) => None,
-        (name, profile) => Some(read_profiled(name.unwrap_or(devices::NAMED[0].0), profile)?),
-    };
-    let timed = match &named {
-        Some(device) => device.clone(),
-        None => devices::cpu().map_err(failed)?,
-    };
+    let compiler = a.compiler()?;
+    let timed = compiler.timed().map_err(failed)?;
     let progress = a.search.listener();
-    let search = a.search.with(interrupt::flag(), &progress);
-    let job = Job { a, source, pipeline: &pipeline, device: named.as_ref(), search };
+    let watch = Watch {
+        stop: Some(interrupt::flag()),
+        progress: Some(&progress),
+        note: Some(&|text: &str| tell!("{text}")),
+        after_pass: Some(&|report: &Report| a.dump(report)),
+    };
     if let Some(sweep) = a.sweep {
-        if let Some(name) = &dims.largest {
+        if let Some(name) = &compiler.largest {
             return Err(miette!("--sweep needs a size for {name}, not max").into());
         }
-        let compile = |limit| job.compile(&import, limit);
+        let job = compiler.job(&model, &watch).map_err(failed)?;
+        let compile = |limit| job.compile(limit);
         return sweep::run(sweep, &timed, compile, interrupt::flag(), a.json);
     }
-    if let (Some(name), true) = (&dims.largest, a.is_relative()) {
-        let help = "give --device-memory as bytes";
-        return Err(miette!(help = help, "the largest {name} needs a limit that is known").into());
-    }
-    let limit = job.limit(&import)?;
-    let (compiled, largest) = match (&dims.largest, a.overhead) {
-        (None, Some(overhead)) => (job.compile_least(&import, &timed, limit, overhead)?, None),
-        (None, None) => (job.compile(&import, limit).map_err(|e| refused(a, e))?, None),
-        (Some(name), _) => {
-            let Largest { size, found, tried } = job.compile_largest(import, name, limit)?;
-            (found, Some((name, size, tried)))
-        }
-    };
-    if a.profile.is_some() {
-        note_unmeasured(&timed, &compiled.module.graph);
-    }
-    if !compiled.weights.parameters.is_empty() {
-        LossOptions::print(&compiled.weights, a.search.verbose);
-    }
-    for name in &compiled.unused {
-        tell!("note: initializer `{name}` is not used");
-    }
+    let compiled = compiler.compile_watched(&model, &watch).map_err(|e| refused(a, e))?;
+    a.remarks(&compiled, &timed).iter().for_each(|line| tell!("{line}"));
     if a.stop_after.is_some() {
         return print(&compiled.module);
     }
     let target = compiled.target().map_err(failed)?;
-    if let Some(artifact) = &compiled.artifact
-        && let Some(gpu) = artifact.target(Backend::CUDA.name())
-        && gpu.kernels.is_none()
-        && artifact.runnable
-    {
-        tell!("note: there is no NVRTC here; kernels are compiled when a run begins");
-    }
     let (Some(artifact), Some(output)) = (&compiled.artifact, &a.artifact) else { return Ok(()) };
     artifact.write(output).map_err(failed)?;
     let is_cut = artifact.provenance.is_cut;
     let seconds = start.elapsed().as_secs_f64();
     let (step, unlimited) = compiled.seconds(&timed).map_err(failed)?;
+    let largest = compiled.largest.as_ref();
     if a.json.json {
         let mut object = figures(target, compiled.minimum);
         object.insert("search_cut".into(), is_cut.into());
@@ -261,7 +282,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         if let Some(bound) = compiled.step_seconds_bound {
             object.insert("step_seconds_bound".into(), bound.into());
         }
-        if let Some((name, size, tried)) = largest {
+        if let Some(Largest { size, found: name, tried }) = largest {
             let largest = json!({"dimension": name, "size": size, "compilations": tried});
             object.insert("largest".into(), largest);
         }
@@ -274,7 +295,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         object.insert("seconds".into(), seconds.into());
         return print(Value::Object(object));
     }
-    if let Some((name, size, tried)) = largest {
+    if let Some(Largest { size, found: name, tried }) = largest {
         tell!("{name}={size} is the largest that fits, by {tried} compilations");
     }
     summary(&target.statistics, output, seconds);
@@ -282,226 +303,41 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         tell!("note: {CUT}");
     }
     if let Some(forward) = artifact.evaluation(&target.name).filter(|_| a.compare) {
-        let arena = |t: &Target| t.statistics.get("arena_bytes").copied().unwrap_or(0);
-        let (forward, step) = (arena(forward), arena(target));
+        let (forward, step) = (forward.figure("arena_bytes"), target.figure("arena_bytes"));
         let percent = forward as f64 / step.max(1) as f64 * 100.0;
         tell!("the forward pass alone takes {}, {percent:.1} % of that", human_bytes(forward));
     }
-    if named.is_some() || limit.is_some() || a.overhead.is_some() {
+    if compiler.device.is_some() || compiled.limit.is_some() || a.overhead.is_some() {
         let percent = |seconds: f64| (seconds / unlimited - 1.0) * 100.0;
         let least = compiled.step_seconds_bound.filter(|_| step > unlimited);
         let least = least.map_or(String::new(), |s| format!(", at least {:+.1} %", percent(s)));
         let (name, ms, overhead) = (&timed.name, step * 1e3, percent(step));
         tell!("simulated on {name}: {ms:.3} ms a step, overhead {overhead:+.1} %{least}");
     }
+    match compiled.minimum {
+        Some(Minimum { bytes, is_exact: true, .. }) => tell!("the least limit is {bytes} bytes"),
+        Some(Minimum { bytes, bound, .. }) => {
+            tell!("the least limit is at most {bytes} bytes, and at least {bound}");
+        }
+        None => {}
+    }
     Ok(())
 }
 
 /// What there is to say of a target for scripts.
-fn figures(target: &Target, minimum: Option<(u64, u64)>) -> Map<String, Value> {
+fn figures(target: &Target, minimum: Option<Minimum>) -> Map<String, Value> {
     let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
     object.insert("math".into(), target.program.target.math.name().into());
     object.insert("precision".into(), target.precision().into());
     let statistics = target.statistics.iter();
     object.extend(statistics.map(|(name, figure)| (name.clone(), (*figure).into())));
-    if let Some((minimum, bound)) = minimum {
-        object.insert("minimum_device_bytes".into(), minimum.into());
-        object.insert("minimum_device_bytes_bound".into(), bound.into());
-    }
-    let figure = |name: &str| target.statistics.get(name).copied().unwrap_or(0);
-    let (peak, bound) = (figure("live_peak_bytes"), figure("lower_bound_bytes"));
+    let known = minimum.map(Minimum::figures).unwrap_or_default();
+    object.extend(known.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())));
+    let (peak, bound) = (target.figure("live_peak_bytes"), target.figure("lower_bound_bytes"));
     object.insert("proved_optimal".into(), (peak == bound).into());
     object.insert("gap".into(), explain::relative_gap(peak, bound).into());
     object.insert("certificate".into(), explain::stored_to_json(target));
     object
-}
-
-/// Limits that are tried for an overhead.
-const OVERHEADS: usize = 7;
-
-/// What is compiled, whatever the limits and the sizes of dimensions.
-struct Job<'a> {
-    a: &'a Arguments,
-    source: &'a Path,
-    pipeline: &'a Pipeline,
-    device: Option<&'a Device>,
-    search: Search<'a>,
-}
-
-impl Job<'_> {
-    /// The limit that was given, in bytes, or else the memory of the device that was.
-    fn limit(&self, import: &ImportOptions) -> Result<Option<u64>, Failure> {
-        let Job { a, device, .. } = self;
-        let usable = device.filter(|_| a.device.is_some()).map(Device::usable_bytes);
-        let given = match a.device_memory {
-            None => return Ok(usable),
-            Some(Limit::Bytes(bytes)) => bytes,
-            Some(Limit::Part(part)) => {
-                let whole = self.compile(import, None).map_err(failed)?;
-                let arena = whole.target().map_err(failed)?.statistics.get("arena_bytes").copied();
-                let limit = (arena.unwrap_or(0) as f64 * part) as u64;
-                tell!("the limit is {limit} bytes, {:.1} % of the step's arena", part * 100.0);
-                limit
-            }
-            Some(Limit::Free) if a.targets.contains(&Backend::CUDA) => {
-                let help = "--device takes the memory of a GPU for the limit";
-                return Err(miette!(help = help, "fit is what this machine has free").into());
-            }
-            Some(Limit::Free) => free_bytes()?,
-        };
-        match usable.filter(|&usable| given > usable) {
-            Some(usable) => {
-                let device = device.map_or("", |d| d.name.as_str());
-                let help = format!("{device} has {usable} bytes for a plan");
-                let message = format!("a limit of {given} bytes is more than the device has");
-                Err(miette!(help = help, "{message}").into())
-            }
-            None => Ok(Some(given)),
-        }
-    }
-
-    /// With the least memory that makes the step no longer than by `overhead`, as a part of it.
-    fn compile_least(
-        &self,
-        import: &ImportOptions,
-        device: &Device,
-        most: Option<u64>,
-        overhead: f64,
-    ) -> Result<Compiled, Failure> {
-        let mut best = self.compile(import, most).map_err(|e| refused(self.a, e))?;
-        let arena = |compiled: &Compiled| {
-            let target = compiled.target().map_err(failed)?;
-            Ok::<u64, Failure>(target.statistics.get("arena_bytes").copied().unwrap_or(0))
-        };
-        let (mut keeps, mut fails) = (arena(&best)?, 0);
-        for _ in 0..OVERHEADS {
-            let limit = keeps.midpoint(fails);
-            match self.compile(import, Some(limit)) {
-                Ok(compiled) => {
-                    let (step, whole) = compiled.seconds(device).map_err(failed)?;
-                    if step <= whole * (1.0 + overhead) {
-                        (keeps, best) = (arena(&compiled)?.min(limit), compiled);
-                    } else {
-                        fails = limit;
-                    }
-                }
-                Err(e) if e.is_of_limits() => {
-                    fails = e.minimum().map_or(limit, |(least, _)| limit.max(least.min(keeps)));
-                }
-                Err(e) => return Err(failed(e)),
-            }
-            if interrupt::flag().load(std::sync::atomic::Ordering::Relaxed) {
-                break;
-            }
-        }
-        Ok(best)
-    }
-
-    fn compile(
-        &self,
-        import: &ImportOptions,
-        device_limit: Option<u64>,
-    ) -> Result<Compiled, CompileError> {
-        let a = self.a;
-        let mut after_pass = |report: &Report| {
-            let wanted = |n: &String| n == "all" || n == report.pass;
-            if a.dump_ir_after.iter().any(wanted) {
-                tell!("# after {}\n{}", report.pass, report.module);
-            }
-            if a.print_stats {
-                let stats: Vec<String> =
-                    report.stats.iter().map(|(name, n)| format!("{name}={n}")).collect();
-                let ms = report.elapsed.as_secs_f64() * 1e3;
-                tell!("{:<18} {ms:>9.2} ms  {}", report.pass, stats.join(" "));
-            }
-        };
-        let options =
-            RunOptions { stop_after: a.stop_after.as_deref(), after_pass: Some(&mut after_pass) };
-        let limits = PerSpace { device: device_limit, host: a.host_memory };
-        let constraints = Constraints {
-            backend: a.targets.first().copied().unwrap_or_default(),
-            device: self.device,
-            limits,
-            allow_reassociation: a.allow_reassociation,
-            math: a.math,
-            purpose: Purpose::Step,
-            no_gpu_code: a.no_gpu_code,
-        };
-        let mut compiled =
-            compile(self.source, import, self.pipeline, constraints, self.search, options)?;
-        let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
-        artifact.defaults.extend(a.loss.defaults());
-        for &backend in a.targets.iter().skip(1) {
-            if artifact.target(backend.name()).is_none() {
-                let constraints = Constraints { backend, ..constraints };
-                let options = RunOptions::default();
-                let other =
-                    compile(self.source, import, self.pipeline, constraints, self.search, options)?;
-                if let Some(other) = other.artifact {
-                    artifact.provenance.is_cut |= other.provenance.is_cut;
-                    artifact.targets.extend(other.targets);
-                }
-            }
-        }
-        if self.pipeline.differentiation().is_some() && !a.no_eval {
-            let weights = compiled.weights.parameters.iter();
-            let trained = weights.filter(|p| p.role == Role::Trained);
-            let trainable = trained.map(|p| Glob::exactly(&p.name)).collect();
-            let import = ImportOptions { mode: Mode::Inference, trainable, ..import.clone() };
-            for backend in a.targets.iter().copied().collect::<BTreeSet<_>>() {
-                let purpose = Purpose::Evaluation;
-                let constraints = Constraints { backend, purpose, ..constraints };
-                let options = RunOptions::default();
-                let forward = compile(
-                    self.source,
-                    &import,
-                    self.pipeline,
-                    constraints,
-                    self.search,
-                    options,
-                )?;
-                if let Some(forward) = forward.artifact {
-                    artifact.provenance.is_cut |= forward.provenance.is_cut;
-                    artifact.evaluations.extend(forward.targets);
-                }
-            }
-        }
-        Ok(compiled)
-    }
-
-    /// For the largest size of a dimension that keeps the limit.
-    fn compile_largest(
-        &self,
-        mut import: ImportOptions,
-        name: &str,
-        limit: Option<u64>,
-    ) -> Result<Largest<Compiled>, Failure> {
-        if limit.is_none() || self.a.stop_after.is_some() {
-            let help = "give --device-memory or --device, and compile to the end";
-            return Err(miette!(help = help, "--dim {name}=max needs a byte limit").into());
-        }
-        let attempt = |size| {
-            import.dims.insert(name.to_owned(), size);
-            let compiled = self.compile(&import, limit).and_then(|compiled| {
-                compiled.target()?;
-                Ok(compiled)
-            });
-            match &compiled {
-                Ok(_) => tell!("{name}={size} fits"),
-                Err(e) if e.is_of_limits() => tell!("{name}={size} does not fit"),
-                Err(_) => {}
-            }
-            compiled
-        };
-        largest(attempt, CompileError::is_of_limits, interrupt::flag()).map_err(|(size, e)| {
-            let what = if e.is_of_limits() { "does not fit" } else { "cannot be compiled" };
-            let message = format!("{name}={size} {what}: {e}");
-            match print_minimum(self.a, &e) {
-                Ok(()) => miette!("{message}").into(),
-                Err(failure) => failure,
-            }
-        })
-    }
 }
 
 /// A precision by its name.
@@ -527,7 +363,7 @@ fn backend(name: &str) -> Result<Backend, String> {
 
 /// A limit that cannot be kept comes with the least one that can.
 fn refused(a: &Arguments, e: CompileError) -> Failure {
-    print_minimum(a, &e).err().unwrap_or_else(|| failed(e))
+    print_minimum(a, &e).err().unwrap_or_else(|| Failure::of_compiling(e))
 }
 
 /// For scripts, the least limit that can be kept.
@@ -535,8 +371,10 @@ fn print_minimum(a: &Arguments, e: &CompileError) -> Outcome {
     if !a.json.json || !e.is_of_limits() {
         return Ok(());
     }
-    let (minimum, bound) = e.minimum().unzip();
-    print(json!({"minimum_device_bytes": minimum, "minimum_device_bytes_bound": bound}))
+    match e.minimum() {
+        Some(minimum) => print(json!(minimum.figures())),
+        None => print(json!({"minimum_device_bytes": null, "minimum_device_bytes_bound": null})),
+    }
 }
 
 fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {
@@ -573,4 +411,125 @@ fn bound(given: &[(String, String)]) -> Result<BTreeMap<String, (TensorType, Vec
         bind.insert(name.clone(), (array.ty().clone(), array.bytes().to_vec()));
     }
     Ok(bind)
+}
+
+/// What the command would say of its failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandError {
+    /// What is wrong.
+    pub message: String,
+    /// How to mend it, where the message does not say that.
+    pub help: Option<String>,
+}
+
+impl CommandError {
+    fn of(failure: Failure) -> CommandError {
+        let Some(report) = failure.report else {
+            return CommandError { message: "it failed".to_owned(), help: None };
+        };
+        let help = report.help().map(|help| help.to_string());
+        CommandError { message: report.to_string(), help }
+    }
+}
+
+/// A compiled model, and what there is to say of it.
+pub struct Compilation {
+    /// The artifact.
+    pub artifact: Artifact,
+    /// The figures that `--json` prints as numbers, by name.
+    pub figures: BTreeMap<String, f64>,
+}
+
+/// `arenic compile` as others call it, with its options alone.
+#[derive(Debug)]
+pub struct Request(Arguments);
+
+/// What stands for the model, which is given apart, and for the artifact, which is not written.
+const PLACEHOLDER: &str = "model.onnx";
+
+impl Request {
+    /// Reads options as the command line has them.
+    ///
+    /// # Errors
+    /// An option is unknown, has a wrong value, or is of no use where no file is written.
+    pub fn parse(options: &[String]) -> Result<Request, CommandError> {
+        let named = |name: &str| options.iter().any(|o| o.split('=').next() == Some(name));
+        for (option, help) in [
+            ("--output", "`save` writes the artifact"),
+            ("--json", "the artifact has the figures as attributes"),
+            ("--sweep", "the command `arenic compile --sweep` prints what each limit costs"),
+            ("--stop-after", "the command `arenic compile --stop-after` prints a module"),
+        ] {
+            if named(option) {
+                let message = format!("{option} is of no use here");
+                return Err(CommandError { message, help: Some(help.to_owned()) });
+            }
+        }
+        let mut all = vec!["arenic compile".to_owned(), "-o".to_owned(), PLACEHOLDER.to_owned()];
+        if !named("--ort") {
+            all.push(PLACEHOLDER.to_owned());
+        }
+        all.extend(options.iter().cloned());
+        match Wrapped::try_parse_from(all) {
+            Ok(Wrapped { arguments }) => Ok(Request(arguments)),
+            Err(e) => {
+                let text = e.to_string();
+                let first = text.lines().take_while(|line| !line.is_empty());
+                let message = first.collect::<Vec<_>>().join("\n");
+                let message = message.trim_start_matches("error: ").to_owned();
+                Err(CommandError { message, help: None })
+            }
+        }
+    }
+
+    /// Compiles `model`, or the folder that the options name.
+    ///
+    /// # Errors
+    /// What the command would say.
+    pub fn compile(
+        &self,
+        model: Option<Model>,
+        watch: &Watch,
+    ) -> Result<Compilation, CommandError> {
+        self.compiled(model, watch).map_err(CommandError::of)
+    }
+
+    fn compiled(&self, model: Option<Model>, watch: &Watch) -> Result<Compilation, Failure> {
+        let Request(a) = self;
+        let start = Instant::now();
+        let model = model.map_or_else(|| a.model(), Ok)?;
+        let compiler = a.compiler()?;
+        let after_pass = |report: &Report| a.dump(report);
+        let watch = Watch { after_pass: Some(&after_pass), ..*watch };
+        let compiled =
+            compiler.compile_watched(&model, &watch).map_err(Failure::of_compiling)?;
+        let timed = compiler.timed().map_err(failed)?;
+        for line in a.remarks(&compiled, &timed) {
+            watch.note(&line);
+        }
+        let mut object = figures(compiled.target().map_err(failed)?, compiled.minimum);
+        let (step, unlimited) = compiled.seconds(&timed).map_err(failed)?;
+        object.insert("predicted_step_seconds".into(), step.into());
+        object.insert("unlimited_step_seconds".into(), unlimited.into());
+        if let Some(Largest { size, found: name, .. }) = &compiled.largest {
+            watch.note(&format!("{name}={size} is the largest that fits"));
+            object.insert("largest".into(), (*size).into());
+        }
+        object.insert("seconds".into(), start.elapsed().as_secs_f64().into());
+        let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
+        let figures = object.into_iter().filter_map(number).collect();
+        let artifact = compiled.artifact.ok_or_else(|| failed(CompileError::NoProgram))?;
+        if artifact.provenance.is_cut {
+            watch.note(&format!("note: {CUT}"));
+        }
+        Ok(Compilation { artifact, figures })
+    }
+}
+
+/// The options as a command of their own.
+#[derive(Debug, Parser)]
+#[command(name = "arenic compile", disable_help_flag = true)]
+struct Wrapped {
+    #[command(flatten)]
+    arguments: Arguments,
 }

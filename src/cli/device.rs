@@ -71,14 +71,12 @@ pub(super) fn read_profiled(name: &str, profile: Option<&Path>) -> Result<Device
     Ok(device.with_profile(&profile).map_err(|e| miette!(help = help, "`{shown}`: {e}"))?)
 }
 
-/// Says how many operators a profile has no time for.
-pub(super) fn note_unmeasured(device: &Device, g: &Graph) {
+/// Says how many operators a profile has no time for; `None` if it has all.
+pub(super) fn unmeasured(device: &Device, g: &Graph) -> Option<String> {
     let (missing, all) = (device.unmeasured_nodes(g), g.nodes.len());
-    if missing > 0 {
-        tell!(
-            "note: {missing} of {all} operators are not in the profile; they take their roofline"
-        );
-    }
+    (missing > 0).then(|| {
+        format!("note: {missing} of {all} operators are not in the profile; they take their roofline")
+    })
 }
 
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::loss::LossOptions;
 use super::{Outcome, can_write, failed};
-use arenic::compile::Weights;
-use arenic::evaluator::Kernels;
-use arenic::onnx::export::{ExportOptions, export, write};
-use arenic::onnx::{ImportOptions, Imported, import_file};
+use crate::compile::Weights;
+use crate::evaluator::Kernels;
+use crate::onnx::export::{ExportOptions, export, write};
+use crate::onnx::{ImportOptions, Imported, Mode, import_file};
 use arenic_ir::TargetInfo;
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
@@ -46,17 +46,17 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     if let Some(name) = dims.largest {
         return Err(miette!("--dim {name} needs a size").into());
     }
-    let import = ImportOptions { mode: a.loss.mode(true)?, dims: dims.given, ..a.loss.import() };
+    let import = ImportOptions { mode: Mode::Training(a.loss.training()), dims: dims.given, ..a.loss.import() };
     let Imported { mut graph, said, stops, notes, .. } =
         import_file(&a.model, &import).map_err(failed)?;
     let (weights, pass) =
         Weights::decided(&mut graph, &pass, said, &stops, notes).map_err(failed)?;
-    LossOptions::print(&weights, a.verbose);
+    LossOptions::describe(&weights, a.verbose).iter().for_each(|line| tell!("{line}"));
     let pipeline = Pipeline::from_yaml(PASSES).and_then(|p| p.differentiating(pass));
     let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
     let step = pipeline.map_err(failed)?.run(graph, &cx, RunOptions::default()).map_err(failed)?;
     let mut model = export(&step.module.graph, ExportOptions::default()).map_err(failed)?;
-    model.metadata_props.extend(arenic::onnx::defaults(&a.loss.defaults()));
+    model.metadata_props.extend(crate::onnx::defaults(&a.loss.defaults()));
     let nodes = model.graph.as_ref().map_or(0, |g| g.node.len());
     match &a.step {
         Some(path) => {

@@ -1,7 +1,7 @@
 //! `--dim`: sizes of symbolic dimensions, one of which may be as large as fits.
 
 use super::{Failure, name_value};
-use arenic::onnx::ONLY_DIM;
+use crate::onnx::ONLY_DIM;
 use miette::miette;
 use std::collections::BTreeMap;
 

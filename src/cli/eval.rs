@@ -1,10 +1,11 @@
 //! `arenic eval`
 
-use super::run::{Feed, read};
+use super::run::{Feed, misplaced, read, train_at};
 use super::{Json, Outcome, can_write, failed, interrupt, print};
-use arenic::data::{Notice, TensorFile};
-use arenic::evaluator::Means;
-use arenic::train::{Initial, Length, OnSaveError, Options, StepReport};
+use crate::data::{Notice, TensorFile};
+use crate::evaluator::Means;
+use crate::train::{Initial, Length, OnSaveError, Options, StepReport};
+use arenic_passes::Purpose;
 use clap::Args;
 use miette::miette;
 use std::path::PathBuf;
@@ -22,8 +23,8 @@ pub(super) struct Arguments {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.feed.outputs)?;
-    let artifact = read(&a.artifact, a.feed.threads)?;
-    let target = a.feed.device.evaluation(&artifact)?;
+    let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step, Purpose::Evaluation])?;
+    let target = a.feed.device.evaluation(&artifact).map_err(misplaced)?;
     // The step's own states, moments and the like, are of no use here.
     let known = |name: &str| target.graph.values.values().any(|v| v.name == name);
     let states = artifact.targets.iter().flat_map(|t| t.graph.states.values());
@@ -34,7 +35,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         initial: Initial {
             file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
             skip: a.feed.skip.iter().cloned().chain(unused).collect(),
-            zeros: Vec::new(),
+            ..Initial::default()
         },
         set: a.feed.set.clone(),
         length: Length::Epochs(1),
@@ -54,7 +55,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let mut means = Means::default();
     let watch = |report: &StepReport| means.add(report.scalars);
     let notice = |n: &Notice| tell!("note: {n}");
-    let summary = a.feed.device.train(target, &options, notice, watch)?;
+    let summary = train_at(a.feed.device, target, &options, notice, watch)?;
     let batches = summary.steps;
     let counted = means.counted();
     if counted == Some(0) {

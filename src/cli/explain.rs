@@ -3,11 +3,11 @@
 use super::device::read_profiled;
 use super::search::SearchOptions;
 use super::{Failure, Json, Outcome, checked_target, failed, human_bytes, note_rounds, print};
-use arenic::artifact::Artifact;
-use arenic::compile::moves_tensors;
-use arenic::explain::Explanation;
-use arenic::explain::choices::{Planned, choices};
-use arenic::instance;
+use crate::artifact::Artifact;
+use crate::compile::moves_tensors;
+use crate::explain::Explanation;
+use crate::explain::choices::{Planned, choices};
+use crate::instance;
 use arenic_passes::Cx;
 use arenic_passes::certificate::certificate;
 use arenic_passes::devices::NAMED as NAMED_DEVICES;

@@ -2,8 +2,8 @@
 
 use super::search::CUT;
 use super::{Failure, Json, Outcome, checked_target, failed, human_bytes, print};
-use arenic::artifact::{Artifact, Boundary, Target, Turn};
-use arenic::explain;
+use crate::artifact::{Artifact, Boundary, Target, Turn};
+use crate::explain;
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::text::Module;

@@ -1,10 +1,10 @@
 //! Options that make a training step of a forward model.
 
 use super::{Failure, failed};
-use arenic::compile::Weights;
-use arenic::data::Npz;
-use arenic::onnx::parameters::Lost;
-use arenic::onnx::{ImportOptions, Mode, Training, Variance};
+use crate::compile::Weights;
+use crate::data::Npz;
+use crate::onnx::parameters::Lost;
+use crate::onnx::{ImportOptions, Training, Variance};
 use arenic_ir::DType;
 use arenic_passes::differentiate::{
     Decay, Differentiate, Glob, LrSchedule, Optimizer, Parameter, Reduction, Role,
@@ -43,7 +43,7 @@ pub(super) struct LossOptions {
     #[arg(long, value_name = "X", requires = "loss")]
     label_smoothing: Option<f64>,
     /// Of cross_entropy and nll: what each class counts in training, as numbers in a text file or as the
-    /// one array of an .npz; in `eval` all count alike
+    /// one array of an .npz; `eval` says the loss with and without
     #[arg(long, value_name = "FILE", requires = "loss")]
     class_weights: Option<PathBuf>,
     /// Of smooth_l1 (its beta) and huber: up to which differences are squared [default: 1]
@@ -214,20 +214,8 @@ impl LossOptions {
     }
 
     /// How the model is imported for training.
-    ///
-    /// # Errors
-    /// Options of training without any.
-    pub(super) fn mode(&self, trains: bool) -> Result<Mode, Failure> {
-        let training = Training { dropout: self.dropout, variance: self.bn_variance };
-        match trains {
-            true => Ok(Mode::Training(training)),
-            false if training != Training::default() => {
-                let help = "add --loss and --optimizer";
-                let what = "--dropout and --bn-variance are for training a forward model";
-                Err(miette!(help = help, "{what}").into())
-            }
-            false => Ok(Mode::AsWritten),
-        }
+    pub(super) fn training(&self) -> Training {
+        Training { dropout: self.dropout, variance: self.bn_variance }
     }
 
     /// What an import is told of weights.
@@ -240,15 +228,15 @@ impl LossOptions {
         }
     }
 
-    /// Prints what becomes of a model's weights: numbers, what is doubtful, and each by
-    /// its name where `verbose`.
-    pub(super) fn print(weights: &Weights, verbose: bool) {
+    /// Says what becomes of a model's weights: numbers, what is doubtful, and each by its name where
+    /// `verbose`.
+    pub(super) fn describe(weights: &Weights, verbose: bool) -> Vec<String> {
         let Weights { parameters, said, notes } = weights;
         let trained = || parameters.iter().filter(|p| p.role == Role::Trained);
         let elements: usize = trained().map(|p| p.ty.elements()).sum();
-        tell!("trains {} parameters of {elements} numbers", trained().count());
+        let mut lines = vec![format!("trains {} parameters of {elements} numbers", trained().count())];
         if verbose {
-            trained().for_each(|p| tell!("  {} {}", p.name, p.ty));
+            lines.extend(trained().map(|p| format!("  {} {}", p.name, p.ty)));
         }
         let mut kept: BTreeMap<String, Vec<&Parameter>> = BTreeMap::new();
         for p in parameters.iter().filter(|p| p.role != Role::Trained) {
@@ -263,26 +251,34 @@ impl LossOptions {
                 0 => String::new(),
                 n => format!(" and {n} more (-v names them)"),
             };
-            tell!("  {} {why}: {names}{more}", all.len());
+            lines.push(format!("  {} {why}: {names}{more}", all.len()));
+        }
+        if parameters.iter().any(|p| p.role == Role::Fixed) {
+            let what = "note: a batch normalisation in pieces is that of inference: it normalises with \
+                        the statistics that the file holds, not with each batch's. `arenic.torch.export` \
+                        writes a Keras model (backend torch) or a PyTorch module in training mode";
+            lines.push(what.to_owned());
         }
         for p in parameters.iter().filter(|p| p.role.is_doubtful()) {
-            tell!(
+            lines.push(format!(
                 "warning: nothing tells whether `{}` {} is a parameter; it is kept as it is, \
                  `--train {}` trains it",
-                p.name,
-                p.ty,
-                p.name
-            );
+                p.name, p.ty, p.name
+            ));
         }
         if verbose {
-            said.tied.iter().for_each(|(a, b)| tell!("  `{a}` is one parameter with `{b}`"));
-            said.unread.iter().for_each(|name| {
-                tell!("  `{name}` is not in the file: it is one with another parameter, or unused");
-            });
+            let tied = |(a, b)| format!("  `{a}` is one parameter with `{b}`");
+            lines.extend(said.tied.iter().map(tied));
+            let unread = |name: &String| {
+                format!("  `{name}` is not in the file: it is one with another parameter, or unused")
+            };
+            lines.extend(said.unread.iter().map(unread));
         }
-        said.restored.iter().for_each(|l| tell!("  {} is restored; it was {}", l.name, l.fate));
-        said.lost.iter().for_each(|l| tell!("warning: {} is {}", l.name, l.fate));
-        notes.iter().for_each(|note| tell!("note: {note}"));
+        let restored = |l: &Lost| format!("  {} is restored; it was {}", l.name, l.fate);
+        lines.extend(said.restored.iter().map(restored));
+        lines.extend(said.lost.iter().map(|l| format!("warning: {} is {}", l.name, l.fate)));
+        lines.extend(notes.iter().map(|note| format!("note: {note}")));
+        lines
     }
 
     /// Values of inputs where a run gives none.

@@ -1,9 +1,14 @@
 //! Subcommands. Data for scripts goes to stdout, everything else to stderr.
 //!
+//! [`main`] is the whole command line; [`Request`] is `arenic compile` for others that take its options.
+//!
 //! Exit codes: 0 success; 1 an input cannot be used (the message says what, where and how
 //! to mend it); 2 wrong usage; 3 the loss became NaN or infinite; 130 a run was interrupted,
 //! by Ctrl-C, SIGTERM or SIGHUP.
 //! `place` gives 2 and 3 where nothing fits a capacity.
+
+// Everything goes through `terminal`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
 mod terminal;
@@ -19,7 +24,6 @@ mod export;
 mod inspect;
 mod interrupt;
 mod loss;
-mod memory;
 mod named;
 mod ops;
 mod order;
@@ -29,28 +33,33 @@ mod profile;
 mod report;
 mod run;
 mod search;
+mod shell;
 mod simulate;
-mod size;
 mod sweep;
 mod trace;
 
-use arenic::artifact::{Artifact, Target};
-use arenic::data::try_to_write;
+pub use compile::{CommandError, Compilation, Request};
+
+use crate::artifact::{Artifact, Target};
+use crate::compile::CompileError;
+use crate::data::try_to_write;
+use crate::human_bytes;
 use arenic_ir::check::{Footprint, Violation};
 use clap::{Args, Parser, Subcommand};
 use miette::{Report, miette};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use terminal::{print, tell_failure};
 
+/// Exit code of wrong usage.
+const USAGE: u8 = 2;
 /// Exit code when the loss is not finite.
 const NON_FINITE: u8 = 3;
 
 /// Compiles whole ONNX training steps to memory-planned artifacts and trains with them
 /// out of one arena.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
-pub(crate) struct Cli {
+#[command(name = "arenic", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -69,8 +78,9 @@ enum Command {
     Run(run::Arguments),
     /// Evaluate a trained model: its loss, and its accuracy if it is a classifier
     ///
-    /// All targets count alike, but for those that --ignore-index leaves out: class weights and label
-    /// smoothing are of the training alone, so that losses of trainings with other weights can be compared.
+    /// All targets count alike in the loss, but for those that --ignore-index leaves out, so that
+    /// trainings with other class weights can be compared; a model compiled with class weights has its
+    /// weighted loss beside it. Label smoothing is of the training alone.
     Eval(eval::Arguments),
     /// Print what an artifact holds: statistics, graph and program
     Inspect(inspect::Arguments),
@@ -96,6 +106,10 @@ enum Command {
     Pipeline(pipeline::Arguments),
     /// List the operators that can be imported
     Ops(ops::Arguments),
+    /// Print the completions of the command line for a shell
+    Completions(shell::Completions),
+    /// Print the manual page, or write one for each command
+    Man(shell::Manual),
 }
 
 /// Output for scripts.
@@ -106,8 +120,24 @@ struct Json {
     json: bool,
 }
 
+/// Runs the command line with these arguments, of which the first is the program's name; gives its exit code.
+pub fn main<I, T>(arguments: I) -> u8
+where
+    I: IntoIterator<Item = T>,
+    T: Into<std::ffi::OsString> + Clone,
+{
+    match Cli::try_parse_from(arguments) {
+        Ok(cli) => run(cli),
+        Err(e) => {
+            let code = if e.use_stderr() { USAGE } else { 0 };
+            let _ = e.print();
+            code
+        }
+    }
+}
+
 /// Runs a command and turns its result into an exit code.
-pub(crate) fn run(cli: Cli) -> ExitCode {
+fn run(cli: Cli) -> u8 {
     let result = match cli.command {
         Command::Compile(a) => compile::run(&a),
         Command::Differentiate(a) => differentiate::run(&a),
@@ -125,14 +155,16 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Simulate(a) => simulate::run(&a),
         Command::Pipeline(a) => pipeline::run(&a),
         Command::Ops(a) => ops::run(a),
+        Command::Completions(a) => shell::completions(&a),
+        Command::Man(a) => shell::manual(&a),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(Failure { report, code }) => {
             if let Some(report) = report {
                 tell_failure(report);
             }
-            ExitCode::from(code)
+            code
         }
     }
 }
@@ -146,6 +178,16 @@ struct Failure {
 impl From<Report> for Failure {
     fn from(report: Report) -> Self {
         Failure { report: Some(report), code: 1 }
+    }
+}
+
+impl Failure {
+    /// Why a model could not be compiled.
+    fn of_compiling(error: CompileError) -> Failure {
+        match error.help() {
+            Some(help) => miette!(help = help.to_owned(), "{error}").into(),
+            None => failed(error),
+        }
     }
 }
 
@@ -196,11 +238,6 @@ fn note_rounds(target: &Target) {
 /// Tries whether the files can be written that a command writes at its end.
 fn can_write<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Outcome {
     try_to_write(paths.into_iter().map(PathBuf::as_path)).map_err(failed)
-}
-
-/// Bytes for people, for example `3.2 MiB`.
-fn human_bytes(n: u64) -> String {
-    indicatif::HumanBytes(n).to_string()
 }
 
 /// `NAME=VALUE` arguments.

@@ -1,7 +1,7 @@
 //! `arenic ops`
 
 use super::{Json, Outcome, print};
-use arenic::onnx::supported_ops;
+use crate::onnx::supported_ops;
 use clap::Args;
 use serde_json::json;
 

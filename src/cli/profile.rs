@@ -3,9 +3,9 @@
 use super::device::read_device;
 use super::run::{GpuCode, MAX_THREADS};
 use super::{Failure, Json, Outcome, can_write, checked_target, failed, note_rounds, print};
-use arenic::artifact::{Artifact, Target};
-use arenic::data::AtomicFile;
-use arenic::gpu_code::{self, Trust};
+use crate::artifact::{Artifact, Target};
+use crate::data::AtomicFile;
+use crate::gpu_code::{self, Trust};
 use arenic_ir::Backend;
 use arenic_ir::cost::Device;
 use arenic_ir::profile::Profile;

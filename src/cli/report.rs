@@ -1,10 +1,10 @@
 //! `arenic report`
 
 use super::{Failure, Outcome, can_write, failed, note_rounds};
-use arenic::artifact::Artifact;
-use arenic::data::AtomicFile;
-use arenic::placement;
-use arenic::report::Report;
+use crate::artifact::Artifact;
+use crate::data::AtomicFile;
+use crate::placement;
+use crate::report::Report;
 use clap::Args;
 use miette::{IntoDiagnostic, miette};
 use std::path::{Path, PathBuf};

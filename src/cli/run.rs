@@ -5,19 +5,22 @@ use super::terminal::Visible;
 use super::{
     Failure, Json, NON_FINITE, Outcome, can_write, failed, human_bytes, name_value, print,
 };
-use arenic::artifact::{Artifact, Target};
-use arenic::data::{Notice, Npz, TensorFile};
-use arenic::gpu_code::Trust;
-use arenic::train::{
-    Initial, Length, OnSaveError, Options, StepReport, Summary, train, train_on_device,
+use crate::artifact::{Artifact, Target};
+use crate::data::{Notice, Npz, TensorFile};
+use crate::gpu_code::Trust;
+use crate::train::{
+    Initial, Length, OnSaveError, Options, Place, PlaceError, StepReport, Summary, train,
+    train_on_device,
 };
 use arenic_ir::{Backend, Graph};
+use arenic_passes::Purpose;
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Report, miette};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Arguments of `arenic run`.
 #[derive(Debug, Args)]
@@ -85,7 +88,7 @@ pub(super) struct Feed {
     #[arg(long, value_name = "O.npz")]
     pub(super) outputs: Option<PathBuf>,
     /// Where to run: cpu, or a GPU as cuda:N
-    #[arg(long, value_name = "D", default_value = "cpu", value_parser = place)]
+    #[arg(long, value_name = "D", default_value = "cpu", value_parser = Place::from_str)]
     pub(super) device: Place,
     /// Threads; 0 takes one per core. The results do not depend on it
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -109,87 +112,40 @@ impl GpuCode {
     }
 }
 
-/// Where a step runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    Cpu,
-    /// The GPU of this number.
-    Cuda(u32),
-}
-
-pub(super) fn place(name: &str) -> Result<Place, String> {
-    let number = name.strip_prefix("cuda:").map(str::parse);
-    match (name, number) {
-        ("cpu", _) => Ok(Place::Cpu),
-        ("cuda", _) => Ok(Place::Cuda(0)),
-        (_, Some(Ok(n))) => Ok(Place::Cuda(n)),
-        _ => Err("a step runs on `cpu` or on `cuda:N`, a GPU by its number".into()),
-    }
-}
-
-impl Place {
-    fn backend(self) -> Backend {
-        match self {
-            Place::Cpu => Backend::CPU,
-            Place::Cuda(_) => Backend::CUDA,
+/// Runs a program at a place.
+pub(super) fn train_at(
+    place: Place,
+    target: &Target,
+    options: &Options,
+    notice: impl FnMut(&Notice) + Send,
+    watch: impl FnMut(&StepReport) + Send,
+) -> Result<Summary, Failure> {
+    let trained = match place {
+        Place::Cpu => train(target, options, notice, watch),
+        Place::Cuda(n) => {
+            let driver = Cuda::new(n).map_err(failed)?;
+            train_on_device(driver, target, options, notice, watch)
         }
-    }
-
-    /// The artifact's program for this place.
-    fn program(self, artifact: &Artifact) -> Result<&Target, Failure> {
-        let name = self.backend().name();
-        artifact.target(name).ok_or_else(|| {
-            let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
-            let help = format!("compile it with `--target {name}`");
-            let held = held.join(" and ");
-            miette!(help = help, "the artifact holds a program for {held}, none for {name}").into()
-        })
-    }
-
-    /// The artifact's forward pass for this place.
-    pub(super) fn evaluation(self, artifact: &Artifact) -> Result<&Target, Failure> {
-        self.program(artifact)?;
-        artifact.evaluation(self.backend().name()).ok_or_else(|| {
-            let help = "compile a forward model with --loss and --optimizer, without --no-eval";
-            miette!(help = help, "the artifact holds no forward pass to evaluate with").into()
-        })
-    }
-
-    /// Runs a program here.
-    pub(super) fn train(
-        self,
-        target: &Target,
-        options: &Options,
-        notice: impl FnMut(&Notice) + Send,
-        watch: impl FnMut(&StepReport) + Send,
-    ) -> Result<Summary, Failure> {
-        let trained = match self {
-            Place::Cpu => train(target, options, notice, watch),
-            Place::Cuda(n) => {
-                let driver = Cuda::new(n).map_err(failed)?;
-                train_on_device(driver, target, options, notice, watch)
-            }
-        };
-        trained.map_err(|e| match e.is_non_finite() {
-            true => Failure { report: Some(Report::msg(e.to_string())), code: NON_FINITE },
-            false => failed(e),
-        })
-    }
+    };
+    trained.map_err(|e| match e.is_non_finite() {
+        true => Failure { report: Some(Report::msg(e.to_string())), code: NON_FINITE },
+        false => failed(e),
+    })
 }
 
-/// Reads an artifact that can be run.
-pub(super) fn read(path: &Path, threads: usize) -> Result<Artifact, Failure> {
+/// Why an artifact cannot be run.
+pub(super) fn misplaced(e: PlaceError) -> Failure {
+    miette!(help = e.help(), "{e}").into()
+}
+
+/// Reads the targets of these purposes of an artifact that can be run.
+pub(super) fn read(path: &Path, threads: usize, purposes: &[Purpose]) -> Result<Artifact, Failure> {
     if threads > MAX_THREADS {
         return Err(miette!("--threads {threads} is above {MAX_THREADS}").into());
     }
-    let artifact = Artifact::read(path).map_err(failed)?;
+    let artifact = Artifact::read_for(path, purposes).map_err(failed)?;
     if !artifact.runnable {
-        return Err(miette!(
-            help = "compile it again without --plan-only, with all external data at hand",
-            "`{}` was compiled with --plan-only and holds no tensor data",
-            path.display()
-        )
-        .into());
+        return Err(misplaced(PlaceError::PlanOnly(format!("`{}`", path.display()))));
     }
     Ok(artifact)
 }
@@ -228,8 +184,8 @@ fn on_save_error(name: &str) -> Result<OnSaveError, String> {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
-    let artifact = read(&a.artifact, a.feed.threads)?;
-    let target = a.feed.device.program(&artifact)?;
+    let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
+    let target = a.feed.device.program(&artifact).map_err(misplaced)?;
     if target.program.target.backend == Backend::CPU && target.arena_bytes().host > 0 {
         tell!(
             "note: what leaves the device goes to the host arena, which is ordinary memory here, too"
@@ -243,6 +199,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
             skip: a.feed.skip.clone(),
             zeros: a.zeros.clone(),
+            ..Initial::default()
         },
         set: with_defaults(&a.feed.set, a.feed.data.as_deref(), &artifact, graph)?,
         length: match (a.steps, a.epochs) {
@@ -288,7 +245,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         bar.set_message(Visible(shown.join("  ")).to_string());
     };
     let notice = |n: &Notice| bar.suspend(|| tell!("note: {n}"));
-    let trained = a.feed.device.train(target, &options, notice, watch);
+    let trained = train_at(a.feed.device, target, &options, notice, watch);
     bar.finish_and_clear();
     let summary = trained?;
     printed?;

@@ -1,6 +1,7 @@
 //! Options of commands that search.
 
 use super::human_bytes;
+use crate::compiler::Compiler;
 use arenic_passes::{Progress, Search};
 use clap::Args;
 use std::sync::atomic::AtomicBool;
@@ -51,6 +52,12 @@ impl SearchOptions {
             cut: None,
             progress: Some(progress),
         }
+    }
+
+    /// A compiler that searches so.
+    pub(super) fn searching(&self) -> Compiler {
+        let SearchOptions { effort, time_limit, seed, .. } = *self;
+        Compiler { effort, time_limit, seed, ..Compiler::new() }
     }
 
     /// Prints progress where it is wanted.

@@ -1,9 +1,9 @@
 //! `arenic simulate`
 
-use super::device::{note_unmeasured, read_profiled};
+use super::device::{read_profiled, unmeasured};
 use super::{Json, Outcome, can_write, checked_target, failed, human_bytes, note_rounds, print};
-use arenic::artifact::{Artifact, Target};
-use arenic::data::AtomicFile;
+use crate::artifact::{Artifact, Target};
+use crate::data::AtomicFile;
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::Space;
@@ -42,7 +42,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
     if a.profile.is_some() {
-        note_unmeasured(&device, &target.graph);
+        unmeasured(&device, &target.graph).iter().for_each(|line| tell!("{line}"));
     }
     let device = device.with_math(target.program.target.math);
     let Simulated { main, step, unlimited } = Simulated::of(target, &device);

@@ -1,8 +1,8 @@
 //! `arenic compile --sweep`: the memory–time frontier, a row for each limit.
 
 use super::{Failure, Json, Outcome, failed, human_bytes, print};
-use arenic::compile::{CompileError, Compiled};
-use arenic::frontier::{self, Frontier, Point};
+use crate::compile::{CompileError, Compiled};
+use crate::frontier::{self, Frontier, Point};
 use arenic_ir::cost::Device;
 use serde_json::json;
 use std::str::FromStr;

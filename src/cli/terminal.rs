@@ -16,6 +16,14 @@ pub(super) fn print(text: impl Display) -> Outcome {
     }
 }
 
+/// Prints a text of our own, in which nothing comes out of a file, as it is.
+pub(super) fn print_own(text: &[u8]) -> Outcome {
+    match std::io::stdout().write_all(text) {
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Err(Failure { report: None, code: 0 }),
+        other => Ok(other.into_diagnostic()?),
+    }
+}
+
 /// Writes a line to stderr. Where nobody reads it any more (the terminal was closed), the work
 /// goes on.
 macro_rules! tell {

@@ -3,6 +3,8 @@
 mod plan;
 mod scalar;
 mod shuffle;
+
+pub(crate) use scalar::parse as parse_scalar;
 #[cfg(test)]
 mod tests;
 

@@ -18,6 +18,7 @@ pub mod tensors;
 mod tests;
 
 pub use atomic::{AtomicFile, try_to_write};
+pub(crate) use batches::parse_scalar;
 pub use batches::{Batches, Notice};
 pub use error::{ArrayProblem, DataError};
 pub use mapped::Array;

@@ -145,6 +145,17 @@ impl<'a, 'm> Cx<'a, 'm> {
         fold::to_floats(&ty, &bytes).map(Some).ok_or_else(|| "no list of floats".into())
     }
 
+    /// The contents of a constant operand of conditions, a byte each.
+    pub(super) fn bools(&mut self, i: usize) -> Result<Option<(TensorType, bytes::Bytes)>, Fault> {
+        let Some(v) = self.optional(i)? else { return Ok(None) };
+        let ty = self.ty(v);
+        if ty.dtype != DType::Bool {
+            return Err(Fault(format!("operand {i} is {ty}, not of conditions")));
+        }
+        let bytes = self.contents(i, v)?;
+        Ok(Some((ty, bytes)))
+    }
+
     /// The contents of a constant operand with one element, whatever its type.
     pub(super) fn one(&mut self, i: usize) -> Result<Option<(TensorType, bytes::Bytes)>, Fault> {
         let Some(v) = self.optional(i)? else { return Ok(None) };
@@ -168,7 +179,15 @@ impl<'a, 'm> Cx<'a, 'm> {
 
     /// Adds an operator, named for the node, and gives its results.
     pub(super) fn emit(&mut self, op: Op, inputs: Vec<ValueId>) -> Result<Vec<ValueId>, Fault> {
-        self.b.emit(&self.node.name, op, inputs)
+        let has = |dtype| inputs.iter().any(|&v| self.b.g.ty(v).dtype == dtype);
+        // Weights in bf16 beside inputs in f32 are what a half-converted module is exported as.
+        let mixed = has(DType::Bf16) && has(DType::F32);
+        let hint = "; export the model in f32 (`module.float()`), and let --precision bf16 have \
+                    products in bf16";
+        self.b.emit(&self.node.name, op, inputs).map_err(|fault| match mixed {
+            true => Fault(format!("{}{hint}", fault.0)),
+            false => fault,
+        })
     }
 
     /// Adds an operator and gives its first result.

@@ -1,7 +1,8 @@
-//! Branches and loops: `If` and `Loop`, whose conditions and counts are known when the model is
-//! compiled. The chosen branch, or every turn of the loop, becomes nodes of the graph.
+//! Branches and loops: `If`, `Loop` and `Scan`, whose conditions and counts are known when the model
+//! is compiled. The chosen branch, or every turn of the loop, becomes nodes of the graph.
 
-use super::context::{Slot, made};
+use super::attributes::Access;
+use super::context::{Slot, axis, made};
 use super::error::{Fault, ImportError};
 use super::flatten::{Body, FlatNode, Tensor};
 use super::fold::to_ints;
@@ -18,6 +19,7 @@ impl<'m> Importer<'m, '_> {
         match (node.domain, node.op) {
             ("", "If") => self.branch(node)?,
             ("", "Loop") => self.turns(node)?,
+            ("", "Scan") => self.scan(node)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -126,7 +128,7 @@ impl<'m> Importer<'m, '_> {
         for (i, parts) in collected.into_iter().enumerate() {
             let t = node.outputs.get(results.len()).copied().flatten();
             let slot = match t.filter(|&t| self.uses[t] > 0) {
-                Some(_) => self.stacked(node, i, &parts)?,
+                Some(_) => self.stacked(node, i, &parts, 0)?,
                 None => Slot::Undefined,
             };
             results.push(slot);
@@ -137,20 +139,124 @@ impl<'m> Importer<'m, '_> {
         Ok(())
     }
 
-    /// Values of all turns, along a new first axis.
-    fn stacked(&mut self, node: &FlatNode, i: usize, parts: &[Slot]) -> Result<Slot, ImportError> {
+    /// Turn `t` reads element `t` of each scanned operand's axis, from either end, beside the states.
+    fn scan(&mut self, node: &FlatNode<'m>) -> Result<(), ImportError> {
+        let body = self.body(node, "body")?;
+        let a = Access(&node.attributes);
+        let count = a.int("num_scan_inputs").map_err(|fault| self.fault(node, fault))?;
+        let scanned = count.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0);
+        let states = scanned.and_then(|n| node.inputs.len().checked_sub(n));
+        let (Some(scanned), Some(states)) = (scanned, states) else {
+            return Err(self.fault(node, "attribute `num_scan_inputs` does not fit its operands"));
+        };
+        let GraphProto { input, output, .. } = body.graph;
+        let collects = output.len().checked_sub(states);
+        let collects = collects
+            .filter(|&n| input.len() == node.inputs.len() && node.outputs.len() <= states + n);
+        let Some(collects) = collects else {
+            return Err(self.fault(node, "its body takes or gives another number of values"));
+        };
+        let list = |name: &str, n: usize| match a.ints(name) {
+            Ok(None) => Ok(vec![0; n]),
+            Ok(Some(list)) if list.len() == n => Ok(list.to_vec()),
+            Ok(Some(list)) => {
+                let what = format!("attribute `{name}` has {} entries, not {n}", list.len());
+                Err(self.fault(node, what))
+            }
+            Err(fault) => Err(self.fault(node, fault)),
+        };
+        let read_along = list("scan_input_axes", scanned)?;
+        let read_back = list("scan_input_directions", scanned)?;
+        let made_along = list("scan_output_axes", collects)?;
+        let made_back = list("scan_output_directions", collects)?;
+        let mut carried = Vec::with_capacity(states);
+        for t in &node.inputs {
+            let t = t.ok_or_else(|| self.fault(node, "an operand is missing"))?;
+            carried.push(self.operand(node, t)?);
+        }
+        let mut operands = Vec::with_capacity(scanned);
+        let mut turns = None;
+        for (slot, &along) in carried.split_off(states).into_iter().zip(&read_along) {
+            let Slot::Value(v) = slot else {
+                return Err(self.fault(node, "what it scans is no tensor"));
+            };
+            let shape = self.b.g.ty(v).shape.clone();
+            let along = axis(along, shape.len()).map_err(|fault| self.fault(node, fault))?;
+            if *turns.get_or_insert(shape[along]) != shape[along] {
+                return Err(self.fault(node, "the axes that it scans have different extents"));
+            }
+            operands.push((v, along));
+        }
+        let turns = turns.unwrap_or(0);
+        let mut collected: Vec<Vec<Slot>> = vec![Vec::new(); collects];
+        for turn in 0..turns {
+            let mut given = carried;
+            for (&(v, along), &back) in operands.iter().zip(&read_back) {
+                let at = if back == 0 { turn } else { turns - 1 - turn };
+                given.push(self.element(node, v, along, at)?);
+            }
+            carried = self.expand(node, body, given, turn)?;
+            for (all, slot) in collected.iter_mut().zip(carried.split_off(states)) {
+                all.push(slot);
+            }
+        }
+        for (i, mut parts) in collected.into_iter().enumerate() {
+            let t = node.outputs.get(states + i).copied().flatten();
+            if made_back[i] != 0 {
+                parts.reverse();
+            }
+            carried.push(match t.filter(|&t| self.uses[t] > 0) {
+                Some(_) => self.stacked(node, i, &parts, made_along[i])?,
+                None => Slot::Undefined,
+            });
+        }
+        for (t, slot) in node.outputs.iter().zip(carried) {
+            self.settle(*t, slot);
+        }
+        Ok(())
+    }
+
+    /// One element of an axis, which goes.
+    fn element(
+        &mut self,
+        node: &FlatNode,
+        v: ValueId,
+        along: usize,
+        at: usize,
+    ) -> Result<Slot, ImportError> {
+        let mut shape = self.b.g.ty(v).shape.clone();
+        let (mut starts, steps) = (vec![0; shape.len()], vec![1; shape.len()]);
+        (starts[along], shape[along]) = (at, 1);
+        let op = Op::Slice { starts, steps, shape: shape.clone() };
+        let part = self.emitted(node, op, vec![v])?;
+        shape.remove(along);
+        let part = self.emitted(node, Op::Reshape { shape }, part)?;
+        part.first().map(|&v| Slot::Value(v)).ok_or_else(|| self.fault(node, "it has no result"))
+    }
+
+    /// Values of all turns, along a new axis.
+    fn stacked(
+        &mut self,
+        node: &FlatNode,
+        i: usize,
+        parts: &[Slot],
+        along: i64,
+    ) -> Result<Slot, ImportError> {
         let mut rows = Vec::with_capacity(parts.len());
+        let mut at = 0;
         for part in parts {
             let Slot::Value(v) = *part else {
                 return Err(self.fault(node, format!("value {i} of a turn is no tensor")));
             };
-            let shape = [1].into_iter().chain(self.b.g.ty(v).shape.iter().copied()).collect();
+            let mut shape = self.b.g.ty(v).shape.clone();
+            at = axis(along, shape.len() + 1).map_err(|fault| self.fault(node, fault))?;
+            shape.insert(at, 1);
             rows.extend(self.emitted(node, Op::Reshape { shape }, vec![v])?);
         }
         if rows.is_empty() {
             return Err(self.fault(node, "it has no turn, and a value of each is read"));
         }
-        let all = self.emitted(node, Op::Concat { axis: 0 }, rows)?;
+        let all = self.emitted(node, Op::Concat { axis: at }, rows)?;
         all.first().map(|&v| Slot::Value(v)).ok_or_else(|| self.fault(node, "it has no result"))
     }
 

@@ -68,7 +68,7 @@ pub(super) struct FlatNode<'m> {
     pub(super) attributes: Attributes<'m>,
     /// The tensors that the attributes of a `Gradient` name.
     pub(super) named: Option<Named>,
-    /// The graphs of an `If` or a `Loop`.
+    /// The graphs of an `If`, a `Loop` or a `Scan`.
     pub(super) bodies: Vec<Body<'m>>,
 }
 
@@ -194,7 +194,7 @@ fn normal_domain(domain: &str) -> &str {
 }
 
 /// Operators that hold graphs.
-pub(super) const CONTROL: [&str; 2] = ["If", "Loop"];
+pub(super) const CONTROL: [&str; 3] = ["If", "Loop", "Scan"];
 
 type Opsets<'m> = Rc<HashMap<&'m str, i64>>;
 

@@ -25,6 +25,7 @@ pub mod proto;
 mod prune;
 mod read;
 mod state;
+pub mod trained;
 mod training_info;
 
 #[cfg(test)]
@@ -139,9 +140,7 @@ pub fn defaults(values: &BTreeMap<String, f64>) -> Option<proto::StringStringEnt
 /// # Errors
 /// The file cannot be read, is damaged, or holds something that is not supported.
 pub fn import_file(path: &Path, options: &ImportOptions) -> Result<Imported, ImportError> {
-    let bytes =
-        read::map_file(path).map_err(|source| ImportError::Io { path: path.to_owned(), source })?;
-    import_bytes(bytes, path.parent(), options)
+    import_model(&decode_file(path)?, path.parent(), options)
 }
 
 /// Imports an encoded model whose external data is in `folder`. Tensors share `bytes`.
@@ -153,12 +152,34 @@ pub fn import_bytes(
     folder: Option<&Path>,
     options: &ImportOptions,
 ) -> Result<Imported, ImportError> {
-    let mut model = proto::ModelProto::decode(bytes)?;
+    import_model(&proto::ModelProto::decode(bytes)?, folder, options)
+}
+
+/// Maps and decodes a model file, whose tensors stay in it.
+///
+/// # Errors
+/// The file cannot be read or is no ONNX model.
+pub(crate) fn decode_file(path: &Path) -> Result<proto::ModelProto, ImportError> {
+    let bytes =
+        read::map_file(path).map_err(|source| ImportError::Io { path: path.to_owned(), source })?;
+    Ok(proto::ModelProto::decode(bytes)?)
+}
+
+/// Imports a decoded model whose external data is in `folder`. Tensors are shared.
+///
+/// # Errors
+/// As [`import_file`].
+pub(crate) fn import_model(
+    model: &proto::ModelProto,
+    folder: Option<&Path>,
+    options: &ImportOptions,
+) -> Result<Imported, ImportError> {
     let mut reader = read::Reader::new(folder, options.plan_only).map_err(|source| {
         ImportError::Io { path: folder.unwrap_or(Path::new("")).to_owned(), source }
     })?;
     // A forward model is made a step by us, whatever else it says of its training.
     if options.mode != Mode::AsWritten {
+        let mut model = model.clone();
         let said = Said::of(&mut model, &mut reader, options.repair)?;
         let trains = matches!(options.mode, Mode::Training(_));
         if trains && !said.lost.is_empty() && !options.accept_missing {
@@ -175,9 +196,9 @@ pub fn import_bytes(
         return Ok(Imported { said, ..imported });
     }
     if model.training_info.is_empty() {
-        return import::import(&model, &mut reader, options, &Said::default());
+        return import::import(model, &mut reader, options, &Said::default());
     }
-    let (model, updates) = training_info::combined(model, &mut reader, options)?;
+    let (model, updates) = training_info::combined(model.clone(), &mut reader, options)?;
     let mut options = options.clone();
     options.states.extend(updates);
     import::import(&model, &mut reader, &options, &Said::default())

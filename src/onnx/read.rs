@@ -44,6 +44,11 @@ pub(super) fn element_type(code: i32) -> Result<DType, String> {
         Ok(DataType::Float) => Ok(DType::F32),
         Ok(DataType::Double) => Ok(DType::F64),
         Ok(DataType::Undefined) => Err("its element type is not said".into()),
+        Ok(DataType::Float16) => {
+            Err("element type FLOAT16 is not supported: export the model in f32 \
+             (`module.float()`), and let --precision bf16 have products in 16 bits"
+                .into())
+        }
         Ok(other) => Err(format!(
             "element type {} is not supported; supported are {}",
             other.as_str_name(),

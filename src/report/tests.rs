@@ -1,5 +1,6 @@
 use super::{Arena, Rectangle, Report, Unplaced};
 use crate::artifact::{Certificate, Provenance, Target};
+use crate::model::Model;
 use crate::compile::{Constraints, compile};
 use crate::mapping::Mapping;
 use crate::onnx::ImportOptions;
@@ -23,7 +24,7 @@ fn compiled(model: &str) -> (Target, Provenance, Footprint) {
     let pipeline = Pipeline::from_yaml(NAMED[0].1).unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let done = compile(
-        &model,
+        &Model::open(&model).unwrap(),
         &import,
         &pipeline,
         Constraints::default(),

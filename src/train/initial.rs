@@ -6,12 +6,15 @@ use arenic_ir::graph::{Data, Graph};
 use arenic_ir::types::TensorType;
 use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::machine::Machine;
-use std::collections::HashSet;
+use crate::tensor::Tensor;
+use std::collections::{BTreeMap, HashSet};
 
-/// Sources of initial values, strongest first: the file, the model, zeros.
+/// Sources of initial values, strongest first: tensors, the file, the model, zeros.
 #[derive(Debug, Default)]
 pub struct Initial {
-    /// States, and constants to be replaced, by name.
+    /// States, and constants to be replaced, by name, from memory.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// The same in a file.
     pub file: Option<TensorFile>,
     /// Names in the file that are passed over.
     pub skip: Vec<glob::Pattern>,
@@ -72,16 +75,20 @@ pub(super) fn load(
     let g = step.graph;
     let file = initial.file.as_ref();
     let skipped = |name: &str| initial.skip.iter().any(|p| p.matches(name));
-    let given = |name: &str| file.filter(|_| !skipped(name)).and_then(|f| f.tensor(name));
-    if let Some(file) = file {
-        refuse_unknown(g, step.bound, file, skipped)?;
-    }
+    let given = |name: &str| {
+        let of_file = || file.and_then(|f| f.tensor(name)).map(Given::File);
+        let given = initial.tensors.get(name).map(Given::Memory).or_else(of_file);
+        given.filter(|_| !name.is_empty() && !skipped(name))
+    };
+    let in_file = file.map_or(&[][..], |file| file.tensors()).iter().map(Array::name);
+    let names = initial.tensors.keys().map(String::as_str).chain(in_file);
+    refuse_unknown(g, step.bound, names.filter(|name| !skipped(name)))?;
 
     let mut absent = Vec::new();
     for (v, data) in g.consts() {
         let name = &g.values[v].name;
         machine.fill_home(v, |home| {
-            match (given(name).filter(|_| !name.is_empty()), data) {
+            match (given(name), data) {
                 (Some(array), _) => copy(array, name, g.ty(v), 0, home)?,
                 (None, Data::Bytes(bytes)) => step.file.copy(bytes, home),
                 (None, Data::Absent) => absent.push(format!("`{name}`")),
@@ -118,29 +125,43 @@ pub(super) fn load(
     Ok(resumed.unwrap_or(Progress { step: 0, seed: 0 }))
 }
 
-/// Fills a home with the array's bytes from `first` on.
+/// A tensor of this name.
+enum Given<'a> {
+    File(&'a Array),
+    Memory(&'a Tensor),
+}
+
+/// Fills a home with a tensor's bytes from `first` on.
 fn copy(
-    array: &Array,
+    given: Given,
     name: &str,
     expected: &TensorType,
     first: usize,
     home: &mut [u8],
 ) -> Result<(), InitialError> {
-    if array.ty() != expected {
+    let found = match given {
+        Given::File(array) => array.ty(),
+        Given::Memory(tensor) => tensor.ty(),
+    };
+    if found != expected {
         return Err(InitialError::Type {
             name: name.to_owned(),
-            found: array.ty().clone(),
+            found: found.clone(),
             expected: expected.clone(),
         });
     }
-    Ok(array.read(first, home)?)
+    match given {
+        Given::File(array) => array.read(first, home)?,
+        Given::Memory(tensor) => home.copy_from_slice(&tensor.bytes()[first..first + home.len()]),
+    }
+    Ok(())
 }
 
-fn refuse_unknown(
+/// Refuses names that are neither states nor constants.
+pub(super) fn refuse_unknown<'a>(
     g: &Graph,
     bound: &[String],
-    file: &TensorFile,
-    skipped: impl Fn(&str) -> bool,
+    names: impl Iterator<Item = &'a str>,
 ) -> Result<(), InitialError> {
     let known: HashSet<&str> = g
         .states
@@ -149,7 +170,7 @@ fn refuse_unknown(
         .chain(replaceable(g).map(|(_, name)| name))
         .collect();
     let mut unknown = Vec::new();
-    for name in file.tensors().iter().map(Array::name).filter(|n| !skipped(n)) {
+    for name in names {
         if bound.iter().any(|b| b == name) {
             return Err(InitialError::Bound(name.to_owned()));
         }

@@ -60,6 +60,21 @@ fn a_graph_is_drawn_for_graphviz() {
 }
 
 #[test]
+fn shells_and_man_know_every_command() {
+    let shell = Shell::new();
+    for name in ["bash", "zsh", "fish"] {
+        let output = shell.arenic(&format!("completions {name}"));
+        assert!(output.status.success() && text(&output.stdout).contains("--device-memory"), "{name}");
+    }
+    assert!(text(&shell.arenic("man").stdout).contains("arenic\\-compile(1)"));
+    std::fs::create_dir(shell.path("man")).unwrap();
+    assert!(shell.arenic("man -o man").status.success());
+    let page = std::fs::read_to_string(shell.path("man/arenic-compile.1")).unwrap();
+    assert!(page.contains("device\\-memory"), "{page}");
+    assert!(shell.path("man/arenic-pipeline-show.1").exists());
+}
+
+#[test]
 fn the_same_input_gives_the_same_artifact() {
     let shell = Shell::new();
     shell.compile_mlp();

@@ -14,6 +14,7 @@ mod simulated;
 mod times;
 
 use arenic::artifact::Target;
+use arenic::Model;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::gpu_code::Trust;
@@ -114,7 +115,7 @@ impl Run {
         // Any plan will do.
         let search = Search { effort: Some(0.1), ..Search::default() };
         let options = RunOptions::default();
-        compile(&self.model, &self.import, &self.pipeline, constraints, search, options)
+        compile(&Model::open(&self.model).unwrap(), &self.import, &self.pipeline, constraints, search, options)
             .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
             .artifact
             .unwrap()

@@ -253,6 +253,25 @@ def batch_norm(d: Draw) -> Case:
     return Case(inputs, outputs, attributes)
 
 
+@row("LRN")
+def local_response(d: Draw) -> Case:
+    dtype = d.dtype([F32, F64])
+    x = d.floats(d.shape(2, 4, zero=False), dtype)
+    alpha, beta, bias, size = (
+        d.pick([1e-4, 0.5]),
+        d.pick([0.75, 0.5, 1.0]),
+        d.pick([1.0, 2.0]),
+        d.int(1, 5),
+    )
+    sums = np.zeros(x.shape, L)
+    for c in range(x.shape[1]):
+        low, high = c - (size - 1) // 2, c + (size - 1) - (size - 1) // 2
+        sums[:, c] = (wide(x)[:, max(0, low) : high + 1] ** 2).sum(1)
+    y = wide(x) / (bias + L(np.float32(alpha)) / size * sums) ** L(beta)
+    attributes = {"alpha": alpha, "beta": beta, "bias": bias, "size": size}
+    return Case([Operand(x)], [Result(y, dtype, 64)], attributes)
+
+
 @row("com.microsoft.BatchNormalizationGrad", "com.microsoft.LayerNormalizationGrad")
 def norm_grad(d: Draw) -> Case:
     """Of `y = n · scale + bias`."""

@@ -419,6 +419,47 @@ def cast(d: Draw) -> Case:
     return Case([Operand(x), untrained(d.tensor(d.shape(), to))], [result])
 
 
+@row("CumProd")
+def cum_prod(d: Draw) -> Case:
+    dtype = d.dtype([F32, F64, BF16, I32, I64])
+    x = d.tensor(d.shape(1, 3), dtype, -2, 2)
+    axis, exclusive, reverse = d.axis(x.ndim), d.int(0, 1), d.int(0, 1)
+    if d.smooth and x.shape[axis] == 1:
+        # Of one element there is nothing in an exclusive product.
+        exclusive = 0
+    v = np.flip(wide(x), axis) if reverse else wide(x)
+    if exclusive:
+        ones = np.ones_like(np.take(v, [0] if v.shape[axis] else [], axis))
+        v = np.concatenate([ones, np.take(v, range(max(v.shape[axis] - 1, 0)), axis)], axis)
+    y = np.cumprod(v, axis, dtype=v.dtype)
+    y = np.flip(y, axis) if reverse else y
+    return Case(
+        [Operand(x), fixed(axis)],
+        [Result(y, dtype, 16)],
+        {"exclusive": exclusive, "reverse": reverse},
+    )
+
+
+@row("Shrink")
+def shrink(d: Draw) -> Case:
+    dtype = d.dtype(FLOATS)
+    bias, lambd = d.pick([0.0, 0.25, 1.5]), d.pick([0.5, 1.0, 1.5])
+    x = d.floats(d.shape(), dtype, away=[lambd, -lambd])
+    v = wide(x)
+    y = np.where(v < -lambd, v + bias, np.where(v > lambd, v - bias, 0))
+    return Case([Operand(x)], [Result(y, dtype, 4, np.abs(v) + 2)], {"bias": bias, "lambd": lambd})
+
+
+@row("SwiGLU")
+def swi_glu(d: Draw) -> Case:
+    dtype = d.dtype([F32, F64])
+    shape, alpha = d.shape(), d.pick([1.0, 0.5, 1.5])
+    a, b = d.floats(shape, dtype, -9, 9), d.floats(shape, dtype)
+    y = wide(a) * sigmoid(wide(a) * alpha) * wide(b)
+    size = np.abs(wide(a) * wide(b)) + 1
+    return Case([Operand(a), Operand(b)], [Result(y, dtype, 16, size)], {"alpha": alpha})
+
+
 @row("CumSum")
 def cum_sum(d: Draw) -> Case:
     dtype = d.dtype([F32, F64, BF16, I32, I64, np.dtype(np.uint32), np.dtype(np.uint64)])

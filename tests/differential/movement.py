@@ -519,3 +519,39 @@ def resize(d: Draw) -> Case:
     if mode == "nearest":
         attributes["nearest_mode"] = nearest
     return Case([Operand(x), *given], [Result(y, dtype, 8, magnitude)], attributes)
+
+
+@row("CenterCropPad")
+def center_crop_pad(d: Draw) -> Case:
+    dtype = d.dtype(ALL)
+    x = d.tensor(d.shape(1, 4, zero=False), dtype)
+    axes = list(range(x.ndim))
+    attributes = {}
+    if d.chance(0.5):
+        d.r.shuffle(axes)
+        axes = axes[: d.int(1, x.ndim)]
+        attributes["axes"] = [a - x.ndim if d.chance(0.3) else a for a in axes]
+    wanted = [d.int(1, 7) for _ in axes]
+    y = wide(x)
+    for a, n in zip(axes, wanted):
+        extent = y.shape[a]
+        if n <= extent:
+            y = np.take(y, range((extent - n) // 2, (extent - n) // 2 + n), a)
+        else:
+            around = [(0, 0)] * y.ndim
+            around[a] = ((n - extent) // 2, n - extent - (n - extent) // 2)
+            y = np.pad(y, around)
+    return Case([Operand(x), fixed(wanted)], [Result(y, dtype, 0)], attributes)
+
+
+@row("Compress")
+def compress(d: Draw) -> Case:
+    dtype = d.dtype(ALL)
+    x = d.tensor(d.shape(1, 3, zero=False), dtype)
+    axis = d.axis(x.ndim) if d.chance(0.6) else None
+    extent = x.size if axis is None else x.shape[axis]
+    holds = d.r.random(d.int(1, extent)) < 0.7
+    holds[0] |= d.smooth
+    y = np.compress(holds, wide(x), axis)
+    attributes = {} if axis is None else {"axis": axis}
+    return Case([Operand(x), fixed(holds, BOOL)], [Result(y, dtype, 0)], attributes)

@@ -350,6 +350,33 @@ def averages(w: Window, x, out, with_pads):
     return y
 
 
+def rooted(sums, p: int):
+    return sums ** (1 / L(p))
+
+
+@row("LpPool")
+def lp_pool(d: Draw) -> Case:
+    dtype = d.dtype([F32, F64])
+    w, extents, out, attributes = pool_case(d)
+    p = d.int(1, 3)
+    x = d.floats((d.int(1, 2), d.int(1, 2), *extents), dtype)
+    powers = np.abs(wide(x)) ** p
+    sums = np.zeros((*x.shape[:2], *out), L)
+    for o, _, at in w.taps(x.shape[2:], out):
+        sums[(..., *o)] += powers[(..., *at)]
+    return Case(
+        [Operand(x)], [Result(rooted(sums, p), dtype, 64)], attributes | {"p": p}
+    )
+
+
+@row("GlobalLpPool")
+def global_lp_pool(d: Draw) -> Case:
+    dtype, p = d.dtype([F32, F64]), d.int(1, 3)
+    x = d.floats(d.shape(3, 4, zero=False), dtype)
+    sums = (np.abs(wide(x)) ** p).sum(tuple(range(2, x.ndim)), keepdims=True)
+    return Case([Operand(x)], [Result(rooted(sums, p), dtype, 64)], {"p": p})
+
+
 @row("AveragePoolGrad")
 def average_pool_grad(d: Draw) -> Case:
     """Nothing says the operand's extents; windows fill it."""

@@ -165,3 +165,40 @@ def loop(d: Draw) -> Case:
     return Case(operands, results, nodes=nodes)
 
 
+@row("Scan")
+def scan(d: Draw) -> Case:
+    """`h ← tanh(h · x + z)` over an axis of `x` and one of `z`, each from either end."""
+    dtype, turns = d.dtype([F32, F64]), d.int(1, 4)
+    shape = d.shape(1, 2, zero=False)
+    h = d.floats(shape, dtype, -1, 1)
+    axes = [d.int(0, len(shape)) for _ in range(3)]
+    back = [d.int(0, 1) for _ in range(3)]
+    x, z = (d.floats((*shape[:a], turns, *shape[a:]), dtype, -1, 1) for a in axes[:2])
+    body = helper.make_graph(
+        [
+            node("Mul", ["h", "a"], ["p"]),
+            node("Add", ["p", "b"], ["s"]),
+            node("Tanh", ["s"], ["next"]),
+            node("Add", ["next", "x0"], ["each"]),
+        ],
+        "body",
+        [info(name, dtype, None) for name in ("h", "a", "b")],
+        [info(name, dtype, None) for name in ("next", "each")],
+    )
+    state, rows = wide(h), []
+    for t in range(turns):
+        a, b = (
+            np.take(wide(v), turns - 1 - t if r else t, k) for v, k, r in zip((x, z), axes, back)
+        )
+        state = np.tanh(state * a + b)
+        rows.append(state + wide(h))
+    rows = np.stack(rows[::-1] if back[2] else rows, axes[2])
+    axes = [a - len(shape) - 1 if d.chance(0.3) else a for a in axes]
+    attributes = {"num_scan_inputs": 2, "body": body}
+    if any(axes) or d.chance(0.5):
+        attributes |= {"scan_input_axes": axes[:2], "scan_output_axes": axes[2:]}
+    if any(back) or d.chance(0.5):
+        attributes |= {"scan_input_directions": back[:2], "scan_output_directions": back[2:]}
+    nodes = [node("Scan", ["x0", "x1", "x2"], ["y0", "y1"], **attributes)]
+    results = [Result(state, dtype, 64, 1.0), Result(rows, dtype, 64, 2.0)]
+    return Case([Operand(h), Operand(x), Operand(z)], results, nodes=nodes)

@@ -1,6 +1,7 @@
-"""Images of patches and of points, transforms, rotations, reversals, attention."""
+"""Images of patches and of points, transforms, rotations, reversals, attention, states."""
 
 import numpy as np
+import onnx
 from frame import (
     BOOL,
     F32,
@@ -167,6 +168,113 @@ def dft(d: Draw) -> Case:
     return Case(operands, [result], {"inverse": inverse, "onesided": onesided})
 
 
+@row("HannWindow", "HammingWindow", "BlackmanWindow")
+def window(d: Draw) -> Case:
+    dtype, size, periodic = d.dtype([F32, F64]), d.int(2, 9), d.int(0, 1)
+    a, b, c = {
+        "HannWindow": (L(1) / 2, L(1) / 2, 0),
+        "HammingWindow": (L(25) / 46, L(21) / 46, 0),
+        "BlackmanWindow": (L("0.42"), L(1) / 2, L("0.08")),
+    }[d.name]
+    angle = 2 * L(np.pi) * np.arange(size, dtype=L) / (size if periodic else size - 1)
+    y = a - b * np.cos(angle) + c * np.cos(2 * angle)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+    attributes = {"output_datatype": kind, "periodic": periodic}
+    return Case([fixed(size)], [Result(y, dtype, 16, 1.0)], attributes)
+
+
+@row("STFT")
+def stft(d: Draw) -> Case:
+    dtype, batch, parts = d.dtype([F32, F64]), d.int(1, 2), d.int(1, 2)
+    frame, step = d.int(1, 4), d.int(1, 3)
+    length = frame + d.int(0, 5)
+    x = d.floats((batch, length, parts), dtype)
+    weights = d.floats((frame,), dtype) if d.chance(0.6) else None
+    onesided = int(parts == 1 and d.chance(0.6))
+    v = wide(x)
+    z = v[..., 0] + (1j * v[..., 1] if parts == 2 else 0)
+    frames = np.stack([z[:, i : i + frame] for i in range(0, length - frame + 1, step)], 1)
+    if weights is not None:
+        frames = frames * wide(weights)
+    k = np.arange(frame // 2 + 1 if onesided else frame)
+    angle = 2 * L(np.pi) * (np.outer(np.arange(frame), k) % frame) / frame
+    y = np.tensordot(frames, np.cos(angle) - 1j * np.sin(angle), (2, 0))
+    size = np.abs(frames).sum(2, keepdims=True) + 0 * np.abs(y)
+    operands = [Operand(x), fixed(step), None if weights is None else Operand(weights)]
+    if weights is None or d.chance(0.5):
+        operands.append(fixed(frame))
+    result = Result(np.stack([y.real, y.imag], -1), dtype, 64, np.stack([size, size], -1))
+    return Case(operands, [result], {"onesided": onesided})
+
+
+@row("DeformConv")
+def deform_conv(d: Draw) -> Case:
+    """Places between elements, and some beyond the border."""
+    dtype, n = d.dtype([F32, F64]), d.int(1, 2)
+    batch, groups, shifts = d.int(1, 2), d.int(1, 2), d.int(1, 2)
+    channels, filters = 2 * d.int(1, 1 if d.smooth else 2), groups * d.int(1, 2)
+    kernel, strides, dilations = ([d.int(1, 2) for _ in range(n)] for _ in range(3))
+    pads = [d.int(0, 1) for _ in range(2 * n)]
+    spans = [k * (t - 1) + 1 for t, k in zip(kernel, dilations)]
+    image = [max(2, s - a - b + d.int(0, 2)) for s, a, b in zip(spans, pads, pads[n:])]
+    out = [
+        (e + a + b - s) // t + 1
+        for e, a, b, s, t in zip(image, pads, pads[n:], spans, strides)
+    ]
+    places, points = int(np.prod(kernel)), int(np.prod(out))
+    x = d.floats((batch, channels, *image), dtype)
+    w = d.floats((filters, channels // groups, *kernel), dtype)
+    shape = (batch, shifts, places, n, *out)
+    shift = (d.r.integers(-1, 2, shape) + d.r.uniform(0.1, 0.9, shape)).astype(dtype)
+    bias = d.floats((filters,), dtype) if d.chance(0.5) else None
+    mask = d.floats((batch, shifts * places, *out), dtype) if d.chance(0.5) else None
+    v, at, own = wide(x), wide(shift), channels // shifts
+    factor = np.ones((batch, shifts, places, *out), L)
+    if mask is not None:
+        factor = wide(mask).reshape(factor.shape)
+    columns, sizes = (np.zeros((batch, channels, places, *out), L) for _ in range(2))
+    for b, s, p, *o in np.ndindex(batch, shifts, places, *out):
+        tap = np.unravel_index(p, kernel)
+        where = [
+            o[i] * strides[i] - pads[i] + tap[i] * dilations[i] + at[(b, s, p, i, *o)]
+            for i in range(n)
+        ]
+        for corner in np.ndindex(*[2] * n):
+            index = [int(np.floor(a)) + c for a, c in zip(where, corner)]
+            if any(not 0 <= i < e for i, e in zip(index, image)):
+                continue
+            share = np.prod([1 - abs(a - i) for a, i in zip(where, index)])
+            part = slice(s * own, (s + 1) * own)
+            term = v[(b, part, *index)] * share * factor[(b, s, p, *o)]
+            columns[(b, part, p, *o)] += term
+            sizes[(b, part, p, *o)] += abs(term)
+    # What places are off by is a part of the image's largest element.
+    sizes += np.abs(v).max() * np.repeat(np.abs(factor), own, 1)
+
+    def convolved(columns, w):
+        split = columns.reshape(batch, groups, channels // groups * places, points)
+        filters_ = w.reshape(groups, filters // groups, -1)
+        return np.einsum("gmk,bgkp->bgmp", filters_, split).reshape(batch, filters, *out)
+
+    y, size = convolved(columns, wide(w)), convolved(sizes, np.abs(wide(w)))
+    if bias is not None:
+        spread = wide(bias).reshape(filters, *[1] * n)
+        y, size = y + spread, size + abs(spread)
+    given = [x, w, shift.reshape(batch, -1, *out), bias, mask]
+    operands = [None if a is None else Operand(a) for a in given]
+    while operands[-1] is None:
+        operands.pop()
+    attributes = {
+        "dilations": dilations,
+        "strides": strides,
+        "pads": pads,
+        "group": groups,
+        "offset_group": shifts,
+    }
+    attributes |= {"kernel_shape": kernel} if d.chance(0.5) else {}
+    return Case(operands, [Result(y, dtype, 128, size)], attributes)
+
+
 @row("ReverseSequence")
 def reverse_sequence(d: Draw) -> Case:
     dtype = d.dtype(FLOATS)
@@ -265,3 +373,75 @@ def attention(d: Draw) -> Case:
     if flat:
         y = y.transpose(0, 2, 1, 3).reshape(batch, steps, heads * out)
     return Case(operands, [Result(y, dtype, 256, 4.0)], attributes)
+
+
+@row("CausalConvWithState")
+def causal_conv(d: Draw) -> Case:
+    dtype, batch, channels = d.dtype([F32, F64]), d.int(1, 2), d.int(1, 3)
+    length, taps = d.int(1, 4), d.int(1, 3)
+    x, w = d.floats((batch, channels, length), dtype), d.floats((channels, 1, taps), dtype)
+    bias = d.floats((channels,), dtype) if d.chance(0.5) else None
+    past = d.floats((batch, channels, taps - 1), dtype) if taps > 1 and d.chance(0.5) else None
+    start = np.zeros((batch, channels, taps - 1), L) if past is None else wide(past)
+    whole = np.concatenate([start, wide(x)], 2)
+    terms = np.stack([whole[..., k : k + length] * wide(w)[:, 0, k, None] for k in range(taps)])
+    y, size = terms.sum(0), np.abs(terms).sum(0)
+    if bias is not None:
+        y, size = y + wide(bias)[:, None], size + np.abs(wide(bias))[:, None]
+    word = d.pick(["none", "silu", "swish"])
+    if word != "none":
+        y = y / (1 + np.exp(-y))
+    operands = [None if v is None else Operand(v) for v in (x, w, bias, past)]
+    while operands[-1] is None:
+        operands.pop()
+    outputs = [Result(y, dtype, 32, size + 1)]
+    if taps > 1 and d.chance(0.6):
+        outputs.append(Result(whole[..., length:], dtype, 0))
+    return Case(operands, outputs, {"activation": word} if word != "none" or d.chance(0.5) else {})
+
+
+@row("LinearAttention")
+def linear_attention(d: Draw) -> Case:
+    dtype, batch, steps = d.dtype([F32, F64]), d.int(1, 2), d.int(1, 3)
+    heads, each, size, out = d.int(1, 2), d.int(1, 2), d.int(1, 2), d.int(1, 2)
+    rule = d.pick(["linear", "gated", "delta", "gated_delta"])
+    decays, corrects = "gated" in rule, "delta" in rule
+    q, k, v = (
+        d.floats((batch, steps, n), dtype, -1, 1)
+        for n in (heads * each * size, heads * size, heads * out)
+    )
+    state = d.floats((batch, heads, size, out), dtype, -1, 1) if d.chance(0.5) else None
+    decay = rate = None
+    if decays:
+        wide_ = d.pick([heads, heads * size])
+        decay = d.floats((batch, steps, wide_), dtype, -1, 0)
+    if corrects:
+        rate = d.floats((batch, steps, d.pick([heads, 1])), dtype, 0, 1)
+    scale = d.pick([0.0, 0.5])
+    s = np.zeros((batch, heads, size, out), L) if state is None else wide(state)
+    q4, k4, v4 = (
+        wide(t).reshape(batch, steps, *shape)
+        for t, shape in ((q, (heads, each, size)), (k, (heads, size)), (v, (heads, out)))
+    )
+    rows = []
+    for t in range(steps):
+        if decays:
+            s = s * np.exp(wide(decay)[:, t]).reshape(batch, heads, -1, 1)
+        value = v4[:, t]
+        if corrects:
+            said = np.einsum("bhd,bhde->bhe", k4[:, t], s)
+            value = (value - said) * wide(rate)[:, t, :, None]
+        s = s + k4[:, t, :, :, None] * value[:, :, None]
+        rows.append(np.einsum("bhgd,bhde->bhge", q4[:, t], s).reshape(batch, -1))
+    y = np.stack(rows, 1) * (L(scale) if scale else 1 / np.sqrt(L(size)))
+    operands = [None if a is None else Operand(a) for a in (q, k, v, state, decay, rate)]
+    while operands[-1] is None:
+        operands.pop()
+    most = 16.0
+    attributes = {
+        "update_rule": rule,
+        "q_num_heads": heads * each,
+        "kv_num_heads": heads,
+        "scale": scale,
+    }
+    return Case(operands, [Result(y, dtype, 64, most), Result(s, dtype, 64, most)], attributes)

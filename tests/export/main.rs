@@ -5,6 +5,7 @@ mod operators;
 mod recurrent;
 
 use arenic::artifact::Artifact;
+use arenic::Model;
 use arenic::compile::{Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
 use arenic::evaluator::Kernels;
@@ -382,7 +383,7 @@ fn nodes_say_where_the_plan_puts_their_results() {
         let search = Search { effort: Some(0.5), ..Search::default() };
         let constraints = Constraints { limits, ..Constraints::default() };
         let options = ImportOptions::default();
-        compile(&model, &options, &pipeline, constraints, search, RunOptions::default())
+        compile(&Model::open(&model).unwrap(), &options, &pipeline, constraints, search, RunOptions::default())
             .unwrap()
             .artifact
             .unwrap()

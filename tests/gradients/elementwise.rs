@@ -7,7 +7,7 @@ use arenic_ir::op::Unary;
 #[test]
 fn functions_of_one_operand() {
     use Unary::*;
-    let smooth = [Abs, Cos, Erf, Exp, Neg, Reciprocal, Relu, Sigmoid, Sin, Tanh];
+    let smooth = [Abs, Atan, Cos, Erf, Exp, Neg, Reciprocal, Relu, Sigmoid, Sin, Tanh];
     for seed in 0..CASES {
         let r = &mut Rng::with_seed(seed);
         let rank = r.usize(0..4);
@@ -18,6 +18,10 @@ fn functions_of_one_operand() {
         for f in [Log, Sqrt] {
             case(&Op::Unary { f }, &[positive(r, &shape)]);
         }
+        // Between −1 and 1.
+        let count = shape.iter().product();
+        let numbers = apart(r, count, true).into_iter().map(|x| x / 4.0).collect();
+        case(&Op::Unary { f: Atanh }, &[Operand::Trained(shape, numbers)]);
     }
 }
 

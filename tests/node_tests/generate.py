@@ -17,8 +17,11 @@ import os
 import sys
 import warnings
 
+import numpy as np
 import onnx
 from onnx import GraphProto, TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
 
 def encoded(name: str, value: object) -> TensorProto:
     """A tensor whose elements are in raw_data, strings aside."""
@@ -29,6 +32,21 @@ def encoded(name: str, value: object) -> TensorProto:
 def write(path: str, data: bytes) -> None:
     with open(path, "wb") as file:
         file.write(data)
+
+
+# NumPy transforms complex64 in single precision, which makes 1.9e-7 of what is zero: more than the
+# tolerance of these tests, 1e-7.
+SINGLE = "test_dft_inverse"
+
+
+def in_double(model: object, inputs: list, outputs: list) -> list:
+    """What ONNX's reference gives for the same operands in double precision, in the outputs' types."""
+    wide = [x.astype(np.float64) if x.dtype == np.float32 else x for x in inputs]
+    names = [info.name for info in model.graph.input]
+    found = ReferenceEvaluator(model).run(None, dict(zip(names, wide)))
+    for y, old in zip(found, outputs):
+        assert y.dtype == np.float64 and np.allclose(y, old, 1e-5, 1e-6)
+    return [y.astype(old.dtype) for y, old in zip(found, outputs)]
 
 
 def export(case: object, folder: str) -> dict:
@@ -44,6 +62,8 @@ def export(case: object, folder: str) -> dict:
         entry["other_values"] = other
         return entry
     [(inputs, outputs)] = case.data_sets
+    if case.name.startswith(SINGLE):
+        outputs = in_double(model, inputs, outputs)
     values = [*inputs, *outputs]
     assert len(values) == len(infos), case.name
     tensors = [encoded(info.name, value) for info, value in zip(infos, values)]

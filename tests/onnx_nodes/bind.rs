@@ -6,13 +6,14 @@ use std::collections::{BTreeSet, HashMap};
 /// The operands of an operator that fix a shape, or choose what it does.
 fn fixed_operands(op: &str) -> &'static [usize] {
     match op {
-        "ConstantOfShape" | "If" => &[0],
+        "ConstantOfShape" | "If" | "BlackmanWindow" | "HammingWindow" | "HannWindow" => &[0],
         "AffineGrid" | "SequenceAt" | "SequenceErase" | "SplitToSequence" => &[1],
         "Col2Im" | "DFT" => &[1, 2],
+        "STFT" => &[1, 3],
         "SequenceInsert" => &[2],
         "Loop" => &[0, 1],
         "Expand" | "Reshape" | "Split" | "Squeeze" | "Tile" | "Unsqueeze" | "Trilu" | "OneHot"
-        | "CumSum" | "TopK" => &[1],
+        | "CumSum" | "CumProd" | "TopK" | "CenterCropPad" | "Compress" => &[1],
         "Dropout" => &[2],
         "Range" => &[0, 1, 2],
         "Pad" | "Resize" => &[1, 2, 3],

@@ -73,11 +73,7 @@ impl Case {
         } else {
             Vec::new()
         };
-        let (rtol, mut atol) = (number("rtol")?, number("atol")?);
-        // NumPy transforms back in single precision: 1.9e-7 where the inverse is zero.
-        if name.starts_with("test_dft_inverse") {
-            atol = atol.max(5e-7);
-        }
+        let (rtol, atol) = (number("rtol")?, number("atol")?);
         Ok(Case { name, rtol, atol, bytes, model, tensors, other_values })
     }
 

@@ -4,6 +4,7 @@ mod generator;
 mod indexing;
 mod operators;
 mod sequences;
+mod totals;
 mod windows;
 
 use crate::linear::linear;
@@ -205,6 +206,8 @@ struct Tried {
     refused: usize,
     /// Steps whose numbers are too large to be compared.
     wild: usize,
+    /// States that took terms round by round.
+    growing: usize,
     /// Nodes that ran on a part of the rows.
     operators: BTreeMap<String, u32>,
 }
@@ -243,7 +246,11 @@ fn try_case(seed: u64, tried: &mut Tried) -> Result<(), String> {
         tried.runs += 1;
     }
     match division {
-        Some(division) => cut_operators(&case, &division, &mut tried.operators),
+        Some(division) => {
+            let states = division.main.states.values();
+            tried.growing += states.filter(|s| !s.carried && s.exit != s.enter).count();
+            cut_operators(&case, &division, &mut tried.operators);
+        }
         None => tried.refused += 1,
     }
     Ok(())
@@ -268,13 +275,14 @@ fn random_steps_give_what_the_whole_batch_gives() {
     let mut tried = Tried::default();
     let failures: Vec<String> =
         (0..cases).filter_map(|seed| try_case(seed, &mut tried).err()).collect();
-    let Tried { runs, refused, wild, operators } = tried;
-    println!("{runs} runs, {refused} refused, {wild} wild, {operators:?}");
+    let Tried { runs, refused, wild, growing, operators } = tried;
+    println!("{runs} runs, {refused} refused, {wild} wild, {growing} growing, {operators:?}");
     let first = failures.first().map_or("", |s| s);
     assert!(failures.is_empty(), "{} failures, the first one:\n{first}", failures.len());
     // The generator reaches what it is meant to reach.
     assert!(refused * 5 < cases as usize, "{refused} of {cases} refused");
     assert!(wild * 100 < cases as usize, "{wild} of {cases} too large to be compared");
+    assert!(growing * 40 > cases as usize, "{growing} states of {cases} steps took terms");
     let missing: Vec<&str> =
         OPERATORS.split_whitespace().filter(|name| !operators.contains_key(*name)).collect();
     assert!(missing.is_empty(), "never on a part of the rows: {missing:?}");

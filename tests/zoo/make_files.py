@@ -65,7 +65,7 @@ NAMES = [
 ]  # fmt: skip
 # Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`, or that buffers move.
 UNTOLD = {"student_no_grad": ["default", "plain"], "spectral_norm": ["plain", "arenic"]}
-KINDS = {"default": "default", "plain": "optimize=False", "arenic": "arenic_export"}
+KINDS = {"default": "default", "plain": "optimize=False", "arenic": "arenic.torch"}
 # Notes that a reader needs: of which operator of the module a node is, which says what became of parameters and which of
 # them are one tensor. The rest names paths.
 OPERATOR = "pkg.torch.onnx.fx_node"

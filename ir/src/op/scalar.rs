@@ -169,6 +169,41 @@ functions! {
                 steps: &[G::Unary(Unary::Sign, 1), G::Binary(Binary::Mul, 0, 2)],
             }
         },
+        Atan => {
+            onnx: "Atan",
+            takes: Takes::Floats,
+            is_dear: true,
+            cuda: "atan_of({a})",
+            // 1 / (1 + x²)
+            gradient: Steps {
+                of: Kept::Operand,
+                has_slope: true,
+                steps: &[
+                    G::Binary(Binary::Mul, 1, 1),
+                    G::Number(1.0),
+                    G::Binary(Binary::Add, 3, 2),
+                    G::Binary(Binary::Div, 0, 4),
+                ],
+            }
+        },
+        Atanh => {
+            onnx: "Atanh",
+            takes: Takes::Floats,
+            is_dear: true,
+            cuda: "atanh_of({a})",
+            // 1 / ((1 − x) · (1 + x))
+            gradient: Steps {
+                of: Kept::Operand,
+                has_slope: true,
+                steps: &[
+                    G::Number(1.0),
+                    G::Binary(Binary::Sub, 2, 1),
+                    G::Binary(Binary::Add, 2, 1),
+                    G::Binary(Binary::Mul, 3, 4),
+                    G::Binary(Binary::Div, 0, 5),
+                ],
+            }
+        },
         Ceil => {
             onnx: "Ceil",
             takes: Takes::Floats,

@@ -1,8 +1,10 @@
 //! The three graphs of a step in rounds.
 
 use super::AccumulateError;
+use super::grow::Growing;
 use super::rows::{Kind, Rows};
 use super::rules::{Along, narrowed};
+use super::totals::{Total, Totals};
 use crate::rounds::Division;
 use arenic_ir::Rounds;
 use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, Output, StateId, ValueId};
@@ -34,8 +36,8 @@ pub(super) fn divide(rows: &Rows) -> Result<Division, AccumulateError> {
 struct Needs {
     /// Values that are computed before the first round and read later.
     early: Vec<ValueId>,
-    /// Values that are summed over the rounds.
-    sums: Vec<ValueId>,
+    /// Values that grow from round to round.
+    totals: Vec<Total>,
     /// Values of the whole batch that the first part makes.
     before: SecondaryMap<ValueId, bool>,
     main: SecondaryMap<ValueId, bool>,
@@ -43,11 +45,30 @@ struct Needs {
 }
 
 impl Needs {
+    /// States take terms where neither the rounds nor the part after them read what the states were.
     fn new(rows: &Rows) -> Self {
+        let all = Totals::new(rows);
+        let mut in_states = all.in_states();
+        loop {
+            let needs = Needs::with(rows, &all, in_states.clone());
+            let before = in_states.len();
+            let is_read = |s: StateId| {
+                let enter = rows.g.states[s].enter;
+                needs.main[enter] || needs.after[enter]
+            };
+            in_states.retain(|total| !total.state.is_some_and(is_read));
+            if in_states.len() == before {
+                return needs;
+            }
+        }
+    }
+
+    /// These totals are in states, others beside them.
+    fn with(rows: &Rows, all: &Totals, mut totals: Vec<Total>) -> Self {
         let g = rows.g;
-        let (mut early, mut sums) = (BTreeSet::new(), BTreeSet::new());
         let mut after: SecondaryMap<ValueId, bool> = SecondaryMap::new();
         let mut main: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        let mut before: SecondaryMap<ValueId, bool> = SecondaryMap::new();
         for output in &g.outputs {
             match rows.kind[output.value] {
                 Kind::Rows(_) | Kind::Positions => main[output.value] = true,
@@ -55,21 +76,29 @@ impl Needs {
             }
         }
         g.states.values().for_each(|state| after[state.exit] = true);
+        let mut is_total: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        for total in &totals {
+            is_total[total.value] = true;
+            total.given(rows).for_each(|v| before[v] = true);
+            for term in &total.terms {
+                main[term.sum] = true;
+                term.factors(rows).for_each(|v| main[v] = true);
+            }
+        }
         // Readers come after what they read: one way back through the nodes is enough.
         for node in g.nodes.values().rev() {
-            let wanted = |of: &SecondaryMap<ValueId, bool>| {
-                node.outputs
-                    .iter()
-                    .flatten()
-                    .any(|&v| of[v] && matches!(rows.kind[v], Kind::Shared | Kind::Late))
+            let late = |v: &ValueId| {
+                after[*v] && !is_total[*v] && matches!(rows.kind[*v], Kind::Shared | Kind::Late)
             };
-            if wanted(&after) {
+            if node.outputs.iter().flatten().any(late) {
                 node.inputs.iter().for_each(|&v| after[v] = true);
             }
-            for &v in node.outputs.iter().flatten().filter(|v| after[**v]) {
-                if rows.kind[v] == Kind::Sum {
-                    sums.insert(v);
-                    main[v] = true;
+            for &v in node.outputs.iter().flatten() {
+                if after[v] && rows.kind[v] == Kind::Sum && !is_total[v] {
+                    is_total[v] = true;
+                    let total = all.beside_states(v);
+                    total.terms.iter().for_each(|term| main[term.sum] = true);
+                    totals.push(total);
                 }
             }
             let computed = |&v: &ValueId| main[v] && rows.kind[v] != Kind::Early;
@@ -77,20 +106,16 @@ impl Needs {
                 node.inputs.iter().for_each(|&v| main[v] = true);
             }
         }
-        for v in g.values.keys().filter(|&v| rows.kind[v] == Kind::Early) {
-            if main[v] || after[v] {
-                early.insert(v);
-            }
-        }
-        let mut before: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        totals.sort_by_key(|total| total.value);
+        let is_early = |&v: &ValueId| rows.kind[v] == Kind::Early && (main[v] || after[v]);
+        let early: Vec<ValueId> = g.values.keys().filter(is_early).collect();
         early.iter().for_each(|&v| before[v] = true);
         for node in g.nodes.values().rev() {
             if node.outputs.iter().flatten().any(|&v| before[v]) {
                 node.inputs.iter().for_each(|&v| before[v] = true);
             }
         }
-        let (early, sums) = (early.into_iter().collect(), sums.into_iter().collect());
-        Needs { early, sums, before, main, after }
+        Needs { early, totals, before, main, after }
     }
 }
 
@@ -112,13 +137,13 @@ fn by_rows(rows: &Rows) -> Result<BTreeSet<String>, AccumulateError> {
 }
 
 /// A part that grows.
-struct Part<'a> {
-    rows: &'a Rows<'a>,
-    new: Graph,
+pub(super) struct Part<'a> {
+    pub(super) rows: &'a Rows<'a>,
+    pub(super) new: Graph,
     /// What stands for a value of the whole step.
-    of: SecondaryMap<ValueId, Option<ValueId>>,
-    /// The states that carry values from part to part.
-    carried: HashMap<ValueId, StateId>,
+    pub(super) of: SecondaryMap<ValueId, Option<ValueId>>,
+    /// The states in which values go from part to part.
+    pub(super) carried: HashMap<ValueId, StateId>,
     /// The first parts of shared values.
     narrow: HashMap<(ValueId, Along), ValueId>,
 }
@@ -137,9 +162,13 @@ impl<'a> Part<'a> {
             part.of[state.enter] = Some(part.new.states[s].enter);
         }
         let mut names: BTreeSet<String> = g.states.values().map(|s| s.name.clone()).collect();
-        for (&v, what) in
-            needs.early.iter().map(|v| (v, "whole")).chain(needs.sums.iter().map(|v| (v, "sum")))
-        {
+        let early = needs.early.iter().map(|&v| (v, None, "whole"));
+        let totals = needs.totals.iter().map(|total| (total.value, total.state, "sum"));
+        for (v, state, what) in early.chain(totals) {
+            if let Some(s) = state {
+                part.carried.insert(v, s);
+                continue;
+            }
             let mut name = match &g.values[v].name {
                 name if name.is_empty() => format!("{what} {v}"),
                 name => format!("{what} {name}"),
@@ -160,7 +189,7 @@ impl<'a> Part<'a> {
     }
 
     /// Inputs and constants of the whole step that are read; others are there already.
-    fn leaf(&mut self, v: ValueId) -> Option<ValueId> {
+    pub(super) fn leaf(&mut self, v: ValueId) -> Option<ValueId> {
         if let Some(new) = self.of[v] {
             return Some(new);
         }
@@ -276,7 +305,7 @@ impl<'a> Part<'a> {
     }
 }
 
-fn missing(v: ValueId) -> TypeError {
+pub(super) fn missing(v: ValueId) -> TypeError {
     TypeError(format!("{v} is not known in this part of the step"))
 }
 
@@ -287,7 +316,7 @@ fn first_part(data: &Data, blocks: usize, count: usize) -> Data {
     Data::Bytes(firsts.copied().collect::<Vec<u8>>().into())
 }
 
-/// Makes what is known before the first round, and sets the sums to zero.
+/// Makes what is known before the first round, and what totals are without their terms.
 fn before(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
     let mut part = Part::new(rows, needs, false);
     for (n, node) in &rows.g.nodes {
@@ -300,25 +329,36 @@ fn before(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
         part.new.states[part.carried[&v]].exit = value;
     }
     let mut zeros: HashMap<DType, ValueId> = HashMap::new();
-    for &v in &needs.sums {
-        let ty = rows.g.ty(v).clone();
+    for total in &needs.totals {
+        let ty = rows.g.ty(total.value).clone();
+        let known = match total.state {
+            Some(_) => part.without_terms(total.value, total)?,
+            None => None,
+        };
         let new = &mut part.new;
-        let zero = *zeros.entry(ty.dtype).or_insert_with(|| {
-            let bytes = vec![0; ty.dtype.size() as usize];
-            new.add_const("", TensorType::scalar(ty.dtype), Data::Bytes(bytes.into()))
-        });
-        part.new.states[part.carried[&v]].exit = fill(&mut part.new, zero, &ty)?;
+        let begins = match known {
+            Some(v) => v,
+            None => {
+                let zero = *zeros.entry(ty.dtype).or_insert_with(|| {
+                    let bytes = vec![0; ty.dtype.size() as usize];
+                    new.add_const("", TensorType::scalar(ty.dtype), Data::Bytes(bytes.into()))
+                });
+                fill(new, zero, &ty)?
+            }
+        };
+        new.states[part.carried[&total.value]].exit = begins;
     }
     Ok(part.finish())
 }
 
-fn fill(g: &mut Graph, scalar: ValueId, ty: &TensorType) -> Result<ValueId, TypeError> {
+/// A value broadcast to a type.
+pub(super) fn fill(g: &mut Graph, v: ValueId, ty: &TensorType) -> Result<ValueId, TypeError> {
     let op = match ty.rank() {
         0 => Op::Copy,
         _ => Op::Expand { shape: ty.shape.clone() },
     };
-    let n = g.add_node("zero", op, vec![scalar])?;
-    g.result(n).ok_or_else(|| missing(scalar))
+    let n = g.add_node("begin", op, vec![v])?;
+    g.result(n).ok_or_else(|| missing(v))
 }
 
 /// One round.
@@ -335,15 +375,17 @@ fn main(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
             part.of[v] = Some(part.new.add_input(value.name.clone(), ty));
         }
     }
+    let mut growing = Growing::new(&needs.totals, &part);
     let readers = g.readers();
     for (n, node) in &g.nodes {
         let computed = |&v: &ValueId| needs.main[v] && rows.kind[v] != Kind::Early;
-        if !node.outputs.iter().flatten().any(computed) {
+        if !node.outputs.iter().flatten().any(computed) || growing.passed.contains(&n) {
             continue;
         }
         let Some(rule) = &rows.rule[n] else {
             // A shared value that is read in part alone is made so; `finish` drops the whole.
             part.whole(n)?;
+            growing.add(&mut part, node)?;
             continue;
         };
         let mut inputs = Vec::with_capacity(node.inputs.len());
@@ -354,20 +396,17 @@ fn main(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
             });
         }
         // What scatters onto zeros scatters onto the sum so far.
-        let alone = node
-            .outputs
-            .first()
-            .copied()
-            .flatten()
-            .filter(|&v| readers_in(rows, &readers[v], needs) == 0);
-        let onto =
-            alone.filter(|_| matches!(node.op, Op::ScatterNd { .. } | Op::ScatterElements { .. }));
+        let scatters = matches!(node.op, Op::ScatterNd { .. } | Op::ScatterElements { .. });
+        let onto = node.outputs.first().copied().flatten().filter(|_| scatters);
         if let Some(onto) = onto.filter(|&v| rows.kind[v] == Kind::Sum)
-            && let Some(sum) = part.carried(onto)
+            && readers[onto]
+                .iter()
+                .all(|n| growing.passed.contains(n) || !is_in_round(rows, needs, *n))
+            && let Some(total) = growing.alone(rows, onto)
         {
-            inputs[0] = sum;
+            inputs[0] = growing.so_far[total];
             let sum = part.node(n, rule.op.clone(), inputs)?[0].ok_or_else(|| missing(onto))?;
-            part.new.states[part.carried[&onto]].exit = sum;
+            growing.so_far[total] = sum;
             continue;
         }
         let mut outputs = part.node(n, rule.op.clone(), inputs)?;
@@ -377,17 +416,10 @@ fn main(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
             }
         }
         part.define(n, &outputs);
+        growing.add(&mut part, node)?;
     }
-    for &v in &needs.sums {
-        let s = part.carried[&v];
-        let enter = part.new.states[s].enter;
-        if part.new.states[s].exit != enter {
-            continue;
-        }
-        let term = part.of[v].ok_or_else(|| missing(v))?;
-        let add =
-            part.new.add_node("accumulate", Op::Binary { f: Binary::Add }, vec![enter, term])?;
-        part.new.states[s].exit = part.new.result(add).ok_or_else(|| missing(v))?;
+    for (total, sum) in needs.totals.iter().zip(growing.so_far) {
+        part.new.states[part.carried[&total.value]].exit = sum;
     }
     for output in &g.outputs {
         if matches!(rows.kind[output.value], Kind::Rows(_)) {
@@ -398,13 +430,10 @@ fn main(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
     Ok(part.finish())
 }
 
-/// How many nodes of a round read a value.
-fn readers_in(rows: &Rows, readers: &[NodeId], needs: &Needs) -> usize {
-    let in_round = |&&n: &&NodeId| {
-        let mut made = rows.g.nodes[n].outputs.iter().flatten();
-        made.any(|&v| needs.main[v] && !matches!(rows.kind[v], Kind::Late | Kind::Early))
-    };
-    readers.iter().filter(in_round).count()
+/// True where a round computes a node.
+fn is_in_round(rows: &Rows, needs: &Needs, n: NodeId) -> bool {
+    let mut made = rows.g.nodes[n].outputs.iter().flatten();
+    made.any(|&v| needs.main[v] && !matches!(rows.kind[v], Kind::Late | Kind::Early))
 }
 
 fn scaled(g: &mut Graph, v: ValueId, by: f64) -> Result<ValueId, TypeError> {
@@ -423,12 +452,14 @@ fn scaled(g: &mut Graph, v: ValueId, by: f64) -> Result<ValueId, TypeError> {
 fn after(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
     let g = rows.g;
     let mut part = Part::new(rows, needs, false);
-    for &v in needs.early.iter().chain(&needs.sums) {
+    for &v in needs.early.iter().chain(needs.totals.iter().map(|total| &total.value)) {
         part.of[v] = part.carried(v);
     }
     for (n, node) in &g.nodes {
-        let computed =
-            |&v: &ValueId| needs.after[v] && matches!(rows.kind[v], Kind::Shared | Kind::Late);
+        let computed = |&v: &ValueId| {
+            let is_known = part.carried.contains_key(&v);
+            needs.after[v] && matches!(rows.kind[v], Kind::Shared | Kind::Late) && !is_known
+        };
         if node.outputs.iter().flatten().any(computed) {
             part.whole(n)?;
         }

@@ -3,8 +3,9 @@
 //! The whole step is there already, with its batch: forward and backward part, losses, updates. What
 //! each operator makes of a part of the rows follows from the operator table ([`rows`]): parts of
 //! results, or terms of sums. Gradients and losses are such sums; they are carried from round to
-//! round, and what depends on them runs once, after the last round ([`divide`]). So the memory of a
-//! step is that of one round and of the sums, and one round is planned, however many there are.
+//! round, in a momentum that takes their terms or in bytes of their own ([`totals`]), and what depends on them
+//! runs once, after the last round ([`divide`]). So the memory of a step is that of one round and of
+//! the sums, and one round is planned, however many there are.
 //!
 //! Sound because every cut is one of the table: parts along an axis are computed as the whole
 //! computes them, and terms add up to the whole's sums, in another order. An operator that needs all
@@ -18,8 +19,10 @@
 //! given, and recomputation follows.
 
 mod divide;
+mod grow;
 mod rows;
 mod rules;
+mod totals;
 
 use crate::rounds::{Divides, Division};
 use crate::{Cx, GraphPass, PassError, Stats};

@@ -42,7 +42,7 @@ pub(super) struct Rows<'a> {
     /// Values that depend on a state.
     stateful: SecondaryMap<ValueId, bool>,
     /// Values that depend on a random operator.
-    random: SecondaryMap<ValueId, bool>,
+    pub(super) random: SecondaryMap<ValueId, bool>,
     /// Whether a shared value is the same along an axis, part by part.
     narrows: HashMap<(ValueId, Along), bool>,
     /// Inputs that would have to hold the batch, too.

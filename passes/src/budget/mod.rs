@@ -29,7 +29,7 @@ use crate::residency::{
     in_definition_order, under_limit,
 };
 use crate::swap_autoswap::{SwapAutoswap, by_each_score};
-use crate::{Cx, PassError, PlanPass, Stats};
+use crate::{Cx, Minimum, PassError, PlanPass, Stats};
 use anneal::{Annealer, Candidate, HOT, WARM};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
@@ -116,10 +116,8 @@ impl Budget {
             return Err(refused);
         }
         let mut stats = Stats::new();
-        if least.is_exact {
-            stats.insert("minimum_device_bytes", minimum);
-            stats.insert("minimum_device_bytes_bound", bound);
-        }
+        let known = Minimum { bytes: minimum, bound, is_exact: least.is_exact };
+        stats.append(&mut known.figures());
         if p.whole <= limit {
             return Ok(Found { best: None, stats });
         }

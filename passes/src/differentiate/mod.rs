@@ -49,6 +49,9 @@ use tape::Tape;
 /// The output of an evaluation that says how many targets a batch's `loss` and `accuracy`, the two
 /// outputs before it, are means of.
 pub const COUNTED: &str = "counted";
+/// The outputs of an evaluation with weights of classes: the weighted mean of the loss, and what the
+/// targets that count weigh together. They come before the loss.
+pub const WEIGHTED: [&str; 2] = ["weighted_loss", "weight"];
 
 /// Makes a training step of a forward graph: loss, gradients and updates.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -402,6 +405,10 @@ impl Differentiate {
         t.name = "loss".into();
         let figures = Figures::new(&mut t, self.loss()?, e, output, target)?;
         let mut say = |name: &str, value| g.outputs.push(Output { name: name.into(), value });
+        let weighted = figures.classes.as_ref().and_then(|classes| classes.weighted);
+        for (name, value) in WEIGHTED.into_iter().zip(weighted.into_iter().flatten()) {
+            say(name, value);
+        }
         say("loss", figures.loss);
         if let Some(classes) = figures.classes {
             say("accuracy", classes.accuracy);

@@ -325,7 +325,7 @@ pub(crate) fn add(row: &mut Vec<(f64, Var)>, constant: &mut f64, factor: f64, p:
 
 /// The steps at which each operator can run: after all its ancestors, before all its
 /// descendants.
-fn spans(p: &Problem, order: &[usize]) -> Vec<(usize, usize)> {
+pub(super) fn spans(p: &Problem, order: &[usize]) -> Vec<(usize, usize)> {
     let ancestors = counts(&p.before, order.iter());
     let descendants = counts(&p.after, order.iter().rev());
     (0..p.len()).map(|v| (ancestors[v], p.len() - 1 - descendants[v])).collect()

@@ -8,6 +8,11 @@ use super::*;
 use crate::flow::Network;
 use crate::mip;
 use crate::search::{Budget, Deadline};
+use petgraph::algo::dominators::simple_fast;
+use petgraph::algo::tred::{dag_to_toposorted_adjacency_list, dag_transitive_reduction_closure};
+use petgraph::algo::{kosaraju_scc, toposort};
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::IntoNeighbors;
 
 /// SplitMix64.
 struct Random(u64);
@@ -225,6 +230,145 @@ fn fixed_positions_are_those_of_operators_comparable_with_all_others() {
             assert_eq!(fixed.contains(&at), always, "seed {seed}, position {at}");
         }
     }
+}
+
+/// The dependences as another library's graph, from tensors and pairs as they were given.
+fn dependences(p: &Problem, pairs: &[(usize, usize)]) -> DiGraph<(), ()> {
+    let mut graph = DiGraph::new();
+    for _ in 0..p.len() {
+        graph.add_node(());
+    }
+    let of_tensors = p
+        .tensors
+        .iter()
+        .flat_map(|t| t.producer.into_iter().flat_map(|w| t.readers.iter().map(move |&r| (w, r))));
+    for (a, b) in of_tensors.chain(pairs.iter().copied()) {
+        graph.update_edge(NodeIndex::new(a), NodeIndex::new(b), ());
+    }
+    graph
+}
+
+/// A problem of more operators than have all their orders listed, with its dependences.
+fn large(seed: u64) -> (Problem, DiGraph<(), ()>) {
+    let mut random = Random(seed);
+    let n = 8 + random.below(32);
+    let mut tensors = Vec::new();
+    for v in 0..n {
+        // Few readers, so that there are bottlenecks.
+        let readers = (v + 1..n.min(v + 4)).filter(|_| random.below(2) == 0).collect();
+        let bytes = 1 + random.below(30) as u64;
+        tensors.push(Tensor { bytes, producer: Some(v), readers, kind: Kind::Transient });
+    }
+    let pairs: Vec<_> = (1..n).filter(|_| random.below(2) == 0).map(|v| (v - 1, v)).collect();
+    let p = Problem::new(n, tensors, &pairs, &[]).unwrap();
+    let graph = dependences(&p, &pairs);
+    (p, graph)
+}
+
+#[test]
+fn orders_are_topological_by_another_library() {
+    for seed in 0..300 {
+        let (p, graph) = large(seed);
+        let theirs: Vec<usize> =
+            toposort(&graph, None).unwrap().iter().map(|v| v.index()).collect();
+        assert!(p.is_order(&theirs), "seed {seed}");
+        let solution =
+            solve(&p, &portfolio(&p), &Limits::new(0.001, seed, Deadline::default()), &quiet);
+        let ours = portfolio(&p).into_iter().map(|c| c.order).chain([solution.order]);
+        for order in ours {
+            let mut position = vec![usize::MAX; p.len()];
+            order.iter().enumerate().for_each(|(i, &v)| position[v] = i);
+            assert!(order.len() == p.len() && !position.contains(&usize::MAX), "seed {seed}");
+            for edge in graph.raw_edges() {
+                let (a, b) = (edge.source().index(), edge.target().index());
+                assert!(position[a] < position[b], "seed {seed}: {a} before {b}");
+                let mut wrong = order.clone();
+                wrong.swap(position[a], position[b]);
+                assert!(!p.is_order(&wrong), "seed {seed}: {b} before {a}");
+            }
+        }
+    }
+}
+
+#[test]
+fn cycles_are_those_of_another_library() {
+    let mut cyclic = 0;
+    for seed in 0..1000 {
+        let mut random = Random(seed);
+        let n = 2 + random.below(12);
+        let pairs: Vec<_> =
+            (0..n + random.below(n)).map(|_| (random.below(n), random.below(n))).collect();
+        let empty = Problem::new(n, Vec::new(), &[], &[]).unwrap();
+        let graph = dependences(&empty, &pairs);
+        match Problem::new(n, Vec::new(), &pairs, &[]) {
+            Ok(_) => assert!(toposort(&graph, None).is_ok(), "seed {seed}"),
+            Err(Invalid::Cycle(v)) => {
+                let v = NodeIndex::new(v);
+                let around = kosaraju_scc(&graph).into_iter().find(|c| c.contains(&v)).unwrap();
+                assert!(around.len() > 1 || graph.contains_edge(v, v), "seed {seed}");
+                cyclic += 1;
+            }
+            Err(Invalid::TooLarge) => panic!("seed {seed}"),
+        }
+    }
+    assert!((100..900).contains(&cyclic), "{cyclic}");
+}
+
+/// An operator is comparable with all others where every path from the first operators to the last
+/// ones leads through it, if no edge stands for a longer path: it dominates the end.
+#[test]
+fn fixed_positions_are_dominators_by_another_library() {
+    let mut found = 0;
+    for seed in 0..1000 {
+        let (p, graph) = large(seed);
+        let sorted = toposort(&graph, None).unwrap();
+        let (list, place) = dag_to_toposorted_adjacency_list::<_, u32>(&graph, &sorted);
+        let (reduced, closure) = dag_transitive_reduction_closure(&list);
+        let mut whole: DiGraph<(), ()> = DiGraph::new();
+        for _ in 0..p.len() + 2 {
+            whole.add_node(());
+        }
+        let (start, end) = (NodeIndex::new(p.len()), NodeIndex::new(p.len() + 1));
+        let mut ends = vec![[true; 2]; p.len()];
+        for a in reduced.node_indices() {
+            for b in (&reduced).neighbors(a) {
+                whole.add_edge(NodeIndex::new(a as usize), NodeIndex::new(b as usize), ());
+                (ends[a as usize][1], ends[b as usize][0]) = (false, false);
+            }
+        }
+        for (v, [first, last]) in ends.into_iter().enumerate() {
+            if first {
+                whole.add_edge(start, NodeIndex::new(v), ());
+            }
+            if last {
+                whole.add_edge(NodeIndex::new(v), end, ());
+            }
+        }
+        let all = simple_fast(&whole, start);
+        let through = all.strict_dominators(end).unwrap().filter(|&v| v != start);
+        // What reaches such an operator comes before it, and nothing else does.
+        let mut wanted: Vec<usize> = through
+            .map(|v| {
+                let reaches = |&a: &u32| (&closure).neighbors(a).any(|b| b as usize == v.index());
+                closure.node_indices().filter(reaches).count()
+            })
+            .collect();
+        wanted.sort_unstable();
+        let mut ours = p.fixed_positions();
+        ours.sort_unstable();
+        assert_eq!(ours, wanted, "seed {seed}");
+        found += ours.len();
+        // The integer programs let an operator run after all that reaches it, before all it reaches.
+        let order: Vec<usize> = sorted.iter().map(|v| v.index()).collect();
+        for (v, (first, last)) in lifetime::spans(&p, &order).into_iter().enumerate() {
+            let at = place[v];
+            let before =
+                closure.node_indices().filter(|&a| (&closure).neighbors(a).any(|b| b == at));
+            let after = (&closure).neighbors(at).count();
+            assert_eq!((first, last), (before.count(), p.len() - 1 - after), "seed {seed}");
+        }
+    }
+    assert!(found > 1000, "{found}");
 }
 
 /// Microlp takes seconds for what HiGHS does at once.

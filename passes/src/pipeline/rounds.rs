@@ -7,7 +7,7 @@ use super::{Outcome, PartOutcome, Pipeline, RunError, RunOptions, Step};
 use crate::order::definition_order_peak;
 use crate::rounds::{Divides, Division};
 use crate::simulate::roofline;
-use crate::{CommonHomes, Cx, Pass, PassError, Stats, devices};
+use crate::{CommonHomes, Cx, Minimum, Pass, PassError, Stats, devices};
 use arenic_ir::check::check_turns;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{BufferKind, Plan};
@@ -98,7 +98,7 @@ impl Pipeline {
         let Some(plan) = main.module.plan.as_ref().filter(|_| main.footprint.is_some()) else {
             return Ok(main);
         };
-        let middle = planned_constant_bytes(plan);
+        let middle = planned_bytes(plan, is_const);
         let planned = |g: &Graph, before, after| {
             let module = Module { graph: g.clone(), ..Module::default() };
             let planned =
@@ -172,6 +172,7 @@ impl Pipeline {
         let whole = candidates[0].seconds;
         let mut best: Option<(f64, Outcome)> = None;
         let mut refusal: Option<RunError> = None;
+        let mut floor = u64::MAX;
         for candidate in candidates[..=first].iter().rev() {
             let Candidate { count, seconds, .. } = *candidate;
             if best.as_ref().is_some_and(|(least, _)| *least <= seconds) {
@@ -197,7 +198,8 @@ impl Pipeline {
                     if best.is_some() {
                         break;
                     }
-                    let least = |e: &RunError| e.minimum().map_or(u64::MAX, |m| m.0);
+                    let least = |e: &RunError| e.minimum().map_or(u64::MAX, |m| m.bytes);
+                    floor = e.minimum().map_or(floor, |m| m.bound.min(floor));
                     if refusal.as_ref().is_none_or(|r| least(&e) < least(r)) {
                         refusal = Some(e);
                     }
@@ -206,8 +208,22 @@ impl Pipeline {
             }
         }
         let Some((_, mut outcome)) = best else {
-            return Err(refusal.unwrap_or_else(|| self.failed(i, PassError::TooLarge)));
+            let mut refusal = refusal.unwrap_or_else(|| self.failed(i, PassError::TooLarge));
+            if let RunError::Pass { error: PassError::DeviceMemory { bound, .. }, .. } =
+                &mut refusal
+            {
+                *bound = floor;
+            }
+            return Err(refusal);
         };
+        // Other numbers of rounds may do with less, but states stay.
+        if let Some(Minimum { bytes, .. }) = outcome.minimum() {
+            let plan = Plan::new(&module.graph, cx.target).map_err(|e| self.failed(i, e.into()))?;
+            let bound = planned_bytes(&plan, |kind| matches!(kind, BufferKind::Enter(_)));
+            let figures = Minimum { bytes, bound, is_exact: false }.figures();
+            let at = if outcome.rounds.is_some() { outcome.stats.len() } else { 0 };
+            outcome.stats.insert(at, (self.steps[i].name.clone(), figures));
+        }
         if outcome.rounds.is_some() {
             let nanoseconds = (whole * 1e9) as u64;
             let figures = Stats::from([("uncut_step_nanoseconds", nanoseconds)]);
@@ -272,19 +288,23 @@ fn together(count: u32, [before, main, after]: [&Outcome; 3], reserved: u64) -> 
     for name in ["step_nanoseconds", "step_nanoseconds_bound", "unlimited_step_nanoseconds"] {
         figures.extend(sum(name).map(|ns| (name, ns)));
     }
-    if let Some((minimum, bound)) = main.minimum() {
-        figures.insert("minimum_device_bytes", minimum + reserved);
-        figures.insert("minimum_device_bytes_bound", bound + reserved);
+    if let Some(Minimum { bytes, bound, is_exact }) = main.minimum() {
+        let (bytes, bound) = (bytes + reserved, bound + reserved);
+        figures.append(&mut Minimum { bytes, bound, is_exact }.figures());
     }
     figures
 }
 
 /// Bytes of a graph's constants that a plan of it has.
 fn constant_bytes(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
-    Ok(planned_constant_bytes(&Plan::new(g, cx.target)?))
+    Ok(planned_bytes(&Plan::new(g, cx.target)?, is_const))
 }
 
-fn planned_constant_bytes(plan: &Plan) -> u64 {
-    let constants = plan.buffers.values().filter(|b| b.kind == BufferKind::Const);
-    constants.map(|b| b.rounded()).sum()
+/// Bytes of a plan's buffers of such a kind.
+fn planned_bytes(plan: &Plan, is: fn(BufferKind) -> bool) -> u64 {
+    plan.buffers.values().filter(|b| is(b.kind)).map(|b| b.rounded()).sum()
+}
+
+fn is_const(kind: BufferKind) -> bool {
+    kind == BufferKind::Const
 }

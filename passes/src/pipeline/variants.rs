@@ -1,7 +1,7 @@
 //! Passes that offer several graphs: the rest of the pipeline is run on each, and the fastest stays.
 
 use super::{Outcome, Pipeline, RunError, RunOptions};
-use crate::{Cx, OffersVariants, PassError, Stats};
+use crate::{Cx, Minimum, OffersVariants, PassError, Stats};
 use arenic_ir::text::Module;
 
 impl Pipeline {
@@ -32,8 +32,11 @@ impl Pipeline {
         let Some(found) = pass.variants(&module.graph, cx, seconds).map_err(failed)? else {
             return best;
         };
-        let (minimum, bound) = uncut.map_or((found.minimum, found.bound), |(minimum, bound)| {
-            (found.minimum.min(minimum), found.bound.min(bound))
+        let all = Minimum { bytes: found.minimum, bound: found.bound, is_exact: found.is_exact };
+        let least = uncut.map_or(all, |uncut| Minimum {
+            bytes: all.bytes.min(uncut.bytes),
+            bound: all.bound.min(uncut.bound),
+            is_exact: all.is_exact && uncut.is_exact,
         });
         let mut figures = Stats::new();
         for (graph, stats) in found.graphs {
@@ -51,14 +54,12 @@ impl Pipeline {
         }
         match &mut best {
             Ok(outcome) => {
-                if found.is_exact {
-                    figures.insert("minimum_device_bytes", minimum);
-                    figures.insert("minimum_device_bytes_bound", bound);
-                }
+                figures.append(&mut least.figures());
                 outcome.stats.insert(0, (name.clone(), figures));
             }
             Err(RunError::Pass { error: PassError::DeviceMemory { limit, .. }, pass }) => {
                 let sums = found.sums && !cx.allow_reassociation;
+                let Minimum { bytes: minimum, bound, .. } = least;
                 let error = PassError::DeviceMemory { limit: *limit, minimum, bound, sums };
                 best = Err(RunError::Pass { pass: std::mem::take(pass), error });
             }

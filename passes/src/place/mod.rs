@@ -69,7 +69,7 @@ pub struct Wish<'a> {
 }
 
 /// A method of placement that can be used without a graph.
-pub trait Placer {
+pub trait Placer: Send + Sync {
     /// Places all buffers.
     fn place(&self, p: &Problem, wish: &Wish) -> Solution;
 }

@@ -110,6 +110,7 @@ impl<'a> Rewriter<'a> {
         if self.s.axis[v].is_none() {
             let new = self.new.add_state(&state.name, ty.clone(), state.init.clone());
             self.new.states[new].rows = state.rows;
+            self.new.states[new].carried = state.carried;
             self.place[v].whole = Some(self.new.states[new].enter);
             states.push((s, new, None));
             return;
@@ -125,6 +126,7 @@ impl<'a> Rewriter<'a> {
             let new = self.new.add_state(&state.name, ty.with_extent(0, end - first), init);
             let (before, of) = state.rows.map_or((0, extent), |rows| (rows.first, rows.of));
             self.new.states[new].rows = Some(Rows { first: before + first, of });
+            self.new.states[new].carried = state.carried;
             let enter = self.new.states[new].enter;
             self.place[v].parts.push(enter);
             states.push((s, new, Some(part)));

@@ -52,6 +52,8 @@ pub(super) trait Signed: Number {
 /// A floating-point element type.
 pub(super) trait Float: Signed {
     fn abs(self) -> Self;
+    fn atan(self) -> Self;
+    fn atanh(self) -> Self;
     fn ceil(self) -> Self;
     fn cos(self) -> Self;
     fn erf(self) -> Self;
@@ -161,7 +163,14 @@ macro_rules! signed_integer {
 signed_integer!(i8 i16 i32 i64);
 
 macro_rules! float {
-    ($t:ident, erf: $erf:path, exp: $exp:path, sigmoid: $sigmoid:path, tanh: $tanh:path) => {
+    (
+        $t:ident,
+        atanh: $atanh:path,
+        erf: $erf:path,
+        exp: $exp:path,
+        sigmoid: $sigmoid:path,
+        tanh: $tanh:path
+    ) => {
         impl Number for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -233,6 +242,12 @@ macro_rules! float {
             fn ceil(self) -> Self {
                 self.ceil()
             }
+            fn atan(self) -> Self {
+                self.atan()
+            }
+            fn atanh(self) -> Self {
+                $atanh(self)
+            }
             fn cos(self) -> Self {
                 self.cos()
             }
@@ -269,5 +284,19 @@ macro_rules! float {
         }
     };
 }
-float!(f32, erf: math::erf_f32, exp: math::exp_f32, sigmoid: math::sigmoid_f32, tanh: math::tanh_f32);
-float!(f64, erf: libm::erf, exp: f64::exp, sigmoid: math::sigmoid_f64, tanh: f64::tanh);
+float!(
+    f32,
+    atanh: libm::atanhf,
+    erf: math::erf_f32,
+    exp: math::exp_f32,
+    sigmoid: math::sigmoid_f32,
+    tanh: math::tanh_f32
+);
+float!(
+    f64,
+    atanh: libm::atanh,
+    erf: libm::erf,
+    exp: f64::exp,
+    sigmoid: math::sigmoid_f64,
+    tanh: f64::tanh
+);

@@ -15,6 +15,8 @@ macro_rules! with_float {
     ($f:expr, $T:ty, $g:ident => $body:expr) => {
         match $f {
             Unary::Abs => with_float!(@ $T, $g => $body, x => Float::abs(x)),
+            Unary::Atan => with_float!(@ $T, $g => $body, x => Float::atan(x)),
+            Unary::Atanh => with_float!(@ $T, $g => $body, x => Float::atanh(x)),
             Unary::Ceil => with_float!(@ $T, $g => $body, x => Float::ceil(x)),
             Unary::Cos => with_float!(@ $T, $g => $body, x => Float::cos(x)),
             Unary::Erf => with_float!(@ $T, $g => $body, x => Float::erf(x)),

@@ -209,6 +209,10 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
         self.parts[MAIN].feeds_ahead()
     }
 
+    fn is_in_host_memory(&self) -> bool {
+        self.parts[MAIN].is_in_host_memory()
+    }
+
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
         let place = self.step.inputs.iter().position(|fed| fed.value == v)?;
         self.fed[place].as_mut().map(Held::bytes_mut)

@@ -5,8 +5,10 @@ use super::{Case, Close, programs};
 use arenic_ir::op::{Binary, Kind, Step, Unary};
 use arenic_ir::{DType, Op};
 
-const UNARY: [Unary; 16] = [
+const UNARY: [Unary; 18] = [
     Unary::Abs,
+    Unary::Atan,
+    Unary::Atanh,
     Unary::Ceil,
     Unary::Cos,
     Unary::Erf,

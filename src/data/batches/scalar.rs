@@ -4,7 +4,7 @@ use arenic_ir::types::{DType, bf16};
 use std::str::FromStr;
 
 /// The little-endian bytes of `text` as one element, or why it is none.
-pub(super) fn parse(dtype: DType, text: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn parse(dtype: DType, text: &str) -> Result<Vec<u8>, String> {
     let text = text.trim();
     match dtype {
         DType::Bool => match text {

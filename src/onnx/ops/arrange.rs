@@ -1,11 +1,12 @@
-//! Blocks of elements, triangles and one-hot vectors.
+//! Blocks of elements, triangles, diagonals, one-hot vectors, and the middle of a tensor.
 
 use super::compose::Made;
-use crate::onnx::context::{Built, Cx, axis};
+use crate::onnx::context::{Built, Cx, axes, axis, extents};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::{to_floats, to_ints};
+use crate::onnx::read::element_type;
 use arenic_ir::op::Binary;
-use arenic_ir::{DType, TensorType, ValueId};
+use arenic_ir::{DType, Op, TensorType, ValueId};
 
 /// Blocks of `[N, C, H, W]`, in the order of ONNX's default mode or the other one.
 struct Blocks {
@@ -87,6 +88,46 @@ pub(super) fn trilu(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.select(kept, x, zero)?)])
 }
 
+/// Ones on a diagonal of a matrix as large as the operand.
+pub(super) fn eye_like(cx: &mut Cx) -> Built {
+    let k = i128::from(cx.attributes().int_or("k", 0)?);
+    let x = cx.input(0)?;
+    let ty = cx.ty(x);
+    let to = match cx.attributes().int("dtype")? {
+        Some(code) => {
+            let code = i32::try_from(code).map_err(|_| format!("element type {code} is unknown"));
+            code.and_then(element_type)?
+        }
+        None => ty.dtype,
+    };
+    let &[rows, columns] = &ty.shape[..] else { return Err(Fault(format!("{ty} is no matrix"))) };
+    let is_on = mask(cx, [rows, columns], |i, j| j - i == k)?;
+    Ok(vec![Some(cx.cast(is_on, to)?)])
+}
+
+/// The middle of the operand, or the operand in the middle of zeros, along each axis.
+pub(super) fn center_crop_pad(cx: &mut Cx) -> Built {
+    let wanted = extents(&cx.ints(1)?.ok_or("its shape is missing")?)?;
+    let x = cx.input(0)?;
+    let rank = cx.ty(x).rank();
+    let named = cx.attributes().ints("axes")?.map(<[i64]>::to_vec);
+    let named = named.unwrap_or_else(|| (0..rank as i64).collect());
+    axes(&named, rank)?;
+    let on = named.iter().map(|&at| axis(at, rank)).collect::<Result<Vec<usize>, _>>()?;
+    if on.len() != wanted.len() {
+        return Err(Fault(format!("{} extents for {} axes", wanted.len(), on.len())));
+    }
+    let (mut cut, mut whole) = (cx.ty(x).shape, cx.ty(x).shape);
+    let (mut from, mut to) = (vec![0; rank], vec![0; rank]);
+    for (&at, &extent) in on.iter().zip(&wanted) {
+        from[at] = cut[at].saturating_sub(extent) / 2;
+        to[at] = extent.saturating_sub(cut[at]) / 2;
+        (cut[at], whole[at]) = (cut[at].min(extent), extent);
+    }
+    let cut = cx.emit1(Op::Slice { starts: from, steps: vec![1; rank], shape: cut }, vec![x])?;
+    cx.whole(Op::Pad { starts: to, steps: vec![1; rank], shape: whole, value: 0.0 }, vec![cut])
+}
+
 /// Longest one-hot vector.
 const MAX_DEPTH: i64 = 1 << 24;
 
@@ -118,7 +159,7 @@ pub(super) fn one_hot(cx: &mut Cx) -> Built {
         return Err(Fault(format!("its values are {}, not two", cx.ty(values))));
     }
     let pick = |cx: &mut Cx, first: usize| {
-        let op = arenic_ir::Op::Slice { starts: vec![first], steps: vec![1], shape: vec![1] };
+        let op = Op::Slice { starts: vec![first], steps: vec![1], shape: vec![1] };
         let one = cx.emit1(op, vec![values])?;
         cx.as_scalar(one)
     };

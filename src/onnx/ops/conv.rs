@@ -126,11 +126,12 @@ fn operands(cx: &mut Cx) -> Result<Vec<ValueId>, Fault> {
     if let Some(bias) = cx.optional(2)? {
         let ty = cx.ty(bias);
         if ty.rank() != 1 {
-            return Err(Fault(format!(
-                "its bias is {ty}, not one number for each channel. PyTorch's exporter writes such a \
-                 bias for a Conv3d without one where optimize=False: give the Conv3d a bias of \
-                 zeros that is not trained (bias=True), or export with optimize=True"
-            )));
+            // PyTorch's exporter writes zeros for each spatial axis, too, where a Conv3d has no bias.
+            let zeros = cx.b.contents(bias).is_some_and(|bytes| bytes.iter().all(|&b| b == 0));
+            if zeros && ty.shape.first() == cx.b.g.ty(inputs[1]).shape.first() {
+                return Ok(inputs);
+            }
+            return Err(Fault(format!("its bias is {ty}, not one number for each channel")));
         }
         inputs.push(bias);
     }

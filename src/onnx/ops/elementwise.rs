@@ -72,8 +72,17 @@ pub(super) fn modulo(cx: &mut Cx) -> Built {
     cx.whole(Op::Where, vec![moves, moved, left])
 }
 
-/// Sums of the elements so far along an axis: of twice as many with each addition.
 pub(super) fn cum_sum(cx: &mut Cx) -> Built {
+    cumulated(cx, Binary::Add, 0.0)
+}
+
+pub(super) fn cum_prod(cx: &mut Cx) -> Built {
+    cumulated(cx, Binary::Mul, 1.0)
+}
+
+/// Sums or products of the elements so far along an axis, of twice as many with each operator;
+/// `nothing` is that of none.
+fn cumulated(cx: &mut Cx, f: Binary, nothing: f64) -> Built {
     let a = cx.attributes();
     let (exclusive, reverse) = (a.flag("exclusive", false)?, a.flag("reverse", false)?);
     let x = cx.input(0)?;
@@ -83,28 +92,30 @@ pub(super) fn cum_sum(cx: &mut Cx) -> Built {
     };
     let along = axis(of, rank)?;
     let extent = cx.ty(x).shape[along];
-    let mut sum = if exclusive { shifted(cx, x, along, 1, reverse)? } else { cx.same(x)? };
+    let shift = |cx: &mut Cx, x, by| shifted(cx, x, along, by, reverse, nothing);
+    let mut all = if exclusive { shift(cx, x, 1)? } else { cx.same(x)? };
     let mut by = 1;
     while by < extent {
-        let other = shifted(cx, sum, along, by, reverse)?;
-        sum = cx.add(sum, other)?;
+        let other = shift(cx, all, by)?;
+        all = cx.both(f, all, other)?;
         by *= 2;
     }
-    Ok(vec![Some(sum)])
+    Ok(vec![Some(all)])
 }
 
-/// `x` moved along an axis, towards its start in reverse; zeros come after it.
+/// `x` moved along an axis, towards its start in reverse; a number comes after it.
 fn shifted(
     cx: &mut Cx,
     x: ValueId,
     along: usize,
     by: usize,
     reverse: bool,
+    value: f64,
 ) -> Result<ValueId, Fault> {
     let ty = cx.ty(x);
     let whole = ty.shape.clone();
     if by >= whole[along] {
-        return cx.zeros(&ty);
+        return cx.filled(ty.dtype, &whole, value);
     }
     let (mut shape, mut from, mut to) = (whole.clone(), vec![0; whole.len()], vec![0; whole.len()]);
     shape[along] -= by;
@@ -112,7 +123,7 @@ fn shifted(
     first[along] = by;
     let part = Op::Slice { starts: from, steps: vec![1; whole.len()], shape };
     let (part, steps) = (cx.emit1(part, vec![x])?, vec![1; whole.len()]);
-    cx.emit1(Op::Pad { starts: to, steps, shape: whole, value: 0.0 }, vec![part])
+    cx.emit1(Op::Pad { starts: to, steps, shape: whole, value }, vec![part])
 }
 
 /// ONNX lets the exponent have another element type; the result has the base's.

@@ -2,8 +2,8 @@
 
 use crate::onnx::context::{Built, Cx, axis, extents};
 use crate::onnx::error::Fault;
-use arenic_ir::op::Scatter;
-use arenic_ir::{Op, ValueId};
+use arenic_ir::op::{Binary, Scatter};
+use arenic_ir::{DType, Op, TensorType, ValueId};
 
 /// The axis that the node names, of its first operand.
 fn own_axis(cx: &mut Cx) -> Result<usize, Fault> {
@@ -90,6 +90,56 @@ pub(super) fn arg_extremum(cx: &mut Cx) -> Built {
         false => drop(shape.remove(axis)),
     }
     cx.whole(Op::Reshape { shape }, vec![place])
+}
+
+/// One at the first of the largest elements along an axis, zero elsewhere.
+pub(super) fn hardmax(cx: &mut Cx) -> Built {
+    let at = cx.attributes().int_or("axis", -1)?;
+    let x = cx.input(0)?;
+    let ty = cx.ty(x);
+    let axis = axis(at, ty.rank())?;
+    let found = cx.emit(Op::TopK { axis, k: 1, largest: true }, vec![x])?;
+    let Some(&place) = found.get(1) else { return Err("it has no result".into()) };
+    let mut shape = vec![1; ty.rank()];
+    shape[axis] = ty.shape[axis];
+    let places = positions(cx, shape, 0..ty.shape[axis] as i64)?;
+    let is_on = cx.both(Binary::Equal, place, places)?;
+    cx.whole(Op::Cast { to: ty.dtype }, vec![is_on])
+}
+
+/// What a condition holds for along an axis, or of all elements.
+pub(super) fn compress(cx: &mut Cx) -> Built {
+    let mut x = cx.input(0)?;
+    let axis = match cx.attributes().int("axis")? {
+        Some(at) => axis(at, cx.ty(x).rank())?,
+        None => {
+            let count = cx.ty(x).elements() as usize;
+            x = cx.reshape(x, vec![count])?;
+            0
+        }
+    };
+    let (ty, bytes) = cx.bools(1)?.ok_or("its condition is missing")?;
+    if ty.rank() != 1 || bytes.len() > cx.ty(x).shape[axis] {
+        return Err(Fault(format!("its condition is {ty}, of {}", cx.ty(x))));
+    }
+    let kept: Vec<i64> =
+        (0..).zip(&bytes).filter(|&(_, &holds)| holds != 0).map(|(i, _)| i).collect();
+    let kept = positions(cx, vec![kept.len()], kept)?;
+    cx.whole(Op::Gather { axis }, vec![x, kept])
+}
+
+/// A constant of integers.
+fn positions(
+    cx: &mut Cx,
+    shape: Vec<usize>,
+    list: impl IntoIterator<Item = i64>,
+) -> Result<ValueId, Fault> {
+    let ty = TensorType::new(DType::I64, shape);
+    if !cx.b.spend(ty.bytes()) {
+        return Err("the model's constants take too much memory".into());
+    }
+    let bytes: Vec<u8> = list.into_iter().flat_map(i64::to_le_bytes).collect();
+    Ok(cx.b.constant(ty, bytes))
 }
 
 /// The elements along an axis from last to first.

@@ -5,10 +5,12 @@ mod arrange;
 mod attention;
 mod compose;
 mod conv;
+mod deform;
 mod einsum;
 mod elementwise;
 mod fourier;
 mod index;
+mod inverse;
 mod loss;
 mod microsoft;
 mod norm;
@@ -23,8 +25,10 @@ mod reduce;
 mod resize;
 mod sequence;
 mod shape;
+mod signal;
 mod source;
 mod spatial;
+mod stateful;
 mod training;
 
 use super::context::{Built, Cx};
@@ -144,6 +148,21 @@ const ATTENTION: &[&str] = &[
     "softcap",
     "softmax_precision",
 ];
+const LINEAR_ATTENTION: &[&str] =
+    &["chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"];
+const LP_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "p", "pads", "strides"];
+const WINDOW: &[&str] = &["output_datatype", "periodic"];
+const DEFORM_CONV: &[&str] =
+    &["dilations", "group", "kernel_shape", "offset_group", "pads", "strides"];
+const SCAN: &[&str] = &[
+    "body",
+    "num_scan_inputs",
+    "scan_input_axes",
+    "scan_input_directions",
+    "scan_output_axes",
+    "scan_output_directions",
+];
 const ROTARY: &[&str] = &["interleaved", "num_heads", "rotary_embedding_dim"];
 const PLACE: &str = "position known when compiled";
 const WHOLE: &str = "whole sequences, without clip; sigmoid and tanh";
@@ -157,6 +176,8 @@ fn unplaced(_: &mut Cx) -> Built {
 /// In alphabetical order, as `arenic ops` prints it.
 static TABLE: &[Row] = &[
     row("Abs", (1, 1), &[], elementwise::unary),
+    row("Acos", (1, 1), &[], inverse::acos),
+    row("Acosh", (1, 1), &[], inverse::acosh),
     row("Add", (2, 2), &[], elementwise::binary),
     row("AffineGrid", (2, 2), &["align_corners"], spatial::affine_grid)
         .since(20)
@@ -164,20 +185,32 @@ static TABLE: &[Row] = &[
     row("And", (2, 2), &[], elementwise::binary).since(7),
     row("ArgMax", (1, 1), ARG, index::arg_extremum),
     row("ArgMin", (1, 1), ARG, index::arg_extremum),
+    row("Asin", (1, 1), &[], inverse::asin),
+    row("Asinh", (1, 1), &[], inverse::asinh),
+    row("Atan", (1, 1), &[], elementwise::unary),
+    row("Atanh", (1, 1), &[], elementwise::unary),
     row("Attention", (3, 7), ATTENTION, attention::attention).since(23),
     row("AveragePool", (1, 1), AVERAGE_POOL, pool::average_pool),
     row("AveragePoolGrad", (1, 1), AVERAGE_POOL, window::average_pool_grad)
         .since(1)
         .note("of ONNX Runtime; windows that fill their operand"),
     row("BatchNormalization", (5, 5), BATCH_NORM, norm::batch_norm).since(9),
+    row("BlackmanWindow", (1, 1), WINDOW, signal::window)
+        .since(17)
+        .note("size known when compiled"),
     row("Cast", (1, 1), CAST, elementwise::cast),
     row("CastLike", (2, 2), &["saturate", "round_mode"], elementwise::cast_like),
+    row("CausalConvWithState", (2, 4), &["activation"], stateful::causal_conv).since(27),
     row("Ceil", (1, 1), &[], elementwise::unary),
     row("Celu", (1, 1), &["alpha"], rectifier::celu),
+    row("CenterCropPad", (2, 2), &["axes"], arrange::center_crop_pad)
+        .since(18)
+        .note("shape known when compiled"),
     row("Clip", (1, 3), &[], elementwise::clip),
     row("Col2Im", (3, 3), &["dilations", "pads", "strides"], spatial::col2im)
         .since(18)
         .note("shapes known when compiled"),
+    row("Compress", (2, 2), &["axis"], index::compress).note("condition known when compiled"),
     row("Concat", (1, ANY), &["axis"], shape::concat),
     row("ConcatFromSequence", (1, 1), &["axis", "new_axis"], sequence::concat).since(11),
     row("Constant", (0, 0), CONSTANT, source::constant).note("no strings, not sparse"),
@@ -187,11 +220,15 @@ static TABLE: &[Row] = &[
     row("ConvTranspose", (2, 3), CONV_TRANSPOSE, conv::conv_transpose),
     row("Cos", (1, 1), &[], elementwise::unary),
     row("Cosh", (1, 1), &[], rectifier::cosh),
+    row("CumProd", (2, 2), &["exclusive", "reverse"], elementwise::cum_prod)
+        .since(26)
+        .note("axis known when compiled"),
     row("CumSum", (2, 2), &["exclusive", "reverse"], elementwise::cum_sum)
         .note("axis known when compiled"),
     row("DFT", (1, 3), &["axis", "inverse", "onesided"], fourier::dft)
         .since(17)
         .note("length and axis known when compiled"),
+    row("DeformConv", (3, 5), DEFORM_CONV, deform::deform_conv).since(19),
     row("DepthToSpace", (1, 1), &["blocksize", "mode"], arrange::depth_to_space),
     row("Div", (2, 2), &[], elementwise::binary),
     row("Dropout", (1, 3), &["seed"], random::dropout).note("training_mode known when compiled"),
@@ -201,6 +238,7 @@ static TABLE: &[Row] = &[
     row("Erf", (1, 1), &[], elementwise::unary),
     row("Exp", (1, 1), &[], elementwise::unary),
     row("Expand", (2, 2), &[], shape::expand).note("shape known when compiled"),
+    row("EyeLike", (1, 1), &["dtype", "k"], arrange::eye_like),
     row("Flatten", (1, 1), &["axis"], shape::flatten),
     row("Floor", (1, 1), &[], elementwise::unary),
     row("GRU", (3, 6), GRU, recurrent::gru).since(7).note(WHOLE),
@@ -210,6 +248,7 @@ static TABLE: &[Row] = &[
     row("Gelu", (1, 1), &["approximate"], rectifier::onnx_gelu).since(20),
     row("Gemm", (2, 3), &["alpha", "beta", "transA", "transB"], norm::gemm),
     row("GlobalAveragePool", (1, 1), &[], pool::global_pool),
+    row("GlobalLpPool", (1, 1), &["p"], pool::global_lp_pool),
     row("GlobalMaxPool", (1, 1), &[], pool::global_pool),
     row("Greater", (2, 2), &[], elementwise::binary),
     row("GreaterOrEqual", (2, 2), &[], elementwise::binary),
@@ -217,8 +256,11 @@ static TABLE: &[Row] = &[
         .since(16)
         .note("cubic in two dimensions"),
     row("GroupNormalization", (3, 3), GROUP_NORM, normal::group_norm).since(18),
+    row("HammingWindow", (1, 1), WINDOW, signal::window).since(17).note("size known when compiled"),
+    row("HannWindow", (1, 1), WINDOW, signal::window).since(17).note("size known when compiled"),
     row("HardSigmoid", (1, 1), &["alpha", "beta"], rectifier::hard_sigmoid),
     row("HardSwish", (1, 1), &[], rectifier::hard_swish).since(14),
+    row("Hardmax", (1, 1), &["axis"], index::hardmax),
     row("Identity", (1, 1), &[], shape::identity),
     row("If", (1, 1), &["else_branch", "then_branch"], unplaced)
         .since(1)
@@ -226,17 +268,22 @@ static TABLE: &[Row] = &[
     row("InstanceNormalization", (3, 3), &["epsilon"], normal::instance_norm),
     row("IsInf", (1, 1), &["detect_negative", "detect_positive"], rectifier::is_inf),
     row("IsNaN", (1, 1), &[], rectifier::is_nan),
+    row("LRN", (1, 1), &["alpha", "beta", "bias", "size"], normal::local_response),
     row("LSTM", (3, 8), LSTM, recurrent::lstm).since(7).note(WHOLE),
     row("LayerNormalization", (2, 3), &["axis", "epsilon", "stash_type"], norm::layer_norm),
     row("LeakyRelu", (1, 1), &["alpha"], rectifier::leaky_relu),
     row("Less", (2, 2), &[], elementwise::binary),
     row("LessOrEqual", (2, 2), &[], elementwise::binary),
+    row("LinearAttention", (3, 6), LINEAR_ATTENTION, stateful::linear_attention)
+        .since(27)
+        .note("steps become nodes"),
     row("Log", (1, 1), &[], elementwise::unary),
     row("LogSoftmax", (1, 1), &["axis"], norm::softmax),
     row("Loop", (2, ANY), &["body"], unplaced)
         .since(1)
         .note("count and conditions known when compiled"),
     row("LpNormalization", (1, 1), &["axis", "p"], normal::lp_norm),
+    row("LpPool", (1, 1), LP_POOL, pool::lp_pool),
     row("MatMul", (2, 2), &[], norm::mat_mul),
     row("Max", (1, ANY), &[], elementwise::variadic),
     row("MaxPool", (1, 1), MAX_POOL, pool::max_pool),
@@ -286,6 +333,8 @@ static TABLE: &[Row] = &[
     row("ReverseSequence", (2, 2), &["batch_axis", "time_axis"], position::reverse_sequence),
     row("RotaryEmbedding", (3, 4), ROTARY, position::rotary_embedding).since(23),
     row("Round", (1, 1), &[], position::round),
+    row("STFT", (2, 4), &["onesided"], signal::stft).since(17).note("lengths known when compiled"),
+    row("Scan", (1, ANY), SCAN, unplaced).since(9),
     row("ScatterElements", (3, 3), &["axis", "reduction"], index::scatter_elements),
     row("ScatterND", (3, 3), &["reduction"], index::scatter_nd),
     row("Selu", (1, 1), &["alpha", "gamma"], rectifier::selu),
@@ -296,6 +345,7 @@ static TABLE: &[Row] = &[
     row("SequenceInsert", (2, 3), &[], sequence::insert).since(11).note(PLACE),
     row("SequenceLength", (1, 1), &[], sequence::length).since(11),
     row("Shape", (1, 1), &["end", "start"], source::shape),
+    row("Shrink", (1, 1), &["bias", "lambd"], rectifier::shrink),
     row("Sigmoid", (1, 1), &[], elementwise::unary),
     row("Sign", (1, 1), &[], elementwise::unary),
     row("Sin", (1, 1), &[], elementwise::unary),
@@ -320,6 +370,7 @@ static TABLE: &[Row] = &[
     row("Squeeze", (1, 2), &[], shape::squeeze).note("axes known when compiled"),
     row("Sub", (2, 2), &[], elementwise::binary),
     row("Sum", (1, ANY), &[], elementwise::variadic),
+    row("SwiGLU", (2, 2), &["alpha"], rectifier::swi_glu).since(28),
     row("Swish", (1, 1), &["alpha"], rectifier::swish).since(24),
     row("Tan", (1, 1), &[], rectifier::tan),
     row("Tanh", (1, 1), &[], elementwise::unary),
@@ -347,12 +398,6 @@ static TABLE: &[Row] = &[
 
 /// Operators of ONNX that have no row, and names that older versions had.
 const OTHERS: &[&str] = &[
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
     "Bernoulli",
     "BitCast",
     "BitShift",
@@ -360,25 +405,11 @@ const OTHERS: &[&str] = &[
     "BitwiseNot",
     "BitwiseOr",
     "BitwiseXor",
-    "BlackmanWindow",
-    "CausalConvWithState",
-    "CenterCropPad",
-    "Compress",
     "ConvInteger",
-    "CumProd",
-    "DeformConv",
     "DequantizeLinear",
     "Det",
     "DynamicQuantizeLinear",
-    "EyeLike",
-    "GlobalLpPool",
-    "HammingWindow",
-    "HannWindow",
-    "Hardmax",
     "ImageDecoder",
-    "LRN",
-    "LinearAttention",
-    "LpPool",
     "MatMulInteger",
     "MaxRoiPool",
     "MaxUnpool",
@@ -394,15 +425,11 @@ const OTHERS: &[&str] = &[
     "QuantizeLinear",
     "RegexFullMatch",
     "RoiAlign",
-    "STFT",
-    "Scan",
     "Scatter",
     "SequenceMap",
-    "Shrink",
     "StringConcat",
     "StringNormalizer",
     "StringSplit",
-    "SwiGLU",
     "TensorScatter",
     "TfIdfVectorizer",
     "Unique",

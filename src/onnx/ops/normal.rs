@@ -1,9 +1,10 @@
 //! Normalisations of ONNX that are layer norms of other shapes, or simpler.
 
 use super::compose::Made;
+use super::position::part;
 use crate::onnx::context::{Built, Cx, axes, axis};
 use crate::onnx::error::Fault;
-use arenic_ir::op::{Reduction, Unary};
+use arenic_ir::op::{Binary, Reduction, Unary};
 use arenic_ir::{Op, TensorType, ValueId};
 
 /// Statistics in single precision, which is what ONNX asks for of single-precision operands.
@@ -134,7 +135,38 @@ pub(super) fn lp_norm(cx: &mut Cx) -> Built {
         other => return Err(Fault(format!("attribute `p` is {other}, not 1 or 2"))),
     };
     let zero = cx.scalar(ty.dtype, 0.0);
-    let is_zero = cx.both(arenic_ir::op::Binary::Equal, norm, zero)?;
+    let is_zero = cx.both(Binary::Equal, norm, zero)?;
     let normal = cx.div(x, norm)?;
     Ok(vec![Some(cx.select(is_zero, zero, normal)?)])
+}
+
+/// Most channels that are summed: each is a node.
+const MOST_CHANNELS: i64 = 1024;
+
+/// `x / (bias + alpha / size · Σ x²)^beta` over `size` channels around each.
+pub(super) fn local_response(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let alpha = f64::from(a.float_or("alpha", 1e-4)?);
+    let (beta, bias) = (a.float_or("beta", 0.75)?, a.float_or("bias", 1.0)?);
+    let size = a.int("size")?.filter(|n| (1..=MOST_CHANNELS).contains(n));
+    let size = size.ok_or("attribute `size` is missing or out of range")? as usize;
+    let x = cx.input(0)?;
+    let ty = cx.ty(x);
+    with_channels(&ty)?;
+    let square = cx.mul(x, x)?;
+    let mut whole = ty.shape.clone();
+    whole[1] += size - 1;
+    let mut starts = vec![0; whole.len()];
+    starts[1] = (size - 1) / 2;
+    let steps = vec![1; whole.len()];
+    let padded = cx.emit1(Op::Pad { starts, steps, shape: whole, value: 0.0 }, vec![square])?;
+    let mut sum = part(cx, padded, 1, 0, ty.shape[1], 1)?;
+    for first in 1..size {
+        let next = part(cx, padded, 1, first, ty.shape[1], 1)?;
+        sum = cx.add(sum, next)?;
+    }
+    let scaled = cx.times(sum, alpha / size as f64)?;
+    let below = cx.plus(scaled, bias.into())?;
+    let below = cx.with(Binary::Pow, below, beta.into())?;
+    Ok(vec![Some(cx.div(x, below)?)])
 }

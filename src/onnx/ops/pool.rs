@@ -1,10 +1,11 @@
 //! Pools.
 
+use super::compose::Made;
 use super::conv::{spatial, window};
 use crate::onnx::context::{Built, Cx, Slot, extents};
 use crate::onnx::error::Fault;
-use arenic_ir::Op;
-use arenic_ir::op::{Reduction, Window};
+use arenic_ir::op::{Binary, Reduction, Unary, Window};
+use arenic_ir::{Op, ValueId};
 
 fn pool_window(cx: &mut Cx) -> Result<Window, Fault> {
     let a = cx.attributes();
@@ -41,6 +42,66 @@ pub(super) fn max_pool(cx: &mut Cx) -> Built {
         return Ok(vec![None, None]);
     }
     cx.whole(op, vec![x])
+}
+
+/// `(Σ |x|ᵖ)^(1/p)` over each window, whose pads count as zeros: the sum is a convolution with ones.
+pub(super) fn lp_pool(cx: &mut Cx) -> Built {
+    let a = cx.attributes();
+    let (p, ceil) = (a.int_or("p", 2)?, a.flag("ceil_mode", false)?);
+    let mut window = pool_window(cx)?;
+    let x = cx.input(0)?;
+    let ty = cx.ty(x);
+    let like = Op::AveragePool { window: window.clone(), ceil, count_include_pad: true };
+    let results = like.infer(&[&ty])?;
+    // As far as the last window goes where it is not whole.
+    for (i, &extent) in results[0].shape[2..].iter().enumerate() {
+        let reached = extent.saturating_sub(1) * window.strides[i] + window.span(i);
+        let covered = ty.shape[2 + i] + window.pads_begin[i];
+        window.pads_end[i] = reached.saturating_sub(covered);
+    }
+    let channels = ty.shape[1];
+    let shape = [channels, 1].into_iter().chain(window.kernel.iter().copied()).collect::<Vec<_>>();
+    let powers = to_power(cx, x, p)?;
+    let ones = cx.filled(ty.dtype, &shape, 1.0)?;
+    let sum = cx.emit1(Op::Conv { window, group: channels }, vec![powers, ones])?;
+    Ok(vec![Some(root(cx, sum, p)?)])
+}
+
+pub(super) fn global_lp_pool(cx: &mut Cx) -> Built {
+    let p = cx.attributes().int_or("p", 2)?;
+    let x = cx.input(0)?;
+    let axes: Vec<usize> = (2..cx.ty(x).rank()).collect();
+    let powers = to_power(cx, x, p)?;
+    let sum = cx.reduced(Reduction::Sum, powers, &axes)?;
+    Ok(vec![Some(root(cx, sum, p)?)])
+}
+
+/// `|x|ᵖ`.
+fn to_power(cx: &mut Cx, x: ValueId, p: i64) -> Made {
+    match p {
+        1 => cx.map(Unary::Abs, x),
+        2 => cx.mul(x, x),
+        3.. => {
+            let magnitude = cx.map(Unary::Abs, x)?;
+            cx.with(Binary::Pow, magnitude, p as f64)
+        }
+        _ => Err(Fault(format!("attribute `p` is {p}"))),
+    }
+}
+
+/// `x^(1/p)`, whose gradient at zero, where it has none, is zero.
+fn root(cx: &mut Cx, x: ValueId, p: i64) -> Made {
+    match p {
+        1 => Ok(x),
+        2 => cx.norm_of(x),
+        _ => {
+            let is_zero = cx.with(Binary::Equal, x, 0.0)?;
+            let root = cx.with(Binary::Pow, x, 1.0 / p as f64)?;
+            let dtype = cx.ty(x).dtype;
+            let zero = cx.scalar(dtype, 0.0);
+            cx.select(is_zero, zero, root)
+        }
+    }
 }
 
 pub(super) fn global_pool(cx: &mut Cx) -> Built {

@@ -131,6 +131,32 @@ pub(super) fn swish(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.mul(x, gate)?)])
 }
 
+/// `swish(a) · b`.
+pub(super) fn swi_glu(cx: &mut Cx) -> Built {
+    let [Some(gate)] = swish(cx)?[..] else { return Err("it has no gate".into()) };
+    let b = cx.input(1)?;
+    if cx.ty(gate) != cx.ty(b) {
+        return Err(Fault(format!("its operands are {} and {}", cx.ty(gate), cx.ty(b))));
+    }
+    Ok(vec![Some(cx.mul(gate, b)?)])
+}
+
+/// `x` moved towards zero by a bias, and zero between −λ and λ.
+pub(super) fn shrink(cx: &mut Cx) -> Built {
+    let (bias, lambda) = (number(cx, "bias", 0.0)?, number(cx, "lambd", 0.5)?);
+    let x = cx.input(0)?;
+    let dtype = cx.ty(x).dtype;
+    if !dtype.is_float() {
+        return Err(Fault(format!("it does not take {dtype}")));
+    }
+    let (is_below, is_above) =
+        (cx.with(Binary::Less, x, -lambda)?, cx.with(Binary::Greater, x, lambda)?);
+    let (up, down) = (cx.plus(x, bias)?, cx.plus(x, -bias)?);
+    let zero = cx.scalar(dtype, 0.0);
+    let rest = cx.select(is_above, down, zero)?;
+    Ok(vec![Some(cx.select(is_below, up, rest)?)])
+}
+
 pub(super) fn thresholded_relu(cx: &mut Cx) -> Built {
     let alpha = number(cx, "alpha", 1.0)?;
     let x = cx.input(0)?;

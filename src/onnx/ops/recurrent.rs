@@ -3,6 +3,7 @@
 //! Two directions are two recurrences, whose results are joined.
 
 use super::compose::Made;
+use super::position::part;
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::op::Activation;
@@ -90,28 +91,33 @@ fn recurrent(cx: &mut Cx, cell: Cell) -> Built {
     }
     let count = steps.checked_mul(batch).ok_or("its extents are too large")?;
     let rows = cx.reshape(rows, vec![count, inputs])?;
-    let mut found: [Vec<ValueId>; 3] = Default::default();
+    // Of every step, then of the last one; a training step's gradients read cells and gates, too.
+    let mut found: [Vec<ValueId>; 5] = Default::default();
     for (d, &reverse) in reverse.iter().enumerate() {
-        let (y, cells) = node.direction(cx, d, rows)?;
+        let Steps { y, gates, cells } = node.direction(cx, d, rows)?;
         let last = if reverse { 0 } else { steps.saturating_sub(1) };
-        if cx.wants(0) {
-            found[0].push(cx.reshape(y, vec![steps, 1, batch, hidden])?);
+        for (i, all) in [(0, Some(y)), (3, cells), (4, gates)] {
+            if let Some(all) = all.filter(|_| cx.wants(i)) {
+                let width = cx.ty(all).shape.last().copied().unwrap_or(hidden);
+                found[i].push(cx.reshape(all, vec![steps, 1, batch, width])?);
+            }
         }
         for (i, all) in [(1, Some(y)), (2, cells)] {
             if let Some(all) = all.filter(|_| cx.wants(i)) {
-                found[i].push(part(cx, all, 0, last, 1)?);
+                found[i].push(part(cx, all, 0, last, 1, 1)?);
             }
         }
     }
     let mut results = Vec::new();
     for (i, parts) in found.into_iter().enumerate() {
-        let axis = usize::from(i == 0);
+        let of_steps = matches!(i, 0 | 3 | 4);
+        let axis = usize::from(of_steps);
         let joined = match &parts[..] {
             [] => None,
             &[one] => Some(one),
             _ => Some(cx.emit1(Op::Concat { axis }, parts)?),
         };
-        let perm = if i == 0 { vec![2, 0, 1, 3] } else { vec![1, 0, 2] };
+        let perm = if of_steps { vec![2, 0, 1, 3] } else { vec![1, 0, 2] };
         results.push(match joined {
             Some(v) if batch_first => Some(cx.transposed(v, perm)?),
             joined => joined,
@@ -146,13 +152,14 @@ fn activations(cx: &Cx, cell: Cell, directions: usize) -> Result<Vec<Activation>
     Ok(found)
 }
 
-/// `count` indices of an axis from `first` on.
-fn part(cx: &mut Cx, x: ValueId, axis: usize, first: usize, count: usize) -> Made {
-    let mut shape = cx.ty(x).shape;
-    let mut starts = vec![0; shape.len()];
-    (starts[axis], shape[axis]) = (first, count);
-    let steps = vec![1; shape.len()];
-    cx.emit1(Op::Slice { starts, steps, shape }, vec![x])
+/// What a recurrence gives of all steps.
+struct Steps {
+    /// States.
+    y: ValueId,
+    /// Gates, of an LSTM whose gradient the model has.
+    gates: Option<ValueId>,
+    /// Cells, of an LSTM.
+    cells: Option<ValueId>,
 }
 
 impl Node {
@@ -192,7 +199,7 @@ impl Node {
         if shape.first() != Some(&self.reverse.len()) {
             return Err(Fault(format!("an operand is {}, without directions", cx.ty(x))));
         }
-        let one = if self.reverse.len() > 1 { part(cx, x, 0, d, 1)? } else { x };
+        let one = if self.reverse.len() > 1 { part(cx, x, 0, d, 1, 1)? } else { x };
         cx.reshape(one, shape[1..].to_vec())
     }
 
@@ -207,13 +214,8 @@ impl Node {
         self.of(cx, all, d)
     }
 
-    /// States and, of an LSTM, cells of all steps, in one direction.
-    fn direction(
-        &self,
-        cx: &mut Cx,
-        d: usize,
-        rows: ValueId,
-    ) -> Result<(ValueId, Option<ValueId>), Fault> {
+    /// The recurrence in one direction.
+    fn direction(&self, cx: &mut Cx, d: usize, rows: ValueId) -> Result<Steps, Fault> {
         let (gates, n, reverse) = (self.cell.gates(), self.hidden, self.reverse[d]);
         let ty = cx.ty(rows);
         let (w, r) = (cx.input(1)?, cx.input(2)?);
@@ -242,7 +244,12 @@ impl Node {
         };
         let results = cx.emit(op, operands)?;
         let y = results.first().copied().ok_or("it has no result")?;
-        Ok((y, results.get(2).copied()))
+        let trains = cx.node.op == "LSTMTraining";
+        Ok(Steps {
+            y,
+            gates: results.get(1).copied().filter(|_| trains),
+            cells: results.get(2).copied(),
+        })
     }
 
     /// The bias of all gates, where there is one, and that of the product which a GRU's reset
@@ -264,14 +271,14 @@ impl Node {
         if ty.shape != [2 * width] {
             return Err(Fault(format!("its `B` is {ty} in a direction, not [{}]", 2 * width)));
         }
-        let (of_w, of_r) = (part(cx, both, 0, 0, width)?, part(cx, both, 0, width, width)?);
+        let (of_w, of_r) = (part(cx, both, 0, 0, width, 1)?, part(cx, both, 0, width, width, 1)?);
         if !resets {
             return Ok((Some(cx.add(of_w, of_r)?), None));
         }
-        let (w, r) = (part(cx, of_w, 0, 0, 2 * n)?, part(cx, of_r, 0, 0, 2 * n)?);
+        let (w, r) = (part(cx, of_w, 0, 0, 2 * n, 1)?, part(cx, of_r, 0, 0, 2 * n, 1)?);
         let gates = cx.add(w, r)?;
-        let hidden = part(cx, of_w, 0, 2 * n, n)?;
+        let hidden = part(cx, of_w, 0, 2 * n, n, 1)?;
         let bias = cx.emit1(Op::Concat { axis: 0 }, vec![gates, hidden])?;
-        Ok((Some(bias), Some(part(cx, of_r, 0, 2 * n, n)?)))
+        Ok((Some(bias), Some(part(cx, of_r, 0, 2 * n, n, 1)?)))
     }
 }

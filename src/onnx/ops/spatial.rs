@@ -1,5 +1,6 @@
-//! Images out of patches, and images sampled at points of a grid.
+//! Images out of patches, and images sampled at points.
 
+use super::compose::Made;
 use super::position::{part, rounded};
 use crate::onnx::attributes::Access;
 use crate::onnx::context::{Built, Cx, extents};
@@ -12,7 +13,7 @@ use arenic_ir::{DType, Op, TensorType, ValueId};
 const MOST_PLACES: usize = 4096;
 
 /// One extent per axis of an image, or a default for each.
-fn each(a: &Access, name: &str, n: usize, default: usize) -> Result<Vec<usize>, Fault> {
+pub(super) fn each(a: &Access, name: &str, n: usize, default: usize) -> Result<Vec<usize>, Fault> {
     match a.ints(name)? {
         None => Ok(vec![default; n]),
         Some(list) if list.len() == n => extents(list),
@@ -135,7 +136,7 @@ pub(super) fn affine_grid(cx: &mut Cx) -> Built {
 
 /// What is beyond an image's borders.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Beyond {
+pub(super) enum Beyond {
     Zeros,
     Border,
     Reflection,
@@ -143,7 +144,7 @@ enum Beyond {
 
 /// How an element between others is made of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Between {
+pub(super) enum Between {
     Nearest,
     Linear,
     Cubic,
@@ -195,19 +196,29 @@ pub(super) fn grid_sample(cx: &mut Cx) -> Built {
         let at = edges.placed(cx, at)?;
         axes.push((edges, taps(cx, edges, at, between)?));
     }
+    let sum = sampled(cx, rows, &axes)?;
+    let y = cx.transposed(sum, vec![0, 2, 1])?;
+    let shape = [batch, channels].into_iter().chain(of.shape[1..n + 1].iter().copied()).collect();
+    Ok(vec![Some(cx.reshape(y, shape)?)])
+}
+
+/// Rows of channels `[batch, elements, channels]` of an image at places along its axes, each
+/// `[batch, points, 1]`: the sum of those around by their shares, `[batch, points, channels]`.
+pub(super) fn sampled(cx: &mut Cx, rows: ValueId, axes: &[(Edges, Taps)]) -> Made {
+    let dtype = cx.ty(rows).dtype;
     let corners = axes.iter().map(|(_, taps)| taps.len()).product::<usize>();
     let mut sum: Option<ValueId> = None;
     for corner in 0..corners {
         let mut index: Option<ValueId> = None;
         let mut weight: Option<ValueId> = None;
         let mut rest = corner;
-        for (edges, taps) in &axes {
+        for (edges, taps) in axes {
             let (place, mut share) = taps[rest % taps.len()];
             rest /= taps.len();
             let inside = edges.clipped(cx, place)?;
-            if beyond == Beyond::Zeros {
+            if edges.beyond == Beyond::Zeros {
                 let there = cx.both(Binary::Equal, inside, place)?;
-                let there = cx.cast(there, ty.dtype)?;
+                let there = cx.cast(there, dtype)?;
                 share = Some(match share {
                     Some(share) => cx.mul(share, there)?,
                     None => there,
@@ -237,23 +248,28 @@ pub(super) fn grid_sample(cx: &mut Cx) -> Built {
             None => term,
         });
     }
-    let y = cx.transposed(sum.ok_or("its image has no axes")?, vec![0, 2, 1])?;
-    let shape = [batch, channels].into_iter().chain(of.shape[1..n + 1].iter().copied()).collect();
-    Ok(vec![Some(cx.reshape(y, shape)?)])
+    sum.ok_or_else(|| "its image has no axes".into())
 }
 
 /// An axis of an image, and what is beyond it.
 #[derive(Clone, Copy)]
-struct Edges {
-    extent: usize,
-    corners: bool,
-    beyond: Beyond,
+pub(super) struct Edges {
+    pub(super) extent: usize,
+    /// Coordinates −1 and 1 are the centres of the first and the last element, not their borders.
+    pub(super) corners: bool,
+    pub(super) beyond: Beyond,
 }
 
 /// Elements along an axis that a place between them is made of, and the share of each; one alone has none.
-type Taps = Vec<(ValueId, Option<ValueId>)>;
+pub(super) type Taps = Vec<(ValueId, Option<ValueId>)>;
 
-fn taps(cx: &mut Cx, edges: Edges, at: ValueId, between: Between) -> Result<Taps, Fault> {
+/// The elements around a place along an axis.
+pub(super) fn taps(
+    cx: &mut Cx,
+    edges: Edges,
+    at: ValueId,
+    between: Between,
+) -> Result<Taps, Fault> {
     if between == Between::Nearest {
         let at = edges.kept(cx, at)?;
         return Ok(vec![(rounded(cx, at)?, None)]);

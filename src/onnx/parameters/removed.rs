@@ -2,8 +2,8 @@
 
 use super::{Said, floats, label, name, property};
 use crate::onnx::parameters::lost::RULE;
-use crate::onnx::proto::{GraphProto, ModelProto, NodeProto};
-use std::collections::HashSet;
+use crate::onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
+use std::collections::{HashMap, HashSet};
 
 /// Sentences about what seems to be left out of a model that is to be trained.
 pub(in crate::onnx) fn notes(model: &ModelProto, said: &Said) -> Vec<String> {
@@ -32,7 +32,36 @@ pub(in crate::onnx) fn notes(model: &ModelProto, said: &Said) -> Vec<String> {
     if model.producer_name.as_deref().is_some_and(|p| p.starts_with("tf2onnx")) {
         notes.extend(tf2onnx(graph));
     }
+    notes.extend(half_biases(graph));
     notes
+}
+
+/// Biases of recurrences of which one half, that of the state's product, is zeros: a framework with
+/// one bias, such as Keras, is exported so, and both halves learn.
+fn half_biases(graph: &GraphProto) -> Option<String> {
+    let stored: HashMap<&str, &TensorProto> = floats(graph).map(|t| (name(t), t)).collect();
+    let recurrences = graph.node.iter().filter(|n| is(n, &["LSTM", "GRU", "RNN"]));
+    let biases = recurrences.filter_map(|n| stored.get(n.input.get(3)?.as_str()));
+    let half = |t: &&&TensorProto| {
+        let rows = t.dims.first().and_then(|&d| usize::try_from(d).ok()).filter(|&d| d > 0);
+        let Some((rows, bytes)) = rows.zip(t.raw_data.as_ref()) else { return false };
+        let row = bytes.len() / rows;
+        let zero = |part: &[u8]| part.iter().all(|&b| b == 0);
+        row > 0
+            && bytes.chunks_exact(row).all(|r| zero(&r[row / 2..]))
+            && !bytes.chunks_exact(row).all(zero)
+    };
+    let found: Vec<&str> = biases.filter(half).map(|t| name(t)).collect();
+    let first = found.first()?;
+    let more = match found.len() - 1 {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    Some(format!(
+        "the bias `{first}` of a recurrence{more} has zeros for the product with the state, as \
+         exporters write it of a framework with one bias (Keras): both halves are trained, so that their sum \
+         learns twice as fast"
+    ))
 }
 
 fn is(node: &NodeProto, kinds: &[&str]) -> bool {
@@ -82,6 +111,6 @@ fn tf2onnx(graph: &GraphProto) -> Option<String> {
     Some(format!(
         "tf2onnx folds batch normalisation and leaves out dropout and biases that are zero: {normalised}{bare} \
          products and convolutions have no bias. What was left out is not trained. A Keras model \
-         with the backend torch that `arenic_export` exports is trained whole"
+         with the backend torch that `arenic.torch` exports is trained whole"
     ))
 }

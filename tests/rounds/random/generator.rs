@@ -243,9 +243,12 @@ impl Generator {
             .map(|_| self.pool[self.r.usize(..self.pool.len())])
             .filter(|&v| !matches!(self.g.values[v].def, Def::State(_)))
             .collect();
-        // A state gets the first value of its type that may be one.
+        // A state that has no next value gets the first value of its type that may be one.
         for s in self.g.states.keys().collect::<Vec<_>>() {
             let enter = self.g.states[s].enter;
+            if self.g.states[s].exit != enter {
+                continue;
+            }
             let ty = self.g.ty(enter).clone();
             for _ in 0..4 {
                 let Some(exit) = self.any(|t| *t == ty) else { break };

@@ -2,7 +2,9 @@
 
 use super::generator::Generator;
 use super::operators::{axis, done, shape};
+use arenic_ir::graph::Data;
 use arenic_ir::op::{Op, Scatter};
+use arenic_ir::{DType, TensorType};
 
 /// The shape of indices, often with the batch's rows.
 fn index_shape(g: &mut Generator) -> Vec<usize> {
@@ -76,6 +78,22 @@ pub(super) fn tuple_gathers(g: &mut Generator) -> Option<()> {
     let more = if batch_dims == 0 { index_shape(g) } else { g.shape(0..2) };
     let like = [&of[..batch_dims], &more, &[depth]].concat();
     let indices = g.indices(&like, below);
+    g.one(Op::GatherNd { batch_dims }, &[x, indices]).and_then(done)
+}
+
+/// The batch is behind the axes that tuples select from, and comes behind all axes of the tuples.
+pub(super) fn gathers_behind(g: &mut Generator) -> Option<()> {
+    let x = g.shaped(3)?;
+    let x = g.swapped(x, 2)?;
+    let of = shape(g, x);
+    let (batch_dims, depth) = [(0, 1), (0, 2), (1, 1)][g.r.usize(..3)];
+    let below = *of[batch_dims..batch_dims + depth].iter().min()?;
+    let more = g.shape(0..3);
+    let like = [&of[..batch_dims], &more, &[depth]].concat();
+    let all: Vec<u8> = (0..like.iter().product::<usize>())
+        .flat_map(|_| g.r.i64(0..below as i64).to_le_bytes())
+        .collect();
+    let indices = g.g.add_const("", TensorType::new(DType::I64, like), Data::Bytes(all.into()));
     g.one(Op::GatherNd { batch_dims }, &[x, indices]).and_then(done)
 }
 

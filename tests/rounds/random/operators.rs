@@ -2,9 +2,10 @@
 
 use super::generator::Generator;
 use super::indexing::{
-    element_gathers, element_scatters, gathers, scatters, top_ks, tuple_gathers,
+    element_gathers, element_scatters, gathers, gathers_behind, scatters, top_ks, tuple_gathers,
 };
 use super::sequences::{attentions, grus, lstms, rnns};
+use super::totals::moments;
 use super::windows::{
     average_pools, channels_last, convolutions, max_pools, resizes, transposed_convolutions,
 };
@@ -21,9 +22,10 @@ pub(super) const OPERATORS: &[Operator] = &[
     softmaxes, cross_entropies, layer_norms, batch_norms, mat_muls, mat_muls, gemms, gemms, gemms,
     gelus, product_updates, updates, transposes, transposes, reshapes, reshapes, reshapes, slices,
     pads, concats, expands, gathers, gathers, element_gathers, tuple_gathers, time_major,
-    time_major, tokens, channels_last, tuple_gathers, scatters, scatters, element_scatters,
+    time_major, tokens, channels_last, tuple_gathers, gathers_behind, scatters, scatters, element_scatters,
     top_ks, convolutions, transposed_convolutions, max_pools, average_pools, resizes, attentions,
-    lstms, grus, rnns, dropouts, dropouts, random_numbers, random_numbers,
+    lstms, grus, rnns, dropouts, dropouts, random_numbers, random_numbers, drawn_for_all, moments,
+    moments, moments,
 ];
 
 pub(super) fn done<T>(_: T) -> Option<()> {
@@ -482,5 +484,26 @@ fn random_numbers(g: &mut Generator) -> Option<()> {
     let rng = rng(g);
     let op = Op::RandomUniform { dtype: DType::F64, shape, low: -1.0, high: 1.0, rng };
     let y = g.one(op, &[])?;
+    g.binary(Binary::Mul, x, y).and_then(done)
+}
+
+/// Numbers that are drawn once for all rows, in a value that has the rows.
+fn drawn_for_all(g: &mut Generator) -> Option<()> {
+    let x = g.of_rank(1..4)?;
+    let like = shape(g, x);
+    let op = |shape: &[usize], rng| {
+        let shape = shape.to_vec();
+        Op::RandomUniform { dtype: DType::F64, shape, low: -1.0, high: 1.0, rng }
+    };
+    let rng = rng(g);
+    let y = if like.len() == 2 && g.chance(50) {
+        let drawn = g.one(op(&[3, like[1]], rng), &[])?;
+        let rows = g.constant(&[like[0], 3]);
+        g.one(Op::MatMul { trans_a: false, trans_b: false }, &[rows, drawn])?
+    } else {
+        let drawn = g.one(op(&like[1..], rng), &[])?;
+        let rows = g.constant(&like);
+        g.binary(Binary::Add, rows, drawn)?
+    };
     g.binary(Binary::Mul, x, y).and_then(done)
 }

@@ -23,7 +23,7 @@ pub(super) struct Rows {
     /// `[1, C]`: what each class counts.
     weights: Option<ValueId>,
     /// What is divided by: what targets that count do so together, or one.
-    divisor: ValueId,
+    pub(super) divisor: ValueId,
 }
 
 impl Rows {

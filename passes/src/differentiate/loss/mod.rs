@@ -190,26 +190,29 @@ pub(super) struct Classes {
     pub(super) accuracy: ValueId,
     /// How many targets count, by which batches are weighted; of `i64`.
     pub(super) counted: ValueId,
+    /// With weights of classes: the weighted mean, and what the targets that count weigh together.
+    pub(super) weighted: Option<[ValueId; 2]>,
 }
 
 impl Figures {
     /// Adds the figures to the graph, whatever reduction the model is trained with.
     pub(super) fn new(
         t: &mut Tape,
-        loss: Loss,
+        loss_of: Loss,
         e: Elements,
         output: ValueId,
         target: Option<ValueId>,
     ) -> Result<Figures, TypeError> {
         // Over all targets that count alike, whatever a training is to learn of them.
+        let weighs = Elements { smoothing: 0.0, reduction: Reduction::Mean, ..e };
         let e = Elements { smoothing: 0.0, class_weights: None, ..e };
         let mean = Elements { reduction: Reduction::Mean, ..e };
-        if target.is_none() || !loss.is_of_classes() {
-            let built = Built::new(t, loss, mean, output, target)?;
+        if target.is_none() || !loss_of.is_of_classes() {
+            let built = Built::new(t, loss_of, mean, output, target)?;
             return Ok(Figures { loss: built.loss, classes: None });
         }
         let sum = Elements { reduction: Reduction::Sum, ..e };
-        let built = Built::new(t, loss, sum, output, target)?;
+        let built = Built::new(t, loss_of, sum, output, target)?;
         let Partial::Classes { rows, .. } = &built.gradient else {
             return Err(TypeError("a loss of classes has rows".into()));
         };
@@ -226,7 +229,16 @@ impl Figures {
         let right = Rows::number(t, right)?;
         let right = t.cast(right, dtype)?;
         let accuracy = t.binary(Binary::Div, right, divisor)?;
-        Ok(Figures { loss, classes: Some(Classes { accuracy, counted }) })
+        let weighted = match (weighs.class_weights, target) {
+            (Some(_), Some(target)) => {
+                t.name = "weighted_loss".into();
+                let rows = Rows::new(t, weighs, output, target)?;
+                let (mean, _) = rows.loss(t, weighs, loss_of == Loss::CrossEntropy)?;
+                Some([mean, rows.divisor])
+            }
+            _ => None,
+        };
+        Ok(Figures { loss, classes: Some(Classes { accuracy, counted, weighted }) })
     }
 }
 

@@ -94,6 +94,8 @@ fn unary(f: Unary, x: Number) -> Number {
         (Unary::Sign, Real(x)) => Real(if x == 0.0 || x.is_nan() { x } else { x.signum() }),
         (f, Real(x)) => Real(match f {
             Unary::Abs => x.abs(),
+            Unary::Atan => x.atan(),
+            Unary::Atanh => libm::atanh(x),
             Unary::Ceil => x.ceil(),
             Unary::Cos => x.cos(),
             Unary::Erf => libm::erf(x),
@@ -123,8 +125,8 @@ fn unary(f: Unary, x: Number) -> Number {
 fn unary_functions() {
     use Unary::*;
     let all = [
-        Abs, Ceil, Cos, Erf, Exp, Floor, Log, Neg, Not, Reciprocal, Relu, Sigmoid, Sign, Sin, Sqrt,
-        Tanh,
+        Abs, Atan, Atanh, Ceil, Cos, Erf, Exp, Floor, Log, Neg, Not, Reciprocal, Relu, Sigmoid,
+        Sign, Sin, Sqrt, Tanh,
     ];
     let mut source = Source(11);
     for (i, f) in all.into_iter().enumerate() {

@@ -29,6 +29,10 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
         true
     }
 
+    fn is_in_host_memory(&self) -> bool {
+        false
+    }
+
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
         let (_, range, at) = self.staged.inputs.iter().find(|(input, ..)| *input == v)?;
         let address = self.staged.side(self.fed) + at;

@@ -274,6 +274,8 @@ __device__ inline T power(T a, T b) {
 #define FLOAT_FUNCTION(name, f, d)                               \
     __device__ inline float name##_of(float x) { return f(x); } \
     __device__ inline double name##_of(double x) { return d(x); }
+FLOAT_FUNCTION(atan, atanf, atan)
+FLOAT_FUNCTION(atanh, atanhf, atanh)
 FLOAT_FUNCTION(ceil, ceilf, ceil)
 FLOAT_FUNCTION(cos, cosf, cos)
 FLOAT_FUNCTION(erf, erff, erf)

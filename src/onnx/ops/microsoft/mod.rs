@@ -5,9 +5,10 @@ mod index;
 mod norm;
 mod optimizer;
 mod product;
+mod recurrent;
 pub(super) mod window;
 
-use super::{ANY, CONV, CONV_TRANSPOSE, REDUCE, Row, row};
+use super::{ANY, CONV, CONV_TRANSPOSE, REDUCE, Row, WHOLE, row};
 use super::{activation, loss, reduce};
 
 /// The domain.
@@ -23,6 +24,16 @@ const SPARSE_LOSS: &[&str] = &["ignore_index", "output_type", "reduction"];
 const FUSED_MAT_MUL: &[&str] = &["alpha", "transA", "transB", "transBatchA", "transBatchB"];
 const ADAM: &[&str] = &["adam_mode", "alpha", "beta", "correct_bias", "epsilon", "weight_decay"];
 const BATCH_NORM: &[&str] = &["epsilon", "momentum", "training_mode"];
+/// Those of ONNX without the layout.
+const LSTM: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "input_forget",
+];
 const LAYER_NORM: &[&str] = &["axis", "epsilon", "stash_type"];
 
 /// In alphabetical order; pools' gradients are in the table of ONNX's own domain.
@@ -48,6 +59,10 @@ pub(super) static TABLE: &[Row] = &[
     row("GatherGrad", (3, 3), &["axis"], index::gather_grad).microsoft(),
     row("Gelu", (1, 1), &[], activation::runtime_gelu).microsoft(),
     row("GeluGrad", (2, 2), &[], activation::gelu_grad).microsoft(),
+    row("LSTMGrad", (11, 14), LSTM, recurrent::lstm_grad)
+        .microsoft()
+        .note("forward; as LSTMTraining"),
+    row("LSTMTraining", (3, 8), LSTM, super::recurrent::lstm).microsoft().note(WHOLE),
     row("LayerNormalizationGrad", (5, 5), LAYER_NORM, norm::layer_norm_grad).microsoft(),
     row("LogSoftmaxGrad_13", (2, 2), &["axis"], norm::softmax_grad).microsoft(),
     row("QuickGelu", (1, 1), &["alpha"], activation::quick_gelu).microsoft(),

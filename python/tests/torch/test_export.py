@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import arenic_export as arenic
+import arenic
+import arenic.torch
 
 BATCH, STEPS = 4, 3
 
@@ -26,7 +27,7 @@ def parameters(model):
 
 
 def exported(module, inputs, tmp_path, **options):
-    arenic.export(module, inputs, tmp_path / "model.onnx", **options)
+    arenic.torch.export(module, inputs, tmp_path / "model.onnx", **options)
     model = onnx.load(tmp_path / "model.onnx")
     onnx.checker.check_model(model)
     return model
@@ -286,22 +287,82 @@ def test_three_steps_equal_pytorch(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         exported(module, x[:BATCH], tmp_path)
-    options = {"dim": f"batch={BATCH}", "loss": "cross_entropy", "optimizer": "momentum"}
-    arenic.compile(tmp_path / "model.onnx", tmp_path / "model.arenic", **options)
-    ours = arenic.load(tmp_path / "model.arenic")
-    losses = ours.step({"ids": x, "target": target}, lr=0.1)
-    theirs = []
+    options = {"dim": {"batch": BATCH}, "loss": "cross_entropy", "optimizer": "momentum"}
+    ours = arenic.Trainer(arenic.compile(tmp_path / "model.onnx", **options))
+    losses, theirs = [], []
     for k in range(STEPS):
         rows = slice(k * BATCH, (k + 1) * BATCH)
+        losses.append(ours.step({"ids": x[rows], "target": target[rows], "lr": 0.1})["loss"])
         optimizer.zero_grad()
         loss = F.cross_entropy(module(x[rows]), target[rows])
         loss.backward()
         optimizer.step()
         theirs.append(loss.item())
     np.testing.assert_allclose(losses, theirs, rtol=0, atol=1e-5)
-    states = ours.states()
+    states = ours.state_dict()
     for key, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.grad is not None:
             np.testing.assert_allclose(states[key], parameter.detach().numpy(), rtol=0, atol=1e-5, err_msg=key)
         else:
             assert f"{key}.momentum" not in states
+
+
+def test_a_parameter_that_is_read_from_elsewhere_is_refused(tmp_path):
+    hidden = [nn.Parameter(torch.rand(6))]
+
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.extra = nn.Linear(6, 6), hidden[0]
+
+        def forward(self, x):
+            return self.linear(x) * hidden[0]
+
+    with pytest.raises(ValueError, match="extra would be a constant"):
+        arenic.export(Around(), torch.rand(BATCH, 6), tmp_path / "model.onnx")
+
+
+def test_arguments_may_be_any_number(tmp_path):
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+
+        def forward(self, *parts):
+            return self.linear(parts[0]) + parts[1]
+
+    model = exported(Sum(), (torch.rand(BATCH, 6), torch.rand(BATCH, 6)), tmp_path)
+    assert [value.name for value in model.graph.input] == ["parts_0", "parts_1"]
+    assert {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim[:1]} == {"batch"}
+
+
+@pytest.fixture
+def keras(monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    return pytest.importorskip("keras")
+
+
+def test_a_keras_model_has_its_own_names(keras, tmp_path):
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 3)),
+            layers.Conv2D(4, 3, use_bias=False, name="conv"),
+            layers.BatchNormalization(name="norm"),
+            layers.Flatten(),
+            layers.Dropout(0.5),
+            layers.Dense(2, name="head"),
+        ],
+        name="net",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        file = exported(model, torch.rand(BATCH, 8, 8, 3), tmp_path)
+    names = ["conv/kernel", "norm/gamma", "norm/beta", "head/kernel", "head/bias"]
+    assert parameters(file) == {f"net/{name}": {} for name in names}
+    assert said(file)["bn_variance"] == "population"
+    kinds = [node.op_type for node in file.graph.node]
+    assert kinds.count("BatchNormalization") == kinds.count("Dropout") == 1
+    values = {i.name: onnx.numpy_helper.to_array(i) for i in file.graph.initializer}
+    for variable in model.trainable_variables:
+        np.testing.assert_array_equal(values[variable.path], variable.numpy())

@@ -20,7 +20,7 @@ const UNITS: [(&str, u64); 12] = [
 const MOST: f64 = (1u64 << 60) as f64;
 
 /// Reads `4GiB`, `500MB`, `1.5G` (binary, as in `ulimit`) or a plain number of bytes.
-pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let lower = text.trim().to_ascii_lowercase();
     let unit = UNITS.iter().find_map(|(name, bytes)| Some((lower.strip_suffix(name)?, *bytes)));
     let (number, unit) = unit.unwrap_or((&lower, 1));

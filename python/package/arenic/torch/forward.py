@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
+from . import from_keras
 from .cleaning import clean, extent, give_way
 from .tracing import quiet, traceable, training_mode
 
@@ -44,12 +45,30 @@ def export(
     `dynamic` says which sizes are open, as `{"x": {0: "batch"}}`. By default the first axis of every input that has as
     many rows as the first one is `batch`, where the module works for any; `{}` fixes every size.
 
+    A Keras model on the backend torch is taken, too; its parameters are called by their paths in it.
+
     The file holds the module in training mode, every parameter by its name, and in the property `arenic.parameters`
     which tensors are parameters, which of them are one tensor, and which take no gradient. No gradient passes `detach`
     and `no_grad`. Raises `ValueError` where a file cannot say how the module trains, and torch's own errors where it
     cannot be exported.
     """
+    program = exported(module, inputs, input_names=input_names, output_names=output_names, dynamic=dynamic)
+    program.save(path, external_data=False)
+
+
+def exported(
+    module: nn.Module,
+    inputs: Tensor | Sequence[Any] | Mapping[str, Any],
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+) -> torch.onnx.ONNXProgram:
+    """What `export` writes."""
     positional, keywords = _arguments(inputs)
+    variance = "unbiased"
+    if from_keras.is_keras(module):
+        module, variance = from_keras.as_module(module), "population"
     names = _input_names(module, positional, keywords, input_names)
     with training_mode(module), traceable():
         _refuse_momentless(module)
@@ -60,8 +79,9 @@ def export(
             [*positional, *keywords.values()], names, sizes, Dim.AUTO if dynamic is None else Dim.DYNAMIC
         )
         with quiet():
-            by_argument = dict(zip(keywords, shapes)) if keywords else tuple(shapes)
+            by_argument = dict(zip(keywords, shapes)) if keywords else _by_parameter(module, shapes)
             program = torch.export.export(module, positional, keywords, dynamic_shapes=by_argument)
+            _refuse_unregistered(module, program)
             _stop_gradients(program)
             onnx_program = torch.onnx.export(
                 program, (), dynamo=True, optimize=False, opset_version=_OPSET, verbose=False
@@ -73,9 +93,9 @@ def export(
     _name_entries(model, names, output_names or _output_names(output), chosen=output_names is not None)
     parameters = _parameters(module, model)
     give_way(model)
-    said = {"parameters": parameters, "stop_gradients": _stopped(model), "bn_variance": "unbiased"}
+    said = {"parameters": parameters, "stop_gradients": _stopped(model), "bn_variance": variance}
     model.metadata_props["arenic.parameters"] = json.dumps(said)
-    onnx_program.save(path, external_data=False)
+    return onnx_program
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -101,6 +121,15 @@ def _input_names(module: nn.Module, positional: tuple, keywords: dict, wanted: S
         several = isinstance(value, tuple) and len(bound) < count
         names += [f"{name}_{i}" for i in range(len(value))] if several else [name]
     return names
+
+
+def _by_parameter(module: nn.Module, shapes: list[Any]) -> tuple[Any, ...]:
+    """What is said of each argument, as `forward` takes them: those of `*args` are one."""
+    kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
+    if inspect.Parameter.VAR_POSITIONAL not in kinds:
+        return tuple(shapes)
+    first = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+    return (*shapes[:first], tuple(shapes[first:]))
 
 
 def _first_axes(values: list[Any], names: list[str]) -> dict[str, dict[int, str]]:
@@ -185,6 +214,17 @@ def _gradients(module: nn.Module, output: Any) -> list[Tensor]:
     return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients)]
 
 
+def _refuse_unregistered(module: nn.Module, program: ExportedProgram) -> None:
+    """A parameter of the module that `forward` reads from anywhere else is a constant to the exporter."""
+    names = {p.data_ptr(): name for name, p in module.named_parameters() if p.numel()}
+    for constant in program.constants.values():
+        if isinstance(constant, Tensor) and constant.data_ptr() in names:
+            raise ValueError(
+                f"the parameter {names[constant.data_ptr()]} would be a constant in the file: `forward` reads it from "
+                "elsewhere than the module, where it has to be an attribute or in an nn.ParameterList"
+            )
+
+
 def _stop_gradients(program: ExportedProgram) -> None:
     """What a `no_grad` gives is detached, since the exporter writes such a part like any other."""
     graph = program.graph
@@ -209,6 +249,7 @@ def _stop_gradients(program: ExportedProgram) -> None:
 def _warn_of_moving_buffers(module: nn.Module, program: ExportedProgram) -> None:
     norms = [name for name, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     known = {f"{n}.{s}" if n else s for n in norms for s in ("running_mean", "running_var", "num_batches_tracked")}
+    known |= getattr(module, "statistics", set())
     moving = sorted({*program.graph_signature.buffers_to_mutate.values()} - known)
     if moving:
         warnings.warn(
@@ -226,7 +267,7 @@ def _name_sizes(model: ir.Model, names: list[str], sizes: Mapping[str, Mapping[i
                 warnings.warn(
                     f"the module works for no other `{size}` than {symbol} on axis {axis} of `{name}`, or the example "
                     "does not show it: it should have a size of two or more. The file has that size",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
             else:
                 symbols[symbol] = size

@@ -1,0 +1,296 @@
+//! Training, with arrays over the arena.
+
+use crate::compile::LOOK;
+use crate::errors::{self, DataError, of_training};
+use crate::step::{Step, Typed, typed};
+use arenic::data::TensorFile;
+use arenic::gpu_code::Trust;
+use arenic::train::{Initial, Place, TrainError};
+use arenic::trainer::access::{Port, Slot};
+use arenic::{Tensor, TrainerOptions};
+use arenic_ir::DType;
+use arenic_ir::types::TensorType;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Tensors of `(dtype, shape, bytes)`, by name.
+pub(crate) fn tensors(
+    given: BTreeMap<String, (String, Vec<usize>, Vec<u8>)>,
+) -> PyResult<BTreeMap<String, Tensor>> {
+    let tensor = |(name, (dtype, shape, bytes)): (String, (String, Vec<usize>, Vec<u8>))| {
+        let known = DType::ALL.into_iter().find(|d| d.name() == dtype);
+        let tensor = known.and_then(|dtype| {
+            Tensor::from_bytes(TensorType::new(dtype, shape.clone()), bytes)
+        });
+        let refused = || DataError::new_err(format!("`{name}` is no tensor of {dtype}{shape:?}"));
+        let tensor = tensor.ok_or_else(refused)?;
+        Ok((name, tensor))
+    };
+    given.into_iter().map(tensor).collect()
+}
+
+/// A name, an element type, a shape, and bytes of the machine where they have an address.
+type Place3 = (String, &'static str, Vec<usize>, Option<Memory>);
+
+/// States under training, with the machine that steps.
+#[pyclass(module = "arenic._native", frozen)]
+pub(crate) struct Trainer {
+    trainer: Mutex<arenic::Trainer>,
+}
+
+/// Bytes of a trainer's machine, for `numpy.asarray`.
+#[pyclass(module = "arenic._native", frozen)]
+pub(crate) struct Memory {
+    /// Keeps the machine alive.
+    _owner: Py<Trainer>,
+    slot: Slot,
+    ty: TensorType,
+}
+
+#[pymethods]
+impl Memory {
+    /// See NumPy's array interface, version 3.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", typestr(self.ty.dtype))?;
+        interface.set_item("shape", pyo3::types::PyTuple::new(py, &self.ty.shape)?)?;
+        interface.set_item("data", (self.slot.ptr.addr(), false))?;
+        Ok(interface)
+    }
+}
+
+/// NumPy has no `bf16`: its bits are shown.
+fn typestr(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "|b1",
+        DType::U8 => "|u1",
+        DType::I8 => "|i1",
+        DType::U16 | DType::Bf16 => "<u2",
+        DType::I16 => "<i2",
+        DType::U32 => "<u4",
+        DType::I32 => "<i4",
+        DType::U64 => "<u8",
+        DType::I64 => "<i8",
+        DType::F32 => "<f4",
+        DType::F64 => "<f8",
+    }
+}
+
+impl Trainer {
+    /// The trainer, which another thread may be using: the interpreter is released meanwhile.
+    fn lock<'a>(&'a self, py: Python<'_>) -> MutexGuard<'a, arenic::Trainer> {
+        match self.trainer.try_lock() {
+            Ok(guard) => guard,
+            Err(_) => {
+                // Waits without the interpreter, then takes it; another thread may come between.
+                loop {
+                    py.detach(|| drop(self.trainer.lock().unwrap_or_else(PoisonError::into_inner)));
+                    match self.trainer.try_lock() {
+                        Ok(guard) => return guard,
+                        Err(std::sync::TryLockError::Poisoned(e)) => return e.into_inner(),
+                        Err(std::sync::TryLockError::WouldBlock) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `f` with the trainer and without the interpreter.
+    fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut arenic::Trainer) -> Result<R, TrainError> + Send,
+    ) -> PyResult<R> {
+        errors::guarded(|| {
+            let done = py.detach(|| f(&mut self.trainer.lock().unwrap_or_else(PoisonError::into_inner)));
+            done.map_err(|e| of_training(&e))
+        })
+    }
+
+    /// Calls `f`, which waits as long as it is told, until it gives something, and asks for signals meanwhile.
+    fn watched<R: Send>(
+        &self,
+        py: Python<'_>,
+        mut f: impl FnMut(&mut arenic::Trainer) -> Option<Result<R, TrainError>> + Send,
+    ) -> PyResult<R> {
+        errors::guarded(|| {
+            loop {
+                let done =
+                    py.detach(|| f(&mut self.trainer.lock().unwrap_or_else(PoisonError::into_inner)));
+                match done {
+                    Some(done) => return done.map_err(|e| of_training(&e)),
+                    None => py.check_signals()?,
+                }
+            }
+        })
+    }
+}
+
+fn places(owner: &Bound<'_, Trainer>, ports: &[Port]) -> Vec<Place3> {
+    let place = |port: &Port| {
+        let (name, dtype, shape) = typed(&port.name, &port.ty);
+        let memory = port.slot.map(|slot| Memory {
+            _owner: owner.clone().unbind(),
+            slot,
+            ty: port.ty.clone(),
+        });
+        (name, dtype, shape, memory)
+    };
+    ports.iter().map(place).collect()
+}
+
+#[pymethods]
+impl Trainer {
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "keywords, in Python")]
+    fn new(
+        py: Python<'_>,
+        step: &Step,
+        device: &str,
+        threads: usize,
+        seed: Option<u64>,
+        init: Option<PathBuf>,
+        tensors: BTreeMap<String, (String, Vec<usize>, Vec<u8>)>,
+        skip: Vec<String>,
+        zeros: Vec<String>,
+        deterministic: bool,
+        trust_gpu_code: bool,
+    ) -> PyResult<Trainer> {
+        let place: Place = device.parse().map_err(errors::DeviceError::new_err::<String>)?;
+        let patterns = |given: Vec<String>| {
+            let pattern = |text: &String| {
+                arenic::train::pattern(text).map_err(|e| DataError::new_err(format!("`{text}`: {e}")))
+            };
+            given.iter().map(pattern).collect::<PyResult<Vec<_>>>()
+        };
+        let (skip, zeros, tensors) = (patterns(skip)?, patterns(zeros)?, self::tensors(tensors)?);
+        let trust = if trust_gpu_code { Trust::Artifact } else { Trust::Own };
+        let artifact = step.artifact.clone();
+        errors::guarded(|| {
+            let made = py.detach(|| {
+                let file = init.map(TensorFile::open).transpose()?;
+                let initial = Initial { tensors, file, skip, zeros };
+                let options = TrainerOptions { place, threads, seed, initial, deterministic, trust };
+                arenic::Trainer::with_options(artifact, options)
+            });
+            Ok(Trainer { trainer: Mutex::new(made.map_err(|e| of_training(&e))?) })
+        })
+    }
+
+    /// Inputs, and where they are fed.
+    fn inputs(slf: &Bound<'_, Self>) -> Vec<Place3> {
+        places(slf, arenic::trainer::access::inputs(&slf.get().lock(slf.py())))
+    }
+
+    /// Outputs, and where they are after a step.
+    fn outputs(slf: &Bound<'_, Self>) -> Vec<Place3> {
+        places(slf, arenic::trainer::access::outputs(&slf.get().lock(slf.py())))
+    }
+
+    /// Names and types of states.
+    fn states(&self, py: Python<'_>) -> Vec<Typed> {
+        self.lock(py).states().map(|(name, ty)| typed(name, ty)).collect()
+    }
+
+    /// The bytes of a state; `None` where it does not lie in one piece in this process's memory.
+    fn state_memory(slf: &Bound<'_, Self>, name: &str) -> PyResult<Option<Memory>> {
+        let trainer = slf.get().lock(slf.py());
+        let found = arenic::trainer::access::state(&trainer, name).map_err(|e| of_training(&e))?;
+        let _owner = slf.clone().unbind();
+        Ok(found.map(|(slot, ty)| Memory { _owner, slot, ty }))
+    }
+
+    /// A copy of a state's bytes.
+    fn read_state<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+    ) -> PyResult<Bound<'py, pyo3::types::PyBytes>> {
+        let tensor = self.with(py, |trainer| trainer.state(name))?;
+        Ok(pyo3::types::PyBytes::new(py, tensor.bytes()))
+    }
+
+    /// Replaces a state by `(dtype, shape, bytes)`.
+    fn write_state(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        tensor: (String, Vec<usize>, Vec<u8>),
+    ) -> PyResult<()> {
+        let all = tensors(BTreeMap::from([(name.to_owned(), tensor)]))?;
+        self.with(py, |trainer| {
+            all.iter().try_for_each(|(name, tensor)| trainer.set_state(name, tensor))
+        })
+    }
+
+    /// Tells that states were written through their memory.
+    fn touch(&self, py: Python<'_>) {
+        arenic::trainer::access::touch(&mut self.lock(py));
+    }
+
+    /// Waits for a step that was left by Ctrl-C.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        self.watched(py, |trainer| arenic::trainer::access::wait(trainer, LOOK))
+    }
+
+    /// Runs a step with what the inputs hold; gives the scalar outputs in their order.
+    fn run(&self, py: Python<'_>) -> PyResult<Vec<f64>> {
+        let mut is_begun = false;
+        self.watched(py, |trainer| {
+            if !std::mem::replace(&mut is_begun, true)
+                && let Err(e) = arenic::trainer::access::begin(trainer)
+            {
+                return Some(Err(e));
+            }
+            let done = arenic::trainer::access::wait(trainer, LOOK)?;
+            Some(done.map(|()| arenic::trainer::access::scalars(trainer)))
+        })
+    }
+
+    /// The forward pass with the states as they are now: its inputs, and its outputs.
+    fn evaluation(slf: &Bound<'_, Self>) -> PyResult<(Vec<Place3>, Vec<Place3>)> {
+        let (inputs, outputs) = slf.get().with(slf.py(), |trainer| {
+            arenic::trainer::access::evaluation(trainer)
+        })?;
+        Ok((places(slf, &inputs), places(slf, &outputs)))
+    }
+
+    /// Runs the forward pass with what its inputs hold; gives the figures by name.
+    fn evaluate(&self, py: Python<'_>) -> PyResult<BTreeMap<String, f64>> {
+        let mut is_begun = false;
+        self.watched(py, |trainer| {
+            let is_first = !std::mem::replace(&mut is_begun, true);
+            arenic::trainer::access::evaluate(trainer, is_first, LOOK)
+        })
+    }
+
+    /// Steps done so far.
+    fn steps(&self, py: Python<'_>) -> u64 {
+        self.lock(py).steps()
+    }
+
+    /// Bytes of the arena on the device.
+    fn arena_bytes(&self, py: Python<'_>) -> u64 {
+        arenic::trainer::access::arena_bytes(&self.lock(py))
+    }
+
+    /// True where inputs and outputs lie elsewhere after each step.
+    fn moves(&self, py: Python<'_>) -> bool {
+        arenic::trainer::access::moves(&self.lock(py))
+    }
+
+    /// Writes the states.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.with(py, |trainer| trainer.save(&path))
+    }
+
+    /// Goes on from a file.
+    fn restore(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        self.with(py, |trainer| trainer.restore(&path))
+    }
+}

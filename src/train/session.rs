@@ -1,0 +1,427 @@
+//! A program that steps when it is told to, on a thread of its own.
+//!
+//! The thread owns everything that a step needs: on a CPU it is one of the kernels' pool, so that a
+//! step begins there without a way through it, and a GPU's context is current on it. It waits between
+//! steps. Whoever has the [`Session`] gives one order at a time, and touches the machine's memory only
+//! while none is open.
+
+use super::{Initial, Outputs, Place, Step, TrainError, Work, class_error, on_cpu, on_device};
+use crate::artifact::Artifact;
+use crate::data::Progress;
+use crate::gpu_code::Trust;
+use crate::heap;
+use arenic_ir::graph::{Graph, StateId, ValueId};
+use arenic_ir::types::TensorType;
+use arenic_passes::Purpose;
+use arenic_runtime::cuda::driver::DriverError;
+use arenic_runtime::cuda::{self, Cuda};
+use arenic_runtime::executor::Options as ExecutorOptions;
+use arenic_runtime::kernel::Draw;
+use arenic_runtime::machine::Machine;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct How {
+    pub(crate) place: Place,
+    /// Threads of kernels; 0 takes one per core.
+    pub(crate) threads: usize,
+    pub(crate) deterministic: bool,
+    pub(crate) trust: Trust,
+    pub(crate) poison: bool,
+}
+
+/// Bytes of the machine's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// The first byte.
+    pub ptr: *mut u8,
+    /// How many bytes.
+    pub len: usize,
+}
+
+// SAFETY: an address alone; who follows it says why that is sound.
+unsafe impl Send for Slot {}
+// SAFETY: as above.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    fn of(bytes: &mut [u8]) -> Slot {
+        Slot { ptr: bytes.as_mut_ptr(), len: bytes.len() }
+    }
+}
+
+/// What is fed or given: its name, its type and where it lies.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: TensorType,
+    /// Its bytes; `None` for an input that the step does not read.
+    pub slot: Option<Slot>,
+}
+
+/// A state, or a constant that may be replaced.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    pub(crate) name: String,
+    pub(crate) ty: TensorType,
+    /// Its parts in the order of their rows; most have one.
+    pub(crate) parts: Vec<HomePart>,
+}
+
+/// Rows of a state, or all of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HomePart {
+    value: ValueId,
+    /// `None` for a constant.
+    state: Option<StateId>,
+    /// Where it lies; `None` in a device's memory, and where nothing reads it.
+    pub(crate) slot: Option<Slot>,
+}
+
+/// What is known of a machine that is ready to step.
+#[derive(Clone, Debug)]
+pub(crate) struct Ready {
+    pub(crate) inputs: Vec<Port>,
+    pub(crate) outputs: Vec<Port>,
+    pub(crate) states: Vec<Home>,
+    pub(crate) constants: Vec<Home>,
+    /// Which output is the loss, which must be finite.
+    pub(crate) loss: Option<usize>,
+    /// Where the states came from was so far.
+    pub(crate) progress: Progress,
+    pub(crate) arena_bytes: u64,
+    /// Inputs and outputs stay where they are.
+    pub(crate) is_in_host_memory: bool,
+}
+
+enum Order {
+    Step(Draw),
+    Read(StateId),
+    Write(ValueId, Vec<u8>),
+}
+
+enum Reply {
+    /// Where inputs and outputs are for the next step, if they are elsewhere.
+    Stepped(Result<Option<Vec<Option<Slot>>>, TrainError>),
+    Read(Result<Vec<u8>, DriverError>),
+    Written(Result<(), DriverError>),
+}
+
+/// A program that steps on a thread of its own.
+pub(crate) struct Session {
+    ready: Ready,
+    /// `None` once the thread is told to end.
+    orders: Option<Sender<Order>>,
+    replies: Receiver<Reply>,
+    thread: Option<JoinHandle<()>>,
+    /// A step was begun whose end nobody waited for.
+    is_open: bool,
+}
+
+impl Session {
+    /// Makes an artifact's step ready, or the forward pass that evaluates it.
+    ///
+    /// # Errors
+    /// It cannot be run here, or states lack values.
+    pub(crate) fn new(
+        artifact: Arc<Artifact>,
+        purpose: Purpose,
+        initial: Initial,
+        how: How,
+    ) -> Result<Session, TrainError> {
+        let (orders, received) = channel();
+        let (sent, replies) = channel();
+        let (tell, told) = channel();
+        let body = move || {
+            let serving = Serving { initial, tell: tell.clone(), orders: received, replies: sent };
+            if let Err(e) = serve(&artifact, purpose, how, serving) {
+                // Where it was ready before, nobody listens.
+                let _ = tell.send(Err(e));
+            }
+        };
+        let thread = std::thread::Builder::new().name("arenic".into()).spawn(body);
+        let thread = thread.map_err(|e| TrainError::Thread(e.to_string()))?;
+        let ready = told.recv().unwrap_or(Err(TrainError::Ended))?;
+        let thread = Some(thread);
+        Ok(Session { ready, orders: Some(orders), replies, thread, is_open: false })
+    }
+
+    /// What is known of the machine.
+    pub(crate) fn ready(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// The bytes of input `i`, to be filled before the next step; `None` where the step does not read it.
+    pub(crate) fn input_mut(&mut self, i: usize) -> Option<&mut [u8]> {
+        self.settle().ok()?;
+        let slot = self.ready.inputs[i].slot?;
+        // SAFETY: memory of the machine, which the thread leaves alone while no step is open, and which lives as
+        // long as the thread does, that is, as this.
+        Some(unsafe { std::slice::from_raw_parts_mut(slot.ptr, slot.len) })
+    }
+
+    /// The bytes of output `i` after a step.
+    pub(crate) fn output(&self, i: usize) -> &[u8] {
+        match self.ready.outputs[i].slot {
+            // SAFETY: as in `input_mut`.
+            Some(slot) if !self.is_open => unsafe {
+                std::slice::from_raw_parts(slot.ptr, slot.len)
+            },
+            _ => &[],
+        }
+    }
+
+    /// Begins a step; [`Session::wait`] says how it ended.
+    ///
+    /// # Errors
+    /// A step that was open failed, or the thread ended.
+    pub(crate) fn begin(&mut self, draw: Draw) -> Result<(), TrainError> {
+        self.settle()?;
+        self.send(Order::Step(draw))?;
+        self.is_open = true;
+        Ok(())
+    }
+
+    /// Waits for the end of the step that was begun; `None` where it goes on after `limit`.
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> Option<Result<(), TrainError>> {
+        if !self.is_open {
+            return Some(Ok(()));
+        }
+        let reply = match limit {
+            Some(limit) => match self.replies.recv_timeout(limit) {
+                Err(RecvTimeoutError::Timeout) => return None,
+                other => other.ok(),
+            },
+            None => self.replies.recv().ok(),
+        };
+        self.is_open = false;
+        Some(match reply {
+            Some(Reply::Stepped(Ok(slots))) => {
+                let ports = self.ready.inputs.iter_mut().chain(&mut self.ready.outputs);
+                ports.zip(slots.into_iter().flatten()).for_each(|(port, slot)| port.slot = slot);
+                Ok(())
+            }
+            Some(Reply::Stepped(Err(e))) => Err(e),
+            _ => Err(TrainError::Ended),
+        })
+    }
+
+    /// True while a step runs whose end nobody waited for.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Waits for a step that nobody waited for.
+    ///
+    /// # Errors
+    /// Those of that step.
+    pub(crate) fn settle(&mut self) -> Result<(), TrainError> {
+        self.wait(None).unwrap_or(Ok(()))
+    }
+
+    /// A state's bytes.
+    ///
+    /// # Errors
+    /// The device fails, or the thread ended.
+    pub(crate) fn read(&mut self, home: &Home) -> Result<Vec<u8>, TrainError> {
+        self.settle()?;
+        let mut bytes = Vec::with_capacity(home.ty.bytes() as usize);
+        for part in &home.parts {
+            match (part.slot, part.state) {
+                // SAFETY: as in `input_mut`.
+                (Some(slot), _) => bytes.extend_from_slice(unsafe {
+                    std::slice::from_raw_parts(slot.ptr, slot.len)
+                }),
+                (None, Some(state)) => {
+                    self.send(Order::Read(state))?;
+                    match self.replies.recv() {
+                        Ok(Reply::Read(read)) => bytes.extend(read?),
+                        _ => return Err(TrainError::Ended),
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Replaces a state or a constant by bytes of its type.
+    ///
+    /// # Errors
+    /// The device fails, or the thread ended.
+    ///
+    /// # Panics
+    /// There are fewer bytes than the type takes.
+    pub(crate) fn write(&mut self, home: &Home, bytes: &[u8]) -> Result<(), TrainError> {
+        self.settle()?;
+        assert_eq!(bytes.len() as u64, home.ty.bytes(), "bytes of another type");
+        let each = bytes.len() / home.parts.len().max(1);
+        for (part, bytes) in home.parts.iter().zip(bytes.chunks(each.max(1))) {
+            match part.slot {
+                // SAFETY: as in `input_mut`; nobody else has the memory while this is borrowed.
+                Some(slot) => unsafe { std::slice::from_raw_parts_mut(slot.ptr, slot.len) }
+                    .copy_from_slice(bytes),
+                None => {
+                    self.send(Order::Write(part.value, bytes.to_vec()))?;
+                    match self.replies.recv() {
+                        Ok(Reply::Written(written)) => written?,
+                        _ => return Err(TrainError::Ended),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, order: Order) -> Result<(), TrainError> {
+        let orders = self.orders.as_ref().ok_or(TrainError::Ended)?;
+        orders.send(order).map_err(|_| TrainError::Ended)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there was told as `Ended`.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(
+    artifact: &Artifact,
+    purpose: Purpose,
+    how: How,
+    serving: Serving,
+) -> Result<(), TrainError> {
+    let target = match purpose {
+        Purpose::Step => how.place.program(artifact)?,
+        Purpose::Evaluation => how.place.evaluation(artifact)?,
+    };
+    match how.place {
+        Place::Cpu => {
+            let threads = how.threads;
+            let how = ExecutorOptions { threads, poison: how.poison, stress: None };
+            on_cpu(target, how, serving)
+        }
+        Place::Cuda(n) => {
+            let options = cuda::Options { deterministic: how.deterministic };
+            on_device(Cuda::new(n)?, target, how.trust, options, serving)
+        }
+    }
+}
+
+/// What the thread does.
+struct Serving {
+    initial: Initial,
+    tell: Sender<Result<Ready, TrainError>>,
+    orders: Receiver<Order>,
+    replies: Sender<Reply>,
+}
+
+impl Work<()> for Serving {
+    fn with(self, machine: &mut impl Machine, step: Step) -> Result<(), TrainError> {
+        let Serving { initial, tell, orders, replies } = self;
+        heap::give_back();
+        let progress = super::initial::load(&initial, step, machine)?;
+        // Files are not kept open for nothing.
+        drop(initial);
+        let g = step.graph;
+        let ready = ready(g, machine, progress)?;
+        if tell.send(Ok(ready)).is_err() {
+            return Ok(());
+        }
+        for order in orders {
+            let reply = match order {
+                Order::Step(draw) => Reply::Stepped(match machine.step(draw) {
+                    Ok(()) if machine.is_in_host_memory() => Ok(None),
+                    Ok(()) => Ok(Some(slots(g, machine))),
+                    Err(error) => {
+                        let error = TrainError::Step { step: draw.step, error };
+                        let fed = |v| machine.input_mut(v).map(|bytes| bytes.to_vec());
+                        Err(class_error(g, error, fed))
+                    }
+                }),
+                Order::Read(state) => Reply::Read(machine.state(state).map(|b| b.into_owned())),
+                Order::Write(value, bytes) => {
+                    Reply::Written(machine.fill_home(value, |home| {
+                        home.copy_from_slice(&bytes);
+                        Ok::<(), DriverError>(())
+                    }))
+                }
+            };
+            if replies.send(reply).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where inputs and then outputs are.
+fn slots(g: &Graph, machine: &mut impl Machine) -> Vec<Option<Slot>> {
+    let mut slots: Vec<Option<Slot>> =
+        g.inputs().map(|v| machine.input_mut(v).map(Slot::of)).collect();
+    slots.extend((0..g.outputs.len()).map(|i| {
+        let bytes = machine.output(i);
+        Some(Slot { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() })
+    }));
+    slots
+}
+
+fn ready(
+    g: &Graph,
+    machine: &mut impl Machine,
+    progress: Progress,
+) -> Result<Ready, TrainError> {
+    let named = g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone()));
+    let given = g.outputs.iter().map(|o| (o.name.clone(), g.ty(o.value).clone()));
+    let ports = named.chain(given).zip(slots(g, machine));
+    let mut inputs: Vec<Port> = ports.map(|((name, ty), slot)| Port { name, ty, slot }).collect();
+    let outputs = inputs.split_off(g.inputs().count());
+    let is_in_host_memory = machine.is_in_host_memory();
+    let mut home = |value: ValueId| {
+        let mut slot = None;
+        machine.fill_home(value, |bytes| {
+            slot = is_in_host_memory.then(|| Slot::of(bytes));
+            Ok::<(), DriverError>(())
+        })?;
+        Ok::<_, DriverError>(slot)
+    };
+    let mut states: Vec<Home> = Vec::new();
+    for (s, state) in &g.states {
+        // Filling a device's home would overwrite it.
+        let slot = if is_in_host_memory { home(state.enter)? } else { None };
+        let part = HomePart { value: state.enter, state: Some(s), slot };
+        match states.iter_mut().find(|home| home.name == state.name) {
+            Some(home) => home.parts.push(part),
+            None => {
+                let (name, ty) = (state.name.clone(), g.saved_type(s));
+                states.push(Home { name, ty, parts: vec![part] });
+            }
+        }
+    }
+    let mut constants = Vec::new();
+    for (value, name) in super::replaceable(g) {
+        let slot = if is_in_host_memory { home(value)? } else { None };
+        let parts = vec![HomePart { value, state: None, slot }];
+        constants.push(Home { name: name.to_owned(), ty: g.ty(value).clone(), parts });
+    }
+    Ok(Ready {
+        inputs,
+        outputs,
+        states,
+        constants,
+        loss: Outputs::new(g).loss,
+        progress,
+        arena_bytes: machine.footprint().arena_bytes.device,
+        is_in_host_memory,
+    })
+}
