@@ -24,7 +24,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cx = Cx { search, ..Cx::new(target) };
     let written = definition_order_peak(&graph, &cx)?;
     let module = Module { graph, plan: None, program: None };
-    let outcome = Pipeline::parse(NAMED[0].1)?.ordering()?.run_on(module, &cx, RunOptions::default())?;
+    let outcome =
+        Pipeline::parse(NAMED[0].1)?.ordering()?.run_on(module, &cx, RunOptions::default())?;
 
     let plan = outcome.module.plan.as_ref().ok_or("nothing was planned")?;
     let order = plan.order()?;

@@ -20,7 +20,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let solution = pipeline.placer()?.place(&instance.problem, &wish);
 
     let bound = instance.problem.bound();
-    println!("{} buffers, {} bytes high by {}", solution.offsets.len(), solution.height, solution.method);
+    println!(
+        "{} buffers, {} bytes high by {}",
+        solution.offsets.len(),
+        solution.height,
+        solution.method
+    );
     println!("no placement is lower than {bound} bytes");
     assert!(solution.height >= bound);
     Ok(())

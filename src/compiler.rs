@@ -142,7 +142,11 @@ impl Compiler {
     /// [`Differentiate::loss`], of the model's output and the input `target`. The learning rate is the input `lr`.
     #[must_use]
     pub fn loss(self, loss: &str, optimizer: Optimizer) -> Compiler {
-        self.differentiate(Differentiate { loss: loss.to_owned(), optimizer, ..Differentiate::default() })
+        self.differentiate(Differentiate {
+            loss: loss.to_owned(),
+            optimizer,
+            ..Differentiate::default()
+        })
     }
 
     /// As [`Compiler::loss`], with all options of the pass.
@@ -306,7 +310,16 @@ impl Compiler {
         let import = ImportOptions { mode, ..self.import.clone() };
         let dims = self.import.dims.clone();
         let imports = RefCell::default();
-        Ok(Job { compiler: self, model, pipeline, targets, import, dims: dims.into(), imports, watch })
+        Ok(Job {
+            compiler: self,
+            model,
+            pipeline,
+            targets,
+            import,
+            dims: dims.into(),
+            imports,
+            watch,
+        })
     }
 
     /// The device that times are for.
@@ -423,7 +436,10 @@ impl Job<'_> {
     fn largest(&self, name: &str, limit: Option<u64>) -> Result<Compiled, CompileError> {
         if limit.is_none() || self.compiler.stop_after.is_some() {
             let help = "give --device-memory or --device, and compile to the end";
-            return Err(CompileError::options(format!("--dim {name}=max needs a byte limit"), help));
+            return Err(CompileError::options(
+                format!("--dim {name}=max needs a byte limit"),
+                help,
+            ));
         }
         let attempt = |size| {
             self.dims.borrow_mut().insert(name.to_owned(), size);
@@ -433,7 +449,9 @@ impl Job<'_> {
             });
             match &compiled {
                 Ok(_) => self.watch.note(&format!("{name}={size} fits")),
-                Err(e) if e.is_of_limits() => self.watch.note(&format!("{name}={size} does not fit")),
+                Err(e) if e.is_of_limits() => {
+                    self.watch.note(&format!("{name}={size} does not fit"))
+                }
                 Err(_) => {}
             }
             compiled

@@ -339,8 +339,10 @@ fn feed(
             Input::Number(x) => {
                 let (name, expected) = (port.name.clone(), port.ty.clone());
                 let number = parse_scalar(port.ty.dtype, &x.to_string());
-                let number = number.map_err(|_| {
-                    InputError::Type { name, expected, found: format!("the number {x}") }
+                let number = number.map_err(|_| InputError::Type {
+                    name,
+                    expected,
+                    found: format!("the number {x}"),
                 })?;
                 bytes.copy_from_slice(&number);
             }
@@ -354,9 +356,7 @@ fn feed(
 fn scalars(session: &Session) -> impl Iterator<Item = (&str, f64)> {
     let outputs = session.ready().outputs.iter().enumerate();
     let scalars = outputs.filter(|(_, port)| port.ty.elements() == 1);
-    scalars.map(|(i, port)| {
-        (port.name.as_str(), scalar(port.ty.dtype, session.output(i)))
-    })
+    scalars.map(|(i, port)| (port.name.as_str(), scalar(port.ty.dtype, session.output(i))))
 }
 
 /// The machine's memory and the parts of a step, for the Python package.

@@ -24,8 +24,15 @@ fn gtx1080ti_ramps_up_as_autoswap_measured() {
     let import = ImportOptions { plan_only: true, ..ImportOptions::default() };
     let constraints = Constraints { device: Some(&device), ..Constraints::default() };
     let options = RunOptions::default();
-    let compiled =
-        compile(&Model::open(&model).unwrap(), &import, &pipeline, constraints, Search::default(), options).unwrap();
+    let compiled = compile(
+        &Model::open(&model).unwrap(),
+        &import,
+        &pipeline,
+        constraints,
+        Search::default(),
+        options,
+    )
+    .unwrap();
     let target = compiled.target().unwrap();
     let footprint = check(&target.graph, &target.program).unwrap();
     let step = simulate(&target.program, &device, &roofline(&target.graph, &device));

@@ -2,8 +2,8 @@
 //! more memory than the same step takes that was exported whole, and are evaluated by the same
 //! artifact.
 
-use arenic::artifact::{Artifact, Target};
 use arenic::Model;
+use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::gpu_code::Trust;
@@ -96,8 +96,15 @@ fn through_a_file(
     constraints: Constraints,
 ) -> Target {
     let search = Search::default();
-    let compiled = compile(&Model::open(model).unwrap(), import, pipeline, constraints, search, RunOptions::default())
-        .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
+    let compiled = compile(
+        &Model::open(model).unwrap(),
+        import,
+        pipeline,
+        constraints,
+        search,
+        RunOptions::default(),
+    )
+    .unwrap_or_else(|e| panic!("{}: {e}", model.display()));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();

@@ -59,8 +59,15 @@ fn run(name: &str) -> (f64, f64) {
     let import = ImportOptions::default();
     let constraints = Constraints::default();
     let options = RunOptions::default();
-    let compiled =
-        compile(&Model::open(folder.path()).unwrap(), &import, &pipeline, constraints, search, options).unwrap();
+    let compiled = compile(
+        &Model::open(folder.path()).unwrap(),
+        &import,
+        &pipeline,
+        constraints,
+        search,
+        options,
+    )
+    .unwrap();
     let target = compiled.target().unwrap();
     let g = &target.graph;
     let options = Options { threads: 1, ..Options::default() };

@@ -1,8 +1,8 @@
 //! Steps in `bf16` beside state in `f32`: they train about as steps in `f32` do, the plan decides
 //! nothing, and the artifact says so.
 
-use arenic::artifact::{Artifact, Target};
 use arenic::Model;
+use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, Constraints, compile};
 use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
@@ -38,8 +38,15 @@ fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
     let import = ImportOptions { mode, dims, ..ImportOptions::default() };
     let model = root(&format!("models/forward/{network}.onnx"));
     let (constraints, search) = (Constraints::default(), Search::default());
-    let compiled =
-        compile(&Model::open(&model).unwrap(), &import, &pipeline, constraints, search, RunOptions::default()).unwrap();
+    let compiled = compile(
+        &Model::open(&model).unwrap(),
+        &import,
+        &pipeline,
+        constraints,
+        search,
+        RunOptions::default(),
+    )
+    .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();

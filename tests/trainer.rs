@@ -4,8 +4,8 @@
 use arenic::data::{Npz, TensorFile};
 use arenic::train::{Length, OnSaveError, Options, train};
 use arenic::{
-    Artifact, Compiler, Differentiate, Initial, Input, InputError, Model, Optimizer, Tensor, TrainError,
-    Trainer, TrainerOptions,
+    Artifact, Compiler, Differentiate, Initial, Input, InputError, Model, Optimizer, Tensor,
+    TrainError, Trainer, TrainerOptions,
 };
 use std::path::{Path, PathBuf};
 
@@ -130,7 +130,10 @@ fn evaluation_sees_the_weights_as_they_are() {
     let before = trainer.evaluate(batch).unwrap();
     (0..30).for_each(|_| drop(trainer.step(&fed(&all[0])).unwrap()));
     let after = trainer.evaluate(batch).unwrap();
-    assert!(after["loss"] < before["loss"] / 2.0 && after["accuracy"] == 1.0, "{before:?} {after:?}");
+    assert!(
+        after["loss"] < before["loss"] / 2.0 && after["accuracy"] == 1.0,
+        "{before:?} {after:?}"
+    );
     assert_eq!(trainer.steps(), 30);
 }
 
@@ -144,9 +147,13 @@ fn what_is_wrong_with_a_batch_is_named() {
     let classes = [0i64, 1, 2, 10];
     let refused = |trainer: &mut Trainer, batch: &[(&str, Input)]| trainer.step(batch).unwrap_err();
     let error = refused(&mut trainer, &good[..2]);
-    assert!(matches!(&error, TrainError::Input(InputError::Missing(names)) if names[0].contains("lr")));
+    assert!(
+        matches!(&error, TrainError::Input(InputError::Missing(names)) if names[0].contains("lr"))
+    );
     let error = refused(&mut trainer, &[good[0], good[1], good[2], ("more", 1.0.into())]);
-    assert!(matches!(&error, TrainError::Input(InputError::Unknown { name, .. }) if name == "more"));
+    assert!(
+        matches!(&error, TrainError::Input(InputError::Unknown { name, .. }) if name == "more")
+    );
     for bad in [short.into(), classes[..].into(), Input::Number(1.0)] {
         let error = refused(&mut trainer, &[("x", bad), good[1], good[2]]);
         assert!(matches!(&error, TrainError::Input(InputError::Type { name, .. }) if name == "x"));
@@ -154,7 +161,8 @@ fn what_is_wrong_with_a_batch_is_named() {
     assert_eq!(trainer.step(&good).unwrap(), expected);
     let error = refused(&mut trainer, &[good[0], ("target", classes[..].into()), good[2]]);
     assert!(matches!(error, TrainError::Class { class: 10, row: 3, .. }), "{error}");
-    let tensor = Tensor::from_bytes(arenic::TensorType::new(arenic::DType::F32, vec![1]), vec![0; 4]);
+    let tensor =
+        Tensor::from_bytes(arenic::TensorType::new(arenic::DType::F32, vec![1]), vec![0; 4]);
     let name = trainer.states().next().unwrap().0.to_owned();
     assert!(matches!(trainer.set_state(&name, &tensor.unwrap()), Err(TrainError::Initial(_))));
 }

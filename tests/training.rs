@@ -2,8 +2,8 @@
 //! nothing but the model decides the bits: not the plan, not dead memory, not the number
 //! of threads, not where a run was interrupted.
 
-use arenic::artifact::{Artifact, Target};
 use arenic::Model;
+use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, CompileError, Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
 use arenic::gpu_code::Trust;
@@ -51,7 +51,14 @@ fn within(model: &Path, yaml: &str, device: Option<u64>) -> Result<Target, Compi
     // Host memory is ordinary memory here: tensors go there where it is given.
     let limits = PerSpace { device, host: Some(1 << 40) };
     let constraints = Constraints { limits, ..Constraints::default() };
-    let compiled = compile(&Model::open(model)?, &options, &pipeline, constraints, search, RunOptions::default())?;
+    let compiled = compile(
+        &Model::open(model)?,
+        &options,
+        &pipeline,
+        constraints,
+        search,
+        RunOptions::default(),
+    )?;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();

@@ -1,8 +1,8 @@
 //! Networks by others, exported as people export them (`tests/zoo/README.md`): each file trains to
 //! PyTorch's losses, or is refused with the names of the parameters that its exporter took away.
 
-use arenic::artifact::{Artifact, Target};
 use arenic::Model;
+use arenic::artifact::{Artifact, Target};
 use arenic::compile::{CPU, CompileError, Constraints, compile};
 use arenic::gpu_code::Trust;
 use arenic::onnx::proto::{ModelProto, StringStringEntryProto};
@@ -81,7 +81,8 @@ impl Network {
         let search = Search { effort: Some(0.1), ..Search::default() };
         let file = path(&self.files[kind]);
         let run = RunOptions::default();
-        let compiled = compile(&Model::open(&file)?, &options, &pipeline, constraints, search, run)?;
+        let compiled =
+            compile(&Model::open(&file)?, &options, &pipeline, constraints, search, run)?;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("step.arenic");
         compiled.artifact.unwrap().write(&path).unwrap();

@@ -113,7 +113,7 @@ impl GraphView<'_> {
             let fits = *reduction == Scatter::Add
                 && self.number(inputs[0]) == Some(0.0)
                 && [of, y, added, place].iter().all(|&v| self.g.ty(v) == self.g.ty(sum))
-                && self.plain_readers(y)? == [addition]
+                && self.only_use(y)? == addition
                 && self.readers[place] == [addition]
                 && self.is_transient(place)
                 && place != y

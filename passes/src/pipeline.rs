@@ -303,7 +303,12 @@ impl Pipeline {
     ///
     /// # Errors
     /// There is no pass `before`; a pass over graphs would come after planning began, or a pass lacks facts.
-    pub fn with_pass(mut self, name: &str, pass: Pass, before: &str) -> Result<Pipeline, YamlError> {
+    pub fn with_pass(
+        mut self,
+        name: &str,
+        pass: Pass,
+        before: &str,
+    ) -> Result<Pipeline, YamlError> {
         let Some(at) = self.steps.iter().position(|step| step.name == before) else {
             let known = self.names().collect::<Vec<_>>().join(", ");
             return Err(format!("the pipeline has no pass `{before}`; it has {known}").into());

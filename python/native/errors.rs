@@ -10,8 +10,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 create_exception!(arenic, Error, PyException, "What arenic cannot do, why, and how to mend it.");
 create_exception!(arenic, CompileError, Error, "A model cannot be read or compiled.");
-create_exception!(arenic, DataError, Error, "Data does not fit, or a file cannot be read or written.");
-create_exception!(arenic, DeviceError, Error, "A step cannot run on this device, or the device failed.");
+create_exception!(
+    arenic,
+    DataError,
+    Error,
+    "Data does not fit, or a file cannot be read or written."
+);
+create_exception!(
+    arenic,
+    DeviceError,
+    Error,
+    "A step cannot run on this device, or the device failed."
+);
 create_exception!(arenic, NonFiniteError, Error, "The loss is NaN or infinite.");
 create_exception!(arenic, InternalError, Error, "A defect of arenic.");
 

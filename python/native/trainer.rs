@@ -22,9 +22,8 @@ pub(crate) fn tensors(
 ) -> PyResult<BTreeMap<String, Tensor>> {
     let tensor = |(name, (dtype, shape, bytes)): (String, (String, Vec<usize>, Vec<u8>))| {
         let known = DType::ALL.into_iter().find(|d| d.name() == dtype);
-        let tensor = known.and_then(|dtype| {
-            Tensor::from_bytes(TensorType::new(dtype, shape.clone()), bytes)
-        });
+        let tensor = known
+            .and_then(|dtype| Tensor::from_bytes(TensorType::new(dtype, shape.clone()), bytes));
         let refused = || DataError::new_err(format!("`{name}` is no tensor of {dtype}{shape:?}"));
         let tensor = tensor.ok_or_else(refused)?;
         Ok((name, tensor))
@@ -107,7 +106,8 @@ impl Trainer {
         f: impl FnOnce(&mut arenic::Trainer) -> Result<R, TrainError> + Send,
     ) -> PyResult<R> {
         errors::guarded(|| {
-            let done = py.detach(|| f(&mut self.trainer.lock().unwrap_or_else(PoisonError::into_inner)));
+            let done =
+                py.detach(|| f(&mut self.trainer.lock().unwrap_or_else(PoisonError::into_inner)));
             done.map_err(|e| of_training(&e))
         })
     }
@@ -120,8 +120,8 @@ impl Trainer {
     ) -> PyResult<R> {
         errors::guarded(|| {
             loop {
-                let done =
-                    py.detach(|| f(&mut self.trainer.lock().unwrap_or_else(PoisonError::into_inner)));
+                let done = py
+                    .detach(|| f(&mut self.trainer.lock().unwrap_or_else(PoisonError::into_inner)));
                 match done {
                     Some(done) => return done.map_err(|e| of_training(&e)),
                     None => py.check_signals()?,
@@ -164,7 +164,8 @@ impl Trainer {
         let place: Place = device.parse().map_err(errors::DeviceError::new_err::<String>)?;
         let patterns = |given: Vec<String>| {
             let pattern = |text: &String| {
-                arenic::train::pattern(text).map_err(|e| DataError::new_err(format!("`{text}`: {e}")))
+                arenic::train::pattern(text)
+                    .map_err(|e| DataError::new_err(format!("`{text}`: {e}")))
             };
             given.iter().map(pattern).collect::<PyResult<Vec<_>>>()
         };
@@ -175,7 +176,8 @@ impl Trainer {
             let made = py.detach(|| {
                 let file = init.map(TensorFile::open).transpose()?;
                 let initial = Initial { tensors, file, skip, zeros };
-                let options = TrainerOptions { place, threads, seed, initial, deterministic, trust };
+                let options =
+                    TrainerOptions { place, threads, seed, initial, deterministic, trust };
                 arenic::Trainer::with_options(artifact, options)
             });
             Ok(Trainer { trainer: Mutex::new(made.map_err(|e| of_training(&e))?) })
@@ -254,9 +256,8 @@ impl Trainer {
 
     /// The forward pass with the states as they are now: its inputs, and its outputs.
     fn evaluation(slf: &Bound<'_, Self>) -> PyResult<(Vec<Place3>, Vec<Place3>)> {
-        let (inputs, outputs) = slf.get().with(slf.py(), |trainer| {
-            arenic::trainer::access::evaluation(trainer)
-        })?;
+        let (inputs, outputs) =
+            slf.get().with(slf.py(), |trainer| arenic::trainer::access::evaluation(trainer))?;
         Ok((places(slf, &inputs), places(slf, &outputs)))
     }
 

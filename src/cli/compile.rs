@@ -501,8 +501,7 @@ impl Request {
         let compiler = a.compiler()?;
         let after_pass = |report: &Report| a.dump(report);
         let watch = Watch { after_pass: Some(&after_pass), ..*watch };
-        let compiled =
-            compiler.compile_watched(&model, &watch).map_err(Failure::of_compiling)?;
+        let compiled = compiler.compile_watched(&model, &watch).map_err(Failure::of_compiling)?;
         let timed = compiler.timed().map_err(failed)?;
         for line in a.remarks(&compiled, &timed) {
             watch.note(&line);

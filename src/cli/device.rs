@@ -75,7 +75,9 @@ pub(super) fn read_profiled(name: &str, profile: Option<&Path>) -> Result<Device
 pub(super) fn unmeasured(device: &Device, g: &Graph) -> Option<String> {
     let (missing, all) = (device.unmeasured_nodes(g), g.nodes.len());
     (missing > 0).then(|| {
-        format!("note: {missing} of {all} operators are not in the profile; they take their roofline")
+        format!(
+            "note: {missing} of {all} operators are not in the profile; they take their roofline"
+        )
     })
 }
 

@@ -46,7 +46,11 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     if let Some(name) = dims.largest {
         return Err(miette!("--dim {name} needs a size").into());
     }
-    let import = ImportOptions { mode: Mode::Training(a.loss.training()), dims: dims.given, ..a.loss.import() };
+    let import = ImportOptions {
+        mode: Mode::Training(a.loss.training()),
+        dims: dims.given,
+        ..a.loss.import()
+    };
     let Imported { mut graph, said, stops, notes, .. } =
         import_file(&a.model, &import).map_err(failed)?;
     let (weights, pass) =

@@ -3,9 +3,9 @@
 use super::report::is_same_file;
 use super::{Outcome, can_write, checked_target, failed, human_bytes};
 use crate::artifact::Artifact;
-use crate::onnx::export::{ExportOptions, annotated, with_training_info, write};
 use crate::data::TensorFile;
 use crate::model::Model;
+use crate::onnx::export::{ExportOptions, annotated, with_training_info, write};
 use crate::onnx::trained;
 use crate::tensor::Tensor;
 use clap::Args;

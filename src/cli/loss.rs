@@ -234,7 +234,8 @@ impl LossOptions {
         let Weights { parameters, said, notes } = weights;
         let trained = || parameters.iter().filter(|p| p.role == Role::Trained);
         let elements: usize = trained().map(|p| p.ty.elements()).sum();
-        let mut lines = vec![format!("trains {} parameters of {elements} numbers", trained().count())];
+        let mut lines =
+            vec![format!("trains {} parameters of {elements} numbers", trained().count())];
         if verbose {
             lines.extend(trained().map(|p| format!("  {} {}", p.name, p.ty)));
         }
@@ -270,7 +271,9 @@ impl LossOptions {
             let tied = |(a, b)| format!("  `{a}` is one parameter with `{b}`");
             lines.extend(said.tied.iter().map(tied));
             let unread = |name: &String| {
-                format!("  `{name}` is not in the file: it is one with another parameter, or unused")
+                format!(
+                    "  `{name}` is not in the file: it is one with another parameter, or unused"
+                )
             };
             lines.extend(said.unread.iter().map(unread));
         }

@@ -4,13 +4,13 @@
 //! than afterwards, and are written as they are afterwards: `Dropout` lets everything pass, and
 //! `BatchNormalization` takes its running statistics, which are weights here like any other.
 
+use super::ImportError;
 use super::parameters::Said;
 use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, StringStringEntryProto, TensorProto,
     tensor_proto::DataLocation,
 };
 use super::read::Reader;
-use super::ImportError;
 use crate::data::{AtomicFile, DataError};
 use crate::model::Model;
 use crate::tensor::Tensor;
@@ -24,7 +24,9 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum TrainedError {
     /// It is no forward model of one file.
-    #[error("ONNX Runtime's training artifacts are no forward model; name the model they were made of")]
+    #[error(
+        "ONNX Runtime's training artifacts are no forward model; name the model they were made of"
+    )]
     Artifacts,
     /// Nothing in the model is called as the weights are.
     #[error(
@@ -59,7 +61,9 @@ pub enum TrainedError {
     #[error(transparent)]
     Import(#[from] ImportError),
     /// More than protobuf holds.
-    #[error("the file would have {0} bytes, but protobuf holds less than 2 GiB; give the model external data")]
+    #[error(
+        "the file would have {0} bytes, but protobuf holds less than 2 GiB; give the model external data"
+    )]
     TooLarge(usize),
     /// Writing failed.
     #[error(transparent)]
@@ -79,8 +83,9 @@ pub fn write(
     output: &Path,
 ) -> Result<Vec<String>, TrainedError> {
     let Some((model, folder)) = model.onnx() else { return Err(TrainedError::Artifacts) };
-    let mut reader = Reader::new(folder, false).map_err(|source| {
-        ImportError::Io { path: folder.unwrap_or(Path::new("")).to_owned(), source }
+    let mut reader = Reader::new(folder, false).map_err(|source| ImportError::Io {
+        path: folder.unwrap_or(Path::new("")).to_owned(),
+        source,
     })?;
     let said = Said::of(&mut ModelProto::clone(model), &mut reader, false)?;
     let mut model = ModelProto::clone(model);
@@ -91,7 +96,9 @@ pub fn write(
     let mut notes = Vec::new();
     let left = weights.len() - used.len();
     if left > 0 {
-        notes.push(format!("{left} tensors are no weights of the model, as an optimizer's states are"));
+        notes.push(format!(
+            "{left} tensors are no weights of the model, as an optimizer's states are"
+        ));
     }
     if let Some(graph) = &mut model.graph {
         infer(graph)?;
@@ -278,9 +285,9 @@ fn gather(model: &mut ModelProto, reader: &mut Reader, output: &Path) -> Result<
 
 fn stored(reader: &mut Reader, tensor: &TensorProto) -> Result<Bytes, TrainedError> {
     let name = tensor.name.clone().unwrap_or_default();
-    let (_, data) = reader.tensor(tensor).map_err(|reason| {
-        TrainedError::Tensor { name: name.clone(), reason }
-    })?;
+    let (_, data) = reader
+        .tensor(tensor)
+        .map_err(|reason| TrainedError::Tensor { name: name.clone(), reason })?;
     let missing = || TrainedError::Tensor { name, reason: "its data is missing".to_owned() };
     data.bytes().cloned().ok_or_else(missing)
 }

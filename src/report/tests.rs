@@ -1,8 +1,8 @@
 use super::{Arena, Rectangle, Report, Unplaced};
 use crate::artifact::{Certificate, Provenance, Target};
-use crate::model::Model;
 use crate::compile::{Constraints, compile};
 use crate::mapping::Mapping;
+use crate::model::Model;
 use crate::onnx::ImportOptions;
 use crate::placement;
 use arenic_ir::check::{Footprint, check};

@@ -2,11 +2,11 @@
 
 use super::{Step, replaceable};
 use crate::data::{Array, DataError, Progress, TensorFile};
+use crate::tensor::Tensor;
 use arenic_ir::graph::{Data, Graph};
 use arenic_ir::types::TensorType;
 use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::machine::Machine;
-use crate::tensor::Tensor;
 use std::collections::{BTreeMap, HashSet};
 
 /// Sources of initial values, strongest first: tensors, the file, the model, zeros.

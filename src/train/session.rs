@@ -235,9 +235,8 @@ impl Session {
         for part in &home.parts {
             match (part.slot, part.state) {
                 // SAFETY: as in `input_mut`.
-                (Some(slot), _) => bytes.extend_from_slice(unsafe {
-                    std::slice::from_raw_parts(slot.ptr, slot.len)
-                }),
+                (Some(slot), _) => bytes
+                    .extend_from_slice(unsafe { std::slice::from_raw_parts(slot.ptr, slot.len) }),
                 (None, Some(state)) => {
                     self.send(Order::Read(state))?;
                     match self.replies.recv() {
@@ -350,12 +349,10 @@ impl Work<()> for Serving {
                     }
                 }),
                 Order::Read(state) => Reply::Read(machine.state(state).map(|b| b.into_owned())),
-                Order::Write(value, bytes) => {
-                    Reply::Written(machine.fill_home(value, |home| {
-                        home.copy_from_slice(&bytes);
-                        Ok::<(), DriverError>(())
-                    }))
-                }
+                Order::Write(value, bytes) => Reply::Written(machine.fill_home(value, |home| {
+                    home.copy_from_slice(&bytes);
+                    Ok::<(), DriverError>(())
+                })),
             };
             if replies.send(reply).is_err() {
                 break;
@@ -376,11 +373,7 @@ fn slots(g: &Graph, machine: &mut impl Machine) -> Vec<Option<Slot>> {
     slots
 }
 
-fn ready(
-    g: &Graph,
-    machine: &mut impl Machine,
-    progress: Progress,
-) -> Result<Ready, TrainError> {
+fn ready(g: &Graph, machine: &mut impl Machine, progress: Progress) -> Result<Ready, TrainError> {
     let named = g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone()));
     let given = g.outputs.iter().map(|o| (o.name.clone(), g.ty(o.value).clone()));
     let ports = named.chain(given).zip(slots(g, machine));

@@ -64,7 +64,10 @@ fn shells_and_man_know_every_command() {
     let shell = Shell::new();
     for name in ["bash", "zsh", "fish"] {
         let output = shell.arenic(&format!("completions {name}"));
-        assert!(output.status.success() && text(&output.stdout).contains("--device-memory"), "{name}");
+        assert!(
+            output.status.success() && text(&output.stdout).contains("--device-memory"),
+            "{name}"
+        );
     }
     assert!(text(&shell.arenic("man").stdout).contains("arenic\\-compile(1)"));
     std::fs::create_dir(shell.path("man")).unwrap();

@@ -13,8 +13,8 @@ mod rounds;
 mod simulated;
 mod times;
 
-use arenic::artifact::Target;
 use arenic::Model;
+use arenic::artifact::Target;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::gpu_code::Trust;
@@ -115,12 +115,19 @@ impl Run {
         // Any plan will do.
         let search = Search { effort: Some(0.1), ..Search::default() };
         let options = RunOptions::default();
-        compile(&Model::open(&self.model).unwrap(), &self.import, &self.pipeline, constraints, search, options)
-            .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
-            .artifact
-            .unwrap()
-            .targets
-            .remove(0)
+        compile(
+            &Model::open(&self.model).unwrap(),
+            &self.import,
+            &self.pipeline,
+            constraints,
+            search,
+            options,
+        )
+        .unwrap_or_else(|e| panic!("{}: {e}", self.model.display()))
+        .artifact
+        .unwrap()
+        .targets
+        .remove(0)
     }
 
     /// The losses on the GPU that the environment names, else on a simulated driver.

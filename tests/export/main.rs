@@ -4,8 +4,8 @@
 mod operators;
 mod recurrent;
 
-use arenic::artifact::Artifact;
 use arenic::Model;
+use arenic::artifact::Artifact;
 use arenic::compile::{Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
 use arenic::evaluator::Kernels;
@@ -383,10 +383,17 @@ fn nodes_say_where_the_plan_puts_their_results() {
         let search = Search { effort: Some(0.5), ..Search::default() };
         let constraints = Constraints { limits, ..Constraints::default() };
         let options = ImportOptions::default();
-        compile(&Model::open(&model).unwrap(), &options, &pipeline, constraints, search, RunOptions::default())
-            .unwrap()
-            .artifact
-            .unwrap()
+        compile(
+            &Model::open(&model).unwrap(),
+            &options,
+            &pipeline,
+            constraints,
+            search,
+            RunOptions::default(),
+        )
+        .unwrap()
+        .artifact
+        .unwrap()
     };
     let arena = compiled(None).targets[0].statistics["arena_bytes"];
     let artifact: Artifact = compiled(Some(arena * 7 / 10));

@@ -1,8 +1,8 @@
 //! Whole steps, cut into rounds by the pass `accumulate`, give what the whole batch gives.
 
 use crate::{at_once, in_rounds, linear, near};
-use arenic::artifact::{Artifact, Part, Target};
 use arenic::Model;
+use arenic::artifact::{Artifact, Part, Target};
 use arenic::compile::{CPU, CompileError, Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::evaluator::Kernels;
@@ -59,7 +59,8 @@ fn compiled(
     let constraints = Constraints { limits, ..Constraints::default() };
     let search = Search { effort: Some(0.1), ..Search::default() };
     let options = RunOptions::default();
-    let compiled = compile(&Model::open(root(model))?, &import, &pipeline, constraints, search, options)?;
+    let compiled =
+        compile(&Model::open(root(model))?, &import, &pipeline, constraints, search, options)?;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
