@@ -29,6 +29,7 @@ fn results(g: &Graph) -> Vec<(String, Vec<f32>)> {
         let values = numbers(ty.elements(), seed as u64);
         let bytes: Vec<u8> = match ty.dtype {
             DType::Bool => values.map(|x| u8::from(x > 0.0)).collect(),
+            DType::I32 => values.flat_map(|x| ((x + 1.0) as i32).to_le_bytes()).collect(),
             DType::I64 => values.flat_map(|x| ((x + 1.0) as i64).to_le_bytes()).collect(),
             _ => values.flat_map(f32::to_le_bytes).collect(),
         };

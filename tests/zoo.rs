@@ -171,7 +171,7 @@ fn files_that_keep_parameters_train_as_pytorch_does() {
             trained += 1;
         }
     }
-    assert_eq!(trained, 32);
+    assert_eq!(trained, 36);
 }
 
 /// None trains in silence without one of its parameters.
