@@ -4,6 +4,7 @@
 //!     cargo run --release --example order_graph [GRAPH.json.gz]
 
 use arenic::instance;
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::plan::TaskKind;
 use arenic_ir::text::Module;
@@ -20,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let graph = instance::read(&given.unwrap_or(example.into()))?.graph;
 
     let search = Search { effort: Some(1.0), ..Search::default() };
-    let target = TargetInfo { align: 1, ..TargetInfo::CPU };
+    let target = TargetInfo { align: 1, ..CPU.target() };
     let cx = Cx { search, ..Cx::new(target) };
     let written = definition_order_peak(&graph, &cx)?;
     let module = Module { graph, plan: None, program: None };

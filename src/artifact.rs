@@ -16,8 +16,9 @@ mod target;
 
 use crate::data::{AtomicFile, DataError};
 use crate::mapping::Mapping;
+use arenic_ir::check::{Footprint, Violation, check_variants};
 use arenic_ir::graph::{Data, Def};
-use arenic_ir::program::Program;
+use arenic_ir::program::{PerSpace, Program};
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
 use arenic_ir::{Graph, NodeId, Rounds, StateId, ValueId};
@@ -26,7 +27,7 @@ use arenic_passes::certificate::{self, OrderCertificate};
 use bytes::Bytes;
 use cranelift_entity::EntityRef;
 use prost::Message;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use target::whole_step;
@@ -99,7 +100,7 @@ pub struct Certificate {
     /// What operator and cut prove, in bytes.
     #[prost(uint64, tag = "1")]
     pub bound_bytes: u64,
-    /// The operator's node id; none where the bound is what is alive at the start or the end.
+    /// The operator's node id; `None` if the bound is what is alive at the start or the end.
     #[prost(uint32, optional, tag = "2")]
     pub operator: Option<u32>,
     /// The operator's operands, results and scratch.
@@ -113,7 +114,7 @@ pub struct Certificate {
 /// Bytes that a tensor, or scratch, takes.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Held {
-    /// Its value id; none for scratch.
+    /// Its value id; `None` for scratch.
     #[prost(uint32, optional, tag = "1")]
     pub value: Option<u32>,
     /// Bytes, rounded up to the alignment.
@@ -220,6 +221,10 @@ struct TargetHeader {
     kernels: Option<Kernels>,
     #[prost(message, optional, tag = "9")]
     rounds: Option<RoundsHeader>,
+    #[prost(string, tag = "10")]
+    variant: String,
+    #[prost(string, tag = "11")]
+    structure: String,
 }
 
 /// What runs around the rounds whose module is the target's.
@@ -316,19 +321,53 @@ impl<'a> Layout<'a> {
 }
 
 impl Artifact {
-    /// Bytes of the first target's arena on the device.
+    /// Bytes of the first target's arena on the device, which all its variants share.
     pub fn arena_bytes(&self) -> u64 {
-        self.targets.first().map_or(0, |target| target.arena_bytes().device)
+        self.targets.first().map_or(0, |target| self.arenas(&target.name).device)
     }
 
-    /// The target of this name.
+    /// The target of this name; of several variants the first.
     pub fn target(&self, name: &str) -> Option<&Target> {
         self.targets.iter().find(|t| t.name == name)
     }
 
-    /// What evaluates what the target of this name trains.
+    /// The variants of the target of this name: steps that may follow one another in any sequence, over
+    /// states that they have in common.
+    pub fn variants(&self, name: &str) -> Vec<&Target> {
+        self.targets.iter().filter(|t| t.name == name).collect()
+    }
+
+    /// The names of the targets, each once.
+    pub fn target_names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = Vec::new();
+        for target in &self.targets {
+            if !names.contains(&&target.name[..]) {
+                names.push(&target.name);
+            }
+        }
+        names
+    }
+
+    /// What evaluates what the target of this name trains; of several variants the first.
     pub fn evaluation(&self, name: &str) -> Option<&Target> {
         self.evaluations.iter().find(|t| t.name == name)
+    }
+
+    /// Judges the programs of a target: each against its graph, and all variants against one another.
+    /// Gives what each uses, by variant and in the order of [`Target::turns`].
+    ///
+    /// # Errors
+    /// The violations; of several programs they name these by their places among those of all
+    /// variants.
+    pub fn check(&self, name: &str) -> Result<Vec<Vec<Footprint>>, Vec<Violation>> {
+        let steps: Vec<_> = self.variants(name).into_iter().map(Target::parts).collect();
+        check_variants(&steps)
+    }
+
+    /// Bytes of the arenas of a target, which are as large as its largest variant needs.
+    pub fn arenas(&self, name: &str) -> PerSpace<u64> {
+        let sizes = self.variants(name).into_iter().map(Target::arena_bytes);
+        sizes.fold(PerSpace::default(), PerSpace::largest)
     }
 
     /// Writes the artifact under a temporary name and renames it.
@@ -406,9 +445,18 @@ impl Artifact {
             wanted.map(|entry| read_target(path, entry, &data, &mapping)).collect()
         };
         mapping.release();
+        let (targets, evaluations) =
+            (all(Purpose::Step, header.targets)?, all(Purpose::Evaluation, header.evaluations)?);
+        for targets in [&targets, &evaluations] {
+            let mut seen = HashSet::new();
+            if let Some(twice) = targets.iter().find(|t| !seen.insert((&t.name, &t.variant))) {
+                let reason = format!("holds two steps for {}, `{}`", twice.name, twice.variant);
+                return Err(format_error(path, &reason));
+            }
+        }
         Ok(Artifact {
-            targets: all(Purpose::Step, header.targets)?,
-            evaluations: all(Purpose::Evaluation, header.evaluations)?,
+            targets,
+            evaluations,
             defaults: header.defaults,
             provenance: header.provenance.unwrap_or_default(),
             runnable: header.runnable,
@@ -430,6 +478,8 @@ fn write_target<'a>(target: &'a Target, layout: &mut Layout<'a>) -> TargetHeader
         certificate: Some(target.certificate.clone()),
         kernels: target.kernels.clone(),
         rounds: None,
+        variant: target.variant.clone(),
+        structure: target.structure.clone(),
     };
     layout.section();
     entry.constants = write_constants(&target.graph, layout);
@@ -519,7 +569,17 @@ fn read_target(
         }
     }
     verify(&graph).map_err(|defect| ArtifactError::Graph { path: path.to_owned(), defect })?;
-    let TargetHeader { name, statistics, bound, certificate, kernels, rounds, .. } = entry;
+    let TargetHeader {
+        name,
+        variant,
+        structure,
+        statistics,
+        bound,
+        certificate,
+        kernels,
+        rounds,
+        ..
+    } = entry;
     let certificate = certificate.unwrap_or_default();
     let known = |h: &Held| h.value.is_none_or(|v| graph.values.is_valid(ValueId::from_u32(v)));
     if !certificate.own.iter().chain(&certificate.cut).all(known)
@@ -529,7 +589,19 @@ fn read_target(
     }
     let rounds = rounds.map(|rounds| read_rounds(path, rounds, data, (&graph, &program)));
     let (rounds, file) = (rounds.transpose()?, file.clone());
-    Ok(Target { name, graph, program, statistics, certificate, bound, kernels, rounds, file })
+    Ok(Target {
+        name,
+        variant,
+        structure,
+        graph,
+        program,
+        statistics,
+        certificate,
+        bound,
+        kernels,
+        rounds,
+        file,
+    })
 }
 
 /// A module's graph, with its constants, and program.
@@ -539,7 +611,7 @@ fn read_module(
     constants: &[Entry],
     data: &Bytes,
 ) -> Result<(Graph, Program), ArtifactError> {
-    let module = Module::parse(text)
+    let module = Module::parse(text, &arenic_backends::ALL)
         .map_err(|e| format_error(path, &format!("holds an unreadable module: {e}")))?;
     let Module { mut graph, program: Some(program), .. } = module else {
         return Err(format_error(path, "holds a module without a program"));

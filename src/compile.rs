@@ -1,5 +1,9 @@
 //! From a model file to a checked artifact.
 
+mod variants;
+
+pub(crate) use variants::compile_variants;
+
 use crate::artifact::{Artifact, Certificate, Part, Provenance, Target, Turn};
 use crate::evaluator::Kernels;
 use crate::gpu_code::{self, CodeError};
@@ -8,6 +12,7 @@ use crate::mapping::Mapping;
 use crate::model::Model;
 use crate::onnx::parameters::Said;
 use crate::onnx::{ImportError, ImportOptions, Imported};
+use arenic_backends::{CPU, CUDA};
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
@@ -16,15 +21,14 @@ use arenic_ir::{Backend, DType, Def, Graph, Math, Op, TargetInfo, ValueId};
 use arenic_passes::certificate::{certificate, floor};
 use arenic_passes::differentiate::{Differentiate, Glob, Parameter};
 use arenic_passes::order::definition_order_peak;
-use arenic_passes::pipeline::{PartOutcome, Pipeline, RunError, RunOptions};
+use arenic_passes::pipeline::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions};
 use arenic_passes::simulate::roofline;
 use arenic_passes::yaml::YamlError;
-use arenic_passes::{Cx, Evaluate, Minimum, PassError, Purpose, Search, devices};
+use arenic_passes::{
+    Cx, Evaluate, Minimum, PassError, Purpose, Search, StateHomes, Turns, devices,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// The name of the CPU target in artifacts.
-pub const CPU: &str = Backend::CPU.name();
 
 /// Why a model could not be compiled.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +55,9 @@ pub enum CompileError {
         /// What the plan needs, in bytes.
         arena: u64,
     },
+    /// Variants that cannot be of one artifact.
+    #[error("{0}")]
+    Variants(String),
     /// Kernels for a GPU could not be made.
     #[error(transparent)]
     Code(#[from] CodeError),
@@ -214,7 +221,7 @@ fn seconds(target: &Target, device: &Device, uncut: Option<f64>) -> (f64, f64) {
 }
 
 /// What a plan must keep to, and the device that its times are for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Constraints<'a> {
     /// Whose kernels will run it.
     pub backend: Backend,
@@ -233,6 +240,21 @@ pub struct Constraints<'a> {
     pub no_gpu_code: bool,
 }
 
+/// A step on the CPU, without limits.
+impl Default for Constraints<'_> {
+    fn default() -> Self {
+        Constraints {
+            backend: CPU,
+            device: None,
+            limits: PerSpace::default(),
+            allow_reassociation: false,
+            math: Math::default(),
+            purpose: Purpose::default(),
+            no_gpu_code: false,
+        }
+    }
+}
+
 /// Compiles a model for one target.
 ///
 /// # Errors
@@ -245,8 +267,9 @@ pub fn compile(
     search: Search,
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
-    let imported = Source { model, plan_only: import.plan_only, imported: model.import(import)? };
-    plan(imported, pipeline, constraints, search, options)
+    let imported = model.import(import)?;
+    let source = Source { model, plan_only: import.plan_only, imported };
+    plan(source, pipeline, constraints, search, options)
 }
 
 /// An imported model.
@@ -270,129 +293,201 @@ pub(crate) fn plan(
     search: Search,
     options: RunOptions,
 ) -> Result<Compiled, CompileError> {
-    let Source { model, plan_only, imported } = source;
-    let Imported { mut graph, bound, unused, defaults, said, stops, notes } = imported;
-    let (weights, pass) = match (pipeline.differentiation(), constraints.purpose) {
-        (Some(pass), Purpose::Step) => {
-            let (weights, pass) = Weights::decided(&mut graph, pass, said, &stops, notes)?;
-            (weights, Some(pass))
+    let planning = Planning::new(source, pipeline, constraints, search)?;
+    let outcome = planning.run(0, Turns::Alone, None, options)?;
+    planning.finished(outcome)
+}
+
+/// A model that is imported and to be planned.
+struct Planning<'a> {
+    model: &'a Model,
+    plan_only: bool,
+    pipeline: &'a Pipeline,
+    constraints: Constraints<'a>,
+    search: Search<'a>,
+    /// As it was imported, with what is not trained as constants.
+    graph: Graph,
+    bound: Vec<String>,
+    unused: Vec<String>,
+    defaults: BTreeMap<String, f64>,
+    weights: Weights,
+    /// The pass that trains it.
+    differentiate: Option<Differentiate>,
+    target: TargetInfo,
+    device: Option<Device>,
+    limits: PerSpace<Option<u64>>,
+    /// True once a time limit, or the user, has ended a search.
+    cut: AtomicBool,
+}
+
+impl<'a> Planning<'a> {
+    fn new(
+        source: Source<'a>,
+        pipeline: &'a Pipeline,
+        constraints: Constraints<'a>,
+        search: Search<'a>,
+    ) -> Result<Self, CompileError> {
+        let Source { model, plan_only, imported } = source;
+        let Imported { mut graph, bound, unused, defaults, said, stops, notes } = imported;
+        let (weights, differentiate) = match (pipeline.differentiation(), constraints.purpose) {
+            (Some(pass), Purpose::Step) => {
+                let (weights, pass) = Weights::decided(&mut graph, pass, said, &stops, notes)?;
+                (weights, Some(pass))
+            }
+            _ => (Weights::default(), None),
+        };
+        let Constraints { backend, device, limits, math, .. } = constraints;
+        let least = backend.target();
+        let align = device.map_or(0, |d| d.alignment).max(least.align);
+        let math = if backend == CUDA { math } else { least.math };
+        // What was measured may need less; a part of the alignment is no workspace.
+        let used = device.and_then(|d| d.workspace?.checked_next_multiple_of(align));
+        let workspace = used.map_or(least.workspace, |used| used.min(least.workspace));
+        let target = TargetInfo { align, math, workspace, ..least };
+        // Without a description the kernels of a backend run where it runs.
+        let unified = device.map_or(backend == CPU, |d| d.unified_memory);
+        let device = device.map(|d| d.with_math(math));
+        let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
+        Ok(Planning {
+            model,
+            plan_only,
+            pipeline,
+            constraints,
+            search,
+            graph,
+            bound,
+            unused,
+            defaults,
+            weights,
+            differentiate,
+            target,
+            device,
+            limits,
+            cut: AtomicBool::new(false),
+        })
+    }
+
+    fn cx(&self, turns: Turns) -> Cx<'_> {
+        Cx {
+            target: self.target,
+            purpose: self.constraints.purpose,
+            evaluate: Some(&Kernels as &dyn Evaluate),
+            search: Search { cut: Some(&self.cut), ..self.search },
+            device: self.device.as_ref(),
+            limits: self.limits,
+            allow_reassociation: self.constraints.allow_reassociation,
+            differentiate: self.differentiate.as_ref(),
+            turns,
+            state_homes: None,
         }
-        _ => (Weights::default(), None),
-    };
-    let Constraints { backend, device, limits, allow_reassociation, math, purpose, no_gpu_code } =
-        constraints;
-    let cut = AtomicBool::new(false);
-    let search = Search { cut: Some(&cut), ..search };
-    let least = TargetInfo::of(backend);
-    let align = device.map_or(0, |d| d.alignment).max(least.align);
-    let math = if backend == Backend::CUDA { math } else { least.math };
-    // What was measured may need less; a part of the alignment is no workspace.
-    let used = device.and_then(|d| d.workspace?.checked_next_multiple_of(align));
-    let workspace = used.map_or(least.workspace, |used| used.min(least.workspace));
-    let target = TargetInfo { align, math, workspace, ..least };
-    let evaluate = Some(&Kernels as &dyn Evaluate);
-    // Without a description the kernels of a backend run where it runs.
-    let unified = device.map_or(backend == Backend::CPU, |d| d.unified_memory);
-    let device = device.map(|d| d.with_math(math));
-    let device = device.as_ref();
-    let limits = PerSpace { host: limits.host.or(unified.then_some(0)), ..limits };
-    let differentiate = pass.as_ref();
-    let common_homes = None;
-    let cx = Cx {
-        target,
-        purpose,
-        evaluate,
-        search,
-        device,
-        limits,
-        allow_reassociation,
-        differentiate,
-        common_homes,
-    };
-    let outcome = pipeline.run(graph, &cx, options)?;
-    let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
-    let (uncut_seconds, step_seconds_bound) =
-        (outcome.uncut_seconds(), outcome.step_seconds_bound());
-    let module = outcome.module;
-    let rounds = outcome.rounds;
-    let artifact = match (&outcome.footprint, &module.program) {
-        (Some(footprint), Some(program)) => {
-            let parts = rounds.as_ref().map_or(Vec::new(), |r| vec![&r.before, &r.after]);
-            let mut footprint = footprint.clone();
-            parts.iter().for_each(|part| footprint.cover(&part.footprint));
-            for space in Space::ALL {
-                let (limit, arena) = (limits[space], footprint.arena_bytes[space]);
-                if let Some(limit) = limit.filter(|&limit| arena > limit) {
-                    return Err(CompileError::Limit { space, limit, arena });
+    }
+
+    /// Runs the pipeline. Of the limit on device memory, `reserved` bytes are others'.
+    fn run(
+        &self,
+        reserved: u64,
+        turns: Turns,
+        state_homes: Option<&StateHomes>,
+        options: RunOptions,
+    ) -> Result<PipelineOutcome, CompileError> {
+        let mut cx = Cx { state_homes, ..self.cx(turns) };
+        cx.limits.device = cx.limits.device.map(|limit| limit.saturating_sub(reserved));
+        let outcome = self.pipeline.run(self.graph.clone(), &cx, options);
+        Ok(outcome.map_err(|e| e.with_reserved(reserved))?)
+    }
+
+    /// What the pipeline's outcome comes to.
+    fn finished(self, outcome: PipelineOutcome) -> Result<Compiled, CompileError> {
+        let cx = self.cx(Turns::Alone);
+        let Constraints { backend, no_gpu_code, .. } = self.constraints;
+        let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
+        let (uncut_seconds, step_seconds_bound) =
+            (outcome.uncut_seconds(), outcome.step_seconds_bound());
+        let module = outcome.module;
+        let rounds = outcome.rounds;
+        let artifact = match (&outcome.footprint, &module.program) {
+            (Some(footprint), Some(program)) => {
+                let parts = rounds.as_ref().map_or(Vec::new(), |r| vec![&r.before, &r.after]);
+                let mut footprint = footprint.clone();
+                parts.iter().for_each(|part| footprint.cover(&part.footprint));
+                for space in Space::ALL {
+                    let (limit, arena) = (self.limits[space], footprint.arena_bytes[space]);
+                    if let Some(limit) = limit.filter(|&limit| arena > limit) {
+                        return Err(CompileError::Limit { space, limit, arena });
+                    }
                 }
+                let certificate = certificate(&module.graph, program.nodes(), &cx)?;
+                // What holds for orders holds no longer where tensors leave or are made again.
+                let bound_bytes = match moves_tensors(program) {
+                    true => floor(&module.graph, &cx)?,
+                    false => certificate.bound.max(found),
+                };
+                let compiles = backend == CUDA && !self.plan_only && !no_gpu_code;
+                let kernels = |graph: &Graph, program: &Program| match compiles {
+                    true => gpu_code::make(graph, program),
+                    false => Ok(None),
+                };
+                let statistics = statistics(&module.graph, program, &footprint, bound_bytes, &cx)?;
+                let part = |part: &PartOutcome| {
+                    let (graph, program) = (part.graph.clone(), part.program.clone());
+                    Ok::<_, CodeError>(Part { kernels: kernels(&graph, &program)?, graph, program })
+                };
+                let rounds_of_target =
+                    rounds.as_ref().map(|rounds| rounds.map(part)).transpose()?;
+                let mut target = Target {
+                    kernels: kernels(&module.graph, program)?,
+                    name: backend.name.into(),
+                    variant: String::new(),
+                    structure: String::new(),
+                    graph: module.graph.clone(),
+                    program: program.clone(),
+                    statistics,
+                    certificate: Certificate::from(&certificate),
+                    bound: self.bound,
+                    rounds: rounds_of_target.map(Box::new),
+                    file: Mapping::default(),
+                };
+                if let Some(rounds) = &rounds {
+                    target.statistics.insert("micro_batches".into(), rounds.count.into());
+                }
+                if self.limits.device.is_some() {
+                    let device = devices::or_cpu(self.device.as_ref()).map_err(PassError::from)?;
+                    let (step, unlimited) = seconds(&target, &device, uncut_seconds);
+                    let times = [
+                        ("step_nanoseconds", Some(step)),
+                        ("unlimited_step_nanoseconds", Some(unlimited)),
+                        ("step_nanoseconds_bound", step_seconds_bound),
+                    ];
+                    let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
+                    let known =
+                        |(name, s): (&str, Option<f64>)| Some((name.into(), nanoseconds(s?)));
+                    target.statistics.extend(times.into_iter().filter_map(known));
+                }
+                let is_cut = self.cut.load(Ordering::Relaxed);
+                let provenance = Provenance { is_cut, ..provenance(self.model, self.pipeline)? };
+                Some(Artifact {
+                    targets: vec![target],
+                    evaluations: Vec::new(),
+                    defaults: self.defaults,
+                    provenance,
+                    runnable: !self.plan_only,
+                })
             }
-            let certificate = certificate(&module.graph, program.nodes(), &cx)?;
-            // What holds for orders holds no longer where tensors leave or are made again.
-            let bound_bytes = match moves_tensors(program) {
-                true => floor(&module.graph, &cx)?,
-                false => certificate.bound.max(found),
-            };
-            let compiles = backend == Backend::CUDA && !plan_only && !no_gpu_code;
-            let kernels = |graph: &Graph, program: &Program| match compiles {
-                true => gpu_code::make(graph, program),
-                false => Ok(None),
-            };
-            let statistics = statistics(&module.graph, program, &footprint, bound_bytes, &cx)?;
-            let part = |part: &PartOutcome| {
-                let (graph, program) = (part.graph.clone(), part.program.clone());
-                Ok::<_, CodeError>(Part { kernels: kernels(&graph, &program)?, graph, program })
-            };
-            let mut target = Target {
-                kernels: kernels(&module.graph, program)?,
-                name: backend.name().into(),
-                graph: module.graph.clone(),
-                program: program.clone(),
-                statistics,
-                certificate: Certificate::from(&certificate),
-                bound,
-                rounds: rounds.as_ref().map(|rounds| rounds.map(part)).transpose()?.map(Box::new),
-                file: Mapping::default(),
-            };
-            if let Some(rounds) = &rounds {
-                target.statistics.insert("micro_batches".into(), rounds.count.into());
-            }
-            if limits.device.is_some() {
-                let device = devices::or_cpu(device).map_err(PassError::from)?;
-                let (step, unlimited) = seconds(&target, &device, uncut_seconds);
-                let times = [
-                    ("step_nanoseconds", Some(step)),
-                    ("unlimited_step_nanoseconds", Some(unlimited)),
-                    ("step_nanoseconds_bound", step_seconds_bound),
-                ];
-                let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
-                let known = |(name, s): (&str, Option<f64>)| Some((name.into(), nanoseconds(s?)));
-                target.statistics.extend(times.into_iter().filter_map(known));
-            }
-            let is_cut = cut.load(Ordering::Relaxed);
-            let provenance = Provenance { is_cut, ..provenance(model, pipeline)? };
-            Some(Artifact {
-                targets: vec![target],
-                evaluations: Vec::new(),
-                defaults,
-                provenance,
-                runnable: !plan_only,
-            })
-        }
-        _ => None,
-    };
-    let footprint = outcome.footprint;
-    Ok(Compiled {
-        artifact,
-        module,
-        footprint,
-        unused,
-        weights,
-        minimum,
-        uncut_seconds,
-        step_seconds_bound,
-        limit: None,
-        largest: None,
-    })
+            _ => None,
+        };
+        Ok(Compiled {
+            artifact,
+            module,
+            footprint: outcome.footprint,
+            unused: self.unused,
+            weights: self.weights,
+            minimum,
+            uncut_seconds,
+            step_seconds_bound,
+            limit: None,
+            largest: None,
+        })
+    }
 }
 
 /// The figures of a plan; peaks and arenas come from the checker (invariant I11).

@@ -1,5 +1,9 @@
 //! How models are compiled: targets, byte limits, loss and optimizer, searches.
 
+mod variants;
+
+pub use variants::Variant;
+
 use crate::artifact::Artifact;
 use crate::compile::{CompileError, Compiled, Constraints, Source, plan};
 use crate::human_bytes;
@@ -7,11 +11,12 @@ use crate::largest::{Largest, largest};
 use crate::limit::{Limit, free_bytes};
 use crate::model::Model;
 use crate::onnx::{ImportOptions, Imported, Mode, Training};
+use arenic_backends::{ALL, CPU, CUDA};
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use arenic_ir::{Backend, Math};
 use arenic_passes::accumulate::Accumulate;
-use arenic_passes::differentiate::{Differentiate, Glob, Optimizer, Role};
+use arenic_passes::differentiate::{Differentiate, Glob, Optimizer, WeightRole};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::precision::{Format, Precision};
 use arenic_passes::{Pass, Progress, Purpose, Search, devices};
@@ -271,7 +276,7 @@ impl Compiler {
             pipeline = pipeline.differentiating(pass.clone())?;
         }
         if let Some(to) = self.precision {
-            pipeline = pipeline.with_precision(Precision { to, ..Precision::default() });
+            pipeline = pipeline.with_precision(Precision { to });
         }
         if self.auto_rounds {
             pipeline = pipeline.in_micro_batches(Accumulate::default());
@@ -289,7 +294,12 @@ impl Compiler {
         watch: &'a Watch<'a>,
     ) -> Result<Job<'a>, CompileError> {
         let pipeline = self.passes()?;
-        if self.math != Math::default() && !self.targets.contains(&Backend::CUDA) {
+        let known = ALL.map(|backend| backend.name);
+        if let Some(unknown) = pipeline.backends().find(|backend| !known.contains(backend)) {
+            let message = format!("the pipeline has a pass for `{unknown}`, which is no backend");
+            return Err(CompileError::options(message, format!("there are: {}", known.join(", "))));
+        }
+        if self.math != Math::default() && !self.targets.contains(&CUDA) {
             let message = format!("--math {} is for GPUs", self.math.name());
             return Err(CompileError::options(message, "add `--target cuda`"));
         }
@@ -305,7 +315,7 @@ impl Compiler {
         };
         let mut targets = self.targets.clone();
         if targets.is_empty() {
-            targets.push(Backend::default());
+            targets.push(CPU);
         }
         let import = ImportOptions { mode, ..self.import.clone() };
         let dims = self.import.dims.clone();
@@ -376,7 +386,7 @@ impl Job<'_> {
                 ));
                 limit
             }
-            Some(Limit::Free) if self.targets.contains(&Backend::CUDA) => {
+            Some(Limit::Free) if self.targets.contains(&CUDA) => {
                 let help = "--device takes the memory of a GPU for the limit";
                 return Err(CompileError::options("fit is what this machine has free", help));
             }
@@ -450,7 +460,7 @@ impl Job<'_> {
             match &compiled {
                 Ok(_) => self.watch.note(&format!("{name}={size} fits")),
                 Err(e) if e.is_of_limits() => {
-                    self.watch.note(&format!("{name}={size} does not fit"))
+                    self.watch.note(&format!("{name}={size} does not fit"));
                 }
                 Err(_) => {}
             }
@@ -466,19 +476,29 @@ impl Job<'_> {
         Ok(Compiled { largest: Some(Largest { size, found: name.to_owned(), tried }), ..found })
     }
 
-    /// Under a limit on device memory, in bytes.
-    pub(crate) fn compile(&self, device_limit: Option<u64>) -> Result<Compiled, CompileError> {
+    fn constraints(&self, device_limit: Option<u64>) -> Constraints<'_> {
         let Compiler { device, host_memory, allow_reassociation, math, no_gpu_code, .. } =
             self.compiler;
-        let constraints = Constraints {
-            backend: self.targets.first().copied().unwrap_or_default(),
+        Constraints {
+            backend: self.targets.first().copied().unwrap_or(CPU),
             device: device.as_ref(),
             limits: PerSpace { device: device_limit, host: *host_memory },
             allow_reassociation: *allow_reassociation,
             math: *math,
             purpose: Purpose::Step,
             no_gpu_code: *no_gpu_code,
-        };
+        }
+    }
+
+    fn search(&self) -> Search<'_> {
+        let Compiler { effort, time_limit, seed, .. } = *self.compiler;
+        let Watch { stop, progress, .. } = *self.watch;
+        Search { effort, time_limit, seed, stop, cut: None, progress }
+    }
+
+    /// Under a limit on device memory, in bytes.
+    pub(crate) fn compile(&self, device_limit: Option<u64>) -> Result<Compiled, CompileError> {
+        let constraints = self.constraints(device_limit);
         let mut after_pass = |report: &Report| {
             if let Some(after_pass) = self.watch.after_pass {
                 after_pass(report);
@@ -490,7 +510,7 @@ impl Job<'_> {
         let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
         artifact.defaults.extend(self.compiler.defaults.clone());
         for &backend in self.targets.iter().skip(1) {
-            if artifact.target(backend.name()).is_none() {
+            if artifact.target(backend.name).is_none() {
                 let constraints = Constraints { backend, ..constraints };
                 let other = self.plan(self.step()?, constraints, RunOptions::default())?;
                 if let Some(other) = other.artifact {
@@ -501,7 +521,7 @@ impl Job<'_> {
         }
         if self.pipeline.differentiation().is_some() && self.compiler.evaluation {
             let weights = compiled.weights.parameters.iter();
-            let trained = weights.filter(|p| p.role == Role::Trained);
+            let trained = weights.filter(|p| p.role == WeightRole::Trained);
             let trainable: Vec<Glob> = trained.map(|p| Glob::exactly(&p.name)).collect();
             for backend in self.targets.iter().copied().collect::<BTreeSet<_>>() {
                 let purpose = Purpose::Evaluation;
@@ -524,10 +544,8 @@ impl Job<'_> {
         options: RunOptions,
     ) -> Result<Compiled, CompileError> {
         let (model, plan_only) = (self.model, self.import.plan_only);
-        let Compiler { effort, time_limit, seed, .. } = *self.compiler;
-        let Watch { stop, progress, .. } = *self.watch;
-        let search = Search { effort, time_limit, seed, stop, cut: None, progress };
-        plan(Source { model, plan_only, imported }, &self.pipeline, constraints, search, options)
+        let source = Source { model, plan_only, imported };
+        plan(source, &self.pipeline, constraints, self.search(), options)
     }
 
     /// The graph of the step, or the forward model that it is made of.

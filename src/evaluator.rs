@@ -60,7 +60,7 @@ impl Means {
         }
     }
 
-    /// How many targets counted; none where the model has no such number.
+    /// How many targets counted; `None` if the model has no such number.
     pub fn counted(&self) -> Option<u64> {
         self.counted
     }

@@ -35,7 +35,7 @@ impl Point {
 
 /// What a limit leads to.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Outcome {
+pub(crate) enum LimitOutcome {
     /// A plan that keeps it.
     Kept(Point),
     /// No plan keeps it; the least limit that can be kept, in bytes, where that is known.
@@ -69,16 +69,16 @@ impl<'a, F: FnMut(Option<u64>) -> Result<Compiled, CompileError>> Frontier<'a, F
     ///
     /// # Errors
     /// What is wrong besides that nothing keeps the limit; see [`CompileError`].
-    pub(crate) fn under(&mut self, limit: u64) -> Result<Outcome, CompileError> {
+    pub(crate) fn under(&mut self, limit: u64) -> Result<LimitOutcome, CompileError> {
         if self.least.is_some_and(|least| limit < least) {
-            return Ok(Outcome::Impossible(self.least));
+            return Ok(LimitOutcome::Impossible(self.least));
         }
         match (self.compile)(Some(limit)) {
-            Ok(compiled) => Ok(Outcome::Kept(point(&compiled, self.device)?)),
+            Ok(compiled) => Ok(LimitOutcome::Kept(point(&compiled, self.device)?)),
             Err(e) if e.is_of_limits() => {
                 let least = e.minimum().map(|least| least.bytes);
                 self.least = self.least.or(least);
-                Ok(Outcome::Impossible(least))
+                Ok(LimitOutcome::Impossible(least))
             }
             Err(e) => Err(e),
         }

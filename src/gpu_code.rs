@@ -134,7 +134,7 @@ program {
   output device[0+256]
 }
 "#;
-        let module = Module::parse(text).unwrap();
+        let module = Module::parse(text, &arenic_backends::ALL).unwrap();
         let (g, program) = (module.graph, module.program.unwrap());
         let source_digest = digest(&source(&g, &program).unwrap()).as_bytes().to_vec();
         let image = KernelImage { capability: 90, is_ptx: false, code: b"forged".to_vec() };

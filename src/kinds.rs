@@ -152,7 +152,7 @@ mod tests {
 "#;
 
     fn kinds(text: &str) -> Vec<(String, Kind)> {
-        let g = Module::parse(text).unwrap().graph;
+        let g = Module::parse(text, &arenic_backends::ALL).unwrap().graph;
         let kinds = Kinds::new(&g);
         let roots = g.values.iter().filter(|(_, v)| !matches!(v.def, Def::View { .. }));
         roots.map(|(v, value)| (value.name.clone(), kinds.of(v))).collect()

@@ -61,7 +61,7 @@ pub use arenic_ir::{Backend, DType, TensorType};
 pub use arenic_passes::differentiate::{Differentiate, Optimizer};
 pub use artifact::Artifact;
 pub use compile::{CompileError, Compiled};
-pub use compiler::{Compiler, Watch};
+pub use compiler::{Compiler, Variant, Watch};
 pub use limit::Limit;
 pub use model::Model;
 pub use tensor::{Input, Tensor};

@@ -6,21 +6,24 @@ mod saving;
 pub(crate) mod session;
 
 use crate::artifact::{Target, Turn};
-use crate::data::{AtomicFile, Batches, DataError, Notice, Npz, OutputSpool, try_to_write};
+use crate::data::{
+    AtomicFile, DataError, Mixed, Mixing, Notice, Npz, OutputSpool, Wanted, try_to_write,
+};
 use crate::gpu_code::{self, Trust};
 use crate::heap;
 use crate::mapping::Mapping;
-use arenic_ir::graph::{Def, Graph, ValueId};
+use arenic_ir::graph::{Def, Graph, StateId, ValueId};
 use arenic_ir::program::{Program, Span};
 use arenic_ir::types::{DType, TensorType, bf16};
 use arenic_passes::simulate::chrome_trace;
-pub use arenic_runtime::cuda::DeviceStepError as StepFailure;
-use arenic_runtime::cuda::driver::{Driver, DriverError};
-use arenic_runtime::cuda::{self, CudaExecutor, DeviceStepError};
-use arenic_runtime::executor::{Executor, Options as ExecutorOptions, SetupError};
+use arenic_runtime::cuda;
+use arenic_runtime::cuda::driver::Driver;
+use arenic_runtime::executor::{ExecutorOptions, SetupError};
 use arenic_runtime::kernel::{Draw, KernelError};
-use arenic_runtime::machine::Machine;
-use arenic_runtime::rounds::{InRounds, RoundsError};
+pub use arenic_runtime::machine::StepFailure;
+use arenic_runtime::machine::{DeviceError, Machine};
+use arenic_runtime::rounds::{Part, RoundsError, WholeStep};
+use arenic_runtime::variants::{self, Variants};
 pub use initial::{Initial, InitialError};
 pub use place::{Place, PlaceError};
 use saving::Saver;
@@ -38,7 +41,7 @@ const LOSS: &str = "`loss`";
 /// How many steps to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// This many steps; beyond the data they wrap.
+    /// This many steps; after the last row of the data the first follows.
     Steps(u64),
     /// This many times through the data.
     Epochs(u64),
@@ -46,9 +49,11 @@ pub enum Length {
 
 /// What to run, besides the artifact.
 #[derive(Debug)]
-pub struct Options {
-    /// Batches, as an `.npz`.
-    pub data: Option<PathBuf>,
+pub struct TrainOptions {
+    /// Batches, as `.npz` files.
+    pub data: Vec<PathBuf>,
+    /// How several files, or several variants, share the steps.
+    pub mixing: Mixing,
     /// Initial values of states, and replacements of constants.
     pub initial: Initial,
     /// Inputs of one element, as `name`, `value`.
@@ -61,15 +66,15 @@ pub struct Options {
     pub seed: Option<u64>,
     /// Where states are saved at the end.
     pub save: Option<PathBuf>,
-    /// Save every so many steps, too.
+    /// Also save every this many steps.
     pub save_every: Option<u64>,
-    /// What to do where that fails.
+    /// What to do if saving fails.
     pub on_save_error: OnSaveError,
     /// Where non-scalar outputs go.
     pub outputs: Option<PathBuf>,
     /// Threads; 0 takes one per core.
     pub threads: usize,
-    /// On a GPU nothing depends on time: libraries' ways are not chosen by measurement.
+    /// On a GPU: algorithms of libraries are deterministic ones, not chosen by measurement.
     pub deterministic: bool,
     /// Whose code for GPUs is run.
     pub trust: Trust,
@@ -79,6 +84,31 @@ pub struct Options {
     pub trace: Option<PathBuf>,
     /// Once this is set the run ends with the step that it is at, as if that were the last one.
     pub stop: Option<&'static AtomicBool>,
+}
+
+/// Once through the data from initial values, without saving anything.
+impl Default for TrainOptions {
+    fn default() -> TrainOptions {
+        TrainOptions {
+            data: Vec::new(),
+            mixing: Mixing::default(),
+            initial: Initial::default(),
+            set: Vec::new(),
+            length: Length::Epochs(1),
+            shuffle: None,
+            seed: None,
+            save: None,
+            save_every: None,
+            on_save_error: OnSaveError::Stop,
+            outputs: None,
+            threads: 0,
+            deterministic: false,
+            trust: Trust::Own,
+            poison: false,
+            trace: None,
+            stop: None,
+        }
+    }
 }
 
 /// Why a run failed.
@@ -107,7 +137,7 @@ pub enum TrainError {
     Rounds(#[from] RoundsError),
     /// The device failed between steps.
     #[error("the device failed: {0}")]
-    Device(#[from] DriverError),
+    Device(#[from] DeviceError),
     /// States or constants have no proper values.
     #[error(transparent)]
     Initial(#[from] InitialError),
@@ -136,7 +166,7 @@ pub enum TrainError {
         /// The step.
         step: u64,
         /// Why.
-        error: DeviceStepError,
+        error: StepFailure,
     },
     /// The loss is NaN or infinite.
     #[error("step {step}: `{name}` is not finite")]
@@ -166,6 +196,14 @@ pub enum InputError {
     #[error("`{name}` is no input; the inputs are {}", .known.join(", "))]
     Unknown {
         /// What is given.
+        name: String,
+        /// What could be.
+        known: Vec<String>,
+    },
+    /// There is no such variant.
+    #[error("`{name}` is no variant; there are {}", .known.join(", "))]
+    Variant {
+        /// What is named.
         name: String,
         /// What could be.
         known: Vec<String>,
@@ -244,12 +282,25 @@ const MOST_RECENT: usize = 1024;
 /// See [`TrainError`]. Files are written whole or not at all.
 pub fn train(
     target: &Target,
-    options: &Options,
+    options: &TrainOptions,
+    notice: impl FnMut(&Notice) + Send,
+    watch: impl FnMut(&StepReport) + Send,
+) -> Result<Summary, TrainError> {
+    train_variants(&[target], options, notice, watch)
+}
+
+/// Runs variants of a target, which take turns over the same arenas, on the CPU.
+///
+/// # Errors
+/// See [`TrainError`]. Files are written whole or not at all.
+pub fn train_variants(
+    variants: &[&Target],
+    options: &TrainOptions,
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
     let how = ExecutorOptions { threads: options.threads, poison: options.poison, stress: None };
-    on_cpu(target, how, Training { options, notice, watch })
+    on_cpu(variants, how, Training { options, notice, watch })
 }
 
 /// Runs a target on a device.
@@ -259,74 +310,105 @@ pub fn train(
 pub fn train_on_device(
     driver: impl Driver,
     target: &Target,
-    options: &Options,
+    options: &TrainOptions,
     notice: impl FnMut(&Notice),
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
-    let how = cuda::Options { deterministic: options.deterministic };
-    on_device(driver, target, options.trust, how, Training { options, notice, watch })
+    train_variants_on_device(driver, &[target], options, notice, watch)
 }
 
-/// What is done with a program that is ready to step, on whatever machine.
+/// Runs variants of a target, which take turns over the same arenas, on a device.
+///
+/// # Errors
+/// See [`TrainError`]. Files are written whole or not at all.
+pub fn train_variants_on_device(
+    driver: impl Driver,
+    variants: &[&Target],
+    options: &TrainOptions,
+    notice: impl FnMut(&Notice),
+    watch: impl FnMut(&StepReport),
+) -> Result<Summary, TrainError> {
+    let how = cuda::CudaOptions { deterministic: options.deterministic };
+    on_device(driver, variants, options.trust, how, Training { options, notice, watch })
+}
+
+/// What is done with steps that are ready, on whatever machine.
 trait Work<R> {
-    fn with(self, machine: &mut impl Machine, step: Step) -> Result<R, TrainError>;
+    fn with<M: Machine>(self, machines: &mut Variants<M>, steps: &[Step]) -> Result<R, TrainError>;
 }
 
-/// Does `work` with a target on the CPU, on a thread of the kernels' pool where steps run there.
+/// Does `work` with variants on the CPU, on a thread of the kernels' pool where steps run there.
 fn on_cpu<R: Send>(
-    target: &Target,
+    variants: &[&Target],
     how: ExecutorOptions,
     work: impl Work<R> + Send,
 ) -> Result<R, TrainError> {
-    if let Some(whole) = &target.whole_step()? {
-        let step = Step::of(target, whole.graph());
-        let mut machine = InRounds::on_cpu(whole, how)?;
-        return machine.within(|machine| work.with(machine, step));
-    }
-    let step = Step::of(target, &target.graph);
-    let mut executor = Executor::new(&target.graph, &target.program, how)?;
-    executor.within(|executor| work.with(executor, step))
+    let whole = whole_steps(variants)?;
+    let ready = ready(variants, &whole);
+    let mut machines = Variants::on_cpu(&ready, how)?;
+    let steps = steps(variants, &ready);
+    machines.within(|machines| work.with(machines, &steps))
 }
 
-/// Does `work` with a target on a device.
+/// Does `work` with variants on a device.
 fn on_device<R>(
     driver: impl Driver,
-    target: &Target,
+    variants: &[&Target],
     trust: Trust,
-    how: cuda::Options,
+    how: cuda::CudaOptions,
     work: impl Work<R>,
 ) -> Result<R, TrainError> {
     let images = |turn: &Turn| {
         let images = gpu_code::images(turn.kernels, turn.graph, turn.program, trust);
         images.map_err(cuda::SetupError::from)
     };
-    let images = target.turns().iter().map(images).collect::<Result<Vec<_>, _>>()?;
-    if let (Some(whole), [before, main, after]) = (&target.whole_step()?, &images[..]) {
-        let step = Step::of(target, whole.graph());
-        let mut machine = InRounds::on_device(whole, [before, main, after], driver, how)?;
-        return work.with(&mut machine, step);
-    }
-    let (g, images) = (&target.graph, images.concat());
-    let mut executor = CudaExecutor::new(g, &target.program, &images, driver, how)?;
-    work.with(&mut executor, Step::of(target, g))
+    let of_target = |target: &&Target| target.turns().iter().map(images).collect();
+    let images = variants.iter().map(of_target).collect::<Result<Vec<Vec<_>>, _>>()?;
+    let whole = whole_steps(variants)?;
+    let ready = ready(variants, &whole);
+    let mut machines = Variants::on_device(&ready, &images, driver, how)?;
+    work.with(&mut machines, &steps(variants, &ready))
 }
 
 /// A run from files to files.
 struct Training<'a, N, W> {
-    options: &'a Options,
+    options: &'a TrainOptions,
     notice: N,
     watch: W,
 }
 
 impl<N: FnMut(&Notice), W: FnMut(&StepReport)> Work<Summary> for Training<'_, N, W> {
-    fn with(self, machine: &mut impl Machine, step: Step) -> Result<Summary, TrainError> {
-        train_on(machine, step, self.options, self.notice, self.watch)
+    fn with<M: Machine>(
+        self,
+        machines: &mut Variants<M>,
+        steps: &[Step],
+    ) -> Result<Summary, TrainError> {
+        train_on(machines, steps, self.options, self.notice, self.watch)
     }
 }
 
-/// What a run needs to know of its step.
+/// The steps in rounds among variants.
+fn whole_steps<'a>(variants: &[&'a Target]) -> Result<Vec<Option<WholeStep<'a>>>, RoundsError> {
+    variants.iter().map(|target| target.whole_step()).collect()
+}
+
+/// The steps of variants as they are made ready.
+fn ready<'s, 'a>(
+    variants: &[&'a Target],
+    whole: &'s [Option<WholeStep<'a>>],
+) -> Vec<variants::Step<'s, 'a>> {
+    let step = |(target, whole): (&&'a Target, &'s Option<_>)| match whole {
+        Some(whole) => variants::Step::InRounds(whole),
+        None => variants::Step::Whole(Part { graph: &target.graph, program: &target.program }),
+    };
+    variants.iter().zip(whole).map(step).collect()
+}
+
+/// What a run needs to know of a step.
 #[derive(Clone, Copy)]
 struct Step<'a> {
+    /// The variant's name, and that of its model.
+    name: (&'a str, &'a str),
     /// What is fed, kept and given.
     graph: &'a Graph,
     /// Initializers that cannot be replaced any more.
@@ -337,64 +419,90 @@ struct Step<'a> {
     timed: (&'a Graph, &'a Program),
 }
 
-impl<'a> Step<'a> {
-    /// The step of a target; `graph` is its own, or that of all its rounds.
-    fn of(target: &'a Target, graph: &'a Graph) -> Self {
-        let Target { bound, file, .. } = target;
-        Step { graph, bound, file, timed: (&target.graph, &target.program) }
-    }
+fn steps<'a>(variants: &[&'a Target], ready: &'a [variants::Step<'_, 'a>]) -> Vec<Step<'a>> {
+    let step = |(target, ready): (&&'a Target, &'a variants::Step<'_, 'a>)| {
+        let Target { variant, structure, bound, file, .. } = target;
+        let (graph, timed) = (ready.graph(), (&target.graph, &target.program));
+        Step { name: (variant, structure), graph, bound, file, timed }
+    };
+    variants.iter().zip(ready).map(step).collect()
 }
 
-fn train_on(
-    executor: &mut impl Machine,
-    step: Step,
-    options: &Options,
+/// What the steps of a variant need beside its machine.
+struct Variant<'a> {
+    step: Step<'a>,
+    fed: Vec<ValueId>,
+    /// Which of them are fed before every step of this variant that follows one of its own.
+    refill: Vec<bool>,
+    outputs: Outputs,
+}
+
+fn train_on<M: Machine>(
+    machines: &mut Variants<M>,
+    steps: &[Step],
+    options: &TrainOptions,
     mut notice: impl FnMut(&Notice),
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
     let written = [&options.save, &options.outputs, &options.trace];
     try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
     heap::give_back();
-    let (g, timed) = (step.graph, step.timed);
-    let progress = initial::load(&options.initial, step, executor)?;
+    let progress = initial::load(&options.initial, steps, machines)?;
     let seed = options.seed.unwrap_or(progress.seed);
 
-    let npz = options.data.as_deref().map(Npz::open).transpose()?;
-    let fed = fed_inputs(g, executor, npz.as_ref(), &options.set);
-    let named: Vec<(String, TensorType)> =
-        fed.iter().map(|&v| (g.values[v].name.clone(), g.ty(v).clone())).collect();
-    let (batches, notices) = Batches::new(&named, npz.as_ref(), &options.set, options.shuffle)?;
+    let files = options.data.iter().map(Npz::open).collect::<Result<Vec<_>, _>>()?;
+    let fed: Vec<Vec<ValueId>> = steps
+        .iter()
+        .enumerate()
+        .map(|(v, step)| fed_inputs(step.graph, machines.at(v), &files, &options.set))
+        .collect();
+    let wanted = |(step, fed): (&Step, &Vec<ValueId>)| {
+        let g = step.graph;
+        let named = |&v: &ValueId| (g.values[v].name.clone(), g.ty(v).clone());
+        let steps_name = if step.name.0.is_empty() { "the step" } else { step.name.0 };
+        Wanted {
+            name: steps_name.to_owned(),
+            structure: step.name.1.to_owned(),
+            inputs: fed.iter().map(named).collect(),
+        }
+    };
+    let wanted: Vec<Wanted> = steps.iter().zip(&fed).map(wanted).collect();
+    let (batches, notices) =
+        Mixed::new(&wanted, &files, &options.set, options.shuffle, &options.mixing)?;
     notices.iter().for_each(&mut notice);
     let total = match options.length {
         Length::Steps(n) => n,
         Length::Epochs(n) => n.saturating_mul(batches.count()),
     };
-
-    let outputs = Outputs::new(g);
+    let mut variants = Vec::with_capacity(steps.len());
+    for (v, (&step, fed)) in steps.iter().zip(fed).enumerate() {
+        // What neither varies nor has to be fed anew is fed once.
+        let machine = machines.read(v);
+        let again = |(i, &value): (usize, &ValueId)| {
+            options.poison || batches.varies(v, i) || machine.is_fed_anew(value)
+        };
+        let refill = fed.iter().enumerate().map(again).collect();
+        variants.push(Variant { step, fed, refill, outputs: Outputs::new(step.graph) });
+    }
     let spool = match &options.outputs {
-        Some(path) => Some(OutputSpool::new(path, &outputs.tensor_types(g))?),
+        Some(path) => Some(spool(path, &variants)?),
         None => None,
     };
-    // What neither varies nor has to be fed anew is fed once.
-    let refill: Vec<bool> = fed
-        .iter()
-        .enumerate()
-        .map(|(i, &v)| options.poison || batches.varies(i) || executor.is_fed_anew(v))
-        .collect();
     let first = progress.step;
-    let saver = Saver { graph: g, options, seed };
-    let mut run =
-        Run { saver, fed, refill, batches, outputs, spool, first, total, tally: Tally::default() };
-    let outcome = run.steps(executor, &mut notice, &mut watch);
+    let graphs = steps.iter().map(|step| step.graph).collect();
+    let saver = Saver { graphs, options, seed };
+    let (tally, fed_last) = (Tally::default(), None);
+    let mut run = Run { saver, variants, batches, spool, first, total, tally, fed_last };
+    let outcome = run.steps(machines, &mut notice, &mut watch);
     let step = run.first + run.tally.steps;
     let saved = match outcome {
         Ok(()) => options
             .save
             .as_deref()
-            .map_or(Ok(()), |path| run.saver.save(path, executor, step, &mut notice)),
+            .map_or(Ok(()), |path| run.saver.save(path, machines, step, &mut notice)),
         Err(e) => {
             let e = run.told(e);
-            Err(run.kept(e, executor))
+            Err(run.kept(e, machines))
         }
     };
     // The outputs of the steps that were done are written, whatever ended the run.
@@ -402,11 +510,14 @@ fn train_on(
     let spooled = spool.map_or(Ok(()), OutputSpool::finish);
     saved?;
     spooled.map_err(|e| run.saver.saved_before(e, step))?;
+    let last = run.fed_last.unwrap_or(0);
+    let clock = machines.read(last).clock();
     if let (Some(path), Some(spans)) = (&options.trace, &run.tally.spans) {
-        let trace = chrome_trace(timed.0, timed.1, spans, executor.clock()).to_string();
+        let timed = steps[last].timed;
+        let trace = chrome_trace(timed.0, timed.1, spans, clock).to_string();
         write_text(path, &trace).map_err(|e| run.saver.saved_before(e, step))?;
     }
-    let arena = executor.footprint().arena_bytes;
+    let arena = machines.arena_bytes();
     let tally = &mut run.tally;
     Ok(Summary {
         steps: tally.steps,
@@ -417,11 +528,24 @@ fn train_on(
             recent.sort_unstable();
             recent.get(recent.len() / 2).map_or(0.0, Duration::as_secs_f64)
         },
-        clock: executor.clock(),
+        clock,
         arena_bytes: arena.device,
         host_arena_bytes: arena.host,
-        library_bytes: executor.library_bytes(),
+        library_bytes: machines.library_bytes(),
     })
+}
+
+/// Where the tensors of every step go, which must be of one type.
+fn spool(path: &Path, variants: &[Variant]) -> Result<OutputSpool, DataError> {
+    let types = |variant: &Variant| variant.outputs.tensor_types(variant.step.graph);
+    let of_first = variants.first().map(types).unwrap_or_default();
+    if let Some(other) = variants.iter().find(|variant| types(variant) != of_first) {
+        return Err(DataError::Mixing(format!(
+            "--outputs takes tensors of one shape, and those of the variant {} differ from those of {}",
+            other.step.name.0, variants[0].step.name.0
+        )));
+    }
+    OutputSpool::new(path, &of_first)
 }
 
 fn write_text(path: &Path, text: &str) -> Result<(), DataError> {
@@ -430,19 +554,18 @@ fn write_text(path: &Path, text: &str) -> Result<(), DataError> {
     file.commit()
 }
 
-/// What the steps of a run need beside the machine.
+/// What the steps of a run need beside the machines.
 struct Run<'a> {
     saver: Saver<'a>,
-    fed: Vec<ValueId>,
-    /// Which of them are fed before every step.
-    refill: Vec<bool>,
-    batches: Batches,
-    outputs: Outputs,
+    variants: Vec<Variant<'a>>,
+    batches: Mixed,
     spool: Option<OutputSpool>,
     /// The number of the first step.
     first: u64,
     total: u64,
     tally: Tally,
+    /// The variant that was fed last; what others were fed is gone.
+    fed_last: Option<usize>,
 }
 
 /// What is known of the steps that are done.
@@ -458,88 +581,100 @@ struct Tally {
 
 impl Run<'_> {
     /// Runs all steps, or as many as there are until the run is told to stop.
-    fn steps(
+    fn steps<M: Machine>(
         &mut self,
-        executor: &mut impl Machine,
+        machines: &mut Variants<M>,
         notice: &mut impl FnMut(&Notice),
         watch: &mut impl FnMut(&StepReport),
     ) -> Result<(), TrainError> {
-        let Saver { graph: g, options, seed } = self.saver;
+        let (options, seed) = (self.saver.options, self.saver.seed);
         let mut is_fed = false;
         for done in 0..self.total {
             if self.saver.is_told_to_stop() {
                 break;
             }
             let step = self.first + done;
+            let v = self.batches.variant(step);
+            let machine = machines.at(v);
             let start = Instant::now();
             if !std::mem::take(&mut is_fed) {
-                self.feed(executor, done)?;
+                self.feed(machine, v, step)?;
             }
             let draw = Draw { seed, step, round: 0 };
             let failed = |error| TrainError::Step { step, error };
             if options.trace.is_some() && done + 1 == self.total {
-                self.tally.spans = Some(executor.timed_step(draw).map_err(failed)?);
+                self.tally.spans = Some(machine.timed_step(draw).map_err(failed)?);
             } else {
-                executor.begin(draw).map_err(failed)?;
+                machine.begin(draw).map_err(failed)?;
                 // What cannot be fed now is told when its step comes.
-                is_fed = executor.feeds_ahead()
+                is_fed = machine.feeds_ahead()
                     && done + 1 < self.total
-                    && self.feed(executor, done + 1).is_ok();
-                executor.finish().map_err(failed)?;
+                    && self.batches.variant(step + 1) == v
+                    && self.feed(machine, v, step + 1).is_ok();
+                machine.finish().map_err(failed)?;
             }
             self.tally.steps += 1;
-            let scalars = self.outputs.scalars(g, executor);
+            let Variant { outputs, step: Step { graph, .. }, .. } = &self.variants[v];
+            let scalars = outputs.scalars(graph, machine);
             if let Some(spool) = &mut self.spool {
-                for (k, &i) in self.outputs.tensors.iter().enumerate() {
-                    spool.append(k, executor.output(i))?;
+                for (k, &i) in outputs.tensors.iter().enumerate() {
+                    spool.append(k, machine.output(i))?;
                 }
             }
             self.tally.took(start.elapsed());
             watch(&StepReport { step, done: done + 1, total: self.total, scalars: &scalars });
-            if let Some(name) = self.outputs.non_finite_loss(&scalars) {
+            if let Some(name) = outputs.non_finite_loss(&scalars) {
                 let error = TrainError::NonFinite { step, name };
-                return Err(self.saver.save_aside(error, executor, step + 1, notice));
+                return Err(self.saver.save_aside(error, machines, step + 1, notice));
             }
             let due = options.save_every.is_some_and(|n| n > 0 && (done + 1) % n == 0);
             if let (Some(path), true) = (&options.save, due && done + 1 < self.total) {
-                self.saver.save(path, executor, step + 1, notice)?;
+                self.saver.save(path, machines, step + 1, notice)?;
             }
         }
         Ok(())
     }
 
-    fn feed(&mut self, executor: &mut impl Machine, done: u64) -> Result<(), DataError> {
-        for (i, &v) in self.fed.iter().enumerate().filter(|&(i, _)| done == 0 || self.refill[i]) {
-            if let Some(bytes) = executor.input_mut(v) {
-                self.batches.fill(self.first + done, i, bytes)?;
+    /// Feeds a step of a variant.
+    fn feed(&mut self, machine: &mut impl Machine, v: usize, step: u64) -> Result<(), DataError> {
+        let Variant { fed, refill, .. } = &self.variants[v];
+        let is_first = self.fed_last != Some(v);
+        for (i, &value) in fed.iter().enumerate().filter(|&(i, _)| is_first || refill[i]) {
+            if let Some(bytes) = machine.input_mut(value) {
+                self.batches.fill(step, i, bytes)?;
             }
         }
+        self.fed_last = Some(v);
         Ok(())
     }
 
     /// Why a step failed.
     fn told(&mut self, error: TrainError) -> TrainError {
         let TrainError::Step { step, .. } = error else { return error };
-        let g = self.saver.graph;
-        class_error(g, error, |v| {
-            let i = self.fed.iter().position(|&fed| fed == v)?;
-            let mut bytes = vec![0; g.ty(v).bytes() as usize];
+        let v = self.batches.variant(step);
+        let Variant { step: Step { graph: g, .. }, fed, .. } = &self.variants[v];
+        class_error(g, error, |value| {
+            let i = fed.iter().position(|&fed| fed == value)?;
+            let mut bytes = vec![0; g.ty(value).bytes() as usize];
             self.batches.fill(step, i, &mut bytes).ok()?;
             Some(bytes)
         })
     }
 
     /// The error that ended the steps, once what was trained before it is safe.
-    fn kept(&self, error: TrainError, executor: &impl Machine) -> TrainError {
+    fn kept<M: Machine>(&self, error: TrainError, machines: &Variants<M>) -> TrainError {
+        let v = self.fed_last.unwrap_or(0);
         let renewed = match &error {
             // Saved already.
             TrainError::Kept { .. } => return error,
-            TrainError::Step { .. } | TrainError::Class { .. } => executor.written_states(),
+            TrainError::Step { .. } | TrainError::Class { .. } => machines.read(v).written_states(),
             _ => Vec::new(),
         };
+        let name = |s: StateId| self.variants[v].step.graph.states[s].name.clone();
+        let renewed = renewed.into_iter().map(name).collect();
         match self.tally.steps {
             0 => error,
-            steps => self.saver.rescue(error, executor, self.first + steps, &renewed),
+            steps => self.saver.rescue(error, machines, self.first + steps, renewed),
         }
     }
 }
@@ -551,7 +686,7 @@ fn class_error(
     error: TrainError,
     fed: impl FnOnce(ValueId) -> Option<Vec<u8>>,
 ) -> TrainError {
-    let TrainError::Step { step, error: DeviceStepError::Refused(refused) } = &error else {
+    let TrainError::Step { step, error: StepFailure::Refused(refused) } = &error else {
         return error;
     };
     let KernelError::IndexOutOfRange { index, extent } = refused.error else { return error };
@@ -579,11 +714,11 @@ impl Tally {
 fn fed_inputs(
     g: &Graph,
     executor: &mut impl Machine,
-    npz: Option<&Npz>,
+    files: &[Npz],
     set: &[(String, String)],
 ) -> Vec<ValueId> {
     let named = |name: &str| {
-        npz.is_some_and(|n| n.array(name).is_some()) || set.iter().any(|(n, _)| n == name)
+        files.iter().any(|n| n.array(name).is_some()) || set.iter().any(|(n, _)| n == name)
     };
     let inputs: Vec<ValueId> = g.inputs().collect();
     inputs

@@ -5,7 +5,7 @@ use crate::data::{Progress, TensorFile, parse_scalar, save};
 use crate::evaluator::Means;
 use crate::gpu_code::Trust;
 use crate::tensor::{Input, Tensor};
-use crate::train::session::{Home, How, Ready, Session};
+use crate::train::session::{Home, How, Ports, Ready, Session};
 use crate::train::{Initial, InitialError, InputError, Place, PlaceError, TrainError, scalar};
 use arenic_ir::types::TensorType;
 use arenic_passes::Purpose;
@@ -54,7 +54,8 @@ pub struct Trainer {
     artifact: Arc<Artifact>,
     how: How,
     session: Session,
-    evaluation: Option<Evaluation>,
+    /// By variant, made when first needed.
+    evaluations: BTreeMap<usize, Evaluation>,
     progress: Progress,
     /// How often states were changed.
     version: u64,
@@ -91,10 +92,11 @@ impl Trainer {
         }
         let TrainerOptions { place, threads, seed, initial, deterministic, trust } = options;
         let how = How { place, threads, deterministic, trust, poison: false };
-        let session = Session::new(Arc::clone(&artifact), Purpose::Step, initial, how)?;
+        let session = Session::new(Arc::clone(&artifact), Purpose::Step, 0, initial, how)?;
         let saved = session.ready().progress;
         let progress = Progress { seed: seed.unwrap_or(saved.seed), ..saved };
-        Ok(Trainer { artifact, how, session, evaluation: None, progress, version: 0 })
+        let evaluations = BTreeMap::new();
+        Ok(Trainer { artifact, how, session, evaluations, progress, version: 0 })
     }
 
     /// The artifact.
@@ -107,10 +109,16 @@ impl Trainer {
         self.progress.step
     }
 
-    /// The type of an input; `None` if there is no such input.
+    /// The names of the variants; one that is empty where the artifact holds one step alone.
+    pub fn variants(&self) -> impl Iterator<Item = &str> {
+        self.ready().variants.iter().map(|ports| ports.name.as_str())
+    }
+
+    /// The type of an input of the last variant that stepped, at first of the first one; `None` if there is no
+    /// such input.
     pub fn input(&self, name: &str) -> Option<&TensorType> {
-        let ready = self.ready();
-        ready.inputs.iter().find(|port| port.name == name).map(|port| &port.ty)
+        let ports = self.ready().ports();
+        ports.inputs.iter().find(|port| port.name == name).map(|port| &port.ty)
     }
 
     /// Names and types of the states, each as a whole.
@@ -122,13 +130,40 @@ impl Trainer {
         self.session.ready()
     }
 
-    /// Runs one step; gives its scalar outputs by name. [`Trainer::output`] has the others.
+    /// Runs one step; gives its scalar outputs by name. [`Trainer::output`] has the others. Of several variants it is
+    /// the first whose inputs have as many elements as the batch gives.
     ///
     /// # Errors
     /// An input is missing, unknown or of another type; a target is no class; the loss is not finite; the device
     /// failed. After the last three, states may be half updated.
     pub fn step(&mut self, batch: &[(&str, Input)]) -> Result<BTreeMap<String, f64>, TrainError> {
+        let variant = fitting(&self.ready().variants, batch);
+        self.step_of(variant, batch)
+    }
+
+    /// Runs one step of the variant of this name, as [`Trainer::step`] does.
+    ///
+    /// # Errors
+    /// As for [`Trainer::step`]; there is no such variant.
+    pub fn step_variant(
+        &mut self,
+        name: &str,
+        batch: &[(&str, Input)],
+    ) -> Result<BTreeMap<String, f64>, TrainError> {
+        let Some(variant) = self.variants().position(|variant| variant == name) else {
+            let known = self.variants().map(|name| format!("`{name}`")).collect();
+            return Err(InputError::Variant { name: name.to_owned(), known }.into());
+        };
+        self.step_of(variant, batch)
+    }
+
+    fn step_of(
+        &mut self,
+        variant: usize,
+        batch: &[(&str, Input)],
+    ) -> Result<BTreeMap<String, f64>, TrainError> {
         self.settle()?;
+        self.session.choose(variant)?;
         feed(&mut self.session, batch, &self.artifact.defaults)?;
         self.begin()?;
         self.wait(None).unwrap_or(Ok(()))?;
@@ -145,7 +180,8 @@ impl Trainer {
         batch: &[(&str, Input)],
     ) -> Result<BTreeMap<String, f64>, TrainError> {
         let defaults = self.artifact.defaults.clone();
-        let session = self.evaluation()?;
+        let variant = fitting(&self.ready().variants, batch);
+        let session = self.evaluation(variant)?;
         feed(session, batch, &defaults)?;
         session.begin(Draw::default())?;
         session.wait(None).unwrap_or(Ok(()))?;
@@ -156,8 +192,9 @@ impl Trainer {
 
     /// An output of the last step, as a tensor; `None` if there is no such output.
     pub fn output(&self, name: &str) -> Option<Tensor> {
-        let i = self.ready().outputs.iter().position(|port| port.name == name)?;
-        Tensor::from_bytes(self.ready().outputs[i].ty.clone(), self.session.output(i).to_vec())
+        let outputs = &self.ready().ports().outputs;
+        let i = outputs.iter().position(|port| port.name == name)?;
+        Tensor::from_bytes(outputs[i].ty.clone(), self.session.output(i).to_vec())
     }
 
     /// A copy of a state.
@@ -249,11 +286,11 @@ impl Trainer {
         if let (true, Ok(())) = (was_open, &ended) {
             let step = self.progress.step;
             self.progress.step += 1;
-            let ready = self.session.ready();
-            if let Some(i) = ready.loss
-                && !scalar(ready.outputs[i].ty.dtype, self.session.output(i)).is_finite()
+            let ports = self.session.ready().ports();
+            if let Some(i) = ports.loss
+                && !scalar(ports.outputs[i].ty.dtype, self.session.output(i)).is_finite()
             {
-                let name = ready.outputs[i].name.clone();
+                let name = ports.outputs[i].name.clone();
                 return Some(Err(TrainError::NonFinite { step, name }));
             }
         }
@@ -265,15 +302,16 @@ impl Trainer {
         self.wait(None).unwrap_or(Ok(()))
     }
 
-    /// The forward pass, with the states as they are now.
-    fn evaluation(&mut self) -> Result<&mut Session, TrainError> {
+    /// The forward pass of a variant, with the states as they are now.
+    fn evaluation(&mut self, variant: usize) -> Result<&mut Session, TrainError> {
         self.settle()?;
-        let mut evaluation = match self.evaluation.take() {
+        let mut evaluation = match self.evaluations.remove(&variant) {
             Some(evaluation) => evaluation,
             None => {
                 let artifact = Arc::clone(&self.artifact);
                 let initial = Initial::default();
-                let session = Session::new(artifact, Purpose::Evaluation, initial, self.how)?;
+                let session =
+                    Session::new(artifact, Purpose::Evaluation, variant, initial, self.how)?;
                 Evaluation { session, version: u64::MAX }
             }
         };
@@ -291,7 +329,7 @@ impl Trainer {
             }
             evaluation.version = self.version;
         }
-        Ok(&mut self.evaluation.insert(evaluation).session)
+        Ok(&mut self.evaluations.entry(variant).or_insert(evaluation).session)
     }
 
     fn home(&self, name: &str) -> Result<Home, TrainError> {
@@ -301,13 +339,26 @@ impl Trainer {
     }
 }
 
+/// The first variant whose inputs a batch fits by numbers of elements, else the first one, which says what does
+/// not fit.
+fn fitting(variants: &[Ports], batch: &[(&str, Input)]) -> usize {
+    let fits = |ports: &Ports| {
+        batch.iter().all(|(name, given)| {
+            let port = ports.inputs.iter().find(|port| port.name == *name);
+            let elements = given.elements().map_or(1, |(_, elements)| elements);
+            port.is_some_and(|port| port.ty.elements() == elements)
+        })
+    };
+    variants.iter().position(fits).unwrap_or(0)
+}
+
 /// Fills the inputs with a batch, and those that it lacks with their default values.
 fn feed(
     session: &mut Session,
     batch: &[(&str, Input)],
     defaults: &BTreeMap<String, f64>,
 ) -> Result<(), TrainError> {
-    let inputs = session.ready().inputs.clone();
+    let inputs = session.ready().ports().inputs.clone();
     if let Some((name, _)) = batch.iter().find(|(name, _)| inputs.iter().all(|p| p.name != *name)) {
         let known = inputs.iter().map(|p| format!("`{}` {}", p.name, p.ty)).collect();
         return Err(InputError::Unknown { name: (*name).to_owned(), known }.into());
@@ -354,7 +405,7 @@ fn feed(
 
 /// The scalar outputs of the last step.
 fn scalars(session: &Session) -> impl Iterator<Item = (&str, f64)> {
-    let outputs = session.ready().outputs.iter().enumerate();
+    let outputs = session.ready().ports().outputs.iter().enumerate();
     let scalars = outputs.filter(|(_, port)| port.ty.elements() == 1);
     scalars.map(|(i, port)| (port.name.as_str(), scalar(port.ty.dtype, session.output(i))))
 }
@@ -369,14 +420,28 @@ pub mod access {
     use arenic_ir::types::TensorType;
     use std::collections::BTreeMap;
 
+    /// Names and inputs of all variants.
+    pub fn variants(trainer: &Trainer) -> impl Iterator<Item = (&str, &[Port])> {
+        trainer.ready().variants.iter().map(|ports| (&ports.name[..], &ports.inputs[..]))
+    }
+
+    /// Chooses the variant that [`inputs`], [`outputs`] and the next step are of.
+    ///
+    /// # Errors
+    /// Those of a step that nobody waited for.
+    pub fn choose(trainer: &mut Trainer, variant: usize) -> Result<(), TrainError> {
+        trainer.settle()?;
+        trainer.session.choose(variant)
+    }
+
     /// The inputs.
     pub fn inputs(trainer: &Trainer) -> &[Port] {
-        &trainer.ready().inputs
+        &trainer.ready().ports().inputs
     }
 
     /// The outputs.
     pub fn outputs(trainer: &Trainer) -> &[Port] {
-        &trainer.ready().outputs
+        &trainer.ready().ports().outputs
     }
 
     /// A state's bytes and type; `None` where it does not lie in one piece in this process's memory.
@@ -430,8 +495,9 @@ pub mod access {
     /// # Errors
     /// As for [`Trainer::evaluate`].
     pub fn evaluation(trainer: &mut Trainer) -> Result<(Vec<Port>, Vec<Port>), TrainError> {
-        let ready = trainer.evaluation()?.ready();
-        Ok((ready.inputs.clone(), ready.outputs.clone()))
+        let variant = trainer.ready().chosen;
+        let ports = trainer.evaluation(variant)?.ready().ports();
+        Ok((ports.inputs.clone(), ports.outputs.clone()))
     }
 
     /// Runs the forward pass, or waits for it; `None` where it goes on after `limit`.
@@ -440,7 +506,8 @@ pub mod access {
         is_first: bool,
         limit: Duration,
     ) -> Option<Result<BTreeMap<String, f64>, TrainError>> {
-        let session = match trainer.evaluation() {
+        let variant = trainer.ready().chosen;
+        let session = match trainer.evaluation(variant) {
             Ok(session) => session,
             Err(e) => return Some(Err(e)),
         };

@@ -1,12 +1,13 @@
 //! Once steps run, no tensor memory is allocated: an allocator counts.
 
 use arenic::evaluator::Kernels;
+use arenic_backends::CPU;
 use arenic_ir::program::{PerSpace, Space};
 use arenic_ir::text::Module;
-use arenic_ir::{Graph, Program, TargetInfo};
+use arenic_ir::{Graph, Program};
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
-use arenic_runtime::executor::{Executor, Options};
+use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
@@ -43,17 +44,18 @@ static COUNTING: Counting = Counting;
 static TURN: Mutex<()> = Mutex::new(());
 
 fn plan(text: &str, limit: Option<u64>) -> (Graph, Program) {
-    let graph = Module::parse(text).unwrap().graph;
+    let graph = Module::parse(text, &arenic_backends::ALL).unwrap().graph;
     let limits = PerSpace { device: limit, host: None };
-    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(TargetInfo::CPU) };
-    let pipeline = Pipeline::default_pipeline().unwrap();
+    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(CPU.target()) };
+    let pipeline = Pipeline::named("default").unwrap();
     let outcome = pipeline.run(graph, &cx, RunOptions::default()).unwrap();
     (outcome.module.graph, outcome.module.program.unwrap())
 }
 
 /// Growth of the heap and its largest single allocation during nine later steps.
 fn measure((g, p): (Graph, Program), threads: usize) -> (u64, u64, u64) {
-    let mut executor = Executor::new(&g, &p, Options { threads, ..Options::default() }).unwrap();
+    let mut executor =
+        Executor::new(&g, &p, ExecutorOptions { threads, ..ExecutorOptions::default() }).unwrap();
     let inputs: Vec<_> = g.inputs().collect();
     // The step may reuse an input's bytes, so inputs are fed before every step.
     let mut step = |step| {

@@ -7,7 +7,7 @@ use arenic_ir::check::check;
 use arenic_ir::program::Space;
 use arenic_passes::Search;
 use arenic_passes::devices;
-use arenic_passes::pipeline::{self, Pipeline, RunOptions};
+use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::simulate::{live_over_time, roofline, simulate};
 use std::path::Path;
 
@@ -15,11 +15,9 @@ use std::path::Path;
 /// alive in the order of the model, without sharing.
 #[test]
 fn gtx1080ti_ramps_up_as_autoswap_measured() {
-    let named = |name, all: &[(&str, &'static str)]| {
-        all.iter().find(|(n, _)| *n == name).map(|(_, text)| *text).unwrap()
-    };
-    let device = devices::parse(named("gtx1080ti", devices::NAMED)).unwrap();
-    let pipeline = Pipeline::from_yaml(named("definition", pipeline::NAMED)).unwrap();
+    let (_, text) = devices::NAMED.iter().find(|(name, _)| *name == "gtx1080ti").unwrap();
+    let device = devices::parse(text).unwrap();
+    let pipeline = Pipeline::named("definition").unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/papers/vgg16_cifar_b100.onnx");
     let import = ImportOptions { plan_only: true, ..ImportOptions::default() };
     let constraints = Constraints { device: Some(&device), ..Constraints::default() };

@@ -4,12 +4,12 @@
 
 use arenic::Model;
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{CPU, Constraints, compile};
+use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
-use arenic::gpu_code::Trust;
 use arenic::onnx::export::{ExportOptions, export, with_training_info, write};
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
-use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic::train::{Initial, Length, TrainOptions, train};
+use arenic_backends::CPU;
 use arenic_ir::program::PerSpace;
 use arenic_passes::differentiate::{Differentiate, Glob, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
@@ -44,7 +44,7 @@ fn adamw() -> Differentiate {
 }
 
 fn pipeline(name: &str) -> Pipeline {
-    Pipeline::from_yaml(NAMED.iter().find(|(n, _)| *n == name).unwrap().1).unwrap()
+    Pipeline::named(name).unwrap()
 }
 
 /// A forward model for training or, with the same pass, for evaluation.
@@ -108,35 +108,25 @@ fn through_a_file(
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
-    Artifact::read(&path).unwrap().target(CPU).unwrap().clone()
+    Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone()
 }
 
-fn options(network: &str, lr: f64) -> Options {
-    Options {
-        data: Some(file(network, "sgdm", "data.npz")),
-        initial: Initial::default(),
+fn options(network: &str, lr: f64) -> TrainOptions {
+    TrainOptions {
+        data: vec![file(network, "sgdm", "data.npz")],
         set: vec![("lr".into(), lr.to_string())],
         length: Length::Steps(5),
-        shuffle: None,
-        seed: None,
-        save: None,
-        save_every: None,
-        on_save_error: OnSaveError::Stop,
-        outputs: None,
         threads: 1,
         deterministic: true,
-        trust: Trust::Own,
-        poison: false,
-        trace: None,
-        stop: None,
+        ..TrainOptions::default()
     }
 }
 
 /// Losses, and what was saved.
-fn trained(target: &Target, options: Options) -> (Vec<f64>, Vec<u8>) {
+fn trained(target: &Target, options: TrainOptions) -> (Vec<f64>, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("states.safetensors");
-    let options = Options { save: Some(path.clone()), ..options };
+    let options = TrainOptions { save: Some(path.clone()), ..options };
     let mut losses = Vec::new();
     train(target, &options, |_| {}, |r| losses.push(r.scalars[0].1)).unwrap();
     (losses, std::fs::read(&path).unwrap())
@@ -227,8 +217,8 @@ fn parameters(name: &str, ours: &[(String, Vec<f32>)], theirs: &TensorFile) {
 #[test]
 fn products_with_a_gelu_equal_pytorch() {
     let yaml = NAMED.iter().find(|(n, _)| *n == "training").unwrap().1;
-    assert!(yaml.contains("- fuse_gelu: {target: cuda}\n"));
-    let yaml = yaml.replace("- fuse_gelu: {target: cuda}\n", "- fuse_gelu\n");
+    assert!(yaml.contains("- fuse_gelu:\n  when: cuda\n"));
+    let yaml = yaml.replace("- fuse_gelu:\n  when: cuda\n", "- fuse_gelu\n");
     let network = "gpt_tiny";
     let of = |purpose| {
         let pipeline = Pipeline::from_yaml(&yaml).unwrap();
@@ -270,7 +260,7 @@ fn neither_plan_nor_dead_bytes_decide_anything() {
         let (_, lr) = reference(network, "sgdm");
         let free = compiled(network, &momentum(), Purpose::Step, 4, None);
         let expected = trained(&free, options(network, lr));
-        let poisoned = Options { poison: true, ..options(network, lr) };
+        let poisoned = TrainOptions { poison: true, ..options(network, lr) };
         assert!(trained(&free, poisoned) == expected, "{network}, poisoned");
         let limit = free.statistics["arena_bytes"] * 7 / 10;
         let tight = compiled(network, &momentum(), Purpose::Step, 4, Some(limit));
@@ -299,8 +289,12 @@ fn the_artifact_evaluates_what_it_trained() {
     let (losses, lr) = reference("mlp", "sgdm");
     let forward = compiled("mlp", &momentum(), Purpose::Evaluation, 4, None);
     let first = |initial: Initial| {
-        let options =
-            Options { initial, length: Length::Steps(1), set: Vec::new(), ..options("mlp", lr) };
+        let options = TrainOptions {
+            initial,
+            length: Length::Steps(1),
+            set: Vec::new(),
+            ..options("mlp", lr)
+        };
         let mut all = Vec::new();
         let watch = |r: &arenic::train::StepReport| {
             all = r.scalars.iter().map(|&(n, x)| (n.to_owned(), x)).collect();
@@ -314,7 +308,7 @@ fn the_artifact_evaluates_what_it_trained() {
     close("evaluated", &[before[0].1], &losses[..1]);
 
     let step = compiled("mlp", &momentum(), Purpose::Step, 4, None);
-    let many = Options { length: Length::Steps(200), ..options("mlp", 0.1) };
+    let many = TrainOptions { length: Length::Steps(200), ..options("mlp", 0.1) };
     let (_, states) = trained(&step, many);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trained.safetensors");

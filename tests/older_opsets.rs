@@ -9,7 +9,8 @@ use arenic::onnx::proto::{
     TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto::AttributeType,
     tensor_proto::DataType, tensor_shape_proto, type_proto,
 };
-use arenic_ir::{DType, TargetInfo, TensorType};
+use arenic_backends::CPU;
+use arenic_ir::{DType, TensorType};
 use planned::{Planned, Tensors};
 use prost::Message;
 
@@ -170,9 +171,8 @@ impl Form<'_> {
         for opset in opsets {
             let model = self.model(opset, expected.len());
             let at = format!("{} in opset {opset}", self.op);
-            let planned =
-                Planned::new(TargetInfo::CPU, model.encode_to_vec().into(), Tensors::new())
-                    .unwrap_or_else(|e| panic!("{at}: {e}"));
+            let planned = Planned::new(CPU.target(), model.encode_to_vec().into(), Tensors::new())
+                .unwrap_or_else(|e| panic!("{at}: {e}"));
             let feeds: Tensors = (0..self.inputs.len())
                 .filter_map(|i| {
                     let t = self.inputs[i].as_ref()?;
@@ -445,7 +445,7 @@ fn compositions_keep_their_ends() {
     let tiny = Some(f(&[1], &[1e-4]));
     let op = Form { op: "Sinh", attributes: &[], inputs: &[tiny], stored: &[] };
     let model = op.model(18, 1).encode_to_vec().into();
-    let planned = Planned::new(TargetInfo::CPU, model, Tensors::new()).unwrap();
+    let planned = Planned::new(CPU.target(), model, Tensors::new()).unwrap();
     let t = f(&[1], &[1e-4]);
     let feeds = Tensors::from([("x0".into(), (t.ty, t.bytes))]);
     let found = planned.run(&feeds, 1).unwrap().remove(0).remove(0);

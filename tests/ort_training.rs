@@ -8,8 +8,8 @@ use arenic::onnx::ort::{FILES, import_artifacts};
 use arenic_ir::verify::verify;
 use arenic_ir::{DType, Data, Graph, TensorType};
 use arenic_passes::Search;
-use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
-use arenic_runtime::executor::{Executor, Options};
+use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ fn run(name: &str) -> (f64, f64) {
     let run = recorded(name);
     let folder = tempfile::tempdir().unwrap();
     artifacts(&run, folder.path());
-    let pipeline = Pipeline::from_yaml(NAMED[0].1).unwrap();
+    let pipeline = Pipeline::named("default").unwrap();
     let search = Search { effort: Some(0.5), ..Search::default() };
     let import = ImportOptions::default();
     let constraints = Constraints::default();
@@ -70,7 +70,7 @@ fn run(name: &str) -> (f64, f64) {
     .unwrap();
     let target = compiled.target().unwrap();
     let g = &target.graph;
-    let options = Options { threads: 1, ..Options::default() };
+    let options = ExecutorOptions { threads: 1, ..ExecutorOptions::default() };
     let mut executor = Executor::new(g, &target.program, options).unwrap();
     for (v, data) in g.consts() {
         if let Some(home) = executor.carried_mut(v) {

@@ -5,7 +5,7 @@
 //! case that ends with a program was accepted by the checker.
 
 use arenic::evaluator::Kernels;
-use arenic_ir::TargetInfo;
+use arenic_backends::CPU;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
@@ -14,14 +14,15 @@ use std::path::Path;
 
 fn run_case(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap();
-    let module = Module::parse(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let module = Module::parse(&text, &arenic_backends::ALL)
+        .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let folder = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
     let passes = text.lines().next().and_then(|l| l.strip_prefix("# run: ")).unwrap_or(folder);
     let yaml: String = passes.split("; ").map(|p| format!("- {p}\n")).collect();
     let pipeline = Pipeline::parse(&yaml).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let limit = text.lines().find_map(|l| l.strip_prefix("# device memory: ")?.parse().ok());
     let limits = PerSpace { device: limit, host: None };
-    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(CPU.target()) };
     match pipeline.run_on(module, &cx, RunOptions::default()) {
         Ok(outcome) => outcome.module.to_string(),
         Err(e) => format!("error: {e}\n"),
@@ -63,7 +64,7 @@ fn output_is_a_fixed_point_of_parse_and_print() {
             if printed.starts_with("error: ") {
                 continue;
             }
-            let again = Module::parse(&printed)
+            let again = Module::parse(&printed, &arenic_backends::ALL)
                 .unwrap_or_else(|e| panic!("{}: {e}\n{printed}", path.display()));
             assert_eq!(again.to_string(), printed, "{}", path.display());
         }

@@ -3,17 +3,17 @@
 
 use arenic::Model;
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{CPU, Constraints, compile};
-use arenic::gpu_code::Trust;
+use arenic::compile::{Constraints, compile};
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
-use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic::train::{Length, TrainOptions, train};
+use arenic_backends::CPU;
 use arenic_ir::types::DType;
 use arenic_ir::{Def, Op};
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
-use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
+use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::precision::{Format, Precision};
-use arenic_runtime::executor::{Executor, Options as ExecutorOptions};
+use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
 use std::path::{Path, PathBuf};
@@ -28,10 +28,9 @@ fn root(path: &str) -> PathBuf {
 fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
     let loss = "cross_entropy".into();
     let pass = Differentiate { loss, optimizer, ..Differentiate::default() };
-    let (_, yaml) = NAMED.iter().find(|(name, _)| *name == "training").unwrap();
-    let mut pipeline = Pipeline::from_yaml(yaml).unwrap().differentiating(pass).unwrap();
+    let mut pipeline = Pipeline::named("training").unwrap().differentiating(pass).unwrap();
     if let Some(to) = to {
-        pipeline = pipeline.with_precision(Precision { to, ..Precision::default() });
+        pipeline = pipeline.with_precision(Precision { to });
     }
     let mode = Mode::Training(Training { variance: Some(Variance::Unbiased), dropout: None });
     let dims = [("batch".to_owned(), 4)].into();
@@ -50,27 +49,18 @@ fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
-    Artifact::read(&path).unwrap().target(CPU).unwrap().clone()
+    Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone()
 }
 
 fn losses(target: &Target, network: &str, steps: u64) -> Vec<f64> {
-    let options = Options {
-        data: Some(root(&format!("tests/runs/{network}_b4_sgdm.data.npz"))),
-        initial: Initial::default(),
+    let options = TrainOptions {
+        data: vec![root(&format!("tests/runs/{network}_b4_sgdm.data.npz"))],
         set: vec![("lr".into(), "0.01".into())],
         length: Length::Steps(steps),
-        shuffle: None,
-        seed: None,
-        save: None,
-        save_every: None,
-        on_save_error: OnSaveError::Stop,
-        outputs: None,
         threads: 1,
         deterministic: true,
-        trust: Trust::Own,
         poison: true,
-        trace: None,
-        stop: None,
+        ..TrainOptions::default()
     };
     let mut losses = Vec::new();
     train(target, &options, |_| {}, |r| losses.push(r.scalars[0].1)).unwrap();

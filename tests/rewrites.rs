@@ -1,6 +1,7 @@
 //! What passes that may change last bits make of every case of theirs computes what the case did.
 
 use arenic::evaluator::Kernels;
+use arenic_backends::{CPU, CUDA};
 use arenic_ir::text::Module;
 use arenic_ir::{DType, Graph, TargetInfo};
 use arenic_passes::Cx;
@@ -53,13 +54,14 @@ fn hold(pass: &str, yaml: &str) -> usize {
 /// The same; a case called `not_*` may also show what is left of a match, where `strict` is false.
 fn hold_all(pass: &str, yaml: &str, strict: bool) -> usize {
     let pipeline = Pipeline::parse(yaml).unwrap();
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(pass);
     let mut changed = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let module = Module::parse(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let module =
+            Module::parse(&std::fs::read_to_string(&path).unwrap(), &arenic_backends::ALL).unwrap();
         let before = module.graph.clone();
         let after = pipeline.run_on(module, &cx, RunOptions::default()).unwrap().module.graph;
         let operators = |g: &Graph| g.nodes.values().map(|n| n.op.clone()).collect::<Vec<_>>();
@@ -119,22 +121,22 @@ fn what_no_library_has_with_a_gelu_is_left_alone() {
             .replace("f32[8]", &format!("f32[{n}]"))
             .replace("[6,4]", &format!("[{m},4]"))
             .replace("f32", dtype);
-        let module = Module::parse(&text).unwrap();
+        let module = Module::parse(&text, &arenic_backends::ALL).unwrap();
         let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(target) };
         let pipeline = Pipeline::parse("- fuse_gelu").unwrap();
         let g = pipeline.run_on(module, &cx, RunOptions::default()).unwrap().module.graph;
         g.nodes.values().filter(|n| n.op.name().starts_with("gemm_gelu")).count()
     };
     for (rows, columns, dtype, target, count) in [
-        (600, 64, "f32", TargetInfo::CUDA, 2),
+        (600, 64, "f32", CUDA.target(), 2),
         // Rows of `z` begin where they are not aligned.
-        (600, 60, "f32", TargetInfo::CUDA, 0),
-        (600, 64, "f64", TargetInfo::CUDA, 0),
+        (600, 60, "f32", CUDA.target(), 0),
+        (600, 64, "f64", CUDA.target(), 0),
         // So few multiplications are left to our kernels.
-        (6, 6, "f32", TargetInfo::CUDA, 2),
-        (6, 8, "f64", TargetInfo::CUDA, 2),
-        (600, 60, "f32", TargetInfo::CPU, 2),
-        (600, 64, "f64", TargetInfo::CPU, 2),
+        (6, 6, "f32", CUDA.target(), 2),
+        (6, 8, "f64", CUDA.target(), 2),
+        (600, 60, "f32", CPU.target(), 2),
+        (600, 64, "f64", CPU.target(), 2),
     ] {
         assert_eq!(fused(rows, columns, dtype, target), count, "{rows} {columns} {dtype}");
     }

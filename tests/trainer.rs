@@ -2,7 +2,7 @@
 //! errors that name what is wrong.
 
 use arenic::data::{Npz, TensorFile};
-use arenic::train::{Length, OnSaveError, Options, train};
+use arenic::train::{Length, TrainOptions, train};
 use arenic::{
     Artifact, Compiler, Differentiate, Initial, Input, InputError, Model, Optimizer, Tensor,
     TrainError, Trainer, TrainerOptions,
@@ -57,23 +57,14 @@ fn losses(trainer: &mut Trainer, network: &str) -> Vec<f64> {
 fn run(artifact: &Artifact, network: &str) -> (Vec<f64>, Vec<u8>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("states.safetensors");
-    let options = Options {
-        data: Some(data(network)),
-        initial: Initial::default(),
+    let options = TrainOptions {
+        data: vec![data(network)],
         set: vec![("lr".into(), "0.05".into())],
         length: Length::Steps(STEPS as u64),
-        shuffle: None,
-        seed: None,
         save: Some(path.clone()),
-        save_every: None,
-        on_save_error: OnSaveError::Stop,
-        outputs: None,
         threads: 1,
         deterministic: true,
-        trust: Default::default(),
-        poison: false,
-        trace: None,
-        stop: None,
+        ..TrainOptions::default()
     };
     let mut losses = Vec::new();
     train(&artifact.targets[0], &options, |_| {}, |r| losses.push(r.scalars[0].1)).unwrap();

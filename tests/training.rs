@@ -4,18 +4,18 @@
 
 use arenic::Model;
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{CPU, CompileError, Constraints, compile};
+use arenic::compile::{CompileError, Constraints, compile};
 use arenic::data::{Batches, Npz, TensorFile};
-use arenic::gpu_code::Trust;
 use arenic::onnx::ImportOptions;
-use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic::train::{Initial, Length, TrainOptions, train};
+use arenic_backends::CPU;
 use arenic_ir::graph::StateId;
 use arenic_ir::op::Unary;
 use arenic_ir::program::{Command, PerSpace};
 use arenic_ir::{Def, Graph, Op};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunError, RunOptions};
 use arenic_passes::{PassError, Search};
-use arenic_runtime::executor::{Executor, Options as ExecutorOptions};
+use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
 use std::collections::HashSet;
@@ -62,7 +62,7 @@ fn within(model: &Path, yaml: &str, device: Option<u64>) -> Result<Target, Compi
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
-    Ok(Artifact::read(&path).unwrap().target(CPU).unwrap().clone())
+    Ok(Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone())
 }
 
 fn runs() -> Vec<Run> {
@@ -99,24 +99,15 @@ impl Run {
         PathBuf::from(format!("{}{suffix}", self.base.display()))
     }
 
-    fn options(&self) -> Options {
-        Options {
-            data: Some(self.file(".data.npz")),
+    fn options(&self) -> TrainOptions {
+        TrainOptions {
+            data: vec![self.file(".data.npz")],
             initial: self.initial(&self.file(".init.npz")),
             set: self.set.clone(),
             length: Length::Steps(5),
-            shuffle: None,
-            seed: None,
-            save: None,
-            save_every: None,
-            on_save_error: OnSaveError::Stop,
-            outputs: None,
             threads: 1,
             deterministic: true,
-            trust: Trust::Own,
-            poison: false,
-            trace: None,
-            stop: None,
+            ..TrainOptions::default()
         }
     }
 
@@ -125,10 +116,10 @@ impl Run {
     }
 
     /// Losses, and the saved state as bytes.
-    fn train(&self, options: Options) -> (Vec<f64>, Vec<u8>) {
+    fn train(&self, options: TrainOptions) -> (Vec<f64>, Vec<u8>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.safetensors");
-        let options = Options { save: Some(path.clone()), ..options };
+        let options = TrainOptions { save: Some(path.clone()), ..options };
         let mut losses = Vec::new();
         train(&self.target, &options, |_| {}, |r| losses.push(r.scalars[0].1))
             .unwrap_or_else(|e| panic!("{}: {e}", self.name));
@@ -145,7 +136,7 @@ fn five_steps_equal_pytorch() {
     for run in runs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.safetensors");
-        let options = Options { save: Some(path.clone()), ..run.options() };
+        let options = TrainOptions { save: Some(path.clone()), ..run.options() };
         let mut losses = Vec::new();
         train(&run.target, &options, |_| {}, |r| losses.push(r.scalars[0].1)).unwrap();
         for (step, (ours, theirs)) in losses.iter().zip(&run.losses).enumerate() {
@@ -181,9 +172,9 @@ fn five_steps_equal_pytorch() {
 fn poison_and_threads_change_nothing() {
     for run in runs() {
         let plain = run.train(run.options());
-        assert!(plain == run.train(Options { poison: true, ..run.options() }), "{}", run.name);
+        assert!(plain == run.train(TrainOptions { poison: true, ..run.options() }), "{}", run.name);
         for threads in [2, 7] {
-            let other = run.train(Options { threads, ..run.options() });
+            let other = run.train(TrainOptions { threads, ..run.options() });
             assert!(plain == other, "{} on {threads} threads", run.name);
         }
     }
@@ -193,13 +184,14 @@ fn poison_and_threads_change_nothing() {
 fn n_plus_m_steps_equal_n_save_load_m() {
     for run in runs() {
         for shuffle in [None, Some(3)] {
-            let options = || Options { shuffle, ..run.options() };
+            let options = || TrainOptions { shuffle, ..run.options() };
             let (losses, state) = run.train(options());
-            let (mut first, middle) = run.train(Options { length: Length::Steps(3), ..options() });
+            let (mut first, middle) =
+                run.train(TrainOptions { length: Length::Steps(3), ..options() });
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("middle.safetensors");
             std::fs::write(&path, middle).unwrap();
-            let (second, end) = run.train(Options {
+            let (second, end) = run.train(TrainOptions {
                 length: Length::Steps(2),
                 initial: run.initial(&path),
                 ..options()

@@ -3,16 +3,16 @@
 
 use arenic::Model;
 use arenic::artifact::{Artifact, Target};
-use arenic::compile::{CPU, CompileError, Constraints, compile};
-use arenic::gpu_code::Trust;
+use arenic::compile::{CompileError, Constraints, compile};
 use arenic::onnx::proto::{ModelProto, StringStringEntryProto};
 use arenic::onnx::{ImportError, ImportOptions, Mode, Training};
-use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic::train::{Length, TrainOptions, train};
+use arenic_backends::CPU;
 use arenic_ir::Op;
 use arenic_ir::op::AttentionSpec;
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
-use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
+use arenic_passes::pipeline::{Pipeline, RunOptions};
 use prost::Message;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,8 +74,7 @@ impl Network {
             momentum: Some(self.momentum),
             ..Differentiate::default()
         };
-        let text = NAMED.iter().find(|(name, _)| *name == "training").unwrap().1;
-        let pipeline = Pipeline::from_yaml(text).unwrap().differentiating(pass).unwrap();
+        let pipeline = Pipeline::named("training").unwrap().differentiating(pass).unwrap();
         let constraints = Constraints::default();
         // Any plan will do.
         let search = Search { effort: Some(0.1), ..Search::default() };
@@ -86,28 +85,19 @@ impl Network {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("step.arenic");
         compiled.artifact.unwrap().write(&path).unwrap();
-        Ok(Artifact::read(&path).unwrap().target(CPU).unwrap().clone())
+        Ok(Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone())
     }
 
     /// Losses of as many steps as PyTorch made.
     fn trained(&self, target: &Target) -> Vec<f64> {
-        let options = Options {
-            data: Some(path(&self.data)),
-            initial: Initial::default(),
+        let options = TrainOptions {
+            data: vec![path(&self.data)],
             set: vec![("lr".to_owned(), self.lr.to_string())],
             length: Length::Steps(self.losses.len() as u64),
-            shuffle: None,
-            seed: None,
-            save: None,
-            save_every: None,
-            on_save_error: OnSaveError::Stop,
-            outputs: None,
             threads: 1,
             deterministic: true,
-            trust: Trust::Own,
             poison: true,
-            trace: None,
-            stop: None,
+            ..TrainOptions::default()
         };
         let mut losses = Vec::new();
         train(target, &options, |_| {}, |step| losses.push(step.scalars[0].1)).unwrap();

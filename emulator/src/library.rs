@@ -1,10 +1,10 @@
 //! What libraries compute, by plain loops over the host's memory: every extent, stride and flag
 //! is taken as the library takes it.
 
-use arenic_ir::DType;
-use arenic_ir::backend::library::{
+use arenic_backends::cuda::library::{
     Added, Convolution, Direction, Epilogue, LibraryCall, Matrix, Product,
 };
+use arenic_ir::DType;
 use arenic_ir::op::gelu;
 use arenic_ir::types::bf16;
 

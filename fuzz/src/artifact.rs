@@ -87,6 +87,10 @@ fn read(file: &[u8]) -> bool {
     with_file("a.arenic", file, |path| {
         let Ok(artifact) = Artifact::read(path) else { return false };
         let mut accepted = false;
+        for name in artifact.target_names() {
+            let each = artifact.variants(name).iter().all(|target| target.check().is_ok());
+            assert!(each || artifact.check(name).is_err(), "a variant of {name} is wrong alone");
+        }
         for target in artifact.targets.iter().chain(&artifact.evaluations) {
             if let Ok(footprint) = target.check_main() {
                 use_accepted(&artifact, target, &footprint);
@@ -111,7 +115,10 @@ fn use_accepted(artifact: &Artifact, target: &Target, footprint: &Footprint) {
     }
     let module = Module { graph: g.clone(), plan: None, program: Some(program.clone()) };
     let printed = module.to_string();
-    assert!(Module::parse(&printed).is_ok_and(|m| m.to_string() == printed), "printed otherwise");
+    assert!(
+        Module::parse(&printed, &arenic_backends::ALL).is_ok_and(|m| m.to_string() == printed),
+        "printed otherwise"
+    );
     let _ = (target.precision(), explain::stored_to_json(target));
     let human = |n: u64| n.to_string();
     if let Ok(certificate) = certificate(g, program.nodes(), &Cx::new(program.target)) {

@@ -1,13 +1,13 @@
 //! Steps of small programs, beside the reference interpreter.
 
 use arenic::artifact::Target;
+use arenic_backends::CPU;
+use arenic_ir::DType;
 use arenic_ir::graph::{Data, Def, Graph, State, ValueId};
 use arenic_ir::program::Program;
-use arenic_ir::{DType, TargetInfo};
-use arenic_runtime::cuda::driver::DriverError;
-use arenic_runtime::executor::{Executor, Options};
+use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::reference::Reference;
 use arenic_runtime::rounds::{InRounds, WholeStep};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(crate) fn is_small(g: &Graph) -> bool {
         let outputs: Vec<_> = outputs.iter().collect();
         let inputs = g.input_types(n);
         let work = g.nodes[n].op.work(&inputs, &outputs);
-        let scratch = g.nodes[n].op.scratch_bytes(TargetInfo::CPU, &inputs, &outputs);
+        let scratch = g.nodes[n].op.scratch_bytes(CPU.target(), &inputs, &outputs);
         left = left.and_then(|left| left.checked_sub(scratch));
         if work.flops.saturating_add(work.bytes) > MOST_WORK {
             return false;
@@ -44,7 +44,7 @@ pub(crate) fn three_steps(g: &Graph, program: &Program, arena_bytes: u64) -> boo
     if arena_bytes > MOST_BYTES || !is_small(g) {
         return false;
     }
-    let options = Options { threads: 1, ..Options::default() };
+    let options = ExecutorOptions { threads: 1, ..ExecutorOptions::default() };
     let Ok(mut executor) = Executor::new(g, program, options) else { return false };
     let Ok(mut reference) = Reference::new(g) else { return false };
     for (v, bytes) in carried(g) {
@@ -101,7 +101,7 @@ pub(crate) fn steps_in_rounds(target: &Target, whole: &WholeStep, arena_bytes: u
     if turns.iter().any(|turn| !is_small(turn.graph) || gives_state(turn.graph)) {
         return false;
     }
-    let options = Options { threads: 1, ..Options::default() };
+    let options = ExecutorOptions { threads: 1, ..ExecutorOptions::default() };
     let Ok(mut machine) = InRounds::on_cpu(whole, options) else { return false };
     let references = turns.iter().map(|turn| Reference::new(turn.graph));
     let Ok(mut references) = references.collect::<Result<Vec<_>, _>>() else { return false };
@@ -185,7 +185,7 @@ pub(crate) fn steps_in_rounds(target: &Target, whole: &WholeStep, arena_bytes: u
 fn fill(machine: &mut impl Machine, v: ValueId, bytes: &[u8]) {
     let copy = |home: &mut [u8]| {
         home.copy_from_slice(bytes);
-        Ok::<(), DriverError>(())
+        Ok::<(), DeviceError>(())
     };
     machine.fill_home(v, copy).expect("the CPU");
 }

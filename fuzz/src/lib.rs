@@ -21,7 +21,7 @@ use mutate::Form;
 
 /// What is fuzzed.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// The name, also of the folder of its corpus.
     pub name: &'static str,
     /// What its inputs are.
@@ -31,27 +31,27 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 16] = [
-    Target { name: "onnx_step", form: Form::Onnx, body: onnx::step },
-    Target { name: "onnx_forward", form: Form::Onnx, body: onnx::forward },
-    Target { name: "checkpoint", form: Form::Bytes, body: onnx::checkpoint },
-    Target { name: "npz", form: Form::Bytes, body: tensors::npz },
-    Target { name: "safetensors", form: Form::Bytes, body: tensors::safetensors },
-    Target { name: "envelope", form: Form::Bytes, body: artifact::envelope },
-    Target { name: "artifact", form: Form::Text, body: artifact::module },
-    Target { name: "text", form: Form::Text, body: modules::text },
-    Target { name: "placement", form: Form::Text, body: placed::placement },
-    Target { name: "memory_graph", form: Form::Text, body: placed::memory_graph },
-    Target { name: "trace", form: Form::Text, body: placed::trace },
-    Target { name: "snapshot", form: Form::Text, body: placed::trace },
-    Target { name: "pipeline_yaml", form: Form::Text, body: passes::pipeline },
-    Target { name: "device_yaml", form: Form::Text, body: passes::device },
-    Target { name: "pipelines", form: Form::Choices, body: passes::pipelines },
-    Target { name: "programs", form: Form::Choices, body: modules::programs },
+pub const TARGETS: [FuzzTarget; 16] = [
+    FuzzTarget { name: "onnx_step", form: Form::Onnx, body: onnx::step },
+    FuzzTarget { name: "onnx_forward", form: Form::Onnx, body: onnx::forward },
+    FuzzTarget { name: "checkpoint", form: Form::Bytes, body: onnx::checkpoint },
+    FuzzTarget { name: "npz", form: Form::Bytes, body: tensors::npz },
+    FuzzTarget { name: "safetensors", form: Form::Bytes, body: tensors::safetensors },
+    FuzzTarget { name: "envelope", form: Form::Bytes, body: artifact::envelope },
+    FuzzTarget { name: "artifact", form: Form::Text, body: artifact::module },
+    FuzzTarget { name: "text", form: Form::Text, body: modules::text },
+    FuzzTarget { name: "placement", form: Form::Text, body: placed::placement },
+    FuzzTarget { name: "memory_graph", form: Form::Text, body: placed::memory_graph },
+    FuzzTarget { name: "trace", form: Form::Text, body: placed::trace },
+    FuzzTarget { name: "snapshot", form: Form::Text, body: placed::trace },
+    FuzzTarget { name: "pipeline_yaml", form: Form::Text, body: passes::pipeline },
+    FuzzTarget { name: "device_yaml", form: Form::Text, body: passes::device },
+    FuzzTarget { name: "pipelines", form: Form::Choices, body: passes::pipelines },
+    FuzzTarget { name: "programs", form: Form::Choices, body: modules::programs },
 ];
 
 /// The target of this name.
-pub fn target(name: &str) -> Option<&'static Target> {
+pub fn target(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|t| t.name == name)
 }
 

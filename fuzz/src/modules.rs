@@ -10,9 +10,9 @@ use arenic_programs::{Random, graph, program};
 /// What is parsed and printed is parsed again to the same.
 pub(crate) fn text(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let Ok(module) = Module::parse(text) else { return false };
+    let Ok(module) = Module::parse(text, &arenic_backends::ALL) else { return false };
     let printed = module.to_string();
-    match Module::parse(&printed) {
+    match Module::parse(&printed, &arenic_backends::ALL) {
         // NaN is unlike itself, but not its text.
         Ok(again) => assert!(again.to_string() == printed, "printed otherwise:\n{printed}"),
         Err(e) => panic!("what was printed is not parsed: {e}\n{printed}"),

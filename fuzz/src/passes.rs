@@ -53,7 +53,8 @@ pub(crate) fn pipelines(bytes: &[u8]) -> bool {
         Err(e) => panic!("{e}\n{yaml}{g}"),
     };
     let printed = outcome.module.to_string();
-    let parsed = Module::parse(&printed).unwrap_or_else(|e| panic!("{e}\n{printed}"));
+    let parsed =
+        Module::parse(&printed, &arenic_backends::ALL).unwrap_or_else(|e| panic!("{e}\n{printed}"));
     assert!(parsed == outcome.module, "{yaml}{printed}");
     let (g, p) = (&outcome.module.graph, outcome.module.program.as_ref().expect("a program"));
     check(g, p).unwrap_or_else(|violations| panic!("{violations:?}\n{yaml}{printed}"));

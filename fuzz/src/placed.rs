@@ -4,7 +4,7 @@ use crate::files::with_file;
 use arenic::report::Report;
 use arenic::trace::{Iterations, Needs, read as read_trace};
 use arenic::{instance, placement};
-use arenic_ir::TargetInfo;
+use arenic_backends::CPU;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
 use arenic_passes::Cx;
@@ -71,7 +71,7 @@ fn order(g: &Graph) -> bool {
     if g.nodes.len() > MOST_BUFFERS {
         return false;
     }
-    let cx = Cx::new(TargetInfo::CPU);
+    let cx = Cx::new(CPU.target());
     if Plan::new(g, cx.target).is_err() {
         return false;
     }

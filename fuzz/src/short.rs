@@ -1,6 +1,6 @@
 //! Runs a body on a corpus and on changes to it, without libFuzzer: the same ones every time.
 
-use crate::Target;
+use crate::FuzzTarget;
 use crate::mutate::mutate;
 use arenic_programs::Random;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +27,7 @@ const MOST_INPUTS: usize = 4000;
 
 /// What a run of a target found.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct TargetRun {
     /// How many inputs were run.
     pub executions: usize,
     /// How many of these were read, so that all was done with them.
@@ -39,7 +39,7 @@ pub struct Outcome {
 }
 
 /// The folder of a target's corpus.
-pub fn corpus(target: &Target) -> PathBuf {
+pub fn corpus(target: &FuzzTarget) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }
 
@@ -58,10 +58,10 @@ pub fn inputs(folder: &Path) -> std::io::Result<Vec<(PathBuf, Vec<u8>)>> {
 ///
 /// # Errors
 /// The corpus cannot be read.
-pub fn run(target: &Target, seed: u64, amount: Amount) -> std::io::Result<Outcome> {
+pub fn run(target: &FuzzTarget, seed: u64, amount: Amount) -> std::io::Result<TargetRun> {
     let (corpus, start) = (inputs(&corpus(target))?, Instant::now());
     let mut outcome =
-        Outcome { executions: 0, accepted: 0, elapsed: Duration::ZERO, crashes: Vec::new() };
+        TargetRun { executions: 0, accepted: 0, elapsed: Duration::ZERO, crashes: Vec::new() };
     for (path, bytes) in &corpus {
         outcome.one(target, bytes, &path.display().to_string());
     }
@@ -89,8 +89,8 @@ pub fn run(target: &Target, seed: u64, amount: Amount) -> std::io::Result<Outcom
     Ok(outcome)
 }
 
-impl Outcome {
-    fn one(&mut self, target: &Target, input: &[u8], what: &str) -> bool {
+impl TargetRun {
+    fn one(&mut self, target: &FuzzTarget, input: &[u8], what: &str) -> bool {
         let start = Instant::now();
         let accepted = catch_unwind(AssertUnwindSafe(|| (target.body)(input)));
         self.executions += 1;

@@ -14,9 +14,11 @@
 mod footprint;
 mod memory;
 mod rounds;
+mod turns;
 
 pub use footprint::{Footprint, Occupancy, OccupancyKind};
-pub use rounds::{check_rounds, check_turns};
+pub use rounds::{check_round_turns, check_rounds};
+pub use turns::{Part, check_turns, check_variant_turns, check_variants};
 
 use crate::graph::{Def, Graph, NodeId, ValueId};
 use crate::program::{Command, EventId, Program, Range, StreamId};

@@ -13,7 +13,7 @@ use crate::types::{DType, TensorType};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A device, as `devices/*.yaml` describe it.
+/// A device, as `passes/devices/*.yaml` describe it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {

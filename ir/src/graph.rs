@@ -105,7 +105,7 @@ pub struct Node {
 
 /// Rows of a tensor: indices of its first axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rows {
+pub struct BatchRows {
     /// The first.
     pub first: usize,
     /// How many the tensor has.
@@ -117,8 +117,8 @@ pub struct Rows {
 pub struct State {
     /// The name under which it is saved and loaded.
     pub name: String,
-    /// Which rows it is of the tensor that is saved and loaded; none where it is all of them.
-    pub rows: Option<Rows>,
+    /// Which rows it is of the tensor that is saved and loaded; `None` if it is all of them.
+    pub rows: Option<BatchRows>,
     /// It passes values between the parts of one step ([`crate::rounds`]) and means nothing between
     /// steps: it is neither saved nor loaded.
     pub carried: bool,

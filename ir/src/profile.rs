@@ -34,7 +34,7 @@ pub struct Machine {
     pub to_device_bytes_per_second: f64,
     /// Bytes per second each way while copies run both ways.
     pub both_bytes_per_second: f64,
-    /// Bytes of workspace that libraries used for one operator at most; none where there were none.
+    /// Bytes of workspace that libraries used for one operator at most; `None` if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workspace_bytes: Option<u64>,
 }

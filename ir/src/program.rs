@@ -63,7 +63,7 @@ impl fmt::Display for Range {
 
 /// Where a value is at the boundary of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Home {
     /// The value.
     pub value: ValueId,
     /// Its bytes.
@@ -142,7 +142,7 @@ pub struct Program {
     pub sizes: PerSpace<u64>,
     /// Where fed inputs, constants and states are when a step begins. Constants and
     /// states that are carried are there again when it ends.
-    pub homes: Vec<Place>,
+    pub homes: Vec<Home>,
     /// Where each graph output is when the step has ended, in the graph's order.
     pub outputs: Vec<Range>,
     /// The commands in issue order.
@@ -166,13 +166,13 @@ impl Program {
     pub fn fed_each_step(&self, g: &Graph) -> HashSet<ValueId> {
         let is_input = |v| matches!(g.values.get(v).map(|v| &v.def), Some(Def::Input));
         let homes = self.homes.iter().filter(|h| is_input(h.value) && h.range.len > 0);
-        let mut homes: Vec<&Place> = homes.collect();
+        let mut homes: Vec<&Home> = homes.collect();
         homes.sort_unstable_by_key(|h| (h.range.space, h.range.offset));
         let mut fed = HashSet::new();
         for written in self.commands.iter().flat_map(Command::written) {
             // Homes share no bytes, so that their ends are in order, too.
             let before =
-                |h: &&Place| (h.range.space, h.range.end()) <= (written.space, written.offset);
+                |h: &&Home| (h.range.space, h.range.end()) <= (written.space, written.offset);
             let from = homes.partition_point(before);
             let reached = homes[from..].iter().take_while(|h| h.range.overlaps(&written));
             fed.extend(reached.map(|h| h.value));

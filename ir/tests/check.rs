@@ -1,9 +1,10 @@
 //! Every invariant of programs has a case here that breaks it and is refused for it.
 
+use arenic_backends::CUDA;
 use arenic_ir::check::{Footprint, Invariant, Violation, check};
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
-use arenic_ir::{Backend, Math, TargetInfo};
+use arenic_ir::{Math, TargetInfo};
 
 const GRAPH: &str = r#"graph "w -= relu(x) + 1" {
   input v0: f32[16] "x"
@@ -35,7 +36,7 @@ const PROGRAM: &str = "program {
 ";
 
 fn judge(program: &str) -> Result<Footprint, Vec<Violation>> {
-    let module = Module::parse(&format!("{GRAPH}{program}")).unwrap();
+    let module = Module::parse(&format!("{GRAPH}{program}"), &arenic_backends::ALL).unwrap();
     verify(&module.graph).unwrap();
     check(&module.graph, &module.program.unwrap())
 }
@@ -104,7 +105,7 @@ program {
   output device[0+64]
 }
 "#;
-    let module = Module::parse(text).unwrap();
+    let module = Module::parse(text, &arenic_backends::ALL).unwrap();
     let violations = check(&module.graph, &module.program.unwrap()).unwrap_err();
     assert_eq!(violations[0].invariant, Invariant::Alias);
     // A declared pair, but half a range off.
@@ -168,7 +169,7 @@ fn a_carried_constant_must_stay() {
 fn targets_are_printed_as_they_are_read() {
     let line = |target: &str| {
         let text = PROGRAM.replacen("  align 64\n", &format!("  {target}\n  align 64\n"), 1);
-        let module = Module::parse(&format!("{GRAPH}{text}"));
+        let module = Module::parse(&format!("{GRAPH}{text}"), &arenic_backends::ALL);
         module.map(|m| (m.to_string(), m.program.unwrap().target))
     };
     for (text, workspace, math) in [
@@ -179,7 +180,7 @@ fn targets_are_printed_as_they_are_read() {
     ] {
         let (printed, target) = line(text).unwrap();
         assert!(printed.contains(&format!("  {text}\n  align 64\n")), "{printed}");
-        let expected = TargetInfo { backend: Backend::CUDA, align: 64, workspace, math };
+        let expected = TargetInfo { backend: CUDA, align: 64, workspace, math };
         assert_eq!(target, expected);
     }
     for wrong in ["target cuda workspace", "target cuda math f16", "target cuda workspace 1 1"] {
@@ -211,7 +212,7 @@ program {{
         )
     };
     let judge = |scratch| {
-        let module = Module::parse(&text(scratch)).unwrap();
+        let module = Module::parse(&text(scratch), &arenic_backends::ALL).unwrap();
         check(&module.graph, &module.program.unwrap())
     };
     assert_eq!(judge("device[12288+2048]").err(), None);
@@ -239,7 +240,7 @@ program {
 
 #[test]
 fn an_input_that_the_step_writes_over_is_fed_each_step() {
-    let module = |text: &str| Module::parse(text).unwrap();
+    let module = |text: &str| Module::parse(text, &arenic_backends::ALL).unwrap();
     let fed = |text: &str| {
         let Module { graph, program, .. } = module(text);
         check(&graph, program.as_ref().unwrap()).unwrap();
@@ -258,7 +259,7 @@ fn an_input_that_the_step_writes_over_is_fed_each_step() {
 
 #[test]
 fn live_bytes_never_exceed_the_arena() {
-    let module = Module::parse(SHUFFLED).unwrap();
+    let module = Module::parse(SHUFFLED, &arenic_backends::ALL).unwrap();
     let footprint = check(&module.graph, &module.program.unwrap()).unwrap();
     assert_eq!(footprint.arena_bytes.device, 256);
     assert_eq!(footprint.live_peak_bytes.device, 256);
@@ -283,7 +284,7 @@ fn i8_readers_of_nothing_are_remembered() {
         .replace("copy stream0 device[64+64] -> device[0+64]", "wait stream0 event0");
     let joined = |at: &str| {
         let text = reading.replacen(at, &format!("  record stream1 event0\n{at}"), 1);
-        let module = Module::parse(&text).unwrap();
+        let module = Module::parse(&text, &arenic_backends::ALL).unwrap();
         check(&module.graph, &module.program.unwrap())
     };
     let violations = joined("  wait stream0").unwrap_err();

@@ -1,9 +1,9 @@
 //! Extents and attributes out of files: whatever `infer` accepts, every other function of the
 //! operator table answers, without an overflow, and its answer is what a kernel can rely on.
 
+use arenic_backends::{ALL, CPU, CUDA};
 use arenic_ir::op::{Assembly, Cut, Op};
 use arenic_ir::types::{DType, TensorType};
-use arenic_ir::{Backend, TargetInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Operators with operands, whose extents are letters. `$` before a letter is the extent as a
@@ -157,9 +157,9 @@ fn nothing_overflows_that_infer_accepts() {
             let Ok(y) = op.infer(&x) else { continue };
             let y: Vec<&TensorType> = y.iter().collect();
             accepted += 1;
-            for target in [TargetInfo::CPU, TargetInfo::CUDA] {
+            for target in [CPU.target(), CUDA.target()] {
                 op.scratch_bytes(target, &x, &y);
-                let by_library = op.library_call(target, &x, &y).is_some();
+                let by_library = op.may_use_library(target, &x, &y);
                 // What no table says is unknown, and no promise.
                 let is_known = op.sum_order(target.backend, &x, &y).is_some();
                 let expected = !by_library && !WITHOUT_SUM_ORDER.contains(&op.name());
@@ -222,7 +222,7 @@ fn has_parts(op: &Op, cut: &Cut, x: &[&TensorType], y: &[&TensorType]) {
 
 fn keeps_bits(op: &Op, cut: &Cut, x: &[&TensorType], y: &[&TensorType]) {
     if cut.extent > 1 {
-        for backend in Backend::ALL {
+        for backend in ALL {
             op.cut_keeps_bits(backend, cut, &[cut.extent / 2, cut.extent], x, y);
         }
     }

@@ -16,9 +16,9 @@ fn next(state: &mut u64) -> usize {
 }
 
 fn judge(text: &str) -> &'static str {
-    let Ok(module) = Module::parse(text) else { return "no module" };
+    let Ok(module) = Module::parse(text, &arenic_backends::ALL) else { return "no module" };
     let printed = module.to_string();
-    assert_eq!(Module::parse(&printed).map(|m| m.to_string()), Ok(printed));
+    assert_eq!(Module::parse(&printed, &arenic_backends::ALL).map(|m| m.to_string()), Ok(printed));
     if verify(&module.graph).is_err() {
         return "no graph";
     }
@@ -105,5 +105,7 @@ fn damaged_texts() {
 #[test]
 fn an_absurd_id_allocates_nothing() {
     let text = "graph \"\" { input v268435454: f32[] \"x\" }";
-    assert!(Module::parse(text).unwrap_err().message.contains("expected an id"));
+    assert!(
+        Module::parse(text, &arenic_backends::ALL).unwrap_err().message.contains("expected an id")
+    );
 }

@@ -1,5 +1,6 @@
 //! Text and types of normalisations, of gradients, and of padding.
 
+use arenic_backends::CPU;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
 
@@ -34,9 +35,10 @@ const TEXT: &str = r#"graph "step" {
 
 #[test]
 fn text_gives_the_text_again() {
-    let module = Module::parse(TEXT).unwrap_or_else(|e| panic!("{e}"));
+    let module = Module::parse(TEXT, &arenic_backends::ALL).unwrap_or_else(|e| panic!("{e}"));
     verify(&module.graph).unwrap_or_else(|e| panic!("{e}"));
-    let again = Module::parse(&module.to_string()).unwrap_or_else(|e| panic!("{e}"));
+    let again =
+        Module::parse(&module.to_string(), &arenic_backends::ALL).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(again, module);
     assert_eq!(again.to_string(), module.to_string());
     // The order of attributes is the printer's.
@@ -51,7 +53,7 @@ fn text_gives_the_text_again() {
 /// What is said of the text with one piece replaced.
 fn defect(from: &str, to: &str) -> String {
     assert!(TEXT.contains(from), "{from}");
-    match Module::parse(&TEXT.replacen(from, to, 1)) {
+    match Module::parse(&TEXT.replacen(from, to, 1), &arenic_backends::ALL) {
         Ok(module) => verify(&module.graph).err().map_or("accepted".into(), |d| d.to_string()),
         Err(e) => e.to_string(),
     }
@@ -119,7 +121,7 @@ fn a_resize_whose_scale_is_not_that_of_its_extents_is_refused() {
         };
         let x = TensorType::new(DType::U8, shape);
         let op = Op::Resize { spec };
-        op.infer(&[&x]).map(|y| op.scratch_bytes(arenic_ir::TargetInfo::CPU, &[&x], &[&y[0]]))
+        op.infer(&[&x]).map(|y| op.scratch_bytes(CPU.target(), &[&x], &[&y[0]]))
     };
     for tiny in [2f32.powi(-59), 2f32.powi(-60), 1e-38, 1e-45, 0.0, -1.0, f32::NAN, f32::INFINITY] {
         assert!(judged(&[1], &[1], Scale::Number(tiny)).is_err(), "{tiny}");

@@ -1,13 +1,14 @@
 //! Malformed graphs are refused (invariants I1 and I2), and stale facts are not readable
 //! (invariant I4). That plan passes cannot change the graph (I3) is in their signature.
 
-use arenic_ir::TargetInfo;
+use arenic_backends::CPU;
 use arenic_ir::plan::{Fact, Plan, PlanError, Slots};
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
 
 fn defect(items: &str) -> String {
-    let module = Module::parse(&format!("graph \"\" {{\n{items}\n}}")).unwrap();
+    let module =
+        Module::parse(&format!("graph \"\" {{\n{items}\n}}"), &arenic_backends::ALL).unwrap();
     verify(&module.graph).err().map_or("accepted".into(), |d| d.to_string())
 }
 
@@ -19,14 +20,15 @@ fn i1_not_a_cycle() {
     assert!(defect(text).contains("a cycle"), "{}", defect(text));
     let views = "view v0: f32[2] = v1+0\nview v1: f32[2] = v0+0";
     assert!(defect(views).contains("views itself"));
-    let module = Module::parse(&format!("graph \"\" {{ {views} }}")).unwrap();
-    assert_eq!(Module::parse(&module.to_string()).unwrap(), module);
+    let module =
+        Module::parse(&format!("graph \"\" {{ {views} }}"), &arenic_backends::ALL).unwrap();
+    assert_eq!(Module::parse(&module.to_string(), &arenic_backends::ALL).unwrap(), module);
 }
 
 #[test]
 fn i1_not_two_definitions() {
     let text = "graph \"\" { input v0: f32[2] \"x\"\n const v0: f32[] = [1.0] }";
-    let error = Module::parse(text).unwrap_err();
+    let error = Module::parse(text, &arenic_backends::ALL).unwrap_err();
     assert!(error.message.contains("v0 is defined twice"), "{error}");
     assert_eq!((error.line, error.column), (2, 10));
 }
@@ -79,8 +81,8 @@ fn i4_not_a_stale_fact() {
   n0 unary {"f":"exp"} (v0) -> (v1: f32[2])
   output "y" v1
 }"#;
-    let g = Module::parse(text).unwrap().graph;
-    let mut plan = Plan::new(&g, TargetInfo::CPU).unwrap();
+    let g = Module::parse(text, &arenic_backends::ALL).unwrap().graph;
+    let mut plan = Plan::new(&g, CPU.target()).unwrap();
     assert_eq!(plan.order().unwrap_err(), PlanError::MissingFact { fact: Fact::Order });
     let order: Vec<_> = plan.tasks.keys().collect();
     plan.set_order(&g, order.clone()).unwrap();
@@ -100,7 +102,8 @@ fn i4_not_a_stale_fact() {
 fn long_texts_are_read_in_linear_time() {
     let begun = std::time::Instant::now();
     let read = |items: &str| {
-        let module = Module::parse(&format!("graph \"\" {{\n{items}\n}}")).unwrap();
+        let module =
+            Module::parse(&format!("graph \"\" {{\n{items}\n}}"), &arenic_backends::ALL).unwrap();
         verify(&module.graph).unwrap();
         module.graph
     };

@@ -6,14 +6,14 @@ use std::borrow::Cow;
 
 /// The named devices: name and YAML.
 pub const NAMED: &[(&str, &str)] = &[
-    ("cpu", include_str!("../../devices/cpu.yaml")),
-    ("gtx1080ti", include_str!("../../devices/gtx1080ti.yaml")),
-    ("titanx", include_str!("../../devices/titanx.yaml")),
-    ("p100", include_str!("../../devices/p100.yaml")),
-    ("a100", include_str!("../../devices/a100.yaml")),
-    ("h100", include_str!("../../devices/h100.yaml")),
-    ("h200", include_str!("../../devices/h200.yaml")),
-    ("rtx4090", include_str!("../../devices/rtx4090.yaml")),
+    ("cpu", include_str!("../devices/cpu.yaml")),
+    ("gtx1080ti", include_str!("../devices/gtx1080ti.yaml")),
+    ("titanx", include_str!("../devices/titanx.yaml")),
+    ("p100", include_str!("../devices/p100.yaml")),
+    ("a100", include_str!("../devices/a100.yaml")),
+    ("h100", include_str!("../devices/h100.yaml")),
+    ("h200", include_str!("../devices/h200.yaml")),
+    ("rtx4090", include_str!("../devices/rtx4090.yaml")),
 ];
 
 /// Reads a device's description.

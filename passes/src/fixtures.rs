@@ -2,6 +2,7 @@
 
 use crate::order::Order;
 use crate::{Cx, PlanPass, Stats};
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::cost::{Arithmetic, Device, Link, Memory};
 use arenic_ir::graph::Graph;
@@ -43,12 +44,12 @@ pub(crate) fn device(link: f64) -> Device {
 
 /// A graph from its text, and its plan in definition order.
 pub(crate) fn in_definition_order(text: &str) -> (Graph, Plan) {
-    let module = Module::parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    let mut plan =
-        Plan::new(&module.graph, TargetInfo { align: ALIGN, ..TargetInfo::CPU }).unwrap();
+    let module =
+        Module::parse(text, &arenic_backends::ALL).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let mut plan = Plan::new(&module.graph, TargetInfo { align: ALIGN, ..CPU.target() }).unwrap();
     let order = serde_json::from_str::<Order>(r#"{"method": "definition"}"#).unwrap();
     order
-        .run(&module.graph, &mut plan, &Cx::new(TargetInfo { align: ALIGN, ..TargetInfo::CPU }))
+        .run(&module.graph, &mut plan, &Cx::new(TargetInfo { align: ALIGN, ..CPU.target() }))
         .unwrap();
     (module.graph, plan)
 }
@@ -110,7 +111,7 @@ pub(crate) fn counted(
     let cx = Cx {
         device: Some(&device),
         limits,
-        ..Cx::new(TargetInfo { align: ALIGN, ..TargetInfo::CPU })
+        ..Cx::new(TargetInfo { align: ALIGN, ..CPU.target() })
     };
     pass.run(g, &mut plan.clone(), &cx).ok()
 }

@@ -17,7 +17,7 @@
 //! addition; what it scatters is kept until then instead of its result, so it may not be larger.
 
 use crate::rewrite::{Editor, GraphView, is_product, rows};
-use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Scatter, TypeError};
 use schemars::JsonSchema;
@@ -26,16 +26,10 @@ use serde::{Deserialize, Serialize};
 /// Makes biases and sums parts of the matrix products that they are added to.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct FuseSums {
-    /// Whose programs are rewritten.
-    pub target: Targets,
-}
+pub struct FuseSums {}
 
 impl GraphPass for FuseSums {
-    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if !self.target.includes(cx) {
-            return Ok(Stats::new());
-        }
+    fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
         let view = GraphView::new(g);
         let sums = view.sums();
         let is_left = |n: &NodeId| sums.iter().all(|sum| sum.addition != *n);

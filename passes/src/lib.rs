@@ -29,6 +29,7 @@ pub mod fuse_gelu;
 pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
+mod homes;
 pub mod layout;
 pub mod lower;
 mod minimum;
@@ -58,19 +59,17 @@ pub mod streams;
 pub mod swap_autoswap;
 pub mod swap_ilp;
 pub mod sync;
-mod targets;
 pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
+pub use homes::StateHomes;
 pub use minimum::Minimum;
 pub use pass::{
-    CommonHomes, Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats,
-    Variants,
+    Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats, Turns, Variants,
 };
 pub use registry::{Pass, PassInfo};
 pub use search::{Progress, Search};
-pub use targets::Targets;
 
 registry::passes! {
     graph fold_constants::FoldConstants,

@@ -7,7 +7,7 @@
 use crate::{PassError, ProgramPass, Stats};
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::plan::{BufferId, BufferKind, Fact, Placement, Plan, Slots, Task, TaskKind};
-use arenic_ir::program::{Command, Place, Program, Range};
+use arenic_ir::program::{Command, Home, Program, Range};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ impl ProgramPass for Lower {
             let homed =
                 matches!(buffer.kind, BufferKind::Input | BufferKind::Const | BufferKind::Enter(_));
             if let (true, Some(value)) = (homed, buffer.holds) {
-                program.homes.push(Place { value, range: at.buffer(b) });
+                program.homes.push(Home { value, range: at.buffer(b) });
             }
         }
         let mut commits_left_out = 0;

@@ -20,7 +20,7 @@ impl Var {
 
 /// Variables and rows of a program that minimises one variable.
 #[derive(Default)]
-pub(crate) struct Program {
+pub(crate) struct IntegerProgram {
     variables: ProblemVariables,
     handles: Vec<Variable>,
     rows: Vec<Constraint>,
@@ -98,7 +98,7 @@ pub(crate) enum Failure {
     Solver(String),
 }
 
-impl Program {
+impl IntegerProgram {
     pub(crate) fn binary(&mut self) -> Var {
         self.add(variable().binary())
     }

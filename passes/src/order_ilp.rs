@@ -7,7 +7,7 @@
 //! proposal is measured again and must be an order of the plan's dependences, control edges
 //! included; where the limits come first, the best order so far stays.
 
-use crate::order::{Candidate, IlpLimits, choose, portfolio, problem, solve_by_ilp};
+use crate::order::{IlpLimits, OrderCandidate, choose, portfolio, problem, solve_by_ilp};
 use crate::{Cx, PassError, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{Fact, Plan};
@@ -64,7 +64,11 @@ impl PlanPass for OrderIlp {
             ("dual_bound_bytes", solved.bound),
             ("proved_optimal", u64::from(solved.proved)),
         ]);
-        candidates.push(Candidate { method: "order_ilp", order: solved.order, peak: solved.peak });
+        candidates.push(OrderCandidate {
+            method: "order_ilp",
+            order: solved.order,
+            peak: solved.peak,
+        });
         let (peak, method) = choose(g, plan, &p, candidates)?;
         report(&Progress { method, incumbent: peak, bound: solved.bound.min(peak) });
         stats.insert("live_peak_bytes", peak);

@@ -27,7 +27,7 @@ pub struct OrderPlaceIlp {
     /// Effort for the program, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
     pub effort: f64,
-    /// Tasks beyond which the graph is refused.
+    /// Most tasks; larger graphs are refused.
     pub max_tasks: usize,
 }
 
@@ -100,7 +100,7 @@ fn establish(
             rank[slot] = i;
         }
     }
-    place_slots(plan, cx.common_homes, |_, _, slots, problem| match sequence {
+    place_slots(plan, |_, _, slots, problem| match sequence {
         Some(_) => {
             let mut by_address: Vec<usize> = (0..slots.len()).collect();
             by_address.sort_by_key(|&i| rank[slots[i]]);

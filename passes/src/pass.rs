@@ -2,6 +2,7 @@
 
 use crate::differentiate::Differentiate;
 use crate::error::PassError;
+use crate::homes::StateHomes;
 use crate::place::Placer;
 use crate::rounds;
 use crate::search::Search;
@@ -50,18 +51,22 @@ pub struct Cx<'a> {
     /// What a pipeline's `differentiate` does instead of what it was told, where it was decided for
     /// this graph what is trained.
     pub differentiate: Option<&'a Differentiate>,
-    /// Set where other programs take turns with this one over the same arena.
-    pub common_homes: Option<CommonHomes>,
+    /// Whether other programs take turns with this one over the same arenas.
+    pub turns: Turns,
+    /// Where it does: in which memory states have their homes; `None` leaves that to the passes.
+    pub state_homes: Option<&'a StateHomes>,
 }
 
-/// How homes lie where programs take turns: states first, in the graph's order, then `before` bytes
-/// of other programs' constants, then this one's constants, then `after` bytes of others' again.
+/// Whether a program takes turns with others over the same arenas, so that states are the same in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CommonHomes {
-    /// Bytes between states and constants.
-    pub before: u64,
-    /// Bytes behind the constants.
-    pub after: u64,
+pub enum Turns {
+    /// It does not.
+    #[default]
+    Alone,
+    /// With other steps.
+    OfVariants,
+    /// With other parts of its step.
+    OfRounds,
 }
 
 impl Cx<'_> {
@@ -79,7 +84,8 @@ impl Cx<'_> {
             limits,
             allow_reassociation: false,
             differentiate: None,
-            common_homes: None,
+            turns: Turns::Alone,
+            state_homes: None,
         }
     }
 }

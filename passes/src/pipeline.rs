@@ -4,26 +4,26 @@
 //! options. The pipeline checks levels and facts before anything runs, and owns
 //! verifying, dumping, timing and the final check once for all passes.
 
+mod homes;
+mod read;
 mod rounds;
+#[cfg(test)]
+mod tests;
 mod variants;
 
 use crate::accumulate::Accumulate;
 use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::precision::{Format, Precision};
-use crate::yaml::{self, YamlError};
-use crate::{Cx, Minimum, Pass, PassError, PassInfo, Stats, all_passes, configure};
+use crate::yaml::YamlError;
+use crate::{Cx, Minimum, Pass, PassError, Stats, Turns};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
 use arenic_ir::{Graph, Plan, Program, Rounds};
-use serde::Deserialize;
-use serde::de::value::UnitDeserializer;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
-use std::fmt;
-use std::marker::PhantomData;
+pub use read::schema;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,21 @@ pub struct Pipeline {
 #[derive(Clone)]
 struct Step {
     name: String,
+    /// The backend whose programs the pass is for; `None` for those of every backend.
+    when: Option<String>,
     pass: Pass,
+}
+
+impl Step {
+    /// A pass for the programs of every backend.
+    fn new(name: &str, pass: Pass) -> Step {
+        Step { name: name.to_owned(), when: None, pass }
+    }
+
+    /// True if the pass is for the program that is compiled.
+    fn applies(&self, cx: &Cx) -> bool {
+        self.when.as_ref().is_none_or(|backend| backend == cx.target.backend.name)
+    }
 }
 
 /// Why a pipeline failed on a graph.
@@ -123,7 +137,7 @@ pub struct Report<'a> {
 }
 
 /// Where a pipeline got to.
-pub struct Outcome {
+pub struct PipelineOutcome {
     /// Graph, plan and program.
     pub module: Module,
     /// What the checker says of the program; `None` where the pipeline stopped early.
@@ -138,13 +152,15 @@ pub struct Outcome {
 pub struct PartOutcome {
     /// The graph.
     pub graph: Graph,
+    /// The plan.
+    pub plan: Plan,
     /// The program.
     pub program: Program,
     /// What the checker says of it.
     pub footprint: Footprint,
 }
 
-impl Outcome {
+impl PipelineOutcome {
     /// The best bound that a pass proved on the peak of every order, in bytes; zero where
     /// there is none. Under control edges a pass proves nothing about the graph.
     pub fn lower_bound(&self) -> u64 {
@@ -161,7 +177,7 @@ impl Outcome {
         // What is about the parts of a step in rounds comes before what is about the whole.
         match self.rounds {
             None => known.next(),
-            Some(_) => known.last(),
+            Some(_) => known.next_back(),
         }
     }
 
@@ -192,12 +208,11 @@ impl Outcome {
 }
 
 impl Pipeline {
-    /// The default pipeline.
-    ///
-    /// # Errors
-    /// Never in a release: a test reads every named pipeline.
-    pub fn default_pipeline() -> Result<Pipeline, YamlError> {
-        Pipeline::from_yaml(NAMED[0].1)
+    /// The pipeline of this name in [`NAMED`]; `None` if there is none.
+    pub fn named(name: &str) -> Option<Pipeline> {
+        let (_, text) = NAMED.iter().find(|(known, _)| *known == name)?;
+        // A test reads all of them.
+        Pipeline::from_yaml(text).ok()
     }
 
     /// Reads a pipeline that begins with a bare graph.
@@ -207,7 +222,7 @@ impl Pipeline {
     /// after planning began.
     pub fn from_yaml(text: &str) -> Result<Pipeline, YamlError> {
         let pipeline = Pipeline::parse(text)?;
-        pipeline.validate(None)?;
+        pipeline.validate(None, |_| true)?;
         Ok(pipeline)
     }
 
@@ -216,8 +231,7 @@ impl Pipeline {
     /// # Errors
     /// YAML errors, unknown passes and fields, with line and column.
     pub fn parse(text: &str) -> Result<Pipeline, YamlError> {
-        let entries: Vec<Entry> = yaml::read(text)?;
-        Ok(Pipeline { steps: entries.into_iter().map(|e| e.0).collect() })
+        Ok(Pipeline { steps: read::steps(text)? })
     }
 
     /// The part that orders a memory graph, which is frozen as it stands: the passes over the
@@ -235,7 +249,7 @@ impl Pipeline {
             return Err("no pass of the pipeline gives an order; `order` does".to_owned().into());
         };
         self.steps.truncate(last + 1);
-        self.validate(None)?;
+        self.validate(None, |_| true)?;
         Ok(self)
     }
 
@@ -245,7 +259,7 @@ impl Pipeline {
     /// # Errors
     /// It has one with a loss.
     pub fn differentiating(mut self, pass: Differentiate) -> Result<Pipeline, YamlError> {
-        let step = Step { name: "differentiate".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
+        let step = Step::new("differentiate", Pass::Graph(Arc::new(pass)));
         let differentiates = |step: &Step| match &step.pass {
             Pass::Graph(pass) => pass.differentiates().is_some(),
             _ => false,
@@ -269,7 +283,7 @@ impl Pipeline {
             later || !matches!(step.pass, Pass::Graph(_))
         };
         let changes = pass.to != Format::F32;
-        let step = Step { name: "precision".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
+        let step = Step::new("precision", Pass::Graph(Arc::new(pass)));
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
             None if changes => {
@@ -285,14 +299,17 @@ impl Pipeline {
     /// step as soon as it is whole.
     pub fn in_micro_batches(mut self, pass: Accumulate) -> Pipeline {
         let prepares = |step: &Step| {
-            ["fold_constants", "dead_code", "raise", "differentiate"].contains(&&step.name[..])
+            ["fold_constants", "dead_code", "raise", "attention", "differentiate"]
+                .contains(&&step.name[..])
         };
-        let step = Step { name: "accumulate".to_owned(), pass: Pass::Graph(Arc::new(pass)) };
+        let step = Step::new("accumulate", Pass::Graph(Arc::new(pass)));
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
             None => {
-                let at = self.steps.iter().take_while(|s| prepares(s)).count();
-                self.steps.insert(at, step);
+                let made = self.steps.iter().rposition(|s| s.name == "differentiate");
+                let made = made.map_or(0, |i| i + 1);
+                let prepared = self.steps[made..].iter().take_while(|s| prepares(s)).count();
+                self.steps.insert(made + prepared, step);
             }
         }
         self
@@ -313,8 +330,8 @@ impl Pipeline {
             let known = self.names().collect::<Vec<_>>().join(", ");
             return Err(format!("the pipeline has no pass `{before}`; it has {known}").into());
         };
-        self.steps.insert(at, Step { name: name.to_owned(), pass });
-        self.validate(None)?;
+        self.steps.insert(at, Step::new(name, pass));
+        self.validate(None, |_| true)?;
         Ok(self)
     }
 
@@ -324,6 +341,36 @@ impl Pipeline {
             Pass::Graph(pass) => pass.differentiates(),
             _ => None,
         })
+    }
+
+    /// Names of the backends that passes are restricted to.
+    pub fn backends(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().filter_map(|step| step.when.as_deref())
+    }
+
+    /// Facts that no pass reads before they are given anew or dropped, each with the pass that gives
+    /// it. If the pipeline makes no program, its last facts are its result.
+    pub fn unread(&self) -> Vec<(&str, Fact)> {
+        let mut held: Vec<(Fact, &str, bool)> = Vec::new();
+        let mut dropped = Vec::new();
+        for Step { name, pass, .. } in &self.steps {
+            let (needs, gives) = match pass {
+                Pass::Graph(_) => continue,
+                Pass::Plan(p) => (p.needs(), p.gives()),
+                Pass::Program(p) => (p.needs(), &[][..]),
+            };
+            held.iter_mut().filter(|h| needs.contains(&h.0)).for_each(|h| h.2 = true);
+            for &given in gives {
+                // A setter drops the facts that depend on it; `Fact` is in that order.
+                dropped.extend(held.extract_if(.., |h| h.0 >= given));
+                // Who reads what it gives only renews it.
+                held.push((given, name, needs.contains(&given)));
+            }
+        }
+        if self.steps.iter().any(|step| matches!(step.pass, Pass::Program(_))) {
+            dropped.append(&mut held);
+        }
+        dropped.into_iter().filter(|h| !h.2).map(|(fact, name, _)| (name, fact)).collect()
     }
 
     /// Names of the passes, in order.
@@ -349,12 +396,17 @@ impl Pipeline {
         .ok_or_else(|| "no pass of the pipeline places; `place` does".to_owned().into())
     }
 
-    /// Levels go graph → plan → program, and every fact is given before it is needed.
-    fn validate(&self, plan: Option<&Plan>) -> Result<(), YamlError> {
+    /// Levels go graph → plan → program, and every fact is given before it is needed, by the passes
+    /// that are run.
+    fn validate(
+        &self,
+        plan: Option<&Plan>,
+        is_run: impl Fn(&Step) -> bool,
+    ) -> Result<(), YamlError> {
         let given = |f: &Fact| plan.is_some_and(|p| p.has(*f));
         let mut facts: Vec<Fact> = Fact::ALL.into_iter().filter(given).collect();
         let (mut level, mut level_pass) = if plan.is_some() { (1, "the plan") } else { (0, "") };
-        for Step { name, pass } in &self.steps {
+        for Step { name, pass, .. } in self.steps.iter().filter(|step| is_run(step)) {
             let own_level = match pass {
                 Pass::Graph(_) => 0,
                 Pass::Plan(_) => 1,
@@ -393,7 +445,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// See [`RunError`].
-    pub fn run(&self, g: Graph, cx: &Cx, options: RunOptions) -> Result<Outcome, RunError> {
+    pub fn run(&self, g: Graph, cx: &Cx, options: RunOptions) -> Result<PipelineOutcome, RunError> {
         self.run_on(Module { graph: g, plan: None, program: None }, cx, options)
     }
 
@@ -407,9 +459,11 @@ impl Pipeline {
         module: Module,
         cx: &Cx,
         mut options: RunOptions,
-    ) -> Result<Outcome, RunError> {
-        self.validate(module.plan.as_ref())?;
-        let moves = |step: &Step| matches!(&step.pass, Pass::Plan(pass) if pass.moves());
+    ) -> Result<PipelineOutcome, RunError> {
+        self.validate(module.plan.as_ref(), |step| step.applies(cx))?;
+        let moves = |step: &Step| {
+            step.applies(cx) && matches!(&step.pass, Pass::Plan(pass) if pass.moves())
+        };
         let host = match self.steps.iter().any(moves) {
             true => cx.limits.host,
             false => Some(0),
@@ -425,22 +479,26 @@ impl Pipeline {
         mut module: Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         verify(&module.graph).map_err(|defect| RunError::Graph { pass: None, defect })?;
         let mut finished = true;
         let mut all_stats = Vec::new();
-        for (i, Step { name, pass }) in self.steps.iter().enumerate().skip(first) {
-            if let Pass::Graph(pass) = pass
-                && cx.common_homes.is_none()
+        for (i, step) in self.steps.iter().enumerate().skip(first) {
+            let (Step { name, pass, .. }, is_run) = (step, step.applies(cx));
+            if let (Pass::Graph(pass), true) = (pass, is_run)
+                && cx.turns != Turns::OfRounds
                 && let Some(divides) = pass.divides(cx)
             {
                 let mut outcome = self.in_rounds(i, divides, &module, cx, options)?;
                 all_stats.append(&mut outcome.stats);
-                return Ok(Outcome { stats: all_stats, ..outcome });
+                return Ok(PipelineOutcome { stats: all_stats, ..outcome });
             }
             let start = Instant::now();
-            let stats = run_pass(pass, &mut module, cx)
-                .map_err(|error| RunError::Pass { pass: name.clone(), error })?;
+            let stats = match is_run {
+                true => run_pass(pass, &mut module, cx),
+                false => Ok(Stats::new()),
+            };
+            let stats = stats.map_err(|error| RunError::Pass { pass: name.clone(), error })?;
             let elapsed = start.elapsed();
             if matches!(pass, Pass::Graph(_)) {
                 verify(&module.graph)
@@ -454,12 +512,12 @@ impl Pipeline {
                 finished = i + 1 == self.steps.len();
                 break;
             }
-            if let Pass::Graph(pass) = pass
+            if let (Pass::Graph(pass), true) = (pass, is_run)
                 && let Some(pass) = pass.offers(cx)
             {
                 let mut best = self.fastest_variant(i, pass, &module, cx, options)?;
                 all_stats.append(&mut best.stats);
-                return Ok(Outcome { stats: all_stats, ..best });
+                return Ok(PipelineOutcome { stats: all_stats, ..best });
             }
         }
         let footprint = match &module.program {
@@ -468,7 +526,7 @@ impl Pipeline {
             }
             _ => None,
         };
-        Ok(Outcome { module, footprint, rounds: None, stats: all_stats })
+        Ok(PipelineOutcome { module, footprint, rounds: None, stats: all_stats })
     }
 }
 
@@ -490,130 +548,5 @@ fn run_pass(pass: &Pass, module: &mut Module, cx: &Cx) -> Result<Stats, PassErro
             let program = module.program.get_or_insert_with(|| Program::new(cx.target));
             p.run(&module.graph, plan, program)
         }
-    }
-}
-
-/// One entry of the list.
-struct Entry(Step);
-
-impl<'de> Deserialize<'de> for Entry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(EntryVisitor)
-    }
-}
-
-struct EntryVisitor;
-
-impl<'de> Visitor<'de> for EntryVisitor {
-    type Value = Entry;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a pass's name, or a map from its name to its options")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Entry, E> {
-        Options(name).deserialize(UnitDeserializer::new())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
-        let Some(name) = map.next_key::<String>()? else {
-            return Err(A::Error::custom("an entry without a pass"));
-        };
-        let entry = map.next_value_seed(Options(&name))?;
-        match map.next_key::<String>()? {
-            Some(second) => Err(A::Error::custom(format!(
-                "`{second}` stands in the entry of `{name}`; begin a new entry with `- `"
-            ))),
-            None => Ok(entry),
-        }
-    }
-}
-
-/// Reads the options of the pass of this name.
-struct Options<'a>(&'a str);
-
-impl<'de> DeserializeSeed<'de> for Options<'_> {
-    type Value = Entry;
-
-    fn deserialize<D: Deserializer<'de>>(self, options: D) -> Result<Entry, D::Error> {
-        match configure(self.0, options) {
-            Some(pass) => Ok(Entry(Step { name: self.0.to_owned(), pass: pass? })),
-            None => Err(unknown_pass(self.0, PhantomData)),
-        }
-    }
-}
-
-fn unknown_pass<E: serde::de::Error>(name: &str, _: PhantomData<E>) -> E {
-    let known: Vec<&str> = all_passes().iter().map(|p| p.name).collect();
-    E::custom(format!("no pass is called `{name}`; there are {}", known.join(", ")))
-}
-
-/// The JSON schema of pipelines.
-pub fn schema() -> serde_json::Value {
-    let with_options = |p: &PassInfo| {
-        serde_json::json!({
-            "type": "object",
-            "properties": { p.name: p.schema },
-            "required": [p.name],
-            "additionalProperties": false,
-        })
-    };
-    let passes = all_passes();
-    let names: Vec<&str> = passes.iter().map(|p| p.name).collect();
-    let mut entries = vec![serde_json::json!({ "enum": names })];
-    entries.extend(passes.iter().map(with_options));
-    serde_json::json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "arenic pipeline",
-        "type": "array",
-        "items": { "anyOf": entries },
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_named_pipeline_reads() {
-        for (name, yaml) in NAMED {
-            assert!(Pipeline::from_yaml(yaml).is_ok(), "{name}");
-        }
-    }
-
-    fn message(yaml: &str) -> String {
-        Pipeline::from_yaml(yaml).err().map_or("accepted".into(), |e| e.message)
-    }
-
-    #[test]
-    fn not_unknown_passes_fields_or_values() {
-        let known = message("- dead_code\n- colour\n");
-        assert!(
-            known.contains("no pass is called `colour`") && known.contains("line 2"),
-            "{known}"
-        );
-        let field = message("- order: {methud: best}\n");
-        assert!(field.contains("methud") && field.contains("line 1"), "{field}");
-        let value = message("- order:\n    method: bets\n");
-        assert!(value.contains("bets") && value.contains("line 2"), "{value}");
-        assert!(message("- order: {method: best}\n  place: {}\n").contains("begin a new entry"));
-    }
-
-    #[test]
-    fn not_values_out_of_range() {
-        for effort in ["-1", ".nan", ".inf"] {
-            let found = message(&format!("- dead_code\n- order: {{effort: {effort}}}\n"));
-            assert!(found.contains("`effort` must be at least 0"), "{effort}: {found}");
-        }
-        let window = message("- order_ilp: {window: 1}\n");
-        assert!(window.contains("at least 2 and at most 500"), "{window}");
-        assert!(Pipeline::from_yaml("- order: {effort: 0}\n").is_ok());
-    }
-
-    #[test]
-    fn not_facts_before_they_are_given() {
-        assert!(message("- place\n").contains("`place` needs slots"));
-        assert!(message("- order\n- share_in_place\n- spans\n- lower\n").contains("needs order"));
-        assert!(message("- order\n- views\n").contains("`views` comes after `order`"));
     }
 }

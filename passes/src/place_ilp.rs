@@ -23,7 +23,8 @@ pub struct PlaceIlp {
     pub effort: f64,
     /// Fix the pyramid of nested lifetimes first.
     pub pyramid: bool,
-    /// Pairs of coexisting buffers beyond which no program is made and the heuristic stays.
+    /// Most pairs of coexisting buffers for an integer program; beyond them the heuristic's
+    /// placement stays.
     pub max_pairs: usize,
 }
 
@@ -84,9 +85,9 @@ fn solve(
     let unit = unit(buffers, start.height);
     let units = |bytes: u64| bytes as f64 / unit;
     let height = units(start.height);
-    let mut program = mip::Program::default();
+    let mut program = mip::IntegerProgram::default();
     let mut values = Vec::new();
-    let mut real = |program: &mut mip::Program, min: f64, max: f64, value: f64| {
+    let mut real = |program: &mut mip::IntegerProgram, min: f64, max: f64, value: f64| {
         values.push(value);
         program.real(min, max)
     };

@@ -11,7 +11,7 @@ use arenic_ir::plan::{BufferId, Fact, Plan, Precedence};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Tells which pairs of buffers no order keeps alive together.
+/// Finds pairs of buffers that are alive together in no order.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PrunePrecedence {}

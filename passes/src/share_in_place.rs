@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShareInPlace {
-    /// Without it every buffer keeps bytes of its own.
+    /// If false, every buffer keeps bytes of its own.
     pub enabled: bool,
 }
 

@@ -28,12 +28,12 @@ pub struct ShareParallel {
     /// A buffer takes a slot of at most this many times its bytes, and no less than its
     /// bytes divided by it.
     pub match_range: NonZeroU64,
-    /// Where no other fits, takes slots of tasks that could still run in parallel, too, and
-    /// lets the placement overlap such slots; `sync` then adds the dependences. Without it
-    /// a slot keeps its bytes until every later task knows that its users are done.
+    /// If no other slot fits, take one of tasks that could still run in parallel, and let the
+    /// placement overlap such slots; `sync` then adds the dependences. If false, a slot keeps its
+    /// bytes until every later task knows that its users are done.
     pub across_streams: bool,
-    /// Every slot keeps its bytes for the whole step, as MXNet's storages do: the arena
-    /// becomes their sum.
+    /// Keep the bytes of every slot for the whole step, as MXNet's storages do; the arena is then
+    /// the sum of all slots.
     pub hold: bool,
 }
 

@@ -2,6 +2,7 @@
 //! passes make, its streams give the right result in every interleaving tried, and every
 //! mutated program that fails under some interleaving is rejected.
 
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_ir::graph::Graph;
@@ -148,7 +149,8 @@ fn whole_pipelines_on_random_graphs() {
         assert!(bound <= planned, "seed {seed}: bound {bound} above {planned}\n{g}");
         // Text is lossless.
         let printed = outcome.module.to_string();
-        let parsed = Module::parse(&printed).unwrap_or_else(|e| panic!("{e}\n{printed}"));
+        let parsed = Module::parse(&printed, &arenic_backends::ALL)
+            .unwrap_or_else(|e| panic!("{e}\n{printed}"));
         assert_eq!(parsed, outcome.module, "seed {seed}");
         assert_eq!(parsed.to_string(), printed);
     }
@@ -177,7 +179,7 @@ fn without_reuse(g: &Graph, plan: &Plan) -> (u64, u64) {
     }
     plan.set_slots(slots);
     Place::default().run(g, &mut plan, &CX).unwrap();
-    let mut program = Program::new(TargetInfo { align: CELL, ..TargetInfo::CPU });
+    let mut program = Program::new(TargetInfo { align: CELL, ..CPU.target() });
     Lower {}.run(g, &plan, &mut program).unwrap();
     let stats = Sync {}.run(g, &plan, &mut program).unwrap();
     (stats["events"], check(g, &program).unwrap().arena_bytes.device)
@@ -411,7 +413,7 @@ fn strategies_keep_byte_limits_or_refuse() {
     }
 }
 
-/// All orders of the plan's tasks; none where there are more than a few thousand.
+/// All orders of the plan's tasks; `None` if there are more than a few thousand.
 fn all_orders(g: &Graph, plan: &Plan) -> Option<Vec<Vec<TaskId>>> {
     let dependences = plan.dependences(g);
     let tasks: Vec<TaskId> = plan.tasks.keys().collect();

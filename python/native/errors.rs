@@ -61,7 +61,7 @@ pub(crate) fn of_training(e: &TrainError) -> PyErr {
         TrainError::Initial(_) => DataError::new_err(text),
         TrainError::Step { error, .. } => match error {
             arenic::train::StepFailure::Refused(_) => DataError::new_err(text),
-            arenic::train::StepFailure::Driver(_) => DeviceError::new_err(text),
+            arenic::train::StepFailure::Device(_) => DeviceError::new_err(text),
         },
         _ => DeviceError::new_err(text),
     }

@@ -6,7 +6,7 @@ use crate::step::{Step, Typed, typed};
 use arenic::data::TensorFile;
 use arenic::gpu_code::Trust;
 use arenic::train::{Initial, Place, TrainError};
-use arenic::trainer::access::{Port, Slot};
+use arenic::trainer::access::{self, Port, Slot};
 use arenic::{Tensor, TrainerOptions};
 use arenic_ir::DType;
 use arenic_ir::types::TensorType;
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// Tensors of `(dtype, shape, bytes)`, by name.
 pub(crate) fn tensors(
@@ -31,8 +31,9 @@ pub(crate) fn tensors(
     given.into_iter().map(tensor).collect()
 }
 
-/// A name, an element type, a shape, and bytes of the machine where they have an address.
-type Place3 = (String, &'static str, Vec<usize>, Option<Memory>);
+/// The name, the element type and the shape of an input or an output, and its bytes; `None` for an input that the
+/// step does not read.
+type Located = (String, &'static str, Vec<usize>, Option<Memory>);
 
 /// States under training, with the machine that steps.
 #[pyclass(module = "arenic._native", frozen)]
@@ -81,22 +82,10 @@ fn typestr(dtype: DType) -> &'static str {
 }
 
 impl Trainer {
-    /// The trainer, which another thread may be using: the interpreter is released meanwhile.
-    fn lock<'a>(&'a self, py: Python<'_>) -> MutexGuard<'a, arenic::Trainer> {
-        match self.trainer.try_lock() {
-            Ok(guard) => guard,
-            Err(_) => {
-                // Waits without the interpreter, then takes it; another thread may come between.
-                loop {
-                    py.detach(|| drop(self.trainer.lock().unwrap_or_else(PoisonError::into_inner)));
-                    match self.trainer.try_lock() {
-                        Ok(guard) => return guard,
-                        Err(std::sync::TryLockError::Poisoned(e)) => return e.into_inner(),
-                        Err(std::sync::TryLockError::WouldBlock) => {}
-                    }
-                }
-            }
-        }
+    /// Calls `f` with the trainer, which is free but for another thread that uses it: then this waits without the
+    /// interpreter, which that thread may need to end.
+    fn read<R: Send>(&self, py: Python<'_>, f: impl FnOnce(&mut arenic::Trainer) -> R + Send) -> R {
+        py.detach(|| f(&mut self.trainer.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Calls `f` with the trainer and without the interpreter.
@@ -131,7 +120,7 @@ impl Trainer {
     }
 }
 
-fn places(owner: &Bound<'_, Trainer>, ports: &[Port]) -> Vec<Place3> {
+fn located(owner: &Bound<'_, Trainer>, ports: &[Port]) -> Vec<Located> {
     let place = |port: &Port| {
         let (name, dtype, shape) = typed(&port.name, &port.ty);
         let memory = port.slot.map(|slot| Memory {
@@ -185,24 +174,39 @@ impl Trainer {
     }
 
     /// Inputs, and where they are fed.
-    fn inputs(slf: &Bound<'_, Self>) -> Vec<Place3> {
-        places(slf, arenic::trainer::access::inputs(&slf.get().lock(slf.py())))
+    fn inputs(slf: &Bound<'_, Self>) -> Vec<Located> {
+        let inputs = slf.get().read(slf.py(), |trainer| access::inputs(trainer).to_vec());
+        located(slf, &inputs)
     }
 
     /// Outputs, and where they are after a step.
-    fn outputs(slf: &Bound<'_, Self>) -> Vec<Place3> {
-        places(slf, arenic::trainer::access::outputs(&slf.get().lock(slf.py())))
+    fn outputs(slf: &Bound<'_, Self>) -> Vec<Located> {
+        let outputs = slf.get().read(slf.py(), |trainer| access::outputs(trainer).to_vec());
+        located(slf, &outputs)
+    }
+
+    /// Names of the variants, and the inputs of each.
+    fn variants(&self, py: Python<'_>) -> Vec<(String, Vec<Typed>)> {
+        let trainer = self.lock(py);
+        let variants = arenic::trainer::access::variants(&trainer);
+        let inputs = |ports: &[Port]| ports.iter().map(|p| typed(&p.name, &p.ty)).collect();
+        variants.map(|(name, ports)| (name.to_owned(), inputs(ports))).collect()
+    }
+
+    /// Chooses the variant that inputs, outputs and the next step are of.
+    fn choose(&self, py: Python<'_>, variant: usize) -> PyResult<()> {
+        self.with(py, |trainer| arenic::trainer::access::choose(trainer, variant))
     }
 
     /// Names and types of states.
     fn states(&self, py: Python<'_>) -> Vec<Typed> {
-        self.lock(py).states().map(|(name, ty)| typed(name, ty)).collect()
+        self.read(py, |trainer| trainer.states().map(|(name, ty)| typed(name, ty)).collect())
     }
 
     /// The bytes of a state; `None` where it does not lie in one piece in this process's memory.
     fn state_memory(slf: &Bound<'_, Self>, name: &str) -> PyResult<Option<Memory>> {
-        let trainer = slf.get().lock(slf.py());
-        let found = arenic::trainer::access::state(&trainer, name).map_err(|e| of_training(&e))?;
+        let found = slf.get().read(slf.py(), |trainer| access::state(trainer, name));
+        let found = found.map_err(|e| of_training(&e))?;
         let _owner = slf.clone().unbind();
         Ok(found.map(|(slot, ty)| Memory { _owner, slot, ty }))
     }
@@ -232,12 +236,12 @@ impl Trainer {
 
     /// Tells that states were written through their memory.
     fn touch(&self, py: Python<'_>) {
-        arenic::trainer::access::touch(&mut self.lock(py));
+        self.read(py, access::touch);
     }
 
     /// Waits for a step that was left by Ctrl-C.
     fn settle(&self, py: Python<'_>) -> PyResult<()> {
-        self.watched(py, |trainer| arenic::trainer::access::wait(trainer, LOOK))
+        self.watched(py, |trainer| access::wait(trainer, LOOK))
     }
 
     /// Runs a step with what the inputs hold; gives the scalar outputs in their order.
@@ -245,20 +249,19 @@ impl Trainer {
         let mut is_begun = false;
         self.watched(py, |trainer| {
             if !std::mem::replace(&mut is_begun, true)
-                && let Err(e) = arenic::trainer::access::begin(trainer)
+                && let Err(e) = access::begin(trainer)
             {
                 return Some(Err(e));
             }
-            let done = arenic::trainer::access::wait(trainer, LOOK)?;
-            Some(done.map(|()| arenic::trainer::access::scalars(trainer)))
+            let done = access::wait(trainer, LOOK)?;
+            Some(done.map(|()| access::scalars(trainer)))
         })
     }
 
     /// The forward pass with the states as they are now: its inputs, and its outputs.
-    fn evaluation(slf: &Bound<'_, Self>) -> PyResult<(Vec<Place3>, Vec<Place3>)> {
-        let (inputs, outputs) =
-            slf.get().with(slf.py(), |trainer| arenic::trainer::access::evaluation(trainer))?;
-        Ok((places(slf, &inputs), places(slf, &outputs)))
+    fn evaluation(slf: &Bound<'_, Self>) -> PyResult<(Vec<Located>, Vec<Located>)> {
+        let (inputs, outputs) = slf.get().with(slf.py(), |trainer| access::evaluation(trainer))?;
+        Ok((located(slf, &inputs), located(slf, &outputs)))
     }
 
     /// Runs the forward pass with what its inputs hold; gives the figures by name.
@@ -266,23 +269,23 @@ impl Trainer {
         let mut is_begun = false;
         self.watched(py, |trainer| {
             let is_first = !std::mem::replace(&mut is_begun, true);
-            arenic::trainer::access::evaluate(trainer, is_first, LOOK)
+            access::evaluate(trainer, is_first, LOOK)
         })
     }
 
     /// Steps done so far.
     fn steps(&self, py: Python<'_>) -> u64 {
-        self.lock(py).steps()
+        self.read(py, |trainer| trainer.steps())
     }
 
     /// Bytes of the arena on the device.
     fn arena_bytes(&self, py: Python<'_>) -> u64 {
-        arenic::trainer::access::arena_bytes(&self.lock(py))
+        self.read(py, |trainer| access::arena_bytes(trainer))
     }
 
     /// True where inputs and outputs lie elsewhere after each step.
     fn moves(&self, py: Python<'_>) -> bool {
-        arenic::trainer::access::moves(&self.lock(py))
+        self.read(py, |trainer| access::moves(trainer))
     }
 
     /// Writes the states.

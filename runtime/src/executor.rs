@@ -13,22 +13,22 @@ mod stress;
 mod tests;
 
 use crate::cpu;
-use crate::kernel::{Draw, KernelError, Operand, Scratch, Target};
+use crate::kernel::{Destination, Draw, KernelError, Operand, Scratch};
 use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
-use arenic_ir::check::{Footprint, Violation, check, check_rounds};
+use arenic_ir::check::{self, Footprint, Violation, check, check_variants};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
-use step::{Clock, Dead, POISON, Prepared, Step};
+use step::{Clock, Dead, POISON, Prepared, StepCommands};
 use streams::{Events, Threads};
 use stress::Delays;
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct ExecutorOptions {
     /// Threads of kernels; 0 takes one per core. Streams of copies have threads beside them.
     pub threads: usize,
     /// Fill bytes with a NaN pattern as soon as they are dead. When that is depends on the
@@ -81,7 +81,7 @@ pub struct Executor<'g> {
     /// Inputs that are fed before every step.
     fed_each_step: HashSet<ValueId>,
     outputs: Vec<Range>,
-    step: Step<'g>,
+    step: StepCommands<'g>,
     threads: Threads,
     /// The first stream alone has kernels, and stays in the pool for a whole step. Where
     /// others have some, too, a thread of the pool that waits might be the one they need.
@@ -93,15 +93,20 @@ impl<'g> Executor<'g> {
     ///
     /// # Errors
     /// The program breaks an invariant, or memory or threads are not to be had.
-    pub fn new(graph: &'g Graph, program: &Program, options: Options) -> Result<Self, SetupError> {
+    pub fn new(
+        graph: &'g Graph,
+        program: &Program,
+        options: ExecutorOptions,
+    ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
         let (arenas, pool) = (allocate(program.sizes)?, pool(options)?);
         // SAFETY: `check` has just accepted the program, and the arenas are its own.
         unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, options) }
     }
 
-    /// Executors of programs that take turns over the same arenas, which are as large as the
-    /// largest. `check_rounds` judges them; its messages name parts by their places.
+    /// Executors of steps that take turns over the same arenas, which are as large as the largest;
+    /// a step has one program, or several that take turns themselves. `check_variants` judges them;
+    /// its messages name programs by their places among all.
     ///
     /// # Errors
     /// As for [`Executor::new`].
@@ -109,24 +114,25 @@ impl<'g> Executor<'g> {
     /// # Safety
     /// One of them is used at a time: while one steps no other one does, and no reference to the
     /// bytes that one of them gave is alive while another steps or gives some to be written.
-    pub(crate) unsafe fn taking_turns<const N: usize>(
-        parts: [(&'g Graph, &Program); N],
-        options: Options,
-    ) -> Result<[Self; N], SetupError> {
-        let footprints = check_rounds(&parts).map_err(SetupError::Check)?;
-        let sizes = parts.iter().map(|(_, program)| program.sizes);
+    pub(crate) unsafe fn taking_turns(
+        steps: &[Vec<check::Part<'g>>],
+        options: ExecutorOptions,
+    ) -> Result<Vec<Vec<Self>>, SetupError> {
+        let footprints = check_variants(steps).map_err(SetupError::Check)?;
+        let sizes = steps.iter().flatten().map(|(_, program)| program.sizes);
         let (arenas, pool) =
             (allocate(sizes.fold(PerSpace::default(), PerSpace::largest))?, pool(options)?);
-        let executor = |((graph, program), footprint): ((&'g Graph, &Program), Footprint)| {
+        let executor = |(&(graph, program), footprint): (&check::Part<'g>, Footprint)| {
             let (arenas, pool) = (Arc::clone(&arenas), Arc::clone(&pool));
-            // SAFETY: `check_rounds` has just accepted the programs, so that each finds its states
+            // SAFETY: `check_variants` has just accepted the programs, so that each finds its states
             // and constants as it needs them; the arenas have room for each. That no two are used
             // at a time is the caller's promise.
             unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, options) }
         };
-        let executors = parts.into_iter().zip(footprints).map(executor);
-        let executors = executors.collect::<Result<Vec<_>, _>>()?;
-        Ok(executors.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
+        let of_step = |(step, footprints): (&Vec<_>, Vec<_>)| {
+            step.iter().zip(footprints).map(executor).collect::<Result<Vec<_>, _>>()
+        };
+        steps.iter().zip(footprints).map(of_step).collect()
     }
 
     /// # Safety
@@ -138,7 +144,7 @@ impl<'g> Executor<'g> {
         footprint: Footprint,
         arenas: Arc<PerSpace<AlignedBytes>>,
         pool: Arc<ThreadPool>,
-        options: Options,
+        options: ExecutorOptions,
     ) -> Result<Self, SetupError> {
         if !program.target.align.is_multiple_of(ALIGN as u64) {
             return Err(SetupError::Alignment(program.target.align));
@@ -157,7 +163,7 @@ impl<'g> Executor<'g> {
             homes: program.homes.iter().map(|h| (h.value, h.range)).collect(),
             fed_each_step: program.fed_each_step(graph),
             outputs: program.outputs.clone(),
-            step: Step {
+            step: StepCommands {
                 graph,
                 commands: Vec::new(),
                 dead: Vec::new(),
@@ -208,7 +214,8 @@ impl<'g> Executor<'g> {
                 };
                 let target = |(v, r): (&Option<ValueId>, &Option<Range>)| {
                     // SAFETY: as above.
-                    (*v).zip(*r).map(|(v, r)| unsafe { Target::new(graph.ty(v), self.address(&r)) })
+                    (*v).zip(*r)
+                        .map(|(v, r)| unsafe { Destination::new(graph.ty(v), self.address(&r)) })
                 };
                 Prepared::Run {
                     node: *node,
@@ -364,7 +371,7 @@ fn allocate(sizes: PerSpace<u64>) -> Result<Arc<PerSpace<AlignedBytes>>, OutOfMe
 }
 
 /// The threads of kernels.
-fn pool(options: Options) -> Result<Arc<ThreadPool>, SetupError> {
+fn pool(options: ExecutorOptions) -> Result<Arc<ThreadPool>, SetupError> {
     let pool = ThreadPoolBuilder::new().num_threads(options.threads).build();
     let pool = pool.map_err(|e| SetupError::Threads(options.threads, e.to_string()))?;
     Ok(Arc::new(pool))

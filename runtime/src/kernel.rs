@@ -11,7 +11,7 @@ pub struct Operand<'a> {
 
 /// One result: a type and where its bytes go.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub struct Destination<'a> {
     ty: &'a TensorType,
     ptr: *mut u8,
 }
@@ -23,9 +23,9 @@ unsafe impl Send for Operand<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Operand<'_> {}
 // SAFETY: as above.
-unsafe impl Send for Target<'_> {}
+unsafe impl Send for Destination<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Target<'_> {}
+unsafe impl Sync for Destination<'_> {}
 
 /// A plain element type that may be read from arena bytes.
 ///
@@ -90,7 +90,7 @@ impl<'a> Operand<'a> {
     }
 }
 
-impl<'a> Target<'a> {
+impl<'a> Destination<'a> {
     /// A result at `ptr`.
     ///
     /// # Safety
@@ -98,7 +98,7 @@ impl<'a> Target<'a> {
     /// type, are valid for reads and writes, and nobody else reads or writes them, except
     /// as an operand of the same call that the operator declares as an in-place pair.
     pub unsafe fn new(ty: &'a TensorType, ptr: *mut u8) -> Self {
-        Target { ty, ptr }
+        Destination { ty, ptr }
     }
 
     /// The type.
@@ -221,7 +221,7 @@ pub struct Call<'a> {
     /// Operands.
     pub inputs: &'a [Operand<'a>],
     /// Results; `None` where nobody reads one.
-    pub outputs: &'a [Option<Target<'a>>],
+    pub outputs: &'a [Option<Destination<'a>>],
     /// Scratch of [`Op::scratch_bytes`].
     pub scratch: Scratch,
     /// Seed and step.

@@ -11,3 +11,4 @@ pub mod memory;
 pub mod profile;
 pub mod reference;
 pub mod rounds;
+pub mod variants;

@@ -1,13 +1,27 @@
 //! What training needs of a program that is ready to step, wherever it runs.
 
-use crate::cuda::DeviceStepError;
-use crate::cuda::driver::DriverError;
-use crate::executor::Executor;
+use crate::executor::{Executor, StepError};
 use crate::kernel::Draw;
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
 use std::borrow::Cow;
+
+/// The device failed, in its driver's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DeviceError(pub String);
+
+/// Why a step failed; states may then be half updated.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StepFailure {
+    /// A kernel refused its operands' contents.
+    #[error(transparent)]
+    Refused(#[from] StepError),
+    /// The device failed.
+    #[error("the device failed: {0}")]
+    Device(#[from] DeviceError),
+}
 
 /// A program ready to step.
 pub trait Machine {
@@ -36,17 +50,17 @@ pub trait Machine {
     ///
     /// # Errors
     /// Those of `fill`, and of the device.
-    fn fill_home<E: From<DriverError>>(
+    fn fill_home<E: From<DeviceError>>(
         &mut self,
         v: ValueId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E>;
 
-    /// A state's bytes between steps; none where the step does not read it.
+    /// A state's bytes between steps; empty if the step does not read it.
     ///
     /// # Errors
     /// The device fails.
-    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError>;
+    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DeviceError>;
 
     /// After a step that failed: the states whose bytes it may have written. The others are as
     /// they were before it.
@@ -60,20 +74,20 @@ pub trait Machine {
     ///
     /// # Errors
     /// Those of [`Machine::step`].
-    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError>;
+    fn begin(&mut self, draw: Draw) -> Result<(), StepFailure>;
 
     /// Waits for the end of the step that was begun.
     ///
     /// # Errors
     /// Those of [`Machine::step`].
-    fn finish(&mut self) -> Result<(), DeviceStepError>;
+    fn finish(&mut self) -> Result<(), StepFailure>;
 
     /// Runs one step.
     ///
     /// # Errors
     /// A kernel refused its operands' contents, or the device failed; states may then be half
     /// updated.
-    fn step(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+    fn step(&mut self, draw: Draw) -> Result<(), StepFailure> {
         self.begin(draw)?;
         self.finish()
     }
@@ -82,7 +96,7 @@ pub trait Machine {
     ///
     /// # Errors
     /// As for [`Machine::step`].
-    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError>;
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, StepFailure>;
 
     /// Where the times of [`Machine::timed_step`] come from, in words.
     fn clock(&self) -> &'static str;
@@ -113,7 +127,7 @@ impl Machine for Executor<'_> {
         self.input_mut(v)
     }
 
-    fn fill_home<E: From<DriverError>>(
+    fn fill_home<E: From<DeviceError>>(
         &mut self,
         v: ValueId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
@@ -121,7 +135,7 @@ impl Machine for Executor<'_> {
         self.carried_mut(v).map_or(Ok(()), fill)
     }
 
-    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {
+    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DeviceError> {
         Ok(Cow::Borrowed(self.state(s)))
     }
 
@@ -133,15 +147,15 @@ impl Machine for Executor<'_> {
         self.output(i)
     }
 
-    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+    fn begin(&mut self, draw: Draw) -> Result<(), StepFailure> {
         Ok(self.step(draw)?)
     }
 
-    fn finish(&mut self) -> Result<(), DeviceStepError> {
+    fn finish(&mut self) -> Result<(), StepFailure> {
         Ok(())
     }
 
-    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, StepFailure> {
         Ok(self.timed_step(draw)?)
     }
 

@@ -231,7 +231,7 @@ mod tests {
   output "a" v5
 }
 "#;
-        let g = Module::parse(text).unwrap().graph;
+        let g = Module::parse(text, &arenic_backends::ALL).unwrap().graph;
         let profile = profile(&g, "here", 1).unwrap();
         assert_eq!(profile.kernels.len(), 7);
         assert!(profile.kernels.iter().all(|k| k.seconds > 0.0 && k.seconds < 1.0));

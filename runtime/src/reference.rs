@@ -2,10 +2,11 @@
 
 use crate::cpu;
 use crate::executor::{StepError, node_label};
-use crate::kernel::{Call, Draw, KernelError, Operand, Scratch, Target};
+use crate::kernel::{Call, Destination, Draw, KernelError, Operand, Scratch};
 use crate::memory::{AlignedBytes, OutOfMemory};
+use arenic_backends::CPU;
 use arenic_ir::op::TypeError;
-use arenic_ir::{Def, Graph, Op, TargetInfo, TensorType, ValueId};
+use arenic_ir::{Def, Graph, Op, TensorType, ValueId};
 use cranelift_entity::PrimaryMap;
 
 /// Why a single operator could not be evaluated.
@@ -68,8 +69,7 @@ pub(crate) fn alone<R>(
     let results = op.infer(types)?;
     let outputs =
         results.iter().map(|ty| AlignedBytes::zeroed(ty.bytes())).collect::<Result<Vec<_>, _>>()?;
-    let scratch_bytes =
-        op.scratch_bytes(TargetInfo::CPU, types, &results.iter().collect::<Vec<_>>());
+    let scratch_bytes = op.scratch_bytes(CPU.target(), types, &results.iter().collect::<Vec<_>>());
     let scratch = AlignedBytes::zeroed(scratch_bytes)?;
 
     let inputs: Vec<Operand> = types
@@ -78,11 +78,11 @@ pub(crate) fn alone<R>(
         // SAFETY: aligned bytes of the operand's length that outlive the call.
         .map(|(ty, bytes)| unsafe { Operand::new(ty, bytes.as_ptr()) })
         .collect();
-    let targets: Vec<Option<Target>> = results
+    let targets: Vec<Option<Destination>> = results
         .iter()
         .zip(&outputs)
         // SAFETY: an aligned allocation of the result's length that outlives the call.
-        .map(|(ty, bytes)| Some(unsafe { Target::new(ty, bytes.as_ptr()) }))
+        .map(|(ty, bytes)| Some(unsafe { Destination::new(ty, bytes.as_ptr()) }))
         .collect();
     let made = run(&Call {
         op,
@@ -145,7 +145,7 @@ impl<'g> Reference<'g> {
         for (n, node) in &g.nodes {
             let types = g.output_types(n).unwrap_or_default();
             let bytes = node.op.scratch_bytes(
-                TargetInfo::CPU,
+                CPU.target(),
                 &g.input_types(n),
                 &types.iter().collect::<Vec<_>>(),
             );
@@ -155,9 +155,10 @@ impl<'g> Reference<'g> {
             // their root, so nothing a node writes is something it reads.
             let operand = |&v: &ValueId| unsafe { Operand::new(g.ty(v), self.address(v)) };
             // SAFETY: as above.
-            let target = |v: ValueId| unsafe { Target::new(g.ty(v), self.address(v)) };
+            let target = |v: ValueId| unsafe { Destination::new(g.ty(v), self.address(v)) };
             let inputs: Vec<Operand> = node.inputs.iter().map(operand).collect();
-            let outputs: Vec<Option<Target>> = node.outputs.iter().map(|v| v.map(target)).collect();
+            let outputs: Vec<Option<Destination>> =
+                node.outputs.iter().map(|v| v.map(target)).collect();
             // SAFETY: an aligned allocation of this length, used by this call alone.
             let scratch = unsafe { Scratch::new(scratch.as_ptr(), bytes as usize) };
             cpu::run(&Call { op: &node.op, inputs: &inputs, outputs: &outputs, scratch, draw })

@@ -2,7 +2,7 @@
 
 use super::{Certificate, Kernels};
 use crate::mapping::Mapping;
-use arenic_ir::check::{Footprint, Violation, check, check_rounds};
+use arenic_ir::check::{self, Footprint, Violation, check, check_rounds};
 use arenic_ir::cost::Device;
 use arenic_ir::program::{PerSpace, Program};
 use arenic_ir::{DType, Graph, Rounds};
@@ -15,6 +15,11 @@ use std::collections::BTreeMap;
 pub struct Target {
     /// For example `cpu`.
     pub name: String,
+    /// Which of the steps of this name it is that share their states in one arena: sizes of dimensions, or
+    /// a model by a name. Empty where there is one step alone.
+    pub variant: String,
+    /// The model of the variant, by the name that it was given; empty where all are of one model.
+    pub structure: String,
     /// The graph, frozen, with its constants and initial states.
     pub graph: Graph,
     /// The program.
@@ -89,7 +94,12 @@ impl Target {
         ]
     }
 
-    /// What a step in rounds is fed and gives, and where its parts have it; none for other steps.
+    /// The programs of the step with their graphs, in the order of [`Target::turns`].
+    pub fn parts(&self) -> Vec<check::Part<'_>> {
+        self.turns().into_iter().map(|turn| (turn.graph, turn.program)).collect()
+    }
+
+    /// What a step in rounds is fed and gives, and where its parts have it; `None` for other steps.
     ///
     /// # Errors
     /// The parts make no step, which [`Artifact::read`] rules out.
@@ -106,10 +116,7 @@ impl Target {
     pub fn check(&self) -> Result<Vec<Footprint>, Vec<Violation>> {
         match self.turns()[..] {
             [Turn { graph, program, .. }] => Ok(vec![check(graph, program)?]),
-            ref turns => {
-                let parts: Vec<_> = turns.iter().map(|turn| (turn.graph, turn.program)).collect();
-                check_rounds(&parts)
-            }
+            _ => check_rounds(&self.parts()),
         }
     }
 

@@ -7,10 +7,11 @@ use super::loss::{LossOptions, MicroBatches, parameters_json};
 use super::pipeline::read_pipeline;
 use super::search::{CUT, SearchOptions};
 use super::sweep::{self, Sweep};
+use super::variants::{self, Only, parse_only};
 use super::{Failure, Json, Outcome, can_write, failed, human_bytes, name_value, print};
 use crate::artifact::{Artifact, Target};
 use crate::compile::{CompileError, Compiled};
-use crate::compiler::{Compiler, Watch};
+use crate::compiler::{Compiler, Variant, Watch};
 use crate::data::Npz;
 use crate::explain;
 use crate::largest::Largest;
@@ -18,6 +19,7 @@ use crate::limit::{Limit, parse_percent};
 use crate::model::Model;
 use crate::onnx::ImportOptions;
 use crate::size::parse_size;
+use arenic_backends::{ALL, CPU, CUDA};
 use arenic_ir::cost::Device;
 use arenic_ir::{Backend, Math, TensorType};
 use arenic_passes::pipeline::{Pipeline, Report};
@@ -35,7 +37,7 @@ use std::time::Instant;
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// The model
-    #[arg(required_unless_present = "ort")]
+    #[arg(required_unless_present_any = ["ort", "variants"])]
     model: Option<PathBuf>,
     /// Instead of a model, a folder of ONNX Runtime's training artifacts: training_model.onnx,
     /// optimizer_model.onnx and checkpoint become one step, with the learning rate as input `lr`
@@ -43,69 +45,79 @@ pub(super) struct Arguments {
     ort: Option<PathBuf>,
     /// The artifact to write
     #[arg(short = 'o', value_name = "OUT.arenic", required_unless_present_any = ["stop_after", "sweep"])]
-    artifact: Option<PathBuf>,
+    pub(super) artifact: Option<PathBuf>,
     /// A pipeline file, or the name of a pipeline (see `arenic pipeline list`) [default: default; with
     /// --loss: training]
     #[arg(long, value_name = "P.yaml")]
     pipeline: Option<String>,
-    /// Size of a symbolic dimension; NAME=max is the largest one that keeps the limit
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
+    /// Size of a symbolic dimension; NAME=max is the largest one that keeps the limit. Several sizes make
+    /// a variant of each combination: steps over one arena, which share their states
+    #[arg(long = "dim", value_name = "NAME=N[,N...]", value_parser = parse_dimension)]
     dims: Vec<Dimension>,
+    /// Of these combinations the ones with such sizes, for example batch=8,seq=*
+    #[arg(long, value_name = "NAME=N|*,...", value_parser = parse_only)]
+    only: Vec<Only>,
+    /// A model whose step is a variant by this name. States of equal names are one state, and those that
+    /// a variant lacks stay as they are
+    #[arg(long = "variant", value_name = "NAME=MODEL", value_parser = name_value, conflicts_with_all = ["model", "ort"])]
+    variants: Vec<(String, String)>,
     /// Carry output Y into input X from step to step
     #[arg(long = "state", value_name = "X=Y", value_parser = name_value)]
     states: Vec<(String, String)>,
     /// Make an input a constant: the array of its name in an .npz file
     #[arg(long = "bind", value_name = "NAME=FILE", value_parser = name_value)]
     bind: Vec<(String, String)>,
-    /// What the step may take on the device, for example 4GiB: tensors are computed again, or moved to
-    /// host memory, to keep it. 60% or half are of the step's arena without a limit; fit is what this
+    /// Limit on device memory, for example 4GiB; to keep it, tensors are computed again or moved to
+    /// host memory. 60% and half refer to the step's arena without a limit; fit takes what this
     /// machine has free, less a margin
     #[arg(long, visible_alias = "memory", value_name = "SIZE", value_parser = Limit::from_str)]
     device_memory: Option<Limit>,
-    /// Bytes that moved tensors may take in host memory [default: none on a CPU, whose memory that is;
-    /// no limit for a GPU]
+    /// Limit on host memory for moved tensors [default: 0 on a CPU, whose own memory it is; no
+    /// limit for a GPU]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     host_memory: Option<u64>,
-    /// The other way round: the least memory with which the step is at most so much longer, for
-    /// example 2%, as predicted
+    /// Instead of a limit: take the least memory with which the step is predicted to take at most
+    /// this much longer, for example 2%
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, conflicts_with_all = ["device_memory", "sweep", "stop_after"])]
     overhead: Option<f64>,
     /// Let `section` cut sums, which changes bits
     #[arg(long)]
     allow_reassociation: bool,
-    /// Whose kernels run the step: cpu or cuda. Given more than once, the artifact holds a program
-    /// for each; figures are then of the first
-    #[arg(long = "target", value_name = "T", default_value = Backend::CPU.name(), value_parser = backend)]
+    /// Backend whose kernels run the step: cpu or cuda. If given more than once, the artifact holds
+    /// a program for each, and the printed figures are those of the first
+    #[arg(long = "target", value_name = "T", default_value = CPU.name, value_parser = backend)]
     targets: Vec<Backend>,
-    /// Leave the kernels for GPUs as text, which is compiled where they first run
+    /// Store kernels for GPUs as source text, which is compiled when they first run
     #[arg(long)]
     no_gpu_code: bool,
     /// Arithmetic of a GPU's libraries in products and convolutions: f32, or tf32, which rounds
     /// operands to 10 bits for tensor cores
     #[arg(long, value_name = "M", default_value = Math::F32.name(), value_parser = math)]
     math: Math,
-    /// What products and convolutions take: f32, or bf16, beside state, updates and losses of f32. A
-    /// short way to the pass `precision`
+    /// Type of the operands of products and convolutions: f32, or bf16 (state, updates and losses
+    /// stay f32). Short for the pass `precision`
     #[arg(long, value_name = "P", value_parser = precision)]
     precision: Option<Format>,
-    /// A device file, cuda:N, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090: times are
-    /// for it, and without --device-memory its memory is the limit
+    /// Device that times are predicted for: a device file, cuda:N, or one of cpu, gtx1080ti,
+    /// titanx, p100, a100, h100, h200, rtx4090. Its memory is the limit unless --device-memory
+    /// gives one
     #[arg(long, value_name = "D")]
     device: Option<String>,
     /// Times of kernels that `arenic profile` measured on the device
     #[arg(long, value_name = "TABLE")]
     profile: Option<PathBuf>,
-    /// Import a forward model as it is after training: nothing is dropped, statistics are running ones
+    /// Import a forward model for inference: dropout does nothing, and normalisation uses running
+    /// statistics
     #[arg(long, conflicts_with = "loss")]
     inference: bool,
     /// Leave out the forward pass that `arenic eval` runs
     #[arg(long, requires = "loss")]
     no_eval: bool,
-    /// Say what the step needs beside what the forward pass alone needs
+    /// Also print what the forward pass alone needs
     #[arg(long, requires = "loss", conflicts_with = "no_eval")]
     compare: bool,
     #[command(flatten)]
-    loss: LossOptions,
+    pub(super) loss: LossOptions,
     /// Print what each limit costs instead of writing an artifact: percentages of the arena
     /// without a limit, 100%..30% or 100%..30%:5% [default step: 10%]
     #[arg(long, value_name = "RANGE", conflicts_with_all = ["artifact", "device_memory", "stop_after"])]
@@ -125,7 +137,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     search: SearchOptions,
     #[command(flatten)]
-    json: Json,
+    pub(super) json: Json,
 }
 
 impl Arguments {
@@ -151,6 +163,9 @@ impl Arguments {
     pub(super) fn compiler(&self) -> Result<Compiler, Failure> {
         let pipeline = self.pipeline.as_deref();
         let pipeline = pipeline.map(|name| read_pipeline(name, Pipeline::from_yaml)).transpose()?;
+        for (pass, fact) in pipeline.iter().flat_map(Pipeline::unread) {
+            tell!("note: no pass after `{pass}` reads the {fact} that it gives");
+        }
         let counted = self.loss.accumulate.and_then(MicroBatches::count);
         if counted.is_some() && self.loss.loss.is_none() && self.ort.is_none() {
             let help = "give --loss, or --ort; `--accumulate auto` is for every step";
@@ -218,6 +233,30 @@ impl Arguments {
         }
     }
 
+    /// What there is to say of all variants, each thing once.
+    fn remarks_of_all(
+        &self,
+        artifact: &Artifact,
+        compiled: &[Compiled],
+        timed: &Device,
+    ) -> Vec<String> {
+        let mut said: Vec<String> = Vec::new();
+        for line in compiled.iter().flat_map(|compiled| self.remarks(compiled, timed)) {
+            if !said.contains(&line) {
+                said.push(line);
+            }
+        }
+        said.extend(Self::lacks(artifact));
+        said
+    }
+
+    /// What the artifact lacks, in a line.
+    fn lacks(artifact: &Artifact) -> Option<String> {
+        let gpu = artifact.target(CUDA.name).filter(|gpu| gpu.kernels.is_none());
+        let what = "note: there is no NVRTC here; kernels are compiled when a run begins";
+        gpu.filter(|_| artifact.runnable).map(|_| what.to_owned())
+    }
+
     /// What there is to say of weights and of what the artifact lacks, in lines.
     pub(super) fn remarks(&self, compiled: &Compiled, timed: &Device) -> Vec<String> {
         let mut lines = Vec::new();
@@ -229,23 +268,17 @@ impl Arguments {
         }
         let unused = |name: &String| format!("note: initializer `{name}` is not used");
         lines.extend(compiled.unused.iter().map(unused));
-        if let Some(artifact) = &compiled.artifact
-            && let Some(gpu) = artifact.target(Backend::CUDA.name())
-            && gpu.kernels.is_none()
-            && artifact.runnable
-        {
-            let what = "note: there is no NVRTC here; kernels are compiled when a run begins";
-            lines.push(what.to_owned());
-        }
+        lines.extend(compiled.artifact.as_ref().and_then(Self::lacks));
         lines
     }
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     let start = Instant::now();
-    let model = a.model()?;
     can_write(&a.artifact)?;
     let compiler = a.compiler()?;
+    let one = if a.variants.is_empty() { Some(a.model()?) } else { None };
+    let variants = variants::named(&a.variants, one, &Dimensions::new(&a.dims)?, &a.only)?;
     let timed = compiler.timed().map_err(failed)?;
     let progress = a.search.listener();
     let watch = Watch {
@@ -254,15 +287,29 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         note: Some(&|text: &str| tell!("{text}")),
         after_pass: Some(&|report: &Report| a.dump(report)),
     };
+    let [Variant { model, .. }] = &variants[..] else {
+        let about_one = [("--sweep", a.sweep.is_some()), ("--compare", a.compare)];
+        if let Some((option, _)) = about_one.iter().find(|(_, is_given)| *is_given) {
+            let help = "leave it out, or compile one step: one size of each dimension";
+            let n = variants.len();
+            return Err(miette!(help = help, "{option} is about one step, not {n} variants").into());
+        }
+        let compiled = compiler.compile_variants_watched(&variants, &watch);
+        let (artifact, compiled) = compiled.map_err(|e| refused(a, e))?;
+        a.remarks_of_all(&artifact, &compiled, &timed).iter().for_each(|line| tell!("{line}"));
+        let Some(output) = &a.artifact else { return Ok(()) };
+        artifact.write(output).map_err(failed)?;
+        return variants::told(a, &artifact, &compiled, output, start);
+    };
     if let Some(sweep) = a.sweep {
         if let Some(name) = &compiler.largest {
             return Err(miette!("--sweep needs a size for {name}, not max").into());
         }
-        let job = compiler.job(&model, &watch).map_err(failed)?;
+        let job = compiler.job(model, &watch).map_err(failed)?;
         let compile = |limit| job.compile(limit);
         return sweep::run(sweep, &timed, compile, interrupt::flag(), a.json);
     }
-    let compiled = compiler.compile_watched(&model, &watch).map_err(|e| refused(a, e))?;
+    let compiled = compiler.compile_watched(model, &watch).map_err(|e| refused(a, e))?;
     a.remarks(&compiled, &timed).iter().for_each(|line| tell!("{line}"));
     if a.stop_after.is_some() {
         return print(&compiled.module);
@@ -325,7 +372,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 }
 
 /// What there is to say of a target for scripts.
-fn figures(target: &Target, minimum: Option<Minimum>) -> Map<String, Value> {
+pub(super) fn figures(target: &Target, minimum: Option<Minimum>) -> Map<String, Value> {
     let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
     object.insert("math".into(), target.program.target.math.name().into());
     object.insert("precision".into(), target.precision().into());
@@ -357,7 +404,7 @@ fn math(name: &str) -> Result<Math, String> {
 
 /// A backend by its name.
 fn backend(name: &str) -> Result<Backend, String> {
-    let known = Backend::ALL.into_iter().find(|b| b.name() == name);
+    let known = ALL.into_iter().find(|b| b.name == name);
     known.ok_or_else(|| format!("`{name}` is no target; cpu and cuda are"))
 }
 
@@ -501,8 +548,21 @@ impl Request {
         let compiler = a.compiler()?;
         let after_pass = |report: &Report| a.dump(report);
         let watch = Watch { after_pass: Some(&after_pass), ..*watch };
-        let compiled = compiler.compile_watched(&model, &watch).map_err(Failure::of_compiling)?;
         let timed = compiler.timed().map_err(failed)?;
+        let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
+        let variants = variants::named(&[], Some(model), &Dimensions::new(&a.dims)?, &a.only)?;
+        let [Variant { model, .. }] = &variants[..] else {
+            let compiled = compiler.compile_variants_watched(&variants, &watch);
+            let (artifact, compiled) = compiled.map_err(Failure::of_compiling)?;
+            for line in a.remarks_of_all(&artifact, &compiled, &timed) {
+                watch.note(&line);
+            }
+            let mut object = variants::figures_of_all(&artifact, &compiled);
+            object.insert("seconds".into(), start.elapsed().as_secs_f64().into());
+            let figures = object.into_iter().filter_map(number).collect();
+            return Ok(Compilation { artifact, figures });
+        };
+        let compiled = compiler.compile_watched(model, &watch).map_err(Failure::of_compiling)?;
         for line in a.remarks(&compiled, &timed) {
             watch.note(&line);
         }
@@ -515,7 +575,6 @@ impl Request {
             object.insert("largest".into(), (*size).into());
         }
         object.insert("seconds".into(), start.elapsed().as_secs_f64().into());
-        let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
         let figures = object.into_iter().filter_map(number).collect();
         let artifact = compiled.artifact.ok_or_else(|| failed(CompileError::NoProgram))?;
         if artifact.provenance.is_cut {

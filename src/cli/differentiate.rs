@@ -7,7 +7,7 @@ use crate::compile::Weights;
 use crate::evaluator::Kernels;
 use crate::onnx::export::{ExportOptions, export, write};
 use crate::onnx::{ImportOptions, Imported, Mode, import_file};
-use arenic_ir::TargetInfo;
+use arenic_backends::CPU;
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use clap::Args;
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     /// Size of a symbolic dimension
     #[arg(long = "dim", value_name = "NAME=N", value_parser = parse_dimension)]
     dims: Vec<Dimension>,
-    /// Tell of each weight what becomes of it
+    /// Print what becomes of each weight
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         Weights::decided(&mut graph, &pass, said, &stops, notes).map_err(failed)?;
     LossOptions::describe(&weights, a.verbose).iter().for_each(|line| tell!("{line}"));
     let pipeline = Pipeline::from_yaml(PASSES).and_then(|p| p.differentiating(pass));
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let step = pipeline.map_err(failed)?.run(graph, &cx, RunOptions::default()).map_err(failed)?;
     let mut model = export(&step.module.graph, ExportOptions::default()).map_err(failed)?;
     model.metadata_props.extend(crate::onnx::defaults(&a.loss.defaults()));

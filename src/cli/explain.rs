@@ -2,7 +2,9 @@
 
 use super::device::read_profiled;
 use super::search::SearchOptions;
-use super::{Failure, Json, Outcome, checked_target, failed, human_bytes, note_rounds, print};
+use super::{
+    Failure, Json, Outcome, checked_target, chosen, failed, human_bytes, note_rounds, print,
+};
 use crate::artifact::Artifact;
 use crate::compile::moves_tensors;
 use crate::explain::Explanation;
@@ -48,6 +50,9 @@ struct Tensor {
     /// The artifact's target to explain [default: the first]
     #[arg(long)]
     target: Option<String>,
+    /// The variant, where the artifact holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
     #[command(flatten)]
     json: Json,
 }
@@ -59,6 +64,9 @@ struct Order {
     /// The artifact's target to explain [default: the first]
     #[arg(long)]
     target: Option<String>,
+    /// The variant, where the artifact holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
     #[command(flatten)]
     search: SearchOptions,
 }
@@ -77,7 +85,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 fn explain_tensor(a: &Tensor) -> Outcome {
     let device = read_profiled(&a.device, a.profile.as_deref())?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
-    let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    let (target, footprint) = checked_target(&artifact, a.target.as_deref(), a.variant.as_deref())?;
     note_rounds(target);
     let (graph, program) = (&target.graph, &target.program);
     let device = device.with_math(program.target.math);
@@ -106,13 +114,7 @@ fn is_memory_graph(path: &Path) -> Result<bool, Failure> {
 
 fn artifact(a: &Order) -> Outcome {
     let artifact = Artifact::read(&a.file).map_err(failed)?;
-    let target = match &a.target {
-        Some(name) => artifact.target(name),
-        None => artifact.targets.first(),
-    };
-    let Some(target) = target else {
-        return Err(miette!("the artifact does not hold that target").into());
-    };
+    let target = chosen(&artifact, a.target.as_deref(), a.variant.as_deref())?;
     note_rounds(target);
     let footprint = target
         .check_main()

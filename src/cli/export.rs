@@ -30,6 +30,9 @@ pub(super) struct Arguments {
     /// The target whose graph and program to write [default: the first]
     #[arg(long, value_name = "T")]
     target: Option<String>,
+    /// The variant, where the artifact holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
     /// Leave out initial values and constants: the file is small and cannot be run as it is
     #[arg(long)]
     no_data: bool,
@@ -49,7 +52,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         return export_trained(&a.input, init, &a.output);
     }
     let artifact = Artifact::read(&a.input).map_err(failed)?;
-    let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    let (target, footprint) = checked_target(&artifact, a.target.as_deref(), a.variant.as_deref())?;
     if let Some(rounds) = &target.rounds {
         let help = "compile it without --accumulate to export it";
         let n = rounds.count;

@@ -22,6 +22,9 @@ pub(super) struct Arguments {
     /// The target to show [default: the first]
     #[arg(long)]
     target: Option<String>,
+    /// The variant, where the artifact holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
     /// Statistics alone, without graph and program
     #[arg(long)]
     statistics: bool,
@@ -34,7 +37,7 @@ pub(super) struct Arguments {
 
 pub(super) fn run(a: &Arguments) -> Outcome {
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
-    let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    let (target, footprint) = checked_target(&artifact, a.target.as_deref(), a.variant.as_deref())?;
     if a.dot {
         return print(Dot::new(&drawn(&target.graph)));
     }
@@ -43,6 +46,15 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     }
     let p = &artifact.provenance;
     print(format!("# {} from `{}`, target {}", p.compiler, p.model, target.name))?;
+    let variants = artifact.variants(&target.name);
+    if variants.len() > 1 {
+        let arena = human_bytes(artifact.arenas(&target.name).device);
+        print(format!("# variant {}, over one arena of {arena} for", target.variant))?;
+        for t in variants {
+            let arena = human_bytes(t.arena_bytes().device);
+            print(format!("#   {:<22} arena {arena}", t.variant))?;
+        }
+    }
     print(format!("# passes: {}", p.passes.join(", ")))?;
     print(format!("# precision: {}", target.precision()))?;
     if p.is_cut {
@@ -153,7 +165,9 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Resul
         "target": target.name,
         "math": target.program.target.math.name(),
         "precision": target.precision(),
-        "targets": artifact.targets.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
+        "targets": artifact.target_names(),
+        "variant": target.variant,
+        "variants": artifact.variants(&target.name).iter().map(|t| &t.variant).collect::<Vec<_>>(),
         "runnable": artifact.runnable,
         "boundary": Boundary::Joined.name(),
         "statistics": target.statistics,

@@ -7,7 +7,7 @@ use crate::onnx::parameters::Lost;
 use crate::onnx::{ImportOptions, Training, Variance};
 use arenic_ir::DType;
 use arenic_passes::differentiate::{
-    Decay, Differentiate, Glob, LrSchedule, Optimizer, Parameter, Reduction, Role,
+    Decay, Differentiate, Glob, LrSchedule, Optimizer, Parameter, Reduction, WeightRole,
 };
 use clap::Args;
 use miette::miette;
@@ -21,38 +21,40 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Training a forward model")]
 pub(super) struct LossOptions {
-    /// cross_entropy, nll (targets: classes), bce, mse, l1, smooth_l1, huber or kl_div (targets: numbers)
-    /// of the model's output and the input `target`; or the name of a scalar output that is the loss
+    /// Loss of the model's output and the input `target`: cross_entropy or nll (targets are
+    /// classes), bce, mse, l1, smooth_l1, huber or kl_div (targets are numbers); or the name of a
+    /// scalar output that is the loss
     #[arg(long, value_name = "LOSS", requires = "optimizer")]
     pub(super) loss: Option<String>,
-    /// sgd, momentum, adam, adamw, adagrad, rmsprop or lion, by PyTorch's formulas; the learning rate is
-    /// the input `lr`
+    /// Optimizer, by PyTorch's formulas: sgd, momentum, adam, adamw, adagrad, rmsprop or lion; the
+    /// learning rate is the input `lr`
     #[arg(long, value_name = "NAME", requires = "loss", value_parser = by_name::<Optimizer>)]
     optimizer: Option<Optimizer>,
-    /// Value of the input `lr` where a run gives none
+    /// Default of the input `lr` in runs
     #[arg(long, value_name = "X", requires = "loss")]
     lr: Option<f64>,
-    /// The output that the loss is of, where the model has several
+    /// Output that the loss is computed from, if the model has several
     #[arg(long, value_name = "NAME", requires = "loss")]
     output: Option<String>,
-    /// The axis of classes in the output; -1 is the last [default: 1]
+    /// Axis of the classes in the output; -1 is the last [default: 1]
     #[arg(long, value_name = "N", requires = "loss", allow_negative_numbers = true)]
     class_axis: Option<i64>,
-    /// Of cross_entropy: how much of each target is spread over all classes; in training, `eval` has none
-    /// [default: 0]
+    /// Label smoothing of cross_entropy: the part of each target that is spread over all classes;
+    /// `eval` uses none [default: 0]
     #[arg(long, value_name = "X", requires = "loss")]
     label_smoothing: Option<f64>,
     /// Of cross_entropy and nll: what each class counts in training, as numbers in a text file or as the
     /// one array of an .npz; `eval` says the loss with and without
     #[arg(long, value_name = "FILE", requires = "loss")]
     class_weights: Option<PathBuf>,
-    /// Of smooth_l1 (its beta) and huber: up to which differences are squared [default: 1]
+    /// Threshold of smooth_l1 (its beta) and huber, below which differences are squared [default:
+    /// 1]
     #[arg(long, value_name = "X", requires = "loss", value_parser = positive)]
     delta: Option<f64>,
-    /// Targets of this class count for nothing [default: -100]
+    /// Ignore targets of this class [default: -100]
     #[arg(long, value_name = "N", requires = "loss", allow_negative_numbers = true)]
     ignore_index: Option<i64>,
-    /// mean (of what counts) or sum
+    /// Reduction of the loss over all targets that count: mean or sum
     #[arg(long, value_name = "R", requires = "loss", value_parser = by_name::<Reduction>)]
     reduction: Option<Reduction>,
     /// Keep weights as they are
@@ -67,55 +69,57 @@ pub(super) struct LossOptions {
     /// Go on without the parameters that the exporter took apart
     #[arg(long, requires = "loss")]
     accept_missing: bool,
-    /// Let no gradient pass these tensors
+    /// Stop gradients at these tensors
     #[arg(long, value_name = "GLOB", requires = "loss")]
     stop_gradient: Vec<Glob>,
-    /// Micro-batches in one step: N has inputs of N times the model's rows, whose gradients are averaged
-    /// (for --ort, too); auto cuts the rows of any step into as many as make it fastest within its
-    /// memory
+    /// Micro-batches of one step. With a number N, inputs have N times the model's rows, and
+    /// gradients are averaged (also with --ort). With auto, the rows of any step are divided so
+    /// that it is fastest within its memory
     #[arg(long, value_name = "N|auto", value_parser = micro_batches)]
     pub(super) accumulate: Option<MicroBatches>,
-    /// Scale gradients down so that their norm, of all together, is at most X
+    /// Clip gradients: scale them down so that their global norm is at most X
     #[arg(long, value_name = "X", requires = "loss", value_parser = positive)]
     clip_norm: Option<f64>,
-    /// Of momentum [default: 0.9], and of sgd, which is momentum then
+    /// Factor of momentum [default: 0.9]; sgd with it is momentum
     #[arg(long, value_name = "X", requires = "loss")]
     momentum: Option<f64>,
-    /// Of momentum, and of sgd with --momentum: Nesterov's
+    /// Nesterov momentum, for momentum and for sgd with --momentum
     #[arg(long, requires = "loss")]
     nesterov: bool,
-    /// Of adam, adamw and lion [default: 0.9]
+    /// Decay of the first moment in adam, adamw and lion [default: 0.9]
     #[arg(long, value_name = "X", requires = "loss")]
     beta1: Option<f64>,
-    /// Of adam and adamw [default: 0.999], of lion and rmsprop (its alpha) [default: 0.99]
+    /// Decay of the second moment in adam and adamw [default: 0.999]; beta2 of lion and alpha of
+    /// rmsprop [default: 0.99]
     #[arg(long, value_name = "X", requires = "loss")]
     beta2: Option<f64>,
     /// Epsilon, added to the denominator [default: 1e-8; adagrad: 1e-10]
     #[arg(long, value_name = "X", requires = "loss")]
     epsilon: Option<f64>,
-    /// Weight decay, of all or of those that match; the last that fits counts [default: 0; adamw: 0.01]
+    /// Weight decay of all weights, or of those that match; the last match counts [default: 0;
+    /// adamw: 0.01]
     #[arg(long, value_name = "[GLOB=]X", requires = "loss", value_parser = decay)]
     weight_decay: Vec<(Option<Glob>, f64)>,
-    /// What varies the learning rate: constant, cosine, linear or step
+    /// Schedule of the learning rate: constant, cosine, linear or step
     #[arg(long, value_name = "S", requires = "loss", value_parser = by_name::<LrSchedule>)]
     lr_schedule: Option<LrSchedule>,
-    /// Steps in which the learning rate rises [default: 0]
+    /// Steps of warm-up, in which the learning rate rises [default: 0]
     #[arg(long, value_name = "N", requires = "loss")]
     warmup_steps: Option<u64>,
-    /// Of cosine and linear: steps of the whole training
+    /// Steps of the whole training, for cosine and linear
     #[arg(long, value_name = "N", requires = "loss")]
     total_steps: Option<u64>,
-    /// Of step: steps between two changes
+    /// Steps between two changes, for step
     #[arg(long, value_name = "N", requires = "loss")]
     lr_step_size: Option<u64>,
-    /// Of step: what each change multiplies by [default: 0.1]
+    /// Factor of each change, for step [default: 0.1]
     #[arg(long, value_name = "X", requires = "loss")]
     lr_gamma: Option<f64>,
     /// Ratio of every dropout in training; 0 turns it off
     #[arg(long, value_name = "P", value_parser = ratio)]
     dropout: Option<f32>,
-    /// What batch normalisation's running variance is made of: population, as ONNX says, or unbiased, as
-    /// PyTorch has it [default: what the file says, or population]
+    /// Variance that batch normalisation averages over steps: population, as in ONNX, or unbiased,
+    /// as in PyTorch [default: the file's, or population]
     #[arg(long, value_name = "V", value_parser = variance)]
     bn_variance: Option<Variance>,
 }
@@ -232,7 +236,7 @@ impl LossOptions {
     /// `verbose`.
     pub(super) fn describe(weights: &Weights, verbose: bool) -> Vec<String> {
         let Weights { parameters, said, notes } = weights;
-        let trained = || parameters.iter().filter(|p| p.role == Role::Trained);
+        let trained = || parameters.iter().filter(|p| p.role == WeightRole::Trained);
         let elements: usize = trained().map(|p| p.ty.elements()).sum();
         let mut lines =
             vec![format!("trains {} parameters of {elements} numbers", trained().count())];
@@ -240,7 +244,7 @@ impl LossOptions {
             lines.extend(trained().map(|p| format!("  {} {}", p.name, p.ty)));
         }
         let mut kept: BTreeMap<String, Vec<&Parameter>> = BTreeMap::new();
-        for p in parameters.iter().filter(|p| p.role != Role::Trained) {
+        for p in parameters.iter().filter(|p| p.role != WeightRole::Trained) {
             kept.entry(p.role.to_string()).or_default().push(p);
         }
         for (why, all) in &kept {
@@ -254,7 +258,7 @@ impl LossOptions {
             };
             lines.push(format!("  {} {why}: {names}{more}", all.len()));
         }
-        if parameters.iter().any(|p| p.role == Role::Fixed) {
+        if parameters.iter().any(|p| p.role == WeightRole::Fixed) {
             let what = "note: a batch normalisation in pieces is that of inference: it normalises with \
                         the statistics that the file holds, not with each batch's. `arenic.torch.export` \
                         writes a Keras model (backend torch) or a PyTorch module in training mode";
@@ -293,7 +297,7 @@ impl LossOptions {
 /// What becomes of a model's weights, for scripts; last those that the file lacks.
 pub(super) fn parameters_json(weights: &Weights) -> Value {
     let row = |p: &Parameter| {
-        let trained = p.role == Role::Trained;
+        let trained = p.role == WeightRole::Trained;
         let mut row = json!({"name": p.name, "shape": p.ty.shape, "trained": trained, "why": p.role.to_string()});
         if p.role.is_doubtful() {
             row["doubtful"] = true.into();

@@ -37,6 +37,7 @@ mod shell;
 mod simulate;
 mod sweep;
 mod trace;
+mod variants;
 
 pub use compile::{CommandError, Compilation, Request};
 
@@ -75,7 +76,7 @@ enum Command {
     /// Make an ONNX training step of a forward model: loss, gradients and updates
     Differentiate(Box<differentiate::Arguments>),
     /// Train with an artifact, or evaluate it
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
     /// Evaluate a trained model: its loss, and its accuracy if it is a classifier
     ///
     /// All targets count alike in the loss, but for those that --ignore-index leaves out, so that
@@ -84,17 +85,17 @@ enum Command {
     Eval(eval::Arguments),
     /// Print what an artifact holds: statistics, graph and program
     Inspect(inspect::Arguments),
-    /// Prove again that an artifact's programs implement its graphs
+    /// Check again that an artifact's programs implement its graphs
     Check(check::Arguments),
     /// Order a bare memory graph so that its peak is low
     Order(order::Arguments),
     /// Place bare buffers in one arena so that it is small
     Place(place::Arguments),
-    /// Say what a planned pool would need for recorded allocations
+    /// Plan a pool for recorded allocations, and compare it with the recorded one
     Trace(trace::Arguments),
-    /// Say in words why a plan needs what it needs
+    /// Explain why a plan needs as much memory as it does
     Explain(explain::Arguments),
-    /// Write an artifact's step as an ONNX file that says where its plan puts everything
+    /// Write an artifact's step as an ONNX file, with its plan as metadata
     Export(export::Arguments),
     /// Draw an artifact's arena, or a placement, as a page for the browser
     Report(report::Arguments),
@@ -118,6 +119,11 @@ struct Json {
     /// Print JSON to stdout
     #[arg(long)]
     json: bool,
+}
+
+/// The command line as clap knows it: all commands with their options.
+pub fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
 }
 
 /// Runs the command line with these arguments, of which the first is the program's name; gives its exit code.
@@ -206,21 +212,47 @@ struct Plain<E: std::error::Error>(E);
 
 impl<E: std::error::Error> miette::Diagnostic for Plain<E> {}
 
-/// The target of this name, or the first, with what the checker says of its program, or that of a
-/// round, once it has judged all of them.
+/// The target of this name, or the first; of several variants the one that is named, or the first, which is
+/// said.
+fn chosen<'a>(
+    artifact: &'a Artifact,
+    name: Option<&str>,
+    variant: Option<&str>,
+) -> Result<&'a Target, Failure> {
+    let names = artifact.target_names();
+    let name = name.or(names.first().copied()).unwrap_or_default();
+    let variants = artifact.variants(name);
+    let Some(&first) = variants.first() else {
+        let help = format!("it holds {}; `compile --target` adds others", names.join(" and "));
+        return Err(miette!(help = help, "the artifact does not hold that target").into());
+    };
+    let held: Vec<&str> = variants.iter().map(|t| t.variant.as_str()).collect();
+    let held = held.join(" and ");
+    match variant {
+        Some(variant) => variants.into_iter().find(|t| t.variant == variant).ok_or_else(|| {
+            let help = match held.is_empty() {
+                true => "it holds one step alone".to_owned(),
+                false => format!("it holds {held}"),
+            };
+            miette!(help = help, "the artifact does not hold the variant `{variant}`").into()
+        }),
+        None => {
+            if variants.len() > 1 {
+                tell!("note: of the variants {held} this is the first; --variant names another");
+            }
+            Ok(first)
+        }
+    }
+}
+
+/// A target, as [`chosen`], with what the checker says of its program, or that of a round, once it has
+/// judged all of them.
 fn checked_target<'a>(
     artifact: &'a Artifact,
     name: Option<&str>,
+    variant: Option<&str>,
 ) -> Result<(&'a Target, Footprint), Failure> {
-    let target = match name {
-        Some(name) => artifact.target(name),
-        None => artifact.targets.first(),
-    };
-    let target = target.ok_or_else(|| {
-        let held: Vec<&str> = artifact.targets.iter().map(|t| t.name.as_str()).collect();
-        let help = format!("it holds {}; `compile --target` adds others", held.join(" and "));
-        miette!(help = help, "the artifact does not hold that target")
-    })?;
+    let target = chosen(artifact, name, variant)?;
     let footprint = target.check_main().map_err(|violations| {
         let first = violations.first().map_or(String::new(), Violation::to_string);
         miette!("the program does not implement its graph: {first}")

@@ -7,6 +7,7 @@ use super::{Failure, Json, Outcome, can_write, failed, human_bytes, print};
 use crate::data::AtomicFile;
 use crate::explain;
 use crate::instance::{self, Instance};
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::graph::NodeId;
 use arenic_ir::plan::{Plan, TaskKind};
@@ -29,7 +30,7 @@ use std::time::Instant;
 pub(super) struct Arguments {
     /// The memory graph: operators and tensors with sizes, as .json or .json.gz
     instance: PathBuf,
-    /// A pipeline file, or the name of a pipeline, whose passes over the plan give the order
+    /// A pipeline file, or the name of a pipeline; its passes over the plan give the order
     #[arg(long, value_name = "P.yaml", default_value = NAMED[0].0)]
     pipeline: String,
     #[command(flatten)]
@@ -58,7 +59,7 @@ pub(super) struct Ordered {
 }
 
 /// Memory graphs are planned to the byte.
-const TARGET: TargetInfo = TargetInfo { align: 1, ..TargetInfo::CPU };
+const TARGET: TargetInfo = TargetInfo { align: 1, ..CPU.target() };
 
 /// Reads a memory graph and orders it.
 pub(super) fn order(

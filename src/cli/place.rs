@@ -36,7 +36,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=MAX_ALIGNMENT))]
     alignment: u64,
-    /// A pipeline file, or the name of a pipeline, whose last pass that places is taken
+    /// A pipeline file, or the name of a pipeline; its last pass that places is used
     #[arg(long, value_name = "P.yaml", default_value = NAMED[0].0)]
     pipeline: String,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use super::{Failure, Json, Outcome, can_write, checked_target, failed, note_roun
 use crate::artifact::{Artifact, Target};
 use crate::data::AtomicFile;
 use crate::gpu_code::{self, Trust};
-use arenic_ir::Backend;
+use arenic_backends::CUDA;
 use arenic_ir::cost::Device;
 use arenic_ir::profile::Profile;
 use arenic_passes::devices::NAMED;
@@ -25,12 +25,15 @@ pub(super) struct Arguments {
     /// What to measure: cpu, a file that describes this machine's CPU, or a GPU as cuda:N
     #[arg(long, value_name = "D", default_value = NAMED[0].0)]
     device: String,
-    /// Where the times go, for --profile of `compile` and `simulate`
+    /// The profile to write, for --profile of `compile` and `simulate`
     #[arg(short, long, value_name = "TABLE")]
     output: Option<PathBuf>,
     /// The target whose kernels are measured [default: the first, on a GPU `cuda`]
     #[arg(long)]
     target: Option<String>,
+    /// The variant, where the artifact holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
     /// Threads of kernels; 0 takes one per core
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
@@ -48,8 +51,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let device = measurable(&a.device)?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
     let gpu = gpu_number(&a.device);
-    let backend = gpu.map(|_| Backend::CUDA.name());
-    let (target, _) = checked_target(&artifact, a.target.as_deref().or(backend))?;
+    let backend = gpu.map(|_| CUDA.name);
+    let (target, _) =
+        checked_target(&artifact, a.target.as_deref().or(backend), a.variant.as_deref())?;
     note_rounds(target);
     let profile = match gpu {
         Some(number) => on_gpu(number, target, a.code.trust())?,
@@ -82,12 +86,12 @@ fn gpu_number(name: &str) -> Option<u32> {
 fn on_gpu(number: u32, target: &Target, trust: Trust) -> Result<Profile, Failure> {
     let (g, program) = (&target.graph, &target.program);
     let backend = program.target.backend;
-    if backend != Backend::CUDA {
+    if backend != CUDA {
         return Err(miette!(
             help = "compile it with `--target cuda`",
             "the target `{}` is planned for the backend `{}`, and a GPU runs kernels of `cuda`",
             target.name,
-            backend.name()
+            backend.name
         )
         .into());
     }

@@ -1,6 +1,6 @@
 //! `arenic report`
 
-use super::{Failure, Outcome, can_write, failed, note_rounds};
+use super::{Failure, Outcome, can_write, chosen, failed, note_rounds};
 use crate::artifact::Artifact;
 use crate::data::AtomicFile;
 use crate::placement;
@@ -18,6 +18,9 @@ pub(super) struct Arguments {
     /// The artifact's target to show [default: the first]
     #[arg(long)]
     target: Option<String>,
+    /// The variant, where the artifact holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
     /// The page to write
     #[arg(short, long, value_name = "OUT.html")]
     output: PathBuf,
@@ -31,7 +34,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     can_write([&a.output])?;
     let report = match a.file.extension() {
         Some(csv) if csv.eq_ignore_ascii_case("csv") => of_placement(&a.file)?,
-        _ => of_artifact(&a.file, a.target.as_deref())?,
+        _ => of_artifact(&a.file, a.target.as_deref(), a.variant.as_deref())?,
     };
     let page = report.to_html().into_diagnostic()?;
     let mut file = AtomicFile::create(&a.output).map_err(failed)?;
@@ -42,13 +45,13 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     Ok(())
 }
 
-fn of_artifact(path: &Path, target: Option<&str>) -> Result<Report, Failure> {
+fn of_artifact(
+    path: &Path,
+    target: Option<&str>,
+    variant: Option<&str>,
+) -> Result<Report, Failure> {
     let artifact = Artifact::read(path).map_err(failed)?;
-    let target = match target {
-        Some(name) => artifact.target(name),
-        None => artifact.targets.first(),
-    };
-    let target = target.ok_or_else(|| miette!("the artifact does not hold that target"))?;
+    let target = chosen(&artifact, target, variant)?;
     let footprint = target
         .check_main()
         .map_err(|_| miette!("the program does not implement its graph; see `arenic check`"))?;

@@ -6,13 +6,14 @@ use super::{
     Failure, Json, NON_FINITE, Outcome, can_write, failed, human_bytes, name_value, print,
 };
 use crate::artifact::{Artifact, Target};
-use crate::data::{Notice, Npz, TensorFile};
+use crate::data::{Mix, Mixing, Notice, Npz, Structure, TensorFile};
 use crate::gpu_code::Trust;
 use crate::train::{
-    Initial, Length, OnSaveError, Options, Place, PlaceError, StepReport, Summary, train,
-    train_on_device,
+    Initial, Length, OnSaveError, Place, PlaceError, StepReport, Summary, TrainOptions,
+    train_variants, train_variants_on_device,
 };
-use arenic_ir::{Backend, Graph};
+use arenic_backends::CPU;
+use arenic_ir::Graph;
 use arenic_passes::Purpose;
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
@@ -29,37 +30,52 @@ pub(super) struct Arguments {
     artifact: PathBuf,
     #[command(flatten)]
     feed: Feed,
-    /// Start states that match and have no other value at zero
+    /// Start states that match at zero, if nothing else gives their value
     #[arg(long, value_name = "GLOB")]
     zeros: Vec<glob::Pattern>,
-    /// Run so many steps; beyond the data they wrap
+    /// Number of steps; after the last row of the data the first follows
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
-    /// Run so many times through the data [default: 1]
+    /// Number of epochs, each once through the data [default: 1]
     #[arg(long, value_name = "N")]
     epochs: Option<u64>,
     /// Permute rows in every epoch (whole batches, where inputs differ in rows)
     #[arg(long, value_name = "SEED")]
     shuffle: Option<u64>,
+    /// Order of the batches of several --data: in-turn takes one of each file in the order given, then
+    /// begins with the first again; one-after-another ends a file before the next; shuffled:SEED permutes
+    /// all batches of an epoch
+    #[arg(long, value_name = "M", default_value = "in-turn", value_parser = mix)]
+    mix: Mix,
+    /// Fill up the last batch of a file, with this value of an input: of a mask, or a target that counts for
+    /// nothing. Other inputs are zero there [default: rows that fill no batch are left out]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
+    pad: Vec<(String, String)>,
+    /// Which of several models a step takes: cycle, or random:SEED [default: cycle]
+    #[arg(long, value_name = "S", value_parser = structure)]
+    structure: Option<Structure>,
+    /// How probable a model is; others share the rest equally
+    #[arg(long, value_name = "NAME=P", value_parser = probability, requires = "structure")]
+    probability: Vec<(String, f64)>,
     /// Seed of random operators [default: that of --init, else 0]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Save the states at the end
     #[arg(long, value_name = "W.safetensors")]
     save: Option<PathBuf>,
-    /// Save them every N steps, too
+    /// Also save the states every N steps
     #[arg(long, value_name = "N", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
     save_every: Option<u64>,
-    /// Where states cannot be saved: stop, with the states beside W.safetensors or in a temporary
-    /// folder, or wait until they can be [default: wait at a terminal, else stop]
+    /// If states cannot be saved: stop and leave them beside W.safetensors or in a temporary
+    /// folder, or wait until they can be saved [default: wait at a terminal, else stop]
     #[arg(long, value_name = "stop|wait", requires = "save", value_parser = on_save_error)]
     on_save_error: Option<OnSaveError>,
     /// Write when each command of the last step ran, in the trace event format of Chrome and
     /// Perfetto
     #[arg(long, value_name = "TRACE.json")]
     trace: Option<PathBuf>,
-    /// On a GPU: take what gives the same bits in every run and under every byte limit, not what is
-    /// measured to be the fastest
+    /// On a GPU: use deterministic algorithms, which give the same bits in every run and under
+    /// every byte limit, instead of those measured to be fastest
     #[arg(long)]
     deterministic: bool,
     /// Fill bytes with NaN patterns as soon as they are dead; commands then run in issue order
@@ -72,13 +88,14 @@ pub(super) struct Arguments {
 /// What a program is run on, where, and what it begins with.
 #[derive(Debug, Args)]
 pub(super) struct Feed {
-    /// Arrays named for the graph's inputs; the first axis of each is k times its input's
+    /// Arrays named for the graph's inputs; the first axis of each is k times its input's. Each of several
+    /// files goes to the variants that its shapes fit
     #[arg(long, value_name = "D.npz")]
-    pub(super) data: Option<PathBuf>,
+    pub(super) data: Vec<PathBuf>,
     /// Initial values of states, and replacements of initializers: what `arenic run --save` wrote, say
     #[arg(long, value_name = "W.npz|W.safetensors")]
     pub(super) init: Option<PathBuf>,
-    /// Pass over names in --init that match
+    /// Ignore names in --init that match
     #[arg(long, value_name = "GLOB")]
     pub(super) skip: Vec<glob::Pattern>,
     /// Value of an input of one element
@@ -112,19 +129,19 @@ impl GpuCode {
     }
 }
 
-/// Runs a program at a place.
+/// Runs a program, or variants, at a place.
 pub(super) fn train_at(
     place: Place,
-    target: &Target,
-    options: &Options,
+    variants: &[&Target],
+    options: &TrainOptions,
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, Failure> {
     let trained = match place {
-        Place::Cpu => train(target, options, notice, watch),
+        Place::Cpu => train_variants(variants, options, notice, watch),
         Place::Cuda(n) => {
             let driver = Cuda::new(n).map_err(failed)?;
-            train_on_device(driver, target, options, notice, watch)
+            train_variants_on_device(driver, variants, options, notice, watch)
         }
     };
     trained.map_err(|e| match e.is_non_finite() {
@@ -134,7 +151,7 @@ pub(super) fn train_at(
 }
 
 /// Why an artifact cannot be run.
-pub(super) fn misplaced(e: PlaceError) -> Failure {
+pub(super) fn misplaced(e: &PlaceError) -> Failure {
     miette!(help = e.help(), "{e}").into()
 }
 
@@ -145,7 +162,7 @@ pub(super) fn read(path: &Path, threads: usize, purposes: &[Purpose]) -> Result<
     }
     let artifact = Artifact::read_for(path, purposes).map_err(failed)?;
     if !artifact.runnable {
-        return Err(misplaced(PlaceError::PlanOnly(format!("`{}`", path.display()))));
+        return Err(misplaced(&PlaceError::PlanOnly(format!("`{}`", path.display()))));
     }
     Ok(artifact)
 }
@@ -153,21 +170,47 @@ pub(super) fn read(path: &Path, threads: usize, purposes: &[Purpose]) -> Result<
 /// What is set, and the artifact's defaults of inputs that neither this nor the data give.
 fn with_defaults(
     set: &[(String, String)],
-    data: Option<&Path>,
+    data: &[PathBuf],
     artifact: &Artifact,
-    g: &Graph,
+    graphs: &[&Graph],
 ) -> Result<Vec<(String, String)>, Failure> {
-    let data = data.map(Npz::open).transpose().map_err(failed)?;
+    let data = data.iter().map(Npz::open).collect::<Result<Vec<_>, _>>().map_err(failed)?;
     let mut all = set.to_vec();
     for (name, value) in &artifact.defaults {
-        let is_fed = g.inputs().any(|v| g.values[v].name == *name);
-        let is_given = set.iter().any(|(n, _)| n == name)
-            || data.as_ref().is_some_and(|d| d.array(name).is_some());
+        let is_fed = graphs.iter().any(|g| g.inputs().any(|v| g.values[v].name == *name));
+        let is_given =
+            set.iter().any(|(n, _)| n == name) || data.iter().any(|d| d.array(name).is_some());
         if is_fed && !is_given {
             all.push((name.clone(), value.to_string()));
         }
     }
     Ok(all)
+}
+
+/// An order of batches by its name.
+fn mix(name: &str) -> Result<Mix, String> {
+    match (name, name.strip_prefix("shuffled:").map(str::parse)) {
+        ("in-turn", _) => Ok(Mix::InTurn),
+        ("one-after-another", _) => Ok(Mix::OneAfterAnother),
+        (_, Some(Ok(seed))) => Ok(Mix::Shuffled(seed)),
+        _ => Err("in-turn, one-after-another and shuffled:SEED are".into()),
+    }
+}
+
+/// A choice of models by its name.
+fn structure(name: &str) -> Result<Structure, String> {
+    match (name, name.strip_prefix("random:").map(str::parse)) {
+        ("cycle", _) => Ok(Structure::Cycle),
+        (_, Some(Ok(seed))) => Ok(Structure::Random(seed)),
+        _ => Err("cycle and random:SEED are".into()),
+    }
+}
+
+/// A model with its probability.
+fn probability(text: &str) -> Result<(String, f64), String> {
+    let (name, p) = name_value(text)?;
+    let p = p.parse().map_err(|_| format!("`{p}` is no number"))?;
+    Ok((name, p))
 }
 
 /// More threads than this are refused: each has a stack.
@@ -185,15 +228,16 @@ fn on_save_error(name: &str) -> Result<OnSaveError, String> {
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
-    let target = a.feed.device.program(&artifact).map_err(misplaced)?;
-    if target.program.target.backend == Backend::CPU && target.arena_bytes().host > 0 {
+    let variants = a.feed.device.programs(&artifact).map_err(|e| misplaced(&e))?;
+    let name = variants.first().map_or("", |target| target.name.as_str());
+    if name == CPU.name && artifact.arenas(name).host > 0 {
         tell!(
             "note: what leaves the device goes to the host arena, which is ordinary memory here, too"
         );
     }
-    let whole = target.whole_step().map_err(failed)?;
-    let graph = whole.as_ref().map_or(&target.graph, |whole| whole.graph());
-    let options = Options {
+    let parts = variants.iter().flat_map(|target| target.turns());
+    let graphs: Vec<&Graph> = parts.map(|turn| turn.graph).collect();
+    let options = TrainOptions {
         data: a.feed.data.clone(),
         initial: Initial {
             file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
@@ -201,7 +245,13 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             zeros: a.zeros.clone(),
             ..Initial::default()
         },
-        set: with_defaults(&a.feed.set, a.feed.data.as_deref(), &artifact, graph)?,
+        mixing: Mixing {
+            mix: a.mix,
+            pad: a.pad.clone(),
+            structure: a.structure.unwrap_or_default(),
+            probability: a.probability.clone(),
+        },
+        set: with_defaults(&a.feed.set, &a.feed.data, &artifact, &graphs)?,
         length: match (a.steps, a.epochs) {
             (Some(n), _) => Length::Steps(n),
             (None, n) => Length::Epochs(n.unwrap_or(1)),
@@ -245,7 +295,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         bar.set_message(Visible(shown.join("  ")).to_string());
     };
     let notice = |n: &Notice| bar.suspend(|| tell!("note: {n}"));
-    let trained = train_at(a.feed.device, target, &options, notice, watch);
+    let trained = train_at(a.feed.device, &variants, &options, notice, watch);
     bar.finish_and_clear();
     let summary = trained?;
     printed?;

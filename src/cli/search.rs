@@ -10,18 +10,18 @@ use std::time::Instant;
 /// How long to search, and what to tell meanwhile.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct SearchOptions {
-    /// Effort of each search, in seconds of a reference core, instead of what the pipeline says;
-    /// 0 takes the best heuristic. Work is counted: the result is the same on every machine
+    /// Effort of each search in seconds of a reference core, instead of the pipeline's; 0 takes the
+    /// best heuristic. Effort counts work, so that the result is the same on every machine
     #[arg(long, value_name = "S", value_parser = seconds)]
     effort: Option<f64>,
-    /// Seconds by the clock after which each search ends, whatever its effort. Where one is ended
-    /// so, the result says that it may differ on another machine
+    /// End each search after this many seconds by the clock, whatever its effort. A result that was
+    /// cut short says that it may differ on another machine
     #[arg(long, value_name = "S", value_parser = seconds)]
     time_limit: Option<f64>,
     /// Seed of the random moves of searches
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Tell on stderr of every better plan and bound, and of each weight what becomes of it
+    /// Print every better plan and bound to stderr, and what becomes of each weight
     #[arg(short, long)]
     pub(super) verbose: bool,
 }

@@ -1,9 +1,9 @@
 //! `arenic completions` and `arenic man`: the command line as shells and `man` know it.
 
 use super::terminal::print_own;
-use super::{Cli, Outcome, failed};
+use super::{Outcome, failed};
 use crate::data::AtomicFile;
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use std::path::{Path, PathBuf};
@@ -25,12 +25,12 @@ pub(super) struct Manual {
 
 pub(super) fn completions(a: &Completions) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(a.shell, &mut Cli::command(), "arenic", &mut script);
+    clap_complete::generate(a.shell, &mut super::command(), "arenic", &mut script);
     print_own(&script)
 }
 
 pub(super) fn manual(a: &Manual) -> Outcome {
-    let mut command = Cli::command();
+    let mut command = super::command();
     command.build();
     match &a.output {
         None => print_own(&page(command)?),
@@ -49,7 +49,7 @@ fn page(command: Command) -> Result<Vec<u8>, super::Failure> {
 fn write_pages(command: &Command, folder: &Path) -> Outcome {
     let name = command.get_display_name().unwrap_or(command.get_name()).to_owned();
     let text = page(command.clone())?;
-    let mut file = AtomicFile::create(&folder.join(format!("{name}.1"))).map_err(failed)?;
+    let mut file = AtomicFile::create(folder.join(format!("{name}.1"))).map_err(failed)?;
     file.put(&text).and_then(|()| file.commit()).map_err(failed)?;
     let below = command.get_subcommands().filter(|c| c.get_name() != "help");
     below.into_iter().try_for_each(|command| write_pages(command, folder))

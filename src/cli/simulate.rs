@@ -29,6 +29,9 @@ pub(super) struct Arguments {
     /// The target to simulate [default: the first]
     #[arg(long)]
     target: Option<String>,
+    /// The variant, where the artifact holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
     /// Write the step in the trace event format of Chrome and Perfetto
     #[arg(long, value_name = "TRACE.json")]
     trace: Option<PathBuf>,
@@ -40,7 +43,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.trace)?;
     let device = read_profiled(&a.device, a.profile.as_deref())?;
     let artifact = Artifact::read(&a.artifact).map_err(failed)?;
-    let (target, footprint) = checked_target(&artifact, a.target.as_deref())?;
+    let (target, footprint) = checked_target(&artifact, a.target.as_deref(), a.variant.as_deref())?;
     if a.profile.is_some() {
         unmeasured(&device, &target.graph).iter().for_each(|line| tell!("{line}"));
     }

@@ -2,7 +2,7 @@
 
 use super::{Failure, Json, Outcome, failed, human_bytes, print};
 use crate::compile::{CompileError, Compiled};
-use crate::frontier::{self, Frontier, Point};
+use crate::frontier::{Frontier, LimitOutcome, Point};
 use arenic_ir::cost::Device;
 use serde_json::json;
 use std::str::FromStr;
@@ -103,7 +103,7 @@ pub(super) fn run(
 struct Row {
     percent: f64,
     limit: u64,
-    outcome: frontier::Outcome,
+    outcome: LimitOutcome,
     /// Of planning.
     seconds: f64,
 }
@@ -112,7 +112,7 @@ impl Row {
     fn print(&self) -> Result<(), Failure> {
         let Row { percent, limit, seconds, .. } = self;
         let rest = match &self.outcome {
-            frontier::Outcome::Kept(p) => format!(
+            LimitOutcome::Kept(p) => format!(
                 "{:>14} {:>9.3} ms {:>+7.1} % {:>9} {:>12} {:>10} {:>7.2} s",
                 p.arena_bytes,
                 p.step_seconds * 1e3,
@@ -122,17 +122,17 @@ impl Row {
                 p.recomputed_nodes,
                 seconds
             ),
-            frontier::Outcome::Impossible(Some(least)) => {
+            LimitOutcome::Impossible(Some(least)) => {
                 format!("{:>14} {least} bytes are needed at least", "impossible")
             }
-            frontier::Outcome::Impossible(None) => format!("{:>14}", "impossible"),
+            LimitOutcome::Impossible(None) => format!("{:>14}", "impossible"),
         };
         print(format!("{:>6} {limit:>14} {rest}", format!("{percent} %")))
     }
 
     fn as_json(&self) -> serde_json::Value {
         let mut row = match &self.outcome {
-            frontier::Outcome::Kept(p) => {
+            LimitOutcome::Kept(p) => {
                 let Point { arena_bytes, step_seconds, unlimited_step_seconds, .. } = p;
                 json!({
                     "arena_bytes": arena_bytes,
@@ -144,7 +144,7 @@ impl Row {
                     "recomputed_nodes": p.recomputed_nodes,
                 })
             }
-            frontier::Outcome::Impossible(least) => {
+            LimitOutcome::Impossible(least) => {
                 json!({"impossible": true, "minimum_device_bytes": least})
             }
         };

@@ -1,5 +1,6 @@
 //! From arrays and `--set` values to the inputs of each step.
 
+mod mixed;
 mod plan;
 mod scalar;
 mod shuffle;
@@ -12,6 +13,7 @@ use super::error::DataError;
 use super::mapped::Array;
 use super::npz::Npz;
 use arenic_ir::types::{DType, TensorType};
+pub use mixed::{Mix, Mixed, Mixing, Structure, Wanted};
 use shuffle::Shuffle;
 use std::fmt;
 use std::path::PathBuf;
@@ -32,6 +34,20 @@ pub enum Notice {
     },
     /// Rows cannot be permuted, since the inputs have different numbers of rows per batch.
     WholeBatchesShuffled {
+        /// Inputs with their rows per batch.
+        inputs: Vec<(String, u64)>,
+    },
+    /// Rows that fill no batch are filled up to one.
+    Padded {
+        /// The file.
+        path: PathBuf,
+        /// Rows that there are.
+        rows: u64,
+        /// Rows of the batch.
+        batch_rows: u64,
+    },
+    /// The rows of a file cannot be permuted, since its inputs have different numbers of rows per batch.
+    RowsKept {
         /// Inputs with their rows per batch.
         inputs: Vec<(String, u64)>,
     },
@@ -64,6 +80,18 @@ impl fmt::Display for Notice {
                 }
                 Ok(())
             }
+            Notice::RowsKept { inputs } => {
+                f.write_str("--shuffle leaves rows in order, since rows per batch differ:")?;
+                for (i, (name, rows)) in inputs.iter().enumerate() {
+                    write!(f, "{} \"{name}\" has {rows}", if i > 0 { "," } else { "" })?;
+                }
+                f.write_str("; --mix shuffled:SEED permutes batches")
+            }
+            Notice::Padded { path, rows, batch_rows } => write!(
+                f,
+                "the last batch of {} has {rows} rows, which --pad fills up to {batch_rows}",
+                path.display()
+            ),
             Notice::WaitsToSave { error } => write!(
                 f,
                 "the states are not saved yet: {error}; the run waits until they can be (Ctrl-C \

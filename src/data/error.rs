@@ -56,7 +56,7 @@ pub enum DataError {
         problem: ArrayProblem,
     },
     /// Names that are not inputs.
-    #[error("{given_by} names what is no input: {}; the inputs are: {}", list(.names), list(.known))]
+    #[error("{given_by} names tensors that are no inputs: {}; the inputs are: {}", list(.names), list(.known))]
     UnknownInputs {
         /// Where the names come from.
         given_by: &'static str,
@@ -105,6 +105,29 @@ pub enum DataError {
         /// What differs and what to do.
         reason: &'static str,
     },
+    /// A file whose arrays no variant takes.
+    #[error("{} fits no variant: {}", .path.display(), list(.why))]
+    NoVariant {
+        /// The file.
+        path: PathBuf,
+        /// Why not, by variant.
+        why: Vec<String>,
+    },
+    /// A `--pad` value that its input cannot hold.
+    #[error("--pad {name}={value}: input \"{name}\" is {ty} and {reason}")]
+    PadValue {
+        /// The input.
+        name: String,
+        /// The text given.
+        value: String,
+        /// The input's type.
+        ty: TensorType,
+        /// Why the value does not fit.
+        reason: String,
+    },
+    /// How variants are to share steps contradicts itself.
+    #[error("{0}")]
+    Mixing(String),
     /// Arrays that hold different numbers of batches.
     #[error(
         "the arrays hold different numbers of batches: {}; cut them to one number of batches",

@@ -19,7 +19,7 @@ mod tests;
 
 pub use atomic::{AtomicFile, try_to_write};
 pub(crate) use batches::parse_scalar;
-pub use batches::{Batches, Notice};
+pub use batches::{Batches, Mix, Mixed, Mixing, Notice, Structure, Wanted};
 pub use error::{ArrayProblem, DataError};
 pub use mapped::Array;
 pub use npz::Npz;

@@ -1,8 +1,9 @@
 //! The graph under construction, and what of it is known at compile time.
 
 use super::error::Fault;
+use arenic_backends::CPU;
 use arenic_ir::types::bf16;
-use arenic_ir::{DType, Data, Def, Graph, Op, State, TargetInfo, TensorType, ValueId};
+use arenic_ir::{DType, Data, Def, Graph, Op, State, TensorType, ValueId};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
 use bytes::Bytes;
@@ -182,8 +183,7 @@ impl Builder {
         let results = op.infer(&types).ok()?;
         let read: u64 = operands.iter().map(|b| b.len() as u64).sum();
         let made: u64 = results.iter().map(TensorType::bytes).sum();
-        let scratch =
-            op.scratch_bytes(TargetInfo::CPU, &types, &results.iter().collect::<Vec<_>>());
+        let scratch = op.scratch_bytes(CPU.target(), &types, &results.iter().collect::<Vec<_>>());
         let random = op.rng().is_some() || inputs.is_empty();
         if random || made > MAX_FOLDED || read.max(scratch) > MAX_OPERANDS || !self.spend(made) {
             return None;
@@ -249,7 +249,7 @@ pub(super) fn to_floats(ty: &TensorType, bytes: &[u8]) -> Option<Vec<f64>> {
     }
 }
 
-/// One element of any type; none for an integer that no double holds exactly.
+/// One element of any type; `None` for an integer that no double holds exactly.
 pub(super) fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
     let exact = |x: i128| {
         let number = x as f64;

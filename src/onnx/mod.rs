@@ -127,7 +127,7 @@ pub const ONLY_DIM: &str = "";
 /// The metadata property that lists values of inputs, one `NAME=X` per line.
 const DEFAULTS: &str = "arenic.defaults";
 
-/// Values of inputs where a run gives none, as a property of a model's metadata; none where
+/// Values of inputs where a run gives none, as a property of a model's metadata; `None` if
 /// there are no values.
 pub fn defaults(values: &BTreeMap<String, f64>) -> Option<proto::StringStringEntryProto> {
     let lines: Vec<String> = values.iter().map(|(name, x)| format!("{name}={x}")).collect();

@@ -9,7 +9,7 @@ use arenic_ir::check::{Footprint, check};
 use arenic_ir::program::Space;
 use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;
-use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
+use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, Search};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn compiled(model: &str) -> (Target, Provenance, Footprint) {
     if model == DIGITS {
         import.dims.insert("batch".into(), 32);
     }
-    let pipeline = Pipeline::from_yaml(NAMED[0].1).unwrap();
+    let pipeline = Pipeline::named("default").unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let done = compile(
         &Model::open(&model).unwrap(),
@@ -38,10 +38,12 @@ fn compiled(model: &str) -> (Target, Provenance, Footprint) {
 }
 
 fn of_text(text: &str) -> (Report, Footprint) {
-    let module = Module::parse(text).unwrap();
+    let module = Module::parse(text, &arenic_backends::ALL).unwrap();
     let program = module.program.unwrap();
     let footprint = check(&module.graph, &program).unwrap();
     let target = Target {
+        variant: String::new(),
+        structure: String::new(),
         name: "cpu".into(),
         graph: module.graph,
         program,

@@ -3,10 +3,10 @@
 use super::{Step, replaceable};
 use crate::data::{Array, DataError, Progress, TensorFile};
 use crate::tensor::Tensor;
-use arenic_ir::graph::{Data, Graph};
+use arenic_ir::graph::Data;
 use arenic_ir::types::TensorType;
-use arenic_runtime::cuda::driver::DriverError;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
+use arenic_runtime::variants::Variants;
 use std::collections::{BTreeMap, HashSet};
 
 /// Sources of initial values, strongest first: tensors, the file, the model, zeros.
@@ -30,14 +30,14 @@ pub enum InitialError {
     Data(#[from] DataError),
     /// Names in the file that are neither states nor constants.
     #[error(
-        "--init names what is neither a state nor a replaceable constant: {}; leave it out, or \
-         pass over it with --skip GLOB",
+        "--init names tensors that are neither states nor replaceable constants: {}; leave them \
+         out, or skip them with --skip GLOB",
         .0.join(", ")
     )]
     Unknown(Vec<String>),
     /// A constant that was used up at compile time.
     #[error(
-        "--init names `{0}`, whose value was used when the model was compiled; compile again with it, or pass over it with --skip `{0}`"
+        "--init names `{0}`, whose value was used when the model was compiled; compile again with it, or skip it with --skip `{0}`"
     )]
     Bound(String),
     /// An array of another type.
@@ -63,16 +63,16 @@ pub enum InitialError {
     NoData(Vec<String>),
     /// The device failed.
     #[error("the device failed: {0}")]
-    Device(#[from] DriverError),
+    Device(#[from] DeviceError),
 }
 
-/// Fills the homes of all constants and states; returns how far the loaded run was.
-pub(super) fn load(
+/// Fills the homes of all constants and states; returns how far the loaded run was. A state that
+/// several variants have begins as the first of them has it.
+pub(super) fn load<M: Machine>(
     initial: &Initial,
-    step: Step,
-    machine: &mut impl Machine,
+    steps: &[Step],
+    machines: &mut Variants<M>,
 ) -> Result<Progress, InitialError> {
-    let g = step.graph;
     let file = initial.file.as_ref();
     let skipped = |name: &str| initial.skip.iter().any(|p| p.matches(name));
     let given = |name: &str| {
@@ -82,50 +82,55 @@ pub(super) fn load(
     };
     let in_file = file.map_or(&[][..], |file| file.tensors()).iter().map(Array::name);
     let names = initial.tensors.keys().map(String::as_str).chain(in_file);
-    refuse_unknown(g, step.bound, names.filter(|name| !skipped(name)))?;
-
-    let mut absent = Vec::new();
-    for (v, data) in g.consts() {
-        let name = &g.values[v].name;
-        machine.fill_home(v, |home| {
-            match (given(name), data) {
-                (Some(array), _) => copy(array, name, g.ty(v), 0, home)?,
-                (None, Data::Bytes(bytes)) => step.file.copy(bytes, home),
-                (None, Data::Absent) => absent.push(format!("`{name}`")),
-            }
-            Ok::<(), InitialError>(())
-        })?;
+    refuse_unknown(steps, names.filter(|name| !skipped(name)))?;
+    let (mut absent, mut missing) = (Vec::new(), Vec::new());
+    let mut begun: HashSet<&str> = HashSet::new();
+    for (v, step) in steps.iter().enumerate() {
+        let (g, machine) = (step.graph, machines.at(v));
+        for (v, data) in g.consts() {
+            let name = &g.values[v].name;
+            machine.fill_home(v, |home| {
+                match (given(name), data) {
+                    (Some(array), _) => copy(array, name, g.ty(v), 0, home)?,
+                    (None, Data::Bytes(bytes)) => step.file.copy(bytes, home),
+                    (None, Data::Absent) => absent.push(format!("`{name}`")),
+                }
+                Ok::<(), InitialError>(())
+            })?;
+        }
+        for (s, state) in g.states.iter().filter(|(_, state)| !begun.contains(&state.name[..])) {
+            machine.fill_home(state.enter, |home| {
+                match (given(&state.name), &state.init) {
+                    (Some(array), _) => {
+                        let whole = g.saved_type(s);
+                        let rows = whole.shape.first().copied().unwrap_or(1).max(1) as u64;
+                        let first =
+                            state.rows.map_or(0, |r| r.first as u64 * (whole.bytes() / rows));
+                        copy(array, &state.name, &whole, first as usize, home)?;
+                    }
+                    (None, Some(Data::Bytes(bytes))) => step.file.copy(bytes, home),
+                    _ if initial.zeros.iter().any(|p| p.matches(&state.name)) => home.fill(0),
+                    _ => missing.push(format!("`{}`", state.name)),
+                }
+                Ok::<(), InitialError>(())
+            })?;
+        }
+        begun.extend(g.states.values().map(|state| state.name.as_str()));
     }
     if !absent.is_empty() {
         return Err(InitialError::NoData(absent));
-    }
-    let mut missing = Vec::new();
-    for (s, state) in &g.states {
-        machine.fill_home(state.enter, |home| {
-            match (given(&state.name), &state.init) {
-                (Some(array), _) => {
-                    let whole = g.saved_type(s);
-                    let rows = whole.shape.first().copied().unwrap_or(1).max(1) as u64;
-                    let first = state.rows.map_or(0, |r| r.first as u64 * (whole.bytes() / rows));
-                    copy(array, &state.name, &whole, first as usize, home)?;
-                }
-                (None, Some(Data::Bytes(bytes))) => step.file.copy(bytes, home),
-                _ if initial.zeros.iter().any(|p| p.matches(&state.name)) => home.fill(0),
-                _ => missing.push(format!("`{}`", state.name)),
-            }
-            Ok::<(), InitialError>(())
-        })?;
     }
     if !missing.is_empty() {
         return Err(InitialError::Missing(missing));
     }
     let saved = file.map(Progress::of).transpose()?.flatten();
     // Without states nothing is carried on: an evaluation begins with the first batch.
-    let resumed = saved.filter(|_| !g.states.is_empty());
+    let resumed = saved.filter(|_| !begun.is_empty());
     Ok(resumed.unwrap_or(Progress { step: 0, seed: 0 }))
 }
 
 /// A tensor of this name.
+#[derive(Clone, Copy)]
 enum Given<'a> {
     File(&'a Array),
     Memory(&'a Tensor),
@@ -158,20 +163,19 @@ fn copy(
 }
 
 /// Refuses names that are neither states nor constants.
-pub(super) fn refuse_unknown<'a>(
-    g: &Graph,
-    bound: &[String],
+fn refuse_unknown<'a>(
+    steps: &[Step],
     names: impl Iterator<Item = &'a str>,
 ) -> Result<(), InitialError> {
-    let known: HashSet<&str> = g
-        .states
-        .values()
-        .map(|s| s.name.as_str())
-        .chain(replaceable(g).map(|(_, name)| name))
-        .collect();
+    let mut known: HashSet<&str> = HashSet::new();
+    for step in steps {
+        known.extend(step.graph.states.values().map(|s| s.name.as_str()));
+        known.extend(replaceable(step.graph).map(|(_, name)| name));
+    }
+    let is_bound = |name: &str| steps.iter().any(|step| step.bound.iter().any(|b| b == name));
     let mut unknown = Vec::new();
     for name in names {
-        if bound.iter().any(|b| b == name) {
+        if is_bound(name) {
             return Err(InitialError::Bound(name.to_owned()));
         }
         if !known.contains(name) {

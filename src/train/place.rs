@@ -1,6 +1,7 @@
 //! Where steps run, and which program of an artifact that needs.
 
 use crate::artifact::{Artifact, Target};
+use arenic_backends::{CPU, CUDA};
 use arenic_ir::Backend;
 use std::fmt;
 use std::str::FromStr;
@@ -75,29 +76,33 @@ impl PlaceError {
 impl Place {
     fn backend(self) -> Backend {
         match self {
-            Place::Cpu => Backend::CPU,
-            Place::Cuda(_) => Backend::CUDA,
+            Place::Cpu => CPU,
+            Place::Cuda(_) => CUDA,
         }
     }
 
-    /// The artifact's program for this place.
+    /// The artifact's steps for this place: one, or several variants.
     ///
     /// # Errors
     /// It holds none.
-    pub fn program(self, artifact: &Artifact) -> Result<&Target, PlaceError> {
-        let backend = self.backend().name();
-        artifact.target(backend).ok_or_else(|| {
-            let held = artifact.targets.iter().map(|t| t.name.clone()).collect();
-            PlaceError::Program { held, backend }
-        })
+    pub fn programs(self, artifact: &Artifact) -> Result<Vec<&Target>, PlaceError> {
+        let backend = self.backend().name;
+        let variants = artifact.variants(backend);
+        if variants.is_empty() {
+            let held = artifact.target_names().into_iter().map(str::to_owned).collect();
+            return Err(PlaceError::Program { held, backend });
+        }
+        Ok(variants)
     }
 
-    /// The artifact's forward pass for this place.
+    /// The artifact's forward passes for this place: one, or one for each variant.
     ///
     /// # Errors
     /// It holds none.
-    pub fn evaluation(self, artifact: &Artifact) -> Result<&Target, PlaceError> {
-        self.program(artifact)?;
-        artifact.evaluation(self.backend().name()).ok_or(PlaceError::Evaluation)
+    pub fn evaluations(self, artifact: &Artifact) -> Result<Vec<&Target>, PlaceError> {
+        self.programs(artifact)?;
+        let backend = self.backend().name;
+        let all: Vec<&Target> = artifact.evaluations.iter().filter(|t| t.name == backend).collect();
+        if all.is_empty() { Err(PlaceError::Evaluation) } else { Ok(all) }
     }
 }

@@ -1,10 +1,11 @@
 //! States on disk: where they are wanted, or else where there is room.
 
-use super::{Options, TrainError};
+use super::{TrainError, TrainOptions};
 use crate::data::{DataError, Notice, Progress, save};
-use arenic_ir::graph::{Graph, StateId};
+use arenic_ir::graph::Graph;
 use arenic_ir::types::TensorType;
 use arenic_runtime::machine::Machine;
+use arenic_runtime::variants::Variants;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -34,7 +35,7 @@ const LOOKS: u32 = 10;
 pub struct Kept {
     /// Steps that the states have behind them.
     pub steps: u64,
-    /// The file; none where they could be written nowhere.
+    /// The file; `None` if they could be written nowhere.
     pub path: Option<PathBuf>,
     /// Where they could not be written, and why not.
     pub refused: Vec<(PathBuf, String)>,
@@ -71,8 +72,9 @@ impl fmt::Display for Kept {
 
 /// Saves the states of one run.
 pub(super) struct Saver<'a> {
-    pub(super) graph: &'a Graph,
-    pub(super) options: &'a Options,
+    /// Those of all variants.
+    pub(super) graphs: Vec<&'a Graph>,
+    pub(super) options: &'a TrainOptions,
     /// The seed of random operators, which is saved, too.
     pub(super) seed: u64,
 }
@@ -83,11 +85,11 @@ impl Saver<'_> {
     pub(super) fn save(
         &self,
         path: &Path,
-        machine: &impl Machine,
+        machines: &Variants<impl Machine>,
         step: u64,
         notice: &mut impl FnMut(&Notice),
     ) -> Result<(), TrainError> {
-        let mut result = self.write(path, machine, step);
+        let mut result = self.write(path, machines, step);
         if let Err(TrainError::Data(error)) = &result
             && self.options.on_save_error == OnSaveError::Wait
             && may_pass(error)
@@ -95,13 +97,13 @@ impl Saver<'_> {
         {
             notice(&Notice::WaitsToSave { error: error.to_string() });
             while result.is_err() && self.pause() {
-                result = self.write(path, machine, step);
+                result = self.write(path, machines, step);
             }
             if result.is_ok() {
                 notice(&Notice::SavedAtLast { path: path.to_owned() });
             }
         }
-        result.map_err(|error| self.rescue(error, machine, step, &[]))
+        result.map_err(|error| self.rescue(error, machines, step, Vec::new()))
     }
 
     /// Saves states that are not finite where nobody takes them for good ones: as
@@ -109,13 +111,13 @@ impl Saver<'_> {
     pub(super) fn save_aside(
         &self,
         error: TrainError,
-        machine: &impl Machine,
+        machines: &Variants<impl Machine>,
         steps: u64,
         notice: &mut impl FnMut(&Notice),
     ) -> TrainError {
         let Some(wanted) = &self.options.save else { return error };
         let aside = wanted.with_extension("nonfinite.safetensors");
-        let kept = match self.save(&aside, machine, steps, notice) {
+        let kept = match self.save(&aside, machines, steps, notice) {
             Ok(()) => Kept { steps, path: Some(aside), refused: Vec::new(), renewed: Vec::new() },
             Err(TrainError::Kept { kept, .. }) => kept,
             Err(other) => return other,
@@ -128,19 +130,18 @@ impl Saver<'_> {
     pub(super) fn rescue(
         &self,
         error: TrainError,
-        machine: &impl Machine,
+        machines: &Variants<impl Machine>,
         steps: u64,
-        renewed: &[StateId],
+        renewed: Vec<String>,
     ) -> TrainError {
         let Some(wanted) = &self.options.save else { return error };
-        let names = renewed.iter().map(|&s| self.graph.states[s].name.clone()).collect();
-        let mut kept = Kept { steps, path: None, refused: Vec::new(), renewed: names };
+        let mut kept = Kept { steps, path: None, refused: Vec::new(), renewed };
         let beside = beside(wanted, steps);
-        match self.write(&beside, machine, steps) {
+        match self.write(&beside, machines, steps) {
             Ok(()) => kept.path = Some(beside),
             Err(e) => {
                 kept.refused.push((beside.clone(), e.to_string()));
-                self.rescue_far(&beside, machine, &mut kept);
+                self.rescue_far(&beside, machines, &mut kept);
             }
         }
         TrainError::Kept { error: Box::new(error), kept }
@@ -154,7 +155,7 @@ impl Saver<'_> {
     }
 
     /// A folder of its own, so that nobody else's files or links are in the way.
-    fn rescue_far(&self, beside: &Path, machine: &impl Machine, kept: &mut Kept) {
+    fn rescue_far(&self, beside: &Path, machines: &Variants<impl Machine>, kept: &mut Kept) {
         let all = std::env::temp_dir();
         let far = tempfile::Builder::new().prefix("arenic-rescued-").tempdir_in(&all);
         let folder = match far {
@@ -162,7 +163,7 @@ impl Saver<'_> {
             Err(e) => return kept.refused.push((all, e.to_string())),
         };
         let path = folder.path().join(beside.file_name().unwrap_or_default());
-        match self.write(&path, machine, kept.steps) {
+        match self.write(&path, machines, kept.steps) {
             Ok(()) => {
                 let _ = folder.keep();
                 kept.path = Some(path);
@@ -184,20 +185,30 @@ impl Saver<'_> {
         })
     }
 
-    fn write(&self, path: &Path, machine: &impl Machine, step: u64) -> Result<(), TrainError> {
-        let g = self.graph;
-        // The rows of one tensor are states of its name, one after another.
-        let mut tensors: BTreeMap<&str, (TensorType, Cow<[u8]>)> = BTreeMap::new();
-        for (s, state) in &g.states {
-            let bytes = machine.state(s)?;
-            match tensors.entry(&state.name) {
-                Entry::Vacant(entry) => {
-                    entry.insert((g.saved_type(s), bytes));
+    fn write(
+        &self,
+        path: &Path,
+        machines: &Variants<impl Machine>,
+        step: u64,
+    ) -> Result<(), TrainError> {
+        let mut tensors: BTreeMap<&str, (usize, TensorType, Cow<[u8]>)> = BTreeMap::new();
+        for (v, &g) in self.graphs.iter().enumerate() {
+            for (s, state) in &g.states {
+                match tensors.entry(&state.name) {
+                    Entry::Vacant(entry) => {
+                        entry.insert((v, g.saved_type(s), machines.read(v).state(s)?));
+                    }
+                    // The rows of one tensor are states of its name, one after another.
+                    Entry::Occupied(mut entry) if entry.get().0 == v => {
+                        let bytes = machines.read(v).state(s)?;
+                        entry.get_mut().2.to_mut().extend_from_slice(&bytes);
+                    }
+                    // Another variant has it at the same place.
+                    Entry::Occupied(_) => {}
                 }
-                Entry::Occupied(mut entry) => entry.get_mut().1.to_mut().extend_from_slice(&bytes),
             }
         }
-        let states = tensors.iter().map(|(&name, (ty, bytes))| (name, ty, &bytes[..]));
+        let states = tensors.iter().map(|(&name, (_, ty, bytes))| (name, ty, &bytes[..]));
         let progress = Progress { step, seed: self.seed };
         Ok(save(path, states, &progress.to_metadata())?)
     }

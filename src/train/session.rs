@@ -13,11 +13,11 @@ use crate::heap;
 use arenic_ir::graph::{Graph, StateId, ValueId};
 use arenic_ir::types::TensorType;
 use arenic_passes::Purpose;
-use arenic_runtime::cuda::driver::DriverError;
 use arenic_runtime::cuda::{self, Cuda};
-use arenic_runtime::executor::Options as ExecutorOptions;
+use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
+use arenic_runtime::variants::Variants;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -77,6 +77,8 @@ pub(crate) struct Home {
 /// Rows of a state, or all of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HomePart {
+    /// A variant that has it.
+    variant: usize,
     value: ValueId,
     /// `None` for a constant.
     state: Option<StateId>,
@@ -84,15 +86,27 @@ pub(crate) struct HomePart {
     pub(crate) slot: Option<Slot>,
 }
 
+/// What a variant is fed and gives.
+#[derive(Clone, Debug)]
+pub(crate) struct Ports {
+    /// Its name, which is empty where there is one alone.
+    pub(crate) name: String,
+    pub(crate) inputs: Vec<Port>,
+    pub(crate) outputs: Vec<Port>,
+    /// Which output is the loss, which must be finite.
+    pub(crate) loss: Option<usize>,
+}
+
 /// What is known of a machine that is ready to step.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
-    pub(crate) inputs: Vec<Port>,
-    pub(crate) outputs: Vec<Port>,
+    /// By variant.
+    pub(crate) variants: Vec<Ports>,
+    /// The variant that is fed, and whose outputs are read.
+    pub(crate) chosen: usize,
+    /// Those of all variants, each once.
     pub(crate) states: Vec<Home>,
     pub(crate) constants: Vec<Home>,
-    /// Which output is the loss, which must be finite.
-    pub(crate) loss: Option<usize>,
     /// Where the states came from was so far.
     pub(crate) progress: Progress,
     pub(crate) arena_bytes: u64,
@@ -100,17 +114,25 @@ pub(crate) struct Ready {
     pub(crate) is_in_host_memory: bool,
 }
 
+impl Ready {
+    /// What the chosen variant is fed and gives.
+    pub(crate) fn ports(&self) -> &Ports {
+        &self.variants[self.chosen]
+    }
+}
+
+/// What is to be done, by a variant.
 enum Order {
-    Step(Draw),
-    Read(StateId),
-    Write(ValueId, Vec<u8>),
+    Step(usize, Draw),
+    Read(usize, StateId),
+    Write(usize, ValueId, Vec<u8>),
 }
 
 enum Reply {
     /// Where inputs and outputs are for the next step, if they are elsewhere.
     Stepped(Result<Option<Vec<Option<Slot>>>, TrainError>),
-    Read(Result<Vec<u8>, DriverError>),
-    Written(Result<(), DriverError>),
+    Read(Result<Vec<u8>, DeviceError>),
+    Written(Result<(), DeviceError>),
 }
 
 /// A program that steps on a thread of its own.
@@ -125,13 +147,14 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Makes an artifact's step ready, or the forward pass that evaluates it.
+    /// Makes an artifact's variants ready, or the forward pass that evaluates one of them.
     ///
     /// # Errors
     /// It cannot be run here, or states lack values.
     pub(crate) fn new(
         artifact: Arc<Artifact>,
         purpose: Purpose,
+        variant: usize,
         initial: Initial,
         how: How,
     ) -> Result<Session, TrainError> {
@@ -140,7 +163,7 @@ impl Session {
         let (tell, told) = channel();
         let body = move || {
             let serving = Serving { initial, tell: tell.clone(), orders: received, replies: sent };
-            if let Err(e) = serve(&artifact, purpose, how, serving) {
+            if let Err(e) = serve(&artifact, purpose, variant, how, serving) {
                 // Where it was ready before, nobody listens.
                 let _ = tell.send(Err(e));
             }
@@ -157,10 +180,21 @@ impl Session {
         &self.ready
     }
 
+    /// Chooses the variant that is fed, and whose outputs are read. What it was fed before another one stepped is
+    /// gone.
+    ///
+    /// # Errors
+    /// Those of a step that nobody waited for.
+    pub(crate) fn choose(&mut self, variant: usize) -> Result<(), TrainError> {
+        self.settle()?;
+        self.ready.chosen = variant;
+        Ok(())
+    }
+
     /// The bytes of input `i`, to be filled before the next step; `None` where the step does not read it.
     pub(crate) fn input_mut(&mut self, i: usize) -> Option<&mut [u8]> {
         self.settle().ok()?;
-        let slot = self.ready.inputs[i].slot?;
+        let slot = self.ready.ports().inputs[i].slot?;
         // SAFETY: memory of the machine, which the thread leaves alone while no step is open, and which lives as
         // long as the thread does, that is, as this.
         Some(unsafe { std::slice::from_raw_parts_mut(slot.ptr, slot.len) })
@@ -168,7 +202,7 @@ impl Session {
 
     /// The bytes of output `i` after a step.
     pub(crate) fn output(&self, i: usize) -> &[u8] {
-        match self.ready.outputs[i].slot {
+        match self.ready.ports().outputs[i].slot {
             // SAFETY: as in `input_mut`.
             Some(slot) if !self.is_open => unsafe {
                 std::slice::from_raw_parts(slot.ptr, slot.len)
@@ -183,7 +217,7 @@ impl Session {
     /// A step that was open failed, or the thread ended.
     pub(crate) fn begin(&mut self, draw: Draw) -> Result<(), TrainError> {
         self.settle()?;
-        self.send(Order::Step(draw))?;
+        self.send(Order::Step(self.ready.chosen, draw))?;
         self.is_open = true;
         Ok(())
     }
@@ -203,7 +237,8 @@ impl Session {
         self.is_open = false;
         Some(match reply {
             Some(Reply::Stepped(Ok(slots))) => {
-                let ports = self.ready.inputs.iter_mut().chain(&mut self.ready.outputs);
+                let Ports { inputs, outputs, .. } = &mut self.ready.variants[self.ready.chosen];
+                let ports = inputs.iter_mut().chain(outputs);
                 ports.zip(slots.into_iter().flatten()).for_each(|(port, slot)| port.slot = slot);
                 Ok(())
             }
@@ -238,7 +273,7 @@ impl Session {
                 (Some(slot), _) => bytes
                     .extend_from_slice(unsafe { std::slice::from_raw_parts(slot.ptr, slot.len) }),
                 (None, Some(state)) => {
-                    self.send(Order::Read(state))?;
+                    self.send(Order::Read(part.variant, state))?;
                     match self.replies.recv() {
                         Ok(Reply::Read(read)) => bytes.extend(read?),
                         _ => return Err(TrainError::Ended),
@@ -267,7 +302,7 @@ impl Session {
                 Some(slot) => unsafe { std::slice::from_raw_parts_mut(slot.ptr, slot.len) }
                     .copy_from_slice(bytes),
                 None => {
-                    self.send(Order::Write(part.value, bytes.to_vec()))?;
+                    self.send(Order::Write(part.variant, part.value, bytes.to_vec()))?;
                     match self.replies.recv() {
                         Ok(Reply::Written(written)) => written?,
                         _ => return Err(TrainError::Ended),
@@ -297,22 +332,32 @@ impl Drop for Session {
 fn serve(
     artifact: &Artifact,
     purpose: Purpose,
+    variant: usize,
     how: How,
     serving: Serving,
 ) -> Result<(), TrainError> {
-    let target = match purpose {
-        Purpose::Step => how.place.program(artifact)?,
-        Purpose::Evaluation => how.place.evaluation(artifact)?,
+    let variants = match purpose {
+        Purpose::Step => how.place.programs(artifact)?,
+        // Forward passes have arenas of their own.
+        Purpose::Evaluation => {
+            how.place.evaluations(artifact)?.into_iter().skip(variant).take(1).collect()
+        }
     };
     match how.place {
         Place::Cpu => {
             let threads = how.threads;
             let how = ExecutorOptions { threads, poison: how.poison, stress: None };
-            on_cpu(target, how, serving)
+            on_cpu(&variants, how, serving)
         }
         Place::Cuda(n) => {
-            let options = cuda::Options { deterministic: how.deterministic };
-            on_device(Cuda::new(n)?, target, how.trust, options, serving)
+            let options = cuda::CudaOptions { deterministic: how.deterministic };
+            on_device(
+                Cuda::new(n).map_err(DeviceError::from)?,
+                &variants,
+                how.trust,
+                options,
+                serving,
+            )
         }
     }
 }
@@ -326,33 +371,43 @@ struct Serving {
 }
 
 impl Work<()> for Serving {
-    fn with(self, machine: &mut impl Machine, step: Step) -> Result<(), TrainError> {
+    fn with<M: Machine>(
+        self,
+        machines: &mut Variants<M>,
+        steps: &[Step],
+    ) -> Result<(), TrainError> {
         let Serving { initial, tell, orders, replies } = self;
         heap::give_back();
-        let progress = super::initial::load(&initial, step, machine)?;
+        let progress = super::initial::load(&initial, steps, machines)?;
         // Files are not kept open for nothing.
         drop(initial);
-        let g = step.graph;
-        let ready = ready(g, machine, progress)?;
+        let ready = ready(steps, machines, progress)?;
         if tell.send(Ok(ready)).is_err() {
             return Ok(());
         }
         for order in orders {
             let reply = match order {
-                Order::Step(draw) => Reply::Stepped(match machine.step(draw) {
-                    Ok(()) if machine.is_in_host_memory() => Ok(None),
-                    Ok(()) => Ok(Some(slots(g, machine))),
-                    Err(error) => {
-                        let error = TrainError::Step { step: draw.step, error };
-                        let fed = |v| machine.input_mut(v).map(|bytes| bytes.to_vec());
-                        Err(class_error(g, error, fed))
-                    }
-                }),
-                Order::Read(state) => Reply::Read(machine.state(state).map(|b| b.into_owned())),
-                Order::Write(value, bytes) => Reply::Written(machine.fill_home(value, |home| {
-                    home.copy_from_slice(&bytes);
-                    Ok::<(), DriverError>(())
-                })),
+                Order::Step(variant, draw) => {
+                    let (g, machine) = (steps[variant].graph, machines.at(variant));
+                    Reply::Stepped(match machine.step(draw) {
+                        Ok(()) if machine.is_in_host_memory() => Ok(None),
+                        Ok(()) => Ok(Some(slots(g, machine))),
+                        Err(error) => {
+                            let error = TrainError::Step { step: draw.step, error };
+                            let fed = |v| machine.input_mut(v).map(|bytes| bytes.to_vec());
+                            Err(class_error(g, error, fed))
+                        }
+                    })
+                }
+                Order::Read(variant, state) => {
+                    Reply::Read(machines.read(variant).state(state).map(|b| b.into_owned()))
+                }
+                Order::Write(variant, value, bytes) => {
+                    Reply::Written(machines.at(variant).fill_home(value, |home| {
+                        home.copy_from_slice(&bytes);
+                        Ok::<(), DeviceError>(())
+                    }))
+                }
             };
             if replies.send(reply).is_err() {
                 break;
@@ -373,48 +428,63 @@ fn slots(g: &Graph, machine: &mut impl Machine) -> Vec<Option<Slot>> {
     slots
 }
 
-fn ready(g: &Graph, machine: &mut impl Machine, progress: Progress) -> Result<Ready, TrainError> {
-    let named = g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone()));
-    let given = g.outputs.iter().map(|o| (o.name.clone(), g.ty(o.value).clone()));
-    let ports = named.chain(given).zip(slots(g, machine));
-    let mut inputs: Vec<Port> = ports.map(|((name, ty), slot)| Port { name, ty, slot }).collect();
-    let outputs = inputs.split_off(g.inputs().count());
-    let is_in_host_memory = machine.is_in_host_memory();
-    let mut home = |value: ValueId| {
-        let mut slot = None;
-        machine.fill_home(value, |bytes| {
-            slot = is_in_host_memory.then(|| Slot::of(bytes));
-            Ok::<(), DriverError>(())
-        })?;
-        Ok::<_, DriverError>(slot)
-    };
-    let mut states: Vec<Home> = Vec::new();
-    for (s, state) in &g.states {
-        // Filling a device's home would overwrite it.
-        let slot = if is_in_host_memory { home(state.enter)? } else { None };
-        let part = HomePart { value: state.enter, state: Some(s), slot };
-        match states.iter_mut().find(|home| home.name == state.name) {
-            Some(home) => home.parts.push(part),
-            None => {
-                let (name, ty) = (state.name.clone(), g.saved_type(s));
-                states.push(Home { name, ty, parts: vec![part] });
+fn ready<M: Machine>(
+    steps: &[Step],
+    machines: &mut Variants<M>,
+    progress: Progress,
+) -> Result<Ready, TrainError> {
+    let (mut variants, mut states, mut constants) = (Vec::new(), Vec::<Home>::new(), Vec::new());
+    let mut is_in_host_memory = true;
+    for (variant, step) in steps.iter().enumerate() {
+        let (g, machine) = (step.graph, machines.at(variant));
+        let named = g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone()));
+        let given = g.outputs.iter().map(|o| (o.name.clone(), g.ty(o.value).clone()));
+        let ports = named.chain(given).zip(slots(g, machine));
+        let mut inputs: Vec<Port> =
+            ports.map(|((name, ty), slot)| Port { name, ty, slot }).collect();
+        let outputs = inputs.split_off(g.inputs().count());
+        let (name, loss) = (step.name.0.to_owned(), Outputs::new(g).loss);
+        variants.push(Ports { name, inputs, outputs, loss });
+        is_in_host_memory = machine.is_in_host_memory();
+        let mut home = |value: ValueId| {
+            let mut slot = None;
+            machine.fill_home(value, |bytes| {
+                slot = is_in_host_memory.then(|| Slot::of(bytes));
+                Ok::<(), DeviceError>(())
+            })?;
+            Ok::<_, DeviceError>(slot)
+        };
+        let others = states.len();
+        for (s, state) in &g.states {
+            let known = states.iter().position(|home| home.name == state.name);
+            // Another variant has it at the same place.
+            if known.is_some_and(|i| i < others) {
+                continue;
+            }
+            // Filling a device's home would overwrite it.
+            let slot = if is_in_host_memory { home(state.enter)? } else { None };
+            let part = HomePart { variant, value: state.enter, state: Some(s), slot };
+            match known {
+                Some(i) => states[i].parts.push(part),
+                None => {
+                    let (name, ty) = (state.name.clone(), g.saved_type(s));
+                    states.push(Home { name, ty, parts: vec![part] });
+                }
             }
         }
-    }
-    let mut constants = Vec::new();
-    for (value, name) in super::replaceable(g) {
-        let slot = if is_in_host_memory { home(value)? } else { None };
-        let parts = vec![HomePart { value, state: None, slot }];
-        constants.push(Home { name: name.to_owned(), ty: g.ty(value).clone(), parts });
+        for (value, name) in super::replaceable(g) {
+            let slot = if is_in_host_memory { home(value)? } else { None };
+            let parts = vec![HomePart { variant, value, state: None, slot }];
+            constants.push(Home { name: name.to_owned(), ty: g.ty(value).clone(), parts });
+        }
     }
     Ok(Ready {
-        inputs,
-        outputs,
+        variants,
+        chosen: 0,
         states,
         constants,
-        loss: Outputs::new(g).loss,
         progress,
-        arena_bytes: machine.footprint().arena_bytes.device,
+        arena_bytes: machines.arena_bytes().device,
         is_in_host_memory,
     })
 }

@@ -83,7 +83,7 @@ fn what_cannot_be_trained_is_said() {
     fails("--loss nothing --optimizer sgd", 1, &["`nothing` is no loss", "smooth_l1", "`logits`"]);
     fails("--loss mse --optimizer sgd --output y", 1, &["no output `y`"]);
     fails(&format!("{MOMENTUM} --class-axis 2"), 1, &["classes along axis 2"]);
-    fails(&format!("{MOMENTUM} --freeze fc9.*"), 1, &["no weight fits `fc9.*`"]);
+    fails(&format!("{MOMENTUM} --freeze fc9.*"), 1, &["no weight matches `fc9.*`"]);
     fails(&format!("{MOMENTUM} --freeze *"), 1, &["depends on no parameter"]);
     fails(&format!("{MOMENTUM} --lr-schedule cosine"), 1, &["the number of steps"]);
     fails(&format!("{MOMENTUM} --accumulate 0"), 2, &["--accumulate"]);

@@ -301,7 +301,10 @@ fn pipelines_can_be_stopped_dumped_and_mistaken() {
     let shell = Shell::new();
     let stopped = shell.arenic("compile @models/step/ref_mlp_b4_sgdm.onnx --stop-after views");
     let module = text(&stopped.stdout);
-    assert!(arenic_ir::text::Module::parse(&module).unwrap().plan.is_none(), "{module}");
+    assert!(
+        arenic_ir::text::Module::parse(&module, &arenic_backends::ALL).unwrap().plan.is_none(),
+        "{module}"
+    );
     let dumped = shell.arenic(
         "compile @models/step/ref_mlp_b4_sgdm.onnx -o m.arenic --dump-ir-after order --print-stats",
     );

@@ -364,7 +364,7 @@ fn what_an_exporter_leaves_out_is_told() {
         assert!(keras.contains(word), "{keras}");
     }
     let recurrent = said("keras_lstm", SGD);
-    let words = "`B0__236` of a recurrence and 1 more has zeros for the product with the state";
+    let words = "`B0__238` of a recurrence and 1 more has zeros for the product with the state";
     assert!(recurrent.contains(words), "{recurrent}");
     let normalised = said("keras_jax_batch_norm", SGD);
     assert!(normalised.contains("a batch normalisation in pieces is that of inference"));

@@ -3,7 +3,7 @@
 use super::Run;
 use super::simulated::{Behaviour, Simulated};
 use arenic::artifact::Target;
-use arenic::train::{Length, Options, TrainError, train_on_device};
+use arenic::train::{Length, TrainError, TrainOptions, train_on_device};
 use arenic_runtime::cuda;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -82,16 +82,16 @@ fn a_run_that_is_told_to_stop_saves_whole_states() {
     let target = run.target(None);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.safetensors");
-    let train = |options: &Options, watch: &mut dyn FnMut(u64)| {
+    let train = |options: &TrainOptions, watch: &mut dyn FnMut(u64)| {
         let driver = Simulated::new(Behaviour::default());
         train_on_device(driver, &target, options, |_| {}, |r| watch(r.done)).unwrap()
     };
     let save = Some(path.clone());
-    let stopped = Options { save: save.clone(), stop: Some(&STOP), ..run.options() };
+    let stopped = TrainOptions { save: save.clone(), stop: Some(&STOP), ..run.options() };
     let summary = train(&stopped, &mut |done| STOP.store(done == 3, Ordering::Relaxed));
     assert_eq!((summary.steps, summary.is_stopped), (3, true));
     let stopped = std::fs::read(&path).unwrap();
-    let three = Options { save, length: Length::Steps(3), ..run.options() };
+    let three = TrainOptions { save, length: Length::Steps(3), ..run.options() };
     assert!(!train(&three, &mut |_| {}).is_stopped);
     assert!(stopped == std::fs::read(&path).unwrap(), "the states are those of three steps");
 }

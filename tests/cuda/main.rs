@@ -12,28 +12,27 @@ mod place;
 mod rounds;
 mod simulated;
 mod times;
+mod variants;
 
 use arenic::Model;
 use arenic::artifact::Target;
 use arenic::compile::{Constraints, compile};
 use arenic::data::TensorFile;
-use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training};
-use arenic::train::{
-    Initial, Length, OnSaveError, Options, StepReport, TrainError, train_on_device,
-};
+use arenic::train::{Initial, Length, StepReport, TrainError, TrainOptions, train_on_device};
+use arenic_backends::CUDA;
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Def;
 use arenic_ir::program::PerSpace;
-use arenic_ir::{Backend, DType, Op};
+use arenic_ir::{DType, Op};
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_passes::precision::Precision;
-use arenic_runtime::cuda::driver::{Driver, DriverError};
-use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
+use arenic_runtime::cuda::driver::Driver;
+use arenic_runtime::cuda::{CudaExecutor, CudaOptions};
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
 use place::file;
 use simulated::{Behaviour, Simulated};
 use std::path::PathBuf;
@@ -61,7 +60,7 @@ impl Run {
         Run {
             model: file("models/step").join(run["onnx"].as_str().unwrap()),
             import: ImportOptions::default(),
-            pipeline: Pipeline::default_pipeline().unwrap(),
+            pipeline: Pipeline::named("default").unwrap(),
             initial: Some(PathBuf::from(format!("{}.init.npz", base.display()))),
             base,
             set: set.iter().map(|(n, v)| (n.clone(), v.to_string())).collect(),
@@ -71,7 +70,7 @@ impl Run {
 
     /// The same run from the network's forward model, differentiated here.
     fn differentiated(network: &str) -> Run {
-        Run::made_with(network, "- layout: {target: cuda}")
+        Run::made_with(network, "- layout:\n  when: cuda")
     }
 
     /// The same with the channels of every convolution last.
@@ -87,7 +86,7 @@ impl Run {
             ..Differentiate::default()
         };
         let (_, training) = NAMED.iter().find(|(name, _)| *name == "training").unwrap();
-        let training = training.replace("- layout: {target: cuda}", layout);
+        let training = training.replace("- layout:\n  when: cuda", layout);
         let pipeline = Pipeline::from_yaml(&training).unwrap().differentiating(pass).unwrap();
         let import = ImportOptions {
             mode: Mode::Training(Training::default()),
@@ -106,7 +105,7 @@ impl Run {
 
     /// The same for a device.
     fn target_on(&self, device: Option<&Device>, limit: Option<u64>) -> Target {
-        let (backend, limits) = (Backend::CUDA, PerSpace { device: limit, host: None });
+        let (backend, limits) = (CUDA, PerSpace { device: limit, host: None });
         // Emulated kernels are compiled from their text. Operators' kernels are compiled for GPUs by
         // the runtime's tests, those of whole steps by `make test-all`.
         let no_gpu_code = place::gpu().is_none() && std::env::var_os("ARENIC_WIDE").is_none();
@@ -145,27 +144,18 @@ impl Run {
         Ok(losses)
     }
 
-    fn options(&self) -> Options {
-        Options {
-            data: Some(PathBuf::from(format!("{}.data.npz", self.base.display()))),
+    fn options(&self) -> TrainOptions {
+        TrainOptions {
+            data: vec![PathBuf::from(format!("{}.data.npz", self.base.display()))],
             initial: Initial {
                 file: self.initial.as_ref().map(|path| TensorFile::open(path).unwrap()),
                 ..Initial::default()
             },
             set: self.set.clone(),
             length: Length::Steps(self.losses.len() as u64),
-            shuffle: None,
-            seed: None,
-            save: None,
-            save_every: None,
-            on_save_error: OnSaveError::Stop,
-            outputs: None,
             threads: 1,
             deterministic: true,
-            trust: Trust::Own,
-            poison: false,
-            trace: None,
-            stop: None,
+            ..TrainOptions::default()
         }
     }
 }
@@ -338,7 +328,7 @@ fn the_next_step_is_fed_while_one_runs() {
                     Def::Const(data) => home.copy_from_slice(data.bytes().unwrap()),
                     _ => home.fill(0),
                 }
-                Ok::<_, DriverError>(())
+                Ok::<_, DeviceError>(())
             };
             executor.fill_home(v, fill).unwrap();
         }

@@ -6,9 +6,8 @@ use super::place;
 use super::simulated::{Behaviour, Simulated};
 use arenic::artifact::Target;
 use arenic::data::{Npz, TensorFile};
-use arenic::gpu_code::Trust;
-use arenic::train::{Initial, Length, OnSaveError, Options, StepReport, train, train_on_device};
-use arenic_ir::TargetInfo;
+use arenic::train::{StepReport, TrainOptions, train, train_on_device};
+use arenic_backends::CUDA;
 use arenic_runtime::cuda::driver::Driver;
 use std::path::Path;
 
@@ -20,7 +19,7 @@ fn for_cuda() -> Target {
     let rounds = target.rounds.as_deref_mut().unwrap();
     let around = [&mut rounds.before.program, &mut rounds.after.program];
     for program in around.into_iter().chain([&mut target.program]) {
-        program.target = TargetInfo::CUDA;
+        program.target = CUDA.target();
     }
     target.name = "cuda".into();
     target
@@ -37,26 +36,20 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-fn seen(folder: &Path, run: impl FnOnce(&Options) -> Vec<f64>) -> Seen {
+fn seen(folder: &Path, run: impl FnOnce(&TrainOptions) -> Vec<f64>) -> Seen {
     let at = |name: &str| folder.join(name);
     write_data(&at("data.npz"), STEPS);
-    let options = Options {
-        data: Some(at("data.npz")),
-        initial: Initial::default(),
+    let options = TrainOptions {
+        data: vec![at("data.npz")],
         set: vec![("lr".into(), LR.to_string())],
-        length: Length::Epochs(1),
-        shuffle: None,
         seed: Some(5),
         save: Some(at("w.safetensors")),
         save_every: Some(2),
-        on_save_error: OnSaveError::Stop,
         outputs: Some(at("o.npz")),
         threads: 1,
         deterministic: true,
-        trust: Trust::Own,
-        poison: false,
         trace: Some(at("t.json")),
-        stop: None,
+        ..TrainOptions::default()
     };
     let scalars = run(&options);
     let y = floats(Npz::open(at("o.npz")).unwrap().array("y").unwrap().bytes());

@@ -2,12 +2,12 @@
 //! run when someone waits for them, in an order that a seed decides and events alone restrict,
 //! times are what a seed says, and a call can be made to fail.
 
+use arenic_backends::cuda::library::{Epilogue, LibraryCall, Product};
 use arenic_emulator::Module;
 use arenic_emulator::library::compute;
-use arenic_ir::backend::library::{Epilogue, LibraryCall, Product};
 use arenic_runtime::cuda::driver::{
-    CallHandle, Candidate, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory,
-    MemoryKind, ModuleHandle, StreamHandle,
+    AlgorithmCandidate, CallHandle, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle,
+    Memory, MemoryKind, ModuleHandle, StreamHandle,
 };
 use arenic_runtime::cuda::nvrtc::Image;
 use arenic_runtime::cuda::{HEADERS, Request};
@@ -338,7 +338,7 @@ impl Driver for Simulated {
         Ok(())
     }
 
-    fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, DriverError> {
+    fn candidates(&self, request: &Request) -> Result<Vec<AlgorithmCandidate>, DriverError> {
         let mut state = self.called("candidates")?;
         if !self.behaviour.libraries {
             return Err(DriverError::Missing("there are no libraries".into()));
@@ -351,12 +351,13 @@ impl Driver for Simulated {
         }
         let first = state.requests.len() * WAYS.len();
         state.requests.push(request.clone());
-        let candidate = |(way, &(name, deterministic)): (usize, &(&str, bool))| Candidate {
-            call: CallHandle((first + way) as u64),
-            name: name.into(),
-            workspace: request.workspace,
-            deterministic,
-        };
+        let candidate =
+            |(way, &(name, deterministic)): (usize, &(&str, bool))| AlgorithmCandidate {
+                call: CallHandle((first + way) as u64),
+                name: name.into(),
+                workspace: request.workspace,
+                deterministic,
+            };
         Ok(WAYS.iter().enumerate().map(candidate).collect())
     }
 

@@ -5,7 +5,7 @@ use super::Run;
 use super::place;
 use super::simulated::{Behaviour, Simulated};
 use arenic::artifact::Target;
-use arenic::train::{Options, StepReport, train_on_device};
+use arenic::train::{StepReport, TrainOptions, train_on_device};
 use arenic_ir::profile::{KernelTimes, Machine, Profile};
 use arenic_ir::program::Command;
 use arenic_passes::devices;
@@ -25,7 +25,7 @@ fn a_trace_has_every_command_of_the_last_step_in_an_order_that_events_allow() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");
     let expected = run.train(&target, Behaviour::default()).unwrap();
-    let options = Options { trace: Some(path.clone()), ..run.options() };
+    let options = TrainOptions { trace: Some(path.clone()), ..run.options() };
     let mut losses = Vec::new();
     let watch = |r: &StepReport| losses.push(r.scalars[0].1);
     match place::gpu() {

@@ -22,7 +22,8 @@ mod planned;
 mod tables;
 
 use arenic::onnx::supported_ops;
-use arenic_ir::{TargetInfo, TensorType};
+use arenic_backends::CPU;
+use arenic_ir::TensorType;
 use case::{Case, Right, Suite};
 use libtest_mimic::{Arguments, FormatSetting, Trial};
 use planned::{Planned, Tensors};
@@ -152,7 +153,7 @@ fn hold(suite: &Suite, case: &Case) -> Result<Outcome, String> {
     let tensors = |inputs: Vec<&case::Input>| -> Tensors {
         inputs.into_iter().map(|i| (i.name.clone(), suite.operand(i))).collect()
     };
-    let planned = match Planned::new(TargetInfo::CPU, suite.model(case), tensors(bound)) {
+    let planned = match Planned::new(CPU.target(), suite.model(case), tensors(bound)) {
         Ok(planned) => planned,
         Err(e) => return tables::refused(&case.row, &e).map(Outcome::Refused).ok_or(e),
     };

@@ -12,13 +12,14 @@ use arenic::evaluator::Kernels;
 use arenic::onnx::export::{ExportError, ExportOptions, annotated, export, write};
 use arenic::onnx::proto::{ModelProto, NodeProto, StringStringEntryProto};
 use arenic::onnx::{ImportOptions, Imported, import_bytes, import_file};
+use arenic_backends::CPU;
 use arenic_ir::check::check;
 use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, ResizeSpec, Rng, Scatter, Window};
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
-use arenic_ir::{DType, Data, Def, Graph, Op, TargetInfo, TensorType};
-use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
+use arenic_ir::{DType, Data, Def, Graph, Op, TensorType};
+use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, Search};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
@@ -39,7 +40,7 @@ fn imported(model: &ModelProto) -> Graph {
 
 /// The graph after these passes.
 fn rewritten(graph: Graph, yaml: &str) -> Graph {
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let pipeline = Pipeline::from_yaml(yaml).unwrap();
     pipeline.run(graph, &cx, RunOptions::default()).unwrap().module.graph
 }
@@ -376,8 +377,7 @@ fn property<'a>(all: &'a [StringStringEntryProto], key: &str) -> Option<&'a str>
 #[test]
 fn nodes_say_where_the_plan_puts_their_results() {
     let model = root("models/step/ref_gpt_tiny_b4_adamw.onnx");
-    let yaml = NAMED.iter().find(|(n, _)| *n == "default").unwrap().1;
-    let pipeline = Pipeline::from_yaml(yaml).unwrap();
+    let pipeline = Pipeline::named("default").unwrap();
     let compiled = |device| {
         let limits = PerSpace { device, host: Some(1 << 40) };
         let search = Search { effort: Some(0.5), ..Search::default() };
@@ -452,7 +452,7 @@ fn the_cases_of_passes_are_read_back() {
         for entry in std::fs::read_dir(root("tests").join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
-            let Ok(module) = Module::parse(&text) else { continue };
+            let Ok(module) = Module::parse(&text, &arenic_backends::ALL) else { continue };
             let g = module.graph;
             if g.nodes.values().any(|n| matches!(n.op, Op::Opaque { .. })) {
                 continue;

@@ -1,7 +1,7 @@
 //! Gradients of a graph's loss against central differences of it.
 
 use arenic::evaluator::Kernels;
-use arenic_ir::TargetInfo;
+use arenic_backends::CPU;
 use arenic_ir::graph::{Data, Graph, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction};
 use arenic_ir::verify::verify;
@@ -72,7 +72,7 @@ pub(crate) fn check(
     loss: &dyn Fn(&[Vec<f64>]) -> f64,
 ) -> Result<(), String> {
     let mut step = g.clone();
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     pass.run(&mut step, &cx).map_err(|e| e.to_string())?;
     verify(&step).map_err(|e| e.to_string())?;
     let start: Vec<Vec<f64>> =

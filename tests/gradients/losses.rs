@@ -37,7 +37,7 @@ fn holds(
 /// An output of what evaluates a graph.
 fn evaluated(g: &Graph, pass: &Differentiate, x: &[f64], target: Vec<u8>, output: &str) -> f64 {
     let mut forward = g.clone();
-    let cx = Cx { purpose: Purpose::Evaluation, ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { purpose: Purpose::Evaluation, ..Cx::new(CPU.target()) };
     pass.run(&mut forward, &cx).unwrap();
     verify(&forward).unwrap();
     forward.outputs.retain(|o| o.name == output);

@@ -18,7 +18,7 @@ mod reductions;
 mod updates;
 mod windows;
 
-use arenic_ir::TargetInfo;
+use arenic_backends::CPU;
 use arenic_ir::graph::{Data, Graph, Output, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction};
 use arenic_ir::types::{DType, TensorType};

@@ -31,7 +31,7 @@ fn holds(pass: Differentiate, mut formula: impl FnMut(usize, &mut [f64], &[f64])
     let (start, c) = ([1.5, -2.0, 0.75], [1.0, 0.5, 3.0]);
     let mut g = quadratic(&start, &c);
     let pass = Differentiate { loss: "y".into(), ..pass };
-    pass.run(&mut g, &Cx::new(TargetInfo::CPU)).unwrap();
+    pass.run(&mut g, &Cx::new(CPU.target())).unwrap();
     verify(&g).unwrap();
     let mut reference = Reference::new(&g).unwrap();
     for (v, data) in g.consts() {

@@ -16,7 +16,7 @@ pub(crate) struct Case {
     /// The model, encoded and not.
     pub(crate) bytes: Bytes,
     pub(crate) model: ModelProto,
-    /// Values of the model's inputs, then of its outputs; none where some are no tensors.
+    /// Values of the model's inputs, then of its outputs; empty if some are no tensors.
     tensors: Vec<TensorProto>,
     /// What kinds of values there are besides tensors.
     pub(crate) other_values: Vec<String>,

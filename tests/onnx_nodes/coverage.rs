@@ -9,10 +9,11 @@ use crate::case::Case;
 use crate::place;
 use crate::planned::Tensors;
 use arenic::onnx::{ImportOptions, SupportedOp, import_bytes, import_file, supported_ops};
-use arenic_ir::backend::library::{LibraryCall, describe};
+use arenic_backends::CUDA;
+use arenic_backends::cuda::library::{LibraryCall, describe};
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::text::Module;
-use arenic_ir::{Op, TargetInfo, TensorType};
+use arenic_ir::{Op, TensorType};
 use arenic_passes::differentiate::{Passage, passage};
 use arenic_runtime::cuda;
 use std::collections::{BTreeMap, BTreeSet};
@@ -193,7 +194,7 @@ fn note(g: &Graph, own: &mut BTreeMap<&'static str, Own>) {
         let y: Vec<&TensorType> = y.iter().collect();
         entry.in_place.extend(node.op.in_place_pairs(&x, &y));
         entry.cuda |= has_kernel(g, n);
-        let call = describe(&node.op, TargetInfo::CUDA.math, &x, &y);
+        let call = describe(&node.op, CUDA.target().math, &x, &y);
         entry.library.extend(call.map(|call| match call {
             LibraryCall::Product(_) => "cuBLASLt",
             LibraryCall::Convolution(_) => "cuDNN",
@@ -205,9 +206,9 @@ fn has_kernel(g: &Graph, n: NodeId) -> bool {
     let (x, y) = (g.input_types(n), g.output_types(n).unwrap_or_default());
     let asked = y.iter().zip(&g.nodes[n].outputs).map(|(ty, v)| v.is_some().then_some(ty));
     let outputs: Vec<Option<&TensorType>> = asked.collect();
-    let alignments = vec![TargetInfo::CUDA.align; x.len()];
+    let alignments = vec![CUDA.target().align; x.len()];
     let mut module = cuda::Module::default();
-    cuda::lower(&g.nodes[n].op, &x, &alignments, &outputs, TargetInfo::CUDA, &mut module).is_ok()
+    cuda::lower(&g.nodes[n].op, &x, &alignments, &outputs, CUDA.target(), &mut module).is_ok()
 }
 
 fn imported(case: &Case) -> Result<Graph, String> {
@@ -228,13 +229,15 @@ fn graphs() -> Result<Vec<Graph>, String> {
     for folder in folders(&place::file("tests"))? {
         for path in files(&folder, "ir")? {
             let text = std::fs::read_to_string(&path).map_err(|e| e.to_string())?;
-            all.extend(Module::parse(&text).map(|m| m.graph));
+            all.extend(Module::parse(&text, &arenic_backends::ALL).map(|m| m.graph));
         }
     }
     for path in files(&place::file("snapshots"), "snap")? {
         let text = std::fs::read_to_string(&path).map_err(|e| e.to_string())?;
         let body = text.split_once("graph \"").map(|(_, rest)| format!("graph \"{rest}"));
-        all.extend(body.and_then(|b| Module::parse(&b).ok()).map(|m| m.graph));
+        all.extend(
+            body.and_then(|b| Module::parse(&b, &arenic_backends::ALL).ok()).map(|m| m.graph),
+        );
     }
     Ok(all)
 }

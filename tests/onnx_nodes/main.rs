@@ -23,7 +23,7 @@ mod planned;
 #[allow(dead_code, reason = "no test counts calls")]
 mod simulated;
 
-use arenic_ir::TargetInfo;
+use arenic_backends::{CPU, CUDA};
 use case::{Case, Suite};
 use left_out::Kind;
 use libtest_mimic::{Arguments, FormatSetting, Trial};
@@ -134,8 +134,8 @@ fn run(case: &Case, place: Place) -> Result<(), String> {
         .map(|t| (t.name.clone(), (t.ty.clone(), t.bytes.clone())))
         .partition(|(name, _)| fixed.contains(name.as_str()));
     let target = match place {
-        Place::Cpu => TargetInfo::CPU,
-        Place::Simulated | Place::Gpu => TargetInfo::CUDA,
+        Place::Cpu => CPU.target(),
+        Place::Simulated | Place::Gpu => CUDA.target(),
     };
     let planned = Planned::new(target, case.bytes.clone(), bound)?;
     let names: Vec<&str> = planned.outputs().map(|(name, _)| name).collect();

@@ -7,11 +7,10 @@ use arenic_ir::{Graph, Program, TargetInfo, TensorType};
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_runtime::cuda::driver::Driver;
-use arenic_runtime::cuda::driver::DriverError;
-use arenic_runtime::cuda::{CudaExecutor, Options as CudaOptions};
-use arenic_runtime::executor::{Executor, Options};
+use arenic_runtime::cuda::{CudaExecutor, CudaOptions};
+use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::reference::Reference;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -30,7 +29,7 @@ impl Planned {
     pub(crate) fn new(target: TargetInfo, model: Bytes, bind: Tensors) -> Result<Planned, String> {
         let options = ImportOptions { bind, ..ImportOptions::default() };
         let graph = import_bytes(model, None, &options).map_err(|e| format!("import: {e}"))?.graph;
-        let pipeline = Pipeline::default_pipeline().map_err(|e| e.to_string())?;
+        let pipeline = Pipeline::named("default").ok_or("no default pipeline")?;
         let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(target) };
         let module = pipeline
             .run(graph, &cx, RunOptions::default())
@@ -44,7 +43,7 @@ impl Planned {
     /// step is fed the same inputs.
     pub(crate) fn run(&self, inputs: &Tensors, steps: u64) -> Result<Vec<Vec<Vec<u8>>>, String> {
         let g = &self.graph;
-        let options = Options { threads: 1, poison: true, ..Options::default() };
+        let options = ExecutorOptions { threads: 1, poison: true, ..ExecutorOptions::default() };
         let mut executor = Executor::new(g, &self.program, options).map_err(|e| e.to_string())?;
         let mut reference = Reference::new(g).map_err(|e| e.to_string())?;
         for (v, data) in g.consts() {
@@ -90,7 +89,7 @@ impl Planned {
             let bytes = data.bytes().ok_or("a constant without data")?;
             let fill = |home: &mut [u8]| {
                 home.copy_from_slice(bytes);
-                Ok::<_, DriverError>(())
+                Ok::<_, DeviceError>(())
             };
             executor.fill_home(v, fill).map_err(|e| e.to_string())?;
         }

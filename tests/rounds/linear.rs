@@ -11,7 +11,7 @@ const COUNT: u32 = 4;
 pub(crate) const LR: f32 = 0.5;
 
 fn part(text: &str) -> Part {
-    let module = Module::parse(text).unwrap();
+    let module = Module::parse(text, &arenic_backends::ALL).unwrap();
     Part { graph: module.graph, program: module.program.unwrap(), kernels: None }
 }
 
@@ -28,6 +28,8 @@ pub(crate) fn linear() -> Target {
         after: part(include_str!("after.ir")),
     };
     Target {
+        variant: String::new(),
+        structure: String::new(),
         name: "cpu".into(),
         graph: main.graph,
         program: main.program,

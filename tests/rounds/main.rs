@@ -11,13 +11,12 @@ mod shell;
 
 use arenic::artifact::{Artifact, Provenance, Target};
 use arenic::data::{Npz, TensorFile};
-use arenic::gpu_code::Trust;
-use arenic::train::{Initial, Length, OnSaveError, Options, train};
+use arenic::train::{Initial, Length, TrainOptions, train};
 use arenic_ir::Graph;
 use arenic_ir::graph::StateId;
 use arenic_ir::program::Command;
 use arenic_ir::text::Module;
-use arenic_runtime::executor::Options as ExecutorOptions;
+use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::Machine;
 use arenic_runtime::reference::Reference;
@@ -60,7 +59,7 @@ fn fill(machine: &mut impl Machine, v: arenic_ir::ValueId, bytes: &[u8]) {
     machine
         .fill_home(v, |home| {
             home.copy_from_slice(bytes);
-            Ok::<(), arenic_runtime::cuda::driver::DriverError>(())
+            Ok::<(), arenic_runtime::machine::DeviceError>(())
         })
         .unwrap();
 }
@@ -171,7 +170,8 @@ fn steps_have_the_bits_of_the_reference_and_are_near_the_whole_batch() {
         assert_eq!(in_rounds(&target, options), expected, "stress {seed}");
     }
     let w = target.graph.states[StateId::from_u32(0)].init.as_ref().unwrap().bytes().unwrap();
-    let once = at_once(&Module::parse(include_str!("whole.ir")).unwrap().graph, w);
+    let once =
+        at_once(&Module::parse(include_str!("whole.ir"), &arenic_backends::ALL).unwrap().graph, w);
     near(&expected, &once);
     // Rows that were drawn otherwise would be far off.
     assert!(once.iter().all(|tensors| floats(&tensors["y"]).iter().all(|y| y.abs() > 1e-3)));
@@ -251,24 +251,14 @@ fn files(folder: &Path) -> (PathBuf, PathBuf) {
     (artifact, npz)
 }
 
-fn options(data: PathBuf) -> Options {
-    Options {
-        data: Some(data),
-        initial: Initial::default(),
+fn options(data: PathBuf) -> TrainOptions {
+    TrainOptions {
+        data: vec![data],
         set: vec![("lr".into(), linear::LR.to_string())],
-        length: Length::Epochs(1),
-        shuffle: None,
         seed: Some(5),
-        save: None,
-        save_every: None,
-        on_save_error: OnSaveError::Stop,
-        outputs: None,
         threads: 1,
         deterministic: true,
-        trust: Trust::Own,
-        poison: false,
-        trace: None,
-        stop: None,
+        ..TrainOptions::default()
     }
 }
 
@@ -294,7 +284,7 @@ fn an_artifact_holds_the_parts_and_trains() {
     for poison in [false, true] {
         let at = |name: &str| folder.path().join(name);
         let mut losses = Vec::new();
-        let how = Options {
+        let how = TrainOptions {
             save: Some(at("w.safetensors")),
             outputs: Some(at("o.npz")),
             trace: Some(at("t.json")),
@@ -330,11 +320,12 @@ fn an_artifact_holds_the_parts_and_trains() {
 
     // Two steps and one more are three.
     let at = folder.path().join("two.safetensors");
-    let two = Options { length: Length::Steps(2), save: Some(at.clone()), ..options(npz.clone()) };
+    let two =
+        TrainOptions { length: Length::Steps(2), save: Some(at.clone()), ..options(npz.clone()) };
     train(target, &two, |_| {}, |_| {}).unwrap();
     let mut last = Vec::new();
     let initial = Initial { file: Some(TensorFile::open(&at).unwrap()), ..Initial::default() };
-    let one = Options { length: Length::Steps(1), initial, ..options(npz) };
+    let one = TrainOptions { length: Length::Steps(1), initial, ..options(npz) };
     train(target, &one, |_| {}, |report| last.push(report.scalars[0].1)).unwrap();
     assert_eq!(last, [f64::from(floats(&expected[2]["loss"])[0])]);
 }

@@ -3,20 +3,19 @@
 use crate::{at_once, in_rounds, linear, near};
 use arenic::Model;
 use arenic::artifact::{Artifact, Part, Target};
-use arenic::compile::{CPU, CompileError, Constraints, compile};
+use arenic::compile::{CompileError, Constraints, compile};
 use arenic::data::TensorFile;
 use arenic::evaluator::Kernels;
-use arenic::gpu_code::Trust;
 use arenic::onnx::{ImportOptions, Mode, Training, Variance};
-use arenic::train::{Initial, Length, OnSaveError, Options, train};
-use arenic_ir::TargetInfo;
+use arenic::train::{Initial, Length, TrainOptions, train};
+use arenic_backends::CPU;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_passes::accumulate::Accumulate;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
-use arenic_passes::pipeline::{NAMED, PartOutcome, Pipeline, RunOptions};
+use arenic_passes::pipeline::{PartOutcome, Pipeline, RunOptions};
 use arenic_passes::{Cx, Search};
-use arenic_runtime::executor::Options as ExecutorOptions;
+use arenic_runtime::executor::ExecutorOptions;
 use std::path::{Path, PathBuf};
 
 const STEPS: u64 = 5;
@@ -26,7 +25,7 @@ fn root(path: &str) -> PathBuf {
 }
 
 fn pipeline(name: &str) -> Pipeline {
-    Pipeline::from_yaml(NAMED.iter().find(|(n, _)| *n == name).unwrap().1).unwrap()
+    Pipeline::named(name).unwrap()
 }
 
 /// A step, cut as `rounds` says; without it the step as it is.
@@ -64,7 +63,7 @@ fn compiled(
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("step.arenic");
     compiled.artifact.unwrap().write(&path).unwrap();
-    Ok(Artifact::read(&path).unwrap().target(CPU).unwrap().clone())
+    Ok(Artifact::read(&path).unwrap().target(CPU.name).unwrap().clone())
 }
 
 /// The weights of a reference run, where the model has none; moments begin at zero.
@@ -77,23 +76,16 @@ fn initial(target: &Target, run: &str) -> Initial {
 
 /// The losses of some steps on the data of a reference run.
 fn losses(target: &Target, run: &str) -> Vec<f64> {
-    let options = Options {
-        data: Some(root(&format!("tests/runs/{run}.data.npz"))),
+    let options = TrainOptions {
+        data: vec![root(&format!("tests/runs/{run}.data.npz"))],
         initial: initial(target, run),
         set: vec![("lr".into(), "0.01".into())],
         length: Length::Steps(STEPS),
-        shuffle: None,
         seed: Some(7),
-        save: None,
-        save_every: None,
-        on_save_error: OnSaveError::Stop,
-        outputs: None,
         threads: 1,
         deterministic: true,
-        trust: Trust::Own,
         poison: true,
-        trace: None,
-        stop: None,
+        ..TrainOptions::default()
     };
     let mut all = Vec::new();
     let watch = |r: &arenic::train::StepReport| {
@@ -139,19 +131,21 @@ fn rounds_give_what_the_whole_batch_gives() {
 /// A round draws for an element what the whole batch draws for it.
 #[test]
 fn dropout_drops_the_same_elements() {
-    let mut graph = Module::parse(include_str!("whole.ir")).unwrap().graph;
+    let mut graph = Module::parse(include_str!("whole.ir"), &arenic_backends::ALL).unwrap().graph;
     let by_hand = linear();
     let w = by_hand.graph.states.values().next().unwrap().init.clone();
     graph.states.values_mut().next().unwrap().init.clone_from(&w);
     let whole = at_once(&graph, w.unwrap().bytes().unwrap());
     let pipeline = pipeline("default").in_micro_batches(rounds(4).unwrap());
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) };
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let outcome = pipeline.run(graph, &cx, RunOptions::default()).unwrap();
     let part = |part: &PartOutcome| {
         let (graph, program) = (part.graph.clone(), part.program.clone());
         Ok::<_, ()>(Part { graph, program, kernels: None })
     };
     let target = Target {
+        variant: String::new(),
+        structure: String::new(),
         graph: outcome.module.graph,
         program: outcome.module.program.unwrap(),
         rounds: Some(Box::new(outcome.rounds.unwrap().map(part).unwrap())),

@@ -11,15 +11,16 @@ use crate::linear::linear;
 use crate::{Tensors, fill, reference};
 use arenic::artifact::{Part, Target};
 use arenic::evaluator::Kernels;
+use arenic_backends::CPU;
+use arenic_ir::DType;
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::op::Op;
 use arenic_ir::verify::verify;
-use arenic_ir::{DType, TargetInfo};
 use arenic_passes::accumulate::{Accumulate, AccumulateError};
 use arenic_passes::pipeline::{NAMED, PartOutcome, Pipeline, RunError, RunOptions};
 use arenic_passes::rounds::{Divides, Division};
 use arenic_passes::{Cx, PassError};
-use arenic_runtime::executor::Options as ExecutorOptions;
+use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::Machine;
 use arenic_runtime::rounds::InRounds;
@@ -31,7 +32,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 const STEPS: u64 = 2;
 
 fn cx() -> Cx<'static> {
-    Cx { evaluate: Some(&Kernels), ..Cx::new(TargetInfo::CPU) }
+    Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) }
 }
 
 /// What a leaf is fed in a step.
@@ -86,6 +87,8 @@ fn divided(case: &Case, count: u32, pipeline: &str) -> Result<Vec<Tensors>, Stri
         Ok::<_, ()>(Part { graph, program, kernels: None })
     };
     let target = Target {
+        variant: String::new(),
+        structure: String::new(),
         graph: outcome.module.graph,
         program: outcome.module.program.unwrap(),
         rounds: Some(Box::new(outcome.rounds.unwrap().map(part).unwrap())),

@@ -3,10 +3,11 @@
 
 use crate::linear::linear;
 use arenic::artifact::{Artifact, Part, Provenance, Target};
+use arenic_backends::CUDA;
 use arenic_ir::check::{Invariant, check, check_rounds};
 use arenic_ir::program::{Command, Program, Range};
-use arenic_ir::{Backend, Graph, Rounds};
-use arenic_runtime::executor::{Options, SetupError};
+use arenic_ir::{Graph, Rounds};
+use arenic_runtime::executor::{ExecutorOptions, SetupError};
 use arenic_runtime::rounds::InRounds;
 
 /// A change to one of the parts.
@@ -28,7 +29,7 @@ fn between(change: Change) -> Vec<String> {
     assert!(violations.iter().all(|v| v.invariant == Invariant::Closing));
     // Nothing that breaks this can be made ready to run.
     let whole = target.whole_step().unwrap().unwrap();
-    let refused = InRounds::on_cpu(&whole, Options::default()).err();
+    let refused = InRounds::on_cpu(&whole, ExecutorOptions::default()).err();
     assert!(matches!(refused, Some(SetupError::Check(again)) if again == violations));
     violations.into_iter().map(|v| v.message).collect()
 }
@@ -65,7 +66,7 @@ fn parts_that_are_changed_hold_no_more() {
 
     let said = between(|rounds| rounds.after.program.target.align = 128);
     assert_eq!(said, ["part 2: it is for another target than part 0"]);
-    let said = between(|rounds| rounds.before.program.target.backend = Backend::CUDA);
+    let said = between(|rounds| rounds.before.program.target.backend = CUDA);
     assert_eq!(said[0], "part 1: it is for another target than part 0");
 
     let renamed: Change = |rounds| {

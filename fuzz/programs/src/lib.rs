@@ -5,6 +5,7 @@
 pub mod interleave;
 pub mod mutate;
 
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::graph::{Data, Graph, ValueId};
 use arenic_ir::op::{Binary, Op, Unary};
@@ -27,7 +28,7 @@ use std::num::NonZeroU64;
 pub const CELL: u64 = 4;
 
 /// Plans for cells.
-pub const CX: Cx = Cx::new(TargetInfo { align: CELL, ..TargetInfo::CPU });
+pub const CX: Cx = Cx::new(TargetInfo { align: CELL, ..CPU.target() });
 
 /// Numbers that look random: those of a tape of bytes first, then those of SplitMix64.
 pub struct Random {
@@ -237,7 +238,7 @@ pub fn program(random: &mut Random, g: &Graph, streams: usize) -> Program {
         _ => smartpool(Fit::Best),
     };
     place.run(g, &mut plan, &CX).unwrap();
-    let mut program = Program::new(TargetInfo { align: CELL, ..TargetInfo::CPU });
+    let mut program = Program::new(TargetInfo { align: CELL, ..CPU.target() });
     Lower {}.run(g, &plan, &mut program).unwrap();
     Sync {}.run(g, &plan, &mut program).unwrap();
     program

@@ -117,6 +117,14 @@ pub(super) fn is_false(b: &bool) -> bool {
     !*b
 }
 
+pub(super) fn is_one(x: &f32) -> bool {
+    *x == 1.0
+}
+
+pub(super) fn one() -> f32 {
+    1.0
+}
+
 /// Numbers in the text: JSON has none that are infinite or NaN, so these are words.
 pub(super) mod any_number {
     use serde::{Deserialize, Deserializer, Serializer, de};

@@ -104,7 +104,7 @@ macro_rules! operators {
 
         impl Family<'_> {
             /// What the operator's family says of it.
-            fn row(&self) -> &dyn family::Row {
+            pub(super) fn row(&self) -> &dyn family::Row {
                 match self {
                     $(Family::$family(op) => op,)*
                 }

@@ -2,7 +2,7 @@
 
 /// How an operator may take `bf16` beside values of `f32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum Bf16Role {
     /// A product: faster on `bf16`, so that its operands are worth being rounded.
     Product,
     /// It takes `bf16` where its operands are that already.
@@ -17,7 +17,7 @@ pub enum Role {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Narrowing {
     /// The role.
-    pub role: Role,
+    pub role: Bf16Role,
     /// Positions of the operands that are `bf16` where the operator takes it; statistics, factors of
     /// normalisations, masks and indices are not among them.
     pub operands: Vec<usize>,
@@ -25,19 +25,19 @@ pub struct Narrowing {
 
 impl Narrowing {
     pub(super) fn product(operands: impl IntoIterator<Item = usize>) -> Narrowing {
-        Narrowing { role: Role::Product, operands: operands.into_iter().collect() }
+        Narrowing { role: Bf16Role::Product, operands: operands.into_iter().collect() }
     }
 
     pub(super) fn follows(operands: impl IntoIterator<Item = usize>) -> Narrowing {
-        Narrowing { role: Role::Follows, operands: operands.into_iter().collect() }
+        Narrowing { role: Bf16Role::Follows, operands: operands.into_iter().collect() }
     }
 
     /// Of all operands, of which there are so many.
     pub(super) fn elementwise(count: usize) -> Narrowing {
-        Narrowing { role: Role::Elementwise, operands: (0..count).collect() }
+        Narrowing { role: Bf16Role::Elementwise, operands: (0..count).collect() }
     }
 
     pub(super) fn wide() -> Narrowing {
-        Narrowing { role: Role::Wide, operands: Vec::new() }
+        Narrowing { role: Bf16Role::Wide, operands: Vec::new() }
     }
 }

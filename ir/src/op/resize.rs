@@ -312,7 +312,7 @@ pub struct Positions {
 }
 
 impl Positions {
-    /// None where wholes have more than 64 bits or the divisor has more than 62.
+    /// `None` if wholes have more than 64 bits or the divisor has more than 62.
     fn new(step: i128, start: i128, divisor: i128) -> Option<Positions> {
         if !(1..1 << 63).contains(&divisor) {
             return None;

@@ -14,7 +14,9 @@
 
 use super::lexer::Lexer;
 use super::{TextError, data, quoted, write_list, write_name};
-use crate::graph::{Data, Def, Graph, Node, NodeId, Output, Rows, State, StateId, Value, ValueId};
+use crate::graph::{
+    BatchRows, Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, ValueId,
+};
 use crate::op::Op;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
 use std::fmt;
@@ -251,7 +253,7 @@ fn parse_state(
     let rows = if lexer.accept("rows") {
         let first = lexer.number()?;
         lexer.expect("of")?;
-        Some(Rows { first, of: lexer.number()? })
+        Some(BatchRows { first, of: lexer.number()? })
     } else {
         None
     };

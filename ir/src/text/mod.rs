@@ -11,6 +11,7 @@ mod lexer;
 mod plan;
 mod program;
 
+use crate::backend::Backend;
 use crate::graph::Graph;
 use crate::plan::Plan;
 use crate::program::Program;
@@ -47,12 +48,12 @@ pub struct Module {
 }
 
 impl Module {
-    /// Parses a module.
+    /// Parses a module, whose program may be for any of these backends.
     ///
     /// # Errors
-    /// Syntax, unknown or repeated ids. What a graph must be beyond that is
+    /// Syntax, unknown or repeated ids, a backend that is none of these. What a graph must be beyond that is
     /// [`verify`]'s to say.
-    pub fn parse(text: &str) -> Result<Module, TextError> {
+    pub fn parse(text: &str, backends: &[Backend]) -> Result<Module, TextError> {
         let mut lexer = Lexer::new(text);
         let mut module = Module { graph: graph::parse(&mut lexer)?, plan: None, program: None };
         while !lexer.at_end() {
@@ -61,7 +62,7 @@ impl Module {
                 verify(&module.graph).map_err(|defect| lexer.error(defect.to_string()))?;
                 module.plan = Some(plan::parse(&mut lexer, &module.graph)?);
             } else if lexer.peek_word("program") && module.program.is_none() {
-                module.program = Some(program::parse(&mut lexer, &module.graph)?);
+                module.program = Some(program::parse(&mut lexer, &module.graph, backends)?);
             } else {
                 return Err(lexer.error("expected `plan`, `program` or the end"));
             }

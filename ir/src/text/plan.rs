@@ -399,7 +399,7 @@ plan {
   order (t0, t1, t2)
 }
 "#;
-        let module = Module::parse(text).unwrap();
+        let module = Module::parse(text, &[]).unwrap();
         let plan = module.plan.as_ref().unwrap();
         assert_eq!(plan.buffer_of[ValueId::from_u32(1)], Some(BufferId::from_u32(2)));
         assert_eq!(module.to_string(), text);

@@ -20,16 +20,19 @@ use super::lexer::Lexer;
 use super::{TextError, write_list};
 use crate::backend::{Backend, Math, TargetInfo};
 use crate::graph::{Graph, NodeId};
-use crate::program::{Command, Place, Program, Range};
+use crate::program::{Command, Home, Program, Range};
 use crate::space::Space;
 use std::fmt;
+
+/// The backend of programs without a line that says their target.
+const UNNAMED: &str = "cpu";
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "program {{")?;
         let TargetInfo { backend, align, workspace, math } = self.target;
-        if (backend, workspace, math) != <_>::default() {
-            write!(f, "  target {}", backend.name())?;
+        if (backend.name, workspace, math) != (UNNAMED, 0, Math::default()) {
+            write!(f, "  target {}", backend.name)?;
             if workspace > 0 {
                 write!(f, " workspace {workspace}")?;
             }
@@ -90,14 +93,28 @@ fn range(lexer: &mut Lexer) -> Result<Range, TextError> {
     Ok(Range { space, offset, len })
 }
 
-pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Program, TextError> {
+/// Reads a program for one of these backends.
+pub(super) fn parse(
+    lexer: &mut Lexer,
+    g: &Graph,
+    backends: &[Backend],
+) -> Result<Program, TextError> {
     lexer.expect_word("program")?;
     lexer.expect("{")?;
-    let (mut backend, mut workspace, mut math) = <(Backend, u64, Math)>::default();
-    if lexer.accept_word("target") {
-        let known = Backend::ALL.into_iter().find(|b| lexer.accept_word(b.name()));
-        let names = || Backend::ALL.map(|b| format!("`{}`", b.name())).join(" or ");
-        backend = known.ok_or_else(|| lexer.error(format!("expected {}", names())))?;
+    let (mut workspace, mut math) = (0, Math::default());
+    let names_target = lexer.accept_word("target");
+    let backend = backends.iter().copied().find(|b| match names_target {
+        true => lexer.accept_word(b.name),
+        false => b.name == UNNAMED,
+    });
+    let backend = backend.ok_or_else(|| {
+        let names: Vec<String> = backends.iter().map(|b| format!("`{}`", b.name)).collect();
+        match names.is_empty() {
+            true => lexer.error("a program, where there is no backend for one"),
+            false => lexer.error(format!("expected {}", names.join(" or "))),
+        }
+    })?;
+    if names_target {
         if lexer.accept_word("workspace") {
             workspace = lexer.number()?;
         }
@@ -122,7 +139,7 @@ pub(super) fn parse(lexer: &mut Lexer, g: &Graph) -> Result<Program, TextError> 
             if !g.values.is_valid(value) {
                 return Err(lexer.error(format!("{value} is not in the graph")));
             }
-            program.homes.push(Place { value, range: range(lexer)? });
+            program.homes.push(Home { value, range: range(lexer)? });
         } else if lexer.accept_word("output") {
             program.outputs.push(range(lexer)?);
         } else {

@@ -113,7 +113,7 @@ impl Forward {
             v.g.ty(x.of).elements() == ty.elements() && width(v, *x) == ty.shape.last().copied()
         });
         fits && Op::Attention { spec: self.spec }.infer(&operands).is_ok()
-            && backend.kernels().takes(&Op::AttentionGrad { spec: self.spec }, &operands, &[])
+            && backend.kernels.takes(&Op::AttentionGrad { spec: self.spec }, &operands, &[])
     }
 }
 

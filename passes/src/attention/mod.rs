@@ -28,7 +28,7 @@ mod matrices;
 mod rewrite;
 
 use crate::rewrite::{Editor, GraphView};
-use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::Graph;
 use arenic_ir::op::Op;
 use backward::Gradient;
@@ -38,16 +38,10 @@ use serde::{Deserialize, Serialize};
 /// Makes one operator of each attention, and one of its gradient, that do not store scores.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Attention {
-    /// Whose programs are rewritten.
-    pub target: Targets,
-}
+pub struct Attention {}
 
 impl GraphPass for Attention {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if !self.target.includes(cx) {
-            return Ok(Stats::new());
-        }
         let view = GraphView::new(g).evaluating(cx.evaluate);
         let (mut found, mut gradients, mut shared) = (Vec::new(), 0, 0);
         for n in g.nodes.keys() {

@@ -5,8 +5,8 @@
 //! the limit pays for what it is above.
 
 use super::Budget;
-use super::sites::{Site, Sites, Undo, modes};
-use crate::residency::{Choice, Gap, Prediction, Room, Timeline, Walker};
+use super::sites::{BudgetSite, Sites, Undo, modes};
+use crate::residency::{Gap, Prediction, ResidencyChoice, Room, Timeline, Walker};
 
 /// Temperatures at which annealing begins and ends, as parts of the step's seconds: for a
 /// first choice, and for one that is good already.
@@ -22,8 +22,8 @@ const NEAR: usize = 24;
 
 /// A choice and what it promises.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
-    pub(super) choice: Choice,
+pub(super) struct BudgetCandidate {
+    pub(super) choice: ResidencyChoice,
     pub(super) promise: Prediction,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Annealer<'a> {
         seed: u64,
     ) -> Self {
         let mut sum = 0.0;
-        let weight = |site: &Site| {
+        let weight = |site: &BudgetSite| {
             sum += (t.tensors[site.tensor()].bytes as f64).powf(DRAWN);
             sum
         };
@@ -67,7 +67,7 @@ impl<'a> Annealer<'a> {
     }
 
     /// What a choice promises under a limit; `None` where it cannot be carried out.
-    pub(super) fn judge(&mut self, choice: &Choice, limit: u64) -> Option<Prediction> {
+    pub(super) fn judge(&mut self, choice: &ResidencyChoice, limit: u64) -> Option<Prediction> {
         let script = self.walker.walk(choice)?;
         Some(self.room.schedule(script, limit))
     }
@@ -84,11 +84,11 @@ impl<'a> Annealer<'a> {
     /// Improves a candidate by so many changes, beginning at a temperature; the best one found.
     pub(super) fn improve(
         &mut self,
-        start: Candidate,
+        start: BudgetCandidate,
         limit: u64,
         changes: usize,
         begin: f64,
-    ) -> Candidate {
+    ) -> BudgetCandidate {
         let mut now = start.clone();
         let mut energy = self.energy(&now.promise, limit);
         let (mut best, mut least) = (start, energy);
@@ -120,7 +120,7 @@ impl<'a> Annealer<'a> {
         best
     }
 
-    fn change(&mut self, choice: &mut Choice, undo: &mut Undo) {
+    fn change(&mut self, choice: &mut ResidencyChoice, undo: &mut Undo) {
         match self.random.u32(0..100) {
             0..40 => self.flip(choice, undo),
             40..70 => self.exchange(choice, undo),
@@ -129,7 +129,7 @@ impl<'a> Annealer<'a> {
     }
 
     /// A tensor and one that was made about the same time exchange what becomes of them.
-    fn exchange(&mut self, choice: &mut Choice, undo: &mut Undo) {
+    fn exchange(&mut self, choice: &mut ResidencyChoice, undo: &mut Undo) {
         let first = self.any_index();
         let least = first.saturating_sub(NEAR);
         let most = (first + NEAR).min(self.sites.all.len() - 1);
@@ -141,7 +141,7 @@ impl<'a> Annealer<'a> {
     }
 
     /// Tensors that are made one after another do the same.
-    fn align(&mut self, choice: &mut Choice, undo: &mut Undo) {
+    fn align(&mut self, choice: &mut ResidencyChoice, undo: &mut Undo) {
         let n = 1usize << self.random.u32(1..5);
         let first = self.any_index();
         let gap = match self.random.u32(0..4) {
@@ -162,30 +162,30 @@ impl<'a> Annealer<'a> {
     }
 
     /// What becomes of a tensor at a site; away from its home it counts as swapped.
-    fn mode(&self, site: Site, choice: &Choice) -> Gap {
+    fn mode(&self, site: BudgetSite, choice: &ResidencyChoice) -> Gap {
         match site {
-            Site::Home(x) if choice.host_home[x] => Gap::Swap { hold: false },
-            Site::Begin(x) if choice.leaves[x] => Gap::Swap { hold: false },
-            Site::Home(_) | Site::Begin(_) => Gap::Keep,
-            Site::Gap(x, k) => choice.gaps[self.t.gap(x, k)],
+            BudgetSite::Home(x) if choice.host_home[x] => Gap::Swap { hold: false },
+            BudgetSite::Begin(x) if choice.leaves[x] => Gap::Swap { hold: false },
+            BudgetSite::Home(_) | BudgetSite::Begin(_) => Gap::Keep,
+            BudgetSite::Gap(x, k) => choice.gaps[self.t.gap(x, k)],
         }
     }
 
     /// Decides a site, if its tensor may do that.
-    fn set(&self, site: Site, gap: Gap, choice: &mut Choice, undo: &mut Undo) {
+    fn set(&self, site: BudgetSite, gap: Gap, choice: &mut ResidencyChoice, undo: &mut Undo) {
         let x = site.tensor();
         if gap != Gap::Keep && !self.modes[x].contains(&gap) {
             return;
         }
         match site {
-            Site::Home(_) => undo.set_home(self.sites, choice, x, gap != Gap::Keep),
-            Site::Begin(_) => {
+            BudgetSite::Home(_) => undo.set_home(self.sites, choice, x, gap != Gap::Keep),
+            BudgetSite::Begin(_) => {
                 if gap != Gap::Keep {
                     undo.set_home(self.sites, choice, x, false);
                 }
                 undo.set_begin(choice, x, gap != Gap::Keep);
             }
-            Site::Gap(_, k) => {
+            BudgetSite::Gap(_, k) => {
                 let leaves = gap != Gap::Keep && self.t.tensors[x].homed;
                 if leaves && !self.sites.may_leave_home(x, k) {
                     undo.set_home(self.sites, choice, x, true);
@@ -196,7 +196,7 @@ impl<'a> Annealer<'a> {
     }
 
     /// Decides a site otherwise.
-    fn flip(&mut self, choice: &mut Choice, undo: &mut Undo) {
+    fn flip(&mut self, choice: &mut ResidencyChoice, undo: &mut Undo) {
         let site = self.sites.all[self.any_index()];
         let modes = &self.modes[site.tensor()];
         let was = self.mode(site, choice);

@@ -5,8 +5,8 @@
 //! that AutoSwap's scores weigh).
 
 use super::Budget;
-use super::sites::{Site, Sites, modes};
-use crate::residency::{Choice, Gap, Timeline};
+use super::sites::{BudgetSite, Sites, modes};
+use crate::residency::{Gap, ResidencyChoice, Timeline};
 use arenic_ir::cost::{Device, Direction};
 
 /// Longest chain of tasks that is repeated for one tensor.
@@ -21,8 +21,8 @@ pub(super) fn greedy(
     sites: &Sites,
     limit: u64,
     hidden: f64,
-) -> Choice {
-    let choice = Choice::keep_all(t);
+) -> ResidencyChoice {
+    let choice = ResidencyChoice::keep_all(t);
     let live = t.live.clone();
     let over = Vec::new();
     let mut greedy = Greedy { t, device, allowed, sites, hidden, limit, choice, live, over };
@@ -43,7 +43,7 @@ struct Greedy<'a> {
     sites: &'a Sites<'a>,
     hidden: f64,
     limit: u64,
-    choice: Choice,
+    choice: ResidencyChoice,
     live: Vec<u64>,
     /// How many positions before each one hold more than the limit.
     over: Vec<u32>,
@@ -58,7 +58,7 @@ impl Greedy<'_> {
             let last = self.over.last().copied().unwrap_or(0);
             self.over.push(last + u32::from(bytes > self.limit));
         }
-        let mut moves: Vec<(f64, Site, Gap)> =
+        let mut moves: Vec<(f64, BudgetSite, Gap)> =
             self.sites.all.iter().filter_map(|&s| self.best(s, worst as u32)).collect();
         moves.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut moved = false;
@@ -74,7 +74,7 @@ impl Greedy<'_> {
 
     /// What a site can do best about a position: seconds for each byte and position above
     /// the limit that it frees.
-    fn best(&self, site: Site, worst: u32) -> Option<(f64, Site, Gap)> {
+    fn best(&self, site: BudgetSite, worst: u32) -> Option<(f64, BudgetSite, Gap)> {
         let x = site.tensor();
         let idle = |r: &(u32, u32)| r.0 <= worst && worst < r.1;
         let runs = self.idle(site);
@@ -86,8 +86,8 @@ impl Greedy<'_> {
         let weight = f64::from(freed.max(1)) * self.t.tensors[x].bytes as f64;
         let cost = |gap| Some((self.seconds(site, gap)? / weight, site, gap));
         match site {
-            Site::Home(_) | Site::Begin(_) => cost(Gap::Keep),
-            Site::Gap(x, _) => modes(self.t, self.allowed, x)
+            BudgetSite::Home(_) | BudgetSite::Begin(_) => cost(Gap::Keep),
+            BudgetSite::Gap(x, _) => modes(self.t, self.allowed, x)
                 .into_iter()
                 .filter(|gap| matches!(gap, Gap::Swap { hold: false } | Gap::Repeat { hold: true }))
                 .filter_map(cost)
@@ -95,11 +95,11 @@ impl Greedy<'_> {
         }
     }
 
-    fn is_taken(&self, site: Site) -> bool {
+    fn is_taken(&self, site: BudgetSite) -> bool {
         match site {
-            Site::Home(x) => self.choice.host_home[x],
-            Site::Begin(x) => self.choice.host_home[x] || self.choice.leaves[x],
-            Site::Gap(x, k) => {
+            BudgetSite::Home(x) => self.choice.host_home[x],
+            BudgetSite::Begin(x) => self.choice.host_home[x] || self.choice.leaves[x],
+            BudgetSite::Gap(x, k) => {
                 let at_home = self.t.tensors[x].homed && !self.choice.host_home[x];
                 self.choice.gaps[self.t.gap(x, k)] != Gap::Keep
                     || at_home && !self.sites.may_leave_home(x, k)
@@ -108,14 +108,14 @@ impl Greedy<'_> {
     }
 
     /// Positions at which a tensor is away then, as runs from first to one past the last.
-    fn idle(&self, site: Site) -> Vec<(u32, u32)> {
+    fn idle(&self, site: BudgetSite) -> Vec<(u32, u32)> {
         let end = self.live.len() as u32;
         match site {
-            Site::Gap(x, k) => {
+            BudgetSite::Gap(x, k) => {
                 let accesses = &self.t.tensors[x].accesses;
                 vec![(accesses[k] + 1, accesses[k + 1])]
             }
-            Site::Home(x) => {
+            BudgetSite::Home(x) => {
                 let accesses = &self.t.tensors[x].accesses;
                 let first = accesses.first().copied().unwrap_or(0);
                 let last = accesses.last().copied().unwrap_or(0);
@@ -123,31 +123,31 @@ impl Greedy<'_> {
                 let before = if self.choice.leaves[x] { 0 } else { first };
                 vec![(0, before), (after, end)]
             }
-            Site::Begin(x) => {
+            BudgetSite::Begin(x) => {
                 vec![(0, self.t.tensors[x].accesses.first().copied().unwrap_or(0))]
             }
         }
     }
 
     /// What a decision costs, in seconds; `None` where it cannot be carried out.
-    fn seconds(&self, site: Site, gap: Gap) -> Option<f64> {
+    fn seconds(&self, site: BudgetSite, gap: Gap) -> Option<f64> {
         let x = site.tensor();
         let bytes = self.t.tensors[x].bytes;
         let copies = self.device.copy_seconds(Direction::ToHost, bytes)
             + self.device.copy_seconds(Direction::ToDevice, bytes);
         let start = |p: u32| self.t.start[p as usize];
         match (site, gap) {
-            (Site::Gap(x, k), Gap::Repeat { .. }) => self.chain_seconds(x, k),
-            (Site::Gap(x, k), _) => {
+            (BudgetSite::Gap(x, k), Gap::Repeat { .. }) => self.chain_seconds(x, k),
+            (BudgetSite::Gap(x, k), _) => {
                 let accesses = &self.t.tensors[x].accesses;
                 let idle = start(accesses[k + 1]) - start(accesses[k] + 1);
                 Some(self.hidden * copies + (copies - idle).max(0.0))
             }
-            (Site::Begin(x), _) => {
+            (BudgetSite::Begin(x), _) => {
                 let idle = self.t.tensors[x].accesses.first().map_or(0.0, |&p| start(p));
                 Some(self.hidden * copies + (copies - idle).max(0.0))
             }
-            (Site::Home(_), _) => Some(self.hidden * copies),
+            (BudgetSite::Home(_), _) => Some(self.hidden * copies),
         }
     }
 
@@ -189,19 +189,19 @@ impl Greedy<'_> {
         Some(seconds)
     }
 
-    fn apply(&mut self, site: Site, gap: Gap) {
+    fn apply(&mut self, site: BudgetSite, gap: Gap) {
         let bytes = self.t.tensors[site.tensor()].bytes;
         for p in self.idle(site).into_iter().flat_map(|(from, to)| from..to) {
             let live = &mut self.live[p as usize];
             *live = live.saturating_sub(bytes);
         }
         match site {
-            Site::Home(x) => {
+            BudgetSite::Home(x) => {
                 self.choice.host_home[x] = true;
                 self.choice.leaves[x] = false;
             }
-            Site::Begin(x) => self.choice.leaves[x] = true,
-            Site::Gap(x, k) => self.choice.gaps[self.t.gap(x, k)] = gap,
+            BudgetSite::Begin(x) => self.choice.leaves[x] = true,
+            BudgetSite::Gap(x, k) => self.choice.gaps[self.t.gap(x, k)] = gap,
         }
     }
 }

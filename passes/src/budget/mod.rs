@@ -25,12 +25,12 @@ mod sites;
 
 use crate::recompute::Recompute;
 use crate::residency::{
-    Choice, Found, Layout, Least, Planned, Prediction, Problem, Room, Timeline, Walker,
-    in_definition_order, under_limit,
+    Layout, Least, Planned, Prediction, Problem, ResidencyChoice, Room, StrategyResult, Timeline,
+    Walker, in_definition_order, under_limit,
 };
 use crate::swap_autoswap::{SwapAutoswap, by_each_score};
 use crate::{Cx, Minimum, PassError, PlanPass, Stats};
-use anneal::{Annealer, Candidate, HOT, WARM};
+use anneal::{Annealer, BudgetCandidate, HOT, WARM};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
@@ -49,8 +49,8 @@ pub struct Budget {
     pub swap: bool,
     /// Tensors may be computed again.
     pub recompute: bool,
-    /// Effort of improving a choice, in seconds of the reference core: from up to three starts, and a
-    /// little more for every aim that does not fit.
+    /// Effort of improving plans by random changes, in seconds of the reference core: from up to
+    /// three starts, and a little more for every target limit that is missed.
     #[schemars(range(min = 0.0))]
     pub effort: f64,
 }
@@ -103,7 +103,7 @@ impl PlanPass for Budget {
 
 impl Budget {
     /// The fastest plan that was found to fit.
-    fn search(&self, p: &Problem) -> Result<Found, PassError> {
+    fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         let (t, limit) = (&p.t, p.limit);
         let least = Least::of(t.g, t.plan, p.device, p.cx)?;
         let minimum = least.minimum().min(p.whole);
@@ -119,7 +119,7 @@ impl Budget {
         let known = Minimum { bytes: minimum, bound, is_exact: least.is_exact };
         stats.append(&mut known.figures());
         if p.whole <= limit {
-            return Ok(Found { best: None, stats });
+            return Ok(StrategyResult { best: None, stats });
         }
         let (best, placed) = match p.cx.limits.host {
             Some(0) => self.repeats(p)?,
@@ -128,7 +128,7 @@ impl Budget {
         stats.insert("plans_placed", placed);
         match best {
             None if limit < minimum => Err(refused),
-            best => Ok(Found { best: Some(best.unwrap_or(least.planned)), stats }),
+            best => Ok(StrategyResult { best: Some(best.unwrap_or(least.planned)), stats }),
         }
     }
 
@@ -175,15 +175,15 @@ impl Budget {
             }
             let limits = PerSpace { device: Some(limit), host: Some(0) };
             let cx = Cx { limits, ..*p.cx };
-            let t = Timeline::new(p.t.g, p.t.plan, p.device)?;
+            let t = Timeline::new(p.t.g, p.t.plan, p.device)?.with_homes(&cx);
             let (repeats, more) = self.repeats(&Problem { t, limit, cx: &cx, ..*p })?;
             placed += more;
             let Some(repeats) = repeats else { continue };
-            if repeats.fits(&p.cx.limits) {
+            if repeats.fits(&p.cx.limits) && !p.t.forces_host() {
                 best = Planned::fastest([best, Some(repeats)]);
                 continue;
             }
-            let t = Timeline::new(p.t.g, &repeats.plan, p.device)?;
+            let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
             let rest = Problem { t, whole: repeats.arena.device, ..*p };
             let (moved, more) = SWAPS.anneal(&rest, false)?;
             placed += more;
@@ -196,10 +196,11 @@ impl Budget {
     fn in_definition_order(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
         let whole = Planned::of(p.t.g, plan, p.device, p.cx, p.layout)?;
-        let t = Timeline::new(p.t.g, &whole.plan, p.device)?;
+        let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
         let p = Problem { t, whole: whole.arena.device, ..*p };
         let (found, placed) = self.anneal(&p, false)?;
-        let whole = Some(whole.clone()).filter(|whole| whole.fits(&p.cx.limits));
+        let fits = whole.fits(&p.cx.limits) && !p.t.forces_host();
+        let whole = Some(whole.clone()).filter(|_| fits);
         Ok((Planned::fastest([whole, found]), placed))
     }
 
@@ -211,7 +212,7 @@ impl Budget {
         device: &Device,
         limits: PerSpace<Option<u64>>,
         homes_leave: bool,
-    ) -> Option<(Choice, Prediction)> {
+    ) -> Option<(ResidencyChoice, Prediction)> {
         self.greedy_of(t, device, limits, &Sites::new(t, homes_leave))
     }
 
@@ -222,11 +223,11 @@ impl Budget {
         device: &Device,
         limits: PerSpace<Option<u64>>,
         sites: &Sites,
-    ) -> Option<(Choice, Prediction)> {
+    ) -> Option<(ResidencyChoice, Prediction)> {
         let limit = limits.device.unwrap_or(u64::MAX);
         let (mut walker, mut room) =
             (Walker::new(t), Room::new(t, device).within_host(limits.host));
-        let mut best: Option<(Choice, Prediction)> = None;
+        let mut best: Option<(ResidencyChoice, Prediction)> = None;
         // Repeats may need what is overwritten by then; swaps alone can always be carried out.
         let swaps = Budget { recompute: false, ..self.clone() };
         let starts = [self, &swaps].into_iter().flat_map(|allowed| {
@@ -234,7 +235,7 @@ impl Budget {
             HIDDEN.map(greedy)
         });
         let scored = by_each_score(t, device, limit);
-        for choice in starts.chain(scored).chain([Choice::keep_all(t)]) {
+        for choice in starts.chain(scored).chain([ResidencyChoice::keep_all(t)]) {
             let Some(script) = walker.walk(&choice) else { continue };
             let promise = room.schedule(script, limit);
             if best.as_ref().is_none_or(|(_, b)| promise.is_better_than(b)) {
@@ -261,7 +262,7 @@ impl Budget {
             |aim| self.greedy_of(&p.t, p.device, PerSpace { device: Some(aim), host }, &sites);
         let Some((choice, _)) = greedy(p.limit) else { return Ok((None, 0)) };
         let Some(promise) = annealer.judge(&choice, p.limit) else { return Ok((None, 0)) };
-        let mut best = Candidate { choice, promise };
+        let mut best = BudgetCandidate { choice, promise };
         let mut first = true;
         let (annealed, placed) = p.aim(|aim| {
             let (changes, begin) = if first { (changes, HOT) } else { (changes / 8, WARM) };

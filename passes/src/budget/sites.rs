@@ -1,11 +1,11 @@
 //! What can be decided: homes, and what becomes of tensors between two accesses.
 
 use super::Budget;
-use crate::residency::{Choice, Gap, Timeline};
+use crate::residency::{Gap, ResidencyChoice, Timeline};
 
 /// One decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Site {
+pub(super) enum BudgetSite {
     /// Whether a tensor's home is in host memory.
     Home(usize),
     /// Whether a tensor leaves its home on the device as the step begins.
@@ -14,10 +14,10 @@ pub(super) enum Site {
     Gap(usize, usize),
 }
 
-impl Site {
+impl BudgetSite {
     pub(super) fn tensor(self) -> usize {
         match self {
-            Site::Home(x) | Site::Begin(x) | Site::Gap(x, _) => x,
+            BudgetSite::Home(x) | BudgetSite::Begin(x) | BudgetSite::Gap(x, _) => x,
         }
     }
 }
@@ -26,7 +26,7 @@ impl Site {
 pub(super) struct Sites<'a> {
     t: &'a Timeline<'a>,
     /// The decisions, by the position at which their tensor first appears.
-    pub(super) all: Vec<Site>,
+    pub(super) all: Vec<BudgetSite>,
     /// What has its home on the device may be away from it for a part of the step.
     homes_leave: bool,
 }
@@ -39,14 +39,14 @@ impl<'a> Sites<'a> {
             if tensor.accesses.is_empty() {
                 continue;
             }
-            if tensor.homed {
-                all.push(Site::Home(x));
+            if tensor.homed && tensor.home.is_none() {
+                all.push(BudgetSite::Home(x));
             }
             if homes_leave && t.may_begin_away(x) {
-                all.push(Site::Begin(x));
+                all.push(BudgetSite::Begin(x));
             }
             let decided = |&k: &usize| t.may_leave(x, k);
-            all.extend((0..tensor.gaps()).filter(decided).map(|k| Site::Gap(x, k)));
+            all.extend((0..tensor.gaps()).filter(decided).map(|k| BudgetSite::Gap(x, k)));
         }
         all.sort_by_key(|site| t.tensors[site.tensor()].accesses.first().copied());
         Sites { t, all, homes_leave }
@@ -55,9 +55,9 @@ impl<'a> Sites<'a> {
     /// True where something can leave its home on the device.
     pub(super) fn any_leaves_home(&self) -> bool {
         self.all.iter().any(|&site| match site {
-            Site::Begin(_) => true,
-            Site::Gap(x, k) => self.t.tensors[x].homed && self.may_leave_home(x, k),
-            Site::Home(_) => false,
+            BudgetSite::Begin(_) => true,
+            BudgetSite::Gap(x, k) => self.t.tensors[x].homed && self.may_leave_home(x, k),
+            BudgetSite::Home(_) => false,
         })
     }
 
@@ -89,7 +89,13 @@ enum Was {
 pub(super) struct Undo(Vec<Was>);
 
 impl Undo {
-    pub(super) fn set_home(&mut self, sites: &Sites, choice: &mut Choice, x: usize, host: bool) {
+    pub(super) fn set_home(
+        &mut self,
+        sites: &Sites,
+        choice: &mut ResidencyChoice,
+        x: usize,
+        host: bool,
+    ) {
         let t = sites.t;
         if choice.host_home[x] == host {
             return;
@@ -106,7 +112,7 @@ impl Undo {
     }
 
     /// Sets whether a tensor with its home on the device leaves as the step begins.
-    pub(super) fn set_begin(&mut self, choice: &mut Choice, x: usize, leaves: bool) {
+    pub(super) fn set_begin(&mut self, choice: &mut ResidencyChoice, x: usize, leaves: bool) {
         if choice.leaves[x] != leaves {
             self.0.push(Was::Begin(x, !leaves));
             choice.leaves[x] = leaves;
@@ -114,7 +120,7 @@ impl Undo {
     }
 
     /// Sets a gap, by its place in the choice.
-    pub(super) fn set_gap(&mut self, choice: &mut Choice, at: usize, gap: Gap) {
+    pub(super) fn set_gap(&mut self, choice: &mut ResidencyChoice, at: usize, gap: Gap) {
         let was = std::mem::replace(&mut choice.gaps[at], gap);
         if was != gap {
             self.0.push(Was::Gap(at, was));
@@ -126,7 +132,7 @@ impl Undo {
     }
 
     /// Takes all changes back.
-    pub(super) fn back(&mut self, choice: &mut Choice) {
+    pub(super) fn back(&mut self, choice: &mut ResidencyChoice) {
         while let Some(was) = self.0.pop() {
             match was {
                 Was::Home(x, home) => choice.host_home[x] = home,

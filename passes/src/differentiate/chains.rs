@@ -18,7 +18,7 @@ use cranelift_entity::SecondaryMap;
 const FEWER: usize = 8;
 
 pub(super) struct Chains {
-    /// The tensor that a value's chain begins with; none where it begins one itself.
+    /// The tensor that a value's chain begins with; `None` if it begins one itself.
     base: SecondaryMap<ValueId, Option<ValueId>>,
     inside: SecondaryMap<ValueId, bool>,
     /// Values that were computed again.

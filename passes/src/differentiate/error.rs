@@ -20,7 +20,7 @@ pub enum DifferentiateError {
     #[error("no loss is given: {}, or a scalar output's name", losses())]
     NoLoss,
     /// It cannot be told which output the loss is of.
-    #[error("the model has {}; name the one that the loss is of with --output", listed("output", .0))]
+    #[error("the model has {}; name the one for the loss with --output", listed("output", .0))]
     Outputs(Vec<String>),
     /// There is no output of this name.
     #[error("the model has no output `{name}`; it has {}", listed("output", .known))]
@@ -40,15 +40,15 @@ pub enum DifferentiateError {
     },
     /// The loss is of logarithms, the output is a softmax.
     #[error(
-        "the loss {0} is of log probabilities, and the output is of a softmax, which gives \
-         probabilities: use --loss cross_entropy, which is taken of the softmax's operand"
+        "the loss {0} takes log probabilities, but the output comes from a softmax, which gives \
+         probabilities: use --loss cross_entropy, which takes the softmax's operand"
     )]
     Probabilities(String),
     /// An option of another loss, or a value that it cannot have.
     #[error("{0}")]
     Option(String),
     /// The output's type does not fit the loss.
-    #[error("the loss {loss} is of {wanted}, the output is {ty}")]
+    #[error("the loss {loss} takes {wanted}, the output is {ty}")]
     Output {
         /// The loss.
         loss: String,
@@ -70,7 +70,7 @@ pub enum DifferentiateError {
     #[error("no gradient passes {}; freeze what lies before, or stop gradients there", missing(.0))]
     NoRule(Vec<Missing>),
     /// A pattern that fits nothing.
-    #[error("no weight fits `{0}`")]
+    #[error("no weight matches `{0}`")]
     Pattern(String),
     /// What is to be trained holds no floats.
     #[error("`{name}` is {ty}: integers are not trained")]

@@ -26,7 +26,7 @@ pub(super) struct Guard {
 /// The guards of values all of whose readers were visited.
 #[derive(Default)]
 pub(super) struct Guards {
-    /// Those that all readers so far have in common; none where there was no reader.
+    /// Those that all readers so far have in common; `None` if there was no reader.
     of: SecondaryMap<ValueId, Option<Vec<Guard>>>,
 }
 

@@ -29,7 +29,7 @@ mod tape;
 pub use error::{DifferentiateError, Missing};
 pub use function::Function;
 pub use glob::Glob;
-pub use parameters::{Parameter, Role, Standing};
+pub use parameters::{Parameter, Standing, WeightRole};
 pub use rules::{Passage, passage};
 
 use crate::rounds::{Divides, Division};
@@ -38,7 +38,7 @@ use arenic_ir::graph::{Data, Def, Graph, NodeId, Output, StateId, ValueId};
 use arenic_ir::op::{Binary, TypeError, Unary};
 use arenic_ir::types::TensorType;
 use cranelift_entity::EntityRef;
-use loss::{Built, Elements, Figures, Found, Loss};
+use loss::{Built, Elements, Figures, Loss, LossOperand};
 use optimizer::Updates;
 use reverse::{Paths, reverse};
 use schemars::JsonSchema;
@@ -46,8 +46,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tape::Tape;
 
-/// The output of an evaluation that says how many targets a batch's `loss` and `accuracy`, the two
-/// outputs before it, are means of.
+/// Name of an evaluation's third output: the number of targets in the batch, over which the first
+/// two, `loss` and `accuracy`, are means.
 pub const COUNTED: &str = "counted";
 /// The outputs of an evaluation with weights of classes: the weighted mean of the loss, and what the
 /// targets that count weigh together. They come before the loss.
@@ -57,61 +57,65 @@ pub const WEIGHTED: [&str; 2] = ["weighted_loss", "weight"];
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Differentiate {
-    /// cross_entropy, nll, bce, mse, l1, smooth_l1, huber or kl_div of the model's output and the
-    /// input `target`, or the name of a scalar output that is the loss.
+    /// Loss of the model's output and the input `target`: cross_entropy, nll, bce, mse, l1,
+    /// smooth_l1, huber or kl_div; or the name of a scalar output that is the loss.
     pub loss: String,
     /// How parameters are updated.
     pub optimizer: Optimizer,
-    /// The output that the loss is of; needed where there are several.
+    /// Output that the loss is computed from; needed if the model has several.
     pub output: Option<String>,
-    /// The axis of classes, from the end where it is negative; 1 without it.
+    /// Axis of the classes, counted from the end if negative; 1 by default.
     pub class_axis: Option<i64>,
-    /// Of cross_entropy: how much of each target is spread over all classes, from 0 to 1.
+    /// Label smoothing of cross_entropy: the part of each target that is spread over all classes,
+    /// from 0 to 1.
     pub label_smoothing: Option<f64>,
-    /// Of cross_entropy and nll: what each class counts.
+    /// Class weights of cross_entropy and nll.
     pub class_weights: Option<Vec<f64>>,
-    /// Of smooth_l1 (its beta) and huber: up to which differences are squared; 1 without it.
+    /// Threshold of smooth_l1 (its beta) and huber, below which differences are squared; 1 by
+    /// default.
     pub delta: Option<f64>,
-    /// Targets of this class count for nothing; -100 without it.
+    /// Ignore targets of this class; -100 by default.
     pub ignore_index: Option<i64>,
-    /// How the loss is made of its elements.
+    /// Reduction of the loss over its elements.
     pub reduction: Reduction,
-    /// Weights that are trained whatever they look like.
+    /// Weights to train, even if they would be kept or frozen.
     pub train: Vec<Glob>,
-    /// Weights that keep their value.
+    /// Weights to keep as they are.
     pub freeze: Vec<Glob>,
-    /// What the model's file says of its weights, by name; others are told by what reads them.
+    /// Roles of weights by name, as the model's file gives them; other weights get theirs from the
+    /// operators that read them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, Standing>,
-    /// Values that gradients do not pass.
+    /// Stop gradients at these tensors.
     pub stop_gradient: Vec<Glob>,
-    /// Micro-batches in one step, whose gradients are averaged; inputs have as many times the rows.
+    /// Micro-batches of one step, whose gradients are averaged; inputs have that many times the
+    /// model's rows.
     pub accumulate: Option<u32>,
-    /// Gradients are scaled down so that their norm, of all together, is no larger.
+    /// Clip gradients: scale them down so that their global norm is at most this.
     pub clip_norm: Option<f64>,
-    /// Of `momentum`: how much of the last direction stays; 0.9 without it.
+    /// Factor of momentum; 0.9 by default.
     pub momentum: Option<f64>,
-    /// Of `momentum`: Nesterov's way.
+    /// Nesterov momentum.
     pub nesterov: bool,
-    /// Of adam, adamw and lion.
+    /// Decay of the first moment in adam, adamw and lion.
     pub beta1: Option<f64>,
-    /// Of adam, adamw and lion; of rmsprop, which calls it alpha.
+    /// Decay of the second moment in adam and adamw; beta2 of lion and alpha of rmsprop.
     pub beta2: Option<f64>,
     /// Epsilon, added to the denominator.
     pub epsilon: Option<f64>,
-    /// Weight decay of all parameters; 0.01 for adamw, else 0, without it.
+    /// Weight decay of all parameters; by default 0.01 for adamw, else 0.
     pub weight_decay: Option<f64>,
-    /// Weight decay of some; the last pattern that fits counts.
+    /// Weight decay of some parameters; the last pattern that matches counts.
     pub decay: Vec<Decay>,
-    /// How the learning rate varies: what the input `lr` is multiplied by.
+    /// Schedule of the learning rate: what the input `lr` is multiplied by.
     pub lr_schedule: LrSchedule,
-    /// Steps in which the learning rate rises to its full value.
+    /// Steps of warm-up, in which the learning rate rises to its full value.
     pub warmup_steps: u64,
-    /// Of cosine and linear: steps after which the learning rate is zero.
+    /// Steps after which the learning rate is zero, for cosine and linear.
     pub total_steps: Option<u64>,
-    /// Of step: steps between two changes.
+    /// Steps between two changes, for step.
     pub lr_step_size: Option<u64>,
-    /// Of step: what each change multiplies by; 0.1 without it.
+    /// Factor of each change, for step; 0.1 by default.
     pub lr_gamma: Option<f64>,
 }
 
@@ -130,7 +134,7 @@ pub enum Optimizer {
     Lion,
 }
 
-/// How a loss is made of its elements.
+/// How a loss is reduced to one number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)] // the field's names
@@ -156,9 +160,9 @@ pub enum LrSchedule {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Decay {
-    /// Whose.
+    /// Names of the parameters.
     pub of: Glob,
-    /// How much.
+    /// Their weight decay.
     pub is: f64,
 }
 
@@ -209,12 +213,12 @@ impl Differentiate {
         let trained = trained(&all, g);
         let nodes: Vec<NodeId> = g.nodes.keys().collect();
         let paths = Paths::new(g, &nodes, &trained, output, |v| self.stops(g, v))?;
-        for p in all.iter_mut().filter(|p| p.role == Role::Trained) {
+        for p in all.iter_mut().filter(|p| p.role == WeightRole::Trained) {
             if !paths.includes(g.states[p.state].enter) {
-                p.role = Role::Unused;
+                p.role = WeightRole::Unused;
             }
         }
-        if !all.iter().any(|p| p.role == Role::Trained) {
+        if !all.iter().any(|p| p.role == WeightRole::Trained) {
             return Err(DifferentiateError::Unreached { inference: all.is_empty() });
         }
         Ok(all)
@@ -225,7 +229,7 @@ impl Differentiate {
     /// graph that passes have rewritten since.
     pub fn settled(&self, g: &mut Graph, parameters: &[Parameter]) -> Differentiate {
         settle(g, parameters);
-        let trained = parameters.iter().filter(|p| p.role == Role::Trained);
+        let trained = parameters.iter().filter(|p| p.role == WeightRole::Trained);
         let weights = trained.map(|p| (p.name.clone(), Standing::Parameter)).collect();
         Differentiate { train: Vec::new(), freeze: Vec::new(), weights, ..self.clone() }
     }
@@ -263,8 +267,10 @@ impl Differentiate {
         let output = self.output(g)?.value;
         let loss = self.loss()?;
         match loss::found(g, loss, self.axis(g.ty(output))?, output) {
-            Some(Found::Softmax(v) | Found::Sigmoid(v)) => Ok(v),
-            Some(Found::Probabilities) => Err(DifferentiateError::Probabilities(self.loss.clone())),
+            Some(LossOperand::Softmax(v) | LossOperand::Sigmoid(v)) => Ok(v),
+            Some(LossOperand::Probabilities) => {
+                Err(DifferentiateError::Probabilities(self.loss.clone()))
+            }
             None => Ok(output),
         }
     }
@@ -278,8 +284,8 @@ impl Differentiate {
         let (name, ty) = (&output.name, g.ty(output.value));
         let mut remarks = Vec::new();
         let of = match loss::found(g, loss, self.axis(ty)?, output.value) {
-            Some(Found::Softmax(_)) => Some("softmax"),
-            Some(Found::Sigmoid(_)) => Some("sigmoid"),
+            Some(LossOperand::Softmax(_)) => Some("softmax"),
+            Some(LossOperand::Sigmoid(_)) => Some("sigmoid"),
             _ => None,
         };
         if let Some(of) = of {
@@ -501,7 +507,7 @@ struct MicroBatch {
 }
 
 fn states(parameters: &[Parameter]) -> Vec<StateId> {
-    parameters.iter().filter(|p| p.role == Role::Trained).map(|p| p.state).collect()
+    parameters.iter().filter(|p| p.role == WeightRole::Trained).map(|p| p.state).collect()
 }
 
 fn trained(parameters: &[Parameter], g: &Graph) -> Vec<ValueId> {
@@ -549,7 +555,7 @@ fn clip(t: &mut Tape, all: &mut [(StateId, ValueId)], most: f64) -> Result<(), T
 
 /// Makes constants of weights that are not trained; returns how many.
 fn settle(g: &mut Graph, parameters: &[Parameter]) -> u64 {
-    let kept = |p: &&Parameter| !matches!(p.role, Role::Trained | Role::Statistic);
+    let kept = |p: &&Parameter| !matches!(p.role, WeightRole::Trained | WeightRole::Statistic);
     let mut constant = vec![false; g.states.len()];
     let mut count = 0;
     for p in parameters.iter().filter(kept) {

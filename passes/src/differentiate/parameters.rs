@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What a model's file says that a tensor is.
+/// The role of a tensor, as a model's file gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -38,13 +38,13 @@ pub struct Parameter {
     /// Its type.
     pub ty: TensorType,
     /// What becomes of it.
-    pub role: Role,
+    pub role: WeightRole,
     pub(super) state: StateId,
 }
 
 /// What becomes of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum WeightRole {
     /// It is updated.
     Trained,
     /// It would be trained, but for this pattern.
@@ -71,30 +71,30 @@ pub enum Role {
     Unused,
 }
 
-impl Role {
+impl WeightRole {
     /// True where the weight may be a parameter all the same.
     pub fn is_doubtful(&self) -> bool {
-        matches!(self, Role::Doubtful)
+        matches!(self, WeightRole::Doubtful)
     }
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for WeightRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = match self {
-            Role::Trained => return f.write_str("trained"),
-            Role::Frozen(glob) => return write!(f, "kept: frozen by `{glob}`"),
-            Role::Statistic => return f.write_str("updated by the model itself"),
-            Role::Unused => return f.write_str("kept: the loss does not depend on it"),
-            Role::Said(Standing::Parameter | Standing::Fixed) => "its requires_grad is false",
-            Role::Said(Standing::Buffer) => "a buffer of the module",
-            Role::Said(Standing::Constant) => "a constant of the exporter's",
-            Role::Scalar => "a scalar",
-            Role::Number => "one number that scales, or an epsilon",
-            Role::Mask => "looks like a mask",
-            Role::Fixed => "a statistic of a normalisation in pieces",
-            Role::Feed => "it shifts or scales an input",
-            Role::Initial => "a recurrence starts from it",
-            Role::Doubtful => "nothing tells whether it is a parameter",
+            WeightRole::Trained => return f.write_str("trained"),
+            WeightRole::Frozen(glob) => return write!(f, "kept: frozen by `{glob}`"),
+            WeightRole::Statistic => return f.write_str("updated by the model itself"),
+            WeightRole::Unused => return f.write_str("kept: the loss does not depend on it"),
+            WeightRole::Said(Standing::Parameter | Standing::Fixed) => "its requires_grad is false",
+            WeightRole::Said(Standing::Buffer) => "a buffer of the module",
+            WeightRole::Said(Standing::Constant) => "a constant of the exporter's",
+            WeightRole::Scalar => "a scalar",
+            WeightRole::Number => "one number that scales, or an epsilon",
+            WeightRole::Mask => "looks like a mask",
+            WeightRole::Fixed => "a statistic of a normalisation in pieces",
+            WeightRole::Feed => "it shifts or scales an input",
+            WeightRole::Initial => "a recurrence starts from it",
+            WeightRole::Doubtful => "nothing tells whether it is a parameter",
         };
         write!(f, "kept: {kept} (--train NAME trains it)")
     }
@@ -120,20 +120,20 @@ pub(super) fn find(
         let (wanted, frozen) = (fits(train, &state.name), fits(freeze, &state.name));
         used.push(&state.name);
         let role = if state.exit != state.enter {
-            Role::Statistic
+            WeightRole::Statistic
         } else if wanted.is_some() {
             if !ty.dtype.is_float() {
                 return Err(DifferentiateError::Integers { name: state.name.clone(), ty });
             }
-            Role::Trained
+            WeightRole::Trained
         } else if let Some(glob) = frozen {
-            Role::Frozen(glob.to_string())
+            WeightRole::Frozen(glob.to_string())
         } else if !ty.dtype.is_float() {
-            Role::Scalar
+            WeightRole::Scalar
         } else {
             match said.get(&state.name) {
-                Some(Standing::Parameter) => Role::Trained,
-                Some(&other) => Role::Said(other),
+                Some(Standing::Parameter) => WeightRole::Trained,
+                Some(&other) => WeightRole::Said(other),
                 None => told(state, &ty, &uses.of(state.enter)),
             }
         };
@@ -146,41 +146,45 @@ pub(super) fn find(
 }
 
 /// What a tensor of floats is of which the file says nothing.
-fn told(state: &State, ty: &TensorType, uses: &[Use]) -> Role {
+fn told(state: &State, ty: &TensorType, uses: &[Use]) -> WeightRole {
     let has = |u: &Use| uses.contains(u);
     let only = |of: &[Use]| !uses.is_empty() && uses.iter().all(|u| of.contains(u));
     let named = is_of_module(&state.name);
     if ty.rank() == 0 {
-        return Role::Scalar;
+        return WeightRole::Scalar;
     }
     if [Use::Product, Use::Table].iter().any(has) {
-        return Role::Trained;
+        return WeightRole::Trained;
     }
     if only(&[Use::UnderRoot]) {
-        return if ty.elements() == 1 { Role::Number } else { Role::Fixed };
+        return if ty.elements() == 1 { WeightRole::Number } else { WeightRole::Fixed };
     }
     if is_mask(state, ty) {
-        return Role::Mask;
+        return WeightRole::Mask;
     }
     if [Use::Bias, Use::Affine].iter().any(has) {
-        return Role::Trained;
+        return WeightRole::Trained;
     }
     if named {
-        return Role::Trained;
+        return WeightRole::Trained;
     }
     if only(&[Use::Initial]) {
-        return Role::Initial;
+        return WeightRole::Initial;
     }
     if ty.elements() == 1 {
-        return Role::Number;
+        return WeightRole::Number;
     }
     if only(&[Use::Subtracted, Use::UnderRoot]) {
-        return Role::Fixed;
+        return WeightRole::Fixed;
     }
     if only(&[Use::Feed]) {
-        return Role::Feed;
+        return WeightRole::Feed;
     }
-    if has(&Use::Score) || is_generated(&state.name) { Role::Doubtful } else { Role::Trained }
+    if has(&Use::Score) || is_generated(&state.name) {
+        WeightRole::Doubtful
+    } else {
+        WeightRole::Trained
+    }
 }
 
 /// True for the path of a module's tensor, such as `layers.0.weight`. The last word of a constant's is

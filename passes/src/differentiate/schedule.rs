@@ -26,7 +26,7 @@ enum Rest {
 }
 
 impl Schedule {
-    /// That of the options; none where the rate stays.
+    /// That of the options; `None` if the rate stays.
     ///
     /// # Errors
     /// A number is missing.

@@ -17,7 +17,7 @@ mod memory;
 mod reduction;
 
 use crate::rewrite::{GraphView, Group};
-use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Kind, MAX_OPERANDS, MAX_STEPS, Op, Step};
 use arenic_ir::types::DType;
@@ -33,8 +33,6 @@ use std::collections::HashMap;
 pub struct FuseElementwise {
     /// Which nodes join a chain.
     pub memory: Memory,
-    /// Whose programs are rewritten.
-    pub target: Targets,
 }
 
 /// Which nodes join a chain.
@@ -49,10 +47,7 @@ pub enum Memory {
 }
 
 impl GraphPass for FuseElementwise {
-    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if !self.target.includes(cx) {
-            return Ok(Stats::new());
-        }
+    fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
         let mut removed: SecondaryMap<NodeId, bool> = SecondaryMap::new();
         let (mut chains, mut members) = (0, 0);
         for chain in self.chains(g) {

@@ -285,7 +285,7 @@ impl<'a> Site<'a> {
             let x: Vec<&TensorType> = x.iter().collect();
             let y = op.infer(&x).unwrap_or_default();
             let y: Vec<&TensorType> = y.iter().take(results).collect();
-            op.library_call(self.target, &x, &y).is_some()
+            op.may_use_library(self.target, &x, &y)
         };
         let own: Vec<TensorType> = g.input_types(product).into_iter().cloned().collect();
         let mut x = own[..2].to_vec();

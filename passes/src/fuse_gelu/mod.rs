@@ -27,7 +27,7 @@
 mod find;
 
 use crate::rewrite::{Editor, GraphView, rows};
-use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::op::TypeError;
 use find::{Forward, Gradient};
@@ -38,8 +38,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct FuseGelu {
-    /// Whose programs are rewritten.
-    pub target: Targets,
     /// Take a GELU into the product that it is applied to.
     pub forward: bool,
     /// Take its slope into the product that it is multiplied by.
@@ -48,15 +46,12 @@ pub struct FuseGelu {
 
 impl Default for FuseGelu {
     fn default() -> FuseGelu {
-        FuseGelu { target: Targets::All, forward: true, backward: true }
+        FuseGelu { forward: true, backward: true }
     }
 }
 
 impl GraphPass for FuseGelu {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if !self.target.includes(cx) {
-            return Ok(Stats::new());
-        }
         let (forward, gradients) = find::all(self, &GraphView::new(g), cx.target);
         let mut e = Editor::new(g);
         forward.iter().try_for_each(|found| found.replace(&mut e))?;

@@ -34,7 +34,7 @@ mod region;
 
 use crate::rewrite::{GraphView, Group};
 use crate::{Cx, GraphPass, PassError, Stats};
-use arenic_ir::backend::cpu::tiling::product_update;
+use arenic_ir::TargetInfo;
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{MAX_OPERANDS, Op};
 use arenic_ir::types::DType;
@@ -65,22 +65,21 @@ pub enum Gradients {
 }
 
 impl GraphPass for FuseUpdates {
-    fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
-        let updates = self.updates(g);
+    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
+        let updates = self.updates(g, cx.target);
         let mut removed: SecondaryMap<NodeId, bool> = SecondaryMap::new();
         let (mut fused, mut gradients) = (0, 0);
         for update in updates {
             update.members.iter().for_each(|&n| removed[n] = n != update.at);
             fused += u64::from(update.members.len() > 1);
-            let (mut op, mut inputs) = (update.op, update.inputs);
-            if let Some(product) = update.product {
+            if let Some(product) = &update.product {
                 removed[product.node] = true;
                 gradients += 1;
-                inputs.remove(product.gradient);
-                inputs.extend(&g.nodes[product.node].inputs);
-                let Product { alpha, trans_a, trans_b, gradient, .. } = product;
-                op = Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update: Box::new(op) };
             }
+            let (op, inputs) = match &update.product {
+                Some(product) => update.with(g, product),
+                None => (update.op, update.inputs),
+            };
             op.infer(&g.types_of(&inputs))?;
             for (output, &v) in update.outputs.iter().enumerate() {
                 if let Some(v) = v {
@@ -106,6 +105,18 @@ struct Update {
     product: Option<Product>,
 }
 
+impl Update {
+    /// The operator and the operands of this update with its gradient inside.
+    fn with(&self, g: &Graph, product: &Product) -> (Op, Vec<ValueId>) {
+        let &Product { node, alpha, trans_a, trans_b, gradient } = product;
+        let mut inputs = self.inputs.clone();
+        inputs.remove(gradient);
+        inputs.extend(&g.nodes[node].inputs);
+        let update = Box::new(self.op.clone());
+        (Op::ProductUpdate { alpha, trans_a, trans_b, gradient, update }, inputs)
+    }
+}
+
 /// The product that makes a gradient.
 struct Product {
     node: NodeId,
@@ -118,27 +129,27 @@ struct Product {
 
 impl FuseUpdates {
     /// Every update that changes something.
-    fn updates(&self, g: &Graph) -> Vec<Update> {
+    fn updates(&self, g: &Graph, target: TargetInfo) -> Vec<Update> {
         let view = GraphView::new(g);
         let groups = view.groups();
         let pointwise = groups.into_iter().filter_map(|group| pointwise(&view, group));
         let optimizers = g.nodes.keys().filter_map(|n| optimizer(g, n));
         let mut updates: Vec<Update> = pointwise.chain(optimizers).collect();
         for update in &mut updates {
-            update.product = self.product(&view, update);
+            update.product = self.product(&view, update, target);
         }
         updates.retain(|u| u.members.len() > 1 || u.product.is_some());
         updates
     }
 
     /// The product that can be computed inside the update.
-    fn product(&self, view: &GraphView, update: &Update) -> Option<Product> {
+    fn product(&self, view: &GraphView, update: &Update, target: TargetInfo) -> Option<Product> {
         if self.gradients == Gradients::Never {
             return None;
         }
         let inputs = update.inputs.iter().enumerate();
         let mut products = inputs.filter_map(|(i, &v)| product(view, &update.members, v, i));
-        products.find(|p| self.gradients == Gradients::Always || is_safe(view, update, p))
+        products.find(|p| self.gradients == Gradients::Always || is_safe(view, update, p, target))
     }
 }
 
@@ -215,15 +226,16 @@ fn product(view: &GraphView, members: &Group, v: ValueId, i: usize) -> Option<Pr
 }
 
 /// True where computing the gradient inside the update needs no more memory in any order.
-fn is_safe(view: &GraphView, update: &Update, product: &Product) -> bool {
+fn is_safe(view: &GraphView, update: &Update, product: &Product, target: TargetInfo) -> bool {
     let g = view.g;
-    let operands = &g.nodes[product.node].inputs;
     let gradient = g.ty(update.inputs[product.gradient]);
-    let k = g.ty(operands[0]).shape[usize::from(!product.trans_a)];
-    let tiles = product_update(gradient.elements(), k).elements() as u64;
-    let roots = transient_roots(view, operands.iter());
+    let (op, inputs) = update.with(g, product);
+    let inputs = g.types_of(&inputs);
+    let Ok(results) = op.infer(&inputs) else { return false };
+    let scratch = op.scratch_bytes(target, &inputs, &results.iter().collect::<Vec<_>>());
+    let roots = transient_roots(view, g.nodes[product.node].inputs.iter());
     let alive: u64 = roots.iter().map(|&r| g.ty(r).bytes()).sum();
-    2 * tiles * gradient.dtype.size() <= gradient.bytes()
+    scratch <= gradient.bytes() / 2
         && (alive <= gradient.bytes() || could_run_at_once(view, update, product))
 }
 

@@ -4,7 +4,6 @@ use super::Convolutions;
 use super::form::{Form, Reading, form};
 use crate::flow::{Network, SINK, SOURCE, UNLIMITED};
 use arenic_ir::TargetInfo;
-use arenic_ir::backend::library;
 use arenic_ir::cost::Device;
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
 use arenic_ir::op::Op;
@@ -87,25 +86,22 @@ impl Costs<'_> {
         ((gain - cost) * PER_SECOND).round() as i64
     }
 
-    /// Seconds that a convolution or a pool gains; none where more than all transposes cost.
+    /// Seconds that a convolution or a pool gains; `None` where more than all transposes cost.
     fn of_convolution(self, of: &Op, x: &[&TensorType], turned: &Op) -> Option<f64> {
+        let is_convolution =
+            matches!(of, Op::Conv { .. } | Op::ConvTranspose { .. } | Op::ConvWeightGrad { .. });
+        match self.convolutions {
+            Convolutions::All if is_convolution => return None,
+            Convolutions::All => return Some(0.0),
+            Convolutions::Gaining => {}
+        }
         let Ok(y) = of.infer(x) else { return Some(0.0) };
-        let y: Vec<&TensorType> = y.iter().collect();
-        let is_called = match self.convolutions {
-            Convolutions::Gaining => of.library_call(self.target, x, &y).is_some(),
-            Convolutions::All => library::describe(of, self.target.math, x, &y).is_some(),
-        };
-        if !is_called {
+        if !of.may_use_library(self.target, x, &y.iter().collect::<Vec<_>>()) {
             return Some(0.0);
         }
         let last: Vec<TensorType> = x.iter().map(|t| last(t)).collect();
         let seconds = |op, x: &[&TensorType]| self.device.roofline_seconds(op, x).unwrap_or(0.0);
-        match self.convolutions {
-            Convolutions::Gaining => {
-                Some(seconds(of, x) - seconds(turned, &last.iter().collect::<Vec<_>>()))
-            }
-            Convolutions::All => None,
-        }
+        Some(seconds(of, x) - seconds(turned, &last.iter().collect::<Vec<_>>()))
     }
 
     /// Seconds of a transpose; none where nothing moves, as with one channel or one place.

@@ -29,7 +29,7 @@ pub(super) struct Form {
     pub(super) rows: bool,
 }
 
-/// The form of a node; none where it wants channels second.
+/// The form of a node; `None` if it wants channels second.
 pub(super) fn form(g: &Graph, node: &Node) -> Option<Form> {
     let x = g.types_of(&node.inputs);
     let y: Vec<&TensorType> = node.outputs.iter().flatten().map(|&v| g.ty(v)).collect();
@@ -94,7 +94,7 @@ pub(super) fn form(g: &Graph, node: &Node) -> Option<Form> {
     fits.then_some(Form { op, operands, rank, rows })
 }
 
-/// The axes of a reduction where channels are last; none where what is left of them would be in
+/// The axes of a reduction where channels are last; `None` if what is left of them would be in
 /// another order.
 fn reduced(rank: usize, axes: &[usize], keep: bool) -> Option<Vec<usize>> {
     let left: Vec<usize> = (0..rank).filter(|axis| !axes.contains(axis)).collect();

@@ -23,7 +23,7 @@ mod tests;
 
 use crate::dead_code::DeadCode;
 use crate::views::Views;
-use crate::{Cx, GraphPass, PassError, Stats, Targets, devices};
+use crate::{Cx, GraphPass, PassError, Stats, devices};
 use arenic_ir::{Graph, Op};
 use choose::{Costs, choose};
 use schemars::JsonSchema;
@@ -35,8 +35,6 @@ use serde::{Deserialize, Serialize};
 pub struct Layout {
     /// Which convolutions.
     pub convolutions: Convolutions,
-    /// Whose programs are rewritten.
-    pub target: Targets,
 }
 
 /// Which convolutions have their channels last.
@@ -46,15 +44,12 @@ pub enum Convolutions {
     /// Those by which the step gains time, as the device is described.
     #[default]
     Gaining,
-    /// All that a library may compute.
+    /// All of them.
     All,
 }
 
 impl GraphPass for Layout {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if !self.target.includes(cx) {
-            return Ok(Stats::new());
-        }
         let device = devices::or_cpu(cx.device)?;
         let (target, convolutions) = (cx.target, self.convolutions);
         let turned = choose(g, Costs { device: &device, target, convolutions });

@@ -5,12 +5,13 @@ use super::{Convolutions, Layout};
 use crate::dead_code::DeadCode;
 use crate::views::Views;
 use crate::{Cx, GraphPass, devices};
+use arenic_backends::CUDA;
+use arenic_ir::Math;
 use arenic_ir::cost::Device;
 use arenic_ir::graph::{Graph, NodeId, Output, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Unary, Window};
 use arenic_ir::types::{DType, TensorType};
 use arenic_ir::verify::verify;
-use arenic_ir::{Math, TargetInfo};
 use cranelift_entity::SecondaryMap;
 
 fn h100(math: Math) -> Device {
@@ -19,7 +20,7 @@ fn h100(math: Math) -> Device {
 }
 
 fn gaining(device: &Device) -> Costs<'_> {
-    Costs { device, target: TargetInfo::CUDA, convolutions: Convolutions::Gaining }
+    Costs { device, target: CUDA.target(), convolutions: Convolutions::Gaining }
 }
 
 fn conv(extent: usize) -> Op {
@@ -84,13 +85,13 @@ fn any_graph(seed: u64) -> Graph {
     let mean = Op::Reduce { f: Reduction::Mean, axes: vec![2, 3], keep: false };
     let mean = add(&mut g, mean, &[v]);
     g.outputs.push(Output { name: "m".into(), value: mean });
-    DeadCode {}.run(&mut g, &Cx::new(TargetInfo::CUDA)).unwrap();
+    DeadCode {}.run(&mut g, &Cx::new(CUDA.target())).unwrap();
     g
 }
 
 /// Seconds of the graph in which these nodes have their channels last.
 fn seconds(g: &Graph, turned: &SecondaryMap<NodeId, bool>, device: &Device) -> f64 {
-    let (mut g, cx) = (g.clone(), Cx::new(TargetInfo::CUDA));
+    let (mut g, cx) = (g.clone(), Cx::new(CUDA.target()));
     rewrite(&mut g, turned).unwrap();
     DeadCode {}.run(&mut g, &cx).unwrap();
     Views {}.run(&mut g, &cx).unwrap();
@@ -147,7 +148,7 @@ fn weights_of_one_tap_are_views_and_others_are_turned_for_each_reader() {
         let h = add(&mut g, conv(extent), &[x, w]);
         let y = add(&mut g, conv(extent), &[h, w]);
         g.outputs.push(Output { name: "y".into(), value: y });
-        let cx = Cx { device: Some(&device), ..Cx::new(TargetInfo::CUDA) };
+        let cx = Cx { device: Some(&device), ..Cx::new(CUDA.target()) };
         let stats = Layout::default().run(&mut g, &cx).unwrap();
         assert_eq!((stats["channels_last"], stats["transposes"]), (2, transposes));
     }

@@ -20,7 +20,7 @@ pub struct Certificate {
     /// What the operator and its cut alone prove; `bound` is higher where a search through
     /// all cases proved more.
     pub by_cut: u64,
-    /// The operator that needs this much while it runs; none where the bound is what is
+    /// The operator that needs this much while it runs; `None` if the bound is what is
     /// alive before the first operator or after the last one.
     pub operator: Option<usize>,
     /// The tensors of the cut: one such set beside the operator's own is alive in any

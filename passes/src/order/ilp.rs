@@ -1,6 +1,6 @@
 //! From a problem to the best order that OLLA's integer program finds, whole or on windows.
 
-use super::improve::{Candidate, certify};
+use super::improve::{OrderCandidate, certify};
 use super::lifetime;
 use super::problem::Problem;
 use super::window::window;
@@ -40,7 +40,7 @@ pub(crate) struct Solved {
 /// The solver failed for another reason than its limits.
 pub(crate) fn solve_by_ilp(
     p: &Problem,
-    candidates: &[Candidate],
+    candidates: &[OrderCandidate],
     limits: &IlpLimits,
     progress: &dyn Fn(&Progress),
 ) -> Result<Solved, PassError> {
@@ -104,7 +104,7 @@ fn solve_window(
     range: &Range<usize>,
     limits: &IlpLimits,
     progress: &dyn Fn(&Progress),
-) -> Result<lifetime::Outcome, PassError> {
+) -> Result<lifetime::LifetimeOrder, PassError> {
     let sub = window(p, &solved.order, range)?;
     let identity: Vec<usize> = (0..sub.len()).collect();
     let IlpLimits { ref budget, seed, nodes, gap, .. } = *limits;
@@ -121,7 +121,7 @@ fn solve_window(
         Ok(outcome) => Ok(outcome),
         Err(Failure::Limit) => {
             let peak = sub.peak(&identity);
-            Ok(lifetime::Outcome { order: identity, peak, bound: 0, proved: false })
+            Ok(lifetime::LifetimeOrder { order: identity, peak, bound: 0, proved: false })
         }
         Err(Failure::Infeasible) => {
             Err(PassError::Solver("it calls a program infeasible that has a solution".into()))

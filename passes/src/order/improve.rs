@@ -12,7 +12,7 @@ use super::lifetime;
 use super::limits::{Limits, Meter, effort_of, steps_of};
 use super::list::{RULES, Rule, schedule, schedule_steps};
 use super::problem::Problem;
-use super::search::{Branch, Found, mix, within};
+use super::search::{Branch, SearchResult, mix, within};
 use super::window::window;
 use crate::Progress;
 use crate::flow::Network;
@@ -41,7 +41,7 @@ impl Solution {
 
 /// An order with its peak.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct OrderCandidate {
     /// What made it.
     pub method: &'static str,
     /// Operators in order.
@@ -51,14 +51,14 @@ pub struct Candidate {
 }
 
 /// The orders of all rules, forwards and backwards, definition order first.
-pub fn portfolio(p: &Problem) -> Vec<Candidate> {
+pub fn portfolio(p: &Problem) -> Vec<OrderCandidate> {
     let phase = vec![0; p.len()];
     let rules = RULES.into_iter().flat_map(|rule| [(rule, false), (rule, true)]);
     std::iter::once((Rule::Definition, false))
         .chain(rules)
         .map(|(rule, reversed)| {
             let order = schedule(p, rule, reversed, &phase);
-            Candidate { method: rule.name(reversed), peak: p.peak(&order), order }
+            OrderCandidate { method: rule.name(reversed), peak: p.peak(&order), order }
         })
         .collect()
 }
@@ -77,7 +77,7 @@ pub fn certify(p: &Problem, order: &[usize]) -> Certificate {
 /// always made.
 pub fn solve(
     p: &Problem,
-    candidates: &[Candidate],
+    candidates: &[OrderCandidate],
     limits: &Limits,
     progress: &dyn Fn(&Progress),
 ) -> Solution {
@@ -248,11 +248,11 @@ impl Improve<'_> {
         }
         let steps = (self.meter.limits().steps / share).min(self.meter.left());
         match within(self.p, budget, branch, rank, steps, &mut self.meter) {
-            Found::Order(order) => {
+            SearchResult::Order(order) => {
                 self.take(order, "budgeted_search");
             }
-            Found::Nothing => self.prove(budget + 1),
-            Found::Unknown => {}
+            SearchResult::Nothing => self.prove(budget + 1),
+            SearchResult::Unknown => {}
         }
     }
 
@@ -344,10 +344,10 @@ pub(super) fn exact_window(
     }
     let steps = WINDOW_STEPS.min(meter.left());
     let inner = match within(&sub, budget, Branch::Gain, &identity, steps, meter) {
-        Found::Order(inner) => inner,
-        Found::Nothing => return None,
-        Found::Unknown if sub.len() > SOLVER_LIMITS.0 => return None,
-        Found::Unknown => {
+        SearchResult::Order(inner) => inner,
+        SearchResult::Nothing => return None,
+        SearchResult::Unknown if sub.len() > SOLVER_LIMITS.0 => return None,
+        SearchResult::Unknown => {
             let Limits { deadline, seed, .. } = *meter.limits();
             let effort = Budget::new(effort_of(meter.left()), deadline);
             let nodes = Some(SOLVER_LIMITS.1);

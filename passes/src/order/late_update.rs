@@ -37,7 +37,7 @@ impl LateUpdates {
         late
     }
 
-    /// The order with updates late enough to be written home; none where it has them so
+    /// The order with updates late enough to be written home; `None` if it has them so
     /// already, or where an old value is read by what depends on the new one.
     pub(super) fn apply(&self, order: &[TaskId]) -> Option<Vec<TaskId>> {
         let mut position: SecondaryMap<TaskId, usize> = SecondaryMap::new();

@@ -9,10 +9,10 @@
 //! out as a constant.
 
 use super::problem::{Kind, Problem};
-use crate::mip::{Answer, Failure, Limits, Program, Var, gcd};
+use crate::mip::{Answer, Failure, IntegerProgram, Limits, Var, gcd};
 
 /// What the solver found, measured again in bytes.
-pub(crate) struct Outcome {
+pub(crate) struct LifetimeOrder {
     /// Operators in order.
     pub(crate) order: Vec<usize>,
     /// Its peak in bytes.
@@ -30,7 +30,7 @@ pub(crate) fn solve(
     incumbent: &[usize],
     limits: &Limits,
     better: &mut dyn FnMut(u64, u64),
-) -> Result<Outcome, Failure> {
+) -> Result<LifetimeOrder, Failure> {
     let peak = p.peak(incumbent);
     let mut lifetimes = Lifetimes::new(p, incumbent);
     let objective = lifetimes.peak_of_live_bytes(peak);
@@ -46,7 +46,7 @@ pub(crate) fn solve(
     let found = p.peak(&order);
     let (order, peak) = if found <= peak { (order, found) } else { (incumbent.to_vec(), peak) };
     let bound = if answer.proved { peak } else { bytes(answer.bound).min(peak) };
-    Ok(Outcome { order, peak, bound, proved: answer.proved })
+    Ok(LifetimeOrder { order, peak, bound, proved: answer.proved })
 }
 
 /// Function 1 of the paper: the operator that is run at each step.
@@ -89,7 +89,7 @@ pub(crate) enum Preserved {
 /// Variables and rows that make up an order with the lifetimes of its tensors.
 pub(crate) struct Lifetimes<'a> {
     pub(crate) p: &'a Problem,
-    pub(crate) program: Program,
+    pub(crate) program: IntegerProgram,
     /// A solution to start from, one value per variable.
     pub(crate) start: Vec<f64>,
     /// Bytes of one unit of the program.
@@ -112,7 +112,7 @@ impl<'a> Lifetimes<'a> {
             _ => t.readers.iter().map(|&r| step[r]).max().unwrap_or(0),
         };
         let mut lifetimes = Lifetimes {
-            program: Program::default(),
+            program: IntegerProgram::default(),
             start: Vec::new(),
             unit: unit(p, incumbent),
             created: Vec::with_capacity(n),

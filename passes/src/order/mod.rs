@@ -31,7 +31,7 @@ use arenic_ir::program::Space;
 use cranelift_entity::{EntityRef, SecondaryMap};
 pub use cut::Certificate;
 pub(crate) use ilp::{IlpLimits, solve_by_ilp};
-pub use improve::{Candidate, Solution, certify, portfolio, solve};
+pub use improve::{OrderCandidate, Solution, certify, portfolio, solve};
 use late_update::LateUpdates;
 use limits::DEFAULT_EFFORT;
 pub use limits::Limits;
@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Order {
-    /// How candidates are made.
+    /// Method that makes candidates.
     pub method: Method,
     /// Effort to look for better orders with the method `best`, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
@@ -57,7 +57,7 @@ impl Default for Order {
     }
 }
 
-/// How orders are made.
+/// Methods that make orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
@@ -71,7 +71,7 @@ pub enum Method {
     FreedMinusAllocated,
     /// The ready task that keeps the peak so far and frees most.
     LeastPeakFirst,
-    /// Definition order, but what frees at least what it allocates runs at once.
+    /// Definition order, but tasks that free at least as much as they allocate run at once.
     EagerFree,
     /// Operands just before their reader, the heaviest first.
     DepthFirst,
@@ -118,7 +118,7 @@ impl PlanPass for Order {
         let candidates = match self.method.rule() {
             Some((rule, reversed)) => {
                 let order = schedule(&p, rule, reversed, &vec![0; p.len()]);
-                vec![Candidate { method: rule.name(reversed), peak: p.peak(&order), order }]
+                vec![OrderCandidate { method: rule.name(reversed), peak: p.peak(&order), order }]
             }
             None => {
                 let effort = cx.search.effort(self.effort);
@@ -132,9 +132,9 @@ impl PlanPass for Order {
                     let shorter = Limits { steps: limits.steps / 10, ..limits };
                     let other = solve(&p, &candidates, &shorter, &|_| {});
                     let Solution { order, peak, method, .. } = other;
-                    candidates.push(Candidate { method, order, peak });
+                    candidates.push(OrderCandidate { method, order, peak });
                 }
-                candidates.push(Candidate { method, order, peak });
+                candidates.push(OrderCandidate { method, order, peak });
                 candidates
             }
         };
@@ -156,11 +156,11 @@ pub(crate) fn choose(
     g: &Graph,
     plan: &mut Plan,
     p: &Problem,
-    candidates: Vec<Candidate>,
+    candidates: Vec<OrderCandidate>,
 ) -> Result<(u64, &'static str), PassError> {
     let late = LateUpdates::new(g, plan);
     let mut all: Vec<(u64, usize, &'static str, Vec<TaskId>)> = Vec::new();
-    for Candidate { method, order, peak } in candidates {
+    for OrderCandidate { method, order, peak } in candidates {
         let order: Vec<TaskId> = order.into_iter().map(TaskId::new).collect();
         let searched = method != Rule::Definition.name(false);
         if let Some(late) = late.apply(&order).filter(|_| searched) {
@@ -208,7 +208,7 @@ const PLACED: (usize, usize) = (12, 5_000);
 /// The size of the device's arena by heuristics alone, in bytes.
 fn arena(plan: &mut Plan) -> Result<u64, PassError> {
     let heuristics = Place { effort: 0.0 };
-    place_slots(plan, None, |_, _, _, problem| heuristics.place(problem, &Wish::default()))?;
+    place_slots(plan, |_, _, _, problem| heuristics.place(problem, &Wish::default()))?;
     Ok(plan.placement()?.sizes.device)
 }
 

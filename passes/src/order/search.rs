@@ -24,7 +24,7 @@ pub(super) enum Branch {
 
 /// What a search found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum SearchResult {
     /// An order within the budget.
     Order(Vec<usize>),
     /// No order keeps to the budget.
@@ -42,9 +42,9 @@ pub(super) fn within(
     rank: &[usize],
     steps: u64,
     meter: &mut Meter,
-) -> Found {
+) -> SearchResult {
     if budget < p.at_start() {
-        return Found::Nothing;
+        return SearchResult::Nothing;
     }
     let end = meter.spent() + steps;
     let mut s = Search::new(p, budget);
@@ -56,10 +56,10 @@ pub(super) fn within(
             s.run(v);
         }
         if s.order.len() == p.len() {
-            return Found::Order(s.order);
+            return SearchResult::Order(s.order);
         }
         if meter.is_over() || meter.spent() >= end {
-            return Found::Unknown;
+            return SearchResult::Unknown;
         }
         if seen.insert(s.hash) {
             let fitting = s.ready.iter().copied().filter(|&v| s.fits(v));
@@ -72,7 +72,7 @@ pub(super) fn within(
             branches.push((s.order.len(), choices));
         }
         loop {
-            let Some((start, choices)) = branches.last_mut() else { return Found::Nothing };
+            let Some((start, choices)) = branches.last_mut() else { return SearchResult::Nothing };
             while s.order.len() > *start {
                 s.undo();
                 meter.spend(1);

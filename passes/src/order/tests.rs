@@ -2,7 +2,7 @@
 
 use super::branch::branch;
 use super::limits::Meter;
-use super::search::{Branch, Found, within};
+use super::search::{Branch, SearchResult, within};
 use super::window::window;
 use super::*;
 use crate::flow::Network;
@@ -124,7 +124,7 @@ fn cuts_are_exact_for_their_operator_and_below_every_peak() {
             assert_eq!(cut.bound, p.resident + p.own(v) + tensors, "seed {seed}");
         }
         let candidates = portfolio(&p);
-        for Candidate { method, order, peak } in &candidates {
+        for OrderCandidate { method, order, peak } in &candidates {
             assert!(orders.contains(order), "seed {seed}: {method} gives no order");
             assert_eq!(p.peak(order), *peak);
             // Whatever order points the way, the certificate holds.
@@ -162,11 +162,11 @@ fn budgets_are_met_exactly_where_they_can_be() {
         let rank: Vec<usize> = (0..p.len()).collect();
         for branch in [Branch::Gain, Branch::Rank, Branch::Allocation] {
             match within(&p, optimum, branch, &rank, u64::MAX / 2, &mut meter(u64::MAX)) {
-                Found::Order(o) => assert!(orders.contains(&o) && p.peak(&o) == optimum),
+                SearchResult::Order(o) => assert!(orders.contains(&o) && p.peak(&o) == optimum),
                 found => panic!("seed {seed}: {found:?}"),
             }
             let below = within(&p, optimum - 1, branch, &rank, u64::MAX / 2, &mut meter(u64::MAX));
-            assert_eq!(below, Found::Nothing, "seed {seed}");
+            assert_eq!(below, SearchResult::Nothing, "seed {seed}");
         }
     }
 }
@@ -297,7 +297,7 @@ fn cycles_are_those_of_another_library() {
         let mut random = Random(seed);
         let n = 2 + random.below(12);
         let pairs: Vec<_> =
-            (0..n + random.below(n)).map(|_| (random.below(n), random.below(n))).collect();
+            (0..=random.below(n)).map(|_| (random.below(n), random.below(n))).collect();
         let empty = Problem::new(n, Vec::new(), &[], &[]).unwrap();
         let graph = dependences(&empty, &pairs);
         match Problem::new(n, Vec::new(), &pairs, &[]) {

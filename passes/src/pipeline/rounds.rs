@@ -1,14 +1,11 @@
-//! Steps in rounds: each part is planned by itself, over homes that all parts have in common.
-//!
-//! States lie at the bottom of the arena, in the same order in every part, then the constants of all
-//! parts, then what is alive for a while. So any part may follow any other.
+//! Steps in rounds: each part is planned by itself, within what the constants of others leave of a byte
+//! limit, and then placed over homes that all parts have in common. So any part may follow any other.
 
-use super::{Outcome, PartOutcome, Pipeline, RunError, RunOptions, Step};
+use super::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions, Step};
 use crate::order::definition_order_peak;
 use crate::rounds::{Divides, Division};
 use crate::simulate::roofline;
-use crate::{CommonHomes, Cx, Minimum, Pass, PassError, Stats, devices};
-use arenic_ir::check::check_turns;
+use crate::{Cx, Minimum, Pass, PassError, Stats, Turns, devices};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{BufferKind, Plan};
 use arenic_ir::program::PerSpace;
@@ -36,7 +33,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let counts = divides.counts(&module.graph).map_err(|e| self.failed(i, e))?;
         match counts[..] {
             [1] => self.run_from(i + 1, module.clone(), cx, options),
@@ -58,7 +55,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let start = Instant::now();
         let division = divides.divide(&module.graph, count, cx).map_err(|e| self.failed(i, e))?;
         let Division { main, rounds } = division;
@@ -72,49 +69,47 @@ impl Pipeline {
             after_pass(&super::Report { pass: name, stats: &stats, elapsed, module: &module });
         }
         if options.stop_after == Some(name) {
-            return Ok(Outcome {
+            return Ok(PipelineOutcome {
                 module,
                 footprint: None,
                 rounds: None,
                 stats: vec![(name.clone(), stats)],
             });
         }
-        // Where homes are common none leaves the device, and so nothing does.
+        // A state would have to be in the same space in all parts, so that nothing leaves the device.
         let limits = PerSpace { host: Some(0), ..cx.limits };
-        let within = |before: u64, after: u64| {
-            let reserved = before.saturating_add(after);
+        let within = |reserved: u64| {
             let device = cx.limits.device.map(|limit| limit.saturating_sub(reserved));
-            let common_homes = Some(CommonHomes { before, after });
-            Cx { limits: PerSpace { device, ..limits }, common_homes, ..*cx }
+            Cx { limits: PerSpace { device, ..limits }, turns: Turns::OfRounds, ..*cx }
         };
         let is_plan = |step: &Step| !matches!(step.pass, Pass::Graph(_));
         let plans = self.steps.iter().position(is_plan).unwrap_or(self.steps.len());
-        let rewritten = rounds.map(|g| self.rewritten(i + 1..plans, g, &within(0, 0)))?;
+        let rewritten = rounds.map(|g| self.rewritten(i + 1..plans, g, &within(0)))?;
         let bytes = |g: &Graph| constant_bytes(g, cx).map_err(|e| self.failed(i, e));
         let (first, last) = (bytes(&rewritten.before)?, bytes(&rewritten.after)?);
 
-        let main = self.run_from(i + 1, module, &within(first + last, 0), options);
+        let main = self.run_from(i + 1, module, &within(first + last), options);
         let mut main = main.map_err(|e| e.with_reserved(first + last))?;
         let Some(plan) = main.module.plan.as_ref().filter(|_| main.footprint.is_some()) else {
             return Ok(main);
         };
         let middle = planned_bytes(plan, is_const);
-        let planned = |g: &Graph, before, after| {
+        let planned = |g: &Graph, reserved| {
             let module = Module { graph: g.clone(), ..Module::default() };
             let planned =
-                self.run_from(plans, module, &within(before, after), &mut RunOptions::default());
-            planned.map_err(|e| e.with_reserved(before + after))
+                self.run_from(plans, module, &within(reserved), &mut RunOptions::default());
+            planned.map_err(|e| e.with_reserved(reserved))
         };
-        let before = planned(&rewritten.before, 0, last + middle)?;
-        let after = planned(&rewritten.after, first, middle)?;
+        let before = planned(&rewritten.before, last + middle)?;
+        let after = planned(&rewritten.after, first + middle)?;
         let mut figures = stats;
         figures.append(&mut together(count, [&before, &main, &after], first + last));
         main.stats.insert(0, (name.clone(), Stats::from([("rounds", count.into())])));
         main.stats.push((name.clone(), figures));
-        let part = |o: Outcome| -> Result<PartOutcome, RunError> {
-            match (o.module.program, o.footprint) {
-                (Some(program), Some(footprint)) => {
-                    Ok(PartOutcome { graph: o.module.graph, program, footprint })
+        let part = |o: PipelineOutcome| -> Result<PartOutcome, RunError> {
+            match (o.module.plan, o.module.program, o.footprint) {
+                (Some(plan), Some(program), Some(footprint)) => {
+                    Ok(PartOutcome { graph: o.module.graph, plan, program, footprint })
                 }
                 _ => Err(self.failed(i, PassError::TooLarge)),
             }
@@ -125,15 +120,9 @@ impl Pipeline {
             before: part(before)?,
             after: part(after)?,
         };
-        if let Some(program) = &main.module.program {
-            let parts = [
-                (&main.module.graph, program),
-                (&rounds.before.graph, &rounds.before.program),
-                (&rounds.after.graph, &rounds.after.program),
-            ];
-            check_turns(&parts).map_err(RunError::Check)?;
-        }
-        Ok(Outcome { rounds: Some(rounds), ..main })
+        let mut outcome = PipelineOutcome { rounds: Some(rounds), ..main };
+        self.share_homes(std::slice::from_mut(&mut outcome), cx)?;
+        Ok(outcome)
     }
 
     /// What the graph passes make of a part.
@@ -141,7 +130,7 @@ impl Pipeline {
         let mut g = g.clone();
         for step in &self.steps[passes] {
             let failed = |error| RunError::Pass { pass: step.name.clone(), error };
-            if let Pass::Graph(pass) = &step.pass {
+            if let (Pass::Graph(pass), true) = (&step.pass, step.applies(cx)) {
                 pass.run(&mut g, cx).map_err(failed)?;
                 verify(&g)
                     .map_err(|defect| RunError::Graph { pass: Some(step.name.clone()), defect })?;
@@ -161,7 +150,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let candidates = counts
             .iter()
             .map(|&count| self.candidate(i, divides, count, module, cx))
@@ -170,7 +159,7 @@ impl Pipeline {
         let fits = candidates.iter().position(|c| c.peak <= limit);
         let first = fits.unwrap_or(candidates.len() - 1);
         let whole = candidates[0].seconds;
-        let mut best: Option<(f64, Outcome)> = None;
+        let mut best: Option<(f64, PipelineOutcome)> = None;
         let mut refusal: Option<RunError> = None;
         let mut floor = u64::MAX;
         for candidate in candidates[..=first].iter().rev() {
@@ -261,7 +250,8 @@ impl Pipeline {
 
 impl RunError {
     /// The error with the figures that it has where a limit was not lowered by these bytes.
-    fn with_reserved(self, reserved: u64) -> RunError {
+    #[must_use]
+    pub fn with_reserved(self, reserved: u64) -> RunError {
         match self {
             RunError::Pass {
                 pass,
@@ -279,10 +269,10 @@ impl RunError {
 
 /// Figures of the whole step from those of its parts; `reserved` is what a round's limit was lowered
 /// by.
-fn together(count: u32, [before, main, after]: [&Outcome; 3], reserved: u64) -> Stats {
+fn together(count: u32, [before, main, after]: [&PipelineOutcome; 3], reserved: u64) -> Stats {
     let mut figures = Stats::new();
     let sum = |name: &'static str| {
-        let of = |o: &Outcome| o.figures(name).last();
+        let of = |o: &PipelineOutcome| o.figures(name).last();
         Some(of(before)? + u64::from(count) * of(main)? + of(after)?)
     };
     for name in ["step_nanoseconds", "step_nanoseconds_bound", "unlimited_step_nanoseconds"] {

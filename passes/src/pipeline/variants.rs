@@ -1,6 +1,6 @@
 //! Passes that offer several graphs: the rest of the pipeline is run on each, and the fastest stays.
 
-use super::{Outcome, Pipeline, RunError, RunOptions};
+use super::{Pipeline, PipelineOutcome, RunError, RunOptions};
 use crate::{Cx, Minimum, OffersVariants, PassError, Stats};
 use arenic_ir::text::Module;
 
@@ -14,7 +14,7 @@ impl Pipeline {
         module: &Module,
         cx: &Cx,
         options: &mut RunOptions,
-    ) -> Result<Outcome, RunError> {
+    ) -> Result<PipelineOutcome, RunError> {
         let mut best = self.run_from(i + 1, module.clone(), cx, options);
         let seconds = match &best {
             Ok(outcome) if outcome.is_as_fast_as_unlimited() => 0.0,
@@ -45,7 +45,7 @@ impl Pipeline {
                 Err(RunError::Pass { error, .. }) if error.is_of_limits() => continue,
                 outcome => outcome?,
             };
-            let slower = |best: &Outcome| best.step_seconds() > outcome.step_seconds();
+            let slower = |best: &PipelineOutcome| best.step_seconds() > outcome.step_seconds();
             if best.as_ref().map_or(true, slower) {
                 (best, figures) = (Ok(outcome), stats);
                 let nanoseconds = (found.unlimited_seconds * 1e9) as u64;

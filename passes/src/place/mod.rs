@@ -17,11 +17,11 @@ mod solve;
 #[cfg(test)]
 mod tests;
 
-use crate::{CommonHomes, Cx, PassError, PlanPass, Search, Stats};
+use crate::{Cx, PassError, PlanPass, Search, Stats};
 use arenic_ir::Graph;
-use arenic_ir::plan::{BufferKind, Fact, LiveRange, Placement, Plan, SlotId};
+use arenic_ir::plan::{Fact, LiveRange, Placement, Plan, Slot, SlotId};
 use arenic_ir::program::{PerSpace, Space};
-use cranelift_entity::SecondaryMap;
+use cranelift_entity::PrimaryMap;
 pub use one_pass::Fit;
 pub(crate) use one_pass::{Sequence, one_pass, stack};
 pub use problem::{Buffer, Gap, Invalid, MAX_ALIGNMENT, MAX_HEIGHT, Problem, Use};
@@ -86,7 +86,7 @@ impl<P: Placer> PlanPass for P {
 
     fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
         let wish = Wish { search: cx.search, ..Wish::default() };
-        place_within(plan, cx, &cx.limits, self, &wish)
+        place_within(plan, &cx.limits, self, &wish)
     }
 
     fn placer(&self) -> Option<&dyn Placer> {
@@ -94,38 +94,30 @@ impl<P: Placer> PlanPass for P {
     }
 }
 
-/// What a slot is the home of, in the order in which homes lie where programs take turns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Home {
-    State(u32),
-    Const(u32),
-    #[default]
-    None,
+/// True for a slot whose bytes are its own throughout the step.
+pub(crate) fn is_resident(slot: &Slot, last: u32) -> bool {
+    slot.live == LiveRange { first: 0, last } && slot.away.is_empty()
 }
 
-fn homes(plan: &Plan) -> Result<SecondaryMap<SlotId, Home>, PassError> {
-    let slots = plan.slots()?;
-    let mut homes: SecondaryMap<SlotId, Home> = SecondaryMap::new();
-    for (b, buffer) in &plan.buffers {
-        let home = match (buffer.kind, buffer.holds) {
-            (BufferKind::Enter(s), _) => Home::State(s.as_u32()),
-            (BufferKind::Const, Some(v)) => Home::Const(v.as_u32()),
-            _ => continue,
-        };
-        if let Some(slot) = slots.of[b] {
-            homes[slot] = homes[slot].min(home);
-        }
-    }
-    Ok(homes)
+/// The last position of any of these slots.
+pub(crate) fn last_position(slots: &PrimaryMap<SlotId, Slot>, ids: &[SlotId]) -> u32 {
+    ids.iter().map(|&s| slots[s].live.last).max().unwrap_or(0)
 }
 
-impl CommonHomes {
-    /// Bytes of others between two slots that follow one another.
-    fn between(self, last: Home, next: Home) -> impl Iterator<Item = u64> {
-        let leaves = matches!(last, Home::State(_)) && !matches!(next, Home::State(_));
-        let ends = !matches!(last, Home::None) && matches!(next, Home::None);
-        let parts = [(leaves, self.before), (ends, self.after)];
-        parts.into_iter().filter(|(is, _)| *is).map(|(_, bytes)| bytes)
+/// A slot as something to place.
+pub(crate) fn as_buffer(slot: &Slot) -> Buffer {
+    let gap = |away: &LiveRange| Gap {
+        lower: away.first.into(),
+        upper: i64::from(away.last) + 1,
+        window: None,
+    };
+    Buffer {
+        lower: slot.live.first.into(),
+        upper: i64::from(slot.live.last) + 1,
+        size: slot.bytes,
+        alignment: slot.align,
+        gaps: slot.away.iter().map(gap).collect(),
+        ..Buffer::default()
     }
 }
 
@@ -133,12 +125,11 @@ impl CommonHomes {
 /// good enough.
 pub(crate) fn place_within(
     plan: &mut Plan,
-    cx: &Cx,
     limits: &PerSpace<Option<u64>>,
     placer: &dyn Placer,
     wish: &Wish,
 ) -> Result<Stats, PassError> {
-    place_slots(plan, cx.common_homes, |space, base, _, problem| {
+    place_slots(plan, |space, base, _, problem| {
         let capacity = limits[space].map(|limit| limit.saturating_sub(base)).or(wish.capacity);
         placer.place(problem, &Wish { capacity, ..*wish })
     })
@@ -149,71 +140,36 @@ pub(crate) fn place_within(
 /// problem.
 pub(crate) fn place_slots(
     plan: &mut Plan,
-    common: Option<CommonHomes>,
     place: impl Fn(Space, u64, &[SlotId], &Problem) -> Solution,
 ) -> Result<Stats, PassError> {
     let live_peak = plan.slots()?.live_peak();
     let slots = &plan.slots()?.slots;
-    let home = homes(plan)?;
     let mut placement = Placement::default();
     for space in Space::ALL {
         let ids: Vec<SlotId> =
             slots.iter().filter(|(_, s)| s.space == space).map(|(id, _)| id).collect();
-        let last = ids.iter().map(|&s| slots[s].live.last).max().unwrap_or(0);
-        let (mut resident, transient): (Vec<SlotId>, Vec<SlotId>) =
-            ids.into_iter().partition(|&s| {
-                slots[s].live == LiveRange { first: 0, last } && slots[s].away.is_empty()
-            });
-        let homes = common.filter(|_| space == Space::Device);
-        let (mut top, mut reserved) = (0u64, 0u64);
-        if homes.is_some() {
-            resident.sort_by_key(|&s| home[s]);
-        }
-        let (mut last_home, mut used) = (Home::State(0), 0u64);
+        let last = last_position(slots, &ids);
+        let (resident, transient): (Vec<SlotId>, Vec<SlotId>) =
+            ids.into_iter().partition(|&s| is_resident(&slots[s], last));
+        let mut top = 0u64;
         for s in resident {
-            if let Some(homes) = homes {
-                for bytes in homes.between(last_home, home[s]) {
-                    (top, reserved) = (top.saturating_add(bytes), reserved + bytes);
-                }
-                last_home = home[s];
-            }
             let at = top.next_multiple_of(slots[s].align);
             placement.offset[s] = at;
             top = at.saturating_add(slots[s].bytes);
-            used = top;
             if top > MAX_HEIGHT {
                 return Err(PassError::TooLarge);
             }
         }
-        if let Some(homes) = homes {
-            for bytes in homes.between(last_home, Home::None) {
-                (top, reserved) = (top.saturating_add(bytes), reserved + bytes);
-            }
-        }
         let align = transient.iter().map(|&s| slots[s].align).max().unwrap_or(1);
         let base = if transient.is_empty() { top } else { top.next_multiple_of(align) };
-        let gap = |away: &LiveRange| Gap {
-            lower: away.first.into(),
-            upper: i64::from(away.last) + 1,
-            window: None,
-        };
-        let buffer = |&s: &SlotId| Buffer {
-            lower: slots[s].live.first.into(),
-            upper: i64::from(slots[s].live.last) + 1,
-            size: slots[s].bytes,
-            alignment: slots[s].align,
-            gaps: slots[s].away.iter().map(gap).collect(),
-            ..Buffer::default()
-        };
         // Slots of a plan are sound in all but their sum.
-        let problem = Problem::new(transient.iter().map(buffer).collect())
+        let problem = Problem::new(transient.iter().map(|&s| as_buffer(&slots[s])).collect())
             .map_err(|_| PassError::TooLarge)?;
-        let solution = place(space, base - reserved, &transient, &problem);
+        let solution = place(space, base, &transient, &problem);
         for (s, at) in transient.into_iter().zip(solution.offsets) {
             placement.offset[s] = base + at;
         }
-        // Other programs' bytes on top are theirs.
-        placement.sizes[space] = if solution.height > 0 { base + solution.height } else { used };
+        placement.sizes[space] = base + solution.height;
         if placement.sizes[space] > MAX_HEIGHT {
             return Err(PassError::TooLarge);
         }

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 
-/// Which of the holes that are large enough a buffer goes to.
+/// Which of the holes that are large enough a buffer takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fit {
@@ -112,7 +112,7 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// An offset for the buffer; none where the work is spent.
+    /// An offset for the buffer; `None` if the work is spent.
     pub(super) fn find(&mut self, buffer: usize, fit: Fit) -> Option<u64> {
         let b = &self.p.buffers()[buffer];
         if b.offset.is_some() {
@@ -148,7 +148,7 @@ impl<'a> Placed<'a> {
         self.forbid(buffer).is_some() && !self.forbidden.iter().any(hits)
     }
 
-    /// Finds what is forbidden for the buffer; none where the work is spent.
+    /// Finds what is forbidden for the buffer; `None` if the work is spent.
     fn forbid(&mut self, buffer: usize) -> Option<()> {
         self.forbidden.clear();
         for piece in self.p.pieces(buffer) {
@@ -204,7 +204,7 @@ pub(crate) fn stack(p: &Problem, sequence: &[usize]) -> Vec<u64> {
 }
 
 /// Places all buffers that have no offset in `base`, in this sequence and beside those
-/// that do. The work is reduced by the neighbours looked at; none where it is spent.
+/// that do. The work is reduced by the neighbours looked at; `None` if it is spent.
 pub(crate) fn one_pass(
     p: &Problem,
     (sequence, fit): (Sequence, Fit),

@@ -228,7 +228,7 @@ impl Problem {
         self.start[buffer] as usize..self.start[buffer + 1] as usize
     }
 
-    /// The sections of a buffer from its first to its last; none for an empty buffer.
+    /// The sections of a buffer from its first to its last; `None` for an empty buffer.
     pub(super) fn span(&self, buffer: usize) -> Option<(u32, u32)> {
         let pieces = self.pieces(buffer);
         Some((pieces.first()?.first, pieces.last()?.end))

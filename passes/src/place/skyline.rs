@@ -13,7 +13,7 @@ use std::collections::BinaryHeap;
 
 /// Which of the buffers that fit into a valley is taken; the largest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum ValleyChoice {
     Lifetime,
     Size,
     Area,
@@ -21,7 +21,7 @@ pub(super) enum Choice {
 
 /// Places all buffers; those that are not fixed stand above those that are. Gaps are not
 /// used. A seed above zero stirs the choice.
-pub(super) fn skyline(p: &Problem, choice: Choice, seed: u64) -> Vec<u64> {
+pub(super) fn skyline(p: &Problem, choice: ValleyChoice, seed: u64) -> Vec<u64> {
     let mut offsets: Vec<u64> = p.buffers().iter().map(|b| b.offset.unwrap_or(0)).collect();
     let mut waiting = Waiting::new(p, choice, seed);
     let mut left = waiting.items.len();
@@ -151,7 +151,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn new(p: &Problem, choice: Choice, seed: u64) -> Waiting {
+    fn new(p: &Problem, choice: ValleyChoice, seed: u64) -> Waiting {
         let item = |buffer: u32| {
             let b = &p.buffers()[buffer as usize];
             let (first, end) = p.span(buffer as usize).filter(|_| b.offset.is_none())?;
@@ -165,9 +165,9 @@ impl Waiting {
             let (size, lifetime) = (u128::from(i.size), u128::from(i.end - i.first));
             let noise = noise(seed, i.buffer);
             let key = match choice {
-                Choice::Lifetime => (lifetime * noise, size),
-                Choice::Size => (size * noise, lifetime),
-                Choice::Area => (size * lifetime * noise, size),
+                ValleyChoice::Lifetime => (lifetime * noise, size),
+                ValleyChoice::Size => (size * noise, lifetime),
+                ValleyChoice::Area => (size * lifetime * noise, size),
             };
             (key, Reverse(i.buffer))
         });

@@ -6,8 +6,8 @@
 use super::one_pass::{Fit, Placed, Sequence, one_pass};
 use super::problem::{Buffer, Problem};
 use super::pyramid::pyramid;
-use super::search::{End, Preference, Search};
-use super::skyline::{Choice, skyline};
+use super::search::{End, ExactSearch, Preference};
+use super::skyline::{ValleyChoice, skyline};
 use crate::search::Deadline;
 
 /// What to look for, and how long.
@@ -187,10 +187,10 @@ const ONE_PASS: [(&str, (Sequence, Fit)); 10] = [
     ("first_fit_by_end", (Sequence::End, Fit::First)),
 ];
 
-const SKYLINES: [(&str, Choice); 3] = [
-    ("skyline_by_area", Choice::Area),
-    ("skyline_by_lifetime", Choice::Lifetime),
-    ("skyline_by_size", Choice::Size),
+const SKYLINES: [(&str, ValleyChoice); 3] = [
+    ("skyline_by_area", ValleyChoice::Area),
+    ("skyline_by_lifetime", ValleyChoice::Lifetime),
+    ("skyline_by_size", ValleyChoice::Size),
 ];
 
 /// Stirred skylines that are tried, and what one counts for per buffer.
@@ -256,7 +256,7 @@ impl Part {
                 return;
             }
         }
-        let mut search = Search::new(&self.problem);
+        let mut search = ExactSearch::new(&self.problem);
         if search.dive() > clock.work {
             return;
         }
@@ -278,7 +278,7 @@ impl Part {
     }
 
     /// Searches for a placement within the capacity, with short dives in many preferences.
-    fn attempt(&mut self, search: &mut Search, capacity: u64, clock: &mut Clock) -> bool {
+    fn attempt(&mut self, search: &mut ExactSearch, capacity: u64, clock: &mut Clock) -> bool {
         let mut limit = FIRST_DIVES * search.dive();
         for round in 0.. {
             let seed = if round == 0 { 0 } else { SEEDS + round };

@@ -5,7 +5,7 @@
 //! stands for nothing else: there are few of them, and the longest absences get one.
 
 use super::events::{Event, EventKind, Events};
-use crate::residency::{Absence, Choice, Gap, Idle, Timeline, absences};
+use crate::residency::{Absence, Gap, Idle, ResidencyChoice, Timeline, absences};
 use arenic_ir::cost::{Device, Direction};
 
 /// A tensor leaves.
@@ -24,7 +24,7 @@ pub(super) struct Action {
 
 impl Action {
     /// Decides it.
-    pub(super) fn take(&self, t: &Timeline, choice: &mut Choice) {
+    pub(super) fn take(&self, t: &Timeline, choice: &mut ResidencyChoice) {
         match self.absence.idle {
             Idle::Between(k) if self.drops => {
                 choice.gaps[t.gap(self.absence.tensor, k)] = Gap::Repeat { hold: true };
@@ -36,7 +36,7 @@ impl Action {
 
 impl Absence {
     /// The tensor stays then. What has its home on the device stays there all the time.
-    pub(super) fn keep(&self, t: &Timeline, choice: &mut Choice) {
+    pub(super) fn keep(&self, t: &Timeline, choice: &mut ResidencyChoice) {
         let x = self.tensor;
         match self.idle {
             Idle::AcrossSteps => {
@@ -50,7 +50,7 @@ impl Absence {
     }
 
     /// True where it was decided that the tensor does not stay then.
-    pub(super) fn is_chosen(&self, t: &Timeline, choice: &Choice) -> bool {
+    pub(super) fn is_chosen(&self, t: &Timeline, choice: &ResidencyChoice) -> bool {
         let x = self.tensor;
         match self.idle {
             Idle::AcrossSteps => choice.host_home[x],

@@ -1,7 +1,7 @@
 //! The environment (sections 4.6 to 4.8): a walk over the nodes, with an action at each.
 
 use super::actions::World;
-use crate::residency::{Choice, Prediction, Room, Walker};
+use crate::residency::{Prediction, ResidencyChoice, Room, Walker};
 use arenic_ir::cost::Direction;
 use std::ops::Range;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ pub(super) struct Episode<'a> {
     limit: u64,
     /// The step without a limit, in seconds.
     step: f64,
-    choice: Choice,
+    choice: ResidencyChoice,
     outcome: Outcome,
     /// Actions that turned out to help nothing.
     void: Vec<bool>,
@@ -65,7 +65,7 @@ impl<'a> Episode<'a> {
             room: Room::new(t, world.device),
             limit,
             step: t.start.last().copied().unwrap_or(0.0).max(f64::MIN_POSITIVE),
-            choice: Choice::keep_all(t),
+            choice: ResidencyChoice::keep_all(t),
             outcome,
             void: vec![false; world.actions.len()],
             current: 0,
@@ -73,9 +73,9 @@ impl<'a> Episode<'a> {
         }
     }
 
-    /// Begins anew; the first state, none where there is nothing to decide.
+    /// Begins anew and gives the first state; `None` if there is nothing to decide.
     pub(super) fn begin(&mut self) -> Option<Rc<State>> {
-        self.choice = Choice::keep_all(self.world.t);
+        self.choice = ResidencyChoice::keep_all(self.world.t);
         self.void.fill(false);
         self.outcome = self.judge()?;
         self.current = 0;
@@ -89,7 +89,7 @@ impl<'a> Episode<'a> {
     }
 
     /// What was decided, and what it promises.
-    pub(super) fn result(&self) -> (&Choice, Prediction) {
+    pub(super) fn result(&self) -> (&ResidencyChoice, Prediction) {
         (&self.choice, self.outcome.promise)
     }
 

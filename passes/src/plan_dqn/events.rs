@@ -21,7 +21,7 @@ pub(super) enum EventKind {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Event {
     pub(super) kind: EventKind,
-    /// The tensor; none for the step's beginning.
+    /// The tensor; `None` for the step's beginning.
     pub(super) tensor: Option<usize>,
     /// The position of the task in whose course it happens.
     pub(super) position: u32,
@@ -40,7 +40,7 @@ pub(super) struct Events {
     pub(super) beside: Vec<(u32, u32)>,
     /// The time lags of each node's edges, added up: in seconds.
     pub(super) lag: Vec<f64>,
-    /// Nodes of each tensor, in order; none for tensors without.
+    /// Nodes of each tensor, in order; empty for tensors without.
     pub(super) of_tensor: Vec<Vec<usize>>,
 }
 

@@ -44,14 +44,15 @@ mod tests;
 #[cfg(feature = "dqn")]
 mod train;
 
-use crate::residency::{Found, Layout, under_limit};
+use crate::residency::{Layout, StrategyResult, under_limit};
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Swaps and recomputes as a deep Q-network learns to until the plan keeps the byte limit; without one it does nothing.
+/// Swaps and recomputes by a deep Q-network until the plan keeps the byte limit; without a limit it
+/// does nothing.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PlanDqn {
@@ -59,24 +60,25 @@ pub struct PlanDqn {
     pub episodes: usize,
     /// Length of a node's vector; the paper's p.
     pub embedding: usize,
-    /// Rounds in which nodes hear of their neighbours; the paper's T.
+    /// Rounds of message passing between neighbours; the paper's T.
     pub rounds: usize,
     /// Learning rate.
     pub learning_rate: f64,
-    /// What a later reward is worth now; the paper's γ.
+    /// Discount of later rewards; the paper's γ.
     pub discount: f64,
     /// Size of the replay buffer, in actions.
     pub replay: usize,
     /// Actions of one batch of training.
     pub batch: usize,
-    /// Train after so many actions.
+    /// Train after this many actions.
     pub update_every: u64,
-    /// Nodes of the graph at most: events of the largest tensors.
+    /// Most nodes of the graph; nodes are events of the largest tensors.
     pub nodes: usize,
-    /// Tensors with nodes have at least this part of the bytes that the step has above the limit.
+    /// Least size of a tensor with nodes, as a part of the bytes by which the step exceeds the
+    /// limit.
     #[schemars(range(min = 0.0))]
     pub smallest: f64,
-    /// Trained first on a smaller graph, of a quarter of the nodes, with a higher limit.
+    /// Train first on a graph of a quarter of the nodes, with a higher limit.
     pub pretrain: bool,
     /// Effort for all training, in seconds of the reference core.
     #[schemars(range(min = 0.0))]
@@ -117,7 +119,7 @@ impl PlanPass for PlanDqn {
 
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
         under_limit(g, plan, cx, "plan_dqn", Layout::Searched, |p| match p.whole <= p.limit {
-            true => Ok(Found { best: None, stats: Stats::new() }),
+            true => Ok(StrategyResult { best: None, stats: Stats::new() }),
             false => self.search(p),
         })
     }
@@ -125,7 +127,7 @@ impl PlanPass for PlanDqn {
 
 #[cfg(not(feature = "dqn"))]
 impl PlanDqn {
-    fn search(&self, _: &crate::residency::Problem) -> Result<Found, PassError> {
+    fn search(&self, _: &crate::residency::Problem) -> Result<StrategyResult, PassError> {
         Err(PassError::Feature { pass: "plan_dqn", feature: "dqn" })
     }
 }

@@ -4,7 +4,7 @@ use super::PlanDqn;
 use super::actions::World;
 use super::network::{Network, Shape};
 use super::train::Agent;
-use crate::residency::{Choice, Found, Problem};
+use crate::residency::{Problem, ResidencyChoice, StrategyResult};
 use crate::{PassError, Stats};
 use candle_core::Error;
 
@@ -14,7 +14,7 @@ fn failed(error: &Error) -> PassError {
 
 impl PlanDqn {
     /// The best episode, placed; a lower aim goes on with the same network.
-    pub(super) fn search(&self, p: &Problem) -> Result<Found, PassError> {
+    pub(super) fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         let search = &p.cx.search;
         let mut random = fastrand::Rng::with_seed(search.seed);
         let shape = Shape {
@@ -39,7 +39,8 @@ impl PlanDqn {
             // Where someone asked to stop there is no episode.
             let found = agent.train(&world, aim, episodes).map_err(|e| failed(&e))?;
             episodes = (self.episodes / 4).max(1);
-            let choice = found.map_or_else(|| Choice::spill_all(&p.t), |(choice, _)| choice);
+            let choice =
+                found.map_or_else(|| ResidencyChoice::spill_all(&p.t), |(choice, _)| choice);
             p.carry_out(&choice, aim)
         })?;
         let stats = Stats::from([
@@ -49,6 +50,6 @@ impl PlanDqn {
             ("actions", agent.actions),
             ("plans_placed", placed),
         ]);
-        Ok(Found { best, stats })
+        Ok(StrategyResult { best, stats })
     }
 }

@@ -7,6 +7,7 @@ use super::*;
 use crate::fixtures::{ALIGN, counted, device, in_definition_order, there_and_back};
 use crate::residency::{Gap, Idle, Timeline};
 use crate::share_in_place::ShareInPlace;
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
@@ -39,7 +40,7 @@ const WIDE: &str = r#"graph "wide" {
 fn with_timeline(text: &str, device: &Device, judge: impl FnOnce(&Timeline)) {
     let (g, mut plan) = in_definition_order(text);
     ShareInPlace { enabled: true }
-        .run(&g, &mut plan, &Cx::new(TargetInfo { align: 4, ..TargetInfo::CPU }))
+        .run(&g, &mut plan, &Cx::new(TargetInfo { align: 4, ..CPU.target() }))
         .unwrap();
     judge(&Timeline::new(&g, &plan, device).unwrap());
 }
@@ -203,7 +204,7 @@ fn the_same_seed_gives_the_same_plan_and_it_fits() {
         let whole = counted(&small(), &g, &plan, u64::MAX, 0.2).unwrap();
         assert!(!whole.contains_key("episodes"));
         let mut shared = plan.clone();
-        let cx = Cx::new(TargetInfo { align: ALIGN, ..TargetInfo::CPU });
+        let cx = Cx::new(TargetInfo { align: ALIGN, ..CPU.target() });
         ShareInPlace { enabled: true }.run(&g, &mut shared, &cx).unwrap();
         let limit = shared.slots().unwrap().live_peak().device * 3 / 4;
         let device = device(0.2);

@@ -4,7 +4,7 @@ use super::PlanDqn;
 use super::actions::World;
 use super::episode::{Episode, State};
 use super::network::{Fixed, Network};
-use crate::residency::{Choice, Prediction};
+use crate::residency::{Prediction, ResidencyChoice};
 use crate::search::{Budget, Search};
 use candle_core::Result;
 use std::collections::VecDeque;
@@ -43,11 +43,11 @@ impl Agent<'_> {
         world: &World,
         limit: u64,
         episodes: usize,
-    ) -> Result<Option<(Choice, Prediction)>> {
+    ) -> Result<Option<(ResidencyChoice, Prediction)>> {
         let fixed = Fixed::new(world)?;
         let mut episode = Episode::new(world, limit);
         let mut replay: VecDeque<Transition> = VecDeque::new();
-        let mut best: Option<(Choice, Prediction)> = None;
+        let mut best: Option<(ResidencyChoice, Prediction)> = None;
         for i in 1..=episodes {
             // Where no effort is left, one episode does as well as it can.
             let late = self.budget.is_over();

@@ -1,12 +1,12 @@
 //! Which operators take `bf16`, and which values are stored as such.
 
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
-use arenic_ir::op::{Narrowing, Op, Role};
+use arenic_ir::op::{Bf16Role, Narrowing, Op};
 use arenic_ir::types::DType;
 use cranelift_entity::SecondaryMap;
 
 /// Which nodes and values become `bf16`.
-pub(super) struct Choice {
+pub(super) struct Bf16Choice {
     /// Nodes that take `bf16` operands, and give such results.
     pub(super) narrow: SecondaryMap<NodeId, bool>,
     /// Roots that are stored as `bf16`.
@@ -24,7 +24,7 @@ fn narrowing(node: &Node) -> Narrowing {
 }
 
 /// Chooses, forwards through the graph, and then what is stored of elementwise results.
-pub(super) fn choose(g: &Graph) -> Choice {
+pub(super) fn choose(g: &Graph) -> Bf16Choice {
     let (kept, readers) = (g.kept(), g.readers());
     let ends = ends(g, &kept, &readers);
     let retyped = retyped(g);
@@ -35,14 +35,14 @@ pub(super) fn choose(g: &Graph) -> Choice {
         let Narrowing { role, .. } = narrowing(node);
         let follows = || follows(g, node, &derived);
         match role {
-            Role::Product => {
+            Bf16Role::Product => {
                 narrow[n] = narrow_operands(node).iter().all(|&i| is_f32(g, node.inputs[i]));
             }
-            Role::Follows => narrow[n] = follows(),
-            Role::Elementwise if !ends[n] && follows() => {
+            Bf16Role::Follows => narrow[n] = follows(),
+            Bf16Role::Elementwise if !ends[n] && follows() => {
                 floats(g, node).for_each(|v| derived[v] = true);
             }
-            Role::Elementwise | Role::Wide => {}
+            Bf16Role::Elementwise | Bf16Role::Wide => {}
         }
         if narrow[n] {
             narrowed(g, node).for_each(|v| derived[v] = true);
@@ -62,7 +62,7 @@ pub(super) fn choose(g: &Graph) -> Choice {
                 _ => true,
             };
     }
-    Choice { narrow, stored }
+    Bf16Choice { narrow, stored }
 }
 
 fn is_f32(g: &Graph, v: ValueId) -> bool {
@@ -93,7 +93,7 @@ fn follows(g: &Graph, node: &Node, derived: &SecondaryMap<ValueId, bool>) -> boo
     let operands: Vec<ValueId> = operands.filter(|&v| is_f32(g, v)).collect();
     let is_narrow = |v: ValueId| derived[g.resolve(v).root];
     let is_leaf = |v: ValueId| {
-        let elementwise = narrowing(node).role == Role::Elementwise;
+        let elementwise = narrowing(node).role == Bf16Role::Elementwise;
         let root = g.resolve(v).root;
         matches!(g.values[root].def, Def::State(_) | Def::Const(_))
             || elementwise && g.ty(v).elements() < most
@@ -126,7 +126,7 @@ fn ends(
         let leads_on = |&v: &ValueId| !readers[v].iter().all(updates);
         let is_read = |&v: &ValueId| kept[v] || !readers[v].is_empty();
         let results = || node.outputs.iter().flatten();
-        ends[n] = narrowing(node).role == Role::Elementwise
+        ends[n] = narrowing(node).role == Bf16Role::Elementwise
             && results().any(is_read)
             && !results().any(leads_on);
     }

@@ -16,7 +16,7 @@
 mod choose;
 mod rewrite;
 
-use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::Graph;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,10 +25,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Precision {
-    /// What products are computed in.
+    /// Type that products are computed in.
     pub to: Format,
-    /// Whose programs are rewritten.
-    pub target: Targets,
 }
 
 /// What products are computed in.
@@ -43,8 +41,8 @@ pub enum Format {
 }
 
 impl GraphPass for Precision {
-    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if self.to == Format::F32 || !self.target.includes(cx) {
+    fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
+        if self.to == Format::F32 {
             return Ok(Stats::new());
         }
         let choice = choose::choose(g);

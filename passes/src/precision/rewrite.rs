@@ -1,6 +1,6 @@
 //! The graph in which what was chosen is narrow.
 
-use super::choose::{Choice, narrow_operands};
+use super::choose::{Bf16Choice, narrow_operands};
 use crate::Stats;
 use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Op, TypeError};
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 ///
 /// # Errors
 /// An operator does not take what it is given: a defect.
-pub(super) fn rewrite(g: &mut Graph, choice: &Choice) -> Result<Stats, TypeError> {
+pub(super) fn rewrite(g: &mut Graph, choice: &Bf16Choice) -> Result<Stats, TypeError> {
     let mut bytes = 0;
     for v in g.values.keys() {
         if !choice.stored[g.resolve(v).root] {
@@ -48,7 +48,7 @@ pub(super) fn rewrite(g: &mut Graph, choice: &Choice) -> Result<Stats, TypeError
 
 struct Rewrite<'a> {
     g: &'a mut Graph,
-    choice: &'a Choice,
+    choice: &'a Bf16Choice,
     /// All nodes so far.
     order: Vec<NodeId>,
     /// The narrow form of a value of `f32`.

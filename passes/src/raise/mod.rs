@@ -10,7 +10,7 @@
 mod conv;
 mod norm;
 
-use crate::{Cx, GraphPass, PassError, Stats, Targets};
+use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::Graph;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,16 +18,10 @@ use serde::{Deserialize, Serialize};
 /// Recognises what exporters have taken apart: convolutions' gradients, normalisations.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Raise {
-    /// Whose programs are rewritten.
-    pub target: Targets,
-}
+pub struct Raise {}
 
 impl GraphPass for Raise {
-    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        if !self.target.includes(cx) {
-            return Ok(Stats::new());
-        }
+    fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
         let weight_gradients = conv::weight_gradients(g)?;
         let operand_gradients = conv::operand_gradients(g);
         let norms = norm::normalisations(g)?;

@@ -9,7 +9,7 @@
 //! It is one for plans that move nothing to host memory.
 
 use super::cut::{Cutter, Needs};
-use super::step::Step;
+use super::step::RecomputeStep;
 
 /// Moments that a bound is sought at, and operators of the longest path that are looked at.
 const MOMENTS: usize = 6;
@@ -20,7 +20,7 @@ const APART: f64 = 0.01;
 
 /// Seconds that every plan of the step repeats at least under a limit, of those that compute
 /// tensors again alone.
-pub(super) fn bound(step: &Step, limit: u64) -> f64 {
+pub(super) fn bound(step: &RecomputeStep, limit: u64) -> f64 {
     let around = Around::new(step);
     let moments = around.moments();
     moments.iter().map(|&t| around.at(t, limit)).fold(0.0, f64::max)
@@ -28,13 +28,13 @@ pub(super) fn bound(step: &Step, limit: u64) -> f64 {
 
 /// Which operators depend on which.
 struct Around<'a> {
-    step: &'a Step<'a>,
+    step: &'a RecomputeStep<'a>,
     /// The operators that read each operator's results.
     readers: Vec<Vec<u32>>,
 }
 
 impl<'a> Around<'a> {
-    fn new(step: &'a Step<'a>) -> Self {
+    fn new(step: &'a RecomputeStep<'a>) -> Self {
         let mut readers = vec![Vec::new(); step.len()];
         for op in 0..step.len() as u32 {
             for maker in Self::makers(step, op) {
@@ -44,7 +44,7 @@ impl<'a> Around<'a> {
         Around { step, readers }
     }
 
-    fn makers(step: &Step, op: u32) -> impl Iterator<Item = u32> {
+    fn makers(step: &RecomputeStep, op: u32) -> impl Iterator<Item = u32> {
         step.reads.row(op as usize).iter().filter_map(|&x| step.producer[x as usize])
     }
 

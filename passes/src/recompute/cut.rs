@@ -12,7 +12,7 @@
 //! seconds of repeats (Lagrange): prices are multipliers of the constraint on bytes. Where
 //! the cut is of the graph, not of a sequence, the bound is one for every order ([`bound`]).
 
-use super::step::Step;
+use super::step::RecomputeStep;
 use crate::flow::{Network, SINK, SOURCE, UNLIMITED};
 
 /// Seconds of all operators together, in ticks: units of a cut.
@@ -33,12 +33,12 @@ const ARCS: u64 = 200_000_000;
 /// What is needed after a moment.
 #[derive(Clone)]
 pub(super) struct Needs<'a> {
-    pub(super) step: &'a Step<'a>,
+    pub(super) step: &'a RecomputeStep<'a>,
     /// Tensors that are read after it, and what is held of them for another reason.
     pub(super) read: Vec<u32>,
     /// Tensors that are there at no price.
     pub(super) there: Vec<bool>,
-    /// Seconds of each operator, if it runs again; none where it cannot.
+    /// Seconds of each operator, if it runs again; `None` if it cannot.
     pub(super) again: Vec<Option<f64>>,
 }
 

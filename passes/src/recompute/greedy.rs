@@ -5,19 +5,19 @@
 //! decision the whole choice is carried out, so that chains count in the next one. In the
 //! end decisions that later ones made needless are taken back, the dearest first.
 
-use super::sites::{AGAIN, Judge, Load, Site, stays};
-use crate::residency::{Choice, Gap, Timeline};
+use super::sites::{AGAIN, Judge, Load, RepeatSite, stays};
+use crate::residency::{Gap, ResidencyChoice, Timeline};
 
 /// Longest chain of tasks that is repeated for one tensor.
 const MAX_CHAIN: usize = 100;
 
 /// A choice whose live bytes keep the limit, or come as near to it as the method gets.
-pub(super) fn greedy(judge: &mut Judge, sites: &[Site], limit: u64) -> Choice {
+pub(super) fn greedy(judge: &mut Judge, sites: &[RepeatSite], limit: u64) -> ResidencyChoice {
     let t = judge.t;
-    let mut choice = Choice::keep_all(t);
+    let mut choice = ResidencyChoice::keep_all(t);
     let Some(mut load) = judge.load(&choice) else { return choice };
-    let mut open: Vec<Site> = sites.to_vec();
-    let mut taken: Vec<(f64, Site)> = Vec::new();
+    let mut open: Vec<RepeatSite> = sites.to_vec();
+    let mut taken: Vec<(f64, RepeatSite)> = Vec::new();
     while let Some((seconds, i)) = cheapest(t, &choice, &load, limit, &open) {
         let site = open.swap_remove(i);
         choice.gaps[site.gap] = AGAIN;
@@ -49,10 +49,10 @@ fn above(load: &[Load], limit: u64) -> u64 {
 /// The open site that relieves the worst position at the least price, with its seconds.
 fn cheapest(
     t: &Timeline,
-    choice: &Choice,
+    choice: &ResidencyChoice,
     load: &[Load],
     limit: u64,
-    open: &[Site],
+    open: &[RepeatSite],
 ) -> Option<(f64, usize)> {
     let worst = (0..load.len()).max_by_key(|&p| load[p].most())?;
     if load[worst].most() <= limit {
@@ -66,11 +66,11 @@ fn cheapest(
     }));
     // What ends at the worst position is away while tasks are repeated before it.
     let in_chain = load[worst].chain > load[worst].task;
-    let idle = |s: &Site| {
+    let idle = |s: &RepeatSite| {
         let end = s.before as usize + usize::from(in_chain);
         (s.after as usize) < worst && worst < end
     };
-    let price = |(i, s): (usize, &Site)| {
+    let price = |(i, s): (usize, &RepeatSite)| {
         let seconds = chain_seconds(t, choice, s)?;
         let freed = over[s.before as usize] - over[s.after as usize + 1];
         let weight = f64::from(freed.max(1)) * t.tensors[s.x].bytes as f64;
@@ -82,7 +82,7 @@ fn cheapest(
 
 /// Seconds of the tasks to repeat so that a tensor is there again; `None` where one reads a
 /// value that is gone for good, or where there are too many.
-fn chain_seconds(t: &Timeline, choice: &Choice, site: &Site) -> Option<f64> {
+fn chain_seconds(t: &Timeline, choice: &ResidencyChoice, site: &RepeatSite) -> Option<f64> {
     let (mut wanted, mut tasks, mut seconds) = (vec![site.x], Vec::new(), 0.0);
     while let Some(x) = wanted.pop() {
         let task = t.tensors[x].producer.filter(|_| t.may_repeat(x))?;

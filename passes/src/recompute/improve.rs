@@ -4,7 +4,7 @@
 //! what lies idle between two readers is made again before the second. A change that makes
 //! the step longer is kept with a probability that falls with the loss and with time.
 
-use super::relieve::Candidate;
+use super::relieve::RepeatCandidate;
 use super::runs::{Load, Meter, Runs};
 
 /// Temperatures at which annealing begins and ends, as parts of the step's seconds.
@@ -15,7 +15,7 @@ const COLD: f64 = 2e-6;
 const CHAIN: usize = 60;
 
 /// Leaves out repeats without which the limit is kept as well, the dearest first.
-pub(super) fn prune(meter: &mut Meter, mut best: Candidate, limit: u64) -> Candidate {
+pub(super) fn prune(meter: &mut Meter, mut best: RepeatCandidate, limit: u64) -> RepeatCandidate {
     if best.load.over > 0 {
         return best;
     }
@@ -41,7 +41,7 @@ pub(super) fn prune(meter: &mut Meter, mut best: Candidate, limit: u64) -> Candi
             meter.drop_dead(&mut runs);
             let load = meter.measure(&runs, limit);
             if load.is_better_than(&best.load) {
-                best = Candidate { runs, load };
+                best = RepeatCandidate { runs, load };
             }
         }
     }
@@ -51,11 +51,11 @@ pub(super) fn prune(meter: &mut Meter, mut best: Candidate, limit: u64) -> Candi
 /// Improves a candidate until so many runs were measured.
 pub(super) fn anneal(
     meter: &mut Meter,
-    start: Candidate,
+    start: RepeatCandidate,
     limit: u64,
     most: u64,
     random: &mut fastrand::Rng,
-) -> Candidate {
+) -> RepeatCandidate {
     let whole: f64 = meter.step.seconds.iter().sum();
     let energy = |load: &Load| {
         let fine = match load.over {
@@ -84,7 +84,7 @@ pub(super) fn anneal(
         let load = meter.measure(&runs, limit);
         let new = energy(&load);
         if new <= value || random.f64() < ((value - new) / temperature).exp() {
-            (now, value) = (Candidate { runs, load }, new);
+            (now, value) = (RepeatCandidate { runs, load }, new);
             changes.learn(meter, &now.runs, limit);
             if new < least {
                 least = new;

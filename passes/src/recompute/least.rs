@@ -4,10 +4,10 @@
 //! than cuts do, again and again until they lead no further.
 
 use super::improve::anneal;
-use super::relieve::{Candidate, Styles, relieve};
+use super::relieve::{RepeatCandidate, Styles, relieve};
 use super::rewrite::rewrite;
 use super::runs::{Meter, Runs};
-use super::step::Step;
+use super::step::RecomputeStep;
 use crate::PassError;
 use crate::residency::Timeline;
 use arenic_ir::plan::Plan;
@@ -54,7 +54,7 @@ pub(crate) struct Lowest {
 /// # Errors
 /// The plan is not one of a verified graph.
 pub(crate) fn least(t: &Timeline, enough: u64, effort: Effort) -> Result<Lowest, PassError> {
-    let step = Step::new(t)?;
+    let step = RecomputeStep::new(t)?;
     let mut meter = Meter::new(&step);
     let (styles, close) = match effort {
         Effort::Rough => (Styles::One, ROUGH),
@@ -63,8 +63,8 @@ pub(crate) fn least(t: &Timeline, enough: u64, effort: Effort) -> Result<Lowest,
     let (cuts, changes) = (CUTS * step.len() as u64, CHANGES * step.len() as u64);
     let whole: Runs = (0..step.len() as u32).collect();
     let load = meter.measure(&whole, u64::MAX);
-    let mut best = Candidate { runs: whole.clone(), load };
-    let is_enough = |best: &Candidate| best.load.peak as f64 * MARGIN <= enough as f64;
+    let mut best = RepeatCandidate { runs: whole.clone(), load };
+    let is_enough = |best: &RepeatCandidate| best.load.peak as f64 * MARGIN <= enough as f64;
     let floor = step.floor();
     let mut fails = floor.max(1) as f64;
     while best.load.peak as f64 > fails * close && !is_enough(&best) {
@@ -94,7 +94,7 @@ pub(crate) fn least(t: &Timeline, enough: u64, effort: Effort) -> Result<Lowest,
 /// # Errors
 /// The plan is not one of a verified graph.
 pub(crate) fn promise(t: &Timeline, limit: u64) -> Result<Option<f64>, PassError> {
-    let step = Step::new(t)?;
+    let step = RecomputeStep::new(t)?;
     let whole = (0..step.len() as u32).collect();
     let most = CUTS * step.len() as u64;
     let found = relieve(&mut Meter::new(&step), &whole, limit, most, Styles::One);

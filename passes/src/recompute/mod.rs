@@ -30,22 +30,22 @@ mod step;
 mod tests;
 
 use crate::residency::{
-    Found, Layout, Planned, Problem, Timeline, in_definition_order, under_limit,
+    Layout, Planned, Problem, StrategyResult, Timeline, in_definition_order, under_limit,
 };
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
 use improve::{anneal, prune};
 pub(crate) use least::{Effort, Lowest, least, promise};
-use relieve::{Candidate, Styles, relieve};
+use relieve::{RepeatCandidate, Styles, relieve};
 use rewrite::rewrite;
 use runs::Meter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sites::{Judge, sites};
-use step::Step;
+use step::RecomputeStep;
 
-/// How tensors are chosen.
+/// Method that chooses tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
@@ -94,9 +94,9 @@ impl PlanPass for Recompute {
 
 impl Recompute {
     /// The fastest plan that the method finds to fit.
-    fn search(&self, p: &Problem) -> Result<Found, PassError> {
+    fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         if p.whole <= p.limit {
-            return Ok(Found { best: None, stats: Stats::new() });
+            return Ok(StrategyResult { best: None, stats: Stats::new() });
         }
         let mut judge = Judge::new(&p.t, p.device);
         let (best, placed) = match self.method {
@@ -110,7 +110,7 @@ impl Recompute {
             }
             Method::Best => self.best(p)?,
         };
-        Ok(Found { best, stats: Stats::from([("plans_placed", placed)]) })
+        Ok(StrategyResult { best, stats: Stats::from([("plans_placed", placed)]) })
     }
 
     /// The best of searches from the plan's order and from definition order, and how many plans
@@ -124,19 +124,19 @@ impl Recompute {
     fn in_definition_order(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
         let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
         let whole = Planned::of(p.t.g, plan, p.device, p.cx, p.layout)?;
-        let t = Timeline::new(p.t.g, &whole.plan, p.device)?;
+        let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
         let (found, placed) = self.in_order(p, &t)?;
         let whole = Some(whole.clone()).filter(|whole| whole.fits(&p.cx.limits));
         Ok((Planned::fastest([whole, found]), placed))
     }
 
     fn in_order(&self, p: &Problem, t: &Timeline) -> Result<(Option<Planned>, u64), PassError> {
-        let step = Step::new(t)?;
+        let step = RecomputeStep::new(t)?;
         let mut meter = Meter::new(&step);
         let mut random = fastrand::Rng::with_seed(p.cx.search.seed);
         let effort = p.cx.search.effort(self.effort * step.len() as f64 / 1000.0);
         let most = (effort * RUNS_PER_SECOND) as u64;
-        let mut last: Option<Candidate> = None;
+        let mut last: Option<RepeatCandidate> = None;
         p.aim_with(|aim| {
             // What repeats some operators already needs a little more.
             let (start, most, styles) = match last.take() {
@@ -159,5 +159,5 @@ impl Recompute {
 /// # Errors
 /// The plan is not one of a verified graph.
 pub(crate) fn bound(t: &Timeline, limit: u64) -> Result<f64, PassError> {
-    Ok(bound::bound(&Step::new(t)?, limit))
+    Ok(bound::bound(&RecomputeStep::new(t)?, limit))
 }

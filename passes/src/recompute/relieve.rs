@@ -11,7 +11,7 @@ use super::cut::{Cut, Cutter, Needs};
 use super::divide::divisions;
 use super::improve::prune;
 use super::runs::{Load, Meter, Runs};
-use super::step::Step;
+use super::step::RecomputeStep;
 
 /// Cuts of one moment: what turned out to be too late to run again is excluded from the next.
 const TRIES: usize = 2;
@@ -27,7 +27,7 @@ const LONGEST: f64 = 3.0;
 
 /// A sequence with what it takes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Candidate {
+pub(super) struct RepeatCandidate {
     pub(super) runs: Runs,
     pub(super) load: Load,
 }
@@ -68,9 +68,9 @@ pub(super) fn relieve(
     limit: u64,
     most: u64,
     styles: Styles,
-) -> Candidate {
+) -> RepeatCandidate {
     let load = meter.measure(start, limit);
-    let start = Candidate { runs: start.clone(), load };
+    let start = RepeatCandidate { runs: start.clone(), load };
     let tried = if styles == Styles::One { 1 } else { STYLES.len() };
     let mut best = start.clone();
     for &style in &STYLES[..tried] {
@@ -86,13 +86,19 @@ pub(super) fn relieve(
     best
 }
 
-fn in_style(meter: &mut Meter, start: Candidate, limit: u64, most: u64, style: Style) -> Candidate {
+fn in_style(
+    meter: &mut Meter,
+    start: RepeatCandidate,
+    limit: u64,
+    most: u64,
+    style: Style,
+) -> RepeatCandidate {
     let mut best = start;
     let end = meter.measured.saturating_add(most);
     let longest = meter.step.seconds.iter().sum::<f64>() * LONGEST;
     // Runs at which cuts brought nothing, as the operator and how often it ran before.
     let mut vain: Vec<(u32, usize)> = Vec::new();
-    let goes_on = |best: &Candidate| best.load.over > 0 && best.load.seconds <= longest;
+    let goes_on = |best: &RepeatCandidate| best.load.over > 0 && best.load.seconds <= longest;
     while goes_on(&best) && vain.len() < VAIN && meter.measured < end {
         meter.measure(&best.runs, limit);
         let name = |t: usize| {
@@ -113,7 +119,13 @@ fn in_style(meter: &mut Meter, start: Candidate, limit: u64, most: u64, style: S
 
 /// A better sequence by a cut at a run: by the cheapest, or by one that also holds what
 /// divides its repeats into segments.
-fn at(meter: &mut Meter, now: &Candidate, t: usize, limit: u64, style: Style) -> Option<Candidate> {
+fn at(
+    meter: &mut Meter,
+    now: &RepeatCandidate,
+    t: usize,
+    limit: u64,
+    style: Style,
+) -> Option<RepeatCandidate> {
     let step = meter.step;
     meter.measure(&now.runs, limit);
     let excess = meter.live[t].saturating_sub(limit);
@@ -121,7 +133,7 @@ fn at(meter: &mut Meter, now: &Candidate, t: usize, limit: u64, style: Style) ->
     let most = moment.idle.saturating_sub(excess);
     let most = most - most.checked_div(style.room).unwrap_or(0);
     let mut too_late = vec![false; step.len()];
-    let mut best: Option<Candidate> = None;
+    let mut best: Option<RepeatCandidate> = None;
     for _ in 0..TRIES {
         let needs = moment.needs(step, &now.runs, &too_late);
         let mut cutter = Cutter::new(&needs);
@@ -135,7 +147,7 @@ fn at(meter: &mut Meter, now: &Candidate, t: usize, limit: u64, style: Style) ->
             meter.drop_dead(&mut runs);
             let load = meter.measure(&runs, limit);
             if best.as_ref().unwrap_or(now).load.is_worse_than(&load) {
-                best = Some(Candidate { runs, load });
+                best = Some(RepeatCandidate { runs, load });
             }
         };
         try_cut(&cut, &needs.there);
@@ -197,7 +209,7 @@ impl Moment {
     }
 
     /// What later runs need of earlier ones.
-    fn needs<'a>(&self, step: &'a Step, runs: &[u32], too_late: &[bool]) -> Needs<'a> {
+    fn needs<'a>(&self, step: &'a RecomputeStep, runs: &[u32], too_late: &[bool]) -> Needs<'a> {
         let mut ran = vec![false; step.len()];
         runs[..self.t].iter().for_each(|&op| ran[op as usize] = true);
         let free = self.movable(step, runs);
@@ -210,7 +222,7 @@ impl Moment {
     }
 
     /// Operators of which nothing is needed before the moment: they run later, not again.
-    fn movable(&self, step: &Step, runs: &[u32]) -> Vec<bool> {
+    fn movable(&self, step: &RecomputeStep, runs: &[u32]) -> Vec<bool> {
         let mut needed = vec![false; step.tensors()];
         let mut moves = vec![false; step.len()];
         step.reads.row(runs[self.t] as usize).iter().for_each(|&x| needed[x as usize] = true);
@@ -228,7 +240,13 @@ impl Moment {
 
 /// The sequence in which, from a run on, some operators run again before who needs them; and
 /// the operators for which it was too late.
-fn insert(step: &Step, runs: &[u32], t: usize, again: &[bool], there: &[bool]) -> (Runs, Vec<u32>) {
+fn insert(
+    step: &RecomputeStep,
+    runs: &[u32],
+    t: usize,
+    again: &[bool],
+    there: &[bool],
+) -> (Runs, Vec<u32>) {
     let mut out: Runs = runs[..t].to_vec();
     let mut ran = vec![false; step.len()];
     out.iter().for_each(|&op| ran[op as usize] = true);

@@ -1,6 +1,6 @@
 //! A sequence of runs becomes a plan: one more task for each repeat.
 
-use super::step::Step;
+use super::step::RecomputeStep;
 use arenic_ir::plan::{BufferId, Plan, PlanError};
 use cranelift_entity::{EntityRef, SecondaryMap};
 
@@ -8,7 +8,7 @@ use cranelift_entity::{EntityRef, SecondaryMap};
 ///
 /// # Errors
 /// The sequence breaks a dependence: a defect.
-pub(super) fn rewrite(step: &Step, runs: &[u32]) -> Result<Plan, PlanError> {
+pub(super) fn rewrite(step: &RecomputeStep, runs: &[u32]) -> Result<Plan, PlanError> {
     let mut plan = step.t.plan.clone();
     // The buffer that holds each tensor now.
     let mut here: SecondaryMap<BufferId, Option<BufferId>> = SecondaryMap::new();

@@ -4,7 +4,7 @@
 //! all operators run first in the plan's order is a step, whatever is repeated and wherever:
 //! where nothing makes a tensor again, it stays for its next reader.
 
-use super::step::Step;
+use super::step::RecomputeStep;
 
 /// Operators in the order in which they run; one that comes again is repeated.
 pub(super) type Runs = Vec<u32>;
@@ -50,7 +50,7 @@ const NONE: u32 = u32::MAX;
 
 /// Measures sequences; its tables are kept between them.
 pub(super) struct Meter<'a> {
-    pub(super) step: &'a Step<'a>,
+    pub(super) step: &'a RecomputeStep<'a>,
     /// Every copy of the sequence measured last, by the run that makes it.
     pub(super) copies: Vec<Copy>,
     /// Bytes while each run runs.
@@ -66,7 +66,7 @@ pub(super) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    pub(super) fn new(step: &'a Step<'a>) -> Self {
+    pub(super) fn new(step: &'a RecomputeStep<'a>) -> Self {
         Meter {
             step,
             copies: Vec::new(),

@@ -1,11 +1,11 @@
 //! What can be decided, and how a choice is judged.
 
-use crate::residency::{Choice, Gap, Prediction, Room, Timeline, Walker};
+use crate::residency::{Gap, Prediction, ResidencyChoice, Room, Timeline, Walker};
 use arenic_ir::cost::Device;
 
 /// A tensor between two accesses that it may miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Site {
+pub(super) struct RepeatSite {
     /// The tensor.
     pub(super) x: usize,
     /// The gap's place in a choice.
@@ -17,12 +17,12 @@ pub(super) struct Site {
 }
 
 /// All gaps of tensors whose task may run again, by the position of that task.
-pub(super) fn sites(t: &Timeline) -> Vec<Site> {
+pub(super) fn sites(t: &Timeline) -> Vec<RepeatSite> {
     let mut sites = Vec::new();
     for (x, tensor) in t.tensors.iter().enumerate().filter(|&(x, _)| t.may_repeat(x)) {
         let site = |k: usize| {
             let (after, before) = (tensor.accesses[k], tensor.accesses[k + 1]);
-            Site { x, gap: t.gap(x, k), after, before }
+            RepeatSite { x, gap: t.gap(x, k), after, before }
         };
         sites.extend((0..tensor.gaps()).filter(|&k| t.may_leave(x, k)).map(site));
     }
@@ -30,7 +30,7 @@ pub(super) fn sites(t: &Timeline) -> Vec<Site> {
     sites
 }
 
-/// The position that makes a tensor; none where it has a home.
+/// The position that makes a tensor; `None` if it has a home.
 pub(super) fn made(t: &Timeline, x: usize) -> Option<u32> {
     t.tensors[x].producer.map(|task| t.position[task])
 }
@@ -71,13 +71,13 @@ impl<'a> Judge<'a> {
     }
 
     /// What a choice promises; `None` where it needs a value that is gone for good.
-    pub(super) fn judge(&mut self, choice: &Choice, limit: u64) -> Option<Prediction> {
+    pub(super) fn judge(&mut self, choice: &ResidencyChoice, limit: u64) -> Option<Prediction> {
         let script = self.walker.walk(choice)?;
         Some(self.room.schedule(script, limit))
     }
 
     /// Live bytes at each position: of its task, and the most of the repeats before it.
-    pub(super) fn load(&mut self, choice: &Choice) -> Option<Vec<Load>> {
+    pub(super) fn load(&mut self, choice: &ResidencyChoice) -> Option<Vec<Load>> {
         let t = self.t;
         let script = self.walker.walk(choice)?;
         let mut load = Vec::with_capacity(t.order.len());

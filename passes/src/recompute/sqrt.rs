@@ -9,21 +9,21 @@
 //! the forward pass's bytes; there are as few as the limit allows. The last one is kept: the
 //! backward pass begins with it.
 
-use super::sites::{AGAIN, Judge, Site, made, runs_again};
-use crate::residency::{Choice, Prediction, Timeline};
+use super::sites::{AGAIN, Judge, RepeatSite, made, runs_again};
+use crate::residency::{Prediction, ResidencyChoice, Timeline};
 
 /// The choice with the fewest segments that keeps the limit, else the one nearest to it.
-pub(super) fn sqrt(judge: &mut Judge, sites: &[Site], limit: u64) -> Choice {
+pub(super) fn sqrt(judge: &mut Judge, sites: &[RepeatSite], limit: u64) -> ResidencyChoice {
     let t = judge.t;
-    let keep = Choice::keep_all(t);
+    let keep = ResidencyChoice::keep_all(t);
     let turn = turn(t, sites);
     let mut stashed = vec![false; t.tensors.len()];
-    let crossing: Vec<Site> = sites.iter().filter(|s| crosses(s, turn)).copied().collect();
+    let crossing: Vec<RepeatSite> = sites.iter().filter(|s| crosses(s, turn)).copied().collect();
     crossing.iter().for_each(|s| stashed[s.x] = true);
-    let comes_back = |s: &Site| comes_back(t, s, &stashed);
-    let stash: Vec<Site> = crossing.into_iter().filter(comes_back).collect();
+    let comes_back = |s: &RepeatSite| comes_back(t, s, &stashed);
+    let stash: Vec<RepeatSite> = crossing.into_iter().filter(comes_back).collect();
     let cuts = cuts(t, &stash, &stashed, turn);
-    let mut best: Option<(Choice, Prediction)> = None;
+    let mut best: Option<(ResidencyChoice, Prediction)> = None;
     for segments in 1..=cuts.len() + 1 {
         let mut choice = keep.clone();
         for site in dropped(t, &stash, &cuts, segments) {
@@ -41,7 +41,7 @@ pub(super) fn sqrt(judge: &mut Judge, sites: &[Site], limit: u64) -> Choice {
 }
 
 /// The position that the most bytes lie idle across.
-fn turn(t: &Timeline, sites: &[Site]) -> u32 {
+fn turn(t: &Timeline, sites: &[RepeatSite]) -> u32 {
     let mut change = vec![0i64; t.order.len() + 1];
     for site in sites {
         change[site.after as usize + 1] += t.tensors[site.x].bytes as i64;
@@ -55,12 +55,12 @@ fn turn(t: &Timeline, sites: &[Site]) -> u32 {
     sums.max_by_key(|&(bytes, p)| (bytes, std::cmp::Reverse(p))).map_or(0, |(_, p)| p)
 }
 
-fn crosses(site: &Site, turn: u32) -> bool {
+fn crosses(site: &RepeatSite, turn: u32) -> bool {
     site.after < turn && turn < site.before
 }
 
 /// True where a tensor can be computed again from what the turn finds there.
-fn comes_back(t: &Timeline, site: &Site, stashed: &[bool]) -> bool {
+fn comes_back(t: &Timeline, site: &RepeatSite, stashed: &[bool]) -> bool {
     let (mut wanted, mut seen) = (vec![site.x], vec![site.x]);
     while let Some(x) = wanted.pop() {
         let Some(task) = made(t, x).filter(|_| runs_again(t, x, site.before)) else { return false };
@@ -75,7 +75,7 @@ fn comes_back(t: &Timeline, site: &Site, stashed: &[bool]) -> bool {
 }
 
 /// Positions of the forward pass before which a segment may begin, increasing.
-fn cuts(t: &Timeline, stash: &[Site], stashed: &[bool], turn: u32) -> Vec<u32> {
+fn cuts(t: &Timeline, stash: &[RepeatSite], stashed: &[bool], turn: u32) -> Vec<u32> {
     // The last task that a repeat may need each tensor for.
     let mut last: Vec<Option<u32>> = vec![None; t.tensors.len()];
     let mut wanted: Vec<u32> = stash.iter().filter_map(|s| made(t, s.x)).collect();
@@ -110,10 +110,10 @@ fn cuts(t: &Timeline, stash: &[Site], stashed: &[bool], turn: u32) -> Vec<u32> {
 /// but for the last segment.
 fn dropped<'a>(
     t: &'a Timeline,
-    stash: &'a [Site],
+    stash: &'a [RepeatSite],
     cuts: &[u32],
     segments: usize,
-) -> impl Iterator<Item = &'a Site> {
+) -> impl Iterator<Item = &'a RepeatSite> {
     let begins = spread(t, stash, cuts, segments);
     stash.iter().filter(move |site| {
         let made = made(t, site.x).unwrap_or(0);
@@ -123,8 +123,8 @@ fn dropped<'a>(
 }
 
 /// Where all segments but the first begin: the cuts nearest to equal shares of the bytes.
-fn spread(t: &Timeline, stash: &[Site], cuts: &[u32], segments: usize) -> Vec<u32> {
-    let bytes = |s: &Site| t.tensors[s.x].bytes;
+fn spread(t: &Timeline, stash: &[RepeatSite], cuts: &[u32], segments: usize) -> Vec<u32> {
+    let bytes = |s: &RepeatSite| t.tensors[s.x].bytes;
     let before = |cut: u32| {
         let earlier = stash.iter().filter(|s| made(t, s.x).is_some_and(|m| m < cut));
         earlier.map(bytes).sum::<u64>()

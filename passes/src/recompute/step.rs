@@ -4,19 +4,19 @@
 
 use crate::PassError;
 use crate::order::{self, Kind};
-use crate::residency::{Rows, Timeline};
+use crate::residency::{RaggedRows, Timeline};
 use arenic_ir::plan::{BufferId, TaskId, TaskKind};
 use cranelift_entity::{EntityRef, SecondaryMap};
 
 /// What repeats can be made of.
-pub(super) struct Step<'a> {
+pub(super) struct RecomputeStep<'a> {
     pub(super) t: &'a Timeline<'a>,
     /// The tensors that each operator reads, of those that come and go.
-    pub(super) reads: Rows<u32>,
+    pub(super) reads: RaggedRows<u32>,
     /// Those that it makes.
-    pub(super) writes: Rows<u32>,
+    pub(super) writes: RaggedRows<u32>,
     /// Its pairs (operand, result) that may share bytes, the largest first.
-    pub(super) pairs: Rows<(u32, u32)>,
+    pub(super) pairs: RaggedRows<(u32, u32)>,
     /// How long it takes.
     pub(super) seconds: Vec<f64>,
     /// It may run more than once.
@@ -27,7 +27,7 @@ pub(super) struct Step<'a> {
     until: Vec<Option<u32>>,
     /// Bytes of each tensor.
     pub(super) bytes: Vec<u64>,
-    /// The operator that makes each tensor; none for an input.
+    /// The operator that makes each tensor; `None` for an input.
     pub(super) producer: Vec<Option<u32>>,
     /// The tensor is there when the step ends; it is not made again.
     pub(super) pinned: Vec<bool>,
@@ -37,7 +37,7 @@ pub(super) struct Step<'a> {
     pub(super) resident: u64,
 }
 
-impl<'a> Step<'a> {
+impl<'a> RecomputeStep<'a> {
     /// Reads off a timeline.
     ///
     /// # Errors
@@ -71,11 +71,11 @@ impl<'a> Step<'a> {
         }
         let tensors = (0..p.tensors()).map(|x| p.tensor(x));
         let input = |&x: &usize| p.tensor(x).kind == Kind::Input && p.comes_and_goes(x);
-        Ok(Step {
+        Ok(RecomputeStep {
             t,
-            reads: Rows::new(&reads),
-            writes: Rows::new(&writes),
-            pairs: Rows::new(&pairs),
+            reads: RaggedRows::new(&reads),
+            writes: RaggedRows::new(&writes),
+            pairs: RaggedRows::new(&pairs),
             seconds: (0..t.order.len()).map(|i| t.seconds(i as u32)).collect(),
             again,
             moves,

@@ -3,17 +3,18 @@
 use super::bound::bound;
 use super::improve::{anneal, prune};
 use super::least::{Effort, Lowest, least};
-use super::relieve::{Candidate, Styles, relieve};
+use super::relieve::{RepeatCandidate, Styles, relieve};
 use super::rewrite::rewrite;
 use super::runs::Meter;
 use super::sites::{Judge, sites};
 use super::sqrt::sqrt;
-use super::step::Step;
+use super::step::RecomputeStep;
 use crate::lower::Lower;
 use crate::residency::steps::{add, begin, finish, plan, step};
 use crate::residency::{Gap, Layout, Planned, Timeline};
 use crate::sync::Sync;
 use crate::{Cx, ProgramPass, devices, share};
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_ir::program::Program;
@@ -37,7 +38,7 @@ fn on_random_steps(count: u64, layers: usize, mut test: impl FnMut(&Timeline, u6
 }
 
 /// What cuts and changes lead to.
-fn search(step: &Step, limit: u64) -> Candidate {
+fn search(step: &RecomputeStep, limit: u64) -> RepeatCandidate {
     let mut meter = Meter::new(step);
     let whole = (0..step.len() as u32).collect();
     let most = 100_000 * step.len() as u64;
@@ -50,10 +51,10 @@ fn search(step: &Step, limit: u64) -> Candidate {
 #[test]
 fn what_is_measured_is_what_the_plan_takes() {
     let device = devices::cpu().unwrap();
-    let cx = Cx::new(TargetInfo { align: 4, ..TargetInfo::CPU });
+    let cx = Cx::new(TargetInfo { align: 4, ..CPU.target() });
     let mut repeated = 0;
     on_random_steps(60, 12, |t, limit| {
-        let step = Step::new(t).unwrap();
+        let step = RecomputeStep::new(t).unwrap();
         let found = search(&step, limit);
         let plan = rewrite(&step, &found.runs).unwrap();
         let slots = share::assign(t.g, &plan).unwrap();
@@ -70,7 +71,7 @@ fn what_is_measured_is_what_the_plan_takes() {
 
 /// The least seconds of all ways to run a step of few operators within a limit, in any order:
 /// Dijkstra over which operators have run and which tensors are there.
-fn least_seconds(step: &Step, limit: u64) -> Option<f64> {
+fn least_seconds(step: &RecomputeStep, limit: u64) -> Option<f64> {
     let ops = step.len();
     let kept: u32 = (0..step.tensors()).filter(|&x| step.pinned[x]).map(|x| 1 << x).sum();
     let mask = |row: &[u32]| row.iter().fold(0u32, |mask, &x| mask | 1 << x);
@@ -107,7 +108,7 @@ fn least_seconds(step: &Step, limit: u64) -> Option<f64> {
 fn no_way_to_run_a_step_is_below_the_bound() {
     let (mut tried, mut tight, mut best) = (0, 0, 0);
     on_random_steps(150, 3, |t, limit| {
-        let step = Step::new(t).unwrap();
+        let step = RecomputeStep::new(t).unwrap();
         let Some(least) = least_seconds(&step, limit) else { return };
         let whole: f64 = step.seconds.iter().sum();
         let repeats = bound(&step, limit);

@@ -1,6 +1,6 @@
 //! What can leave: a tensor, from one access to the next, or across the step's boundary.
 
-use super::choice::{Choice, Gap};
+use super::choice::{Gap, ResidencyChoice};
 use super::timeline::Timeline;
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ impl Absence {
     }
 
     /// The tensor goes to host memory then. What leaves its home leaves it across steps, too.
-    pub(crate) fn swap(&self, t: &Timeline, choice: &mut Choice) {
+    pub(crate) fn swap(&self, t: &Timeline, choice: &mut ResidencyChoice) {
         let x = self.tensor;
         choice.host_home[x] |= t.tensors[x].homed;
         match self.idle {

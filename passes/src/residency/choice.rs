@@ -1,6 +1,7 @@
 //! What becomes of each tensor while nothing accesses it.
 
 use super::timeline::Timeline;
+use arenic_ir::program::Space;
 
 /// What becomes of a tensor between two accesses. With `hold`, a tensor that a repeat
 /// brought back early stays until the second access.
@@ -29,7 +30,7 @@ impl Gap {
 
 /// What becomes of each tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct ResidencyChoice {
     /// Its home is in host memory.
     pub(crate) host_home: Vec<bool>,
     /// Its home is on the device, and it leaves for host memory as the step begins. So copies
@@ -41,20 +42,21 @@ pub(crate) struct Choice {
     pub(crate) gaps: Vec<Gap>,
 }
 
-impl Choice {
+impl ResidencyChoice {
     /// Everything stays where it is.
-    pub(crate) fn keep_all(t: &Timeline) -> Choice {
+    pub(crate) fn keep_all(t: &Timeline) -> ResidencyChoice {
         let none = vec![false; t.tensors.len()];
         let gaps = vec![Gap::Keep; t.gap_count()];
-        Choice { host_home: none.clone(), leaves: none.clone(), host_end: none, gaps }
+        let host_home = t.tensors.iter().map(|x| x.home == Some(Space::Host)).collect();
+        ResidencyChoice { host_home, leaves: none.clone(), host_end: none, gaps }
     }
 
     /// Everything leaves that the task at hand does not need: the least memory, and the
     /// most copies.
-    pub(crate) fn spill_all(t: &Timeline) -> Choice {
-        let mut all = Choice::keep_all(t);
+    pub(crate) fn spill_all(t: &Timeline) -> ResidencyChoice {
+        let mut all = ResidencyChoice::keep_all(t);
         for (x, tensor) in t.tensors.iter().enumerate() {
-            all.host_home[x] = tensor.homed;
+            all.host_home[x] = tensor.home.map_or(tensor.homed, |home| home == Space::Host);
             all.host_end[x] = tensor.pinned && !tensor.homed;
             for k in 0..tensor.gaps() {
                 if t.may_leave(x, k) {

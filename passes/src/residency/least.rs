@@ -1,6 +1,8 @@
 //! The least device memory that a step can do with.
 
-use super::{Choice, Layout, Planned, Room, Timeline, Walker, rewrite, with_early_commits};
+use super::{
+    Layout, Planned, ResidencyChoice, Room, Timeline, Walker, rewrite, with_early_commits,
+};
 use crate::order::{Method, Order};
 use crate::recompute::{self, Effort, Lowest};
 use crate::{Cx, PassError, PlanPass};
@@ -63,7 +65,7 @@ impl Least {
         effort: Effort,
     ) -> Result<Self, PassError> {
         let whole = Planned::of(g, plan.clone(), device, cx, Layout::Heuristic)?;
-        let t = Timeline::new(g, &whole.plan, device)?;
+        let t = Timeline::new(g, &whole.plan, device)?.with_homes(cx);
         let (node, own) = largest_task(g, &whole.plan);
         let has_room =
             |planned: &Planned| cx.limits.host.is_none_or(|most| planned.arena.host <= most);
@@ -105,7 +107,7 @@ pub(crate) fn in_definition_order(g: &Graph, mut plan: Plan, cx: &Cx) -> Result<
 
 /// The plan in which everything leaves that the task at hand does not need.
 fn spilled(t: &Timeline, device: &Device, cx: &Cx) -> Result<Option<Planned>, PassError> {
-    let choice = Choice::spill_all(t);
+    let choice = ResidencyChoice::spill_all(t);
     let mut walker = Walker::new(t);
     let Some(script) = walker.walk(&choice) else { return Ok(None) };
     Room::new(t, device).schedule(script, 0);

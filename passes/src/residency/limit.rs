@@ -1,6 +1,6 @@
 //! What every strategy under a byte limit begins and ends with.
 
-use super::{Choice, Layout, Planned, Room, Script, Timeline, Walker, rewrite};
+use super::{Layout, Planned, ResidencyChoice, Room, Script, Timeline, Walker, rewrite};
 use crate::{Cx, PassError, Stats, devices, recompute};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
@@ -27,7 +27,7 @@ pub(crate) struct Problem<'a> {
 }
 
 /// What a strategy found.
-pub(crate) struct Found {
+pub(crate) struct StrategyResult {
     /// The best plan that fits, if there is one.
     pub(crate) best: Option<Planned>,
     /// What it counted.
@@ -45,17 +45,24 @@ pub(crate) fn under_limit(
     cx: &Cx,
     pass: &'static str,
     layout: Layout,
-    strategy: impl FnOnce(&Problem) -> Result<Found, PassError>,
+    strategy: impl FnOnce(&Problem) -> Result<StrategyResult, PassError>,
 ) -> Result<Stats, PassError> {
     let Some(limit) = cx.limits.device else { return Ok(Stats::new()) };
     let device = &*devices::or_cpu(cx.device)?;
     let order = with_early_commits(g, plan)?;
     plan.set_order(g, order)?;
     let whole = Planned::of(g, plan.clone(), device, cx, layout)?;
-    let t = Timeline::new(g, &whole.plan, device)?;
+    let t = Timeline::new(g, &whole.plan, device)?.with_homes(cx);
     let unlimited = t.start.last().copied().unwrap_or(0.0);
-    let problem = Problem { t, device, limit, whole: whole.arena.device, cx, layout };
-    let Found { best, mut stats } = strategy(&problem)?;
+    let mut problem = Problem { t, device, limit, whole: whole.arena.device, cx, layout };
+    // With homes in host memory the plan is not what it is without: they are fetched and stored.
+    let kept = match problem.t.forces_host() {
+        true => problem.carry_out(&ResidencyChoice::keep_all(&problem.t), limit)?,
+        false => None,
+    };
+    let whole = kept.as_ref().unwrap_or(&whole);
+    problem.whole = whole.arena.device;
+    let StrategyResult { best, mut stats } = strategy(&problem)?;
     let best = match whole.fits(&cx.limits) {
         true => whole.clone(),
         false => best.ok_or(PassError::Limit { pass, limit })?,
@@ -86,7 +93,7 @@ impl Problem<'_> {
     /// it would need a value that is overwritten by then.
     pub(crate) fn carry_out(
         &self,
-        choice: &Choice,
+        choice: &ResidencyChoice,
         aim: u64,
     ) -> Result<Option<Planned>, PassError> {
         let mut walker = Walker::new(&self.t);
@@ -96,7 +103,11 @@ impl Problem<'_> {
     }
 
     /// The plan of a choice whose script says when its copies are issued.
-    pub(crate) fn planned(&self, choice: &Choice, script: &Script) -> Result<Planned, PassError> {
+    pub(crate) fn planned(
+        &self,
+        choice: &ResidencyChoice,
+        script: &Script,
+    ) -> Result<Planned, PassError> {
         let plan = rewrite(&self.t, choice, script)?;
         Planned::of(self.t.g, plan, self.device, self.cx, self.layout)
     }
@@ -106,7 +117,7 @@ impl Problem<'_> {
     /// choice aims lower, and then between what fitted and what did not.
     pub(crate) fn aim(
         &self,
-        mut choose: impl FnMut(u64) -> Option<Choice>,
+        mut choose: impl FnMut(u64) -> Option<ResidencyChoice>,
     ) -> Result<(Option<Planned>, u64), PassError> {
         self.aim_with(|aim| match choose(aim) {
             Some(choice) => self.carry_out(&choice, aim),

@@ -1,6 +1,6 @@
 //! Where tensors are when: on the device, in host memory, or nowhere, to be computed again.
 //!
-//! A strategy makes, under a limit ([`under_limit`]), a [`Choice`] over a [`Timeline`]. [`Walker`] carries it out as a
+//! A strategy makes, under a limit ([`under_limit`]), a [`ResidencyChoice`] over a [`Timeline`]. [`Walker`] carries it out as a
 //! [`Script`] of kernels, copies and repeats, so that whatever was chosen, every task finds
 //! its operands; [`Room::schedule`] gives copies the time to run beside kernels and predicts
 //! the step's seconds; [`rewrite`] makes the script a plan, and [`Planned`] places and
@@ -8,7 +8,7 @@
 //!
 //! All copies are joined as a step ends. What has its home in host memory is copied there in
 //! the step that renews it; what has it on the device may leave as the next step begins
-//! ([`Choice`]), which is how copies run beside kernels across the boundary.
+//! ([`ResidencyChoice`]), which is how copies run beside kernels across the boundary.
 //!
 //! Sound because a copy holds the same bytes, a repeated node is pure and reads the same
 //! operands (states as they enter, the generator's key its own), and `check` proves it.
@@ -29,13 +29,13 @@ mod timeline;
 mod windows;
 
 pub(crate) use absence::{Absence, Idle, absences, across_steps};
-pub(crate) use choice::{Choice, Gap};
+pub(crate) use choice::{Gap, ResidencyChoice};
 pub(crate) use least::{Least, in_definition_order, largest_task};
 use limit::with_early_commits;
-pub(crate) use limit::{Found, Problem, under_limit};
+pub(crate) use limit::{Problem, StrategyResult, under_limit};
 pub(crate) use planned::{Layout, Planned};
 pub(crate) use rewrite::rewrite;
 pub(crate) use schedule::{Prediction, Room};
 pub(crate) use script::{Fetch, Script, Store, Walker};
-pub(crate) use timeline::{Rows, Timeline};
+pub(crate) use timeline::{RaggedRows, Timeline};
 pub(crate) use windows::windows;

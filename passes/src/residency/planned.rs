@@ -60,7 +60,7 @@ impl Planned {
         };
         let search = Search { time_limit: None, progress: None, ..cx.search };
         let wish = Wish { capacity: None, work: Some(work), search };
-        place_within(&mut plan, cx, &limits, placer, &wish)?;
+        place_within(&mut plan, &limits, placer, &wish)?;
         let mut program = Program::new(cx.target);
         Lower {}.run(g, &plan, &mut program)?;
         Sync {}.run(g, &plan, &mut program)?;

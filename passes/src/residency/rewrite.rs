@@ -1,7 +1,7 @@
 //! A script becomes a plan: tasks for copies and repeats, between the tasks of the order.
 
-use super::choice::Choice;
-use super::script::{Fetch, Script, Step, Store, StoreKind};
+use super::choice::ResidencyChoice;
+use super::script::{Fetch, Script, ScriptStep, Store, StoreKind};
 use super::timeline::Timeline;
 use arenic_ir::plan::{BufferId, Plan, PlanError, TaskId};
 use arenic_ir::program::{Space, StreamId};
@@ -11,7 +11,11 @@ use cranelift_entity::EntityRef;
 ///
 /// # Errors
 /// The script breaks a dependence: a defect.
-pub(crate) fn rewrite(t: &Timeline, choice: &Choice, script: &Script) -> Result<Plan, PlanError> {
+pub(crate) fn rewrite(
+    t: &Timeline,
+    choice: &ResidencyChoice,
+    script: &Script,
+) -> Result<Plan, PlanError> {
     let last = t.plan.tasks.values().map(|task| task.stream.index()).max().unwrap_or(0);
     let mut rewriter = Rewriter {
         t,
@@ -73,9 +77,9 @@ struct Rewriter<'a> {
 }
 
 impl Rewriter<'_> {
-    fn place_homes(&mut self, choice: &Choice) {
+    fn place_homes(&mut self, choice: &ResidencyChoice) {
         for (x, tensor) in self.t.tensors.iter().enumerate().filter(|(_, tensor)| tensor.homed) {
-            if choice.host_home[x] {
+            if self.t.is_host_home(choice, x) {
                 self.plan.buffers[tensor.buffer].space = Space::Host;
                 self.host[x] = Some(tensor.buffer);
             } else {
@@ -121,7 +125,7 @@ impl Rewriter<'_> {
     }
 
     /// Runs a task, or a task again, on operands where they are now.
-    fn run(&mut self, step: &Step, also: &[usize]) -> Result<TaskId, PlanError> {
+    fn run(&mut self, step: &ScriptStep, also: &[usize]) -> Result<TaskId, PlanError> {
         let original = step.task;
         let t = match step.again {
             None => original,

@@ -5,7 +5,7 @@
 //! that is not there is waited for. A copy takes room in memory while it runs: what leaves
 //! keeps its bytes until the copy is done, what comes has them from its copy's start.
 
-use super::script::{Fetch, Script, Step, Store, StoreKind};
+use super::script::{Fetch, Script, ScriptStep, Store, StoreKind};
 use super::timeline::Timeline;
 use arenic_ir::cost::{Device, Direction};
 
@@ -176,7 +176,7 @@ impl Room {
     /// copy is done, in `seconds` from step `i` on.
     fn room_until(
         &mut self,
-        steps: &[Step],
+        steps: &[ScriptStep],
         store: &Store,
         i: usize,
         seconds: f64,

@@ -4,13 +4,13 @@
 //! back: copied from the host where a copy is there, else computed again from operands that
 //! are brought back first. After a task, what leaves is copied out where no copy is there yet.
 
-use super::choice::{Choice, Gap};
+use super::choice::{Gap, ResidencyChoice};
 use super::timeline::Timeline;
 use arenic_ir::plan::TaskId;
 
 /// A kernel: a task of the order, or its repeat.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub(crate) struct ScriptStep {
     /// The task of the order that runs (again).
     pub(crate) task: TaskId,
     /// The tensor that a repeat is for.
@@ -52,7 +52,7 @@ pub(crate) struct Store {
     pub(crate) tensor: usize,
     /// What for.
     pub(crate) kind: StoreKind,
-    /// The step whose result it is; none where it entered the step.
+    /// The step whose result it is; `None` if it entered the step.
     pub(crate) made: Option<usize>,
     /// The step before which it is issued.
     pub(crate) before: usize,
@@ -68,7 +68,7 @@ pub(crate) struct Store {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     /// Kernels, in order.
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ScriptStep>,
     /// Copies to the device, in the order of need.
     pub(crate) fetches: Vec<Fetch>,
     /// Copies to the host, in order.
@@ -132,7 +132,7 @@ impl<'a> Walker<'a> {
 
     /// The script of a choice; `None` where it would need a value that is overwritten by
     /// then.
-    pub(crate) fn walk(&mut self, choice: &Choice) -> Option<&mut Script> {
+    pub(crate) fn walk(&mut self, choice: &ResidencyChoice) -> Option<&mut Script> {
         self.begin(choice);
         for p in 0..self.t.order.len() {
             self.issue(choice, p)?;
@@ -143,7 +143,7 @@ impl<'a> Walker<'a> {
         Some(&mut self.script)
     }
 
-    fn begin(&mut self, choice: &Choice) {
+    fn begin(&mut self, choice: &ResidencyChoice) {
         self.script.steps.clear();
         self.script.fetches.clear();
         self.script.stores.clear();
@@ -154,8 +154,9 @@ impl<'a> Walker<'a> {
         self.made.fill(None);
         self.committed.fill(None);
         for (x, tensor) in self.t.tensors.iter().enumerate() {
-            self.here[x] = tensor.homed && !choice.host_home[x];
-            self.host[x] = tensor.homed && choice.host_home[x];
+            let is_host = self.t.is_host_home(choice, x);
+            self.here[x] = tensor.homed && !is_host;
+            self.host[x] = tensor.homed && is_host;
             if self.host[x] {
                 self.more -= tensor.bytes as i64;
                 self.script.homes += tensor.bytes;
@@ -169,7 +170,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Issues the task at a position, with its operands.
-    fn issue(&mut self, choice: &Choice, p: usize) -> Option<()> {
+    fn issue(&mut self, choice: &ResidencyChoice, p: usize) -> Option<()> {
         let task = self.t.order[p];
         for &(x, _) in self.t.reads.row(p) {
             if !self.here[x] {
@@ -187,7 +188,7 @@ impl<'a> Walker<'a> {
         }
         let live = self.t.live[p].saturating_add_signed(self.more);
         let seconds = self.t.seconds(p as u32);
-        self.script.steps.push(Step { task, again: None, seconds, live });
+        self.script.steps.push(ScriptStep { task, again: None, seconds, live });
         for &x in self.t.writes.row(p) {
             let tensor = &self.t.tensors[x];
             if tensor.homed && !self.here[x] {
@@ -201,9 +202,9 @@ impl<'a> Walker<'a> {
     }
 
     /// The tensor that a commit copies to a home in host memory.
-    fn commits_to_host(&self, choice: &Choice, p: usize) -> Option<usize> {
+    fn commits_to_host(&self, choice: &ResidencyChoice, p: usize) -> Option<usize> {
         let (value, home) = self.t.commits[p]?;
-        choice.host_home[home].then_some(value)
+        self.t.is_host_home(choice, home).then_some(value)
     }
 
     fn store(&mut self, tensor: usize, kind: StoreKind) {
@@ -214,7 +215,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Makes a tensor be on the device.
-    fn bring(&mut self, choice: &Choice, x: usize, p: usize) -> Option<()> {
+    fn bring(&mut self, choice: &ResidencyChoice, x: usize, p: usize) -> Option<()> {
         let before = self.script.steps.len();
         if self.host[x] {
             let (away, turn) = (self.away[x], self.script.copies());
@@ -230,7 +231,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Computes a tensor again.
-    fn repeat(&mut self, choice: &Choice, x: usize, p: usize) -> Option<()> {
+    fn repeat(&mut self, choice: &ResidencyChoice, x: usize, p: usize) -> Option<()> {
         let task = self.t.tensors[x].producer.filter(|_| self.t.may_repeat(x))?;
         self.chain += 1;
         if self.chain > MAX_CHAIN {
@@ -251,7 +252,7 @@ impl<'a> Walker<'a> {
         let live = (self.t.passing[p] + made).saturating_add_signed(self.more);
         let seconds = self.t.seconds(position as u32);
         let step = self.script.steps.len();
-        self.script.steps.push(Step { task, again: Some(x), seconds, live });
+        self.script.steps.push(ScriptStep { task, again: Some(x), seconds, live });
         self.made[x] = Some(step);
         for &y in self.t.writes.row(position) {
             if y != x && !self.here[y] && !self.host[y] && self.stays(choice, y, p) {
@@ -281,7 +282,7 @@ impl<'a> Walker<'a> {
 
     /// True where a tensor that a repeat needed is kept for the access at the position, or
     /// for the next one.
-    fn stays(&self, choice: &Choice, x: usize, p: usize) -> bool {
+    fn stays(&self, choice: &ResidencyChoice, x: usize, p: usize) -> bool {
         let accesses = &self.t.tensors[x].accesses;
         let next = accesses.partition_point(|&a| a < p as u32);
         match accesses.get(next) {
@@ -292,7 +293,7 @@ impl<'a> Walker<'a> {
     }
 
     /// What becomes of a tensor after one of its accesses.
-    fn leave(&mut self, choice: &Choice, x: usize, k: usize) {
+    fn leave(&mut self, choice: &ResidencyChoice, x: usize, k: usize) {
         // A home in host memory is written without being here.
         if !self.here[x] {
             return;
@@ -309,7 +310,7 @@ impl<'a> Walker<'a> {
             }
             Some(Gap::Swap { .. } | Gap::Repeat { .. }) => {}
             None if self.t.is_input(x) => freed = false,
-            None if tensor.homed && !choice.host_home[x] => return,
+            None if tensor.homed && !self.t.is_host_home(choice, x) => return,
             None if tensor.homed && !(tensor.pinned && tensor.renewed.is_some()) => {}
             None if tensor.pinned && !choice.host_end[x] => return,
             None if tensor.pinned && !self.host[x] => {

@@ -1,6 +1,7 @@
 //! Random training steps for tests.
 
 use crate::share;
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::graph::{Graph, Output, ValueId};
 use arenic_ir::op::Op;
@@ -56,7 +57,7 @@ pub(crate) fn step(random: &mut fastrand::Rng, layers: usize) -> Graph {
 
 /// The plan in definition order, shared.
 pub(crate) fn plan(g: &Graph) -> Plan {
-    let mut plan = Plan::new(g, TargetInfo { align: 4, ..TargetInfo::CPU }).unwrap();
+    let mut plan = Plan::new(g, TargetInfo { align: 4, ..CPU.target() }).unwrap();
     let order = plan.tasks.keys().collect();
     plan.set_order(g, order).unwrap();
     plan.set_slots(share::assign(g, &plan).unwrap());

@@ -1,9 +1,10 @@
 //! Random choices, carried out: whatever leaves, the checker accepts the plan.
 
-use super::{Choice, Gap, Layout, Planned, Room, Timeline, Walker, rewrite};
+use super::{Gap, Layout, Planned, ResidencyChoice, Room, Timeline, Walker, rewrite};
 use crate::lower::Lower;
 use crate::sync::Sync;
 use crate::{Cx, ProgramPass, fixtures, share};
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_ir::graph::{Graph, Output, StateId, ValueId};
@@ -43,8 +44,8 @@ fn training_step(layers: usize) -> Graph {
 }
 
 /// Each tensor leaves where it may, half of the time.
-fn any_choice(t: &Timeline, random: &mut fastrand::Rng) -> Choice {
-    let mut choice = Choice::keep_all(t);
+fn any_choice(t: &Timeline, random: &mut fastrand::Rng) -> ResidencyChoice {
+    let mut choice = ResidencyChoice::keep_all(t);
     for (x, tensor) in t.tensors.iter().enumerate() {
         choice.host_home[x] = tensor.homed && random.u8(0..3) == 0;
         let on_device = tensor.homed && !choice.host_home[x];
@@ -61,8 +62,7 @@ fn any_choice(t: &Timeline, random: &mut fastrand::Rng) -> Choice {
 
 #[test]
 fn whatever_leaves_the_plan_is_accepted_and_as_small_as_promised() {
-    let (device, cx) =
-        (fixtures::device(1e3), Cx::new(TargetInfo { align: 64, ..TargetInfo::CPU }));
+    let (device, cx) = (fixtures::device(1e3), Cx::new(TargetInfo { align: 64, ..CPU.target() }));
     let (mut random, mut homes_left) = (fastrand::Rng::with_seed(5), 0);
     for _ in 0..300 {
         let g = training_step(random.usize(1..6));

@@ -2,6 +2,8 @@
 //! bytes are alive at each position. What to move away and what to compute again is
 //! decided on it.
 
+use super::choice::ResidencyChoice;
+use crate::Cx;
 use arenic_ir::cost::{Device, Direction};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Buffer, BufferId, BufferKind, Plan, PlanError, SlotId, TaskId, TaskKind};
@@ -18,7 +20,7 @@ pub(crate) struct Tensor {
     pub(crate) bytes: u64,
     /// Positions at which a task reads or writes it, increasing.
     pub(crate) accesses: Vec<u32>,
-    /// The task that makes it; none where it has a home.
+    /// The task that makes it; `None` if it has a home.
     pub(crate) producer: Option<TaskId>,
     /// The position at which a state's new value is written: nothing can bring the old one
     /// back after it.
@@ -32,6 +34,8 @@ pub(crate) struct Tensor {
     pub(crate) homed: bool,
     /// It must be there when the step ends.
     pub(crate) pinned: bool,
+    /// Where its home has to be; `None` where that is open.
+    pub(crate) home: Option<Space>,
 }
 
 impl Tensor {
@@ -42,12 +46,12 @@ impl Tensor {
 }
 
 /// Rows of different lengths, one after another.
-pub(crate) struct Rows<T> {
+pub(crate) struct RaggedRows<T> {
     first: Vec<usize>,
     items: Vec<T>,
 }
 
-impl<T: Copy> Rows<T> {
+impl<T: Copy> RaggedRows<T> {
     /// Packs rows.
     pub(crate) fn new(rows: &[Vec<T>]) -> Self {
         let mut first = vec![0];
@@ -55,7 +59,7 @@ impl<T: Copy> Rows<T> {
             *end += row.len();
             Some(*end)
         }));
-        Rows { first, items: rows.concat() }
+        RaggedRows { first, items: rows.concat() }
     }
 
     /// A row.
@@ -73,7 +77,7 @@ pub(crate) struct Timeline<'a> {
     /// When each position begins if nothing waits, in seconds; the end comes last.
     pub(crate) start: Vec<f64>,
     pub(crate) tensors: Vec<Tensor>,
-    /// The tensor that a buffer's bytes belong to; none for scratch and empty buffers.
+    /// The tensor that a buffer's bytes belong to; `None` for scratch and empty buffers.
     pub(crate) tensor: SecondaryMap<BufferId, Option<usize>>,
     /// Live bytes on the device at each position.
     pub(crate) live: Vec<u64>,
@@ -82,11 +86,11 @@ pub(crate) struct Timeline<'a> {
     /// Pairs (operand, result) of each task that may share bytes.
     in_place: SecondaryMap<TaskId, Vec<(usize, usize)>>,
     /// Each position's accesses: the tensor, and which of its accesses it is.
-    pub(crate) at: Rows<(usize, usize)>,
+    pub(crate) at: RaggedRows<(usize, usize)>,
     /// What each position reads: the tensor, and whether it is a home's old value.
-    pub(crate) reads: Rows<(usize, bool)>,
+    pub(crate) reads: RaggedRows<(usize, bool)>,
     /// The tensors that each position writes.
-    pub(crate) writes: Rows<usize>,
+    pub(crate) writes: RaggedRows<usize>,
     /// Bytes of each position's scratch.
     pub(crate) scratch: Vec<u64>,
     /// For a position that commits: the tensor of the value, and that of the home.
@@ -96,6 +100,28 @@ pub(crate) struct Timeline<'a> {
 }
 
 impl<'a> Timeline<'a> {
+    /// The timeline with states in the homes that are given, where some are.
+    pub(crate) fn with_homes(mut self, cx: &Cx) -> Self {
+        for tensor in &mut self.tensors {
+            if let (Some(homes), BufferKind::Enter(s)) =
+                (cx.state_homes, self.plan.buffers[tensor.buffer].kind)
+            {
+                tensor.home = homes.get(&self.g.states[s]);
+            }
+        }
+        self
+    }
+
+    /// True where a tensor must have its home in host memory.
+    pub(crate) fn forces_host(&self) -> bool {
+        self.tensors.iter().any(|tensor| tensor.home == Some(Space::Host))
+    }
+
+    /// Whether a tensor has its home in host memory: where that is open, as a choice has it.
+    pub(crate) fn is_host_home(&self, choice: &ResidencyChoice, x: usize) -> bool {
+        self.tensors[x].home.map_or(choice.host_home[x], |space| space == Space::Host)
+    }
+
     /// Reads off a plan that has its order and slots.
     ///
     /// # Errors
@@ -143,6 +169,7 @@ impl<'a> Timeline<'a> {
                 overwritten: None,
                 homed: buffer.kind.is_home(),
                 pinned: false,
+                home: None,
             });
         }
         for output in &g.outputs {
@@ -207,9 +234,9 @@ impl<'a> Timeline<'a> {
             live,
             passing,
             in_place: SecondaryMap::new(),
-            at: Rows::new(&at),
-            reads: Rows::new(&reads),
-            writes: Rows::new(&writes),
+            at: RaggedRows::new(&at),
+            reads: RaggedRows::new(&reads),
+            writes: RaggedRows::new(&writes),
             scratch,
             commits: Vec::new(),
             first_gap,

@@ -39,7 +39,7 @@ impl AxisGroups {
         within.map(|(_, e)| e).product()
     }
 
-    /// Which group each axis of a shape belongs to, where it spans these groups; none for axes of
+    /// Which group each axis of a shape belongs to, where it spans these groups; `None` for axes of
     /// extent 1.
     fn split(&self, shape: &[usize], groups: Groups) -> Option<Vec<Option<usize>>> {
         let mut rest = (0..self.0.len()).filter(|i| groups >> i & 1 == 1);

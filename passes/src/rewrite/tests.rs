@@ -24,7 +24,7 @@ graph "a sum, read in another shape, and a number that is repeated" {
 "#;
 
 fn graph() -> Graph {
-    Module::parse(TEXT).unwrap().graph
+    Module::parse(TEXT, &arenic_backends::ALL).unwrap().graph
 }
 
 fn value(g: &Graph, name: &str) -> ValueId {

@@ -162,7 +162,7 @@ impl<'a> Sections<'a> {
             let grains = extent.div_ceil(grain);
             grains >= 8 * self.parts || (grains >= self.parts && grains % self.parts == 0)
         };
-        let most = self.target.backend.kernels().sum_grain();
+        let most = self.target.backend.kernels.sum_grain();
         let halves = std::iter::successors(Some(most), |&grain| Some(grain / 2));
         let grain = halves.take_while(|&grain| grain > 1).find(about_equal).unwrap_or(1);
         let begin = |part: usize| (part * extent.div_ceil(grain) / self.parts * grain).min(extent);

@@ -19,7 +19,7 @@ mod cuts;
 mod rewrite;
 mod variants;
 
-use crate::{Cx, GraphPass, OffersVariants, PassError, Stats};
+use crate::{Cx, GraphPass, OffersVariants, PassError, Stats, Turns};
 use arenic_ir::graph::Graph;
 use cuts::Sections;
 use rewrite::{Rewriter, with_reshapes};
@@ -30,10 +30,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Section {
-    /// Parts of the largest operators; without it the byte limit decides.
+    /// Number of parts of the largest operators; by default the byte limit decides.
     #[schemars(range(min = 1, max = 1024))]
     pub parts: Option<usize>,
-    /// Sums may be taken in another order, which changes bits.
+    /// Cut sums, too, which changes their order and thereby bits.
     pub allow_reassociation: bool,
 }
 
@@ -57,7 +57,7 @@ impl Section {
         let reassociate = self.allow_reassociation || cx.allow_reassociation;
         let mut sections = Sections::new(&whole, parts, cx.target, reassociate);
         // States that other programs have, too, stay whole.
-        sections.states = cx.common_homes.is_none();
+        sections.states = cx.turns == Turns::Alone;
         sections.grow();
         let operators = sections.cut.values().filter(|cut| cut.is_some()).count();
         Ok((Rewriter::new(&sections).rewrite()?, operators as u64))

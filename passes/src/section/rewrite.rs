@@ -2,7 +2,7 @@
 
 use super::cuts::Sections;
 use crate::PassError;
-use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, Output, Rows, StateId, ValueId};
+use arenic_ir::graph::{BatchRows, Data, Def, Graph, Node, NodeId, Output, StateId, ValueId};
 use arenic_ir::op::{Assembly, Binary, Cut, Op};
 use arenic_ir::types::{DType, TensorType};
 use cranelift_entity::SecondaryMap;
@@ -125,7 +125,7 @@ impl<'a> Rewriter<'a> {
             });
             let new = self.new.add_state(&state.name, ty.with_extent(0, end - first), init);
             let (before, of) = state.rows.map_or((0, extent), |rows| (rows.first, rows.of));
-            self.new.states[new].rows = Some(Rows { first: before + first, of });
+            self.new.states[new].rows = Some(BatchRows { first: before + first, of });
             self.new.states[new].carried = state.carried;
             let enter = self.new.states[new].enter;
             self.place[v].parts.push(enter);

@@ -116,7 +116,7 @@ fn promise(
     device: &Device,
     cx: &Cx,
 ) -> Result<f64, PassError> {
-    let t = Timeline::new(g, &least.whole.plan, device)?;
+    let t = Timeline::new(g, &least.whole.plan, device)?.with_homes(cx);
     if cx.limits.host == Some(0) {
         return Ok(recompute::promise(&t, limit)?.unwrap_or(least.planned.seconds));
     }

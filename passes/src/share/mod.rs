@@ -172,7 +172,7 @@ impl<'a> Sharing<'a> {
         Ok(Slots { of: self.of, slots: self.slots })
     }
 
-    /// Gives a buffer a slot of its own; none for an empty buffer.
+    /// Gives a buffer a slot of its own; `None` for an empty buffer.
     fn open(&mut self, b: BufferId, live: LiveRange) -> Option<SlotId> {
         let buffer = &self.plan.buffers[b];
         if buffer.bytes > 0 {
@@ -238,7 +238,7 @@ impl<'a> Sharing<'a> {
         self.returns(b).is_some_and(|s| self.stays[s].contains(&b))
     }
 
-    /// The positions between buffers that took turns in a home; none where nothing left it and
+    /// The positions between buffers that took turns in a home; empty if nothing left it and
     /// came back.
     fn absences(&self, stays: &[BufferId]) -> Result<Vec<LiveRange>, PlanError> {
         let mut away = Vec::new();

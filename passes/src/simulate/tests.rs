@@ -18,7 +18,8 @@ fn step(commands: &str) -> Module {
          n1 unary {{\"f\":\"neg\"}} (v1) -> (v2: f32[4] \"y\")\n  output \"y\" v2\n}}\n\
          program {{\n  align 4\n  device 32\n  host {host}\n  home v0 host[0+16]\n{commands}}}\n"
     );
-    let module = Module::parse(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let module =
+        Module::parse(&text, &arenic_backends::ALL).unwrap_or_else(|e| panic!("{e}\n{text}"));
     check(&module.graph, module.program.as_ref().unwrap()).unwrap();
     module
 }

@@ -2,7 +2,7 @@
 
 use super::load::Load;
 use super::score::{SCORES, Weights, scores};
-use crate::residency::{Absence, Choice, Timeline, absences};
+use crate::residency::{Absence, ResidencyChoice, Timeline, absences};
 use arenic_ir::cost::Device;
 
 /// What can leave, ranked by scores.
@@ -41,7 +41,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// All candidates leave.
-    pub(super) fn all(&self) -> Choice {
+    pub(super) fn all(&self) -> ResidencyChoice {
         let mut load = self.load.clone();
         self.tiers[0].absences.iter().for_each(|a| load.leave(a));
         load.choice
@@ -49,7 +49,7 @@ impl<'a> Candidates<'a> {
 
     /// Tensors leave in descending order of the weighted score, until no position holds more
     /// than `limit` bytes (section IV-D).
-    pub(super) fn select(&self, weights: &Weights, limit: u64) -> Choice {
+    pub(super) fn select(&self, weights: &Weights, limit: u64) -> ResidencyChoice {
         let mut load = self.load.clone();
         for tier in &self.tiers {
             for i in tier.ranked(weights) {

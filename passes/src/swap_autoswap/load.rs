@@ -1,6 +1,6 @@
 //! Live bytes while tensors leave.
 
-use crate::residency::{Absence, Choice, Idle, Timeline, across_steps};
+use crate::residency::{Absence, Idle, ResidencyChoice, Timeline, across_steps};
 use std::ops::Range;
 
 /// Live bytes without what has left so far.
@@ -8,12 +8,12 @@ use std::ops::Range;
 pub(super) struct Load<'a> {
     t: &'a Timeline<'a>,
     pub(super) bytes: Vec<u64>,
-    pub(super) choice: Choice,
+    pub(super) choice: ResidencyChoice,
 }
 
 impl<'a> Load<'a> {
     pub(super) fn new(t: &'a Timeline<'a>) -> Self {
-        Load { t, bytes: t.live.clone(), choice: Choice::keep_all(t) }
+        Load { t, bytes: t.live.clone(), choice: ResidencyChoice::keep_all(t) }
     }
 
     /// Lets a tensor leave. What leaves its home leaves it across steps, too.

@@ -23,7 +23,7 @@ mod tests;
 mod tune;
 
 use crate::residency::{
-    Choice, Found, Layout, Planned, Problem, Room, Timeline, Walker, under_limit,
+    Layout, Planned, Problem, ResidencyChoice, Room, StrategyResult, Timeline, Walker, under_limit,
 };
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::cost::Device;
@@ -36,13 +36,14 @@ use score::{SCORES, Weights};
 use serde::{Deserialize, Serialize};
 use tune::tune;
 
-/// Swaps by AutoSwap's priority scores until the plan keeps the byte limit; without one it does nothing.
+/// Swaps by AutoSwap's priority scores until the plan keeps the byte limit; without a limit it does
+/// nothing.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SwapAutoswap {
-    /// What ranks the candidates.
+    /// Score that ranks the candidates.
     pub score: Score,
-    /// Candidates have at least so many bytes.
+    /// Least size of a candidate, in bytes.
     pub min_bytes: u64,
     /// Weights that `bo` tries, the four scores alone included.
     pub evaluations: usize,
@@ -86,7 +87,7 @@ impl PlanPass for SwapAutoswap {
 
 impl SwapAutoswap {
     /// The fastest plan that the scores lead to.
-    pub(crate) fn search(&self, p: &Problem) -> Result<Found, PassError> {
+    pub(crate) fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         let candidates = Candidates::new(&p.t, p.device, self.min_bytes);
         let mut judge = Judge { p, walker: Walker::new(&p.t), room: Room::new(&p.t, p.device) };
         let (mut best, mut placed, mut evaluations): (Option<Planned>, _, _) = (None, 0, 0);
@@ -123,13 +124,13 @@ impl SwapAutoswap {
             ("evaluations", evaluations),
             ("plans_placed", placed),
         ]);
-        Ok(Found { best, stats })
+        Ok(StrategyResult { best, stats })
     }
 }
 
 /// What each score alone lets leave so that live bytes keep a limit; for other searches to
 /// begin with.
-pub(crate) fn by_each_score(t: &Timeline, device: &Device, limit: u64) -> Vec<Choice> {
+pub(crate) fn by_each_score(t: &Timeline, device: &Device, limit: u64) -> Vec<ResidencyChoice> {
     let candidates = Candidates::new(t, device, SwapAutoswap::default().min_bytes);
     ALONE.iter().map(|weights| candidates.select(weights, limit)).collect()
 }
@@ -143,7 +144,7 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     /// The predicted overhead as a part of the step, and a fine for bytes above the limit.
-    fn overhead(&mut self, choice: &Choice, limit: u64) -> f64 {
+    fn overhead(&mut self, choice: &ResidencyChoice, limit: u64) -> f64 {
         let Some(script) = self.walker.walk(choice) else { return IMPOSSIBLE };
         let promise = self.room.schedule(script, limit);
         let step = self.p.t.start.last().copied().unwrap_or(0.0).max(f64::MIN_POSITIVE);
@@ -155,7 +156,7 @@ impl Judge<'_> {
     }
 
     /// The peak of a choice whose copies take no time, in bytes.
-    fn load(&mut self, choice: &Choice) -> u64 {
+    fn load(&mut self, choice: &ResidencyChoice) -> u64 {
         let script = self.walker.walk(choice);
         script.and_then(|s| s.steps.iter().map(|step| step.live).max()).unwrap_or(0)
     }

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 pub enum Score {
     /// Duration of absence: seconds between the two accesses, less both copies.
     Doa,
-    /// Area of absence: that times bytes; divided by them where it is negative.
+    /// Area of absence: duration of absence times bytes, or divided by bytes if negative.
     Aoa,
     /// Weighted duration of absence: byte-seconds under the load between the two accesses.
     Wdoa,
-    /// Submodular WDOA: the same under the load without what was selected before.
+    /// Submodular WDOA: the same under the load that earlier selections leave.
     Swdoa,
     /// The sum of all four with tuned weights (equation 3).
     #[default]

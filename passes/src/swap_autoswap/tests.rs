@@ -5,6 +5,7 @@ use super::*;
 use crate::fixtures::{counted, device, in_definition_order, there_and_back};
 use crate::residency::{Absence, Idle, Timeline};
 use crate::share_in_place::ShareInPlace;
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::cost::Device;
 
@@ -27,7 +28,7 @@ const NESTED: &str = r#"graph "nested" {
 fn with_timeline(device: &Device, judge: impl FnOnce(&Timeline)) {
     let (g, mut plan) = in_definition_order(NESTED);
     ShareInPlace { enabled: true }
-        .run(&g, &mut plan, &Cx::new(TargetInfo { align: 4, ..TargetInfo::CPU }))
+        .run(&g, &mut plan, &Cx::new(TargetInfo { align: 4, ..CPU.target() }))
         .unwrap();
     judge(&Timeline::new(&g, &plan, device).unwrap());
 }
@@ -191,7 +192,7 @@ fn bo_is_never_worse_than_a_score_alone_and_sometimes_better() {
 fn load(g: &Graph, plan: &Plan) -> u64 {
     let mut plan = plan.clone();
     ShareInPlace { enabled: true }
-        .run(g, &mut plan, &Cx::new(TargetInfo { align: 4, ..TargetInfo::CPU }))
+        .run(g, &mut plan, &Cx::new(TargetInfo { align: 4, ..CPU.target() }))
         .unwrap();
     plan.slots().unwrap().live_peak().device
 }

@@ -3,7 +3,8 @@
 use super::program::{Copies, Leaves, Swap, solve};
 use crate::mip;
 use crate::residency::{
-    Choice, Fetch, Gap, Prediction, Problem, Room, Script, Store, Timeline, Walker, windows,
+    Fetch, Gap, Prediction, Problem, ResidencyChoice, Room, Script, Store, Timeline, Walker,
+    windows,
 };
 use crate::search::Budget;
 
@@ -16,7 +17,7 @@ const SMALLEST: u64 = 500;
 /// A choice with when its copies are issued.
 #[derive(Clone)]
 pub(super) struct Schedule {
-    pub(super) choice: Choice,
+    pub(super) choice: ResidencyChoice,
     pub(super) script: Script,
     pub(super) promise: Prediction,
 }
@@ -52,14 +53,14 @@ impl<'a> Swaps<'a> {
     /// The best of some choices, scheduled as `Room` does.
     pub(super) fn best(
         &mut self,
-        choices: impl Iterator<Item = Choice>,
+        choices: impl Iterator<Item = ResidencyChoice>,
         limit: u64,
     ) -> Option<Schedule> {
         let schedules = choices.filter_map(|choice| self.scheduled(choice, limit));
         schedules.reduce(|a, b| if b.promise.is_better_than(&a.promise) { b } else { a })
     }
 
-    fn scheduled(&mut self, choice: Choice, limit: u64) -> Option<Schedule> {
+    fn scheduled(&mut self, choice: ResidencyChoice, limit: u64) -> Option<Schedule> {
         let script = self.walker.walk(&choice)?;
         self.room.schedule(script, limit);
         let promise = self.room.predict(script, limit);
@@ -162,7 +163,7 @@ impl<'a> Swaps<'a> {
 }
 
 /// Gaps whose tensor is large and may leave, the longest of each, by their beginning.
-fn sites(t: &Timeline, choice: &Choice) -> Vec<Site> {
+fn sites(t: &Timeline, choice: &ResidencyChoice) -> Vec<Site> {
     let largest = t.tensors.iter().map(|x| x.bytes).max().unwrap_or(0);
     let mut sites = Vec::new();
     for (x, tensor) in t.tensors.iter().enumerate() {

@@ -22,7 +22,7 @@ mod program;
 mod tests;
 
 use crate::budget::SWAPS;
-use crate::residency::{Choice, Found, Layout, Planned, Problem, under_limit};
+use crate::residency::{Layout, Planned, Problem, ResidencyChoice, StrategyResult, under_limit};
 use crate::swap_autoswap::SwapAutoswap;
 use crate::{Cx, PassError, PlanPass, Stats};
 use arenic_ir::graph::Graph;
@@ -71,9 +71,9 @@ impl PlanPass for SwapIlp {
 
 impl SwapIlp {
     /// The faster of the heuristic's plan and the one that programs improved.
-    fn search(&self, p: &Problem) -> Result<Found, PassError> {
+    fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         if p.whole <= p.limit {
-            return Ok(Found { best: None, stats: Stats::new() });
+            return Ok(StrategyResult { best: None, stats: Stats::new() });
         }
         let greedy = |aim| {
             let limits = PerSpace { device: Some(aim), host: p.cx.limits.host };
@@ -97,7 +97,7 @@ impl SwapIlp {
             best = SwapAutoswap::default().search(p)?.best;
         }
         if best.is_none() {
-            let spilled = p.carry_out(&Choice::spill_all(&p.t), 0)?;
+            let spilled = p.carry_out(&ResidencyChoice::spill_all(&p.t), 0)?;
             best = spilled.filter(|s| s.fits(&p.cx.limits));
         }
         let mut stats = Stats::from([
@@ -108,6 +108,6 @@ impl SwapIlp {
         if let Some(heuristic) = heuristic {
             stats.insert("heuristic_step_nanoseconds", (heuristic.seconds * 1e9) as u64);
         }
-        Ok(Found { best, stats })
+        Ok(StrategyResult { best, stats })
     }
 }

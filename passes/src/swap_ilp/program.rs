@@ -15,7 +15,7 @@
 //! Both directions run at their full rate, and copies may be interrupted in the program: its
 //! times are a proposal, predicted again without either.
 
-use crate::mip::{self, Answer, Failure, Program, Var};
+use crate::mip::{self, Answer, Failure, IntegerProgram, Var};
 
 /// Fine for bytes above the limit, as many as the limit, in units of the objective: a
 /// hundredth of the step's kernels.
@@ -44,7 +44,7 @@ pub(super) struct Swap {
     /// Seconds of the copy to the host, 0 where there is one already, and of the one back.
     pub(super) out: f64,
     pub(super) back: f64,
-    /// As it is now; none where it stays.
+    /// As it is now; `None` if it stays.
     pub(super) now: Option<Leaves>,
 }
 
@@ -118,7 +118,7 @@ struct Rows<'a> {
     swaps: &'a [Swap],
     copies: &'a Copies,
     grid: Vec<usize>,
-    program: Program,
+    program: IntegerProgram,
     /// The present schedule as a solution.
     start: Vec<f64>,
     cells: Vec<Cells>,
@@ -144,7 +144,7 @@ impl<'a> Rows<'a> {
             swaps,
             copies,
             grid,
-            program: Program::default(),
+            program: IntegerProgram::default(),
             start: Vec::new(),
             cells: Vec::new(),
             costs: Vec::new(),

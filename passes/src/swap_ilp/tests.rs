@@ -4,11 +4,12 @@ use super::SwapIlp;
 use crate::fixtures::{ALIGN, device};
 use crate::residency::steps::{plan, step};
 use crate::{Cx, PassError, PlanPass};
+use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::graph::Graph;
 use arenic_ir::program::PerSpace;
 
-/// Nanoseconds of the step by the heuristic, and by the programs; none where neither keeps
+/// Nanoseconds of the step by the heuristic, and by the programs; `None` if neither keeps
 /// the limit.
 fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
     let device = device(link);
@@ -18,7 +19,7 @@ fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
     let cx = Cx {
         limits,
         device: Some(&device),
-        ..Cx::new(TargetInfo { align: ALIGN, ..TargetInfo::CPU })
+        ..Cx::new(TargetInfo { align: ALIGN, ..CPU.target() })
     };
     let seconds = |effort| {
         let mut plan = plan.clone();

@@ -26,6 +26,7 @@ def compile(
     `model` is a path, the bytes of an ONNX model, or an `onnx.ModelProto`. Options are those of the command
     `arenic compile` with underscores for dashes: `dim={"batch": 32}`, `device_memory="2GiB"`, `nesterov=True`,
     `freeze=["embed.*"]`. Mappings give `NAME=VALUE` options, lists repeatable ones, `True` sets a flag.
+    `dim={"seq": [16, 32]}` compiles a variant for each size, of which a trainer takes the one that a batch fits.
 
     `progress(method, bytes, bound)` is called for every better plan. What the command would print goes to the logger
     `arenic`. Ctrl-C ends the search, and the best plan so far is kept.
@@ -76,13 +77,18 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
         if name == "class_weights" and not isinstance(value, (str, os.PathLike)):
             value = ",".join(repr(float(x)) for x in value)
         if isinstance(value, Mapping):
-            value = [f"{key}={each}" for key, each in value.items()]
+            value = [f"{key}={_listed(each)}" for key, each in value.items()]
         for each in value if isinstance(value, (list, tuple, set)) else [value]:
             if each is True:
                 arguments.append(flag)
             elif each is not None and each is not False:
                 arguments.append(f"{flag}={os.fspath(each) if isinstance(each, os.PathLike) else each}")
     return arguments
+
+
+def _listed(value: Any) -> Any:
+    """Several sizes as the command line has them."""
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 class Step:

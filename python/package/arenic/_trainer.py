@@ -73,18 +73,48 @@ class Trainer:
         self._is_left = False
         # Weights may change without our knowing.
         self._has_views = False
-        self._evaluation: tuple[dict[str, _Port], dict[str, _Port]] | None = None
+        self._evaluations: dict[int, tuple[dict[str, _Port], dict[str, _Port]]] = {}
+        self._variants = [
+            (name, {port: tuple(shape) for port, _, shape in inputs}) for name, inputs in self._native.variants()
+        ]
+        self._chosen = 0
         self._bind()
 
     def _bind(self) -> None:
         self._inputs, self._outputs = _ports(self._native.inputs()), _ports(self._native.outputs())
         self._scalars, self._arrays = _divided(self._outputs)
 
-    def step(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def variants(self) -> list[str]:
+        """The names of the steps that share the states; one that is empty where there is one step alone."""
+        return [name for name, _ in self._variants]
+
+    def _choose(self, batch: Mapping[str, Any], variant: str | None = None) -> None:
+        """Chooses a variant by its name, or the first whose inputs the batch fits; else the last one says what does not
+        fit."""
+        if variant is not None:
+            if variant not in self.variants:
+                raise DataError(f"`{variant}` is no variant; there are {', '.join(self.variants)}")
+            chosen = self.variants.index(variant)
+        else:
+            shapes = {name: trimmed(np.shape(value)) for name, value in batch.items()}
+            fits = (
+                i
+                for i, (_, inputs) in enumerate(self._variants)
+                if all(name in inputs and trimmed(inputs[name]) == shape for name, shape in shapes.items())
+            )
+            chosen = next(fits, self._chosen)
+        if chosen != self._chosen:
+            self._native.choose(chosen)
+            self._chosen = chosen
+            self._bind()
+
+    def step(self, batch: Mapping[str, Any], *, variant: str | None = None) -> dict[str, Any]:
         """Runs one step; gives its outputs: floats for scalars, arrays for others.
 
         `batch` has a value for every input, by name: anything with the buffer protocol, `__array__` or DLPack, which is
-        written straight into the arena, and Python's numbers for inputs of one element.
+        written straight into the arena, and Python's numbers for inputs of one element. Of several variants it is that of
+        this name, else the first whose shapes the batch has.
 
         Raises `DataError` where an input is missing, unknown, or of another shape or type, `NonFiniteError` after a step
         whose loss is NaN or infinite.
@@ -92,6 +122,8 @@ class Trainer:
         if self._is_left:
             self._native.settle()
             self._is_left = False
+        if len(self._variants) > 1 or variant is not None:
+            self._choose(batch, variant)
         if self._moves:
             self._bind()
         _feed(self._inputs, batch, self._defaults)
@@ -112,12 +144,14 @@ class Trainer:
         """
         if self._has_views:
             self._native.touch()
-        if self._evaluation is None or self._moves:
+        if len(self._variants) > 1:
+            self._choose({name: x for name, x in batch.items() if name in self._inputs})
+        if self._chosen not in self._evaluations or self._moves:
             inputs, outputs = self._native.evaluation()
-            self._evaluation = _ports(inputs), _ports(outputs)
+            self._evaluations[self._chosen] = _ports(inputs), _ports(outputs)
         else:
             self._native.evaluation()
-        inputs, outputs = self._evaluation
+        inputs, outputs = self._evaluations[self._chosen]
         _feed(inputs, {name: x for name, x in batch.items() if name in inputs or name not in self._inputs}, self._defaults)
         out: dict[str, Any] = dict(self._native.evaluate())
         _, arrays = _divided(outputs)

@@ -1,6 +1,6 @@
 //! Addresses that tasks share.
 
-use crate::kernel::{Operand, Target};
+use crate::kernel::{Destination, Operand};
 
 /// Where an operand's bytes begin.
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ impl Src {
 
 impl Dst {
     /// The first byte of a result of any type.
-    pub(super) fn of(y: &Target) -> Dst {
+    pub(super) fn of(y: &Destination) -> Dst {
         Dst(match y.ty().dtype.size() {
             1 => y.ptr::<u8>(),
             2 => y.ptr::<u16>().cast(),

@@ -18,8 +18,9 @@ use super::softmax::{self, BLOCK};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, Operand};
+use arenic_backends::cpu::attention::{Attention, tiling};
+use arenic_backends::cpu::sums::Route;
 use arenic_ir::DType;
-use arenic_ir::backend::cpu::attention::{Attention, tiling};
 use arenic_ir::op::AttentionSpec;
 use arenic_ir::op::Extents;
 
@@ -156,7 +157,7 @@ impl<T: Scalar + Float> Scores<T> {
         let e = Extents { m: b.rows, k: self.tiling.depth, n: b.keys };
         let operands = (self.rows_of(self.q, b), self.keys_of(self.k, b).transposed());
         // SAFETY: the caller's promise.
-        unsafe { one(e.route(), e, self.scale, operands, false, MatMut::new(s, b.keys, 1)) };
+        unsafe { one(Route::of(e), e, self.scale, operands, false, MatMut::new(s, b.keys, 1)) };
     }
 
     /// Drops of a block of probabilities, or of their gradients.
@@ -218,7 +219,7 @@ fn forward<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                 let e = Extents { m: b.rows, k: b.keys, n: t.width };
                 let p = Mat::new(s.cast_const(), b.keys, 1);
                 let o = MatMut::new(o.ptr().add(first * t.width), t.width, 1);
-                one(e.route(), e, T::ONE, (p, scores.keys_of(v, b)), false, o);
+                one(Route::of(e), e, T::ONE, (p, scores.keys_of(v, b)), false, o);
             }
         }
     });
@@ -278,14 +279,14 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                             scores.drop_of(b, ds);
                         }
                         let e = Extents { m: b.keys, k: b.rows, n: t.width };
-                        one(e.route(), e, T::ONE, (tile(kept).transposed(), dy), true, dv);
+                        one(Route::of(e), e, T::ONE, (tile(kept).transposed(), dy), true, dv);
                     }
                     if dq.is_none() && dk.is_none() {
                         continue;
                     }
                     let e = Extents { m: b.rows, k: t.width, n: b.keys };
                     let values = scores.keys_of(v, b).transposed();
-                    one(e.route(), e, T::ONE, (dy, values), false, MatMut::new(ds, b.keys, 1));
+                    one(Route::of(e), e, T::ONE, (dy, values), false, MatMut::new(ds, b.keys, 1));
                     scores.drop_of(b, ds);
                     for i in 0..b.rows {
                         let (at, n) = (i * b.keys, scores.keys(b.first + i + 1));
@@ -300,12 +301,12 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                         let e = Extents { m: b.rows, k: b.keys, n: t.depth };
                         let dq = MatMut::new(dq.ptr().add(first * t.depth), t.depth, 1);
                         let k = scores.keys_of(scores.k, b);
-                        one(e.route(), e, T::ONE, (tile(ds), k), false, dq);
+                        one(Route::of(e), e, T::ONE, (tile(ds), k), false, dq);
                     }
                     if let Some(dk) = dk {
                         let e = Extents { m: b.keys, k: b.rows, n: t.depth };
                         let q = scores.rows_of(scores.q, b);
-                        one(e.route(), e, T::ONE, (tile(ds).transposed(), q), true, dk);
+                        one(Route::of(e), e, T::ONE, (tile(ds).transposed(), q), true, dk);
                     }
                 }
             }

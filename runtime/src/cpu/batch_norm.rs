@@ -12,9 +12,9 @@ use super::number::Float;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
+use arenic_backends::cpu::tiling::{channel_sums, channels};
+use arenic_backends::reduce::SEGMENT;
 use arenic_ir::DType;
-use arenic_ir::backend::cpu::tiling::{channel_sums, channels};
-use arenic_ir::backend::reduce::SEGMENT;
 
 /// Runs a `BatchNorm`.
 pub(super) fn run(epsilon: f32, call: &Call) {

@@ -10,8 +10,8 @@ use super::blocks;
 use super::number::Float;
 use super::tasks::for_each;
 use super::wide::wide;
-use arenic_ir::backend::cpu::tiling::ChannelSums;
-use arenic_ir::backend::reduce::{COLUMNS, SEGMENT};
+use arenic_backends::cpu::tiling::ChannelSums;
+use arenic_backends::reduce::{COLUMNS, SEGMENT};
 use std::ops::Range;
 
 /// `K` terms for every element.

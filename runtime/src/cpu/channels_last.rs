@@ -3,8 +3,8 @@
 
 use super::address::Dst;
 use super::transpose::transpose;
-use crate::kernel::{Call, KernelError, Operand, Target};
-use arenic_ir::backend::cpu::moved_bytes;
+use crate::kernel::{Call, Destination, KernelError, Operand};
+use arenic_backends::cpu::moved_bytes;
 use arenic_ir::op::channels_last::{first, is_turned, to_first, to_last};
 use arenic_ir::{Op, TensorType};
 
@@ -33,19 +33,19 @@ pub(super) fn run(of: &Op, call: &Call) -> Result<(), KernelError> {
             let own = take(ty);
             // SAFETY: scratch of the operand's size, of this call alone; it is read when it was
             // written.
-            let (turned, to) = unsafe { (Operand::new(ty, own), Target::new(ty, own)) };
+            let (turned, to) = unsafe { (Operand::new(ty, own), Destination::new(ty, own)) };
             transpose(&to_first(&axes(ty)), x, &to);
             turned
         })
         .collect();
-    let outputs: Vec<Option<Target>> = call
+    let outputs: Vec<Option<Destination>> = call
         .outputs
         .iter()
         .zip(&result_types)
         .map(|(y, ty)| {
             let (y, ty) = ((*y)?, ty.as_ref()?);
             // SAFETY: scratch of the result's size, of this call alone.
-            Some(if is_turned(ty) { unsafe { Target::new(ty, take(ty)) } } else { y })
+            Some(if is_turned(ty) { unsafe { Destination::new(ty, take(ty)) } } else { y })
         })
         .collect();
     super::wide_enough(&Call { op: of, inputs: &inputs, outputs: &outputs, scratch, ..*call })?;

@@ -15,9 +15,10 @@ use super::number::Number;
 use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
-use crate::kernel::{Call, Target};
+use crate::kernel::{Call, Destination};
+use arenic_backends::cpu::sums::Route;
+use arenic_backends::cpu::tiling::{Conv, ConvColumns, conv, product_parts};
 use arenic_ir::DType;
-use arenic_ir::backend::cpu::tiling::{Conv, ConvColumns, conv, product_parts};
 use arenic_ir::op::{Extents, Window};
 
 /// Runs a `Conv`.
@@ -47,7 +48,7 @@ unsafe impl<T: Number> Sync for Layer<'_, T> {}
 
 fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (x, w) = (&call.inputs[0], &call.inputs[1]);
-    let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
+    let Some(y) = call.outputs[0].filter(|y: &Destination| y.ty().elements() > 0) else { return };
     let layer = Layer {
         x: x.ptr::<T>(),
         w: w.ptr::<T>(),
@@ -117,7 +118,7 @@ impl<T: Scalar> Layer<'_, T> {
         };
         let begin = |item: usize, tile, at| self.begin(item % self.groups, tile, at);
         // SAFETY: operands and results as `infer` checked them.
-        unsafe { products(e.route(), self.images * self.groups, e, T::ONE, operands, begin) };
+        unsafe { products(Route::of(e), self.images * self.groups, e, T::ONE, operands, begin) };
     }
 
     fn whole(&self, call: &Call) {
@@ -146,7 +147,7 @@ impl<T: Scalar> Layer<'_, T> {
                 let scratch = call.scratch.slice_mut(parts * self.images * results);
                 product_in_parts(parts, self.groups, e, T::ONE, scratch, operands, begin);
             } else {
-                products(e.route(), self.groups, e, T::ONE, operands, begin);
+                products(Route::of(e), self.groups, e, T::ONE, operands, begin);
             }
         }
     }
@@ -206,7 +207,7 @@ impl<T: Scalar> Layer<'_, T> {
     /// A product for every (image, group) pair of a tile, straight into `y`.
     fn per_item(&self, t: ConvColumns, scratch: &mut [T]) {
         let (size, all) = (self.sliding.outputs(), self.images * self.groups);
-        let route = t.extents().route();
+        let route = Route::of(t.extents());
         let scratch = Shared::new(scratch.as_mut_ptr());
         let dense = self.columns_dense();
         for first in (0..all).step_by(t.items) {
@@ -248,7 +249,7 @@ impl<T: Scalar> Layer<'_, T> {
 
     /// One product for all images of a tile, then each image's share goes to its place.
     fn folded(&self, t: ConvColumns, scratch: &mut [T]) {
-        let (size, route) = (t.positions, t.extents().route());
+        let (size, route) = (t.positions, Route::of(t.extents()));
         let dense = self.columns_dense();
         let (columns, results) = scratch.split_at_mut(t.items * size * t.depth);
         let (columns, results) =

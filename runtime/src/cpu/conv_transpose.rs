@@ -13,10 +13,10 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, Target};
+use crate::kernel::{Call, Destination};
+use arenic_backends::cpu::sums::Route;
+use arenic_backends::cpu::tiling::{ConvTranspose, TransposeColumns, conv_transpose};
 use arenic_ir::DType;
-use arenic_ir::backend::cpu::sums::Route;
-use arenic_ir::backend::cpu::tiling::{ConvTranspose, TransposeColumns, conv_transpose};
 use arenic_ir::op::{Extents, Window};
 
 /// Runs a `ConvTranspose`.
@@ -26,7 +26,7 @@ pub(super) fn run(window: &Window, group: usize, call: &Call) {
 
 fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (x, w) = (&call.inputs[0], &call.inputs[1]);
-    let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
+    let Some(y) = call.outputs[0].filter(|y: &Destination| y.ty().elements() > 0) else { return };
     // SAFETY: a transposed convolution has no in-place pairs.
     let bias: Option<&[T]> = call.inputs.get(2).map(|b| unsafe { b.slice() });
     // The window slides over the result.
@@ -41,7 +41,7 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
         ),
         ConvTranspose::Columns(tiling) => columns(
             &s,
-            (tiling, tiling.extents(group, x.ty(), w.ty()).route()),
+            (tiling, Route::of(tiling.extents(group, x.ty(), w.ty()))),
             [images, group, inputs, channels],
             (x.ptr(), w.ptr(), bias),
             Shared::new(y.ptr()),

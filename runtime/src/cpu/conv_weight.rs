@@ -9,9 +9,10 @@ use super::dispatch::for_float;
 use super::product::{Mat, MatMut, Scalar, products};
 use super::sliding::Sliding;
 use super::tasks::for_each;
-use crate::kernel::{Call, Target};
+use crate::kernel::{Call, Destination};
+use arenic_backends::cpu::sums::Route;
+use arenic_backends::cpu::tiling::{ConvWeight, WeightColumns, conv_weight};
 use arenic_ir::DType;
-use arenic_ir::backend::cpu::tiling::{ConvWeight, WeightColumns, conv_weight};
 use arenic_ir::op::{Extents, Window};
 
 /// Runs a `ConvWeightGrad`.
@@ -21,7 +22,9 @@ pub(crate) fn run(window: &Window, group: usize, call: &Call) {
 
 fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (x, dy) = (&call.inputs[0], &call.inputs[1]);
-    let Some(dw) = call.outputs[0].filter(|dw: &Target| dw.ty().elements() > 0) else { return };
+    let Some(dw) = call.outputs[0].filter(|dw: &Destination| dw.ty().elements() > 0) else {
+        return;
+    };
     let layer = Layer {
         sliding: Sliding::new(window, &x.ty().shape, &dy.ty().shape),
         x: Mat::new(x.ptr::<T>(), 0, 1),
@@ -80,7 +83,9 @@ impl<T: Scalar> Layer<T> {
                 (dy, x.transposed(), dw)
             };
             // SAFETY: operands and results as `infer` checked them.
-            unsafe { products(e.route(), self.groups, e, T::ONE, operands, |_, _, _| image > 0) };
+            unsafe {
+                products(Route::of(e), self.groups, e, T::ONE, operands, |_, _, _| image > 0);
+            };
         }
     }
 
@@ -110,7 +115,7 @@ impl<T: Scalar> Layer<T> {
                     };
                     let add = image > 0 || position > 0;
                     // SAFETY: as `infer` checked; columns are complete and only read.
-                    unsafe { products(e.route(), groups, e, T::ONE, operands, |_, _, _| add) };
+                    unsafe { products(Route::of(e), groups, e, T::ONE, operands, |_, _, _| add) };
                 }
             }
         }

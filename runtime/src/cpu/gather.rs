@@ -5,7 +5,7 @@
 use super::address::{Dst, Src};
 use super::dispatch::for_size;
 use super::indices::Indices;
-use super::nest::{Nest, Rows};
+use super::nest::{EvenRows, Nest};
 use super::tasks::{CHEAP, for_ranges};
 use crate::kernel::{Call, KernelError};
 use arenic_ir::DType;
@@ -55,7 +55,7 @@ pub(super) fn gather_elements(axis: usize, call: &Call) -> Result<(), KernelErro
     }
     let narrow = indices.ty().dtype == DType::I32;
     for_size!(x.ty().dtype, T => {
-        let kernel = |rows: Rows<2>| { for r in 0..rows.rows { let ([x, index], y) = rows.row(r, size_of::<T>());
+        let kernel = |rows: EvenRows<2>| { for r in 0..rows.rows { let ([x, index], y) = rows.row(r, size_of::<T>());
             for i in 0..rows.n {
                 // SAFETY: element `i` of a row of indices and result, and an element of
                 // the operand by an index that was checked.

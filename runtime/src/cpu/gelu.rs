@@ -8,7 +8,7 @@ use super::map::{map1, map2};
 use super::matmul;
 use super::number::{Float, Number};
 use super::tasks::DEAR;
-use crate::kernel::{Call, Operand, Target};
+use crate::kernel::{Call, Destination, Operand};
 use arenic_ir::DType;
 use arenic_ir::op::gelu::{CUBIC, SCALE};
 
@@ -34,12 +34,12 @@ pub(super) fn gradient(trans_a: bool, trans_b: bool, call: &Call) {
 }
 
 /// The product of two operands, and what is added to it.
-fn product(call: &Call, inputs: &[Operand], trans_a: bool, trans_b: bool, to: Target) {
+fn product(call: &Call, inputs: &[Operand], trans_a: bool, trans_b: bool, to: Destination) {
     matmul::gemm(1.0, 1.0, trans_a, trans_b, &Call { inputs, outputs: &[Some(to)], ..*call });
 }
 
 /// What was written, to be read.
-fn made<'a>(to: &Target<'a>) -> Operand<'a> {
+fn made<'a>(to: &Destination<'a>) -> Operand<'a> {
     // SAFETY: the bytes of a result, which the product has written, and which a map may overwrite
     // element by element.
     unsafe { Operand::new(to.ty(), to.bytes()) }

@@ -5,9 +5,9 @@
 //! compiler vectorises the function either way, with the same bits.
 
 use super::address::{Dst, Src};
-use super::nest::{Nest, Rows};
+use super::nest::{EvenRows, Nest};
 use super::wide::wide;
-use crate::kernel::{Operand, Target};
+use crate::kernel::{Destination, Operand};
 use std::mem::MaybeUninit;
 
 /// Elements of one block.
@@ -19,7 +19,7 @@ const SHORT: usize = 8;
 /// `y = f(a)`.
 pub(super) fn map1<A: Copy, Y: Copy>(
     a: &Operand,
-    y: &Target,
+    y: &Destination,
     grain: usize,
     f: impl Fn(A) -> Y + Copy + Sync,
 ) {
@@ -29,7 +29,7 @@ pub(super) fn map1<A: Copy, Y: Copy>(
 /// `y = f(a, b)`, broadcast.
 pub(super) fn map2<A: Copy, B: Copy, Y: Copy>(
     [a, b]: [&Operand; 2],
-    y: &Target,
+    y: &Destination,
     grain: usize,
     f: impl Fn(A, B) -> Y + Copy + Sync,
 ) {
@@ -39,7 +39,7 @@ pub(super) fn map2<A: Copy, B: Copy, Y: Copy>(
 /// `y = f(a, b, c)`, broadcast.
 pub(super) fn map3<A: Copy, B: Copy, C: Copy, Y: Copy>(
     [a, b, c]: [&Operand; 3],
-    y: &Target,
+    y: &Destination,
     grain: usize,
     f: impl Fn(A, B, C) -> Y + Copy + Sync,
 ) {
@@ -49,7 +49,7 @@ pub(super) fn map3<A: Copy, B: Copy, C: Copy, Y: Copy>(
 /// Operands that are not given have type `()`.
 fn map<A: Copy, B: Copy, C: Copy, Y: Copy>(
     operands: &[&Operand],
-    y: &Target,
+    y: &Destination,
     grain: usize,
     f: impl Fn(A, B, C) -> Y + Copy + Sync,
 ) {
@@ -76,7 +76,7 @@ wide! {
     /// # Safety
     /// The rows are valid for elements of these types.
     unsafe fn map_rows<A: Copy, B: Copy, C: Copy, Y: Copy, F: Fn(A, B, C) -> Y>(
-        rows: Rows<3>,
+        rows: EvenRows<3>,
         f: &F,
     ) {
         let n = rows.n;

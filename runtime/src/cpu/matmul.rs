@@ -4,8 +4,9 @@ use super::address::Shared;
 use super::nest::Nest;
 use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use crate::kernel::{Call, Operand};
+use arenic_backends::cpu::sums::Route;
+use arenic_backends::cpu::tiling::product_parts;
 use arenic_ir::DType;
-use arenic_ir::backend::cpu::tiling::product_parts;
 use arenic_ir::op::Extents;
 
 /// Names the type of the elements of a product, for an expression.
@@ -80,7 +81,7 @@ fn mat_mul_of<T: Scalar>(call: &Call, trans_a: bool, trans_b: bool) {
             let scratch = call.scratch.slice_mut(parts * y.ty().elements());
             product_in_parts(parts, count, e, T::ONE, scratch, operands, begin);
         } else {
-            products(e.route(), count, e, T::ONE, operands, begin);
+            products(Route::of(e), count, e, T::ONE, operands, begin);
         }
     }
 }
@@ -131,7 +132,7 @@ fn gemm_of<T: Scalar>(call: &Call, alpha: f32, beta: f32, trans_a: bool, trans_b
             let scratch = call.scratch.slice_mut(parts * e.m * e.n);
             product_in_parts(parts, 1, e, alpha, scratch, operands, begin);
         } else {
-            products(e.route(), 1, e, alpha, operands, begin);
+            products(Route::of(e), 1, e, alpha, operands, begin);
         }
     }
 }

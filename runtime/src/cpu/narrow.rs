@@ -6,8 +6,8 @@
 
 use super::address::{Dst, Src};
 use super::tasks::{CHEAP, for_ranges};
-use crate::kernel::{Call, KernelError, Operand, Target};
-use arenic_ir::backend::cpu::{takes_bf16, widened_bytes};
+use crate::kernel::{Call, Destination, KernelError, Operand};
+use arenic_backends::cpu::{takes_bf16, widened_bytes};
 use arenic_ir::types::bf16;
 use arenic_ir::types::has_bf16;
 use arenic_ir::{DType, TensorType};
@@ -45,7 +45,7 @@ pub(super) fn run(call: &Call) -> Result<(), KernelError> {
             unsafe { Operand::new(ty, own) }
         })
         .collect();
-    let outputs: Vec<Option<Target>> = call
+    let outputs: Vec<Option<Destination>> = call
         .outputs
         .iter()
         .zip(&result_types)
@@ -55,7 +55,7 @@ pub(super) fn run(call: &Call) -> Result<(), KernelError> {
                 return Some(y);
             }
             // SAFETY: scratch of the result's size, of this call alone.
-            Some(unsafe { Target::new(ty, take(ty)) })
+            Some(unsafe { Destination::new(ty, take(ty)) })
         })
         .collect();
     super::wide_enough(&Call { inputs: &inputs, outputs: &outputs, scratch, ..*call })?;
@@ -84,7 +84,7 @@ fn widen(x: &Operand, to: Dst) {
 }
 
 /// Writes `f32` elements as a `bf16` result.
-fn round(from: Src, y: &Target) {
+fn round(from: Src, y: &Destination) {
     let to = Dst::of(y);
     for_ranges(y.ty().elements(), CHEAP, &|range| {
         for i in range {

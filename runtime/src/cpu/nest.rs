@@ -10,7 +10,7 @@ use std::array;
 
 /// Rows at even distances: all steps in bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Rows<const N: usize> {
+pub(super) struct EvenRows<const N: usize> {
     /// The first elements of operands and result.
     pub(super) x: [*const u8; N],
     pub(super) y: *mut u8,
@@ -22,7 +22,7 @@ pub(super) struct Rows<const N: usize> {
     pub(super) row_steps: [isize; N],
 }
 
-impl<const N: usize> Rows<N> {
+impl<const N: usize> EvenRows<N> {
     /// The first elements of row `r`; the result's have `size` bytes.
     #[inline(always)]
     pub(super) fn row(&self, r: usize, size: usize) -> ([*const u8; N], *mut u8) {
@@ -32,7 +32,7 @@ impl<const N: usize> Rows<N> {
 }
 
 /// What a kernel does with rows.
-pub(super) type Kernel<'a, const N: usize> = &'a (dyn Fn(Rows<N>) + Sync);
+pub(super) type Kernel<'a, const N: usize> = &'a (dyn Fn(EvenRows<N>) + Sync);
 
 /// The axes of `N` operands against a dense result, innermost first.
 #[derive(Clone)]
@@ -148,7 +148,7 @@ impl<const N: usize> Nest<N> {
                 let (r, start) = (t / pieces, t % pieces * grain);
                 let steps = self.strides[0];
                 let at = self.row(x, r);
-                kernel(Rows {
+                kernel(EvenRows {
                     x: array::from_fn(|k| at[k].wrapping_offset(start as isize * steps[k])),
                     // SAFETY: `start` is an element of row `r` of the result.
                     y: unsafe { y.at((r * n + start) * size) }.0,
@@ -180,7 +180,7 @@ impl<const N: usize> Nest<N> {
         let mut r = first;
         while r < end {
             let rows = (extent - r % extent).min(end - r);
-            kernel(Rows {
+            kernel(EvenRows {
                 x: self.row(x, r),
                 // SAFETY: row `r` is one of the result's.
                 y: unsafe { y.at(r * n * size) }.0,

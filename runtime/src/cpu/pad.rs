@@ -50,7 +50,7 @@ fn typed<T: Number>(call: &Call, padding: &Padding, value: T) {
     });
 }
 
-/// The operand's row in row `row` of the result; none where there is but padding.
+/// The operand's row in row `row` of the result; `None` if there is but padding.
 fn row_of_operand(outer: &[PaddedAxis], row: usize) -> Option<usize> {
     let (mut extents, mut at) = ([1; MAX_RANK], [0; MAX_RANK]);
     for (extent, axis) in extents.iter_mut().zip(outer) {

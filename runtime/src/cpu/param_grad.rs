@@ -6,8 +6,8 @@ use super::channels::{Terms, sums};
 use super::dispatch::for_float;
 use super::number::Float;
 use crate::kernel::Call;
+use arenic_backends::cpu::tiling::{channel_sums, channels, rows};
 use arenic_ir::DType;
-use arenic_ir::backend::cpu::tiling::{channel_sums, channels, rows};
 
 /// Runs a `LayerNormParamGrad`.
 pub(super) fn of_rows(axis: usize, call: &Call) {

@@ -6,14 +6,14 @@
 
 use super::address::{Dst, Src};
 use super::dispatch::for_float;
-use super::nest::{Nest, Rows};
+use super::nest::{EvenRows, Nest};
 use super::number::Float;
 use super::reduce::{Room, Terms};
 use super::scalar::{self, condition};
 use super::tasks::{CHEAP, DEAR};
 use super::update::{Region, Update};
 use super::wide::wide;
-use crate::kernel::{Call, Operand, Target};
+use crate::kernel::{Call, Destination, Operand};
 use arenic_ir::DType;
 use arenic_ir::op::{Binary, MAX_OPERANDS, MAX_STEPS, Step};
 use arenic_ir::types::bf16;
@@ -92,8 +92,8 @@ pub(super) fn run(steps: &[Step], results: &[usize], call: &Call) {
     let (y, begin) = (Dst::of(y), Dst::of(y).0 as usize);
     for_float!(float_type(call.inputs), T => {
         let program = Program::new::<T>(steps, results, call.inputs, call.outputs, None);
-        let kernel = |r: Rows<MAX_OPERANDS>| {
-            let Rows { x, steps, row_steps, .. } = r;
+        let kernel = |r: EvenRows<MAX_OPERANDS>| {
+            let EvenRows { x, steps, row_steps, .. } = r;
             let first = (r.y as usize - begin) / size;
             let span = Span { x, steps, row_steps, first, stride: r.n, rows: r.rows, cols: r.n };
             // SAFETY: rows of operands and results as `infer` checked them, a task's own.
@@ -215,7 +215,7 @@ impl<'a> Program<'a> {
         steps: &'a [Step],
         results: &[usize],
         inputs: &[Operand],
-        outputs: &[Option<Target>],
+        outputs: &[Option<Destination>],
         tiled: Option<usize>,
     ) -> Self {
         let mut program = Program {

@@ -10,7 +10,7 @@ use super::reduce::{largest, sum};
 use super::sliding::{PerAxis, Sliding, inside, unflatten};
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, Target};
+use crate::kernel::{Call, Destination};
 use arenic_ir::DType;
 use arenic_ir::op::{MAX_RANK, Window};
 
@@ -26,17 +26,18 @@ pub(super) fn average(window: &Window, count_include_pad: bool, call: &Call) {
 }
 
 /// The rows of taps that lie inside for one row of the result.
-pub(super) struct Rows<'a> {
+pub(super) struct WindowRows<'a> {
     s: &'a Sliding,
     at: PerAxis<usize>,
     first: PerAxis<usize>,
     end: PerAxis<usize>,
 }
 
-impl<'a> Rows<'a> {
-    pub(super) fn new(s: &'a Sliding, row: usize) -> Rows<'a> {
+impl<'a> WindowRows<'a> {
+    pub(super) fn new(s: &'a Sliding, row: usize) -> WindowRows<'a> {
         let last = s.last();
-        let mut rows = Rows { s, at: [0; MAX_RANK], first: [0; MAX_RANK], end: [1; MAX_RANK] };
+        let mut rows =
+            WindowRows { s, at: [0; MAX_RANK], first: [0; MAX_RANK], end: [1; MAX_RANK] };
         unflatten(row, &s.output[..last], &mut rows.at[..last]);
         for d in 0..last {
             (rows.first[d], rows.end[d]) = taps_inside(s, d, rows.at[d]);
@@ -80,7 +81,7 @@ impl<'a> Rows<'a> {
 /// Elements of a row of the result whose places are found at a time.
 pub(super) const STRIP: usize = 64;
 
-impl Rows<'_> {
+impl WindowRows<'_> {
     /// Calls `f(j, value, position)` for everything that the windows of positions `first`
     /// to `first + n` of this row see; `j` counts positions from `first`, which see taps in
     /// order.
@@ -146,8 +147,8 @@ fn max_of<T: Number>(call: &Call, window: &Window, column_major: bool) {
     let s = &Sliding::new(window, &x.ty().shape, &ty.shape);
     // SAFETY: a pool has no in-place pairs.
     let x: &[T] = unsafe { x.slice() };
-    let values = y.map(|y: Target| Shared::new(y.ptr::<T>()));
-    let indices = indices.map(|i: Target| Shared::new(i.ptr::<i64>()));
+    let values = y.map(|y: Destination| Shared::new(y.ptr::<T>()));
+    let indices = indices.map(|i: Destination| Shared::new(i.ptr::<i64>()));
     let (size, last) = (s.inputs(), s.last());
     let width = s.output[last];
     let rows = s.outputs() / width;
@@ -161,7 +162,7 @@ fn max_of<T: Number>(call: &Call, window: &Window, column_major: bool) {
                 indices.map(|i| i.slice(unit * width, width)),
             )
         };
-        let meets = Rows::new(s, row);
+        let meets = WindowRows::new(s, row);
         let Some(indices) = indices else {
             if let Some(values) = values {
                 row_largest(s, &meets, from, values);
@@ -198,7 +199,7 @@ const SPAN: usize = 256;
 #[inline(always)]
 fn combined<T: Number>(
     s: &Sliding,
-    meets: &Rows,
+    meets: &WindowRows,
     from: &[T],
     to: &mut [T],
     identity: T,
@@ -258,7 +259,7 @@ fn every<T: Number, const STEP: usize>(
 
 wide! {
     /// The largest elements that the windows of a row see.
-    fn row_largest<T: Number>(s: &Sliding, meets: &Rows, from: &[T], to: &mut [T]) {
+    fn row_largest<T: Number>(s: &Sliding, meets: &WindowRows, from: &[T], to: &mut [T]) {
         if s.is_whole() {
             to.fill(largest(from));
         } else {
@@ -269,7 +270,7 @@ wide! {
 
 wide! {
     /// The sums of what the windows of a row see.
-    fn row_sums<T: Number>(s: &Sliding, meets: &Rows, from: &[T], to: &mut [T]) {
+    fn row_sums<T: Number>(s: &Sliding, meets: &WindowRows, from: &[T], to: &mut [T]) {
         if s.is_whole() {
             to.fill(sum(from));
         } else {
@@ -306,7 +307,7 @@ pub(super) fn counted(
 
 fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
     let x = &call.inputs[0];
-    let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
+    let Some(y) = call.outputs[0].filter(|y: &Destination| y.ty().elements() > 0) else { return };
     let s = &Sliding::new(window, &x.ty().shape, &y.ty().shape);
     // SAFETY: a pool has no in-place pairs.
     let (x, ty): (&[T], _) = (unsafe { x.slice() }, y.ty());
@@ -324,7 +325,7 @@ fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
         let from = &x[plane * size..][..size];
         // SAFETY: each unit has a row of its own.
         let to = unsafe { y.slice(unit * width, width) };
-        let meets = Rows::new(s, row);
+        let meets = WindowRows::new(s, row);
         let outer: usize = (0..last).map(|d| counted(d, meets.at[d])).product();
         row_sums(s, &meets, from, to);
         let whole = T::of_count((outer * s.kernel[last]).max(1));

@@ -6,7 +6,7 @@ use super::address::Shared;
 use super::dispatch::for_float;
 use super::indices::Indices;
 use super::number::Float;
-use super::pool::{Rows, STRIP, counted};
+use super::pool::{STRIP, WindowRows, counted};
 use super::sliding::{PerAxis, Sliding, inside, unflatten};
 use super::tasks::for_each;
 use super::wide::wide;
@@ -102,7 +102,7 @@ fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
     let counted = |d: usize, o: usize| counted(s, window, count_include_pad, d, o);
     for_planes(call, s, |plane, to| {
         for row in 0..count / width {
-            let meets = Rows::new(s, row);
+            let meets = WindowRows::new(s, row);
             let outer: usize = (0..last).map(|d| counted(d, meets.at(d))).product();
             for first in (0..width).step_by(STRIP) {
                 let mut shares = [T::ZERO; STRIP];

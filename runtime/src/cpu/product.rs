@@ -8,7 +8,7 @@ use super::address::Shared;
 use super::number::Number;
 use super::tasks::for_each;
 use super::wide::wide;
-use arenic_ir::backend::cpu::sums::{PLAIN_ROWS, Route};
+use arenic_backends::cpu::sums::{PLAIN_ROWS, Route};
 use arenic_ir::op::Extents;
 
 /// A matrix to read: its first element and its strides in elements.
@@ -421,7 +421,7 @@ pub(super) unsafe fn product_by_parts<T: Scalar>(
             // SAFETY: the caller's promise; the room is this lane's.
             unsafe {
                 let operands = (a.at(part.row, 0), b.at(0, part.col));
-                one(e.route(), Extents { m: rows, k: e.k, n: cols }, alpha, operands, false, c);
+                one(Route::of(e), Extents { m: rows, k: e.k, n: cols }, alpha, operands, false, c);
             }
             consume(part, room);
         }
@@ -457,7 +457,7 @@ pub(super) unsafe fn product_in_parts<T: Scalar>(
         // SAFETY: the caller's promise; each part has results of its own.
         unsafe {
             let (e, batch) = (Extents { k, ..e }, batch * parts_here);
-            products(e.route(), batch, e, alpha, part_operands, |_, _, _| false);
+            products(Route::of(e), batch, e, alpha, part_operands, |_, _, _| false);
         }
     }
     for i in 0..batch {

@@ -10,7 +10,7 @@ use super::matmul::matrix;
 use super::product::{MatMut, Part, Scalar, product_by_parts, product_in_parts};
 use super::update::{Kernel, Region, Update};
 use crate::kernel::{Call, Operand};
-use arenic_ir::backend::cpu::tiling::{ProductUpdate, product_update};
+use arenic_backends::cpu::tiling::{ProductUpdate, product_update};
 use arenic_ir::op::{Extents, MAX_OPERANDS, ProductOperands};
 use arenic_ir::{DType, Op};
 

@@ -10,10 +10,11 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::backend::cpu::tiling::{GRU_STATES, LSTM_STATES};
+use arenic_backends::cpu::sums::Route;
+use arenic_backends::cpu::tiling::{GRU_STATES, LSTM_STATES};
 use arenic_ir::op::{Activation, Extents, Recurrence};
 
-/// Where results begin; none where nobody reads one.
+/// Where results begin; `None` if nobody reads one.
 pub(super) fn results<T: Float, const K: usize>(call: &Call) -> [Option<*mut T>; K] {
     std::array::from_fn(|o| call.outputs.get(o).copied().flatten().map(|y| y.ptr::<T>()))
 }
@@ -35,7 +36,7 @@ pub(super) unsafe fn multiply<T: Scalar>(
     add: bool,
 ) {
     // SAFETY: the caller's promise.
-    unsafe { products(e.route(), 1, e, T::ONE, |_| (a, b, c), |_, _, _| add) };
+    unsafe { products(Route::of(e), 1, e, T::ONE, |_| (a, b, c), |_, _, _| add) };
 }
 
 /// Copies a step's gates to where they are worked on.

@@ -9,7 +9,7 @@ use super::recurrence::{multiply, operands, results};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_ir::backend::cpu::tiling::{GRU_STATES, LSTM_STATES, RNN_GRAD_STATES};
+use arenic_backends::cpu::tiling::{GRU_STATES, LSTM_STATES, RNN_GRAD_STATES};
 use arenic_ir::op::{Activation, Extents, Recurrence};
 
 /// Calls `f` for every step, the last one first, with the step before it, if there is one.

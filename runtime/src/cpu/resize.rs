@@ -8,7 +8,7 @@ use super::dispatch::for_number;
 use super::number::Number;
 use super::sliding::unflatten;
 use super::tasks::for_each;
-use crate::kernel::{Call, Target};
+use crate::kernel::{Call, Destination};
 use arenic_ir::DType;
 use arenic_ir::op::{Interpolation, MAX_RANK, Position, ResizeSpec};
 
@@ -31,7 +31,7 @@ const OUTSIDE: u64 = 1 << 63;
 
 fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
     let x = &call.inputs[0];
-    let Some(y) = call.outputs[0].filter(|y: &Target| y.ty().elements() > 0) else { return };
+    let Some(y) = call.outputs[0].filter(|y: &Destination| y.ty().elements() > 0) else { return };
     let (shape, sizes) = (&x.ty().shape, &spec.sizes);
     let rank = shape.len();
     // SAFETY: a resize has no in-place pairs.

@@ -5,7 +5,7 @@ use super::dispatch::{for_float, for_number, for_signed, for_signless, for_size}
 use super::map::{map1, map2};
 use super::number::{Float, Number, Signed};
 use super::tasks::{CHEAP, DEAR};
-use crate::kernel::{Call, KernelError, Operand, Target};
+use crate::kernel::{Call, Destination, KernelError, Operand};
 use arenic_ir::DType;
 use arenic_ir::op::{Binary, Unary};
 
@@ -118,11 +118,11 @@ pub(super) fn binary(f: Binary, call: &Call) -> Result<(), KernelError> {
     Ok(())
 }
 
-fn less(x: [&Operand; 2], y: &Target) {
+fn less(x: [&Operand; 2], y: &Destination) {
     for_number!(x[0].ty().dtype, T => map2(x, y, CHEAP, |a: T, b: T| u8::from(a < b)));
 }
 
-fn less_or_equal(x: [&Operand; 2], y: &Target) {
+fn less_or_equal(x: [&Operand; 2], y: &Destination) {
     for_number!(x[0].ty().dtype, T => map2(x, y, CHEAP, |a: T, b: T| u8::from(a <= b)));
 }
 
@@ -135,7 +135,7 @@ fn refuse_zero<T: Number>(b: &Operand) -> Result<(), KernelError> {
 }
 
 /// Powers of floats; squares and cubes, the usual ones, by multiplication.
-fn power<T: Number>(x: [&Operand; 2], y: &Target) {
+fn power<T: Number>(x: [&Operand; 2], y: &Destination) {
     let [a, b] = x;
     let exponent: Option<f64> = (b.ty().elements() == 1).then(|| {
         // SAFETY: the operand's only element.

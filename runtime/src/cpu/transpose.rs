@@ -9,7 +9,7 @@ use super::movement::strided;
 use super::nest::Nest;
 use super::tasks::{CHEAP, for_tasks};
 use super::wide::wide;
-use crate::kernel::{Call, Operand, Target};
+use crate::kernel::{Call, Destination, Operand};
 use arenic_ir::DType;
 use arenic_ir::op::MAX_RANK;
 
@@ -21,7 +21,7 @@ pub(super) fn run(perm: &[usize], call: &Call) {
 }
 
 /// `y.shape[i] = x.shape[perm[i]]`.
-pub(super) fn transpose(perm: &[usize], x: &Operand, y: &Target) {
+pub(super) fn transpose(perm: &[usize], x: &Operand, y: &Destination) {
     if y.ty().elements() == 0 {
         return;
     }

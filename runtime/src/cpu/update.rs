@@ -12,7 +12,7 @@ use super::number::{Float, Number};
 use super::pointwise;
 use super::tasks::{CHEAP, for_ranges};
 use super::wide::wide;
-use crate::kernel::{Call, Operand, Target};
+use crate::kernel::{Call, Destination, Operand};
 use arenic_ir::{DType, Op};
 
 /// Elements of one block.
@@ -37,7 +37,7 @@ pub(super) struct Update<'a> {
     /// Its operands; the gradient's address is not used where it comes as tiles.
     pub(super) inputs: &'a [Operand<'a>],
     /// Its results.
-    pub(super) outputs: &'a [Option<Target<'a>>],
+    pub(super) outputs: &'a [Option<Destination<'a>>],
     /// Position of a gradient that comes as tiles.
     pub(super) tiled: Option<usize>,
     /// Calls the kernel with regions that are disjoint and cover the parameter.

@@ -4,9 +4,9 @@
 
 use super::index::{broadcast_strides, constant, index_type, offset};
 use super::random::seed;
-use super::site::{Parameter, Site, c_type, literal};
+use super::site::{LaunchSite, Parameter, c_type, literal};
 use super::work::Unsupported;
-use arenic_ir::backend::cuda::tiling::{AttentionTile, attention_tile};
+use arenic_backends::cuda::tiling::{AttentionTile, attention_tile};
 use arenic_ir::op::families::Attention;
 use arenic_ir::op::{AttentionDropout, AttentionSpec};
 use arenic_ir::{DType, Math, TensorType};
@@ -21,7 +21,7 @@ const WIDE: usize = 16;
 ///
 /// # Errors
 /// Queries and values are so wide that no tile of them fits a block.
-pub(super) fn lower(site: &mut Site, op: Attention, math: Math) -> Result<(), Unsupported> {
+pub(super) fn lower(site: &mut LaunchSite, op: Attention, math: Math) -> Result<(), Unsupported> {
     let [q, v] = [site.inputs[0], site.inputs[2]];
     let gradient = matches!(op, Attention::AttentionGrad { .. });
     let Some(tile) = attention_tile(q, v, gradient) else {
@@ -61,7 +61,7 @@ impl Tiles {
     /// Of an operator that reads `matrices`, and a mask behind all other operands, where there is
     /// one.
     fn new(
-        site: &Site,
+        site: &LaunchSite,
         spec: AttentionSpec,
         math: Math,
         tile: AttentionTile,
@@ -133,7 +133,7 @@ impl Tiles {
     /// A function that stores an element of a matrix of result `o`, where somebody reads it.
     fn store(
         &self,
-        site: &Site,
+        site: &LaunchSite,
         name: &str,
         o: usize,
         of: Of,
@@ -153,7 +153,7 @@ impl Tiles {
     /// Launches a block for each tile of rows of every matrix of queries, or of keys. What the body
     /// calls `first` is the tile's first row. Of queries that share keys, `batch` is the first
     /// matrix.
-    fn launch(&self, site: &mut Site, of: Of, mut parameters: Vec<Parameter>, body: &str) {
+    fn launch(&self, site: &mut LaunchSite, of: Of, mut parameters: Vec<Parameter>, body: &str) {
         parameters.extend(self.drops.then(Parameter::draw));
         let (tile, group) = (self.tile.rows, self.group);
         let (matrices, rows, other) = match of {
@@ -226,7 +226,7 @@ fn dropping(
     )
 }
 
-fn forward(site: &mut Site, tiles: &Tiles) {
+fn forward(site: &mut LaunchSite, tiles: &Tiles) {
     let &Tiles { queries, keys, depth, width, index, t, .. } = tiles;
     let row = format!("batch * {} + row", constant(queries));
     let stores: String = [(1, "max"), (2, "sum")]
@@ -248,7 +248,7 @@ fn forward(site: &mut Site, tiles: &Tiles) {
     tiles.launch(site, Of::Queries, parameters, &body);
 }
 
-fn gradients(site: &mut Site, tiles: &Tiles) {
+fn gradients(site: &mut LaunchSite, tiles: &Tiles) {
     let &Tiles { queries, keys, depth, width, t, .. } = tiles;
     let operands = [
         tiles.matrix("x0", Of::Queries, queries * depth),

@@ -4,25 +4,25 @@
 use super::index::{index_type, offset};
 use super::packs::{Elements, Read};
 use super::reduce::{Combination, combine, element};
-use super::site::{Parameter, Site, c_type, literal};
-use arenic_ir::backend::cpu::tiling::channels;
-use arenic_ir::backend::cuda::tiling::{channel_sums, partial_sums};
+use super::site::{LaunchSite, Parameter, c_type, literal};
+use arenic_backends::cpu::tiling::channels;
+use arenic_backends::cuda::tiling::{channel_sums, partial_sums};
 use std::fmt::Write;
 
 /// Elements of every channel.
-fn count(site: &Site) -> usize {
+fn count(site: &LaunchSite) -> usize {
     let [outer, _, inner] = channels(site.inputs[0]);
     outer * inner
 }
 
 /// The channel of element `i`.
-fn channel(site: &Site) -> String {
+fn channel(site: &LaunchSite) -> String {
     offset(&channels(site.inputs[0]), &[0, 1, 0], "i")
 }
 
 /// How an element reads the operands: so many as large as `x`, and the channels' ones, one after
 /// another where nothing lies behind them.
-fn reads(site: &Site, whole: usize) -> Vec<Read> {
+fn reads(site: &LaunchSite, whole: usize) -> Vec<Read> {
     let x = site.inputs[0];
     let last = channels(x)[2] == 1;
     let operands = 0..if last { site.inputs.len() } else { whole };
@@ -30,7 +30,7 @@ fn reads(site: &Site, whole: usize) -> Vec<Read> {
 }
 
 /// The kernels of a batch norm.
-pub(super) fn forward(site: &mut Site, epsilon: f32) {
+pub(super) fn forward(site: &mut LaunchSite, epsilon: f32) {
     let x = site.inputs[0];
     let (t, size, count) = (c_type(x.dtype), x.dtype.accumulated().size(), count(site));
     let plan = channel_sums(x);
@@ -99,7 +99,7 @@ pub(super) fn forward(site: &mut Site, epsilon: f32) {
 }
 
 /// The kernel of the gradient of a batch norm's operand.
-pub(super) fn of_operand(site: &mut Site) {
+pub(super) fn of_operand(site: &mut LaunchSite) {
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
     let (t, index) = (c_type(x.dtype), index_type(x.elements()));

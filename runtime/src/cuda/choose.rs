@@ -4,28 +4,30 @@
 //! arena's own bytes are what is computed on. A choice follows from what is asked for alone,
 //! which follows from shapes and the target: it is the same under every byte limit.
 
-use super::driver::{CallHandle, Candidate, Driver, DriverError, EventHandle, StreamHandle};
+use super::driver::{
+    AlgorithmCandidate, CallHandle, Driver, DriverError, EventHandle, StreamHandle,
+};
 use super::work::Request;
 
 /// How an executor is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct CudaOptions {
     /// Nothing depends on time: of each library the first way that it would choose and that
     /// always gives the same bits. Else all ways are measured, and the fastest taken, which may
     /// be another one the next time.
     pub deterministic: bool,
 }
 
-impl Default for Options {
+impl Default for CudaOptions {
     /// The same inputs give the same bits.
-    fn default() -> Options {
-        Options { deterministic: true }
+    fn default() -> CudaOptions {
+        CudaOptions { deterministic: true }
     }
 }
 
 /// The way that a product or a convolution goes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct AlgorithmChoice {
     /// What is computed.
     pub request: Request,
     /// How often in a step; where ways are measured, also as a part of what was measured beside
@@ -60,7 +62,7 @@ impl Trial {
     }
 }
 
-impl Choice {
+impl AlgorithmChoice {
     /// The way that is taken.
     pub fn way(&self) -> &Trial {
         &self.tried[self.taken]
@@ -78,14 +80,14 @@ const ENOUGH: f64 = 0.05;
 pub(super) struct Chooser<'a, D> {
     driver: &'a D,
     stream: StreamHandle,
-    options: Options,
+    options: CudaOptions,
     /// Events around what is measured, once something is.
     timers: Option<[EventHandle; 2]>,
-    choices: Vec<Choice>,
+    choices: Vec<AlgorithmChoice>,
 }
 
 impl<'a, D: Driver> Chooser<'a, D> {
-    pub(super) fn new(driver: &'a D, stream: StreamHandle, options: Options) -> Self {
+    pub(super) fn new(driver: &'a D, stream: StreamHandle, options: CudaOptions) -> Self {
         Chooser { driver, stream, options, timers: None, choices: Vec::new() }
     }
 
@@ -94,7 +96,7 @@ impl<'a, D: Driver> Chooser<'a, D> {
         !self.options.deterministic
     }
 
-    pub(super) fn into_choices(self) -> Vec<Choice> {
+    pub(super) fn into_choices(self) -> Vec<AlgorithmChoice> {
         self.choices
     }
 
@@ -123,7 +125,7 @@ impl<'a, D: Driver> Chooser<'a, D> {
         let deterministic = self.options.deterministic;
         let mut tried = Vec::new();
         for candidate in candidates.into_iter().filter(|c| c.deterministic || !deterministic) {
-            let Candidate { call, name, workspace: bytes, .. } = candidate;
+            let AlgorithmCandidate { call, name, workspace: bytes, .. } = candidate;
             let (driver, stream) = (self.driver, self.stream);
             // SAFETY: the caller's promise.
             let mut issue = || unsafe { driver.call(stream, call, addresses, workspace) };
@@ -153,7 +155,13 @@ impl<'a, D: Driver> Chooser<'a, D> {
         // The first of the fastest: without times, the library's.
         let taken = possible.min_by(|a, b| time(a.1).total_cmp(&time(b.1))).map_or(0, |(i, _)| i);
         let call = tried[taken].call;
-        self.choices.push(Choice { request: request.clone(), calls: 1, tried, taken, refused });
+        self.choices.push(AlgorithmChoice {
+            request: request.clone(),
+            calls: 1,
+            tried,
+            taken,
+            refused,
+        });
         Ok(call)
     }
 

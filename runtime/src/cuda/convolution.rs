@@ -3,14 +3,14 @@
 
 use super::index::constant;
 use super::product::{Contraction, Factor, contract};
-use super::site::Site;
+use super::site::LaunchSite;
 use arenic_ir::TensorType;
 use arenic_ir::op::Window;
 use arenic_ir::op::families::Convolution;
 use std::fmt::Write;
 
 /// The kernels of a convolution or of a gradient of one.
-pub(super) fn lower(site: &mut Site, op: Convolution) {
+pub(super) fn lower(site: &mut LaunchSite, op: Convolution) {
     let Some(y) = site.outputs[0] else { return };
     let contraction = match op {
         Convolution::Conv { window, group } => convolution(site, window, *group, y),
@@ -22,7 +22,7 @@ pub(super) fn lower(site: &mut Site, op: Convolution) {
 
 /// `y[image, channel, position] = Σ x[image, input, position · stride + tap · dilation − pad] ·
 /// w[channel, input, tap]`: rows are a group's output channels, columns positions of all images.
-fn convolution(site: &Site, window: &Window, group: usize, y: &TensorType) -> Contraction {
+fn convolution(site: &LaunchSite, window: &Window, group: usize, y: &TensorType) -> Contraction {
     let (x, w) = (site.inputs[0], site.inputs[1]);
     let (channels, inputs) = (w.shape[0] / group, w.shape[1]);
     let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
@@ -48,7 +48,7 @@ fn convolution(site: &Site, window: &Window, group: usize, y: &TensorType) -> Co
 
 /// `y[image, channel, position] = Σ x[image, input, (position + pad − tap · dilation) / stride] ·
 /// w[input, channel, tap]` over the taps for which the quotient is whole.
-fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Contraction {
+fn transposed(site: &LaunchSite, window: &Window, group: usize, y: &TensorType) -> Contraction {
     let (x, w) = (site.inputs[0], site.inputs[1]);
     let (channels, inputs, taps) = (w.shape[1], x.shape[1] / group, window.taps());
     let (sources, positions) = (&x.shape[2..], &y.shape[2..]);
@@ -85,7 +85,12 @@ fn transposed(site: &Site, window: &Window, group: usize, y: &TensorType) -> Con
 /// `dw[channel, input, tap] = Σ dy[image, channel, position] · x[image, input, position · stride +
 /// tap · dilation − pad]` over the positions of all images: rows are a group's output channels,
 /// columns its filters' taps.
-fn weight_gradient(site: &Site, window: &Window, group: usize, dw: &TensorType) -> Contraction {
+fn weight_gradient(
+    site: &LaunchSite,
+    window: &Window,
+    group: usize,
+    dw: &TensorType,
+) -> Contraction {
     let (x, dy) = (site.inputs[0], site.inputs[1]);
     let (channels, inputs) = (dw.shape[0] / group, dw.shape[1]);
     let (sources, positions) = (&x.shape[2..], &dy.shape[2..]);
@@ -117,7 +122,7 @@ fn weight_gradient(site: &Site, window: &Window, group: usize, dw: &TensorType) 
 
 /// Statements that find an element of `x` for a filter's tap and a position.
 struct Walk<'a> {
-    site: &'a Site<'a>,
+    site: &'a LaunchSite<'a>,
     text: String,
     /// The variables that hold a channel and a tap, and an image and a position.
     names: [&'static str; 2],
@@ -131,7 +136,7 @@ impl<'a> Walk<'a> {
     /// Names the coordinates of two variables: of a channel and a tap `t0`, `t1`, …, and of an
     /// image and a position `p0`, `p1`, ….
     fn named(
-        site: &'a Site<'a>,
+        site: &'a LaunchSite<'a>,
         window: &Window,
         positions: &[usize],
         channels: [usize; 2],
@@ -191,7 +196,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Stores a sum, with the bias of its channel.
-fn store(site: &Site, channels: usize, group: usize, positions: &[usize]) -> String {
+fn store(site: &LaunchSite, channels: usize, group: usize, positions: &[usize]) -> String {
     let positions = constant(positions.iter().product());
     let channel = format!("batch * {} + row", constant(channels));
     let sum = match site.inputs.len() {

@@ -123,7 +123,7 @@ pub trait Driver {
     ///
     /// # Errors
     /// No library is there, or it refuses; either says so.
-    fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, DriverError>;
+    fn candidates(&self, request: &Request) -> Result<Vec<AlgorithmCandidate>, DriverError>;
 
     /// Has a library compute in one of its ways; takes the addresses of its operands and its
     /// results, in its order, and of a workspace of the bytes that were asked for.
@@ -176,7 +176,7 @@ pub struct Memory {
 
 /// One way in which a library does what is asked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
+pub struct AlgorithmCandidate {
     /// What is called.
     pub call: CallHandle,
     /// The library's name and the number by which it knows the way.

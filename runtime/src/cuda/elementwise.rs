@@ -2,14 +2,14 @@
 
 use super::index::{broadcast_strides, index_type, offset};
 use super::packs::{Elements, Read};
-use super::site::{Site, c_type};
+use super::site::{LaunchSite, c_type};
 use arenic_ir::op::families::Elementwise;
 use arenic_ir::op::{Binary, Kind, Step, Unary, kinds};
 use arenic_ir::{DType, TensorType};
 use std::fmt::Write;
 
 /// One kernel that computes each element of the result.
-pub(super) fn lower(site: &mut Site, op: Elementwise) {
+pub(super) fn lower(site: &mut LaunchSite, op: Elementwise) {
     let Some(y) = site.outputs.iter().copied().flatten().next() else { return };
     let mut parameters = site.all_inputs();
     parameters.extend(site.all_outputs());
@@ -88,7 +88,7 @@ pub(super) fn pointwise(
     operands: &[(&TensorType, String)],
     steps: &[Step],
     results: &[usize],
-    site: &Site,
+    site: &LaunchSite,
 ) {
     let types: Vec<&TensorType> = operands.iter().map(|(ty, _)| *ty).collect();
     // The graph's verification has inferred the same types.

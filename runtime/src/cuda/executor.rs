@@ -17,17 +17,19 @@ mod profile;
 mod staged;
 mod timed;
 
-use super::choose::{Choice, Chooser, Options};
+use super::choose::{AlgorithmChoice, Chooser, CudaOptions};
 use super::driver::{Driver, DriverError, EventHandle, GraphHandle, ModuleHandle, StreamHandle};
 use super::nvrtc::Image;
 use super::work::{Unsupported, Work};
 use crate::executor::{StepError, node_label};
 use crate::kernel::KernelError;
+use crate::machine::StepFailure;
 use crate::memory::OutOfMemory;
-use arenic_ir::check::{Footprint, Violation, check, check_rounds};
+use arenic_backends::CUDA;
+use arenic_ir::Backend;
+use arenic_ir::check::{Footprint, Violation, check, check_variants};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::program::{PerSpace, Program, Range, StreamId};
-use arenic_ir::{Backend, TargetInfo};
 use cranelift_entity::EntityRef;
 pub use prepare::source;
 use prepare::{Prepare, Prepared, lower_all};
@@ -43,12 +45,12 @@ pub enum SetupError {
     #[error("the program does not implement its graph: {}", .0.first().map_or(String::new(), Violation::to_string))]
     Check(Vec<Violation>),
     /// The program is for another backend.
-    #[error("the program is planned for the backend `{}`, not for `cuda`", .0.name())]
+    #[error("the program is planned for the backend `{}`, not for `cuda`", .0.name)]
     Backend(Backend),
     /// The program was planned for looser alignment than kernels and libraries rely on.
     #[error(
         "the program aligns to {0} bytes, kernels for GPUs need {needed}; compile it again for `cuda`",
-        needed = TargetInfo::CUDA.align
+        needed = CUDA.align
     )]
     Alignment(u64),
     /// An operator without a kernel.
@@ -77,17 +79,6 @@ pub enum SetupError {
     Driver(#[from] DriverError),
 }
 
-/// Why a step failed; states may then be half updated.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DeviceStepError {
-    /// A kernel refused its operands' contents.
-    #[error(transparent)]
-    Refused(#[from] StepError),
-    /// The driver failed.
-    #[error("the device failed: {0}")]
-    Driver(#[from] DriverError),
-}
-
 /// A program ready to step on a device.
 pub struct CudaExecutor<'g, D> {
     driver: Rc<D>,
@@ -106,7 +97,7 @@ pub struct CudaExecutor<'g, D> {
     /// The side that is fed: that of the next step.
     fed: Side,
     captured: Capture,
-    choices: Vec<Choice>,
+    choices: Vec<AlgorithmChoice>,
     /// Bytes of device memory that went while libraries were set up.
     library_bytes: u64,
 }
@@ -155,11 +146,11 @@ impl<'g, 'p> Loaded<'g, 'p> {
     ) -> Result<Self, SetupError> {
         let Part { graph, program, images } = part;
         let backend = program.target.backend;
-        if backend != Backend::CUDA {
+        if backend != CUDA {
             return Err(SetupError::Backend(backend));
         }
         let align = program.target.align;
-        if !align.is_multiple_of(TargetInfo::CUDA.align) {
+        if !align.is_multiple_of(CUDA.align) {
             return Err(SetupError::Alignment(align));
         }
         let (module, work) = lower_all(graph, program)?;
@@ -191,7 +182,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         program: &Program,
         images: &[Image],
         driver: D,
-        options: Options,
+        options: CudaOptions,
     ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
         let driver = Rc::new(driver);
@@ -201,31 +192,35 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         Self::in_arenas(loaded, arenas, first, driver, options)
     }
 
-    /// Executors of programs that take turns over the same arenas, which are as large as the
-    /// largest. `check_rounds` judges them; its messages name parts by their places. They have one
-    /// first stream, which orders their steps, and whatever fills or reads the arenas between.
+    /// Executors of steps that take turns over the same arenas, which are as large as the largest; a
+    /// step has one program, or several that take turns themselves. `check_variants` judges them; its
+    /// messages name programs by their places among all. They have one first stream, which orders
+    /// their steps, and whatever fills or reads the arenas between.
     ///
     /// # Errors
     /// See [`SetupError`].
-    pub(crate) fn taking_turns<const N: usize>(
-        parts: [Part<'g, '_>; N],
+    pub(crate) fn taking_turns(
+        steps: &[Vec<Part<'g, '_>>],
         driver: D,
-        options: Options,
-    ) -> Result<[Self; N], SetupError> {
-        let judged = parts.map(|part| (part.graph, part.program));
-        let footprints = check_rounds(&judged).map_err(SetupError::Check)?;
+        options: CudaOptions,
+    ) -> Result<Vec<Vec<Self>>, SetupError> {
+        let mut judged = Vec::with_capacity(steps.len());
+        for step in steps {
+            judged.push(step.iter().map(|part| (part.graph, part.program)).collect());
+        }
+        let footprints = check_variants(&judged).map_err(SetupError::Check)?;
         let driver = Rc::new(driver);
         let mut sizes = PerSpace::default();
         let mut all = Vec::new();
-        for (part, footprint) in parts.into_iter().zip(footprints) {
+        for (&part, footprint) in steps.iter().flatten().zip(footprints.into_iter().flatten()) {
             sizes = sizes.largest(part.program.sizes);
             all.push(Loaded::new(part, footprint, &*driver)?);
         }
         let arenas = arenas(&*driver, sizes)?;
         let first = driver.stream()?;
         let executor = |loaded| Self::in_arenas(loaded, arenas, first, Rc::clone(&driver), options);
-        let executors = all.into_iter().map(executor).collect::<Result<Vec<_>, _>>()?;
-        Ok(executors.try_into().unwrap_or_else(|_| unreachable!("one for each part")))
+        let mut executors = all.into_iter().map(executor);
+        steps.iter().map(|step| executors.by_ref().take(step.len()).collect()).collect()
     }
 
     /// The arenas have room for the program; others use them only in order of the first stream.
@@ -234,7 +229,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         arenas: PerSpace<u64>,
         first: StreamHandle,
         driver: Rc<D>,
-        options: Options,
+        options: CudaOptions,
     ) -> Result<Self, SetupError> {
         let Loaded { graph, program, footprint, module, work } = loaded;
         let staged = Staged::new(graph, program, &*driver)?;
@@ -296,7 +291,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
 
     /// Which way each product and convolution goes that a library may compute, in the order in
     /// which a step first comes to it.
-    pub fn choices(&self) -> &[Choice] {
+    pub fn choices(&self) -> &[AlgorithmChoice] {
         &self.choices
     }
 
@@ -310,7 +305,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     }
 
     /// What the step on this side, which just ended, came to.
-    fn outcome(&self, side: Side) -> Result<(), DeviceStepError> {
+    fn outcome(&self, side: Side) -> Result<(), StepFailure> {
         match self.staged.refusal(side) {
             None => Ok(()),
             Some((node, error)) => Err(self.refused(node, error).into()),

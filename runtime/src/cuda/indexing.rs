@@ -7,7 +7,7 @@
 
 use super::index::{constant, index_type, offset};
 use super::movement::widest;
-use super::site::{Parameter, Site, THREADS, c_type, word_type};
+use super::site::{LaunchSite, Parameter, THREADS, c_type, word_type};
 use arenic_ir::DType;
 use arenic_ir::op::Scatter;
 use arenic_ir::op::families::Indexing;
@@ -15,7 +15,7 @@ use arenic_ir::types::dense_strides;
 use std::fmt::Write;
 
 /// The kernels of a gather, of a scatter or of a choice of the largest.
-pub(super) fn lower(site: &mut Site, op: Indexing) {
+pub(super) fn lower(site: &mut LaunchSite, op: Indexing) {
     match op {
         Indexing::Gather { axis } => gather(site, *axis),
         Indexing::GatherElements { axis } => gather_elements(site, *axis),
@@ -29,7 +29,7 @@ pub(super) fn lower(site: &mut Site, op: Indexing) {
 }
 
 /// A thread for each element of the operand, which counts those that come before it.
-fn top_k(site: &mut Site, axis: usize, k: usize, largest: bool) {
+fn top_k(site: &mut LaunchSite, axis: usize, k: usize, largest: bool) {
     let x = site.inputs[0];
     if k == 0 {
         return;
@@ -108,7 +108,7 @@ impl Tuple {
 
 /// A thread for each of `words` words of the result: `look` looks indices up, and `from` is the
 /// word of the operand that they select.
-fn read(site: &mut Site, words: usize, word: &str, look: &str, from: &str) {
+fn read(site: &mut LaunchSite, words: usize, word: &str, look: &str, from: &str) {
     let index = site.index();
     let mut parameters = vec![site.input_as(0, word), site.input(1)];
     parameters.extend(site.output_as(0, word));
@@ -116,7 +116,7 @@ fn read(site: &mut Site, words: usize, word: &str, look: &str, from: &str) {
     site.for_each(words, index, parameters, &format!("{look}    y0[i] = x0[{from}];\n"));
 }
 
-fn gather(site: &mut Site, axis: usize) {
+fn gather(site: &mut LaunchSite, axis: usize) {
     let (shape, count) = (&site.inputs[0].shape, site.inputs[1].elements());
     let run: usize = shape[axis + 1..].iter().product();
     let (word, together) = widest(site, 0, [run]);
@@ -129,7 +129,7 @@ fn gather(site: &mut Site, axis: usize) {
     read(site, walked.iter().product(), word, &look, &from);
 }
 
-fn gather_elements(site: &mut Site, axis: usize) {
+fn gather_elements(site: &mut LaunchSite, axis: usize) {
     let (x, indices) = (site.inputs[0], site.inputs[1]);
     let mut strides: Vec<i64> = dense_strides(&x.shape).into_iter().map(|s| s as i64).collect();
     let along = std::mem::take(&mut strides[axis]) as usize;
@@ -140,7 +140,7 @@ fn gather_elements(site: &mut Site, axis: usize) {
     read(site, indices.elements(), word_type(x.dtype), &look, &from);
 }
 
-fn gather_nd(site: &mut Site, batch_dims: usize) {
+fn gather_nd(site: &mut LaunchSite, batch_dims: usize) {
     let (x, indices) = (site.inputs[0], site.inputs[1]);
     let Some((&depth, counts)) = indices.shape.split_last() else { return };
     let (batches, shape) = x.shape.split_at(batch_dims);
@@ -189,7 +189,7 @@ fn combine(reduction: Scatter, dtype: DType) -> (&'static str, String) {
 }
 
 /// The result begins as the operand; what updates do to it has these parameters.
-fn begin(site: &mut Site, ty: &str) -> Vec<Parameter> {
+fn begin(site: &mut LaunchSite, ty: &str) -> Vec<Parameter> {
     if site.inputs[0].elements() > 0 {
         site.copy(0, 0);
     }
@@ -200,7 +200,7 @@ fn begin(site: &mut Site, ty: &str) -> Vec<Parameter> {
 }
 
 /// A warp for each of `n` pieces of work; the body knows its own as `warp`.
-fn for_each_warp(site: &mut Site, n: usize, parameters: Vec<Parameter>, body: &str) {
+fn for_each_warp(site: &mut LaunchSite, n: usize, parameters: Vec<Parameter>, body: &str) {
     let (index, warps) = (site.index(), THREADS as usize / LANES);
     let text = format!(
         "    const {index} warp = {index}(blockIdx.x) * {warps}u + threadIdx.x / WARP;\n    \
@@ -216,7 +216,7 @@ fn place(index: &str, look: &str, place: &str) -> String {
 }
 
 /// Updates with one index off the axis are a line; lines do not meet.
-fn scatter_elements(site: &mut Site, axis: usize, reduction: Scatter) {
+fn scatter_elements(site: &mut LaunchSite, axis: usize, reduction: Scatter) {
     let (x, indices) = (site.inputs[0], site.inputs[1]);
     let (ty, combine) = combine(reduction, x.dtype);
     let parameters = begin(site, ty);
@@ -262,7 +262,7 @@ fn scatter_elements(site: &mut Site, axis: usize, reduction: Scatter) {
     for_each_warp(site, lines * shares, parameters, &body);
 }
 
-fn scatter_nd(site: &mut Site, reduction: Scatter) {
+fn scatter_nd(site: &mut LaunchSite, reduction: Scatter) {
     let (x, indices) = (site.inputs[0], site.inputs[1]);
     let Some((&depth, counts)) = indices.shape.split_last() else { return };
     let tuple = Tuple::new(&x.shape, depth);

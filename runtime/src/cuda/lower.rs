@@ -1,14 +1,14 @@
 //! From an operator to what the device does.
 
 use super::module::{Argument, Module};
-use super::site::Site;
+use super::site::LaunchSite;
 use super::work::{Request, Unsupported, Work};
 use super::{
     attention, convolution, elementwise, indexing, movement, norm, pool, product, random,
     recurrence, reduce, resize, softmax, update,
 };
-use arenic_ir::backend::cuda::takes_bf16;
-use arenic_ir::backend::library::{Epilogue, LibraryCall};
+use arenic_backends::cuda::library::{self, Epilogue, LibraryCall};
+use arenic_backends::cuda::takes_bf16;
 use arenic_ir::op::{Family, channels_last};
 use arenic_ir::types::has_bf16;
 use arenic_ir::{Op, TargetInfo, TensorType};
@@ -35,15 +35,27 @@ pub fn lower(
     let first = |t: &TensorType| channels_last::first(t);
     let (types, results): (Vec<_>, Vec<_>);
     let (turned, turned_results): (Vec<_>, Vec<_>);
-    let mut site =
-        Site { op, inputs, alignments, outputs, channels_last: false, module, work: Vec::new() };
+    let mut site = LaunchSite {
+        op,
+        inputs,
+        alignments,
+        outputs,
+        channels_last: false,
+        module,
+        work: Vec::new(),
+    };
     if let Op::ChannelsLast { of } = op {
         types = inputs.iter().map(|x| first(x)).collect();
         results = outputs.iter().map(|y| y.map(first)).collect();
         turned = types.iter().collect();
         turned_results = results.iter().map(Option::as_ref).collect();
-        site =
-            Site { op: of, inputs: &turned, outputs: &turned_results, channels_last: true, ..site };
+        site = LaunchSite {
+            op: of,
+            inputs: &turned,
+            outputs: &turned_results,
+            channels_last: true,
+            ..site
+        };
     }
     // Scatters refuse indices even where there is nothing to write to.
     let scatters = matches!(
@@ -75,7 +87,7 @@ pub fn lower(
     }
     // A call gives the first results, of which the last may be left out.
     let written: Vec<&TensorType> = outputs.iter().map_while(|y| *y).collect();
-    if let Some(call) = op.library_call(target, inputs, &written) {
+    if let Some(call) = library::call(op, target.math, inputs, &written) {
         if let Some(apart) = product::GeluApart::of(&site) {
             do_instead(&mut site, &apart.product, apart.operands, apart.output, target)?;
             apart.pass(&mut site);
@@ -93,7 +105,7 @@ const WIDE_ALIGNED: u64 = 16;
 
 /// Has a library compute the operator in a workspace of so many bytes, and what was launched
 /// where it does not.
-fn ask_library(site: &mut Site, call: LibraryCall, workspace: u64, target: TargetInfo) {
+fn ask_library(site: &mut LaunchSite, call: LibraryCall, workspace: u64, target: TargetInfo) {
     let (operands, results) = (call.operands(), 0..call.results());
     let of = |&i: &usize| site.alignments[i].min(ALIGNED);
     let made = results.clone().map(|_| target.align.min(ALIGNED));
@@ -115,7 +127,7 @@ fn ask_library(site: &mut Site, call: LibraryCall, workspace: u64, target: Targe
 
 /// Does another operator instead, on the first operands; its only result is this one.
 fn do_instead(
-    site: &mut Site,
+    site: &mut LaunchSite,
     op: &Op,
     operands: usize,
     output: usize,

@@ -4,7 +4,7 @@
 //! each operator into launches of kernels whose text has extents and strides as constants, and
 //! [`Module`] collects the texts, each once. What takes more than an expression per element is
 //! a template in `kernels/*.cuh`. Large products and convolutions may go by cuBLASLt and cuDNN
-//! instead, which [`Options`] and the executor choose at the start. Kernels keep the rules of the CPU's: the order of every sum
+//! instead, which [`CudaOptions`] and the executor choose at the start. Kernels keep the rules of the CPU's: the order of every sum
 //! follows from shapes, in-place pairs are read before they are written, and contents that do
 //! not fit are refused, here by a word that the host looks at.
 
@@ -38,9 +38,9 @@ mod softmax;
 mod update;
 mod work;
 
-pub use choose::{Choice, Options, Trial};
+pub use choose::{AlgorithmChoice, CudaOptions, Trial};
 pub(crate) use executor::Part;
-pub use executor::{CudaExecutor, DeviceStepError, SetupError, profile, source};
+pub use executor::{CudaExecutor, SetupError, profile, source};
 pub use lower::lower;
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
 pub use real::{Attributes, Cuda, LEAST_CAPABILITY};

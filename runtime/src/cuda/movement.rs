@@ -7,7 +7,7 @@
 
 use super::index::{broadcast_strides, constant, offset};
 use super::pad;
-use super::site::{Site, THREADS};
+use super::site::{LaunchSite, THREADS};
 use arenic_ir::op::families::Movement;
 use arenic_ir::types::dense_strides;
 
@@ -21,7 +21,7 @@ const TILE: usize = 1024;
 const EDGES: (usize, usize) = (4, 32);
 
 /// The copies and kernels of a movement.
-pub(super) fn lower(site: &mut Site, op: Movement) {
+pub(super) fn lower(site: &mut LaunchSite, op: Movement) {
     let Some(y) = site.outputs[0] else { return };
     let x = site.inputs[0];
     let dense = strides(&x.shape);
@@ -69,7 +69,7 @@ fn strides(shape: &[usize]) -> Vec<i64> {
 /// The type of a word of operand `input` and how many elements it has: as many as divide all of
 /// `lengths`, which are in elements, and what the operand's address is aligned to.
 pub(super) fn widest(
-    site: &Site,
+    site: &LaunchSite,
     input: usize,
     lengths: impl IntoIterator<Item = usize>,
 ) -> (&'static str, usize) {
@@ -128,7 +128,7 @@ impl Walk {
     }
 
     /// A thread for each word of operand `input`.
-    fn launch(mut self, site: &mut Site, input: usize) {
+    fn launch(mut self, site: &mut LaunchSite, input: usize) {
         let (mut word, mut together) = widest(site, input, [1]);
         if let (Some(1), Some(1), Some((&n, outer))) =
             (self.read.last(), self.written.last(), self.extents.split_last())
@@ -166,7 +166,7 @@ impl Walk {
 
     /// A block for each tile of the last axis, along which the result is contiguous, and
     /// `axis`, along which the operand is.
-    fn exchange(mut self, site: &mut Site, axis: usize) {
+    fn exchange(mut self, site: &mut LaunchSite, axis: usize) {
         let (word, _) = widest(site, 0, [1]);
         let index = site.index();
         let take = |list: &mut Vec<i64>| (list.remove(axis), list.pop().unwrap_or(1));

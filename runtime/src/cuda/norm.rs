@@ -4,15 +4,15 @@
 use super::batch_norm;
 use super::index::{broadcast_strides, offset};
 use super::reduce::{Combination, combine, element};
-use super::rows::Rows;
-use super::site::{Parameter, Site, c_type, literal};
-use arenic_ir::backend::cuda::tiling::{channel_sums, row_sums};
-use arenic_ir::backend::reduce::ReducePlan;
+use super::rows::StridedRows;
+use super::site::{LaunchSite, Parameter, c_type, literal};
+use arenic_backends::cuda::tiling::{channel_sums, row_sums};
+use arenic_backends::reduce::ReducePlan;
 use arenic_ir::op::families::Norm;
 use std::fmt::Write;
 
 /// The kernels of a normalisation or of one of its gradients.
-pub(super) fn lower(site: &mut Site, op: Norm) {
+pub(super) fn lower(site: &mut LaunchSite, op: Norm) {
     match op {
         Norm::LayerNorm { axis, epsilon } => forward(site, *axis, *epsilon),
         Norm::LayerNormInputGrad { axis } => of_operand(site, *axis),
@@ -30,14 +30,14 @@ pub(super) fn lower(site: &mut Site, op: Norm) {
 }
 
 /// The element `i` of a row of a scale or bias, operand `k`.
-fn factor(site: &Site, row: &[usize], k: usize) -> String {
+fn factor(site: &LaunchSite, row: &[usize], k: usize) -> String {
     let strides = broadcast_strides(&site.inputs[k].shape, row.len());
     format!("x{k}[{}]", offset(row, &strides, "i"))
 }
 
-fn forward(site: &mut Site, axis: usize, epsilon: f32) {
+fn forward(site: &mut LaunchSite, axis: usize, epsilon: f32) {
     let x = site.inputs[0];
-    let rows = Rows::new(x, axis..x.rank());
+    let rows = StridedRows::new(x, axis..x.rank());
     let row = &x.shape[axis..];
     let (t, index, n) = (c_type(x.dtype), rows.index, row.iter().product::<usize>());
     let sum = rows.sum("x.template combine<Sum<T>>([](T x) { return x; })");
@@ -74,10 +74,10 @@ fn forward(site: &mut Site, axis: usize, epsilon: f32) {
     rows.launch(site, parameters, &body);
 }
 
-fn of_operand(site: &mut Site, axis: usize) {
+fn of_operand(site: &mut LaunchSite, axis: usize) {
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
-    let rows = Rows::of_two(x, axis..x.rank());
+    let rows = StridedRows::of_two(x, axis..x.rank());
     let (t, index, place) = (c_type(x.dtype), rows.index, rows.element());
     let row = &x.shape[axis..];
     let sums = rows.sums(&format!(
@@ -106,7 +106,7 @@ fn of_operand(site: &mut Site, axis: usize) {
 
 /// Gradients of scale and bias: sums by this plan of `x, dy, mean, inv_std`, where `group` is
 /// the number of an element's mean.
-pub(super) fn of_parameters(site: &mut Site, plan: &ReducePlan, group: &str) {
+pub(super) fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &str) {
     let t = c_type(site.inputs[0].dtype);
     let at = element(plan);
     let mut written: Vec<Parameter> = Vec::new();

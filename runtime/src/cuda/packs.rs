@@ -6,7 +6,7 @@
 //! written, so that results may take their places.
 
 use super::index::constant;
-use super::site::{Parameter, Site, THREADS};
+use super::site::{LaunchSite, Parameter, THREADS};
 use arenic_ir::TensorType;
 use std::fmt::Write;
 
@@ -49,7 +49,7 @@ pub(super) struct Elements<'a> {
     pub(super) body: &'a str,
 }
 
-impl Site<'_> {
+impl LaunchSite<'_> {
     /// Launches a kernel with a thread for each element, or for several where there are many.
     pub(super) fn for_elements(
         &mut self,

@@ -1,14 +1,14 @@
 //! `Pad`: a thread for each element of the result finds what goes there.
 
 use super::index::constant;
-use super::site::{Site, c_type, literal};
+use super::site::{LaunchSite, c_type, literal};
 use arenic_ir::DType;
 use arenic_ir::op::Padding;
 use std::fmt::Write;
 
 /// The kernel of a padding.
 pub(super) fn lower(
-    site: &mut Site,
+    site: &mut LaunchSite,
     starts: &[usize],
     steps: &[usize],
     shape: &[usize],

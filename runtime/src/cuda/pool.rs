@@ -2,12 +2,12 @@
 
 use super::index::{constant, offset};
 use super::pool_grad;
-use super::site::{Site, THREADS, c_type};
+use super::site::{LaunchSite, THREADS, c_type};
 use arenic_ir::op::{Window, families};
 use std::fmt::Write;
 
 /// The kernels of a pool or of the gradient of one.
-pub(super) fn lower(site: &mut Site, op: families::Pool) {
+pub(super) fn lower(site: &mut LaunchSite, op: families::Pool) {
     match op {
         families::Pool::MaxPool { window, column_major, .. } => {
             max_pool(site, window, *column_major);
@@ -32,7 +32,7 @@ pub(super) fn coordinate(shape: &[usize], d: usize, i: &str) -> String {
 }
 
 /// Index `d` of the element of a tensor of this shape that is stored as the `i`-th.
-pub(super) fn stored_coordinate(site: &Site, shape: &[usize], d: usize, i: &str) -> String {
+pub(super) fn stored_coordinate(site: &LaunchSite, shape: &[usize], d: usize, i: &str) -> String {
     let mut strides = vec![0; shape.len()];
     strides[d] = 1;
     offset(&site.stored(shape), &site.stored(&strides), i)
@@ -40,14 +40,19 @@ pub(super) fn stored_coordinate(site: &Site, shape: &[usize], d: usize, i: &str)
 
 /// The plane, of all channels of all images, of the element of a tensor of this shape that is
 /// stored as the `i`-th.
-pub(super) fn plane(site: &Site, shape: &[usize], i: &str) -> String {
+pub(super) fn plane(site: &LaunchSite, shape: &[usize], i: &str) -> String {
     let mut strides = vec![0; shape.len()];
     (strides[0], strides[1]) = (shape[1] as i64, 1);
     offset(&site.stored(shape), &site.stored(&strides), i)
 }
 
 /// The element at a place of a plane, of so many places and channels, as it is stored.
-pub(super) fn in_plane(site: &Site, channels: usize, plane: &str, place: [&str; 2]) -> String {
+pub(super) fn in_plane(
+    site: &LaunchSite,
+    channels: usize,
+    plane: &str,
+    place: [&str; 2],
+) -> String {
     let channels = constant(channels);
     match site.channels_last {
         true => site.element(
@@ -104,7 +109,7 @@ struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    fn new(site: &Site<'a>, window: &'a Window) -> Option<Pool<'a>> {
+    fn new(site: &LaunchSite<'a>, window: &'a Window) -> Option<Pool<'a>> {
         let (x, y) = (site.inputs[0], site.outputs.iter().copied().flatten().next()?);
         let input = &x.shape[2..];
         let place = place_type(input, window);
@@ -117,7 +122,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Where the window of element `i` begins along each axis, and the `plane` that it sees.
-    fn origin(&self, site: &Site) -> String {
+    fn origin(&self, site: &LaunchSite) -> String {
         let (w, place, index) = (self.window, self.place, self.index);
         let mut text = String::new();
         for d in 0..w.rank() {
@@ -131,7 +136,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Where the element at `place` of the plane is stored.
-    fn source(&self, site: &Site) -> String {
+    fn source(&self, site: &LaunchSite) -> String {
         in_plane(site, self.channels, "plane", ["place", &self.size()])
     }
 
@@ -169,7 +174,7 @@ impl<'a> Pool<'a> {
     }
 
     /// A thread or a warp for each element of the results.
-    fn launch(&self, site: &mut Site, body: &str) {
+    fn launch(&self, site: &mut LaunchSite, body: &str) {
         let mut parameters = site.all_inputs();
         parameters.extend((0..site.outputs.len()).filter_map(|o| site.output(o)));
         let n: usize = self.output.iter().product();
@@ -192,7 +197,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-fn max_pool(site: &mut Site, window: &Window, column_major: bool) {
+fn max_pool(site: &mut LaunchSite, window: &Window, column_major: bool) {
     let Some(pool) = Pool::new(site, window) else { return };
     let t = c_type(site.inputs[0].dtype);
     let (mut body, source) = (pool.origin(site), pool.source(site));
@@ -235,7 +240,7 @@ fn max_pool(site: &mut Site, window: &Window, column_major: bool) {
     pool.launch(site, &body);
 }
 
-fn average_pool(site: &mut Site, window: &Window, count_include_pad: bool) {
+fn average_pool(site: &mut LaunchSite, window: &Window, count_include_pad: bool) {
     let Some(pool) = Pool::new(site, window) else { return };
     let t = c_type(site.inputs[0].dtype);
     let (mut body, source) = (pool.origin(site), pool.source(site));

@@ -3,7 +3,7 @@
 
 use super::index::{constant, offset};
 use super::pool::{in_plane, place_type, plane, stored_coordinate, taps_counted};
-use super::site::{Parameter, Site, c_type};
+use super::site::{LaunchSite, Parameter, c_type};
 use arenic_ir::op::Window;
 use arenic_ir::types::dense_strides;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use std::fmt::Write;
 /// For every window that covers element `i`, in order, `seen` of its place `from` in `dy`;
 /// `each` is what is done with its position `o` along an axis before.
 fn windows(
-    site: &Site,
+    site: &LaunchSite,
     window: &Window,
     shape: &[usize],
     each: impl Fn(usize) -> String,
@@ -51,7 +51,7 @@ fn windows(
     text
 }
 
-pub(super) fn max(site: &mut Site, window: &Window, shape: &[usize], column_major: bool) {
+pub(super) fn max(site: &mut LaunchSite, window: &Window, shape: &[usize], column_major: bool) {
     let Some(y) = site.output(0) else { return };
     let (t, index) = (c_type(site.inputs[0].dtype), site.index());
     let [count, total] = [site.inputs[0].elements(), shape.iter().product::<usize>()];
@@ -89,7 +89,7 @@ pub(super) fn max(site: &mut Site, window: &Window, shape: &[usize], column_majo
 }
 
 /// The flat position of the element that is stored as the `i`-th.
-fn position(site: &Site, shape: &[usize], column_major: bool) -> String {
+fn position(site: &LaunchSite, shape: &[usize], column_major: bool) -> String {
     let mut strides: Vec<i64> = dense_strides(shape).iter().map(|&s| s as i64).collect();
     if column_major {
         strides[2] = 1;
@@ -100,7 +100,12 @@ fn position(site: &Site, shape: &[usize], column_major: bool) -> String {
     offset(&site.stored(shape), &site.stored(&strides), "i")
 }
 
-pub(super) fn average(site: &mut Site, window: &Window, shape: &[usize], count_include_pad: bool) {
+pub(super) fn average(
+    site: &mut LaunchSite,
+    window: &Window,
+    shape: &[usize],
+    count_include_pad: bool,
+) {
     let Some(y) = site.output(0) else { return };
     let (t, index) = (c_type(site.inputs[0].dtype), site.index());
     let input = &shape[2..];

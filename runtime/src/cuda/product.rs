@@ -6,10 +6,10 @@
 
 use super::elementwise::pointwise;
 use super::index::{broadcast_strides, constant, index_type, offset};
-use super::site::{Parameter, Site, c_type, literal};
+use super::site::{LaunchSite, Parameter, c_type, literal};
 use super::update::Update;
 use super::work::Unsupported;
-use arenic_ir::backend::cuda::tiling::{PRODUCT_TILE, product_parts};
+use arenic_backends::cuda::tiling::{PRODUCT_TILE, product_parts};
 use arenic_ir::op::families::{Elementwise, Product};
 use arenic_ir::op::{Extents, Family, ProductOperands, gelu};
 use arenic_ir::{DType, Op, TensorType};
@@ -46,7 +46,7 @@ const PRODUCT_THREADS: u32 = 256;
 ///
 /// # Errors
 /// There is no kernel for what is done with the product.
-pub(super) fn lower(site: &mut Site, op: Product) -> Result<(), Unsupported> {
+pub(super) fn lower(site: &mut LaunchSite, op: Product) -> Result<(), Unsupported> {
     let contraction = match op {
         Product::MatMul { trans_a, trans_b } => mat_mul(site, *trans_a, *trans_b),
         Product::Gemm { alpha, beta, trans_a, trans_b } => {
@@ -69,7 +69,7 @@ pub(super) fn lower(site: &mut Site, op: Product) -> Result<(), Unsupported> {
 }
 
 /// Launches a contraction: one kernel, or one for parts of the sums and one that adds them.
-pub(super) fn contract(site: &mut Site, c: &Contraction) {
+pub(super) fn contract(site: &mut LaunchSite, c: &Contraction) {
     let Some(y) = site.outputs.iter().copied().flatten().next() else { return };
     let t = c_type(y.dtype);
     let results = c.batches * c.m * c.n;
@@ -160,7 +160,7 @@ fn matrix(x: &TensorType, name: &str, first: &str, trans: bool, by: [&str; 2]) -
     if first == "0u" { format!("{name}[{at}]") } else { format!("{name}[{first} + {at}]") }
 }
 
-fn mat_mul(site: &Site, trans_a: bool, trans_b: bool) -> Contraction {
+fn mat_mul(site: &LaunchSite, trans_a: bool, trans_b: bool) -> Contraction {
     let (a, b) = (site.inputs[0], site.inputs[1]);
     let Some(y) = site.outputs[0] else { unreachable!("a product has one result") };
     let (batches, e) = Extents::of_mat_mul([a, b, y], trans_a, trans_b);
@@ -198,7 +198,7 @@ fn mat_mul(site: &Site, trans_a: bool, trans_b: bool) -> Contraction {
     }
 }
 
-fn gemm(site: &Site, [alpha, beta]: [f32; 2], trans_a: bool, trans_b: bool) -> Contraction {
+fn gemm(site: &LaunchSite, [alpha, beta]: [f32; 2], trans_a: bool, trans_b: bool) -> Contraction {
     let t = c_type(site.inputs[0].dtype);
     let (a, b) = (site.inputs[0], site.inputs[1]);
     let e = Extents::of_gemm(a, b, trans_a, trans_b);
@@ -242,7 +242,7 @@ pub(super) struct GeluApart {
 
 impl GeluApart {
     /// `None` for other operators, and for those of `bf16`, which would be rounded twice.
-    pub(super) fn of(site: &Site) -> Option<GeluApart> {
+    pub(super) fn of(site: &LaunchSite) -> Option<GeluApart> {
         let (trans_a, trans_b, is_gradient) = match *site.op {
             Op::GemmGelu { trans_a, trans_b } => (trans_a, trans_b, false),
             Op::GemmGeluGrad { trans_a, trans_b } => (trans_a, trans_b, true),
@@ -258,7 +258,7 @@ impl GeluApart {
     }
 
     /// The pass.
-    pub(super) fn pass(&self, site: &mut Site) {
+    pub(super) fn pass(&self, site: &mut LaunchSite) {
         let Some(y) = site.outputs[0] else { return };
         let t = c_type(y.dtype);
         let [scale, cubic, slope] = gelu_constants(t);
@@ -282,13 +282,13 @@ impl GeluApart {
 }
 
 /// Names the element `i` of a result where a sum is stored.
-fn stored_element(site: &Site) -> String {
+fn stored_element(site: &LaunchSite) -> String {
     let columns = site.outputs.iter().flatten().next().map_or(1, |y| y.shape[1]);
     format!("const auto i = row * {} + column;\n", constant(columns))
 }
 
 /// Each finished sum times the slope of a GELU in its tanh form.
-fn gelu_slope_store(site: &Site) -> String {
+fn gelu_slope_store(site: &LaunchSite) -> String {
     let t = c_type(site.inputs[0].dtype);
     let [scale, cubic, slope] = gelu_constants(t);
     let value = format!("mul(sum, gelu_slope<{t}>(x2[i], {scale}, {cubic}, {slope}))");
@@ -296,7 +296,7 @@ fn gelu_slope_store(site: &Site) -> String {
 }
 
 /// GELU in its tanh form of each finished sum.
-fn gelu_store(site: &Site) -> String {
+fn gelu_store(site: &LaunchSite) -> String {
     let t = c_type(site.inputs[0].dtype);
     let [scale, cubic, _] = gelu_constants(t);
     let mut text = stored_element(site);
@@ -314,7 +314,7 @@ fn gelu_store(site: &Site) -> String {
 /// The product is the gradient of an update, which follows where each sum is finished: the
 /// gradient is nowhere in memory.
 fn product_update(
-    site: &Site,
+    site: &LaunchSite,
     alpha: f32,
     [trans_a, trans_b]: [bool; 2],
     gradient: usize,

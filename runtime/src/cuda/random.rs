@@ -1,13 +1,13 @@
 //! Random operators: each thread draws the four words of one counter, which are the CPU's.
 
 use super::index::index_type;
-use super::site::{Parameter, Site, c_type, literal};
+use super::site::{LaunchSite, Parameter, c_type, literal};
 use arenic_ir::DType;
 use arenic_ir::op::Rng;
 use arenic_ir::op::families::Random;
 
 /// The kernel of a random operator.
-pub(super) fn lower(site: &mut Site, op: Random) {
+pub(super) fn lower(site: &mut LaunchSite, op: Random) {
     match op {
         Random::RandomUniform { low, high, rng, .. } => uniform(site, *low, *high, rng),
         Random::Dropout { rng } => dropout(site, rng),
@@ -28,7 +28,7 @@ fn draw(rng: &Rng, n: usize) -> String {
     )
 }
 
-fn uniform(site: &mut Site, low: f32, high: f32, rng: &Rng) {
+fn uniform(site: &mut LaunchSite, low: f32, high: f32, rng: &Rng) {
     let (Some(to), Some(y)) = (site.outputs[0], site.output(0)) else { return };
     let (n, t) = (to.elements(), c_type(to.dtype));
     // Rounding must not reach the upper end.
@@ -50,7 +50,7 @@ fn uniform(site: &mut Site, low: f32, high: f32, rng: &Rng) {
     site.for_each(n.div_ceil(4), index_type(n), [y, Parameter::draw()], &body);
 }
 
-fn dropout(site: &mut Site, rng: &Rng) {
+fn dropout(site: &mut LaunchSite, rng: &Rng) {
     let x = site.inputs[0];
     let (n, t, scalar) = (x.elements(), c_type(x.dtype), c_type(site.inputs[1].dtype));
     // The first thread says what is wrong, with the ratio's bits.

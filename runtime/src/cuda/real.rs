@@ -8,8 +8,8 @@ mod libraries;
 mod ready;
 
 use super::driver::{
-    CallHandle, Candidate, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle, Memory,
-    MemoryKind, ModuleHandle, StreamHandle,
+    AlgorithmCandidate, CallHandle, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle,
+    Memory, MemoryKind, ModuleHandle, StreamHandle,
 };
 use super::nvrtc::{self, Architecture, Image};
 use super::work::Request;
@@ -361,7 +361,7 @@ impl Driver for Cuda {
             .map_err(failed("cuStreamSynchronize"))
     }
 
-    fn candidates(&self, request: &Request) -> Result<Vec<Candidate>, DriverError> {
+    fn candidates(&self, request: &Request) -> Result<Vec<AlgorithmCandidate>, DriverError> {
         locked(&self.libraries).candidates(request)
     }
 

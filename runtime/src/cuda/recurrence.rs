@@ -5,12 +5,12 @@
 //! and nobody reads, takes the place of two steps in scratch or none.
 
 use super::index::constant;
-use super::site::{Parameter, Site, THREADS, c_type};
+use super::site::{LaunchSite, Parameter, THREADS, c_type};
 use arenic_ir::op::families::Recurrent;
 use arenic_ir::op::{Activation, Recurrence};
 
 /// The kernels of a recurrence or of its gradient.
-pub(super) fn lower(site: &mut Site, op: Recurrent) {
+pub(super) fn lower(site: &mut LaunchSite, op: Recurrent) {
     let of = op.extents(site.inputs[0]);
     let steps = |reverse: &bool| Steps::new(site, of, *reverse);
     match op {
@@ -40,7 +40,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn new(site: &Site, of: Recurrence, reverse: bool) -> Steps {
+    fn new(site: &LaunchSite, of: Recurrence, reverse: bool) -> Steps {
         Steps { of, ty: c_type(site.inputs[0].dtype), index: site.index(), reverse }
     }
 
@@ -117,18 +117,25 @@ impl Steps {
         )
     }
 
-    fn launch_units(&self, site: &mut Site, step: usize, more: &[Parameter], body: &str) {
+    fn launch_units(&self, site: &mut LaunchSite, step: usize, more: &[Parameter], body: &str) {
         let blocks = (self.of.state() * self.lanes()).div_ceil(THREADS as usize);
         self.launch(site, blocks, step, more, &(self.forwards() + &self.units() + body));
     }
 
-    fn launch_columns(&self, site: &mut Site, step: usize, more: &[Parameter], body: &str) {
+    fn launch_columns(&self, site: &mut LaunchSite, step: usize, more: &[Parameter], body: &str) {
         let height = if self.of.gates * self.of.hidden >= 64 { 8 } else { 1 };
         let blocks = self.of.state().div_ceil(THREADS as usize / height);
         self.launch(site, blocks, step, more, &(self.backwards() + &self.columns() + body));
     }
 
-    fn launch(&self, site: &mut Site, blocks: usize, step: usize, more: &[Parameter], body: &str) {
+    fn launch(
+        &self,
+        site: &mut LaunchSite,
+        blocks: usize,
+        step: usize,
+        more: &[Parameter],
+        body: &str,
+    ) {
         let mut parameters = site.all_inputs();
         parameters.extend(site.all_outputs());
         parameters.extend(more.iter().cloned());
@@ -137,7 +144,7 @@ impl Steps {
     }
 
     /// Scratch from a number of states on.
-    fn room(&self, site: &Site, name: &str, states: usize) -> Parameter {
+    fn room(&self, site: &LaunchSite, name: &str, states: usize) -> Parameter {
         let size = site.inputs[0].dtype.size();
         Parameter::scratch(self.ty, name, (states * self.of.state()) as u64 * size)
     }
@@ -145,7 +152,7 @@ impl Steps {
 
 /// Where a step's part of result `o` is, and that of the step `before`: states of so many units
 /// each. In scratch, of which two are there, where nobody reads the result.
-fn places(site: &Site, o: usize, width: usize, room: &str) -> [String; 2] {
+fn places(site: &LaunchSite, o: usize, width: usize, room: &str) -> [String; 2] {
     match site.outputs[o] {
         Some(_) => ["t", "before"].map(|t| format!("y{o} + {t} * {width} * state")),
         None => ["step", "(step + 1)"].map(|s| format!("{room} + {s} % 2 * {width} * state")),
@@ -153,11 +160,11 @@ fn places(site: &Site, o: usize, width: usize, room: &str) -> [String; 2] {
 }
 
 /// Stores, where somebody reads result `o`.
-fn if_read(site: &Site, o: usize, statement: &str) -> String {
+fn if_read(site: &LaunchSite, o: usize, statement: &str) -> String {
     if site.outputs[o].is_some() { format!("        {statement}\n") } else { String::new() }
 }
 
-fn lstm(s: Steps, site: &mut Site) {
+fn lstm(s: Steps, site: &mut LaunchSite) {
     let more = [s.room(site, "states", 0), s.room(site, "kept", 2)];
     let [h_now, h_before] = places(site, 0, 1, "states");
     let [c_now, c_before] = match site.outputs[2] {
@@ -199,7 +206,7 @@ fn lstm(s: Steps, site: &mut Site) {
     }
 }
 
-fn linear_gru(s: Steps, site: &mut Site) {
+fn linear_gru(s: Steps, site: &mut LaunchSite) {
     let more = [s.room(site, "states", 0)];
     let [now, before] = places(site, 0, 1, "states");
     let stored = if_read(site, 1, "y1[a] = z, y1[a + n] = r, y1[a + 2 * n] = fresh;");
@@ -222,7 +229,7 @@ fn linear_gru(s: Steps, site: &mut Site) {
 
 /// The third gate reads the state that was reset, all of it, so that it takes a launch of its
 /// own.
-fn gru(s: Steps, site: &mut Site) {
+fn gru(s: Steps, site: &mut LaunchSite) {
     let more = [s.room(site, "states", 0), s.room(site, "turned", 2), s.room(site, "kept", 3)];
     let [now, before] = places(site, 0, 1, "states");
     let (z, r) = match site.outputs[1] {
@@ -259,7 +266,7 @@ fn gru(s: Steps, site: &mut Site) {
     }
 }
 
-fn rnn(s: Steps, site: &mut Site, activation: Activation) {
+fn rnn(s: Steps, site: &mut LaunchSite, activation: Activation) {
     let f = match activation {
         Activation::Tanh => "tanh_of(a)",
         Activation::Relu => "larger(a, T(0))",
@@ -277,7 +284,7 @@ fn rnn(s: Steps, site: &mut Site, activation: Activation) {
     }
 }
 
-fn lstm_grad(s: Steps, site: &mut Site, has_dcells: bool) {
+fn lstm_grad(s: Steps, site: &mut LaunchSite, has_dcells: bool) {
     let more = [s.room(site, "room", 0), s.room(site, "carry", 8)];
     let [now, behind] = places(site, 0, 4, "room");
     let carried = |behind: &str| {
@@ -335,7 +342,7 @@ fn lstm_grad(s: Steps, site: &mut Site, has_dcells: bool) {
     }
 }
 
-fn gru_grad(s: Steps, site: &mut Site, linear: bool) {
+fn gru_grad(s: Steps, site: &mut LaunchSite, linear: bool) {
     let more = [s.room(site, "room", 0), s.room(site, "carry", 6), s.room(site, "product", 7)];
     let [now, behind] = places(site, 0, 3, "room");
     // What the gates of the step behind give to the state: of the third one only where its
@@ -401,7 +408,7 @@ fn gru_grad(s: Steps, site: &mut Site, linear: bool) {
     }
 }
 
-fn rnn_grad(s: Steps, site: &mut Site, activation: Activation) {
+fn rnn_grad(s: Steps, site: &mut LaunchSite, activation: Activation) {
     let more = [s.room(site, "room", 0)];
     let [now, behind] = places(site, 0, 1, "room");
     let carried = format!(

@@ -5,9 +5,9 @@
 
 use super::elementwise::pointwise;
 use super::index::{constant, index_type, offset};
-use super::site::{Parameter, Site, THREADS, c_type};
-use arenic_ir::backend::cuda::tiling::{Sharing, Tiling, reduce as tiling};
-use arenic_ir::backend::reduce::{ReducePlan, reduce};
+use super::site::{LaunchSite, Parameter, THREADS, c_type};
+use arenic_backends::cuda::tiling::{Sharing, Tiling, reduce as tiling};
+use arenic_backends::reduce::{ReducePlan, reduce};
 use arenic_ir::op::families::Reducing;
 use arenic_ir::op::{Reduction, Step};
 use arenic_ir::types::dense_strides;
@@ -38,7 +38,7 @@ pub(super) fn element(plan: &ReducePlan) -> String {
 }
 
 /// The kernel of a reduction.
-pub(super) fn lower(site: &mut Site, op: Reducing) {
+pub(super) fn lower(site: &mut LaunchSite, op: Reducing) {
     let (x, f, axes) = op.reduction(site.inputs);
     let Some(y) = site.output(0) else { return };
     let plan = reduce(&x, axes);
@@ -66,7 +66,7 @@ pub(super) fn lower(site: &mut Site, op: Reducing) {
 }
 
 /// What steps compute of the element at this place, as an expression.
-fn computed(site: &Site, steps: &[Step], element: &str) -> String {
+fn computed(site: &LaunchSite, steps: &[Step], element: &str) -> String {
     let operand = |k: usize, x: &TensorType| match x.elements() {
         1 => format!("x{k}[0]"),
         _ => format!("x{k}[{element}]"),
@@ -79,7 +79,7 @@ fn computed(site: &Site, steps: &[Step], element: &str) -> String {
 }
 
 /// The kernels that combine the elements of a tensor of so many.
-pub(super) fn combine(site: &mut Site, plan: &ReducePlan, elements: usize, c: Combination) {
+pub(super) fn combine(site: &mut LaunchSite, plan: &ReducePlan, elements: usize, c: Combination) {
     if elements == 0 {
         let index = index_type(plan.results);
         let body = format!(
@@ -168,7 +168,7 @@ fn place(plan: &ReducePlan, reduced: bool, i: &str) -> String {
 }
 
 impl Stage<'_> {
-    fn launch(&self, site: &mut Site, parameters: impl IntoIterator<Item = Parameter>) {
+    fn launch(&self, site: &mut LaunchSite, parameters: impl IntoIterator<Item = Parameter>) {
         let &Stage { tiling, results, combiner, acc, index, .. } = self;
         let Tiling { terms, sharing, parts, share } = *tiling;
         let threads = match sharing {

@@ -3,7 +3,7 @@
 
 use super::index::{constant, offset};
 use super::pool::coordinate;
-use super::site::{Parameter, Site, c_type};
+use super::site::{LaunchSite, Parameter, c_type};
 use arenic_ir::DType;
 use arenic_ir::op::families::Resizing;
 use arenic_ir::op::{Crop, Interpolation, NearestMode, Places, Positions, ResizeSpec};
@@ -11,7 +11,7 @@ use arenic_ir::types::dense_strides;
 use std::fmt::Write;
 
 /// The kernels of an interpolation.
-pub(super) fn lower(site: &mut Site, op: Resizing) {
+pub(super) fn lower(site: &mut LaunchSite, op: Resizing) {
     let Resizing::Resize { spec } = op;
     resize(site, spec);
 }
@@ -34,7 +34,7 @@ impl Resized {
     }
 }
 
-fn resize(site: &mut Site, spec: &ResizeSpec) {
+fn resize(site: &mut LaunchSite, spec: &ResizeSpec) {
     let x = site.inputs[0];
     let mut scratch = 0;
     let mut axes = Vec::new();
@@ -122,7 +122,7 @@ fn outside(spec: &ResizeSpec, dtype: DType) -> String {
 }
 
 /// The strides of the operand, and of its axes that stay the offset of element `i`.
-fn kept(site: &Site, spec: &ResizeSpec, axes: &[Resized]) -> (Vec<usize>, String) {
+fn kept(site: &LaunchSite, spec: &ResizeSpec, axes: &[Resized]) -> (Vec<usize>, String) {
     let dense = dense_strides(&site.inputs[0].shape);
     let mut strides: Vec<i64> = dense.iter().map(|&s| s as i64).collect();
     axes.iter().for_each(|a| strides[a.axis] = 0);
@@ -130,7 +130,7 @@ fn kept(site: &Site, spec: &ResizeSpec, axes: &[Resized]) -> (Vec<usize>, String
     (dense, offset)
 }
 
-fn nearest(site: &mut Site, spec: &ResizeSpec, axes: &[Resized]) {
+fn nearest(site: &mut LaunchSite, spec: &ResizeSpec, axes: &[Resized]) {
     let index = site.index();
     let (dense, kept) = kept(site, spec, axes);
     let mut body = String::new();
@@ -150,7 +150,7 @@ fn nearest(site: &mut Site, spec: &ResizeSpec, axes: &[Resized]) {
 }
 
 /// Sums of products of weights: the outer axes' first, then a sum along the last axis.
-fn weighted(site: &mut Site, spec: &ResizeSpec, axes: &[Resized]) {
+fn weighted(site: &mut LaunchSite, spec: &ResizeSpec, axes: &[Resized]) {
     let index = site.index();
     let (dense, kept) = kept(site, spec, axes);
     let t = c_type(site.inputs[0].dtype);

@@ -2,15 +2,15 @@
 //! short rows, a block for long ones, one for a column, whose neighbours have columns beside it.
 
 use super::index::{constant, index_type};
-use super::site::{Parameter, Site, THREADS, c_type};
-use arenic_ir::backend::cuda::tiling::row_lanes;
+use super::site::{LaunchSite, Parameter, THREADS, c_type};
+use arenic_backends::cuda::tiling::row_lanes;
 use arenic_ir::{DType, TensorType};
 
 /// Bytes of a row that a thread keeps in registers at most.
 const HELD: usize = 128;
 
 /// Rows of `n` elements that lie `stride` apart.
-pub(super) struct Rows {
+pub(super) struct StridedRows {
     pub(super) index: &'static str,
     rows: usize,
     n: usize,
@@ -22,21 +22,21 @@ pub(super) struct Rows {
     operands: usize,
 }
 
-impl Rows {
+impl StridedRows {
     /// The rows along `axes`, neighbours, of a tensor.
-    pub(super) fn new(x: &TensorType, axes: std::ops::Range<usize>) -> Rows {
+    pub(super) fn new(x: &TensorType, axes: std::ops::Range<usize>) -> StridedRows {
         let stride = x.shape[axes.end..].iter().product();
         let rows = x.shape[..axes.start].iter().product::<usize>() * stride;
         let lanes = row_lanes(x, axes.clone());
         let n = x.shape[axes].iter().product();
         let index = index_type(x.elements());
         let (size, ty) = (x.dtype.accumulated().size() as usize, c_type(x.dtype));
-        Rows { index, rows, n, stride, lanes, size, ty, operands: 1 }
+        StridedRows { index, rows, n, stride, lanes, size, ty, operands: 1 }
     }
 
     /// The rows of the first operand and, as `other`, of the second one, of equal shape.
-    pub(super) fn of_two(x: &TensorType, axes: std::ops::Range<usize>) -> Rows {
-        Rows { operands: 2, ..Rows::new(x, axes) }
+    pub(super) fn of_two(x: &TensorType, axes: std::ops::Range<usize>) -> StridedRows {
+        StridedRows { operands: 2, ..StridedRows::new(x, axes) }
     }
 
     /// Launches a kernel whose body knows its row's number `row`, the place `base` of its first
@@ -44,11 +44,11 @@ impl Rows {
     /// whether the row is there, `live`. All threads run the body; `x0` (and `x1`) is a parameter.
     pub(super) fn launch(
         &self,
-        site: &mut Site,
+        site: &mut LaunchSite,
         parameters: impl IntoIterator<Item = Parameter>,
         body: &str,
     ) {
-        let &Rows { index, rows, n, stride, lanes, size, ty, operands } = self;
+        let &StridedRows { index, rows, n, stride, lanes, size, ty, operands } = self;
         let narrow = site.inputs[0].dtype == DType::Bf16;
         let per_block = THREADS as usize / lanes;
         let kind = if n.div_ceil(lanes) * size * operands <= HELD { "Held" } else { "Reread" };

@@ -11,7 +11,7 @@ use std::fmt::Write;
 pub(super) const THREADS: u32 = 256;
 
 /// An operator on its operands, while its launches are put together.
-pub(super) struct Site<'a> {
+pub(super) struct LaunchSite<'a> {
     pub(super) op: &'a Op,
     pub(super) inputs: &'a [&'a TensorType],
     /// What the address of each operand is a multiple of, in bytes.
@@ -55,7 +55,7 @@ impl Parameter {
     }
 }
 
-impl Site<'_> {
+impl LaunchSite<'_> {
     /// Operand `i` as the parameter `x{i}`; elements of `bf16` are read as floats.
     pub(super) fn input(&self, i: usize) -> Parameter {
         match self.inputs[i].dtype {

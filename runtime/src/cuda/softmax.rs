@@ -5,13 +5,13 @@
 
 use super::index::{constant, index_type};
 use super::packs::{Elements, Read};
-use super::rows::Rows;
-use super::site::{Parameter, Site, c_type};
+use super::rows::StridedRows;
+use super::site::{LaunchSite, Parameter, c_type};
 use arenic_ir::op::families::Softmax;
 use std::fmt::Write;
 
 /// The kernel of one of the operators.
-pub(super) fn lower(site: &mut Site, op: Softmax) {
+pub(super) fn lower(site: &mut LaunchSite, op: Softmax) {
     match op {
         Softmax::Softmax { axis } => softmax(site, *axis, false),
         Softmax::LogSoftmax { axis } => softmax(site, *axis, true),
@@ -25,10 +25,10 @@ pub(super) fn lower(site: &mut Site, op: Softmax) {
     }
 }
 
-fn softmax(site: &mut Site, axis: usize, log: bool) {
+fn softmax(site: &mut LaunchSite, axis: usize, log: bool) {
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
-    let rows = Rows::new(x, axis..axis + 1);
+    let rows = StridedRows::new(x, axis..axis + 1);
     let (t, index, place) = (c_type(x.dtype), rows.index, rows.element());
     let (last, value) = match log {
         true => ("log_of(e.sum)".into(), "(x - e.max) - last"),
@@ -45,10 +45,10 @@ fn softmax(site: &mut Site, axis: usize, log: bool) {
 
 /// The gradient of the operand: `term` is summed over a row of the result, `x`, and its
 /// gradient, `dy`, and `value` is what becomes of an element.
-fn of_operand(site: &mut Site, axis: usize, term: &str, value: &str) {
+fn of_operand(site: &mut LaunchSite, axis: usize, term: &str, value: &str) {
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
-    let rows = Rows::of_two(x, axis..axis + 1);
+    let rows = StridedRows::of_two(x, axis..axis + 1);
     let (t, index, place) = (c_type(x.dtype), rows.index, rows.element());
     let total = rows.sum(&format!(
         "x.template combine<Sum<{t}>>(other, []({index}, {t} x, {t} dy) {{ return {term}; }})"
@@ -61,7 +61,7 @@ fn of_operand(site: &mut Site, axis: usize, term: &str, value: &str) {
     rows.launch(site, [site.input(0), site.input(1), y], &body);
 }
 
-fn stats(site: &mut Site) {
+fn stats(site: &mut LaunchSite) {
     let x = site.inputs[0];
     let axis = x.rank() - 1;
     if x.elements() == 0 {
@@ -76,13 +76,13 @@ fn stats(site: &mut Site) {
             let _ = writeln!(body, "    if (live && lane == 0) y{o}[row] = {value};");
         }
     }
-    Rows::new(x, axis..axis + 1).launch(site, parameters, &body);
+    StridedRows::new(x, axis..axis + 1).launch(site, parameters, &body);
 }
 
 /// The softmax of element `i`.
 const OF_STATS: &str = "exp_of((x0[i] - x1[row]) - x2[row])";
 
-fn of_stats(site: &mut Site) {
+fn of_stats(site: &mut LaunchSite) {
     let Some(y) = site.output(0) else { return };
     let (row, elements, index) = row_of_element(site);
     let body = format!("{row}    y0[i] = {OF_STATS};\n");
@@ -92,7 +92,7 @@ fn of_stats(site: &mut Site) {
     site.for_elements(parameters, &elements);
 }
 
-fn gradient(site: &mut Site) {
+fn gradient(site: &mut LaunchSite) {
     let Some(y) = site.output(0) else { return };
     let (row, elements, index) = row_of_element(site);
     let t = c_type(site.inputs[0].dtype);
@@ -114,7 +114,7 @@ fn gradient(site: &mut Site) {
 }
 
 /// Text that finds the row of element `i`, the number of elements, their index type.
-fn row_of_element(site: &Site) -> (String, usize, &'static str) {
+fn row_of_element(site: &LaunchSite) -> (String, usize, &'static str) {
     let x = site.inputs[0];
     let n = x.shape.last().copied().unwrap_or(1);
     let index = index_type(x.elements());

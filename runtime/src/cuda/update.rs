@@ -5,7 +5,7 @@
 //! results may take operands' places.
 
 use super::index::{constant, index_type};
-use super::site::{Site, THREADS, c_type, literal};
+use super::site::{LaunchSite, THREADS, c_type, literal};
 use arenic_ir::op::families;
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use std::fmt::Write;
 const BLOCK: usize = 4096;
 
 /// The kernel of an update.
-pub(super) fn lower(site: &mut Site, op: families::Update) {
+pub(super) fn lower(site: &mut LaunchSite, op: families::Update) {
     let x = site.inputs[2];
     let (t, n, index) = (c_type(x.dtype), x.elements(), index_type(x.elements()));
     let update = Update::of(op);
@@ -81,7 +81,7 @@ impl Update {
     /// Statements that update element `i`; `operand` says where one of it comes from.
     pub(super) fn element(
         &self,
-        site: &Site,
+        site: &LaunchSite,
         t: &str,
         operand: impl Fn(usize) -> String,
     ) -> String {

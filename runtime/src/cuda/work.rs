@@ -1,7 +1,7 @@
 //! What the device does for an operator.
 
 use super::module::{Argument, Launch};
-use arenic_ir::backend::library::LibraryCall;
+use arenic_backends::cuda::library::LibraryCall;
 
 /// One thing that the device does for an operator. Each waits for the one before.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,7 @@ use super::streams::{EndOnPanic, Ended, Events};
 use super::stress::Delays;
 use super::{StepError, node_label};
 use crate::cpu;
-use crate::kernel::{Call, Draw, Operand, Scratch, Target};
+use crate::kernel::{Call, Destination, Draw, Operand, Scratch};
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::program::Span;
 use rayon::ThreadPool;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What dead bytes are filled with under [`super::Options::poison`]: NaN as a float of
+/// What dead bytes are filled with under [`super::ExecutorOptions::poison`]: NaN as a float of
 /// either width, −1 as an integer.
 pub(super) const POISON: u8 = 0xff;
 
@@ -22,7 +22,7 @@ pub(super) enum Prepared<'g> {
     Run {
         node: NodeId,
         inputs: Vec<Operand<'g>>,
-        outputs: Vec<Option<Target<'g>>>,
+        outputs: Vec<Option<Destination<'g>>>,
         scratch: Scratch,
     },
     Copy {
@@ -85,10 +85,10 @@ impl Drop for Timed<'_> {
 }
 
 /// What is run concurrently: the commands in issue order, and which of them each stream runs.
-pub(super) struct Step<'g> {
+pub(super) struct StepCommands<'g> {
     pub(super) graph: &'g Graph,
     pub(super) commands: Vec<Prepared<'g>>,
-    /// Per command, what dies with it; empty without [`super::Options::poison`].
+    /// Per command, what dies with it; empty without [`super::ExecutorOptions::poison`].
     pub(super) dead: Vec<Vec<Dead>>,
     pub(super) streams: Vec<Vec<usize>>,
     /// How many commands of each stream were begun in the last step.
@@ -104,14 +104,14 @@ pub(super) struct Step<'g> {
 }
 
 // SAFETY: the raw addresses point into the arenas of the executor that owns this.
-unsafe impl Send for Step<'_> {}
+unsafe impl Send for StepCommands<'_> {}
 // SAFETY: several streams go through the addresses at once, each for its own commands.
 // `check` proved (I8) that of two commands that use the same bytes, one of them writing,
 // one comes after the other by streams and events; and what comes before an event's record
 // happens before what comes after its wait (`Events`). So no accesses race.
-unsafe impl Sync for Step<'_> {}
+unsafe impl Sync for StepCommands<'_> {}
 
-impl Step<'_> {
+impl StepCommands<'_> {
     /// Runs the commands of a stream.
     pub(super) fn run(&self, stream: usize, draw: Draw) {
         let _end = EndOnPanic(&self.events);

@@ -85,7 +85,7 @@ program {
 "#;
 
 fn parse(text: &str) -> (Graph, Program) {
-    let module = Module::parse(text).unwrap();
+    let module = Module::parse(text, &arenic_backends::ALL).unwrap();
     (module.graph, module.program.unwrap())
 }
 
@@ -113,10 +113,11 @@ fn bits(executor: &mut Executor) -> Vec<Vec<u8>> {
 fn delays_change_no_bits() {
     let (g, p) = parse(SWAP);
     let run = |options| bits(&mut Executor::new(&g, &p, options).unwrap());
-    let issued = run(Options { poison: true, ..Options::default() });
-    assert!(issued == run(Options::default()));
+    let issued = run(ExecutorOptions { poison: true, ..ExecutorOptions::default() });
+    assert!(issued == run(ExecutorOptions::default()));
     for seed in 0..60 {
-        let options = Options { threads: 1 + seed % 3, stress: Some(seed as u64), poison: false };
+        let options =
+            ExecutorOptions { threads: 1 + seed % 3, stress: Some(seed as u64), poison: false };
         assert!(issued == run(options), "seed {seed}");
     }
 }
@@ -124,7 +125,7 @@ fn delays_change_no_bits() {
 #[test]
 fn delays_show_a_missing_event() {
     let (g, p) = parse(SWAP);
-    let expected = bits(&mut Executor::new(&g, &p, Options::default()).unwrap());
+    let expected = bits(&mut Executor::new(&g, &p, ExecutorOptions::default()).unwrap());
     let is_wait = |&i: &usize| matches!(p.commands[i], Command::Wait { .. });
     for wait in (0..p.commands.len()).filter(is_wait) {
         let mut racy = p.clone();
@@ -132,7 +133,7 @@ fn delays_show_a_missing_event() {
         assert!(check(&g, &racy).is_err());
         let footprint = check(&g, &p).unwrap();
         let shown = (0..60).any(|seed| {
-            let options = Options { threads: 1, stress: Some(seed), poison: false };
+            let options = ExecutorOptions { threads: 1, stress: Some(seed), poison: false };
             let (arenas, pool) = (allocate(racy.sizes).unwrap(), pool(options).unwrap());
             // SAFETY: all ranges are those of the checked program. Accesses do race, and a
             // kernel of plain numbers, or a copy, then sees some of the bytes of either.
@@ -154,7 +155,7 @@ fn a_refusal_ends_the_step_of_every_stream() {
         );
         for seed in 0..8 {
             // Two streams of kernels and one thread for them.
-            let options = Options { threads: 1, stress: Some(seed), poison: false };
+            let options = ExecutorOptions { threads: 1, stress: Some(seed), poison: false };
             let mut executor = Executor::new(&g, &p, options).unwrap();
             let x = g.inputs().next().unwrap();
             for step in 0..6 {
@@ -174,7 +175,7 @@ fn a_refusal_ends_the_step_of_every_stream() {
 fn states_that_a_refused_step_has_written_are_known() {
     let (g, p) = parse(COUNTERS);
     for poison in [false, true] {
-        let options = Options { threads: 1, poison, stress: None };
+        let options = ExecutorOptions { threads: 1, poison, stress: None };
         let mut executor = Executor::new(&g, &p, options).unwrap();
         for state in g.states.values() {
             executor.carried_mut(state.enter).unwrap().fill(0);

@@ -1,23 +1,25 @@
 //! Steps in rounds, whatever machine the parts are.
 
 use super::whole::{AFTER, BEFORE, MAIN, PARTS, WholeStep};
-use crate::cuda::driver::{Driver, DriverError};
+use crate::cuda::driver::Driver;
 use crate::cuda::nvrtc::Image;
-use crate::cuda::{self, CudaExecutor, DeviceStepError};
-use crate::executor::{Executor, Options, SetupError};
+use crate::cuda::{self, CudaExecutor};
+use crate::executor::{Executor, ExecutorOptions, SetupError};
 use crate::kernel::Draw;
-use crate::machine::Machine;
+use crate::machine::{DeviceError, Machine, StepFailure};
 use crate::memory::{AlignedBytes, OutOfMemory};
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
+use rayon::ThreadPool;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// A step in rounds, ready to run.
 pub struct InRounds<'s, 'g, M> {
     step: &'s WholeStep<'g>,
     /// In the order of their turns. Nobody else has them, and one is used at a time.
-    parts: [M; PARTS],
+    parts: Vec<M>,
     /// The whole batch, by input; nothing of what no part reads.
     fed: Vec<Option<Held>>,
     /// By output, of all rounds; nothing of what is read where the last part leaves it.
@@ -56,20 +58,33 @@ impl<'s, 'g> InRounds<'s, 'g, Executor<'g>> {
     ///
     /// # Errors
     /// As for [`Executor::new`]. Violations name parts by the order of their turns, from 0.
-    pub fn on_cpu(step: &'s WholeStep<'g>, options: Options) -> Result<Self, SetupError> {
-        let parts = step.parts.map(|part| (part.graph, part.program));
+    pub fn on_cpu(step: &'s WholeStep<'g>, options: ExecutorOptions) -> Result<Self, SetupError> {
+        let parts = step.parts.map(|part| (part.graph, part.program)).to_vec();
         // SAFETY: they stay in this type, all of whose methods use one after another; what `output`
         // and `state` borrow from one keeps others from being used.
-        let parts = unsafe { Executor::taking_turns(parts, options) }?;
+        let mut steps = unsafe { Executor::taking_turns(&[parts], options) }?;
+        Self::of_cpu(step, steps.pop().unwrap_or_default())
+    }
+
+    /// A step of executors for its parts.
+    pub(crate) fn of_cpu(
+        step: &'s WholeStep<'g>,
+        parts: Vec<Executor<'g>>,
+    ) -> Result<Self, SetupError> {
         let library_bytes = parts[MAIN].library_bytes();
         let clock = "wall times of the last round of one step on the CPU";
         InRounds::new(step, parts, library_bytes, clock).map_err(SetupError::Batch)
     }
 
+    /// The pool, where the thread that steps is one of it for the whole step.
+    pub(crate) fn pool(&self) -> Option<Arc<ThreadPool>> {
+        let all_stay = self.parts.iter().all(|part| part.pool().is_some());
+        self.parts[MAIN].pool().filter(|_| all_stay)
+    }
+
     /// Calls `f`, on a thread of the pool where all parts run there. See [`Executor::within`].
     pub fn within<R: Send>(&mut self, f: impl FnOnce(&mut Self) -> R + Send) -> R {
-        let all_stay = self.parts.iter().all(|part| part.pool().is_some());
-        match self.parts[MAIN].pool().filter(|_| all_stay) {
+        match self.pool() {
             Some(pool) => pool.install(|| f(self)),
             None => f(self),
         }
@@ -87,14 +102,22 @@ impl<'s, 'g, D: Driver> InRounds<'s, 'g, CudaExecutor<'g, D>> {
         step: &'s WholeStep<'g>,
         images: [&[Image]; 3],
         driver: D,
-        options: cuda::Options,
+        options: cuda::CudaOptions,
     ) -> Result<Self, cuda::SetupError> {
         let part = |i: usize| {
             let (graph, program) = (step.parts[i].graph, step.parts[i].program);
             cuda::Part { graph, program, images: images[i] }
         };
-        let parts = [BEFORE, MAIN, AFTER].map(part);
-        let parts = CudaExecutor::taking_turns(parts, driver, options)?;
+        let parts = [BEFORE, MAIN, AFTER].map(part).to_vec();
+        let mut steps = CudaExecutor::taking_turns(&[parts], driver, options)?;
+        Self::of_device(step, steps.pop().unwrap_or_default())
+    }
+
+    /// A step of executors for its parts.
+    pub(crate) fn of_device(
+        step: &'s WholeStep<'g>,
+        parts: Vec<CudaExecutor<'g, D>>,
+    ) -> Result<Self, cuda::SetupError> {
         let library_bytes = parts.iter().map(Machine::library_bytes).sum();
         let clock = "times of events around each command of the last round of one step, which was \
                      issued command by command and not replayed as a graph";
@@ -105,7 +128,7 @@ impl<'s, 'g, D: Driver> InRounds<'s, 'g, CudaExecutor<'g, D>> {
 impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
     fn new(
         step: &'s WholeStep<'g>,
-        mut parts: [M; PARTS],
+        mut parts: Vec<M>,
         library_bytes: u64,
         clock: &'static str,
     ) -> Result<Self, OutOfMemory> {
@@ -150,7 +173,7 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
 
     /// Runs everything but the end of the last part; gives when the commands of the last round ran
     /// where that is asked for.
-    fn run(&mut self, draw: Draw, is_timed: bool) -> Result<Vec<Span>, DeviceStepError> {
+    fn run(&mut self, draw: Draw, is_timed: bool) -> Result<Vec<Span>, StepFailure> {
         self.ended = [false; PARTS];
         let first = Draw { round: 0, ..draw };
         self.turn = BEFORE;
@@ -218,7 +241,7 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
         self.fed[place].as_mut().map(Held::bytes_mut)
     }
 
-    fn fill_home<E: From<DriverError>>(
+    fn fill_home<E: From<DeviceError>>(
         &mut self,
         v: ValueId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
@@ -227,7 +250,7 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
         self.parts[part].fill_home(of_part, fill)
     }
 
-    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {
+    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DeviceError> {
         match self.step.states.get(s.as_u32() as usize) {
             Some(&of_part) => self.parts[MAIN].state(of_part),
             None => Ok(Cow::Borrowed(&[])),
@@ -258,17 +281,17 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
         }
     }
 
-    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+    fn begin(&mut self, draw: Draw) -> Result<(), StepFailure> {
         self.run(draw, false).map(drop)
     }
 
-    fn finish(&mut self) -> Result<(), DeviceStepError> {
+    fn finish(&mut self) -> Result<(), StepFailure> {
         self.parts[AFTER].finish()?;
         self.ended[AFTER] = true;
         Ok(())
     }
 
-    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, StepFailure> {
         let spans = self.run(draw, true)?;
         self.finish()?;
         Ok(spans)

@@ -143,6 +143,11 @@ impl<'g> WholeStep<'g> {
         &self.graph
     }
 
+    /// The parts, in the order of their turns.
+    pub(crate) fn parts(&self) -> [Part<'g>; PARTS] {
+        self.parts
+    }
+
     /// How many rounds a step has.
     pub fn count(&self) -> u32 {
         self.count

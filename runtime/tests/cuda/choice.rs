@@ -3,13 +3,13 @@
 
 use super::random::Random;
 use super::simulated::{Behaviour, LIBRARY_BYTES, Simulated, WAYS};
-use arenic_ir::backend::library::{Epilogue, LibraryCall};
+use arenic_backends::cuda::library::{Epilogue, LibraryCall};
 use arenic_ir::graph::{Def, ValueId};
 use arenic_ir::text::Module;
 use arenic_runtime::cuda::driver::DriverError;
-use arenic_runtime::cuda::{Choice, CudaExecutor, DeviceStepError, Options, SetupError};
+use arenic_runtime::cuda::{AlgorithmChoice, CudaExecutor, CudaOptions, SetupError};
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::Machine;
+use arenic_runtime::machine::{Machine, StepFailure};
 use arenic_runtime::reference::evaluate;
 use std::collections::{BTreeSet, HashMap};
 
@@ -91,7 +91,7 @@ fn contents() -> Contents {
 }
 
 fn contents_of(step: &str) -> Contents {
-    let module = Module::parse(step).unwrap();
+    let module = Module::parse(step, &arenic_backends::ALL).unwrap();
     let g = &module.graph;
     let mut r = Random(5);
     let mut known: HashMap<ValueId, Vec<u8>> = HashMap::new();
@@ -118,14 +118,14 @@ impl Contents {
     fn executor(
         &self,
         behaviour: Behaviour,
-        options: Options,
+        options: CudaOptions,
     ) -> Result<CudaExecutor<'_, Simulated>, SetupError> {
         let program = self.module.program.as_ref().unwrap();
         CudaExecutor::new(&self.module.graph, program, &[], Simulated::new(behaviour), options)
     }
 
     /// Runs steps and compares what each gives.
-    fn steps(&self, executor: &mut CudaExecutor<'_, Simulated>) -> Result<(), DeviceStepError> {
+    fn steps(&self, executor: &mut CudaExecutor<'_, Simulated>) -> Result<(), StepFailure> {
         for _ in 0..3 {
             for (v, bytes) in &self.inputs {
                 executor.input_mut(*v).unwrap().copy_from_slice(bytes);
@@ -144,18 +144,18 @@ impl Contents {
     }
 }
 
-fn names(choices: &[Choice]) -> Vec<&str> {
+fn names(choices: &[AlgorithmChoice]) -> Vec<&str> {
     choices.iter().map(|choice| &choice.way().name[..]).collect()
 }
 
-const MEASURED: Options = Options { deterministic: false };
+const MEASURED: CudaOptions = CudaOptions { deterministic: false };
 
 #[test]
 fn the_first_way_that_gives_the_same_bits_is_taken_without_a_look_at_time() {
     let contents = contents();
     for seed in 0..4 {
         let behaviour = Behaviour { seed, ..Behaviour::default() };
-        let mut executor = contents.executor(behaviour, Options::default()).unwrap();
+        let mut executor = contents.executor(behaviour, CudaOptions::default()).unwrap();
         let choices = executor.choices();
         assert_eq!(names(choices), ["good"; 3]);
         assert_eq!(choices.iter().map(|c| c.calls).collect::<Vec<_>>(), [2, 1, 1]);
@@ -196,7 +196,7 @@ fn the_fastest_way_is_taken_where_that_is_asked_for() {
 #[test]
 fn a_gelu_and_its_slope_are_epilogues_of_the_librarys_products() {
     let contents = contents_of(GELU);
-    for options in [Options::default(), MEASURED] {
+    for options in [CudaOptions::default(), MEASURED] {
         let mut executor = contents.executor(Behaviour::default(), options).unwrap();
         let asked = executor.choices().iter().map(|choice| match &choice.request.call {
             LibraryCall::Product(p) => (p.epilogue, choice.request.alignments.len()),
@@ -208,7 +208,7 @@ fn a_gelu_and_its_slope_are_epilogues_of_the_librarys_products() {
         assert_eq!(asked.collect::<Vec<_>>(), wanted);
         contents.steps(&mut executor).unwrap();
     }
-    for options in [Options::default(), MEASURED] {
+    for options in [CudaOptions::default(), MEASURED] {
         let behaviour = Behaviour { libraries: false, ..Behaviour::default() };
         let mut executor = contents.executor(behaviour, options).unwrap();
         assert_eq!(names(executor.choices()), ["kernels"; 4]);
@@ -219,16 +219,16 @@ fn a_gelu_and_its_slope_are_epilogues_of_the_librarys_products() {
 #[test]
 fn products_go_by_a_library_that_has_them_without_a_gelu() {
     let contents = contents_of(GELU);
-    for options in [Options::default(), MEASURED] {
+    for options in [CudaOptions::default(), MEASURED] {
         let behaviour = Behaviour { epilogues: false, ..Behaviour::default() };
         let mut executor = contents.executor(behaviour, options).unwrap();
         let by_library = executor.choices().iter().filter(|c| c.tried.len() > 1);
-        let plain = |choice: &Choice| match &choice.request.call {
+        let plain = |choice: &AlgorithmChoice| match &choice.request.call {
             LibraryCall::Product(p) => p.epilogue == Epilogue::Plain,
             call => panic!("{call:?}"),
         };
         assert!(by_library.clone().count() == 2 && by_library.clone().all(plain));
-        if options == Options::default() {
+        if options == CudaOptions::default() {
             assert!(by_library.clone().all(|choice| choice.way().name == "good"));
             assert!(executor.choices().iter().all(|c| plain(c) || c.way().name == "kernels"));
         }
@@ -239,11 +239,11 @@ fn products_go_by_a_library_that_has_them_without_a_gelu() {
 #[test]
 fn without_libraries_our_own_kernels_do_everything() {
     let contents = contents();
-    for options in [Options::default(), MEASURED] {
+    for options in [CudaOptions::default(), MEASURED] {
         let behaviour = Behaviour { libraries: false, ..Behaviour::default() };
         let mut executor = contents.executor(behaviour, options).unwrap();
         assert_eq!(names(executor.choices()), ["kernels"; 3]);
-        let missing = |c: &Choice| matches!(c.refused, Some(DriverError::Missing(_)));
+        let missing = |c: &AlgorithmChoice| matches!(c.refused, Some(DriverError::Missing(_)));
         assert!(executor.choices().iter().all(missing));
         assert_eq!((executor.driver().calls("call"), executor.library_bytes()), (0, 0));
         contents.steps(&mut executor).unwrap();

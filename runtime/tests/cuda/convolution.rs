@@ -63,7 +63,7 @@ fn even_window(r: &mut Random) -> Window {
     Window { pads_end: window.pads_begin.clone(), ..window }
 }
 
-/// None where the window does not fit.
+/// `None` if the window does not fit.
 fn convolution(r: &mut Random, d: DType, window: Window) -> Option<Case> {
     let group = r.choose(&[1, 1, 2, 3]);
     let (inputs, channels) = (r.range(1, 4), r.range(1, 4));
@@ -81,7 +81,7 @@ fn convolution(r: &mut Random, d: DType, window: Window) -> Option<Case> {
     Some(Case::new(op, operands).close(Close::SUM))
 }
 
-/// Of a convolution of random extents; none where its window does not fit.
+/// Of a convolution of random extents; `None` if its window does not fit.
 fn weight_gradient(r: &mut Random, d: DType, window: Window) -> Option<Case> {
     let forward = convolution(r, d, window)?;
     let Op::Conv { window, group } = forward.op.clone() else { return None };

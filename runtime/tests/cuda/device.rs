@@ -3,7 +3,7 @@
 use super::place;
 use super::simulated::{Behaviour, Simulated};
 use arenic_runtime::cuda::driver::{
-    CallHandle, Candidate, Driver, DriverError, FunctionHandle, StreamHandle,
+    AlgorithmCandidate, CallHandle, Driver, DriverError, FunctionHandle, StreamHandle,
 };
 use arenic_runtime::cuda::{Argument, KernelId, Launch, Module, Request, Work};
 use std::cell::{Cell, RefCell};
@@ -76,7 +76,7 @@ pub(super) struct Device {
     functions: RefCell<HashMap<KernelId, FunctionHandle>>,
     modules: Vec<arenic_runtime::cuda::driver::ModuleHandle>,
     /// What libraries were asked for, and their ways.
-    asked: RefCell<Vec<(Request, Vec<Candidate>)>>,
+    asked: RefCell<Vec<(Request, Vec<AlgorithmCandidate>)>>,
     /// Device memory and pinned memory of so many bytes.
     memory: Cell<(u64, u64, usize)>,
     /// What tells this device from others, for messages.
@@ -109,8 +109,8 @@ impl Device {
         Device { driver, stream, functions, modules, asked, memory, label }
     }
 
-    /// The ways in which libraries compute something; none where there is no library.
-    pub(super) fn ways(&self, request: &Request) -> Vec<Candidate> {
+    /// The ways in which libraries compute something; empty if there is no library.
+    pub(super) fn ways(&self, request: &Request) -> Vec<AlgorithmCandidate> {
         let mut asked = self.asked.borrow_mut();
         if let Some((_, known)) = asked.iter().find(|(known, _)| known == request) {
             return known.clone();

@@ -3,10 +3,11 @@
 use super::device::{CHUNK, Device, GUARD, Image, Job};
 use super::pairs::placements;
 use super::{Case, Close, Tensor, place};
-use arenic_ir::backend::library::{LibraryCall, describe};
+use arenic_backends::CUDA;
+use arenic_backends::cuda::library::{LibraryCall, describe};
 use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TargetInfo, TensorType};
-use arenic_runtime::cuda::driver::Candidate;
+use arenic_runtime::cuda::driver::AlgorithmCandidate;
 use arenic_runtime::cuda::nvrtc::{self, Architecture};
 use arenic_runtime::cuda::{Argument, HEADERS, Module, Request, Work, lower};
 use arenic_runtime::kernel::{Draw, KernelError};
@@ -51,7 +52,7 @@ fn alignments(case: &Case, shifted: bool) -> Vec<u64> {
 
 impl Case {
     fn target(&self) -> TargetInfo {
-        TargetInfo { math: self.math, ..TargetInfo::CUDA }
+        TargetInfo { math: self.math, ..CUDA.target() }
     }
 }
 
@@ -197,7 +198,7 @@ fn refusal(e: &KernelError) -> Refusal {
 
 impl Prepared {
     /// The ways of the device's libraries to compute the case.
-    fn library(&self, device: &Device) -> Vec<Candidate> {
+    fn library(&self, device: &Device) -> Vec<AlgorithmCandidate> {
         let Some(call) = &self.call else { return Vec::new() };
         let alignments = alignments(&self.case, self.shifted);
         let of = |argument| match argument {
@@ -214,7 +215,12 @@ impl Prepared {
         self.case.op.scratch_bytes(self.case.target(), &types, &results)
     }
 
-    fn label(&self, place: &[(usize, usize)], device: &Device, way: Option<&Candidate>) -> String {
+    fn label(
+        &self,
+        place: &[(usize, usize)],
+        device: &Device,
+        way: Option<&AlgorithmCandidate>,
+    ) -> String {
         let shapes: Vec<String> = self.case.inputs.iter().map(|t| t.ty.to_string()).collect();
         let (unread, device) = (self.unread, &device.label);
         let way = way.map_or("kernels", |way| &way.name);
@@ -261,7 +267,7 @@ impl Prepared {
         &self,
         device: &Device,
         place: &[(usize, usize)],
-        way: Option<&Candidate>,
+        way: Option<&AlgorithmCandidate>,
     ) -> Option<Result<Vec<Tensor>, Refusal>> {
         let mut image = Image::new();
         let roots = self.case.roots();

@@ -1,8 +1,8 @@
 //! Operators in parts, by the table of cuts, against whole ones.
 
 use super::*;
-use arenic_ir::Backend;
-use arenic_ir::backend::cpu::sums::LIBRARY_DEPTH;
+use arenic_backends::CPU;
+use arenic_backends::cpu::sums::LIBRARY_DEPTH;
 use arenic_ir::op::{Assembly, AttentionSpec, Cut, Reduction, Window};
 
 /// Indices `first..end` of an axis.
@@ -85,7 +85,7 @@ fn try_cuts(r: &mut Random, op: &Op, inputs: &[&Tensor]) -> (usize, usize) {
         let parts = r.range(2, 5).min(grains);
         let ends: Vec<usize> =
             (1..=parts).map(|p| (p * grains / parts * grain).min(cut.extent)).collect();
-        if parts < 2 || !op.cut_keeps_bits(Backend::CPU, &cut, &ends, &x, &y) {
+        if parts < 2 || !op.cut_keeps_bits(CPU, &cut, &ends, &x, &y) {
             refused += 1;
             continue;
         }

@@ -21,10 +21,11 @@ mod recurrences;
 mod resize;
 mod windows;
 
+use arenic_backends::CPU;
 use arenic_ir::types::bf16;
-use arenic_ir::{DType, Op, TargetInfo, TensorType};
+use arenic_ir::{DType, Op, TensorType};
 use arenic_runtime::cpu;
-use arenic_runtime::kernel::{Call, Draw, Operand, Scratch, Target};
+use arenic_runtime::kernel::{Call, Destination, Draw, Operand, Scratch};
 use arenic_runtime::memory::AlignedBytes;
 use random::Random;
 
@@ -120,8 +121,7 @@ fn apply_shared(
         inputs.iter().map(|t| AlignedBytes::copy_of(&t.bytes())).collect();
     let own: Vec<AlignedBytes> =
         results.iter().map(|t| AlignedBytes::copy_of(&vec![0xAB; t.bytes() as usize])).collect();
-    let scratch_bytes =
-        op.scratch_bytes(TargetInfo::CPU, &types, &results.iter().collect::<Vec<_>>());
+    let scratch_bytes = op.scratch_bytes(CPU.target(), &types, &results.iter().collect::<Vec<_>>());
     assert!(scratch_bytes <= 24 << 20, "{op:?} takes {scratch_bytes} bytes of scratch");
     let scratch = AlignedBytes::copy_of(&vec![0xCD; scratch_bytes as usize]);
     let place: Vec<(usize, usize)> = place.into_iter().collect();
@@ -135,11 +135,11 @@ fn apply_shared(
         // SAFETY: an aligned allocation of the operand's length that outlives the call.
         .map(|(ty, bytes)| unsafe { Operand::new(ty, bytes.as_ptr()) })
         .collect();
-    let targets: Vec<Option<Target>> = results
+    let targets: Vec<Option<Destination>> = results
         .iter()
         .enumerate()
         // SAFETY: as above; an operand's bytes only for a pair that the operator declares.
-        .map(|(i, ty)| wanted[i].then(|| unsafe { Target::new(ty, at(i).as_ptr()) }))
+        .map(|(i, ty)| wanted[i].then(|| unsafe { Destination::new(ty, at(i).as_ptr()) }))
         .collect();
     cpu::run(&Call {
         op,

@@ -19,17 +19,7 @@ pub(super) fn batches(
     let mut counts = Vec::new();
     let mut list = Vec::with_capacity(inputs.len());
     for (name, ty) in inputs {
-        let mut widens = false;
-        let source = if let Some(&text) = values.get(name.as_str()) {
-            Source::Value(set_value(name, ty, text)?)
-        } else if let Some(array) = npz.and_then(|npz| npz.array(name)) {
-            widens = (array.ty().dtype, ty.dtype) == (DType::I32, DType::I64);
-            match_array(ty, array, &mut counts)?
-        } else {
-            // `check_names` found a value for every input.
-            return Err(DataError::MissingInputs(vec![name.clone()]));
-        };
-        list.push(Input { ty: ty.clone(), widens, source });
+        list.push(input(name, ty, &values, npz, Short::Refused, &mut counts)?);
     }
     let count = common_count(&counts)?;
     for rows in &counts {
@@ -50,6 +40,27 @@ pub(super) fn batches(
     Ok((Batches { inputs: list, count, shuffle }, notices))
 }
 
+/// Where an input's value comes from.
+pub(super) fn input(
+    name: &str,
+    ty: &TensorType,
+    values: &BTreeMap<&str, &str>,
+    npz: Option<&Npz>,
+    short: Short,
+    counts: &mut Vec<Rows>,
+) -> Result<Input, DataError> {
+    let mut widens = false;
+    let source = if let Some(&text) = values.get(name) {
+        Source::Value(set_value(name, ty, text)?)
+    } else if let Some(array) = npz.and_then(|npz| npz.array(name)) {
+        widens = (array.ty().dtype, ty.dtype) == (DType::I32, DType::I64);
+        match_array(ty, array, short, counts)?
+    } else {
+        return Err(DataError::MissingInputs(vec![format!("{name} {ty}")]));
+    };
+    Ok(Input { ty: ty.clone(), widens, source })
+}
+
 /// Checks that every name is an input's and every input has one value; returns the `--set`
 /// values by name.
 fn check_names<'a>(
@@ -57,35 +68,62 @@ fn check_names<'a>(
     npz: Option<&Npz>,
     set: &'a [(String, String)],
 ) -> Result<BTreeMap<&'a str, &'a str>, DataError> {
-    let known: HashSet<&str> = inputs.iter().map(|(name, _)| name.as_str()).collect();
-    let unknown = |given_by, names: Vec<&str>| {
-        let names: Vec<String> =
-            names.into_iter().filter(|n| !known.contains(n)).map(str::to_owned).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        let known = inputs.iter().map(|(name, ty)| format!("{name} {ty}")).collect();
-        Err(DataError::UnknownInputs { given_by, names, known })
-    };
-    unknown("--data", npz.iter().flat_map(|npz| npz.names()).collect())?;
-    unknown("--set", set.iter().map(|(name, _)| name.as_str()).collect())?;
-    let mut values = BTreeMap::new();
-    for (name, text) in set {
-        if values.insert(name.as_str(), text.as_str()).is_some() {
-            return Err(DataError::SetTwice(name.clone()));
-        }
-    }
+    let values = set_values(inputs, npz.as_slice(), set)?;
     let in_data = |name: &str| npz.is_some_and(|npz| npz.array(name).is_some());
-    let twice: Vec<String> = values.keys().filter(|n| in_data(n)).map(|&n| n.to_owned()).collect();
-    if !twice.is_empty() {
-        return Err(DataError::GivenTwice(twice));
-    }
     let missing: Vec<String> = inputs
         .iter()
         .filter(|(name, _)| !values.contains_key(name.as_str()) && !in_data(name))
         .map(|(name, ty)| format!("{name} {ty}"))
         .collect();
     if missing.is_empty() { Ok(values) } else { Err(DataError::MissingInputs(missing)) }
+}
+
+/// Checks that every name in files and `--set` is an input's and none has two values; returns the
+/// `--set` values by name.
+pub(super) fn set_values<'a>(
+    inputs: &[(String, TensorType)],
+    files: &[&Npz],
+    set: &'a [(String, String)],
+) -> Result<BTreeMap<&'a str, &'a str>, DataError> {
+    refuse_unknown("--data", files.iter().flat_map(|npz| npz.names()), inputs)?;
+    refuse_unknown("--set", set.iter().map(|(name, _)| name.as_str()), inputs)?;
+    let mut values = BTreeMap::new();
+    for (name, text) in set {
+        if values.insert(name.as_str(), text.as_str()).is_some() {
+            return Err(DataError::SetTwice(name.clone()));
+        }
+    }
+    let in_data = |name: &str| files.iter().any(|npz| npz.array(name).is_some());
+    let twice: Vec<String> = values.keys().filter(|n| in_data(n)).map(|&n| n.to_owned()).collect();
+    if twice.is_empty() { Ok(values) } else { Err(DataError::GivenTwice(twice)) }
+}
+
+/// Checks that every name is an input's.
+pub(super) fn refuse_unknown<'n>(
+    given_by: &'static str,
+    names: impl Iterator<Item = &'n str>,
+    inputs: &[(String, TensorType)],
+) -> Result<(), DataError> {
+    let known: HashSet<&str> = inputs.iter().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<String> = names.filter(|n| !known.contains(n)).map(str::to_owned).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let mut known: Vec<String> = Vec::new();
+    for (name, ty) in inputs {
+        let text = format!("{name} {ty}");
+        if !known.contains(&text) {
+            known.push(text);
+        }
+    }
+    Err(DataError::UnknownInputs { given_by, names, known })
+}
+
+/// Whether an array may have fewer rows than a batch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Short {
+    Refused,
+    Allowed,
 }
 
 fn set_value(name: &str, ty: &TensorType, text: &str) -> Result<Vec<u8>, DataError> {
@@ -103,10 +141,10 @@ fn set_value(name: &str, ty: &TensorType, text: &str) -> Result<Vec<u8>, DataErr
 }
 
 /// The rows of one array that differs from batch to batch.
-struct Rows {
+pub(super) struct Rows {
     name: String,
     total: u64,
-    per_batch: u64,
+    pub(super) per_batch: u64,
     batches: u64,
 }
 
@@ -119,6 +157,7 @@ fn trimmed(shape: &[usize]) -> &[usize] {
 fn match_array(
     ty: &TensorType,
     array: &Array,
+    short: Short,
     counts: &mut Vec<Rows>,
 ) -> Result<Source, DataError> {
     let found = array.ty();
@@ -162,7 +201,7 @@ fn match_array(
     if per_batch == 0 {
         return mismatch("the input has no rows, so the array may have none");
     }
-    if total < per_batch {
+    if total < per_batch && short == Short::Refused {
         return mismatch("the array has fewer rows than one batch; compile with a smaller batch");
     }
     counts.push(Rows {

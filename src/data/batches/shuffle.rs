@@ -25,6 +25,12 @@ fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// A number from 0 up to 1 that follows from a seed and a step.
+pub(super) fn uniform(seed: u64, step: u64) -> f64 {
+    let bits = mix(mix(seed.wrapping_add(INCREMENT)) ^ step) >> 11;
+    bits as f64 / (1u64 << 53) as f64
+}
+
 impl Shuffle {
     /// Permutations of `len` units, so many of which make a batch.
     pub(super) fn new(seed: u64, len: u32, pieces: usize) -> Self {
@@ -35,6 +41,12 @@ impl Shuffle {
     pub(super) fn pieces(&mut self, epoch: u64, position: u64) -> &[u32] {
         self.prepare(epoch);
         &self.order[position as usize * self.pieces..][..self.pieces]
+    }
+
+    /// Some of the units in the epoch's order.
+    pub(super) fn units(&mut self, epoch: u64, first: u64, count: usize) -> &[u32] {
+        self.prepare(epoch);
+        &self.order[first as usize..][..count]
     }
 
     fn prepare(&mut self, epoch: u64) {

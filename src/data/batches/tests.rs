@@ -85,10 +85,10 @@ fn names_are_checked() {
     let z: (&str, DType, &[usize], &[u8]) = ("z", U8, &[2], &[1, 2]);
     assert_eq!(
         error(list, &[x, z], &[]).to_string(),
-        "--data names what is no input: z; the inputs are: x u8[2], lr f32[], y u8[1]"
+        "--data names tensors that are no inputs: z; the inputs are: x u8[2], lr f32[], y u8[1]"
     );
     let text = error(list, &[x], &[("ly", "1")]).to_string();
-    assert!(text.starts_with("--set names what is no input: ly;"), "{text}");
+    assert!(text.starts_with("--set names tensors that are no inputs: ly;"), "{text}");
     let text = error(list, &[x], &[]).to_string();
     assert!(text.starts_with("no value for lr f32[], y u8[1];"), "{text}");
     assert!(matches!(error(list, &[x], &[("x", "1")]), DataError::GivenTwice(n) if n == ["x"]));

@@ -17,7 +17,7 @@ enum Given {
 }
 
 impl Given {
-    /// None where ONNX has no words for it.
+    /// `None` if ONNX has no words for it.
     fn of(spec: &ResizeSpec, old: &[usize]) -> Option<Given> {
         let fits = |i: usize| match spec.scales[i] {
             Scale::Number(scale) => f64::from(scale) * old[i] as f64 == spec.sizes[i] as f64,

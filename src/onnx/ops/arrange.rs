@@ -1,12 +1,24 @@
 //! Blocks of elements, triangles, diagonals, one-hot vectors, and the middle of a tensor.
 
 use super::compose::Made;
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, axes, axis, extents};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::{to_floats, to_ints};
 use crate::onnx::read::element_type;
 use arenic_ir::op::Binary;
 use arenic_ir::{DType, Op, TensorType, ValueId};
+
+pub(super) const ROWS: &[Row] = &[
+    row("CenterCropPad", (2, 2), &["axes"], center_crop_pad)
+        .since(18)
+        .note("shape known when compiled"),
+    row("DepthToSpace", (1, 1), &["blocksize", "mode"], depth_to_space),
+    row("EyeLike", (1, 1), &["dtype", "k"], eye_like),
+    row("OneHot", (3, 3), &["axis"], one_hot).note("depth known when compiled"),
+    row("SpaceToDepth", (1, 1), &["blocksize", "mode"], space_to_depth),
+    row("Trilu", (1, 2), &["upper"], trilu).since(14).note("k known when compiled"),
+];
 
 /// Blocks of `[N, C, H, W]`, in the order of ONNX's default mode or the other one.
 struct Blocks {
@@ -28,7 +40,7 @@ fn blocks(cx: &mut Cx) -> Result<Blocks, Fault> {
     Ok(Blocks { x, shape, size, depth_first })
 }
 
-pub(super) fn depth_to_space(cx: &mut Cx) -> Built {
+fn depth_to_space(cx: &mut Cx) -> Built {
     let Blocks { x, shape: [n, c, h, w], size: b, depth_first } = blocks(cx)?;
     if !c.is_multiple_of(b * b) {
         return Err(Fault(format!("{c} channels do not fall into blocks of {b}")));
@@ -41,7 +53,7 @@ pub(super) fn depth_to_space(cx: &mut Cx) -> Built {
     rearranged(cx, x, split, perm, vec![n, depth, h.saturating_mul(b), w.saturating_mul(b)])
 }
 
-pub(super) fn space_to_depth(cx: &mut Cx) -> Built {
+fn space_to_depth(cx: &mut Cx) -> Built {
     let Blocks { x, shape: [n, c, h, w], size: b, depth_first } = blocks(cx)?;
     if !h.is_multiple_of(b) || !w.is_multiple_of(b) {
         return Err(Fault(format!("{h} by {w} does not fall into blocks of {b}")));
@@ -74,7 +86,7 @@ fn mask(cx: &mut Cx, [rows, columns]: [usize; 2], holds: impl Fn(i128, i128) -> 
     Ok(cx.b.constant(ty, bytes))
 }
 
-pub(super) fn trilu(cx: &mut Cx) -> Built {
+fn trilu(cx: &mut Cx) -> Built {
     let upper = cx.attributes().flag("upper", true)?;
     let k = cx.ints(1)?.map_or(Ok(0), |list| list.first().copied().ok_or("its k is empty"))?;
     let x = cx.input(0)?;
@@ -89,7 +101,7 @@ pub(super) fn trilu(cx: &mut Cx) -> Built {
 }
 
 /// Ones on a diagonal of a matrix as large as the operand.
-pub(super) fn eye_like(cx: &mut Cx) -> Built {
+fn eye_like(cx: &mut Cx) -> Built {
     let k = i128::from(cx.attributes().int_or("k", 0)?);
     let x = cx.input(0)?;
     let ty = cx.ty(x);
@@ -106,7 +118,7 @@ pub(super) fn eye_like(cx: &mut Cx) -> Built {
 }
 
 /// The middle of the operand, or the operand in the middle of zeros, along each axis.
-pub(super) fn center_crop_pad(cx: &mut Cx) -> Built {
+fn center_crop_pad(cx: &mut Cx) -> Built {
     let wanted = extents(&cx.ints(1)?.ok_or("its shape is missing")?)?;
     let x = cx.input(0)?;
     let rank = cx.ty(x).rank();
@@ -132,7 +144,7 @@ pub(super) fn center_crop_pad(cx: &mut Cx) -> Built {
 const MAX_DEPTH: i64 = 1 << 24;
 
 /// Indices out of range have no element that is on.
-pub(super) fn one_hot(cx: &mut Cx) -> Built {
+fn one_hot(cx: &mut Cx) -> Built {
     let (ty, bytes) = cx.one(1)?.ok_or("its depth is missing")?;
     let floats = || to_floats(&ty, &bytes).and_then(|f| Some(*f.first()? as i64));
     let depth = to_ints(&ty, &bytes).and_then(|i| i.first().copied()).or_else(floats);

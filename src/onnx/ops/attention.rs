@@ -1,9 +1,24 @@
 //! `Attention` of opset 23 and 24, as products, a softmax and what is between them.
 
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Reduction, Unary};
 use arenic_ir::{DType, Op, TensorType, ValueId};
+
+const ATTENTION: &[&str] = &[
+    "is_causal",
+    "kv_num_heads",
+    "left_window_size",
+    "q_num_heads",
+    "qk_matmul_output_mode",
+    "right_window_size",
+    "scale",
+    "softcap",
+    "softmax_precision",
+];
+
+pub(super) const ROWS: &[Row] = &[row("Attention", (3, 7), ATTENTION, attention).since(23)];
 
 /// Heads of an operand: `[batch, heads, steps, size]`.
 fn heads(cx: &mut Cx, x: ValueId, count: Option<i64>) -> Result<ValueId, Fault> {

@@ -1,10 +1,29 @@
 //! Convolutions, and the window attributes that pools share with them.
 
+use super::{Row, row};
 use crate::onnx::attributes::Access;
 use crate::onnx::context::{Built, Cx, extents};
 use crate::onnx::error::Fault;
 use arenic_ir::op::Window;
 use arenic_ir::{Op, TensorType, ValueId};
+
+pub(super) const CONV: &[&str] =
+    &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
+pub(super) const CONV_TRANSPOSE: &[&str] = &[
+    "auto_pad",
+    "dilations",
+    "group",
+    "kernel_shape",
+    "output_padding",
+    "output_shape",
+    "pads",
+    "strides",
+];
+
+pub(super) const ROWS: &[Row] = &[
+    row("Conv", (2, 3), CONV, conv),
+    row("ConvTranspose", (2, 3), CONV_TRANSPOSE, conv_transpose),
+];
 
 /// How pads come about.
 #[derive(Clone, Copy, PartialEq, Eq)]

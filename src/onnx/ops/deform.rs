@@ -3,10 +3,16 @@
 
 use super::compose::Made;
 use super::spatial::{Between, Beyond, Edges, each, sampled, taps};
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::scalar_bytes;
 use arenic_ir::{DType, Op, TensorType, ValueId};
+
+const DEFORM_CONV: &[&str] =
+    &["dilations", "group", "kernel_shape", "offset_group", "pads", "strides"];
+
+pub(super) const ROWS: &[Row] = &[row("DeformConv", (3, 5), DEFORM_CONV, deform_conv).since(19)];
 
 /// The extents of one.
 struct Shifted {
@@ -28,7 +34,7 @@ struct Shifted {
 
 /// `x[N,C,…], w[M,C/groups,…], shifts[N,S·K·n,…][, bias[M]][, mask[N,S·K,…]] → y[N,M,…]`, with `K`
 /// places in a kernel of `n` axes, and `S` groups of channels with shifts of their own.
-pub(super) fn deform_conv(cx: &mut Cx) -> Built {
+fn deform_conv(cx: &mut Cx) -> Built {
     let (x, w, shift) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
     let (bias, mask) = (cx.optional(3)?, cx.optional(4)?);
     let of = Shifted::new(cx, x, w, shift)?;

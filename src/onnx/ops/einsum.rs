@@ -2,11 +2,14 @@
 //! of matrices over the axes that both have and nobody needs afterwards.
 
 use super::compose::Made;
+use super::{ANY, Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Reduction};
 use arenic_ir::{Op, ValueId};
 use std::collections::BTreeMap;
+
+pub(super) const ROWS: &[Row] = &[row("Einsum", (1, ANY), &["equation"], einsum)];
 
 /// An axis by its name: a letter, or one of those that `...` stands for, counted from the last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,10 +1,60 @@
 //! Operators that work element by element.
 
+use super::{ANY, Row, row};
 use crate::onnx::context::{Built, Cx, axis};
 use crate::onnx::error::Fault;
 use crate::onnx::read::element_type;
 use arenic_ir::op::{Binary, Unary};
 use arenic_ir::{DType, Op, ValueId};
+
+const CAST: &[&str] = &["to", "saturate", "round_mode"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("Abs", (1, 1), &[], unary),
+    row("Add", (2, 2), &[], binary),
+    row("And", (2, 2), &[], binary).since(7),
+    row("Atan", (1, 1), &[], unary),
+    row("Atanh", (1, 1), &[], unary),
+    row("Cast", (1, 1), CAST, cast),
+    row("CastLike", (2, 2), &["saturate", "round_mode"], cast_like),
+    row("Ceil", (1, 1), &[], unary),
+    row("Clip", (1, 3), &[], clip),
+    row("Cos", (1, 1), &[], unary),
+    row("CumProd", (2, 2), &["exclusive", "reverse"], cum_prod)
+        .since(26)
+        .note("axis known when compiled"),
+    row("CumSum", (2, 2), &["exclusive", "reverse"], cum_sum).note("axis known when compiled"),
+    row("Div", (2, 2), &[], binary),
+    row("Equal", (2, 2), &[], binary),
+    row("Erf", (1, 1), &[], unary),
+    row("Exp", (1, 1), &[], unary),
+    row("Floor", (1, 1), &[], unary),
+    row("Greater", (2, 2), &[], binary),
+    row("GreaterOrEqual", (2, 2), &[], binary),
+    row("Less", (2, 2), &[], binary),
+    row("LessOrEqual", (2, 2), &[], binary),
+    row("Log", (1, 1), &[], unary),
+    row("Max", (1, ANY), &[], variadic),
+    row("Mean", (1, ANY), &[], mean),
+    row("Min", (1, ANY), &[], variadic),
+    row("Mod", (2, 2), &["fmod"], modulo),
+    row("Mul", (2, 2), &[], binary),
+    row("Neg", (1, 1), &[], unary),
+    row("Not", (1, 1), &[], unary).since(1),
+    row("Or", (2, 2), &[], binary).since(7),
+    row("Pow", (2, 2), &[], pow),
+    row("Reciprocal", (1, 1), &[], unary),
+    row("Relu", (1, 1), &[], unary),
+    row("Sigmoid", (1, 1), &[], unary),
+    row("Sign", (1, 1), &[], unary),
+    row("Sin", (1, 1), &[], unary),
+    row("Sqrt", (1, 1), &[], unary),
+    row("Sub", (2, 2), &[], binary),
+    row("Sum", (1, ANY), &[], variadic),
+    row("Tanh", (1, 1), &[], unary),
+    row("Where", (3, 3), &[], select),
+    row("Xor", (2, 2), &[], binary).since(7),
+];
 
 pub(super) fn unary(cx: &mut Cx) -> Built {
     let Some(f) = Unary::of_onnx(cx.node.op) else {
@@ -22,7 +72,7 @@ pub(super) fn binary(cx: &mut Cx) -> Built {
     cx.whole(Op::Binary { f }, inputs)
 }
 
-pub(super) fn variadic(cx: &mut Cx) -> Built {
+fn variadic(cx: &mut Cx) -> Built {
     let f = match cx.node.op {
         "Max" => Binary::Max,
         "Min" => Binary::Min,
@@ -52,7 +102,7 @@ pub(super) fn mean(cx: &mut Cx) -> Built {
 }
 
 /// The remainder has the dividend's sign with `fmod`, else the divisor's.
-pub(super) fn modulo(cx: &mut Cx) -> Built {
+fn modulo(cx: &mut Cx) -> Built {
     let (a, b) = (cx.input(0)?, cx.input(1)?);
     let rem = Op::Binary { f: Binary::Rem };
     let dtype = cx.ty(a).dtype;
@@ -72,11 +122,11 @@ pub(super) fn modulo(cx: &mut Cx) -> Built {
     cx.whole(Op::Where, vec![moves, moved, left])
 }
 
-pub(super) fn cum_sum(cx: &mut Cx) -> Built {
+fn cum_sum(cx: &mut Cx) -> Built {
     cumulated(cx, Binary::Add, 0.0)
 }
 
-pub(super) fn cum_prod(cx: &mut Cx) -> Built {
+fn cum_prod(cx: &mut Cx) -> Built {
     cumulated(cx, Binary::Mul, 1.0)
 }
 
@@ -127,7 +177,7 @@ fn shifted(
 }
 
 /// ONNX lets the exponent have another element type; the result has the base's.
-pub(super) fn pow(cx: &mut Cx) -> Built {
+fn pow(cx: &mut Cx) -> Built {
     let (base, exponent) = (cx.input(0)?, cx.input(1)?);
     let (dtype, other) = (cx.ty(base).dtype, cx.ty(exponent).dtype);
     let op = Op::Binary { f: Binary::Pow };
@@ -163,7 +213,7 @@ pub(super) fn cast(cx: &mut Cx) -> Built {
     convert(cx, to)
 }
 
-pub(super) fn cast_like(cx: &mut Cx) -> Built {
+fn cast_like(cx: &mut Cx) -> Built {
     let like = cx.input(1)?;
     let to = cx.ty(like).dtype;
     convert(cx, to)

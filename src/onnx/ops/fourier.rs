@@ -1,16 +1,21 @@
 //! The discrete Fourier transform, as products with matrices of cosines and sines.
 
 use super::position::part;
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, axis};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::{scalar_bytes, to_ints};
 use arenic_ir::{Op, TensorType, ValueId};
 use std::f64::consts::TAU;
 
+pub(super) const ROWS: &[Row] = &[row("DFT", (1, 3), &["axis", "inverse", "onesided"], dft)
+    .since(17)
+    .note("length and axis known when compiled")];
+
 /// Most elements of a matrix.
 const MOST: usize = 16 << 20;
 
-pub(super) fn dft(cx: &mut Cx) -> Built {
+fn dft(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let ty = cx.ty(x);
     let a = cx.attributes();

@@ -1,9 +1,25 @@
 //! Gathers and scatters.
 
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, axis, extents};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Scatter};
 use arenic_ir::{DType, Op, TensorType, ValueId};
+
+const ARG: &[&str] = &["axis", "keepdims", "select_last_index"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("ArgMax", (1, 1), ARG, arg_extremum),
+    row("ArgMin", (1, 1), ARG, arg_extremum),
+    row("Compress", (2, 2), &["axis"], compress).note("condition known when compiled"),
+    row("Gather", (2, 2), &["axis"], gather),
+    row("GatherElements", (2, 2), &["axis"], gather_elements),
+    row("GatherND", (2, 2), &["batch_dims"], gather_nd),
+    row("Hardmax", (1, 1), &["axis"], hardmax),
+    row("ScatterElements", (3, 3), &["axis", "reduction"], scatter_elements),
+    row("ScatterND", (3, 3), &["reduction"], scatter_nd),
+    row("TopK", (2, 2), &["axis", "largest", "sorted"], top_k).note("k known when compiled"),
+];
 
 /// The axis that the node names, of its first operand.
 fn own_axis(cx: &mut Cx) -> Result<usize, Fault> {
@@ -26,19 +42,19 @@ fn reduction(cx: &Cx) -> Result<Scatter, Fault> {
     )
 }
 
-pub(super) fn gather(cx: &mut Cx) -> Built {
+fn gather(cx: &mut Cx) -> Built {
     let axis = own_axis(cx)?;
     let inputs = cx.inputs()?;
     cx.whole(Op::Gather { axis }, inputs)
 }
 
-pub(super) fn gather_elements(cx: &mut Cx) -> Built {
+fn gather_elements(cx: &mut Cx) -> Built {
     let axis = own_axis(cx)?;
     let inputs = cx.inputs()?;
     cx.whole(Op::GatherElements { axis }, inputs)
 }
 
-pub(super) fn gather_nd(cx: &mut Cx) -> Built {
+fn gather_nd(cx: &mut Cx) -> Built {
     let batch = cx.attributes().int_or("batch_dims", 0)?;
     let batch_dims =
         usize::try_from(batch).map_err(|_| format!("attribute `batch_dims` is {batch}"))?;
@@ -46,19 +62,19 @@ pub(super) fn gather_nd(cx: &mut Cx) -> Built {
     cx.whole(Op::GatherNd { batch_dims }, inputs)
 }
 
-pub(super) fn scatter_elements(cx: &mut Cx) -> Built {
+fn scatter_elements(cx: &mut Cx) -> Built {
     let op = Op::ScatterElements { axis: own_axis(cx)?, reduction: reduction(cx)? };
     let inputs = cx.inputs()?;
     cx.whole(op, inputs)
 }
 
-pub(super) fn scatter_nd(cx: &mut Cx) -> Built {
+fn scatter_nd(cx: &mut Cx) -> Built {
     let op = Op::ScatterNd { reduction: reduction(cx)? };
     let inputs = cx.inputs()?;
     cx.whole(op, inputs)
 }
 
-pub(super) fn top_k(cx: &mut Cx) -> Built {
+fn top_k(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let (at, largest) = (a.int_or("axis", -1)?, a.flag("largest", true)?);
     let x = cx.input(0)?;
@@ -70,7 +86,7 @@ pub(super) fn top_k(cx: &mut Cx) -> Built {
 }
 
 /// The first of all places of the largest, or smallest, element along an axis, or the last.
-pub(super) fn arg_extremum(cx: &mut Cx) -> Built {
+fn arg_extremum(cx: &mut Cx) -> Built {
     let largest = cx.node.op == "ArgMax";
     let a = cx.attributes();
     let (at, keep, last) =
@@ -93,7 +109,7 @@ pub(super) fn arg_extremum(cx: &mut Cx) -> Built {
 }
 
 /// One at the first of the largest elements along an axis, zero elsewhere.
-pub(super) fn hardmax(cx: &mut Cx) -> Built {
+fn hardmax(cx: &mut Cx) -> Built {
     let at = cx.attributes().int_or("axis", -1)?;
     let x = cx.input(0)?;
     let ty = cx.ty(x);
@@ -108,12 +124,12 @@ pub(super) fn hardmax(cx: &mut Cx) -> Built {
 }
 
 /// What a condition holds for along an axis, or of all elements.
-pub(super) fn compress(cx: &mut Cx) -> Built {
+fn compress(cx: &mut Cx) -> Built {
     let mut x = cx.input(0)?;
     let axis = match cx.attributes().int("axis")? {
         Some(at) => axis(at, cx.ty(x).rank())?,
         None => {
-            let count = cx.ty(x).elements() as usize;
+            let count = cx.ty(x).elements();
             x = cx.reshape(x, vec![count])?;
             0
         }

@@ -2,10 +2,18 @@
 //! digits cancel near zero and nothing overflows far from it.
 
 use super::compose::Made;
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::ValueId;
 use arenic_ir::op::{Binary, Unary};
+
+pub(super) const ROWS: &[Row] = &[
+    row("Acos", (1, 1), &[], acos),
+    row("Acosh", (1, 1), &[], acosh),
+    row("Asin", (1, 1), &[], asin),
+    row("Asinh", (1, 1), &[], asinh),
+];
 
 fn operand(cx: &mut Cx) -> Made {
     let x = cx.input(0)?;
@@ -22,7 +30,7 @@ fn sides(cx: &mut Cx, x: ValueId) -> Result<[ValueId; 2], Fault> {
 }
 
 /// `2 atan(x / (1 + √((1 − x)(1 + x))))`.
-pub(super) fn asin(cx: &mut Cx) -> Built {
+fn asin(cx: &mut Cx) -> Built {
     let x = operand(cx)?;
     let [below, above] = sides(cx, x)?;
     let product = cx.mul(below, above)?;
@@ -34,7 +42,7 @@ pub(super) fn asin(cx: &mut Cx) -> Built {
 }
 
 /// `2 atan(√((1 − x) / (1 + x)))`.
-pub(super) fn acos(cx: &mut Cx) -> Built {
+fn acos(cx: &mut Cx) -> Built {
     let x = operand(cx)?;
     let [below, above] = sides(cx, x)?;
     let ratio = cx.div(below, above)?;
@@ -44,7 +52,7 @@ pub(super) fn acos(cx: &mut Cx) -> Built {
 }
 
 /// Near zero `atanh(x / √(1 + x²))`, else `± (ln |x| + ln(1 + √(1 + 1/x²)))`.
-pub(super) fn asinh(cx: &mut Cx) -> Built {
+fn asinh(cx: &mut Cx) -> Built {
     let x = operand(cx)?;
     let square = cx.mul(x, x)?;
     let sum = cx.plus(square, 1.0)?;
@@ -63,7 +71,7 @@ pub(super) fn asinh(cx: &mut Cx) -> Built {
 }
 
 /// Near one `2 atanh(√((x − 1) / (x + 1)))`, else `ln x + ln(1 + √((1 − 1/x)(1 + 1/x)))`.
-pub(super) fn acosh(cx: &mut Cx) -> Built {
+fn acosh(cx: &mut Cx) -> Built {
     let x = operand(cx)?;
     let (below, above) = (cx.plus(x, -1.0)?, cx.plus(x, 1.0)?);
     let ratio = cx.div(below, above)?;

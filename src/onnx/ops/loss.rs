@@ -3,10 +3,21 @@
 //! They are written as PyTorch's exporter writes them, which is what `fuse_cross_entropy` knows.
 
 use super::compose::Made;
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Reduction, Scatter, Unary};
 use arenic_ir::{DType, Op, ValueId};
+
+pub(super) const ROWS: &[Row] = &[
+    row(
+        "NegativeLogLikelihoodLoss",
+        (2, 3),
+        &["ignore_index", "reduction"],
+        negative_log_likelihood,
+    ),
+    row("SoftmaxCrossEntropyLoss", (2, 3), &["ignore_index", "reduction"], softmax_cross_entropy),
+];
 
 /// How the losses of all elements become one.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -119,7 +130,7 @@ pub(super) fn softmax_cross_entropy(cx: &mut Cx) -> Built {
     Ok(vec![Some(loss(cx, log, &targets, combine)?), Some(log)])
 }
 
-pub(super) fn negative_log_likelihood(cx: &mut Cx) -> Built {
+fn negative_log_likelihood(cx: &mut Cx) -> Built {
     let combine = combine(cx)?;
     let (log, labels, weights) = (cx.input(0)?, cx.input(1)?, cx.optional(2)?);
     let ignored = ignored(cx, None)?;

@@ -1,5 +1,6 @@
 //! Products and normalisations.
 
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, axis};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::Statistic;
@@ -7,12 +8,23 @@ use crate::onnx::{Mode, Variance};
 use arenic_ir::op::{Binary, Unary};
 use arenic_ir::{DType, Op, ValueId};
 
-pub(super) fn mat_mul(cx: &mut Cx) -> Built {
+const BATCH_NORM: &[&str] = &["epsilon", "momentum", "training_mode"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("BatchNormalization", (5, 5), BATCH_NORM, batch_norm).since(9),
+    row("Gemm", (2, 3), &["alpha", "beta", "transA", "transB"], gemm),
+    row("LayerNormalization", (2, 3), &["axis", "epsilon", "stash_type"], layer_norm),
+    row("LogSoftmax", (1, 1), &["axis"], softmax),
+    row("MatMul", (2, 2), &[], mat_mul),
+    row("Softmax", (1, 1), &["axis"], softmax),
+];
+
+fn mat_mul(cx: &mut Cx) -> Built {
     let inputs = cx.inputs()?;
     cx.whole(Op::MatMul { trans_a: false, trans_b: false }, inputs)
 }
 
-pub(super) fn gemm(cx: &mut Cx) -> Built {
+fn gemm(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let op = Op::Gemm {
         alpha: a.float_or("alpha", 1.0)?,
@@ -40,7 +52,7 @@ pub(super) fn softmax(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.reshape(y, vec![])?)])
 }
 
-pub(super) fn layer_norm(cx: &mut Cx) -> Built {
+fn layer_norm(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let epsilon = a.float_or("epsilon", 1e-5)?;
     let stash = a.int_or("stash_type", 1)?;

@@ -2,10 +2,22 @@
 
 use super::compose::Made;
 use super::position::part;
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, axes, axis};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Reduction, Unary};
 use arenic_ir::{Op, TensorType, ValueId};
+
+const GROUP_NORM: &[&str] = &["epsilon", "num_groups", "stash_type"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("GroupNormalization", (3, 3), GROUP_NORM, group_norm).since(18),
+    row("InstanceNormalization", (3, 3), &["epsilon"], instance_norm),
+    row("LRN", (1, 1), &["alpha", "beta", "bias", "size"], local_response),
+    row("LpNormalization", (1, 1), &["axis", "p"], lp_norm),
+    row("MeanVarianceNormalization", (1, 1), &["axes"], mean_variance),
+    row("RMSNormalization", (2, 2), &["axis", "epsilon", "stash_type"], rms_norm).since(23),
+];
 
 /// Statistics in single precision, which is what ONNX asks for of single-precision operands.
 fn stash(cx: &Cx) -> Result<(), Fault> {
@@ -51,7 +63,7 @@ fn with_channels(ty: &TensorType) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(super) fn instance_norm(cx: &mut Cx) -> Built {
+fn instance_norm(cx: &mut Cx) -> Built {
     let epsilon = epsilon(cx)?;
     let (x, scale, bias) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
     let ty = cx.ty(x);
@@ -62,7 +74,7 @@ pub(super) fn instance_norm(cx: &mut Cx) -> Built {
 }
 
 /// Since opset 21 scale and bias are of channels, before of groups.
-pub(super) fn group_norm(cx: &mut Cx) -> Built {
+fn group_norm(cx: &mut Cx) -> Built {
     stash(cx)?;
     let epsilon = epsilon(cx)?;
     let groups = cx.attributes().int("num_groups")?.ok_or("attribute `num_groups` is missing")?;
@@ -86,7 +98,7 @@ pub(super) fn group_norm(cx: &mut Cx) -> Built {
 }
 
 /// `x / √(mean(x²) + ε) · scale`.
-pub(super) fn rms_norm(cx: &mut Cx) -> Built {
+fn rms_norm(cx: &mut Cx) -> Built {
     stash(cx)?;
     let epsilon = epsilon(cx)?;
     let at = cx.attributes().int_or("axis", -1)?;
@@ -102,7 +114,7 @@ pub(super) fn rms_norm(cx: &mut Cx) -> Built {
 }
 
 /// `(x − mean) / (deviation + 1e-9)`.
-pub(super) fn mean_variance(cx: &mut Cx) -> Built {
+fn mean_variance(cx: &mut Cx) -> Built {
     let given = cx.attributes().ints("axes")?.unwrap_or(&[0, 2, 3]);
     let x = cx.input(0)?;
     let over = axes(given, cx.ty(x).rank())?;
@@ -116,7 +128,7 @@ pub(super) fn mean_variance(cx: &mut Cx) -> Built {
 }
 
 /// `x / ‖x‖` along an axis, zero where the norm is.
-pub(super) fn lp_norm(cx: &mut Cx) -> Built {
+fn lp_norm(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let (at, p) = (a.int_or("axis", -1)?, a.int_or("p", 2)?);
     let x = cx.input(0)?;
@@ -144,7 +156,7 @@ pub(super) fn lp_norm(cx: &mut Cx) -> Built {
 const MOST_CHANNELS: i64 = 1024;
 
 /// `x / (bias + alpha / size · Σ x²)^beta` over `size` channels around each.
-pub(super) fn local_response(cx: &mut Cx) -> Built {
+fn local_response(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let alpha = f64::from(a.float_or("alpha", 1e-4)?);
     let (beta, bias) = (a.float_or("beta", 0.75)?, a.float_or("bias", 1.0)?);

@@ -1,9 +1,13 @@
 //! `Pad`: a constant around the operand, or its own elements gathered once more.
 
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, axes, axis};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::to_number;
 use arenic_ir::{DType, Op, TensorType, ValueId};
+
+pub(super) const ROWS: &[Row] =
+    &[row("Pad", (2, 4), &["mode"], pad).note("pads, value and axes known when compiled")];
 
 /// What stands where the operand has no element.
 #[derive(Clone, Copy, PartialEq, Eq)]

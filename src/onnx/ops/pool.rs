@@ -2,10 +2,27 @@
 
 use super::compose::Made;
 use super::conv::{spatial, window};
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, Slot, extents};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Reduction, Unary, Window};
 use arenic_ir::{Op, ValueId};
+
+pub(super) const AVERAGE_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides"];
+pub(super) const MAX_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "storage_order", "strides"];
+const LP_POOL: &[&str] =
+    &["auto_pad", "ceil_mode", "dilations", "kernel_shape", "p", "pads", "strides"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("AveragePool", (1, 1), AVERAGE_POOL, average_pool),
+    row("GlobalAveragePool", (1, 1), &[], global_pool),
+    row("GlobalLpPool", (1, 1), &["p"], global_lp_pool),
+    row("GlobalMaxPool", (1, 1), &[], global_pool),
+    row("LpPool", (1, 1), LP_POOL, lp_pool),
+    row("MaxPool", (1, 1), MAX_POOL, max_pool),
+];
 
 fn pool_window(cx: &mut Cx) -> Result<Window, Fault> {
     let a = cx.attributes();
@@ -15,7 +32,7 @@ fn pool_window(cx: &mut Cx) -> Result<Window, Fault> {
     window(&a, kernel, spatial(&ty)?)
 }
 
-pub(super) fn average_pool(cx: &mut Cx) -> Built {
+fn average_pool(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let op = Op::AveragePool {
         window: pool_window(cx)?,
@@ -26,7 +43,7 @@ pub(super) fn average_pool(cx: &mut Cx) -> Built {
     cx.whole(op, vec![x])
 }
 
-pub(super) fn max_pool(cx: &mut Cx) -> Built {
+fn max_pool(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let window = pool_window(cx)?;
     let column_major = a.flag("storage_order", false)?;
@@ -45,7 +62,7 @@ pub(super) fn max_pool(cx: &mut Cx) -> Built {
 }
 
 /// `(Σ |x|ᵖ)^(1/p)` over each window, whose pads count as zeros: the sum is a convolution with ones.
-pub(super) fn lp_pool(cx: &mut Cx) -> Built {
+fn lp_pool(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let (p, ceil) = (a.int_or("p", 2)?, a.flag("ceil_mode", false)?);
     let mut window = pool_window(cx)?;
@@ -67,7 +84,7 @@ pub(super) fn lp_pool(cx: &mut Cx) -> Built {
     Ok(vec![Some(root(cx, sum, p)?)])
 }
 
-pub(super) fn global_lp_pool(cx: &mut Cx) -> Built {
+fn global_lp_pool(cx: &mut Cx) -> Built {
     let p = cx.attributes().int_or("p", 2)?;
     let x = cx.input(0)?;
     let axes: Vec<usize> = (2..cx.ty(x).rank()).collect();
@@ -104,7 +121,7 @@ fn root(cx: &mut Cx, x: ValueId, p: i64) -> Made {
     }
 }
 
-pub(super) fn global_pool(cx: &mut Cx) -> Built {
+fn global_pool(cx: &mut Cx) -> Built {
     let f = if cx.node.op == "GlobalMaxPool" { Reduction::Max } else { Reduction::Mean };
     let x = cx.input(0)?;
     let ty = cx.ty(x);

@@ -1,13 +1,22 @@
 //! Operators on positions along an axis: rotary embeddings, sequences that are reversed, rounding.
 
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, axis};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Unary};
 use arenic_ir::{DType, Op, TensorType, ValueId};
 
+const ROTARY: &[&str] = &["interleaved", "num_heads", "rotary_embedding_dim"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("ReverseSequence", (2, 2), &["batch_axis", "time_axis"], reverse_sequence),
+    row("RotaryEmbedding", (3, 4), ROTARY, rotary_embedding).since(23),
+    row("Round", (1, 1), &[], round),
+];
+
 /// To the nearest integer, and of two to the even one: `⌊x⌋`, and one more where the rest is above a
 /// half, or is a half and `⌊x⌋` is odd. No step loses anything.
-pub(super) fn round(cx: &mut Cx) -> Built {
+fn round(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     Ok(vec![Some(rounded(cx, x)?)])
 }
@@ -35,7 +44,7 @@ pub(super) fn rounded(cx: &mut Cx, x: ValueId) -> Result<ValueId, Fault> {
 }
 
 /// `x[…, t, …]` is taken from `length − 1 − t` while `t` is below the row's length.
-pub(super) fn reverse_sequence(cx: &mut Cx) -> Built {
+fn reverse_sequence(cx: &mut Cx) -> Built {
     let (x, lengths) = (cx.input(0)?, cx.input(1)?);
     let (ty, of) = (cx.ty(x), cx.ty(lengths));
     let a = cx.attributes();
@@ -64,7 +73,7 @@ pub(super) fn reverse_sequence(cx: &mut Cx) -> Built {
 }
 
 /// Pairs of the first elements of every head are turned by the angles of their position.
-pub(super) fn rotary_embedding(cx: &mut Cx) -> Built {
+fn rotary_embedding(cx: &mut Cx) -> Built {
     let (x, cos, sin) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
     let ids = cx.optional(3)?;
     let ty = cx.ty(x);

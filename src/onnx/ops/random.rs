@@ -1,5 +1,6 @@
 //! Operators that draw random numbers.
 
+use super::{Row, row};
 use crate::onnx::Mode;
 use crate::onnx::context::{Built, Cx, extents};
 use crate::onnx::error::Fault;
@@ -8,7 +9,15 @@ use crate::onnx::read::element_type;
 use arenic_ir::op::{Binary, Rng, Unary};
 use arenic_ir::{DType, Op};
 
-pub(super) fn dropout(cx: &mut Cx) -> Built {
+pub(super) const ROWS: &[Row] = &[
+    row("Dropout", (1, 3), &["seed"], dropout).note("training_mode known when compiled"),
+    row("RandomNormal", (0, 0), &["dtype", "mean", "scale", "seed", "shape"], normal),
+    row("RandomNormalLike", (1, 1), &["dtype", "mean", "scale", "seed"], normal_like),
+    row("RandomUniform", (0, 0), &["dtype", "high", "low", "seed", "shape"], uniform),
+    row("RandomUniformLike", (1, 1), &["dtype", "high", "low", "seed"], uniform_like),
+];
+
+fn dropout(cx: &mut Cx) -> Built {
     let seed = cx.attributes().int("seed")?.map(|s| s as u64);
     let x = cx.input(0)?;
     let shape = cx.ty(x).shape;
@@ -53,12 +62,12 @@ fn drops(cx: &mut Cx) -> Result<bool, Fault> {
     Ok(known.is_none_or(|list| list != [0.0]))
 }
 
-pub(super) fn uniform(cx: &mut Cx) -> Built {
+fn uniform(cx: &mut Cx) -> Built {
     let shape = extents(cx.attributes().ints("shape")?.ok_or("attribute `shape` is missing")?)?;
     draw(cx, DType::F32, shape)
 }
 
-pub(super) fn uniform_like(cx: &mut Cx) -> Built {
+fn uniform_like(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let ty = cx.ty(x);
     draw(cx, ty.dtype, ty.shape)
@@ -69,7 +78,7 @@ pub(super) fn normal(cx: &mut Cx) -> Built {
     draw_normal(cx, DType::F32, &shape)
 }
 
-pub(super) fn normal_like(cx: &mut Cx) -> Built {
+fn normal_like(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let ty = cx.ty(x);
     draw_normal(cx, ty.dtype, &ty.shape)

@@ -2,10 +2,34 @@
 
 use super::activation::{fast_gelu, gelu};
 use super::compose::Made;
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Unary};
 use arenic_ir::{DType, Op, ValueId};
+
+pub(super) const ROWS: &[Row] = &[
+    row("Celu", (1, 1), &["alpha"], celu),
+    row("Cosh", (1, 1), &[], cosh),
+    row("Elu", (1, 1), &["alpha"], elu),
+    row("Gelu", (1, 1), &["approximate"], onnx_gelu).since(20),
+    row("HardSigmoid", (1, 1), &["alpha", "beta"], hard_sigmoid),
+    row("HardSwish", (1, 1), &[], hard_swish).since(14),
+    row("IsInf", (1, 1), &["detect_negative", "detect_positive"], is_inf),
+    row("IsNaN", (1, 1), &[], is_nan),
+    row("LeakyRelu", (1, 1), &["alpha"], leaky_relu),
+    row("Mish", (1, 1), &[], mish).since(18),
+    row("PRelu", (2, 2), &[], p_relu),
+    row("Selu", (1, 1), &["alpha", "gamma"], selu),
+    row("Shrink", (1, 1), &["bias", "lambd"], shrink),
+    row("Sinh", (1, 1), &[], sinh),
+    row("Softplus", (1, 1), &[], softplus),
+    row("Softsign", (1, 1), &[], softsign),
+    row("SwiGLU", (2, 2), &["alpha"], swi_glu).since(28),
+    row("Swish", (1, 1), &["alpha"], swish).since(24),
+    row("Tan", (1, 1), &[], tan),
+    row("ThresholdedRelu", (1, 1), &["alpha"], thresholded_relu),
+];
 
 /// A float attribute.
 fn number(cx: &Cx, name: &str, default: f32) -> Result<f64, Fault> {
@@ -24,20 +48,20 @@ fn negative(cx: &mut Cx, x: ValueId, below: ValueId) -> Made {
     cx.select(is_negative, below, x)
 }
 
-pub(super) fn onnx_gelu(cx: &mut Cx) -> Built {
+fn onnx_gelu(cx: &mut Cx) -> Built {
     let tanh = cx.attributes().one_of("approximate", "none", &[("none", false), ("tanh", true)])?;
     let x = cx.input(0)?;
     Ok(vec![Some(if tanh { fast_gelu(cx, x)? } else { gelu(cx, x)? })])
 }
 
-pub(super) fn leaky_relu(cx: &mut Cx) -> Built {
+fn leaky_relu(cx: &mut Cx) -> Built {
     let alpha = number(cx, "alpha", 0.01)?;
     let x = cx.input(0)?;
     let below = cx.times(x, alpha)?;
     Ok(vec![Some(negative(cx, x, below)?)])
 }
 
-pub(super) fn p_relu(cx: &mut Cx) -> Built {
+fn p_relu(cx: &mut Cx) -> Built {
     let (x, slope) = (cx.input(0)?, cx.input(1)?);
     let below = cx.mul(x, slope)?;
     if cx.ty(below) != cx.ty(x) {
@@ -47,7 +71,7 @@ pub(super) fn p_relu(cx: &mut Cx) -> Built {
     Ok(vec![Some(negative(cx, x, below)?)])
 }
 
-pub(super) fn elu(cx: &mut Cx) -> Built {
+fn elu(cx: &mut Cx) -> Built {
     let alpha = number(cx, "alpha", 1.0)?;
     let x = cx.input(0)?;
     let below = exp_minus_one(cx, x)?;
@@ -55,7 +79,7 @@ pub(super) fn elu(cx: &mut Cx) -> Built {
     Ok(vec![Some(negative(cx, x, below)?)])
 }
 
-pub(super) fn selu(cx: &mut Cx) -> Built {
+fn selu(cx: &mut Cx) -> Built {
     let (alpha, gamma) = (number(cx, "alpha", 1.673_263_2)?, number(cx, "gamma", 1.050_701)?);
     let x = cx.input(0)?;
     let below = exp_minus_one(cx, x)?;
@@ -64,7 +88,7 @@ pub(super) fn selu(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.times(y, gamma)?)])
 }
 
-pub(super) fn celu(cx: &mut Cx) -> Built {
+fn celu(cx: &mut Cx) -> Built {
     let alpha = number(cx, "alpha", 1.0)?;
     let x = cx.input(0)?;
     let scaled = cx.with(Binary::Div, x, alpha)?;
@@ -83,19 +107,19 @@ fn softplus_of(cx: &mut Cx, x: ValueId) -> Made {
     cx.select(is_large, x, log)
 }
 
-pub(super) fn softplus(cx: &mut Cx) -> Built {
+fn softplus(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     Ok(vec![Some(softplus_of(cx, x)?)])
 }
 
-pub(super) fn mish(cx: &mut Cx) -> Built {
+fn mish(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let softplus = softplus_of(cx, x)?;
     let gate = cx.map(Unary::Tanh, softplus)?;
     Ok(vec![Some(cx.mul(x, gate)?)])
 }
 
-pub(super) fn softsign(cx: &mut Cx) -> Built {
+fn softsign(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let magnitude = cx.map(Unary::Abs, x)?;
     let below = cx.plus(magnitude, 1.0)?;
@@ -111,13 +135,13 @@ fn ramp(cx: &mut Cx, x: ValueId, alpha: f64, beta: f64) -> Made {
     cx.emit1(Op::Clip { min: true, max: true }, vec![line, low, high])
 }
 
-pub(super) fn hard_sigmoid(cx: &mut Cx) -> Built {
+fn hard_sigmoid(cx: &mut Cx) -> Built {
     let (alpha, beta) = (number(cx, "alpha", 0.2)?, number(cx, "beta", 0.5)?);
     let x = cx.input(0)?;
     Ok(vec![Some(ramp(cx, x, alpha, beta)?)])
 }
 
-pub(super) fn hard_swish(cx: &mut Cx) -> Built {
+fn hard_swish(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let gate = ramp(cx, x, 1.0 / 6.0, 0.5)?;
     Ok(vec![Some(cx.mul(x, gate)?)])
@@ -132,7 +156,7 @@ pub(super) fn swish(cx: &mut Cx) -> Built {
 }
 
 /// `swish(a) · b`.
-pub(super) fn swi_glu(cx: &mut Cx) -> Built {
+fn swi_glu(cx: &mut Cx) -> Built {
     let [Some(gate)] = swish(cx)?[..] else { return Err("it has no gate".into()) };
     let b = cx.input(1)?;
     if cx.ty(gate) != cx.ty(b) {
@@ -142,7 +166,7 @@ pub(super) fn swi_glu(cx: &mut Cx) -> Built {
 }
 
 /// `x` moved towards zero by a bias, and zero between −λ and λ.
-pub(super) fn shrink(cx: &mut Cx) -> Built {
+fn shrink(cx: &mut Cx) -> Built {
     let (bias, lambda) = (number(cx, "bias", 0.0)?, number(cx, "lambd", 0.5)?);
     let x = cx.input(0)?;
     let dtype = cx.ty(x).dtype;
@@ -157,7 +181,7 @@ pub(super) fn shrink(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.select(is_below, up, rest)?)])
 }
 
-pub(super) fn thresholded_relu(cx: &mut Cx) -> Built {
+fn thresholded_relu(cx: &mut Cx) -> Built {
     let alpha = number(cx, "alpha", 1.0)?;
     let x = cx.input(0)?;
     let above = cx.with(Binary::Greater, x, alpha)?;
@@ -187,14 +211,14 @@ fn halves(cx: &mut Cx, x: ValueId) -> Result<[ValueId; 2], Fault> {
     Ok([half(cx, 0.5)?, half(cx, -0.5)?])
 }
 
-pub(super) fn cosh(cx: &mut Cx) -> Built {
+fn cosh(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let [up, down] = halves(cx, x)?;
     Ok(vec![Some(cx.add(up, down)?)])
 }
 
 /// Near zero, where the exponentials cancel, `2t / (1 − t²)` with `t = tanh(x / 2)`.
-pub(super) fn sinh(cx: &mut Cx) -> Built {
+fn sinh(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let [up, down] = halves(cx, x)?;
     let far = cx.sub(up, down)?;
@@ -209,13 +233,13 @@ pub(super) fn sinh(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.select(is_near, near, far)?)])
 }
 
-pub(super) fn is_nan(cx: &mut Cx) -> Built {
+fn is_nan(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let itself = cx.both(Binary::Equal, x, x)?;
     Ok(vec![Some(cx.map(Unary::Not, itself)?)])
 }
 
-pub(super) fn is_inf(cx: &mut Cx) -> Built {
+fn is_inf(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let (below, above) = (a.flag("detect_negative", true)?, a.flag("detect_positive", true)?);
     let x = cx.input(0)?;

@@ -4,10 +4,48 @@
 
 use super::compose::Made;
 use super::position::part;
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::op::Activation;
 use arenic_ir::{Op, TensorType, ValueId};
+
+const LSTM: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "input_forget",
+    "layout",
+];
+const GRU: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "layout",
+    "linear_before_reset",
+];
+const RNN: &[&str] = &[
+    "activation_alpha",
+    "activation_beta",
+    "activations",
+    "clip",
+    "direction",
+    "hidden_size",
+    "layout",
+];
+pub(super) const WHOLE: &str = "whole sequences, without clip; sigmoid and tanh";
+
+pub(super) const ROWS: &[Row] = &[
+    row("GRU", (3, 6), GRU, gru).since(7).note(WHOLE),
+    row("LSTM", (3, 8), LSTM, lstm).since(7).note(WHOLE),
+    row("RNN", (3, 6), RNN, rnn).since(7).note("whole sequences, without clip; tanh or relu"),
+];
 
 /// An operator of ONNX.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,7 +81,7 @@ pub(super) fn lstm(cx: &mut Cx) -> Built {
     recurrent(cx, Cell::Lstm)
 }
 
-pub(super) fn gru(cx: &mut Cx) -> Built {
+fn gru(cx: &mut Cx) -> Built {
     let linear_before_reset = cx.attributes().int_or("linear_before_reset", 0)? != 0;
     recurrent(cx, Cell::Gru { linear_before_reset })
 }

@@ -1,9 +1,25 @@
 //! Reductions.
 
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, axes};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Binary, Reduction, Unary};
 use arenic_ir::{DType, Op, ValueId};
+
+pub(super) const REDUCE: &[&str] = &["axes", "keepdims", "noop_with_empty_axes"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("ReduceL1", (1, 2), REDUCE, reduce),
+    row("ReduceL2", (1, 2), REDUCE, reduce),
+    row("ReduceLogSum", (1, 2), REDUCE, reduce),
+    row("ReduceLogSumExp", (1, 2), REDUCE, reduce),
+    row("ReduceMax", (1, 2), REDUCE, reduce),
+    row("ReduceMean", (1, 2), REDUCE, reduce),
+    row("ReduceMin", (1, 2), REDUCE, reduce),
+    row("ReduceProd", (1, 2), REDUCE, reduce),
+    row("ReduceSum", (1, 2), REDUCE, reduce),
+    row("ReduceSumSquare", (1, 2), REDUCE, reduce),
+];
 
 /// What a node reduces.
 struct Along {

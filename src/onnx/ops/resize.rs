@@ -1,9 +1,25 @@
 //! `Resize`.
 
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, axis, extents};
 use crate::onnx::error::Fault;
 use arenic_ir::Op;
 use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Scale};
+
+const RESIZE: &[&str] = &[
+    "antialias",
+    "axes",
+    "coordinate_transformation_mode",
+    "cubic_coeff_a",
+    "exclude_outside",
+    "extrapolation_value",
+    "keep_aspect_ratio_policy",
+    "mode",
+    "nearest_mode",
+];
+
+pub(super) const ROWS: &[Row] =
+    &[row("Resize", (1, 4), RESIZE, resize).note("scales, sizes, roi known when compiled")];
 
 /// What a `sizes` operand does to the aspect ratio.
 #[derive(Clone, Copy)]

@@ -1,8 +1,24 @@
 //! Sequences of tensors, whose lengths and positions are known when the model is compiled.
 
+use super::{ANY, Row, row};
 use crate::onnx::context::{Built, Cx, Slot, axis, extents};
 use crate::onnx::error::Fault;
 use arenic_ir::{DType, Op, TensorType, ValueId};
+
+const PLACE: &str = "position known when compiled";
+
+pub(super) const ROWS: &[Row] = &[
+    row("ConcatFromSequence", (1, 1), &["axis", "new_axis"], concat).since(11),
+    row("SequenceAt", (2, 2), &[], at).since(11).note(PLACE),
+    row("SequenceConstruct", (1, ANY), &[], construct).since(11),
+    row("SequenceEmpty", (0, 0), &["dtype"], empty).since(11),
+    row("SequenceErase", (1, 2), &[], erase).since(11).note(PLACE),
+    row("SequenceInsert", (2, 3), &[], insert).since(11).note(PLACE),
+    row("SequenceLength", (1, 1), &[], length).since(11),
+    row("SplitToSequence", (1, 2), &["axis", "keepdims"], split)
+        .since(11)
+        .note("sizes known when compiled"),
+];
 
 /// Most tensors in a sequence.
 const MOST: usize = 1 << 16;
@@ -36,7 +52,7 @@ pub(super) fn empty(cx: &mut Cx) -> Built {
     give(cx, Vec::new())
 }
 
-pub(super) fn construct(cx: &mut Cx) -> Built {
+fn construct(cx: &mut Cx) -> Built {
     let parts = cx.inputs()?;
     give(cx, parts)
 }
@@ -55,7 +71,7 @@ pub(super) fn insert(cx: &mut Cx) -> Built {
     give(cx, parts)
 }
 
-pub(super) fn erase(cx: &mut Cx) -> Built {
+fn erase(cx: &mut Cx) -> Built {
     let mut parts = cx.sequence(0)?;
     let at = match position(cx, 1, parts.len(), false)? {
         Some(at) => at,

@@ -1,9 +1,24 @@
 //! Operators that move elements, or only rename their positions.
 
+use super::{ANY, Row, row};
 use crate::onnx::context::{Built, Cx, Slot, axes, axis, extents};
 use crate::onnx::error::Fault;
 use arenic_ir::types::{broadcast_shapes, dense_strides};
 use arenic_ir::{DType, Op, TensorType};
+
+pub(super) const ROWS: &[Row] = &[
+    row("Concat", (1, ANY), &["axis"], concat),
+    row("Expand", (2, 2), &[], expand).note("shape known when compiled"),
+    row("Flatten", (1, 1), &["axis"], flatten),
+    row("Identity", (1, 1), &[], identity),
+    row("Reshape", (2, 2), &["allowzero"], reshape).note("shape known when compiled"),
+    row("Slice", (3, 5), &[], slice).note("bounds known when compiled"),
+    row("Split", (1, 2), &["axis", "num_outputs"], split).note("sizes known when compiled"),
+    row("Squeeze", (1, 2), &[], squeeze).note("axes known when compiled"),
+    row("Tile", (2, 2), &[], tile).note("repeats known when compiled"),
+    row("Transpose", (1, 1), &["perm"], transpose),
+    row("Unsqueeze", (2, 2), &[], unsqueeze).note("axes known when compiled"),
+];
 
 pub(super) fn identity(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
@@ -56,7 +71,7 @@ pub(super) fn flatten(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.reshape(x, vec![rows, columns])?)])
 }
 
-pub(super) fn squeeze(cx: &mut Cx) -> Built {
+fn squeeze(cx: &mut Cx) -> Built {
     let given = cx.ints(1)?;
     let x = cx.input(0)?;
     let ty = cx.ty(x);
@@ -71,7 +86,7 @@ pub(super) fn squeeze(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.reshape(x, shape)?)])
 }
 
-pub(super) fn unsqueeze(cx: &mut Cx) -> Built {
+fn unsqueeze(cx: &mut Cx) -> Built {
     let list = cx.ints(1)?.ok_or("its axes are missing")?;
     let x = cx.input(0)?;
     let old = cx.ty(x).shape;
@@ -85,7 +100,7 @@ pub(super) fn unsqueeze(cx: &mut Cx) -> Built {
     Ok(vec![Some(cx.reshape(x, shape)?)])
 }
 
-pub(super) fn expand(cx: &mut Cx) -> Built {
+fn expand(cx: &mut Cx) -> Built {
     let target = extents(&cx.ints(1)?.ok_or("its shape is missing")?)?;
     let x = cx.input(0)?;
     let ty = cx.ty(x);
@@ -96,7 +111,7 @@ pub(super) fn expand(cx: &mut Cx) -> Built {
 }
 
 /// Each repeated axis `d` becomes a pair `1, d`, which expands to `n, d`.
-pub(super) fn tile(cx: &mut Cx) -> Built {
+fn tile(cx: &mut Cx) -> Built {
     let repeats = extents(&cx.ints(1)?.ok_or("its repeats are missing")?)?;
     let x = cx.input(0)?;
     let old = cx.ty(x).shape;

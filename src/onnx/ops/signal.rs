@@ -2,12 +2,22 @@
 
 use super::compose::Made;
 use super::position::part;
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::scalar_bytes;
 use crate::onnx::read::element_type;
 use arenic_ir::{DType, Op, TensorType, ValueId};
 use std::f64::consts::TAU;
+
+const WINDOW: &[&str] = &["output_datatype", "periodic"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("BlackmanWindow", (1, 1), WINDOW, window).since(17).note("size known when compiled"),
+    row("HammingWindow", (1, 1), WINDOW, window).since(17).note("size known when compiled"),
+    row("HannWindow", (1, 1), WINDOW, window).since(17).note("size known when compiled"),
+    row("STFT", (2, 4), &["onesided"], stft).since(17).note("lengths known when compiled"),
+];
 
 /// Most elements of a constant.
 const MOST: usize = 16 << 20;
@@ -53,7 +63,7 @@ pub(super) fn window(cx: &mut Cx) -> Built {
 
 /// `signal[B,L,1 or 2]` → `[B, frames, bins, 2]`: frames are gathered, weighted, and multiplied with
 /// matrices of cosines and sines.
-pub(super) fn stft(cx: &mut Cx) -> Built {
+fn stft(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let ty = cx.ty(x);
     let given = cx.attributes().flag("onesided", true)?;
@@ -72,7 +82,7 @@ pub(super) fn stft(cx: &mut Cx) -> Built {
     let of_weights = weights.map(|w| cx.ty(w));
     let frame = match (one(cx, 3)?, &of_weights) {
         (Some(n), _) => n,
-        (None, Some(of)) => of.elements() as usize,
+        (None, Some(of)) => of.elements(),
         (None, None) => return Err("neither a window nor a length of frames is given".into()),
     };
     if of_weights.is_some_and(|of| of.shape != [frame] || of.dtype != ty.dtype) {

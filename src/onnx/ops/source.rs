@@ -1,9 +1,20 @@
 //! Operators whose results are known when the model is compiled.
 
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx, extents};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::{scalar_bytes, to_floats, to_ints};
 use arenic_ir::{DType, Data, Op, TensorType};
+
+const CONSTANT: &[&str] = &["value", "value_float", "value_floats", "value_int", "value_ints"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("Constant", (0, 0), CONSTANT, constant).note("no strings, not sparse"),
+    row("ConstantOfShape", (1, 1), &["value"], constant_of_shape).note("shape known when compiled"),
+    row("Range", (3, 3), &["stash_type"], range).note("operands known when compiled"),
+    row("Shape", (1, 1), &["end", "start"], shape),
+    row("Size", (1, 1), &[], size),
+];
 
 /// Longest result of a `Range`, in elements.
 const MAX_RANGE: usize = 1 << 24;
@@ -41,7 +52,7 @@ pub(super) fn constant(cx: &mut Cx) -> Built {
     })])
 }
 
-pub(super) fn constant_of_shape(cx: &mut Cx) -> Built {
+fn constant_of_shape(cx: &mut Cx) -> Built {
     let shape = extents(&cx.ints(0)?.ok_or("its shape is missing")?)?;
     let (dtype, bytes) = match cx.attributes().tensor("value")? {
         None => (DType::F32, scalar_bytes(DType::F32, 0.0).into()),

@@ -2,12 +2,25 @@
 
 use super::compose::Made;
 use super::position::{part, rounded};
+use super::{Row, row};
 use crate::onnx::attributes::Access;
 use crate::onnx::context::{Built, Cx, extents};
 use crate::onnx::error::Fault;
 use crate::onnx::fold::scalar_bytes;
 use arenic_ir::op::{Binary, Unary};
 use arenic_ir::{DType, Op, TensorType, ValueId};
+
+pub(super) const ROWS: &[Row] = &[
+    row("AffineGrid", (2, 2), &["align_corners"], affine_grid)
+        .since(20)
+        .note("size known when compiled"),
+    row("Col2Im", (3, 3), &["dilations", "pads", "strides"], col2im)
+        .since(18)
+        .note("shapes known when compiled"),
+    row("GridSample", (2, 2), &["align_corners", "mode", "padding_mode"], grid_sample)
+        .since(16)
+        .note("cubic in two dimensions"),
+];
 
 /// Most places in a patch: each is a node.
 const MOST_PLACES: usize = 4096;
@@ -23,7 +36,7 @@ pub(super) fn each(a: &Access, name: &str, n: usize, default: usize) -> Result<V
 
 /// Patches added where they were taken from: for each place in a patch, the elements of all patches
 /// there lie as far apart as patches do.
-pub(super) fn col2im(cx: &mut Cx) -> Built {
+fn col2im(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let image = extents(&cx.ints(1)?.ok_or("its image's shape is missing")?)?;
     let block = extents(&cx.ints(2)?.ok_or("its block's shape is missing")?)?;
@@ -100,7 +113,7 @@ fn coordinates(extent: usize, corners: bool) -> Vec<f64> {
 }
 
 /// The points that an affine map makes of an image's.
-pub(super) fn affine_grid(cx: &mut Cx) -> Built {
+fn affine_grid(cx: &mut Cx) -> Built {
     let theta = cx.input(0)?;
     let size = extents(&cx.ints(1)?.ok_or("its size is missing")?)?;
     let corners = cx.attributes().flag("align_corners", false)?;
@@ -151,7 +164,7 @@ pub(super) enum Between {
 }
 
 /// An image at the points of a grid: the nearest element, or the mean of those around by their distance.
-pub(super) fn grid_sample(cx: &mut Cx) -> Built {
+fn grid_sample(cx: &mut Cx) -> Built {
     let (x, grid) = (cx.input(0)?, cx.input(1)?);
     let (ty, of) = (cx.ty(x), cx.ty(grid));
     let a = cx.attributes();

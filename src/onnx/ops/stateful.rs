@@ -4,16 +4,27 @@
 
 use super::compose::Made;
 use super::position::part;
+use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Unary, Window};
 use arenic_ir::{Op, TensorType, ValueId};
 
+const LINEAR_ATTENTION: &[&str] =
+    &["chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"];
+
+pub(super) const ROWS: &[Row] = &[
+    row("CausalConvWithState", (2, 4), &["activation"], causal_conv).since(27),
+    row("LinearAttention", (3, 6), LINEAR_ATTENTION, linear_attention)
+        .since(27)
+        .note("steps become nodes"),
+];
+
 /// Most steps: each is some ten nodes.
 const MOST_STEPS: usize = 4096;
 
 /// `x[B,C,L], w[C,1,K][, bias[C]][, past[B,C,K−1]] → y[B,C,L], state[B,C,K−1]`.
-pub(super) fn causal_conv(cx: &mut Cx) -> Built {
+fn causal_conv(cx: &mut Cx) -> Built {
     let (x, w) = (cx.input(0)?, cx.input(1)?);
     let (bias, past) = (cx.optional(2)?, cx.optional(3)?);
     let gated = cx.attributes().one_of(
@@ -64,7 +75,7 @@ pub(super) fn causal_conv(cx: &mut Cx) -> Built {
 }
 
 /// `q[B,T,Q·D], k[B,T,H·D], v[B,T,H·E][, state[B,H,D,E]][, decay][, rate] → y[B,T,Q·E], state`.
-pub(super) fn linear_attention(cx: &mut Cx) -> Built {
+fn linear_attention(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     // Whether the state decays, and whether what it already says of a key is taken off.
     let rules = [

@@ -1,11 +1,25 @@
 //! ai.onnx.preview.training. Of the optimizers, one update per parameter, so that each can run as
 //! soon as its gradient exists.
 
+use super::{ANY, Row, row};
 use crate::evaluator::Kernels;
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
 use arenic_ir::{DType, Op};
 use arenic_passes::differentiate::Function;
+
+pub(super) const ROWS: &[Row] = &[
+    row("Adagrad", (2, ANY), &["decay_factor", "epsilon", "norm_coefficient"], adagrad).training(),
+    row(
+        "Adam",
+        (2, ANY),
+        &["alpha", "beta", "epsilon", "norm_coefficient", "norm_coefficient_post"],
+        adam,
+    )
+    .training(),
+    row("Gradient", (1, ANY), &["xs", "y", "zs"], gradient).training(),
+    row("Momentum", (2, ANY), &["alpha", "beta", "mode", "norm_coefficient"], momentum).training(),
+];
 
 /// Reverse mode over what the graph has so far.
 pub(super) fn gradient(cx: &mut Cx) -> Built {
@@ -43,7 +57,7 @@ pub(super) fn adam(cx: &mut Cx) -> Built {
     updates(cx, &op, 2)
 }
 
-pub(super) fn adagrad(cx: &mut Cx) -> Built {
+fn adagrad(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let op = Op::Adagrad {
         decay_factor: a.float_or("decay_factor", 0.0)?,

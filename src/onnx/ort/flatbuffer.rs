@@ -66,7 +66,7 @@ impl<'a> Table<'a> {
         Ok(Table { buffer, at, vtable, vtable_bytes })
     }
 
-    /// Where a field is; none where it is left out.
+    /// Where a field is; `None` if it is left out.
     fn field(self, i: usize) -> Result<Option<usize>, Damaged> {
         let entry = 4 + 2 * i;
         if entry + 2 > self.vtable_bytes {

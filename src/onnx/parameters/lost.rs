@@ -130,7 +130,7 @@ impl Lost {
 }
 
 /// What was found.
-pub(super) struct Found {
+pub(super) struct LostParameters {
     pub(super) lost: Vec<Lost>,
     /// Parameters that are no initializer, and that no operator reads.
     pub(super) unread: Vec<String>,
@@ -150,7 +150,7 @@ const KEEPS: [&str; 8] = [
 ];
 
 /// Finds the parameters that a graph does not have as such.
-pub(super) fn find(graph: &GraphProto, signature: &Signature) -> Found {
+pub(super) fn find(graph: &GraphProto, signature: &Signature) -> LostParameters {
     let stored: HashMap<&str, &TensorProto> = floats(graph).map(|t| (name(t), t)).collect();
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
     let mut index: HashMap<&str, usize> = HashMap::new();
@@ -189,7 +189,7 @@ pub(super) fn find(graph: &GraphProto, signature: &Signature) -> Found {
             Some((by, node)) => lost.push(lose(Fate::Replaced { by, node })),
         }
     }
-    Found { lost, unread }
+    LostParameters { lost, unread }
 }
 
 /// Of a parameter that no operator reads: constants that whole operators gave, one of which may be

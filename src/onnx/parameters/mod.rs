@@ -65,7 +65,7 @@ impl Said {
         let Some(signature) = Signature::of(graph) else {
             return Ok(Said { notes, ..Said::default() });
         };
-        let lost::Found { lost, unread } = lost::find(graph, &signature);
+        let lost::LostParameters { lost, unread } = lost::find(graph, &signature);
         let restores = |l: &Lost| repair && repair::apply(graph, reader, l);
         let (restored, lost) = lost.into_iter().partition(restores);
         let standing = floats(graph)
@@ -88,7 +88,7 @@ fn floats(graph: &GraphProto) -> impl Iterator<Item = &TensorProto> {
     graph.initializer.iter().filter(move |t| kinds.iter().any(|&k| t.data_type == Some(k as i32)))
 }
 
-/// How many elements a stored tensor has; none where that is no number.
+/// How many elements a stored tensor has; `None` if that is no number.
 fn elements(t: &TensorProto) -> Option<u64> {
     t.dims.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?))
 }

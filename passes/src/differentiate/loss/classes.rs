@@ -9,7 +9,7 @@ use arenic_ir::types::DType;
 
 /// Logits or log probabilities with one row per target.
 #[derive(Clone)]
-pub(super) struct Rows {
+pub(super) struct ClassRows {
     /// `[R, C]`.
     pub(super) x: ValueId,
     /// `[R, 1]`, in range.
@@ -18,7 +18,7 @@ pub(super) struct Rows {
     pub(super) counts: ValueId,
     /// The output's shape with the classes last.
     moved: Vec<usize>,
-    /// `[R, 1]`: what the target's class counts; none where all count alike.
+    /// `[R, 1]`: what the target's class counts; `None` if all count alike.
     weight: Option<ValueId>,
     /// `[1, C]`: what each class counts.
     weights: Option<ValueId>,
@@ -26,13 +26,13 @@ pub(super) struct Rows {
     pub(super) divisor: ValueId,
 }
 
-impl Rows {
+impl ClassRows {
     pub(super) fn new(
         t: &mut Tape,
         e: Elements,
         output: ValueId,
         target: ValueId,
-    ) -> Result<Rows, TypeError> {
+    ) -> Result<ClassRows, TypeError> {
         let ty = t.ty(output);
         let perm: Vec<usize> = perm(e.class_axis, ty.rank());
         let moved: Vec<usize> = perm.iter().map(|&i| ty.shape[i]).collect();
@@ -65,7 +65,7 @@ impl Rows {
                 t.sum(ones, vec![0, 1], false)?
             }
         };
-        Ok(Rows { x, target, counts, moved, weight, weights, divisor })
+        Ok(ClassRows { x, target, counts, moved, weight, weights, divisor })
     }
 
     /// The loss and, of logits, the statistics of their rows.
@@ -160,7 +160,7 @@ impl Rows {
     }
 }
 
-impl Rows {
+impl ClassRows {
     /// Adds to a gradient that of what is spread over all classes: `share · (total · p − w)` of
     /// each, times what its row counts.
     fn smoothed(

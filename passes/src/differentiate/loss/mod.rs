@@ -12,7 +12,7 @@ use super::{DifferentiateError, Reduction};
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::op::{Binary, Op, TypeError, Unary};
 use arenic_ir::types::{DType, TensorType};
-use classes::Rows;
+use classes::ClassRows;
 use elements::Slope;
 use std::borrow::Cow;
 
@@ -62,7 +62,7 @@ impl<'a> Loss<'a> {
         matches!(self, Loss::CrossEntropy | Loss::Nll)
     }
 
-    /// The type of the input `target` beside an output of this type; none where the model's
+    /// The type of the input `target` beside an output of this type; `None` if the model's
     /// own inputs hold the targets.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ pub(super) struct Built {
 
 /// A gradient that is not made yet, so that a loss alone costs nothing more.
 enum Partial {
-    Classes { rows: Rows, stats: Option<[ValueId; 2]> },
+    Classes { rows: ClassRows, stats: Option<[ValueId; 2]> },
     Elements(Slope),
     Itself,
 }
@@ -143,7 +143,7 @@ impl Built {
     ) -> Result<Built, TypeError> {
         match target {
             Some(target) if loss.is_of_classes() => {
-                let rows = Rows::new(t, e, output, target)?;
+                let rows = ClassRows::new(t, e, output, target)?;
                 let (loss, stats) = rows.loss(t, e, loss == Loss::CrossEntropy)?;
                 Ok(Built { loss, gradient: Partial::Classes { rows, stats } })
             }
@@ -217,7 +217,7 @@ impl Figures {
             return Err(TypeError("a loss of classes has rows".into()));
         };
         let dtype = t.ty(rows.x).dtype;
-        let counted = Rows::number(t, rows.counts)?;
+        let counted = ClassRows::number(t, rows.counts)?;
         let one = t.number(counted, 1.0);
         let divisor = t.binary(Binary::Max, counted, one)?;
         let divisor = t.cast(divisor, dtype)?;
@@ -226,13 +226,13 @@ impl Figures {
         let best = t.node(Op::TopK { axis: 1, k: 1, largest: true }, vec![rows.x])?;
         let first = t.binary(Binary::Equal, rows.target, best[1])?;
         let right = t.binary(Binary::And, first, rows.counts)?;
-        let right = Rows::number(t, right)?;
+        let right = ClassRows::number(t, right)?;
         let right = t.cast(right, dtype)?;
         let accuracy = t.binary(Binary::Div, right, divisor)?;
         let weighted = match (weighs.class_weights, target) {
             (Some(_), Some(target)) => {
                 t.name = "weighted_loss".into();
-                let rows = Rows::new(t, weighs, output, target)?;
+                let rows = ClassRows::new(t, weighs, output, target)?;
                 let (mean, _) = rows.loss(t, weighs, loss_of == Loss::CrossEntropy)?;
                 Some([mean, rows.divisor])
             }
@@ -257,7 +257,7 @@ fn reduced(t: &mut Tape, e: Elements, x: ValueId) -> Result<ValueId, TypeError> 
 /// Where a loss of logits or of log probabilities is given what a model makes of these: the
 /// value that the loss is of, and what was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum LossOperand {
     /// The operand of a softmax.
     Softmax(ValueId),
     /// The operand of a sigmoid.
@@ -272,7 +272,7 @@ pub(super) fn found(
     loss: Loss,
     class_axis: usize,
     mut output: ValueId,
-) -> Option<Found> {
+) -> Option<LossOperand> {
     loop {
         let Def::Node { node, .. } = g.values[output].def else { return None };
         let node = &g.nodes[node];
@@ -280,10 +280,14 @@ pub(super) fn found(
         match (&node.op, loss) {
             (Op::Reshape { .. }, _) if g.ty(operand) == g.ty(output) => output = operand,
             (Op::Softmax { axis }, Loss::CrossEntropy) if *axis == class_axis => {
-                return Some(Found::Softmax(operand));
+                return Some(LossOperand::Softmax(operand));
             }
-            (Op::Unary { f: Unary::Sigmoid }, Loss::Bce) => return Some(Found::Sigmoid(operand)),
-            (Op::Softmax { .. }, Loss::Nll | Loss::KlDiv) => return Some(Found::Probabilities),
+            (Op::Unary { f: Unary::Sigmoid }, Loss::Bce) => {
+                return Some(LossOperand::Sigmoid(operand));
+            }
+            (Op::Softmax { .. }, Loss::Nll | Loss::KlDiv) => {
+                return Some(LossOperand::Probabilities);
+            }
             _ => return None,
         }
     }

@@ -58,7 +58,7 @@ struct Item {
 }
 
 /// The search on one problem.
-pub(super) struct Search {
+pub(super) struct ExactSearch {
     /// Buffers that are not empty, by first section.
     items: Vec<Item>,
     /// The buffer of each item.
@@ -78,8 +78,8 @@ pub(super) struct Search {
 /// States remembered as impossible.
 const MAX_FAILED: usize = 1 << 21;
 
-impl Search {
-    pub(super) fn new(p: &Problem) -> Search {
+impl ExactSearch {
+    pub(super) fn new(p: &Problem) -> ExactSearch {
         let mut items = Vec::with_capacity(p.buffers().len());
         for (i, b) in p.buffers().iter().enumerate() {
             let Some((first, end)) = p.span(i) else { continue };
@@ -89,7 +89,7 @@ impl Search {
         items.sort_by_key(|(i, source)| (i.first, i.end, i.size, *source));
         let (items, source): (Vec<Item>, Vec<u32>) = items.into_iter().unzip();
         let alignment = items.first().map_or(1, |i| i.alignment);
-        Search {
+        ExactSearch {
             sections: items.iter().map(|i| i.end as usize).max().unwrap_or(0),
             uniform: items.iter().all(|i| i.fixed.is_none() && i.alignment == alignment),
             items,
@@ -261,7 +261,7 @@ struct State {
 }
 
 impl State {
-    fn new(s: &Search, preference: Preference, seed: u64) -> State {
+    fn new(s: &ExactSearch, preference: Preference, seed: u64) -> State {
         let n = s.items.len();
         let mut rest = vec![0u64; s.sections];
         for i in &s.items {
@@ -309,7 +309,7 @@ impl State {
     }
 
     /// Lifts floors, splits, or branches.
-    fn expand(&mut self, s: &mut Search, part: Part) -> Step {
+    fn expand(&mut self, s: &mut ExactSearch, part: Part) -> Step {
         let items = &s.items;
         self.here.clear();
         let mut i = part.head;

@@ -102,7 +102,7 @@ impl State {
     }
 
     /// The section with the fewest ways. Lifts sections without any; true where it did.
-    /// None where a floor is lifted too high.
+    /// `None` if a floor is lifted too high.
     pub(super) fn find_pivot(&mut self) -> Option<(bool, u32)> {
         let mut best = ((i32::MAX, u64::MAX, u64::MAX), 0);
         let mut lifted = false;

@@ -1,6 +1,6 @@
 //! Parts that wait for others, changes of the state, and the way back.
 
-use super::{Change, Item, MAX_FAILED, Part, Search, State, Step, Waiting, Way};
+use super::{Change, ExactSearch, Item, MAX_FAILED, Part, State, Step, Waiting, Way};
 use std::cmp::Reverse;
 
 impl State {
@@ -72,7 +72,7 @@ impl State {
     }
 
     /// Goes back to the last branch with a way that is left.
-    pub(super) fn backtrack(&mut self, s: &mut Search) -> Option<Part> {
+    pub(super) fn backtrack(&mut self, s: &mut ExactSearch) -> Option<Part> {
         loop {
             let trail = self.branches.last()?.trail;
             while self.trail.len() > trail {

@@ -268,7 +268,7 @@ fn one_value_may_be_both_operands_in_place() {
     let (operand, target) = unsafe {
         (
             crate::kernel::Operand::new(&x.ty, shared.as_ptr()),
-            crate::kernel::Target::new(&x.ty, shared.as_ptr()),
+            crate::kernel::Destination::new(&x.ty, shared.as_ptr()),
         )
     };
     crate::cpu::run(&crate::kernel::Call {

@@ -8,10 +8,11 @@ mod random;
 mod updated;
 
 use crate::cpu;
-use crate::kernel::{Call, Draw, Element, KernelError, Operand, Scratch, Target};
+use crate::kernel::{Call, Destination, Draw, Element, KernelError, Operand, Scratch};
 use crate::memory::AlignedBytes;
+use arenic_backends::CPU;
 use arenic_ir::types::bf16;
-use arenic_ir::{DType, Op, TargetInfo, TensorType};
+use arenic_ir::{DType, Op, TensorType};
 use rayon::ThreadPoolBuilder;
 
 /// A tensor in bytes of its own.
@@ -174,14 +175,17 @@ fn run_as(op: &Op, inputs: &[Tensor], setting: Setting) -> Result<Vec<Tensor>, K
         // SAFETY: aligned bytes that outlive the call.
         .map(|(ty, bytes)| unsafe { Operand::new(ty, bytes.as_ptr()) })
         .collect();
-    let targets: Vec<Option<Target>> = results
+    let targets: Vec<Option<Destination>> = results
         .iter()
         .enumerate()
-        // SAFETY: aligned bytes that outlive the call, shared as the table declares.
-        .map(|(o, ty)| (!setting.unread.contains(&o)).then(|| unsafe { Target::new(ty, place(o)) }))
+        .map(|(o, ty)| {
+            // SAFETY: aligned bytes that outlive the call, shared as the table declares.
+            let destination = || unsafe { Destination::new(ty, place(o)) };
+            (!setting.unread.contains(&o)).then(destination)
+        })
         .collect();
     let (inputs, outputs) = (&operands[..], &targets[..]);
-    let bytes = op.scratch_bytes(TargetInfo::CPU, &types, &results.iter().collect::<Vec<_>>());
+    let bytes = op.scratch_bytes(CPU.target(), &types, &results.iter().collect::<Vec<_>>());
     let memory = AlignedBytes::copy_of(&vec![0xcd; bytes as usize]);
     // SAFETY: aligned bytes that outlive the call, of this call alone.
     let scratch = unsafe { Scratch::new(memory.as_ptr(), bytes as usize) };

@@ -1,13 +1,25 @@
 //! Steps, and what is fed to them and kept between them.
 
-use super::{Capture, CudaExecutor, DeviceStepError};
+use super::{Capture, CudaExecutor};
 use crate::cuda::driver::{Driver, DriverError};
 use crate::kernel::Draw;
-use crate::machine::Machine;
+use crate::machine::{DeviceError, Machine, StepFailure};
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{Def, StateId, ValueId};
 use arenic_ir::program::Span;
 use std::borrow::Cow;
+
+impl From<DriverError> for DeviceError {
+    fn from(error: DriverError) -> DeviceError {
+        DeviceError(error.to_string())
+    }
+}
+
+impl From<DriverError> for StepFailure {
+    fn from(error: DriverError) -> StepFailure {
+        StepFailure::Device(error.into())
+    }
+}
 
 impl<D: Driver> Machine for CudaExecutor<'_, D> {
     fn footprint(&self) -> &Footprint {
@@ -40,7 +52,7 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
         Some(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, range.len as usize) })
     }
 
-    fn fill_home<E: From<DriverError>>(
+    fn fill_home<E: From<DeviceError>>(
         &mut self,
         v: ValueId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
@@ -50,10 +62,11 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
         let mut bytes = vec![0; home.len as usize];
         fill(&mut bytes)?;
         // The home lies in its arena (`check`).
-        Ok(self.staged.put(&*self.driver, self.streams[0], self.address(home), &bytes)?)
+        let put = self.staged.put(&*self.driver, self.streams[0], self.address(home), &bytes);
+        Ok(put.map_err(DeviceError::from)?)
     }
 
-    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DriverError> {
+    fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DeviceError> {
         let Some(home) = self.graph.states.get(s).and_then(|s| self.homes.get(&s.enter)) else {
             return Ok(Cow::Borrowed(&[]));
         };
@@ -90,7 +103,7 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
 
     /// The first step is run as it is issued, later ones as one graph where the driver can
     /// capture it.
-    fn begin(&mut self, draw: Draw) -> Result<(), DeviceStepError> {
+    fn begin(&mut self, draw: Draw) -> Result<(), StepFailure> {
         let (side, first) = (self.fed, self.streams[0]);
         self.staged.put_draw(side, draw);
         match self.captured {
@@ -109,14 +122,14 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), DeviceStepError> {
+    fn finish(&mut self) -> Result<(), StepFailure> {
         self.driver.synchronize(self.streams[0])?;
         self.outcome(self.fed.other())
     }
 
     /// Runs the step as it is issued, not as a graph. Recording events takes time on the device,
     /// too, so that such a step is slower.
-    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, DeviceStepError> {
+    fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, StepFailure> {
         self.timed(draw)
     }
 

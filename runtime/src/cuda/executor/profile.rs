@@ -6,8 +6,8 @@
 //! its time. Operands that caches hold stay in them between calls.
 
 use super::staged::{ALIGN, Side, Staged};
-use super::{Chooser, Options, Prepare, Prepared, SetupError, lower_all};
-use crate::cuda::choose::Choice;
+use super::{Chooser, CudaOptions, Prepare, Prepared, SetupError, lower_all};
+use crate::cuda::choose::AlgorithmChoice;
 use crate::cuda::driver::{Driver, DriverError, EventHandle, ModuleHandle, StreamHandle};
 use crate::cuda::nvrtc::Image;
 use crate::cuda::work::Work;
@@ -170,7 +170,7 @@ impl<'a, D: Driver> Bench<'a, D> {
             streams: &HashMap::from([(stream, 0)]),
             first: self.streams[0],
             // As a step chooses that is run.
-            chooser: Chooser::new(self.driver, self.streams[0], Options::default()),
+            chooser: Chooser::new(self.driver, self.streams[0], CudaOptions::default()),
             events: HashMap::new(),
             functions: HashMap::new(),
         };
@@ -183,7 +183,7 @@ impl<'a, D: Driver> Bench<'a, D> {
         }
         let seconds = if prepared.is_empty() { LEAST_SECONDS } else { self.seconds(&prepared)? };
         let choices = prepare.chooser.into_choices();
-        let ways = choices.iter().map(Choice::way).filter(|way| way.is_by_library());
+        let ways = choices.iter().map(AlgorithmChoice::way).filter(|way| way.is_by_library());
         Ok((time_of(g, n, seconds), ways.map(|way| way.workspace).max()))
     }
 

@@ -4,7 +4,7 @@
 use crate::cuda::driver::{Driver, DriverError, StreamHandle};
 use crate::kernel::{Draw, KernelError};
 use arenic_ir::graph::{Def, Graph, ValueId};
-use arenic_ir::program::{Place, Program, Range};
+use arenic_ir::program::{Home, Program, Range};
 
 /// Seed, step and round, then what was refused: at the begin of what is staged, and on the device.
 const DRAW_BYTES: u64 = size_of::<[u64; 3]>() as u64;
@@ -72,7 +72,7 @@ impl Staged {
             at += bytes.next_multiple_of(ALIGN);
             here
         };
-        let fed = |h: &&Place| g.values.get(h.value).is_some_and(|v| matches!(v.def, Def::Input));
+        let fed = |h: &&Home| g.values.get(h.value).is_some_and(|v| matches!(v.def, Def::Input));
         let inputs =
             program.homes.iter().filter(fed).map(|h| (h.value, h.range, place(h.range.len)));
         let inputs = inputs.collect();

@@ -3,7 +3,7 @@
 use super::super::driver::{DriverError, StreamHandle};
 use super::super::work::Request;
 use super::ready::{Ready, has_all};
-use arenic_ir::backend::library::{Added, Epilogue, Matrix, Product};
+use arenic_backends::cuda::library::{Added, Epilogue, Matrix, Product};
 use arenic_ir::{DType, Math};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;

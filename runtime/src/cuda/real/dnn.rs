@@ -4,7 +4,7 @@
 use super::super::driver::{DriverError, StreamHandle};
 use super::super::work::Request;
 use super::ready::{Ready, has_all};
-use arenic_ir::backend::library::{Convolution, Direction};
+use arenic_backends::cuda::library::{Convolution, Direction};
 use arenic_ir::{DType, Math};
 use cudarc::cudnn::result::{self, CudnnError};
 use cudarc::cudnn::sys;

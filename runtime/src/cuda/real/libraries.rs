@@ -1,12 +1,12 @@
 //! cuBLASLt and cuDNN, loaded when something is first asked of them, and what was made ready
 //! for each call.
 
-use super::super::driver::{CallHandle, Candidate, DriverError, StreamHandle};
+use super::super::driver::{AlgorithmCandidate, CallHandle, DriverError, StreamHandle};
 use super::super::work::Request;
 use super::blas::{Blas, ProductCall};
 use super::dnn::{ConvolutionCall, Dnn};
 use super::ready::Ready;
-use arenic_ir::backend::library::LibraryCall;
+use arenic_backends::cuda::library::LibraryCall;
 
 /// The libraries of one context.
 #[derive(Default)]
@@ -23,7 +23,10 @@ enum Call {
 
 impl Libraries {
     /// See [`Driver::candidates`](super::super::driver::Driver::candidates).
-    pub(super) fn candidates(&mut self, request: &Request) -> Result<Vec<Candidate>, DriverError> {
+    pub(super) fn candidates(
+        &mut self,
+        request: &Request,
+    ) -> Result<Vec<AlgorithmCandidate>, DriverError> {
         match &request.call {
             LibraryCall::Product(product) => {
                 let blas = self.blas.get_or_insert_with(Blas::new).as_ref();
@@ -38,11 +41,11 @@ impl Libraries {
         }
     }
 
-    fn keep<C>(&mut self, ways: Vec<Ready<C>>, of: impl Fn(C) -> Call) -> Vec<Candidate> {
+    fn keep<C>(&mut self, ways: Vec<Ready<C>>, of: impl Fn(C) -> Call) -> Vec<AlgorithmCandidate> {
         let kept = ways.into_iter().map(|Ready { call, name, workspace, deterministic }| {
             self.calls.push(of(call));
             let call = CallHandle(self.calls.len() as u64 - 1);
-            Candidate { call, name, workspace, deterministic }
+            AlgorithmCandidate { call, name, workspace, deterministic }
         });
         kept.collect()
     }

@@ -8,7 +8,10 @@ mod product;
 mod recurrent;
 pub(super) mod window;
 
-use super::{ANY, CONV, CONV_TRANSPOSE, REDUCE, Row, WHOLE, row};
+use super::conv::{CONV, CONV_TRANSPOSE};
+use super::recurrent::WHOLE;
+use super::reduce::REDUCE;
+use super::{ANY, Row, row};
 use super::{activation, loss, reduce};
 
 /// The domain.
@@ -37,7 +40,7 @@ const LSTM: &[&str] = &[
 const LAYER_NORM: &[&str] = &["axis", "epsilon", "stash_type"];
 
 /// In alphabetical order; pools' gradients are in the table of ONNX's own domain.
-pub(super) static TABLE: &[Row] = &[
+pub(super) const TABLE: &[Row] = &[
     row("AdamWOptimizer", (6, 6), ADAM, optimizer::adam).microsoft().note("by --ort"),
     row("BatchNormInternal", (5, 5), BATCH_NORM, norm::batch_norm).microsoft(),
     row("BatchNormalizationGrad", (5, 5), &["epsilon"], norm::batch_norm_grad).microsoft(),

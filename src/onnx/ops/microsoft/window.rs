@@ -1,10 +1,19 @@
 //! Gradients of convolutions and pools.
 
 use super::super::conv::{group, kernel, spatial, window};
+use super::super::pool::{AVERAGE_POOL, MAX_POOL};
+use super::super::{Row, row};
 use crate::onnx::context::{Built, Cx, extents};
 use crate::onnx::error::Fault;
 use arenic_ir::op::{Reduction, Window};
 use arenic_ir::{Def, Op};
+
+pub(in crate::onnx::ops) const ROWS: &[Row] = &[
+    row("AveragePoolGrad", (1, 1), AVERAGE_POOL, average_pool_grad)
+        .since(1)
+        .note("of ONNX Runtime; windows that fill their operand"),
+    row("MaxPoolGrad", (2, 2), MAX_POOL, max_pool_grad).since(1).note("of ONNX Runtime"),
+];
 
 /// `dy, x, w → dx, dw, dbias` of `y = conv(x, w) + bias`.
 pub(in super::super) fn conv_grad(cx: &mut Cx) -> Built {

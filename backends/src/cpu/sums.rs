@@ -2,22 +2,9 @@
 //!
 //! They choose by extents: a packing library or plain loops, one sum or partial ones. These choices
 //! are made here, where kernels ask for them and where it can be told whether an operator and a
-//! part of it (see [`Op::cuts`](crate::Op::cuts)) give an element the same bits.
+//! part of it (see [`Op::cuts`](arenic_ir::Op::cuts)) give an element the same bits.
 
-use crate::op::Extents;
-
-impl Extents {
-    /// How a product of these extents is computed.
-    pub fn route(self) -> Route {
-        if self.n <= PLAIN_ROWS && self.m > self.n {
-            Route::PlainTransposed
-        } else if self.m <= PLAIN_ROWS || self.multiplications() <= PLAIN {
-            Route::Plain
-        } else {
-            Route::Library
-        }
-    }
-}
+use arenic_ir::op::Extents;
 
 /// How a matrix product is computed on one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +15,19 @@ pub enum Route {
     Plain,
     /// The transposed product, which is the same one, by a plain loop.
     PlainTransposed,
+}
+
+impl Route {
+    /// How a product of these extents is computed.
+    pub fn of(e: Extents) -> Route {
+        if e.n <= PLAIN_ROWS && e.m > e.n {
+            Route::PlainTransposed
+        } else if e.m <= PLAIN_ROWS || e.multiplications() <= PLAIN {
+            Route::Plain
+        } else {
+            Route::Library
+        }
+    }
 }
 
 /// Rows of the result that a plain product accumulates at a time; with so few, packing does
@@ -51,7 +51,7 @@ pub(super) fn product(e: Extents, parts: usize) -> Vec<usize> {
     let depth = e.k / parts.max(1);
     // The last part also takes what is left over.
     let last = e.k - (parts.max(1) - 1) * depth;
-    let routes = [depth, last].map(|k| Extents { k, ..e }.route());
+    let routes = [depth, last].map(|k| Route::of(Extents { k, ..e }));
     if routes == [Route::Library; 2] && parts <= 1 {
         return vec![Route::Library as usize, 1];
     }
@@ -70,16 +70,17 @@ pub(super) fn scaled(alpha: f32, e: Extents, parts: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Op;
-    use crate::backend::{Backend, SumOrder};
-    use crate::types::{DType, TensorType};
+    use crate::CPU;
+    use arenic_ir::Op;
+    use arenic_ir::backend::SumOrder;
+    use arenic_ir::types::{DType, TensorType};
 
     fn order(op: &Op, x: &[&[usize]]) -> SumOrder {
         let x: Vec<TensorType> =
             x.iter().map(|shape| TensorType::new(DType::F32, shape.to_vec())).collect();
         let x: Vec<&TensorType> = x.iter().collect();
         let y = op.infer(&x).unwrap_or_else(|e| panic!("{e}"));
-        op.sum_order(Backend::CPU, &x, &y.iter().collect::<Vec<_>>()).unwrap()
+        op.sum_order(CPU, &x, &y.iter().collect::<Vec<_>>()).unwrap()
     }
 
     #[test]

@@ -1,37 +1,27 @@
 //! The CUDA backend. Scratch is enough for our own kernels, and for a library's workspace where one
 //! may compute the operator.
 
+pub mod library;
 pub mod tiling;
 
-use super::library::{LibraryCall, describe};
-use super::reduce::{self, ReducePlan};
-use super::{Backend, Kernels, Math, SumOrder, TargetInfo};
-use crate::op::families::{
+use crate::CUDA;
+use crate::reduce::{self, ReducePlan};
+use arenic_ir::TargetInfo;
+use arenic_ir::backend::{Kernels, SumOrder};
+use arenic_ir::op::families::{
     Attention, Convolution, Elementwise, Indexing, Movement, Norm, Pool, Product, Random,
     Recurrent, Reducing, Resizing, Softmax, Wrapping,
 };
-use crate::op::{Extents, Family, Op, Reduction, channels_last};
-use crate::types::{DType, TensorType, has_bf16};
+use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
+use arenic_ir::types::{DType, TensorType, has_bf16};
 use tiling::{
     Sharing, Tiling, attention_tile, channel_sums, partial_sums, product_parts, row_lanes, row_sums,
 };
 
-/// Buffers begin where `cuMemAlloc` would have them, which is more than any vector load needs; the
-/// workspace is what cuBLAS recommends for large devices.
-pub(super) const TARGET: TargetInfo =
-    TargetInfo { backend: Backend::CUDA, align: 256, workspace: 32 << 20, math: Math::F32 };
-
-/// Multiplications below which a library is not asked: so few take no longer than a launch does.
-const LEAST_MULTIPLICATIONS: usize = 1 << 14;
-
 /// A GPU, by CUDA.
-pub(super) struct Cuda;
+pub(crate) struct Cuda;
 
 impl Kernels for Cuda {
-    fn target(&self) -> TargetInfo {
-        TARGET
-    }
-
     fn takes(&self, op: &Op, x: &[&TensorType], y: &[&TensorType]) -> bool {
         let fits = match op.family() {
             Family::Attention(Attention::Attention { .. }) => {
@@ -53,18 +43,18 @@ impl Kernels for Cuda {
         x: &[&TensorType],
         y: &[&TensorType],
     ) -> u64 {
-        let workspace = match self.library_call(op, target, x, y) {
-            Some(_) => workspace(target, x, y),
-            None => 0,
+        let workspace = match self.may_use_library(op, target, x, y) {
+            true => workspace(target, x, y),
+            false => 0,
         };
         own_scratch_bytes(op, x, y).max(workspace)
     }
 
     /// How many parts a sum has, how long each is, and how many threads share it.
     fn sum_order(&self, op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<SumOrder> {
-        match self.library_call(op, TARGET, x, y) {
-            Some(_) => None,
-            None => own_sum_order(op, x, y).map(SumOrder),
+        match self.may_use_library(op, CUDA.target(), x, y) {
+            true => None,
+            false => own_sum_order(op, x, y).map(SumOrder),
         }
     }
 
@@ -77,15 +67,14 @@ impl Kernels for Cuda {
         false
     }
 
-    fn library_call(
+    fn may_use_library(
         &self,
         op: &Op,
         target: TargetInfo,
         x: &[&TensorType],
         y: &[&TensorType],
-    ) -> Option<LibraryCall> {
-        let call = describe(op, target.math, x, y)?;
-        (call.multiplications() >= LEAST_MULTIPLICATIONS).then_some(call)
+    ) -> bool {
+        library::call(op, target.math, x, y).is_some()
     }
 }
 
@@ -417,7 +406,7 @@ mod tests {
             assert_eq!(Cuda.sum_order(&op, &x, &y).is_some(), known);
             let rows = &op.cuts(&x, &y)[0];
             let ends = [rows.extent / 2, rows.extent];
-            assert_eq!(op.cut_keeps_bits(Backend::CUDA, rows, &ends, &x, &y), known, "{dtype:?}");
+            assert_eq!(op.cut_keeps_bits(CUDA, rows, &ends, &x, &y), known, "{dtype:?}");
         }
     }
 
@@ -427,7 +416,7 @@ mod tests {
             let (op, [a, b, y]) = product(dtype, extents);
             op.scratch_bytes(target, &[&a, &b], &[&y])
         };
-        let cuda = TargetInfo::CUDA;
+        let cuda = CUDA.target();
         assert_eq!(bytes(cuda, DType::F32, [8192, 8192, 8192]), 32 << 20);
         assert_eq!(bytes(cuda, DType::F32, [1024, 1024, 1024]), 3 << 20);
         assert_eq!(bytes(TargetInfo { workspace: 4096, ..cuda }, DType::F32, [1024; 3]), 4096);

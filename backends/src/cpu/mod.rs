@@ -4,33 +4,25 @@ pub mod attention;
 pub mod sums;
 pub mod tiling;
 
-use super::library::LibraryCall;
-use super::reduce::reduce;
-use super::{Backend, Kernels, Math, SumOrder, TargetInfo};
-use crate::op::families::{
+use crate::reduce::reduce;
+use arenic_ir::TargetInfo;
+use arenic_ir::backend::{Kernels, SumOrder};
+use arenic_ir::op::families::{
     Attention, Convolution, Elementwise, Indexing, Norm, Pool, Product, Recurrent, Reducing,
     Resizing, Softmax, Wrapping,
 };
-use crate::op::{Extents, Family, Op, Reduction, channels_last};
-use crate::types::{DType, TensorType, has_bf16};
+use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
+use arenic_ir::types::{DType, TensorType, has_bf16};
 use sums::{product, scaled};
 use tiling::{
     Conv, ConvTranspose, ConvWeight, GRU_STATES, LSTM_STATES, ProductUpdate, RNN_GRAD_STATES,
     channel_sums, channels, conv, conv_transpose, conv_weight, product_parts, product_update, rows,
 };
 
-/// Buffers begin at cache lines.
-pub(super) const TARGET: TargetInfo =
-    TargetInfo { backend: Backend::CPU, align: ALIGN, workspace: 0, math: Math::F32 };
-
 /// The CPU.
-pub(super) struct Cpu;
+pub(crate) struct Cpu;
 
 impl Kernels for Cpu {
-    fn target(&self) -> TargetInfo {
-        TARGET
-    }
-
     fn takes(&self, op: &Op, _: &[&TensorType], _: &[&TensorType]) -> bool {
         !matches!(op, Op::Opaque { .. })
     }
@@ -61,19 +53,13 @@ impl Kernels for Cpu {
         sums::is_by_packing_library(&order.0)
     }
 
-    fn library_call(
-        &self,
-        _: &Op,
-        _: TargetInfo,
-        _: &[&TensorType],
-        _: &[&TensorType],
-    ) -> Option<LibraryCall> {
-        None
+    fn may_use_library(&self, _: &Op, _: TargetInfo, _: &[&TensorType], _: &[&TensorType]) -> bool {
+        false
     }
 }
 
 /// What addresses in scratch, and of buffers, are multiples of, in bytes.
-const ALIGN: u64 = 64;
+pub const ALIGN: u64 = 64;
 
 /// True where a kernel takes `bf16` without widening whole operands.
 ///

@@ -3,9 +3,9 @@
 //! Types come from files. No product of extents of one type overflows (`checked_bytes`);
 //! products of several types' extents saturate, so that no arena is large enough for them.
 
-use crate::backend::reduce::{COLUMNS, SEGMENT};
-use crate::op::{Extents, Window};
-use crate::types::TensorType;
+use crate::reduce::{COLUMNS, SEGMENT};
+use arenic_ir::op::{Extents, Window};
+use arenic_ir::types::TensorType;
 
 /// Bytes that one tile of columns aims at: large enough for products of full speed, small
 /// enough that scratch stays a few MiB beside any real tensor.
@@ -33,11 +33,6 @@ pub const GRU_STATES: usize = 5;
 /// States in the scratch of an RNN's gradient.
 pub const RNN_GRAD_STATES: usize = 2;
 
-/// Bytes of scratch that a tensor takes whose channels are moved, up to where the next one begins.
-pub fn turned_bytes(ty: &TensorType) -> u64 {
-    ty.bytes().next_multiple_of(64)
-}
-
 /// Parts that the inner extent `k` of a product is cut into. A small result of a long sum
 /// has too few tiles for many threads; its parts are summed in order afterwards.
 pub fn product_parts(results: usize, k: usize) -> usize {
@@ -47,7 +42,7 @@ pub fn product_parts(results: usize, k: usize) -> usize {
     (k / 4096).clamp(1, 16)
 }
 
-/// How the gradient of an [`Op::ProductUpdate`](crate::Op::ProductUpdate) is cut.
+/// How the gradient of an [`Op::ProductUpdate`](arenic_ir::Op::ProductUpdate) is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductUpdate {
     /// Tiles of at most `tile` elements, on so many lanes that each work alone.

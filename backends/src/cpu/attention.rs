@@ -1,6 +1,6 @@
 //! The CPU's tiling of attention: scores exist a block of rows at a time.
 
-use crate::types::TensorType;
+use arenic_ir::types::TensorType;
 
 /// Elements that a block of scores aims at, so that two of them fit a core's cache.
 const BLOCK: usize = 64 << 10;

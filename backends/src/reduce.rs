@@ -1,7 +1,7 @@
 //! Reductions, with as few axes as they can have, and how the CPU cuts them into parts.
 
-use crate::op::MAX_RANK;
-use crate::types::TensorType;
+use arenic_ir::op::MAX_RANK;
+use arenic_ir::types::TensorType;
 
 /// A reduction with neighbouring axes of one kind merged; kinds alternate.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,12 @@
-//! What a GPU's libraries for products and convolutions can compute of an operator, in the
-//! words that they take: matrices column by column, tensors as images, channels, rows, columns.
+//! Calls of cuBLASLt and cuDNN that compute an operator, as their interfaces take them: matrices
+//! column by column, tensors as images, channels, rows, columns.
 //!
-//! Made here since plans depend on it: what a library may compute has a workspace, and sums in
-//! an order that nobody knows. The backend asks the same functions, so that the two cannot
-//! disagree.
+//! Plans depend on them: an operator that a library may compute has a workspace, and the order of
+//! its sums is unknown. The executor issues the calls that are described here.
 
-use super::Math;
-use crate::op::{Extents, Op, Window, channels_last};
-use crate::types::{DType, TensorType};
+use arenic_ir::backend::Math;
+use arenic_ir::op::{Extents, Op, Window, channels_last};
+use arenic_ir::types::{DType, TensorType};
 
 /// Extents and strides, in elements, that libraries take: their integers are signed.
 const MOST: usize = i32::MAX as usize;
@@ -170,7 +169,16 @@ impl LibraryCall {
     }
 }
 
-/// The call that computes an operator, however small; `None` where no library has words for it.
+/// Multiplications below which a library is not asked: so few take no longer than a launch does.
+const LEAST_MULTIPLICATIONS: usize = 1 << 14;
+
+/// The call by which a library may compute the operator; `None` if our own kernels do. Last results
+/// that nobody reads may be left out of `y`.
+pub fn call(op: &Op, math: Math, x: &[&TensorType], y: &[&TensorType]) -> Option<LibraryCall> {
+    describe(op, math, x, y).filter(|call| call.multiplications() >= LEAST_MULTIPLICATIONS)
+}
+
+/// The call that computes an operator, however small; `None` if no library has one.
 /// Last results that nobody reads may be left out of `y`.
 pub fn describe(op: &Op, math: Math, x: &[&TensorType], y: &[&TensorType]) -> Option<LibraryCall> {
     let keeps_z = y.len() > 1;
@@ -392,7 +400,6 @@ fn convolution(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::TargetInfo;
 
     fn described(op: &Op, shapes: &[&[usize]]) -> Option<LibraryCall> {
         let x: Vec<TensorType> = shapes.iter().map(|&s| TensorType::new(DType::F32, s)).collect();
@@ -430,11 +437,9 @@ mod tests {
     fn only_f32_is_rounded_where_the_target_says_so() {
         for (dtype, expected) in [(DType::F32, Math::Tf32), (DType::F64, Math::F32)] {
             let x = TensorType::new(dtype, [64, 64]);
-            let target = TargetInfo { math: Math::Tf32, ..TargetInfo::CUDA };
-            let call = MAT_MUL.library_call(target, &[&x, &x], &[&x]).unwrap();
+            let call = call(&MAT_MUL, Math::Tf32, &[&x, &x], &[&x]).unwrap();
             let LibraryCall::Product(product) = call else { panic!("{call:?}") };
             assert_eq!((product.dtype, product.math), (dtype, expected));
-            assert_eq!(MAT_MUL.library_call(TargetInfo::CPU, &[&x, &x], &[&x]), None);
         }
     }
 

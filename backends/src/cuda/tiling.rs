@@ -1,7 +1,7 @@
 //! How the CUDA kernels share out their work.
 
-use crate::backend::reduce::{self, ReducePlan};
-use crate::types::{DType, TensorType};
+use crate::reduce::{self, ReducePlan};
+use arenic_ir::types::{DType, TensorType};
 
 /// Rows and columns of a tile of a product.
 pub const PRODUCT_TILE: usize = 64;

@@ -1,0 +1,94 @@
+//! Steps that take turns: their programs, planned one by one, are placed over common homes.
+
+use super::{PartOutcome, Pipeline, PipelineOutcome, RunError};
+use crate::homes::Homes;
+use crate::place::{Place, Wish};
+use crate::{Cx, Pass};
+use arenic_ir::check::{Footprint, Part, check, check_variant_turns};
+use arenic_ir::graph::Graph;
+use arenic_ir::plan::Plan;
+use arenic_ir::program::{PerSpace, Program};
+
+/// One of the programs of a step, with what is made anew.
+struct Placed<'a> {
+    graph: &'a Graph,
+    plan: &'a mut Plan,
+    program: &'a mut Program,
+    footprint: &'a mut Footprint,
+}
+
+impl PartOutcome {
+    fn placed(&mut self) -> Placed<'_> {
+        let PartOutcome { graph, plan, program, footprint } = self;
+        Placed { graph, plan, program, footprint }
+    }
+}
+
+impl PipelineOutcome {
+    /// The programs of the step, in the order of their turns; none where the pipeline stopped early.
+    fn placed(&mut self) -> Vec<Placed<'_>> {
+        let PipelineOutcome { module, footprint, rounds, .. } = self;
+        let (Some(plan), Some(program), Some(footprint)) =
+            (&mut module.plan, &mut module.program, footprint)
+        else {
+            return Vec::new();
+        };
+        let main = Placed { graph: &module.graph, plan, program, footprint };
+        match rounds {
+            None => vec![main],
+            Some(rounds) => vec![rounds.before.placed(), main, rounds.after.placed()],
+        }
+    }
+
+    /// Bytes of the arenas, which are as large as the step's largest program needs.
+    pub fn arena_bytes(&self) -> PerSpace<u64> {
+        let sizes = self.parts().into_iter().map(|(_, program)| program.sizes);
+        sizes.fold(PerSpace::default(), PerSpace::largest)
+    }
+
+    /// The programs of the step with their graphs, in the order of their turns; none where the pipeline
+    /// stopped early.
+    pub fn parts(&self) -> Vec<Part<'_>> {
+        let Some(program) = &self.module.program else { return Vec::new() };
+        let main = (&self.module.graph, program);
+        match &self.rounds {
+            None => vec![main],
+            Some(rounds) => vec![
+                (&rounds.before.graph, &rounds.before.program),
+                main,
+                (&rounds.after.graph, &rounds.after.program),
+            ],
+        }
+    }
+}
+
+impl Pipeline {
+    /// Places the programs of steps that take turns so that states and constants have common homes,
+    /// and has `check` judge all of them.
+    ///
+    /// # Errors
+    /// The arenas would be too large; what `check` says is a defect.
+    pub fn share_homes(&self, steps: &mut [PipelineOutcome], cx: &Cx) -> Result<(), RunError> {
+        let failed = |error| RunError::Pass { pass: "place".to_owned(), error };
+        let mut placed: Vec<Placed> = steps.iter_mut().flat_map(PipelineOutcome::placed).collect();
+        let plans: Vec<(&Graph, &Plan)> = placed.iter().map(|p| (p.graph, &*p.plan)).collect();
+        let all = Homes::of(&plans).map_err(failed)?;
+        let usual = Place::default();
+        let placer = self.placer().unwrap_or(&usual);
+        let wish = Wish { search: cx.search, ..Wish::default() };
+        for (homes, part) in all.iter().zip(&mut placed) {
+            homes.place(part.plan, placer, &wish, &cx.limits).map_err(failed)?;
+            *part.program = Program::new(cx.target);
+            for step in &self.steps {
+                if let Pass::Program(pass) = &step.pass {
+                    let failed = |error| RunError::Pass { pass: step.name.clone(), error };
+                    pass.run(part.graph, part.plan, part.program).map_err(failed)?;
+                }
+            }
+            *part.footprint = check(part.graph, part.program).map_err(RunError::Check)?;
+        }
+        drop(placed);
+        let parts: Vec<Vec<Part>> = steps.iter().map(PipelineOutcome::parts).collect();
+        check_variant_turns(&parts).map_err(RunError::Check)
+    }
+}

@@ -1,0 +1,106 @@
+//! Several steps for one artifact: sizes of dimensions, or models, that share their states.
+//!
+//! Each is planned by itself, within what the homes of others leave of a byte limit, and then placed over
+//! common homes: states and constants have the same addresses in all, and the rest of the arena is
+//! used by each anew.
+
+use super::{CompileError, Compiled, Constraints, Planning, Source};
+use arenic_ir::TensorType;
+use arenic_ir::program::Space;
+use arenic_passes::pipeline::{Pipeline, PipelineOutcome, Report, RunOptions};
+use arenic_passes::{Search, StateHomes, Turns};
+use std::collections::HashMap;
+
+/// How often a step is planned again where others' homes leave it less than a limit.
+const TRIES: usize = 4;
+
+/// Compiles several steps for one target, over common homes; each has the name of the variant, that of its
+/// model, and what is imported. Each result has an artifact of that step alone, whose program belongs to
+/// those of the others.
+///
+/// # Errors
+/// See [`CompileError`]; a state has several types.
+pub(crate) fn compile_variants(
+    variants: Vec<(&str, &str, Source)>,
+    pipeline: &Pipeline,
+    constraints: Constraints,
+    search: Search,
+    after_pass: &mut dyn FnMut(&Report),
+) -> Result<Vec<Compiled>, CompileError> {
+    let (mut names, mut plannings) = (Vec::new(), Vec::new());
+    for (name, structure, source) in variants {
+        names.push((name, structure));
+        plannings.push(Planning::new(source, pipeline, constraints, search)?);
+    }
+    let mut outcomes = Vec::new();
+    for planning in &plannings {
+        let options = RunOptions { stop_after: None, after_pass: Some(&mut *after_pass) };
+        outcomes.push(planning.run(0, Turns::OfVariants, None, options)?);
+    }
+    agree(&names, &outcomes)?;
+    let Some(first) = plannings.first() else { return Ok(Vec::new()) };
+    let again = |k: usize, reserved: u64, homes: &StateHomes| {
+        plannings[k].run(reserved, Turns::OfVariants, Some(homes), RunOptions::default())
+    };
+    // A step in rounds moves nothing to host memory, and a state is in the same memory in all steps.
+    let any_in_rounds = outcomes.iter().any(|outcome| outcome.rounds.is_some());
+    let homes = match any_in_rounds {
+        false => {
+            StateHomes::of(&outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>())
+        }
+        true => StateHomes::on_device(
+            &outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>(),
+        ),
+    };
+    for (k, outcome) in outcomes.iter_mut().enumerate() {
+        if !outcome.parts().iter().all(|part| homes.are_of(part)) {
+            *outcome = again(k, 0, &homes)?;
+        }
+    }
+    let arena = |outcome: &PipelineOutcome| outcome.arena_bytes()[Space::Device];
+    for _ in 0..TRIES {
+        let alone: Vec<u64> = outcomes.iter().map(arena).collect();
+        pipeline.share_homes(&mut outcomes, &first.cx(Turns::OfVariants))?;
+        let Some(limit) = first.limits.device else { break };
+        let mut is_kept = true;
+        for (k, (outcome, alone)) in outcomes.iter_mut().zip(alone).enumerate() {
+            let together = arena(outcome);
+            if together > limit {
+                *outcome = again(k, together.saturating_sub(alone), &homes)?;
+                is_kept = false;
+            }
+        }
+        if is_kept {
+            break;
+        }
+    }
+    let mut compiled = Vec::with_capacity(names.len());
+    for ((planning, outcome), (name, structure)) in plannings.into_iter().zip(outcomes).zip(names) {
+        let mut of_step = planning.finished(outcome)?;
+        for target in of_step.artifact.iter_mut().flat_map(|artifact| &mut artifact.targets) {
+            (target.variant, target.structure) = (name.to_owned(), structure.to_owned());
+        }
+        compiled.push(of_step);
+    }
+    Ok(compiled)
+}
+
+/// Refuses states of one name that differ in type.
+fn agree(names: &[(&str, &str)], outcomes: &[PipelineOutcome]) -> Result<(), CompileError> {
+    let mut known: HashMap<(&str, usize), (&TensorType, &str)> = HashMap::new();
+    for (&(name, _), outcome) in names.iter().zip(outcomes) {
+        let g = &outcome.module.graph;
+        for state in g.states.values() {
+            let (ty, row) = (g.ty(state.enter), state.rows.map_or(0, |rows| rows.first));
+            let (first, of) = *known.entry((&state.name, row)).or_insert((ty, name));
+            if first != ty {
+                return Err(CompileError::Variants(format!(
+                    "the state `{}` is {first} in the variant `{of}` and {ty} in `{name}`; states that \
+                     variants share are of one type: leave one variant out, or rename the state",
+                    state.name
+                )));
+            }
+        }
+    }
+    Ok(())
+}
