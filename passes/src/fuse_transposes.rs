@@ -1,13 +1,16 @@
-//! Transposes that only feed matrix products become flags of these.
+//! Transposes of operands and results of matrix products become flags of these.
 //!
 //! Products read operands by strides, so an exchanged pair of last axes costs nothing,
 //! while the transpose as a node writes a second copy of (mostly) a weight. A transpose
-//! of a transpose that restores the order is dropped the same way. Sound because
-//! `op(a, transpose(b))` and `op'(a, b)` are sums of the same products; a kernel may add
+//! of a transpose that restores the order is dropped the same way. A product of which only the
+//! transpose is read is computed as that, `(a b)ᵀ = bᵀ aᵀ`: the gradient of a weight that an exporter
+//! transposes, of which there would be two copies, and which could not be part of its update. Sound because
+//! both sides are sums of the same products; a kernel may add
 //! them in another order, so the last bits may differ from the graph before the rewrite.
 
+use crate::rewrite::{Editor, GraphView};
 use crate::{Cx, GraphPass, PassError, Stats};
-use arenic_ir::graph::{Def, Graph, ValueId};
+use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::Op;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub struct FuseTransposes {}
 
 impl GraphPass for FuseTransposes {
-    fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
         let mut count = 0;
         for n in g.nodes.keys().collect::<Vec<_>>() {
             let operands = match &g.nodes[n].op {
@@ -49,8 +52,64 @@ impl GraphPass for FuseTransposes {
                 }
             }
         }
-        crate::dead_code::DeadCode {}.run(g, cx)?;
-        Ok(Stats::from([("fused_transposes", count)]))
+        let view = GraphView::new(g);
+        let turned: Vec<Turned> = g.nodes.keys().filter_map(|n| turned(&view, n)).collect();
+        let mut e = Editor::new(g);
+        turned.iter().try_for_each(|found| found.replace(&mut e))?;
+        e.finish();
+        Ok(Stats::from([("fused_transposes", count), ("turned_products", turned.len() as u64)]))
+    }
+}
+
+/// A product of matrices of which only the transpose is read.
+struct Turned {
+    product: NodeId,
+    transpose: NodeId,
+}
+
+fn turned(v: &GraphView, transpose: NodeId) -> Option<Turned> {
+    let Node { op: Op::Transpose { perm }, inputs, .. } = &v.g.nodes[transpose] else {
+        return None;
+    };
+    let product = v.definition(inputs[0])?;
+    let Node { op, inputs: factors, .. } = &v.g.nodes[product];
+    let is_product = match op {
+        Op::MatMul { .. } => true,
+        Op::Gemm { .. } => factors.len() == 2,
+        _ => false,
+    };
+    // The axes of a batch that has one matrix.
+    let is_matrix = |&x: &ValueId| {
+        let shape = &v.g.ty(x).shape;
+        shape.len().checked_sub(2).is_some_and(|at| shape[..at].iter().all(|&n| n == 1))
+    };
+    let y = v.g.result(product)?;
+    let fits = is_product
+        && perm[..] == [1, 0]
+        && factors.iter().chain([&y]).all(is_matrix)
+        && v.g.ty(y).shape.ends_with(&v.g.ty(inputs[0]).shape)
+        && v.only_use(y)? == transpose;
+    fits.then_some(Turned { product, transpose })
+}
+
+impl Turned {
+    fn replace(&self, e: &mut Editor) -> Result<(), PassError> {
+        let Node { op, inputs, .. } = e.g.nodes[self.product].clone();
+        let op = match op {
+            Op::MatMul { trans_a, trans_b } => Op::MatMul { trans_a: !trans_b, trans_b: !trans_a },
+            Op::Gemm { alpha, beta, trans_a, trans_b } => {
+                Op::Gemm { alpha, beta, trans_a: !trans_b, trans_b: !trans_a }
+            }
+            op => op,
+        };
+        let mut factors = Vec::new();
+        for &x in inputs.iter().rev() {
+            let shape = e.g.ty(x).shape.clone();
+            factors.push(e.reshaped(self.product, x, &shape[shape.len() - 2..])?);
+        }
+        let y = e.value(self.product, op, factors)?;
+        let Some(old) = e.g.result(self.transpose) else { return Ok(()) };
+        e.replace(self.product, old, y)
     }
 }
 

@@ -37,9 +37,11 @@ pub(super) struct Backward {
 /// The gradient of an attention.
 pub(super) fn gradient(v: &GraphView, f: &Forward) -> Gradient {
     match found(v, f) {
-        Some(Some(backward)) if f.spec.softcap.is_none() => Gradient::Found(backward),
+        // Of these, gradients are only known as the operator gives them.
+        Some(Some(_)) if f.spec.softcap.is_some() || f.spec.group > 1 => Gradient::Blocked,
+        Some(Some(backward)) => Gradient::Found(backward),
         Some(None) => Gradient::Absent,
-        Some(Some(_)) | None => Gradient::Blocked,
+        None => Gradient::Blocked,
     }
 }
 

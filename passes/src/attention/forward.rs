@@ -89,6 +89,7 @@ impl Forward {
         let shared = [self.k, self.v].map(|x| unrepeated(v, x));
         if let [Some((mut k, group)), Some((values, same))] = shared
             && group == same
+            && self.spec.group == 1
         {
             let mut spec = AttentionSpec { group, ..self.spec };
             while let Some((of, factor)) = unscaled(v, k) {
@@ -137,6 +138,17 @@ fn unrepeated(v: &GraphView, x: Matrix) -> Option<(Matrix, usize)> {
     fits.then(|| (matrix(v, of, x.trans), *group))
 }
 
+/// How many heads share keys and values of which there is one matrix for all of them, so that
+/// products broadcast them; 1 if they do not.
+fn broadcast(v: &GraphView, operands: [Matrix; 2], scores: &[usize]) -> usize {
+    let [batch @ .., heads, _, _] = scores else { return 1 };
+    let is_shared = |x: &Matrix| match &v.g.ty(x.of).shape[..] {
+        [of @ .., 1, _, _] => of == batch,
+        _ => false,
+    };
+    if operands.iter().all(is_shared) { (*heads).max(1) } else { 1 }
+}
+
 /// The attention of a softmax.
 pub(super) fn attention(v: &GraphView, softmax: NodeId, backend: Backend) -> Option<Forward> {
     let Node { op: Op::Softmax { axis }, inputs, .. } = &v.g.nodes[softmax] else { return None };
@@ -168,13 +180,14 @@ pub(super) fn attention(v: &GraphView, softmax: NodeId, backend: Backend) -> Opt
     // A second product with probabilities is of another kind, or there is no telling them apart.
     let mut products = readers(v, factors)?.into_iter().filter_map(values);
     let ((last, values), None) = (products.next()?, products.next()) else { return None };
+    let (q, k) = (scores.product.a, scores.product.b.transposed());
     let spec = AttentionSpec {
         zero_rows: guarded.zero_rows,
         dropout,
         softcap: scores.cap,
+        group: broadcast(v, [k, values], &scores.shape),
         ..AttentionSpec::scaled(scores.scale)
     };
-    let (q, k) = (scores.product.a, scores.product.b.transposed());
     let mut found = Forward {
         spec,
         shape: scores.shape,

@@ -438,10 +438,15 @@ impl Differentiate {
         let each = states(&parameters).into_iter().zip(part.gradients);
         let gradients = each.filter_map(|(state, gradient)| Some((state, gradient?)));
         let updated = self.updates(&mut t, gradients.collect())?;
+        let again = t.computed_again();
         g.outputs.push(Output { name: "loss".into(), value: part.loss });
         let frozen = settle(g, &parameters);
         *g = g.compacted(|_| true);
-        Ok(Stats::from([("parameters", updated), ("frozen", frozen)]))
+        Ok(Stats::from([
+            ("parameters", updated),
+            ("frozen", frozen),
+            ("values_computed_again", again),
+        ]))
     }
 
     /// Updates parameters by their gradients; says how many.

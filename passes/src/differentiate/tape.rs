@@ -97,6 +97,11 @@ impl<'a> Tape<'a> {
         Ok(again)
     }
 
+    /// How many values of chains are computed again instead of being kept.
+    pub(super) fn computed_again(&self) -> u64 {
+        self.chains.again.values().flatten().count() as u64
+    }
+
     /// A constant scalar.
     pub(super) fn scalar(&mut self, dtype: DType, x: f64) -> ValueId {
         let bytes: Vec<u8> = match dtype {

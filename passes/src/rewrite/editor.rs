@@ -3,7 +3,7 @@
 use super::view::same_elements;
 use crate::PassError;
 use crate::dead_code::live;
-use arenic_ir::graph::{Data, Graph, NodeId, ValueId};
+use arenic_ir::graph::{Data, Def, Graph, NodeId, ValueId};
 use arenic_ir::op::{Op, TypeError};
 use arenic_ir::types::{DType, TensorType};
 use cranelift_entity::SecondaryMap;
@@ -17,12 +17,15 @@ pub(crate) struct Editor<'a> {
     before: SecondaryMap<NodeId, Vec<NodeId>>,
     /// The old nodes.
     old: Vec<NodeId>,
+    /// Shapes are changed by views already.
+    has_views: bool,
 }
 
 impl<'a> Editor<'a> {
     pub(crate) fn new(g: &'a mut Graph) -> Self {
         let old = g.nodes.keys().collect();
-        Editor { g, with: SecondaryMap::new(), before: SecondaryMap::new(), old }
+        let has_views = g.values.values().any(|v| matches!(v.def, Def::View { .. }));
+        Editor { g, with: SecondaryMap::new(), before: SecondaryMap::new(), old, has_views }
     }
 
     /// Adds a node just before the old one `at`, of whose name it is; gives its results.
@@ -56,7 +59,8 @@ impl<'a> Editor<'a> {
     }
 
     /// The elements of `v` in this shape: `v` itself, what it has the elements of, or a `Reshape`
-    /// of it before `at`. By a node and no view, of which there are none until the graph is frozen.
+    /// of it before `at`. Where the graph has views already, it is one of these: a graph may be
+    /// differentiated only while it has none.
     ///
     /// # Errors
     /// There are more elements, or fewer.
@@ -73,9 +77,14 @@ impl<'a> Editor<'a> {
             }
             match same_elements(self.g, of) {
                 Some(before) => of = before,
-                None => return self.value(at, Op::Reshape { shape: shape.to_vec() }, vec![of]),
+                None => break,
             }
         }
+        let ty = TensorType::new(self.g.ty(of).dtype, shape);
+        if !self.has_views || ty.elements() != self.g.ty(of).elements() {
+            return self.value(at, Op::Reshape { shape: shape.to_vec() }, vec![of]);
+        }
+        Ok(self.g.add_view("", ty, of, 0))
     }
 
     /// A constant of this shape whose elements are all `x`.
@@ -114,7 +123,7 @@ impl<'a> Editor<'a> {
     /// Lets every use of a replaced value be one of its replacement, puts new nodes at their places
     /// and drops all that nothing depends on any more.
     pub(crate) fn finish(self) {
-        let Editor { g, with, mut before, old } = self;
+        let Editor { g, with, mut before, old, .. } = self;
         g.replace_uses(&with);
         let live = live(g);
         let all = old.into_iter().flat_map(|n| {

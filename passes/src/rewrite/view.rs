@@ -134,13 +134,23 @@ impl<'a> GraphView<'a> {
         }
     }
 
+    /// What `v` is the reduction of along an axis, which stays with extent 1, and the axis.
+    pub(crate) fn reduced(&self, v: ValueId, f: Reduction) -> Option<(ValueId, usize)> {
+        match self.node(v)? {
+            Node { op: Op::Reduce { f: of, axes, keep: true }, inputs, .. } if *of == f => {
+                match axes[..] {
+                    [axis] => Some((*inputs.first()?, axis)),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+
     /// What `v` is the reduction of along its last axis, which stays with extent 1.
     pub(crate) fn reduced_rows(&self, v: ValueId, f: Reduction) -> Option<ValueId> {
-        let Node { op: Op::Reduce { f: of, axes, keep: true }, inputs, .. } = self.node(v)? else {
-            return None;
-        };
-        let x = *inputs.first()?;
-        (*of == f && axes[..] == [self.g.ty(x).rank().checked_sub(1)?]).then_some(x)
+        let (x, axis) = self.reduced(v, f)?;
+        (axis + 1 == self.g.ty(x).rank()).then_some(x)
     }
 
     /// What `v` is a multiple of, and the factor: a product with a number, or a quotient by one.
