@@ -91,12 +91,12 @@ test: ## Everything that CI runs
 	$(call step,cargo fmt --all --check)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
 	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(VENV)/nvrtc)
-	$(call step,cargo build --workspace --all-targets --locked)
+	$(call step,cargo build --workspace --lib --bins --examples --locked)
 ifeq ($(NEXTEST),yes)
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo nextest run --workspace --locked --no-fail-fast)
 	$(call step,cargo test --workspace --locked --test onnx_nodes --test differential)
 else
-	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo test --workspace --all-targets --locked --no-fail-fast)
+	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo test --workspace --tests --locked --no-fail-fast)
 endif
 	$(call step,$(MAKE) --no-print-directory examples)
 	$(call step,$(MAKE) --no-print-directory python-test)

@@ -187,15 +187,16 @@ impl Trainer {
 
     /// Names of the variants, and the inputs of each.
     fn variants(&self, py: Python<'_>) -> Vec<(String, Vec<Typed>)> {
-        let trainer = self.lock(py);
-        let variants = arenic::trainer::access::variants(&trainer);
         let inputs = |ports: &[Port]| ports.iter().map(|p| typed(&p.name, &p.ty)).collect();
-        variants.map(|(name, ports)| (name.to_owned(), inputs(ports))).collect()
+        self.read(py, |trainer| {
+            let variants = access::variants(trainer);
+            variants.map(|(name, ports)| (name.to_owned(), inputs(ports))).collect()
+        })
     }
 
     /// Chooses the variant that inputs, outputs and the next step are of.
     fn choose(&self, py: Python<'_>, variant: usize) -> PyResult<()> {
-        self.with(py, |trainer| arenic::trainer::access::choose(trainer, variant))
+        self.with(py, |trainer| access::choose(trainer, variant))
     }
 
     /// Names and types of states.

@@ -204,8 +204,11 @@ def test_compile_errors_say_what_the_command_says(root):
         arenic.compile("missing.onnx")
     with pytest.raises(arenic.CompileError, match="--no-such-option"):
         arenic.compile(root / "models/digits/digits_step.onnx", no_such_option=1)
-    with pytest.raises(arenic.CompileError, match="help: `save`"):
-        arenic.compile(root / "models/digits/digits_step.onnx", output="out.arenic")
+    with pytest.raises(arenic.CompileError, match="help: the artifact has the figures"):
+        arenic.compile(root / "models/digits/digits_step.onnx", dim={"batch": 2}, json=True)
+    # The output that a loss is of, which is no file.
+    with pytest.raises(arenic.CompileError, match="no_such_output"):
+        forward(root, output="no_such_output")
     with pytest.raises(arenic.DataError, match="missing.arenic"):
         arenic.load("missing.arenic")
     with pytest.raises(arenic.DeviceError, match="--target cuda"):

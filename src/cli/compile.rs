@@ -502,7 +502,6 @@ impl Request {
     pub fn parse(options: &[String]) -> Result<Request, CommandError> {
         let named = |name: &str| options.iter().any(|o| o.split('=').next() == Some(name));
         for (option, help) in [
-            ("--output", "`save` writes the artifact"),
             ("--json", "the artifact has the figures as attributes"),
             ("--sweep", "the command `arenic compile --sweep` prints what each limit costs"),
             ("--stop-after", "the command `arenic compile --stop-after` prints a module"),

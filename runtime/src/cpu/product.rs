@@ -296,8 +296,9 @@ fn dot<T: Number>(a: &[T], b: &[T]) -> T {
     sums[0].add(rest)
 }
 
-/// Multiplications of one tile: enough to be worth a task, few enough to share out.
-const TILE: usize = 2 << 20;
+/// Multiplications of one tile: enough to be worth a task and the packing of its operands, few enough to
+/// share out.
+const TILE: usize = 1 << 19;
 
 /// Tiles that suffice for many threads; more would only pack the operands more often.
 const ENOUGH: usize = 16;

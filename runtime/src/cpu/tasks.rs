@@ -7,17 +7,18 @@ use super::address::{Dst, Src};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Work, in elements touched, below which threads cost more than they save.
-const SMALL: usize = 1 << 15;
+/// Work, in elements touched, below which threads cost more than they save: some microseconds, what it
+/// takes to give work to a thread that waits for it. A step in rounds has many operators of little more.
+const SMALL: usize = 1 << 14;
 
 /// Elements of one task where an element costs about as much as its memory traffic.
-pub(super) const CHEAP: usize = 32 << 10;
+pub(super) const CHEAP: usize = 8 << 10;
 
 /// Elements of one task where an element costs several nanoseconds.
-pub(super) const DEAR: usize = 8 << 10;
+pub(super) const DEAR: usize = 2 << 10;
 
 /// Bytes of one task that only copies.
-const COPY_BYTES: usize = 256 << 10;
+const COPY_BYTES: usize = 64 << 10;
 
 /// Runs `f` for every index below `n`. `work` is the effort of all of them, in elements
 /// touched. Each index must write results of its own: which thread runs it, and with
