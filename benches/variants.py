@@ -181,7 +181,8 @@ def main():
                 none, _ = own_seconds(*words, "--steps", "1")
                 all_, steps = own_seconds(*words, "--epochs", str(a.epochs))
                 seconds = (all_ - none) / a.epochs
-                least[key] = min(least.get(key, (seconds, 0)), (seconds, steps // a.epochs))
+                now = (seconds, steps // a.epochs)
+                least[key] = min(least.get(key, now), now)
         print("| network | | arena bytes | compiled in | steps an epoch | seconds an epoch |")
         print("|---|---|---|---|---|---|")
         for key, (figures, _) in rows.items():
