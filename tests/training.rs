@@ -436,7 +436,7 @@ fn streams_change_no_bits() {
         let bits = run.bits_of(&run.target, "one stream");
         for (count, share) in [(2, "share_in_place"), (3, "share_parallel")] {
             let yaml = named("default")
-                .replace("- spans", &format!("- streams: {{count: {count}}}\n- spans"))
+                .replace("- order", &format!("- streams: {{count: {count}}}\n- order"))
                 .replace("share_in_place", share);
             let (target, several) = run.bits(&yaml);
             assert!(several == bits, "{} on {count} streams", run.name);

@@ -111,8 +111,9 @@ fn about<'a>(
     let bytes = g.ty(root).bytes();
     let (mut out, mut back, mut runs, mut waits) = ((0, 0.0), (0, 0.0), 0, 0.0);
     for o in &lives {
-        let copied = matches!(p.program.commands.get(o.first), Some(Command::Copy { from, .. })
-            if from.space != o.range.space && from.len > 0);
+        // A home is occupied from the first command on, whatever that copies.
+        let copied = matches!(p.program.commands.get(o.first), Some(Command::Copy { from, to, .. })
+            if from.space != to.space && *to == o.range && from.len > 0);
         let span = step.commands.get(o.first).copied().unwrap_or_default();
         match (copied, o.range.space) {
             (true, Space::Host) => out = (out.0 + o.range.len, out.1 + span.end - span.start),

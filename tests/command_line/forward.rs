@@ -88,7 +88,7 @@ fn what_cannot_be_trained_is_said() {
     fails(&format!("{MOMENTUM} --lr-schedule cosine"), 1, &["the number of steps"]);
     fails(&format!("{MOMENTUM} --accumulate 0"), 2, &["--accumulate"]);
     fails(&format!("{MOMENTUM} --clip-norm 0"), 2, &["above 0"]);
-    fails("--loss logits --optimizer sgd", 1, &["is of one element"]);
+    fails("--loss logits --optimizer sgd", 1, &["takes one element"]);
     // Of another model.
     shell.succeeds(&format!("{mlp} {MOMENTUM}"));
     let init = "--init @tests/runs/small_cnn_b4_sgdm.init.npz";

@@ -163,7 +163,7 @@ fn a_limit_decides_how_many_rounds_there_are() {
     let states = whole.statistics["state_bytes"];
     let limit = |percent: u64| states + (arena(&whole) - states) * percent / 100;
     let mut counts = Vec::new();
-    for percent in [100, 60, 25] {
+    for percent in [100, 45, 25] {
         let limit = limit(percent);
         let fits = compiled(model, 20, Some(Accumulate::default()), Some(limit)).unwrap();
         assert!(arena(&fits) <= limit, "{} bytes, limit {limit}", arena(&fits));

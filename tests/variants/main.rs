@@ -248,8 +248,8 @@ fn options_that_fit_no_variants_are_refused() {
     shell.rows("d.npz", 0..2, 0);
     let run = "run v.arenic --data d.npz --set lr=0.1";
     shell.fails(run, 1, &["d.npz fits no variant", "the smallest batch has 3 rows"]);
-    shell.fails(&format!("{run} --set rl=1"), 1, &["--set names what is no input: rl"]);
-    shell.fails(&format!("{run} --pad y=1"), 1, &["--pad names what is no input: y"]);
+    shell.fails(&format!("{run} --set rl=1"), 1, &["--set names tensors that are no inputs: rl"]);
+    shell.fails(&format!("{run} --pad y=1"), 1, &["--pad names tensors that are no inputs: y"]);
     shell.rows("d.npz", 0..4, 0);
     let probable = format!("{run} --structure cycle --probability a=1");
     shell.fails(&probable, 1, &["no variant has a model of that name"]);
