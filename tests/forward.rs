@@ -84,13 +84,9 @@ fn compiled_by(
 
 /// The same step as it was exported whole.
 fn exported(network: &str, optimizer: &str) -> Target {
-    exported_by(network, optimizer, "default")
-}
-
-fn exported_by(network: &str, optimizer: &str, passes: &str) -> Target {
     let model = root(&format!("models/step/ref_{network}_b4_{optimizer}.onnx"));
     let import = ImportOptions::default();
-    through_a_file(&model, &import, &pipeline(passes), Constraints::default())
+    through_a_file(&model, &import, &pipeline("as_exported"), Constraints::default())
 }
 
 fn through_a_file(
@@ -253,7 +249,7 @@ fn no_more_memory_than_the_step_that_was_exported_whole() {
     for network in NETWORKS {
         for (optimizer, pass) in [("sgdm", momentum()), ("adamw", adamw())] {
             let arena = |target: &Target| target.statistics["arena_bytes"];
-            let whole = arena(&exported_by(network, optimizer, "as_exported"));
+            let whole = arena(&exported(network, optimizer));
             let ours = arena(&compiled(network, &pass, Purpose::Step, 4, None));
             assert!(ours <= whole, "{network} {optimizer}: {ours} bytes, exported whole {whole}");
         }

@@ -3,6 +3,8 @@
 //! Everything that takes time releases the interpreter. Compilations run on a thread of their own, and steps on their
 //! trainer's, so that the thread which waits can ask for signals: Ctrl-C is answered while they go on.
 
+#![expect(clippy::needless_pass_by_value, reason = "Python hands arguments over by value")]
+
 mod compile;
 mod errors;
 mod step;

@@ -261,7 +261,7 @@ impl Trainer {
 
     /// The forward pass with the states as they are now: its inputs, and its outputs.
     fn evaluation(slf: &Bound<'_, Self>) -> PyResult<(Vec<Located>, Vec<Located>)> {
-        let (inputs, outputs) = slf.get().with(slf.py(), |trainer| access::evaluation(trainer))?;
+        let (inputs, outputs) = slf.get().with(slf.py(), access::evaluation)?;
         Ok((located(slf, &inputs), located(slf, &outputs)))
     }
 

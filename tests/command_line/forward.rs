@@ -92,7 +92,7 @@ fn what_cannot_be_trained_is_said() {
     // Of another model.
     shell.succeeds(&format!("{mlp} {MOMENTUM}"));
     let init = "--init @tests/runs/small_cnn_b4_sgdm.init.npz";
-    shell.fails(&format!("eval m.arenic {DATA} {init}"), 1, &["neither a state nor"]);
+    shell.fails(&format!("eval m.arenic {DATA} {init}"), 1, &["neither states nor"]);
     shell.fails("differentiate @models/forward/mlp.onnx -o s.onnx", 1, &["--loss", "--optimizer"]);
 }
 
