@@ -6,6 +6,7 @@
 
 use super::relieve::RepeatCandidate;
 use super::runs::{Load, Meter, Runs};
+use crate::Search;
 
 /// Temperatures at which annealing begins and ends, as parts of the step's seconds.
 const HOT: f64 = 1e-3;
@@ -55,6 +56,7 @@ pub(super) fn anneal(
     limit: u64,
     most: u64,
     random: &mut fastrand::Rng,
+    search: &Search,
 ) -> RepeatCandidate {
     let whole: f64 = meter.step.seconds.iter().sum();
     let energy = |load: &Load| {
@@ -73,7 +75,7 @@ pub(super) fn anneal(
     let (begin, mut changes) = (meter.measured, Changes::default());
     meter.measure(&now.runs, limit);
     changes.learn(meter, &now.runs, limit);
-    while meter.measured - begin < most && !changes.is_empty() {
+    while meter.measured - begin < most && !changes.is_empty() && !search.is_stopped() {
         let part = (meter.measured - begin) as f64 / most as f64;
         let temperature = whole * HOT * (COLD / HOT).powf(part);
         let Some(mut runs) = changes.draw(meter, &now.runs, random) else {

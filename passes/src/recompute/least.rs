@@ -8,8 +8,8 @@ use super::relieve::{RepeatCandidate, Styles, relieve};
 use super::rewrite::rewrite;
 use super::runs::{Meter, Runs};
 use super::step::RecomputeStep;
-use crate::PassError;
 use crate::residency::Timeline;
+use crate::{PassError, Search};
 use arenic_ir::plan::Plan;
 
 /// How often a step is measured for a limit: by cuts, and by random changes.
@@ -79,7 +79,7 @@ pub(crate) fn least(t: &Timeline, enough: u64, effort: Effort) -> Result<Lowest,
     while effort == Effort::Full && best.load.peak > floor && !is_enough(&best) {
         let limit = (best.load.peak as f64 * LESS) as u64;
         let start = relieve(&mut meter, &best.runs, limit, cuts, Styles::One);
-        let found = anneal(&mut meter, start, limit, changes, &mut random);
+        let found = anneal(&mut meter, start, limit, changes, &mut random, &Search::default());
         if found.load.peak as f64 > best.load.peak as f64 * PROGRESS {
             break;
         }

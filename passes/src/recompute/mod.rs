@@ -144,7 +144,7 @@ impl Recompute {
                 Some(last) => (last.runs, most / 8, Styles::One),
             };
             let found = relieve(&mut meter, &start, aim, most, styles);
-            let found = anneal(&mut meter, found, aim, most, &mut random);
+            let found = anneal(&mut meter, found, aim, most, &mut random, &p.cx.search);
             let found = prune(&mut meter, found, aim);
             let plan = rewrite(&step, &found.runs)?;
             last = Some(found);

@@ -13,7 +13,7 @@ use crate::lower::Lower;
 use crate::residency::steps::{add, begin, finish, plan, step};
 use crate::residency::{Gap, Layout, Planned, Timeline};
 use crate::sync::Sync;
-use crate::{Cx, ProgramPass, devices, share};
+use crate::{Cx, ProgramPass, Search, devices, share};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
@@ -44,7 +44,7 @@ fn search(step: &RecomputeStep, limit: u64) -> RepeatCandidate {
     let most = 100_000 * step.len() as u64;
     let found = relieve(&mut meter, &whole, limit, most, Styles::All);
     let mut random = fastrand::Rng::with_seed(0);
-    let found = anneal(&mut meter, found, limit, most, &mut random);
+    let found = anneal(&mut meter, found, limit, most, &mut random, &Search::default());
     prune(&mut meter, found, limit)
 }
 
