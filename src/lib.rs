@@ -12,7 +12,7 @@
 //! let forward = Model::open(path)?.dim("batch", 4);
 //! let compiler = Compiler::new().loss("cross_entropy", Optimizer::Adamw);
 //! let mut trainer = Trainer::new(compiler.memory(Limit::Part(0.9)).compile(&forward)?)?;
-//! let x = vec![0.1; trainer.input("x").map_or(0, |ty| ty.elements())];
+//! let x = vec![0.1_f32; trainer.input("x").map_or(0, |ty| ty.elements())];
 //! let batch = [("x", x[..].into()), ("target", [1, 2, 3, 4i64][..].into()), ("lr", 1e-3.into())];
 //! println!("loss {}", trainer.step(&batch)?["loss"]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
