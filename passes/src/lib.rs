@@ -32,7 +32,6 @@ pub mod fuse_updates;
 mod homes;
 pub mod layout;
 pub mod lower;
-mod minimum;
 mod mip;
 pub mod order;
 pub mod order_ilp;
@@ -47,6 +46,7 @@ pub mod precision;
 pub mod prune_precedence;
 pub mod raise;
 pub mod recompute;
+pub mod report;
 mod residency;
 mod rewrite;
 pub mod rounds;
@@ -59,16 +59,19 @@ pub mod streams;
 pub mod swap_autoswap;
 pub mod swap_ilp;
 pub mod sync;
+mod tail;
 pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
 pub use homes::StateHomes;
-pub use minimum::Minimum;
 pub use pass::{
-    Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats, Turns, Variants,
+    Cx, Evaluate, GraphPass, InParts, PlanOutcome, PlanPass, ProgramPass, Purpose, Stats, Strategy,
+    Turns,
 };
 pub use registry::{Pass, PassInfo};
+pub use report::{Minimum, PlanReport, StepTimes};
+pub use residency::{Problem, StrategyResult};
 pub use search::{Progress, Search};
 
 registry::passes! {
@@ -96,11 +99,11 @@ registry::passes! {
     plan order::Order,
     plan order_ilp::OrderIlp,
     plan order_place_ilp::OrderPlaceIlp,
-    plan budget::Budget,
-    plan swap_autoswap::SwapAutoswap,
-    plan plan_dqn::PlanDqn,
-    plan recompute::Recompute,
-    plan swap_ilp::SwapIlp,
+    strategy budget::Budget,
+    strategy swap_autoswap::SwapAutoswap,
+    strategy plan_dqn::PlanDqn,
+    strategy recompute::Recompute,
+    strategy swap_ilp::SwapIlp,
     plan share_in_place::ShareInPlace,
     plan share_parallel::ShareParallel,
     plan place::Place,

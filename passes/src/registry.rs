@@ -1,6 +1,6 @@
 //! From the list of passes to YAML entries, help and dispatch.
 
-use crate::{GraphPass, PlanPass, ProgramPass};
+use crate::{GraphPass, PlanPass, ProgramPass, Strategy};
 use std::sync::Arc;
 
 /// A configured pass, which pipelines share.
@@ -10,6 +10,8 @@ pub enum Pass {
     Graph(Arc<dyn GraphPass>),
     /// Establishes facts.
     Plan(Arc<dyn PlanPass>),
+    /// Keeps a limit on device memory.
+    Strategy(Arc<dyn Strategy>),
     /// Makes or completes the program.
     Program(Arc<dyn ProgramPass>),
 }
@@ -19,7 +21,7 @@ pub enum Pass {
 pub struct PassInfo {
     /// Its name in YAML.
     pub name: &'static str,
-    /// `graph`, `plan` or `program`.
+    /// `graph`, `plan`, `strategy` or `program`.
     pub level: &'static str,
     /// JSON schema of its options; its `description` is the doc comment.
     pub schema: schemars::Schema,
@@ -106,6 +108,9 @@ macro_rules! wrap {
     };
     (plan, $pass:expr) => {
         Pass::Plan(std::sync::Arc::new($pass))
+    };
+    (strategy, $pass:expr) => {
+        Pass::Strategy(std::sync::Arc::new($pass))
     };
     (program, $pass:expr) => {
         Pass::Program(std::sync::Arc::new($pass))

@@ -73,30 +73,36 @@ pub fn certify(p: &Problem, order: &[usize]) -> Certificate {
     certificate(p, order, &p.profile(order), &mut work)
 }
 
-/// The best order within the limits, beginning with the best candidate. The certificate is
-/// always made.
+/// The best order within the limits, beginning with the best candidate, and its certificate.
 pub fn solve(
     p: &Problem,
     candidates: &[OrderCandidate],
     limits: &Limits,
     progress: &dyn Fn(&Progress),
 ) -> Solution {
-    // The first of equals stays: definition order, where it is one.
-    let Some(first) = candidates.iter().min_by_key(|c| c.peak) else {
-        let order: Vec<usize> = schedule(p, Rule::Definition, false, &vec![0; p.len()]);
-        return Solution {
-            peak: p.peak(&order),
-            certificate: certify(p, &order),
-            order,
-            method: "definition",
-        };
-    };
-    let best = Solution {
-        order: first.order.clone(),
-        peak: first.peak,
-        certificate: certify(p, &first.order),
-        method: first.method,
-    };
+    let first = first(p, candidates);
+    let certificate = certify(p, &first.order);
+    improved(p, first, certificate, limits, progress)
+}
+
+/// The candidate to begin with: of equals the first, which is definition order, where it is one.
+pub(super) fn first(p: &Problem, candidates: &[OrderCandidate]) -> OrderCandidate {
+    candidates.iter().min_by_key(|c| c.peak).cloned().unwrap_or_else(|| {
+        let order = schedule(p, Rule::Definition, false, &vec![0; p.len()]);
+        OrderCandidate { method: "definition", peak: p.peak(&order), order }
+    })
+}
+
+/// The best order within the limits, beginning with one whose certificate is known.
+pub(super) fn improved(
+    p: &Problem,
+    first: OrderCandidate,
+    certificate: Certificate,
+    limits: &Limits,
+    progress: &dyn Fn(&Progress),
+) -> Solution {
+    let OrderCandidate { method, order, peak } = first;
+    let best = Solution { order, peak, certificate, method };
     let meter = Meter::new(*limits);
     let mut improve = Improve { p, meter, network: Network::default(), best, progress };
     improve.report();

@@ -17,7 +17,7 @@ mod solve;
 #[cfg(test)]
 mod tests;
 
-use crate::{Cx, PassError, PlanPass, Search, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Search, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{Fact, LiveRange, Placement, Plan, Slot, SlotId};
 use arenic_ir::program::{PerSpace, Space};
@@ -49,11 +49,7 @@ impl Default for Place {
 impl Placer for Place {
     fn place(&self, p: &Problem, wish: &Wish) -> Solution {
         let (capacity, deadline) = (wish.capacity, wish.search.deadline());
-        let limits = match wish.work {
-            Some(work) => Limits { capacity, work, deadline },
-            None => Limits::new(wish.search.effort(self.effort), capacity, deadline),
-        };
-        solve(p, &limits)
+        solve(p, &Limits::new(wish.search.effort(self.effort), capacity, deadline))
     }
 }
 
@@ -62,8 +58,6 @@ impl Placer for Place {
 pub struct Wish<'a> {
     /// Stop as soon as the placement is not higher than this, in bytes.
     pub capacity: Option<u64>,
-    /// Steps of search in the place of effort, for methods that count them.
-    pub work: Option<u64>,
     /// How the search is limited and watched.
     pub search: Search<'a>,
 }
@@ -84,9 +78,9 @@ impl<P: Placer> PlanPass for P {
         &[Fact::Placement]
     }
 
-    fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError> {
         let wish = Wish { search: cx.search, ..Wish::default() };
-        place_within(plan, &cx.limits, self, &wish)
+        Ok(place_within(plan, &cx.limits, self, &wish)?.into())
     }
 
     fn placer(&self) -> Option<&dyn Placer> {
