@@ -25,6 +25,10 @@ pub struct PassInfo {
     pub level: &'static str,
     /// JSON schema of its options; its `description` is the doc comment.
     pub schema: schemars::Schema,
+    /// The head of its source, which says what it does, why it is sound and where it comes from.
+    pub head: &'static str,
+    /// The case that shows it, as its file.
+    pub example: &'static str,
 }
 
 impl PassInfo {
@@ -72,15 +76,20 @@ pub(crate) fn in_range<T: schemars::JsonSchema + serde::Serialize, E: serde::de:
     Ok(pass)
 }
 
-/// Turns `graph module::Type, …` into the functions `find` and `all_passes`.
+/// Turns `graph module::Type, …` into the functions `configure` and `all_passes`. A pass whose source is
+/// not `module.rs` has its file behind `in`.
 macro_rules! passes {
-    ($($level:ident $module:ident :: $ty:ident),* $(,)?) => {
+    ($($level:ident $module:ident :: $ty:ident $(in $file:literal)?),* $(,)?) => {
         /// Every pass, in the order of the list.
         pub fn all_passes() -> Vec<PassInfo> {
             vec![$(PassInfo {
                 name: stringify!($module),
                 level: stringify!($level),
                 schema: crate::registry::schema::<$module::$ty>(),
+                head: crate::registry::head!($module $($file)?),
+                example: include_str!(
+                    concat!("../../tests/", stringify!($module), "/example.ir")
+                ),
             }),*]
         }
 
@@ -102,6 +111,22 @@ macro_rules! passes {
     };
 }
 
+/// The head of a pass's source.
+macro_rules! head {
+    ($module:ident) => {
+        crate::registry::head!(@ include_str!(concat!(stringify!($module), ".rs")))
+    };
+    ($module:ident $file:literal) => {
+        crate::registry::head!(@ include_str!($file))
+    };
+    (@ $source:expr) => {{
+        const SOURCE: &str = $source;
+        const LEN: usize = crate::explain::head_len(SOURCE);
+        static HEAD: [u8; LEN] = crate::explain::first_bytes(SOURCE);
+        std::str::from_utf8(&HEAD).unwrap_or_default()
+    }};
+}
+
 macro_rules! wrap {
     (graph, $pass:expr) => {
         Pass::Graph(std::sync::Arc::new($pass))
@@ -117,4 +142,4 @@ macro_rules! wrap {
     };
 }
 
-pub(crate) use {passes, wrap};
+pub(crate) use {head, passes, wrap};

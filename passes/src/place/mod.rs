@@ -3,7 +3,9 @@
 //! The bare problem is offline dynamic storage allocation ([`problem`]). The pass tries
 //! one-pass heuristics ([`skyline`], [`one_pass`], OLLA's [`pyramid`] among them), then
 //! searches exactly at the lower bound ([`search`]), then between that and the best
-//! ([`solve`]). Resident slots, alive throughout, stack up first from zero. Sound because
+//! ([`solve`]). The exact search is a portfolio of short ones: in each round every preference once,
+//! stirred by a seed of its own; no seed is chosen by how it did on some instance (`--seed` draws
+//! others). Resident slots, alive throughout, stack up first from zero. Sound because
 //! a buffer is only put where no other lies that is alive at the same time; nothing here
 //! is trusted, `check` proves it again.
 
@@ -49,7 +51,8 @@ impl Default for Place {
 impl Placer for Place {
     fn place(&self, p: &Problem, wish: &Wish) -> Solution {
         let (capacity, deadline) = (wish.capacity, wish.search.deadline());
-        solve(p, &Limits::new(wish.search.effort(self.effort), capacity, deadline))
+        let limits = Limits::new(wish.search.effort(self.effort), capacity, deadline);
+        solve(p, &Limits { seed: wish.search.seed, ..limits })
     }
 }
 
