@@ -72,7 +72,7 @@ const LOOSE: u64 = 64;
 
 /// Of what a plan without a limit has above it, which parts are tried to be moved where repeats have
 /// freed the rest.
-const PARTS: [f64; 4] = [0.0, 0.25, 0.5, 0.75];
+const PARTS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
 /// The effort where none is given, in seconds of the reference core.
 const EFFORT: f64 = 2.0;
@@ -175,6 +175,9 @@ impl Budget {
         let (mut best, mut placed) = (None, 0);
         for part in PARTS {
             let limit = p.limit.saturating_add((moved as f64 * part) as u64);
+            if limit >= p.whole {
+                continue;
+            }
             let limits = PerSpace { device: Some(limit), host: Some(0) };
             let cx = Cx { limits, ..*p.cx };
             let t = Timeline::new(p.t.g, p.t.plan, p.device)?.with_homes(&cx);
