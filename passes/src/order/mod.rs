@@ -125,20 +125,14 @@ impl PlanPass for Order {
             None => {
                 let effort = cx.search.effort(self.effort);
                 let limits = Limits::new(effort, cx.search.seed, cx.search.deadline());
-                let mut candidates = portfolio(&p);
-                let first = first(&p, &candidates);
-                let known = certify(&p, &first.order);
-                let solution = improved(&p, first.clone(), known.clone(), &limits, &report);
-                let Solution { order, peak, certificate: proved, method } = solution;
-                certificate = Some(proved);
-                if plan.tasks.len() <= PLACED.1 {
-                    // A shorter search often finds another order that is as good as a plan.
-                    let shorter = Limits { steps: limits.steps / 10, ..limits };
-                    let other = improved(&p, first, known, &shorter, &|_| {});
-                    let Solution { order, peak, method, .. } = other;
-                    candidates.push(OrderCandidate { method, order, peak });
+                let (mut candidates, proved) = searched(&p, &limits, &report);
+                let late = LateUpdates::new(g, plan);
+                if !candidates.iter().any(|c| late.peak(&p, &c.order) <= proved.bound)
+                    && let Some(late) = late.problem(&p)
+                {
+                    candidates.extend(searched(&late, &limits, &|_| {}).0);
                 }
-                candidates.push(OrderCandidate { method, order, peak });
+                certificate = Some(proved);
                 candidates
             }
         };
@@ -161,6 +155,27 @@ impl PlanPass for Order {
         let bound = proved.map(|proved| peak_bound(plan, &p, &proved));
         Ok(PlanOutcome { stats, bound })
     }
+}
+
+/// The orders of the list schedulers, then those of searches, and why none has a much lower peak.
+fn searched(
+    p: &Problem,
+    limits: &Limits,
+    report: &dyn Fn(&Progress),
+) -> (Vec<OrderCandidate>, Certificate) {
+    let mut candidates = portfolio(p);
+    let first = first(p, &candidates);
+    let known = certify(p, &first.order);
+    let whole = improved(p, first.clone(), known.clone(), limits, report);
+    let candidate = |Solution { order, peak, method, .. }| OrderCandidate { method, order, peak };
+    if p.len() <= PLACED.1 {
+        // A shorter search often finds another order that is as good as a plan.
+        let shorter = Limits { steps: limits.steps / 10, ..*limits };
+        candidates.push(candidate(improved(p, first, known, &shorter, &|_| {})));
+    }
+    let certificate = whole.certificate.clone();
+    candidates.push(candidate(whole));
+    (candidates, certificate)
 }
 
 /// Sets the order that has the lowest live peak after in-place sharing, of equals the one
