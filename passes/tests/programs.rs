@@ -509,7 +509,7 @@ fn the_joint_program_is_optimal_where_it_says_so() {
         let mut random = Random::new(0x901 + seed);
         let nodes = 2 + random.below(4);
         let g = graph(&mut random, nodes);
-        // The pass has no other way to say it.
+        // As it is printed.
         let mut proves = false;
         let mut after = |report: &Report| proves |= report.stats.get("proved_optimal") == Some(&1);
         let options = RunOptions { after_pass: Some(&mut after), ..RunOptions::default() };

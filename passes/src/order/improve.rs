@@ -66,9 +66,17 @@ pub fn portfolio(p: &Problem) -> Vec<OrderCandidate> {
 /// Arcs that all cuts of one certificate may look at, per operator and at least.
 const CUT_WORK: (u64, u64) = (4_000, 4_000_000);
 
+#[cfg(test)]
+thread_local! {
+    /// Operators of each problem that was certified.
+    pub(super) static CERTIFIED: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
 /// Why no order can have a much lower peak. `order` is a good one, by which the operators
 /// are found whose cut is worth computing.
 pub fn certify(p: &Problem, order: &[usize]) -> Certificate {
+    #[cfg(test)]
+    CERTIFIED.with_borrow_mut(|certified| certified.push(p.len()));
     let mut work = CUT_WORK.1.max(CUT_WORK.0 * p.len() as u64);
     certificate(p, order, &p.profile(order), &mut work)
 }
