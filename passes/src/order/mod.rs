@@ -22,9 +22,10 @@ mod search;
 mod tests;
 mod window;
 
+use crate::certificate::peak_bound;
 use crate::place::{Place, Placer, Wish, place_slots};
 use crate::share;
-use crate::{Cx, PassError, PlanPass, Progress, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferKind, Fact, Plan, PlanError, TaskId, TaskKind};
 use arenic_ir::program::Space;
@@ -32,6 +33,7 @@ use cranelift_entity::{EntityRef, SecondaryMap};
 pub use cut::Certificate;
 pub(crate) use ilp::{IlpLimits, solve_by_ilp};
 pub use improve::{OrderCandidate, Solution, certify, portfolio, solve};
+use improve::{first, improved};
 use late_update::{EarlyUpdate, LateUpdates};
 use limits::DEFAULT_EFFORT;
 pub use limits::Limits;
@@ -111,10 +113,10 @@ impl PlanPass for Order {
         &[Fact::Order]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError> {
         let p = problem(g, plan)?;
         let report = |progress: &Progress| cx.search.report(progress);
-        let mut stats = Stats::new();
+        let mut certificate: Option<Certificate> = None;
         let candidates = match self.method.rule() {
             Some((rule, reversed)) => {
                 let order = schedule(&p, rule, reversed, &vec![0; p.len()]);
@@ -123,27 +125,51 @@ impl PlanPass for Order {
             None => {
                 let effort = cx.search.effort(self.effort);
                 let limits = Limits::new(effort, cx.search.seed, cx.search.deadline());
-                let mut candidates = portfolio(&p);
-                let Solution { order, peak, certificate, method } =
-                    solve(&p, &candidates, &limits, &report);
-                stats.insert("lower_bound_bytes", certificate.bound);
-                if plan.tasks.len() <= PLACED.1 {
-                    // A shorter search often finds another order that is as good as a plan.
-                    let shorter = Limits { steps: limits.steps / 10, ..limits };
-                    let other = solve(&p, &candidates, &shorter, &|_| {});
-                    let Solution { order, peak, method, .. } = other;
-                    candidates.push(OrderCandidate { method, order, peak });
-                }
-                candidates.push(OrderCandidate { method, order, peak });
+                let (candidates, proved) = searched(&p, &limits, &report);
+                certificate = Some(proved);
                 candidates
             }
         };
         let (peak, method) = choose(g, plan, &p, candidates)?;
-        let bound = stats.get("lower_bound_bytes").copied().unwrap_or(0);
+        if let Some(proved) = certificate.as_mut().filter(|proved| !proved.is_whole) {
+            // By a better order the work goes to operators that matter more.
+            let order: Vec<usize> = plan.order()?.iter().map(|t| t.index()).collect();
+            let again = certify(&p, &order);
+            if again.by_cut > proved.by_cut {
+                *proved = Certificate { bound: again.bound.max(proved.bound), ..again };
+            }
+        }
+        let bound = certificate.as_ref().map_or(0, |proved| proved.bound);
         report(&Progress { method, incumbent: peak, bound });
-        stats.insert("live_peak_bytes", peak);
-        Ok(stats)
+        let mut stats = Stats::from([("live_peak_bytes", peak)]);
+        stats.extend(certificate.as_ref().map(|proved| ("lower_bound_bytes", proved.bound)));
+        // Under control edges nothing is proved about the graph.
+        let is_of_graph = plan.control_edges().is_empty();
+        let proved = certificate.filter(|_| is_of_graph);
+        let bound = proved.map(|proved| peak_bound(plan, &p, &proved));
+        Ok(PlanOutcome { stats, bound })
     }
+}
+
+/// The orders of the list schedulers, then those of searches, and why none has a much lower peak.
+fn searched(
+    p: &Problem,
+    limits: &Limits,
+    report: &dyn Fn(&Progress),
+) -> (Vec<OrderCandidate>, Certificate) {
+    let mut candidates = portfolio(p);
+    let first = first(p, &candidates);
+    let known = certify(p, &first.order);
+    let whole = improved(p, first.clone(), known.clone(), limits, report);
+    let candidate = |Solution { order, peak, method, .. }| OrderCandidate { method, order, peak };
+    if p.len() <= PLACED.1 {
+        // A shorter search often finds another order that is as good as a plan.
+        let shorter = Limits { steps: limits.steps / 10, ..*limits };
+        candidates.push(candidate(improved(p, first, known, &shorter, &|_| {})));
+    }
+    let certificate = whole.certificate.clone();
+    candidates.push(candidate(whole));
+    (candidates, certificate)
 }
 
 /// Sets the order that has the lowest live peak after in-place sharing, of equals the one
