@@ -10,7 +10,7 @@
 
 use crate::mip::{self, Failure, Var};
 use crate::order::lifetime::{Lifetimes, add, decode};
-use crate::order::{Problem, bare_problem, portfolio};
+use crate::order::{Problem, Sharing, bare_problem, portfolio};
 use crate::place::{Place, Placer, Solution, Wish, place_slots, stack};
 use crate::share_in_place::ShareInPlace;
 use crate::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
@@ -50,7 +50,7 @@ impl PlanPass for OrderPlaceIlp {
         if plan.tasks.len() > self.max_tasks {
             return Err(PassError::TooManyTasks { tasks: plan.tasks.len(), most: self.max_tasks });
         }
-        let p = bare_problem(g, plan, false)?;
+        let p = bare_problem(g, plan, Sharing::None)?;
         let precedence = plan.precedence()?.clone();
         let start = portfolio(&p).into_iter().min_by_key(|c| c.peak);
         let order = start.map_or_else(Vec::new, |c| c.order);

@@ -34,7 +34,7 @@ pub use cut::Certificate;
 pub(crate) use ilp::{IlpLimits, solve_by_ilp};
 pub use improve::{OrderCandidate, Solution, certify, portfolio, solve};
 use improve::{first, improved};
-use late_update::LateUpdates;
+use late_update::{EarlyUpdate, LateUpdates};
 use limits::DEFAULT_EFFORT;
 pub use limits::Limits;
 use list::{Rule, schedule};
@@ -125,13 +125,7 @@ impl PlanPass for Order {
             None => {
                 let effort = cx.search.effort(self.effort);
                 let limits = Limits::new(effort, cx.search.seed, cx.search.deadline());
-                let (mut candidates, proved) = searched(&p, &limits, &report);
-                let late = LateUpdates::new(g, plan);
-                if !candidates.iter().any(|c| late.peak(&p, &c.order) <= proved.bound)
-                    && let Some(late) = late.problem(&p)
-                {
-                    candidates.extend(searched(&late, &limits, &|_| {}).0);
-                }
+                let (candidates, proved) = searched(&p, &limits, &report);
                 certificate = Some(proved);
                 candidates
             }
@@ -270,24 +264,45 @@ pub fn definition_order_peak(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
     Ok(share::assign(g, &plan)?.live_peak()[Space::Device])
 }
 
-/// The plan's device memory as a bare scheduling problem. A state counts once, as its home:
-/// an exit value that can be written straight home counts nothing. Scratch is alive for its
-/// task alone, and every pair is there that operators declare.
+/// The plan's device memory as a bare scheduling problem. A state's home counts throughout, and an exit
+/// value counts nothing where it is written straight home: in every order, or where its update comes after
+/// all readers of the old value. Scratch is alive for its task alone, and every pair is there that
+/// operators declare.
 ///
 /// # Errors
 /// Sizes or dependences that no plan of a verified graph has.
 pub fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
-    bare_problem(g, plan, true)
+    bare_problem(g, plan, Sharing::Exact)
 }
 
-/// The same, or one in which every buffer has bytes of its own, a state's exit value too.
-pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: bool) -> Result<Problem, PassError> {
+/// Which buffers of a problem share bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Those of the pairs that operators declare, and exit values and their states' homes where the order
+    /// allows it.
+    Exact,
+    /// The same, but exit values are written home in any order.
+    HomesInAnyOrder,
+    /// None: every buffer has bytes of its own, a state's exit value too.
+    None,
+}
+
+/// As [`problem`], with other sharing.
+///
+/// # Errors
+/// As for [`problem`].
+pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: Sharing) -> Result<Problem, PassError> {
+    let shares = sharing != Sharing::None;
     let mut at_home: SecondaryMap<_, bool> = SecondaryMap::new();
-    for s in g.states.keys().filter(|_| sharing) {
+    for s in g.states.keys().filter(|_| shares) {
         if let Some(b) = share::exit_buffer(g, plan, s) {
             at_home[b] = true;
         }
     }
+    let early = match sharing {
+        Sharing::Exact => EarlyUpdate::all(g, plan),
+        Sharing::HomesInAnyOrder | Sharing::None => Vec::new(),
+    };
     let mut pinned: SecondaryMap<_, bool> = SecondaryMap::new();
     for output in &g.outputs {
         if let Some(b) = plan.buffer_of[g.resolve(output.value).root] {
@@ -315,7 +330,7 @@ pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: bool) -> Result<Prob
         for &b in task.writes.iter().flatten().chain(&task.scratch) {
             tensors[b.index()].producer = Some(t.index());
         }
-        let (TaskKind::Run(n), true) = (task.kind, sharing) else { continue };
+        let (TaskKind::Run(n), true) = (task.kind, shares) else { continue };
         let outputs = g.output_types(n)?;
         let declared =
             g.nodes[n].op.in_place_pairs(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());
@@ -326,6 +341,17 @@ pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: bool) -> Result<Prob
             {
                 pairs.push((t.index(), x.index(), y.index()));
             }
+        }
+    }
+    // The old value is alive until the update, whose result takes over its bytes if no reader is left.
+    for EarlyUpdate { update, enter, exit } in early.into_iter().filter(|e| !pinned[e.enter]) {
+        let (x, y) = (enter.index(), exit.index());
+        let reads_it = tensors[x].readers.contains(&update.index());
+        tensors[x].kind = Kind::Input;
+        tensors[x].readers.push(update.index());
+        tensors[y] = Tensor { bytes: tensors[x].bytes, kind: Kind::Pinned, ..tensors[y].clone() };
+        if !reads_it {
+            pairs.push((update.index(), x, y));
         }
     }
     let dependences = plan.dependences(g);
