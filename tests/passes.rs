@@ -1,13 +1,16 @@
 //! Every pass on text: `tests/<pass>/<case>.ir` in, a snapshot in `snapshots/` out.
 //!
 //! The first line of a case, `# run: a, b`, names the passes to run; without it the pass
-//! of the folder runs alone. `# device memory: N` limits the arena to so many bytes. Cases called `not_*` show what a pass must leave alone. A
+//! of the folder runs alone. `# device memory: N` limits the arena to so many bytes, `# target: NAME` is another
+//! backend than the CPU's, and `# device: NAME` the device that times are for. Cases called `not_*` show what a pass must leave alone. A
 //! case that ends with a program was accepted by the checker.
 
 use arenic::evaluator::Kernels;
 use arenic_backends::CPU;
+use arenic_ir::Backend;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
+use arenic_passes::devices::{self, NAMED};
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, all_passes};
 use std::path::Path;
@@ -22,7 +25,17 @@ fn run_case(path: &Path) -> String {
     let pipeline = Pipeline::parse(&yaml).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let limit = text.lines().find_map(|l| l.strip_prefix("# device memory: ")?.parse().ok());
     let limits = PerSpace { device: limit, host: None };
-    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(CPU.target()) };
+    let said = |what: &str| text.lines().find_map(|l| l.strip_prefix(what));
+    let backend = said("# target: ").map_or(CPU, |name| {
+        let named = |b: &&Backend| b.name == name;
+        *arenic_backends::ALL.iter().find(named).unwrap_or_else(|| panic!("{}", path.display()))
+    });
+    let device = said("# device: ").map(|name| {
+        let (_, text) = NAMED.iter().find(|(n, _)| *n == name).unwrap();
+        devices::parse(text).unwrap()
+    });
+    let target = Cx { limits, device: device.as_ref(), ..Cx::new(backend.target()) };
+    let cx = Cx { evaluate: Some(&Kernels), ..target };
     match pipeline.run_on(module, &cx, RunOptions::default()) {
         Ok(outcome) => outcome.module.to_string(),
         Err(e) => format!("error: {e}\n"),
