@@ -90,9 +90,8 @@ fn no_large_product_goes_by_one_thread_for_each_sum() {
 /// What the test above would say of updates that took their products in, as they once did.
 #[test]
 fn products_inside_updates_would_be_found() {
-    let always = |text: &str| {
-        text.replace("- fuse_updates\n", "- fuse_updates:\n    gradients: always\n")
-    };
+    let always =
+        |text: &str| text.replace("- fuse_updates\n", "- fuse_updates:\n    gradients: always\n");
     let (g, target) = rewritten("gpt2_124m_b8", Math::Tf32, graph_passes(always));
     let slow = slow_products(&g, target);
     assert!(slow.len() >= 48 && slow.iter().all(|s| s.starts_with("product_update")), "{slow:?}");

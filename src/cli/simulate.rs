@@ -95,11 +95,8 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 }
 
 /// Who does products, and what they are called.
-const UNITS: [(Unit, &str); 3] = [
-    (Unit::Library, "libraries"),
-    (Unit::TensorCores, "tensor cores"),
-    (Unit::Lanes, "lanes"),
-];
+const UNITS: [(Unit, &str); 3] =
+    [(Unit::Library, "libraries"), (Unit::TensorCores, "tensor cores"), (Unit::Lanes, "lanes")];
 
 /// Operations, readable.
 fn tera(flops: u64) -> String {

@@ -261,10 +261,7 @@ fn told(target: &Target) {
         CudaExecutor::new(g, p, &[], driver, CudaOptions::default()).unwrap().ways()
     };
     let is_product = |op: &Op| {
-        matches!(
-            op.family(),
-            Family::Product(_) | Family::Convolution(_) | Family::Attention(_)
-        )
+        matches!(op.family(), Family::Product(_) | Family::Convolution(_) | Family::Attention(_))
     };
     let runs = target.program.commands.iter().filter(|command| match command {
         Command::Run { node, .. } => is_product(&target.graph.nodes[*node].op),

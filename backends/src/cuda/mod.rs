@@ -15,7 +15,8 @@ use arenic_ir::op::families::{
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
 use arenic_ir::types::{DType, TensorType, has_bf16};
 use tiling::{
-    AttentionCore, Sharing, Tiling, attention_tile, channel_sums, partial_sums, product_parts, row_lanes, row_sums,
+    AttentionCore, Sharing, Tiling, attention_tile, channel_sums, partial_sums, product_parts,
+    row_lanes, row_sums,
 };
 
 /// A GPU, by CUDA.

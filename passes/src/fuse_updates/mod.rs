@@ -262,8 +262,7 @@ fn is_sooner_apart(g: &Graph, update: &Update, product: &Product, cx: &Cx) -> bo
     let Some(device) = cx.device else { return true };
     let (both, inputs) = update.with(g, product);
     let apart = g.types_of(&update.inputs);
-    let parts =
-        [(&both, g.types_of(&inputs)), (&bare.op, operands.clone()), (&update.op, apart)];
+    let parts = [(&both, g.types_of(&inputs)), (&bare.op, operands.clone()), (&update.op, apart)];
     let measured = parts.each_ref().map(|(op, x)| device.measured.seconds(op, x));
     if let [Some(both), Some(product), Some(update)] = measured {
         return product + update <= both;

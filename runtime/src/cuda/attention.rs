@@ -6,9 +6,7 @@ use super::index::{broadcast_strides, constant, index_type, offset};
 use super::random::seed;
 use super::site::{LaunchSite, Parameter, c_type, literal};
 use super::work::Unsupported;
-use arenic_backends::cuda::tiling::{
-    AttentionCore, AttentionTile, attention_core, attention_tile,
-};
+use arenic_backends::cuda::tiling::{AttentionCore, AttentionTile, attention_core, attention_tile};
 use arenic_ir::op::families::Attention;
 use arenic_ir::op::{AttentionDropout, AttentionSpec};
 use arenic_ir::{Math, TensorType};
