@@ -24,6 +24,7 @@ pub use arenic_runtime::machine::StepFailure;
 use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::rounds::{Part, RoundsError, WholeStep};
 use arenic_runtime::variants::{self, Variants};
+use arenic_runtime::ways::Way;
 pub use initial::{Initial, InitialError};
 pub use place::{Place, PlaceError};
 use saving::Saver;
@@ -82,6 +83,9 @@ pub struct TrainOptions {
     pub poison: bool,
     /// Where the times of the last step's commands go, in the trace event format.
     pub trace: Option<PathBuf>,
+    /// Called once, before the first step, with the ways that products, convolutions and attentions
+    /// go: on a GPU.
+    pub ways: Option<fn(&[Way])>,
     /// Once this is set the run ends with the step that it is at, as if that were the last one.
     pub stop: Option<&'static AtomicBool>,
 }
@@ -106,6 +110,7 @@ impl Default for TrainOptions {
             trust: Trust::Own,
             poison: false,
             trace: None,
+            ways: None,
             stop: None,
         }
     }
@@ -444,6 +449,9 @@ fn train_on<M: Machine>(
     mut notice: impl FnMut(&Notice),
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
+    if let Some(told) = options.ways {
+        told(&machines.ways());
+    }
     let written = [&options.save, &options.outputs, &options.trace];
     try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
     heap::give_back();
