@@ -2,14 +2,16 @@
 //! `UPDATE=1` writes what comes of it into the files.
 //!
 //! The first line of a case, `# run: a; b`, names the passes to run; without it the pass
-//! of the folder runs alone. `# device memory: N` limits the arena to so many bytes. Cases called `not_*` show what a pass must leave alone;
-//! `example` is what `arenic pipeline explain` shows. A case that ends with a program was accepted by
-//! the checker.
+//! of the folder runs alone. `# device memory: N` limits the arena to so many bytes, `# target: NAME` is another
+//! backend than the CPU's, and `# device: NAME` the device that times are for. Cases called `not_*` show what a
+//! pass must leave alone; `example` is what `arenic pipeline explain` shows. A case that ends with a program was
+//! accepted by the checker.
 
 use arenic::evaluator::Kernels;
 use arenic_backends::CPU;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
+use arenic_passes::devices::{self, NAMED};
 use arenic_passes::explain::Case;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, all_passes};
@@ -35,8 +37,17 @@ fn run(case: &Case, pass: &str) -> Result<Module, String> {
     let passes = case.run.unwrap_or(pass);
     let yaml: String = passes.split("; ").map(|p| format!("- {p}\n")).collect();
     let pipeline = Pipeline::parse(&yaml).unwrap_or_else(|e| panic!("{passes}: {e}"));
+    let backend = case.target.map_or(CPU, |name| {
+        let backend = arenic_backends::ALL.into_iter().find(|backend| backend.name == name);
+        backend.unwrap_or_else(|| panic!("no backend `{name}`"))
+    });
+    let device = case.device.map(|name| {
+        let (_, text) = NAMED.iter().find(|(known, _)| *known == name).unwrap();
+        devices::parse(text).unwrap()
+    });
     let limits = PerSpace { device: case.device_memory, host: None };
-    let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(CPU.target()) };
+    let on_target = Cx { limits, device: device.as_ref(), ..Cx::new(backend.target()) };
+    let cx = Cx { evaluate: Some(&Kernels), ..on_target };
     let outcome = pipeline.run_on(module, &cx, RunOptions::default());
     outcome.map(|outcome| outcome.module).map_err(|e| format!("error: {e}\n"))
 }

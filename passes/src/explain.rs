@@ -25,6 +25,10 @@ pub struct Case<'a> {
     pub run: Option<&'a str>,
     /// Limit on device memory in bytes.
     pub device_memory: Option<u64>,
+    /// The backend; `None` for the CPU.
+    pub target: Option<&'a str>,
+    /// The device that times are for; `None` if there are none.
+    pub device: Option<&'a str>,
     /// The module, as text.
     pub module: &'a str,
     /// What comes of it: a module, or an error; `None` if the file does not say.
@@ -42,6 +46,8 @@ impl<'a> Case<'a> {
         Case {
             run: said("# run: "),
             device_memory: said("# device memory: ").and_then(|bytes| bytes.parse().ok()),
+            target: said("# target: "),
+            device: said("# device: "),
             module: given,
             gives,
         }

@@ -28,6 +28,7 @@ pub(crate) fn device(link: f64) -> Device {
         memory: Memory { bytes_per_second: 1.0, efficiency: 1.0 },
         arithmetic: [(DType::F32, arithmetic)].into(),
         tf32: None,
+        own_kernels: None,
         math: arenic_ir::Math::F32,
         link: Link {
             to_host: link,
