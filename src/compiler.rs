@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// ```
 /// use arenic::{Compiler, Limit, Model, Optimizer};
 ///
-/// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/forward/mlp.onnx");
+/// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/forward/small_cnn.onnx");
 /// let forward = Model::open(path)?.dim("batch", 32);
 /// let whole = Compiler::new().loss("cross_entropy", Optimizer::Adamw).compile(&forward)?;
 /// let limit = whole.arena_bytes() * 9 / 10;
@@ -379,7 +379,7 @@ impl Job<'_> {
             Some(Limit::Bytes(bytes)) => *bytes,
             Some(Limit::Part(part)) => {
                 let whole = self.compile(None)?;
-                let limit = (whole.target()?.figure("arena_bytes") as f64 * part) as u64;
+                let limit = (whole.target()?.figures.arena_bytes as f64 * part) as u64;
                 let percent = part * 100.0;
                 self.watch.note(&format!(
                     "the limit is {limit} bytes, {percent:.1} % of the step's arena"
@@ -417,7 +417,7 @@ impl Job<'_> {
         let device = self.compiler.timed()?;
         let mut best = self.compile(most)?;
         let arena =
-            |compiled: &Compiled| Ok::<u64, CompileError>(compiled.target()?.figure("arena_bytes"));
+            |compiled: &Compiled| Ok::<u64, CompileError>(compiled.target()?.figures.arena_bytes);
         let (mut keeps, mut fails) = (arena(&best)?, 0);
         for _ in 0..OVERHEADS {
             let limit = keeps.midpoint(fails);

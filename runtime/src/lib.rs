@@ -12,3 +12,4 @@ pub mod profile;
 pub mod reference;
 pub mod rounds;
 pub mod variants;
+pub mod ways;

@@ -38,6 +38,7 @@ mod simulate;
 mod sweep;
 mod trace;
 mod variants;
+mod ways;
 
 pub use compile::{CommandError, Compilation, Request};
 

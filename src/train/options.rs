@@ -3,6 +3,7 @@
 use super::{Initial, OnSaveError};
 use crate::data::Mixing;
 use crate::gpu_code::Trust;
+use arenic_runtime::ways::Way;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -50,6 +51,9 @@ pub struct TrainOptions {
     pub poison: bool,
     /// Where the times of the last step's commands go, in the trace event format.
     pub trace: Option<PathBuf>,
+    /// Called once, before the first step, with the ways that products, convolutions and attentions
+    /// go: on a GPU.
+    pub ways: Option<fn(&[Way])>,
     /// Once this is set the run ends with the step that it is at, as if that were the last one.
     pub stop: Option<&'static AtomicBool>,
 }
@@ -74,6 +78,7 @@ impl Default for TrainOptions {
             trust: Trust::Own,
             poison: false,
             trace: None,
+            ways: None,
             stop: None,
         }
     }

@@ -69,6 +69,9 @@ pub(super) fn train_on<M: Machine>(
     mut notice: impl FnMut(&Notice),
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
+    if let Some(told) = options.ways {
+        told(&machines.ways());
+    }
     let written = [&options.save, &options.outputs, &options.trace];
     try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
     heap::give_back();

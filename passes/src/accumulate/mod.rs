@@ -20,6 +20,7 @@
 
 mod divide;
 mod grow;
+mod part;
 mod rows;
 mod rules;
 mod totals;
