@@ -20,7 +20,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text wheel test-torch python-test examples test test-all node-tests differential-cases differential-wide asan-test \
+.PHONY: help setup build demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide asan-test \
   miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
   gpu-bundle digits clean
 
@@ -44,6 +44,11 @@ wheel: $(VENV)/wheel ## Build the Python package, a wheel in target/wheels
 	@tools/setup.sh build
 	rm -rf $(WHEELS)
 	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml --out $(WHEELS)
+
+# Of the crates that are published, which leave out those of tests alone.
+CRATES := arenic-ir arenic-backends arenic-passes arenic-runtime arenic
+package: ## Pack the crates in target/package, as `cargo publish` would upload them
+	cargo package --locked --no-verify $(foreach c,$(CRATES),-p $(c))
 
 # With PyTorch, some 5 GB each, so that `make test` leaves it out.
 test-torch: wheel $(VENV)-torch-oldest/made $(VENV)-torch-newest/made ## Test the Python package with the oldest PyTorch it is for, and the newest
