@@ -209,7 +209,7 @@ mod tests {
             early += usize::from(!EarlyUpdate::all(&g, &plan).is_empty());
             let lowest = lowest(&g, &mut plan, &mut Vec::new());
             let cx = Cx::new(TargetInfo { align: ALIGN, ..CPU.target() });
-            let stats = Order::default().run(&g, &mut plan, &cx).unwrap();
+            let stats = Order::default().run(&g, &mut plan, &cx).unwrap().stats;
             let (bound, peak) = (stats["lower_bound_bytes"], stats["live_peak_bytes"]);
             assert!(bound <= lowest && lowest <= peak, "{bound} {lowest} {peak}\n{text}");
             found += usize::from(lowest == peak);
