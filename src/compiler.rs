@@ -19,6 +19,7 @@ use arenic_passes::accumulate::Accumulate;
 use arenic_passes::differentiate::{Differentiate, Glob, Optimizer, WeightRole};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::precision::{Format, Precision};
+use arenic_passes::shard::{Level, Shard, Travels};
 use arenic_passes::{Pass, Progress, Purpose, Search, devices};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +48,12 @@ pub struct Compiler {
     /// Makes a training step of a forward model.
     pub(crate) differentiate: Option<Differentiate>,
     pub(crate) precision: Option<Format>,
+    /// Ranks that run the step together, each with its rows of the batch; 1 for one process.
+    pub(crate) ranks: usize,
+    /// What each rank has a part of alone.
+    pub(crate) shard: Level,
+    /// The type in which gradients travel.
+    pub(crate) grad_precision: Travels,
     /// The step's rows are cut into as many rounds as make it fastest.
     pub(crate) auto_rounds: bool,
     /// Passes of the user's own: name, pass, and the pass that they come before.
@@ -119,6 +126,9 @@ impl Compiler {
             pipeline: None,
             differentiate: None,
             precision: None,
+            ranks: 1,
+            shard: Level::default(),
+            grad_precision: Travels::default(),
             auto_rounds: false,
             own: Vec::new(),
             targets: Vec::new(),
@@ -204,6 +214,14 @@ impl Compiler {
         self
     }
 
+    /// Compiles for so many ranks, processes that MPI starts: sizes of the batch are a rank's, and `shard` says what
+    /// each rank has a part of alone.
+    #[must_use]
+    pub fn ranks(mut self, ranks: usize, shard: Level) -> Compiler {
+        (self.ranks, self.shard) = (ranks, shard);
+        self
+    }
+
     /// Whether the artifact of a forward model holds the forward pass that evaluates what was trained; by default it
     /// does.
     #[must_use]
@@ -278,6 +296,11 @@ impl Compiler {
         if let Some(to) = self.precision {
             pipeline = pipeline.with_precision(Precision { to });
         }
+        if self.ranks > 1 {
+            let Compiler { ranks, shard, grad_precision, .. } = *self;
+            pipeline =
+                pipeline.on_ranks(Shard { ranks, shard, grad_precision, bucket_bytes: None });
+        }
         if self.auto_rounds {
             pipeline = pipeline.in_micro_batches(Accumulate::default());
         }
@@ -303,6 +326,10 @@ impl Compiler {
             let message = format!("--math {} is for GPUs", self.math.name());
             return Err(CompileError::options(message, "add `--target cuda`"));
         }
+        if self.ranks > 1 && self.targets.contains(&CUDA) {
+            let message = "ranks exchange tensors between CPUs alone so far";
+            return Err(CompileError::options(message, "leave out `--target cuda`, or --ranks"));
+        }
         let trains = pipeline.differentiation().is_some();
         let mode = match trains {
             _ if self.inference => Mode::Inference,
@@ -317,7 +344,7 @@ impl Compiler {
         if targets.is_empty() {
             targets.push(CPU);
         }
-        let import = ImportOptions { mode, ..self.import.clone() };
+        let import = ImportOptions { mode, ranks: self.ranks, ..self.import.clone() };
         let dims = self.import.dims.clone();
         let imports = RefCell::default();
         Ok(Job {
@@ -569,7 +596,9 @@ impl Job<'_> {
             _ => {
                 let (mode, trainable) = (Mode::Inference, trainable.to_vec());
                 let dims = imports.dims.clone();
-                let options = ImportOptions { mode, trainable, dims, ..self.import.clone() };
+                // One process evaluates.
+                let ranks = 1;
+                let options = ImportOptions { mode, trainable, dims, ranks, ..self.import.clone() };
                 self.model.import(&options)?
             }
         };

@@ -2,6 +2,7 @@
 
 mod initial;
 mod place;
+mod ranks;
 mod saving;
 pub(crate) mod session;
 
@@ -22,14 +23,18 @@ use arenic_runtime::executor::{ExecutorOptions, SetupError};
 use arenic_runtime::kernel::{Draw, KernelError};
 pub use arenic_runtime::machine::StepFailure;
 use arenic_runtime::machine::{DeviceError, Machine};
+use arenic_runtime::ranks::{Communicator, RankError};
 use arenic_runtime::rounds::{Part, RoundsError, WholeStep};
 use arenic_runtime::variants::{self, Variants};
 pub use initial::{Initial, InitialError};
 pub use place::{Place, PlaceError};
+use ranks::Peers;
+pub use ranks::RankCountError;
 use saving::Saver;
 pub use saving::{Kept, OnSaveError};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -82,8 +87,13 @@ pub struct TrainOptions {
     pub poison: bool,
     /// Where the times of the last step's commands go, in the trace event format.
     pub trace: Option<PathBuf>,
-    /// Once this is set the run ends with the step that it is at, as if that were the last one.
+    /// Once this is set the run ends with the step that it is at, as if that were the last one. Of several ranks
+    /// one that is told so ends the run of all.
     pub stop: Option<&'static AtomicBool>,
+    /// The other ranks that run the step, too; `None` for a process alone.
+    pub ranks: Option<Arc<dyn Communicator>>,
+    /// How long a rank may be silent; by default ten seconds beyond three times the longest step so far.
+    pub rank_timeout: Option<Duration>,
 }
 
 /// Once through the data from initial values, without saving anything.
@@ -107,6 +117,8 @@ impl Default for TrainOptions {
             poison: false,
             trace: None,
             stop: None,
+            ranks: None,
+            rank_timeout: None,
         }
     }
 }
@@ -132,6 +144,15 @@ pub enum TrainError {
     /// The thread of a trainer ended by a panic, which is a defect of arenic.
     #[error("the step ended by a defect of arenic; make another trainer, and please report this")]
     Ended,
+    /// There are other ranks than the artifact is for.
+    #[error(transparent)]
+    RankCount(#[from] RankCountError),
+    /// Other ranks are not there, or silent.
+    #[error(transparent)]
+    Ranks(#[from] RankError),
+    /// The first rank could not save what all have.
+    #[error("rank 0 could not save the states")]
+    FirstRank,
     /// The parts of a step in rounds do not fit.
     #[error(transparent)]
     Rounds(#[from] RoundsError),
@@ -300,7 +321,7 @@ pub fn train_variants(
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
     let how = ExecutorOptions { threads: options.threads, poison: options.poison, stress: None };
-    on_cpu(variants, how, Training { options, notice, watch })
+    on_cpu(variants, how, options.ranks.as_ref(), Training { options, notice, watch })
 }
 
 /// Runs a target on a device.
@@ -341,11 +362,16 @@ trait Work<R> {
 fn on_cpu<R: Send>(
     variants: &[&Target],
     how: ExecutorOptions,
+    ranks: Option<&Arc<dyn Communicator>>,
     work: impl Work<R> + Send,
 ) -> Result<R, TrainError> {
+    RankCountError::of(variants, ranks.map(|ranks| ranks.as_ref()))?;
     let whole = whole_steps(variants)?;
     let ready = ready(variants, &whole);
     let mut machines = Variants::on_cpu(&ready, how)?;
+    if let Some(ranks) = ranks {
+        machines.join(ranks);
+    }
     let steps = steps(variants, &ready);
     machines.within(|machines| work.with(machines, &steps))
 }
@@ -358,6 +384,7 @@ fn on_device<R>(
     how: cuda::CudaOptions,
     work: impl Work<R>,
 ) -> Result<R, TrainError> {
+    RankCountError::of(variants, None)?;
     let images = |turn: &Turn| {
         let images = gpu_code::images(turn.kernels, turn.graph, turn.program, trust);
         images.map_err(cuda::SetupError::from)
@@ -444,10 +471,13 @@ fn train_on<M: Machine>(
     mut notice: impl FnMut(&Notice),
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
-    let written = [&options.save, &options.outputs, &options.trace];
-    try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
+    let peers = Peers::new(options);
+    if peers.is_first() {
+        let written = [&options.save, &options.outputs, &options.trace];
+        try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
+    }
     heap::give_back();
-    let progress = initial::load(&options.initial, steps, machines)?;
+    let progress = initial::load(&options.initial, steps, machines, peers.rank())?;
     let seed = options.seed.unwrap_or(progress.seed);
 
     let files = options.data.iter().map(Npz::open).collect::<Result<Vec<_>, _>>()?;
@@ -467,8 +497,9 @@ fn train_on<M: Machine>(
         }
     };
     let wanted: Vec<Wanted> = steps.iter().zip(&fed).map(wanted).collect();
+    let share = peers.share(steps);
     let (batches, notices) =
-        Mixed::new(&wanted, &files, &options.set, options.shuffle, &options.mixing)?;
+        Mixed::new(&wanted, &files, &options.set, options.shuffle, &options.mixing, &share)?;
     notices.iter().for_each(&mut notice);
     let total = match options.length {
         Length::Steps(n) => n,
@@ -485,12 +516,13 @@ fn train_on<M: Machine>(
         variants.push(Variant { step, fed, refill, outputs: Outputs::new(step.graph) });
     }
     let spool = match &options.outputs {
+        Some(_) if !peers.is_first() => None,
         Some(path) => Some(spool(path, &variants)?),
         None => None,
     };
     let first = progress.step;
     let graphs = steps.iter().map(|step| step.graph).collect();
-    let saver = Saver { graphs, options, seed };
+    let saver = Saver { graphs, options, seed, peers };
     let (tally, fed_last) = (Tally::default(), None);
     let mut run = Run { saver, variants, batches, spool, first, total, tally, fed_last };
     let outcome = run.steps(machines, &mut notice, &mut watch);
@@ -512,7 +544,9 @@ fn train_on<M: Machine>(
     spooled.map_err(|e| run.saver.saved_before(e, step))?;
     let last = run.fed_last.unwrap_or(0);
     let clock = machines.read(last).clock();
-    if let (Some(path), Some(spans)) = (&options.trace, &run.tally.spans) {
+    if let (Some(path), Some(spans)) = (&options.trace, &run.tally.spans)
+        && run.saver.peers.is_first()
+    {
         let timed = steps[last].timed;
         let trace = chrome_trace(timed.0, timed.1, spans, clock).to_string();
         write_text(path, &trace).map_err(|e| run.saver.saved_before(e, step))?;
@@ -590,7 +624,7 @@ impl Run<'_> {
         let (options, seed) = (self.saver.options, self.saver.seed);
         let mut is_fed = false;
         for done in 0..self.total {
-            if self.saver.is_told_to_stop() {
+            if self.saver.all_are_told_to_stop()? {
                 break;
             }
             let step = self.first + done;
@@ -600,7 +634,7 @@ impl Run<'_> {
             if !std::mem::take(&mut is_fed) {
                 self.feed(machine, v, step)?;
             }
-            let draw = Draw { seed, step, round: 0 };
+            let draw = Draw { seed, step, round: self.saver.peers.rank() as u64 };
             let failed = |error| TrainError::Step { step, error };
             if options.trace.is_some() && done + 1 == self.total {
                 self.tally.spans = Some(machine.timed_step(draw).map_err(failed)?);
@@ -622,6 +656,7 @@ impl Run<'_> {
                 }
             }
             self.tally.took(start.elapsed());
+            self.saver.peers.took(start.elapsed());
             watch(&StepReport { step, done: done + 1, total: self.total, scalars: &scalars });
             if let Some(name) = outputs.non_finite_loss(&scalars) {
                 let error = TrainError::NonFinite { step, name };
@@ -667,6 +702,8 @@ impl Run<'_> {
         let renewed = match &error {
             // Saved already.
             TrainError::Kept { .. } => return error,
+            // A rank that failed alone cannot save what others have their parts of.
+            _ if self.saver.peers.are_several() => return error,
             TrainError::Step { .. } | TrainError::Class { .. } => machines.read(v).written_states(),
             _ => Vec::new(),
         };

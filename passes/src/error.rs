@@ -1,6 +1,6 @@
 //! Why passes fail.
 
-use crate::{Minimum, accumulate, differentiate, yaml};
+use crate::{Minimum, accumulate, differentiate, shard, yaml};
 use arenic_ir::plan::PlanError;
 
 /// Why a pass failed.
@@ -70,6 +70,9 @@ pub enum PassError {
     /// The graph cannot be differentiated.
     #[error(transparent)]
     Differentiate(#[from] differentiate::DifferentiateError),
+    /// Ranks cannot run the step together.
+    #[error(transparent)]
+    Shard(#[from] shard::ShardError),
     /// The step cannot run in micro-batches.
     #[error(transparent)]
     Accumulate(#[from] accumulate::AccumulateError),

@@ -51,6 +51,7 @@ mod residency;
 mod rewrite;
 pub mod rounds;
 pub mod section;
+pub mod shard;
 mod share;
 pub mod share_in_place;
 pub mod share_parallel;
@@ -76,6 +77,7 @@ registry::passes! {
     graph dead_code::DeadCode,
     graph fuse_transposes::FuseTransposes,
     graph differentiate::Differentiate,
+    graph shard::Shard,
     graph accumulate::Accumulate,
     graph views::Views,
     graph raise::Raise,

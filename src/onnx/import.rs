@@ -63,7 +63,7 @@ pub(super) fn import(
     }
 
     let slots = vec![Slot::default(); names.len()];
-    let mut b = Builder::default();
+    let mut b = Builder { ranks: options.ranks, ..Builder::default() };
     b.g.name = graph.name.clone().unwrap_or_default();
     let pinned = nodes.iter().filter_map(|n| n.named.as_ref()).flat_map(|n| &n.xs).copied();
     let pinned = pinned.collect();

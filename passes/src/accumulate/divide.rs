@@ -137,11 +137,11 @@ fn by_rows(rows: &Rows) -> Result<BTreeSet<String>, AccumulateError> {
 }
 
 /// A part that grows.
-pub(super) struct Part<'a> {
-    pub(super) rows: &'a Rows<'a>,
-    pub(super) new: Graph,
+pub(crate) struct Part<'a> {
+    pub(crate) rows: &'a Rows<'a>,
+    pub(crate) new: Graph,
     /// What stands for a value of the whole step.
-    pub(super) of: SecondaryMap<ValueId, Option<ValueId>>,
+    pub(crate) of: SecondaryMap<ValueId, Option<ValueId>>,
     /// The states in which values go from part to part.
     pub(super) carried: HashMap<ValueId, StateId>,
     /// The first parts of shared values.
@@ -149,16 +149,23 @@ pub(super) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
+    /// Without any states.
+    pub(crate) fn bare(rows: &'a Rows<'a>) -> Self {
+        let g = rows.g;
+        let new = Graph { name: g.name.clone(), ranks: g.ranks.clone(), ..Graph::default() };
+        let (of, carried, narrow) = Default::default();
+        Part { rows, new, of, carried, narrow }
+    }
+
     /// All parts have the same states: those of the step, then what is carried.
     fn new(rows: &'a Rows<'a>, needs: &Needs, with_init: bool) -> Self {
         let g = rows.g;
-        let new = Graph { name: g.name.clone(), ..Graph::default() };
-        let (of, carried, narrow) = Default::default();
-        let mut part = Part { rows, new, of, carried, narrow };
+        let mut part = Part::bare(rows);
         for state in g.states.values() {
             let init = state.init.clone().filter(|_| with_init);
             let s = part.new.add_state(&state.name, g.ty(state.enter).clone(), init);
             part.new.states[s].rows = state.rows;
+            part.new.states[s].part_of.clone_from(&state.part_of);
             part.of[state.enter] = Some(part.new.states[s].enter);
         }
         let mut names: BTreeSet<String> = g.states.values().map(|s| s.name.clone()).collect();
@@ -189,7 +196,7 @@ impl<'a> Part<'a> {
     }
 
     /// Inputs and constants of the whole step that are read; others are there already.
-    pub(super) fn leaf(&mut self, v: ValueId) -> Option<ValueId> {
+    pub(crate) fn leaf(&mut self, v: ValueId) -> Option<ValueId> {
         if let Some(new) = self.of[v] {
             return Some(new);
         }
@@ -211,7 +218,7 @@ impl<'a> Part<'a> {
     }
 
     /// A node with other operator and operands, whose results take the names of the old ones'.
-    fn node(
+    pub(crate) fn node(
         &mut self,
         n: NodeId,
         op: Op,
@@ -237,7 +244,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    fn define(&mut self, n: NodeId, outputs: &[Option<ValueId>]) {
+    pub(crate) fn define(&mut self, n: NodeId, outputs: &[Option<ValueId>]) {
         for (old, new) in self.rows.g.nodes[n].outputs.iter().zip(outputs) {
             if let Some(old) = old {
                 // What another part has made stays that.
@@ -247,7 +254,7 @@ impl<'a> Part<'a> {
     }
 
     /// The first part of a value that is the same in every round.
-    fn narrow(&mut self, v: ValueId, along: Along) -> Result<ValueId, TypeError> {
+    pub(crate) fn narrow(&mut self, v: ValueId, along: Along) -> Result<ValueId, TypeError> {
         if let Some(&known) = self.narrow.get(&(v, along)) {
             return Ok(known);
         }
@@ -291,7 +298,7 @@ impl<'a> Part<'a> {
     }
 
     /// The results that nobody reads go; states stay.
-    fn finish(self) -> Graph {
+    pub(crate) fn finish(self) -> Graph {
         let g = self.new;
         let mut wanted = g.kept();
         let mut keep: SecondaryMap<NodeId, bool> = SecondaryMap::new();
@@ -305,7 +312,7 @@ impl<'a> Part<'a> {
     }
 }
 
-pub(super) fn missing(v: ValueId) -> TypeError {
+pub(crate) fn missing(v: ValueId) -> TypeError {
     TypeError(format!("{v} is not known in this part of the step"))
 }
 
@@ -436,7 +443,7 @@ fn is_in_round(rows: &Rows, needs: &Needs, n: NodeId) -> bool {
     made.any(|&v| needs.main[v] && !matches!(rows.kind[v], Kind::Late | Kind::Early))
 }
 
-fn scaled(g: &mut Graph, v: ValueId, by: f64) -> Result<ValueId, TypeError> {
+pub(crate) fn scaled(g: &mut Graph, v: ValueId, by: f64) -> Result<ValueId, TypeError> {
     let dtype = g.ty(v).dtype;
     let bytes = match dtype {
         DType::F64 => by.to_le_bytes().to_vec(),

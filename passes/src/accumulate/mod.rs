@@ -18,10 +18,10 @@
 //! byte limit is Huang et al., "GPipe" (2019), section 2.3, turned round: there micro-batches are
 //! given, and recomputation follows.
 
-mod divide;
+pub(crate) mod divide;
 mod grow;
-mod rows;
-mod rules;
+pub(crate) mod rows;
+pub(crate) mod rules;
 mod totals;
 
 use crate::rounds::{Divides, Division};
