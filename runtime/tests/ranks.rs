@@ -38,8 +38,8 @@ fn run(op: &Op, operands: &[Vec<(TensorType, Vec<u8>)>]) -> Vec<Vec<Vec<u8>>> {
         g.outputs.iter().map(|o| reference.value(o.value).to_vec()).collect()
     };
     std::thread::scope(|scope| {
-        let start = |(rank, x): (ThreadRank, &Vec<_>)| scope.spawn(move || one(rank, x));
-        let threads: Vec<_> = ranks(count).into_iter().zip(operands).map(start).collect();
+        let pairs = ranks(count).into_iter().zip(operands);
+        let threads: Vec<_> = pairs.map(|(rank, x)| scope.spawn(move || one(rank, x))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

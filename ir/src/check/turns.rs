@@ -54,7 +54,7 @@ pub fn check_variants(steps: &[Vec<Part>]) -> Result<Vec<Vec<Footprint>>, Vec<Vi
 pub fn check_variant_turns(steps: &[Vec<Part>]) -> Result<(), Vec<Violation>> {
     let mut first = 0;
     for step in steps {
-        super::rounds::same_states(step, first)?;
+        same_states(step, first)?;
         first += step.len();
     }
     check_turns(&steps.concat())
@@ -206,5 +206,39 @@ fn difference(name: &str, of: &[Seen], other: &[Seen]) -> Option<String> {
         _ if a.carried != b.carried => format!("the state `{name}` is kept otherwise"),
         false => format!("the state `{name}` has another type"),
         true => format!("the state `{name}` has another home"),
+    })
+}
+
+/// Judges whether all parts have the states of the first one; `place` is that one's in messages.
+pub(super) fn same_states(parts: &[Part], place: usize) -> Result<(), Vec<Violation>> {
+    let differs = |(i, &part): (usize, &Part)| {
+        let difference = differ(parts[0], part, place)?;
+        Some(closing(format!("part {}: {difference}", place + i)))
+    };
+    let violations: Vec<Violation> = parts.iter().enumerate().filter_map(differs).collect();
+    if violations.is_empty() { Ok(()) } else { Err(violations) }
+}
+
+/// In what targets, states or homes of states differ, if they do.
+fn differ(a: Part, b: Part, first: usize) -> Option<String> {
+    if a.1.target != b.1.target {
+        return Some(format!("it is for another target than part {first}"));
+    }
+    if a.0.states.len() != b.0.states.len() {
+        return Some(format!("{} states, part {first} has {}", b.0.states.len(), a.0.states.len()));
+    }
+    let home = |(g, p): Part, s| {
+        let enter = g.states[s].enter;
+        p.homes.iter().find(|h| h.value == enter).map(|h| h.range)
+    };
+    a.0.states.keys().find_map(|s| {
+        let (x, y) = (&a.0.states[s], &b.0.states[s]);
+        let same = (&x.name, x.rows, x.carried, a.0.ty(x.enter))
+            == (&y.name, y.rows, y.carried, b.0.ty(y.enter));
+        if !same {
+            return Some(format!("{s} is `{}`, in part {first} `{}`", y.name, x.name));
+        }
+        let (x, y) = (home(a, s), home(b, s));
+        (x != y).then(|| format!("{s} has another home than in part {first}"))
     })
 }

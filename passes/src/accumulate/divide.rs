@@ -2,13 +2,14 @@
 
 use super::AccumulateError;
 use super::grow::Growing;
-use super::rows::{Kind, Rows};
-use super::rules::{Along, narrowed};
+use super::part::{Part, fill, missing, scaled};
+use super::rows::Rows;
+use super::rules::Kind;
 use super::totals::{Total, Totals};
 use crate::rounds::Division;
 use arenic_ir::Rounds;
-use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, Output, StateId, ValueId};
-use arenic_ir::op::{Binary, Op, TypeError};
+use arenic_ir::graph::{Data, Graph, NodeId, Output, StateId, ValueId};
+use arenic_ir::op::{Op, TypeError};
 use arenic_ir::types::{DType, TensorType};
 use cranelift_entity::SecondaryMap;
 use std::collections::{BTreeSet, HashMap};
@@ -136,196 +137,9 @@ fn by_rows(rows: &Rows) -> Result<BTreeSet<String>, AccumulateError> {
     Ok(names)
 }
 
-/// A part that grows.
-pub(crate) struct Part<'a> {
-    pub(crate) rows: &'a Rows<'a>,
-    pub(crate) new: Graph,
-    /// What stands for a value of the whole step.
-    pub(crate) of: SecondaryMap<ValueId, Option<ValueId>>,
-    /// The states in which values go from part to part.
-    pub(super) carried: HashMap<ValueId, StateId>,
-    /// The first parts of shared values.
-    narrow: HashMap<(ValueId, Along), ValueId>,
-}
-
-impl<'a> Part<'a> {
-    /// Without any states.
-    pub(crate) fn bare(rows: &'a Rows<'a>) -> Self {
-        let g = rows.g;
-        let new = Graph { name: g.name.clone(), ranks: g.ranks.clone(), ..Graph::default() };
-        let (of, carried, narrow) = Default::default();
-        Part { rows, new, of, carried, narrow }
-    }
-
-    /// All parts have the same states: those of the step, then what is carried.
-    fn new(rows: &'a Rows<'a>, needs: &Needs, with_init: bool) -> Self {
-        let g = rows.g;
-        let mut part = Part::bare(rows);
-        for state in g.states.values() {
-            let init = state.init.clone().filter(|_| with_init);
-            let s = part.new.add_state(&state.name, g.ty(state.enter).clone(), init);
-            part.new.states[s].rows = state.rows;
-            part.new.states[s].part_of.clone_from(&state.part_of);
-            part.of[state.enter] = Some(part.new.states[s].enter);
-        }
-        let mut names: BTreeSet<String> = g.states.values().map(|s| s.name.clone()).collect();
-        let early = needs.early.iter().map(|&v| (v, None, "whole"));
-        let totals = needs.totals.iter().map(|total| (total.value, total.state, "sum"));
-        for (v, state, what) in early.chain(totals) {
-            if let Some(s) = state {
-                part.carried.insert(v, s);
-                continue;
-            }
-            let mut name = match &g.values[v].name {
-                name if name.is_empty() => format!("{what} {v}"),
-                name => format!("{what} {name}"),
-            };
-            // Values may have one name, those of states are distinct.
-            while !names.insert(name.clone()) {
-                name = format!("{name} {v}");
-            }
-            let s = part.new.add_state(name, g.ty(v).clone(), None);
-            part.new.states[s].carried = true;
-            part.carried.insert(v, s);
-        }
-        part
-    }
-
-    fn carried(&self, v: ValueId) -> Option<ValueId> {
-        self.carried.get(&v).map(|&s| self.new.states[s].enter)
-    }
-
-    /// Inputs and constants of the whole step that are read; others are there already.
-    pub(crate) fn leaf(&mut self, v: ValueId) -> Option<ValueId> {
-        if let Some(new) = self.of[v] {
-            return Some(new);
-        }
-        let value = &self.rows.g.values[v];
-        let new = match &value.def {
-            Def::Input => self.new.add_input(value.name.clone(), value.ty.clone()),
-            Def::Const(data) => {
-                self.new.add_const(value.name.clone(), value.ty.clone(), data.clone())
-            }
-            _ => return None,
-        };
-        self.of[v] = Some(new);
-        Some(new)
-    }
-
-    fn operands(&mut self, node: &Node) -> Result<Vec<ValueId>, TypeError> {
-        let operand = |&v: &ValueId| self.leaf(v).ok_or_else(|| missing(v));
-        node.inputs.iter().map(operand).collect()
-    }
-
-    /// A node with other operator and operands, whose results take the names of the old ones'.
-    pub(crate) fn node(
-        &mut self,
-        n: NodeId,
-        op: Op,
-        inputs: Vec<ValueId>,
-    ) -> Result<Vec<Option<ValueId>>, TypeError> {
-        let old = &self.rows.g.nodes[n];
-        let new = self.new.add_node(old.name.clone(), op, inputs)?;
-        let outputs = self.new.nodes[new].outputs.clone();
-        for (old, new) in old.outputs.iter().zip(&outputs) {
-            if let (Some(old), Some(new)) = (old, new) {
-                self.new.values[*new].name.clone_from(&self.rows.g.values[*old].name);
-            }
-        }
-        Ok(outputs)
-    }
-
-    /// A node as it is in the whole step.
-    fn whole(&mut self, n: NodeId) -> Result<(), TypeError> {
-        let node = &self.rows.g.nodes[n];
-        let inputs = self.operands(node)?;
-        let outputs = self.node(n, node.op.clone(), inputs)?;
-        self.define(n, &outputs);
-        Ok(())
-    }
-
-    pub(crate) fn define(&mut self, n: NodeId, outputs: &[Option<ValueId>]) {
-        for (old, new) in self.rows.g.nodes[n].outputs.iter().zip(outputs) {
-            if let Some(old) = old {
-                // What another part has made stays that.
-                self.of[*old] = self.of[*old].or(*new);
-            }
-        }
-    }
-
-    /// The first part of a value that is the same in every round.
-    pub(crate) fn narrow(&mut self, v: ValueId, along: Along) -> Result<ValueId, TypeError> {
-        if let Some(&known) = self.narrow.get(&(v, along)) {
-            return Ok(known);
-        }
-        let (g, count) = (self.rows.g, self.rows.count);
-        let value = &g.values[v];
-        let new = match &value.def {
-            Def::Const(data) => {
-                let extent = value.ty.shape[along.axis] / count;
-                let ty = value.ty.with_extent(along.axis, extent);
-                let data = first_part(data, along.blocks(&value.ty), count);
-                self.new.add_const(value.name.clone(), ty, data)
-            }
-            Def::Node { node, output } => {
-                let (op, cut) = narrowed(g, v, along, count).ok_or_else(|| missing(v))?;
-                let mut inputs = Vec::new();
-                for (&x, cut) in g.nodes[*node].inputs.iter().zip(cut) {
-                    inputs.push(match cut {
-                        Some((x, along)) => self.narrow(x, along)?,
-                        None => self.shared(x)?,
-                    });
-                }
-                self.node(*node, op, inputs)?[*output].ok_or_else(|| missing(v))?
-            }
-            _ => return Err(missing(v)),
-        };
-        self.narrow.insert((v, along), new);
-        Ok(new)
-    }
-
-    /// A value that is the same in every round, with what it is made of.
-    fn shared(&mut self, v: ValueId) -> Result<ValueId, TypeError> {
-        if let Some(known) = self.leaf(v) {
-            return Ok(known);
-        }
-        let Def::Node { node, .. } = self.rows.g.values[v].def else { return Err(missing(v)) };
-        for x in self.rows.g.nodes[node].inputs.clone() {
-            self.shared(x)?;
-        }
-        self.whole(node)?;
-        self.of[v].ok_or_else(|| missing(v))
-    }
-
-    /// The results that nobody reads go; states stay.
-    pub(crate) fn finish(self) -> Graph {
-        let g = self.new;
-        let mut wanted = g.kept();
-        let mut keep: SecondaryMap<NodeId, bool> = SecondaryMap::new();
-        for (n, node) in g.nodes.iter().rev() {
-            if node.outputs.iter().flatten().any(|&v| wanted[v]) {
-                keep[n] = true;
-                node.inputs.iter().for_each(|&v| wanted[v] = true);
-            }
-        }
-        g.compacted(|n| keep[n])
-    }
-}
-
-pub(crate) fn missing(v: ValueId) -> TypeError {
-    TypeError(format!("{v} is not known in this part of the step"))
-}
-
-fn first_part(data: &Data, blocks: usize, count: usize) -> Data {
-    let Data::Bytes(bytes) = data else { return Data::Absent };
-    let block = (bytes.len() / blocks.max(1)).max(1);
-    let firsts = bytes.chunks(block).flat_map(|block| &block[..block.len() / count]);
-    Data::Bytes(firsts.copied().collect::<Vec<u8>>().into())
-}
-
 /// Makes what is known before the first round, and what totals are without their terms.
 fn before(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
-    let mut part = Part::new(rows, needs, false);
+    let mut part = Part::new(rows, &needs.early, &needs.totals, false);
     for (n, node) in &rows.g.nodes {
         if node.outputs.iter().flatten().any(|&v| needs.before[v]) {
             part.whole(n)?;
@@ -358,20 +172,10 @@ fn before(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
     Ok(part.finish())
 }
 
-/// A value broadcast to a type.
-pub(super) fn fill(g: &mut Graph, v: ValueId, ty: &TensorType) -> Result<ValueId, TypeError> {
-    let op = match ty.rank() {
-        0 => Op::Copy,
-        _ => Op::Expand { shape: ty.shape.clone() },
-    };
-    let n = g.add_node("begin", op, vec![v])?;
-    g.result(n).ok_or_else(|| missing(v))
-}
-
 /// One round.
 fn main(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
     let g = rows.g;
-    let mut part = Part::new(rows, needs, true);
+    let mut part = Part::new(rows, &needs.early, &needs.totals, true);
     for &v in &needs.early {
         part.of[v] = part.carried(v);
     }
@@ -443,22 +247,10 @@ fn is_in_round(rows: &Rows, needs: &Needs, n: NodeId) -> bool {
     made.any(|&v| needs.main[v] && !matches!(rows.kind[v], Kind::Late | Kind::Early))
 }
 
-pub(crate) fn scaled(g: &mut Graph, v: ValueId, by: f64) -> Result<ValueId, TypeError> {
-    let dtype = g.ty(v).dtype;
-    let bytes = match dtype {
-        DType::F64 => by.to_le_bytes().to_vec(),
-        DType::F32 => (by as f32).to_le_bytes().to_vec(),
-        _ => return Err(TypeError(format!("a mean of {dtype} cannot be summed by parts"))),
-    };
-    let by = g.add_const("", TensorType::scalar(dtype), Data::Bytes(bytes.into()));
-    let n = g.add_node("", Op::Binary { f: Binary::Mul }, vec![v, by])?;
-    g.result(n).ok_or_else(|| missing(v))
-}
-
 /// What follows from the sums.
 fn after(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
     let g = rows.g;
-    let mut part = Part::new(rows, needs, false);
+    let mut part = Part::new(rows, &needs.early, &needs.totals, false);
     for &v in needs.early.iter().chain(needs.totals.iter().map(|total| &total.value)) {
         part.of[v] = part.carried(v);
     }

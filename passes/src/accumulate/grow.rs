@@ -1,7 +1,8 @@
 //! Adding terms up: what totals are before the first round, and what each round adds to them.
 
-use super::divide::{Part, fill, missing};
-use super::rows::{Kind, Rows};
+use super::part::{Part, fill, missing};
+use super::rows::Rows;
+use super::rules::Kind;
 use super::totals::{Term, Total};
 use arenic_ir::graph::{Def, Node, NodeId, ValueId};
 use arenic_ir::op::Binary::{self, Add, Sub};

@@ -18,8 +18,9 @@
 //! byte limit is Huang et al., "GPipe" (2019), section 2.3, turned round: there micro-batches are
 //! given, and recomputation follows.
 
-pub(crate) mod divide;
+mod divide;
 mod grow;
+pub(crate) mod part;
 pub(crate) mod rows;
 pub(crate) mod rules;
 mod totals;

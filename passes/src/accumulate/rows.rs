@@ -6,31 +6,11 @@
 //! to come, unless it follows from inputs alone: then it is computed before the first round.
 
 use super::AccumulateError;
-use super::rules::{Along, Rule, by_table, is_zero, narrowed, repeats, special};
+use super::rules::{Along, Kind, Rule, by_table, is_zero, narrowed, repeats, special};
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction};
 use cranelift_entity::SecondaryMap;
 use std::collections::{BTreeSet, HashMap};
-
-/// How a value of the whole step exists in the rounds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// The same in every round.
-    #[default]
-    Shared,
-    /// Computed before the first round, of the whole batch; then as `Shared`.
-    Early,
-    /// Each round has one of `count` equal parts along an axis.
-    Rows(Along),
-    /// As `Rows` of the first axis; the elements are positions in a max pool's operand, counted within the part.
-    Positions,
-    /// Of ranks: each has one of its own, as statistics of its rows.
-    Own,
-    /// The sum of what the rounds compute.
-    Sum,
-    /// Known after the last round.
-    Late,
-}
 
 /// The values of a step in rounds.
 pub(crate) struct Rows<'a> {

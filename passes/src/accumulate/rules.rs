@@ -4,10 +4,29 @@
 //! axis is computed by itself: parts need not be ranges of it. Where a reshape puts the batch inside
 //! of another axis ([`Along::outer`]), parts are rows that lie apart.
 
-use super::rows::Kind;
 use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::op::{Assembly, Op, Reduction, Scatter};
 use arenic_ir::types::{DType, TensorType};
+
+/// How a value of the whole step exists in the rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The same in every round.
+    #[default]
+    Shared,
+    /// Computed before the first round, of the whole batch; then as `Shared`.
+    Early,
+    /// Each round has one of `count` equal parts along an axis.
+    Rows(Along),
+    /// As `Rows` of the first axis; the elements are positions in a max pool's operand, counted within the part.
+    Positions,
+    /// Of ranks: each has one of its own, as statistics of its rows.
+    Own,
+    /// The sum of what the rounds compute.
+    Sum,
+    /// Known after the last round.
+    Late,
+}
 
 /// Where the batch is in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

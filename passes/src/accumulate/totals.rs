@@ -14,7 +14,8 @@
 //! through them one by one; results differ by the order of sums. That rounds and the part after them never read `s` is
 //! looked up in what they really compute ([`Totals::new`]'s caller).
 
-use super::rows::{Kind, Rows};
+use super::rows::Rows;
+use super::rules::Kind;
 use arenic_ir::graph::{Def, NodeId, StateId, ValueId};
 use arenic_ir::op::{Binary, Op, Unary};
 use cranelift_entity::SecondaryMap;

@@ -217,11 +217,6 @@ struct Scores {
     inside: Vec<NodeId>,
 }
 
-/// True for a value that may be scores.
-pub(super) fn leads_to_product(v: &GraphView, s: ValueId) -> bool {
-    scores(v, s).is_some()
-}
-
 /// Scores as they are written above.
 fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
     let n = v.definition(s)?;
@@ -242,7 +237,7 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
         found.scale *= factor;
         found
     } else {
-        let (x, mask) = Mask::of(v, s)?;
+        let (x, mask) = Mask::of(v, s, &|x| scores(v, x).is_some())?;
         let mut found = scores(v, x)?;
         if !found.masks.is_empty() && found.shape != shape {
             return None;

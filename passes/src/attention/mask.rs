@@ -21,15 +21,19 @@ pub(super) enum Mask {
 }
 
 impl Mask {
-    /// What is masked in `s`, and by what.
-    pub(super) fn of(v: &GraphView, s: ValueId) -> Option<(ValueId, Mask)> {
+    /// The scores that `s` masks, and their mask; `is_scores` tells which summand is the scores.
+    pub(super) fn of(
+        v: &GraphView,
+        s: ValueId,
+        is_scores: &dyn Fn(ValueId) -> bool,
+    ) -> Option<(ValueId, Mask)> {
         let shape = &v.g.ty(v.base(s)).shape;
         let fits = |x: ValueId, mask: ValueId| {
             &v.g.ty(x).shape == shape
                 && broadcast_shapes(&v.g.ty(mask).shape, shape).as_ref() == Some(shape)
         };
-        let leads = |x: ValueId| super::forward::leads_to_product(v, x);
-        let mut sums = v.commuted(s, Binary::Add).filter(|&[x, mask]| fits(x, mask) && leads(x));
+        let mut sums =
+            v.commuted(s, Binary::Add).filter(|&[x, mask]| fits(x, mask) && is_scores(x));
         match (sums.next(), sums.next()) {
             (Some([x, mask]), None) => return Some((x, Mask::Added(mask))),
             (Some(_), Some(_)) => return None,

@@ -70,8 +70,9 @@ const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
 /// The part of host memory that choices leave free is one in so many.
 const LOOSE: u64 = 64;
 
-/// Of host memory, which part is to hold what repeats leave above the limit.
-const PARTS: [f64; 3] = [0.0, 0.5, 1.0];
+/// Of what a plan without a limit has above it, which parts are tried to be moved where repeats have
+/// freed the rest.
+const PARTS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
 /// The effort where none is given, in seconds of the reference core.
 const EFFORT: f64 = 2.0;
@@ -163,13 +164,17 @@ impl Budget {
         Ok(best)
     }
 
-    /// The best that computes tensors again until what is left above the limit has room in host
-    /// memory, and moves that: for host memory that is scarce.
+    /// The best that computes tensors again until what is left above the limit is a part of what
+    /// was there, with room in host memory, and moves that.
     fn repeats_then_swaps(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
-        let Some(host) = p.cx.limits.host.filter(|_| self.recompute) else { return Ok((None, 0)) };
+        if !self.recompute {
+            return Ok((None, 0));
+        }
+        let above = p.whole.saturating_sub(p.limit);
+        let moved = above.min(p.cx.limits.host.unwrap_or(above));
         let (mut best, mut placed) = (None, 0);
         for part in PARTS {
-            let limit = p.limit.saturating_add((host as f64 * part) as u64);
+            let limit = p.limit.saturating_add((moved as f64 * part) as u64);
             if limit >= p.whole {
                 continue;
             }

@@ -4,8 +4,9 @@ use super::bucket::Bucket;
 use super::needs::{Needs, is_elementwise, reduce_by_parts, reduces_parts, takes_term};
 use super::{Level, Shard, ShardError, Travels};
 use crate::Stats;
-use crate::accumulate::divide::{Part, missing, scaled};
-use crate::accumulate::rows::{Kind, Rows};
+use crate::accumulate::part::{Part, missing, scaled};
+use crate::accumulate::rows::Rows;
+use crate::accumulate::rules::Kind;
 use arenic_ir::graph::{Def, Graph, NodeId, Output, Ranks, StateId, ValueId};
 use arenic_ir::op::{Op, TypeError, part_type};
 use arenic_ir::types::DType;
@@ -31,6 +32,8 @@ pub(super) fn build(
         buckets: Default::default(),
         gathered: HashMap::new(),
         groups: HashMap::new(),
+        of_parameters: of_parameters(&rows, &needs),
+        again: HashMap::new(),
         gathered_exits: SecondaryMap::new(),
         stats: Stats::new(),
     };
@@ -64,6 +67,10 @@ struct Builder<'a> {
     gathered: HashMap<(ValueId, bool), ValueId>,
     /// Which parameters are gathered together, by each of them.
     groups: HashMap<(ValueId, bool), Vec<ValueId>>,
+    /// Values that are computed of gathered parameters alone, such as transposes of them.
+    of_parameters: SecondaryMap<ValueId, bool>,
+    /// What is computed of them once more for what follows the forward pass.
+    again: HashMap<ValueId, ValueId>,
     /// Parameters whose next value was put together from its parts, by that value.
     gathered_exits: SecondaryMap<ValueId, Option<ValueId>>,
     stats: Stats,
@@ -380,7 +387,31 @@ impl Builder<'_> {
         {
             return self.gather(v, self.needs.forward[reader]);
         }
+        if let Def::Node { node, .. } = self.rows.g.values[v].def
+            && self.of_parameters[v]
+            && self.needs.forward[node]
+            && !self.needs.forward[reader]
+        {
+            return self.once_more(v, node, reader);
+        }
         Ok(self.part.leaf(v).ok_or_else(|| missing(v))?)
+    }
+
+    /// What the forward pass has computed of parameters, computed again of those that are gathered again, so that
+    /// neither has to be kept until then.
+    fn once_more(&mut self, v: ValueId, n: NodeId, reader: NodeId) -> Result<ValueId, ShardError> {
+        if let Some(&known) = self.again.get(&v) {
+            return Ok(known);
+        }
+        let node = &self.rows.g.nodes[n];
+        let inputs = self.wholes(&node.inputs, reader)?;
+        let made = self.part.node(n, node.op.clone(), inputs)?;
+        for (old, new) in node.outputs.iter().zip(made) {
+            if let (Some(old), Some(new)) = (old, new) {
+                self.again.insert(*old, new);
+            }
+        }
+        Ok(self.again.get(&v).copied().ok_or_else(|| missing(v))?)
     }
 
     /// A parameter of which every rank has its part, gathered with those that are read next.
@@ -480,4 +511,24 @@ impl Builder<'_> {
         };
         Ok(whole.ok_or_else(|| missing(exit))?)
     }
+}
+
+/// Values that follow from sharded states, and from nothing that depends on the batch.
+fn of_parameters(rows: &Rows, needs: &Needs) -> SecondaryMap<ValueId, bool> {
+    let g = rows.g;
+    let mut of: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+    for (s, state) in &g.states {
+        of[state.enter] = needs.sharded[s];
+    }
+    for (n, node) in &g.nodes {
+        let shared = rows.rule[n].is_none() && node.op.rng().is_none();
+        let is_shared = |&v: &ValueId| rows.kind[v] == Kind::Shared;
+        if shared
+            && node.outputs.iter().flatten().all(is_shared)
+            && node.inputs.iter().any(|&v| of[v])
+        {
+            node.outputs.iter().flatten().for_each(|&v| of[v] = true);
+        }
+    }
+    of
 }

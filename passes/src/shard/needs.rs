@@ -1,7 +1,8 @@
 //! What each rank needs of each value: its rows, its term of a sum, the whole, or its own part.
 
 use super::{Level, ShardError};
-use crate::accumulate::rows::{Kind, Rows};
+use crate::accumulate::rows::Rows;
+use crate::accumulate::rules::Kind;
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::op::{Op, Reduction};
 use cranelift_entity::SecondaryMap;
