@@ -4,6 +4,7 @@
 //! fields are options with defaults, unknown ones are refused, and the first line of its
 //! doc comment is its help.
 
+pub mod cluster;
 pub mod devices;
 pub mod pipeline;
 mod registry;
