@@ -4,12 +4,13 @@
 //! home and needs bytes of its own until the end of the step. The scheduling problem counts
 //! an exit value as nothing wherever it is computed, which a bound must; so an order that
 //! the search likes may have such updates. Here they wait for the old value's readers,
-//! everything else keeps its turn.
+//! everything else keeps its turn; or all of the search is done again where updates wait.
 
+use super::problem::Problem;
 use crate::share::exit_buffer;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Plan, TaskId};
-use cranelift_entity::SecondaryMap;
+use cranelift_entity::{EntityRef, SecondaryMap};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -35,6 +36,23 @@ impl LateUpdates {
             late.blocked[then] += 1;
         }
         late
+    }
+
+    /// The problem in which all updates are late: its orders can be carried out with every exit value at
+    /// home. `None` where none has to wait, or where an old value is read by what depends on the new one.
+    pub(super) fn problem(&self, p: &Problem) -> Option<Problem> {
+        let waits: Vec<_> = self.waits.iter().map(|(a, b)| (a.index(), b.index())).collect();
+        let mut late = p.clone();
+        (!waits.is_empty() && late.add_dependences(&waits).is_ok()).then_some(late)
+    }
+
+    /// The peak in bytes of an order of the problem's operators, with updates late enough to be written home.
+    pub(super) fn peak(&self, p: &Problem, order: &[usize]) -> u64 {
+        let tasks: Vec<TaskId> = order.iter().map(|&t| TaskId::new(t)).collect();
+        match self.apply(&tasks) {
+            Some(late) => p.peak(&late.iter().map(|t| t.index()).collect::<Vec<_>>()),
+            None => p.peak(order),
+        }
     }
 
     /// The order with updates late enough to be written home; `None` if it has them so

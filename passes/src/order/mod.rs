@@ -123,18 +123,14 @@ impl PlanPass for Order {
             None => {
                 let effort = cx.search.effort(self.effort);
                 let limits = Limits::new(effort, cx.search.seed, cx.search.deadline());
-                let mut candidates = portfolio(&p);
-                let Solution { order, peak, certificate, method } =
-                    solve(&p, &candidates, &limits, &report);
-                stats.insert("lower_bound_bytes", certificate.bound);
-                if plan.tasks.len() <= PLACED.1 {
-                    // A shorter search often finds another order that is as good as a plan.
-                    let shorter = Limits { steps: limits.steps / 10, ..limits };
-                    let other = solve(&p, &candidates, &shorter, &|_| {});
-                    let Solution { order, peak, method, .. } = other;
-                    candidates.push(OrderCandidate { method, order, peak });
+                let (mut candidates, bound) = searched(&p, &limits, &report);
+                stats.insert("lower_bound_bytes", bound);
+                let late = LateUpdates::new(g, plan);
+                if !candidates.iter().any(|c| late.peak(&p, &c.order) <= bound)
+                    && let Some(late) = late.problem(&p)
+                {
+                    candidates.extend(searched(&late, &limits, &|_| {}).0);
                 }
-                candidates.push(OrderCandidate { method, order, peak });
                 candidates
             }
         };
@@ -144,6 +140,26 @@ impl PlanPass for Order {
         stats.insert("live_peak_bytes", peak);
         Ok(stats)
     }
+}
+
+/// The orders of the list schedulers, then those of searches, and a bound of the peak in bytes.
+fn searched(
+    p: &Problem,
+    limits: &Limits,
+    report: &dyn Fn(&Progress),
+) -> (Vec<OrderCandidate>, u64) {
+    let mut candidates = portfolio(p);
+    let found = solve(p, &candidates, limits, report);
+    let bound = found.certificate.bound;
+    let mut all = vec![found];
+    if p.len() <= PLACED.1 {
+        // A shorter search often finds another order that is as good as a plan.
+        let shorter = Limits { steps: limits.steps / 10, ..*limits };
+        all.insert(0, solve(p, &candidates, &shorter, &|_| {}));
+    }
+    let candidate = |Solution { order, peak, method, .. }| OrderCandidate { method, order, peak };
+    candidates.extend(all.into_iter().map(candidate));
+    (candidates, bound)
 }
 
 /// Sets the order that has the lowest live peak after in-place sharing, of equals the one
