@@ -54,6 +54,8 @@ pub struct Compiler {
     pub(crate) shard: Level,
     /// The type in which gradients travel.
     pub(crate) grad_precision: Travels,
+    /// Batch normalisation goes by the statistics of all ranks' rows.
+    pub(crate) sync_batch_norm: bool,
     /// The step's rows are cut into as many rounds as make it fastest.
     pub(crate) auto_rounds: bool,
     /// Passes of the user's own: name, pass, and the pass that they come before.
@@ -129,6 +131,7 @@ impl Compiler {
             ranks: 1,
             shard: Level::default(),
             grad_precision: Travels::default(),
+            sync_batch_norm: false,
             auto_rounds: false,
             own: Vec::new(),
             targets: Vec::new(),
@@ -222,6 +225,13 @@ impl Compiler {
         self
     }
 
+    /// Of several ranks: batch normalisation goes by the statistics of all rows, not of each rank's own.
+    #[must_use]
+    pub fn sync_batch_norm(mut self) -> Compiler {
+        self.sync_batch_norm = true;
+        self
+    }
+
     /// Whether the artifact of a forward model holds the forward pass that evaluates what was trained; by default it
     /// does.
     #[must_use]
@@ -297,9 +307,10 @@ impl Compiler {
             pipeline = pipeline.with_precision(Precision { to });
         }
         if self.ranks > 1 {
-            let Compiler { ranks, shard, grad_precision, .. } = *self;
-            pipeline =
-                pipeline.on_ranks(Shard { ranks, shard, grad_precision, bucket_bytes: None });
+            let Compiler { ranks, shard, grad_precision, sync_batch_norm, .. } = *self;
+            let bucket_bytes = None;
+            let pass = Shard { ranks, shard, grad_precision, sync_batch_norm, bucket_bytes };
+            pipeline = pipeline.on_ranks(pass);
         }
         if self.auto_rounds {
             pipeline = pipeline.in_micro_batches(Accumulate::default());
@@ -344,7 +355,12 @@ impl Compiler {
         if targets.is_empty() {
             targets.push(CPU);
         }
-        let import = ImportOptions { mode, ranks: self.ranks, ..self.import.clone() };
+        let import = ImportOptions {
+            mode,
+            ranks: self.ranks,
+            sync_batch_norm: self.sync_batch_norm,
+            ..self.import.clone()
+        };
         let dims = self.import.dims.clone();
         let imports = RefCell::default();
         Ok(Job {

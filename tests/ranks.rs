@@ -131,6 +131,26 @@ fn ranks_train_as_one_process_with_the_same_bits_at_every_level() {
     }
 }
 
+/// Batch normalisation goes by each rank's own rows, or with them all as one process does.
+#[test]
+fn batch_normalisation_by_all_rows_is_that_of_one_process() {
+    let case = Case { network: "tiny_resnet", optimizer: Optimizer::Momentum, clip_norm: None };
+    let one = trained(&case.compiled(1, Level::None, 4), 1, || case.options());
+    let model = || Model::open(root("models/forward/tiny_resnet.onnx")).unwrap().dim("batch", 2);
+    let compiler = || Compiler::new().differentiate(case.pass()).evaluation(false);
+    let mut bits = None;
+    for level in [Level::None, Level::Parameters] {
+        let synced = compiler().ranks(2, level).sync_batch_norm().compile(&model()).unwrap();
+        let synced = trained(&synced, 2, || case.options());
+        assert_close(&synced, &one, level.name());
+        assert_eq!(*bits.get_or_insert_with(|| synced.clone()), synced);
+    }
+    let own = compiler().ranks(2, Level::None).compile(&model()).unwrap();
+    let own = trained(&own, 2, || case.options());
+    assert!(own.losses.iter().all(|loss| loss.is_finite()));
+    assert!(own.losses != one.losses, "two halves of a batch have other statistics");
+}
+
 #[test]
 fn what_ranks_saved_goes_on_at_any_number_of_ranks() {
     let case = CASES[1];

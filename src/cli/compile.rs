@@ -111,6 +111,9 @@ pub(super) struct Arguments {
     /// Type in which gradients travel between ranks: f32, or bf16
     #[arg(long, value_name = "P", default_value = "f32", value_parser = travels, requires = "ranks")]
     grad_precision: Travels,
+    /// Batch normalisation goes by the statistics of all ranks' rows [default: of a rank's own]
+    #[arg(long, requires = "ranks")]
+    sync_batch_norm: bool,
     /// Device that times are predicted for: a device file, cuda:N, or one of cpu, gtx1080ti,
     /// titanx, p100, a100, h100, h200, rtx4090. Its memory is the limit unless --device-memory
     /// gives one
@@ -197,6 +200,7 @@ impl Arguments {
             ranks: self.ranks,
             shard: self.shard,
             grad_precision: self.grad_precision,
+            sync_batch_norm: self.sync_batch_norm,
             auto_rounds: self.loss.accumulate == Some(MicroBatches::Auto),
             targets: self.targets.clone(),
             device,

@@ -46,7 +46,7 @@ pub(super) struct Builder {
     pinned: HashSet<ValueId>,
     /// Running statistics that nodes update.
     pub(super) statistics: Vec<Statistic>,
-    /// How many ranks share the rows of the batch; 0 and 1 are one process.
+    /// Among how many ranks the rows are divided that a batch normalisation goes by; 0 and 1 divide nothing.
     pub(super) ranks: usize,
 }
 

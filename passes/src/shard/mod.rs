@@ -15,6 +15,9 @@
 //! gives the bytes back in between. These are stages 1 to 3 of Rajbhandari et al., "ZeRO" (SC 2020). Where one
 //! update reads each gradient once, stages 1 and 2 are one graph: a gradient's sum never exists whole.
 //!
+//! Batch normalisation goes by the statistics of a rank's own rows unless it is taken apart before
+//! ([`sync_batch_norm`]).
+//!
 //! All levels have the same bits. Sums are by rank, element by element, whether all of them go to all ranks
 //! or a part to each; the sum of squares of a gradient is taken part by part, then by rank, at every level.
 //!
@@ -24,6 +27,7 @@
 mod bucket;
 mod build;
 mod needs;
+mod sync_batch_norm;
 
 use crate::accumulate::AccumulateError;
 use crate::accumulate::rows::Rows;
@@ -44,6 +48,8 @@ pub struct Shard {
     pub shard: Level,
     /// The type in which gradients travel.
     pub grad_precision: Travels,
+    /// Batch normalisation goes by the statistics of all ranks' rows, not of the rank's own.
+    pub sync_batch_norm: bool,
     /// Bytes of tensors that are exchanged together at most; without it what the device's link makes of them.
     pub bucket_bytes: Option<u64>,
 }
@@ -51,7 +57,7 @@ pub struct Shard {
 impl Default for Shard {
     fn default() -> Self {
         let (shard, grad_precision) = Default::default();
-        Shard { ranks: 1, shard, grad_precision, bucket_bytes: None }
+        Shard { ranks: 1, shard, grad_precision, sync_batch_norm: false, bucket_bytes: None }
     }
 }
 
@@ -176,6 +182,9 @@ impl GraphPass for Shard {
             return Ok(Stats::new());
         }
         let mut whole = g.clone();
+        if self.sync_batch_norm {
+            sync_batch_norm::take_apart(&mut whole)?;
+        }
         let by_rows = Default::default();
         whole.ranks = Some(Ranks { count: self.ranks.min(MAX_RANKS), by_rows });
         let rows = Rows::of_ranks(&whole, self.ranks).map_err(ShardError::from)?;
