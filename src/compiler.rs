@@ -1,5 +1,6 @@
 //! How models are compiled: targets, byte limits, loss and optimizer, searches.
 
+mod levels;
 mod variants;
 
 pub use variants::Variant;
@@ -307,10 +308,7 @@ impl Compiler {
             pipeline = pipeline.with_precision(Precision { to });
         }
         if self.ranks > 1 {
-            let Compiler { ranks, shard, grad_precision, sync_batch_norm, .. } = *self;
-            let bucket_bytes = None;
-            let pass = Shard { ranks, shard, grad_precision, sync_batch_norm, bucket_bytes };
-            pipeline = pipeline.on_ranks(pass);
+            pipeline = pipeline.on_ranks(self.sharded(self.shard, None));
         }
         if self.auto_rounds {
             pipeline = pipeline.in_micro_batches(Accumulate::default());
@@ -319,6 +317,12 @@ impl Compiler {
             pipeline = pipeline.with_pass(name, pass.clone(), before)?;
         }
         Ok(pipeline)
+    }
+
+    /// The pass that makes the step that of one of several ranks.
+    fn sharded(&self, shard: Level, bucket_bytes: Option<u64>) -> Shard {
+        let Compiler { ranks, grad_precision, sync_batch_norm, .. } = *self;
+        Shard { ranks, shard, grad_precision, sync_batch_norm, bucket_bytes }
     }
 
     /// What is compiled, whatever the limit.
@@ -549,7 +553,10 @@ impl Job<'_> {
         };
         let stop_after = self.compiler.stop_after.as_deref();
         let options = RunOptions { stop_after, after_pass: Some(&mut after_pass) };
-        let mut compiled = self.plan(self.step()?, constraints, options)?;
+        let mut compiled = match self.compiler.shard > Level::None && device_limit.is_none() {
+            true if stop_after.is_none() => self.least_level(constraints, options)?,
+            _ => self.plan(self.step()?, constraints, options)?,
+        };
         let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
         artifact.defaults.extend(self.compiler.defaults.clone());
         for &backend in self.targets.iter().skip(1) {
@@ -586,9 +593,19 @@ impl Job<'_> {
         constraints: Constraints,
         options: RunOptions,
     ) -> Result<Compiled, CompileError> {
+        self.plan_by(&self.pipeline, imported, constraints, options)
+    }
+
+    fn plan_by(
+        &self,
+        pipeline: &Pipeline,
+        imported: Imported,
+        constraints: Constraints,
+        options: RunOptions,
+    ) -> Result<Compiled, CompileError> {
         let (model, plan_only) = (self.model, self.import.plan_only);
         let source = Source { model, plan_only, imported };
-        plan(source, &self.pipeline, constraints, self.search(), options)
+        plan(source, pipeline, constraints, self.search(), options)
     }
 
     /// The graph of the step, or the forward model that it is made of.

@@ -1,12 +1,11 @@
 //! The ranks that run a program together, where a launcher of MPI starts it.
 
-#[cfg(feature = "mpi")]
 use super::terminal::tell_failure;
 use super::{Failure, Outcome};
 use crate::train::RankCountError;
-use arenic_runtime::ranks::Communicator;
 #[cfg(feature = "mpi")]
 use arenic_runtime::ranks::mpi::World;
+use arenic_runtime::ranks::{Communicator, any};
 use std::sync::Arc;
 
 /// This process among those that were started together.
@@ -51,11 +50,17 @@ impl Ranks {
         if compiled == running {
             return Ok(());
         }
-        let error = RankCountError { compiled, running };
-        match self.is_first() {
-            true => Err(super::failed(error)),
-            false => Err(Failure { report: None, code: 1 }),
+        let error = super::failed(RankCountError { compiled, running });
+        // The launcher ends all ranks with the first that exits, which waits until it is said.
+        if self.is_first()
+            && let Some(report) = error.report
+        {
+            tell_failure(report);
         }
+        if let Some(ranks) = self.communicator() {
+            any(&*ranks, false).map_err(super::failed)?;
+        }
+        Err(Failure { report: None, code: 1 })
     }
 
     /// The connection with the others; `None` for a process alone.

@@ -31,7 +31,9 @@ mod sync_batch_norm;
 
 use crate::accumulate::AccumulateError;
 use crate::accumulate::rows::Rows;
+use crate::yaml::YamlError;
 use crate::{Cx, GraphPass, PassError, Purpose, Stats, devices};
+use arenic_ir::cost::Device;
 use arenic_ir::graph::{Graph, Ranks};
 use arenic_ir::op::{MAX_RANKS, TypeError};
 use schemars::JsonSchema;
@@ -190,7 +192,7 @@ impl GraphPass for Shard {
         let rows = Rows::of_ranks(&whole, self.ranks).map_err(ShardError::from)?;
         let bucket = match self.bucket_bytes {
             Some(bytes) => bytes,
-            None => bucket_bytes(cx)?,
+            None => bucket_bytes(cx.device)?,
         };
         let (new, stats) = build::build(rows, self, bucket)?;
         *g = new;
@@ -199,8 +201,11 @@ impl GraphPass for Shard {
 }
 
 /// Bytes that the device's link moves in the time that a message takes at least.
-fn bucket_bytes(cx: &Cx) -> Result<u64, PassError> {
-    let device = devices::or_cpu(cx.device)?;
+///
+/// # Errors
+/// Never in a release: a test reads the description that stands for no device.
+pub fn bucket_bytes(device: Option<&Device>) -> Result<u64, YamlError> {
+    let device = devices::or_cpu(device)?;
     let link = &device.link;
     Ok((link.latency_seconds * link.to_host.min(link.to_device)) as u64)
 }

@@ -20,10 +20,8 @@ pub(super) fn take_apart(g: &mut Graph) -> Result<u64, PassError> {
         let node = &editor.g.nodes[n];
         let (op, inputs) = (node.op.clone(), node.inputs.clone());
         let outputs = node.outputs.clone();
-        let of_norm = match op {
-            Op::BatchNorm { .. } | Op::BatchNormParamGrad | Op::BatchNormInputGrad => true,
-            _ => false,
-        };
+        let of_norm =
+            matches!(op, Op::BatchNorm { .. } | Op::BatchNormParamGrad | Op::BatchNormInputGrad);
         if !of_norm || !matches!(editor.g.ty(inputs[0]).dtype, DType::F32 | DType::F64) {
             continue;
         }
