@@ -3,8 +3,11 @@
 
 use arenic_ir::graph::{Graph, Ranks, ValueId};
 use arenic_ir::op::{Op, part_type};
+use arenic_ir::text::Module;
 use arenic_ir::types::{DType, TensorType, bf16};
+use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
+use arenic_runtime::ranks::Communicator;
 use arenic_runtime::ranks::threads::{ThreadRank, ranks};
 use arenic_runtime::reference::Reference;
 use std::sync::Arc;
@@ -142,6 +145,85 @@ fn own_parts_are_what_a_gather_puts_together() {
         for given in run(&gather, &parts) {
             assert_eq!(given, [x.clone()]);
         }
+    }
+}
+
+const STEP: &str = r#"graph "in place, in parts, and beside other work" {
+  input v0: f32[1000] "x"
+  state s0 "w": v1: f32[1000] -> v5 = ...
+  state s1 "m" part of f32[1000]: v2: f32[500] -> v7 = ...
+  n0 unary {"f":"tanh"} (v0) -> (v3: f32[1000])
+  n1 all_reduce {"ranks":2} (v3) -> (v4: f32[1000])
+  n2 binary {"f":"sub"} (v1, v4) -> (v5: f32[1000])
+  n3 reduce_scatter {"ranks":2} (v0) -> (v6: f32[500])
+  n4 binary {"f":"add"} (v2, v6) -> (v7: f32[500])
+  ranks 2 "x"
+}
+program {
+  align 64
+  device 24192
+  host 0
+  home v0 device[0+4000]
+  home v1 device[4032+4000]
+  home v2 device[8064+2000]
+  run n3 stream1 (device[0+4000]) -> (device[10112+2000]) scratch device[12160+8000]
+  record stream1 event0
+  wait stream0 event0
+  run n0 stream0 (device[0+4000]) -> (device[0+4000])
+  record stream0 event1
+  wait stream1 event1
+  run n1 stream1 (device[0+4000]) -> (device[0+4000]) scratch device[12160+12000]
+  run n4 stream0 (device[8064+2000], device[10112+2000]) -> (device[8064+2000])
+  record stream1 event2
+  wait stream0 event2
+  run n2 stream0 (device[4032+4000], device[0+4000]) -> (device[4032+4000])
+}
+"#;
+
+/// The executor has an exchange write over what it reads, on a stream of its own and under delays; the
+/// reference has a tensor for each value.
+#[test]
+fn a_planned_step_of_ranks_has_the_bits_of_the_reference() {
+    let module = Module::parse(STEP, &arenic_backends::ALL).unwrap();
+    let (g, program) = (&module.graph, module.program.as_ref().unwrap());
+    arenic_ir::verify::verify(g).unwrap();
+    let one = |planned: Arc<ThreadRank>, plain: Arc<ThreadRank>, stress: u64| {
+        let rank = planned.rank();
+        let options = ExecutorOptions { threads: 1, poison: false, stress: Some(stress) };
+        let mut executor = Executor::new(g, program, options).unwrap();
+        executor.join(planned);
+        let mut reference = Reference::new(g).unwrap();
+        reference.join(plain);
+        let bytes = |seed, n| bytes_of(DType::F32, &numbers(seed, n));
+        for (s, state) in &g.states {
+            // What all ranks have is the same on all, a part is a rank's own.
+            let own = if state.part_of.is_some() { rank as u64 + 5 } else { 5 };
+            let init = bytes(own, g.ty(state.enter).elements());
+            executor.carried_mut(state.enter).unwrap().copy_from_slice(&init);
+            reference.value_mut(state.enter).unwrap().copy_from_slice(&init);
+            assert_eq!(executor.state(s), &init[..]);
+        }
+        for step in 0..20 {
+            let x = bytes(100 * step + rank as u64, 1000);
+            for v in g.inputs() {
+                executor.input_mut(v).unwrap().copy_from_slice(&x);
+                reference.value_mut(v).unwrap().copy_from_slice(&x);
+            }
+            let draw = Draw { step, ..Draw::default() };
+            executor.step(draw).unwrap();
+            reference.step(draw).unwrap();
+            for (s, state) in &g.states {
+                assert!(executor.state(s) == reference.value(state.enter), "step {step}: {s}");
+            }
+        }
+    };
+    for stress in 0..3 {
+        std::thread::scope(|scope| {
+            for (planned, plain) in ranks(2).into_iter().zip(ranks(2)) {
+                let one = &one;
+                scope.spawn(move || one(Arc::new(planned), Arc::new(plain), stress));
+            }
+        });
     }
 }
 

@@ -249,6 +249,10 @@ pub(super) fn run(a: &Arguments) -> Outcome {
 /// Runs the artifact as one of several ranks, or alone.
 fn run_as(a: &Arguments, artifact: &Artifact, ranks: &Ranks) -> Outcome {
     let is_first = ranks.is_first();
+    if a.feed.outputs.is_some() && ranks.communicator().is_some() {
+        let help = "leave out --outputs; the losses are those of all ranks";
+        return Err(miette!(help = help, "outputs of several ranks are not put together").into());
+    }
     if is_first {
         can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     }

@@ -286,14 +286,13 @@ fn of_accumulated(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<u
             let of_step = op.products(op.extents(x[0]));
             of_step.into_iter().flat_map(|e| product(e, 1)).collect()
         }
-        // In no cut.
-        Family::Collective(_) => NONE,
         Family::Wrapping(op) => match op {
             Wrapping::ChannelsLast { of } => {
                 return channels_last::as_first(x, y, |x, y| of_accumulated(of, x, y));
             }
         },
-        Family::Opaque(_) => return None,
+        // Collectives are in no cut.
+        Family::Collective(_) | Family::Opaque(_) => return None,
     })
 }
 
