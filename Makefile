@@ -226,7 +226,7 @@ gpu-bundle: build node-tests $(VENV)/nvrtc $(if $(BENCHMARKS),$(VENV)/papers) ##
 ifneq ($(BENCHMARKS),)
 	$(PYTHON) models/papers/make_graphs.py --for-gpu $(GPU_GRAPHS)
 endif
-	LD_LIBRARY_PATH=$(NVRTC) tools/gpu_bundle.sh $(CARGO_TARGET_DIR)/release/arenic $(if $(BENCHMARKS),$(GPU_GRAPHS))
+	LD_LIBRARY_PATH=$(NVRTC) tools/gpu_bundle.sh $(CARGO_TARGET_DIR)/release/arenic $(if $(BENCHMARKS),$(GPU_GRAPHS) $(PYTHON))
 
 digits: $(VENV)/digits ## Make the demo's model and data again, and check its gradients
 	$(PYTHON) models/digits/make_digits.py

@@ -34,7 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         TaskKind::Run(node) => Some(node),
         _ => None,
     });
-    let bound = certificate(&outcome.module.graph, nodes, &cx)?.bound.max(outcome.lower_bound());
+    let known = outcome.report.peak_bound;
+    let bound = certificate(&outcome.module.graph, nodes, known, &cx)?.bound.bytes;
     println!("{} operators; in the order of the file {written} bytes", order.len());
     println!("no order needs less than {bound} bytes");
     assert!(bound <= written);

@@ -12,6 +12,7 @@
 //! only their larger tensors are in the sections, which are mapped, never copied. All
 //! integers are little-endian. The same input and options give the same bytes.
 
+mod figures;
 mod target;
 
 use crate::data::{AtomicFile, DataError};
@@ -23,9 +24,10 @@ use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
 use arenic_ir::{Graph, NodeId, Rounds, StateId, ValueId};
 use arenic_passes::Purpose;
-use arenic_passes::certificate::{self, OrderCertificate};
+use arenic_passes::certificate::{self, PeakBound};
 use bytes::Bytes;
 use cranelift_entity::EntityRef;
+pub use figures::Figures;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -122,8 +124,8 @@ pub struct Held {
     pub bytes: u64,
 }
 
-impl From<&OrderCertificate> for Certificate {
-    fn from(c: &OrderCertificate) -> Self {
+impl From<&PeakBound> for Certificate {
+    fn from(c: &PeakBound) -> Self {
         let held = |all: &[certificate::Held]| {
             let row = |h: &certificate::Held| Held {
                 value: h.value.map(|v| v.index() as u32),
@@ -132,7 +134,7 @@ impl From<&OrderCertificate> for Certificate {
             all.iter().map(row).collect()
         };
         Certificate {
-            bound_bytes: c.bound,
+            bound_bytes: c.by_cut,
             operator: c.operator.map(|n| n.index() as u32),
             own: held(&c.own),
             cut: held(&c.cut),
@@ -471,7 +473,7 @@ fn write_target<'a>(target: &'a Target, layout: &mut Layout<'a>) -> TargetHeader
     let mut entry = TargetHeader {
         name: target.name.clone(),
         module: module.to_string(),
-        statistics: target.statistics.clone(),
+        statistics: named(&target.figures),
         constants: Vec::new(),
         states: Vec::new(),
         bound: target.bound.clone(),
@@ -496,6 +498,11 @@ fn write_target<'a>(target: &'a Target, layout: &mut Layout<'a>) -> TargetHeader
         }
     }
     entry
+}
+
+/// Figures as the header has them.
+fn named(figures: &Figures) -> BTreeMap<String, u64> {
+    figures.named().into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect()
 }
 
 /// Initial states are the target's.
@@ -595,7 +602,7 @@ fn read_target(
         structure,
         graph,
         program,
-        statistics,
+        figures: Figures::read(&statistics),
         certificate,
         bound,
         kernels,

@@ -4,7 +4,7 @@ mod variants;
 
 pub(crate) use variants::compile_variants;
 
-use crate::artifact::{Artifact, Certificate, Part, Provenance, Target, Turn};
+use crate::artifact::{Artifact, Certificate, Figures, Part, Provenance, Target, Turn};
 use crate::evaluator::Kernels;
 use crate::gpu_code::{self, CodeError};
 use crate::largest::Largest;
@@ -18,14 +18,14 @@ use arenic_ir::cost::Device;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_ir::{Backend, DType, Def, Graph, Math, Op, TargetInfo, ValueId};
-use arenic_passes::certificate::{certificate, floor};
+use arenic_passes::certificate::{self, floor};
 use arenic_passes::differentiate::{Differentiate, Glob, Parameter};
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions};
 use arenic_passes::simulate::roofline;
 use arenic_passes::yaml::YamlError;
 use arenic_passes::{
-    Cx, Evaluate, Minimum, PassError, Purpose, Search, StateHomes, Turns, devices,
+    Cx, Evaluate, Minimum, PassError, PlanReport, Purpose, Search, StateHomes, Turns, devices,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +44,8 @@ pub enum CompileError {
     Figures(#[from] PassError),
     /// The pipeline's plan is above a limit.
     #[error(
-        "the plan needs {arena} bytes of {space} memory, the limit is {limit}; the pass `budget` \
-         keeps limits, and the pipeline does without it or undoes what it did"
+        "the plan needs {arena} bytes of {space} memory, the limit is {limit}; the pass `budget` keeps \
+         limits, and the pipeline does without it"
     )]
     Limit {
         /// Whose limit.
@@ -140,14 +140,9 @@ pub struct Compiled {
     pub unused: Vec<String>,
     /// Where a forward model became a step: its weights.
     pub weights: Weights,
-    /// Under a limit on device memory: what is known of the least one that can be kept.
-    pub minimum: Option<Minimum>,
-    /// Under a limit on device memory: seconds of the step without it, which operators in parts
-    /// no longer tell.
-    pub uncut_seconds: Option<f64>,
-    /// Under a limit on device memory, where tensors are computed again and none is moved: seconds
-    /// that a step of this graph takes at least, in any order.
-    pub step_seconds_bound: Option<f64>,
+    /// What planning learned: under a limit on device memory the least one that can be kept, and what
+    /// the limit costs.
+    pub report: PlanReport,
     /// The limit on device memory, in bytes, where there is one.
     pub limit: Option<u64>,
     /// Where a dimension was to be as large as fits: its name, and its size.
@@ -204,7 +199,7 @@ impl Compiled {
     /// # Errors
     /// [`CompileError::NoProgram`].
     pub fn seconds(&self, device: &Device) -> Result<(f64, f64), CompileError> {
-        Ok(seconds(self.target()?, device, self.uncut_seconds))
+        Ok(seconds(self.target()?, device, self.report.uncut_seconds))
     }
 }
 
@@ -400,9 +395,7 @@ impl<'a> Planning<'a> {
     fn finished(self, outcome: PipelineOutcome) -> Result<Compiled, CompileError> {
         let cx = self.cx(Turns::Alone);
         let Constraints { backend, no_gpu_code, .. } = self.constraints;
-        let (found, minimum) = (outcome.lower_bound(), outcome.minimum());
-        let (uncut_seconds, step_seconds_bound) =
-            (outcome.uncut_seconds(), outcome.step_seconds_bound());
+        let report = outcome.report;
         let module = outcome.module;
         let rounds = outcome.rounds;
         let artifact = match (&outcome.footprint, &module.program) {
@@ -416,18 +409,21 @@ impl<'a> Planning<'a> {
                         return Err(CompileError::Limit { space, limit, arena });
                     }
                 }
-                let certificate = certificate(&module.graph, program.nodes(), &cx)?;
+                let bound = match &report.peak_bound {
+                    Some(known) => known.clone(),
+                    None => certificate::bound(&module.graph, program.nodes(), &cx)?,
+                };
                 // What holds for orders holds no longer where tensors leave or are made again.
                 let bound_bytes = match moves_tensors(program) {
                     true => floor(&module.graph, &cx)?,
-                    false => certificate.bound.max(found),
+                    false => bound.bytes,
                 };
                 let compiles = backend == CUDA && !self.plan_only && !no_gpu_code;
                 let kernels = |graph: &Graph, program: &Program| match compiles {
                     true => gpu_code::make(graph, program),
                     false => Ok(None),
                 };
-                let statistics = statistics(&module.graph, program, &footprint, bound_bytes, &cx)?;
+                let figures = figures(&module.graph, program, &footprint, bound_bytes, &cx)?;
                 let part = |part: &PartOutcome| {
                     let (graph, program) = (part.graph.clone(), part.program.clone());
                     Ok::<_, CodeError>(Part { kernels: kernels(&graph, &program)?, graph, program })
@@ -441,27 +437,20 @@ impl<'a> Planning<'a> {
                     structure: String::new(),
                     graph: module.graph.clone(),
                     program: program.clone(),
-                    statistics,
-                    certificate: Certificate::from(&certificate),
+                    figures,
+                    certificate: Certificate::from(&bound),
                     bound: self.bound,
                     rounds: rounds_of_target.map(Box::new),
                     file: Mapping::default(),
                 };
-                if let Some(rounds) = &rounds {
-                    target.statistics.insert("micro_batches".into(), rounds.count.into());
-                }
+                target.figures.micro_batches = rounds.as_ref().map(|rounds| rounds.count.into());
                 if self.limits.device.is_some() {
                     let device = devices::or_cpu(self.device.as_ref()).map_err(PassError::from)?;
-                    let (step, unlimited) = seconds(&target, &device, uncut_seconds);
-                    let times = [
-                        ("step_nanoseconds", Some(step)),
-                        ("unlimited_step_nanoseconds", Some(unlimited)),
-                        ("step_nanoseconds_bound", step_seconds_bound),
-                    ];
+                    let (step, unlimited) = seconds(&target, &device, report.uncut_seconds);
                     let nanoseconds = |seconds: f64| (seconds * 1e9).round() as u64;
-                    let known =
-                        |(name, s): (&str, Option<f64>)| Some((name.into(), nanoseconds(s?)));
-                    target.statistics.extend(times.into_iter().filter_map(known));
+                    target.figures.step_nanoseconds = Some(nanoseconds(step));
+                    target.figures.unlimited_step_nanoseconds = Some(nanoseconds(unlimited));
+                    target.figures.step_nanoseconds_bound = report.seconds_bound().map(nanoseconds);
                 }
                 let is_cut = self.cut.load(Ordering::Relaxed);
                 let provenance = Provenance { is_cut, ..provenance(self.model, self.pipeline)? };
@@ -481,9 +470,7 @@ impl<'a> Planning<'a> {
             footprint: outcome.footprint,
             unused: self.unused,
             weights: self.weights,
-            minimum,
-            uncut_seconds,
-            step_seconds_bound,
+            report,
             limit: None,
             largest: None,
         })
@@ -491,40 +478,39 @@ impl<'a> Planning<'a> {
 }
 
 /// The figures of a plan; peaks and arenas come from the checker (invariant I11).
-fn statistics(
+fn figures(
     g: &Graph,
     program: &Program,
     footprint: &Footprint,
     bound: u64,
     cx: &Cx,
-) -> Result<BTreeMap<String, u64>, CompileError> {
+) -> Result<Figures, CompileError> {
     let (arena, peak) = (footprint.arena_bytes, footprint.live_peak_bytes);
     let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.sum::<u64>();
-    let figures = [
-        ("arena_bytes", arena.device),
-        ("live_peak_bytes", peak.device),
-        ("lower_bound_bytes", bound),
-        ("definition_order_bytes", definition_order_peak(g, cx)?),
-        ("fragmentation_bytes", arena.device.saturating_sub(peak.device)),
-        ("host_arena_bytes", arena.host),
-        ("state_bytes", sum(&mut g.states.values().map(|s| g.ty(s.enter).bytes()))),
-        ("constant_bytes", sum(&mut g.consts().map(|(v, _)| g.ty(v).bytes()))),
-        ("nodes", g.nodes.len() as u64),
-        ("swapped_bytes", swapped_bytes(program)),
-        ("recomputed_nodes", (program.nodes().count() - distinct_nodes(program)) as u64),
-    ];
-    let mut figures: BTreeMap<String, u64> =
-        figures.into_iter().map(|(name, figure)| (name.to_owned(), figure)).collect();
+    let mut figures = Figures {
+        arena_bytes: arena.device,
+        live_peak_bytes: peak.device,
+        lower_bound_bytes: bound,
+        definition_order_bytes: definition_order_peak(g, cx)?,
+        fragmentation_bytes: arena.device.saturating_sub(peak.device),
+        host_arena_bytes: arena.host,
+        state_bytes: sum(&mut g.states.values().map(|s| g.ty(s.enter).bytes())),
+        constant_bytes: sum(&mut g.consts().map(|(v, _)| g.ty(v).bytes())),
+        nodes: g.nodes.len() as u64,
+        swapped_bytes: swapped_bytes(program),
+        recomputed_nodes: (program.nodes().count() - distinct_nodes(program)) as u64,
+        ..Figures::default()
+    };
     let narrow = || g.values.values().filter(|v| v.ty.dtype == DType::Bf16);
     if narrow().next().is_some() {
         let roots = narrow().filter(|v| !matches!(v.def, Def::View { .. }));
-        figures.insert("bf16_bytes".into(), sum(&mut roots.map(|v| v.ty.bytes())));
+        figures.bf16_bytes = Some(sum(&mut roots.map(|v| v.ty.bytes())));
         let of_bf16 = |v: &ValueId| g.ty(*v).dtype == DType::Bf16;
         let operators = g.nodes.values().filter(|node| {
             let mut all = node.inputs.iter().chain(node.outputs.iter().flatten());
             !matches!(node.op, Op::Cast { .. }) && all.any(of_bf16)
         });
-        figures.insert("bf16_operators".into(), operators.count() as u64);
+        figures.bf16_operators = Some(operators.count() as u64);
     }
     Ok(figures)
 }

@@ -426,7 +426,7 @@ impl Job<'_> {
             Some(Limit::Bytes(bytes)) => *bytes,
             Some(Limit::Part(part)) => {
                 let whole = self.compile(None)?;
-                let limit = (whole.target()?.figure("arena_bytes") as f64 * part) as u64;
+                let limit = (whole.target()?.figures.arena_bytes as f64 * part) as u64;
                 let percent = part * 100.0;
                 self.watch.note(&format!(
                     "the limit is {limit} bytes, {percent:.1} % of the step's arena"
@@ -464,7 +464,7 @@ impl Job<'_> {
         let device = self.compiler.timed()?;
         let mut best = self.compile(most)?;
         let arena =
-            |compiled: &Compiled| Ok::<u64, CompileError>(compiled.target()?.figure("arena_bytes"));
+            |compiled: &Compiled| Ok::<u64, CompileError>(compiled.target()?.figures.arena_bytes);
         let (mut keeps, mut fails) = (arena(&best)?, 0);
         for _ in 0..OVERHEADS {
             let limit = keeps.midpoint(fails);

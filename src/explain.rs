@@ -7,20 +7,20 @@ mod life;
 use crate::artifact::{self, Target};
 use arenic_ir::Graph;
 use arenic_ir::graph::{NodeId, ValueId};
-use arenic_passes::certificate::{Held, OrderCertificate};
+use arenic_passes::certificate::{Held, OrderCertificate, PeakBound};
 pub use life::Lives;
 use serde_json::{Value, json};
 use std::fmt::{self, Write};
 
 /// The certificate as JSON: `operator` (its name, or null), `own` and `cut` (lists of
 /// `tensor` and `bytes`), `bound_bytes`.
-pub fn to_json(g: &Graph, c: &OrderCertificate) -> Value {
+pub fn to_json(g: &Graph, c: &PeakBound) -> Value {
     let held = |all: &[Held]| {
         let row = |h: &Held| json!({ "tensor": tensor(g, h), "bytes": h.bytes });
         all.iter().map(row).collect::<Vec<_>>()
     };
     json!({
-        "bound_bytes": c.bound,
+        "bound_bytes": c.by_cut,
         "operator": c.operator.map(|n| operator(g, n)),
         "own": held(&c.own),
         "cut": held(&c.cut),
@@ -35,12 +35,12 @@ pub fn stored_to_json(target: &Target) -> Value {
             |h: &artifact::Held| Held { value: h.value.map(ValueId::from_u32), bytes: h.bytes };
         all.iter().map(held).collect()
     };
-    let certificate = OrderCertificate {
-        bound: c.bound_bytes,
+    let certificate = PeakBound {
+        by_cut: c.bound_bytes,
         operator: c.operator.map(NodeId::from_u32),
         own: held(&c.own),
         cut: held(&c.cut),
-        ..OrderCertificate::default()
+        ..PeakBound::default()
     };
     to_json(g, &certificate)
 }
@@ -78,37 +78,42 @@ impl fmt::Display for Explanation<'_> {
         writeln!(f, "Alive there beside {} that is resident:", human(c.resident))?;
         self.list(f, &c.alive)?;
         writeln!(f)?;
+        let proved = &c.bound;
         let freely = "before recomputation, swaps and sections";
-        match c.operator {
+        match proved.operator {
             Some(n) => {
                 writeln!(
                     f,
                     "No order of this graph stays below {}\n({freely}): whenever {} runs,\n\
                      its operands and results are alive,",
-                    human(c.bound),
+                    human(proved.by_cut),
                     operator(g, n)
                 )?;
-                self.list(f, &c.own)?;
-                if c.shared > 0 {
-                    writeln!(f, "of which results can take over {} in place", human(c.shared))?;
+                self.list(f, &proved.own)?;
+                if proved.shared > 0 {
+                    writeln!(
+                        f,
+                        "of which results can take over {} in place",
+                        human(proved.shared)
+                    )?;
                 }
-                if c.cut.is_empty() {
+                if proved.cut.is_empty() {
                     writeln!(f, "and nothing else has to be.")?;
                 } else {
                     writeln!(
                         f,
                         "and at least {} that was made before it and is read after it;\n\
                          the least such set is",
-                        human(c.cut.iter().map(|h| h.bytes).sum())
+                        human(proved.cut.iter().map(|h| h.bytes).sum())
                     )?;
-                    self.list(f, &c.cut)?;
+                    self.list(f, &proved.cut)?;
                 }
             }
             None => writeln!(
                 f,
                 "No order of this graph stays below {}\n({freely}): so much is alive at the \
                  start or at the end of a step.",
-                human(c.bound)
+                human(proved.by_cut)
             )?,
         }
         if self.moves {
@@ -119,7 +124,7 @@ impl fmt::Display for Explanation<'_> {
                 human(self.bound)
             );
         }
-        if self.bound > c.bound {
+        if self.bound > proved.by_cut {
             writeln!(f, "A search through all cases proves {}.", human(self.bound))?;
         }
         match self.peak.saturating_sub(self.bound) {

@@ -87,14 +87,13 @@ impl<'a, F: FnMut(Option<u64>) -> Result<Compiled, CompileError>> Frontier<'a, F
 
 fn point(compiled: &Compiled, device: &Device) -> Result<Point, CompileError> {
     let target = compiled.target()?;
-    let figure = |name| target.statistics.get(name).copied().unwrap_or(0);
     let (step_seconds, unlimited_step_seconds) = compiled.seconds(device)?;
     Ok(Point {
-        arena_bytes: figure("arena_bytes"),
+        arena_bytes: target.figures.arena_bytes,
         step_seconds,
         unlimited_step_seconds,
-        step_seconds_bound: compiled.step_seconds_bound,
-        swapped_bytes: figure("swapped_bytes"),
-        recomputed_nodes: figure("recomputed_nodes"),
+        step_seconds_bound: compiled.report.seconds_bound(),
+        swapped_bytes: target.figures.swapped_bytes,
+        recomputed_nodes: target.figures.recomputed_nodes,
     })
 }

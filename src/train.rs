@@ -26,6 +26,7 @@ use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::ranks::{Communicator, RankError};
 use arenic_runtime::rounds::{Part, RoundsError, WholeStep};
 use arenic_runtime::variants::{self, Variants};
+use arenic_runtime::ways::Way;
 pub use initial::{Initial, InitialError};
 pub use place::{Place, PlaceError};
 use ranks::Peers;
@@ -87,6 +88,9 @@ pub struct TrainOptions {
     pub poison: bool,
     /// Where the times of the last step's commands go, in the trace event format.
     pub trace: Option<PathBuf>,
+    /// Called once, before the first step, with the ways that products, convolutions and attentions
+    /// go: on a GPU.
+    pub ways: Option<fn(&[Way])>,
     /// Once this is set the run ends with the step that it is at, as if that were the last one. Of several ranks
     /// one that is told so ends the run of all.
     pub stop: Option<&'static AtomicBool>,
@@ -116,6 +120,7 @@ impl Default for TrainOptions {
             trust: Trust::Own,
             poison: false,
             trace: None,
+            ways: None,
             stop: None,
             ranks: None,
             rank_timeout: None,
@@ -472,6 +477,9 @@ fn train_on<M: Machine>(
     mut watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
     let peers = Peers::new(options);
+    if let Some(told) = options.ways {
+        told(&machines.ways());
+    }
     if peers.is_first() {
         let written = [&options.save, &options.outputs, &options.trace];
         try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;

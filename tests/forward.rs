@@ -238,7 +238,7 @@ fn products_with_a_gelu_equal_pytorch() {
     let path = file(network, "sgdm", "final.npz");
     parameters(network, &tensors(&states), &TensorFile::open(&path).unwrap());
     let plain = compiled(network, &momentum(), Purpose::Step, 4, None);
-    let arena = |target: &Target| target.statistics["arena_bytes"];
+    let arena = |target: &Target| target.figures.arena_bytes;
     assert!(arena(&step) <= arena(&plain), "{} and {}", arena(&step), arena(&plain));
 }
 
@@ -248,7 +248,7 @@ fn products_with_a_gelu_equal_pytorch() {
 fn no_more_memory_than_the_step_that_was_exported_whole() {
     for network in NETWORKS {
         for (optimizer, pass) in [("sgdm", momentum()), ("adamw", adamw())] {
-            let arena = |target: &Target| target.statistics["arena_bytes"];
+            let arena = |target: &Target| target.figures.arena_bytes;
             let whole = arena(&exported(network, optimizer));
             let ours = arena(&compiled(network, &pass, Purpose::Step, 4, None));
             assert!(ours <= whole, "{network} {optimizer}: {ours} bytes, exported whole {whole}");
@@ -264,9 +264,9 @@ fn neither_plan_nor_dead_bytes_decide_anything() {
         let expected = trained(&free, options(network, lr));
         let poisoned = TrainOptions { poison: true, ..options(network, lr) };
         assert!(trained(&free, poisoned) == expected, "{network}, poisoned");
-        let limit = free.statistics["arena_bytes"] * 7 / 10;
+        let limit = free.figures.arena_bytes * 7 / 10;
         let tight = compiled(network, &momentum(), Purpose::Step, 4, Some(limit));
-        assert!(tight.statistics["arena_bytes"] <= limit);
+        assert!(tight.figures.arena_bytes <= limit);
         assert!(trained(&tight, options(network, lr)) == expected, "{network}, within {limit}");
     }
 }
@@ -329,7 +329,7 @@ fn frozen_weights_cost_nothing() {
     let states: Vec<&str> = head.graph.states.values().map(|s| s.name.as_str()).collect();
     assert_eq!(states, ["fc3.weight", "fc3.bias", "fc3.weight.momentum", "fc3.bias.momentum"]);
     assert!(head.graph.nodes.len() + 4 <= whole.graph.nodes.len());
-    assert!(head.statistics["live_peak_bytes"] < whole.statistics["live_peak_bytes"]);
+    assert!(head.figures.live_peak_bytes < whole.figures.live_peak_bytes);
 }
 
 /// The step as the standard's training info: a file whose graph is the forward part alone, and

@@ -94,8 +94,11 @@ fn what_is_stored_in_two_bytes_and_what_is_not() {
             let target = compiled(network, Some(Format::Bf16), optimizer);
             let g = &target.graph;
             assert_eq!((wide.precision(), target.precision()), ("f32", "bf16"));
-            assert!(target.statistics["bf16_bytes"] > 0 && target.statistics["bf16_operators"] > 3);
-            assert!(!wide.statistics.contains_key("bf16_bytes"));
+            assert!(
+                target.figures.bf16_bytes.unwrap() > 0
+                    && target.figures.bf16_operators.unwrap() > 3
+            );
+            assert!(wide.figures.bf16_bytes.is_none());
             for value in g.values.values().filter(|v| v.ty.dtype == DType::Bf16) {
                 assert!(!matches!(value.def, Def::Input | Def::State(_)), "{network}: {value:?}");
             }

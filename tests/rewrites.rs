@@ -5,6 +5,7 @@ use arenic_backends::{CPU, CUDA};
 use arenic_ir::text::Module;
 use arenic_ir::{DType, Graph, TargetInfo};
 use arenic_passes::Cx;
+use arenic_passes::explain::Case;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
@@ -60,8 +61,8 @@ fn hold_all(pass: &str, yaml: &str, strict: bool) -> usize {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let module =
-            Module::parse(&std::fs::read_to_string(&path).unwrap(), &arenic_backends::ALL).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let module = Module::parse(Case::read(&text).module, &arenic_backends::ALL).unwrap();
         let before = module.graph.clone();
         let after = pipeline.run_on(module, &cx, RunOptions::default()).unwrap().module.graph;
         let operators = |g: &Graph| g.nodes.values().map(|n| n.op.clone()).collect::<Vec<_>>();
@@ -111,7 +112,8 @@ fn fuse_gelu() {
 #[test]
 fn what_no_library_has_with_a_gelu_is_left_alone() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuse_gelu/saved_tanh.ir");
-    let case = std::fs::read_to_string(path).unwrap();
+    let text = std::fs::read_to_string(path).unwrap();
+    let case = Case::read(&text).module;
     let fused = |rows: usize, columns: usize, dtype: &str, target: TargetInfo| {
         let (m, n) = (rows.to_string(), columns.to_string());
         let text = case

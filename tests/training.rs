@@ -343,11 +343,11 @@ fn byte_limits_change_no_bits() {
     };
     let (mut swapped, mut repeated, mut refused) = (0, 0, 0);
     for run in runs().into_iter().step_by(every) {
-        let unlimited = run.target.statistics["arena_bytes"];
+        let unlimited = run.target.figures.arena_bytes;
         let bits = run.bits_of(&run.target, "unlimited");
         let keeps = |limit: u64, yaml: &str| match within(&run.model(), yaml, Some(limit)) {
             Ok(target) => {
-                assert!(target.statistics["arena_bytes"] <= limit, "{} {limit}", run.name);
+                assert!(target.figures.arena_bytes <= limit, "{} {limit}", run.name);
                 assert!(run.bits_of(&target, yaml) == bits, "{} within {limit}", run.name);
                 run.stress(&target, &bits, seeds);
                 Ok(target)
@@ -365,8 +365,8 @@ fn byte_limits_change_no_bits() {
         for percent in percents {
             match keeps(unlimited * percent / 100, named("default")) {
                 Ok(target) => {
-                    swapped += usize::from(target.statistics["swapped_bytes"] > 0);
-                    repeated += usize::from(target.statistics["recomputed_nodes"] > 0);
+                    swapped += usize::from(target.figures.swapped_bytes > 0);
+                    repeated += usize::from(target.figures.recomputed_nodes > 0);
                 }
                 Err(minimum) => {
                     assert!(keeps(minimum, named("default")).is_ok(), "{}", run.name);
@@ -380,9 +380,9 @@ fn byte_limits_change_no_bits() {
         for percent in if is_wide { percents } else { &percents[..1] } {
             let kept = keeps(unlimited * percent / 100, &alone)
                 .unwrap_or_else(|minimum| keeps(minimum, &alone).expect("the least limit"));
-            let statistics = &kept.statistics;
-            assert_eq!((statistics["swapped_bytes"], statistics["host_arena_bytes"]), (0, 0));
-            repeated += usize::from(statistics["recomputed_nodes"] > 0);
+            let figures = &kept.figures;
+            assert_eq!((figures.swapped_bytes, figures.host_arena_bytes), (0, 0));
+            repeated += usize::from(figures.recomputed_nodes > 0);
         }
     }
     let least = if is_wide { [8, 0, 4] } else { [2, 0, 1] };
@@ -396,7 +396,7 @@ fn sections_change_no_bits() {
     let yaml = named("default").replace("- section", "- section: {parts: 4}");
     let (mut cut, mut states) = (0, 0);
     for run in runs() {
-        let unlimited = run.target.statistics["arena_bytes"];
+        let unlimited = run.target.figures.arena_bytes;
         let bits = run.bits_of(&run.target, "unlimited");
         for percent in [70, 55] {
             let target = within(&run.model(), &yaml, Some(unlimited * percent / 100))
@@ -416,7 +416,7 @@ fn reassociated_sections_equal_pytorch() {
         named("default").replace("- section", "- section: {parts: 4, allow_reassociation: true}");
     let mut cut = 0;
     for run in runs() {
-        let limit = run.target.statistics["arena_bytes"] * 55 / 100;
+        let limit = run.target.figures.arena_bytes * 55 / 100;
         let target = within(&run.model(), &yaml, Some(limit))
             .unwrap_or_else(|e| panic!("{} within {limit}: {e}", run.name));
         cut += usize::from(target.graph.nodes.len() > run.target.graph.nodes.len());
@@ -506,7 +506,7 @@ fn attention_equals_pytorch() {
         found += 1;
         run.stress(&target, &bits, 4);
         let exported = compiled(&run.model(), named("as_exported"));
-        assert!(target.statistics["arena_bytes"] < exported.statistics["arena_bytes"]);
+        assert!(target.figures.arena_bytes < exported.figures.arena_bytes);
         let run = Run { target, ..run };
         let (losses, _) = run.train(run.options());
         for (ours, theirs) in losses.iter().zip(&run.losses) {
@@ -544,7 +544,7 @@ fn raising_equals_pytorch() {
         let gradients =
             target.graph.nodes.values().filter(|n| n.op.name().ends_with("_input_grad"));
         let means: u64 = gradients.map(|n| target.graph.ty(n.inputs[3]).bytes()).sum();
-        let arena = |target: &Target| target.statistics["arena_bytes"];
+        let arena = |target: &Target| target.figures.arena_bytes;
         let exported = compiled(&run.model(), named("as_exported"));
         assert!(arena(&target) <= arena(&exported) + means, "{}", run.name);
         let run = Run { target, ..run };
@@ -571,7 +571,7 @@ fn products_with_a_gelu_equal_pytorch() {
         found += 1;
         run.stress(&target, &bits, 4);
         let exported = compiled(&run.model(), named("as_exported"));
-        assert!(target.statistics["arena_bytes"] <= exported.statistics["arena_bytes"]);
+        assert!(target.figures.arena_bytes <= exported.figures.arena_bytes);
         let run = Run { target, ..run };
         let (losses, _) = run.train(run.options());
         for (ours, theirs) in losses.iter().zip(&run.losses) {

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""Training steps on a GPU: arenic beside PyTorch, eager and compiled, on the same card in one run.
+"""Training steps on a GPU: arenic beside PyTorch, eager and compiled.
+
+    benchmarks.py measure STEP PRECISION arenic|eager|compile -o FILE.json    one of them, in minutes
+    benchmarks.py table FILE.json …                                           what was measured
 
 Step times are medians: PyTorch's of CUDA events around steps, arenic's of steps replayed, on the host's
 clock. Bytes are the peak of the allocator (PyTorch's, or arenic's arena) and what the driver says the
 process had more than before. Both train from the same initial values, and the first losses are compared.
+`--device cpu` runs the step `tiny` on the CPU, to see that all of this works before there is a GPU.
 """
 
 import argparse
+import contextlib
 import json
 import pathlib
 import statistics
@@ -53,11 +58,10 @@ STEPS = {
     "vit_b_16_b64": (networks.Vit, images(64, 224, 1000)),
     "gpt2_124m_b8": (networks.Gpt, texts(8, 1024, 50257)),
     "unet_b8": (networks.UNet, images(8, 256, 2, pixels=True)),
+    "tiny": (networks.tiny, images(4, 16, 10)),
 }
 # Of operands of products, by the names that arenic has for them; sums are f32.
 PRECISIONS = ["f32", "tf32", "bf16"]
-
-QUICK = ["resnet50_b64", "gpt2_124m_b8"]
 
 
 # --------------------------------------------------------------------------- PyTorch
@@ -94,7 +98,7 @@ class DriverBytes:
         return int(subprocess.run(self.query, capture_output=True, text=True, check=True).stdout) << 20
 
     def watch(self):
-        while not self.ended.wait(0.1):
+        while not self.ended.wait(0.5):
             self.peak = max(self.peak, self.used())
 
     def __enter__(self):
@@ -109,12 +113,41 @@ class DriverBytes:
         self.bytes = max(0, self.peak - self.before)
 
 
-def measure_torch(name, compiled, precision, number, steps):
-    """In a process of its own, so that nothing of another measurement is left."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.backends.cudnn.benchmark = True
-    device = torch.device("cuda", number)
-    torch.cuda.set_device(device)
+def driver_bytes(device):
+    return DriverBytes(number_of(device)) if device != "cpu" else contextlib.nullcontext(types.SimpleNamespace(bytes=0))
+
+
+def number_of(device):
+    return int(device.removeprefix("cuda:"))
+
+
+class Clock:
+    """When steps end: by events on a GPU, by the host's clock on the CPU."""
+
+    def __init__(self, is_gpu, count):
+        self.is_gpu, self.times = is_gpu, []
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(count)] if is_gpu else []
+
+    def tick(self, i):
+        if self.is_gpu:
+            self.events[i].record()
+        else:
+            self.times.append(time.perf_counter())
+
+    def seconds(self):
+        if self.is_gpu:
+            torch.cuda.synchronize()
+            return [a.elapsed_time(b) * 1e-3 for a, b in zip(self.events, self.events[1:])]
+        return [b - a for a, b in zip(self.times, self.times[1:])]
+
+
+def measure_torch(name, compiled, precision, device, steps):
+    """In this process, which does nothing else, so that nothing of another measurement is left."""
+    is_gpu = device != "cpu"
+    if is_gpu:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.benchmark = True
+        torch.cuda.set_device(number_of(device))
     build, data = STEPS[name]
     torch.manual_seed(0)
     module = idiomatic(build()).train().to(device)
@@ -126,7 +159,7 @@ def measure_torch(name, compiled, precision, number, steps):
     optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM)
 
     def loss_of():
-        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16"):
             return F.cross_entropy(module(x), target)
 
     forward = torch.compile(loss_of) if compiled else loss_of
@@ -141,30 +174,20 @@ def measure_torch(name, compiled, precision, number, steps):
     losses = [step().item() for _ in range(3)]
     for _ in range(5):
         step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-    events[0].record()
-    for event in events[1:]:
+    if is_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    clock = Clock(is_gpu, steps + 1)
+    clock.tick(0)
+    for i in range(steps):
         step()
-        event.record()
-    torch.cuda.synchronize()
-    seconds = [a.elapsed_time(b) * 1e-3 for a, b in zip(events, events[1:])]
+        clock.tick(i + 1)
     return {
-        "median_step_seconds": statistics.median(seconds),
-        "allocator_bytes": torch.cuda.max_memory_allocated(),
-        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "median_step_seconds": statistics.median(clock.seconds()),
+        "allocator_bytes": torch.cuda.max_memory_allocated() if is_gpu else 0,
+        "reserved_bytes": torch.cuda.max_memory_reserved() if is_gpu else 0,
         "losses": losses,
     }
-
-
-def torch_apart(name, compiled, precision, number, steps):
-    arguments = [sys.executable, __file__, "--measure-torch", json.dumps([name, compiled, precision, number, steps])]
-    with DriverBytes(number) as driver:
-        process = subprocess.run(arguments, capture_output=True, text=True, timeout=580)
-    if process.returncode:
-        raise checks.Failed(checks.told(process))
-    return {**json.loads(process.stdout.splitlines()[-1]), "driver_bytes": driver.bytes}
 
 
 # ---------------------------------------------------------------------------- arenic
@@ -186,89 +209,89 @@ def write_values(name, folder):
     np.savez(folder / "init.npz", **states)
 
 
-def measure_arenic(name, precision, number, steps):
+def measure_arenic(name, precision, device, steps):
     with tempfile.TemporaryDirectory(prefix="arenic-") as folder:
         folder = pathlib.Path(folder)
-        checks.unpack("benchmarks.tar.xz", folder)
         write_values(name, folder)
-        artifact = folder / "benchmarks" / f"{name}_{precision}.arenic"
+        artifact = checks.unpacked("benchmarks") / f"{name}_{precision}.arenic"
         arguments = ["run", artifact, "--data", folder / "data.npz"]
-        arguments += ["--init", folder / "init.npz", "--set", f"lr={LR}", "--device", f"cuda:{number}", "--json"]
-        with DriverBytes(number) as driver:
-            *lines, summary = checks.arenic(*arguments, "--steps", 8 + steps, limit=580)
+        arguments += ["--init", folder / "init.npz", "--set", f"lr={LR}", "--device", device, "--json"]
+        lines = checks.arenic(*arguments, "--steps", 8 + steps, limit=checks.LIMIT)
+    summary = lines[-1]
     return {
         "median_step_seconds": summary["median_step_seconds"],
         "allocator_bytes": summary["arena_bytes"],
-        "driver_bytes": driver.bytes,
+        "library_bytes": summary["library_bytes"],
         "losses": checks.losses(lines)[:3],
+        "ways": next((line["ways"] for line in lines if "ways" in line), []),
     }
 
 
-# ------------------------------------------------------------------------------ main
-def attempt(measure, *arguments):
-    """A measurement, or why there is none."""
-    try:
-        return measure(*arguments)
-    except (checks.Failed, subprocess.SubprocessError, OSError, ValueError) as error:
-        return {"failed": str(error)[-400:]}
+def measure(name, precision, how, device, steps):
+    """One measurement with what it was made on."""
+    with driver_bytes(device) as driver:
+        if how == "arenic":
+            found = measure_arenic(name, precision, device, steps)
+        else:
+            found = measure_torch(name, how == "compile", precision, device, steps)
+    gpu = {} if device == "cpu" else {"gpu": torch.cuda.get_device_name(number_of(device)), "cudnn": torch.backends.cudnn.version()}
+    about = {"torch": torch.__version__, "cuda": torch.version.cuda, "date": time.strftime("%Y-%m-%d"), **gpu}
+    what = {"step": name, "precision": precision, "how": how, "steps": steps}
+    return {**what, **found, "driver_bytes": driver.bytes, **about}
 
 
-def row(name, what, found, ours):
-    if "failed" in found:
-        return f"{name:<15} {what:<22} {found['failed']}"
-    mib = [f"{found[key] / 2**20:10.0f}" for key in ("allocator_bytes", "driver_bytes")]
-    ratio = f"{found['median_step_seconds'] / ours:7.2f}" if ours else " " * 7
-    return f"{name:<15} {what:<22} {found['median_step_seconds'] * 1e3:10.2f} {mib[0]} {mib[1]} {ratio}"
+# ------------------------------------------------------------------------------- table
+def table(paths):
+    """Lines of what was measured; and whether first losses agree with eager PyTorch's in f32."""
+    found = {}
+    for path in paths:
+        row = json.loads(path.read_text())
+        # A check's file has the measurement inside.
+        row = row.get("figures", row)
+        found[row["step"], row["precision"], row["how"]] = row
+    lines = [f"{'step':<15} {'by':<14} {'ms':>10} {'alloc MiB':>10} {'driver MiB':>10} {'/arenic':>8}"]
+    agrees = True
+    for (step, precision, how), row in sorted(found.items()):
+        ours = found.get((step, precision, "arenic"))
+        ratio = f"{row['median_step_seconds'] / ours['median_step_seconds']:8.2f}" if ours else " " * 8
+        mib = [f"{row[key] / 2**20:10.0f}" for key in ("allocator_bytes", "driver_bytes")]
+        lines.append(f"{step:<15} {how + ', ' + precision:<14} {row['median_step_seconds'] * 1e3:10.2f} {mib[0]} {mib[1]} {ratio}")
+        eager = found.get((step, "f32", "eager"))
+        if (precision, how) == ("f32", "arenic") and eager:
+            off = max(abs(a - b) / abs(b) for a, b in zip(row["losses"], eager["losses"]))
+            lines.append(f"{'':<15} losses are off eager PyTorch's by {off:.1e} of them")
+            agrees &= off <= CLOSE
+    for step in sorted({step for step, *_ in found} & set(PUBLISHED)):
+        lines.append(f"{step}, published: {json.dumps(PUBLISHED[step])}")
+    return lines, agrees
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="STEP", help=", ".join(STEPS))
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--steps", type=int, default=30, help="timed steps [default: 30]")
-    parser.add_argument("--quick", action="store_true", help="two of the steps, ten times")
-    parser.add_argument("-o", "--output", type=pathlib.Path, default=pathlib.Path("benchmarks.json"))
-    parser.add_argument("--measure-torch", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(required=True, dest="command")
+    one = commands.add_parser("measure", help="measure one step")
+    one.add_argument("step", choices=STEPS)
+    one.add_argument("precision", choices=PRECISIONS)
+    one.add_argument("how", choices=["arenic", "eager", "compile"])
+    one.add_argument("--device", default="cuda:0", help="a GPU by its number, or cpu [default: cuda:0]")
+    one.add_argument("--steps", type=int, default=30, help="timed steps [default: 30]")
+    one.add_argument("-o", "--output", type=pathlib.Path, required=True)
+    all_of = commands.add_parser("table", help="print what was measured")
+    all_of.add_argument("files", nargs="+", type=pathlib.Path)
     options = parser.parse_args()
-    if options.measure_torch:
-        return print(json.dumps(measure_torch(*json.loads(options.measure_torch))))
-    unknown = set(options.names) - set(STEPS)
-    if unknown:
-        parser.error(f"no step is called {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
-    if not torch.cuda.is_available():
+    if options.command == "table":
+        lines, agrees = table(options.files)
+        print("\n".join(lines))
+        return 0 if agrees else 1
+    if options.device != "cpu" and not torch.cuda.is_available():
         sys.exit("there is no GPU that PyTorch sees, so nothing is measured")
-    number, steps = int(options.device.removeprefix("cuda:")), 10 if options.quick else options.steps
-    report = {
-        "gpu": torch.cuda.get_device_name(number),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
-        "date": time.strftime("%Y-%m-%d"),
-        "steps": {},
-    }
-    print(f"{report['gpu']}, PyTorch {report['torch']}, medians of {steps} steps")
-    print(f"{'step':<15} {'by':<22} {'ms':>10} {'alloc MiB':>10} {'driver MiB':>10} {'/arenic':>7}")
-    is_wrong = False
-    for name in options.names or (QUICK if options.quick else STEPS):
-        found = {}
-        for precision in PRECISIONS:
-            ours = attempt(measure_arenic, name, precision, number, steps)
-            found[f"arenic, {precision}"] = ours
-            for how in ("eager", "compile"):
-                found[f"{how}, {precision}"] = attempt(torch_apart, name, how == "compile", precision, number, steps)
-            for how in ("arenic", "eager", "compile"):
-                what = f"{how}, {precision}"
-                print(row(name, what, found[what], ours.get("median_step_seconds")), flush=True)
-        ours = found["arenic, f32"].get("median_step_seconds")
-        eager = found["eager, f32"].get("losses")
-        if ours and eager:
-            off = [abs(a - b) / abs(b) for a, b in zip(found["arenic, f32"]["losses"], eager)]
-            print(f"{'':<15} losses are off eager PyTorch's by {max(off):.1e} of them")
-            is_wrong |= off[0] > CLOSE
-        is_wrong |= ours is None
-        report["steps"][name] = {"measured": found, "published": PUBLISHED.get(name, {})}
-        options.output.write_text(json.dumps(report, indent=1) + "\n")
-    return int(is_wrong)
+    try:
+        found = measure(options.step, options.precision, options.how, options.device, options.steps)
+    except (checks.Failed, checks.Lacking) as error:
+        sys.exit(str(error))
+    options.output.write_text(json.dumps(found, indent=1) + "\n")
+    print("\n".join(table([options.output])[0]))
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Checks arenic on a GPU, out of the folder that `make gpu-bundle` makes, and writes report.json.
+"""Checks arenic on a GPU, out of the folder that `make gpu-bundle` makes.
 
-Each check runs in turn, also after others have failed. Where there is no GPU, what can be checked on the
-CPU is, and the rest counts as failed. The exit code is 0 only where every check has passed.
+Each check and each measurement is a command of its own, with a file of its own that is written when it ends:
+what stops the rest takes nothing away, and the next run goes on with what has no file yet. The first ones are
+worth most. None takes longer than eight minutes, and none is about anything that needs no GPU. The exit code
+is 0 only where every check has passed.
 """
 
 import argparse
 import contextlib
+import functools
 import glob
 import json
 import os
@@ -21,11 +24,9 @@ import sys
 import tarfile
 import tempfile
 import time
+import typing
 
 HERE = pathlib.Path(__file__).resolve().parent
-ARENIC = str(HERE / "arenic")
-# Where the bundle's artifacts are unpacked.
-ARTIFACTS = HERE
 PERCENTS = [100, 70, 50, 40]
 # How far a loss may be from eager PyTorch's, in each of five steps.
 CLOSE = 2e-5
@@ -43,7 +44,32 @@ PREDICTED = ["tiny_resnet_b4_sgdm", "gpt_tiny_b4_adamw"]
 
 # What compute-sanitizer looks for, and in which steps.
 SANITIZERS = ["memcheck", "racecheck", "synccheck"]
-SANITIZED = ["mlp_b4_adamw", "small_cnn_b4_sgdm", "tiny_resnet_b4_sgdm", "gpt_tiny_b4_adamw"]
+SANITIZED = ["mlp_b4_adamw", "gpt_tiny_b4_adamw"]
+
+# Seconds that a check may take: those who lend a GPU may end a command after ten minutes.
+LIMIT = 470
+
+# The test programs' tests that are about a GPU: families of operators, and whole steps.
+FAMILIES = [
+    "product", "attention", "convolution", "elementwise", "norm", "batch_norm", "softmax", "reduce", "update",
+    "movement", "indexing", "windows", "in_place", "random_operators", "recurrence",
+]  # fmt: skip
+STEPS = [
+    "five_steps_equal_pytorch",
+    "steps_in_bf16_are_near_those_in_f32",
+    "steps_after_the_first_are_one_graph",
+    "neither_limits_nor_the_order_of_streams_nor_replay_change_bits",
+    "five_steps_with_channels_last_equal_pytorch",
+    "rounds::rounds_on_a_device_are_those_of_the_cpu",
+    "variants::variants_on_a_device_are_those_of_the_cpu",
+    "times::a_trace_has_every_command_of_the_last_step_in_an_order_that_events_allow",
+    "times::every_operator_is_measured_once_by_itself",
+]
+# Parts that ONNX's node tests are run in.
+SHARDS = 8
+# What is measured beside PyTorch, the most telling first; `benchmarks.py` knows them.
+BENCHMARKS = ["gpt2_124m_b8", "resnet50_b256", "vit_b_16_b64", "unet_b8", "resnet50_b64"]
+PRECISIONS = ["bf16", "tf32", "f32"]
 
 
 class Failed(Exception):
@@ -103,21 +129,35 @@ def command(arguments, limit, **more):
 def arenic(*arguments, limit=300):
     """Runs arenic, and gives the JSON lines that it prints. The bundle's own code is trusted."""
     trust = ["--trust-gpu-code"] if arguments[0] in ("run", "eval", "profile") else []
-    process = command([ARENIC, *arguments, *trust], limit)
+    process = command([unpacked("arenic") / "arenic", *arguments, *trust], limit)
     need(process.returncode == 0, f"arenic {' '.join(map(str, arguments))}: {told(process)}")
     return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
 
 
-def unpack(name, folder):
-    """Unpacks an archive of the bundle."""
-    with tarfile.open(HERE / name) as packed:
-        # Archives from elsewhere need a filter; Pythons before 3.12 may not know it.
-        packed.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+@functools.lru_cache(maxsize=None)
+def unpacked(name):
+    """The folder with what an archive of the bundle holds, which is unpacked once."""
+    archive = HERE / f"{name}.tar.xz"
+    if not archive.exists():
+        raise Lacking(f"this bundle has no {archive.name}")
+    beside = os.access(HERE, os.W_OK)
+    parent = HERE / "unpacked" if beside else pathlib.Path(tempfile.gettempdir()) / f"arenic-bundle-{os.getuid()}"
+    folder = parent / f"{name}-{archive.stat().st_size}-{archive.stat().st_mtime_ns}"
+    if not folder.exists():
+        parent.mkdir(parents=True, exist_ok=True)
+        fresh = pathlib.Path(tempfile.mkdtemp(dir=parent))
+        with tarfile.open(archive) as packed:
+            # Archives from elsewhere need a filter; Pythons before 3.12 may not know it.
+            packed.extractall(fresh, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        # Another check may have done it meanwhile: that is the same.
+        with contextlib.suppress(OSError):
+            fresh.rename(folder)
+    return folder / name
 
 
 # ---------------------------------------------------------------------------- models
 def artifact(name, percent=100):
-    return ARTIFACTS / f"{name}_{percent}.arenic"
+    return unpacked("artifacts") / f"{name}_{percent}.arenic"
 
 
 def percents(name):
@@ -154,247 +194,298 @@ def train(name, device, percent=100, steps=5):
 
 
 # ---------------------------------------------------------------------------- checks
-class Checks:
-    def __init__(self, options, folder):
-        self.device, self.quick, self.folder = options.device, options.quick, folder
-        global ARTIFACTS
-        unpack("artifacts.tar.xz", folder)
-        ARTIFACTS = folder / "artifacts"
-        self.all = [
-            ("gpu", self.gpu),
-            ("reference runs on the CPU", self.runs_on_cpu),
-            ("operators against the CPU backend", self.operators),
-            ("whole steps against PyTorch", self.steps),
-            ("ONNX node tests", self.node_tests),
-            *((f"{name} at byte limits", lambda name=name: self.limits(name)) for name in RUNS),
-            *((f"compute-sanitizer {tool}", lambda tool=tool: self.sanitized(tool)) for tool in SANITIZERS),
-            ("digits demo", self.digits),
-            ("link", self.link),
-            *((f"{name}: predicted and measured", lambda name=name: self.prediction(name)) for name in PREDICTED),
-            ("trace", self.trace),
-            ("bad input", self.bad_input),
-            ("Ctrl-C", self.interrupt),
-            ("benchmarks", self.benchmarks),
-        ]
+class Context(typing.NamedTuple):
+    """What a check is run with: the GPU, where files go that are no results, and where results are."""
 
-    def gpu(self):
-        """What the GPU says of itself."""
-        process = command([ARENIC, "simulate", artifact(RUNS[0]), "--target", "cuda", "--device", self.device, "--json"], 120)
-        need(process.returncode == 0, told(process))
-        figures = {"device": json.loads(process.stdout)["device"]}
-        query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.free,clocks.sm", "--format=csv,noheader"]
-        with contextlib.suppress(OSError):
-            figures["nvidia_smi"] = command(query, 60).stdout.strip().splitlines()
-        return figures
-
-    def runs_on_cpu(self):
-        """The binary and the artifacts work at all."""
-        off = {name: furthest(train(name, "cpu")[0], reference(name)["loss"]) for name in RUNS}
-        need(max(off.values()) <= CLOSE, f"losses are off PyTorch's by {off}")
-        return {"loss_off_by": off}
-
-    def test_program(self, name, *arguments, limit=580):
-        """Runs one of the repository's test programs on the GPU."""
-        unpacked = self.folder / "tests"
-        if not unpacked.exists():
-            unpack("tests.tar.xz", self.folder)
-        root = {"ARENIC_TEST_DEVICE": self.device, "ARENIC_TEST_ROOT": str(HERE)}
-        root["ARENIC_NODE_TESTS"], root["ARENIC_REQUIRE_NODE_TESTS"] = str(unpacked / "node-tests"), "1"
-        process = command([unpacked / name, *arguments], limit, **root)
-        counts = re.search(r"test result: \w+\. (\d+) passed; (\d+) failed", process.stdout)
-        need(counts, f"{name} ended with {process.returncode}: {told(process)}")
-        failed = re.findall(r"^test (.+?) +\.\.\. FAILED", process.stdout, re.MULTILINE)
-        failed = failed or re.findall(r"^---- (.+?) ----", process.stdout, re.MULTILINE)
-        said = " ".join((process.stdout + process.stderr).split())[-1500:]
-        passed = process.returncode == 0 and counts[2] == "0" and counts[1] != "0"
-        need(passed, f"{counts[2]} failed, {counts[1]} passed: {', '.join(failed[:20])}: {said}")
-        return {"passed": int(counts[1])}
-
-    def operators(self):
-        """Random cases of every operator, guarded, shifted and in place."""
-        return self.test_program("operators")
-
-    def steps(self):
-        """What is about a driver that fails is for a simulated one."""
-        return self.test_program("steps", "--skip", "failures::", "--test-threads", "2")
-
-    def node_tests(self):
-        """ONNX's own tests of operators; with --quick one letter's."""
-        quick = ["test_a"] if self.quick else []
-        return self.test_program("node_tests", *quick, "--test-threads", "8")
-
-    def limits(self, name):
-        """Losses as PyTorch's, and the same bits however little memory there is."""
-        figures, expected = {}, reference(name)["loss"]
-        whole = None
-        for percent in percents(name):
-            found, summary = train(name, self.device, percent)
-            off = furthest(found, expected)
-            need(off <= CLOSE, f"at {percent} % losses are off PyTorch's by {off}: {found}")
-            whole = whole or found
-            need(found == whole, f"at {percent} % losses are {found}, without a limit {whole}")
-            figures[f"{percent}"] = {
-                "loss_off_by": off,
-                "arena_bytes": summary["arena_bytes"],
-                "median_step_seconds": summary["median_step_seconds"],
-            }
-        return figures
-
-    def sanitized(self, tool):
-        """Accesses out of bounds, races in shared memory and barriers that some threads miss; under
-        the least limit, so that copies are among what is looked at."""
-        program = sanitizer()
-        if not program:
-            raise Lacking("there is no compute-sanitizer; it comes with CUDA")
-        wrapped = [program, "--tool", tool, "--error-exitcode", 99, ARENIC]
-        runs = [(name, percents(name)[-1]) for name in SANITIZED]
-        for name, percent in runs:
-            steps = ["--device", self.device, "--steps", 3]
-            process = command([*wrapped, *run_arguments(name, percent), *steps], 580)
-            said = " ".join((process.stdout + process.stderr).split())[-1500:]
-            need(process.returncode == 0, f"{name} at {percent} %: exit {process.returncode}: {said}")
-        return {"runs": [f"{name} at {percent} %" for name, percent in runs]}
-
-    def digits(self):
-        """The demo: the CPU backend's curve, and digits it has not seen."""
-        epochs = 2 if self.quick else 20
-        weights = self.folder / "digits.safetensors"
-        options = ["--data", HERE / "models/digits/train.npz", "--set", "lr=0.02", "--epochs", epochs, "--shuffle", 1]
-        curves = []
-        for device in ["cpu", self.device]:
-            save = ["--save", weights, "--json", "--device", device]
-            *lines, summary = arenic("run", artifact("digits"), *options, *save, limit=500)
-            curves.append((losses(lines), summary["median_step_seconds"]))
-        (cpu, _), (gpu, seconds) = curves
-        early = furthest(gpu[:20], cpu[:20])
-        need(early <= 1e-3, f"the first losses are off the CPU's by {early}")
-        last = [sum(curve[-45:]) / 45 for curve in (cpu, gpu)]
-        need(abs(last[0] - last[1]) <= 0.02 + 0.2 * last[0], f"mean losses of the last epoch: {last}")
-        test = ["run", artifact("digits_test"), "--data", HERE / "models/digits/test.npz", "--skip", "m.*"]
-        accuracy = arenic(*test, "--init", weights, "--device", self.device, "--json")[0]["accuracy"]
-        need(self.quick or accuracy >= 0.95, f"accuracy {accuracy}")
-        return {"accuracy": accuracy, "first_losses_off_by": early, "median_step_seconds": seconds}
-
-    def profiled(self, name):
-        """The table of a step's operators, measured once."""
-        table = self.folder / f"{name}.jsonl"
-        if not table.exists():
-            arenic("profile", artifact(name), "--device", self.device, "-o", table)
-        return table
-
-    def link(self):
-        """Copies between the device and pinned memory."""
-        machine = json.loads(self.profiled(PREDICTED[0]).read_text().splitlines()[0])
-        return {key: value for key, value in machine.items() if key.endswith("per_second")}
-
-    def prediction(self, name):
-        """Bytes and seconds of a step, as planned and as measured."""
-        figures = {}
-        for percent in percents(name):
-            times = ["--device", self.device, "--profile", self.profiled(name), "--target", "cuda", "--json"]
-            (planned,) = arenic("simulate", artifact(name, percent), *times)
-            _, summary = train(name, self.device, percent, 200)
-            need(summary["arena_bytes"] == planned["arena_bytes"], "the arena is not as large as planned")
-            figures[f"{percent}"] = {
-                "arena_bytes": planned["arena_bytes"],
-                "predicted_step_seconds": planned["step_seconds"],
-                "median_step_seconds": summary["median_step_seconds"],
-            }
-        return figures
-
-    def trace(self):
-        """Times of the commands of one step."""
-        path = self.folder / "trace.json"
-        arenic(*run_arguments(PREDICTED[1], 50), "--device", self.device, "--trace", path)
-        trace = json.loads(path.read_text())
-        spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
-        need(spans and all(e["dur"] >= 0 for e in spans), "commands without times")
-        seconds = {kind: sum(e["dur"] for e in spans if e["cat"] == kind) * 1e-6 for kind in ("kernel", "copy")}
-        return {"times": trace["otherData"]["times"], "commands": len(spans), "seconds": seconds}
-
-    def bad_input(self):
-        """Clear words and an exit code, whatever is wrong."""
-        name, said = "mlp_b4_sgdm", {}
-        for what, code, words, arguments in [
-            ("a GPU that is not there", 1, "there is no cuda:99", [*run_arguments(name), "--device", "cuda:99"]),
-            ("a loss that is not finite", 3, "not finite", [*run_arguments(name, lr=1e38), "--device", self.device]),
-        ]:
-            process = command([ARENIC, *arguments], 120)
-            said[what] = told(process)
-            need(process.returncode == code and words in said[what], f"{what}: exit {process.returncode}: {said[what]}")
-        return said
-
-    def interrupt(self):
-        """Ctrl-C ends a run with its step; what was saved is whole."""
-        name, weights = "gpt_tiny_b4_sgdm", self.folder / "stopped.safetensors"
-        arguments = [*run_arguments(name), "--device", self.device]
-        endless = [ARENIC, *arguments, "--steps", "1000000000", "--save", weights]
-        process = subprocess.Popen([str(a) for a in endless], stderr=subprocess.PIPE, text=True, env=environment())
-        try:
-            time.sleep(10)
-            process.send_signal(signal.SIGINT)
-            said = process.communicate(timeout=60)[1]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise Failed("it runs on a minute after Ctrl-C") from None
-        need(process.returncode == 130, f"exit code {process.returncode}: {said}")
-        arguments = [*run_arguments(name, init=weights), "--device", self.device]
-        return {"goes_on": arenic(*arguments, "--steps", 1, "--json")[0]}
-
-    def benchmarks(self):
-        """Step times beside PyTorch's; a separate program, since it needs that."""
-        packed = HERE / "benchmarks.tar.xz"
-        need(packed.exists(), "this bundle has no benchmarks: `make gpu-bundle BENCHMARKS=1` adds them")
-        path = self.folder / "benchmarks.json"
-        quick = ["--quick"] if self.quick else []
-        process = command([sys.executable, HERE / "benchmarks.py", "--device", self.device, "-o", path, *quick], 3600)
-        need(process.returncode == 0, told(process))
-        return json.loads(path.read_text())
+    device: str
+    folder: pathlib.Path
+    out: pathlib.Path
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="run-gpu-checks.sh", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true", help="fewer node tests, epochs and benchmarks")
-    parser.add_argument("--device", default="cuda:0", help="the GPU by its number [default: cuda:0]")
-    parser.add_argument("--only", action="append", metavar="TEXT", help="checks whose name has this text")
-    parser.add_argument("--report", type=pathlib.Path, default=pathlib.Path("report.json"), help="[default: report.json]")
-    options = parser.parse_args()
-    report = {"device": options.device, "quick": options.quick, "host": platform.platform(), "checks": []}
-    with tempfile.TemporaryDirectory(prefix="arenic-") as folder:
-        checks = Checks(options, pathlib.Path(folder)).all
-        chosen = [c for c in checks if c[0] == "gpu" or not options.only or any(t in c[0] for t in options.only)]
-        missing = None
-        for name, check in chosen:
-            start, row = time.monotonic(), {"name": name, "ok": False}
+def gpu(c):
+    """What the GPU says of itself."""
+    binary = unpacked("arenic") / "arenic"
+    process = command([binary, "simulate", artifact(RUNS[0]), "--target", "cuda", "--device", c.device, "--json"], 120)
+    need(process.returncode == 0, told(process))
+    figures = {"device": json.loads(process.stdout)["device"]}
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,memory.free,clocks.sm", "--format=csv,noheader"]
+    with contextlib.suppress(OSError):
+        figures["nvidia_smi"] = command(query, 60).stdout.strip().splitlines()
+    return figures
+
+
+def ways(c, name):
+    """Five steps near PyTorch's, and which way each product, convolution and attention went."""
+    first, *steps, summary = arenic(*run_arguments(name), "--device", c.device, "--steps", 5, "--json")
+    off = furthest(losses(steps), reference(name)["loss"])
+    need(off <= CLOSE, f"losses are off PyTorch's by {off}")
+    need("ways" in first, f"nothing is said of ways: {first}")
+    missing = sorted({r["why"] for w in first["ways"] for r in w["refused"] if r["way"] in ("cuBLASLt", "cuDNN")})
+    return {"loss_off_by": off, "library_bytes": summary["library_bytes"], "refused": missing, **first}
+
+
+def test_program(c, program, *arguments, **environ):
+    """Runs tests of one of the repository's test programs on the GPU, in a process of its own, since a fault
+    takes the context with it."""
+    root = {"ARENIC_TEST_DEVICE": c.device, "ARENIC_TEST_ROOT": str(HERE), **environ}
+    root["ARENIC_NODE_TESTS"], root["ARENIC_REQUIRE_NODE_TESTS"] = str(unpacked("tests") / "node-tests"), "1"
+    process = command([unpacked("tests") / program, *arguments], LIMIT, **root)
+    counts = re.search(r"test result: \w+\. (\d+) passed; (\d+) failed", process.stdout)
+    said = " ".join((process.stdout + process.stderr).split())[-1500:]
+    need(counts, f"{program} ended with {process.returncode}: {said}")
+    failed = re.findall(r"^test (.+?) +\.\.\. FAILED", process.stdout, re.MULTILINE)
+    failed = failed or re.findall(r"^---- (.+?) ----", process.stdout, re.MULTILINE)
+    passed = process.returncode == 0 and counts[2] == "0" and counts[1] != "0"
+    need(passed, f"{counts[2]} failed, {counts[1]} passed: {', '.join(failed[:20])}: {said}")
+    return {"passed": int(counts[1])}
+
+
+def limits(c, name):
+    """Losses as PyTorch's, and the same bits however little memory there is."""
+    figures, expected = {}, reference(name)["loss"]
+    whole = None
+    for percent in percents(name):
+        found, summary = train(name, c.device, percent)
+        off = furthest(found, expected)
+        need(off <= CLOSE, f"at {percent} % losses are off PyTorch's by {off}: {found}")
+        whole = whole or found
+        need(found == whole, f"at {percent} % losses are {found}, without a limit {whole}")
+        figures[f"{percent}"] = {
+            "loss_off_by": off,
+            "arena_bytes": summary["arena_bytes"],
+            "median_step_seconds": summary["median_step_seconds"],
+        }
+    return figures
+
+
+def sanitized(c, tool, name):
+    """Accesses out of bounds, races in shared memory and barriers that some threads miss; under the least
+    limit, so that copies are among what is looked at. Calls of the driver that libraries make in vain, to
+    find out what there is, are no errors."""
+    program = sanitizer()
+    if not program:
+        raise Lacking("there is no compute-sanitizer; it comes with CUDA")
+    quiet = ["--report-api-errors", "no"] if tool == "memcheck" else []
+    wrapped = [program, "--tool", tool, *quiet, "--error-exitcode", 99, unpacked("arenic") / "arenic"]
+    percent = percents(name)[-1]
+    process = command([*wrapped, *run_arguments(name, percent), "--device", c.device, "--steps", 3], LIMIT)
+    said = " ".join((process.stdout + process.stderr).split())[-1500:]
+    need(process.returncode == 0, f"{name} at {percent} %: exit {process.returncode}: {said}")
+    return {"run": f"{name} at {percent} %"}
+
+
+def digits(c):
+    """The demo: losses near the CPU's, and digits it has not seen."""
+    weights = c.folder / "digits.safetensors"
+    options = ["--data", HERE / "models/digits/train.npz", "--set", "lr=0.02", "--shuffle", 1]
+
+    def curve(device, epochs):
+        save = ["--save", weights, "--json", "--device", device, "--epochs", epochs]
+        *lines, summary = arenic("run", artifact("digits"), *options, *save, limit=LIMIT)
+        return losses(lines), summary["median_step_seconds"]
+
+    cpu, _ = curve("cpu", 1)
+    gpu, seconds = curve(c.device, 20)
+    early = furthest(gpu[:20], cpu[:20])
+    need(early <= 1e-3, f"the first losses are off the CPU's by {early}")
+    test = ["run", artifact("digits_test"), "--data", HERE / "models/digits/test.npz", "--skip", "m.*"]
+    lines = arenic(*test, "--init", weights, "--device", c.device, "--json")
+    accuracy = next(line["accuracy"] for line in lines if "accuracy" in line)
+    need(accuracy >= 0.95, f"accuracy {accuracy}")
+    return {"accuracy": accuracy, "first_losses_off_by": early, "median_step_seconds": seconds}
+
+
+def prediction(c, name):
+    """Every operator measured once, the link, and bytes and seconds of a step as planned and as measured."""
+    table = c.out / f"profile-{name}.jsonl"
+    arenic("profile", artifact(name), "--device", c.device, "-o", table)
+    machine = json.loads(table.read_text().splitlines()[0])
+    figures = {"link": {key: value for key, value in machine.items() if key.endswith("per_second")}}
+    for percent in percents(name):
+        times = ["--device", c.device, "--profile", table, "--target", "cuda", "--json"]
+        (planned,) = arenic("simulate", artifact(name, percent), *times)
+        _, summary = train(name, c.device, percent, 200)
+        need(summary["arena_bytes"] == planned["arena_bytes"], "the arena is not as large as planned")
+        figures[f"{percent}"] = {
+            "arena_bytes": planned["arena_bytes"],
+            "predicted_step_seconds": planned["step_seconds"],
+            "median_step_seconds": summary["median_step_seconds"],
+        }
+    return figures
+
+
+def trace(c):
+    """Times of the commands of one step."""
+    path = c.out / "trace.json"
+    arenic(*run_arguments(PREDICTED[1], 50), "--device", c.device, "--trace", path)
+    trace = json.loads(path.read_text())
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    need(spans and all(e["dur"] >= 0 for e in spans), "commands without times")
+    seconds = {kind: sum(e["dur"] for e in spans if e["cat"] == kind) * 1e-6 for kind in ("kernel", "copy")}
+    return {"times": trace["otherData"]["times"], "commands": len(spans), "seconds": seconds}
+
+
+def bad_input(c):
+    """Clear words and an exit code, whatever is wrong."""
+    name, said = "mlp_b4_sgdm", {}
+    for what, code, words, arguments in [
+        ("a GPU that is not there", 1, "there is no cuda:99", [*run_arguments(name), "--device", "cuda:99"]),
+        ("a loss that is not finite", 3, "not finite", [*run_arguments(name, lr=1e38), "--device", c.device]),
+    ]:
+        process = command([unpacked("arenic") / "arenic", *arguments], 120)
+        said[what] = told(process)
+        need(process.returncode == code and words in said[what], f"{what}: exit {process.returncode}: {said[what]}")
+    return said
+
+
+def interrupt(c):
+    """Ctrl-C ends a run with its step; what was saved is whole."""
+    name, weights = "gpt_tiny_b4_sgdm", c.folder / "stopped.safetensors"
+    arguments = [*run_arguments(name), "--device", c.device]
+    endless = [unpacked("arenic") / "arenic", *arguments, "--steps", "1000000000", "--save", weights]
+    process = subprocess.Popen([str(a) for a in endless], stderr=subprocess.PIPE, text=True, env=environment())
+    try:
+        time.sleep(10)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise Failed("it runs on a minute after Ctrl-C") from None
+    need(process.returncode == 130, f"exit code {process.returncode}: {said}")
+    arguments = [*run_arguments(name, init=weights), "--device", c.device]
+    return {"goes_on": losses(arenic(*arguments, "--steps", 1, "--json"))}
+
+
+def benchmark(c, step, precision, how):
+    """A step's time and bytes, by a program of its own, since PyTorch's need that."""
+    path = c.folder / "measured.json"
+    where = ["--device", c.device, "-o", path]
+    process = command([sys.executable, HERE / "benchmarks.py", "measure", step, precision, how, *where], LIMIT)
+    need(process.returncode == 0, told(process))
+    return json.loads(path.read_text())
+
+
+class Check(typing.NamedTuple):
+    """A check, by its name."""
+
+    name: str
+    run: typing.Callable
+
+
+def all_checks():
+    """Every check, the most telling first: whether anything runs, then whether it is right, then how fast."""
+    one = functools.partial
+    checks = [Check("gpu", gpu)]
+    checks += [Check(f"ways-{name}", one(ways, name=name)) for name in ("mlp_b4_sgdm", "gpt_tiny_b4_adamw", "tiny_resnet_b4_sgdm")]
+    for family in FAMILIES:
+        checks.append(Check(f"operators-{family}", lambda c, family=family: test_program(c, "operators", family, "--exact")))
+    checks += [Check(f"limits-{name}", one(limits, name=name)) for name in RUNS]
+    # What decides whether arenic is worth its while.
+    for step in BENCHMARKS[:2]:
+        for how in ("arenic", "compile", "eager"):
+            checks.append(Check(f"benchmark-{step}-bf16-{how}", one(benchmark, step=step, precision="bf16", how=how)))
+    checks += [Check("trace", trace)]
+    checks += [Check(f"prediction-{name}", one(prediction, name=name)) for name in PREDICTED]
+    for tool in SANITIZERS:
+        checks += [Check(f"{tool}-{name}", one(sanitized, tool=tool, name=name)) for name in SANITIZED]
+    for test in STEPS:
+        name = test.split("::")[-1].replace("_", "-")
+        checks.append(Check(f"steps-{name}", lambda c, test=test: test_program(c, "steps", test, "--exact")))
+    for shard in range(SHARDS):
+        of = {"ARENIC_NODE_TEST_SHARD": f"{shard}/{SHARDS}"}
+        checks.append(Check(f"node-tests-{shard}", lambda c, of=of: test_program(c, "node_tests", "--test-threads", "4", **of)))
+    checks += [Check("digits", digits), Check("bad-input", bad_input), Check("ctrl-c", interrupt)]
+    known = {check.name for check in checks}
+    for step in BENCHMARKS:
+        for precision in PRECISIONS:
+            for how in ("arenic", "compile", "eager"):
+                name = f"benchmark-{step}-{precision}-{how}"
+                if name not in known:
+                    checks.append(Check(name, one(benchmark, step=step, precision=precision, how=how)))
+    return checks
+
+
+# ------------------------------------------------------------------------------ main
+def result_of(out, name):
+    """The file of a check's result."""
+    return out / f"{name}.json"
+
+
+def run_one(check, device, out):
+    """Runs a check, a failed one once more by itself, and writes its result."""
+    row = {"name": check.name, "device": device, "host": platform.platform(), "ok": False}
+    start = time.monotonic()
+    for attempt in range(2):
+        with tempfile.TemporaryDirectory(prefix="arenic-") as folder:
             try:
-                if missing and check.__name__ != "runs_on_cpu":
-                    row["not_run"] = True
-                    raise Failed("there is no GPU")
-                row["figures"] = check()
+                row["figures"] = check.run(Context(device, pathlib.Path(folder), out))
                 row["ok"] = True
             except Lacking as lacking:
                 row["not_run"], row["said"] = True, str(lacking)
             except Failed as failure:
-                row["said"] = str(failure)
-                if name == "gpu":
-                    missing = str(failure)
+                row.setdefault("failures", []).append(str(failure))
             except Exception as error:  # a check's own defect must not keep others from running
-                row["said"] = f"{type(error).__name__}: {error}"
-            row["seconds"] = round(time.monotonic() - start, 3)
-            report["checks"].append(row)
-            state = "ok" if row["ok"] else "not run" if row.get("not_run") else "FAILED"
-            print(f"{state:8} {row['seconds']:8.1f} s  {name}", flush=True)
-            if state == "FAILED" or "said" in row and not missing:
-                print(f"         {row['said']}", flush=True)
-            # After each check, so that a report is there whatever ends this.
-            options.report.write_text(json.dumps(report, indent=1) + "\n")
-    passed = sum(row["ok"] for row in report["checks"])
-    failed = sum(not row["ok"] and not row.get("not_run") for row in report["checks"])
-    if missing:
-        print(f"There is no GPU to run on, so nothing is shown about one: {missing}")
-    print(f"{passed} of {len(report['checks'])} checks passed; figures are in {options.report}")
-    return 1 if missing or failed else 0
+                row.setdefault("failures", []).append(f"{type(error).__name__}: {error}")
+        again = not row["ok"] and "not_run" not in row and time.monotonic() - start < LIMIT / 4
+        if not again:
+            break
+    row["seconds"] = round(time.monotonic() - start, 3)
+    # Whole, or not at all.
+    part = out / f".{check.name}.part"
+    part.write_text(json.dumps(row, indent=1) + "\n")
+    part.replace(result_of(out, check.name))
+    state = "ok" if row["ok"] else "not run" if "not_run" in row else "FAILED"
+    if row["ok"] and "failures" in row:
+        state = "FLAKY"
+    print(f"{state:8} {row['seconds']:8.1f} s  {check.name}", flush=True)
+    for said in [*row.get("failures", []), *([row["said"]] if "said" in row else [])]:
+        print(f"         {said}", flush=True)
+    return row
+
+
+def summary(checks, out):
+    """How many checks have passed; 0 where all have."""
+    rows = [json.loads(result_of(out, c.name).read_text()) for c in checks if result_of(out, c.name).exists()]
+    passed = sum(row["ok"] and "failures" not in row for row in rows)
+    lacking = sum("not_run" in row for row in rows)
+    print(f"{passed} of {len(checks)} checks passed, {len(checks) - len(rows)} are still to be run; results are in {out}")
+    return 0 if passed + lacking == len(checks) else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="run-gpu-checks.sh", description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", metavar="CHECK", help="these alone, also where there is a result; by the beginning of their names")
+    parser.add_argument("--device", default="cuda:0", help="the GPU by its number [default: cuda:0]")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("results"), help="where results go [default: results]")
+    parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N", help="begin nothing after so long")
+    parser.add_argument("--list", action="store_true", help="list the checks, and whether they have a result")
+    options = parser.parse_args()
+    out, began = options.out.resolve(), time.monotonic()
+    checks = all_checks()
+    if options.list:
+        for check in checks:
+            print(f"{'done' if result_of(out, check.name).exists() else '':6}{check.name}")
+        return 0
+    unknown = [name for name in options.names if not any(c.name.startswith(name) for c in checks)]
+    if unknown:
+        parser.error(f"no check is called {', '.join(unknown)}; --list names them")
+    out.mkdir(parents=True, exist_ok=True)
+    if options.names:
+        chosen = [c for c in checks if any(c.name.startswith(name) for name in options.names)]
+    else:
+        chosen = [c for c in checks if not result_of(out, c.name).exists()]
+    for check in chosen:
+        if time.monotonic() - began > options.seconds:
+            print(f"{options.seconds:.0f} s are over: the next run goes on with {check.name}")
+            break
+        row = run_one(check, options.device, out)
+        if check.name == "gpu" and not row["ok"]:
+            # The next run asks again.
+            result_of(out, "gpu").unlink()
+            print("There is no GPU to run on, so nothing is shown about one.")
+            return 1
+    return summary(checks, out)
 
 
 if __name__ == "__main__":

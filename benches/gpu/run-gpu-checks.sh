@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs everything of this bundle on a GPU and writes report.json: see run-gpu-checks.sh --help.
+# Runs what of this bundle has no result yet, on a GPU: see run-gpu-checks.sh --help. Paths are those of
+# whoever calls it.
 set -euo pipefail
-cd "$(dirname "$0")"
 command -v python3 >/dev/null || { echo 'these checks need python3, 3.9 or newer' >&2; exit 1; }
-exec python3 checks.py "$@"
+exec python3 "$(dirname "$(realpath "$0")")/checks.py" "$@"

@@ -1,33 +1,19 @@
 // Makes CUDA C++ plain C++: a block is run thread by thread, each a fiber of its own that hands
 // over at barriers and shuffles. Between barriers threads run one after another, in an order that
 // a seed decides, so what a missing barrier does can show; nothing runs at the same time, so data
-// races within a warp or between blocks do not. Blocks run one after another.
+// races within a warp or between blocks do not (`threads.h` shows those). Blocks run one after another.
 #pragma once
 
+#include "device.h"
+
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
 
-#define __device__
-#define __host__
-#define __forceinline__ inline
 #define __shared__ static thread_local
-#define __restrict__ __restrict
-#define __launch_bounds__(...)
-
-struct dim3 {
-    unsigned x, y, z;
-};
 
 // As the host passes it.
 struct EmulatedLaunch {
@@ -40,7 +26,6 @@ struct EmulatedLaunch {
 
 namespace emulate {
 
-constexpr unsigned WARP_LANES = 32;
 constexpr size_t STACK = 64 << 10;
 
 enum class State { ready, at_block_barrier, at_warp_barrier, done };
@@ -92,12 +77,6 @@ struct Fiber {
     State state;
     unsigned mask; // of lanes, at a warp barrier
     dim3 thread;
-};
-
-// What lanes give each other: one word each, for shuffles, or operands of a product of the warp.
-struct Warp {
-    uint64_t words[WARP_LANES];
-    uint32_t left[WARP_LANES][4], right[WARP_LANES][2];
 };
 
 struct Block {
@@ -202,26 +181,6 @@ inline bool run_block(Block& b, uint64_t seed) {
     }
 }
 
-template <class A>
-inline A argument(uint64_t word) {
-    if constexpr (std::is_pointer<A>::value) {
-        return reinterpret_cast<A>(word);
-    } else if constexpr (std::is_class<A>::value) {
-        static_assert(sizeof(A) == sizeof word);
-        A whole;
-        memcpy(&whole, &word, sizeof word);
-        return whole;
-    } else {
-        return A(word);
-    }
-}
-
-template <class... A, size_t... I>
-inline void call(void (*f)(A...), const uint64_t* words, std::index_sequence<I...>) {
-    (void)words;
-    f(argument<A>(words[I])...);
-}
-
 template <class... A>
 inline void run(EmulatedLaunch* launch, const uint64_t* words, void (*f)(A...)) {
     Block& b = block();
@@ -259,83 +218,12 @@ inline Warp& my_warp(unsigned* my_lane) {
     return b.warps[i / WARP_LANES];
 }
 
-inline void warp_barrier(unsigned mask) {
+inline void meet(unsigned mask) {
     block().running->mask = mask;
     hand_over(State::at_warp_barrier);
 }
 
-// What another lane gives.
-template <class T>
-inline T exchange(unsigned mask, T x, unsigned (*source)(unsigned, unsigned), unsigned by) {
-    static_assert(sizeof(T) <= sizeof(uint64_t));
-    unsigned me;
-    Warp& w = my_warp(&me);
-    memcpy(&w.words[me], &x, sizeof(T));
-    warp_barrier(mask);
-    unsigned from = source(me, by);
-    T y = x;
-    if (from < WARP_LANES) memcpy(&y, &w.words[from], sizeof(T));
-    warp_barrier(mask);
-    return y;
-}
-
-// 16 × terms by terms × 8 added to 16 × 8, held as PTX has it for `mma.sync`: in words of `pack`
-// elements, four lanes side by side have 4 · pack terms of a row or column. `element` takes one
-// out of its word.
-inline void multiply(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], unsigned pack,
-                     float (*element)(uint32_t, unsigned)) {
-    unsigned me;
-    Warp& w = my_warp(&me);
-    memcpy(w.left[me], a, sizeof a);
-    memcpy(w.right[me], b, sizeof b);
-    warp_barrier(0xffffffffu);
-    for (unsigned e = 0; e < 4; e++) {
-        unsigned row = me / 4, column = me % 4 * 2 + e % 2, lower = e / 2;
-        for (unsigned k = 0; k < 8 * pack; k++) {
-            unsigned later = k / (4 * pack), lane = k / pack % 4;
-            float x = element(w.left[row * 4 + lane][lower + 2 * later], k % pack);
-            float y = element(w.right[column * 4 + lane][later], k % pack);
-            sums[e] += x * y;
-        }
-    }
-    warp_barrier(0xffffffffu);
-}
-
 } // namespace emulate
-
-inline void multiply_tf32(float (&sums)[4], const float (&a)[4], const float (&b)[2]) {
-    uint32_t left[4], right[2];
-    memcpy(left, a, sizeof left);
-    memcpy(right, b, sizeof right);
-    // The lower bits of a float are not looked at.
-    auto element = [](uint32_t word, unsigned) {
-        float x;
-        word &= ~0x1fffu;
-        memcpy(&x, &word, sizeof x);
-        return x;
-    };
-    emulate::multiply(sums, left, right, 1, element);
-}
-
-inline void multiply_bf16(float (&sums)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    auto element = [](uint32_t word, unsigned half) {
-        float x;
-        word = half == 0 ? word << 16 : word & 0xffff0000u;
-        memcpy(&x, &word, sizeof x);
-        return x;
-    };
-    emulate::multiply(sums, a, b, 2, element);
-}
-
-inline float to_tf32(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    // Infinity and NaN stay as they are.
-    if (std::isfinite(x)) bits += 0x1000u;
-    bits &= ~0x1fffu;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 #define threadIdx (emulate::block().running->thread)
 #define blockIdx (emulate::block().index)
@@ -350,61 +238,4 @@ inline float to_tf32(float x) {
     static void name(__VA_ARGS__)
 
 inline void __syncthreads() { emulate::hand_over(emulate::State::at_block_barrier); }
-inline void __syncwarp(unsigned mask = 0xffffffffu) { emulate::warp_barrier(mask); }
-
-template <class T>
-inline T __shfl_sync(unsigned mask, T x, unsigned from) {
-    return emulate::exchange(mask, x, +[](unsigned, unsigned by) { return by % emulate::WARP_LANES; }, from);
-}
-template <class T>
-inline T __shfl_xor_sync(unsigned mask, T x, unsigned by) {
-    return emulate::exchange(mask, x, +[](unsigned me, unsigned by) { return me ^ by; }, by);
-}
-template <class T>
-inline T __shfl_down_sync(unsigned mask, T x, unsigned by) {
-    return emulate::exchange(mask, x, +[](unsigned me, unsigned by) { return me + by; }, by);
-}
-template <class T>
-inline T __shfl_up_sync(unsigned mask, T x, unsigned by) {
-    return emulate::exchange(mask, x, +[](unsigned me, unsigned by) { return me < by ? me : me - by; }, by);
-}
-
-inline unsigned __ballot_sync(unsigned mask, bool holds) {
-    unsigned me, votes = 0;
-    emulate::Warp& w = emulate::my_warp(&me);
-    w.words[me] = holds;
-    emulate::warp_barrier(mask);
-    for (unsigned i = 0; i < emulate::WARP_LANES; i++)
-        if (mask >> i & 1) votes |= unsigned(w.words[i] != 0) << i;
-    emulate::warp_barrier(mask);
-    return votes;
-}
-
-// The lanes of the mask with the same value.
-template <class T>
-inline unsigned __match_any_sync(unsigned mask, T x) {
-    unsigned me, same = 0;
-    emulate::Warp& w = emulate::my_warp(&me);
-    w.words[me] = uint64_t(x);
-    emulate::warp_barrier(mask);
-    for (unsigned i = 0; i < emulate::WARP_LANES; i++)
-        if (mask >> i & 1) same |= unsigned(w.words[i] == uint64_t(x)) << i;
-    emulate::warp_barrier(mask);
-    return same;
-}
-
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline void __threadfence() {}
-
-inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long expected, unsigned long long x) {
-    unsigned long long old = *at;
-    if (old == expected) *at = x;
-    return old;
-}
-template <class T>
-inline T atomicAdd(T* at, T x) {
-    T old = *at;
-    *at = T(old + x);
-    return old;
-}
+inline void __syncwarp(unsigned mask = 0xffffffffu) { emulate::meet(mask); }

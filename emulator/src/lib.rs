@@ -3,9 +3,11 @@
 //! The text is compiled by the system's C++ compiler with a header (`include/emulate.h`) that
 //! makes threads fibers. What runs here is *emulated*: it shows that a kernel computes what it
 //! should and that its threads meet at their barriers. It shows neither races nor speed, and
-//! nothing of a GPU's compiler. [`library`] does what libraries do, by plain loops.
+//! nothing of a GPU's compiler. [`library`] does what libraries do, by plain loops; [`races`] runs the same
+//! text with a thread of the system for each of a kernel's, to see what no barrier orders.
 
 pub mod library;
+pub mod races;
 
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,9 @@ use std::{env, fs, io};
 
 /// The header that makes CUDA C++ plain C++.
 const EMULATE: &str = include_str!("../include/emulate.h");
+
+/// What it shares with the one of [`races`].
+const DEVICE: &str = include_str!("../include/device.h");
 
 /// Why a module could not be made or a kernel not be run.
 #[derive(Debug, thiserror::Error)]
@@ -81,10 +86,10 @@ impl Module {
         cache: &Path,
     ) -> Result<Module, EmulationError> {
         fs::create_dir_all(cache)?;
-        let headers = [headers, &[("emulate.h", EMULATE)]].concat();
+        let headers = [headers, &[("emulate.h", EMULATE), ("device.h", DEVICE)]].concat();
         let library = cache.join(format!("{}.so", digest(source, &headers)));
         if !library.exists() {
-            build(source, &headers, cache, &library)?;
+            build(source, &headers, &["-fPIC", "-shared"], cache, &library)?;
         }
         // SAFETY: the library was made from the given text; loading it runs no code of it.
         let library = unsafe { libloading::Library::new(&library) }?;
@@ -142,9 +147,11 @@ pub fn digest(source: &str, headers: &[(&str, &str)]) -> String {
     hasher.finalize().to_hex()[..32].to_owned()
 }
 
+/// Compiles a module with more flags of the compiler.
 fn build(
     source: &str,
     headers: &[(&str, &str)],
+    flags: &[&str],
     cache: &Path,
     library: &Path,
 ) -> Result<(), EmulationError> {
@@ -155,14 +162,8 @@ fn build(
     let made: PathBuf = folder.path().join("module.so");
     let compiler = env::var_os("CXX").filter(|c| !c.is_empty()).unwrap_or_else(|| "c++".into());
     let output = Command::new(compiler)
-        .args([
-            "-std=c++17",
-            "-O1",
-            "-fPIC",
-            "-shared",
-            "-ffp-contract=off",
-            "-fno-strict-aliasing",
-        ])
+        .args(["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"])
+        .args(flags)
         .arg("-w")
         .arg("-o")
         .arg(&made)

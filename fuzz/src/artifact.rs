@@ -121,9 +121,9 @@ fn use_accepted(artifact: &Artifact, target: &Target, footprint: &Footprint) {
     );
     let _ = (target.precision(), explain::stored_to_json(target));
     let human = |n: u64| n.to_string();
-    if let Ok(certificate) = certificate(g, program.nodes(), &Cx::new(program.target)) {
+    if let Ok(certificate) = certificate(g, program.nodes(), None, &Cx::new(program.target)) {
         let peak = footprint.live_peak_bytes.device;
-        let (certificate, bound) = (&certificate, certificate.bound);
+        let (certificate, bound) = (&certificate, certificate.bound.bytes);
         let _ = Explanation { graph: g, certificate, peak, bound, moves: false, human }.to_string();
     }
     let device = devices::cpu().expect("the description `cpu`").with_math(program.target.math);

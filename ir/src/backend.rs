@@ -52,6 +52,10 @@ pub trait Kernels: Sync {
         x: &[&TensorType],
         y: &[&TensorType],
     ) -> bool;
+
+    /// True where the backend's own kernels multiply the operator's matrices by tensor cores on the
+    /// target.
+    fn has_tensor_cores_for(&self, op: &Op, target: TargetInfo, x: &[&TensorType]) -> bool;
 }
 
 /// A backend: a name, and what its kernels need and say.
@@ -136,6 +140,17 @@ impl Math {
     }
 }
 
+/// Who does an operator's arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Unit {
+    /// A library may, by tensor cores where it has them for the types.
+    Library,
+    /// The backend's own kernels, by tensor cores.
+    TensorCores,
+    /// The backend's own kernels, by one thread for each sum (SIMT) or by the CPU's vectors.
+    Lanes,
+}
+
 /// How plans depend on the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetInfo {
@@ -175,6 +190,18 @@ impl Op {
         y: &[&TensorType],
     ) -> bool {
         target.backend.kernels.may_use_library(self, target, x, y)
+    }
+
+    /// Who does this operator's arithmetic on this target.
+    pub fn unit(&self, target: TargetInfo, x: &[&TensorType], y: &[&TensorType]) -> Unit {
+        let kernels = target.backend.kernels;
+        if kernels.may_use_library(self, target, x, y) {
+            Unit::Library
+        } else if kernels.has_tensor_cores_for(self, target, x) {
+            Unit::TensorCores
+        } else {
+            Unit::Lanes
+        }
     }
 
     /// True where the whole that is put together from the parts of a cut, which end at

@@ -7,7 +7,7 @@
 
 use crate::backend::Math;
 use crate::graph::{Graph, NodeId};
-use crate::op::{Op, TypeError, Work};
+use crate::op::{Op, TypeError, Work, WorkKind};
 use crate::profile::{KernelTimes, OtherDevice, Profile};
 use crate::types::{DType, TensorType};
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,10 @@ pub struct Device {
     /// Its products of `f32` that is rounded to TF32; without one as of any `f32`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tf32: Option<Arithmetic>,
+    /// What a backend's own kernels reach where they multiply matrices; without it, the rates of
+    /// `arithmetic`, and for `bf16` those of `f32`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_kernels: Option<OwnKernels>,
     /// Its memory is the host's: what is in the host arena takes of the same bytes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unified_memory: bool,
@@ -68,6 +72,45 @@ pub struct Arithmetic {
     pub flops_per_second: f64,
     /// The part of the peak that kernels reach, in (0, 1].
     pub efficiency: f64,
+}
+
+/// Operations per second that a backend's own kernels reach, not those of libraries.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnKernels {
+    /// Products, by multiplications and additions of `f32`.
+    pub product: f64,
+    /// Attention, by its element type.
+    pub attention: OwnAttention,
+}
+
+/// Operations per second of attention; some of them are exponentials and moves.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnAttention {
+    /// Of `f32`, by multiplications and additions.
+    pub f32: f64,
+    /// Of `f32` that is rounded to TF32, by tensor cores.
+    pub tf32: f64,
+    /// Of `bf16`, by tensor cores.
+    pub bf16: f64,
+}
+
+impl OwnKernels {
+    /// Those of a device that is so many times as fast.
+    pub fn times(self, factor: f64) -> OwnKernels {
+        let OwnAttention { f32, tf32, bf16 } = self.attention;
+        let attention =
+            OwnAttention { f32: f32 * factor, tf32: tf32 * factor, bf16: bf16 * factor };
+        OwnKernels { product: self.product * factor, attention }
+    }
+}
+
+impl Arithmetic {
+    /// Operations per second that kernels reach.
+    fn reached(&self) -> f64 {
+        self.flops_per_second * self.efficiency
+    }
 }
 
 /// The link between device and host memory.
@@ -142,6 +185,13 @@ impl Device {
             positive("flops_per_second", rate.flops_per_second)?;
             efficiency(rate.efficiency)?;
         }
+        if let Some(own) = &self.own_kernels {
+            let OwnAttention { f32, tf32, bf16 } = own.attention;
+            positive("own_kernels.product", own.product)?;
+            for rate in [f32, tf32, bf16] {
+                positive("own_kernels.attention", rate)?;
+            }
+        }
         positive("link.to_host", self.link.to_host)?;
         positive("link.to_device", self.link.to_device)?;
         positive("link.both", self.link.both)?;
@@ -198,10 +248,21 @@ impl Device {
             DType::Bf16 => self.arithmetic.get(&DType::Bf16),
             _ => None,
         }
-        .filter(|_| work.is_product);
-        let plain = self.arithmetic.get(&work.dtype).or_else(|| self.arithmetic.get(&DType::F32));
-        let seconds = |r: &Arithmetic| work.flops as f64 / (r.flops_per_second * r.efficiency);
-        let arithmetic = tensor_cores.or(plain).map_or(0.0, seconds);
+        .filter(|_| work.kind == WorkKind::Product);
+        // Products alone are multiplied in `bf16`; everything else widens it.
+        let dtype = if work.dtype == DType::Bf16 { DType::F32 } else { work.dtype };
+        let plain = self.arithmetic.get(&dtype).or_else(|| self.arithmetic.get(&DType::F32));
+        let own = self.own_kernels.as_ref().and_then(|own| match (work.kind, work.dtype) {
+            (WorkKind::FusedProduct, DType::F32) => Some(own.product),
+            (WorkKind::Attention, DType::Bf16) => Some(own.attention.bf16),
+            (WorkKind::Attention, DType::F32) => Some(match self.math {
+                Math::Tf32 => own.attention.tf32,
+                Math::F32 => own.attention.f32,
+            }),
+            _ => None,
+        });
+        let reached = own.or_else(|| tensor_cores.or(plain).map(Arithmetic::reached));
+        let arithmetic = reached.map_or(0.0, |reached| work.flops as f64 / reached);
         let rate = self.memory.bytes_per_second * self.memory.efficiency;
         let traffic = work.bytes as f64 / rate;
         let turning = match tensor_cores {

@@ -55,6 +55,7 @@ FOR_GPU = {
     "vit_b_16_b64": (networks.Vit, images(64, 224)),
     "gpt2_124m_b8": (networks.Gpt, texts(8, 1024)),
     "unet_b8": (networks.UNet, images(8, 256, pixels=True)),
+    "tiny": (networks.tiny, images(4, 16)),
 }
 
 

@@ -140,6 +140,11 @@ def resnet50_imagenet():
     return resnet([3, 4, 6, 3], 64, True, stem, nn.ReLU, 1000)
 
 
+def tiny():
+    """For 16×16 images and ten classes; small enough that benchmarks are tried on a CPU."""
+    return resnet([1, 1], 8, False, [conv(3, 8), BatchNorm(8), nn.ReLU()], nn.ReLU, 10)
+
+
 # ----------------------------------------------------------------------------- U-Net
 class UNet(nn.Module):
     """U-Net (Ronneberger et al.) with padded convolutions and batch norm; results [n, h, w, classes]."""

@@ -7,7 +7,7 @@
 //! taken off. A state counts once, as its home; its exit value never adds. Views are free.
 //! The bound is for the frozen graph without recomputation, swaps and sections.
 
-use crate::order::{certify, problem};
+use crate::order::{self, Problem, certify, problem};
 use crate::residency::largest_task;
 use crate::{Cx, PassError};
 use arenic_ir::graph::{Graph, NodeId, ValueId};
@@ -23,6 +23,25 @@ pub struct Held {
     pub bytes: u64,
 }
 
+/// Why no order of a graph has a lower peak. It is for the frozen graph without repeats and copies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeakBound {
+    /// No order has a lower peak, in bytes.
+    pub bytes: u64,
+    /// What the operator and its cut alone prove, in bytes; `bytes` is more where a search through
+    /// all cases proved more.
+    pub by_cut: u64,
+    /// The operator that needs this much while it runs; `None` if the bound is what is
+    /// alive at the start or at the end.
+    pub operator: Option<NodeId>,
+    /// That operator's operands, results and scratch, the largest first.
+    pub own: Vec<Held>,
+    /// What its declared in-place pairs can save of them at most, in bytes.
+    pub shared: u64,
+    /// The least set of tensors that crosses that operator in any order, the largest first.
+    pub cut: Vec<Held>,
+}
+
 /// What is known about an order and about all orders of the same graph, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrderCertificate {
@@ -34,17 +53,8 @@ pub struct OrderCertificate {
     pub at: Option<NodeId>,
     /// What is alive there beside the resident bytes, the largest first.
     pub alive: Vec<Held>,
-    /// No order has a lower peak.
-    pub bound: u64,
-    /// The operator that needs this much while it runs; `None` where the bound is what is
-    /// alive at the start or at the end.
-    pub operator: Option<NodeId>,
-    /// That operator's operands, results and scratch, the largest first.
-    pub own: Vec<Held>,
-    /// What its declared in-place pairs can save of them at most.
-    pub shared: u64,
-    /// The least set of tensors that crosses that operator in any order, the largest first.
-    pub cut: Vec<Held>,
+    /// Why no order has a lower one.
+    pub bound: PeakBound,
 }
 
 /// Bytes of device memory below which no plan of the graph stays, whatever it copies to host
@@ -56,15 +66,49 @@ pub fn floor(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
     Ok(largest_task(g, &Plan::new(g, cx.target)?).1)
 }
 
-/// The certificate of the order in which `nodes` first run.
+/// The certificate of the order in which `nodes` first run, with the bound that planning proved for this
+/// graph; without one it is computed here.
 ///
 /// # Errors
 /// The graph cannot be planned, or `nodes` is no order of it.
 pub fn certificate(
     g: &Graph,
     nodes: impl IntoIterator<Item = NodeId>,
+    known: Option<PeakBound>,
     cx: &Cx,
 ) -> Result<OrderCertificate, PassError> {
+    let (plan, p, order) = as_planned(g, nodes, cx)?;
+    let profile = p.profile(&order);
+    let at = (0..profile.len()).rev().max_by_key(|&i| profile[i]);
+    Ok(OrderCertificate {
+        resident: p.resident(),
+        peak: p.peak(&order),
+        at: at.and_then(|i| node(&plan, order[i])),
+        alive: at.map_or(Vec::new(), |i| held(&plan, &p, &p.alive_at(&order, i))),
+        bound: known.unwrap_or_else(|| peak_bound(&plan, &p, &certify(&p, &order))),
+    })
+}
+
+/// Why no order of a graph has a lower peak. `nodes` in the order in which they first run are a good
+/// order, by which the operators are found whose cut is worth computing.
+///
+/// # Errors
+/// As [`certificate`].
+pub fn bound(
+    g: &Graph,
+    nodes: impl IntoIterator<Item = NodeId>,
+    cx: &Cx,
+) -> Result<PeakBound, PassError> {
+    let (plan, p, order) = as_planned(g, nodes, cx)?;
+    Ok(peak_bound(&plan, &p, &certify(&p, &order)))
+}
+
+/// The unplanned plan of a graph, its problem, and the order in which `nodes` first run.
+fn as_planned(
+    g: &Graph,
+    nodes: impl IntoIterator<Item = NodeId>,
+    cx: &Cx,
+) -> Result<(Plan, Problem, Vec<usize>), PassError> {
     let plan = Plan::new(g, cx.target)?;
     let order: Vec<usize> = tasks_in_order(g, &plan, nodes).iter().map(|t| t.index()).collect();
     let p = problem(g, &plan)?;
@@ -73,38 +117,38 @@ pub fn certificate(
             "the program's commands do not follow its graph".into(),
         )));
     }
-    let held = |tensors: &[usize]| {
-        let mut held: Vec<Held> = tensors
-            .iter()
-            .map(|&t| {
-                let buffer = &plan.buffers[BufferId::new(t)];
-                Held { value: buffer.holds, bytes: p.bytes(&[t]) }
-            })
-            .filter(|h| h.bytes > 0)
-            .collect();
-        held.sort_by_key(|h| (std::cmp::Reverse(h.bytes), h.value));
-        held
-    };
-    let node = |v: usize| match plan.tasks[TaskId::new(v)].kind {
-        TaskKind::Run(n) => Some(n),
-        _ => None,
-    };
-    let profile = p.profile(&order);
-    let at = (0..profile.len()).rev().max_by_key(|&i| profile[i]);
-    let found = certify(&p, &order);
+    Ok((plan, p, order))
+}
+
+/// What a plan's problem proves, in terms of its graph.
+pub(crate) fn peak_bound(plan: &Plan, p: &Problem, found: &order::Certificate) -> PeakBound {
     let own = found.operator.map_or(Vec::new(), |v| p.used_by(v));
     let all = p.bytes(&own);
-    Ok(OrderCertificate {
-        resident: p.resident(),
-        peak: p.peak(&order),
-        at: at.and_then(|i| node(order[i])),
-        alive: at.map_or(Vec::new(), |i| held(&p.alive_at(&order, i))),
-        bound: found.bound,
-        operator: found.operator.and_then(node),
+    PeakBound {
+        bytes: found.bound,
+        by_cut: found.by_cut,
+        operator: found.operator.and_then(|v| node(plan, v)),
         shared: found.operator.map_or(0, |v| all - p.own(v)),
-        own: held(&own),
-        cut: held(&found.tensors),
-    })
+        own: held(plan, p, &own),
+        cut: held(plan, p, &found.tensors),
+    }
+}
+
+/// The node that a task runs.
+fn node(plan: &Plan, task: usize) -> Option<NodeId> {
+    match plan.tasks[TaskId::new(task)].kind {
+        TaskKind::Run(n) => Some(n),
+        _ => None,
+    }
+}
+
+/// Tensors of a plan's problem that have bytes, the largest first.
+fn held(plan: &Plan, p: &Problem, tensors: &[usize]) -> Vec<Held> {
+    let of =
+        |&t: &usize| Held { value: plan.buffers[BufferId::new(t)].holds, bytes: p.bytes(&[t]) };
+    let mut held: Vec<Held> = tensors.iter().map(of).filter(|h| h.bytes > 0).collect();
+    held.sort_by_key(|h| (std::cmp::Reverse(h.bytes), h.value));
+    held
 }
 
 /// The plan's tasks in the order of the nodes that they run; what runs no node comes as soon

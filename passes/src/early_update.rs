@@ -9,7 +9,7 @@
 //! leaves it out.
 
 use crate::spans::spans;
-use crate::{Cx, PassError, PlanPass, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferId, Fact, Plan, TaskId};
 use cranelift_entity::{EntityRef, SecondaryMap};
@@ -31,7 +31,7 @@ impl PlanPass for EarlyUpdate {
         &[Fact::Spans]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<PlanOutcome, PassError> {
         let levels = Levels::new(g, plan)?;
         let updates = updates(g, plan, &levels.after);
         let edges: Vec<(TaskId, TaskId)> =
@@ -40,7 +40,7 @@ impl PlanPass for EarlyUpdate {
             Stats::from([("updates", updates.len() as u64), ("control_edges", edges.len() as u64)]);
         plan.add_control_edges(g, edges)?;
         plan.set_spans(spans(g, plan));
-        Ok(stats)
+        Ok(stats.into())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Why passes fail.
 
-use crate::{Minimum, accumulate, differentiate, shard, yaml};
+use crate::report::Minimum;
+use crate::{accumulate, differentiate, shard, yaml};
 use arenic_ir::plan::PlanError;
 
 /// Why a pass failed.
@@ -46,7 +47,7 @@ pub enum PassError {
     )]
     Limit {
         /// The strategy.
-        pass: &'static str,
+        pass: String,
         /// The limit.
         limit: u64,
     },

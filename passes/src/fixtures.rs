@@ -1,14 +1,15 @@
 //! What tests of strategies under a byte limit share: a slow device, and steps that do not fit.
 
 use crate::order::Order;
-use crate::{Cx, PlanPass, Stats};
+use crate::residency::{Kept, keep_limit};
+use crate::tail::Tail;
+use crate::{Cx, PassError, PlanPass, Strategy};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::cost::{Arithmetic, Device, Link, Memory};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
 use arenic_ir::profile::KernelTimes;
-use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::types::DType;
 use std::fmt::Write;
@@ -27,6 +28,7 @@ pub(crate) fn device(link: f64) -> Device {
         memory: Memory { bytes_per_second: 1.0, efficiency: 1.0 },
         arithmetic: [(DType::F32, arithmetic)].into(),
         tf32: None,
+        own_kernels: None,
         math: arenic_ir::Math::F32,
         link: Link {
             to_host: link,
@@ -98,20 +100,19 @@ pub(crate) fn there_and_back(random: &mut fastrand::Rng, chains: usize) -> Strin
     format!("graph \"there and back\" {{\n{inputs}{text}{outputs}}}\n")
 }
 
-/// What a pass counts under a limit on the slow device; `None` where it finds nothing.
-pub(crate) fn counted(
-    pass: &dyn PlanPass,
+/// What a strategy makes of a plan under a limit on the slow device; `None` if it finds nothing.
+pub(crate) fn kept(
+    strategy: &dyn Strategy,
     g: &Graph,
     plan: &Plan,
     limit: u64,
     link: f64,
-) -> Option<Stats> {
+) -> Option<Kept> {
     let device = device(link);
-    let limits = PerSpace { device: Some(limit), host: None };
-    let cx = Cx {
-        device: Some(&device),
-        limits,
-        ..Cx::new(TargetInfo { align: ALIGN, ..CPU.target() })
-    };
-    pass.run(g, &mut plan.clone(), &cx).ok()
+    let cx = Cx { device: Some(&device), ..Cx::new(TargetInfo { align: ALIGN, ..CPU.target() }) };
+    match keep_limit(g, plan.clone(), limit, &Tail::default(), &cx, ("strategy", strategy)) {
+        Ok(kept) => Some(kept),
+        Err(PassError::Limit { .. } | PassError::DeviceMemory { .. }) => None,
+        Err(e) => panic!("{e}"),
+    }
 }

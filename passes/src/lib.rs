@@ -20,6 +20,7 @@ pub mod detach_states;
 pub mod differentiate;
 pub mod early_update;
 mod error;
+pub mod explain;
 #[cfg(test)]
 mod fixtures;
 mod flow;
@@ -33,7 +34,6 @@ pub mod fuse_updates;
 mod homes;
 pub mod layout;
 pub mod lower;
-mod minimum;
 mod mip;
 pub mod order;
 pub mod order_ilp;
@@ -48,6 +48,7 @@ pub mod precision;
 pub mod prune_precedence;
 pub mod raise;
 pub mod recompute;
+pub mod report;
 mod residency;
 mod rewrite;
 pub mod rounds;
@@ -61,52 +62,55 @@ pub mod streams;
 pub mod swap_autoswap;
 pub mod swap_ilp;
 pub mod sync;
+mod tail;
 pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
 pub use homes::StateHomes;
-pub use minimum::Minimum;
 pub use pass::{
-    Cx, Evaluate, GraphPass, OffersVariants, PlanPass, ProgramPass, Purpose, Stats, Turns, Variants,
+    Cx, Evaluate, GraphPass, InParts, PlanOutcome, PlanPass, ProgramPass, Purpose, Stats, Strategy,
+    Turns,
 };
 pub use registry::{Pass, PassInfo};
+pub use report::{Minimum, PlanReport, StepTimes};
+pub use residency::{Problem, StrategyResult};
 pub use search::{Progress, Search};
 
 registry::passes! {
     graph fold_constants::FoldConstants,
     graph dead_code::DeadCode,
     graph fuse_transposes::FuseTransposes,
-    graph differentiate::Differentiate,
-    graph shard::Shard,
-    graph accumulate::Accumulate,
+    graph differentiate::Differentiate in "differentiate/mod.rs",
+    graph shard::Shard in "shard/mod.rs",
+    graph accumulate::Accumulate in "accumulate/mod.rs",
     graph views::Views,
-    graph raise::Raise,
-    graph attention::Attention,
+    graph raise::Raise in "raise/mod.rs",
+    graph attention::Attention in "attention/mod.rs",
     graph fuse_cross_entropy::FuseCrossEntropy,
-    graph fuse_updates::FuseUpdates,
+    graph fuse_updates::FuseUpdates in "fuse_updates/mod.rs",
     graph fuse_sums::FuseSums,
-    graph fuse_gelu::FuseGelu,
-    graph precision::Precision,
-    graph layout::Layout,
-    graph fuse_elementwise::FuseElementwise,
-    graph section::Section,
+    graph fuse_gelu::FuseGelu in "fuse_gelu/mod.rs",
+    graph precision::Precision in "precision/mod.rs",
+    graph layout::Layout in "layout/mod.rs",
+    graph fuse_elementwise::FuseElementwise in "fuse_elementwise/mod.rs",
+    graph section::Section in "section/mod.rs",
     graph detach_states::DetachStates,
     plan streams::Streams,
     plan spans::Spans,
     plan early_update::EarlyUpdate,
     plan prune_precedence::PrunePrecedence,
-    plan order::Order,
+    plan order::Order in "order/mod.rs",
     plan order_ilp::OrderIlp,
     plan order_place_ilp::OrderPlaceIlp,
-    plan budget::Budget,
-    plan swap_autoswap::SwapAutoswap,
-    plan plan_dqn::PlanDqn,
-    plan recompute::Recompute,
-    plan swap_ilp::SwapIlp,
+    strategy budget::Budget in "budget/mod.rs",
+    strategy swap_autoswap::SwapAutoswap in "swap_autoswap/mod.rs",
+    strategy plan_dqn::PlanDqn in "plan_dqn/mod.rs",
+    strategy recompute::Recompute in "recompute/mod.rs",
+    strategy swap_ilp::SwapIlp in "swap_ilp/mod.rs",
     plan share_in_place::ShareInPlace,
     plan share_parallel::ShareParallel,
-    plan place::Place,
+    plan place::Place in "place/mod.rs",
     plan place_pyramid::PlacePyramid,
     plan place_smartpool::PlaceSmartpool,
     plan place_ilp::PlaceIlp,

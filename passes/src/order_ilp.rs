@@ -8,7 +8,7 @@
 //! included; where the limits come first, the best order so far stays.
 
 use crate::order::{IlpLimits, OrderCandidate, choose, portfolio, problem, solve_by_ilp};
-use crate::{Cx, PassError, PlanPass, Progress, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{Fact, Plan};
 use schemars::JsonSchema;
@@ -47,7 +47,7 @@ impl PlanPass for OrderIlp {
         &[Fact::Order]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError> {
         let p = problem(g, plan)?;
         let mut candidates = portfolio(&p);
         let limits = IlpLimits {
@@ -72,6 +72,6 @@ impl PlanPass for OrderIlp {
         let (peak, method) = choose(g, plan, &p, candidates)?;
         report(&Progress { method, incumbent: peak, bound: solved.bound.min(peak) });
         stats.insert("live_peak_bytes", peak);
-        Ok(stats)
+        Ok(stats.into())
     }
 }

@@ -10,10 +10,10 @@
 
 use crate::mip::{self, Failure, Var};
 use crate::order::lifetime::{Lifetimes, add, decode};
-use crate::order::{Problem, bare_problem, portfolio};
+use crate::order::{Problem, Sharing, bare_problem, portfolio};
 use crate::place::{Place, Placer, Solution, Wish, place_slots, stack};
 use crate::share_in_place::ShareInPlace;
-use crate::{Cx, PassError, PlanPass, Progress, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferId, Fact, Plan, Precedence, SlotId, TaskId};
 use cranelift_entity::{EntityRef, SecondaryMap};
@@ -46,11 +46,11 @@ impl PlanPass for OrderPlaceIlp {
         &[Fact::Order, Fact::Slots, Fact::Placement]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError> {
         if plan.tasks.len() > self.max_tasks {
             return Err(PassError::TooManyTasks { tasks: plan.tasks.len(), most: self.max_tasks });
         }
-        let p = bare_problem(g, plan, false)?;
+        let p = bare_problem(g, plan, Sharing::None)?;
         let precedence = plan.precedence()?.clone();
         let start = portfolio(&p).into_iter().min_by_key(|c| c.peak);
         let order = start.map_or_else(Vec::new, |c| c.order);
@@ -80,7 +80,7 @@ impl PlanPass for OrderPlaceIlp {
                 best = establish(g, plan, &order, None, cx)?;
             }
         }
-        Ok(Stats::from([("arena_bytes", best), ("proved_optimal", u64::from(proved))]))
+        Ok(Stats::from([("arena_bytes", best), ("proved_optimal", u64::from(proved))]).into())
     }
 }
 

@@ -1,9 +1,11 @@
 //! What a pass is, and what it knows.
 
+use crate::certificate::PeakBound;
 use crate::differentiate::Differentiate;
 use crate::error::PassError;
 use crate::homes::StateHomes;
 use crate::place::Placer;
+use crate::residency::{Problem, StrategyResult};
 use crate::rounds;
 use crate::search::Search;
 use arenic_ir::cost::Device;
@@ -105,37 +107,36 @@ pub trait GraphPass: Send + Sync {
     fn divides(&self, _: &Cx) -> Option<&dyn rounds::Divides> {
         None
     }
-    /// How this pass proposes other graphs instead of rewriting this one; `None` if it does not.
-    fn offers(&self, _: &Cx) -> Option<&dyn OffersVariants> {
+    /// How this pass cuts operators into parts, of which the pipeline chooses how many; `None` for passes
+    /// that rewrite the one graph.
+    fn in_parts(&self, _: &Cx) -> Option<&dyn InParts> {
         None
     }
 }
 
-/// A graph pass that leaves it to the plan how the graph is rewritten.
-pub trait OffersVariants {
-    /// Graphs that the rest of the pipeline should be run on, where on `g` the step takes
-    /// `seconds` (infinity: no plan of it keeps the byte limit); `None` where nothing is to be
-    /// gained.
+/// A graph pass that leaves it to the pipeline how far it goes.
+pub trait InParts {
+    /// The graph with its largest operators in so many parts, computing the same, and how many
+    /// operators are cut; 0 if nothing is.
     ///
     /// # Errors
     /// See [`PassError`].
-    fn variants(&self, g: &Graph, cx: &Cx, seconds: f64) -> Result<Option<Variants>, PassError>;
+    fn cut(&self, g: &Graph, parts: usize, cx: &Cx) -> Result<(Graph, u64), PassError>;
 }
 
-/// Graphs that compute the same as another one.
-pub struct Variants {
-    /// Those that promise fewer seconds under the byte limit, each with the pass's figures.
-    pub graphs: Vec<(Graph, Stats)>,
-    /// Seconds of the step on the graph as it was if there were no limit.
-    pub unlimited_seconds: f64,
-    /// The least device memory of all that were tried, in bytes.
-    pub minimum: u64,
-    /// No plan of these graphs needs fewer bytes.
-    pub bound: u64,
-    /// No less is known to suffice: the search for it went to its end.
-    pub is_exact: bool,
-    /// That could be less if sums may be taken in another order.
-    pub sums: bool,
+/// What a pass over plans leaves beside the plan.
+#[derive(Clone, Debug, Default)]
+pub struct PlanOutcome {
+    /// What it counted.
+    pub stats: Stats,
+    /// Why no order of the graph has a lower peak, if it proved that.
+    pub bound: Option<PeakBound>,
+}
+
+impl From<Stats> for PlanOutcome {
+    fn from(stats: Stats) -> Self {
+        PlanOutcome { stats, bound: None }
+    }
 }
 
 /// Establishes facts of the plan. That it cannot change the meaning is in its type.
@@ -148,15 +149,26 @@ pub trait PlanPass: Send + Sync {
     ///
     /// # Errors
     /// See [`PassError`].
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError>;
-    /// True for a pass that may move tensors to host memory.
-    fn moves(&self) -> bool {
-        false
-    }
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError>;
     /// Its method, for a pass that places and can do so without a graph.
     fn placer(&self) -> Option<&dyn Placer> {
         None
     }
+}
+
+/// Keeps a limit on device memory: says what leaves the device, or is computed again, so that an
+/// ordered plan fits. Without a limit it is not asked.
+pub trait Strategy: Send + Sync {
+    /// True for a strategy that may move tensors to host memory.
+    fn moves(&self) -> bool {
+        false
+    }
+    /// The fastest plan that it finds to keep the limit, finished by the passes that follow. It is
+    /// also asked about a step that keeps the limit as it is, which stays so whatever it finds.
+    ///
+    /// # Errors
+    /// [`PassError::DeviceMemory`] if it knows that no plan keeps the limit.
+    fn search(&self, p: &Problem) -> Result<StrategyResult, PassError>;
 }
 
 /// Makes or completes the program.

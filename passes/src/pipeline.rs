@@ -7,6 +7,7 @@
 mod homes;
 mod read;
 mod rounds;
+mod strategy;
 #[cfg(test)]
 mod tests;
 mod variants;
@@ -15,9 +16,10 @@ use crate::accumulate::Accumulate;
 use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::precision::{Format, Precision};
+use crate::report::{Minimum, PlanReport};
 use crate::shard::Shard;
 use crate::yaml::YamlError;
-use crate::{Cx, Minimum, Pass, PassError, Stats, Turns};
+use crate::{Cx, Pass, PassError, PlanOutcome, Stats, Turns};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
@@ -125,7 +127,8 @@ pub struct RunOptions<'a> {
     pub after_pass: Option<&'a mut dyn FnMut(&Report)>,
 }
 
-/// What a pass left behind.
+/// What a pass left behind. A strategy under a byte limit also carries out the passes that follow it;
+/// their reports come after its own.
 pub struct Report<'a> {
     /// The pass.
     pub pass: &'a str,
@@ -145,8 +148,8 @@ pub struct PipelineOutcome {
     pub footprint: Option<Footprint>,
     /// For a step in rounds: what runs around them. Graph, plan and program are then one round's.
     pub rounds: Option<Rounds<PartOutcome>>,
-    /// What each pass counted.
-    pub stats: Vec<(String, Stats)>,
+    /// What planning learned.
+    pub report: PlanReport,
 }
 
 /// A part of a step in rounds.
@@ -159,53 +162,6 @@ pub struct PartOutcome {
     pub program: Program,
     /// What the checker says of it.
     pub footprint: Footprint,
-}
-
-impl PipelineOutcome {
-    /// The best bound that a pass proved on the peak of every order, in bytes; zero where
-    /// there is none. Under control edges a pass proves nothing about the graph.
-    pub fn lower_bound(&self) -> u64 {
-        if self.module.plan.as_ref().is_none_or(|plan| !plan.control_edges().is_empty()) {
-            return 0;
-        }
-        self.figures("lower_bound_bytes").max().unwrap_or(0)
-    }
-
-    /// What is known of the least limit on device memory that can be kept; `None` where no pass said.
-    pub fn minimum(&self) -> Option<Minimum> {
-        let mut known = self.stats.iter().filter_map(|(_, stats)| Minimum::of(stats));
-        // What a pass says that chose between graphs is about all of them, and comes first.
-        // What is about the parts of a step in rounds comes before what is about the whole.
-        match self.rounds {
-            None => known.next(),
-            Some(_) => known.next_back(),
-        }
-    }
-
-    /// Seconds that a step takes at least under the byte limit, as far as its plan computes tensors
-    /// again and moves none; `None` where no pass said.
-    pub fn step_seconds_bound(&self) -> Option<f64> {
-        self.figures("step_nanoseconds_bound").last().map(|ns| ns as f64 * 1e-9)
-    }
-
-    /// Seconds of the step without a byte limit, where operators are in parts under it.
-    pub fn uncut_seconds(&self) -> Option<f64> {
-        self.figures("uncut_step_nanoseconds").next().map(|ns| ns as f64 * 1e-9)
-    }
-
-    /// Predicted seconds of the step; infinity where no pass predicted them.
-    fn step_seconds(&self) -> f64 {
-        self.figures("step_nanoseconds").last().map_or(f64::INFINITY, |ns| ns as f64 * 1e-9)
-    }
-
-    fn is_as_fast_as_unlimited(&self) -> bool {
-        let seconds = self.figures("unlimited_step_nanoseconds").last();
-        seconds.is_some_and(|ns| self.step_seconds() <= ns as f64 * 1e-9 * 1.001)
-    }
-
-    fn figures(&self, name: &'static str) -> impl Iterator<Item = u64> {
-        self.stats.iter().filter_map(move |(_, stats)| stats.get(name).copied())
-    }
 }
 
 impl Pipeline {
@@ -374,11 +330,7 @@ impl Pipeline {
         let mut held: Vec<(Fact, &str, bool)> = Vec::new();
         let mut dropped = Vec::new();
         for Step { name, pass, .. } in &self.steps {
-            let (needs, gives) = match pass {
-                Pass::Graph(_) => continue,
-                Pass::Plan(p) => (p.needs(), p.gives()),
-                Pass::Program(p) => (p.needs(), &[][..]),
-            };
+            let Some((needs, gives)) = facts(pass) else { continue };
             held.iter_mut().filter(|h| needs.contains(&h.0)).for_each(|h| h.2 = true);
             for &given in gives {
                 // A setter drops the facts that depend on it; `Fact` is in that order.
@@ -423,13 +375,14 @@ impl Pipeline {
         plan: Option<&Plan>,
         is_run: impl Fn(&Step) -> bool,
     ) -> Result<(), YamlError> {
-        let given = |f: &Fact| plan.is_some_and(|p| p.has(*f));
-        let mut facts: Vec<Fact> = Fact::ALL.into_iter().filter(given).collect();
+        let mut given: Vec<Fact> =
+            Fact::ALL.into_iter().filter(|f| plan.is_some_and(|p| p.has(*f))).collect();
         let (mut level, mut level_pass) = if plan.is_some() { (1, "the plan") } else { (0, "") };
+        let mut strategy: Option<&str> = None;
         for Step { name, pass, .. } in self.steps.iter().filter(|step| is_run(step)) {
             let own_level = match pass {
                 Pass::Graph(_) => 0,
-                Pass::Plan(_) => 1,
+                Pass::Plan(_) | Pass::Strategy(_) => 1,
                 Pass::Program(_) => 2,
             };
             if own_level < level {
@@ -440,22 +393,30 @@ impl Pipeline {
                 .into());
             }
             (level, level_pass) = (own_level, name);
-            let (needs, gives) = match pass {
-                Pass::Graph(_) => continue,
-                Pass::Plan(p) => (p.needs(), p.gives()),
-                Pass::Program(p) => (p.needs(), &[][..]),
-            };
-            if let Some(missing) = needs.iter().find(|f| !facts.contains(f)) {
+            let Some((needs, gives)) = facts(pass) else { continue };
+            if let Some(strategy) = strategy
+                && gives.iter().any(|fact| *fact <= Fact::Order)
+            {
+                return Err(format!(
+                    "`{name}` comes after `{strategy}`, which plans the step to its end under a byte \
+                     limit; leave one of them out, or move `{name}` before it"
+                )
+                .into());
+            }
+            if matches!(pass, Pass::Strategy(_)) {
+                strategy = Some(name);
+            }
+            if let Some(missing) = needs.iter().find(|f| !given.contains(f)) {
                 return Err(format!(
                     "`{name}` needs {missing}, which no pass before it gives; `{}` does",
                     missing.given_by()
                 )
                 .into());
             }
-            for given in gives {
+            for fact in gives {
                 // A setter drops the facts that depend on it; `Fact` is in that order.
-                facts.retain(|f| f < given);
-                facts.push(*given);
+                given.retain(|f| f < fact);
+                given.push(*fact);
             }
         }
         Ok(())
@@ -482,7 +443,7 @@ impl Pipeline {
     ) -> Result<PipelineOutcome, RunError> {
         self.validate(module.plan.as_ref(), |step| step.applies(cx))?;
         let moves = |step: &Step| {
-            step.applies(cx) && matches!(&step.pass, Pass::Plan(pass) if pass.moves())
+            step.applies(cx) && matches!(&step.pass, Pass::Strategy(strategy) if strategy.moves())
         };
         let host = match self.steps.iter().any(moves) {
             true => cx.limits.host,
@@ -501,21 +462,27 @@ impl Pipeline {
         options: &mut RunOptions,
     ) -> Result<PipelineOutcome, RunError> {
         verify(&module.graph).map_err(|defect| RunError::Graph { pass: None, defect })?;
+        let mut report = PlanReport::default();
         let mut finished = true;
-        let mut all_stats = Vec::new();
         for (i, step) in self.steps.iter().enumerate().skip(first) {
             let (Step { name, pass, .. }, is_run) = (step, step.applies(cx));
             if let (Pass::Graph(pass), true) = (pass, is_run)
                 && cx.turns != Turns::OfRounds
                 && let Some(divides) = pass.divides(cx)
             {
-                let mut outcome = self.in_rounds(i, divides, &module, cx, options)?;
-                all_stats.append(&mut outcome.stats);
-                return Ok(PipelineOutcome { stats: all_stats, ..outcome });
+                return self.in_rounds(i, divides, &module, cx, options);
+            }
+            if let (Pass::Strategy(strategy), true, Some(limit)) = (pass, is_run, cx.limits.device)
+            {
+                let (of_plan, is_whole) =
+                    self.under_limit(i, &**strategy, limit, &mut module, cx, options)?;
+                report = PlanReport { peak_bound: report.peak_bound, ..of_plan };
+                finished = is_whole;
+                break;
             }
             let start = Instant::now();
             let stats = match is_run {
-                true => run_pass(pass, &mut module, cx),
+                true => run_pass(pass, &mut module, cx, &mut report),
                 false => Ok(Stats::new()),
             };
             let stats = stats.map_err(|error| RunError::Pass { pass: name.clone(), error })?;
@@ -527,17 +494,14 @@ impl Pipeline {
             if let Some(after_pass) = &mut options.after_pass {
                 after_pass(&Report { pass: name, stats: &stats, elapsed, module: &module });
             }
-            all_stats.push((name.clone(), stats));
             if options.stop_after == Some(name) {
                 finished = i + 1 == self.steps.len();
                 break;
             }
             if let (Pass::Graph(pass), true) = (pass, is_run)
-                && let Some(pass) = pass.offers(cx)
+                && let Some(pass) = pass.in_parts(cx)
             {
-                let mut best = self.fastest_variant(i, pass, &module, cx, options)?;
-                all_stats.append(&mut best.stats);
-                return Ok(PipelineOutcome { stats: all_stats, ..best });
+                return self.fastest_in_parts(i, pass, &module, cx, options);
             }
         }
         let footprint = match &module.program {
@@ -546,27 +510,51 @@ impl Pipeline {
             }
             _ => None,
         };
-        Ok(PipelineOutcome { module, footprint, rounds: None, stats: all_stats })
+        Ok(PipelineOutcome { module, footprint, rounds: None, report })
     }
 }
 
-fn run_pass(pass: &Pass, module: &mut Module, cx: &Cx) -> Result<Stats, PassError> {
+/// The facts that a pass needs and gives; `None` for passes over graphs.
+fn facts(pass: &Pass) -> Option<(&[Fact], &[Fact])> {
     match pass {
-        Pass::Graph(p) => p.run(&mut module.graph, cx),
+        Pass::Graph(_) => None,
+        Pass::Plan(p) => Some((p.needs(), p.gives())),
+        Pass::Strategy(_) => Some((&[Fact::Order], &[Fact::Order])),
+        Pass::Program(p) => Some((p.needs(), &[])),
+    }
+}
+
+/// The plan of a module, begun where there is none.
+fn begun<'m>(
+    graph: &Graph,
+    plan: &'m mut Option<Plan>,
+    cx: &Cx,
+) -> Result<&'m mut Plan, PassError> {
+    Ok(match plan {
+        Some(plan) => plan,
+        none => none.insert(Plan::new(graph, cx.target)?),
+    })
+}
+
+fn run_pass(
+    pass: &Pass,
+    module: &mut Module,
+    cx: &Cx,
+    report: &mut PlanReport,
+) -> Result<Stats, PassError> {
+    let Module { graph, plan, program } = module;
+    match pass {
+        Pass::Graph(p) => p.run(graph, cx),
         Pass::Plan(p) => {
-            let plan = match &mut module.plan {
-                Some(plan) => plan,
-                none => none.insert(Plan::new(&module.graph, cx.target)?),
-            };
-            p.run(&module.graph, plan, cx)
+            let PlanOutcome { stats, bound } = p.run(graph, begun(graph, plan, cx)?, cx)?;
+            report.peak_bound = bound.or(report.peak_bound.take());
+            Ok(stats)
         }
+        // Without a limit there is none to keep.
+        Pass::Strategy(_) => begun(graph, plan, cx).map(|_| Stats::new()),
         Pass::Program(p) => {
-            let plan = match &mut module.plan {
-                Some(plan) => plan,
-                none => none.insert(Plan::new(&module.graph, cx.target)?),
-            };
-            let program = module.program.get_or_insert_with(|| Program::new(cx.target));
-            p.run(&module.graph, plan, program)
+            let plan = begun(graph, plan, cx)?;
+            p.run(graph, plan, program.get_or_insert_with(|| Program::new(cx.target)))
         }
     }
 }

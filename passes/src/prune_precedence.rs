@@ -5,7 +5,7 @@
 //! Sound because both hold in every order. No pair is stored; programs that decide about
 //! addresses ask the fact pair by pair and leave the constraints of such pairs out.
 
-use crate::{Cx, PassError, PlanPass, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferId, Fact, Plan, Precedence};
 use schemars::JsonSchema;
@@ -28,7 +28,7 @@ impl PlanPass for PrunePrecedence {
         &[Fact::Precedence]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<PlanOutcome, PassError> {
         let precedence = Precedence::new(g, plan)?;
         let buffers: Vec<BufferId> = plan.buffers.keys().collect();
         let pairs = buffers.len() * buffers.len().saturating_sub(1) / 2;
@@ -47,7 +47,7 @@ impl PlanPass for PrunePrecedence {
             stats.insert("pruned_by_fan_in", by_fan_in.sum());
         }
         plan.set_precedence(precedence);
-        Ok(stats)
+        Ok(stats.into())
     }
 }
 

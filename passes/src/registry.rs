@@ -1,6 +1,6 @@
 //! From the list of passes to YAML entries, help and dispatch.
 
-use crate::{GraphPass, PlanPass, ProgramPass};
+use crate::{GraphPass, PlanPass, ProgramPass, Strategy};
 use std::sync::Arc;
 
 /// A configured pass, which pipelines share.
@@ -10,6 +10,8 @@ pub enum Pass {
     Graph(Arc<dyn GraphPass>),
     /// Establishes facts.
     Plan(Arc<dyn PlanPass>),
+    /// Keeps a limit on device memory.
+    Strategy(Arc<dyn Strategy>),
     /// Makes or completes the program.
     Program(Arc<dyn ProgramPass>),
 }
@@ -19,10 +21,14 @@ pub enum Pass {
 pub struct PassInfo {
     /// Its name in YAML.
     pub name: &'static str,
-    /// `graph`, `plan` or `program`.
+    /// `graph`, `plan`, `strategy` or `program`.
     pub level: &'static str,
     /// JSON schema of its options; its `description` is the doc comment.
     pub schema: schemars::Schema,
+    /// The head of its source, which says what it does, why it is sound and where it comes from.
+    pub head: &'static str,
+    /// The case that shows it, as its file.
+    pub example: &'static str,
 }
 
 impl PassInfo {
@@ -70,15 +76,20 @@ pub(crate) fn in_range<T: schemars::JsonSchema + serde::Serialize, E: serde::de:
     Ok(pass)
 }
 
-/// Turns `graph module::Type, …` into the functions `find` and `all_passes`.
+/// Turns `graph module::Type, …` into the functions `configure` and `all_passes`. A pass whose source is
+/// not `module.rs` has its file behind `in`.
 macro_rules! passes {
-    ($($level:ident $module:ident :: $ty:ident),* $(,)?) => {
+    ($($level:ident $module:ident :: $ty:ident $(in $file:literal)?),* $(,)?) => {
         /// Every pass, in the order of the list.
         pub fn all_passes() -> Vec<PassInfo> {
             vec![$(PassInfo {
                 name: stringify!($module),
                 level: stringify!($level),
                 schema: crate::registry::schema::<$module::$ty>(),
+                head: crate::registry::head!($module $($file)?),
+                example: include_str!(
+                    concat!("../../tests/", stringify!($module), "/example.ir")
+                ),
             }),*]
         }
 
@@ -100,6 +111,22 @@ macro_rules! passes {
     };
 }
 
+/// The head of a pass's source.
+macro_rules! head {
+    ($module:ident) => {
+        crate::registry::head!(@ include_str!(concat!(stringify!($module), ".rs")))
+    };
+    ($module:ident $file:literal) => {
+        crate::registry::head!(@ include_str!($file))
+    };
+    (@ $source:expr) => {{
+        const SOURCE: &str = $source;
+        const LEN: usize = crate::explain::head_len(SOURCE);
+        static HEAD: [u8; LEN] = crate::explain::first_bytes(SOURCE);
+        std::str::from_utf8(&HEAD).unwrap_or_default()
+    }};
+}
+
 macro_rules! wrap {
     (graph, $pass:expr) => {
         Pass::Graph(std::sync::Arc::new($pass))
@@ -107,9 +134,12 @@ macro_rules! wrap {
     (plan, $pass:expr) => {
         Pass::Plan(std::sync::Arc::new($pass))
     };
+    (strategy, $pass:expr) => {
+        Pass::Strategy(std::sync::Arc::new($pass))
+    };
     (program, $pass:expr) => {
         Pass::Program(std::sync::Arc::new($pass))
     };
 }
 
-pub(crate) use {passes, wrap};
+pub(crate) use {head, passes, wrap};

@@ -12,7 +12,7 @@
 //! nothing may write into.
 
 use crate::share::{self, Sharing};
-use crate::{Cx, PassError, PlanPass, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
 use schemars::JsonSchema;
@@ -41,11 +41,11 @@ impl PlanPass for ShareInPlace {
         &[Fact::Slots]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<PlanOutcome, PassError> {
         let sharing = Sharing::new(g, plan)?;
         let slots = if self.enabled { sharing } else { sharing.not_in_place() }.assign()?;
         let stats = share::statistics(g, plan, &slots);
         plan.set_slots(slots);
-        Ok(stats)
+        Ok(stats.into())
     }
 }

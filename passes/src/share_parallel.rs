@@ -14,7 +14,7 @@
 //! large as its largest buffer, from the first to the last of them.
 
 use crate::share::{self, Pool, PoolOptions, Sharing};
-use crate::{Cx, PassError, PlanPass, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
 use schemars::JsonSchema;
@@ -53,13 +53,13 @@ impl PlanPass for ShareParallel {
         &[Fact::Slots]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<PlanOutcome, PassError> {
         let &ShareParallel { match_range, across_streams, hold } = self;
         let options = PoolOptions { match_range: match_range.get(), across_streams, hold };
         let pool = Pool::new(g, plan, options)?;
         let slots = Sharing::new(g, plan)?.with_pool(pool).assign()?;
         let stats = share::statistics(g, plan, &slots);
         plan.set_slots(slots);
-        Ok(stats)
+        Ok(stats.into())
     }
 }

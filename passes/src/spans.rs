@@ -6,7 +6,7 @@
 //! order that runs one task per position: all tasks on a path take a position each. Levels
 //! are not capped at the critical path, which would rule such orders out.
 
-use crate::{Cx, PassError, PlanPass, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferKind, Fact, LiveRange, Plan, Spans as Table};
 use cranelift_entity::SecondaryMap;
@@ -27,12 +27,12 @@ impl PlanPass for Spans {
         &[Fact::Spans]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<PlanOutcome, PassError> {
         let spans = spans(g, plan);
         let path = plan.tasks.keys().map(|t| spans.asap[t] + 1).max().unwrap_or(0);
         let fixed = plan.tasks.keys().filter(|&t| spans.asap[t] == spans.alap[t]).count();
         plan.set_spans(spans);
-        Ok(Stats::from([("critical_path", u64::from(path)), ("fixed_tasks", fixed as u64)]))
+        Ok(Stats::from([("critical_path", u64::from(path)), ("fixed_tasks", fixed as u64)]).into())
     }
 }
 

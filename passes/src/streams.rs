@@ -8,7 +8,7 @@
 //!
 //! Sound whatever the streams are: `sync` orders every conflict between them.
 
-use crate::{Cx, PassError, PlanPass, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan, Task, TaskId, TaskKind};
 use arenic_ir::program::StreamId;
@@ -40,7 +40,7 @@ impl PlanPass for Streams {
         &[]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, _: &Cx) -> Result<PlanOutcome, PassError> {
         let mut before: SecondaryMap<TaskId, Vec<TaskId>> = SecondaryMap::new();
         for (a, b) in plan.dependences(g) {
             before[b].push(a);
@@ -68,7 +68,7 @@ impl PlanPass for Streams {
             task.stream = StreamId::new(if communicates(g, task) { others } else { own });
         }
         let used = work.iter().filter(|&&w| w > 0).count();
-        Ok(Stats::from([("streams", used as u64)]))
+        Ok(Stats::from([("streams", used as u64)]).into())
     }
 }
 

@@ -7,13 +7,13 @@ use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Buffer, BufferId, BufferKind, LiveRange, Plan, TaskId};
-use arenic_ir::program::{PerSpace, Program, Space};
+use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
-use arenic_passes::certificate::certificate;
+use arenic_passes::certificate::bound;
 use arenic_passes::early_update::EarlyUpdate;
 use arenic_passes::lower::Lower;
 use arenic_passes::order::Order;
-use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
+use arenic_passes::pipeline::{Pipeline, Report, RunError, RunOptions};
 use arenic_passes::place::Place;
 use arenic_passes::prune_precedence::PrunePrecedence;
 use arenic_passes::share_in_place::ShareInPlace;
@@ -145,7 +145,7 @@ fn whole_pipelines_on_random_graphs() {
             outcome.module
         );
         let program = outcome.module.program.as_ref().unwrap();
-        let bound = certificate(g, program.nodes(), &CX).unwrap().bound;
+        let bound = bound(g, program.nodes(), &CX).unwrap().bytes;
         assert!(bound <= planned, "seed {seed}: bound {bound} above {planned}\n{g}");
         // Text is lossless.
         let printed = outcome.module.to_string();
@@ -156,8 +156,14 @@ fn whole_pipelines_on_random_graphs() {
     }
 }
 
+/// Events that streams wait for.
+fn events(program: &Program) -> usize {
+    let is_event = |command: &&Command| matches!(command, Command::Record { .. });
+    program.commands.iter().filter(is_event).count()
+}
+
 /// Events and arena of the graph on streams, shared and placed.
-fn on_streams(g: &Graph, count: usize, share: &str) -> (u64, u64, Plan) {
+fn on_streams(g: &Graph, count: usize, share: &str) -> (usize, u64, Plan) {
     let yaml = format!(
         "- streams: {{count: {count}}}\n- order: {{method: definition}}\n- {share}\n\
          - place\n- lower\n- sync\n"
@@ -165,11 +171,11 @@ fn on_streams(g: &Graph, count: usize, share: &str) -> (u64, u64, Plan) {
     let pipeline = Pipeline::from_yaml(&yaml).unwrap();
     let outcome = pipeline.run(g.clone(), &CX, RunOptions::default()).unwrap();
     let arena = outcome.footprint.unwrap().arena_bytes.device;
-    (outcome.stats[5].1["events"], arena, outcome.module.plan.unwrap())
+    (events(&outcome.module.program.unwrap()), arena, outcome.module.plan.unwrap())
 }
 
 /// Events and arena of the plan with bytes of its own for every buffer but the homes.
-fn without_reuse(g: &Graph, plan: &Plan) -> (u64, u64) {
+fn without_reuse(g: &Graph, plan: &Plan) -> (usize, u64) {
     let mut plan = plan.clone();
     ShareInPlace { enabled: false }.run(g, &mut plan, &CX).unwrap();
     let mut slots = plan.slots().unwrap().clone();
@@ -181,8 +187,8 @@ fn without_reuse(g: &Graph, plan: &Plan) -> (u64, u64) {
     Place::default().run(g, &mut plan, &CX).unwrap();
     let mut program = Program::new(TargetInfo { align: CELL, ..CPU.target() });
     Lower {}.run(g, &plan, &mut program).unwrap();
-    let stats = Sync {}.run(g, &plan, &mut program).unwrap();
-    (stats["events"], check(g, &program).unwrap().arena_bytes.device)
+    Sync {}.run(g, &plan, &mut program).unwrap();
+    (events(&program), check(g, &program).unwrap().arena_bytes.device)
 }
 
 /// Without `across_streams` nothing waits that would not wait with bytes for each buffer.
@@ -309,14 +315,14 @@ fn byte_limits_are_kept_by_every_strategy() {
     let strategies = [
         "swap_autoswap: {min_bytes: 8, evaluations: 10}",
         "swap_autoswap: {min_bytes: 8, score: aoa}",
-        "swap_autoswap: {min_bytes: 8, score: wdoa, smartpool: true}",
+        "swap_autoswap: {min_bytes: 8, score: wdoa}",
         "plan_dqn: {episodes: 3, smallest: 0}",
     ];
     for strategy in strategies {
         if strategy.starts_with("plan_dqn") && !cfg!(feature = "dqn") {
             continue;
         }
-        let after = match strategy.contains("smartpool") {
+        let after = match strategy.contains("wdoa") {
             true => "- share_in_place: {enabled: false}\n- place_smartpool",
             false => "- share_in_place\n- place",
         };
@@ -503,13 +509,16 @@ fn the_joint_program_is_optimal_where_it_says_so() {
         let mut random = Random::new(0x901 + seed);
         let nodes = 2 + random.below(4);
         let g = graph(&mut random, nodes);
-        let outcome = pipeline.run(g, &CX, RunOptions::default()).unwrap();
+        // As it is printed.
+        let mut proves = false;
+        let mut after = |report: &Report| proves |= report.stats.get("proved_optimal") == Some(&1);
+        let options = RunOptions { after_pass: Some(&mut after), ..RunOptions::default() };
+        let outcome = pipeline.run(g, &CX, options).unwrap();
         let arena = outcome.footprint.unwrap().arena_bytes.device;
         let g = &outcome.module.graph;
         let Some(least) = exhaustive(g, false) else { continue };
         assert!(arena >= least, "seed {seed}: {arena} below {least}");
-        let (_, stats) = &outcome.stats[3];
-        if stats["proved_optimal"] == 1 {
+        if proves {
             // No tiny graph here needs more than its live peak.
             assert_eq!(arena, least, "seed {seed}\n{}", outcome.module);
             proved += 1;
@@ -527,12 +536,12 @@ fn the_bound_is_below_every_order_with_sharing_views_and_states() {
         let nodes = 2 + random.below(6);
         let g = graph(&mut random, nodes);
         let Some(optimum) = exhaustive(&g, true) else { continue };
-        let bound = certificate(&g, g.nodes.keys(), &CX).unwrap().bound;
+        let bound = bound(&g, g.nodes.keys(), &CX).unwrap().bytes;
         assert!(bound <= optimum, "seed {seed}: {bound} above {optimum}\n{g}");
         let mut plan = Plan::new(&g, CX.target).unwrap();
-        let stats = Order::default().run(&g, &mut plan, &CX).unwrap();
+        let outcome = Order::default().run(&g, &mut plan, &CX).unwrap();
         // What the search proves holds for every order, too.
-        let proved = stats["lower_bound_bytes"];
+        let proved = outcome.bound.unwrap().bytes;
         assert!(bound <= proved && proved <= optimum, "seed {seed}: {proved} above {optimum}");
         ShareInPlace { enabled: true }.run(&g, &mut plan, &CX).unwrap();
         let peak = plan.slots().unwrap().live_peak().device;

@@ -2,7 +2,7 @@
 
 use crate::errors::{self, CompileError, DataError};
 use arenic::Artifact;
-use arenic::artifact::Target;
+use arenic::artifact::{Figures, Target};
 use arenic::cli::Compilation;
 use arenic::report::Report;
 use arenic_ir::Graph;
@@ -56,6 +56,20 @@ impl Step {
 
 #[pymethods]
 impl Step {
+    /// Bytes of the arenas on the device and in host memory, which all variants share.
+    fn arena_bytes(&self) -> PyResult<(u64, u64)> {
+        let arenas = self.artifact.arenas(&self.target()?.name);
+        Ok((arenas.device, arenas.host))
+    }
+
+    /// Live peak, lower bound and states of the largest variant, in bytes.
+    fn plan_bytes(&self) -> PyResult<(u64, u64, u64)> {
+        let variants = self.artifact.variants(&self.target()?.name);
+        let largest = variants.into_iter().max_by_key(|target| target.arena_bytes().device);
+        let figures = largest.map_or_else(Figures::default, |target| target.figures);
+        Ok((figures.live_peak_bytes, figures.lower_bound_bytes, figures.state_bytes))
+    }
+
     /// Figures about the plan of the first target, in bytes unless named otherwise.
     fn figures(&self) -> BTreeMap<String, f64> {
         self.figures.clone()
@@ -119,9 +133,9 @@ pub(crate) fn load(py: Python<'_>, path: PathBuf) -> PyResult<Step> {
     errors::guarded(|| {
         let artifact = py.detach(|| Artifact::read(&path));
         let artifact = artifact.map_err(|e| DataError::new_err(e.to_string()))?;
-        let statistics = artifact.targets.first().map(|target| target.statistics.clone());
-        let figures = statistics.unwrap_or_default();
-        let figures = figures.into_iter().map(|(name, figure)| (name, figure as f64)).collect();
+        let figures = artifact.targets.first().map(|target| target.figures).unwrap_or_default();
+        let number = |(name, figure): (&str, u64)| (name.to_owned(), figure as f64);
+        let figures = figures.named().into_iter().map(number).collect();
         Step::new(Compilation { artifact, figures })
     })
 }

@@ -13,3 +13,4 @@ pub mod ranks;
 pub mod reference;
 pub mod rounds;
 pub mod variants;
+pub mod ways;

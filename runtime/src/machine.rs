@@ -2,6 +2,7 @@
 
 use crate::executor::{Executor, StepError};
 use crate::kernel::Draw;
+use crate::ways::Way;
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
@@ -100,6 +101,9 @@ pub trait Machine {
 
     /// Where the times of [`Machine::timed_step`] come from, in words.
     fn clock(&self) -> &'static str;
+
+    /// Which way products, convolutions and attentions go; empty where there is but one.
+    fn ways(&self) -> Vec<Way>;
 }
 
 impl Machine for Executor<'_> {
@@ -161,5 +165,9 @@ impl Machine for Executor<'_> {
 
     fn clock(&self) -> &'static str {
         "wall times of one step on the CPU"
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        Vec::new()
     }
 }

@@ -13,6 +13,7 @@ use crate::kernel::Draw;
 use crate::machine::{DeviceError, Machine, StepFailure};
 use crate::ranks::Communicator;
 use crate::rounds::{InRounds, Part, WholeStep};
+use crate::ways::Way;
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{Graph, StateId, ValueId};
 use arenic_ir::program::{PerSpace, Span};
@@ -178,6 +179,11 @@ impl<'s, 'g, M: Machine> Variants<'s, 'g, M> {
         sizes.fold(PerSpace::default(), PerSpace::largest)
     }
 
+    /// Which way products, convolutions and attentions of all steps go; empty where there is but one.
+    pub fn ways(&self) -> Vec<Way> {
+        self.all.iter().flat_map(Machine::ways).collect()
+    }
+
     /// At most so many bytes are allocated beside the arenas.
     pub fn library_bytes(&self) -> u64 {
         let own = |variant: &Variant<M>| variant.library_bytes().saturating_sub(self.shared_bytes);
@@ -254,5 +260,9 @@ impl<M: Machine> Machine for Variant<'_, '_, M> {
 
     fn clock(&self) -> &'static str {
         of_either!(self, machine => machine.clock())
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        of_either!(self, machine => machine.ways())
     }
 }

@@ -1,6 +1,6 @@
 //! What an artifact holds for one target: a program, or those of a step in rounds.
 
-use super::{Certificate, Kernels};
+use super::{Certificate, Figures, Kernels};
 use crate::mapping::Mapping;
 use arenic_ir::check::{self, Footprint, Violation, check, check_rounds};
 use arenic_ir::cost::Device;
@@ -8,7 +8,6 @@ use arenic_ir::program::{PerSpace, Program};
 use arenic_ir::{DType, Graph, Rounds};
 use arenic_passes::simulate::{roofline, simulate};
 use arenic_runtime::rounds::{self, RoundsError, WholeStep};
-use std::collections::BTreeMap;
 
 /// What an artifact holds for one target.
 #[derive(Clone, Debug)]
@@ -24,8 +23,8 @@ pub struct Target {
     pub graph: Graph,
     /// The program.
     pub program: Program,
-    /// Figures about the plan, in bytes unless named otherwise.
-    pub statistics: BTreeMap<String, u64>,
+    /// What the plan takes.
+    pub figures: Figures,
     /// Why no order of the graph has a much lower peak.
     pub certificate: Certificate,
     /// Initializers that were used up at compile time: replacing one has no effect.
@@ -134,11 +133,6 @@ impl Target {
     pub fn arena_bytes(&self) -> PerSpace<u64> {
         let sizes = self.turns().into_iter().map(|turn| turn.program.sizes);
         sizes.fold(PerSpace::default(), PerSpace::largest)
-    }
-
-    /// A figure about the plan by its name, for example `arena_bytes`; 0 if there is none.
-    pub fn figure(&self, name: &str) -> u64 {
-        self.statistics.get(name).copied().unwrap_or(0)
     }
 
     /// Seconds of a step on a device, simulated: of rounds as often as they run.

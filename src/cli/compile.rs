@@ -9,7 +9,7 @@ use super::search::{CUT, SearchOptions};
 use super::sweep::{self, Sweep};
 use super::variants::{self, Only, parse_only};
 use super::{Failure, Json, Outcome, can_write, failed, human_bytes, name_value, print};
-use crate::artifact::{Artifact, Target};
+use crate::artifact::{Artifact, Figures, Target};
 use crate::compile::{CompileError, Compiled};
 use crate::compiler::{Compiler, Variant, Watch};
 use crate::data::Npz;
@@ -342,11 +342,11 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let (step, unlimited) = compiled.seconds(&timed).map_err(failed)?;
     let largest = compiled.largest.as_ref();
     if a.json.json {
-        let mut object = figures(target, compiled.minimum);
+        let mut object = figures(target, compiled.report.minimum);
         object.insert("search_cut".into(), is_cut.into());
         object.insert("predicted_step_seconds".into(), step.into());
         object.insert("unlimited_step_seconds".into(), unlimited.into());
-        if let Some(bound) = compiled.step_seconds_bound {
+        if let Some(bound) = compiled.report.seconds_bound() {
             object.insert("step_seconds_bound".into(), bound.into());
         }
         if let Some(Largest { size, found: name, tried }) = largest {
@@ -365,23 +365,23 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     if let Some(Largest { size, found: name, tried }) = largest {
         tell!("{name}={size} is the largest that fits, by {tried} compilations");
     }
-    summary(&target.statistics, output, seconds);
+    summary(&target.figures, output, seconds);
     if is_cut {
         tell!("note: {CUT}");
     }
     if let Some(forward) = artifact.evaluation(&target.name).filter(|_| a.compare) {
-        let (forward, step) = (forward.figure("arena_bytes"), target.figure("arena_bytes"));
+        let (forward, step) = (forward.figures.arena_bytes, target.figures.arena_bytes);
         let percent = forward as f64 / step.max(1) as f64 * 100.0;
         tell!("the forward pass alone takes {}, {percent:.1} % of that", human_bytes(forward));
     }
     if compiler.device.is_some() || compiled.limit.is_some() || a.overhead.is_some() {
         let percent = |seconds: f64| (seconds / unlimited - 1.0) * 100.0;
-        let least = compiled.step_seconds_bound.filter(|_| step > unlimited);
+        let least = compiled.report.seconds_bound().filter(|_| step > unlimited);
         let least = least.map_or(String::new(), |s| format!(", at least {:+.1} %", percent(s)));
         let (name, ms, overhead) = (&timed.name, step * 1e3, percent(step));
         tell!("simulated on {name}: {ms:.3} ms a step, overhead {overhead:+.1} %{least}");
     }
-    match compiled.minimum {
+    match compiled.report.minimum {
         Some(Minimum { bytes, is_exact: true, .. }) => tell!("the least limit is {bytes} bytes"),
         Some(Minimum { bytes, bound, .. }) => {
             tell!("the least limit is at most {bytes} bytes, and at least {bound}");
@@ -396,11 +396,11 @@ pub(super) fn figures(target: &Target, minimum: Option<Minimum>) -> Map<String, 
     let mut object = Map::from_iter([("target".to_owned(), target.name.as_str().into())]);
     object.insert("math".into(), target.program.target.math.name().into());
     object.insert("precision".into(), target.precision().into());
-    let statistics = target.statistics.iter();
-    object.extend(statistics.map(|(name, figure)| (name.clone(), (*figure).into())));
+    let of_plan = target.figures.named().into_iter();
+    object.extend(of_plan.map(|(name, figure)| (name.to_owned(), figure.into())));
     let known = minimum.map(Minimum::figures).unwrap_or_default();
     object.extend(known.into_iter().map(|(name, figure)| (name.to_owned(), figure.into())));
-    let (peak, bound) = (target.figure("live_peak_bytes"), target.figure("lower_bound_bytes"));
+    let (peak, bound) = (target.figures.live_peak_bytes, target.figures.lower_bound_bytes);
     object.insert("proved_optimal".into(), (peak == bound).into());
     object.insert("gap".into(), explain::relative_gap(peak, bound).into());
     object.insert("certificate".into(), explain::stored_to_json(target));
@@ -467,27 +467,24 @@ fn print_minimum(a: &Arguments, e: &CompileError) -> Outcome {
     }
 }
 
-fn summary(figures: &BTreeMap<String, u64>, output: &Path, seconds: f64) {
-    let figure = |name: &str| figures.get(name).copied().unwrap_or(0);
+fn summary(figures: &Figures, output: &Path, seconds: f64) {
     let rows = [
-        ("arena", "arena_bytes"),
-        ("live peak", "live_peak_bytes"),
-        ("lower bound", "lower_bound_bytes"),
-        ("definition order", "definition_order_bytes"),
-        ("states", "state_bytes"),
-        ("constants", "constant_bytes"),
+        ("arena", figures.arena_bytes),
+        ("live peak", figures.live_peak_bytes),
+        ("lower bound", figures.lower_bound_bytes),
+        ("definition order", figures.definition_order_bytes),
+        ("states", figures.state_bytes),
+        ("constants", figures.constant_bytes),
     ];
-    for (label, name) in rows {
-        tell!("{label:<17} {:>12}", human_bytes(figure(name)));
+    for (label, bytes) in rows {
+        tell!("{label:<17} {:>12}", human_bytes(bytes));
     }
-    if figure("bf16_bytes") > 0 {
-        tell!("{:<17} {:>12}", "in bf16", human_bytes(figure("bf16_bytes")));
+    if let Some(bytes) = figures.bf16_bytes {
+        tell!("{:<17} {:>12}", "in bf16", human_bytes(bytes));
     }
-    let rounds = match figure("micro_batches") {
-        0 => String::new(),
-        n => format!(" in each of {n} micro-batches"),
-    };
-    let nodes = figure("nodes");
+    let in_each = |n| format!(" in each of {n} micro-batches");
+    let rounds = figures.micro_batches.map_or_else(String::new, in_each);
+    let nodes = figures.nodes;
     tell!("{nodes} operators{rounds}, checked, in {seconds:.2} s: {}", output.display());
 }
 
@@ -608,7 +605,7 @@ impl Request {
         for line in a.remarks(&compiled, &timed) {
             watch.note(&line);
         }
-        let mut object = figures(compiled.target().map_err(failed)?, compiled.minimum);
+        let mut object = figures(compiled.target().map_err(failed)?, compiled.report.minimum);
         let (step, unlimited) = compiled.seconds(&timed).map_err(failed)?;
         object.insert("predicted_step_seconds".into(), step.into());
         object.insert("unlimited_step_seconds".into(), unlimited.into());

@@ -38,6 +38,12 @@ fn described(gpu: &Attributes) -> Result<Device, Failure> {
         90 | 100 => (128, 2.0, 16.0),
         _ => (128, 64.0, 2.0),
     };
+    // What our own kernels reach goes by multiprocessors and clock, beside an H100's.
+    let processors = f64::from(gpu.multiprocessors) * gpu.clock as f64;
+    if processors > 0.0 {
+        let factor = processors / (132.0 * 1.98e9);
+        device.own_kernels = device.own_kernels.map(|own| own.times(factor));
+    }
     let flops = (2 * lanes * u64::from(gpu.multiprocessors)) as f64 * gpu.clock as f64;
     for (dtype, rate) in &mut device.arithmetic {
         rate.flops_per_second = match dtype {

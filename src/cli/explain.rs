@@ -120,11 +120,12 @@ fn artifact(a: &Order) -> Outcome {
         .check_main()
         .map_err(|_| miette!("the program does not implement its graph; see `arenic check`"))?;
     let cx = Cx::new(target.program.target);
-    let certificate = certificate(&target.graph, target.program.nodes(), &cx).map_err(failed)?;
-    let stated = target.statistics.get("lower_bound_bytes").copied().unwrap_or(0);
+    let certificate =
+        certificate(&target.graph, target.program.nodes(), None, &cx).map_err(failed)?;
+    let stated = target.figures.lower_bound_bytes;
     let peak = footprint.live_peak_bytes.device;
     let moves = moves_tensors(&target.program);
-    let bound = if moves { stated } else { certificate.bound.max(stated.min(peak)) };
+    let bound = if moves { stated } else { certificate.bound.bytes.max(stated.min(peak)) };
     print(Explanation {
         graph: &target.graph,
         certificate: &certificate,

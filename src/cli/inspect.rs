@@ -60,9 +60,8 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     if p.is_cut {
         print(format!("# {CUT}"))?;
     }
-    for (name, figure) in &target.statistics {
-        let human =
-            if name.ends_with("_bytes") { human_bytes(*figure) } else { figure.to_string() };
+    for (name, figure) in target.figures.named() {
+        let human = if name.ends_with("_bytes") { human_bytes(figure) } else { figure.to_string() };
         print(format!("# {name:<24} {human}"))?;
     }
     if let Some(rounds) = &target.rounds {
@@ -170,7 +169,7 @@ fn as_json(artifact: &Artifact, target: &Target, footprint: &Footprint) -> Resul
         "variants": artifact.variants(&target.name).iter().map(|t| &t.variant).collect::<Vec<_>>(),
         "runnable": artifact.runnable,
         "boundary": Boundary::Joined.name(),
-        "statistics": target.statistics,
+        "statistics": target.figures.named(),
         "certificate": explain::stored_to_json(target),
         "inputs": inputs,
         "states": states,

@@ -39,6 +39,7 @@ mod simulate;
 mod sweep;
 mod trace;
 mod variants;
+mod ways;
 
 pub use compile::{CommandError, Compilation, Request};
 

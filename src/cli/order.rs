@@ -80,15 +80,15 @@ pub(super) fn order(
     let cx = Cx { search: watched, ..Cx::new(TARGET) };
     let module = Module { graph: instance.graph, plan: None, program: None };
     let outcome = passes.run_on(module, &cx, RunOptions::default()).map_err(failed)?;
-    let found = outcome.lower_bound();
+    let known = outcome.report.peak_bound;
     let Module { graph, plan, .. } = outcome.module;
     let plan = plan.unwrap_or_default();
     let nodes = nodes_in_order(&plan)?;
     let p = problem(&graph, &plan).map_err(failed)?;
     let tasks: Vec<usize> = plan.order().map_err(failed)?.iter().map(|t| t.index()).collect();
     let peak = p.peak(&tasks);
-    let certificate = certificate(&graph, nodes.iter().copied(), &cx).map_err(failed)?;
-    let bound = certificate.bound.max(found);
+    let certificate = certificate(&graph, nodes.iter().copied(), known, &cx).map_err(failed)?;
+    let bound = certificate.bound.bytes;
     let method = method.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(Ordered {
         instance: Instance { graph, ..instance },
@@ -129,7 +129,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             "proved_optimal": peak == bound,
             "gap": explain::relative_gap(*peak, *bound),
             "method": method,
-            "certificate": explain::to_json(&instance.graph, certificate),
+            "certificate": explain::to_json(&instance.graph, &certificate.bound),
         }));
     }
     tell!("definition order  {:>12}", human_bytes(by_definition));

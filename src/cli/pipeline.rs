@@ -25,6 +25,12 @@ enum Action {
         #[arg(default_value = NAMED[0].0)]
         name: String,
     },
+    /// What a pass does, why it is sound, its options, where it comes from, and a small graph before and
+    /// after it
+    Explain {
+        /// Its name
+        pass: String,
+    },
     /// The JSON schema of pipeline files
     Schema,
 }
@@ -47,6 +53,14 @@ pub(super) fn run(a: &Arguments) -> Outcome {
                 let known: Vec<&str> = NAMED.iter().map(|(n, _)| *n).collect();
                 let help = format!("there are: {}", known.join(", "));
                 Err(miette!(help = help, "no pipeline is called `{name}`").into())
+            }
+        },
+        Action::Explain { pass } => match all_passes().iter().find(|known| known.name == pass) {
+            Some(pass) => print(pass),
+            None => {
+                let known: Vec<&str> = all_passes().iter().map(|pass| pass.name).collect();
+                let help = format!("there are: {}", known.join(", "));
+                Err(miette!(help = help, "no pass is called `{pass}`").into())
             }
         },
         Action::Schema => print(format!("{:#}", schema())),

@@ -3,6 +3,7 @@
 use super::interrupt::{self, INTERRUPTED};
 use super::ranks::Ranks;
 use super::terminal::Visible;
+use super::ways::Telling;
 use super::{
     Failure, Json, NON_FINITE, Outcome, can_write, failed, human_bytes, name_value, print,
 };
@@ -87,6 +88,10 @@ pub(super) struct Arguments {
     /// Fill bytes with NaN patterns as soon as they are dead; commands then run in issue order
     #[arg(long)]
     poison: bool,
+    /// On a GPU: say of each product, convolution and attention which way it goes, and why not others.
+    /// With --json the first line has this
+    #[arg(long, short)]
+    verbose: bool,
     #[command(flatten)]
     json: Json,
 }
@@ -300,6 +305,7 @@ fn run_as(a: &Arguments, artifact: &Artifact, ranks: &Ranks) -> Outcome {
         trace: a.trace.clone(),
         ranks: ranks.communicator(),
         rank_timeout: a.rank_timeout,
+        ways: Some(telling(a).with()).filter(|_| is_first),
         stop: Some(interrupt::flag_that(match a.save {
             Some(_) => "this step is the last one, and the states are saved",
             None => "this step is the last one",
@@ -343,6 +349,15 @@ fn run_as(a: &Arguments, artifact: &Artifact, ranks: &Ranks) -> Outcome {
         return Err(Failure { report: None, code: INTERRUPTED });
     }
     Ok(())
+}
+
+/// What is told of the ways that products go.
+fn telling(a: &Arguments) -> Telling {
+    match (a.json.json, a.verbose) {
+        (true, _) => Telling::Json,
+        (false, true) => Telling::Table,
+        (false, false) => Telling::Missing,
+    }
 }
 
 /// Says what the run took.

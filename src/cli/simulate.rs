@@ -6,12 +6,13 @@ use super::device::{read_profiled, unmeasured};
 use super::{Json, Outcome, can_write, checked_target, failed, human_bytes, note_rounds, print};
 use crate::artifact::{Artifact, Target};
 use crate::data::AtomicFile;
+use arenic_ir::backend::Unit;
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::Space;
 use arenic_passes::devices::NAMED;
 use arenic_passes::simulate::{
-    Simulation, Traffic, chrome_trace, live_over_time, roofline, simulate,
+    Counts, Simulation, Traffic, chrome_trace, live_over_time, roofline, simulate,
 };
 use clap::Args;
 use serde_json::{Value, json};
@@ -84,6 +85,13 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     row("  waits for copies in", ms(step.stalls.copies_in))?;
     row("  waits for copies out", ms(step.stalls.copies_out))?;
     row("  joins copies at the end", ms(step.stalls.boundary))?;
+    let counts = counted(target);
+    row("operators", counts.operators.to_string())?;
+    row("  read and write", human_bytes(counts.moved_bytes))?;
+    for (unit, name) in UNITS {
+        row(&format!("  products by {name}"), tera(counts.products_by(unit)))?;
+    }
+    row("  other arithmetic", tera(counts.other_flops))?;
     let traffic = |t: Traffic| format!("{} in {}", human_bytes(t.bytes), ms(t.seconds));
     row("copied to the host", traffic(step.to_host))?;
     row("copied to the device", traffic(step.to_device))?;
@@ -95,6 +103,24 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let live = human_bytes(peak_over_time(target, &footprint, &main));
     row(&format!("  live{of_round}, over time"), live)?;
     row("host arena", human_bytes(arena.host))
+}
+
+/// Who does products, and what they are called.
+const UNITS: [(Unit, &str); 3] =
+    [(Unit::Library, "libraries"), (Unit::TensorCores, "tensor cores"), (Unit::Lanes, "lanes")];
+
+/// Operations, readable.
+fn tera(flops: u64) -> String {
+    format!("{:.3} TFLOP", flops as f64 * 1e-12)
+}
+
+/// What the whole step comes to.
+fn counted(target: &Target) -> Counts {
+    let mut counts = Counts::default();
+    for turn in target.turns() {
+        counts.add_times(&Counts::of(turn.graph, turn.program), turn.times.into());
+    }
+    counts
 }
 
 /// A step, simulated.
@@ -147,7 +173,19 @@ fn as_json(
     Simulated { main, step, unlimited }: &Simulated,
 ) -> Value {
     let traffic = |t: Traffic| json!({"bytes": t.bytes, "seconds": t.seconds});
+    let counts = counted(target);
     json!({
+        "counts": {
+            "operators": counts.operators,
+            "moved_bytes": counts.moved_bytes,
+            "product_flops": {
+                "library": counts.products_by(Unit::Library),
+                "tensor_cores": counts.products_by(Unit::TensorCores),
+                "lanes": counts.products_by(Unit::Lanes),
+            },
+            "other_flops": counts.other_flops,
+            "largest_product_flops_by_lanes": counts.largest_by_lanes,
+        },
         "device": device.name,
         "step_seconds": step.seconds,
         "unlimited_step_seconds": unlimited,

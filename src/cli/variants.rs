@@ -118,12 +118,12 @@ pub(super) fn figures_of_all(artifact: &Artifact, compiled: &[Compiled]) -> Map<
         json!({
             "name": t.variant,
             "arena_bytes": t.arena_bytes().device,
-            "live_peak_bytes": t.figure("live_peak_bytes"),
-            "lower_bound_bytes": t.figure("lower_bound_bytes"),
+            "live_peak_bytes": t.figures.live_peak_bytes,
+            "lower_bound_bytes": t.figures.lower_bound_bytes,
         })
     };
     let largest = variants.iter().max_by_key(|t| t.arena_bytes().device).unwrap_or(&first);
-    let minimum = compiled.iter().filter_map(|c| c.minimum).max_by_key(|m| m.bytes);
+    let minimum = compiled.iter().filter_map(|c| c.report.minimum).max_by_key(|m| m.bytes);
     let mut object = figures(largest, minimum);
     object.insert("arena_bytes".into(), arena.device.into());
     object.insert("host_arena_bytes".into(), arena.host.into());
@@ -161,8 +161,8 @@ pub(super) fn told(
             "{:<width$}  arena {:>10}, live peak {:>10}, lower bound {:>10}",
             target.variant,
             human_bytes(target.arena_bytes().device),
-            human_bytes(target.figure("live_peak_bytes")),
-            human_bytes(target.figure("lower_bound_bytes")),
+            human_bytes(target.figures.live_peak_bytes),
+            human_bytes(target.figures.lower_bound_bytes),
         );
     }
     let n = variants.len();

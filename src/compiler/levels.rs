@@ -14,7 +14,7 @@ impl Job<'_> {
         constraints: Constraints,
         options: RunOptions,
     ) -> Result<Compiled, CompileError> {
-        let arena = |made: &Compiled| Ok::<u64, CompileError>(made.target()?.figure("arena_bytes"));
+        let arena = |made: &Compiled| Ok::<u64, CompileError>(made.target()?.figures.arena_bytes);
         let usual = bucket_bytes(constraints.device)?;
         let plan = |level, bucket, options| {
             let pass = self.compiler.sharded(level, bucket);

@@ -28,7 +28,7 @@ impl Report {
                 reason: lives.reason(o).into(),
             };
             let rectangles: Vec<Rectangle> = seen.map(rectangle).collect();
-            let bound = target.statistics.get("lower_bound_bytes").copied();
+            let bound = Some(target.figures.lower_bound_bytes).filter(|&bytes| bytes > 0);
             Arena {
                 name: space.name(),
                 bytes: footprint.arena_bytes[space],
@@ -59,10 +59,12 @@ impl Report {
 
 /// What a byte limit is predicted to cost, of a target that was compiled under one.
 fn times(target: &Target) -> Option<String> {
-    let seconds = |name: &str| Some(*target.statistics.get(name)? as f64 / 1e9);
-    let (step, unlimited) = (seconds("step_nanoseconds")?, seconds("unlimited_step_nanoseconds")?);
+    let seconds = |nanoseconds: Option<u64>| Some(nanoseconds? as f64 / 1e9);
+    let figures = &target.figures;
+    let step = seconds(figures.step_nanoseconds)?;
+    let unlimited = seconds(figures.unlimited_step_nanoseconds)?;
     let percent = |seconds: f64| (seconds / unlimited - 1.0) * 100.0;
-    let least = seconds("step_nanoseconds_bound").filter(|_| step > unlimited);
+    let least = seconds(figures.step_nanoseconds_bound).filter(|_| step > unlimited);
     let least = least.map_or(String::new(), |s| format!(", at least {:+.1} %", percent(s)));
     let (ms, overhead) = (step * 1e3, percent(step));
     Some(format!("; a step is predicted to take {ms:.3} ms, overhead {overhead:+.1} %{least}"))

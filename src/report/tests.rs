@@ -1,5 +1,5 @@
 use super::{Arena, Rectangle, Report, Unplaced};
-use crate::artifact::{Certificate, Provenance, Target};
+use crate::artifact::{Certificate, Figures, Provenance, Target};
 use crate::compile::{Constraints, compile};
 use crate::mapping::Mapping;
 use crate::model::Model;
@@ -11,7 +11,6 @@ use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, Search};
-use std::collections::BTreeMap;
 use std::path::Path;
 
 const DIGITS: &str = "models/digits/digits_step.onnx";
@@ -47,7 +46,7 @@ fn of_text(text: &str) -> (Report, Footprint) {
         name: "cpu".into(),
         graph: module.graph,
         program,
-        statistics: BTreeMap::new(),
+        figures: Figures::default(),
         certificate: Certificate::default(),
         bound: Vec::new(),
         kernels: None,
@@ -69,12 +68,12 @@ fn the_curve_is_what_the_checker_measured() {
         let [arena] = &report.arenas[..] else { panic!("{} arenas", report.arenas.len()) };
         let (at, peak) = arena.peak();
         assert_eq!(peak, footprint.live_peak_bytes.device);
-        assert_eq!(Some(&arena.bytes), target.statistics.get("arena_bytes"));
-        assert_eq!(arena.lower_bound, target.statistics.get("lower_bound_bytes").copied());
+        assert_eq!(arena.bytes, target.figures.arena_bytes);
+        assert_eq!(arena.lower_bound, Some(target.figures.lower_bound_bytes));
         assert_eq!(arena.live().last(), Some(&(arena.span.1, 0)));
         // `arenic explain order` names the operator by its order alone.
         let cx = Cx::new(target.program.target);
-        let order = certificate(&target.graph, target.program.nodes(), &cx).unwrap();
+        let order = certificate(&target.graph, target.program.nodes(), None, &cx).unwrap();
         let node = &target.graph.nodes[order.at.unwrap()];
         assert_eq!(order.peak, peak);
         assert_eq!(report.tasks[at as usize], format!("{} ({})", node.name, node.op.name()));

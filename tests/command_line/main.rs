@@ -319,6 +319,17 @@ fn pipelines_can_be_stopped_dumped_and_mistaken() {
     let schema: Value = serde_json::from_slice(&shell.arenic("pipeline schema").stdout).unwrap();
     assert_eq!(schema["type"], "array");
     assert!(text(&shell.arenic("pipeline list").stdout).contains("share_in_place"));
+    let explained = text(&shell.arenic("pipeline explain section").stdout).to_owned();
+    for words in ["Sound because", "tvDNN", "parts:", "of\n\ngraph", "this:\n\ngraph"] {
+        assert!(explained.contains(words), "{words}: {explained}");
+    }
+    shell.fails("pipeline explain colour", 1, &["no pass is called `colour`", "raise"]);
+    let of_place = schema["items"]["anyOf"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|entry| entry["properties"].as_object().is_some_and(|p| p.contains_key("place")));
+    assert!(of_place.unwrap()["description"].as_str().unwrap().contains("dynamic storage"));
     assert!(text(&shell.arenic("pipeline show definition").stdout).contains("fit: first"));
     assert!(text(&shell.arenic("ops").stdout).contains("ConvTranspose"));
 }

@@ -74,6 +74,7 @@ fn names_do_nothing_to_a_terminal() {
         "ops --json",
         "pipeline list",
         "pipeline show default",
+        "pipeline explain place",
     ] {
         run(command);
     }

@@ -23,7 +23,8 @@ use arenic::train::{Initial, Length, StepReport, TrainError, TrainOptions, train
 use arenic_backends::CUDA;
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Def;
-use arenic_ir::program::PerSpace;
+use arenic_ir::op::Family;
+use arenic_ir::program::{Command, PerSpace};
 use arenic_ir::{DType, Op};
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
@@ -33,6 +34,7 @@ use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::cuda::{CudaExecutor, CudaOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::{DeviceError, Machine};
+use arenic_runtime::ways::Way;
 use place::file;
 use simulated::{Behaviour, Simulated};
 use std::path::PathBuf;
@@ -243,10 +245,42 @@ fn steps_go_by_libraries_where_there_are_any() {
             let ways = executor.choices().iter().map(|choice| choice.way().name.clone());
             ways.collect::<Vec<_>>()
         };
+        told(&target);
         let (with, without) = (ways(true), ways(false));
         assert!(!with.is_empty() && with.iter().all(|way| way == "good"), "{name}: {with:?}");
         // What is asked for then without a GELU comes on top.
         assert!(without.len() >= with.len() && without.iter().all(|way| way == "kernels"));
+    }
+}
+
+/// Each way is told, with why libraries have no part in it.
+fn told(target: &Target) {
+    let ways = |libraries| {
+        let driver = Simulated::new(Behaviour { libraries, ..Behaviour::default() });
+        let (g, p) = (&target.graph, &target.program);
+        CudaExecutor::new(g, p, &[], driver, CudaOptions::default()).unwrap().ways()
+    };
+    let is_product = |op: &Op| {
+        matches!(op.family(), Family::Product(_) | Family::Convolution(_) | Family::Attention(_))
+    };
+    let runs = target.program.commands.iter().filter(|command| match command {
+        Command::Run { node, .. } => is_product(&target.graph.nodes[*node].op),
+        _ => false,
+    });
+    let (with, without) = (ways(true), ways(false));
+    for ways in [&with, &without] {
+        assert_eq!(ways.iter().map(|way| way.runs).sum::<usize>(), runs.clone().count());
+        assert!(ways.iter().all(|way| way.by_library || !way.refused.is_empty()), "{ways:?}");
+    }
+    let by_library = |ways: &[Way]| ways.iter().filter(|way| way.by_library).count();
+    assert!(by_library(&with) > 0 && by_library(&without) == 0);
+    let refused = |ways: &[Way], why: &str| {
+        ways.iter().flat_map(|way| &way.refused).any(|refused| refused.why.contains(why))
+    };
+    assert!(refused(&with, "not supported after all") && refused(&without, "no libraries"));
+    let is_attention = |op: &Op| matches!(op, Op::Attention { .. });
+    if target.graph.nodes.values().any(|node| is_attention(&node.op)) {
+        assert!(refused(&with, "libraries have no such operator"));
     }
 }
 

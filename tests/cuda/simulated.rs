@@ -242,12 +242,16 @@ impl Driver for Simulated {
 
     fn allocate(&self, bytes: u64) -> Result<u64, DriverError> {
         let refused = |_| DriverError::OutOfMemory { bytes, kind: MemoryKind::Device };
-        Ok(self.called("allocate").map_err(refused)?.allocate(bytes))
+        let mut state = self.called("allocate").map_err(refused)?;
+        assert!(state.capture.is_none(), "memory was allocated during a capture");
+        Ok(state.allocate(bytes))
     }
 
     fn allocate_pinned(&self, bytes: u64) -> Result<u64, DriverError> {
         let refused = |_| DriverError::OutOfMemory { bytes, kind: MemoryKind::Pinned };
-        Ok(self.called("allocate_pinned").map_err(refused)?.allocate(bytes))
+        let mut state = self.called("allocate_pinned").map_err(refused)?;
+        assert!(state.capture.is_none(), "pinned memory was allocated during a capture");
+        Ok(state.allocate(bytes))
     }
 
     fn load(&self, source: &str, _: &[Image]) -> Result<ModuleHandle, DriverError> {
@@ -344,6 +348,8 @@ impl Driver for Simulated {
             return Err(DriverError::Missing("there are no libraries".into()));
         }
         assert!(!state.requests.contains(request), "{request:?} was asked for twice");
+        let Request { call, alignments, .. } = request;
+        assert!(call.takes(alignments), "{call:?} at multiples of {alignments:?} bytes");
         let has_function = |p: &Product| p.epilogue != Epilogue::Plain;
         let is_more = matches!(&request.call, LibraryCall::Product(p) if has_function(p));
         if is_more && !self.behaviour.epilogues {

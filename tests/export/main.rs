@@ -395,7 +395,7 @@ fn nodes_say_where_the_plan_puts_their_results() {
         .artifact
         .unwrap()
     };
-    let arena = compiled(None).targets[0].statistics["arena_bytes"];
+    let arena = compiled(None).targets[0].figures.arena_bytes;
     let artifact: Artifact = compiled(Some(arena * 7 / 10));
     let target = &artifact.targets[0];
     let footprint = check(&target.graph, &target.program).unwrap();
@@ -404,7 +404,7 @@ fn nodes_say_where_the_plan_puts_their_results() {
     valid(&model);
     let said = |key| property(&model.metadata_props, key).unwrap();
     assert_eq!(said("arenic.target"), "cpu");
-    assert_eq!(said("arenic.arena_bytes"), target.statistics["arena_bytes"].to_string());
+    assert_eq!(said("arenic.arena_bytes"), target.figures.arena_bytes.to_string());
 
     // Every node of the graph is there, in the order of its first run, with what the checker says.
     let nodes: &[NodeProto] = &model.graph.as_ref().unwrap().node;

@@ -15,6 +15,7 @@ use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::text::Module;
 use arenic_ir::{Op, TensorType};
 use arenic_passes::differentiate::{Passage, passage};
+use arenic_passes::explain;
 use arenic_runtime::cuda;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -229,15 +230,11 @@ fn graphs() -> Result<Vec<Graph>, String> {
     for folder in folders(&place::file("tests"))? {
         for path in files(&folder, "ir")? {
             let text = std::fs::read_to_string(&path).map_err(|e| e.to_string())?;
-            all.extend(Module::parse(&text, &arenic_backends::ALL).map(|m| m.graph));
+            let case = explain::Case::read(&text);
+            let modules = [Some(case.module), case.gives].into_iter().flatten();
+            let parsed = modules.flat_map(|text| Module::parse(text, &arenic_backends::ALL));
+            all.extend(parsed.map(|module| module.graph));
         }
-    }
-    for path in files(&place::file("snapshots"), "snap")? {
-        let text = std::fs::read_to_string(&path).map_err(|e| e.to_string())?;
-        let body = text.split_once("graph \"").map(|(_, rest)| format!("graph \"{rest}"));
-        all.extend(
-            body.and_then(|b| Module::parse(&b, &arenic_backends::ALL).ok()).map(|m| m.graph),
-        );
     }
     Ok(all)
 }

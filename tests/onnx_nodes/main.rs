@@ -86,6 +86,13 @@ fn main() -> ExitCode {
         let page = move || coverage::check(&counted).map_err(Into::into);
         trials.push(Trial::test("operators page", page));
     }
+    if let Some((part, parts)) = shard() {
+        let mut i = 0;
+        trials.retain(|_| {
+            i += 1;
+            (i - 1) % parts == part
+        });
+    }
     let total = trials.len();
     // One line per test is for those who ask for some of them.
     let whole = args.filter.is_none() && args.skip.is_empty() && !args.list;
@@ -112,6 +119,19 @@ fn main() -> ExitCode {
         );
     }
     conclusion.exit_code()
+}
+
+/// The part of the tests to run, of how many: `ARENIC_NODE_TEST_SHARD`, as `0/8`. A process of its
+/// own for each part keeps the others where one has a fault on a GPU.
+fn shard() -> Option<(usize, usize)> {
+    let text = std::env::var("ARENIC_NODE_TEST_SHARD").ok().filter(|text| !text.is_empty())?;
+    let parts = text.split_once('/').and_then(|(part, parts)| {
+        Some((part.parse().ok()?, parts.parse().ok()?)).filter(|&(part, parts)| part < parts)
+    });
+    let Some(parts) = parts else {
+        panic!("ARENIC_NODE_TEST_SHARD is `{text}`, and is a part of so many, as `0/8`");
+    };
+    Some(parts)
 }
 
 /// One test of so many runs on a simulated GPU, where kernels of each have to be compiled.

@@ -1,6 +1,6 @@
 //! A linear model with dropout, trained by gradient descent in four rounds of two rows.
 
-use arenic::artifact::{Certificate, Part, Target};
+use arenic::artifact::{Certificate, Figures, Part, Target};
 use arenic::data::OutputSpool;
 use arenic_ir::graph::Data;
 use arenic_ir::text::Module;
@@ -33,7 +33,7 @@ pub(crate) fn linear() -> Target {
         name: "cpu".into(),
         graph: main.graph,
         program: main.program,
-        statistics: [("arena_bytes".to_owned(), 5376)].into(),
+        figures: Figures { arena_bytes: 5376, ..Figures::default() },
         certificate: Certificate::default(),
         bound: Vec::new(),
         kernels: None,

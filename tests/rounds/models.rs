@@ -159,17 +159,16 @@ fn a_limit_decides_how_many_rounds_there_are() {
     let model = "models/forward/gpt_tiny.onnx";
     let whole = compiled(model, 20, None, None).unwrap();
     let theirs = losses(&whole, "gpt_tiny_b4_adamw");
-    let arena = |target: &Target| target.statistics["arena_bytes"];
-    let states = whole.statistics["state_bytes"];
+    let arena = |target: &Target| target.figures.arena_bytes;
+    let states = whole.figures.state_bytes;
     let limit = |percent: u64| states + (arena(&whole) - states) * percent / 100;
     let mut counts = Vec::new();
     for percent in [100, 45, 25] {
         let limit = limit(percent);
         let fits = compiled(model, 20, Some(Accumulate::default()), Some(limit)).unwrap();
         assert!(arena(&fits) <= limit, "{} bytes, limit {limit}", arena(&fits));
-        let seconds = |target: &Target, name: &str| target.statistics[name];
-        let step = seconds(&fits, "step_nanoseconds");
-        assert!(step >= seconds(&fits, "unlimited_step_nanoseconds"), "{percent}");
+        let step = fits.figures.step_nanoseconds.unwrap();
+        assert!(step >= fits.figures.unlimited_step_nanoseconds.unwrap(), "{percent}");
         counts.push(fits.rounds.as_ref().map_or(1, |rounds| rounds.count));
         close(&format!("{model} within {percent} %"), &losses(&fits, "gpt_tiny_b4_adamw"), &theirs);
     }

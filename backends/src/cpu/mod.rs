@@ -58,6 +58,10 @@ impl Kernels for Cpu {
     fn may_use_library(&self, _: &Op, _: TargetInfo, _: &[&TensorType], _: &[&TensorType]) -> bool {
         false
     }
+
+    fn has_tensor_cores_for(&self, _: &Op, _: TargetInfo, _: &[&TensorType]) -> bool {
+        false
+    }
 }
 
 /// What addresses in scratch, and of buffers, are multiples of, in bytes.

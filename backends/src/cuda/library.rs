@@ -7,6 +7,7 @@
 use arenic_ir::backend::Math;
 use arenic_ir::op::{Extents, Op, Window, channels_last};
 use arenic_ir::types::{DType, TensorType};
+use std::fmt;
 
 /// Extents and strides, in elements, that libraries take: their integers are signed.
 const MOST: usize = i32::MAX as usize;
@@ -159,6 +160,17 @@ impl LibraryCall {
         }
     }
 
+    /// True where operands and results, in the call's order, may have addresses that are multiples
+    /// of so many bytes. Convolutions read 16 at once, and so do products what is beside their sums.
+    pub fn takes(&self, alignments: &[u64]) -> bool {
+        let wide = match self {
+            LibraryCall::Convolution(_) => alignments,
+            LibraryCall::Product(p) if p.epilogue == Epilogue::GeluGradient => &alignments[2..],
+            LibraryCall::Product(_) => &[],
+        };
+        wide.iter().all(|&a| a >= WIDE_ALIGNED)
+    }
+
     /// Multiplications of elements.
     pub fn multiplications(&self) -> usize {
         let factors = match self {
@@ -169,23 +181,85 @@ impl LibraryCall {
     }
 }
 
+/// Why no library is asked for an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum NoCall {
+    /// They have nothing of its kind.
+    Operator,
+    /// It has too few multiplications.
+    Small,
+    /// A tensor is empty, or has 2^31 elements or more.
+    Extent,
+    /// They do not multiply such elements.
+    Elements,
+    /// The matrices of a batch do not lie at one distance.
+    Strides,
+    /// They do not add this.
+    Added,
+    /// They have no GELU beside such rows, or of such elements.
+    Gelu,
+    /// The padding before is not that after.
+    Padding,
+    /// The convolution is over more than two axes, or its windows do not reach its whole output.
+    Window,
+    /// An operand is not at a multiple of 16 bytes.
+    Alignment,
+}
+
+impl fmt::Display for NoCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NoCall::Operator => "libraries have no such operator",
+            NoCall::Small => "so few multiplications take no longer than a launch",
+            NoCall::Extent => "a tensor is empty or has 2^31 elements or more",
+            NoCall::Elements => "libraries do not multiply elements of this type",
+            NoCall::Strides => "the matrices of its batch do not lie at one distance",
+            NoCall::Added => "what is added is neither a matrix nor an element for each column",
+            NoCall::Gelu => "rows beside a GELU are no multiple of 8 elements, or not f32 or bf16",
+            NoCall::Padding => "libraries pad both sides alike",
+            NoCall::Window => "libraries convolve over two axes, whole outputs alone",
+            NoCall::Alignment => "an operand is not at a multiple of 16 bytes",
+        })
+    }
+}
+
+/// Bytes that libraries read at once where they do not ask how operands are aligned.
+const WIDE_ALIGNED: u64 = 16;
+
 /// Multiplications below which a library is not asked: so few take no longer than a launch does.
 const LEAST_MULTIPLICATIONS: usize = 1 << 14;
 
-/// The call by which a library may compute the operator; `None` if our own kernels do. Last results
-/// that nobody reads may be left out of `y`.
-pub fn call(op: &Op, math: Math, x: &[&TensorType], y: &[&TensorType]) -> Option<LibraryCall> {
-    describe(op, math, x, y).filter(|call| call.multiplications() >= LEAST_MULTIPLICATIONS)
+/// The call by which a library may compute the operator. Last results that nobody reads may be left
+/// out of `y`.
+///
+/// # Errors
+/// Our own kernels compute it.
+pub fn call(
+    op: &Op,
+    math: Math,
+    x: &[&TensorType],
+    y: &[&TensorType],
+) -> Result<LibraryCall, NoCall> {
+    let call = describe(op, math, x, y)?;
+    if call.multiplications() < LEAST_MULTIPLICATIONS { Err(NoCall::Small) } else { Ok(call) }
 }
 
-/// The call that computes an operator, however small; `None` if no library has one.
-/// Last results that nobody reads may be left out of `y`.
-pub fn describe(op: &Op, math: Math, x: &[&TensorType], y: &[&TensorType]) -> Option<LibraryCall> {
+/// The call that computes an operator, however small. Last results that nobody reads may be left out
+/// of `y`.
+///
+/// # Errors
+/// No library has one.
+pub fn describe(
+    op: &Op,
+    math: Math,
+    x: &[&TensorType],
+    y: &[&TensorType],
+) -> Result<LibraryCall, NoCall> {
     let keeps_z = y.len() > 1;
-    let &[y, ..] = y else { return None };
+    let &[y, ..] = y else { return Err(NoCall::Operator) };
     let operands = x.iter().chain([&y]);
     if operands.clone().any(|t| t.elements() == 0 || t.elements() > MOST) {
-        return None;
+        return Err(NoCall::Extent);
     }
     match op {
         Op::MatMul { trans_a, trans_b } => mat_mul([x[0], x[1], y], [*trans_a, *trans_b], math),
@@ -225,15 +299,19 @@ pub fn describe(op: &Op, math: Math, x: &[&TensorType], y: &[&TensorType]) -> Op
             if let LibraryCall::Convolution(c) = &mut call {
                 c.channels_last = true;
             }
-            Some(call)
+            Ok(call)
         }
-        _ => None,
+        _ => Err(NoCall::Operator),
     }
 }
 
-fn mat_mul([a, b, y]: [&TensorType; 3], trans: [bool; 2], math: Math) -> Option<LibraryCall> {
+fn mat_mul(
+    [a, b, y]: [&TensorType; 3],
+    trans: [bool; 2],
+    math: Math,
+) -> Result<LibraryCall, NoCall> {
     if [a, b].iter().zip(trans).any(|(x, trans)| x.rank() < 2 && trans) {
-        return None;
+        return Err(NoCall::Operator);
     }
     let (batches, e) = Extents::of_mat_mul([a, b, y], trans[0], trans[1]);
     let vectors = usize::from(a.rank() == 1) + usize::from(b.rank() == 1);
@@ -243,7 +321,9 @@ fn mat_mul([a, b, y]: [&TensorType; 3], trans: [bool; 2], math: Math) -> Option<
         true => Some(0),
         false => batch_stride(&x.shape[..x.rank() - 2], batch, matrix),
     };
-    let strides = [stride(a, e.m * e.k)?, stride(b, e.k * e.n)?];
+    let strides = [stride(a, e.m * e.k), stride(b, e.k * e.n)];
+    let [Some(stride_a), Some(stride_b)] = strides else { return Err(NoCall::Strides) };
+    let strides = [stride_a, stride_b];
     product(y.dtype, math, batches.max(1), e, trans, strides, 1.0, Added::Nothing)
 }
 
@@ -274,7 +354,7 @@ fn gemm(
     [alpha, beta]: [f32; 2],
     trans: [bool; 2],
     math: Math,
-) -> Option<LibraryCall> {
+) -> Result<LibraryCall, NoCall> {
     let e = Extents::of_gemm(x[0], x[1], trans[0], trans[1]);
     let added = match x.get(2).filter(|_| beta != 0.0) {
         None => Added::Nothing,
@@ -282,19 +362,20 @@ fn gemm(
         Some(c) if c.elements() == e.n && c.shape.last() == Some(&e.n) && beta == 1.0 => {
             Added::Bias
         }
-        Some(_) => return None,
+        Some(_) => return Err(NoCall::Added),
     };
     product(y.dtype, math, 1, e, trans, [0, 0], alpha, added)
 }
 
 /// The product with a function of its sums, where the libraries have that: of `f32` and `bf16`, and
 /// beside matrices whose columns are so many elements apart.
-fn with_epilogue(call: LibraryCall, epilogue: Epilogue) -> Option<LibraryCall> {
-    let LibraryCall::Product(product) = call else { return None };
+fn with_epilogue(call: LibraryCall, epilogue: Epilogue) -> Result<LibraryCall, NoCall> {
+    let LibraryCall::Product(product) = call else { return Err(NoCall::Operator) };
     let is_alone = epilogue == Epilogue::Gelu { keeps_z: false };
     let fits = is_alone || product.d.leading.is_multiple_of(BESIDE_MULTIPLE);
     let is_known = matches!(product.dtype, DType::F32 | DType::Bf16);
-    (fits && is_known).then_some(LibraryCall::Product(Product { epilogue, ..product }))
+    let call = LibraryCall::Product(Product { epilogue, ..product });
+    if fits && is_known { Ok(call) } else { Err(NoCall::Gelu) }
 }
 
 /// The product by its transpose, since matrices here are stored row by row.
@@ -308,19 +389,19 @@ fn product(
     [stride_a, stride_b]: [usize; 2],
     alpha: f32,
     added: Added,
-) -> Option<LibraryCall> {
+) -> Result<LibraryCall, NoCall> {
     let math = match dtype {
         DType::F32 => math,
         // There is but one way.
         DType::F64 | DType::Bf16 => Math::default(),
-        _ => return None,
+        _ => return Err(NoCall::Elements),
     };
     let matrix = |rows, columns, transposed: bool, stride| {
         let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
         Matrix { transposed, rows, columns, leading: rows, stride }
     };
     let (m, n, k) = (e.n, e.m, e.k);
-    Some(LibraryCall::Product(Product {
+    Ok(LibraryCall::Product(Product {
         dtype,
         math,
         m,
@@ -336,25 +417,28 @@ fn product(
     }))
 }
 
-/// Input, filter and output of a convolution over two axes, or over one beside one of extent 1;
-/// `None` if the output is not all that the window reaches.
+/// Input, filter and output of a convolution over two axes, or over one beside one of extent 1.
 fn convolved(
     input: &TensorType,
     filter: &TensorType,
     output: &TensorType,
     window: &Window,
-) -> Option<[[usize; 4]; 3]> {
-    if !matches!(input.dtype, DType::F32 | DType::Bf16)
-        || window.slide(&input.shape[2..], false).ok()? != output.shape[2..]
-    {
-        return None;
+) -> Result<[[usize; 4]; 3], NoCall> {
+    if !matches!(input.dtype, DType::F32 | DType::Bf16) {
+        return Err(NoCall::Elements);
+    }
+    if window.slide(&input.shape[2..], false).ok().as_deref() != Some(&output.shape[2..]) {
+        return Err(NoCall::Window);
     }
     let planar = |t: &TensorType| match t.shape[..] {
         [images, channels, columns] => Some([images, channels, 1, columns]),
         [images, channels, rows, columns] => Some([images, channels, rows, columns]),
         _ => None,
     };
-    Some([planar(input)?, planar(filter)?, planar(output)?])
+    match [planar(input), planar(filter), planar(output)] {
+        [Some(input), Some(filter), Some(output)] => Ok([input, filter, output]),
+        _ => Err(NoCall::Window),
+    }
 }
 
 fn convolution(
@@ -365,10 +449,10 @@ fn convolution(
     group: usize,
     bias: bool,
     math: Math,
-) -> Option<LibraryCall> {
+) -> Result<LibraryCall, NoCall> {
     // The libraries know one padding for both sides.
     if window.pads_begin != window.pads_end {
-        return None;
+        return Err(NoCall::Padding);
     }
     let planar = |of: &[usize], missing: usize| match *of {
         [columns] => [missing, columns],
@@ -377,11 +461,11 @@ fn convolution(
     let (pads, strides) = (planar(&window.pads_begin, 0), planar(&window.strides, 1));
     let dilations = planar(&window.dilations, 1);
     if [pads, strides, dilations].concat().into_iter().any(|n| n > MOST) {
-        return None;
+        return Err(NoCall::Window);
     }
     // `tf32` is a way to multiply `f32`.
     let math = if dtype == DType::F32 { math } else { Math::default() };
-    Some(LibraryCall::Convolution(Convolution {
+    Ok(LibraryCall::Convolution(Convolution {
         direction,
         dtype,
         math,
@@ -405,7 +489,7 @@ mod tests {
         let x: Vec<TensorType> = shapes.iter().map(|&s| TensorType::new(DType::F32, s)).collect();
         let x: Vec<&TensorType> = x.iter().collect();
         let y = op.infer(&x).unwrap_or_else(|e| panic!("{e}"));
-        describe(op, Math::F32, &x, &y.iter().collect::<Vec<_>>())
+        describe(op, Math::F32, &x, &y.iter().collect::<Vec<_>>()).ok()
     }
 
     fn product_of(op: &Op, shapes: &[&[usize]]) -> Option<Product> {
@@ -486,7 +570,8 @@ mod tests {
             let count = if bias || is_gradient { 3 } else { 2 };
             let x = &x.iter().collect::<Vec<_>>()[..count];
             let y = op.infer(x).unwrap();
-            let call = describe(op, Math::F32, x, &y.iter().take(results).collect::<Vec<_>>())?;
+            let y = y.iter().take(results).collect::<Vec<_>>();
+            let call = describe(op, Math::F32, x, &y).ok()?;
             let (operands, results) = (call.operands(), call.results());
             let LibraryCall::Product(p) = call else { panic!("{call:?}") };
             Some((p.added, p.epilogue, operands, results))

@@ -15,7 +15,8 @@ use arenic_ir::op::families::{
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
 use arenic_ir::types::{DType, TensorType, has_bf16};
 use tiling::{
-    Sharing, Tiling, attention_tile, channel_sums, partial_sums, product_parts, row_lanes, row_sums,
+    AttentionCore, Sharing, Tiling, attention_tile, channel_sums, partial_sums, product_parts,
+    row_lanes, row_sums,
 };
 
 /// A GPU, by CUDA.
@@ -74,7 +75,12 @@ impl Kernels for Cuda {
         x: &[&TensorType],
         y: &[&TensorType],
     ) -> bool {
-        library::call(op, target.math, x, y).is_some()
+        library::call(op, target.math, x, y).is_ok()
+    }
+
+    fn has_tensor_cores_for(&self, op: &Op, target: TargetInfo, x: &[&TensorType]) -> bool {
+        let is_attention = matches!(op, Op::Attention { .. } | Op::AttentionGrad { .. });
+        is_attention && tiling::attention_core(x[0].dtype, target.math) != AttentionCore::Fma
     }
 }
 

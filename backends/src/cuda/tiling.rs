@@ -1,6 +1,7 @@
 //! How the CUDA kernels share out their work.
 
 use crate::reduce::{self, ReducePlan};
+use arenic_ir::backend::Math;
 use arenic_ir::types::{DType, TensorType};
 
 /// Rows and columns of a tile of a product.
@@ -15,6 +16,26 @@ pub struct AttentionTile {
     pub columns: usize,
     /// The block's rows are in shared memory, else they are read again and again.
     pub shared: bool,
+}
+
+/// What multiplies an attention's tiles, a policy of `warp.cuh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionCore {
+    /// Multiplications and additions.
+    Fma,
+    /// Tensor cores, of `f32` that is rounded to TF32.
+    Tf32,
+    /// Tensor cores, of `bf16`.
+    Bf16,
+}
+
+/// What multiplies the tiles of an attention of such elements.
+pub fn attention_core(dtype: DType, math: Math) -> AttentionCore {
+    match (dtype, math) {
+        (DType::Bf16, _) => AttentionCore::Bf16,
+        (DType::F32, Math::Tf32) => AttentionCore::Tf32,
+        _ => AttentionCore::Fma,
+    }
 }
 
 /// The largest tiles for which a block's shared memory has room; `None` if rows are too long.

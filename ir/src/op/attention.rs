@@ -67,9 +67,7 @@ impl Row for Attention<'_> {
             Attention::AttentionGrad { .. } => 16 + 2 * d,
         };
         let each = each + if spec.softcap.is_some() { capped } else { 0 };
-        // Half of it is exponentials and moves, so that it counts as other arithmetic than that
-        // of products.
-        Work::new(scores.saturating_mul(each), x, y)
+        Work::of_attention(scores.saturating_mul(each), x, y)
     }
 
     fn moves_elements(&self) -> bool {

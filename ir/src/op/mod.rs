@@ -70,4 +70,4 @@ pub use resize::{
 };
 pub use scalar::{Binary, BinaryRow, Gradient, GradientStep, Kept, Takes, Unary, UnaryRow};
 pub use window::Window;
-pub use work::Work;
+pub use work::{Work, WorkKind};

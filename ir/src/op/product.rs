@@ -111,7 +111,11 @@ impl Row for Product<'_> {
                     Op::Pointwise { steps, .. } => steps.len() as u64,
                     _ => 12,
                 };
-                Work::new(flops(terms(x.len().saturating_sub(2), *trans_a), steps), x, y)
+                Work::of_fused_product(
+                    flops(terms(x.len().saturating_sub(2), *trans_a), steps),
+                    x,
+                    y,
+                )
             }
         }
     }

@@ -11,11 +11,24 @@ pub struct Work {
     pub bytes: u64,
     /// The element type that the arithmetic is done in.
     pub dtype: DType,
-    /// The arithmetic is products of matrices: what tensor cores compute.
-    pub is_product: bool,
+    /// What kind of arithmetic it is.
+    pub kind: WorkKind,
     /// Bytes of tensors that are transposed, before or after, where tensor cores compute: those of
     /// convolutions whose channels are not last.
     pub turned_bytes: u64,
+}
+
+/// What kind of arithmetic an operator does. Devices have a rate for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkKind {
+    /// Functions of elements, and sums.
+    Elementwise,
+    /// Products of matrices, as libraries compute them.
+    Product,
+    /// Products of matrices whose results are used and not stored, so that no library has them.
+    FusedProduct,
+    /// Products of matrices with a softmax between, of which only tiles are stored.
+    Attention,
 }
 
 impl Work {
@@ -27,12 +40,22 @@ impl Work {
             dtype => dtype,
         };
         let bytes = bytes(x).saturating_add(bytes(y));
-        Work { flops, bytes, dtype, is_product: false, turned_bytes: 0 }
+        Work { flops, bytes, dtype, kind: WorkKind::Elementwise, turned_bytes: 0 }
     }
 
     /// The same of products of matrices.
     pub(super) fn of_matrices(flops: u64, x: &[&TensorType], y: &[&TensorType]) -> Work {
-        Work { dtype: arithmetic(x, y), is_product: true, ..Work::new(flops, x, y) }
+        Work { dtype: arithmetic(x, y), kind: WorkKind::Product, ..Work::new(flops, x, y) }
+    }
+
+    /// The same of products whose results are not stored.
+    pub(super) fn of_fused_product(flops: u64, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        Work { kind: WorkKind::FusedProduct, ..Work::new(flops, x, y) }
+    }
+
+    /// The same of an attention.
+    pub(super) fn of_attention(flops: u64, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        Work { dtype: arithmetic(x, y), kind: WorkKind::Attention, ..Work::new(flops, x, y) }
     }
 
     /// The same where as many bytes are read as the tensors `read` have, and `y` are written.
@@ -71,7 +94,7 @@ mod tests {
         let plain = Op::MatMul { trans_a: false, trans_b: false };
         let w = work(&plain, &[&f32s(&[5, 8, 3]), &f32s(&[5, 3, 4])]);
         assert_eq!((w.flops, w.bytes), (2 * 5 * 8 * 4 * 3, 4 * (120 + 60 + 160)));
-        assert_eq!((w.dtype, w.is_product, w.turned_bytes), (DType::F32, true, 0));
+        assert_eq!((w.dtype, w.kind, w.turned_bytes), (DType::F32, WorkKind::Product, 0));
         let turned = Op::MatMul { trans_a: true, trans_b: false };
         assert_eq!(work(&turned, &[&f32s(&[5, 3, 8]), &f32s(&[5, 3, 4])]).flops, 960);
         let gemm = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a: true, trans_b: true };

@@ -24,16 +24,16 @@ mod greedy;
 mod sites;
 
 use crate::recompute::Recompute;
+use crate::report::Minimum;
 use crate::residency::{
-    Layout, Least, Planned, Prediction, Problem, ResidencyChoice, Room, StrategyResult, Timeline,
-    Walker, in_definition_order, under_limit,
+    Least, Prediction, Problem, ResidencyChoice, Room, StrategyResult, Timeline, Walker,
+    in_definition_order,
 };
 use crate::swap_autoswap::{SwapAutoswap, by_each_score};
-use crate::{Cx, Minimum, PassError, PlanPass, Stats};
+use crate::tail::Finished;
+use crate::{Cx, PassError, Stats, Strategy};
 use anneal::{Annealer, BudgetCandidate, HOT, WARM};
 use arenic_ir::cost::Device;
-use arenic_ir::graph::Graph;
-use arenic_ir::plan::{Fact, Plan};
 use arenic_ir::program::PerSpace;
 use greedy::greedy;
 use rayon::prelude::*;
@@ -82,59 +82,44 @@ const EFFORT: f64 = 2.0;
 const CHANGED_TASKS_PER_SECOND: f64 = 2e7;
 const CHANGES: (usize, usize) = (2_000, 100_000);
 
-impl PlanPass for Budget {
-    fn needs(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
-    fn gives(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
+impl Strategy for Budget {
     fn moves(&self) -> bool {
         self.swap
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        let host = if self.swap { cx.limits.host } else { Some(0) };
-        let cx = &Cx { limits: PerSpace { host, ..cx.limits }, ..*cx };
-        under_limit(g, plan, cx, "budget", Layout::Searched, |p| self.search(p))
-    }
-}
-
-impl Budget {
-    /// The fastest plan that was found to fit.
     fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         let (t, limit) = (&p.t, p.limit);
-        let least = Least::of(t.g, t.plan, p.device, p.cx)?;
-        let minimum = least.minimum().min(p.whole);
-        let bound = least.bound.min(minimum);
+        let least = Least::of(t.g, t.plan, p.tail, p.device, p.cx)?;
+        let bytes = least.minimum().min(p.whole);
+        let minimum = Minimum { bytes, bound: least.bound.min(bytes), is_exact: least.is_exact };
         let sums = !p.cx.allow_reassociation && least.sums;
-        let refused = PassError::DeviceMemory { limit, minimum, bound, sums };
+        let refused = PassError::DeviceMemory { limit, minimum: bytes, bound: minimum.bound, sums };
         // What little host memory leads to is known once it was tried.
         let is_least = p.cx.limits.host.is_none_or(|host| host == 0);
-        if limit < minimum && is_least {
+        if limit < bytes && is_least {
             return Err(refused);
         }
-        let mut stats = Stats::new();
-        let known = Minimum { bytes: minimum, bound, is_exact: least.is_exact };
-        stats.append(&mut known.figures());
+        let minimum = Some(minimum);
         if p.whole <= limit {
-            return Ok(StrategyResult { best: None, stats });
+            return Ok(StrategyResult { minimum, ..StrategyResult::default() });
         }
         let (best, placed) = match p.cx.limits.host {
             Some(0) => self.repeats(p)?,
             _ => self.best_of_all(p)?,
         };
-        stats.insert("plans_placed", placed);
+        let stats = Stats::from([("plans_placed", placed)]);
         match best {
-            None if limit < minimum => Err(refused),
-            best => Ok(StrategyResult { best: Some(best.unwrap_or(least.planned)), stats }),
+            None if limit < bytes => Err(refused),
+            best => {
+                Ok(StrategyResult { best: Some(best.unwrap_or(least.planned)), minimum, stats })
+            }
         }
     }
+}
 
+impl Budget {
     /// The best that computes tensors again and moves none.
-    fn repeats(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+    fn repeats(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
         match self.recompute {
             true => Recompute::default().best(p),
             false => Ok((None, 0)),
@@ -145,7 +130,7 @@ impl Budget {
     /// definition order, and with states that leave their homes on the device. A search for the
     /// lowest peak may move what is cheap to compute again, and costs no memory, far from its
     /// readers; the model has it beside them.
-    fn best_of_all(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+    fn best_of_all(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
         let (first, placed) = self.anneal(p, false)?;
         if first.as_ref().is_some_and(|first| p.hides_copies(first)) {
             return Ok((first, placed));
@@ -159,14 +144,14 @@ impl Budget {
             others.par_iter().map(|other| other()).collect::<Result<_, PassError>>()?;
         let mut best = (first, placed);
         for (found, more) in others {
-            best = (Planned::fastest([best.0, found]), best.1 + more);
+            best = (Finished::fastest([best.0, found]), best.1 + more);
         }
         Ok(best)
     }
 
     /// The best that computes tensors again until what is left above the limit is a part of what
     /// was there, with room in host memory, and moves that.
-    fn repeats_then_swaps(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+    fn repeats_then_swaps(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
         if !self.recompute {
             return Ok((None, 0));
         }
@@ -185,28 +170,28 @@ impl Budget {
             placed += more;
             let Some(repeats) = repeats else { continue };
             if repeats.fits(&p.cx.limits) && !p.t.forces_host() {
-                best = Planned::fastest([best, Some(repeats)]);
+                best = Finished::fastest([best, Some(repeats)]);
                 continue;
             }
             let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
             let rest = Problem { t, whole: repeats.arena.device, ..*p };
             let (moved, more) = SWAPS.anneal(&rest, false)?;
             placed += more;
-            best = Planned::fastest([best, moved]);
+            best = Finished::fastest([best, moved]);
         }
         Ok((best, placed))
     }
 
     /// The best in definition order.
-    fn in_definition_order(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+    fn in_definition_order(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
         let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
-        let whole = Planned::of(p.t.g, plan, p.device, p.cx, p.layout)?;
+        let whole = p.finished(plan)?;
         let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
         let p = Problem { t, whole: whole.arena.device, ..*p };
         let (found, placed) = self.anneal(&p, false)?;
         let fits = whole.fits(&p.cx.limits) && !p.t.forces_host();
         let whole = Some(whole.clone()).filter(|_| fits);
-        Ok((Planned::fastest([whole, found]), placed))
+        Ok((Finished::fastest([whole, found]), placed))
     }
 
     /// The best of greedy choices for several prices of the link, and what it promises; with
@@ -251,7 +236,7 @@ impl Budget {
     }
 
     /// The best of greedy choices, improved.
-    fn anneal(&self, p: &Problem, homes_leave: bool) -> Result<(Option<Planned>, u64), PassError> {
+    fn anneal(&self, p: &Problem, homes_leave: bool) -> Result<(Option<Finished>, u64), PassError> {
         let sites = Sites::new(&p.t, homes_leave);
         if sites.all.is_empty() || homes_leave && !sites.any_leaves_home() {
             return Ok((None, 0));
@@ -281,6 +266,6 @@ impl Budget {
         }
         // What one aim led away from, another may reach at once.
         let (plain, more) = p.aim(|aim| greedy(aim).map(|(choice, _)| choice))?;
-        Ok((Planned::fastest([annealed, plain]), placed + more))
+        Ok((Finished::fastest([annealed, plain]), placed + more))
     }
 }

@@ -27,6 +27,10 @@
 //! the gradient, or the update could run at once. What remains are the few tiles and
 //! scalars. ("Forcing updates early" beyond that is what OLLA's control edges do.)
 //!
+//! Where a library may compute the product alone, that is done, and the update after it, unless one
+//! kernel for both takes less time: as measured, or, of small products, by the device's roofline. A
+//! tile of our own is far from what tensor cores reach, so that large ones are not even compared.
+//!
 //! Convolutions' weight gradients are not fused: exporters write them as convolutions of
 //! transposed operands whose result is transposed again, and small beside activations.
 
@@ -57,7 +61,8 @@ pub struct FuseUpdates {
 pub enum Gradients {
     /// None.
     Never,
-    /// Those where no order of the graph can need more memory afterwards.
+    /// Those where no order of the graph can need more memory afterwards, but for products that a
+    /// library computes sooner.
     #[default]
     Safe,
     /// All that nobody else reads.
@@ -66,7 +71,7 @@ pub enum Gradients {
 
 impl GraphPass for FuseUpdates {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        let updates = self.updates(g, cx.target);
+        let updates = self.updates(g, cx);
         let mut removed: SecondaryMap<NodeId, bool> = SecondaryMap::new();
         let (mut fused, mut gradients) = (0, 0);
         for update in updates {
@@ -129,27 +134,30 @@ struct Product {
 
 impl FuseUpdates {
     /// Every update that changes something.
-    fn updates(&self, g: &Graph, target: TargetInfo) -> Vec<Update> {
+    fn updates(&self, g: &Graph, cx: &Cx) -> Vec<Update> {
         let view = GraphView::new(g);
         let groups = view.groups();
         let pointwise = groups.into_iter().filter_map(|group| pointwise(&view, group));
         let optimizers = g.nodes.keys().filter_map(|n| optimizer(g, n));
         let mut updates: Vec<Update> = pointwise.chain(optimizers).collect();
         for update in &mut updates {
-            update.product = self.product(&view, update, target);
+            update.product = self.product(&view, update, cx);
         }
         updates.retain(|u| u.members.len() > 1 || u.product.is_some());
         updates
     }
 
     /// The product that can be computed inside the update.
-    fn product(&self, view: &GraphView, update: &Update, target: TargetInfo) -> Option<Product> {
+    fn product(&self, view: &GraphView, update: &Update, cx: &Cx) -> Option<Product> {
         if self.gradients == Gradients::Never {
             return None;
         }
         let inputs = update.inputs.iter().enumerate();
         let mut products = inputs.filter_map(|(i, &v)| product(view, &update.members, v, i));
-        products.find(|p| self.gradients == Gradients::Always || is_safe(view, update, p, target))
+        products.find(|p| match self.gradients {
+            Gradients::Always => true,
+            _ => is_safe(view, update, p, cx.target) && !is_sooner_apart(view.g, update, p, cx),
+        })
     }
 }
 
@@ -237,6 +245,35 @@ fn is_safe(view: &GraphView, update: &Update, product: &Product, target: TargetI
     let alive: u64 = roots.iter().map(|&r| g.ty(r).bytes()).sum();
     scratch <= gradient.bytes() / 2
         && (alive <= gradient.bytes() || could_run_at_once(view, update, product))
+}
+
+/// Arithmetic of a product above which a library is taken where nothing was measured: 2^20
+/// multiplications with their additions.
+const MOST_FLOPS: u64 = 2 << 20;
+
+/// True where a library's product and the update after it take no longer than one kernel for both.
+fn is_sooner_apart(g: &Graph, update: &Update, product: &Product, cx: &Cx) -> bool {
+    let bare = &g.nodes[product.node];
+    let operands = g.input_types(product.node);
+    let gradient = g.ty(update.inputs[product.gradient]);
+    if !bare.op.may_use_library(cx.target, &operands, &[gradient]) {
+        return false;
+    }
+    let Some(device) = cx.device else { return true };
+    let (both, inputs) = update.with(g, product);
+    let apart = g.types_of(&update.inputs);
+    let parts = [(&both, g.types_of(&inputs)), (&bare.op, operands.clone()), (&update.op, apart)];
+    let measured = parts.each_ref().map(|(op, x)| device.measured.seconds(op, x));
+    if let [Some(both), Some(product), Some(update)] = measured {
+        return product + update <= both;
+    }
+    if bare.op.work(&operands, &[gradient]).flops > MOST_FLOPS {
+        return true;
+    }
+    match parts.each_ref().map(|(op, x)| device.roofline_seconds(op, x)) {
+        [Ok(both), Ok(product), Ok(update)] => product + update <= both,
+        _ => true,
+    }
 }
 
 /// Roots that come and go, once each.

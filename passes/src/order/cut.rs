@@ -23,6 +23,8 @@ pub struct Certificate {
     /// The operator that needs this much while it runs; `None` if the bound is what is
     /// alive before the first operator or after the last one.
     pub operator: Option<usize>,
+    /// Every operator was looked at whose cut could prove more; else the work ran out before.
+    pub is_whole: bool,
     /// The tensors of the cut: one such set beside the operator's own is alive in any
     /// order, none is lighter.
     pub tensors: Vec<usize>,
@@ -51,7 +53,11 @@ pub(super) fn certificate(
     by_memory.sort_by_key(|&i| Reverse(profile[i]));
     let mut network = Network::default();
     for i in by_memory {
-        if profile[i] <= best.bound || *work == 0 {
+        if profile[i] <= best.bound {
+            break;
+        }
+        if *work == 0 {
+            best.is_whole = false;
             break;
         }
         let cut = network.cut(p, order[i], &free, work);
@@ -60,6 +66,7 @@ pub(super) fn certificate(
                 bound: cut.bound,
                 by_cut: cut.bound,
                 operator: Some(order[i]),
+                is_whole: true,
                 tensors: cut.tensors,
             };
         }
@@ -76,7 +83,7 @@ fn at_least(p: &Problem) -> Certificate {
         Some((own, Reverse(v))) if own > ends => (own, Some(v)),
         _ => (ends, None),
     };
-    Certificate { bound, by_cut: bound, operator, tensors: Vec::new() }
+    Certificate { bound, by_cut: bound, operator, is_whole: true, tensors: Vec::new() }
 }
 
 /// Where an operator stands when v runs.

@@ -66,37 +66,51 @@ pub fn portfolio(p: &Problem) -> Vec<OrderCandidate> {
 /// Arcs that all cuts of one certificate may look at, per operator and at least.
 const CUT_WORK: (u64, u64) = (4_000, 4_000_000);
 
+#[cfg(test)]
+thread_local! {
+    /// Operators of each problem that was certified.
+    pub(super) static CERTIFIED: std::cell::RefCell<Vec<usize>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
 /// Why no order can have a much lower peak. `order` is a good one, by which the operators
 /// are found whose cut is worth computing.
 pub fn certify(p: &Problem, order: &[usize]) -> Certificate {
+    #[cfg(test)]
+    CERTIFIED.with_borrow_mut(|certified| certified.push(p.len()));
     let mut work = CUT_WORK.1.max(CUT_WORK.0 * p.len() as u64);
     certificate(p, order, &p.profile(order), &mut work)
 }
 
-/// The best order within the limits, beginning with the best candidate. The certificate is
-/// always made.
+/// The best order within the limits, beginning with the best candidate, and its certificate.
 pub fn solve(
     p: &Problem,
     candidates: &[OrderCandidate],
     limits: &Limits,
     progress: &dyn Fn(&Progress),
 ) -> Solution {
-    // The first of equals stays: definition order, where it is one.
-    let Some(first) = candidates.iter().min_by_key(|c| c.peak) else {
-        let order: Vec<usize> = schedule(p, Rule::Definition, false, &vec![0; p.len()]);
-        return Solution {
-            peak: p.peak(&order),
-            certificate: certify(p, &order),
-            order,
-            method: "definition",
-        };
-    };
-    let best = Solution {
-        order: first.order.clone(),
-        peak: first.peak,
-        certificate: certify(p, &first.order),
-        method: first.method,
-    };
+    let first = first(p, candidates);
+    let certificate = certify(p, &first.order);
+    improved(p, first, certificate, limits, progress)
+}
+
+/// The candidate to begin with: of equals the first, which is definition order, where it is one.
+pub(super) fn first(p: &Problem, candidates: &[OrderCandidate]) -> OrderCandidate {
+    candidates.iter().min_by_key(|c| c.peak).cloned().unwrap_or_else(|| {
+        let order = schedule(p, Rule::Definition, false, &vec![0; p.len()]);
+        OrderCandidate { method: "definition", peak: p.peak(&order), order }
+    })
+}
+
+/// The best order within the limits, beginning with one whose certificate is known.
+pub(super) fn improved(
+    p: &Problem,
+    first: OrderCandidate,
+    certificate: Certificate,
+    limits: &Limits,
+    progress: &dyn Fn(&Progress),
+) -> Solution {
+    let OrderCandidate { method, order, peak } = first;
+    let best = Solution { order, peak, certificate, method };
     let meter = Meter::new(*limits);
     let mut improve = Improve { p, meter, network: Network::default(), best, progress };
     improve.report();

@@ -22,9 +22,10 @@ mod search;
 mod tests;
 mod window;
 
+use crate::certificate::peak_bound;
 use crate::place::{Place, Placer, Wish, place_slots};
 use crate::share;
-use crate::{Cx, PassError, PlanPass, Progress, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferKind, Fact, Plan, PlanError, TaskId, TaskKind};
 use arenic_ir::program::Space;
@@ -32,7 +33,8 @@ use cranelift_entity::{EntityRef, SecondaryMap};
 pub use cut::Certificate;
 pub(crate) use ilp::{IlpLimits, solve_by_ilp};
 pub use improve::{OrderCandidate, Solution, certify, portfolio, solve};
-use late_update::LateUpdates;
+use improve::{first, improved};
+use late_update::{EarlyUpdate, LateUpdates};
 use limits::DEFAULT_EFFORT;
 pub use limits::Limits;
 use list::{Rule, schedule};
@@ -111,10 +113,10 @@ impl PlanPass for Order {
         &[Fact::Order]
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError> {
         let p = problem(g, plan)?;
         let report = |progress: &Progress| cx.search.report(progress);
-        let mut stats = Stats::new();
+        let mut certificate: Option<Certificate> = None;
         let candidates = match self.method.rule() {
             Some((rule, reversed)) => {
                 let order = schedule(&p, rule, reversed, &vec![0; p.len()]);
@@ -123,43 +125,51 @@ impl PlanPass for Order {
             None => {
                 let effort = cx.search.effort(self.effort);
                 let limits = Limits::new(effort, cx.search.seed, cx.search.deadline());
-                let (mut candidates, bound) = searched(&p, &limits, &report);
-                stats.insert("lower_bound_bytes", bound);
-                let late = LateUpdates::new(g, plan);
-                if !candidates.iter().any(|c| late.peak(&p, &c.order) <= bound)
-                    && let Some(late) = late.problem(&p)
-                {
-                    candidates.extend(searched(&late, &limits, &|_| {}).0);
-                }
+                let (candidates, proved) = searched(&p, &limits, &report);
+                certificate = Some(proved);
                 candidates
             }
         };
         let (peak, method) = choose(g, plan, &p, candidates)?;
-        let bound = stats.get("lower_bound_bytes").copied().unwrap_or(0);
+        if let Some(proved) = certificate.as_mut().filter(|proved| !proved.is_whole) {
+            // By a better order the work goes to operators that matter more.
+            let order: Vec<usize> = plan.order()?.iter().map(|t| t.index()).collect();
+            let again = certify(&p, &order);
+            if again.by_cut > proved.by_cut {
+                *proved = Certificate { bound: again.bound.max(proved.bound), ..again };
+            }
+        }
+        let bound = certificate.as_ref().map_or(0, |proved| proved.bound);
         report(&Progress { method, incumbent: peak, bound });
-        stats.insert("live_peak_bytes", peak);
-        Ok(stats)
+        let mut stats = Stats::from([("live_peak_bytes", peak)]);
+        stats.extend(certificate.as_ref().map(|proved| ("lower_bound_bytes", proved.bound)));
+        // Under control edges nothing is proved about the graph.
+        let is_of_graph = plan.control_edges().is_empty();
+        let proved = certificate.filter(|_| is_of_graph);
+        let bound = proved.map(|proved| peak_bound(plan, &p, &proved));
+        Ok(PlanOutcome { stats, bound })
     }
 }
 
-/// The orders of the list schedulers, then those of searches, and a bound of the peak in bytes.
+/// The orders of the list schedulers, then those of searches, and why none has a much lower peak.
 fn searched(
     p: &Problem,
     limits: &Limits,
     report: &dyn Fn(&Progress),
-) -> (Vec<OrderCandidate>, u64) {
+) -> (Vec<OrderCandidate>, Certificate) {
     let mut candidates = portfolio(p);
-    let found = solve(p, &candidates, limits, report);
-    let bound = found.certificate.bound;
-    let mut all = vec![found];
+    let first = first(p, &candidates);
+    let known = certify(p, &first.order);
+    let whole = improved(p, first.clone(), known.clone(), limits, report);
+    let candidate = |Solution { order, peak, method, .. }| OrderCandidate { method, order, peak };
     if p.len() <= PLACED.1 {
         // A shorter search often finds another order that is as good as a plan.
         let shorter = Limits { steps: limits.steps / 10, ..*limits };
-        all.insert(0, solve(p, &candidates, &shorter, &|_| {}));
+        candidates.push(candidate(improved(p, first, known, &shorter, &|_| {})));
     }
-    let candidate = |Solution { order, peak, method, .. }| OrderCandidate { method, order, peak };
-    candidates.extend(all.into_iter().map(candidate));
-    (candidates, bound)
+    let certificate = whole.certificate.clone();
+    candidates.push(candidate(whole));
+    (candidates, certificate)
 }
 
 /// Sets the order that has the lowest live peak after in-place sharing, of equals the one
@@ -254,24 +264,45 @@ pub fn definition_order_peak(g: &Graph, cx: &Cx) -> Result<u64, PassError> {
     Ok(share::assign(g, &plan)?.live_peak()[Space::Device])
 }
 
-/// The plan's device memory as a bare scheduling problem. A state counts once, as its home:
-/// an exit value that can be written straight home counts nothing. Scratch is alive for its
-/// task alone, and every pair is there that operators declare.
+/// The plan's device memory as a bare scheduling problem. A state's home counts throughout, and an exit
+/// value counts nothing where it is written straight home: in every order, or where its update comes after
+/// all readers of the old value. Scratch is alive for its task alone, and every pair is there that
+/// operators declare.
 ///
 /// # Errors
 /// Sizes or dependences that no plan of a verified graph has.
 pub fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
-    bare_problem(g, plan, true)
+    bare_problem(g, plan, Sharing::Exact)
 }
 
-/// The same, or one in which every buffer has bytes of its own, a state's exit value too.
-pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: bool) -> Result<Problem, PassError> {
+/// Which buffers of a problem share bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Those of the pairs that operators declare, and exit values and their states' homes where the order
+    /// allows it.
+    Exact,
+    /// The same, but exit values are written home in any order.
+    HomesInAnyOrder,
+    /// None: every buffer has bytes of its own, a state's exit value too.
+    None,
+}
+
+/// As [`problem`], with other sharing.
+///
+/// # Errors
+/// As for [`problem`].
+pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: Sharing) -> Result<Problem, PassError> {
+    let shares = sharing != Sharing::None;
     let mut at_home: SecondaryMap<_, bool> = SecondaryMap::new();
-    for s in g.states.keys().filter(|_| sharing) {
+    for s in g.states.keys().filter(|_| shares) {
         if let Some(b) = share::exit_buffer(g, plan, s) {
             at_home[b] = true;
         }
     }
+    let early = match sharing {
+        Sharing::Exact => EarlyUpdate::all(g, plan),
+        Sharing::HomesInAnyOrder | Sharing::None => Vec::new(),
+    };
     let mut pinned: SecondaryMap<_, bool> = SecondaryMap::new();
     for output in &g.outputs {
         if let Some(b) = plan.buffer_of[g.resolve(output.value).root] {
@@ -299,7 +330,7 @@ pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: bool) -> Result<Prob
         for &b in task.writes.iter().flatten().chain(&task.scratch) {
             tensors[b.index()].producer = Some(t.index());
         }
-        let (TaskKind::Run(n), true) = (task.kind, sharing) else { continue };
+        let (TaskKind::Run(n), true) = (task.kind, shares) else { continue };
         let outputs = g.output_types(n)?;
         let declared =
             g.nodes[n].op.in_place_pairs(&g.input_types(n), &outputs.iter().collect::<Vec<_>>());
@@ -310,6 +341,17 @@ pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: bool) -> Result<Prob
             {
                 pairs.push((t.index(), x.index(), y.index()));
             }
+        }
+    }
+    // The old value is alive until the update, whose result takes over its bytes if no reader is left.
+    for EarlyUpdate { update, enter, exit } in early.into_iter().filter(|e| !pinned[e.enter]) {
+        let (x, y) = (enter.index(), exit.index());
+        let reads_it = tensors[x].readers.contains(&update.index());
+        tensors[x].kind = Kind::Input;
+        tensors[x].readers.push(update.index());
+        tensors[y] = Tensor { bytes: tensors[x].bytes, kind: Kind::Pinned, ..tensors[y].clone() };
+        if !reads_it {
+            pairs.push((update.index(), x, y));
         }
     }
     let dependences = plan.dependences(g);

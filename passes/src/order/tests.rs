@@ -1,13 +1,17 @@
 //! Random small problems against all their orders.
 
 use super::branch::branch;
+use super::improve::CERTIFIED;
 use super::limits::Meter;
 use super::search::{Branch, SearchResult, within};
 use super::window::window;
 use super::*;
+use crate::fixtures::{ALIGN, in_definition_order, there_and_back};
 use crate::flow::Network;
 use crate::mip;
 use crate::search::{Budget, Deadline};
+use arenic_backends::CPU;
+use arenic_ir::TargetInfo;
 use petgraph::algo::dominators::simple_fast;
 use petgraph::algo::tred::{dag_to_toposorted_adjacency_list, dag_transitive_reduction_closure};
 use petgraph::algo::{kosaraju_scc, toposort};
@@ -412,4 +416,22 @@ fn a_stop_keeps_the_incumbent() {
             solve(&p, &portfolio(&p), &Limits::new(10.0, 0, Deadline::at_stop(&stop)), &quiet);
         assert!(orders.contains(&solution.order) && solution.certificate.bound <= optimum);
     }
+}
+
+/// Two searches and the report have one certificate.
+#[test]
+fn an_order_is_certified_once() {
+    let text = there_and_back(&mut fastrand::Rng::with_seed(3), 8);
+    let (g, mut plan) = in_definition_order(&text);
+    let cx = Cx::new(TargetInfo { align: ALIGN, ..CPU.target() });
+    CERTIFIED.take();
+    let outcome = Order::default().run(&g, &mut plan, &cx).unwrap();
+    let whole = CERTIFIED.take().into_iter().filter(|&operators| operators == plan.tasks.len());
+    assert_eq!(whole.count(), 1);
+    let bound = outcome.bound.unwrap();
+    let order = plan.order().unwrap().iter().filter_map(|&t| match plan.tasks[t].kind {
+        TaskKind::Run(node) => Some(node),
+        _ => None,
+    });
+    assert_eq!(bound.by_cut, crate::certificate::bound(&g, order, &cx).unwrap().by_cut);
 }

@@ -1,9 +1,9 @@
 //! Steps that take turns: their programs, planned one by one, are placed over common homes.
 
 use super::{PartOutcome, Pipeline, PipelineOutcome, RunError};
+use crate::Cx;
 use crate::homes::Homes;
 use crate::place::{Place, Wish};
-use crate::{Cx, Pass};
 use arenic_ir::check::{Footprint, Part, check, check_variant_turns};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
@@ -73,18 +73,12 @@ impl Pipeline {
         let mut placed: Vec<Placed> = steps.iter_mut().flat_map(PipelineOutcome::placed).collect();
         let plans: Vec<(&Graph, &Plan)> = placed.iter().map(|p| (p.graph, &*p.plan)).collect();
         let all = Homes::of(&plans).map_err(failed)?;
-        let usual = Place::default();
+        let (usual, tail) = (Place::default(), self.tail(cx));
         let placer = self.placer().unwrap_or(&usual);
         let wish = Wish { search: cx.search, ..Wish::default() };
         for (homes, part) in all.iter().zip(&mut placed) {
             homes.place(part.plan, placer, &wish, &cx.limits).map_err(failed)?;
-            *part.program = Program::new(cx.target);
-            for step in &self.steps {
-                if let Pass::Program(pass) = &step.pass {
-                    let failed = |error| RunError::Pass { pass: step.name.clone(), error };
-                    pass.run(part.graph, part.plan, part.program).map_err(failed)?;
-                }
-            }
+            *part.program = tail.program(part.graph, part.plan, cx.target).map_err(failed)?;
             *part.footprint = check(part.graph, part.program).map_err(RunError::Check)?;
         }
         drop(placed);

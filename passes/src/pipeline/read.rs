@@ -89,6 +89,7 @@ pub fn schema() -> serde_json::Value {
     let with_options = |p: &PassInfo| {
         serde_json::json!({
             "type": "object",
+            "description": p.to_string(),
             "properties": { p.name: p.schema, WHEN: when },
             "required": [p.name],
             "additionalProperties": false,

@@ -3,9 +3,10 @@
 
 use super::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions, Step};
 use crate::order::definition_order_peak;
+use crate::report::{Minimum, PlanReport, StepTimes};
 use crate::rounds::{Divides, Division};
 use crate::simulate::roofline;
-use crate::{Cx, Minimum, Pass, PassError, Stats, Turns, devices};
+use crate::{Cx, Pass, PassError, Stats, Turns, devices};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{BufferKind, Plan};
 use arenic_ir::program::PerSpace;
@@ -42,7 +43,7 @@ impl Pipeline {
         }
     }
 
-    fn failed(&self, i: usize, error: PassError) -> RunError {
+    pub(super) fn failed(&self, i: usize, error: PassError) -> RunError {
         RunError::Pass { pass: self.steps[i].name.clone(), error }
     }
 
@@ -73,7 +74,7 @@ impl Pipeline {
                 module,
                 footprint: None,
                 rounds: None,
-                stats: vec![(name.clone(), stats)],
+                report: PlanReport::default(),
             });
         }
         // A state would have to be in the same space in all parts, so that nothing leaves the device.
@@ -102,10 +103,7 @@ impl Pipeline {
         };
         let before = planned(&rewritten.before, last + middle)?;
         let after = planned(&rewritten.after, first + middle)?;
-        let mut figures = stats;
-        figures.append(&mut together(count, [&before, &main, &after], first + last));
-        main.stats.insert(0, (name.clone(), Stats::from([("rounds", count.into())])));
-        main.stats.push((name.clone(), figures));
+        main.report = together(count, [&before.report, &main.report, &after.report], first + last);
         let part = |o: PipelineOutcome| -> Result<PartOutcome, RunError> {
             match (o.module.plan, o.module.program, o.footprint) {
                 (Some(plan), Some(program), Some(footprint)) => {
@@ -126,7 +124,12 @@ impl Pipeline {
     }
 
     /// What the graph passes make of a part.
-    fn rewritten(&self, passes: Range<usize>, g: &Graph, cx: &Cx) -> Result<Graph, RunError> {
+    pub(super) fn rewritten(
+        &self,
+        passes: Range<usize>,
+        g: &Graph,
+        cx: &Cx,
+    ) -> Result<Graph, RunError> {
         let mut g = g.clone();
         for step in &self.steps[passes] {
             let failed = |error| RunError::Pass { pass: step.name.clone(), error };
@@ -173,7 +176,7 @@ impl Pipeline {
             };
             match outcome {
                 Ok(outcome) => {
-                    let took = match outcome.step_seconds() {
+                    let took = match outcome.report.seconds() {
                         seconds if seconds.is_finite() => seconds,
                         _ => seconds,
                     };
@@ -206,17 +209,13 @@ impl Pipeline {
             return Err(refusal);
         };
         // Other numbers of rounds may do with less, but states stay.
-        if let Some(Minimum { bytes, .. }) = outcome.minimum() {
+        if let Some(minimum) = &mut outcome.report.minimum {
             let plan = Plan::new(&module.graph, cx.target).map_err(|e| self.failed(i, e.into()))?;
-            let bound = planned_bytes(&plan, |kind| matches!(kind, BufferKind::Enter(_)));
-            let figures = Minimum { bytes, bound, is_exact: false }.figures();
-            let at = if outcome.rounds.is_some() { outcome.stats.len() } else { 0 };
-            outcome.stats.insert(at, (self.steps[i].name.clone(), figures));
+            minimum.bound = planned_bytes(&plan, |kind| matches!(kind, BufferKind::Enter(_)));
+            minimum.is_exact = false;
         }
         if outcome.rounds.is_some() {
-            let nanoseconds = (whole * 1e9) as u64;
-            let figures = Stats::from([("uncut_step_nanoseconds", nanoseconds)]);
-            outcome.stats.insert(0, (self.steps[i].name.clone(), figures));
+            outcome.report.uncut_seconds = Some(whole);
         }
         Ok(outcome)
     }
@@ -267,22 +266,25 @@ impl RunError {
     }
 }
 
-/// Figures of the whole step from those of its parts; `reserved` is what a round's limit was lowered
-/// by.
-fn together(count: u32, [before, main, after]: [&PipelineOutcome; 3], reserved: u64) -> Stats {
-    let mut figures = Stats::new();
-    let sum = |name: &'static str| {
-        let of = |o: &PipelineOutcome| o.figures(name).last();
-        Some(of(before)? + u64::from(count) * of(main)? + of(after)?)
+/// What is known of the whole step by what is known of its parts; `reserved` is what a round's limit
+/// was lowered by, in bytes.
+fn together(count: u32, parts: [&PlanReport; 3], reserved: u64) -> PlanReport {
+    let main = parts[1];
+    let (times, uncut) = match parts.map(|part| part.times) {
+        [Some(before), Some(main), Some(after)] => {
+            let around = before.unlimited + after.unlimited;
+            let uncut = |seconds: f64| around + f64::from(count) * seconds;
+            let times = StepTimes::sum([(1, before), (count, main), (1, after)]);
+            (Some(times), parts[1].uncut_seconds.map(uncut))
+        }
+        _ => (None, None),
     };
-    for name in ["step_nanoseconds", "step_nanoseconds_bound", "unlimited_step_nanoseconds"] {
-        figures.extend(sum(name).map(|ns| (name, ns)));
-    }
-    if let Some(Minimum { bytes, bound, is_exact }) = main.minimum() {
-        let (bytes, bound) = (bytes + reserved, bound + reserved);
-        figures.append(&mut Minimum { bytes, bound, is_exact }.figures());
-    }
-    figures
+    let minimum = main.minimum.map(|Minimum { bytes, bound, is_exact }| Minimum {
+        bytes: bytes + reserved,
+        bound: bound + reserved,
+        is_exact,
+    });
+    PlanReport { peak_bound: main.peak_bound.clone(), minimum, times, uncut_seconds: uncut }
 }
 
 /// Bytes of a graph's constants that a plan of it has.

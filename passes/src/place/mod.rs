@@ -3,7 +3,9 @@
 //! The bare problem is offline dynamic storage allocation ([`problem`]). The pass tries
 //! one-pass heuristics ([`skyline`], [`one_pass`], OLLA's [`pyramid`] among them), then
 //! searches exactly at the lower bound ([`search`]), then between that and the best
-//! ([`solve`]). Resident slots, alive throughout, stack up first from zero. Sound because
+//! ([`solve`]). The exact search is a portfolio of short ones: in each round every preference once,
+//! stirred by a seed of its own; no seed is chosen by how it did on some instance (`--seed` draws
+//! others). Resident slots, alive throughout, stack up first from zero. Sound because
 //! a buffer is only put where no other lies that is alive at the same time; nothing here
 //! is trusted, `check` proves it again.
 
@@ -17,7 +19,7 @@ mod solve;
 #[cfg(test)]
 mod tests;
 
-use crate::{Cx, PassError, PlanPass, Search, Stats};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Search, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{Fact, LiveRange, Placement, Plan, Slot, SlotId};
 use arenic_ir::program::{PerSpace, Space};
@@ -49,11 +51,8 @@ impl Default for Place {
 impl Placer for Place {
     fn place(&self, p: &Problem, wish: &Wish) -> Solution {
         let (capacity, deadline) = (wish.capacity, wish.search.deadline());
-        let limits = match wish.work {
-            Some(work) => Limits { capacity, work, deadline },
-            None => Limits::new(wish.search.effort(self.effort), capacity, deadline),
-        };
-        solve(p, &limits)
+        let limits = Limits::new(wish.search.effort(self.effort), capacity, deadline);
+        solve(p, &Limits { seed: wish.search.seed, ..limits })
     }
 }
 
@@ -62,8 +61,6 @@ impl Placer for Place {
 pub struct Wish<'a> {
     /// Stop as soon as the placement is not higher than this, in bytes.
     pub capacity: Option<u64>,
-    /// Steps of search in the place of effort, for methods that count them.
-    pub work: Option<u64>,
     /// How the search is limited and watched.
     pub search: Search<'a>,
 }
@@ -84,9 +81,9 @@ impl<P: Placer> PlanPass for P {
         &[Fact::Placement]
     }
 
-    fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
+    fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError> {
         let wish = Wish { search: cx.search, ..Wish::default() };
-        place_within(plan, &cx.limits, self, &wish)
+        Ok(place_within(plan, &cx.limits, self, &wish)?.into())
     }
 
     fn placer(&self) -> Option<&dyn Placer> {

@@ -3,6 +3,7 @@
 //!
 //! Parts of time that no lifetime connects are placed apart.
 
+use super::noise::mix;
 use super::one_pass::{Fit, Placed, Sequence, one_pass};
 use super::problem::{Buffer, Problem};
 use super::pyramid::pyramid;
@@ -19,6 +20,8 @@ pub struct Limits<'a> {
     pub work: u64,
     /// What ends it before.
     pub deadline: Deadline<'a>,
+    /// Seed of the searches that stir their preferences.
+    pub seed: u64,
 }
 
 /// The effort where none is given, in seconds of the reference core.
@@ -30,7 +33,7 @@ const WORK_PER_SECOND: f64 = 8e7;
 impl<'a> Limits<'a> {
     /// Limits of a search with some effort, in seconds of the reference core.
     pub fn new(effort: f64, capacity: Option<u64>, deadline: Deadline<'a>) -> Limits<'a> {
-        Limits { capacity, work: (effort * WORK_PER_SECOND) as u64, deadline }
+        Limits { capacity, work: (effort * WORK_PER_SECOND) as u64, deadline, seed: 0 }
     }
 }
 
@@ -124,7 +127,8 @@ fn solve_free(p: &Problem, limits: &Limits) -> Solution {
         part.portfolio(goal);
     }
     // The highest part decides; the others need not be lower than the goal.
-    let mut clock = Clock { work: if beyond { 0 } else { limits.work }, deadline: limits.deadline };
+    let Limits { work, deadline, seed, .. } = *limits;
+    let mut clock = Clock { work: if beyond { 0 } else { work }, deadline, seed };
     let mut open: Vec<&mut Part> = parts.iter_mut().filter(|part| part.height > goal).collect();
     open.sort_by_key(|part| part.problem.buffers().len());
     let mut left = open.len() as u64;
@@ -161,6 +165,7 @@ fn solve_free(p: &Problem, limits: &Limits) -> Solution {
 struct Clock<'a> {
     work: u64,
     deadline: Deadline<'a>,
+    seed: u64,
 }
 
 impl Clock<'_> {
@@ -281,7 +286,8 @@ impl Part {
     fn attempt(&mut self, search: &mut ExactSearch, capacity: u64, clock: &mut Clock) -> bool {
         let mut limit = FIRST_DIVES * search.dive();
         for round in 0.. {
-            let seed = if round == 0 { 0 } else { SEEDS + round };
+            // The preferences as they are, then stirred anew in each round.
+            let seed = if round == 0 { 0 } else { mix(clock.seed).wrapping_add(round).max(1) };
             for preference in Preference::ALL {
                 if clock.spent() {
                     return false;
@@ -309,6 +315,3 @@ impl Part {
 
 /// The work of the first searches, in that of going down once without turning back.
 const FIRST_DIVES: u64 = 4;
-
-/// Where the seeds of later searches begin; any other figure is as good in general.
-const SEEDS: u64 = 100_000;

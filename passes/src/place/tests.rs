@@ -186,7 +186,7 @@ fn the_search_agrees_with_itself_on_larger_problems() {
             b.gaps.iter_mut().for_each(|g| g.window = None);
         }
         let Ok(p) = Problem::new(buffers.clone()) else { continue };
-        let limits = Limits { capacity: None, work: 3_000_000, deadline: Deadline::default() };
+        let limits = Limits { work: 3_000_000, ..Limits::new(0.0, None, Deadline::default()) };
         let solution = solve(&p, &limits);
         assert_valid(&buffers, &solution.offsets, solution.height);
         assert_eq!(solution, solve(&p, &limits), "the same limits give the same placement");

@@ -44,10 +44,8 @@ mod tests;
 #[cfg(feature = "dqn")]
 mod train;
 
-use crate::residency::{Layout, StrategyResult, under_limit};
-use crate::{Cx, PassError, PlanPass, Stats};
-use arenic_ir::graph::Graph;
-use arenic_ir::plan::{Fact, Plan};
+use crate::residency::{Problem, StrategyResult};
+use crate::{PassError, Strategy};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -104,30 +102,22 @@ impl Default for PlanDqn {
     }
 }
 
-impl PlanPass for PlanDqn {
-    fn needs(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
-    fn gives(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
+impl Strategy for PlanDqn {
     fn moves(&self) -> bool {
         true
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        under_limit(g, plan, cx, "plan_dqn", Layout::Searched, |p| match p.whole <= p.limit {
-            true => Ok(StrategyResult { best: None, stats: Stats::new() }),
-            false => self.search(p),
-        })
+    fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
+        match p.whole <= p.limit {
+            true => Ok(StrategyResult::default()),
+            false => self.trained(p),
+        }
     }
 }
 
 #[cfg(not(feature = "dqn"))]
 impl PlanDqn {
-    fn search(&self, _: &crate::residency::Problem) -> Result<StrategyResult, PassError> {
+    fn trained(&self, _: &Problem) -> Result<StrategyResult, PassError> {
         Err(PassError::Feature { pass: "plan_dqn", feature: "dqn" })
     }
 }

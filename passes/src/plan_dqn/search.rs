@@ -14,7 +14,7 @@ fn failed(error: &Error) -> PassError {
 
 impl PlanDqn {
     /// The best episode, placed; a lower aim goes on with the same network.
-    pub(super) fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
+    pub(super) fn trained(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         let search = &p.cx.search;
         let mut random = fastrand::Rng::with_seed(search.seed);
         let shape = Shape {
@@ -50,6 +50,6 @@ impl PlanDqn {
             ("actions", agent.actions),
             ("plans_placed", placed),
         ]);
-        Ok(StrategyResult { best, stats })
+        Ok(StrategyResult { best, stats, ..StrategyResult::default() })
     }
 }

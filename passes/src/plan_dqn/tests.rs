@@ -3,14 +3,16 @@ use super::episode::{Episode, NOTHING};
 use super::events::{EventKind, Events};
 use super::network::{Fixed, Network, Shape};
 use super::product::product;
+use super::train::Agent;
 use super::*;
-use crate::fixtures::{ALIGN, counted, device, in_definition_order, there_and_back};
-use crate::residency::{Gap, Idle, Timeline};
+use crate::fixtures::{ALIGN, device, in_definition_order, there_and_back};
+use crate::residency::{Gap, Idle, Timeline, keep_limit};
 use crate::share_in_place::ShareInPlace;
+use crate::tail::Tail;
+use crate::{Cx, PlanPass};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::cost::Device;
-use arenic_ir::program::PerSpace;
 use candle_core::{Tensor, Var};
 
 /// v1 lies idle while v2 is made and read: unary operators take 32 seconds, the binary one 48.
@@ -201,31 +203,45 @@ fn the_same_seed_gives_the_same_plan_and_it_fits() {
     for seed in 0..6 {
         let (g, plan) =
             in_definition_order(&there_and_back(&mut fastrand::Rng::with_seed(seed), 6));
-        let whole = counted(&small(), &g, &plan, u64::MAX, 0.2).unwrap();
-        assert!(!whole.contains_key("episodes"));
         let mut shared = plan.clone();
         let cx = Cx::new(TargetInfo { align: ALIGN, ..CPU.target() });
         ShareInPlace { enabled: true }.run(&g, &mut shared, &cx).unwrap();
         let limit = shared.slots().unwrap().live_peak().device * 3 / 4;
         let device = device(0.2);
-        let planned = |search| {
-            let limits = PerSpace { device: Some(limit), host: None };
-            let cx = Cx { device: Some(&device), limits, search, ..cx };
-            let mut plan = plan.clone();
-            small().run(&g, &mut plan, &cx).ok().map(|stats| {
-                ShareInPlace { enabled: true }.run(&g, &mut plan, &cx).unwrap();
-                assert!(plan.slots().unwrap().live_peak().device <= limit);
-                (stats, format!("{:?} {:?}", plan.order(), plan.buffers))
-            })
+        let with_seed = |seed| {
+            let search = crate::Search { seed, ..crate::Search::default() };
+            let cx = Cx { device: Some(&device), search, ..cx };
+            let strategy = ("plan_dqn", &small() as &dyn Strategy);
+            let kept = keep_limit(&g, plan.clone(), limit, &Tail::default(), &cx, strategy).ok()?;
+            assert!(kept.finished.arena.device <= limit);
+            let plan = kept.finished.plan;
+            Some((kept.stats, format!("{:?} {:?}", plan.order(), plan.buffers)))
         };
-        let with_seed = |seed| planned(crate::Search { seed, ..crate::Search::default() });
         let first = with_seed(1);
         assert_eq!(first, with_seed(1));
         found += usize::from(first.is_some());
         seeds_differ += usize::from(first != with_seed(2));
-        // Without effort, one episode is played as it comes.
-        let search = crate::Search { effort: Some(0.0), ..crate::Search::default() };
-        assert!(planned(search).is_none_or(|(stats, _)| stats["episodes"] < 12));
     }
     assert!(found > 3 && seeds_differ > 0, "{found} {seeds_differ}");
+}
+
+#[test]
+fn without_effort_one_episode_is_played() {
+    let device = device(2.0);
+    with_timeline(NESTED, &device, |t| {
+        let world = World::new(t, &device, 100, 0);
+        let limit = t.live.iter().copied().max().unwrap() - 16;
+        for (effort, episodes) in [(0.0, 1), (1e3, 8)] {
+            let search = crate::Search::default();
+            let shape = Shape { embedding: 4, rounds: 1, learning_rate: 0.01 };
+            let mut random = fastrand::Rng::with_seed(1);
+            let network = Network::new(&shape, &mut random).unwrap();
+            let budget = search.budget(effort);
+            let (options, search) = (&small(), &search);
+            let mut agent =
+                Agent { options, network, random, search, budget, episodes: 0, actions: 0 };
+            agent.train(&world, limit, 8).unwrap();
+            assert_eq!(agent.episodes, episodes);
+        }
+    });
 }

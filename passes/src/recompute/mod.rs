@@ -29,12 +29,9 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use crate::residency::{
-    Layout, Planned, Problem, StrategyResult, Timeline, in_definition_order, under_limit,
-};
-use crate::{Cx, PassError, PlanPass, Stats};
-use arenic_ir::graph::Graph;
-use arenic_ir::plan::{Fact, Plan};
+use crate::residency::{Problem, StrategyResult, Timeline, in_definition_order};
+use crate::tail::Finished;
+use crate::{PassError, Stats, Strategy};
 use improve::{anneal, prune};
 pub(crate) use least::{Effort, Lowest, least, promise};
 use relieve::{RepeatCandidate, Styles, relieve};
@@ -78,25 +75,10 @@ impl Default for Recompute {
 /// Runs that are measured in a second of effort.
 const RUNS_PER_SECOND: f64 = 2e7;
 
-impl PlanPass for Recompute {
-    fn needs(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
-    fn gives(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        under_limit(g, plan, cx, "recompute", Layout::Searched, |p| self.search(p))
-    }
-}
-
-impl Recompute {
-    /// The fastest plan that the method finds to fit.
+impl Strategy for Recompute {
     fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         if p.whole <= p.limit {
-            return Ok(StrategyResult { best: None, stats: Stats::new() });
+            return Ok(StrategyResult::default());
         }
         let mut judge = Judge::new(&p.t, p.device);
         let (best, placed) = match self.method {
@@ -110,27 +92,30 @@ impl Recompute {
             }
             Method::Best => self.best(p)?,
         };
-        Ok(StrategyResult { best, stats: Stats::from([("plans_placed", placed)]) })
+        let stats = Stats::from([("plans_placed", placed)]);
+        Ok(StrategyResult { best, stats, ..StrategyResult::default() })
     }
+}
 
+impl Recompute {
     /// The best of searches from the plan's order and from definition order, and how many plans
     /// were placed.
-    pub(crate) fn best(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+    pub(crate) fn best(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
         let (own, other) = rayon::join(|| self.in_order(p, &p.t), || self.in_definition_order(p));
         let ((own, a), (other, b)) = (own?, other?);
-        Ok((Planned::fastest([own, other]), a + b))
+        Ok((Finished::fastest([own, other]), a + b))
     }
 
-    fn in_definition_order(&self, p: &Problem) -> Result<(Option<Planned>, u64), PassError> {
+    fn in_definition_order(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
         let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
-        let whole = Planned::of(p.t.g, plan, p.device, p.cx, p.layout)?;
+        let whole = p.finished(plan)?;
         let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
         let (found, placed) = self.in_order(p, &t)?;
         let whole = Some(whole.clone()).filter(|whole| whole.fits(&p.cx.limits));
-        Ok((Planned::fastest([whole, found]), placed))
+        Ok((Finished::fastest([whole, found]), placed))
     }
 
-    fn in_order(&self, p: &Problem, t: &Timeline) -> Result<(Option<Planned>, u64), PassError> {
+    fn in_order(&self, p: &Problem, t: &Timeline) -> Result<(Option<Finished>, u64), PassError> {
         let step = RecomputeStep::new(t)?;
         let mut meter = Meter::new(&step);
         let mut random = fastrand::Rng::with_seed(p.cx.search.seed);
@@ -148,7 +133,7 @@ impl Recompute {
             let found = prune(&mut meter, found, aim);
             let plan = rewrite(&step, &found.runs)?;
             last = Some(found);
-            Planned::of(t.g, plan, p.device, p.cx, p.layout).map(Some)
+            p.finished(plan).map(Some)
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Operators are numbered by their position in the plan's order, tensors by their buffer.
 
 use crate::PassError;
-use crate::order::{self, Kind};
+use crate::order::{self, Kind, Sharing};
 use crate::residency::{RaggedRows, Timeline};
 use arenic_ir::plan::{BufferId, TaskId, TaskKind};
 use cranelift_entity::{EntityRef, SecondaryMap};
@@ -43,7 +43,7 @@ impl<'a> RecomputeStep<'a> {
     /// # Errors
     /// The plan is not one of a verified graph.
     pub(super) fn new(t: &'a Timeline<'a>) -> Result<Self, PassError> {
-        let p = order::problem(t.g, t.plan)?;
+        let p = order::bare_problem(t.g, t.plan, Sharing::HomesInAnyOrder)?;
         let op = |task: usize| t.position[TaskId::new(task)];
         let mut tied: SecondaryMap<TaskId, bool> = SecondaryMap::new();
         for &(a, b) in t.plan.control_edges() {

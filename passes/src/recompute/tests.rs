@@ -9,15 +9,13 @@ use super::runs::Meter;
 use super::sites::{Judge, sites};
 use super::sqrt::sqrt;
 use super::step::RecomputeStep;
-use crate::lower::Lower;
 use crate::residency::steps::{add, begin, finish, plan, step};
-use crate::residency::{Gap, Layout, Planned, Timeline};
-use crate::sync::Sync;
-use crate::{Cx, ProgramPass, Search, devices, share};
+use crate::residency::{Gap, Timeline};
+use crate::tail::{Depth, Tail};
+use crate::{Cx, Search, devices, share};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
-use arenic_ir::program::Program;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -59,12 +57,9 @@ fn what_is_measured_is_what_the_plan_takes() {
         let plan = rewrite(&step, &found.runs).unwrap();
         let slots = share::assign(t.g, &plan).unwrap();
         assert_eq!(slots.live_peak().device, found.load.peak);
-        let planned = Planned::of(t.g, plan, &device, &cx, Layout::Searched).unwrap();
+        let planned = Tail::default().finish(t.g, plan, &device, &cx, Depth::Trial).unwrap();
         repeated += planned.plan.tasks.len() - t.plan.tasks.len();
-        let mut program = Program::new(cx.target);
-        Lower {}.run(t.g, &planned.plan, &mut program).unwrap();
-        Sync {}.run(t.g, &planned.plan, &mut program).unwrap();
-        check(t.g, &program).unwrap();
+        check(t.g, &planned.program).unwrap();
     });
     assert!(repeated > 100, "{repeated}");
 }

@@ -1,10 +1,9 @@
 //! The least device memory that a step can do with.
 
-use super::{
-    Layout, Planned, ResidencyChoice, Room, Timeline, Walker, rewrite, with_early_commits,
-};
+use super::{ResidencyChoice, Room, Timeline, Walker, rewrite, with_early_commits};
 use crate::order::{Method, Order};
 use crate::recompute::{self, Effort, Lowest};
+use crate::tail::{Depth, Finished, Tail};
 use crate::{Cx, PassError, PlanPass};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::{Graph, NodeId};
@@ -15,11 +14,11 @@ use arenic_ir::plan::{Plan, Task, TaskKind};
 #[derive(Clone)]
 pub(crate) struct Least {
     /// The plan without a limit.
-    pub(crate) whole: Planned,
+    pub(crate) whole: Finished,
     /// A plan with the least memory: whole, with everything in host memory that the task at hand
     /// does not read or write, or, where host memory has no room for that, with what is computed
     /// again.
-    pub(crate) planned: Planned,
+    pub(crate) planned: Finished,
     /// No plan of this graph needs fewer bytes of device memory: what the largest task reads,
     /// writes and scratches, where nothing may leave the device beside what is alive throughout.
     pub(crate) bound: u64,
@@ -31,8 +30,14 @@ pub(crate) struct Least {
 
 impl Least {
     /// What a plan needs in its own order, states committed early, or in definition order.
-    pub(crate) fn of(g: &Graph, plan: &Plan, device: &Device, cx: &Cx) -> Result<Self, PassError> {
-        let in_order = |plan: &Plan| Self::in_order(g, plan, device, cx, Effort::Full);
+    pub(crate) fn of(
+        g: &Graph,
+        plan: &Plan,
+        tail: &Tail,
+        device: &Device,
+        cx: &Cx,
+    ) -> Result<Self, PassError> {
+        let in_order = |plan: &Plan| Self::in_order(g, plan, tail, device, cx, Effort::Full);
         let other = || in_order(&in_definition_order(g, plan.clone(), cx)?);
         let (own, other) = rayon::join(|| in_order(plan), other);
         let (own, other) = (own?, other?);
@@ -44,12 +49,13 @@ impl Least {
     /// What a graph needs in definition order.
     pub(crate) fn of_graph(
         g: &Graph,
+        tail: &Tail,
         device: &Device,
         cx: &Cx,
         effort: Effort,
     ) -> Result<Self, PassError> {
         let plan = in_definition_order(g, Plan::new(g, cx.target)?, cx)?;
-        Self::in_order(g, &plan, device, cx, effort)
+        Self::in_order(g, &plan, tail, device, cx, effort)
     }
 
     /// Bytes of device memory that suffice.
@@ -60,18 +66,20 @@ impl Least {
     fn in_order(
         g: &Graph,
         plan: &Plan,
+        tail: &Tail,
         device: &Device,
         cx: &Cx,
         effort: Effort,
     ) -> Result<Self, PassError> {
-        let whole = Planned::of(g, plan.clone(), device, cx, Layout::Heuristic)?;
+        let outlined = |plan| tail.finish(g, plan, device, cx, Depth::Outline);
+        let whole = outlined(plan.clone())?;
         let t = Timeline::new(g, &whole.plan, device)?.with_homes(cx);
         let (node, own) = largest_task(g, &whole.plan);
         let has_room =
-            |planned: &Planned| cx.limits.host.is_none_or(|most| planned.arena.host <= most);
+            |planned: &Finished| cx.limits.host.is_none_or(|most| planned.arena.host <= most);
         let spilled = match cx.limits.host {
             Some(0) => None,
-            _ => spilled(&t, device, cx)?.filter(has_room),
+            _ => spilled(&t, device)?.map(outlined).transpose()?.filter(has_room),
         };
         let (planned, is_exact, floor) = match spilled {
             Some(spilled) => (spilled, true, own),
@@ -79,8 +87,7 @@ impl Least {
                 let limit = cx.limits.device.unwrap_or(0);
                 let placed = |enough| {
                     let Lowest { plan, is_least, floor } = recompute::least(&t, enough, effort)?;
-                    let planned = Planned::of(g, plan, device, cx, Layout::Heuristic)?;
-                    Ok::<_, PassError>((planned, is_least && effort == Effort::Full, floor))
+                    Ok::<_, PassError>((outlined(plan)?, is_least && effort == Effort::Full, floor))
                 };
                 match placed(limit)? {
                     // Addresses took more than the margin.
@@ -106,13 +113,12 @@ pub(crate) fn in_definition_order(g: &Graph, mut plan: Plan, cx: &Cx) -> Result<
 }
 
 /// The plan in which everything leaves that the task at hand does not need.
-fn spilled(t: &Timeline, device: &Device, cx: &Cx) -> Result<Option<Planned>, PassError> {
+fn spilled(t: &Timeline, device: &Device) -> Result<Option<Plan>, PassError> {
     let choice = ResidencyChoice::spill_all(t);
     let mut walker = Walker::new(t);
     let Some(script) = walker.walk(&choice) else { return Ok(None) };
     Room::new(t, device).schedule(script, 0);
-    let plan = rewrite(t, &choice, script)?;
-    Planned::of(t.g, plan, device, cx, Layout::Heuristic).map(Some)
+    Ok(Some(rewrite(t, &choice, script)?))
 }
 
 /// The task that needs most at once, and the bytes that it reads, writes and scratches: no

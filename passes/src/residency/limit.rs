@@ -1,10 +1,13 @@
 //! What every strategy under a byte limit begins and ends with.
 
-use super::{Layout, Planned, ResidencyChoice, Room, Script, Timeline, Walker, rewrite};
-use crate::{Cx, PassError, Stats, devices, recompute};
+use super::{ResidencyChoice, Room, Script, Timeline, Walker, rewrite};
+use crate::report::{Minimum, StepTimes};
+use crate::tail::{Depth, Finished, Tail};
+use crate::{Cx, PassError, Stats, Strategy, devices, recompute};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Plan, TaskId, TaskKind};
+use arenic_ir::program::PerSpace;
 use cranelift_entity::SecondaryMap;
 
 /// How many plans of a strategy are placed.
@@ -13,8 +16,8 @@ const AIMS: u64 = 8;
 /// Aims that are as close as this, in thousandths of the limit, are not told apart.
 const CLOSE: u64 = 10;
 
-/// A step that does not fit, and the limit that it must keep.
-pub(crate) struct Problem<'a> {
+/// A step that may not fit, and the limit that it must keep.
+pub struct Problem<'a> {
     pub(crate) t: Timeline<'a>,
     pub(crate) device: &'a Device,
     /// Bytes of device memory.
@@ -22,39 +25,56 @@ pub(crate) struct Problem<'a> {
     /// What the step needs without a limit, in bytes of device memory.
     pub(crate) whole: u64,
     pub(crate) cx: &'a Cx<'a>,
-    /// How its plans are placed.
-    pub(crate) layout: Layout,
+    /// How its plans are finished.
+    pub(crate) tail: &'a Tail,
 }
 
 /// What a strategy found.
-pub(crate) struct StrategyResult {
+#[derive(Default)]
+pub struct StrategyResult {
     /// The best plan that fits, if there is one.
-    pub(crate) best: Option<Planned>,
+    pub(crate) best: Option<Finished>,
+    /// What it knows of the least limit that can be kept.
+    pub(crate) minimum: Option<Minimum>,
     /// What it counted.
     pub(crate) stats: Stats,
 }
 
-/// Replaces the plan by what a strategy finds to keep the limit on device memory; without a
-/// limit, or where the plan keeps it as it is, nothing changes.
+/// A step that keeps its limit on device memory.
+pub(crate) struct Kept {
+    /// Plan and program.
+    pub(crate) finished: Finished,
+    /// What it takes.
+    pub(crate) times: StepTimes,
+    /// What is known of the least limit that can be kept.
+    pub(crate) minimum: Option<Minimum>,
+    /// What the strategy counted.
+    pub(crate) stats: Stats,
+}
+
+/// What a strategy makes of an ordered plan so that it keeps a limit on device memory, in bytes; the
+/// plan as it is, its states committed early, if that keeps the limit. `pass` is the strategy's
+/// name in errors.
 ///
 /// # Errors
-/// [`PassError::Limit`] where the strategy found nothing; what the strategy returns.
-pub(crate) fn under_limit(
+/// [`PassError::Limit`] if the strategy found nothing; what the strategy returns.
+pub(crate) fn keep_limit(
     g: &Graph,
-    plan: &mut Plan,
+    mut plan: Plan,
+    limit: u64,
+    tail: &Tail,
     cx: &Cx,
-    pass: &'static str,
-    layout: Layout,
-    strategy: impl FnOnce(&Problem) -> Result<StrategyResult, PassError>,
-) -> Result<Stats, PassError> {
-    let Some(limit) = cx.limits.device else { return Ok(Stats::new()) };
+    (pass, strategy): (&str, &dyn Strategy),
+) -> Result<Kept, PassError> {
+    let host = if strategy.moves() { cx.limits.host } else { Some(0) };
+    let cx = &Cx { limits: PerSpace { device: Some(limit), host }, ..*cx };
     let device = &*devices::or_cpu(cx.device)?;
-    let order = with_early_commits(g, plan)?;
+    let order = with_early_commits(g, &plan)?;
     plan.set_order(g, order)?;
-    let whole = Planned::of(g, plan.clone(), device, cx, layout)?;
+    let whole = tail.finish(g, plan, device, cx, Depth::Trial)?;
     let t = Timeline::new(g, &whole.plan, device)?.with_homes(cx);
     let unlimited = t.start.last().copied().unwrap_or(0.0);
-    let mut problem = Problem { t, device, limit, whole: whole.arena.device, cx, layout };
+    let mut problem = Problem { t, device, limit, whole: whole.arena.device, cx, tail };
     // With homes in host memory the plan is not what it is without: they are fetched and stored.
     let kept = match problem.t.forces_host() {
         true => problem.carry_out(&ResidencyChoice::keep_all(&problem.t), limit)?,
@@ -62,21 +82,23 @@ pub(crate) fn under_limit(
     };
     let whole = kept.as_ref().unwrap_or(&whole);
     problem.whole = whole.arena.device;
-    let StrategyResult { best, mut stats } = strategy(&problem)?;
+    let StrategyResult { best, minimum, mut stats } = strategy.search(&problem)?;
     let best = match whole.fits(&cx.limits) {
         true => whole.clone(),
-        false => best.ok_or(PassError::Limit { pass, limit })?,
+        false => best.ok_or_else(|| PassError::Limit { pass: pass.to_owned(), limit })?,
     };
-    if best.moves_nothing() {
-        let least = unlimited + recompute::bound(&problem.t, limit)?;
-        stats.insert("step_nanoseconds_bound", (least * 1e9) as u64);
-    }
-    stats.insert("step_nanoseconds", (best.seconds * 1e9) as u64);
-    stats.insert("unlimited_step_nanoseconds", (unlimited * 1e9) as u64);
-    *plan = best.plan;
-    let order = plan.order()?.to_vec();
-    plan.set_order(g, order)?;
-    Ok(stats)
+    let bound = match best.moves_nothing() {
+        true => Some(unlimited + recompute::bound(&problem.t, limit)?),
+        false => None,
+    };
+    let finished = best.settled(tail, g, device, cx)?;
+    let times = StepTimes { seconds: finished.seconds, unlimited, bound };
+    let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
+    stats.insert("step_nanoseconds", nanoseconds(times.seconds));
+    stats.insert("unlimited_step_nanoseconds", nanoseconds(unlimited));
+    stats.extend(bound.map(|bound| ("step_nanoseconds_bound", nanoseconds(bound))));
+    stats.append(&mut minimum.map(Minimum::figures).unwrap_or_default());
+    Ok(Kept { finished, times, minimum, stats })
 }
 
 /// A part of the step that is not worth another search.
@@ -84,7 +106,7 @@ const WORTH: f64 = 1e-3;
 
 impl Problem<'_> {
     /// True where a plan is as fast as the step without a limit.
-    pub(crate) fn hides_copies(&self, planned: &Planned) -> bool {
+    pub(crate) fn hides_copies(&self, planned: &Finished) -> bool {
         let unlimited = self.t.start.last().copied().unwrap_or(0.0);
         planned.seconds <= unlimited * (1.0 + WORTH)
     }
@@ -95,7 +117,7 @@ impl Problem<'_> {
         &self,
         choice: &ResidencyChoice,
         aim: u64,
-    ) -> Result<Option<Planned>, PassError> {
+    ) -> Result<Option<Finished>, PassError> {
         let mut walker = Walker::new(&self.t);
         let Some(script) = walker.walk(choice) else { return Ok(None) };
         Room::new(&self.t, self.device).schedule(script, aim);
@@ -107,9 +129,13 @@ impl Problem<'_> {
         &self,
         choice: &ResidencyChoice,
         script: &Script,
-    ) -> Result<Planned, PassError> {
-        let plan = rewrite(&self.t, choice, script)?;
-        Planned::of(self.t.g, plan, self.device, self.cx, self.layout)
+    ) -> Result<Finished, PassError> {
+        self.finished(rewrite(&self.t, choice, script)?)
+    }
+
+    /// A plan, finished on trial.
+    pub(crate) fn finished(&self, plan: Plan) -> Result<Finished, PassError> {
+        self.tail.finish(self.t.g, plan, self.device, self.cx, Depth::Trial)
     }
 
     /// The fastest plan that fits of those that `choose` leads to, and how many were placed.
@@ -118,7 +144,7 @@ impl Problem<'_> {
     pub(crate) fn aim(
         &self,
         mut choose: impl FnMut(u64) -> Option<ResidencyChoice>,
-    ) -> Result<(Option<Planned>, u64), PassError> {
+    ) -> Result<(Option<Finished>, u64), PassError> {
         self.aim_with(|aim| match choose(aim) {
             Some(choice) => self.carry_out(&choice, aim),
             None => Ok(None),
@@ -128,9 +154,9 @@ impl Problem<'_> {
     /// The same for what makes plans itself.
     pub(crate) fn aim_with(
         &self,
-        mut plan: impl FnMut(u64) -> Result<Option<Planned>, PassError>,
-    ) -> Result<(Option<Planned>, u64), PassError> {
-        let (mut best, mut placed): (Option<Planned>, u64) = (None, 0);
+        mut plan: impl FnMut(u64) -> Result<Option<Finished>, PassError>,
+    ) -> Result<(Option<Finished>, u64), PassError> {
+        let (mut best, mut placed): (Option<Finished>, u64) = (None, 0);
         let (mut fitted, mut failed) = (None, None);
         let mut aim = self.limit;
         while placed < AIMS && !self.cx.search.is_stopped() {

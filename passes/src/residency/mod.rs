@@ -1,10 +1,10 @@
 //! Where tensors are when: on the device, in host memory, or nowhere, to be computed again.
 //!
-//! A strategy makes, under a limit ([`under_limit`]), a [`ResidencyChoice`] over a [`Timeline`]. [`Walker`] carries it out as a
+//! A [`Strategy`](crate::Strategy) makes, under a limit ([`keep_limit`]), a [`ResidencyChoice`] over a [`Timeline`]. [`Walker`] carries it out as a
 //! [`Script`] of kernels, copies and repeats, so that whatever was chosen, every task finds
 //! its operands; [`Room::schedule`] gives copies the time to run beside kernels and predicts
-//! the step's seconds; [`rewrite`] makes the script a plan, and [`Planned`] places and
-//! simulates it.
+//! the step's seconds; [`rewrite`] makes the script a plan, and the passes that follow the strategy
+//! ([`Tail`](crate::tail::Tail)) place and simulate it.
 //!
 //! All copies are joined as a step ends. What has its home in host memory is copied there in
 //! the step that renews it; what has it on the device may leave as the next step begins
@@ -17,7 +17,6 @@ mod absence;
 mod choice;
 mod least;
 mod limit;
-mod planned;
 mod rewrite;
 mod schedule;
 mod script;
@@ -32,8 +31,8 @@ pub(crate) use absence::{Absence, Idle, absences, across_steps};
 pub(crate) use choice::{Gap, ResidencyChoice};
 pub(crate) use least::{Least, in_definition_order, largest_task};
 use limit::with_early_commits;
-pub(crate) use limit::{Problem, StrategyResult, under_limit};
-pub(crate) use planned::{Layout, Planned};
+pub(crate) use limit::{Kept, keep_limit};
+pub use limit::{Problem, StrategyResult};
 pub(crate) use rewrite::rewrite;
 pub(crate) use schedule::{Prediction, Room};
 pub(crate) use script::{Fetch, Script, Store, Walker};

@@ -1,16 +1,15 @@
 //! Random choices, carried out: whatever leaves, the checker accepts the plan.
 
-use super::{Gap, Layout, Planned, ResidencyChoice, Room, Timeline, Walker, rewrite};
-use crate::lower::Lower;
-use crate::sync::Sync;
-use crate::{Cx, ProgramPass, fixtures, share};
+use super::{Gap, ResidencyChoice, Room, Timeline, Walker, rewrite};
+use crate::tail::{Depth, Tail};
+use crate::{Cx, fixtures, share};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_ir::graph::{Graph, Output, StateId, ValueId};
 use arenic_ir::op::{Binary, Op};
 use arenic_ir::plan::Plan;
-use arenic_ir::program::{Program, Space};
+use arenic_ir::program::Space;
 use arenic_ir::types::{DType, TensorType};
 
 /// A training step: a layer has a weight, which forward, backward and update read, and a
@@ -77,11 +76,8 @@ fn whatever_leaves_the_plan_is_accepted_and_as_small_as_promised() {
         room.schedule(script, limit);
         let promised = room.live_with_copies(script).into_iter().max().unwrap();
         let left = rewrite(&t, &choice, script).unwrap();
-        let planned = Planned::of(&g, left, &device, &cx, Layout::Heuristic).unwrap();
-        let mut program = Program::new(cx.target);
-        Lower {}.run(&g, &planned.plan, &mut program).unwrap();
-        Sync {}.run(&g, &planned.plan, &mut program).unwrap();
-        let footprint = check(&g, &program).unwrap();
+        let planned = Tail::default().finish(&g, left, &device, &cx, Depth::Outline).unwrap();
+        let footprint = check(&g, &planned.program).unwrap();
         assert_eq!(footprint.arena_bytes, planned.arena);
         let slots = planned.plan.slots().unwrap();
         assert!(

@@ -7,9 +7,9 @@
 //! passes place, swap and compute again by itself. States that are read and written in parts
 //! become one state for each. Where a reader wants the whole, the parts are joined.
 //!
-//! How many parts there are follows from the limit: the rest of the pipeline is run on the
-//! graph as it is and, where that is not as fast as without a limit, on the [`variants`] that
-//! promise most.
+//! How many parts there are follows from the limit: the pipeline runs what follows on the graph
+//! as it is and, where that is not as fast as without a limit, on the numbers of parts that promise
+//! most (`pipeline::variants`).
 //!
 //! Sound because a part computes the elements of its results as the whole operator does, sums
 //! in the same order ([`Op::cut_keeps_bits`](arenic_ir::Op::cut_keeps_bits)). Cuts that take a
@@ -17,9 +17,8 @@
 
 mod cuts;
 mod rewrite;
-mod variants;
 
-use crate::{Cx, GraphPass, OffersVariants, PassError, Stats, Turns};
+use crate::{Cx, GraphPass, InParts, PassError, Stats, Turns};
 use arenic_ir::graph::Graph;
 use cuts::Sections;
 use rewrite::{Rewriter, with_reshapes};
@@ -42,16 +41,15 @@ impl GraphPass for Section {
         let Some(parts) = self.parts.filter(|&parts| parts > 1) else { return Ok(Stats::new()) };
         let (cut, operators) = self.cut(g, parts, cx)?;
         *g = cut;
-        Ok(figures(parts, operators))
+        Ok(section_stats(parts, operators))
     }
 
-    fn offers(&self, cx: &Cx) -> Option<&dyn OffersVariants> {
+    fn in_parts(&self, cx: &Cx) -> Option<&dyn InParts> {
         (self.parts.is_none() && cx.limits.device.is_some()).then_some(self)
     }
 }
 
-impl Section {
-    /// The graph with its largest operators in so many parts, and how many operators are cut.
+impl InParts for Section {
     fn cut(&self, g: &Graph, parts: usize, cx: &Cx) -> Result<(Graph, u64), PassError> {
         let whole = with_reshapes(g);
         let reassociate = self.allow_reassociation || cx.allow_reassociation;
@@ -64,6 +62,7 @@ impl Section {
     }
 }
 
-fn figures(parts: usize, operators: u64) -> Stats {
+/// What there is to print of a cut.
+pub(crate) fn section_stats(parts: usize, operators: u64) -> Stats {
     Stats::from([("operators_cut", operators), ("parts", parts as u64)])
 }

@@ -1,13 +1,15 @@
 //! Data parallel training: ranks run one step together, each on its rows of the batch.
 //!
 //! The graph is that of the whole batch. What each operator makes of a rank's rows follows from the table of
-//! cuts, as it does for micro-batches ([`crate::accumulate`]): parts of results, or terms of sums. Here
+//! cuts, as it does for micro-batches (`accumulate`): parts of results, or terms of sums. Here
 //! terms are added by the ranks as soon as they are known, by `all_reduce` or `reduce_scatter`. So a step
 //! of N ranks with a batch of b rows each computes what one process computes of N·b rows, but for the
 //! order of sums: means are over what all ranks count, the norm that clips gradients is that of
 //! the sums, and a random operator draws for a row what it draws for it in the whole batch.
+//! Sound because every cut is one of the table, as it is for micro-batches; all ranks run one graph, so that they
+//! meet in every exchange.
 //!
-//! **Sharded states** ([`needs`], [`build`]). An update is elementwise, so that each rank can do its part of
+//! **Sharded states** (`needs`, `build`). An update is elementwise, so that each rank can do its part of
 //! it: elements are the same wherever they are computed. From `optimizer` on every rank keeps its part of
 //! each moment, updates its part of the parameter by its part of the gradient's sum, and gathers the
 //! parameter. With `parameters` it keeps its part of the parameter alone and gathers it before
@@ -16,7 +18,7 @@
 //! update reads each gradient once, stages 1 and 2 are one graph: a gradient's sum never exists whole.
 //!
 //! Batch normalisation goes by the statistics of a rank's own rows unless it is taken apart before
-//! ([`sync_batch_norm`]).
+//! (`sync_batch_norm`).
 //!
 //! All levels have the same bits. Sums are by rank, element by element, whether all of them go to all ranks
 //! or a part to each; the sum of squares of a gradient is taken part by part, then by rank, at every level.

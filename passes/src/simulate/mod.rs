@@ -9,6 +9,7 @@
 //! At the end of a step all streams have joined, so steps are alike, and one step is the
 //! steady state.
 
+mod counts;
 mod coverage;
 mod trace;
 
@@ -17,6 +18,7 @@ use arenic_ir::check::{Footprint, OccupancyKind};
 use arenic_ir::cost::{Device, Direction};
 use arenic_ir::graph::NodeId;
 use arenic_ir::program::{Command, EventId, Program, Space, Span, StreamId};
+pub use counts::Counts;
 use coverage::Coverage;
 use cranelift_entity::EntityRef;
 use std::collections::{HashMap, VecDeque};

@@ -22,13 +22,10 @@ mod score;
 mod tests;
 mod tune;
 
-use crate::residency::{
-    Layout, Planned, Problem, ResidencyChoice, Room, StrategyResult, Timeline, Walker, under_limit,
-};
-use crate::{Cx, PassError, PlanPass, Stats};
+use crate::residency::{Problem, ResidencyChoice, Room, StrategyResult, Timeline, Walker};
+use crate::tail::Finished;
+use crate::{PassError, Stats, Strategy};
 use arenic_ir::cost::Device;
-use arenic_ir::graph::Graph;
-use arenic_ir::plan::{Fact, Plan};
 use candidates::Candidates;
 use schemars::JsonSchema;
 pub use score::Score;
@@ -47,53 +44,30 @@ pub struct SwapAutoswap {
     pub min_bytes: u64,
     /// Weights that `bo` tries, the four scores alone included.
     pub evaluations: usize,
-    /// Plans are judged without sharing in place and placed by best fit: for pipelines that go on
-    /// with `share_in_place: {enabled: false}` and `place_smartpool`.
-    pub smartpool: bool,
 }
 
 impl Default for SwapAutoswap {
     fn default() -> Self {
-        SwapAutoswap {
-            score: Score::default(),
-            min_bytes: 1_000_000,
-            evaluations: 30,
-            smartpool: false,
-        }
+        SwapAutoswap { score: Score::default(), min_bytes: 1_000_000, evaluations: 30 }
     }
 }
 
 /// What a choice costs that cannot be carried out, as a part of the step.
 const IMPOSSIBLE: f64 = 10.0;
 
-impl PlanPass for SwapAutoswap {
-    fn needs(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
-    fn gives(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
+impl Strategy for SwapAutoswap {
     fn moves(&self) -> bool {
         true
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        let layout = if self.smartpool { Layout::SmartPool } else { Layout::Searched };
-        under_limit(g, plan, cx, "swap_autoswap", layout, |p| self.search(p))
-    }
-}
-
-impl SwapAutoswap {
     /// The fastest plan that the scores lead to.
-    pub(crate) fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
+    fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         let candidates = Candidates::new(&p.t, p.device, self.min_bytes);
         let mut judge = Judge { p, walker: Walker::new(&p.t), room: Room::new(&p.t, p.device) };
-        let (mut best, mut placed, mut evaluations): (Option<Planned>, _, _) = (None, 0, 0);
-        let mut keep = |(found, count): (Option<Planned>, u64)| {
+        let (mut best, mut placed, mut evaluations): (Option<Finished>, _, _) = (None, 0, 0);
+        let mut keep = |(found, count): (Option<Finished>, u64)| {
             placed += count;
-            let faster = |f: &Planned| best.as_ref().is_none_or(|b| f.seconds < b.seconds);
+            let faster = |f: &Finished| best.as_ref().is_none_or(|b| f.seconds < b.seconds);
             best = found.filter(faster).or(best.take());
         };
         let everything = candidates.select(&ALONE[0], 0);
@@ -124,7 +98,7 @@ impl SwapAutoswap {
             ("evaluations", evaluations),
             ("plans_placed", placed),
         ]);
-        Ok(StrategyResult { best, stats })
+        Ok(StrategyResult { best, stats, ..StrategyResult::default() })
     }
 }
 

@@ -2,12 +2,15 @@ use super::load::Load;
 use super::score::{Score, area, duration, submodular, under};
 use super::tune::tune;
 use super::*;
-use crate::fixtures::{counted, device, in_definition_order, there_and_back};
+use crate::fixtures::{device, in_definition_order, kept, there_and_back};
 use crate::residency::{Absence, Idle, Timeline};
 use crate::share_in_place::ShareInPlace;
+use crate::{Cx, PlanPass};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::cost::Device;
+use arenic_ir::graph::Graph;
+use arenic_ir::plan::Plan;
 
 /// v1 lies idle while v2 does: unary operators take 32 seconds, binary ones 48. The state m
 /// is read by n5 alone.
@@ -168,17 +171,14 @@ fn bo_is_never_worse_than_a_score_alone_and_sometimes_better() {
         let (g, plan) =
             in_definition_order(&there_and_back(&mut fastrand::Rng::with_seed(seed), 8));
         let by = |score| SwapAutoswap { score, min_bytes: 16, ..SwapAutoswap::default() };
-        let whole = counted(&by(Score::Doa), &g, &plan, u64::MAX, 0.2).unwrap();
-        let (least, most) = (whole["load_min_bytes"], load(&g, &plan));
+        let (least, most) = loads(&g, &plan);
         for part in [0, 1, 2] {
             let limit = least + (most - least) * part / 4;
-            let seconds = |score| {
-                let found = counted(&by(score), &g, &plan, limit, 0.2);
-                found.map(|stats| stats["step_nanoseconds"])
-            };
+            let seconds =
+                |score| kept(&by(score), &g, &plan, limit, 0.2).map(|kept| kept.times.seconds);
             let alone = [Score::Doa, Score::Aoa, Score::Wdoa, Score::Swdoa];
-            let alone: Vec<u64> = alone.into_iter().filter_map(seconds).collect();
-            let Some(&best) = alone.iter().min() else { continue };
+            let alone = alone.into_iter().filter_map(seconds);
+            let Some(best) = alone.min_by(f64::total_cmp) else { continue };
             let bo = seconds(Score::Bo).unwrap();
             assert!(bo <= best, "seed {seed}, {limit}: {bo} above {best}");
             compared += 1;
@@ -188,11 +188,14 @@ fn bo_is_never_worse_than_a_score_alone_and_sometimes_better() {
     assert!(compared > 20 && better > 2, "{better} of {compared}");
 }
 
-/// The load's peak.
-fn load(g: &Graph, plan: &Plan) -> u64 {
+/// The load's peak where all candidates leave, and where none does.
+fn loads(g: &Graph, plan: &Plan) -> (u64, u64) {
     let mut plan = plan.clone();
-    ShareInPlace { enabled: true }
-        .run(g, &mut plan, &Cx::new(TargetInfo { align: 4, ..CPU.target() }))
-        .unwrap();
-    plan.slots().unwrap().live_peak().device
+    let cx = Cx::new(TargetInfo { align: 4, ..CPU.target() });
+    ShareInPlace { enabled: true }.run(g, &mut plan, &cx).unwrap();
+    let device = device(0.2);
+    let t = Timeline::new(g, &plan, &device).unwrap();
+    let all = Candidates::new(&t, &device, 16).all();
+    let script = Walker::new(&t).walk(&all).unwrap().steps.iter().map(|step| step.live).max();
+    (script.unwrap(), plan.slots().unwrap().live_peak().device)
 }

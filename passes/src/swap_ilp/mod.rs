@@ -22,11 +22,10 @@ mod program;
 mod tests;
 
 use crate::budget::SWAPS;
-use crate::residency::{Layout, Planned, Problem, ResidencyChoice, StrategyResult, under_limit};
+use crate::residency::{Problem, ResidencyChoice, StrategyResult};
 use crate::swap_autoswap::SwapAutoswap;
-use crate::{Cx, PassError, PlanPass, Stats};
-use arenic_ir::graph::Graph;
-use arenic_ir::plan::{Fact, Plan};
+use crate::tail::Finished;
+use crate::{PassError, Stats, Strategy};
 use arenic_ir::program::PerSpace;
 use improve::{Schedule, Swaps};
 use schemars::JsonSchema;
@@ -51,29 +50,15 @@ impl Default for SwapIlp {
     }
 }
 
-impl PlanPass for SwapIlp {
-    fn needs(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
-    fn gives(&self) -> &[Fact] {
-        &[Fact::Order]
-    }
-
+impl Strategy for SwapIlp {
     fn moves(&self) -> bool {
         true
     }
 
-    fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<Stats, PassError> {
-        under_limit(g, plan, cx, "swap_ilp", Layout::Searched, |p| self.search(p))
-    }
-}
-
-impl SwapIlp {
     /// The faster of the heuristic's plan and the one that programs improved.
     fn search(&self, p: &Problem) -> Result<StrategyResult, PassError> {
         if p.whole <= p.limit {
-            return Ok(StrategyResult { best: None, stats: Stats::new() });
+            return Ok(StrategyResult::default());
         }
         let greedy = |aim| {
             let limits = PerSpace { device: Some(aim), host: p.cx.limits.host };
@@ -92,7 +77,7 @@ impl SwapIlp {
             last = Some(schedule);
             Ok(Some(planned))
         })?;
-        let mut best = Planned::fastest([improved, heuristic.clone()]);
+        let mut best = Finished::fastest([improved, heuristic.clone()]);
         if best.is_none() {
             best = SwapAutoswap::default().search(p)?.best;
         }
@@ -108,6 +93,6 @@ impl SwapIlp {
         if let Some(heuristic) = heuristic {
             stats.insert("heuristic_step_nanoseconds", (heuristic.seconds * 1e9) as u64);
         }
-        Ok(StrategyResult { best, stats })
+        Ok(StrategyResult { best, stats, ..StrategyResult::default() })
     }
 }

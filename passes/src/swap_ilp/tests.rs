@@ -1,33 +1,18 @@
 //! The programs against the heuristic, on random steps.
 
 use super::SwapIlp;
-use crate::fixtures::{ALIGN, device};
+use crate::fixtures::{ALIGN, kept};
 use crate::residency::steps::{plan, step};
-use crate::{Cx, PassError, PlanPass};
-use arenic_backends::CPU;
-use arenic_ir::TargetInfo;
 use arenic_ir::graph::Graph;
-use arenic_ir::program::PerSpace;
 
-/// Nanoseconds of the step by the heuristic, and by the programs; `None` if neither keeps
+/// Seconds of the step by the heuristic, and by the programs; `None` if neither keeps
 /// the limit.
-fn both(g: &Graph, percent: u64, link: f64) -> Option<(u64, u64)> {
-    let device = device(link);
+fn both(g: &Graph, percent: u64, link: f64) -> Option<(f64, f64)> {
     let plan = plan(g);
     let limit = plan.slots().unwrap().live_peak().device * percent / 100 / ALIGN * ALIGN;
-    let limits = PerSpace { device: Some(limit), host: None };
-    let cx = Cx {
-        limits,
-        device: Some(&device),
-        ..Cx::new(TargetInfo { align: ALIGN, ..CPU.target() })
-    };
     let seconds = |effort| {
-        let mut plan = plan.clone();
-        match (SwapIlp { effort, window: 12 }).run(g, &mut plan, &cx) {
-            Ok(stats) => Some(stats["step_nanoseconds"]),
-            Err(PassError::Limit { .. }) => None,
-            Err(e) => panic!("{e}"),
-        }
+        let kept = kept(&SwapIlp { effort, window: 12 }, g, &plan, limit, link);
+        kept.map(|kept| kept.times.seconds)
     };
     let (heuristic, programs) = (seconds(0.0), seconds(30.0));
     assert_eq!(heuristic.is_some(), programs.is_some());

@@ -108,33 +108,30 @@ class Step:
             for name, x in self._native.figures().items()
         }
 
-    def _bytes(self, name: str) -> int:
-        return int(self.figures.get(name, 0))
-
     @property
     def arena_bytes(self) -> int:
         """Bytes of the arena."""
-        return self._bytes("arena_bytes")
+        return self._native.arena_bytes()[0]
 
     @property
     def host_arena_bytes(self) -> int:
         """Bytes of the arena in host memory, where tensors are moved to."""
-        return self._bytes("host_arena_bytes")
+        return self._native.arena_bytes()[1]
 
     @property
     def live_peak_bytes(self) -> int:
         """The most bytes that are alive at once."""
-        return self._bytes("live_peak_bytes")
+        return self._native.plan_bytes()[0]
 
     @property
     def lower_bound_bytes(self) -> int:
         """What no order of the operators needs less than."""
-        return self._bytes("lower_bound_bytes")
+        return self._native.plan_bytes()[1]
 
     @property
     def state_bytes(self) -> int:
         """Bytes of parameters, statistics and the optimizer's states."""
-        return self._bytes("state_bytes")
+        return self._native.plan_bytes()[2]
 
     @property
     def search_cut(self) -> bool:

@@ -6,10 +6,10 @@ use super::index::{broadcast_strides, constant, index_type, offset};
 use super::random::seed;
 use super::site::{LaunchSite, Parameter, c_type, literal};
 use super::work::Unsupported;
-use arenic_backends::cuda::tiling::{AttentionTile, attention_tile};
+use arenic_backends::cuda::tiling::{AttentionCore, AttentionTile, attention_core, attention_tile};
 use arenic_ir::op::families::Attention;
 use arenic_ir::op::{AttentionDropout, AttentionSpec};
-use arenic_ir::{DType, Math, TensorType};
+use arenic_ir::{Math, TensorType};
 
 /// Threads of a block for each row of its tile: a warp has 16 rows.
 const THREADS_OF_ROW: usize = 2;
@@ -77,10 +77,10 @@ impl Tiles {
         let index = index_type(most.max(scores));
         let t = c_type(q.dtype);
         let (causal, zero, drops) = (spec.causal, spec.zero_rows, spec.dropout.is_some());
-        let policy = match (q.dtype, math) {
-            (DType::Bf16, _) => "Bf16Core".to_owned(),
-            (DType::F32, Math::Tf32) => "Tf32Core".to_owned(),
-            _ => format!("Fma<{t}>"),
+        let policy = match attention_core(q.dtype, math) {
+            AttentionCore::Bf16 => "Bf16Core".to_owned(),
+            AttentionCore::Tf32 => "Tf32Core".to_owned(),
+            AttentionCore::Fma => format!("Fma<{t}>"),
         };
         let is_aligned = |&i: &usize| {
             let row = site.inputs[i].shape.last().map_or(0, |n| n * q.dtype.size() as usize);

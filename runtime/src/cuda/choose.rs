@@ -37,6 +37,8 @@ pub struct AlgorithmChoice {
     pub tried: Vec<Trial>,
     /// Which of them is taken.
     pub taken: usize,
+    /// Ways of the library that were not tried, since they do not always give the same bits.
+    pub others: usize,
     /// Why no library is asked any further.
     pub refused: Option<DriverError>,
 }
@@ -124,7 +126,9 @@ impl<'a, D: Driver> Chooser<'a, D> {
         };
         let deterministic = self.options.deterministic;
         let mut tried = Vec::new();
-        for candidate in candidates.into_iter().filter(|c| c.deterministic || !deterministic) {
+        let (candidates, others): (Vec<_>, Vec<_>) =
+            candidates.into_iter().partition(|c| c.deterministic || !deterministic);
+        for candidate in candidates {
             let AlgorithmCandidate { call, name, workspace: bytes, .. } = candidate;
             let (driver, stream) = (self.driver, self.stream);
             // SAFETY: the caller's promise.
@@ -160,6 +164,7 @@ impl<'a, D: Driver> Chooser<'a, D> {
             calls: 1,
             tried,
             taken,
+            others: others.len(),
             refused,
         });
         Ok(call)

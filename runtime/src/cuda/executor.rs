@@ -16,6 +16,7 @@ mod prepare;
 mod profile;
 mod staged;
 mod timed;
+mod ways;
 
 use super::choose::{AlgorithmChoice, Chooser, CudaOptions};
 use super::driver::{Driver, DriverError, EventHandle, GraphHandle, ModuleHandle, StreamHandle};
@@ -25,6 +26,7 @@ use crate::executor::{StepError, node_label};
 use crate::kernel::KernelError;
 use crate::machine::StepFailure;
 use crate::memory::OutOfMemory;
+use crate::ways::Way;
 use arenic_backends::CUDA;
 use arenic_ir::Backend;
 use arenic_ir::check::{Footprint, Violation, check, check_variants};
@@ -98,6 +100,7 @@ pub struct CudaExecutor<'g, D> {
     fed: Side,
     captured: Capture,
     choices: Vec<AlgorithmChoice>,
+    ways: Vec<Way>,
     /// Bytes of device memory that went while libraries were set up.
     library_bytes: u64,
 }
@@ -261,6 +264,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             issued.push(Issued { stream, commands: first..commands.len() });
         }
         let choices = prepare.chooser.into_choices();
+        let ways = ways::ways(graph, program, &work, &choices);
         let library_bytes = match choices.is_empty() {
             true => 0,
             false => free.saturating_sub(driver.memory()?.free),
@@ -279,6 +283,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             fed: Side::default(),
             captured: Capture::Later,
             choices,
+            ways,
             library_bytes,
             driver,
         })

@@ -7,7 +7,7 @@ use super::{
     attention, convolution, elementwise, indexing, movement, norm, pool, product, random,
     recurrence, reduce, resize, softmax, update,
 };
-use arenic_backends::cuda::library::{self, Epilogue, LibraryCall};
+use arenic_backends::cuda::library::{self, LibraryCall};
 use arenic_backends::cuda::takes_bf16;
 use arenic_ir::op::{Family, channels_last};
 use arenic_ir::types::has_bf16;
@@ -87,7 +87,7 @@ pub fn lower(
     }
     // A call gives the first results, of which the last may be left out.
     let written: Vec<&TensorType> = outputs.iter().map_while(|y| *y).collect();
-    if let Some(call) = library::call(op, target.math, inputs, &written) {
+    if let Ok(call) = library::call(op, target.math, inputs, &written) {
         if let Some(apart) = product::GeluApart::of(&site) {
             do_instead(&mut site, &apart.product, apart.operands, apart.output, target)?;
             apart.pass(&mut site);
@@ -100,9 +100,6 @@ pub fn lower(
 /// The most that is said of an address: libraries ask for no more.
 const ALIGNED: u64 = 256;
 
-/// Convolutions of libraries read so many bytes at once, and so do products what is beside them.
-const WIDE_ALIGNED: u64 = 16;
-
 /// Has a library compute the operator in a workspace of so many bytes, and what was launched
 /// where it does not.
 fn ask_library(site: &mut LaunchSite, call: LibraryCall, workspace: u64, target: TargetInfo) {
@@ -110,12 +107,7 @@ fn ask_library(site: &mut LaunchSite, call: LibraryCall, workspace: u64, target:
     let of = |&i: &usize| site.alignments[i].min(ALIGNED);
     let made = results.clone().map(|_| target.align.min(ALIGNED));
     let alignments: Vec<u64> = operands.iter().map(of).chain(made).collect();
-    let wide = match &call {
-        LibraryCall::Convolution(_) => &alignments[..],
-        LibraryCall::Product(p) if p.epilogue == Epilogue::GeluGradient => &alignments[2..],
-        LibraryCall::Product(_) => &[],
-    };
-    if wide.iter().any(|&a| a < WIDE_ALIGNED) {
+    if !call.takes(&alignments) {
         return;
     }
     let arguments = operands.iter().map(|&i| Argument::Input(i));

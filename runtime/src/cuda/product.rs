@@ -12,7 +12,7 @@ use super::work::Unsupported;
 use arenic_backends::cuda::tiling::{PRODUCT_TILE, product_parts};
 use arenic_ir::op::families::{Elementwise, Product};
 use arenic_ir::op::{Extents, Family, ProductOperands, gelu};
-use arenic_ir::{DType, Op, TensorType};
+use arenic_ir::{Op, TensorType};
 use std::fmt::Write;
 
 /// `Σ_k a(row, k) · b(k, column)` for every batch, row and column.
@@ -241,16 +241,13 @@ pub(super) struct GeluApart {
 }
 
 impl GeluApart {
-    /// `None` for other operators, and for those of `bf16`, which would be rounded twice.
+    /// `None` for other operators. Of `bf16` the product is rounded before the pass reads it.
     pub(super) fn of(site: &LaunchSite) -> Option<GeluApart> {
         let (trans_a, trans_b, is_gradient) = match *site.op {
             Op::GemmGelu { trans_a, trans_b } => (trans_a, trans_b, false),
             Op::GemmGeluGrad { trans_a, trans_b } => (trans_a, trans_b, true),
             _ => return None,
         };
-        if site.inputs[0].dtype == DType::Bf16 {
-            return None;
-        }
         let operands = if is_gradient { 2 } else { site.inputs.len() };
         let keeps_z = site.outputs.get(1).is_some_and(Option::is_some);
         let product = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a, trans_b };

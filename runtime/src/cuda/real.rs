@@ -26,6 +26,10 @@ pub struct Cuda {
     /// Ten times the compute capability.
     capability: u32,
     device: sys::CUdevice,
+    /// On which memory is zeroed. Nobody else waits for it, and it for nobody: the context is never
+    /// synchronised as a whole, which fails while another thread captures a step, and ends its
+    /// capture (`clippy.toml` forbids it).
+    upkeep: u64,
     /// What is given back at the end.
     owned: Mutex<Owned>,
     libraries: Mutex<Libraries>,
@@ -154,8 +158,10 @@ impl Cuda {
                 result::primary_ctx::retain(device).map_err(failed("cuDevicePrimaryCtxRetain"))?;
             result::ctx::set_current(context).map_err(failed("cuCtxSetCurrent"))?;
         }
-        let (owned, libraries) = <_>::default();
-        Ok(Cuda { name, capability, device, owned, libraries })
+        let upkeep = new_stream()?;
+        let owned = Owned { streams: vec![upkeep], ..Owned::default() };
+        let (owned, libraries) = (Mutex::new(owned), Mutex::default());
+        Ok(Cuda { name, capability, device, upkeep, owned, libraries })
     }
 
     /// What the device says of itself.
@@ -183,6 +189,12 @@ impl Cuda {
     }
 }
 
+/// A stream that does not wait for the legacy one.
+fn new_stream() -> Result<u64, DriverError> {
+    let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
+    Ok(stream.map_err(failed("cuStreamCreate"))? as u64)
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -194,7 +206,9 @@ impl Drop for Cuda {
         // SAFETY: each was made by this driver and is given back once. Where the device is lost
         // all of these fail, and nothing is left to be done about it.
         unsafe {
-            let _ = result::ctx::synchronize();
+            for &stream in &owned.streams {
+                let _ = result::stream::synchronize(stream as sys::CUstream);
+            }
             drop(libraries);
             for graph in owned.graphs {
                 let _ = result::graph::exec_destroy(graph as sys::CUgraphExec);
@@ -235,9 +249,9 @@ impl Driver for Cuda {
         // SAFETY: the memory is zeroed before anyone reads it.
         unsafe {
             let address = self.own(|o| &mut o.device, result::malloc_sync(size).map_err(refused)?);
-            result::memset_d8_sync(address, 0, size).map_err(failed("cuMemsetD8"))?;
-            // The host does not wait for it by itself, nor do streams that do not block.
-            result::ctx::synchronize().map_err(failed("cuCtxSynchronize"))?;
+            let upkeep = self.upkeep as sys::CUstream;
+            result::memset_d8_async(address, 0, size, upkeep).map_err(failed("cuMemsetD8Async"))?;
+            result::stream::synchronize(upkeep).map_err(failed("cuStreamSynchronize"))?;
             Ok(address)
         }
     }
@@ -277,9 +291,7 @@ impl Driver for Cuda {
     }
 
     fn stream(&self) -> Result<StreamHandle, DriverError> {
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
-            .map_err(failed("cuStreamCreate"))?;
-        Ok(StreamHandle(self.own(|o| &mut o.streams, stream as u64)))
+        Ok(StreamHandle(self.own(|o| &mut o.streams, new_stream()?)))
     }
 
     fn event(&self) -> Result<EventHandle, DriverError> {

@@ -9,6 +9,7 @@ use crate::kernel::Draw;
 use crate::machine::{DeviceError, Machine, StepFailure};
 use crate::memory::{AlignedBytes, OutOfMemory};
 use crate::ranks::Communicator;
+use crate::ways::Way;
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
@@ -307,5 +308,10 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
 
     fn clock(&self) -> &'static str {
         self.clock
+    }
+
+    /// Those of a round, and of the parts before and after.
+    fn ways(&self) -> Vec<Way> {
+        self.parts.iter().flat_map(Machine::ways).collect()
     }
 }

@@ -78,7 +78,7 @@ pub(super) fn hold(cases: Vec<Case>) -> usize {
         let target = case.target();
         let work = lower(&case.op, &types, &alignments, &wanted, target, &mut module).unwrap();
         let read: Vec<&TensorType> = wanted.iter().map_while(|y| *y).collect();
-        let call = describe(&case.op, case.math, &types, &read);
+        let call = describe(&case.op, case.math, &types, &read).ok();
         asks_where_it_may(&case, call.as_ref(), &work);
         Prepared { case, results, unread, shifted, work, draw, call }
     };
@@ -205,7 +205,10 @@ impl Prepared {
             Argument::Input(i) => alignments[i],
             _ => GUARD as u64,
         };
-        let alignments = addresses(call).map(of).collect();
+        let alignments: Vec<u64> = addresses(call).map(of).collect();
+        if !call.takes(&alignments) {
+            return Vec::new();
+        }
         device.ways(&Request { call: call.clone(), alignments, workspace: self.scratch_bytes() })
     }
 

@@ -36,13 +36,9 @@ pub fn annotated(
         ("arenic.arena_bytes", footprint.arena_bytes.device.to_string()),
         ("arenic.host_arena_bytes", footprint.arena_bytes.host.to_string()),
         ("arenic.live_peak_bytes", footprint.live_peak_bytes.device.to_string()),
-        ("arenic.lower_bound_bytes", bound(target)),
+        ("arenic.lower_bound_bytes", target.figures.lower_bound_bytes.to_string()),
     ];
     with_notes(&target.graph, options, &Notes { model, nodes: nodes(target, footprint) })
-}
-
-fn bound(target: &Target) -> String {
-    target.statistics.get("lower_bound_bytes").map_or(String::new(), u64::to_string)
 }
 
 fn nodes(target: &Target, footprint: &Footprint) -> Vec<(NodeId, Vec<(String, String)>)> {

@@ -4,6 +4,7 @@ use super::{Capture, CudaExecutor};
 use crate::cuda::driver::{Driver, DriverError};
 use crate::kernel::Draw;
 use crate::machine::{DeviceError, Machine, StepFailure};
+use crate::ways::Way;
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{Def, StateId, ValueId};
 use arenic_ir::program::Span;
@@ -136,5 +137,9 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
     fn clock(&self) -> &'static str {
         "times of events around each command of one step, which was issued command by command \
          and not replayed as a graph"
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        self.ways.clone()
     }
 }

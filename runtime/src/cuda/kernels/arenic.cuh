@@ -75,9 +75,14 @@ struct Bf16 {
 
     Bf16() = default;
     __device__ Bf16(float x) {
+#ifdef __CUDACC_RTC__
+        // NaN stays NaN, of another payload.
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+#else
         const u32 all = bits_of(x);
         // NaN stays NaN: its payload's upper bits, quiet.
         bits = x != x ? uint16_t(all >> 16 | 0x40) : uint16_t((all + 0x7fffu + (all >> 16 & 1u)) >> 16);
+#endif
     }
     __device__ operator float() const { return float_of(u32(bits) << 16); }
 

@@ -60,13 +60,15 @@ __device__ inline void scatter_elements(T* y, I pitch, const T* updates, I strid
         T* const to = y + I(own) * pitch;
         const u32 together = __match_any_sync(ALL_LANES, (unsigned long long)own);
         u32 rest = own >= 0 ? together : 0;
-        T sum = own >= 0 ? *to : T(0);
+        // One lane reads the place and writes it; a vote does not order what others read.
+        const bool leads = own >= 0 && __ffs(together) - 1 == int(lane);
+        T sum = leads ? *to : T(0);
         while (__ballot_sync(ALL_LANES, rest != 0) != 0) {
             const T next = shuffle_from(mine, rest != 0 ? __ffs(rest) - 1 : lane);
             if (rest != 0) sum = Combine::combine(sum, next);
             rest &= rest - 1;
         }
-        if (own >= 0 && __ffs(together) - 1 == int(lane)) *to = sum;
+        if (leads) *to = sum;
         // The next 32 see it.
         __syncwarp();
     });

@@ -23,6 +23,13 @@ __device__ inline void multiply_bf16(float (&sums)[4], const u32 (&a)[4], const 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Two floats rounded to one word, the first one in its lower half.
+__device__ inline u32 to_bf16s(float lower, float upper) {
+    u32 word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(upper), "f"(lower));
+    return word;
+}
+
 // To 10 bits behind the point, of two as near to the one that is further from zero.
 __device__ inline float to_tf32(float x) {
     u32 bits;

@@ -198,9 +198,8 @@ struct Bf16Core {
 #pragma unroll
             for (u32 i = 0; i < 4; i++) {
                 const float x = p[m + i / 2][i % 2 * 2], y = p[m + i / 2][i % 2 * 2 + 1];
-                const Pack<Bf16, 2> nearest = {{x, y}};
-                high[i] = word(nearest);
-                low[i] = word({{x - float(nearest.at[0]), y - float(nearest.at[1])}});
+                high[i] = to_bf16s(x, y);
+                low[i] = to_bf16s(x - Bf16::float_of(high[i] << 16), y - Bf16::float_of(high[i] & 0xffff0000u));
             }
             const Bf16* row = b + (m * PIECE + c) * STRIDE + g;
 #pragma unroll
@@ -231,7 +230,7 @@ struct Matrix {
 
     __device__ typename P::Tile at(I row, u32 column) const {
         typedef typename P::Tile Tile;
-        return row < end && column < WIDTH ? P::tile(elements[row * WIDTH + column]) : Tile(0.0f);
+        return row < end && column < WIDTH ? P::tile(elements[row * WIDTH + column]) : Tile{};
     }
 };
 
@@ -283,7 +282,7 @@ __device__ inline void load_rows(typename P::Tile* tile, Matrix<P, X, I, WIDTH> 
                 for (u32 i = 0; i < wide; i++) pack.at[i] = P::tile(pack.at[i]);
             } else {
 #pragma unroll
-                for (u32 i = 0; i < wide; i++) pack.at[i] = Tile(0.0f);
+                for (u32 i = 0; i < wide; i++) pack.at[i] = Tile{};
             }
         } else {
             pack.at[0] = from.at(first + row, column);

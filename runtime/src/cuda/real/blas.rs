@@ -223,6 +223,17 @@ fn layout(ty: sys::cudaDataType, m: &Matrix) -> Result<u64, DriverError> {
     Ok(made.map_err(failed("cublasLtMatrixLayoutCreate"))? as u64)
 }
 
+/// How parts of a sum may be added up: in the workspace, in order, never in the result, and in the
+/// type that sums are taken in (`cublasLtReductionScheme_t`: of the output's type, each part would be
+/// rounded to `bf16`). Sums in one part are always allowed.
+fn reductions(dtype: DType) -> u32 {
+    let compute = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+    match dtype {
+        DType::Bf16 => compute,
+        _ => compute | Reduction::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32,
+    }
+}
+
 /// What the library keeps to when it chooses.
 struct Preferences(sys::cublasLtMatmulPreference_t);
 
@@ -232,9 +243,7 @@ impl Preferences {
             result::create_matmul_pref().map_err(failed("cublasLtMatmulPreferenceCreate"))?;
         let made = Preferences(made);
         made.set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &request.workspace)?;
-        // Parts of a sum are added up in the workspace, in order, never in the result.
-        let reductions = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32
-            | Reduction::CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE as u32;
+        let reductions = reductions(p.dtype);
         made.set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions)?;
         let d = request.call.operands().len();
         let c = if matches!(p.added, Added::Matrix(_)) { 2 } else { d };
@@ -401,4 +410,16 @@ fn name(algorithm: &sys::cublasLtMatmulAlgo_t) -> String {
         status.result().map_or(-1, |()| figure)
     });
     format!("cuBLASLt {id}, tile {tile}, {parts} parts")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_sums_of_bf16_stay_f32() {
+        // By the numbers of `cublasLt.h`: 2 is the type of sums, 4 that of the output.
+        assert_eq!(reductions(DType::Bf16), 2);
+        assert_eq!([DType::F32, DType::F64].map(reductions), [6, 6]);
+    }
 }

@@ -1,0 +1,194 @@
+//! What makes a step of an ordered plan: sharing, addresses, the program, and the seconds that it
+//! takes on the device.
+//!
+//! A strategy under a byte limit has its plans finished by the passes that follow it in the
+//! pipeline, and returns what they made of the best one. So a plan is judged by what will be
+//! written, and what was judged is what is written. Plans that are tried are placed with little
+//! effort; the one that is taken is placed with the pipeline's own where that may still be of use
+//! ([`Depth`]).
+
+use crate::lower::Lower;
+use crate::place::Place;
+use crate::registry::Pass;
+use crate::share_in_place::ShareInPlace;
+use crate::simulate::{roofline, simulate};
+use crate::sync::Sync;
+use crate::{Cx, PassError, PlanPass, ProgramPass, Search, Stats};
+use arenic_ir::TargetInfo;
+use arenic_ir::cost::Device;
+use arenic_ir::graph::Graph;
+use arenic_ir::plan::{Fact, Plan};
+use arenic_ir::program::{PerSpace, Program, Space};
+use std::sync::Arc;
+
+/// Effort of each search for a plan on trial, in seconds of the reference core: less than a tenth of
+/// a second for its addresses.
+const TRIAL: f64 = 0.05;
+
+/// The passes that follow a strategy, or the order where there is none.
+#[derive(Clone)]
+pub(crate) struct Tail {
+    plan: Vec<(String, Arc<dyn PlanPass>)>,
+    program: Vec<(String, Arc<dyn ProgramPass>)>,
+}
+
+/// How hard the passes search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// As the pipeline says.
+    Full,
+    /// As little as many plans can be tried with.
+    Trial,
+    /// Not at all, and whatever the limits are: the same for each of them.
+    Outline,
+}
+
+/// In place, the exact search for addresses, one stream after another.
+impl Default for Tail {
+    fn default() -> Self {
+        Tail::new([])
+    }
+}
+
+impl Tail {
+    /// The passes of these that go on with an ordered plan. The default pipeline's take the place of
+    /// those that are missing, so that there always is a program to judge.
+    pub(crate) fn new(passes: impl IntoIterator<Item = (String, Pass)>) -> Tail {
+        let mut tail = Tail { plan: Vec::new(), program: Vec::new() };
+        for (name, pass) in passes {
+            match pass {
+                Pass::Plan(pass) => tail.plan.push((name, pass)),
+                Pass::Program(pass) => tail.program.push((name, pass)),
+                Pass::Graph(_) | Pass::Strategy(_) => {}
+            }
+        }
+        let gives = |fact| tail.plan.iter().any(|(_, pass)| pass.gives().contains(&fact));
+        let (shares, places) = (gives(Fact::Slots), gives(Fact::Placement));
+        if !shares {
+            tail.plan.insert(0, ("share_in_place".into(), Arc::new(ShareInPlace::default())));
+        }
+        if !places {
+            tail.plan.push(("place".into(), Arc::new(Place::default())));
+        }
+        if tail.program.is_empty() {
+            tail.program.push(("lower".into(), Arc::new(Lower {})));
+            tail.program.push(("sync".into(), Arc::new(Sync {})));
+        }
+        tail
+    }
+
+    /// Finishes a plan that has its order.
+    ///
+    /// # Errors
+    /// What the passes refuse.
+    pub(crate) fn finish(
+        &self,
+        g: &Graph,
+        mut plan: Plan,
+        device: &Device,
+        cx: &Cx,
+        depth: Depth,
+    ) -> Result<Finished, PassError> {
+        let quiet = |seconds| Search {
+            effort: Some(seconds),
+            time_limit: None,
+            progress: None,
+            ..cx.search
+        };
+        let cx = &match depth {
+            Depth::Full => *cx,
+            Depth::Trial => Cx { search: quiet(TRIAL), ..*cx },
+            Depth::Outline => Cx { search: quiet(0.0), limits: PerSpace::default(), ..*cx },
+        };
+        let mut stats = Vec::with_capacity(self.plan.len() + self.program.len());
+        for (name, pass) in &self.plan {
+            stats.push((name.clone(), pass.run(g, &mut plan, cx)?.stats));
+        }
+        let mut program = Program::new(cx.target);
+        for (name, pass) in &self.program {
+            stats.push((name.clone(), pass.run(g, &plan, &mut program)?));
+        }
+        let arena = plan.placement()?.sizes;
+        let seconds = simulate(&program, device, &roofline(g, device)).seconds;
+        Ok(Finished { plan, program, arena, seconds, stats })
+    }
+
+    /// The program of a plan that has its addresses.
+    ///
+    /// # Errors
+    /// What the passes refuse.
+    pub(crate) fn program(
+        &self,
+        g: &Graph,
+        plan: &Plan,
+        target: TargetInfo,
+    ) -> Result<Program, PassError> {
+        let mut program = Program::new(target);
+        for (_, pass) in &self.program {
+            pass.run(g, plan, &mut program)?;
+        }
+        Ok(program)
+    }
+}
+
+/// A plan with its addresses, its program and what it takes.
+#[derive(Clone)]
+pub(crate) struct Finished {
+    /// Order, slots and placement.
+    pub(crate) plan: Plan,
+    /// What the device is told to do.
+    pub(crate) program: Program,
+    /// Arena sizes in bytes.
+    pub(crate) arena: PerSpace<u64>,
+    /// The simulated step, in seconds.
+    pub(crate) seconds: f64,
+    /// What each pass counted, in order.
+    pub(crate) stats: Vec<(String, Stats)>,
+}
+
+impl Finished {
+    /// The fastest of some plans; of equal ones the first.
+    pub(crate) fn fastest<const N: usize>(plans: [Option<Finished>; N]) -> Option<Finished> {
+        plans.into_iter().flatten().min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    }
+
+    /// True if nothing is copied to another memory space.
+    pub(crate) fn moves_nothing(&self) -> bool {
+        self.plan.buffers.values().all(|b| b.space == Space::Device)
+    }
+
+    /// True if the arenas keep the limits.
+    pub(crate) fn fits(&self, limits: &PerSpace<Option<u64>>) -> bool {
+        Space::ALL.iter().all(|&space| limits[space].is_none_or(|most| self.arena[space] <= most))
+    }
+
+    /// True if no arena could be smaller but one whose limit it keeps anyway.
+    fn is_dense(&self, limits: &PerSpace<Option<u64>>) -> Result<bool, PassError> {
+        let peak = self.plan.slots()?.live_peak();
+        let is_dense = |&space| limits[space].is_some() || self.arena[space] <= peak[space];
+        Ok(Space::ALL.iter().all(is_dense))
+    }
+
+    /// The plan placed with the pipeline's own effort, if an arena without a limit may be smaller so
+    /// and the step is no slower.
+    ///
+    /// # Errors
+    /// What the passes refuse.
+    pub(crate) fn settled(
+        self,
+        tail: &Tail,
+        g: &Graph,
+        device: &Device,
+        cx: &Cx,
+    ) -> Result<Finished, PassError> {
+        if self.is_dense(&cx.limits)? {
+            return Ok(self);
+        }
+        let again = tail.finish(g, self.plan.clone(), device, cx, Depth::Full)?;
+        let smaller = Space::ALL
+            .iter()
+            .any(|&space| cx.limits[space].is_none() && again.arena[space] < self.arena[space]);
+        let is_better = smaller && again.fits(&cx.limits) && again.seconds <= self.seconds;
+        Ok(if is_better { again } else { self })
+    }
+}

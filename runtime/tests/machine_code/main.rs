@@ -1,0 +1,203 @@
+//! Registers, spills, shared memory and instructions of kernels as NVRTC 13.0 makes them for sm_90, at the extents of
+//! GPT-2 124M (8 × 1,024 tokens) and ResNet-50 (256 images): `kernels.txt`, which a change of kernels must explain.
+//! `UPDATE_KERNELS=1` writes it anew. Counts are of the text of a kernel, of which loops run more than once.
+
+mod cubin;
+#[path = "../support/lowered.rs"]
+mod lowered;
+
+use arenic_ir::Math;
+use arenic_runtime::cuda::nvrtc::{self, Architecture};
+use arenic_runtime::cuda::{Module, Work};
+use cubin::{Figures, OPERATIONS};
+use lowered::lowered;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+/// What is compiled: how it is called, how it multiplies, and the operator.
+const KERNELS: &[(&str, Math, &str)] = &[
+    (
+        "attention, bf16",
+        Math::F32,
+        r#"attention {"spec":{"scale":0.125,"causal":true}} (v0: bf16[8,12,1024,64], v1: bf16[8,12,1024,64], v2: bf16[8,12,1024,64])"#,
+    ),
+    (
+        "gradient of attention, bf16",
+        Math::F32,
+        r#"attention_grad {"spec":{"scale":0.125,"causal":true}} (v0: bf16[8,12,1024,64], v1: bf16[8,12,1024,64], v2: bf16[8,12,1024,64], v3: f32[8,12,1024], v4: f32[8,12,1024], v5: bf16[8,12,1024,64])"#,
+    ),
+    (
+        "attention, TF32",
+        Math::Tf32,
+        r#"attention {"spec":{"scale":0.125,"causal":true}} (v0: f32[8,12,1024,64], v1: f32[8,12,1024,64], v2: f32[8,12,1024,64])"#,
+    ),
+    (
+        "attention, f32",
+        Math::F32,
+        r#"attention {"spec":{"scale":0.125,"causal":true}} (v0: f32[8,12,1024,64], v1: f32[8,12,1024,64], v2: f32[8,12,1024,64])"#,
+    ),
+    ("product, f32", Math::F32, "mat_mul (v0: f32[8192,768], v1: f32[768,3072])"),
+    (
+        "product in parts, f32",
+        Math::F32,
+        r#"mat_mul {"trans_a":true} (v0: f32[8192,768], v1: f32[8192,768])"#,
+    ),
+    (
+        "layer norm",
+        Math::F32,
+        r#"layer_norm {"axis":1,"epsilon":1e-5} (v0: f32[8192,768], v1: f32[768], v2: f32[768])"#,
+    ),
+    (
+        "layer norm's gradient",
+        Math::F32,
+        r#"layer_norm_input_grad {"axis":1} (v0: f32[8192,768], v1: f32[8192,768], v2: f32[768], v3: f32[8192,1], v4: f32[8192,1])"#,
+    ),
+    (
+        "layer norm's gradients of parameters",
+        Math::F32,
+        r#"layer_norm_param_grad {"axis":1} (v0: f32[8192,768], v1: f32[8192,768], v2: f32[8192,1], v3: f32[8192,1])"#,
+    ),
+    ("statistics of log softmax, bf16", Math::F32, "log_softmax_stats (v0: bf16[8192,50257])"),
+    (
+        "update",
+        Math::F32,
+        r#"adam {"alpha":0.9,"beta":0.99,"epsilon":0.001,"norm_coefficient":0.0,"norm_coefficient_post":0.0} (v0: f32[], v1: i64[], v2: f32[768,3072], v3: f32[768,3072], v4: f32[768,3072], v5: f32[768,3072])"#,
+    ),
+    (
+        "heads change places, bf16",
+        Math::F32,
+        r#"transpose {"perm":[0,2,1,3]} (v0: bf16[8,1024,12,64])"#,
+    ),
+    ("cast to bf16", Math::F32, r#"cast {"to":"bf16"} (v0: f32[8192,768])"#),
+    (
+        "sum of two, bf16",
+        Math::F32,
+        r#"binary {"f":"add"} (v0: bf16[8192,768], v1: bf16[8192,768])"#,
+    ),
+    (
+        "a bias's gradient",
+        Math::F32,
+        r#"reduce {"f":"sum","axes":[0],"keep":false} (v0: bf16[8192,3072])"#,
+    ),
+    (
+        "batch norm, bf16",
+        Math::F32,
+        r#"batch_norm {"epsilon":1e-5} (v0: bf16[256,64,56,56], v1: f32[64], v2: f32[64])"#,
+    ),
+    (
+        "batch norm's gradients of parameters, bf16",
+        Math::F32,
+        "batch_norm_param_grad (v0: bf16[256,64,56,56], v1: bf16[256,64,56,56], v2: f32[64], v3: f32[64])",
+    ),
+    (
+        "convolution, f32",
+        Math::F32,
+        r#"conv {"window":{"kernel":[3,3],"strides":[1,1],"pads_begin":[1,1],"pads_end":[1,1],"dilations":[1,1]},"group":1} (v0: f32[256,64,56,56], v1: f32[64,64,3,3])"#,
+    ),
+];
+
+/// The machine code of a text, where there is NVRTC.
+fn compiled(source: &str) -> Option<BTreeMap<String, Figures>> {
+    let found = nvrtc::version();
+    if found != Some((13, 0)) {
+        let required = std::env::var("ARENIC_REQUIRE_NVRTC").is_ok_and(|v| v == "1");
+        assert!(!required || found.is_some(), "{}", nvrtc::CompileError::Missing);
+        eprintln!("NOT COMPARED: kernels.txt is of NVRTC 13.0, and there is {found:?}");
+        return None;
+    }
+    let code = nvrtc::compile(source, Architecture::Machine(90));
+    Some(cubin::read(&code.unwrap_or_else(|e| panic!("{e}"))))
+}
+
+fn row(name: &str, f: &Figures) -> String {
+    let mut text =
+        format!("{name:<44}{:>5}{:>6}{:>7}{:>7}", f.registers, f.stack, f.shared, f.instructions);
+    for (_, operation) in OPERATIONS {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{:>6}", f.count(operation));
+    }
+    text
+}
+
+/// The kernels that work launches, ours throughout.
+fn launched(works: &[Work], to: &mut Vec<String>) {
+    for work in works {
+        match work {
+            Work::Launch(launch) => to.push(launch.kernel.to_string()),
+            Work::Library { instead, .. } => launched(instead, to),
+            Work::Copy { .. } => {}
+        }
+    }
+}
+
+#[test]
+fn machine_code_is_as_it_was() {
+    let mut module = Module::default();
+    let mut kernels = Vec::new();
+    for (name, math, text) in KERNELS {
+        let mut names = Vec::new();
+        launched(&lowered(text, *math, &mut module).work, &mut names);
+        kernels.push((name, names));
+    }
+    let Some(figures) = compiled(&module.source()) else { return };
+    let mut text =
+        format!("{:<44}{:>5}{:>6}{:>7}{:>7}", "kernel", "regs", "stack", "shared", "instrs");
+    for (operation, _) in OPERATIONS {
+        let _ = write!(text, "{operation:>6}");
+    }
+    text.push('\n');
+    for (name, names) in kernels {
+        for (i, kernel) in names.iter().enumerate() {
+            let name =
+                if names.len() > 1 { format!("{name}, {}", i + 1) } else { (*name).to_string() };
+            text += &row(&name, &figures[kernel]);
+            text.push('\n');
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine_code/kernels.txt");
+    if std::env::var("UPDATE_KERNELS").is_ok_and(|v| v == "1") {
+        std::fs::write(path, text).unwrap();
+        return;
+    }
+    let known = std::fs::read_to_string(path).unwrap();
+    let changed: Vec<&str> =
+        text.lines().filter(|line| !known.lines().any(|k| k == *line)).collect();
+    assert!(
+        known == text,
+        "kernels have other machine code, now: {changed:#?}; if that is meant, UPDATE_KERNELS=1 writes it anew, \
+         and the commit says why"
+    );
+}
+
+/// What the reader sees of a kernel that spills, shares memory and multiplies.
+#[test]
+fn spills_and_shared_memory_are_seen() {
+    let kernel = |bytes: u32, each: u32| {
+        format!(
+            "#include \"arenic.cuh\"
+KERNEL(k0, 64, const float* x0, float* y0) {{
+    __shared__ float shared[{bytes} / 4];
+    float own[{each}];
+    for (u32 i = 0; i < {each}u; i++) own[i] = x0[i * 64 + threadIdx.x];
+    for (u32 i = 0; i < 1000u; i++) own[u32(x0[i]) % {each}u] += own[u32(x0[i + 1]) % {each}u];
+    shared[threadIdx.x] = own[u32(x0[0]) % {each}u];
+    __syncthreads();
+    y0[threadIdx.x] = fmaf(shared[63 - threadIdx.x], 2.0f, x0[7]);
+}}
+"
+        )
+    };
+    let Some(few) = compiled(&kernel(256, 1)) else { return };
+    let many = compiled(&kernel(1024, 40)).unwrap();
+    let (few, many) = (&few["k0"], &many["k0"]);
+    assert_eq!((few.stack, few.shared), (0, 256));
+    // Places of an array that are known when it runs are in memory: 40 floats.
+    assert_eq!((many.stack, many.shared), (160, 1024));
+    assert!(few.registers > 0 && many.instructions > few.instructions);
+    let count = |name: &str| {
+        let (_, operation) = OPERATIONS.iter().find(|(n, _)| *n == name).unwrap();
+        few.count(*operation)
+    };
+    assert_eq!((count("BAR"), count("FFMA"), count("STS"), count("LDS")), (1, 1, 1, 1));
+}
