@@ -5,7 +5,9 @@
 //! steps. Whoever has the [`Session`] gives one order at a time, and touches the machine's memory only
 //! while none is open.
 
-use super::{Initial, Outputs, Place, Step, TrainError, Work, class_error, on_cpu, on_device};
+use super::error::class_error;
+use super::outputs::Outputs;
+use super::{Initial, Place, Step, TrainError, Work, on_cpu, on_device};
 use crate::artifact::Artifact;
 use crate::data::Progress;
 use crate::gpu_code::Trust;

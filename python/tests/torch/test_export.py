@@ -319,7 +319,7 @@ def test_a_parameter_that_is_read_from_elsewhere_is_refused(tmp_path):
             return self.linear(x) * hidden[0]
 
     with pytest.raises(ValueError, match="extra would be a constant"):
-        arenic.export(Around(), torch.rand(BATCH, 6), tmp_path / "model.onnx")
+        arenic.torch.export(Around(), torch.rand(BATCH, 6), tmp_path / "model.onnx")
 
 
 def test_arguments_may_be_any_number(tmp_path):

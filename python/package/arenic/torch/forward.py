@@ -83,6 +83,8 @@ def exported(
             program = torch.export.export(module, positional, keywords, dynamic_shapes=by_argument)
             _refuse_unregistered(module, program)
             _stop_gradients(program)
+            # Nobody calls the program: torch 2.9 writes those of `*args` by names that it then does not know.
+            program._guards_code = []
             onnx_program = torch.onnx.export(
                 program, (), dynamo=True, optimize=False, opset_version=_OPSET, verbose=False
             )
