@@ -31,6 +31,7 @@ setup: ## Check the prerequisites; install what is missing by apt-get
 	@tools/setup.sh build
 	@tools/setup.sh python
 	@tools/setup.sh browser
+	@tools/setup.sh mpi
 
 build: ## Build the release binary, target/release/arenic
 	@tools/setup.sh build
@@ -93,6 +94,7 @@ test: export ARENIC_REQUIRE_DIFFERENTIAL := 1
 test: export ARENIC_REQUIRE_NVRTC := 1
 test: ## Everything that CI runs
 	@tools/setup.sh build
+	@tools/setup.sh mpi
 	$(call step,cargo fmt --all --check)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
 	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(VENV)/nvrtc)
@@ -107,6 +109,7 @@ endif
 	$(call step,$(MAKE) --no-print-directory python-test)
 	$(call step,$(MAKE) --no-print-directory browser-test)
 	$(call step,$(MAKE) --no-print-directory export-test)
+	$(call step,cargo test --workspace --locked --features mpi --test mpi)
 	$(call step,cargo test --workspace --doc --locked)
 	$(call step,cargo check --no-default-features --locked)
 ifeq ($(DENY),yes)
