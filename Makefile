@@ -20,7 +20,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text wheel test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans asan-test \
+.PHONY: help setup build demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans asan-test \
   miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
   gpu-bundle digits clean
 
@@ -31,6 +31,7 @@ setup: ## Check the prerequisites; install what is missing by apt-get
 	@tools/setup.sh build
 	@tools/setup.sh python
 	@tools/setup.sh browser
+	@tools/setup.sh mpi
 
 build: ## Build the release binary, target/release/arenic
 	@tools/setup.sh build
@@ -44,6 +45,11 @@ wheel: $(VENV)/wheel ## Build the Python package, a wheel in target/wheels
 	@tools/setup.sh build
 	rm -rf $(WHEELS)
 	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml --out $(WHEELS)
+
+# Of the crates that are published, which leave out those of tests alone.
+CRATES := arenic-ir arenic-backends arenic-passes arenic-runtime arenic
+package: ## Pack the crates in target/package, as `cargo publish` would upload them
+	cargo package --locked --no-verify $(foreach c,$(CRATES),-p $(c))
 
 # With PyTorch, some 5 GB each, so that `make test` leaves it out.
 test-torch: wheel $(VENV)-torch-oldest/made $(VENV)-torch-newest/made ## Test the Python package with the oldest PyTorch it is for, and the newest
@@ -88,6 +94,7 @@ test: export ARENIC_REQUIRE_DIFFERENTIAL := 1
 test: export ARENIC_REQUIRE_NVRTC := 1
 test: ## Everything that CI runs
 	@tools/setup.sh build
+	@tools/setup.sh mpi
 	$(call step,cargo fmt --all --check)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
 	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(VENV)/nvrtc)
@@ -102,6 +109,7 @@ endif
 	$(call step,$(MAKE) --no-print-directory python-test)
 	$(call step,$(MAKE) --no-print-directory browser-test)
 	$(call step,$(MAKE) --no-print-directory export-test)
+	$(call step,cargo test --workspace --locked --features mpi --test mpi)
 	$(call step,cargo test --workspace --doc --locked)
 	$(call step,cargo check --no-default-features --locked)
 ifeq ($(DENY),yes)
