@@ -20,7 +20,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide asan-test \
+.PHONY: help setup build demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans asan-test \
   miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
   gpu-bundle digits clean
 
@@ -31,6 +31,7 @@ setup: ## Check the prerequisites; install what is missing by apt-get
 	@tools/setup.sh build
 	@tools/setup.sh python
 	@tools/setup.sh browser
+	@tools/setup.sh mpi
 
 build: ## Build the release binary, target/release/arenic
 	@tools/setup.sh build
@@ -93,6 +94,7 @@ test: export ARENIC_REQUIRE_DIFFERENTIAL := 1
 test: export ARENIC_REQUIRE_NVRTC := 1
 test: ## Everything that CI runs
 	@tools/setup.sh build
+	@tools/setup.sh mpi
 	$(call step,cargo fmt --all --check)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
 	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(VENV)/nvrtc)
@@ -107,6 +109,7 @@ endif
 	$(call step,$(MAKE) --no-print-directory python-test)
 	$(call step,$(MAKE) --no-print-directory browser-test)
 	$(call step,$(MAKE) --no-print-directory export-test)
+	$(call step,cargo test --workspace --locked --features mpi --test mpi)
 	$(call step,cargo test --workspace --doc --locked)
 	$(call step,cargo check --no-default-features --locked)
 ifeq ($(DENY),yes)
@@ -122,6 +125,7 @@ test-all: export ARENIC_WIDE := 1
 test-all: test ## The wide tier: what CI runs with every seed and architecture, and what it leaves out
 	$(call step,cargo test -p arenic-passes --no-default-features --locked --lib)
 	$(call step,$(MAKE) --no-print-directory differential-wide)
+	$(call step,$(MAKE) --no-print-directory cudnn-plans)
 	$(call step,$(MAKE) --no-print-directory asan-test)
 	$(call step,$(MAKE) --no-print-directory miri-test)
 	$(call step,$(MAKE) --no-print-directory fuzz MINUTES=$(MINUTES))
@@ -151,6 +155,18 @@ differential-wide: $(VENV)/differential ## Try more random cases of operators an
 	  --seed $(SEED) --cases $(CASES) --gradients $$(($(CASES) / 5))
 	ARENIC_REQUIRE_DIFFERENTIAL=1 ARENIC_DIFFERENTIAL=$(abspath $(DIFFERENTIAL)-wide) \
 	  cargo test --workspace --locked --test differential
+
+# With the binary that the tests have built, on steps without weights.
+PLANS := target/cudnn-plans
+cudnn-plans: $(VENV)/cudnn ## Have cuDNN plan four networks' convolutions and attentions for described GPUs (1 GB, a minute)
+	rm -rf $(PLANS)
+	mkdir -p $(PLANS)
+	set -e; for packed in tests/fixtures/networks/*.onnx.gz; do \
+	  name=$(PLANS)/$$(basename $$packed .onnx.gz); gzip -dc $$packed >$$name.onnx; \
+	  $(CARGO_TARGET_DIR)/debug/arenic compile $$name.onnx --plan-only --target cuda --precision bf16 --device h100 --effort 0.2 \
+	    -o $$name.arenic; \
+	done
+	$(PYTHON) tests/cuda/cudnn_plans.py $(CARGO_TARGET_DIR)/debug/arenic $(PLANS)/*.arenic
 
 # The standard library's sanitizer runtime comes with the stable toolchain; only the flag does not.
 # Where what is compiled runs, build scripts and macros among it, is not where they are built for.
@@ -258,6 +274,7 @@ $(VENV)-torch-oldest/made $(VENV)-torch-newest/made: python/pyproject.toml
 $(VENV)/node-tests: tests/node_tests/requirements.txt
 $(VENV)/differential: tests/differential/requirements.txt
 $(VENV)/nvrtc: tests/cuda/requirements.txt
+$(VENV)/cudnn: tests/cuda/requirements-plans.txt
 $(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/export: tests/onnx_export/requirements.txt
 $(VENV)/python: python/tests/requirements.txt
@@ -267,7 +284,7 @@ $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
 $(VENV)/text: models/text/requirements.txt
 $(VENV)/zoo: models/zoo/requirements.txt
-$(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
+$(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/cudnn $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
   $(VENV)/text $(VENV)/zoo: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

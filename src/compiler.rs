@@ -1,5 +1,6 @@
 //! How models are compiled: targets, byte limits, loss and optimizer, searches.
 
+mod levels;
 mod variants;
 
 pub use variants::Variant;
@@ -19,6 +20,7 @@ use arenic_passes::accumulate::Accumulate;
 use arenic_passes::differentiate::{Differentiate, Glob, Optimizer, WeightRole};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::precision::{Format, Precision};
+use arenic_passes::shard::{Level, Shard, Travels};
 use arenic_passes::{Pass, Progress, Purpose, Search, devices};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +49,14 @@ pub struct Compiler {
     /// Makes a training step of a forward model.
     pub(crate) differentiate: Option<Differentiate>,
     pub(crate) precision: Option<Format>,
+    /// Ranks that run the step together, each with its rows of the batch; 1 for one process.
+    pub(crate) ranks: usize,
+    /// What each rank has a part of alone.
+    pub(crate) shard: Level,
+    /// The type in which gradients travel.
+    pub(crate) grad_precision: Travels,
+    /// Batch normalisation goes by the statistics of all ranks' rows.
+    pub(crate) sync_batch_norm: bool,
     /// The step's rows are cut into as many rounds as make it fastest.
     pub(crate) auto_rounds: bool,
     /// Passes of the user's own: name, pass, and the pass that they come before.
@@ -119,6 +129,10 @@ impl Compiler {
             pipeline: None,
             differentiate: None,
             precision: None,
+            ranks: 1,
+            shard: Level::default(),
+            grad_precision: Travels::default(),
+            sync_batch_norm: false,
             auto_rounds: false,
             own: Vec::new(),
             targets: Vec::new(),
@@ -204,6 +218,21 @@ impl Compiler {
         self
     }
 
+    /// Compiles for so many ranks, processes that MPI starts: sizes of the batch are a rank's, and `shard` says what
+    /// each rank has a part of alone.
+    #[must_use]
+    pub fn ranks(mut self, ranks: usize, shard: Level) -> Compiler {
+        (self.ranks, self.shard) = (ranks, shard);
+        self
+    }
+
+    /// Of several ranks: batch normalisation goes by the statistics of all rows, not of each rank's own.
+    #[must_use]
+    pub fn sync_batch_norm(mut self) -> Compiler {
+        self.sync_batch_norm = true;
+        self
+    }
+
     /// Whether the artifact of a forward model holds the forward pass that evaluates what was trained; by default it
     /// does.
     #[must_use]
@@ -278,6 +307,9 @@ impl Compiler {
         if let Some(to) = self.precision {
             pipeline = pipeline.with_precision(Precision { to });
         }
+        if self.ranks > 1 {
+            pipeline = pipeline.on_ranks(self.sharded(self.shard, None));
+        }
         if self.auto_rounds {
             pipeline = pipeline.in_micro_batches(Accumulate::default());
         }
@@ -285,6 +317,12 @@ impl Compiler {
             pipeline = pipeline.with_pass(name, pass.clone(), before)?;
         }
         Ok(pipeline)
+    }
+
+    /// The pass that makes the step that of one of several ranks.
+    fn sharded(&self, shard: Level, bucket_bytes: Option<u64>) -> Shard {
+        let Compiler { ranks, grad_precision, sync_batch_norm, .. } = *self;
+        Shard { ranks, shard, grad_precision, sync_batch_norm, bucket_bytes }
     }
 
     /// What is compiled, whatever the limit.
@@ -303,6 +341,10 @@ impl Compiler {
             let message = format!("--math {} is for GPUs", self.math.name());
             return Err(CompileError::options(message, "add `--target cuda`"));
         }
+        if self.ranks > 1 && self.targets.contains(&CUDA) {
+            let message = "ranks exchange tensors between CPUs alone so far";
+            return Err(CompileError::options(message, "leave out `--target cuda`, or --ranks"));
+        }
         let trains = pipeline.differentiation().is_some();
         let mode = match trains {
             _ if self.inference => Mode::Inference,
@@ -317,7 +359,12 @@ impl Compiler {
         if targets.is_empty() {
             targets.push(CPU);
         }
-        let import = ImportOptions { mode, ..self.import.clone() };
+        let import = ImportOptions {
+            mode,
+            ranks: self.ranks,
+            sync_batch_norm: self.sync_batch_norm,
+            ..self.import.clone()
+        };
         let dims = self.import.dims.clone();
         let imports = RefCell::default();
         Ok(Job {
@@ -506,7 +553,10 @@ impl Job<'_> {
         };
         let stop_after = self.compiler.stop_after.as_deref();
         let options = RunOptions { stop_after, after_pass: Some(&mut after_pass) };
-        let mut compiled = self.plan(self.step()?, constraints, options)?;
+        let mut compiled = match self.compiler.shard > Level::None && device_limit.is_none() {
+            true if stop_after.is_none() => self.least_level(constraints, options)?,
+            _ => self.plan(self.step()?, constraints, options)?,
+        };
         let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
         artifact.defaults.extend(self.compiler.defaults.clone());
         for &backend in self.targets.iter().skip(1) {
@@ -543,9 +593,19 @@ impl Job<'_> {
         constraints: Constraints,
         options: RunOptions,
     ) -> Result<Compiled, CompileError> {
+        self.plan_by(&self.pipeline, imported, constraints, options)
+    }
+
+    fn plan_by(
+        &self,
+        pipeline: &Pipeline,
+        imported: Imported,
+        constraints: Constraints,
+        options: RunOptions,
+    ) -> Result<Compiled, CompileError> {
         let (model, plan_only) = (self.model, self.import.plan_only);
         let source = Source { model, plan_only, imported };
-        plan(source, &self.pipeline, constraints, self.search(), options)
+        plan(source, pipeline, constraints, self.search(), options)
     }
 
     /// The graph of the step, or the forward model that it is made of.
@@ -569,7 +629,9 @@ impl Job<'_> {
             _ => {
                 let (mode, trainable) = (Mode::Inference, trainable.to_vec());
                 let dims = imports.dims.clone();
-                let options = ImportOptions { mode, trainable, dims, ..self.import.clone() };
+                // One process evaluates.
+                let ranks = 1;
+                let options = ImportOptions { mode, trainable, dims, ranks, ..self.import.clone() };
                 self.model.import(&options)?
             }
         };

@@ -5,6 +5,7 @@ mod initial;
 mod options;
 mod outputs;
 mod place;
+mod ranks;
 mod run;
 mod saving;
 pub(crate) mod session;
@@ -20,6 +21,7 @@ use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::machine::Machine;
 pub use arenic_runtime::machine::StepFailure;
+use arenic_runtime::ranks::Communicator;
 use arenic_runtime::rounds::{Part, RoundsError, WholeStep};
 use arenic_runtime::variants::{self, Variants};
 pub use error::{InputError, TrainError};
@@ -27,9 +29,11 @@ pub use initial::{Initial, InitialError};
 pub use options::{Length, TrainOptions};
 pub(crate) use outputs::scalar;
 pub use place::{Place, PlaceError};
+pub use ranks::RankCountError;
 use run::train_on;
 pub use run::{StepReport, Summary};
 pub use saving::{Kept, OnSaveError};
+use std::sync::Arc;
 
 /// Runs a target on the CPU.
 ///
@@ -55,7 +59,7 @@ pub fn train_variants(
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, TrainError> {
     let how = ExecutorOptions { threads: options.threads, poison: options.poison, stress: None };
-    on_cpu(variants, how, Training { options, notice, watch })
+    on_cpu(variants, how, options.ranks.as_ref(), Training { options, notice, watch })
 }
 
 /// Runs a target on a device.
@@ -96,11 +100,16 @@ trait Work<R> {
 fn on_cpu<R: Send>(
     variants: &[&Target],
     how: ExecutorOptions,
+    ranks: Option<&Arc<dyn Communicator>>,
     work: impl Work<R> + Send,
 ) -> Result<R, TrainError> {
+    RankCountError::of(variants, ranks.map(|ranks| ranks.as_ref()))?;
     let whole = whole_steps(variants)?;
     let ready = ready(variants, &whole);
     let mut machines = Variants::on_cpu(&ready, how)?;
+    if let Some(ranks) = ranks {
+        machines.join(ranks);
+    }
     let steps = steps(variants, &ready);
     machines.within(|machines| work.with(machines, &steps))
 }
@@ -113,6 +122,7 @@ fn on_device<R>(
     how: cuda::CudaOptions,
     work: impl Work<R>,
 ) -> Result<R, TrainError> {
+    RankCountError::of(variants, None)?;
     let images = |turn: &Turn| {
         let images = gpu_code::images(turn.kernels, turn.graph, turn.program, trust);
         images.map_err(cuda::SetupError::from)

@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh build    what `cargo build` needs
 #   tools/setup.sh python   a Python that can make virtual environments (node tests, benchmarks)
+#   tools/setup.sh mpi      an MPI library and its launcher (ranks, feature `mpi`)
 #   tools/setup.sh browser  a Chromium that programs can drive (tests of `arenic report`)
 set -euo pipefail
 
@@ -97,6 +98,15 @@ setup_python() {
         fail "Python $python is too old for the pinned packages: $PYTHON_MINIMUM or newer is needed"
 }
 
+# The bindings of MPI are made by bindgen, which loads libclang.
+setup_mpi() {
+    local missing=()
+    command -v mpicc >/dev/null || missing+=(libopenmpi-dev)
+    command -v mpirun >/dev/null || missing+=(openmpi-bin)
+    has_libclang || missing+=(libclang-dev)
+    [ "${#missing[@]}" -eq 0 ] || install "${missing[@]}"
+}
+
 setup_browser() {
     local missing=()
     command -v chromium >/dev/null || missing+=(chromium)
@@ -108,5 +118,6 @@ case "${1:-}" in
 build) setup_build ;;
 python) setup_python ;;
 browser) setup_browser ;;
-*) fail "usage: tools/setup.sh build|python|browser" ;;
+mpi) setup_mpi ;;
+*) fail "usage: tools/setup.sh build|python|browser|mpi" ;;
 esac

@@ -45,6 +45,8 @@ pub enum Invariant {
     Race,
     /// I9: a record precedes its waits; an event is recorded once per step.
     Event,
+    /// I13: exchanges between ranks are all on one stream, so that every rank runs them in one order.
+    Ranks,
     /// I10: at the end homes hold exit values, outputs hold theirs, streams have joined.
     Closing,
 }
@@ -117,6 +119,8 @@ struct Checker<'a> {
     clocks: Vec<Vec<u64>>,
     streams: HashMap<StreamId, usize>,
     events: HashMap<EventId, Vec<u64>>,
+    /// The stream of the exchanges between ranks.
+    exchanges: Option<StreamId>,
     occupancies: Occupancies,
     /// One past the last byte of each arena that was touched, aligned.
     top: PerSpace<u64>,
@@ -136,6 +140,7 @@ impl<'a> Checker<'a> {
             clocks: Vec::new(),
             streams: HashMap::new(),
             events: HashMap::new(),
+            exchanges: None,
             occupancies: Occupancies::default(),
             top: PerSpace::default(),
             violations: Vec::new(),
@@ -265,11 +270,28 @@ impl<'a> Checker<'a> {
             Command::Copy { from, to, .. } => self.copy(i, stream, from, to),
             Command::Run { node, reads, writes, scratch, .. } => {
                 if self.g.nodes.is_valid(*node) {
+                    self.exchange(*node, command.stream());
                     self.run(i, stream, *node, reads, writes, scratch.as_ref());
                 } else {
                     self.fail(Invariant::Shape, format!("{node} is not in the graph"));
                 }
             }
+        }
+    }
+
+    /// Ranks that wait for one another must do so in one order. All of them run this program, and the
+    /// commands of one stream in issue order, so that one stream for all exchanges is enough: the first
+    /// exchange that some rank has not begun is the same on all ranks or was begun by others before, and
+    /// what it waits for on its own rank comes before it in issue order (I9), which has no circle.
+    fn exchange(&mut self, n: NodeId, stream: StreamId) {
+        if !self.g.nodes[n].op.communicates() {
+            return;
+        }
+        let other = *self.exchanges.get_or_insert(stream);
+        if other != stream {
+            let message =
+                format!("{n} exchanges with other ranks on {stream}, others do on {other}");
+            self.fail(Invariant::Ranks, message);
         }
     }
 

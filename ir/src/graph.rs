@@ -8,6 +8,7 @@ use crate::op::Op;
 use crate::types::TensorType;
 use bytes::Bytes;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A value, printed `v3`.
@@ -112,6 +113,16 @@ pub struct BatchRows {
     pub of: usize,
 }
 
+/// The ranks that run a graph together: each runs all of it, on bytes of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    /// How many there are, at least 2.
+    pub count: usize,
+    /// Names of the inputs that hold a rank's rows of the batch: of `count` equal parts of the first axis
+    /// of the whole batch, rank `r` is fed part `r`. All ranks are fed the same of other inputs.
+    pub by_rows: BTreeSet<String>,
+}
+
 /// What is carried from step to step: weights, moments, statistics, counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
@@ -119,6 +130,9 @@ pub struct State {
     pub name: String,
     /// Which rows it is of the tensor that is saved and loaded; `None` if it is all of them.
     pub rows: Option<BatchRows>,
+    /// The tensor that is saved and loaded, of which every rank has its part
+    /// ([`part_type`](crate::op::part_type)); `None` if the state is not in parts.
+    pub part_of: Option<TensorType>,
     /// It passes values between the parts of one step ([`crate::rounds`]) and means nothing between
     /// steps: it is neither saved nor loaded.
     pub carried: bool,
@@ -126,7 +140,7 @@ pub struct State {
     pub enter: ValueId,
     /// Its value when the step has ended.
     pub exit: ValueId,
-    /// Its value before the first step, where the model says so.
+    /// Its value before the first step, where the model says so; of a state in parts that of the whole.
     pub init: Option<Data>,
 }
 
@@ -152,6 +166,8 @@ pub struct Graph {
     pub states: PrimaryMap<StateId, State>,
     /// Results for the caller.
     pub outputs: Vec<Output>,
+    /// Who runs it together; `None` if one process runs it alone.
+    pub ranks: Option<Ranks>,
 }
 
 /// Where a value's bytes are: a part of its root.
@@ -189,7 +205,8 @@ impl Graph {
         let name = name.into();
         let state = self.states.next_key();
         let enter = self.add_value(name.clone(), ty, Def::State(state));
-        self.states.push(State { name, rows: None, carried: false, enter, exit: enter, init })
+        let (rows, part_of) = (None, None);
+        self.states.push(State { name, rows, part_of, carried: false, enter, exit: enter, init })
     }
 
     /// Adds a view.
@@ -223,8 +240,16 @@ impl Graph {
         Ok(self.nodes.push(Node { name: name.into(), op, inputs, outputs }))
     }
 
-    /// The type of the tensor that a state is saved in, which may have more rows.
+    /// How many ranks run the graph together; 1 if one process runs it alone.
+    pub fn rank_count(&self) -> usize {
+        self.ranks.as_ref().map_or(1, |ranks| ranks.count)
+    }
+
+    /// The type of the tensor that a state is saved in, of which it may be some rows or a part.
     pub fn saved_type(&self, s: StateId) -> TensorType {
+        if let Some(whole) = &self.states[s].part_of {
+            return whole.clone();
+        }
         let mut ty = self.ty(self.states[s].enter).clone();
         if let (Some(rows), Some(extent)) = (self.states[s].rows, ty.shape.first_mut()) {
             *extent = rows.of;
@@ -382,7 +407,8 @@ impl Graph {
         }
         let renamed = |v: ValueId| new_value[v].unwrap_or(v);
 
-        let mut g = Graph { name: self.name.clone(), ..Graph::default() };
+        let (name, ranks) = (self.name.clone(), self.ranks.clone());
+        let mut g = Graph { name, ranks, ..Graph::default() };
         for &v in &kept {
             let mut value = self.values[v].clone();
             match &mut value.def {

@@ -1,7 +1,7 @@
 //! Is this a graph? Structure, types and names (invariants I1 and I2).
 
 use crate::graph::{Data, Def, Graph, NodeId, StateId, ValueId};
-use crate::op::{MAX_RANK, Op};
+use crate::op::{MAX_RANK, MAX_RANKS, Op, part_type};
 use crate::types::TensorType;
 use cranelift_entity::EntitySet;
 use std::collections::{HashMap, HashSet};
@@ -28,10 +28,17 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
         verify_value(g, v, &endless)
             .map_err(|message| Defect { at: named(&v.to_string(), &value.name), message })?;
     }
+    if let Some(message) = ranks_defect(g) {
+        return Err(Defect { at: "ranks".into(), message });
+    }
     let mut generators = HashMap::new();
     for (n, node) in &g.nodes {
         let at = || named(&format!("{n} ({})", node.op.name()), &node.name);
         verify_node(g, n).map_err(|message| Defect { at: at(), message })?;
+        if let Some(ranks) = node.op.ranks().filter(|&ranks| ranks != g.rank_count()) {
+            let message = format!("it is for {ranks} ranks, the graph for {}", g.rank_count());
+            return Err(Defect { at: at(), message });
+        }
         let Some(rng) = node.op.rng() else { continue };
         let key = (rng.stream, rng.seed);
         let message = if !matches!(node.op, Op::AttentionGrad { .. }) {
@@ -57,6 +64,8 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
             Some(format!("its enter value {} is not defined by it", state.enter))
         } else if g.ty(state.enter) != g.ty(state.exit) {
             Some(format!("enters as {}, leaves as {}", g.ty(state.enter), g.ty(state.exit)))
+        } else if let Some(whole) = &state.part_of {
+            part_defect(g, s, whole)
         } else {
             state.init.as_ref().and_then(|data| data_defect(g.ty(state.enter), data))
         };
@@ -119,6 +128,33 @@ fn rows_defect<'a>(
         (false, Some(_)) => return Some("its rows do not follow the ones before"),
     }
     None
+}
+
+/// Why the graph cannot be run by its ranks.
+fn ranks_defect(g: &Graph) -> Option<String> {
+    let ranks = g.ranks.as_ref()?;
+    if !(2..=MAX_RANKS).contains(&ranks.count) {
+        return Some(format!("{} ranks; 2 to {MAX_RANKS} can be", ranks.count));
+    }
+    let is_input = |name: &&String| g.inputs().any(|v| g.values[v].name == **name);
+    let unknown = ranks.by_rows.iter().find(|name| !is_input(name))?;
+    Some(format!("`{unknown}` is no input"))
+}
+
+/// Why a state cannot be a rank's part of a tensor.
+fn part_defect(g: &Graph, s: StateId, whole: &TensorType) -> Option<String> {
+    let state = &g.states[s];
+    if state.rows.is_some() || state.carried || g.ranks.is_none() {
+        return Some("it cannot be a rank's part".into());
+    }
+    if whole.checked_bytes().is_none() || whole.rank() > MAX_RANK {
+        return Some(format!("type {whole} is too large"));
+    }
+    let ty = g.ty(state.enter);
+    if *ty != part_type(whole, g.rank_count()) {
+        return Some(format!("{ty} is no part of {whole}"));
+    }
+    state.init.as_ref().and_then(|data| data_defect(whole, data))
 }
 
 fn data_defect(ty: &TensorType, data: &Data) -> Option<String> {

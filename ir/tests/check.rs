@@ -307,3 +307,74 @@ fn every_later_step_begins_as_the_first_one() {
     );
     judge(&copied).unwrap();
 }
+
+const RANKS: &str = r#"graph "two gradients" {
+  input v0: f32[16] "x"
+  state s0 "w": v1: f32[16] -> v5
+  state s1 "m" part of f32[16]: v2: f32[8] -> v6
+  n0 unary {"f":"relu"} (v0) -> (v3: f32[16])
+  n1 all_reduce {"ranks":2} (v3) -> (v4: f32[16])
+  n2 binary {"f":"sub"} (v1, v4) -> (v5: f32[16])
+  n3 reduce_scatter {"ranks":2} (v0) -> (v6: f32[8])
+  ranks 2 "x"
+}
+program {
+  align 64
+  device 640
+  host 0
+  home v0 device[0+64]
+  home v1 device[64+64]
+  home v2 device[128+32]
+  run n3 stream1 (device[0+64]) -> (device[128+32]) scratch device[192+128]
+  record stream1 event0
+  wait stream0 event0
+  run n0 stream0 (device[0+64]) -> (device[0+64])
+  record stream0 event1
+  wait stream1 event1
+  run n1 stream1 (device[0+64]) -> (device[0+64]) scratch device[384+256]
+  record stream1 event2
+  wait stream0 event2
+  run n2 stream0 (device[64+64], device[0+64]) -> (device[64+64])
+}
+"#;
+
+fn judge_ranks(text: &str) -> Result<(), String> {
+    let module = Module::parse(text, &arenic_backends::ALL).unwrap();
+    assert_eq!(module.to_string(), text);
+    verify(&module.graph).map_err(|defect| defect.to_string())?;
+    match check(&module.graph, &module.program.unwrap()) {
+        Ok(_) => Ok(()),
+        Err(violations) => Err(format!("{violations:?}")),
+    }
+}
+
+/// Ranks that wait for one another in several orders could wait for ever.
+#[test]
+fn i13_exchanges_between_ranks_have_one_order() {
+    judge_ranks(RANKS).unwrap();
+    let apart = RANKS.replace("run n1 stream1", "run n1 stream0");
+    assert!(judge_ranks(&apart).unwrap_err().contains("Ranks"));
+    let third = RANKS.replace("run n3 stream1", "run n3 stream2").replacen(
+        "stream1 event0",
+        "stream2 event0",
+        1,
+    );
+    assert!(judge_ranks(&third).unwrap_err().contains("Ranks"));
+    // All else is proved of them, too.
+    let unordered = RANKS.replace("  wait stream1 event1\n", "");
+    assert!(judge_ranks(&unordered).unwrap_err().contains("Race"));
+    let early = RANKS.replace("  wait stream0 event2\n", "");
+    assert!(judge_ranks(&early).unwrap_err().contains("Race"));
+    let tight = RANKS.replace("device[384+256]", "device[384+64]");
+    assert!(judge_ranks(&tight).unwrap_err().contains("Shape"));
+}
+
+/// A graph's operators, and its states' parts, are for as many ranks as run it.
+#[test]
+fn graphs_of_ranks_agree_about_their_number() {
+    let refused = |from: &str, to: &str| judge_ranks(&RANKS.replace(from, to)).unwrap_err();
+    assert!(refused("all_reduce {\"ranks\":2}", "all_reduce {\"ranks\":3}").contains("3 ranks"));
+    assert!(refused("  ranks 2 \"x\"\n", "").contains("ranks"));
+    assert!(refused("ranks 2 \"x\"", "ranks 2 \"y\"").contains("`y` is no input"));
+    assert!(refused("part of f32[16]", "part of f32[20]").contains("no part of"));
+}

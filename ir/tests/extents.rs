@@ -73,6 +73,10 @@ const OPERATORS: &str = r#"
 {"attention":{"spec":{"scale":1.0,"causal":true}}} | bf16[b,c] bf16[d,c] bf16[d,e]
 {"attention_grad":{"spec":{"scale":1.0}}} | f32[a,b,c] f32[a,d,c] f32[a,d,e] f32[a,b] f32[a,b] f32[a,b,e]
 "log_softmax_stats" | f32[a,b]
+{"all_reduce":{"ranks":$k}} | f32[a,b] f32[c]
+{"reduce_scatter":{"ranks":$k}} | bf16[a,b] bf16[c]
+{"all_gather":{"ranks":1,"shapes":[[$a],[$b]]}} | f32[a] f32[b]
+{"own_part":{"ranks":$k}} | i64[a,b]
 "softmax_of_stats" | f32[a,b] f32[a,1] f32[a,1]
 "cross_entropy_grad" | f32[a,b] f32[a,1] f32[a,1] i64[a,1] f32[a,1]
 {"opaque":{"results":[$a,$b]}} | u8[c]
@@ -186,16 +190,21 @@ fn nothing_overflows_that_infer_accepts() {
 }
 
 /// Operators whose order of sums is unknown on every backend.
-const WITHOUT_SUM_ORDER: &[&str] = &["opaque"];
+const WITHOUT_SUM_ORDER: &[&str] =
+    &["all_gather", "all_reduce", "opaque", "own_part", "reduce_scatter"];
 
 /// Operators that are never cut.
 const WITHOUT_CUTS: &[&str] = &[
+    "all_gather",
+    "all_reduce",
     "dropout",
     "gather",
     "gather_nd",
     "max_pool_grad",
     "opaque",
+    "own_part",
     "random_uniform",
+    "reduce_scatter",
     "resize",
     "scatter_nd",
     "slice",

@@ -1,7 +1,7 @@
 //! Why passes fail.
 
 use crate::report::Minimum;
-use crate::{accumulate, differentiate, yaml};
+use crate::{accumulate, differentiate, shard, yaml};
 use arenic_ir::plan::PlanError;
 
 /// Why a pass failed.
@@ -71,6 +71,9 @@ pub enum PassError {
     /// The graph cannot be differentiated.
     #[error(transparent)]
     Differentiate(#[from] differentiate::DifferentiateError),
+    /// Ranks cannot run the step together.
+    #[error(transparent)]
+    Shard(#[from] shard::ShardError),
     /// The step cannot run in micro-batches.
     #[error(transparent)]
     Accumulate(#[from] accumulate::AccumulateError),

@@ -4,6 +4,7 @@
 //! fields are options with defaults, unknown ones are refused, and the first line of its
 //! doc comment is its help.
 
+pub mod cluster;
 pub mod devices;
 pub mod pipeline;
 mod registry;
@@ -52,6 +53,7 @@ mod residency;
 mod rewrite;
 pub mod rounds;
 pub mod section;
+pub mod shard;
 mod share;
 pub mod share_in_place;
 pub mod share_parallel;
@@ -80,6 +82,7 @@ registry::passes! {
     graph dead_code::DeadCode,
     graph fuse_transposes::FuseTransposes,
     graph differentiate::Differentiate in "differentiate/mod.rs",
+    graph shard::Shard in "shard/mod.rs",
     graph accumulate::Accumulate in "accumulate/mod.rs",
     graph views::Views,
     graph raise::Raise in "raise/mod.rs",

@@ -17,6 +17,7 @@ use crate::differentiate::Differentiate;
 use crate::place::Placer;
 use crate::precision::{Format, Precision};
 use crate::report::{Minimum, PlanReport};
+use crate::shard::Shard;
 use crate::yaml::YamlError;
 use crate::{Cx, Pass, PassError, PlanOutcome, Stats, Turns};
 use arenic_ir::check::{Footprint, Violation, check};
@@ -251,21 +252,40 @@ impl Pipeline {
         self
     }
 
+    /// The pipeline with a pass that runs the step on several ranks: where the pipeline has one, else on the step
+    /// as soon as it is whole.
+    pub fn on_ranks(mut self, pass: Shard) -> Pipeline {
+        let step = Step::new("shard", Pass::Graph(Arc::new(pass)));
+        match self.steps.iter().position(|s| s.name == step.name) {
+            Some(i) => self.steps[i] = step,
+            None => {
+                let at = self.end_of_the_step();
+                self.steps.insert(at, step);
+            }
+        }
+        self
+    }
+
+    /// Where passes stand that divide a whole step: after those that make it and put its operators together.
+    fn end_of_the_step(&self) -> usize {
+        let prepares = |step: &Step| {
+            ["fold_constants", "dead_code", "raise", "attention", "differentiate", "shard"]
+                .contains(&&step.name[..])
+        };
+        let made = self.steps.iter().rposition(|s| s.name == "differentiate");
+        let made = made.map_or(0, |i| i + 1);
+        made + self.steps[made..].iter().take_while(|s| prepares(s)).count()
+    }
+
     /// The pipeline with a pass that runs the step in rounds: where the pipeline has one, else on the
     /// step as soon as it is whole.
     pub fn in_micro_batches(mut self, pass: Accumulate) -> Pipeline {
-        let prepares = |step: &Step| {
-            ["fold_constants", "dead_code", "raise", "attention", "differentiate"]
-                .contains(&&step.name[..])
-        };
         let step = Step::new("accumulate", Pass::Graph(Arc::new(pass)));
         match self.steps.iter().position(|s| s.name == step.name) {
             Some(i) => self.steps[i] = step,
             None => {
-                let made = self.steps.iter().rposition(|s| s.name == "differentiate");
-                let made = made.map_or(0, |i| i + 1);
-                let prepared = self.steps[made..].iter().take_while(|s| prepares(s)).count();
-                self.steps.insert(made + prepared, step);
+                let at = self.end_of_the_step();
+                self.steps.insert(at, step);
             }
         }
         self

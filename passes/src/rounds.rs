@@ -62,6 +62,7 @@ pub(crate) fn with_common_states(parts: [Graph; 3]) -> [Graph; 3] {
                     let s = g.add_state(&state.name, ty.clone(), init);
                     g.states[s].carried = state.carried;
                     g.states[s].rows = state.rows;
+                    g.states[s].part_of.clone_from(&state.part_of);
                 }
             }
         }

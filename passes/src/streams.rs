@@ -10,7 +10,7 @@
 
 use crate::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use arenic_ir::graph::Graph;
-use arenic_ir::plan::{Fact, Plan, TaskId};
+use arenic_ir::plan::{Fact, Plan, Task, TaskId, TaskKind};
 use arenic_ir::program::StreamId;
 use cranelift_entity::{EntityRef, SecondaryMap};
 use schemars::JsonSchema;
@@ -62,12 +62,19 @@ impl PlanPass for Streams {
             stream[t] = Some(least);
             work[least] = work[least].saturating_add(length(plan, t));
         }
+        let others = usize::from(self.count.get());
         for (t, task) in &mut plan.tasks {
-            task.stream = StreamId::new(stream[t].unwrap_or(0));
+            let own = stream[t].unwrap_or(0);
+            task.stream = StreamId::new(if communicates(g, task) { others } else { own });
         }
         let used = work.iter().filter(|&&w| w > 0).count();
         Ok(Stats::from([("streams", used as u64)]).into())
     }
+}
+
+/// True for exchanges between ranks, which stay on one stream: all ranks must run them in one order.
+fn communicates(g: &Graph, task: &Task) -> bool {
+    matches!(task.kind, TaskKind::Run(n) if g.nodes[n].op.communicates())
 }
 
 /// Bytes that the task reads and writes, at least 1.

@@ -15,6 +15,7 @@ mod tests;
 use crate::cpu;
 use crate::kernel::{Destination, Draw, KernelError, Operand, Scratch};
 use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
+use crate::ranks::Communicator;
 use arenic_ir::check::{self, Footprint, Violation, check, check_variants};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
@@ -153,7 +154,11 @@ impl<'g> Executor<'g> {
         let begun = streams.iter().map(|_| AtomicUsize::new(0)).collect();
         let threads = Threads::start(streams.len());
         let threads = threads.map_err(|e| SetupError::Threads(streams.len(), e.to_string()))?;
-        let runs = |&i: &usize| matches!(program.commands[i], Command::Run { .. });
+        // Exchanges between ranks wait, and run on their stream's own thread.
+        let runs = |&i: &usize| match program.commands[i] {
+            Command::Run { node, .. } => !graph.nodes[node].op.communicates(),
+            _ => false,
+        };
         let stays_in_pool = !streams.iter().skip(1).flatten().any(runs);
         let events = event_indices(program);
         let mut executor = Executor {
@@ -173,6 +178,7 @@ impl<'g> Executor<'g> {
                 delays: options.stress.map(Delays),
                 clock: None,
                 pool,
+                ranks: None,
                 refused: Mutex::new(None),
             },
             threads,
@@ -184,6 +190,11 @@ impl<'g> Executor<'g> {
             executor.prepare_poison(program);
         }
         Ok(executor)
+    }
+
+    /// Runs the program as one of several ranks.
+    pub fn join(&mut self, ranks: Arc<dyn Communicator>) {
+        self.step.ranks = Some(ranks);
     }
 
     /// What the checker said about the program.

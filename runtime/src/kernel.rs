@@ -70,6 +70,11 @@ impl<'a> Operand<'a> {
         self.ty
     }
 
+    /// The first byte.
+    pub(crate) fn bytes(&self) -> *const u8 {
+        self.ptr
+    }
+
     /// The first element.
     pub fn ptr<T: Element>(&self) -> *const T {
         debug_assert_eq!(size_of::<T>() as u64, self.ty.dtype.size());
@@ -110,6 +115,11 @@ impl<'a> Destination<'a> {
     pub fn ptr<T: Element>(&self) -> *mut T {
         debug_assert_eq!(size_of::<T>() as u64, self.ty.dtype.size());
         self.ptr.cast()
+    }
+
+    /// The first byte.
+    pub(crate) fn bytes_mut(&self) -> *mut u8 {
+        self.ptr
     }
 
     /// The first byte, as an address to read.
@@ -248,6 +258,9 @@ pub enum KernelError {
     /// Scratch of the reference interpreter could not be allocated.
     #[error(transparent)]
     Memory(#[from] crate::memory::OutOfMemory),
+    /// Other ranks are not there, or silent.
+    #[error(transparent)]
+    Ranks(#[from] crate::ranks::RankError),
     /// A dropout ratio outside [0, 1).
     #[error("dropout ratio {0} is not in [0, 1)")]
     Ratio(String),

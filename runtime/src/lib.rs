@@ -9,6 +9,7 @@ pub mod kernel;
 pub mod machine;
 pub mod memory;
 pub mod profile;
+pub mod ranks;
 pub mod reference;
 pub mod rounds;
 pub mod variants;

@@ -4,10 +4,12 @@ use crate::cpu;
 use crate::executor::{StepError, node_label};
 use crate::kernel::{Call, Destination, Draw, KernelError, Operand, Scratch};
 use crate::memory::{AlignedBytes, OutOfMemory};
+use crate::ranks::{self, Communicator};
 use arenic_backends::CPU;
 use arenic_ir::op::TypeError;
 use arenic_ir::{Def, Graph, Op, TensorType, ValueId};
 use cranelift_entity::PrimaryMap;
+use std::sync::Arc;
 
 /// Why a single operator could not be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,6 +102,8 @@ pub struct Reference<'g> {
     graph: &'g Graph,
     /// Bytes of every root value.
     values: PrimaryMap<ValueId, Option<AlignedBytes>>,
+    /// The other ranks that run the graph, too.
+    ranks: Option<Arc<dyn Communicator>>,
 }
 
 impl<'g> Reference<'g> {
@@ -113,7 +117,12 @@ impl<'g> Reference<'g> {
             let owns = !matches!(value.def, Def::View { .. });
             values.push(if owns { Some(AlignedBytes::zeroed(value.ty.bytes())?) } else { None });
         }
-        Ok(Reference { graph, values })
+        Ok(Reference { graph, values, ranks: None })
+    }
+
+    /// Runs the graph as one of several ranks.
+    pub fn join(&mut self, ranks: Arc<dyn Communicator>) {
+        self.ranks = Some(ranks);
     }
 
     /// The bytes of a root value: an input, a constant, a state's enter value.
@@ -161,7 +170,9 @@ impl<'g> Reference<'g> {
                 node.outputs.iter().map(|v| v.map(target)).collect();
             // SAFETY: an aligned allocation of this length, used by this call alone.
             let scratch = unsafe { Scratch::new(scratch.as_ptr(), bytes as usize) };
-            cpu::run(&Call { op: &node.op, inputs: &inputs, outputs: &outputs, scratch, draw })
+            let (inputs, outputs) = (&inputs[..], &outputs[..]);
+            let call = Call { op: &node.op, inputs, outputs, scratch, draw };
+            ranks::run(&call, self.ranks.as_deref())
                 .map_err(|error| StepError { node: node_label(g, n), error })?;
         }
         let exits: Vec<(ValueId, Vec<u8>)> =

@@ -11,6 +11,7 @@ use crate::cuda::{self, CudaExecutor};
 use crate::executor::{Executor, ExecutorOptions, SetupError};
 use crate::kernel::Draw;
 use crate::machine::{DeviceError, Machine, StepFailure};
+use crate::ranks::Communicator;
 use crate::rounds::{InRounds, Part, WholeStep};
 use crate::ways::Way;
 use arenic_ir::check::Footprint;
@@ -94,6 +95,16 @@ impl<'s, 'g> Variants<'s, 'g, Executor<'g>> {
         let all_stay = all.iter().all(|variant| pool(variant).is_some());
         let pool = all.first().and_then(pool).filter(|_| all_stay);
         Ok(Variants { all, shared_bytes, pool })
+    }
+
+    /// Runs all steps as one of several ranks.
+    pub fn join(&mut self, ranks: &Arc<dyn Communicator>) {
+        for variant in &mut self.all {
+            match variant {
+                Variant::Whole(executor) => executor.join(Arc::clone(ranks)),
+                Variant::InRounds(rounds) => rounds.join(ranks),
+            }
+        }
     }
 
     /// Calls `f`, on a thread of the pool where all steps run there. See [`Executor::within`].

@@ -21,9 +21,11 @@ use crate::onnx::ImportOptions;
 use crate::size::parse_size;
 use arenic_backends::{ALL, CPU, CUDA};
 use arenic_ir::cost::Device;
+use arenic_ir::op::MAX_RANKS;
 use arenic_ir::{Backend, Math, TensorType};
 use arenic_passes::pipeline::{Pipeline, Report};
 use arenic_passes::precision::Format;
+use arenic_passes::shard::{Level, Travels};
 use arenic_passes::{Minimum, devices};
 use clap::{Args, Parser};
 use miette::miette;
@@ -98,6 +100,20 @@ pub(super) struct Arguments {
     /// stay f32). Short for the pass `precision`
     #[arg(long, value_name = "P", value_parser = precision)]
     precision: Option<Format>,
+    /// Ranks that run the step together, processes that MPI starts: each has its rows of the batch, whose size
+    /// in --dim is a rank's
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = ranks)]
+    ranks: usize,
+    /// What each rank has a part of alone: none, optimizer (its states), gradients (these, too) or
+    /// parameters (all three)
+    #[arg(long, value_name = "LEVEL", default_value = Level::None.name(), value_parser = level, requires = "ranks")]
+    shard: Level,
+    /// Type in which gradients travel between ranks: f32, or bf16
+    #[arg(long, value_name = "P", default_value = "f32", value_parser = travels, requires = "ranks")]
+    grad_precision: Travels,
+    /// Batch normalisation goes by the statistics of all ranks' rows [default: of a rank's own]
+    #[arg(long, requires = "ranks")]
+    sync_batch_norm: bool,
     /// Device that times are predicted for: a device file, cuda:N, or one of cpu, gtx1080ti,
     /// titanx, p100, a100, h100, h200, rtx4090. Its memory is the limit unless --device-memory
     /// gives one
@@ -181,6 +197,10 @@ impl Arguments {
             pipeline,
             differentiate: self.loss.pass()?,
             precision: self.precision,
+            ranks: self.ranks,
+            shard: self.shard,
+            grad_precision: self.grad_precision,
+            sync_batch_norm: self.sync_batch_norm,
             auto_rounds: self.loss.accumulate == Some(MicroBatches::Auto),
             targets: self.targets.clone(),
             device,
@@ -393,6 +413,29 @@ fn precision(name: &str) -> Result<Format, String> {
         "f32" => Ok(Format::F32),
         "bf16" => Ok(Format::Bf16),
         _ => Err(format!("`{name}` is no precision; f32 and bf16 are")),
+    }
+}
+
+/// A number of ranks.
+fn ranks(text: &str) -> Result<usize, String> {
+    let known = text.parse().ok().filter(|n| (1..=MAX_RANKS).contains(n));
+    known.ok_or_else(|| format!("`{text}` is no number of ranks from 1 to {MAX_RANKS}"))
+}
+
+/// What ranks share, by its name.
+fn level(name: &str) -> Result<Level, String> {
+    let known = Level::ALL.into_iter().find(|level| level.name() == name);
+    known.ok_or_else(|| {
+        format!("`{name}` is no level; none, optimizer, gradients and parameters are")
+    })
+}
+
+/// A type of gradients that travel, by its name.
+fn travels(name: &str) -> Result<Travels, String> {
+    match name {
+        "f32" => Ok(Travels::F32),
+        "bf16" => Ok(Travels::Bf16),
+        _ => Err(format!("gradients do not travel as `{name}`; f32 and bf16 are possible")),
     }
 }
 

@@ -46,7 +46,22 @@ fn handle(what: &'static str) {
     if ignores_hangups {
         ignore_hangups();
     }
+    stop_on_request();
 }
+
+/// Under SIGUSR1, which launchers pass on to all ranks, a run ends with its step, too.
+#[cfg(unix)]
+fn stop_on_request() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    extern "C" fn stop(_: i32) {
+        STOP.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: the handler stores to an atomic and does nothing else.
+    let _ = unsafe { signal(Signal::SIGUSR1, SigHandler::Handler(stop)) };
+}
+
+#[cfg(not(unix))]
+fn stop_on_request() {}
 
 /// True under `nohup`, whose programs go on when the terminal is closed. Hangups are ignored
 /// from here on, whatever they were before.

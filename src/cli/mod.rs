@@ -30,6 +30,7 @@ mod order;
 mod pipeline;
 mod place;
 mod profile;
+mod ranks;
 mod report;
 mod run;
 mod search;

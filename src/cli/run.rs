@@ -1,6 +1,7 @@
 //! `arenic run`
 
 use super::interrupt::{self, INTERRUPTED};
+use super::ranks::Ranks;
 use super::terminal::Visible;
 use super::ways::Telling;
 use super::{
@@ -23,6 +24,7 @@ use miette::{Report, miette};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Arguments of `arenic run`.
 #[derive(Debug, Args)]
@@ -79,6 +81,10 @@ pub(super) struct Arguments {
     /// every byte limit, instead of those measured to be fastest
     #[arg(long)]
     deterministic: bool,
+    /// End all ranks where one of them is silent for so many seconds [default: ten more than three times the longest
+    /// step so far]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    rank_timeout: Option<Duration>,
     /// Fill bytes with NaN patterns as soon as they are dead; commands then run in issue order
     #[arg(long)]
     poison: bool,
@@ -221,6 +227,13 @@ fn probability(text: &str) -> Result<(String, f64), String> {
 /// More threads than this are refused: each has a stack.
 pub(super) const MAX_THREADS: usize = 1024;
 
+/// A time in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let known = text.parse().ok().filter(|s: &f64| *s > 0.0);
+    let time = known.and_then(|s| Duration::try_from_secs_f64(s).ok());
+    time.ok_or_else(|| format!("`{text}` is no number of seconds above 0"))
+}
+
 /// What to do where states cannot be saved, by its name.
 fn on_save_error(name: &str) -> Result<OnSaveError, String> {
     match name {
@@ -231,11 +244,26 @@ fn on_save_error(name: &str) -> Result<OnSaveError, String> {
 }
 
 pub(super) fn run(a: &Arguments) -> Outcome {
-    can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     let artifact = read(&a.artifact, a.feed.threads, &[Purpose::Step])?;
-    let variants = a.feed.device.programs(&artifact).map_err(|e| misplaced(&e))?;
+    let compiled = artifact.targets.first().map_or(1, |target| target.graph.rank_count());
+    let ranks = Ranks::join(compiled)?;
+    let outcome = run_as(a, &artifact, &ranks);
+    ranks.close(outcome)
+}
+
+/// Runs the artifact as one of several ranks, or alone.
+fn run_as(a: &Arguments, artifact: &Artifact, ranks: &Ranks) -> Outcome {
+    let is_first = ranks.is_first();
+    if a.feed.outputs.is_some() && ranks.communicator().is_some() {
+        let help = "leave out --outputs; the losses are those of all ranks";
+        return Err(miette!(help = help, "outputs of several ranks are not put together").into());
+    }
+    if is_first {
+        can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
+    }
+    let variants = a.feed.device.programs(artifact).map_err(|e| misplaced(&e))?;
     let name = variants.first().map_or("", |target| target.name.as_str());
-    if name == CPU.name && artifact.arenas(name).host > 0 {
+    if name == CPU.name && artifact.arenas(name).host > 0 && is_first {
         tell!(
             "note: what leaves the device goes to the host arena, which is ordinary memory here, too"
         );
@@ -256,7 +284,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
             structure: a.structure.unwrap_or_default(),
             probability: a.probability.clone(),
         },
-        set: with_defaults(&a.feed.set, &a.feed.data, &artifact, &graphs)?,
+        set: with_defaults(&a.feed.set, &a.feed.data, artifact, &graphs)?,
         length: match (a.steps, a.epochs) {
             (Some(n), _) => Length::Steps(n),
             (None, n) => Length::Epochs(n.unwrap_or(1)),
@@ -275,7 +303,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         trust: a.feed.code.trust(),
         poison: a.poison,
         trace: a.trace.clone(),
-        ways: Some(telling(a).with()),
+        ranks: ranks.communicator(),
+        rank_timeout: a.rank_timeout,
+        ways: Some(telling(a).with()).filter(|_| is_first),
         stop: Some(interrupt::flag_that(match a.save {
             Some(_) => "this step is the last one, and the states are saved",
             None => "this step is the last one",
@@ -285,6 +315,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let bar = ProgressBar::new(0).with_style(bar_style());
     let mut printed = Ok(());
     let watch = |report: &StepReport| {
+        if !is_first {
+            return;
+        }
         bar.set_length(report.total);
         bar.set_position(report.done);
         let shown: Vec<String> =
@@ -300,12 +333,18 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         }
         bar.set_message(Visible(shown.join("  ")).to_string());
     };
-    let notice = |n: &Notice| bar.suspend(|| tell!("note: {n}"));
+    let notice = |n: &Notice| {
+        if is_first {
+            bar.suspend(|| tell!("note: {n}"));
+        }
+    };
     let trained = train_at(a.feed.device, &variants, &options, notice, watch);
     bar.finish_and_clear();
     let summary = trained?;
     printed?;
-    summarize(a, &summary)?;
+    if is_first {
+        summarize(a, &summary)?;
+    }
     if summary.is_stopped {
         return Err(Failure { report: None, code: INTERRUPTED });
     }

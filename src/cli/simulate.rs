@@ -1,5 +1,7 @@
 //! `arenic simulate`
 
+mod ranks;
+
 use super::device::{read_profiled, unmeasured};
 use super::{Json, Outcome, can_write, checked_target, failed, human_bytes, note_rounds, print};
 use crate::artifact::{Artifact, Target};
@@ -33,8 +35,14 @@ pub(super) struct Arguments {
     /// The variant, where the artifact holds several [default: the first]
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
+    /// Instead of the step alone: how it would run on so many ranks, of an artifact that is compiled for ranks
+    #[arg(long, value_name = "N,...", value_delimiter = ',', requires = "cluster")]
+    ranks: Vec<usize>,
+    /// Description of the cluster: ranks of a node, and latency and rate of the links within and between nodes
+    #[arg(long, value_name = "C.yaml", requires = "ranks")]
+    cluster: Option<PathBuf>,
     /// Write the step in the trace event format of Chrome and Perfetto
-    #[arg(long, value_name = "TRACE.json")]
+    #[arg(long, value_name = "TRACE.json", conflicts_with = "ranks")]
     trace: Option<PathBuf>,
     #[command(flatten)]
     json: Json,
@@ -49,6 +57,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         unmeasured(&device, &target.graph).iter().for_each(|line| tell!("{line}"));
     }
     let device = device.with_math(target.program.target.math);
+    if let Some(path) = &a.cluster {
+        return ranks::run(&a.ranks, path, target, &footprint, &device, a.json);
+    }
     let Simulated { main, step, unlimited } = Simulated::of(target, &device);
     if let Some(path) = &a.trace {
         note_rounds(target);

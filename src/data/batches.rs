@@ -15,6 +15,7 @@ use super::npz::Npz;
 use arenic_ir::types::{DType, TensorType};
 pub use mixed::{Mix, Mixed, Mixing, Structure, Wanted};
 use shuffle::Shuffle;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -105,6 +106,27 @@ impl fmt::Display for Notice {
     }
 }
 
+/// Which rows of each batch a rank takes.
+#[derive(Clone, Debug)]
+pub struct Share {
+    /// The rank, from 0: of inputs that hold the batch it takes the rank's part.
+    pub rank: usize,
+    /// How many ranks share each batch.
+    pub ranks: usize,
+    /// Names of the inputs that hold the batch.
+    pub by_rows: BTreeSet<String>,
+}
+
+impl Share {
+    /// All rows, for one process.
+    pub const WHOLE: Share = Share { rank: 0, ranks: 1, by_rows: BTreeSet::new() };
+
+    /// True for an input of which each rank takes rows of its own.
+    fn divides(&self, input: &str) -> bool {
+        self.ranks > 1 && self.by_rows.contains(input)
+    }
+}
+
 /// Where an input's value comes from.
 #[derive(Debug)]
 enum Source {
@@ -121,6 +143,8 @@ struct Input {
     ty: TensorType,
     /// The array holds `i32`, the input takes `i64`.
     widens: bool,
+    /// Which of how many equal parts of a batch's rows it takes.
+    part: (usize, usize),
     source: Source,
 }
 
@@ -172,7 +196,22 @@ impl Batches {
         set: &[(String, String)],
         shuffle: Option<u64>,
     ) -> Result<(Batches, Vec<Notice>), DataError> {
-        plan::batches(inputs, npz, set, shuffle)
+        Batches::of_rank(inputs, npz, set, shuffle, &Share::WHOLE)
+    }
+
+    /// As [`Batches::new`] for one of several ranks. A batch has the rows of all ranks; types are a rank's. An array of
+    /// exactly an input's shape goes to every rank.
+    ///
+    /// # Errors
+    /// As for [`Batches::new`].
+    pub fn of_rank(
+        inputs: &[(String, TensorType)],
+        npz: Option<&Npz>,
+        set: &[(String, String)],
+        shuffle: Option<u64>,
+        share: &Share,
+    ) -> Result<(Batches, Vec<Notice>), DataError> {
+        plan::batches(inputs, npz, set, shuffle, share)
     }
 
     /// Batches of one epoch: k, or 1 where every value serves all batches.
@@ -195,24 +234,39 @@ impl Batches {
     /// There is no such input, or `dst` is not as long as its type says.
     pub fn fill(&mut self, step: u64, input: usize, dst: &mut [u8]) -> Result<(), DataError> {
         let of = &self.inputs[input];
-        let Input { ty, source, .. } = of;
+        let Input { ty, source, part: (part, parts), .. } = of;
+        let (part, parts) = (*part, *parts);
         assert_eq!(dst.len() as u64, ty.bytes(), "input {input} has another size");
         let (epoch, position) = (step / self.count, step % self.count);
         match (source, &mut self.shuffle) {
             (Source::Value(bytes), _) => dst.copy_from_slice(bytes),
-            (Source::Whole(array), _) => of.read(array, 0, dst)?,
-            (Source::Rows(array), None) => of.read(array, position as usize * dst.len(), dst)?,
+            (Source::Whole(array), _) => of.read(array, part * dst.len(), dst)?,
+            (Source::Rows(array), None) => {
+                of.read(array, (position as usize * parts + part) * dst.len(), dst)?;
+            }
             (Source::Rows(array), Some(shuffle)) => {
                 let pieces = shuffle.pieces(epoch, position);
+                if let [batch] = *pieces {
+                    of.read(array, (batch as usize * parts + part) * dst.len(), dst)?;
+                    as_bools(ty, dst);
+                    return Ok(());
+                }
+                let own = pieces.len() / parts;
+                let pieces = &pieces[part * own..][..own];
                 let len = dst.len() / pieces.len();
                 for (to, &from) in dst.chunks_exact_mut(len.max(1)).zip(pieces) {
                     of.read(array, from as usize * len, to)?;
                 }
             }
         }
-        if ty.dtype == DType::Bool {
-            dst.iter_mut().for_each(|b| *b = u8::from(*b != 0));
-        }
+        as_bools(ty, dst);
         Ok(())
+    }
+}
+
+/// Makes 0 or 1 of the bytes of a bool input.
+fn as_bools(ty: &TensorType, dst: &mut [u8]) {
+    if ty.dtype == DType::Bool {
+        dst.iter_mut().for_each(|b| *b = u8::from(*b != 0));
     }
 }

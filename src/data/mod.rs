@@ -19,12 +19,12 @@ mod tests;
 
 pub use atomic::{AtomicFile, try_to_write};
 pub(crate) use batches::parse_scalar;
-pub use batches::{Batches, Mix, Mixed, Mixing, Notice, Structure, Wanted};
+pub use batches::{Batches, Mix, Mixed, Mixing, Notice, Share, Structure, Wanted};
 pub use error::{ArrayProblem, DataError};
 pub use mapped::Array;
 pub use npz::Npz;
 pub use npz_write::OutputSpool;
-pub use tensors::{Progress, TensorFile, save};
+pub use tensors::{Progress, TensorFile, in_file_order, save, save_streamed};
 
 #[cfg(target_endian = "big")]
 compile_error!("arenic maps little-endian files in place; big-endian machines are not supported");

@@ -8,7 +8,7 @@ use arenic_ir::types::{DType, TensorType};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -140,27 +140,53 @@ pub fn save<'a>(
     metadata: &BTreeMap<String, String>,
 ) -> Result<(), DataError> {
     let path = path.as_ref();
-    let unwritable = |detail: String| DataError::Unwritable { path: path.to_owned(), detail };
-    let mut tensors: Vec<_> = tensors.into_iter().collect();
-    tensors.sort_by_key(|(_, ty, _)| std::cmp::Reverse(ty.dtype.size()));
+    let tensors: Vec<_> = tensors.into_iter().collect();
+    let bytes: HashMap<&str, &[u8]> =
+        tensors.iter().map(|&(name, _, bytes)| (name, bytes)).collect();
+    let types = in_file_order(tensors.iter().map(|&(name, ty, _)| (name, ty)));
+    for (name, ty, bytes) in &tensors {
+        if ty.checked_bytes() != Some(bytes.len() as u64) {
+            let detail = format!("tensor \"{name}\" is {ty} but has {} bytes", bytes.len());
+            return Err(DataError::Unwritable { path: path.to_owned(), detail });
+        }
+    }
+    save_streamed(path, &types, metadata, |name, put| bytes.get(name).map_or(Ok(()), |b| put(b)))
+}
 
+/// Tensors in the order in which they lie in a file: wide elements first, so that all are aligned.
+pub fn in_file_order<'a>(
+    tensors: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
+) -> Vec<(&'a str, &'a TensorType)> {
+    let mut tensors: Vec<_> = tensors.into_iter().collect();
+    tensors.sort_by_key(|(_, ty)| std::cmp::Reverse(ty.dtype.size()));
+    tensors
+}
+
+/// Writes tensors as a safetensors file, as [`save`] does, whose bytes come piece by piece: `write` is
+/// called for each tensor in the order given, which is that of [`in_file_order`], and puts its bytes.
+///
+/// # Errors
+/// Those of [`save`], and of `write`; bytes are missing or too many.
+pub fn save_streamed<'a, E: From<DataError>>(
+    path: &Path,
+    tensors: &[(&'a str, &'a TensorType)],
+    metadata: &BTreeMap<String, String>,
+    mut write: impl FnMut(&'a str, &mut dyn FnMut(&[u8]) -> Result<(), DataError>) -> Result<(), E>,
+) -> Result<(), E> {
+    let unwritable = |detail: String| DataError::Unwritable { path: path.to_owned(), detail };
     let mut header = Map::new();
     if !metadata.is_empty() {
         header.insert(METADATA.to_owned(), json!(metadata));
     }
     let mut seen = HashSet::from([METADATA]);
     let mut offset = 0u64;
-    for &(name, ty, bytes) in &tensors {
+    for &(name, ty) in tensors {
         if !seen.insert(name) {
             let detail =
                 format!("the name \"{name}\" is reserved or occurs twice; rename a tensor");
-            return Err(unwritable(detail));
+            return Err(unwritable(detail).into());
         }
-        if ty.checked_bytes() != Some(bytes.len() as u64) {
-            let detail = format!("tensor \"{name}\" is {ty} but has {} bytes", bytes.len());
-            return Err(unwritable(detail));
-        }
-        let end = offset + bytes.len() as u64;
+        let end = offset + ty.bytes();
         let dtype = to_safetensors(ty.dtype);
         let entry = json!({"dtype": dtype, "shape": ty.shape, "data_offsets": [offset, end]});
         header.insert(name.to_owned(), entry);
@@ -169,16 +195,24 @@ pub fn save<'a>(
     let mut header = Value::Object(header).to_string().into_bytes();
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() > MAX_HEADER {
-        return Err(unwritable("its header would be longer than 100 MB".to_owned()));
+        return Err(unwritable("its header would be longer than 100 MB".to_owned()).into());
     }
 
     let mut file = AtomicFile::create(path)?;
     file.put(&(header.len() as u64).to_le_bytes())?;
     file.put(&header)?;
-    for (_, _, bytes) in tensors {
-        file.put(bytes)?;
+    for &(name, ty) in tensors {
+        let mut put = 0u64;
+        write(name, &mut |bytes| {
+            put += bytes.len() as u64;
+            file.put(bytes)
+        })?;
+        if put != ty.bytes() {
+            let detail = format!("tensor \"{name}\" is {ty} but has {put} bytes");
+            return Err(unwritable(detail).into());
+        }
     }
-    file.commit()
+    Ok(file.commit()?)
 }
 
 fn from_safetensors(dtype: Dtype) -> Option<DType> {

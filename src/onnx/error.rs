@@ -60,6 +60,13 @@ pub enum ImportError {
         /// The symbolic dimensions that there are.
         known: Vec<String>,
     },
+    /// The batch cannot be that of several ranks.
+    #[error(
+        "ranks share the rows of the batch, which is the first axis of the inputs, and here no input leaves \
+         that axis open; export the model with a symbolic batch dimension, and give its size for one \
+         rank by --dim"
+    )]
+    RanksWithoutBatch,
     /// A graph input, an output or something that is bound to one.
     #[error("{kind} `{name}`: {reason}")]
     Interface {

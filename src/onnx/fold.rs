@@ -46,6 +46,8 @@ pub(super) struct Builder {
     pinned: HashSet<ValueId>,
     /// Running statistics that nodes update.
     pub(super) statistics: Vec<Statistic>,
+    /// Among how many ranks the rows are divided that a batch normalisation goes by; 0 and 1 divide nothing.
+    pub(super) ranks: usize,
 }
 
 /// A running statistic of a node.
@@ -158,6 +160,7 @@ impl Builder {
             self.g.states.push(State {
                 name,
                 rows: None,
+                part_of: None,
                 carried: false,
                 enter: v,
                 exit: next.unwrap_or(v),

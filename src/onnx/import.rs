@@ -65,6 +65,7 @@ pub(super) fn import(
     let slots = vec![Slot::default(); names.len()];
     let mut b = Builder::default();
     b.g.name = graph.name.clone().unwrap_or_default();
+    b.ranks = if options.sync_batch_norm { 1 } else { options.ranks };
     let pinned = nodes.iter().filter_map(|n| n.named.as_ref()).flat_map(|n| &n.xs).copied();
     let pinned = pinned.collect();
     let literals = match options.mode {

@@ -122,6 +122,12 @@ pub(super) fn feeds<'m>(
         sizes.note(name, declared.as_ref(), options.bind.get(*name).map(|(ty, _)| ty))?;
     }
     sizes.check_known(options)?;
+    if options.ranks > 1 {
+        let fed = inputs
+            .iter()
+            .filter(|(name, _)| !stored.contains_key(name) && !options.bind.contains_key(*name));
+        sizes.of_ranks(options.ranks as u64, fed)?;
+    }
 
     let mut feeds = Vec::with_capacity(inputs.len() + stored.len());
     let mut met: HashSet<&str> = HashSet::new();
@@ -230,6 +236,32 @@ impl Sizes {
             return Ok(());
         }
         Err(ImportError::UnknownDims { names, known: self.known.iter().cloned().collect() })
+    }
+
+    /// Makes of a rank's rows of the batch those of all ranks.
+    fn of_ranks<'i, 'm: 'i>(
+        &mut self,
+        ranks: u64,
+        inputs: impl Iterator<Item = &'i (&'m str, Option<Declared<'m>>)>,
+    ) -> Result<(), ImportError> {
+        let mut batch: BTreeSet<String> = BTreeSet::new();
+        for (input, declared) in inputs {
+            let dims = declared.as_ref().and_then(|d| d.dims.as_ref());
+            match dims.and_then(|dims| dims.first()) {
+                Some(Dim::Symbol(name)) => drop(batch.insert((*name).to_owned())),
+                Some(Dim::Unknown) => drop(batch.insert(unnamed(input, 0))),
+                Some(Dim::Fixed(_)) | None => {}
+            }
+        }
+        if batch.is_empty() {
+            return Err(ImportError::RanksWithoutBatch);
+        }
+        for name in batch {
+            if let Some(size) = self.sizes.get_mut(&name) {
+                *size = size.saturating_mul(ranks);
+            }
+        }
+        Ok(())
     }
 
     /// The type of a fed input; `None` where a size is missing, which is noted.

@@ -1,6 +1,6 @@
 //! Why a run failed.
 
-use super::{InitialError, Kept, PlaceError, StepFailure};
+use super::{InitialError, Kept, PlaceError, RankCountError, StepFailure};
 use crate::data::DataError;
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::types::{DType, TensorType};
@@ -8,6 +8,7 @@ use arenic_runtime::cuda;
 use arenic_runtime::executor::SetupError;
 use arenic_runtime::kernel::KernelError;
 use arenic_runtime::machine::DeviceError;
+use arenic_runtime::ranks::RankError;
 use arenic_runtime::rounds::RoundsError;
 
 /// The input with the targets of a loss.
@@ -37,6 +38,15 @@ pub enum TrainError {
     /// The thread of a trainer ended by a panic, which is a defect of arenic.
     #[error("the step ended by a defect of arenic; make another trainer, and please report this")]
     Ended,
+    /// There are other ranks than the artifact is for.
+    #[error(transparent)]
+    RankCount(#[from] RankCountError),
+    /// Other ranks are not there, or silent.
+    #[error(transparent)]
+    Ranks(#[from] RankError),
+    /// The first rank could not save what all have.
+    #[error("rank 0 could not save the states")]
+    FirstRank,
     /// The parts of a step in rounds do not fit.
     #[error(transparent)]
     Rounds(#[from] RoundsError),

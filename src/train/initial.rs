@@ -72,6 +72,7 @@ pub(super) fn load<M: Machine>(
     initial: &Initial,
     steps: &[Step],
     machines: &mut Variants<M>,
+    rank: usize,
 ) -> Result<Progress, InitialError> {
     let file = initial.file.as_ref();
     let skipped = |name: &str| initial.skip.iter().any(|p| p.matches(name));
@@ -100,6 +101,20 @@ pub(super) fn load<M: Machine>(
         }
         for (s, state) in g.states.iter().filter(|(_, state)| !begun.contains(&state.name[..])) {
             machine.fill_home(state.enter, |home| {
+                if let Some(whole) = &state.part_of {
+                    let (first, len) = part(whole, rank, home.len());
+                    let (home, beyond) = home.split_at_mut(len);
+                    beyond.fill(0);
+                    match (given(&state.name), &state.init) {
+                        (Some(array), _) => copy(array, &state.name, whole, first, home)?,
+                        (None, Some(Data::Bytes(bytes))) => {
+                            step.file.copy(&bytes[first..first + len], home);
+                        }
+                        _ if initial.zeros.iter().any(|p| p.matches(&state.name)) => home.fill(0),
+                        _ => missing.push(format!("`{}`", state.name)),
+                    }
+                    return Ok(());
+                }
                 match (given(&state.name), &state.init) {
                     (Some(array), _) => {
                         let whole = g.saved_type(s);
@@ -127,6 +142,13 @@ pub(super) fn load<M: Machine>(
     // Without states nothing is carried on: an evaluation begins with the first batch.
     let resumed = saved.filter(|_| !begun.is_empty());
     Ok(resumed.unwrap_or(Progress { step: 0, seed: 0 }))
+}
+
+/// Where a rank's part of a tensor begins, and how many bytes of it there are; its home has `home` bytes.
+pub(super) fn part(whole: &TensorType, rank: usize, home: usize) -> (usize, usize) {
+    let bytes = whole.bytes() as usize;
+    let first = rank.saturating_mul(home).min(bytes);
+    (first, home.min(bytes - first))
 }
 
 /// A tensor of this name.

@@ -3,9 +3,12 @@
 use super::{Initial, OnSaveError};
 use crate::data::Mixing;
 use crate::gpu_code::Trust;
+use arenic_runtime::ranks::Communicator;
 use arenic_runtime::ways::Way;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// How many steps to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +57,13 @@ pub struct TrainOptions {
     /// Called once, before the first step, with the ways that products, convolutions and attentions
     /// go: on a GPU.
     pub ways: Option<fn(&[Way])>,
-    /// Once this is set the run ends with the step that it is at, as if that were the last one.
+    /// Once this is set the run ends with the step that it is at, as if that were the last one. Of several ranks
+    /// one that is told so ends the run of all.
     pub stop: Option<&'static AtomicBool>,
+    /// The other ranks that run the step, too; `None` for a process alone.
+    pub ranks: Option<Arc<dyn Communicator>>,
+    /// How long a rank may be silent; by default ten seconds beyond three times the longest step so far.
+    pub rank_timeout: Option<Duration>,
 }
 
 /// Once through the data from initial values, without saving anything.
@@ -80,6 +88,8 @@ impl Default for TrainOptions {
             trace: None,
             ways: None,
             stop: None,
+            ranks: None,
+            rank_timeout: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::error::class_error;
 use super::outputs::Outputs;
+use super::ranks::Peers;
 use super::saving::Saver;
 use super::{Length, Step, TrainError, TrainOptions, initial};
 use crate::data::{AtomicFile, DataError, Mixed, Notice, Npz, OutputSpool, Wanted, try_to_write};
@@ -72,10 +73,13 @@ pub(super) fn train_on<M: Machine>(
     if let Some(told) = options.ways {
         told(&machines.ways());
     }
-    let written = [&options.save, &options.outputs, &options.trace];
-    try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
+    let peers = Peers::new(options);
+    if peers.is_first() {
+        let written = [&options.save, &options.outputs, &options.trace];
+        try_to_write(written.into_iter().flatten().map(PathBuf::as_path))?;
+    }
     heap::give_back();
-    let progress = initial::load(&options.initial, steps, machines)?;
+    let progress = initial::load(&options.initial, steps, machines, peers.rank())?;
     let seed = options.seed.unwrap_or(progress.seed);
 
     let files = options.data.iter().map(Npz::open).collect::<Result<Vec<_>, _>>()?;
@@ -95,8 +99,9 @@ pub(super) fn train_on<M: Machine>(
         }
     };
     let wanted: Vec<Wanted> = steps.iter().zip(&fed).map(wanted).collect();
+    let share = peers.share(steps);
     let (batches, notices) =
-        Mixed::new(&wanted, &files, &options.set, options.shuffle, &options.mixing)?;
+        Mixed::new(&wanted, &files, &options.set, options.shuffle, &options.mixing, &share)?;
     notices.iter().for_each(&mut notice);
     let total = match options.length {
         Length::Steps(n) => n,
@@ -113,12 +118,13 @@ pub(super) fn train_on<M: Machine>(
         variants.push(Variant { step, fed, refill, outputs: Outputs::new(step.graph) });
     }
     let spool = match &options.outputs {
+        Some(_) if !peers.is_first() => None,
         Some(path) => Some(spool(path, &variants)?),
         None => None,
     };
     let first = progress.step;
     let graphs = steps.iter().map(|step| step.graph).collect();
-    let saver = Saver { graphs, options, seed };
+    let saver = Saver { graphs, options, seed, peers };
     let (tally, fed_last) = (Tally::default(), None);
     let mut run = Run { saver, variants, batches, spool, first, total, tally, fed_last };
     let outcome = run.steps(machines, &mut notice, &mut watch);
@@ -140,7 +146,9 @@ pub(super) fn train_on<M: Machine>(
     spooled.map_err(|e| run.saver.saved_before(e, step))?;
     let last = run.fed_last.unwrap_or(0);
     let clock = machines.read(last).clock();
-    if let (Some(path), Some(spans)) = (&options.trace, &run.tally.spans) {
+    if let (Some(path), Some(spans)) = (&options.trace, &run.tally.spans)
+        && run.saver.peers.is_first()
+    {
         let timed = steps[last].timed;
         let trace = chrome_trace(timed.0, timed.1, spans, clock).to_string();
         write_text(path, &trace).map_err(|e| run.saver.saved_before(e, step))?;
@@ -218,7 +226,7 @@ impl Run<'_> {
         let (options, seed) = (self.saver.options, self.saver.seed);
         let mut is_fed = false;
         for done in 0..self.total {
-            if self.saver.is_told_to_stop() {
+            if self.saver.all_are_told_to_stop()? {
                 break;
             }
             let step = self.first + done;
@@ -228,7 +236,7 @@ impl Run<'_> {
             if !std::mem::take(&mut is_fed) {
                 self.feed(machine, v, step)?;
             }
-            let draw = Draw { seed, step, round: 0 };
+            let draw = Draw { seed, step, round: self.saver.peers.rank() as u64 };
             let failed = |error| TrainError::Step { step, error };
             if options.trace.is_some() && done + 1 == self.total {
                 self.tally.spans = Some(machine.timed_step(draw).map_err(failed)?);
@@ -250,6 +258,7 @@ impl Run<'_> {
                 }
             }
             self.tally.took(start.elapsed());
+            self.saver.peers.took(start.elapsed());
             watch(&StepReport { step, done: done + 1, total: self.total, scalars: &scalars });
             if let Some(name) = outputs.non_finite_loss(&scalars) {
                 let error = TrainError::NonFinite { step, name };
@@ -295,6 +304,8 @@ impl Run<'_> {
         let renewed = match &error {
             // Saved already.
             TrainError::Kept { .. } => return error,
+            // A rank that failed alone cannot save what others have their parts of.
+            _ if self.saver.peers.are_several() => return error,
             TrainError::Step { .. } | TrainError::Class { .. } => machines.read(v).written_states(),
             _ => Vec::new(),
         };

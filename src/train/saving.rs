@@ -1,14 +1,15 @@
 //! States on disk: where they are wanted, or else where there is room.
 
+use super::initial::part;
+use super::ranks::Peers;
 use super::{TrainError, TrainOptions};
-use crate::data::{DataError, Notice, Progress, save};
-use arenic_ir::graph::Graph;
+use crate::data::{DataError, Notice, Progress, in_file_order, save_streamed};
+use arenic_ir::graph::{Graph, StateId};
 use arenic_ir::types::TensorType;
 use arenic_runtime::machine::Machine;
+use arenic_runtime::ranks::RankError;
 use arenic_runtime::variants::Variants;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -77,6 +78,8 @@ pub(super) struct Saver<'a> {
     pub(super) options: &'a TrainOptions,
     /// The seed of random operators, which is saved, too.
     pub(super) seed: u64,
+    /// Ranks save together: each has its part of some states, and the first one writes.
+    pub(super) peers: Peers<'a>,
 }
 
 impl Saver<'_> {
@@ -92,6 +95,7 @@ impl Saver<'_> {
         let mut result = self.write(path, machines, step);
         if let Err(TrainError::Data(error)) = &result
             && self.options.on_save_error == OnSaveError::Wait
+            && !self.peers.are_several()
             && may_pass(error)
             && !self.is_told_to_stop()
         {
@@ -172,6 +176,11 @@ impl Saver<'_> {
         }
     }
 
+    /// True once the run is to end, on all ranks alike.
+    pub(super) fn all_are_told_to_stop(&self) -> Result<bool, RankError> {
+        self.peers.any(self.is_told_to_stop())
+    }
+
     /// True once the run is to end.
     pub(super) fn is_told_to_stop(&self) -> bool {
         self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
@@ -191,28 +200,107 @@ impl Saver<'_> {
         machines: &Variants<impl Machine>,
         step: u64,
     ) -> Result<(), TrainError> {
-        let mut tensors: BTreeMap<&str, (usize, TensorType, Cow<[u8]>)> = BTreeMap::new();
+        let mut tensors: BTreeMap<&str, (TensorType, Vec<(usize, StateId)>)> = BTreeMap::new();
         for (v, &g) in self.graphs.iter().enumerate() {
             for (s, state) in &g.states {
-                match tensors.entry(&state.name) {
-                    Entry::Vacant(entry) => {
-                        entry.insert((v, g.saved_type(s), machines.read(v).state(s)?));
-                    }
-                    // The rows of one tensor are states of its name, one after another.
-                    Entry::Occupied(mut entry) if entry.get().0 == v => {
-                        let bytes = machines.read(v).state(s)?;
-                        entry.get_mut().2.to_mut().extend_from_slice(&bytes);
-                    }
-                    // Another variant has it at the same place.
-                    Entry::Occupied(_) => {}
+                let tensor =
+                    tensors.entry(&state.name).or_insert_with(|| (g.saved_type(s), vec![]));
+                // The rows of one tensor are states of its name, one after another; another variant
+                // has it at the same place.
+                if tensor.1.first().is_none_or(|(of, _)| *of == v) {
+                    tensor.1.push((v, s));
                 }
             }
         }
-        let states = tensors.iter().map(|(&name, (_, ty, bytes))| (name, ty, &bytes[..]));
+        let types = in_file_order(tensors.iter().map(|(&name, (ty, _))| (name, ty)));
         let progress = Progress { step, seed: self.seed };
-        Ok(save(path, states, &progress.to_metadata())?)
+        self.peers.wait_long();
+        let put_tensor = |name: &str, put: Put| {
+            for &(v, s) in tensors.get(name).map_or(&[][..], |(_, states)| states) {
+                self.put(machines.read(v), self.graphs[v], s, put)?;
+            }
+            Ok::<(), TrainError>(())
+        };
+        let mut result = Ok(());
+        if self.peers.is_first() {
+            let metadata = progress.to_metadata();
+            // What is received is taken to the end, whatever became of the file.
+            let mut done = 0;
+            result = save_streamed(path, &types, &metadata, |name, put| {
+                done += 1;
+                let mut failed = None;
+                put_tensor(name, &mut |bytes| {
+                    if failed.is_none() {
+                        failed = put(bytes).err();
+                    }
+                    Ok(())
+                })?;
+                failed.map_or(Ok(()), |e| Err(e.into()))
+            });
+            if self.peers.are_several() {
+                for (name, _) in &types[done..] {
+                    put_tensor(name, &mut |_| Ok(()))?;
+                }
+            }
+        } else {
+            for (name, _) in &types {
+                put_tensor(name, &mut |_| Ok(()))?;
+            }
+        }
+        let failed = self.peers.any(result.is_err())?;
+        self.peers.watch_again();
+        if failed && result.is_ok() { Err(TrainError::FirstRank) } else { result }
+    }
+
+    /// Hands the bytes of a state to `put`, piece by piece. Of a state in parts every rank sends its
+    /// part to the first one, which puts them one after another.
+    fn put(
+        &self,
+        machine: &impl Machine,
+        g: &Graph,
+        s: StateId,
+        put: Put,
+    ) -> Result<(), TrainError> {
+        let bytes = machine.state(s)?;
+        let (Some(whole), Some(ranks)) = (&g.states[s].part_of, self.peers.others()) else {
+            return Ok(put(&bytes)?);
+        };
+        let first = self.peers.is_first();
+        let mut room = vec![0; if first { PIECE.min(bytes.len()) } else { 0 }];
+        for from in 0..ranks.ranks() {
+            let (_, len) = part(whole, from, bytes.len());
+            for at in (0..len).step_by(PIECE) {
+                let n = PIECE.min(len - at);
+                let own = &bytes[at..at + n];
+                if from == 0 {
+                    put(own)?;
+                    continue;
+                }
+                // This one alone sends something, and the first one alone receives it.
+                let mut sent: Vec<&[u8]> = vec![&[]; ranks.ranks()];
+                if ranks.rank() == from {
+                    sent[0] = own;
+                }
+                let mut received: Vec<&mut [u8]> =
+                    std::iter::repeat_with(|| &mut [][..]).take(ranks.ranks()).collect();
+                if first {
+                    received[from] = &mut room[..n];
+                }
+                ranks.exchange(&sent, &mut received)?;
+                if first {
+                    put(&room[..n])?;
+                }
+            }
+        }
+        Ok(())
     }
 }
+
+/// Takes bytes to where they are written.
+type Put<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), DataError>;
+
+/// Bytes of a state that go from rank to rank at a time.
+const PIECE: usize = 1 << 20;
 
 /// True where the same save may work later.
 fn may_pass(error: &DataError) -> bool {

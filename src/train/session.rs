@@ -349,7 +349,7 @@ fn serve(
         Place::Cpu => {
             let threads = how.threads;
             let how = ExecutorOptions { threads, poison: how.poison, stress: None };
-            on_cpu(&variants, how, serving)
+            on_cpu(&variants, how, None, serving)
         }
         Place::Cuda(n) => {
             let options = cuda::CudaOptions { deterministic: how.deterministic };
@@ -380,7 +380,7 @@ impl Work<()> for Serving {
     ) -> Result<(), TrainError> {
         let Serving { initial, tell, orders, replies } = self;
         heap::give_back();
-        let progress = super::initial::load(&initial, steps, machines)?;
+        let progress = super::initial::load(&initial, steps, machines, 0)?;
         // Files are not kept open for nothing.
         drop(initial);
         let ready = ready(steps, machines, progress)?;

@@ -1,6 +1,7 @@
 //! The CPU's backend.
 
 pub mod attention;
+pub mod collective;
 pub mod sums;
 pub mod tiling;
 
@@ -13,6 +14,7 @@ use arenic_ir::op::families::{
 };
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
 use arenic_ir::types::{DType, TensorType, has_bf16};
+use collective::Exchange;
 use sums::{product, scaled};
 use tiling::{
     Conv, ConvTranspose, ConvWeight, GRU_STATES, LSTM_STATES, ProductUpdate, RNN_GRAD_STATES,
@@ -75,6 +77,7 @@ pub fn takes_bf16(op: &Op) -> bool {
     match op.family() {
         Family::Elementwise(Elementwise::Cast { .. } | Elementwise::Pointwise { .. }) => true,
         Family::Reducing(Reducing::PointwiseReduce { .. }) => true,
+        Family::Collective(_) => true,
         _ => op.moves_elements(),
     }
 }
@@ -142,6 +145,9 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         }
         Family::Resizing(Resizing::Resize { spec }) => {
             return spec.table_bytes(0..spec.sizes.len());
+        }
+        Family::Collective(op) => {
+            (Exchange::new(op, x).map_or(0, |exchange| exchange.elements()), x[0].dtype)
         }
         Family::Wrapping(Wrapping::ChannelsLast { of }) => {
             let moved = x.iter().chain(y).filter(|t| channels_last::is_turned(t));
@@ -289,7 +295,8 @@ fn of_accumulated(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<u
                 return channels_last::as_first(x, y, |x, y| of_accumulated(of, x, y));
             }
         },
-        Family::Opaque(_) => return None,
+        // Collectives are in no cut.
+        Family::Collective(_) | Family::Opaque(_) => return None,
     })
 }
 

@@ -31,7 +31,7 @@ impl Kernels for Cuda {
             Family::Attention(Attention::AttentionGrad { .. }) => {
                 attention_tile(x[0], x[2], true).is_some()
             }
-            Family::Opaque(_) => false,
+            Family::Collective(_) | Family::Opaque(_) => false,
             _ => true,
         };
         fits && (takes_bf16(op) || !has_bf16(x.iter().chain(y).map(|t| t.dtype)))
@@ -158,7 +158,11 @@ pub fn takes_bf16(op: &Op) -> bool {
             Attention::Attention { .. } | Attention::AttentionGrad { .. } => true,
         },
         Family::Wrapping(Wrapping::ChannelsLast { of }) => takes_bf16(of),
-        Family::Resizing(_) | Family::Recurrent(_) | Family::Update(_) | Family::Opaque(_) => false,
+        Family::Resizing(_)
+        | Family::Recurrent(_)
+        | Family::Update(_)
+        | Family::Collective(_)
+        | Family::Opaque(_) => false,
     }
 }
 
@@ -173,6 +177,7 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         | Family::Softmax(_)
         | Family::Pool(_)
         | Family::Update(_)
+        | Family::Collective(_)
         | Family::Opaque(_) => 0,
         Family::Product(op) => partial_results(of_product(op, x, y), y),
         Family::Convolution(op) => partial_results(Some(of_convolution(op, x, y)), y),
@@ -282,7 +287,7 @@ fn own_sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<us
             let of = |x: &[&TensorType], y: &[&TensorType]| Cuda.sum_order(of, x, y);
             return channels_last::as_first(x, y, of).map(|order| order.0);
         }
-        Family::Opaque(_) => return None,
+        Family::Collective(_) | Family::Opaque(_) => return None,
     })
 }
 

@@ -96,6 +96,7 @@ impl Op {
             | Family::Attention(_)
             | Family::Recurrent(_)
             | Family::Update(_)
+            | Family::Collective(_)
             | Family::Wrapping(_)
             | Family::Opaque(_) => false,
         }

@@ -25,6 +25,7 @@
 mod attention;
 mod attributes;
 pub mod channels_last;
+mod collective;
 mod convolution;
 mod cut;
 mod elementwise;
@@ -54,6 +55,7 @@ mod window;
 mod work;
 
 pub use attributes::{AttentionDropout, AttentionSpec, Reduction, Rng, Scatter};
+pub use collective::{MAX_RANKS, part_type};
 pub use cut::{Assembly, Cut};
 pub use error::{MAX_RANK, TypeError};
 pub use extents::Extents;

@@ -521,6 +521,34 @@ operators! {
         "momentum" Momentum { alpha: f32, beta: f32, nesterov: bool, norm_coefficient: f32 },
     }
 
+    /// Exchanges between ranks, which all run the same program.
+    Collective {
+        /// `x… → y…`: each `y` is the sum of the ranks' `x`, the first rank's term first; `y` is the
+        /// same on all ranks.
+        "all_reduce" AllReduce {
+            /// How many ranks there are.
+            ranks: usize,
+        },
+        /// `x… → y…`: each `y` is the rank's own part of the sum of the ranks' `x`, the first rank's
+        /// term first. See [`part_type`](super::part_type).
+        "reduce_scatter" ReduceScatter {
+            /// How many ranks there are.
+            ranks: usize,
+        },
+        /// `x… → y…`: each `y` is the tensor of which every rank has its part in `x`.
+        "all_gather" AllGather {
+            /// How many ranks there are.
+            ranks: usize,
+            /// The results' shapes.
+            shapes: Vec<Vec<usize>>,
+        },
+        /// `x → y`: the rank's own part of a tensor that every rank has. Nothing is exchanged.
+        "own_part" OwnPart {
+            /// How many ranks there are.
+            ranks: usize,
+        },
+    }
+
     /// An operator that holds another, on tensors stored otherwise.
     Wrapping {
         /// An operator with a window, on tensors whose channels are last: of each operand and result

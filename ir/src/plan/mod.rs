@@ -236,7 +236,8 @@ impl Plan {
             let buffer = |v: ValueId| plan.buffer_of[g.resolve(v).root];
             let task = Task {
                 kind: TaskKind::Run(n),
-                stream: StreamId::new(0),
+                // Exchanges between ranks have a stream of their own, so that others go on meanwhile.
+                stream: StreamId::new(usize::from(node.op.communicates())),
                 reads: node.inputs.iter().filter_map(|&v| buffer(v)).collect(),
                 writes: node.outputs.iter().map(|v| v.and_then(buffer)).collect(),
                 scratch,

@@ -15,10 +15,11 @@
 use super::lexer::Lexer;
 use super::{TextError, data, quoted, write_list, write_name};
 use crate::graph::{
-    BatchRows, Data, Def, Graph, Node, NodeId, Output, State, StateId, Value, ValueId,
+    BatchRows, Data, Def, Graph, Node, NodeId, Output, Ranks, State, StateId, Value, ValueId,
 };
 use crate::op::Op;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::mem::take;
 
@@ -52,10 +53,13 @@ impl fmt::Display for Graph {
                     if let Some(rows) = state.rows {
                         write!(f, " rows {} of {}", rows.first, rows.of)?;
                     }
+                    if let Some(whole) = &state.part_of {
+                        write!(f, " part of {whole}")?;
+                    }
                     write!(f, ": {v}: {} -> {}", value.ty, state.exit)?;
                     if let Some(init) = &state.init {
                         f.write_str(" = ")?;
-                        data::write(f, &value.ty, init)?;
+                        data::write(f, state.part_of.as_ref().unwrap_or(&value.ty), init)?;
                     }
                 }
                 Def::Node { .. } | Def::View { .. } => continue,
@@ -72,6 +76,13 @@ impl fmt::Display for Graph {
         // Views of each other, which `verify` refuses, but a text may have.
         for v in self.values.keys() {
             self.write_views(f, v, &mut views)?;
+        }
+        if let Some(ranks) = &self.ranks {
+            write!(f, "  ranks {}", ranks.count)?;
+            for name in &ranks.by_rows {
+                write!(f, " {}", quoted(name))?;
+            }
+            writeln!(f)?;
         }
         for output in &self.outputs {
             writeln!(f, "  output {} {}", quoted(&output.name), output.value)?;
@@ -158,6 +169,7 @@ pub(super) fn parse(lexer: &mut Lexer) -> Result<Graph, TextError> {
     let mut states: SecondaryMap<StateId, Option<State>> = SecondaryMap::new();
     let mut nodes: PrimaryMap<NodeId, Node> = PrimaryMap::new();
     let mut outputs = Vec::new();
+    let mut ranks = None;
 
     lexer.expect_word("graph")?;
     let name = lexer.name()?;
@@ -194,6 +206,13 @@ pub(super) fn parse(lexer: &mut Lexer) -> Result<Graph, TextError> {
             let offset = lexer.number()?;
             let name = lexer.optional_name()?;
             values[v] = Some(Value { name, ty, def: Def::View { of, offset } });
+        } else if lexer.accept_word("ranks") {
+            let count = lexer.number()?;
+            let mut by_rows = BTreeSet::new();
+            while lexer.peek("\"") {
+                by_rows.insert(lexer.name()?);
+            }
+            ranks = Some(Ranks { count, by_rows });
         } else if lexer.accept_word("output") {
             outputs.push(Output { name: lexer.name()?, value: lexer.id("v")? });
         } else if lexer.peek_id("n") {
@@ -224,7 +243,7 @@ pub(super) fn parse(lexer: &mut Lexer) -> Result<Graph, TextError> {
             return Err(lexer.error("expected an item of a graph or `}`"));
         }
     }
-    let mut graph = Graph { name, nodes, outputs, ..Graph::default() };
+    let mut graph = Graph { name, nodes, outputs, ranks, ..Graph::default() };
     for (v, value) in values.iter() {
         match value {
             Some(value) => graph.values.push(value.clone()),
@@ -257,16 +276,26 @@ fn parse_state(
     } else {
         None
     };
+    let part_of = if lexer.accept("part") {
+        lexer.expect("of")?;
+        Some(lexer.tensor_type()?)
+    } else {
+        None
+    };
     lexer.expect(":")?;
     let enter = value_id(lexer, values)?;
     lexer.expect(":")?;
     let ty = lexer.tensor_type()?;
     lexer.expect("->")?;
     let exit = lexer.id("v")?;
-    let init: Option<Data> = if lexer.accept("=") { Some(data::parse(lexer, &ty)?) } else { None };
+    let init: Option<Data> = if lexer.accept("=") {
+        Some(data::parse(lexer, part_of.as_ref().unwrap_or(&ty))?)
+    } else {
+        None
+    };
     let value_name = name.clone();
     let value = move |s| Value { name: value_name, ty, def: Def::State(s) };
-    Ok((s, State { name, rows, carried, enter, exit, init }, Box::new(value)))
+    Ok((s, State { name, rows, part_of, carried, enter, exit, init }, Box::new(value)))
 }
 
 fn value_id(

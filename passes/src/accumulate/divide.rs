@@ -2,14 +2,14 @@
 
 use super::AccumulateError;
 use super::grow::Growing;
-use super::part::{Part, fill, missing};
+use super::part::{Part, fill, missing, scaled};
 use super::rows::Rows;
 use super::rules::Kind;
 use super::totals::{Total, Totals};
 use crate::rounds::Division;
 use arenic_ir::Rounds;
 use arenic_ir::graph::{Data, Graph, NodeId, Output, StateId, ValueId};
-use arenic_ir::op::{Binary, Op, TypeError};
+use arenic_ir::op::{Op, TypeError};
 use arenic_ir::types::{DType, TensorType};
 use cranelift_entity::SecondaryMap;
 use std::collections::{BTreeSet, HashMap};
@@ -245,18 +245,6 @@ fn main(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
 fn is_in_round(rows: &Rows, needs: &Needs, n: NodeId) -> bool {
     let mut made = rows.g.nodes[n].outputs.iter().flatten();
     made.any(|&v| needs.main[v] && !matches!(rows.kind[v], Kind::Late | Kind::Early))
-}
-
-fn scaled(g: &mut Graph, v: ValueId, by: f64) -> Result<ValueId, TypeError> {
-    let dtype = g.ty(v).dtype;
-    let bytes = match dtype {
-        DType::F64 => by.to_le_bytes().to_vec(),
-        DType::F32 => (by as f32).to_le_bytes().to_vec(),
-        _ => return Err(TypeError(format!("a mean of {dtype} cannot be summed by parts"))),
-    };
-    let by = g.add_const("", TensorType::scalar(dtype), Data::Bytes(bytes.into()));
-    let n = g.add_node("", Op::Binary { f: Binary::Mul }, vec![v, by])?;
-    g.result(n).ok_or_else(|| missing(v))
 }
 
 /// What follows from the sums.

@@ -20,9 +20,9 @@
 
 mod divide;
 mod grow;
-mod part;
-mod rows;
-mod rules;
+pub(crate) mod part;
+pub(crate) mod rows;
+pub(crate) mod rules;
 mod totals;
 
 use crate::rounds::{Divides, Division};

@@ -4,24 +4,32 @@ use super::rows::Rows;
 use super::rules::{Along, narrowed};
 use super::totals::Total;
 use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, StateId, ValueId};
-use arenic_ir::op::{Op, TypeError};
-use arenic_ir::types::TensorType;
+use arenic_ir::op::{Binary, Op, TypeError};
+use arenic_ir::types::{DType, TensorType};
 use cranelift_entity::SecondaryMap;
 use std::collections::{BTreeSet, HashMap};
 
 /// A part that grows.
-pub(super) struct Part<'a> {
-    pub(super) rows: &'a Rows<'a>,
-    pub(super) new: Graph,
+pub(crate) struct Part<'a> {
+    pub(crate) rows: &'a Rows<'a>,
+    pub(crate) new: Graph,
     /// What stands for a value of the whole step.
-    pub(super) of: SecondaryMap<ValueId, Option<ValueId>>,
+    pub(crate) of: SecondaryMap<ValueId, Option<ValueId>>,
     /// The states in which values go from part to part.
-    pub(super) carried: HashMap<ValueId, StateId>,
+    pub(crate) carried: HashMap<ValueId, StateId>,
     /// The first parts of shared values.
     narrow: HashMap<(ValueId, Along), ValueId>,
 }
 
 impl<'a> Part<'a> {
+    /// Without any states.
+    pub(crate) fn bare(rows: &'a Rows<'a>) -> Self {
+        let g = rows.g;
+        let new = Graph { name: g.name.clone(), ranks: g.ranks.clone(), ..Graph::default() };
+        let (of, carried, narrow) = Default::default();
+        Part { rows, new, of, carried, narrow }
+    }
+
     /// All parts have the same states: those of the step, then the carried values: `early` from before the
     /// first round, and `totals`.
     pub(super) fn new(
@@ -31,13 +39,12 @@ impl<'a> Part<'a> {
         with_init: bool,
     ) -> Self {
         let g = rows.g;
-        let new = Graph { name: g.name.clone(), ..Graph::default() };
-        let (of, carried, narrow) = Default::default();
-        let mut part = Part { rows, new, of, carried, narrow };
+        let mut part = Part::bare(rows);
         for state in g.states.values() {
             let init = state.init.clone().filter(|_| with_init);
             let s = part.new.add_state(&state.name, g.ty(state.enter).clone(), init);
             part.new.states[s].rows = state.rows;
+            part.new.states[s].part_of.clone_from(&state.part_of);
             part.of[state.enter] = Some(part.new.states[s].enter);
         }
         let mut names: BTreeSet<String> = g.states.values().map(|s| s.name.clone()).collect();
@@ -63,12 +70,12 @@ impl<'a> Part<'a> {
         part
     }
 
-    pub(super) fn carried(&self, v: ValueId) -> Option<ValueId> {
+    pub(crate) fn carried(&self, v: ValueId) -> Option<ValueId> {
         self.carried.get(&v).map(|&s| self.new.states[s].enter)
     }
 
     /// Inputs and constants of the whole step that are read; others are there already.
-    pub(super) fn leaf(&mut self, v: ValueId) -> Option<ValueId> {
+    pub(crate) fn leaf(&mut self, v: ValueId) -> Option<ValueId> {
         if let Some(new) = self.of[v] {
             return Some(new);
         }
@@ -84,13 +91,13 @@ impl<'a> Part<'a> {
         Some(new)
     }
 
-    pub(super) fn operands(&mut self, node: &Node) -> Result<Vec<ValueId>, TypeError> {
+    pub(crate) fn operands(&mut self, node: &Node) -> Result<Vec<ValueId>, TypeError> {
         let operand = |&v: &ValueId| self.leaf(v).ok_or_else(|| missing(v));
         node.inputs.iter().map(operand).collect()
     }
 
     /// A node with other operator and operands, whose results take the names of the old ones'.
-    pub(super) fn node(
+    pub(crate) fn node(
         &mut self,
         n: NodeId,
         op: Op,
@@ -108,7 +115,7 @@ impl<'a> Part<'a> {
     }
 
     /// A node as it is in the whole step.
-    pub(super) fn whole(&mut self, n: NodeId) -> Result<(), TypeError> {
+    pub(crate) fn whole(&mut self, n: NodeId) -> Result<(), TypeError> {
         let node = &self.rows.g.nodes[n];
         let inputs = self.operands(node)?;
         let outputs = self.node(n, node.op.clone(), inputs)?;
@@ -116,7 +123,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    pub(super) fn define(&mut self, n: NodeId, outputs: &[Option<ValueId>]) {
+    pub(crate) fn define(&mut self, n: NodeId, outputs: &[Option<ValueId>]) {
         for (old, new) in self.rows.g.nodes[n].outputs.iter().zip(outputs) {
             if let Some(old) = old {
                 // What another part has made stays that.
@@ -126,7 +133,7 @@ impl<'a> Part<'a> {
     }
 
     /// The first part of a value that is the same in every round.
-    pub(super) fn narrow(&mut self, v: ValueId, along: Along) -> Result<ValueId, TypeError> {
+    pub(crate) fn narrow(&mut self, v: ValueId, along: Along) -> Result<ValueId, TypeError> {
         if let Some(&known) = self.narrow.get(&(v, along)) {
             return Ok(known);
         }
@@ -157,7 +164,7 @@ impl<'a> Part<'a> {
     }
 
     /// A value that is the same in every round, with what it is made of.
-    pub(super) fn shared(&mut self, v: ValueId) -> Result<ValueId, TypeError> {
+    pub(crate) fn shared(&mut self, v: ValueId) -> Result<ValueId, TypeError> {
         if let Some(known) = self.leaf(v) {
             return Ok(known);
         }
@@ -170,7 +177,7 @@ impl<'a> Part<'a> {
     }
 
     /// The results that nobody reads go; states stay.
-    pub(super) fn finish(self) -> Graph {
+    pub(crate) fn finish(self) -> Graph {
         let g = self.new;
         let mut wanted = g.kept();
         let mut keep: SecondaryMap<NodeId, bool> = SecondaryMap::new();
@@ -184,7 +191,7 @@ impl<'a> Part<'a> {
     }
 }
 
-pub(super) fn missing(v: ValueId) -> TypeError {
+pub(crate) fn missing(v: ValueId) -> TypeError {
     TypeError(format!("{v} is not known in this part of the step"))
 }
 
@@ -196,11 +203,24 @@ fn first_part(data: &Data, blocks: usize, count: usize) -> Data {
 }
 
 /// A value broadcast to a type.
-pub(super) fn fill(g: &mut Graph, v: ValueId, ty: &TensorType) -> Result<ValueId, TypeError> {
+pub(crate) fn fill(g: &mut Graph, v: ValueId, ty: &TensorType) -> Result<ValueId, TypeError> {
     let op = match ty.rank() {
         0 => Op::Copy,
         _ => Op::Expand { shape: ty.shape.clone() },
     };
     let n = g.add_node("begin", op, vec![v])?;
+    g.result(n).ok_or_else(|| missing(v))
+}
+
+/// A value times a number.
+pub(crate) fn scaled(g: &mut Graph, v: ValueId, by: f64) -> Result<ValueId, TypeError> {
+    let dtype = g.ty(v).dtype;
+    let bytes = match dtype {
+        DType::F64 => by.to_le_bytes().to_vec(),
+        DType::F32 => (by as f32).to_le_bytes().to_vec(),
+        _ => return Err(TypeError(format!("a mean of {dtype} cannot be summed by parts"))),
+    };
+    let by = g.add_const("", TensorType::scalar(dtype), Data::Bytes(bytes.into()));
+    let n = g.add_node("", Op::Binary { f: Binary::Mul }, vec![v, by])?;
     g.result(n).ok_or_else(|| missing(v))
 }

@@ -13,24 +13,35 @@ use cranelift_entity::SecondaryMap;
 use std::collections::{BTreeSet, HashMap};
 
 /// The values of a step in rounds.
-pub(super) struct Rows<'a> {
-    pub(super) g: &'a Graph,
-    pub(super) count: usize,
+pub(crate) struct Rows<'a> {
+    pub(crate) g: &'a Graph,
+    pub(crate) count: usize,
     /// Inputs that hold the batch.
-    pub(super) by_rows: BTreeSet<ValueId>,
-    pub(super) kind: SecondaryMap<ValueId, Kind>,
+    pub(crate) by_rows: BTreeSet<ValueId>,
+    pub(crate) kind: SecondaryMap<ValueId, Kind>,
     /// For nodes whose operands or results are cut.
-    pub(super) rule: SecondaryMap<NodeId, Option<Rule>>,
+    pub(crate) rule: SecondaryMap<NodeId, Option<Rule>>,
     /// Values that depend on a state.
     stateful: SecondaryMap<ValueId, bool>,
     /// Values that depend on a random operator.
-    pub(super) random: SecondaryMap<ValueId, bool>,
+    pub(crate) random: SecondaryMap<ValueId, bool>,
     /// Whether a shared value is the same along an axis, part by part.
     narrows: HashMap<(ValueId, Along), bool>,
     /// Inputs that would have to hold the batch, too.
     wanted: BTreeSet<ValueId>,
     /// Values that rows read whole, so that they are [`Kind::Early`].
     early: BTreeSet<ValueId>,
+    /// Who has the parts.
+    among: Among,
+}
+
+/// Who has the parts of the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Among {
+    /// Rounds, one after another: a sum over all rows is known after the last.
+    Rounds,
+    /// Ranks, at the same time: they can add up a sum at once, and draw each for itself.
+    Ranks,
 }
 
 impl<'a> Rows<'a> {
@@ -38,10 +49,23 @@ impl<'a> Rows<'a> {
     ///
     /// # Errors
     /// An operator needs all rows at once; there is no batch, or it has no `count` equal parts.
-    pub(super) fn new(g: &'a Graph, count: usize) -> Result<Self, AccumulateError> {
+    pub(crate) fn new(g: &'a Graph, count: usize) -> Result<Self, AccumulateError> {
+        Rows::among(g, count, Among::Rounds)
+    }
+
+    /// As [`Rows::new`] for parts that ranks have at the same time. A sum may then be read by rows, and no
+    /// value is [`Kind::Early`].
+    ///
+    /// # Errors
+    /// As for [`Rows::new`].
+    pub(crate) fn of_ranks(g: &'a Graph, count: usize) -> Result<Self, AccumulateError> {
+        Rows::among(g, count, Among::Ranks)
+    }
+
+    fn among(g: &'a Graph, count: usize, among: Among) -> Result<Self, AccumulateError> {
         let mut refusal = None;
         for Batch { inputs, .. } in batches(g) {
-            match Rows::from(g, count, inputs) {
+            match Rows::from(g, count, inputs, among) {
                 Ok(rows) => return Ok(rows),
                 Err(e) => refusal = Some(refusal.unwrap_or(e)),
             }
@@ -54,6 +78,7 @@ impl<'a> Rows<'a> {
         g: &'a Graph,
         count: usize,
         mut by_rows: BTreeSet<ValueId>,
+        among: Among,
     ) -> Result<Self, AccumulateError> {
         let mut early = BTreeSet::new();
         loop {
@@ -68,6 +93,7 @@ impl<'a> Rows<'a> {
                 narrows: HashMap::new(),
                 wanted: BTreeSet::new(),
                 early: early.clone(),
+                among,
             };
             match rows.follow() {
                 // Nodes before the one that reads a value whole took it for a sum.
@@ -125,7 +151,9 @@ impl<'a> Rows<'a> {
         let summed = |k| matches!(k, Kind::Sum | Kind::Late);
         if !node.inputs.iter().any(|v| is(v, by_rows)) {
             let late = node.inputs.iter().any(|v| is(v, summed));
+            let is_own = node.inputs.iter().any(|v| is(v, |k| k == Kind::Own));
             let kind = match late {
+                _ if is_own => Kind::Own,
                 true if self.is_linear(n) => Kind::Sum,
                 true => Kind::Late,
                 false => Kind::Shared,
@@ -138,9 +166,19 @@ impl<'a> Rows<'a> {
             self.rule[n] = Some(rule);
             return Ok(());
         }
+        if self.among == Among::Ranks
+            && let Some(results) = self.by_own_statistics(n)
+        {
+            for (v, &kind) in node.outputs.iter().zip(&results) {
+                v.iter().for_each(|&v| self.kind[v] = kind);
+            }
+            let narrow = vec![None; node.inputs.len()];
+            self.rule[n] = Some(Rule { op: node.op.clone(), narrow, results, scale: None });
+            return Ok(());
+        }
         // What is a sum over all rows, and follows from inputs alone, is known before.
         for &v in &node.inputs {
-            if summed(self.kind[v]) {
+            if summed(self.kind[v]) && self.among == Among::Rounds {
                 if self.stateful[v] {
                     return Err(self.refused(n, Some(v)));
                 }
@@ -152,7 +190,7 @@ impl<'a> Rows<'a> {
             // Each round would draw anew what all rows have in common.
             for (&v, along) in node.inputs.iter().zip(&rule.narrow) {
                 if along.is_none() && self.kind[v] == Kind::Shared && self.random[v] {
-                    if self.stateful[v] {
+                    if self.stateful[v] || self.among == Among::Ranks {
                         return Err(self.refused(n, None));
                     }
                     self.kind[v] = Kind::Early;
@@ -165,11 +203,27 @@ impl<'a> Rows<'a> {
             self.rule[n] = Some(rule);
             return Ok(());
         }
-        if node.inputs.iter().any(|&v| self.stateful[v]) {
+        if node.inputs.iter().any(|&v| self.stateful[v]) || self.among == Among::Ranks {
             return Err(self.refused(n, None));
         }
         node.outputs.iter().flatten().for_each(|&v| self.kind[v] = Kind::Early);
         Ok(())
+    }
+
+    /// What a rank makes of a batch normalisation, or of a gradient of one, by the statistics of its own rows.
+    fn by_own_statistics(&self, n: NodeId) -> Option<Vec<Kind>> {
+        let node = &self.g.nodes[n];
+        let rows = Kind::Rows(Along::FIRST);
+        let are =
+            |kinds: &[Kind]| node.inputs.iter().zip(kinds).all(|(&v, kind)| self.kind[v] == *kind);
+        match node.op {
+            Op::BatchNorm { .. } if are(&[rows]) => {
+                Some(vec![rows, Kind::Own, Kind::Own, Kind::Own])
+            }
+            Op::BatchNormParamGrad if are(&[rows, rows]) => Some(vec![Kind::Sum, Kind::Sum]),
+            Op::BatchNormInputGrad if are(&[rows, rows]) => Some(vec![rows]),
+            _ => None,
+        }
     }
 
     /// A product that sums over the batch and is added to another sum over it: the terms of both are
@@ -212,7 +266,7 @@ impl<'a> Rows<'a> {
 
     /// True where a node of sums gives the sum of what it would give of their terms, and it is worth
     /// to apply it to these.
-    fn is_linear(&self, n: NodeId) -> bool {
+    pub(crate) fn is_linear(&self, n: NodeId) -> bool {
         let node = &self.g.nodes[n];
         let sums = node.inputs.iter().all(|&v| self.kind[v] == Kind::Sum);
         let shape = |v: ValueId| &self.g.ty(v).shape;
@@ -294,16 +348,16 @@ impl<'a> Rows<'a> {
 }
 
 /// The batch of a step.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     /// How many rows it has.
-    pub(super) rows: usize,
+    pub(crate) rows: usize,
     /// The inputs that hold it, by rows.
     inputs: BTreeSet<ValueId>,
 }
 
 /// What may be the batch, the likeliest first: the extent that most first axes have, or multiples of
 /// it, as where tokens are flattened.
-pub(super) fn batches(g: &Graph) -> Vec<Batch> {
+pub(crate) fn batches(g: &Graph) -> Vec<Batch> {
     let readers = g.readers();
     let first = |v: ValueId| g.ty(v).shape.first().copied().filter(|&rows| rows > 1);
     let read = g.inputs().filter(|&v| !readers[v].is_empty());

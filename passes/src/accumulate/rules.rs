@@ -10,7 +10,7 @@ use arenic_ir::types::{DType, TensorType};
 
 /// How a value of the whole step exists in the rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// The same in every round.
     #[default]
     Shared,
@@ -20,6 +20,8 @@ pub(super) enum Kind {
     Rows(Along),
     /// As `Rows` of the first axis; the elements are positions in a max pool's operand, counted within the part.
     Positions,
+    /// Of ranks: each has one of its own, as statistics of its rows.
+    Own,
     /// The sum of what the rounds compute.
     Sum,
     /// Known after the last round.
@@ -28,27 +30,27 @@ pub(super) enum Kind {
 
 /// Where the batch is in a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Along {
+pub(crate) struct Along {
     /// The axis that is cut.
-    pub(super) axis: usize,
+    pub(crate) axis: usize,
     /// The axis is so many blocks, one after another; a part has its share of each.
-    pub(super) outer: usize,
+    pub(crate) outer: usize,
 }
 
 impl Along {
-    pub(super) const FIRST: Along = Along { axis: 0, outer: 1 };
+    pub(crate) const FIRST: Along = Along { axis: 0, outer: 1 };
 
     fn at(self, axis: usize) -> Along {
         Along { axis, ..self }
     }
 
     /// Blocks of a tensor that are one after another in memory and each cut into parts.
-    pub(super) fn blocks(self, ty: &TensorType) -> usize {
+    pub(crate) fn blocks(self, ty: &TensorType) -> usize {
         ty.shape[..self.axis].iter().product::<usize>() * self.outer
     }
 
     /// True where a tensor has `count` equal parts.
-    pub(super) fn divides(self, ty: &TensorType, count: usize) -> bool {
+    pub(crate) fn divides(self, ty: &TensorType, count: usize) -> bool {
         ty.shape
             .get(self.axis)
             .is_some_and(|&extent| extent > 0 && extent.is_multiple_of(self.outer * count))
@@ -68,15 +70,15 @@ impl Along {
 
 /// What one round makes of a node.
 #[derive(Clone, Debug)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     /// The operator of a part.
-    pub(super) op: Op,
+    pub(crate) op: Op,
     /// Where an operand is cut that is the same in every round.
-    pub(super) narrow: Vec<Option<Along>>,
+    pub(crate) narrow: Vec<Option<Along>>,
     /// What becomes of the results.
-    pub(super) results: Vec<Kind>,
+    pub(crate) results: Vec<Kind>,
     /// What a result that is a sum is multiplied by in every round: the parts' mean of means.
-    pub(super) scale: Option<f64>,
+    pub(crate) scale: Option<f64>,
 }
 
 /// Random elements are counted in order, by words of four: a part of them is drawn as the whole
@@ -87,14 +89,14 @@ fn draws_by_rows(ty: &TensorType, along: Along, count: usize) -> bool {
 }
 
 /// The `count` parts of each block of a constant have equal bytes, the same in all rounds.
-pub(super) fn repeats(bytes: &[u8], blocks: usize, count: usize) -> bool {
+pub(crate) fn repeats(bytes: &[u8], blocks: usize, count: usize) -> bool {
     let block = (bytes.len() / blocks.max(1)).max(1);
     let part = (block / count).max(1);
     bytes.chunks(block).all(|block| block.chunks(part).all(|other| *other == block[..part]))
 }
 
 /// True for a constant of zeros, under whatever shape.
-pub(super) fn is_zero(g: &Graph, v: ValueId) -> bool {
+pub(crate) fn is_zero(g: &Graph, v: ValueId) -> bool {
     match &g.values[v].def {
         Def::Const(data) => data.bytes().is_some_and(|b| b.iter().all(|&byte| byte == 0)),
         Def::Node { node, .. } => {
@@ -106,10 +108,10 @@ pub(super) fn is_zero(g: &Graph, v: ValueId) -> bool {
 }
 
 /// An operator that makes a part of a result; of each operand that is cut for it, where.
-pub(super) type Narrowed = (Op, Vec<Option<(ValueId, Along)>>);
+pub(crate) type Narrowed = (Op, Vec<Option<(ValueId, Along)>>);
 
 /// The operator that makes the first part of a shared result, and where its operands are cut.
-pub(super) fn narrowed(g: &Graph, v: ValueId, along: Along, count: usize) -> Option<Narrowed> {
+pub(crate) fn narrowed(g: &Graph, v: ValueId, along: Along, count: usize) -> Option<Narrowed> {
     let Def::Node { node: n, output } = g.values[v].def else { return None };
     let node = &g.nodes[n];
     let types = g.output_types(n).ok()?;
@@ -144,7 +146,7 @@ fn one(op: Op, results: Vec<Kind>, operands: usize) -> Vec<Rule> {
 }
 
 /// Rules that the table of cuts does not have: `None` where it decides.
-pub(super) fn special(
+pub(crate) fn special(
     op: &Op,
     kinds: &[Kind],
     x: &[&TensorType],
@@ -287,7 +289,7 @@ pub(super) fn special(
 }
 
 /// Rules by the table of cuts; those that cut the fewest shared operands come first.
-pub(super) fn by_table(
+pub(crate) fn by_table(
     op: &Op,
     kinds: &[Kind],
     x: &[&TensorType],

@@ -150,7 +150,7 @@ impl<'a> Sections<'a> {
             && free
             && match self.g.values[v].def {
                 Def::Node { .. } => true,
-                Def::State(_) => axis == 0 && self.states,
+                Def::State(s) => axis == 0 && self.states && self.g.states[s].part_of.is_none(),
                 Def::Input | Def::Const(_) | Def::View { .. } => false,
             }
     }

@@ -61,7 +61,7 @@ pub(super) struct Rewriter<'a> {
 
 impl<'a> Rewriter<'a> {
     pub(super) fn new(s: &'a Sections<'a>) -> Self {
-        let new = Graph { name: s.g.name.clone(), ..Graph::default() };
+        let new = Graph { name: s.g.name.clone(), ranks: s.g.ranks.clone(), ..Graph::default() };
         Rewriter { s, old: s.g, new, place: SecondaryMap::new() }
     }
 
@@ -110,6 +110,7 @@ impl<'a> Rewriter<'a> {
         if self.s.axis[v].is_none() {
             let new = self.new.add_state(&state.name, ty.clone(), state.init.clone());
             self.new.states[new].rows = state.rows;
+            self.new.states[new].part_of.clone_from(&state.part_of);
             self.new.states[new].carried = state.carried;
             self.place[v].whole = Some(self.new.states[new].enter);
             states.push((s, new, None));

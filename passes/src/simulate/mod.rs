@@ -64,6 +64,8 @@ pub struct Simulation {
     pub to_host: Traffic,
     /// From the host to the device.
     pub to_device: Traffic,
+    /// Seconds in which the rank exchanges tensors with others.
+    pub exchange_seconds: f64,
     /// When each command runs; records and waits take no time.
     pub commands: Vec<Span>,
 }
@@ -79,9 +81,22 @@ pub fn roofline(g: &Graph, device: &Device) -> impl Fn(NodeId) -> f64 {
     move |n| seconds[n.index()]
 }
 
-/// Simulates one step of a checked program.
+/// Seconds of each node's exchange with other ranks, which takes none of the arithmetic units; `None` for kernels.
+pub type ExchangeSeconds<'a> = dyn Fn(NodeId) -> Option<f64> + 'a;
+
+/// Simulates one step of a checked program. Exchanges between ranks take what their kernels do.
 pub fn simulate(p: &Program, device: &Device, kernel: &KernelSeconds) -> Simulation {
-    let mut machine = Machine::new(p, device, kernel);
+    simulate_ranks(p, device, kernel, &|_| None)
+}
+
+/// Simulates one step of a rank, whose exchanges with others run beside its kernels.
+pub fn simulate_ranks(
+    p: &Program,
+    device: &Device,
+    kernel: &KernelSeconds,
+    exchange: &ExchangeSeconds,
+) -> Simulation {
+    let mut machine = Machine::new(p, device, kernel, exchange);
     while machine.start_what_can() {
         machine.advance();
     }
@@ -129,6 +144,8 @@ pub fn live_over_time(
 enum Engine {
     Kernels,
     Link(Direction),
+    /// The links to other ranks.
+    Ranks,
 }
 
 /// A command that is running.
@@ -144,6 +161,7 @@ struct Machine<'a> {
     p: &'a Program,
     device: &'a Device,
     kernel: &'a KernelSeconds<'a>,
+    exchange: &'a ExchangeSeconds<'a>,
     now: f64,
     queues: Vec<VecDeque<usize>>,
     busy: Vec<bool>,
@@ -153,7 +171,7 @@ struct Machine<'a> {
     awaited: Vec<Option<usize>>,
     /// Events that have happened, with the last command before them.
     events: HashMap<EventId, Option<usize>>,
-    running: [Option<Running>; 3],
+    running: [Option<Running>; 4],
     last_kernel_end: f64,
     found: Simulation,
 }
@@ -162,9 +180,15 @@ struct Machine<'a> {
 const KERNELS: usize = 0;
 const TO_HOST: usize = 1;
 const TO_DEVICE: usize = 2;
+const RANKS: usize = 3;
 
 impl<'a> Machine<'a> {
-    fn new(p: &'a Program, device: &'a Device, kernel: &'a KernelSeconds<'a>) -> Self {
+    fn new(
+        p: &'a Program,
+        device: &'a Device,
+        kernel: &'a KernelSeconds<'a>,
+        exchange: &'a ExchangeSeconds<'a>,
+    ) -> Self {
         let mut ids: Vec<StreamId> = p.commands.iter().map(Command::stream).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -176,13 +200,14 @@ impl<'a> Machine<'a> {
             p,
             device,
             kernel,
+            exchange,
             now: 0.0,
             busy: vec![false; ids.len()],
             latest: vec![None; ids.len()],
             awaited: vec![None; ids.len()],
             queues,
             events: HashMap::new(),
-            running: [None, None, None],
+            running: [None, None, None, None],
             last_kernel_end: 0.0,
             found: Simulation {
                 commands: vec![Span::default(); p.commands.len()],
@@ -198,6 +223,7 @@ impl<'a> Machine<'a> {
                 (Space::Host, Space::Device) => Engine::Link(Direction::ToDevice),
                 _ => Engine::Kernels,
             },
+            Command::Run { node, .. } if (self.exchange)(*node).is_some() => Engine::Ranks,
             _ => Engine::Kernels,
         }
     }
@@ -260,16 +286,20 @@ impl<'a> Machine<'a> {
             Engine::Link(_) if single && link_busy => return false,
             Engine::Link(Direction::ToHost) => TO_HOST,
             Engine::Link(Direction::ToDevice) => TO_DEVICE,
+            Engine::Ranks => RANKS,
         };
         if self.running[place].is_some() {
             return false;
         }
         let (seconds, bytes) = match (&self.p.commands[command], engine) {
-            (Command::Run { node, .. }, _) => ((self.kernel)(*node), 0.0),
+            (Command::Run { node, .. }, _) => {
+                let exchange = (self.exchange)(*node);
+                (exchange.unwrap_or_else(|| (self.kernel)(*node)), 0.0)
+            }
             (Command::Copy { from, .. }, Engine::Link(_)) => {
                 (self.device.link.latency_seconds, from.len as f64)
             }
-            (Command::Copy { from, .. }, Engine::Kernels) => (self.copy_within(from.len), 0.0),
+            (Command::Copy { from, .. }, _) => (self.copy_within(from.len), 0.0),
             _ => return false,
         };
         if place == KERNELS {
@@ -307,9 +337,11 @@ impl<'a> Machine<'a> {
         let link = &self.device.link;
         let both = self.running[TO_HOST].is_some() && self.running[TO_DEVICE].is_some();
         match place {
-            _ if both => link.both,
+            TO_HOST | TO_DEVICE if both => link.both,
             TO_HOST => link.to_host,
-            _ => link.to_device,
+            TO_DEVICE => link.to_device,
+            // Exchanges are seconds alone, and so are kernels.
+            _ => 1.0,
         }
     }
 
@@ -320,14 +352,15 @@ impl<'a> Machine<'a> {
             Some(r.seconds + r.bytes / self.rate(place))
         };
         let next = self.running.iter().enumerate().filter_map(left).fold(f64::INFINITY, f64::min);
-        let rates = [0, 1, 2].map(|place| self.rate(place));
+        let rates = [0, 1, 2, 3].map(|place| self.rate(place));
         self.now += next;
         for (place, entry) in self.running.iter_mut().enumerate() {
             let Some(r) = entry else { continue };
             match place {
                 KERNELS => self.found.kernel_seconds += next,
                 TO_HOST => self.found.to_host.seconds += next,
-                _ => self.found.to_device.seconds += next,
+                TO_DEVICE => self.found.to_device.seconds += next,
+                _ => self.found.exchange_seconds += next,
             }
             let total = r.seconds + r.bytes / rates[place];
             if total <= next {
@@ -338,7 +371,8 @@ impl<'a> Machine<'a> {
                 match place {
                     KERNELS => self.last_kernel_end = self.now,
                     TO_HOST => self.found.to_host.bytes += bytes,
-                    _ => self.found.to_device.bytes += bytes,
+                    TO_DEVICE => self.found.to_device.bytes += bytes,
+                    _ => {}
                 }
                 self.found.commands[r.command].end = self.now;
                 self.busy[r.stream] = false;

@@ -62,6 +62,7 @@ mod wide;
 pub use product::library_bytes;
 
 use crate::kernel::{Call, KernelError};
+use crate::ranks;
 use arenic_ir::{DType, Op};
 use dispatch::for_float;
 
@@ -162,6 +163,11 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
         }
         Op::Resize { spec } => resize::run(spec, call),
         Op::Adam { .. } | Op::Adagrad { .. } | Op::Momentum { .. } => update::run(call),
+        // Without others.
+        Op::AllReduce { .. }
+        | Op::ReduceScatter { .. }
+        | Op::AllGather { .. }
+        | Op::OwnPart { .. } => return ranks::run(call, None),
         Op::Opaque { .. } => return Err(KernelError::Opaque),
     }
     Ok(())

@@ -80,8 +80,8 @@ pub fn lower(
         Family::Attention(op) => attention::lower(&mut site, op, target.math)?,
         Family::Recurrent(op) => recurrence::lower(&mut site, op),
         Family::Update(op) => update::lower(&mut site, op),
-        // What it holds is lowered, and nothing holds another.
-        Family::Wrapping(_) | Family::Opaque(_) => {
+        // What a wrapping holds is lowered, and nothing holds another; ranks run on CPUs alone.
+        Family::Collective(_) | Family::Wrapping(_) | Family::Opaque(_) => {
             return Err(Unsupported(op.name().to_owned()));
         }
     }

@@ -5,6 +5,7 @@ use super::stress::Delays;
 use super::{StepError, node_label};
 use crate::cpu;
 use crate::kernel::{Call, Destination, Draw, Operand, Scratch};
+use crate::ranks::{self, Communicator};
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::program::Span;
 use rayon::ThreadPool;
@@ -99,6 +100,8 @@ pub(super) struct StepCommands<'g> {
     pub(super) clock: Option<Clock>,
     /// Where kernels run, whatever stream they are of.
     pub(super) pool: Arc<ThreadPool>,
+    /// The other ranks that run the program, too.
+    pub(super) ranks: Option<Arc<dyn Communicator>>,
     /// Of the kernels that refused their operands in this step the one issued first.
     pub(super) refused: Mutex<Option<(usize, StepError)>>,
 }
@@ -131,7 +134,11 @@ impl StepCommands<'_> {
                 Prepared::Run { node, inputs, outputs, scratch } => {
                     let op = &self.graph.nodes[*node].op;
                     let call = Call { op, inputs, outputs, scratch: *scratch, draw };
-                    if let Err(error) = self.pool.install(|| cpu::run(&call)) {
+                    let ran = match op.ranks() {
+                        None => self.pool.install(|| cpu::run(&call)),
+                        Some(_) => ranks::run(&call, self.ranks.as_deref()),
+                    };
+                    if let Err(error) = ran {
                         let node = node_label(self.graph, *node);
                         self.refuse(i, StepError { node, error });
                         return k + 1;

@@ -8,6 +8,7 @@ use crate::executor::{Executor, ExecutorOptions, SetupError};
 use crate::kernel::Draw;
 use crate::machine::{DeviceError, Machine, StepFailure};
 use crate::memory::{AlignedBytes, OutOfMemory};
+use crate::ranks::Communicator;
 use crate::ways::Way;
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
@@ -75,6 +76,11 @@ impl<'s, 'g> InRounds<'s, 'g, Executor<'g>> {
         let library_bytes = parts[MAIN].library_bytes();
         let clock = "wall times of the last round of one step on the CPU";
         InRounds::new(step, parts, library_bytes, clock).map_err(SetupError::Batch)
+    }
+
+    /// Runs all parts as one of several ranks.
+    pub(crate) fn join(&mut self, ranks: &Arc<dyn Communicator>) {
+        self.parts.iter_mut().for_each(|part| part.join(Arc::clone(ranks)));
     }
 
     /// The pool, where the thread that steps is one of it for the whole step.
@@ -188,7 +194,9 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
         let ahead = self.parts[MAIN].feeds_ahead();
         self.feed(MAIN, 0);
         for round in 0..self.step.count {
-            let draw = Draw { round: round.into(), ..draw };
+            // Of all ranks' rounds: a rank has its own one after another.
+            let of_all = draw.round * u64::from(self.step.count) + u64::from(round);
+            let draw = Draw { round: of_all, ..draw };
             let next = Some(round + 1).filter(|&next| next < self.step.count);
             if is_timed && next.is_none() {
                 spans = self.parts[MAIN].timed_step(draw)?;

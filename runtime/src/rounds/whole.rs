@@ -121,7 +121,11 @@ impl<'g> WholeStep<'g> {
             false => Ok(ty.clone()),
         };
         let mut step = WholeStep {
-            graph: Graph { name: main.graph.name.clone(), ..Graph::default() },
+            graph: Graph {
+                name: main.graph.name.clone(),
+                ranks: main.graph.ranks.clone(),
+                ..Graph::default()
+            },
             count: rounds.count,
             parts,
             inputs: Vec::new(),

@@ -8,7 +8,7 @@
 
 use super::plan::{self, Rows};
 use super::shuffle::{Shuffle, uniform};
-use super::{Batches, Input, Notice, Source, scalar};
+use super::{Batches, Input, Notice, Share, Source, scalar};
 use crate::data::error::DataError;
 use crate::data::npz::Npz;
 use arenic_ir::types::{DType, TensorType};
@@ -135,11 +135,20 @@ impl Mixed {
         set: &[(String, String)],
         shuffle: Option<u64>,
         mixing: &Mixing,
+        share: &Share,
     ) -> Result<(Mixed, Vec<Notice>), DataError> {
         let one = if mixing.pad.is_empty() { variants } else { &[] };
         if let ([only], [] | [_]) = (one, files) {
-            let (batches, notices) = Batches::new(&only.inputs, files.first(), set, shuffle)?;
+            let inputs = &only.inputs;
+            let (batches, notices) = Batches::of_rank(inputs, files.first(), set, shuffle, share)?;
             return Ok((Mixed::One(batches), notices));
+        }
+        if share.ranks > 1 {
+            return Err(DataError::Mixing(
+                "ranks take their rows of the batches of one file; give one --data, without --pad, to a step \
+                 of one size"
+                    .to_owned(),
+            ));
         }
         let (several, notices) = Several::new(variants, files, set, shuffle, mixing)?;
         Ok((Mixed::Several(several), notices))

@@ -1,7 +1,7 @@
 //! Matching arrays and `--set` values with inputs.
 
 use super::shuffle::Shuffle;
-use super::{Batches, Input, Notice, Source, scalar};
+use super::{Batches, Input, Notice, Share, Source, scalar};
 use crate::data::error::DataError;
 use crate::data::mapped::Array;
 use crate::data::npz::Npz;
@@ -13,13 +13,23 @@ pub(super) fn batches(
     npz: Option<&Npz>,
     set: &[(String, String)],
     shuffle: Option<u64>,
+    share: &Share,
 ) -> Result<(Batches, Vec<Notice>), DataError> {
     let values = check_names(inputs, npz, set)?;
     let mut notices = Vec::new();
     let mut counts = Vec::new();
     let mut list = Vec::with_capacity(inputs.len());
     for (name, ty) in inputs {
-        list.push(input(name, ty, &values, npz, Short::Refused, &mut counts)?);
+        let fits = |array: &Array| trimmed(&array.ty().shape) == trimmed(&ty.shape);
+        let for_each_rank = npz.and_then(|npz| npz.array(name)).is_some_and(fits);
+        if !share.divides(name) || for_each_rank || values.contains_key(name.as_str()) {
+            list.push(input(name, ty, &values, npz, Short::Refused, &mut counts)?);
+            continue;
+        }
+        let rows = ty.shape.first().map_or(1, |&rows| rows.saturating_mul(share.ranks));
+        let all = ty.with_extent(0, rows);
+        let of_all = input(name, &all, &values, npz, Short::Refused, &mut counts)?;
+        list.push(Input { ty: ty.clone(), part: (share.rank, share.ranks), ..of_all });
     }
     let count = common_count(&counts)?;
     for rows in &counts {
@@ -58,7 +68,7 @@ pub(super) fn input(
     } else {
         return Err(DataError::MissingInputs(vec![format!("{name} {ty}")]));
     };
-    Ok(Input { ty: ty.clone(), widens, source })
+    Ok(Input { ty: ty.clone(), widens, part: (0, 1), source })
 }
 
 /// Checks that every name is an input's and every input has one value; returns the `--set`

@@ -11,6 +11,11 @@ pub enum ExportError {
         "node `{0}` is `opaque`: only its sizes are known, so that ONNX has no operator for it"
     )]
     Opaque(String),
+    /// The step exchanges tensors between ranks.
+    #[error(
+        "the step is for {0} ranks, which ONNX knows nothing of; export one compiled without --ranks"
+    )]
+    Ranks(usize),
     /// A random operator's seed.
     #[error("node `{node}` has the seed {seed}, which ONNX's attribute, a float, cannot hold")]
     Seed {

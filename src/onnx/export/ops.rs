@@ -229,6 +229,10 @@ impl Writer<'_> {
                 self.softmax_of_stats(&given, out[0].clone());
             }
             Op::CrossEntropyGrad => self.cross_entropy_grad(x, &out),
+            Op::AllReduce { .. }
+            | Op::ReduceScatter { .. }
+            | Op::AllGather { .. }
+            | Op::OwnPart { .. } => return Err(ExportError::Ranks(op.ranks().unwrap_or(1))),
             Op::Opaque { .. } => return Err(ExportError::Opaque(self.label().to_owned())),
         }
         Ok(())

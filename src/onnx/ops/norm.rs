@@ -112,7 +112,8 @@ pub(super) fn batch_norm(cx: &mut Cx) -> Built {
     let &[y, batch_mean, mut batch_var, ..] = &results[..] else {
         return Err("a batch norm has statistics".into());
     };
-    let count = ty.elements() / ty.shape[1].max(1);
+    // Of several ranks each goes by its own rows.
+    let count = ty.elements() / ty.shape[1].max(1) / cx.b.ranks.max(1);
     if variance == Variance::Unbiased && count > 1 {
         batch_var = scaled(cx, batch_var, count as f64 / (count - 1) as f64)?;
     }

@@ -105,6 +105,6 @@ pub(super) fn rule(op: &Op) -> Option<Rule> {
         Family::Attention(op) => attention::rule(op),
         Family::Recurrent(op) => recurrent::rule(op),
         // What gradients and updates are made of, and what passes that run later make.
-        Family::Update(_) | Family::Wrapping(_) | Family::Opaque(_) => None,
+        Family::Update(_) | Family::Collective(_) | Family::Wrapping(_) | Family::Opaque(_) => None,
     }
 }

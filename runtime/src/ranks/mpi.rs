@@ -1,0 +1,118 @@
+//! Ranks that are processes, started and wired by MPI: `mpirun` or `srun`.
+//!
+//! Messages go from each rank to each other by non-blocking point-to-point calls, which are watched until all
+//! have come: so a rank that is silent can be named. Nothing is summed by MPI.
+
+use super::{Communicator, RankError};
+use ::mpi::Threading;
+use ::mpi::environment::Universe;
+use ::mpi::traits::{Communicator as _, Destination as _, Source as _};
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{sleep, yield_now};
+use std::time::{Duration, Instant};
+
+/// For how long a rank that waits looks again and again before it begins to sleep in between.
+const LOOKS: Duration = Duration::from_millis(2);
+
+/// How long it sleeps then.
+const NAP: Duration = Duration::from_micros(50);
+
+/// All processes that were started together.
+pub struct World {
+    universe: Universe,
+    rank: usize,
+    ranks: usize,
+    timeout: Mutex<Option<Duration>>,
+    /// MPI allows one call at a time.
+    calls: Mutex<()>,
+    /// Told of the rank that is silent, before all ranks are ended.
+    on_silence: Box<dyn Fn(&RankError) + Send + Sync>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} of {}", self.rank, self.ranks)
+    }
+}
+
+impl World {
+    /// Joins the others. `on_silence` is told of a rank that is silent for longer than the timeout; what
+    /// was sent to it cannot be taken back, so that all ranks are ended then.
+    ///
+    /// # Errors
+    /// MPI cannot be called from the threads of streams, or was begun already.
+    pub fn join(
+        on_silence: impl Fn(&RankError) + Send + Sync + 'static,
+    ) -> Result<World, RankError> {
+        let begun = ::mpi::initialize_with_threading(Threading::Serialized);
+        let Some((universe, provided)) = begun else {
+            return Err(RankError::Transport("MPI has been begun already".into()));
+        };
+        if !matches!(provided, Threading::Serialized | Threading::Multiple) {
+            let text = "this MPI library can be called from the main thread alone";
+            return Err(RankError::Transport(text.into()));
+        }
+        let world = universe.world();
+        let (rank, ranks) = (world.rank() as usize, world.size() as usize);
+        let (timeout, calls) = Default::default();
+        Ok(World { universe, rank, ranks, timeout, calls, on_silence: Box::new(on_silence) })
+    }
+
+    /// Ends all ranks; this one, and so the launcher, with this exit code.
+    pub fn end_all(&self, code: u8) -> ! {
+        self.universe.world().abort(code.into())
+    }
+}
+
+impl Communicator for World {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn exchange(&self, sent: &[&[u8]], received: &mut [&mut [u8]]) -> Result<(), RankError> {
+        let _one = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let timeout = *self.timeout.lock().unwrap_or_else(PoisonError::into_inner);
+        let world = self.universe.world();
+        ::mpi::request::scope(|scope| {
+            let mut waiting = Vec::with_capacity(2 * self.ranks);
+            let others = received.iter_mut().enumerate().filter(|(rank, _)| *rank != self.rank);
+            for (rank, place) in others {
+                let from = world.process_at_rank(rank as i32);
+                waiting.push((rank, from.immediate_receive_into(scope, &mut **place)));
+            }
+            for rank in (0..self.ranks).filter(|&rank| rank != self.rank) {
+                let message = if sent.len() == 1 { sent[0] } else { sent[rank] };
+                let to = world.process_at_rank(rank as i32);
+                waiting.push((rank, to.immediate_send(scope, message)));
+            }
+            let begun = Instant::now();
+            while !waiting.is_empty() {
+                let mut left = Vec::with_capacity(waiting.len());
+                for (rank, request) in waiting.drain(..) {
+                    if let Err(request) = request.test() {
+                        left.push((rank, request));
+                    }
+                }
+                waiting = left;
+                let waited = begun.elapsed();
+                if let Some(&(rank, _)) = waiting.first()
+                    && timeout.is_some_and(|timeout| waited > timeout)
+                {
+                    (self.on_silence)(&RankError::Silent { rank, seconds: waited.as_secs() });
+                    self.end_all(1);
+                }
+                if waited < LOOKS { yield_now() } else { sleep(NAP) }
+            }
+        });
+        Ok(())
+    }
+
+    fn set_timeout(&self, timeout: Option<Duration>) {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+}

@@ -1,0 +1,156 @@
+//! Ranks that are processes: `mpirun -n N arenic run`, with a rank too many, one that is killed and one that is
+//! stopped. What ranks compute has its tests in `ranks.rs`.
+
+use arenic::data::TensorFile;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const ARENIC: &str = env!("CARGO_BIN_EXE_arenic");
+
+fn root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn arenic(args: &[&str]) -> Output {
+    Command::new(ARENIC).args(args).output().unwrap()
+}
+
+/// An artifact of the small network for so many ranks.
+fn compiled(folder: &Path, ranks: usize, shard: &str, batch: usize) -> PathBuf {
+    let artifact = folder.join(format!("{ranks}-{shard}.arenic"));
+    let model = root("models/forward/mlp.onnx");
+    let (ranks, batch) = (ranks.to_string(), format!("batch={batch}"));
+    let out = arenic(&[
+        "compile",
+        model.to_str().unwrap(),
+        "--loss",
+        "cross_entropy",
+        "--optimizer",
+        "adamw",
+        "--clip-norm",
+        "0.5",
+        "--no-eval",
+        "--dim",
+        &batch,
+        "--ranks",
+        &ranks,
+        "--shard",
+        shard,
+        "-o",
+        artifact.to_str().unwrap(),
+    ]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    artifact
+}
+
+/// Starts ranks that share the cores of this machine.
+fn mpirun(ranks: usize, artifact: &Path, more: &[&str]) -> Child {
+    let mut command = Command::new("mpirun");
+    command.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string(), ARENIC]);
+    let data = root("tests/runs/mlp_b4_sgdm.data.npz");
+    command.arg("run").arg(artifact).arg("--data").arg(data).args(["--set", "lr=0.01", "--json"]);
+    command.args(["--threads", "1"]).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// The lines of stdout that are of steps.
+fn steps(out: &Output) -> Vec<String> {
+    let text = String::from_utf8_lossy(&out.stdout);
+    text.lines().filter(|line| line.starts_with("{\"step\"")).map(str::to_owned).collect()
+}
+
+fn trained(ranks: usize, artifact: &Path, save: &Path, more: &[&str]) -> Vec<String> {
+    let save = save.to_str().unwrap();
+    let out = mpirun(ranks, artifact, &[&["--save", save], more].concat());
+    let out = out.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    steps(&out)
+}
+
+#[test]
+fn processes_have_the_same_bits_at_every_level_and_in_every_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first: Option<(Vec<String>, Vec<u8>)> = None;
+    for shard in ["none", "optimizer", "gradients", "parameters", "parameters"] {
+        let artifact = compiled(folder.path(), 2, shard, 2);
+        let save = folder.path().join("w.safetensors");
+        let lines = trained(2, &artifact, &save, &["--steps", "3"]);
+        assert_eq!(lines.len(), 3, "one line a step, of the first rank alone");
+        let bytes = fs::read(&save).unwrap();
+        assert!(TensorFile::open(&save).unwrap().tensors().len() > 3);
+        let (expected, saved) = first.get_or_insert((lines.clone(), bytes.clone()));
+        assert_eq!(&lines, expected, "{shard}");
+        assert!(bytes == *saved, "{shard}: other weights");
+    }
+}
+
+#[test]
+fn another_number_of_ranks_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let two = compiled(folder.path(), 2, "optimizer", 2);
+    let one = compiled(folder.path(), 1, "none", 4);
+    for (ranks, artifact, numbers) in [
+        (3, &two, ["2 ranks", "3 ranks"]),
+        (1, &two, ["2 ranks", "1 rank"]),
+        (2, &one, ["1 rank", "2 ranks"]),
+    ] {
+        let out = mpirun(ranks, artifact, &["--steps", "1"]).wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(numbers.iter().all(|n| said.contains(n)), "{said}");
+        assert_eq!(said.matches("the artifact is for").count(), 1, "{said}");
+    }
+}
+
+/// The process of a rank among those that a launcher started.
+fn process_of(launcher: &Child, rank: usize) -> u32 {
+    let wanted = format!("OMPI_COMM_WORLD_RANK={rank}");
+    let begun = Instant::now();
+    loop {
+        let children = format!("/proc/{0}/task/{0}/children", launcher.id());
+        for pid in fs::read_to_string(children).unwrap_or_default().split_whitespace() {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            if environment.split(|&b| b == 0).any(|entry| entry == wanted.as_bytes()) {
+                return pid.parse().unwrap();
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "rank {rank} has not begun");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(sent.unwrap().success());
+}
+
+/// What becomes of all ranks where one of them is sent a signal in the middle of a run.
+fn signalled(name: &str, more: &[&str]) -> (Duration, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let artifact = compiled(folder.path(), 2, "gradients", 2);
+    let ranks = mpirun(2, &artifact, &[&["--steps", "100000000"], more].concat());
+    let pid = process_of(&ranks, 1);
+    std::thread::sleep(Duration::from_secs(2));
+    let begun = Instant::now();
+    signal(pid, name);
+    let out = ranks.wait_with_output().unwrap();
+    assert!(!out.status.success());
+    (begun.elapsed(), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+#[test]
+fn a_rank_that_is_killed_ends_the_others_and_is_named() {
+    let (time, said) = signalled("KILL", &[]);
+    assert!(time < Duration::from_secs(10), "{time:?}");
+    assert!(said.contains("rank 1"), "{said}");
+}
+
+#[test]
+fn a_rank_that_is_silent_ends_the_others_and_is_named() {
+    let (time, said) = signalled("STOP", &["--rank-timeout", "2"]);
+    assert!(time < Duration::from_secs(12), "{time:?}");
+    assert!(said.contains("rank 1 has been silent for 2 s"), "{said}");
+}
