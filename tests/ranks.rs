@@ -28,7 +28,8 @@ struct Case {
 const CASES: [Case; 4] = [
     Case { network: "mlp", optimizer: Optimizer::Momentum, clip_norm: None },
     Case { network: "mlp", optimizer: Optimizer::Adamw, clip_norm: Some(0.5) },
-    Case { network: "gpt_tiny", optimizer: Optimizer::Adamw, clip_norm: None },
+    // By Adam the bias of keys, whose gradient is zero but for rounding, would follow that rounding.
+    Case { network: "gpt_tiny", optimizer: Optimizer::Momentum, clip_norm: None },
     Case { network: "small_cnn", optimizer: Optimizer::Sgd, clip_norm: None },
 ];
 
