@@ -20,7 +20,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text wheel test-torch python-test examples test test-all node-tests differential-cases differential-wide asan-test \
+.PHONY: help setup build demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans asan-test \
   miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
   gpu-bundle digits clean
 
@@ -45,6 +45,11 @@ wheel: $(VENV)/wheel ## Build the Python package, a wheel in target/wheels
 	@tools/setup.sh build
 	rm -rf $(WHEELS)
 	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml --out $(WHEELS)
+
+# Of the crates that are published, which leave out those of tests alone.
+CRATES := arenic-ir arenic-backends arenic-passes arenic-runtime arenic
+package: ## Pack the crates in target/package, as `cargo publish` would upload them
+	cargo package --locked --no-verify $(foreach c,$(CRATES),-p $(c))
 
 # With PyTorch, some 5 GB each, so that `make test` leaves it out.
 test-torch: wheel $(VENV)-torch-oldest/made $(VENV)-torch-newest/made ## Test the Python package with the oldest PyTorch it is for, and the newest
@@ -120,6 +125,7 @@ test-all: export ARENIC_WIDE := 1
 test-all: test ## The wide tier: what CI runs with every seed and architecture, and what it leaves out
 	$(call step,cargo test -p arenic-passes --no-default-features --locked --lib)
 	$(call step,$(MAKE) --no-print-directory differential-wide)
+	$(call step,$(MAKE) --no-print-directory cudnn-plans)
 	$(call step,$(MAKE) --no-print-directory asan-test)
 	$(call step,$(MAKE) --no-print-directory miri-test)
 	$(call step,$(MAKE) --no-print-directory fuzz MINUTES=$(MINUTES))
@@ -149,6 +155,18 @@ differential-wide: $(VENV)/differential ## Try more random cases of operators an
 	  --seed $(SEED) --cases $(CASES) --gradients $$(($(CASES) / 5))
 	ARENIC_REQUIRE_DIFFERENTIAL=1 ARENIC_DIFFERENTIAL=$(abspath $(DIFFERENTIAL)-wide) \
 	  cargo test --workspace --locked --test differential
+
+# With the binary that the tests have built, on steps without weights.
+PLANS := target/cudnn-plans
+cudnn-plans: $(VENV)/cudnn ## Have cuDNN plan four networks' convolutions and attentions for described GPUs (1 GB, a minute)
+	rm -rf $(PLANS)
+	mkdir -p $(PLANS)
+	set -e; for packed in tests/fixtures/networks/*.onnx.gz; do \
+	  name=$(PLANS)/$$(basename $$packed .onnx.gz); gzip -dc $$packed >$$name.onnx; \
+	  $(CARGO_TARGET_DIR)/debug/arenic compile $$name.onnx --plan-only --target cuda --precision bf16 --device h100 --effort 0.2 \
+	    -o $$name.arenic; \
+	done
+	$(PYTHON) tests/cuda/cudnn_plans.py $(CARGO_TARGET_DIR)/debug/arenic $(PLANS)/*.arenic
 
 # The standard library's sanitizer runtime comes with the stable toolchain; only the flag does not.
 # Where what is compiled runs, build scripts and macros among it, is not where they are built for.
@@ -256,6 +274,7 @@ $(VENV)-torch-oldest/made $(VENV)-torch-newest/made: python/pyproject.toml
 $(VENV)/node-tests: tests/node_tests/requirements.txt
 $(VENV)/differential: tests/differential/requirements.txt
 $(VENV)/nvrtc: tests/cuda/requirements.txt
+$(VENV)/cudnn: tests/cuda/requirements-plans.txt
 $(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/export: tests/onnx_export/requirements.txt
 $(VENV)/python: python/tests/requirements.txt
@@ -265,7 +284,7 @@ $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
 $(VENV)/text: models/text/requirements.txt
 $(VENV)/zoo: models/zoo/requirements.txt
-$(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
+$(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/cudnn $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
   $(VENV)/text $(VENV)/zoo: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

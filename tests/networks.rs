@@ -22,7 +22,7 @@ const NETWORKS: [&str; 4] = ["gpt2_124m_b8", "resnet50_b256", "vit_b_16_b64", "u
 const MOST_FLOPS: u64 = 2 << 20;
 
 /// The graph of a network after all graph passes of a pipeline, for an H100.
-fn rewritten(network: &str, math: Math, pipeline: Pipeline) -> (Graph, TargetInfo) {
+fn rewritten(network: &str, math: Math, pipeline: &Pipeline) -> (Graph, TargetInfo) {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/networks");
     let packed = std::fs::read(fixtures.join(format!("{network}.onnx.gz"))).unwrap();
     let mut bytes = Vec::new();
@@ -80,7 +80,7 @@ fn no_large_product_goes_by_one_thread_for_each_sum() {
                 Math::F32 => pipeline.with_precision(Precision::default()),
                 Math::Tf32 => pipeline,
             };
-            let (g, target) = rewritten(network, math, pipeline);
+            let (g, target) = rewritten(network, math, &pipeline);
             let slow = slow_products(&g, target);
             assert!(slow.is_empty(), "{network}, {math:?}: {slow:#?}");
         }
@@ -92,7 +92,7 @@ fn no_large_product_goes_by_one_thread_for_each_sum() {
 fn products_inside_updates_would_be_found() {
     let always =
         |text: &str| text.replace("- fuse_updates\n", "- fuse_updates:\n    gradients: always\n");
-    let (g, target) = rewritten("gpt2_124m_b8", Math::Tf32, graph_passes(always));
+    let (g, target) = rewritten("gpt2_124m_b8", Math::Tf32, &graph_passes(always));
     let slow = slow_products(&g, target);
     assert!(slow.len() >= 48 && slow.iter().all(|s| s.starts_with("product_update")), "{slow:?}");
 }

@@ -85,6 +85,37 @@ fn a_trainer_does_what_a_run_does() {
     }
 }
 
+/// Such as one that Ctrl-C left in Python: it ends, it counts, and states are those after it.
+#[test]
+fn states_are_those_after_a_step_that_nobody_waited_for() {
+    use arenic::trainer::access;
+    let artifact = std::sync::Arc::new(artifact("small_cnn", 1));
+    let [mut waited, mut left] = [(); 2].map(|()| Trainer::new(artifact.clone()).unwrap());
+    let all = batches("small_cnn");
+    for batch in &all[..2] {
+        waited.step(&fed(batch)).unwrap();
+    }
+    left.step(&fed(&all[0])).unwrap();
+    let (x, target) = &all[1];
+    for port in access::inputs(&left) {
+        let bytes: Vec<u8> = match port.name.as_str() {
+            "x" => x.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            "target" => target.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            _ => 0.05f32.to_le_bytes().to_vec(),
+        };
+        let slot = port.slot.unwrap();
+        assert_eq!(slot.len, bytes.len(), "{}", port.name);
+        // SAFETY: no step runs, and the trainer lives.
+        unsafe { std::slice::from_raw_parts_mut(slot.ptr, slot.len) }.copy_from_slice(&bytes);
+    }
+    access::begin(&mut left).unwrap();
+    let names: Vec<String> = left.states().map(|(name, _)| name.to_owned()).collect();
+    for name in &names {
+        assert!(left.state(name).unwrap() == waited.state(name).unwrap(), "{name}");
+    }
+    assert_eq!(left.steps(), 2);
+}
+
 #[test]
 fn a_trainer_goes_on_from_what_was_saved() {
     let artifact = std::sync::Arc::new(artifact("mlp", 1));

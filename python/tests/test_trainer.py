@@ -139,6 +139,24 @@ def test_inputs_may_be_strided_small_or_of_other_libraries(step, digits):
     assert arenic.Trainer(step).step({**good, "lr": np.float32(0.02)}) == expected
 
 
+def test_threads_take_turns_with_a_trainer(step, digits):
+    alone, shared, found = arenic.Trainer(step), arenic.Trainer(step), []
+
+    def work():
+        for _ in range(20):
+            found.append(shared.step(digits[0])["loss"])
+            shared.state_dict()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Whoever stepped, nobody's batch and nobody's loss was another's.
+    assert sorted(found, reverse=True) == sorted((alone.step(digits[0])["loss"] for _ in range(60)), reverse=True)
+    assert shared.steps == 60
+
+
 def test_states_are_copies_or_views(step, digits):
     trainer = arenic.Trainer(step)
     name = next(name for name, kind in step.states.items() if len(kind.shape) > 1)

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 mod bare;
 mod forward;
+mod frameworks;
 mod names;
 mod onnx_files;
 mod parameters;

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 const EXPORTS: &str = "@tests/fixtures/exports";
 const ZOO: &str = "@tests/zoo";
-const SGD: &str = "--loss mse --optimizer sgd --lr 0.1";
+pub(crate) const SGD: &str = "--loss mse --optimizer sgd --lr 0.1";
 
-fn losses(lines: &[Value]) -> Vec<f64> {
+pub(crate) fn losses(lines: &[Value]) -> Vec<f64> {
     lines.iter().filter_map(|l| l["loss"].as_f64()).collect()
 }
 
@@ -19,7 +19,7 @@ fn fixture(name: &str) -> Value {
 }
 
 /// Names of what is trained, and of other weights with the reason.
-fn weights(compiled: &Value) -> (Vec<String>, BTreeMap<String, String>) {
+pub(crate) fn weights(compiled: &Value) -> (Vec<String>, BTreeMap<String, String>) {
     let name = |p: &Value| p["name"].as_str().unwrap().to_owned();
     let all = compiled["parameters"].as_array().unwrap();
     let trained = all.iter().filter(|p| p["trained"] == true).map(name).collect();
@@ -269,12 +269,6 @@ fn losses_are_those_of_pytorch() {
     }
 }
 
-const FRAMEWORKS: &str = "@tests/fixtures/frameworks";
-
-/// Model, how many are trained, and what is kept with a word of the reason.
-type Case = (&'static str, usize, &'static [(&'static str, &'static str)]);
-
-/// By what reads them, whatever their names are.
 /// So that losses of trainings with other weights of classes can be compared, and each with its own.
 #[test]
 fn an_evaluation_says_the_loss_with_class_weights_and_without() {
@@ -300,82 +294,6 @@ fn an_evaluation_says_the_loss_with_class_weights_and_without() {
     assert_eq!((other.1, other.2), (plain.1, weighted.2));
     let help = text(&shell.arenic("eval --help").stdout);
     assert!(help.contains("class weights"), "{help}");
-}
-
-#[test]
-fn roles_tell_parameters_of_other_frameworks() {
-    let shell = Shell::new();
-    let cases: [Case; 8] = [
-        ("constants", 2, &[]),
-        ("constants_mixed", 3, &[]),
-        ("spox", 4, &[]),
-        ("keras_softmax", 4, &[]),
-        ("keras_batch_norm_in_training", 10, &[("const_fold_opt__188", "an epsilon")]),
-        (
-            "keras_jax_batch_norm",
-            6,
-            &[
-                ("const_2", "a statistic"),
-                ("const_3", "a statistic"),
-                ("const_9", "a scalar"),
-                ("const_10", "a scalar"),
-            ],
-        ),
-        (
-            "keras_normalization",
-            6,
-            &[
-                ("functional_1/group_normalization_1/add/y:0", "a scalar"),
-                ("ConstantFolding/functional_1/normalization_1/truediv_recip:0", "an input"),
-            ],
-        ),
-        (
-            "paddle_lstm",
-            6,
-            &[("p2o.pd_op.full.2.0", "starts from it"), ("p2o.pd_op.full.5.0", "starts from it")],
-        ),
-    ];
-    for (name, count, kept) in cases {
-        let compile = format!("compile {FRAMEWORKS}/{name}.onnx --dim 4 {SGD} --json -o m.arenic");
-        let (trained, others) = weights(&shell.succeeds(&compile)[0]);
-        assert_eq!(trained.len(), count, "{name}: {trained:?}");
-        let found: Vec<&str> = others.keys().map(String::as_str).collect();
-        let mut wanted: Vec<&str> = kept.iter().map(|(name, _)| *name).collect();
-        wanted.sort_unstable();
-        assert_eq!(found, wanted, "{name}");
-        for (weight, why) in kept {
-            assert!(others[*weight].contains(why), "{name}: {}", others[*weight]);
-        }
-    }
-}
-
-#[test]
-fn what_an_exporter_leaves_out_is_told() {
-    let shell = Shell::new();
-    let said = |model: &str, options: &str| {
-        let compile = format!("compile {FRAMEWORKS}/{model}.onnx --dim 4 {options} -o m.arenic");
-        let output = shell.arenic(&compile);
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        text(&output.stderr)
-    };
-    let keras = said("keras_without_biases", SGD);
-    for word in ["2 weights have a batch normalisation", "3 products and convolutions have no bias"]
-    {
-        assert!(keras.contains(word), "{keras}");
-    }
-    let recurrent = said("keras_lstm", SGD);
-    let words = "`B0__238` of a recurrence and 1 more has zeros for the product with the state";
-    assert!(recurrent.contains(words), "{recurrent}");
-    let normalised = said("keras_jax_batch_norm", SGD);
-    assert!(normalised.contains("a batch normalisation in pieces is that of inference"));
-    // The branch that needs another domain's operators is not the loss's.
-    let sklearn = said("sklearn_classifier", "--loss cross_entropy --optimizer sgd");
-    for word in ["output `label` is left out", "the softmax's operand", "trains 4 parameters"] {
-        assert!(sklearn.contains(word), "{sklearn}");
-    }
-    let nll = "--loss nll --optimizer sgd -o m.arenic";
-    let compile = format!("compile {FRAMEWORKS}/keras_softmax.onnx --dim 4 {nll}");
-    shell.fails(&compile, 1, &["probabilities", "cross_entropy"]);
 }
 
 #[test]

@@ -26,6 +26,7 @@ import losses  # noqa: F401
 import movement  # noqa: F401
 import products  # noqa: F401
 import recurrent  # noqa: F401
+import regions  # noqa: F401
 import runtime  # noqa: F401
 import sequences  # noqa: F401
 import spatial  # noqa: F401

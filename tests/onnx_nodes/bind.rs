@@ -10,7 +10,8 @@ fn fixed_operands(op: &str) -> &'static [usize] {
         "AffineGrid" | "SequenceAt" | "SequenceErase" | "SplitToSequence" => &[1],
         "Col2Im" | "DFT" => &[1, 2],
         "STFT" => &[1, 3],
-        "SequenceInsert" => &[2],
+        "MelWeightMatrix" => &[0, 1, 2, 3, 4],
+        "MaxUnpool" | "SequenceInsert" => &[2],
         "Loop" => &[0, 1],
         "Expand" | "Reshape" | "Split" | "Squeeze" | "Tile" | "Unsqueeze" | "Trilu" | "OneHot"
         | "CumSum" | "CumProd" | "TopK" | "CenterCropPad" | "Compress" => &[1],

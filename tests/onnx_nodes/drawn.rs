@@ -14,7 +14,7 @@ const SIGMAS: f64 = 5.0;
 pub(crate) enum Drawn {
     /// A `Dropout` in training, with this ratio.
     Dropout(f64),
-    /// `Bernoulli`, spelled out: a number between 0 and 1 compared with the operand.
+    /// `Bernoulli`, perhaps spelled out: a number between 0 and 1 compared with the operand.
     Bernoulli {
         /// How the function in ONNX does it, although a result is 1 with probability `x`
         /// only where the number is the lesser one.
@@ -34,6 +34,7 @@ pub(crate) fn drawn(case: &Case, inputs: &[Tensor]) -> Option<Drawn> {
             let reader = nodes.find(|n| n.input.first() == node.output.first())?;
             Some(Drawn::Bernoulli { greater: reader.op_type.as_deref() == Some("Greater") })
         }
+        Some("Bernoulli") => Some(Drawn::Bernoulli { greater: false }),
         Some("Dropout") if scalar(node.input.get(2)?)? != 0.0 => {
             let ratio = match node.input[1].as_str() {
                 "" => 0.5,

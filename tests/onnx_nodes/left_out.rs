@@ -111,9 +111,10 @@ fn element_type(info: &ValueInfoProto) -> Option<i32> {
 fn named_type(node: &NodeProto, a: &AttributeProto) -> Option<i32> {
     match (node.op_type.as_deref()?, a.name.as_deref()?) {
         ("Cast", "to")
-        | ("RandomUniform" | "RandomUniformLike" | "RandomNormal" | "RandomNormalLike", "dtype") => {
-            Some(a.i? as i32)
-        }
+        | (
+            "Bernoulli" | "RandomUniform" | "RandomUniformLike" | "RandomNormal" | "RandomNormalLike",
+            "dtype",
+        ) => Some(a.i? as i32),
         ("Constant", "value_string" | "value_strings") => Some(DataType::String as i32),
         _ => a.t.as_ref()?.data_type,
     }

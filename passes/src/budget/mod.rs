@@ -17,7 +17,8 @@
 //! of that plan ([`Least`]), so every limit from there on can be kept and every lower one is
 //! refused.
 //!
-//! Sound for the reasons that [`crate::residency`] gives.
+//! Sound because a copy holds the same bytes, a repeated operator is pure and reads the same operands
+//! ([`crate::residency`]), and `check` proves it.
 
 mod anneal;
 mod greedy;

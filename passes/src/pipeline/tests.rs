@@ -1,7 +1,10 @@
 //! What pipelines accept, and what the driver does with steps.
 
 use super::*;
+use crate::fixtures::{ALIGN, device, there_and_back};
+use crate::simulate::{roofline, simulate};
 use arenic_backends::{CPU, CUDA};
+use arenic_ir::TargetInfo;
 
 #[test]
 fn every_named_pipeline_reads() {
@@ -92,5 +95,80 @@ fn rounds_are_of_whole_steps() {
         let names: Vec<&str> = pipeline.names().collect();
         let at = |pass| names.iter().rposition(|n| *n == pass);
         assert!(at("accumulate") > at("differentiate"), "{name}: {names:?}");
+    }
+}
+
+/// A graph that does not fit without moving anything, under 60 % of what it takes, on a slow device.
+fn under_limit(yaml: &str, options: RunOptions) -> Result<PipelineOutcome, RunError> {
+    let text = there_and_back(&mut fastrand::Rng::with_seed(2), 6);
+    let g = Module::parse(&text, &arenic_backends::ALL).unwrap().graph;
+    let (pipeline, device) = (Pipeline::from_yaml(yaml).unwrap(), device(0.5));
+    let cx = Cx { device: Some(&device), ..Cx::new(TargetInfo { align: ALIGN, ..CPU.target() }) };
+    let whole = pipeline.run(g.clone(), &cx, RunOptions::default())?.arena_bytes().device;
+    let limits = PerSpace { device: Some(whole * 3 / 5), host: None };
+    pipeline.run(g, &Cx { limits, ..cx }, options)
+}
+
+/// Whatever the pipeline shares and places with, a strategy is judged by it, and its plan is the outcome.
+#[test]
+fn what_a_strategy_finds_is_what_is_written() {
+    for strategy in
+        ["budget", "recompute", "swap_ilp: {effort: 0}", "swap_autoswap: {min_bytes: 8}"]
+    {
+        for after in [
+            "- share_in_place\n- place\n",
+            "- share_in_place: {enabled: false}\n- place_smartpool\n",
+            "- share_parallel\n- place_pyramid\n",
+        ] {
+            let yaml =
+                format!("- order: {{method: definition}}\n- {strategy}\n{after}- lower\n- sync\n");
+            let outcome = match under_limit(&yaml, RunOptions::default()) {
+                Ok(outcome) => outcome,
+                Err(RunError::Pass { error, .. }) if error.is_of_limits() => {
+                    assert_ne!(strategy, "budget", "{yaml}: {error}");
+                    continue;
+                }
+                Err(e) => panic!("{yaml}: {e}"),
+            };
+            let program = outcome.module.program.as_ref().unwrap();
+            let device = device(0.5);
+            let kernel = roofline(&outcome.module.graph, &device);
+            let times = outcome.report.times.unwrap();
+            assert_eq!(times.seconds, simulate(program, &device, &kernel).seconds, "{yaml}");
+            assert!(times.seconds >= times.unlimited * (1.0 - 1e-9), "{yaml}");
+            let minimum = outcome.report.minimum;
+            assert_eq!(minimum.is_some(), strategy == "budget", "{yaml}");
+        }
+    }
+}
+
+/// A strategy carries out what follows it; who stops before that sees no more than he asked for.
+#[test]
+fn a_pipeline_that_stops_at_a_strategy_has_no_later_facts() {
+    let yaml = "- order\n- budget\n- share_in_place\n- place\n- lower\n- sync\n";
+    let all = ["order", "budget", "share_in_place", "place", "lower", "sync"];
+    let facts = |plan: &Plan| Fact::ALL.into_iter().filter(|&f| plan.has(f)).collect::<Vec<_>>();
+    let (order, slots) = (vec![Fact::Order], vec![Fact::Order, Fact::Slots]);
+    let placed = vec![Fact::Order, Fact::Slots, Fact::Placement];
+    for (i, (stop, expected)) in
+        all.into_iter().zip([&order, &order, &slots, &placed, &placed, &placed]).enumerate()
+    {
+        let mut seen = Vec::new();
+        let mut after_pass = |report: &Report| seen.push(report.pass.to_owned());
+        let options = RunOptions { stop_after: Some(stop), after_pass: Some(&mut after_pass) };
+        let outcome = under_limit(yaml, options).unwrap();
+        assert_eq!(&facts(outcome.module.plan.as_ref().unwrap()), expected, "{stop}");
+        assert_eq!(outcome.module.program.is_some(), i > 3, "{stop}");
+        assert_eq!(outcome.footprint.is_some(), stop == "sync");
+        assert_eq!(seen, &all[..=i]);
+    }
+}
+
+#[test]
+fn nothing_orders_anew_what_a_strategy_planned() {
+    let rest = "- share_in_place\n- place\n- lower\n- sync\n";
+    for second in ["order_ilp", "recompute", "spans"] {
+        let found = message(&format!("- order\n- budget\n- {second}\n{rest}"));
+        assert!(found.contains(&format!("`{second}` comes after `budget`")), "{found}");
     }
 }

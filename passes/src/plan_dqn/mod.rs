@@ -24,7 +24,8 @@
 //!   and targets are by weights of some steps ago and never above zero: with plain
 //!   equation 5 the values run away.
 //!
-//! Sound for the reasons that [`crate::residency`] gives. The same seed gives the same plan:
+//! Sound because a copy holds the same bytes, a repeated operator is pure and reads the same operands
+//! ([`crate::residency`]), and `check` proves it. The same seed gives the same plan:
 //! one thread, its own products of matrices, and no random numbers but the seed's.
 
 #[cfg(feature = "dqn")]

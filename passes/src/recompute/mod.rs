@@ -12,7 +12,8 @@
 //! What a repeat would write to a state goes to bytes of its own and is dropped. A random
 //! operator draws the same numbers again: its generator is keyed by seed, step and node.
 //!
-//! Sound for the reasons that [`crate::residency`] gives.
+//! Sound because a copy holds the same bytes, a repeated operator is pure and reads the same operands
+//! ([`crate::residency`]), and `check` proves it.
 
 mod bound;
 mod cut;

@@ -13,7 +13,8 @@
 //! thing this departs from the paper: a tensor whose absence frees nothing at a position above
 //! the limit is passed over.
 //!
-//! Sound for the reasons that [`crate::residency`] gives.
+//! Sound because a copy holds the same bytes, a repeated operator is pure and reads the same operands
+//! ([`crate::residency`]), and `check` proves it.
 
 mod candidates;
 mod load;

@@ -14,7 +14,8 @@
 //! tvDNN also divides objects that one kernel cannot hold into sections. This pass does not:
 //! where swaps alone do not keep the limit, it refuses.
 //!
-//! Sound for the reasons that [`crate::residency`] gives.
+//! Sound because a copy holds the same bytes, a repeated operator is pure and reads the same operands
+//! ([`crate::residency`]), and `check` proves it.
 
 mod improve;
 mod program;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,6 +70,8 @@ class Trainer:
         self._defaults = step.defaults
         self._moves = self._native.moves()
         self._kinds = {name: tensor(kind, shape) for name, kind, shape in self._native.states()}
+        # From feeding a batch to reading the outputs, no other thread may feed.
+        self._turn = threading.RLock()
         # A step that Ctrl-C left is still running.
         self._is_left = False
         # Weights may change without our knowing.
@@ -119,6 +122,10 @@ class Trainer:
         Raises `DataError` where an input is missing, unknown, or of another shape or type, `NonFiniteError` after a step
         whose loss is NaN or infinite.
         """
+        with self._turn:
+            return self._step_of(batch, variant)
+
+    def _step_of(self, batch: Mapping[str, Any], variant: str | None) -> dict[str, Any]:
         if self._is_left:
             self._native.settle()
             self._is_left = False
@@ -142,6 +149,10 @@ class Trainer:
 
         For steps made of forward models. The states stay as they are. A batch has as many rows as one of `step`.
         """
+        with self._turn:
+            return self._evaluation_of(batch)
+
+    def _evaluation_of(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         if self._has_views:
             self._native.touch()
         if len(self._variants) > 1:
@@ -176,8 +187,9 @@ class Trainer:
         return self._native.arena_bytes()
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all states, by name."""
-        return {name: self.state[name] for name in self._kinds}
+        """Copies of all states, by name, as they are between two steps."""
+        with self._turn:
+            return {name: self.state[name] for name in self._kinds}
 
     def load_state_dict(self, states: Mapping[str, Any], *, strict: bool = True) -> None:
         """Replaces states by arrays of their names. With `strict` there must be one for each, and no others."""
@@ -188,9 +200,10 @@ class Trainer:
                 raise DataError(f"no value for the states {', '.join(missing)}; strict=False goes without")
             if unknown:
                 raise DataError(f"there are no states {', '.join(unknown)}; strict=False leaves them out")
-        for name in self._kinds:
-            if name in states:
-                self.state[name] = states[name]
+        with self._turn:
+            for name in self._kinds:
+                if name in states:
+                    self.state[name] = states[name]
 
     def save(self, path: PathLike) -> None:
         """Writes the states as a safetensors file, with the number of steps and the seed."""

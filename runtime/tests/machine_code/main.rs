@@ -4,6 +4,7 @@
 
 mod cubin;
 #[path = "../support/lowered.rs"]
+#[allow(dead_code, reason = "nothing is run")]
 mod lowered;
 
 use arenic_ir::Math;

@@ -6,6 +6,7 @@ use arenic_ir::{Math, Op, TargetInfo, TensorType};
 use arenic_runtime::cuda::{Module, Work, lower};
 
 /// An operator and what the device does for it by our own kernels.
+#[allow(dead_code, reason = "not every test launches the kernels")]
 pub(crate) struct Lowered {
     pub(crate) inputs: Vec<TensorType>,
     pub(crate) results: Vec<TensorType>,

@@ -18,6 +18,7 @@ pub(super) const ROWS: &[Row] = &[
     row("Hardmax", (1, 1), &["axis"], hardmax),
     row("ScatterElements", (3, 3), &["axis", "reduction"], scatter_elements),
     row("ScatterND", (3, 3), &["reduction"], scatter_nd),
+    row("TensorScatter", (2, 3), &["axis", "mode"], tensor_scatter).since(24),
     row("TopK", (2, 2), &["axis", "largest", "sorted"], top_k).note("k known when compiled"),
 ];
 
@@ -72,6 +73,44 @@ fn scatter_nd(cx: &mut Cx) -> Built {
     let op = Op::ScatterNd { reduction: reduction(cx)? };
     let inputs = cx.inputs()?;
     cx.whole(op, inputs)
+}
+
+/// Rows of a cache that new ones take the place of, from a first row of each batch on; in a circle, those after
+/// the last are the first.
+fn tensor_scatter(cx: &mut Cx) -> Built {
+    let (cache, update) = (cx.input(0)?, cx.input(1)?);
+    let (ty, of) = (cx.ty(cache), cx.ty(update));
+    let a = cx.attributes();
+    let axis = axis(a.int_or("axis", -2)?, ty.rank())?;
+    let is_circle = a.one_of("mode", "linear", &[("linear", false), ("circular", true)])?;
+    let fits = of.rank() == ty.rank()
+        && of.dtype == ty.dtype
+        && (0..ty.rank()).all(|i| match i == axis {
+            true => of.shape[i] <= ty.shape[i],
+            false => of.shape[i] == ty.shape[i],
+        });
+    if axis == 0 || !fits {
+        return Err(Fault(format!("{of} takes no place along axis {axis} of {ty}")));
+    }
+    let mut along = vec![1; ty.rank()];
+    along[axis] = of.shape[axis];
+    let mut places = positions(cx, along, 0..of.shape[axis] as i64)?;
+    if let Some(first) = cx.optional(2)? {
+        let given = cx.ty(first);
+        if given.dtype != DType::I64 || given.shape != [ty.shape[0]] {
+            return Err(Fault(format!("its first rows are {given}, not i64[{}]", ty.shape[0])));
+        }
+        let mut of_batch = vec![1; ty.rank()];
+        of_batch[0] = ty.shape[0];
+        let first = cx.reshape(first, of_batch)?;
+        places = cx.add(first, places)?;
+    }
+    if is_circle {
+        places = cx.with(Binary::Rem, places, ty.shape[axis] as f64)?;
+    }
+    let places = cx.emit1(Op::Expand { shape: of.shape }, vec![places])?;
+    let op = Op::ScatterElements { axis, reduction: Scatter::Replace };
+    cx.whole(op, vec![cache, places, update])
 }
 
 fn top_k(cx: &mut Cx) -> Built {

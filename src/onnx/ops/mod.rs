@@ -7,6 +7,7 @@ mod attention;
 mod compose;
 mod conv;
 mod deform;
+mod determinant;
 mod einsum;
 mod elementwise;
 mod fourier;
@@ -23,6 +24,7 @@ mod random;
 mod rectifier;
 mod recurrent;
 mod reduce;
+mod region;
 mod resize;
 mod sequence;
 mod shape;
@@ -110,6 +112,7 @@ const TABLES: &[&[Row]] = &[
     attention::ROWS,
     conv::ROWS,
     deform::ROWS,
+    determinant::ROWS,
     einsum::ROWS,
     elementwise::ROWS,
     fourier::ROWS,
@@ -125,6 +128,7 @@ const TABLES: &[&[Row]] = &[
     rectifier::ROWS,
     recurrent::ROWS,
     reduce::ROWS,
+    region::ROWS,
     resize::ROWS,
     sequence::ROWS,
     shape::ROWS,

@@ -2,11 +2,12 @@
 
 use super::compose::Made;
 use super::conv::{spatial, window};
+use super::spatial::each;
 use super::{Row, row};
 use crate::onnx::context::{Built, Cx, Slot, extents};
 use crate::onnx::error::Fault;
-use arenic_ir::op::{Binary, Reduction, Unary, Window};
-use arenic_ir::{Op, ValueId};
+use arenic_ir::op::{Binary, Reduction, Scatter, Unary, Window};
+use arenic_ir::{DType, Op, ValueId};
 
 pub(super) const AVERAGE_POOL: &[&str] =
     &["auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides"];
@@ -22,6 +23,8 @@ pub(super) const ROWS: &[Row] = &[
     row("GlobalMaxPool", (1, 1), &[], global_pool),
     row("LpPool", (1, 1), LP_POOL, lp_pool),
     row("MaxPool", (1, 1), MAX_POOL, max_pool),
+    row("MaxUnpool", (2, 3), &["kernel_shape", "pads", "strides"], max_unpool)
+        .note("output shape known when compiled"),
 ];
 
 fn pool_window(cx: &mut Cx) -> Result<Window, Fault> {
@@ -130,4 +133,41 @@ fn global_pool(cx: &mut Cx) -> Built {
     }
     let axes = (2..ty.rank()).collect();
     cx.whole(Op::Reduce { f, axes, keep: true }, vec![x])
+}
+
+/// Each element at the place in the whole tensor that its index names, and zeros beside; a larger shape that is
+/// asked for has zeros at its end.
+fn max_unpool(cx: &mut Cx) -> Built {
+    let (x, places) = (cx.input(0)?, cx.input(1)?);
+    let (ty, of) = (cx.ty(x), cx.ty(places));
+    let a = cx.attributes();
+    let kernel = extents(a.ints("kernel_shape")?.ok_or("attribute `kernel_shape` is missing")?)?;
+    let n = kernel.len();
+    if ty.rank() != n + 2 || of.shape != ty.shape || of.dtype != DType::I64 {
+        return Err(Fault(format!("places {of} and windows {kernel:?} do not fit {ty}")));
+    }
+    let (strides, pads) = (each(&a, "strides", n, 1)?, each(&a, "pads", 2 * n, 0)?);
+    let mut shape = ty.shape[..2].to_vec();
+    for i in 0..n {
+        let whole = ty.shape[2 + i].checked_sub(1).and_then(|last| last.checked_mul(strides[i]));
+        let whole = whole.and_then(|w| w.checked_add(kernel[i]));
+        let inner = whole.and_then(|w| w.checked_sub(pads[i])?.checked_sub(pads[n + i]));
+        shape.push(inner.ok_or_else(|| Fault(format!("pads {pads:?} do not fit {ty}")))?);
+    }
+    let count = shape.iter().try_fold(1usize, |all, &d| all.checked_mul(d));
+    let count = count.ok_or("its result is too large")?;
+    let nothing = cx.filled(ty.dtype, &[count], 0.0)?;
+    let (x, places) =
+        (cx.reshape(x, vec![ty.elements()])?, cx.reshape(places, vec![ty.elements()])?);
+    let op = Op::ScatterElements { axis: 0, reduction: Scatter::Replace };
+    let spread = cx.emit1(op, vec![nothing, places, x])?;
+    let spread = cx.reshape(spread, shape.clone())?;
+    let Some(wanted) = cx.ints(2)? else { return Ok(vec![Some(spread)]) };
+    let wanted = extents(&wanted)?;
+    let is_larger = wanted.len() == shape.len() && wanted.iter().zip(&shape).all(|(w, s)| w >= s);
+    if !is_larger {
+        return Err(Fault(format!("a shape of {wanted:?} does not hold {shape:?}")));
+    }
+    let (starts, steps) = (vec![0; wanted.len()], vec![1; wanted.len()]);
+    cx.whole(Op::Pad { starts, steps, shape: wanted, value: 0.0 }, vec![spread])
 }

@@ -10,6 +10,7 @@ use arenic_ir::op::{Binary, Rng, Unary};
 use arenic_ir::{DType, Op};
 
 pub(super) const ROWS: &[Row] = &[
+    row("Bernoulli", (1, 1), &["dtype", "seed"], bernoulli).since(15),
     row("Dropout", (1, 3), &["seed"], dropout).note("training_mode known when compiled"),
     row("RandomNormal", (0, 0), &["dtype", "mean", "scale", "seed", "shape"], normal),
     row("RandomNormalLike", (1, 1), &["dtype", "mean", "scale", "seed"], normal_like),
@@ -82,6 +83,20 @@ fn normal_like(cx: &mut Cx) -> Built {
     let x = cx.input(0)?;
     let ty = cx.ty(x);
     draw_normal(cx, ty.dtype, &ty.shape)
+}
+
+/// One where a draw is below the operand, which is the chance of it.
+fn bernoulli(cx: &mut Cx) -> Built {
+    let x = cx.input(0)?;
+    let ty = cx.ty(x);
+    if !ty.dtype.is_float() {
+        return Err(Fault(format!("{ty} are no chances")));
+    }
+    let (to, rng) = (element(cx, ty.dtype)?, generator(cx)?);
+    let draw = Op::RandomUniform { dtype: ty.dtype, shape: ty.shape, low: 0.0, high: 1.0, rng };
+    let drawn = cx.emit1(draw, vec![])?;
+    let is_one = cx.both(Binary::Less, drawn, x)?;
+    cx.whole(Op::Cast { to }, vec![is_one])
 }
 
 fn draw(cx: &mut Cx, default: DType, shape: Vec<usize>) -> Built {

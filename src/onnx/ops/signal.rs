@@ -5,7 +5,7 @@ use super::position::part;
 use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
-use crate::onnx::fold::scalar_bytes;
+use crate::onnx::fold::{scalar_bytes, to_floats, to_ints};
 use crate::onnx::read::element_type;
 use arenic_ir::{DType, Op, TensorType, ValueId};
 use std::f64::consts::TAU;
@@ -16,6 +16,9 @@ pub(super) const ROWS: &[Row] = &[
     row("BlackmanWindow", (1, 1), WINDOW, window).since(17).note("size known when compiled"),
     row("HammingWindow", (1, 1), WINDOW, window).since(17).note("size known when compiled"),
     row("HannWindow", (1, 1), WINDOW, window).since(17).note("size known when compiled"),
+    row("MelWeightMatrix", (5, 5), &["output_datatype"], mel_weights)
+        .since(17)
+        .note("operands known when compiled"),
     row("STFT", (2, 4), &["onesided"], stft).since(17).note("lengths known when compiled"),
 ];
 
@@ -59,6 +62,53 @@ pub(super) fn window(cx: &mut Cx) -> Built {
         scalar_bytes(dtype, a - b * angle.cos() + c * (2.0 * angle).cos())
     };
     Ok(vec![Some(constant(cx, dtype, &[size], (0..size).map(element))?)])
+}
+
+/// Triangles over the bins of a spectrum, whose corners are as far apart in mel: `[bins, triangles]`.
+fn mel_weights(cx: &mut Cx) -> Built {
+    let mut given = [0.0; 5];
+    for (i, x) in given.iter_mut().enumerate() {
+        let (ty, bytes) = cx.one(i)?.ok_or_else(|| Fault(format!("operand {i} is missing")))?;
+        let number = to_floats(&ty, &bytes)
+            .and_then(|list| list.first().copied())
+            .or_else(|| to_ints(&ty, &bytes).and_then(|list| Some(*list.first()? as f64)));
+        *x = number.ok_or_else(|| Fault(format!("operand {i} is {ty}, no number")))?;
+    }
+    let [triangles, length, rate, low, high] = given;
+    let fits = |x: f64| (1.0..=MOST as f64).contains(&x);
+    if !fits(triangles) || !fits(length) || !(rate > 0.0 && low >= 0.0 && low <= high) {
+        return Err(Fault(format!(
+            "{triangles} triangles over {length} points at {rate} Hz, from {low} to {high} Hz"
+        )));
+    }
+    let (count, bins) = (triangles as usize, length as usize / 2 + 1);
+    let mel = |hertz: f64| 2595.0 * (hertz / 700.0).ln_1p() / std::f64::consts::LN_10;
+    let step = (mel(high) - mel(low)) / (triangles + 2.0);
+    let corner = |i: usize| {
+        let mel = mel(low) + i as f64 * step;
+        let hertz = 700.0 * (mel / 2595.0 * std::f64::consts::LN_10).exp_m1();
+        ((length + 1.0) * hertz / rate).floor() as usize
+    };
+    if corner(count + 1) > bins {
+        return Err(Fault(format!("{high} Hz are beyond the spectrum, at {rate} Hz")));
+    }
+    let code = cx.attributes().int_or("output_datatype", 1)?;
+    let code = i32::try_from(code).map_err(|_| format!("element type {code} is unknown"))?;
+    let dtype = element_type(code)?;
+    let element = |at: usize| {
+        let (bin, i) = (at / count, at % count);
+        let [first, top, last] = [corner(i), corner(i + 1), corner(i + 2)];
+        let share = |part: usize, of: usize| part as f64 / of as f64;
+        let weight = match bin {
+            _ if bin == top => 1.0,
+            _ if (first..top).contains(&bin) => share(bin - first, top - first),
+            _ if (top..last).contains(&bin) => share(last - bin, last - top),
+            _ => 0.0,
+        };
+        scalar_bytes(dtype, weight)
+    };
+    let all = bins.saturating_mul(count);
+    Ok(vec![Some(constant(cx, dtype, &[bins, count], (0..all).map(element))?)])
 }
 
 /// `signal[B,L,1 or 2]` → `[B, frames, bins, 2]`: frames are gathered, weighted, and multiplied with

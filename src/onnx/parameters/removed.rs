@@ -101,16 +101,18 @@ fn tf2onnx(graph: &GraphProto) -> Option<String> {
     if merged.is_empty() && bare == 0 {
         return None;
     }
-    let normalised = match merged.first() {
-        Some(first) => format!(
-            "{} weights have a batch normalisation in them, such as `{first}`; ",
-            merged.len()
-        ),
-        None => String::new(),
-    };
+    let normalised = merged.first().map(|first| match merged.len() {
+        1 => format!("`{first}` has a batch normalisation in it"),
+        n => format!("{n} weights have a batch normalisation in them, such as `{first}`"),
+    });
+    let bare = (bare > 0).then(|| match bare {
+        1 => "1 product or convolution has no bias".to_owned(),
+        n => format!("{n} products and convolutions have no bias"),
+    });
+    let found: Vec<String> = normalised.into_iter().chain(bare).collect();
     Some(format!(
-        "tf2onnx folds batch normalisation and leaves out dropout and biases that are zero: {normalised}{bare} \
-         products and convolutions have no bias. What was left out is not trained. A Keras model \
-         with the backend torch that `arenic.torch` exports is trained whole"
+        "tf2onnx folds batch normalisation and leaves out dropout and biases that are zero: {}. What was left \
+         out is not trained. A Keras model with the backend torch that `arenic.torch` exports is trained whole",
+        found.join("; ")
     ))
 }

@@ -27,10 +27,10 @@ class TorchTrainer(Trainer):
 
     _optimizer: torch.optim.Optimizer | None = None
 
-    def step(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def step(self, batch: Mapping[str, Any], *, variant: str | None = None) -> dict[str, Any]:
         if self._optimizer is not None and "lr" not in batch and "lr" in self._inputs:
             batch = {**batch, "lr": float(self._optimizer.param_groups[0]["lr"])}
-        return super().step(batch)
+        return super().step(batch, variant=variant)
 
     def sync(self, module: nn.Module) -> None:
         """Copies parameters and running statistics to a module of the same structure."""
