@@ -28,7 +28,8 @@ struct Case {
 const CASES: [Case; 4] = [
     Case { network: "mlp", optimizer: Optimizer::Momentum, clip_norm: None },
     Case { network: "mlp", optimizer: Optimizer::Adamw, clip_norm: Some(0.5) },
-    Case { network: "gpt_tiny", optimizer: Optimizer::Adamw, clip_norm: None },
+    // By Adam the bias of keys, whose gradient is zero but for rounding, would follow that rounding.
+    Case { network: "gpt_tiny", optimizer: Optimizer::Momentum, clip_norm: None },
     Case { network: "small_cnn", optimizer: Optimizer::Sgd, clip_norm: None },
 ];
 
@@ -41,7 +42,7 @@ impl Case {
 
     fn compiled(self, count: usize, level: Level, batch: u64) -> Artifact {
         let model = Model::open(root(&format!("models/forward/{}.onnx", self.network))).unwrap();
-        let compiler = Compiler::new().differentiate(self.pass()).evaluation(false);
+        let compiler = Compiler::new().differentiate(self.pass()).evaluation(false).effort(0.0);
         let made = compiler.ranks(count, level).compile(&model.dim("batch", batch));
         made.unwrap_or_else(|e| panic!("{} for {count} ranks: {e}", self.network))
     }
@@ -137,7 +138,7 @@ fn batch_normalisation_by_all_rows_is_that_of_one_process() {
     let case = Case { network: "tiny_resnet", optimizer: Optimizer::Momentum, clip_norm: None };
     let one = trained(&case.compiled(1, Level::None, 4), 1, || case.options());
     let model = || Model::open(root("models/forward/tiny_resnet.onnx")).unwrap().dim("batch", 2);
-    let compiler = || Compiler::new().differentiate(case.pass()).evaluation(false);
+    let compiler = || Compiler::new().differentiate(case.pass()).evaluation(false).effort(0.0);
     let mut bits = None;
     for level in [Level::None, Level::Parameters] {
         let synced = compiler().ranks(2, level).sync_batch_norm().compile(&model()).unwrap();
