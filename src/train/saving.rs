@@ -200,7 +200,7 @@ impl Saver<'_> {
         machines: &Variants<impl Machine>,
         step: u64,
     ) -> Result<(), TrainError> {
-        let mut tensors: BTreeMap<&str, (TensorType, Vec<(usize, StateId)>)> = BTreeMap::new();
+        let mut tensors: BTreeMap<&str, Saved> = BTreeMap::new();
         for (v, &g) in self.graphs.iter().enumerate() {
             for (s, state) in &g.states {
                 let tensor =
@@ -295,6 +295,9 @@ impl Saver<'_> {
         Ok(())
     }
 }
+
+/// The type of a tensor of the file, and the states that hold it, each with the variant it is of.
+type Saved = (TensorType, Vec<(usize, StateId)>);
 
 /// Takes bytes to where they are written.
 type Put<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), DataError>;
