@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// A graph of one operator on inputs of these types; its results are outputs.
 fn graph(op: Op, types: &[TensorType], count: usize) -> Graph {
-    let mut g = Graph::default();
-    g.ranks = (count > 1).then(|| Ranks { count, by_rows: Default::default() });
+    let ranks = (count > 1).then(|| Ranks { count, by_rows: Default::default() });
+    let mut g = Graph { ranks, ..Graph::default() };
     let inputs: Vec<ValueId> =
         types.iter().enumerate().map(|(i, ty)| g.add_input(format!("x{i}"), ty.clone())).collect();
     let n = g.add_node("", op, inputs).unwrap();
@@ -143,7 +143,7 @@ fn own_parts_are_what_a_gather_puts_together() {
             parts.into_iter().map(|mut p| vec![(part.clone(), p.remove(0))]).collect();
         let gather = Op::AllGather { ranks: count, shapes: vec![vec![elements]] };
         for given in run(&gather, &parts) {
-            assert_eq!(given, [x.clone()]);
+            assert_eq!(given, std::slice::from_ref(&x));
         }
     }
 }

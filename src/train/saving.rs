@@ -200,7 +200,7 @@ impl Saver<'_> {
         machines: &Variants<impl Machine>,
         step: u64,
     ) -> Result<(), TrainError> {
-        let mut tensors: BTreeMap<&str, (TensorType, Vec<(usize, StateId)>)> = BTreeMap::new();
+        let mut tensors: BTreeMap<&str, Saved> = BTreeMap::new();
         for (v, &g) in self.graphs.iter().enumerate() {
             for (s, state) in &g.states {
                 let tensor =
@@ -295,6 +295,9 @@ impl Saver<'_> {
         Ok(())
     }
 }
+
+/// A tensor, and the states that are it or its rows, each with its variant.
+type Saved = (TensorType, Vec<(usize, StateId)>);
 
 /// Takes bytes to where they are written.
 type Put<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), DataError>;

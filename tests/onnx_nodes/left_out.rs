@@ -112,7 +112,8 @@ fn named_type(node: &NodeProto, a: &AttributeProto) -> Option<i32> {
     match (node.op_type.as_deref()?, a.name.as_deref()?) {
         ("Cast", "to")
         | (
-            "Bernoulli" | "RandomUniform" | "RandomUniformLike" | "RandomNormal" | "RandomNormalLike",
+            "Bernoulli" | "RandomUniform" | "RandomUniformLike" | "RandomNormal"
+            | "RandomNormalLike",
             "dtype",
         ) => Some(a.i? as i32),
         ("Constant", "value_string" | "value_strings") => Some(DataType::String as i32),

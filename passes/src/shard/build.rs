@@ -128,20 +128,20 @@ impl Builder<'_> {
                     let own = g.ty(v).bytes();
                     let same = group.first().is_none_or(|&w| g.ty(w).dtype == g.ty(v).dtype);
                     if bytes + own > self.most || !same {
-                        self.add_group(std::mem::take(&mut group), forward);
+                        self.add_group(&std::mem::take(&mut group), forward);
                         bytes = 0;
                     }
                     group.push(v);
                     bytes += own;
                 }
             }
-            self.add_group(group, forward);
+            self.add_group(&group, forward);
         }
     }
 
-    fn add_group(&mut self, group: Vec<ValueId>, forward: bool) {
-        for &v in &group {
-            self.groups.insert((v, forward), group.clone());
+    fn add_group(&mut self, group: &[ValueId], forward: bool) {
+        for &v in group {
+            self.groups.insert((v, forward), group.to_vec());
         }
     }
 

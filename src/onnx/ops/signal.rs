@@ -76,7 +76,7 @@ fn mel_weights(cx: &mut Cx) -> Built {
     }
     let [triangles, length, rate, low, high] = given;
     let fits = |x: f64| (1.0..=MOST as f64).contains(&x);
-    if !fits(triangles) || !fits(length) || !(rate > 0.0 && low >= 0.0 && low <= high) {
+    if !(fits(triangles) && fits(length) && rate > 0.0 && low >= 0.0 && low <= high) {
         return Err(Fault(format!(
             "{triangles} triangles over {length} points at {rate} Hz, from {low} to {high} Hz"
         )));
