@@ -4,7 +4,6 @@
 
 mod cubin;
 #[path = "../support/lowered.rs"]
-#[allow(dead_code, reason = "nothing is run")]
 mod lowered;
 
 use arenic_ir::Math;

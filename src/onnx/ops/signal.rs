@@ -76,7 +76,8 @@ fn mel_weights(cx: &mut Cx) -> Built {
     }
     let [triangles, length, rate, low, high] = given;
     let fits = |x: f64| (1.0..=MOST as f64).contains(&x);
-    if !(fits(triangles) && fits(length) && rate > 0.0 && low >= 0.0 && low <= high) {
+    let is_band = rate > 0.0 && low >= 0.0 && low <= high;
+    if !(is_band && fits(triangles) && fits(length)) {
         return Err(Fault(format!(
             "{triangles} triangles over {length} points at {rate} Hz, from {low} to {high} Hz"
         )));

@@ -83,7 +83,7 @@ def exported(
             program = torch.export.export(module, positional, keywords, dynamic_shapes=by_argument)
             _refuse_unregistered(module, program)
             _stop_gradients(program)
-            # Nobody calls the program: torch 2.9 writes those of `*args` by names that it then does not know.
+            # Nobody calls the program, and torch does not always find what these read: of `*args` in 2.9, of sizes in 2.15.
             program._guards_code = []
             onnx_program = torch.onnx.export(
                 program, (), dynamo=True, optimize=False, opset_version=_OPSET, verbose=False
