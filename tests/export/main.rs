@@ -19,6 +19,7 @@ use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
 use arenic_ir::{DType, Data, Def, Graph, Op, TensorType};
+use arenic_passes::explain::Case;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, Search};
 use arenic_runtime::kernel::Draw;
@@ -452,7 +453,8 @@ fn the_cases_of_passes_are_read_back() {
         for entry in std::fs::read_dir(root("tests").join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
-            let Ok(module) = Module::parse(&text, &arenic_backends::ALL) else { continue };
+            let case = Case::read(&text).module;
+            let Ok(module) = Module::parse(case, &arenic_backends::ALL) else { continue };
             let g = module.graph;
             if g.nodes.values().any(|n| matches!(n.op, Op::Opaque { .. })) {
                 continue;

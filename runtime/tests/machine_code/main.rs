@@ -194,7 +194,7 @@ KERNEL(k0, 64, const float* x0, float* y0) {{
     assert_eq!((few.stack, few.shared), (0, 256));
     // Places of an array that are known when it runs are in memory: 40 floats.
     assert_eq!((many.stack, many.shared), (160, 1024));
-    assert!(few.registers > 0 && many.instructions > few.instructions);
+    assert!(few.registers > 0 && few.instructions > 20);
     let count = |name: &str| {
         let (_, operation) = OPERATIONS.iter().find(|(n, _)| *n == name).unwrap();
         few.count(*operation)

@@ -91,19 +91,19 @@ fn not_a_missing_tensor_nor_a_second_definition() {
 fn unsupported_operators_are_reported_together_and_first() {
     let mut alien = node("Frob", &["nowhere"], &["f"]);
     alien.domain = Some("com.example".into());
-    let mut unnamed = node("Det", &["x"], &["e"]);
+    let mut unnamed = node("TfIdfVectorizer", &["x"], &["e"]);
     unnamed.name = None;
     let m = model(11)
         .input("x", DataType::Float16, &fixed([2]))
         .node(unnamed)
-        .node(node("Det", &["x"], &["e2"]))
+        .node(node("TfIdfVectorizer", &["x"], &["e2"]))
         .node(alien)
         .node(with(node("SequenceMap", &["x"], &["i"]), "body", Attr::G))
         .node(node("Bogus", &["x"], &["unread"]));
     let m = ["e", "e2", "f", "i"].iter().fold(m, |m, output| m.output(output));
     let text = failure(&m);
     assert!(text.contains("3 operators that arenic does not support (4 nodes)"), "{text}");
-    assert!(text.contains("ai.onnx Det (version 11): 2 nodes, first `e`"), "{text}");
+    assert!(text.contains("ai.onnx TfIdfVectorizer (version 11): 2 nodes, first `e`"), "{text}");
     assert!(text.contains("com.example Frob (no version): 1 node, first `n_f`"), "{text}");
     assert!(text.contains("ai.onnx SequenceMap (version 11): 1 node, first `n_i`"), "{text}");
 }
