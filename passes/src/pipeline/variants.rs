@@ -180,11 +180,16 @@ impl Pipeline {
         let least = all().min_by_key(|least| least.minimum()).unwrap_or(&uncut);
         let (bytes, is_exact, sums) = (least.minimum(), least.is_exact, least.sums);
         let bound = all().map(|least| least.bound).min().unwrap_or(0).min(bytes);
+        // First plans are compared with one another: what later searches gain is not known of them.
+        let first = match uncut.minimum() <= limit {
+            true => promise(&uncut_graph, &uncut, limit, device, cx).map_err(failed)?,
+            false => f64::INFINITY,
+        };
         let mut promising: Vec<(f64, Graph, Stats)> = Vec::new();
         for Variant { graph, frozen, stats, least } in tried {
             if least.minimum() <= limit {
                 let promise = promise(&frozen, &least, limit, device, cx).map_err(failed)?;
-                if promise < seconds * (1.0 - WORTH) {
+                if promise < seconds.max(first) * (1.0 - WORTH) {
                     promising.push((promise, graph, stats));
                 }
             }
