@@ -124,7 +124,7 @@ impl Pipeline {
     }
 
     /// Graphs in parts on which the rest of the pipeline should be run, if on `g` the step takes
-    /// `seconds` (infinity: no plan of it keeps the limit); `None` if nothing is to be gained.
+    /// `seconds` (infinity: no plan of it keeps the limit; 0: one costs no time); `None` if nothing is to be gained.
     fn variants(
         &self,
         i: usize,
@@ -181,9 +181,10 @@ impl Pipeline {
         let (bytes, is_exact, sums) = (least.minimum(), least.is_exact, least.sums);
         let bound = all().map(|least| least.bound).min().unwrap_or(0).min(bytes);
         // First plans are compared with one another: what later searches gain is not known of them.
-        let first = match uncut.minimum() <= limit {
+        // Nothing promises more than a plan that costs no time.
+        let first = match seconds > 0.0 && uncut.minimum() <= limit {
             true => promise(&uncut_graph, &uncut, limit, device, cx).map_err(failed)?,
-            false => f64::INFINITY,
+            false => seconds,
         };
         let mut promising: Vec<(f64, Graph, Stats)> = Vec::new();
         for Variant { graph, frozen, stats, least } in tried {
