@@ -57,12 +57,14 @@ pub mod shard;
 mod share;
 pub mod share_in_place;
 pub mod share_parallel;
+pub mod sink_transposes;
 pub mod spans;
 pub mod streams;
 pub mod swap_autoswap;
 pub mod swap_ilp;
 pub mod sync;
 mod tail;
+mod turn;
 pub mod views;
 pub mod yaml;
 
@@ -87,6 +89,7 @@ registry::passes! {
     graph views::Views,
     graph raise::Raise in "raise/mod.rs",
     graph attention::Attention in "attention/mod.rs",
+    graph sink_transposes::SinkTransposes,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph fuse_updates::FuseUpdates in "fuse_updates/mod.rs",
     graph fuse_sums::FuseSums,
