@@ -68,7 +68,8 @@ pub(crate) fn pipelines(bytes: &[u8]) -> bool {
 /// A pipeline that keeps a graph's operators those that random graphs have.
 fn yaml(random: &mut Random) -> String {
     let mut yaml = String::new();
-    for pass in ["fold_constants", "dead_code", "fuse_transposes", "views", "section", "views"] {
+    let rewrites = ["fold_constants", "dead_code", "sink_transposes", "fuse_transposes", "views"];
+    for pass in rewrites.into_iter().chain(["sink_transposes", "section", "views"]) {
         if random.chance(50) {
             yaml += &format!("- {pass}\n");
         }
