@@ -57,6 +57,7 @@ pub mod shard;
 mod share;
 pub mod share_in_place;
 pub mod share_parallel;
+pub mod sink_scatters;
 pub mod spans;
 pub mod streams;
 pub mod swap_autoswap;
@@ -88,6 +89,7 @@ registry::passes! {
     graph raise::Raise in "raise/mod.rs",
     graph attention::Attention in "attention/mod.rs",
     graph fuse_cross_entropy::FuseCrossEntropy,
+    graph sink_scatters::SinkScatters,
     graph fuse_updates::FuseUpdates in "fuse_updates/mod.rs",
     graph fuse_sums::FuseSums,
     graph fuse_gelu::FuseGelu in "fuse_gelu/mod.rs",
