@@ -64,11 +64,6 @@ impl StateHomes {
         homes
     }
 
-    /// All homes on the device.
-    pub fn on_device(parts: &[(&Graph, &Program)]) -> StateHomes {
-        StateHomes(parts.iter().flat_map(spaces).map(|(key, _)| (key, Space::Device)).collect())
-    }
-
     /// True where the states of a step have these homes.
     pub fn are_of(&self, part: &(&Graph, &Program)) -> bool {
         spaces(part).all(|(key, space)| self.0.get(&key) == Some(&space))

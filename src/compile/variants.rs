@@ -42,16 +42,8 @@ pub(crate) fn compile_variants(
     let again = |k: usize, reserved: u64, homes: &StateHomes| {
         plannings[k].run(reserved, Turns::OfVariants, Some(homes), RunOptions::default())
     };
-    // A step in rounds moves nothing to host memory, and a state is in the same memory in all steps.
-    let any_in_rounds = outcomes.iter().any(|outcome| outcome.rounds.is_some());
-    let homes = match any_in_rounds {
-        false => {
-            StateHomes::of(&outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>())
-        }
-        true => StateHomes::on_device(
-            &outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>(),
-        ),
-    };
+    let homes =
+        StateHomes::of(&outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>());
     for (k, outcome) in outcomes.iter_mut().enumerate() {
         if !outcome.parts().iter().all(|part| homes.are_of(part)) {
             *outcome = again(k, 0, &homes)?;
