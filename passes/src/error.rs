@@ -40,6 +40,19 @@ pub enum PassError {
         /// That operator could be cut through its sums.
         sums: bool,
     },
+    /// The search was ended from outside before it found a plan that keeps the limit on device memory.
+    #[error(
+        "the search was ended before it found a plan that keeps to {limit} bytes of device memory; \
+         the best so far needs {least} (no plan of this graph needs less than {bound})"
+    )]
+    Ended {
+        /// The limit.
+        limit: u64,
+        /// What the best plan so far needs.
+        least: u64,
+        /// No plan of this graph needs less.
+        bound: u64,
+    },
     /// A strategy found no plan that keeps the limit on device memory.
     #[error(
         "`{pass}` found no plan that keeps to {limit} bytes of device memory; `budget` combines \
@@ -95,6 +108,9 @@ impl PassError {
 
     /// True where another limit on memory might do.
     pub fn is_of_limits(&self) -> bool {
-        matches!(self, PassError::DeviceMemory { .. } | PassError::Limit { .. })
+        matches!(
+            self,
+            PassError::DeviceMemory { .. } | PassError::Limit { .. } | PassError::Ended { .. }
+        )
     }
 }

@@ -450,7 +450,17 @@ impl Pipeline {
             false => Some(0),
         };
         let cx = Cx { limits: PerSpace { host, ..cx.limits }, ..*cx };
-        self.run_from(0, module, &cx, &mut options)
+        match self.run_from(0, module, &cx, &mut options) {
+            // Somebody ended the search, so that a limit which it has not kept may be one that can be.
+            Err(RunError::Pass {
+                pass,
+                error: PassError::DeviceMemory { limit, minimum, bound, .. },
+            }) if cx.search.is_stopped() => {
+                let error = PassError::Ended { limit, least: minimum, bound };
+                Err(RunError::Pass { pass, error })
+            }
+            outcome => outcome,
+        }
     }
 
     /// Runs the passes from one on.
