@@ -12,12 +12,13 @@ use crate::{Tensors, fill, reference};
 use arenic::artifact::{Part, Target};
 use arenic::evaluator::Kernels;
 use arenic_backends::CPU;
+use arenic_baselines::WithBaselines;
 use arenic_ir::DType;
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::op::Op;
 use arenic_ir::verify::verify;
 use arenic_passes::accumulate::{Accumulate, AccumulateError};
-use arenic_passes::pipeline::{NAMED, PartOutcome, Pipeline, RunError, RunOptions};
+use arenic_passes::pipeline::{PartOutcome, Pipeline, RunError, RunOptions};
 use arenic_passes::rounds::{Divides, Division};
 use arenic_passes::{Cx, PassError};
 use arenic_runtime::executor::ExecutorOptions;
@@ -76,9 +77,9 @@ fn whole(case: &Case) -> Result<Vec<Tensors>, String> {
 
 /// The same in so many rounds, by the machine.
 fn divided(case: &Case, count: u32, pipeline: &str) -> Result<Vec<Tensors>, String> {
-    let text = NAMED.iter().find(|(name, _)| *name == pipeline).unwrap().1;
     let rounds = Some(count as usize);
-    let pipeline = Pipeline::from_yaml(text).unwrap().in_micro_batches(Accumulate { rounds });
+    let pipeline = Pipeline::named(pipeline, &WithBaselines).unwrap();
+    let pipeline = pipeline.in_micro_batches(Accumulate { rounds });
     let outcome = pipeline
         .run(case.g.clone(), &cx(), RunOptions::default())
         .map_err(|e: RunError| format!("not planned: {e}"))?;

@@ -1,7 +1,7 @@
 //! Updates after the last reader of what they overwrite.
 //!
 //! An exit value that is computed before its state's old value is dead cannot be written
-//! home and needs bytes of its own until the old value is. An order that a list scheduler makes
+//! home and needs bytes of its own until the last reader of the old value has run. An order that a list scheduler makes
 //! may have such updates. Here they wait for the old value's readers, everything else keeps its turn.
 
 use crate::share::exit_buffer;
@@ -140,13 +140,14 @@ fn waits(g: &Graph, plan: &Plan) -> Vec<(TaskId, TaskId)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{ALIGN, in_definition_order};
     use crate::order::Order;
     use crate::share;
     use crate::{Cx, PlanPass};
     use arenic_backends::CPU;
     use arenic_ir::TargetInfo;
     use arenic_ir::program::Space;
+    use arenic_programs::CELL;
+    use arenic_programs::steps::in_definition_order;
     use std::fmt::Write;
 
     /// A step of eight random operators, of which the last two update a state each.
@@ -208,7 +209,7 @@ mod tests {
             let (g, mut plan) = in_definition_order(&text);
             early += usize::from(!EarlyUpdate::all(&g, &plan).is_empty());
             let lowest = lowest(&g, &mut plan, &mut Vec::new());
-            let cx = Cx::new(TargetInfo { align: ALIGN, ..CPU.target() });
+            let cx = Cx::new(TargetInfo { align: CELL, ..CPU.target() });
             let stats = Order::default().run(&g, &mut plan, &cx).unwrap().stats;
             let (bound, peak) = (stats["lower_bound_bytes"], stats["live_peak_bytes"]);
             assert!(bound <= lowest && lowest <= peak, "{bound} {lowest} {peak}\n{text}");
