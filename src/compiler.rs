@@ -21,7 +21,7 @@ use arenic_passes::differentiate::{Differentiate, Glob, Optimizer, WeightRole};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::precision::{Format, Precision};
 use arenic_passes::shard::{Level, Shard, Travels};
-use arenic_passes::{Pass, Progress, Purpose, Search, devices};
+use arenic_passes::{Pass, Progress, Purpose, Search, Standard, devices};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -298,7 +298,7 @@ impl Compiler {
             None => {
                 let name = if self.differentiate.is_some() { "training" } else { NAMED[0].0 };
                 let yaml = NAMED.iter().find(|(n, _)| *n == name).map_or("", |(_, yaml)| yaml);
-                Pipeline::from_yaml(yaml)?
+                Pipeline::from_yaml(yaml, &Standard)?
             }
         };
         if let Some(pass) = &self.differentiate {

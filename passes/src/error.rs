@@ -13,17 +13,6 @@ pub enum PassError {
     /// The arena would be beyond any address space.
     #[error("the arena would need more than 2^60 bytes")]
     TooLarge,
-    /// A graph is too large for a pass.
-    #[error(
-        "{tasks} tasks are too many for one program over orders and addresses (most: {most}); \
-         use `order_ilp`, `share_in_place` and `place_ilp`"
-    )]
-    TooManyTasks {
-        /// The plan's tasks.
-        tasks: usize,
-        /// As many as the pass takes.
-        most: usize,
-    },
     /// No plan keeps the limit on device memory.
     #[error(
         "the step cannot keep to {limit} bytes of device memory; it needs {minimum} at least \
@@ -67,17 +56,6 @@ pub enum PassError {
     /// The description of the device cannot be used.
     #[error("the device: {0}")]
     Device(#[from] yaml::YamlError),
-    /// A pass needs a part of arenic that is not in this build.
-    #[error("`{pass}` needs arenic built with the feature `{feature}`, which this one is not")]
-    Feature {
-        /// The pass.
-        pass: &'static str,
-        /// The feature.
-        feature: &'static str,
-    },
-    /// The arithmetic of a neural network failed.
-    #[error("the network failed: {0}")]
-    Network(String),
     /// An integer program's solver failed.
     #[error("the solver failed: {0}")]
     Solver(String),
@@ -90,6 +68,9 @@ pub enum PassError {
     /// The step cannot run in micro-batches.
     #[error(transparent)]
     Accumulate(#[from] accumulate::AccumulateError),
+    /// What a pass of another crate says.
+    #[error("{0}")]
+    Other(String),
     /// A rewrite made operands that do not fit: a defect of the pass.
     #[error(transparent)]
     Type(#[from] arenic_ir::op::TypeError),

@@ -8,8 +8,8 @@ use crate::evaluator::Kernels;
 use crate::onnx::export::{ExportOptions, export, write};
 use crate::onnx::{ImportOptions, Imported, Mode, import_file};
 use arenic_backends::CPU;
-use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::{Cx, Standard};
 use clap::Args;
 use miette::miette;
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let (weights, pass) =
         Weights::decided(&mut graph, &pass, said, &stops, notes).map_err(failed)?;
     LossOptions::describe(&weights, a.verbose).iter().for_each(|line| tell!("{line}"));
-    let pipeline = Pipeline::from_yaml(PASSES).and_then(|p| p.differentiating(pass));
+    let pipeline = Pipeline::from_yaml(PASSES, &Standard).and_then(|p| p.differentiating(pass));
     let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let step = pipeline.map_err(failed)?.run(graph, &cx, RunOptions::default()).map_err(failed)?;
     let mut model = export(&step.module.graph, ExportOptions::default()).map_err(failed)?;

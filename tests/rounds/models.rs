@@ -14,7 +14,7 @@ use arenic_ir::text::Module;
 use arenic_passes::accumulate::Accumulate;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{PartOutcome, Pipeline, RunOptions};
-use arenic_passes::{Cx, Search};
+use arenic_passes::{Cx, Search, Standard};
 use arenic_runtime::executor::ExecutorOptions;
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ fn root(path: &str) -> PathBuf {
 }
 
 fn pipeline(name: &str) -> Pipeline {
-    Pipeline::named(name).unwrap()
+    Pipeline::named(name, &Standard).unwrap()
 }
 
 /// A step, cut as `rounds` says; without it the step as it is. Nothing leaves the device.

@@ -12,15 +12,14 @@ use crate::{Tensors, fill, reference};
 use arenic::artifact::{Part, Target};
 use arenic::evaluator::Kernels;
 use arenic_backends::CPU;
+use arenic_baselines::WithBaselines;
 use arenic_ir::DType;
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::op::Op;
 use arenic_ir::program::PerSpace;
 use arenic_ir::verify::verify;
 use arenic_passes::accumulate::{Accumulate, AccumulateError};
-use arenic_passes::pipeline::{
-    NAMED, PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions,
-};
+use arenic_passes::pipeline::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions};
 use arenic_passes::rounds::{Divides, Division};
 use arenic_passes::{Cx, PassError, Search};
 use arenic_runtime::executor::ExecutorOptions;
@@ -85,9 +84,9 @@ fn planned(
     pipeline: &str,
     is_limited: bool,
 ) -> Result<PipelineOutcome, RunError> {
-    let text = NAMED.iter().find(|(name, _)| *name == pipeline).unwrap().1;
     let rounds = Some(count as usize);
-    let pipeline = Pipeline::from_yaml(text).unwrap().in_micro_batches(Accumulate { rounds });
+    let pipeline = Pipeline::named(pipeline, &WithBaselines).unwrap();
+    let pipeline = pipeline.in_micro_batches(Accumulate { rounds });
     let free = pipeline.run(case.g.clone(), &cx(), RunOptions::default())?;
     if !is_limited {
         return Ok(free);

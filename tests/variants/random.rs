@@ -2,6 +2,7 @@
 //! the reference interpreter, which carries states from one to another by name.
 
 use arenic_backends::CPU;
+use arenic_baselines::WithBaselines;
 use arenic_ir::ValueId;
 use arenic_ir::graph::{Data, Def, Graph};
 use arenic_ir::program::{PerSpace, Program, Space};
@@ -68,7 +69,7 @@ fn pipeline(random: &mut Random) -> Pipeline {
     let section = if random.chance(50) { "- section\n- views\n" } else { "" };
     let yaml =
         format!("{section}- detach_states\n{streams}- {share}\n- {place}\n- lower\n- sync\n");
-    Pipeline::from_yaml(&yaml).unwrap_or_else(|e| panic!("{e}\n{yaml}"))
+    Pipeline::from_yaml(&yaml, &WithBaselines).unwrap_or_else(|e| panic!("{e}\n{yaml}"))
 }
 
 /// What is tried of the cases.

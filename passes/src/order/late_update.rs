@@ -140,13 +140,14 @@ fn waits(g: &Graph, plan: &Plan) -> Vec<(TaskId, TaskId)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{ALIGN, in_definition_order};
     use crate::order::Order;
     use crate::share;
     use crate::{Cx, PlanPass};
     use arenic_backends::CPU;
     use arenic_ir::TargetInfo;
     use arenic_ir::program::Space;
+    use arenic_programs::CELL;
+    use arenic_programs::steps::in_definition_order;
     use std::fmt::Write;
 
     /// A step of eight random operators, of which the last two update a state each, or one state
@@ -212,7 +213,7 @@ mod tests {
             let (g, mut plan) = in_definition_order(&text);
             early += usize::from(!EarlyUpdate::all(&g, &plan).is_empty());
             let lowest = lowest(&g, &mut plan, &mut Vec::new());
-            let cx = Cx::new(TargetInfo { align: ALIGN, ..CPU.target() });
+            let cx = Cx::new(TargetInfo { align: CELL, ..CPU.target() });
             let stats = Order::default().run(&g, &mut plan, &cx).unwrap().stats;
             let (bound, peak) = (stats["lower_bound_bytes"], stats["live_peak_bytes"]);
             assert!(bound <= lowest && lowest <= peak, "{bound} {lowest} {peak}\n{text}");

@@ -5,9 +5,11 @@
 
 use super::{Pipeline, PipelineOutcome, Report, RunError, RunOptions};
 use crate::budget::Budget;
+use crate::largest::largest_task;
+use crate::limit::Least;
 use crate::recompute::{self, Effort};
 use crate::report::Minimum;
-use crate::residency::{Least, Timeline, largest_task};
+use crate::residency::Timeline;
 use crate::section::section_stats;
 use crate::{Cx, InParts, Pass, PassError, Stats, devices};
 use arenic_ir::cost::Device;
