@@ -53,10 +53,12 @@ mod share;
 pub mod share_in_place;
 pub mod share_parallel;
 pub mod sink_scatters;
+pub mod sink_transposes;
 pub mod strategy;
 pub mod streams;
 pub mod sync;
 pub mod tail;
+mod turn;
 pub mod views;
 pub mod yaml;
 
@@ -82,6 +84,7 @@ crate::passes! {
     graph views::Views,
     graph raise::Raise in "raise/mod.rs",
     graph attention::Attention in "attention/mod.rs",
+    graph sink_transposes::SinkTransposes,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph sink_scatters::SinkScatters,
     graph fuse_updates::FuseUpdates in "fuse_updates/mod.rs",

@@ -299,7 +299,7 @@ pub(super) fn parameters_json(weights: &Weights) -> Value {
     let row = |p: &Parameter| {
         let trained = p.role == WeightRole::Trained;
         let mut row = json!({"name": p.name, "shape": p.ty.shape, "trained": trained, "why": p.role.to_string()});
-        if p.role.is_doubtful() {
+        if p.role.is_doubtful() || trained && weights.said.doubtful.contains(&p.name) {
             row["doubtful"] = true.into();
         }
         row

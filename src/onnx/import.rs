@@ -2,7 +2,7 @@
 
 use super::context::{Cx, Slot, made};
 use super::error::{Fault, ImportError, UnsupportedOp};
-use super::flatten::{CONTROL, FlatNode, Names, Tensor, flatten, sort};
+use super::flatten::{FlatNode, Names, Tensor, flatten, holds_graphs, sort};
 use super::fold::Builder;
 use super::interface::{self, Declared, Feed};
 use super::ops;
@@ -154,7 +154,7 @@ pub(super) fn is_supported(node: &FlatNode) -> bool {
     let subgraph = node.attributes.iter().any(|(_, a)| {
         matches!(attributes::kind(a), Some(AttributeType::Graph | AttributeType::Graphs))
     });
-    let control = node.domain.is_empty() && CONTROL.contains(&node.op);
+    let control = holds_graphs(node.domain, node.op);
     ops::find(node.domain, node.op).is_some() && (control || !subgraph)
 }
 
@@ -219,10 +219,10 @@ fn definitions<'m>(
 pub(super) struct Importer<'m, 'o> {
     pub(super) model: &'m ModelProto,
     graph: &'m GraphProto,
-    options: &'o ImportOptions,
+    pub(super) options: &'o ImportOptions,
     said: &'o Said,
     /// Results of `Constant` nodes that are weights.
-    literals: HashSet<Tensor>,
+    pub(super) literals: HashSet<Tensor>,
     pub(super) reader: &'o mut Reader,
     pub(super) names: Names<'m>,
     pairs: Vec<Pair>,

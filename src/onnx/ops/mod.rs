@@ -3,7 +3,7 @@
 
 mod activation;
 mod arrange;
-mod attention;
+pub(super) mod attention;
 mod compose;
 mod conv;
 mod deform;
@@ -35,7 +35,7 @@ mod stateful;
 mod training;
 
 use super::context::{Built, Cx};
-use super::domains::TRAINING;
+use super::domains::{PREVIEW, TRAINING};
 use microsoft::window;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -89,6 +89,8 @@ const SCAN: &[&str] = &[
     "scan_output_directions",
 ];
 
+const FLEXIBLE: &[&str] = &["prob_mod", "scale", "score_mod", "softmax_precision"];
+
 /// Of operators with graphs inside, which are built where their names are known.
 fn unplaced(_: &mut Cx) -> Built {
     Err("its graphs are not at hand".into())
@@ -103,6 +105,8 @@ const ROWS: &[Row] = &[
         .since(1)
         .note("count and conditions known when compiled"),
     row("Scan", (1, ANY), SCAN, unplaced).since(9),
+    row("SequenceMap", (1, ANY), &["body"], unplaced).since(17),
+    Row { domain: PREVIEW, ..row("FlexAttention", (3, 3), FLEXIBLE, unplaced).since(1) },
 ];
 
 /// The rows of each file.
@@ -143,7 +147,6 @@ const TABLES: &[&[Row]] = &[
 
 /// Operators of ONNX that have no row, and names that older versions had.
 const OTHERS: &[&str] = &[
-    "Bernoulli",
     "BitCast",
     "BitShift",
     "BitwiseAnd",
@@ -152,13 +155,10 @@ const OTHERS: &[&str] = &[
     "BitwiseXor",
     "ConvInteger",
     "DequantizeLinear",
-    "Det",
     "DynamicQuantizeLinear",
     "ImageDecoder",
     "MatMulInteger",
     "MaxRoiPool",
-    "MaxUnpool",
-    "MelWeightMatrix",
     "Multinomial",
     "NonMaxSuppression",
     "NonZero",
@@ -169,13 +169,10 @@ const OTHERS: &[&str] = &[
     "QLinearMatMul",
     "QuantizeLinear",
     "RegexFullMatch",
-    "RoiAlign",
     "Scatter",
-    "SequenceMap",
     "StringConcat",
     "StringNormalizer",
     "StringSplit",
-    "TensorScatter",
     "TfIdfVectorizer",
     "Unique",
     "Upsample",
