@@ -18,9 +18,11 @@ pub mod certificate;
 pub mod dead_code;
 pub mod detach_states;
 pub mod differentiate;
+pub mod drop_layers;
 pub mod early_update;
 mod error;
 pub mod explain;
+pub mod feed_constants;
 #[cfg(test)]
 mod fixtures;
 mod flow;
@@ -67,7 +69,7 @@ pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
-pub use homes::StateHomes;
+pub use homes::{Pinned, StateHomes};
 pub use pass::{
     Cx, Evaluate, GraphPass, InParts, PlanOutcome, PlanPass, ProgramPass, Purpose, Stats, Strategy,
     Turns,
