@@ -1,7 +1,7 @@
 //! Why passes fail.
 
 use crate::report::Minimum;
-use crate::{accumulate, differentiate, shard, yaml};
+use crate::{accumulate, differentiate, drop_layers, shard, yaml};
 use arenic_ir::plan::PlanError;
 
 /// Why a pass failed.
@@ -13,6 +13,12 @@ pub enum PassError {
     /// The arena would be beyond any address space.
     #[error("the arena would need more than 2^60 bytes")]
     TooLarge,
+    /// Branches cannot be left out.
+    #[error(transparent)]
+    Drop(#[from] drop_layers::DropError),
+    /// A step that is added to others has a state or a constant that they have no home for.
+    #[error("the programs that are there have no home for `{0}`, which the step needs")]
+    Home(String),
     /// No plan keeps the limit on device memory.
     #[error(
         "the step cannot keep to {limit} bytes of device memory; it needs {minimum} at least \

@@ -20,8 +20,10 @@ mod commits;
 pub mod dead_code;
 pub mod detach_states;
 pub mod differentiate;
+pub mod drop_layers;
 mod error;
 pub mod explain;
+pub mod feed_constants;
 mod flow;
 pub mod fold_constants;
 pub mod fuse_cross_entropy;
@@ -63,7 +65,7 @@ pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
-pub use homes::StateHomes;
+pub use homes::{Pinned, StateHomes};
 pub use pass::{
     Cx, Evaluate, GraphPass, InParts, PlanOutcome, PlanPass, ProgramPass, Purpose, Stats, Turns,
 };

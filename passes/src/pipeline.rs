@@ -19,7 +19,7 @@ use crate::precision::{Format, Precision};
 use crate::report::{Minimum, PlanReport};
 use crate::shard::Shard;
 use crate::yaml::YamlError;
-use crate::{Cx, Pass, PassError, PassSet, PlanOutcome, Stats, Turns};
+use crate::{Cx, GraphPass, Pass, PassError, PassSet, PlanOutcome, Stats, Turns};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
@@ -296,6 +296,18 @@ impl Pipeline {
         self.steps.insert(at, Step::new(name, pass));
         self.validate(None, |_| true)?;
         Ok(self)
+    }
+
+    /// The pipeline with a pass that rewrites the step as soon as a forward graph became one.
+    pub fn after_differentiation(mut self, name: &str, pass: Arc<dyn GraphPass>) -> Pipeline {
+        let differentiates = |step: &Step| match &step.pass {
+            Pass::Graph(pass) => pass.differentiates().is_some(),
+            _ => false,
+        };
+        if let Some(i) = self.steps.iter().position(differentiates) {
+            self.steps.insert(i + 1, Step::new(name, Pass::Graph(pass)));
+        }
+        self
     }
 
     /// The pass that makes a training step of a forward graph, where there is one.
