@@ -20,7 +20,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans asan-test \
+.PHONY: help setup build build-baselines demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans asan-test \
   miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
   gpu-bundle digits clean
 
@@ -37,6 +37,11 @@ build: ## Build the release binary, target/release/arenic
 	@tools/setup.sh build
 	cargo build --release --locked
 
+# With the planners of single papers, for the tables that compare with them.
+build-baselines:
+	@tools/setup.sh build
+	cargo build --release --locked --features baselines
+
 demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/digits/demo.sh
 
@@ -47,7 +52,7 @@ wheel: $(VENV)/wheel ## Build the Python package, a wheel in target/wheels
 	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml --out $(WHEELS)
 
 # Of the crates that are published, which leave out those of tests alone.
-CRATES := arenic-ir arenic-backends arenic-passes arenic-runtime arenic
+CRATES := arenic-ir arenic-backends arenic-passes arenic-baselines arenic-runtime arenic
 package: ## Pack the crates in target/package, as `cargo publish` would upload them
 	cargo package --locked --no-verify $(foreach c,$(CRATES),-p $(c))
 
@@ -123,7 +128,7 @@ endif
 # ARCHITECTURE.md says when.
 test-all: export ARENIC_WIDE := 1
 test-all: test ## The wide tier: what CI runs with every seed and architecture, and what it leaves out
-	$(call step,cargo test -p arenic-passes --no-default-features --locked --lib)
+	$(call step,cargo test -p arenic-passes -p arenic-baselines --no-default-features --locked --lib)
 	$(call step,$(MAKE) --no-print-directory differential-wide)
 	$(call step,$(MAKE) --no-print-directory cudnn-plans)
 	$(call step,$(MAKE) --no-print-directory asan-test)
@@ -207,16 +212,16 @@ bench: $(VENV)/bench build ## Compare step times with onnxruntime
 
 # Any memory graphs and models: make bench-order GRAPHS='a.json.gz b.onnx'
 GRAPHS ?= tests/fixtures/alexnet_bs32_sgd.json.gz models/structure/*.onnx
-bench-order: build ## Print the peak of every ordering method on GRAPHS
+bench-order: build-baselines ## Print the peak of every ordering method on GRAPHS
 	python3 benches/order_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(GRAPHS)
 
 # Instances in MiniMalloc's format: make bench-place INSTANCES='a.csv b.csv'
 INSTANCES ?= tests/fixtures/placement/*.csv
-bench-place: build ## Print the height of every placement method on INSTANCES
+bench-place: build-baselines ## Print the height of every placement method on INSTANCES
 	python3 benches/place_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(INSTANCES)
 
 MODELS ?= models/structure/*.onnx
-bench-pipelines: build ## Print the arena of every named pipeline for MODELS
+bench-pipelines: build-baselines ## Print the arena of every named pipeline for MODELS
 	python3 benches/pipeline_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(MODELS)
 
 bench-forward: build ## Print what steps made of forward models need beside those exported whole
@@ -225,7 +230,7 @@ bench-forward: build ## Print what steps made of forward models need beside thos
 # The papers' settings; any others: make bench-budget STEPS='a.onnx b.onnx'
 PAPERS := target/papers
 STEPS ?= $(PAPERS)/*.onnx
-bench-budget: build ## Print what byte limits cost for STEPS, by strategy, and what is saved for nothing
+bench-budget: build-baselines ## Print what byte limits cost for STEPS, by strategy, and what is saved for nothing
 	@ls $(STEPS) >/dev/null || { echo 'make papers writes these graphs'; exit 1; }
 	python3 benches/budget_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(STEPS)
 

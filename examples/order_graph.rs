@@ -11,7 +11,7 @@ use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
-use arenic_passes::{Cx, Search};
+use arenic_passes::{Cx, Search, Standard};
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -25,8 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cx = Cx { search, ..Cx::new(target) };
     let written = definition_order_peak(&graph, &cx)?;
     let module = Module { graph, plan: None, program: None };
-    let outcome =
-        Pipeline::parse(NAMED[0].1)?.ordering()?.run_on(module, &cx, RunOptions::default())?;
+    let pipeline = Pipeline::parse(NAMED[0].1, &Standard)?.ordering()?;
+    let outcome = pipeline.run_on(module, &cx, RunOptions::default())?;
 
     let plan = outcome.module.plan.as_ref().ok_or("nothing was planned")?;
     let order = plan.order()?;

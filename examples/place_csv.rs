@@ -3,9 +3,9 @@
 //!     cargo run --release --example place_csv [BUFFERS.csv]
 
 use arenic::placement;
-use arenic_passes::Search;
 use arenic_passes::pipeline::{NAMED, Pipeline};
 use arenic_passes::place::Wish;
+use arenic_passes::{Search, Standard};
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/placement/A.1048576.csv");
     let instance = placement::read(&given.unwrap_or(example.into()), 1)?;
 
-    let pipeline = Pipeline::parse(NAMED[0].1)?;
+    let pipeline = Pipeline::parse(NAMED[0].1, &Standard)?;
     let search = Search { effort: Some(1.0), ..Search::default() };
     let wish = Wish { capacity: None, search };
     let solution = pipeline.placer()?.place(&instance.problem, &wish);

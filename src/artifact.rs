@@ -13,10 +13,13 @@
 //! integers are little-endian. The same input and options give the same bytes.
 
 mod figures;
+mod recipe;
 mod target;
 
 use crate::data::{AtomicFile, DataError};
+use crate::drops::Drops;
 use crate::mapping::Mapping;
+use crate::recipe::Recipe;
 use arenic_ir::check::{Footprint, Violation, check_variants};
 use arenic_ir::graph::{Data, Def};
 use arenic_ir::program::{PerSpace, Program};
@@ -68,6 +71,21 @@ pub struct Artifact {
     pub provenance: Provenance,
     /// False for a plan without data, which can be inspected but not run.
     pub runnable: bool,
+    /// How to compile it at other sizes; `None` where that is not known.
+    pub recipe: Option<Recipe>,
+    /// Branches that its steps leave out; `None` where they leave out none.
+    pub drops: Option<Drops>,
+    /// The file that it was read from; `None` for one that was not.
+    pub origin: Option<Origin>,
+}
+
+/// The file of an artifact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The blake3 digest of its contents.
+    pub digest: [u8; 32],
 }
 
 /// Kernels of a program for GPUs.
@@ -200,6 +218,10 @@ struct Header {
     evaluations: Vec<TargetHeader>,
     #[prost(btree_map = "string, double", tag = "6")]
     defaults: BTreeMap<String, f64>,
+    #[prost(message, optional, tag = "7")]
+    recipe: Option<recipe::RecipeHeader>,
+    #[prost(message, optional, tag = "8")]
+    drops: Option<Drops>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -227,6 +249,9 @@ struct TargetHeader {
     variant: String,
     #[prost(string, tag = "11")]
     structure: String,
+    /// Contents of inputs that hold the same in every step.
+    #[prost(btree_map = "string, message", tag = "12")]
+    fed: BTreeMap<String, Entry>,
 }
 
 /// What runs around the rounds whose module is the target's.
@@ -385,6 +410,8 @@ impl Artifact {
             boundary: Boundary::Joined.into(),
             evaluations: self.evaluations.iter().map(|t| write_target(t, &mut layout)).collect(),
             defaults: self.defaults.clone(),
+            recipe: self.recipe.as_ref().map(|recipe| recipe::write(recipe, &mut layout)),
+            drops: self.drops.clone(),
         };
         let header = header.encode_to_vec();
         let mut preamble = [0u8; PREAMBLE];
@@ -442,6 +469,8 @@ impl Artifact {
         let bytes = mapping.bytes();
         let refuse = |reason: String| ArtifactError::Format { path: path.to_owned(), reason };
         let (header, data) = parse_envelope(&bytes).map_err(refuse)?;
+        let mut digest = [0; 32];
+        digest.copy_from_slice(&bytes[DIGEST]);
         let all = |purpose, entries: Vec<TargetHeader>| -> Result<Vec<Target>, ArtifactError> {
             let wanted = entries.into_iter().filter(|_| purposes.contains(&purpose));
             wanted.map(|entry| read_target(path, entry, &data, &mapping)).collect()
@@ -462,6 +491,9 @@ impl Artifact {
             defaults: header.defaults,
             provenance: header.provenance.unwrap_or_default(),
             runnable: header.runnable,
+            recipe: header.recipe.and_then(|recipe| recipe::read(recipe, &data)),
+            drops: header.drops,
+            origin: Some(Origin { path: path.to_owned(), digest }),
         })
     }
 }
@@ -482,8 +514,14 @@ fn write_target<'a>(target: &'a Target, layout: &mut Layout<'a>) -> TargetHeader
         rounds: None,
         variant: target.variant.clone(),
         structure: target.structure.clone(),
+        fed: BTreeMap::new(),
     };
     layout.section();
+    for (name, data) in &target.fed {
+        if let Data::Bytes(bytes) = data {
+            entry.fed.insert(name.clone(), layout.push(0, bytes));
+        }
+    }
     entry.constants = write_constants(&target.graph, layout);
     entry.rounds = target.rounds.as_deref().map(|rounds| {
         let mut part = |part| Some(write_part(part, layout));
@@ -585,6 +623,7 @@ fn read_target(
         certificate,
         kernels,
         rounds,
+        fed: held,
         ..
     } = entry;
     let certificate = certificate.unwrap_or_default();
@@ -596,6 +635,15 @@ fn read_target(
     }
     let rounds = rounds.map(|rounds| read_rounds(path, rounds, data, (&graph, &program)));
     let (rounds, file) = (rounds.transpose()?, file.clone());
+    let mut fed = BTreeMap::new();
+    for (name, entry) in held {
+        let bytes =
+            piece(data, &entry).filter(|_| feeds(&graph, rounds.as_deref(), &name, entry.len));
+        let Some(bytes) = bytes else {
+            return Err(format_error(path, &format!("feeds `{name}`, which is no such input")));
+        };
+        fed.insert(name, bytes);
+    }
     Ok(Target {
         name,
         variant,
@@ -605,10 +653,24 @@ fn read_target(
         figures: Figures::read(&statistics),
         certificate,
         bound,
+        fed,
         kernels,
         rounds,
         file,
     })
+}
+
+/// True where a program of the step has an input of this name, which is the same in all rounds, and all that have it
+/// take so many bytes.
+fn feeds(g: &Graph, rounds: Option<&Rounds<Part>>, name: &str, len: u64) -> bool {
+    if rounds.is_some_and(|rounds| rounds.by_rows.contains(name)) {
+        return false;
+    }
+    let around = rounds.into_iter().flat_map(|rounds| [&rounds.before.graph, &rounds.after.graph]);
+    let inputs =
+        std::iter::once(g).chain(around).flat_map(|g| g.inputs().map(move |v| &g.values[v]));
+    let mut named = inputs.filter(|value| value.name == name).peekable();
+    named.peek().is_some() && named.all(|value| value.ty.bytes() == len)
 }
 
 /// A module's graph, with its constants, and program.

@@ -1,5 +1,6 @@
 //! How models are compiled: targets, byte limits, loss and optimizer, searches.
 
+mod joined;
 mod levels;
 mod variants;
 
@@ -12,6 +13,7 @@ use crate::largest::{Largest, largest};
 use crate::limit::{Limit, free_bytes};
 use crate::model::Model;
 use crate::onnx::{ImportOptions, Imported, Mode, Training};
+use crate::recipe::Recorded;
 use arenic_backends::{ALL, CPU, CUDA};
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
@@ -21,7 +23,7 @@ use arenic_passes::differentiate::{Differentiate, Glob, Optimizer, WeightRole};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report, RunOptions};
 use arenic_passes::precision::{Format, Precision};
 use arenic_passes::shard::{Level, Shard, Travels};
-use arenic_passes::{Pass, Progress, Purpose, Search, devices};
+use arenic_passes::{Pass, Progress, Purpose, Search, Standard, devices};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,6 +91,12 @@ pub struct Compiler {
     pub(crate) time_limit: Option<f64>,
     pub(crate) seed: u64,
     pub(crate) stop_after: Option<String>,
+    /// Residual branches that steps leave out, by patterns of parameters and how probable that is; and how many
+    /// structures have programs of their own at most.
+    pub(crate) drop_layers: Vec<(Glob, f64)>,
+    pub(crate) most_structures: usize,
+    /// The options that made it, where the artifact is to keep them with the model.
+    pub(crate) recorded: Option<Recorded>,
 }
 
 /// Who watches a compilation, and may end its searches.
@@ -154,6 +162,9 @@ impl Compiler {
             time_limit: None,
             seed: 0,
             stop_after: None,
+            drop_layers: Vec::new(),
+            most_structures: MOST_STRUCTURES,
+            recorded: None,
         }
     }
 
@@ -262,11 +273,25 @@ impl Compiler {
         self
     }
 
+    /// Leaves out residual branches whose parameters match a pattern at random, each with the probability
+    /// `p` in `0..1` (stochastic depth). At most `structures` of them are variants; where there are more, one
+    /// can be any.
+    #[must_use]
+    pub fn drop_layers(mut self, pattern: Glob, p: f64, structures: usize) -> Compiler {
+        self.drop_layers.push((pattern, p));
+        self.most_structures = structures;
+        self
+    }
+
     /// Compiles a model.
     ///
     /// # Errors
     /// The model holds what is not supported, no plan keeps the limit, or options contradict one another.
     pub fn compile(&self, model: &Model) -> Result<Artifact, CompileError> {
+        if !self.drop_layers.is_empty() {
+            let (name, structure) = (String::new(), String::new());
+            return self.compile_variants(&[Variant { name, structure, model: model.clone() }]);
+        }
         let compiled = self.compile_watched(model, &Watch::default())?;
         compiled.artifact.ok_or(CompileError::NoProgram)
     }
@@ -283,11 +308,14 @@ impl Compiler {
             return Err(CompileError::options(message, "give --device-memory as bytes"));
         }
         let limit = job.limit()?;
-        let compiled = match (&self.largest, self.overhead) {
+        let mut compiled = match (&self.largest, self.overhead) {
             (None, Some(overhead)) => job.least(limit, overhead)?,
             (None, None) => job.compile(limit)?,
             (Some(name), _) => job.largest(name, limit)?,
         };
+        if let Some(artifact) = &mut compiled.artifact {
+            artifact.recipe = job.recipe(&[("", model)])?;
+        }
         Ok(Compiled { limit, ..compiled })
     }
 
@@ -298,7 +326,7 @@ impl Compiler {
             None => {
                 let name = if self.differentiate.is_some() { "training" } else { NAMED[0].0 };
                 let yaml = NAMED.iter().find(|(n, _)| *n == name).map_or("", |(_, yaml)| yaml);
-                Pipeline::from_yaml(yaml)?
+                Pipeline::from_yaml(yaml, &Standard)?
             }
         };
         if let Some(pass) = &self.differentiate {
@@ -390,6 +418,9 @@ impl Compiler {
         }
     }
 }
+
+/// Structures that have programs of their own, where nothing else is said.
+pub(crate) const MOST_STRUCTURES: usize = 8;
 
 /// Limits that are tried for an overhead.
 const OVERHEADS: usize = 7;

@@ -5,8 +5,8 @@ use arenic_backends::CPU;
 use arenic_ir::program::{PerSpace, Space};
 use arenic_ir::text::Module;
 use arenic_ir::{Graph, Program};
-use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::{Cx, Standard};
 use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -47,7 +47,7 @@ fn plan(text: &str, limit: Option<u64>) -> (Graph, Program) {
     let graph = Module::parse(text, &arenic_backends::ALL).unwrap().graph;
     let limits = PerSpace { device: limit, host: None };
     let cx = Cx { evaluate: Some(&Kernels), limits, ..Cx::new(CPU.target()) };
-    let pipeline = Pipeline::named("default").unwrap();
+    let pipeline = Pipeline::named("default", &Standard).unwrap();
     let outcome = pipeline.run(graph, &cx, RunOptions::default()).unwrap();
     (outcome.module.graph, outcome.module.program.unwrap())
 }

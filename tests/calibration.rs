@@ -3,6 +3,7 @@
 use arenic::Model;
 use arenic::compile::{Constraints, compile};
 use arenic::onnx::ImportOptions;
+use arenic_baselines::WithBaselines;
 use arenic_ir::check::check;
 use arenic_ir::program::Space;
 use arenic_passes::Search;
@@ -17,7 +18,7 @@ use std::path::Path;
 fn gtx1080ti_ramps_up_as_autoswap_measured() {
     let (_, text) = devices::NAMED.iter().find(|(name, _)| *name == "gtx1080ti").unwrap();
     let device = devices::parse(text).unwrap();
-    let pipeline = Pipeline::named("definition").unwrap();
+    let pipeline = Pipeline::named("definition", &WithBaselines).unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/papers/vgg16_cifar_b100.onnx");
     let import = ImportOptions { plan_only: true, ..ImportOptions::default() };
     let constraints = Constraints { device: Some(&device), ..Constraints::default() };

@@ -13,7 +13,7 @@ use arenic_backends::CPU;
 use arenic_ir::program::PerSpace;
 use arenic_passes::differentiate::{Differentiate, Glob, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
-use arenic_passes::{Purpose, Search};
+use arenic_passes::{Purpose, Search, Standard};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ fn adamw() -> Differentiate {
 }
 
 fn pipeline(name: &str) -> Pipeline {
-    Pipeline::named(name).unwrap()
+    Pipeline::named(name, &Standard).unwrap()
 }
 
 /// A forward model for training or, with the same pass, for evaluation.
@@ -221,7 +221,7 @@ fn products_with_a_gelu_equal_pytorch() {
     let yaml = yaml.replace("- fuse_gelu:\n  when: cuda\n", "- fuse_gelu\n");
     let network = "gpt_tiny";
     let of = |purpose| {
-        let pipeline = Pipeline::from_yaml(&yaml).unwrap();
+        let pipeline = Pipeline::from_yaml(&yaml, &Standard).unwrap();
         compiled_by(pipeline, network, &momentum(), purpose, 4, None)
     };
     let count = |target: &Target, name: &str| {

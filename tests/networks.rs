@@ -9,10 +9,10 @@ use arenic_ir::backend::Unit;
 use arenic_ir::op::{Family, families::Wrapping};
 use arenic_ir::text::Module;
 use arenic_ir::{Graph, Math, Op, TargetInfo};
-use arenic_passes::Cx;
 use arenic_passes::devices::{self, NAMED as DEVICES};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_passes::precision::Precision;
+use arenic_passes::{Cx, Standard};
 use std::io::Read;
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn rewritten(network: &str, math: Math, pipeline: &Pipeline) -> (Graph, TargetIn
 fn graph_passes(change: impl Fn(&str) -> String) -> Pipeline {
     let (_, text) = NAMED.iter().find(|(name, _)| *name == "default").unwrap();
     let (graph, _) = text.split_once("- section\n").expect("graph passes, then those of plans");
-    Pipeline::from_yaml(&change(graph)).unwrap()
+    Pipeline::from_yaml(&change(graph), &Standard).unwrap()
 }
 
 /// Names, operand types and arithmetic of products that go by one thread for each sum and are too

@@ -7,8 +7,8 @@ use arenic::onnx::ImportOptions;
 use arenic::onnx::ort::{FILES, import_artifacts};
 use arenic_ir::verify::verify;
 use arenic_ir::{DType, Data, Graph, TensorType};
-use arenic_passes::Search;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::{Search, Standard};
 use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
@@ -54,7 +54,7 @@ fn run(name: &str) -> (f64, f64) {
     let run = recorded(name);
     let folder = tempfile::tempdir().unwrap();
     artifacts(&run, folder.path());
-    let pipeline = Pipeline::named("default").unwrap();
+    let pipeline = Pipeline::named("default", &Standard).unwrap();
     let search = Search { effort: Some(0.5), ..Search::default() };
     let import = ImportOptions::default();
     let constraints = Constraints::default();

@@ -1,4 +1,4 @@
-//! Every pass on text: `tests/<pass>/<case>.ir` has a module and, below it, what comes of it.
+//! Every pass on text: `cases/<pass>/<case>.ir` in its crate has a module and, below it, what comes of it.
 //! `UPDATE=1` writes what comes of it into the files.
 //!
 //! The first line of a case, `# run: a; b`, names the passes to run; without it the pass
@@ -9,18 +9,21 @@
 
 use arenic::evaluator::Kernels;
 use arenic_backends::CPU;
+use arenic_baselines::WithBaselines;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_passes::devices::{self, NAMED};
 use arenic_passes::explain::Case;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
-use arenic_passes::{Cx, all_passes};
+use arenic_passes::{Cx, PassSet, Standard};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// The cases of a pass.
+/// The cases of a pass, in the folder of its crate.
 fn cases(pass: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(pass);
+    let is_standard = Standard.passes().iter().any(|known| known.name == pass);
+    let folder = if is_standard { "passes/cases" } else { "baselines/cases" };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(pass);
     let entries = std::fs::read_dir(folder);
     let entries = entries.unwrap_or_else(|_| panic!("the pass `{pass}` has no cases"));
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -36,7 +39,8 @@ fn run(case: &Case, pass: &str) -> Result<Module, String> {
         Module::parse(case.module, &arenic_backends::ALL).unwrap_or_else(|e| panic!("{e}"));
     let passes = case.run.unwrap_or(pass);
     let yaml: String = passes.split("; ").map(|p| format!("- {p}\n")).collect();
-    let pipeline = Pipeline::parse(&yaml).unwrap_or_else(|e| panic!("{passes}: {e}"));
+    let pipeline =
+        Pipeline::parse(&yaml, &WithBaselines).unwrap_or_else(|e| panic!("{passes}: {e}"));
     let backend = case.target.map_or(CPU, |name| {
         let backend = arenic_backends::ALL.into_iter().find(|backend| backend.name == name);
         backend.unwrap_or_else(|| panic!("no backend `{name}`"))
@@ -70,7 +74,7 @@ fn difference(expected: &str, found: &str) -> String {
 fn cases_give_what_they_say() {
     let updates = std::env::var_os("UPDATE").is_some();
     let mut wrong = String::new();
-    for pass in all_passes() {
+    for pass in WithBaselines.passes() {
         for path in cases(pass.name) {
             let text = std::fs::read_to_string(&path).unwrap();
             let case = Case::read(&text);

@@ -4,6 +4,7 @@
 use arenic::Model;
 use arenic::compile::{Compiled, Constraints, compile};
 use arenic::onnx::{ImportOptions, Mode, Training};
+use arenic_baselines::WithBaselines;
 use arenic_ir::program::PerSpace;
 use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
@@ -41,7 +42,7 @@ fn text(compiled: &Compiled) -> String {
 #[test]
 fn what_pipelines_make_of_small_models() {
     let (step, import) = ("step/ref_mlp_b4_sgdm.onnx", ImportOptions::default());
-    let named = |name: &str| Pipeline::named(name).unwrap();
+    let named = |name: &str| Pipeline::named(name, &WithBaselines).unwrap();
     let mut cases = Vec::new();
     for name in ["default", "as_exported", "definition", "smartpool", "mxnet"] {
         cases.push((name, text(&compiled(step, &named(name), &import, None))));

@@ -9,10 +9,10 @@ use arenic::train::{Length, TrainOptions, train};
 use arenic_backends::CPU;
 use arenic_ir::types::DType;
 use arenic_ir::{Def, Op};
-use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::precision::{Format, Precision};
+use arenic_passes::{Search, Standard};
 use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
@@ -28,7 +28,8 @@ fn root(path: &str) -> PathBuf {
 fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
     let loss = "cross_entropy".into();
     let pass = Differentiate { loss, optimizer, ..Differentiate::default() };
-    let mut pipeline = Pipeline::named("training").unwrap().differentiating(pass).unwrap();
+    let mut pipeline =
+        Pipeline::named("training", &Standard).unwrap().differentiating(pass).unwrap();
     if let Some(to) = to {
         pipeline = pipeline.with_precision(Precision { to });
     }

@@ -11,7 +11,7 @@ use arenic_passes::dead_code::DeadCode;
 use arenic_passes::explain::Case;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::sink_transposes::SinkTransposes;
-use arenic_passes::{Cx, GraphPass};
+use arenic_passes::{Cx, GraphPass, Standard};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn hold(pass: &str, yaml: &str) -> usize {
 
 /// The same; a case called `not_*` may also show what is left of a match, where `strict` is false.
 fn hold_all(pass: &str, yaml: &str, strict: bool) -> usize {
-    let pipeline = Pipeline::parse(yaml).unwrap();
+    let pipeline = Pipeline::parse(yaml, &Standard).unwrap();
     let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(pass);
     let mut changed = 0;
@@ -212,7 +212,7 @@ fn fuse_gelu() {
 /// A product that a library computes stays one where none computes it with a GELU.
 #[test]
 fn what_no_library_has_with_a_gelu_is_left_alone() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuse_gelu/saved_tanh.ir");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("passes/cases/fuse_gelu/saved_tanh.ir");
     let text = std::fs::read_to_string(path).unwrap();
     let case = Case::read(&text).module;
     let fused = |rows: usize, columns: usize, dtype: &str, target: TargetInfo| {
@@ -226,7 +226,7 @@ fn what_no_library_has_with_a_gelu_is_left_alone() {
             .replace("f32", dtype);
         let module = Module::parse(&text, &arenic_backends::ALL).unwrap();
         let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(target) };
-        let pipeline = Pipeline::parse("- fuse_gelu").unwrap();
+        let pipeline = Pipeline::parse("- fuse_gelu", &Standard).unwrap();
         let g = pipeline.run_on(module, &cx, RunOptions::default()).unwrap().module.graph;
         g.nodes.values().filter(|n| n.op.name().starts_with("gemm_gelu")).count()
     };

@@ -9,12 +9,13 @@ use arenic::data::{Batches, Npz, TensorFile};
 use arenic::onnx::ImportOptions;
 use arenic::train::{Initial, Length, TrainOptions, train};
 use arenic_backends::CPU;
+use arenic_baselines::WithBaselines;
 use arenic_ir::graph::StateId;
 use arenic_ir::op::Unary;
 use arenic_ir::program::{Command, PerSpace};
 use arenic_ir::{Def, Graph, Op};
-use arenic_passes::pipeline::{NAMED, Pipeline, RunError, RunOptions};
-use arenic_passes::{PassError, Search};
+use arenic_passes::pipeline::{Pipeline, RunError, RunOptions};
+use arenic_passes::{PassError, PassSet, Search};
 use arenic_runtime::executor::{Executor, ExecutorOptions};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
@@ -35,7 +36,7 @@ fn root(path: &str) -> PathBuf {
 }
 
 fn named(pipeline: &str) -> &'static str {
-    NAMED.iter().find(|(n, _)| *n == pipeline).unwrap().1
+    WithBaselines.pipelines().into_iter().find(|(n, _)| *n == pipeline).unwrap().1
 }
 
 fn compiled(model: &Path, yaml: &str) -> Target {
@@ -44,7 +45,7 @@ fn compiled(model: &Path, yaml: &str) -> Target {
 
 /// The target, compiled under a limit on device memory.
 fn within(model: &Path, yaml: &str, device: Option<u64>) -> Result<Target, CompileError> {
-    let pipeline = Pipeline::from_yaml(yaml).unwrap();
+    let pipeline = Pipeline::from_yaml(yaml, &WithBaselines).unwrap();
     let options = ImportOptions::default();
     // Any plan will do; integer programs would take their minute.
     let search = Search { effort: Some(0.1), ..Search::default() };
@@ -323,9 +324,11 @@ impl Run {
 #[test]
 fn planned_equals_reference_bitwise() {
     // Pipelines that make the step are for forward models (tests/forward.rs).
-    let whole = |yaml: &&str| Pipeline::from_yaml(yaml).unwrap().differentiation().is_none();
+    let whole = |yaml: &&str| {
+        Pipeline::from_yaml(yaml, &WithBaselines).unwrap().differentiation().is_none()
+    };
     for run in runs() {
-        for pipeline in NAMED.iter().map(|(_, yaml)| *yaml).filter(whole) {
+        for pipeline in WithBaselines.pipelines().into_iter().map(|(_, yaml)| yaml).filter(whole) {
             run.bits(pipeline);
         }
     }

@@ -10,9 +10,9 @@ use arenic::train::{Length, TrainOptions, train};
 use arenic_backends::CPU;
 use arenic_ir::Op;
 use arenic_ir::op::AttentionSpec;
-use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::{Search, Standard};
 use prost::Message;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,7 +74,8 @@ impl Network {
             momentum: Some(self.momentum),
             ..Differentiate::default()
         };
-        let pipeline = Pipeline::named("training").unwrap().differentiating(pass).unwrap();
+        let pipeline =
+            Pipeline::named("training", &Standard).unwrap().differentiating(pass).unwrap();
         let constraints = Constraints::default();
         // Any plan will do.
         let search = Search { effort: Some(0.1), ..Search::default() };

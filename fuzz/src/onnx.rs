@@ -9,6 +9,7 @@ use arenic::onnx::proto::tensor_shape_proto::dimension::Value;
 use arenic::onnx::proto::{ModelProto, NodeProto, TensorProto, type_proto};
 use arenic::onnx::{ImportOptions, Imported, Mode, Training, import_bytes};
 use arenic_backends::CPU;
+use arenic_baselines::WithBaselines;
 use arenic_ir::verify::verify;
 use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
@@ -151,7 +152,7 @@ fn compile(imported: Imported, pipeline: &str) -> bool {
     if graph.nodes.len() > MOST_NODES || !is_small(&graph) {
         return false;
     }
-    let Ok(pipeline) = Pipeline::from_yaml(pipeline) else { return false };
+    let Ok(pipeline) = Pipeline::from_yaml(pipeline, &WithBaselines) else { return false };
     let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     match pipeline.run(graph, &cx, RunOptions::default()) {
         Ok(outcome) => {

@@ -1,5 +1,6 @@
 //! Pipelines and devices as YAML, and pipelines on random graphs.
 
+use arenic_baselines::WithBaselines;
 use arenic_ir::check::check;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
@@ -12,8 +13,8 @@ use arenic_programs::{CX, Random, graph, program};
 /// Reads a pipeline in every way that commands do. To run it may take as long as it says.
 pub(crate) fn pipeline(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let _ = Pipeline::from_yaml(text);
-    let Ok(pipeline) = Pipeline::parse(text) else { return false };
+    let _ = Pipeline::from_yaml(text, &WithBaselines);
+    let Ok(pipeline) = Pipeline::parse(text, &WithBaselines) else { return false };
     assert!(pipeline.names().count() <= text.len());
     let _ = (pipeline.differentiation(), pipeline.placer().is_ok());
     let _ = pipeline.ordering();
@@ -39,7 +40,8 @@ pub(crate) fn pipelines(bytes: &[u8]) -> bool {
     let nodes = 3 + random.below(20);
     let g = graph(&mut random, nodes);
     let yaml = yaml(&mut random);
-    let pipeline = Pipeline::from_yaml(&yaml).unwrap_or_else(|e| panic!("{e}\n{yaml}"));
+    let pipeline =
+        Pipeline::from_yaml(&yaml, &WithBaselines).unwrap_or_else(|e| panic!("{e}\n{yaml}"));
     let device = match random.chance(50) {
         true => Some(64 + 4 * random.below(60) as u64),
         false => None,

@@ -1,7 +1,7 @@
 //! Why passes fail.
 
 use crate::report::Minimum;
-use crate::{accumulate, differentiate, shard, yaml};
+use crate::{accumulate, differentiate, drop_layers, shard, yaml};
 use arenic_ir::plan::PlanError;
 
 /// Why a pass failed.
@@ -13,17 +13,12 @@ pub enum PassError {
     /// The arena would be beyond any address space.
     #[error("the arena would need more than 2^60 bytes")]
     TooLarge,
-    /// A graph is too large for a pass.
-    #[error(
-        "{tasks} tasks are too many for one program over orders and addresses (most: {most}); \
-         use `order_ilp`, `share_in_place` and `place_ilp`"
-    )]
-    TooManyTasks {
-        /// The plan's tasks.
-        tasks: usize,
-        /// As many as the pass takes.
-        most: usize,
-    },
+    /// Branches cannot be left out.
+    #[error(transparent)]
+    Drop(#[from] drop_layers::DropError),
+    /// A step that is added to others has a state or a constant that they have no home for.
+    #[error("the programs that are there have no home for `{0}`, which the step needs")]
+    Home(String),
     /// No plan keeps the limit on device memory.
     #[error(
         "the step cannot keep to {limit} bytes of device memory; it needs {minimum} at least \
@@ -40,6 +35,19 @@ pub enum PassError {
         /// That operator could be cut through its sums.
         sums: bool,
     },
+    /// The search was ended from outside before it found a plan that keeps the limit on device memory.
+    #[error(
+        "the search was ended before it found a plan that keeps to {limit} bytes of device memory; \
+         the best so far needs {least} (no plan of this graph needs less than {bound})"
+    )]
+    Ended {
+        /// The limit.
+        limit: u64,
+        /// What the best plan so far needs.
+        least: u64,
+        /// No plan of this graph needs less.
+        bound: u64,
+    },
     /// A strategy found no plan that keeps the limit on device memory.
     #[error(
         "`{pass}` found no plan that keeps to {limit} bytes of device memory; `budget` combines \
@@ -54,17 +62,6 @@ pub enum PassError {
     /// The description of the device cannot be used.
     #[error("the device: {0}")]
     Device(#[from] yaml::YamlError),
-    /// A pass needs a part of arenic that is not in this build.
-    #[error("`{pass}` needs arenic built with the feature `{feature}`, which this one is not")]
-    Feature {
-        /// The pass.
-        pass: &'static str,
-        /// The feature.
-        feature: &'static str,
-    },
-    /// The arithmetic of a neural network failed.
-    #[error("the network failed: {0}")]
-    Network(String),
     /// An integer program's solver failed.
     #[error("the solver failed: {0}")]
     Solver(String),
@@ -77,6 +74,9 @@ pub enum PassError {
     /// The step cannot run in micro-batches.
     #[error(transparent)]
     Accumulate(#[from] accumulate::AccumulateError),
+    /// What a pass of another crate says.
+    #[error("{0}")]
+    Other(String),
     /// A rewrite made operands that do not fit: a defect of the pass.
     #[error(transparent)]
     Type(#[from] arenic_ir::op::TypeError),
@@ -95,6 +95,9 @@ impl PassError {
 
     /// True where another limit on memory might do.
     pub fn is_of_limits(&self) -> bool {
-        matches!(self, PassError::DeviceMemory { .. } | PassError::Limit { .. })
+        matches!(
+            self,
+            PassError::DeviceMemory { .. } | PassError::Limit { .. } | PassError::Ended { .. }
+        )
     }
 }

@@ -1,6 +1,6 @@
 //! How a pass explains itself: the head of its source, its options, and a small case.
 //!
-//! A case is a text that is also a test (`tests/<pass>/<case>.ir`). What comes of it stands
+//! A case is a text that is also a test (`cases/<pass>/<case>.ir`). What comes of it stands
 //! below it:
 //!
 //! ```text
@@ -67,7 +67,7 @@ impl<'a> Case<'a> {
 }
 
 /// The lines of a source's head (`//!`), as many bytes as it has.
-pub(crate) const fn head_len(source: &str) -> usize {
+pub const fn head_len(source: &str) -> usize {
     let s = source.as_bytes();
     let mut at = 0;
     while at + 2 < s.len() && s[at] == b'/' && s[at + 1] == b'/' && s[at + 2] == b'!' {
@@ -80,7 +80,7 @@ pub(crate) const fn head_len(source: &str) -> usize {
 }
 
 /// The first bytes of a text, so that a program holds these and not the rest.
-pub(crate) const fn first_bytes<const N: usize>(source: &str) -> [u8; N] {
+pub const fn first_bytes<const N: usize>(source: &str) -> [u8; N] {
     let mut bytes = [0; N];
     let mut at = 0;
     while at < N {
@@ -153,7 +153,7 @@ impl fmt::Display for PassInfo {
 #[cfg(test)]
 mod tests {
     use super::{Case, first_bytes, head_len};
-    use crate::all_passes;
+    use crate::{PassSet, Standard};
 
     #[test]
     fn a_case_is_read_and_written() {
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn every_pass_says_why_it_is_sound_and_shows_a_case() {
-        for pass in all_passes() {
+        for pass in Standard.passes() {
             let about = pass.about();
             assert!(about.to_lowercase().contains("sound"), "{}: {about}", pass.name);
             let case = Case::read(pass.example);

@@ -1,13 +1,14 @@
 //! The passes of arenic and the pipeline that runs them.
 //!
-//! A pass is one file and one line in the list below. Its struct *is* its YAML entry:
+//! A pass is one file and one line in the list below ([`Standard`]). Its struct *is* its YAML entry:
 //! fields are options with defaults, unknown ones are refused, and the first line of its
-//! doc comment is its help.
+//! doc comment is its help. Another crate adds passes of its own to the list by [`passes!`]; the strategies of
+//! single papers are such a crate, `arenic-baselines`.
 
 pub mod cluster;
 pub mod devices;
 pub mod pipeline;
-mod registry;
+pub mod registry;
 pub mod search;
 pub mod simulate;
 
@@ -15,14 +16,14 @@ pub mod accumulate;
 pub mod attention;
 pub mod budget;
 pub mod certificate;
+mod commits;
 pub mod dead_code;
 pub mod detach_states;
 pub mod differentiate;
-pub mod early_update;
+pub mod drop_layers;
 mod error;
 pub mod explain;
-#[cfg(test)]
-mod fixtures;
+pub mod feed_constants;
 mod flow;
 pub mod fold_constants;
 pub mod fuse_cross_entropy;
@@ -32,54 +33,50 @@ pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
 mod homes;
+mod largest;
 pub mod layout;
+pub mod limit;
 pub mod lower;
-mod mip;
+pub mod mip;
 pub mod order;
-pub mod order_ilp;
-pub mod order_place_ilp;
 mod pass;
 pub mod place;
-pub mod place_ilp;
-pub mod place_pyramid;
-pub mod place_smartpool;
-pub mod plan_dqn;
 pub mod precision;
-pub mod prune_precedence;
 pub mod raise;
 pub mod recompute;
 pub mod report;
-mod residency;
+pub mod residency;
 mod rewrite;
 pub mod rounds;
+pub mod scores;
 pub mod section;
 pub mod shard;
 mod share;
 pub mod share_in_place;
 pub mod share_parallel;
+pub mod sink_scatters;
 pub mod sink_transposes;
-pub mod spans;
+pub mod strategy;
 pub mod streams;
-pub mod swap_autoswap;
-pub mod swap_ilp;
 pub mod sync;
-mod tail;
+pub mod tail;
 mod turn;
 pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
-pub use homes::StateHomes;
+pub use homes::{Pinned, StateHomes};
 pub use pass::{
-    Cx, Evaluate, GraphPass, InParts, PlanOutcome, PlanPass, ProgramPass, Purpose, Stats, Strategy,
-    Turns,
+    Cx, Evaluate, GraphPass, InParts, PlanOutcome, PlanPass, ProgramPass, Purpose, Stats, Turns,
 };
-pub use registry::{Pass, PassInfo};
+pub use registry::{Pass, PassInfo, PassSet};
 pub use report::{Minimum, PlanReport, StepTimes};
-pub use residency::{Problem, StrategyResult};
 pub use search::{Progress, Search};
+pub use strategy::{Problem, Strategy, StrategyResult};
 
-registry::passes! {
+crate::passes! {
+    /// The passes of this crate, and the pipelines made of them.
+    pub struct Standard beside (), pipelines pipeline::NAMED;
     graph fold_constants::FoldConstants,
     graph dead_code::DeadCode,
     graph fuse_transposes::FuseTransposes,
@@ -91,6 +88,7 @@ registry::passes! {
     graph attention::Attention in "attention/mod.rs",
     graph sink_transposes::SinkTransposes,
     graph fuse_cross_entropy::FuseCrossEntropy,
+    graph sink_scatters::SinkScatters,
     graph fuse_updates::FuseUpdates in "fuse_updates/mod.rs",
     graph fuse_sums::FuseSums,
     graph fuse_gelu::FuseGelu in "fuse_gelu/mod.rs",
@@ -100,23 +98,11 @@ registry::passes! {
     graph section::Section in "section/mod.rs",
     graph detach_states::DetachStates,
     plan streams::Streams,
-    plan spans::Spans,
-    plan early_update::EarlyUpdate,
-    plan prune_precedence::PrunePrecedence,
     plan order::Order in "order/mod.rs",
-    plan order_ilp::OrderIlp,
-    plan order_place_ilp::OrderPlaceIlp,
     strategy budget::Budget in "budget/mod.rs",
-    strategy swap_autoswap::SwapAutoswap in "swap_autoswap/mod.rs",
-    strategy plan_dqn::PlanDqn in "plan_dqn/mod.rs",
-    strategy recompute::Recompute in "recompute/mod.rs",
-    strategy swap_ilp::SwapIlp in "swap_ilp/mod.rs",
     plan share_in_place::ShareInPlace,
     plan share_parallel::ShareParallel,
     plan place::Place in "place/mod.rs",
-    plan place_pyramid::PlacePyramid,
-    plan place_smartpool::PlaceSmartpool,
-    plan place_ilp::PlaceIlp,
     program lower::Lower,
     program sync::Sync,
 }

@@ -9,18 +9,18 @@ use good_lp::{Constraint, Expression, ProblemVariables, Variable, variable};
 
 /// A variable of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Var(usize);
+pub struct Var(usize);
 
 impl Var {
     /// Its place among the program's variables, in the order they were added.
-    pub(crate) fn index(self) -> usize {
+    pub fn index(self) -> usize {
         self.0
     }
 }
 
 /// Variables and rows of a program that minimises one variable.
 #[derive(Default)]
-pub(crate) struct IntegerProgram {
+pub struct IntegerProgram {
     variables: ProblemVariables,
     handles: Vec<Variable>,
     rows: Vec<Constraint>,
@@ -31,22 +31,22 @@ pub(crate) struct IntegerProgram {
 /// When to stop.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "highs"), expect(dead_code, reason = "microlp takes the gap alone"))]
-pub(crate) struct Limits<'a> {
+pub struct Limits<'a> {
     /// Effort that this program shares with others; what it takes is taken from there.
-    pub(crate) budget: &'a Budget<'a>,
+    pub budget: &'a Budget<'a>,
     /// The most effort of this program, in seconds of the reference core.
-    pub(crate) most: f64,
+    pub most: f64,
     /// Branch-and-bound nodes; HiGHS only.
-    pub(crate) nodes: Option<u64>,
+    pub nodes: Option<u64>,
     /// Relative gap at which a solution is good enough.
-    pub(crate) gap: f64,
+    pub gap: f64,
     /// Seed of the solver's random decisions; HiGHS only.
-    pub(crate) seed: u64,
+    pub seed: u64,
 }
 
 impl<'a> Limits<'a> {
     /// All of a budget, until nothing better exists.
-    pub(crate) fn new(budget: &'a Budget<'a>, seed: u64) -> Self {
+    pub fn new(budget: &'a Budget<'a>, seed: u64) -> Self {
         Limits { budget, most: f64::INFINITY, nodes: None, gap: 0.0, seed }
     }
 
@@ -67,29 +67,30 @@ struct Size {
 }
 
 /// What a solver found.
-pub(crate) struct Answer {
+pub struct Answer {
     /// The value of each variable, by index.
     values: Vec<f64>,
     /// No solution has a lower objective, says the solver.
-    pub(crate) bound: f64,
+    pub bound: f64,
     /// True where the solver says that nothing is better; not where a gap was good enough.
-    pub(crate) proved: bool,
+    pub proved: bool,
 }
 
 impl Answer {
-    pub(crate) fn value(&self, v: Var) -> f64 {
+    /// The value of a variable; 0 for one of another program.
+    pub fn value(&self, v: Var) -> f64 {
         self.values.get(v.0).copied().unwrap_or(0.0)
     }
 
     /// True for a binary that is one.
-    pub(crate) fn is_set(&self, v: Var) -> bool {
+    pub fn is_set(&self, v: Var) -> bool {
         self.value(v) > 0.5
     }
 }
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// No solution within the limits.
     Limit,
     /// There is no solution.
@@ -99,11 +100,13 @@ pub(crate) enum Failure {
 }
 
 impl IntegerProgram {
-    pub(crate) fn binary(&mut self) -> Var {
+    /// A variable that is 0 or 1.
+    pub fn binary(&mut self) -> Var {
         self.add(variable().binary())
     }
 
-    pub(crate) fn real(&mut self, min: f64, max: f64) -> Var {
+    /// A variable between two values.
+    pub fn real(&mut self, min: f64, max: f64) -> Var {
         self.add(variable().min(min).max(max))
     }
 
@@ -113,14 +116,14 @@ impl IntegerProgram {
     }
 
     /// The sum of factor × variable is at most `limit`.
-    pub(crate) fn at_most(&mut self, terms: &[(f64, Var)], limit: f64) {
+    pub fn at_most(&mut self, terms: &[(f64, Var)], limit: f64) {
         self.terms += terms.len();
         let row = self.sum(terms).leq(limit);
         self.rows.push(row);
     }
 
     /// The sum of factor × variable is `value`.
-    pub(crate) fn equal(&mut self, terms: &[(f64, Var)], value: f64) {
+    pub fn equal(&mut self, terms: &[(f64, Var)], value: f64) {
         self.terms += terms.len();
         let row = self.sum(terms).eq(value);
         self.rows.push(row);
@@ -136,7 +139,10 @@ impl IntegerProgram {
 
     /// Minimises a variable. `start` is a solution to begin with, one value per variable;
     /// `better` is told of each (objective, bound) as they improve, by HiGHS.
-    pub(crate) fn minimise(
+    ///
+    /// # Errors
+    /// Nothing within the limits, no solution at all, or the solver gave up.
+    pub fn minimise(
         self,
         objective: Var,
         start: &[f64],
@@ -154,7 +160,7 @@ impl IntegerProgram {
 }
 
 /// The greatest common divisor; 0 has every divisor.
-pub(crate) fn gcd(a: u64, b: u64) -> u64 {
+pub fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 

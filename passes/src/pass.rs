@@ -5,7 +5,6 @@ use crate::differentiate::Differentiate;
 use crate::error::PassError;
 use crate::homes::StateHomes;
 use crate::place::Placer;
-use crate::residency::{Problem, StrategyResult};
 use crate::rounds;
 use crate::search::Search;
 use arenic_ir::cost::Device;
@@ -154,21 +153,6 @@ pub trait PlanPass: Send + Sync {
     fn placer(&self) -> Option<&dyn Placer> {
         None
     }
-}
-
-/// Keeps a limit on device memory: says what leaves the device, or is computed again, so that an
-/// ordered plan fits. Without a limit it is not asked.
-pub trait Strategy: Send + Sync {
-    /// True for a strategy that may move tensors to host memory.
-    fn moves(&self) -> bool {
-        false
-    }
-    /// The fastest plan that it finds to keep the limit, finished by the passes that follow. It is
-    /// also asked about a step that keeps the limit as it is, which stays so whatever it finds.
-    ///
-    /// # Errors
-    /// [`PassError::DeviceMemory`] if it knows that no plan keeps the limit.
-    fn search(&self, p: &Problem) -> Result<StrategyResult, PassError>;
 }
 
 /// Makes or completes the program.

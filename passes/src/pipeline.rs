@@ -19,7 +19,7 @@ use crate::precision::{Format, Precision};
 use crate::report::{Minimum, PlanReport};
 use crate::shard::Shard;
 use crate::yaml::YamlError;
-use crate::{Cx, Pass, PassError, PlanOutcome, Stats, Turns};
+use crate::{Cx, GraphPass, Pass, PassError, PassSet, PlanOutcome, Stats, Turns};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
@@ -30,19 +30,11 @@ pub use read::schema;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The named pipelines: name and YAML. The first is the default.
+/// The named pipelines of [`Standard`](crate::Standard): name and YAML. The first is the default.
 pub const NAMED: &[(&str, &str)] = &[
     ("default", include_str!("pipelines/default.yaml")),
     ("training", include_str!("pipelines/training.yaml")),
     ("as_exported", include_str!("pipelines/as_exported.yaml")),
-    ("definition", include_str!("pipelines/definition.yaml")),
-    ("olla", include_str!("pipelines/olla.yaml")),
-    ("smartpool", include_str!("pipelines/smartpool.yaml")),
-    ("autoswap", include_str!("pipelines/autoswap.yaml")),
-    ("dqn", include_str!("pipelines/dqn.yaml")),
-    ("mxnet", include_str!("pipelines/mxnet.yaml")),
-    ("recompute", include_str!("pipelines/recompute.yaml")),
-    ("tvdnn", include_str!("pipelines/tvdnn.yaml")),
 ];
 
 /// A sequence of configured passes.
@@ -165,30 +157,31 @@ pub struct PartOutcome {
 }
 
 impl Pipeline {
-    /// The pipeline of this name in [`NAMED`]; `None` if there is none.
-    pub fn named(name: &str) -> Option<Pipeline> {
-        let (_, text) = NAMED.iter().find(|(known, _)| *known == name)?;
+    /// The pipeline of this name among those of a set; `None` if there is none.
+    pub fn named(name: &str, passes: &impl PassSet) -> Option<Pipeline> {
+        let (_, text) = passes.pipelines().into_iter().find(|(known, _)| *known == name)?;
         // A test reads all of them.
-        Pipeline::from_yaml(text).ok()
+        Pipeline::from_yaml(text, passes).ok()
     }
 
-    /// Reads a pipeline that begins with a bare graph.
+    /// Reads a pipeline that begins with a bare graph; `passes` are those that it may name.
     ///
     /// # Errors
     /// As [`Pipeline::parse`]; a pass whose facts no earlier pass gives; a graph pass
     /// after planning began.
-    pub fn from_yaml(text: &str) -> Result<Pipeline, YamlError> {
-        let pipeline = Pipeline::parse(text)?;
+    pub fn from_yaml(text: &str, passes: &impl PassSet) -> Result<Pipeline, YamlError> {
+        let pipeline = Pipeline::parse(text, passes)?;
         pipeline.validate(None, |_| true)?;
         Ok(pipeline)
     }
 
-    /// Reads a pipeline that may begin with a module already planned in part.
+    /// Reads a pipeline that may begin with a module already planned in part; `passes` are those that it may
+    /// name.
     ///
     /// # Errors
     /// YAML errors, unknown passes and fields, with line and column.
-    pub fn parse(text: &str) -> Result<Pipeline, YamlError> {
-        Ok(Pipeline { steps: read::steps(text)? })
+    pub fn parse(text: &str, passes: &impl PassSet) -> Result<Pipeline, YamlError> {
+        Ok(Pipeline { steps: read::steps(text, passes)? })
     }
 
     /// The part that orders a memory graph, which is frozen as it stands: the passes over the
@@ -254,19 +247,27 @@ impl Pipeline {
 
     /// The pipeline with a pass that runs the step on several ranks: where the pipeline has one, else on the step
     /// as soon as it is whole.
-    pub fn on_ranks(mut self, pass: Shard) -> Pipeline {
-        let step = Step::new("shard", Pass::Graph(Arc::new(pass)));
-        match self.steps.iter().position(|s| s.name == step.name) {
-            Some(i) => self.steps[i] = step,
-            None => {
-                let at = self.end_of_the_step();
-                self.steps.insert(at, step);
-            }
+    pub fn on_ranks(self, pass: Shard) -> Pipeline {
+        self.with_division(Step::new("shard", Pass::Graph(Arc::new(pass))))
+    }
+
+    /// The pipeline with a pass that runs the step in rounds: where the pipeline has one, else on the
+    /// step as soon as it is whole.
+    pub fn in_micro_batches(self, pass: Accumulate) -> Pipeline {
+        self.with_division(Step::new("accumulate", Pass::Graph(Arc::new(pass))))
+    }
+
+    /// The pipeline with a pass that divides a whole step: in the place of the one of its name, else after the
+    /// passes that make the step and put its operators together.
+    fn with_division(mut self, division: Step) -> Pipeline {
+        match self.steps.iter().position(|step| step.name == division.name) {
+            Some(at) => self.steps[at] = division,
+            None => self.steps.insert(self.end_of_the_step(), division),
         }
         self
     }
 
-    /// Where passes stand that divide a whole step: after those that make it and put its operators together.
+    /// Where passes stand that divide a whole step.
     fn end_of_the_step(&self) -> usize {
         let prepares = |step: &Step| {
             ["fold_constants", "dead_code", "raise", "attention", "differentiate", "shard"]
@@ -275,20 +276,6 @@ impl Pipeline {
         let made = self.steps.iter().rposition(|s| s.name == "differentiate");
         let made = made.map_or(0, |i| i + 1);
         made + self.steps[made..].iter().take_while(|s| prepares(s)).count()
-    }
-
-    /// The pipeline with a pass that runs the step in rounds: where the pipeline has one, else on the
-    /// step as soon as it is whole.
-    pub fn in_micro_batches(mut self, pass: Accumulate) -> Pipeline {
-        let step = Step::new("accumulate", Pass::Graph(Arc::new(pass)));
-        match self.steps.iter().position(|s| s.name == step.name) {
-            Some(i) => self.steps[i] = step,
-            None => {
-                let at = self.end_of_the_step();
-                self.steps.insert(at, step);
-            }
-        }
-        self
     }
 
     /// The pipeline with a pass of one's own before the first one called `before`. `name` is what reports and
@@ -309,6 +296,18 @@ impl Pipeline {
         self.steps.insert(at, Step::new(name, pass));
         self.validate(None, |_| true)?;
         Ok(self)
+    }
+
+    /// The pipeline with a pass that rewrites the step as soon as a forward graph became one.
+    pub fn after_differentiation(mut self, name: &str, pass: Arc<dyn GraphPass>) -> Pipeline {
+        let differentiates = |step: &Step| match &step.pass {
+            Pass::Graph(pass) => pass.differentiates().is_some(),
+            _ => false,
+        };
+        if let Some(i) = self.steps.iter().position(differentiates) {
+            self.steps.insert(i + 1, Step::new(name, Pass::Graph(pass)));
+        }
+        self
     }
 
     /// The pass that makes a training step of a forward graph, where there is one.
@@ -450,7 +449,17 @@ impl Pipeline {
             false => Some(0),
         };
         let cx = Cx { limits: PerSpace { host, ..cx.limits }, ..*cx };
-        self.run_from(0, module, &cx, &mut options)
+        match self.run_from(0, module, &cx, &mut options) {
+            // Somebody ended the search, so that a limit which it has not kept may be one that can be.
+            Err(RunError::Pass {
+                pass,
+                error: PassError::DeviceMemory { limit, minimum, bound, .. },
+            }) if cx.search.is_stopped() => {
+                let error = PassError::Ended { limit, least: minimum, bound };
+                Err(RunError::Pass { pass, error })
+            }
+            outcome => outcome,
+        }
     }
 
     /// Runs the passes from one on.

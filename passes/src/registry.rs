@@ -1,6 +1,11 @@
-//! From the list of passes to YAML entries, help and dispatch.
+//! From a list of passes to YAML entries, help and dispatch. Each crate that has passes lists them by [`passes!`](crate::passes!).
 
-use crate::{GraphPass, PlanPass, ProgramPass, Strategy};
+pub use crate::explain::{first_bytes, head_len};
+use crate::pass::{GraphPass, PlanPass, ProgramPass};
+use crate::strategy::Strategy;
+use schemars::JsonSchema;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::sync::Arc;
 
 /// A configured pass, which pipelines share.
@@ -14,6 +19,42 @@ pub enum Pass {
     Strategy(Arc<dyn Strategy>),
     /// Makes or completes the program.
     Program(Arc<dyn ProgramPass>),
+}
+
+/// Passes and pipelines that a pipeline's text may name. Whoever reads a text says which: those of this crate
+/// ([`Standard`](crate::Standard)), or those of another that adds its own to them.
+pub trait PassSet {
+    /// Every pass, in the order of the list.
+    fn passes(&self) -> Vec<PassInfo>;
+
+    /// The named pipelines: name and YAML. The first is the default.
+    fn pipelines(&self) -> Vec<(&'static str, &'static str)>;
+
+    /// Reads the options of the pass `name` from `options`; `None` if no pass has this name.
+    fn configure<'de, D: Deserializer<'de>>(
+        &self,
+        name: &str,
+        options: D,
+    ) -> Option<Result<Pass, D::Error>>;
+}
+
+/// No passes at all, to which [`passes!`](crate::passes!) adds some.
+impl PassSet for () {
+    fn passes(&self) -> Vec<PassInfo> {
+        Vec::new()
+    }
+
+    fn pipelines(&self) -> Vec<(&'static str, &'static str)> {
+        Vec::new()
+    }
+
+    fn configure<'de, D: Deserializer<'de>>(
+        &self,
+        _: &str,
+        _: D,
+    ) -> Option<Result<Pass, D::Error>> {
+        None
+    }
 }
 
 /// What the list says about a pass.
@@ -40,17 +81,23 @@ impl PassInfo {
 }
 
 /// The schema of a pass's options, in one piece.
-pub(crate) fn schema<T: schemars::JsonSchema>() -> schemars::Schema {
+pub fn schema<T: JsonSchema>() -> schemars::Schema {
     let settings = schemars::generate::SchemaSettings::draft2020_12();
     settings.with(|s| s.inline_subschemas = true).into_generator().into_root_schema_for::<T>()
 }
 
-/// A pass whose options are within the ranges that its schema states.
-pub(crate) fn in_range<T: schemars::JsonSchema + serde::Serialize, E: serde::de::Error>(
-    pass: T,
-) -> Result<T, E> {
+/// A pass with its options, which must be within the ranges that its schema states.
+///
+/// # Errors
+/// What the reader of the options says, and options out of range.
+pub fn configured<'de, T, D>(options: D) -> Result<T, D::Error>
+where
+    T: Default + Deserialize<'de> + JsonSchema + Serialize,
+    D: Deserializer<'de>,
+{
+    let pass = Option::<T>::deserialize(options)?.unwrap_or_default();
     let schema = schema::<T>();
-    let options = serde_json::to_value(&pass).map_err(E::custom)?;
+    let options = serde_json::to_value(&pass).map_err(D::Error::custom)?;
     let stated = |name: &str, bound: &str| {
         schema.get("properties")?.get(name)?.get(bound).and_then(serde_json::Value::as_f64)
     };
@@ -70,76 +117,99 @@ pub(crate) fn in_range<T: schemars::JsonSchema + serde::Serialize, E: serde::de:
         if !fits {
             let most = most.map_or(String::new(), |most| format!(" and at most {most}"));
             let least = least.unwrap_or(f64::NEG_INFINITY);
-            return Err(E::custom(format!("`{name}` must be at least {least}{most}")));
+            return Err(D::Error::custom(format!("`{name}` must be at least {least}{most}")));
         }
     }
     Ok(pass)
 }
 
-/// Turns `graph module::Type, …` into the functions `configure` and `all_passes`. A pass whose source is
-/// not `module.rs` has its file behind `in`.
+/// Lists the passes of a crate: makes the set of them, a unit struct that implements [`PassSet`](crate::PassSet).
+///
+/// The set has all passes and pipelines of the one behind `beside`, which is `()` if there are none, the named
+/// pipelines behind `pipelines`, and the passes of the list. An entry is `level module::Type`; a pass whose source
+/// is not `module.rs` has its file behind `in`. The case that shows a pass is `cases/<module>/example.ir` beside the
+/// folder of sources.
+#[macro_export]
 macro_rules! passes {
-    ($($level:ident $module:ident :: $ty:ident $(in $file:literal)?),* $(,)?) => {
-        /// Every pass, in the order of the list.
-        pub fn all_passes() -> Vec<PassInfo> {
-            vec![$(PassInfo {
-                name: stringify!($module),
-                level: stringify!($level),
-                schema: crate::registry::schema::<$module::$ty>(),
-                head: crate::registry::head!($module $($file)?),
-                example: include_str!(
-                    concat!("../../tests/", stringify!($module), "/example.ir")
-                ),
-            }),*]
-        }
+    (
+        $(#[$doc:meta])*
+        pub struct $set:ident beside $base:expr, pipelines $pipelines:expr;
+        $($level:ident $module:ident :: $ty:ident $(in $file:literal)?),* $(,)?
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $set;
 
-        /// Reads the options of the pass `name` from `options`; `None` where no pass has
-        /// this name.
-        pub(crate) fn configure<'de, D: serde::Deserializer<'de>>(
-            name: &str,
-            options: D,
-        ) -> Option<Result<Pass, D::Error>> {
-            match name {
-                $(stringify!($module) => Some(
-                    <Option<$module::$ty> as serde::Deserialize>::deserialize(options)
-                        .and_then(|pass| crate::registry::in_range(pass.unwrap_or_default()))
-                        .map(|pass| crate::registry::wrap!($level, pass)),
-                ),)*
-                _ => None,
+        impl $crate::PassSet for $set {
+            fn passes(&self) -> Vec<$crate::PassInfo> {
+                let mut all = $crate::PassSet::passes(&$base);
+                all.extend([$($crate::PassInfo {
+                    name: stringify!($module),
+                    level: stringify!($level),
+                    schema: $crate::registry::schema::<$module::$ty>(),
+                    head: $crate::pass_head!($module $($file)?),
+                    example: include_str!(
+                        concat!("../cases/", stringify!($module), "/example.ir")
+                    ),
+                }),*]);
+                all
+            }
+
+            fn pipelines(&self) -> Vec<(&'static str, &'static str)> {
+                let mut all = $crate::PassSet::pipelines(&$base);
+                all.extend_from_slice($pipelines);
+                all
+            }
+
+            fn configure<'de, D: serde::Deserializer<'de>>(
+                &self,
+                name: &str,
+                options: D,
+            ) -> Option<Result<$crate::Pass, D::Error>> {
+                match name {
+                    $(stringify!($module) => Some(
+                        $crate::registry::configured::<$module::$ty, D>(options)
+                            .map(|pass| $crate::wrap_pass!($level, pass)),
+                    ),)*
+                    _ => $crate::PassSet::configure(&$base, name, options),
+                }
             }
         }
     };
 }
 
 /// The head of a pass's source.
-macro_rules! head {
+#[doc(hidden)]
+#[macro_export]
+macro_rules! pass_head {
     ($module:ident) => {
-        crate::registry::head!(@ include_str!(concat!(stringify!($module), ".rs")))
+        $crate::pass_head!(@ include_str!(concat!(stringify!($module), ".rs")))
     };
     ($module:ident $file:literal) => {
-        crate::registry::head!(@ include_str!($file))
+        $crate::pass_head!(@ include_str!($file))
     };
     (@ $source:expr) => {{
         const SOURCE: &str = $source;
-        const LEN: usize = crate::explain::head_len(SOURCE);
-        static HEAD: [u8; LEN] = crate::explain::first_bytes(SOURCE);
+        const LEN: usize = $crate::registry::head_len(SOURCE);
+        static HEAD: [u8; LEN] = $crate::registry::first_bytes(SOURCE);
         std::str::from_utf8(&HEAD).unwrap_or_default()
     }};
 }
 
-macro_rules! wrap {
+/// A pass as one of its level.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! wrap_pass {
     (graph, $pass:expr) => {
-        Pass::Graph(std::sync::Arc::new($pass))
+        $crate::Pass::Graph(std::sync::Arc::new($pass))
     };
     (plan, $pass:expr) => {
-        Pass::Plan(std::sync::Arc::new($pass))
+        $crate::Pass::Plan(std::sync::Arc::new($pass))
     };
     (strategy, $pass:expr) => {
-        Pass::Strategy(std::sync::Arc::new($pass))
+        $crate::Pass::Strategy(std::sync::Arc::new($pass))
     };
     (program, $pass:expr) => {
-        Pass::Program(std::sync::Arc::new($pass))
+        $crate::Pass::Program(std::sync::Arc::new($pass))
     };
 }
-
-pub(crate) use {head, passes, wrap};

@@ -46,12 +46,12 @@ impl<'a> Search<'a> {
         Search { effort: None, time_limit: None, seed: 0, stop: None, cut: None, progress: None };
 
     /// True where someone asked to stop.
-    pub(crate) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         Deadline { end: None, stop: self.stop, cut: self.cut }.is_over()
     }
 
     /// The effort of a search for which the pipeline has some, in seconds.
-    pub(crate) fn effort(&self, usual: f64) -> f64 {
+    pub fn effort(&self, usual: f64) -> f64 {
         self.effort.unwrap_or(usual)
     }
 
@@ -66,11 +66,12 @@ impl<'a> Search<'a> {
 
     /// The budget of a search that begins now and for which the pipeline has some effort, in
     /// seconds.
-    pub(crate) fn budget(&self, usual: f64) -> Budget<'a> {
+    pub fn budget(&self, usual: f64) -> Budget<'a> {
         Budget::new(self.effort(usual), self.deadline())
     }
 
-    pub(crate) fn report(&self, progress: &Progress) {
+    /// Tells the listener, if there is one.
+    pub fn report(&self, progress: &Progress) {
         if let Some(listener) = self.progress {
             listener(progress);
         }
@@ -112,7 +113,7 @@ impl<'a> Deadline<'a> {
 
 /// Effort that the parts of a search share, and its deadline.
 #[derive(Clone, Debug)]
-pub(crate) struct Budget<'a> {
+pub struct Budget<'a> {
     /// Seconds of the reference core that are left.
     left: Cell<f64>,
     pub(crate) deadline: Deadline<'a>,
@@ -120,22 +121,22 @@ pub(crate) struct Budget<'a> {
 
 impl<'a> Budget<'a> {
     /// Some effort in seconds.
-    pub(crate) fn new(effort: f64, deadline: Deadline<'a>) -> Self {
+    pub fn new(effort: f64, deadline: Deadline<'a>) -> Self {
         Budget { left: Cell::new(effort.max(0.0)), deadline }
     }
 
     /// Seconds of effort that are left.
-    pub(crate) fn left(&self) -> f64 {
+    pub fn left(&self) -> f64 {
         self.left.get()
     }
 
     /// Takes what some work took.
-    pub(crate) fn spend(&self, effort: f64) {
+    pub fn spend(&self, effort: f64) {
         self.left.set((self.left.get() - effort).max(0.0));
     }
 
     /// True where nothing is left, or the deadline is over.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.left.get() <= 0.0 || self.deadline.is_over()
     }
 }

@@ -9,7 +9,6 @@
 
 use crate::lower::Lower;
 use crate::place::Place;
-use crate::registry::Pass;
 use crate::share_in_place::ShareInPlace;
 use crate::simulate::{roofline, simulate};
 use crate::sync::Sync;
@@ -27,14 +26,17 @@ const TRIAL: f64 = 0.05;
 
 /// The passes that follow a strategy, or the order where there is none.
 #[derive(Clone)]
-pub(crate) struct Tail {
-    plan: Vec<(String, Arc<dyn PlanPass>)>,
-    program: Vec<(String, Arc<dyn ProgramPass>)>,
+pub struct Tail {
+    plan: Vec<NamedPass<dyn PlanPass>>,
+    program: Vec<NamedPass<dyn ProgramPass>>,
 }
+
+/// A pass with its name.
+pub type NamedPass<P> = (String, Arc<P>);
 
 /// How hard the passes search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Depth {
+pub enum Depth {
     /// As the pipeline says.
     Full,
     /// As little as many plans can be tried with.
@@ -46,22 +48,18 @@ pub(crate) enum Depth {
 /// In place, the exact search for addresses, one stream after another.
 impl Default for Tail {
     fn default() -> Self {
-        Tail::new([])
+        Tail::new(Vec::new(), Vec::new())
     }
 }
 
 impl Tail {
-    /// The passes of these that go on with an ordered plan. The default pipeline's take the place of
-    /// those that are missing, so that there always is a program to judge.
-    pub(crate) fn new(passes: impl IntoIterator<Item = (String, Pass)>) -> Tail {
-        let mut tail = Tail { plan: Vec::new(), program: Vec::new() };
-        for (name, pass) in passes {
-            match pass {
-                Pass::Plan(pass) => tail.plan.push((name, pass)),
-                Pass::Program(pass) => tail.program.push((name, pass)),
-                Pass::Graph(_) | Pass::Strategy(_) => {}
-            }
-        }
+    /// Passes that go on with an ordered plan, with their names. The default pipeline's take the place of those
+    /// that are missing, so that there always is a program to judge.
+    pub fn new(
+        plan: Vec<NamedPass<dyn PlanPass>>,
+        program: Vec<NamedPass<dyn ProgramPass>>,
+    ) -> Tail {
+        let mut tail = Tail { plan, program };
         let gives = |fact| tail.plan.iter().any(|(_, pass)| pass.gives().contains(&fact));
         let (shares, places) = (gives(Fact::Slots), gives(Fact::Placement));
         if !shares {
@@ -81,7 +79,7 @@ impl Tail {
     ///
     /// # Errors
     /// What the passes refuse.
-    pub(crate) fn finish(
+    pub fn finish(
         &self,
         g: &Graph,
         mut plan: Plan,
@@ -117,7 +115,7 @@ impl Tail {
     ///
     /// # Errors
     /// What the passes refuse.
-    pub(crate) fn program(
+    pub fn program(
         &self,
         g: &Graph,
         plan: &Plan,
@@ -133,32 +131,32 @@ impl Tail {
 
 /// A plan with its addresses, its program and what it takes.
 #[derive(Clone)]
-pub(crate) struct Finished {
+pub struct Finished {
     /// Order, slots and placement.
-    pub(crate) plan: Plan,
+    pub plan: Plan,
     /// What the device is told to do.
-    pub(crate) program: Program,
+    pub program: Program,
     /// Arena sizes in bytes.
-    pub(crate) arena: PerSpace<u64>,
+    pub arena: PerSpace<u64>,
     /// The simulated step, in seconds.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// What each pass counted, in order.
-    pub(crate) stats: Vec<(String, Stats)>,
+    pub stats: Vec<(String, Stats)>,
 }
 
 impl Finished {
     /// The fastest of some plans; of equal ones the first.
-    pub(crate) fn fastest<const N: usize>(plans: [Option<Finished>; N]) -> Option<Finished> {
+    pub fn fastest<const N: usize>(plans: [Option<Finished>; N]) -> Option<Finished> {
         plans.into_iter().flatten().min_by(|a, b| a.seconds.total_cmp(&b.seconds))
     }
 
     /// True if nothing is copied to another memory space.
-    pub(crate) fn moves_nothing(&self) -> bool {
+    pub fn moves_nothing(&self) -> bool {
         self.plan.buffers.values().all(|b| b.space == Space::Device)
     }
 
     /// True if the arenas keep the limits.
-    pub(crate) fn fits(&self, limits: &PerSpace<Option<u64>>) -> bool {
+    pub fn fits(&self, limits: &PerSpace<Option<u64>>) -> bool {
         Space::ALL.iter().all(|&space| limits[space].is_none_or(|most| self.arena[space] <= most))
     }
 
@@ -174,7 +172,7 @@ impl Finished {
     ///
     /// # Errors
     /// What the passes refuse.
-    pub(crate) fn settled(
+    pub fn settled(
         self,
         tail: &Tail,
         g: &Graph,

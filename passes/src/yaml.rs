@@ -1,6 +1,7 @@
 //! YAML texts: the one place that knows the library.
 
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, DeserializeSeed};
+use std::marker::PhantomData;
 
 /// Why a text is no pipeline, or no device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +24,18 @@ impl From<String> for YamlError {
 /// # Errors
 /// YAML errors, unknown names and fields, with line and column.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
-    serde_yaml::from_str(text).map_err(|e| YamlError {
+    read_with(text, PhantomData)
+}
+
+/// Reads a value whose reader knows more than its type.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_with<'a, S: DeserializeSeed<'a>>(
+    text: &'a str,
+    seed: S,
+) -> Result<S::Value, YamlError> {
+    seed.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(|e| YamlError {
         location: e.location().map(|l| (l.line(), l.column())),
         message: e.to_string(),
     })

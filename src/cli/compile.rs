@@ -5,6 +5,7 @@ use super::dims::{Dimension, Dimensions, parse_dimension};
 use super::interrupt;
 use super::loss::{LossOptions, MicroBatches, parameters_json};
 use super::pipeline::read_pipeline;
+use super::recorded;
 use super::search::{CUT, SearchOptions};
 use super::sweep::{self, Sweep};
 use super::variants::{self, Only, parse_only};
@@ -18,6 +19,7 @@ use crate::largest::Largest;
 use crate::limit::{Limit, parse_percent};
 use crate::model::Model;
 use crate::onnx::ImportOptions;
+use crate::recipe::{Recorded, RecordedOption};
 use crate::size::parse_size;
 use arenic_backends::{ALL, CPU, CUDA};
 use arenic_ir::cost::Device;
@@ -27,7 +29,7 @@ use arenic_passes::pipeline::{Pipeline, Report};
 use arenic_passes::precision::Format;
 use arenic_passes::shard::{Level, Travels};
 use arenic_passes::{Minimum, devices};
-use clap::{Args, Parser};
+use clap::{Args, CommandFactory, FromArgMatches, Parser};
 use miette::miette;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -224,6 +226,8 @@ impl Arguments {
             },
             largest: dims.largest,
             defaults: self.loss.defaults(),
+            drop_layers: self.loss.drop_layers.clone(),
+            most_structures: self.loss.variants_at_most,
             stop_after: self.stop_after.clone(),
             ..self.search.searching()
         };
@@ -237,6 +241,12 @@ impl Arguments {
             }
         }
         Ok(compiler)
+    }
+
+    /// The same, whose artifacts keep these options and the model.
+    fn recording(&self, options: Vec<RecordedOption>) -> Result<Compiler, Failure> {
+        let dims = self.dims.iter().map(|dim| dim.name().to_owned()).collect();
+        Ok(Compiler { recorded: Some(Recorded { options, dims }), ..self.compiler()? })
     }
 
     /// Prints what a pass left behind, where that is wanted.
@@ -293,10 +303,10 @@ impl Arguments {
     }
 }
 
-pub(super) fn run(a: &Arguments) -> Outcome {
+pub(super) fn run(a: &Arguments, options: Vec<RecordedOption>) -> Outcome {
     let start = Instant::now();
     can_write(&a.artifact)?;
-    let compiler = a.compiler()?;
+    let compiler = a.recording(options)?;
     let one = if a.variants.is_empty() { Some(a.model()?) } else { None };
     let variants = variants::named(&a.variants, one, &Dimensions::new(&a.dims)?, &a.only)?;
     let timed = compiler.timed().map_err(failed)?;
@@ -307,7 +317,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         note: Some(&|text: &str| tell!("{text}")),
         after_pass: Some(&|report: &Report| a.dump(report)),
     };
-    let [Variant { model, .. }] = &variants[..] else {
+    let ([Variant { model, .. }], true) = (&variants[..], a.loss.drop_layers.is_empty()) else {
         let about_one = [("--sweep", a.sweep.is_some()), ("--compare", a.compare)];
         if let Some((option, _)) = about_one.iter().find(|(_, is_given)| *is_given) {
             let help = "leave it out, or compile one step: one size of each dimension";
@@ -529,7 +539,10 @@ pub struct Compilation {
 
 /// `arenic compile` as others call it, with its options alone.
 #[derive(Debug)]
-pub struct Request(Arguments);
+pub struct Request {
+    arguments: Arguments,
+    options: Vec<RecordedOption>,
+}
 
 /// What stands for the model, which is given apart, and for the artifact, which is not written.
 const PLACEHOLDER: &str = "model.onnx";
@@ -556,8 +569,13 @@ impl Request {
             all.push(PLACEHOLDER.to_owned());
         }
         all.extend(options.iter().cloned());
-        match Wrapped::try_parse_from(all) {
-            Ok(Wrapped { arguments }) => Ok(Request(arguments)),
+        let command = Wrapped::command();
+        let parsed = command.clone().try_get_matches_from(all).and_then(|given| {
+            let options = recorded::options(&command, &given);
+            Ok((Wrapped::from_arg_matches(&given)?, options))
+        });
+        match parsed {
+            Ok((Wrapped { arguments }, options)) => Ok(Request { arguments, options }),
             Err(e) => {
                 let text = e.to_string();
                 let first = text.lines().take_while(|line| !line.is_empty());
@@ -566,6 +584,14 @@ impl Request {
                 Err(CommandError { message, help: None })
             }
         }
+    }
+
+    /// What the options ask for, whatever the model.
+    ///
+    /// # Errors
+    /// What the command would say.
+    pub(super) fn compiler(&self) -> Result<Compiler, CommandError> {
+        self.arguments.compiler().map_err(CommandError::of)
     }
 
     /// Compiles `model`, or the folder that the options name.
@@ -581,16 +607,16 @@ impl Request {
     }
 
     fn compiled(&self, model: Option<Model>, watch: &Watch) -> Result<Compilation, Failure> {
-        let Request(a) = self;
+        let Request { arguments: a, options } = self;
         let start = Instant::now();
         let model = model.map_or_else(|| a.model(), Ok)?;
-        let compiler = a.compiler()?;
+        let compiler = a.recording(options.clone())?;
         let after_pass = |report: &Report| a.dump(report);
         let watch = Watch { after_pass: Some(&after_pass), ..*watch };
         let timed = compiler.timed().map_err(failed)?;
         let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
         let variants = variants::named(&[], Some(model), &Dimensions::new(&a.dims)?, &a.only)?;
-        let [Variant { model, .. }] = &variants[..] else {
+        let ([Variant { model, .. }], true) = (&variants[..], a.loss.drop_layers.is_empty()) else {
             let compiled = compiler.compile_variants_watched(&variants, &watch);
             let (artifact, compiled) = compiled.map_err(Failure::of_compiling)?;
             for line in a.remarks_of_all(&artifact, &compiled, &timed) {

@@ -1,7 +1,7 @@
 //! `--device` and `--profile`: which device times are for, and what was measured on it.
 
 use super::Failure;
-use super::named::read_named;
+use super::named::{Named, read_named};
 use arenic_ir::cost::Device;
 use arenic_ir::profile::Profile;
 use arenic_ir::{DType, Graph};
@@ -9,6 +9,9 @@ use arenic_passes::devices;
 use arenic_runtime::cuda::{Attributes, Cuda};
 use miette::miette;
 use std::path::Path;
+
+/// Devices by name.
+const DEVICES: Named<'static> = Named { kind: "device", known: devices::NAMED, absent: None };
 
 /// The device called `name`, or the one that the file `name` describes.
 pub(super) fn read_device(name: &str) -> Result<Device, Failure> {
@@ -18,13 +21,13 @@ pub(super) fn read_device(name: &str) -> Result<Device, Failure> {
         let attributes = Cuda::new(number).and_then(|cuda| cuda.attributes());
         return described(&attributes.map_err(|e| miette!(help = help, "`{name}`: {e}"))?);
     }
-    read_named("device", devices::NAMED, name, devices::parse)
+    read_named(&DEVICES, name, devices::parse)
 }
 
 /// A description from what a GPU says of itself. It says nothing of its link nor of what kernels
 /// reach; those are an H100's until `arenic profile` measures them.
 fn described(gpu: &Attributes) -> Result<Device, Failure> {
-    let mut device = read_named("device", devices::NAMED, "h100", devices::parse)?;
+    let mut device = read_named(&DEVICES, "h100", devices::parse)?;
     device.name.clone_from(&gpu.name);
     device.memory_bytes = gpu.memory_bytes;
     let bandwidth = 2 * gpu.memory_clock * u64::from(gpu.memory_bus / 8);

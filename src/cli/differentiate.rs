@@ -8,8 +8,8 @@ use crate::evaluator::Kernels;
 use crate::onnx::export::{ExportOptions, export, write};
 use crate::onnx::{ImportOptions, Imported, Mode, import_file};
 use arenic_backends::CPU;
-use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::{Cx, Standard};
 use clap::Args;
 use miette::miette;
 use std::path::PathBuf;
@@ -42,6 +42,10 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let help = "for example --loss cross_entropy --optimizer adamw";
         return Err(miette!(help = help, "--loss and --optimizer say what is trained").into());
     };
+    if !a.loss.drop_layers.is_empty() {
+        let help = "`arenic compile` makes a variant of each structure";
+        return Err(miette!(help = help, "--drop-layers makes several steps, not one").into());
+    }
     let dims = Dimensions::new(&a.dims)?;
     if let Some(name) = dims.largest {
         return Err(miette!("--dim {name} needs a size").into());
@@ -56,7 +60,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let (weights, pass) =
         Weights::decided(&mut graph, &pass, said, &stops, notes).map_err(failed)?;
     LossOptions::describe(&weights, a.verbose).iter().for_each(|line| tell!("{line}"));
-    let pipeline = Pipeline::from_yaml(PASSES).and_then(|p| p.differentiating(pass));
+    let pipeline = Pipeline::from_yaml(PASSES, &Standard).and_then(|p| p.differentiating(pass));
     let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
     let step = pipeline.map_err(failed)?.run(graph, &cx, RunOptions::default()).map_err(failed)?;
     let mut model = export(&step.module.graph, ExportOptions::default()).map_err(failed)?;

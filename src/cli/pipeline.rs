@@ -1,8 +1,12 @@
 //! `arenic pipeline`
 
-use super::named::read_named;
+use super::named::{Named, read_named};
 use super::{Failure, Outcome, print};
-use arenic_passes::all_passes;
+#[cfg(feature = "baselines")]
+use arenic_baselines::WithBaselines as Known;
+use arenic_passes::PassSet;
+#[cfg(not(feature = "baselines"))]
+use arenic_passes::Standard as Known;
 use arenic_passes::pipeline::{NAMED, Pipeline, schema};
 use arenic_passes::yaml::YamlError;
 use clap::{Args, Subcommand};
@@ -38,39 +42,53 @@ enum Action {
 pub(super) fn run(a: &Arguments) -> Outcome {
     match &a.action {
         Action::List => {
-            for (name, yaml) in NAMED {
+            for (name, yaml) in Known.pipelines() {
                 let about = yaml.lines().next().unwrap_or_default();
                 print(format!("{name:<18} pipeline  {}", about.trim_start_matches("# ")))?;
             }
-            for pass in all_passes() {
+            for pass in Known.passes() {
                 print(format!("{:<18} {:<8}  {}", pass.name, pass.level, pass.help()))?;
             }
-            Ok(())
+            ABSENT.map_or(Ok(()), print)
         }
-        Action::Show { name } => match NAMED.iter().find(|(n, _)| n == name) {
+        Action::Show { name } => match Known.pipelines().iter().find(|(n, _)| n == name) {
             Some((_, yaml)) => print(yaml.trim_end()),
             None => {
-                let known: Vec<&str> = NAMED.iter().map(|(n, _)| *n).collect();
-                let help = format!("there are: {}", known.join(", "));
+                let help = among(Known.pipelines().iter().map(|(name, _)| *name));
                 Err(miette!(help = help, "no pipeline is called `{name}`").into())
             }
         },
-        Action::Explain { pass } => match all_passes().iter().find(|known| known.name == pass) {
+        Action::Explain { pass } => match Known.passes().iter().find(|known| known.name == pass) {
             Some(pass) => print(pass),
             None => {
-                let known: Vec<&str> = all_passes().iter().map(|pass| pass.name).collect();
-                let help = format!("there are: {}", known.join(", "));
+                let help = among(Known.passes().iter().map(|pass| pass.name));
                 Err(miette!(help = help, "no pass is called `{pass}`").into())
             }
         },
-        Action::Schema => print(format!("{:#}", schema())),
+        Action::Schema => print(format!("{:#}", schema(&Known))),
     }
+}
+
+/// What a build without the planners of single papers says of them.
+const ABSENT: Option<&str> = match cfg!(feature = "baselines") {
+    true => None,
+    false => {
+        Some("built with the feature `baselines`, arenic has the planners of single papers, too")
+    }
+};
+
+/// A help text that names what there is.
+fn among<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names = names.collect::<Vec<_>>().join(", ");
+    let absent = ABSENT.map_or(String::new(), |absent| format!("; {absent}"));
+    format!("there are: {names}{absent}")
 }
 
 /// A named pipeline, or one from a file.
 pub(super) fn read_pipeline(
     name: &str,
-    parse: impl Fn(&str) -> Result<Pipeline, YamlError>,
+    parse: impl Fn(&str, &Known) -> Result<Pipeline, YamlError>,
 ) -> Result<Pipeline, Failure> {
-    read_named("pipeline", NAMED, name, parse)
+    let named = Named { kind: "pipeline", known: &Known.pipelines(), absent: ABSENT };
+    read_named(&named, name, |text| parse(text, &Known))
 }

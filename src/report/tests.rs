@@ -10,7 +10,7 @@ use arenic_ir::program::Space;
 use arenic_ir::text::Module;
 use arenic_passes::certificate::certificate;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
-use arenic_passes::{Cx, Search};
+use arenic_passes::{Cx, Search, Standard};
 use std::path::Path;
 
 const DIGITS: &str = "models/digits/digits_step.onnx";
@@ -20,7 +20,7 @@ fn compiled(model: &str) -> (Target, Provenance, Footprint) {
     if model == DIGITS {
         import.dims.insert("batch".into(), 32);
     }
-    let pipeline = Pipeline::named("default").unwrap();
+    let pipeline = Pipeline::named("default", &Standard).unwrap();
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let done = compile(
         &Model::open(&model).unwrap(),
@@ -49,6 +49,7 @@ fn of_text(text: &str) -> (Report, Footprint) {
         figures: Figures::default(),
         certificate: Certificate::default(),
         bound: Vec::new(),
+        fed: Default::default(),
         kernels: None,
         rounds: None,
         file: Mapping::default(),

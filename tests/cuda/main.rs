@@ -26,10 +26,10 @@ use arenic_ir::graph::Def;
 use arenic_ir::op::Family;
 use arenic_ir::program::{Command, PerSpace};
 use arenic_ir::{DType, Op};
-use arenic_passes::Search;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_passes::precision::Precision;
+use arenic_passes::{Search, Standard};
 use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::cuda::{CudaExecutor, CudaOptions};
 use arenic_runtime::kernel::Draw;
@@ -62,7 +62,7 @@ impl Run {
         Run {
             model: file("models/step").join(run["onnx"].as_str().unwrap()),
             import: ImportOptions::default(),
-            pipeline: Pipeline::named("default").unwrap(),
+            pipeline: Pipeline::named("default", &Standard).unwrap(),
             initial: Some(PathBuf::from(format!("{}.init.npz", base.display()))),
             base,
             set: set.iter().map(|(n, v)| (n.clone(), v.to_string())).collect(),
@@ -89,7 +89,8 @@ impl Run {
         };
         let (_, training) = NAMED.iter().find(|(name, _)| *name == "training").unwrap();
         let training = training.replace("- layout:\n  when: cuda", layout);
-        let pipeline = Pipeline::from_yaml(&training).unwrap().differentiating(pass).unwrap();
+        let pipeline =
+            Pipeline::from_yaml(&training, &Standard).unwrap().differentiating(pass).unwrap();
         let import = ImportOptions {
             mode: Mode::Training(Training::default()),
             dims: [("batch".to_owned(), 4)].into(),

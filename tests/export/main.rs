@@ -21,7 +21,7 @@ use arenic_ir::verify::verify;
 use arenic_ir::{DType, Data, Def, Graph, Op, TensorType};
 use arenic_passes::explain::Case;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
-use arenic_passes::{Cx, Search};
+use arenic_passes::{Cx, Search, Standard};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
 use prost::Message;
@@ -42,7 +42,7 @@ fn imported(model: &ModelProto) -> Graph {
 /// The graph after these passes.
 fn rewritten(graph: Graph, yaml: &str) -> Graph {
     let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
-    let pipeline = Pipeline::from_yaml(yaml).unwrap();
+    let pipeline = Pipeline::from_yaml(yaml, &Standard).unwrap();
     pipeline.run(graph, &cx, RunOptions::default()).unwrap().module.graph
 }
 
@@ -378,7 +378,7 @@ fn property<'a>(all: &'a [StringStringEntryProto], key: &str) -> Option<&'a str>
 #[test]
 fn nodes_say_where_the_plan_puts_their_results() {
     let model = root("models/step/ref_gpt_tiny_b4_adamw.onnx");
-    let pipeline = Pipeline::named("default").unwrap();
+    let pipeline = Pipeline::named("default", &Standard).unwrap();
     let compiled = |device| {
         let limits = PerSpace { device, host: Some(1 << 40) };
         let search = Search { effort: Some(0.5), ..Search::default() };

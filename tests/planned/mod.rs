@@ -4,8 +4,8 @@ use arenic::evaluator::Kernels;
 use arenic::onnx::{ImportOptions, import_bytes};
 use arenic_ir::graph::ValueId;
 use arenic_ir::{Graph, Program, TargetInfo, TensorType};
-use arenic_passes::Cx;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
+use arenic_passes::{Cx, Standard};
 use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::cuda::{CudaExecutor, CudaOptions};
 use arenic_runtime::executor::{Executor, ExecutorOptions};
@@ -29,7 +29,7 @@ impl Planned {
     pub(crate) fn new(target: TargetInfo, model: Bytes, bind: Tensors) -> Result<Planned, String> {
         let options = ImportOptions { bind, ..ImportOptions::default() };
         let graph = import_bytes(model, None, &options).map_err(|e| format!("import: {e}"))?.graph;
-        let pipeline = Pipeline::named("default").ok_or("no default pipeline")?;
+        let pipeline = Pipeline::named("default", &Standard).ok_or("no default pipeline")?;
         let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(target) };
         let module = pipeline
             .run(graph, &cx, RunOptions::default())

@@ -4,6 +4,8 @@
 
 pub mod interleave;
 pub mod mutate;
+pub mod placements;
+pub mod steps;
 
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
@@ -15,8 +17,7 @@ use arenic_ir::types::{DType, TensorType};
 use arenic_passes::dead_code::DeadCode;
 use arenic_passes::detach_states::DetachStates;
 use arenic_passes::lower::Lower;
-use arenic_passes::place::{Fit, Place};
-use arenic_passes::place_smartpool::PlaceSmartpool;
+use arenic_passes::place::{Fit, Place, Placer, Problem, Sequence, Solution, Wish, one_pass};
 use arenic_passes::share_in_place::ShareInPlace;
 use arenic_passes::share_parallel::ShareParallel;
 use arenic_passes::sync::Sync;
@@ -231,17 +232,27 @@ pub fn program(random: &mut Random, g: &Graph, streams: usize) -> Program {
         false => Box::new(share_parallel(random)),
     };
     share.run(g, &mut plan, &CX).unwrap();
-    let smartpool = |fit| -> Box<dyn PlanPass> { Box::new(PlaceSmartpool { fit }) };
-    let place = match random.below(3) {
+    let place: Box<dyn PlanPass> = match random.below(3) {
         0 => Box::new(Place::default()),
-        1 => smartpool(Fit::First),
-        _ => smartpool(Fit::Best),
+        1 => Box::new(BySize(Fit::First)),
+        _ => Box::new(BySize(Fit::Best)),
     };
     place.run(g, &mut plan, &CX).unwrap();
     let mut program = Program::new(TargetInfo { align: CELL, ..CPU.target() });
     Lower {}.run(g, &plan, &mut program).unwrap();
     Sync {}.run(g, &plan, &mut program).unwrap();
     program
+}
+
+/// Places the largest first, without a search.
+struct BySize(Fit);
+
+impl Placer for BySize {
+    fn place(&self, p: &Problem, wish: &Wish) -> Solution {
+        // Unlimited work always ends in a placement.
+        let offsets = one_pass(p, (Sequence::Size, self.0), &[], &mut u64::MAX.clone());
+        Solution::of(p, offsets.unwrap_or_default(), "by_size", wish.capacity)
+    }
 }
 
 fn random_order(random: &mut Random, g: &Graph, plan: &Plan) -> Vec<TaskId> {

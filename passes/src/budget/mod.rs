@@ -24,15 +24,14 @@ mod anneal;
 mod greedy;
 mod sites;
 
-use crate::recompute::Recompute;
+use crate::commits::in_definition_order;
+use crate::limit::Least;
 use crate::report::Minimum;
-use crate::residency::{
-    Least, Prediction, Problem, ResidencyChoice, Room, StrategyResult, Timeline, Walker,
-    in_definition_order,
-};
-use crate::swap_autoswap::{SwapAutoswap, by_each_score};
+use crate::residency::{Prediction, ResidencyChoice, Room, Timeline, Walker};
+use crate::scores::{by_each_score, fastest_alone};
+use crate::strategy::{Problem, Strategy, StrategyResult};
 use crate::tail::Finished;
-use crate::{Cx, PassError, Stats, Strategy};
+use crate::{Cx, PassError, Stats, recompute};
 use anneal::{Annealer, BudgetCandidate, HOT, WARM};
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
@@ -57,7 +56,7 @@ pub struct Budget {
 }
 
 /// Swaps alone.
-pub(crate) const SWAPS: Budget = Budget { swap: true, recompute: false, effort: EFFORT };
+pub const SWAPS: Budget = Budget { swap: true, recompute: false, effort: EFFORT };
 
 impl Default for Budget {
     fn default() -> Self {
@@ -122,7 +121,7 @@ impl Budget {
     /// The best that computes tensors again and moves none.
     fn repeats(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
         match self.recompute {
-            true => Recompute::default().best(p),
+            true => recompute::search(p, recompute::EFFORT),
             false => Ok((None, 0)),
         }
     }
@@ -136,7 +135,7 @@ impl Budget {
         if first.as_ref().is_some_and(|first| p.hides_copies(first)) {
             return Ok((first, placed));
         }
-        let scored = || Ok((SwapAutoswap::default().search(p)?.best, 0));
+        let scored = || Ok((fastest_alone(p)?, 0));
         let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 4] =
             [&scored, &|| self.in_definition_order(p), &|| self.anneal(p, true), &|| {
                 self.repeats_then_swaps(p)
@@ -197,7 +196,7 @@ impl Budget {
 
     /// The best of greedy choices for several prices of the link, and what it promises; with
     /// `homes_leave` what has its home on the device may be away from it for a part of the step.
-    pub(crate) fn greedy(
+    pub fn greedy(
         &self,
         t: &Timeline,
         device: &Device,

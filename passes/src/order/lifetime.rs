@@ -12,20 +12,23 @@ use super::problem::{Kind, Problem};
 use crate::mip::{Answer, Failure, IntegerProgram, Limits, Var, gcd};
 
 /// What the solver found, measured again in bytes.
-pub(crate) struct LifetimeOrder {
+pub struct LifetimeOrder {
     /// Operators in order.
-    pub(crate) order: Vec<usize>,
+    pub order: Vec<usize>,
     /// Its peak in bytes.
-    pub(crate) peak: u64,
+    pub peak: u64,
     /// The solver's bound, rounded down to whole bytes.
-    pub(crate) bound: u64,
+    pub bound: u64,
     /// True where the solver ended by itself.
-    pub(crate) proved: bool,
+    pub proved: bool,
 }
 
 /// The best order by OLLA's program 14. `incumbent` starts the search and bounds the peak;
 /// `better` is told of (peak, bound) in bytes as they improve.
-pub(crate) fn solve(
+///
+/// # Errors
+/// The solver found nothing within its limits, or gave up.
+pub fn solve(
     p: &Problem,
     incumbent: &[usize],
     limits: &Limits,
@@ -50,7 +53,7 @@ pub(crate) fn solve(
 }
 
 /// Function 1 of the paper: the operator that is run at each step.
-pub(crate) fn decode(answer: &Answer, created: &[Created]) -> Vec<usize> {
+pub fn decode(answer: &Answer, created: &[Created]) -> Vec<usize> {
     let mut order: Vec<(usize, usize)> = Vec::with_capacity(created.len());
     for (v, c) in created.iter().enumerate() {
         let step = c.vars.iter().position(|&var| answer.is_set(var)).unwrap_or(0);
@@ -61,14 +64,16 @@ pub(crate) fn decode(answer: &Answer, created: &[Created]) -> Vec<usize> {
 }
 
 /// C(v, t) for the steps of an operator's span.
-pub(crate) struct Created {
-    pub(crate) first: usize,
-    pub(crate) vars: Vec<Var>,
+pub struct Created {
+    /// The first step of the span.
+    pub first: usize,
+    /// A variable for each of its steps.
+    pub vars: Vec<Var>,
 }
 
 impl Created {
     /// The variable of step t, inside the span.
-    pub(crate) fn at(&self, t: usize) -> Option<Var> {
+    pub fn at(&self, t: usize) -> Option<Var> {
         self.vars.get(t.checked_sub(self.first)?).copied()
     }
 
@@ -80,30 +85,37 @@ impl Created {
 
 /// P(e, t).
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Preserved {
+pub enum Preserved {
+    /// It is 0 in every order.
     No,
+    /// It is 1 in every order.
     Yes,
+    /// The program decides.
     Var(Var),
 }
 
 /// Variables and rows that make up an order with the lifetimes of its tensors.
-pub(crate) struct Lifetimes<'a> {
-    pub(crate) p: &'a Problem,
-    pub(crate) program: IntegerProgram,
+pub struct Lifetimes<'a> {
+    /// The problem.
+    pub p: &'a Problem,
+    /// The variables and rows.
+    pub program: IntegerProgram,
     /// A solution to start from, one value per variable.
-    pub(crate) start: Vec<f64>,
+    pub start: Vec<f64>,
     /// Bytes of one unit of the program.
-    pub(crate) unit: f64,
-    pub(crate) created: Vec<Created>,
+    pub unit: f64,
+    /// C for each operator.
+    pub created: Vec<Created>,
     /// P per tensor and step; empty for tensors that do not come and go.
-    pub(crate) preserved: Vec<Vec<Preserved>>,
+    pub preserved: Vec<Vec<Preserved>>,
     /// Step of each operator and last step of each tensor in the starting order.
     step: Vec<usize>,
     last: Vec<usize>,
 }
 
 impl<'a> Lifetimes<'a> {
-    pub(crate) fn new(p: &'a Problem, incumbent: &[usize]) -> Self {
+    /// The program of a problem, started from an order of it.
+    pub fn new(p: &'a Problem, incumbent: &[usize]) -> Self {
         let n = p.len();
         let mut step = vec![0; n];
         incumbent.iter().enumerate().for_each(|(t, &v)| step[v] = t);
@@ -132,23 +144,25 @@ impl<'a> Lifetimes<'a> {
         lifetimes
     }
 
-    pub(crate) fn binary(&mut self, start: bool) -> Var {
+    /// A binary, with its value in the starting order.
+    pub fn binary(&mut self, start: bool) -> Var {
         self.start.push(f64::from(u8::from(start)));
         self.program.binary()
     }
 
-    pub(crate) fn real(&mut self, min: f64, max: f64, start: f64) -> Var {
+    /// A variable between two values, with its value in the starting order.
+    pub fn real(&mut self, min: f64, max: f64, start: f64) -> Var {
         self.start.push(start);
         self.program.real(min, max)
     }
 
     /// Bytes in units of the program.
-    pub(crate) fn units(&self, bytes: u64) -> f64 {
+    pub fn units(&self, bytes: u64) -> f64 {
         bytes as f64 / self.unit
     }
 
     /// C(e, t): the variable that creates a tensor at a step, inside its operator's span.
-    pub(crate) fn creates(&self, t: usize, step: usize) -> Option<Var> {
+    pub fn creates(&self, t: usize, step: usize) -> Option<Var> {
         self.created[self.p.tensors[t].producer?].at(step)
     }
 
@@ -255,7 +269,7 @@ impl<'a> Lifetimes<'a> {
 
     /// Equation 13: the variable that is no less than the live bytes of any step. The
     /// starting order's `peak` bounds it from above.
-    pub(crate) fn peak_of_live_bytes(&mut self, peak: u64) -> Var {
+    pub fn peak_of_live_bytes(&mut self, peak: u64) -> Var {
         let p = self.p;
         let least = (0..p.len()).map(|v| p.own(v)).max().unwrap_or(0);
         let (least, most) = (self.units(least), self.units(peak - p.resident));
@@ -315,7 +329,7 @@ impl<'a> Lifetimes<'a> {
 }
 
 /// Adds factor × P to a row.
-pub(crate) fn add(row: &mut Vec<(f64, Var)>, constant: &mut f64, factor: f64, p: Preserved) {
+pub fn add(row: &mut Vec<(f64, Var)>, constant: &mut f64, factor: f64, p: Preserved) {
     match p {
         Preserved::No => {}
         Preserved::Yes => *constant += factor,

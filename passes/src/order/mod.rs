@@ -8,12 +8,12 @@
 //! Sound because every candidate is a topological order of the plan's dependences, which
 //! `Plan::set_order` checks again.
 
+mod bound;
 mod branch;
 mod cut;
-mod ilp;
 mod improve;
 mod late_update;
-pub(crate) mod lifetime;
+pub mod lifetime;
 mod limits;
 mod list;
 mod problem;
@@ -22,16 +22,16 @@ mod search;
 mod tests;
 mod window;
 
-use crate::certificate::peak_bound;
 use crate::place::{Place, Placer, Wish, place_slots};
 use crate::share;
 use crate::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferKind, Fact, Plan, PlanError, TaskId, TaskKind};
 use arenic_ir::program::Space;
+pub use bound::{Held, PeakBound};
+pub(crate) use bound::{held, node, peak_bound};
 use cranelift_entity::{EntityRef, SecondaryMap};
 pub use cut::Certificate;
-pub(crate) use ilp::{IlpLimits, solve_by_ilp};
 pub use improve::{OrderCandidate, Solution, certify, portfolio, solve};
 use improve::{first, improved};
 use late_update::{EarlyUpdate, LateUpdates};
@@ -41,6 +41,7 @@ use list::{Rule, schedule};
 pub use problem::{Invalid, Kind, Problem, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+pub use window::window;
 
 /// Orders the tasks so that the live peak is low.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -178,7 +179,7 @@ fn searched(
 ///
 /// # Errors
 /// A candidate is no order.
-pub(crate) fn choose(
+pub fn choose(
     g: &Graph,
     plan: &mut Plan,
     p: &Problem,
@@ -277,7 +278,7 @@ pub fn problem(g: &Graph, plan: &Plan) -> Result<Problem, PassError> {
 
 /// Which buffers of a problem share bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sharing {
+pub enum Sharing {
     /// Those of the pairs that operators declare, and exit values and their states' homes where the order
     /// allows it.
     Exact,
@@ -291,13 +292,12 @@ pub(crate) enum Sharing {
 ///
 /// # Errors
 /// As for [`problem`].
-pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: Sharing) -> Result<Problem, PassError> {
+pub fn bare_problem(g: &Graph, plan: &Plan, sharing: Sharing) -> Result<Problem, PassError> {
     let shares = sharing != Sharing::None;
     let mut at_home: SecondaryMap<_, bool> = SecondaryMap::new();
-    for s in g.states.keys().filter(|_| shares) {
-        if let Some(b) = share::exit_buffer(g, plan, s) {
-            at_home[b] = true;
-        }
+    let updated = if shares { share::updated_buffers(g, plan) } else { SecondaryMap::new() };
+    for &b in updated.values().flatten() {
+        at_home[b] = true;
     }
     let early = match sharing {
         Sharing::Exact => EarlyUpdate::all(g, plan),
@@ -344,8 +344,8 @@ pub(crate) fn bare_problem(g: &Graph, plan: &Plan, sharing: Sharing) -> Result<P
         }
     }
     // The old value is alive until the update, whose result takes over its bytes if no reader is left.
-    for EarlyUpdate { update, enter, exit } in early.into_iter().filter(|e| !pinned[e.enter]) {
-        let (x, y) = (enter.index(), exit.index());
+    for EarlyUpdate { update, enter, new } in early.into_iter().filter(|e| !pinned[e.enter]) {
+        let (x, y) = (enter.index(), new.index());
         let reads_it = tensors[x].readers.contains(&update.index());
         tensors[x].kind = Kind::Input;
         tensors[x].readers.push(update.index());

@@ -223,7 +223,7 @@ impl Problem {
     }
 
     /// True for a tensor with bytes that are not alive throughout.
-    pub(crate) fn comes_and_goes(&self, t: usize) -> bool {
+    pub fn comes_and_goes(&self, t: usize) -> bool {
         self.tensors[t].bytes > 0 && self.tensors[t].comes_and_goes()
     }
 
@@ -311,7 +311,7 @@ impl Problem {
 
     /// Operators that are comparable with all others, by position: whatever the order, the
     /// same operators run before them. Between two of them a problem splits exactly.
-    pub(super) fn fixed_positions(&self) -> Vec<usize> {
+    pub fn fixed_positions(&self) -> Vec<usize> {
         let forwards = alone(&self.before, &self.after);
         let backwards = alone(&self.after, &self.before);
         let n = self.len();

@@ -6,30 +6,18 @@ use super::limits::Meter;
 use super::search::{Branch, SearchResult, within};
 use super::window::window;
 use super::*;
-use crate::fixtures::{ALIGN, in_definition_order, there_and_back};
 use crate::flow::Network;
 use crate::mip;
 use crate::search::{Budget, Deadline};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
+use arenic_programs::steps::{in_definition_order, there_and_back};
+use arenic_programs::{CELL, Random};
 use petgraph::algo::dominators::simple_fast;
 use petgraph::algo::tred::{dag_to_toposorted_adjacency_list, dag_transitive_reduction_closure};
 use petgraph::algo::{kosaraju_scc, toposort};
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::IntoNeighbors;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n as u64) as usize
-    }
-}
 
 fn random_problem(random: &mut Random, n: usize, in_place: bool) -> Problem {
     let mut tensors = Vec::new();
@@ -96,7 +84,7 @@ fn naive_peak(p: &Problem, order: &[usize]) -> u64 {
 
 /// A random problem with all its orders and their least peak.
 fn small(seed: u64) -> (Problem, Vec<Vec<usize>>, u64) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let n = 2 + random.below(6);
     let p = random_problem(&mut random, n, seed.is_multiple_of(2));
     let orders = all_orders(&p);
@@ -254,7 +242,7 @@ fn dependences(p: &Problem, pairs: &[(usize, usize)]) -> DiGraph<(), ()> {
 
 /// A problem of more operators than have all their orders listed, with its dependences.
 fn large(seed: u64) -> (Problem, DiGraph<(), ()>) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let n = 8 + random.below(32);
     let mut tensors = Vec::new();
     for v in 0..n {
@@ -298,7 +286,7 @@ fn orders_are_topological_by_another_library() {
 fn cycles_are_those_of_another_library() {
     let mut cyclic = 0;
     for seed in 0..1000 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let n = 2 + random.below(12);
         let pairs: Vec<_> =
             (0..=random.below(n)).map(|_| (random.below(n), random.below(n))).collect();
@@ -423,7 +411,7 @@ fn a_stop_keeps_the_incumbent() {
 fn an_order_is_certified_once() {
     let text = there_and_back(&mut fastrand::Rng::with_seed(3), 8);
     let (g, mut plan) = in_definition_order(&text);
-    let cx = Cx::new(TargetInfo { align: ALIGN, ..CPU.target() });
+    let cx = Cx::new(TargetInfo { align: CELL, ..CPU.target() });
     CERTIFIED.take();
     let outcome = Order::default().run(&g, &mut plan, &cx).unwrap();
     let whole = CERTIFIED.take().into_iter().filter(|&operators| operators == plan.tasks.len());

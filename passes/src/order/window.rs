@@ -10,11 +10,10 @@ use std::ops::Range;
 
 /// The window's problem. Operator i is `order[range.start + i]`, so that the identity is the
 /// order as it stands.
-pub(super) fn window(
-    p: &Problem,
-    order: &[usize],
-    range: &Range<usize>,
-) -> Result<Problem, Invalid> {
+///
+/// # Errors
+/// Sizes or dependences that no problem has.
+pub fn window(p: &Problem, order: &[usize], range: &Range<usize>) -> Result<Problem, Invalid> {
     let mut position = vec![0; p.len()];
     order.iter().enumerate().for_each(|(i, &v)| position[v] = i);
     let local = |v: usize| range.contains(&position[v]).then(|| position[v] - range.start);

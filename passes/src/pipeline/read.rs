@@ -3,52 +3,76 @@
 
 use super::Step;
 use crate::yaml::{self, YamlError};
-use crate::{PassInfo, all_passes, configure};
-use serde::Deserialize;
+use crate::{PassInfo, PassSet};
 use serde::de::value::UnitDeserializer;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use std::fmt;
-use std::marker::PhantomData;
 
-/// The steps of a pipeline's text.
+/// The steps of a pipeline's text, which may name the passes of a set.
 ///
 /// # Errors
 /// YAML errors, unknown passes and fields, with line and column.
-pub(super) fn steps(text: &str) -> Result<Vec<Step>, YamlError> {
-    let entries: Vec<Entry> = yaml::read(text)?;
-    Ok(entries.into_iter().map(|e| e.0).collect())
+pub(super) fn steps(text: &str, passes: &impl PassSet) -> Result<Vec<Step>, YamlError> {
+    yaml::read_with(text, Steps(passes))
 }
 
 /// The key beside a pass that says for which backend's programs it is.
 const WHEN: &str = "when";
 
-/// One entry of the list.
-struct Entry(Step);
+/// Reads a pipeline.
+struct Steps<'a, S>(&'a S);
 
-impl<'de> Deserialize<'de> for Entry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(EntryVisitor)
+impl<'de, S: PassSet> DeserializeSeed<'de> for Steps<'_, S> {
+    type Value = Vec<Step>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<Step>, D::Error> {
+        deserializer.deserialize_seq(self)
     }
 }
 
-struct EntryVisitor;
+impl<'de, S: PassSet> Visitor<'de> for Steps<'_, S> {
+    type Value = Vec<Step>;
 
-impl<'de> Visitor<'de> for EntryVisitor {
-    type Value = Entry;
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a sequence")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Vec<Step>, A::Error> {
+        let mut steps = Vec::new();
+        while let Some(step) = entries.next_element_seed(Entry(self.0))? {
+            steps.push(step);
+        }
+        Ok(steps)
+    }
+}
+
+/// Reads one entry of the list.
+struct Entry<'a, S>(&'a S);
+
+impl<'de, S: PassSet> DeserializeSeed<'de> for Entry<'_, S> {
+    type Value = Step;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Step, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, S: PassSet> Visitor<'de> for Entry<'_, S> {
+    type Value = Step;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a pass's name, or a map from its name to its options")
     }
 
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Entry, E> {
-        Options(name).deserialize(UnitDeserializer::new())
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Step, E> {
+        Options { name, passes: self.0 }.deserialize(UnitDeserializer::new())
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entry, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Step, A::Error> {
         let Some(name) = map.next_key::<String>()? else {
             return Err(A::Error::custom("an entry without a pass"));
         };
-        let Entry(mut step) = map.next_value_seed(Options(&name))?;
+        let mut step = map.next_value_seed(Options { name: &name, passes: self.0 })?;
         while let Some(second) = map.next_key::<String>()? {
             if second != WHEN || step.when.is_some() {
                 return Err(A::Error::custom(format!(
@@ -57,31 +81,34 @@ impl<'de> Visitor<'de> for EntryVisitor {
             }
             step.when = Some(map.next_value()?);
         }
-        Ok(Entry(step))
+        Ok(step)
     }
 }
 
 /// Reads the options of the pass of this name.
-struct Options<'a>(&'a str);
+struct Options<'a, S> {
+    name: &'a str,
+    passes: &'a S,
+}
 
-impl<'de> DeserializeSeed<'de> for Options<'_> {
-    type Value = Entry;
+impl<'de, S: PassSet> DeserializeSeed<'de> for Options<'_, S> {
+    type Value = Step;
 
-    fn deserialize<D: Deserializer<'de>>(self, options: D) -> Result<Entry, D::Error> {
-        match configure(self.0, options) {
-            Some(pass) => Ok(Entry(Step::new(self.0, pass?))),
-            None => Err(unknown_pass(self.0, PhantomData)),
+    fn deserialize<D: Deserializer<'de>>(self, options: D) -> Result<Step, D::Error> {
+        let Options { name, passes } = self;
+        match passes.configure(name, options) {
+            Some(pass) => Ok(Step::new(name, pass?)),
+            None => {
+                let known: Vec<&str> = passes.passes().iter().map(|p| p.name).collect();
+                let known = known.join(", ");
+                Err(D::Error::custom(format!("no pass is called `{name}`; there are {known}")))
+            }
         }
     }
 }
 
-fn unknown_pass<E: serde::de::Error>(name: &str, _: PhantomData<E>) -> E {
-    let known: Vec<&str> = all_passes().iter().map(|p| p.name).collect();
-    E::custom(format!("no pass is called `{name}`; there are {}", known.join(", ")))
-}
-
-/// The JSON schema of pipelines.
-pub fn schema() -> serde_json::Value {
+/// The JSON schema of pipelines that may name the passes of a set.
+pub fn schema(passes: &impl PassSet) -> serde_json::Value {
     let when = serde_json::json!({
         "type": "string",
         "description": "The backend whose programs the pass is for; without it those of every one.",
@@ -95,7 +122,7 @@ pub fn schema() -> serde_json::Value {
             "additionalProperties": false,
         })
     };
-    let passes = all_passes();
+    let passes = passes.passes();
     let names: Vec<&str> = passes.iter().map(|p| p.name).collect();
     let mut entries = vec![serde_json::json!({ "enum": names })];
     entries.extend(passes.iter().map(with_options));

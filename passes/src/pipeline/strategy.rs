@@ -2,8 +2,8 @@
 //! their best plan is the outcome.
 
 use super::{Pipeline, Report, RunError, RunOptions, Step, begun, facts};
+use crate::limit::{Kept, keep_limit};
 use crate::report::PlanReport;
-use crate::residency::{Kept, keep_limit};
 use crate::tail::{Finished, Tail};
 use crate::{Cx, Pass, PassError, Stats, Strategy};
 use arenic_ir::graph::Graph;
@@ -14,8 +14,15 @@ use std::time::{Duration, Instant};
 impl Pipeline {
     /// The passes from one on, as far as they are for this program, as what finishes an ordered plan.
     fn tail_from(&self, first: usize, cx: &Cx) -> Tail {
-        let follow = self.steps[first..].iter().filter(|step| step.applies(cx));
-        Tail::new(follow.map(|step| (step.name.clone(), step.pass.clone())))
+        let (mut plan, mut program) = (Vec::new(), Vec::new());
+        for step in self.steps[first..].iter().filter(|step| step.applies(cx)) {
+            match &step.pass {
+                Pass::Plan(pass) => plan.push((step.name.clone(), pass.clone())),
+                Pass::Program(pass) => program.push((step.name.clone(), pass.clone())),
+                Pass::Graph(_) | Pass::Strategy(_) => {}
+            }
+        }
+        Tail::new(plan, program)
     }
 
     /// What finishes ordered plans in this pipeline: the passes after its strategy or, if it has none,

@@ -5,9 +5,11 @@
 
 use super::{Pipeline, PipelineOutcome, Report, RunError, RunOptions};
 use crate::budget::Budget;
+use crate::largest::largest_task;
+use crate::limit::Least;
 use crate::recompute::{self, Effort};
 use crate::report::Minimum;
-use crate::residency::{Least, Timeline, largest_task};
+use crate::residency::Timeline;
 use crate::section::section_stats;
 use crate::{Cx, InParts, Pass, PassError, Stats, devices};
 use arenic_ir::cost::Device;
@@ -216,7 +218,7 @@ fn promise(
 ) -> Result<f64, PassError> {
     let t = Timeline::new(g, &least.whole.plan, device)?.with_homes(cx);
     if cx.limits.host == Some(0) {
-        return Ok(recompute::promise(&t, limit)?.unwrap_or(least.planned.seconds));
+        return Ok(recompute::promise(&t, limit, cx.search)?.unwrap_or(least.planned.seconds));
     }
     let swaps = [false, true].into_iter().filter_map(|homes_leave| {
         let (_, promise) = Budget::default().greedy(&t, device, cx.limits, homes_leave)?;

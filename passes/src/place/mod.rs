@@ -24,8 +24,7 @@ use arenic_ir::Graph;
 use arenic_ir::plan::{Fact, LiveRange, Placement, Plan, Slot, SlotId};
 use arenic_ir::program::{PerSpace, Space};
 use cranelift_entity::PrimaryMap;
-pub use one_pass::Fit;
-pub(crate) use one_pass::{Sequence, one_pass, stack};
+pub use one_pass::{Fit, Sequence, one_pass, stack};
 pub use problem::{Buffer, Gap, Invalid, MAX_ALIGNMENT, MAX_HEIGHT, Problem, Use};
 pub use pyramid::pyramid;
 use schemars::JsonSchema;
@@ -135,7 +134,7 @@ pub(crate) fn place_within(
 /// Places the plan's slots space by space, on top of the resident ones. `place` gets the
 /// space, the bytes of the resident slots, the other slots and, in the same sequence, their
 /// problem.
-pub(crate) fn place_slots(
+pub fn place_slots(
     plan: &mut Plan,
     place: impl Fn(Space, u64, &[SlotId], &Problem) -> Solution,
 ) -> Result<Stats, PassError> {

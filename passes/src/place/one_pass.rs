@@ -23,11 +23,16 @@ pub enum Fit {
 
 /// What buffers are sorted by before they are placed; largest first, but for times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sequence {
+pub enum Sequence {
+    /// Bytes.
     Size,
+    /// Bytes times duration.
     Area,
+    /// Duration.
     Lifetime,
+    /// The instant at which it begins to live, the first first.
     Start,
+    /// The instant at which it ends, the last first.
     End,
 }
 
@@ -190,7 +195,7 @@ impl<'a> Placed<'a> {
 
 /// Places all buffers in a sequence of their own, each at its least free offset; what is
 /// fixed comes first.
-pub(crate) fn stack(p: &Problem, sequence: &[usize]) -> Vec<u64> {
+pub fn stack(p: &Problem, sequence: &[usize]) -> Vec<u64> {
     let mut placed = Placed::new(p, u64::MAX);
     let mut offsets = vec![0; p.buffers().len()];
     for fixed in [true, false] {
@@ -205,7 +210,7 @@ pub(crate) fn stack(p: &Problem, sequence: &[usize]) -> Vec<u64> {
 
 /// Places all buffers that have no offset in `base`, in this sequence and beside those
 /// that do. The work is reduced by the neighbours looked at; `None` if it is spent.
-pub(crate) fn one_pass(
+pub fn one_pass(
     p: &Problem,
     (sequence, fit): (Sequence, Fit),
     base: &[(usize, u64)],

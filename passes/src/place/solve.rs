@@ -53,8 +53,9 @@ pub struct Solution {
 }
 
 impl Solution {
-    /// The placement by one method, with what the bound says about it.
-    pub(crate) fn of(
+    /// The placement by one method, with what the bound says about it and, if there is one, about the
+    /// capacity, in bytes.
+    pub fn of(
         p: &Problem,
         offsets: Vec<u64>,
         method: &'static str,

@@ -6,16 +6,14 @@ use super::least::{Effort, Lowest, least};
 use super::relieve::{RepeatCandidate, Styles, relieve};
 use super::rewrite::rewrite;
 use super::runs::Meter;
-use super::sites::{Judge, sites};
-use super::sqrt::sqrt;
 use super::step::RecomputeStep;
-use crate::residency::steps::{add, begin, finish, plan, step};
-use crate::residency::{Gap, Timeline};
+use crate::residency::Timeline;
 use crate::tail::{Depth, Tail};
 use crate::{Cx, Search, devices, share};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
+use arenic_programs::steps::{plan, step};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -37,12 +35,12 @@ fn on_random_steps(count: u64, layers: usize, mut test: impl FnMut(&Timeline, u6
 
 /// What cuts and changes lead to.
 fn search(step: &RecomputeStep, limit: u64) -> RepeatCandidate {
-    let mut meter = Meter::new(step);
+    let mut meter = Meter::new(step, Search::default());
     let whole = (0..step.len() as u32).collect();
     let most = 100_000 * step.len() as u64;
     let found = relieve(&mut meter, &whole, limit, most, Styles::All);
     let mut random = fastrand::Rng::with_seed(0);
-    let found = anneal(&mut meter, found, limit, most, &mut random, &Search::default());
+    let found = anneal(&mut meter, found, limit, most, &mut random);
     prune(&mut meter, found, limit)
 }
 
@@ -125,7 +123,8 @@ fn no_way_to_run_a_step_is_below_the_bound() {
 fn from_the_least_limit_on_every_limit_is_kept() {
     on_random_steps(30, 12, |t, limit| {
         let takes = |enough| {
-            let Lowest { plan, is_least, floor } = least(t, enough, Effort::Full).unwrap();
+            let Lowest { plan, is_least, floor } =
+                least(t, enough, Effort::Full, Search::default()).unwrap();
             let takes = share::assign(t.g, &plan).unwrap().live_peak().device;
             assert!(floor <= takes, "{floor} {takes}");
             (takes, is_least)
@@ -137,28 +136,4 @@ fn from_the_least_limit_on_every_limit_is_kept() {
             assert!(takes(limit).0 <= limit);
         }
     });
-}
-
-/// A chain of equal layers: with √n segments the peak is about two √n tensors.
-#[test]
-fn segments_of_a_chain_take_about_two_square_roots() {
-    let (n, bytes) = (36usize, 4u64);
-    let (mut g, x) = begin();
-    let mut forward = vec![x];
-    for i in 0..n {
-        forward.push(add(&mut g, 4, vec![forward[i]]));
-    }
-    let way_back = (0..n).rev();
-    let back = way_back.fold(forward[n], |back, i| add(&mut g, 4, vec![back, forward[i]]));
-    let g = finish(g, back);
-    let (plan, device) = (plan(&g), devices::cpu().unwrap());
-    let t = Timeline::new(&g, &plan, &device).unwrap();
-    let (sites, mut judge) = (sites(&t), Judge::new(&t, &device));
-    let choice = sqrt(&mut judge, &sites, 15 * bytes);
-    assert_eq!(judge.judge(&choice, 15 * bytes).map(|p| p.over), Some(0));
-    // Each layer but the last segment's runs once more at most.
-    let dropped = choice.gaps.iter().filter(|&&gap| gap != Gap::Keep).count();
-    assert!((20..n).contains(&dropped), "{dropped}");
-    let choice = sqrt(&mut judge, &sites, 6 * bytes);
-    assert!(judge.judge(&choice, 6 * bytes).is_some_and(|p| p.over > 0));
 }

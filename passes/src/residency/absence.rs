@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Where a tensor lies idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Idle {
+pub enum Idle {
     /// After one of its accesses, until the next.
     Between(usize),
     /// From its last access to the first one of the next step: its home is in host memory.
@@ -17,23 +17,23 @@ pub(crate) enum Idle {
 
 /// A time between two accesses in which a tensor can be in host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Absence {
+pub struct Absence {
     /// The tensor.
-    pub(crate) tensor: usize,
+    pub tensor: usize,
     /// Where it lies idle.
-    pub(crate) idle: Idle,
+    pub idle: Idle,
     /// The positions at which it is away then.
-    pub(crate) away: Vec<Range<usize>>,
+    pub away: Vec<Range<usize>>,
 }
 
 impl Absence {
     /// The same, one by one.
-    pub(crate) fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn positions(&self) -> impl Iterator<Item = usize> + '_ {
         self.away.iter().cloned().flatten()
     }
 
     /// The tensor goes to host memory then. What leaves its home leaves it across steps, too.
-    pub(crate) fn swap(&self, t: &Timeline, choice: &mut ResidencyChoice) {
+    pub fn swap(&self, t: &Timeline, choice: &mut ResidencyChoice) {
         let x = self.tensor;
         choice.host_home[x] |= t.tensors[x].homed;
         match self.idle {
@@ -42,10 +42,34 @@ impl Absence {
             Idle::AtEnd => choice.host_end[x] = true,
         }
     }
+
+    /// The tensor stays then. What has its home on the device stays there all the time.
+    pub fn keep(&self, t: &Timeline, choice: &mut ResidencyChoice) {
+        let x = self.tensor;
+        match self.idle {
+            Idle::AcrossSteps => {
+                choice.host_home[x] = false;
+                let gaps = t.gap(x, 0)..t.gap(x, t.tensors[x].gaps());
+                choice.gaps[gaps].fill(Gap::Keep);
+            }
+            Idle::Between(k) => choice.gaps[t.gap(x, k)] = Gap::Keep,
+            Idle::AtEnd => choice.host_end[x] = false,
+        }
+    }
+
+    /// True where it was decided that the tensor does not stay then.
+    pub fn is_chosen(&self, t: &Timeline, choice: &ResidencyChoice) -> bool {
+        let x = self.tensor;
+        match self.idle {
+            Idle::AcrossSteps => choice.host_home[x],
+            Idle::Between(k) => choice.gaps[t.gap(x, k)] != Gap::Keep,
+            Idle::AtEnd => choice.host_end[x],
+        }
+    }
 }
 
 /// Everything that can leave.
-pub(crate) fn absences(t: &Timeline) -> Vec<Absence> {
+pub fn absences(t: &Timeline) -> Vec<Absence> {
     let mut found = Vec::new();
     for (x, tensor) in t.tensors.iter().enumerate() {
         let mut add = |idle, mut away: Vec<Range<usize>>| {
@@ -75,7 +99,7 @@ fn after(t: &Timeline, x: usize) -> Range<usize> {
 
 /// The positions at which a tensor with its home in host memory is away, after its last
 /// access and before the first.
-pub(crate) fn across_steps(t: &Timeline, x: usize) -> Vec<Range<usize>> {
+pub fn across_steps(t: &Timeline, x: usize) -> Vec<Range<usize>> {
     let tensor = &t.tensors[x];
     let before = 0..tensor.accesses.first().map_or(t.order.len(), |&p| p as usize);
     // An input's bytes are free after its last reader as it is; a state's new value that is

@@ -1,7 +1,7 @@
 //! Where tensors are when: on the device, in host memory, or nowhere, to be computed again.
 //!
-//! A [`Strategy`](crate::Strategy) makes, under a limit ([`keep_limit`]), a [`ResidencyChoice`] over a [`Timeline`]. [`Walker`] carries it out as a
-//! [`Script`] of kernels, copies and repeats, so that whatever was chosen, every task finds
+//! A [`Strategy`](crate::Strategy) makes, under a limit, a [`ResidencyChoice`] over a [`Timeline`]. [`Walker`] carries
+//! it out as a [`Script`] of kernels, copies and repeats, so that whatever was chosen, every task finds
 //! its operands; [`Room::schedule`] gives copies the time to run beside kernels and predicts
 //! the step's seconds; [`rewrite`] makes the script a plan, and the passes that follow the strategy
 //! ([`Tail`](crate::tail::Tail)) place and simulate it.
@@ -15,26 +15,16 @@
 
 mod absence;
 mod choice;
-mod least;
-mod limit;
 mod rewrite;
 mod schedule;
 mod script;
 #[cfg(test)]
-pub(crate) mod steps;
-#[cfg(test)]
 mod tests;
 mod timeline;
-mod windows;
 
-pub(crate) use absence::{Absence, Idle, absences, across_steps};
-pub(crate) use choice::{Gap, ResidencyChoice};
-pub(crate) use least::{Least, in_definition_order, largest_task};
-use limit::with_early_commits;
-pub(crate) use limit::{Kept, keep_limit};
-pub use limit::{Problem, StrategyResult};
-pub(crate) use rewrite::rewrite;
-pub(crate) use schedule::{Prediction, Room};
-pub(crate) use script::{Fetch, Script, Store, Walker};
-pub(crate) use timeline::{RaggedRows, Timeline};
-pub(crate) use windows::windows;
+pub use absence::{Absence, Idle, absences, across_steps};
+pub use choice::{Gap, ResidencyChoice};
+pub use rewrite::rewrite;
+pub use schedule::{Prediction, Room};
+pub use script::{Fetch, Script, ScriptStep, Store, StoreKind, Walker};
+pub use timeline::{RaggedRows, Tensor, Timeline};

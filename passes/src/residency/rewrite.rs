@@ -11,11 +11,7 @@ use cranelift_entity::EntityRef;
 ///
 /// # Errors
 /// The script breaks a dependence: a defect.
-pub(crate) fn rewrite(
-    t: &Timeline,
-    choice: &ResidencyChoice,
-    script: &Script,
-) -> Result<Plan, PlanError> {
+pub fn rewrite(t: &Timeline, choice: &ResidencyChoice, script: &Script) -> Result<Plan, PlanError> {
     let last = t.plan.tasks.values().map(|task| task.stream.index()).max().unwrap_or(0);
     let mut rewriter = Rewriter {
         t,
@@ -79,7 +75,7 @@ struct Rewriter<'a> {
 impl Rewriter<'_> {
     fn place_homes(&mut self, choice: &ResidencyChoice) {
         for (x, tensor) in self.t.tensors.iter().enumerate().filter(|(_, tensor)| tensor.homed) {
-            if self.t.is_host_home(choice, x) {
+            if choice.is_host_home(self.t, x) {
                 self.plan.buffers[tensor.buffer].space = Space::Host;
                 self.host[x] = Some(tensor.buffer);
             } else {

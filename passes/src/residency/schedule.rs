@@ -11,22 +11,22 @@ use arenic_ir::cost::{Device, Direction};
 
 /// What a schedule promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Prediction {
+pub struct Prediction {
     /// The step, in seconds.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// Bytes above the limits, summed over steps that are above them.
-    pub(crate) over: u64,
+    pub over: u64,
 }
 
 impl Prediction {
     /// Less above the limit, then faster.
-    pub(crate) fn is_better_than(&self, other: &Prediction) -> bool {
+    pub fn is_better_than(&self, other: &Prediction) -> bool {
         (self.over, self.seconds) < (other.over, other.seconds)
     }
 }
 
 /// Schedules scripts for a device under a limit.
-pub(crate) struct Room {
+pub struct Room {
     /// Seconds of each tensor's copy to the host, and to the device.
     copy: Vec<(f64, f64)>,
     bytes: Vec<u64>,
@@ -53,7 +53,7 @@ pub(crate) struct Room {
 
 impl Room {
     /// For a timeline's tensors.
-    pub(crate) fn new(t: &Timeline, device: &Device) -> Room {
+    pub fn new(t: &Timeline, device: &Device) -> Room {
         let copy = |bytes| {
             let seconds = |direction| device.copy_seconds(direction, bytes);
             (seconds(Direction::ToHost), seconds(Direction::ToDevice))
@@ -76,13 +76,13 @@ impl Room {
     }
 
     /// Promises count bytes above a limit on host memory, too.
-    pub(crate) fn within_host(self, limit: Option<u64>) -> Room {
+    pub fn within_host(self, limit: Option<u64>) -> Room {
         Room { host: limit, ..self }
     }
 
     /// Sets where each copy to the device is issued, and where the bytes of each copy to
     /// the host are used again.
-    pub(crate) fn schedule(&mut self, script: &mut Script, limit: u64) -> Prediction {
+    pub fn schedule(&mut self, script: &mut Script, limit: u64) -> Prediction {
         let n = script.steps.len();
         self.live.clear();
         self.live.extend(script.steps.iter().map(|s| s.live));
@@ -103,7 +103,7 @@ impl Room {
     }
 
     /// What a script promises with its copies as they are issued.
-    pub(crate) fn predict(&mut self, script: &Script, limit: u64) -> Prediction {
+    pub fn predict(&mut self, script: &Script, limit: u64) -> Prediction {
         let n = script.steps.len();
         for times in [&mut self.start, &mut self.end, &mut self.free] {
             times.clear();
@@ -135,7 +135,7 @@ impl Room {
     }
 
     /// Live bytes of each step, with those that copies need while they run.
-    pub(crate) fn live_with_copies(&self, script: &Script) -> Vec<u64> {
+    pub fn live_with_copies(&self, script: &Script) -> Vec<u64> {
         let mut live: Vec<u64> = script.steps.iter().map(|s| s.live).collect();
         let stores = script.stores.iter().map(|s| (s.tensor, s.left..s.release));
         let fetches = script.fetches.iter().map(|f| (f.tensor, f.from..f.before));
@@ -146,7 +146,7 @@ impl Room {
     }
 
     /// Seconds of a tensor's copy to the host, and to the device.
-    pub(crate) fn copy_seconds(&self, x: usize) -> (f64, f64) {
+    pub fn copy_seconds(&self, x: usize) -> (f64, f64) {
         self.copy[x]
     }
 

@@ -10,35 +10,35 @@ use arenic_ir::plan::TaskId;
 
 /// A kernel: a task of the order, or its repeat.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ScriptStep {
+pub struct ScriptStep {
     /// The task of the order that runs (again).
-    pub(crate) task: TaskId,
+    pub task: TaskId,
     /// The tensor that a repeat is for.
-    pub(crate) again: Option<usize>,
+    pub again: Option<usize>,
     /// How long it takes.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     /// Bytes on the device meanwhile, without those that copies in flight need.
-    pub(crate) live: u64,
+    pub live: u64,
 }
 
 /// A copy to the device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fetch {
+pub struct Fetch {
     /// The tensor.
-    pub(crate) tensor: usize,
+    pub tensor: usize,
     /// The step that needs it.
-    pub(crate) before: usize,
+    pub before: usize,
     /// The first step before which it may be issued: the tensor is away from then on.
-    pub(crate) away: usize,
+    pub away: usize,
     /// The step before which it is issued.
-    pub(crate) from: usize,
+    pub from: usize,
     /// Its turn among all copies of the walk.
-    pub(crate) turn: usize,
+    pub turn: usize,
 }
 
 /// What a copy to the host is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreKind {
+pub enum StoreKind {
     /// The tensor comes back, or the step's caller finds it in host memory.
     Swap,
     /// The task that takes a state's new value home.
@@ -47,34 +47,34 @@ pub(crate) enum StoreKind {
 
 /// A copy to the host.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Store {
+pub struct Store {
     /// The tensor.
-    pub(crate) tensor: usize,
+    pub tensor: usize,
     /// What for.
-    pub(crate) kind: StoreKind,
+    pub kind: StoreKind,
     /// The step whose result it is; `None` if it entered the step.
-    pub(crate) made: Option<usize>,
+    pub made: Option<usize>,
     /// The step before which it is issued.
-    pub(crate) before: usize,
+    pub before: usize,
     /// The first step that does without the tensor.
-    pub(crate) left: usize,
+    pub left: usize,
     /// The first step that reuses its bytes, which waits for the copy.
-    pub(crate) release: usize,
+    pub release: usize,
     /// Its turn among all copies of the walk.
-    pub(crate) turn: usize,
+    pub turn: usize,
 }
 
 /// What a choice amounts to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Script {
+pub struct Script {
     /// Kernels, in order.
-    pub(crate) steps: Vec<ScriptStep>,
+    pub steps: Vec<ScriptStep>,
     /// Copies to the device, in the order of need.
-    pub(crate) fetches: Vec<Fetch>,
+    pub fetches: Vec<Fetch>,
     /// Copies to the host, in order.
-    pub(crate) stores: Vec<Store>,
+    pub stores: Vec<Store>,
     /// Bytes of homes in host memory.
-    pub(crate) homes: u64,
+    pub homes: u64,
     /// Further tensors that a repeat brings back: (step, tensor), by step.
     also: Vec<(usize, usize)>,
 }
@@ -85,7 +85,7 @@ impl Script {
     }
 
     /// Further tensors that a repeat brings back, beside the one that it is for.
-    pub(crate) fn also(&self, step: usize) -> Vec<usize> {
+    pub fn also(&self, step: usize) -> Vec<usize> {
         let first = self.also.partition_point(|&(s, _)| s < step);
         self.also[first..].iter().take_while(|a| a.0 == step).map(|a| a.1).collect()
     }
@@ -95,7 +95,7 @@ impl Script {
 const MAX_CHAIN: usize = 400;
 
 /// Carries choices out, one after another.
-pub(crate) struct Walker<'a> {
+pub struct Walker<'a> {
     t: &'a Timeline<'a>,
     script: Script,
     here: Vec<bool>,
@@ -114,7 +114,7 @@ pub(crate) struct Walker<'a> {
 
 impl<'a> Walker<'a> {
     /// A walker over the order.
-    pub(crate) fn new(t: &'a Timeline<'a>) -> Self {
+    pub fn new(t: &'a Timeline<'a>) -> Self {
         let n = t.tensors.len();
         Walker {
             t,
@@ -132,7 +132,7 @@ impl<'a> Walker<'a> {
 
     /// The script of a choice; `None` where it would need a value that is overwritten by
     /// then.
-    pub(crate) fn walk(&mut self, choice: &ResidencyChoice) -> Option<&mut Script> {
+    pub fn walk(&mut self, choice: &ResidencyChoice) -> Option<&mut Script> {
         self.begin(choice);
         for p in 0..self.t.order.len() {
             self.issue(choice, p)?;
@@ -154,7 +154,7 @@ impl<'a> Walker<'a> {
         self.made.fill(None);
         self.committed.fill(None);
         for (x, tensor) in self.t.tensors.iter().enumerate() {
-            let is_host = self.t.is_host_home(choice, x);
+            let is_host = choice.is_host_home(self.t, x);
             self.here[x] = tensor.homed && !is_host;
             self.host[x] = tensor.homed && is_host;
             if self.host[x] {
@@ -204,7 +204,7 @@ impl<'a> Walker<'a> {
     /// The tensor that a commit copies to a home in host memory.
     fn commits_to_host(&self, choice: &ResidencyChoice, p: usize) -> Option<usize> {
         let (value, home) = self.t.commits[p]?;
-        self.t.is_host_home(choice, home).then_some(value)
+        choice.is_host_home(self.t, home).then_some(value)
     }
 
     fn store(&mut self, tensor: usize, kind: StoreKind) {
@@ -310,7 +310,7 @@ impl<'a> Walker<'a> {
             }
             Some(Gap::Swap { .. } | Gap::Repeat { .. }) => {}
             None if self.t.is_input(x) => freed = false,
-            None if tensor.homed && !self.t.is_host_home(choice, x) => return,
+            None if tensor.homed && !choice.is_host_home(self.t, x) => return,
             None if tensor.homed && !(tensor.pinned && tensor.renewed.is_some()) => {}
             None if tensor.pinned && !choice.host_end[x] => return,
             None if tensor.pinned && !self.host[x] => {

@@ -2,7 +2,7 @@
 
 use super::{Gap, ResidencyChoice, Room, Timeline, Walker, rewrite};
 use crate::tail::{Depth, Tail};
-use crate::{Cx, fixtures, share};
+use crate::{Cx, share};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
@@ -11,6 +11,7 @@ use arenic_ir::op::{Binary, Op};
 use arenic_ir::plan::Plan;
 use arenic_ir::program::Space;
 use arenic_ir::types::{DType, TensorType};
+use arenic_programs::steps;
 
 /// A training step: a layer has a weight, which forward, backward and update read, and a
 /// moment, which the update alone reads.
@@ -61,7 +62,7 @@ fn any_choice(t: &Timeline, random: &mut fastrand::Rng) -> ResidencyChoice {
 
 #[test]
 fn whatever_leaves_the_plan_is_accepted_and_as_small_as_promised() {
-    let (device, cx) = (fixtures::device(1e3), Cx::new(TargetInfo { align: 64, ..CPU.target() }));
+    let (device, cx) = (steps::device(1e3), Cx::new(TargetInfo { align: 64, ..CPU.target() }));
     let (mut random, mut homes_left) = (fastrand::Rng::with_seed(5), 0);
     for _ in 0..300 {
         let g = training_step(random.usize(1..6));

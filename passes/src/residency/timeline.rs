@@ -2,7 +2,6 @@
 //! bytes are alive at each position. What to move away and what to compute again is
 //! decided on it.
 
-use super::choice::ResidencyChoice;
 use crate::Cx;
 use arenic_ir::cost::{Device, Direction};
 use arenic_ir::graph::Graph;
@@ -13,47 +12,47 @@ use cranelift_entity::SecondaryMap;
 /// Bytes that are on the device at some of the step's positions: one buffer, or a state's
 /// home with the new value that is written there.
 #[derive(Clone, Debug)]
-pub(crate) struct Tensor {
+pub struct Tensor {
     /// The buffer; of a state its home as the step begins.
-    pub(crate) buffer: BufferId,
+    pub buffer: BufferId,
     /// Bytes, rounded up to the alignment.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Positions at which a task reads or writes it, increasing.
-    pub(crate) accesses: Vec<u32>,
+    pub accesses: Vec<u32>,
     /// The task that makes it; `None` if it has a home.
-    pub(crate) producer: Option<TaskId>,
-    /// The position at which a state's new value is written: nothing can bring the old one
+    pub producer: Option<TaskId>,
+    /// The position at which a state's new value is first written: nothing can bring the old one
     /// back after it.
-    pub(crate) renewed: Option<u32>,
+    pub renewed: Option<u32>,
     /// The position at which that value is copied home; its home holds it from then on.
-    pub(crate) committed: Option<u32>,
+    pub committed: Option<u32>,
     /// The position that overwrites a state's old value, in its home or by the copy there: no
     /// task that reads it is repeated after that.
-    pub(crate) overwritten: Option<u32>,
+    pub overwritten: Option<u32>,
     /// It has a home, which may be in host memory.
-    pub(crate) homed: bool,
+    pub homed: bool,
     /// It must be there when the step ends.
-    pub(crate) pinned: bool,
+    pub pinned: bool,
     /// Where its home has to be; `None` where that is open.
-    pub(crate) home: Option<Space>,
+    pub home: Option<Space>,
 }
 
 impl Tensor {
     /// How often it lies between two accesses.
-    pub(crate) fn gaps(&self) -> usize {
+    pub fn gaps(&self) -> usize {
         self.accesses.len().saturating_sub(1)
     }
 }
 
 /// Rows of different lengths, one after another.
-pub(crate) struct RaggedRows<T> {
+pub struct RaggedRows<T> {
     first: Vec<usize>,
     items: Vec<T>,
 }
 
 impl<T: Copy> RaggedRows<T> {
     /// Packs rows.
-    pub(crate) fn new(rows: &[Vec<T>]) -> Self {
+    pub fn new(rows: &[Vec<T>]) -> Self {
         let mut first = vec![0];
         first.extend(rows.iter().scan(0, |end, row| {
             *end += row.len();
@@ -63,45 +62,50 @@ impl<T: Copy> RaggedRows<T> {
     }
 
     /// A row.
-    pub(crate) fn row(&self, i: usize) -> &[T] {
+    pub fn row(&self, i: usize) -> &[T] {
         &self.items[self.first[i]..self.first[i + 1]]
     }
 }
 
 /// The plan's order with times and bytes.
-pub(crate) struct Timeline<'a> {
-    pub(crate) g: &'a Graph,
-    pub(crate) plan: &'a Plan,
-    pub(crate) order: Vec<TaskId>,
-    pub(crate) position: SecondaryMap<TaskId, u32>,
+pub struct Timeline<'a> {
+    /// The graph.
+    pub g: &'a Graph,
+    /// Its plan, which has order and slots.
+    pub plan: &'a Plan,
+    /// The tasks, in order.
+    pub order: Vec<TaskId>,
+    /// Where each task stands in it.
+    pub position: SecondaryMap<TaskId, u32>,
     /// When each position begins if nothing waits, in seconds; the end comes last.
-    pub(crate) start: Vec<f64>,
-    pub(crate) tensors: Vec<Tensor>,
+    pub start: Vec<f64>,
+    /// What has bytes on the device, homes first; tensors are named by their index here.
+    pub tensors: Vec<Tensor>,
     /// The tensor that a buffer's bytes belong to; `None` for scratch and empty buffers.
-    pub(crate) tensor: SecondaryMap<BufferId, Option<usize>>,
+    pub tensor: SecondaryMap<BufferId, Option<usize>>,
     /// Live bytes on the device at each position.
-    pub(crate) live: Vec<u64>,
+    pub live: Vec<u64>,
     /// Of these, bytes that are alive at the position before as well.
-    pub(crate) passing: Vec<u64>,
+    pub passing: Vec<u64>,
     /// Pairs (operand, result) of each task that may share bytes.
     in_place: SecondaryMap<TaskId, Vec<(usize, usize)>>,
     /// Each position's accesses: the tensor, and which of its accesses it is.
-    pub(crate) at: RaggedRows<(usize, usize)>,
+    pub at: RaggedRows<(usize, usize)>,
     /// What each position reads: the tensor, and whether it is a home's old value.
-    pub(crate) reads: RaggedRows<(usize, bool)>,
+    pub reads: RaggedRows<(usize, bool)>,
     /// The tensors that each position writes.
-    pub(crate) writes: RaggedRows<usize>,
+    pub writes: RaggedRows<usize>,
     /// Bytes of each position's scratch.
-    pub(crate) scratch: Vec<u64>,
+    pub scratch: Vec<u64>,
     /// For a position that commits: the tensor of the value, and that of the home.
-    pub(crate) commits: Vec<Option<(usize, usize)>>,
+    pub commits: Vec<Option<(usize, usize)>>,
     /// The first of each tensor's gaps; their count comes last.
     first_gap: Vec<usize>,
 }
 
 impl<'a> Timeline<'a> {
     /// The timeline with states in the homes that are given, where some are.
-    pub(crate) fn with_homes(mut self, cx: &Cx) -> Self {
+    pub fn with_homes(mut self, cx: &Cx) -> Self {
         for tensor in &mut self.tensors {
             if let (Some(homes), BufferKind::Enter(s)) =
                 (cx.state_homes, self.plan.buffers[tensor.buffer].kind)
@@ -113,20 +117,15 @@ impl<'a> Timeline<'a> {
     }
 
     /// True where a tensor must have its home in host memory.
-    pub(crate) fn forces_host(&self) -> bool {
+    pub fn forces_host(&self) -> bool {
         self.tensors.iter().any(|tensor| tensor.home == Some(Space::Host))
-    }
-
-    /// Whether a tensor has its home in host memory: where that is open, as a choice has it.
-    pub(crate) fn is_host_home(&self, choice: &ResidencyChoice, x: usize) -> bool {
-        self.tensors[x].home.map_or(choice.host_home[x], |space| space == Space::Host)
     }
 
     /// Reads off a plan that has its order and slots.
     ///
     /// # Errors
     /// Order or slots are missing.
-    pub(crate) fn new(g: &'a Graph, plan: &'a Plan, device: &Device) -> Result<Self, PlanError> {
+    pub fn new(g: &'a Graph, plan: &'a Plan, device: &Device) -> Result<Self, PlanError> {
         let order = plan.order()?.to_vec();
         let slots = plan.slots()?;
         let mut position = SecondaryMap::new();
@@ -152,7 +151,8 @@ impl<'a> Timeline<'a> {
             }
             if let Some(x) = home[slot] {
                 tensor[b] = Some(x);
-                tensors[x].renewed = writer[b].map(|t| position[t]);
+                let written = writer[b].map(|t| position[t]);
+                tensors[x].renewed = tensors[x].renewed.into_iter().chain(written).min();
                 continue;
             }
             if matches!(buffer.kind, BufferKind::Enter(_)) {
@@ -258,7 +258,7 @@ impl<'a> Timeline<'a> {
 
     /// True where a tensor cannot leave at a position: its state's new value is there, and
     /// not yet at home.
-    pub(crate) fn is_between_homes(&self, x: usize, position: u32) -> bool {
+    pub fn is_between_homes(&self, x: usize, position: u32) -> bool {
         let tensor = &self.tensors[x];
         tensor.renewed.is_some_and(|r| r <= position)
             && tensor.committed.is_none_or(|c| position < c)
@@ -286,35 +286,35 @@ impl<'a> Timeline<'a> {
     }
 
     /// True where a task may write a result over an operand.
-    pub(crate) fn may_share(&self, t: TaskId, operand: usize, result: usize) -> bool {
+    pub fn may_share(&self, t: TaskId, operand: usize, result: usize) -> bool {
         self.in_place[t].contains(&(operand, result))
     }
 
     /// The place of a tensor's gap in a choice.
-    pub(crate) fn gap(&self, x: usize, k: usize) -> usize {
+    pub fn gap(&self, x: usize, k: usize) -> usize {
         self.first_gap[x] + k
     }
 
     /// Gaps of all tensors.
-    pub(crate) fn gap_count(&self) -> usize {
+    pub fn gap_count(&self) -> usize {
         self.first_gap.last().copied().unwrap_or(0)
     }
 
     /// True where a tensor may be away between an access and the next, if it has no home on
     /// the device.
-    pub(crate) fn may_leave(&self, x: usize, k: usize) -> bool {
+    pub fn may_leave(&self, x: usize, k: usize) -> bool {
         let accesses = &self.tensors[x].accesses;
         accesses[k] + 1 < accesses[k + 1] && !self.is_between_homes(x, accesses[k])
     }
 
     /// The same where it has one: it must come back before the step renews it there.
-    pub(crate) fn may_leave_home(&self, x: usize, k: usize) -> bool {
+    pub fn may_leave_home(&self, x: usize, k: usize) -> bool {
         let tensor = &self.tensors[x];
         self.may_leave(x, k) && tensor.renewed.is_some_and(|r| tensor.accesses[k + 1] <= r)
     }
 
     /// True where it may also be away before its first access.
-    pub(crate) fn may_begin_away(&self, x: usize) -> bool {
+    pub fn may_begin_away(&self, x: usize) -> bool {
         let tensor = &self.tensors[x];
         let first = tensor.accesses.first().filter(|&&first| first > 0);
         let read = |&p: &u32| self.reads.row(p as usize).contains(&(x, true));
@@ -322,26 +322,26 @@ impl<'a> Timeline<'a> {
     }
 
     /// True where the task that made a tensor can run again.
-    pub(crate) fn may_repeat(&self, x: usize) -> bool {
+    pub fn may_repeat(&self, x: usize) -> bool {
         let tensor = &self.tensors[x];
         let runs = |t: TaskId| matches!(self.plan.tasks[t].kind, TaskKind::Run(_));
         !tensor.homed && tensor.producer.is_some_and(runs)
     }
 
     /// True for an input that nobody needs after its last reader, wherever its home is.
-    pub(crate) fn is_input(&self, x: usize) -> bool {
+    pub fn is_input(&self, x: usize) -> bool {
         let tensor = &self.tensors[x];
         self.plan.buffers[tensor.buffer].kind == BufferKind::Input && !tensor.pinned
     }
 
     /// Seconds of the task at a position.
-    pub(crate) fn seconds(&self, position: u32) -> f64 {
+    pub fn seconds(&self, position: u32) -> f64 {
         self.start[position as usize + 1] - self.start[position as usize]
     }
 }
 
 /// Seconds of a task on the device, or on the link.
-pub(crate) fn task_seconds(g: &Graph, plan: &Plan, t: TaskId, device: &Device) -> f64 {
+fn task_seconds(g: &Graph, plan: &Plan, t: TaskId, device: &Device) -> f64 {
     let task = &plan.tasks[t];
     match task.kind {
         TaskKind::Run(n) => device.node_seconds(g, n).unwrap_or(0.0),

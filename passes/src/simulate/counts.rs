@@ -103,7 +103,7 @@ mod tests {
         let module = Module::parse(TEXT, &arenic_backends::ALL).unwrap();
         let cx = crate::Cx::new(target);
         let yaml = "- order\n- share_in_place\n- place\n- lower\n- sync\n";
-        let pipeline = crate::pipeline::Pipeline::parse(yaml).unwrap();
+        let pipeline = crate::pipeline::Pipeline::parse(yaml, &crate::Standard).unwrap();
         let outcome = pipeline.run_on(module, &cx, Default::default()).unwrap();
         let program = outcome.module.program.as_ref().unwrap();
         Counts::of(&outcome.module.graph, program)

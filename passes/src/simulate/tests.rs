@@ -1,12 +1,12 @@
 use super::*;
-use crate::fixtures;
 use arenic_ir::check::check;
 use arenic_ir::cost::Link;
 use arenic_ir::text::Module;
+use arenic_programs::steps;
 
 /// One byte a second each way, half of it both ways.
 fn device(copy_engines: u8) -> Device {
-    let device = fixtures::device(1.0);
+    let device = steps::device(1.0);
     Device { link: Link { both: 0.5, copy_engines, ..device.link }, ..device }
 }
 

@@ -1,0 +1,127 @@
+//! Placement by integer program: OLLA's equations 6–8 and 15.
+//!
+//! With the order given, two buffers coexist or they do not, so a pair that does takes one
+//! binary (which of both lies below) and two rows instead of two binaries; pairs that do not
+//! coexist take none. The pyramid (function 5) is fixed first, as in the paper. The program
+//! starts from the best fit around it. Sound because what the solver says is used as a
+//! sequence only: buffers are put at their least free offsets in the order of its addresses,
+//! and the result is measured.
+
+use arenic_passes::mip::{self, Failure, Var};
+use arenic_passes::place::{
+    Buffer, Fit, Placer, Problem, Sequence, Solution, Wish, one_pass, pyramid, stack,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Places slots by OLLA's integer program over addresses, the pyramid first.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PlaceIlp {
+    /// Effort for the program, in seconds of the reference core.
+    #[schemars(range(min = 0.0))]
+    pub effort: f64,
+    /// Fix the pyramid of nested lifetimes first.
+    pub pyramid: bool,
+    /// Most pairs of coexisting buffers for an integer program; beyond them the heuristic's
+    /// placement stays.
+    pub max_pairs: usize,
+}
+
+impl Default for PlaceIlp {
+    fn default() -> Self {
+        PlaceIlp { effort: 60.0, pyramid: true, max_pairs: 20_000 }
+    }
+}
+
+impl Placer for PlaceIlp {
+    fn place(&self, p: &Problem, wish: &Wish) -> Solution {
+        let fixed = if self.pyramid { pyramid(p) } else { Vec::new() };
+        // Unlimited work always ends in a placement.
+        let start = one_pass(p, (Sequence::Size, Fit::Best), &fixed, &mut u64::MAX.clone());
+        let start = start.unwrap_or_default();
+        let heuristic = Solution::of(p, start, "place_ilp", wish.capacity);
+        let enough = wish.capacity.is_some_and(|c| heuristic.height <= c);
+        if heuristic.optimal || heuristic.impossible || enough {
+            return heuristic;
+        }
+        let budget = wish.search.budget(self.effort);
+        let limits = mip::Limits::new(&budget, wish.search.seed);
+        let Some(pairs) = coexisting(p, self.max_pairs) else { return heuristic };
+        let Ok(sequence) = solve(p, &fixed, &heuristic, &pairs, &limits) else { return heuristic };
+        let found = Solution::of(p, stack(p, &sequence), "place_ilp", wish.capacity);
+        if found.height < heuristic.height { found } else { heuristic }
+    }
+}
+
+/// Pairs of buffers that are alive at once; `None` where there are more than `most`. A sweep
+/// over time, so that the others cost nothing.
+fn coexisting(p: &Problem, most: usize) -> Option<Vec<(usize, usize)>> {
+    let buffers = p.buffers();
+    let mut by_start: Vec<usize> = (0..buffers.len()).filter(|&i| buffers[i].size > 0).collect();
+    by_start.sort_by_key(|&i| (buffers[i].lower, i));
+    let mut alive: Vec<usize> = Vec::new();
+    let mut pairs = Vec::new();
+    for i in by_start {
+        alive.retain(|&j| buffers[j].upper > buffers[i].lower);
+        if pairs.len() + alive.len() > most {
+            return None;
+        }
+        pairs.extend(alive.iter().map(|&j| (j, i)));
+        alive.push(i);
+    }
+    Some(pairs)
+}
+
+/// The buffers in the order of the addresses that the program gives them.
+fn solve(
+    p: &Problem,
+    fixed: &[(usize, u64)],
+    start: &Solution,
+    pairs: &[(usize, usize)],
+    limits: &mip::Limits,
+) -> Result<Vec<usize>, Failure> {
+    let buffers = p.buffers();
+    let unit = unit(buffers, start.height);
+    let units = |bytes: u64| bytes as f64 / unit;
+    let height = units(start.height);
+    let mut program = mip::IntegerProgram::default();
+    let mut values = Vec::new();
+    let mut real = |program: &mut mip::IntegerProgram, min: f64, max: f64, value: f64| {
+        values.push(value);
+        program.real(min, max)
+    };
+    let peak = real(&mut program, units(p.bound()).min(height), height, height);
+    let mut address: Vec<Var> = Vec::with_capacity(buffers.len());
+    for (i, b) in buffers.iter().enumerate() {
+        let at = units(start.offsets[i]);
+        let pinned = b.offset.is_some() || fixed.iter().any(|&(f, _)| f == i);
+        let (min, max) = if pinned { (at, at) } else { (0.0, height) };
+        let a = real(&mut program, min, max, at);
+        program.at_most(&[(1.0, a), (-1.0, peak)], -units(b.rounded()));
+        address.push(a);
+    }
+    for &(i, j) in pairs {
+        let below = start.offsets[i] < start.offsets[j];
+        values.push(f64::from(u8::from(below)));
+        let b = program.binary();
+        // Equations 7a and 7b with b = a(i, j) = 1 − b(i, j).
+        let (si, sj) = (units(buffers[i].rounded()), units(buffers[j].rounded()));
+        program.at_most(&[(1.0, address[i]), (-1.0, address[j]), (height, b)], height - si);
+        program.at_most(&[(1.0, address[j]), (-1.0, address[i]), (-height, b)], -sj);
+    }
+    let answer = program.minimise(peak, &values, limits, &mut |_, _| {})?;
+    let mut sequence: Vec<usize> = (0..buffers.len()).collect();
+    sequence.sort_by(|&i, &j| answer.value(address[i]).total_cmp(&answer.value(address[j])));
+    Ok(sequence)
+}
+
+/// The largest figure a row should hold.
+const LARGEST: f64 = 1e5;
+
+/// Bytes of one unit of the program: the greatest common divisor of all sizes, or more where
+/// the height would be too large a figure.
+fn unit(buffers: &[Buffer], height: u64) -> f64 {
+    let divisor = buffers.iter().map(Buffer::rounded).fold(0, mip::gcd).max(1) as f64;
+    divisor.max(height as f64 / LARGEST)
+}
