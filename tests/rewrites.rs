@@ -61,7 +61,7 @@ fn hold(pass: &str, yaml: &str) -> usize {
 fn hold_all(pass: &str, yaml: &str, strict: bool) -> usize {
     let pipeline = Pipeline::parse(yaml, &Standard).unwrap();
     let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(pass);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("passes/cases").join(pass);
     let mut changed = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
