@@ -14,11 +14,15 @@
 
 mod figures;
 mod header;
+mod layout;
 mod read;
+mod recipe;
 mod target;
 mod write;
 
 use crate::data::DataError;
+use crate::drops::Drops;
+use crate::recipe::Recipe;
 use arenic_ir::check::{Footprint, Violation, check_variants};
 use arenic_ir::program::PerSpace;
 use arenic_ir::verify::Defect;
@@ -54,6 +58,21 @@ pub struct Artifact {
     pub provenance: Provenance,
     /// False for a plan without data, which can be inspected but not run.
     pub runnable: bool,
+    /// How to compile it at other sizes; `None` where that is not known.
+    pub recipe: Option<Recipe>,
+    /// Branches that its steps leave out; `None` where they leave out none.
+    pub drops: Option<Drops>,
+    /// The file that it was read from; `None` for one that was not.
+    pub origin: Option<Origin>,
+}
+
+/// The file of an artifact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The blake3 digest of its contents.
+    pub digest: [u8; 32],
 }
 
 /// Why a file could not be written or read as an artifact.

@@ -1,8 +1,11 @@
 //! From a model file to a checked artifact.
 
+mod joined;
 mod variants;
 
-pub(crate) use variants::compile_variants;
+pub use joined::Misfit;
+pub(crate) use joined::compile_joined;
+pub(crate) use variants::{compile_variants, structures};
 
 use crate::artifact::{Artifact, Certificate, Figures, Part, Provenance, Target, Turn};
 use crate::evaluator::Kernels;
@@ -58,6 +61,9 @@ pub enum CompileError {
     /// Variants that cannot be of one artifact.
     #[error("{0}")]
     Variants(String),
+    /// A step that does not fit the arena of those that it is added to.
+    #[error("it needs an arena of {} bytes, and there are {}", .0.least, .0.arena)]
+    Joined(Misfit),
     /// Kernels for a GPU could not be made.
     #[error(transparent)]
     Code(#[from] CodeError),
@@ -111,7 +117,7 @@ impl CompileError {
     /// True where another limit on memory might do.
     pub fn is_of_limits(&self) -> bool {
         match self {
-            CompileError::Limit { .. } => true,
+            CompileError::Limit { .. } | CompileError::Joined(_) => true,
             CompileError::Run(RunError::Pass { error, .. }) => error.is_of_limits(),
             CompileError::Size { error, .. } => error.is_of_limits(),
             _ => false,
@@ -440,6 +446,7 @@ impl<'a> Planning<'a> {
                     figures,
                     certificate: Certificate::from(&bound),
                     bound: self.bound,
+                    fed: BTreeMap::new(),
                     rounds: rounds_of_target.map(Box::new),
                     file: Mapping::default(),
                 };
@@ -460,6 +467,9 @@ impl<'a> Planning<'a> {
                     defaults: self.defaults,
                     provenance,
                     runnable: !self.plan_only,
+                    recipe: None,
+                    drops: None,
+                    origin: None,
                 })
             }
             _ => None,

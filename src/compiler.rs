@@ -1,6 +1,7 @@
 //! How models are compiled: targets, byte limits, loss and optimizer, searches.
 
 mod job;
+mod joined;
 mod levels;
 mod variants;
 
@@ -12,10 +13,11 @@ use crate::compile::{CompileError, Compiled};
 use crate::limit::Limit;
 use crate::model::Model;
 use crate::onnx::{ImportOptions, Training};
+use crate::recipe::Recorded;
 use arenic_ir::cost::Device;
 use arenic_ir::{Backend, Math};
 use arenic_passes::accumulate::Accumulate;
-use arenic_passes::differentiate::{Differentiate, Optimizer};
+use arenic_passes::differentiate::{Differentiate, Glob, Optimizer};
 use arenic_passes::pipeline::{NAMED, Pipeline, Report};
 use arenic_passes::precision::{Format, Precision};
 use arenic_passes::shard::{Level, Shard, Travels};
@@ -86,6 +88,12 @@ pub struct Compiler {
     pub(crate) time_limit: Option<f64>,
     pub(crate) seed: u64,
     pub(crate) stop_after: Option<String>,
+    /// Residual branches that steps leave out, by patterns of parameters and how probable that is; and how many
+    /// structures have programs of their own at most.
+    pub(crate) drop_layers: Vec<(Glob, f64)>,
+    pub(crate) most_structures: usize,
+    /// The options that made it, where the artifact is to keep them with the model.
+    pub(crate) recorded: Option<Recorded>,
 }
 
 /// Who watches a compilation, and may end its searches.
@@ -151,6 +159,9 @@ impl Compiler {
             time_limit: None,
             seed: 0,
             stop_after: None,
+            drop_layers: Vec::new(),
+            most_structures: MOST_STRUCTURES,
+            recorded: None,
         }
     }
 
@@ -259,11 +270,25 @@ impl Compiler {
         self
     }
 
+    /// Leaves out residual branches whose parameters match a pattern at random, each with the probability
+    /// `p` in `0..1` (stochastic depth). At most `structures` of them are variants; where there are more, one
+    /// can be any.
+    #[must_use]
+    pub fn drop_layers(mut self, pattern: Glob, p: f64, structures: usize) -> Compiler {
+        self.drop_layers.push((pattern, p));
+        self.most_structures = structures;
+        self
+    }
+
     /// Compiles a model.
     ///
     /// # Errors
     /// The model holds what is not supported, no plan keeps the limit, or options contradict one another.
     pub fn compile(&self, model: &Model) -> Result<Artifact, CompileError> {
+        if !self.drop_layers.is_empty() {
+            let (name, structure) = (String::new(), String::new());
+            return self.compile_variants(&[Variant { name, structure, model: model.clone() }]);
+        }
         let compiled = self.compile_watched(model, &Watch::default())?;
         compiled.artifact.ok_or(CompileError::NoProgram)
     }
@@ -280,11 +305,14 @@ impl Compiler {
             return Err(CompileError::options(message, "give --device-memory as bytes"));
         }
         let limit = job.limit()?;
-        let compiled = match (&self.largest, self.overhead) {
+        let mut compiled = match (&self.largest, self.overhead) {
             (None, Some(overhead)) => job.least(limit, overhead)?,
             (None, None) => job.compile(limit)?,
             (Some(name), _) => job.largest(name, limit)?,
         };
+        if let Some(artifact) = &mut compiled.artifact {
+            artifact.recipe = job.recipe(&[("", model)])?;
+        }
         Ok(Compiled { limit, ..compiled })
     }
 
@@ -333,3 +361,6 @@ impl Compiler {
         }
     }
 }
+
+/// Structures that have programs of their own, where nothing else is said.
+pub(crate) const MOST_STRUCTURES: usize = 8;

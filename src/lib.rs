@@ -29,6 +29,9 @@ pub mod cli;
 pub mod compile;
 mod compiler;
 pub mod data;
+mod drops;
+#[doc(hidden)]
+pub mod dynamic;
 #[doc(hidden)]
 pub mod evaluator;
 #[doc(hidden)]
@@ -47,6 +50,7 @@ mod model;
 #[doc(hidden)]
 pub mod onnx;
 pub mod placement;
+mod recipe;
 pub mod report;
 mod size;
 mod tensor;
@@ -62,8 +66,11 @@ pub use arenic_passes::differentiate::{Differentiate, Optimizer};
 pub use artifact::Artifact;
 pub use compile::{CompileError, Compiled};
 pub use compiler::{Compiler, Variant, Watch};
+pub use drops::{DroppedBranch, DroppedStructure, Drops};
+pub use dynamic::Dynamic;
 pub use limit::Limit;
 pub use model::Model;
+pub use recipe::Recipe;
 pub use tensor::{Input, Tensor};
 pub use train::{Initial, InputError, Place, TrainError};
 pub use trainer::{Trainer, TrainerOptions};

@@ -2,7 +2,7 @@
 
 use crate::onnx::ort::{FILES, import_artifacts};
 use crate::onnx::proto::ModelProto;
-use crate::onnx::{ImportError, ImportOptions, Imported, decode_file, import_model};
+use crate::onnx::{ImportError, ImportOptions, Imported, apart, decode_file, import_model};
 use bytes::Bytes;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -66,6 +66,20 @@ impl Model {
         let bytes = bytes.into();
         let model = Arc::new(ModelProto::decode(bytes.clone())?);
         Ok(Model::new(Source::Bytes { bytes, model }, "model.onnx".to_owned()))
+    }
+
+    /// A model whose large tensors lie apart; `None` where bytes are none, or tensors are missing.
+    pub(crate) fn from_parts(
+        name: &str,
+        digest: [u8; 32],
+        bytes: Bytes,
+        tensors: &[Bytes],
+    ) -> Option<Model> {
+        let model = apart::together(ModelProto::decode(bytes.clone()).ok()?, tensors)?;
+        let source = Source::Bytes { bytes, model: Arc::new(model) };
+        let model = Model::new(source, name.to_owned());
+        model.digest.get_or_init(|| digest);
+        Some(model)
     }
 
     fn new(source: Source, name: String) -> Model {

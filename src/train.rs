@@ -1,5 +1,6 @@
 //! Runs an artifact: makes a machine for its programs, on the CPU or on a device, and steps on it.
 
+mod added;
 mod error;
 mod initial;
 mod options;
@@ -14,16 +15,20 @@ use crate::artifact::{Target, Turn};
 use crate::data::Notice;
 use crate::gpu_code::{self, Trust};
 use crate::mapping::Mapping;
-use arenic_ir::graph::{Def, Graph, ValueId};
+use added::{Chain, More};
+use arenic_backends::CUDA;
+use arenic_ir::graph::{Data, Def, Graph, ValueId};
 use arenic_ir::program::Program;
 use arenic_runtime::cuda;
 use arenic_runtime::cuda::driver::Driver;
+use arenic_runtime::cuda::nvrtc::Image;
 use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::machine::Machine;
 pub use arenic_runtime::machine::StepFailure;
 use arenic_runtime::ranks::Communicator;
 use arenic_runtime::rounds::{Part, RoundsError, WholeStep};
-use arenic_runtime::variants::{self, Variants};
+use arenic_runtime::variants::{self, Another, Variants};
+use bytes::Bytes;
 pub use error::{InputError, TrainError};
 pub use initial::{Initial, InitialError};
 pub use options::{Length, TrainOptions};
@@ -33,6 +38,7 @@ pub use ranks::RankCountError;
 use run::train_on;
 pub use run::{StepReport, Summary};
 pub use saving::{Kept, OnSaveError};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Runs a target on the CPU.
@@ -91,9 +97,17 @@ pub fn train_variants_on_device(
     on_device(driver, variants, options.trust, how, Training { options, notice, watch })
 }
 
-/// What is done with steps that are ready, on whatever machine.
+/// What is done with steps that are ready, on whatever machine. Steps that are added have their places in
+/// `more`.
 trait Work<R> {
-    fn with<M: Machine>(self, machines: &mut Variants<M>, steps: &[Step]) -> Result<R, TrainError>;
+    fn with<'s, 'g: 's, M: Another<'g>>(
+        self,
+        machines: &mut Variants<'s, 'g, M>,
+        steps: &[Step<'s>],
+        more: More<'s, 'g>,
+    ) -> Result<R, TrainError>
+    where
+        TrainError: From<M::Error>;
 }
 
 /// Does `work` with variants on the CPU, on a thread of the kernels' pool where steps run there.
@@ -104,14 +118,18 @@ fn on_cpu<R: Send>(
     work: impl Work<R> + Send,
 ) -> Result<R, TrainError> {
     RankCountError::of(variants, ranks.map(|ranks| ranks.as_ref()))?;
+    let targets = Chain::default();
     let whole = whole_steps(variants)?;
+    let of_more = Chain::default();
     let ready = ready(variants, &whole);
     let mut machines = Variants::on_cpu(&ready, how)?;
     if let Some(ranks) = ranks {
         machines.join(ranks);
     }
     let steps = steps(variants, &ready);
-    machines.within(|machines| work.with(machines, &steps))
+    hold(&mut machines, &steps);
+    let more = More { targets: &targets, whole: &of_more };
+    machines.within(|machines| work.with(machines, &steps, more))
 }
 
 /// Does `work` with variants on a device.
@@ -123,16 +141,35 @@ fn on_device<R>(
     work: impl Work<R>,
 ) -> Result<R, TrainError> {
     RankCountError::of(variants, None)?;
+    let images = variants.iter().map(|target| images(target, trust));
+    let images = images.collect::<Result<Vec<Vec<_>>, _>>()?;
+    let targets = Chain::default();
+    let whole = whole_steps(variants)?;
+    let of_more = Chain::default();
+    let ready = ready(variants, &whole);
+    let mut machines = Variants::on_device(&ready, &images, driver, how)?;
+    let steps = steps(variants, &ready);
+    hold(&mut machines, &steps);
+    work.with(&mut machines, &steps, More { targets: &targets, whole: &of_more })
+}
+
+/// The kernels of a target's programs; none where they are not for a device.
+fn images(target: &Target, trust: Trust) -> Result<Vec<Vec<Image>>, cuda::SetupError> {
+    if target.name != CUDA.name {
+        return Ok(Vec::new());
+    }
     let images = |turn: &Turn| {
         let images = gpu_code::images(turn.kernels, turn.graph, turn.program, trust);
         images.map_err(cuda::SetupError::from)
     };
-    let of_target = |target: &&Target| target.turns().iter().map(images).collect();
-    let images = variants.iter().map(of_target).collect::<Result<Vec<Vec<_>>, _>>()?;
-    let whole = whole_steps(variants)?;
-    let ready = ready(variants, &whole);
-    let mut machines = Variants::on_device(&ready, &images, driver, how)?;
-    work.with(&mut machines, &steps(variants, &ready))
+    target.turns().iter().map(images).collect()
+}
+
+/// Has inputs fed that hold the same in every step.
+fn hold<M: Machine>(machines: &mut Variants<M>, steps: &[Step]) {
+    for (i, step) in steps.iter().enumerate() {
+        machines.hold(i, step.held());
+    }
 }
 
 /// A run from files to files.
@@ -143,11 +180,15 @@ struct Training<'a, N, W> {
 }
 
 impl<N: FnMut(&Notice), W: FnMut(&StepReport)> Work<Summary> for Training<'_, N, W> {
-    fn with<M: Machine>(
+    fn with<'s, 'g: 's, M: Another<'g>>(
         self,
-        machines: &mut Variants<M>,
-        steps: &[Step],
-    ) -> Result<Summary, TrainError> {
+        machines: &mut Variants<'s, 'g, M>,
+        steps: &[Step<'s>],
+        _: More<'s, 'g>,
+    ) -> Result<Summary, TrainError>
+    where
+        TrainError: From<M::Error>,
+    {
         train_on(machines, steps, self.options, self.notice, self.watch)
     }
 }
@@ -162,11 +203,18 @@ fn ready<'s, 'a>(
     variants: &[&'a Target],
     whole: &'s [Option<WholeStep<'a>>],
 ) -> Vec<variants::Step<'s, 'a>> {
-    let step = |(target, whole): (&&'a Target, &'s Option<_>)| match whole {
+    variants.iter().zip(whole).map(|(target, whole)| ready_one(target, whole)).collect()
+}
+
+/// The step of a target as it is made ready.
+fn ready_one<'s, 'a>(
+    target: &'a Target,
+    whole: &'s Option<WholeStep<'a>>,
+) -> variants::Step<'s, 'a> {
+    match whole {
         Some(whole) => variants::Step::InRounds(whole),
         None => variants::Step::Whole(Part { graph: &target.graph, program: &target.program }),
-    };
-    variants.iter().zip(whole).map(step).collect()
+    }
 }
 
 /// What a run needs to know of a step.
@@ -178,19 +226,38 @@ struct Step<'a> {
     graph: &'a Graph,
     /// Initializers that cannot be replaced any more.
     bound: &'a [String],
+    /// Inputs that hold the same in every step, by name.
+    fed: &'a BTreeMap<String, Data>,
     /// The file that constants and initial states lie in.
     file: &'a Mapping,
     /// Whose commands are timed.
     timed: (&'a Graph, &'a Program),
 }
 
-fn steps<'a>(variants: &[&'a Target], ready: &'a [variants::Step<'_, 'a>]) -> Vec<Step<'a>> {
-    let step = |(target, ready): (&&'a Target, &'a variants::Step<'_, 'a>)| {
-        let Target { variant, structure, bound, file, .. } = target;
+impl<'a> Step<'a> {
+    fn of<'g: 'a>(target: &'g Target, ready: &variants::Step<'a, 'g>) -> Step<'a> {
+        let Target { variant, structure, bound, fed, file, .. } = target;
         let (graph, timed) = (ready.graph(), (&target.graph, &target.program));
-        Step { name: (variant, structure), graph, bound, file, timed }
-    };
-    variants.iter().zip(ready).map(step).collect()
+        Step { name: (variant, structure), graph, bound, fed, file, timed }
+    }
+
+    /// The inputs that whoever runs the step feeds.
+    fn inputs(&self) -> impl Iterator<Item = ValueId> {
+        self.graph.inputs().filter(|&v| !self.fed.contains_key(&self.graph.values[v].name))
+    }
+
+    /// The others, with what they hold.
+    fn held(&self) -> Vec<(ValueId, Bytes)> {
+        let held = |v: ValueId| match self.fed.get(&self.graph.values[v].name)? {
+            Data::Bytes(bytes) => Some((v, bytes.clone())),
+            Data::Absent => None,
+        };
+        self.graph.inputs().filter_map(held).collect()
+    }
+}
+
+fn steps<'s, 'g: 's>(variants: &[&'g Target], ready: &[variants::Step<'s, 'g>]) -> Vec<Step<'s>> {
+    variants.iter().zip(ready).map(|(target, ready)| Step::of(target, ready)).collect()
 }
 
 /// A pattern of names: `*`, `?` and `[…]` as in a shell.

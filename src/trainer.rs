@@ -1,7 +1,8 @@
 //! Training batch by batch, with what the caller has in memory.
 
-use crate::artifact::Artifact;
+use crate::artifact::{Artifact, Target};
 use crate::data::{Progress, TensorFile, parse_scalar, save};
+use crate::dynamic::{Dynamic, Sizes};
 use crate::evaluator::Means;
 use crate::gpu_code::Trust;
 use crate::tensor::{Input, Tensor};
@@ -30,6 +31,9 @@ pub struct TrainerOptions {
     pub deterministic: bool,
     /// Whose code for GPUs is run.
     pub trust: Trust,
+    /// How a step of other sizes is compiled when a batch of them first comes; `None` for the artifact's
+    /// sizes alone.
+    pub dynamic: Option<Dynamic>,
 }
 
 /// Trains with an artifact, one batch after another, out of its arena. Several trainers may share an artifact; each has
@@ -59,6 +63,9 @@ pub struct Trainer {
     progress: Progress,
     /// How often states were changed.
     version: u64,
+    dynamic: Option<Dynamic>,
+    /// Steps beside the artifact's, in the order in which they were added.
+    added: Vec<Arc<Target>>,
 }
 
 /// The forward pass that evaluates what was trained, with weights of its own.
@@ -90,13 +97,15 @@ impl Trainer {
             let name = format!("`{}`", artifact.provenance.model);
             return Err(PlaceError::PlanOnly(name).into());
         }
-        let TrainerOptions { place, threads, seed, initial, deterministic, trust } = options;
+        let TrainerOptions { place, threads, seed, initial, deterministic, trust, dynamic } =
+            options;
         let how = How { place, threads, deterministic, trust, poison: false };
         let session = Session::new(Arc::clone(&artifact), Purpose::Step, 0, initial, how)?;
         let saved = session.ready().progress;
         let progress = Progress { seed: seed.unwrap_or(saved.seed), ..saved };
         let evaluations = BTreeMap::new();
-        Ok(Trainer { artifact, how, session, evaluations, progress, version: 0 })
+        let (version, added) = (0, Vec::new());
+        Ok(Trainer { artifact, how, session, evaluations, progress, version, dynamic, added })
     }
 
     /// The artifact.
@@ -112,6 +121,14 @@ impl Trainer {
     /// The names of the variants; one that is empty where the artifact holds one step alone.
     pub fn variants(&self) -> impl Iterator<Item = &str> {
         self.ready().variants.iter().map(|ports| ports.name.as_str())
+    }
+
+    /// How many of them, the first ones, have a forward pass that evaluates what they train: those that were added
+    /// when batches of their sizes came have none.
+    fn compiled(&self) -> usize {
+        let compiled = self.ready().variants.len() - self.added.len();
+        let evaluations = self.how.place.evaluations(&self.artifact);
+        evaluations.map_or(compiled, |all| all.len().min(compiled))
     }
 
     /// The type of an input of the last variant that stepped, at first of the first one; `None` if there is no
@@ -131,14 +148,83 @@ impl Trainer {
     }
 
     /// Runs one step; gives its scalar outputs by name. [`Trainer::output`] has the others. Of several variants it is
-    /// the first whose inputs have as many elements as the batch gives.
+    /// the first whose inputs have as many elements as the batch gives. With [`TrainerOptions::dynamic`] a step of
+    /// the batch's size is compiled where there is none, if numbers of elements say the size: where two dimensions of an
+    /// input vary, [`Trainer::step_at`] is told them.
     ///
     /// # Errors
-    /// An input is missing, unknown or of another type; a target is no class; the loss is not finite; the device
-    /// failed. After the last three, states may be half updated.
+    /// An input is missing, unknown or of another type; a step of the batch's size does not fit the arena; a target is
+    /// no class; the loss is not finite; the device failed. After the last three, states may be half updated.
     pub fn step(&mut self, batch: &[(&str, Input)]) -> Result<BTreeMap<String, f64>, TrainError> {
-        let variant = fitting(&self.ready().variants, batch);
+        let variant = match fitting(&self.ready().variants, batch) {
+            Some(variant) => variant,
+            None => self.grown(batch)?.unwrap_or(0),
+        };
         self.step_of(variant, batch)
+    }
+
+    /// Runs one step as [`Trainer::step`] does, at these sizes of dimensions; others have those of the first variant.
+    ///
+    /// # Errors
+    /// As for [`Trainer::step`]; there is no such dimension, or, without [`TrainerOptions::dynamic`], no such variant.
+    pub fn step_at(
+        &mut self,
+        sizes: &[(&str, u64)],
+        batch: &[(&str, Input)],
+    ) -> Result<BTreeMap<String, f64>, TrainError> {
+        let structure = self.first_structure();
+        let all = self.dynamic.as_ref().and_then(|dynamic| dynamic.resized(&structure, sizes));
+        let Some(all) = all else {
+            let name = sizes.iter().map(|(name, size)| format!("{name}={size}"));
+            let name = name.collect::<Vec<_>>().join(",");
+            return self.step_variant(&name, batch);
+        };
+        // The first variant of an artifact of one has no name.
+        let is_first = self.dynamic.as_ref().is_some_and(|d| d.is_first(&structure, &all));
+        let variant = if is_first { 0 } else { self.grow(&structure, &all)? };
+        self.step_of(variant, batch)
+    }
+
+    /// The structure of the first variant.
+    fn first_structure(&self) -> String {
+        let programs = self.how.place.programs(&self.artifact).unwrap_or_default();
+        programs.first().map_or(String::new(), |target| target.structure.clone())
+    }
+
+    /// The inputs of the first variant of a structure, by name.
+    fn inputs_of(&self, structure: &str) -> Vec<(&str, &TensorType)> {
+        let programs = self.how.place.programs(&self.artifact).unwrap_or_default();
+        let first = programs.iter().position(|target| target.structure == structure);
+        let ports = first.and_then(|i| self.ready().variants.get(i));
+        ports
+            .map_or(Vec::new(), |ports| ports.inputs.iter().map(|p| (&p.name[..], &p.ty)).collect())
+    }
+
+    /// A step for a batch that fits no variant; `None` where none is to be compiled.
+    fn grown(&mut self, batch: &[(&str, Input)]) -> Result<Option<usize>, TrainError> {
+        let Some(dynamic) = &self.dynamic else { return Ok(None) };
+        let structure = self.first_structure();
+        let elements = batch.iter().filter_map(|(name, x)| Some((*name, x.elements()?.1)));
+        let elements: Vec<(&str, usize)> = elements.collect();
+        let sizes = dynamic.sizes_by_elements(&structure, &self.inputs_of(&structure), &elements);
+        sizes.map(|sizes| self.grow(&structure, &sizes)).transpose()
+    }
+
+    /// The variant of these sizes, compiled where there is none.
+    fn grow(&mut self, structure: &str, sizes: &Sizes) -> Result<usize, TrainError> {
+        let name = Dynamic::name(structure, sizes);
+        if let Some(variant) = self.variants().position(|variant| variant == name) {
+            return Ok(variant);
+        }
+        let mut others = self.how.place.programs(&self.artifact)?;
+        others.extend(self.added.iter().map(AsRef::as_ref));
+        let unknown = || InputError::Variant { name: name.clone(), known: Vec::new() };
+        let dynamic = self.dynamic.as_mut().ok_or_else(unknown)?;
+        let target = Arc::new(dynamic.step(structure, sizes, &others)?);
+        self.session.settle()?;
+        let variant = self.session.add(Arc::clone(&target))?;
+        self.added.push(target);
+        Ok(variant)
     }
 
     /// Runs one step of the variant of this name, as [`Trainer::step`] does.
@@ -180,7 +266,8 @@ impl Trainer {
         batch: &[(&str, Input)],
     ) -> Result<BTreeMap<String, f64>, TrainError> {
         let defaults = self.artifact.defaults.clone();
-        let variant = fitting(&self.ready().variants, batch);
+        let compiled = &self.ready().variants[..self.compiled()];
+        let variant = fitting(compiled, batch).unwrap_or(0);
         let session = self.evaluation(variant)?;
         feed(session, batch, &defaults)?;
         session.begin(Draw::default())?;
@@ -313,6 +400,9 @@ impl Trainer {
     /// The forward pass of a variant, with the states as they are now.
     fn evaluation(&mut self, variant: usize) -> Result<&mut Session, TrainError> {
         self.settle()?;
+        if variant >= self.compiled() {
+            return Err(PlaceError::Evaluation.into());
+        }
         let mut evaluation = match self.evaluations.remove(&variant) {
             Some(evaluation) => evaluation,
             None => {
@@ -347,9 +437,8 @@ impl Trainer {
     }
 }
 
-/// The first variant whose inputs a batch fits by numbers of elements, else the first one, which says what does
-/// not fit.
-fn fitting(variants: &[Ports], batch: &[(&str, Input)]) -> usize {
+/// The first variant whose inputs a batch fits by numbers of elements.
+fn fitting(variants: &[Ports], batch: &[(&str, Input)]) -> Option<usize> {
     let fits = |ports: &Ports| {
         batch.iter().all(|(name, given)| {
             let port = ports.inputs.iter().find(|port| port.name == *name);
@@ -357,7 +446,7 @@ fn fitting(variants: &[Ports], batch: &[(&str, Input)]) -> usize {
             port.is_some_and(|port| port.ty.elements() == elements)
         })
     };
-    variants.iter().position(fits).unwrap_or(0)
+    variants.iter().position(fits)
 }
 
 /// Fills the inputs with a batch, and those that it lacks with their default values.
@@ -440,6 +529,27 @@ pub mod access {
     pub fn choose(trainer: &mut Trainer, variant: usize) -> Result<(), TrainError> {
         trainer.settle()?;
         trainer.session.choose(variant)
+    }
+
+    /// The variant of a structure (of the first one, where none is named) whose inputs have these shapes; one that
+    /// there is not is compiled, if the trainer does that. `None` if there is none.
+    ///
+    /// # Errors
+    /// As for [`Trainer::step`].
+    pub fn grow(
+        trainer: &mut Trainer,
+        structure: Option<&str>,
+        shapes: &[(&str, &[usize])],
+    ) -> Result<Option<usize>, TrainError> {
+        let structure = structure.map_or_else(|| trainer.first_structure(), str::to_owned);
+        let Some(dynamic) = &trainer.dynamic else { return Ok(None) };
+        let sizes = dynamic.sizes(&structure, &trainer.inputs_of(&structure), shapes);
+        sizes.map(|sizes| trainer.grow(&structure, &sizes)).transpose()
+    }
+
+    /// How many of the variants have a forward pass to evaluate with, where the artifact has some.
+    pub fn compiled(trainer: &Trainer) -> usize {
+        trainer.compiled()
     }
 
     /// The inputs.

@@ -2,11 +2,16 @@
 
 use arenic::evaluator::Kernels;
 use arenic_backends::{CPU, CUDA};
+use arenic_ir::graph::{Output, ValueId};
+use arenic_ir::op::{Binary, Op, Reduction, Unary};
 use arenic_ir::text::Module;
-use arenic_ir::{DType, Graph, TargetInfo};
+use arenic_ir::verify::verify;
+use arenic_ir::{DType, Graph, TargetInfo, TensorType};
+use arenic_passes::dead_code::DeadCode;
 use arenic_passes::explain::Case;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
-use arenic_passes::{Cx, Standard};
+use arenic_passes::sink_transposes::SinkTransposes;
+use arenic_passes::{Cx, GraphPass, Standard};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::Reference;
 use std::path::Path;
@@ -101,6 +106,102 @@ fn fuse_cross_entropy() {
 #[test]
 fn layout() {
     assert!(hold("layout", "- layout: {convolutions: all}") >= 7);
+}
+
+#[test]
+fn sink_transposes() {
+    assert!(hold("sink_transposes", "- sink_transposes") >= 4);
+}
+
+/// A graph of twenty operators in two orders of axes.
+fn in_two_orders(seed: u64) -> Graph {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut g = Graph::default();
+    // Channels second, then last.
+    let shapes = [[2, 6, 4, 5], [2, 4, 5, 6]];
+    let floats = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let mut values = vec![vec![g.add_input("x", floats(&shapes[0]))]; 2];
+    values[1] = vec![g.add_input("y", floats(&shapes[1]))];
+    let add = |g: &mut Graph, op: Op, inputs: &[ValueId]| {
+        let n = g.add_node("", op, inputs.to_vec()).unwrap();
+        g.result(n).unwrap()
+    };
+    let mut outputs = Vec::new();
+    for k in 0..20 {
+        let side = random.usize(0..2);
+        let of = |random: &mut fastrand::Rng| {
+            let back = random.usize(0..values[side].len().min(3));
+            values[side][values[side].len() - 1 - back]
+        };
+        let (a, b) = (of(&mut random), of(&mut random));
+        let channels = if side == 0 { 1 } else { 3 };
+        let (mut to, bias) = (side, [[6, 1, 1], [1, 1, 6]][side]);
+        let y = match random.u32(0..9) {
+            0..=2 => {
+                to = 1 - side;
+                let perm = [[0, 2, 3, 1], [0, 3, 1, 2]][side].to_vec();
+                add(&mut g, Op::Transpose { perm }, &[a])
+            }
+            3 => add(&mut g, Op::Unary { f: Unary::Tanh }, &[a]),
+            4 => add(&mut g, Op::Binary { f: Binary::Add }, &[a, b]),
+            5 => {
+                let s = g.add_state(format!("s{k}"), floats(&bias), None);
+                let enter = g.states[s].enter;
+                add(&mut g, Op::Binary { f: Binary::Mul }, &[a, enter])
+            }
+            6 => {
+                let axes = (1..4).filter(|&axis| axis != channels).collect();
+                let mean = add(&mut g, Op::Reduce { f: Reduction::Mean, axes, keep: true }, &[a]);
+                add(&mut g, Op::Binary { f: Binary::Sub }, &[b, mean])
+            }
+            7 => {
+                let whole = add(&mut g, Op::Concat { axis: channels }, &[a, b]);
+                let (mut starts, steps) = (vec![0; 4], vec![1; 4]);
+                starts[channels] = 3;
+                let shape = shapes[side].to_vec();
+                add(&mut g, Op::Slice { starts, steps, shape }, &[whole])
+            }
+            _ => add(&mut g, Op::Softmax { axis: channels }, &[a]),
+        };
+        values[to].push(y);
+        if random.u32(0..8) == 0 {
+            outputs.push(y);
+        }
+    }
+    outputs.extend(values.iter().filter_map(|all| all.last()));
+    for (i, value) in outputs.into_iter().enumerate() {
+        g.outputs.push(Output { name: format!("{i}"), value });
+    }
+    g
+}
+
+/// Random graphs compute what they did, and their transposes never move more.
+#[test]
+fn sunk_transposes_move_less_and_change_nothing_else() {
+    let cx = Cx::new(CPU.target());
+    let moved = |g: &Graph| -> u64 {
+        let turns = g.nodes.values().filter(|n| matches!(n.op, Op::Transpose { .. }));
+        let moves =
+            turns.filter(|n| g.ty(n.inputs[0]).shape.iter().filter(|&&d| d > 1).count() > 1);
+        moves.map(|n| g.ty(n.inputs[0]).bytes()).sum()
+    };
+    let mut gained = 0;
+    for seed in 0..400 {
+        let mut before = in_two_orders(seed);
+        DeadCode {}.run(&mut before, &cx).unwrap();
+        let mut after = before.clone();
+        SinkTransposes {}.run(&mut after, &cx).unwrap();
+        verify(&after).unwrap();
+        assert!(moved(&after) <= moved(&before), "seed {seed}");
+        gained += usize::from(moved(&after) < moved(&before));
+        for ((which, a), (_, b)) in results(&before).iter().zip(&results(&after)) {
+            let largest = a.iter().fold(1f32, |m, x| m.max(x.abs()));
+            for (x, y) in a.iter().zip(b) {
+                assert!((x - y).abs() <= 1e-5 * largest, "seed {seed}: {which}: {x} {y}");
+            }
+        }
+    }
+    assert!((100..400).contains(&gained), "{gained} graphs gain");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Why passes fail.
 
 use crate::report::Minimum;
-use crate::{accumulate, differentiate, shard, yaml};
+use crate::{accumulate, differentiate, drop_layers, shard, yaml};
 use arenic_ir::plan::PlanError;
 
 /// Why a pass failed.
@@ -13,6 +13,12 @@ pub enum PassError {
     /// The arena would be beyond any address space.
     #[error("the arena would need more than 2^60 bytes")]
     TooLarge,
+    /// Branches cannot be left out.
+    #[error(transparent)]
+    Drop(#[from] drop_layers::DropError),
+    /// A step that is added to others has a state or a constant that they have no home for.
+    #[error("the programs that are there have no home for `{0}`, which the step needs")]
+    Home(String),
     /// No plan keeps the limit on device memory.
     #[error(
         "the step cannot keep to {limit} bytes of device memory; it needs {minimum} at least \
@@ -28,6 +34,19 @@ pub enum PassError {
         bound: u64,
         /// That operator could be cut through its sums.
         sums: bool,
+    },
+    /// The search was ended from outside before it found a plan that keeps the limit on device memory.
+    #[error(
+        "the search was ended before it found a plan that keeps to {limit} bytes of device memory; \
+         the best so far needs {least} (no plan of this graph needs less than {bound})"
+    )]
+    Ended {
+        /// The limit.
+        limit: u64,
+        /// What the best plan so far needs.
+        least: u64,
+        /// No plan of this graph needs less.
+        bound: u64,
     },
     /// A strategy found no plan that keeps the limit on device memory.
     #[error(
@@ -76,6 +95,9 @@ impl PassError {
 
     /// True where another limit on memory might do.
     pub fn is_of_limits(&self) -> bool {
-        matches!(self, PassError::DeviceMemory { .. } | PassError::Limit { .. })
+        matches!(
+            self,
+            PassError::DeviceMemory { .. } | PassError::Limit { .. } | PassError::Ended { .. }
+        )
     }
 }

@@ -1,4 +1,4 @@
-//! What is added to a matrix product, or to what is scattered, becomes an operand of it.
+//! What is added to a matrix product becomes an operand of it.
 //!
 //! Exporters write a linear layer on tensors of rank three as a product and an addition, and
 //! reverse mode adds up gradients that are products. A `gemm` starts its sums at what is added
@@ -11,15 +11,11 @@
 //! product's place, with its result instead of the product's. Else it takes the place of the
 //! addition, its result in the bytes of what is added, which nobody else reads: until then what
 //! the product reads is kept instead of its result, so it may not be larger.
-//!
-//! A scatter that adds to zeros adds to the other term instead, in its bytes: of the gradient of an
-//! embedding that is a head's weight, too, there is then one copy and not two. It takes the place of the
-//! addition; what it scatters is kept until then instead of its result, so it may not be larger.
 
 use crate::rewrite::{Editor, GraphView, is_product, rows};
 use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
-use arenic_ir::op::{Binary, Op, Scatter, TypeError};
+use arenic_ir::op::{Binary, Op, TypeError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -32,17 +28,10 @@ impl GraphPass for FuseSums {
     fn run(&self, g: &mut Graph, _: &Cx) -> Result<Stats, PassError> {
         let view = GraphView::new(g);
         let sums = view.sums();
-        let is_left = |n: &NodeId| sums.iter().all(|sum| sum.addition != *n);
-        let left = g.nodes.keys().filter(is_left);
-        let scattered: Vec<Scattered> = left.filter_map(|n| view.scattered(n)).collect();
         let mut e = Editor::new(g);
         sums.iter().try_for_each(|sum| sum.replace(&mut e))?;
-        scattered.iter().try_for_each(|sum| sum.replace(&mut e))?;
         e.finish();
-        Ok(Stats::from([
-            ("fused_sums", sums.len() as u64),
-            ("fused_scatters", scattered.len() as u64),
-        ]))
+        Ok(Stats::from([("fused_sums", sums.len() as u64)]))
     }
 }
 
@@ -75,47 +64,7 @@ impl Sum {
     }
 }
 
-/// A scatter that adds to zeros, and what is added to that.
-struct Scattered {
-    scatter: NodeId,
-    addition: NodeId,
-    added: ValueId,
-}
-
-impl Scattered {
-    fn replace(&self, e: &mut Editor) -> Result<(), PassError> {
-        let Node { op, mut inputs, .. } = e.g.nodes[self.scatter].clone();
-        inputs[0] = self.added;
-        let y = e.value(self.addition, op, inputs)?;
-        let Some(old) = e.g.result(self.addition) else { return Ok(()) };
-        e.replace(self.addition, old, y)
-    }
-}
-
 impl GraphView<'_> {
-    /// A sum of a scatter to zeros and a value that nobody else reads.
-    fn scattered(&self, addition: NodeId) -> Option<Scattered> {
-        let sum = self.g.result(addition)?;
-        self.commuted(sum, Binary::Add).find_map(|[of, added]| {
-            let scatter = self.definition(of).filter(|_| self.definition(sum) == Some(addition))?;
-            let Node { op, inputs, .. } = &self.g.nodes[scatter];
-            let (Op::ScatterNd { reduction } | Op::ScatterElements { reduction, .. }) = op else {
-                return None;
-            };
-            let (y, place) = (self.g.result(scatter)?, self.g.resolve(added).root);
-            let bytes = |v: ValueId| self.g.ty(v).bytes();
-            let fits = *reduction == Scatter::Add
-                && self.number(inputs[0]) == Some(0.0)
-                && [of, y, added, place].iter().all(|&v| self.g.ty(v) == self.g.ty(sum))
-                && self.only_use(y)? == addition
-                && self.readers[place] == [addition]
-                && self.is_transient(place)
-                && place != y
-                && bytes(inputs[1]) + bytes(inputs[2]) <= bytes(y);
-            fits.then_some(Scattered { scatter, addition, added })
-        })
-    }
-
     /// All sums of a product and something else, in the order of their additions.
     fn sums(&self) -> Vec<Sum> {
         self.g.nodes.keys().filter_map(|n| self.sum(n)).collect()

@@ -122,7 +122,8 @@ fn transposed(g: &Graph, v: ValueId) -> Option<(ValueId, Vec<usize>)> {
     }
 }
 
-fn swaps_last_two(perm: &[usize]) -> bool {
+/// True for a permutation that exchanges the last two axes alone.
+pub(crate) fn swaps_last_two(perm: &[usize]) -> bool {
     let n = perm.len();
     n >= 2
         && perm[n - 1] == n - 2

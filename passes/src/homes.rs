@@ -5,6 +5,9 @@
 //! then their constants, equal ones once, then what each plan has for itself, as it was placed. So
 //! homes cost a plan nothing but the bytes of others. Sound because what two plans have at one place is
 //! the same, and nobody else's bytes lie there; `check_turns` proves it again.
+//!
+//! A step that is added to programs that are there already has its states and constants where these have
+//! theirs ([`Pinned`]), and all else beside them.
 
 use crate::PassError;
 use crate::place::{
@@ -12,7 +15,7 @@ use crate::place::{
 };
 use arenic_ir::graph::{Data, Def, Graph, State, StateId, ValueId};
 use arenic_ir::plan::{BufferKind, Placement, Plan, Slot, SlotId};
-use arenic_ir::program::{PerSpace, Program, Space};
+use arenic_ir::program::{PerSpace, Program, Range, Space};
 use arenic_ir::types::TensorType;
 use cranelift_entity::SecondaryMap;
 use std::collections::HashMap;
@@ -41,8 +44,116 @@ enum Key<'a> {
 pub(crate) struct Homes {
     /// First byte of each slot that is a home.
     offset: SecondaryMap<SlotId, Option<u64>>,
-    /// Where the homes of all plans end.
-    top: PerSpace<u64>,
+    /// The homes of all plans: first byte and end of each run of bytes, increasing.
+    taken: PerSpace<Vec<(u64, u64)>>,
+}
+
+/// The homes of programs that are there already.
+#[derive(Debug, Default)]
+pub struct Pinned<'a> {
+    /// By name and first row.
+    states: HashMap<(&'a str, usize), Range>,
+    /// Equal ones, in the order of their places.
+    constants: HashMap<(&'a str, &'a TensorType, &'a [u8]), Vec<Range>>,
+    taken: PerSpace<Vec<(u64, u64)>>,
+}
+
+impl<'a> Pinned<'a> {
+    /// The homes of these programs, which may take turns.
+    pub fn of(parts: &[(&'a Graph, &'a Program)]) -> Pinned<'a> {
+        let mut pinned = Pinned::default();
+        for &(g, program) in parts {
+            for home in &program.homes {
+                let value = &g.values[home.value];
+                match &value.def {
+                    Def::State(s) => {
+                        let state = &g.states[*s];
+                        let row = state.rows.map_or(0, |rows| rows.first);
+                        pinned.states.insert((&state.name, row), home.range);
+                    }
+                    Def::Const(Data::Bytes(bytes)) => {
+                        let key = (value.name.as_str(), &value.ty, &bytes[..]);
+                        let ranges = pinned.constants.entry(key).or_default();
+                        if !ranges.contains(&home.range) {
+                            ranges.push(home.range);
+                        }
+                    }
+                    Def::Const(Data::Absent) => {}
+                    _ => continue,
+                }
+                let (range, align) = (home.range, program.target.align.max(1));
+                let end = range.end().checked_next_multiple_of(align).unwrap_or(u64::MAX);
+                pinned.taken[range.space].push((range.offset, end));
+            }
+        }
+        pinned
+            .constants
+            .values_mut()
+            .for_each(|ranges| ranges.sort_by_key(|r| (r.space, r.offset)));
+        for space in Space::ALL {
+            let ranges = &mut pinned.taken[space];
+            ranges.sort_unstable();
+            ranges.dedup_by(|next, last| {
+                let meets = next.0 <= last.1;
+                if meets {
+                    last.1 = last.1.max(next.1);
+                }
+                meets
+            });
+        }
+        pinned
+    }
+
+    /// Constants that have homes on the device: names, types, contents, and how many equal ones there are.
+    pub fn constants(&self) -> impl Iterator<Item = (&'a str, &'a TensorType, &'a [u8], usize)> {
+        self.constants.iter().map(|(&(name, ty, bytes), ranges)| {
+            let on_device = ranges.iter().filter(|r| r.space == Space::Device);
+            (name, ty, bytes, on_device.count())
+        })
+    }
+
+    /// Where the states and constants of a plan that has its slots must lie.
+    ///
+    /// # Errors
+    /// The programs have no home for one of them.
+    pub(crate) fn homes(&self, g: &Graph, plan: &Plan) -> Result<Homes, PassError> {
+        let slots = &plan.slots()?.slots;
+        let mut met: HashMap<(&str, &TensorType, &[u8], Space), usize> = HashMap::new();
+        let mut offset = SecondaryMap::new();
+        for (home, slot) in homes(plan)? {
+            let held = &slots[slot];
+            let (name, found) = match home {
+                Home::State(s) => {
+                    let state = &g.states[StateId::from_u32(s)];
+                    let row = state.rows.map_or(0, |rows| rows.first);
+                    (&state.name, self.states.get(&(state.name.as_str(), row)).copied())
+                }
+                Home::Const(v) => {
+                    let value = &g.values[ValueId::from_u32(v)];
+                    let bytes = match &value.def {
+                        Def::Const(Data::Bytes(bytes)) => &bytes[..],
+                        _ => &[],
+                    };
+                    let before =
+                        met.entry((&value.name, &value.ty, bytes, held.space)).or_default();
+                    *before += 1;
+                    let of = self.constants.get(&(value.name.as_str(), &value.ty, bytes));
+                    let mut there = of.into_iter().flatten().filter(|r| r.space == held.space);
+                    (&value.name, there.nth(*before - 1).copied())
+                }
+            };
+            // Whoever shares the slot takes no more than the home has.
+            let room = |range: &Range| range.len.checked_next_multiple_of(held.align);
+            let fits = |range: &Range| {
+                range.space == held.space
+                    && range.offset.is_multiple_of(held.align)
+                    && room(range).is_some_and(|room| held.bytes <= room)
+            };
+            let Some(range) = found.filter(fits) else { return Err(PassError::Home(name.clone())) };
+            offset[slot] = Some(range.offset);
+        }
+        Ok(Homes { offset, taken: self.taken.clone() })
+    }
 }
 
 /// In which memory each state has its home as a step begins and ends, by name and first row: the same
@@ -62,11 +173,6 @@ impl StateHomes {
             }
         }
         homes
-    }
-
-    /// All homes on the device.
-    pub fn on_device(parts: &[(&Graph, &Program)]) -> StateHomes {
-        StateHomes(parts.iter().flat_map(spaces).map(|(key, _)| (key, Space::Device)).collect())
     }
 
     /// True where the states of a step have these homes.
@@ -162,17 +268,19 @@ impl Homes {
                 }
             }
         }
+        let taken = |end: u64| if end > 0 { vec![(0, end)] } else { Vec::new() };
+        let taken = PerSpace { device: taken(top.device), host: taken(top.host) };
         let homes = |of_part: Vec<(SlotId, usize)>| {
             let mut offset = SecondaryMap::new();
             of_part.into_iter().for_each(|(slot, at)| offset[slot] = Some(offsets[at]));
-            Homes { offset, top }
+            Homes { offset, taken: taken.clone() }
         };
         Ok(places.into_iter().map(homes).collect())
     }
 
     /// Places a plan that was placed by itself over these homes. What lies above the plan's own homes
     /// is moved as a whole; where homes are left for a part of the step and others lie in them
-    /// meanwhile, the method places anew.
+    /// meanwhile, or where homes have room between them, the method places anew.
     pub(crate) fn place(
         &self,
         plan: &mut Plan,
@@ -192,7 +300,8 @@ impl Homes {
             for &s in &homes {
                 placement.offset[s] = self.offset[s].unwrap_or(0);
             }
-            let mut top = self.top[space];
+            let taken = &self.taken[space];
+            let mut top = taken.last().map_or(0, |last| last.1);
             let (resident, transient): (Vec<SlotId>, Vec<SlotId>) =
                 others.into_iter().partition(|&s| is_resident(&slots[s], last));
             for s in resident {
@@ -203,7 +312,8 @@ impl Homes {
             let base = top.next_multiple_of(align);
             let left: Vec<SlotId> =
                 homes.into_iter().filter(|&s| !slots[s].away.is_empty()).collect();
-            if left.is_empty() {
+            let is_whole = matches!(taken[..], [] | [(0, _)]);
+            if left.is_empty() && is_whole {
                 let lowest = transient.iter().map(|&s| before.offset[s]).min().unwrap_or(0);
                 let lowest = lowest - lowest % align;
                 for s in transient {
@@ -217,20 +327,24 @@ impl Homes {
                 let mut left: Vec<(u64, u64)> =
                     left.iter().map(|&s| (placement.offset[s], slots[s].bytes)).collect();
                 left.sort_unstable();
-                left.push((base, 0));
-                let mut from = 0;
-                for (at, bytes) in left {
-                    if from < at {
-                        buffers.push(Buffer {
-                            lower: 0,
-                            upper: i64::from(last) + 1,
-                            size: at - from,
-                            alignment: 1,
-                            offset: Some(from),
-                            ..Buffer::default()
-                        });
+                // What is resident lies behind the homes.
+                let end = taken.last().map_or(0, |last| last.1);
+                let behind = (end < base).then_some((end, base));
+                for (mut from, end) in taken.iter().copied().chain(behind) {
+                    let inside = left.iter().filter(|l| from <= l.0 && l.0 < end);
+                    for (at, bytes) in inside.copied().chain([(end, 0)]).collect::<Vec<_>>() {
+                        if from < at {
+                            buffers.push(Buffer {
+                                lower: 0,
+                                upper: i64::from(last) + 1,
+                                size: at - from,
+                                alignment: 1,
+                                offset: Some(from),
+                                ..Buffer::default()
+                            });
+                        }
+                        from = at + bytes;
                     }
-                    from = at + bytes;
                 }
                 let problem = Problem::new(buffers).map_err(|_| PassError::TooLarge)?;
                 let wish = Wish { capacity: limits[space].or(wish.capacity), ..*wish };

@@ -20,8 +20,10 @@ mod commits;
 pub mod dead_code;
 pub mod detach_states;
 pub mod differentiate;
+pub mod drop_layers;
 mod error;
 pub mod explain;
+pub mod feed_constants;
 mod flow;
 pub mod fold_constants;
 pub mod fuse_cross_entropy;
@@ -52,15 +54,18 @@ pub mod shard;
 mod share;
 pub mod share_in_place;
 pub mod share_parallel;
+pub mod sink_scatters;
+pub mod sink_transposes;
 pub mod strategy;
 pub mod streams;
 pub mod sync;
 pub mod tail;
+mod turn;
 pub mod views;
 pub mod yaml;
 
 pub use error::PassError;
-pub use homes::StateHomes;
+pub use homes::{Pinned, StateHomes};
 pub use pass::{
     Cx, Evaluate, GraphPass, InParts, PlanOutcome, PlanPass, ProgramPass, Purpose, Stats, Turns,
 };
@@ -81,7 +86,9 @@ crate::passes! {
     graph views::Views,
     graph raise::Raise in "raise/mod.rs",
     graph attention::Attention in "attention/mod.rs",
+    graph sink_transposes::SinkTransposes,
     graph fuse_cross_entropy::FuseCrossEntropy,
+    graph sink_scatters::SinkScatters,
     graph fuse_updates::FuseUpdates in "fuse_updates/mod.rs",
     graph fuse_sums::FuseSums,
     graph fuse_gelu::FuseGelu in "fuse_gelu/mod.rs",

@@ -19,7 +19,7 @@ use crate::precision::{Format, Precision};
 use crate::report::{Minimum, PlanReport};
 use crate::shard::Shard;
 use crate::yaml::YamlError;
-use crate::{Cx, Pass, PassError, PassSet, PlanOutcome, Stats, Turns};
+use crate::{Cx, GraphPass, Pass, PassError, PassSet, PlanOutcome, Stats, Turns};
 use arenic_ir::check::{Footprint, Violation, check};
 use arenic_ir::plan::Fact;
 use arenic_ir::program::PerSpace;
@@ -298,6 +298,18 @@ impl Pipeline {
         Ok(self)
     }
 
+    /// The pipeline with a pass that rewrites the step as soon as a forward graph became one.
+    pub fn after_differentiation(mut self, name: &str, pass: Arc<dyn GraphPass>) -> Pipeline {
+        let differentiates = |step: &Step| match &step.pass {
+            Pass::Graph(pass) => pass.differentiates().is_some(),
+            _ => false,
+        };
+        if let Some(i) = self.steps.iter().position(differentiates) {
+            self.steps.insert(i + 1, Step::new(name, Pass::Graph(pass)));
+        }
+        self
+    }
+
     /// The pass that makes a training step of a forward graph, where there is one.
     pub fn differentiation(&self) -> Option<&Differentiate> {
         self.steps.iter().find_map(|step| match &step.pass {
@@ -437,7 +449,17 @@ impl Pipeline {
             false => Some(0),
         };
         let cx = Cx { limits: PerSpace { host, ..cx.limits }, ..*cx };
-        self.run_from(0, module, &cx, &mut options)
+        match self.run_from(0, module, &cx, &mut options) {
+            // Somebody ended the search, so that a limit which it has not kept may be one that can be.
+            Err(RunError::Pass {
+                pass,
+                error: PassError::DeviceMemory { limit, minimum, bound, .. },
+            }) if cx.search.is_stopped() => {
+                let error = PassError::Ended { limit, least: minimum, bound };
+                Err(RunError::Pass { pass, error })
+            }
+            outcome => outcome,
+        }
     }
 
     /// Runs the passes from one on.

@@ -90,6 +90,15 @@ impl Minimum {
         Stats::from([(name, self.bytes), ("minimum_device_bytes_bound", self.bound)])
     }
 
+    /// What two plans need that take turns.
+    pub(crate) fn of_both(self, other: Minimum) -> Minimum {
+        Minimum {
+            bytes: self.bytes.max(other.bytes),
+            bound: self.bound.max(other.bound),
+            is_exact: self.is_exact && other.is_exact,
+        }
+    }
+
     /// What two sets of plans need, of which one is taken.
     pub(crate) fn of_either(self, other: Minimum) -> Minimum {
         Minimum {

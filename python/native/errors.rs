@@ -54,6 +54,7 @@ pub(crate) fn of_training(e: &TrainError) -> PyErr {
     match e {
         _ if e.is_non_finite() => NonFiniteError::new_err(text),
         TrainError::Ended => InternalError::new_err(text),
+        TrainError::Dynamic(_) => CompileError::new_err(text),
         TrainError::Input(_) | TrainError::Data(_) | TrainError::Class { .. } => {
             DataError::new_err(text)
         }

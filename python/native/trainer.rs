@@ -135,6 +135,7 @@ impl Trainer {
         zeros: Vec<String>,
         deterministic: bool,
         trust_gpu_code: bool,
+        dynamic: bool,
     ) -> PyResult<Trainer> {
         let place: Place = device.parse().map_err(errors::DeviceError::new_err::<String>)?;
         let patterns = |given: Vec<String>| {
@@ -148,12 +149,14 @@ impl Trainer {
             (patterns(skip)?, patterns(zeros)?, crate::tensors::tensors(tensors)?);
         let trust = if trust_gpu_code { Trust::Artifact } else { Trust::Own };
         let artifact = step.artifact.clone();
+        let dynamic = dynamic.then(|| arenic::cli::dynamic(&artifact)).transpose();
+        let dynamic = dynamic.map_err(|e| errors::of_compiling(&e))?;
         errors::guarded(|| {
             let made = py.detach(|| {
                 let file = init.map(TensorFile::open).transpose()?;
                 let initial = Initial { tensors, file, skip, zeros };
                 let options =
-                    TrainerOptions { place, threads, seed, initial, deterministic, trust };
+                    TrainerOptions { place, threads, seed, initial, deterministic, trust, dynamic };
                 arenic::Trainer::with_options(artifact, options)
             });
             Ok(Trainer { trainer: Mutex::new(made.map_err(|e| of_training(&e))?) })
@@ -179,6 +182,24 @@ impl Trainer {
             let variants = access::variants(trainer);
             variants.map(|(name, ports)| (name.to_owned(), inputs(ports))).collect()
         })
+    }
+
+    /// The variant of a structure (of the first one, where none is named) whose inputs have these shapes, which is
+    /// compiled where there is none; `None` if there is no such size.
+    fn grow(
+        &self,
+        py: Python<'_>,
+        structure: Option<String>,
+        shapes: BTreeMap<String, Vec<usize>>,
+    ) -> PyResult<Option<usize>> {
+        let shapes: Vec<(&str, &[usize])> =
+            shapes.iter().map(|(name, shape)| (name.as_str(), &shape[..])).collect();
+        self.with(py, |trainer| access::grow(trainer, structure.as_deref(), &shapes))
+    }
+
+    /// How many variants there are that the step was compiled with.
+    fn compiled(&self, py: Python<'_>) -> usize {
+        self.read(py, |trainer| access::compiled(trainer))
     }
 
     /// Chooses the variant that inputs, outputs and the next step are of.

@@ -60,6 +60,20 @@ pub enum SetupError {
     /// Threads could not be started.
     #[error("{0} threads could not be started: {1}")]
     Threads(usize, String),
+    /// A step that was to be added needs larger arenas than there are.
+    #[error(
+        "the step needs arenas of {} and {} bytes, and there are {} and {}",
+        .wanted.device, .wanted.host, .there.device, .there.host
+    )]
+    Arena {
+        /// Those that there are.
+        there: PerSpace<u64>,
+        /// Those that it needs.
+        wanted: PerSpace<u64>,
+    },
+    /// A step that was to be added runs kernels on several streams, where no other one does.
+    #[error("the step has kernels on several streams, the others on one; compile them together")]
+    Streams,
 }
 
 /// A kernel refused its operands.
@@ -75,6 +89,7 @@ pub struct StepError {
 /// A program ready to step.
 pub struct Executor<'g> {
     graph: &'g Graph,
+    options: ExecutorOptions,
     /// Those of all programs that it takes turns with.
     arenas: Arc<PerSpace<AlignedBytes>>,
     footprint: Footprint,
@@ -100,7 +115,7 @@ impl<'g> Executor<'g> {
         options: ExecutorOptions,
     ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
-        let (arenas, pool) = (allocate(program.sizes)?, pool(options)?);
+        let (arenas, pool) = (allocate(program.sizes, options)?, pool(options)?);
         // SAFETY: `check` has just accepted the program, and the arenas are its own.
         unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, options) }
     }
@@ -121,8 +136,10 @@ impl<'g> Executor<'g> {
     ) -> Result<Vec<Vec<Self>>, SetupError> {
         let footprints = check_variants(steps).map_err(SetupError::Check)?;
         let sizes = steps.iter().flatten().map(|(_, program)| program.sizes);
-        let (arenas, pool) =
-            (allocate(sizes.fold(PerSpace::default(), PerSpace::largest))?, pool(options)?);
+        let (arenas, pool) = (
+            allocate(sizes.fold(PerSpace::default(), PerSpace::largest), options)?,
+            pool(options)?,
+        );
         let executor = |(&(graph, program), footprint): (&check::Part<'g>, Footprint)| {
             let (arenas, pool) = (Arc::clone(&arenas), Arc::clone(&pool));
             // SAFETY: `check_variants` has just accepted the programs, so that each finds its states
@@ -163,6 +180,7 @@ impl<'g> Executor<'g> {
         let events = event_indices(program);
         let mut executor = Executor {
             graph,
+            options,
             arenas,
             footprint,
             homes: program.homes.iter().map(|h| (h.value, h.range)).collect(),
@@ -190,6 +208,27 @@ impl<'g> Executor<'g> {
             executor.prepare_poison(program);
         }
         Ok(executor)
+    }
+
+    /// An executor of another program over the same arenas; what these hold stays.
+    ///
+    /// # Errors
+    /// As for [`Executor::new`].
+    ///
+    /// # Safety
+    /// `check_variants` accepted the program beside all others over the arenas, which have room for it, and
+    /// said `footprint` of it. For uses it is as for [`Executor::taking_turns`].
+    pub(crate) unsafe fn another(
+        &self,
+        (graph, program): check::Part<'g>,
+        footprint: Footprint,
+    ) -> Result<Self, SetupError> {
+        let (arenas, pool) = (Arc::clone(&self.arenas), Arc::clone(&self.step.pool));
+        // SAFETY: the caller's promise.
+        let mut another =
+            unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, self.options) }?;
+        another.step.ranks.clone_from(&self.step.ranks);
+        Ok(another)
     }
 
     /// Runs the program as one of several ranks.
@@ -251,10 +290,6 @@ impl<'g> Executor<'g> {
     fn prepare_poison(&mut self, program: &Program) {
         let end = program.commands.len();
         self.step.dead.resize_with(end, Vec::new);
-        for arena in [&self.arenas.device, &self.arenas.host] {
-            // SAFETY: all bytes of an arena, which nobody else uses now (`in_arenas`).
-            unsafe { std::ptr::write_bytes(arena.as_ptr(), POISON, arena.as_slice().len()) };
-        }
         for occupancy in &self.footprint.occupancies {
             let o = occupancy;
             // An occupancy that was handed over in place ends where its successor begins.
@@ -375,10 +410,17 @@ impl<'g> Executor<'g> {
     }
 }
 
-/// Arenas of these sizes, zeroed.
-fn allocate(sizes: PerSpace<u64>) -> Result<Arc<PerSpace<AlignedBytes>>, OutOfMemory> {
-    let device = AlignedBytes::zeroed(sizes.device)?;
-    Ok(Arc::new(PerSpace { device, host: AlignedBytes::zeroed(sizes.host)? }))
+/// Arenas of these sizes, zeroed, or poisoned.
+fn allocate(
+    sizes: PerSpace<u64>,
+    options: ExecutorOptions,
+) -> Result<Arc<PerSpace<AlignedBytes>>, OutOfMemory> {
+    let (mut device, mut host) =
+        (AlignedBytes::zeroed(sizes.device)?, AlignedBytes::zeroed(sizes.host)?);
+    if options.poison {
+        [&mut device, &mut host].into_iter().for_each(|arena| arena.as_mut_slice().fill(POISON));
+    }
+    Ok(Arc::new(PerSpace { device, host }))
 }
 
 /// The threads of kernels.

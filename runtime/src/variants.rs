@@ -3,7 +3,8 @@
 //! Each is an executor, or several of a step in rounds; the arenas are as large as the largest needs.
 //! Nobody has them but [`Variants`], which gives out one at a time. What a step was fed does not outlast
 //! the step of another, so that inputs are fed again then; states and constants stay, as
-//! `check_variants` proves.
+//! `check_variants` proves. Steps may be added while there are states: they are judged beside those that
+//! are there, and prepared over the same arenas.
 
 use crate::cuda::driver::Driver;
 use crate::cuda::nvrtc::Image;
@@ -14,9 +15,10 @@ use crate::machine::{DeviceError, Machine, StepFailure};
 use crate::ranks::Communicator;
 use crate::rounds::{InRounds, Part, WholeStep};
 use crate::ways::Way;
-use arenic_ir::check::Footprint;
+use arenic_ir::check::{self, Footprint, check_variants};
 use arenic_ir::graph::{Graph, StateId, ValueId};
 use arenic_ir::program::{PerSpace, Span};
+use bytes::Bytes;
 use rayon::ThreadPool;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -30,9 +32,9 @@ pub enum Step<'s, 'g> {
     InRounds(&'s WholeStep<'g>),
 }
 
-impl<'g> Step<'_, 'g> {
+impl<'s, 'g: 's> Step<'s, 'g> {
     /// What is fed, kept and given.
-    pub fn graph(&self) -> &Graph {
+    pub fn graph(&self) -> &'s Graph {
         match self {
             Step::Whole(part) => part.graph,
             Step::InRounds(whole) => whole.graph(),
@@ -48,17 +50,151 @@ impl<'g> Step<'_, 'g> {
     }
 }
 
-/// One of the steps, ready to run.
-pub enum Variant<'s, 'g, M> {
+/// Calls a method of whatever runs the step.
+macro_rules! of_either {
+    ($programs:expr, $machine:ident => $call:expr) => {
+        match $programs {
+            Programs::Whole($machine) => $call,
+            Programs::InRounds($machine) => $call,
+        }
+    };
+}
+
+/// Whatever runs a step.
+enum Programs<'s, 'g, M> {
     /// Of one program.
     Whole(M),
     /// In rounds.
     InRounds(InRounds<'s, 'g, M>),
 }
 
+/// One of the steps, ready to run.
+pub struct Variant<'s, 'g, M> {
+    programs: Programs<'s, 'g, M>,
+    /// Inputs that hold the same in every step.
+    held: Vec<(ValueId, Bytes)>,
+}
+
+impl<'s, 'g, M> Variant<'s, 'g, M> {
+    fn new(programs: Programs<'s, 'g, M>) -> Self {
+        Variant { programs, held: Vec::new() }
+    }
+
+    /// A program of the step.
+    fn any(&self) -> Option<&M> {
+        match &self.programs {
+            Programs::Whole(machine) => Some(machine),
+            Programs::InRounds(rounds) => rounds.any(),
+        }
+    }
+}
+
+impl<M: Machine> Variant<'_, '_, M> {
+    /// Feeds what holds the same in every step.
+    fn hold(&mut self) {
+        for (v, bytes) in &self.held {
+            if let Some(home) = of_either!(&mut self.programs, machine => machine.input_mut(*v)) {
+                home.copy_from_slice(bytes);
+            }
+        }
+    }
+}
+
+/// A machine beside which others can be made over the same arenas.
+pub trait Another<'g>: Machine + Sized {
+    /// Why one cannot be made.
+    type Error: From<SetupError>;
+
+    /// Machines for programs that take turns with this one's over the same arenas, with what `check` says
+    /// of each; `images` are their kernels.
+    ///
+    /// # Errors
+    /// As for the machine's own.
+    ///
+    /// # Safety
+    /// `check_variants` accepted the programs beside those that have the arenas, which have room for them.
+    /// One of all machines over the arenas is used at a time.
+    unsafe fn beside(
+        &self,
+        parts: &[Part<'g>],
+        footprints: Vec<Footprint>,
+        images: &[Vec<Image>],
+    ) -> Result<Vec<Self>, Self::Error>;
+
+    /// A step in rounds of machines for its parts.
+    ///
+    /// # Errors
+    /// There is no memory for its batch.
+    fn in_rounds<'s>(
+        whole: &'s WholeStep<'g>,
+        parts: Vec<Self>,
+    ) -> Result<InRounds<'s, 'g, Self>, Self::Error>;
+
+    /// True where the thread that steps may be one of the kernels' pool for a whole step.
+    fn stays_in_pool(&self) -> bool;
+}
+
+impl<'g> Another<'g> for Executor<'g> {
+    type Error = SetupError;
+
+    unsafe fn beside(
+        &self,
+        parts: &[Part<'g>],
+        footprints: Vec<Footprint>,
+        _: &[Vec<Image>],
+    ) -> Result<Vec<Self>, SetupError> {
+        let pairs = parts.iter().map(|part| (part.graph, part.program)).zip(footprints);
+        // SAFETY: the caller's promise.
+        pairs.map(|(part, footprint)| unsafe { self.another(part, footprint) }).collect()
+    }
+
+    fn in_rounds<'s>(
+        whole: &'s WholeStep<'g>,
+        parts: Vec<Self>,
+    ) -> Result<InRounds<'s, 'g, Self>, SetupError> {
+        InRounds::of_cpu(whole, parts)
+    }
+
+    fn stays_in_pool(&self) -> bool {
+        self.pool().is_some()
+    }
+}
+
+impl<'g, D: Driver> Another<'g> for CudaExecutor<'g, D> {
+    type Error = cuda::SetupError;
+
+    unsafe fn beside(
+        &self,
+        parts: &[Part<'g>],
+        footprints: Vec<Footprint>,
+        images: &[Vec<Image>],
+    ) -> Result<Vec<Self>, cuda::SetupError> {
+        let none = Vec::new();
+        let images = images.iter().chain(std::iter::repeat(&none));
+        let part = |((part, footprint), images): ((&Part<'g>, Footprint), &Vec<Image>)| {
+            let Part { graph, program } = *part;
+            self.another(cuda::Part { graph, program, images }, footprint)
+        };
+        parts.iter().zip(footprints).zip(images).map(part).collect()
+    }
+
+    fn in_rounds<'s>(
+        whole: &'s WholeStep<'g>,
+        parts: Vec<Self>,
+    ) -> Result<InRounds<'s, 'g, Self>, cuda::SetupError> {
+        InRounds::of_device(whole, parts)
+    }
+
+    fn stays_in_pool(&self) -> bool {
+        false
+    }
+}
+
 /// Steps that take turns, ready to run.
 pub struct Variants<'s, 'g, M> {
     all: Vec<Variant<'s, 'g, M>>,
+    /// Their programs.
+    judged: Vec<Vec<check::Part<'g>>>,
     /// Bytes beside the arenas that each of them counts, and which there are once.
     shared_bytes: u64,
     pool: Option<Arc<ThreadPool>>,
@@ -80,29 +216,23 @@ impl<'s, 'g> Variants<'s, 'g, Executor<'g>> {
             made.first().and_then(|step| step.first()).map_or(0, Executor::library_bytes);
         let mut all = Vec::with_capacity(steps.len());
         for (step, executors) in steps.iter().zip(made) {
-            all.push(match step {
-                Step::InRounds(whole) => Variant::InRounds(InRounds::of_cpu(whole, executors)?),
-                Step::Whole(_) => match executors.into_iter().next() {
-                    Some(executor) => Variant::Whole(executor),
-                    None => continue,
-                },
-            });
+            all.extend(of_step(*step, executors)?);
         }
-        let pool = |variant: &Variant<Executor>| match variant {
-            Variant::Whole(executor) => executor.pool(),
-            Variant::InRounds(rounds) => rounds.pool(),
+        let pool = |variant: &Variant<Executor>| match &variant.programs {
+            Programs::Whole(executor) => executor.pool(),
+            Programs::InRounds(rounds) => rounds.pool(),
         };
         let all_stay = all.iter().all(|variant| pool(variant).is_some());
         let pool = all.first().and_then(pool).filter(|_| all_stay);
-        Ok(Variants { all, shared_bytes, pool })
+        Ok(Variants { all, judged: parts, shared_bytes, pool })
     }
 
     /// Runs all steps as one of several ranks.
     pub fn join(&mut self, ranks: &Arc<dyn Communicator>) {
         for variant in &mut self.all {
-            match variant {
-                Variant::Whole(executor) => executor.join(Arc::clone(ranks)),
-                Variant::InRounds(rounds) => rounds.join(ranks),
+            match &mut variant.programs {
+                Programs::Whole(executor) => executor.join(Arc::clone(ranks)),
+                Programs::InRounds(rounds) => rounds.join(ranks),
             }
         }
     }
@@ -143,15 +273,73 @@ impl<'s, 'g, D: Driver> Variants<'s, 'g, CudaExecutor<'g, D>> {
         let made = CudaExecutor::taking_turns(&parts, driver, options)?;
         let mut all = Vec::with_capacity(steps.len());
         for (step, executors) in steps.iter().zip(made) {
-            all.push(match step {
-                Step::InRounds(whole) => Variant::InRounds(InRounds::of_device(whole, executors)?),
-                Step::Whole(_) => match executors.into_iter().next() {
-                    Some(executor) => Variant::Whole(executor),
-                    None => continue,
-                },
-            });
+            all.extend(of_step(*step, executors)?);
         }
-        Ok(Variants { all, shared_bytes: 0, pool: None })
+        let pair = |part: Part<'g>| (part.graph, part.program);
+        let judged =
+            steps.iter().map(|step| step.parts().into_iter().map(pair).collect()).collect();
+        Ok(Variants { all, judged, shared_bytes: 0, pool: None })
+    }
+}
+
+/// A step of machines for its programs; `None` if it has no program.
+fn of_step<'s, 'g, M: Another<'g>>(
+    step: Step<'s, 'g>,
+    machines: Vec<M>,
+) -> Result<Option<Variant<'s, 'g, M>>, M::Error> {
+    Ok(match step {
+        Step::InRounds(whole) => {
+            Some(Variant::new(Programs::InRounds(M::in_rounds(whole, machines)?)))
+        }
+        Step::Whole(_) => machines.into_iter().next().map(|m| Variant::new(Programs::Whole(m))),
+    })
+}
+
+impl<'s, 'g, M: Another<'g>> Variants<'s, 'g, M> {
+    /// Adds a step over the arenas that are there, once `check_variants` has judged it beside the others.
+    /// States are as they were, but for those that a driver's measurements may touch: on a device whoever
+    /// adds a step fills the homes of states again. `images` are the kernels of its programs.
+    ///
+    /// # Errors
+    /// It does not fit the others or the arenas; as for the machine's own.
+    pub fn add(&mut self, step: Step<'s, 'g>, images: &[Vec<Image>]) -> Result<(), M::Error> {
+        let parts = step.parts();
+        self.judged.push(parts.iter().map(|part| (part.graph, part.program)).collect());
+        match self.added(step, &parts, images) {
+            Ok(variant) => self.all.push(variant),
+            Err(e) => {
+                self.judged.pop();
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    fn added(
+        &self,
+        step: Step<'s, 'g>,
+        parts: &[Part<'g>],
+        images: &[Vec<Image>],
+    ) -> Result<Variant<'s, 'g, M>, M::Error> {
+        let footprints = check_variants(&self.judged).map_err(SetupError::Check)?;
+        let (there, wanted) = (self.arena_bytes(), parts.iter().map(|part| part.program.sizes));
+        let wanted = wanted.fold(PerSpace::default(), PerSpace::largest);
+        let none = || M::Error::from(SetupError::Arena { there, wanted });
+        let (Some(machine), Some(footprints)) =
+            (self.all.first().and_then(Variant::any), footprints.into_iter().next_back())
+        else {
+            return Err(none());
+        };
+        if there.largest(wanted) != there {
+            return Err(none());
+        }
+        // SAFETY: judged above, and the arenas have room; all machines stay in this type, which gives out
+        // one at a time, by a borrow of itself.
+        let machines = unsafe { machine.beside(parts, footprints, images) }?;
+        if self.pool.is_some() && !machines.iter().all(M::stays_in_pool) {
+            return Err(SetupError::Streams.into());
+        }
+        of_step(step, machines)?.ok_or_else(none)
     }
 }
 
@@ -173,6 +361,24 @@ impl<'s, 'g, M: Machine> Variants<'s, 'g, M> {
         &self.all[i]
     }
 
+    /// Feeds inputs of step `i` with the same before each of its turns: nobody else feeds them.
+    ///
+    /// # Panics
+    /// There are fewer steps; when the step begins, where bytes are not as many as the input takes.
+    pub fn hold(&mut self, i: usize, inputs: Vec<(ValueId, Bytes)>) {
+        self.all[i].held = inputs;
+    }
+
+    /// How many steps there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     /// Bytes of the arenas.
     pub fn arena_bytes(&self) -> PerSpace<u64> {
         let sizes = self.all.iter().map(|variant| variant.footprint().arena_bytes);
@@ -191,39 +397,29 @@ impl<'s, 'g, M: Machine> Variants<'s, 'g, M> {
     }
 }
 
-/// Calls a method of whatever runs the step.
-macro_rules! of_either {
-    ($self:ident, $machine:ident => $call:expr) => {
-        match $self {
-            Variant::Whole($machine) => $call,
-            Variant::InRounds($machine) => $call,
-        }
-    };
-}
-
 impl<M: Machine> Machine for Variant<'_, '_, M> {
     fn footprint(&self) -> &Footprint {
-        of_either!(self, machine => machine.footprint())
+        of_either!(&self.programs, machine => machine.footprint())
     }
 
     fn library_bytes(&self) -> u64 {
-        of_either!(self, machine => machine.library_bytes())
+        of_either!(&self.programs, machine => machine.library_bytes())
     }
 
     fn is_fed_anew(&self, v: ValueId) -> bool {
-        of_either!(self, machine => machine.is_fed_anew(v))
+        of_either!(&self.programs, machine => machine.is_fed_anew(v))
     }
 
     fn feeds_ahead(&self) -> bool {
-        of_either!(self, machine => machine.feeds_ahead())
+        of_either!(&self.programs, machine => machine.feeds_ahead())
     }
 
     fn is_in_host_memory(&self) -> bool {
-        of_either!(self, machine => machine.is_in_host_memory())
+        of_either!(&self.programs, machine => machine.is_in_host_memory())
     }
 
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
-        of_either!(self, machine => machine.input_mut(v))
+        of_either!(&mut self.programs, machine => machine.input_mut(v))
     }
 
     fn fill_home<E: From<DeviceError>>(
@@ -231,38 +427,40 @@ impl<M: Machine> Machine for Variant<'_, '_, M> {
         v: ValueId,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        of_either!(self, machine => machine.fill_home(v, fill))
+        of_either!(&mut self.programs, machine => machine.fill_home(v, fill))
     }
 
     fn state(&self, s: StateId) -> Result<Cow<'_, [u8]>, DeviceError> {
-        of_either!(self, machine => machine.state(s))
+        of_either!(&self.programs, machine => machine.state(s))
     }
 
     fn written_states(&self) -> Vec<StateId> {
-        of_either!(self, machine => machine.written_states())
+        of_either!(&self.programs, machine => machine.written_states())
     }
 
     fn output(&self, i: usize) -> &[u8] {
-        of_either!(self, machine => machine.output(i))
+        of_either!(&self.programs, machine => machine.output(i))
     }
 
     fn begin(&mut self, draw: Draw) -> Result<(), StepFailure> {
-        of_either!(self, machine => machine.begin(draw))
+        self.hold();
+        of_either!(&mut self.programs, machine => machine.begin(draw))
     }
 
     fn finish(&mut self) -> Result<(), StepFailure> {
-        of_either!(self, machine => machine.finish())
+        of_either!(&mut self.programs, machine => machine.finish())
     }
 
     fn timed_step(&mut self, draw: Draw) -> Result<Vec<Span>, StepFailure> {
-        of_either!(self, machine => machine.timed_step(draw))
+        self.hold();
+        of_either!(&mut self.programs, machine => machine.timed_step(draw))
     }
 
     fn clock(&self) -> &'static str {
-        of_either!(self, machine => machine.clock())
+        of_either!(&self.programs, machine => machine.clock())
     }
 
     fn ways(&self) -> Vec<Way> {
-        of_either!(self, machine => machine.ways())
+        of_either!(&self.programs, machine => machine.ways())
     }
 }

@@ -1,5 +1,8 @@
 //! The messages of an artifact's header.
 
+use super::layout::Entry;
+use super::recipe::RecipeHeader;
+use crate::drops::Drops;
 use arenic_passes::certificate::{self, PeakBound};
 use cranelift_entity::EntityRef;
 use std::collections::BTreeMap;
@@ -12,11 +15,6 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const PREAMBLE: usize = 64;
 /// Where the digest stands in them.
 pub(super) const DIGEST: std::ops::Range<usize> = 20..52;
-/// Sections begin at multiples of this, in bytes.
-pub(super) const SECTION_ALIGN: u64 = 4096;
-/// Entries begin at multiples of this, in bytes.
-pub(super) const ENTRY_ALIGN: u64 = 64;
-
 /// Kernels of a program for GPUs.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Kernels {
@@ -148,6 +146,10 @@ pub(super) struct Header {
     pub(super) evaluations: Vec<TargetHeader>,
     #[prost(btree_map = "string, double", tag = "6")]
     pub(super) defaults: BTreeMap<String, f64>,
+    #[prost(message, optional, tag = "7")]
+    pub(super) recipe: Option<RecipeHeader>,
+    #[prost(message, optional, tag = "8")]
+    pub(super) drops: Option<Drops>,
 }
 
 /// A target, but for its tensors.
@@ -176,6 +178,9 @@ pub(super) struct TargetHeader {
     pub(super) variant: String,
     #[prost(string, tag = "11")]
     pub(super) structure: String,
+    /// Contents of inputs that hold the same in every step.
+    #[prost(btree_map = "string, message", tag = "12")]
+    pub(super) fed: BTreeMap<String, Entry>,
 }
 
 /// What runs around the rounds whose module is the target's.
@@ -201,16 +206,4 @@ pub(super) struct PartHeader {
     pub(super) constants: Vec<Entry>,
     #[prost(message, optional, tag = "3")]
     pub(super) kernels: Option<Kernels>,
-}
-
-/// Bytes of a constant (by value id) or of a state's initial value (by state id), from
-/// the start of the data that follow the header.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub(super) struct Entry {
-    #[prost(uint32, tag = "1")]
-    pub(super) id: u32,
-    #[prost(uint64, tag = "2")]
-    pub(super) offset: u64,
-    #[prost(uint64, tag = "3")]
-    pub(super) len: u64,
 }

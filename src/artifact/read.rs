@@ -1,13 +1,14 @@
 //! How an artifact is read.
 
 use super::header::{
-    Boundary, DIGEST, Entry, Header, Held, MAGIC, PREAMBLE, PartHeader, RoundsHeader,
-    SECTION_ALIGN, TargetHeader, VERSION,
+    Boundary, DIGEST, Header, Held, MAGIC, PREAMBLE, PartHeader, RoundsHeader, TargetHeader,
+    VERSION,
 };
+use super::layout::{Entry, SECTION_ALIGN, piece};
 use super::target::whole_step;
-use super::{Artifact, ArtifactError, Figures, Part, Target};
+use super::{Artifact, ArtifactError, Figures, Origin, Part, Target, recipe};
 use crate::mapping::Mapping;
-use arenic_ir::graph::{Data, Def};
+use arenic_ir::graph::Def;
 use arenic_ir::program::Program;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;
@@ -16,7 +17,7 @@ use arenic_passes::Purpose;
 use bytes::Bytes;
 use cranelift_entity::EntityRef;
 use prost::Message;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::path::Path;
 
@@ -44,6 +45,8 @@ impl Artifact {
         let bytes = mapping.bytes();
         let refuse = |reason: String| ArtifactError::Format { path: path.to_owned(), reason };
         let (header, data) = parse_envelope(&bytes).map_err(refuse)?;
+        let mut digest = [0; 32];
+        digest.copy_from_slice(&bytes[DIGEST]);
         let all = |purpose, entries: Vec<TargetHeader>| -> Result<Vec<Target>, ArtifactError> {
             let wanted = entries.into_iter().filter(|_| purposes.contains(&purpose));
             wanted.map(|entry| read_target(path, entry, &data, &mapping)).collect()
@@ -64,6 +67,9 @@ impl Artifact {
             defaults: header.defaults,
             provenance: header.provenance.unwrap_or_default(),
             runnable: header.runnable,
+            recipe: header.recipe.and_then(|recipe| recipe::read(recipe, &data)),
+            drops: header.drops,
+            origin: Some(Origin { path: path.to_owned(), digest }),
         })
     }
 }
@@ -131,6 +137,7 @@ fn read_target(
         certificate,
         kernels,
         rounds,
+        fed: held,
         ..
     } = entry;
     let certificate = certificate.unwrap_or_default();
@@ -142,6 +149,15 @@ fn read_target(
     }
     let rounds = rounds.map(|rounds| read_rounds(path, rounds, data, (&graph, &program)));
     let (rounds, file) = (rounds.transpose()?, file.clone());
+    let mut fed = BTreeMap::new();
+    for (name, entry) in held {
+        let bytes =
+            piece(data, &entry).filter(|_| feeds(&graph, rounds.as_deref(), &name, entry.len));
+        let Some(bytes) = bytes else {
+            return Err(format_error(path, &format!("feeds `{name}`, which is no such input")));
+        };
+        fed.insert(name, bytes);
+    }
     Ok(Target {
         name,
         variant,
@@ -151,10 +167,24 @@ fn read_target(
         figures: Figures::read(&statistics),
         certificate,
         bound,
+        fed,
         kernels,
         rounds,
         file,
     })
+}
+
+/// True where a program of the step has an input of this name, which is the same in all rounds, and all that have it
+/// take so many bytes.
+fn feeds(g: &Graph, rounds: Option<&Rounds<Part>>, name: &str, len: u64) -> bool {
+    if rounds.is_some_and(|rounds| rounds.by_rows.contains(name)) {
+        return false;
+    }
+    let around = rounds.into_iter().flat_map(|rounds| [&rounds.before.graph, &rounds.after.graph]);
+    let inputs =
+        std::iter::once(g).chain(around).flat_map(|g| g.inputs().map(move |v| &g.values[v]));
+    let mut named = inputs.filter(|value| value.name == name).peekable();
+    named.peek().is_some() && named.all(|value| value.ty.bytes() == len)
 }
 
 /// A module's graph, with its constants, and program.
@@ -177,13 +207,6 @@ fn read_module(
         }
     }
     Ok((graph, program))
-}
-
-/// The bytes of an entry, where the file has them.
-fn piece(data: &Bytes, e: &Entry) -> Option<Data> {
-    let first = usize::try_from(e.offset).ok()?;
-    let end = first.checked_add(usize::try_from(e.len).ok()?)?;
-    (end <= data.len()).then(|| Data::Bytes(data.slice(first..end)))
 }
 
 /// What runs around the rounds of this graph and program.

@@ -4,10 +4,12 @@ use super::{Certificate, Figures, Kernels};
 use crate::mapping::Mapping;
 use arenic_ir::check::{self, Footprint, Violation, check, check_rounds};
 use arenic_ir::cost::Device;
+use arenic_ir::graph::Data;
 use arenic_ir::program::{PerSpace, Program};
 use arenic_ir::{DType, Graph, Rounds};
 use arenic_passes::simulate::{roofline, simulate};
 use arenic_runtime::rounds::{self, RoundsError, WholeStep};
+use std::collections::BTreeMap;
 
 /// What an artifact holds for one target.
 #[derive(Clone, Debug)]
@@ -29,6 +31,9 @@ pub struct Target {
     pub certificate: Certificate,
     /// Initializers that were used up at compile time: replacing one has no effect.
     pub bound: Vec<String>,
+    /// Inputs that hold the same in every step, with their contents: constants of a step that was added to
+    /// others, which have no home for them. Nobody else feeds them.
+    pub fed: BTreeMap<String, Data>,
     /// Its kernels, compiled; where there are none, or where a newer arenic would write others,
     /// they are compiled when a run begins.
     pub kernels: Option<Kernels>,

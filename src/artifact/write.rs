@@ -1,44 +1,18 @@
 //! How an artifact is written.
 
 use super::header::{
-    Boundary, DIGEST, ENTRY_ALIGN, Entry, Header, MAGIC, PREAMBLE, PartHeader, RoundsHeader,
-    SECTION_ALIGN, TargetHeader, VERSION,
+    Boundary, DIGEST, Header, MAGIC, PREAMBLE, PartHeader, RoundsHeader, TargetHeader, VERSION,
 };
-use super::{Artifact, ArtifactError, Figures, Part, Target};
+use super::layout::{Entry, Layout, SECTION_ALIGN};
+use super::{Artifact, ArtifactError, Figures, Part, Target, recipe};
 use crate::data::{AtomicFile, DataError};
 use arenic_ir::graph::Data;
 use arenic_ir::text::Module;
 use arenic_ir::{Graph, ValueId};
-use bytes::Bytes;
 use cranelift_entity::EntityRef;
 use prost::Message;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
-
-/// Places entries one after the other; those of equal contents are one.
-#[derive(Default)]
-struct Layout<'a> {
-    at: u64,
-    pieces: Vec<(u64, &'a Bytes)>,
-    placed: HashMap<[u8; 32], u64>,
-}
-
-impl<'a> Layout<'a> {
-    fn section(&mut self) {
-        self.at = self.at.next_multiple_of(SECTION_ALIGN);
-    }
-
-    fn push(&mut self, id: usize, bytes: &'a Bytes) -> Entry {
-        let digest = *blake3::hash(bytes).as_bytes();
-        let offset = *self.placed.entry(digest).or_insert_with(|| {
-            let offset = self.at.next_multiple_of(ENTRY_ALIGN);
-            self.at = offset + bytes.len() as u64;
-            self.pieces.push((offset, bytes));
-            offset
-        });
-        Entry { id: id as u32, offset, len: bytes.len() as u64 }
-    }
-}
 
 impl Artifact {
     /// Writes the artifact under a temporary name and renames it.
@@ -54,6 +28,8 @@ impl Artifact {
             boundary: Boundary::Joined.into(),
             evaluations: self.evaluations.iter().map(|t| write_target(t, &mut layout)).collect(),
             defaults: self.defaults.clone(),
+            recipe: self.recipe.as_ref().map(|recipe| recipe::write(recipe, &mut layout)),
+            drops: self.drops.clone(),
         };
         let header = header.encode_to_vec();
         let mut preamble = [0u8; PREAMBLE];
@@ -105,8 +81,14 @@ fn write_target<'a>(target: &'a Target, layout: &mut Layout<'a>) -> TargetHeader
         rounds: None,
         variant: target.variant.clone(),
         structure: target.structure.clone(),
+        fed: BTreeMap::new(),
     };
     layout.section();
+    for (name, data) in &target.fed {
+        if let Data::Bytes(bytes) = data {
+            entry.fed.insert(name.clone(), layout.push(0, bytes));
+        }
+    }
     entry.constants = write_constants(&target.graph, layout);
     entry.rounds = target.rounds.as_deref().map(|rounds| {
         let mut part = |part| Some(write_part(part, layout));

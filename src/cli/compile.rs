@@ -12,6 +12,7 @@ use super::{Failure, Outcome, can_write, failed, human_bytes, print, sweep, vari
 use crate::compile::CompileError;
 use crate::compiler::{Variant, Watch};
 use crate::largest::Largest;
+use crate::recipe::RecordedOption;
 use arenic_passes::Minimum;
 use arenic_passes::pipeline::Report;
 pub(super) use arguments::Arguments;
@@ -21,10 +22,10 @@ use serde_json::{Value, json};
 use std::time::Instant;
 use told::{figures, say_of_all, summary};
 
-pub(super) fn run(a: &Arguments) -> Outcome {
+pub(super) fn run(a: &Arguments, options: Vec<RecordedOption>) -> Outcome {
     let start = Instant::now();
     can_write(&a.artifact)?;
-    let compiler = a.compiler()?;
+    let compiler = a.recording(options)?;
     let one = if a.variants.is_empty() { Some(a.model()?) } else { None };
     let variants = variants::named(&a.variants, one, &Dimensions::new(&a.dims)?, &a.only)?;
     let timed = compiler.timed().map_err(failed)?;
@@ -35,7 +36,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         note: Some(&|text: &str| tell!("{text}")),
         after_pass: Some(&|report: &Report| a.dump(report)),
     };
-    let [Variant { model, .. }] = &variants[..] else {
+    let ([Variant { model, .. }], true) = (&variants[..], a.loss.drop_layers.is_empty()) else {
         let about_one = [("--sweep", a.sweep.is_some()), ("--compare", a.compare)];
         if let Some((option, _)) = about_one.iter().find(|(_, is_given)| *is_given) {
             let help = "leave it out, or compile one step: one size of each dimension";

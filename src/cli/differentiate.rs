@@ -42,6 +42,10 @@ pub(super) fn run(a: &Arguments) -> Outcome {
         let help = "for example --loss cross_entropy --optimizer adamw";
         return Err(miette!(help = help, "--loss and --optimizer say what is trained").into());
     };
+    if !a.loss.drop_layers.is_empty() {
+        let help = "`arenic compile` makes a variant of each structure";
+        return Err(miette!(help = help, "--drop-layers makes several steps, not one").into());
+    }
     let dims = Dimensions::new(&a.dims)?;
     if let Some(name) = dims.largest {
         return Err(miette!("--dim {name} needs a size").into());

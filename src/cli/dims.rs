@@ -13,6 +13,13 @@ pub(super) struct Dimension {
     sizes: Vec<u64>,
 }
 
+impl Dimension {
+    /// Its name, which is empty for the only one that there is.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 /// Reads `batch=32`, `batch=32,16`, `batch=max`, or sizes of the only dimension that there is.
 pub(super) fn parse_dimension(text: &str) -> Result<Dimension, String> {
     let (name, value) = match text.contains('=') {

@@ -2,6 +2,7 @@
 
 use super::{Failure, failed};
 use crate::compile::Weights;
+use crate::compiler::MOST_STRUCTURES;
 use crate::data::Npz;
 use crate::onnx::parameters::Lost;
 use crate::onnx::{ImportOptions, Training, Variance};
@@ -72,6 +73,15 @@ pub(super) struct LossOptions {
     /// Stop gradients at these tensors
     #[arg(long, value_name = "GLOB", requires = "loss")]
     stop_gradient: Vec<Glob>,
+    /// Leave out residual branches whose parameters match at random, each with this probability (stochastic
+    /// depth). What is left out stays as it is, with its optimizer's states; a branch that is kept counts
+    /// 1/(1-P), and evaluation has all of them
+    #[arg(long, value_name = "GLOB=P", requires = "loss", value_parser = drop_layer)]
+    pub(super) drop_layers: Vec<(Glob, f64)>,
+    /// Most structures of left-out branches that have a program of their own; where there are more, one program
+    /// can be any of them
+    #[arg(long, value_name = "N", default_value_t = MOST_STRUCTURES, requires = "drop_layers", value_parser = at_least_one)]
+    pub(super) variants_at_most: usize,
     /// Micro-batches of one step. With a number N, inputs have N times the model's rows, and
     /// gradients are averaged (also with --ort). With auto, the rows of any step are divided so
     /// that it is fastest within its memory
@@ -299,7 +309,7 @@ pub(super) fn parameters_json(weights: &Weights) -> Value {
     let row = |p: &Parameter| {
         let trained = p.role == WeightRole::Trained;
         let mut row = json!({"name": p.name, "shape": p.ty.shape, "trained": trained, "why": p.role.to_string()});
-        if p.role.is_doubtful() {
+        if p.role.is_doubtful() || trained && weights.said.doubtful.contains(&p.name) {
             row["doubtful"] = true.into();
         }
         row
@@ -351,6 +361,19 @@ fn positive(text: &str) -> Result<f64, String> {
 fn ratio(text: &str) -> Result<f32, String> {
     let x: f32 = text.parse().map_err(|e| format!("{e}"))?;
     if (0.0..1.0).contains(&x) { Ok(x) } else { Err("a ratio is from 0 to below 1".into()) }
+}
+
+fn drop_layer(text: &str) -> Result<(Glob, f64), String> {
+    let (glob, p) = text.rsplit_once('=').ok_or("expected GLOB=P")?;
+    let p: f64 = p.parse().map_err(|e| format!("`{p}`: {e}"))?;
+    match p > 0.0 && p < 1.0 {
+        true => Ok((glob.parse()?, p)),
+        false => Err("a probability lies between 0 and 1".into()),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n| n > 0).ok_or_else(|| "it must be a number above 0".into())
 }
 
 fn variance(name: &str) -> Result<Variance, String> {

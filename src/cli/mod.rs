@@ -18,6 +18,7 @@ mod compile;
 mod device;
 mod differentiate;
 mod dims;
+mod dynamic;
 mod eval;
 mod explain;
 mod export;
@@ -31,6 +32,7 @@ mod pipeline;
 mod place;
 mod profile;
 mod ranks;
+mod recorded;
 mod report;
 mod run;
 mod search;
@@ -42,13 +44,15 @@ mod variants;
 mod ways;
 
 pub use compile::{CommandError, Compilation, Request};
+pub use recorded::dynamic;
 
 use crate::artifact::{Artifact, Target};
 use crate::compile::CompileError;
 use crate::data::try_to_write;
 use crate::human_bytes;
+use crate::recipe::RecordedOption;
 use arenic_ir::check::{Footprint, Violation};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgMatches, Args, FromArgMatches, Parser, Subcommand};
 use miette::{Report, miette};
 use std::path::PathBuf;
 use terminal::{print, tell_failure};
@@ -134,8 +138,10 @@ where
     I: IntoIterator<Item = T>,
     T: Into<std::ffi::OsString> + Clone,
 {
-    match Cli::try_parse_from(arguments) {
-        Ok(cli) => run(cli),
+    let given = command().try_get_matches_from(arguments);
+    let parsed = given.and_then(|given| Ok((Cli::from_arg_matches(&given)?, given)));
+    match parsed {
+        Ok((cli, given)) => run(cli, &given),
         Err(e) => {
             let code = if e.use_stderr() { USAGE } else { 0 };
             let _ = e.print();
@@ -145,9 +151,9 @@ where
 }
 
 /// Runs a command and turns its result into an exit code.
-fn run(cli: Cli) -> u8 {
+fn run(cli: Cli, given: &ArgMatches) -> u8 {
     let result = match cli.command {
-        Command::Compile(a) => compile::run(&a),
+        Command::Compile(a) => compile::run(&a, recorded_options(given)),
         Command::Differentiate(a) => differentiate::run(&a),
         Command::Run(a) => run::run(&a),
         Command::Eval(a) => eval::run(&a),
@@ -175,6 +181,14 @@ fn run(cli: Cli) -> u8 {
             code
         }
     }
+}
+
+/// The options of the subcommand that an artifact may keep.
+fn recorded_options(given: &ArgMatches) -> Vec<RecordedOption> {
+    let Some((name, given)) = given.subcommand() else { return Vec::new() };
+    let command = command();
+    let command = command.find_subcommand(name);
+    command.map_or(Vec::new(), |command| recorded::options(command, given))
 }
 
 /// Why a command failed; without a report it has been said already.

@@ -1,5 +1,6 @@
 //! `arenic run`
 
+use super::dynamic;
 use super::interrupt::{self, INTERRUPTED};
 use super::ranks::Ranks;
 use super::terminal::Visible;
@@ -54,7 +55,12 @@ pub(super) struct Arguments {
     /// nothing. Other inputs are zero there [default: rows that fill no batch are left out]
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
     pad: Vec<(String, String)>,
-    /// Which of several models a step takes: cycle, or random:SEED [default: cycle]
+    /// Compile steps of other sizes that the data need, within the arena that there is, and keep them in the
+    /// folder ARTIFACT.d. What does not fit is left out with a note
+    #[arg(long)]
+    dynamic: bool,
+    /// Which of several models a step takes: cycle, or random:SEED [default: cycle; random:0 where branches are left
+    /// out by --drop-layers]
     #[arg(long, value_name = "S", value_parser = structure)]
     structure: Option<Structure>,
     /// How probable a model is; others share the rest equally
@@ -261,7 +267,13 @@ fn run_as(a: &Arguments, artifact: &Artifact, ranks: &Ranks) -> Outcome {
     if is_first {
         can_write(a.save.iter().chain(&a.feed.outputs).chain(&a.trace))?;
     }
-    let variants = a.feed.device.programs(artifact).map_err(|e| misplaced(&e))?;
+    let mut variants = a.feed.device.programs(artifact).map_err(|e| misplaced(&e))?;
+    let mut data = a.feed.data.clone();
+    let added = match a.dynamic {
+        true => dynamic::added(artifact, &variants, &mut data, !a.pad.is_empty())?,
+        false => Vec::new(),
+    };
+    variants.extend(&added);
     let name = variants.first().map_or("", |target| target.name.as_str());
     if name == CPU.name && artifact.arenas(name).host > 0 && is_first {
         tell!(
@@ -270,8 +282,9 @@ fn run_as(a: &Arguments, artifact: &Artifact, ranks: &Ranks) -> Outcome {
     }
     let parts = variants.iter().flat_map(|target| target.turns());
     let graphs: Vec<&Graph> = parts.map(|turn| turn.graph).collect();
+    let set = with_defaults(&a.feed.set, &data, artifact, &graphs)?;
     let options = TrainOptions {
-        data: a.feed.data.clone(),
+        data,
         initial: Initial {
             file: a.feed.init.as_ref().map(TensorFile::open).transpose().map_err(failed)?,
             skip: a.feed.skip.clone(),
@@ -281,10 +294,15 @@ fn run_as(a: &Arguments, artifact: &Artifact, ranks: &Ranks) -> Outcome {
         mixing: Mixing {
             mix: a.mix,
             pad: a.pad.clone(),
-            structure: a.structure.unwrap_or_default(),
+            structure: match &artifact.drops {
+                None => a.structure.unwrap_or_default(),
+                // Left out are as many as the artifact says, whether or not a seed is given.
+                Some(_) => a.structure.unwrap_or(Structure::Random(0)),
+            },
             probability: a.probability.clone(),
+            drops: artifact.drops.clone(),
         },
-        set: with_defaults(&a.feed.set, &a.feed.data, artifact, &graphs)?,
+        set,
         length: match (a.steps, a.epochs) {
             (Some(n), _) => Length::Steps(n),
             (None, n) => Length::Epochs(n.unwrap_or(1)),

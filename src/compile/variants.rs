@@ -5,32 +5,50 @@
 //! used by each anew.
 
 use super::{CompileError, Compiled, Constraints, Planning, Source};
+use crate::drops::{DroppedStructure, Drops};
 use arenic_ir::TensorType;
 use arenic_ir::program::Space;
+use arenic_passes::differentiate::Glob;
+use arenic_passes::drop_layers::{KeepStates, Structure, branches, structured};
 use arenic_passes::pipeline::{Pipeline, PipelineOutcome, Report, RunOptions};
-use arenic_passes::{Search, StateHomes, Turns};
+use arenic_passes::{PassError, Search, StateHomes, Turns};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// How often a step is planned again where others' homes leave it less than a limit.
 const TRIES: usize = 4;
 
 /// Compiles several steps for one target, over common homes; each has the name of the variant, that of its
-/// model, and what is imported. Each result has an artifact of that step alone, whose program belongs to
+/// model, and what is imported. With `drops`, patterns and structures, each lacks the branches that its
+/// structure leaves out. Each result has an artifact of that step alone, whose program belongs to
 /// those of the others.
 ///
 /// # Errors
 /// See [`CompileError`]; a state has several types.
 pub(crate) fn compile_variants(
     variants: Vec<(&str, &str, Source)>,
+    drops: Option<(&[(Glob, f64)], &Drops)>,
     pipeline: &Pipeline,
     constraints: Constraints,
     search: Search,
     after_pass: &mut dyn FnMut(&Report),
 ) -> Result<Vec<Compiled>, CompileError> {
+    let kept = drops.map(|(patterns, _)| kept(&variants, patterns, pipeline, constraints, search));
+    let pipeline = &match kept.transpose()? {
+        None => pipeline.clone(),
+        Some(keeps) => pipeline.clone().after_differentiation("keep_states", Arc::new(keeps)),
+    };
     let (mut names, mut plannings) = (Vec::new(), Vec::new());
     for (name, structure, source) in variants {
         names.push((name, structure));
-        plannings.push(Planning::new(source, pipeline, constraints, search)?);
+        let mut planning = Planning::new(source, pipeline, constraints, search)?;
+        if let Some((patterns, drops)) = drops {
+            let branches = branches(&planning.graph, patterns).map_err(PassError::from)?;
+            let of = drops.structures.iter().find(|known| known.name == structure);
+            let of = of.map_or(Structure::Masked, DroppedStructure::structure);
+            planning.graph = structured(&planning.graph, &branches, &of)?;
+        }
+        plannings.push(planning);
     }
     let mut outcomes = Vec::new();
     for planning in &plannings {
@@ -42,16 +60,8 @@ pub(crate) fn compile_variants(
     let again = |k: usize, reserved: u64, homes: &StateHomes| {
         plannings[k].run(reserved, Turns::OfVariants, Some(homes), RunOptions::default())
     };
-    // A step in rounds moves nothing to host memory, and a state is in the same memory in all steps.
-    let any_in_rounds = outcomes.iter().any(|outcome| outcome.rounds.is_some());
-    let homes = match any_in_rounds {
-        false => {
-            StateHomes::of(&outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>())
-        }
-        true => StateHomes::on_device(
-            &outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>(),
-        ),
-    };
+    let homes =
+        StateHomes::of(&outcomes.iter().flat_map(PipelineOutcome::parts).collect::<Vec<_>>());
     for (k, outcome) in outcomes.iter_mut().enumerate() {
         if !outcome.parts().iter().all(|part| homes.are_of(part)) {
             *outcome = again(k, 0, &homes)?;
@@ -83,6 +93,38 @@ pub(crate) fn compile_variants(
         compiled.push(of_step);
     }
     Ok(compiled)
+}
+
+/// The pass that keeps states of branches which a masked step leaves out.
+fn kept(
+    variants: &[(&str, &str, Source)],
+    patterns: &[(Glob, f64)],
+    pipeline: &Pipeline,
+    constraints: Constraints,
+    search: Search,
+) -> Result<KeepStates, CompileError> {
+    let Some((_, _, first)) = variants.first() else { return Err(CompileError::NoProgram) };
+    let Source { model, plan_only, imported } = first;
+    let source = Source { model, plan_only: *plan_only, imported: imported.clone() };
+    let planning = Planning::new(source, pipeline, constraints, search)?;
+    let branches = branches(&planning.graph, patterns).map_err(PassError::from)?;
+    Ok(KeepStates::of(&planning.graph, &branches))
+}
+
+/// The structures that steps of a model have, at most so many.
+///
+/// # Errors
+/// See [`CompileError`]; patterns that fit no branches.
+pub(crate) fn structures(
+    source: Source,
+    patterns: &[(Glob, f64)],
+    most: usize,
+    pipeline: &Pipeline,
+    constraints: Constraints,
+) -> Result<Drops, CompileError> {
+    let planning = Planning::new(source, pipeline, constraints, Search::default())?;
+    let branches = branches(&planning.graph, patterns).map_err(PassError::from)?;
+    Ok(Drops::new(&branches, most))
 }
 
 /// Refuses states of one name that differ in type.

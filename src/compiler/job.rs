@@ -86,7 +86,7 @@ pub(crate) struct Job<'a> {
     pub(super) targets: Vec<Backend>,
     pub(super) import: ImportOptions,
     /// Sizes of dimensions as they are now.
-    dims: RefCell<BTreeMap<String, u64>>,
+    pub(super) dims: RefCell<BTreeMap<String, u64>>,
     imports: RefCell<Imports>,
     pub(super) watch: &'a Watch<'a>,
 }

@@ -2,7 +2,10 @@
 
 use super::{Compiler, Job, Watch};
 use crate::artifact::Artifact;
-use crate::compile::{CompileError, Compiled, Constraints, Source, compile_variants, plan};
+use crate::compile::{
+    CompileError, Compiled, Constraints, Source, compile_variants, plan, structures,
+};
+use crate::drops::Drops;
 use crate::limit::Limit;
 use crate::model::Model;
 use crate::onnx::{ImportOptions, Mode};
@@ -73,9 +76,14 @@ impl Compiler {
             return Err(CompileError::options("there are no variants to compile", help));
         };
         let job = self.job(&first.model, watch)?;
+        let (variants, drops) = match self.drop_layers.is_empty() {
+            true => (variants.to_vec(), None),
+            false => job.dropping(variants)?,
+        };
+        let (variants, drops) = (&variants[..], drops.as_ref());
         let limit = match self.memory {
             Some(Limit::Part(part)) => {
-                let whole = job.steps(variants, job.constraints(None))?;
+                let whole = job.steps(variants, drops, job.constraints(None))?;
                 let targets = whole.iter().filter_map(|compiled| compiled.target().ok());
                 let arena = targets.map(|target| target.arena_bytes()[Space::Device]).max();
                 let limit = (arena.unwrap_or(0) as f64 * part) as u64;
@@ -87,15 +95,53 @@ impl Compiler {
             }
             _ => job.limit()?,
         };
-        job.variants(variants, job.constraints(limit))
+        job.variants(variants, drops, job.constraints(limit))
     }
 }
 
 impl Job<'_> {
+    /// Variants of all structures that leave out branches, each of all sizes.
+    fn dropping(&self, sizes: &[Variant]) -> Result<(Vec<Variant>, Option<Drops>), CompileError> {
+        let Compiler { drop_layers, most_structures, ranks, .. } = self.compiler;
+        let refused = |what: &str| {
+            let help = "leave one of them out";
+            Err(CompileError::options(format!("--drop-layers does not go with {what}"), help))
+        };
+        if self.pipeline.differentiation().is_none() {
+            let help = "add --loss and --optimizer";
+            return Err(CompileError::options(
+                "--drop-layers is for training a forward model",
+                help,
+            ));
+        }
+        if *ranks > 1 {
+            return refused("--ranks");
+        }
+        let Some(first) = sizes.first().filter(|_| sizes.iter().all(|v| v.structure.is_empty()))
+        else {
+            return refused("--variant");
+        };
+        let imported = first.model.import(&self.without_dims())?;
+        let source = Source { model: &first.model, plan_only: self.import.plan_only, imported };
+        let constraints = self.constraints(None);
+        let drops = structures(source, drop_layers, *most_structures, &self.pipeline, constraints)?;
+        let mut variants = Vec::new();
+        for structure in &drops.structures {
+            for size in sizes {
+                let parts = [structure.name.as_str(), &size.name].into_iter();
+                let name = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",");
+                let (structure, model) = (structure.name.clone(), size.model.clone());
+                variants.push(Variant { name, structure, model });
+            }
+        }
+        Ok((variants, Some(drops)))
+    }
+
     /// The steps of one target.
     fn steps(
         &self,
         variants: &[Variant],
+        drops: Option<&Drops>,
         constraints: Constraints,
     ) -> Result<Vec<Compiled>, CompileError> {
         let mut sources = Vec::with_capacity(variants.len());
@@ -109,11 +155,13 @@ impl Job<'_> {
                 after_pass(report);
             }
         };
-        compile_variants(sources, &self.pipeline, constraints, self.search(), &mut after_pass)
+        let drops = drops.map(|drops| (&self.compiler.drop_layers[..], drops));
+        let (pipeline, search) = (&self.pipeline, self.search());
+        compile_variants(sources, drops, pipeline, constraints, search, &mut after_pass)
     }
 
     /// Variants have their own dimensions.
-    fn without_dims(&self) -> ImportOptions {
+    pub(super) fn without_dims(&self) -> ImportOptions {
         ImportOptions { dims: Default::default(), ..self.import.clone() }
     }
 
@@ -121,9 +169,10 @@ impl Job<'_> {
     fn variants(
         &self,
         variants: &[Variant],
+        drops: Option<&Drops>,
         constraints: Constraints,
     ) -> Result<(Artifact, Vec<Compiled>), CompileError> {
-        let mut compiled = self.steps(variants, constraints)?;
+        let mut compiled = self.steps(variants, drops, constraints)?;
         let mut artifacts = compiled.iter_mut().filter_map(|compiled| compiled.artifact.take());
         let mut artifact = artifacts.next().ok_or(CompileError::NoProgram)?;
         let join = |artifact: &mut Artifact, other: Artifact| {
@@ -133,14 +182,25 @@ impl Job<'_> {
         };
         artifacts.for_each(|other| join(&mut artifact, other));
         artifact.defaults.extend(self.compiler.defaults.clone());
+        let models = variants.iter().map(|variant| (&variant.structure[..], &variant.model));
+        // A structure is no model of its own.
+        artifact.recipe = match drops {
+            None => self.recipe(&models.collect::<Vec<_>>())?,
+            Some(_) => None,
+        };
+        artifact.drops = drops.cloned();
         for &backend in self.targets.iter().skip(1) {
             if artifact.target(backend.name).is_none() {
-                let others = self.steps(variants, Constraints { backend, ..constraints })?;
+                let constraints = Constraints { backend, ..constraints };
+                let others = self.steps(variants, drops, constraints)?;
                 others.into_iter().filter_map(|c| c.artifact).for_each(|o| join(&mut artifact, o));
             }
         }
         if self.pipeline.differentiation().is_some() && self.compiler.evaluation {
-            for (variant, of_step) in variants.iter().zip(&compiled) {
+            // Whatever a step leaves out, a model is evaluated as a whole.
+            let first = variants.first().map_or("", |variant| &variant.structure[..]);
+            let all = |variant: &Variant| drops.is_none() || variant.structure == first;
+            for (variant, of_step) in variants.iter().zip(&compiled).filter(|(v, _)| all(v)) {
                 self.evaluate(variant, of_step, constraints, &mut artifact)?;
             }
         }

@@ -1,7 +1,7 @@
 //! One flat list of nodes: functions inlined, names numbered, definitions before uses.
 
 use super::attributes::{Access, Attributes};
-use super::domains::TRAINING;
+use super::domains::{PREVIEW, TRAINING};
 use super::error::{Fault, ImportError};
 use super::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
@@ -193,8 +193,14 @@ fn normal_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }
 }
 
-/// Operators that hold graphs.
-pub(super) const CONTROL: [&str; 3] = ["If", "Loop", "Scan"];
+/// True for operators that hold graphs.
+pub(super) fn holds_graphs(domain: &str, op: &str) -> bool {
+    match domain {
+        "" => ["If", "Loop", "Scan", "SequenceMap"].contains(&op),
+        PREVIEW => op == "FlexAttention",
+        _ => false,
+    }
+}
 
 type Opsets<'m> = Rc<HashMap<&'m str, i64>>;
 
@@ -257,13 +263,12 @@ impl<'m> Scope<'m> {
     /// The graphs that a node holds, in this scope.
     fn bodies(
         &mut self,
-        op: &str,
         attributes: &Attributes<'m>,
         prefix: &str,
         names: &mut Names<'m>,
     ) -> Vec<Body<'m>> {
         let mut bodies = Vec::new();
-        for &(name, a) in attributes.iter().filter(|_| CONTROL.contains(&op)) {
+        for &(name, a) in attributes {
             let Some(graph) = &a.g else { continue };
             let mut found = Vec::new();
             free(graph, &HashSet::new(), &mut found);
@@ -362,9 +367,9 @@ fn inlined<'m>(
                 let named = Some(named.map_err(|fault| flat_node.error(names, fault.0))?);
                 FlatNode { named, ..flat_node }
             }
-            ("", op) if CONTROL.contains(&op) => {
+            (domain, op) if holds_graphs(domain, op) => {
                 let prefix = flat_node.label(names);
-                let bodies = scope.bodies(op, &attributes, &prefix, names);
+                let bodies = scope.bodies(&attributes, &prefix, names);
                 FlatNode { bodies, ..flat_node }
             }
             _ => flat_node,

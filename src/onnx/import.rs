@@ -208,10 +208,10 @@ fn definitions<'m>(
 pub(super) struct Importer<'m, 'o> {
     pub(super) model: &'m ModelProto,
     graph: &'m GraphProto,
-    options: &'o ImportOptions,
+    pub(super) options: &'o ImportOptions,
     said: &'o Said,
     /// Results of `Constant` nodes that are weights.
-    literals: HashSet<Tensor>,
+    pub(super) literals: HashSet<Tensor>,
     pub(super) reader: &'o mut Reader,
     pub(super) names: Names<'m>,
     pairs: Vec<Pair>,

@@ -176,6 +176,23 @@ fn bound<'m>(
     }
 }
 
+/// The inputs of a model, and by axis the name of the dimension, or `None` where its size is fixed; none of
+/// those whose rank is not declared.
+pub(super) fn symbols(graph: &GraphProto) -> Vec<(String, Vec<Option<String>>)> {
+    let named = |info: &ValueInfoProto| {
+        let name = info.name.clone().unwrap_or_default();
+        let dims = declared(info).ok()??.dims?;
+        let axis = |(i, dim): (usize, &Dim)| match dim {
+            Dim::Fixed(_) => None,
+            Dim::Symbol(symbol) => Some((*symbol).to_owned()),
+            Dim::Unknown => Some(unnamed(&name, i)),
+        };
+        let axes = dims.iter().enumerate().map(axis).collect();
+        Some((name, axes))
+    };
+    graph.input.iter().filter_map(named).collect()
+}
+
 /// Sizes of symbolic dimensions.
 struct Sizes {
     sizes: BTreeMap<String, u64>,

@@ -6,6 +6,7 @@
 //! operator's row (`ops`), with constants folded on the way (`fold`), and what nobody
 //! reads is dropped.
 
+pub(crate) mod apart;
 mod attributes;
 mod context;
 mod control;
@@ -168,6 +169,11 @@ pub(crate) fn decode_file(path: &Path) -> Result<proto::ModelProto, ImportError>
     let bytes =
         read::map_file(path).map_err(|source| ImportError::Io { path: path.to_owned(), source })?;
     Ok(proto::ModelProto::decode(bytes)?)
+}
+
+/// The inputs of a model with the names of their symbolic dimensions; `None` for axes of fixed size.
+pub(crate) fn symbols(model: &proto::ModelProto) -> Vec<(String, Vec<Option<String>>)> {
+    model.graph.as_ref().map_or(Vec::new(), interface::symbols)
 }
 
 /// Imports a decoded model whose external data is in `folder`. Tensors are shared.

@@ -49,6 +49,7 @@ fn of_text(text: &str) -> (Report, Footprint) {
         figures: Figures::default(),
         certificate: Certificate::default(),
         bound: Vec::new(),
+        fed: Default::default(),
         kernels: None,
         rounds: None,
         file: Mapping::default(),

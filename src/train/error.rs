@@ -2,6 +2,7 @@
 
 use super::{InitialError, Kept, PlaceError, RankCountError, StepFailure};
 use crate::data::DataError;
+use crate::dynamic::DynamicError;
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::types::{DType, TensorType};
 use arenic_runtime::cuda;
@@ -59,6 +60,9 @@ pub enum TrainError {
     /// Data files.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// There is no step of the batch's sizes. The states are as they were.
+    #[error(transparent)]
+    Dynamic(#[from] DynamicError),
     /// A target is no class.
     #[error(
         "step {step}: the target {class} in row {row} of the batch is no class: the model has {classes} \

@@ -7,7 +7,7 @@ use super::saving::Saver;
 use super::{Length, Step, TrainError, TrainOptions, initial};
 use crate::data::{AtomicFile, DataError, Mixed, Notice, Npz, OutputSpool, Wanted, try_to_write};
 use crate::heap;
-use arenic_ir::graph::{Graph, StateId, ValueId};
+use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
 use arenic_passes::simulate::chrome_trace;
 use arenic_runtime::kernel::Draw;
@@ -86,7 +86,7 @@ pub(super) fn train_on<M: Machine>(
     let fed: Vec<Vec<ValueId>> = steps
         .iter()
         .enumerate()
-        .map(|(v, step)| fed_inputs(step.graph, machines.at(v), &files, &options.set))
+        .map(|(v, step)| fed_inputs(step, machines.at(v), &files, &options.set))
         .collect();
     let wanted = |(step, fed): (&Step, &Vec<ValueId>)| {
         let g = step.graph;
@@ -330,7 +330,7 @@ impl Tally {
 
 /// The inputs to be fed: those that the step reads, and others that the user names.
 fn fed_inputs(
-    g: &Graph,
+    step: &Step,
     executor: &mut impl Machine,
     files: &[Npz],
     set: &[(String, String)],
@@ -338,9 +338,7 @@ fn fed_inputs(
     let named = |name: &str| {
         files.iter().any(|n| n.array(name).is_some()) || set.iter().any(|(n, _)| n == name)
     };
-    let inputs: Vec<ValueId> = g.inputs().collect();
-    inputs
-        .into_iter()
-        .filter(|&v| executor.input_mut(v).is_some() || named(&g.values[v].name))
+    step.inputs()
+        .filter(|&v| executor.input_mut(v).is_some() || named(&step.graph.values[v].name))
         .collect()
 }

@@ -5,21 +5,22 @@
 //! steps. Whoever has the [`Session`] gives one order at a time, and touches the machine's memory only
 //! while none is open.
 
+use super::added::More;
 use super::error::class_error;
 use super::outputs::Outputs;
-use super::{Initial, Place, Step, TrainError, Work, on_cpu, on_device};
-use crate::artifact::Artifact;
+use super::{Initial, Place, Step, TrainError, Work, images, on_cpu, on_device, ready_one};
+use crate::artifact::{Artifact, Target};
 use crate::data::Progress;
 use crate::gpu_code::Trust;
 use crate::heap;
-use arenic_ir::graph::{Graph, StateId, ValueId};
+use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::types::TensorType;
 use arenic_passes::Purpose;
 use arenic_runtime::cuda::{self, Cuda};
 use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::{DeviceError, Machine};
-use arenic_runtime::variants::Variants;
+use arenic_runtime::variants::{Another, Variants};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -125,12 +126,15 @@ impl Ready {
 
 /// What is to be done, by a variant.
 enum Order {
+    /// Adds a step over the arenas that are there.
+    Add(Arc<Target>),
     Step(usize, Draw),
     Read(usize, StateId),
     Write(usize, ValueId, Vec<u8>),
 }
 
 enum Reply {
+    Added(Result<Ports, TrainError>),
     /// Where inputs and outputs are for the next step, if they are elsewhere.
     Stepped(Result<Option<Vec<Option<Slot>>>, TrainError>),
     Read(Result<Vec<u8>, DeviceError>),
@@ -164,10 +168,12 @@ impl Session {
         let (sent, replies) = channel();
         let (tell, told) = channel();
         let body = move || {
-            let serving = Serving { initial, tell: tell.clone(), orders: received, replies: sent };
+            let failed = tell.clone();
+            let trust = how.trust;
+            let serving = Serving { initial, trust, tell, orders: received, replies: sent };
             if let Err(e) = serve(&artifact, purpose, variant, how, serving) {
                 // Where it was ready before, nobody listens.
-                let _ = tell.send(Err(e));
+                let _ = failed.send(Err(e));
             }
         };
         let thread = std::thread::Builder::new().name("arenic".into()).spawn(body);
@@ -260,6 +266,21 @@ impl Session {
     /// Those of that step.
     pub(crate) fn settle(&mut self) -> Result<(), TrainError> {
         self.wait(None).unwrap_or(Ok(()))
+    }
+
+    /// Adds a step to those that there are, over the same arenas: `check_variants` judges it first. The states
+    /// stay as they are. Gives its place among the variants.
+    ///
+    /// # Errors
+    /// It does not fit the others; the device fails, or the thread ended. The others go on.
+    pub(crate) fn add(&mut self, target: Arc<Target>) -> Result<usize, TrainError> {
+        self.settle()?;
+        self.send(Order::Add(target))?;
+        match self.replies.recv() {
+            Ok(Reply::Added(ports)) => self.ready.variants.push(ports?),
+            _ => return Err(TrainError::Ended),
+        }
+        Ok(self.ready.variants.len() - 1)
     }
 
     /// A state's bytes.
@@ -367,33 +388,43 @@ fn serve(
 /// What the thread does.
 struct Serving {
     initial: Initial,
+    trust: Trust,
     tell: Sender<Result<Ready, TrainError>>,
     orders: Receiver<Order>,
     replies: Sender<Reply>,
 }
 
 impl Work<()> for Serving {
-    fn with<M: Machine>(
+    fn with<'s, 'g: 's, M: Another<'g>>(
         self,
-        machines: &mut Variants<M>,
-        steps: &[Step],
-    ) -> Result<(), TrainError> {
-        let Serving { initial, tell, orders, replies } = self;
+        machines: &mut Variants<'s, 'g, M>,
+        steps: &[Step<'s>],
+        more: More<'s, 'g>,
+    ) -> Result<(), TrainError>
+    where
+        TrainError: From<M::Error>,
+    {
+        let Serving { initial, trust, tell, orders, replies } = self;
+        let mut steps = steps.to_vec();
         heap::give_back();
-        let progress = super::initial::load(&initial, steps, machines, 0)?;
+        let progress = super::initial::load(&initial, &steps, machines, 0)?;
         // Files are not kept open for nothing.
         drop(initial);
-        let ready = ready(steps, machines, progress)?;
+        let ready = ready(&steps, machines, progress)?;
         if tell.send(Ok(ready)).is_err() {
             return Ok(());
         }
         for order in orders {
             let reply = match order {
+                Order::Add(target) => {
+                    Reply::Added(added(target, trust, machines, &mut steps, more))
+                }
                 Order::Step(variant, draw) => {
-                    let (g, machine) = (steps[variant].graph, machines.at(variant));
+                    let step = &steps[variant];
+                    let (g, machine) = (step.graph, machines.at(variant));
                     Reply::Stepped(match machine.step(draw) {
                         Ok(()) if machine.is_in_host_memory() => Ok(None),
-                        Ok(()) => Ok(Some(slots(g, machine))),
+                        Ok(()) => Ok(Some(slots(step, machine))),
                         Err(error) => {
                             let error = TrainError::Step { step: draw.step, error };
                             let fed = |v| machine.input_mut(v).map(|bytes| bytes.to_vec());
@@ -419,10 +450,58 @@ impl Work<()> for Serving {
     }
 }
 
+/// Makes a step ready beside others, over their arenas.
+fn added<'s, 'g: 's, M: Another<'g>>(
+    target: Arc<Target>,
+    trust: Trust,
+    machines: &mut Variants<'s, 'g, M>,
+    steps: &mut Vec<Step<'s>>,
+    more: More<'s, 'g>,
+) -> Result<Ports, TrainError>
+where
+    TrainError: From<M::Error>,
+{
+    let target: &'g Target = more.targets.push(target);
+    let whole: &'s Option<_> = more.whole.push(target.whole_step()?);
+    let (ready, images) = (ready_one(target, whole), images(target, trust)?);
+    // Where a library's ways are tried on a device, they are tried on the bytes of the arena.
+    let mut kept = Vec::new();
+    for (variant, step) in steps.iter().enumerate() {
+        let machine = machines.read(variant);
+        for (s, state) in step.graph.states.iter().filter(|_| !machine.is_in_host_memory()) {
+            kept.push((variant, state.enter, machine.state(s)?.into_owned()));
+        }
+    }
+    machines.add(ready, &images)?;
+    for (variant, value, bytes) in kept {
+        machines.at(variant).fill_home(value, |home| {
+            home.copy_from_slice(&bytes);
+            Ok::<(), DeviceError>(())
+        })?;
+    }
+    let (step, variant) = (Step::of(target, &ready), steps.len());
+    machines.hold(variant, step.held());
+    steps.push(step);
+    Ok(ports(&step, machines.at(variant)))
+}
+
+/// What a step is fed and gives.
+fn ports(step: &Step, machine: &mut impl Machine) -> Ports {
+    let g = step.graph;
+    let named = step.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone()));
+    let given = g.outputs.iter().map(|o| (o.name.clone(), g.ty(o.value).clone()));
+    let ports = named.chain(given).zip(slots(step, machine));
+    let mut inputs: Vec<Port> = ports.map(|((name, ty), slot)| Port { name, ty, slot }).collect();
+    let outputs = inputs.split_off(step.inputs().count());
+    let (name, loss) = (step.name.0.to_owned(), Outputs::new(g).loss);
+    Ports { name, inputs, outputs, loss }
+}
+
 /// Where inputs and then outputs are.
-fn slots(g: &Graph, machine: &mut impl Machine) -> Vec<Option<Slot>> {
+fn slots(step: &Step, machine: &mut impl Machine) -> Vec<Option<Slot>> {
+    let g = step.graph;
     let mut slots: Vec<Option<Slot>> =
-        g.inputs().map(|v| machine.input_mut(v).map(Slot::of)).collect();
+        step.inputs().map(|v| machine.input_mut(v).map(Slot::of)).collect();
     slots.extend((0..g.outputs.len()).map(|i| {
         let bytes = machine.output(i);
         Some(Slot { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() })
@@ -439,14 +518,7 @@ fn ready<M: Machine>(
     let mut is_in_host_memory = true;
     for (variant, step) in steps.iter().enumerate() {
         let (g, machine) = (step.graph, machines.at(variant));
-        let named = g.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone()));
-        let given = g.outputs.iter().map(|o| (o.name.clone(), g.ty(o.value).clone()));
-        let ports = named.chain(given).zip(slots(g, machine));
-        let mut inputs: Vec<Port> =
-            ports.map(|((name, ty), slot)| Port { name, ty, slot }).collect();
-        let outputs = inputs.split_off(g.inputs().count());
-        let (name, loss) = (step.name.0.to_owned(), Outputs::new(g).loss);
-        variants.push(Ports { name, inputs, outputs, loss });
+        variants.push(ports(step, machine));
         is_in_host_memory = machine.is_in_host_memory();
         let mut home = |value: ValueId| {
             let mut slot = None;

@@ -18,6 +18,11 @@ fn fixture(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
+fn exported(name: &str) -> ModelProto {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/exports").join(name);
+    ModelProto::decode(&std::fs::read(path).unwrap()[..]).unwrap()
+}
+
 /// Names of what is trained, and of other weights with the reason.
 pub(crate) fn weights(compiled: &Value) -> (Vec<String>, BTreeMap<String, String>) {
     let name = |p: &Value| p["name"].as_str().unwrap().to_owned();
@@ -57,6 +62,7 @@ fn exports_without_the_optimizer_train_as_pytorch_does() {
         "buffer",
         "chunked",
         "conv3d",
+        "deformed",
         "detached",
         "folded",
         "fourier",
@@ -75,9 +81,16 @@ fn exports_without_the_optimizer_train_as_pytorch_does() {
 #[test]
 fn default_exports_that_keep_parameters_train_as_pytorch_does() {
     let shell = Shell::new();
-    for name in
-        ["bags", "buffer", "chunked", "conv3d", "detached", "spatial_transformer", "zero_mask"]
-    {
+    for name in [
+        "bags",
+        "buffer",
+        "chunked",
+        "conv3d",
+        "deformed",
+        "detached",
+        "spatial_transformer",
+        "zero_mask",
+    ] {
         shell.trains_as_pytorch(name, "default", "--effort 0.1");
     }
 }
@@ -192,12 +205,72 @@ fn gradients_stop_at_detach() {
         let said = text(&shell.arenic(&compile).stderr);
         assert!(said.contains("gradients stop at `detach"), "{said}");
     }
+    // The exporter before `torch.export` leaves no trace of it, and its tensors have other names.
+    shell.trains_as_pytorch("detached", "legacy", "--stop-gradient /Sub_output_0");
+}
+
+/// In files without a signature a scalar is kept, behind a unary operator, too, unless it is said to be trained.
+#[test]
+fn a_scalar_is_trained_where_that_is_asked_for() {
+    let shell = Shell::new();
+    let mut model = exported("temperature_plain.onnx");
+    let graph = model.graph.as_mut().unwrap();
+    graph.metadata_props.clear();
+    graph.node.iter_mut().for_each(|node| node.metadata_props.clear());
+    std::fs::write(shell.path("m.onnx"), model.encode_to_vec()).unwrap();
+    let compile = format!("compile m.onnx {SGD} --json -o m.arenic");
+    let (trained, others) = weights(&shell.succeeds(&compile)[0]);
+    assert_eq!(trained, ["l.weight", "l.bias"]);
+    assert!(others["t"].contains("a scalar"), "{others:?}");
+    let (trained, _) = weights(&shell.succeeds(&format!("{compile} --train t"))[0]);
+    assert_eq!(trained, ["t", "l.weight", "l.bias"]);
+    let run = format!("run m.arenic --data {EXPORTS}/temperature.npz --steps 3 --json");
+    let wanted = fixture("losses.json")["temperature"][2].as_f64().unwrap();
+    assert!((losses(&shell.succeeds(&run))[2] / wanted - 1.0).abs() < 1e-6);
+}
+
+/// Parts without gradients, and buffers that the module changes, look like any others, but not their stack traces
+/// and their places in the signature.
+#[test]
+fn what_trains_otherwise_than_it_reads_is_told() {
+    let shell = Shell::new();
+    let told = |model: &str, options: &str| {
+        let compile = format!("compile {EXPORTS}/{model}.onnx {options} -o m.arenic");
+        let said = text(&shell.arenic(&compile).stderr);
+        let compiled = &shell.succeeds(&format!("{compile} --json"))[0];
+        let all = compiled["parameters"].as_array().unwrap();
+        let doubtful = all.iter().filter(|p| p["doubtful"] == true);
+        let names: Vec<String> = doubtful.map(|p| p["name"].as_str().unwrap().to_owned()).collect();
+        (said, names)
+    };
+    for kind in ["plain", "default"] {
+        let (said, doubtful) = told(&format!("student_{kind}"), SGD);
+        for word in ["torch.no_grad()", "`a.bias` and 1 more", "--stop-gradient"] {
+            assert!(said.contains(word), "{said}");
+        }
+        assert_eq!(doubtful, ["a.weight", "a.bias"]);
+    }
+    // What it says helps, where the exporter's optimizer has not made one of the part and its like.
+    shell.trains_as_pytorch("student", "plain", "--stop-gradient tanh");
+    let (said, doubtful) = told("spectral_plain", SGD);
+    let vectors = "the module changes 2 buffers, such as `0.parametrizations.weight.0._u`";
+    for word in [vectors, "training_step", "torch.no_grad()"] {
+        assert!(said.contains(word), "{said}");
+    }
+    assert_eq!(doubtful, ["0.parametrizations.weight.original"]);
+    let default = format!("compile {EXPORTS}/spectral_default.onnx {SGD} -o d.arenic");
+    shell.fails(&default, 1, &["0.parametrizations.weight.original is replaced"]);
+    // Neither is said of what trains as it reads: batch normalisation changes its statistics itself.
+    for model in ["batch_norms_plain", "buffer_plain", "detached_plain"] {
+        let (said, doubtful) = told(model, SGD);
+        assert!(!said.contains("no_grad") && !said.contains("changes"), "{said}");
+        assert_eq!(doubtful, [""; 0]);
+    }
 }
 
 /// An export whose property `arenic.parameters` lists these parameters and says more.
 fn declared(name: &str, parameters: &[&str], more: &str) -> ModelProto {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/exports").join(name);
-    let mut model = ModelProto::decode(&std::fs::read(path).unwrap()[..]).unwrap();
+    let mut model = exported(name);
     let rows: Vec<String> = parameters.iter().map(|n| format!(r#"{{"name": "{n}"}}"#)).collect();
     let value = format!(r#"{{"parameters": [{}]{more}}}"#, rows.join(", "));
     let (key, value) = (Some("arenic.parameters".to_owned()), Some(value));

@@ -202,3 +202,34 @@ def scan(d: Draw) -> Case:
     nodes = [node("Scan", ["x0", "x1", "x2"], ["y0", "y1"], **attributes)]
     results = [Result(state, dtype, 64, 1.0), Result(rows, dtype, 64, 2.0)]
     return Case([Operand(h), Operand(x), Operand(z)], results, nodes=nodes)
+
+
+@row("SequenceMap")
+def mapped(d: Draw) -> Case:
+    """`tanh(s[i] * w)` and `s[i] + r[i]` of two sequences' elements and a tensor, joined again."""
+    dtype, count = d.dtype([F32, F64]), d.int(1, 3)
+    shape = d.shape(1, 2, zero=False)
+    w = d.floats(shape, dtype, -1, 1)
+    s, r = ([d.floats(shape, dtype, -1, 1) for _ in range(count)] for _ in range(2))
+    body = helper.make_graph(
+        [
+            node("Mul", ["a", "w"], ["p"]),
+            node("Tanh", ["p"], ["t"]),
+            node("Add", ["a", "b"], ["u"]),
+        ],
+        "body",
+        [info(name, dtype, None) for name in ("a", "w", "b")],
+        [info(name, dtype, None) for name in ("t", "u")],
+    )
+    names = [f"x{i}" for i in range(2 * count + 1)]
+    nodes = [
+        node("SequenceConstruct", names[1 : count + 1], ["s"]),
+        node("SequenceConstruct", names[count + 1 :], ["r"]),
+        node("SequenceMap", ["s", "x0", "r"], ["t", "u"], body=body),
+        node("ConcatFromSequence", ["t"], ["y0"], axis=0, new_axis=1),
+        node("ConcatFromSequence", ["u"], ["y1"], axis=-1),
+    ]
+    first = np.stack([np.tanh(wide(a) * wide(w)) for a in s])
+    second = np.concatenate([wide(a) + wide(b) for a, b in zip(s, r)], -1)
+    results = [Result(first, dtype, 8, 1.0), Result(second, dtype, 2, 2.0)]
+    return Case([Operand(x) for x in [w, *s, *r]], results, nodes=nodes)

@@ -375,6 +375,43 @@ def attention(d: Draw) -> Case:
     return Case(operands, [Result(y, dtype, 256, 4.0)], attributes)
 
 
+@row("ai.onnx.preview.FlexAttention")
+def flex_attention(d: Draw) -> Case:
+    """Scores pass a bias or a scale, weights a scale."""
+    dtype = d.dtype([F32, F64])
+    batch, own, steps, keys = d.int(1, 2), d.int(1, 2), d.int(1, 3), d.int(1, 3)
+    heads, size, out = own * d.int(1, 2), d.int(1, 3), d.int(1, 3)
+    q, k, v = (
+        d.floats((batch, h, t, s), dtype, -2, 2)
+        for h, t, s in ((heads, steps, size), (own, keys, size), (own, keys, out))
+    )
+    scale, attributes = 1 / np.sqrt(L(size)), {}
+    if d.chance(0.3):
+        attributes["scale"] = scale = 0.5
+    each = heads // own
+    wq, wk, wv = wide(q), np.repeat(wide(k), each, 1), np.repeat(wide(v), each, 1)
+    scores = np.einsum("bhtd,bhsd->bhts", wq, wk) * scale
+    kind = onnx.helper.np_dtype_to_tensor_dtype(dtype)
+    shown = [onnx.helper.make_tensor_value_info(name, kind, None) for name in "ab"]
+
+    def graph(name, op, number):
+        constant = onnx.numpy_helper.from_array(np.array(number, dtype), "n")
+        node = onnx.helper.make_node(op, ["a", "n"], ["b"])
+        return onnx.helper.make_graph([node], name, shown[:1], shown[1:], [constant])
+
+    if d.chance(0.5):
+        op = d.pick(["Add", "Mul"])
+        attributes["score_mod"] = graph("score", op, 0.25)
+        scores = scores + 0.25 if op == "Add" else scores * 0.25
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights = weights / weights.sum(-1, keepdims=True)
+    if d.chance(0.5):
+        attributes["prob_mod"] = graph("prob", "Mul", 0.5)
+        weights = weights * 0.5
+    y = np.einsum("bhts,bhsd->bhtd", weights, wv)
+    return Case([Operand(q), Operand(k), Operand(v)], [Result(y, dtype, 256, 4.0)], attributes)
+
+
 @row("CausalConvWithState")
 def causal_conv(d: Draw) -> Case:
     dtype, batch, channels = d.dtype([F32, F64]), d.int(1, 2), d.int(1, 3)

@@ -61,7 +61,9 @@ Operators of ONNX's node tests that arenic does not know, and why.
 - Results whose sizes depend on what is fed, which no plan can place: `NonZero`, `Unique`,
   `NonMaxSuppression`. Values that may not be there: `Optional` and what reads it.
 - `Scatter` and `Upsample` are of opsets before 13.
-- Not yet, though a network may have them: `SequenceMap`, `ai.onnx.preview.FlexAttention`.
+
+So do tests of operators that it knows, of types that it does not: `float16` and smaller floats (a file in them is refused with the
+way to export it in `f32`), integers of four bits and two, text; and such whose inputs or results are sequences.
 
 ";
 

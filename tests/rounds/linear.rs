@@ -36,6 +36,7 @@ pub(crate) fn linear() -> Target {
         figures: Figures { arena_bytes: 5376, ..Figures::default() },
         certificate: Certificate::default(),
         bound: Vec::new(),
+        fed: Default::default(),
         kernels: None,
         rounds: Some(Box::new(rounds)),
         file: arenic::mapping::Mapping::default(),

@@ -244,6 +244,9 @@ fn files(folder: &Path) -> (PathBuf, PathBuf) {
         defaults,
         provenance: Provenance::default(),
         runnable: true,
+        recipe: None,
+        drops: None,
+        origin: None,
     }
     .write(&artifact)
     .unwrap();

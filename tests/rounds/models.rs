@@ -28,12 +28,22 @@ fn pipeline(name: &str) -> Pipeline {
     Pipeline::named(name, &Standard).unwrap()
 }
 
-/// A step, cut as `rounds` says; without it the step as it is.
+/// A step, cut as `rounds` says; without it the step as it is. Nothing leaves the device.
 fn compiled(
     model: &str,
     batch: u64,
     rounds: Option<Accumulate>,
     limit: Option<u64>,
+) -> Result<Target, CompileError> {
+    compiled_within(model, batch, rounds, PerSpace { device: limit, host: Some(0) })
+}
+
+/// The same within limits on both memories.
+fn compiled_within(
+    model: &str,
+    batch: u64,
+    rounds: Option<Accumulate>,
+    limits: PerSpace<Option<u64>>,
 ) -> Result<Target, CompileError> {
     let forward = model.starts_with("models/forward");
     let mode = match forward {
@@ -54,7 +64,6 @@ fn compiled(
     if let Some(pass) = rounds {
         pipeline = pipeline.in_micro_batches(pass);
     }
-    let limits = PerSpace { device: limit, host: Some(0) };
     let constraints = Constraints { limits, ..Constraints::default() };
     let search = Search { effort: Some(0.1), ..Search::default() };
     let options = RunOptions::default();
@@ -125,6 +134,30 @@ fn rounds_give_what_the_whole_batch_gives() {
             assert_eq!(divided.rounds.as_ref().unwrap().count, count as u32, "{model}");
             close(&format!("{model} in {count}"), &losses(&divided, run), &theirs);
         }
+    }
+}
+
+/// Below what its states take, a step in rounds has some of them in host memory: at one place for all
+/// its parts, and with the bits that it has without a limit.
+#[test]
+fn rounds_use_host_memory() {
+    for (model, run) in [
+        ("models/forward/gpt_tiny.onnx", "gpt_tiny_b4_adamw"),
+        ("models/step/ref_mlp_b4_sgdm.onnx", "mlp_b4_sgdm"),
+    ] {
+        let free = compiled(model, 4, rounds(2), None).unwrap();
+        let least = |host| {
+            let limits = PerSpace { device: Some(1), host };
+            let refused = compiled_within(model, 4, rounds(2), limits).err().unwrap();
+            refused.minimum().unwrap().bytes
+        };
+        let (with, without) = (least(Some(u64::MAX)), least(Some(0)));
+        assert!(with < without, "{model}");
+        let limits = PerSpace { device: Some(with.midpoint(without)), host: Some(u64::MAX) };
+        let moved = compiled_within(model, 4, rounds(2), limits).unwrap();
+        assert!(Some(moved.arena_bytes().device) <= limits.device, "{model}");
+        assert!(moved.arena_bytes().host > 0, "{model}");
+        assert_eq!(losses(&moved, run), losses(&free, run), "{model}");
     }
 }
 

@@ -132,6 +132,9 @@ fn reading(target: Target) -> String {
         defaults: Default::default(),
         provenance: Provenance::default(),
         runnable: true,
+        recipe: None,
+        drops: None,
+        origin: None,
     };
     artifact.write(&path).unwrap();
     let said = Artifact::read(&path).unwrap_err().to_string();

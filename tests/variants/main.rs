@@ -10,6 +10,8 @@ use serde_json::Value;
 use shell::{Shell, text};
 use std::ops;
 
+mod drops;
+mod dynamic;
 mod random;
 #[path = "../shell/mod.rs"]
 mod shell;

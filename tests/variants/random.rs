@@ -7,17 +7,20 @@ use arenic_ir::ValueId;
 use arenic_ir::graph::{Data, Def, Graph};
 use arenic_ir::program::{PerSpace, Program, Space};
 use arenic_ir::verify::verify;
+use arenic_passes::feed_constants::FeedConstants;
 use arenic_passes::pipeline::{Pipeline, PipelineOutcome, RunError, RunOptions};
-use arenic_passes::{Cx, Search, StateHomes, Turns};
+use arenic_passes::{Cx, PassError, Pinned, Search, StateHomes, Turns};
 use arenic_programs::{Random, graph, training};
-use arenic_runtime::executor::ExecutorOptions;
+use arenic_runtime::executor::{ExecutorOptions, SetupError};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::Machine;
 use arenic_runtime::reference::Reference;
 use arenic_runtime::rounds::Part;
 use arenic_runtime::variants::{Step, Variants};
+use bytes::Bytes;
 use fastrand::Rng;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const STEPS: u64 = 9;
 
@@ -82,6 +85,56 @@ struct Tried {
     /// With states that have their homes in host memory, and with some that leave it for a part of a step.
     in_host: usize,
     moved: usize,
+    /// With a step that was added while states were there, and with constants of it that were fed.
+    added: usize,
+    fed: usize,
+}
+
+/// A step that is added to others.
+struct Added {
+    graph: Graph,
+    program: Program,
+    fed: BTreeMap<String, Bytes>,
+}
+
+/// Plans a step of the states of others and of other constants over the homes that there are; `None` where it
+/// does not fit.
+fn added(random: &mut Random, graphs: &[Graph], steps: &[(Graph, Program)]) -> Option<Added> {
+    let mut g = graphs[random.below(graphs.len())].clone();
+    let constants: Vec<ValueId> = g.consts().map(|(v, _)| v).collect();
+    for v in constants {
+        if random.chance(50) {
+            let bytes = numbers(2 + random.below(2) as u64, g.ty(v).bytes());
+            g.values[v].def = Def::Const(Data::Bytes(bytes.into()));
+        }
+    }
+    let parts: Vec<(&Graph, &Program)> = steps.iter().map(|(g, p)| (g, p)).collect();
+    let (pinned, homes) = (Pinned::of(&parts), StateHomes::of(&parts));
+    let feeds = Arc::new(FeedConstants::beside(&pinned));
+    let pipeline = pipeline(random).with_last_rewrite("feed_constants", feeds.clone());
+    let sizes = parts.iter().map(|(_, p)| p.sizes).fold(PerSpace::default(), PerSpace::largest);
+    let limits = PerSpace { device: Some(sizes.device), host: Some(sizes.host) };
+    let search = Search { effort: Some(0.05), ..Search::default() };
+    let state_homes = Some(&homes);
+    let turns = Turns::OfVariants;
+    let cx = Cx { limits, search, turns, state_homes, ..Cx::new(CPU.target()) };
+    let mut outcome = match pipeline.run(g.clone(), &cx, RunOptions::default()) {
+        Ok(outcome) => outcome,
+        Err(RunError::Pass { error, .. }) if error.is_of_limits() => return None,
+        Err(e) => panic!("{e}\n{g}"),
+    };
+    let others: Vec<Vec<_>> = parts.iter().map(|part| vec![*part]).collect();
+    match pipeline.join_homes(&others, &mut outcome, &cx) {
+        Ok(()) => {}
+        // A constant, or a slot of two states, may have its home in the other memory.
+        Err(RunError::Pass { error: PassError::Home(_), .. }) => return None,
+        Err(e) => panic!("{e}\n{g}"),
+    }
+    if sizes.largest(outcome.arena_bytes()) != sizes {
+        return None;
+    }
+    let (graph, program) = (outcome.module.graph, outcome.module.program.unwrap());
+    Some(Added { graph, program, fed: feeds.fed() })
 }
 
 /// Plans steps over common homes; `None` where a limit cannot be kept.
@@ -135,8 +188,9 @@ fn planned(
     Some(outcomes.into_iter().map(|o| (o.module.graph, o.module.program.unwrap())).collect())
 }
 
-/// Runs steps in a random sequence, planned and by the interpreter.
-fn holds(random: &mut Random, steps: &[(Graph, Program)]) {
+/// Runs steps in a random sequence, planned and by the interpreter. One of them is added when others have run.
+/// False where that one runs on streams that the others do not.
+fn holds(random: &mut Random, steps: &[(Graph, Program)], added: Option<&Added>) -> bool {
     let ready: Vec<Step> =
         steps.iter().map(|(graph, program)| Step::Whole(Part { graph, program })).collect();
     let options = ExecutorOptions { threads: 1, poison: random.chance(70), stress: None };
@@ -157,10 +211,31 @@ fn holds(random: &mut Random, steps: &[(Graph, Program)]) {
             states.insert(state.name.clone(), bytes);
         }
     }
+    let mut graphs: Vec<&Graph> = steps.iter().map(|(g, _)| g).collect();
     for step in 0..STEPS {
-        let v = random.below(steps.len());
-        let (g, reference, machine) = (&steps[v].0, &mut references[v], machines.at(v));
+        if let (3, Some(Added { graph, program, fed })) = (step, added) {
+            match machines.add(Step::Whole(Part { graph, program }), &[]) {
+                Ok(()) => {}
+                // On several streams, where all others are on one.
+                Err(SetupError::Streams) => return false,
+                Err(e) => panic!("{e}\n{graph}"),
+            }
+            let mut reference = Reference::new(graph).unwrap();
+            for (c, data) in graph.consts() {
+                reference.value_mut(c).unwrap().copy_from_slice(data.bytes().unwrap());
+            }
+            let held = |v| Some((v, fed.get(&graph.values[v].name)?.clone()));
+            machines.hold(graphs.len(), graph.inputs().filter_map(held).collect());
+            references.push(reference);
+            graphs.push(graph);
+        }
+        let v = if step == 3 { graphs.len() - 1 } else { random.below(graphs.len()) };
+        let (g, reference, machine) = (graphs[v], &mut references[v], machines.at(v));
         for (i, input) in g.inputs().enumerate() {
+            if let Some(bytes) = added.and_then(|added| added.fed.get(&g.values[input].name)) {
+                reference.value_mut(input).unwrap().copy_from_slice(bytes);
+                continue;
+            }
             let bytes = numbers(step * 100 + i as u64, g.ty(input).bytes());
             reference.value_mut(input).unwrap().copy_from_slice(&bytes);
             if let Some(home) = machine.input_mut(input) {
@@ -183,13 +258,14 @@ fn holds(random: &mut Random, steps: &[(Graph, Program)]) {
             states.insert(state.name.clone(), reference.value(state.enter).to_vec());
         }
         // Every variant finds every state as the last step has left it.
-        for (w, (g, _)) in steps.iter().enumerate() {
+        for (w, g) in graphs.iter().enumerate() {
             for (s, state) in &g.states {
                 let same = machines.read(w).state(s).unwrap()[..] == states[&state.name];
                 assert!(same, "step {step} of {v}: `{}` of {w}\n{g}", state.name);
             }
         }
     }
+    true
 }
 
 fn fill(machine: &mut impl Machine, v: ValueId, bytes: &[u8]) {
@@ -214,7 +290,12 @@ fn random_variants_give_what_the_interpreter_gives() {
         let host = if random.chance(50) { None } else { Some(0) };
         let limits = PerSpace { device, host };
         let Some(steps) = planned(&mut random, &graphs, limits, &mut tried) else { continue };
-        holds(&mut random, &steps);
+        let added = added(&mut random, &graphs, &steps);
+        let is_whole = holds(&mut random, &steps, added.as_ref());
+        if let Some(Added { fed, .. }) = added.filter(|_| is_whole) {
+            tried.added += 1;
+            tried.fed += usize::from(!fed.is_empty());
+        }
         tried.ran += 1;
         tried.limited += usize::from(device.is_some());
         let names = |g: &Graph| g.states.values().map(|s| s.name.clone()).collect::<Vec<_>>();
@@ -222,12 +303,13 @@ fn random_variants_give_what_the_interpreter_gives() {
         tried.shared += usize::from(names(&graphs[1]).iter().any(|name| first.contains(name)));
     }
     // The generator reaches what it is meant to reach.
-    let Tried { ran, limited, shared, in_host, moved } = tried;
+    let Tried { ran, limited, shared, in_host, moved, added, fed } = tried;
     let figures = format!(
         "{ran} of {cases}, {limited} under limits, {shared} with a state in common, {moved} with copies to \
-         host memory, {in_host} with homes there"
+         host memory, {in_host} with homes there; {added} with one that was added, {fed} with constants fed"
     );
     println!("{figures}");
     assert!(ran * 2 > cases as usize && limited * 20 > ran && shared * 10 > ran, "{figures}");
     assert!(moved * 50 > ran && in_host * 100 > ran, "{figures}");
+    assert!(added * 4 > ran && fed * 20 > ran, "{figures}");
 }

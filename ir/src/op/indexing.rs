@@ -112,8 +112,9 @@ impl Row for Indexing<'_> {
             Indexing::Gather { .. }
             | Indexing::GatherElements { .. }
             | Indexing::GatherNd { .. } => Work::new(0, x, y).reading(&[y, &x[1..]].concat(), y),
+            // In place, as scatters mostly are: only the elements that change are read and written.
             Indexing::ScatterElements { .. } | Indexing::ScatterNd { .. } => {
-                Work::new(x[2].elements() as u64, x, y)
+                Work::new(x[2].elements() as u64, x, y).reading(&x[1..], &[x[2], x[2]])
             }
             Indexing::TopK { .. } => Work::new((x[0].elements() as u64).saturating_mul(8), x, y),
         }

@@ -1,7 +1,7 @@
 //! One node per update, fused with the product that makes its gradient.
 //!
 //! **Updates.** Exporters write an update as a dozen elementwise nodes. Those that lead to
-//! the exit value of a state and that nobody else reads become one `pointwise`; states
+//! the exit value of a state, or to what rows are scattered to at last, and that nobody else reads become one `pointwise`; states
 //! whose updates read the same gradient are updated together, as both moments of Adam.
 //! Intermediate results then never have bytes. Sound because a `pointwise` applies the
 //! same functions to the same elements, each rounded once: the bits stay the same. It
@@ -39,7 +39,7 @@ mod region;
 use crate::rewrite::{GraphView, Group};
 use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::TargetInfo;
-use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
+use arenic_ir::graph::{Def, Graph, Node, NodeId, StateId, ValueId};
 use arenic_ir::op::{MAX_OPERANDS, Op};
 use arenic_ir::types::DType;
 use cranelift_entity::SecondaryMap;
@@ -293,7 +293,10 @@ fn transient_roots<'a>(
 /// have no other readers, and its other operands are there already.
 fn could_run_at_once(view: &GraphView, update: &Update, product: &Product) -> bool {
     let g = view.g;
-    let changes = |v: ValueId| g.states.values().filter(move |s| g.resolve(s.exit).root == v);
+    let changes = |v: ValueId| {
+        let changed = move |&s: &StateId| g.resolve(view.updated(s)).root == v;
+        g.states.keys().filter(changed).map(|s| &g.states[s])
+    };
     let unread = update
         .outputs
         .iter()

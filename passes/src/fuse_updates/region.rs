@@ -2,7 +2,7 @@
 //! node each.
 
 use crate::rewrite::{GraphView, Group};
-use arenic_ir::graph::{Def, NodeId, StateId, ValueId};
+use arenic_ir::graph::{Def, Node, NodeId, StateId, ValueId};
 use arenic_ir::op::{Kind, MAX_STEPS, Op, Step};
 use cranelift_entity::SecondaryMap;
 use std::collections::{BTreeSet, HashSet};
@@ -36,9 +36,26 @@ impl GraphView<'_> {
 
     /// The node that makes a state's exit value, where it can be part of a group.
     fn last_node(&self, s: StateId) -> Option<NodeId> {
-        let exit = self.g.states[s].exit;
-        let Def::Node { node, output: 0 } = self.g.values[exit].def else { return None };
-        (self.g.ty(exit).elements() > 1 && self.is_step(node)).then_some(node)
+        let updated = self.updated(s);
+        let Def::Node { node, output: 0 } = self.g.values[updated].def else { return None };
+        (self.g.ty(updated).elements() > 1 && self.is_step(node)).then_some(node)
+    }
+
+    /// The exit value of a state before rows are added to it: what the last of its scatters, which alone
+    /// reads that value, scatters to.
+    pub(super) fn updated(&self, s: StateId) -> ValueId {
+        let mut v = self.g.states[s].exit;
+        while let Some(base) = self.scattered_to(v) {
+            v = base;
+        }
+        v
+    }
+
+    fn scattered_to(&self, v: ValueId) -> Option<ValueId> {
+        let Def::Node { node, output: 0 } = self.g.values[v].def else { return None };
+        let Node { op, inputs, .. } = &self.g.nodes[node];
+        let is_scatter = matches!(op, Op::ScatterNd { .. } | Op::ScatterElements { .. });
+        (is_scatter && self.only_use(inputs[0]) == Some(node)).then(|| inputs[0])
     }
 
     /// True for arithmetic on floats whose operands are scalars or of the result's shape.

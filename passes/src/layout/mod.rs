@@ -4,7 +4,7 @@
 //! channels, rows, columns turns its tensors before and after ("Convolutional Layers User's Guide",
 //! NVIDIA, §Tensor Layouts), which [`Device::kernel_seconds`](arenic_ir::cost::Device::kernel_seconds)
 //! counts. Here a region of the graph has its channels last instead ([`Op::ChannelsLast`]):
-//! convolutions, and what is indifferent between them ([`form`]). Transposes stand where the region
+//! convolutions, and what is indifferent between them ([`crate::turn`]). Transposes stand where the region
 //! ends.
 //!
 //! Which operators are in it is a least cut ([`choose`]): an operator costs what it takes more on its
@@ -15,17 +15,16 @@
 //! Sound because every operator computes the same elements from the same elements, which lie in
 //! other places. Sums along several axes, those of normalisations, may be added in another order.
 
-mod choose;
-mod form;
-mod rewrite;
+mod costs;
 #[cfg(test)]
 mod tests;
 
 use crate::dead_code::DeadCode;
+use crate::turn::{Axes, choose, rewrite};
 use crate::views::Views;
 use crate::{Cx, GraphPass, PassError, Stats, devices};
 use arenic_ir::{Graph, Op};
-use choose::{Costs, choose};
+use costs::Costs;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -52,10 +51,11 @@ impl GraphPass for Layout {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
         let device = devices::or_cpu(cx.device)?;
         let (target, convolutions) = (cx.target, self.convolutions);
-        let turned = choose(g, Costs { device: &device, target, convolutions });
+        let costs = Costs { device: &device, target, convolutions };
+        let turned = choose(g, &Axes::ChannelsLast, &costs);
         let count = turned.values().filter(|t| **t).count() as u64;
         if count > 0 {
-            rewrite::rewrite(g, &turned)?;
+            rewrite(g, &Axes::ChannelsLast, &turned)?;
             DeadCode {}.run(g, cx)?;
             Views {}.run(g, cx)?;
         }

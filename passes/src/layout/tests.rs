@@ -1,8 +1,7 @@
-use super::choose::{Costs, choose};
-use super::form::form;
-use super::rewrite::rewrite;
+use super::costs::Costs;
 use super::{Convolutions, Layout};
 use crate::dead_code::DeadCode;
+use crate::turn::{Axes, choose, form, rewrite};
 use crate::views::Views;
 use crate::{Cx, GraphPass, devices};
 use arenic_backends::CUDA;
@@ -92,7 +91,7 @@ fn any_graph(seed: u64) -> Graph {
 /// Seconds of the graph in which these nodes have their channels last.
 fn seconds(g: &Graph, turned: &SecondaryMap<NodeId, bool>, device: &Device) -> f64 {
     let (mut g, cx) = (g.clone(), Cx::new(CUDA.target()));
-    rewrite(&mut g, turned).unwrap();
+    rewrite(&mut g, &Axes::ChannelsLast, turned).unwrap();
     DeadCode {}.run(&mut g, &cx).unwrap();
     Views {}.run(&mut g, &cx).unwrap();
     verify(&g).unwrap();
@@ -105,10 +104,10 @@ fn no_other_choice_takes_less_time() {
     let (mut gained, mut left) = (0, 0);
     for seed in 0..80 {
         let g = any_graph(seed);
-        let chosen = choose(&g, gaining(&device));
+        let chosen = choose(&g, &Axes::ChannelsLast, &gaining(&device));
         let found = seconds(&g, &chosen, &device);
         let free: Vec<NodeId> =
-            g.nodes.keys().filter(|&n| form(&g, &g.nodes[n]).is_some()).collect();
+            g.nodes.keys().filter(|&n| form(&g, n, &Axes::ChannelsLast).is_some()).collect();
         let any = free.iter().any(|&n| chosen[n]);
         *if any { &mut gained } else { &mut left } += 1;
         for choice in 0..1u32 << free.len() {
@@ -126,7 +125,7 @@ fn no_other_choice_takes_less_time() {
 fn products_of_f32_are_not_turned_and_one_convolution_gains_nothing() {
     for seed in 0..50 {
         let g = any_graph(seed);
-        let chosen = choose(&g, gaining(&h100(Math::F32)));
+        let chosen = choose(&g, &Axes::ChannelsLast, &gaining(&h100(Math::F32)));
         assert!(chosen.values().all(|turned| !turned), "seed {seed}");
     }
     let mut g = Graph::default();
@@ -134,7 +133,7 @@ fn products_of_f32_are_not_turned_and_one_convolution_gains_nothing() {
     let w = state(&mut g, &[64, 64, 3, 3]);
     let y = add(&mut g, conv(3), &[x, w]);
     g.outputs.push(Output { name: "y".into(), value: y });
-    let chosen = choose(&g, gaining(&h100(Math::Tf32)));
+    let chosen = choose(&g, &Axes::ChannelsLast, &gaining(&h100(Math::Tf32)));
     assert!(chosen.values().all(|turned| !turned));
 }
 

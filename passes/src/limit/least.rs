@@ -87,7 +87,8 @@ impl Least {
             None => {
                 let limit = cx.limits.device.unwrap_or(0);
                 let placed = |enough| {
-                    let Lowest { plan, is_least, floor } = recompute::least(&t, enough, effort)?;
+                    let Lowest { plan, is_least, floor } =
+                        recompute::least(&t, enough, effort, cx.search)?;
                     Ok::<_, PassError>((outlined(plan)?, is_least && effort == Effort::Full, floor))
                 };
                 match placed(limit)? {

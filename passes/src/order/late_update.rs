@@ -4,7 +4,7 @@
 //! home and needs bytes of its own until the last reader of the old value has run. An order that a list scheduler makes
 //! may have such updates. Here they wait for the old value's readers, everything else keeps its turn.
 
-use crate::share::exit_buffer;
+use crate::share::updated_buffers;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{BufferId, Plan, TaskId};
 use cranelift_entity::SecondaryMap;
@@ -65,8 +65,8 @@ pub(super) struct EarlyUpdate {
     pub(super) update: TaskId,
     /// The buffer of the old value, the state's home.
     pub(super) enter: BufferId,
-    /// The buffer of the new one.
-    pub(super) exit: BufferId,
+    /// The buffer that the new one is first in.
+    pub(super) new: BufferId,
 }
 
 impl EarlyUpdate {
@@ -80,10 +80,10 @@ impl EarlyUpdate {
         let writer = writers(plan);
         let mut claimed: SecondaryMap<BufferId, bool> = SecondaryMap::new();
         let mut all = Vec::new();
-        for s in g.states.keys() {
-            let Some(exit) = exit_buffer(g, plan, s).filter(|&b| !claimed[b]) else { continue };
-            claimed[exit] = true;
-            let (Some(update), Some(enter)) = (writer[exit], plan.enter_buffer(g, s)) else {
+        for (s, updated) in updated_buffers(g, plan).iter() {
+            let Some(&new) = updated.last().filter(|&&b| !claimed[b]) else { continue };
+            claimed[new] = true;
+            let (Some(update), Some(enter)) = (writer[new], plan.enter_buffer(g, s)) else {
                 continue;
             };
             // Readers that the update needs are before it in every order.
@@ -92,7 +92,7 @@ impl EarlyUpdate {
                 readers[update].iter().copied().filter(|r| !needed.contains(r)).collect()
             });
             if late.iter().any(|&reader| plan.tasks[reader].reads.contains(&enter)) {
-                all.push(EarlyUpdate { update, enter, exit });
+                all.push(EarlyUpdate { update, enter, new });
             }
         }
         all
@@ -117,12 +117,12 @@ fn writers(plan: &Plan) -> SecondaryMap<BufferId, Option<TaskId>> {
     writer
 }
 
-/// Pairs (reader of a state's old value, task that computes its exit value).
+/// Pairs (reader of a state's old value, first task that writes its new value).
 fn waits(g: &Graph, plan: &Plan) -> Vec<(TaskId, TaskId)> {
     let writer = writers(plan);
     let mut update_of: SecondaryMap<_, Vec<TaskId>> = SecondaryMap::new();
-    for s in g.states.keys() {
-        let update = exit_buffer(g, plan, s).and_then(|b| writer[b]);
+    for (s, updated) in updated_buffers(g, plan).iter() {
+        let update = updated.last().and_then(|&b| writer[b]);
         if let (Some(update), Some(enter)) = (update, plan.enter_buffer(g, s)) {
             update_of[enter].push(update);
         }
@@ -150,9 +150,11 @@ mod tests {
     use arenic_programs::steps::in_definition_order;
     use std::fmt::Write;
 
-    /// A step of eight random operators, of which the last two update a state each.
+    /// A step of eight random operators, of which the last two update a state each, or one state
+    /// together.
     fn step(random: &mut fastrand::Rng) -> String {
         let mut text = String::new();
+        let exits = if random.u32(0..3) == 0 { ["v10", "v1"] } else { ["v9", "v10"] };
         // Bits of each value: two states, an input, then results.
         let mut bits = vec![32; 3];
         for n in 0..8 {
@@ -166,6 +168,7 @@ mod tests {
                 let mut any = || of_f32[random.usize(0..of_f32.len())];
                 let (a, b) = (any(), any());
                 match n {
+                    7 if exits[0] == "v10" => (32, "unary {\"f\":\"tanh\"} (v9)".to_owned()),
                     6 | 7 => (32, format!("binary {{\"f\":\"sub\"}} (v{}, v{b})", n - 6)),
                     _ => (32, format!("binary {{\"f\":\"mul\"}} (v{a}, v{b})")),
                 }
@@ -174,8 +177,9 @@ mod tests {
             writeln!(text, "  n{n} {line} -> (v{v}: f{to}[4])").unwrap();
         }
         let output = random.usize(3..9);
+        let [w, m] = exits;
         format!(
-            "graph \"step\" {{\n  state s0 \"w\": v0: f32[4] -> v9\n  state s1 \"m\": v1: f32[4] -> v10\n  \
+            "graph \"step\" {{\n  state s0 \"w\": v0: f32[4] -> {w}\n  state s1 \"m\": v1: f32[4] -> {m}\n  \
              input v2: f32[4] \"x\"\n{text}  output \"y\" v{output}\n}}\n"
         )
     }

@@ -295,10 +295,9 @@ pub enum Sharing {
 pub fn bare_problem(g: &Graph, plan: &Plan, sharing: Sharing) -> Result<Problem, PassError> {
     let shares = sharing != Sharing::None;
     let mut at_home: SecondaryMap<_, bool> = SecondaryMap::new();
-    for s in g.states.keys().filter(|_| shares) {
-        if let Some(b) = share::exit_buffer(g, plan, s) {
-            at_home[b] = true;
-        }
+    let updated = if shares { share::updated_buffers(g, plan) } else { SecondaryMap::new() };
+    for &b in updated.values().flatten() {
+        at_home[b] = true;
     }
     let early = match sharing {
         Sharing::Exact => EarlyUpdate::all(g, plan),
@@ -345,8 +344,8 @@ pub fn bare_problem(g: &Graph, plan: &Plan, sharing: Sharing) -> Result<Problem,
         }
     }
     // The old value is alive until the update, whose result takes over its bytes if no reader is left.
-    for EarlyUpdate { update, enter, exit } in early.into_iter().filter(|e| !pinned[e.enter]) {
-        let (x, y) = (enter.index(), exit.index());
+    for EarlyUpdate { update, enter, new } in early.into_iter().filter(|e| !pinned[e.enter]) {
+        let (x, y) = (enter.index(), new.index());
         let reads_it = tensors[x].readers.contains(&update.index());
         tensors[x].kind = Kind::Input;
         tensors[x].readers.push(update.index());

@@ -1,12 +1,13 @@
 //! Steps in rounds: each part is planned by itself, within what the constants of others leave of a byte
 //! limit, and then placed over homes that all parts have in common. So any part may follow any other.
+//! The main part, which runs most often, decides which states have their homes in host memory.
 
 use super::{PartOutcome, Pipeline, PipelineOutcome, RunError, RunOptions, Step};
 use crate::order::definition_order_peak;
 use crate::report::{Minimum, PlanReport, StepTimes};
 use crate::rounds::{Divides, Division};
 use crate::simulate::roofline;
-use crate::{Cx, Pass, PassError, Stats, Turns, devices};
+use crate::{Cx, Pass, PassError, StateHomes, Stats, Turns, devices};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{BufferKind, Plan};
 use arenic_ir::program::PerSpace;
@@ -77,11 +78,10 @@ impl Pipeline {
                 report: PlanReport::default(),
             });
         }
-        // A state would have to be in the same space in all parts, so that nothing leaves the device.
-        let limits = PerSpace { host: Some(0), ..cx.limits };
         let within = |reserved: u64| {
             let device = cx.limits.device.map(|limit| limit.saturating_sub(reserved));
-            Cx { limits: PerSpace { device, ..limits }, turns: Turns::OfRounds, ..*cx }
+            let limits = PerSpace { device, ..cx.limits };
+            Cx { limits, turns: Turns::OfRounds, ..*cx }
         };
         let is_plan = |step: &Step| !matches!(step.pass, Pass::Graph(_));
         let plans = self.steps.iter().position(is_plan).unwrap_or(self.steps.len());
@@ -89,21 +89,39 @@ impl Pipeline {
         let bytes = |g: &Graph| constant_bytes(g, cx).map_err(|e| self.failed(i, e));
         let (first, last) = (bytes(&rewritten.before)?, bytes(&rewritten.after)?);
 
-        let main = self.run_from(i + 1, module, &within(first + last), options);
-        let mut main = main.map_err(|e| e.with_reserved(first + last))?;
-        let Some(plan) = main.module.plan.as_ref().filter(|_| main.footprint.is_some()) else {
+        let planned = |g: &Graph, reserved, state_homes| {
+            let module = Module { graph: g.clone(), ..Module::default() };
+            let cx = Cx { state_homes, ..within(reserved) };
+            let planned = self.run_from(plans, module, &cx, &mut RunOptions::default());
+            planned.map_err(|e| e.with_reserved(reserved))
+        };
+        let main = self.run_from(i + 1, module.clone(), &within(first + last), options);
+        let mut main = match main.map_err(|e| e.with_reserved(first + last)) {
+            // What the limit must be at least is what each part can do with.
+            Err(e) if e.minimum().is_some() => {
+                let middle = bytes(&self.rewritten(i + 1..plans, &module.graph, &within(0))?)?;
+                let before = planned(&rewritten.before, last + middle, cx.state_homes);
+                let after = planned(&rewritten.after, first + middle, cx.state_homes);
+                let refused = [before, after].into_iter().filter_map(Result::err);
+                return Err(refused.fold(e, RunError::of_both));
+            }
+            main => main?,
+        };
+        let (Some(plan), Some(program), Some(_)) =
+            (&main.module.plan, &main.module.program, &main.footprint)
+        else {
             return Ok(main);
         };
         let middle = planned_bytes(plan, is_const);
-        let planned = |g: &Graph, reserved| {
-            let module = Module { graph: g.clone(), ..Module::default() };
-            let planned =
-                self.run_from(plans, module, &within(reserved), &mut RunOptions::default());
-            planned.map_err(|e| e.with_reserved(reserved))
+        let homes = StateHomes::of(&[(&main.module.graph, program)]);
+        let reserved = [last + middle, first + last, first + middle];
+        let before = planned(&rewritten.before, reserved[0], Some(&homes));
+        let after = planned(&rewritten.after, reserved[2], Some(&homes));
+        let (before, after) = match (before, after) {
+            (Err(before), Err(after)) => return Err(before.of_both(after)),
+            (before, after) => (before?, after?),
         };
-        let before = planned(&rewritten.before, last + middle)?;
-        let after = planned(&rewritten.after, first + middle)?;
-        main.report = together(count, [&before.report, &main.report, &after.report], first + last);
+        main.report = together(count, [&before.report, &main.report, &after.report], reserved);
         let part = |o: PipelineOutcome| -> Result<PartOutcome, RunError> {
             match (o.module.plan, o.module.program, o.footprint) {
                 (Some(plan), Some(program), Some(footprint)) => {
@@ -264,11 +282,25 @@ impl RunError {
             other => other,
         }
     }
+
+    /// Why two parts of a step cannot keep a limit: with what both can do with at least.
+    fn of_both(self, other: RunError) -> RunError {
+        let (own, others) = match (self.minimum(), other.minimum()) {
+            (Some(own), Some(others)) => (own, others),
+            (None, _) => return self,
+            (_, None) => return other,
+        };
+        let mut larger = if others.bytes > own.bytes { other } else { self };
+        if let RunError::Pass { error: PassError::DeviceMemory { bound, .. }, .. } = &mut larger {
+            *bound = own.bound.max(others.bound);
+        }
+        larger
+    }
 }
 
-/// What is known of the whole step by what is known of its parts; `reserved` is what a round's limit
+/// What is known of the whole step by what is known of its parts; `reserved` is what the limit of each
 /// was lowered by, in bytes.
-fn together(count: u32, parts: [&PlanReport; 3], reserved: u64) -> PlanReport {
+fn together(count: u32, parts: [&PlanReport; 3], reserved: [u64; 3]) -> PlanReport {
     let main = parts[1];
     let (times, uncut) = match parts.map(|part| part.times) {
         [Some(before), Some(main), Some(after)] => {
@@ -279,11 +311,11 @@ fn together(count: u32, parts: [&PlanReport; 3], reserved: u64) -> PlanReport {
         }
         _ => (None, None),
     };
-    let minimum = main.minimum.map(|Minimum { bytes, bound, is_exact }| Minimum {
-        bytes: bytes + reserved,
-        bound: bound + reserved,
-        is_exact,
+    let minima = parts.into_iter().zip(reserved).filter_map(|(part, reserved)| {
+        let Minimum { bytes, bound, is_exact } = part.minimum?;
+        Some(Minimum { bytes: bytes + reserved, bound: bound + reserved, is_exact })
     });
+    let minimum = minima.reduce(Minimum::of_both);
     PlanReport { peak_bound: main.peak_bound.clone(), minimum, times, uncut_seconds: uncut }
 }
 

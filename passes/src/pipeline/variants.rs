@@ -218,7 +218,7 @@ fn promise(
 ) -> Result<f64, PassError> {
     let t = Timeline::new(g, &least.whole.plan, device)?.with_homes(cx);
     if cx.limits.host == Some(0) {
-        return Ok(recompute::promise(&t, limit)?.unwrap_or(least.planned.seconds));
+        return Ok(recompute::promise(&t, limit, cx.search)?.unwrap_or(least.planned.seconds));
     }
     let swaps = [false, true].into_iter().filter_map(|homes_leave| {
         let (_, promise) = Budget::default().greedy(&t, device, cx.limits, homes_leave)?;

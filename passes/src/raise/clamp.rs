@@ -2,7 +2,8 @@
 //!
 //! PyTorch's exporter and JAX's write `clamp(x, low, high)` and `relu6` as `min(max(x, low), high)`, which is
 //! [`Op::Clip`] bit by bit. Its gradient needs one mask of what is inside; those of the two operators need `x` and the
-//! result of the first as well. On a bound `Clip` passes the gradient on, as PyTorch's `clamp` does.
+//! result of the first as well. On a bound `Clip` passes the gradient on, as PyTorch's `clamp` does. One bound alone stays a
+//! maximum or a minimum: its gradient reads `x` alone, too, and halves a tie, as `torch.maximum` and JAX do.
 
 use crate::PassError;
 use crate::rewrite::{Editor, GraphView};

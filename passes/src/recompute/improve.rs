@@ -5,7 +5,6 @@
 //! the step longer is kept with a probability that falls with the loss and with time.
 
 use super::runs::{Load, Meter, RepeatCandidate, Runs};
-use crate::Search;
 
 /// Temperatures at which annealing begins and ends, as parts of the step's seconds.
 const HOT: f64 = 1e-3;
@@ -30,6 +29,9 @@ pub(super) fn prune(meter: &mut Meter, mut best: RepeatCandidate, limit: u64) ->
     repeats.sort_by(|&a, &b| seconds(b).total_cmp(&seconds(a)).then(a.cmp(&b)));
     repeats.dedup();
     for op in repeats {
+        if meter.is_stopped() {
+            break;
+        }
         let at = |(i, &o): (usize, &u32)| (o == op).then_some(i);
         let places: Vec<usize> = best.runs.iter().enumerate().filter_map(at).collect();
         for &i in places.iter().skip(1).rev() {
@@ -55,7 +57,6 @@ pub(super) fn anneal(
     limit: u64,
     most: u64,
     random: &mut fastrand::Rng,
-    search: &Search,
 ) -> RepeatCandidate {
     let whole: f64 = meter.step.seconds.iter().sum();
     let energy = |load: &Load| {
@@ -74,7 +75,7 @@ pub(super) fn anneal(
     let (begin, mut changes) = (meter.measured, Changes::default());
     meter.measure(&now.runs, limit);
     changes.learn(meter, &now.runs, limit);
-    while meter.measured - begin < most && !changes.is_empty() && !search.is_stopped() {
+    while meter.measured - begin < most && !changes.is_empty() && !meter.is_stopped() {
         let part = (meter.measured - begin) as f64 / most as f64;
         let temperature = whole * HOT * (COLD / HOT).powf(part);
         let Some(mut runs) = changes.draw(meter, &now.runs, random) else {

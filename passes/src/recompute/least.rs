@@ -53,9 +53,14 @@ pub(crate) struct Lowest {
 ///
 /// # Errors
 /// The plan is not one of a verified graph.
-pub(crate) fn least(t: &Timeline, enough: u64, effort: Effort) -> Result<Lowest, PassError> {
+pub(crate) fn least(
+    t: &Timeline,
+    enough: u64,
+    effort: Effort,
+    search: Search,
+) -> Result<Lowest, PassError> {
     let step = RecomputeStep::new(t)?;
-    let mut meter = Meter::new(&step);
+    let mut meter = Meter::new(&step, search);
     let (styles, close) = match effort {
         Effort::Rough => (Styles::One, ROUGH),
         Effort::Full => (Styles::UntilKept, CLOSE),
@@ -67,7 +72,8 @@ pub(crate) fn least(t: &Timeline, enough: u64, effort: Effort) -> Result<Lowest,
     let is_enough = |best: &RepeatCandidate| best.load.peak as f64 * MARGIN <= enough as f64;
     let floor = step.floor();
     let mut fails = floor.max(1) as f64;
-    while best.load.peak as f64 > fails * close && !is_enough(&best) {
+    let goes_on = |best: &RepeatCandidate, meter: &Meter| !is_enough(best) && !meter.is_stopped();
+    while best.load.peak as f64 > fails * close && goes_on(&best, &meter) {
         let limit = (best.load.peak as f64 * fails).sqrt();
         let found = relieve(&mut meter, &whole, limit as u64, cuts, styles);
         match found.load.over {
@@ -76,16 +82,16 @@ pub(crate) fn least(t: &Timeline, enough: u64, effort: Effort) -> Result<Lowest,
         }
     }
     let mut random = fastrand::Rng::with_seed(0);
-    while effort == Effort::Full && best.load.peak > floor && !is_enough(&best) {
+    while effort == Effort::Full && best.load.peak > floor && goes_on(&best, &meter) {
         let limit = (best.load.peak as f64 * LESS) as u64;
         let start = relieve(&mut meter, &best.runs, limit, cuts, Styles::One);
-        let found = anneal(&mut meter, start, limit, changes, &mut random, &Search::default());
+        let found = anneal(&mut meter, start, limit, changes, &mut random);
         if found.load.peak as f64 > best.load.peak as f64 * PROGRESS {
             break;
         }
         best = found;
     }
-    let is_least = !is_enough(&best);
+    let is_least = !is_enough(&best) && !meter.is_stopped();
     Ok(Lowest { plan: rewrite(&step, &best.runs)?, is_least, floor })
 }
 
@@ -93,10 +99,10 @@ pub(crate) fn least(t: &Timeline, enough: u64, effort: Effort) -> Result<Lowest,
 ///
 /// # Errors
 /// The plan is not one of a verified graph.
-pub(crate) fn promise(t: &Timeline, limit: u64) -> Result<Option<f64>, PassError> {
+pub(crate) fn promise(t: &Timeline, limit: u64, search: Search) -> Result<Option<f64>, PassError> {
     let step = RecomputeStep::new(t)?;
     let whole = (0..step.len() as u32).collect();
     let most = CUTS * step.len() as u64;
-    let found = relieve(&mut Meter::new(&step), &whole, limit, most, Styles::One);
+    let found = relieve(&mut Meter::new(&step, search), &whole, limit, most, Styles::One);
     Ok((found.load.over == 0).then_some(found.load.seconds))
 }

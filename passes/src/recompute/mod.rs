@@ -65,7 +65,7 @@ fn from_definition_order(p: &Problem, effort: f64) -> Result<(Option<Finished>, 
 
 fn in_order(p: &Problem, t: &Timeline, effort: f64) -> Result<(Option<Finished>, u64), PassError> {
     let step = RecomputeStep::new(t)?;
-    let mut meter = Meter::new(&step);
+    let mut meter = Meter::new(&step, p.cx.search);
     let mut random = fastrand::Rng::with_seed(p.cx.search.seed);
     let effort = p.cx.search.effort(effort * step.len() as f64 / 1000.0);
     let most = (effort * RUNS_PER_SECOND) as u64;
@@ -77,7 +77,7 @@ fn in_order(p: &Problem, t: &Timeline, effort: f64) -> Result<(Option<Finished>,
             Some(last) => (last.runs, most / 8, Styles::One),
         };
         let found = relieve(&mut meter, &start, aim, most, styles);
-        let found = anneal(&mut meter, found, aim, most, &mut random, &p.cx.search);
+        let found = anneal(&mut meter, found, aim, most, &mut random);
         let found = prune(&mut meter, found, aim);
         let plan = rewrite(&step, &found.runs)?;
         last = Some(found);

@@ -92,7 +92,7 @@ fn in_style(
     // Runs at which cuts brought nothing, as the operator and how often it ran before.
     let mut vain: Vec<(u32, usize)> = Vec::new();
     let goes_on = |best: &RepeatCandidate| best.load.over > 0 && best.load.seconds <= longest;
-    while goes_on(&best) && vain.len() < VAIN && meter.measured < end {
+    while goes_on(&best) && vain.len() < VAIN && meter.measured < end && !meter.is_stopped() {
         meter.measure(&best.runs, limit);
         let name = |t: usize| {
             let op = best.runs[t];

@@ -5,6 +5,7 @@
 //! where nothing makes a tensor again, it stays for its next reader.
 
 use super::step::RecomputeStep;
+use crate::Search;
 
 /// Operators in the order in which they run; one that comes again is repeated.
 pub(super) type Runs = Vec<u32>;
@@ -58,6 +59,7 @@ const NONE: u32 = u32::MAX;
 /// Measures sequences; its tables are kept between them.
 pub(super) struct Meter<'a> {
     pub(super) step: &'a RecomputeStep<'a>,
+    search: Search<'a>,
     /// Every copy of the sequence measured last, by the run that makes it.
     pub(super) copies: Vec<Copy>,
     /// Bytes while each run runs.
@@ -73,9 +75,10 @@ pub(super) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    pub(super) fn new(step: &'a RecomputeStep<'a>) -> Self {
+    pub(super) fn new(step: &'a RecomputeStep<'a>, search: Search<'a>) -> Self {
         Meter {
             step,
+            search,
             copies: Vec::new(),
             live: Vec::new(),
             read: Vec::new(),
@@ -85,6 +88,11 @@ impl<'a> Meter<'a> {
             needed: Vec::new(),
             left: Vec::new(),
         }
+    }
+
+    /// True where someone asked to stop: what measures sequences ends then.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.search.is_stopped()
     }
 
     /// What a sequence takes under a limit.

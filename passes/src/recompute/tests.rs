@@ -35,12 +35,12 @@ fn on_random_steps(count: u64, layers: usize, mut test: impl FnMut(&Timeline, u6
 
 /// What cuts and changes lead to.
 fn search(step: &RecomputeStep, limit: u64) -> RepeatCandidate {
-    let mut meter = Meter::new(step);
+    let mut meter = Meter::new(step, Search::default());
     let whole = (0..step.len() as u32).collect();
     let most = 100_000 * step.len() as u64;
     let found = relieve(&mut meter, &whole, limit, most, Styles::All);
     let mut random = fastrand::Rng::with_seed(0);
-    let found = anneal(&mut meter, found, limit, most, &mut random, &Search::default());
+    let found = anneal(&mut meter, found, limit, most, &mut random);
     prune(&mut meter, found, limit)
 }
 
@@ -123,7 +123,8 @@ fn no_way_to_run_a_step_is_below_the_bound() {
 fn from_the_least_limit_on_every_limit_is_kept() {
     on_random_steps(30, 12, |t, limit| {
         let takes = |enough| {
-            let Lowest { plan, is_least, floor } = least(t, enough, Effort::Full).unwrap();
+            let Lowest { plan, is_least, floor } =
+                least(t, enough, Effort::Full, Search::default()).unwrap();
             let takes = share::assign(t.g, &plan).unwrap().live_peak().device;
             assert!(floor <= takes, "{floor} {takes}");
             (takes, is_least)

@@ -21,7 +21,7 @@ pub struct Tensor {
     pub accesses: Vec<u32>,
     /// The task that makes it; `None` if it has a home.
     pub producer: Option<TaskId>,
-    /// The position at which a state's new value is written: nothing can bring the old one
+    /// The position at which a state's new value is first written: nothing can bring the old one
     /// back after it.
     pub renewed: Option<u32>,
     /// The position at which that value is copied home; its home holds it from then on.
@@ -151,7 +151,8 @@ impl<'a> Timeline<'a> {
             }
             if let Some(x) = home[slot] {
                 tensor[b] = Some(x);
-                tensors[x].renewed = writer[b].map(|t| position[t]);
+                let written = writer[b].map(|t| position[t]);
+                tensors[x].renewed = tensors[x].renewed.into_iter().chain(written).min();
                 continue;
             }
             if matches!(buffer.kind, BufferKind::Enter(_)) {

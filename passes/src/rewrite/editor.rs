@@ -115,6 +115,11 @@ impl<'a> Editor<'a> {
         Ok(())
     }
 
+    /// Lets every use of `old` be one of `new`, a value of the same type that keeps its name.
+    pub(crate) fn redirect(&mut self, old: ValueId, new: ValueId) {
+        self.with[old] = Some(new);
+    }
+
     /// True for a value that another one takes the place of.
     pub(crate) fn is_replaced(&self, v: ValueId) -> bool {
         self.with[v].is_some()

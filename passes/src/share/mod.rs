@@ -23,6 +23,38 @@ pub(crate) fn exit_buffer(g: &Graph, plan: &Plan, s: StateId) -> Option<BufferId
     (whole && from_node).then(|| plan.buffer_of[exit.root]).flatten()
 }
 
+/// For each state the buffers of its new value that could live in its home, the last one first: that of
+/// the exit value, and those that are turned into it in place, one after another, each read by the
+/// next one's node alone.
+pub(crate) fn updated_buffers(g: &Graph, plan: &Plan) -> SecondaryMap<StateId, Vec<BufferId>> {
+    let (readers, kept) = (g.readers(), g.kept());
+    let before = |v: ValueId| {
+        let Def::Node { node: n, output } = g.values[v].def else { return None };
+        let outputs = g.output_types(n).ok()?;
+        let outputs: Vec<_> = outputs.iter().collect();
+        let node = &g.nodes[n];
+        let pairs = node.op.in_place_pairs(&g.input_types(n), &outputs);
+        let mut operands = pairs.iter().filter(|pair| pair.1 == output).map(|pair| pair.0);
+        let (Some(operand), None) = (operands.next(), operands.next()) else { return None };
+        let x = g.resolve(node.inputs[operand]);
+        let reads = node.inputs.iter().filter(|&&v| g.resolve(v).root == x.root).count();
+        let fits = g.ty(x.root).bytes() == g.ty(v).bytes()
+            && matches!(g.values[x.root].def, Def::Node { .. })
+            && readers[x.root] == [n]
+            && reads == 1
+            && !kept[x.root];
+        fits.then_some(x.root)
+    };
+    let mut all: SecondaryMap<StateId, Vec<BufferId>> = SecondaryMap::new();
+    for (s, state) in &g.states {
+        let Some(exit) = exit_buffer(g, plan, s) else { continue };
+        let earlier = std::iter::successors(before(g.resolve(state.exit).root), |&v| before(v));
+        let earlier = earlier.filter_map(|v| plan.buffer_of[v]);
+        all[s] = std::iter::once(exit).chain(earlier).collect();
+    }
+    all
+}
+
 /// Slots for the plan's order: in place alone.
 ///
 /// # Errors
@@ -64,7 +96,7 @@ pub(crate) struct Sharing<'a> {
     order: &'a [TaskId],
     /// Buffers that must outlive the step.
     pinned: SecondaryMap<BufferId, bool>,
-    /// The state whose home an exit value's buffer may take.
+    /// The state whose home a buffer of its new value may take.
     home: SecondaryMap<BufferId, Option<StateId>>,
     /// The buffers that have been in each state's home, in order. More than one hold the old
     /// value where copies take it to host memory and back.
@@ -86,8 +118,8 @@ impl<'a> Sharing<'a> {
             }
         }
         let mut home: SecondaryMap<BufferId, Option<StateId>> = SecondaryMap::new();
-        for s in g.states.keys() {
-            if let Some(b) = exit_buffer(g, plan, s) {
+        for (s, updated) in updated_buffers(g, plan).iter() {
+            for &b in updated {
                 home[b].get_or_insert(s);
             }
         }
@@ -282,7 +314,8 @@ impl<'a> Sharing<'a> {
             let buffer = &self.plan.buffers[x];
             let takes_turns = matches!(buffer.kind, BufferKind::Value | BufferKind::Input);
             // What lives at home gives its bytes to nothing but the state's new value.
-            let at_home = self.home[x].is_some() || self.is_back_home(x);
+            let at_home = self.is_back_home(x)
+                || self.home[x].is_some_and(|s| self.home[result.buffer] != Some(s));
             let free = output == result.output
                 && takes_turns
                 && !at_home

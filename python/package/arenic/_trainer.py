@@ -39,6 +39,11 @@ class Trainer:
     passed over. On a GPU, `deterministic` takes only what gives the same bits in every run, and `trust_gpu_code` runs
     the code that the artifact holds.
 
+    With `dynamic`, a batch of a size that the step was not compiled for is no error: a step of its size is compiled
+    when it first comes, within the arena that there is, and kept beside the artifact where that is a file. One that does
+    not fit raises `CompileError`, which says how large an arena it needs; the states are as they were, and training goes
+    on with other batches. Sizes are those of the dimensions that `dim` named.
+
     Another thread may use a trainer meanwhile: it waits for its turn.
     """
 
@@ -54,6 +59,7 @@ class Trainer:
         skip: Sequence[str] = (),
         deterministic: bool = False,
         trust_gpu_code: bool = False,
+        dynamic: bool = False,
     ):
         path, tensors = None, {}
         if isinstance(init, Mapping):
@@ -65,8 +71,9 @@ class Trainer:
             path = os.fspath(init)
         self._step = step
         self._native = _native.Trainer(
-            step._native, device, threads, seed, path, tensors, list(skip), list(zeros), deterministic, trust_gpu_code
+            step._native, device, threads, seed, path, tensors, list(skip), list(zeros), deterministic, trust_gpu_code, dynamic
         )
+        self._dynamic = dynamic
         self._defaults = step.defaults
         self._moves = self._native.moves()
         self._kinds = {name: tensor(kind, shape) for name, kind, shape in self._native.states()}
@@ -77,11 +84,14 @@ class Trainer:
         # Weights may change without our knowing.
         self._has_views = False
         self._evaluations: dict[int, tuple[dict[str, _Port], dict[str, _Port]]] = {}
-        self._variants = [
-            (name, {port: tuple(shape) for port, _, shape in inputs}) for name, inputs in self._native.variants()
-        ]
+        self._variants = self._known()
         self._chosen = 0
         self._bind()
+
+    def _known(self) -> list[tuple[str, dict[str, tuple[int, ...]]]]:
+        """Names of the variants, and the shapes that each takes."""
+        variants = self._native.variants()
+        return [(name, {port: tuple(shape) for port, _, shape in inputs}) for name, inputs in variants]
 
     def _bind(self) -> None:
         self._inputs, self._outputs = _ports(self._native.inputs()), _ports(self._native.outputs())
@@ -92,21 +102,30 @@ class Trainer:
         """The names of the steps that share the states; one that is empty where there is one step alone."""
         return [name for name, _ in self._variants]
 
-    def _choose(self, batch: Mapping[str, Any], variant: str | None = None) -> None:
-        """Chooses a variant by its name, or the first whose inputs the batch fits; else the last one says what does not
-        fit."""
+    def _choose(self, batch: Mapping[str, Any], variant: str | None = None, *, evaluates: bool = False) -> None:
+        """Chooses a variant by its name, or the first whose inputs the batch fits; else one that is compiled for it, or the
+        last one, which says what does not fit."""
+        shapes = {name: np.shape(value) for name, value in batch.items()}
+        known = self._variants[: self._native.compiled()] if evaluates else self._variants
+        fitting = [
+            i
+            for i, (_, inputs) in enumerate(known)
+            if all(name in inputs and trimmed(inputs[name]) == trimmed(shape) for name, shape in shapes.items())
+        ]
         if variant is not None:
+            named = [i for i, (name, _) in enumerate(known) if name == variant]
+            fitting = [i for i in fitting if i in named] or (named if not self._dynamic else [])
+        chosen = fitting[0] if fitting else None
+        if chosen is None and self._dynamic and not evaluates:
+            shaped = {name: list(shape) for name, shape in shapes.items() if shape}
+            chosen = self._native.grow(variant, shaped)
+            self._variants = self._known()
+        if chosen is None and variant is not None:
             if variant not in self.variants:
                 raise DataError(f"`{variant}` is no variant; there are {', '.join(self.variants)}")
             chosen = self.variants.index(variant)
-        else:
-            shapes = {name: trimmed(np.shape(value)) for name, value in batch.items()}
-            fits = (
-                i
-                for i, (_, inputs) in enumerate(self._variants)
-                if all(name in inputs and trimmed(inputs[name]) == shape for name, shape in shapes.items())
-            )
-            chosen = next(fits, self._chosen)
+        if chosen is None:
+            chosen = self._chosen if self._chosen < len(known) else 0
         if chosen != self._chosen:
             self._native.choose(chosen)
             self._chosen = chosen
@@ -120,7 +139,7 @@ class Trainer:
         this name, else the first whose shapes the batch has.
 
         Raises `DataError` where an input is missing, unknown, or of another shape or type, `NonFiniteError` after a step
-        whose loss is NaN or infinite.
+        whose loss is NaN or infinite, and `CompileError` where a `dynamic` trainer has no room for a batch of this size.
         """
         with self._turn:
             return self._step_of(batch, variant)
@@ -129,7 +148,7 @@ class Trainer:
         if self._is_left:
             self._native.settle()
             self._is_left = False
-        if len(self._variants) > 1 or variant is not None:
+        if len(self._variants) > 1 or variant is not None or self._dynamic:
             self._choose(batch, variant)
         if self._moves:
             self._bind()
@@ -156,7 +175,7 @@ class Trainer:
         if self._has_views:
             self._native.touch()
         if len(self._variants) > 1:
-            self._choose({name: x for name, x in batch.items() if name in self._inputs})
+            self._choose({name: x for name, x in batch.items() if name in self._inputs}, evaluates=True)
         if self._chosen not in self._evaluations or self._moves:
             inputs, outputs = self._native.evaluation()
             self._evaluations[self._chosen] = _ports(inputs), _ports(outputs)

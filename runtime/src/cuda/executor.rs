@@ -22,7 +22,7 @@ use super::choose::{AlgorithmChoice, Chooser, CudaOptions};
 use super::driver::{Driver, DriverError, EventHandle, GraphHandle, ModuleHandle, StreamHandle};
 use super::nvrtc::Image;
 use super::work::{Unsupported, Work};
-use crate::executor::{StepError, node_label};
+use crate::executor::{self, StepError, node_label};
 use crate::kernel::KernelError;
 use crate::machine::StepFailure;
 use crate::memory::OutOfMemory;
@@ -76,6 +76,9 @@ pub enum SetupError {
     /// The batch of a step in rounds could not be allocated.
     #[error("the batch of all rounds could not be allocated: {0}")]
     Batch(OutOfMemory),
+    /// A step that was to be added does not fit those that are there.
+    #[error(transparent)]
+    Added(#[from] executor::SetupError),
     /// The driver refuses.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -84,6 +87,7 @@ pub enum SetupError {
 /// A program ready to step on a device.
 pub struct CudaExecutor<'g, D> {
     driver: Rc<D>,
+    options: CudaOptions,
     graph: &'g Graph,
     footprint: Footprint,
     homes: HashMap<ValueId, Range>,
@@ -226,6 +230,21 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         steps.iter().map(|step| executors.by_ref().take(step.len()).collect()).collect()
     }
 
+    /// An executor of another program over the same arenas, which have room for it, and in the order of the
+    /// same first stream. Where ways are tried, the bytes of the arena are what they are tried on.
+    ///
+    /// # Errors
+    /// See [`SetupError`].
+    pub(crate) fn another(
+        &self,
+        part: Part<'g, '_>,
+        footprint: Footprint,
+    ) -> Result<Self, SetupError> {
+        let loaded = Loaded::new(part, footprint, &*self.driver)?;
+        let driver = Rc::clone(&self.driver);
+        Self::in_arenas(loaded, self.arenas, self.streams[0], driver, self.options)
+    }
+
     /// The arenas have room for the program; others use them only in order of the first stream.
     fn in_arenas(
         loaded: Loaded<'g, '_>,
@@ -286,6 +305,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             ways,
             library_bytes,
             driver,
+            options,
         })
     }
 

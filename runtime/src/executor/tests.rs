@@ -134,7 +134,7 @@ fn delays_show_a_missing_event() {
         let footprint = check(&g, &p).unwrap();
         let shown = (0..60).any(|seed| {
             let options = ExecutorOptions { threads: 1, stress: Some(seed), poison: false };
-            let (arenas, pool) = (allocate(racy.sizes).unwrap(), pool(options).unwrap());
+            let (arenas, pool) = (allocate(racy.sizes, options).unwrap(), pool(options).unwrap());
             // SAFETY: all ranges are those of the checked program. Accesses do race, and a
             // kernel of plain numbers, or a copy, then sees some of the bytes of either.
             let executor =

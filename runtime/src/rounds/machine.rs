@@ -35,6 +35,13 @@ pub struct InRounds<'s, 'g, M> {
     ended: [bool; PARTS],
 }
 
+impl<M> InRounds<'_, '_, M> {
+    /// One of its machines.
+    pub(crate) fn any(&self) -> Option<&M> {
+        self.parts.first()
+    }
+}
+
 /// Bytes beside the arenas.
 struct Held {
     memory: AlignedBytes,

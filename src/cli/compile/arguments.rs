@@ -13,6 +13,7 @@ use crate::data::Npz;
 use crate::limit::{Limit, parse_percent};
 use crate::model::Model;
 use crate::onnx::ImportOptions;
+use crate::recipe::{Recorded, RecordedOption};
 use crate::size::parse_size;
 use arenic_backends::{ALL, CPU};
 use arenic_ir::op::MAX_RANKS;
@@ -216,6 +217,8 @@ impl Arguments {
             },
             largest: dims.largest,
             defaults: self.loss.defaults(),
+            drop_layers: self.loss.drop_layers.clone(),
+            most_structures: self.loss.variants_at_most,
             stop_after: self.stop_after.clone(),
             ..self.search.searching()
         };
@@ -229,6 +232,12 @@ impl Arguments {
             }
         }
         Ok(compiler)
+    }
+
+    /// The same, whose artifacts keep these options and the model.
+    pub(super) fn recording(&self, options: Vec<RecordedOption>) -> Result<Compiler, Failure> {
+        let dims = self.dims.iter().map(|dim| dim.name().to_owned()).collect();
+        Ok(Compiler { recorded: Some(Recorded { options, dims }), ..self.compiler()? })
     }
 
     /// Prints what a pass left behind, where that is wanted.

@@ -5,13 +5,14 @@ use super::told::{figures, figures_of_all};
 use crate::artifact::Artifact;
 use crate::cli::dims::Dimensions;
 use crate::cli::search::CUT;
-use crate::cli::{Failure, failed, variants};
+use crate::cli::{Failure, failed, recorded, variants};
 use crate::compile::CompileError;
-use crate::compiler::{Variant, Watch};
+use crate::compiler::{Compiler, Variant, Watch};
 use crate::largest::Largest;
 use crate::model::Model;
+use crate::recipe::RecordedOption;
 use arenic_passes::pipeline::Report;
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches, Parser};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -45,7 +46,10 @@ pub struct Compilation {
 
 /// `arenic compile` as others call it, with its options alone.
 #[derive(Debug)]
-pub struct Request(Arguments);
+pub struct Request {
+    arguments: Arguments,
+    options: Vec<RecordedOption>,
+}
 
 /// What stands for the model, which is given apart, and for the artifact, which is not written.
 const PLACEHOLDER: &str = "model.onnx";
@@ -72,8 +76,13 @@ impl Request {
             all.push(PLACEHOLDER.to_owned());
         }
         all.extend(options.iter().cloned());
-        match Wrapped::try_parse_from(all) {
-            Ok(Wrapped { arguments }) => Ok(Request(arguments)),
+        let command = Wrapped::command();
+        let parsed = command.clone().try_get_matches_from(all).and_then(|given| {
+            let options = recorded::options(&command, &given);
+            Ok((Wrapped::from_arg_matches(&given)?, options))
+        });
+        match parsed {
+            Ok((Wrapped { arguments }, options)) => Ok(Request { arguments, options }),
             Err(e) => {
                 let text = e.to_string();
                 let first = text.lines().take_while(|line| !line.is_empty());
@@ -82,6 +91,14 @@ impl Request {
                 Err(CommandError { message, help: None })
             }
         }
+    }
+
+    /// What the options ask for, whatever the model.
+    ///
+    /// # Errors
+    /// What the command would say.
+    pub(in crate::cli) fn compiler(&self) -> Result<Compiler, CommandError> {
+        self.arguments.compiler().map_err(CommandError::of)
     }
 
     /// Compiles `model`, or the folder that the options name.
@@ -97,16 +114,16 @@ impl Request {
     }
 
     fn compiled(&self, model: Option<Model>, watch: &Watch) -> Result<Compilation, Failure> {
-        let Request(a) = self;
+        let Request { arguments: a, options } = self;
         let start = Instant::now();
         let model = model.map_or_else(|| a.model(), Ok)?;
-        let compiler = a.compiler()?;
+        let compiler = a.recording(options.clone())?;
         let after_pass = |report: &Report| a.dump(report);
         let watch = Watch { after_pass: Some(&after_pass), ..*watch };
         let timed = compiler.timed().map_err(failed)?;
         let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
         let variants = variants::named(&[], Some(model), &Dimensions::new(&a.dims)?, &a.only)?;
-        let [Variant { model, .. }] = &variants[..] else {
+        let ([Variant { model, .. }], true) = (&variants[..], a.loss.drop_layers.is_empty()) else {
             let compiled = compiler.compile_variants_watched(&variants, &watch);
             let (artifact, compiled) = compiled.map_err(Failure::of_compiling)?;
             for line in a.remarks_of_all(&artifact, &compiled, &timed) {

@@ -11,8 +11,9 @@ use super::shuffle::{Shuffle, uniform};
 use super::{Batches, Input, Notice, Share, Source, scalar};
 use crate::data::error::DataError;
 use crate::data::npz::Npz;
+use crate::drops::{DroppedBranch, Drops};
 use arenic_ir::types::{DType, TensorType};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// In which order batches of several files come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,9 @@ pub struct Mixing {
     pub structure: Structure,
     /// How probable models are, by name; others share the rest equally.
     pub probability: Vec<(String, f64)>,
+    /// Branches that steps leave out, each by itself: which structure a step takes follows from them where that
+    /// is by chance.
+    pub drops: Option<Drops>,
 }
 
 /// What a variant takes.
@@ -68,7 +72,7 @@ pub enum Mixed {
     /// Of one file for one variant.
     One(Batches),
     /// Of several.
-    Several(Several),
+    Several(Box<Several>),
 }
 
 /// Batches of several files, or for several variants.
@@ -89,6 +93,11 @@ pub struct Several {
     structure: Structure,
     /// By model.
     probability: Vec<f64>,
+    /// Names of the models.
+    models: Vec<String>,
+    drops: Option<Drops>,
+    /// By variant and input: the branch of which the input says whether the step keeps it.
+    keeps: Vec<Vec<Option<usize>>>,
 }
 
 /// A variant's inputs from one file.
@@ -137,7 +146,8 @@ impl Mixed {
         mixing: &Mixing,
         share: &Share,
     ) -> Result<(Mixed, Vec<Notice>), DataError> {
-        let one = if mixing.pad.is_empty() { variants } else { &[] };
+        let is_plain = mixing.pad.is_empty() && mixing.drops.is_none();
+        let one = if is_plain { variants } else { &[] };
         if let ([only], [] | [_]) = (one, files) {
             let inputs = &only.inputs;
             let (batches, notices) = Batches::of_rank(inputs, files.first(), set, shuffle, share)?;
@@ -151,7 +161,7 @@ impl Mixed {
             ));
         }
         let (several, notices) = Several::new(variants, files, set, shuffle, mixing)?;
-        Ok((Mixed::Several(several), notices))
+        Ok((Mixed::Several(Box::new(several)), notices))
     }
 
     /// Batches of one epoch.
@@ -174,6 +184,7 @@ impl Mixed {
     pub fn varies(&self, variant: usize, input: usize) -> bool {
         match self {
             Mixed::One(batches) => batches.varies(input),
+            Mixed::Several(several) if several.keeps[variant][input].is_some() => true,
             Mixed::Several(several) => {
                 let feeds = || several.feeds.iter().filter_map(|of_file| of_file[variant].as_ref());
                 let is_set = |feed: &Feed| matches!(feed.inputs[input].source, Source::Value(_));
@@ -207,7 +218,26 @@ impl Several {
     ) -> Result<(Several, Vec<Notice>), DataError> {
         let all: Vec<(String, TensorType)> =
             variants.iter().flat_map(|v| v.inputs.iter().cloned()).collect();
-        let values = plan::set_values(&all, &files.iter().collect::<Vec<_>>(), set)?;
+        let mut values = plan::set_values(&all, &files.iter().collect::<Vec<_>>(), set)?;
+        // What nobody gives is kept, or as it is drawn.
+        let branches = mixing.drops.as_ref().map_or(&[][..], |drops| &drops.branches);
+        let is_given = |name: &str| files.iter().any(|npz| npz.array(name).is_some());
+        let drawn: Vec<bool> = branches
+            .iter()
+            .map(|b| !values.contains_key(&b.input[..]) && !is_given(&b.input))
+            .collect();
+        for (branch, _) in branches.iter().zip(&drawn).filter(|(_, drawn)| **drawn) {
+            values.insert(&branch.input, "1");
+        }
+        let kept = |(name, _): &(String, TensorType)| {
+            branches.iter().position(|b| b.input == *name).filter(|&i| drawn[i])
+        };
+        let kept = |wanted: &Wanted| wanted.inputs.iter().map(kept).collect::<Vec<_>>();
+        let is_random = matches!(mixing.structure, Structure::Random(_));
+        let keeps: Vec<Vec<Option<usize>>> = variants
+            .iter()
+            .map(|wanted| if is_random { kept(wanted) } else { vec![None; wanted.inputs.len()] })
+            .collect();
         let pad: BTreeMap<&str, &str> =
             mixing.pad.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         plan::refuse_unknown("--pad", pad.keys().copied(), &all)?;
@@ -280,8 +310,28 @@ impl Several {
             }
         }
         let probability = probabilities(&models, mixing)?;
-        let structure = mixing.structure;
-        Ok((Several { feeds, turns, groups, order, rows, model, structure, probability }, notices))
+        let (structure, drops) = (mixing.structure, mixing.drops.clone());
+        if drops.is_some() && !mixing.probability.is_empty() {
+            return Err(DataError::Mixing(
+                "--probability is of models; branches have theirs from --drop-layers of `arenic compile`"
+                    .to_owned(),
+            ));
+        }
+        let models = models.into_iter().map(str::to_owned).collect();
+        let several = Several {
+            feeds,
+            turns,
+            groups,
+            order,
+            rows,
+            model,
+            structure,
+            probability,
+            models,
+            drops,
+            keeps,
+        };
+        Ok((several, notices))
     }
 
     /// The step's epoch, and its place among the turns.
@@ -300,9 +350,17 @@ impl Several {
         let group = &self.groups[self.turns[turn].group];
         let mut models: Vec<usize> = group.iter().map(|&v| self.model[v]).collect();
         models.dedup();
-        let chosen = match self.structure {
-            Structure::Cycle => models[(step % models.len() as u64) as usize],
-            Structure::Random(seed) => {
+        let drawn = match (self.structure, &self.drops) {
+            (Structure::Random(seed), Some(drops)) => {
+                let structure = drops.structure(&drops.left_out(seed, step));
+                models.iter().copied().find(|&m| Some(self.models[m].as_str()) == structure)
+            }
+            _ => None,
+        };
+        let chosen = match (self.structure, drawn) {
+            (_, Some(drawn)) => drawn,
+            (Structure::Cycle, None) => models[(step % models.len() as u64) as usize],
+            (Structure::Random(seed), None) => {
                 let whole: f64 = models.iter().map(|&m| self.probability[m]).sum();
                 let mut left = uniform(seed, step) * whole;
                 let past = |&&m: &&usize| {
@@ -325,6 +383,15 @@ impl Several {
         let Some(feed) = &self.feeds[*file][variant] else { return Ok(()) };
         let of = &feed.inputs[input];
         assert_eq!(dst.len() as u64, of.ty.bytes(), "input {input} has another size");
+        if let (Some(branch), Structure::Random(seed), Some(drops)) =
+            (self.keeps[variant][input], self.structure, &self.drops)
+        {
+            let is_kept = !drops.left_out(seed, step).contains(&branch);
+            let number = if is_kept { "1" } else { "0" };
+            let bytes = scalar::parse(of.ty.dtype, number).unwrap_or_default();
+            dst.copy_from_slice(&bytes);
+            return Ok(());
+        }
         match (&of.source, feed.varying[input]) {
             (Source::Value(bytes), _) => dst.copy_from_slice(bytes),
             (Source::Whole(array), _) | (Source::Rows(array), None) => of.read(array, 0, dst)?,
@@ -494,6 +561,18 @@ fn permutations(
         notices.push(Notice::NothingToShuffle);
     }
     Ok(all)
+}
+
+impl Drops {
+    /// The branches that a step leaves out, which follow from a seed and the step's number.
+    fn left_out(&self, seed: u64, step: u64) -> BTreeSet<usize> {
+        let branches = self.branches.iter().enumerate();
+        let is_out = |(i, branch): (usize, &DroppedBranch)| {
+            let own = seed.wrapping_add((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            (uniform(own, step) < branch.probability).then_some(i)
+        };
+        branches.filter_map(is_out).collect()
+    }
 }
 
 /// How probable each model is.

@@ -1,8 +1,9 @@
-//! `Attention` of opset 23 and 24, as products, a softmax and what is between them.
+//! `Attention` of opset 23 and 24, and the parts of `FlexAttention`, as products, a softmax and what is between them.
 
 use super::{Row, row};
 use crate::onnx::context::{Built, Cx};
 use crate::onnx::error::Fault;
+use crate::onnx::read::element_type;
 use arenic_ir::op::{Binary, Reduction, Unary};
 use arenic_ir::{DType, Op, TensorType, ValueId};
 
@@ -79,11 +80,7 @@ pub(super) fn attention(cx: &mut Cx) -> Built {
     };
     let keys = cx.ty(k).shape[2];
     (k, v) = (repeated(cx, k, count)?, repeated(cx, v, count)?);
-    let scale = scale.map_or(1.0 / (size as f64).sqrt(), f64::from);
-    // Queries and keys each get the root of it, as ONNX has it.
-    let (q, k) = (cx.times(q, scale.sqrt())?, cx.times(k, scale.sqrt())?);
-    let k = cx.transposed(k, vec![0, 1, 3, 2])?;
-    let product = cx.emit1(Op::MatMul { trans_a: false, trans_b: false }, vec![q, k])?;
+    let product = scaled_product(cx, q, k, scale.map_or(1.0 / (size as f64).sqrt(), f64::from))?;
     let mut scores = product;
     let mut capped = product;
     if softcap > 0.0 {
@@ -131,6 +128,52 @@ pub(super) fn attention(cx: &mut Cx) -> Built {
         _ => return Err(Fault(format!("attribute `qk_matmul_output_mode` is {mode}"))),
     };
     Ok(vec![Some(y), Some(present.0), Some(present.1), Some(shown)])
+}
+
+/// Scores of queries and keys.
+fn scaled_product(cx: &mut Cx, q: ValueId, k: ValueId, scale: f64) -> Result<ValueId, Fault> {
+    // Queries and keys each get the root of it, as ONNX has it.
+    let (q, k) = (cx.times(q, scale.sqrt())?, cx.times(k, scale.sqrt())?);
+    let k = cx.transposed(k, vec![0, 1, 3, 2])?;
+    cx.emit1(Op::MatMul { trans_a: false, trans_b: false }, vec![q, k])
+}
+
+/// The scores of a `FlexAttention`, in the type of its softmax, and its values, a head for each of queries.
+pub(in crate::onnx) fn flexible_scores(cx: &mut Cx) -> Result<(ValueId, ValueId), Fault> {
+    let a = cx.attributes();
+    let (scale, precision) = (a.float("scale")?, a.int("softmax_precision")?);
+    let (q, k, v) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
+    let ty = cx.ty(q);
+    let [_, count, _, size] = ty.shape[..] else {
+        return Err(Fault(format!("its queries are {ty}, of four axes")));
+    };
+    for x in [k, v] {
+        if cx.ty(x).rank() != 4 {
+            return Err(Fault(format!("its keys or values are {}, of four axes", cx.ty(x))));
+        }
+    }
+    let precision = match precision {
+        Some(code) => i32::try_from(code)
+            .map_err(|_| format!("element type {code} is unknown"))
+            .and_then(element_type)?,
+        None if ty.dtype == DType::F64 => DType::F64,
+        None => DType::F32,
+    };
+    let (k, v) = (repeated(cx, k, count)?, repeated(cx, v, count)?);
+    let scores = scaled_product(cx, q, k, scale.map_or(1.0 / (size as f64).sqrt(), f64::from))?;
+    Ok((cx.cast(scores, precision)?, v))
+}
+
+/// The result of a `FlexAttention`: values by their weights, summed in the type of these.
+pub(in crate::onnx) fn weighted(
+    cx: &mut Cx,
+    weights: ValueId,
+    v: ValueId,
+) -> Result<ValueId, Fault> {
+    let (dtype, precise) = (cx.ty(v).dtype, cx.ty(weights).dtype);
+    let v = cx.cast(v, precise)?;
+    let y = cx.emit1(Op::MatMul { trans_a: false, trans_b: false }, vec![weights, v])?;
+    cx.cast(y, dtype)
 }
 
 /// Which keys each query sees by its place: those that are no padding, not later ones where that is

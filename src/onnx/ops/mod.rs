@@ -3,7 +3,7 @@
 
 mod activation;
 mod arrange;
-mod attention;
+pub(super) mod attention;
 mod compose;
 mod conv;
 mod deform;
@@ -36,8 +36,8 @@ mod training;
 
 use super::attributes;
 use super::context::{Built, Cx};
-use super::domains::TRAINING;
-use super::flatten::{CONTROL, FlatNode};
+use super::domains::{PREVIEW, TRAINING};
+use super::flatten::{FlatNode, holds_graphs};
 use super::proto::attribute_proto::AttributeType;
 use microsoft::window;
 use std::collections::HashMap;
@@ -92,6 +92,8 @@ const SCAN: &[&str] = &[
     "scan_output_directions",
 ];
 
+const FLEXIBLE: &[&str] = &["prob_mod", "scale", "score_mod", "softmax_precision"];
+
 /// Of operators with graphs inside, which are built where their names are known.
 fn unplaced(_: &mut Cx) -> Built {
     Err("its graphs are not at hand".into())
@@ -106,6 +108,8 @@ const ROWS: &[Row] = &[
         .since(1)
         .note("count and conditions known when compiled"),
     row("Scan", (1, ANY), SCAN, unplaced).since(9),
+    row("SequenceMap", (1, ANY), &["body"], unplaced).since(17),
+    Row { domain: PREVIEW, ..row("FlexAttention", (3, 3), FLEXIBLE, unplaced).since(1) },
 ];
 
 /// The rows of each file.
@@ -146,7 +150,6 @@ const TABLES: &[&[Row]] = &[
 
 /// Operators of ONNX that have no row, and names that older versions had.
 const OTHERS: &[&str] = &[
-    "Bernoulli",
     "BitCast",
     "BitShift",
     "BitwiseAnd",
@@ -155,13 +158,10 @@ const OTHERS: &[&str] = &[
     "BitwiseXor",
     "ConvInteger",
     "DequantizeLinear",
-    "Det",
     "DynamicQuantizeLinear",
     "ImageDecoder",
     "MatMulInteger",
     "MaxRoiPool",
-    "MaxUnpool",
-    "MelWeightMatrix",
     "Multinomial",
     "NonMaxSuppression",
     "NonZero",
@@ -172,13 +172,10 @@ const OTHERS: &[&str] = &[
     "QLinearMatMul",
     "QuantizeLinear",
     "RegexFullMatch",
-    "RoiAlign",
     "Scatter",
-    "SequenceMap",
     "StringConcat",
     "StringNormalizer",
     "StringSplit",
-    "TensorScatter",
     "TfIdfVectorizer",
     "Unique",
     "Upsample",
@@ -208,7 +205,7 @@ pub(super) fn is_supported(node: &FlatNode) -> bool {
     let subgraph = node.attributes.iter().any(|(_, a)| {
         matches!(attributes::kind(a), Some(AttributeType::Graph | AttributeType::Graphs))
     });
-    let control = node.domain.is_empty() && CONTROL.contains(&node.op);
+    let control = holds_graphs(node.domain, node.op);
     find(node.domain, node.op).is_some() && (control || !subgraph)
 }
 

@@ -5,8 +5,9 @@
 //! metadata (`signature`), and into each node's, of which of its operators the node is; where its
 //! optimizer passes ran, that tells what they did to parameters (`lost`), some of which can be
 //! restored (`repair`). An exporter that knows more writes the model's property `arenic.parameters`
-//! (`declared`), which is stronger. Files of others say nothing, and what reads a weight tells what it is.
+//! (`declared`), which is stronger. What trains otherwise than a file reads leaves traces in it (`aside`). Files of others say nothing, and what reads a weight tells what it is.
 
+mod aside;
 mod declared;
 pub(super) mod detach;
 pub(super) mod literals;
@@ -23,7 +24,7 @@ use super::proto::{GraphProto, ModelProto, NodeProto, TensorProto, tensor_proto:
 use super::read::Reader;
 use arenic_passes::differentiate::Standing;
 use signature::Signature;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a file says of its weights.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,8 +37,10 @@ pub struct Said {
     pub lost: Vec<Lost>,
     /// Parameters that were restored.
     pub restored: Vec<Lost>,
-    /// Sentences about what could not be restored.
+    /// Sentences about what could not be restored, and what may train otherwise.
     pub notes: Vec<String>,
+    /// Parameters whose gradients may be others in the module than the file says.
+    pub doubtful: BTreeSet<String>,
     /// Names of parameters that no operator is said to read: they are one with another, or unused.
     pub unread: Vec<String>,
     /// Tensors that gradients do not pass, where the file lists them.
@@ -61,7 +64,7 @@ impl Said {
         if let Some(declared) = declared {
             return declared.applied(graph);
         }
-        let notes = detach::restore(graph);
+        let mut notes = detach::restore(graph);
         let Some(signature) = Signature::of(graph) else {
             return Ok(Said { notes, ..Said::default() });
         };
@@ -74,7 +77,10 @@ impl Said {
                 (name.to_owned(), signature.standing(name).unwrap_or(Standing::Constant))
             })
             .collect();
-        Ok(Said { standing, lost, restored, notes, unread, ..Said::default() })
+        let doubts = aside::find(graph, &signature);
+        notes.extend(doubts.notes);
+        let doubtful = doubts.parameters;
+        Ok(Said { standing, lost, restored, notes, doubtful, unread, ..Said::default() })
     }
 }
 

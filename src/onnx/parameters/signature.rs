@@ -19,6 +19,8 @@ pub(super) struct Signature {
     inputs: HashMap<String, (Standing, String)>,
     /// What targets are.
     targets: HashMap<String, Standing>,
+    /// Buffers that the program changes.
+    changed: Vec<String>,
 }
 
 /// One operator of the program, of which nodes are.
@@ -36,13 +38,16 @@ impl Signature {
         let entry = graph.metadata_props.iter().find(|e| e.key.as_deref() == Some(PROPERTY))?;
         let text = entry.value.as_deref()?;
         let (mut inputs, mut targets) = (HashMap::new(), HashMap::new());
-        let lines = text.lines().map(str::trim).take_while(|line| *line != "# outputs");
-        for line in lines {
-            let Some((name, (standing, target))) = input(line) else { continue };
-            targets.insert(target.clone(), standing);
-            inputs.insert(name.to_owned(), (standing, target));
+        let mut lines = text.lines().map(str::trim);
+        for line in lines.by_ref().take_while(|line| *line != "# outputs") {
+            let Some((name, kind, target)) = targeted(line) else { continue };
+            let Some(standing) = standing(kind) else { continue };
+            targets.insert(target.to_owned(), standing);
+            inputs.insert(name.to_owned(), (standing, target.to_owned()));
         }
-        Some(Signature { inputs, targets })
+        let outputs = lines.filter_map(targeted).filter(|(_, kind, _)| *kind == "BUFFER_MUTATION");
+        let changed = outputs.map(|(_, _, target)| target.to_owned()).collect();
+        Some(Signature { inputs, targets, changed })
     }
 
     /// What a name in the module is.
@@ -52,7 +57,21 @@ impl Signature {
 
     /// Names in the module of all parameters.
     pub(super) fn parameters(&self) -> impl Iterator<Item = &str> {
-        let of = self.targets.iter().filter(|(_, s)| **s == Standing::Parameter);
+        self.all(Standing::Parameter)
+    }
+
+    /// Names in the module of all buffers.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &str> {
+        self.all(Standing::Buffer)
+    }
+
+    /// Names in the module of the buffers that the program changes.
+    pub(super) fn changed(&self) -> impl Iterator<Item = &str> {
+        self.changed.iter().map(String::as_str)
+    }
+
+    fn all(&self, standing: Standing) -> impl Iterator<Item = &str> {
+        let of = self.targets.iter().filter(move |(_, s)| **s == standing);
         of.map(|(target, _)| target.as_str())
     }
 
@@ -79,19 +98,22 @@ impl Signature {
     }
 }
 
-/// A line of a signature: name in the program, what it is and its name in the module.
-fn input(line: &str) -> Option<(&str, (Standing, String))> {
+/// A line of a signature: the name in the program, the kind, and the name in the module.
+fn targeted(line: &str) -> Option<(&str, &str, &str)> {
     let (name, rest) = line.split_once(": ")?;
     let (kind, rest) = rest.split_once(" target=")?;
-    let standing = match kind {
-        "PARAMETER" => Standing::Parameter,
-        "BUFFER" => Standing::Buffer,
-        "CONSTANT_TENSOR" => Standing::Constant,
-        _ => return None,
-    };
     let quote = rest.chars().next().filter(|c| ['\'', '"'].contains(c))?;
-    let target = rest[1..].split(quote).next()?;
-    Some((name, (standing, target.to_owned())))
+    Some((name, kind, rest[1..].split(quote).next()?))
+}
+
+/// What an input of this kind is.
+fn standing(kind: &str) -> Option<Standing> {
+    match kind {
+        "PARAMETER" => Some(Standing::Parameter),
+        "BUFFER" => Some(Standing::Buffer),
+        "CONSTANT_TENSOR" => Some(Standing::Constant),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -110,6 +132,8 @@ mod tests {
         let signature = Signature::of(&graph).unwrap();
         assert_eq!(signature.standing("freq"), Some(Standing::Buffer));
         assert_eq!(signature.parameters().collect::<Vec<_>>(), ["a.weight"]);
+        assert_eq!(signature.buffers().collect::<Vec<_>>(), ["freq"]);
+        assert_eq!(signature.changed().collect::<Vec<_>>(), ["freq"]);
         let operator = signature.operator(
             "%y : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = \
              (%x, %p_a_weight, %p_a_weight_2, %b_freq, %p_a_weight), kwargs = {})",

@@ -98,14 +98,14 @@ fn unsupported_operators_are_reported_together_and_first() {
         .node(unnamed)
         .node(node("TfIdfVectorizer", &["x"], &["e2"]))
         .node(alien)
-        .node(with(node("SequenceMap", &["x"], &["i"]), "body", Attr::G))
+        .node(with(node("Optional", &["x"], &["i"]), "body", Attr::G))
         .node(node("Bogus", &["x"], &["unread"]));
     let m = ["e", "e2", "f", "i"].iter().fold(m, |m, output| m.output(output));
     let text = failure(&m);
     assert!(text.contains("3 operators that arenic does not support (4 nodes)"), "{text}");
     assert!(text.contains("ai.onnx TfIdfVectorizer (version 11): 2 nodes, first `e`"), "{text}");
     assert!(text.contains("com.example Frob (no version): 1 node, first `n_f`"), "{text}");
-    assert!(text.contains("ai.onnx SequenceMap (version 11): 1 node, first `n_i`"), "{text}");
+    assert!(text.contains("ai.onnx Optional (version 11): 1 node, first `n_i`"), "{text}");
 }
 
 #[test]

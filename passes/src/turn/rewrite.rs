@@ -1,24 +1,25 @@
-//! The graph in which what was chosen has its channels last.
+//! The graph in which what was chosen has its axes in another order.
 
-use super::choose::{is_turned_for_each, padded};
+use super::choose::{Turned, is_turned_for_each, padded};
 use super::form::{Form, Reading, form};
+use super::{Axes, Border};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
-use arenic_ir::op::channels_last::{is_turned, last, to_first, to_last};
 use arenic_ir::op::{Op, TypeError};
-use cranelift_entity::SecondaryMap;
 use std::collections::HashMap;
 
 /// Turns what was chosen, with transposes where it meets the rest. Some of these nobody reads.
 ///
 /// # Errors
 /// An operator does not take what it is given: a defect.
-pub(super) fn rewrite(g: &mut Graph, turned: &SecondaryMap<NodeId, bool>) -> Result<(), TypeError> {
-    let nodes: Vec<NodeId> = g.nodes.keys().collect();
-    let mut work = Rewrite { g, order: Vec::new(), last: HashMap::new() };
-    for n in nodes {
-        match form(work.g, &work.g.nodes[n]).filter(|_| turned[n]) {
-            Some(form) => work.turn(n, form)?,
-            None => work.order.push(n),
+pub(crate) fn rewrite(g: &mut Graph, axes: &Axes, turned: &Turned) -> Result<(), TypeError> {
+    let nodes: Vec<(NodeId, Option<Border>)> =
+        g.nodes.keys().map(|n| (n, axes.border(g, n))).collect();
+    let mut work = Rewrite { g, axes, order: Vec::new(), other: HashMap::new() };
+    for (n, border) in nodes {
+        match (form(work.g, n, axes).filter(|_| turned[n]), border) {
+            (Some(form), _) => work.turn(n, form)?,
+            (None, Some(border)) => work.meet(n, border),
+            (None, None) => work.order.push(n),
         }
     }
     *work.g = work.g.arranged(&work.order);
@@ -27,20 +28,42 @@ pub(super) fn rewrite(g: &mut Graph, turned: &SecondaryMap<NodeId, bool>) -> Res
 
 struct Rewrite<'a> {
     g: &'a mut Graph,
+    axes: &'a Axes,
     /// All nodes so far.
     order: Vec<NodeId>,
-    /// The form of a value with its channels last.
-    last: HashMap<ValueId, ValueId>,
+    /// The form of a value in the other order.
+    other: HashMap<ValueId, ValueId>,
 }
 
 impl Rewrite<'_> {
-    /// A node on tensors with their channels last; its results keep their values, turned back.
+    /// A transpose of the graph: it gives what there is already, or it is what the region would need.
+    fn meet(&mut self, n: NodeId, border: Border) {
+        self.order.push(n);
+        let (x, y) = (self.g.nodes[n].inputs[0], self.g.result(n));
+        let Some(y) = y else { return };
+        match (border, self.other.get(&x)) {
+            (Border::Makes, _) => {
+                self.other.insert(y, x);
+            }
+            (Border::Reads, Some(&turned)) => {
+                let shape = self.g.ty(y).shape.clone();
+                self.g.nodes[n].op = Op::Reshape { shape };
+                self.g.nodes[n].inputs[0] = turned;
+            }
+            (Border::Reads, None) if !is_turned_for_each(self.g, x) => {
+                self.other.insert(x, y);
+            }
+            (Border::Reads, None) => {}
+        }
+    }
+
+    /// A node on tensors in the other order; its results keep their values, turned back.
     fn turn(&mut self, n: NodeId, form: Form) -> Result<(), TypeError> {
         let Form { op, operands, rank, rows } = form;
         for (i, reading) in operands.into_iter().enumerate() {
             let v = self.g.nodes[n].inputs[i];
             let read = match reading {
-                Reading::Turned => self.last_of(v)?,
+                Reading::Turned => self.other_of(v)?,
                 Reading::Broadcast => {
                     let shape = padded(self.g.ty(v), rank).shape;
                     let whole = self.node(Op::Reshape { shape }, v)?;
@@ -57,20 +80,21 @@ impl Rewrite<'_> {
         self.order.push(n);
         let types = self.g.output_types(n)?;
         for (output, ty) in types.into_iter().enumerate() {
-            let Some(v) = self.g.nodes[n].outputs[output].filter(|&v| is_turned(self.g.ty(v)))
+            let Some(v) =
+                self.g.nodes[n].outputs[output].filter(|&v| self.axes.turns(self.g.ty(v)))
             else {
                 continue;
             };
             let name = self.g.values[v].name.clone();
             let made = self.g.add_value(name, ty, Def::Node { node: n, output });
             self.g.nodes[n].outputs[output] = Some(made);
-            let shape = last(self.g.ty(v)).shape;
+            let shape = self.axes.turned(&self.g.ty(v).shape);
             let turned = match rows {
                 true => self.node(Op::Reshape { shape }, made)?,
                 false => made,
             };
-            self.last.insert(v, turned);
-            let perm = to_first(&(0..rank).collect::<Vec<_>>());
+            self.other.insert(v, turned);
+            let perm = self.axes.back(rank);
             let back = Node {
                 name: String::new(),
                 op: Op::Transpose { perm },
@@ -84,21 +108,20 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    /// A value with its channels last.
-    fn last_of(&mut self, v: ValueId) -> Result<ValueId, TypeError> {
-        if let Some(&turned) = self.last.get(&v) {
+    /// A value in the other order.
+    fn other_of(&mut self, v: ValueId) -> Result<ValueId, TypeError> {
+        if let Some(&turned) = self.other.get(&v) {
             return Ok(turned);
         }
         let turned = self.transposed(v)?;
         if !is_turned_for_each(self.g, v) {
-            self.last.insert(v, turned);
+            self.other.insert(v, turned);
         }
         Ok(turned)
     }
 
     fn transposed(&mut self, v: ValueId) -> Result<ValueId, TypeError> {
-        let axes: Vec<usize> = (0..self.g.ty(v).rank()).collect();
-        self.node(Op::Transpose { perm: to_last(&axes) }, v)
+        self.node(Op::Transpose { perm: self.axes.perm(self.g.ty(v).rank()) }, v)
     }
 
     /// A tensor whose channels are last as a matrix with a row of them for each place.

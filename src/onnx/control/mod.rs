@@ -1,8 +1,13 @@
-//! Branches and loops: `If`, `Loop` and `Scan`, whose conditions and counts are known when the model
-//! is compiled. The chosen branch, or every turn of the loop, becomes nodes of the graph.
+//! Operators that hold graphs. Of branches and loops, `If`, `Loop` and `Scan`, conditions and counts are known when the
+//! model is compiled: the chosen branch, or every turn of the loop, becomes nodes of the graph. So does what
+//! `SequenceMap` does to each element (`map`), and `FlexAttention` to its scores (`flexible`).
+
+mod flexible;
+mod map;
 
 use super::attributes::Access;
 use super::context::{Slot, axis, made};
+use super::domains::PREVIEW;
 use super::error::{Fault, ImportError};
 use super::flatten::{Body, FlatNode, Tensor};
 use super::fold::to_ints;
@@ -20,6 +25,8 @@ impl<'m> Importer<'m, '_> {
             ("", "If") => self.branch(node)?,
             ("", "Loop") => self.turns(node)?,
             ("", "Scan") => self.scan(node)?,
+            ("", "SequenceMap") => self.map(node)?,
+            (PREVIEW, "FlexAttention") => self.flexible(node)?,
             _ => return Ok(false),
         }
         Ok(true)
