@@ -1,8 +1,8 @@
 //! Planners of single papers, as passes of arenic to compare its own with.
 //!
-//! No pipeline for users needs them: `order`, `budget` and `place` find plans that are as good on every
-//! instance that was measured, and keep limits that these refuse. They are what that claim is measured
-//! against, so they follow their papers; the head of each file says where it departs from one. Whoever reads a
+//! No pipeline for users needs them: `order`, `budget` and `place` are what arenic plans with, and `budget` keeps
+//! limits that these refuse. They are what those are measured against (BENCHMARKS.md), so they follow their papers;
+//! the head of each file says where it departs from one. Whoever reads a
 //! pipeline says whether it may name them: [`WithBaselines`] instead of
 //! [`Standard`](arenic_passes::Standard). The binary `arenic` knows them if it is built with the feature
 //! `baselines`.

@@ -159,7 +159,7 @@ pub(crate) fn export(
 ) -> PyResult<Vec<String>> {
     let given = Given::of(&model)?;
     errors::guarded(|| {
-        let tensors = crate::trainer::tensors(weights)?;
+        let tensors = crate::tensors::tensors(weights)?;
         py.detach(|| {
             let model = given.open().map_err(|e| errors::of_compiling(&e))?;
             let written = arenic::onnx::trained::write(&model, &tensors, &output);

@@ -8,6 +8,7 @@
 mod compile;
 mod errors;
 mod step;
+mod tensors;
 mod trainer;
 
 use pyo3::prelude::*;

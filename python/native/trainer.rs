@@ -3,11 +3,12 @@
 use crate::compile::LOOK;
 use crate::errors::{self, DataError, of_training};
 use crate::step::{Step, Typed, typed};
+use crate::tensors::tensors;
+use arenic::TrainerOptions;
 use arenic::data::TensorFile;
 use arenic::gpu_code::Trust;
 use arenic::train::{Initial, Place, TrainError};
 use arenic::trainer::access::{self, Port, Slot};
-use arenic::{Tensor, TrainerOptions};
 use arenic_ir::DType;
 use arenic_ir::types::TensorType;
 use pyo3::prelude::*;
@@ -15,21 +16,6 @@ use pyo3::types::PyDict;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-
-/// Tensors of `(dtype, shape, bytes)`, by name.
-pub(crate) fn tensors(
-    given: BTreeMap<String, (String, Vec<usize>, Vec<u8>)>,
-) -> PyResult<BTreeMap<String, Tensor>> {
-    let tensor = |(name, (dtype, shape, bytes)): (String, (String, Vec<usize>, Vec<u8>))| {
-        let known = DType::ALL.into_iter().find(|d| d.name() == dtype);
-        let tensor = known
-            .and_then(|dtype| Tensor::from_bytes(TensorType::new(dtype, shape.clone()), bytes));
-        let refused = || DataError::new_err(format!("`{name}` is no tensor of {dtype}{shape:?}"));
-        let tensor = tensor.ok_or_else(refused)?;
-        Ok((name, tensor))
-    };
-    given.into_iter().map(tensor).collect()
-}
 
 /// The name, the element type and the shape of an input or an output, and its bytes; `None` for an input that the
 /// step does not read.
@@ -159,7 +145,8 @@ impl Trainer {
             };
             given.iter().map(pattern).collect::<PyResult<Vec<_>>>()
         };
-        let (skip, zeros, tensors) = (patterns(skip)?, patterns(zeros)?, self::tensors(tensors)?);
+        let (skip, zeros, tensors) =
+            (patterns(skip)?, patterns(zeros)?, crate::tensors::tensors(tensors)?);
         let trust = if trust_gpu_code { Trust::Artifact } else { Trust::Own };
         let artifact = step.artifact.clone();
         let dynamic = dynamic.then(|| arenic::cli::dynamic(&artifact)).transpose();

@@ -132,7 +132,7 @@ impl<'a> Destination<'a> {
     /// # Safety
     /// No operand of the same call shares these bytes, and no other slice of them is
     /// alive. Bytes may hold anything before they are written.
-    #[allow(clippy::mut_from_ref)] // exclusive by the caller's promise
+    #[allow(clippy::mut_from_ref, reason = "exclusive by the caller's promise")]
     pub unsafe fn slice_mut<T: Element>(&self) -> &'a mut [T] {
         if self.ty.elements() == 0 {
             return &mut [];
@@ -189,7 +189,7 @@ impl Scratch {
     ///
     /// # Panics
     /// The scratch is smaller: the operator table and its kernel disagree.
-    #[allow(clippy::mut_from_ref)] // exclusive by the caller's promise
+    #[allow(clippy::mut_from_ref, reason = "exclusive by the caller's promise")]
     pub unsafe fn slice_mut<'a, T: Element>(&self, n: usize) -> &'a mut [T] {
         let needed = n.checked_mul(size_of::<T>());
         let fits = needed.is_some_and(|bytes| bytes <= self.bytes);

@@ -1,7 +1,7 @@
 //! How a recipe lies in an artifact: tensors of models are entries like others, so that those that are
 //! states or constants lie there once.
 
-use super::{Entry, Layout, piece};
+use super::layout::{Entry, Layout, piece};
 use crate::recipe::{Recipe, RecordedModel, RecordedOption};
 use arenic_ir::graph::Data;
 use bytes::Bytes;

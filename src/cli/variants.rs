@@ -1,18 +1,10 @@
 //! Variants of a step, as options name them: sizes of dimensions, and models.
 
-use super::compile::{Arguments, figures};
 use super::dims::Dimensions;
-use super::loss::parameters_json;
-use super::search::CUT;
-use super::{Failure, Outcome, failed, human_bytes, name_value, print};
-use crate::artifact::{Artifact, Target};
-use crate::compile::Compiled;
+use super::{Failure, failed, name_value};
 use crate::compiler::Variant;
 use crate::model::Model;
 use miette::miette;
-use serde_json::{Map, Value, json};
-use std::path::Path;
-use std::time::Instant;
 
 /// Sizes that make a combination one of the variants; `None` for any.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,71 +100,4 @@ pub(super) fn named(
         only.name.clear();
     }
     Ok(variants)
-}
-
-/// What there is to say of variants for scripts: of the largest, of each, and of the arena of all.
-pub(super) fn figures_of_all(artifact: &Artifact, compiled: &[Compiled]) -> Map<String, Value> {
-    let Some(first) = artifact.targets.first() else { return Map::new() };
-    let (variants, arena) = (artifact.variants(&first.name), artifact.arenas(&first.name));
-    let of_variant = |t: &&Target| {
-        json!({
-            "name": t.variant,
-            "arena_bytes": t.arena_bytes().device,
-            "live_peak_bytes": t.figures.live_peak_bytes,
-            "lower_bound_bytes": t.figures.lower_bound_bytes,
-        })
-    };
-    let largest = variants.iter().max_by_key(|t| t.arena_bytes().device).unwrap_or(&first);
-    let minimum = compiled.iter().filter_map(|c| c.report.minimum).max_by_key(|m| m.bytes);
-    let mut object = figures(largest, minimum);
-    object.insert("arena_bytes".into(), arena.device.into());
-    object.insert("host_arena_bytes".into(), arena.host.into());
-    object.insert("variant".into(), largest.variant.as_str().into());
-    object.insert("variants".into(), variants.iter().map(of_variant).collect::<Vec<_>>().into());
-    object.insert("search_cut".into(), artifact.provenance.is_cut.into());
-    object
-}
-
-/// Says what the variants take.
-pub(super) fn told(
-    a: &Arguments,
-    artifact: &Artifact,
-    compiled: &[Compiled],
-    output: &Path,
-    start: Instant,
-) -> Outcome {
-    let seconds = start.elapsed().as_secs_f64();
-    if a.json.json {
-        let mut object = figures_of_all(artifact, compiled);
-        let weights = compiled.iter().map(|c| &c.weights).find(|w| !w.parameters.is_empty());
-        if let Some(weights) = weights.filter(|_| a.loss.loss.is_some()) {
-            object.insert("parameters".into(), parameters_json(weights));
-        }
-        object.insert("seconds".into(), seconds.into());
-        return print(Value::Object(object));
-    }
-    let Some(name) = artifact.target_names().first().map(|name| (*name).to_owned()) else {
-        return Ok(());
-    };
-    let (variants, arena) = (artifact.variants(&name), artifact.arenas(&name));
-    let width = variants.iter().map(|t| t.variant.chars().count()).max().unwrap_or(0);
-    for target in &variants {
-        tell!(
-            "{:<width$}  arena {:>10}, live peak {:>10}, lower bound {:>10}",
-            target.variant,
-            human_bytes(target.arena_bytes().device),
-            human_bytes(target.figures.live_peak_bytes),
-            human_bytes(target.figures.lower_bound_bytes),
-        );
-    }
-    let n = variants.len();
-    tell!(
-        "{n} variants over one arena of {}, checked in any sequence, in {seconds:.2} s: {}",
-        human_bytes(arena.device),
-        output.display()
-    );
-    if artifact.provenance.is_cut {
-        tell!("note: {CUT}");
-    }
-    Ok(())
 }

@@ -1,7 +1,6 @@
 //! Why a model could not be imported.
 
-use super::ops::is_of_onnx;
-use super::parameters::Lost;
+use super::parameters::lost::Lost;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -12,6 +11,8 @@ pub struct UnsupportedOp {
     pub domain: String,
     /// Operator type.
     pub name: String,
+    /// ONNX's own domain has an operator of this type.
+    pub is_of_onnx: bool,
     /// The version of its domain that the model imports, where it imports it.
     pub version: Option<i64>,
     /// How many nodes use it.
@@ -142,7 +143,7 @@ fn report(ops: &[UnsupportedOp]) -> String {
             op.count,
             if op.count == 1 { "" } else { "s" },
             op.first,
-            match op.domain == "ai.onnx" && !is_of_onnx(&op.name) {
+            match op.domain == "ai.onnx" && !op.is_of_onnx {
                 true => "; ONNX has no such operator: the exporter left it untranslated",
                 false => "",
             }

@@ -2,19 +2,16 @@
 
 use super::context::{Cx, Slot, made};
 use super::error::{Fault, ImportError, UnsupportedOp};
-use super::flatten::{FlatNode, Names, Tensor, flatten, holds_graphs, sort};
+use super::flatten::{FlatNode, Names, Tensor, flatten, sort};
 use super::fold::Builder;
 use super::interface::{self, Declared, Feed};
 use super::ops;
 use super::parameters::{Said, detach, literals, removed};
-use super::proto::{
-    GraphProto, ModelProto, StringStringEntryProto, TensorProto, ValueInfoProto,
-    attribute_proto::AttributeType,
-};
+use super::proto::{GraphProto, ModelProto, StringStringEntryProto, TensorProto, ValueInfoProto};
 use super::prune;
 use super::read::Reader;
 use super::state::{self, Pair};
-use super::{DEFAULTS, ImportOptions, Imported, Mode, attributes};
+use super::{DEFAULTS, ImportOptions, Imported, Mode};
 use arenic_ir::{Data, Def, Graph, Output, StateId, TensorType, ValueId};
 use arenic_passes::differentiate::Standing;
 use cranelift_entity::{EntityRef, SecondaryMap};
@@ -131,13 +128,14 @@ fn unsupported(nodes: &[FlatNode], names: &Names) -> Result<(), ImportError> {
     let mut found: Vec<UnsupportedOp> = Vec::new();
     let mut index: HashMap<(&str, &str, Option<i64>), usize> = HashMap::new();
     for node in nodes {
-        if is_supported(node) {
+        if ops::is_supported(node) {
             continue;
         }
         let i = *index.entry((node.domain, node.op, node.version)).or_insert_with(|| {
             found.push(UnsupportedOp {
                 domain: if node.domain.is_empty() { "ai.onnx" } else { node.domain }.to_owned(),
                 name: node.op.to_owned(),
+                is_of_onnx: node.domain.is_empty() && ops::is_of_onnx(node.op),
                 version: node.version,
                 count: 0,
                 first: node.label(names),
@@ -147,15 +145,6 @@ fn unsupported(nodes: &[FlatNode], names: &Names) -> Result<(), ImportError> {
         found[i].count += 1;
     }
     if found.is_empty() { Ok(()) } else { Err(ImportError::Unsupported(found)) }
-}
-
-/// True where the importer has a row for the node's operator.
-pub(super) fn is_supported(node: &FlatNode) -> bool {
-    let subgraph = node.attributes.iter().any(|(_, a)| {
-        matches!(attributes::kind(a), Some(AttributeType::Graph | AttributeType::Graphs))
-    });
-    let control = holds_graphs(node.domain, node.op);
-    ops::find(node.domain, node.op).is_some() && (control || !subgraph)
 }
 
 /// Refuses versions whose operators mean something else than the table's.

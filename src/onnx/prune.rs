@@ -1,7 +1,7 @@
 //! What a model computes that nobody asks for.
 
 use super::flatten::{FlatNode, Names, Tensor};
-use super::import::is_supported;
+use super::ops::is_supported;
 use super::proto::ValueInfoProto;
 use super::{ImportOptions, Mode};
 

@@ -4,8 +4,7 @@
 //! what lies idle between two readers is made again before the second. A change that makes
 //! the step longer is kept with a probability that falls with the loss and with time.
 
-use super::relieve::RepeatCandidate;
-use super::runs::{Load, Meter, Runs};
+use super::runs::{Load, Meter, RepeatCandidate, Runs};
 
 /// Temperatures at which annealing begins and ends, as parts of the step's seconds.
 const HOT: f64 = 1e-3;

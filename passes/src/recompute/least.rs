@@ -4,9 +4,9 @@
 //! than cuts do, again and again until they lead no further.
 
 use super::improve::anneal;
-use super::relieve::{RepeatCandidate, Styles, relieve};
+use super::relieve::{Styles, relieve};
 use super::rewrite::rewrite;
-use super::runs::{Meter, Runs};
+use super::runs::{Meter, RepeatCandidate, Runs};
 use super::step::RecomputeStep;
 use crate::residency::Timeline;
 use crate::{PassError, Search};

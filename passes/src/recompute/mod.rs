@@ -30,9 +30,9 @@ use crate::strategy::Problem;
 use crate::tail::Finished;
 use improve::{anneal, prune};
 pub(crate) use least::{Effort, Lowest, least, promise};
-use relieve::{RepeatCandidate, Styles, relieve};
+use relieve::{Styles, relieve};
 use rewrite::rewrite;
-use runs::Meter;
+use runs::{Meter, RepeatCandidate};
 use step::RecomputeStep;
 
 /// The effort where none is given, for every thousand operators, in seconds of the reference core.

@@ -10,7 +10,7 @@
 use super::cut::{Cut, Cutter, Needs};
 use super::divide::divisions;
 use super::improve::prune;
-use super::runs::{Load, Meter, Runs};
+use super::runs::{Meter, RepeatCandidate, Runs};
 use super::step::RecomputeStep;
 
 /// Cuts of one moment: what turned out to be too late to run again is excluded from the next.
@@ -24,13 +24,6 @@ const ARCS: u64 = 16;
 
 /// A step that takes so many times as long is not looked into.
 const LONGEST: f64 = 3.0;
-
-/// A sequence with what it takes.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RepeatCandidate {
-    pub(super) runs: Runs,
-    pub(super) load: Load,
-}
 
 /// How cuts are made. What is best for one step is not for another, and cuts are quick, so
 /// that all are tried where time allows it.

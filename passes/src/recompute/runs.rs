@@ -35,6 +35,13 @@ impl Load {
     }
 }
 
+/// A sequence with what it takes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RepeatCandidate {
+    pub(super) runs: Runs,
+    pub(super) load: Load,
+}
+
 /// A tensor from the run that makes it to the last one that reads it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Copy {

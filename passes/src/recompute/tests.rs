@@ -3,9 +3,9 @@
 use super::bound::bound;
 use super::improve::{anneal, prune};
 use super::least::{Effort, Lowest, least};
-use super::relieve::{RepeatCandidate, Styles, relieve};
+use super::relieve::{Styles, relieve};
 use super::rewrite::rewrite;
-use super::runs::Meter;
+use super::runs::{Meter, RepeatCandidate};
 use super::step::RecomputeStep;
 use crate::residency::Timeline;
 use crate::tail::{Depth, Tail};

@@ -86,7 +86,7 @@ impl<T> Shared<T> {
     ///
     /// # Safety
     /// They are in bounds, initialised, and nobody else accesses them meanwhile.
-    #[allow(clippy::mut_from_ref)]
+    #[allow(clippy::mut_from_ref, reason = "exclusive by the caller's promise")]
     pub(super) unsafe fn slice<'a>(self, at: usize, n: usize) -> &'a mut [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.0.add(at), n) }

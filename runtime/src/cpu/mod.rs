@@ -45,6 +45,7 @@ mod random;
 mod recurrence;
 mod recurrence_grad;
 mod reduce;
+mod region;
 mod resize;
 mod scalar;
 mod scatter;
@@ -52,6 +53,7 @@ mod sliding;
 mod softmax;
 mod softmax_grad;
 mod tasks;
+mod terms;
 #[cfg(test)]
 mod tests;
 mod top_k;

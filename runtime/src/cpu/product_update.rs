@@ -8,7 +8,7 @@ use super::address::Src;
 use super::dispatch::for_float;
 use super::matmul::matrix;
 use super::product::{MatMut, Part, Scalar, product_by_parts, product_in_parts};
-use super::update::{Kernel, Region, Update};
+use super::region::{Kernel, Region, Update};
 use crate::kernel::{Call, Operand};
 use arenic_backends::cpu::tiling::{ProductUpdate, product_update};
 use arenic_ir::op::{Extents, MAX_OPERANDS, ProductOperands};

@@ -13,6 +13,7 @@ use super::nest::Nest;
 use super::number::Number;
 use super::pointwise::{Computed, float_type};
 use super::tasks::for_each;
+use super::terms::Terms;
 use super::wide::wide;
 use crate::kernel::Call;
 use arenic_backends::reduce::{COLUMNS, ReducePlan, SEGMENT, reduce};
@@ -40,29 +41,6 @@ pub(super) fn run_computed(steps: &[Step], f: Reduction, axes: &[usize], call: &
         let x = Computed::new::<T>(steps, ty.elements(), call);
         reduced::<T>(call, f, &reduce(ty, axes), &x);
     });
-}
-
-/// What is reduced, in row-major order.
-pub(super) trait Terms<T>: Sync {
-    /// How many.
-    fn len(&self) -> usize;
-
-    /// So many from one on, at most a segment; where they are not there yet, in `room`.
-    fn run<'a>(&'a self, at: usize, len: usize, room: &'a mut Room<T>) -> &'a [T];
-}
-
-/// Room for a segment.
-pub(super) type Room<T> = [MaybeUninit<T>; SEGMENT];
-
-impl<T: Number> Terms<T> for &[T] {
-    fn len(&self) -> usize {
-        <[T]>::len(self)
-    }
-
-    #[inline(always)]
-    fn run<'a>(&'a self, at: usize, len: usize, _: &'a mut Room<T>) -> &'a [T] {
-        &self[at..][..len]
-    }
 }
 
 fn reduced<T: Number>(call: &Call, f: Reduction, plan: &ReducePlan, x: &impl Terms<T>) {

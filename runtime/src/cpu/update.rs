@@ -10,39 +10,14 @@ use super::address::{Dst, Src};
 use super::dispatch::for_float;
 use super::number::{Float, Number};
 use super::pointwise;
+use super::region::{Kernel, Region, Update};
 use super::tasks::{CHEAP, for_ranges};
 use super::wide::wide;
-use crate::kernel::{Call, Destination, Operand};
+use crate::kernel::Call;
 use arenic_ir::{DType, Op};
 
 /// Elements of one block.
 const BLOCK: usize = 32;
-
-/// Elements of a parameter: rows of `cols` elements, `stride` apart, from `first` on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Region {
-    pub(super) first: usize,
-    pub(super) rows: usize,
-    pub(super) cols: usize,
-    pub(super) stride: usize,
-}
-
-/// Updates one region; the gradient's rows lie densely at the address, where there is one.
-pub(super) type Kernel<'a> = &'a (dyn Fn(Region, Option<Src>) + Sync);
-
-/// An update to run.
-pub(super) struct Update<'a> {
-    /// The operator.
-    pub(super) op: &'a Op,
-    /// Its operands; the gradient's address is not used where it comes as tiles.
-    pub(super) inputs: &'a [Operand<'a>],
-    /// Its results.
-    pub(super) outputs: &'a [Option<Destination<'a>>],
-    /// Position of a gradient that comes as tiles.
-    pub(super) tiled: Option<usize>,
-    /// Calls the kernel with regions that are disjoint and cover the parameter.
-    pub(super) drive: &'a dyn Fn(Kernel),
-}
 
 /// Runs an update whose gradient is an operand.
 pub(super) fn run(call: &Call) {

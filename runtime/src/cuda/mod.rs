@@ -35,6 +35,7 @@ mod resize;
 mod rows;
 mod site;
 mod softmax;
+mod taps;
 mod update;
 mod work;
 

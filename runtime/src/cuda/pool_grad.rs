@@ -2,8 +2,8 @@
 //! cover it give, in their order.
 
 use super::index::{constant, offset};
-use super::pool::{in_plane, place_type, plane, stored_coordinate, taps_counted};
 use super::site::{LaunchSite, Parameter, c_type};
+use super::taps::{in_plane, place_type, plane, stored_coordinate, taps_counted};
 use arenic_ir::op::Window;
 use arenic_ir::types::dense_strides;
 use std::fmt::Write;

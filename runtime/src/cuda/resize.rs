@@ -2,8 +2,8 @@
 //! element.
 
 use super::index::{constant, offset};
-use super::pool::coordinate;
 use super::site::{LaunchSite, Parameter, c_type};
+use super::taps::coordinate;
 use arenic_ir::DType;
 use arenic_ir::op::families::Resizing;
 use arenic_ir::op::{Crop, Interpolation, NearestMode, Places, Positions, ResizeSpec};

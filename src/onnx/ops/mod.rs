@@ -34,8 +34,11 @@ mod spatial;
 mod stateful;
 mod training;
 
+use super::attributes;
 use super::context::{Built, Cx};
 use super::domains::{PREVIEW, TRAINING};
+use super::flatten::{FlatNode, holds_graphs};
+use super::proto::attribute_proto::AttributeType;
 use microsoft::window;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -195,6 +198,15 @@ pub(super) fn find(domain: &str, name: &str) -> Option<&'static Row> {
     static INDEX: LazyLock<HashMap<(&str, &str), &Row>> =
         LazyLock::new(|| TABLE.iter().map(|&row| ((row.domain, row.name), row)).collect());
     INDEX.get(&(domain, name)).copied()
+}
+
+/// True if the importer has a row for the node's operator.
+pub(super) fn is_supported(node: &FlatNode) -> bool {
+    let subgraph = node.attributes.iter().any(|(_, a)| {
+        matches!(attributes::kind(a), Some(AttributeType::Graph | AttributeType::Graphs))
+    });
+    let control = holds_graphs(node.domain, node.op);
+    find(node.domain, node.op).is_some() && (control || !subgraph)
 }
 
 /// An operator that the importer knows.

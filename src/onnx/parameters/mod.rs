@@ -11,7 +11,7 @@ mod aside;
 mod declared;
 pub(super) mod detach;
 pub(super) mod literals;
-mod lost;
+pub(super) mod lost;
 pub(super) mod removed;
 mod repair;
 mod signature;
