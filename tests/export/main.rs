@@ -450,7 +450,7 @@ fn the_cases_of_passes_are_read_back() {
     for folder in
         ["views", "section", "precision", "fuse_elementwise", "fuse_cross_entropy", "detach_states"]
     {
-        for entry in std::fs::read_dir(root("tests").join(folder)).unwrap() {
+        for entry in std::fs::read_dir(root("passes/cases").join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
             let case = Case::read(&text).module;
