@@ -228,7 +228,8 @@ fn graphs() -> Result<Vec<Graph>, String> {
     for path in files(&place::file("models/step"), "onnx")? {
         all.extend(import_file(&path, &ImportOptions::default()).map(|i| i.graph));
     }
-    for folder in folders(&place::file("tests"))? {
+    let kept = ["tests", "passes/cases", "baselines/cases"].map(place::file);
+    for folder in kept.iter().map(|of| folders(of)).collect::<Result<Vec<_>, _>>()?.concat() {
         for path in files(&folder, "ir")? {
             let text = std::fs::read_to_string(&path).map_err(|e| e.to_string())?;
             let case = explain::Case::read(&text);
