@@ -7,7 +7,8 @@
 //! predicts; it is placed and simulated, and aims lower until it fits. Where that costs time,
 //! the same is done in definition order and with states that leave their homes on the device
 //! for a part of the step, and AutoSwap's own plans compete; where host memory is scarce,
-//! repeats also come first, until what is left has room there, and swaps after them.
+//! repeats also come first, until what is left has room there, and swaps after them; and the random changes
+//! of [`anneal`] are drawn by two more seeds.
 //!
 //! Where nothing may leave the device, because host memory is the same memory or not to be
 //! had, tensors are computed again alone ([`crate::recompute`]).
@@ -131,15 +132,21 @@ impl Budget {
     /// lowest peak may move what is cheap to compute again, and costs no memory, far from its
     /// readers; the model has it beside them.
     fn best_of_all(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
-        let (first, placed) = self.anneal(p, false)?;
+        let seed = p.cx.search.seed;
+        let (first, placed) = self.anneal(p, false, seed)?;
         if first.as_ref().is_some_and(|first| p.hides_copies(first)) {
             return Ok((first, placed));
         }
         let scored = || Ok((fastest_alone(p)?, 0));
-        let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 4] =
-            [&scored, &|| self.in_definition_order(p), &|| self.anneal(p, true), &|| {
-                self.repeats_then_swaps(p)
-            }];
+        let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 6] = [
+            &scored,
+            &|| self.in_definition_order(p),
+            &|| self.anneal(p, true, seed),
+            &|| self.repeats_then_swaps(p),
+            // Where random changes end depends on luck.
+            &|| self.anneal(p, false, seed.wrapping_add(1)),
+            &|| self.anneal(p, false, seed.wrapping_add(2)),
+        ];
         let others: Vec<_> =
             others.par_iter().map(|other| other()).collect::<Result<_, PassError>>()?;
         let mut best = (first, placed);
@@ -175,7 +182,7 @@ impl Budget {
             }
             let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
             let rest = Problem { t, whole: repeats.arena.device, ..*p };
-            let (moved, more) = SWAPS.anneal(&rest, false)?;
+            let (moved, more) = SWAPS.anneal(&rest, false, p.cx.search.seed)?;
             placed += more;
             best = Finished::fastest([best, moved]);
         }
@@ -188,7 +195,7 @@ impl Budget {
         let whole = p.finished(plan)?;
         let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
         let p = Problem { t, whole: whole.arena.device, ..*p };
-        let (found, placed) = self.anneal(&p, false)?;
+        let (found, placed) = self.anneal(&p, false, p.cx.search.seed)?;
         let fits = whole.fits(&p.cx.limits) && !p.t.forces_host();
         let whole = Some(whole.clone()).filter(|_| fits);
         Ok((Finished::fastest([whole, found]), placed))
@@ -235,8 +242,13 @@ impl Budget {
         best
     }
 
-    /// The best of greedy choices, improved.
-    fn anneal(&self, p: &Problem, homes_leave: bool) -> Result<(Option<Finished>, u64), PassError> {
+    /// The best of greedy choices, improved by random changes that follow from the seed.
+    fn anneal(
+        &self,
+        p: &Problem,
+        homes_leave: bool,
+        seed: u64,
+    ) -> Result<(Option<Finished>, u64), PassError> {
         let sites = Sites::new(&p.t, homes_leave);
         if sites.all.is_empty() || homes_leave && !sites.any_leaves_home() {
             return Ok((None, 0));
@@ -244,7 +256,7 @@ impl Budget {
         // Slots in host memory do not lie as densely as their bytes are counted.
         let host = p.cx.limits.host.map(|limit| limit - limit / LOOSE);
         let room = Room::new(&p.t, p.device).within_host(host);
-        let mut annealer = Annealer::new(&p.t, room, self, &sites, p.cx.search.seed);
+        let mut annealer = Annealer::new(&p.t, room, self, &sites, seed);
         let tasks = (p.cx.search.effort(self.effort) * CHANGED_TASKS_PER_SECOND) as usize;
         let changes = (tasks / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
         let changes = changes.min(sites.all.len() * sites.all.len());
