@@ -2,15 +2,18 @@
 //!
 //! Simulated annealing (Kirkpatrick et al., 1983): a change that makes the predicted step
 //! longer is kept with a probability that falls with the loss and with time. A choice above
-//! the limit pays for what it is above.
+//! the limit pays for what it is above. Choices that several seeds lead to take each other's decisions about
+//! tensors that are made one after another, where that is better (path relinking: Glover, 1997).
 
 use super::Budget;
 use super::sites::{BudgetSite, Sites, Undo, modes};
 use crate::residency::{Gap, Prediction, ResidencyChoice, Room, Timeline, Walker};
 
 /// Temperatures at which annealing begins and ends, as parts of the step's seconds: for a
-/// first choice, and for one that is good already.
+/// first choice, for those that are joined and must not drift apart or follow a search for repeats, and for
+/// one that is good already.
 pub(super) const HOT: f64 = 3e-3;
+pub(super) const COOLER: f64 = 1e-3;
 pub(super) const WARM: f64 = 1e-4;
 const COLD: f64 = 2e-6;
 
@@ -118,6 +121,49 @@ impl<'a> Annealer<'a> {
             }
         }
         best
+    }
+
+    /// The best of candidates after so many trials to take over what another decides at neighbouring sites,
+    /// improved by half as many changes; `None` of none, and the one that there is as it is.
+    pub(super) fn join(
+        &mut self,
+        mut found: Vec<BudgetCandidate>,
+        limit: u64,
+        trials: usize,
+    ) -> Option<BudgetCandidate> {
+        let n = found.len();
+        if n < 2 {
+            return found.pop();
+        }
+        let mut energies: Vec<f64> = found.iter().map(|c| self.energy(&c.promise, limit)).collect();
+        let mut undo = Undo::default();
+        let longest = self.sites.all.len().ilog2() + 1;
+        for _ in 0..trials {
+            let to = self.random.usize(0..n);
+            let from = (to + self.random.usize(1..n)) % n;
+            let length = 1usize << self.random.u32(1..longest + 1);
+            let begin = self.any_index().saturating_sub(self.random.usize(0..length));
+            let end = (begin + length).min(self.sites.all.len());
+            let mut choice = std::mem::take(&mut found[to].choice);
+            for &site in &self.sites.all[begin..end] {
+                let taken = self.mode(site, &found[from].choice);
+                if taken != self.mode(site, &choice) {
+                    self.set(site, taken, &mut choice, &mut undo);
+                }
+            }
+            if !undo.is_empty() {
+                match self.judge(&choice, limit) {
+                    Some(promise) if self.energy(&promise, limit) < energies[to] => {
+                        (found[to].promise, energies[to]) = (promise, self.energy(&promise, limit));
+                        undo.clear();
+                    }
+                    _ => undo.back(&mut choice),
+                }
+            }
+            found[to].choice = choice;
+        }
+        let best = (0..n).min_by(|&a, &b| energies[a].total_cmp(&energies[b]))?;
+        Some(self.improve(found.swap_remove(best), limit, trials / 2, WARM))
     }
 
     fn change(&mut self, choice: &mut ResidencyChoice, undo: &mut Undo) {

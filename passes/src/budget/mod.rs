@@ -8,7 +8,7 @@
 //! the same is done in definition order and with states that leave their homes on the device
 //! for a part of the step, and AutoSwap's own plans compete; where host memory is scarce,
 //! repeats also come first, until what is left has room there, and swaps after them; and the random changes
-//! of [`anneal`] are drawn by two more seeds.
+//! of [`anneal`] begin from several seeds, of whose choices the best parts are joined.
 //!
 //! Where nothing may leave the device, because host memory is the same memory or not to be
 //! had, tensors are computed again alone ([`crate::recompute`]).
@@ -33,7 +33,7 @@ use crate::scores::{by_each_score, fastest_alone};
 use crate::strategy::{Problem, Strategy, StrategyResult};
 use crate::tail::Finished;
 use crate::{Cx, PassError, Stats, recompute};
-use anneal::{Annealer, BudgetCandidate, HOT, WARM};
+use anneal::{Annealer, BudgetCandidate, COOLER, HOT, WARM};
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use greedy::greedy;
@@ -41,6 +41,7 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sites::Sites;
+use std::ops::Range;
 
 /// Swaps and recomputes until the plan keeps the byte limit; without a limit it does nothing.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -50,8 +51,8 @@ pub struct Budget {
     pub swap: bool,
     /// Tensors may be computed again.
     pub recompute: bool,
-    /// Effort of improving plans by random changes, in seconds of the reference core: from up to
-    /// three starts, and a little more for every target limit that is missed.
+    /// Effort of improving a plan by random changes, in seconds of the reference core: for each start, and a
+    /// little more for every target limit that is missed.
     #[schemars(range(min = 0.0))]
     pub effort: f64,
 }
@@ -74,6 +75,9 @@ const LOOSE: u64 = 64;
 /// Of what a plan without a limit has above it, which parts are tried to be moved where repeats have
 /// freed the rest.
 const PARTS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
+
+/// Random changes of a first choice that follow from the seed itself.
+const FIRST: (Range<u64>, f64) = (0..1, HOT);
 
 /// The effort where none is given, in seconds of the reference core.
 const EFFORT: f64 = 2.0;
@@ -132,20 +136,20 @@ impl Budget {
     /// lowest peak may move what is cheap to compute again, and costs no memory, far from its
     /// readers; the model has it beside them.
     fn best_of_all(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
-        let seed = p.cx.search.seed;
-        let (first, placed) = self.anneal(p, false, seed)?;
+        let (first, placed) = self.anneal(p, false, FIRST)?;
         if first.as_ref().is_some_and(|first| p.hides_copies(first)) {
             return Ok((first, placed));
         }
         let scored = || Ok((fastest_alone(p)?, 0));
-        let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 6] = [
+        let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 7] = [
             &scored,
             &|| self.in_definition_order(p),
-            &|| self.anneal(p, true, seed),
-            &|| self.repeats_then_swaps(p),
+            &|| self.anneal(p, true, FIRST),
             // Where random changes end depends on luck.
-            &|| self.anneal(p, false, seed.wrapping_add(1)),
-            &|| self.anneal(p, false, seed.wrapping_add(2)),
+            &|| self.anneal(p, false, (1..2, HOT)),
+            &|| self.anneal(p, false, (2..3, HOT)),
+            &|| self.anneal(p, false, (0..4, COOLER)),
+            &|| self.repeats_then_swaps(p),
         ];
         let others: Vec<_> =
             others.par_iter().map(|other| other()).collect::<Result<_, PassError>>()?;
@@ -182,7 +186,7 @@ impl Budget {
             }
             let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
             let rest = Problem { t, whole: repeats.arena.device, ..*p };
-            let (moved, more) = SWAPS.anneal(&rest, false, p.cx.search.seed)?;
+            let (moved, more) = SWAPS.anneal(&rest, false, (0..1, COOLER))?;
             placed += more;
             best = Finished::fastest([best, moved]);
         }
@@ -195,7 +199,7 @@ impl Budget {
         let whole = p.finished(plan)?;
         let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
         let p = Problem { t, whole: whole.arena.device, ..*p };
-        let (found, placed) = self.anneal(&p, false, p.cx.search.seed)?;
+        let (found, placed) = self.anneal(&p, false, FIRST)?;
         let fits = whole.fits(&p.cx.limits) && !p.t.forces_host();
         let whole = Some(whole.clone()).filter(|_| fits);
         Ok((Finished::fastest([whole, found]), placed))
@@ -242,12 +246,13 @@ impl Budget {
         best
     }
 
-    /// The best of greedy choices, improved by random changes that follow from the seed.
+    /// The best of greedy choices, improved by random changes that begin at a temperature; `starts` are added to
+    /// the seed that the changes follow from. What several lead to is joined.
     fn anneal(
         &self,
         p: &Problem,
         homes_leave: bool,
-        seed: u64,
+        (starts, begin): (Range<u64>, f64),
     ) -> Result<(Option<Finished>, u64), PassError> {
         let sites = Sites::new(&p.t, homes_leave);
         if sites.all.is_empty() || homes_leave && !sites.any_leaves_home() {
@@ -255,22 +260,31 @@ impl Budget {
         }
         // Slots in host memory do not lie as densely as their bytes are counted.
         let host = p.cx.limits.host.map(|limit| limit - limit / LOOSE);
-        let room = Room::new(&p.t, p.device).within_host(host);
-        let mut annealer = Annealer::new(&p.t, room, self, &sites, seed);
+        let annealer = |start: u64| {
+            let room = Room::new(&p.t, p.device).within_host(host);
+            Annealer::new(&p.t, room, self, &sites, p.cx.search.seed.wrapping_add(start))
+        };
+        let mut one = annealer(starts.start);
         let tasks = (p.cx.search.effort(self.effort) * CHANGED_TASKS_PER_SECOND) as usize;
         let changes = (tasks / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
         let changes = changes.min(sites.all.len() * sites.all.len());
         let greedy =
             |aim| self.greedy_of(&p.t, p.device, PerSpace { device: Some(aim), host }, &sites);
         let Some((choice, _)) = greedy(p.limit) else { return Ok((None, 0)) };
-        let Some(promise) = annealer.judge(&choice, p.limit) else { return Ok((None, 0)) };
+        let Some(promise) = one.judge(&choice, p.limit) else { return Ok((None, 0)) };
         let mut best = BudgetCandidate { choice, promise };
         let mut first = true;
         let (annealed, placed) = p.aim(|aim| {
-            let (changes, begin) = if first { (changes, HOT) } else { (changes / 8, WARM) };
-            first = false;
-            best.promise = annealer.judge(&best.choice, aim)?;
-            best = annealer.improve(best.clone(), aim, changes, begin);
+            best.promise = one.judge(&best.choice, aim)?;
+            if std::mem::take(&mut first) {
+                let improved = |start| annealer(start).improve(best.clone(), aim, changes, begin);
+                let found: Vec<_> = starts.clone().into_par_iter().map(improved).collect();
+                if let Some(joined) = one.join(found, aim, changes) {
+                    best = joined;
+                }
+            } else {
+                best = one.improve(best.clone(), aim, changes / 8, WARM);
+            }
             Some(best.choice.clone())
         })?;
         if annealed.as_ref().is_some_and(|a| p.hides_copies(a)) {

@@ -29,7 +29,7 @@ impl Gap {
 }
 
 /// What becomes of each tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResidencyChoice {
     /// Its home is in host memory.
     pub host_home: Vec<bool>,
