@@ -10,8 +10,8 @@ use super::sites::{BudgetSite, Sites, Undo, modes};
 use crate::residency::{Gap, Prediction, ResidencyChoice, Room, Timeline, Walker};
 
 /// Temperatures at which annealing begins and ends, as parts of the step's seconds: for a
-/// first choice, for those that are joined and must not drift apart or follow a search for repeats, and for
-/// one that is good already.
+/// first choice, for one that must stay near where it begins (it is joined with others, or follows repeats), and
+/// for one that is good already.
 pub(super) const HOT: f64 = 3e-3;
 pub(super) const COOLER: f64 = 1e-3;
 pub(super) const WARM: f64 = 1e-4;

@@ -168,7 +168,13 @@ impl Budget {
         }
         let above = p.whole.saturating_sub(p.limit);
         let moved = above.min(p.cx.limits.host.unwrap_or(above));
-        let (mut best, mut placed) = (None, 0);
+        let swaps = |repeats: &Finished, begin| {
+            let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
+            let rest = Problem { t, whole: repeats.arena.device, ..*p };
+            SWAPS.anneal(&rest, false, (0..1, begin))
+        };
+        let (mut best, mut placed): (Option<Finished>, u64) = (None, 0);
+        let mut fastest = None;
         for part in PARTS {
             let limit = p.limit.saturating_add((moved as f64 * part) as u64);
             if limit >= p.whole {
@@ -184,9 +190,17 @@ impl Budget {
                 best = Finished::fastest([best, Some(repeats)]);
                 continue;
             }
-            let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
-            let rest = Problem { t, whole: repeats.arena.device, ..*p };
-            let (moved, more) = SWAPS.anneal(&rest, false, (0..1, COOLER))?;
+            let (moved, more) = swaps(&repeats, HOT)?;
+            placed += more;
+            let seconds =
+                |plan: &Option<Finished>| plan.as_ref().map_or(f64::INFINITY, |p| p.seconds);
+            if seconds(&moved) < seconds(&best) {
+                (best, fastest) = (moved, Some(repeats));
+            }
+        }
+        // Swaps that begin near what repeats have left may end elsewhere.
+        if let Some(repeats) = fastest {
+            let (moved, more) = swaps(&repeats, COOLER)?;
             placed += more;
             best = Finished::fastest([best, moved]);
         }
@@ -277,11 +291,14 @@ impl Budget {
         let (annealed, placed) = p.aim(|aim| {
             best.promise = one.judge(&best.choice, aim)?;
             if std::mem::take(&mut first) {
+                let rest = starts.start + 1..starts.end;
                 let improved = |start| annealer(start).improve(best.clone(), aim, changes, begin);
-                let found: Vec<_> = starts.clone().into_par_iter().map(improved).collect();
-                if let Some(joined) = one.join(found, aim, changes) {
-                    best = joined;
-                }
+                let (own, mut found) = rayon::join(
+                    || one.improve(best.clone(), aim, changes, begin),
+                    || rest.into_par_iter().map(improved).collect::<Vec<_>>(),
+                );
+                found.push(own);
+                best = one.join(found, aim, changes)?;
             } else {
                 best = one.improve(best.clone(), aim, changes / 8, WARM);
             }
