@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let pipeline = Pipeline::parse(NAMED[0].1, &Standard)?;
     let search = Search { effort: Some(1.0), ..Search::default() };
-    let wish = Wish { capacity: None, search };
+    let wish = Wish { search, ..Wish::default() };
     let solution = pipeline.placer()?.place(&instance.problem, &wish);
 
     let bound = instance.problem.bound();

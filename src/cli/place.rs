@@ -57,7 +57,7 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     let p = &instance.problem;
     let progress = a.search.listener();
     let search = a.search.with(interrupt::flag(), &progress);
-    let solution = placer.place(p, &Wish { capacity: a.capacity, search });
+    let solution = placer.place(p, &Wish { capacity: a.capacity, search, ..Wish::default() });
     let seconds = start.elapsed().as_secs_f64();
     if let Some(path) = &a.output {
         write(path, &instance, &solution)?;

@@ -2,7 +2,7 @@
 
 use super::{PartOutcome, Pipeline, PipelineOutcome, RunError, Step};
 use crate::homes::{Homes, Pinned};
-use crate::place::{Place, Wish};
+use crate::place::{PAGE, Place, Wish};
 use crate::{Cx, GraphPass, Pass, PassError};
 use arenic_ir::check::{Footprint, Part, check, check_variant_turns};
 use arenic_ir::graph::Graph;
@@ -104,7 +104,7 @@ impl Pipeline {
     fn place_over(&self, homes: &[Homes], placed: &mut [Placed], cx: &Cx) -> Result<(), RunError> {
         let (usual, tail) = (Place::default(), self.tail(cx));
         let placer = self.placer().unwrap_or(&usual);
-        let wish = Wish { search: cx.search, ..Wish::default() };
+        let wish = Wish { near: PAGE, search: cx.search, ..Wish::default() };
         for (homes, part) in homes.iter().zip(placed) {
             homes.place(part.plan, placer, &wish, &cx.limits).map_err(placing)?;
             *part.program = tail.program(part.graph, part.plan, cx.target).map_err(placing)?;

@@ -51,7 +51,7 @@ impl Placer for Place {
     fn place(&self, p: &Problem, wish: &Wish) -> Solution {
         let (capacity, deadline) = (wish.capacity, wish.search.deadline());
         let limits = Limits::new(wish.search.effort(self.effort), capacity, deadline);
-        solve(p, &Limits { seed: wish.search.seed, ..limits })
+        solve(p, &Limits { seed: wish.search.seed, near: wish.near, ..limits })
     }
 }
 
@@ -60,9 +60,14 @@ impl Placer for Place {
 pub struct Wish<'a> {
     /// Stop as soon as the placement is not higher than this, in bytes.
     pub capacity: Option<u64>,
+    /// Bytes above the lower bound that are worth a small part of the search alone.
+    pub near: u64,
     /// How the search is limited and watched.
     pub search: Search<'a>,
 }
+
+/// Bytes of a page of memory: a machine shows no difference below that.
+pub(crate) const PAGE: u64 = 4096;
 
 /// A method of placement that can be used without a graph.
 pub trait Placer: Send + Sync {
@@ -81,7 +86,7 @@ impl<P: Placer> PlanPass for P {
     }
 
     fn run(&self, _: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError> {
-        let wish = Wish { search: cx.search, ..Wish::default() };
+        let wish = Wish { near: PAGE, search: cx.search, ..Wish::default() };
         Ok(place_within(plan, &cx.limits, self, &wish)?.into())
     }
 

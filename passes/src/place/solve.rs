@@ -18,6 +18,9 @@ pub struct Limits<'a> {
     pub capacity: Option<u64>,
     /// Steps of all searches. With 0 only heuristics run.
     pub work: u64,
+    /// Where heuristics end less than so many bytes above the goal, a small part of the steps goes on
+    /// looking.
+    pub near: u64,
     /// What ends it before.
     pub deadline: Deadline<'a>,
     /// Seed of the searches that stir their preferences.
@@ -33,7 +36,7 @@ const WORK_PER_SECOND: f64 = 8e7;
 impl<'a> Limits<'a> {
     /// Limits of a search with some effort, in seconds of the reference core.
     pub fn new(effort: f64, capacity: Option<u64>, deadline: Deadline<'a>) -> Limits<'a> {
-        Limits { capacity, work: (effort * WORK_PER_SECOND) as u64, deadline, seed: 0 }
+        Limits { capacity, work: (effort * WORK_PER_SECOND) as u64, near: 0, deadline, seed: 0 }
     }
 }
 
@@ -129,7 +132,8 @@ fn solve_free(p: &Problem, limits: &Limits) -> Solution {
     }
     // The highest part decides; the others need not be lower than the goal.
     let Limits { work, deadline, seed, .. } = *limits;
-    let mut clock = Clock { work: if beyond { 0 } else { work }, deadline, seed };
+    let near = if limits.capacity.is_some() { 0 } else { limits.near };
+    let mut clock = Clock { work: if beyond { 0 } else { work }, near, deadline, seed };
     let mut open: Vec<&mut Part> = parts.iter_mut().filter(|part| part.height > goal).collect();
     open.sort_by_key(|part| part.problem.buffers().len());
     let mut left = open.len() as u64;
@@ -165,6 +169,7 @@ fn solve_free(p: &Problem, limits: &Limits) -> Solution {
 #[derive(Clone, Copy)]
 struct Clock<'a> {
     work: u64,
+    near: u64,
     deadline: Deadline<'a>,
     seed: u64,
 }
@@ -262,6 +267,9 @@ impl Part {
                 return;
             }
         }
+        if self.height - goal < clock.near {
+            clock.work /= NEAR_SHARE;
+        }
         let mut search = ExactSearch::new(&self.problem);
         if search.dive() > clock.work {
             return;
@@ -313,6 +321,9 @@ impl Part {
         false
     }
 }
+
+/// One in so many steps is for bytes that hardly anybody sees ([`Limits::near`]).
+const NEAR_SHARE: u64 = 20;
 
 /// The work of the first searches, in that of going down once without turning back.
 const FIRST_DIVES: u64 = 4;
