@@ -110,12 +110,12 @@ trait Work<R> {
         TrainError: From<M::Error>;
 }
 
-/// Does `work` with variants on the CPU, on a thread of the kernels' pool where steps run there.
-fn on_cpu<R: Send>(
+/// Does `work` with variants on the CPU.
+fn on_cpu<R>(
     variants: &[&Target],
     how: ExecutorOptions,
     ranks: Option<&Arc<dyn Communicator>>,
-    work: impl Work<R> + Send,
+    work: impl Work<R>,
 ) -> Result<R, TrainError> {
     RankCountError::of(variants, ranks.map(|ranks| ranks.as_ref()))?;
     let targets = Chain::default();
@@ -129,7 +129,7 @@ fn on_cpu<R: Send>(
     let steps = steps(variants, &ready);
     hold(&mut machines, &steps);
     let more = More { targets: &targets, whole: &of_more };
-    machines.within(|machines| work.with(machines, &steps, more))
+    work.with(&mut machines, &steps, more)
 }
 
 /// Does `work` with variants on a device.

@@ -16,10 +16,10 @@ use crate::cpu;
 use crate::kernel::{Destination, Draw, KernelError, Operand, Scratch};
 use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
 use crate::ranks::Communicator;
+use crate::workers::Workers;
 use arenic_ir::check::{self, Footprint, Violation, check, check_variants};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
-use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
@@ -71,9 +71,6 @@ pub enum SetupError {
         /// Those that it needs.
         wanted: PerSpace<u64>,
     },
-    /// A step that was to be added runs kernels on several streams, where no other one does.
-    #[error("the step has kernels on several streams, the others on one; compile them together")]
-    Streams,
 }
 
 /// A kernel refused its operands.
@@ -99,9 +96,9 @@ pub struct Executor<'g> {
     outputs: Vec<Range>,
     step: StepCommands<'g>,
     threads: Threads,
-    /// The first stream alone has kernels, and stays in the pool for a whole step. Where
-    /// others have some, too, a thread of the pool that waits might be the one they need.
-    stays_in_pool: bool,
+    /// The first stream alone has kernels. Where others have some, too, no stream may run on a thread of
+    /// the pool: it waits for others, and might be the thread that they need.
+    one_stream: bool,
 }
 
 impl<'g> Executor<'g> {
@@ -115,9 +112,9 @@ impl<'g> Executor<'g> {
         options: ExecutorOptions,
     ) -> Result<Self, SetupError> {
         let footprint = check(graph, program).map_err(SetupError::Check)?;
-        let (arenas, pool) = (allocate(program.sizes, options)?, pool(options)?);
+        let (arenas, workers) = (allocate(program.sizes, options)?, workers(options)?);
         // SAFETY: `check` has just accepted the program, and the arenas are its own.
-        unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, options) }
+        unsafe { Self::in_arenas(graph, program, footprint, arenas, workers, options) }
     }
 
     /// Executors of steps that take turns over the same arenas, which are as large as the largest;
@@ -136,16 +133,16 @@ impl<'g> Executor<'g> {
     ) -> Result<Vec<Vec<Self>>, SetupError> {
         let footprints = check_variants(steps).map_err(SetupError::Check)?;
         let sizes = steps.iter().flatten().map(|(_, program)| program.sizes);
-        let (arenas, pool) = (
+        let (arenas, workers) = (
             allocate(sizes.fold(PerSpace::default(), PerSpace::largest), options)?,
-            pool(options)?,
+            workers(options)?,
         );
         let executor = |(&(graph, program), footprint): (&check::Part<'g>, Footprint)| {
-            let (arenas, pool) = (Arc::clone(&arenas), Arc::clone(&pool));
+            let (arenas, workers) = (Arc::clone(&arenas), Arc::clone(&workers));
             // SAFETY: `check_variants` has just accepted the programs, so that each finds its states
             // and constants as it needs them; the arenas have room for each. That no two are used
             // at a time is the caller's promise.
-            unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, options) }
+            unsafe { Self::in_arenas(graph, program, footprint, arenas, workers, options) }
         };
         let of_step = |(step, footprints): (&Vec<_>, Vec<_>)| {
             step.iter().zip(footprints).map(executor).collect::<Result<Vec<_>, _>>()
@@ -161,7 +158,7 @@ impl<'g> Executor<'g> {
         program: &Program,
         footprint: Footprint,
         arenas: Arc<PerSpace<AlignedBytes>>,
-        pool: Arc<ThreadPool>,
+        workers: Arc<Workers>,
         options: ExecutorOptions,
     ) -> Result<Self, SetupError> {
         if !program.target.align.is_multiple_of(ALIGN as u64) {
@@ -176,7 +173,7 @@ impl<'g> Executor<'g> {
             Command::Run { node, .. } => !graph.nodes[node].op.communicates(),
             _ => false,
         };
-        let stays_in_pool = !streams.iter().skip(1).flatten().any(runs);
+        let one_stream = !streams.iter().skip(1).flatten().any(runs);
         let events = event_indices(program);
         let mut executor = Executor {
             graph,
@@ -195,12 +192,12 @@ impl<'g> Executor<'g> {
                 events: Events::new(events.len()),
                 delays: options.stress.map(Delays),
                 clock: None,
-                pool,
+                workers,
                 ranks: None,
                 refused: Mutex::new(None),
             },
             threads,
-            stays_in_pool,
+            one_stream,
         };
         let prepare = |command| executor.prepare(command, &events);
         executor.step.commands = program.commands.iter().map(prepare).collect();
@@ -223,10 +220,10 @@ impl<'g> Executor<'g> {
         (graph, program): check::Part<'g>,
         footprint: Footprint,
     ) -> Result<Self, SetupError> {
-        let (arenas, pool) = (Arc::clone(&self.arenas), Arc::clone(&self.step.pool));
+        let (arenas, workers) = (Arc::clone(&self.arenas), Arc::clone(&self.step.workers));
         // SAFETY: the caller's promise.
         let mut another =
-            unsafe { Self::in_arenas(graph, program, footprint, arenas, pool, self.options) }?;
+            unsafe { Self::in_arenas(graph, program, footprint, arenas, workers, self.options) }?;
         another.step.ranks.clone_from(&self.step.ranks);
         Ok(another)
     }
@@ -243,7 +240,7 @@ impl<'g> Executor<'g> {
 
     /// Bytes that the matrix product library may allocate beside the arena.
     pub fn library_bytes(&self) -> u64 {
-        cpu::library_bytes(self.step.pool.current_num_threads())
+        cpu::library_bytes(self.step.workers.count())
     }
 
     fn address(&self, range: &Range) -> *mut u8 {
@@ -370,20 +367,6 @@ impl<'g> Executor<'g> {
         unsafe { std::slice::from_raw_parts(self.address(range), range.len as usize) }
     }
 
-    /// The pool, where the thread that steps is one of it for the whole step.
-    pub(crate) fn pool(&self) -> Option<Arc<ThreadPool>> {
-        self.stays_in_pool.then(|| Arc::clone(&self.step.pool))
-    }
-
-    /// Calls `f`, on a thread of the pool where steps run there. Many steps in one such call
-    /// save each the way there and back, which for a small graph takes longer than the step.
-    pub fn within<R: Send>(&mut self, f: impl FnOnce(&mut Self) -> R + Send) -> R {
-        match self.pool() {
-            Some(pool) => pool.install(|| f(self)),
-            None => f(self),
-        }
-    }
-
     /// Runs one step.
     ///
     /// # Errors
@@ -395,7 +378,7 @@ impl<'g> Executor<'g> {
             threads.run(&|stream| step.run(stream, draw));
             step.outcome()
         };
-        if self.stays_in_pool { step.pool.install(run) } else { run() }
+        if self.one_stream { step.workers.step(run) } else { run() }
     }
 
     /// Runs one step and says when each command of the program ran.
@@ -424,10 +407,8 @@ fn allocate(
 }
 
 /// The threads of kernels.
-fn pool(options: ExecutorOptions) -> Result<Arc<ThreadPool>, SetupError> {
-    let pool = ThreadPoolBuilder::new().num_threads(options.threads).build();
-    let pool = pool.map_err(|e| SetupError::Threads(options.threads, e.to_string()))?;
-    Ok(Arc::new(pool))
+fn workers(options: ExecutorOptions) -> Result<Arc<Workers>, SetupError> {
+    Workers::new(options.threads).map_err(|e| SetupError::Threads(options.threads, e.to_string()))
 }
 
 /// The commands of each stream in issue order; under poison all of them are one stream's.

@@ -14,3 +14,4 @@ pub mod reference;
 pub mod rounds;
 pub mod variants;
 pub mod ways;
+mod workers;

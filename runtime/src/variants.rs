@@ -19,7 +19,6 @@ use arenic_ir::check::{self, Footprint, check_variants};
 use arenic_ir::graph::{Graph, StateId, ValueId};
 use arenic_ir::program::{PerSpace, Span};
 use bytes::Bytes;
-use rayon::ThreadPool;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -129,9 +128,6 @@ pub trait Another<'g>: Machine + Sized {
         whole: &'s WholeStep<'g>,
         parts: Vec<Self>,
     ) -> Result<InRounds<'s, 'g, Self>, Self::Error>;
-
-    /// True where the thread that steps may be one of the kernels' pool for a whole step.
-    fn stays_in_pool(&self) -> bool;
 }
 
 impl<'g> Another<'g> for Executor<'g> {
@@ -153,10 +149,6 @@ impl<'g> Another<'g> for Executor<'g> {
         parts: Vec<Self>,
     ) -> Result<InRounds<'s, 'g, Self>, SetupError> {
         InRounds::of_cpu(whole, parts)
-    }
-
-    fn stays_in_pool(&self) -> bool {
-        self.pool().is_some()
     }
 }
 
@@ -184,10 +176,6 @@ impl<'g, D: Driver> Another<'g> for CudaExecutor<'g, D> {
     ) -> Result<InRounds<'s, 'g, Self>, cuda::SetupError> {
         InRounds::of_device(whole, parts)
     }
-
-    fn stays_in_pool(&self) -> bool {
-        false
-    }
 }
 
 /// Steps that take turns, ready to run.
@@ -197,7 +185,6 @@ pub struct Variants<'s, 'g, M> {
     judged: Vec<Vec<check::Part<'g>>>,
     /// Bytes beside the arenas that each of them counts, and which there are once.
     shared_bytes: u64,
-    pool: Option<Arc<ThreadPool>>,
 }
 
 impl<'s, 'g> Variants<'s, 'g, Executor<'g>> {
@@ -218,13 +205,7 @@ impl<'s, 'g> Variants<'s, 'g, Executor<'g>> {
         for (step, executors) in steps.iter().zip(made) {
             all.extend(of_step(*step, executors)?);
         }
-        let pool = |variant: &Variant<Executor>| match &variant.programs {
-            Programs::Whole(executor) => executor.pool(),
-            Programs::InRounds(rounds) => rounds.pool(),
-        };
-        let all_stay = all.iter().all(|variant| pool(variant).is_some());
-        let pool = all.first().and_then(pool).filter(|_| all_stay);
-        Ok(Variants { all, judged: parts, shared_bytes, pool })
+        Ok(Variants { all, judged: parts, shared_bytes })
     }
 
     /// Runs all steps as one of several ranks.
@@ -234,14 +215,6 @@ impl<'s, 'g> Variants<'s, 'g, Executor<'g>> {
                 Programs::Whole(executor) => executor.join(Arc::clone(ranks)),
                 Programs::InRounds(rounds) => rounds.join(ranks),
             }
-        }
-    }
-
-    /// Calls `f`, on a thread of the pool where all steps run there. See [`Executor::within`].
-    pub fn within<R: Send>(&mut self, f: impl FnOnce(&mut Self) -> R + Send) -> R {
-        match self.pool.clone() {
-            Some(pool) => pool.install(|| f(self)),
-            None => f(self),
         }
     }
 }
@@ -278,7 +251,7 @@ impl<'s, 'g, D: Driver> Variants<'s, 'g, CudaExecutor<'g, D>> {
         let pair = |part: Part<'g>| (part.graph, part.program);
         let judged =
             steps.iter().map(|step| step.parts().into_iter().map(pair).collect()).collect();
-        Ok(Variants { all, judged, shared_bytes: 0, pool: None })
+        Ok(Variants { all, judged, shared_bytes: 0 })
     }
 }
 
@@ -336,9 +309,6 @@ impl<'s, 'g, M: Another<'g>> Variants<'s, 'g, M> {
         // SAFETY: judged above, and the arenas have room; all machines stay in this type, which gives out
         // one at a time, by a borrow of itself.
         let machines = unsafe { machine.beside(parts, footprints, images) }?;
-        if self.pool.is_some() && !machines.iter().all(M::stays_in_pool) {
-            return Err(SetupError::Streams.into());
-        }
         of_step(step, machines)?.ok_or_else(none)
     }
 }

@@ -1,7 +1,6 @@
 //! A program that steps when it is told to, on a thread of its own.
 //!
-//! The thread owns everything that a step needs: on a CPU it is one of the kernels' pool, so that a
-//! step begins there without a way through it, and a GPU's context is current on it. It waits between
+//! The thread owns everything that a step needs, and a GPU's context is current on it. It waits between
 //! steps. Whoever has the [`Session`] gives one order at a time, and touches the machine's memory only
 //! while none is open.
 
@@ -22,9 +21,9 @@ use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::variants::{Another, Variants};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -141,6 +140,21 @@ enum Reply {
     Written(Result<(), DeviceError>),
 }
 
+/// How long a thread looks for a message before it sleeps: about what it takes to fall asleep and be
+/// woken, which is longer than a small step.
+const PATIENCE: Duration = Duration::from_micros(50);
+
+/// A message that is there, or comes soon. Other threads may run meanwhile.
+fn soon<T>(messages: &Receiver<T>) -> Result<T, TryRecvError> {
+    let begun = Instant::now();
+    loop {
+        match messages.try_recv() {
+            Err(TryRecvError::Empty) if begun.elapsed() < PATIENCE => std::thread::yield_now(),
+            other => return other,
+        }
+    }
+}
+
 /// A program that steps on a thread of its own.
 pub(crate) struct Session {
     ready: Ready,
@@ -235,12 +249,13 @@ impl Session {
         if !self.is_open {
             return Some(Ok(()));
         }
-        let reply = match limit {
-            Some(limit) => match self.replies.recv_timeout(limit) {
+        let reply = match (soon(&self.replies), limit) {
+            (Err(TryRecvError::Empty), Some(limit)) => match self.replies.recv_timeout(limit) {
                 Err(RecvTimeoutError::Timeout) => return None,
                 other => other.ok(),
             },
-            None => self.replies.recv().ok(),
+            (Err(TryRecvError::Empty), None) => self.replies.recv().ok(),
+            (reply, _) => reply.ok(),
         };
         self.is_open = false;
         Some(match reply {
@@ -414,7 +429,11 @@ impl Work<()> for Serving {
         if tell.send(Ok(ready)).is_err() {
             return Ok(());
         }
-        for order in orders {
+        let next = || match soon(&orders) {
+            Err(TryRecvError::Empty) => orders.recv().ok(),
+            order => order.ok(),
+        };
+        while let Some(order) = next() {
             let reply = match order {
                 Order::Add(target) => {
                     Reply::Added(added(target, trust, machines, &mut steps, more))

@@ -46,7 +46,7 @@ fn in_rounds(target: &Target, options: ExecutorOptions) -> Vec<Tensors> {
             let bytes = data(&g.values[v].name, step);
             machine.input_mut(v).unwrap().copy_from_slice(&bytes);
         }
-        machine.within(|machine| machine.step(Draw { seed: 5, step, round: 0 })).unwrap();
+        machine.step(Draw { seed: 5, step, round: 0 }).unwrap();
         let outputs = g.outputs.iter().enumerate();
         let outputs = outputs.map(|(i, o)| (o.name.clone(), machine.output(i).to_vec()));
         let state = |s: StateId| (g.states[s].name.clone(), machine.state(s).unwrap().to_vec());

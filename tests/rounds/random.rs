@@ -146,7 +146,7 @@ fn divided(
             }
             home.copy_from_slice(&bytes);
         }
-        let run = machine.within(|machine| machine.step(Draw { seed: 5, step, round: 0 }));
+        let run = machine.step(Draw { seed: 5, step, round: 0 });
         run.map_err(|e| format!("does not run: {e}"))?;
         let outputs = g.outputs.iter().enumerate();
         let outputs = outputs.map(|(i, o)| (o.name.clone(), machine.output(i).to_vec()));

@@ -4,6 +4,7 @@
 //! runs it or in which company, so the number of threads changes speed and nothing else.
 
 use super::address::{Dst, Src};
+use crate::workers;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -25,7 +26,7 @@ const COPY_BYTES: usize = 64 << 10;
 /// which neighbours, is open.
 #[inline]
 pub(super) fn for_each(n: usize, work: usize, f: impl Fn(usize) + Sync) {
-    if work <= SMALL || n <= 1 || rayon::current_num_threads() == 1 {
+    if work <= SMALL || n <= 1 || workers::count() == 1 {
         (0..n).for_each(f);
     } else {
         let least = (SMALL / 2).div_ceil((work / n).max(1));
@@ -36,7 +37,9 @@ pub(super) fn for_each(n: usize, work: usize, f: impl Fn(usize) + Sync) {
 /// Covers `0..n` with ranges of `least` indices, on all threads. Not generic: a pool's machinery
 /// is compiled once and not for every kernel and type.
 fn in_parallel(n: usize, least: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
-    (0..n.div_ceil(least)).into_par_iter().for_each(|i| f(i * least..((i + 1) * least).min(n)));
+    workers::enter(|| {
+        (0..n.div_ceil(least)).into_par_iter().for_each(|i| f(i * least..((i + 1) * least).min(n)));
+    });
 }
 
 /// As [`for_each`], for tasks that are each worth a thread.

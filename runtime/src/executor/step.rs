@@ -6,9 +6,9 @@ use super::{StepError, node_label};
 use crate::cpu;
 use crate::kernel::{Call, Destination, Draw, Operand, Scratch};
 use crate::ranks::{self, Communicator};
+use crate::workers::Workers;
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::program::Span;
-use rayon::ThreadPool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -99,7 +99,7 @@ pub(super) struct StepCommands<'g> {
     /// When commands ran, where that is asked for.
     pub(super) clock: Option<Clock>,
     /// Where kernels run, whatever stream they are of.
-    pub(super) pool: Arc<ThreadPool>,
+    pub(super) workers: Arc<Workers>,
     /// The other ranks that run the program, too.
     pub(super) ranks: Option<Arc<dyn Communicator>>,
     /// Of the kernels that refused their operands in this step the one issued first.
@@ -135,7 +135,7 @@ impl StepCommands<'_> {
                     let op = &self.graph.nodes[*node].op;
                     let call = Call { op, inputs, outputs, scratch: *scratch, draw };
                     let ran = match op.ranks() {
-                        None => self.pool.install(|| cpu::run(&call)),
+                        None => self.workers.kernel(|| cpu::run(&call)),
                         Some(_) => ranks::run(&call, self.ranks.as_deref()),
                     };
                     if let Err(error) = ran {

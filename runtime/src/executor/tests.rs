@@ -134,11 +134,13 @@ fn delays_show_a_missing_event() {
         let footprint = check(&g, &p).unwrap();
         let shown = (0..60).any(|seed| {
             let options = ExecutorOptions { threads: 1, stress: Some(seed), poison: false };
-            let (arenas, pool) = (allocate(racy.sizes, options).unwrap(), pool(options).unwrap());
+            let (arenas, workers) =
+                (allocate(racy.sizes, options).unwrap(), workers(options).unwrap());
             // SAFETY: all ranges are those of the checked program. Accesses do race, and a
             // kernel of plain numbers, or a copy, then sees some of the bytes of either.
-            let executor =
-                unsafe { Executor::in_arenas(&g, &racy, footprint.clone(), arenas, pool, options) };
+            let executor = unsafe {
+                Executor::in_arenas(&g, &racy, footprint.clone(), arenas, workers, options)
+            };
             bits(&mut executor.unwrap()) != expected
         });
         assert!(shown, "nothing shows that command {wait} is missing");
@@ -161,7 +163,7 @@ fn a_refusal_ends_the_step_of_every_stream() {
             for step in 0..6 {
                 let byte = (step % 2) as u8;
                 executor.input_mut(x).unwrap().fill(byte);
-                let done = executor.within(|e| e.step(Draw { seed: 0, step, round: 0 }));
+                let done = executor.step(Draw { seed: 0, step, round: 0 });
                 match byte {
                     0 => assert_eq!(done.unwrap_err().error, KernelError::DivisionByZero),
                     _ => assert_eq!(executor.output(0)[..8], 2i64.to_le_bytes()),
@@ -182,13 +184,13 @@ fn states_that_a_refused_step_has_written_are_known() {
         }
         let x = g.inputs().next().unwrap();
         executor.input_mut(x).unwrap().fill(0);
-        executor.within(|e| e.step(Draw { seed: 0, step: 0, round: 0 })).unwrap_err();
+        executor.step(Draw { seed: 0, step: 0, round: 0 }).unwrap_err();
         let written: Vec<&str> =
             executor.written_states().iter().map(|&s| g.states[s].name.as_str()).collect();
         assert_eq!(written, ["before"]);
         // Every state, once a step has come to its end.
         executor.input_mut(x).unwrap().fill(1);
-        executor.within(|e| e.step(Draw { seed: 0, step: 1, round: 0 })).unwrap();
+        executor.step(Draw { seed: 0, step: 1, round: 0 }).unwrap();
         assert_eq!(executor.written_states().len(), 2);
     }
 }

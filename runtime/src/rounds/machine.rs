@@ -13,7 +13,6 @@ use crate::ways::Way;
 use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
-use rayon::ThreadPool;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -88,20 +87,6 @@ impl<'s, 'g> InRounds<'s, 'g, Executor<'g>> {
     /// Runs all parts as one of several ranks.
     pub(crate) fn join(&mut self, ranks: &Arc<dyn Communicator>) {
         self.parts.iter_mut().for_each(|part| part.join(Arc::clone(ranks)));
-    }
-
-    /// The pool, where the thread that steps is one of it for the whole step.
-    pub(crate) fn pool(&self) -> Option<Arc<ThreadPool>> {
-        let all_stay = self.parts.iter().all(|part| part.pool().is_some());
-        self.parts[MAIN].pool().filter(|_| all_stay)
-    }
-
-    /// Calls `f`, on a thread of the pool where all parts run there. See [`Executor::within`].
-    pub fn within<R: Send>(&mut self, f: impl FnOnce(&mut Self) -> R + Send) -> R {
-        match self.pool() {
-            Some(pool) => pool.install(|| f(self)),
-            None => f(self),
-        }
     }
 }
 
