@@ -21,7 +21,7 @@ printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
 .PHONY: help setup build build-baselines demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans asan-test \
-  miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
+  miri-test browser-test export-test fuzz bench bench-steps bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
   gpu-bundle digits clean
 
 help: ## List the targets
@@ -110,6 +110,8 @@ ifeq ($(NEXTEST),yes)
 else
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo test --workspace --tests --locked --no-fail-fast)
 endif
+	$(call step,ARENIC_CPU=avx2 cargo test --workspace --locked --test kernels)
+	$(call step,ARENIC_CPU=baseline cargo test --workspace --locked --test kernels)
 	$(call step,$(MAKE) --no-print-directory examples)
 	$(call step,$(MAKE) --no-print-directory python-test)
 	$(call step,$(MAKE) --no-print-directory browser-test)
@@ -209,6 +211,10 @@ fuzz: ## Fuzz every reader, and the checker by random programs, for MINUTES in a
 
 bench: $(VENV)/bench build ## Compare step times with onnxruntime
 	$(PYTHON) benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic
+
+# In an environment with PyTorch, torchvision, onnx and onnxscript: make bench-steps PYTHON=.venv-torch-newest/bin/python
+bench-steps: build ## Print what steps of networks take at sizes that people train, beside PyTorch
+	$(PYTHON) benches/real_steps.py --arenic $(CARGO_TARGET_DIR)/release/arenic --operators
 
 # Any memory graphs and models: make bench-order GRAPHS='a.json.gz b.onnx'
 GRAPHS ?= tests/fixtures/alexnet_bs32_sgd.json.gz models/structure/*.onnx

@@ -212,9 +212,10 @@ def main():
                 print(f"| {network} | {label} | {arena} | {mib:.0f} | {ms * 1e3:.0f} | {predicted} | {off:.1e} |", flush=True)
 
 
-if sys.argv[1:2] == ["--pytorch"]:
-    pytorch(sys.argv[2], sys.argv[3], int(sys.argv[4]))
-elif sys.argv[1:2] == ["--export"]:
-    export(sys.argv[2], sys.argv[3])
-else:
-    main()
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--pytorch"]:
+        pytorch(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    elif sys.argv[1:2] == ["--export"]:
+        export(sys.argv[2], sys.argv[3])
+    else:
+        main()

@@ -7,7 +7,7 @@
 #   tools/setup.sh browser  a Chromium that programs can drive (tests of `arenic report`)
 set -euo pipefail
 
-RUST_MINIMUM=1.88
+RUST_MINIMUM=1.89
 PYTHON_MINIMUM=3.11
 
 fail() {

@@ -18,6 +18,7 @@ use crate::train::{
 use arenic_backends::CPU;
 use arenic_ir::Graph;
 use arenic_passes::Purpose;
+use arenic_runtime::cpu::Isa;
 use arenic_runtime::cuda::Cuda;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -94,8 +95,8 @@ pub(super) struct Arguments {
     /// Fill bytes with NaN patterns as soon as they are dead; commands then run in issue order
     #[arg(long)]
     poison: bool,
-    /// On a GPU: say of each product, convolution and attention which way it goes, and why not others.
-    /// With --json the first line has this
+    /// On the CPU: say which instructions kernels use. On a GPU: say of each product, convolution and
+    /// attention which way it goes, and why not others. With --json the first line has this
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]
@@ -384,8 +385,10 @@ fn summarize(a: &Arguments, summary: &Summary) -> Outcome {
         tell!("{}: {}", path.display(), summary.clock);
     }
     let peak_rss = peak_rss_bytes();
+    let instructions = (a.feed.device == Place::Cpu).then(Isa::of_machine);
     if a.json.json {
         return print(serde_json::json!({
+            "instructions": instructions.map(|isa| isa.to_string()),
             "mean_step_seconds": summary.mean_step_seconds,
             "median_step_seconds": summary.median_step_seconds,
             "arena_bytes": summary.arena_bytes,
@@ -394,6 +397,9 @@ fn summarize(a: &Arguments, summary: &Summary) -> Outcome {
             "library_bytes": summary.library_bytes,
             "steps": summary.steps,
         }));
+    }
+    if let Some(isa) = instructions.filter(|_| a.verbose) {
+        tell!("kernels for {isa}");
     }
     tell!(
         "{} steps, {:.3} ms each, arena {}, peak resident {}",

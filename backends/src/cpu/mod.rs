@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod collective;
+pub mod shifted;
 pub mod sums;
 pub mod tiling;
 
@@ -15,6 +16,7 @@ use arenic_ir::op::families::{
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
 use arenic_ir::types::{DType, TensorType, has_bf16};
 use collective::Exchange;
+use shifted::Shifted;
 use sums::{product, scaled};
 use tiling::{
     Conv, ConvTranspose, ConvWeight, GRU_STATES, LSTM_STATES, ProductUpdate, RNN_GRAD_STATES,
@@ -163,19 +165,26 @@ fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType])
     match op {
         Convolution::Conv { window, group } => match conv(window, *group, x[0], x[1], y[0]) {
             Conv::Columns(c) => c.elements(),
+            Conv::Shifted(s) => s.elements(),
             Conv::Whole => {
                 let inner = x[1].shape[1..].iter().product();
                 partial_results(y[0].elements(), inner)
             }
             Conv::Pointwise | Conv::Direct => 0,
         },
-        Convolution::ConvTranspose { group, .. } => match conv_transpose(*group, x[0], x[1]) {
-            ConvTranspose::Columns(c) => c.elements(),
-            ConvTranspose::Direct => 0,
-        },
+        Convolution::ConvTranspose { window, group, .. } => {
+            match conv_transpose(window, *group, x[0], x[1], y[0]) {
+                ConvTranspose::Columns(c) => c.elements(),
+                ConvTranspose::Shifted(parts) => {
+                    parts.iter().map(Shifted::elements).max().unwrap_or(0)
+                }
+                ConvTranspose::Direct => 0,
+            }
+        }
         Convolution::ConvWeightGrad { window, group } => {
             match conv_weight(window, *group, x[0], x[1]) {
                 ConvWeight::Columns(c) => c.elements(),
+                ConvWeight::Shifted(s) => s.elements(),
                 ConvWeight::Pointwise => 0,
             }
         }
@@ -346,14 +355,19 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
                     let bias_last = usize::from(tile.folded && x.len() > 2);
                     [vec![3, tile.depth, bias_last], product(tile.extents(), 1)].concat()
                 }
+                // The bias, then channels and taps one after another.
+                Conv::Shifted(_) => vec![4],
             }
         }
-        Convolution::ConvTranspose { group, .. } => match conv_transpose(*group, x[0], x[1]) {
-            ConvTranspose::Direct => vec![0],
-            ConvTranspose::Columns(tile) => {
-                [vec![1, tile.rows], product(tile.extents(*group, x[0], x[1]), 1)].concat()
+        Convolution::ConvTranspose { window, group, .. } => {
+            match conv_transpose(window, *group, x[0], x[1], y[0]) {
+                ConvTranspose::Direct => vec![0],
+                ConvTranspose::Columns(tile) => {
+                    [vec![1, tile.rows], product(tile.extents(*group, x[0], x[1]), 1)].concat()
+                }
+                ConvTranspose::Shifted(_) => vec![2],
             }
-        },
+        }
         Convolution::ConvWeightGrad { window, group } => {
             let n: usize = y[0].shape[1..].iter().product();
             let size = x[1].shape[2..].iter().product();
@@ -361,6 +375,9 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
             let k = match conv_weight(window, *group, x[0], x[1]) {
                 ConvWeight::Pointwise => size,
                 ConvWeight::Columns(tile) => tile.positions,
+                ConvWeight::Shifted(tile) => {
+                    return vec![tile.images, tile.grid.axes[0].output, tile.block()];
+                }
             };
             [vec![k, size], product(Extents { m, k, n }, 1)].concat()
         }

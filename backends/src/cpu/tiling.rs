@@ -3,6 +3,7 @@
 //! Types come from files. No product of extents of one type overflows (`checked_bytes`);
 //! products of several types' extents saturate, so that no arena is large enough for them.
 
+use super::shifted::{self, Shifted, ShiftedWeight};
 use crate::reduce::{COLUMNS, SEGMENT};
 use arenic_ir::op::{Extents, Window};
 use arenic_ir::types::TensorType;
@@ -87,7 +88,7 @@ pub fn product_update(results: usize, k: usize) -> ProductUpdate {
 pub const LEAST_TILE: usize = 1 << 10;
 
 /// How a convolution is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Conv {
     /// A product per image and group, straight from `x` to `y`.
     Pointwise,
@@ -95,6 +96,8 @@ pub enum Conv {
     Whole,
     /// Plain loops.
     Direct,
+    /// Products with shifted views of the input.
+    Shifted(Shifted),
     /// Tiles of columns (im2col) and products with them.
     Columns(ConvColumns),
 }
@@ -149,6 +152,9 @@ pub fn conv(window: &Window, group: usize, x: &TensorType, w: &TensorType, y: &T
     if direct(channels, inputs) {
         return Conv::Direct;
     }
+    if let Some(plan) = shifted::conv(window, group, [x, w, y]) {
+        return Conv::Shifted(plan);
+    }
     let all = inputs.saturating_mul(taps).max(1);
     let budget = COLUMN_BYTES / y.dtype.size() as usize;
     if positions < FOLD && images > 1 {
@@ -174,10 +180,12 @@ fn depth(all: usize, room: usize) -> usize {
 }
 
 /// How a transposed convolution is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConvTranspose {
     /// Plain loops.
     Direct,
+    /// Products with shifted views of the input, for each remainder of positions by the strides.
+    Shifted(Vec<Shifted>),
     /// Products into tiles of columns, gathered into `y` (col2im).
     Columns(TransposeColumns),
 }
@@ -210,9 +218,18 @@ impl TransposeColumns {
 }
 
 /// Chooses how a transposed convolution is computed.
-pub fn conv_transpose(group: usize, x: &TensorType, w: &TensorType) -> ConvTranspose {
+pub fn conv_transpose(
+    window: &Window,
+    group: usize,
+    x: &TensorType,
+    w: &TensorType,
+    y: &TensorType,
+) -> ConvTranspose {
     if direct(x.shape[1] / group, w.shape[1]) {
         return ConvTranspose::Direct;
+    }
+    if let Some(parts) = shifted::conv_transpose(window, group, [x, w, y]) {
+        return ConvTranspose::Shifted(parts);
     }
     let taps: usize = w.shape[2..].iter().product();
     let budget = COLUMN_BYTES / x.dtype.size() as usize;
@@ -230,10 +247,12 @@ pub fn conv_transpose(group: usize, x: &TensorType, w: &TensorType) -> ConvTrans
 }
 
 /// How the gradient of a convolution's weight is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConvWeight {
     /// A product per image and group, straight from the operands.
     Pointwise,
+    /// Inner products with shifted views of the input.
+    Shifted(ShiftedWeight),
     /// Tiles of columns (im2col) and products with them.
     Columns(WeightColumns),
 }
@@ -260,6 +279,9 @@ impl WeightColumns {
 pub fn conv_weight(window: &Window, group: usize, x: &TensorType, dy: &TensorType) -> ConvWeight {
     if window.is_pointwise() {
         return ConvWeight::Pointwise;
+    }
+    if let Some(plan) = shifted::conv_weight(window, group, [x, dy]) {
+        return ConvWeight::Shifted(plan);
     }
     let depth = (x.shape[1] / group).saturating_mul(window.taps()).max(1);
     let size = dy.shape[2..].iter().product::<usize>().max(1);

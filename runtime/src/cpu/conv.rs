@@ -13,6 +13,7 @@ use super::direct;
 use super::dispatch::for_float;
 use super::number::Number;
 use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
+use super::shifted;
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use crate::kernel::{Call, Destination};
@@ -70,6 +71,7 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
             layer.y,
         ),
         Conv::Pointwise => layer.pointwise(),
+        Conv::Shifted(plan) => shifted::conv(&plan, group, call),
         Conv::Whole => layer.whole(call),
         Conv::Columns(tiling) => {
             // SAFETY: the only slice of this call's scratch.

@@ -10,6 +10,7 @@ use super::direct;
 use super::dispatch::for_float;
 use super::number::Number;
 use super::product::{Mat, MatMut, Scalar, products};
+use super::shifted;
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use super::wide::wide;
@@ -32,7 +33,8 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     // The window slides over the result.
     let s = Sliding::new(window, &y.ty().shape, &x.ty().shape);
     let (images, inputs, channels) = (x.ty().shape[0], x.ty().shape[1] / group, w.ty().shape[1]);
-    match conv_transpose(group, x.ty(), w.ty()) {
+    match conv_transpose(window, group, x.ty(), w.ty(), y.ty()) {
+        ConvTranspose::Shifted(parts) => shifted::conv_transpose(&parts, group, call),
         ConvTranspose::Direct => direct::conv_transpose(
             &s,
             [images, group, inputs, channels],

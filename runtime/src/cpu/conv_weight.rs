@@ -7,6 +7,7 @@
 use super::address::Shared;
 use super::dispatch::for_float;
 use super::product::{Mat, MatMut, Scalar, products};
+use super::shifted;
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use crate::kernel::{Call, Destination};
@@ -42,6 +43,7 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     }
     match conv_weight(window, group, x.ty(), dy.ty()) {
         ConvWeight::Pointwise => layer.pointwise(),
+        ConvWeight::Shifted(plan) => shifted::gradient(&plan, group, call),
         ConvWeight::Columns(tiling) => {
             // SAFETY: the only slice of this call's scratch.
             layer.columns(tiling, unsafe { call.scratch.slice_mut(tiling.elements()) });

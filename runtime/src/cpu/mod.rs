@@ -25,6 +25,7 @@ mod dispatch;
 mod gather;
 mod gelu;
 mod indices;
+mod isa;
 mod map;
 mod math;
 mod matmul;
@@ -49,6 +50,7 @@ mod region;
 mod resize;
 mod scalar;
 mod scatter;
+mod shifted;
 mod sliding;
 mod softmax;
 mod softmax_grad;
@@ -61,6 +63,7 @@ mod transpose;
 mod update;
 mod wide;
 
+pub use isa::Isa;
 pub use product::library_bytes;
 
 use crate::kernel::{Call, KernelError};

@@ -172,23 +172,116 @@ fn max_of<T: Number>(call: &Call, window: &Window, column_major: bool) {
         for first in (0..width).step_by(STRIP) {
             let n = STRIP.min(width - first);
             let mut best = [T::LOWEST; STRIP];
-            let mut places = [usize::MAX; STRIP];
-            meets.runs(from, first, n, |j, value, at| {
-                if value > best[j] || value.is_nan() || places[j] == usize::MAX {
-                    (best[j], places[j]) = (value, at);
-                }
-            });
+            let index_of = |place: usize| {
+                let place = if column_major { transposed(s, place) } else { place };
+                (plane * size + place) as i64
+            };
+            let indices = &mut indices[first..][..n];
+            // Places in fewer bytes, where they fit, are found by wider vectors.
+            if size < u32::MAX as usize {
+                let mut places = [u32::NONE; STRIP];
+                row_places(&meets, from, first, &mut best[..n], &mut places[..n]);
+                indices.iter_mut().zip(&places).for_each(|(i, p)| *i = index_of(p.at()));
+            } else {
+                let mut places = [usize::NONE; STRIP];
+                row_places(&meets, from, first, &mut best[..n], &mut places[..n]);
+                indices.iter_mut().zip(&places).for_each(|(i, p)| *i = index_of(p.at()));
+            }
             if let Some(values) = &mut values {
                 values[first..][..n].copy_from_slice(&best[..n]);
             }
-            for (index, &place) in indices[first..][..n].iter_mut().zip(&places) {
-                // A window with every tap in padding, by dilation, names its plane's start.
-                let place = if place == usize::MAX { 0 } else { place };
-                let place = if column_major { transposed(s, place) } else { place };
-                *index = (plane * size + place) as i64;
-            }
         }
     });
+}
+
+/// A place in a plane.
+trait Place: Copy + PartialEq {
+    /// No place.
+    const NONE: Self;
+
+    fn new(at: usize) -> Self;
+
+    /// The place. A window with every tap in padding, by dilation, has its plane's start.
+    fn at(self) -> usize;
+}
+
+macro_rules! place {
+    ($t:ty) => {
+        impl Place for $t {
+            const NONE: $t = <$t>::MAX;
+
+            #[inline(always)]
+            fn new(at: usize) -> $t {
+                at as $t
+            }
+
+            #[inline(always)]
+            fn at(self) -> usize {
+                if self == Self::NONE { 0 } else { self as usize }
+            }
+        }
+    };
+}
+place!(u32);
+place!(usize);
+
+wide! {
+    /// The largest elements that the windows of positions from `first` on of a row see, and where they
+    /// are: the first of equal ones, and the last NaN.
+    fn row_places<T: Number, P: Place>(
+        meets: &WindowRows,
+        from: &[T],
+        first: usize,
+        best: &mut [T],
+        places: &mut [P],
+    ) {
+        let (s, last) = (meets.s, meets.s.last());
+        let (step, dilation, extent) = (s.strides[last], s.dilations[last], s.input[last]);
+        meets.each(|offset| {
+            let row = &from[offset..][..extent];
+            // Of a single window only the taps inside are looked at: there may be many.
+            let taps = match best.len() {
+                1 => taps_inside(s, last, first),
+                _ => (0, s.kernel[last]),
+            };
+            for t in taps.0..taps.1 {
+                let origin = (first * step + t * dilation) as isize - s.pads[last] as isize;
+                let (begin, end) = inside(origin, step, best.len(), extent);
+                if begin >= end {
+                    continue;
+                }
+                let at = (origin + (begin * step) as isize) as usize;
+                let (best, places) = (&mut best[begin..end], &mut places[begin..end]);
+                if step == 1 {
+                    keep_larger(&row[at..], (offset + at, 1), best, places);
+                } else {
+                    let mut values = [T::ZERO; STRIP];
+                    let values = &mut values[..best.len()];
+                    match step {
+                        2 => every::<T, 2>(&row[at..], 2, values, &|from, _| from),
+                        _ => every::<T, 0>(&row[at..], step, values, &|from, _| from),
+                    }
+                    keep_larger(values, (offset + at, step), best, places);
+                }
+            }
+        });
+    }
+}
+
+/// Keeps the larger of what is best and of these values, without a branch. Their places are `step` apart
+/// from `at` on.
+#[inline(always)]
+fn keep_larger<T: Number, P: Place>(
+    values: &[T],
+    (at, step): (usize, usize),
+    best: &mut [T],
+    places: &mut [P],
+) {
+    for (j, ((best, place), &value)) in best.iter_mut().zip(places).zip(values).enumerate() {
+        let larger = (value > *best) | value.is_nan() | (*place == P::NONE);
+        *best = if larger { value } else { *best };
+        *place = if larger { P::new(at + j * step) } else { *place };
+    }
 }
 
 /// Elements of a row of the input that are combined at a time.

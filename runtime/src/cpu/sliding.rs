@@ -119,7 +119,7 @@ impl Sliding {
 /// # Safety
 /// `from` is valid for as many elements as `to` has, which are others.
 #[inline(always)]
-unsafe fn copy_short<T: Copy>(from: *const T, to: &mut [T]) {
+pub(super) unsafe fn copy_short<T: Copy>(from: *const T, to: &mut [T]) {
     const PIECE: usize = 8;
     let n = to.len();
     let to = to.as_mut_ptr();

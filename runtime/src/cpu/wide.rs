@@ -23,8 +23,8 @@ macro_rules! wide {
                 fn avx2<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
                     any::<$($g),+ $(, $k)?>($($arg),*)
                 }
-                if is_x86_feature_detected!("avx2") {
-                    // SAFETY: the feature was just detected.
+                if $crate::cpu::Isa::of_machine() >= $crate::cpu::Isa::Avx2 {
+                    // SAFETY: the machine has the instructions.
                     return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) };
                 }
             }
@@ -49,8 +49,8 @@ macro_rules! wide {
                     // SAFETY: the caller's promise.
                     unsafe { any::<$($g),+ $(, $k)?>($($arg),*) }
                 }
-                if is_x86_feature_detected!("avx2") {
-                    // SAFETY: the feature was just detected; else the caller's promise.
+                if $crate::cpu::Isa::of_machine() >= $crate::cpu::Isa::Avx2 {
+                    // SAFETY: the machine has the instructions; else the caller's promise.
                     return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) };
                 }
             }

@@ -164,7 +164,7 @@ fn conv_of_random_shapes() {
             (0..rank).map(|_| r.range(1, if rank == 1 { 60 } else { 12 })).collect();
         let window = window(&mut r, &extents);
         let group = r.choose(&[1, 1, 1, 2, 3]);
-        let (c, m) = (group * r.range(1, 6), group * r.range(1, 9));
+        let (c, m) = (group * r.range(1, 6), group * r.range(1, 18));
         let n = if case % 30 == 0 { 0 } else { r.range(1, 4) };
         let x = [&[n, c], &extents[..]].concat();
         let dtype = if r.range(0, 3) == 0 { DType::F64 } else { DType::F32 };
@@ -197,7 +197,7 @@ fn weight_gradients_of_random_shapes() {
             (0..rank).map(|_| r.range(1, if rank == 1 { 60 } else { 12 })).collect();
         let window = window(&mut r, &extents);
         let group = r.choose(&[1, 1, 1, 2, 3]);
-        let (c, m) = (group * r.range(1, 6), group * r.range(1, 9));
+        let (c, m) = (group * r.range(1, 6), group * r.range(1, 18));
         let n = if case % 30 == 0 { 0 } else { r.range(1, 4) };
         let x = [&[n, c], &extents[..]].concat();
         let dtype = if r.range(0, 3) == 0 { DType::F64 } else { DType::F32 };
@@ -217,6 +217,12 @@ fn weight_gradients_of_every_strategy() {
     check_weight(&mut r, f, &plain(&[3, 3], 1, 1, 1), 40, &[1, 80, 50, 50], 40);
     check_weight(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, &[2, 64, 60, 60], 20);
     check_weight(&mut r, f, &plain(&[7, 7], 2, 1, 3), 1, &[2, 3, 64, 64], 16);
+    // Shifted views: tiles of images and of rows.
+    check_weight(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, &[40, 32, 20, 20], 32);
+    check_weight(&mut r, f, &plain(&[3, 3], 2, 1, 1), 2, &[1, 20, 200, 200], 16);
+    check_weight(&mut r, f, &plain(&[3], 1, 2, 2), 1, &[2, 10, 50_000], 9);
+    // Columns: a grid would be padding for the most part.
+    check_weight(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, &[30, 40, 2, 2], 20);
 }
 
 #[test]
@@ -238,6 +244,14 @@ fn conv_of_every_strategy() {
     check_conv(&mut r, f, &plain(&[3, 3], 2, 1, 1), 12, &[2, 12, 33, 37], 24);
     check_conv(&mut r, f, &plain(&[5, 5], 1, 2, 4), 12, &[1, 12, 40, 40], 12);
     check_conv(&mut r, f, &plain(&[31, 29], 1, 1, 1), 6, &[1, 24, 31, 29], 6);
+    // Shifted views: blocks of channels, tiles of images and of rows, one axis and three.
+    check_conv(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, &[3, 1500, 4, 5], 24);
+    check_conv(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, &[50, 64, 15, 15], 11);
+    check_conv(&mut r, f, &plain(&[3, 3], 2, 1, 1), 1, &[1, 10, 331, 333], 8);
+    check_conv(&mut r, f, &plain(&[7], 3, 1, 2), 1, &[2, 6, 300_000], 8);
+    check_conv(&mut r, f, &plain(&[3, 3, 3], 1, 1, 1), 2, &[2, 12, 24, 20, 22], 32);
+    // Columns: a grid would be padding for the most part.
+    check_conv(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, &[30, 40, 2, 2], 20);
     // Tiles of positions and of depth.
     check_conv(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, &[1, 300, 40, 40], 8);
     check_conv(&mut r, f, &plain(&[5, 5], 1, 1, 2), 1, &[2, 20, 80, 80], 5);
@@ -280,7 +294,7 @@ fn conv_transpose_of_random_shapes() {
         }
         let padding = (0..rank).map(|d| r.range(0, window.strides[d] - 1)).collect();
         let group = r.choose(&[1, 1, 1, 2, 3]);
-        let (c, m) = (group * r.range(1, 8), group * r.range(1, 6));
+        let (c, m) = (group * r.range(1, 8), group * r.range(1, 12));
         let n = if case % 30 == 0 { 0 } else { r.range(1, 3) };
         let x = [&[n, c], &extents[..]].concat();
         let dtype = if r.range(0, 3) == 0 { DType::F64 } else { DType::F32 };
@@ -294,6 +308,10 @@ fn conv_transpose_in_tiles() {
     let f = DType::F32;
     check_transpose(&mut r, f, &plain(&[3, 3], 2, 1, 1), 1, vec![1, 1], &[2, 16, 60, 60], 40);
     check_transpose(&mut r, f, &plain(&[9, 9], 1, 1, 4), 1, vec![0, 0], &[1, 6, 130, 130], 2);
+    check_transpose(&mut r, f, &plain(&[9, 9], 1, 1, 4), 1, vec![0, 0], &[1, 6, 130, 130], 9);
+    check_transpose(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, vec![0, 0], &[40, 32, 20, 20], 32);
+    check_transpose(&mut r, f, &plain(&[4, 4], 2, 1, 1), 1, vec![0, 0], &[1, 12, 150, 150], 10);
+    check_transpose(&mut r, f, &plain(&[1, 1], 2, 1, 0), 1, vec![1, 1], &[3, 600, 9, 9], 64);
     check_transpose(&mut r, f, &plain(&[3, 3], 1, 1, 1), 24, vec![0, 0], &[2, 24, 30, 30], 24);
     check_transpose(&mut r, f, &plain(&[2, 2], 2, 1, 0), 24, vec![0, 0], &[2, 24, 15, 15], 24);
 }

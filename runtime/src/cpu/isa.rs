@@ -1,0 +1,57 @@
+//! Which instructions kernels use.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+/// Instruction sets that kernels are compiled for, each beyond those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Isa {
+    /// What every machine of the target has: SSE2 on x86-64, NEON on AArch64.
+    Baseline,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512F.
+    Avx512,
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(match self {
+            Isa::Baseline => "baseline",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        })
+    }
+}
+
+impl Isa {
+    /// The instructions of this machine, or fewer where the environment variable `ARENIC_CPU` says
+    /// `baseline` or `avx2`. It is read once.
+    pub fn of_machine() -> Isa {
+        static ISA: OnceLock<Isa> = OnceLock::new();
+        *ISA.get_or_init(|| {
+            let most = match std::env::var("ARENIC_CPU").as_deref() {
+                Ok("baseline") => Isa::Baseline,
+                Ok("avx2") => Isa::Avx2,
+                _ => Isa::Avx512,
+            };
+            most.min(Isa::detected())
+        })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn detected() -> Isa {
+        if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
+            Isa::Baseline
+        } else if !is_x86_feature_detected!("avx512f") {
+            Isa::Avx2
+        } else {
+            Isa::Avx512
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn detected() -> Isa {
+        Isa::Baseline
+    }
+}
