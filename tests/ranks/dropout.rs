@@ -4,15 +4,17 @@
 use super::{Trained, assert_close, trained};
 use arenic::artifact::Artifact;
 use arenic::data::OutputSpool;
+use arenic::onnx::proto::attribute_proto::AttributeType;
 use arenic::onnx::proto::tensor_shape_proto::Dimension;
 use arenic::onnx::proto::tensor_shape_proto::dimension::Value as Extent;
 use arenic::onnx::proto::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
-    TypeProto, ValueInfoProto, tensor_proto::DataType, type_proto,
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    TensorShapeProto, TypeProto, ValueInfoProto, tensor_proto::DataType, type_proto,
 };
 use arenic::train::{Length, TrainOptions};
 use arenic::{Compiler, Model};
-use arenic_ir::{DType, TensorType};
+use arenic_ir::graph::Node;
+use arenic_ir::{DType, Op, TensorType};
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::shard::Level;
 use prost::Message;
@@ -39,6 +41,22 @@ fn weights(name: &str, dims: [usize; 2], phase: f32) -> TensorProto {
     let value = |i: usize| (i as f32 * 0.37 + phase).sin();
     let raw = (0..dims[0] * dims[1]).flat_map(|i| value(i).to_le_bytes()).collect();
     bytes(DataType::Float, &dims, name, raw)
+}
+
+fn integers(name: &str, values: &[i64]) -> TensorProto {
+    let raw = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    bytes(DataType::Int64, &[values.len()], name, raw)
+}
+
+/// The node, which exchanges the last two of three axes.
+fn transposed(mut node: NodeProto) -> NodeProto {
+    node.attribute.push(AttributeProto {
+        name: Some("perm".to_owned()),
+        ints: vec![0, 2, 1],
+        r#type: Some(AttributeType::Ints as i32),
+        ..AttributeProto::default()
+    });
+    node
 }
 
 fn value(name: &str, columns: usize) -> ValueInfoProto {
@@ -72,6 +90,8 @@ enum Reads {
     Layer,
     /// A mean over all rows, which the first layer's results are multiplied by.
     Mean,
+    /// Queries and values of an attention, whose weights are dropped, too.
+    Attention,
 }
 
 /// Two layers, with dropout of the input and of what is between them.
@@ -83,6 +103,27 @@ fn network(reads: Reads) -> Model {
             node("ReduceMean", &["dropped"], "mean"),
             node("Mul", &["scores", "mean"], "product"),
         ],
+        Reads::Attention => vec![
+            node("Reshape", &["dropped", "positions"], "keys"),
+            node("MatMul", &["keys", "query"], "queries"),
+            node("MatMul", &["keys", "value"], "values"),
+            transposed(node("Transpose", &["keys"], "columns")),
+            node("MatMul", &["queries", "columns"], "scores"),
+            node("Softmax", &["scores"], "weights"),
+            node("Dropout", &["weights", "ratio", "training"], "attended"),
+            node("MatMul", &["attended", "values"], "mixed"),
+            node("Reshape", &["mixed", "row"], "flat"),
+            node("MatMul", &["flat", "first"], "product"),
+        ],
+    };
+    let attends = match reads {
+        Reads::Attention => vec![
+            weights("query", [INPUTS / 2, INPUTS / 2], 0.7),
+            weights("value", [INPUTS / 2, INPUTS / 2], 0.2),
+            integers("positions", &[-1, 2, INPUTS as i64 / 2]),
+            integers("row", &[-1, INPUTS as i64]),
+        ],
+        _ => vec![],
     };
     let rest = vec![
         node("Tanh", &["product"], "active"),
@@ -93,12 +134,16 @@ fn network(reads: Reads) -> Model {
     let graph = GraphProto {
         name: Some("dropouts".to_owned()),
         node: [dropped, first, rest].concat(),
-        initializer: vec![
-            bytes(DataType::Float, &[], "ratio", 0.25f32.to_le_bytes().into()),
-            bytes(DataType::Bool, &[], "training", vec![1]),
-            weights("first", [INPUTS, HIDDEN], 0.3),
-            weights("second", [HIDDEN, CLASSES], 1.1),
-        ],
+        initializer: [
+            vec![
+                bytes(DataType::Float, &[], "ratio", 0.25f32.to_le_bytes().into()),
+                bytes(DataType::Bool, &[], "training", vec![1]),
+                weights("first", [INPUTS, HIDDEN], 0.3),
+                weights("second", [HIDDEN, CLASSES], 1.1),
+            ],
+            attends,
+        ]
+        .concat(),
         input: vec![value("x", INPUTS)],
         output: vec![value("logits", CLASSES)],
         ..GraphProto::default()
@@ -160,6 +205,8 @@ fn every_row_is_dropped_as_in_one_process() {
         (Reads::Layer, 4, vec![1, 2]),
         (Reads::Mean, 2, vec![1]),
         (Reads::Mean, 4, vec![1, 4]),
+        (Reads::Attention, 2, vec![1, 2]),
+        (Reads::Attention, 4, vec![1, 2]),
     ];
     for (reads, ranks, all_micro_batches) in cases {
         let whole = compiled(reads, 1, Level::None, 1);
@@ -172,6 +219,12 @@ fn every_row_is_dropped_as_in_one_process() {
                 let what =
                     format!("{reads:?}, {ranks} ranks, {}, {micro_batches} rounds", level.name());
                 let artifact = compiled(reads, ranks, level, micro_batches);
+                let g = &artifact.targets[0].graph;
+                let drops = |node: &Node| match &node.op {
+                    Op::Attention { spec } => spec.dropout.is_some(),
+                    _ => false,
+                };
+                assert_eq!(g.nodes.values().any(drops), reads == Reads::Attention, "{what}");
                 let rounds = artifact.targets[0].rounds.as_ref().map_or(1, |r| r.count as usize);
                 assert_eq!(rounds, micro_batches, "{what}");
                 let made = trained(&artifact, ranks, || options(7));
