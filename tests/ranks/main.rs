@@ -254,7 +254,7 @@ fn bytes_of_a_rank_are_states_by_ranks_and_a_bucket() {
                             state.name
                         ),
                         None => {
-                            assert!(!shares || elements < count, "{what}: {} is whole", state.name)
+                            assert!(!shares || elements < count, "{what}: {} is whole", state.name);
                         }
                     }
                 }
