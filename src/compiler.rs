@@ -326,8 +326,11 @@ impl Compiler {
                 Pipeline::from_yaml(yaml, &Standard)?
             }
         };
+        let micro_batches = self.micro_batches_of_ranks();
         if let Some(pass) = &self.differentiate {
-            pipeline = pipeline.differentiating(pass.clone())?;
+            let accumulate = pass.accumulate.filter(|_| micro_batches.is_none());
+            let pass = Differentiate { accumulate, ..pass.clone() };
+            pipeline = pipeline.differentiating(pass)?;
         }
         if let Some(to) = self.precision {
             pipeline = pipeline.with_precision(Precision { to });
@@ -335,13 +338,20 @@ impl Compiler {
         if self.ranks > 1 {
             pipeline = pipeline.on_ranks(self.sharded(self.shard, None));
         }
-        if self.auto_rounds {
-            pipeline = pipeline.in_micro_batches(Accumulate::default());
+        if self.auto_rounds || micro_batches.is_some() {
+            pipeline = pipeline.in_micro_batches(Accumulate { rounds: micro_batches });
         }
         for (name, pass, before) in &self.own {
             pipeline = pipeline.with_pass(name, pass.clone(), before)?;
         }
         Ok(pipeline)
+    }
+
+    /// How many micro-batches each of several ranks has. Their step is cut after it is shared among the ranks, so that
+    /// its sums are exchanged once, after the last micro-batch.
+    fn micro_batches_of_ranks(&self) -> Option<usize> {
+        let wanted = self.differentiate.as_ref()?.accumulate?;
+        (self.ranks > 1 && wanted > 1).then_some(wanted as usize)
     }
 
     /// The pass that makes the step that of one of several ranks.

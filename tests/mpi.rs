@@ -1,5 +1,5 @@
-//! Ranks that are processes: `mpirun -n N arenic run`, with a rank too many, one that is killed and one that is
-//! stopped. What ranks compute has its tests in `ranks.rs`.
+//! Ranks that are processes: `mpirun -n N arenic run`, with a rank too many, one that is killed, one that is
+//! stopped, and a launcher that is told to end. What ranks compute has its tests in `ranks`.
 
 use arenic::data::TensorFile;
 use std::fs;
@@ -47,10 +47,16 @@ fn compiled(folder: &Path, ranks: usize, shard: &str, batch: usize) -> PathBuf {
 
 /// Starts ranks that share the cores of this machine.
 fn mpirun(ranks: usize, artifact: &Path, more: &[&str]) -> Child {
+    mpirun_with(&[], ranks, artifact, &[&["--json"], more].concat())
+}
+
+/// The same, with options of the launcher.
+fn mpirun_with(options: &[&str], ranks: usize, artifact: &Path, more: &[&str]) -> Child {
     let mut command = Command::new("mpirun");
-    command.args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string(), ARENIC]);
+    command.args(["--allow-run-as-root", "--oversubscribe"]).args(options);
+    command.args(["-n", &ranks.to_string(), ARENIC]);
     let data = root("tests/runs/mlp_b4_sgdm.data.npz");
-    command.arg("run").arg(artifact).arg("--data").arg(data).args(["--set", "lr=0.01", "--json"]);
+    command.arg("run").arg(artifact).arg("--data").arg(data).args(["--set", "lr=0.01"]);
     command.args(["--threads", "1"]).args(more);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -153,4 +159,41 @@ fn a_rank_that_is_silent_ends_the_others_and_is_named() {
     let (time, said) = signalled("STOP", &["--rank-timeout", "2"]);
     assert!(time < Duration::from_secs(12), "{time:?}");
     assert!(said.contains("rank 1 has been silent for 2 s"), "{said}");
+}
+
+/// What is sent to the launcher ends all ranks with the step that they are at, and a save, with which a run goes on.
+#[test]
+fn ranks_that_are_told_to_end_save_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let artifact = compiled(folder.path(), 2, "parameters", 2);
+    let [cut, whole] = ["cut", "whole"].map(|name| folder.path().join(name));
+    for name in ["USR1", "TERM", "INT"] {
+        // A busy machine may take more than the second that Open MPI leaves; so long it waits, whatever ranks do, and
+        // reads nothing of what they print: with a line for each of so many short steps they would wait for it.
+        let patient = ["--mca", "odls_base_sigkill_timeout", "5"];
+        let save = cut.to_str().unwrap();
+        let more = ["--steps", "100000000", "--save", save, "--save-every", "1"];
+        let ranks = mpirun_with(&patient, 2, &artifact, &more);
+        // Once a step is saved, all ranks have begun.
+        let begun = Instant::now();
+        while !cut.exists() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{name}: no step");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let begun = Instant::now();
+        signal(ranks.id(), name);
+        let ended = ranks.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success(), "{name}: {said}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{name}: {:?}", begun.elapsed());
+        assert!(!said.contains("error"), "{name}: {said}");
+        let of_step = |line: &str| Some(line.split_once(" steps, ")?.0.to_owned());
+        let done: Vec<String> = said.lines().filter_map(of_step).collect();
+        assert_eq!(done.len(), 1, "{name}: {said}");
+        // The file has all of that many steps, and the next run goes on with the step after them.
+        let next = trained(2, &artifact, &whole, &["--init", save, "--steps", "1"]);
+        let wanted = format!("{{\"step\":{},", done[0]);
+        assert!(next.len() == 1 && next[0].starts_with(&wanted), "{name}: {next:?}, not {wanted}");
+        fs::remove_file(&cut).unwrap();
+    }
 }

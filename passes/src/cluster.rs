@@ -4,14 +4,29 @@
 //! what its own ranks have, each of which then exchanges its share with the ranks of its place in other nodes. Among p ranks a
 //! reduce-scatter or an all-gather of n bytes in all takes, by a ring, (p − 1)·α + (p − 1)/p·n·β, and by recursive
 //! halving or doubling, which is a tree, ⌈log₂ p⌉·α + (p − 1)/p·n·β where p is a power of two and twice the
-//! latency elsewhere; the faster one is taken. An all-reduce is one of each, or, of few bytes, recursive
-//! doubling of the whole: ⌈log₂ p⌉·(α + n·β). From Thakur, Rabenseifner and Gropp, "Optimization of Collective
-//! Communication Operations in MPICH" (IJHPCA 19, 2005), sections 4.1 to 4.5.
+//! latency elsewhere; the faster one is taken. An all-reduce is the fastest of
+//!
+//! - one of each, which moves as few bytes as any can: 2·(p − 1)/p·n of each rank;
+//! - of few bytes, recursive doubling of the whole: ⌈log₂ p⌉·(α + n·β);
+//! - two binary trees, each with half of the bytes, in which a rank that has children in one has none in the other: up and
+//!   down, in pieces so small that all levels are busy, 2·⌈log₂ p⌉·α + 2·n·β, whatever p is.
+//!
+//! From Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH" (IJHPCA 19,
+//! 2005), sections 4.1 to 4.5; Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (JPDC 69,
+//! 2009), for the ring and the least bytes; Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast,
+//! reduction and scan" (Parallel Computing 35, 2009), whose trees NCCL has between nodes since 2.4.
 
 use crate::yaml::{self, YamlError};
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::op::Op;
 use serde::{Deserialize, Serialize};
+
+/// The named clusters: name and YAML.
+pub const NAMED: &[(&str, &str)] = &[
+    ("dgx_a100", include_str!("../clusters/dgx_a100.yaml")),
+    ("dgx_h100", include_str!("../clusters/dgx_h100.yaml")),
+    ("pcie_ethernet", include_str!("../clusters/pcie_ethernet.yaml")),
+];
 
 /// A cluster of equal nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,6 +73,11 @@ pub fn parse(text: &str) -> Result<Cluster, YamlError> {
     Ok(cluster)
 }
 
+/// Levels of a binary tree: ⌈log₂ p⌉.
+fn levels(ranks: usize) -> f64 {
+    (ranks.max(1) as f64).log2().ceil()
+}
+
 impl Wire {
     /// Seconds in which every one of `ranks` ranks comes to have its part of sums of `bytes` bytes, or all parts.
     fn scatter_or_gather(self, ranks: usize, bytes: f64) -> f64 {
@@ -66,15 +86,28 @@ impl Wire {
         }
         let p = ranks as f64;
         let ring = p - 1.0;
-        let halving = p.log2().ceil() * if ranks.is_power_of_two() { 1.0 } else { 2.0 };
+        let halving = levels(ranks) * if ranks.is_power_of_two() { 1.0 } else { 2.0 };
         let moved = (p - 1.0) / p * bytes / self.bytes_per_second;
         ring.min(halving) * self.latency_seconds + moved
     }
 
     /// Seconds of a sum that every rank sends all of.
     fn doubling(self, ranks: usize, bytes: f64) -> f64 {
-        let steps = (ranks.max(1) as f64).log2().ceil();
-        steps * (self.latency_seconds + bytes / self.bytes_per_second)
+        levels(ranks) * (self.latency_seconds + bytes / self.bytes_per_second)
+    }
+
+    /// Seconds of a sum by two trees.
+    fn two_trees(self, ranks: usize, bytes: f64) -> f64 {
+        if ranks < 2 {
+            return 0.0;
+        }
+        2.0 * (levels(ranks) * self.latency_seconds + bytes / self.bytes_per_second)
+    }
+
+    /// Seconds of a sum of `bytes` bytes that all have in the end.
+    fn all_reduce(self, ranks: usize, bytes: f64) -> f64 {
+        let both = 2.0 * self.scatter_or_gather(ranks, bytes);
+        both.min(self.doubling(ranks, bytes)).min(self.two_trees(ranks, bytes))
     }
 }
 
@@ -92,12 +125,13 @@ impl Cluster {
             + self.between.scatter_or_gather(nodes, bytes / within as f64)
     }
 
-    /// Seconds of an all-reduce of tensors of `bytes` bytes in all.
+    /// Seconds of an all-reduce of tensors of `bytes` bytes in all: shares of them between nodes, or, of few, the whole.
     pub fn all_reduce(&self, ranks: usize, bytes: u64) -> f64 {
-        let (within, nodes) = self.shape(ranks);
-        let whole =
-            self.within.doubling(within, bytes as f64) + self.between.doubling(nodes, bytes as f64);
-        whole.min(2.0 * self.scatter_or_gather(ranks, bytes))
+        let ((within, nodes), bytes) = (self.shape(ranks), bytes as f64);
+        let shares = 2.0 * self.within.scatter_or_gather(within, bytes)
+            + self.between.all_reduce(nodes, bytes / within as f64);
+        let whole = self.within.all_reduce(within, bytes) + self.between.all_reduce(nodes, bytes);
+        shares.min(whole)
     }
 
     /// Seconds of an exchange of a graph, were there so many ranks; `None` for other operators.
@@ -126,8 +160,10 @@ mod tests {
 
     #[test]
     fn the_clusters_read_and_absurd_ones_do_not() {
+        for (name, text) in NAMED {
+            assert!(parse(text).is_ok_and(|cluster| cluster.ranks_per_node > 1), "{name}");
+        }
         assert_eq!(parse(DGX).unwrap().ranks_per_node, 8);
-        assert!(parse(include_str!("../clusters/pcie_ethernet.yaml")).is_ok());
         let refused = |from: &str, to: &str| parse(&DGX.replace(from, to)).unwrap_err().message;
         assert!(refused("ranks_per_node: 8", "ranks_per_node: 0").contains("at least 1"));
         assert!(refused("40.0e9", "0.0").contains("between.bytes_per_second"));
@@ -154,5 +190,28 @@ mod tests {
         close(cluster.scatter_or_gather(3, 3000), 2e-6 + 2e-6);
         close(cluster.all_reduce(4, 8), 2.0 * (1e-6 + 8e-9));
         close(cluster.all_reduce(4, 1_000_000), 2.0 * (2e-6 + 0.75e-3));
+        // Among five nodes of four, two trees of three levels with a quarter of the bytes; a ring has four steps each way.
+        let within = 2.0 * (2e-6 + 12e-6);
+        close(cluster.all_reduce(20, 16_000), within + 2.0 * (3e-5 + 4e-5));
+    }
+
+    /// No algorithm moves fewer bytes than 2·(p − 1)/p of all between nodes, and more ranks never take less time.
+    #[test]
+    fn all_reduces_keep_the_bound() {
+        let cluster = parse(DGX).unwrap();
+        for bytes in [4, 1 << 10, 1 << 20, 1 << 30] {
+            let mut before = 0.0;
+            for ranks in [1, 2, 4, 8, 16, 64, 512, 1024, 8192] {
+                let seconds = cluster.all_reduce(ranks, bytes);
+                assert!(
+                    seconds >= before,
+                    "{ranks} ranks, {bytes} bytes: {seconds} after {before}"
+                );
+                before = seconds;
+                let p = ranks as f64;
+                let fastest = cluster.within.bytes_per_second;
+                assert!(seconds >= 2.0 * (p - 1.0) / p * bytes as f64 / fastest * 0.999);
+            }
+        }
     }
 }

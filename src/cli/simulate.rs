@@ -15,14 +15,16 @@ use arenic_passes::simulate::{
     Counts, Simulation, Traffic, chrome_trace, live_over_time, roofline, simulate,
 };
 use clap::Args;
+use miette::miette;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// Arguments of `arenic simulate`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The artifact
-    artifact: PathBuf,
+    /// The artifact; with --ranks also several, of one step at several levels of sharding
+    #[arg(required = true, value_name = "ARTIFACT")]
+    artifacts: Vec<PathBuf>,
     /// A device file, cuda:N, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090
     #[arg(long, value_name = "D", default_value = NAMED[0].0)]
     device: String,
@@ -35,12 +37,13 @@ pub(super) struct Arguments {
     /// The variant, where the artifact holds several [default: the first]
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
-    /// Instead of the step alone: how it would run on so many ranks, of an artifact that is compiled for ranks
+    /// Instead of the step alone: how it would run on so many ranks, of artifacts that are compiled for ranks
     #[arg(long, value_name = "N,...", value_delimiter = ',', requires = "cluster")]
     ranks: Vec<usize>,
-    /// Description of the cluster: ranks of a node, and latency and rate of the links within and between nodes
-    #[arg(long, value_name = "C.yaml", requires = "ranks")]
-    cluster: Option<PathBuf>,
+    /// The cluster: a file with the ranks of a node, and latency and rate of the links within and between nodes, or
+    /// one of dgx_a100, dgx_h100, pcie_ethernet
+    #[arg(long, value_name = "C", requires = "ranks")]
+    cluster: Option<String>,
     /// Write the step in the trace event format of Chrome and Perfetto
     #[arg(long, value_name = "TRACE.json", conflicts_with = "ranks")]
     trace: Option<PathBuf>,
@@ -51,15 +54,19 @@ pub(super) struct Arguments {
 pub(super) fn run(a: &Arguments) -> Outcome {
     can_write(&a.trace)?;
     let device = read_profiled(&a.device, a.profile.as_deref())?;
-    let artifact = Artifact::read(&a.artifact).map_err(failed)?;
+    if let Some(cluster) = &a.cluster {
+        return ranks::run(a, cluster, &device);
+    }
+    let [path] = &a.artifacts[..] else {
+        let help = "give --ranks and --cluster for the step on so many ranks of each";
+        return Err(miette!(help = help, "one artifact is simulated at a time").into());
+    };
+    let artifact = Artifact::read(path).map_err(failed)?;
     let (target, footprint) = checked_target(&artifact, a.target.as_deref(), a.variant.as_deref())?;
     if a.profile.is_some() {
         unmeasured(&device, &target.graph).iter().for_each(|line| tell!("{line}"));
     }
     let device = device.with_math(target.program.target.math);
-    if let Some(path) = &a.cluster {
-        return ranks::run(&a.ranks, path, target, &footprint, &device, a.json);
-    }
     let Simulated { main, step, unlimited } = Simulated::of(target, &device);
     if let Some(path) = &a.trace {
         note_rounds(target);

@@ -56,7 +56,7 @@ impl Compiler {
         }
         let import = ImportOptions {
             mode,
-            ranks: self.ranks,
+            ranks: self.ranks * self.micro_batches_of_ranks().unwrap_or(1),
             sync_batch_norm: self.sync_batch_norm,
             ..self.import.clone()
         };

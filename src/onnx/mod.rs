@@ -67,7 +67,7 @@ pub struct ImportOptions {
     /// A training goes on without the parameters that the file lacks.
     pub accept_missing: bool,
     /// Sizes in `dims` of the axis of the batch, the first one of inputs, are those of one of so many
-    /// ranks; the graph has all rows. 0 and 1 leave them as they are.
+    /// parts, a rank's or one of its micro-batches; the graph has all rows. 0 and 1 leave them as they are.
     pub ranks: usize,
     /// Statistics of batch normalisation are of all ranks' rows, not of a rank's own.
     pub sync_batch_norm: bool,

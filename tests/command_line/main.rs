@@ -15,6 +15,7 @@ mod names;
 mod onnx_files;
 mod parameters;
 mod saving;
+mod scaling;
 #[path = "../shell/mod.rs"]
 mod shell;
 

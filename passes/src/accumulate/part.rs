@@ -187,7 +187,11 @@ impl<'a> Part<'a> {
                 node.inputs.iter().for_each(|&v| wanted[v] = true);
             }
         }
-        g.compacted(|n| keep[n])
+        let mut g = g.compacted(|n| keep[n]);
+        // Rows of the batch are inputs of the parts that read them.
+        let inputs: BTreeSet<String> = g.inputs().map(|v| g.values[v].name.clone()).collect();
+        g.ranks.iter_mut().for_each(|ranks| ranks.by_rows.retain(|name| inputs.contains(name)));
+        g
     }
 }
 

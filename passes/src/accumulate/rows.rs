@@ -22,7 +22,7 @@ pub(crate) struct Rows<'a> {
     /// For nodes whose operands or results are cut.
     pub(crate) rule: SecondaryMap<NodeId, Option<Rule>>,
     /// Values that depend on a state.
-    stateful: SecondaryMap<ValueId, bool>,
+    pub(crate) stateful: SecondaryMap<ValueId, bool>,
     /// Values that depend on a random operator.
     pub(crate) random: SecondaryMap<ValueId, bool>,
     /// Whether a shared value is the same along an axis, part by part.

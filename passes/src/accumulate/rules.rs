@@ -251,6 +251,17 @@ pub(crate) fn special(
             false => one(op.clone(), rows(along(0)?), 1),
             true => none(),
         },
+        // Scores are drawn one row of the batch after another.
+        Op::Attention { spec } | Op::AttentionGrad { spec } if spec.dropout.is_some() => {
+            let scores = x[0].with_extent(x[0].rank() - 1, x[1].shape[x[1].rank() - 2]);
+            spec.dropout = None;
+            let mut rules = by_table(&part, kinds, x, y, count);
+            let first = Kind::Rows(Along::FIRST);
+            let draws = draws_by_rows(&scores, Along::FIRST, count);
+            rules.retain(|rule| draws && rule.results.iter().all(|&kind| kind == first));
+            rules.iter_mut().for_each(|rule| rule.op = op.clone());
+            rules
+        }
         Op::Dropout { .. } => match (along(0), along(1)) {
             (Some(a), None) if draws_by_rows(x[0], a, count) => one(op.clone(), rows(a), 2),
             _ => none(),

@@ -8,27 +8,38 @@ use arenic_ir::types::DType;
 pub(super) struct Bucket {
     waiting: Vec<(ValueId, ValueId)>,
     bytes: u64,
-    dtype: Option<DType>,
+    kind: Option<Kind>,
+}
+
+/// What tensors have in common that are exchanged together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    dtype: DType,
+    /// They depend on a state. What follows from inputs alone, as the number of targets that count does, is known before the
+    /// first of several micro-batches, and then has to be exchanged by itself.
+    is_stateful: bool,
 }
 
 impl Bucket {
     /// Adds a tensor of the new graph; gives those that are exchanged before it, because they are full with
-    /// it, or of another type.
+    /// it, or of another kind.
     pub(super) fn add(
         &mut self,
         old: ValueId,
         new: ValueId,
         g: &Graph,
+        is_stateful: bool,
         most: u64,
     ) -> Vec<(ValueId, ValueId)> {
         let ty = g.ty(new);
         let bytes = ty.bytes();
+        let kind = Kind { dtype: ty.dtype, is_stateful };
         let full = self.bytes.saturating_add(bytes) > most;
-        let other = self.dtype.is_some_and(|dtype| dtype != ty.dtype);
+        let other = self.kind.is_some_and(|waiting| waiting != kind);
         let before = if full || other { self.take() } else { Vec::new() };
         self.waiting.push((old, new));
         self.bytes += bytes;
-        self.dtype = Some(ty.dtype);
+        self.kind = Some(kind);
         before
     }
 
@@ -44,7 +55,7 @@ impl Bucket {
 
     /// All that waits, in the order in which it came.
     pub(super) fn take(&mut self) -> Vec<(ValueId, ValueId)> {
-        (self.bytes, self.dtype) = (0, None);
+        (self.bytes, self.kind) = (0, None);
         std::mem::take(&mut self.waiting)
     }
 }

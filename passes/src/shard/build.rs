@@ -305,7 +305,8 @@ impl Builder<'_> {
         if bucket.holds(old) {
             return Ok(());
         }
-        let before = bucket.add(old, new, &self.part.new, self.most);
+        let is_stateful = self.rows.stateful[old];
+        let before = bucket.add(old, new, &self.part.new, is_stateful, self.most);
         let full = bucket.is_full(self.most);
         self.exchange(how, &before)?;
         if full {

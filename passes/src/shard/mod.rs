@@ -36,8 +36,8 @@ use crate::accumulate::rows::Rows;
 use crate::yaml::YamlError;
 use crate::{Cx, GraphPass, PassError, Purpose, Stats, devices};
 use arenic_ir::cost::Device;
-use arenic_ir::graph::{Graph, Ranks};
-use arenic_ir::op::{MAX_RANKS, TypeError};
+use arenic_ir::graph::{Def, Graph, Node, Ranks, ValueId};
+use arenic_ir::op::{MAX_RANKS, Op, TypeError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +86,23 @@ impl Level {
     /// All of them, the one with the most bytes first.
     pub const ALL: [Level; 4] =
         [Level::None, Level::Optimizer, Level::Gradients, Level::Parameters];
+
+    /// The level of a rank's graph. Of one in which each gradient's sum is read once it is [`Level::Optimizer`], whichever
+    /// of the two that are one graph then was asked for.
+    pub fn of(g: &Graph) -> Level {
+        let is_part = |v: &ValueId| match g.values[*v].def {
+            Def::State(s) => g.states[s].part_of.is_some(),
+            _ => false,
+        };
+        let gathers = |node: &Node| {
+            matches!(node.op, Op::AllGather { .. }) && node.inputs.iter().any(is_part)
+        };
+        match g.states.values().any(|state| state.part_of.is_some()) {
+            false => Level::None,
+            true if g.nodes.values().any(gathers) => Level::Parameters,
+            true => Level::Optimizer,
+        }
+    }
 
     /// The name in options.
     pub fn name(self) -> &'static str {

@@ -174,10 +174,10 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
     /// where that is asked for.
     fn run(&mut self, draw: Draw, is_timed: bool) -> Result<Vec<Span>, StepFailure> {
         self.ended = [false; PARTS];
-        let first = Draw { round: 0, ..draw };
         self.turn = BEFORE;
         self.feed(BEFORE, 0);
-        self.parts[BEFORE].step(first)?;
+        // What is drawn before the first round is drawn for all rounds of the rank.
+        self.parts[BEFORE].step(draw)?;
         self.ended[BEFORE] = true;
         self.collect(BEFORE, 0);
 
@@ -208,7 +208,7 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
 
         self.turn = AFTER;
         self.feed(AFTER, 0);
-        self.parts[AFTER].begin(first)?;
+        self.parts[AFTER].begin(draw)?;
         Ok(spans)
     }
 }

@@ -1,6 +1,6 @@
 //! What a step in rounds is fed and gives.
 
-use arenic_ir::graph::{Def, Graph, Output, State, StateId, ValueId};
+use arenic_ir::graph::{Def, Graph, Output, Ranks, State, StateId, ValueId};
 use arenic_ir::op::Op;
 use arenic_ir::program::Program;
 use arenic_ir::rounds::Rounds;
@@ -45,6 +45,13 @@ pub struct Part<'g> {
     pub graph: &'g Graph,
     /// The program.
     pub program: &'g Program,
+}
+
+/// The ranks that run all parts, and what holds their rows in any of them.
+fn all_ranks(parts: &[Part]) -> Option<Ranks> {
+    let of_parts = || parts.iter().filter_map(|part| part.graph.ranks.as_ref());
+    let by_rows = of_parts().flat_map(|ranks| ranks.by_rows.iter().cloned()).collect();
+    Some(Ranks { count: of_parts().next()?.count, by_rows })
 }
 
 /// How many parts there are.
@@ -123,7 +130,7 @@ impl<'g> WholeStep<'g> {
         let mut step = WholeStep {
             graph: Graph {
                 name: main.graph.name.clone(),
-                ranks: main.graph.ranks.clone(),
+                ranks: all_ranks(&parts),
                 ..Graph::default()
             },
             count: rounds.count,

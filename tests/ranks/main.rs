@@ -2,12 +2,16 @@
 //! sums, the same bits at every level of sharding and in every run, and fewer bytes from level to level.
 //! Ranks are threads here; `tests/mpi.rs` has processes.
 
+mod dropout;
+
 use arenic::artifact::{Artifact, Target};
 use arenic::data::TensorFile;
 use arenic::train::{Initial, Length, RankCountError, TrainError, TrainOptions, train};
 use arenic::{Compiler, Model};
+use arenic_backends::CPU;
+use arenic_ir::graph::State;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
-use arenic_passes::shard::Level;
+use arenic_passes::shard::{Level, bucket_bytes};
 use arenic_runtime::ranks::threads::ranks;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -211,4 +215,60 @@ fn a_rank_that_has_ended_ends_the_others_by_name() {
     let options = TrainOptions { ranks: Some(Arc::new(first)), ..case.options() };
     let error = train(&two.targets[0], &options, |_| (), |_| ()).unwrap_err().to_string();
     assert!(error.contains("rank 1 has ended"), "{error}");
+}
+
+/// By the formulae of ZeRO a rank has a part of what it shares; beside it there is no more than without shards, but for
+/// parameters that are gathered together.
+#[test]
+fn bytes_of_a_rank_are_states_by_ranks_and_a_bucket() {
+    let align = |bytes: u64| bytes.next_multiple_of(CPU.target().align);
+    for case in CASES {
+        for count in [2, 4] {
+            let artifact = |level| case.compiled(count, level, 4 / count as u64);
+            let whole = artifact(Level::None);
+            let states = |target: &Target| -> u64 {
+                let g = &target.graph;
+                g.states.values().map(|state| align(g.ty(state.enter).bytes())).sum()
+            };
+            let rest = whole.arena_bytes() - states(&whole.targets[0]);
+            for level in [Level::Optimizer, Level::Gradients, Level::Parameters] {
+                let what = format!("{} by {count} ranks, {}", case.network, level.name());
+                let made = artifact(level);
+                let g = &made.targets[0].graph;
+                // The network is so small that a level may not be worth its messages; then it is the one before.
+                let level = Level::of(g);
+                let of_whole = &whole.targets[0].graph;
+                let trained = |name: &str| {
+                    of_whole.states.values().any(|s| s.name == name && s.exit != s.enter)
+                };
+                for state in g.states.values().filter(|state| trained(&state.name)) {
+                    let is_of = |of: &State| state.name.starts_with(&format!("{}.", of.name));
+                    let is_moment = of_whole.states.values().any(is_of);
+                    let shares = level == Level::Parameters || (level > Level::None && is_moment);
+                    let elements = g.ty(state.enter).elements();
+                    match &state.part_of {
+                        Some(of) => assert_eq!(
+                            elements,
+                            of.elements().div_ceil(count),
+                            "{what}: {}",
+                            state.name
+                        ),
+                        None => {
+                            assert!(!shares || elements < count, "{what}: {} is whole", state.name);
+                        }
+                    }
+                }
+                let bytes = made.arena_bytes();
+                let bucket = bucket_bytes(None).unwrap();
+                let largest =
+                    of_whole.states.values().map(|s| of_whole.ty(s.enter).bytes()).max().unwrap();
+                let gathered = match level {
+                    Level::Parameters => align(bucket.max(largest)),
+                    _ => 0,
+                };
+                let most = states(&made.targets[0]) + rest + gathered + align(bucket);
+                assert!(bytes <= most, "{what}: {bytes} bytes, not {most}");
+            }
+        }
+    }
 }

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Prints what levels of sharding need of a rank, and how far large networks scale: all of it simulated.
+
+    benches/ranks_tables.py --arenic target/release/arenic [--cluster C] [--device D] [--compiled N] [--rows B] [--length T] [NETWORK...]
+
+Networks are made from transformers' configs without weights (PyTorch's device `meta`) and planned without them (`--plan-only`), with
+AdamW in f32. Each level is compiled for N ranks with B sequences of T tokens each, and simulated on other numbers of ranks.
+Formulae are those of Rajbhandari et al., "ZeRO" (SC 2020), table 1, for states of f32: Ψ parameters take 4Ψ bytes, their gradients
+4Ψ, AdamW's moments 8Ψ.
+
+Needs the packages of requirements.txt and PyTorch with transformers.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import tempfile
+import time
+
+import onnx_ir as ir
+import torch
+import transformers as hf
+
+# What makes each, and options of `compile`: positions are no parameters.
+NETWORKS = {
+    "GPT-2 XL": (lambda: hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=1600, n_layer=48, n_head=25)), []),
+    "Llama 7B": (lambda: hf.LlamaForCausalLM(hf.LlamaConfig()), ["--freeze", "*inv_freq"]),
+}
+# `gradients` is the program of `optimizer` in a step without micro-batches.
+LEVELS = {"none": ["none"], "optimizer": ["optimizer", "gradients"], "parameters": ["parameters"]}
+RANKS = [8, 64, 512, 1024]
+MEMORIES = [24, 40, 80]
+
+
+class Text(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids):
+        return self.model(input_ids=input_ids, use_cache=False).logits
+
+
+def export(make, length, path):
+    """Writes a network's forward pass, with weights in a file that does not exist; gives how many parameters it has."""
+    with torch.device("meta"):
+        module = Text(make()).train()
+        ids = torch.zeros(2, length, dtype=torch.int64)
+        batch = {"input_ids": {0: torch.export.Dim("batch")}}
+        program = torch.export.export(module, (), {"input_ids": ids}, dynamic_shapes=batch)
+        program._guards_code = []
+        options = {"dynamo": True, "optimize": False, "opset_version": 18, "verbose": False}
+        model = torch.onnx.export(program, (), **options).model
+    model.graph.inputs[0].shape = ir.Shape(["batch", length])
+    offset = 0
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor.raw.device.type == "meta":
+            value.const_value = ir.ExternalTensor(
+                "weights.bin", offset, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name, base_dir=path.parent
+            )
+            offset += tensor.nbytes
+    path.write_bytes(ir.to_proto(model).SerializeToString())
+    return sum(p.numel() for p in module.parameters())
+
+
+def arenic(program, *arguments):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, arguments))}: {done.stderr}")
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def formula(level, parameters, ranks):
+    """Bytes of states and gradients of a rank, by the formulae of ZeRO."""
+    weights, gradients, moments = 4 * parameters, 4 * parameters, 8 * parameters
+    parts = {"none": 0, "optimizer": moments, "gradients": moments + gradients, "parameters": weights + gradients + moments}
+    return weights + gradients + moments - parts[level] * (1 - 1 / ranks)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arenic", required=True)
+    parser.add_argument("--cluster", default="dgx_h100")
+    parser.add_argument("--device", default="h100")
+    parser.add_argument("--compiled", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--effort", default="0")
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    arguments = parser.parse_args()
+    print("| network, level | ranks | GB of a rank | states | ZeRO, with gradients | fits | step, ms | exchanges | exposed | efficiency |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    planning = []
+    for network in arguments.networks:
+        with tempfile.TemporaryDirectory() as folder:
+            model, artifact = pathlib.Path(folder, "model.onnx"), pathlib.Path(folder, "step.arenic")
+            make, options = NETWORKS[network]
+            parameters = export(make, arguments.length, model)
+            for level, names in LEVELS.items():
+                step = ["--loss", "cross_entropy", "--optimizer", "adamw", "--class-axis=-1", "--no-eval", *options]
+                plan = ["--plan-only", "--effort", arguments.effort, "--ranks", arguments.compiled, "--shard", level]
+                dims = ["--dim", f"batch={arguments.rows}"]
+                start = time.monotonic()
+                made = arenic(arguments.arenic, "compile", model, *step, *plan, *dims, "--json", "-o", artifact)
+                seconds = time.monotonic() - start
+                planning.append(f"{network} ({parameters:,} parameters), {level}: {seconds:.0f} s")
+                ranks = ",".join(map(str, RANKS))
+                simulate = ["--ranks", ranks, "--cluster", arguments.cluster, "--device", arguments.device]
+                for row in arenic(arguments.arenic, "simulate", artifact, *simulate, "--json"):
+                    of_rank = row["bytes_per_rank"]
+                    fits = [str(gb) for gb in MEMORIES if of_rank <= gb * 1e9]
+                    states = made[0]["state_bytes"] if row["ranks"] == arguments.compiled else None
+                    ms = [row[f"{what}_seconds"] * 1e3 for what in ("step", "exchange", "exposed")]
+                    zero = " / ".join(f"{formula(name, parameters, row['ranks']) / 1e9:.2f}" for name in names)
+                    print(
+                        f"| {network}, {', '.join(names)} | {row['ranks']} | {of_rank / 1e9:.2f} "
+                        f"| {f'{states / 1e9:.2f}' if states else ''} | {zero} | {', '.join(fits) or '–'} "
+                        f"| {ms[0]:.1f} | {ms[1]:.1f} | {ms[2]:.1f} | {row['efficiency'] * 100:.1f} % |",
+                        flush=True,
+                    )
+    print(f"\nPlanning: {'; '.join(planning)}")
+
+
+main()
