@@ -29,71 +29,168 @@ pub(super) struct Terms<'a> {
     pub(super) offsets: &'a [usize],
 }
 
-/// `a · b + c`, rounded once where `FUSED`.
-#[inline(always)]
-fn madd<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
-    if FUSED { a.mul_add(b, c) } else { a * b + c }
+/// A vector of an instruction set. Loops over plain arrays would leave the choice of what is a vector to
+/// the compiler, which takes points for lanes now and then, and then reads and writes element by element.
+trait Vector: Copy {
+    /// Its lanes.
+    const LANES: usize;
+
+    /// # Safety
+    /// The machine has the instructions; all lanes may be read.
+    unsafe fn load(from: *const f32) -> Self;
+
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn splat(x: f32) -> Self;
+
+    /// `self · b + c`, rounded once where the instruction set can.
+    ///
+    /// # Safety
+    /// The machine has the instructions.
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self;
+
+    /// # Safety
+    /// The machine has the instructions; all lanes may be written.
+    unsafe fn store(self, to: *mut f32);
 }
 
-/// Adds up the terms of `P` points from `point` on in `N · L` lanes from `lane` on.
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Vector;
+    use std::arch::x86_64::*;
+
+    macro_rules! vector {
+        ($t:ty, $lanes:literal, $load:ident, $splat:ident, $mul_add:expr, $store:ident) => {
+            impl Vector for $t {
+                const LANES: usize = $lanes;
+
+                #[inline(always)]
+                unsafe fn load(from: *const f32) -> Self {
+                    // SAFETY: the caller's promise.
+                    unsafe { $load(from) }
+                }
+
+                #[inline(always)]
+                unsafe fn splat(x: f32) -> Self {
+                    // SAFETY: the caller's promise.
+                    unsafe { $splat(x) }
+                }
+
+                #[inline(always)]
+                unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+                    // SAFETY: the caller's promise.
+                    unsafe { $mul_add(self, b, c) }
+                }
+
+                #[inline(always)]
+                unsafe fn store(self, to: *mut f32) {
+                    // SAFETY: the caller's promise.
+                    unsafe { $store(to, self) }
+                }
+            }
+        };
+    }
+    vector!(__m512, 16, _mm512_loadu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_storeu_ps);
+    vector!(__m256, 8, _mm256_loadu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_storeu_ps);
+    vector!(
+        __m128,
+        4,
+        _mm_loadu_ps,
+        _mm_set1_ps,
+        |a, b, c| _mm_add_ps(_mm_mul_ps(a, b), c),
+        _mm_storeu_ps
+    );
+}
+
+/// Without instructions of its own: the compiler's choice.
+#[cfg(not(target_arch = "x86_64"))]
+impl Vector for [f32; 4] {
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { from.cast::<Self>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        [x; 4]
+    }
+
+    #[inline(always)]
+    unsafe fn mul_add(self, b: Self, c: Self) -> Self {
+        const FUSED: bool = cfg!(target_arch = "aarch64");
+        std::array::from_fn(|i| match FUSED {
+            true => self[i].mul_add(b[i], c[i]),
+            false => self[i] * b[i] + c[i],
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<Self>().write_unaligned(self) }
+    }
+}
+
+/// Adds up the terms of `P` points from `point` on in `N` vectors of lanes from `lane` on.
 ///
 /// # Safety
-/// All terms may be read at these points and lanes.
+/// The machine has the instructions; all terms may be read at these points and lanes.
 #[inline(always)]
-unsafe fn block<const P: usize, const N: usize, const L: usize, const FUSED: bool>(
+unsafe fn block<V: Vector, const P: usize, const N: usize>(
     t: Terms,
     (point, lane): (usize, usize),
     sums: &mut Sums,
 ) {
-    let mut c = [[[0.0; L]; N]; P];
-    for c in &mut c {
-        for (n, c) in c.iter_mut().enumerate() {
-            c.copy_from_slice(&t.start[lane + n * L..][..L]);
+    // SAFETY: the caller's promise; `start` and `sums` have all lanes.
+    unsafe {
+        let mut start = [V::splat(0.0); N];
+        for (n, start) in start.iter_mut().enumerate() {
+            *start = V::load(t.start[lane + n * V::LANES..].as_ptr());
         }
-    }
-    let points: [*const f32; P] = std::array::from_fn(|p| t.points[point + p]);
-    let mut panel = t.panel.wrapping_add(lane);
-    for &start in t.starts {
-        for &offset in t.offsets {
-            let mut a = [[0.0; L]; N];
-            for (n, a) in a.iter_mut().enumerate() {
-                // SAFETY: the caller's promise.
-                *a = unsafe { panel.add(n * L).cast::<[f32; L]>().read_unaligned() };
-            }
-            for (c, &point) in c.iter_mut().zip(&points) {
-                // SAFETY: the caller's promise.
-                let b = unsafe { *point.add(start + offset) };
-                for (c, a) in c.iter_mut().zip(&a) {
-                    for (c, a) in c.iter_mut().zip(a) {
-                        *c = madd::<FUSED>(*a, b, *c);
+        let mut c = [start; P];
+        let points: [*const f32; P] = std::array::from_fn(|p| t.points[point + p]);
+        let mut panel = t.panel.wrapping_add(lane);
+        for &start in t.starts {
+            for &offset in t.offsets {
+                let mut a = [V::splat(0.0); N];
+                for (n, a) in a.iter_mut().enumerate() {
+                    *a = V::load(panel.add(n * V::LANES));
+                }
+                for (c, &point) in c.iter_mut().zip(&points) {
+                    let b = V::splat(*point.add(start + offset));
+                    for (c, a) in c.iter_mut().zip(&a) {
+                        *c = a.mul_add(b, *c);
                     }
                 }
+                panel = panel.wrapping_add(t.lanes);
             }
-            panel = panel.wrapping_add(t.lanes);
         }
-    }
-    for (p, c) in c.iter().enumerate() {
-        for (n, c) in c.iter().enumerate() {
-            sums[point + p][lane + n * L..][..L].copy_from_slice(c);
+        for (p, c) in c.iter().enumerate() {
+            for (n, c) in c.iter().enumerate() {
+                c.store(sums[point + p][lane + n * V::LANES..].as_mut_ptr());
+            }
         }
     }
 }
 
-/// All points and lanes, in blocks of `P` points and of three or two vectors of `L` lanes.
+/// All points and lanes, in blocks of `P` points and of three or two vectors.
 ///
 /// # Safety
 /// As for [`add_terms`].
 #[inline(always)]
-unsafe fn blocks<const P: usize, const L: usize, const FUSED: bool>(t: Terms, sums: &mut Sums) {
-    let three = t.lanes.is_multiple_of(3 * L);
-    for lane in (0..t.lanes).step_by(if three { 3 } else { 2 } * L) {
+unsafe fn blocks<V: Vector, const P: usize>(t: Terms, sums: &mut Sums) {
+    let three = t.lanes.is_multiple_of(3 * V::LANES);
+    for lane in (0..t.lanes).step_by(if three { 3 } else { 2 } * V::LANES) {
         for point in (0..POINTS).step_by(P) {
             // SAFETY: the caller's promise.
             unsafe {
                 if three {
-                    block::<P, 3, L, FUSED>(t, (point, lane), sums);
+                    block::<V, P, 3>(t, (point, lane), sums);
                 } else {
-                    block::<P, 2, L, FUSED>(t, (point, lane), sums);
+                    block::<V, P, 2>(t, (point, lane), sums);
                 }
             }
         }
@@ -107,30 +204,35 @@ unsafe fn blocks<const P: usize, const L: usize, const FUSED: bool>(t: Terms, su
 pub(super) unsafe fn add_terms(isa: Isa, t: Terms, sums: &mut Sums) {
     #[cfg(target_arch = "x86_64")]
     {
+        use std::arch::x86_64::{__m128, __m256, __m512};
+
         #[target_feature(enable = "avx512f,avx2,fma")]
         unsafe fn avx512<const N: usize>(t: Terms, sums: &mut Sums) {
             // SAFETY: the caller's promise.
-            unsafe { block::<POINTS, N, 16, true>(t, (0, 0), sums) }
+            unsafe { block::<__m512, POINTS, N>(t, (0, 0), sums) }
         }
         #[target_feature(enable = "avx2,fma")]
         unsafe fn avx2(t: Terms, sums: &mut Sums) {
             // SAFETY: the caller's promise.
-            unsafe { blocks::<4, 8, true>(t, sums) }
+            unsafe { blocks::<__m256, 4>(t, sums) }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise; every machine has SSE2.
         unsafe {
             match (isa, t.lanes) {
-                (Isa::Avx512, 16) => return avx512::<1>(t, sums),
-                (Isa::Avx512, 32) => return avx512::<2>(t, sums),
-                (Isa::Avx512, _) => return avx512::<3>(t, sums),
-                (Isa::Avx2, _) => return avx2(t, sums),
-                (Isa::Baseline, _) => {}
+                (Isa::Avx512, 16) => avx512::<1>(t, sums),
+                (Isa::Avx512, 32) => avx512::<2>(t, sums),
+                (Isa::Avx512, _) => avx512::<3>(t, sums),
+                (Isa::Avx2, _) => avx2(t, sums),
+                (Isa::Baseline, _) => blocks::<__m128, 4>(t, sums),
             }
         }
     }
-    let _ = isa;
-    // SAFETY: the caller's promise.
-    unsafe { blocks::<4, 4, { cfg!(target_arch = "aarch64") }>(t, sums) }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = isa;
+        // SAFETY: the caller's promise.
+        unsafe { blocks::<[f32; 4], 4>(t, sums) }
+    }
 }
 
 #[cfg(test)]
