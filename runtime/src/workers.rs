@@ -74,3 +74,39 @@ pub(crate) fn enter(work: impl FnOnce() + Send) {
         None => work(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use std::thread::current;
+
+    #[test]
+    fn a_step_stays_on_its_thread_until_a_kernel_wants_several() {
+        let workers = Workers::new(2).unwrap();
+        let here = current().id();
+        assert_eq!(workers.step(|| (count(), current().id())), (2, here));
+        let inside = Mutex::new(here);
+        workers.step(|| enter(|| *inside.lock().unwrap() = current().id()));
+        assert_ne!(*inside.lock().unwrap(), here);
+        assert_ne!(workers.step(|| current().id()), here);
+        // Other workers' steps are not theirs.
+        assert_eq!(Workers::new(1).unwrap().step(|| (count(), current().id())), (1, here));
+    }
+
+    #[test]
+    fn a_kernel_outside_of_a_step_runs_in_the_pool() {
+        let workers = Workers::new(1).unwrap();
+        let here = current().id();
+        assert_ne!(workers.kernel(|| current().id()), here);
+        assert_eq!(workers.step(|| workers.kernel(|| current().id())), here);
+    }
+
+    #[test]
+    fn a_step_that_panics_leaves_nothing_at_hand() {
+        let workers = Workers::new(1).unwrap();
+        let step = || workers.step(|| panic!("a kernel"));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(step)).unwrap_err();
+        assert!(AT_HAND.with_borrow(Option::is_none));
+    }
+}

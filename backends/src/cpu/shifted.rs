@@ -40,8 +40,12 @@ fn padded(channels: usize) -> usize {
 /// Terms that a convolution sums before it adds them to its result, likewise.
 const TERMS_AT_ONCE: usize = 768;
 
-/// Elements that the grids of one tile aim at.
-const GRIDS: usize = 768 << 10;
+/// Elements that the grids of one tile aim at, at least and at most: an eighth of the input, so that they
+/// are little beside the tensors of a step, and a part of a core's second cache.
+const GRIDS: [usize; 2] = [64 << 10, 192 << 10];
+
+/// The most where the result is a large gradient of weights, which every tile reads and writes.
+const MOST_GRIDS: usize = 768 << 10;
 
 /// Taps of the largest window that is taken.
 const TAPS: usize = 128;
@@ -186,6 +190,11 @@ impl Grid {
     }
 }
 
+/// See [`GRIDS`].
+fn room(x: &TensorType) -> usize {
+    (x.elements() / 8).clamp(GRIDS[0], GRIDS[1])
+}
+
 fn product(extents: impl Iterator<Item = usize>) -> usize {
     extents.fold(1, usize::saturating_mul)
 }
@@ -239,13 +248,19 @@ pub struct Shifted {
 }
 
 impl Shifted {
-    fn new(grid: &Grid, placed: Vec<Placed>, [images, inputs, channels]: [usize; 3]) -> Shifted {
+    /// For `x` of so many input channels a group, and output channels.
+    fn new(
+        grid: &Grid,
+        placed: Vec<Placed>,
+        x: &TensorType,
+        [inputs, channels]: [usize; 2],
+    ) -> Shifted {
         let rows = grid.axes[0].output;
         // Output channels have no say: some of them get the bits that they get among all.
         let blocks = inputs.div_ceil((TERMS_AT_ONCE / grid.taps.len().max(1)).max(1)).max(1);
         let inputs = inputs.div_ceil(blocks).max(1);
         let taken = |t: Tile| grid.cut(t.rows).channel(t.images).saturating_mul(inputs);
-        let tile = tile(images, rows, GRIDS, taken);
+        let tile = tile(x.shape[0], rows, room(x), taken);
         Shifted { grid: grid.cut(tile.rows), images: tile.images, rows, inputs, channels, placed }
     }
 
@@ -292,7 +307,7 @@ pub fn conv(window: &Window, group: usize, [x, w, y]: [&TensorType; 3]) -> Optio
     let grid = grid(window, x, y);
     let placed = y.shape[2..].iter().map(|&extent| Placed { first: 0, step: 1, extent }).collect();
     let dense = grid.is_dense();
-    dense.then(|| Shifted::new(&grid, placed, [x.shape[0], w.shape[1], channels]))
+    dense.then(|| Shifted::new(&grid, placed, x, [w.shape[1], channels]))
 }
 
 /// How a transposed convolution goes by shifted views, if it is worth it: a convolution for each
@@ -333,7 +348,7 @@ pub fn conv_transpose(
         let (axes, placed) = part.into_iter().unzip();
         let grid = Grid::new(axes);
         let dense = grid.is_dense();
-        dense.then(|| Shifted::new(&grid, placed, [x.shape[0], inputs, channels]))
+        dense.then(|| Shifted::new(&grid, placed, x, [inputs, channels]))
     };
     parts.into_iter().map(part).collect()
 }
@@ -392,5 +407,7 @@ pub fn conv_weight(
         let (grid, images) = (grid.cut(t.rows), t.images);
         ShiftedWeight { grid, images, rows, inputs, channels }
     };
-    Some(of(tile(x.shape[0], rows, GRIDS, |t| of(t).elements())))
+    let gradient = inputs.saturating_mul(channels).saturating_mul(window.taps());
+    let room = gradient.clamp(room(x), MOST_GRIDS);
+    Some(of(tile(x.shape[0], rows, room, |t| of(t).elements())))
 }
