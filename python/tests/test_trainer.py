@@ -245,7 +245,7 @@ def test_bytes_and_messages_are_models_too(root, digits):
 def test_notes_are_logged_and_progress_is_told(root, caplog):
     told = []
     with caplog.at_level(logging.INFO, "arenic"):
-        forward(root, device_memory="80%", progress=lambda *said: told.append(said))
+        forward(root, device_memory="97%", progress=lambda *said: told.append(said))
     assert any("trains" in message for message in caplog.messages)
     assert any("the limit is" in message for message in caplog.messages)
     assert told and all(bound <= found for _, found, bound in told)
@@ -254,7 +254,7 @@ def test_notes_are_logged_and_progress_is_told(root, caplog):
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        forward(root, device_memory="80%", progress=fails)
+        forward(root, device_memory="97%", progress=fails)
 
 
 def test_other_threads_run_while_one_compiles(root):

@@ -42,7 +42,7 @@ const TERMS_AT_ONCE: usize = 768;
 
 /// Elements that the grids of one tile aim at, at least and at most: an eighth of the input, so that they
 /// are little beside the tensors of a step, and a part of a core's second cache.
-const GRIDS: [usize; 2] = [64 << 10, 192 << 10];
+const GRIDS: [usize; 2] = [8 << 10, 192 << 10];
 
 /// The most where the result is a large gradient of weights, which every tile reads and writes.
 const MOST_GRIDS: usize = 768 << 10;
