@@ -20,9 +20,9 @@ def step(root):
     return arenic.compile(root / "models/digits/digits_step.onnx", dim={"batch": 32})
 
 
-def forward(root, **options):
+def forward(root, network="small_cnn", **options):
     options = {"loss": "cross_entropy", "optimizer": "momentum", "momentum": 0.9, "dim": {"batch": 8}, **options}
-    return arenic.compile(root / "models/forward/small_cnn.onnx", **options)
+    return arenic.compile(root / f"models/forward/{network}.onnx", **options)
 
 
 def batch(step, seed=0):
@@ -245,7 +245,7 @@ def test_bytes_and_messages_are_models_too(root, digits):
 def test_notes_are_logged_and_progress_is_told(root, caplog):
     told = []
     with caplog.at_level(logging.INFO, "arenic"):
-        forward(root, device_memory="97%", progress=lambda *said: told.append(said))
+        forward(root, "tiny_resnet", device_memory="80%", progress=lambda *said: told.append(said))
     assert any("trains" in message for message in caplog.messages)
     assert any("the limit is" in message for message in caplog.messages)
     assert told and all(bound <= found for _, found, bound in told)
@@ -254,7 +254,7 @@ def test_notes_are_logged_and_progress_is_told(root, caplog):
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        forward(root, device_memory="97%", progress=fails)
+        forward(root, "tiny_resnet", device_memory="80%", progress=fails)
 
 
 def test_other_threads_run_while_one_compiles(root):
