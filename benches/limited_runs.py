@@ -27,20 +27,18 @@ MODES = ["eager", "checkpoint", "compile", "compile 0.5"]
 STEPS = 5
 
 
-def networks():
-    """Names to makers of a network, its blocks, an example of its input, the number of classes and their axis."""
+def transformer_of(layers, width, heads, vocabulary, times):
+    """A transformer whose blocks are PyTorch's own."""
     import torch
-    import torchvision
     from torch import nn
 
-    def layer(width, heads):
-        return nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
-
     class Transformer(nn.Module):
-        def __init__(self, layers, width, heads, vocabulary, times):
+        def __init__(self):
             super().__init__()
+            block = {"activation": "gelu", "batch_first": True, "norm_first": True}
+            layer = lambda: nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, **block)  # noqa: E731
             self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Parameter(torch.zeros(times, width))
-            self.blocks = nn.ModuleList(layer(width, heads) for _ in range(layers))
+            self.blocks = nn.ModuleList(layer() for _ in range(layers))
             self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
         def forward(self, ids):
@@ -49,8 +47,16 @@ def networks():
                 x = block(x)
             return self.head(self.norm(x))
 
+    return Transformer()
+
+
+def networks():
+    """Names to makers of a network, its blocks, an example of its input, the number of classes and their axis."""
+    import torch
+    import torchvision
+
     def transformer(batch, *sizes):
-        network = Transformer(*sizes)
+        network = transformer_of(*sizes)
         return network, list(network.blocks), torch.zeros(batch, sizes[4], dtype=torch.int64), sizes[3], 2
 
     def resnet():

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from limited_runs import base_of, objects, peak
+from limited_runs import base_of, objects, peak, transformer_of
 
 STEPS = 5
 
@@ -70,22 +70,6 @@ def networks():
         def forward(self, ids):
             return self.head(self.lstm(self.tokens(ids))[0])
 
-    class Transformer(nn.Module):
-        def __init__(self, layers, width, heads, vocabulary, times):
-            super().__init__()
-            layer = lambda: nn.TransformerEncoderLayer(  # noqa: E731
-                width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True
-            )
-            self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Parameter(torch.zeros(times, width))
-            self.blocks = nn.ModuleList(layer() for _ in range(layers))
-            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-
-        def forward(self, ids):
-            x = self.tokens(ids) + self.places
-            for block in self.blocks:
-                x = block(x)
-            return self.head(self.norm(x))
-
     def tokens(make, times, vocabulary):
         return lambda batch: (make(), torch.randint(vocabulary, (batch, times)), vocabulary)
 
@@ -98,8 +82,8 @@ def networks():
         "vit_b_16": image(vision.vit_b_16),
         "unet": lambda batch: (UNet(), torch.randn(batch, 3, 128, 128), 4),
         "lstm": tokens(Lstm, 64, 1000),
-        "gpt2": tokens(lambda: Transformer(12, 768, 12, 50257, 256), 256, 50257),
-        "bert": tokens(lambda: Transformer(12, 768, 12, 30522, 128), 128, 30522),
+        "gpt2": tokens(lambda: transformer_of(12, 768, 12, 50257, 256), 256, 50257),
+        "bert": tokens(lambda: transformer_of(12, 768, 12, 30522, 128), 128, 30522),
     }
 
 

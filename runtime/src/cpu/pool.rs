@@ -268,8 +268,7 @@ wide! {
     }
 }
 
-/// Keeps the larger of what is best and of these values, without a branch. Their places are `step` apart
-/// from `at` on.
+/// Keeps the larger of what is best and of these values. Their places are `step` apart from `at` on.
 #[inline(always)]
 fn keep_larger<T: Number, P: Place>(
     values: &[T],
