@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// ```
 /// use arenic::{Compiler, Limit, Model, Optimizer};
 ///
-/// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/forward/small_cnn.onnx");
+/// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/forward/tiny_resnet.onnx");
 /// let forward = Model::open(path)?.dim("batch", 32);
 /// let whole = Compiler::new().loss("cross_entropy", Optimizer::Adamw).compile(&forward)?;
 /// let limit = whole.arena_bytes() * 9 / 10;

@@ -8,7 +8,7 @@
 //! ```
 //! use arenic::{Compiler, Limit, Model, Optimizer, Trainer};
 //!
-//! let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/forward/small_cnn.onnx");
+//! let path = concat!(env!("CARGO_MANIFEST_DIR"), "/models/forward/tiny_resnet.onnx");
 //! let forward = Model::open(path)?.dim("batch", 4);
 //! let compiler = Compiler::new().loss("cross_entropy", Optimizer::Adamw);
 //! let mut trainer = Trainer::new(compiler.memory(Limit::Part(0.9)).compile(&forward)?)?;
