@@ -109,6 +109,11 @@ fn layout() {
 }
 
 #[test]
+fn pool_taps() {
+    assert!(hold("pool_taps", "- pool_taps") >= 2);
+}
+
+#[test]
 fn sink_transposes() {
     assert!(hold("sink_transposes", "- sink_transposes") >= 4);
 }

@@ -402,8 +402,16 @@ fn sections_change_no_bits() {
         let unlimited = run.target.figures.arena_bytes;
         let bits = run.bits_of(&run.target, "unlimited");
         for percent in [70, 55] {
-            let target = within(&run.model(), &yaml, Some(unlimited * percent / 100))
-                .unwrap_or_else(|e| panic!("{} within {percent} %: {e}", run.name));
+            // A small network may need more.
+            let keeps = |limit| within(&run.model(), &yaml, Some(limit));
+            let target = match keeps(unlimited * percent / 100) {
+                Err(CompileError::Run(RunError::Pass {
+                    error: PassError::DeviceMemory { minimum, .. },
+                    ..
+                })) => keeps(minimum),
+                found => found,
+            };
+            let target = target.unwrap_or_else(|e| panic!("{} within {percent} %: {e}", run.name));
             assert!(run.bits_of(&target, &yaml) == bits, "{} within {percent} %", run.name);
             cut += usize::from(target.graph.nodes.len() > run.target.graph.nodes.len());
             states += target.graph.states.values().filter(|s| s.rows.is_some()).count();

@@ -18,7 +18,7 @@ use prost::Message;
 use std::collections::BTreeMap;
 
 /// The default pipeline with all rewrites, and without searches, which take seconds.
-const REST: &str = "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- attention\n\
+const REST: &str = "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- attention\n- pool_taps\n\
     - sink_transposes\n- fuse_cross_entropy\n- fuse_updates\n- fuse_sums\n- fuse_elementwise\n- views\n\
     - detach_states\n- spans\n- order: {method: definition}\n- share_in_place\n\
     - place_smartpool\n- lower\n- sync\n";

@@ -49,8 +49,10 @@ const OPERATORS: &str = r#"
 {"conv_transpose":{"window":$w,"group":1,"output_padding":[0]}} | f32[a,c,b] f32[c,m,k]
 {"conv_weight_grad":{"window":$w,"group":1}} | f32[a,c,b] f32[a,m,b]
 {"max_pool":{"window":$w}} | f32[a,c,b]
+{"max_pool":{"window":$w,"indices":"taps"}} | f32[a,c,b]
 {"average_pool":{"window":$w}} | f32[a,c,b]
 {"max_pool_grad":{"window":$w,"shape":[$a,$c,$b]}} | f32[a,c,e] i64[a,c,e]
+{"max_pool_grad":{"window":$w,"indices":"taps","shape":[$a,$c,$b]}} | f32[a,c,e] u8[a,c,e]
 {"average_pool_grad":{"window":$w,"shape":[$a,$c,$b]}} | f32[a,c,e]
 {"channels_last":{"of":{"conv":{"window":$w,"group":1}}}} | f32[a,b,c] f32[m,k,c]
 {"lstm":{}} | f32[a,b,4*c] f32[4*c,c] f32[b,c] f32[b,c]
@@ -200,7 +202,6 @@ const WITHOUT_CUTS: &[&str] = &[
     "dropout",
     "gather",
     "gather_nd",
-    "max_pool_grad",
     "opaque",
     "own_part",
     "random_uniform",

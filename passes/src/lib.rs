@@ -41,6 +41,7 @@ pub mod mip;
 pub mod order;
 mod pass;
 pub mod place;
+pub mod pool_taps;
 pub mod precision;
 pub mod raise;
 pub mod recompute;
@@ -86,6 +87,7 @@ crate::passes! {
     graph views::Views,
     graph raise::Raise in "raise/mod.rs",
     graph attention::Attention in "attention/mod.rs",
+    graph pool_taps::PoolTaps,
     graph sink_transposes::SinkTransposes,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph sink_scatters::SinkScatters,

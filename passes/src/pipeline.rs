@@ -270,8 +270,16 @@ impl Pipeline {
     /// Where passes stand that divide a whole step.
     fn end_of_the_step(&self) -> usize {
         let prepares = |step: &Step| {
-            ["fold_constants", "dead_code", "raise", "attention", "differentiate", "shard"]
-                .contains(&&step.name[..])
+            let names = [
+                "fold_constants",
+                "dead_code",
+                "pool_taps",
+                "raise",
+                "attention",
+                "differentiate",
+                "shard",
+            ];
+            names.contains(&&step.name[..])
         };
         let made = self.steps.iter().rposition(|s| s.name == "differentiate");
         let made = made.map_or(0, |i| i + 1);

@@ -14,7 +14,9 @@ use arenic::onnx::proto::{ModelProto, NodeProto, StringStringEntryProto};
 use arenic::onnx::{ImportOptions, Imported, import_bytes, import_file};
 use arenic_backends::CPU;
 use arenic_ir::check::check;
-use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, ResizeSpec, Rng, Scatter, Window};
+use arenic_ir::op::{
+    AttentionDropout, AttentionSpec, Binary, PoolIndices, ResizeSpec, Rng, Scatter, Window,
+};
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
 use arenic_ir::verify::verify;

@@ -73,8 +73,16 @@ fn single_operators_are_read_back_with_the_same_results() {
         (uniform(None), vec![]),
         (uniform(Some(77)), vec![]),
         (
-            Op::MaxPool { window: window(2, 2, 1, 0), ceil: true, column_major: true },
+            Op::MaxPool {
+                window: window(2, 2, 1, 0),
+                ceil: true,
+                indices: PoolIndices::ColumnMajorPositions,
+            },
             vec![f(&[1, 2, 5, 5])],
+        ),
+        (
+            Op::MaxPool { window: window(3, 2, 2, 1), ceil: true, indices: PoolIndices::Taps },
+            vec![f(&[2, 2, 6, 5])],
         ),
         (
             Op::AveragePool { window: window(2, 1, 2, 1), ceil: false, count_include_pad: true },
@@ -211,14 +219,14 @@ fn paddings_and_gradients_of_pools_are_read_back() {
         close(&alone(op, &inputs), 1e-5);
     }
     // Indices are those of a pool: each lies in its window.
-    for column_major in [false, true] {
-        let pool = Op::MaxPool { window: window.clone(), ceil: false, column_major };
+    for indices in PoolIndices::ALL {
+        let pool = Op::MaxPool { window: window.clone(), ceil: false, indices };
         let shape = vec![1, 2, 6, 5];
         let mut g = alone(pool, &[f(&shape)]);
         let dy = g.add_input("dy", f(&[1, 2, 3, 2]));
-        let indices = g.outputs[1].value;
-        let op = Op::MaxPoolGrad { window: window.clone(), ceil: false, column_major, shape };
-        let n = g.add_node("grad", op, vec![dy, indices]).unwrap();
+        let found = g.outputs[1].value;
+        let op = Op::MaxPoolGrad { window: window.clone(), ceil: false, indices, shape };
+        let n = g.add_node("grad", op, vec![dy, found]).unwrap();
         let value = g.result(n).unwrap();
         g.outputs = vec![arenic_ir::Output { name: "dx".into(), value }];
         close(&g, 1e-5);

@@ -1,7 +1,9 @@
 //! Pools and resizing.
 
 use super::*;
-use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Scale, Window};
+use arenic_ir::op::{
+    Coordinates, Interpolation, NearestMode, PoolIndices, ResizeSpec, Scale, Window,
+};
 
 fn window(r: &mut Rng, rank: usize) -> Window {
     let kernel: Vec<usize> = (0..rank).map(|_| r.usize(1..4)).collect();
@@ -26,7 +28,11 @@ fn pools() {
         x.extend((0..rank).map(|i| window.span(i) + r.usize(0..4)));
         let (ceil, count_include_pad) = (r.bool(), r.bool());
         let operand = trained(r, &x);
-        let max = Op::MaxPool { window: window.clone(), ceil, column_major: r.bool() };
+        let max = Op::MaxPool {
+            window: window.clone(),
+            ceil,
+            indices: *r.choice(&PoolIndices::ALL).expect("some"),
+        };
         case(&max, std::slice::from_ref(&operand));
         case(&Op::AveragePool { window, ceil, count_include_pad }, &[operand]);
     }

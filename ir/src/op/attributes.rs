@@ -1,6 +1,7 @@
 //! Attributes of operators: modes, and the keys of generators.
 
-use serde::{Deserialize, Serialize};
+use crate::types::DType;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// How random operators are keyed: (seed, step, `stream`, element).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,6 +35,51 @@ pub enum Scatter {
     Mul,
     Min,
     Max,
+}
+
+/// What the indices of a max pool say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolIndices {
+    /// Flat positions in the operand, as `i64`.
+    #[default]
+    Positions,
+    /// The same, with spatial axes in column-major order (ONNX `storage_order` 1).
+    ColumnMajorPositions,
+    /// Taps of the window, counted in row-major order, in the smallest unsigned type that has them
+    /// all. A window with every tap in padding, by dilation, has tap 0.
+    Taps,
+}
+
+impl PoolIndices {
+    /// Every kind, in declaration order.
+    pub const ALL: [PoolIndices; 3] =
+        [PoolIndices::Positions, PoolIndices::ColumnMajorPositions, PoolIndices::Taps];
+
+    /// The type of the indices of windows of so many taps.
+    pub fn dtype(self, taps: usize) -> DType {
+        match self {
+            PoolIndices::Positions | PoolIndices::ColumnMajorPositions => DType::I64,
+            PoolIndices::Taps if taps <= 1 << 8 => DType::U8,
+            PoolIndices::Taps if taps <= 1 << 16 => DType::U16,
+            PoolIndices::Taps => DType::U32,
+        }
+    }
+}
+
+/// Reads [`PoolIndices`]. Files of versions up to 0.2 say `column_major: true` instead.
+pub(super) fn pool_indices<'de, D: Deserializer<'de>>(from: D) -> Result<PoolIndices, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        ColumnMajor(bool),
+        Indices(PoolIndices),
+    }
+    Ok(match Written::deserialize(from)? {
+        Written::ColumnMajor(true) => PoolIndices::ColumnMajorPositions,
+        Written::ColumnMajor(false) => PoolIndices::Positions,
+        Written::Indices(indices) => indices,
+    })
 }
 
 /// Attributes of [`Op::Attention`](super::Op::Attention) and of its gradient.
@@ -115,6 +161,10 @@ impl AttentionDropout {
 /// Attributes that are false are left out of the text.
 pub(super) fn is_false(b: &bool) -> bool {
     !*b
+}
+
+pub(super) fn is_default<T: Default + PartialEq>(x: &T) -> bool {
+    *x == T::default()
 }
 
 pub(super) fn is_one(x: &f32) -> bool {

@@ -171,9 +171,10 @@ fn cuts(of: &Op, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
 /// The operator of a part: see [`Op::part`].
 pub(super) fn part(of: &Op, cut: &Cut, extent: usize) -> Op {
     let own = |assembly: &Assembly| match (assembly, of) {
-        (Assembly::Concat(axis), Op::AveragePoolGrad { shape, .. }) => {
-            Assembly::Concat(first_axis(shape.len(), *axis))
-        }
+        (
+            Assembly::Concat(axis),
+            Op::MaxPoolGrad { shape, .. } | Op::AveragePoolGrad { shape, .. },
+        ) => Assembly::Concat(first_axis(shape.len(), *axis)),
         // Of others no attribute depends on the part.
         (assembly, _) => *assembly,
     };
@@ -184,7 +185,7 @@ pub(super) fn part(of: &Op, cut: &Cut, extent: usize) -> Op {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Binary, Window};
+    use super::super::{Binary, PoolIndices, Window};
     use super::*;
     use crate::types::DType;
 
@@ -223,7 +224,8 @@ mod tests {
         let y = conv.infer(&[&f32s(&[2, 8, 6, 4]), &f32s(&[5, 3, 3, 4]), &f32s(&[5])]).unwrap();
         assert_eq!(y, [f32s(&[2, 4, 3, 5])]);
         assert!(conv.infer(&[&f32s(&[2, 4, 8, 6]), &f32s(&[5, 4, 3, 3])]).is_err());
-        let pool = last_of(Op::MaxPool { window: window(), ceil: false, column_major: false });
+        let pool =
+            last_of(Op::MaxPool { window: window(), ceil: false, indices: PoolIndices::Positions });
         let y = pool.infer(&[&f32s(&[2, 8, 6, 4])]).unwrap();
         assert_eq!([&y[0].shape, &y[1].shape], [&[2, 4, 3, 4], &[2, 4, 3, 4]]);
         let add = last_of(Op::Binary { f: Binary::Add });

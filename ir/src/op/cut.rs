@@ -72,6 +72,7 @@ impl Op {
             Op::Reshape { shape }
             | Op::Expand { shape }
             | Op::Pad { shape, .. }
+            | Op::MaxPoolGrad { shape, .. }
             | Op::AveragePoolGrad { shape, .. },
             Some(axis),
         ) = (&mut op, cut.results.first().and_then(|r| r.axis()))

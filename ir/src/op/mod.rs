@@ -54,7 +54,7 @@ mod update;
 mod window;
 mod work;
 
-pub use attributes::{AttentionDropout, AttentionSpec, Reduction, Rng, Scatter};
+pub use attributes::{AttentionDropout, AttentionSpec, PoolIndices, Reduction, Rng, Scatter};
 pub use collective::{MAX_RANKS, part_type};
 pub use cut::{Assembly, Cut};
 pub use error::{MAX_RANK, TypeError};

@@ -1,9 +1,10 @@
 //! The list of all operators, by family: names in the text form, operands and results, attributes.
 
-use super::attributes::{self, is_false, is_one, one};
+use super::attributes::{self, is_default, is_false, is_one, one};
 use super::family::{self, operators};
 use super::{
-    Activation, AttentionSpec, Binary, Reduction, ResizeSpec, Rng, Scatter, Step, Unary, Window,
+    Activation, AttentionSpec, Binary, PoolIndices, Reduction, ResizeSpec, Rng, Scatter, Step,
+    Unary, Window,
 };
 use crate::types::DType;
 use serde::{Deserialize, Serialize};
@@ -353,16 +354,21 @@ operators! {
 
     /// Pools, and their gradients.
     Pool {
-        /// `x[N,C,…] → y, indices(i64)`: indices are flat positions in `x`.
+        /// `x[N,C,…] → y, indices`: where each maximum is.
         "max_pool" MaxPool {
             /// Kernel, strides, pads, dilations.
             window: Window,
             /// Round output extents up.
             #[serde(default, skip_serializing_if = "is_false")]
             ceil: bool,
-            /// Spatial indices count in column-major order (ONNX `storage_order` 1).
-            #[serde(default, skip_serializing_if = "is_false")]
-            column_major: bool,
+            /// What the indices say, and their type.
+            #[serde(
+                default,
+                alias = "column_major",
+                deserialize_with = "attributes::pool_indices",
+                skip_serializing_if = "is_default"
+            )]
+            indices: PoolIndices,
         },
         /// `x[N,C,…] → y`.
         "average_pool" AveragePool {
@@ -375,19 +381,24 @@ operators! {
             #[serde(default, skip_serializing_if = "is_false")]
             count_include_pad: bool,
         },
-        /// `dy, indices(i64) → dx`: the gradient of a max pool's operand, from the indices that
-        /// `MaxPool` gave: `dy` is added at these flat positions of `dx`, in their order, and zero
-        /// elsewhere. An index counts where its window covers it; another one adds nothing, and one
-        /// that is no position in `dx` is refused.
+        /// `dy, indices → dx`: the gradient of a max pool's operand, from the indices that `MaxPool`
+        /// gave: `dy` is added at these places of `dx`, in their order, and zero elsewhere. An index
+        /// counts where its window covers it; another one adds nothing, and one that is no position
+        /// in `dx`, where indices are positions, is refused.
         "max_pool_grad" MaxPoolGrad {
             /// Kernel, strides, pads, dilations of the pool.
             window: Window,
             /// Its output extents were rounded up.
             #[serde(default, skip_serializing_if = "is_false")]
             ceil: bool,
-            /// Spatial indices count in column-major order.
-            #[serde(default, skip_serializing_if = "is_false")]
-            column_major: bool,
+            /// What the indices say, and their type.
+            #[serde(
+                default,
+                alias = "column_major",
+                deserialize_with = "attributes::pool_indices",
+                skip_serializing_if = "is_default"
+            )]
+            indices: PoolIndices,
             /// The shape of the pool's operand and of `dx`.
             shape: Vec<usize>,
         },

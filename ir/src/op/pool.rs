@@ -3,7 +3,7 @@
 use super::error::ensure;
 use super::families::Pool;
 use super::family::Row;
-use super::{Assembly, Cut, Narrowing, TypeError, Window, Work};
+use super::{Assembly, Cut, Narrowing, PoolIndices, TypeError, Window, Work};
 use crate::types::{DType, TensorType};
 
 impl Row for Pool<'_> {
@@ -18,22 +18,22 @@ impl Row for Pool<'_> {
 
     fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
         match *self {
-            Pool::MaxPool { window, ceil, .. } => {
+            Pool::MaxPool { window, ceil, indices } => {
                 ensure!(x[0].dtype != DType::Bool, "max_pool does not take bool");
                 let shape = pooled(x[0], window, *ceil)?;
                 Ok(vec![
                     TensorType::new(x[0].dtype, shape.as_slice()),
-                    TensorType::new(DType::I64, shape),
+                    TensorType::new(indices.dtype(window.taps()), shape),
                 ])
             }
             Pool::AveragePool { window, ceil, .. } => {
                 ensure!(x[0].dtype.is_float(), "average_pool does not take {}", x[0].dtype);
                 Ok(vec![TensorType::new(x[0].dtype, pooled(x[0], window, *ceil)?)])
             }
-            Pool::MaxPoolGrad { window, ceil, shape, .. } => {
+            Pool::MaxPoolGrad { window, ceil, indices, shape } => {
                 let dx = unpooled(x[0], window, *ceil, shape)?;
                 ensure!(
-                    x[1].dtype == DType::I64 && x[1].shape == x[0].shape,
+                    x[1].dtype == indices.dtype(window.taps()) && x[1].shape == x[0].shape,
                     "indices {} do not fit {}",
                     x[1],
                     x[0]
@@ -57,18 +57,28 @@ impl Row for Pool<'_> {
 
     fn cuts(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
         match self {
-            Pool::MaxPool { .. } => {
+            // Positions are those in the whole.
+            Pool::MaxPoolGrad {
+                indices: PoolIndices::Positions | PoolIndices::ColumnMajorPositions,
+                ..
+            } => vec![],
+            Pool::MaxPool {
+                indices: PoolIndices::Positions | PoolIndices::ColumnMajorPositions,
+                ..
+            } => {
                 let each = x[0].shape[1..].iter().product();
                 let results = vec![Assembly::Concat(0), Assembly::Positions(each)];
                 vec![Cut::along(x[0].shape[0], vec![Some(0)], results)]
             }
-            Pool::AveragePool { .. } | Pool::AveragePoolGrad { .. } => {
-                let cut =
-                    |d: usize| Cut::along(x[0].shape[d], vec![Some(d)], Assembly::concat(y, d));
+            Pool::MaxPool { .. }
+            | Pool::AveragePool { .. }
+            | Pool::MaxPoolGrad { .. }
+            | Pool::AveragePoolGrad { .. } => {
+                let cut = |d: usize| {
+                    Cut::along(x[0].shape[d], vec![Some(d); x.len()], Assembly::concat(y, d))
+                };
                 (0..2).map(cut).collect()
             }
-            // Indices are positions in the whole.
-            Pool::MaxPoolGrad { .. } => vec![],
         }
     }
 

@@ -40,6 +40,7 @@ mod param_grad;
 mod pointwise;
 mod pool;
 mod pool_grad;
+mod pool_indices;
 mod product;
 mod product_update;
 mod random;
@@ -137,13 +138,11 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
         Op::Conv { window, group } => conv::run(window, *group, call),
         Op::ConvTranspose { window, group, .. } => conv_transpose::run(window, *group, call),
         Op::ConvWeightGrad { window, group } => conv_weight::run(window, *group, call),
-        Op::MaxPool { window, column_major, .. } => pool::max(window, *column_major, call),
+        Op::MaxPool { window, indices, .. } => pool::max(window, *indices, call),
         Op::AveragePool { window, count_include_pad, .. } => {
             pool::average(window, *count_include_pad, call);
         }
-        Op::MaxPoolGrad { window, column_major, .. } => {
-            return pool_grad::max(window, *column_major, call);
-        }
+        Op::MaxPoolGrad { window, indices, .. } => return pool_grad::max(window, *indices, call),
         Op::AveragePoolGrad { window, count_include_pad, .. } => {
             pool_grad::average(window, *count_include_pad, call);
         }

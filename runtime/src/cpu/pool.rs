@@ -6,17 +6,18 @@
 use super::address::Shared;
 use super::dispatch::{for_float, for_number};
 use super::number::{Float, Number};
+use super::pool_indices::PlacesWriter;
 use super::reduce::{largest, sum};
 use super::sliding::{PerAxis, Sliding, inside, unflatten};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, Destination};
 use arenic_ir::DType;
-use arenic_ir::op::{MAX_RANK, Window};
+use arenic_ir::op::{MAX_RANK, PoolIndices, Window};
 
 /// Runs a `MaxPool`.
-pub(super) fn max(window: &Window, column_major: bool, call: &Call) {
-    for_number!(call.inputs[0].ty().dtype, T => max_of::<T>(call, window, column_major));
+pub(super) fn max(window: &Window, indices: PoolIndices, call: &Call) {
+    for_number!(call.inputs[0].ty().dtype, T => max_of::<T>(call, window, indices));
 }
 
 /// Runs an `AveragePool`.
@@ -50,89 +51,50 @@ impl<'a> WindowRows<'a> {
         self.at[d]
     }
 
-    /// Calls `f` with the offset of every row of the plane that the window meets, in order.
+    /// The rows of the plane that the window meets, in order.
     #[inline(always)]
-    pub(super) fn each(&self, mut f: impl FnMut(usize)) {
-        let (s, last) = (self.s, self.s.last());
-        if (0..last).any(|d| self.first[d] >= self.end[d]) {
-            return;
-        }
-        let mut tap = self.first;
-        loop {
-            let offset = (0..last).fold(0, |offset, d| {
-                let x = self.at[d] * s.strides[d] + tap[d] * s.dilations[d] - s.pads[d];
-                offset * s.input[d] + x
-            });
-            f(offset * s.input[last]);
-            let mut d = last;
-            loop {
-                let Some(next) = d.checked_sub(1) else { return };
-                d = next;
-                tap[d] += 1;
-                if tap[d] < self.end[d] {
-                    break;
-                }
-                tap[d] = self.first[d];
-            }
-        }
+    pub(super) fn rows(&self) -> Rows<'_> {
+        let is_empty = (0..self.s.last()).any(|d| self.first[d] >= self.end[d]);
+        Rows { of: self, tap: (!is_empty).then_some(self.first) }
     }
 }
 
-/// Elements of a row of the result whose places are found at a time.
+/// The rows of a plane that a window meets.
+pub(super) struct Rows<'a> {
+    of: &'a WindowRows<'a>,
+    /// The taps of the next row along all axes but the last.
+    tap: Option<PerAxis<usize>>,
+}
+
+impl Iterator for Rows<'_> {
+    /// Where the row begins in the plane, and the number of the first tap on it.
+    type Item = (usize, usize);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<(usize, usize)> {
+        let (of, mut tap) = (self.of, self.tap?);
+        let (s, last) = (of.s, of.s.last());
+        let (mut offset, mut number) = (0, 0);
+        for (d, tap) in tap[..last].iter().enumerate() {
+            offset =
+                offset * s.input[d] + of.at[d] * s.strides[d] + tap * s.dilations[d] - s.pads[d];
+            number = number * s.kernel[d] + tap;
+        }
+        self.tap = None;
+        for d in (0..last).rev() {
+            tap[d] += 1;
+            if tap[d] < of.end[d] {
+                self.tap = Some(tap);
+                break;
+            }
+            tap[d] = of.first[d];
+        }
+        Some((offset * s.input[last], number * s.kernel[last]))
+    }
+}
+
+/// Elements of a row of the result whose maxima are found at a time.
 pub(super) const STRIP: usize = 64;
-
-impl WindowRows<'_> {
-    /// Calls `f(j, value, position)` for everything that the windows of positions `first`
-    /// to `first + n` of this row see; `j` counts positions from `first`, which see taps in
-    /// order.
-    #[inline(always)]
-    fn runs<T: Number>(
-        &self,
-        from: &[T],
-        first: usize,
-        n: usize,
-        mut f: impl FnMut(usize, T, usize),
-    ) {
-        let (s, last) = (self.s, self.s.last());
-        let (step, dilation, extent) = (s.strides[last], s.dilations[last], s.input[last]);
-        self.each(|offset| {
-            if n == 1 {
-                let (begin, end) = taps_inside(s, last, first);
-                for t in begin..end {
-                    let at = offset + first * step + t * dilation - s.pads[last];
-                    f(0, from[at], at);
-                }
-                return;
-            }
-            for t in 0..s.kernel[last] {
-                let origin = (first * step + t * dilation) as isize - s.pads[last] as isize;
-                match step {
-                    1 => row_run(from, offset, (origin, 1, n, extent), &mut f),
-                    2 => row_run(from, offset, (origin, 2, n, extent), &mut f),
-                    _ => row_run(from, offset, (origin, step, n, extent), &mut f),
-                }
-            }
-        });
-    }
-}
-
-/// Calls `f` for every `j` below `n` with an element `origin + j · step` of the row of
-/// `extent` elements at `offset`.
-#[inline(always)]
-fn row_run<T: Number>(
-    from: &[T],
-    offset: usize,
-    (origin, step, n, extent): (isize, usize, usize, usize),
-    f: &mut impl FnMut(usize, T, usize),
-) {
-    let (begin, end) = inside(origin, step, n, extent);
-    let row = &from[offset..][..extent];
-    for j in begin..end {
-        let at = (origin + (j * step) as isize) as usize;
-        // SAFETY: inside the row, as `inside` says.
-        f(j, unsafe { *row.get_unchecked(at) }, offset + at);
-    }
-}
 
 /// The taps of axis `d` that lie inside at output position `o`.
 #[inline(always)]
@@ -141,14 +103,14 @@ fn taps_inside(s: &Sliding, d: usize, o: usize) -> (usize, usize) {
     inside(origin, s.dilations[d], s.kernel[d], s.input[d])
 }
 
-fn max_of<T: Number>(call: &Call, window: &Window, column_major: bool) {
-    let (x, [y, indices]) = (&call.inputs[0], call.outputs) else { unreachable!("two results") };
-    let Some(ty) = y.or(*indices).map(|t| t.ty()).filter(|ty| ty.elements() > 0) else { return };
+fn max_of<T: Number>(call: &Call, window: &Window, indices: PoolIndices) {
+    let (x, [y, places]) = (&call.inputs[0], call.outputs) else { unreachable!("two results") };
+    let Some(ty) = y.or(*places).map(|t| t.ty()).filter(|ty| ty.elements() > 0) else { return };
     let s = &Sliding::new(window, &x.ty().shape, &ty.shape);
     // SAFETY: a pool has no in-place pairs.
     let x: &[T] = unsafe { x.slice() };
     let values = y.map(|y: Destination| Shared::new(y.ptr::<T>()));
-    let indices = indices.map(|i: Destination| Shared::new(i.ptr::<i64>()));
+    let places = places.map(|p| PlacesWriter::new(s, indices, &p));
     let (size, last) = (s.inputs(), s.last());
     let width = s.output[last];
     let rows = s.outputs() / width;
@@ -156,14 +118,9 @@ fn max_of<T: Number>(call: &Call, window: &Window, column_major: bool) {
         let (plane, row) = (unit / rows, unit % rows);
         let from = &x[plane * size..][..size];
         // SAFETY: each unit has a row of its own in both results.
-        let (mut values, indices) = unsafe {
-            (
-                values.map(|y| y.slice(unit * width, width)),
-                indices.map(|i| i.slice(unit * width, width)),
-            )
-        };
+        let mut values = unsafe { values.map(|y| y.slice(unit * width, width)) };
         let meets = WindowRows::new(s, row);
-        let Some(indices) = indices else {
+        let Some(places) = &places else {
             if let Some(values) = values {
                 row_largest(s, &meets, from, values);
             }
@@ -171,115 +128,73 @@ fn max_of<T: Number>(call: &Call, window: &Window, column_major: bool) {
         };
         for first in (0..width).step_by(STRIP) {
             let n = STRIP.min(width - first);
-            let mut best = [T::LOWEST; STRIP];
-            let index_of = |place: usize| {
-                let place = if column_major { transposed(s, place) } else { place };
-                (plane * size + place) as i64
-            };
-            let indices = &mut indices[first..][..n];
-            // Places in fewer bytes, where they fit, are found by wider vectors.
-            if size < u32::MAX as usize {
-                let mut places = [u32::NONE; STRIP];
-                row_places(&meets, from, first, &mut best[..n], &mut places[..n]);
-                indices.iter_mut().zip(&places).for_each(|(i, p)| *i = index_of(p.at()));
-            } else {
-                let mut places = [usize::NONE; STRIP];
-                row_places(&meets, from, first, &mut best[..n], &mut places[..n]);
-                indices.iter_mut().zip(&places).for_each(|(i, p)| *i = index_of(p.at()));
-            }
+            let (mut best, mut taps) = ([T::LOWEST; STRIP], [NO_TAP; STRIP]);
+            let (best, taps) = (&mut best[..n], &mut taps[..n]);
+            row_taps(&meets, from, first, best, taps);
+            taps.iter_mut().filter(|tap| **tap == NO_TAP).for_each(|tap| *tap = 0);
+            // SAFETY: as above.
+            unsafe { places.write(plane, row * width + first, taps) };
             if let Some(values) = &mut values {
-                values[first..][..n].copy_from_slice(&best[..n]);
+                values[first..][..n].copy_from_slice(best);
             }
         }
     });
 }
 
-/// A place in a plane.
-trait Place: Copy + PartialEq {
-    /// No place.
-    const NONE: Self;
-
-    fn new(at: usize) -> Self;
-
-    /// The place. A window with every tap in padding, by dilation, has its plane's start.
-    fn at(self) -> usize;
-}
-
-macro_rules! place {
-    ($t:ty) => {
-        impl Place for $t {
-            const NONE: $t = <$t>::MAX;
-
-            #[inline(always)]
-            fn new(at: usize) -> $t {
-                at as $t
-            }
-
-            #[inline(always)]
-            fn at(self) -> usize {
-                if self == Self::NONE { 0 } else { self as usize }
-            }
-        }
-    };
-}
-place!(u32);
-place!(usize);
+/// No tap: a window has fewer.
+const NO_TAP: u32 = u32::MAX;
 
 wide! {
-    /// The largest elements that the windows of positions from `first` on of a row see, and where they
-    /// are: the first of equal ones, and the last NaN.
-    fn row_places<T: Number, P: Place>(
+    /// The largest elements that the windows of positions from `first` on of a row see, and the taps
+    /// that see them: the first of equal ones, and the last NaN.
+    fn row_taps<T: Number>(
         meets: &WindowRows,
         from: &[T],
         first: usize,
         best: &mut [T],
-        places: &mut [P],
+        taps: &mut [u32],
     ) {
         let (s, last) = (meets.s, meets.s.last());
         let (step, dilation, extent) = (s.strides[last], s.dilations[last], s.input[last]);
-        meets.each(|offset| {
+        // Of a single window only the taps inside are looked at: there may be many.
+        let along = match best.len() {
+            1 => taps_inside(s, last, first),
+            _ => (0, s.kernel[last]),
+        };
+        for (offset, number) in meets.rows() {
             let row = &from[offset..][..extent];
-            // Of a single window only the taps inside are looked at: there may be many.
-            let taps = match best.len() {
-                1 => taps_inside(s, last, first),
-                _ => (0, s.kernel[last]),
-            };
-            for t in taps.0..taps.1 {
+            for t in along.0..along.1 {
                 let origin = (first * step + t * dilation) as isize - s.pads[last] as isize;
                 let (begin, end) = inside(origin, step, best.len(), extent);
                 if begin >= end {
                     continue;
                 }
-                let at = (origin + (begin * step) as isize) as usize;
-                let (best, places) = (&mut best[begin..end], &mut places[begin..end]);
+                let row = &row[(origin + (begin * step) as isize) as usize..];
+                let (best, taps) = (&mut best[begin..end], &mut taps[begin..end]);
+                let tap = (number + t) as u32;
                 if step == 1 {
-                    keep_larger(&row[at..], (offset + at, 1), best, places);
+                    keep_larger(row, tap, best, taps);
                 } else {
                     let mut values = [T::ZERO; STRIP];
                     let values = &mut values[..best.len()];
                     match step {
-                        2 => every::<T, 2>(&row[at..], 2, values, &|from, _| from),
-                        _ => every::<T, 0>(&row[at..], step, values, &|from, _| from),
+                        2 => every::<T, 2>(row, 2, values, &|from, _| from),
+                        _ => every::<T, 0>(row, step, values, &|from, _| from),
                     }
-                    keep_larger(values, (offset + at, step), best, places);
+                    keep_larger(values, tap, best, taps);
                 }
             }
-        });
+        }
     }
 }
 
-/// Keeps the larger of what is best and of these values. Their places are `step` apart from `at` on.
+/// Keeps the larger of what is best and of the values that one tap sees.
 #[inline(always)]
-fn keep_larger<T: Number, P: Place>(
-    values: &[T],
-    (at, step): (usize, usize),
-    best: &mut [T],
-    places: &mut [P],
-) {
-    for (j, ((best, place), &value)) in best.iter_mut().zip(places).zip(values).enumerate() {
-        let larger = (value > *best) | value.is_nan() | (*place == P::NONE);
+fn keep_larger<T: Number>(values: &[T], tap: u32, best: &mut [T], taps: &mut [u32]) {
+    for ((best, kept), &value) in best.iter_mut().zip(taps).zip(values) {
+        let larger = (value > *best) | value.is_nan() | (*kept == NO_TAP);
         *best = if larger { value } else { *best };
-        *place = if larger { P::new(at + j * step) } else { *place };
+        *kept = if larger { tap } else { *kept };
     }
 }
 
@@ -302,7 +217,13 @@ fn combined<T: Number>(
     if window > SPAN {
         for (first, to) in to.iter_mut().enumerate() {
             *to = identity;
-            meets.runs(from, first, 1, |_, value, _| *to = f(value, *to));
+            let (begin, end) = taps_inside(s, last, first);
+            for (offset, _) in meets.rows() {
+                for t in begin..end {
+                    let at = offset + first * step + t * s.dilations[last] - s.pads[last];
+                    *to = f(from[at], *to);
+                }
+            }
         }
         return;
     }
@@ -314,12 +235,12 @@ fn combined<T: Number>(
         let span = (to.len() - 1) * step + window;
         let (begin, end) = inside(origin, 1, span, s.input[last]);
         if begin < end {
-            meets.each(|offset| {
+            for (offset, _) in meets.rows() {
                 let row = &from[((offset + begin) as isize + origin) as usize..][..end - begin];
                 for (sum, &value) in sums[begin..end].iter_mut().zip(row) {
                     *sum = f(value, *sum);
                 }
-            });
+            }
         }
         to.fill(identity);
         for t in 0..s.kernel[last] {
@@ -369,13 +290,6 @@ wide! {
             combined(s, meets, from, to, T::ZERO, T::add);
         }
     }
-}
-
-/// A flat position of a plane, counted in column-major order.
-fn transposed(s: &Sliding, place: usize) -> usize {
-    let mut at = [0; MAX_RANK];
-    unflatten(place, &s.input[..s.rank], &mut at[..s.rank]);
-    (0..s.rank).rev().fold(0, |flat, d| flat * s.input[d] + at[d])
 }
 
 /// Taps of axis `d` that count in an average at position `o`. Beyond the end padding, where a

@@ -7,16 +7,22 @@ use super::dispatch::for_float;
 use super::indices::Indices;
 use super::number::Float;
 use super::pool::{STRIP, WindowRows, counted};
+use super::pool_indices::Taps;
 use super::sliding::{PerAxis, Sliding, inside, unflatten};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, KernelError};
 use arenic_ir::DType;
-use arenic_ir::op::{MAX_RANK, Window};
+use arenic_ir::op::{MAX_RANK, PoolIndices, Window};
 
 /// Runs a `MaxPoolGrad`.
-pub(super) fn max(window: &Window, column_major: bool, call: &Call) -> Result<(), KernelError> {
-    for_float!(call.inputs[0].ty().dtype, T => max_of::<T>(call, window, column_major))
+pub(super) fn max(window: &Window, indices: PoolIndices, call: &Call) -> Result<(), KernelError> {
+    for_float!(call.inputs[0].ty().dtype, T => match indices {
+        PoolIndices::Taps => of_taps::<T>(call, window),
+        PoolIndices::Positions => return of_positions::<T>(call, window, false),
+        PoolIndices::ColumnMajorPositions => return of_positions::<T>(call, window, true),
+    });
+    Ok(())
 }
 
 /// Runs an `AveragePoolGrad`.
@@ -39,7 +45,39 @@ fn for_planes<T: Float>(call: &Call, s: &Sliding, f: impl Fn(usize, &mut [T]) + 
     });
 }
 
-fn max_of<T: Float>(call: &Call, window: &Window, column_major: bool) -> Result<(), KernelError> {
+fn of_taps<T: Float>(call: &Call, window: &Window) {
+    let ([dy, taps], Some(dx)) = (call.inputs, &call.outputs[0]) else { return };
+    let s = &Sliding::new(window, &dx.ty().shape, &dy.ty().shape);
+    // SAFETY: there is no in-place pair.
+    let (dy, taps): (&[T], _) = unsafe { (dy.slice(), Taps::of(taps)) };
+    let (count, last) = (s.outputs(), s.last());
+    let (width, extent) = (s.output[last], s.input[last]);
+    for_planes(call, s, |plane, to: &mut [T]| {
+        // Where each tap's row begins in the plane, if it lies inside.
+        let mut rows = vec![None; s.taps() / s.kernel[last]];
+        for row in 0..count / width {
+            rows.fill(None);
+            for (offset, number) in WindowRows::new(s, row).rows() {
+                rows[number / s.kernel[last]] = Some(offset);
+            }
+            for j in 0..width {
+                let i = plane * count + row * width + j;
+                let tap = taps.get(i);
+                let Some(&Some(offset)) = rows.get(tap / s.kernel[last]) else { continue };
+                let at = j * s.strides[last] + tap % s.kernel[last] * s.dilations[last];
+                if let Some(at) = at.checked_sub(s.pads[last]).filter(|&at| at < extent) {
+                    to[offset + at] = to[offset + at].add(dy[i]);
+                }
+            }
+        }
+    });
+}
+
+fn of_positions<T: Float>(
+    call: &Call,
+    window: &Window,
+    column_major: bool,
+) -> Result<(), KernelError> {
     let ([dy, indices], Some(dx)) = (call.inputs, &call.outputs[0]) else { return Ok(()) };
     // SAFETY: there is no in-place pair.
     let (dy_all, indices): (&[T], _) = unsafe { (dy.slice(), Indices::of(indices)) };
@@ -111,9 +149,9 @@ fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
                     let taps = (outer * counted(last, first + j)).max(1);
                     *share = dy[plane * count + row * width + first + j].div(T::of_count(taps));
                 }
-                meets.each(|offset| {
+                for (offset, _) in meets.rows() {
                     spread(s, first, &shares[..n], &mut to[offset..][..s.input[last]]);
-                });
+                }
             }
         }
     });

@@ -9,7 +9,7 @@ use super::{
 };
 use arenic_backends::cuda::library::{self, LibraryCall};
 use arenic_backends::cuda::takes_bf16;
-use arenic_ir::op::{Family, channels_last};
+use arenic_ir::op::{Family, PoolIndices, channels_last};
 use arenic_ir::types::has_bf16;
 use arenic_ir::{Op, TargetInfo, TensorType};
 
@@ -60,7 +60,12 @@ pub fn lower(
     // Scatters refuse indices even where there is nothing to write to.
     let scatters = matches!(
         site.op,
-        Op::ScatterElements { .. } | Op::ScatterNd { .. } | Op::MaxPoolGrad { .. }
+        Op::ScatterElements { .. }
+            | Op::ScatterNd { .. }
+            | Op::MaxPoolGrad {
+                indices: PoolIndices::Positions | PoolIndices::ColumnMajorPositions,
+                ..
+            }
     );
     if !scatters && outputs.iter().flatten().all(|y| y.elements() == 0) {
         return Ok(site.work);

@@ -4,20 +4,21 @@ use super::index::{constant, offset};
 use super::pool_grad;
 use super::site::{LaunchSite, THREADS, c_type};
 use super::taps::{coordinate, in_plane, place_type, plane, stored_coordinate, taps_counted};
-use arenic_ir::op::{Window, families};
+use arenic_ir::op::{PoolIndices, Window, families};
 use std::fmt::Write;
 
 /// The kernels of a pool or of the gradient of one.
 pub(super) fn lower(site: &mut LaunchSite, op: families::Pool) {
     match op {
-        families::Pool::MaxPool { window, column_major, .. } => {
-            max_pool(site, window, *column_major);
-        }
+        families::Pool::MaxPool { window, indices, .. } => max_pool(site, window, *indices),
         families::Pool::AveragePool { window, count_include_pad, .. } => {
             average_pool(site, window, *count_include_pad);
         }
-        families::Pool::MaxPoolGrad { window, column_major, shape, .. } => {
-            pool_grad::max(site, window, shape, *column_major);
+        families::Pool::MaxPoolGrad { window, indices: PoolIndices::Taps, shape, .. } => {
+            pool_grad::of_taps(site, window, shape);
+        }
+        families::Pool::MaxPoolGrad { window, indices, shape, .. } => {
+            pool_grad::of_positions(site, window, shape, *indices);
         }
         families::Pool::AveragePoolGrad { window, count_include_pad, shape, .. } => {
             pool_grad::average(site, window, shape, *count_include_pad);
@@ -130,7 +131,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-fn max_pool(site: &mut LaunchSite, window: &Window, column_major: bool) {
+fn max_pool(site: &mut LaunchSite, window: &Window, indices: PoolIndices) {
     let Some(pool) = Pool::new(site, window) else { return };
     let t = c_type(site.inputs[0].dtype);
     let (mut body, source) = (pool.origin(site), pool.source(site));
@@ -145,7 +146,8 @@ fn max_pool(site: &mut LaunchSite, window: &Window, column_major: bool) {
         return;
     }
     let _ = writeln!(body, "    Best<{t}> best = {{Number<{t}>::lowest(), -1}};");
-    body += &pool.taps(&format!("best.see(x0[{source}], i64(place));"));
+    let seen = if indices == PoolIndices::Taps { "tap" } else { "place" };
+    body += &pool.taps(&format!("best.see(x0[{source}], i64({seen}));"));
     if pool.by_warps() {
         body += "    best.join_warp();\n";
     }
@@ -153,13 +155,18 @@ fn max_pool(site: &mut LaunchSite, window: &Window, column_major: bool) {
     if site.outputs[0].is_some() {
         body += "    y0[i] = best.value;\n";
     }
-    // A window with every tap in padding, by dilation, names its plane's start.
+    // A window with every tap in padding, by dilation, names its plane's start, or tap 0.
     let _ = writeln!(
         body,
         "    const {index} place = best.place < 0 ? 0 : {index}(best.place);",
         index = pool.index
     );
-    let place = if column_major {
+    if indices == PoolIndices::Taps {
+        let _ = writeln!(body, "    y1[i] = {}(place);", c_type(indices.dtype(window.taps())));
+        pool.launch(site, &body);
+        return;
+    }
+    let place = if indices == PoolIndices::ColumnMajorPositions {
         let strides = pool.input.iter().scan(1, |dense, &n| {
             let stride = *dense;
             *dense *= n as i64;

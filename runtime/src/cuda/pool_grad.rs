@@ -4,7 +4,7 @@
 use super::index::{constant, offset};
 use super::site::{LaunchSite, Parameter, c_type};
 use super::taps::{in_plane, place_type, plane, stored_coordinate, taps_counted};
-use arenic_ir::op::Window;
+use arenic_ir::op::{PoolIndices, Window};
 use arenic_ir::types::dense_strides;
 use std::fmt::Write;
 
@@ -51,7 +51,35 @@ fn windows(
     text
 }
 
-pub(super) fn max(site: &mut LaunchSite, window: &Window, shape: &[usize], column_major: bool) {
+/// Of a max pool whose indices are taps.
+pub(super) fn of_taps(site: &mut LaunchSite, window: &Window, shape: &[usize]) {
+    let Some(y) = site.output(0) else { return };
+    let (t, index) = (c_type(site.inputs[0].dtype), site.index());
+    // The tap of the window at `o` that sees the element.
+    let each = |d: usize| {
+        let before = match d {
+            0 => String::new(),
+            _ => format!("tap{} * {} + ", d - 1, constant(window.kernel[d])),
+        };
+        let (stride, dilation) = (window.strides[d], window.dilations[d]);
+        format!("    const u32 tap{d} = {before}u32((p{d} - o{d} * {stride}) / {dilation});\n")
+    };
+    let seen = format!("if (x1[from] == tap{}) sum += x0[from];", window.rank() - 1);
+    let body = format!(
+        "    {t} sum = 0;\n{}    y0[i] = sum;\n",
+        windows(site, window, shape, each, &seen)
+    );
+    let parameters = site.all_inputs().into_iter().chain([y]);
+    site.for_each(shape.iter().product(), index, parameters, &body);
+}
+
+/// Of a max pool whose indices are positions.
+pub(super) fn of_positions(
+    site: &mut LaunchSite,
+    window: &Window,
+    shape: &[usize],
+    indices: PoolIndices,
+) {
     let Some(y) = site.output(0) else { return };
     let (t, index) = (c_type(site.inputs[0].dtype), site.index());
     let [count, total] = [site.inputs[0].elements(), shape.iter().product::<usize>()];
@@ -67,7 +95,7 @@ pub(super) fn max(site: &mut LaunchSite, window: &Window, shape: &[usize], colum
         count = constant(count),
     );
     if total > 0 {
-        let own = position(site, shape, column_major);
+        let own = position(site, shape, indices == PoolIndices::ColumnMajorPositions);
         let seen = format!(
             "i64 index = x1[from];
     if (index < 0) index += {total}ll;

@@ -3,7 +3,9 @@
 
 use super::random::Random;
 use super::{Case, Close, Tensor};
-use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Scale, Window};
+use arenic_ir::op::{
+    Coordinates, Interpolation, NearestMode, PoolIndices, ResizeSpec, Scale, Window,
+};
 use arenic_ir::{DType, Op, TensorType};
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::reference::evaluate;
@@ -60,9 +62,9 @@ fn window(r: &mut Random, d: DType, ceil: bool) -> (Window, Tensor) {
 }
 
 fn max_pool(r: &mut Random, d: DType) -> Case {
-    let (ceil, column_major) = (r.chance(), r.chance());
+    let (ceil, indices) = (r.chance(), r.choose(&PoolIndices::ALL));
     let (window, x) = window(r, d, ceil);
-    Case::new(Op::MaxPool { window, ceil, column_major }, [x])
+    Case::new(Op::MaxPool { window, ceil, indices }, [x])
 }
 
 fn average_pool(r: &mut Random, d: DType) -> Case {
@@ -83,14 +85,20 @@ fn average_pool_grad(r: &mut Random, d: DType) -> Case {
 
 /// Indices of the pool itself, some of them moved: to another window, or out of bounds.
 fn max_pool_grad(r: &mut Random, d: DType) -> Case {
-    let (ceil, column_major) = (r.chance(), r.chance());
+    let (ceil, indices) = (r.chance(), r.choose(&PoolIndices::ALL));
     let (window, x) = window(r, d, ceil);
-    let forward = Op::MaxPool { window: window.clone(), ceil, column_major };
+    let forward = Op::MaxPool { window: window.clone(), ceil, indices };
     let (ty, mut bytes) =
         evaluate(&forward, &[(&x.ty, &x.bytes)], Draw::default()).unwrap().remove(1);
     let total = x.ty.elements() as i64;
     let moved = r.range(0, 3);
-    for index in bytes.as_chunks_mut().0 {
+    if indices == PoolIndices::Taps && moved > 0 {
+        for byte in &mut bytes {
+            *byte = if r.range(0, 8) == 0 { r.bits() as u8 } else { *byte };
+        }
+    }
+    let positions = if indices == PoolIndices::Taps { &mut [] } else { &mut bytes[..] };
+    for index in positions.as_chunks_mut().0 {
         let old = i64::from_le_bytes(*index);
         let new = match (moved, r.range(0, 8)) {
             (1 | 2, 0) => old - total,
@@ -101,7 +109,7 @@ fn max_pool_grad(r: &mut Random, d: DType) -> Case {
         *index = new.to_le_bytes();
     }
     let dy = r.tame(d, ty.shape.clone());
-    let op = Op::MaxPoolGrad { window, ceil, column_major, shape: x.ty.shape };
+    let op = Op::MaxPoolGrad { window, ceil, indices, shape: x.ty.shape };
     Case::new(op, [dy, Tensor { ty, bytes }])
 }
 

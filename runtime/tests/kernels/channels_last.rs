@@ -2,8 +2,8 @@
 
 use super::random::Random;
 use super::{Tensor, apply, assert_same, evaluate};
-use arenic_ir::op::Window;
 use arenic_ir::op::channels_last::{is_turned, last, last_axis};
+use arenic_ir::op::{PoolIndices, Window};
 use arenic_ir::types::dense_strides;
 use arenic_ir::{DType, Op, TensorType};
 
@@ -77,17 +77,18 @@ fn pools_and_their_gradients() {
             window.pads_begin[d] = window.pads_begin[d].min(most);
             window.pads_end[d] = window.pads_end[d].min(most);
         }
-        let (ceil, column_major, count_include_pad) = (r.chance(), r.chance(), r.chance());
+        let (ceil, count_include_pad) = (r.chance(), r.chance());
+        let indices = PoolIndices::ALL[i % 3];
         let spatial: Vec<usize> = (0..window.rank()).map(|_| r.range(5, 8)).collect();
         let channels = r.range(1, 5);
         let x = r.tensor(dtype, [&[2, channels], &spatial[..]].concat());
         let shape = x.ty.shape.clone();
-        let max = Op::MaxPool { window: window.clone(), ceil, column_major };
+        let max = Op::MaxPool { window: window.clone(), ceil, indices };
         let pooled = apply(&max, &[&x], None, &[true, true]);
         let dy = r.tensor(dtype, pooled[0].ty.shape.clone());
         hold(max, &[&x]);
         let of = window.clone();
-        let max = Op::MaxPoolGrad { window: of, ceil, column_major, shape: shape.clone() };
+        let max = Op::MaxPoolGrad { window: of, ceil, indices, shape: shape.clone() };
         hold(max, &[&dy, &pooled[1]]);
         hold(Op::AveragePool { window: window.clone(), ceil, count_include_pad }, &[&x]);
         hold(Op::AveragePoolGrad { window, ceil, count_include_pad, shape }, &[&dy]);

@@ -3,7 +3,7 @@
 use super::*;
 use arenic_backends::CPU;
 use arenic_backends::cpu::sums::LIBRARY_DEPTH;
-use arenic_ir::op::{Assembly, AttentionSpec, Cut, Reduction, Window};
+use arenic_ir::op::{Assembly, AttentionSpec, Cut, PoolIndices, Reduction, Window};
 
 /// Indices `first..end` of an axis.
 fn slice(x: &Tensor, axis: usize, first: usize, end: usize) -> Tensor {
@@ -266,8 +266,16 @@ fn pools_in_parts() {
         let shape = vec![images, channels, size, size];
         let x = r.tensor(DType::F32, shape.clone());
         let (ceil, count_include_pad) = (false, r.chance());
-        match r.range(0, 3) {
-            0 => (Op::MaxPool { window, ceil, column_major: false }, vec![x]),
+        match r.range(0, 5) {
+            0 => (Op::MaxPool { window, ceil, indices: PoolIndices::Positions }, vec![x]),
+            4 => (Op::MaxPool { window, ceil, indices: PoolIndices::Taps }, vec![x]),
+            5 => {
+                let indices = PoolIndices::Taps;
+                let forward = Op::MaxPool { window: window.clone(), ceil, indices };
+                let taps = results(&forward, &[&x]).remove(1);
+                let dy = r.tensor(DType::F32, taps.ty.shape.clone());
+                (Op::MaxPoolGrad { window, ceil, indices, shape }, vec![dy, taps])
+            }
             1 => (Op::AveragePool { window, ceil, count_include_pad }, vec![x]),
             2 => {
                 let forward = Op::AveragePool { window: window.clone(), ceil, count_include_pad };

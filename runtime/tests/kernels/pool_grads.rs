@@ -2,7 +2,7 @@
 
 use super::norms::slopes;
 use super::*;
-use arenic_ir::op::Window;
+use arenic_ir::op::{PoolIndices, Window};
 use arenic_runtime::kernel::KernelError;
 use arenic_runtime::reference::{EvaluateError, evaluate as evaluate_bytes};
 
@@ -41,39 +41,55 @@ fn gradients_of_max_pools_go_where_indices_say() {
     let mut r = Random(70);
     for _ in 0..150 {
         let (window, shape, ceil) = pool_of(&mut r);
-        let column_major = r.chance();
+        let kind = r.choose(&PoolIndices::ALL);
         let dtype = r.choose(&[DType::F32, DType::F64]);
         let x = r.tensor(dtype, shape.clone());
-        let pool = Op::MaxPool { window: window.clone(), ceil, column_major };
-        let indices = apply(&pool, &[&x], None, &[false, true]).remove(0);
-        let dy = r.tensor(dtype, indices.ty.shape.clone());
+        let pool = Op::MaxPool { window: window.clone(), ceil, indices: kind };
+        let found = apply(&pool, &[&x], None, &[false, true]).remove(0);
+        let dy = r.tensor(dtype, found.ty.shape.clone());
         let mut want = vec![0.0; x.values.len()];
-        for (i, o) in super::indices(&dy.ty.shape).enumerate() {
+        for (i, o) in indices(&dy.ty.shape).enumerate() {
             // A window that sees padding alone, by dilation, has no place.
-            if indices_of_taps(&window, &shape, &o[2..]).next().is_some() {
-                let at = indices.values[i] as usize;
-                want[if column_major { row_major(at, &shape) } else { at }] += dy.values[i];
+            if places_seen(&window, &shape, &o[2..]).next().is_some() {
+                let index = found.values[i] as usize;
+                let at = match kind {
+                    PoolIndices::Positions => index,
+                    PoolIndices::ColumnMajorPositions => row_major(index, &shape),
+                    PoolIndices::Taps => {
+                        let at = place(
+                            &window,
+                            &shape,
+                            &o[2..],
+                            &indices(&window.kernel).nth(index).expect("a tap"),
+                        );
+                        flat(&[&o[..2], &at.expect("a tap inside")].concat(), &shape)
+                    }
+                };
+                want[at] += dy.values[i];
             }
         }
-        let op = Op::MaxPoolGrad { window, ceil, column_major, shape };
-        assert_close(&evaluate(&op, &[&dy, &indices]), &want, 1e-5, &op);
+        let op = Op::MaxPoolGrad { window, ceil, indices: kind, shape };
+        assert_close(&evaluate(&op, &[&dy, &found]), &want, 1e-5, &op);
     }
 }
 
+/// The place along the spatial axes that a tap of the window at output position `o` sees.
+fn place(w: &Window, shape: &[usize], o: &[usize], tap: &[usize]) -> Option<Vec<usize>> {
+    (0..w.rank())
+        .map(|d| {
+            let at = o[d] * w.strides[d] + tap[d] * w.dilations[d];
+            at.checked_sub(w.pads_begin[d]).filter(|&at| at < shape[d + 2])
+        })
+        .collect()
+}
+
 /// Places along the spatial axes that the window at output position `o` sees.
-fn indices_of_taps<'a>(
+fn places_seen<'a>(
     w: &'a Window,
     shape: &'a [usize],
     o: &'a [usize],
 ) -> impl Iterator<Item = Vec<usize>> + 'a {
-    indices(&w.kernel).filter_map(move |tap| {
-        (0..w.rank())
-            .map(|d| {
-                let at = o[d] * w.strides[d] + tap[d] * w.dilations[d];
-                at.checked_sub(w.pads_begin[d]).filter(|&at| at < shape[d + 2])
-            })
-            .collect()
-    })
+    indices(&w.kernel).filter_map(move |tap| place(w, shape, o, &tap))
 }
 
 #[test]
@@ -87,7 +103,7 @@ fn gradients_of_average_pools_are_shared_out() {
         let dy = r.tensor(dtype, pooled(&pool, &shape));
         let mut want = vec![0.0; shape.iter().product()];
         for (o, dy) in indices(&dy.ty.shape).zip(&dy.values) {
-            let places: Vec<_> = indices_of_taps(&window, &shape, &o[2..]).collect();
+            let places: Vec<_> = places_seen(&window, &shape, &o[2..]).collect();
             let counted = |d: usize| {
                 let end = shape[d + 2] + window.pads_begin[d] + window.pads_end[d];
                 let at = |t: usize| o[d + 2] * window.strides[d] + t * window.dilations[d];
@@ -133,16 +149,17 @@ fn gradients_of_pools_are_slopes() {
             window.pads_begin[d] = window.pads_begin[d].min(kernel - 1);
             window.pads_end[d] = window.pads_end[d].min(kernel - 1);
         }
-        let pool = Op::MaxPool { window: window.clone(), ceil, column_major: false };
+        let kind = r.choose(&PoolIndices::ALL);
+        let pool = Op::MaxPool { window: window.clone(), ceil, indices: kind };
         let dy = r.tensor(DType::F64, pooled(&pool, &shape));
-        let indices = apply(&pool, &[&x], None, &[false, true]).remove(0);
-        let op = Op::MaxPoolGrad { window, ceil, column_major: false, shape };
-        assert_close(&evaluate(&op, &[&dy, &indices]), &slopes(&pool, &[&x], 0, &dy), 1e-6, &op);
+        let found = apply(&pool, &[&x], None, &[false, true]).remove(0);
+        let op = Op::MaxPoolGrad { window, ceil, indices: kind, shape };
+        assert_close(&evaluate(&op, &[&dy, &found]), &slopes(&pool, &[&x], 0, &dy), 1e-6, &op);
     }
 }
 
 /// One window of two elements over four, in each of two planes.
-fn pairs() -> Op {
+fn pairs(indices: PoolIndices) -> Op {
     let window = Window {
         kernel: vec![2],
         strides: vec![2],
@@ -150,7 +167,7 @@ fn pairs() -> Op {
         pads_begin: vec![0],
         pads_end: vec![0],
     };
-    Op::MaxPoolGrad { window, ceil: false, column_major: false, shape: vec![1, 2, 4] }
+    Op::MaxPoolGrad { window, ceil: false, indices, shape: vec![1, 2, 4] }
 }
 
 #[test]
@@ -158,8 +175,12 @@ fn indices_outside_of_their_window_add_nothing() {
     let dy = Tensor::new(DType::F32, [1, 2, 2], vec![1.0, 2.0, 3.0, 4.0]);
     // Another window's place, another plane's; the last one counts from the end.
     let indices = Tensor::new(DType::I64, [1, 2, 2], vec![2.0, 6.0, 5.0, -1.0]);
-    let dx = evaluate(&pairs(), &[&dy, &indices]);
+    let dx = evaluate(&pairs(PoolIndices::Positions), &[&dy, &indices]);
     assert_eq!(dx.values, [0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 4.0]);
+    // Taps that the window does not have.
+    let taps = Tensor::new(DType::U8, [1, 2, 2], vec![1.0, 2.0, 255.0, 0.0]);
+    let dx = evaluate(&pairs(PoolIndices::Taps), &[&dy, &taps]);
+    assert_eq!(dx.values, [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 4.0, 0.0]);
 }
 
 #[test]
@@ -169,7 +190,7 @@ fn indices_that_are_no_positions_are_refused() {
         let indices = Tensor::new(DType::I64, [1, 2, 2], vec![0.0, 2.0, wrong, 6.0]);
         let bytes = [dy.bytes(), indices.bytes()];
         let operands = [(&dy.ty, &bytes[0][..]), (&indices.ty, &bytes[1][..])];
-        match evaluate_bytes(&pairs(), &operands, Draw::default()) {
+        match evaluate_bytes(&pairs(PoolIndices::Positions), &operands, Draw::default()) {
             Err(EvaluateError::Kernel(e)) => {
                 assert_eq!(e, KernelError::IndexOutOfRange { index, extent: 8 });
             }

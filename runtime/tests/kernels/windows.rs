@@ -1,7 +1,7 @@
 //! Convolutions and pools.
 
 use super::*;
-use arenic_ir::op::Window;
+use arenic_ir::op::{PoolIndices, Window};
 
 /// Calls `f(image, output position, tap, input position)` wherever a tap lies inside.
 fn meetings(w: &Window, x: &[usize], y: &[usize], mut f: impl FnMut(&[usize], &[usize], &[usize])) {
@@ -327,8 +327,8 @@ fn pools_of_random_shapes() {
         let dtype = r.choose(&[DType::F32, DType::F64, DType::U8, DType::I8, DType::I32]);
         let x = [&[r.range(0, 3), r.range(1, 3)], &extents[..]].concat();
         let x = r.tensor(dtype, x);
-        let (ceil, column_major) = (r.chance(), r.chance());
-        let op = Op::MaxPool { window: window.clone(), ceil, column_major };
+        let (ceil, kind) = (r.chance(), r.choose(&PoolIndices::ALL));
+        let op = Op::MaxPool { window: window.clone(), ceil, indices: kind };
         let [y, places] = &apply(&op, &[&x], None, &[true, true])[..] else {
             panic!("two results")
         };
@@ -339,7 +339,7 @@ fn pools_of_random_shapes() {
         let planes = x.ty.shape[0] * x.ty.shape[1];
         let mut best = vec![(f64::NEG_INFINITY, 0); py * planes];
         let (mut sums, mut counts) = (vec![0.0; py * planes], vec![0.0; py]);
-        meetings(&window, inner, outer, |o, _, i| {
+        meetings(&window, inner, outer, |o, tap, i| {
             let column = flat(
                 &i.iter().rev().copied().collect::<Vec<_>>(),
                 &inner.iter().rev().copied().collect::<Vec<_>>(),
@@ -350,7 +350,12 @@ fn pools_of_random_shapes() {
                 let value = x.values[p * px + i];
                 sums[p * py + o] += value;
                 if value > best[p * py + o].0 {
-                    best[p * py + o] = (value, p * px + if column_major { column } else { i });
+                    let index = match kind {
+                        PoolIndices::Positions => p * px + i,
+                        PoolIndices::ColumnMajorPositions => p * px + column,
+                        PoolIndices::Taps => flat(tap, &window.kernel),
+                    };
+                    best[p * py + o] = (value, index);
                 }
             }
         });
@@ -384,18 +389,44 @@ fn pools_of_random_shapes() {
 
 #[test]
 fn a_pool_keeps_nan() {
-    let op = Op::MaxPool { window: plain(&[3], 1, 1, 0), ceil: false, column_major: false };
     let x = Tensor::new(DType::F32, [1, 1, 5], vec![1.0, f64::NAN, 3.0, 4.0, 5.0]);
-    let y = apply(&op, &[&x], None, &[true, true]);
-    assert_close(&y[0], &[f64::NAN, f64::NAN, 5.0], 0.0, &op);
-    assert_eq!(y[1].values, [1.0, 1.0, 4.0]);
+    for (indices, want) in
+        [(PoolIndices::Positions, [1.0, 1.0, 4.0]), (PoolIndices::Taps, [1.0, 0.0, 2.0])]
+    {
+        let op = Op::MaxPool { window: plain(&[3], 1, 1, 0), ceil: false, indices };
+        let y = apply(&op, &[&x], None, &[true, true]);
+        assert_close(&y[0], &[f64::NAN, f64::NAN, 5.0], 0.0, &op);
+        assert_eq!(y[1].values, want);
+    }
+}
+
+#[test]
+fn taps_have_the_smallest_type() {
+    for (taps, dtype) in
+        [(256, DType::U8), (257, DType::U16), (65_536, DType::U16), (65_537, DType::U32)]
+    {
+        let indices = PoolIndices::Taps;
+        let window = plain(&[taps], 1, 1, 0);
+        let pool = Op::MaxPool { window: window.clone(), ceil: false, indices };
+        let mut x = Tensor::new(DType::F32, [1, 1, taps + 1], vec![0.0; taps + 1]);
+        x.values[taps - 1] = 1.0;
+        let found = apply(&pool, &[&x], None, &[false, true]).remove(0);
+        assert_eq!(found.ty.dtype, dtype);
+        assert_eq!(found.values, [(taps - 1) as f64, (taps - 2) as f64]);
+        let shape = x.ty.shape.clone();
+        let dy = Tensor::new(DType::F32, [1, 1, 2], vec![2.0, 3.0]);
+        let op = Op::MaxPoolGrad { window, ceil: false, indices, shape };
+        let dx = evaluate(&op, &[&dy, &found]);
+        assert_eq!((dx.values[taps - 1], dx.values.iter().sum::<f64>()), (5.0, 5.0));
+    }
 }
 
 #[test]
 fn a_dilated_window_as_large_as_its_operand_skips_elements() {
     let window = Window { pads_end: vec![2], ..plain(&[3], 1, 2, 0) };
     let x = Tensor::new(DType::F32, [1, 1, 3], vec![1.0, 9.0, 5.0]);
-    let max = Op::MaxPool { window: window.clone(), ceil: false, column_major: false };
+    let indices = PoolIndices::Positions;
+    let max = Op::MaxPool { window: window.clone(), ceil: false, indices };
     assert_close(&evaluate(&max, &[&x]), &[5.0], 0.0, &max);
     let average = Op::AveragePool { window, ceil: false, count_include_pad: false };
     assert_close(&evaluate(&average, &[&x]), &[3.0], 0.0, &average);

@@ -3,7 +3,7 @@
 use super::ExportError;
 use super::writer::{Tensor, Writer, code, float, int, ints, signed, text};
 use crate::onnx::proto::AttributeProto;
-use arenic_ir::op::{Binary, Reduction, Rng, Scatter, Window};
+use arenic_ir::op::{Binary, PoolIndices, Reduction, Rng, Scatter, Window};
 use arenic_ir::{DType, Op};
 
 fn names(tensors: &[Tensor]) -> Vec<&str> {
@@ -150,11 +150,19 @@ impl Writer<'_> {
             Op::ConvWeightGrad { window, group } => {
                 self.conv_weight_grad(x, &out, window, *group)?;
             }
-            Op::MaxPool { window, ceil, column_major } => {
+            Op::MaxPool { window, ceil, indices } => {
                 let mut attributes = sliding(window);
                 attributes.extend(ceil.then(|| int("ceil_mode", 1)));
+                let column_major = *indices == PoolIndices::ColumnMajorPositions;
                 attributes.extend(column_major.then(|| int("storage_order", 1)));
-                self.node_into("MaxPool", &given, out, attributes);
+                match (*indices, y) {
+                    (PoolIndices::Taps, [_, taps]) => {
+                        let pooled = vec![out[0].clone(), self.temporary()];
+                        self.node_into("MaxPool", &given, pooled.clone(), attributes);
+                        self.taps_of_positions(&pooled[1], taps, window, &x[0].ty.shape);
+                    }
+                    _ => self.node_into("MaxPool", &given, out, attributes),
+                }
             }
             Op::AveragePool { window, ceil, count_include_pad } => {
                 let mut attributes = sliding(window);
@@ -167,8 +175,13 @@ impl Writer<'_> {
                 attributes.extend(count_include_pad.then(|| int("count_include_pad", 1)));
                 self.node_into("AveragePool", &given, out, attributes);
             }
-            Op::MaxPoolGrad { column_major, shape, .. } => {
-                self.max_pool_grad(x, &out, shape, *column_major);
+            Op::MaxPoolGrad { window, indices, shape, .. } => {
+                let places = match indices {
+                    PoolIndices::Taps => self.positions_of_taps(&x[1], window, shape),
+                    PoolIndices::Positions | PoolIndices::ColumnMajorPositions => x[1].name.clone(),
+                };
+                let column_major = *indices == PoolIndices::ColumnMajorPositions;
+                self.max_pool_grad(&x[0], &places, &out, (shape, column_major));
             }
             Op::AveragePoolGrad { window, count_include_pad, shape, .. } => {
                 self.average_pool_grad(&x[0], &out, window, (shape, *count_include_pad))?;

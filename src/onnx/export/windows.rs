@@ -2,9 +2,9 @@
 
 use super::ExportError;
 use super::ops::sliding;
-use super::writer::{Tensor, Writer, int, ints, signed, text};
-use arenic_ir::TensorType;
+use super::writer::{Tensor, Writer, code, int, ints, signed, text};
 use arenic_ir::op::Window;
+use arenic_ir::{DType, TensorType};
 
 impl Writer<'_> {
     /// Zeros, or what the value is, between elements where steps are larger than 1, then around.
@@ -45,14 +45,15 @@ impl Writer<'_> {
     /// `dy, indices → dx`: zeros to which gradients are added where the pool took its elements.
     pub(super) fn max_pool_grad(
         &mut self,
-        x: &[Tensor],
+        dy: &Tensor,
+        indices: &str,
         y: &[String],
-        shape: &[usize],
-        column_major: bool,
+        (shape, column_major): (&[usize], bool),
     ) {
         let flat = self.list(&[-1]);
-        let [dy, indices] = [0, 1].map(|i| self.one("Reshape", &[&x[i].name, &flat], vec![]));
-        let zero = self.scalar(x[0].ty.dtype, 0.0);
+        let zero = self.scalar(dy.ty.dtype, 0.0);
+        let [dy, indices] =
+            [&dy.name, indices].map(|from| self.one("Reshape", &[from, &flat], vec![]));
         let count = self.list(&[shape.iter().product::<usize>() as i64]);
         let zeros = self.one("Expand", &[&zero, &count], vec![]);
         let attributes = vec![int("axis", 0), text("reduction", "add")];
@@ -66,6 +67,79 @@ impl Writer<'_> {
         let turned = self.temporary();
         self.reshape_into(&sums, &reversed, turned.clone());
         self.node_into("Transpose", &[&turned], y.to_vec(), vec![ints("perm", &perm)]);
+    }
+
+    /// The taps of a max pool over `shape` from the flat positions that they see.
+    pub(super) fn taps_of_positions(
+        &mut self,
+        positions: &str,
+        taps: &Tensor,
+        window: &Window,
+        shape: &[usize],
+    ) {
+        let mut flat: Option<String> = None;
+        for d in 0..window.rank() {
+            let x = self.digit(positions, &shape[2..], d);
+            let start = self.window_starts(window, &taps.ty.shape[2..], d);
+            let from_start = self.both("Sub", &x, &start);
+            let dilation = self.scalar(DType::I64, window.dilations[d] as f64);
+            let tap = self.both("Div", &from_start, &dilation);
+            let kernel = self.scalar(DType::I64, window.kernel[d] as f64);
+            flat = Some(match flat {
+                None => tap,
+                Some(flat) => {
+                    let rows = self.both("Mul", &flat, &kernel);
+                    self.both("Add", &rows, &tap)
+                }
+            });
+        }
+        let to = int("to", code(taps.ty.dtype).into());
+        self.node_into("Cast", &[&flat.unwrap_or_default()], vec![taps.name.clone()], vec![to]);
+    }
+
+    /// The flat positions in `shape` that the taps of a max pool see.
+    pub(super) fn positions_of_taps(
+        &mut self,
+        taps: &Tensor,
+        window: &Window,
+        shape: &[usize],
+    ) -> String {
+        let size: usize = shape[2..].iter().product();
+        let planes: Vec<f64> =
+            (0..shape[0] * shape[1]).map(|plane| (plane * size) as f64).collect();
+        let ones = vec![1; window.rank()];
+        let mut flat = self.numbers(DType::I64, &[&shape[..2], &ones[..]].concat(), &planes);
+        let wide = self.one("Cast", &[&taps.name], vec![int("to", code(DType::I64).into())]);
+        for d in 0..window.rank() {
+            let tap = self.digit(&wide, &window.kernel, d);
+            let dilation = self.scalar(DType::I64, window.dilations[d] as f64);
+            let from_start = self.both("Mul", &tap, &dilation);
+            let start = self.window_starts(window, &taps.ty.shape[2..], d);
+            let x = self.both("Add", &from_start, &start);
+            let stride: usize = shape[d + 3..].iter().product();
+            let stride = self.scalar(DType::I64, stride as f64);
+            let offset = self.both("Mul", &x, &stride);
+            flat = self.both("Add", &flat, &offset);
+        }
+        flat
+    }
+
+    /// Index `d` of a flat index into a box of these extents, which may lie in a larger one.
+    fn digit(&mut self, flat: &str, extents: &[usize], d: usize) -> String {
+        let stride: usize = extents[d + 1..].iter().product();
+        let stride = self.scalar(DType::I64, stride as f64);
+        let extent = self.scalar(DType::I64, extents[d] as f64);
+        let rows = self.both("Div", flat, &stride);
+        self.both("Mod", &rows, &extent)
+    }
+
+    /// Where windows begin along spatial axis `d`, so that it broadcasts to a pool's result.
+    fn window_starts(&mut self, window: &Window, output: &[usize], d: usize) -> String {
+        let start = |o: usize| (o * window.strides[d]) as f64 - window.pads_begin[d] as f64;
+        let starts: Vec<f64> = (0..output[d]).map(start).collect();
+        let mut shape = vec![1; output.len()];
+        shape[d] = output[d];
+        self.numbers(DType::I64, &shape, &starts)
     }
 
     /// `dy → dx`: a transposed convolution by ones of what each element of a window gets.

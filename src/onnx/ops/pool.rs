@@ -6,7 +6,7 @@ use super::spatial::each;
 use super::{Row, row};
 use crate::onnx::context::{Built, Cx, Slot, extents};
 use crate::onnx::error::Fault;
-use arenic_ir::op::{Binary, Reduction, Scatter, Unary, Window};
+use arenic_ir::op::{Binary, PoolIndices, Reduction, Scatter, Unary, Window};
 use arenic_ir::{DType, Op, ValueId};
 
 pub(super) const AVERAGE_POOL: &[&str] =
@@ -49,9 +49,12 @@ fn average_pool(cx: &mut Cx) -> Built {
 fn max_pool(cx: &mut Cx) -> Built {
     let a = cx.attributes();
     let window = pool_window(cx)?;
-    let column_major = a.flag("storage_order", false)?;
-    let identity = window.is_pointwise() && !column_major;
-    let op = Op::MaxPool { window, ceil: a.flag("ceil_mode", false)?, column_major };
+    let indices = match a.flag("storage_order", false)? {
+        true => PoolIndices::ColumnMajorPositions,
+        false => PoolIndices::Positions,
+    };
+    let identity = window.is_pointwise() && indices == PoolIndices::Positions;
+    let op = Op::MaxPool { window, ceil: a.flag("ceil_mode", false)?, indices };
     let x = cx.input(0)?;
     if let Some(&Some(t)) = cx.node.outputs.get(1)
         && identity

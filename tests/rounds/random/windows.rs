@@ -3,7 +3,9 @@
 use super::generator::Generator;
 use super::operators::done;
 use arenic_ir::ValueId;
-use arenic_ir::op::{Coordinates, Interpolation, NearestMode, Op, ResizeSpec, Scale, Window};
+use arenic_ir::op::{
+    Coordinates, Interpolation, NearestMode, Op, PoolIndices, ResizeSpec, Scale, Window,
+};
 
 /// Images with one or two spatial axes.
 fn images(g: &mut Generator) -> Option<(ValueId, Vec<usize>)> {
@@ -47,13 +49,13 @@ pub(super) fn transposed_convolutions(g: &mut Generator) -> Option<()> {
 pub(super) fn max_pools(g: &mut Generator) -> Option<()> {
     let (x, shape) = images(g)?;
     let window = window(g, &shape[2..]);
-    let (ceil, column_major) = (g.chance(30), g.chance(30));
-    let y = g.node(Op::MaxPool { window: window.clone(), ceil, column_major }, &[x])?;
+    let (ceil, indices) = (g.chance(30), PoolIndices::ALL[g.r.usize(..3)]);
+    let y = g.node(Op::MaxPool { window: window.clone(), ceil, indices }, &[x])?;
     // Positions are of use to the gradient alone.
     g.pool.pop_if(|v| *v == y[1] && g.r.bool());
     let like = g.g.ty(y[0]).shape.to_vec();
     let dy = g.floats(&like);
-    g.one(Op::MaxPoolGrad { window, ceil, column_major, shape }, &[dy, y[1]]).and_then(done)
+    g.one(Op::MaxPoolGrad { window, ceil, indices, shape }, &[dy, y[1]]).and_then(done)
 }
 
 pub(super) fn average_pools(g: &mut Generator) -> Option<()> {

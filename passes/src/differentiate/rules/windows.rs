@@ -22,11 +22,10 @@ pub(super) fn rule_of_resizing(op: Resizing) -> Option<Rule> {
 }
 
 fn max_pool(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
-    let Op::MaxPool { window, ceil, column_major } = &l.op else { return Ok(()) };
-    let (shape, indices) = (t.shape(l.x[0]), t.result(l.node, 1)?);
-    let op =
-        Op::MaxPoolGrad { window: window.clone(), ceil: *ceil, column_major: *column_major, shape };
-    let d = t.emit(op, vec![l.dy()?, indices])?;
+    let Op::MaxPool { window, ceil, indices } = &l.op else { return Ok(()) };
+    let (shape, places) = (t.shape(l.x[0]), t.result(l.node, 1)?);
+    let op = Op::MaxPoolGrad { window: window.clone(), ceil: *ceil, indices: *indices, shape };
+    let d = t.emit(op, vec![l.dy()?, places])?;
     t.give(l.x[0], d);
     Ok(())
 }

@@ -89,19 +89,17 @@ fn left_over(window: &Window, output: &[usize], input: &[usize]) -> Result<Vec<u
 /// `dy, indices → dx`: what the pool took gets its gradient. The shape of `dx` is that of the
 /// operand of the pool that gives the indices.
 pub(in super::super) fn max_pool_grad(cx: &mut Cx) -> Built {
-    let (dy, indices) = (cx.input(0)?, cx.input(1)?);
-    let Def::Node { node, output: 1 } = cx.b.g.values[indices].def else {
+    let (dy, places) = (cx.input(0)?, cx.input(1)?);
+    let Def::Node { node, output: 1 } = cx.b.g.values[places].def else {
         return Err("its indices are not those of a MaxPool".into());
     };
     let pool = &cx.b.g.nodes[node];
-    let (Op::MaxPool { window, ceil, column_major }, Some(&x)) = (&pool.op, pool.inputs.first())
-    else {
+    let (Op::MaxPool { window, ceil, indices }, Some(&x)) = (&pool.op, pool.inputs.first()) else {
         return Err("its indices are not those of a MaxPool".into());
     };
     let shape = cx.b.g.ty(x).shape.clone();
-    let op =
-        Op::MaxPoolGrad { window: window.clone(), ceil: *ceil, column_major: *column_major, shape };
-    cx.whole(op, vec![dy, indices])
+    let op = Op::MaxPoolGrad { window: window.clone(), ceil: *ceil, indices: *indices, shape };
+    cx.whole(op, vec![dy, places])
 }
 
 /// `dy → dx`: each element of a window gets its part. Nothing says the shape of `dx`; it is what
