@@ -22,6 +22,7 @@
 //! ([`crate::residency`]), and `check` proves it.
 
 mod anneal;
+mod annealing;
 mod greedy;
 mod sites;
 
@@ -33,7 +34,8 @@ use crate::scores::{by_each_score, fastest_alone};
 use crate::strategy::{Problem, Strategy, StrategyResult};
 use crate::tail::Finished;
 use crate::{Cx, PassError, Stats, recompute};
-use anneal::{Annealer, BudgetCandidate, COOLER, HOT, WARM};
+use anneal::{COOLER, HOT};
+use annealing::Annealing;
 use arenic_ir::cost::Device;
 use arenic_ir::program::PerSpace;
 use greedy::greedy;
@@ -41,7 +43,6 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sites::Sites;
-use std::ops::Range;
 
 /// Swaps and recomputes until the plan keeps the byte limit; without a limit it does nothing.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
@@ -69,23 +70,25 @@ impl Default for Budget {
 /// Weights that are tried for a second of copying that overlaps with kernels.
 const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
 
-/// The part of host memory that choices leave free is one in so many.
-const LOOSE: u64 = 64;
-
 /// Of what a plan without a limit has above it, which parts are tried to be moved where repeats have
 /// freed the rest.
 const PARTS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
-/// Random changes of a first choice that follow from the seed itself.
-const FIRST: (Range<u64>, f64) = (0..1, HOT);
+/// How far finer parts are from the best one.
+const FINER: f64 = 0.125;
+
+/// Random changes of a first choice: what is added to the seed that they follow from, and at which temperature
+/// they begin.
+const FIRST: (u64, f64) = (0, HOT);
+
+/// Where random changes end depends on luck: these are tried alone, too, ...
+const ALONE: [(u64, f64); 2] = [(1, HOT), (2, HOT)];
+
+/// ... and these are only joined with all others.
+const JOINED: [(u64, f64); 4] = [(0, COOLER), (1, COOLER), (2, COOLER), (3, COOLER)];
 
 /// The effort where none is given, in seconds of the reference core.
 const EFFORT: f64 = 2.0;
-
-/// Random changes times tasks for each second of effort, and how many changes there are at least
-/// and at most; for few decisions there are no more than pairs of them.
-const CHANGED_TASKS_PER_SECOND: f64 = 2e7;
-const CHANGES: (usize, usize) = (2_000, 100_000);
 
 impl Strategy for Budget {
     fn moves(&self) -> bool {
@@ -136,75 +139,72 @@ impl Budget {
     /// lowest peak may move what is cheap to compute again, and costs no memory, far from its
     /// readers; the model has it beside them.
     fn best_of_all(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
-        let (first, placed) = self.anneal(p, false, FIRST)?;
+        let Some(annealing) = Annealing::new(self, p, false) else { return Ok((None, 0)) };
+        let one = annealing.improved(FIRST);
+        let (first, placed) = annealing.finished(one.clone(), FIRST)?;
         if first.as_ref().is_some_and(|first| p.hides_copies(first)) {
             return Ok((first, placed));
         }
         let scored = || Ok((fastest_alone(p)?, 0));
-        let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 7] = [
+        let others: [&(dyn Fn() -> Result<_, PassError> + Sync); 6] = [
             &scored,
+            &|| annealing.plain(),
             &|| self.in_definition_order(p),
             &|| self.anneal(p, true, FIRST),
-            // Where random changes end depends on luck.
-            &|| self.anneal(p, false, (1..2, HOT)),
-            &|| self.anneal(p, false, (2..3, HOT)),
-            &|| self.anneal(p, false, (0..4, COOLER)),
+            &|| annealing.of_seeds(one.clone()),
             &|| self.repeats_then_swaps(p),
         ];
         let others: Vec<_> =
             others.par_iter().map(|other| other()).collect::<Result<_, PassError>>()?;
-        let mut best = (first, placed);
-        for (found, more) in others {
-            best = (Finished::fastest([best.0, found]), best.1 + more);
-        }
-        Ok(best)
+        Ok(fastest(others.into_iter().chain([(first, placed)])))
     }
 
     /// The best that computes tensors again until what is left above the limit is a part of what
-    /// was there, with room in host memory, and moves that.
+    /// was there, with room in host memory, and moves that. Where the parts are best, finer ones follow:
+    /// the larger the part, the less is computed again, up to where copies no longer hide.
     fn repeats_then_swaps(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
         if !self.recompute {
             return Ok((None, 0));
         }
+        let tried = |parts: &[f64]| {
+            let found = parts.par_iter().map(|&part| self.repeats_to(p, part));
+            found.collect::<Result<Vec<_>, PassError>>()
+        };
+        let seconds = |found: &(Option<Finished>, u64)| {
+            found.0.as_ref().map_or(f64::INFINITY, |found| found.seconds)
+        };
+        let coarse = tried(&PARTS)?;
+        let each = PARTS.iter().zip(&coarse);
+        let best = each.min_by(|a, b| seconds(a.1).total_cmp(&seconds(b.1)));
+        let mut finer = best.map_or(vec![], |(part, _)| vec![part - FINER, part + FINER]);
+        finer.retain(|part| (0.0..=1.0).contains(part));
+        Ok(fastest(coarse.into_iter().chain(tried(&finer)?)))
+    }
+
+    /// The same for one part.
+    fn repeats_to(&self, p: &Problem, part: f64) -> Result<(Option<Finished>, u64), PassError> {
         let above = p.whole.saturating_sub(p.limit);
         let moved = above.min(p.cx.limits.host.unwrap_or(above));
-        let swaps = |repeats: &Finished, begin| {
-            let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
-            let rest = Problem { t, whole: repeats.arena.device, ..*p };
-            SWAPS.anneal(&rest, false, (0..1, begin))
-        };
-        let (mut best, mut placed): (Option<Finished>, u64) = (None, 0);
-        let mut fastest = None;
-        for part in PARTS {
-            let limit = p.limit.saturating_add((moved as f64 * part) as u64);
-            if limit >= p.whole {
-                continue;
-            }
-            let limits = PerSpace { device: Some(limit), host: Some(0) };
-            let cx = Cx { limits, ..*p.cx };
-            let t = Timeline::new(p.t.g, p.t.plan, p.device)?.with_homes(&cx);
-            let (repeats, more) = self.repeats(&Problem { t, limit, cx: &cx, ..*p })?;
-            placed += more;
-            let Some(repeats) = repeats else { continue };
-            if repeats.fits(&p.cx.limits) && !p.t.forces_host() {
-                best = Finished::fastest([best, Some(repeats)]);
-                continue;
-            }
-            let (moved, more) = swaps(&repeats, HOT)?;
-            placed += more;
-            let seconds =
-                |plan: &Option<Finished>| plan.as_ref().map_or(f64::INFINITY, |p| p.seconds);
-            if seconds(&moved) < seconds(&best) {
-                (best, fastest) = (moved, Some(repeats));
-            }
+        let limit = p.limit.saturating_add((moved as f64 * part) as u64);
+        if limit >= p.whole {
+            return Ok((None, 0));
         }
-        // Swaps that begin near what repeats have left may end elsewhere.
-        if let Some(repeats) = fastest {
-            let (moved, more) = swaps(&repeats, COOLER)?;
-            placed += more;
-            best = Finished::fastest([best, moved]);
+        let limits = PerSpace { device: Some(limit), host: Some(0) };
+        let cx = Cx { limits, ..*p.cx };
+        let t = Timeline::new(p.t.g, p.t.plan, p.device)?.with_homes(&cx);
+        let (repeats, placed) = self.repeats(&Problem { t, limit, cx: &cx, ..*p })?;
+        let Some(repeats) = repeats else { return Ok((None, placed)) };
+        if repeats.fits(&p.cx.limits) && !p.t.forces_host() {
+            return Ok((Some(repeats), placed));
         }
-        Ok((best, placed))
+        let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
+        let rest = Problem { t, whole: repeats.arena.device, ..*p };
+        // Repeats chose well, so that swaps begin near what greedy ones leave.
+        let near = SWAPS.anneal(&rest, false, (0, COOLER))?;
+        if near.0.as_ref().is_some_and(|near| rest.hides_copies(near)) {
+            return Ok((near.0, placed + near.1));
+        }
+        Ok(fastest([(None, placed), near, SWAPS.anneal(&rest, false, FIRST)?]))
     }
 
     /// The best in definition order.
@@ -260,55 +260,25 @@ impl Budget {
         best
     }
 
-    /// The best of greedy choices, improved by random changes that begin at a temperature; `starts` are added to
-    /// the seed that the changes follow from. What several lead to is joined.
+    /// The best of greedy choices, as it is and improved by random changes.
     fn anneal(
         &self,
         p: &Problem,
         homes_leave: bool,
-        (starts, begin): (Range<u64>, f64),
+        changes: (u64, f64),
     ) -> Result<(Option<Finished>, u64), PassError> {
-        let sites = Sites::new(&p.t, homes_leave);
-        if sites.all.is_empty() || homes_leave && !sites.any_leaves_home() {
-            return Ok((None, 0));
-        }
-        // Slots in host memory do not lie as densely as their bytes are counted.
-        let host = p.cx.limits.host.map(|limit| limit - limit / LOOSE);
-        let annealer = |start: u64| {
-            let room = Room::new(&p.t, p.device).within_host(host);
-            Annealer::new(&p.t, room, self, &sites, p.cx.search.seed.wrapping_add(start))
-        };
-        let mut one = annealer(starts.start);
-        let tasks = (p.cx.search.effort(self.effort) * CHANGED_TASKS_PER_SECOND) as usize;
-        let changes = (tasks / p.t.order.len().max(1)).clamp(CHANGES.0, CHANGES.1);
-        let changes = changes.min(sites.all.len() * sites.all.len());
-        let greedy =
-            |aim| self.greedy_of(&p.t, p.device, PerSpace { device: Some(aim), host }, &sites);
-        let Some((choice, _)) = greedy(p.limit) else { return Ok((None, 0)) };
-        let Some(promise) = one.judge(&choice, p.limit) else { return Ok((None, 0)) };
-        let mut best = BudgetCandidate { choice, promise };
-        let mut first = true;
-        let (annealed, placed) = p.aim(|aim| {
-            best.promise = one.judge(&best.choice, aim)?;
-            if std::mem::take(&mut first) {
-                let rest = starts.start + 1..starts.end;
-                let improved = |start| annealer(start).improve(best.clone(), aim, changes, begin);
-                let (own, mut found) = rayon::join(
-                    || one.improve(best.clone(), aim, changes, begin),
-                    || rest.into_par_iter().map(improved).collect::<Vec<_>>(),
-                );
-                found.push(own);
-                best = one.join(found, aim, changes)?;
-            } else {
-                best = one.improve(best.clone(), aim, changes / 8, WARM);
-            }
-            Some(best.choice.clone())
-        })?;
+        let Some(annealing) = Annealing::new(self, p, homes_leave) else { return Ok((None, 0)) };
+        let (annealed, placed) = annealing.finished(annealing.improved(changes), changes)?;
         if annealed.as_ref().is_some_and(|a| p.hides_copies(a)) {
             return Ok((annealed, placed));
         }
-        // What one aim led away from, another may reach at once.
-        let (plain, more) = p.aim(|aim| greedy(aim).map(|(choice, _)| choice))?;
-        Ok((Finished::fastest([annealed, plain]), placed + more))
+        Ok(fastest([(annealed, placed), annealing.plain()?]))
     }
+}
+
+/// The fastest plan of all, and how many were placed.
+fn fastest(found: impl IntoIterator<Item = (Option<Finished>, u64)>) -> (Option<Finished>, u64) {
+    found.into_iter().fold((None, 0), |(best, placed), (other, more)| {
+        (Finished::fastest([best, other]), placed + more)
+    })
 }
