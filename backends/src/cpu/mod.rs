@@ -19,8 +19,9 @@ use collective::Exchange;
 use shifted::Shifted;
 use sums::{product, scaled};
 use tiling::{
-    Conv, ConvTranspose, ConvWeight, GRU_STATES, LSTM_STATES, ProductUpdate, RNN_GRAD_STATES,
-    channel_sums, channels, conv, conv_transpose, conv_weight, product_parts, product_update, rows,
+    Conv, ConvTranspose, ConvWeight, GRU_STATES, LSTM_GRAD_STATES, LSTM_STATES, ProductUpdate,
+    RNN_GRAD_STATES, channel_sums, channels, conv, conv_transpose, conv_weight, packed_for_steps,
+    product_parts, product_update, rows,
 };
 
 /// The CPU.
@@ -142,7 +143,10 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             (elements as u64, y.first().map_or(x[0].dtype, |t| t.dtype))
         }
         Family::Recurrent(op) => {
-            let elements = op.extents(x[0]).state().saturating_mul(states(op));
+            let of = op.extents(x[0]);
+            let packed = op.products(of).into_iter().map(|e| packed_for_steps(of, x[0].dtype, e));
+            let packed = packed.flatten().fold(0, usize::saturating_add);
+            let elements = of.state().saturating_mul(states(op)).saturating_add(packed);
             (elements as u64, x[0].dtype)
         }
         Family::Resizing(Resizing::Resize { spec }) => {
@@ -220,12 +224,14 @@ fn partial_results(results: usize, k: usize) -> usize {
 /// States in the scratch of a recurrence's kernel: a step's gates, should nobody read them, and
 /// what goes from step to step.
 fn states(op: Recurrent) -> usize {
-    match op {
-        Recurrent::Lstm { .. } | Recurrent::LstmGrad { .. } => LSTM_STATES,
-        Recurrent::Gru { .. } | Recurrent::GruGrad { .. } => GRU_STATES,
-        Recurrent::RnnGrad { .. } => RNN_GRAD_STATES,
-        Recurrent::Rnn { .. } => 0,
-    }
+    let states = match op {
+        Recurrent::Lstm { .. } => &LSTM_STATES[..],
+        Recurrent::LstmGrad { .. } => &LSTM_GRAD_STATES,
+        Recurrent::Gru { .. } | Recurrent::GruGrad { .. } => &GRU_STATES,
+        Recurrent::RnnGrad { .. } => &RNN_GRAD_STATES,
+        Recurrent::Rnn { .. } => &[],
+    };
+    states.iter().sum()
 }
 
 /// The order of an operator's sums; `None` if it is unknown.
@@ -296,8 +302,13 @@ fn of_accumulated(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<u
             Attention::AttentionGrad { .. } => vec![attention::tiling(x[0], x[1], x[2]).parts],
         },
         Family::Recurrent(op) => {
-            let of_step = op.products(op.extents(x[0]));
-            of_step.into_iter().flat_map(|e| product(e, 1)).collect()
+            let of = op.extents(x[0]);
+            let of_step = op.products(of).into_iter();
+            let order = |e| match packed_for_steps(of, x[0].dtype, e) {
+                Some(_) => sums::ONE_BY_ONE.to_vec(),
+                None => product(e, 1),
+            };
+            of_step.flat_map(order).collect()
         }
         Family::Wrapping(op) => match op {
             Wrapping::ChannelsLast { of } => {

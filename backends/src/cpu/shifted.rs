@@ -33,7 +33,7 @@ pub fn lanes(channels: usize) -> usize {
 }
 
 /// Channels, of the last panel those that are none, too.
-fn padded(channels: usize) -> usize {
+pub(super) fn padded(channels: usize) -> usize {
     channels.div_ceil(lanes(channels)).saturating_mul(lanes(channels))
 }
 

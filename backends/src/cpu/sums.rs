@@ -41,6 +41,9 @@ const PLAIN: usize = 6 << 10;
 /// again: a sum that is cut at multiples of them keeps its bits.
 pub const LIBRARY_DEPTH: usize = 256;
 
+/// The order of a product with a packed matrix: its terms one by one, whatever the extents.
+pub(super) const ONE_BY_ONE: [usize; 1] = [usize::MAX];
+
 /// True for the order of a product that the packing library sums, all of it in one go.
 pub(super) fn is_by_packing_library(order: &[usize]) -> bool {
     order == [Route::Library as usize, 1]

@@ -4,9 +4,10 @@
 //! products of several types' extents saturate, so that no arena is large enough for them.
 
 use super::shifted::{self, Shifted, ShiftedWeight};
+use super::sums::PLAIN_ROWS;
 use crate::reduce::{COLUMNS, SEGMENT};
-use arenic_ir::op::{Extents, Window};
-use arenic_ir::types::TensorType;
+use arenic_ir::op::{Extents, Recurrence, Window};
+use arenic_ir::types::{DType, TensorType};
 
 /// Bytes that one tile of columns aims at: large enough for products of full speed, small
 /// enough that scratch stays a few MiB beside any real tensor.
@@ -25,14 +26,26 @@ fn direct(wide: usize, other: usize) -> bool {
     wide <= 2 || (wide <= 4 && other == 1)
 }
 
-/// States in the scratch of an LSTM and of its gradient.
-pub const LSTM_STATES: usize = 6;
+/// Parts of the scratch of an LSTM, in states.
+pub const LSTM_STATES: [usize; 3] = [4, 1, 1];
 
-/// States in the scratch of a GRU and of its gradient.
-pub const GRU_STATES: usize = 5;
+/// The same of its gradient.
+pub const LSTM_GRAD_STATES: [usize; 2] = [4, 2];
 
-/// States in the scratch of an RNN's gradient.
-pub const RNN_GRAD_STATES: usize = 2;
+/// The same of a GRU and of its gradient.
+pub const GRU_STATES: [usize; 3] = [3, 1, 1];
+
+/// The same of an RNN's gradient.
+pub const RNN_GRAD_STATES: [usize; 2] = [1, 1];
+
+/// Elements of the matrix of a step's product, packed for all steps; `None` where each step packs it
+/// anew, or goes without. Packing pays where there are several rows and steps, and the packed matrix is no
+/// larger than a gate of all steps.
+pub fn packed_for_steps(of: Recurrence, dtype: DType, e: Extents) -> Option<usize> {
+    let rows = of.batch.saturating_mul(of.steps);
+    let pays = dtype == DType::F32 && of.batch > PLAIN_ROWS && of.steps >= 4 && rows >= of.hidden;
+    (pays && e.k > 0 && e.n >= 8).then(|| e.k.saturating_mul(shifted::padded(e.n)))
+}
 
 /// Parts that the inner extent `k` of a product is cut into. A small result of a long sum
 /// has too few tiles for many threads; its parts are summed in order afterwards.

@@ -26,6 +26,7 @@ mod gather;
 mod gelu;
 mod indices;
 mod isa;
+mod lane_sums;
 mod map;
 mod math;
 mod matmul;
@@ -55,6 +56,7 @@ mod shifted;
 mod sliding;
 mod softmax;
 mod softmax_grad;
+mod step_product;
 mod tasks;
 mod terms;
 #[cfg(test)]

@@ -6,11 +6,11 @@
 use super::address::Shared;
 use super::blocks::{BLOCK, read, write};
 use super::number::Float;
-use super::product::{Mat, MatMut, Scalar, products};
+use super::product::{Mat, MatMut, Scalar};
+use super::step_product::StepProduct;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::{GRU_STATES, LSTM_STATES};
 use arenic_ir::op::{Activation, Extents, Recurrence};
 
@@ -24,19 +24,26 @@ pub(super) fn operands<T: Float, const K: usize>(call: &Call) -> [*const T; K] {
     std::array::from_fn(|i| call.inputs[i].ptr::<T>())
 }
 
-/// One step's product, added to what `c` holds where `add` says so.
+/// A kernel's scratch: parts of so many states, and its products with their matrices.
 ///
 /// # Safety
-/// As for [`products`].
-pub(super) unsafe fn multiply<T: Scalar>(
-    e: Extents,
-    a: Mat<T>,
-    b: Mat<T>,
-    c: MatMut<T>,
-    add: bool,
-) {
+/// No other slice of the call's scratch is alive. The matrices have the products' extents and are only
+/// read.
+pub(super) unsafe fn scratch<'a, T: Scalar, const K: usize, const P: usize>(
+    call: &Call,
+    of: Recurrence,
+    states: [usize; K],
+    products: [(Extents, Mat<T>); P],
+) -> ([&'a mut [T]; K], [StepProduct<T>; P]) {
+    let room = |e| StepProduct::<T>::room(of, call.inputs[0].ty().dtype, e);
+    let all = states.iter().sum::<usize>() * of.state();
+    let packed: usize = products.iter().map(|(e, _)| room(*e)).sum();
     // SAFETY: the caller's promise.
-    unsafe { products(Route::of(e), 1, e, T::ONE, |_| (a, b, c), |_, _, _| add) };
+    let mut rest = unsafe { call.scratch.slice_mut::<T>(all + packed) };
+    let mut take = |n| rest.split_off_mut(..n).unwrap_or_default();
+    let states = states.map(|k| take(k * of.state()));
+    // SAFETY: the caller's promise.
+    (states, products.map(|(e, b)| unsafe { StepProduct::new(e, b, take(room(e))) }))
 }
 
 /// Copies a step's gates to where they are worked on.
@@ -57,11 +64,11 @@ pub(super) fn lstm<T: Float + Scalar>(call: &Call, reverse: bool) {
     let [pre, r, mut h, mut c] = operands::<T, 4>(call);
     let peephole = call.inputs.get(4).map(|p| Shared::new(p.ptr::<T>().cast_mut()));
     let [y, gates, cells] = results::<T, 3>(call);
-    // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(LSTM_STATES * state) };
-    let (room, rest) = scratch.split_at_mut(4 * state);
-    let (h_room, c_room) = rest.split_at_mut(state);
+    let e = Extents { m: of.batch, k: n, n: 4 * n };
     let of_rows = Mat::new(r, n, 1).transposed();
+    // SAFETY: the scratch of one call; the weight is only read.
+    let ([room, h_room, c_room], [product]) =
+        unsafe { scratch(call, of, LSTM_STATES, [(e, of_rows)]) };
     for t in of.order(reverse) {
         let place = |all: Option<*mut T>, each: usize, room: &mut [T]| match all {
             Some(all) => all.wrapping_add(t * each),
@@ -73,8 +80,7 @@ pub(super) fn lstm<T: Float + Scalar>(call: &Call, reverse: bool) {
         // product has read the state before it is written.
         unsafe {
             bring(pre.wrapping_add(4 * t * state), a, 4 * state);
-            let e = Extents { m: of.batch, k: n, n: 4 * n };
-            multiply(e, Mat::new(h, n, 1), of_rows, MatMut::new(a, 4 * n, 1), true);
+            product.multiply(Mat::new(h, n, 1), MatMut::new(a, 4 * n, 1), true);
         }
         let places = [c.cast_mut(), a, c_next, h_next].map(Shared::new);
         for_each(of.batch, 16 * 4 * state, |b| {
@@ -151,14 +157,12 @@ pub(super) fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_r
     let [pre, r, mut h] = operands::<T, 3>(call);
     let bias = call.inputs.get(3).map(|b| Shared::new(b.ptr::<T>().cast_mut()));
     let [y, gates] = results::<T, 2>(call);
-    // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(GRU_STATES * state) };
-    let (room, rest) = scratch.split_at_mut(3 * state);
-    let (h_room, product) = rest.split_at_mut(state);
-    let product = product.as_mut_ptr();
-    let of_gates = Mat::new(r, n, 1).transposed();
-    let of_hidden = of_gates.at(0, 2 * n);
     let e = |gates: usize| Extents { m: of.batch, k: n, n: gates * n };
+    let of_rows = Mat::new(r, n, 1).transposed();
+    // SAFETY: as for an LSTM.
+    let ([room, h_room, product], [of_gates, of_hidden]) =
+        unsafe { scratch(call, of, GRU_STATES, [(e(2), of_rows), (e(1), of_rows.at(0, 2 * n))]) };
+    let product = product.as_mut_ptr();
     for t in of.order(reverse) {
         let a = gates.map_or(room.as_mut_ptr(), |g| g.wrapping_add(3 * t * state));
         let h_next = y.map_or(h_room.as_mut_ptr(), |y| y.wrapping_add(t * state));
@@ -166,7 +170,7 @@ pub(super) fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_r
         // SAFETY: as for an LSTM.
         unsafe {
             bring(pre.wrapping_add(3 * t * state), a, 3 * state);
-            multiply(e(2), Mat::new(h, n, 1), of_gates, gate, true);
+            of_gates.multiply(Mat::new(h, n, 1), gate, true);
         }
         let places = [h.cast_mut(), a, product, h_next].map(Shared::new);
         let rows = |task: &(dyn Fn([*mut T; 4]) + Sync)| {
@@ -179,11 +183,11 @@ pub(super) fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_r
         // SAFETY: each task has a row of its own; the products have read what follows writes.
         unsafe {
             if linear_before_reset {
-                multiply(e(1), Mat::new(h, n, 1), of_hidden, MatMut::new(product, n, 1), false);
+                of_hidden.multiply(Mat::new(h, n, 1), MatMut::new(product, n, 1), false);
             }
             rows(&|[h, a, product, _]| gru_gates(a, h, product, bias.map(Shared::ptr), n));
             if !linear_before_reset {
-                multiply(e(1), Mat::new(product, n, 1), of_hidden, gate.at(0, 2 * n), true);
+                of_hidden.multiply(Mat::new(product, n, 1), gate.at(0, 2 * n), true);
             }
             rows(&|[h, a, _, to]| gru_state(a, h, to, n));
         }
@@ -264,13 +268,14 @@ pub(super) fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Act
     let [pre, r, mut h] = operands::<T, 3>(call);
     let [Some(y)] = results::<T, 1>(call) else { return };
     let e = Extents { m: of.batch, k: n, n };
+    // SAFETY: as for an LSTM.
+    let ([], [product]) = unsafe { scratch(call, of, [], [(e, Mat::new(r, n, 1).transposed())]) };
     for t in of.order(reverse) {
         let next = y.wrapping_add(t * state);
         // SAFETY: as for an LSTM; the state that is read is of another step.
         unsafe {
             bring(pre.wrapping_add(t * state), next, state);
-            let of_rows = Mat::new(r, n, 1).transposed();
-            multiply(e, Mat::new(h, n, 1), of_rows, MatMut::new(next, n, 1), true);
+            product.multiply(Mat::new(h, n, 1), MatMut::new(next, n, 1), true);
         }
         let place = Shared::new(next);
         for_each(of.batch, 8 * state, |b| {

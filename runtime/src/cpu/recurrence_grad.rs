@@ -5,11 +5,11 @@ use super::address::Shared;
 use super::blocks::{BLOCK, map, read, write};
 use super::number::Float;
 use super::product::{Mat, MatMut, Scalar};
-use super::recurrence::{multiply, operands, results};
+use super::recurrence::{operands, results, scratch};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
-use arenic_backends::cpu::tiling::{GRU_STATES, LSTM_STATES, RNN_GRAD_STATES};
+use arenic_backends::cpu::tiling::{GRU_STATES, LSTM_GRAD_STATES, RNN_GRAD_STATES};
 use arenic_ir::op::{Activation, Extents, Recurrence};
 
 /// Calls `f` for every step, the last one first, with the step before it, if there is one.
@@ -40,9 +40,10 @@ pub(super) fn lstm<T: Float + Scalar>(call: &Call, reverse: bool, has_dcells: bo
     let dcells = rest(5).filter(|_| has_dcells);
     let peephole = rest(5 + usize::from(has_dcells)).map(|p| Shared::new(p.cast_mut()));
     let [dpre, dh0, dc0] = results::<T, 3>(call);
-    // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(LSTM_STATES * state) };
-    let (room, carried) = scratch.split_at_mut(4 * state);
+    let e = Extents { m: of.batch, k: 4 * n, n };
+    // SAFETY: the scratch of one call; the weight is only read.
+    let ([room, carried], [product]) =
+        unsafe { scratch(call, of, LSTM_GRAD_STATES, [(e, Mat::new(r, n, 1))]) };
     carried.fill(T::ZERO);
     let carry = carried.as_mut_ptr();
     backwards(&of, reverse, |t, before| {
@@ -67,10 +68,9 @@ pub(super) fn lstm<T: Float + Scalar>(call: &Call, reverse: bool, has_dcells: bo
             unsafe { lstm_row(&row, n) };
         });
         if before.is_some() || dh0.is_some() {
-            let e = Extents { m: of.batch, k: 4 * n, n };
             let (d, to) = (Mat::new(d.cast_const(), 4 * n, 1), MatMut::new(carry, n, 1));
             // SAFETY: within scratch and the tensors.
-            unsafe { multiply(e, d, Mat::new(r, n, 1), to, false) };
+            unsafe { product.multiply(d, to, false) };
         }
     });
     // SAFETY: results of the state's type.
@@ -155,15 +155,13 @@ pub(super) fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_r
     let [gates, y, r, h0, dy] = operands::<T, 5>(call);
     let m = call.inputs.get(5).map(|m| m.ptr::<T>());
     let [dpre, dh0] = results::<T, 2>(call);
-    // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(GRU_STATES * state) };
-    let (room, carried) = scratch.split_at_mut(3 * state);
-    let (carried, product) = carried.split_at_mut(state);
+    let e = |gates: usize| Extents { m: of.batch, k: gates * n, n };
+    let weight = Mat::new(r, n, 1);
+    // SAFETY: as for an LSTM.
+    let ([room, carried, product], [of_gates, of_hidden]) =
+        unsafe { scratch(call, of, GRU_STATES, [(e(2), weight), (e(1), weight.at(2 * n, 0))]) };
     carried.fill(T::ZERO);
     let (carry, product) = (carried.as_mut_ptr(), product.as_mut_ptr());
-    let of_gates = Mat::new(r, n, 1);
-    let of_hidden = of_gates.at(2 * n, 0);
-    let e = |gates: usize| Extents { m: of.batch, k: gates * n, n };
     backwards(&of, reverse, |t, before| {
         let d = dpre.map_or(room.as_mut_ptr(), |d| d.wrapping_add(3 * t * state));
         let h_before = before.map_or(h0, |t| y.wrapping_add(t * state));
@@ -192,15 +190,15 @@ pub(super) fn gru<T: Float + Scalar>(call: &Call, reverse: bool, linear_before_r
                 rows(&|row| gru_row(row, true, n));
             } else {
                 rows(&|row| gru_row(row, false, n));
-                multiply(e(1), of_d.at(0, 2 * n), of_hidden, of_product(product), false);
+                of_hidden.multiply(of_d.at(0, 2 * n), of_product(product), false);
                 rows(&|row| gru_reset(row, n));
             }
             if goes_on {
-                multiply(e(2), of_d, of_gates, of_product(carry), true);
+                of_gates.multiply(of_d, of_product(carry), true);
             }
             if goes_on && linear_before_reset {
                 let d = Mat::new(product.cast_const(), n, 1);
-                multiply(e(1), d, of_hidden, of_product(carry), true);
+                of_hidden.multiply(d, of_product(carry), true);
             }
         }
     });
@@ -290,9 +288,10 @@ pub(super) fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Act
     let (n, state) = (of.hidden, of.state());
     let [y, r, dy] = operands::<T, 3>(call);
     let [dpre, dh0] = results::<T, 2>(call);
-    // SAFETY: the only slice of this call's scratch.
-    let scratch = unsafe { call.scratch.slice_mut::<T>(RNN_GRAD_STATES * state) };
-    let (room, carried) = scratch.split_at_mut(state);
+    let e = Extents { m: of.batch, k: n, n };
+    // SAFETY: as for an LSTM.
+    let ([room, carried], [product]) =
+        unsafe { scratch(call, of, RNN_GRAD_STATES, [(e, Mat::new(r, n, 1))]) };
     carried.fill(T::ZERO);
     let carry = carried.as_mut_ptr();
     backwards(&of, reverse, |t, before| {
@@ -306,10 +305,9 @@ pub(super) fn rnn<T: Float + Scalar>(call: &Call, reverse: bool, activation: Act
             unsafe { rnn_row(read, to.ptr().wrapping_add(b * n), activation, n) };
         });
         if before.is_some() || dh0.is_some() {
-            let e = Extents { m: of.batch, k: n, n };
             let (d, to) = (Mat::new(d.cast_const(), n, 1), MatMut::new(carry, n, 1));
             // SAFETY: within scratch and the tensors.
-            unsafe { multiply(e, d, Mat::new(r, n, 1), to, false) };
+            unsafe { product.multiply(d, to, false) };
         }
     });
     // SAFETY: a result of the state's type.

@@ -116,6 +116,8 @@ fn extents(r: &mut Random, case: usize) -> [usize; 3] {
         0 => [1, 1, 1],
         1 => [3, 40, 70],
         2 => [2, 9, 130],
+        // Of `f32`, with a packed weight: several blocks of rows and of columns.
+        3..10 => [5, 11, 53],
         _ => [r.range(1, 5), r.range(0, 6), r.range(1, 20)],
     }
 }
@@ -196,6 +198,8 @@ fn gradients_are_the_slopes_of_recurrences() {
         let dtype = r.choose(&[DType::F32, DType::F64]);
         let extents = match case {
             0 => [2, 20, 40],
+            // With a packed weight.
+            1..8 => [4, 9, 34],
             _ => [r.range(1, 4), r.range(1, 3), r.range(1, 18)],
         };
         let (op, x) = recurrence(&mut r, dtype, extents);
@@ -234,7 +238,7 @@ fn gradients_are_the_slopes_of_recurrences() {
 
 /// Operands for the tests of cuts.
 pub(super) fn any(r: &mut Random) -> (Op, Vec<Tensor>) {
-    let extents = [r.range(1, 3), r.range(20, 40), r.range(1, 50)];
+    let extents = [r.range(1, 5), r.range(20, 40), r.range(1, 50)];
     let (op, x) = recurrence(r, DType::F32, extents);
     if r.chance() {
         return (op, x);

@@ -7,17 +7,16 @@
 //! sums of blocks, which follow from channels and taps alone: tiles have no say.
 
 mod fill;
-mod kernels;
 mod weight;
 
 use super::address::Shared;
 use super::isa::Isa;
+use super::lane_sums::{POINTS, Sums, Terms, add_terms};
 use super::tasks::for_each;
 use crate::kernel::Call;
 use arenic_backends::cpu::shifted::{Grid, LANES, Placed, Shifted, lanes};
 use arenic_ir::op::MAX_RANK;
 use fill::{Planes, Tile, fill};
-use kernels::{POINTS, Sums, Terms, add_terms};
 pub(super) use weight::gradient;
 
 /// Tasks that suffice for many threads.

@@ -6,9 +6,9 @@
 
 use super::ENOUGH;
 use super::fill::{Planes, Tile, fill};
-use super::kernels::{POINTS, Terms, add_terms};
 use crate::cpu::address::Shared;
 use crate::cpu::isa::Isa;
+use crate::cpu::lane_sums::{POINTS, Terms, add_terms};
 use crate::cpu::tasks::for_each;
 use crate::kernel::Call;
 use arenic_backends::cpu::shifted::{LANES, ShiftedWeight, lanes};
