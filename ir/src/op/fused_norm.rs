@@ -87,7 +87,11 @@ pub(super) fn infer_gradient(
         of.name()
     );
     let (mut own, read) = own_of_gradient(of, x);
-    let dy = infer_last(steps, read, &x[0].shape)?;
+    let dy = match (steps, read) {
+        // As it is read: what is stored as `bf16` is widened.
+        ([], [one]) if one.dtype.is_float() && one.shape == x[0].shape => one.accumulated(),
+        _ => infer_last(steps, read, &x[0].shape)?,
+    };
     own[DY] = &dy;
     of.infer(&own)
 }
@@ -205,6 +209,11 @@ mod tests {
         let mask_of = vec![Step::Binary(Binary::Greater, 0, 1)];
         let op = Op::FusedNormGrad { of: Box::new(Op::BatchNormParamGrad), steps: mask_of };
         assert!(op.infer(&[&x, &c, &c, &x, &zero]).is_err());
+        let widened = Op::FusedNormGrad { of: Box::new(Op::BatchNormParamGrad), steps: vec![] };
+        let narrow = ty(DType::Bf16, &[4, 3, 5]);
+        assert_eq!(widened.infer(&[&x, &c, &c, &narrow]).unwrap(), [c.clone(), c.clone()]);
+        assert!(widened.infer(&[&x, &c, &c, &mask]).is_err());
+        assert!(widened.infer(&[&x, &c, &c, &x, &x]).is_err());
         let wrong = of(Op::BatchNorm { epsilon: 0.1 });
         assert!(wrong.infer(&[&x, &c, &mask, &x, &zero]).is_err());
     }

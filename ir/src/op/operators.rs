@@ -272,7 +272,8 @@ operators! {
         },
         /// `operands of the gradient but dy…, others… → results of the gradient`: a gradient of a
         /// `LayerNorm` or `BatchNorm` whose `dy` is what the last step computes of the others, of
-        /// which each has an element for each of `dy`, or one for all. No tensor of `dy` exists.
+        /// which each has an element for each of `dy`, or one for all. No tensor of `dy` exists. Without
+        /// steps it is the only one of these, widened if it is `bf16`.
         "fused_norm_grad" FusedNormGrad {
             /// The gradient.
             of: Box<Op>,

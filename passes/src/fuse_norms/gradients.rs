@@ -13,6 +13,7 @@ use arenic_ir::TargetInfo;
 use arenic_ir::graph::{Graph, NodeId, ValueId};
 use arenic_ir::op::fused_norm::DY;
 use arenic_ir::op::{Op, Step};
+use arenic_ir::types::DType;
 
 /// All gradients that are fused.
 pub(super) fn all(view: &GraphView, target: TargetInfo) -> Vec<Fused> {
@@ -27,7 +28,7 @@ fn of_one(view: &GraphView, n: NodeId, target: TargetInfo) -> Option<Vec<Fused>>
     if view.kept[dy] || !are_of_one_norm(g, readers) {
         return None;
     }
-    let (steps, read) = steps(view, n)?;
+    let (steps, read) = made(view, n)?;
     // Computed twice, a function may take longer than the bytes.
     if readers.len() > 1 && steps.iter().any(Step::is_dear) {
         return None;
@@ -45,6 +46,17 @@ fn of_one(view: &GraphView, n: NodeId, target: TargetInfo) -> Option<Vec<Fused>>
         |&n: &NodeId| g.nodes[n].outputs.iter().flatten().all(|&v| rule.is_negligible(v));
     let fits = readers.iter().all(|n| is_of_operand(g, *n) || is_little(n));
     (bytes <= apart && fits && rule.all_there(&group, n)).then_some(fused)
+}
+
+/// What a node computes as steps, of which a cast that widens has none.
+fn made(view: &GraphView, n: NodeId) -> Option<(Vec<Step>, Vec<ValueId>)> {
+    let node = &view.g.nodes[n];
+    match (&node.op, &node.inputs[..]) {
+        (Op::Cast { to: DType::F32 }, &[x]) if view.g.ty(x).dtype == DType::Bf16 => {
+            Some((Vec::new(), vec![x]))
+        }
+        _ => steps(view, n),
+    }
 }
 
 /// True for the gradient of the operand of a normalisation, that of its parameters, or both.

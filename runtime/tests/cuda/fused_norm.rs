@@ -2,7 +2,7 @@
 //! or makes their `dy`, as part of them.
 
 use super::random::Random;
-use super::{Case, Tensor, batch_norm, norm};
+use super::{Case, Close, Tensor, batch_norm, norm};
 use arenic_ir::op::fused_norm::DY;
 use arenic_ir::op::{Binary, Step, Unary};
 use arenic_ir::{DType, Op};
@@ -13,7 +13,19 @@ const MOST: usize = 1 << 17;
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let plain = [batch_norm::cases(r), norm::cases(r)].concat();
     let few = plain.into_iter().filter(|case| case.inputs[0].ty.elements() <= MOST);
-    few.map(|case| fused(r, case)).collect()
+    let mut cases: Vec<Case> = few.map(|case| fused(r, case)).collect();
+    for (of, stats) in [
+        (Op::BatchNormParamGrad, [vec![40], vec![40]]),
+        (Op::LayerNormParamGrad { axis: 1 }, [vec![70, 1], vec![70, 1]]),
+    ] {
+        // Without steps, widened as it is read.
+        let mut inputs = vec![r.tame(DType::F32, [70, 40])];
+        inputs.extend(stats.map(|shape| r.tame(DType::F32, shape)));
+        inputs.push(r.tame(DType::Bf16, [70, 40]));
+        let op = Op::FusedNormGrad { of: Box::new(of), steps: vec![] };
+        cases.push(Case::new(op, inputs).close(Close::LONG_SUM));
+    }
+    cases
 }
 
 fn fused(r: &mut Random, case: Case) -> Case {

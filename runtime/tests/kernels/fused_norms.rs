@@ -41,6 +41,30 @@ fn others(r: &mut Random, dtype: DType, shape: &[usize], count: usize) -> Vec<Te
     (0..count).map(|_| other(r)).map(|t| Tensor::of_bytes(&t.ty, &t.bytes())).collect()
 }
 
+/// The gradient as it is read where there are no steps.
+#[test]
+fn a_fused_gradient_widens_what_it_reads() {
+    let mut r = Random(20);
+    for shape in [&[5, 7][..], &[2, 2, 9001], &[40, 300]] {
+        let x = r.tensor(DType::F32, shape);
+        let dz = r.tensor(DType::Bf16, shape);
+        let dz = Tensor::of_bytes(&dz.ty, &dz.bytes());
+        let dy = Tensor { ty: x.ty.clone(), values: dz.values.clone() };
+        let [mean, inv_std] = [0; 2].map(|_| r.tensor(DType::F32, &shape[1..2]));
+        let op = Op::BatchNormParamGrad;
+        let want = all(&op, &[&x, &dy, &mean, &inv_std]);
+        let op = Op::FusedNormGrad { of: Box::new(op), steps: vec![] };
+        check(&op, &[&x, &mean, &inv_std, &dz], &want);
+        let mut rows = shape.to_vec();
+        rows[1..].fill(1);
+        let [mean, inv_std] = [0; 2].map(|_| r.tensor(DType::F32, rows.clone()));
+        let (op, scale) = (Op::LayerNormInputGrad { axis: 1 }, r.tensor(DType::F32, [1]));
+        let want = all(&op, &[&x, &dy, &scale, &mean, &inv_std]);
+        let op = Op::FusedNormGrad { of: Box::new(op), steps: vec![] };
+        check(&op, &[&x, &scale, &mean, &inv_std, &dz], &want);
+    }
+}
+
 /// Random steps on these operands, of which the first one, of floats, has the whole shape; the last
 /// step gives numbers of this type in that shape.
 fn steps(r: &mut Random, operands: &[Tensor], to: DType) -> Vec<Step> {
