@@ -46,8 +46,9 @@ fn result(view: &GraphView, n: NodeId, target: TargetInfo) -> Option<(Fused, Nod
     let is_result = |v: ValueId| g.resolve(v).root == y;
     let mut others = Vec::new();
     for &v in &read {
-        // All elements of it, as they are.
-        if is_result(v) && g.ty(v).shape != result.shape {
+        // All elements of it, as they are; and no statistic, which is not there before it.
+        let in_part = is_result(v) && g.ty(v).shape != result.shape;
+        if in_part || !is_result(v) && view.maker(v) == Some(n) {
             return None;
         }
         if !is_result(v) {
