@@ -5,6 +5,7 @@ use arenic_backends::{CPU, CUDA};
 use arenic_ir::graph::{Output, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Unary};
 use arenic_ir::text::Module;
+use arenic_ir::types::bf16;
 use arenic_ir::verify::verify;
 use arenic_ir::{DType, Graph, TargetInfo, TensorType};
 use arenic_passes::dead_code::DeadCode;
@@ -26,6 +27,14 @@ fn numbers(count: usize, seed: u64) -> impl Iterator<Item = f32> {
 
 /// Outputs and exit values of a step, by their names.
 fn results(g: &Graph) -> Vec<(String, Vec<f32>)> {
+    let floats = |bytes: Vec<u8>| {
+        bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect::<Vec<f32>>()
+    };
+    bytes(g).into_iter().map(|(name, bytes)| (name, floats(bytes))).collect()
+}
+
+/// The same as they are stored.
+fn bytes(g: &Graph) -> Vec<(String, Vec<u8>)> {
     let mut reference = Reference::new(g).unwrap();
     for (v, data) in g.consts() {
         reference.value_mut(v).unwrap().copy_from_slice(data.bytes().unwrap());
@@ -38,16 +47,14 @@ fn results(g: &Graph) -> Vec<(String, Vec<f32>)> {
             DType::Bool => values.map(|x| u8::from(x > 0.0)).collect(),
             DType::I32 => values.flat_map(|x| ((x + 1.0) as i32).to_le_bytes()).collect(),
             DType::I64 => values.flat_map(|x| ((x + 1.0) as i64).to_le_bytes()).collect(),
+            DType::Bf16 => values.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
             _ => values.flat_map(f32::to_le_bytes).collect(),
         };
         reference.value_mut(v).unwrap().copy_from_slice(&bytes);
     }
     reference.step(Draw { seed: 0, step: 0, round: 0 }).unwrap();
-    let floats = |bytes: &[u8]| {
-        bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect::<Vec<f32>>()
-    };
-    let outputs = g.outputs.iter().map(|o| (o.name.clone(), floats(reference.value(o.value))));
-    let states = g.states.values().map(|s| (s.name.clone(), floats(reference.value(s.enter))));
+    let outputs = g.outputs.iter().map(|o| (o.name.clone(), reference.value(o.value).to_vec()));
+    let states = g.states.values().map(|s| (s.name.clone(), reference.value(s.enter).to_vec()));
     outputs.chain(states).collect()
 }
 
@@ -106,6 +113,27 @@ fn fuse_cross_entropy() {
 #[test]
 fn layout() {
     assert!(hold("layout", "- layout: {convolutions: all}") >= 7);
+}
+
+/// What `fuse_norms` makes of its cases has every bit of theirs.
+#[test]
+fn fuse_norms() {
+    let pipeline = Pipeline::parse("- fuse_norms", &Standard).unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("passes/cases/fuse_norms");
+    let mut fused = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let case = Case::read(&text);
+        let backend = if case.target.is_some() { CUDA } else { CPU };
+        let module = Module::parse(case.module, &arenic_backends::ALL).unwrap();
+        let before = bytes(&module.graph);
+        let cx = Cx::new(backend.target());
+        let after = pipeline.run_on(module, &cx, RunOptions::default()).unwrap().module.graph;
+        assert!(before == bytes(&after), "{}", path.display());
+        fused += after.nodes.values().filter(|n| n.op.name().starts_with("fused_norm")).count();
+    }
+    assert!(fused >= 12, "{fused}");
 }
 
 #[test]

@@ -471,7 +471,13 @@ fn fusing_changes_no_bits() {
     let count = |target: &Target, name: &str| {
         target.graph.nodes.values().filter(|n| n.op.name() == name).count()
     };
+    let mut norms = [0; 2];
     for run in runs() {
+        let (_, apart) = run.bits(&with("- raise\n- fuse_elementwise\n"));
+        let (joined, as_one) = run.bits(&with("- raise\n- fuse_elementwise\n- fuse_norms\n"));
+        assert!(apart == as_one, "{}: normalisations with what follows", run.name);
+        norms[0] += count(&joined, "fused_norm");
+        norms[1] += count(&joined, "fused_norm_grad");
         let (unfused, plain) = run.bits(&with(""));
         let (_, losses) = run.bits(&with("- fuse_cross_entropy\n"));
         let (_, updates) = run.bits(&with("- fuse_updates: {gradients: never}\n"));
@@ -490,6 +496,7 @@ fn fusing_changes_no_bits() {
         assert!(count(&fused, "pointwise") >= 6, "{}", run.name);
         assert!(count(&fused, "product_update") >= 1, "{}", run.name);
     }
+    assert!(norms.iter().all(|&n| n > 0), "{norms:?}");
 }
 
 /// The pipeline `as_exported` with these passes behind its rewrites of updates.

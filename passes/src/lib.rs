@@ -29,6 +29,7 @@ pub mod fold_constants;
 pub mod fuse_cross_entropy;
 pub mod fuse_elementwise;
 pub mod fuse_gelu;
+pub mod fuse_norms;
 pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
@@ -97,6 +98,7 @@ crate::passes! {
     graph precision::Precision in "precision/mod.rs",
     graph layout::Layout in "layout/mod.rs",
     graph fuse_elementwise::FuseElementwise in "fuse_elementwise/mod.rs",
+    graph fuse_norms::FuseNorms in "fuse_norms/mod.rs",
     graph section::Section in "section/mod.rs",
     graph detach_states::DetachStates,
     plan streams::Streams,

@@ -228,7 +228,7 @@ impl Pipeline {
     /// changes anything, before chains are fused and operators cut.
     pub fn with_precision(mut self, pass: Precision) -> Pipeline {
         let follows = |step: &Step| {
-            let later = ["layout", "fuse_elementwise", "section", "detach_states"]
+            let later = ["layout", "fuse_elementwise", "fuse_norms", "section", "detach_states"]
                 .contains(&&step.name[..]);
             later || !matches!(step.pass, Pass::Graph(_))
         };

@@ -124,7 +124,7 @@ const REWRITES: [&str; 6] = [
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
      - views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- raise\n- fuse_cross_entropy\n\
-     - fuse_updates\n- fuse_sums\n- fuse_gelu\n- fuse_elementwise\n- views\n- detach_states",
+     - fuse_updates\n- fuse_sums\n- fuse_gelu\n- fuse_elementwise\n- fuse_norms\n- views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
      - section: {parts: 4}\n- views\n- detach_states",
     "- fold_constants\n- dead_code\n- fuse_transposes\n- views\n- fuse_cross_entropy\n- fuse_updates\n\
@@ -166,6 +166,8 @@ fn what_is_read_back_computes_the_same_bits() {
     }
     for kind in [
         "conv_weight_grad",
+        "fused_norm",
+        "fused_norm_grad",
         "cross_entropy_grad",
         "log_softmax_stats",
         "conv_transpose",
@@ -449,9 +451,15 @@ fn nodes_say_where_the_plan_puts_their_results() {
 #[test]
 fn the_cases_of_passes_are_read_back() {
     let mut count = 0;
-    for folder in
-        ["views", "section", "precision", "fuse_elementwise", "fuse_cross_entropy", "detach_states"]
-    {
+    for folder in [
+        "views",
+        "section",
+        "precision",
+        "fuse_elementwise",
+        "fuse_norms",
+        "fuse_cross_entropy",
+        "detach_states",
+    ] {
         for entry in std::fs::read_dir(root("passes/cases").join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();

@@ -128,6 +128,7 @@ fn single_operators_are_read_back_with_the_same_results() {
 /// Of these, sums are taken in another order, or in several operators where ours takes one.
 #[test]
 fn operators_that_become_several_are_read_back_with_close_results() {
+    use arenic_ir::op::{Step, Unary};
     let window = |stride: usize, dilation: usize| Window {
         kernel: vec![3, 2],
         strides: vec![stride; 2],
@@ -170,6 +171,21 @@ fn operators_that_become_several_are_read_back_with_close_results() {
         (Op::BatchNorm { epsilon: 1e-3 }, [vec![x.clone()], channels(2)].concat()),
         (Op::BatchNormParamGrad, [x2(), channels(2)].concat()),
         (Op::BatchNormInputGrad, [x2(), channels(5)].concat()),
+        (
+            Op::FusedNorm {
+                of: Box::new(Op::BatchNorm { epsilon: 1e-3 }),
+                others: 1,
+                steps: vec![Step::Binary(Binary::Add, 0, 1), Step::Unary(Unary::Relu, 2)],
+            },
+            [vec![x.clone()], channels(2), vec![x.clone()]].concat(),
+        ),
+        (
+            Op::FusedNormGrad {
+                of: Box::new(Op::BatchNormInputGrad),
+                steps: vec![Step::Binary(Binary::Greater, 0, 2), Step::Where(3, 1, 2)],
+            },
+            [vec![x.clone()], channels(5), x2(), vec![TensorType::new(x.dtype, [])]].concat(),
+        ),
         (Op::SoftmaxGrad { axis: 1 }, x2()),
         (Op::LogSoftmaxGrad { axis: 2 }, x2()),
         (Op::Attention { spec: spec(false, true) }, attention(&[0, 1, 2, 6])),

@@ -131,6 +131,10 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
                 }
                 Norm::BatchNormParamGrad => channel_sums(channels(x[0])).elements(2),
                 Norm::BatchNormInputGrad => 0,
+                // It follows from the first operand alone, which both have.
+                Norm::FusedNorm { of, .. } | Norm::FusedNormGrad { of, .. } => {
+                    return own_scratch_bytes(of, x, y);
+                }
             };
             (elements, x[0].dtype)
         }
@@ -284,6 +288,10 @@ fn of_accumulated(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<u
                 vec![channel_sums(channels(x[0])).parts]
             }
             Norm::BatchNormInputGrad => NONE,
+            // It follows from the first operand alone, which both have.
+            Norm::FusedNorm { of, .. } | Norm::FusedNormGrad { of, .. } => {
+                return of_accumulated(of, x, y);
+            }
         },
         Family::Product(op) => order_of_product(op, x, y)?,
         Family::Convolution(op) => order_of_convolution(op, x, y),

@@ -134,7 +134,9 @@ pub fn takes_bf16(op: &Op) -> bool {
             | Norm::LayerNormInputGrad { .. }
             | Norm::BatchNorm { .. }
             | Norm::BatchNormParamGrad
-            | Norm::BatchNormInputGrad => true,
+            | Norm::BatchNormInputGrad
+            | Norm::FusedNorm { .. }
+            | Norm::FusedNormGrad { .. } => true,
         },
         Family::Product(op) => match op {
             Product::MatMul { .. }
@@ -199,6 +201,10 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
                 }
                 Norm::BatchNormParamGrad => partial_sums(&channel_sums(x[0])).saturating_mul(2),
                 Norm::BatchNormInputGrad => 0,
+                // It follows from the first operand alone, which both have.
+                Norm::FusedNorm { of, .. } | Norm::FusedNormGrad { of, .. } => {
+                    return own_scratch_bytes(of, x, y);
+                }
             };
             elements.saturating_mul(x[0].dtype.accumulated().size())
         }
@@ -259,6 +265,10 @@ fn own_sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<us
                 reduction_order(&channel_sums(x[0]))
             }
             Norm::BatchNormInputGrad => NONE,
+            // It follows from the first operand alone, which both have.
+            Norm::FusedNorm { of, .. } | Norm::FusedNormGrad { of, .. } => {
+                return own_sum_order(of, x, y);
+            }
         },
         Family::Product(op) => product_order(of_product(op, x, y)?),
         Family::Convolution(op) => product_order(of_convolution(op, x, y)),

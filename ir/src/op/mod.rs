@@ -32,6 +32,7 @@ mod elementwise;
 mod error;
 mod extents;
 mod family;
+pub mod fused_norm;
 pub mod gelu;
 mod indexing;
 mod movement;

@@ -1,10 +1,10 @@
 //! Rows of layer and batch normalisation. Statistics, factors and their gradients are of the type
-//! in which sums are taken.
+//! in which sums are taken. What is fused with elementwise steps asks [`fused_norm`].
 
 use super::error::{axis_in, ensure};
 use super::families::Norm;
 use super::family::Row;
-use super::{Assembly, Cut, Narrowing, TypeError, Work};
+use super::{Assembly, Cut, Family, Narrowing, TypeError, Work, fused_norm};
 use crate::types::{TensorType, broadcast_shapes};
 
 impl Row for Norm<'_> {
@@ -15,6 +15,8 @@ impl Row for Norm<'_> {
             Norm::LayerNormInputGrad { .. } => (5, 5),
             Norm::BatchNorm { .. } => (3, 3),
             Norm::BatchNormInputGrad => (7, 7),
+            Norm::FusedNorm { of, others, .. } => fused_norm::arity(of, **others),
+            Norm::FusedNormGrad { of, .. } => fused_norm::arity_of_gradient(of),
         }
     }
 
@@ -56,14 +58,18 @@ impl Row for Norm<'_> {
                 like(&channels(x[0])?, &x[2..])?;
                 Ok(vec![x[0].clone()])
             }
+            Norm::FusedNorm { of, others, steps } => fused_norm::infer(of, *others, steps, x),
+            Norm::FusedNormGrad { of, steps } => fused_norm::infer_gradient(of, steps, x),
         }
     }
 
-    fn in_place(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<(usize, usize)> {
-        match self {
+    fn in_place(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<(usize, usize)> {
+        match *self {
             Norm::LayerNorm { .. } | Norm::BatchNorm { .. } => vec![(0, 0)],
             Norm::LayerNormInputGrad { .. } | Norm::BatchNormInputGrad => vec![(1, 0), (0, 0)],
             Norm::LayerNormParamGrad { .. } | Norm::BatchNormParamGrad => vec![],
+            Norm::FusedNorm { others, .. } => fused_norm::in_place(*others, x),
+            Norm::FusedNormGrad { of, .. } => fused_norm::in_place_of_gradient(of, x, y),
         }
     }
 
@@ -85,17 +91,13 @@ impl Row for Norm<'_> {
                 let results = y.iter().map(|t| Assembly::Concat(channels(t))).collect();
                 vec![Cut::along(x[0].shape[1], operands, results)]
             }
+            Norm::FusedNorm { of, others, .. } => fused_norm::cuts(of, *others, x, y),
+            Norm::FusedNormGrad { of, .. } => fused_norm::cuts_of_gradient(of, x, y),
         }
     }
 
     fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
-        let each = match self {
-            Norm::LayerNorm { .. } | Norm::BatchNorm { .. } => 8,
-            Norm::LayerNormParamGrad { .. } | Norm::BatchNormParamGrad => 5,
-            Norm::LayerNormInputGrad { .. } => 12,
-            Norm::BatchNormInputGrad => 7,
-        };
-        Work::new((x[0].elements() as u64).saturating_mul(each), x, y)
+        Work::new((x[0].elements() as u64).saturating_mul(self.flops()), x, y)
     }
 
     fn moves_elements(&self) -> bool {
@@ -105,7 +107,9 @@ impl Row for Norm<'_> {
             | Norm::LayerNormInputGrad { .. }
             | Norm::BatchNorm { .. }
             | Norm::BatchNormParamGrad
-            | Norm::BatchNormInputGrad => false,
+            | Norm::BatchNormInputGrad
+            | Norm::FusedNorm { .. }
+            | Norm::FusedNormGrad { .. } => false,
         }
     }
 
@@ -116,6 +120,27 @@ impl Row for Norm<'_> {
             | Norm::LayerNormInputGrad { .. }
             | Norm::BatchNormParamGrad
             | Norm::BatchNormInputGrad => Narrowing::follows([0, 1]),
+            // Passes that run later make them.
+            Norm::FusedNorm { .. } | Norm::FusedNormGrad { .. } => Narrowing::wide(),
+        }
+    }
+}
+
+impl Norm<'_> {
+    /// Operations for each element.
+    fn flops(&self) -> u64 {
+        match *self {
+            Norm::LayerNorm { .. } | Norm::BatchNorm { .. } => 8,
+            Norm::LayerNormParamGrad { .. } | Norm::BatchNormParamGrad => 5,
+            Norm::LayerNormInputGrad { .. } => 12,
+            Norm::BatchNormInputGrad => 7,
+            Norm::FusedNorm { of, steps, .. } | Norm::FusedNormGrad { of, steps } => {
+                let own = match of.family() {
+                    Family::Norm(of) => of.flops(),
+                    _ => 0,
+                };
+                own.saturating_add(steps.len() as u64)
+            }
         }
     }
 }

@@ -258,6 +258,29 @@ operators! {
         /// batch norm's operand, `scale·inv_std·(dy − (dbias + (x − mean)·inv_std·dscale) / m)`,
         /// where a channel has `m` elements.
         "batch_norm_input_grad" BatchNormInputGrad,
+        /// `operands of the normalisation…, others… → results of the normalisation`: a `LayerNorm` or
+        /// `BatchNorm` with what is computed of each element of its first result, of which no tensor
+        /// exists: in its place is what the last step gives. Source 0 of the steps is that element in
+        /// the type in which sums are taken, not yet rounded; then come the others, each with an
+        /// element for each of its, or with one for all.
+        "fused_norm" FusedNorm {
+            /// The normalisation.
+            of: Box<Op>,
+            /// How many operands the steps have beside the normalisation's result.
+            others: usize,
+            /// What is computed, in order.
+            steps: Vec<Step>,
+        },
+        /// `operands of the gradient but dy…, others… → results of the gradient`: a gradient of a
+        /// `LayerNorm` or `BatchNorm` whose `dy` is what the last step computes of the others, of
+        /// which each has an element for each of `dy`, or one for all. No tensor of `dy` exists. Without
+        /// steps it is the only one of these, widened if it is `bf16`.
+        "fused_norm_grad" FusedNormGrad {
+            /// The gradient.
+            of: Box<Op>,
+            /// What is computed, in order.
+            steps: Vec<Step>,
+        },
     }
 
     /// Products of matrices, and what is computed with them in one go.

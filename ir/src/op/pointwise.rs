@@ -54,6 +54,26 @@ impl Step {
         all.into_iter().flatten()
     }
 
+    /// The same step of sources by other numbers.
+    pub fn over(&self, number: impl Fn(usize) -> usize) -> Step {
+        match *self {
+            Step::Unary(f, x) => Step::Unary(f, number(x)),
+            Step::Binary(f, a, b) => Step::Binary(f, number(a), number(b)),
+            Step::Where(c, a, b) => Step::Where(number(c), number(a), number(b)),
+            Step::Cast(x) => Step::Cast(number(x)),
+            Step::Round(x) => Step::Round(number(x)),
+        }
+    }
+
+    /// True where it costs several nanoseconds an element on a CPU.
+    pub fn is_dear(&self) -> bool {
+        match self {
+            Step::Unary(f, _) => f.row().is_dear,
+            Step::Binary(f, ..) => f.row().is_dear,
+            Step::Where(..) | Step::Cast(_) | Step::Round(_) => false,
+        }
+    }
+
     /// What it gives, from what its sources hold; `None` if it does not take them.
     pub fn kind(&self, of: impl Fn(usize) -> Option<Kind>) -> Option<Kind> {
         use Kind::{Condition, Number};
@@ -113,14 +133,25 @@ pub(super) fn terms(x: &[&TensorType]) -> TensorType {
 
 /// What the last step gives, where each operand has an element for each of its, or one for all.
 pub(super) fn infer_terms(steps: &[Step], x: &[&TensorType]) -> Result<TensorType, TypeError> {
-    let last = infer(steps, &[(x.len() + steps.len()).saturating_sub(1)], x)?;
     let terms = terms(x);
-    ensure!(last.first() == Some(&terms), "the last step of a pointwise_reduce gives no numbers");
-    ensure!(
-        x.iter().all(|t| t.elements() == 1 || t.shape == terms.shape),
-        "pointwise_reduce takes operands of one shape, or of one element"
-    );
+    let last = infer_last(steps, x, &terms.shape)?;
+    ensure!(last == terms, "the last step of a pointwise_reduce gives no numbers");
     Ok(terms)
+}
+
+/// The type of what the last step gives, of this shape, as are all operands of more than one element.
+pub(super) fn infer_last(
+    steps: &[Step],
+    x: &[&TensorType],
+    shape: &[usize],
+) -> Result<TensorType, TypeError> {
+    let last = (x.len() + steps.len()).saturating_sub(1);
+    let y = infer(steps, &[last], x)?.swap_remove(0);
+    ensure!(
+        y.shape == shape && x.iter().all(|t| t.elements() == 1 || t.shape == shape),
+        "steps take operands of one shape, or of one element"
+    );
+    Ok(y)
 }
 
 /// The results: of the shape that all operands broadcast to.

@@ -17,6 +17,9 @@
 //! node runs among the others. Transient are roots that come and go, old values of states among
 //! them, as long as nobody reads them who depends on the group: whoever does keeps them alive in any
 //! order. Operands of a small fraction of the result's bytes are not counted.
+//!
+//! A first node that makes more than what the last one reads, statistics beside what is normalised,
+//! is put off only where whoever reads these may wait, too ([`Rule::takes_up`]).
 
 use crate::rewrite::{GraphView, Group};
 use arenic_ir::graph::{Def, NodeId, ValueId};
@@ -31,7 +34,7 @@ pub(super) const NEGLIGIBLE: u64 = 64;
 const MOST: usize = 1 << 14;
 
 /// The question for groups that end in one node.
-pub(super) struct Rule<'a> {
+pub(crate) struct Rule<'a> {
     view: &'a GraphView<'a>,
     last: NodeId,
     /// What depends on the last node's result.
@@ -39,7 +42,7 @@ pub(super) struct Rule<'a> {
 }
 
 impl<'a> Rule<'a> {
-    pub(super) fn new(view: &'a GraphView<'a>, last: NodeId) -> Self {
+    pub(crate) fn new(view: &'a GraphView<'a>, last: NodeId) -> Self {
         Rule { view, last, dependents: OnceCell::new() }
     }
 
@@ -52,6 +55,52 @@ impl<'a> Rule<'a> {
                 .iter()
                 .filter(|&&h| self.within(group, h).all(|n| !heavy.contains(&n)))
                 .all(|&h| self.all_there(group, h))
+    }
+
+    /// The same for a node with several results of which the last one alone reads the first.
+    ///
+    /// Where all operands are there before it, both take its place, with the last one's result
+    /// instead of its own. A smaller result can be in no operand's place, but where the node's is in one
+    /// nobody else has that operand.
+    pub(crate) fn takes_up(&self, first: NodeId) -> bool {
+        let group = Group::from([first, self.last]);
+        let [made, result] = [first, self.last].map(|n| self.result_bytes(n));
+        let is_in_place =
+            |root: ValueId| self.view.g.ty(root).bytes() == made && self.is_counted(&group, root);
+        let fits =
+            result == made || result < made && !self.operands(&group, first).any(is_in_place);
+        fits && self.all_there(&group, first)
+            || self.heavy(&group).is_empty() && self.others_may_wait(first)
+    }
+
+    /// True where all that reads other results of a node than the first, and does not depend on the
+    /// last node, is small with all that it reads and makes, or lasts anyway.
+    fn others_may_wait(&self, first: NodeId) -> bool {
+        /// More nodes than the arithmetic of running statistics has.
+        const MOST: usize = 64;
+        let g = self.view.g;
+        let dependents = self.dependents.get_or_init(|| self.dependents());
+        let is_small = |&v: &ValueId| {
+            let root = g.resolve(v).root;
+            self.is_negligible(root) || matches!(g.values[root].def, Def::Const(_))
+        };
+        let mut stack: Vec<ValueId> =
+            g.nodes[first].outputs.iter().skip(1).copied().flatten().collect();
+        let mut seen = HashSet::new();
+        while let Some(v) = stack.pop() {
+            for &n in self.view.readers[v].iter().filter(|n| !dependents.contains(n)) {
+                if !seen.insert(n) {
+                    continue;
+                }
+                let node = &g.nodes[n];
+                let mut touched = node.inputs.iter().chain(node.outputs.iter().flatten());
+                if seen.len() > MOST || !touched.all(is_small) {
+                    return false;
+                }
+                stack.extend(node.outputs.iter().flatten());
+            }
+        }
+        g.nodes[first].outputs.iter().skip(1).flatten().all(is_small)
     }
 
     /// The heavy nodes of a group, but for the last one.
@@ -111,7 +160,8 @@ impl<'a> Rule<'a> {
         comes_and_goes && !self.is_negligible(root) && !self.view.readers[root].iter().any(lasts)
     }
 
-    fn is_negligible(&self, root: ValueId) -> bool {
+    /// True for what is a small fraction of the last node's result.
+    pub(crate) fn is_negligible(&self, root: ValueId) -> bool {
         self.view.g.ty(root).bytes().saturating_mul(NEGLIGIBLE) <= self.result_bytes(self.last)
     }
 
@@ -138,7 +188,7 @@ impl<'a> Rule<'a> {
     }
 
     /// True where all operands of the group are there before a node of it runs, in any order.
-    fn all_there(&self, group: &Group, n: NodeId) -> bool {
+    pub(crate) fn all_there(&self, group: &Group, n: NodeId) -> bool {
         let g = self.view.g;
         let mut before = HashSet::new();
         let mut stack = vec![n];

@@ -52,7 +52,7 @@ fn reduction(view: &GraphView, n: NodeId, memory: Memory) -> Option<Fused> {
 }
 
 /// A node with one result as steps of which the last one gives it, and what they read.
-fn steps(view: &GraphView, n: NodeId) -> Option<(Vec<Step>, Vec<ValueId>)> {
+pub(crate) fn steps(view: &GraphView, n: NodeId) -> Option<(Vec<Step>, Vec<ValueId>)> {
     let g = view.g;
     let node = &g.nodes[n];
     let (op, inputs) = match &node.op {

@@ -2,28 +2,32 @@
 //! elements.
 //!
 //! Statistics are complete before the first element is written, so the result may take the
-//! operand's place.
+//! operand's place. Where steps follow the normalisation, a strip of elements is normalised and
+//! the steps run on it while it is in cache; where steps make the gradient, they run on a strip before
+//! it is read.
 
 use super::address::Shared;
 use super::blocks::{self, BLOCK, block};
 use super::channels::{Terms, sums};
 use super::dispatch::for_float;
+use super::fused_norm::{Dy, Steps, room};
 use super::number::Float;
 use super::tasks::for_each;
+use super::terms::Room;
 use super::wide::wide;
 use crate::kernel::Call;
 use arenic_backends::cpu::tiling::{channel_sums, channels};
 use arenic_backends::reduce::SEGMENT;
 use arenic_ir::DType;
 
-/// Runs a `BatchNorm`.
-pub(super) fn run(epsilon: f32, call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => forward::<T>(call, epsilon));
+/// Runs a `BatchNorm`, and steps after it.
+pub(super) fn run(epsilon: f32, then: Option<Steps>, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => forward::<T>(call, epsilon, then));
 }
 
-/// Runs a `BatchNormInputGrad`.
-pub(super) fn input_gradient(call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => of_operand::<T>(call));
+/// Runs a `BatchNormInputGrad`, perhaps of what steps give.
+pub(super) fn input_gradient(dy: Option<Steps>, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => of_operand::<T>(call, dy));
 }
 
 /// Elements of every channel.
@@ -37,7 +41,12 @@ struct Elements<T>(Shared<T>);
 
 impl<T: Float> Terms<T, 1> for Elements<T> {
     #[inline(always)]
-    unsafe fn of(&self, i: usize, _: usize, _: usize) -> [T; 1] {
+    fn made<'a>(&'a self, _: usize, _: usize, _: &'a mut Room<T>) -> &'a [T] {
+        &[]
+    }
+
+    #[inline(always)]
+    unsafe fn of(&self, i: usize, _: (&[T], usize), _: usize, _: usize) -> [T; 1] {
         // SAFETY: the caller's promise.
         [unsafe { *self.0.ptr().add(i) }]
     }
@@ -48,14 +57,19 @@ struct Squares<'a, T>(Shared<T>, &'a [T]);
 
 impl<T: Float> Terms<T, 1> for Squares<'_, T> {
     #[inline(always)]
-    unsafe fn of(&self, i: usize, _: usize, channel: usize) -> [T; 1] {
+    fn made<'a>(&'a self, _: usize, _: usize, _: &'a mut Room<T>) -> &'a [T] {
+        &[]
+    }
+
+    #[inline(always)]
+    unsafe fn of(&self, i: usize, _: (&[T], usize), _: usize, channel: usize) -> [T; 1] {
         // SAFETY: the caller's promise.
         let (x, mean) = unsafe { (*self.0.ptr().add(i), *self.1.get_unchecked(channel)) };
         [x.sub(mean).mul(x.sub(mean))]
     }
 }
 
-fn forward<T: Float>(call: &Call, epsilon: f32) {
+fn forward<T: Float>(call: &Call, epsilon: f32, then: Option<Steps>) {
     let x = &call.inputs[0];
     let from = Shared::new(x.ptr::<T>().cast_mut());
     let tiling = channel_sums(channels(x.ty()));
@@ -65,8 +79,8 @@ fn forward<T: Float>(call: &Call, epsilon: f32) {
     let scratch = unsafe { call.scratch.slice_mut::<T>(2 * channels + partial) };
     let (means, rest) = scratch.split_at_mut(channels);
     let (inv_stds, partial) = rest.split_at_mut(channels);
-    let [y, mean, var, inv_std] =
-        [0, 1, 2, 3].map(|o| Some(Shared::new(call.outputs.get(o).copied().flatten()?.ptr::<T>())));
+    let [mean, var, inv_std] =
+        [1, 2, 3].map(|o| Some(Shared::new(call.outputs.get(o).copied().flatten()?.ptr::<T>())));
     let put = |to: Option<Shared<T>>, channel: usize, value: T| {
         if let Some(to) = to {
             // SAFETY: one element per channel, which one task has.
@@ -87,17 +101,26 @@ fn forward<T: Float>(call: &Call, epsilon: f32) {
         put(Some(to), channel, inverse);
         put(inv_std, channel, inverse);
     });
-    let Some(y) = y else { return };
+    let Some(y) = &call.outputs[0] else { return };
     // SAFETY: only `x` is in an in-place pair.
     let [scale, bias] = [1, 2].map(|i| unsafe { call.inputs[i].slice::<T>() });
-    over_runs(call, [means, inv_stds, scale, bias], |at, n, of_channel| {
-        // SAFETY: each task has elements of its own.
-        unsafe {
-            match of_channel {
-                Run::One(of) => normalise(from.ptr().add(at), y.ptr().add(at), n, &of),
-                Run::Each(of) => normalise(from.ptr().add(at), y.ptr().add(at), n, &of),
+    let of_channels = [means, inv_stds, scale, bias];
+    if let Some(then) = then {
+        let then = then.following::<T>(&call.inputs[0], y);
+        over_runs(call, of_channels, |at, n, of_channel| {
+            let mut strip = room::<T>();
+            // SAFETY: each task has elements of its own, and the strip is filled first.
+            unsafe {
+                of_channel.normalise(from.ptr().add(at), strip.as_mut_ptr().cast(), n);
+                then.run(std::slice::from_raw_parts(strip.as_ptr().cast::<T>(), n), at);
             }
-        }
+        });
+        return;
+    }
+    let y = Shared::new(y.ptr::<T>());
+    over_runs(call, of_channels, |at, n, of_channel| {
+        // SAFETY: each task has elements of its own.
+        unsafe { of_channel.normalise(from.ptr().add(at), y.ptr().add(at), n) };
     });
 }
 
@@ -109,7 +132,24 @@ enum Run<'a, T, const K: usize> {
     Each([&'a [T]; K]),
 }
 
-/// Calls `f` with runs of neighbours, their first elements and lengths, in no order.
+impl<T: Float> Run<'_, T, 4> {
+    /// Normalises `n` elements.
+    ///
+    /// # Safety
+    /// As for [`normalise`].
+    unsafe fn normalise(&self, x: *const T, y: *mut T, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Run::One(of) => normalise(x, y, n, of),
+                Run::Each(of) => normalise(x, y, n, of),
+            }
+        }
+    }
+}
+
+/// Calls `f` with runs of neighbours, their first elements and lengths, in no order. None is longer
+/// than a segment.
 fn over_runs<T: Float, const K: usize>(
     call: &Call,
     of_channels: [&[T]; K],
@@ -118,7 +158,12 @@ fn over_runs<T: Float, const K: usize>(
     let [outer, channels, inner] = channels(call.inputs[0].ty());
     let work = 2 * outer * channels * inner;
     if inner == 1 {
-        for_each(outer, work, |row| f(row * channels, channels, Run::Each(of_channels)));
+        for_each(outer, work, |row| {
+            for first in (0..channels).step_by(SEGMENT) {
+                let of = of_channels.map(|values| &values[first..]);
+                f(row * channels + first, SEGMENT.min(channels - first), Run::Each(of));
+            }
+        });
         return;
     }
     let pieces = inner.div_ceil(SEGMENT);
@@ -167,17 +212,19 @@ wide! {
     }
 }
 
-fn of_operand<T: Float>(call: &Call) {
+fn of_operand<T: Float>(call: &Call, dy: Option<Steps>) {
     let Some(y) = call.outputs[0] else { return };
-    let [x, dy] = [0, 1].map(|i| Shared::new(call.inputs[i].ptr::<T>().cast_mut()));
+    let x = Shared::new(call.inputs[0].ptr::<T>().cast_mut());
+    let dy = Dy::<T>::new(dy, call);
     let y = Shared::new(y.ptr::<T>());
-    // SAFETY: only `x` and `dy` are in in-place pairs.
+    // SAFETY: only `x` and what `dy` is made of are in in-place pairs.
     let of_channels = [2, 3, 4, 5, 6].map(|i| unsafe { call.inputs[i].slice::<T>() });
     let share = T::ONE.div(T::of_count(count(call)));
     over_runs(call, of_channels, |at, n, of_channel| {
+        let mut room = room();
         // SAFETY: each task has elements of its own.
         unsafe {
-            let operands = [x, dy].map(|x| x.ptr().add(at).cast_const());
+            let operands = [x.ptr().add(at).cast_const(), dy.strip(at, n, &mut room)];
             match of_channel {
                 Run::One(of) => gradient(operands, y.ptr().add(at), n, share, &of),
                 Run::Each(of) => gradient(operands, y.ptr().add(at), n, share, &of),

@@ -7,8 +7,10 @@
 
 use super::address::Shared;
 use super::blocks;
+use super::fused_norm::room;
 use super::number::Float;
 use super::tasks::for_each;
+use super::terms::Room;
 use super::wide::wide;
 use arenic_backends::cpu::tiling::ChannelSums;
 use arenic_backends::reduce::{COLUMNS, SEGMENT};
@@ -16,12 +18,16 @@ use std::ops::Range;
 
 /// `K` terms for every element.
 pub(super) trait Terms<T, const K: usize>: Sync {
+    /// What the terms of `len` neighbours from `at` on are made of beside what is stored for each:
+    /// an element for each, or none.
+    fn made<'a>(&'a self, at: usize, len: usize, room: &'a mut Room<T>) -> &'a [T];
+
     /// The terms of element `i`, of channel `channel` and, where nothing lies behind the
-    /// channels, of row `row`.
+    /// channels, of row `row`; it is neighbour `j` of those that `made` are of.
     ///
     /// # Safety
     /// They are in bounds.
-    unsafe fn of(&self, i: usize, row: usize, channel: usize) -> [T; K];
+    unsafe fn of(&self, i: usize, made: (&[T], usize), row: usize, channel: usize) -> [T; K];
 }
 
 /// Hands the sums of every channel to `finish`. `scratch` is the partial sums' place.
@@ -83,6 +89,7 @@ wide! {
         let [_, channels, inner] = tiling.extents;
         let per_row = inner.div_ceil(SEGMENT);
         let (first_channel, width) = (strip.start, strip.len());
+        let mut room = room();
         let mut first = pieces.start;
         while first < pieces.end {
             let end = (first + BLOCK).min(pieces.end);
@@ -90,9 +97,10 @@ wide! {
             for piece in first..end {
                 if inner == 1 {
                     let at = piece * channels + first_channel;
+                    let made = terms.made(at, width.min(COLUMNS), &mut room);
                     for j in 0..width.min(COLUMNS) {
                         // SAFETY: element `channel` of row `piece`.
-                        let term = unsafe { terms.of(at + j, piece, first_channel + j) };
+                        let term = unsafe { terms.of(at + j, (made, j), piece, first_channel + j) };
                         for (block, term) in block.iter_mut().zip(term) {
                             block[j] = block[j].add(term);
                         }
@@ -104,8 +112,10 @@ wide! {
                 for j in 0..width.min(COLUMNS) {
                     let channel = first_channel + j;
                     let at = (row * channels + channel) * inner + segment;
+                    let made = terms.made(at, n, &mut room);
                     // SAFETY: part of a channel's neighbours.
-                    let sums = blocks::sums(n, |i| unsafe { terms.of(at + i, row, channel) });
+                    let term = |i| unsafe { terms.of(at + i, (made, i), row, channel) };
+                    let sums = blocks::sums(n, term);
                     for (block, sum) in block.iter_mut().zip(sums) {
                         block[j] = block[j].add(sum);
                     }

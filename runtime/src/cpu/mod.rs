@@ -22,6 +22,7 @@ mod conv_weight;
 mod cross_entropy;
 mod direct;
 mod dispatch;
+mod fused_norm;
 mod gather;
 mod gelu;
 mod indices;
@@ -120,12 +121,14 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
         Op::LogSoftmaxStats => cross_entropy::stats(call),
         Op::SoftmaxOfStats => cross_entropy::softmax(call),
         Op::CrossEntropyGrad => return cross_entropy::gradient(call),
-        Op::LayerNorm { axis, epsilon } => norm::run(*axis, *epsilon, call),
-        Op::LayerNormInputGrad { axis } => norm_grad::run(*axis, call),
-        Op::LayerNormParamGrad { axis } => param_grad::of_rows(*axis, call),
-        Op::BatchNorm { epsilon } => batch_norm::run(*epsilon, call),
-        Op::BatchNormInputGrad => batch_norm::input_gradient(call),
-        Op::BatchNormParamGrad => param_grad::of_channels(call),
+        Op::LayerNorm { .. }
+        | Op::LayerNormInputGrad { .. }
+        | Op::LayerNormParamGrad { .. }
+        | Op::BatchNorm { .. }
+        | Op::BatchNormInputGrad
+        | Op::BatchNormParamGrad => fused_norm::alone(call),
+        Op::FusedNorm { of, others, steps } => fused_norm::forward(of, *others, steps, call),
+        Op::FusedNormGrad { of, steps } => fused_norm::gradient(of, steps, call),
         Op::MatMul { trans_a, trans_b } => matmul::mat_mul(*trans_a, *trans_b, call),
         Op::Gemm { alpha, beta, trans_a, trans_b } => {
             matmul::gemm(*alpha, *beta, *trans_a, *trans_b, call);

@@ -1,11 +1,11 @@
-//! `LayerNorm`: mean and variance of every row, in two passes over it.
-//!
-//! A row is copied to its place unless it is there already and then worked on in place:
-//! both cases are one. Without a place for `y` only the statistics are computed.
+//! `LayerNorm`: mean and variance of every row, in two passes over it, then its elements, perhaps in
+//! place. Where steps follow, a strip of a row is normalised and the steps run on it while it is in
+//! cache. Without a place for `y` only the statistics are computed.
 
 use super::address::Shared;
-use super::blocks::{BLOCK, block};
+use super::blocks::{self, BLOCK, block};
 use super::dispatch::for_float;
+use super::fused_norm::{Steps, room};
 use super::nest::Nest;
 use super::number::Float;
 use super::reduce::sum;
@@ -13,10 +13,11 @@ use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, Operand};
 use arenic_ir::DType;
+use std::ops::Range;
 
-/// Runs a `LayerNorm`.
-pub(super) fn run(axis: usize, epsilon: f32, call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, axis, epsilon));
+/// Runs a `LayerNorm`, and steps after it.
+pub(super) fn run(axis: usize, epsilon: f32, then: Option<Steps>, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, axis, epsilon, then));
 }
 
 /// A scale or bias, broadcast to a row.
@@ -46,31 +47,9 @@ impl<'a, T: Float> Factor<'a, T> {
             }
         }
     }
-
-    /// Combines row elements with the factor's.
-    #[inline(always)]
-    fn apply(&self, y: &mut [T], f: impl Fn(T, T) -> T) {
-        match self.values {
-            values if values.len() == y.len() => {
-                for (y, &v) in y.iter_mut().zip(values) {
-                    *y = f(*y, v);
-                }
-            }
-            &[value] => {
-                for y in y {
-                    *y = f(*y, value);
-                }
-            }
-            values => {
-                for (i, y) in y.iter_mut().enumerate() {
-                    *y = f(*y, values[self.row.offset(i)]);
-                }
-            }
-        }
-    }
 }
 
-fn typed<T: Float>(call: &Call, axis: usize, epsilon: f32) {
+fn typed<T: Float>(call: &Call, axis: usize, epsilon: f32, then: Option<Steps>) {
     let x = &call.inputs[0];
     let row = &x.ty().shape[axis..];
     let n: usize = row.iter().product();
@@ -83,8 +62,12 @@ fn typed<T: Float>(call: &Call, axis: usize, epsilon: f32) {
         // SAFETY: a row of the operand, which only this task may be about to overwrite.
         unsafe { std::slice::from_raw_parts(from.ptr().add(i * n).cast_const(), n) }
     };
-    let [y, means, inv_stds] = [0, 1, 2]
-        .map(|i| call.outputs.get(i).copied().flatten().map(|t| Shared::new(t.ptr::<T>())));
+    let y = call.outputs[0];
+    let then = then.zip(y).map(|(then, y)| then.following::<T>(x, &y));
+    // With steps it is theirs, of any type.
+    let y = y.filter(|_| then.is_none()).map(|y| Shared::new(y.ptr::<T>()));
+    let [means, inv_stds] =
+        [1, 2].map(|i| call.outputs.get(i).copied().flatten().map(|t| Shared::new(t.ptr::<T>())));
     for_each(rows, 4 * rows * n, |i| {
         let (mean, inv_std) = moments(row_of_x(i), epsilon);
         for (to, value) in [(means, mean), (inv_stds, inv_std)] {
@@ -93,15 +76,31 @@ fn typed<T: Float>(call: &Call, axis: usize, epsilon: f32) {
                 unsafe { *to.ptr().add(i) = value };
             }
         }
-        let Some(y) = y else { return };
-        if from.ptr() != y.ptr() {
-            // SAFETY: other bytes, as the operand is not the result.
-            unsafe { std::ptr::copy_nonoverlapping(from.ptr().add(i * n), y.ptr().add(i * n), n) };
+        let row = Row { stats: [mean, inv_std], scale: &scale, bias: bias.as_ref() };
+        let x = from.ptr().wrapping_add(i * n).cast_const();
+        if let Some(y) = y {
+            // SAFETY: this task's row; the operand's slice is gone.
+            unsafe { normalise(x, y.ptr().add(i * n), 0..n, &row) };
         }
-        // SAFETY: this task's row; the operand's slice is gone.
-        let y = unsafe { y.slice(i * n, n) };
-        normalise(y, mean, inv_std, &scale, bias.as_ref());
+        let Some(then) = &then else { return };
+        let mut strip = room::<T>();
+        for first in (0..n).step_by(strip.len()) {
+            let end = n.min(first + strip.len());
+            // SAFETY: as above; the strip is filled first.
+            unsafe {
+                normalise(x.add(first), strip.as_mut_ptr().cast(), first..end, &row);
+                let made = std::slice::from_raw_parts(strip.as_ptr().cast::<T>(), end - first);
+                then.run(made, i * n + first);
+            }
+        }
     });
+}
+
+/// What a row is normalised by.
+struct Row<'a, T> {
+    stats: [T; 2],
+    scale: &'a Factor<'a, T>,
+    bias: Option<&'a Factor<'a, T>>,
 }
 
 wide! {
@@ -123,14 +122,28 @@ wide! {
 }
 
 wide! {
-    /// A row less its mean, over its deviation, scaled and shifted.
-    fn normalise<T: Float>(y: &mut [T], mean: T, inv_std: T, scale: &Factor<T>, bias: Option<&Factor<T>>) {
-        for y in y.iter_mut() {
-            *y = y.sub(mean).mul(inv_std);
-        }
-        scale.apply(y, T::mul);
-        if let Some(bias) = bias {
-            bias.apply(y, T::add);
+    /// Elements of a row, from `x` to `y`: less its mean, over its deviation, scaled and shifted.
+    ///
+    /// # Safety
+    /// As for [`blocks::map`].
+    unsafe fn normalise<T: Float>(x: *const T, y: *mut T, range: Range<usize>, row: &Row<T>) {
+        let [mean, inv_std] = row.stats;
+        // SAFETY: the caller's promise.
+        unsafe {
+            blocks::map([x], y, range.len(), |at, [mut x]| {
+                let (from, count) = (range.start + at, BLOCK.min(range.len() - at));
+                let scale = row.scale.block(from, count);
+                for i in 0..BLOCK {
+                    x[i] = x[i].sub(mean).mul(inv_std).mul(scale[i]);
+                }
+                if let Some(bias) = row.bias {
+                    let bias = bias.block(from, count);
+                    for i in 0..BLOCK {
+                        x[i] = x[i].add(bias[i]);
+                    }
+                }
+                x
+            });
         }
     }
 }

@@ -3,68 +3,109 @@
 use super::address::Shared;
 use super::blocks::{self, BLOCK};
 use super::dispatch::for_float;
+use super::fused_norm::{Dy, Steps, room};
 use super::norm::Factor;
 use super::number::Float;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
+use arenic_backends::reduce::SEGMENT;
 use arenic_ir::DType;
+use std::ops::Range;
 
-/// Runs a `LayerNormInputGrad`.
-pub(super) fn run(axis: usize, call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, axis));
+/// Runs a `LayerNormInputGrad`, perhaps of what steps give.
+pub(super) fn run(axis: usize, dy: Option<Steps>, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, axis, dy));
 }
 
-fn typed<T: Float>(call: &Call, axis: usize) {
+fn typed<T: Float>(call: &Call, axis: usize, dy: Option<Steps>) {
     let Some(y) = call.outputs[0] else { return };
     let shape = &y.ty().shape;
     let (rows, n) = (shape[..axis].iter().product(), shape[axis..].iter().product::<usize>());
-    let [x, dy] = [0, 1].map(|i| Shared::new(call.inputs[i].ptr::<T>().cast_mut()));
+    let x = Shared::new(call.inputs[0].ptr::<T>().cast_mut());
+    let dy = Dy::<T>::new(dy, call);
     let y = Shared::new(y.ptr::<T>());
     let scale = Factor::<T>::new(&call.inputs[2], &shape[axis..]);
-    // SAFETY: only `x` and `dy` are in in-place pairs.
+    // SAFETY: only `x` and what `dy` is made of are in in-place pairs.
     let [mean, inv_std] = [3, 4].map(|i| unsafe { call.inputs[i].slice::<T>() });
     for_each(rows, 4 * rows * n, |i| {
-        // SAFETY: each task has a row of its own.
-        unsafe {
-            let operands = [x, dy].map(|x| x.ptr().add(i * n).cast_const());
-            row(operands, y.ptr().add(i * n), n, [mean[i], inv_std[i]], &scale);
+        let mut room = room::<T>();
+        let row = Row { stats: [mean[i], inv_std[i]], scale: &scale };
+        // A segment is whole blocks, so that lanes add up what they do without any.
+        let strips = || (0..n).step_by(SEGMENT).map(|at| at..n.min(at + SEGMENT));
+        let mut sums = [[T::ZERO; BLOCK]; 2];
+        let at = |strip: &Range<usize>| x.ptr().wrapping_add(i * n + strip.start).cast_const();
+        for strip in strips() {
+            let dy = dy.strip(i * n + strip.start, strip.len(), &mut room);
+            // SAFETY: each task has a row of its own.
+            unsafe { add_up([at(&strip), dy], &strip, &row, &mut sums) };
+        }
+        let count = T::of_count(n);
+        let means = sums.map(|lanes| blocks::fold(lanes).div(count));
+        for strip in strips() {
+            let dy = dy.strip(i * n + strip.start, strip.len(), &mut room);
+            // SAFETY: as above.
+            unsafe {
+                let y = y.ptr().add(i * n + strip.start);
+                gradient([at(&strip), dy], y, &strip, &row, means);
+            }
         }
     });
 }
 
+/// What a row was normalised by.
+struct Row<'a, T> {
+    stats: [T; 2],
+    scale: &'a Factor<'a, T>,
+}
+
 wide! {
-    /// The gradient of a row of `n` elements, from them and the gradient of the result.
+    /// Adds to sums the gradients of what was normalised in a strip of a row, and their products with it.
+    ///
+    /// # Safety
+    /// The operands are valid for the strip's elements.
+    unsafe fn add_up<T: Float>(
+        operands: [*const T; 2],
+        strip: &Range<usize>,
+        row: &Row<T>,
+        sums: &mut [[T; BLOCK]; 2],
+    ) {
+        let [mean, inv_std] = row.stats;
+        // They stay in registers.
+        let mut lanes = *sums;
+        for at in (0..strip.len()).step_by(BLOCK) {
+            let count = BLOCK.min(strip.len() - at);
+            // SAFETY: the caller's promise. What fills the last block up has no gradient.
+            let [x, dy] = unsafe { blocks::read(operands, at, count) };
+            let scale = row.scale.block(strip.start + at, count);
+            for i in 0..BLOCK {
+                let g = dy[i].mul(scale[i]);
+                lanes[0][i] = lanes[0][i].add(g);
+                lanes[1][i] = lanes[1][i].add(g.mul(x[i].sub(mean).mul(inv_std)));
+            }
+        }
+        *sums = lanes;
+    }
+}
+
+wide! {
+    /// The gradient of a strip of a row, from it, the gradient of the result, and the means of the row.
     ///
     /// # Safety
     /// As for [`blocks::map`].
-    unsafe fn row<T: Float>(
+    unsafe fn gradient<T: Float>(
         operands: [*const T; 2],
         y: *mut T,
-        n: usize,
-        stats: [T; 2],
-        scale: &Factor<T>,
+        strip: &Range<usize>,
+        row: &Row<T>,
+        means: [T; 2],
     ) {
-        let [mean, inv_std] = stats;
-        let mut sums = [[T::ZERO; BLOCK]; 2];
-        for at in (0..n).step_by(BLOCK) {
-            let count = BLOCK.min(n - at);
-            // SAFETY: the caller's promise, here and below. What fills the last block up has
-            // no gradient.
-            let [x, dy] = unsafe { blocks::read(operands, at, count) };
-            let scale = scale.block(at, count);
-            for i in 0..BLOCK {
-                let g = dy[i].mul(scale[i]);
-                sums[0][i] = sums[0][i].add(g);
-                sums[1][i] = sums[1][i].add(g.mul(x[i].sub(mean).mul(inv_std)));
-            }
-        }
-        let count = T::of_count(n);
-        let [of_gradient, of_product] = sums.map(|lanes| blocks::fold(lanes).div(count));
-        // SAFETY: as above.
+        let ([mean, inv_std], [of_gradient, of_product]) = (row.stats, means);
+        // SAFETY: the caller's promise.
         unsafe {
-            blocks::map(operands, y, n, |at, [x, mut dy]| {
-                let scale = scale.block(at, BLOCK.min(n - at));
+            blocks::map(operands, y, strip.len(), |at, [x, mut dy]| {
+                let count = BLOCK.min(strip.len() - at);
+                let scale = row.scale.block(strip.start + at, count);
                 for i in 0..BLOCK {
                     let normalised = x[i].sub(mean).mul(inv_std);
                     let rest = dy[i].mul(scale[i]).sub(of_gradient).sub(normalised.mul(of_product));

@@ -1,4 +1,5 @@
-//! `Pointwise`: straight-line arithmetic on a block of elements at a time.
+//! `Pointwise`: straight-line arithmetic on a block of elements at a time, as an operator and as part
+//! of others.
 //!
 //! All steps of a block are computed before any of its results is written, so that a
 //! result may take the bytes of any operand of its shape. Every step rounds once, as the
@@ -88,7 +89,7 @@ pub(super) fn run(steps: &[Step], results: &[usize], call: &Call) {
         shapes[k] = (&operand.ty().shape, operand.ty().dtype.size() as usize);
     }
     let nest = Nest::broadcast(&y.ty().shape, shapes);
-    let grain = if steps.iter().any(is_dear) { DEAR } else { CHEAP / 2 };
+    let grain = if steps.iter().any(Step::is_dear) { DEAR } else { CHEAP / 2 };
     let (y, begin) = (Dst::of(y), Dst::of(y).0 as usize);
     for_float!(float_type(call.inputs), T => {
         let program = Program::new::<T>(steps, results, call.inputs, call.outputs, None);
@@ -152,17 +153,46 @@ pub(super) struct Computed<'a> {
 }
 
 impl<'a> Computed<'a> {
-    pub(super) fn new<T: Float>(steps: &'a [Step], elements: usize, call: &Call) -> Self {
-        let program = Program::new::<T>(steps, &[], call.inputs, &[], None);
+    pub(super) fn new<T: Float>(steps: &'a [Step], elements: usize, inputs: &[Operand]) -> Self {
+        Computed::with_tiled::<T>(steps, elements, inputs, None)
+    }
+
+    /// The same where one operand's own bytes are never read.
+    fn with_tiled<T: Float>(
+        steps: &'a [Step],
+        elements: usize,
+        inputs: &[Operand],
+        tiled: Option<usize>,
+    ) -> Self {
+        let program = Program::new::<T>(steps, &[], inputs, &[], tiled);
         let mut computed =
             Computed { program, elements, x: [Src::NONE; MAX_OPERANDS], steps: [0; MAX_OPERANDS] };
-        for (k, operand) in call.inputs.iter().enumerate() {
+        for (k, operand) in inputs.iter().enumerate() {
             computed.x[k] = Src::of(operand);
             if operand.ty().elements() > 1 {
                 computed.steps[k] = operand.ty().dtype.size() as isize;
             }
         }
         computed
+    }
+
+    /// The last source.
+    fn last(&self) -> usize {
+        self.program.operands + self.program.steps.len() - 1
+    }
+
+    /// So many elements from one on, whose results begin at `first`.
+    fn span(&self, at: usize, len: usize, first: usize) -> Span {
+        let x = |k: usize| self.x[k].0.wrapping_offset(at as isize * self.steps[k]);
+        Span {
+            x: std::array::from_fn(x),
+            steps: self.steps,
+            row_steps: [0; MAX_OPERANDS],
+            first,
+            stride: len,
+            rows: 1,
+            cols: len,
+        }
     }
 }
 
@@ -173,40 +203,51 @@ impl<T: Float> Terms<T> for Computed<'_> {
 
     fn run<'b>(&'b self, at: usize, len: usize, room: &'b mut Room<T>) -> &'b [T] {
         assert!(len <= room.len() && at + len <= self.elements);
-        let last = self.program.operands + self.program.steps.len() - 1;
         let mut program = self.program;
-        program.y[0] = Some((last, Stored::Number, Dst(room.as_mut_ptr().cast())));
-        let x = |k: usize| self.x[k].0.wrapping_offset(at as isize * self.steps[k]);
-        let span = Span {
-            x: std::array::from_fn(x),
-            steps: self.steps,
-            row_steps: [0; MAX_OPERANDS],
-            first: 0,
-            stride: len,
-            rows: 1,
-            cols: len,
-        };
+        program.y[0] = Some((self.last(), Stored::Number, Dst(room.as_mut_ptr().cast())));
         // SAFETY: dense operands with so many elements (`infer`), or one that all read; the room
         // is this call's and has been written as far as it is read.
         unsafe {
-            rows::<T>(&program, &span);
+            rows::<T>(&program, &self.span(at, len, 0));
             std::slice::from_raw_parts(room.as_ptr().cast(), len)
         }
+    }
+}
+
+/// Steps whose first operand another kernel makes, some elements at a time, and whose last one is
+/// a result.
+pub(super) struct Following<'a>(Computed<'a>);
+
+impl<'a> Following<'a> {
+    /// The first operand is one of the type of what is made.
+    pub(super) fn new<T: Float>(
+        steps: &'a [Step],
+        inputs: &[Operand],
+        y: &Destination,
+    ) -> Following<'a> {
+        let mut computed = Computed::with_tiled::<T>(steps, y.ty().elements(), inputs, Some(0));
+        computed.program.y[0] = Some((computed.last(), Stored::of(y.ty().dtype), Dst::of(y)));
+        computed.steps[0] = size_of::<T>() as isize;
+        Following(computed)
+    }
+
+    /// Runs the steps on what was made for the elements from `at` on.
+    ///
+    /// # Safety
+    /// Nobody else accesses these elements of the result, nor writes those of an operand.
+    pub(super) unsafe fn run<T: Float>(&self, made: &[T], at: usize) {
+        assert!(at + made.len() <= self.0.elements);
+        let mut span = self.0.span(at, made.len(), at);
+        span.x[0] = made.as_ptr().cast();
+        // SAFETY: dense operands with so many elements (`infer`), or one that all read; else the
+        // caller's promise.
+        unsafe { rows::<T>(&self.0.program, &span) };
     }
 }
 
 /// The program's one type of floats.
 pub(super) fn float_type(x: &[Operand]) -> DType {
     x.iter().map(|x| x.ty().dtype.accumulated()).find(|d| d.is_float()).unwrap_or(DType::F32)
-}
-
-/// True where an element costs several nanoseconds.
-fn is_dear(step: &Step) -> bool {
-    match step {
-        Step::Unary(f, _) => f.row().is_dear,
-        Step::Binary(f, ..) => f.row().is_dear,
-        Step::Where(..) | Step::Cast(_) | Step::Round(_) => false,
-    }
 }
 
 impl<'a> Program<'a> {

@@ -38,7 +38,7 @@ pub(super) fn run_computed(steps: &[Step], f: Reduction, axes: &[usize], call: &
         return;
     };
     for_float!(float_type(call.inputs), T => {
-        let x = Computed::new::<T>(steps, ty.elements(), call);
+        let x = Computed::new::<T>(steps, ty.elements(), call.inputs);
         reduced::<T>(call, f, &reduce(ty, axes), &x);
     });
 }

@@ -1,7 +1,8 @@
 //! `BatchNorm`: mean, then variance of every channel, as reductions, then a pass over the
-//! elements; and its gradients.
+//! elements, with the steps that follow; and the gradient of its operand.
 
 use super::index::{index_type, offset};
+use super::norm::{Dy, Steps, own};
 use super::packs::{Elements, Read};
 use super::reduce::{Combination, combine, element};
 use super::site::{LaunchSite, Parameter, c_type, literal};
@@ -20,17 +21,18 @@ fn channel(site: &LaunchSite) -> String {
     offset(&channels(site.inputs[0]), &[0, 1, 0], "i")
 }
 
-/// How an element reads the operands: so many as large as `x`, and the channels' ones, one after
-/// another where nothing lies behind them.
-fn reads(site: &LaunchSite, whole: usize) -> Vec<Read> {
+/// How an element reads the operands: those that are as large as `x`, and the channels' ones, one
+/// after another where nothing lies behind them.
+fn reads(site: &LaunchSite, whole: &[usize]) -> Vec<Read> {
     let x = site.inputs[0];
     let last = channels(x)[2] == 1;
-    let operands = 0..if last { site.inputs.len() } else { whole };
+    let is_read = |k: &usize| whole.contains(k) || last && site.inputs[*k].elements() == x.shape[1];
+    let operands = (0..site.inputs.len()).filter(is_read);
     operands.map(|k| Read { operand: k, period: site.inputs[k].elements() }).collect()
 }
 
 /// The kernels of a batch norm.
-pub(super) fn forward(site: &mut LaunchSite, epsilon: f32) {
+pub(super) fn forward(site: &mut LaunchSite, epsilon: f32, then: Option<Steps>) {
     let x = site.inputs[0];
     let (t, size, count) = (c_type(x.dtype), x.dtype.accumulated().size(), count(site));
     let plan = channel_sums(x);
@@ -79,19 +81,21 @@ pub(super) fn forward(site: &mut LaunchSite, epsilon: f32) {
 
     let Some(y) = site.output(0).filter(|_| x.elements() > 0) else { return };
     let index = index_type(x.elements());
-    let body = format!(
-        "    const {index} c = {};
-    y0[i] = (x0[i] - mean[c]) * inv_std[c] * x1[c] + x2[c];
-",
-        channel(site)
-    );
+    let value = "(x0[i] - mean[c]) * inv_std[c] * x1[c] + x2[c]";
+    let store = match then {
+        Some(then) => then.store(site, value.into(), "i"),
+        None => format!("    y0[i] = {value};\n"),
+    };
+    let body = format!("    const {index} c = {};\n{store}", channel(site));
+    let others = (own(site, then)..site.inputs.len()).filter(|&k| site.inputs[k].elements() > 1);
+    let whole: Vec<usize> = [0].into_iter().chain(others).collect();
     let parameters = site.all_inputs().into_iter().chain([mean, inv_std, y]);
     site.for_elements(
         parameters,
         &Elements {
             count: x.elements(),
             index,
-            reads: &reads(site, 1),
+            reads: &reads(site, &whole),
             results: &[0],
             body: &body,
         },
@@ -99,16 +103,18 @@ pub(super) fn forward(site: &mut LaunchSite, epsilon: f32) {
 }
 
 /// The kernel of the gradient of a batch norm's operand.
-pub(super) fn of_operand(site: &mut LaunchSite) {
+pub(super) fn of_operand(site: &mut LaunchSite, dy: Dy) {
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
     let (t, index) = (c_type(x.dtype), index_type(x.elements()));
+    let [scale, mean, inv_std, dscale, dbias] = [2, 3, 4, 5, 6].map(|k| dy.after(k));
     let body = format!(
         "    const {index} c = {channel};
-    const {t} slope = (x0[i] - x3[c]) * x4[c] * x5[c];
-    y0[i] = x2[c] * x4[c] * (x1[i] - (x6[c] + slope) * ({t}(1) / {t}({count})));
+    const {t} slope = (x0[i] - {mean}[c]) * {inv_std}[c] * {dscale}[c];
+    y0[i] = {scale}[c] * {inv_std}[c] * ({dy} - ({dbias}[c] + slope) * ({t}(1) / {t}({count})));
 ",
         channel = channel(site),
+        dy = dy.element(site, "i"),
         count = count(site)
     );
     let parameters = site.all_inputs().into_iter().chain([y]);
@@ -117,7 +123,7 @@ pub(super) fn of_operand(site: &mut LaunchSite) {
         &Elements {
             count: x.elements(),
             index,
-            reads: &reads(site, 2),
+            reads: &reads(site, &dy.whole(site)),
             results: &[0],
             body: &body,
         },

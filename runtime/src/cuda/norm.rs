@@ -1,31 +1,107 @@
 //! `LayerNorm`: mean and variance of every row, in two passes over what its threads hold of it;
-//! and its gradients.
+//! and its gradients. Steps that a normalisation is fused with are text in its last kernel; those that
+//! make a gradient's `dy` are text wherever it is read.
 
 use super::batch_norm;
+use super::elementwise::{computed, stored};
 use super::index::{broadcast_strides, offset};
 use super::reduce::{Combination, combine, element};
 use super::rows::StridedRows;
 use super::site::{LaunchSite, Parameter, c_type, literal};
 use arenic_backends::cuda::tiling::{channel_sums, row_sums};
 use arenic_backends::reduce::ReducePlan;
+use arenic_ir::Op;
+use arenic_ir::op::Step;
 use arenic_ir::op::families::Norm;
+use arenic_ir::op::fused_norm::{DY, kept};
 use std::fmt::Write;
+
+/// Steps, and where the operands begin that they alone read.
+#[derive(Clone, Copy)]
+pub(super) struct Steps<'a> {
+    steps: &'a [Step],
+    first: usize,
+}
 
 /// The kernels of a normalisation or of one of its gradients.
 pub(super) fn lower(site: &mut LaunchSite, op: Norm) {
     match op {
-        Norm::LayerNorm { axis, epsilon } => forward(site, *axis, *epsilon),
-        Norm::LayerNormInputGrad { axis } => of_operand(site, *axis),
-        Norm::LayerNormParamGrad { axis } => {
-            let plan = row_sums(site.inputs[0], *axis);
-            of_parameters(site, &plan, "t");
+        Norm::FusedNorm { of, others, steps } => {
+            let first = site.inputs.len() - others;
+            fused(site, of, Some(Steps { steps, first }));
         }
-        Norm::BatchNorm { epsilon } => batch_norm::forward(site, *epsilon),
-        Norm::BatchNormParamGrad => {
+        Norm::FusedNormGrad { of, steps } => {
+            let first = kept(of);
+            fused(site, of, Some(Steps { steps, first }));
+        }
+        Norm::LayerNorm { .. }
+        | Norm::LayerNormParamGrad { .. }
+        | Norm::LayerNormInputGrad { .. }
+        | Norm::BatchNorm { .. }
+        | Norm::BatchNormParamGrad
+        | Norm::BatchNormInputGrad => fused(site, site.op, None),
+    }
+}
+
+/// Those of an operator that steps follow, or of a gradient whose `dy` they give.
+fn fused(site: &mut LaunchSite, op: &Op, steps: Option<Steps>) {
+    match *op {
+        Op::LayerNorm { axis, epsilon } => forward(site, axis, epsilon, steps),
+        Op::LayerNormInputGrad { axis } => of_operand(site, axis, Dy(steps)),
+        Op::LayerNormParamGrad { axis } => {
+            let plan = row_sums(site.inputs[0], axis);
+            of_parameters(site, &plan, "t", Dy(steps));
+        }
+        Op::BatchNorm { epsilon } => batch_norm::forward(site, epsilon, steps),
+        Op::BatchNormParamGrad => {
             let plan = channel_sums(site.inputs[0]);
-            of_parameters(site, &plan, "result");
+            of_parameters(site, &plan, "result", Dy(steps));
         }
-        Norm::BatchNormInputGrad => batch_norm::of_operand(site),
+        Op::BatchNormInputGrad => batch_norm::of_operand(site, Dy(steps)),
+        _ => unreachable!("`infer` takes no other operator"),
+    }
+}
+
+impl Steps<'_> {
+    /// Statements that store what the steps make of a normalised element, an expression, at this place.
+    pub(super) fn store(&self, site: &LaunchSite, value: String, place: &str) -> String {
+        stored(site, self.steps, self.first, value, place)
+    }
+}
+
+/// How many operands a normalisation has that steps follow, or none.
+pub(super) fn own(site: &LaunchSite, then: Option<Steps>) -> usize {
+    then.map_or(site.inputs.len(), |then| then.first)
+}
+
+/// The gradient of a normalisation's result: an operand, or what steps give.
+#[derive(Clone, Copy)]
+pub(super) struct Dy<'a>(Option<Steps<'a>>);
+
+impl Dy<'_> {
+    /// Its element at this place, as an expression.
+    pub(super) fn element(self, site: &LaunchSite, place: &str) -> String {
+        match self.0 {
+            Some(Steps { steps, first }) => computed(site, steps, first, place),
+            None => format!("x{DY}[{place}]"),
+        }
+    }
+
+    /// The parameter that is the gradient's operand `k`, which comes after `dy`.
+    pub(super) fn after(self, k: usize) -> String {
+        format!("x{}", if self.0.is_some() { k - 1 } else { k })
+    }
+
+    /// Which operands have an element for each of the first one's.
+    pub(super) fn whole(self, site: &LaunchSite) -> Vec<usize> {
+        match self.0 {
+            Some(steps) => {
+                let others =
+                    (steps.first..site.inputs.len()).filter(|&k| site.inputs[k].elements() > 1);
+                [0].into_iter().chain(others).collect()
+            }
+            None => vec![0, DY],
+        }
     }
 }
 
@@ -35,7 +111,7 @@ fn factor(site: &LaunchSite, row: &[usize], k: usize) -> String {
     format!("x{k}[{}]", offset(row, &strides, "i"))
 }
 
-fn forward(site: &mut LaunchSite, axis: usize, epsilon: f32) {
+fn forward(site: &mut LaunchSite, axis: usize, epsilon: f32, then: Option<Steps>) {
     let x = site.inputs[0];
     let rows = StridedRows::new(x, axis..x.rank());
     let row = &x.shape[axis..];
@@ -62,43 +138,49 @@ fn forward(site: &mut LaunchSite, axis: usize, epsilon: f32) {
     if let Some(y) = site.output(0) {
         parameters.push(y);
         let mut value = format!("(x - mean) * inv_std * {}", factor(site, row, 1));
-        if site.inputs.len() > 2 {
+        if own(site, then) > 2 {
             value = format!("{value} + {}", factor(site, row, 2));
         }
-        let _ = writeln!(
-            body,
-            "    x.each([&]({index} i, T x) {{ y0[{}] = {value}; }});",
-            rows.element()
-        );
+        let place = rows.element();
+        let store = match then {
+            Some(then) => format!("\n{}    ", then.store(site, value, &place)),
+            None => format!(" y0[{place}] = {value}; "),
+        };
+        let _ = writeln!(body, "    x.each([&]({index} i, T x) {{{store}}});");
     }
     rows.launch(site, parameters, &body);
 }
 
-fn of_operand(site: &mut LaunchSite, axis: usize) {
+fn of_operand(site: &mut LaunchSite, axis: usize, dy: Dy) {
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
-    let rows = StridedRows::of_two(x, axis..x.rank());
-    let (t, index, place) = (c_type(x.dtype), rows.index, rows.element());
+    let rows = StridedRows::new(x, axis..x.rank());
+    let place = rows.element();
+    let rows = match dy.0 {
+        Some(_) => rows.and_computed(dy.element(site, &place)),
+        None => rows.and_second(),
+    };
+    let (t, index) = (c_type(x.dtype), rows.index);
     let row = &x.shape[axis..];
+    let [mean, inv_std] = [3, 4].map(|k| dy.after(k));
+    let factor = factor(site, row, if dy.0.is_some() { 1 } else { 2 });
     let sums = rows.sums(&format!(
         "x.template combine<Sums<T>>(other, [=]({index} i, T x, T dy) {{
-        const T g = dy * {scale};
+        const T g = dy * {factor};
         return Pair<T>{{g, g * ((x - mean) * inv_std)}};
-    }})",
-        scale = factor(site, row, 2)
+    }})"
     ));
     let body = format!(
         "    typedef {t} T;
-    const T mean = live ? x3[row] : T(0), inv_std = live ? x4[row] : T(0);
+    const T mean = live ? {mean}[row] : T(0), inv_std = live ? {inv_std}[row] : T(0);
     const Pair<T> sums = {sums};
     const T of_gradient = sums.first / T({n}), of_product = sums.second / T({n});
     x.each(other, [&]({index} i, T x, T dy) {{
-        const T rest = dy * {scale} - of_gradient - (x - mean) * inv_std * of_product;
+        const T rest = dy * {factor} - of_gradient - (x - mean) * inv_std * of_product;
         y0[{place}] = inv_std * rest;
     }});
 ",
         n = row.iter().product::<usize>(),
-        scale = factor(site, row, 2)
     );
     let parameters = site.all_inputs().into_iter().chain([y]);
     rows.launch(site, parameters, &body);
@@ -106,7 +188,7 @@ fn of_operand(site: &mut LaunchSite, axis: usize) {
 
 /// Gradients of scale and bias: sums by this plan of `x, dy, mean, inv_std`, where `group` is
 /// the number of an element's mean.
-pub(super) fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &str) {
+fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &str, dy: Dy) {
     let t = c_type(site.inputs[0].dtype);
     let at = element(plan);
     let mut written: Vec<Parameter> = Vec::new();
@@ -117,10 +199,19 @@ pub(super) fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &st
             store.push(format!("y{o}[result] = acc.{sum}"));
         }
     }
+    let [mean, inv_std] = [2, 3].map(|k| dy.after(k));
+    let pair = |dy: &str| {
+        format!("Pair<{t}>{{{dy} * ((x0[{at}] - {mean}[{group}]) * {inv_std}[{group}]), {dy}}}")
+    };
+    let stored = dy.element(site, &at);
+    let term = match dy.0 {
+        Some(_) => format!("[=] {{ const {t} dy = {stored};\n    return {}; }}()", pair("dy")),
+        None => pair(&stored),
+    };
     let combination = Combination {
         combiner: format!("Sums<{t}>"),
         acc: format!("Pair<{t}>"),
-        term: format!("Pair<{t}>{{x1[{at}] * ((x0[{at}] - x2[{group}]) * x3[{group}]), x1[{at}]}}"),
+        term,
         read: site.all_inputs(),
         store: store.join("; "),
         written,

@@ -3,15 +3,15 @@
 //!
 //! Who combines what follows from shapes, so the order of every sum does.
 
-use super::elementwise::pointwise;
+use super::elementwise::computed;
 use super::index::{constant, index_type, offset};
 use super::site::{LaunchSite, Parameter, THREADS, c_type};
 use arenic_backends::cuda::tiling::{Sharing, Tiling, reduce as tiling};
 use arenic_backends::reduce::{ReducePlan, reduce};
+use arenic_ir::DType;
+use arenic_ir::op::Reduction;
 use arenic_ir::op::families::Reducing;
-use arenic_ir::op::{Reduction, Step};
 use arenic_ir::types::dense_strides;
-use arenic_ir::{DType, TensorType};
 use std::fmt::Write;
 
 /// How elements are combined, and what is done with what comes of it.
@@ -44,7 +44,7 @@ pub(super) fn lower(site: &mut LaunchSite, op: Reducing) {
     let plan = reduce(&x, axes);
     let element = element(&plan);
     let value = match op {
-        Reducing::PointwiseReduce { steps, .. } => computed(site, steps, &element),
+        Reducing::PointwiseReduce { steps, .. } => computed(site, steps, 0, &element),
         Reducing::Reduce { .. } => format!("x0[{element}]"),
     };
     let acc = match (f, x.dtype) {
@@ -63,19 +63,6 @@ pub(super) fn lower(site: &mut LaunchSite, op: Reducing) {
         partial: 0,
     };
     combine(site, &plan, x.elements(), combination);
-}
-
-/// What steps compute of the element at this place, as an expression.
-fn computed(site: &LaunchSite, steps: &[Step], element: &str) -> String {
-    let operand = |k: usize, x: &TensorType| match x.elements() {
-        1 => format!("x{k}[0]"),
-        _ => format!("x{k}[{element}]"),
-    };
-    let operands = site.inputs.iter().enumerate();
-    let operands: Vec<_> = operands.map(|(k, &x)| (x, operand(k, x))).collect();
-    let mut body = String::new();
-    pointwise(&mut body, &operands, steps, &[], site);
-    format!("[=] {{\n{body}    return v{};\n    }}()", operands.len() + steps.len() - 1)
 }
 
 /// The kernels that combine the elements of a tensor of so many.

@@ -18,8 +18,16 @@ pub(super) struct StridedRows {
     lanes: usize,
     size: usize,
     ty: &'static str,
-    /// Operands whose rows are read side by side: `x` and, if any, `other`.
-    operands: usize,
+    /// What is read beside the rows, if anything.
+    other: Option<Other>,
+}
+
+/// Rows that are read beside those of the first operand.
+enum Other {
+    /// Those of the second one.
+    Second,
+    /// Expressions of their elements `i`.
+    Computed(String),
 }
 
 impl StridedRows {
@@ -31,12 +39,17 @@ impl StridedRows {
         let n = x.shape[axes].iter().product();
         let index = index_type(x.elements());
         let (size, ty) = (x.dtype.accumulated().size() as usize, c_type(x.dtype));
-        StridedRows { index, rows, n, stride, lanes, size, ty, operands: 1 }
+        StridedRows { index, rows, n, stride, lanes, size, ty, other: None }
     }
 
-    /// The rows of the first operand and, as `other`, of the second one, of equal shape.
-    pub(super) fn of_two(x: &TensorType, axes: std::ops::Range<usize>) -> StridedRows {
-        StridedRows { operands: 2, ..StridedRows::new(x, axes) }
+    /// The rows and, as `other`, those of the second operand, of equal shape.
+    pub(super) fn and_second(self) -> StridedRows {
+        StridedRows { other: Some(Other::Second), ..self }
+    }
+
+    /// The rows and, as `other`, rows of which this expression is element `i`.
+    pub(super) fn and_computed(self, element: String) -> StridedRows {
+        StridedRows { other: Some(Other::Computed(element)), ..self }
     }
 
     /// Launches a kernel whose body knows its row's number `row`, the place `base` of its first
@@ -48,7 +61,8 @@ impl StridedRows {
         parameters: impl IntoIterator<Item = Parameter>,
         body: &str,
     ) {
-        let &StridedRows { index, rows, n, stride, lanes, size, ty, operands } = self;
+        let &StridedRows { index, rows, n, stride, lanes, size, ty, ref other } = self;
+        let operands = if other.is_some() { 2 } else { 1 };
         let narrow = site.inputs[0].dtype == DType::Bf16;
         let per_block = THREADS as usize / lanes;
         let kind = if n.div_ceil(lanes) * size * operands <= HELD { "Held" } else { "Reread" };
@@ -61,18 +75,23 @@ impl StridedRows {
             }
         };
         let [rows, n, stride] = [rows, n, stride].map(constant);
-        let held: String = ["x", "other"][..operands]
-            .iter()
-            .enumerate()
-            .map(|(k, name)| {
-                let row = match (kind, narrow) {
-                    ("Reread", true) => ", Narrow",
-                    _ => "",
-                };
-                let kind = format!("{kind}<{ty}, {index}, {lanes}, {n}, {stride}{row}>");
-                format!("    const {kind} {name}(x{k} + base, lane, live);\n")
-            })
-            .collect();
+        let read = |name: &str, row: &str, ty_of_row: &str| {
+            let ty_of_row = if kind == "Held" { "" } else { ty_of_row };
+            let kind = format!("{kind}<{ty}, {index}, {lanes}, {n}, {stride}{ty_of_row}>");
+            format!("    const {kind} {name}({row}, lane, live);\n")
+        };
+        let ty_of_operand = if narrow { ", Narrow" } else { "" };
+        let mut held = read("x", "x0 + base", ty_of_operand);
+        match other {
+            Some(Other::Second) => held.push_str(&read("other", "x1 + base", ty_of_operand)),
+            Some(Other::Computed(element)) => {
+                let made =
+                    format!("const auto made = row_of([=]({index} i) {{ return {element}; }});");
+                held.push_str(&format!("    {made}\n"));
+                held.push_str(&read("other", "made", ", decltype(made)"));
+            }
+            None => {}
+        }
         let text = format!(
             "    const u32 lane = threadIdx.x % {lanes}u;
     const {index} row = {index}(blockIdx.x) * {per_block}u + threadIdx.x / {lanes}u;

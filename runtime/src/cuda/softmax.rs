@@ -48,7 +48,7 @@ fn softmax(site: &mut LaunchSite, axis: usize, log: bool) {
 fn of_operand(site: &mut LaunchSite, axis: usize, term: &str, value: &str) {
     let Some(y) = site.output(0) else { return };
     let x = site.inputs[0];
-    let rows = StridedRows::of_two(x, axis..axis + 1);
+    let rows = StridedRows::new(x, axis..axis + 1).and_second();
     let (t, index, place) = (c_type(x.dtype), rows.index, rows.element());
     let total = rows.sum(&format!(
         "x.template combine<Sum<{t}>>(other, []({index}, {t} x, {t} dy) {{ return {term}; }})"

@@ -10,6 +10,7 @@ mod choice;
 mod convolution;
 mod device;
 mod elementwise;
+mod fused_norm;
 mod hold;
 mod in_place;
 mod indexing;
@@ -202,7 +203,7 @@ macro_rules! families {
     )*};
 }
 families! {
-    attention batch_norm elementwise in_place indexing movement norm random_operators recurrence reduce softmax update windows
+    attention batch_norm elementwise fused_norm in_place indexing movement norm random_operators recurrence reduce softmax update windows
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use arenic_backends::CPU;
 use arenic_backends::cpu::sums::LIBRARY_DEPTH;
-use arenic_ir::op::{Assembly, AttentionSpec, Cut, PoolIndices, Reduction, Window};
+use arenic_ir::op::{Assembly, AttentionSpec, Binary, Cut, PoolIndices, Reduction, Step, Window};
 
 /// Indices `first..end` of an axis.
 fn slice(x: &Tensor, axis: usize, first: usize, end: usize) -> Tensor {
@@ -215,7 +215,16 @@ fn rows_in_parts() {
         let mut vector = |shape: &[usize]| r.tensor(DType::F32, shape);
         let [mean, inv_std] = [0; 2].map(|_| vector(&stats));
         let [a, b, c, d, e] = [0; 5].map(|_| vector(&shape[1..2]));
-        match r.range(0, 10) {
+        let one = vector(&[1]);
+        let fused = |of| {
+            let steps = vec![Step::Binary(Binary::Add, 0, 1), Step::Binary(Binary::Mul, 3, 2)];
+            Op::FusedNorm { of: Box::new(of), others: 2, steps }
+        };
+        let fused_gradient = |of| {
+            let steps = vec![Step::Binary(Binary::Mul, 0, 1)];
+            Op::FusedNormGrad { of: Box::new(of), steps }
+        };
+        match r.range(0, 13) {
             4 => (Op::SoftmaxGrad { axis }, vec![x, dy]),
             5 => (Op::LogSoftmaxGrad { axis }, vec![x, dy]),
             6 => (Op::LayerNormParamGrad { axis }, vec![x, dy, mean, inv_std]),
@@ -226,6 +235,13 @@ fn rows_in_parts() {
             8 => (Op::BatchNorm { epsilon: 1e-5 }, vec![x, a, b]),
             9 => (Op::BatchNormParamGrad, vec![x, dy, a, b]),
             10 => (Op::BatchNormInputGrad, vec![x, dy, a, b, c, d, e]),
+            11 => (fused(Op::BatchNorm { epsilon: 1e-5 }), vec![x, a, b, dy, one]),
+            12 => (fused_gradient(Op::BatchNormParamGrad), vec![x, a, b, dy, one]),
+            13 => {
+                let factor = r.tensor(DType::F32, &shape[axis..]);
+                let of = Op::LayerNormInputGrad { axis };
+                (fused_gradient(of), vec![x, factor, mean, inv_std, dy, one])
+            }
             0 => (Op::Softmax { axis }, vec![x]),
             1 => (Op::LogSoftmax { axis }, vec![x]),
             2 => (Op::LogSoftmaxStats, vec![x]),

@@ -40,7 +40,7 @@ fn pointwise_equals_its_steps() {
 }
 
 /// Every step as the operator that it stands for, on the whole of its operands.
-fn step_by_step(steps: &[Step], inputs: &[Tensor]) -> Vec<Tensor> {
+pub(super) fn step_by_step(steps: &[Step], inputs: &[Tensor]) -> Vec<Tensor> {
     let float = inputs.iter().map(|t| t.ty.dtype.accumulated()).find(|d| d.is_float()).unwrap();
     let wide = |t: &Tensor| match t.ty.dtype {
         DType::Bf16 => evaluate(&Op::Cast { to: float }, &[t]),

@@ -6,6 +6,7 @@ mod axes;
 mod channels_last;
 mod cuts;
 mod fused;
+mod fused_norms;
 mod in_place;
 mod narrow;
 mod norms;

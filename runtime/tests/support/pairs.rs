@@ -335,6 +335,7 @@ fn along_axes(r: &mut Random, e: &Extents, all: &mut Vec<Case>) {
             let dy = filled(r, dtype, &shape);
             all.push((Op::BatchNormInputGrad, [&[x, dy], &channel[..]].concat()));
         }
+        fused_norms(r, dtype, [m, n], all);
         let row = [filled(r, sums, &[m, 1]), filled(r, sums, &[m, 1])].to_vec();
         let x = filled(r, dtype, &[m, n]);
         all.push((Op::SoftmaxOfStats, [vec![x.clone()], row.clone()].concat()));
@@ -348,6 +349,48 @@ fn along_axes(r: &mut Random, e: &Extents, all: &mut Vec<Case>) {
             let op = Op::Gemm { alpha: 0.5, beta: 0.25, trans_a, trans_b };
             all.push((op, vec![a, b, filled(r, dtype, &[m, n])]));
         }
+    }
+}
+
+/// Steps that read a tensor after another's element is there, a condition and one element.
+fn fused_norms(r: &mut Random, dtype: DType, shape: [usize; 2], all: &mut Vec<Case>) {
+    let sums = dtype.accumulated();
+    let narrow = dtype == DType::Bf16;
+    let read = [
+        filled(r, dtype, &shape),
+        filled(r, DType::Bool, &shape),
+        filled(r, dtype, &shape),
+        filled(r, dtype, &[]),
+    ];
+    // Behind the others are results of steps; in front of them may be what is normalised.
+    let steps = |first: usize| {
+        let mut steps = vec![
+            Step::Where(first + 1, first, first + 3),
+            Step::Binary(Binary::Mul, first + 4, first + 2),
+            Step::Binary(Binary::Sub, first + 5, 0),
+        ];
+        steps.extend(narrow.then_some(Step::Round(first + 6)));
+        steps
+    };
+    let x = filled(r, dtype, &shape);
+    let channel: Vec<_> = (0..5).map(|_| filled(r, sums, &shape[1..])).collect();
+    let row: Vec<_> = (0..2).map(|_| filled(r, sums, &[shape[0], 1])).collect();
+    // Of the shape of what is normalised, so that one value may be both.
+    let whole = filled(r, sums, &shape);
+    for (of, own) in [
+        (Op::BatchNorm { epsilon: 1e-3 }, channel[..2].to_vec()),
+        (Op::LayerNorm { axis: 1, epsilon: 1e-3 }, channel[..2].to_vec()),
+        (Op::LayerNorm { axis: 0, epsilon: 1e-3 }, vec![whole]),
+    ] {
+        let operands = [std::slice::from_ref(&x), &own, &read].concat();
+        all.push((Op::FusedNorm { of: Box::new(of), others: 4, steps: steps(1) }, operands));
+    }
+    for (of, own) in [
+        (Op::BatchNormInputGrad, channel.clone()),
+        (Op::LayerNormInputGrad { axis: 1 }, [&channel[..1], &row].concat()),
+    ] {
+        let operands = [std::slice::from_ref(&x), &own, &read].concat();
+        all.push((Op::FusedNormGrad { of: Box::new(of), steps: steps(0) }, operands));
     }
 }
 

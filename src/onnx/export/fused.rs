@@ -5,6 +5,7 @@ use super::ExportError;
 use super::ops::{gemm, sliding};
 use super::writer::{Tensor, Writer, code, int, ints, signed, text};
 use arenic_ir::op::channels_last::{first, is_turned, to_first, to_last};
+use arenic_ir::op::fused_norm::{DY, kept};
 use arenic_ir::op::{Kind, ProductOperands, Step, Window};
 use arenic_ir::types::broadcast_shapes;
 use arenic_ir::{DType, Op, TensorType};
@@ -70,6 +71,41 @@ impl Writer<'_> {
         let name = terms.name.clone();
         self.pointwise(steps, &[x.len() + steps.len() - 1], x, &[terms]);
         name
+    }
+
+    /// The normalisation, then a node per step.
+    pub(super) fn fused_norm(
+        &mut self,
+        of: &Op,
+        others: usize,
+        steps: &[Step],
+        x: &[Tensor],
+        y: &[Tensor],
+    ) -> Result<(), ExportError> {
+        let (own, read) = x.split_at(x.len() - others);
+        let normal = Tensor { name: self.temporary(), ty: own[0].ty.clone() };
+        let mut results = y.to_vec();
+        results[0] = normal.clone();
+        self.write(of, own, &results)?;
+        let operands = [std::slice::from_ref(&normal), read].concat();
+        self.pointwise(steps, &[others + steps.len()], &operands, &y[..1]);
+        Ok(())
+    }
+
+    /// A node per step, then the gradient.
+    pub(super) fn fused_norm_grad(
+        &mut self,
+        of: &Op,
+        steps: &[Step],
+        x: &[Tensor],
+        y: &[Tensor],
+    ) -> Result<(), ExportError> {
+        let (own, read) = x.split_at(kept(of));
+        let dy = Tensor { name: self.temporary(), ty: x[0].ty.clone() };
+        self.pointwise(steps, &[read.len() + steps.len() - 1], read, std::slice::from_ref(&dy));
+        let mut operands = own.to_vec();
+        operands.insert(DY, dy);
+        self.write(of, &operands, y)
     }
 
     /// The operator between transposes.

@@ -126,6 +126,8 @@ impl Writer<'_> {
             Op::BatchNorm { epsilon } => self.batch_norm(x, y, *epsilon),
             Op::BatchNormParamGrad => self.batch_norm_param_grad(x, &out),
             Op::BatchNormInputGrad => self.batch_norm_input_grad(x, &out),
+            Op::FusedNorm { of, others, steps } => self.fused_norm(of, *others, steps, x, y)?,
+            Op::FusedNormGrad { of, steps } => self.fused_norm_grad(of, steps, x, y)?,
             Op::SoftmaxGrad { axis } => self.softmax_grad(x, &out, *axis),
             Op::LogSoftmaxGrad { axis } => self.log_softmax_grad(x, &out, *axis),
             Op::MatMul { trans_a: false, trans_b: false } => {

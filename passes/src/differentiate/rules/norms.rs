@@ -22,11 +22,13 @@ pub(super) fn rule(op: Norm) -> Option<Rule> {
     Some(match op {
         Norm::LayerNorm { .. } => Rule::Passes(layer_norm),
         Norm::BatchNorm { .. } => Rule::Passes(batch_norm),
-        // Gradients are made of them.
+        // Gradients are made of them, or passes that run later make them.
         Norm::LayerNormParamGrad { .. }
         | Norm::LayerNormInputGrad { .. }
         | Norm::BatchNormParamGrad
-        | Norm::BatchNormInputGrad => return None,
+        | Norm::BatchNormInputGrad
+        | Norm::FusedNorm { .. }
+        | Norm::FusedNormGrad { .. } => return None,
     })
 }
 

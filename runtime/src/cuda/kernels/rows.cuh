@@ -3,6 +3,22 @@
 #pragma once
 #include "reduce.cuh"
 
+// A row of what a function gives for the places of its elements, which lie side by side.
+template <class F>
+struct RowOf {
+    F f;
+
+    template <class Index>
+    __device__ auto operator[](Index i) const {
+        return f(i);
+    }
+};
+
+template <class F>
+__device__ RowOf<F> row_of(F f) {
+    return RowOf<F>{f};
+}
+
 // A row in registers: each element is read once.
 template <class T, class Index, u32 lanes, Index n, Index stride>
 struct Held {
@@ -82,8 +98,8 @@ struct Reread {
         }
     }
 
-    template <class Do>
-    __device__ void each(const Reread& other, Do f) const {
+    template <class Other, class Do>
+    __device__ void each(const Other& other, Do f) const {
         for (Index i = lane; i < end; i += 4 * lanes) {
             T x[4], y[4];
 #pragma unroll
@@ -102,8 +118,8 @@ struct Reread {
         return strided<F, T, Index>(lane, end, lanes, [=](Index i) { return term(at(i)); });
     }
 
-    template <class F, class Term>
-    __device__ auto combine(const Reread& other, Term term) const {
+    template <class F, class Other, class Term>
+    __device__ auto combine(const Other& other, Term term) const {
         return strided<F, decltype(F::identity()), Index>(
             lane, end, lanes, [=](Index i) { return term(i, at(i), other.at(i)); });
     }
