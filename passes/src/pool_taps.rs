@@ -58,6 +58,9 @@ impl MaxPool {
         if let Some(old) = outputs[0] {
             e.replace(self.node, old, y)?;
         }
+        if let Some(places) = outputs[1] {
+            e.g.values[taps].name = e.g.values[places].name.clone();
+        }
         let shape = e.g.ty(y).shape.clone();
         for &(node, dy) in &self.gradients {
             let dy = e.reshaped(node, dy, &shape)?;
