@@ -17,8 +17,8 @@
 //! dw = transpose(slice(r))     [M, C/G, …]
 //! ```
 //!
-//! where the slice drops taps that a stride of the convolution has left over, and a last
-//! transpose that moves nothing (`C/G` or `M` is 1) may be a view.
+//! where the slice drops taps that a stride of the convolution has left over, and a first or last
+//! transpose that moves nothing (`C`, `N` or `M` is 1) may be a view.
 
 use crate::PassError;
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
@@ -122,7 +122,7 @@ fn gradient(
     let Op::Conv { window: taken, group } = &g.nodes[conv].op else { return None };
     let [a, b] = g.nodes[conv].inputs[..] else { return None };
     let dy = transposed(g, b, &[1, 0])?;
-    let x = forward_operand(g, a, *group)?;
+    let x = forward_operand(g, a, *group).or_else(|| of_one(g, conv, a, taken, *group))?;
     // Where the result goes: through a slice, or not.
     let mut held = g.result(conv)?;
     if let ([slice], false) = (&readers[held][..], kept[held])
@@ -188,6 +188,24 @@ fn forward_operand(g: &Graph, a: ValueId, group: usize) -> Option<(ValueId, Tens
         && seen.shape == [&[inputs, groups * images], spatial].concat();
     let whole = TensorType::new(ty.dtype, [&[images, groups * inputs], spatial].concat());
     fits.then_some((x, whole))
+}
+
+/// The same where its transpose moves nothing, because there is one image or one channel. Only where the
+/// result is no larger than the window, so that it is no convolution of one image.
+fn of_one(
+    g: &Graph,
+    conv: NodeId,
+    a: ValueId,
+    taken: &Window,
+    group: usize,
+) -> Option<(ValueId, TensorType)> {
+    let ty = g.ty(a);
+    let result = g.ty(g.result(conv)?);
+    let is_small = result.shape[2..].iter().zip(&taken.kernel).all(|(extent, taps)| extent <= taps);
+    let mut shape = ty.shape.clone();
+    shape.swap(0, 1);
+    let moves_nothing = group == 1 && shape[..2].contains(&1);
+    (is_small && moves_nothing).then(|| (a, TensorType::new(ty.dtype, shape)))
 }
 
 /// A value as one of this type, which has as many elements.
