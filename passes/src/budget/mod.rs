@@ -81,10 +81,11 @@ const FINER: f64 = 0.125;
 /// they begin.
 const FIRST: (u64, f64) = (0, HOT);
 
-/// Where random changes end depends on luck: these are tried alone, too, ...
+/// Further random changes, as [`FIRST`]. Where they end depends on luck: what each leads to is a candidate
+/// by itself, and is joined with all others.
 const ALONE: [(u64, f64); 2] = [(1, HOT), (2, HOT)];
 
-/// ... and these are only joined with all others.
+/// The same of random changes whose results are only joined: with each other, and with all.
 const JOINED: [(u64, f64); 4] = [(0, COOLER), (1, COOLER), (2, COOLER), (3, COOLER)];
 
 /// The effort where none is given, in seconds of the reference core.

@@ -81,7 +81,7 @@ impl<T: Scalar> StepProduct<T> {
         let (isa, panels) = (Isa::of_machine(), e.n.div_ceil(packed.lanes));
         let (a, a_row) = (Shared::new(a.ptr.cast::<f32>().cast_mut()), a.rows);
         let (c, c_row) = (Shared::new(c.ptr.cast::<f32>()), c.rows);
-        for_each(e.m.div_ceil(POINTS) * panels, e.m * e.k * e.n / 8, |task| {
+        for_each(e.m.div_ceil(POINTS) * panels, e.multiplications() / 8, |task| {
             let (first, panel) = (task / panels * POINTS, task % panels);
             let row = |p: usize| (first + p).min(e.m - 1) as isize;
             let terms = Terms {
