@@ -6,9 +6,14 @@ use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Plan, TaskId, TaskKind};
 use cranelift_entity::SecondaryMap;
 
-/// The plan in definition order, each state committed as soon as it can be.
-pub(crate) fn in_definition_order(g: &Graph, mut plan: Plan, cx: &Cx) -> Result<Plan, PassError> {
-    Order { method: Method::Definition, ..Order::default() }.run(g, &mut plan, cx)?;
+/// The plan in the order of one method, each state committed as soon as it can be.
+pub(crate) fn ordered_by(
+    method: Method,
+    g: &Graph,
+    mut plan: Plan,
+    cx: &Cx,
+) -> Result<Plan, PassError> {
+    Order { method, ..Order::default() }.run(g, &mut plan, cx)?;
     let order = with_early_commits(g, &plan)?;
     plan.set_order(g, order)?;
     Ok(plan)

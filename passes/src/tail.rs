@@ -146,7 +146,7 @@ pub struct Finished {
 
 impl Finished {
     /// The fastest of some plans; of equal ones the first.
-    pub fn fastest<const N: usize>(plans: [Option<Finished>; N]) -> Option<Finished> {
+    pub fn fastest(plans: impl IntoIterator<Item = Option<Finished>>) -> Option<Finished> {
         plans.into_iter().flatten().min_by(|a, b| a.seconds.total_cmp(&b.seconds))
     }
 

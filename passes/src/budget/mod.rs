@@ -26,8 +26,9 @@ mod annealing;
 mod greedy;
 mod sites;
 
-use crate::commits::in_definition_order;
+use crate::commits::ordered_by;
 use crate::limit::Least;
+use crate::order::Method;
 use crate::report::Minimum;
 use crate::residency::{Prediction, ResidencyChoice, Room, Timeline, Walker};
 use crate::scores::{by_each_score, fastest_alone};
@@ -74,6 +75,9 @@ const HIDDEN: [f64; 4] = [0.01, 0.1, 0.5, 2.0];
 /// freed the rest.
 const PARTS: [f64; 5] = [0.0, 0.25, 0.5, 0.75, 1.0];
 
+/// Effort of the repeats of one part, as a part of what repeats alone have.
+const OF_PARTS: f64 = 0.25;
+
 /// How far finer parts are from the best one.
 const FINER: f64 = 0.125;
 
@@ -113,7 +117,7 @@ impl Strategy for Budget {
             return Ok(StrategyResult { minimum, ..StrategyResult::default() });
         }
         let (best, placed) = match p.cx.limits.host {
-            Some(0) => self.repeats(p)?,
+            Some(0) => self.repeats(p, recompute::EFFORT)?,
             _ => self.best_of_all(p)?,
         };
         let stats = Stats::from([("plans_placed", placed)]);
@@ -128,9 +132,9 @@ impl Strategy for Budget {
 
 impl Budget {
     /// The best that computes tensors again and moves none.
-    fn repeats(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
+    fn repeats(&self, p: &Problem, effort: f64) -> Result<(Option<Finished>, u64), PassError> {
         match self.recompute {
-            true => recompute::search(p, recompute::EFFORT),
+            true => recompute::search(p, effort),
             false => Ok((None, 0)),
         }
     }
@@ -193,7 +197,8 @@ impl Budget {
         let limits = PerSpace { device: Some(limit), host: Some(0) };
         let cx = Cx { limits, ..*p.cx };
         let t = Timeline::new(p.t.g, p.t.plan, p.device)?.with_homes(&cx);
-        let (repeats, placed) = self.repeats(&Problem { t, limit, cx: &cx, ..*p })?;
+        let one = Problem { t, limit, cx: &cx, ..*p };
+        let (repeats, placed) = self.repeats(&one, recompute::EFFORT * OF_PARTS)?;
         let Some(repeats) = repeats else { return Ok((None, placed)) };
         if repeats.fits(&p.cx.limits) && !p.t.forces_host() {
             return Ok((Some(repeats), placed));
@@ -210,7 +215,7 @@ impl Budget {
 
     /// The best in definition order.
     fn in_definition_order(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
-        let plan = in_definition_order(p.t.g, p.t.plan.clone(), p.cx)?;
+        let plan = ordered_by(Method::Definition, p.t.g, p.t.plan.clone(), p.cx)?;
         let whole = p.finished(plan)?;
         let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
         let p = Problem { t, whole: whole.arena.device, ..*p };

@@ -1,7 +1,8 @@
 //! The least device memory that a step can do with.
 
-use crate::commits::in_definition_order;
+use crate::commits::ordered_by;
 use crate::largest::largest_task;
+use crate::order::Method;
 use crate::recompute::{self, Effort, Lowest};
 use crate::residency::{ResidencyChoice, Room, Timeline, Walker, rewrite};
 use crate::tail::{Depth, Finished, Tail};
@@ -9,6 +10,9 @@ use crate::{Cx, PassError};
 use arenic_ir::cost::Device;
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::plan::Plan;
+
+/// Orders that are tried where neither a plan's own nor that of definition reaches the limit.
+const ORDERS: [Method; 2] = [Method::EagerFree, Method::FreedMinusAllocated];
 
 /// What a step needs at least. It follows from the graph, the plan's order and what may leave the
 /// device alone, so that it is the same for every limit on device memory.
@@ -30,7 +34,7 @@ pub(crate) struct Least {
 }
 
 impl Least {
-    /// What a plan needs in its own order, states committed early, or in definition order.
+    /// What a plan needs in its own order or in others.
     pub(crate) fn of(
         g: &Graph,
         plan: &Plan,
@@ -39,12 +43,18 @@ impl Least {
         cx: &Cx,
     ) -> Result<Self, PassError> {
         let in_order = |plan: &Plan| Self::in_order(g, plan, tail, device, cx, Effort::Full);
-        let other = || in_order(&in_definition_order(g, plan.clone(), cx)?);
-        let (own, other) = rayon::join(|| in_order(plan), other);
-        let (own, other) = (own?, other?);
-        let is_exact = own.is_exact && other.is_exact;
-        let least = if other.minimum() < own.minimum() { other } else { own };
-        Ok(Least { is_exact, ..least })
+        let by = |method| in_order(&ordered_by(method, g, plan.clone(), cx)?);
+        let (own, other) = rayon::join(|| in_order(plan), || by(Method::Definition));
+        let mut all = vec![own?, other?];
+        let limit = cx.limits.device.unwrap_or(u64::MAX);
+        if all.iter().all(|least| least.minimum() > limit) {
+            let (a, b) = rayon::join(|| by(ORDERS[0]), || by(ORDERS[1]));
+            all.extend([a?, b?]);
+        }
+        let is_exact = all.iter().all(|least| least.is_exact);
+        let own = all.remove(0);
+        let lower = |a: Self, b: Self| if b.minimum() < a.minimum() { b } else { a };
+        Ok(Least { is_exact, ..all.into_iter().fold(own, lower) })
     }
 
     /// What a graph needs in definition order.
@@ -55,7 +65,7 @@ impl Least {
         cx: &Cx,
         effort: Effort,
     ) -> Result<Self, PassError> {
-        let plan = in_definition_order(g, Plan::new(g, cx.target)?, cx)?;
+        let plan = ordered_by(Method::Definition, g, Plan::new(g, cx.target)?, cx)?;
         Self::in_order(g, &plan, tail, device, cx, effort)
     }
 

@@ -18,6 +18,7 @@ mod limits;
 mod list;
 mod problem;
 mod search;
+mod settle;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -41,6 +42,7 @@ use list::{Rule, schedule};
 pub use problem::{Invalid, Kind, Problem, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+pub(crate) use settle::settled;
 pub use window::window;
 
 /// Orders the tasks so that the live peak is low.

@@ -165,6 +165,16 @@ impl Problem {
         &self.reads[v]
     }
 
+    /// Its direct predecessors.
+    pub(crate) fn before(&self, v: usize) -> &[usize] {
+        &self.before[v]
+    }
+
+    /// Its direct successors.
+    pub(crate) fn after(&self, v: usize) -> &[usize] {
+        &self.after[v]
+    }
+
     /// The tensors that come and go and that an operator makes.
     pub(crate) fn writes(&self, v: usize) -> &[usize] {
         &self.writes[v]

@@ -3,7 +3,7 @@
 //! First a bisection by cuts, quick and coarse; then random changes, which keep a little less
 //! than cuts do, again and again until they lead no further.
 
-use super::improve::anneal;
+use super::improve::{Walls, anneal};
 use super::relieve::{Styles, relieve};
 use super::rewrite::rewrite;
 use super::runs::{Meter, RepeatCandidate, Runs};
@@ -85,7 +85,7 @@ pub(crate) fn least(
     while effort == Effort::Full && best.load.peak > floor && goes_on(&best, &meter) {
         let limit = (best.load.peak as f64 * LESS) as u64;
         let start = relieve(&mut meter, &best.runs, limit, cuts, Styles::One);
-        let found = anneal(&mut meter, start, limit, changes, &mut random);
+        let found = anneal(&mut meter, start, limit, changes, &mut random, Walls::Hard);
         if found.load.peak as f64 > best.load.peak as f64 * PROGRESS {
             break;
         }

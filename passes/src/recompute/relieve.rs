@@ -28,19 +28,26 @@ const LONGEST: f64 = 3.0;
 /// How cuts are made. What is best for one step is not for another, and cuts are quick, so
 /// that all are tried where time allows it.
 #[derive(Clone, Copy, Debug)]
-struct Style {
+pub(super) struct Style {
     /// What divides repeats into segments may be held.
     divides: bool,
     /// Of the bytes that could be held one in so many is left for repeats; none where it is 0.
     room: u64,
 }
 
-const STYLES: [Style; 4] = [
+pub(super) const STYLES: [Style; 4] = [
     Style { divides: true, room: 0 },
     Style { divides: false, room: 0 },
     Style { divides: false, room: 16 },
     Style { divides: true, room: 16 },
 ];
+
+/// How cuts are made, and what each operator's repeat costs them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way<'a> {
+    pub(super) style: Style,
+    pub(super) prices: &'a [f64],
+}
 
 /// How many styles are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +73,9 @@ pub(super) fn relieve(
     let start = RepeatCandidate { runs: start.clone(), load };
     let tried = if styles == Styles::One { 1 } else { STYLES.len() };
     let mut best = start.clone();
+    let prices = meter.step.seconds.clone();
     for &style in &STYLES[..tried] {
-        let found = in_style(meter, start.clone(), limit, most, style);
+        let found = by_cuts(meter, start.clone(), limit, most, Way { style, prices: &prices });
         let found = prune(meter, found, limit);
         if best.load.is_worse_than(&found.load) {
             best = found;
@@ -79,12 +87,13 @@ pub(super) fn relieve(
     best
 }
 
-fn in_style(
+/// What cuts in one way lead to, while at most so many runs are measured.
+pub(super) fn by_cuts(
     meter: &mut Meter,
     start: RepeatCandidate,
     limit: u64,
     most: u64,
-    style: Style,
+    way: Way,
 ) -> RepeatCandidate {
     let mut best = start;
     let end = meter.measured.saturating_add(most);
@@ -102,7 +111,7 @@ fn in_style(
         let mut above: Vec<usize> = above.collect();
         above.sort_by_key(|&t| std::cmp::Reverse(meter.live[t]));
         let Some(t) = above.into_iter().find(|&t| !vain.contains(&name(t))) else { break };
-        match at(meter, &best, t, limit, style) {
+        match at(meter, &best, t, limit, way) {
             Some(better) => best = better,
             None => vain.push(name(t)),
         }
@@ -117,18 +126,18 @@ fn at(
     now: &RepeatCandidate,
     t: usize,
     limit: u64,
-    style: Style,
+    way: Way,
 ) -> Option<RepeatCandidate> {
     let step = meter.step;
     meter.measure(&now.runs, limit);
     let excess = meter.live[t].saturating_sub(limit);
     let moment = Moment::new(meter, &now.runs, t);
     let most = moment.idle.saturating_sub(excess);
-    let most = most - most.checked_div(style.room).unwrap_or(0);
+    let most = most - most.checked_div(way.style.room).unwrap_or(0);
     let mut too_late = vec![false; step.len()];
     let mut best: Option<RepeatCandidate> = None;
     for _ in 0..TRIES {
-        let needs = moment.needs(step, &now.runs, &too_late);
+        let needs = moment.needs(step, &now.runs, &too_late, way.prices);
         let mut cutter = Cutter::new(&needs);
         let cut = cutter.within(most);
         let (mut late, mut arcs) = (Vec::new(), cutter.arcs);
@@ -144,7 +153,7 @@ fn at(
             }
         };
         try_cut(&cut, &needs.there);
-        let divisions = match style.divides {
+        let divisions = match way.style.divides {
             true => divisions(&needs, &now.runs[..t], &cut),
             false => Vec::new(),
         };
@@ -202,13 +211,19 @@ impl Moment {
     }
 
     /// What later runs need of earlier ones.
-    fn needs<'a>(&self, step: &'a RecomputeStep, runs: &[u32], too_late: &[bool]) -> Needs<'a> {
+    fn needs<'a>(
+        &self,
+        step: &'a RecomputeStep,
+        runs: &[u32],
+        too_late: &[bool],
+        prices: &[f64],
+    ) -> Needs<'a> {
         let mut ran = vec![false; step.len()];
         runs[..self.t].iter().for_each(|&op| ran[op as usize] = true);
         let free = self.movable(step, runs);
         let again = |op: usize| {
             let runs = ran[op] && !too_late[op] && step.may_run(op as u32, &ran);
-            runs.then(|| if free[op] { 0.0 } else { step.seconds[op] })
+            runs.then(|| if free[op] { 0.0 } else { prices[op] })
         };
         let again = (0..step.len()).map(again).collect();
         Needs { step, read: self.crossing.clone(), there: self.there.clone(), again }

@@ -2,7 +2,9 @@
 //!
 //! A run reads what the last run of each operand's producer made, so every sequence in which
 //! all operators run first in the plan's order is a step, whatever is repeated and wherever:
-//! where nothing makes a tensor again, it stays for its next reader.
+//! where nothing makes a tensor again, it stays for its next reader. An operator that only
+//! tensors tie to others may also run first at another place, as long as it runs after those that
+//! make what it reads and before those that read what it makes.
 
 use super::step::RecomputeStep;
 use crate::Search;

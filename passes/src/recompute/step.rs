@@ -23,6 +23,9 @@ pub(super) struct RecomputeStep<'a> {
     again: Vec<bool>,
     /// It may run later than it does: nothing but tensors that come and go depends on it.
     pub(super) moves: Vec<bool>,
+    /// Nothing but tensors that come and go ties it to other operators: it may run anywhere between those
+    /// that make what it reads and those that read what it makes.
+    pub(super) slides: Vec<bool>,
     /// The operator that overwrites a state that it reads: it does not run after that.
     until: Vec<Option<u32>>,
     /// Bytes of each tensor.
@@ -51,6 +54,7 @@ impl<'a> RecomputeStep<'a> {
         }
         let (mut reads, mut writes, mut pairs) = (Vec::new(), Vec::new(), Vec::new());
         let (mut again, mut moves, mut until) = (Vec::new(), Vec::new(), Vec::new());
+        let mut slides = Vec::new();
         let narrow = |all: &[usize]| all.iter().map(|&x| x as u32).collect::<Vec<_>>();
         for (i, &task) in t.order.iter().enumerate() {
             let v = task.index();
@@ -68,6 +72,10 @@ impl<'a> RecomputeStep<'a> {
             moves.push(again[i] && !tied[task] && { written }.all(plain));
             let overwritten = |&(x, old): &(usize, bool)| t.tensors[x].overwritten.filter(|_| old);
             until.push(t.reads.row(i).iter().filter_map(overwritten).min());
+            let makes = |w: &usize| p.reads(v).iter().any(|&x| p.tensor(x).producer == Some(*w));
+            let reads = |r: &usize| p.writes(v).iter().any(|&x| p.tensor(x).readers.contains(r));
+            let tensors_alone = p.before(v).iter().all(makes) && p.after(v).iter().all(reads);
+            slides.push(moves[i] && until[i].is_none() && tensors_alone);
         }
         let tensors = (0..p.tensors()).map(|x| p.tensor(x));
         let input = |&x: &usize| p.tensor(x).kind == Kind::Input && p.comes_and_goes(x);
@@ -79,6 +87,7 @@ impl<'a> RecomputeStep<'a> {
             seconds: (0..t.order.len()).map(|i| t.seconds(i as u32)).collect(),
             again,
             moves,
+            slides,
             until,
             bytes: tensors.clone().map(|x| x.bytes).collect(),
             producer: tensors.clone().map(|x| x.producer.map(op)).collect(),
