@@ -120,9 +120,16 @@ pub(super) fn run(a: &Arguments, options: Vec<RecordedOption>) -> Outcome {
     Ok(())
 }
 
-/// A limit that cannot be kept comes with the least one that can.
+/// A limit that cannot be kept comes with the least one that can, and with what may keep it.
 fn refused(a: &Arguments, e: CompileError) -> Failure {
-    print_minimum(a, &e).err().unwrap_or_else(|| Failure::of_compiling(e))
+    if let Err(failure) = print_minimum(a, &e) {
+        return failure;
+    }
+    if e.minimum().is_some() && a.loss.accumulate.is_none() {
+        let help = "--accumulate auto may keep the limit: it runs the batch in parts";
+        return miette!(help = help, "{e}").into();
+    }
+    Failure::of_compiling(e)
 }
 
 /// For scripts, the least limit that can be kept.
