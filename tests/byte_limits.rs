@@ -29,6 +29,11 @@ fn byte_limits_are_kept_or_refused_with_the_least_one() {
     assert_eq!(refused.status.code(), Some(1));
     let said: Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert_eq!(said["minimum_device_bytes"].as_u64(), Some(minimum));
+    // Micro-batches may do with less, where they are not tried yet.
+    assert!(text(&refused.stderr).contains("--accumulate auto may keep the limit"));
+    let divided = shell.arenic(&format!("{compile} --accumulate auto --device-memory 64"));
+    assert_eq!(divided.status.code(), Some(1));
+    assert!(!text(&divided.stderr).contains("may keep the limit"), "{}", text(&divided.stderr));
     for (options, code, words) in [
         ("--device-memory 0", 1, "at least"),
         ("--device-memory many", 2, "is no size"),

@@ -20,7 +20,7 @@ mod sqrt;
 #[cfg(test)]
 mod tests;
 
-use arenic_passes::recompute::{EFFORT, search};
+use arenic_passes::recompute::{EFFORT, in_other_orders, search};
 use arenic_passes::{PassError, Problem, Stats, Strategy, StrategyResult};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -71,7 +71,7 @@ impl Strategy for Recompute {
                 let sites = sites(&p.t);
                 p.aim(|aim| Some(sqrt::sqrt(&mut judge, &sites, aim)))?
             }
-            Method::Best => search(p, self.effort)?,
+            Method::Best => search(p, &in_other_orders(p)?, self.effort)?,
         };
         let stats = Stats::from([("plans_placed", placed)]);
         Ok(StrategyResult { best, stats, ..StrategyResult::default() })

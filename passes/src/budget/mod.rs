@@ -117,7 +117,10 @@ impl Strategy for Budget {
             return Ok(StrategyResult { minimum, ..StrategyResult::default() });
         }
         let (best, placed) = match p.cx.limits.host {
-            Some(0) => self.repeats(p, recompute::EFFORT)?,
+            Some(0) if self.recompute => {
+                recompute::search(p, &recompute::in_other_orders(p)?, recompute::EFFORT)?
+            }
+            Some(0) => (None, 0),
             _ => self.best_of_all(p)?,
         };
         let stats = Stats::from([("plans_placed", placed)]);
@@ -131,14 +134,6 @@ impl Strategy for Budget {
 }
 
 impl Budget {
-    /// The best that computes tensors again and moves none.
-    fn repeats(&self, p: &Problem, effort: f64) -> Result<(Option<Finished>, u64), PassError> {
-        match self.recompute {
-            true => recompute::search(p, effort),
-            false => Ok((None, 0)),
-        }
-    }
-
     /// The best in the plan's order and, where that costs time, of AutoSwap's plans, in
     /// definition order, and with states that leave their homes on the device. A search for the
     /// lowest peak may move what is cheap to compute again, and costs no memory, far from its
@@ -171,8 +166,9 @@ impl Budget {
         if !self.recompute {
             return Ok((None, 0));
         }
+        let others = recompute::in_other_orders(p)?;
         let tried = |parts: &[f64]| {
-            let found = parts.par_iter().map(|&part| self.repeats_to(p, part));
+            let found = parts.par_iter().map(|&part| repeats_to(p, &others, part));
             found.collect::<Result<Vec<_>, PassError>>()
         };
         let seconds = |found: &(Option<Finished>, u64)| {
@@ -184,33 +180,6 @@ impl Budget {
         let mut finer = best.map_or(vec![], |(part, _)| vec![part - FINER, part + FINER]);
         finer.retain(|part| (0.0..=1.0).contains(part));
         Ok(fastest(coarse.into_iter().chain(tried(&finer)?)))
-    }
-
-    /// The same for one part.
-    fn repeats_to(&self, p: &Problem, part: f64) -> Result<(Option<Finished>, u64), PassError> {
-        let above = p.whole.saturating_sub(p.limit);
-        let moved = above.min(p.cx.limits.host.unwrap_or(above));
-        let limit = p.limit.saturating_add((moved as f64 * part) as u64);
-        if limit >= p.whole {
-            return Ok((None, 0));
-        }
-        let limits = PerSpace { device: Some(limit), host: Some(0) };
-        let cx = Cx { limits, ..*p.cx };
-        let t = Timeline::new(p.t.g, p.t.plan, p.device)?.with_homes(&cx);
-        let one = Problem { t, limit, cx: &cx, ..*p };
-        let (repeats, placed) = self.repeats(&one, recompute::EFFORT * OF_PARTS)?;
-        let Some(repeats) = repeats else { return Ok((None, placed)) };
-        if repeats.fits(&p.cx.limits) && !p.t.forces_host() {
-            return Ok((Some(repeats), placed));
-        }
-        let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
-        let rest = Problem { t, whole: repeats.arena.device, ..*p };
-        // Repeats chose well, so that swaps begin near what greedy ones leave.
-        let near = SWAPS.anneal(&rest, false, (0, COOLER))?;
-        if near.0.as_ref().is_some_and(|near| rest.hides_copies(near)) {
-            return Ok((near.0, placed + near.1));
-        }
-        Ok(fastest([(None, placed), near, SWAPS.anneal(&rest, false, FIRST)?]))
     }
 
     /// The best in definition order.
@@ -280,6 +249,37 @@ impl Budget {
         }
         Ok(fastest([(annealed, placed), annealing.plain()?]))
     }
+}
+
+/// The best that computes tensors again until this part of what was above the limit is left, and moves that.
+fn repeats_to(
+    p: &Problem,
+    others: &[Finished],
+    part: f64,
+) -> Result<(Option<Finished>, u64), PassError> {
+    let above = p.whole.saturating_sub(p.limit);
+    let moved = above.min(p.cx.limits.host.unwrap_or(above));
+    let limit = p.limit.saturating_add((moved as f64 * part) as u64);
+    if limit >= p.whole {
+        return Ok((None, 0));
+    }
+    let limits = PerSpace { device: Some(limit), host: Some(0) };
+    let cx = Cx { limits, ..*p.cx };
+    let t = Timeline::new(p.t.g, p.t.plan, p.device)?.with_homes(&cx);
+    let one = Problem { t, limit, cx: &cx, ..*p };
+    let (repeats, placed) = recompute::search(&one, others, recompute::EFFORT * OF_PARTS)?;
+    let Some(repeats) = repeats else { return Ok((None, placed)) };
+    if repeats.fits(&p.cx.limits) && !p.t.forces_host() {
+        return Ok((Some(repeats), placed));
+    }
+    let t = Timeline::new(p.t.g, &repeats.plan, p.device)?.with_homes(p.cx);
+    let rest = Problem { t, whole: repeats.arena.device, ..*p };
+    // Repeats chose well, so that swaps begin near what greedy ones leave.
+    let near = SWAPS.anneal(&rest, false, (0, COOLER))?;
+    if near.0.as_ref().is_some_and(|near| rest.hides_copies(near)) {
+        return Ok((near.0, placed + near.1));
+    }
+    Ok(fastest([(None, placed), near, SWAPS.anneal(&rest, false, FIRST)?]))
 }
 
 /// The fastest plan of all, and how many were placed.

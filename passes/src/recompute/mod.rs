@@ -32,6 +32,7 @@ use crate::PassError;
 use crate::residency::Timeline;
 pub(crate) use least::{Effort, Lowest, least, promise};
 pub use search::{EFFORT, search};
+pub use starts::in_other_orders;
 use step::RecomputeStep;
 
 /// Seconds that every plan that computes tensors again, and moves none, takes more than the step

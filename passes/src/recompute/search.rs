@@ -5,7 +5,6 @@ use super::relieve::{Styles, relieve};
 use super::rewrite::rewrite;
 use super::ruin::ruin;
 use super::runs::{Meter, RepeatCandidate};
-use super::starts;
 use super::step::RecomputeStep;
 use crate::PassError;
 use crate::residency::Timeline;
@@ -15,7 +14,7 @@ use rayon::prelude::*;
 use std::cmp::Ordering;
 
 /// The effort where none is given, for every thousand operators, in seconds of the reference core.
-pub const EFFORT: f64 = 1.0;
+pub const EFFORT: f64 = 8.0;
 
 /// Runs that are measured in a second of effort.
 const RUNS_PER_SECOND: f64 = 2e7;
@@ -23,7 +22,10 @@ const RUNS_PER_SECOND: f64 = 2e7;
 /// Fewer operators than these have fewer sequences that are worth trying: each gets less effort, too.
 const FEW: f64 = 200.0;
 
-/// Parts of the effort: of a first look, and of what follows the first changes.
+/// The part of the effort for the first changes of one thorough search is one in so many.
+const SHARES: f64 = 8.0;
+
+/// Parts of that: of a first look, and of what follows the first changes.
 const LOOK: u64 = 4;
 const RUIN: u64 = 2;
 const AGAIN: u64 = 2;
@@ -34,14 +36,17 @@ const NEXT: u64 = 8;
 const THOROUGH: [(usize, Walls); 4] =
     [(0, Walls::Soft), (1, Walls::Soft), (2, Walls::Soft), (0, Walls::Hard)];
 
-/// The fastest plan that keeps the limit, of searches that begin with several orders, and how many plans were
-/// placed; `None` if none was found. `effort` is for every thousand operators, in seconds of the
-/// reference core.
+/// The fastest plan that keeps the limit, of searches that begin with the plan's order and with those of `others`
+/// ([`in_other_orders`](super::in_other_orders)), and how many plans were placed; `None` if none was found.
+/// `effort` is that of all searches together, for every thousand operators, in seconds of the reference core.
 ///
 /// # Errors
 /// What the passes refuse that finish plans.
-pub fn search(p: &Problem, effort: f64) -> Result<(Option<Finished>, u64), PassError> {
-    let others = starts::in_other_orders(p)?;
+pub fn search(
+    p: &Problem,
+    others: &[Finished],
+    effort: f64,
+) -> Result<(Option<Finished>, u64), PassError> {
     let timelines: Vec<Timeline> = others
         .iter()
         .map(|whole| Ok(Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx)))
@@ -50,7 +55,7 @@ pub fn search(p: &Problem, effort: f64) -> Result<(Option<Finished>, u64), PassE
     let steps: Vec<RecomputeStep> = all.map(RecomputeStep::new).collect::<Result<_, _>>()?;
     let operators = p.t.order.len() as f64;
     let effort = p.cx.search.effort(effort * operators / 1000.0 * (operators / FEW).min(1.0));
-    let most = (effort * RUNS_PER_SECOND) as u64;
+    let most = (effort / SHARES * RUNS_PER_SECOND) as u64;
     let mut looks: Vec<FirstLook> =
         steps.par_iter().map(|step| FirstLook::new(p, step, most)).collect();
     let key = |look: &FirstLook| (look.found.load.over, look.found.load.seconds);
@@ -59,8 +64,8 @@ pub fn search(p: &Problem, effort: f64) -> Result<(Option<Finished>, u64), PassE
         .par_iter()
         .filter_map(|&(rank, walls)| Some(looks.get(rank)?.thoroughly(p, most, walls)))
         .collect::<Result<_, _>>()?;
-    let placed = others.len() as u64 + searched.iter().map(|(_, placed)| placed).sum::<u64>();
-    let whole = others.into_iter().filter(|whole| whole.fits(&p.cx.limits)).map(Some);
+    let placed = searched.iter().map(|(_, placed)| placed).sum();
+    let whole = others.iter().filter(|whole| whole.fits(&p.cx.limits)).cloned().map(Some);
     let found = searched.into_iter().map(|(found, _)| found).chain(whole);
     Ok((Finished::fastest(found), placed))
 }

@@ -12,11 +12,11 @@ use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Plan, TaskId};
 use cranelift_entity::EntityRef;
 
-/// The step in other orders than the plan's, none of them twice.
+/// The step in other orders than the plan's, none of them twice; they are the same for every limit.
 ///
 /// # Errors
 /// What the passes refuse that finish plans.
-pub(super) fn in_other_orders(p: &Problem) -> Result<Vec<Finished>, PassError> {
+pub fn in_other_orders(p: &Problem) -> Result<Vec<Finished>, PassError> {
     let (g, own) = (p.t.g, p.t.plan);
     let by = |method| ordered_by(method, g, own.clone(), p.cx);
     let freed = by(Method::FreedMinusAllocated)?;
