@@ -512,7 +512,7 @@ fn scalars(session: &Session) -> impl Iterator<Item = (&str, f64)> {
 /// A [`Slot`] may be read and written while no step runs and the trainer lives.
 #[doc(hidden)]
 pub mod access {
-    use super::{Draw, Duration, Means, TrainError, Trainer};
+    use super::{Draw, Duration, Means, Session, TrainError, Trainer};
     pub use crate::train::session::{Port, Slot};
     use arenic_ir::types::TensorType;
     use std::collections::BTreeMap;
@@ -574,6 +574,46 @@ pub mod access {
         })
     }
 
+    /// The stream of the device on which inputs are copied, as its driver numbers it; `None` where they cannot be
+    /// lent. With `evaluates` that of the forward pass. What was lent before is forgotten.
+    ///
+    /// # Errors
+    /// As for [`Trainer::evaluate`].
+    pub fn stream(trainer: &mut Trainer, evaluates: bool) -> Result<Option<u64>, TrainError> {
+        let session = session(trainer, evaluates)?;
+        session.take_back();
+        Ok(session.ready().stream)
+    }
+
+    /// Has the next step copy input `i` from an address of the device's memory; with `evaluates` the next forward
+    /// pass.
+    ///
+    /// # Errors
+    /// As for [`Trainer::evaluate`].
+    ///
+    /// # Safety
+    /// From there on the device has as many bytes as the input takes. They are written before the step in the order
+    /// of the [`stream`], and nobody changes or frees them until the step has ended.
+    pub unsafe fn lend(
+        trainer: &mut Trainer,
+        evaluates: bool,
+        i: usize,
+        address: u64,
+    ) -> Result<(), TrainError> {
+        // SAFETY: the caller's.
+        unsafe { session(trainer, evaluates)?.lend(i, address) };
+        Ok(())
+    }
+
+    /// That of the steps, or of the forward pass of the chosen one.
+    fn session(trainer: &mut Trainer, evaluates: bool) -> Result<&mut Session, TrainError> {
+        let variant = trainer.ready().chosen;
+        match evaluates {
+            true => trainer.evaluation(variant),
+            false => Ok(&mut trainer.session),
+        }
+    }
+
     /// Tells that states were written through their slots.
     pub fn touch(trainer: &mut Trainer) {
         trainer.version += 1;
@@ -613,8 +653,7 @@ pub mod access {
     /// # Errors
     /// As for [`Trainer::evaluate`].
     pub fn evaluation(trainer: &mut Trainer) -> Result<(Vec<Port>, Vec<Port>), TrainError> {
-        let variant = trainer.ready().chosen;
-        let ports = trainer.evaluation(variant)?.ready().ports();
+        let ports = session(trainer, true)?.ready().ports();
         Ok((ports.inputs.clone(), ports.outputs.clone()))
     }
 
@@ -624,8 +663,7 @@ pub mod access {
         is_first: bool,
         limit: Duration,
     ) -> Option<Result<BTreeMap<String, f64>, TrainError>> {
-        let variant = trainer.ready().chosen;
-        let session = match trainer.evaluation(variant) {
+        let session = match session(trainer, true) {
             Ok(session) => session,
             Err(e) => return Some(Err(e)),
         };

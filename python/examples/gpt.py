@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import tempfile
 
 import numpy as np
 import torch
@@ -97,8 +98,10 @@ def planned(module: Gpt, novel: Novel, steps: int, name: str, **options) -> tupl
 
 def written(trained: arenic.Trainer, novel: Novel, length: int = 300) -> str:
     """Text that goes on from a line's beginning."""
-    trained.export("gpt.onnx")
-    step = arenic.compile("gpt.onnx", dim={"batch": 1}, inference=True)
+    with tempfile.TemporaryDirectory() as folder:
+        model = f"{folder}/gpt.onnx"
+        trained.export(model)
+        step = arenic.compile(model, dim={"batch": 1}, inference=True)
     writer, random = arenic.Trainer(step), np.random.default_rng(0)
     ids = novel.ids[:CONTEXT].numpy().copy()
     text = []

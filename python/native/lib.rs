@@ -6,6 +6,7 @@
 #![expect(clippy::needless_pass_by_value, reason = "Python hands arguments over by value")]
 
 mod compile;
+mod dlpack;
 mod errors;
 mod step;
 mod tensors;

@@ -1,6 +1,7 @@
 //! Training, with arrays over the arena.
 
 use crate::compile::LOOK;
+use crate::dlpack;
 use crate::errors::{self, DataError, of_training};
 use crate::step::{Step, Typed, typed};
 use crate::tensors::tensors;
@@ -12,7 +13,7 @@ use arenic::trainer::access::{self, Port, Slot};
 use arenic_ir::DType;
 use arenic_ir::types::TensorType;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyCapsule, PyDict};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -25,6 +26,7 @@ type Located = (String, &'static str, Vec<usize>, Option<Memory>);
 #[pyclass(module = "arenic._native", frozen)]
 pub(crate) struct Trainer {
     trainer: Mutex<arenic::Trainer>,
+    place: Place,
 }
 
 /// Bytes of a trainer's machine, for `numpy.asarray`.
@@ -159,7 +161,7 @@ impl Trainer {
                     TrainerOptions { place, threads, seed, initial, deterministic, trust, dynamic };
                 arenic::Trainer::with_options(artifact, options)
             });
-            Ok(Trainer { trainer: Mutex::new(made.map_err(|e| of_training(&e))?) })
+            Ok(Trainer { trainer: Mutex::new(made.map_err(|e| of_training(&e))?), place })
         })
     }
 
@@ -240,6 +242,42 @@ impl Trainer {
         let all = tensors(BTreeMap::from([(name.to_owned(), tensor)]))?;
         self.with(py, |trainer| {
             all.iter().try_for_each(|(name, tensor)| trainer.set_state(name, tensor))
+        })
+    }
+
+    /// The stream on which tensors of the trainer's GPU are copied to inputs, with the GPU's number; `None` on the CPU.
+    /// With `evaluates` that of the forward pass.
+    fn stream(&self, py: Python<'_>, evaluates: bool) -> PyResult<Option<(u32, u64)>> {
+        let Place::Cuda(gpu) = self.place else { return Ok(None) };
+        let stream = self.with(py, |trainer| access::stream(trainer, evaluates))?;
+        Ok(stream.map(|stream| (gpu, stream)))
+    }
+
+    /// Has the next step copy an input from a tensor of the trainer's GPU, given by DLPack's capsule, which must live
+    /// until the step has ended, and whose bytes are there in the order of [`Trainer::stream`]. False, and nothing
+    /// done, for a tensor that is elsewhere, not dense, or of another type.
+    fn lend(
+        &self,
+        py: Python<'_>,
+        evaluates: bool,
+        name: &str,
+        capsule: &Bound<'_, PyCapsule>,
+    ) -> PyResult<bool> {
+        let Some(tensor) = dlpack::on_gpu(capsule)? else { return Ok(false) };
+        self.with(py, |trainer| {
+            let ports = match evaluates {
+                true => access::evaluation(trainer)?.0,
+                false => access::inputs(trainer).to_vec(),
+            };
+            let input = ports.iter().position(|port| port.name == name);
+            let fits = |&i: &usize| ports[i].slot.is_some() && ports[i].ty == tensor.ty;
+            let is_here = self.place == Place::Cuda(tensor.gpu);
+            let Some(i) = input.filter(fits).filter(|_| is_here) else {
+                return Ok(false);
+            };
+            // SAFETY: a tensor of so many bytes, which the caller keeps.
+            unsafe { access::lend(trainer, evaluates, i, tensor.address) }?;
+            Ok(true)
         })
     }
 

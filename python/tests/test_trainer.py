@@ -224,6 +224,8 @@ def test_compile_errors_say_what_the_command_says(root):
         arenic.compile(root / "models/digits/digits_step.onnx", no_such_option=1)
     with pytest.raises(arenic.CompileError, match="help: the artifact has the figures"):
         arenic.compile(root / "models/digits/digits_step.onnx", dim={"batch": 2}, json=True)
+    with pytest.raises(arenic.CompileError, match="help: --accumulate auto may keep the limit"):
+        arenic.compile(root / "models/digits/digits_step.onnx", dim={"batch": 32}, device_memory="half")
     # The output that a loss is of, which is no file.
     with pytest.raises(arenic.CompileError, match="no_such_output"):
         forward(root, output="no_such_output")
@@ -231,6 +233,25 @@ def test_compile_errors_say_what_the_command_says(root):
         arenic.load("missing.arenic")
     with pytest.raises(arenic.DeviceError, match="--target cuda"):
         arenic.Trainer(arenic.compile(root / "models/digits/digits_step.onnx", dim={"batch": 2}), device="cuda:0")
+
+
+class OnGpu:
+    """An array that says it is in a GPU's memory."""
+
+    shape = (32, 1, 8, 8)
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+    def __dlpack__(self, *, stream=None):
+        raise BufferError("only a GPU can read this")
+
+
+def test_what_lies_elsewhere_is_refused(step, digits):
+    trainer = arenic.Trainer(step)
+    with pytest.raises(arenic.DataError, match="`x`.*only a GPU can read this"):
+        trainer.step({**digits[0], "x": OnGpu()})
+    assert trainer.step(digits[0])["loss"] > 0
 
 
 def test_bytes_and_messages_are_models_too(root, digits):
@@ -275,8 +296,10 @@ def test_other_threads_run_while_one_compiles(root):
 
 
 def test_ctrl_c_ends_a_search_and_keeps_its_plan(root):
+    searches = threading.Event()
+
     def interrupt():
-        time.sleep(1.0)
+        searches.wait()
         signal.raise_signal(signal.SIGINT)
 
     # What a shell runs in the background begins with the signal ignored.
@@ -285,9 +308,14 @@ def test_ctrl_c_ends_a_search_and_keeps_its_plan(root):
     thread.start()
     try:
         step = arenic.compile(
-            root / "models/structure/joint_vgg16_b32_adamop.onnx", plan_only=True, effort=600, device_memory="85%"
+            root / "models/structure/joint_vgg16_b32_adamop.onnx",
+            progress=lambda *_: searches.set(),
+            plan_only=True,
+            effort=600,
+            device_memory="85%",
         )
     finally:
+        searches.set()
         thread.join()
         signal.signal(signal.SIGINT, before)
     assert step.search_cut and step.arena_bytes > 0

@@ -47,6 +47,18 @@ pub trait Machine {
     /// does not read it.
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]>;
 
+    /// The stream on which inputs are copied, as the driver numbers it, where [`Machine::feed_from`] takes
+    /// them from a device's memory.
+    fn stream(&self) -> Option<u64>;
+
+    /// Has the next step copy an input from an address of the device's memory, whatever
+    /// [`Machine::input_mut`] holds. Without a [`Machine::stream`] it does nothing.
+    ///
+    /// # Safety
+    /// From there on the device has as many bytes as the input takes. They are written before the step in
+    /// the order of the stream, and nobody changes or frees them until the step has ended.
+    unsafe fn feed_from(&mut self, v: ValueId, address: u64);
+
     /// Fills the home of a constant, or of a state's value as a step begins, where it has one.
     ///
     /// # Errors
@@ -130,6 +142,12 @@ impl Machine for Executor<'_> {
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
         self.input_mut(v)
     }
+
+    fn stream(&self) -> Option<u64> {
+        None
+    }
+
+    unsafe fn feed_from(&mut self, _: ValueId, _: u64) {}
 
     fn fill_home<E: From<DeviceError>>(
         &mut self,

@@ -392,6 +392,15 @@ impl<M: Machine> Machine for Variant<'_, '_, M> {
         of_either!(&mut self.programs, machine => machine.input_mut(v))
     }
 
+    fn stream(&self) -> Option<u64> {
+        of_either!(&self.programs, machine => machine.stream())
+    }
+
+    unsafe fn feed_from(&mut self, v: ValueId, address: u64) {
+        // SAFETY: the caller's.
+        of_either!(&mut self.programs, machine => unsafe { machine.feed_from(v, address) });
+    }
+
     fn fill_home<E: From<DeviceError>>(
         &mut self,
         v: ValueId,

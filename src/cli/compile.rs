@@ -120,16 +120,20 @@ pub(super) fn run(a: &Arguments, options: Vec<RecordedOption>) -> Outcome {
     Ok(())
 }
 
-/// A limit that cannot be kept comes with the least one that can, and with what may keep it.
+/// Why nothing was compiled; for scripts after the least limit that can be kept.
 fn refused(a: &Arguments, e: CompileError) -> Failure {
-    if let Err(failure) = print_minimum(a, &e) {
-        return failure;
+    print_minimum(a, &e).err().unwrap_or_else(|| a.refused(e))
+}
+
+impl Arguments {
+    /// Why nothing was compiled, with what may keep a limit that cannot be kept.
+    fn refused(&self, e: CompileError) -> Failure {
+        if e.minimum().is_some() && self.loss.accumulate.is_none() {
+            let help = "--accumulate auto may keep the limit: it runs the batch in parts";
+            return miette!(help = help, "{e}").into();
+        }
+        Failure::of_compiling(e)
     }
-    if e.minimum().is_some() && a.loss.accumulate.is_none() {
-        let help = "--accumulate auto may keep the limit: it runs the batch in parts";
-        return miette!(help = help, "{e}").into();
-    }
-    Failure::of_compiling(e)
 }
 
 /// For scripts, the least limit that can be kept.

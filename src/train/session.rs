@@ -4,22 +4,24 @@
 //! steps. Whoever has the [`Session`] gives one order at a time, and touches the machine's memory only
 //! while none is open.
 
+mod ready;
+
 use super::added::More;
 use super::error::class_error;
-use super::outputs::Outputs;
 use super::{Initial, Place, Step, TrainError, Work, images, on_cpu, on_device, ready_one};
 use crate::artifact::{Artifact, Target};
-use crate::data::Progress;
 use crate::gpu_code::Trust;
 use crate::heap;
 use arenic_ir::graph::{StateId, ValueId};
-use arenic_ir::types::TensorType;
 use arenic_passes::Purpose;
 use arenic_runtime::cuda::{self, Cuda};
 use arenic_runtime::executor::ExecutorOptions;
 use arenic_runtime::kernel::Draw;
 use arenic_runtime::machine::{DeviceError, Machine};
 use arenic_runtime::variants::{Another, Variants};
+pub(crate) use ready::{Home, Ports, Ready};
+pub use ready::{Port, Slot};
+use ready::{ports, ready, slots};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
@@ -36,98 +38,12 @@ pub(crate) struct How {
     pub(crate) poison: bool,
 }
 
-/// Bytes of the machine's memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Slot {
-    /// The first byte.
-    pub ptr: *mut u8,
-    /// How many bytes.
-    pub len: usize,
-}
-
-// SAFETY: an address alone; who follows it says why that is sound.
-unsafe impl Send for Slot {}
-// SAFETY: as above.
-unsafe impl Sync for Slot {}
-
-impl Slot {
-    fn of(bytes: &mut [u8]) -> Slot {
-        Slot { ptr: bytes.as_mut_ptr(), len: bytes.len() }
-    }
-}
-
-/// What is fed or given: its name, its type and where it lies.
-#[derive(Clone, Debug)]
-pub struct Port {
-    /// Its name.
-    pub name: String,
-    /// Its type.
-    pub ty: TensorType,
-    /// Its bytes; `None` for an input that the step does not read.
-    pub slot: Option<Slot>,
-}
-
-/// A state, or a constant that may be replaced.
-#[derive(Clone, Debug)]
-pub(crate) struct Home {
-    pub(crate) name: String,
-    pub(crate) ty: TensorType,
-    /// Its parts in the order of their rows; most have one.
-    pub(crate) parts: Vec<HomePart>,
-}
-
-/// Rows of a state, or all of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HomePart {
-    /// A variant that has it.
-    variant: usize,
-    value: ValueId,
-    /// `None` for a constant.
-    state: Option<StateId>,
-    /// Where it lies; `None` in a device's memory, and where nothing reads it.
-    pub(crate) slot: Option<Slot>,
-}
-
-/// What a variant is fed and gives.
-#[derive(Clone, Debug)]
-pub(crate) struct Ports {
-    /// Its name, which is empty where there is one alone.
-    pub(crate) name: String,
-    pub(crate) inputs: Vec<Port>,
-    pub(crate) outputs: Vec<Port>,
-    /// Which output is the loss, which must be finite.
-    pub(crate) loss: Option<usize>,
-}
-
-/// What is known of a machine that is ready to step.
-#[derive(Clone, Debug)]
-pub(crate) struct Ready {
-    /// By variant.
-    pub(crate) variants: Vec<Ports>,
-    /// The variant that is fed, and whose outputs are read.
-    pub(crate) chosen: usize,
-    /// Those of all variants, each once.
-    pub(crate) states: Vec<Home>,
-    pub(crate) constants: Vec<Home>,
-    /// Where the states came from was so far.
-    pub(crate) progress: Progress,
-    pub(crate) arena_bytes: u64,
-    /// Inputs and outputs stay where they are.
-    pub(crate) is_in_host_memory: bool,
-}
-
-impl Ready {
-    /// What the chosen variant is fed and gives.
-    pub(crate) fn ports(&self) -> &Ports {
-        &self.variants[self.chosen]
-    }
-}
-
 /// What is to be done, by a variant.
 enum Order {
     /// Adds a step over the arenas that are there.
     Add(Arc<Target>),
-    Step(usize, Draw),
+    /// With inputs that the device's memory has, and where.
+    Step(usize, Draw, Vec<(usize, u64)>),
     Read(usize, StateId),
     Write(usize, ValueId, Vec<u8>),
 }
@@ -164,6 +80,8 @@ pub(crate) struct Session {
     thread: Option<JoinHandle<()>>,
     /// A step was begun whose end nobody waited for.
     is_open: bool,
+    /// Inputs that the device's memory has for the next step.
+    lent: Vec<(usize, u64)>,
 }
 
 impl Session {
@@ -193,8 +111,8 @@ impl Session {
         let thread = std::thread::Builder::new().name("arenic".into()).spawn(body);
         let thread = thread.map_err(|e| TrainError::Thread(e.to_string()))?;
         let ready = told.recv().unwrap_or(Err(TrainError::Ended))?;
-        let thread = Some(thread);
-        Ok(Session { ready, orders: Some(orders), replies, thread, is_open: false })
+        let (thread, lent) = (Some(thread), Vec::new());
+        Ok(Session { ready, orders: Some(orders), replies, thread, is_open: false, lent })
     }
 
     /// What is known of the machine.
@@ -209,6 +127,7 @@ impl Session {
     /// Those of a step that nobody waited for.
     pub(crate) fn choose(&mut self, variant: usize) -> Result<(), TrainError> {
         self.settle()?;
+        self.take_back();
         self.ready.chosen = variant;
         Ok(())
     }
@@ -220,6 +139,19 @@ impl Session {
         // SAFETY: memory of the machine, which the thread leaves alone while no step is open, and which lives as
         // long as the thread does, that is, as this.
         Some(unsafe { std::slice::from_raw_parts_mut(slot.ptr, slot.len) })
+    }
+
+    /// Has the next step copy input `i` from an address of the device's memory.
+    ///
+    /// # Safety
+    /// As for [`Machine::feed_from`], on the stream of [`Ready::stream`].
+    pub(crate) unsafe fn lend(&mut self, i: usize, address: u64) {
+        self.lent.push((i, address));
+    }
+
+    /// Forgets what was lent to the next step.
+    pub(crate) fn take_back(&mut self) {
+        self.lent.clear();
     }
 
     /// The bytes of output `i` after a step.
@@ -239,7 +171,8 @@ impl Session {
     /// A step that was open failed, or the thread ended.
     pub(crate) fn begin(&mut self, draw: Draw) -> Result<(), TrainError> {
         self.settle()?;
-        self.send(Order::Step(self.ready.chosen, draw))?;
+        let lent = std::mem::take(&mut self.lent);
+        self.send(Order::Step(self.ready.chosen, draw, lent))?;
         self.is_open = true;
         Ok(())
     }
@@ -438,15 +371,25 @@ impl Work<()> for Serving {
                 Order::Add(target) => {
                     Reply::Added(added(target, trust, machines, &mut steps, more))
                 }
-                Order::Step(variant, draw) => {
+                Order::Step(variant, draw, lent) => {
                     let step = &steps[variant];
                     let (g, machine) = (step.graph, machines.at(variant));
+                    let at = |(i, address)| Some((step.inputs().nth(i)?, address));
+                    let lent: Vec<(ValueId, u64)> = lent.into_iter().filter_map(at).collect();
+                    for &(v, address) in &lent {
+                        // SAFETY: that of `Session::lend`.
+                        unsafe { machine.feed_from(v, address) };
+                    }
                     Reply::Stepped(match machine.step(draw) {
                         Ok(()) if machine.is_in_host_memory() => Ok(None),
                         Ok(()) => Ok(Some(slots(step, machine))),
                         Err(error) => {
                             let error = TrainError::Step { step: draw.step, error };
-                            let fed = |v| machine.input_mut(v).map(|bytes| bytes.to_vec());
+                            let is_lent = |v| lent.iter().any(|&(input, _)| input == v);
+                            let fed = |v| match is_lent(v) {
+                                true => None,
+                                false => machine.input_mut(v).map(|bytes| bytes.to_vec()),
+                            };
                             Err(class_error(g, error, fed))
                         }
                     })
@@ -502,82 +445,4 @@ where
     machines.hold(variant, step.held());
     steps.push(step);
     Ok(ports(&step, machines.at(variant)))
-}
-
-/// What a step is fed and gives.
-fn ports(step: &Step, machine: &mut impl Machine) -> Ports {
-    let g = step.graph;
-    let named = step.inputs().map(|v| (g.values[v].name.clone(), g.ty(v).clone()));
-    let given = g.outputs.iter().map(|o| (o.name.clone(), g.ty(o.value).clone()));
-    let ports = named.chain(given).zip(slots(step, machine));
-    let mut inputs: Vec<Port> = ports.map(|((name, ty), slot)| Port { name, ty, slot }).collect();
-    let outputs = inputs.split_off(step.inputs().count());
-    let (name, loss) = (step.name.0.to_owned(), Outputs::new(g).loss);
-    Ports { name, inputs, outputs, loss }
-}
-
-/// Where inputs and then outputs are.
-fn slots(step: &Step, machine: &mut impl Machine) -> Vec<Option<Slot>> {
-    let g = step.graph;
-    let mut slots: Vec<Option<Slot>> =
-        step.inputs().map(|v| machine.input_mut(v).map(Slot::of)).collect();
-    slots.extend((0..g.outputs.len()).map(|i| {
-        let bytes = machine.output(i);
-        Some(Slot { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() })
-    }));
-    slots
-}
-
-fn ready<M: Machine>(
-    steps: &[Step],
-    machines: &mut Variants<M>,
-    progress: Progress,
-) -> Result<Ready, TrainError> {
-    let (mut variants, mut states, mut constants) = (Vec::new(), Vec::<Home>::new(), Vec::new());
-    let mut is_in_host_memory = true;
-    for (variant, step) in steps.iter().enumerate() {
-        let (g, machine) = (step.graph, machines.at(variant));
-        variants.push(ports(step, machine));
-        is_in_host_memory = machine.is_in_host_memory();
-        let mut home = |value: ValueId| {
-            let mut slot = None;
-            machine.fill_home(value, |bytes| {
-                slot = is_in_host_memory.then(|| Slot::of(bytes));
-                Ok::<(), DeviceError>(())
-            })?;
-            Ok::<_, DeviceError>(slot)
-        };
-        let others = states.len();
-        for (s, state) in &g.states {
-            let known = states.iter().position(|home| home.name == state.name);
-            // Another variant has it at the same place.
-            if known.is_some_and(|i| i < others) {
-                continue;
-            }
-            // Filling a device's home would overwrite it.
-            let slot = if is_in_host_memory { home(state.enter)? } else { None };
-            let part = HomePart { variant, value: state.enter, state: Some(s), slot };
-            match known {
-                Some(i) => states[i].parts.push(part),
-                None => {
-                    let (name, ty) = (state.name.clone(), g.saved_type(s));
-                    states.push(Home { name, ty, parts: vec![part] });
-                }
-            }
-        }
-        for (value, name) in super::replaceable(g) {
-            let slot = if is_in_host_memory { home(value)? } else { None };
-            let parts = vec![HomePart { variant, value, state: None, slot }];
-            constants.push(Home { name: name.to_owned(), ty: g.ty(value).clone(), parts });
-        }
-    }
-    Ok(Ready {
-        variants,
-        chosen: 0,
-        states,
-        constants,
-        progress,
-        arena_bytes: machines.arena_bytes().device,
-        is_in_host_memory,
-    })
 }

@@ -6,6 +6,7 @@
 //! not about a driver's failures does.
 
 mod failures;
+mod lent;
 #[path = "../rounds/linear.rs"]
 mod linear;
 mod place;

@@ -14,7 +14,7 @@ use std::path::Path;
 const STEPS: u64 = 4;
 
 /// The same parts for the other backend.
-fn for_cuda() -> Target {
+pub(crate) fn for_cuda() -> Target {
     let mut target = linear();
     let rounds = target.rounds.as_deref_mut().unwrap();
     let around = [&mut rounds.before.program, &mut rounds.after.program];

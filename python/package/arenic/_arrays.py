@@ -24,6 +24,9 @@ DTYPES = {
     "f64": np.dtype(np.float64),
 }
 
+# DLPack's numbers of CUDA's memory, and of what CUDA moves itself.
+_ON_GPU = (2, 13)
+
 _NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "bf16"}
 
 
@@ -58,12 +61,23 @@ def to_array(what: str, value: Any) -> np.ndarray:
             value = value.view(torch.uint16)
         if getattr(value, "is_cuda", False):
             value = value.cpu()
-    elif not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
-        value = np.from_dlpack(value)
     try:
+        if not hasattr(value, "__array__") and hasattr(value, "__dlpack__"):
+            value = np.from_dlpack(value)
         return np.asarray(value)
     except Exception as error:
         raise DataError(f"{what} is no array: {error}") from error
+
+
+def on_gpu(value: Any, gpu: int, stream: int) -> object | None:
+    """DLPack's capsule of a tensor in the memory of the GPU of this number, whose bytes are there in the order of the
+    stream; `None` for anything else."""
+    where = getattr(value, "__dlpack_device__", None)
+    if where is None or tuple(map(int, where())) not in [(kind, gpu) for kind in _ON_GPU]:
+        return None
+    if hasattr(value, "detach"):
+        value = value.detach().contiguous()
+    return value.__dlpack__(stream=stream)
 
 
 def packed(what: str, value: Any, kind: str | None = None) -> tuple[str, list[int], bytes]:

@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 
 from . import _native
-from ._arrays import Tensor, packed, tensor, to_array, trimmed
+from ._arrays import Tensor, on_gpu, packed, tensor, to_array, trimmed
 from ._native import DataError
 from ._step import PathLike, Step
+
+
+# Stands for a value that is copied from the GPU's memory.
+LENT = object()
 
 
 class _Port:
@@ -81,6 +85,9 @@ class Trainer:
         self._turn = threading.RLock()
         # A step that Ctrl-C left is still running.
         self._is_left = False
+        # What the next step reads of the GPU's memory must be there until it has ended.
+        self._lent: list[object] = []
+        self._is_on_gpu = device != "cpu"
         # Weights may change without our knowing.
         self._has_views = False
         self._evaluations: dict[int, tuple[dict[str, _Port], dict[str, _Port]]] = {}
@@ -148,20 +155,38 @@ class Trainer:
         if self._is_left:
             self._native.settle()
             self._is_left = False
+            self._lent.clear()
         if len(self._variants) > 1 or variant is not None or self._dynamic:
             self._choose(batch, variant)
         if self._moves:
             self._bind()
-        _feed(self._inputs, batch, self._defaults)
+        _feed(self._inputs, self._lend(self._inputs, batch, evaluates=False), self._defaults)
         self._is_left = True
         values = self._native.run()
         self._is_left = False
+        self._lent.clear()
         out: dict[str, Any] = dict(zip(self._scalars, values))
         if self._arrays:
             if self._moves:
                 self._bind()
             out.update((name, self._outputs[name].array.copy()) for name in self._arrays)
         return out
+
+    def _lend(self, ports: dict[str, _Port], batch: Mapping[str, Any], *, evaluates: bool) -> Mapping[str, Any]:
+        """A batch whose tensors in the memory of the trainer's GPU are lent to the next step, if they have the inputs'
+        types."""
+        given = self._native.stream(evaluates) if self._is_on_gpu else None
+        if given is None:
+            return batch
+        gpu, stream = given
+        self._lent.clear()
+        rest = dict(batch)
+        for name in [name for name in batch if name in ports]:
+            capsule = on_gpu(batch[name], gpu, stream)
+            if capsule is not None and self._native.lend(evaluates, name, capsule):
+                self._lent.append(capsule)
+                rest[name] = LENT
+        return rest
 
     def evaluate(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The loss on a batch, for classes the accuracy, and other outputs, by the model as it is after training.
@@ -182,8 +207,10 @@ class Trainer:
         else:
             self._native.evaluation()
         inputs, outputs = self._evaluations[self._chosen]
-        _feed(inputs, {name: x for name, x in batch.items() if name in inputs or name not in self._inputs}, self._defaults)
+        batch = {name: x for name, x in batch.items() if name in inputs or name not in self._inputs}
+        _feed(inputs, self._lend(inputs, batch, evaluates=True), self._defaults)
         out: dict[str, Any] = dict(self._native.evaluate())
+        self._lent.clear()
         _, arrays = _divided(outputs)
         if arrays and self._moves:
             outputs = _ports(self._native.evaluation()[1])
@@ -302,6 +329,8 @@ def _feed(ports: dict[str, _Port], batch: Mapping[str, Any], defaults: Mapping[s
             continue
         else:
             raise DataError(f"no value for the input `{name}` {port.tensor}")
+        if value is LENT:
+            continue
         to = port.array
         if to is not None and to.size == 1 and isinstance(value, (float, int)):
             try:

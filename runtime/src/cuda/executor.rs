@@ -1,12 +1,11 @@
 //! Runs a checked program on a device: one arena of device memory, one of pinned host memory,
 //! and not one allocation after the start.
 //!
-//! Streams are the driver's, events as the program says. What is fed is staged in pinned memory
-//! and copied on the first stream before a step; what a step gives comes back the same way once
-//! it has ended. Seed, number of the step and round are in device memory, so that after the first step
-//! the whole of it, from feeding to results, is captured into one graph and replayed. The other
-//! streams join the graph: they wait for the first one when a step begins, and it for them when
-//! it ends.
+//! Streams are the driver's, events as the program says. What is fed is staged in pinned memory, or
+//! lies in the device's, and is copied on the first stream before a step; what a step gives comes back
+//! once it has ended. Seed, number of the step and round are in device memory, so that after the first
+//! step all of it but the feeding is captured into one graph and replayed. The other streams join the
+//! graph: they wait for the first one when a step begins, and it for them when it ends.
 //!
 //! What is staged has two sides, and steps take them in turn: while one runs, the next is fed. So
 //! there are two graphs, which differ in the addresses of what is staged.
@@ -102,6 +101,8 @@ pub struct CudaExecutor<'g, D> {
     staged: Staged,
     /// The side that is fed: that of the next step.
     fed: Side,
+    /// Inputs that the next step copies from the device's memory.
+    lent: HashMap<ValueId, u64>,
     captured: Capture,
     choices: Vec<AlgorithmChoice>,
     ways: Vec<Way>,
@@ -300,6 +301,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             issued,
             staged,
             fed: Side::default(),
+            lent: HashMap::new(),
             captured: Capture::Later,
             choices,
             ways,
@@ -358,13 +360,25 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         issued.ok().map(|()| graph)
     }
 
-    /// Issues a whole step: feeds, commands, results.
+    /// Copies inputs to their homes, from this side of what is staged or from where they were lent.
+    fn feed(&mut self, side: Side) -> Result<(), DriverError> {
+        let (here, lent) = (self.staged.side(side), std::mem::take(&mut self.lent));
+        for (v, home, at) in &self.staged.inputs {
+            let from = lent.get(v).copied().unwrap_or(here + at);
+            // SAFETY: the home lies in its arena (`check`); what is staged has room for it, and what was
+            // lent has its bytes until the step has ended (`Machine::feed_from`).
+            unsafe { self.driver.copy(self.streams[0], from, self.address(home), home.len)? };
+        }
+        Ok(())
+    }
+
+    /// Issues a whole step but for its feeding: commands, results.
     fn issue(&self, side: Side) -> Result<(), DriverError> {
         let commands = || self.commands.iter().try_for_each(|command| self.issue_one(command));
         self.issue_around(side, commands)
     }
 
-    /// Issues feeds and results, and between them what `commands` issues.
+    /// Issues what every step begins with and its results, and between them what `commands` issues.
     fn issue_around(
         &self,
         side: Side,
@@ -376,9 +390,6 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         // arenas live as long as the driver, and accesses are ordered by streams and events.
         unsafe {
             staged.send_draw(side, driver, first)?;
-            for (_, home, at) in &staged.inputs {
-                driver.copy(first, here + at, self.address(home), home.len)?;
-            }
             driver.record(first, self.begun)?;
             for &other in &self.streams[1..] {
                 driver.wait(other, self.begun)?;

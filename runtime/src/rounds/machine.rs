@@ -23,6 +23,8 @@ pub struct InRounds<'s, 'g, M> {
     parts: Vec<M>,
     /// The whole batch, by input; nothing of what no part reads.
     fed: Vec<Option<Held>>,
+    /// By input: where the device's memory has it for the next step.
+    lent: Vec<Option<u64>>,
     /// By output, of all rounds; nothing of what is read where the last part leaves it.
     given: Vec<Held>,
     footprint: Footprint,
@@ -143,18 +145,24 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
             step.outputs.iter().map(|of| Held::new(if of.part == AFTER { 0 } else { of.bytes }));
         let given = given.collect::<Result<_, _>>()?;
         let (turn, ended) = (BEFORE, [false; PARTS]);
-        Ok(InRounds { step, parts, fed, given, footprint, library_bytes, clock, turn, ended })
+        let lent = vec![None; step.inputs.len()];
+        Ok(InRounds { step, parts, fed, lent, given, footprint, library_bytes, clock, turn, ended })
     }
 
     /// Feeds a part what it reads of the batch, in this round.
     fn feed(&mut self, part: usize, round: u32) {
-        for (fed, bytes) in self.step.inputs.iter().zip(&self.fed) {
+        let machine = &mut self.parts[part];
+        for ((fed, bytes), lent) in self.step.inputs.iter().zip(&self.fed).zip(&self.lent) {
             let Some(bytes) = bytes.as_ref().map(Held::bytes) else { continue };
             for &(_, v) in fed.to.iter().filter(|(p, _)| *p == part) {
-                let Some(home) = self.parts[part].input_mut(v) else { continue };
+                let Some(home) = machine.input_mut(v) else { continue };
                 let is_part = fed.by_rows && part == MAIN;
                 let first = if is_part { round as usize * home.len() } else { 0 };
-                home.copy_from_slice(&bytes[first..first + home.len()]);
+                match lent {
+                    // SAFETY: the rows of what was lent.
+                    Some(address) => unsafe { machine.feed_from(v, address + first as u64) },
+                    None => home.copy_from_slice(&bytes[first..first + home.len()]),
+                }
             }
         }
     }
@@ -208,6 +216,7 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
 
         self.turn = AFTER;
         self.feed(AFTER, 0);
+        self.lent.fill(None);
         self.parts[AFTER].begin(draw)?;
         Ok(spans)
     }
@@ -240,6 +249,16 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
         let place = self.step.inputs.iter().position(|fed| fed.value == v)?;
         self.fed[place].as_mut().map(Held::bytes_mut)
+    }
+
+    fn stream(&self) -> Option<u64> {
+        self.parts[MAIN].stream()
+    }
+
+    unsafe fn feed_from(&mut self, v: ValueId, address: u64) {
+        if let Some(place) = self.step.inputs.iter().position(|fed| fed.value == v) {
+            self.lent[place] = Some(address);
+        }
     }
 
     fn fill_home<E: From<DeviceError>>(

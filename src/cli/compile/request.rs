@@ -125,7 +125,7 @@ impl Request {
         let variants = variants::named(&[], Some(model), &Dimensions::new(&a.dims)?, &a.only)?;
         let ([Variant { model, .. }], true) = (&variants[..], a.loss.drop_layers.is_empty()) else {
             let compiled = compiler.compile_variants_watched(&variants, &watch);
-            let (artifact, compiled) = compiled.map_err(Failure::of_compiling)?;
+            let (artifact, compiled) = compiled.map_err(|e| a.refused(e))?;
             for line in a.remarks_of_all(&artifact, &compiled, &timed) {
                 watch.note(&line);
             }
@@ -134,7 +134,7 @@ impl Request {
             let figures = object.into_iter().filter_map(number).collect();
             return Ok(Compilation { artifact, figures });
         };
-        let compiled = compiler.compile_watched(model, &watch).map_err(Failure::of_compiling)?;
+        let compiled = compiler.compile_watched(model, &watch).map_err(|e| a.refused(e))?;
         for line in a.remarks(&compiled, &timed) {
             watch.note(&line);
         }

@@ -53,6 +53,14 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
         Some(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, range.len as usize) })
     }
 
+    fn stream(&self) -> Option<u64> {
+        Some(self.streams[0].0)
+    }
+
+    unsafe fn feed_from(&mut self, v: ValueId, address: u64) {
+        self.lent.insert(v, address);
+    }
+
     fn fill_home<E: From<DeviceError>>(
         &mut self,
         v: ValueId,
@@ -107,6 +115,7 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
     fn begin(&mut self, draw: Draw) -> Result<(), StepFailure> {
         let (side, first) = (self.fed, self.streams[0]);
         self.staged.put_draw(side, draw);
+        self.feed(side)?;
         match self.captured {
             Capture::Later => {
                 self.issue(side)?;

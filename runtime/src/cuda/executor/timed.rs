@@ -16,7 +16,9 @@ impl<D: Driver> CudaExecutor<'_, D> {
         let side = self.fed;
         self.staged.put_draw(side, draw);
         // Before any other stream begins.
-        driver.record(self.streams[0], begun)?;
+        self.driver.record(self.streams[0], begun)?;
+        self.feed(side)?;
+        let driver = &*self.driver;
         self.issue_around(side, || {
             for (Issued { stream, commands }, [start, end]) in self.issued.iter().zip(&events) {
                 let stream = self.streams[*stream];
