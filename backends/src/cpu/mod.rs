@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod collective;
+pub mod depthwise;
 pub mod shifted;
 pub mod sums;
 pub mod tiling;
@@ -178,7 +179,7 @@ fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType])
                 let inner = x[1].shape[1..].iter().product();
                 partial_results(y[0].elements(), inner)
             }
-            Conv::Pointwise | Conv::Direct => 0,
+            Conv::Pointwise | Conv::Depthwise(_) | Conv::Direct => 0,
         },
         Convolution::ConvTranspose { window, group, .. } => {
             match conv_transpose(window, *group, x[0], x[1], y[0]) {
@@ -186,14 +187,14 @@ fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType])
                 ConvTranspose::Shifted(parts) => {
                     parts.iter().map(Shifted::elements).max().unwrap_or(0)
                 }
-                ConvTranspose::Direct => 0,
+                ConvTranspose::Depthwise(_) | ConvTranspose::Direct => 0,
             }
         }
         Convolution::ConvWeightGrad { window, group } => {
             match conv_weight(window, *group, x[0], x[1]) {
                 ConvWeight::Columns(c) => c.elements(),
                 ConvWeight::Shifted(s) => s.elements(),
-                ConvWeight::Pointwise => 0,
+                ConvWeight::Pointwise | ConvWeight::Depthwise(_) => 0,
             }
         }
     }
@@ -376,6 +377,7 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
                 }
                 // The bias, then channels and taps one after another.
                 Conv::Shifted(_) => vec![4],
+                Conv::Depthwise(_) => vec![5],
             }
         }
         Convolution::ConvTranspose { window, group, .. } => {
@@ -385,6 +387,7 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
                     [vec![1, tile.rows], product(tile.extents(*group, x[0], x[1]), 1)].concat()
                 }
                 ConvTranspose::Shifted(_) => vec![2],
+                ConvTranspose::Depthwise(_) => vec![3],
             }
         }
         Convolution::ConvWeightGrad { window, group } => {
@@ -394,6 +397,9 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
             let k = match conv_weight(window, *group, x[0], x[1]) {
                 ConvWeight::Pointwise => size,
                 ConvWeight::Columns(tile) => tile.positions,
+                ConvWeight::Depthwise(plan) => {
+                    return vec![usize::MAX, plan.axes[0].positions, plan.band, plan.pitch];
+                }
                 ConvWeight::Shifted(tile) => {
                     return vec![tile.images, tile.grid.axes[0].output, tile.block()];
                 }

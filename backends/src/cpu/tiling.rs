@@ -3,6 +3,7 @@
 //! Types come from files. No product of extents of one type overflows (`checked_bytes`);
 //! products of several types' extents saturate, so that no arena is large enough for them.
 
+use super::depthwise::{self, Depthwise};
 use super::shifted::{self, Shifted, ShiftedWeight};
 use super::sums::PLAIN_ROWS;
 use crate::reduce::{COLUMNS, SEGMENT};
@@ -107,6 +108,8 @@ pub enum Conv {
     Pointwise,
     /// The window covers the whole input: a product per group, images are its columns.
     Whole,
+    /// Each channel by itself.
+    Depthwise(Depthwise),
     /// Plain loops.
     Direct,
     /// Products with shifted views of the input.
@@ -162,6 +165,11 @@ pub fn conv(window: &Window, group: usize, x: &TensorType, w: &TensorType, y: &T
     if window.is_pointwise() && !folds {
         return Conv::Pointwise;
     }
+    if (channels, inputs) == (1, 1)
+        && let Some(plan) = depthwise::conv(window, x, y)
+    {
+        return Conv::Depthwise(plan);
+    }
     if direct(channels, inputs) {
         return Conv::Direct;
     }
@@ -195,6 +203,8 @@ fn depth(all: usize, room: usize) -> usize {
 /// How a transposed convolution is computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConvTranspose {
+    /// Each channel by itself.
+    Depthwise(Depthwise),
     /// Plain loops.
     Direct,
     /// Products with shifted views of the input, for each remainder of positions by the strides.
@@ -238,6 +248,11 @@ pub fn conv_transpose(
     w: &TensorType,
     y: &TensorType,
 ) -> ConvTranspose {
+    if (x.shape[1] / group, w.shape[1]) == (1, 1)
+        && let Some(plan) = depthwise::conv_transpose(window, x, y)
+    {
+        return ConvTranspose::Depthwise(plan);
+    }
     if direct(x.shape[1] / group, w.shape[1]) {
         return ConvTranspose::Direct;
     }
@@ -264,6 +279,8 @@ pub fn conv_transpose(
 pub enum ConvWeight {
     /// A product per image and group, straight from the operands.
     Pointwise,
+    /// Each channel by itself.
+    Depthwise(Depthwise),
     /// Inner products with shifted views of the input.
     Shifted(ShiftedWeight),
     /// Tiles of columns (im2col) and products with them.
@@ -292,6 +309,11 @@ impl WeightColumns {
 pub fn conv_weight(window: &Window, group: usize, x: &TensorType, dy: &TensorType) -> ConvWeight {
     if window.is_pointwise() {
         return ConvWeight::Pointwise;
+    }
+    if (x.shape[1] / group, dy.shape[1] / group) == (1, 1)
+        && let Some(plan) = depthwise::conv(window, x, dy)
+    {
+        return ConvWeight::Depthwise(plan);
     }
     if let Some(plan) = shifted::conv_weight(window, group, [x, dy]) {
         return ConvWeight::Shifted(plan);

@@ -9,6 +9,7 @@
 //! not a row of columns, lies densely, because its runs are the long ones.
 
 use super::address::Shared;
+use super::depthwise;
 use super::direct;
 use super::dispatch::for_float;
 use super::number::Number;
@@ -64,6 +65,12 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
         sliding: Sliding::new(window, &x.ty().shape, &y.ty().shape),
     };
     match conv(window, group, x.ty(), w.ty(), y.ty()) {
+        Conv::Depthwise(plan) => depthwise::conv(
+            &plan,
+            [layer.images, layer.groups],
+            (layer.x, layer.w, layer.bias),
+            layer.y,
+        ),
         Conv::Direct => direct::conv(
             &layer.sliding,
             [layer.images, layer.groups, layer.inputs, layer.channels],

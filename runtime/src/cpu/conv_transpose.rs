@@ -6,6 +6,7 @@
 //! `x` where one channel's columns alone are large.
 
 use super::address::Shared;
+use super::depthwise;
 use super::direct;
 use super::dispatch::for_float;
 use super::number::Number;
@@ -35,6 +36,12 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let (images, inputs, channels) = (x.ty().shape[0], x.ty().shape[1] / group, w.ty().shape[1]);
     match conv_transpose(window, group, x.ty(), w.ty(), y.ty()) {
         ConvTranspose::Shifted(parts) => shifted::conv_transpose(&parts, group, call),
+        ConvTranspose::Depthwise(plan) => depthwise::conv_transpose(
+            &plan,
+            [images, group],
+            (x.ptr(), w.ptr(), bias),
+            Shared::new(y.ptr()),
+        ),
         ConvTranspose::Direct => direct::conv_transpose(
             &s,
             [images, group, inputs, channels],

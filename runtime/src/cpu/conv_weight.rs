@@ -5,6 +5,7 @@
 //! that the order of every sum follows from shapes. A pointwise window needs no columns.
 
 use super::address::Shared;
+use super::depthwise;
 use super::dispatch::for_float;
 use super::product::{Mat, MatMut, Scalar, products};
 use super::shifted;
@@ -43,6 +44,12 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     }
     match conv_weight(window, group, x.ty(), dy.ty()) {
         ConvWeight::Pointwise => layer.pointwise(),
+        ConvWeight::Depthwise(plan) => depthwise::gradient(
+            &plan,
+            [layer.images, layer.groups],
+            (layer.x.ptr, layer.dy.ptr),
+            layer.dw,
+        ),
         ConvWeight::Shifted(plan) => shifted::gradient(&plan, group, call),
         ConvWeight::Columns(tiling) => {
             // SAFETY: the only slice of this call's scratch.

@@ -20,6 +20,7 @@ mod conv;
 mod conv_transpose;
 mod conv_weight;
 mod cross_entropy;
+mod depthwise;
 mod direct;
 mod dispatch;
 mod fused_norm;

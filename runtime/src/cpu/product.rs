@@ -1,13 +1,14 @@
 //! Matrix products of any strides: tiles of the result run in parallel, each as one call
 //! of `matrixmultiply` or, where packing would dominate, as a plain loop.
 //!
-//! Tiles follow from shapes alone and every tile sums over the whole inner extent in one
-//! fixed order, so that results do not depend on the number of threads.
+//! Every tile sums over the whole inner extent in one fixed order, so that results do not depend on how
+//! many tiles there are, and so not on the number of threads.
 
 use super::address::Shared;
 use super::number::Number;
 use super::tasks::for_each;
 use super::wide::wide;
+use crate::workers;
 use arenic_backends::cpu::sums::{PLAIN_ROWS, Route};
 use arenic_ir::op::Extents;
 
@@ -300,15 +301,28 @@ fn dot<T: Number>(a: &[T], b: &[T]) -> T {
 /// share out.
 const TILE: usize = 1 << 19;
 
-/// Tiles that suffice for many threads; more would only pack the operands more often.
-const ENOUGH: usize = 16;
+/// Tiles for each of several threads, so that all end at about the same time. More would only pack the
+/// operands more often.
+const TILES: usize = 4;
 
-/// Extents of a tile of the result, for a batch of products.
-fn tile(batch: usize, e: Extents) -> (usize, usize) {
+/// Tiles of products whose factor is not 1: their bits depend on where tiles end, which shapes alone must decide.
+const SCALED_TILES: usize = 16;
+
+/// In how many tiles a batch of products suffices.
+fn enough<T: Scalar>(alpha: T) -> usize {
+    match workers::count() {
+        _ if alpha != T::ONE => SCALED_TILES,
+        1 => 1,
+        threads => TILES * threads,
+    }
+}
+
+/// Extents of a tile of the result, for a batch of products of which so many tiles suffice.
+fn tile(batch: usize, e: Extents, enough: usize) -> (usize, usize) {
     let (mut m, mut n) = (e.m, e.n);
     loop {
         let tiles = batch * e.m.div_ceil(m) * e.n.div_ceil(n);
-        if tiles >= ENOUGH || m * e.k * n < 2 * TILE || m.max(n) <= 32 {
+        if tiles >= enough || m * e.k * n < 2 * TILE || m.max(n) <= 32 {
             return (m, n);
         }
         if m >= n {
@@ -341,7 +355,7 @@ pub(super) unsafe fn products<T: Scalar>(
     if batch == 0 || e.m == 0 || e.n == 0 {
         return;
     }
-    let (tm, tn) = tile(batch, e);
+    let (tm, tn) = tile(batch, e, enough(alpha));
     let (across, down) = (e.n.div_ceil(tn), e.m.div_ceil(tm));
     // A multiplication costs about a sixteenth of an element's trip through memory.
     let work = batch * (e.multiplications() / 16 + e.m * e.n);
@@ -399,7 +413,7 @@ pub(super) unsafe fn product_by_parts<T: Scalar>(
     }
     assert!(scratch.len() >= lanes * size);
     let scratch = Shared::new(scratch.as_mut_ptr());
-    let (tm, tn) = tile(1, e);
+    let (tm, tn) = tile(1, e, enough(alpha));
     let (pm, pn) = cut(tm, tn, size);
     assert!(pm.min(e.m) * pn.min(e.n) <= size);
     let (across, parts_across) = (e.n.div_ceil(tn), tn.div_ceil(pn));

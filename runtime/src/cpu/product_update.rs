@@ -10,9 +10,27 @@ use super::matmul::matrix;
 use super::product::{MatMut, Part, Scalar, product_by_parts, product_in_parts};
 use super::region::{Kernel, Region, Update};
 use crate::kernel::{Call, Operand};
+use crate::workers;
 use arenic_backends::cpu::tiling::{ProductUpdate, product_update};
 use arenic_ir::op::{Extents, MAX_OPERANDS, ProductOperands};
 use arenic_ir::{DType, Op};
+
+/// Lanes for each of several threads, so that all end at about the same time.
+const LANES: usize = 2;
+
+/// Elements of a tile that fit a core's cache.
+const CACHED: usize = 256 << 10;
+
+/// So many lanes and elements of their tiles, for the threads that there are: fewer threads than lanes have
+/// larger tiles, whose operands are packed less often.
+fn shared(lanes: usize, tile: usize) -> (usize, usize) {
+    let wanted = match workers::count() {
+        1 => 1,
+        threads => LANES * threads,
+    };
+    let fewer = lanes.min(wanted);
+    (fewer, (lanes * tile / fewer).min(tile.max(CACHED)))
+}
 
 /// Runs a `ProductUpdate` of these attributes: the factor, which factors are transposed, the
 /// gradient's position and the update.
@@ -48,6 +66,7 @@ fn typed<T: Scalar>(
         let scratch = unsafe { call.scratch.slice_mut::<T>(tiling.elements()) };
         match tiling {
             ProductUpdate::Tiles { lanes, tile } => {
+                let (lanes, tile) = shared(lanes, tile);
                 let consume = |part: Part, at: *const T| {
                     let first = part.row * e.n + part.col;
                     let region = Region { first, rows: part.rows, cols: part.cols, stride: e.n };

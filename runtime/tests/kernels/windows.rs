@@ -316,6 +316,35 @@ fn conv_transpose_in_tiles() {
     check_transpose(&mut r, f, &plain(&[2, 2], 2, 1, 0), 24, vec![0, 0], &[2, 24, 15, 15], 24);
 }
 
+/// One channel in each group: of rows that fill several bands, and of some with few elements.
+#[test]
+fn depthwise_of_random_shapes() {
+    let mut r = Random(17);
+    for case in 0..200 {
+        let rank = r.range(1, 2);
+        let most = r.choose(&[4, 20, 140]);
+        let extents: Vec<usize> = (0..rank).map(|_| r.range(1, most)).collect();
+        let mut window = window(&mut r, &extents);
+        if r.chance() {
+            window.strides.fill(r.range(1, 2));
+        }
+        let groups = r.range(1, 4);
+        let n = if case % 30 == 0 { 0 } else { r.range(1, 3) };
+        let x = [&[n, groups], &extents[..]].concat();
+        let dtype = if r.range(0, 3) == 0 { DType::F64 } else { DType::F32 };
+        check_conv(&mut r, dtype, &window, groups, &x, groups);
+        check_weight(&mut r, dtype, &window, groups, &x, groups);
+        let padding = (0..rank).map(|d| r.range(0, window.strides[d] - 1)).collect();
+        check_transpose(&mut r, dtype, &window, groups, padding, &x, groups);
+    }
+    // Many taps, and a row that is longer than the buffers.
+    let f = DType::F32;
+    check_weight(&mut r, f, &plain(&[7, 7], 1, 1, 3), 3, &[2, 3, 56, 56], 3);
+    check_weight(&mut r, f, &plain(&[9, 9], 1, 1, 4), 3, &[2, 3, 30, 30], 3);
+    check_conv(&mut r, f, &plain(&[3], 1, 1, 1), 2, &[1, 2, 20_000], 2);
+    check_transpose(&mut r, f, &plain(&[3], 3, 1, 1), 2, vec![0], &[1, 2, 2_000], 2);
+}
+
 #[test]
 fn pools_of_random_shapes() {
     let mut r = Random(14);
