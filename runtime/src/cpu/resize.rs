@@ -8,6 +8,7 @@ use super::dispatch::for_number;
 use super::number::Number;
 use super::sliding::unflatten;
 use super::tasks::for_each;
+use super::wide::wide;
 use crate::kernel::{Call, Destination};
 use arenic_ir::DType;
 use arenic_ir::op::{Interpolation, MAX_RANK, Position, ResizeSpec};
@@ -24,6 +25,9 @@ struct Axis<'a> {
     stride: usize,
     indices: &'a [u64],
     weights: &'a [f64],
+    /// Nothing is outside, and the first index of all is the least, the last one the largest; so it is for every
+    /// stretch of them.
+    is_sorted: bool,
 }
 
 /// No index has this bit; without it, it is the index 0.
@@ -48,8 +52,13 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
         let (indices, weights) = all.split_at_mut(entries);
         (indices, std::slice::from_raw_parts_mut(weights.as_mut_ptr().cast::<f64>(), entries))
     };
-    let mut axes: [Axis; MAX_RANK] =
-        std::array::from_fn(|_| Axis { taps: 1, stride: 0, indices: &[], weights: &[] });
+    let mut axes: [Axis; MAX_RANK] = std::array::from_fn(|_| Axis {
+        taps: 1,
+        stride: 0,
+        indices: &[],
+        weights: &[],
+        is_sorted: false,
+    });
     let mut stride = 1;
     for a in (0..rank).rev() {
         let taps = spec.taps(a);
@@ -70,7 +79,11 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
                 entry(spec, a, shape[a], places.at(o), i, w);
             }
         }
-        axes[a] = Axis { taps, stride, indices: own_indices, weights: own_weights };
+        let is_inside = own_indices.iter().all(|i| i & OUTSIDE == 0);
+        let mut of_positions = own_indices.chunks_exact(taps);
+        let rises = own_indices.iter().zip(&own_indices[taps..]).all(|(a, b)| a <= b);
+        let is_sorted = is_inside && rises && of_positions.all(<[u64]>::is_sorted);
+        axes[a] = Axis { taps, stride, indices: own_indices, weights: own_weights, is_sorted };
         stride *= shape[a];
     }
     let axes = &axes[..rank];
@@ -100,6 +113,9 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
         }
         let last = &axes[rank - 1];
         for (first, to) in (0..width).step_by(STRIP).zip(to.chunks_mut(STRIP)) {
+            if last.is_sorted && sorted(axes, &at, x, first, to, outside) {
+                continue;
+            }
             let mut sums = [0.0; STRIP];
             let inside = match last.taps {
                 1 => strip::<T, 1>(axes, &at, x, first, &mut sums[..to.len()]),
@@ -144,8 +160,77 @@ fn strip<T: Number, const TAPS: usize>(
     inside
 }
 
-/// Elements of a row summed at a time.
+/// Elements of a row summed at a time, and those of a row of the source that they are read from at most.
 const STRIP: usize = 64;
+const SPAN: usize = 256;
+
+/// Fills a part of a row, from `first` on, where indices of the last axis are sorted: rows of the source are
+/// added up before what they have in common is read. False, and nothing done, where they are too long for that.
+fn sorted<T: Number>(
+    axes: &[Axis],
+    at: &[usize],
+    x: &[T],
+    first: usize,
+    to: &mut [T],
+    outside: T,
+) -> bool {
+    let (last, outer) = axes.split_last().expect("an axis");
+    let entries = first * last.taps..(first + to.len()) * last.taps;
+    let (indices, weights) = (&last.indices[entries.clone()], &last.weights[entries]);
+    let (low, high) = match indices {
+        [low, .., high] => (*low as usize, *high as usize),
+        [only] => (*only as usize, *only as usize),
+        [] => return true,
+    };
+    let width = high + 1 - low;
+    if width > SPAN || ![2, 4].contains(&last.taps) {
+        return false;
+    }
+    let (mut sums, mut inside) = ([0.0; SPAN], true);
+    let sums = &mut sums[..width];
+    rows(outer, at, low, 1.0, &mut |place| match place {
+        Some((base, weight)) => add_row(&x[base..][..width], weight, sums),
+        None => inside = false,
+    });
+    if !inside {
+        to.fill(outside);
+        return true;
+    }
+    match last.taps {
+        2 => read::<T, 2>(indices, weights, low, sums, to),
+        _ => read::<T, 4>(indices, weights, low, sums, to),
+    }
+    true
+}
+
+wide! {
+    /// Adds a row of the source, times its weight.
+    fn add_row<T: Number>(x: &[T], weight: f64, sums: &mut [f64]) {
+        for (sum, x) in sums.iter_mut().zip(x) {
+            *sum += weight * x.to_f64();
+        }
+    }
+}
+
+wide! {
+    /// Fills part of a row with what its taps read of sums, which begin with that of index `low`.
+    fn read<T: Number; const TAPS: usize>(
+        indices: &[u64],
+        weights: &[f64],
+        low: usize,
+        sums: &[f64],
+        to: &mut [T],
+    ) {
+        let (indices, weights) = (indices.as_chunks::<TAPS>().0, weights.as_chunks::<TAPS>().0);
+        for ((to, indices), weights) in to.iter_mut().zip(indices).zip(weights) {
+            let mut sum = 0.0;
+            for (index, weight) in indices.iter().zip(weights) {
+                sum += weight * sums[*index as usize - low];
+            }
+            *to = T::from_f64(sum);
+        }
+    }
+}
 
 /// Calls `f` with offset and weight of every source row that a row of the result reads, or
 /// with nothing where an axis is outside.
