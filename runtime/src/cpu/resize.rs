@@ -87,6 +87,8 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
         stride *= shape[a];
     }
     let axes = &axes[..rank];
+    // Integers are truncated: there a sum in another order may give another one.
+    let in_any_order = call.inputs[0].ty().dtype.is_float();
     let nearest = matches!(spec.mode, Interpolation::Nearest(_));
     let taps: usize = axes.iter().map(|a| a.taps).product();
     let width = sizes[rank - 1];
@@ -113,7 +115,7 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
         }
         let last = &axes[rank - 1];
         for (first, to) in (0..width).step_by(STRIP).zip(to.chunks_mut(STRIP)) {
-            if last.is_sorted && sorted(axes, &at, x, first, to, outside) {
+            if in_any_order && last.is_sorted && sorted(axes, &at, x, first, to, outside) {
                 continue;
             }
             let mut sums = [0.0; STRIP];
