@@ -108,6 +108,21 @@ impl Depthwise {
         (band > 0).then_some(Depthwise { axes, pitch, band })
     }
 
+    /// Elements of what the window slides over.
+    pub fn source(&self) -> usize {
+        self.axes[0].source * self.axes[1].source
+    }
+
+    /// Where the window is.
+    pub fn positions(&self) -> usize {
+        self.axes[0].positions * self.axes[1].positions
+    }
+
+    /// Taps of the window.
+    pub fn taps(&self) -> usize {
+        self.axes[0].kernel * self.axes[1].kernel
+    }
+
     /// Rows of a band's operand.
     pub fn rows(&self) -> usize {
         self.band + self.axes[0].halo()

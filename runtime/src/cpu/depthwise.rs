@@ -80,13 +80,48 @@ fn for_planes(n: usize, elements: usize, f: impl Fn(std::ops::Range<usize>) + Sy
 /// `y` of a convolution of `images` with so many channels; operands are `x`, `w` and the bias.
 pub(super) fn conv<T: Number>(
     plan: &Depthwise,
+    all: [usize; 2],
+    operands: (*const T, *const T, Option<&[T]>),
+    y: Shared<T>,
+) {
+    each_plane(
+        all,
+        operands,
+        y,
+        [plan.source(), plan.positions(), plan.taps()],
+        |x, w, start, buffers, y| {
+            conv_plane(plan, x, w, start, buffers, y);
+        },
+    );
+}
+
+/// `y` of a transposed convolution of `images` with so many channels.
+pub(super) fn conv_transpose<T: Number>(
+    plan: &Depthwise,
+    all: [usize; 2],
+    operands: (*const T, *const T, Option<&[T]>),
+    y: Shared<T>,
+) {
+    each_plane(
+        all,
+        operands,
+        y,
+        [plan.positions(), plan.source(), plan.taps()],
+        |x, w, start, buffers, y| {
+            transpose_plane(plan, x, w, start, buffers, y);
+        },
+    );
+}
+
+/// Calls `f` for each channel of each image with its elements, its weights, what its sums begin with, and its
+/// result; they have so many elements of `x`, of the result, and weights.
+fn each_plane<T: Number>(
     [images, channels]: [usize; 2],
     (x, w, bias): (*const T, *const T, Option<&[T]>),
     y: Shared<T>,
+    [source, result, taps]: [usize; 3],
+    f: impl Fn(&[T], &[T], T, &mut Buffers<T>, &mut [T]) + Sync,
 ) {
-    let [rows, columns] = plan.axes;
-    let (source, result) = (rows.source * columns.source, rows.positions * columns.positions);
-    let count = rows.kernel * columns.kernel;
     let from = Operands { x, w };
     for_planes(images * channels, result, |planes| {
         let (from, mut buffers) = (&from, Buffers::new());
@@ -95,35 +130,9 @@ pub(super) fn conv<T: Number>(
             let start = bias.map_or(T::ZERO, |b| b[channel]);
             // SAFETY: each plane of the result is of one task; operands have a plane and a window of each channel.
             unsafe {
-                let w = std::slice::from_raw_parts(from.w.add(channel * count), count);
+                let w = std::slice::from_raw_parts(from.w.add(channel * taps), taps);
                 let x = std::slice::from_raw_parts(from.x.add(plane * source), source);
-                conv_plane(plan, x, w, start, &mut buffers, y.slice(plane * result, result));
-            }
-        }
-    });
-}
-
-/// `y` of a transposed convolution of `images` with so many channels.
-pub(super) fn conv_transpose<T: Number>(
-    plan: &Depthwise,
-    [images, channels]: [usize; 2],
-    (x, w, bias): (*const T, *const T, Option<&[T]>),
-    y: Shared<T>,
-) {
-    let [rows, columns] = plan.axes;
-    let (source, result) = (rows.positions * columns.positions, rows.source * columns.source);
-    let count = rows.kernel * columns.kernel;
-    let from = Operands { x, w };
-    for_planes(images * channels, result, |planes| {
-        let (from, mut buffers) = (&from, Buffers::new());
-        for plane in planes {
-            let channel = plane % channels;
-            let start = bias.map_or(T::ZERO, |b| b[channel]);
-            // SAFETY: as above.
-            unsafe {
-                let w = std::slice::from_raw_parts(from.w.add(channel * count), count);
-                let x = std::slice::from_raw_parts(from.x.add(plane * source), source);
-                transpose_plane(plan, x, w, start, &mut buffers, y.slice(plane * result, result));
+                f(x, w, start, &mut buffers, y.slice(plane * result, result));
             }
         }
     });
@@ -136,9 +145,7 @@ pub(super) fn gradient<T: Number>(
     (x, dy): (*const T, *const T),
     dw: Shared<T>,
 ) {
-    let [rows, columns] = plan.axes;
-    let (source, result) = (rows.source * columns.source, rows.positions * columns.positions);
-    let count = rows.kernel * columns.kernel;
+    let (source, result, count) = (plan.source(), plan.positions(), plan.taps());
     let from = Operands { x, w: dy };
     for_planes(channels, images * result, |planes| {
         let (from, mut buffers) = (&from, Buffers::new());

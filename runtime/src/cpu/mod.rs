@@ -1,8 +1,8 @@
 //! The CPU kernels.
 //!
 //! Rules that every kernel keeps:
-//! - the order of every sum and every chunk boundary follows from shapes alone, never
-//!   from the number of threads, so that threads change speed and nothing else;
+//! - the order of every sum follows from shapes alone, never from the number of threads, so that
+//!   threads change speed and nothing else;
 //! - no heap memory for tensor data: scratch comes with the call, sized by
 //!   [`Op::scratch_bytes`](arenic_ir::Op::scratch_bytes);
 //! - where the operator table declares an in-place pair, the kernel reads what it needs

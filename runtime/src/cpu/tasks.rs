@@ -1,7 +1,7 @@
 //! Splitting work over threads.
 //!
-//! Chunks follow from shapes alone. What a chunk computes never depends on which thread
-//! runs it or in which company, so the number of threads changes speed and nothing else.
+//! What a task computes never depends on which thread runs it or in which company, and how a sum is cut
+//! into tasks follows from shapes alone, so that the number of threads changes speed and nothing else.
 
 use super::address::{Dst, Src};
 use crate::workers;
