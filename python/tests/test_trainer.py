@@ -252,6 +252,17 @@ def test_what_lies_elsewhere_is_refused(step, digits):
     with pytest.raises(arenic.DataError, match="`x`.*only a GPU can read this"):
         trainer.step({**digits[0], "x": OnGpu()})
     assert trainer.step(digits[0])["loss"] > 0
+    # A tensor that is lent lies in the memory of the trainer's GPU.
+    assert not trainer._native.lend(False, "x", np.ascontiguousarray(digits[0]["x"]).__dlpack__())
+    with pytest.raises(ValueError, match="PyCapsule"):
+        trainer._native.lend(False, "x", datetime_capsule())
+
+
+def datetime_capsule():
+    """A capsule of another name."""
+    import datetime
+
+    return datetime.datetime_CAPI
 
 
 def test_bytes_and_messages_are_models_too(root, digits):
