@@ -2,13 +2,13 @@
 
 use super::rounds::for_cuda;
 use super::simulated::{Behaviour, Simulated};
-use super::{Run, place};
-use arenic_ir::graph::{Def, Graph};
+use super::{Run, fill_homes, place};
+use arenic_ir::graph::Graph;
 use arenic_ir::{DType, ValueId};
 use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::cuda::{CudaExecutor, CudaOptions};
 use arenic_runtime::kernel::Draw;
-use arenic_runtime::machine::{DeviceError, Machine};
+use arenic_runtime::machine::Machine;
 use arenic_runtime::rounds::InRounds;
 
 /// What an input is given in a step: classes are the first.
@@ -24,16 +24,7 @@ fn given(g: &Graph, v: ValueId, step: u64) -> Vec<u8> {
 /// Outputs of each step and the states at the end; `lends` says of each step whether inputs are lent.
 fn seen(mut machine: impl Machine, g: &Graph, lends: impl Fn(u64) -> bool) -> Vec<Vec<u8>> {
     assert!(machine.stream().is_some());
-    for (v, value) in &g.values {
-        let fill = |home: &mut [u8]| {
-            match &value.def {
-                Def::Const(data) => home.copy_from_slice(data.bytes().unwrap()),
-                _ => home.fill(0),
-            }
-            Ok::<_, DeviceError>(())
-        };
-        machine.fill_home(v, fill).unwrap();
-    }
+    fill_homes(&mut machine, g);
     let mut seen = Vec::new();
     for step in 0..6 {
         // The simulated driver copies from any address, and a real one from any of this process.

@@ -23,7 +23,7 @@ use arenic::onnx::{ImportOptions, Mode, Training};
 use arenic::train::{Initial, Length, StepReport, TrainError, TrainOptions, train_on_device};
 use arenic_backends::CUDA;
 use arenic_ir::cost::Device;
-use arenic_ir::graph::Def;
+use arenic_ir::graph::{Def, Graph};
 use arenic_ir::op::Family;
 use arenic_ir::program::{Command, PerSpace};
 use arenic_ir::{DType, Op};
@@ -337,6 +337,20 @@ fn steps_after_the_first_are_one_graph() {
     assert_eq!(allocations(&executor), before);
 }
 
+/// Fills constants with what they hold, and states with zeros.
+fn fill_homes(machine: &mut impl Machine, g: &Graph) {
+    for (v, value) in &g.values {
+        let fill = |home: &mut [u8]| {
+            match &value.def {
+                Def::Const(data) => home.copy_from_slice(data.bytes().unwrap()),
+                _ => home.fill(0),
+            }
+            Ok::<_, DeviceError>(())
+        };
+        machine.fill_home(v, fill).unwrap();
+    }
+}
+
 #[test]
 fn the_next_step_is_fed_while_one_runs() {
     let target = Run::named("mlp_b4_sgdm").target(None);
@@ -358,16 +372,7 @@ fn the_next_step_is_fed_while_one_runs() {
         let loss = |executor: &CudaExecutor<'_, Simulated>| {
             f32::from_le_bytes(executor.output(0).try_into().unwrap())
         };
-        for (v, value) in &g.values {
-            let fill = |home: &mut [u8]| {
-                match &value.def {
-                    Def::Const(data) => home.copy_from_slice(data.bytes().unwrap()),
-                    _ => home.fill(0),
-                }
-                Ok::<_, DeviceError>(())
-            };
-            executor.fill_home(v, fill).unwrap();
-        }
+        fill_homes(&mut executor, g);
         set(&mut executor, 0);
         // The first step is issued, later ones are replayed, on either side.
         for step in 0..5 {
