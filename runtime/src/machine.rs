@@ -52,7 +52,8 @@ pub trait Machine {
     fn stream(&self) -> Option<u64>;
 
     /// Has the next step copy an input from an address of the device's memory, whatever
-    /// [`Machine::input_mut`] holds. Without a [`Machine::stream`] it does nothing.
+    /// [`Machine::input_mut`] holds, unless that is asked for again. Whether the step succeeds or fails, it
+    /// is the only one. Without a [`Machine::stream`] this does nothing.
     ///
     /// # Safety
     /// From there on the device has as many bytes as the input takes. They are written before the step in

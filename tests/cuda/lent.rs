@@ -30,13 +30,16 @@ fn seen(mut machine: impl Machine, g: &Graph, lends: impl Fn(u64) -> bool) -> Ve
         // The simulated driver copies from any address, and a real one from any of this process.
         let lent: Vec<_> = g.inputs().map(|v| (v, given(g, v, step))).collect();
         for (v, bytes) in &lent {
+            let wrong = vec![0xFF; bytes.len()];
             let Some(home) = machine.input_mut(*v) else { continue };
             if lends(step) {
                 home.fill(0xFF);
                 // SAFETY: `lent` has the bytes until the step has ended.
                 unsafe { machine.feed_from(*v, bytes.as_ptr().addr() as u64) };
             } else {
-                home.copy_from_slice(bytes);
+                // SAFETY: nothing is copied from there, as the input is asked for again.
+                unsafe { machine.feed_from(*v, wrong.as_ptr().addr() as u64) };
+                machine.input_mut(*v).unwrap().copy_from_slice(bytes);
             }
         }
         machine.step(Draw { seed: 5, step, round: 0 }).unwrap();

@@ -14,6 +14,7 @@ use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A step in rounds, ready to run.
@@ -23,8 +24,8 @@ pub struct InRounds<'s, 'g, M> {
     parts: Vec<M>,
     /// The whole batch, by input; nothing of what no part reads.
     fed: Vec<Option<Held>>,
-    /// By input: where the device's memory has it for the next step.
-    lent: Vec<Option<u64>>,
+    /// Inputs that the next step copies from the device's memory.
+    lent: HashMap<ValueId, u64>,
     /// By output, of all rounds; nothing of what is read where the last part leaves it.
     given: Vec<Held>,
     footprint: Footprint,
@@ -145,20 +146,20 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
             step.outputs.iter().map(|of| Held::new(if of.part == AFTER { 0 } else { of.bytes }));
         let given = given.collect::<Result<_, _>>()?;
         let (turn, ended) = (BEFORE, [false; PARTS]);
-        let lent = vec![None; step.inputs.len()];
+        let lent = HashMap::new();
         Ok(InRounds { step, parts, fed, lent, given, footprint, library_bytes, clock, turn, ended })
     }
 
     /// Feeds a part what it reads of the batch, in this round.
-    fn feed(&mut self, part: usize, round: u32) {
+    fn feed(&mut self, part: usize, round: u32, lent: &HashMap<ValueId, u64>) {
         let machine = &mut self.parts[part];
-        for ((fed, bytes), lent) in self.step.inputs.iter().zip(&self.fed).zip(&self.lent) {
+        for (fed, bytes) in self.step.inputs.iter().zip(&self.fed) {
             let Some(bytes) = bytes.as_ref().map(Held::bytes) else { continue };
             for &(_, v) in fed.to.iter().filter(|(p, _)| *p == part) {
                 let Some(home) = machine.input_mut(v) else { continue };
                 let is_part = fed.by_rows && part == MAIN;
                 let first = if is_part { round as usize * home.len() } else { 0 };
-                match lent {
+                match lent.get(&fed.value) {
                     // SAFETY: the rows of what was lent.
                     Some(address) => unsafe { machine.feed_from(v, address + first as u64) },
                     None => home.copy_from_slice(&bytes[first..first + home.len()]),
@@ -181,9 +182,11 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
     /// Runs everything but the end of the last part; gives when the commands of the last round ran
     /// where that is asked for.
     fn run(&mut self, draw: Draw, is_timed: bool) -> Result<Vec<Span>, StepFailure> {
+        // However the step ends, nothing is lent to the next one.
+        let lent = &std::mem::take(&mut self.lent);
         self.ended = [false; PARTS];
         self.turn = BEFORE;
-        self.feed(BEFORE, 0);
+        self.feed(BEFORE, 0, lent);
         // What is drawn before the first round is drawn for all rounds of the rank.
         self.parts[BEFORE].step(draw)?;
         self.ended[BEFORE] = true;
@@ -192,7 +195,7 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
         self.turn = MAIN;
         let mut spans = Vec::new();
         let ahead = self.parts[MAIN].feeds_ahead();
-        self.feed(MAIN, 0);
+        self.feed(MAIN, 0, lent);
         for round in 0..self.step.count {
             // Of all ranks' rounds: a rank has its own one after another.
             let of_all = draw.round * u64::from(self.step.count) + u64::from(round);
@@ -203,20 +206,19 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
             } else {
                 self.parts[MAIN].begin(draw)?;
                 if let Some(next) = next.filter(|_| ahead) {
-                    self.feed(MAIN, next);
+                    self.feed(MAIN, next, lent);
                 }
                 self.parts[MAIN].finish()?;
             }
             self.ended[MAIN] = true;
             self.collect(MAIN, round);
             if let Some(next) = next.filter(|_| !ahead) {
-                self.feed(MAIN, next);
+                self.feed(MAIN, next, lent);
             }
         }
 
         self.turn = AFTER;
-        self.feed(AFTER, 0);
-        self.lent.fill(None);
+        self.feed(AFTER, 0, lent);
         self.parts[AFTER].begin(draw)?;
         Ok(spans)
     }
@@ -247,6 +249,7 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
     }
 
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
+        self.lent.remove(&v);
         let place = self.step.inputs.iter().position(|fed| fed.value == v)?;
         self.fed[place].as_mut().map(Held::bytes_mut)
     }
@@ -256,9 +259,7 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
     }
 
     unsafe fn feed_from(&mut self, v: ValueId, address: u64) {
-        if let Some(place) = self.step.inputs.iter().position(|fed| fed.value == v) {
-            self.lent[place] = Some(address);
-        }
+        self.lent.insert(v, address);
     }
 
     fn fill_home<E: From<DeviceError>>(

@@ -47,6 +47,8 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
     }
 
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
+        // A step that failed before this one began may have left it lent.
+        self.lent.remove(&v);
         let (_, range, at) = self.staged.inputs.iter().find(|(input, ..)| *input == v)?;
         let address = self.staged.side(self.fed) + at;
         // SAFETY: pinned memory of this length, which no copy uses before this side's step begins.
