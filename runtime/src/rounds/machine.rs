@@ -14,7 +14,7 @@ use arenic_ir::check::Footprint;
 use arenic_ir::graph::{StateId, ValueId};
 use arenic_ir::program::Span;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A step in rounds, ready to run.
@@ -25,7 +25,7 @@ pub struct InRounds<'s, 'g, M> {
     /// The whole batch, by input; nothing of what no part reads.
     fed: Vec<Option<Held>>,
     /// Inputs that the next step copies from the device's memory.
-    lent: HashMap<ValueId, u64>,
+    lent: BTreeMap<ValueId, u64>,
     /// By output, of all rounds; nothing of what is read where the last part leaves it.
     given: Vec<Held>,
     footprint: Footprint,
@@ -146,12 +146,12 @@ impl<'s, 'g, M: Machine> InRounds<'s, 'g, M> {
             step.outputs.iter().map(|of| Held::new(if of.part == AFTER { 0 } else { of.bytes }));
         let given = given.collect::<Result<_, _>>()?;
         let (turn, ended) = (BEFORE, [false; PARTS]);
-        let lent = HashMap::new();
+        let lent = BTreeMap::new();
         Ok(InRounds { step, parts, fed, lent, given, footprint, library_bytes, clock, turn, ended })
     }
 
     /// Feeds a part what it reads of the batch, in this round.
-    fn feed(&mut self, part: usize, round: u32, lent: &HashMap<ValueId, u64>) {
+    fn feed(&mut self, part: usize, round: u32, lent: &BTreeMap<ValueId, u64>) {
         let machine = &mut self.parts[part];
         for (fed, bytes) in self.step.inputs.iter().zip(&self.fed) {
             let Some(bytes) = bytes.as_ref().map(Held::bytes) else { continue };
