@@ -251,11 +251,11 @@ papers: $(VENV)/papers ## Write the training steps of the papers' experiments, w
 
 # With steps that take PyTorch and some minutes to export: make gpu-bundle BENCHMARKS=1
 GPU_GRAPHS := target/gpu-graphs
-gpu-bundle: build node-tests $(VENV)/nvrtc $(if $(BENCHMARKS),$(VENV)/papers) ## Make target/gpu-bundle: checks for a machine with a GPU and no Rust
+gpu-bundle: build wheel node-tests $(VENV)/nvrtc $(if $(BENCHMARKS),$(VENV)/papers) ## Make target/gpu-bundle: checks for a machine with a GPU and no Rust
 ifneq ($(BENCHMARKS),)
 	$(PYTHON) models/papers/make_graphs.py --for-gpu $(GPU_GRAPHS)
 endif
-	LD_LIBRARY_PATH=$(NVRTC) tools/gpu_bundle.sh $(CARGO_TARGET_DIR)/release/arenic $(if $(BENCHMARKS),$(GPU_GRAPHS) $(PYTHON))
+	LD_LIBRARY_PATH=$(NVRTC) tools/gpu_bundle.sh $(CARGO_TARGET_DIR)/release/arenic $(WHEELS)/*.whl $(if $(BENCHMARKS),$(GPU_GRAPHS) $(PYTHON))
 
 digits: $(VENV)/digits ## Make the demo's model and data again, and check its gradients
 	$(PYTHON) models/digits/make_digits.py

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # Makes target/gpu-bundle: a folder that a machine with a GPU, Python and no Rust can check arenic with.
 #
-#   tools/gpu_bundle.sh ARENIC [GRAPHS PYTHON]
+#   tools/gpu_bundle.sh ARENIC WHEEL [GRAPHS PYTHON]
 #
-# ARENIC is the binary; GRAPHS a folder with the steps that benchmarks are of, where they are wanted, which are
-# tried on the CPU before by PYTHON, which has PyTorch.
+# ARENIC is the binary, WHEEL the Python package; GRAPHS a folder with the steps that benchmarks are of, where they
+# are wanted, which are tried on the CPU before by PYTHON, which has PyTorch.
 # Kernels are compiled here, so NVRTC must be found (LD_LIBRARY_PATH). Test programs are built as
 # `make test` builds them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-ARENIC=$(realpath "${1:?usage: tools/gpu_bundle.sh ARENIC [GRAPHS]}")
-GRAPHS=${2:-}
-PYTHON=${3:-python3}
+ARENIC=$(realpath "${1:?usage: tools/gpu_bundle.sh ARENIC WHEEL [GRAPHS PYTHON]}")
+WHEEL=${2:?usage: tools/gpu_bundle.sh ARENIC WHEEL [GRAPHS PYTHON]}
+GRAPHS=${3:-}
+PYTHON=${4:-python3}
 TARGET=${CARGO_TARGET_DIR:-target}
 NODE_TESTS=${ARENIC_NODE_TESTS:-target/node-tests}
 # MB of 10^6 bytes of the bundle and of what the repository tracks, together: both are often sent.
@@ -34,9 +35,11 @@ fail() {
 mkdir -p "$TARGET"
 BUNDLE=$TARGET/gpu-bundle
 rm -rf "$BUNDLE"
-mkdir -p "$BUNDLE"/{models,tests}
+mkdir -p "$BUNDLE"/{models,tests,python/tests}
 
-echo '== the binary, models and reference runs'
+echo '== the binary, the package, models and reference runs'
+cp "$WHEEL" "$BUNDLE"
+cp python/tests/{conftest,test_gpu}.py "$BUNDLE/python/tests"
 cp benches/gpu/{run-gpu-checks.sh,checks.py,benchmarks.py,README.md} "$BUNDLE"
 cp models/papers/networks.py "$BUNDLE"
 packed=$(mktemp -d)

@@ -28,5 +28,6 @@ for precision in f32 bf16; do
             -o "$bundle/results/$precision-$how.json"
     done
 done
+"$PYTHON" "$bundle/benchmarks.py" trace tiny f32 --device cpu -o "$bundle/trace.json"
 "$PYTHON" "$bundle/benchmarks.py" table "$bundle"/results/*.json
 "$PYTHON" "$bundle/checks.py" --list >/dev/null

@@ -2,6 +2,7 @@
 """Training steps on a GPU: arenic beside PyTorch, eager and compiled.
 
     benchmarks.py measure STEP PRECISION arenic|eager|compile -o FILE.json    one of them, in minutes
+    benchmarks.py trace STEP PRECISION -o FILE.json                           when each command of arenic's ran
     benchmarks.py table FILE.json …                                           what was measured
 
 Step times are medians: PyTorch's of CUDA events around steps, arenic's of steps replayed, on the host's
@@ -209,14 +210,18 @@ def write_values(name, folder):
     np.savez(folder / "init.npz", **states)
 
 
-def measure_arenic(name, precision, device, steps):
+def run_arenic(name, precision, device, *arguments):
+    """What arenic prints of a step with PyTorch's values."""
     with tempfile.TemporaryDirectory(prefix="arenic-") as folder:
         folder = pathlib.Path(folder)
         write_values(name, folder)
         artifact = checks.unpacked("benchmarks") / f"{name}_{precision}.arenic"
-        arguments = ["run", artifact, "--data", folder / "data.npz"]
-        arguments += ["--init", folder / "init.npz", "--set", f"lr={LR}", "--device", device, "--json"]
-        lines = checks.arenic(*arguments, "--steps", 8 + steps, limit=checks.LIMIT)
+        values = ["--data", folder / "data.npz", "--init", folder / "init.npz", "--set", f"lr={LR}"]
+        return checks.arenic("run", artifact, *values, "--device", device, "--json", *arguments, limit=checks.LIMIT)
+
+
+def measure_arenic(name, precision, device, steps):
+    lines = run_arenic(name, precision, device, "--steps", 8 + steps)
     summary = lines[-1]
     return {
         "median_step_seconds": summary["median_step_seconds"],
@@ -270,12 +275,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     commands = parser.add_subparsers(required=True, dest="command")
     one = commands.add_parser("measure", help="measure one step")
-    one.add_argument("step", choices=STEPS)
-    one.add_argument("precision", choices=PRECISIONS)
+    traced = commands.add_parser("trace", help="write when each command of a step ran, in Chrome's trace event format")
+    for each in (one, traced):
+        each.add_argument("step", choices=STEPS)
+        each.add_argument("precision", choices=PRECISIONS)
+        each.add_argument("--device", default="cuda:0", help="a GPU by its number, or cpu [default: cuda:0]")
+        each.add_argument("-o", "--output", type=pathlib.Path, required=True)
     one.add_argument("how", choices=["arenic", "eager", "compile"])
-    one.add_argument("--device", default="cuda:0", help="a GPU by its number, or cpu [default: cuda:0]")
     one.add_argument("--steps", type=int, default=30, help="timed steps [default: 30]")
-    one.add_argument("-o", "--output", type=pathlib.Path, required=True)
     all_of = commands.add_parser("table", help="print what was measured")
     all_of.add_argument("files", nargs="+", type=pathlib.Path)
     options = parser.parse_args()
@@ -286,6 +293,9 @@ def main():
     if options.device != "cpu" and not torch.cuda.is_available():
         sys.exit("there is no GPU that PyTorch sees, so nothing is measured")
     try:
+        if options.command == "trace":
+            run_arenic(options.step, options.precision, options.device, "--steps", 8, "--trace", options.output)
+            return 0
         found = measure(options.step, options.precision, options.how, options.device, options.steps)
     except (checks.Failed, checks.Lacking) as error:
         sys.exit(str(error))

@@ -8,6 +8,7 @@ is 0 only where every check has passed.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import functools
 import glob
@@ -51,7 +52,7 @@ LIMIT = 470
 
 # The test programs' tests that are about a GPU: families of operators, and whole steps.
 FAMILIES = [
-    "product", "attention", "convolution", "elementwise", "norm", "batch_norm", "softmax", "reduce", "update",
+    "product", "attention", "convolution", "elementwise", "norm", "batch_norm", "fused_norm", "softmax", "reduce", "update",
     "movement", "indexing", "windows", "in_place", "random_operators", "recurrence",
 ]  # fmt: skip
 STEPS = [
@@ -60,6 +61,7 @@ STEPS = [
     "steps_after_the_first_are_one_graph",
     "neither_limits_nor_the_order_of_streams_nor_replay_change_bits",
     "five_steps_with_channels_last_equal_pytorch",
+    "lent::lent_inputs_give_what_fed_ones_give",
     "rounds::rounds_on_a_device_are_those_of_the_cpu",
     "variants::variants_on_a_device_are_those_of_the_cpu",
     "times::a_trace_has_every_command_of_the_last_step_in_an_order_that_events_allow",
@@ -224,10 +226,10 @@ def ways(c, name):
     return {"loss_off_by": off, "library_bytes": summary["library_bytes"], "refused": missing, **first}
 
 
-def test_program(c, program, *arguments, **environ):
+def test_program(c, program, arguments, environ=None):
     """Runs tests of one of the repository's test programs on the GPU, in a process of its own, since a fault
     takes the context with it."""
-    root = {"ARENIC_TEST_DEVICE": c.device, "ARENIC_TEST_ROOT": str(HERE), **environ}
+    root = {"ARENIC_TEST_DEVICE": c.device, "ARENIC_TEST_ROOT": str(HERE), **(environ or {})}
     root["ARENIC_NODE_TESTS"], root["ARENIC_REQUIRE_NODE_TESTS"] = str(unpacked("tests") / "node-tests"), "1"
     process = command([unpacked("tests") / program, *arguments], LIMIT, **root)
     counts = re.search(r"test result: \w+\. (\d+) passed; (\d+) failed", process.stdout)
@@ -357,6 +359,22 @@ def interrupt(c):
     return {"goes_on": losses(arenic(*arguments, "--steps", 1, "--json"))}
 
 
+def python(c):
+    """The package's tests of a GPU: batches that lie in its memory. They want PyTorch and pytest."""
+    wheels = sorted(HERE.glob("*.whl"))
+    if not wheels or subprocess.run([sys.executable, "-c", "import torch, pytest"], capture_output=True).returncode:
+        raise Lacking("these tests want PyTorch, pytest and a bundle with the package's wheel")
+    package = c.folder / "package"
+    install = ["-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", package, wheels[0]]
+    process = command([sys.executable, *install], 120)
+    need(process.returncode == 0, told(process))
+    there = {"ARENIC_TEST_DEVICE": c.device, "PYTHONPATH": str(package)}
+    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", HERE / "python/tests/test_gpu.py"]
+    process = command([sys.executable, *tests], LIMIT, **there)
+    need(process.returncode == 0, " ".join(process.stdout.split())[-3000:] or told(process))
+    return {"said": process.stdout.strip().splitlines()[-1]}
+
+
 def benchmark(c, step, precision, how):
     """A step's time and bytes, by a program of its own, since PyTorch's need that."""
     path = c.folder / "measured.json"
@@ -366,44 +384,57 @@ def benchmark(c, step, precision, how):
     return json.loads(path.read_text())
 
 
+def benchmark_trace(c, step, precision):
+    """When each command of a large step ran, for a look at what takes its time."""
+    path = c.out / f"trace-{step}-{precision}.json"
+    process = command([sys.executable, HERE / "benchmarks.py", "trace", step, precision, "--device", c.device, "-o", path], LIMIT)
+    need(process.returncode == 0, told(process))
+    return {"file": path.name}
+
+
 class Check(typing.NamedTuple):
-    """A check, by its name."""
+    """A check, by its name; and whether it measures time, so that it wants the GPU for itself."""
 
     name: str
     run: typing.Callable
+    times: bool = False
 
 
 def all_checks():
     """Every check, the most telling first: whether anything runs, then whether it is right, then how fast."""
-    one = functools.partial
-    checks = [Check("gpu", gpu)]
-    checks += [Check(f"ways-{name}", one(ways, name=name)) for name in ("mlp_b4_sgdm", "gpt_tiny_b4_adamw", "tiny_resnet_b4_sgdm")]
-    for family in FAMILIES:
-        checks.append(Check(f"operators-{family}", lambda c, family=family: test_program(c, "operators", family, "--exact")))
-    checks += [Check(f"limits-{name}", one(limits, name=name)) for name in RUNS]
+
+    def of(called, run, /, times=False, **arguments):
+        return Check(called, functools.partial(run, **arguments), times)
+
+    def measured(step, precision):
+        return [
+            of(f"benchmark-{step}-{precision}-{how}", benchmark, times=True, step=step, precision=precision, how=how)
+            for how in ("arenic", "compile", "eager")
+        ]
+
+    def a_trace(step):
+        return of(f"trace-{step}", benchmark_trace, times=True, step=step, precision="bf16")
+
+    checks = [of("gpu", gpu)]
+    checks += [of(f"ways-{name}", ways, name=name) for name in ("mlp_b4_sgdm", "gpt_tiny_b4_adamw", "tiny_resnet_b4_sgdm")]
+    checks += [of(f"operators-{family}", test_program, program="operators", arguments=[family, "--exact"]) for family in FAMILIES]
+    checks += [of(f"limits-{name}", limits, name=name) for name in RUNS]
     # What decides whether arenic is worth its while.
     for step in BENCHMARKS[:2]:
-        for how in ("arenic", "compile", "eager"):
-            checks.append(Check(f"benchmark-{step}-bf16-{how}", one(benchmark, step=step, precision="bf16", how=how)))
-    checks += [Check("trace", trace)]
-    checks += [Check(f"prediction-{name}", one(prediction, name=name)) for name in PREDICTED]
+        checks += [*measured(step, "bf16"), a_trace(step)]
+    checks.append(of("trace", trace, times=True))
+    checks += [of(f"prediction-{name}", prediction, times=True, name=name) for name in PREDICTED]
     for tool in SANITIZERS:
-        checks += [Check(f"{tool}-{name}", one(sanitized, tool=tool, name=name)) for name in SANITIZED]
+        checks += [of(f"{tool}-{name}", sanitized, tool=tool, name=name) for name in SANITIZED]
     for test in STEPS:
-        name = test.split("::")[-1].replace("_", "-")
-        checks.append(Check(f"steps-{name}", lambda c, test=test: test_program(c, "steps", test, "--exact")))
+        checks.append(of(f"steps-{test.split('::')[-1].replace('_', '-')}", test_program, program="steps", arguments=[test, "--exact"]))
     for shard in range(SHARDS):
-        of = {"ARENIC_NODE_TEST_SHARD": f"{shard}/{SHARDS}"}
-        checks.append(Check(f"node-tests-{shard}", lambda c, of=of: test_program(c, "node_tests", "--test-threads", "4", **of)))
-    checks += [Check("digits", digits), Check("bad-input", bad_input), Check("ctrl-c", interrupt)]
+        there = {"ARENIC_NODE_TEST_SHARD": f"{shard}/{SHARDS}"}
+        checks.append(of(f"node-tests-{shard}", test_program, program="node_tests", arguments=["--test-threads", "4"], environ=there))
+    checks += [of("digits", digits), of("python", python), of("bad-input", bad_input), of("ctrl-c", interrupt)]
     known = {check.name for check in checks}
-    for step in BENCHMARKS:
-        for precision in PRECISIONS:
-            for how in ("arenic", "compile", "eager"):
-                name = f"benchmark-{step}-{precision}-{how}"
-                if name not in known:
-                    checks.append(Check(name, one(benchmark, step=step, precision=precision, how=how)))
-    return checks
+    rest = [check for step in BENCHMARKS for precision in PRECISIONS for check in measured(step, precision)]
+    return checks + [check for check in [*rest, *map(a_trace, BENCHMARKS)] if check.name not in known]
 
 
 # ------------------------------------------------------------------------------ main
@@ -458,6 +489,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="CHECK", help="these alone, also where there is a result; by the beginning of their names")
     parser.add_argument("--device", default="cuda:0", help="the GPU by its number [default: cuda:0]")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("results"), help="where results go [default: results]")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="run N checks at once where they measure no times; those that do come after [default: 1]")
     parser.add_argument("--seconds", type=float, default=float("inf"), metavar="N", help="begin nothing after so long")
     parser.add_argument("--list", action="store_true", help="list the checks, and whether they have a result")
     options = parser.parse_args()
@@ -475,16 +507,22 @@ def main():
         chosen = [c for c in checks if any(c.name.startswith(name) for name in options.names)]
     else:
         chosen = [c for c in checks if not result_of(out, c.name).exists()]
-    for check in chosen:
-        if time.monotonic() - began > options.seconds:
-            print(f"{options.seconds:.0f} s are over: the next run goes on with {check.name}")
-            break
-        row = run_one(check, options.device, out)
-        if check.name == "gpu" and not row["ok"]:
-            # The next run asks again.
-            result_of(out, "gpu").unlink()
-            print("There is no GPU to run on, so nothing is shown about one.")
-            return 1
+    def begin(check):
+        """Its row, or none where it is too late."""
+        late = time.monotonic() - began > options.seconds
+        return None if late else run_one(check, options.device, out)
+
+    if chosen and chosen[0].name == "gpu" and not begin(chosen.pop(0))["ok"]:
+        # The next run asks again.
+        result_of(out, "gpu").unlink()
+        print("There is no GPU to run on, so nothing is shown about one.")
+        return 1
+    if options.jobs > 1:
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(begin, [c for c in chosen if not c.times]))
+        chosen = [c for c in chosen if c.times]
+    if any(begin(check) is None for check in chosen):
+        print(f"{options.seconds:.0f} s are over: the next run goes on with what has no result")
     return summary(checks, out)
 
 
