@@ -140,6 +140,8 @@ inline uint32_t to_bf16s(float lower, float upper) {
     return rounded(lower) | rounded(upper) << 16;
 }
 
+inline float fast_exp2(float x) { return exp2f(x); }
+
 inline float to_tf32(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -154,6 +156,30 @@ template <class T>
 inline T __shfl_sync(unsigned mask, T x, unsigned from) {
     return emulate::exchange(mask, x, +[](unsigned, unsigned by) { return by % emulate::WARP_LANES; }, from);
 }
+
+// Reads what other lanes name the rows of, for `ldmatrix`.
+template <bool TRANSPOSED, class T>
+inline void load_matrices(uint32_t (&words)[4], const T* row) {
+    static_assert(sizeof(T) == sizeof(uint16_t));
+    unsigned me;
+    emulate::my_warp(&me);
+    if (uintptr_t(row) % 16 != 0) {
+        fprintf(stderr, "a row of ldmatrix is not at a multiple of 16 bytes\n");
+        abort();
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        uint32_t word = 0;
+        for (unsigned half = 0; half < 2; half++) {
+            const unsigned along = me % 4 * 2 + half, across = me / 4;
+            const T* from = __shfl_sync(0xffffffffu, row, 8 * i + (TRANSPOSED ? along : across));
+            uint16_t bits;
+            memcpy(&bits, from + (TRANSPOSED ? across : along), sizeof bits);
+            word |= uint32_t(bits) << 16 * half;
+        }
+        words[i] = word;
+    }
+}
+
 template <class T>
 inline T __shfl_xor_sync(unsigned mask, T x, unsigned by) {
     return emulate::exchange(mask, x, +[](unsigned me, unsigned by) { return me ^ by; }, by);

@@ -90,6 +90,36 @@ fn lanes_exchange_values() {
     assert_eq!(x, [1; 64]);
 }
 
+/// What lanes get of matrices is where PTX has it for `ldmatrix`, written out here once more.
+#[test]
+fn warps_load_matrices() {
+    let m = module(
+        "KERNEL(matrices, 32, unsigned* x) {
+            alignas(16) __shared__ unsigned short of[4 * 64];
+            const unsigned lane = threadIdx.x, near = lane % 4 * 2, far = lane / 4;
+            for (unsigned i = lane; i < 4 * 64; i += 32) of[i] = (unsigned short)(i * 257);
+            __syncthreads();
+            const unsigned short* row = of + lane / 8 * 64 + lane % 8 * 8;
+            unsigned rows[4], columns[4];
+            load_matrices<false>(rows, row);
+            load_matrices<true>(columns, row);
+            bool all = true;
+            for (unsigned i = 0; i < 4; i++) {
+                auto at = [&](unsigned r, unsigned c) { return unsigned(of[i * 64 + r * 8 + c]); };
+                all = all && rows[i] == (at(far, near) | at(far, near + 1) << 16);
+                all = all && columns[i] == (at(near, far) | at(near + 1, far) << 16);
+            }
+            x[lane] = all;
+        }",
+    )
+    .unwrap();
+    for seed in [0, 1, 3] {
+        let mut x = [0; 32];
+        run(&m, "matrices", 32, seed, &mut x).unwrap();
+        assert_eq!(x, [1; 32]);
+    }
+}
+
 /// Operands and sums lie in lanes as PTX has them for `mma.sync`, written out here once more.
 #[test]
 fn warps_multiply_matrices() {

@@ -44,20 +44,25 @@ pub fn attention_tile(q: &TensorType, v: &TensorType, gradient: bool) -> Option<
     let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
     let size = q.dtype.size() as usize;
     // Rows are filled up for the instructions that multiply them, and 16 bytes longer.
-    let (multiple, more) = (if q.dtype == DType::Bf16 { 16 } else { 8 }, 16 / size);
+    let is_narrow = q.dtype == DType::Bf16;
+    let (multiple, more) = (if is_narrow { 16 } else { 8 }, 16 / size);
     let [depth, width] = [depth, width].map(|n| n.next_multiple_of(multiple) + more);
     let of_rows = if gradient { depth + width } else { depth };
     let most = queries.max(keys).next_multiple_of(16);
     let fits = |tile: &AttentionTile| {
         let own = if tile.shared { tile.rows * of_rows } else { 2 * more };
         // What probabilities go through; tensor cores take them from registers.
-        let staged = tile.rows * (tile.columns + more);
+        let staged = if is_narrow { 0 } else { tile.rows * (tile.columns + more) };
         let elements = own + tile.columns * (depth + width) + staged;
         tile.rows <= most
             && tile.columns.is_multiple_of(multiple)
             && elements * size <= SHARED_BYTES
     };
+    // Many queries load keys half as often in tiles that are twice as high, and sums of rows are taken half as
+    // often of tiles that are twice as wide; of gradients the sums leave no registers for either.
+    let wide = is_narrow && !gradient && keys >= MANY;
     [
+        (if wide && queries >= MANY { 128 } else { 64 }, if wide { 64 } else { 32 }, true),
         (64, 32, true),
         (64, 16, true),
         (32, 16, true),
@@ -70,6 +75,9 @@ pub fn attention_tile(q: &TensorType, v: &TensorType, gradient: bool) -> Option<
     .into_iter()
     .find(fits)
 }
+
+/// Queries or keys of an attention from which on its tiles are as large as can be.
+const MANY: usize = 128;
 
 /// Shared memory that every device gives a block.
 const SHARED_BYTES: usize = 48 << 10;

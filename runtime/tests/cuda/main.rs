@@ -80,6 +80,8 @@ impl Close {
     /// A sum in which one factor of each term is rounded by 2⁻¹¹, the terms' sizes together being
     /// below ten.
     const TF32: Close = Close { relative: 1e-4, absolute: 10.0 / 2048.0 };
+    /// The same of factors that are rounded by 2⁻⁹.
+    const BF16: Close = Close { relative: 1e-4, absolute: 10.0 / 512.0 };
 }
 
 impl Case {

@@ -48,6 +48,12 @@ struct Attention {
         return row < queries && column < keys && (!CAUSAL || column <= row);
     }
 
+    // True where all of a warp's rows count with all columns of a tile.
+    __device__ bool all_count(I row0, I rows, I column0, I columns) const {
+        return row0 + rows <= queries && column0 + columns <= keys &&
+               (!CAUSAL || column0 + columns <= row0 + 1);
+    }
+
     // The first key that no query of a block has to do with.
     __device__ I end_of_keys(I row0) const {
         return CAUSAL && row0 + ROWS < keys ? row0 + ROWS : keys;
@@ -55,7 +61,7 @@ struct Attention {
 
     // A probability from a score, the maximum of its row and the inverse of the row's sum.
     __device__ T probability(T score, T max, T inverse) const {
-        return ZERO && max == -INFINITY ? T(0) : exp_of(score - max) * inverse;
+        return ZERO && max == -INFINITY ? T(0) : P::exp(score - max) * inverse;
     }
 
     // The place of a warp's rows in a block's.
@@ -82,6 +88,22 @@ struct Attention {
         return WarpRows<P, Matrix<P, X, I, N>, I, stride(N), SHARED>{tile, x, first + warp_row()};
     }
 };
+
+// What is known when a kernel is compiled.
+template <bool B>
+struct Known {
+    static constexpr bool value = B;
+};
+
+// Calls step(Known<true>) or step(Known<false>): tests of single elements are left out where none is needed.
+template <class Step>
+__device__ inline void known(bool is, Step step) {
+    if (is) {
+        step(Known<true>{});
+    } else {
+        step(Known<false>{});
+    }
+}
 
 // Calls store(row, column, x) for those elements of a warp's rows that a matrix has.
 template <u32 N, class T, class I, class Store>
@@ -126,28 +148,36 @@ __device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, D
         T p[A::PIECES][4], greatest[2] = {max[0], max[1]}, more[2] = {0, 0};
         clear(p);
         P::template nt<A::DEEP, A::DEEP_STRIDE>(p, rows, ks.at);
+        known(a.all_count(first, WARP_ROWS, column0, A::COLUMNS), [&](auto all) {
+#pragma unroll
+            for (u32 n = 0; n < A::PIECES; n++)
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) {
+                    const I at = row + e / 2 * 8, column = column0 + n * PIECE + lane_column() + e % 2;
+                    const bool counts = all.value || a.counts(at, column);
+                    p[n][e] = counts ? score(at, column, p[n][e]) : T(-INFINITY);
+                }
+        });
 #pragma unroll
         for (u32 n = 0; n < A::PIECES; n++)
 #pragma unroll
-            for (u32 e = 0; e < 4; e++) {
-                const I at = row + e / 2 * 8, column = column0 + n * PIECE + lane_column() + e % 2;
-                p[n][e] = a.counts(at, column) ? score(at, column, p[n][e]) : T(-INFINITY);
-                greatest[e / 2] = larger(greatest[e / 2], p[n][e]);
-            }
-        T factor[2];
+            for (u32 e = 0; e < 4; e++) greatest[e / 2] = larger(greatest[e / 2], p[n][e]);
+        // Scores of -inf are nothing, also before the first one that is more.
+        T factor[2], base[2];
 #pragma unroll
         for (u32 h = 0; h < 2; h++) {
             greatest[h] = row_max(greatest[h]);
             // Before the first score above -inf there is nothing to scale.
-            factor[h] = max[h] == greatest[h] ? T(1) : exp_of(max[h] - greatest[h]);
+            factor[h] = max[h] == greatest[h] ? T(1) : P::exp(max[h] - greatest[h]);
             max[h] = greatest[h];
+            base[h] = max[h] == -INFINITY ? T(0) : max[h];
         }
 #pragma unroll
         for (u32 n = 0; n < A::PIECES; n++)
 #pragma unroll
             for (u32 e = 0; e < 4; e++) {
                 const I at = row + e / 2 * 8, column = column0 + n * PIECE + lane_column() + e % 2;
-                const T x = p[n][e] == -INFINITY ? T(0) : exp_of(p[n][e] - max[e / 2]);
+                const T x = P::exp(p[n][e] - base[e / 2]);
                 more[e / 2] += x;
                 p[n][e] = drop(at, column, x);
             }
@@ -218,23 +248,25 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
             clear(dp);
             P::template nt<A::DEEP, A::DEEP_STRIDE>(s, rows, ks.at);
             P::template nt<A::WIDE, A::WIDE_STRIDE>(dp, outputs, vs.at);
+            known(a.all_count(first, WARP_ROWS, column0, A::COLUMNS), [&](auto all) {
 #pragma unroll
-            for (u32 n = 0; n < A::PIECES; n++)
+                for (u32 n = 0; n < A::PIECES; n++)
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) {
-                    const u32 h = e / 2;
-                    const I at = row + h * 8, column = column0 + n * PIECE + lane_column() + e % 2;
-                    T p = 0, d = 0;
-                    if (a.counts(at, column)) {
-                        p = a.probability(score(at, column, s[n][e]), greatest[h], inverse[h]);
-                        d = drop(at, column, dp[n][e]);
+                    for (u32 e = 0; e < 4; e++) {
+                        const u32 h = e / 2;
+                        const I at = row + h * 8, column = column0 + n * PIECE + lane_column() + e % 2;
+                        T p = 0, d = 0;
+                        if (all.value || a.counts(at, column)) {
+                            p = a.probability(score(at, column, s[n][e]), greatest[h], inverse[h]);
+                            d = drop(at, column, dp[n][e]);
+                        }
+                        if (pass == 0) {
+                            total[h] += p * d;
+                        } else {
+                            s[n][e] = p * (d - total[h]) * slope(s[n][e]);
+                        }
                     }
-                    if (pass == 0) {
-                        total[h] += p * d;
-                    } else {
-                        s[n][e] = p * (d - total[h]) * slope(s[n][e]);
-                    }
-                }
+            });
             if (pass > 0) P::template nn<A::DEEP_STRIDE>(sums, s, ks.at, own);
         }
         if (pass > 0) break;
@@ -266,6 +298,8 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
     __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> qs;
     __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> dys;
     __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
+    // Of each row of a tile its maximum, the inverse of its sum, and `delta`.
+    __shared__ T numbers[3][A::COLUMNS];
     Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
     const auto keys = A::block_rows(ks.at, Deep{k, a.keys}, column0);
     const auto values = A::block_rows(vs.at, Wide{v, a.keys}, column0);
@@ -280,6 +314,13 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
             __syncthreads(); // the tiles before may still be read
             A::load_tile(qs.at, Deep{q + above * A::DEPTH, a.queries}, row0);
             A::load_tile(dys.at, Wide{dy + above * A::WIDTH, a.queries}, row0);
+            for (u32 i = threadIdx.x; i < A::COLUMNS; i += A::THREADS) {
+                const bool live = row0 + i < a.queries;
+                const I at = above + row0 + i;
+                numbers[0][i] = live ? max[at] : T(0);
+                numbers[1][i] = live ? T(1) / sum[at] : T(0);
+                numbers[2][i] = live ? delta[at] : T(0);
+            }
             __syncthreads();
             // Transposed: a key's scores with queries, and their gradients.
             T p[A::PIECES][4], ds[A::PIECES][4];
@@ -287,28 +328,28 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
             clear(ds);
             P::template nt<A::DEEP, A::DEEP_STRIDE>(p, keys, qs.at);
             P::template nt<A::WIDE, A::WIDE_STRIDE>(ds, values, dys.at);
+            known(a.all_count(row0, A::COLUMNS, first, WARP_ROWS), [&](auto all) {
 #pragma unroll
-            for (u32 n = 0; n < A::PIECES; n++)
+                for (u32 n = 0; n < A::PIECES; n++)
 #pragma unroll
-                for (u32 j = 0; j < 2; j++) {
-                    const I row = row0 + n * PIECE + lane_column() + j;
-                    const bool live = row < a.queries;
-                    const T greatest = live ? max[above + row] : T(0);
-                    const T inverse = live ? T(1) / sum[above + row] : T(0);
-                    const T total = live ? delta[above + row] : T(0);
+                    for (u32 j = 0; j < 2; j++) {
+                        const u32 i = n * PIECE + lane_column() + j;
+                        const I row = row0 + i;
+                        const T greatest = numbers[0][i], inverse = numbers[1][i], total = numbers[2][i];
 #pragma unroll
-                    for (u32 e = j; e < 4; e += 2) {
-                        const I at = column + e / 2 * 8;
-                        T of_p = 0, of_score = 0;
-                        if (a.counts(row, at)) {
-                            const T x = a.probability(score(above + row, at, p[n][e]), greatest, inverse);
-                            of_score = x * (drop(above + row, at, ds[n][e]) - total) * slope(p[n][e]);
-                            of_p = drop(above + row, at, x);
+                        for (u32 e = j; e < 4; e += 2) {
+                            const I at = column + e / 2 * 8;
+                            T of_p = 0, of_score = 0;
+                            if (all.value || a.counts(row, at)) {
+                                const T x = a.probability(score(above + row, at, p[n][e]), greatest, inverse);
+                                of_score = x * (drop(above + row, at, ds[n][e]) - total) * slope(p[n][e]);
+                                of_p = drop(above + row, at, x);
+                            }
+                            p[n][e] = of_p;
+                            ds[n][e] = of_score;
                         }
-                        p[n][e] = of_p;
-                        ds[n][e] = of_score;
                     }
-                }
+            });
             P::template nn<A::WIDE_STRIDE>(of_value, p, dys.at, own);
             P::template nn<A::DEEP_STRIDE>(of_key, ds, qs.at, own);
         }

@@ -23,6 +23,30 @@ __device__ inline void multiply_bf16(float (&sums)[4], const u32 (&a)[4], const 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Four matrices of 8 × 8 elements of two bytes, each row of which begins at a multiple of 16 bytes: `row` is that of
+// matrix lane / 8, row lane % 8. Of each a lane gets the two elements that it has as an operand: of row lane / 4 those
+// of columns 2 (lane % 4) and one more, or, transposed, of column lane / 4 those of such rows.
+template <bool TRANSPOSED>
+__device__ inline void load_matrices(u32 (&words)[4], const Bf16* row) {
+    const u32 at = u32(__cvta_generic_to_shared(row));
+    if constexpr (TRANSPOSED) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "r"(at) : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "r"(at) : "memory");
+    }
+}
+
+// 2^x but for its last two bits; what is below the normal numbers is zero.
+__device__ inline float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Two floats rounded to one word, the first one in its lower half.
 __device__ inline u32 to_bf16s(float lower, float upper) {
     u32 word;

@@ -8,8 +8,10 @@
 // A policy says what elements are in shared memory, `Tile`, and multiplies:
 //   nt: sums(r, c) += Σ_k a(r, k) · b(c, k), where rows of both lie along k;
 //   nn: sums(r, c) += Σ_k p(r, k) · b(k, c), where `p` are sums of such a product.
+// `exp` is the exponential function, as near as what is multiplied.
 // For each 4 n multiplications of its own a thread loads 2 + 2 n words in `Fma`, n pieces being
-// multiplied at once; with tensor cores a piece takes 2 words, and 4 more for all of them.
+// multiplied at once; with tensor cores a piece takes 2 words, and 4 more for all of them, which of
+// `bf16` a warp loads four at a time.
 #pragma once
 #include "product.cuh"
 #include "tensor_core.cuh"
@@ -55,6 +57,7 @@ struct Fma {
     static __device__ constexpr u32 staged(u32 columns) { return WARP_ROWS * (columns + WIDE); }
 
     static __device__ T tile(T x) { return x; }
+    static __device__ T exp(T x) { return exp_of(x); }
 
     template <u32 DEPTH, u32 STRIDE, u32 N, class Rows>
     static __device__ void nt(T (&sums)[N][4], Rows a, const T* b) {
@@ -113,6 +116,10 @@ struct Fma {
 
 // --- by tensor cores ----------------------------------------------------------------------------
 
+// The exponential function: the difference that it is taken of is exact to a bit of 2⁻²⁴, of which it
+// loses no more than its argument is large.
+__device__ inline float fast_exp(float x) { return fast_exp2(x * 1.44269504f); }
+
 // Floats that are rounded to TF32 where they are put into shared memory, as `p` is here.
 struct Tf32Core {
     typedef float Tile;
@@ -122,6 +129,7 @@ struct Tf32Core {
     static __device__ constexpr u32 staged(u32) { return 1; }
 
     static __device__ float tile(float x) { return to_tf32(x); }
+    static __device__ float exp(float x) { return fast_exp(x); }
 
     template <u32 DEPTH, u32 STRIDE, u32 N, class Rows>
     static __device__ void nt(float (&sums)[N][4], Rows a, const float* b) {
@@ -158,8 +166,7 @@ struct Tf32Core {
     }
 };
 
-// Elements of bf16. `p` is a sum of two of them, the nearest and what that leaves: sums are as
-// those of floats but for 2⁻¹⁷ of each term.
+// Elements of bf16, which `p` is rounded to.
 struct Bf16Core {
     typedef Bf16 Tile;
     typedef float Sum;
@@ -168,47 +175,47 @@ struct Bf16Core {
     static __device__ constexpr u32 staged(u32) { return 1; }
 
     static __device__ Bf16 tile(Bf16 x) { return x; }
+    static __device__ float exp(float x) { return fast_exp(x); }
 
+    // Two pieces at a time, of which a lane names the row of one matrix of four: those of 8 terms, the
+    // next 8, and the same of the second piece.
     template <u32 DEPTH, u32 STRIDE, u32 N, class Rows>
     static __device__ void nt(float (&sums)[N][4], Rows a, const Bf16* b) {
-        const u32 g = lane_row(), c = lane_column();
-#pragma unroll 2
+        static_assert(N % 2 == 0);
+        const u32 lane = threadIdx.x % WARP;
+        const Bf16* column = b + (lane / 16 * PIECE + lane % 8) * STRIDE + lane / 8 % 2 * 8;
+#pragma unroll 4
         for (u32 k = 0; k < DEPTH; k += 16) {
-            const u32 left[4] = {word(a.template pack<2>(g, k + c)),
-                                 word(a.template pack<2>(g + 8, k + c)),
-                                 word(a.template pack<2>(g, k + c + 8)),
-                                 word(a.template pack<2>(g + 8, k + c + 8))};
+            u32 left[4];
+            a.operand(left, k);
 #pragma unroll
-            for (u32 n = 0; n < N; n++) {
-                const Bf16* column = b + (n * PIECE + g) * STRIDE + k + c;
-                const u32 right[2] = {word(load_pack<2>(column)), word(load_pack<2>(column + 8))};
-                multiply_bf16(sums[n], left, right);
+            for (u32 n = 0; n < N; n += 2) {
+                u32 right[4];
+                load_matrices<false>(right, column + n * PIECE * STRIDE + k);
+                multiply_bf16(sums[n], left, {right[0], right[1]});
+                multiply_bf16(sums[n + 1], left, {right[2], right[3]});
             }
         }
     }
 
-    // Two pieces of `p` are an operand as they are.
+    // Two pieces of `p` are an operand as they are; rows of `b` are columns of the other.
     template <u32 STRIDE, u32 N, u32 M>
     static __device__ void nn(float (&sums)[N][4], const float (&p)[M][4], const Bf16* b, Bf16*) {
-        static_assert(M % 2 == 0);
-        const u32 g = lane_row(), c = lane_column();
+        static_assert(M % 2 == 0 && N % 2 == 0);
+        const u32 lane = threadIdx.x % WARP;
+        const Bf16* row = b + lane % 16 * STRIDE + lane / 16 * PIECE;
 #pragma unroll
         for (u32 m = 0; m < M; m += 2) {
-            u32 high[4], low[4];
+            u32 left[4];
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                const float x = p[m + i / 2][i % 2 * 2], y = p[m + i / 2][i % 2 * 2 + 1];
-                high[i] = to_bf16s(x, y);
-                low[i] = to_bf16s(x - Bf16::float_of(high[i] << 16), y - Bf16::float_of(high[i] & 0xffff0000u));
-            }
-            const Bf16* row = b + (m * PIECE + c) * STRIDE + g;
+            for (u32 i = 0; i < 4; i++)
+                left[i] = to_bf16s(p[m + i / 2][i % 2 * 2], p[m + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
-            for (u32 n = 0; n < N; n++) {
-                const Bf16* at = row + n * PIECE;
-                const u32 right[2] = {word({{at[0], at[STRIDE]}}),
-                                      word({{at[8 * STRIDE], at[9 * STRIDE]}})};
-                multiply_bf16(sums[n], high, right);
-                multiply_bf16(sums[n], low, right);
+            for (u32 n = 0; n < N; n += 2) {
+                u32 right[4];
+                load_matrices<true>(right, row + m * PIECE * STRIDE + n * PIECE);
+                multiply_bf16(sums[n], left, {right[0], right[1]});
+                multiply_bf16(sums[n + 1], left, {right[2], right[3]});
             }
         }
     }
@@ -248,6 +255,18 @@ struct WarpRows {
             return tile[row * STRIDE + k];
         } else {
             return matrix.at(first + row, k);
+        }
+    }
+
+    // The terms from k to k + 16 of all rows as an operand of `multiply_bf16`.
+    __device__ void operand(u32 (&words)[4], u32 k) const {
+        if constexpr (SHARED) {
+            const u32 lane = threadIdx.x % WARP;
+            load_matrices<false>(words, tile + lane % 16 * STRIDE + k + lane / 16 * 8);
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++)
+                words[i] = P::word(pack<2>(lane_row() + i % 2 * 8, k + lane_column() + i / 2 * 8));
         }
     }
 
