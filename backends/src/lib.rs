@@ -20,9 +20,9 @@ pub const CPU: Backend =
     Backend { name: "cpu", kernels: &cpu::Cpu, align: cpu::ALIGN, workspace: 0 };
 
 /// GPUs, by CUDA. Buffers begin where `cuMemAlloc` would have them, which is more than any vector
-/// load needs; the workspace is what cuBLAS recommends for large devices.
+/// load needs; the workspace is the most that an operator may have, most have less.
 pub const CUDA: Backend =
-    Backend { name: "cuda", kernels: &cuda::Cuda, align: 256, workspace: 32 << 20 };
+    Backend { name: "cuda", kernels: &cuda::Cuda, align: 256, workspace: 256 << 20 };
 
 /// All of them.
 pub const ALL: [Backend; 2] = [CPU, CUDA];

@@ -53,7 +53,10 @@ pub fn attention_tile(q: &TensorType, v: &TensorType, gradient: bool) -> Option<
         let own = if tile.shared { tile.rows * of_rows } else { 2 * more };
         // What probabilities go through; tensor cores take them from registers.
         let staged = if is_narrow { 0 } else { tile.rows * (tile.columns + more) };
-        let elements = own + tile.columns * (depth + width) + staged;
+        // Of gradients the next tile is loaded beside the one that is computed, whose rows have numbers.
+        let tiles = if gradient { 2 } else { 1 };
+        let numbers = if gradient { 2 * 3 * tile.columns * size.max(4) / size } else { 0 };
+        let elements = own + tiles * tile.columns * (depth + width) + numbers + staged;
         tile.rows <= most
             && tile.columns.is_multiple_of(multiple)
             && elements * size <= SHARED_BYTES

@@ -168,10 +168,15 @@ impl Tiles {
             return;
         }
         let (index, setup, own) = (self.index, &self.setup, of.name());
+        // Those that take longest begin first: where queries meet no later keys, the last queries.
+        let number = match of {
+            Of::Queries => format!("{tiles}u - 1u - blockIdx.x / {matrices}u"),
+            Of::Keys => format!("blockIdx.x / {matrices}u"),
+        };
         let body = format!(
-            "    const {index} {own} = blockIdx.x / {tiles}u;
+            "    const {index} {own} = blockIdx.x % {matrices}u;
     const {index} {other};
-    const {index} first = {index}(blockIdx.x % {tiles}u) * {tile}u;
+    const {index} first = {index}({number}) * {tile}u;
 {setup}{body}"
         );
         let threads = (tile * THREADS_OF_ROW) as u32;

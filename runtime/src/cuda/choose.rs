@@ -78,6 +78,9 @@ const CALLS: usize = 3;
 /// Seconds after which a way is not measured again.
 const ENOUGH: f64 = 0.05;
 
+/// A way whose first call takes so many times as long as the best so far is not measured further.
+const HOPELESS: f64 = 3.0;
+
 /// Chooses on a stream that nothing else uses.
 pub(super) struct Chooser<'a, D> {
     driver: &'a D,
@@ -137,7 +140,7 @@ impl<'a, D: Driver> Chooser<'a, D> {
             let refused = issue().err();
             self.driver.synchronize(self.stream)?;
             let seconds = match (&refused, deterministic) {
-                (None, false) => Some(self.measure(&mut issue)?),
+                (None, false) => Some(self.measure(&mut issue, best(&tried))?),
                 _ => None,
             };
             let done = deterministic && refused.is_none();
@@ -150,7 +153,7 @@ impl<'a, D: Driver> Chooser<'a, D> {
             None
         } else {
             own()?;
-            Some(self.measure(own)?)
+            Some(self.measure(own, best(&tried))?)
         };
         let (name, workspace) = ("kernels".to_owned(), request.workspace);
         tried.push(Trial { name, workspace, seconds, refused: None, call: None });
@@ -170,25 +173,38 @@ impl<'a, D: Driver> Chooser<'a, D> {
         Ok(call)
     }
 
-    /// Seconds of one call, the median of a few.
+    /// Seconds of one call, the median of a few; of one alone where it takes far more than the best so far.
     fn measure(
         &mut self,
         issue: &mut dyn FnMut() -> Result<(), DriverError>,
+        best: f64,
     ) -> Result<f64, DriverError> {
         let (driver, stream) = (self.driver, self.stream);
         let [begun, ended] = match self.timers {
             Some(timers) => timers,
             None => *self.timers.insert([driver.timed_event()?, driver.timed_event()?]),
         };
-        let mut times: Vec<f64> = Vec::new();
-        while times.len() < REPETITIONS && times.iter().sum::<f64>() < ENOUGH {
+        let mut seconds = |calls: usize| {
             driver.record(stream, begun)?;
-            (0..CALLS).try_for_each(|_| issue())?;
+            (0..calls).try_for_each(|_| issue())?;
             driver.record(stream, ended)?;
             driver.synchronize(stream)?;
-            times.push(driver.elapsed_seconds(begun, ended)?);
+            Ok::<f64, DriverError>(driver.elapsed_seconds(begun, ended)? / calls as f64)
+        };
+        let first = seconds(1)?;
+        if first > HOPELESS * best {
+            return Ok(first);
+        }
+        let mut times: Vec<f64> = Vec::new();
+        while times.len() < REPETITIONS && times.iter().sum::<f64>() * (CALLS as f64) < ENOUGH {
+            times.push(seconds(CALLS)?);
         }
         times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2] / CALLS as f64)
+        Ok(times[times.len() / 2])
     }
+}
+
+/// Seconds of the fastest way so far.
+fn best(tried: &[Trial]) -> f64 {
+    tried.iter().filter_map(|t| t.seconds).fold(f64::INFINITY, f64::min)
 }

@@ -139,6 +139,13 @@ __device__ inline Pack<Bf16, n> load_pack(Narrow from) {
     return load_pack<n>(from.first);
 }
 
+// Where elements are, however they are read.
+template <class T>
+__device__ inline const T* address_of(const T* first) {
+    return first;
+}
+__device__ inline const Bf16* address_of(Narrow x) { return x.first; }
+
 template <class T, u32 n>
 __device__ inline void store_pack(T* to, const Pack<T, n>& pack) {
     if constexpr (sizeof(pack) % sizeof(u32) == 0) {

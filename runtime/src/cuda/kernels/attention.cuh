@@ -4,7 +4,7 @@
 // that gradients see the bits that maxima were taken of.
 //
 // In shared memory are the block's rows (two operands for gradients), where there is room, a tile
-// of two operands, and with `Fma` what a warp's probabilities go through on their way to be an
+// of two operands, of gradients also the next one, which is copied meanwhile, and with `Fma` what a warp's probabilities go through on their way to be an
 // operand; each row is filled up and 16 bytes longer, so that a warp meets every bank once.
 #pragma once
 #include "random.cuh"
@@ -140,14 +140,17 @@ __device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, D
     T sums[A::WIDE / PIECE][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     clear(sums);
     const I end = a.end_of_keys(row0);
+    A::load_tile(ks.at, Deep{k, a.keys}, I(0));
     for (I column0 = 0; column0 < end; column0 += A::COLUMNS) {
-        __syncthreads(); // the tiles before may still be read
-        A::load_tile(ks.at, Deep{k, a.keys}, column0);
+        wait_for_copies();
+        __syncthreads(); // the keys are there, and the values before are no longer read
         A::load_tile(vs.at, Wide{v, a.keys}, column0);
-        __syncthreads();
         T p[A::PIECES][4], greatest[2] = {max[0], max[1]}, more[2] = {0, 0};
         clear(p);
         P::template nt<A::DEEP, A::DEEP_STRIDE>(p, rows, ks.at);
+        wait_for_copies();
+        __syncthreads(); // the values are there, and these keys are no longer read
+        if (column0 + A::COLUMNS < end) A::load_tile(ks.at, Deep{k, a.keys}, column0 + A::COLUMNS);
         known(a.all_count(first, WARP_ROWS, column0, A::COLUMNS), [&](auto all) {
 #pragma unroll
             for (u32 n = 0; n < A::PIECES; n++)
@@ -220,8 +223,8 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
     typedef typename A::template Wide<X> Wide;
     __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> qs;
     __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> dys;
-    __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks;
-    __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs;
+    __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks[2];
+    __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs[2];
     __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
     Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
     const auto rows = A::block_rows(qs.at, Deep{q, a.queries}, row0);
@@ -236,18 +239,25 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
         inverse[h] = live ? T(1) / sum[row + h * 8] : T(0);
     }
     const I end = a.end_of_keys(row0);
+    const auto load = [&](u32 to, I column0) {
+        A::load_tile(ks[to].at, Deep{k, a.keys}, column0);
+        A::load_tile(vs[to].at, Wide{v, a.keys}, column0);
+    };
+    u32 here = 0;
+    load(here, 0);
 #pragma unroll 1
     for (u32 pass = 0; pass < 1 + u32(wanted); pass++) {
-        for (I column0 = 0; column0 < end; column0 += A::COLUMNS) {
-            __syncthreads(); // the tiles before may still be read
-            A::load_tile(ks.at, Deep{k, a.keys}, column0);
-            A::load_tile(vs.at, Wide{v, a.keys}, column0);
-            __syncthreads();
+        for (I column0 = 0; column0 < end; column0 += A::COLUMNS, here ^= 1) {
+            wait_for_copies();
+            __syncthreads(); // this tile is there, and the one before is no longer read
+            const bool is_last = column0 + A::COLUMNS >= end;
+            // The tile after the last one is the first of the next pass.
+            if (!is_last || pass < u32(wanted)) load(here ^ 1, is_last ? I(0) : column0 + A::COLUMNS);
             T s[A::PIECES][4], dp[A::PIECES][4];
             clear(s);
             clear(dp);
-            P::template nt<A::DEEP, A::DEEP_STRIDE>(s, rows, ks.at);
-            P::template nt<A::WIDE, A::WIDE_STRIDE>(dp, outputs, vs.at);
+            P::template nt<A::DEEP, A::DEEP_STRIDE>(s, rows, ks[here].at);
+            P::template nt<A::WIDE, A::WIDE_STRIDE>(dp, outputs, vs[here].at);
             known(a.all_count(first, WARP_ROWS, column0, A::COLUMNS), [&](auto all) {
 #pragma unroll
                 for (u32 n = 0; n < A::PIECES; n++)
@@ -267,7 +277,7 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
                         }
                     }
             });
-            if (pass > 0) P::template nn<A::DEEP_STRIDE>(sums, s, ks.at, own);
+            if (pass > 0) P::template nn<A::DEEP_STRIDE>(sums, s, ks[here].at, own);
         }
         if (pass > 0) break;
 #pragma unroll
@@ -295,11 +305,11 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
     typedef typename A::template Wide<X> Wide;
     __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> ks;
     __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> vs;
-    __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> qs;
-    __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> dys;
+    __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> qs[2];
+    __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> dys[2];
     __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
     // Of each row of a tile its maximum, the inverse of its sum, and `delta`.
-    __shared__ T numbers[3][A::COLUMNS];
+    __shared__ T numbers[2][3][A::COLUMNS];
     Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
     const auto keys = A::block_rows(ks.at, Deep{k, a.keys}, column0);
     const auto values = A::block_rows(vs.at, Wide{v, a.keys}, column0);
@@ -307,27 +317,54 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
     T of_key[A::DEEP / PIECE][4], of_value[A::WIDE / PIECE][4];
     clear(of_key);
     clear(of_value);
+    const auto load = [&](u32 to, u32 head, I row0) {
+        const I above = head * a.queries;
+        A::load_tile(qs[to].at, Deep{q + above * A::DEPTH, a.queries}, row0);
+        A::load_tile(dys[to].at, Wide{dy + above * A::WIDTH, a.queries}, row0);
+    };
+    // A thread's row of the next tile, where it has one: its numbers are on their way from memory meanwhile.
+    static_assert(A::COLUMNS <= A::THREADS);
+    T ahead[3];
+    const auto look = [&](u32 head, I row0) {
+        const I row = row0 + threadIdx.x, at = head * a.queries + row;
+        const bool live = threadIdx.x < A::COLUMNS && row < a.queries;
+        ahead[0] = live ? max[at] : T(0);
+        ahead[1] = live ? sum[at] : T(1);
+        ahead[2] = live ? delta[at] : T(0);
+    };
+    const auto note = [&](u32 to) {
+        if (threadIdx.x >= A::COLUMNS) return;
+        numbers[to][0][threadIdx.x] = ahead[0];
+        numbers[to][1][threadIdx.x] = T(1) / ahead[1];
+        numbers[to][2][threadIdx.x] = ahead[2];
+    };
+    const I begin = A::CAUSAL ? column0 : I(0);
+    u32 here = 0;
+    if (begin < a.queries) {
+        load(here, 0, begin);
+        look(0, begin);
+        note(here);
+    }
 #pragma unroll 1
     for (u32 head = 0; head < A::GROUP; head++) {
         const I above = head * a.queries;
-        for (I row0 = A::CAUSAL ? column0 : I(0); row0 < a.queries; row0 += A::COLUMNS) {
-            __syncthreads(); // the tiles before may still be read
-            A::load_tile(qs.at, Deep{q + above * A::DEPTH, a.queries}, row0);
-            A::load_tile(dys.at, Wide{dy + above * A::WIDTH, a.queries}, row0);
-            for (u32 i = threadIdx.x; i < A::COLUMNS; i += A::THREADS) {
-                const bool live = row0 + i < a.queries;
-                const I at = above + row0 + i;
-                numbers[0][i] = live ? max[at] : T(0);
-                numbers[1][i] = live ? T(1) / sum[at] : T(0);
-                numbers[2][i] = live ? delta[at] : T(0);
+        for (I row0 = begin; row0 < a.queries; row0 += A::COLUMNS, here ^= 1) {
+            wait_for_copies();
+            __syncthreads(); // this tile is there, and the one before is no longer read
+            const bool is_last = row0 + A::COLUMNS >= a.queries;
+            const u32 next_head = head + u32(is_last);
+            const I next_row = is_last ? begin : row0 + A::COLUMNS;
+            const bool goes_on = next_head < A::GROUP;
+            if (goes_on) {
+                load(here ^ 1, next_head, next_row);
+                look(next_head, next_row);
             }
-            __syncthreads();
             // Transposed: a key's scores with queries, and their gradients.
             T p[A::PIECES][4], ds[A::PIECES][4];
             clear(p);
             clear(ds);
-            P::template nt<A::DEEP, A::DEEP_STRIDE>(p, keys, qs.at);
-            P::template nt<A::WIDE, A::WIDE_STRIDE>(ds, values, dys.at);
+            P::template nt<A::DEEP, A::DEEP_STRIDE>(p, keys, qs[here].at);
+            P::template nt<A::WIDE, A::WIDE_STRIDE>(ds, values, dys[here].at);
             known(a.all_count(row0, A::COLUMNS, first, WARP_ROWS), [&](auto all) {
 #pragma unroll
                 for (u32 n = 0; n < A::PIECES; n++)
@@ -335,7 +372,8 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
                     for (u32 j = 0; j < 2; j++) {
                         const u32 i = n * PIECE + lane_column() + j;
                         const I row = row0 + i;
-                        const T greatest = numbers[0][i], inverse = numbers[1][i], total = numbers[2][i];
+                        const auto& of = numbers[here];
+                        const T greatest = of[0][i], inverse = of[1][i], total = of[2][i];
 #pragma unroll
                         for (u32 e = j; e < 4; e += 2) {
                             const I at = column + e / 2 * 8;
@@ -350,8 +388,9 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
                         }
                     }
             });
-            P::template nn<A::WIDE_STRIDE>(of_value, p, dys.at, own);
-            P::template nn<A::DEEP_STRIDE>(of_key, ds, qs.at, own);
+            P::template nn<A::WIDE_STRIDE>(of_value, p, dys[here].at, own);
+            P::template nn<A::DEEP_STRIDE>(of_key, ds, qs[here].at, own);
+            if (goes_on) note(here ^ 1);
         }
     }
     store_rows(of_key, first, a.keys, A::DEPTH, store_key);

@@ -1,5 +1,6 @@
 // The tensor cores' instructions by which a warp multiplies 16 × k by k × 8 and adds to 16 × 8;
-// lanes hold operands and sums as PTX has it for `mma.sync`. The emulator has them, too.
+// lanes hold operands and sums as PTX has it for `mma.sync`. Those by which operands get to shared
+// memory and from there to lanes. The emulator has them, too.
 #pragma once
 #include "arenic.cuh"
 
@@ -39,6 +40,16 @@ __device__ inline void load_matrices(u32 (&words)[4], const Bf16* row) {
                      : "r"(at) : "memory");
     }
 }
+
+// Has 16 bytes copied to shared memory, or zeros, while the thread goes on. Both addresses are multiples of 16.
+__device__ inline void copy_later(void* to, const void* from, bool is_copied) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(u32(__cvta_generic_to_shared(to))), "l"(from),
+                 "r"(is_copied ? 16 : 0)
+                 : "memory");
+}
+
+// Waits for what this thread has copied later; other threads' copies are there after a barrier.
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // 2^x but for its last two bits; what is below the normal numbers is zero.
 __device__ inline float fast_exp2(float x) {

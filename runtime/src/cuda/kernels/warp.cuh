@@ -8,7 +8,8 @@
 // A policy says what elements are in shared memory, `Tile`, and multiplies:
 //   nt: sums(r, c) += Σ_k a(r, k) · b(c, k), where rows of both lie along k;
 //   nn: sums(r, c) += Σ_k p(r, k) · b(k, c), where `p` are sums of such a product.
-// `exp` is the exponential function, as near as what is multiplied.
+// `exp` is the exponential function, as near as what is multiplied. AS_THEY_ARE says that elements in
+// shared memory are those of the operand, so that they can be copied while threads compute.
 // For each 4 n multiplications of its own a thread loads 2 + 2 n words in `Fma`, n pieces being
 // multiplied at once; with tensor cores a piece takes 2 words, and 4 more for all of them, which of
 // `bf16` a warp loads four at a time.
@@ -56,6 +57,7 @@ struct Fma {
     // Elements of shared memory that `nn` needs for a warp.
     static __device__ constexpr u32 staged(u32 columns) { return WARP_ROWS * (columns + WIDE); }
 
+    static constexpr bool AS_THEY_ARE = true;
     static __device__ T tile(T x) { return x; }
     static __device__ T exp(T x) { return exp_of(x); }
 
@@ -128,6 +130,7 @@ struct Tf32Core {
     static constexpr u32 MULTIPLE = 8;
     static __device__ constexpr u32 staged(u32) { return 1; }
 
+    static constexpr bool AS_THEY_ARE = false;
     static __device__ float tile(float x) { return to_tf32(x); }
     static __device__ float exp(float x) { return fast_exp(x); }
 
@@ -174,6 +177,7 @@ struct Bf16Core {
     static constexpr u32 MULTIPLE = 16;
     static __device__ constexpr u32 staged(u32) { return 1; }
 
+    static constexpr bool AS_THEY_ARE = true;
     static __device__ Bf16 tile(Bf16 x) { return x; }
     static __device__ float exp(float x) { return fast_exp(x); }
 
@@ -283,7 +287,8 @@ struct WarpRows {
     }
 };
 
-// Loads rows of a matrix from `first` on, filled up with zeros.
+// Loads rows of a matrix from `first` on, filled up with zeros; they are there after
+// `wait_for_copies` and a barrier.
 template <class P, u32 THREADS, u32 ROWS, u32 WIDTH, u32 STRIDE, bool ALIGNED, class X, class I>
 __device__ inline void load_rows(typename P::Tile* tile, Matrix<P, X, I, WIDTH> from, I first) {
     typedef typename P::Tile Tile;
@@ -293,19 +298,20 @@ __device__ inline void load_rows(typename P::Tile* tile, Matrix<P, X, I, WIDTH> 
 #pragma unroll 4
     for (u32 e = threadIdx.x; e < ROWS * packs; e += THREADS) {
         const u32 row = e / packs, column = e % packs * wide;
-        Pack<Tile, wide> pack;
+        Tile* const to = tile + row * STRIDE + column;
         if constexpr (ALIGNED) {
-            if (first + row < from.end && column < WIDTH) {
-                pack = load_pack<wide>(from.elements + ((first + row) * WIDTH + column));
-#pragma unroll
-                for (u32 i = 0; i < wide; i++) pack.at[i] = P::tile(pack.at[i]);
+            const bool is_there = first + row < from.end && column < WIDTH;
+            const X x = from.elements + (is_there ? (first + row) * WIDTH + column : I(0));
+            if constexpr (P::AS_THEY_ARE) {
+                copy_later(to, address_of(x), is_there);
             } else {
+                Pack<Tile, wide> pack = load_pack<wide>(x);
 #pragma unroll
-                for (u32 i = 0; i < wide; i++) pack.at[i] = Tile{};
+                for (u32 i = 0; i < wide; i++) pack.at[i] = is_there ? P::tile(pack.at[i]) : Tile{};
+                store_pack(to, pack);
             }
         } else {
-            pack.at[0] = from.at(first + row, column);
+            *to = from.at(first + row, column);
         }
-        store_pack(tile + row * STRIDE + column, pack);
     }
 }

@@ -19,7 +19,7 @@ use plan::{Device, Plan, Wanted};
 use std::ffi::c_void;
 
 /// Ways that are asked for.
-const WAYS: usize = 8;
+const WAYS: usize = 5;
 
 /// All that is called here.
 const SYMBOLS: [&str; 13] = [

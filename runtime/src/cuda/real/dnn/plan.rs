@@ -14,7 +14,7 @@ const ALIGNMENT: i64 = 16;
 const ENGINES: usize = 32;
 
 /// Settings of one engine among the plans.
-const SETTINGS: usize = 3;
+const SETTINGS: usize = 2;
 
 /// The device that is planned for.
 pub(super) enum Device {
@@ -139,22 +139,19 @@ pub(super) fn plans(
             if found.len() == wanted.plans {
                 return Ok(found);
             }
-            let Some(plan) = plan(&graph, config, device, wanted)? else { continue };
-            let is_alike = |other: &&Plan| other.engine == plan.engine;
-            if found.iter().filter(is_alike).count() < SETTINGS {
-                found.push(plan);
-            }
+            found.extend(plan(&graph, config, device, wanted, &found)?);
         }
     }
     Ok(found)
 }
 
-/// The plan of an engine, if it is such as is wanted.
+/// The plan of an engine, if it is such as is wanted, and not one too many of that engine.
 fn plan(
     graph: &Arc<Graph>,
     config: Descriptor,
     device: &Device,
     wanted: Wanted,
+    found: &[Plan],
 ) -> Result<Option<Plan>, DriverError> {
     let kind = Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR;
     let engines = config.others(Attribute::CUDNN_ATTR_ENGINECFG_ENGINE, kind, 1)?;
@@ -168,6 +165,9 @@ fn plan(
         return Ok(None);
     }
     let number = engine.number(Attribute::CUDNN_ATTR_ENGINE_GLOBAL_INDEX)?;
+    if found.iter().filter(|plan| plan.engine == number).count() == SETTINGS {
+        return Ok(None);
+    }
     let plan = Descriptor::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?;
     let of = [
         Some(Attribute::CUDNN_ATTR_EXECUTION_PLAN_HANDLE),
