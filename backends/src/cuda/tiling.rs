@@ -142,10 +142,10 @@ const THREADS: usize = 256;
 pub enum Sharing {
     /// So many neighbouring threads, a power of two, have a result.
     Lanes(usize),
-    /// Neighbouring threads have neighbouring results, `width` of them; each result has
-    /// `height` threads, a power of two.
+    /// Neighbouring threads have neighbouring results, or groups of such, `width` of them; each result
+    /// has `height` threads, a power of two.
     Columns {
-        /// Results of a block.
+        /// Groups of results of a block.
         width: usize,
         /// Threads of a result.
         height: usize,
@@ -164,7 +164,15 @@ pub struct Tiling {
     pub parts: usize,
     /// Terms of one part, except perhaps the last.
     pub share: usize,
+    /// Neighbouring results of one thread, whose terms it loads at once; those of columns alone are more than one.
+    pub each: usize,
 }
+
+/// Neighbouring results of one thread where their terms lie side by side: of `bf16` 16 bytes.
+const EACH: usize = 8;
+
+/// Terms from which on there are threads enough where each has several results.
+const MANY_TERMS: usize = 1 << 17;
 
 impl Tiling {
     /// Results whose terms lie side by side.
@@ -174,20 +182,25 @@ impl Tiling {
             _ => (terms / 4).next_power_of_two().min(32),
         };
         let parts = if lanes == THREADS { pieces(results, terms / 4096) } else { 1 };
-        Tiling { terms, sharing: Sharing::Lanes(lanes), parts: 1, share: terms }.cut(parts, THREADS)
+        Tiling { terms, sharing: Sharing::Lanes(lanes), parts: 1, share: terms, each: 1 }
+            .cut(parts, THREADS)
     }
 
     /// Results that lie side by side, in runs of `inner`.
     fn columns(results: usize, terms: usize, inner: usize) -> Tiling {
+        let is_large = inner.is_multiple_of(EACH) && results.saturating_mul(terms) >= MANY_TERMS;
+        let each = if is_large { EACH } else { 1 };
+        // Of neighbours that one thread has.
+        let (groups, inner) = (results / each, inner / each);
         let most = match inner {
             32.. => 8,
             _ => (THREADS / inner + 1).next_power_of_two() / 2,
         };
         let mut height = 1;
-        while height < most && results * height < BLOCKS * THREADS && terms / (8 * height) > 0 {
+        while height < most && groups * height < BLOCKS * THREADS && terms / (8 * height) > 0 {
             height *= 2;
         }
-        let mut width = results.min(THREADS / height);
+        let mut width = groups.min(THREADS / height);
         if width > inner {
             width -= width % inner;
         }
@@ -195,8 +208,9 @@ impl Tiling {
             1 => Sharing::Lanes(1),
             _ => Sharing::Columns { width, height },
         };
-        let parts = pieces(results.div_ceil(width), terms / (16 * height));
-        Tiling { terms, sharing, parts: 1, share: terms }.cut(parts, height)
+        let least = if is_large { 4 } else { 16 };
+        let parts = pieces(groups.div_ceil(width), terms / (least * height));
+        Tiling { terms, sharing, parts: 1, share: terms, each }.cut(parts, height)
     }
 
     fn cut(self, parts: usize, multiple: usize) -> Tiling {
@@ -253,6 +267,7 @@ mod tests {
                         for t in [first, first.second(plan.results)] {
                             assert!(t.parts * t.share >= t.terms, "{t:?}");
                             assert!((t.parts - 1) * t.share < t.terms, "{t:?}");
+                            assert!(plan.results.is_multiple_of(t.each), "{t:?}");
                             if let Sharing::Columns { width, height } = t.sharing {
                                 assert!(width * height <= THREADS && height.is_power_of_two());
                             }
@@ -271,10 +286,11 @@ mod tests {
                 Sharing::Lanes(lanes) => THREADS / lanes,
                 Sharing::Columns { width, .. } => width,
             };
-            plan.results.div_ceil(width) * t.parts
+            (plan.results / t.each).div_ceil(width) * t.parts
         };
         assert_eq!(blocks(&[128, 64, 56, 56], &[0, 2, 3]), 1024);
         assert_eq!(blocks(&[1 << 24], &[0]), 1041);
-        assert_eq!(blocks(&[4096, 768], &[0]), 768);
+        assert_eq!(blocks(&[4096, 768], &[0]), 384);
+        assert_eq!(blocks(&[1 << 18, 64], &[0]), 1024);
     }
 }

@@ -46,6 +46,7 @@ pub(super) fn forward(site: &mut LaunchSite, epsilon: f32, then: Option<Steps>) 
         acc: t.into(),
         term,
         read,
+        walked: vec![0],
         store: String::new(),
         written: Vec::new(),
         partial: 0,

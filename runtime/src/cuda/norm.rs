@@ -213,6 +213,7 @@ fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &str, dy: Dy) 
         acc: format!("Pair<{t}>"),
         term,
         read: site.all_inputs(),
+        walked: dy.whole(site),
         store: store.join("; "),
         written,
         partial: 0,

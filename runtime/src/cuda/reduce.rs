@@ -24,6 +24,8 @@ pub(super) struct Combination {
     pub(super) term: String,
     /// What is read by terms.
     pub(super) read: Vec<Parameter>,
+    /// Operands of which term `t` reads the element at [`element`] and no other.
+    pub(super) walked: Vec<usize>,
     /// What becomes of `acc`: statements that may read `result`.
     pub(super) store: String,
     /// What is read and written there.
@@ -53,7 +55,11 @@ pub(super) fn lower(site: &mut LaunchSite, op: Reducing) {
         (_, d) => c_type(d),
     };
     let terms = if x.elements() == 0 { 0 } else { tiling(&plan).terms };
+    // Those that are not broadcast.
+    let walked = (0..site.inputs.len()).filter(|&k| site.inputs[k].elements() == x.elements());
+    let walked: Vec<usize> = walked.filter(|&k| site.inputs[k].shape.ends_with(&x.shape)).collect();
     let combination = Combination {
+        walked,
         combiner: combiner(f, x.dtype),
         acc: acc.into(),
         term: format!("F::lift({value})"),
@@ -76,8 +82,14 @@ pub(super) fn combine(site: &mut LaunchSite, plan: &ReducePlan, elements: usize,
         return site.for_each(plan.results, index, c.written, &body);
     }
     let tiling = tiling(plan);
+    let is_packed = |&k: &usize| {
+        let bytes = tiling.each as u64 * site.inputs[k].dtype.size();
+        site.alignments[k].is_multiple_of(bytes)
+    };
     let first = Stage {
         tiling: &tiling,
+        packed: c.walked.iter().copied().filter(is_packed).map(|k| format!("x{k}")).collect(),
+        at: place(plan, true, "t"),
         results: plan.results,
         combiner: &c.combiner,
         acc: &c.acc,
@@ -106,6 +118,8 @@ pub(super) fn combine(site: &mut LaunchSite, plan: &ReducePlan, elements: usize,
         } else {
             "result".into()
         },
+        packed: vec!["partial".into()],
+        at: format!("t * {}", constant(plan.results)),
         term: match by_lanes {
             true => "partial[base + t]".into(),
             false => format!("partial[base + t * {}]", constant(plan.results)),
@@ -125,6 +139,10 @@ struct Stage<'a> {
     index: &'a str,
     /// Where the terms of `result` begin.
     base: String,
+    /// From there to term `t`.
+    at: String,
+    /// What is read there, by its name, and loaded at once for neighbouring results.
+    packed: Vec<String>,
     /// Term `t`, read at `base`.
     term: String,
     /// What becomes of `acc`.
@@ -157,7 +175,7 @@ fn place(plan: &ReducePlan, reduced: bool, i: &str) -> String {
 impl Stage<'_> {
     fn launch(&self, site: &mut LaunchSite, parameters: impl IntoIterator<Item = Parameter>) {
         let &Stage { tiling, results, combiner, acc, index, .. } = self;
-        let Tiling { terms, sharing, parts, share } = *tiling;
+        let Tiling { terms, sharing, parts, share, each } = *tiling;
         let threads = match sharing {
             Sharing::Lanes(_) => THREADS as usize,
             Sharing::Columns { width, height } => (width * height).next_multiple_of(32),
@@ -169,7 +187,8 @@ impl Stage<'_> {
                 format!("threadIdx.x % {lanes}u"),
                 format!("threadIdx.x / {lanes}u"),
                 String::new(),
-                format!("combine_lanes<F, {lanes}>(acc)"),
+                // One thread has nobody to combine with.
+                (lanes > 1).then(|| format!("combine_lanes<F, {lanes}>(all)")),
             ),
             Sharing::Columns { width, height } => (
                 width,
@@ -177,33 +196,73 @@ impl Stage<'_> {
                 format!("threadIdx.x / {width}u"),
                 format!("threadIdx.x % {width}u"),
                 format!(" && lane < {height}u"),
-                format!("combine_columns<F, {width}, {height}>(acc)"),
+                Some(format!("combine_columns<F, {width}, {height}>(all)")),
             ),
         };
-        let strips = results.div_ceil(per_block);
-        let [strips_text, share_text, terms, results] =
-            [strips, share, terms, results].map(constant);
+        let strips = (results / each).div_ceil(per_block);
+        let [strips_text, share_text, terms, results, of_block] =
+            [strips, share, terms, results, per_block * each].map(constant);
+        let (base, term, store, at) = (&self.base, &self.term, &self.store, &self.at);
+        let (one, all_of, sums, term, store) = match each {
+            1 => (
+                "result",
+                combiner.to_owned(),
+                acc.to_owned(),
+                format!("return {term};"),
+                format!("const {acc} acc = all; {store};"),
+            ),
+            _ => {
+                let [mut loads, mut lanes] = [String::new(), String::new()];
+                // Writing to a string does not fail.
+                for x in &self.packed {
+                    let _ = writeln!(
+                        loads,
+                        "            const auto {x}_read = load_pack<{each}>({x} + (base + {at}));"
+                    );
+                    let _ =
+                        writeln!(lanes, "                const auto {x} = lane_of({x}_read, of);");
+                }
+                let each_of = format!("\n#pragma unroll\n    for (u32 of = 0; of < {each}u; of++)");
+                (
+                    "first_result",
+                    format!("ForMany<{combiner}, {acc}, {each}>"),
+                    format!("Many<{acc}, {each}>"),
+                    format!(
+                        "Many<{acc}, {each}> many;
+{loads}{each_of} many.at[of] = [&](const {index} result) -> {acc} {{
+                const {index} base = {base};
+{lanes}                typedef {combiner} F;
+                return {term};
+            }}(first_result + of);
+            return many;"
+                    ),
+                    format!(
+                        "{each_of} {{ const {index} result = first_result + of; const {acc} acc = all.at[of]; typedef {combiner} F; {store}; }}"
+                    ),
+                )
+            }
+        };
+        // The base is that of the first of several results.
+        let result = if each == 1 { "" } else { "result = first_result, " };
+        let combined = combine.map_or(String::new(), |combine| format!("    all = {combine};\n"));
         let mut body = String::new();
-        // Writing to a string does not fail.
         let _ = write!(
             body,
-            "    typedef {combiner} F;
+            "    typedef {all_of} F;
     const u32 lane = {lane};
     const {index} part = blockIdx.x / {strips_text};
-    const {index} result = {index}(blockIdx.x % {strips_text}) * {per_block}u + {mine};
-    {acc} acc = F::identity();
-    const bool live = result < {results}{live};
+    const {index} {one} = {index}(blockIdx.x % {strips_text}) * {of_block} + ({mine}) * {each}u;
+    {sums} all = F::identity();
+    const bool live = {one} < {results}{live};
     if (live) {{
-        const {index} base = {}, first = part * {share_text}, rest = {terms} - first;
+        const {index} {result}base = {base}, first = part * {share_text}, rest = {terms} - first;
         const {index} end = first + (rest < {share_text} ? rest : {share_text});
-        acc = strided<F, {acc}, {index}>(first + lane, end, {step}u, [=]({index} t) {{
-            return {};
+        all = strided<F, {sums}, {index}>(first + lane, end, {step}u, [=]({index} t) {{
+            {term}
         }});
     }}
-    acc = {combine};
-    if (live && lane == 0) {{ {}; }}
+{combined}    if (live && lane == 0) {{ {store} }}
 ",
-            self.base, self.term, self.store
         );
         site.launch([strips * parts, 1, 1], threads as u32, parameters, body);
     }

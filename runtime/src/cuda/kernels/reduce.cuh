@@ -36,6 +36,28 @@ struct Sums {
     }
 };
 
+// Neighbouring results, each by itself.
+template <class A, u32 n>
+struct Many {
+    A at[n];
+};
+
+template <class F, class A, u32 n>
+struct ForMany {
+    static __device__ Many<A, n> identity() {
+        Many<A, n> all;
+#pragma unroll
+        for (u32 i = 0; i < n; i++) all.at[i] = F::identity();
+        return all;
+    }
+    static __device__ Many<A, n> combine(const Many<A, n>& a, const Many<A, n>& b) {
+        Many<A, n> all;
+#pragma unroll
+        for (u32 i = 0; i < n; i++) all.at[i] = F::combine(a.at[i], b.at[i]);
+        return all;
+    }
+};
+
 // The terms first, first + step, … below end: four at a time, so that as many are on their way
 // from memory, and in blocks that are combined afterwards, so that errors of long sums are those
 // of short ones.
