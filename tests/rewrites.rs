@@ -238,6 +238,74 @@ fn sunk_transposes_move_less_and_change_nothing_else() {
 }
 
 #[test]
+fn align_classes() {
+    let yaml = "- align_classes: {least: 0, least_rows: 1}";
+    assert!(hold_all("align_classes", yaml, false) >= 5);
+}
+
+/// What a step of the pass's example gives with these targets, before and after; the operand's rows
+/// are finite, but for the first one if it is told.
+fn with_targets(targets: [i64; 6], first: Option<f32>) -> [Result<Vec<Vec<u8>>, String>; 2] {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("passes/cases/align_classes/example.ir");
+    let text = std::fs::read_to_string(path).unwrap();
+    let case = Case::read(&text);
+    let before = Module::parse(case.module, &arenic_backends::ALL).unwrap().graph;
+    let after = Module::parse(case.gives.unwrap(), &arenic_backends::ALL).unwrap().graph;
+    [before, after].map(|g| {
+        let mut reference = Reference::new(&g).unwrap();
+        for (v, data) in g.consts() {
+            reference.value_mut(v).unwrap().copy_from_slice(data.bytes().unwrap());
+        }
+        let enters = g.states.values().map(|s| s.enter);
+        for (seed, v) in enters.chain(g.inputs()).enumerate() {
+            let mut values: Vec<f32> = numbers(g.ty(v).elements(), seed as u64).collect();
+            if let Some(x) = first.filter(|_| g.values[v].name == "x") {
+                values[0] = x;
+            }
+            let bytes: Vec<u8> = match g.ty(v).dtype {
+                DType::I64 => targets.iter().flat_map(|t| t.to_le_bytes()).collect(),
+                _ => values.into_iter().flat_map(f32::to_le_bytes).collect(),
+            };
+            reference.value_mut(v).unwrap().copy_from_slice(&bytes);
+        }
+        let draw = Draw { seed: 0, step: 0, round: 0 };
+        reference.step(draw).map_err(|e| e.to_string())?;
+        let ends = g.outputs.iter().map(|o| o.value).chain(g.states.values().map(|s| s.enter));
+        Ok(ends.map(|v| reference.value(v).to_vec()).collect())
+    })
+}
+
+/// Among more classes a target below 0 counts from the end of the old ones, and one out of their
+/// range is refused. On the CPU not a bit changes.
+#[test]
+fn targets_mean_the_same_among_more_classes() {
+    let [before, after] = with_targets([0, 9, -1, -10, 4, -7], None);
+    assert_eq!(before.unwrap(), after.unwrap());
+    for out_of_range in [10, 15, 16, 17, -11, -16, -17, i64::MAX, i64::MIN] {
+        for result in with_targets([0, 1, out_of_range, 3, 4, 5], None) {
+            assert!(result.unwrap_err().contains("out of range"), "{out_of_range}");
+        }
+    }
+}
+
+/// A row that is not finite has the same NaN with more classes, and no other row has any.
+#[test]
+fn rows_that_are_not_finite_stay_what_they_were_among_more_classes() {
+    for x in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+        let [before, after] = with_targets([0, 1, 2, 3, 4, 5], Some(x)).map(Result::unwrap);
+        let kinds = |all: &[Vec<u8>]| {
+            let floats = all.iter().flat_map(|bytes| bytes.as_chunks().0);
+            floats
+                .map(|&b| f32::from_le_bytes(b))
+                .map(|x| (x.is_nan(), x.is_infinite()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(&before), kinds(&after), "{x}");
+        assert!(kinds(&before).iter().any(|&(is_nan, _)| !is_nan), "{x}");
+    }
+}
+
+#[test]
 fn fuse_gelu() {
     assert!(hold("fuse_gelu", "- fuse_gelu") >= 5);
 }

@@ -601,3 +601,39 @@ fn products_with_a_gelu_equal_pytorch() {
     }
     assert_eq!(found, 2);
 }
+
+/// Logits with more classes, of which no one is a target: the losses stay those of PyTorch, and
+/// weights are those of as many classes as the model has, but for the order of sums.
+#[test]
+fn more_classes_equal_pytorch() {
+    let products =
+        named("as_exported").replace("- fuse_updates\n", "- fuse_updates: {gradients: never}\n");
+    let at = "- section\n";
+    assert!(products.contains(at));
+    let aligned =
+        products.replace(at, &format!("- align_classes: {{least: 0, least_rows: 1}}\n{at}"));
+    let mut found = 0;
+    for run in runs().into_iter().filter(|run| run.name.ends_with("sgdm")) {
+        let (target, bits) = run.bits(&aligned);
+        let (_, fewer) = run.bits(&products);
+        let g = &target.graph;
+        let stats = g.nodes.iter().filter(|(_, node)| node.op == Op::LogSoftmaxStats);
+        let classes: Vec<usize> = stats.map(|(n, _)| g.input_types(n)[0].shape[1]).collect();
+        assert_eq!(classes, if run.name.starts_with("gpt") { [72] } else { [16] }, "{}", run.name);
+        assert_eq!(bits.len(), fewer.len());
+        for (ours, theirs) in bits.iter().zip(&fewer) {
+            assert_eq!(ours.len(), theirs.len());
+            for (x, y) in floats(ours).iter().zip(floats(theirs)) {
+                assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{}: {x} {y}", run.name);
+            }
+        }
+        found += 1;
+        run.stress(&target, &bits, 2);
+        let run = Run { target, ..run };
+        let (losses, _) = run.train(run.options());
+        for (ours, theirs) in losses.iter().zip(&run.losses) {
+            assert!((ours - theirs).abs() <= 1e-5, "{}: {ours} {theirs}", run.name);
+        }
+    }
+    assert_eq!(found, 4);
+}

@@ -13,6 +13,7 @@ pub mod search;
 pub mod simulate;
 
 pub mod accumulate;
+pub mod align_classes;
 pub mod attention;
 pub mod budget;
 pub mod certificate;
@@ -97,6 +98,7 @@ crate::passes! {
     graph fuse_gelu::FuseGelu in "fuse_gelu/mod.rs",
     graph precision::Precision in "precision/mod.rs",
     graph layout::Layout in "layout/mod.rs",
+    graph align_classes::AlignClasses,
     graph fuse_elementwise::FuseElementwise in "fuse_elementwise/mod.rs",
     graph fuse_norms::FuseNorms in "fuse_norms/mod.rs",
     graph section::Section in "section/mod.rs",

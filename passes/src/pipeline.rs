@@ -228,8 +228,15 @@ impl Pipeline {
     /// changes anything, before chains are fused and operators cut.
     pub fn with_precision(mut self, pass: Precision) -> Pipeline {
         let follows = |step: &Step| {
-            let later = ["layout", "fuse_elementwise", "fuse_norms", "section", "detach_states"]
-                .contains(&&step.name[..]);
+            let names = [
+                "layout",
+                "align_classes",
+                "fuse_elementwise",
+                "fuse_norms",
+                "section",
+                "detach_states",
+            ];
+            let later = names.contains(&&step.name[..]);
             later || !matches!(step.pass, Pass::Graph(_))
         };
         let changes = pass.to != Format::F32;

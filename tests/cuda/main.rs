@@ -5,6 +5,7 @@
 //! Nothing here runs on a GPU, unless `ARENIC_TEST_DEVICE` names one: then every step that is
 //! not about a driver's failures does.
 
+mod classes;
 mod failures;
 mod lent;
 #[path = "../rounds/linear.rs"]

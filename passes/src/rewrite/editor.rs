@@ -87,6 +87,27 @@ impl<'a> Editor<'a> {
         Ok(self.g.add_view("", ty, of, 0))
     }
 
+    /// The elements of `v` that are first along every axis, in this shape: a view where they lie at the
+    /// beginning and the graph has views already, else a `Slice` before `at`.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub(crate) fn leading(
+        &mut self,
+        at: NodeId,
+        v: ValueId,
+        shape: &[usize],
+    ) -> Result<ValueId, PassError> {
+        let TensorType { dtype, shape: whole } = self.g.ty(v).clone();
+        let cut = (0..shape.len()).rfind(|&i| whole.get(i) != Some(&shape[i])).unwrap_or(0);
+        let is_run = whole.len() == shape.len() && whole[..cut].iter().all(|&n| n == 1);
+        if self.has_views && is_run && whole.iter().zip(shape).all(|(n, part)| part <= n) {
+            return Ok(self.g.add_view("", TensorType::new(dtype, shape), v, 0));
+        }
+        let (starts, steps) = (vec![0; shape.len()], vec![1; shape.len()]);
+        self.value(at, Op::Slice { starts, steps, shape: shape.to_vec() }, vec![v])
+    }
+
     /// A constant of this shape whose elements are all `x`.
     pub(crate) fn constant(&mut self, ty: TensorType, x: f64) -> ValueId {
         let one = match ty.dtype {
