@@ -52,7 +52,7 @@ LIMIT = 470
 
 # The test programs' tests that are about a GPU: families of operators, and whole steps.
 FAMILIES = [
-    "product", "attention", "convolution", "elementwise", "norm", "batch_norm", "fused_norm", "softmax", "reduce", "update",
+    "product", "attention", "convolution", "elementwise", "norm", "batch_norm", "batch_norm_of_many", "fused_norm", "softmax", "reduce", "update",
     "movement", "indexing", "windows", "in_place", "random_operators", "recurrence",
 ]  # fmt: skip
 STEPS = [

@@ -208,9 +208,20 @@ impl Tiling {
             1 => Sharing::Lanes(1),
             _ => Sharing::Columns { width, height },
         };
-        let least = if is_large { 4 } else { 16 };
+        let least = if is_large { 8 } else { 16 };
         let parts = pieces(groups.div_ceil(width), terms / (least * height));
         Tiling { terms, sharing, parts: 1, share: terms, each }.cut(parts, height)
+    }
+
+    /// Few results of few terms each, which lie side by side: so many threads of a result that the blocks are many
+    /// and each thread has few terms.
+    fn few_columns(results: usize, terms: usize) -> Tiling {
+        let height = (terms / 4).next_power_of_two().min(32);
+        let sharing = match height {
+            1 => Sharing::Lanes(1),
+            _ => Sharing::Columns { width: results.min(THREADS / height), height },
+        };
+        Tiling { terms, sharing, parts: 1, share: terms, each: 1 }
     }
 
     fn cut(self, parts: usize, multiple: usize) -> Tiling {
@@ -226,7 +237,7 @@ impl Tiling {
     pub fn second(&self, results: usize) -> Tiling {
         let tiling = match self.sharing {
             Sharing::Lanes(_) => Tiling::lanes(results, self.parts),
-            Sharing::Columns { .. } => Tiling::columns(results, self.parts, results),
+            Sharing::Columns { .. } => Tiling::few_columns(results, self.parts),
         };
         Tiling { parts: 1, share: self.parts, ..tiling }
     }
@@ -290,7 +301,7 @@ mod tests {
         };
         assert_eq!(blocks(&[128, 64, 56, 56], &[0, 2, 3]), 1024);
         assert_eq!(blocks(&[1 << 24], &[0]), 1041);
-        assert_eq!(blocks(&[4096, 768], &[0]), 384);
+        assert_eq!(blocks(&[4096, 768], &[0]), 192);
         assert_eq!(blocks(&[1 << 18, 64], &[0]), 1024);
     }
 }

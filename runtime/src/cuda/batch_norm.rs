@@ -3,7 +3,7 @@
 
 use super::index::{index_type, offset};
 use super::norm::{Dy, Steps, own};
-use super::packs::{Elements, Read};
+use super::packs::{Elements, LOAD, Read};
 use super::reduce::{Combination, combine, element};
 use super::site::{LaunchSite, Parameter, c_type, literal};
 use arenic_backends::cpu::tiling::channels;
@@ -21,14 +21,17 @@ fn channel(site: &LaunchSite) -> String {
     offset(&channels(site.inputs[0]), &[0, 1, 0], "i")
 }
 
+/// True where a channel's elements are one behind another's, none behind itself.
+fn is_last(site: &LaunchSite) -> bool {
+    channels(site.inputs[0])[2] == 1
+}
+
 /// How an element reads the operands: those that are as large as `x`, and the channels' ones, one
 /// after another where nothing lies behind them.
 fn reads(site: &LaunchSite, whole: &[usize]) -> Vec<Read> {
-    let x = site.inputs[0];
-    let last = channels(x)[2] == 1;
+    let (x, last) = (site.inputs[0], is_last(site));
     let is_read = |k: &usize| whole.contains(k) || last && site.inputs[*k].elements() == x.shape[1];
-    let operands = (0..site.inputs.len()).filter(is_read);
-    operands.map(|k| Read { operand: k, period: site.inputs[k].elements() }).collect()
+    (0..site.inputs.len()).filter(is_read).map(|k| Read::operand(site, k)).collect()
 }
 
 /// The kernels of a batch norm.
@@ -90,17 +93,15 @@ pub(super) fn forward(site: &mut LaunchSite, epsilon: f32, then: Option<Steps>) 
     let body = format!("    const {index} c = {};\n{store}", channel(site));
     let others = (own(site, then)..site.inputs.len()).filter(|&k| site.inputs[k].elements() > 1);
     let whole: Vec<usize> = [0].into_iter().chain(others).collect();
+    let mut reads = reads(site, &whole);
+    // Statistics may begin anywhere behind the partial sums.
+    if is_last(site) && means.is_multiple_of(LOAD as u64) {
+        let of_channels = |name| Read::scratch(name, size as usize, x.shape[1]);
+        reads.extend(["mean", "inv_std"].map(of_channels));
+    }
     let parameters = site.all_inputs().into_iter().chain([mean, inv_std, y]);
-    site.for_elements(
-        parameters,
-        &Elements {
-            count: x.elements(),
-            index,
-            reads: &reads(site, &whole),
-            results: &[0],
-            body: &body,
-        },
-    );
+    let (count, results, body, common) = (x.elements(), &[0], &body, "");
+    site.for_elements(parameters, &Elements { count, index, reads: &reads, results, common, body });
 }
 
 /// The kernel of the gradient of a batch norm's operand.
@@ -126,6 +127,7 @@ pub(super) fn of_operand(site: &mut LaunchSite, dy: Dy) {
             index,
             reads: &reads(site, &dy.whole(site)),
             results: &[0],
+            common: "",
             body: &body,
         },
     );

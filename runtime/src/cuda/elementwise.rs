@@ -16,8 +16,8 @@ pub(super) fn lower(site: &mut LaunchSite, op: Elementwise) {
     let x: Vec<String> = (0..site.inputs.len()).map(|i| element(site.inputs[i], i, y)).collect();
     let results: Vec<usize> =
         (0..site.outputs.len()).filter(|&o| site.outputs[o].is_some()).collect();
-    let reads = site.inputs.iter().enumerate();
-    let reads: Vec<Read> = reads.filter_map(|(k, x)| Read::of(k, x, y)).collect();
+    let reads = 0..site.inputs.len();
+    let reads: Vec<Read> = reads.filter_map(|k| Read::of(site, k, y)).collect();
     let t = c_type(site.inputs[0].dtype);
     let mut body = String::new();
     match op {
@@ -64,7 +64,7 @@ pub(super) fn lower(site: &mut LaunchSite, op: Elementwise) {
     let largest = site.inputs.iter().map(|x| x.elements()).fold(y.elements(), usize::max);
     let index = index_type(largest);
     let (reads, results) = (&reads, &results);
-    let elements = Elements { count: y.elements(), index, reads, results, body: &body };
+    let elements = Elements { count: y.elements(), index, reads, results, common: "", body: &body };
     site.for_elements(parameters, &elements);
 }
 

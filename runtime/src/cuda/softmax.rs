@@ -4,7 +4,7 @@
 //! element stands for itself.
 
 use super::index::{constant, index_type};
-use super::packs::{Elements, Read};
+use super::packs::{Elements, MOST_LANES, Read};
 use super::rows::StridedRows;
 use super::site::{LaunchSite, Parameter, c_type};
 use arenic_ir::op::families::Softmax;
@@ -79,44 +79,65 @@ fn stats(site: &mut LaunchSite) {
     StridedRows::new(x, axis..axis + 1).launch(site, parameters, &body);
 }
 
-/// The softmax of element `i`.
-const OF_STATS: &str = "exp_of((x0[i] - x1[row]) - x2[row])";
-
 fn of_stats(site: &mut LaunchSite) {
     let Some(y) = site.output(0) else { return };
-    let (row, elements, index) = row_of_element(site);
-    let body = format!("{row}    y0[i] = {OF_STATS};\n");
-    let parameters = site.all_inputs().into_iter().chain([y]);
-    let reads = [Read { operand: 0, period: elements }];
-    let elements = Elements { count: elements, index, reads: &reads, results: &[0], body: &body };
-    site.for_elements(parameters, &elements);
+    let row = RowOf::new(site);
+    let common = format!("{}    const auto max = x1[row]; const auto log = x2[row];\n", row.text);
+    let parameters = site.all_inputs().into_iter().chain([y]).collect();
+    row.launch(site, parameters, &common, "    y0[i] = exp_of((x0[i] - max) - log);\n");
 }
 
 fn gradient(site: &mut LaunchSite) {
     let Some(y) = site.output(0) else { return };
-    let (row, elements, index) = row_of_element(site);
+    let row = RowOf::new(site);
     let t = c_type(site.inputs[0].dtype);
-    let n = site.inputs[0].shape.last().copied().unwrap_or(1);
     // A sum of `w` and zeros, which the gradient of a row is, is never −0.
-    let body = format!(
-        "{row}    i64 target = x3[row];
+    let common = format!(
+        "{}    i64 target = x3[row];
     if (!resolve(target, {n}, refusal, node)) return;
-    const {t} w = x4[row], sum = {t}(0) + w;
-    const {t} part = {OF_STATS} * sum;
-    y0[i] = i % {} == {index}(target) ? w - part : {t}(0) - part;
+    const {t} w = x4[row], sum = {t}(0) + w, max = x1[row], log = x2[row];
+    const {index} here = row * {n_text} + {index}(target);
 ",
-        constant(n)
+        row.text,
+        n = row.extent,
+        n_text = constant(row.extent),
+        index = row.index,
     );
-    let parameters = site.all_inputs().into_iter().chain([y]).chain(Parameter::refusal());
-    let reads = [Read { operand: 0, period: elements }];
-    let elements = Elements { count: elements, index, reads: &reads, results: &[0], body: &body };
-    site.for_elements(parameters, &elements);
+    let body = format!(
+        "    const {t} part = exp_of((x0[i] - max) - log) * sum;
+    y0[i] = i == here ? w - part : {t}(0) - part;
+"
+    );
+    let parameters = site.all_inputs().into_iter().chain([y]).chain(Parameter::refusal()).collect();
+    row.launch(site, parameters, &common, &body);
 }
 
-/// Text that finds the row of element `i`, the number of elements, their index type.
-fn row_of_element(site: &LaunchSite) -> (String, usize, &'static str) {
-    let x = site.inputs[0];
-    let n = x.shape.last().copied().unwrap_or(1);
-    let index = index_type(x.elements());
-    (format!("    const {index} row = i / {};\n", constant(n)), x.elements(), index)
+/// Elements of rows of so many, of which a thread's are all of one row, or are one.
+struct RowOf {
+    extent: usize,
+    index: &'static str,
+    /// Text that finds the row.
+    text: String,
+    is_shared: bool,
+}
+
+impl RowOf {
+    fn new(site: &LaunchSite) -> RowOf {
+        let x = site.inputs[0];
+        let extent = x.shape.last().copied().unwrap_or(1);
+        let index = index_type(x.elements());
+        let is_shared = extent.is_multiple_of(MOST_LANES);
+        let of = if is_shared { "first" } else { "i" };
+        let text = format!("    const {index} row = {of} / {};\n", constant(extent));
+        RowOf { extent, index, text, is_shared }
+    }
+
+    /// Launches a thread for each element, or for several; `common` is what those of a row share.
+    fn launch(&self, site: &mut LaunchSite, parameters: Vec<Parameter>, common: &str, body: &str) {
+        let (reads, count) = ([Read::operand(site, 0)], site.inputs[0].elements());
+        let all = format!("{common}{body}");
+        let (common, body) = if self.is_shared { (common, body) } else { ("", &*all) };
+        let (index, reads, results) = (self.index, &reads, &[0]);
+        site.for_elements(parameters, &Elements { count, index, reads, results, common, body });
+    }
 }

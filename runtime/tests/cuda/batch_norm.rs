@@ -27,6 +27,14 @@ const SHAPES: &[&[usize]] = &[
     &[3, 4, 0],
 ];
 
+/// So many that a thread has several rounds, the last of which not all have.
+pub(super) fn large(r: &mut Random) -> Vec<Case> {
+    [(DType::Bf16, 34_000), (DType::F32, 17_000)]
+        .into_iter()
+        .flat_map(|(dtype, rows)| of_shape(r, dtype, &[rows, 64]))
+        .collect()
+}
+
 pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();
     for dtype in [DType::F32, DType::F64, DType::Bf16] {

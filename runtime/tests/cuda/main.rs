@@ -209,6 +209,11 @@ families! {
 }
 
 #[test]
+fn batch_norm_of_many() {
+    hold(batch_norm::large(&mut Random(1)));
+}
+
+#[test]
 fn convolution() {
     let by_library = hold(convolution::cases(&mut Random(1)));
     assert!(by_library >= 20, "{by_library}");

@@ -91,6 +91,21 @@ const KERNELS: &[(&str, Math, &str)] = &[
         "batch_norm_param_grad (v0: bf16[256,64,56,56], v1: bf16[256,64,56,56], v2: f32[64], v3: f32[64])",
     ),
     (
+        "batch norm, channels last, bf16",
+        Math::F32,
+        r#"batch_norm {"epsilon":1e-5} (v0: bf16[802816,256], v1: f32[256], v2: f32[256])"#,
+    ),
+    (
+        "batch norm's gradient, channels last, bf16",
+        Math::F32,
+        "batch_norm_input_grad (v0: bf16[802816,256], v1: bf16[802816,256], v2: f32[256], v3: f32[256], v4: f32[256], v5: f32[256], v6: f32[256])",
+    ),
+    (
+        "cross entropy's gradient, bf16",
+        Math::F32,
+        "cross_entropy_grad (v0: bf16[8192,50264], v1: f32[8192,1], v2: f32[8192,1], v3: i64[8192,1], v4: f32[8192,1])",
+    ),
+    (
         "convolution, f32",
         Math::F32,
         r#"conv {"window":{"kernel":[3,3],"strides":[1,1],"pads_begin":[1,1],"pads_end":[1,1],"dilations":[1,1]},"group":1} (v0: f32[256,64,56,56], v1: f32[64,64,3,3])"#,
