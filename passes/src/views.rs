@@ -3,9 +3,11 @@
 //! Reshapes always are; a slice is where it takes whole trailing axes and one run of the
 //! axis before them; a transpose where only axes of extent 1 move; an expand where
 //! nothing is repeated; a cast to the same type; a reduction over axes of extent 1. Sound because the bytes are the same and values never change (SSA).
+//! A node that reads a view of as many bytes and the same type as what is viewed, as a reshape and the one back
+//! leave it, reads that instead: so later passes see who made it.
 
 use crate::{Cx, GraphPass, PassError, Stats};
-use arenic_ir::graph::{Def, Graph, NodeId};
+use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
 use arenic_ir::op::Op;
 use arenic_ir::types::{TensorType, dense_strides};
 use cranelift_entity::SecondaryMap;
@@ -32,9 +34,26 @@ impl GraphPass for Views {
                 count += 1;
             }
         }
+        for n in g.nodes.keys().collect::<Vec<_>>() {
+            for i in 0..g.nodes[n].inputs.len() {
+                g.nodes[n].inputs[i] = origin(g, g.nodes[n].inputs[i]);
+            }
+        }
         *g = g.compacted(|n| !resolved[n]);
         Ok(Stats::from([("views", count)]))
     }
+}
+
+/// The value of the same type that a value is a view of all of, perhaps through others; else itself.
+fn origin(g: &Graph, v: ValueId) -> ValueId {
+    let (mut at, mut found) = (v, v);
+    while let Def::View { of, offset: 0 } = g.values[at].def {
+        at = of;
+        if g.ty(of) == g.ty(v) {
+            found = of;
+        }
+    }
+    found
 }
 
 /// First byte of the result in the operand, where the result is a run of its bytes.

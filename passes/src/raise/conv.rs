@@ -18,7 +18,8 @@
 //! ```
 //!
 //! where the slice drops taps that a stride of the convolution has left over, and a first or last
-//! transpose that moves nothing (`C`, `N` or `M` is 1) may be a view.
+//! transpose that moves nothing (`C`, `N` or `M` is 1) may be a view. The transpose of `dy` may be one
+//! with those before it, as where the channels of `dy` were last: what is left of it comes before.
 
 use crate::PassError;
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
@@ -86,6 +87,7 @@ pub(super) fn weight_gradients(g: &mut Graph) -> Result<u64, PassError> {
     for gradient in &found {
         let Gradient { conv, x, dy, window, group, result, ty } = gradient;
         let x = viewed(g, x.0, &x.1);
+        let dy = &dy.made(g);
         let op = Op::ConvWeightGrad { window: window.clone(), group: *group };
         op.infer(&g.types_of(&[x, *dy]))?;
         if let Def::Node { node, .. } = g.values[*result].def {
@@ -105,12 +107,61 @@ struct Gradient {
     conv: NodeId,
     /// The forward operand, and its shape.
     x: (ValueId, TensorType),
-    dy: ValueId,
+    dy: Dy,
     window: Window,
     group: usize,
     /// What holds the gradient, as a value of this type.
     result: ValueId,
     ty: TensorType,
+}
+
+/// The gradient of a convolution's result.
+enum Dy {
+    /// It is there.
+    Made(ValueId),
+    /// It is what a transpose gives, which no other node reads, by another permutation.
+    Turned { of: ValueId, transpose: NodeId, perm: Vec<usize>, ty: TensorType },
+}
+
+impl Dy {
+    /// Of which `b` has the first axes exchanged.
+    fn of(
+        g: &Graph,
+        b: ValueId,
+        readers: &SecondaryMap<ValueId, Vec<NodeId>>,
+        kept: &SecondaryMap<ValueId, bool>,
+    ) -> Option<Dy> {
+        if let Some(dy) = transposed(g, b, &[1, 0]) {
+            return Some(Dy::Made(dy));
+        }
+        let Def::Node { node: transpose, .. } = g.values[b].def else { return None };
+        let Op::Transpose { perm } = &g.nodes[transpose].op else { return None };
+        if readers[b].len() != 1 || kept[b] || perm.len() < 3 {
+            return None;
+        }
+        let (mut perm, mut ty) = (perm.clone(), g.ty(b).clone());
+        perm.swap(0, 1);
+        ty.shape.swap(0, 1);
+        Some(Dy::Turned { of: b, transpose, perm, ty })
+    }
+
+    fn ty<'g>(&'g self, g: &'g Graph) -> &'g TensorType {
+        match self {
+            Dy::Made(dy) => g.ty(*dy),
+            Dy::Turned { ty, .. } => ty,
+        }
+    }
+
+    fn made(&self, g: &mut Graph) -> ValueId {
+        match self {
+            Dy::Made(dy) => *dy,
+            Dy::Turned { of, transpose, perm, ty } => {
+                g.nodes[*transpose].op = Op::Transpose { perm: perm.clone() };
+                g.values[*of].ty = ty.clone();
+                *of
+            }
+        }
+    }
 }
 
 fn gradient(
@@ -121,7 +172,7 @@ fn gradient(
 ) -> Option<Gradient> {
     let Op::Conv { window: taken, group } = &g.nodes[conv].op else { return None };
     let [a, b] = g.nodes[conv].inputs[..] else { return None };
-    let dy = transposed(g, b, &[1, 0])?;
+    let dy = Dy::of(g, b, readers, kept)?;
     let x = forward_operand(g, a, *group).or_else(|| of_one(g, conv, a, taken, *group))?;
     // Where the result goes: through a slice, or not.
     let mut held = g.result(conv)?;
@@ -160,7 +211,7 @@ fn gradient(
         pads_end: taken.pads_end.clone(),
     };
     let op = Op::ConvWeightGrad { window: window.clone(), group: *group };
-    let same = op.infer(&[&x.1, g.ty(dy)]).is_ok_and(|dw| dw[0] == ty);
+    let same = op.infer(&[&x.1, dy.ty(g)]).is_ok_and(|dw| dw[0] == ty);
     same.then_some(Gradient { conv, x, dy, window, group: *group, result, ty })
 }
 

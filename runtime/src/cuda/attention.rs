@@ -9,7 +9,7 @@ use super::work::Unsupported;
 use arenic_backends::cuda::tiling::{AttentionCore, AttentionTile, attention_core, attention_tile};
 use arenic_ir::op::families::Attention;
 use arenic_ir::op::{AttentionDropout, AttentionSpec};
-use arenic_ir::{Math, TensorType};
+use arenic_ir::{DType, Math, TensorType};
 
 /// Threads of a block for each row of its tile: a warp has 16 rows.
 const THREADS_OF_ROW: usize = 2;
@@ -51,6 +51,8 @@ struct Tiles {
     width: usize,
     index: &'static str,
     t: &'static str,
+    /// Elements are `bf16`.
+    narrow: bool,
     /// Statements that name `a`, what is fixed, `score`, `slope` and `drop`. What they call `batch` is
     /// a matrix of queries.
     setup: String,
@@ -121,7 +123,8 @@ impl Tiles {
                 None => format!("    auto drop = []({index}, {index}, {t} x) {{ return x; }};\n"),
             }
         );
-        Tiles { batch, group, queries, keys, tile, depth, width, index, t, setup, drops }
+        let narrow = q.dtype == DType::Bf16;
+        Tiles { batch, group, queries, keys, tile, depth, width, index, t, narrow, setup, drops }
     }
 
     /// The address of a matrix, of so many elements, of a parameter: of one that belongs to queries,
@@ -180,7 +183,11 @@ impl Tiles {
 {setup}{body}"
         );
         let threads = (tile * THREADS_OF_ROW) as u32;
-        site.launch([matrices * tiles, 1, 1], threads, parameters, body);
+        // What sums and tiles of short rows need fits the registers of so many blocks, but for a few of the keys'
+        // gradients.
+        let is_short = self.narrow && self.depth.max(self.width) <= 64;
+        let resident = if is_short && threads == 128 { 4 } else { 0 };
+        site.launch_resident([matrices * tiles, 1, 1], threads, resident, parameters, body);
     }
 }
 

@@ -30,6 +30,8 @@ entity_impl!(KernelId, "k");
 pub struct Kernel {
     /// Threads of each block.
     pub threads: u32,
+    /// Blocks that a multiprocessor is to hold at once, which bounds registers; 0 where nothing is said.
+    pub resident: u32,
     /// Parameters as they are declared.
     pub parameters: String,
     /// What it does.
@@ -109,8 +111,12 @@ impl Module {
             let _ = writeln!(text, "#include \"{name}\"");
         }
         for id in range.map(KernelId::new) {
-            let Kernel { threads, parameters, body } = &self.kernels[id];
-            let _ = writeln!(text, "\nKERNEL({id}, {threads}, {parameters}) {{\n{body}}}");
+            let Kernel { threads, resident, parameters, body } = &self.kernels[id];
+            let bounds = match resident {
+                0 => threads.to_string(),
+                _ => format!("BOUNDS({threads}, {resident})"),
+            };
+            let _ = writeln!(text, "\nKERNEL({id}, {bounds}, {parameters}) {{\n{body}}}");
         }
         text
     }

@@ -125,9 +125,22 @@ impl LaunchSite<'_> {
         parameters: impl IntoIterator<Item = Parameter>,
         body: impl Into<String>,
     ) {
+        self.launch_resident(grid, threads, 0, parameters, body);
+    }
+
+    /// Launches a kernel of which a multiprocessor is to hold so many blocks at once.
+    pub(super) fn launch_resident(
+        &mut self,
+        grid: [usize; 3],
+        threads: u32,
+        resident: u32,
+        parameters: impl IntoIterator<Item = Parameter>,
+        body: impl Into<String>,
+    ) {
         let (declared, arguments): (Vec<String>, Vec<Argument>) =
             parameters.into_iter().map(|p| (p.declared, p.passed)).unzip();
-        let kernel = Kernel { threads, parameters: declared.join(", "), body: body.into() };
+        let parameters = declared.join(", ");
+        let kernel = Kernel { threads, resident, parameters, body: body.into() };
         let kernel = self.module.kernel(kernel);
         // Tensors have fewer than 2^48 bytes, and no kernel has fewer than 2^17 of them along x.
         let grid = grid.map(|n| n as u32);

@@ -5,10 +5,13 @@ use super::simulated::{Behaviour, Simulated};
 use arenic_runtime::cuda::driver::{
     AlgorithmCandidate, CallHandle, Driver, DriverError, FunctionHandle, StreamHandle,
 };
+use arenic_runtime::cuda::nvrtc::{self, Architecture};
 use arenic_runtime::cuda::{Argument, KernelId, Launch, Module, Request, Work};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Orders in which emulated threads run between barriers.
 const SEEDS: [u64; 3] = [0, 1, 77];
@@ -20,6 +23,9 @@ const GUARD_BYTE: u8 = 0xEE;
 
 /// Kernels that are compiled together.
 pub(super) const CHUNK: usize = 150;
+
+/// The same for a GPU, by as many threads as there are processors: NVRTC takes seconds for long ones.
+const CHUNK_OF_GPU: usize = 12;
 
 /// What a case reads and writes, in one run of bytes with guards between.
 pub(super) struct Image {
@@ -74,6 +80,8 @@ pub(super) struct Device {
     driver: Box<dyn Driver>,
     stream: StreamHandle,
     functions: RefCell<HashMap<KernelId, FunctionHandle>>,
+    /// Kernels of a module.
+    chunk: usize,
     modules: Vec<arenic_runtime::cuda::driver::ModuleHandle>,
     /// What libraries were asked for, and their ways.
     asked: RefCell<Vec<(Request, Vec<AlgorithmCandidate>)>>,
@@ -83,30 +91,68 @@ pub(super) struct Device {
     pub(super) label: String,
 }
 
+/// The texts of modules of so many kernels each.
+fn sources(module: &Module, chunk: usize) -> Vec<String> {
+    let text = |first: usize| module.source_of(first..module.len().min(first + chunk));
+    (0..module.len()).step_by(chunk).map(text).collect()
+}
+
+/// What they are compiled to, by threads that each take the next one.
+fn compiled(sources: &[String], architecture: Architecture) -> Vec<nvrtc::Image> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut made = Vec::new();
+        loop {
+            let i = next.fetch_add(1, Relaxed);
+            let Some(source) = sources.get(i) else { return made };
+            let code = nvrtc::compile(source, architecture).unwrap_or_else(|e| panic!("{e}"));
+            made.push((i, nvrtc::Image { architecture, code }));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut made: Vec<(usize, nvrtc::Image)> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        all.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    made.sort_by_key(|(i, _)| *i);
+    made.into_iter().map(|(_, image)| image).collect()
+}
+
 impl Device {
     /// The GPU that the environment names; without one simulated drivers, each with another
     /// order of threads.
     pub(super) fn all(module: &Module) -> Vec<Device> {
         if let Some(gpu) = place::gpu() {
             let label = gpu.name();
-            return vec![Device::new(Box::new(gpu), label, module)];
+            let capability = gpu.attributes().unwrap().capability;
+            let sources = sources(module, CHUNK_OF_GPU);
+            let images = compiled(&sources, Architecture::Machine(capability));
+            return vec![Device::new(Box::new(gpu), label, CHUNK_OF_GPU, &sources, &images)];
         }
+        let sources = sources(module, CHUNK);
         let simulated = |seed| {
             let driver = Simulated::new(Behaviour { seed, ..Behaviour::default() });
-            Device::new(Box::new(driver), format!("seed {seed}"), module)
+            Device::new(Box::new(driver), format!("seed {seed}"), CHUNK, &sources, &[])
         };
         SEEDS.map(simulated).into()
     }
 
-    fn new(driver: Box<dyn Driver>, label: String, module: &Module) -> Device {
-        let load = |first: usize| {
-            let source = module.source_of(first..module.len().min(first + CHUNK));
-            driver.load(&source, &[]).unwrap_or_else(|e| panic!("{e}"))
+    /// With modules of so many kernels each, and what they were compiled to, where they were.
+    fn new(
+        driver: Box<dyn Driver>,
+        label: String,
+        chunk: usize,
+        sources: &[String],
+        images: &[nvrtc::Image],
+    ) -> Device {
+        let load = |(i, source): (usize, &String)| {
+            let image = images.get(i).map_or(&[][..], std::slice::from_ref);
+            driver.load(source, image).unwrap_or_else(|e| panic!("{e}"))
         };
-        let modules = (0..module.len()).step_by(CHUNK).map(load).collect();
+        let modules = sources.iter().enumerate().map(load).collect();
         let stream = driver.stream().unwrap();
         let (functions, asked, memory) = (RefCell::default(), RefCell::default(), Cell::default());
-        Device { driver, stream, functions, modules, asked, memory, label }
+        Device { driver, stream, functions, chunk, modules, asked, memory, label }
     }
 
     /// The ways in which libraries compute something; empty if there is no library.
@@ -122,7 +168,7 @@ impl Device {
 
     fn function(&self, kernel: KernelId) -> FunctionHandle {
         let load = || {
-            let module = self.modules[cranelift_entity::EntityRef::index(kernel) / CHUNK];
+            let module = self.modules[cranelift_entity::EntityRef::index(kernel) / self.chunk];
             self.driver.function(module, &kernel.to_string()).unwrap()
         };
         *self.functions.borrow_mut().entry(kernel).or_insert_with(load)

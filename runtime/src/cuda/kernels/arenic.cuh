@@ -15,6 +15,8 @@ typedef long long int64_t;
 typedef unsigned long long uint64_t;
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
+// Threads of a block, or these and the blocks that a multiprocessor is to hold at once.
+#define BOUNDS(threads, blocks) threads, blocks
 #define KERNEL(name, threads, ...) \
     extern "C" __global__ void __launch_bounds__(threads) name(__VA_ARGS__)
 #else
