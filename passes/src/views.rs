@@ -44,12 +44,14 @@ impl GraphPass for Views {
     }
 }
 
-/// The value of the same type that a value is a view of all of, perhaps through others; else itself.
+/// What a node makes of the same type, if a value is a view of all of it, perhaps through others; else itself.
+/// Views of states stay apart: what is made of one, as a narrow copy for the backward pass, need not live since
+/// the forward pass.
 fn origin(g: &Graph, v: ValueId) -> ValueId {
     let (mut at, mut found) = (v, v);
     while let Def::View { of, offset: 0 } = g.values[at].def {
         at = of;
-        if g.ty(of) == g.ty(v) {
+        if g.ty(of) == g.ty(v) && matches!(g.values[of].def, Def::Node { .. }) {
             found = of;
         }
     }
