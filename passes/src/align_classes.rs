@@ -11,7 +11,8 @@
 //! of rows, the logit of each target, the gradient of the cross entropy), and all that reads the
 //! gradient are products and sums over rows. Casts may lie between. Any other reader keeps everything as
 //! it is: an output, a metric, and label smoothing, which sums the logits of all classes. So does a
-//! product that adds to another gradient of the weight, as of micro-batches: that one has no more rows.
+//! product that adds to another gradient of the weight, as of micro-batches: that one has no more rows. (In `bf16` no
+//! product does: `precision` adds these in `f32`, by a node of its own, which reads the first rows.)
 //!
 //! Sound because
 //!

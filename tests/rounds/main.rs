@@ -8,6 +8,7 @@ mod random;
 mod refused;
 #[path = "../shell/mod.rs"]
 mod shell;
+mod sums;
 
 use arenic::artifact::{Artifact, Provenance, Target};
 use arenic::data::{Npz, TensorFile};
@@ -30,8 +31,16 @@ const STEPS: u64 = 3;
 /// By name the outputs of a step, then its states.
 type Tensors = BTreeMap<String, Vec<u8>>;
 
+/// What an input is fed in a step.
+type Feed = fn(&str, u64) -> Vec<u8>;
+
 /// Every step's outputs and states, by the machine.
 fn in_rounds(target: &Target, options: ExecutorOptions) -> Vec<Tensors> {
+    in_rounds_on(data, target, options)
+}
+
+/// The same on other data.
+fn in_rounds_on(data: Feed, target: &Target, options: ExecutorOptions) -> Vec<Tensors> {
     let whole = target.whole_step().unwrap().unwrap();
     let g = whole.graph();
     let mut machine = InRounds::on_cpu(&whole, options).unwrap();
@@ -75,6 +84,11 @@ fn reference(g: &Graph) -> Reference<'_> {
 
 /// The same by the reference interpreter, part after part.
 fn part_after_part(target: &Target) -> Vec<Tensors> {
+    part_after_part_on(data, target)
+}
+
+/// The same on other data.
+fn part_after_part_on(data: Feed, target: &Target) -> Vec<Tensors> {
     let rounds = target.rounds.as_deref().unwrap();
     let turns: Vec<(&Graph, u32)> =
         target.turns().iter().map(|turn| (turn.graph, turn.times)).collect();

@@ -11,6 +11,7 @@ use arenic::train::{Initial, Length, TrainOptions, train};
 use arenic_backends::CPU;
 use arenic_ir::program::PerSpace;
 use arenic_ir::text::Module;
+use arenic_ir::{Graph, TargetInfo};
 use arenic_passes::accumulate::Accumulate;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::pipeline::{PartOutcome, Pipeline, RunOptions};
@@ -161,29 +162,34 @@ fn rounds_use_host_memory() {
     }
 }
 
-/// A round draws for an element what the whole batch draws for it.
-#[test]
-fn dropout_drops_the_same_elements() {
-    let mut graph = Module::parse(include_str!("whole.ir"), &arenic_backends::ALL).unwrap().graph;
-    let by_hand = linear();
-    let w = by_hand.graph.states.values().next().unwrap().init.clone();
-    graph.states.values_mut().next().unwrap().init.clone_from(&w);
-    let whole = at_once(&graph, w.unwrap().bytes().unwrap());
-    let pipeline = pipeline("default").in_micro_batches(rounds(4).unwrap());
-    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
+/// What a pipeline that divides makes of a step.
+pub(crate) fn divided(graph: Graph, pipeline: &Pipeline, target: TargetInfo) -> Target {
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(target) };
     let outcome = pipeline.run(graph, &cx, RunOptions::default()).unwrap();
     let part = |part: &PartOutcome| {
         let (graph, program) = (part.graph.clone(), part.program.clone());
         Ok::<_, ()>(Part { graph, program, kernels: None })
     };
-    let target = Target {
+    Target {
         variant: String::new(),
         structure: String::new(),
+        name: target.backend.name.into(),
         graph: outcome.module.graph,
         program: outcome.module.program.unwrap(),
         rounds: Some(Box::new(outcome.rounds.unwrap().map(part).unwrap())),
-        ..by_hand
-    };
+        ..linear()
+    }
+}
+
+/// A round draws for an element what the whole batch draws for it.
+#[test]
+fn dropout_drops_the_same_elements() {
+    let mut graph = Module::parse(include_str!("whole.ir"), &arenic_backends::ALL).unwrap().graph;
+    let w = linear().graph.states.values().next().unwrap().init.clone();
+    graph.states.values_mut().next().unwrap().init.clone_from(&w);
+    let whole = at_once(&graph, w.unwrap().bytes().unwrap());
+    let pipeline = pipeline("default").in_micro_batches(rounds(4).unwrap());
+    let target = divided(graph, &pipeline, CPU.target());
     near(&in_rounds(&target, ExecutorOptions::default()), &whole);
 }
 

@@ -151,7 +151,8 @@ fn before(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
     }
     let mut zeros: HashMap<DType, ValueId> = HashMap::new();
     for total in &needs.totals {
-        let ty = rows.g.ty(total.value).clone();
+        let s = part.carried[&total.value];
+        let ty = part.new.ty(part.new.states[s].enter).clone();
         let known = match total.state {
             Some(_) => part.without_terms(total.value, total)?,
             None => None,
@@ -167,7 +168,7 @@ fn before(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
                 fill(new, zero, &ty)?
             }
         };
-        new.states[part.carried[&total.value]].exit = begins;
+        new.states[s].exit = begins;
     }
     Ok(part.finish())
 }
@@ -214,6 +215,7 @@ fn main(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
                 .iter()
                 .all(|n| growing.passed.contains(n) || !is_in_round(rows, needs, *n))
             && let Some(total) = growing.alone(rows, onto)
+            && part.new.ty(growing.so_far[total]) == g.ty(onto)
         {
             inputs[0] = growing.so_far[total];
             let sum = part.node(n, rule.op.clone(), inputs)?[0].ok_or_else(|| missing(onto))?;
@@ -251,8 +253,12 @@ fn is_in_round(rows: &Rows, needs: &Needs, n: NodeId) -> bool {
 fn after(rows: &Rows, needs: &Needs) -> Result<Graph, TypeError> {
     let g = rows.g;
     let mut part = Part::new(rows, &needs.early, &needs.totals, false);
-    for &v in needs.early.iter().chain(needs.totals.iter().map(|total| &total.value)) {
+    for &v in &needs.early {
         part.of[v] = part.carried(v);
+    }
+    for &Total { value, .. } in &needs.totals {
+        let sum = part.carried(value).ok_or_else(|| missing(value))?;
+        part.of[value] = Some(part.cast(sum, g.ty(value).dtype)?);
     }
     for (n, node) in &g.nodes {
         let computed = |&v: &ValueId| {

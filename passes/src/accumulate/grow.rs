@@ -129,6 +129,7 @@ impl Part<'_> {
                 op => x = self.unary(op.clone(), x)?,
             }
         }
+        let x = self.cast(x, self.new.ty(to).dtype)?;
         let n = self.new.add_node("accumulate", Op::Binary { f }, vec![to, x])?;
         self.new.result(n).ok_or_else(|| missing(term.sum))
     }

@@ -4,7 +4,8 @@
 //! each operator makes of a part of the rows follows from the operator table ([`rows`]): parts of
 //! results, or terms of sums. Gradients and losses are such sums; they are carried from round to
 //! round, in a momentum that takes their terms or in bytes of their own ([`totals`]), and what depends on them
-//! runs once, after the last round ([`divide`]). So the memory of a step is that of one round and of
+//! runs once, after the last round ([`divide`]). A sum of `bf16` is carried in `f32` and rounded at its end, as the whole
+//! batch rounds it once. So the memory of a step is that of one round and of
 //! the sums, and one round is planned, however many there are.
 //!
 //! Sound because every cut is one of the table: parts along an axis are computed as the whole

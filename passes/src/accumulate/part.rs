@@ -48,9 +48,12 @@ impl<'a> Part<'a> {
             part.of[state.enter] = Some(part.new.states[s].enter);
         }
         let mut names: BTreeSet<String> = g.states.values().map(|s| s.name.clone()).collect();
-        let early = early.iter().map(|&v| (v, None, "whole"));
-        let totals = totals.iter().map(|total| (total.value, total.state, "sum"));
-        for (v, state, what) in early.chain(totals) {
+        let early = early.iter().map(|&v| (v, None, "whole", g.ty(v).clone()));
+        // Sums are rounded once, at their end.
+        let totals = totals
+            .iter()
+            .map(|total| (total.value, total.state, "sum", g.ty(total.value).accumulated()));
+        for (v, state, what, ty) in early.chain(totals) {
             if let Some(s) = state {
                 part.carried.insert(v, s);
                 continue;
@@ -63,7 +66,7 @@ impl<'a> Part<'a> {
             while !names.insert(name.clone()) {
                 name = format!("{name} {v}");
             }
-            let s = part.new.add_state(name, g.ty(v).clone(), None);
+            let s = part.new.add_state(name, ty, None);
             part.new.states[s].carried = true;
             part.carried.insert(v, s);
         }
@@ -72,6 +75,15 @@ impl<'a> Part<'a> {
 
     pub(crate) fn carried(&self, v: ValueId) -> Option<ValueId> {
         self.carried.get(&v).map(|&s| self.new.states[s].enter)
+    }
+
+    /// A value in another type, where that is not its own.
+    pub(super) fn cast(&mut self, v: ValueId, to: DType) -> Result<ValueId, TypeError> {
+        if self.new.ty(v).dtype == to {
+            return Ok(v);
+        }
+        let n = self.new.add_node("", Op::Cast { to }, vec![v])?;
+        self.new.result(n).ok_or_else(|| missing(v))
     }
 
     /// Inputs and constants of the whole step that are read; others are there already.

@@ -9,13 +9,30 @@ use cranelift_entity::SecondaryMap;
 pub(super) struct Bf16Choice {
     /// Nodes that take `bf16` operands, and give such results.
     pub(super) narrow: SecondaryMap<NodeId, bool>,
+    /// Narrow products that are added to what they were a part of in `f32`, by a node of its own.
+    pub(super) apart: SecondaryMap<NodeId, bool>,
     /// Roots that are stored as `bf16`.
     pub(super) stored: SecondaryMap<ValueId, bool>,
 }
 
+impl Bf16Choice {
+    /// The operands that are `bf16` of a node of the graph.
+    pub(super) fn operands(&self, g: &Graph, n: NodeId) -> Vec<usize> {
+        if !self.narrow[n] {
+            return Vec::new();
+        }
+        let mut operands = narrow_operands(&g.nodes[n]);
+        operands.retain(|&i| !self.apart[n] || i != SUMMAND);
+        operands
+    }
+}
+
+/// The operand of a `gemm` that its product is added to.
+pub(super) const SUMMAND: usize = 2;
+
 /// The operands that are `bf16` where a node is narrow; statistics, factors of normalisations and
 /// masks are not among them.
-pub(super) fn narrow_operands(node: &Node) -> Vec<usize> {
+fn narrow_operands(node: &Node) -> Vec<usize> {
     narrowing(node).operands
 }
 
@@ -29,6 +46,7 @@ pub(super) fn choose(g: &Graph) -> Bf16Choice {
     let ends = ends(g, &kept, &readers);
     let retyped = retyped(g);
     let mut narrow: SecondaryMap<NodeId, bool> = SecondaryMap::new();
+    let mut apart: SecondaryMap<NodeId, bool> = SecondaryMap::new();
     // Roots that come of narrow nodes alone: nothing is lost where they are rounded once more.
     let mut derived: SecondaryMap<ValueId, bool> = SecondaryMap::new();
     for (n, node) in &g.nodes {
@@ -44,25 +62,46 @@ pub(super) fn choose(g: &Graph) -> Bf16Choice {
             }
             Bf16Role::Elementwise | Bf16Role::Wide => {}
         }
-        if narrow[n] {
+        if let Some(c) = summand(g, node).filter(|_| narrow[n]) {
+            // What is as narrow already is a term like the product, unless the sum is a gradient that
+            // a state takes, which may have many terms.
+            let is_term = derived[c] || matches!(g.values[c].def, Def::Const(_));
+            apart[n] = !is_term || ends[n];
+        }
+        if narrow[n] && !apart[n] {
             narrowed(g, node).for_each(|v| derived[v] = true);
         }
     }
+    let mut choice = Bf16Choice { narrow, apart, stored: SecondaryMap::new() };
+    let reads_narrow = |n: NodeId, v: ValueId| {
+        let inputs = &g.nodes[n].inputs;
+        choice.operands(g, n).iter().any(|&i| g.resolve(inputs[i]).root == v)
+    };
     let mut stored = SecondaryMap::new();
     for (v, value) in &g.values {
         let Def::Node { node: n, .. } = value.def else { continue };
         if !derived[v] || kept[v] || retyped[v] {
             continue;
         }
-        stored[v] = narrow[n]
+        stored[v] = choice.narrow[n]
             || match readers[v][..] {
                 [] => false,
                 // What one node reads at once need not be stored; a chain is one node.
-                [reader] => narrow[reader],
+                [reader] => reads_narrow(reader, v),
                 _ => true,
             };
     }
-    Bf16Choice { narrow, stored }
+    choice.stored = stored;
+    choice
+}
+
+/// The root of the matrix that a node adds its product to: one of its own shape, and no bias.
+fn summand(g: &Graph, node: &Node) -> Option<ValueId> {
+    let (Op::Gemm { beta, .. }, Some(&c)) = (&node.op, node.inputs.get(SUMMAND)) else {
+        return None;
+    };
+    let y = node.outputs.first().copied().flatten()?;
+    (*beta != 0.0 && g.ty(c).shape == g.ty(y).shape).then(|| g.resolve(c).root)
 }
 
 fn is_f32(g: &Graph, v: ValueId) -> bool {
@@ -104,8 +143,8 @@ fn follows(g: &Graph, node: &Node, derived: &SecondaryMap<ValueId, bool>) -> boo
         && operands.iter().all(|&v| is_narrow(v) || is_leaf(v))
 }
 
-/// Elementwise nodes whose results lead to nothing but updates and outputs: losses, and the
-/// arithmetic of optimizers.
+/// Elementwise nodes, and sums of a product and a matrix, whose results lead to nothing but updates and
+/// outputs: losses, the arithmetic of optimizers, and gradients that have several terms.
 fn ends(
     g: &Graph,
     kept: &SecondaryMap<ValueId, bool>,
@@ -113,20 +152,24 @@ fn ends(
 ) -> SecondaryMap<NodeId, bool> {
     let mut ends: SecondaryMap<NodeId, bool> = SecondaryMap::new();
     for (n, node) in g.nodes.iter().rev() {
-        let updates = |&reader: &NodeId| {
-            let op = &g.nodes[reader].op;
+        let updates = |v: ValueId, reader: NodeId| {
+            let node = &g.nodes[reader];
+            // A factor of a product leads on.
+            let is_added = summand(g, node).is_none_or(|c| {
+                c == v && node.inputs[..SUMMAND].iter().all(|&x| g.resolve(x).root != v)
+            });
             matches!(
-                op,
+                node.op,
                 Op::Adam { .. }
                     | Op::Adagrad { .. }
                     | Op::Momentum { .. }
                     | Op::ProductUpdate { .. }
-            ) || ends[reader]
+            ) || ends[reader] && is_added
         };
-        let leads_on = |&v: &ValueId| !readers[v].iter().all(updates);
+        let leads_on = |&v: &ValueId| !readers[v].iter().all(|&reader| updates(v, reader));
         let is_read = |&v: &ValueId| kept[v] || !readers[v].is_empty();
         let results = || node.outputs.iter().flatten();
-        ends[n] = narrowing(node).role == Bf16Role::Elementwise
+        ends[n] = (narrowing(node).role == Bf16Role::Elementwise || summand(g, node).is_some())
             && results().any(is_read)
             && !results().any(leads_on);
     }

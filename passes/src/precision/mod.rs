@@ -8,6 +8,13 @@
 //! that it reads is `bf16` already ([`choose`]); elementwise operators go on computing in `f32`, and
 //! what several nodes read of them is stored in two bytes.
 //!
+//! A product rounds what it was added to, too, if that is an operand of it. So where a `gemm` adds a matrix of `f32`,
+//! which may be a sum that grows from round to round, a state or a residual stream, the product stands alone, and its
+//! `bf16` is added in `f32`: a term is rounded and the sum never. So it is where the sum is a gradient that leads to
+//! nothing but updates, which has as many terms as its weight has uses. A bias is read for many elements and cast
+//! as any other parameter; a matrix that is `bf16` already is a term like the product, and stays an operand.
+//! It takes no more memory than a product that adds in `bf16`, which needs what it adds to in that type.
+//!
 //! Sound up to rounding: a value is rounded to 8 bits where a `cast` stands in the rewritten graph
 //! or an operator gives `bf16`, and nowhere else; casting a `bf16` up changes nothing. A value in
 //! `f32` is cast down once, for all that read it; one in `bf16` is cast up for each reader, so that

@@ -1,9 +1,9 @@
 //! The graph in which what was chosen is narrow.
 
-use super::choose::{Bf16Choice, narrow_operands};
+use super::choose::{Bf16Choice, SUMMAND};
 use crate::Stats;
 use arenic_ir::graph::{Data, Def, Graph, Node, NodeId, ValueId};
-use arenic_ir::op::{Op, TypeError};
+use arenic_ir::op::{Binary, Op, TypeError};
 use arenic_ir::types::{DType, TensorType, bf16};
 use std::collections::HashMap;
 
@@ -63,12 +63,15 @@ impl Rewrite<'_> {
 
     /// A node that takes and gives `bf16`.
     fn narrow(&mut self, n: NodeId) -> Result<(), TypeError> {
-        for i in narrow_operands(&self.g.nodes[n]) {
+        for i in self.choice.operands(self.g, n) {
             let v = self.g.nodes[n].inputs[i];
             let narrow = self.narrowed(v)?;
             self.g.nodes[n].inputs[i] = narrow;
         }
         self.widen_operands(n)?;
+        if self.choice.apart[n] {
+            return self.apart(n);
+        }
         self.order.push(n);
         let types = self.g.output_types(n)?;
         for (o, ty) in types.into_iter().enumerate() {
@@ -81,6 +84,32 @@ impl Rewrite<'_> {
             self.cast_into(own, v, DType::F32);
             self.down.insert(v, own);
         }
+        Ok(())
+    }
+
+    /// A product in `bf16`, and in `f32` its sum with what it was added to.
+    fn apart(&mut self, n: NodeId) -> Result<(), TypeError> {
+        let node = &mut self.g.nodes[n];
+        let (name, mut c) = (node.name.clone(), node.inputs.remove(SUMMAND));
+        let Some(v) = node.outputs[0] else { return Ok(()) };
+        let mut factor = 1.0;
+        if let Op::Gemm { beta, .. } = &mut node.op {
+            factor = std::mem::take(beta);
+        }
+        self.order.push(n);
+        let ty = self.g.output_types(n)?.swap_remove(0);
+        let product = self.g.add_value("", ty, Def::Node { node: n, output: 0 });
+        self.g.nodes[n].outputs[0] = Some(product);
+        let product = self.cast(product, DType::F32)?;
+        if factor != 1.0 {
+            let bytes = Data::Bytes(factor.to_le_bytes().to_vec().into());
+            let factor = self.g.add_const("", TensorType::scalar(DType::F32), bytes);
+            let scale = self.g.add_node("", Op::Binary { f: Binary::Mul }, vec![c, factor])?;
+            self.order.push(scale);
+            c = self.g.result(scale).ok_or_else(|| TypeError("a product has a result".into()))?;
+        }
+        let (op, inputs) = (Op::Binary { f: Binary::Add }, vec![c, product]);
+        self.give(Node { name, op, inputs, outputs: vec![Some(v)] });
         Ok(())
     }
 
@@ -102,10 +131,7 @@ impl Rewrite<'_> {
 
     /// Casts what a node reads as `f32` up, for this reader alone. A cast reads `bf16` itself.
     fn widen_operands(&mut self, n: NodeId) -> Result<(), TypeError> {
-        let narrow = match self.choice.narrow[n] {
-            true => narrow_operands(&self.g.nodes[n]),
-            false => Vec::new(),
-        };
+        let narrow = self.choice.operands(self.g, n);
         if matches!(self.g.nodes[n].op, Op::Cast { .. }) {
             return Ok(());
         }
@@ -158,9 +184,17 @@ impl Rewrite<'_> {
     /// A cast whose result is a value that there is.
     fn cast_into(&mut self, from: ValueId, v: ValueId, to: DType) {
         let (op, inputs, outputs) = (Op::Cast { to }, vec![from], vec![Some(v)]);
-        let node = self.g.nodes.push(Node { name: String::new(), op, inputs, outputs });
-        self.g.values[v].def = Def::Node { node, output: 0 };
-        self.order.push(node);
+        self.give(Node { name: String::new(), op, inputs, outputs });
         self.casts += 1;
+    }
+
+    /// A node whose result is a value that there is.
+    fn give(&mut self, node: Node) {
+        let results: Vec<ValueId> = node.outputs.iter().flatten().copied().collect();
+        let node = self.g.nodes.push(node);
+        for (output, v) in results.into_iter().enumerate() {
+            self.g.values[v].def = Def::Node { node, output };
+        }
+        self.order.push(node);
     }
 }
