@@ -85,8 +85,9 @@ text: build $(VENV)/text ## Train a small GPT on a novel, from its forward model
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo yes)
 
-# NVRTC, where pip puts it; for the shell, since it is not there yet when make reads this.
-NVRTC = $$(echo $(abspath $(VENV))/lib/python3.*/site-packages/nvidia/cu13/lib)
+# NVRTC in a folder of its own: PyTorch brings another one to the environment, and machine code is compared with that of this one.
+CUDA := $(VENV)/cuda
+NVRTC := $(abspath $(CUDA))/nvidia/cu13/lib
 
 # Tests are built once and seldom changed between: what an incremental build keeps costs more than it
 # saves. CI sets the variable, too.
@@ -102,7 +103,7 @@ test: ## Everything that CI runs
 	@tools/setup.sh mpi
 	$(call step,cargo fmt --all --check)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
-	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(VENV)/nvrtc)
+	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(CUDA)/made)
 	$(call step,cargo build --workspace --lib --bins --examples --locked)
 ifeq ($(NEXTEST),yes)
 	$(call step,LD_LIBRARY_PATH=$(NVRTC) cargo nextest run --workspace --locked --no-fail-fast)
@@ -174,6 +175,8 @@ cudnn-plans: $(VENV)/cudnn ## Have cuDNN plan four networks' convolutions and at
 	    -o $$name.arenic; \
 	done
 	$(PYTHON) tests/cuda/cudnn_plans.py $(CARGO_TARGET_DIR)/debug/arenic $(PLANS)/*.arenic
+	LD_LIBRARY_PATH=$$(echo $(abspath $(VENV))/lib/python3.*/site-packages/nvidia/cudnn/lib):$$(echo $(abspath $(VENV))/lib/python3.*/site-packages/nvidia/cu13/lib) \
+	  cargo test -p arenic-runtime --lib --locked -- --ignored cuda::real::dnn
 
 # The standard library's sanitizer runtime comes with the stable toolchain; only the flag does not.
 # Where what is compiled runs, build scripts and macros among it, is not where they are built for.
@@ -251,7 +254,7 @@ papers: $(VENV)/papers ## Write the training steps of the papers' experiments, w
 
 # With steps that take PyTorch and some minutes to export: make gpu-bundle BENCHMARKS=1
 GPU_GRAPHS := target/gpu-graphs
-gpu-bundle: build wheel node-tests $(VENV)/nvrtc $(if $(BENCHMARKS),$(VENV)/papers) ## Make target/gpu-bundle: checks for a machine with a GPU and no Rust
+gpu-bundle: build wheel node-tests $(CUDA)/made $(if $(BENCHMARKS),$(VENV)/papers) ## Make target/gpu-bundle: checks for a machine with a GPU and no Rust
 ifneq ($(BENCHMARKS),)
 	$(PYTHON) models/papers/make_graphs.py --for-gpu $(GPU_GRAPHS)
 endif
@@ -284,7 +287,9 @@ $(VENV)-torch-oldest/made $(VENV)-torch-newest/made: python/pyproject.toml
 
 $(VENV)/node-tests: tests/node_tests/requirements.txt
 $(VENV)/differential: tests/differential/requirements.txt
-$(VENV)/nvrtc: tests/cuda/requirements.txt
+$(CUDA)/made: tests/cuda/requirements.txt $(VENV)/made
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(CUDA) -r $<
+	@touch $@
 $(VENV)/cudnn: tests/cuda/requirements-plans.txt
 $(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/export: tests/onnx_export/requirements.txt
@@ -295,7 +300,7 @@ $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
 $(VENV)/text: models/text/requirements.txt
 $(VENV)/zoo: models/zoo/requirements.txt
-$(VENV)/node-tests $(VENV)/differential $(VENV)/nvrtc $(VENV)/cudnn $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
+$(VENV)/node-tests $(VENV)/differential $(VENV)/cudnn $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
   $(VENV)/text $(VENV)/zoo: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

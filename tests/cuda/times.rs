@@ -109,7 +109,7 @@ fn a_profile_bounds_the_workspace_that_is_planned() {
     let run = Run::named("small_cnn_b4_sgdm");
     let whole = run.target_on(Some(&device), None);
     let losses = run.train_on(Simulated::new(Behaviour::default()), &whole).unwrap();
-    for (bytes, workspace) in [(0, 0), (1000, 1024), (u64::MAX, 32 << 20)] {
+    for (bytes, workspace) in [(0, 0), (1000, 1024), (u64::MAX, 256 << 20)] {
         let machine = Machine {
             device: device.name.clone(),
             workspace_bytes: Some(bytes),

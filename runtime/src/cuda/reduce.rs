@@ -118,8 +118,8 @@ pub(super) fn combine(site: &mut LaunchSite, plan: &ReducePlan, elements: usize,
         } else {
             "result".into()
         },
-        packed: vec!["partial".into()],
-        at: format!("t * {}", constant(plan.results)),
+        // A thread has one result there.
+        packed: Vec::new(),
         term: match by_lanes {
             true => "partial[base + t]".into(),
             false => format!("partial[base + t * {}]", constant(plan.results)),
@@ -172,9 +172,74 @@ fn place(plan: &ReducePlan, reduced: bool, i: &str) -> String {
     offset(&extents, &strides, i)
 }
 
+/// Text that differs between threads of one result and those of several.
+struct Share {
+    /// The name of the result, or of the first one.
+    name: &'static str,
+    /// The functions by which a thread's sums combine, and their type.
+    combiner: String,
+    sums: String,
+    /// What names the result before its base.
+    before: &'static str,
+    /// Statements that return term `t` of all that the thread has.
+    term: String,
+    /// Statements that store all of it.
+    store: String,
+}
+
 impl Stage<'_> {
+    fn of_one(&self) -> Share {
+        let (acc, term, store) = (self.acc, &self.term, &self.store);
+        Share {
+            name: "result",
+            combiner: self.combiner.into(),
+            sums: acc.into(),
+            before: "",
+            term: format!("return {term};"),
+            store: format!("const {acc} acc = all; {store};"),
+        }
+    }
+
+    /// Neighbours, whose terms are loaded at once and then looked at one by one.
+    fn of_several(&self, each: usize) -> Share {
+        let &Stage { combiner, acc, index, ref base, ref at, ref term, ref store, .. } = self;
+        let [mut loads, mut lanes] = [String::new(), String::new()];
+        // Writing to a string does not fail.
+        for x in &self.packed {
+            let _ = writeln!(
+                loads,
+                "            const auto {x}_read = load_pack<{each}>({x} + (base + {at}));"
+            );
+            let _ = writeln!(lanes, "                const auto {x} = lane_of({x}_read, of);");
+        }
+        let loop_over = format!("\n#pragma unroll\n    for (u32 of = 0; of < {each}u; of++)");
+        Share {
+            name: "first_result",
+            combiner: format!("ForMany<{combiner}, {acc}, {each}>"),
+            sums: format!("Many<{acc}, {each}>"),
+            before: "result = first_result, ",
+            term: format!(
+                "Many<{acc}, {each}> many;
+{loads}{loop_over} many.at[of] = [&](const {index} result) -> {acc} {{
+                const {index} base = {base};
+{lanes}                typedef {combiner} F;
+                return {term};
+            }}(first_result + of);
+            return many;"
+            ),
+            store: format!(
+                "{loop_over} {{
+        const {index} result = first_result + of;
+        const {acc} acc = all.at[of];
+        typedef {combiner} F;
+        {store};
+    }}"
+            ),
+        }
+    }
+
     fn launch(&self, site: &mut LaunchSite, parameters: impl IntoIterator<Item = Parameter>) {
-        let &Stage { tiling, results, combiner, acc, index, .. } = self;
+        let &Stage { tiling, results, index, .. } = self;
         let Tiling { terms, sharing, parts, share, each } = *tiling;
         let threads = match sharing {
             Sharing::Lanes(_) => THREADS as usize,
@@ -202,60 +267,23 @@ impl Stage<'_> {
         let strips = (results / each).div_ceil(per_block);
         let [strips_text, share_text, terms, results, of_block] =
             [strips, share, terms, results, per_block * each].map(constant);
-        let (base, term, store, at) = (&self.base, &self.term, &self.store, &self.at);
-        let (one, all_of, sums, term, store) = match each {
-            1 => (
-                "result",
-                combiner.to_owned(),
-                acc.to_owned(),
-                format!("return {term};"),
-                format!("const {acc} acc = all; {store};"),
-            ),
-            _ => {
-                let [mut loads, mut lanes] = [String::new(), String::new()];
-                // Writing to a string does not fail.
-                for x in &self.packed {
-                    let _ = writeln!(
-                        loads,
-                        "            const auto {x}_read = load_pack<{each}>({x} + (base + {at}));"
-                    );
-                    let _ =
-                        writeln!(lanes, "                const auto {x} = lane_of({x}_read, of);");
-                }
-                let each_of = format!("\n#pragma unroll\n    for (u32 of = 0; of < {each}u; of++)");
-                (
-                    "first_result",
-                    format!("ForMany<{combiner}, {acc}, {each}>"),
-                    format!("Many<{acc}, {each}>"),
-                    format!(
-                        "Many<{acc}, {each}> many;
-{loads}{each_of} many.at[of] = [&](const {index} result) -> {acc} {{
-                const {index} base = {base};
-{lanes}                typedef {combiner} F;
-                return {term};
-            }}(first_result + of);
-            return many;"
-                    ),
-                    format!(
-                        "{each_of} {{ const {index} result = first_result + of; const {acc} acc = all.at[of]; typedef {combiner} F; {store}; }}"
-                    ),
-                )
-            }
+        let Share { name, combiner, sums, before, term, store } = match each {
+            1 => self.of_one(),
+            _ => self.of_several(each),
         };
-        // The base is that of the first of several results.
-        let result = if each == 1 { "" } else { "result = first_result, " };
+        let base = &self.base;
         let combined = combine.map_or(String::new(), |combine| format!("    all = {combine};\n"));
         let mut body = String::new();
         let _ = write!(
             body,
-            "    typedef {all_of} F;
+            "    typedef {combiner} F;
     const u32 lane = {lane};
     const {index} part = blockIdx.x / {strips_text};
-    const {index} {one} = {index}(blockIdx.x % {strips_text}) * {of_block} + ({mine}) * {each}u;
+    const {index} {name} = {index}(blockIdx.x % {strips_text}) * {of_block} + ({mine}) * {each}u;
     {sums} all = F::identity();
-    const bool live = {one} < {results}{live};
+    const bool live = {name} < {results}{live};
     if (live) {{
-        const {index} {result}base = {base}, first = part * {share_text}, rest = {terms} - first;
+        const {index} {before}base = {base}, first = part * {share_text}, rest = {terms} - first;
         const {index} end = first + (rest < {share_text} ? rest : {share_text});
         all = strided<F, {sums}, {index}>(first + lane, end, {step}u, [=]({index} t) {{
             {term}
