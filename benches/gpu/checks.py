@@ -519,9 +519,11 @@ def main():
         return 1
     if options.jobs > 1:
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-            list(pool.map(begin, [c for c in chosen if not c.times]))
+            rows = list(pool.map(begin, [c for c in chosen if not c.times]))
         chosen = [c for c in chosen if c.times]
-    if any(begin(check) is None for check in chosen):
+    else:
+        rows = []
+    if None in rows or any(begin(check) is None for check in chosen):
         print(f"{options.seconds:.0f} s are over: the next run goes on with what has no result")
     return summary(checks, out)
 

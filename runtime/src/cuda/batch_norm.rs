@@ -3,7 +3,7 @@
 
 use super::index::{index_type, offset};
 use super::norm::{Dy, Steps, own};
-use super::packs::{Elements, LOAD, Read};
+use super::packs::{Elements, Read};
 use super::reduce::{Combination, combine, element};
 use super::site::{LaunchSite, Parameter, c_type, literal};
 use arenic_backends::cpu::tiling::channels;
@@ -43,7 +43,8 @@ pub(super) fn forward(site: &mut LaunchSite, epsilon: f32, then: Option<Steps>) 
     // The statistics follow the partial sums.
     let means = partial_sums(&plan) * size;
     let mean = Parameter::scratch(t, "mean", means);
-    let inv_std = Parameter::scratch(t, "inv_std", means + x.shape[1] as u64 * size);
+    let deviations = means + x.shape[1] as u64 * size;
+    let inv_std = Parameter::scratch(t, "inv_std", deviations);
     let sum = |term: String, read: Vec<Parameter>| Combination {
         combiner: format!("Plain<{t}, Sum<{t}>>"),
         acc: t.into(),
@@ -94,10 +95,9 @@ pub(super) fn forward(site: &mut LaunchSite, epsilon: f32, then: Option<Steps>) 
     let others = (own(site, then)..site.inputs.len()).filter(|&k| site.inputs[k].elements() > 1);
     let whole: Vec<usize> = [0].into_iter().chain(others).collect();
     let mut reads = reads(site, &whole);
-    // Statistics may begin anywhere behind the partial sums.
-    if is_last(site) && means.is_multiple_of(LOAD as u64) {
-        let of_channels = |name| Read::scratch(name, size as usize, x.shape[1]);
-        reads.extend(["mean", "inv_std"].map(of_channels));
+    if is_last(site) {
+        let of_channels = |(name, offset)| Read::scratch(name, offset, size as usize, x.shape[1]);
+        reads.extend([("mean", means), ("inv_std", deviations)].map(of_channels));
     }
     let parameters = site.all_inputs().into_iter().chain([mean, inv_std, y]);
     let (count, results, body, common) = (x.elements(), &[0], &body, "");

@@ -7,11 +7,12 @@
 
 use super::index::constant;
 use super::site::{LaunchSite, Parameter, THREADS};
+use arenic_backends::CUDA;
 use arenic_ir::TensorType;
 use std::fmt::Write;
 
 /// Bytes of a load.
-pub(super) const LOAD: usize = 16;
+const LOAD: usize = 16;
 
 /// Elements of a thread at most.
 pub(super) const MOST_LANES: usize = 8;
@@ -49,9 +50,13 @@ impl Read {
         Read { name: format!("x{k}"), size, alignment: site.alignments[k], period }
     }
 
-    /// So many elements of scratch, of so many bytes each, that begin where a tensor would.
-    pub(super) fn scratch(name: &str, size: usize, period: usize) -> Read {
-        Read { name: name.into(), size, alignment: LOAD as u64, period }
+    /// So many elements of scratch, of so many bytes each, from some byte of it on.
+    pub(super) fn scratch(name: &str, offset: u64, size: usize, period: usize) -> Read {
+        let alignment = match offset {
+            0 => CUDA.align,
+            _ => CUDA.align.min(1 << offset.trailing_zeros()),
+        };
+        Read { name: name.into(), size, alignment, period }
     }
 
     /// How a result of this type reads an operand that is broadcast to it: so where it is broadcast
@@ -65,7 +70,7 @@ impl Read {
 
     /// True where so many elements are loaded at once.
     fn is_packed(&self, lanes: usize) -> bool {
-        let bytes = (lanes * self.size).min(LOAD) as u64;
+        let bytes = (lanes * self.size) as u64;
         self.period.is_multiple_of(lanes) && self.alignment.is_multiple_of(bytes)
     }
 }

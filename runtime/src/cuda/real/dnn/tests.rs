@@ -54,12 +54,6 @@ fn every_direction_has_plans_of_the_kind_that_is_wanted() {
             let workspace = 32 << 20;
             let made = convolution::operations(&c).unwrap();
             let found = plans(made, &device, wanted(&c, workspace)).unwrap();
-            for p in &found {
-                println!(
-                    "{direction:?} {dtype:?} {math:?} {group}: engine {} {} bytes, cores {}, deterministic {}",
-                    p.engine, p.workspace, p.by_tensor_cores, p.deterministic
-                );
-            }
             let first = found.first().unwrap_or_else(|| panic!("no plan for {c:?}"));
             let rounds = dtype == DType::Bf16 || math == Math::Tf32;
             assert_eq!(first.by_tensor_cores, rounds, "{c:?}");
