@@ -84,6 +84,9 @@ def networks():
         "lstm": tokens(Lstm, 64, 1000),
         "gpt2": tokens(lambda: transformer_of(12, 768, 12, 50257, 256), 256, 50257),
         "bert": tokens(lambda: transformer_of(12, 768, 12, 30522, 128), 128, 30522),
+        "gpt2_6": tokens(lambda: transformer_of(6, 768, 12, 50257, 128), 128, 50257),
+        "bert_4": tokens(lambda: transformer_of(4, 768, 12, 30522, 128), 128, 30522),
+        "encoder_16": tokens(lambda: transformer_of(16, 512, 8, 1000, 128), 128, 1000),
     }
 
 

@@ -20,32 +20,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+from step_data import read_by, states_of, values
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-TYPES = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 11: np.float64}
-
-
-def values(model):
-    """Random inputs and states: name to array. Integers are 0 or 1, fit as any index."""
-    random = np.random.default_rng(0)
-    arrays = {}
-    for value in model.graph.input:
-        ty = value.type.tensor_type
-        shape = [d.dim_value for d in ty.shape.dim]
-        dtype = TYPES[ty.elem_type]
-        if np.issubdtype(dtype, np.floating):
-            # Positive, so that square roots of second moments and variances exist.
-            array = np.abs(random.normal(0.0, 0.05, shape)) + 1e-3
-            if value.name in ("lr", "eps"):
-                array = np.full(shape, 1e-4)
-        else:
-            array = random.integers(0, 2, shape)
-        arrays[value.name] = np.asarray(array, dtype=dtype)
-    return arrays
-
-
-def states_of(model):
-    outputs = {o.name for o in model.graph.output}
-    return [i.name for i in model.graph.input if "out_" + i.name in outputs]
 
 
 class Onnxruntime:
@@ -88,10 +65,7 @@ class Arenic:
         self.artifact = os.path.join(folder, "step.arenic")
         data, init = os.path.join(folder, "data.npz"), os.path.join(folder, "init.npz")
         subprocess.run([binary, "compile", path, "-o", self.artifact], check=True, capture_output=True)
-        report = subprocess.run(
-            [binary, "inspect", self.artifact, "--json"], check=True, capture_output=True, text=True
-        )
-        read = {i["name"] for i in json.loads(report.stdout)["inputs"]}
+        read = read_by(binary, self.artifact)
         np.savez(data, **{n: a for n, a in arrays.items() if n in read})
         np.savez(init, **{n: arrays[n] for n in states})
         self.command = [binary, "run", self.artifact, "--data", data, "--init", init, "--json"]

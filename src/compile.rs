@@ -18,6 +18,7 @@ use crate::onnx::{ImportError, ImportOptions, Imported};
 use arenic_backends::{CPU, CUDA};
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
+use arenic_ir::graph::Data;
 use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_ir::{Backend, DType, Def, Graph, Math, Op, TargetInfo, ValueId};
@@ -430,8 +431,10 @@ impl<'a> Planning<'a> {
                     false => Ok(None),
                 };
                 let figures = figures(&module.graph, program, &footprint, bound_bytes, &cx)?;
+                let stored =
+                    |g: &Graph| if self.plan_only { without_weights(g) } else { g.clone() };
                 let part = |part: &PartOutcome| {
-                    let (graph, program) = (part.graph.clone(), part.program.clone());
+                    let (graph, program) = (stored(&part.graph), part.program.clone());
                     Ok::<_, CodeError>(Part { kernels: kernels(&graph, &program)?, graph, program })
                 };
                 let rounds_of_target =
@@ -441,7 +444,7 @@ impl<'a> Planning<'a> {
                     name: backend.name.into(),
                     variant: String::new(),
                     structure: String::new(),
-                    graph: module.graph.clone(),
+                    graph: stored(&module.graph),
                     program: program.clone(),
                     figures,
                     certificate: Certificate::from(&bound),
@@ -485,6 +488,22 @@ impl<'a> Planning<'a> {
             largest: None,
         })
     }
+}
+
+/// The graph as an artifact has it that cannot run: without contents of states and of large constants.
+fn without_weights(g: &Graph) -> Graph {
+    /// Bytes of constants that are shown.
+    const SHOWN: u64 = 4096;
+    let mut g = g.clone();
+    for state in g.states.values_mut() {
+        state.init = state.init.take().map(|_| Data::Absent);
+    }
+    for value in g.values.values_mut() {
+        if matches!(value.def, Def::Const(_)) && value.ty.bytes() > SHOWN {
+            value.def = Def::Const(Data::Absent);
+        }
+    }
+    g
 }
 
 /// The figures of a plan; peaks and arenas come from the checker (invariant I11).

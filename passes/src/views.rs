@@ -1,5 +1,8 @@
 //! Views: a node whose result is a contiguous part of its operand's bytes becomes a view.
 //!
+//! A pipeline makes them once, when a step is differentiated and its transposes are gone. Rewrites before it
+//! see `Reshape`s, and those behind it keep the graph in views.
+//!
 //! Reshapes always are; a slice is where it takes whole trailing axes and one run of the
 //! axis before them; a transpose where only axes of extent 1 move; an expand where
 //! nothing is repeated; a cast to the same type; a reduction over axes of extent 1. Sound because the bytes are the same and values never change (SSA).
@@ -59,7 +62,7 @@ fn origin(g: &Graph, v: ValueId) -> ValueId {
 }
 
 /// First byte of the result in the operand, where the result is a run of its bytes.
-fn contiguous(op: &Op, x: &TensorType, y: &TensorType) -> Option<u64> {
+pub(crate) fn contiguous(op: &Op, x: &TensorType, y: &TensorType) -> Option<u64> {
     match op {
         Op::Reshape { .. } => Some(0),
         Op::Cast { to } => (*to == x.dtype).then_some(0),

@@ -221,6 +221,19 @@ fn run_names_what_is_missing_or_does_not_fit() {
 }
 
 #[test]
+fn a_plan_alone_has_no_weights() {
+    let shell = Shell::new();
+    let compile = "compile @models/forward/small_cnn.onnx --dim batch=4 --loss mse --optimizer sgd";
+    let bytes = |file: &str| std::fs::metadata(shell.path(file)).unwrap().len();
+    shell.succeeds(&format!("{compile} -o whole.arenic"));
+    shell.succeeds(&format!("{compile} --plan-only -o plan.arenic"));
+    let weights = std::fs::metadata("models/forward/small_cnn.onnx").unwrap().len();
+    assert!(bytes("plan.arenic") + weights / 2 < bytes("whole.arenic"));
+    assert_eq!(shell.succeeds("check plan.arenic --json")[0]["accepted"], true);
+    shell.succeeds("inspect plan.arenic");
+}
+
+#[test]
 fn a_program_for_a_gpu_needs_one() {
     let shell = Shell::new();
     let compile = "compile @models/step/ref_mlp_b4_sgdm.onnx -o g.arenic";

@@ -128,7 +128,7 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
                 Norm::LayerNormParamGrad { axis } => channel_sums(rows(x[0], *axis)).elements(2),
                 Norm::BatchNorm { .. } => {
                     let stats = 2 * x[0].shape[1] as u64;
-                    stats.saturating_add(channel_sums(channels(x[0])).elements(1))
+                    stats.saturating_add(channel_sums(channels(x[0])).elements(2))
                 }
                 Norm::BatchNormParamGrad => channel_sums(channels(x[0])).elements(2),
                 Norm::BatchNormInputGrad => 0,

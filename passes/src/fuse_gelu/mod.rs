@@ -23,6 +23,10 @@
 //!
 //! Under a byte limit a GELU of its own can be repeated from `z` at little cost, and one with a
 //! product only with it: `forward: false` leaves it alone.
+//!
+//! The named pipelines have it for GPUs alone. A CPU's products have no epilogue, so that the GELU is a pass of its own
+//! there in any case: a step of GPT-2 (6 layers, 2 × 128, one thread) took 0.97 to 1.06 times as long in seven
+//! pairs of runs, of a tiny GPT 0.95 times, and the arenas stay.
 
 mod find;
 

@@ -12,6 +12,8 @@
 //! readers. So no other region of this graph takes less time by these estimates. A state is turned
 //! for each reader, so that no second copy of it lives from the forward to the backward part.
 //!
+//! The named pipelines have it for GPUs alone: a CPU's convolutions take channels first, and nothing would be turned.
+//!
 //! Sound because every operator computes the same elements from the same elements, which lie in
 //! other places. Sums along several axes, those of normalisations, may be added in another order.
 

@@ -1,6 +1,7 @@
 //! A graph as matchers see it.
 
 use crate::Evaluate;
+use crate::views::contiguous;
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction, Unary};
 use arenic_ir::types::DType;
@@ -349,14 +350,16 @@ impl<'a> GraphView<'a> {
     }
 }
 
-/// The value of which `v` has all elements, in the same order, by a reshape or a view.
+/// The value of which `v` has all elements, in the same order: it is a view, or will be one.
 pub(super) fn same_elements(g: &Graph, v: ValueId) -> Option<ValueId> {
     let of = match g.values[v].def {
         Def::View { of, .. } => of,
-        Def::Node { node, .. } => match &g.nodes[node] {
-            Node { op: Op::Reshape { .. }, inputs, .. } => inputs[0],
-            _ => return None,
-        },
+        Def::Node { node, output: 0 } => {
+            let Node { op, inputs, .. } = &g.nodes[node];
+            let &of = inputs.first()?;
+            contiguous(op, g.ty(of), g.ty(v))?;
+            of
+        }
         _ => return None,
     };
     (g.ty(of).bytes() == g.ty(v).bytes()).then_some(of)

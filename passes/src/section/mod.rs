@@ -18,6 +18,7 @@
 mod cuts;
 mod rewrite;
 
+use crate::views::Views;
 use crate::{Cx, GraphPass, InParts, PassError, Stats, Turns};
 use arenic_ir::graph::Graph;
 use cuts::Sections;
@@ -58,7 +59,9 @@ impl InParts for Section {
         sections.states = cx.turns == Turns::Alone;
         sections.grow();
         let operators = sections.cut.values().filter(|cut| cut.is_some()).count();
-        Ok((Rewriter::new(&sections).rewrite()?, operators as u64))
+        let mut cut = Rewriter::new(&sections).rewrite()?;
+        Views {}.run(&mut cut, cx)?;
+        Ok((cut, operators as u64))
     }
 }
 

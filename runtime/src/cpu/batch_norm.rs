@@ -1,4 +1,4 @@
-//! `BatchNorm` and the gradient of its operand: sums of every channel, then a pass over the
+//! `BatchNorm` and the gradient of its operand: moments of every channel, then a pass over the
 //! elements.
 //!
 //! Statistics are complete before the first element is written, so the result may take the
@@ -8,12 +8,11 @@
 
 use super::address::Shared;
 use super::blocks::{self, BLOCK, block};
-use super::channels::{Terms, sums};
 use super::dispatch::for_float;
 use super::fused_norm::{Dy, Steps, room};
+use super::moments::moments;
 use super::number::Float;
 use super::tasks::for_each;
-use super::terms::Room;
 use super::wide::wide;
 use crate::kernel::Call;
 use arenic_backends::cpu::tiling::{channel_sums, channels};
@@ -36,45 +35,12 @@ fn count(call: &Call) -> usize {
     outer * inner
 }
 
-/// The elements.
-struct Elements<T>(Shared<T>);
-
-impl<T: Float> Terms<T, 1> for Elements<T> {
-    #[inline(always)]
-    fn made<'a>(&'a self, _: usize, _: usize, _: &'a mut Room<T>) -> &'a [T] {
-        &[]
-    }
-
-    #[inline(always)]
-    unsafe fn of(&self, i: usize, _: (&[T], usize), _: usize, _: usize) -> [T; 1] {
-        // SAFETY: the caller's promise.
-        [unsafe { *self.0.ptr().add(i) }]
-    }
-}
-
-/// Squares of the elements' distances from their channel's mean.
-struct Squares<'a, T>(Shared<T>, &'a [T]);
-
-impl<T: Float> Terms<T, 1> for Squares<'_, T> {
-    #[inline(always)]
-    fn made<'a>(&'a self, _: usize, _: usize, _: &'a mut Room<T>) -> &'a [T] {
-        &[]
-    }
-
-    #[inline(always)]
-    unsafe fn of(&self, i: usize, _: (&[T], usize), _: usize, channel: usize) -> [T; 1] {
-        // SAFETY: the caller's promise.
-        let (x, mean) = unsafe { (*self.0.ptr().add(i), *self.1.get_unchecked(channel)) };
-        [x.sub(mean).mul(x.sub(mean))]
-    }
-}
-
 fn forward<T: Float>(call: &Call, epsilon: f32, then: Option<Steps>) {
     let x = &call.inputs[0];
     let from = Shared::new(x.ptr::<T>().cast_mut());
     let tiling = channel_sums(channels(x.ty()));
     let channels = tiling.extents[1];
-    let partial = if tiling.parts == 1 { 0 } else { tiling.parts * channels };
+    let partial = if tiling.parts == 1 { 0 } else { 2 * tiling.parts * channels };
     // SAFETY: the only slice of this call's scratch.
     let scratch = unsafe { call.scratch.slice_mut::<T>(2 * channels + partial) };
     let (means, rest) = scratch.split_at_mut(channels);
@@ -87,18 +53,16 @@ fn forward<T: Float>(call: &Call, epsilon: f32, then: Option<Steps>) {
             unsafe { *to.ptr().add(channel) = value };
         }
     };
-    let count = T::of_count(count(call));
-    let to = Shared::new(means.as_mut_ptr());
-    sums(&tiling, &Elements(from), partial, |channel, [sum]| {
-        put(Some(to), channel, sum.div(count));
-        put(mean, channel, sum.div(count));
-    });
-    let (to, epsilon) = (Shared::new(inv_stds.as_mut_ptr()), T::from_f64(epsilon.into()));
-    sums(&tiling, &Squares(from, means), partial, |channel, [sum]| {
-        let variance = sum.div(count);
+    let (count, epsilon) = (T::of_count(count(call)), T::from_f64(epsilon.into()));
+    let (to_mean, to_inv_std) =
+        (Shared::new(means.as_mut_ptr()), Shared::new(inv_stds.as_mut_ptr()));
+    moments(&tiling, from, partial, |channel, of_mean, squares| {
+        put(Some(to_mean), channel, of_mean);
+        put(mean, channel, of_mean);
+        let variance = squares.div(count);
         put(var, channel, variance);
         let inverse = T::ONE.div(variance.add(epsilon).sqrt());
-        put(Some(to), channel, inverse);
+        put(Some(to_inv_std), channel, inverse);
         put(inv_std, channel, inverse);
     });
     let Some(y) = &call.outputs[0] else { return };
@@ -107,20 +71,24 @@ fn forward<T: Float>(call: &Call, epsilon: f32, then: Option<Steps>) {
     let of_channels = [means, inv_stds, scale, bias];
     if let Some(then) = then {
         let then = then.following::<T>(&call.inputs[0], y);
-        over_runs(call, of_channels, |at, n, of_channel| {
-            let mut strip = room::<T>();
+        over_strips(call, of_channels, |strip| {
+            let mut made = room::<T>();
+            let to: *mut T = made.as_mut_ptr().cast();
             // SAFETY: each task has elements of its own, and the strip is filled first.
             unsafe {
-                of_channel.normalise(from.ptr().add(at), strip.as_mut_ptr().cast(), n);
-                then.run(std::slice::from_raw_parts(strip.as_ptr().cast::<T>(), n), at);
+                strip.runs(|i, n, run| run.normalise(from.ptr().add(strip.at + i), to.add(i), n));
+                then.run(std::slice::from_raw_parts(to.cast_const(), strip.n), strip.at);
             }
         });
         return;
     }
     let y = Shared::new(y.ptr::<T>());
-    over_runs(call, of_channels, |at, n, of_channel| {
-        // SAFETY: each task has elements of its own.
-        unsafe { of_channel.normalise(from.ptr().add(at), y.ptr().add(at), n) };
+    over_strips(call, of_channels, |strip| {
+        strip.runs(|i, n, run| {
+            let at = strip.at + i;
+            // SAFETY: each task has elements of its own.
+            unsafe { run.normalise(from.ptr().add(at), y.ptr().add(at), n) };
+        });
     });
 }
 
@@ -148,29 +116,46 @@ impl<T: Float> Run<'_, T, 4> {
     }
 }
 
-/// Calls `f` with runs of neighbours, their first elements and lengths, in no order. None is longer
-/// than a segment.
-fn over_runs<T: Float, const K: usize>(
+/// Neighbours, at most a segment: runs of one channel, or of channels with an element each.
+struct Strip<'a, T, const K: usize> {
+    at: usize,
+    n: usize,
+    of_channels: [&'a [T]; K],
+    /// Neighbours of one channel.
+    inner: usize,
+}
+
+impl<'a, T: Float, const K: usize> Strip<'a, T, K> {
+    /// Calls `f` with the first place in the strip and the length of every run.
+    #[inline(always)]
+    fn runs(&self, mut f: impl FnMut(usize, usize, Run<'a, T, K>)) {
+        let channels = self.of_channels[0].len();
+        let length = if self.inner == 1 { channels } else { self.inner };
+        let mut i = 0;
+        while i < self.n {
+            let (run, within) = ((self.at + i) / length, (self.at + i) % length);
+            let n = (length - within).min(self.n - i);
+            let of = match self.inner {
+                1 => Run::Each(self.of_channels.map(|values| &values[within..])),
+                _ => Run::One(self.of_channels.map(|values| values[run % channels])),
+            };
+            f(i, n, of);
+            i += n;
+        }
+    }
+}
+
+/// Calls `f` with strips of all elements, in no order.
+fn over_strips<T: Float, const K: usize>(
     call: &Call,
     of_channels: [&[T]; K],
-    f: impl Fn(usize, usize, Run<T, K>) + Sync,
+    f: impl Fn(Strip<T, K>) + Sync,
 ) {
     let [outer, channels, inner] = channels(call.inputs[0].ty());
-    let work = 2 * outer * channels * inner;
-    if inner == 1 {
-        for_each(outer, work, |row| {
-            for first in (0..channels).step_by(SEGMENT) {
-                let of = of_channels.map(|values| &values[first..]);
-                f(row * channels + first, SEGMENT.min(channels - first), Run::Each(of));
-            }
-        });
-        return;
-    }
-    let pieces = inner.div_ceil(SEGMENT);
-    for_each(outer * channels * pieces, work, |unit| {
-        let (run, first) = (unit / pieces, unit % pieces * SEGMENT);
-        let of = of_channels.map(|values| values[run % channels]);
-        f(run * inner + first, SEGMENT.min(inner - first), Run::One(of));
+    let elements = outer * channels * inner;
+    for_each(elements.div_ceil(SEGMENT), 2 * elements, |strip| {
+        let at = strip * SEGMENT;
+        f(Strip { at, n: SEGMENT.min(elements - at), of_channels, inner });
     });
 }
 
@@ -220,16 +205,20 @@ fn of_operand<T: Float>(call: &Call, dy: Option<Steps>) {
     // SAFETY: only `x` and what `dy` is made of are in in-place pairs.
     let of_channels = [2, 3, 4, 5, 6].map(|i| unsafe { call.inputs[i].slice::<T>() });
     let share = T::ONE.div(T::of_count(count(call)));
-    over_runs(call, of_channels, |at, n, of_channel| {
+    over_strips(call, of_channels, |strip| {
         let mut room = room();
-        // SAFETY: each task has elements of its own.
-        unsafe {
-            let operands = [x.ptr().add(at).cast_const(), dy.strip(at, n, &mut room)];
-            match of_channel {
-                Run::One(of) => gradient(operands, y.ptr().add(at), n, share, &of),
-                Run::Each(of) => gradient(operands, y.ptr().add(at), n, share, &of),
+        let dy = dy.strip(strip.at, strip.n, &mut room);
+        strip.runs(|i, n, run| {
+            // SAFETY: each task has elements of its own.
+            unsafe {
+                let at = strip.at + i;
+                let (operands, y) = ([x.ptr().add(at).cast_const(), dy.add(i)], y.ptr().add(at));
+                match run {
+                    Run::One(of) => gradient(operands, y, n, share, &of),
+                    Run::Each(of) => gradient(operands, y, n, share, &of),
+                }
             }
-        }
+        });
     });
 }
 

@@ -77,7 +77,7 @@ pub(super) fn sums<T: Float, F: Terms<T, K>, const K: usize>(
 
 wide! {
     /// Adds the pieces of a strip's channels up.
-    fn add_pieces<T: Float, F: Terms<T, K>; const K: usize>(
+    pub(super) fn add_pieces<T: Float, F: Terms<T, K>; const K: usize>(
         terms: &F,
         tiling: &ChannelSums,
         pieces: Range<usize>,
@@ -109,12 +109,13 @@ wide! {
                 }
                 let (row, segment) = (piece / per_row, piece % per_row * SEGMENT);
                 let n = SEGMENT.min(inner - segment);
+                // Channels of a strip are neighbours: there are several where they are short.
+                let from = (row * channels + first_channel) * inner + segment;
+                let made = terms.made(from, (width - 1) * inner + n, &mut room);
                 for j in 0..width.min(COLUMNS) {
-                    let channel = first_channel + j;
-                    let at = (row * channels + channel) * inner + segment;
-                    let made = terms.made(at, n, &mut room);
+                    let (at, channel) = (j * inner, first_channel + j);
                     // SAFETY: part of a channel's neighbours.
-                    let term = |i| unsafe { terms.of(at + i, (made, i), row, channel) };
+                    let term = |i| unsafe { terms.of(from + at + i, (made, at + i), row, channel) };
                     let sums = blocks::sums(n, term);
                     for (block, sum) in block.iter_mut().zip(sums) {
                         block[j] = block[j].add(sum);

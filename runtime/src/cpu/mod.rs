@@ -32,6 +32,7 @@ mod lane_sums;
 mod map;
 mod math;
 mod matmul;
+mod moments;
 mod movement;
 mod narrow;
 mod nest;

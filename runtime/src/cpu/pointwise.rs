@@ -21,7 +21,7 @@ use arenic_ir::types::bf16;
 use std::mem::MaybeUninit;
 
 /// Elements of one block.
-const BLOCK: usize = 64;
+const BLOCK: usize = 256;
 
 /// A program with its results.
 #[derive(Clone, Copy)]
@@ -320,11 +320,8 @@ wide! {
                         match p.kinds[k] {
                             Stored::Number => at[k] = x[k].cast::<T>().add(col),
                             stored => {
-                                let to: *mut T = base.add(k).cast();
-                                let size = stored.size::<T>();
-                                for i in 0..n {
-                                    to.add(i).write(number(x[k].add((col + i) * size), stored));
-                                }
+                                let first = x[k].add(col * stored.size::<T>());
+                                numbers(first, stored, base.add(k).cast::<T>(), n);
                             }
                         }
                     }
@@ -337,7 +334,10 @@ wide! {
                                 scalar::power_step(exponent, at[a], at[b], to, n);
                             }
                             Step::Binary(f, a, b) => scalar::binary_step(f, at[a], at[b], to, n),
-                            Step::Where(c, a, b) => choose(at[c], at[a], at[b], to, n),
+                            Step::Where(c, a, b) => {
+                                let slice = std::slice::from_raw_parts;
+                                choose(slice(at[c], n), slice(at[a], n), slice(at[b], n), to);
+                            }
                             Step::Cast(x) => to.copy_from_nonoverlapping(at[x], n),
                             Step::Round(x) => scalar::each(at[x], at[x], to, n, |x, _| rounded(x)),
                         }
@@ -389,17 +389,41 @@ fn rounded<T: Float>(x: T) -> T {
     T::from_f64(bf16::round(x.to_f64() as f32).into())
 }
 
-/// `y = c ? a : b` for `n` elements.
+/// `y = c ? a : b`.
 ///
 /// # Safety
-/// As for [`each`].
+/// `y` is a block of its own, and has room.
 #[inline(always)]
-unsafe fn choose<T: Float>(c: *const T, a: *const T, b: *const T, y: *mut T, n: usize) {
-    for i in 0..n {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (a, b) = (a.add(i).read(), b.add(i).read());
-            y.add(i).write(if c.add(i).read() != T::ZERO { a } else { b });
+unsafe fn choose<T: Float>(c: &[T], a: &[T], b: &[T], y: *mut T) {
+    // SAFETY: the caller's promise.
+    let y = unsafe { std::slice::from_raw_parts_mut(y, c.len()) };
+    for (((y, &c), &a), &b) in y.iter_mut().zip(c).zip(a).zip(b) {
+        *y = if c != T::ZERO { a } else { b };
+    }
+}
+
+/// Elements that are stored otherwise, as numbers.
+///
+/// # Safety
+/// There are `n`, and `y` is a block of its own with room for them.
+#[inline(always)]
+unsafe fn numbers<T: Float>(x: *const u8, stored: Stored, y: *mut T, n: usize) {
+    // SAFETY: the caller's promise.
+    let y = unsafe { std::slice::from_raw_parts_mut(y, n) };
+    match stored {
+        Stored::Bf16 => {
+            // SAFETY: the caller's promise.
+            let x = unsafe { std::slice::from_raw_parts(x.cast::<u16>(), n) };
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = T::from_f64(bf16::to_f32(x).into());
+            }
+        }
+        _ => {
+            // SAFETY: the caller's promise.
+            let x = unsafe { std::slice::from_raw_parts(x, n) };
+            for (y, &x) in y.iter_mut().zip(x) {
+                *y = condition(x != 0);
+            }
         }
     }
 }

@@ -8,12 +8,12 @@
 macro_rules! wide {
     (
         $(#[$meta:meta])*
-        fn $name:ident<$($g:ident: $bound:path),+ $(; const $k:ident: usize)?>($($arg:ident: $ty:ty),* $(,)?)
+        $vis:vis fn $name:ident<$($g:ident: $bound:path),+ $(; const $k:ident: usize)?>($($arg:ident: $ty:ty),* $(,)?)
         $(-> $ret:ty)? $body:block
     ) => {
         $(#[$meta])*
         #[inline]
-        fn $name<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             fn any<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? $body
 
@@ -33,12 +33,12 @@ macro_rules! wide {
     };
     (
         $(#[$meta:meta])*
-        unsafe fn $name:ident<$($g:ident: $bound:path),+ $(; const $k:ident: usize)?>($($arg:ident: $ty:ty),* $(,)?)
+        $vis:vis unsafe fn $name:ident<$($g:ident: $bound:path),+ $(; const $k:ident: usize)?>($($arg:ident: $ty:ty),* $(,)?)
         $(-> $ret:ty)? $body:block
     ) => {
         $(#[$meta])*
         #[inline]
-        unsafe fn $name<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
+        $vis unsafe fn $name<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
             #[inline(always)]
             unsafe fn any<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? $body
 

@@ -1,0 +1,182 @@
+//! Means and variances over all axes but one, whose indices are channels.
+//!
+//! Elements are read from memory once: a block of pieces, which a cache holds, has moments of its own, and
+//! those of two sets follow from theirs (Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm
+//! for Computing Sample Variances", 1979). Blocks follow from shapes, so that bits do not depend on threads.
+
+use super::address::Shared;
+use super::channels::{Terms, add_pieces};
+use super::number::Float;
+use super::tasks::for_each;
+use super::terms::Room;
+use arenic_backends::cpu::tiling::ChannelSums;
+use arenic_backends::reduce::{COLUMNS, SEGMENT};
+use std::ops::Range;
+
+/// Hands the mean of every channel's elements, and the sum of their squared distances from it, to `finish`.
+/// `scratch` is the place of two partial sums.
+pub(super) fn moments<T: Float>(
+    tiling: &ChannelSums,
+    x: Shared<T>,
+    scratch: &mut [T],
+    finish: impl Fn(usize, T, T) + Sync,
+) {
+    let &ChannelSums { extents: [outer, channels, inner], strip, pieces, parts } = tiling;
+    let strips = channels.div_ceil(strip);
+    let partial = Shared::new(scratch.as_mut_ptr());
+    let share = pieces.div_ceil(parts);
+    let pieces_of = |part: usize| (part * share).min(pieces)..((part + 1) * share).min(pieces);
+    for_each(strips * parts, 2 * outer * channels * inner, |task| {
+        let (first, part) = (task / parts * strip, task % parts);
+        let width = strip.min(channels - first);
+        let mut all = Moments::of_nothing();
+        all.add(tiling, x, pieces_of(part), first..first + width);
+        if pieces == 0 {
+            // No element has a mean.
+            all.mean = [T::ZERO.div(T::ZERO); COLUMNS];
+        }
+        for j in 0..width {
+            if parts == 1 {
+                finish(first + j, all.mean[j], all.squares[j]);
+                continue;
+            }
+            for (k, moment) in [all.mean[j], all.squares[j]].into_iter().enumerate() {
+                // SAFETY: every partial moment is written by one task.
+                unsafe { *partial.ptr().add((part * 2 + k) * channels + first + j) = moment };
+            }
+        }
+    });
+    if parts == 1 {
+        return;
+    }
+    for_each(channels, 2 * channels * parts, |channel| {
+        let (mut count, mut all) = (0, [T::ZERO; 2]);
+        for part in 0..parts {
+            // SAFETY: complete by now.
+            let of = |k| unsafe { *partial.ptr().add((part * 2 + k) * channels + channel) };
+            let more = elements(tiling, &pieces_of(part));
+            if more > 0 {
+                all = joined(all, [of(0), of(1)], &Shares::new(count, more));
+            }
+            count += more;
+        }
+        finish(channel, all[0], all[1]);
+    });
+}
+
+/// Moments of a strip's channels.
+struct Moments<T> {
+    /// Elements of each.
+    count: usize,
+    mean: [T; COLUMNS],
+    squares: [T; COLUMNS],
+}
+
+impl<T: Float> Moments<T> {
+    fn of_nothing() -> Self {
+        Moments { count: 0, mean: [T::ZERO; COLUMNS], squares: [T::ZERO; COLUMNS] }
+    }
+
+    /// Takes in pieces of the channels `strip`.
+    fn add(
+        &mut self,
+        tiling: &ChannelSums,
+        x: Shared<T>,
+        pieces: Range<usize>,
+        strip: Range<usize>,
+    ) {
+        let width = strip.len().min(COLUMNS);
+        // Blocks are the same for any number of channels, so that a part of these has the same bits.
+        let inner = tiling.extents[2].max(1);
+        let per_block = (SEGMENT / (inner.min(SEGMENT) * (COLUMNS / inner).max(1))).max(1);
+        for first in pieces.clone().step_by(per_block) {
+            let block = first..pieces.end.min(first + per_block);
+            let more = elements(tiling, &block);
+            let mut sums = [[T::ZERO; COLUMNS]];
+            add_pieces(&Elements(x), tiling, block.clone(), strip.clone(), &mut sums);
+            let [mut means] = sums;
+            let count = T::of_count(more);
+            for mean in &mut means[..width] {
+                *mean = mean.div(count);
+            }
+            let terms = Squares { x, means: &means, first: strip.start };
+            let mut squares = [[T::ZERO; COLUMNS]];
+            add_pieces(&terms, tiling, block, strip.clone(), &mut squares);
+            let shares = Shares::new(self.count, more);
+            for j in 0..width {
+                let (of, other) = ([self.mean[j], self.squares[j]], [means[j], squares[0][j]]);
+                [self.mean[j], self.squares[j]] = joined(of, other, &shares);
+            }
+            self.count += more;
+        }
+    }
+}
+
+/// The elements.
+struct Elements<T>(Shared<T>);
+
+impl<T: Float> Terms<T, 1> for Elements<T> {
+    #[inline(always)]
+    fn made<'a>(&'a self, _: usize, _: usize, _: &'a mut Room<T>) -> &'a [T] {
+        &[]
+    }
+
+    #[inline(always)]
+    unsafe fn of(&self, i: usize, _: (&[T], usize), _: usize, _: usize) -> [T; 1] {
+        // SAFETY: the caller's promise.
+        [unsafe { *self.0.ptr().add(i) }]
+    }
+}
+
+/// Squares of the elements' distances from their channel's mean.
+struct Squares<'a, T> {
+    x: Shared<T>,
+    means: &'a [T; COLUMNS],
+    /// The channel of the first mean.
+    first: usize,
+}
+
+impl<T: Float> Terms<T, 1> for Squares<'_, T> {
+    #[inline(always)]
+    fn made<'a>(&'a self, _: usize, _: usize, _: &'a mut Room<T>) -> &'a [T] {
+        &[]
+    }
+
+    #[inline(always)]
+    unsafe fn of(&self, i: usize, _: (&[T], usize), _: usize, channel: usize) -> [T; 1] {
+        // SAFETY: the caller's promise; a strip has no more channels than there are means.
+        let (x, mean) =
+            unsafe { (*self.x.ptr().add(i), *self.means.get_unchecked(channel - self.first)) };
+        [x.sub(mean).mul(x.sub(mean))]
+    }
+}
+
+/// How many elements of a channel so many of its pieces have.
+fn elements(tiling: &ChannelSums, pieces: &Range<usize>) -> usize {
+    let inner = tiling.extents[2];
+    let per_row = inner.div_ceil(SEGMENT).max(1);
+    let before = |piece: usize| piece / per_row * inner + (piece % per_row * SEGMENT).min(inner);
+    before(pieces.end) - before(pieces.start)
+}
+
+/// What two sets of elements have to do with their union.
+struct Shares<T> {
+    /// The share of the second one.
+    second: T,
+    /// Elements of the first one, times that.
+    product: T,
+}
+
+impl<T: Float> Shares<T> {
+    fn new(first: usize, second: usize) -> Self {
+        let share = T::of_count(second).div(T::of_count(first + second));
+        Shares { second: share, product: T::of_count(first).mul(share) }
+    }
+}
+
+/// Mean and squares of two sets' union.
+#[inline(always)]
+fn joined<T: Float>([mean, squares]: [T; 2], [other, more]: [T; 2], of: &Shares<T>) -> [T; 2] {
+    let apart = other.sub(mean);
+    [mean.add(apart.mul(of.second)), squares.add(more).add(apart.mul(apart).mul(of.product))]
+}
