@@ -21,7 +21,7 @@ printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
 .PHONY: help setup build build-baselines demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans asan-test \
-  miri-test browser-test export-test fuzz bench bench-steps bench-order bench-place bench-pipelines bench-forward bench-budget papers zoo \
+  miri-test browser-test export-test fuzz bench bench-steps bench-order bench-place bench-pipelines bench-forward bench-rewrites bench-budget papers zoo \
   gpu-bundle digits clean
 
 help: ## List the targets
@@ -218,6 +218,11 @@ bench: $(VENV)/bench build ## Compare step times with onnxruntime
 # In an environment with PyTorch, torchvision, onnx and onnxscript: make bench-steps PYTHON=.venv-torch-newest/bin/python
 bench-steps: build ## Print what steps of networks take at sizes that people train, beside PyTorch
 	$(PYTHON) benches/real_steps.py --arenic $(CARGO_TARGET_DIR)/release/arenic --operators
+
+# In the same environment; any others: make bench-rewrites STEPS='resnet50:8 a.onnx'
+bench-rewrites: STEPS := $(wildcard models/step/*.onnx) mobilenet_v2:8 resnet50:8 gpt2_6:2 bert_4:8
+bench-rewrites: build ## Print what the default rewrites do to STEPS, beside PyTorch's bytes
+	$(PYTHON) benches/rewrite_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(STEPS)
 
 # Any memory graphs and models: make bench-order GRAPHS='a.json.gz b.onnx'
 GRAPHS ?= tests/fixtures/alexnet_bs32_sgd.json.gz models/structure/*.onnx

@@ -7,7 +7,7 @@
 //! it is read.
 
 use super::address::Shared;
-use super::blocks::{self, BLOCK, block};
+use super::blocks::{self, BLOCK, Formula, block};
 use super::dispatch::for_float;
 use super::fused_norm::{Dy, Steps, room};
 use super::moments::moments;
@@ -178,22 +178,28 @@ impl<T: Float, const K: usize> OfChannels<T, K> for [&[T]; K] {
     }
 }
 
+/// `(x − mean)·inv_std·scale + bias`.
+struct Normalised<'a, C>(&'a C);
+
+impl<T: Float, C: OfChannels<T, 4>> Formula<T, 1> for Normalised<'_, C> {
+    #[inline(always)]
+    fn block(&self, at: usize, [mut x]: [[T; BLOCK]; 1]) -> [T; BLOCK] {
+        let [mean, inv_std, scale, bias] = self.0.block(at);
+        for i in 0..BLOCK {
+            x[i] = x[i].sub(mean[i]).mul(inv_std[i]).mul(scale[i]).add(bias[i]);
+        }
+        x
+    }
+}
+
 wide! {
-    /// `(x − mean)·inv_std·scale + bias`, perhaps in place.
+    /// Normalises elements, perhaps in place.
     ///
     /// # Safety
     /// As for [`blocks::map`].
     unsafe fn normalise<T: Float, C: OfChannels<T, 4>>(x: *const T, y: *mut T, n: usize, of: &C) {
         // SAFETY: the caller's promise.
-        unsafe {
-            blocks::map([x], y, n, |at, [mut x]| {
-                let [mean, inv_std, scale, bias] = of.block(at);
-                for i in 0..BLOCK {
-                    x[i] = x[i].sub(mean[i]).mul(inv_std[i]).mul(scale[i]).add(bias[i]);
-                }
-                x
-            });
-        }
+        unsafe { blocks::map([x], y, n, Normalised(of)) };
     }
 }
 
@@ -222,8 +228,27 @@ fn of_operand<T: Float>(call: &Call, dy: Option<Steps>) {
     });
 }
 
+/// `scale·inv_std·(dy − (dbias + (x − mean)·inv_std·dscale)·share)`.
+struct Gradient<'a, T, C> {
+    share: T,
+    of: &'a C,
+}
+
+impl<T: Float, C: OfChannels<T, 5>> Formula<T, 2> for Gradient<'_, T, C> {
+    #[inline(always)]
+    fn block(&self, at: usize, [x, mut dy]: [[T; BLOCK]; 2]) -> [T; BLOCK] {
+        let [scale, mean, inv_std, dscale, dbias] = self.of.block(at);
+        for i in 0..BLOCK {
+            let slope = x[i].sub(mean[i]).mul(inv_std[i]).mul(dscale[i]);
+            let rest = dy[i].sub(dbias[i].add(slope).mul(self.share));
+            dy[i] = scale[i].mul(inv_std[i]).mul(rest);
+        }
+        dy
+    }
+}
+
 wide! {
-    /// `scale·inv_std·(dy − (dbias + (x − mean)·inv_std·dscale)·share)`, perhaps in place.
+    /// The gradients of elements, perhaps in place.
     ///
     /// # Safety
     /// As for [`blocks::map`].
@@ -235,16 +260,6 @@ wide! {
         of: &C,
     ) {
         // SAFETY: the caller's promise.
-        unsafe {
-            blocks::map(operands, y, n, |at, [x, mut dy]| {
-                let [scale, mean, inv_std, dscale, dbias] = of.block(at);
-                for i in 0..BLOCK {
-                    let slope = x[i].sub(mean[i]).mul(inv_std[i]).mul(dscale[i]);
-                    let rest = dy[i].sub(dbias[i].add(slope).mul(share));
-                    dy[i] = scale[i].mul(inv_std[i]).mul(rest);
-                }
-                dy
-            });
-        }
+        unsafe { blocks::map(operands, y, n, Gradient { share, of }) };
     }
 }

@@ -65,8 +65,22 @@ pub(super) unsafe fn write<T: Float, const K: usize>(
     }
 }
 
-/// `y[i] = f(x[i])` for `n` elements: `f` gets the place of a block's first element and the
-/// block of every operand, filled up with zeros.
+/// What is computed of a block of every operand. A closure does where it is short: one of some size is not
+/// inlined, which leaves it the baseline's vectors, and costs a call for every block.
+pub(super) trait Formula<T, const K: usize> {
+    /// The block of which the first element has the place `at`; what fills operands up does not matter.
+    fn block(&self, at: usize, x: [[T; BLOCK]; K]) -> [T; BLOCK];
+}
+
+impl<T, F: Fn(usize, [[T; BLOCK]; K]) -> [T; BLOCK], const K: usize> Formula<T, K> for F {
+    #[inline(always)]
+    fn block(&self, at: usize, x: [[T; BLOCK]; K]) -> [T; BLOCK] {
+        self(at, x)
+    }
+}
+
+/// `y[i] = f(x[i])` for `n` elements. Where these are no whole blocks, the last one overlaps the one before it, or, if
+/// there is none, is filled up with zeros.
 ///
 /// # Safety
 /// The operands are valid for `n` elements of reads, `y` for writes; each operand is equal to
@@ -76,35 +90,63 @@ pub(super) unsafe fn map<T: Float, const K: usize>(
     x: [*const T; K],
     y: *mut T,
     n: usize,
-    mut f: impl FnMut(usize, [[T; BLOCK]; K]) -> [T; BLOCK],
+    f: impl Formula<T, K>,
 ) {
-    for at in (0..n).step_by(BLOCK) {
-        let count = BLOCK.min(n - at);
-        // SAFETY: the caller's promise.
-        let block = f(at, unsafe { read(x, at, count) });
-        // SAFETY: as above.
-        unsafe { write([y], at, count, [block]) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if n < BLOCK {
+            if n > 0 {
+                write([y], 0, n, [f.block(0, read(x, 0, n))]);
+            }
+            return;
+        }
+        // Before `y` takes the bytes of an operand.
+        let end = n - BLOCK;
+        let last = read(x, end, BLOCK);
+        for at in (0..end).step_by(BLOCK) {
+            write([y], at, BLOCK, [f.block(at, read(x, at, BLOCK))]);
+        }
+        write([y], end, BLOCK, [f.block(end, last)]);
     }
 }
 
-/// The sums of `terms(i)` over `i` below `n`, each in interleaved lanes.
+/// `K` terms of sums. What holds for [`Formula`] holds here.
+pub(super) trait Terms<T, const K: usize> {
+    /// Those of element `i`.
+    fn of(&self, i: usize) -> [T; K];
+}
+
+impl<T, F: Fn(usize) -> [T; K], const K: usize> Terms<T, K> for F {
+    #[inline(always)]
+    fn of(&self, i: usize) -> [T; K] {
+        self(i)
+    }
+}
+
+/// The sums of terms of `n` elements, each in interleaved lanes.
 #[inline(always)]
-pub(super) fn sums<T: Float, const K: usize>(n: usize, terms: impl Fn(usize) -> [T; K]) -> [T; K] {
+pub(super) fn sums<T: Float, const K: usize>(n: usize, terms: impl Terms<T, K>) -> [T; K] {
     let mut lanes = [[T::ZERO; BLOCK]; K];
     let whole = n / BLOCK * BLOCK;
     for at in (0..whole).step_by(BLOCK) {
         for lane in 0..BLOCK {
-            for (lanes, term) in lanes.iter_mut().zip(terms(at + lane)) {
-                lanes[lane] = lanes[lane].add(term);
+            let terms = terms.of(at + lane);
+            for k in 0..K {
+                lanes[k][lane] = lanes[k][lane].add(terms[k]);
             }
         }
     }
     for at in whole..n {
-        for (lanes, term) in lanes.iter_mut().zip(terms(at)) {
-            lanes[at - whole] = lanes[at - whole].add(term);
+        let terms = terms.of(at);
+        for k in 0..K {
+            lanes[k][at - whole] = lanes[k][at - whole].add(terms[k]);
         }
     }
-    lanes.map(fold)
+    let mut sums = [T::ZERO; K];
+    for k in 0..K {
+        sums[k] = fold(lanes[k]);
+    }
+    sums
 }
 
 /// The sum of lanes.

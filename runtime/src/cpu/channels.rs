@@ -75,6 +75,25 @@ pub(super) fn sums<T: Float, F: Terms<T, K>, const K: usize>(
     });
 }
 
+/// Neighbours of one channel from `from + at` on; those from `from` on are made.
+struct Piece<'a, T, F> {
+    terms: &'a F,
+    from: usize,
+    at: usize,
+    made: &'a [T],
+    row: usize,
+    channel: usize,
+}
+
+impl<T, F: Terms<T, K>, const K: usize> blocks::Terms<T, K> for Piece<'_, T, F> {
+    #[inline(always)]
+    fn of(&self, i: usize) -> [T; K] {
+        let at = self.at + i;
+        // SAFETY: part of a channel's neighbours.
+        unsafe { self.terms.of(self.from + at, (self.made, at), self.row, self.channel) }
+    }
+}
+
 wide! {
     /// Adds the pieces of a strip's channels up.
     pub(super) fn add_pieces<T: Float, F: Terms<T, K>; const K: usize>(
@@ -113,10 +132,9 @@ wide! {
                 let from = (row * channels + first_channel) * inner + segment;
                 let made = terms.made(from, (width - 1) * inner + n, &mut room);
                 for j in 0..width.min(COLUMNS) {
-                    let (at, channel) = (j * inner, first_channel + j);
-                    // SAFETY: part of a channel's neighbours.
-                    let term = |i| unsafe { terms.of(from + at + i, (made, at + i), row, channel) };
-                    let sums = blocks::sums(n, term);
+                    let at = j * inner;
+                    let piece = Piece { terms, from, at, made, row, channel: first_channel + j };
+                    let sums = blocks::sums(n, piece);
                     for (block, sum) in block.iter_mut().zip(sums) {
                         block[j] = block[j].add(sum);
                     }

@@ -3,7 +3,7 @@
 //! cache. Without a place for `y` only the statistics are computed.
 
 use super::address::Shared;
-use super::blocks::{self, BLOCK, block};
+use super::blocks::{self, BLOCK, Formula, block};
 use super::dispatch::for_float;
 use super::fused_norm::{Steps, room};
 use super::nest::Nest;
@@ -121,29 +121,40 @@ wide! {
     }
 }
 
+/// Elements of a row from `first` on: less its mean, over its deviation, scaled and shifted.
+struct Normalised<'a, T> {
+    row: &'a Row<'a, T>,
+    first: usize,
+    n: usize,
+}
+
+impl<T: Float> Formula<T, 1> for Normalised<'_, T> {
+    #[inline(always)]
+    fn block(&self, at: usize, [mut x]: [[T; BLOCK]; 1]) -> [T; BLOCK] {
+        let [mean, inv_std] = self.row.stats;
+        let (from, count) = (self.first + at, BLOCK.min(self.n - at));
+        let scale = self.row.scale.block(from, count);
+        for i in 0..BLOCK {
+            x[i] = x[i].sub(mean).mul(inv_std).mul(scale[i]);
+        }
+        if let Some(bias) = self.row.bias {
+            let bias = bias.block(from, count);
+            for i in 0..BLOCK {
+                x[i] = x[i].add(bias[i]);
+            }
+        }
+        x
+    }
+}
+
 wide! {
-    /// Elements of a row, from `x` to `y`: less its mean, over its deviation, scaled and shifted.
+    /// Normalises a part of a row, from `x` to `y`.
     ///
     /// # Safety
     /// As for [`blocks::map`].
     unsafe fn normalise<T: Float>(x: *const T, y: *mut T, range: Range<usize>, row: &Row<T>) {
-        let [mean, inv_std] = row.stats;
+        let (first, n) = (range.start, range.len());
         // SAFETY: the caller's promise.
-        unsafe {
-            blocks::map([x], y, range.len(), |at, [mut x]| {
-                let (from, count) = (range.start + at, BLOCK.min(range.len() - at));
-                let scale = row.scale.block(from, count);
-                for i in 0..BLOCK {
-                    x[i] = x[i].sub(mean).mul(inv_std).mul(scale[i]);
-                }
-                if let Some(bias) = row.bias {
-                    let bias = bias.block(from, count);
-                    for i in 0..BLOCK {
-                        x[i] = x[i].add(bias[i]);
-                    }
-                }
-                x
-            });
-        }
+        unsafe { blocks::map([x], y, n, Normalised { row, first, n }) };
     }
 }

@@ -1,7 +1,7 @@
 //! `LayerNormInputGrad`: two means of every row, then its elements.
 
 use super::address::Shared;
-use super::blocks::{self, BLOCK};
+use super::blocks::{self, BLOCK, Formula};
 use super::dispatch::for_float;
 use super::fused_norm::{Dy, Steps, room};
 use super::norm::Factor;
@@ -88,8 +88,30 @@ wide! {
     }
 }
 
+/// The gradient of a strip of a row, from it, the gradient of the result, and the means of the row.
+struct Gradient<'a, T> {
+    row: &'a Row<'a, T>,
+    strip: &'a Range<usize>,
+    means: [T; 2],
+}
+
+impl<T: Float> Formula<T, 2> for Gradient<'_, T> {
+    #[inline(always)]
+    fn block(&self, at: usize, [x, mut dy]: [[T; BLOCK]; 2]) -> [T; BLOCK] {
+        let ([mean, inv_std], [of_gradient, of_product]) = (self.row.stats, self.means);
+        let count = BLOCK.min(self.strip.len() - at);
+        let scale = self.row.scale.block(self.strip.start + at, count);
+        for i in 0..BLOCK {
+            let normalised = x[i].sub(mean).mul(inv_std);
+            let rest = dy[i].mul(scale[i]).sub(of_gradient).sub(normalised.mul(of_product));
+            dy[i] = inv_std.mul(rest);
+        }
+        dy
+    }
+}
+
 wide! {
-    /// The gradient of a strip of a row, from it, the gradient of the result, and the means of the row.
+    /// The gradient of a strip, perhaps in place.
     ///
     /// # Safety
     /// As for [`blocks::map`].
@@ -100,19 +122,7 @@ wide! {
         row: &Row<T>,
         means: [T; 2],
     ) {
-        let ([mean, inv_std], [of_gradient, of_product]) = (row.stats, means);
         // SAFETY: the caller's promise.
-        unsafe {
-            blocks::map(operands, y, strip.len(), |at, [x, mut dy]| {
-                let count = BLOCK.min(strip.len() - at);
-                let scale = row.scale.block(strip.start + at, count);
-                for i in 0..BLOCK {
-                    let normalised = x[i].sub(mean).mul(inv_std);
-                    let rest = dy[i].mul(scale[i]).sub(of_gradient).sub(normalised.mul(of_product));
-                    dy[i] = inv_std.mul(rest);
-                }
-                dy
-            });
-        }
+        unsafe { blocks::map(operands, y, strip.len(), Gradient { row, strip, means }) };
     }
 }
