@@ -129,10 +129,17 @@ pub(super) fn sums<T: Float, const K: usize>(n: usize, terms: impl Terms<T, K>) 
     let mut lanes = [[T::ZERO; BLOCK]; K];
     let whole = n / BLOCK * BLOCK;
     for at in (0..whole).step_by(BLOCK) {
+        // First the terms, then their sums: the compiler makes vectors of one loop at a time.
+        let mut block = [[T::ZERO; BLOCK]; K];
         for lane in 0..BLOCK {
             let terms = terms.of(at + lane);
             for k in 0..K {
-                lanes[k][lane] = lanes[k][lane].add(terms[k]);
+                block[k][lane] = terms[k];
+            }
+        }
+        for k in 0..K {
+            for lane in 0..BLOCK {
+                lanes[k][lane] = lanes[k][lane].add(block[k][lane]);
             }
         }
     }
