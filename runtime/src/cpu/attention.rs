@@ -455,7 +455,7 @@ wide! {
         };
         let (dp, rest) = dp.split_at_mut(n);
         rest.fill(T::ZERO);
-        let [total] = blocks::sums(n, |i: usize| [p[i].mul(dp[i])]);
+        let [total] = blocks::sums(n, &|i: usize| [p[i].mul(dp[i])]);
         for (dp, &p) in dp.iter_mut().zip(p) {
             *dp = p.mul(dp.sub(total)).mul(scale);
         }

@@ -199,7 +199,7 @@ wide! {
     /// As for [`blocks::map`].
     unsafe fn normalise<T: Float, C: OfChannels<T, 4>>(x: *const T, y: *mut T, n: usize, of: &C) {
         // SAFETY: the caller's promise.
-        unsafe { blocks::map([x], y, n, Normalised(of)) };
+        unsafe { blocks::map([x], y, n, &Normalised(of)) };
     }
 }
 
@@ -260,6 +260,6 @@ wide! {
         of: &C,
     ) {
         // SAFETY: the caller's promise.
-        unsafe { blocks::map(operands, y, n, Gradient { share, of }) };
+        unsafe { blocks::map(operands, y, n, &Gradient { share, of }) };
     }
 }

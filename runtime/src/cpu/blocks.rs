@@ -90,7 +90,7 @@ pub(super) unsafe fn map<T: Float, const K: usize>(
     x: [*const T; K],
     y: *mut T,
     n: usize,
-    f: impl Formula<T, K>,
+    f: &impl Formula<T, K>,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -125,7 +125,11 @@ impl<T, F: Fn(usize) -> [T; K], const K: usize> Terms<T, K> for F {
 
 /// The sums of terms of `n` elements, each in interleaved lanes.
 #[inline(always)]
-pub(super) fn sums<T: Float, const K: usize>(n: usize, terms: impl Terms<T, K>) -> [T; K] {
+#[allow(
+    clippy::needless_range_loop,
+    reason = "with iterators gradients of parameters take 1.7 times as long"
+)]
+pub(super) fn sums<T: Float, const K: usize>(n: usize, terms: &impl Terms<T, K>) -> [T; K] {
     let mut lanes = [[T::ZERO; BLOCK]; K];
     let whole = n / BLOCK * BLOCK;
     for at in (0..whole).step_by(BLOCK) {
@@ -144,16 +148,11 @@ pub(super) fn sums<T: Float, const K: usize>(n: usize, terms: impl Terms<T, K>) 
         }
     }
     for at in whole..n {
-        let terms = terms.of(at);
-        for k in 0..K {
-            lanes[k][at - whole] = lanes[k][at - whole].add(terms[k]);
+        for (lanes, term) in lanes.iter_mut().zip(terms.of(at)) {
+            lanes[at - whole] = lanes[at - whole].add(term);
         }
     }
-    let mut sums = [T::ZERO; K];
-    for k in 0..K {
-        sums[k] = fold(lanes[k]);
-    }
-    sums
+    lanes.map(fold)
 }
 
 /// The sum of lanes.

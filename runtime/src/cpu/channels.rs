@@ -134,7 +134,7 @@ wide! {
                 for j in 0..width.min(COLUMNS) {
                     let at = j * inner;
                     let piece = Piece { terms, from, at, made, row, channel: first_channel + j };
-                    let sums = blocks::sums(n, piece);
+                    let sums = blocks::sums(n, &piece);
                     for (block, sum) in block.iter_mut().zip(sums) {
                         block[j] = block[j].add(sum);
                     }

@@ -155,6 +155,6 @@ wide! {
     unsafe fn normalise<T: Float>(x: *const T, y: *mut T, range: Range<usize>, row: &Row<T>) {
         let (first, n) = (range.start, range.len());
         // SAFETY: the caller's promise.
-        unsafe { blocks::map([x], y, n, Normalised { row, first, n }) };
+        unsafe { blocks::map([x], y, n, &Normalised { row, first, n }) };
     }
 }

@@ -123,6 +123,6 @@ wide! {
         means: [T; 2],
     ) {
         // SAFETY: the caller's promise.
-        unsafe { blocks::map(operands, y, strip.len(), Gradient { row, strip, means }) };
+        unsafe { blocks::map(operands, y, strip.len(), &Gradient { row, strip, means }) };
     }
 }

@@ -322,7 +322,7 @@ wide! {
     unsafe fn rnn_row<T: Float>(read: [*const T; 3], to: *mut T, activation: Activation, n: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            map(read, to, n, |_: usize, [y, mut dy, carry]: [[T; BLOCK]; 3]| {
+            map(read, to, n, &|_: usize, [y, mut dy, carry]: [[T; BLOCK]; 3]| {
                 for l in 0..BLOCK {
                     let d = dy[l].add(carry[l]);
                     dy[l] = match activation {

@@ -102,7 +102,7 @@ wide! {
         let total = blocks::fold(lanes);
         // SAFETY: as above.
         unsafe {
-            blocks::map(operands, dx, n, |_: usize, [y, mut dy]: [[T; BLOCK]; 2]| {
+            blocks::map(operands, dx, n, &|_: usize, [y, mut dy]: [[T; BLOCK]; 2]| {
                 for i in 0..BLOCK {
                     dy[i] = G::of(y[i], dy[i], total);
                 }
@@ -138,7 +138,7 @@ wide! {
             // SAFETY: as above.
             unsafe {
                 let operands = operands.map(|x| x.add(i * stride));
-                blocks::map(operands, dx.add(i * stride), width, |at: usize, [y, mut dy]: [[T; BLOCK]; 2]| {
+                blocks::map(operands, dx.add(i * stride), width, &|at: usize, [y, mut dy]: [[T; BLOCK]; 2]| {
                     let totals = block(&totals, at);
                     for j in 0..BLOCK {
                         dy[j] = G::of(y[j], dy[j], totals[j]);
