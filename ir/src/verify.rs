@@ -96,7 +96,7 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
 /// the same types.
 fn is_attention_of(g: &Graph, forward: NodeId, gradient: NodeId) -> bool {
     let [forward, gradient] = [&g.nodes[forward], &g.nodes[gradient]];
-    let (Op::Attention { spec }, Op::AttentionGrad { spec: of_gradient }) =
+    let (Op::Attention { spec }, Op::AttentionGrad { spec: of_gradient, .. }) =
         (&forward.op, &gradient.op)
     else {
         return false;

@@ -150,7 +150,7 @@ fn operators_that_become_several_are_read_back_with_close_results() {
     let spec =
         |causal, zero_rows| AttentionSpec { causal, zero_rows, ..AttentionSpec::scaled(0.5) };
     // q, k, v, max, sum, do, mask.
-    let shapes: [&[usize]; 9] = [
+    let shapes: [&[usize]; 10] = [
         &[2, 3, 4],
         &[2, 5, 4],
         &[2, 5, 6],
@@ -161,7 +161,9 @@ fn operators_that_become_several_are_read_back_with_close_results() {
         // Keys and values that both matrices of queries share.
         &[1, 5, 4],
         &[1, 5, 6],
+        &[2, 1, 5],
     ];
+    let of_masked = |spec, of_mask| Op::AttentionGrad { spec, of_mask };
     let capped = AttentionSpec { softcap: Some(0.8), group: 2, ..AttentionSpec::scaled(0.5) };
     let attention = |of: &[usize]| of.iter().map(|&i| d(shapes[i])).collect::<Vec<_>>();
     let cases = [
@@ -190,10 +192,13 @@ fn operators_that_become_several_are_read_back_with_close_results() {
         (Op::LogSoftmaxGrad { axis: 2 }, x2()),
         (Op::Attention { spec: spec(false, true) }, attention(&[0, 1, 2, 6])),
         (Op::Attention { spec: spec(true, false) }, attention(&[0, 1, 2])),
-        (Op::AttentionGrad { spec: spec(false, false) }, attention(&[0, 1, 2, 3, 4, 5])),
-        (Op::AttentionGrad { spec: spec(true, true) }, attention(&[0, 1, 2, 3, 4, 5, 6])),
+        (of_masked(spec(false, false), false), attention(&[0, 1, 2, 3, 4, 5])),
+        (of_masked(spec(true, true), true), attention(&[0, 1, 2, 3, 4, 5, 6])),
         (Op::Attention { spec: capped }, attention(&[0, 7, 8, 6])),
-        (Op::AttentionGrad { spec: capped }, attention(&[0, 7, 8, 3, 4, 5, 6])),
+        (of_masked(capped, true), attention(&[0, 7, 8, 3, 4, 5, 6])),
+        // A mask of each of the batch, and one that broadcasts.
+        (Op::Attention { spec: capped }, attention(&[0, 7, 8, 9, 6])),
+        (of_masked(capped, true), attention(&[0, 7, 8, 3, 4, 5, 9, 6])),
     ];
     for (op, inputs) in cases {
         close(&alone(op, &inputs), 1e-12);
@@ -264,7 +269,7 @@ fn what_an_attention_drops_is_read_back() {
         let spec = AttentionSpec { causal: true, dropout, ..AttentionSpec::scaled(0.5) };
         let n = g.add_node("it", Op::Attention { spec }, vec![q, k, v]).unwrap();
         let [o, max, sum] = [0, 1, 2].map(|i| g.nodes[n].outputs[i].unwrap());
-        let grad = Op::AttentionGrad { spec };
+        let grad = Op::AttentionGrad { spec, of_mask: false };
         let n = g.add_node("gradient", grad, vec![q, k, v, max, sum, dy]).unwrap();
         let gradients = g.nodes[n].outputs.clone().into_iter().flatten();
         for (i, value) in [o].into_iter().chain(gradients).enumerate() {

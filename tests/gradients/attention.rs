@@ -31,6 +31,13 @@ fn attention() {
         let mut operands =
             vec![trained(r, &of(group, t, d)), trained(r, &of(1, s, d)), trained(r, &of(1, s, e))];
         if r.bool() {
+            // Each axis of the scores or 1, and of the batch perhaps none.
+            let scores = of(group, t, s);
+            let shape: Vec<usize> = scores.iter().map(|&n| if r.bool() { 1 } else { n }).collect();
+            let missing = r.usize(0..=batch.len());
+            operands.push(trained(r, &shape[missing..]));
+        }
+        if r.bool() {
             let mask: Vec<f64> = (0..s).map(|i| if i == 0 { 0.0 } else { -r.f64() }).collect();
             operands.push(Operand::Fixed(TensorType::new(DType::F64, [s]), doubles(&mask)));
         }

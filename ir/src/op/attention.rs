@@ -7,11 +7,21 @@ use super::family::Row;
 use super::{Assembly, AttentionSpec, Cut, Narrowing, TypeError, Work};
 use crate::types::{TensorType, broadcast_shapes};
 
+impl Attention<'_> {
+    /// The place of the first mask among the operands; there may be none, one or two.
+    pub fn first_mask(&self) -> usize {
+        match self {
+            Attention::Attention { .. } => 3,
+            Attention::AttentionGrad { .. } => 6,
+        }
+    }
+}
+
 impl Row for Attention<'_> {
     fn arity(&self) -> (usize, usize) {
         match self {
-            Attention::Attention { .. } => (3, 4),
-            Attention::AttentionGrad { .. } => (6, 7),
+            Attention::Attention { .. } => (3, 5),
+            Attention::AttentionGrad { .. } => (6, 8),
         }
     }
 
@@ -19,15 +29,22 @@ impl Row for Attention<'_> {
         let row = || row_stats(x[0]);
         match *self {
             Attention::Attention { spec } => {
-                let o = result(*spec, x, x.get(3).copied())?;
+                let o = result(*spec, x, &x[3..])?;
                 Ok(vec![o, row(), row()])
             }
-            Attention::AttentionGrad { spec } => {
-                let o = result(*spec, x, x.get(6).copied())?;
+            Attention::AttentionGrad { spec, of_mask } => {
+                let o = result(*spec, x, &x[6..])?;
                 for (t, ty) in [(x[3], &row()), (x[4], &row()), (x[5], &o)] {
                     ensure!(t == ty, "an operand is {t}, not {ty}");
                 }
-                Ok(vec![x[0].clone(), x[1].clone(), x[2].clone()])
+                let mut gradients = vec![x[0].clone(), x[1].clone(), x[2].clone()];
+                if *of_mask {
+                    let Some(mask) = x.get(6) else {
+                        return Err(TypeError("no mask to give a gradient".into()));
+                    };
+                    gradients.push(mask_gradient(mask, x[0], x[1]));
+                }
+                Ok(gradients)
             }
         }
     }
@@ -39,14 +56,15 @@ impl Row for Attention<'_> {
     }
 
     fn cuts(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
-        let (Attention::Attention { spec } | Attention::AttentionGrad { spec }) = self;
+        let (Attention::Attention { spec } | Attention::AttentionGrad { spec, .. }) = self;
         // A part would draw for other elements.
         if spec.dropout.is_some() {
             return vec![];
         }
         // The last axis has fewer keys than queries where these share some.
         let shared = usize::from(spec.group > 1);
-        (0..y[0].rank().saturating_sub(2 + shared)).map(|d| of_batch(x, y, d)).collect()
+        let axes = 0..y[0].rank().saturating_sub(2 + shared);
+        axes.map(|d| of_batch(x, y, self.first_mask(), d)).collect()
     }
 
     fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
@@ -56,7 +74,7 @@ impl Row for Attention<'_> {
         let (d, s, e) = (extent(0, 1), extent(1, 2), extent(2, 1));
         let (each, spec) = match *self {
             Attention::Attention { spec } => (2 * d + 2 * e + 6, spec),
-            Attention::AttentionGrad { spec } => (6 * d + 4 * e + 10, spec),
+            Attention::AttentionGrad { spec, .. } => (6 * d + 4 * e + 10, spec),
         };
         let scores = (x[0].elements() as u64 / d).saturating_mul(s);
         let scores = if spec.causal { scores.div_ceil(2) } else { scores };
@@ -88,7 +106,7 @@ impl Row for Attention<'_> {
 fn result(
     spec: AttentionSpec,
     x: &[&TensorType],
-    mask: Option<&TensorType>,
+    masks: &[&TensorType],
 ) -> Result<TensorType, TypeError> {
     let [q, k, v] = [x[0], x[1], x[2]];
     if let Some(dropout) = spec.dropout {
@@ -119,7 +137,7 @@ fn result(
     let cap = spec.softcap;
     ensure!(cap.is_none_or(|c| c > 0.0 && c.is_finite()), "the bound of scores is {cap:?}");
     ensure!(![d, s, e].contains(&&0), "attention of {q}, {k} and {v}, of which one is empty");
-    if let Some(mask) = mask {
+    for mask in masks {
         let scores = [batch, &[*t, *s]].concat();
         ensure!(
             mask.dtype == q.dtype.accumulated()
@@ -135,13 +153,23 @@ fn row_stats(q: &TensorType) -> TensorType {
     TensorType::new(q.dtype.accumulated(), &q.shape[..q.rank() - 1])
 }
 
-/// Operands and results begin with the axes of the batch, but for the mask, which broadcasts.
-fn of_batch(x: &[&TensorType], y: &[&TensorType], d: usize) -> Cut {
+/// The type of the gradient of a mask: of the mask's batch, all rows and columns of scores.
+fn mask_gradient(mask: &TensorType, q: &TensorType, k: &TensorType) -> TensorType {
+    let batch = &mask.shape[..mask.rank().saturating_sub(2)];
+    let [queries, keys] = [q, k].map(|x| x.shape[x.rank() - 2]);
+    TensorType::new(mask.dtype, [batch, &[queries, keys]].concat())
+}
+
+/// Operands and results begin with the axes of the batch, but for masks, which broadcast, and the
+/// gradient of one, of which parts give summands where it broadcasts.
+fn of_batch(x: &[&TensorType], y: &[&TensorType], masks: usize, d: usize) -> Cut {
     let (rank, extent) = (x[0].rank(), x[0].shape[d]);
-    let mask = if x.len() > 4 { 6 } else { 3 };
-    let operand = |(i, t): (usize, &&TensorType)| {
-        let axis = if i == mask { (d + t.rank()).checked_sub(rank)? } else { d };
+    let of_mask = |t: &TensorType| {
+        let axis = (d + t.rank()).checked_sub(rank)?;
         (t.shape[axis] == extent).then_some(axis)
     };
-    Cut::along(extent, x.iter().enumerate().map(operand).collect(), Assembly::concat(y, d))
+    let operand = |(i, t): (usize, &&TensorType)| if i < masks { Some(d) } else { of_mask(t) };
+    let mut results = Assembly::concat(&y[..3], d);
+    results.extend(y[3..].iter().map(|t| of_mask(t).map_or(Assembly::Sum, Assembly::Concat)));
+    Cut::along(extent, x.iter().enumerate().map(operand).collect(), results)
 }

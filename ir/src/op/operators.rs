@@ -451,9 +451,9 @@ operators! {
 
     /// Softmax attention, and its gradients.
     Attention {
-        /// `q[…,T,D], k[…,S,D], v[…,S,E][, mask] → o[…,T,E], max[…,T], sum[…,T]`: softmax attention.
-        /// Scores are `s = scale · q kᵀ + mask`, where `mask` broadcasts to `[…,T,S]`, with a bound of
-        /// what the mask is added to where the attributes have one, which may also let several
+        /// `q[…,T,D], k[…,S,D], v[…,S,E][, mask[, mask]] → o[…,T,E], max[…,T], sum[…,T]`: softmax
+        /// attention. Scores are `s = scale · q kᵀ + mask`, where each `mask` broadcasts to `[…,T,S]`, so
+        /// that the sum of two need not exist, with a bound of what a mask is added to where the attributes have one, which may also let several
         /// matrices of queries share keys and values. Of every row
         /// of them the maximum and the sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`, where
         /// some of the factors of `v` may be dropped.
@@ -463,15 +463,20 @@ operators! {
             /// Scale, and which scores count.
             spec: AttentionSpec,
         },
-        /// `q, k, v, max, sum, do[…,T,E][, mask] → dq, dk, dv`: gradients of an attention's operands;
-        /// `max` and `sum` are as `Attention` gives them. With `p = exp(s − max) / sum` these are
+        /// `q, k, v, max, sum, do[…,T,E][, mask[, mask]] → dq, dk, dv[, dm]`: gradients of an attention's
+        /// operands; `max` and `sum` are as `Attention` gives them. With `p = exp(s − max) / sum` these are
         /// `dv = pᵀ do`, and `dq = scale · ds k`, `dk = scale · dsᵀ q` of
         /// `ds = p · (do vᵀ − Σ p · (do vᵀ))`, the sum over each row. What is dropped of `p` in `dv` is
         /// dropped of `do vᵀ` as well. Under a bound `c`, `ds` is multiplied by its slope. Gradients of
-        /// shared keys and values are sums over who shares them. The mask has no gradient.
+        /// shared keys and values are sums over who shares them. `dm` is `ds` before scale and slope, summed
+        /// over the batch's axes where the first mask broadcasts: it has that mask's batch and the
+        /// scores' rows and columns.
         "attention_grad" AttentionGrad {
             /// Those of the attention.
             spec: AttentionSpec,
+            /// The first mask has a gradient, too.
+            #[serde(default, skip_serializing_if = "is_false")]
+            of_mask: bool,
         },
     }
 

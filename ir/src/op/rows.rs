@@ -102,7 +102,7 @@ impl Op {
     pub fn rng(&self) -> Option<&Rng> {
         match self {
             Op::Dropout { rng } | Op::RandomUniform { rng, .. } => Some(rng),
-            Op::Attention { spec } | Op::AttentionGrad { spec } => {
+            Op::Attention { spec } | Op::AttentionGrad { spec, .. } => {
                 spec.dropout.as_ref().map(|dropout| &dropout.rng)
             }
             _ => None,
@@ -113,7 +113,7 @@ impl Op {
     pub fn rng_mut(&mut self) -> Option<&mut Rng> {
         match self {
             Op::Dropout { rng } | Op::RandomUniform { rng, .. } => Some(rng),
-            Op::Attention { spec } | Op::AttentionGrad { spec } => {
+            Op::Attention { spec } | Op::AttentionGrad { spec, .. } => {
                 spec.dropout.as_mut().map(|dropout| &mut dropout.rng)
             }
             _ => None,

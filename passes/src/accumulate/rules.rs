@@ -252,13 +252,13 @@ pub(crate) fn special(
             true => none(),
         },
         // Scores are drawn one row of the batch after another.
-        Op::Attention { spec } | Op::AttentionGrad { spec } if spec.dropout.is_some() => {
+        Op::Attention { spec } | Op::AttentionGrad { spec, .. } if spec.dropout.is_some() => {
             let scores = x[0].with_extent(x[0].rank() - 1, x[1].shape[x[1].rank() - 2]);
             spec.dropout = None;
             let mut rules = by_table(&part, kinds, x, y, count);
             let first = Kind::Rows(Along::FIRST);
             let draws = draws_by_rows(&scores, Along::FIRST, count);
-            rules.retain(|rule| draws && rule.results.iter().all(|&kind| kind == first));
+            rules.retain(|rule| draws && rule.results[..3].iter().all(|&kind| kind == first));
             rules.iter_mut().for_each(|rule| rule.op = op.clone());
             rules
         }

@@ -7,13 +7,16 @@
 //! ds = softmax_grad(p, dp)       or PyTorch's  m − p · sum(m),  m = dp · p
 //! ds = scale · ds
 //! dq = ds k,  dk = dsᵀ q         each perhaps as its transpose
+//! dm = sum(ds)                   before the scale, along the batch where the mask broadcasts
 //! ```
 
 use super::forward::Forward;
-use super::matrices::{Matrix, product, readers, readers_of, same_matrices};
+use super::mask::Mask;
+use super::matrices::{Matrix, product, readers, readers_of, regrouped, same_matrices};
 use crate::rewrite::GraphView;
 use arenic_ir::graph::{Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction};
+use arenic_ir::types::broadcast_shapes;
 
 /// What a graph has of an attention's gradient.
 pub(super) enum Gradient {
@@ -30,12 +33,14 @@ pub(super) struct Backward {
     pub(super) dy: Matrix,
     /// Products that give `dq`, `dk` and `dv`, perhaps transposed.
     pub(super) products: [Option<(NodeId, bool)>; 3],
+    /// A value that is the gradient of the first mask, and the node that makes it.
+    pub(super) of_mask: Option<(NodeId, ValueId)>,
     /// The first of its products, before which the gradient of the result is known.
     pub(super) first: NodeId,
 }
 
 /// The gradient of an attention.
-pub(super) fn gradient(v: &GraphView, f: &Forward) -> Gradient {
+pub(super) fn gradient(v: &GraphView, f: &mut Forward) -> Gradient {
     match found(v, f) {
         // Of these, gradients are only known as the operator gives them.
         Some(Some(_)) if f.spec.softcap.is_some() || f.spec.group > 1 => Gradient::Blocked,
@@ -47,7 +52,7 @@ pub(super) fn gradient(v: &GraphView, f: &Forward) -> Gradient {
 
 /// The gradient, or `Some(None)` if the graph has none, or `None` if it has another reader.
 #[expect(clippy::option_option, reason = "`?` ends the search where it is blocked")]
-fn found(v: &GraphView, f: &Forward) -> Option<Option<Backward>> {
+fn found(v: &GraphView, f: &mut Forward) -> Option<Option<Backward>> {
     let others = |mut readers: Vec<NodeId>| {
         readers.retain(|&n| n != f.last && n != f.factors);
         readers
@@ -72,7 +77,7 @@ fn found(v: &GraphView, f: &Forward) -> Option<Option<Backward>> {
     };
     let values: Vec<_> = left.iter().filter_map(of_values).collect();
     left.retain(|&n| !values.iter().any(|v| v.0 == n));
-    let mut products = [None; 3];
+    let (mut products, mut of_mask) = ([None; 3], None);
     let (mut dy, mut first) = match values[..] {
         [] => (None, None),
         [(n, dy, trans)] => {
@@ -96,9 +101,9 @@ fn found(v: &GraphView, f: &Forward) -> Option<Option<Backward>> {
             return None;
         }
         (dy, first) = (Some(product.a), Some(first.map_or(n, |f: NodeId| f.min(n))));
-        of_scores(v, f, ds, &mut products)?;
+        of_mask = of_scores(v, f, ds, &mut products)?;
     }
-    Some(Some(Backward { dy: dy?, products, first: first? }))
+    Some(Some(Backward { dy: dy?, products, of_mask, first: first? }))
 }
 
 /// True where `x` is read by these nodes alone.
@@ -181,16 +186,25 @@ fn kept_as_number(v: &GraphView, x: ValueId, reader: NodeId, kept: ValueId) -> O
     (to.is_float() && v.is(of, kept)).then_some(1.0)
 }
 
-/// The products with the gradient of scores, which a node makes.
+/// The products with the gradient of scores, which a node makes; gives the gradient of a mask, if there is one.
+#[expect(clippy::option_option, reason = "`?` ends the search where it is blocked")]
 fn of_scores(
     v: &GraphView,
-    f: &Forward,
+    f: &mut Forward,
     ds: NodeId,
     products: &mut [Option<(NodeId, bool)>; 3],
-) -> Option<()> {
+) -> Option<Option<(NodeId, ValueId)>> {
     let (mut ds, mut scale) = (ds, 1.0);
+    let sums: Vec<NodeId> =
+        readers(v, ds)?.into_iter().filter(|&n| takes_mask(v, f, ds, n)).collect();
+    let of_mask = match sums[..] {
+        [] => None,
+        [n] => Some((n, v.g.result(n)?)),
+        _ => return None,
+    };
     let readers = loop {
-        let readers = readers(v, ds)?;
+        let mut readers = readers(v, ds)?;
+        readers.retain(|n| !sums.contains(n));
         let next = match readers[..] {
             [n] => v.scaled_by(n).map(|(_, factor)| (n, factor)),
             _ => None,
@@ -218,5 +232,33 @@ fn of_scores(
             return None;
         }
     }
-    Some(())
+    Some(of_mask)
+}
+
+/// True for a sum of the gradients of scores that is the gradient of a mask, which becomes the
+/// first of the masks.
+fn takes_mask(v: &GraphView, f: &mut Forward, ds: NodeId, sum: NodeId) -> bool {
+    let Node { op: Op::Reduce { f: Reduction::Sum, axes, .. }, inputs, .. } = &v.g.nodes[sum]
+    else {
+        return false;
+    };
+    let from = &v.g.ty(inputs[0]).shape;
+    let kept: Vec<usize> =
+        from.iter().enumerate().map(|(i, &n)| if axes.contains(&i) { 1 } else { n }).collect();
+    let is_of_scores = v.g.result(ds).is_some_and(|ds| v.is(inputs[0], ds));
+    let Some(shape) = regrouped(&kept, from, &f.shape).filter(|_| is_of_scores) else {
+        return false;
+    };
+    let ones = vec![1; shape.len()];
+    let is_its = |mask: &Mask| {
+        let own = mask.shape_in(v, &f.shape);
+        mask.is_added()
+            && own.and_then(|own| broadcast_shapes(&own, &ones)).as_ref() == Some(&shape)
+    };
+    let at = f.masks.iter().position(is_its);
+    if let Some(at) = at {
+        f.masks.swap(0, at);
+        f.trained = 1;
+    }
+    at.is_some()
 }

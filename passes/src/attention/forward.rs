@@ -15,9 +15,9 @@ use super::mask::Mask;
 use super::matrices::{Matrix, Product, extents, matrix, product, readers};
 use crate::rewrite::GraphView;
 use arenic_ir::Backend;
-use arenic_ir::graph::{Def, Node, NodeId, ValueId};
+use arenic_ir::graph::{Node, NodeId, ValueId};
 use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, Op, Reduction, Unary};
-use arenic_ir::types::{DType, TensorType};
+use arenic_ir::types::{DType, TensorType, broadcast_shapes};
 use std::collections::BTreeSet;
 
 /// An attention that was found.
@@ -30,6 +30,8 @@ pub(super) struct Forward {
     pub(super) k: Matrix,
     pub(super) v: Matrix,
     pub(super) masks: Vec<Mask>,
+    /// The first so many of the masks are given a gradient, the sum of them.
+    pub(super) trained: usize,
     /// What the probabilities are, and the node that makes them.
     pub(super) p: ValueId,
     pub(super) probabilities: NodeId,
@@ -61,20 +63,18 @@ impl Forward {
         self.spec.dropout.and_then(|_| v.g.nodes[self.factors].outputs[1])
     }
 
-    /// True where a mask is computed of a state, so that it may be trained.
-    pub(super) fn mask_is_trained(&self, v: &GraphView) -> bool {
-        let mut next: Vec<ValueId> = self.masks.iter().filter_map(Mask::added).collect();
-        let mut seen = BTreeSet::new();
-        while let Some(x) = next.pop() {
-            let root = v.g.resolve(x).root;
-            match v.g.values[root].def {
-                _ if !seen.insert(root) => {}
-                Def::State(_) if v.g.ty(root).dtype.is_float() => return true,
-                Def::Node { node, .. } => next.extend(&v.g.nodes[node].inputs),
-                _ => {}
-            }
-        }
-        false
+    /// The same, with masks that may be trained first. `None` where that gains nothing: the gradient of
+    /// a mask that has all of the scores, and that no other attention has, is stored as scores would be.
+    pub(super) fn trained(mut self, v: &GraphView) -> Option<Forward> {
+        let (mut masks, others): (Vec<_>, Vec<_>) =
+            self.masks.into_iter().partition(|mask| mask.is_trained(v));
+        self.trained = masks.len();
+        let shapes = masks.iter().map(|mask| mask.shape_in(v, &self.shape));
+        let sum = shapes.reduce(|a, b| broadcast_shapes(&a?, &b?)).flatten();
+        let is_own = masks.iter().any(|mask| v.consumers(mask.value()).len() == 1);
+        masks.extend(others);
+        self.masks = masks;
+        (!is_own || sum.as_ref() != Some(&self.shape)).then_some(self)
     }
 
     /// The same where scales of queries and keys are the attention's, and where heads share keys and
@@ -113,7 +113,11 @@ impl Forward {
             v.g.ty(x.of).elements() == ty.elements() && width(v, *x) == ty.shape.last().copied()
         });
         fits && Op::Attention { spec: self.spec }.infer(&operands).is_ok()
-            && backend.kernels.takes(&Op::AttentionGrad { spec: self.spec }, &operands, &[])
+            && backend.kernels.takes(
+                &Op::AttentionGrad { spec: self.spec, of_mask: false },
+                &operands,
+                &[],
+            )
     }
 }
 
@@ -195,14 +199,15 @@ pub(super) fn attention(v: &GraphView, softmax: NodeId, backend: Backend) -> Opt
         k,
         v: values,
         masks: scores.masks,
+        trained: 0,
         p,
         probabilities,
         factors,
         last,
         widths: [width(v, q)?, width(v, values)?],
     };
-    found.spec.causal = found.masks.iter().any(|mask| mask.hides_later_keys(v, &found.shape));
-    found.masks.retain(|mask| !mask.is_causal(v, &found.shape));
+    found.spec.causal = found.masks.iter().any(|mask| mask.hides_later_keys(v));
+    found.masks.retain(|mask| !mask.is_causal(v));
     found.is_accepted(v, backend).then_some(found)
 }
 
@@ -239,7 +244,7 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
     } else {
         let (x, mask) = Mask::of(v, s, &|x| scores(v, x).is_some())?;
         let mut found = scores(v, x)?;
-        if !found.masks.is_empty() && found.shape != shape {
+        if found.masks.iter().any(|mask| mask.shape_in(v, &shape).is_none()) {
             return None;
         }
         found.masks.push(mask);

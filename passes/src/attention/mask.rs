@@ -1,9 +1,11 @@
 //! What hides keys from queries.
 
+use super::matrices::regrouped;
 use crate::rewrite::GraphView;
-use arenic_ir::graph::ValueId;
+use arenic_ir::graph::{Def, ValueId};
 use arenic_ir::op::Binary;
 use arenic_ir::types::{DType, broadcast_shapes};
+use std::collections::BTreeSet;
 
 /// What a mask has beyond the diagonal of a causal attention is not above this.
 const CAUSAL: f64 = -1e4;
@@ -12,8 +14,15 @@ const CAUSAL: f64 = -1e4;
 const ABSORBS: f64 = -1e30;
 
 /// What scores are masked by.
+pub(super) struct Mask {
+    pub(super) by: By,
+    /// The shape of the scores that it masks, to which it broadcasts.
+    scores: Vec<usize>,
+}
+
+/// How scores are masked.
 #[derive(Clone, Copy)]
-pub(super) enum Mask {
+pub(super) enum By {
     /// This is added.
     Added(ValueId),
     /// Scores count where the condition has this value; others are −∞, or as low.
@@ -35,7 +44,9 @@ impl Mask {
         let mut sums =
             v.commuted(s, Binary::Add).filter(|&[x, mask]| fits(x, mask) && is_scores(x));
         match (sums.next(), sums.next()) {
-            (Some([x, mask]), None) => return Some((x, Mask::Added(mask))),
+            (Some([x, mask]), None) => {
+                return Some((x, Mask { by: By::Added(mask), scores: shape.clone() }));
+            }
             (Some(_), Some(_)) => return None,
             _ => {}
         }
@@ -45,26 +56,52 @@ impl Mask {
             (Some(low), None) => (b, low, false),
             _ => return None,
         };
-        let mask = Mask::Where(condition, counts);
+        let mask = Mask { by: By::Where(condition, counts), scores: shape.clone() };
         // A finite number instead of a score gives a row that sees nothing no gradient.
         let is_low = low == f64::NEG_INFINITY
-            || v.g.ty(x).dtype == DType::F32 && low <= ABSORBS && mask.shows_each_row(v, shape);
+            || v.g.ty(x).dtype == DType::F32 && low <= ABSORBS && mask.shows_each_row(v);
         (fits(x, condition) && is_low).then_some((x, mask))
     }
 
-    /// The value that is added.
-    pub(super) fn added(&self) -> Option<ValueId> {
-        match *self {
-            Mask::Added(mask) => Some(mask),
-            Mask::Where(..) => None,
+    /// True where it is computed of a state, so that it may be trained.
+    pub(super) fn is_trained(&self, v: &GraphView) -> bool {
+        let By::Added(mask) = self.by else { return false };
+        let (mut next, mut seen) = (vec![mask], BTreeSet::new());
+        while let Some(x) = next.pop() {
+            let root = v.g.resolve(x).root;
+            match v.g.values[root].def {
+                _ if !seen.insert(root) => {}
+                Def::State(_) if v.g.ty(root).dtype.is_float() => return true,
+                Def::Node { node, .. } => next.extend(&v.g.nodes[node].inputs),
+                _ => {}
+            }
         }
+        false
+    }
+
+    /// True for numbers that are added.
+    pub(super) fn is_added(&self) -> bool {
+        matches!(self.by, By::Added(_))
     }
 
     /// The value that says what is hidden.
-    fn value(&self) -> ValueId {
-        match *self {
-            Mask::Added(x) | Mask::Where(x, _) => x,
+    pub(super) fn value(&self) -> ValueId {
+        match self.by {
+            By::Added(x) | By::Where(x, _) => x,
         }
+    }
+
+    /// What a shape that broadcasts to the scores becomes where these have another shape.
+    pub(super) fn moved(&self, own: &[usize], scores: &[usize]) -> Option<Vec<usize>> {
+        match self.scores == scores {
+            true => Some(own.to_vec()),
+            false => regrouped(own, &self.scores, scores),
+        }
+    }
+
+    /// Its shape among scores of this shape.
+    pub(super) fn shape_in(&self, v: &GraphView, scores: &[usize]) -> Option<Vec<usize>> {
+        self.moved(&v.g.ty(self.value()).shape, scores)
     }
 
     /// Of every element in order: `Some(true)` if it hides its key, `Some(false)` if it leaves the
@@ -75,40 +112,40 @@ impl Mask {
             x if x <= CAUSAL => Some(true),
             _ => None,
         };
-        match *self {
-            Mask::Added(mask) => Some(v.numbers(mask)?.iter().map(of).collect()),
-            Mask::Where(condition, counts) => {
+        match self.by {
+            By::Added(mask) => Some(v.numbers(mask)?.iter().map(of).collect()),
+            By::Where(condition, counts) => {
                 let bytes = v.known(condition)?;
                 Some(bytes.iter().map(|&b| Some((b != 0) != counts)).collect())
             }
         }
     }
 
-    /// The extents of its matrices, if it has all queries and keys of scores of this shape.
-    fn whole(&self, v: &GraphView, scores: &[usize]) -> Option<[usize; 2]> {
+    /// The extents of its matrices, if it has all queries and keys of the scores.
+    fn whole(&self, v: &GraphView) -> Option<[usize; 2]> {
         let [.., t, s] = v.g.ty(self.value()).shape[..] else { return None };
-        (scores.ends_with(&[t, s]) && t * s > 0).then_some([t, s])
+        (self.scores.ends_with(&[t, s]) && t * s > 0).then_some([t, s])
     }
 
     /// True where every query is known to see some key.
-    fn shows_each_row(&self, v: &GraphView, scores: &[usize]) -> bool {
-        let (Some([_, s]), Some(hides)) = (self.whole(v, scores), self.hides(v)) else {
+    fn shows_each_row(&self, v: &GraphView) -> bool {
+        let (Some([_, s]), Some(hides)) = (self.whole(v), self.hides(v)) else {
             return false;
         };
         hides.chunks(s).all(|row| row.contains(&Some(false)))
     }
 
     /// True for a mask that hides all keys behind each query's own, and perhaps others.
-    pub(super) fn hides_later_keys(&self, v: &GraphView, scores: &[usize]) -> bool {
-        let (Some([t, s]), Some(hides)) = (self.whole(v, scores), self.hides(v)) else {
+    pub(super) fn hides_later_keys(&self, v: &GraphView) -> bool {
+        let (Some([t, s]), Some(hides)) = (self.whole(v), self.hides(v)) else {
             return false;
         };
         hides.iter().enumerate().all(|(i, &hides)| i % s <= i / s % t || hides == Some(true))
     }
 
     /// True for a mask that hides these keys and no others.
-    pub(super) fn is_causal(&self, v: &GraphView, scores: &[usize]) -> bool {
-        let (Some([t, s]), Some(hides)) = (self.whole(v, scores), self.hides(v)) else {
+    pub(super) fn is_causal(&self, v: &GraphView) -> bool {
+        let (Some([t, s]), Some(hides)) = (self.whole(v), self.hides(v)) else {
             return false;
         };
         hides.iter().enumerate().all(|(i, &hides)| hides == Some(i % s > i / s % t))

@@ -89,6 +89,37 @@ pub(super) fn same_matrices(g: &Graph, v: ValueId) -> ValueId {
     if matrices(before) == matrices(v) { same_matrices(g, before) } else { v }
 }
 
+/// What a shape that broadcasts to `from` becomes where the same elements have the shape `to`: each group of axes
+/// that takes the place of another has all of its elements, or one. `None` where it has some.
+pub(super) fn regrouped(own: &[usize], from: &[usize], to: &[usize]) -> Option<Vec<usize>> {
+    let missing = from.len().checked_sub(own.len())?;
+    let own = [&vec![1; missing], own].concat();
+    let (mut shape, mut i, mut j) = (Vec::with_capacity(to.len()), 0, 0);
+    while i < from.len() || j < to.len() {
+        let (first, start, mut before, mut after) = (i, j, 1, 1);
+        loop {
+            if before <= after && i < from.len() {
+                before *= from[i];
+                i += 1;
+            } else {
+                after *= to.get(j)?;
+                j += 1;
+            }
+            if before == after {
+                break;
+            }
+        }
+        if own[first..i].iter().all(|&n| n == 1) {
+            shape.extend(vec![1; j - start]);
+        } else if own[first..i] == from[first..i] {
+            shape.extend(&to[start..j]);
+        } else {
+            return None;
+        }
+    }
+    Some(shape)
+}
+
 /// True for a permutation that exchanges the last two axes.
 pub(super) fn exchanges_last_two(perm: &[usize]) -> bool {
     let Some(rest) = perm.len().checked_sub(2) else { return false };

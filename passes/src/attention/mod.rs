@@ -12,8 +12,8 @@
 //! become the attention's, and heads that share keys and values do so without copies of them. In a
 //! whole step scales stay as they are: what is scaled is kept in place of what is not.
 //! A dropout of the probabilities is drawn again wherever they are computed, so that its mask is
-//! not stored either. An attention stays as it is where anything else reads its scores or
-//! probabilities: an output, a gradient of the mask.
+//! not stored either. Where a mask is trained, its gradient is one of the operator's. An attention
+//! stays as it is where anything else reads its scores or probabilities.
 //!
 //! Sound because both sides are the same sums of the same terms, taken in another order, so that
 //! the last bits differ. A mask that is causal becomes a flag, for which see
@@ -45,19 +45,20 @@ impl GraphPass for Attention {
         let view = GraphView::new(g).evaluating(cx.evaluate);
         let (mut found, mut gradients, mut shared) = (Vec::new(), 0, 0);
         for n in g.nodes.keys() {
-            let Some(forward) = forward::attention(&view, n, cx.target.backend) else { continue };
-            match backward::gradient(&view, &forward) {
+            let backend = cx.target.backend;
+            let Some(mut forward) = forward::attention(&view, n, backend) else { continue };
+            match backward::gradient(&view, &mut forward) {
                 Gradient::Found(backward) => {
                     gradients += 1;
                     found.push((forward, Some(backward)));
                 }
-                // The mask may be given a gradient later.
-                Gradient::Absent if !forward.mask_is_trained(&view) => {
-                    let forward = forward.simplified(&view, cx.target.backend);
+                Gradient::Absent => {
+                    let Some(forward) = forward.trained(&view) else { continue };
+                    let forward = forward.simplified(&view, backend);
                     shared += u64::from(forward.spec.group > 1);
                     found.push((forward, None));
                 }
-                Gradient::Absent | Gradient::Blocked => {}
+                Gradient::Blocked => {}
             }
         }
         let softmaxes = g.nodes.values().filter(|n| matches!(n.op, Op::Softmax { .. })).count();

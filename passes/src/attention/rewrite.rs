@@ -2,13 +2,14 @@
 
 use super::backward::Backward;
 use super::forward::Forward;
-use super::mask::Mask;
+use super::mask::{By, Mask};
 use super::matrices::{Matrix, exchanges_last_two, same_matrices};
 use crate::PassError;
 use crate::rewrite::Editor;
 use arenic_ir::graph::{Def, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op};
-use arenic_ir::types::{DType, TensorType};
+use arenic_ir::types::{DType, TensorType, broadcast_shapes};
+use std::cmp::Ordering;
 
 /// Puts operators in the place of an attention and its gradient.
 pub(super) fn replace(e: &mut Editor, f: &Forward, b: Option<&Backward>) -> Result<(), PassError> {
@@ -18,15 +19,8 @@ pub(super) fn replace(e: &mut Editor, f: &Forward, b: Option<&Backward>) -> Resu
     for (x, ty) in [f.q, f.k, f.v].into_iter().zip(&types) {
         operands.push(dense(e, f.last, x, ty)?);
     }
-    let mut mask = None;
-    for part in &f.masks {
-        let next = added(e, f.last, *part, dtype)?;
-        mask = Some(match mask {
-            None => next,
-            Some(mask) => e.value(f.last, Op::Binary { f: Binary::Add }, vec![mask, next])?,
-        });
-    }
-    let all = operands.iter().copied().chain(mask).collect();
+    let masks = masks(e, f, dtype)?;
+    let all = [&operands[..], &masks].concat();
     let [o, max, sum] = e.node(f.last, Op::Attention { spec: f.spec }, all)?[..] else {
         return Ok(());
     };
@@ -35,8 +29,12 @@ pub(super) fn replace(e: &mut Editor, f: &Forward, b: Option<&Backward>) -> Resu
     }
     let Some(b) = b else { return Ok(()) };
     let dy = dense(e, b.first, b.dy, &e.g.ty(o).clone())?;
-    let all = operands.into_iter().chain([max, sum, dy]).chain(mask).collect();
-    let gradients = e.node(b.first, Op::AttentionGrad { spec: f.spec }, all)?;
+    let all = [&operands[..], &[max, sum, dy], &masks].concat();
+    let of_mask = b.of_mask.is_some();
+    let gradients = e.node(b.first, Op::AttentionGrad { spec: f.spec, of_mask }, all)?;
+    if let (Some((n, old)), Some(&x)) = (b.of_mask, gradients.get(3)) {
+        e.replace(n, old, x)?;
+    }
     for (found, x) in b.products.iter().zip(gradients) {
         let Some((n, trans)) = *found else { continue };
         let Some(old) = e.g.result(n) else { continue };
@@ -52,16 +50,57 @@ pub(super) fn replace(e: &mut Editor, f: &Forward, b: Option<&Backward>) -> Resu
     Ok(())
 }
 
+/// The operands for the masks: first the sum of those that are trained. Others are added up where that has the
+/// shape of one of them, and where an attention has no operand for one more.
+fn masks(e: &mut Editor, f: &Forward, dtype: DType) -> Result<Vec<ValueId>, PassError> {
+    let mut operands: Vec<ValueId> = Vec::new();
+    for (i, mask) in f.masks.iter().enumerate() {
+        let next = added(e, f, mask, dtype)?;
+        let Some(&last) = operands.last() else {
+            operands.push(next);
+            continue;
+        };
+        let [a, b] = [last, next].map(|x| &e.g.ty(x).shape);
+        let is_small = broadcast_shapes(a, b).is_some_and(|sum| sum == *a || sum == *b);
+        let joins = match i.cmp(&f.trained) {
+            Ordering::Less => true,
+            Ordering::Equal if i > 0 => false,
+            _ => is_small || operands.len() > 1,
+        };
+        if joins {
+            operands.pop();
+        }
+        let x = match joins {
+            true => e.value(f.last, Op::Binary { f: Binary::Add }, vec![last, next])?,
+            false => next,
+        };
+        operands.push(x);
+    }
+    Ok(operands)
+}
+
 /// What is added to scores for a mask. What a mask repeats along the batch, it broadcasts.
-fn added(e: &mut Editor, at: NodeId, mask: Mask, dtype: DType) -> Result<ValueId, PassError> {
-    let (condition, [a, b]) = match mask {
-        Mask::Where(condition, counts) => {
+fn added(e: &mut Editor, f: &Forward, mask: &Mask, dtype: DType) -> Result<ValueId, PassError> {
+    let x = once(e, f, mask, dtype)?;
+    match mask.moved(&e.g.ty(x).shape, &f.shape) {
+        Some(shape) => e.reshaped(f.last, x, &shape),
+        None => Ok(x),
+    }
+}
+
+/// The same among the scores that the mask was written for.
+fn once(e: &mut Editor, f: &Forward, mask: &Mask, dtype: DType) -> Result<ValueId, PassError> {
+    let moves = |e: &Editor, x: ValueId| mask.moved(&e.g.ty(x).shape, &f.shape).is_some();
+    let (condition, [a, b]) = match mask.by {
+        By::Where(condition, counts) => {
             let [zero, low] =
                 [0.0, f64::NEG_INFINITY].map(|x| e.constant(TensorType::scalar(dtype), x));
             (condition, if counts { [zero, low] } else { [low, zero] })
         }
-        Mask::Added(x) => match node(e, x) {
-            Some(Node { op: Op::Expand { .. }, inputs, .. }) => return Ok(inputs[0]),
+        By::Added(x) => match node(e, x) {
+            Some(Node { op: Op::Expand { .. }, inputs, .. }) if moves(e, inputs[0]) => {
+                return Ok(inputs[0]);
+            }
             Some(Node { op: Op::Where, inputs, .. })
                 if inputs[1..].iter().all(|&x| e.g.ty(x).elements() == 1) =>
             {
@@ -71,12 +110,12 @@ fn added(e: &mut Editor, at: NodeId, mask: Mask, dtype: DType) -> Result<ValueId
         },
     };
     let once = match node(e, condition) {
-        Some(Node { op: Op::Expand { .. }, inputs, .. }) => inputs[0],
+        Some(Node { op: Op::Expand { .. }, inputs, .. }) if moves(e, inputs[0]) => inputs[0],
         _ => condition,
     };
-    match mask {
-        Mask::Added(x) if once == condition => Ok(x),
-        _ => e.value(at, Op::Where, vec![once, a, b]),
+    match mask.by {
+        By::Added(x) if once == condition => Ok(x),
+        _ => e.value(f.last, Op::Where, vec![once, a, b]),
     }
 }
 

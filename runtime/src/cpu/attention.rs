@@ -17,7 +17,7 @@ use super::reduce::largest;
 use super::softmax::{self, BLOCK};
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, Operand};
+use crate::kernel::{Call, Destination, Operand};
 use arenic_backends::cpu::attention::{Attention, tiling};
 use arenic_backends::cpu::sums::Route;
 use arenic_ir::DType;
@@ -42,7 +42,7 @@ struct Scores<T> {
     tiling: Attention,
     q: Mat<T>,
     k: Mat<T>,
-    mask: Option<Mask<T>>,
+    masks: Vec<Mask<T>>,
     dropped: Option<Dropped<T>>,
 }
 
@@ -66,6 +66,44 @@ impl<T: Float> Mask<T> {
     }
 }
 
+/// The gradient of a mask, to which every batch that shares a matrix of it adds its own.
+struct MaskSums<T> {
+    sums: Shared<T>,
+    batch: Nest<1>,
+    tiling: Attention,
+}
+
+impl<T: Float> MaskSums<T> {
+    /// Zeros.
+    fn new(y: &Destination, q: &Operand, tiling: Attention) -> Self {
+        let sums = Shared::new(y.ptr::<T>());
+        // SAFETY: all bits zero are a number, and the result is this call's.
+        unsafe { sums.ptr().write_bytes(0, y.ty().elements()) };
+        let (shape, batch) = (&y.ty().shape, &q.ty().shape[..q.ty().rank() - 2]);
+        MaskSums { sums, batch: batches(shape, batch, tiling.queries * tiling.keys), tiling }
+    }
+
+    /// A number that units have in common where they may add to the same elements, so that one
+    /// lane has them all, one after another.
+    fn order_of(&self, unit: usize) -> usize {
+        let t = &self.tiling;
+        let (of_keys, part) = (unit / t.parts, unit % t.parts);
+        let matrix = self.batch.offset(of_keys * t.group) / (t.queries * t.keys).max(1);
+        // Parts have other queries of one matrix; of several, they may have the same.
+        if t.group == 1 { matrix * t.parts + part } else { matrix }
+    }
+
+    /// Adds the gradients of a row of scores.
+    ///
+    /// # Safety
+    /// The row has `keys` elements, and no other lane adds to the block's rows.
+    unsafe fn add(&self, b: Block, row: usize, ds: *const T) {
+        let at = self.batch.offset(b.batch) + (b.first + row) * self.tiling.keys;
+        // SAFETY: the caller's promise.
+        unsafe { add_to(self.sums.slice(at, b.keys), std::slice::from_raw_parts(ds, b.keys)) };
+    }
+}
+
 /// A block of queries.
 #[derive(Clone, Copy)]
 struct Block {
@@ -86,7 +124,7 @@ fn of_batch<T>(x: Mat<T>, i: usize, rows: usize) -> Mat<T> {
 }
 
 impl<T: Scalar + Float> Scores<T> {
-    fn new(call: &Call, spec: AttentionSpec, mask: Option<&Operand>) -> Self {
+    fn new(call: &Call, spec: AttentionSpec, masks: &[Operand]) -> Self {
         let [q, k, v] = [0, 1, 2].map(|i| &call.inputs[i]);
         let tiling = tiling(q.ty(), k.ty(), v.ty());
         // Dropout counts all scores, those of keys that a causal attention leaves out, too.
@@ -98,7 +136,7 @@ impl<T: Scalar + Float> Scores<T> {
             tiling,
             q: matrix(q, false, true),
             k: matrix(k, false, true),
-            mask: mask.map(|m| Mask::new(m, q)),
+            masks: masks.iter().map(|m| Mask::new(m, q)).collect(),
             dropped: spec.dropout.map(|dropout| Dropped::new(&dropout, call.draw, all)),
         }
     }
@@ -140,12 +178,13 @@ impl<T: Scalar + Float> Scores<T> {
                 bound(s, cap, b.rows * b.keys);
             }
         }
-        let Some(mask) = &self.mask else { return };
-        for i in 0..b.rows {
-            let row = mask.matrix.at(b.first + i, 0);
-            let row = Mat { ptr: row.ptr.wrapping_add(mask.batch.offset(b.batch)), ..row };
-            // SAFETY: a row of the mask, which broadcasts to the scores.
-            unsafe { add_row(s.add(i * b.keys), row.ptr, row.cols, b.keys) };
+        for mask in &self.masks {
+            for i in 0..b.rows {
+                let row = mask.matrix.at(b.first + i, 0);
+                let row = Mat { ptr: row.ptr.wrapping_add(mask.batch.offset(b.batch)), ..row };
+                // SAFETY: a row of the mask, which broadcasts to the scores.
+                unsafe { add_row(s.add(i * b.keys), row.ptr, row.cols, b.keys) };
+            }
         }
     }
 
@@ -180,7 +219,7 @@ impl<T: Scalar + Float> Scores<T> {
 }
 
 fn forward<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
-    let scores = Scores::<T>::new(call, spec, call.inputs.get(3));
+    let scores = Scores::<T>::new(call, spec, &call.inputs[3..]);
     let t = scores.tiling;
     let v = matrix::<T>(&call.inputs[2], false, true);
     let [o, max, sum] = [0, 1, 2].map(|i| call.outputs[i].map(|y| Shared::new(y.ptr::<T>())));
@@ -211,7 +250,7 @@ fn forward<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                     if o.is_some() {
                         let factor =
                             if scores.is_zero(of_row[0]) { T::ZERO } else { T::ONE.div(of_row[1]) };
-                        scale_row(row, factor, b.keys);
+                        scale_row(row, factor, n);
                     }
                 }
                 let Some(o) = o else { continue };
@@ -226,11 +265,13 @@ fn forward<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
 }
 
 fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
-    let scores = Scores::<T>::new(call, spec, call.inputs.get(6));
+    let scores = Scores::<T>::new(call, spec, &call.inputs[6..]);
     let t = scores.tiling;
     let [v, output] = [2, 5].map(|i| matrix::<T>(&call.inputs[i], false, true));
     let [max, sum] = [3, 4].map(|i| Mat::new(call.inputs[i].ptr::<T>(), 1, 1));
     let [dq, dk, dv] = [0, 1, 2].map(|i| call.outputs[i].map(|y| Shared::new(y.ptr::<T>())));
+    let of_mask = call.outputs.get(3).copied().flatten();
+    let of_mask = of_mask.map(|y| MaskSums::<T>::new(&y, &call.inputs[0], t));
     // SAFETY: the only slice of this call's scratch.
     let room = unsafe { call.scratch.slice_mut::<T>(t.gradient_elements()) };
     let room = Shared::new(room.as_mut_ptr());
@@ -247,7 +288,8 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
     for_each(t.lanes, work, |lane| {
         let p = room.ptr().wrapping_add(2 * lane * t.block());
         let ds = p.wrapping_add(t.block());
-        for unit in (lane..t.batch * t.parts).step_by(t.lanes) {
+        let lane_of = |unit: usize| of_mask.as_ref().map_or(unit, |m| m.order_of(unit)) % t.lanes;
+        for unit in (0..t.batch * t.parts).filter(|&unit| lane_of(unit) == lane) {
             let (batch, part) = (unit / t.parts, unit % t.parts);
             let dk = sums(dk, partial[0], unit, t.depth);
             let dv = sums(dv, partial[1], unit, t.width);
@@ -281,7 +323,7 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                         let e = Extents { m: b.keys, k: b.rows, n: t.width };
                         one(Route::of(e), e, T::ONE, (tile(kept).transposed(), dy), true, dv);
                     }
-                    if dq.is_none() && dk.is_none() {
+                    if dq.is_none() && dk.is_none() && of_mask.is_none() {
                         continue;
                     }
                     let e = Extents { m: b.rows, k: t.width, n: b.keys };
@@ -290,7 +332,12 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                     scores.drop_of(b, ds);
                     for i in 0..b.rows {
                         let (at, n) = (i * b.keys, scores.keys(b.first + i + 1));
-                        score_gradients(p.add(at), ds.add(at), [n, b.keys], scores.scale);
+                        let scale = if of_mask.is_some() { T::ONE } else { scores.scale };
+                        score_gradients(p.add(at), ds.add(at), [n, b.keys], scale);
+                        if let Some(of_mask) = &of_mask {
+                            of_mask.add(b, i, ds.add(at));
+                            scale_row(ds.add(at), scores.scale, b.keys);
+                        }
                     }
                     if let Some(cap) = scores.cap {
                         // The probabilities are done with.

@@ -29,10 +29,12 @@ pub(super) fn lower(site: &mut LaunchSite, op: Attention, math: Math) -> Result<
     };
     match op {
         Attention::Attention { spec } => {
-            forward(site, &Tiles::new(site, *spec, math, tile, &[0, 1, 2]));
+            let tiles = Tiles::new(site, *spec, math, tile, (&[0, 1, 2], op.first_mask()));
+            forward(site, &tiles);
         }
-        Attention::AttentionGrad { spec } => {
-            gradients(site, &Tiles::new(site, *spec, math, tile, &[0, 1, 2, 5]));
+        Attention::AttentionGrad { spec, .. } => {
+            let tiles = Tiles::new(site, *spec, math, tile, (&[0, 1, 2, 5], op.first_mask()));
+            gradients(site, &tiles);
         }
     }
     Ok(())
@@ -53,21 +55,22 @@ struct Tiles {
     t: &'static str,
     /// Elements are `bf16`.
     narrow: bool,
-    /// Statements that name `a`, what is fixed, `score`, `slope` and `drop`. What they call `batch` is
-    /// a matrix of queries.
-    setup: String,
+    /// Statements that name `a`, what is fixed.
+    fixed: String,
+    /// Statements that name `score`, `slope` and `drop`. What they call `batch` is a matrix of queries.
+    functions: String,
     drops: bool,
 }
 
 impl Tiles {
-    /// Of an operator that reads `matrices`, and a mask behind all other operands, where there is
-    /// one.
+    /// Of an operator that reads `matrices`, and masks behind all other operands, where there are
+    /// some.
     fn new(
         site: &LaunchSite,
         spec: AttentionSpec,
         math: Math,
         tile: AttentionTile,
-        matrices: &[usize],
+        (matrices, first_mask): (&[usize], usize),
     ) -> Tiles {
         let [q, v] = [site.inputs[0], site.inputs[2]];
         let matrix = |x: &TensorType| [x.shape[x.rank() - 2], x.shape[x.rank() - 1]];
@@ -89,7 +92,6 @@ impl Tiles {
             row.is_multiple_of(WIDE) && site.alignments[i].is_multiple_of(WIDE as u64)
         };
         let aligned = matrices.iter().all(is_aligned);
-        let mask = matrices.last().map_or(0, |last| last + 1);
         let scale = format!("{t}({})", literal(spec.scale));
         let mut score = format!("product * {scale}");
         let mut slope = scale.clone();
@@ -99,18 +101,21 @@ impl Tiles {
             score = format!("{part} * {cap}");
             slope = format!("{slope} * ({t}(1) - {part} * {part})");
         }
-        if let Some(mask) = site.inputs.get(mask).map(|t| (mask, t)) {
+        for (i, mask) in site.inputs.iter().enumerate().skip(first_mask) {
             let shape = [&q.shape[..q.rank() - 1], &[keys]].concat();
-            let at = offset(&shape, &broadcast_strides(&mask.1.shape, shape.len()), "at");
-            score = format!("{score} + x{}[{at}]", mask.0);
+            let at = offset(&shape, &broadcast_strides(&mask.shape, shape.len()), "at");
+            score = format!("{score} + x{i}[{at}]");
         }
         let (rows, columns) = (constant(queries), constant(keys));
         let AttentionTile { rows: of_block, columns: at_once, shared } = tile;
-        let setup = format!(
+        let fixed = format!(
             "    typedef Attention<{policy}, {index}, {of_block}, {at_once}, {depth}, {width}, {shared}, \
              {aligned}, {causal}, {zero}, {group}> A;
     const A a = {{{rows}, {columns}}};
-    auto score = [=]({index} row, {index} column, {t} product) -> {t} {{
+"
+        );
+        let functions = format!(
+            "    auto score = [=]({index} row, {index} column, {t} product) -> {t} {{
         const {index} at = (batch * {rows} + row) * {columns} + column;
         return {score};
     }};
@@ -124,7 +129,21 @@ impl Tiles {
             }
         );
         let narrow = q.dtype == DType::Bf16;
-        Tiles { batch, group, queries, keys, tile, depth, width, index, t, narrow, setup, drops }
+        Tiles {
+            batch,
+            group,
+            queries,
+            keys,
+            tile,
+            depth,
+            width,
+            index,
+            t,
+            narrow,
+            fixed,
+            functions,
+            drops,
+        }
     }
 
     /// The address of a matrix, of so many elements, of a parameter: of one that belongs to queries,
@@ -170,7 +189,7 @@ impl Tiles {
         if matrices * tiles == 0 {
             return;
         }
-        let (index, setup, own) = (self.index, &self.setup, of.name());
+        let (index, fixed, functions, own) = (self.index, &self.fixed, &self.functions, of.name());
         // Those that take longest begin first: where queries meet no later keys, the last queries.
         let number = match of {
             Of::Queries => format!("{tiles}u - 1u - blockIdx.x / {matrices}u"),
@@ -180,7 +199,7 @@ impl Tiles {
             "    const {index} {own} = blockIdx.x % {matrices}u;
     const {index} {other};
     const {index} first = {index}({number}) * {tile}u;
-{setup}{body}"
+{fixed}{functions}{body}"
         );
         let threads = (tile * THREADS_OF_ROW) as u32;
         // What sums and tiles of short rows need fits the registers of so many blocks, but for a few of the keys'
@@ -273,9 +292,10 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles) {
     ]
     .join(", ");
     let wanted = [0, 1, 2].map(|o| site.outputs[o].is_some());
+    let of_mask = site.outputs.get(3).is_some_and(Option::is_some);
     let delta = Parameter::scratch(t, "delta", 0);
     // Gradients of values alone do without the sums of rows.
-    if wanted[0] || wanted[1] {
+    if wanted[0] || wanted[1] || of_mask {
         let body = format!(
             "{store}    attention_query_gradients(a, {operands}, first, score, slope, drop, store, {});
 ",
@@ -297,7 +317,52 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles) {
         );
         let mut parameters = site.all_inputs();
         parameters.extend([1, 2].into_iter().filter_map(|o| site.output(o)));
-        parameters.push(delta);
+        parameters.push(delta.clone());
         tiles.launch(site, Of::Keys, parameters, &body);
     }
+    if of_mask {
+        mask_gradient(site, tiles, &operands, delta);
+    }
+}
+
+/// Launches a block for each tile of rows and columns of every matrix of a mask's gradient, which
+/// adds up what all batches give that share the matrix.
+fn mask_gradient(site: &mut LaunchSite, tiles: &Tiles, operands: &str, delta: Parameter) {
+    let &Tiles { index, t, tile, ref fixed, ref functions, .. } = tiles;
+    let (q, mask) = (site.inputs[0], site.inputs[6]);
+    let batch = &q.shape[..q.rank() - 2];
+    let own = &mask.shape[..mask.rank().saturating_sub(2)];
+    let matrices = own.iter().product::<usize>();
+    let [down, across] = [tiles.queries.div_ceil(tile.rows), tiles.keys.div_ceil(tile.columns)];
+    if matrices * down == 0 {
+        return;
+    }
+    let of_batch = offset(batch, &broadcast_strides(own, batch.len()), "batch");
+    let (all, group) = (tiles.batch * tiles.group, tiles.group);
+    let [queries, keys] = [tiles.queries, tiles.keys].map(constant);
+    let body = format!(
+        "    const {index} matrix = blockIdx.x % {matrices}u;
+    const {index} row0 = {index}(blockIdx.x / {matrices}u % {down}u) * {rows}u;
+    const {index} column0 = {index}(blockIdx.x / {matrices}u / {down}u) * {columns}u;
+{fixed}    {t} sums[A::PIECES][4];
+    clear(sums);
+    for ({index} batch = 0; batch < {all}u; batch++) {{
+        if ({of_batch} != matrix) continue;
+        const {index} of_keys = batch / {group}u;
+{functions}        attention_mask_gradients(a, {operands}, row0, column0, score, drop, sums);
+    }}
+    auto store = [=]({index} row, {index} column, {t} x) {{
+        y3[(matrix * {queries} + row) * {keys} + column0 + column] = x;
+    }};
+    store_rows(sums, row0 + A::warp_row(), a.queries, u32(a.keys - column0), store);
+",
+        rows = tile.rows,
+        columns = tile.columns,
+    );
+    let mut parameters = site.all_inputs();
+    parameters.extend(site.output(3));
+    parameters.push(delta);
+    parameters.extend(tiles.drops.then(Parameter::draw));
+    let threads = (tile.rows * THREADS_OF_ROW) as u32;
+    site.launch_resident([matrices * down * across, 1, 1], threads, 0, parameters, body);
 }

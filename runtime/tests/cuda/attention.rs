@@ -60,8 +60,7 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
                 let group = [4, 3].into_iter().find(|&n| heads > 3 && heads.is_multiple_of(n));
                 let group = group.unwrap_or(1);
                 let spec = AttentionSpec { scale, causal, zero_rows, dropout, softcap, group };
-                let masked = i % 3 > 0;
-                let both = both(r, dtype, batch, extents, spec, masked);
+                let both = both(r, dtype, batch, extents, spec, i % 3);
                 cases
                     .extend(both.map(|case| if math == Math::Tf32 { in_tf32(case) } else { case }));
             }
@@ -77,7 +76,7 @@ fn both(
     batch: &[usize],
     [t, s, d, e]: [usize; 4],
     spec: AttentionSpec,
-    masked: bool,
+    masks: usize,
 ) -> [Case; 2] {
     let shape = |rest: &[usize]| [batch, rest].concat();
     let mut of_keys = batch.to_vec();
@@ -85,21 +84,22 @@ fn both(
     let [q, k, v] = [(batch, [t, d]), (&of_keys, [s, d]), (&of_keys, [s, e])]
         .map(|(batch, matrix)| r.tame(dtype, [batch, &matrix].concat()));
     let dy = r.tame(dtype, shape(&[t, e]));
-    let mask = masked.then(|| mask(r, dtype.accumulated(), &shape(&[t, s])));
-    let forward: Vec<Tensor> =
-        [q.clone(), k.clone(), v.clone()].into_iter().chain(mask.clone()).collect();
+    let masks: Vec<Tensor> =
+        (0..masks).map(|_| mask(r, dtype.accumulated(), &shape(&[t, s]))).collect();
+    let forward = [&[q.clone(), k.clone(), v.clone()], &masks[..]].concat();
     let [max, sum] = statistics(spec, &forward);
-    let backward: Vec<Tensor> = [q, k, v, max, sum, dy].into_iter().chain(mask).collect();
+    let backward = [&[q, k, v, max, sum, dy], &masks[..]].concat();
     // Probabilities and gradients of scores are rounded as operands of a product are.
     let close = if dtype == DType::Bf16 { Close::BF16 } else { Close::LONG_SUM };
-    [(Op::Attention { spec }, forward), (Op::AttentionGrad { spec }, backward)]
+    let gradient = Op::AttentionGrad { spec, of_mask: !masks.is_empty() };
+    [(Op::Attention { spec }, forward), (gradient, backward)]
         .map(|(op, operands)| Case::new(op, operands).close(close))
 }
 
 /// The case with products in TF32, of operands that it holds as they are: what is left to be
 /// rounded are probabilities and gradients of scores.
 fn in_tf32(mut case: Case) -> Case {
-    let matrices: &[usize] = if case.inputs.len() > 4 { &[0, 1, 2, 5] } else { &[0, 1, 2] };
+    let matrices: &[usize] = if case.inputs.len() > 5 { &[0, 1, 2, 5] } else { &[0, 1, 2] };
     for &i in matrices {
         for bits in case.inputs[i].bytes.as_chunks_mut::<4>().0 {
             *bits = (u32::from_le_bytes(*bits) & !0x1fff).to_le_bytes();

@@ -91,13 +91,20 @@ fn shared(all: &[f64], group: usize, elements: usize) -> Vec<f64> {
     all.chunks((group * elements).max(1)).flat_map(of).collect()
 }
 
+/// The place in a tensor of this shape that broadcasts to an index.
+fn broadcast(at: &[usize], own: &[usize]) -> usize {
+    let of = at[at.len() - own.len()..].iter().zip(own);
+    let of: Vec<usize> = of.map(|(&i, &n)| if n == 1 { 0 } else { i }).collect();
+    flat(&of, own)
+}
+
 /// Probabilities, maxima and sums of all rows.
 fn rows(
     spec: AttentionSpec,
     x: &Extents,
     q: &Tensor,
     k: &Tensor,
-    mask: Option<&Tensor>,
+    masks: &[&Tensor],
 ) -> [Vec<f64>; 3] {
     let scores = [x.batch, &[x.t, x.s]].concat();
     let [mut p, mut maxima, mut sums] = [vec![], vec![], vec![]];
@@ -109,15 +116,9 @@ fn rows(
             if let Some(cap) = spec.softcap {
                 score = cap * (score / cap).tanh();
             }
-            if let Some(mask) = mask {
-                let own = &mask.ty.shape;
+            for mask in masks {
                 let all: Vec<usize> = at.iter().copied().chain([s]).collect();
-                let of: Vec<usize> = all[all.len() - own.len()..]
-                    .iter()
-                    .zip(own)
-                    .map(|(&i, &n)| if n == 1 { 0 } else { i })
-                    .collect();
-                score += mask.values[flat(&of, own)];
+                score += mask.values[broadcast(&all, &mask.ty.shape)];
             }
             // What is near -1e9 is rounded to it.
             if q.ty.dtype == DType::F32 { f64::from(score as f32) } else { score }
@@ -171,12 +172,13 @@ fn product(
 }
 
 fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
-    let ([q, k, v], mask) = ([0, 1, 2].map(|i| operands[i]), operands.get(3).copied());
-    let (batches, what) = (x.batch.iter().product(), (spec, x, mask.map(|m| &m.ty)));
+    let ([q, k, v], masks) = ([0, 1, 2].map(|i| operands[i]), &operands[3..]);
+    let of_masks: Vec<&TensorType> = masks.iter().map(|m| &m.ty).collect();
+    let (batches, what) = (x.batch.iter().product(), (spec, x, of_masks));
     let tolerance = if q.ty.dtype == DType::F32 { 2e-5 } else { 1e-11 };
     let op = Op::Attention { spec };
     let found = all(&op, operands);
-    let [p, max, sum] = rows(spec, x, q, k, mask);
+    let [p, max, sum] = rows(spec, x, q, k, masks);
     let kept = kept(spec, x, q.ty.dtype);
     let drop = |(x, kept): (&f64, &f64)| if *kept == 0.0 { 0.0 } else { x * kept };
     let factors: Vec<f64> = p.iter().zip(&kept).map(drop).collect();
@@ -193,14 +195,15 @@ fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
 
     let dp = product(batches, [x.t, x.e, x.s], |b, t, e| at(dy, b, t, e), |b, e, s| value(b, s, e));
     let dp: Vec<f64> = dp.iter().zip(&kept).map(drop).collect();
-    let mut ds = vec![0.0; p.len()];
+    let (mut ds, mut of_scores) = (vec![0.0; p.len()], vec![0.0; p.len()]);
     for (row, ds) in ds.chunks_mut(x.s).enumerate() {
         let of = row * x.s..(row + 1) * x.s;
         let total: f64 = of.clone().map(|i| p[i] * dp[i]).sum();
         // What does not count has no gradient, even where the sum is NaN.
         let keys = if spec.causal { x.s.min(row % x.t + 1) } else { x.s };
         for (ds, i) in ds[..keys].iter_mut().zip(of) {
-            *ds = spec.scale * p[i] * (dp[i] - total);
+            of_scores[i] = p[i] * (dp[i] - total);
+            *ds = spec.scale * of_scores[i];
             if let Some(cap) = spec.softcap {
                 let t = (scaled_product(spec, x, [q, k], row, i % x.s) / cap).tanh();
                 *ds *= 1.0 - t * t;
@@ -215,11 +218,22 @@ fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
     let by_value = |b: usize, s: usize, t: usize| p_at(b, t, s);
     let dv = product(batches, [x.s, x.t, x.e], by_value, |b, t, e| at(dy, b, t, e));
     let dv = shared(&dv, spec.group, x.s * x.e);
-    let operands: Vec<&Tensor> =
-        [q, k, v, &found[1], &found[2], dy].into_iter().chain(mask).collect();
-    let found = all(&Op::AttentionGrad { spec }, &operands);
-    for (found, want) in found.iter().zip([&dq, &dk, &dv]) {
-        assert_close(found, want, tolerance * 50.0, &what);
+    let of_mask = masks.first().map(|mask| {
+        let own = &mask.ty.shape[..mask.ty.rank().saturating_sub(2)];
+        let shape = [own, &[x.t, x.s]].concat();
+        let mut sums = vec![0.0; shape.iter().product()];
+        let scores = indices(&[x.batch, &[x.t, x.s]].concat());
+        for (at, ds) in scores.into_iter().zip(&of_scores) {
+            sums[broadcast(&at, &shape)] += ds;
+        }
+        sums
+    });
+    let operands = [&[q, k, v, &found[1], &found[2], dy], masks].concat();
+    let op = Op::AttentionGrad { spec, of_mask: of_mask.is_some() };
+    let found = all(&op, &operands);
+    assert_eq!(found.len(), 3 + usize::from(of_mask.is_some()));
+    for (found, want) in found.iter().zip([Some(&dq), Some(&dk), Some(&dv), of_mask.as_ref()]) {
+        assert_close(found, want.expect("as many"), tolerance * 50.0, &what);
     }
 }
 
@@ -237,8 +251,8 @@ fn plain_loops_agree() {
                 let spec = AttentionSpec { scale, causal, zero_rows, dropout, softcap, group };
                 let [q, k, v] = x.operands(&mut r, dtype, group);
                 let dy = r.tensor(dtype, [x.batch, &[x.t, x.e]].concat());
-                let mask = (i > 3).then(|| mask(&mut r, dtype, x));
-                let operands: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&mask).collect();
+                let masks: Vec<Tensor> = (0..i / 4).map(|_| mask(&mut r, dtype, x)).collect();
+                let operands: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&masks).collect();
                 hold(spec, x, &operands, &dy);
             }
         }
@@ -256,14 +270,15 @@ fn gradients_are_slopes() {
     ] {
         let x = extents(&[4], [4, 5, 3, 2]);
         let [q, k, v] = x.operands(&mut r, DType::F64, group);
-        let mask = r.tensor(DType::F64, [4, 1, 5]);
+        let mask = r.tensor(DType::F64, [4, 4, 5]);
         let dy = r.tensor(DType::F64, [4, 4, 2]);
         let dropout = ratio.map(dropout);
         let spec = AttentionSpec { causal, dropout, softcap, group, ..AttentionSpec::scaled(1.5) };
         let op = Op::Attention { spec };
         let rows = all(&op, &[&q, &k, &v, &mask]);
         let operands = [&q, &k, &v, &rows[1], &rows[2], &dy, &mask];
-        let found = all(&Op::AttentionGrad { spec }, &operands);
+        let found = all(&Op::AttentionGrad { spec, of_mask: true }, &operands);
+        assert_eq!(found.len(), 4);
         for (i, found) in found.iter().enumerate() {
             let want = slopes(&op, &[&q, &k, &v, &mask], i, &dy);
             assert_close(found, &want, 1e-8, &(spec, i));
@@ -285,7 +300,7 @@ fn wholly_masked_rows_are_even() {
         assert_eq!(found[2].values[1], 6.0);
         let dy = Tensor::new(DType::F32, [3, 4], vec![1.0; 12]);
         let operands = [&q, &k, &v, &found[1], &found[2], &dy, &mask];
-        let dv = &all(&Op::AttentionGrad { spec }, &operands)[2];
+        let dv = &all(&Op::AttentionGrad { spec, of_mask: false }, &operands)[2];
         let total: f64 = dv.values.iter().sum();
         assert!((total - 12.0).abs() < 1e-4, "{total}");
     }

@@ -263,12 +263,17 @@ fn attentions_in_parts() {
         let [max, dy] = [&[t][..], &[t, e]].map(&mut tensor);
         let images = r.choose(&[1, batch[0]]);
         let mask = r.tensor(DType::F32, [images, 1, t, 1]);
+        let bias = r.tensor(DType::F32, [1, batch[1], t, s]);
         let mut sum = max.clone();
         sum.values.iter_mut().for_each(|x| *x += 2.0);
         let spec = AttentionSpec { causal: r.chance(), ..AttentionSpec::scaled(0.5) };
         match r.chance() {
-            true => (Op::Attention { spec }, vec![q, k, v, mask]),
-            false => (Op::AttentionGrad { spec }, vec![q, k, v, max, sum, dy, mask]),
+            true => (Op::Attention { spec }, vec![q, k, v, mask, bias]),
+            false => {
+                let masks = if r.chance() { [mask, bias] } else { [bias, mask] };
+                let operands = [q, k, v, max, sum, dy].into_iter().chain(masks).collect();
+                (Op::AttentionGrad { spec, of_mask: r.chance() }, operands)
+            }
         }
     });
 }

@@ -94,6 +94,12 @@ const CASES: &[Case] = &[
         r#"attention_grad {"spec":{"scale":0.5}} (v0: f32[1,70,16], v1: f32[1,40,16], v2: f32[1,40,16], v3: f32[1,70], v4: f32[1,70], v5: f32[1,70,16])"#,
     ),
     case(
+        "gradient of a mask",
+        &["attention.cuh"],
+        Math::F32,
+        r#"attention_grad {"spec":{"scale":0.5},"of_mask":true} (v0: f32[2,20,16], v1: f32[2,20,16], v2: f32[2,20,16], v3: f32[2,20], v4: f32[2,20], v5: f32[2,20,16], v6: f32[20,20])"#,
+    ),
+    case(
         "attention in TF32",
         &[],
         Math::Tf32,

@@ -86,7 +86,7 @@ impl Writer<'_> {
 
     /// `scale · q kᵀ + mask`, of which the product may be bounded, and −∞ beyond the diagonal where
     /// that is causal.
-    fn scores(&mut self, spec: AttentionSpec, x: &[Tensor], mask: Option<&Tensor>) -> String {
+    fn scores(&mut self, spec: AttentionSpec, x: &[Tensor], masks: &[Tensor]) -> String {
         let (q, k) = (&x[0], &x[1]);
         let rank = q.ty.rank();
         let keys = self.repeated(spec, k);
@@ -97,7 +97,7 @@ impl Writer<'_> {
             let part = self.bounded(&scores, &q.ty, cap);
             scores = self.scaled(part, &q.ty, cap);
         }
-        if let Some(mask) = mask {
+        for mask in masks {
             scores = self.apply(Binary::Add, &scores, &mask.name);
         }
         if spec.causal {
@@ -128,10 +128,10 @@ impl Writer<'_> {
         self.one("Where", &[&empty, &zero, &x], vec![])
     }
 
-    /// `q, k, v[, mask] → o, max, sum`.
+    /// `q, k, v[, mask[, mask]] → o, max, sum`.
     pub(super) fn attention(&mut self, spec: AttentionSpec, x: &[Tensor], y: &[Tensor]) {
         let ty = &x[0].ty;
-        let scores = self.scores(spec, x, x.get(3));
+        let scores = self.scores(spec, x, &x[3..]);
         let max = self.along_rows("ReduceMax", &scores);
         let rest = self.apply(Binary::Sub, &scores, &max);
         let exponentials = self.one("Exp", &[&rest], vec![]);
@@ -170,7 +170,22 @@ impl Writer<'_> {
         Ok(self.one("Where", &[&kept, &x, &zero], vec![]))
     }
 
-    /// `q, k, v, max, sum, do[, mask] → dq, dk, dv`.
+    /// The gradient of the first mask: that of scores, summed where the mask broadcasts.
+    fn of_mask(&mut self, ds: &str, x: &[Tensor], y: &str) {
+        let (q, k, mask) = (&x[0].ty, &x[1].ty, &x[6].ty);
+        let batch = q.rank() - 2;
+        let own = &mask.shape[..mask.rank().saturating_sub(2)];
+        let missing = batch - own.len();
+        let is_shared = |d: &usize| d.checked_sub(missing).is_none_or(|i| own[i] == 1);
+        let axes: Vec<usize> = (0..batch).filter(is_shared).collect();
+        let axes = self.list(&signed(&axes));
+        let sums = [int("keepdims", 1), int("noop_with_empty_axes", 1)].to_vec();
+        let once = self.one("ReduceSum", &[ds, &axes], sums);
+        let shape = [own, &[q.shape[batch], k.shape[batch]]].concat();
+        self.reshape_into(&once, &shape, y.to_owned());
+    }
+
+    /// `q, k, v, max, sum, do[, mask[, mask]] → dq, dk, dv[, dm]`.
     pub(super) fn attention_grad(
         &mut self,
         spec: AttentionSpec,
@@ -184,7 +199,7 @@ impl Writer<'_> {
             self.reshape_into(&x[i].name, &row, name.clone());
             name
         });
-        let scores = self.scores(spec, x, x.get(6));
+        let scores = self.scores(spec, x, &x[6..]);
         let rest = self.apply(Binary::Sub, &scores, &max);
         let exponentials = self.one("Exp", &[&rest], vec![]);
         let p = self.apply(Binary::Div, &exponentials, &sum);
@@ -197,6 +212,9 @@ impl Writer<'_> {
         let total = self.along_rows("ReduceSum", &weighted);
         let rest = self.apply(Binary::Sub, &dp, &total);
         let ds = self.apply(Binary::Mul, &p, &rest);
+        if let Some(of_mask) = y.get(3) {
+            self.of_mask(&ds, x, of_mask);
+        }
         let mut ds = self.scaled(ds, ty, spec.scale);
         let keys = self.repeated(spec, &x[1]);
         if let Some(cap) = spec.softcap {

@@ -238,7 +238,7 @@ impl Writer<'_> {
                 self.gemm_gelu_grad(x, out, [*trans_a, *trans_b]);
             }
             Op::Attention { spec } => self.attention(*spec, x, y),
-            Op::AttentionGrad { spec } => self.attention_grad(*spec, x, &out)?,
+            Op::AttentionGrad { spec, .. } => self.attention_grad(*spec, x, &out)?,
             Op::LogSoftmaxStats => self.log_softmax_stats(x, &out),
             Op::SoftmaxOfStats => {
                 self.softmax_of_stats(&given, out[0].clone());

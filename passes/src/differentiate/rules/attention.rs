@@ -16,15 +16,17 @@ pub(super) fn rule(op: Attention) -> Option<Rule> {
 /// One node has all of the gradients, which share the scores that it computes again.
 fn attention(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Attention { spec } = l.op else { return Ok(()) };
-    if l.wants(3) {
-        return Err(TypeError("attention has no gradient of its mask".into()));
+    if l.wants(4) {
+        return Err(TypeError("attention has no gradient of its second mask".into()));
     }
     let rows = [t.result(l.node, 1)?, t.result(l.node, 2)?];
-    let mask = l.x.get(3).copied();
-    let operands = l.x[..3].iter().copied().chain(rows).chain([l.dy()?]).chain(mask).collect();
-    let gradients = t.node(Op::AttentionGrad { spec }, operands)?;
+    let (operands, masks) = l.x.split_at(3);
+    let operands = [operands, &rows, &[l.dy()?], masks].concat();
+    let gradients = t.node(Op::AttentionGrad { spec, of_mask: l.wants(3) }, operands)?;
     for (i, d) in gradients.into_iter().enumerate() {
         if l.wants(i) {
+            // That of a mask has all rows and columns.
+            let d = t.sum_to(d, &t.shape(l.x[i]))?;
             t.give(l.x[i], d);
         }
     }

@@ -290,6 +290,52 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
     if (wanted) store_rows(sums, first, a.queries, A::DEPTH, store);
 }
 
+// Adds to `sums` the gradients of scores, before their scale and bound, of the queries from row0 on with the keys
+// from column0 on: what these of one batch give to the gradient of a mask.
+template <class A, class I, class X, class T, class Score, class Drop>
+__device__ inline void attention_mask_gradients(A a, X q, X k, X v, const T* max, const T* sum,
+                                                X dy, const T* delta, I row0, I column0,
+                                                Score score, Drop drop, T (&sums)[A::PIECES][4]) {
+    typedef typename A::Tile Tile;
+    typedef typename A::Policy P;
+    typedef typename A::template Deep<X> Deep;
+    typedef typename A::template Wide<X> Wide;
+    __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> qs;
+    __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> dys;
+    __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks;
+    __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs;
+    if (A::CAUSAL && column0 >= row0 + A::ROWS) return;
+    __syncthreads(); // the operands of the batch before are no longer read
+    const auto rows = A::block_rows(qs.at, Deep{q, a.queries}, row0);
+    const auto outputs = A::block_rows(dys.at, Wide{dy, a.queries}, row0);
+    A::load_tile(ks.at, Deep{k, a.keys}, column0);
+    A::load_tile(vs.at, Wide{v, a.keys}, column0);
+    wait_for_copies();
+    __syncthreads(); // the operands are there
+    const I row = row0 + A::warp_row() + lane_row();
+    T s[A::PIECES][4], dp[A::PIECES][4];
+    clear(s);
+    clear(dp);
+    P::template nt<A::DEEP, A::DEEP_STRIDE>(s, rows, ks.at);
+    P::template nt<A::WIDE, A::WIDE_STRIDE>(dp, outputs, vs.at);
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+        const I at = row + h * 8;
+        const bool live = at < a.queries;
+        const T greatest = live ? max[at] : T(0), inverse = live ? T(1) / sum[at] : T(0);
+        const T total = live ? delta[at] : T(0);
+#pragma unroll
+        for (u32 n = 0; n < A::PIECES; n++)
+#pragma unroll
+            for (u32 e = 2 * h; e < 2 * h + 2; e++) {
+                const I column = column0 + n * PIECE + lane_column() + e % 2;
+                if (!a.counts(at, column)) continue;
+                const T p = a.probability(score(at, column, s[n][e]), greatest, inverse);
+                sums[n][e] += p * (drop(at, column, dp[n][e]) - total);
+            }
+    }
+}
+
 // Gradients of the keys and values from column0 on: store_key and store_value take elements. They
 // are sums over the GROUP matrices of queries that share these, whose rows are counted on from
 // matrix to matrix, for score and drop, too.
