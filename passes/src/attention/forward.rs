@@ -207,7 +207,7 @@ pub(super) fn attention(v: &GraphView, softmax: NodeId, backend: Backend) -> Opt
         widths: [width(v, q)?, width(v, values)?],
     };
     found.spec.causal = found.masks.iter().any(|mask| mask.hides_later_keys(v));
-    found.masks.retain(|mask| !mask.is_causal(v));
+    found.masks.retain(|mask| !mask.is_causal(v) && !mask.is_open(v));
     found.is_accepted(v, backend).then_some(found)
 }
 
@@ -247,7 +247,7 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
         if found.masks.iter().any(|mask| mask.shape_in(v, &shape).is_none()) {
             return None;
         }
-        found.masks.push(mask);
+        found.masks.extend(mask.parts(v));
         found.shape = shape;
         found
     };

@@ -25,8 +25,8 @@ pub(super) struct Mask {
 pub(super) enum By {
     /// This is added.
     Added(ValueId),
-    /// Scores count where the condition has this value; others are −∞, or as low.
-    Where(ValueId, bool),
+    /// This number, of which nothing else is left, is added where the condition does not have this value.
+    Where(ValueId, bool, f64),
 }
 
 impl Mask {
@@ -56,11 +56,41 @@ impl Mask {
             (Some(low), None) => (b, low, false),
             _ => return None,
         };
-        let mask = Mask { by: By::Where(condition, counts), scores: shape.clone() };
+        let mask =
+            Mask { by: By::Where(condition, counts, f64::NEG_INFINITY), scores: shape.clone() };
         // A finite number instead of a score gives a row that sees nothing no gradient.
         let is_low = low == f64::NEG_INFINITY
             || v.g.ty(x).dtype == DType::F32 && low <= ABSORBS && mask.shows_each_row(v);
         (fits(x, condition) && is_low).then_some((x, mask))
+    }
+
+    /// The masks whose sum it is, where each of them has fewer elements: then the sum need not exist.
+    pub(super) fn parts(self, v: &GraphView) -> Vec<Mask> {
+        let shape = |x: ValueId| &v.g.ty(x).shape;
+        let By::Added(sum) = self.by else { return vec![self] };
+        if shape(sum) != shape(v.base(sum)) {
+            return vec![self];
+        }
+        let is_smaller = |x: ValueId| v.g.ty(x).elements() < v.g.ty(sum).elements();
+        let parts = if let Some([a, b]) = v.binary(sum, Binary::Add) {
+            [a, b].iter().all(|&x| is_smaller(x)).then_some([By::Added(a), By::Added(b)])
+        } else if let Some([condition, a, b]) = v.choice(sum) {
+            let absorbs = if v.g.ty(sum).dtype == DType::F32 { ABSORBS } else { f64::NEG_INFINITY };
+            let low = |x: ValueId| v.number(x).filter(|&low| low <= absorbs);
+            let ways = [(a, low(b), true), (b, low(a), false)];
+            let found = ways.into_iter().find_map(|(x, low, counts)| Some((x, low?, counts)));
+            let small = found.filter(|&(x, ..)| is_smaller(x) && is_smaller(condition));
+            small.map(|(x, low, counts)| [By::Added(x), By::Where(condition, counts, low)])
+        } else {
+            None
+        };
+        match parts {
+            Some(parts) => {
+                let each = |by| Mask { by, scores: self.scores.clone() }.parts(v);
+                parts.into_iter().flat_map(each).collect()
+            }
+            None => vec![self],
+        }
     }
 
     /// True where it is computed of a state, so that it may be trained.
@@ -87,7 +117,7 @@ impl Mask {
     /// The value that says what is hidden.
     pub(super) fn value(&self) -> ValueId {
         match self.by {
-            By::Added(x) | By::Where(x, _) => x,
+            By::Added(x) | By::Where(x, ..) => x,
         }
     }
 
@@ -114,7 +144,7 @@ impl Mask {
         };
         match self.by {
             By::Added(mask) => Some(v.numbers(mask)?.iter().map(of).collect()),
-            By::Where(condition, counts) => {
+            By::Where(condition, counts, _) => {
                 let bytes = v.known(condition)?;
                 Some(bytes.iter().map(|&b| Some((b != 0) != counts)).collect())
             }
@@ -133,6 +163,11 @@ impl Mask {
             return false;
         };
         hides.chunks(s).all(|row| row.contains(&Some(false)))
+    }
+
+    /// True for a mask that is known to hide nothing.
+    pub(super) fn is_open(&self, v: &GraphView) -> bool {
+        self.hides(v).is_some_and(|hides| hides.iter().all(|&hides| hides == Some(false)))
     }
 
     /// True for a mask that hides all keys behind each query's own, and perhaps others.

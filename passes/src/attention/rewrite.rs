@@ -92,9 +92,8 @@ fn added(e: &mut Editor, f: &Forward, mask: &Mask, dtype: DType) -> Result<Value
 fn once(e: &mut Editor, f: &Forward, mask: &Mask, dtype: DType) -> Result<ValueId, PassError> {
     let moves = |e: &Editor, x: ValueId| mask.moved(&e.g.ty(x).shape, &f.shape).is_some();
     let (condition, [a, b]) = match mask.by {
-        By::Where(condition, counts) => {
-            let [zero, low] =
-                [0.0, f64::NEG_INFINITY].map(|x| e.constant(TensorType::scalar(dtype), x));
+        By::Where(condition, counts, low) => {
+            let [zero, low] = [0.0, low].map(|x| e.constant(TensorType::scalar(dtype), x));
             (condition, if counts { [zero, low] } else { [low, zero] })
         }
         By::Added(x) => match node(e, x) {
