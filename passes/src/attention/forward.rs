@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! s = scale · (q kᵀ)             by products and quotients, or not at all
+//! s = factor · s                 of each query, as a temperature that is trained, or not at all
 //! s = cap · tanh(s / cap)        or not at all
 //! s = s + mask                   or where(c, s, −∞), both, or neither
 //! p = softmax(s)                 along the last axis, perhaps guarded
@@ -12,7 +13,7 @@
 //! A guard gives zeros for rows that see nothing ([`guard`]).
 
 use super::mask::Mask;
-use super::matrices::{Matrix, Product, extents, matrix, product, readers};
+use super::matrices::{Matrix, Product, extents, matrix, product, readers, regrouped};
 use crate::rewrite::GraphView;
 use arenic_ir::Backend;
 use arenic_ir::graph::{Node, NodeId, ValueId};
@@ -26,6 +27,8 @@ pub(super) struct Forward {
     /// Of the scores: the batch, queries and keys.
     pub(super) shape: Vec<usize>,
     pub(super) q: Matrix,
+    /// What queries are multiplied by, and the shape of the scores that were.
+    pub(super) factor: Option<(ValueId, Vec<usize>)>,
     /// Keys, not transposed.
     pub(super) k: Matrix,
     pub(super) v: Matrix,
@@ -196,6 +199,7 @@ pub(super) fn attention(v: &GraphView, softmax: NodeId, backend: Backend) -> Opt
         spec,
         shape: scores.shape,
         q,
+        factor: scores.factor,
         k,
         v: values,
         masks: scores.masks,
@@ -216,6 +220,7 @@ struct Scores {
     product: Product,
     shape: Vec<usize>,
     scale: f64,
+    factor: Option<(ValueId, Vec<usize>)>,
     cap: Option<f64>,
     masks: Vec<Mask>,
     /// The nodes that make them.
@@ -227,7 +232,8 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
     let n = v.definition(s)?;
     let shape = v.g.ty(v.g.result(n)?).shape.clone();
     let mut found = if let Some(product) = product(v, n) {
-        Scores { product, shape, scale: 1.0, cap: None, masks: vec![], inside: vec![] }
+        let (masks, inside) = (vec![], vec![]);
+        Scores { product, shape, scale: 1.0, factor: None, cap: None, masks, inside }
     } else if let Some((x, factor)) = v.scaled(s) {
         let tanh = v.unary(x, Unary::Tanh);
         let mut found = scores(v, tanh.unwrap_or(x))?;
@@ -241,10 +247,23 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
         }
         found.scale *= factor;
         found
+    } else if let Some((x, factor)) = multiplied(v, s) {
+        let mut found = scores(v, x)?;
+        if found.factor.is_some() || found.cap.is_some() || !found.masks.is_empty() {
+            return None;
+        }
+        found.factor = Some((factor, shape.clone()));
+        found.shape = shape;
+        found
     } else {
         let (x, mask) = Mask::of(v, s, &|x| scores(v, x).is_some())?;
         let mut found = scores(v, x)?;
-        if found.masks.iter().any(|mask| mask.shape_in(v, &shape).is_none()) {
+        let moves = |(x, from): &(ValueId, Vec<usize>)| {
+            regrouped(&v.g.ty(*x).shape, from, &shape).is_some()
+        };
+        if !found.factor.iter().all(moves)
+            || found.masks.iter().any(|mask| mask.shape_in(v, &shape).is_none())
+        {
             return None;
         }
         found.masks.extend(mask.parts(v));
@@ -253,6 +272,17 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
     };
     found.inside.push(n);
     Some(found)
+}
+
+/// The scores that `s` multiplies, and by what: one number for each query, or for all of a matrix.
+fn multiplied(v: &GraphView, s: ValueId) -> Option<(ValueId, ValueId)> {
+    let shape = &v.g.ty(v.base(s)).shape;
+    let is_of_rows = |&[x, factor]: &[ValueId; 2]| {
+        v.g.ty(x).shape == *shape
+            && v.g.ty(factor).shape.last() == Some(&1)
+            && scores(v, x).is_some()
+    };
+    v.commuted(s, Binary::Mul).find(is_of_rows).map(|[x, factor]| (x, factor))
 }
 
 /// A softmax and what guards it.

@@ -3,7 +3,7 @@
 use super::backward::Backward;
 use super::forward::Forward;
 use super::mask::{By, Mask};
-use super::matrices::{Matrix, exchanges_last_two, same_matrices};
+use super::matrices::{Matrix, exchanges_last_two, regrouped, same_matrices};
 use crate::PassError;
 use crate::rewrite::Editor;
 use arenic_ir::graph::{Def, Node, NodeId, ValueId};
@@ -18,6 +18,13 @@ pub(super) fn replace(e: &mut Editor, f: &Forward, b: Option<&Backward>) -> Resu
     let mut operands = Vec::new();
     for (x, ty) in [f.q, f.k, f.v].into_iter().zip(&types) {
         operands.push(dense(e, f.last, x, ty)?);
+    }
+    if let Some((factor, scores)) = &f.factor {
+        let own = e.g.ty(*factor).shape.clone();
+        let shape = regrouped(&own, scores, &f.shape).unwrap_or(own);
+        let factor = e.reshaped(f.last, *factor, &shape)?;
+        let operation = Op::Binary { f: Binary::Mul };
+        operands[0] = e.value(f.last, operation, vec![operands[0], factor])?;
     }
     let masks = masks(e, f, dtype)?;
     let all = [&operands[..], &masks].concat();
