@@ -162,7 +162,7 @@ fn files_that_keep_parameters_train_as_pytorch_does() {
             trained += 1;
         }
     }
-    assert_eq!(trained, 36);
+    assert_eq!(trained, 43);
 }
 
 /// None trains in silence without one of its parameters.
@@ -190,17 +190,22 @@ fn default_exports_train_as_pytorch_does_or_are_refused_by_name() {
         assert!(lost.is_subset(&all), "{file}: {lost:?} are named");
         refused += 1;
     }
-    assert_eq!(refused, 14);
+    assert_eq!(refused, 17);
 }
 
-/// Transformers by family: layers, matrices of queries that share keys, and whether scores are bounded.
-const TRANSFORMERS: [(&str, usize, usize, bool); 6] = [
+/// Transformers by family: attentions, matrices of queries that share keys, and whether scores are bounded. T5 and
+/// Swin train what they add to scores, and Swin's second version their temperature, too.
+const TRANSFORMERS: [(&str, usize, usize, bool); 10] = [
     ("hf_bert", 1, 1, false),
+    ("hf_bloom", 1, 1, false),
     ("hf_gemma2", 2, 2, true),
     ("hf_gpt2", 1, 1, false),
     ("hf_llama", 1, 2, false),
     ("hf_qwen3", 1, 2, false),
+    ("hf_t5", 6, 1, false),
     ("hf_vit", 1, 1, false),
+    ("tv_swin", 2, 1, false),
+    ("tv_swin_v2", 2, 1, false),
 ];
 
 /// However an exporter writes an attention, no tensor holds its scores: it is one operator, and so is
@@ -208,7 +213,7 @@ const TRANSFORMERS: [(&str, usize, usize, bool); 6] = [
 #[test]
 fn attentions_and_losses_are_found_in_every_file() {
     let zoo = zoo();
-    for (name, layers, group, is_bounded) in TRANSFORMERS {
+    for (name, all, group, is_bounded) in TRANSFORMERS {
         for (kind, file) in &zoo.networks[name].files {
             let target = zoo.networks[name].compiled_without(kind, true);
             let g = target.unwrap_or_else(|e| panic!("{file}: {e}")).graph;
@@ -216,8 +221,9 @@ fn attentions_and_losses_are_found_in_every_file() {
             let is_spec =
                 |spec: &AttentionSpec| spec.group == group && spec.softcap.is_some() == is_bounded;
             let attentions = count(&|op| matches!(op, Op::Attention { spec } if is_spec(spec)));
-            let gradients = count(&|op| matches!(op, Op::AttentionGrad { spec } if is_spec(spec)));
-            assert_eq!([attentions, gradients], [layers; 2], "{file}");
+            let gradients =
+                count(&|op| matches!(op, Op::AttentionGrad { spec, .. } if is_spec(spec)));
+            assert_eq!([attentions, gradients], [all; 2], "{file}");
             let stored = |op: &Op| {
                 matches!(
                     op,

@@ -13,10 +13,12 @@ import json
 import pathlib
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 import onnx
 import torch
+import torchvision
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent.parent / "models" / "zoo"))
@@ -48,9 +50,35 @@ def gpt2() -> torch.nn.Module:
     return networks.Text(hf.GPT2LMHeadModel(config))
 
 
+def t5() -> torch.nn.Module:
+    config = hf.T5Config(
+        vocab_size=networks.VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, dropout_rate=0.0, use_cache=False,
+        decoder_start_token_id=0,
+    )  # fmt: skip
+    return networks.Translation(hf.T5ForConditionalGeneration(config))
+
+
+BLOOM = {"vocab_size": networks.VOCABULARY, "hidden_size": 16, "n_layer": 1, "n_head": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0}
+
+
+def swin(**block: Any) -> torch.nn.Module:
+    # Of the second block the windows are shifted.
+    return torchvision.models.SwinTransformer(
+        [4, 4], 16, [2], [2], [2, 2], mlp_ratio=1.5, num_classes=5, stochastic_depth_prob=0.0, **block
+    )  # fmt: skip
+
+
+def swin_v2() -> torch.nn.Module:
+    return swin(block=torchvision.models.swin_transformer.SwinTransformerBlockV2)
+
+
 SMALL = {
     "bilstm_attention": networks.Network(lambda: networks.Attentive(layers=1), networks.texts(6)),
     "unet_nearest": networks.Network(lambda: networks.UNet("nearest"), networks.images(8)),
+    "tv_swin": networks.Network(swin, networks.images(16)),
+    "tv_swin_v2": networks.Network(swin_v2, networks.images(16)),
+    "hf_t5": networks.Network(t5, networks.texts(6, decoder_input_ids=4)),
+    "hf_bloom": networks.Network(networks.causal("Bloom", **BLOOM, use_cache=False), networks.texts(6)),
     "hf_bert": networks.Network(bert, networks.texts(6)),
     "hf_gemma2": networks.Network(networks.causal("Gemma2", **GEMMA), networks.texts(6)),
     "hf_gpt2": networks.Network(gpt2, networks.texts(6)),
@@ -59,9 +87,9 @@ SMALL = {
     "hf_vit": networks.Network(vit, networks.images(8)),
 }
 NAMES = [
-    "bilstm_attention", "contrastive_temperature", "dcgan_generator", "fourier_features", "hf_bert", "hf_gemma2",
-    "hf_gpt2", "hf_llama", "hf_qwen3", "hf_vit", "mixture_topk", "pointnet", "spectral_norm", "student_no_grad", "tied_gru", "unet_nearest", "vqvae_detach",
-    "wavenet_weight_norm",
+    "bilstm_attention", "contrastive_temperature", "dcgan_generator", "fourier_features", "hf_bert", "hf_bloom",
+    "hf_gemma2", "hf_gpt2", "hf_llama", "hf_qwen3", "hf_t5", "hf_vit", "mixture_topk", "pointnet", "spectral_norm",
+    "student_no_grad", "tied_gru", "tv_swin", "tv_swin_v2", "unet_nearest", "vqvae_detach", "wavenet_weight_norm",
 ]  # fmt: skip
 # Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`, or that buffers move.
 UNTOLD = {"student_no_grad": ["default", "plain"], "spectral_norm": ["plain", "arenic"]}
@@ -89,7 +117,8 @@ def stripped(path: pathlib.Path, kind: str) -> None:
 
 def main(names: list[str]) -> None:
     listing = HERE / "zoo.json"
-    entries = json.loads(listing.read_text())["networks"] if listing.exists() else {}
+    written = json.loads(listing.read_text()) if listing.exists() else {"made_with": {}, "networks": {}}
+    entries = written["networks"]
     for name in names or NAMES:
         network = SMALL.get(name) or networks.NETWORKS[name]
         one = zoo.case(network)
@@ -113,7 +142,7 @@ def main(names: list[str]) -> None:
         }  # fmt: skip
         print(name, sum(path.stat().st_size for path in HERE.glob(f"{name}.*")), "bytes")
     packages = ["torch", "transformers", "onnx", "onnxscript"]
-    made = {package: importlib.metadata.version(package) for package in packages}
+    made = written["made_with"] | {package: importlib.metadata.version(package) for package in packages}
     listing.write_text(json.dumps({"made_with": made, "networks": dict(sorted(entries.items()))}, indent=1) + "\n")
 
 
