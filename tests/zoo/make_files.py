@@ -52,13 +52,14 @@ def gpt2() -> torch.nn.Module:
 
 def t5() -> torch.nn.Module:
     config = hf.T5Config(
-        vocab_size=networks.VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, dropout_rate=0.0, use_cache=False,
-        decoder_start_token_id=0,
+        vocab_size=networks.VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, dropout_rate=0.0,
+        use_cache=False, decoder_start_token_id=0,
     )  # fmt: skip
     return networks.Translation(hf.T5ForConditionalGeneration(config))
 
 
-BLOOM = {"vocab_size": networks.VOCABULARY, "hidden_size": 16, "n_layer": 1, "n_head": 2, "hidden_dropout": 0.0, "attention_dropout": 0.0}
+BLOOM = {"vocab_size": networks.VOCABULARY, "hidden_size": 16, "n_layer": 1, "n_head": 2, "use_cache": False}
+BLOOM |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
 
 
 def swin(**block: Any) -> torch.nn.Module:
@@ -72,13 +73,31 @@ def swin_v2() -> torch.nn.Module:
     return swin(block=torchvision.models.swin_transformer.SwinTransformerBlockV2)
 
 
+class EinsumAttention(torch.nn.Module):
+    """Products by `einsum`, whose operands keep their heads behind, and a bias for each head and pair."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(networks.VOCABULARY, 16)
+        self.qkv = torch.nn.Linear(16, 48)
+        self.bias = torch.nn.Parameter(torch.randn(2, 6, 6))
+        self.head = torch.nn.Linear(16, networks.VOCABULARY)
+
+    def forward(self, input_ids):
+        q, k, v = self.qkv(self.embedding(input_ids)).unflatten(-1, (3, 2, 8)).unbind(2)
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) / 8**0.5 + self.bias
+        y = torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v)
+        return self.head(y.flatten(2)).transpose(1, 2)
+
+
 SMALL = {
+    "einsum_attention": networks.Network(EinsumAttention, networks.texts(6)),
     "bilstm_attention": networks.Network(lambda: networks.Attentive(layers=1), networks.texts(6)),
     "unet_nearest": networks.Network(lambda: networks.UNet("nearest"), networks.images(8)),
     "tv_swin": networks.Network(swin, networks.images(16)),
     "tv_swin_v2": networks.Network(swin_v2, networks.images(16)),
     "hf_t5": networks.Network(t5, networks.texts(6, decoder_input_ids=4)),
-    "hf_bloom": networks.Network(networks.causal("Bloom", **BLOOM, use_cache=False), networks.texts(6)),
+    "hf_bloom": networks.Network(networks.causal("Bloom", **BLOOM), networks.texts(6)),
     "hf_bert": networks.Network(bert, networks.texts(6)),
     "hf_gemma2": networks.Network(networks.causal("Gemma2", **GEMMA), networks.texts(6)),
     "hf_gpt2": networks.Network(gpt2, networks.texts(6)),
@@ -87,9 +106,10 @@ SMALL = {
     "hf_vit": networks.Network(vit, networks.images(8)),
 }
 NAMES = [
-    "bilstm_attention", "contrastive_temperature", "dcgan_generator", "fourier_features", "hf_bert", "hf_bloom",
-    "hf_gemma2", "hf_gpt2", "hf_llama", "hf_qwen3", "hf_t5", "hf_vit", "mixture_topk", "pointnet", "spectral_norm",
-    "student_no_grad", "tied_gru", "tv_swin", "tv_swin_v2", "unet_nearest", "vqvae_detach", "wavenet_weight_norm",
+    "bilstm_attention", "contrastive_temperature", "dcgan_generator", "einsum_attention", "fourier_features",
+    "hf_bert", "hf_bloom", "hf_gemma2", "hf_gpt2", "hf_llama", "hf_qwen3", "hf_t5", "hf_vit", "mixture_topk",
+    "pointnet", "spectral_norm", "student_no_grad", "tied_gru", "tv_swin", "tv_swin_v2", "unet_nearest",
+    "vqvae_detach", "wavenet_weight_norm",
 ]  # fmt: skip
 # Nothing in the file of PyTorch's exporter says that a part of it was under `no_grad`, or that buffers move.
 UNTOLD = {"student_no_grad": ["default", "plain"], "spectral_norm": ["plain", "arenic"]}

@@ -103,7 +103,11 @@ impl Cx<'_, '_> {
         }
     }
 
+    /// The axes in another order; the value itself where that is its own.
     pub(super) fn transposed(&mut self, x: ValueId, perm: Vec<usize>) -> Made {
+        if perm.iter().copied().eq(0..self.ty(x).rank()) {
+            return Ok(x);
+        }
         self.emit1(Op::Transpose { perm }, vec![x])
     }
 }

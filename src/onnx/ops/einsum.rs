@@ -81,7 +81,7 @@ pub(super) fn einsum(cx: &mut Cx) -> Built {
     let product = summed(cx, product, |l| wanted.contains(l))?;
     let shape: Vec<usize> = wanted.iter().map(|l| extents[l]).collect();
     let y = aligned(cx, &product, &wanted)?;
-    cx.whole(Op::Expand { shape }, vec![y])
+    Ok(vec![Some(expanded(cx, y, &shape)?)])
 }
 
 fn letters(text: &str) -> usize {
@@ -168,6 +168,14 @@ fn aligned(cx: &mut Cx, term: &Term, labels: &[Label]) -> Made {
     cx.reshape(value, shape)
 }
 
+/// A value that has this shape, or is repeated along axes of extent 1.
+fn expanded(cx: &mut Cx, x: ValueId, shape: &[usize]) -> Made {
+    match cx.ty(x).shape == shape {
+        true => Ok(x),
+        false => cx.emit1(Op::Expand { shape: shape.to_vec() }, vec![x]),
+    }
+}
+
 /// The product of two terms, summed over what both have and nobody needs.
 fn multiplied(cx: &mut Cx, a: Term, b: Term, kept: impl Fn(&Label) -> bool) -> Result<Term, Fault> {
     let a = summed(cx, a, |l| kept(l) || b.labels.contains(l))?;
@@ -190,8 +198,7 @@ fn multiplied(cx: &mut Cx, a: Term, b: Term, kept: impl Fn(&Label) -> bool) -> R
         let extent = left_shape[l + i].max(right_shape[r + i]);
         (left_shape[l + i], right_shape[r + i]) = (extent, extent);
     }
-    let left = cx.emit1(Op::Expand { shape: left_shape.clone() }, vec![left])?;
-    let right = cx.emit1(Op::Expand { shape: right_shape.clone() }, vec![right])?;
+    let [left, right] = [expanded(cx, left, &left_shape)?, expanded(cx, right, &right_shape)?];
     let size = |shape: &[usize]| shape.iter().product::<usize>();
     let (m, k, n) =
         (size(&left_shape[r..l]), size(&left_shape[l..]), size(&right_shape[r + inner.len()..]));

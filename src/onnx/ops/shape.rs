@@ -107,6 +107,9 @@ fn expand(cx: &mut Cx) -> Built {
     // ONNX broadcasts both ways: a 1 in the target keeps the operand's extent.
     let shape = broadcast_shapes(&ty.shape, &target)
         .ok_or_else(|| format!("{ty} does not broadcast with {target:?}"))?;
+    if shape == ty.shape {
+        return identity(cx);
+    }
     Ok(vec![Some(cx.emit1(Op::Expand { shape }, vec![x])?)])
 }
 
@@ -141,6 +144,9 @@ pub(super) fn transpose(cx: &mut Cx) -> Built {
         Some(list) => extents(list)?,
         None => (0..rank).rev().collect(),
     };
+    if perm.iter().copied().eq(0..rank) {
+        return identity(cx);
+    }
     cx.whole(Op::Transpose { perm }, vec![x])
 }
 
