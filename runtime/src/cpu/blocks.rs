@@ -2,6 +2,7 @@
 //! it may take the bytes of any of them, and a block is a few registers.
 
 use super::number::Float;
+use std::hint::black_box;
 
 /// Elements of a block.
 pub(super) const BLOCK: usize = 16;
@@ -104,6 +105,8 @@ pub(super) unsafe fn map<T: Float, const K: usize>(
         let end = n - BLOCK;
         let last = read(x, end, BLOCK);
         for at in (0..end).step_by(BLOCK) {
+            // Blocks are vectors already: vectors across blocks would gather and scatter.
+            let at = black_box(at);
             write([y], at, BLOCK, [f.block(at, read(x, at, BLOCK))]);
         }
         write([y], end, BLOCK, [f.block(end, last)]);
@@ -147,12 +150,16 @@ pub(super) fn sums<T: Float, const K: usize>(n: usize, terms: &impl Terms<T, K>)
             }
         }
     }
+    // An index that is computed would keep the lanes in memory: it is one of a copy, which the compiler cannot tell
+    // to be one.
+    let mut rest = lanes;
+    let all = black_box(&mut rest);
     for at in whole..n {
-        for (lanes, term) in lanes.iter_mut().zip(terms.of(at)) {
+        for (lanes, term) in all.iter_mut().zip(terms.of(at)) {
             lanes[at - whole] = lanes[at - whole].add(term);
         }
     }
-    lanes.map(fold)
+    rest.map(fold)
 }
 
 /// The sum of lanes.

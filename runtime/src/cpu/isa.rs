@@ -10,7 +10,7 @@ pub enum Isa {
     Baseline,
     /// AVX2 and FMA.
     Avx2,
-    /// AVX-512F.
+    /// AVX-512 with its instructions for bytes, words, quadwords and short vectors (F, BW, DQ, VL).
     Avx512,
 }
 
@@ -41,12 +41,16 @@ impl Isa {
 
     #[cfg(target_arch = "x86_64")]
     fn detected() -> Isa {
+        let wide = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
         if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
             Isa::Baseline
-        } else if !is_x86_feature_detected!("avx512f") {
-            Isa::Avx2
-        } else {
+        } else if wide {
             Isa::Avx512
+        } else {
+            Isa::Avx2
         }
     }
 

@@ -283,20 +283,24 @@ impl<'a> Program<'a> {
     }
 }
 
+/// A block of every source. A vector of any width lies within a cache line.
+#[repr(align(64))]
+struct Blocks<T>([[MaybeUninit<T>; BLOCK]; MAX_OPERANDS + MAX_STEPS]);
+
 wide! {
     /// Runs all steps on rows of elements.
     ///
     /// # Safety
     /// The rows lie in operands and results, and nobody else accesses these results.
     unsafe fn rows<T: Float>(p: &Program, span: &Span) {
-        let mut blocks = [[const { MaybeUninit::<T>::uninit() }; BLOCK]; MAX_OPERANDS + MAX_STEPS];
+        let mut blocks = Blocks([[const { MaybeUninit::uninit() }; BLOCK]; MAX_OPERANDS + MAX_STEPS]);
         // Source `s` of a block is at `at[s]`.
         let mut at = [std::ptr::null::<T>(); MAX_OPERANDS + MAX_STEPS];
         let sources = p.operands + p.steps.len();
-        for (at, block) in at[..sources].iter_mut().zip(&blocks) {
+        for (at, block) in at[..sources].iter_mut().zip(&blocks.0) {
             *at = block.as_ptr().cast();
         }
-        let base: *mut [MaybeUninit<T>; BLOCK] = blocks.as_mut_ptr();
+        let base: *mut [MaybeUninit<T>; BLOCK] = blocks.0.as_mut_ptr();
         for row in 0..span.rows {
             let x: [*const u8; MAX_OPERANDS] = std::array::from_fn(|k| {
                 span.x[k].wrapping_offset(row as isize * span.row_steps[k])

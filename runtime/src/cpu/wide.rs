@@ -1,8 +1,7 @@
 //! Loops compiled for wide vectors.
 
-/// Defines a function that is compiled twice, once for the widest vectors that machines
-/// surely profit from, and picks the fitting one when called. Bits do not depend on it:
-/// lanes are independent and nothing is contracted. What the function calls in its loops
+/// Defines a function that is compiled for the vectors of each [`Isa`](super::Isa), and picks the widest that the machine
+/// has when called. Bits do not depend on it: lanes are independent and nothing is contracted. What the function calls in its loops
 /// must be `#[inline(always)]`: what is not inlined keeps the baseline's vectors, and nothing
 /// makes the compiler inline a closure of some size. A constant comes last, behind a semicolon.
 macro_rules! wide {
@@ -23,9 +22,16 @@ macro_rules! wide {
                 fn avx2<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
                     any::<$($g),+ $(, $k)?>($($arg),*)
                 }
-                if $crate::cpu::Isa::of_machine() >= $crate::cpu::Isa::Avx2 {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+                fn avx512<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
+                    any::<$($g),+ $(, $k)?>($($arg),*)
+                }
+                match $crate::cpu::Isa::of_machine() {
                     // SAFETY: the machine has the instructions.
-                    return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) };
+                    $crate::cpu::Isa::Avx512 => return unsafe { avx512::<$($g),+ $(, $k)?>($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::cpu::Isa::Avx2 => return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) },
+                    $crate::cpu::Isa::Baseline => {}
                 }
             }
             any::<$($g),+ $(, $k)?>($($arg),*)
@@ -49,9 +55,17 @@ macro_rules! wide {
                     // SAFETY: the caller's promise.
                     unsafe { any::<$($g),+ $(, $k)?>($($arg),*) }
                 }
-                if $crate::cpu::Isa::of_machine() >= $crate::cpu::Isa::Avx2 {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+                unsafe fn avx512<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
+                    // SAFETY: the caller's promise.
+                    unsafe { any::<$($g),+ $(, $k)?>($($arg),*) }
+                }
+                match $crate::cpu::Isa::of_machine() {
                     // SAFETY: the machine has the instructions; else the caller's promise.
-                    return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) };
+                    $crate::cpu::Isa::Avx512 => return unsafe { avx512::<$($g),+ $(, $k)?>($($arg),*) },
+                    // SAFETY: as above.
+                    $crate::cpu::Isa::Avx2 => return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) },
+                    $crate::cpu::Isa::Baseline => {}
                 }
             }
             // SAFETY: the caller's promise.
