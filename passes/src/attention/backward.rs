@@ -195,16 +195,20 @@ fn of_scores(
     products: &mut [Option<(NodeId, bool)>; 3],
 ) -> Option<Option<(NodeId, ValueId)>> {
     let (mut ds, mut scale) = (ds, 1.0);
-    let sums: Vec<NodeId> =
-        readers(v, ds)?.into_iter().filter(|&n| takes_mask(v, f, ds, n)).collect();
-    let of_mask = match sums[..] {
+    let found: Vec<(NodeId, usize)> =
+        readers(v, ds)?.into_iter().filter_map(|n| Some((n, mask_of_sum(v, f, ds, n)?))).collect();
+    let of_mask = match found[..] {
         [] => None,
-        [n] => Some((n, v.g.result(n)?)),
+        [(n, at)] => {
+            f.masks.swap(0, at);
+            f.trained = 1;
+            Some((n, v.g.result(n)?))
+        }
         _ => return None,
     };
     let readers = loop {
         let mut readers = readers(v, ds)?;
-        readers.retain(|n| !sums.contains(n));
+        readers.retain(|&n| of_mask.is_none_or(|(sum, _)| sum != n));
         let next = match readers[..] {
             [n] => v.scaled_by(n).map(|(_, factor)| (n, factor)),
             _ => None,
@@ -235,30 +239,28 @@ fn of_scores(
     Some(of_mask)
 }
 
-/// True for a sum of the gradients of scores that is the gradient of a mask, which becomes the
-/// first of the masks.
-fn takes_mask(v: &GraphView, f: &mut Forward, ds: NodeId, sum: NodeId) -> bool {
+/// Which mask a sum of the gradients of scores, along the batch, is the gradient of.
+fn mask_of_sum(v: &GraphView, f: &Forward, ds: NodeId, sum: NodeId) -> Option<usize> {
     let Node { op: Op::Reduce { f: Reduction::Sum, axes, .. }, inputs, .. } = &v.g.nodes[sum]
     else {
-        return false;
+        return None;
     };
+    if !v.is(inputs[0], v.g.result(ds)?) {
+        return None;
+    }
     let from = &v.g.ty(inputs[0]).shape;
-    let kept: Vec<usize> =
-        from.iter().enumerate().map(|(i, &n)| if axes.contains(&i) { 1 } else { n }).collect();
-    let is_of_scores = v.g.result(ds).is_some_and(|ds| v.is(inputs[0], ds));
-    let Some(shape) = regrouped(&kept, from, &f.shape).filter(|_| is_of_scores) else {
-        return false;
-    };
+    let kept = |(i, &n): (usize, &usize)| if axes.contains(&i) { 1 } else { n };
+    let kept: Vec<usize> = from.iter().enumerate().map(kept).collect();
+    let shape = regrouped(&kept, from, &f.shape)?;
+    // The operator's has all rows and columns.
+    let matrices = f.shape.len() - 2;
+    if shape[matrices..] != f.shape[matrices..] {
+        return None;
+    }
     let ones = vec![1; shape.len()];
     let is_its = |mask: &Mask| {
-        let own = mask.shape_in(v, &f.shape);
-        mask.is_added()
-            && own.and_then(|own| broadcast_shapes(&own, &ones)).as_ref() == Some(&shape)
+        let own = mask.shape_in(v, &f.shape).and_then(|own| broadcast_shapes(&own, &ones));
+        mask.is_added() && own.as_ref() == Some(&shape)
     };
-    let at = f.masks.iter().position(is_its);
-    if let Some(at) = at {
-        f.masks.swap(0, at);
-        f.trained = 1;
-    }
-    at.is_some()
+    f.masks.iter().position(is_its)
 }
