@@ -14,6 +14,7 @@ use super::terms::Room;
 use super::wide::wide;
 use arenic_backends::cpu::tiling::ChannelSums;
 use arenic_backends::reduce::{COLUMNS, SEGMENT};
+use std::array;
 use std::ops::Range;
 
 /// `K` terms for every element.
@@ -37,26 +38,45 @@ pub(super) fn sums<T: Float, F: Terms<T, K>, const K: usize>(
     scratch: &mut [T],
     finish: impl Fn(usize, [T; K]) + Sync,
 ) {
+    let of_pieces = |pieces: Range<usize>, strip: Range<usize>| {
+        let mut acc = [[T::ZERO; COLUMNS]; K];
+        add_pieces::<T, F, K>(terms, tiling, pieces, strip, &mut acc);
+        acc
+    };
+    let join =
+        |sums: [T; K], more: [T; K], _: Range<usize>| array::from_fn(|k| sums[k].add(more[k]));
+    in_parts(tiling, scratch, of_pieces, join, finish);
+}
+
+/// Shares channels out: `of_pieces` gives the numbers that a range of pieces has for every channel of a strip, `join`
+/// those of more pieces beside those of all before them, of none at first, and `finish` takes a channel's. `scratch`
+/// is the place of what parts of the pieces have.
+pub(super) fn in_parts<T: Float, const K: usize>(
+    tiling: &ChannelSums,
+    scratch: &mut [T],
+    of_pieces: impl Fn(Range<usize>, Range<usize>) -> [[T; COLUMNS]; K] + Sync,
+    join: impl Fn([T; K], [T; K], Range<usize>) -> [T; K] + Sync,
+    finish: impl Fn(usize, [T; K]) + Sync,
+) {
     let &ChannelSums { extents: [outer, channels, inner], strip, pieces, parts } = tiling;
     let work = 2 * outer * channels * inner;
     let strips = channels.div_ceil(strip);
     let partial = Shared::new(scratch.as_mut_ptr());
+    let share = pieces.div_ceil(parts);
+    let pieces_of = |part: usize| (part * share).min(pieces)..((part + 1) * share).min(pieces);
     for_each(strips * parts, work, |task| {
         let (first, part) = (task / parts * strip, task % parts);
-        let share = pieces.div_ceil(parts);
-        let range = (part * share).min(pieces)..((part + 1) * share).min(pieces);
         let width = strip.min(channels - first);
-        let mut acc = [[T::ZERO; COLUMNS]; K];
-        add_pieces::<T, F, K>(terms, tiling, range, first..first + width, &mut acc);
+        let all = of_pieces(pieces_of(part), first..first + width);
         for j in 0..width {
-            let sums = acc.each_ref().map(|acc| acc[j]);
+            let of_channel = all.each_ref().map(|all| all[j]);
             if parts == 1 {
-                finish(first + j, sums);
+                finish(first + j, of_channel);
                 continue;
             }
-            for (k, sum) in sums.into_iter().enumerate() {
-                // SAFETY: every partial sum is written by one task.
-                unsafe { *partial.ptr().add((part * K + k) * channels + first + j) = sum };
+            for (k, number) in of_channel.into_iter().enumerate() {
+                // SAFETY: every number of a part is written by one task.
+                unsafe { *partial.ptr().add((part * K + k) * channels + first + j) = number };
             }
         }
     });
@@ -64,14 +84,13 @@ pub(super) fn sums<T: Float, F: Terms<T, K>, const K: usize>(
         return;
     }
     for_each(channels, K * channels * parts, |channel| {
-        let mut sums = [T::ZERO; K];
+        let mut all = [T::ZERO; K];
         for part in 0..parts {
-            for (k, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: complete by now.
-                *sum = sum.add(unsafe { *partial.ptr().add((part * K + k) * channels + channel) });
-            }
+            // SAFETY: complete by now.
+            let of = |k| unsafe { *partial.ptr().add((part * K + k) * channels + channel) };
+            all = join(all, array::from_fn(of), pieces_of(part));
         }
-        finish(channel, sums);
+        finish(channel, all);
     });
 }
 

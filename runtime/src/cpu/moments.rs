@@ -5,9 +5,8 @@
 //! for Computing Sample Variances", 1979). Blocks follow from shapes, so that bits do not depend on threads.
 
 use super::address::Shared;
-use super::channels::{Terms, add_pieces};
+use super::channels::{Terms, add_pieces, in_parts};
 use super::number::Float;
-use super::tasks::for_each;
 use super::terms::Room;
 use arenic_backends::cpu::tiling::ChannelSums;
 use arenic_backends::reduce::{COLUMNS, SEGMENT};
@@ -21,46 +20,24 @@ pub(super) fn moments<T: Float>(
     scratch: &mut [T],
     finish: impl Fn(usize, T, T) + Sync,
 ) {
-    let &ChannelSums { extents: [outer, channels, inner], strip, pieces, parts } = tiling;
-    let strips = channels.div_ceil(strip);
-    let partial = Shared::new(scratch.as_mut_ptr());
-    let share = pieces.div_ceil(parts);
-    let pieces_of = |part: usize| (part * share).min(pieces)..((part + 1) * share).min(pieces);
-    for_each(strips * parts, 2 * outer * channels * inner, |task| {
-        let (first, part) = (task / parts * strip, task % parts);
-        let width = strip.min(channels - first);
+    let of_pieces = |pieces: Range<usize>, strip: Range<usize>| {
         let mut all = Moments::of_nothing();
-        all.add(tiling, x, pieces_of(part), first..first + width);
-        if pieces == 0 {
+        all.add(tiling, x, pieces, strip);
+        if tiling.pieces == 0 {
             // No element has a mean.
             all.mean = [T::ZERO.div(T::ZERO); COLUMNS];
         }
-        for j in 0..width {
-            if parts == 1 {
-                finish(first + j, all.mean[j], all.squares[j]);
-                continue;
-            }
-            for (k, moment) in [all.mean[j], all.squares[j]].into_iter().enumerate() {
-                // SAFETY: every partial moment is written by one task.
-                unsafe { *partial.ptr().add((part * 2 + k) * channels + first + j) = moment };
-            }
+        [all.mean, all.squares]
+    };
+    let join = |all: [T; 2], more: [T; 2], pieces: Range<usize>| {
+        let before = elements(tiling, &(0..pieces.start));
+        match elements(tiling, &pieces) {
+            0 => all,
+            count => joined(all, more, &Shares::new(before, count)),
         }
-    });
-    if parts == 1 {
-        return;
-    }
-    for_each(channels, 2 * channels * parts, |channel| {
-        let (mut count, mut all) = (0, [T::ZERO; 2]);
-        for part in 0..parts {
-            // SAFETY: complete by now.
-            let of = |k| unsafe { *partial.ptr().add((part * 2 + k) * channels + channel) };
-            let more = elements(tiling, &pieces_of(part));
-            if more > 0 {
-                all = joined(all, [of(0), of(1)], &Shares::new(count, more));
-            }
-            count += more;
-        }
-        finish(channel, all[0], all[1]);
+    };
+    in_parts(tiling, scratch, of_pieces, join, |channel, [mean, squares]| {
+        finish(channel, mean, squares);
     });
 }
 

@@ -28,6 +28,11 @@ const KERNELS: &[(&str, Math, &str)] = &[
         r#"attention_grad {"spec":{"scale":0.125,"causal":true}} (v0: bf16[8,12,1024,64], v1: bf16[8,12,1024,64], v2: bf16[8,12,1024,64], v3: f32[8,12,1024], v4: f32[8,12,1024], v5: bf16[8,12,1024,64])"#,
     ),
     (
+        "gradient of attention and its bias, bf16",
+        Math::F32,
+        r#"attention_grad {"spec":{"scale":1.0},"of_mask":true} (v0: bf16[8,8,512,64], v1: bf16[8,8,512,64], v2: bf16[8,8,512,64], v3: f32[8,8,512], v4: f32[8,8,512], v5: bf16[8,8,512,64], v6: f32[1,8,512,512])"#,
+    ),
+    (
         "attention, TF32",
         Math::Tf32,
         r#"attention {"spec":{"scale":0.125,"causal":true}} (v0: f32[8,12,1024,64], v1: f32[8,12,1024,64], v2: f32[8,12,1024,64])"#,
