@@ -124,6 +124,7 @@ impl Mask {
     /// What a shape that broadcasts to the scores becomes where these have another shape.
     pub(super) fn moved(&self, own: &[usize], scores: &[usize]) -> Option<Vec<usize>> {
         match self.scores == scores {
+            // Of as many axes as before.
             true => Some(own.to_vec()),
             false => regrouped(own, &self.scores, scores),
         }
