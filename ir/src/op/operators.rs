@@ -454,8 +454,9 @@ operators! {
         /// `q[…,T,D], k[…,S,D], v[…,S,E][, mask[, mask]] → o[…,T,E], max[…,T], sum[…,T]`: softmax
         /// attention. Scores are `s = scale · q kᵀ + mask`, where each `mask` broadcasts to `[…,T,S]`: the
         /// sum of two need not exist. The attributes may bound what the masks are added to, and let
-        /// several matrices of queries share keys and values. Of every row of scores the maximum and the sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`, where
-        /// some of the factors of `v` may be dropped.
+        /// several matrices of queries share keys and values. Of every row of scores the maximum and the
+        /// sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`, where some of the factors of `v` may
+        /// be dropped.
         /// Scores exist a few rows at a time. Two numbers per row and not one logarithm, which could
         /// not hold a maximum of −1e9, as of a row that a finite mask covers, and a sum beside it.
         "attention" Attention {
