@@ -100,6 +100,29 @@ fn raise() {
     assert!(hold("raise", "- raise") >= 10);
 }
 
+/// A search among the operands of sums ends soon, however many there are.
+#[test]
+fn a_long_chain_of_sums_before_a_softmax_is_no_attention() {
+    let mut text = String::from(
+        "graph \"chain\" {\n  input v0: f32[2,3,4] \"q\"\n  input v1: f32[2,4,3] \"k\"\n  input v2: f32[3,3] \"m\"\n  \
+         n0 mat_mul {} (v0, v1) -> (v3: f32[2,3,3])\n",
+    );
+    let sums = 60;
+    for i in 1..=sums {
+        let (x, y) = (i + 2, i + 3);
+        text += &format!("  n{i} binary {{\"f\":\"add\"}} (v{x}, v2) -> (v{y}: f32[2,3,3])\n");
+    }
+    let (n, v) = (sums + 1, sums + 3);
+    text += &format!("  n{n} softmax {{\"axis\":2}} (v{v}) -> (v{}: f32[2,3,3])\n", v + 1);
+    text += &format!("  n{} mat_mul {{}} (v{}, v0) -> (v{}: f32[2,3,4])\n", n + 1, v + 1, v + 2);
+    text += &format!("  output \"o\" v{}\n}}\n", v + 2);
+    let module = Module::parse(&text, &arenic_backends::ALL).unwrap();
+    let pipeline = Pipeline::parse("- attention", &Standard).unwrap();
+    let cx = Cx { evaluate: Some(&Kernels), ..Cx::new(CPU.target()) };
+    let after = pipeline.run_on(module, &cx, RunOptions::default()).unwrap().module.graph;
+    assert_eq!(after.nodes.len(), sums + 3);
+}
+
 #[test]
 fn attention() {
     assert!(hold("attention", "- attention") >= 10);

@@ -21,6 +21,10 @@ use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary, Op, Reduction, Unar
 use arenic_ir::types::{DType, TensorType, broadcast_shapes};
 use std::collections::BTreeSet;
 
+/// Most nodes between a product and its softmax. Each sum has two operands that may be scores, so that the search
+/// doubles with every one: a long chain of sums before a softmax is no attention.
+const DEEPEST: usize = 12;
+
 /// An attention that was found.
 pub(super) struct Forward {
     pub(super) spec: AttentionSpec,
@@ -165,7 +169,7 @@ pub(super) fn attention(v: &GraphView, softmax: NodeId, backend: Backend) -> Opt
         return None;
     }
     let guarded = guard(v, softmax)?;
-    let scores = scores(v, guarded.scores)?;
+    let scores = scores(v, guarded.scores, DEEPEST)?;
     let probabilities = guarded.probabilities;
     let p = v.g.result(probabilities)?;
     let mut inside = guarded.inside;
@@ -227,8 +231,9 @@ struct Scores {
     inside: Vec<NodeId>,
 }
 
-/// Scores as they are written above.
-fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
+/// Scores as they are written above, by at most so many nodes.
+fn scores(v: &GraphView, s: ValueId, most: usize) -> Option<Scores> {
+    let most = most.checked_sub(1)?;
     let n = v.definition(s)?;
     let shape = v.g.ty(v.g.result(n)?).shape.clone();
     let mut found = if let Some(product) = product(v, n) {
@@ -236,7 +241,7 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
         Scores { product, shape, scale: 1.0, factor: None, cap: None, masks, inside }
     } else if let Some((x, factor)) = v.scaled(s) {
         let tanh = v.unary(x, Unary::Tanh);
-        let mut found = scores(v, tanh.unwrap_or(x))?;
+        let mut found = scores(v, tanh.unwrap_or(x), most)?;
         if found.cap.is_some() || !found.masks.is_empty() {
             return None;
         }
@@ -247,8 +252,8 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
         }
         found.scale *= factor;
         found
-    } else if let Some((x, factor)) = multiplied(v, s) {
-        let mut found = scores(v, x)?;
+    } else if let Some((x, factor)) = multiplied(v, s, most) {
+        let mut found = scores(v, x, most)?;
         if found.factor.is_some() || found.cap.is_some() || !found.masks.is_empty() {
             return None;
         }
@@ -256,8 +261,8 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
         found.shape = shape;
         found
     } else {
-        let (x, mask) = Mask::of(v, s, &|x| scores(v, x).is_some())?;
-        let mut found = scores(v, x)?;
+        let (x, mask) = Mask::of(v, s, &|x| scores(v, x, most).is_some())?;
+        let mut found = scores(v, x, most)?;
         let moves = |(x, from): &(ValueId, Vec<usize>)| {
             regrouped(&v.g.ty(*x).shape, from, &shape).is_some()
         };
@@ -275,12 +280,12 @@ fn scores(v: &GraphView, s: ValueId) -> Option<Scores> {
 }
 
 /// The scores that `s` multiplies, and by what: one number for each query, or for all of a matrix.
-fn multiplied(v: &GraphView, s: ValueId) -> Option<(ValueId, ValueId)> {
+fn multiplied(v: &GraphView, s: ValueId, most: usize) -> Option<(ValueId, ValueId)> {
     let shape = &v.g.ty(v.base(s)).shape;
     let is_of_rows = |&[x, factor]: &[ValueId; 2]| {
         v.g.ty(x).shape == *shape
             && v.g.ty(factor).shape.last() == Some(&1)
-            && scores(v, x).is_some()
+            && scores(v, x, most).is_some()
     };
     v.commuted(s, Binary::Mul).find(is_of_rows).map(|[x, factor]| (x, factor))
 }
