@@ -263,6 +263,13 @@ impl Compiler {
         self
     }
 
+    /// Kernels of GPUs stay text in the artifact, which is compiled where it runs.
+    #[must_use]
+    pub fn without_gpu_code(mut self) -> Compiler {
+        self.no_gpu_code = true;
+        self
+    }
+
     /// Sets the effort of each search, in seconds of a reference core; 0 takes the best heuristic.
     #[must_use]
     pub fn effort(mut self, seconds: f64) -> Compiler {

@@ -94,7 +94,8 @@ pub fn train_variants_on_device(
     watch: impl FnMut(&StepReport),
 ) -> Result<Summary, TrainError> {
     let how = cuda::CudaOptions { deterministic: options.deterministic };
-    on_device(driver, variants, options.trust, how, Training { options, notice, watch })
+    let (trust, ranks) = (options.trust, options.ranks.as_deref());
+    on_device(driver, variants, trust, how, ranks, Training { options, notice, watch })
 }
 
 /// What is done with steps that are ready, on whatever machine. Steps that are added have their places in
@@ -132,15 +133,16 @@ fn on_cpu<R>(
     work.with(&mut machines, &steps, more)
 }
 
-/// Does `work` with variants on a device.
+/// Does `work` with variants on a device; of several ranks the driver has joined the others.
 fn on_device<R>(
     driver: impl Driver,
     variants: &[&Target],
     trust: Trust,
     how: cuda::CudaOptions,
+    ranks: Option<&dyn Communicator>,
     work: impl Work<R>,
 ) -> Result<R, TrainError> {
-    RankCountError::of(variants, None)?;
+    RankCountError::of(variants, ranks)?;
     let images = variants.iter().map(|target| images(target, trust));
     let images = images.collect::<Result<Vec<Vec<_>>, _>>()?;
     let targets = Chain::default();

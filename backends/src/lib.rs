@@ -10,6 +10,7 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod exchange;
 pub mod reduce;
 
 pub use arenic_ir::Backend;

@@ -10,7 +10,9 @@
 //! Where what is added is there before the product, whatever the order, the `gemm` takes the
 //! product's place, with its result instead of the product's. Else it takes the place of the
 //! addition, its result in the bytes of what is added, which nobody else reads: until then what
-//! the product reads is kept instead of its result, so it may not be larger.
+//! the product reads is kept instead of its result, so it may not be larger. Where ranks gather
+//! a parameter of their parts of it, a bias counts as there, as it does where it is whole: every level of sharding has the same
+//! bits.
 
 use crate::rewrite::{Editor, GraphView, is_product, rows};
 use crate::{Cx, GraphPass, PassError, Stats};
@@ -100,6 +102,7 @@ impl GraphView<'_> {
             return None;
         };
         let needs_no_more = self.is_there_before(n, added)
+            || (added_shape.len() == 1 && self.is_gathered(added))
             || (added_shape.len() == 2 && self.may_wait(n, addition, added));
         needs_no_more.then_some(Sum { product: n, addition, result, added, added_shape })
     }

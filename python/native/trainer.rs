@@ -248,7 +248,7 @@ impl Trainer {
     /// The stream on which tensors of the trainer's GPU are copied to inputs, with the GPU's number; `None` on the CPU.
     /// With `evaluates` that of the forward pass.
     fn stream(&self, py: Python<'_>, evaluates: bool) -> PyResult<Option<(u32, u64)>> {
-        let Place::Cuda(gpu) = self.place else { return Ok(None) };
+        let Some(gpu) = self.place.gpu(0) else { return Ok(None) };
         let stream = self.with(py, |trainer| access::stream(trainer, evaluates))?;
         Ok(stream.map(|stream| (gpu, stream)))
     }
@@ -271,7 +271,7 @@ impl Trainer {
             };
             let input = ports.iter().position(|port| port.name == name);
             let fits = |&i: &usize| ports[i].slot.is_some() && ports[i].ty == tensor.ty;
-            let is_here = self.place == Place::Cuda(tensor.gpu);
+            let is_here = self.place.gpu(0) == Some(tensor.gpu);
             let Some(i) = input.filter(fits).filter(|_| is_here) else {
                 return Ok(false);
             };

@@ -50,6 +50,9 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// How many ranks there are.
     fn ranks(&self) -> usize;
 
+    /// Its number among the ranks of its machine, from 0.
+    fn local_rank(&self) -> usize;
+
     /// Sends `sent[q]` to rank `q`, and receives into `received[q]` what rank `q` sends here, for all ranks
     /// but this one; of one message in `sent` every rank is sent the same. What a rank sends has the
     /// length that the other one expects.
@@ -57,6 +60,9 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// # Errors
     /// A rank is silent for longer than the timeout, or has ended; the transport fails.
     fn exchange(&self, sent: &[&[u8]], received: &mut [&mut [u8]]) -> Result<(), RankError>;
+
+    /// For how long a rank may be silent; `None` for however long it takes.
+    fn timeout(&self) -> Option<Duration>;
 
     /// From now on a rank may be silent for so long; `None` for however long it takes.
     fn set_timeout(&self, timeout: Option<Duration>);

@@ -26,6 +26,7 @@ use miette::{Report, miette};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Arguments of `arenic run`.
@@ -122,7 +123,7 @@ pub(super) struct Feed {
     /// Write the non-scalar outputs of every step
     #[arg(long, value_name = "O.npz")]
     pub(super) outputs: Option<PathBuf>,
-    /// Where to run: cpu, or a GPU as cuda:N
+    /// Where to run: cpu, a GPU as cuda:N, or cuda: the first GPU, and of several ranks a GPU for each
     #[arg(long, value_name = "D", default_value = "cpu", value_parser = Place::from_str)]
     pub(super) device: Place,
     /// Threads; 0 takes one per core. The results do not depend on it
@@ -155,10 +156,14 @@ pub(super) fn train_at(
     notice: impl FnMut(&Notice) + Send,
     watch: impl FnMut(&StepReport) + Send,
 ) -> Result<Summary, Failure> {
-    let trained = match place {
-        Place::Cpu => train_variants(variants, options, notice, watch),
-        Place::Cuda(n) => {
-            let driver = Cuda::new(n).map_err(failed)?;
+    let ranks = options.ranks.as_ref();
+    let trained = match place.gpu(ranks.map_or(0, |ranks| ranks.local_rank())) {
+        None => train_variants(variants, options, notice, watch),
+        Some(n) => {
+            let mut driver = Cuda::new(n).map_err(failed)?;
+            if let Some(ranks) = ranks {
+                driver.join(Arc::clone(ranks)).map_err(failed)?;
+            }
             train_variants_on_device(driver, variants, options, notice, watch)
         }
     };

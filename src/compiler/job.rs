@@ -36,10 +36,6 @@ impl Compiler {
             let message = format!("--math {} is for GPUs", self.math.name());
             return Err(CompileError::options(message, "add `--target cuda`"));
         }
-        if self.ranks > 1 && self.targets.contains(&CUDA) {
-            let message = "ranks exchange tensors between CPUs alone so far";
-            return Err(CompileError::options(message, "leave out `--target cuda`, or --ranks"));
-        }
         let trains = pipeline.differentiation().is_some();
         let mode = match trains {
             _ if self.inference => Mode::Inference,

@@ -12,8 +12,9 @@ pub enum Place {
     /// On this machine's processors.
     #[default]
     Cpu,
-    /// On the GPU of this number.
-    Cuda(u32),
+    /// On the GPU of this number; without one, on that of the process's number among the ranks of its machine, which
+    /// is the first for a process alone.
+    Cuda(Option<u32>),
 }
 
 impl FromStr for Place {
@@ -23,9 +24,9 @@ impl FromStr for Place {
         let number = name.strip_prefix("cuda:").map(str::parse);
         match (name, number) {
             ("cpu", _) => Ok(Place::Cpu),
-            ("cuda", _) => Ok(Place::Cuda(0)),
-            (_, Some(Ok(n))) => Ok(Place::Cuda(n)),
-            _ => Err("a step runs on `cpu` or on `cuda:N`, a GPU by its number".into()),
+            ("cuda", _) => Ok(Place::Cuda(None)),
+            (_, Some(Ok(n))) => Ok(Place::Cuda(Some(n))),
+            _ => Err("a step runs on `cpu`, on `cuda`, or on `cuda:N`, a GPU by its number".into()),
         }
     }
 }
@@ -34,7 +35,8 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Cpu => f.write_str("cpu"),
-            Place::Cuda(n) => write!(f, "cuda:{n}"),
+            Place::Cuda(None) => f.write_str("cuda"),
+            Place::Cuda(Some(n)) => write!(f, "cuda:{n}"),
         }
     }
 }
@@ -74,6 +76,14 @@ impl PlaceError {
 }
 
 impl Place {
+    /// The number of the GPU, for a process of this number among the ranks of its machine; `None` for processors.
+    pub fn gpu(self, local_rank: usize) -> Option<u32> {
+        match self {
+            Place::Cpu => None,
+            Place::Cuda(given) => Some(given.unwrap_or(local_rank as u32)),
+        }
+    }
+
     fn backend(self) -> Backend {
         match self {
             Place::Cpu => CPU,

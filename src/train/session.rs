@@ -314,19 +314,20 @@ fn serve(
             how.place.evaluations(artifact)?.into_iter().skip(variant).take(1).collect()
         }
     };
-    match how.place {
-        Place::Cpu => {
+    match how.place.gpu(0) {
+        None => {
             let threads = how.threads;
             let how = ExecutorOptions { threads, poison: how.poison, stress: None };
             on_cpu(&variants, how, None, serving)
         }
-        Place::Cuda(n) => {
+        Some(n) => {
             let options = cuda::CudaOptions { deterministic: how.deterministic };
             on_device(
                 Cuda::new(n).map_err(DeviceError::from)?,
                 &variants,
                 how.trust,
                 options,
+                None,
                 serving,
             )
         }

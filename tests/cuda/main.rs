@@ -11,6 +11,7 @@ mod lent;
 #[path = "../rounds/linear.rs"]
 mod linear;
 mod place;
+mod ranks;
 mod rounds;
 mod simulated;
 mod times;

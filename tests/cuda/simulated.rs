@@ -1,17 +1,23 @@
 //! A driver without a device: kernels and libraries are emulated, memory is the host's. Streams
 //! run when someone waits for them, in an order that a seed decides and events alone restrict,
-//! times are what a seed says, and a call can be made to fail.
+//! times are what a seed says, and a call can be made to fail. What is sent to other ranks is read, and what is
+//! received is written, at any time while the exchange is under way.
+
+#[path = "fabric.rs"]
+mod fabric;
 
 use arenic_backends::cuda::library::{Epilogue, LibraryCall, Product};
 use arenic_emulator::Module;
 use arenic_emulator::library::compute;
 use arenic_runtime::cuda::driver::{
-    AlgorithmCandidate, CallHandle, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle,
-    Memory, MemoryKind, ModuleHandle, StreamHandle,
+    AlgorithmCandidate, CallHandle, Direction, Driver, DriverError, EventHandle, FunctionHandle,
+    GraphHandle, Memory, MemoryKind, ModuleHandle, Rank, StreamHandle, Transfer,
 };
 use arenic_runtime::cuda::nvrtc::Image;
 use arenic_runtime::cuda::{HEADERS, Request};
 use arenic_runtime::memory::AlignedBytes;
+#[allow(unused_imports, reason = "not all tests that have a simulated driver have ranks")]
+pub(crate) use fabric::{Port, fabric};
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
@@ -51,6 +57,7 @@ pub(crate) const LIBRARY_BYTES: u64 = 3 << 20;
 pub(crate) struct Simulated {
     behaviour: Behaviour,
     state: RefCell<State>,
+    port: Option<Port>,
 }
 
 #[derive(Default)]
@@ -89,6 +96,8 @@ enum Item {
     Launch { function: usize, grid: [u32; 3], threads: u32, words: Vec<u64> },
     Call { request: usize, addresses: Vec<u64>, workspace: u64 },
     Copy { from: u64, to: u64, bytes: usize },
+    /// Transfers that are left.
+    Exchange(Vec<Transfer>),
     Record { event: usize, time: u64 },
     Wait { event: usize, time: u64 },
 }
@@ -96,7 +105,14 @@ enum Item {
 impl Simulated {
     pub(crate) fn new(behaviour: Behaviour) -> Simulated {
         let random = behaviour.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Simulated { behaviour, state: RefCell::new(State { random, ..State::default() }) }
+        let state = RefCell::new(State { random, ..State::default() });
+        Simulated { behaviour, state, port: None }
+    }
+
+    /// One of several ranks, each of which has such a device.
+    #[allow(dead_code, reason = "not all tests that have a simulated driver have ranks")]
+    pub(crate) fn among(behaviour: Behaviour, port: Port) -> Simulated {
+        Simulated { port: Some(port), ..Simulated::new(behaviour) }
     }
 
     /// How often a call was made.
@@ -176,18 +192,69 @@ impl State {
     }
 
     /// Lets streams go on, one item at a time, until one of them has nothing left.
-    fn drain(&mut self, stream: usize, seed: u64) {
+    fn drain(&mut self, stream: usize, seed: u64, port: Option<&Port>) {
         while !self.streams[stream].is_empty() {
             let ready: Vec<usize> = (0..self.streams.len())
                 .filter(|&s| match self.streams[s].front() {
                     Some(Item::Wait { event, time }) => self.events[*event].1 >= *time,
+                    Some(Item::Exchange(left)) => !possible(left, port).is_empty(),
                     item => item.is_some(),
                 })
                 .collect();
-            assert!(!ready.is_empty(), "streams wait for each other for ever");
+            if ready.is_empty() {
+                self.wait_for_peers(port);
+                continue;
+            }
             let next = ready[self.below(ready.len())];
             let Some(item) = self.streams[next].pop_front() else { continue };
-            self.run(&item, seed);
+            match item {
+                Item::Exchange(left) => self.transfer(next, left, port),
+                item => self.run(&item, seed),
+            }
+        }
+    }
+
+    /// Nothing goes on here before a message of another rank is there.
+    fn wait_for_peers(&self, port: Option<&Port>) {
+        let awaited: Vec<usize> = self
+            .streams
+            .iter()
+            .filter_map(|stream| match stream.front() {
+                Some(Item::Exchange(left)) => Some(left.iter().map(|transfer| transfer.peer)),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        assert!(!awaited.is_empty(), "streams wait for each other for ever");
+        port.expect("ranks").wait(&awaited);
+    }
+
+    /// One of the transfers that are left, whichever may come next.
+    fn transfer(&mut self, stream: usize, mut left: Vec<Transfer>, port: Option<&Port>) {
+        let possible = possible(&left, port);
+        let Transfer { peer, direction, address, bytes } =
+            left.remove(possible[self.below(possible.len())]);
+        let port = port.expect("ranks");
+        match direction {
+            // SAFETY: the executor's promise, which is what is tested here.
+            Direction::Sent => port.send(peer, unsafe {
+                std::slice::from_raw_parts(address as *const u8, bytes as usize)
+            }),
+            Direction::Received => {
+                let message = port.receive(peer).expect("a message");
+                assert_eq!(message.len() as u64, bytes, "what rank {peer} sends is not expected");
+                // SAFETY: as above.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        message.as_ptr(),
+                        address as *mut u8,
+                        message.len(),
+                    );
+                };
+            }
+        }
+        if !left.is_empty() {
+            self.streams[stream].push_front(Item::Exchange(left));
         }
     }
 
@@ -224,8 +291,21 @@ impl State {
                 self.recorded_at[*event] = self.clock;
             }
             Item::Wait { .. } => {}
+            Item::Exchange(_) => unreachable!("exchanges are run transfer by transfer"),
         }
     }
+}
+
+/// Places of the transfers that may come next: of those with one rank the first one each way, of which one that is
+/// received must be there.
+fn possible(left: &[Transfer], port: Option<&Port>) -> Vec<usize> {
+    let mut seen = BTreeSet::new();
+    let first = |(_, t): &(usize, &Transfer)| seen.insert((t.peer, t.direction == Direction::Sent));
+    let firsts = left.iter().enumerate().filter(first);
+    let is_there = |t: &Transfer| {
+        t.direction == Direction::Sent || port.is_some_and(|port| port.has_message(t.peer))
+    };
+    firsts.filter(|(_, t)| is_there(t)).map(|(i, _)| i).collect()
 }
 
 impl Driver for Simulated {
@@ -338,7 +418,7 @@ impl Driver for Simulated {
     fn synchronize(&self, stream: StreamHandle) -> Result<(), DriverError> {
         let mut state = self.called("synchronize")?;
         assert!(state.capture.is_none(), "a stream was waited for during a capture");
-        state.drain(stream.0 as usize, self.behaviour.seed);
+        state.drain(stream.0 as usize, self.behaviour.seed, self.port.as_ref());
         Ok(())
     }
 
@@ -386,6 +466,24 @@ impl Driver for Simulated {
         assert!(*bytes == 0 || workspace > 0 && workspace.is_multiple_of(256), "{workspace:x}");
         let item = Item::Call { request, addresses: addresses.to_vec(), workspace };
         state.issue(stream.0 as usize, item);
+        Ok(())
+    }
+
+    fn rank(&self) -> Rank {
+        let of = |port: &Port| Rank { rank: port.rank, ranks: port.ranks, library_bytes: 0 };
+        self.port.as_ref().map_or(Rank::ALONE, of)
+    }
+
+    unsafe fn exchange(
+        &self,
+        stream: StreamHandle,
+        transfers: &[Transfer],
+    ) -> Result<(), DriverError> {
+        let mut state = self.called("exchange")?;
+        let Rank { rank, ranks, .. } = self.rank();
+        let is_right = |t: &Transfer| t.peer != rank && t.peer < ranks && t.bytes > 0;
+        assert!(!transfers.is_empty() && transfers.iter().all(is_right), "{transfers:?}");
+        state.issue(stream.0 as usize, Item::Exchange(transfers.to_vec()));
         Ok(())
     }
 

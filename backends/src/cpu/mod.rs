@@ -1,12 +1,12 @@
 //! The CPU's backend.
 
 pub mod attention;
-pub mod collective;
 pub mod depthwise;
 pub mod shifted;
 pub mod sums;
 pub mod tiling;
 
+use crate::exchange::{Exchange, Sizes};
 use crate::reduce::reduce;
 use arenic_ir::TargetInfo;
 use arenic_ir::backend::{Kernels, SumOrder};
@@ -16,7 +16,6 @@ use arenic_ir::op::families::{
 };
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
 use arenic_ir::types::{DType, TensorType, has_bf16};
-use collective::Exchange;
 use shifted::Shifted;
 use sums::{product, scaled};
 use tiling::{
@@ -27,6 +26,9 @@ use tiling::{
 
 /// The CPU.
 pub(crate) struct Cpu;
+
+/// The messages of exchanges between ranks: through memory that caches hold.
+pub const MESSAGES: Sizes = Sizes { messages: 256 << 10, direct: 8 << 10 };
 
 impl Kernels for Cpu {
     fn takes(&self, op: &Op, _: &[&TensorType], _: &[&TensorType]) -> bool {
@@ -158,7 +160,9 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             return spec.table_bytes(0..spec.sizes.len());
         }
         Family::Collective(op) => {
-            (Exchange::new(op, x).map_or(0, |exchange| exchange.elements()), x[0].dtype)
+            // What is packed, and what is received.
+            let messages = |e: Exchange| (e.sent + e.ranks).saturating_mul(e.piece);
+            (Exchange::new(op, x, MESSAGES).map_or(0, messages) as u64, x[0].dtype)
         }
         Family::Wrapping(Wrapping::ChannelsLast { of }) => {
             let moved = x.iter().chain(y).filter(|t| channels_last::is_turned(t));

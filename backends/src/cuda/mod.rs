@@ -5,11 +5,12 @@ pub mod library;
 pub mod tiling;
 
 use crate::CUDA;
+use crate::exchange::{Exchange, Sizes};
 use crate::reduce::{self, ReducePlan};
 use arenic_ir::TargetInfo;
 use arenic_ir::backend::{Kernels, SumOrder};
 use arenic_ir::op::families::{
-    Attention, Convolution, Elementwise, Indexing, Movement, Norm, Pool, Product, Random,
+    Attention, Collective, Convolution, Elementwise, Indexing, Movement, Norm, Pool, Product, Random,
     Recurrent, Reducing, Resizing, Softmax, Wrapping,
 };
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
@@ -22,6 +23,10 @@ use tiling::{
 /// A GPU, by CUDA.
 pub(crate) struct Cuda;
 
+/// The messages of exchanges between ranks: so large that links between GPUs are busy for longer than
+/// it takes to begin.
+pub const MESSAGES: Sizes = Sizes { messages: 16 << 20, direct: 64 << 10 };
+
 impl Kernels for Cuda {
     fn takes(&self, op: &Op, x: &[&TensorType], y: &[&TensorType]) -> bool {
         let fits = match op.family() {
@@ -31,7 +36,7 @@ impl Kernels for Cuda {
             Family::Attention(Attention::AttentionGrad { .. }) => {
                 attention_tile(x[0], x[2], true).is_some()
             }
-            Family::Collective(_) | Family::Opaque(_) => false,
+            Family::Opaque(_) => false,
             _ => true,
         };
         fits && (takes_bf16(op) || !has_bf16(x.iter().chain(y).map(|t| t.dtype)))
@@ -160,11 +165,13 @@ pub fn takes_bf16(op: &Op) -> bool {
             Attention::Attention { .. } | Attention::AttentionGrad { .. } => true,
         },
         Family::Wrapping(Wrapping::ChannelsLast { of }) => takes_bf16(of),
-        Family::Resizing(_)
-        | Family::Recurrent(_)
-        | Family::Update(_)
-        | Family::Collective(_)
-        | Family::Opaque(_) => false,
+        Family::Collective(op) => match op {
+            Collective::AllReduce { .. }
+            | Collective::ReduceScatter { .. }
+            | Collective::AllGather { .. }
+            | Collective::OwnPart { .. } => true,
+        },
+        Family::Resizing(_) | Family::Recurrent(_) | Family::Update(_) | Family::Opaque(_) => false,
     }
 }
 
@@ -179,8 +186,14 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         | Family::Softmax(_)
         | Family::Pool(_)
         | Family::Update(_)
-        | Family::Collective(_)
         | Family::Opaque(_) => 0,
+        Family::Collective(op) => {
+            // Terms as they come from every rank. Parts that are gathered come where they belong.
+            let exchange = Exchange::new(op, x, MESSAGES);
+            let sums = exchange.filter(|_| !matches!(op, Collective::AllGather { .. }));
+            let elements = sums.map_or(0, |e| e.ranks.saturating_mul(e.piece));
+            (elements as u64).saturating_mul(x[0].dtype.size())
+        }
         Family::Product(op) => partial_results(of_product(op, x, y), y),
         Family::Convolution(op) => partial_results(Some(of_convolution(op, x, y)), y),
         Family::Reducing(op) => {

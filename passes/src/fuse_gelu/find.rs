@@ -253,6 +253,8 @@ impl<'a> Site<'a> {
             let mut readers = self.view.readers[v].iter();
             matches!(g.values[v].def, Def::Const(_))
                 || r.kept[v]
+                // As where it is whole, so that every level of sharding has the same bits.
+                || self.view.is_gathered(v)
                 || readers.any(|n| !gone.contains(n) && is_after(n))
         };
         let alone = others.is_empty() && !r.kept[self.z];

@@ -1,7 +1,8 @@
 //! Nodes that are to become one node: what they read, what they make, and who else reads it.
 
 use super::view::GraphView;
-use arenic_ir::graph::{Def, NodeId, ValueId};
+use arenic_ir::graph::{Def, Node, NodeId, ValueId};
+use arenic_ir::op::Op;
 use std::collections::{BTreeSet, HashSet};
 
 /// Nodes that become one, in definition order.
@@ -43,6 +44,15 @@ impl GraphView<'_> {
     pub(crate) fn is_transient(&self, root: ValueId) -> bool {
         let lasts = matches!(self.g.values[root].def, Def::Const(_) | Def::State(_));
         !lasts && !self.kept[root]
+    }
+
+    /// True for a parameter that ranks gather of their parts.
+    pub(crate) fn is_gathered(&self, v: ValueId) -> bool {
+        let g = self.g;
+        let Def::Node { node, .. } = g.values[g.resolve(v).root].def else { return false };
+        let is_state = |&x: &ValueId| matches!(g.values[x].def, Def::State(_));
+        let Node { op, inputs, .. } = &g.nodes[node];
+        matches!(op, Op::AllGather { .. }) && inputs.iter().all(is_state)
     }
 
     /// True where a value is there before a node runs, whatever the order.

@@ -142,6 +142,24 @@ pub trait Driver {
         workspace: u64,
     ) -> Result<(), DriverError>;
 
+    /// This process among the ranks that exchange tensors with its device; alone where it has joined none.
+    fn rank(&self) -> Rank;
+
+    /// Sends to other ranks and receives from them, all at once: no transfer waits for another. Of those
+    /// between two ranks, what one sends first is what the other receives first.
+    ///
+    /// # Errors
+    /// The library refuses, or has lost another rank.
+    ///
+    /// # Safety
+    /// Addresses are of the device's memory, and valid for so many bytes when the stream comes to it; what
+    /// is sent is not received into.
+    unsafe fn exchange(
+        &self,
+        stream: StreamHandle,
+        transfers: &[Transfer],
+    ) -> Result<(), DriverError>;
+
     /// From here on what is issued on the stream, and on streams that wait for it, is recorded
     /// and not run.
     ///
@@ -163,6 +181,44 @@ pub trait Driver {
     /// # Safety
     /// As for everything that was captured.
     unsafe fn run(&self, stream: StreamHandle, graph: GraphHandle) -> Result<(), DriverError>;
+}
+
+/// A process among several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    /// Which one it is, from 0.
+    pub rank: usize,
+    /// How many there are.
+    pub ranks: usize,
+    /// Bytes of device memory that the library for exchanges took.
+    pub library_bytes: u64,
+}
+
+impl Rank {
+    /// A process without others.
+    pub const ALONE: Rank = Rank { rank: 0, ranks: 1, library_bytes: 0 };
+}
+
+/// Bytes to another rank, or from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The other rank.
+    pub peer: usize,
+    /// To it, or from it.
+    pub direction: Direction,
+    /// Where they are in this device's memory.
+    pub address: u64,
+    /// How many, at least one.
+    pub bytes: u64,
+}
+
+/// Whether bytes are sent or received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the other rank.
+    Sent,
+    /// From the other rank.
+    Received,
 }
 
 /// Memory of a device, in bytes.
@@ -220,6 +276,9 @@ pub enum DriverError {
     /// Kernels cannot be compiled.
     #[error(transparent)]
     Compile(#[from] super::nvrtc::CompileError),
+    /// Ranks cannot go on together.
+    #[error(transparent)]
+    Rank(#[from] crate::ranks::RankError),
     /// Any other failure, which leaves the context unusable if it came from a kernel.
     #[error("{call}: {message}")]
     Failed {

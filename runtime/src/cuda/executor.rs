@@ -78,6 +78,14 @@ pub enum SetupError {
     /// A step that was to be added does not fit those that are there.
     #[error(transparent)]
     Added(#[from] executor::SetupError),
+    /// Other ranks run the program than it is for.
+    #[error("the program is for {compiled} ranks, and {running} have a device each")]
+    Ranks {
+        /// How many it is for.
+        compiled: usize,
+        /// How many there are.
+        running: usize,
+    },
     /// The driver refuses.
     #[error(transparent)]
     Driver(#[from] DriverError),
@@ -156,6 +164,10 @@ impl<'g, 'p> Loaded<'g, 'p> {
         let backend = program.target.backend;
         if backend != CUDA {
             return Err(SetupError::Backend(backend));
+        }
+        let (compiled, running) = (graph.rank_count(), driver.rank().ranks);
+        if compiled > 1 && compiled != running {
+            return Err(SetupError::Ranks { compiled, running });
         }
         let align = program.target.align;
         if !align.is_multiple_of(CUDA.align) {
@@ -255,6 +267,10 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         options: CudaOptions,
     ) -> Result<Self, SetupError> {
         let Loaded { graph, program, footprint, module, work } = loaded;
+        // What all ranks compute alike has to have the same bits on each.
+        let rank = driver.rank();
+        let deterministic = options.deterministic || rank.ranks > 1;
+        let options = CudaOptions { deterministic };
         let staged = Staged::new(graph, program, &*driver)?;
         let mut numbers: HashMap<StreamId, usize> = HashMap::from([(StreamId::default(), 0)]);
         for command in &program.commands {
@@ -271,6 +287,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             arenas: &arenas,
             staged: &staged,
             streams: &numbers,
+            rank,
             first: streams[0],
             chooser: Chooser::new(&*driver, streams[0], options),
             events: HashMap::new(),
@@ -285,10 +302,11 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         }
         let choices = prepare.chooser.into_choices();
         let ways = ways::ways(graph, program, &work, &choices);
-        let library_bytes = match choices.is_empty() {
+        let of_products = match choices.is_empty() {
             true => 0,
             false => free.saturating_sub(driver.memory()?.free),
         };
+        let library_bytes = of_products + rank.library_bytes;
         Ok(CudaExecutor {
             begun: driver.event()?,
             ended,

@@ -4,7 +4,7 @@ use super::module::{Argument, Module};
 use super::site::LaunchSite;
 use super::work::{Request, Unsupported, Work};
 use super::{
-    attention, convolution, elementwise, indexing, movement, norm, pool, product, random,
+    attention, collective, convolution, elementwise, indexing, movement, norm, pool, product, random,
     recurrence, reduce, resize, softmax, update,
 };
 use arenic_backends::cuda::library::{self, LibraryCall};
@@ -85,8 +85,9 @@ pub fn lower(
         Family::Attention(op) => attention::lower(&mut site, op, target.math)?,
         Family::Recurrent(op) => recurrence::lower(&mut site, op),
         Family::Update(op) => update::lower(&mut site, op),
-        // What a wrapping holds is lowered, and nothing holds another; ranks run on CPUs alone.
-        Family::Collective(_) | Family::Wrapping(_) | Family::Opaque(_) => {
+        Family::Collective(op) => collective::lower(&mut site, op),
+        // What a wrapping holds is lowered, and nothing holds another.
+        Family::Wrapping(_) | Family::Opaque(_) => {
             return Err(Unsupported(op.name().to_owned()));
         }
     }

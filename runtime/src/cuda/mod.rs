@@ -11,6 +11,7 @@
 mod attention;
 mod batch_norm;
 mod choose;
+mod collective;
 mod convolution;
 pub mod driver;
 mod elementwise;
@@ -45,4 +46,4 @@ pub use executor::{CudaExecutor, SetupError, profile, source};
 pub use lower::lower;
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
 pub use real::{Attributes, Cuda, LEAST_CAPABILITY};
-pub use work::{Request, Unsupported, Work};
+pub use work::{Along, Message, Place, Request, Unsupported, Work};

@@ -18,6 +18,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("softmax.cuh", include_str!("kernels/softmax.cuh")),
     ("random.cuh", include_str!("kernels/random.cuh")),
     ("product.cuh", include_str!("kernels/product.cuh")),
+    ("ranks.cuh", include_str!("kernels/ranks.cuh")),
 ];
 
 /// A kernel of a module, printed `k0`, which is also its name in the text.
@@ -53,8 +54,10 @@ pub enum Argument {
     Refusal,
     /// The number of the node that runs.
     Node,
+    /// Which of several ranks this process is.
+    Rank,
     /// This number.
-    Step(u64),
+    Number(u64),
 }
 
 /// One launch of a kernel.

@@ -5,20 +5,23 @@
 mod blas;
 mod dnn;
 mod libraries;
+mod peers;
 mod ready;
 
 use super::driver::{
     AlgorithmCandidate, CallHandle, Driver, DriverError, EventHandle, FunctionHandle, GraphHandle,
-    Memory, MemoryKind, ModuleHandle, StreamHandle,
+    Memory, MemoryKind, ModuleHandle, Rank, StreamHandle, Transfer,
 };
 use super::nvrtc::{self, Architecture, Image};
 use super::work::Request;
+use crate::ranks::Communicator;
 use cudarc::driver::result::{self, DriverError as Failure};
 use cudarc::driver::sys;
 use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
 use libraries::Libraries;
+use peers::Peers;
 use std::ffi::CString;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A device with its primary context.
 pub struct Cuda {
@@ -33,6 +36,8 @@ pub struct Cuda {
     /// What is given back at the end.
     owned: Mutex<Owned>,
     libraries: Mutex<Libraries>,
+    /// The other ranks' GPUs; none where this process is alone.
+    peers: Option<Peers>,
 }
 
 #[derive(Default)]
@@ -161,7 +166,21 @@ impl Cuda {
         let upkeep = new_stream()?;
         let owned = Owned { streams: vec![upkeep], ..Owned::default() };
         let (owned, libraries) = (Mutex::new(owned), Mutex::default());
-        Ok(Cuda { name, capability, device, upkeep, owned, libraries })
+        Ok(Cuda { name, capability, device, upkeep, owned, libraries, peers: None })
+    }
+
+    /// Joins other ranks, each of which has a GPU of its own and does so, too.
+    ///
+    /// # Errors
+    /// There is no NCCL on some rank, or it refuses, as it does where two ranks have one GPU.
+    pub fn join(&mut self, ranks: Arc<dyn Communicator>) -> Result<(), DriverError> {
+        let free = self.memory()?.free;
+        let mut peers = Peers::join(ranks)?;
+        let room = self.allocate(2 * peers.rank.ranks as u64)?;
+        peers.connect(room)?;
+        peers.rank.library_bytes = free.saturating_sub(self.memory()?.free);
+        self.peers = Some(peers);
+        Ok(())
     }
 
     /// What the device says of itself.
@@ -203,6 +222,8 @@ impl Drop for Cuda {
     fn drop(&mut self) {
         let owned = std::mem::take(&mut *locked(&self.owned));
         let libraries = std::mem::take(&mut *locked(&self.libraries));
+        // Streams would wait for ranks that are lost: what is under way with them is given up first.
+        let peers = self.peers.take().filter(|peers| !peers.is_lost());
         // SAFETY: each was made by this driver and is given back once. Where the device is lost
         // all of these fail, and nothing is left to be done about it.
         unsafe {
@@ -213,6 +234,7 @@ impl Drop for Cuda {
             for graph in owned.graphs {
                 let _ = result::graph::exec_destroy(graph as sys::CUgraphExec);
             }
+            drop(peers);
             for module in owned.modules {
                 let _ = result::module::unload(module as sys::CUmodule);
             }
@@ -368,6 +390,9 @@ impl Driver for Cuda {
     }
 
     fn synchronize(&self, stream: StreamHandle) -> Result<(), DriverError> {
+        if let Some(peers) = &self.peers {
+            return peers.synchronize(stream);
+        }
         // SAFETY: a stream of this driver.
         unsafe { result::stream::synchronize(stream.0 as sys::CUstream) }
             .map_err(failed("cuStreamSynchronize"))
@@ -386,6 +411,23 @@ impl Driver for Cuda {
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's promise.
         unsafe { locked(&self.libraries).call(stream, call, addresses, workspace) }
+    }
+
+    fn rank(&self) -> Rank {
+        self.peers.as_ref().map_or(Rank::ALONE, |peers| peers.rank)
+    }
+
+    unsafe fn exchange(
+        &self,
+        stream: StreamHandle,
+        transfers: &[Transfer],
+    ) -> Result<(), DriverError> {
+        match &self.peers {
+            // SAFETY: the caller's promise.
+            Some(peers) => unsafe { peers.exchange(stream, transfers) },
+            // A process alone has nobody to send to.
+            None => Ok(()),
+        }
     }
 
     fn begin_capture(&self, stream: StreamHandle) -> Result<(), DriverError> {

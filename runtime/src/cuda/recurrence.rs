@@ -139,7 +139,7 @@ impl Steps {
         let mut parameters = site.all_inputs();
         parameters.extend(site.all_outputs());
         parameters.extend(more.iter().cloned());
-        parameters.push(Parameter::step(step));
+        parameters.push(Parameter::number("step", step as u64));
         site.launch([blocks, 1, 1], THREADS, parameters, body);
     }
 

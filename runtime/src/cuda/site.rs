@@ -43,9 +43,14 @@ impl Parameter {
         Parameter { declared: "const Draw* draw".into(), passed: Argument::Draw }
     }
 
-    /// `step`: the number of a launch among those of a node that are alike.
-    pub(super) fn step(step: usize) -> Parameter {
-        Parameter { declared: "u64 step".into(), passed: Argument::Step(step as u64) }
+    /// A number in which launches of one kernel differ.
+    pub(super) fn number(name: &str, number: u64) -> Parameter {
+        Parameter { declared: format!("u64 {name}"), passed: Argument::Number(number) }
+    }
+
+    /// `rank`: which of several ranks runs the kernel.
+    pub(super) fn rank() -> Parameter {
+        Parameter { declared: "u64 rank".into(), passed: Argument::Rank }
     }
 
     /// `refusal` and `node`, for kernels that may refuse contents.
@@ -68,7 +73,12 @@ impl LaunchSite<'_> {
 
     /// Operand `i` as the parameter `x{i}`, its bytes as elements of a C type.
     pub(super) fn input_as(&self, i: usize, ty: &str) -> Parameter {
-        Parameter { declared: format!("const {ty}* x{i}"), passed: Argument::Input(i) }
+        self.input_named(i, ty, &format!("x{i}"))
+    }
+
+    /// Operand `i` as a parameter of this name, its bytes as elements of a C type.
+    pub(super) fn input_named(&self, i: usize, ty: &str, name: &str) -> Parameter {
+        Parameter { declared: format!("const {ty}* {name}"), passed: Argument::Input(i) }
     }
 
     /// All operands: `x0`, `x1`, ….
@@ -87,8 +97,13 @@ impl LaunchSite<'_> {
 
     /// Result `o` as the parameter `y{o}`, its bytes as elements of a C type.
     pub(super) fn output_as(&self, o: usize, ty: &str) -> Option<Parameter> {
+        self.output_named(o, ty, &format!("y{o}"))
+    }
+
+    /// Result `o` as a parameter of this name, its bytes as elements of a C type.
+    pub(super) fn output_named(&self, o: usize, ty: &str, name: &str) -> Option<Parameter> {
         self.outputs[o]?;
-        Some(Parameter { declared: format!("{ty}* y{o}"), passed: Argument::Output(o) })
+        Some(Parameter { declared: format!("{ty}* {name}"), passed: Argument::Output(o) })
     }
 
     /// A list with an entry for each axis of a tensor, in the order in which axes are stored.

@@ -26,6 +26,82 @@ pub enum Work {
         /// What is done where it does not: kernels of ours, perhaps beside a call for less.
         instead: Vec<Work>,
     },
+    /// Sends to every other rank and receives from each, all at once.
+    Exchange {
+        /// Each goes from every rank to every rank, but for itself.
+        messages: Vec<Message>,
+        /// Each also goes from a rank to itself, which copies it.
+        with_itself: bool,
+    },
+}
+
+/// Bytes that go from one rank to another; where they are depends on both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// In the sender's memory.
+    pub from: Place,
+    /// In the receiver's memory.
+    pub to: Place,
+    /// Bytes, where the tensor has not ended.
+    pub bytes: u64,
+    /// Whose part of the tensor it is; `Nothing` where it is of the whole.
+    pub part: Along,
+    /// Bytes from the begin of a rank's part to that of the next.
+    pub begins: u64,
+    /// Where the message begins within a part, in bytes.
+    pub at: u64,
+    /// Bytes of the whole tensor.
+    pub whole: u64,
+}
+
+/// Where a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The tensor, or the scratch.
+    pub of: Argument,
+    /// Its first byte there, for the first rank.
+    pub at: u64,
+    /// Bytes from there to that of the next rank.
+    pub stride: u64,
+    /// Which rank's number counts.
+    pub along: Along,
+}
+
+/// The rank that a place depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Along {
+    /// None.
+    Nothing,
+    /// The one that sends.
+    Sender,
+    /// The one that receives.
+    Receiver,
+}
+
+impl Along {
+    /// The number that counts, of a message from one rank to another.
+    fn of(self, sender: usize, receiver: usize) -> u64 {
+        match self {
+            Along::Nothing => 0,
+            Along::Sender => sender as u64,
+            Along::Receiver => receiver as u64,
+        }
+    }
+}
+
+impl Place {
+    /// The first byte of a message from one rank to another.
+    pub(super) fn offset(&self, sender: usize, receiver: usize) -> u64 {
+        self.at + self.along.of(sender, receiver) * self.stride
+    }
+}
+
+impl Message {
+    /// How many bytes go from one rank to another.
+    pub(super) fn len(&self, sender: usize, receiver: usize) -> u64 {
+        let first = self.part.of(sender, receiver) * self.begins + self.at;
+        self.bytes.min(self.whole.saturating_sub(first))
+    }
 }
 
 impl Work {
@@ -38,6 +114,9 @@ impl Work {
         };
         match self {
             Work::Launch(launch) => launch.arguments.iter_mut().for_each(moved),
+            Work::Exchange { messages, .. } => {
+                messages.iter_mut().flat_map(|m| [&mut m.from.of, &mut m.to.of]).for_each(moved);
+            }
             Work::Copy { from, to, .. } => [from, to].into_iter().for_each(moved),
             Work::Library { arguments, instead, .. } => {
                 arguments.iter_mut().for_each(moved);

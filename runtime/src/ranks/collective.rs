@@ -8,7 +8,8 @@
 use super::{Communicator, RankError};
 use crate::cpu;
 use crate::kernel::{Call, KernelError};
-use arenic_backends::cpu::collective::Exchange;
+use arenic_backends::cpu::MESSAGES;
+use arenic_backends::exchange::{Exchange, Run};
 use arenic_ir::op::Family;
 use arenic_ir::op::families::Collective;
 use arenic_ir::op::part_type;
@@ -31,9 +32,9 @@ pub(crate) fn run(call: &Call, ranks: Option<&dyn Communicator>) -> Result<(), K
     let types: Vec<_> = call.inputs.iter().map(|x| x.ty()).collect();
     // Results of an exchange may be their operands' bytes, of which each is read before it is written.
     let tensors = Tensors { call, size: types[0].dtype.size() as usize };
-    match (op, Exchange::new(op, &types), ranks) {
+    match (op, Exchange::new(op, &types, MESSAGES), ranks) {
         (Collective::OwnPart { .. }, _, _) => tensors.own_part(count, rank),
-        (_, Some(exchange), Some(ranks)) => tensors.exchange(op, exchange, ranks)?,
+        (_, Some(exchange), Some(ranks)) => tensors.exchange(op, &exchange, ranks)?,
         (_, _, _) => tensors.unchanged(),
     }
     Ok(())
@@ -44,14 +45,6 @@ struct Tensors<'a> {
     call: &'a Call<'a>,
     /// Bytes of an element.
     size: usize,
-}
-
-/// A run of elements of one tensor: which tensor, its first element, and how many.
-#[derive(Clone, Copy)]
-struct Run {
-    tensor: usize,
-    first: usize,
-    len: usize,
 }
 
 impl Tensors<'_> {
@@ -81,54 +74,47 @@ impl Tensors<'_> {
     fn exchange(
         &self,
         op: Collective,
-        exchange: Exchange,
+        exchange: &Exchange,
         ranks: &dyn Communicator,
     ) -> Result<(), KernelError> {
-        let Exchange { piece, sent, is_direct, ranks: count } = exchange;
+        let Exchange { piece, sent, is_direct, ranks: count, .. } = *exchange;
         let (rank, message) = (ranks.rank(), piece * self.size);
         // SAFETY: the call's scratch, of which no other slice is alive.
         let all = unsafe { self.call.scratch.slice_mut::<u8>((sent + count) * message) };
         let (packed, room) = all.split_at_mut(sent * message);
-        let of_operands = |i: usize| self.call.inputs[i].ty().elements();
-        let parts: Vec<usize> = match (is_direct, op) {
-            (true, _) | (_, Collective::AllGather { .. }) => {
-                (0..self.call.inputs.len()).map(of_operands).collect()
-            }
-            _ => (0..self.call.inputs.len()).map(|i| of_operands(i).div_ceil(count)).collect(),
-        };
-        let total: usize = parts.iter().sum();
-        for first in (0..total).step_by(piece) {
-            let len = piece.min(total - first);
-            let bytes = len * self.size;
+        // The first element of a run in a rank's part.
+        let of = |run: Run, rank: usize| rank * exchange.parts[run.operand] + run.within;
+        for piece in exchange.pieces() {
+            let bytes = piece.1 * self.size;
+            let pack = |rank, message: &mut [u8]| {
+                exchange.runs(piece).for_each(|run| self.pack(run, of(run, rank), message));
+            };
+            let unpack = |rank, message: &[u8]| {
+                exchange.runs(piece).for_each(|run| self.unpack(run, of(run, rank), message));
+            };
             // What is sent to each rank: its part of the terms, or the same to all.
             for (to, message) in packed.chunks_exact_mut(message).enumerate() {
                 let of_rank = if sent == 1 { 0 } else { to };
-                self.pack(&parts, of_rank, first, &mut message[..bytes]);
+                pack(of_rank, message);
             }
             let own = if sent == 1 { 0 } else { rank };
             room[rank * message..][..bytes].copy_from_slice(&packed[own * message..][..bytes]);
             self.send(packed, room, message, bytes, ranks)?;
             if matches!(op, Collective::AllGather { .. }) {
-                for (from, message) in room.chunks_exact(message).enumerate() {
-                    self.unpack(&parts, from, first, &message[..bytes]);
-                }
+                room.chunks_exact(message).enumerate().for_each(|(from, m)| unpack(from, m));
                 continue;
             }
             self.sum(room, message, bytes);
             match op {
-                Collective::AllReduce { .. } if is_direct => {
-                    self.unpack(&parts, 0, first, &room[..bytes]);
-                }
+                Collective::AllReduce { .. } if is_direct => unpack(0, room),
                 Collective::AllReduce { .. } => {
                     // The sum of the own part goes to all, and theirs come.
                     packed[..bytes].copy_from_slice(&room[..bytes]);
                     room[rank * message..][..bytes].copy_from_slice(&packed[..bytes]);
                     self.send(&packed[..message], room, message, bytes, ranks)?;
-                    for (from, message) in room.chunks_exact(message).enumerate() {
-                        self.unpack(&parts, from, first, &message[..bytes]);
-                    }
+                    room.chunks_exact(message).enumerate().for_each(|(from, m)| unpack(from, m));
                 }
-                _ => self.unpack(&parts, 0, first, &room[..bytes]),
+                _ => unpack(0, room),
             }
         }
         Ok(())
@@ -178,53 +164,30 @@ impl Tensors<'_> {
         }
     }
 
-    /// Elements `first…` of a rank's parts, with zeros where a tensor has ended.
-    fn pack(&self, parts: &[usize], rank: usize, first: usize, message: &mut [u8]) {
-        let mut at = 0;
-        for run in runs(parts, rank, first, message.len() / self.size) {
-            let x = &self.call.inputs[run.tensor];
-            let there = x.ty().elements().saturating_sub(run.first).min(run.len);
-            let (of_run, there) = (run.len * self.size, there * self.size);
-            let place = &mut message[at..at + of_run];
-            // SAFETY: the elements are the operand's, and the message lies in scratch.
-            unsafe {
-                let from = x.bytes().wrapping_add(run.first * self.size);
-                std::ptr::copy_nonoverlapping(from, place.as_mut_ptr(), there);
-            }
-            place[there..].fill(0);
-            at += of_run;
+    /// Puts a run of an operand, from this element on, into a message, with zeros where the tensor has ended.
+    fn pack(&self, run: Run, first: usize, message: &mut [u8]) {
+        let x = &self.call.inputs[run.operand];
+        let there = x.ty().elements().saturating_sub(first).min(run.len) * self.size;
+        let place = &mut message[run.at * self.size..][..run.len * self.size];
+        // SAFETY: the elements are the operand's, and the message lies in scratch.
+        unsafe {
+            let from = x.bytes().wrapping_add(first * self.size);
+            std::ptr::copy_nonoverlapping(from, place.as_mut_ptr(), there);
         }
+        place[there..].fill(0);
     }
 
-    /// Puts elements `first…` of a rank's parts where they are in the results.
-    fn unpack(&self, parts: &[usize], rank: usize, first: usize, message: &[u8]) {
-        let mut at = 0;
-        for run in runs(parts, rank, first, message.len() / self.size) {
-            let of_run = run.len * self.size;
-            if let Some(y) = &self.call.outputs[run.tensor] {
-                let there = y.ty().elements().saturating_sub(run.first).min(run.len) * self.size;
-                // SAFETY: the elements are the result's, and the message lies in scratch.
-                unsafe {
-                    let to = y.bytes_mut().wrapping_add(run.first * self.size);
-                    std::ptr::copy_nonoverlapping(message[at..].as_ptr(), to, there);
-                }
-            }
-            at += of_run;
+    /// Puts a run of a message where it is in the result, from this element on.
+    fn unpack(&self, run: Run, first: usize, message: &[u8]) {
+        let Some(y) = &self.call.outputs[run.operand] else { return };
+        let there = y.ty().elements().saturating_sub(first).min(run.len) * self.size;
+        let from = &message[run.at * self.size..][..there];
+        // SAFETY: the elements are the result's, and the message lies in scratch.
+        unsafe {
+            let to = y.bytes_mut().wrapping_add(first * self.size);
+            std::ptr::copy_nonoverlapping(from.as_ptr(), to, there);
         }
     }
-}
-
-/// Where elements `first` to `first + len` of a rank's parts, one after another, are in the tensors.
-fn runs(parts: &[usize], rank: usize, first: usize, len: usize) -> impl Iterator<Item = Run> {
-    let mut before = 0;
-    let run = move |(tensor, &part): (usize, &usize)| {
-        let (begin, end) = (first.max(before), (first + len).min(before + part));
-        let within = begin.saturating_sub(before);
-        before += part;
-        let len = end.saturating_sub(begin);
-        (len > 0).then_some(Run { tensor, first: rank * part + within, len })
-    };
-    parts.iter().enumerate().filter_map(run)
 }
 
 fn add_up<'m, const N: usize>(

@@ -23,6 +23,7 @@ pub struct World {
     universe: Universe,
     rank: usize,
     ranks: usize,
+    local_rank: usize,
     timeout: Mutex<Option<Duration>>,
     /// MPI allows one call at a time.
     calls: Mutex<()>,
@@ -55,8 +56,10 @@ impl World {
         }
         let world = universe.world();
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
-        let (timeout, calls) = Default::default();
-        Ok(World { universe, rank, ranks, timeout, calls, on_silence: Box::new(on_silence) })
+        // Processes that can share memory are on one machine.
+        let local_rank = world.split_shared(world.rank()).rank() as usize;
+        let (timeout, calls, on_silence) = (Mutex::default(), Mutex::default(), Box::new(on_silence));
+        Ok(World { universe, rank, ranks, local_rank, timeout, calls, on_silence })
     }
 
     /// Ends all ranks; this one, and so the launcher, with this exit code.
@@ -72,6 +75,10 @@ impl Communicator for World {
 
     fn ranks(&self) -> usize {
         self.ranks
+    }
+
+    fn local_rank(&self) -> usize {
+        self.local_rank
     }
 
     fn exchange(&self, sent: &[&[u8]], received: &mut [&mut [u8]]) -> Result<(), RankError> {
@@ -110,6 +117,10 @@ impl Communicator for World {
             }
         });
         Ok(())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        *self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {

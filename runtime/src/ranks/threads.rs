@@ -50,6 +50,10 @@ impl Communicator for ThreadRank {
         self.shared.ranks
     }
 
+    fn local_rank(&self) -> usize {
+        self.rank
+    }
+
     fn exchange(&self, sent: &[&[u8]], received: &mut [&mut [u8]]) -> Result<(), RankError> {
         let begun = Instant::now();
         let timeout = *lock(&self.timeout);
@@ -86,6 +90,10 @@ impl Communicator for ThreadRank {
             place.copy_from_slice(&message);
         }
         Ok(())
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        *lock(&self.timeout)
     }
 
     fn set_timeout(&self, timeout: Option<Duration>) {

@@ -229,6 +229,8 @@ impl Device {
             Work::Launch(launch) => unsafe { self.launch(launch, word) },
             // SAFETY: the caller's promise.
             Work::Library { instead, .. } => unsafe { self.works(instead, word) },
+            // Cases have one rank; `ranks` has several.
+            Work::Exchange { .. } => unreachable!("an exchange of one rank"),
         })
     }
 

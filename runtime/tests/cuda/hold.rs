@@ -138,7 +138,7 @@ fn asks_where_it_may(case: &Case, call: Option<&LibraryCall>, work: &[Work]) {
         .iter()
         .filter_map(|work| match work {
             Work::Library { request, arguments, instead } => Some((request, arguments, instead)),
-            Work::Launch(_) | Work::Copy { .. } => None,
+            Work::Launch(_) | Work::Copy { .. } | Work::Exchange { .. } => None,
         })
         .collect();
     let Some(&(request, arguments, instead)) = asked.first() else { return };
@@ -321,7 +321,8 @@ impl Prepared {
             Argument::Draw => base + starts[draw],
             Argument::Refusal => base + starts[refused],
             Argument::Node => NODE,
-            Argument::Step(step) => step,
+            Argument::Rank => 0,
+            Argument::Number(number) => number,
         };
         let job = match (way, &self.call) {
             (Some(way), Some(call)) => Job::Call(way.call, addresses(call).collect()),

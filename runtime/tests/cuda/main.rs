@@ -27,6 +27,7 @@ mod programs;
 #[path = "../support/random.rs"]
 mod random;
 mod random_operators;
+mod ranks;
 mod recurrence;
 mod reduce;
 #[path = "../../../tests/cuda/simulated.rs"]

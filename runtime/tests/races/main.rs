@@ -160,7 +160,8 @@ impl Ready {
             Argument::Draw => base + self.draw,
             Argument::Refusal => base + self.refusal,
             Argument::Node => 0,
-            Argument::Step(step) => step,
+            Argument::Rank => 0,
+            Argument::Number(number) => number,
         }
     }
 
@@ -189,6 +190,8 @@ impl Ready {
                     self.memory.copy_within(from..from + *bytes as usize, to);
                 }
                 Work::Library { instead, .. } => self.add(instead, base, launches),
+                // What others would have sent is in scratch.
+                Work::Exchange { .. } => {}
             }
         }
     }

@@ -2,11 +2,12 @@
 
 use super::super::choose::Chooser;
 use super::super::driver::{
-    CallHandle, Driver, DriverError, EventHandle, FunctionHandle, ModuleHandle, StreamHandle,
+    CallHandle, Direction, Driver, DriverError, EventHandle, FunctionHandle, ModuleHandle, Rank,
+    StreamHandle, Transfer,
 };
 use super::super::lower::lower;
 use super::super::module::{Argument, KernelId, Launch, Module};
-use super::super::work::{Unsupported, Work};
+use super::super::work::{Message, Place, Unsupported, Work};
 use super::staged::{ALIGN, Staged};
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, StreamId};
@@ -18,6 +19,7 @@ pub(super) enum Prepared {
     Launch { stream: usize, launch: PreparedLaunch },
     Call { stream: usize, call: CallHandle, addresses: Vec<u64>, workspace: u64 },
     Copy { stream: usize, from: u64, to: u64, bytes: u64 },
+    Exchange { stream: usize, transfers: Vec<Transfer> },
     Record { stream: usize, event: EventHandle },
     Wait { stream: usize, event: EventHandle },
 }
@@ -45,6 +47,7 @@ impl Prepared {
             Prepared::Launch { stream, .. }
             | Prepared::Call { stream, .. }
             | Prepared::Copy { stream, .. }
+            | Prepared::Exchange { stream, .. }
             | Prepared::Record { stream, .. }
             | Prepared::Wait { stream, .. } => stream,
         }
@@ -74,6 +77,7 @@ impl Prepared {
                     driver.call(on, *call, addresses, *workspace)
                 }
                 Prepared::Copy { from, to, bytes, .. } => driver.copy(on, *from, *to, *bytes),
+                Prepared::Exchange { transfers, .. } => driver.exchange(on, transfers),
                 Prepared::Record { event, .. } => driver.record(on, *event),
                 Prepared::Wait { event, .. } => driver.wait(on, *event),
             }
@@ -116,6 +120,29 @@ pub(super) fn lower_all(
     Ok((module, work))
 }
 
+/// What a rank sends of messages, and receives.
+fn transfers(
+    messages: &[Message],
+    Rank { rank, ranks, .. }: Rank,
+    word: &impl Fn(&Argument) -> u64,
+) -> Vec<Transfer> {
+    let mut transfers = Vec::new();
+    for peer in (0..ranks).filter(|&peer| peer != rank) {
+        for message in messages {
+            let mut add = |direction, place: &Place, sender, receiver| {
+                let bytes = message.len(sender, receiver);
+                let address = word(&place.of) + place.offset(sender, receiver);
+                if bytes > 0 {
+                    transfers.push(Transfer { peer, direction, address, bytes });
+                }
+            };
+            add(Direction::Sent, &message.from, rank, peer);
+            add(Direction::Received, &message.to, peer, rank);
+        }
+    }
+    transfers
+}
+
 /// Turns commands into what is issued.
 pub(super) struct Prepare<'a, D> {
     pub(super) driver: &'a D,
@@ -123,6 +150,7 @@ pub(super) struct Prepare<'a, D> {
     pub(super) arenas: &'a PerSpace<u64>,
     pub(super) staged: &'a Staged,
     pub(super) streams: &'a HashMap<StreamId, usize>,
+    pub(super) rank: Rank,
     /// The first stream, on which nothing is under way.
     pub(super) first: StreamHandle,
     pub(super) chooser: Chooser<'a, D>,
@@ -182,6 +210,22 @@ impl<D: Driver> Prepare<'_, D> {
                         prepared.push(Prepared::Copy { stream, from, to, bytes });
                     }
                 }
+                Work::Exchange { messages, with_itself } => {
+                    if *with_itself {
+                        let Rank { rank, .. } = self.rank;
+                        prepared.extend(messages.iter().filter_map(|message| {
+                            let bytes = message.len(rank, rank);
+                            let from = word(&message.from.of) + message.from.offset(rank, rank);
+                            let to = word(&message.to.of) + message.to.offset(rank, rank);
+                            (bytes > 0 && from != to)
+                                .then_some(Prepared::Copy { stream, from, to, bytes })
+                        }));
+                    }
+                    let transfers = transfers(messages, self.rank, word);
+                    if !transfers.is_empty() {
+                        prepared.push(Prepared::Exchange { stream, transfers });
+                    }
+                }
                 Work::Library { request, arguments, instead } => {
                     let addresses: Vec<u64> = arguments.iter().map(word).collect();
                     let workspace = word(&Argument::Scratch(0));
@@ -218,7 +262,7 @@ impl<D: Driver> Prepare<'_, D> {
         let stream = self.streams[&command.stream()];
         match command {
             Command::Run { node, reads, writes, scratch, .. } => {
-                let (arenas, staged) = (self.arenas, self.staged);
+                let (arenas, staged, Rank { rank, .. }) = (self.arenas, self.staged, self.rank);
                 let address = |range: &Range| arenas[range.space] + range.offset;
                 let word = |argument: &Argument| match *argument {
                     Argument::Input(i) => address(&reads[i]),
@@ -227,7 +271,8 @@ impl<D: Driver> Prepare<'_, D> {
                     Argument::Draw => staged.draw,
                     Argument::Refusal => staged.refusal,
                     Argument::Node => node.index() as u64,
-                    Argument::Step(step) => step,
+                    Argument::Rank => rank as u64,
+                    Argument::Number(number) => number,
                 };
                 self.works(&work[node], stream, &word, prepared)?;
             }

@@ -168,6 +168,7 @@ impl<'a, D: Driver> Bench<'a, D> {
             arenas: &self.arenas,
             staged: &self.staged,
             streams: &HashMap::from([(stream, 0)]),
+            rank: self.driver.rank(),
             first: self.streams[0],
             // As a step chooses that is run.
             chooser: Chooser::new(self.driver, self.streams[0], CudaOptions::default()),

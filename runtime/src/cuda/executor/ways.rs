@@ -84,7 +84,7 @@ const KERNELS: &str = "kernels";
 fn follow(works: &[Work], choices: &[AlgorithmChoice], way: &mut Way) -> bool {
     let asked = works.iter().find_map(|work| match work {
         Work::Library { request, instead, .. } => Some((request, instead)),
-        Work::Launch(_) | Work::Copy { .. } => None,
+        Work::Launch(_) | Work::Copy { .. } | Work::Exchange { .. } => None,
     });
     let Some((request, instead)) = asked else { return false };
     let Some(choice) = choices.iter().find(|choice| choice.request == *request) else {
