@@ -343,7 +343,7 @@ impl Compiler {
             pipeline = pipeline.with_precision(Precision { to });
         }
         if self.ranks > 1 {
-            pipeline = pipeline.on_ranks(self.sharded(self.shard, None));
+            pipeline = pipeline.on_ranks(self.sharded(self.shard));
         }
         if self.auto_rounds || micro_batches.is_some() {
             pipeline = pipeline.in_micro_batches(Accumulate { rounds: micro_batches });
@@ -362,9 +362,9 @@ impl Compiler {
     }
 
     /// The pass that makes the step that of one of several ranks.
-    fn sharded(&self, shard: Level, bucket_bytes: Option<u64>) -> Shard {
+    fn sharded(&self, shard: Level) -> Shard {
         let Compiler { ranks, grad_precision, sync_batch_norm, .. } = *self;
-        Shard { ranks, shard, grad_precision, sync_batch_norm, bucket_bytes }
+        Shard { ranks, shard, grad_precision, sync_batch_norm, ..Shard::default() }
     }
 
     /// The device that times are for.

@@ -19,10 +19,15 @@ fn arenic(args: &[&str]) -> Output {
 
 /// An artifact of the small network for so many ranks.
 fn compiled(folder: &Path, ranks: usize, shard: &str, batch: usize) -> PathBuf {
+    compiled_with(folder, ranks, shard, batch, &[])
+}
+
+/// The same, with more options.
+fn compiled_with(folder: &Path, ranks: usize, shard: &str, batch: usize, more: &[&str]) -> PathBuf {
     let artifact = folder.join(format!("{ranks}-{shard}.arenic"));
     let model = root("models/forward/mlp.onnx");
     let (ranks, batch) = (ranks.to_string(), format!("batch={batch}"));
-    let out = arenic(&[
+    let own = [
         "compile",
         model.to_str().unwrap(),
         "--loss",
@@ -40,7 +45,8 @@ fn compiled(folder: &Path, ranks: usize, shard: &str, batch: usize) -> PathBuf {
         shard,
         "-o",
         artifact.to_str().unwrap(),
-    ]);
+    ];
+    let out = arenic(&[&own, more].concat());
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     artifact
 }
@@ -109,6 +115,20 @@ fn another_number_of_ranks_is_refused() {
         assert!(numbers.iter().all(|n| said.contains(n)), "{said}");
         assert_eq!(said.matches("the artifact is for").count(), 1, "{said}");
     }
+}
+
+/// One GPU is not for several ranks of a machine.
+#[test]
+fn ranks_want_a_gpu_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let for_gpus = ["--target", "cuda", "--no-gpu-code"];
+    let artifact = compiled_with(folder.path(), 2, "gradients", 2, &for_gpus);
+    let out = mpirun(2, &artifact, &["--steps", "1", "--device", "cuda:0"]);
+    let out = out.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches("cuda:0 is one GPU, and several ranks").count(), 1, "{said}");
 }
 
 /// The process of a rank among those that a launcher started.

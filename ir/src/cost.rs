@@ -41,6 +41,9 @@ pub struct Device {
     pub unified_memory: bool,
     /// Its link to host memory.
     pub link: Link,
+    /// The links between ranks; without it each is taken to be like the link to the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Links>,
     /// Seconds before each kernel begins.
     pub launch_seconds: f64,
     /// Times of kernels that were measured.
@@ -129,6 +132,28 @@ pub struct Link {
     pub latency_seconds: f64,
 }
 
+/// The links between ranks that have such a device each.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Links {
+    /// How many ranks a node has.
+    pub ranks_per_node: usize,
+    /// Between ranks of a node.
+    pub within: Wire,
+    /// Between ranks of different nodes, for each rank.
+    pub between: Wire,
+}
+
+/// A link between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wire {
+    /// Seconds that a message takes whatever its size: α.
+    pub latency_seconds: f64,
+    /// Bytes per second of a rank in one direction: 1/β.
+    pub bytes_per_second: f64,
+}
+
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
@@ -191,6 +216,17 @@ impl Device {
             for rate in [f32, tf32, bf16] {
                 positive("own_kernels.attention", rate)?;
             }
+        }
+        for Wire { latency_seconds, bytes_per_second } in
+            self.ranks.iter().flat_map(|links| [links.within, links.between])
+        {
+            positive("ranks.bytes_per_second", bytes_per_second)?;
+            if !(latency_seconds.is_finite() && latency_seconds >= 0.0) {
+                return wrong("ranks.latency_seconds", format!("is {latency_seconds}"));
+            }
+        }
+        if self.ranks.is_some_and(|links| links.ranks_per_node == 0) {
+            return wrong("ranks.ranks_per_node", "is 0".into());
         }
         positive("link.to_host", self.link.to_host)?;
         positive("link.to_device", self.link.to_device)?;

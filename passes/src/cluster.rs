@@ -17,8 +17,9 @@
 //! reduction and scan" (Parallel Computing 35, 2009), whose trees NCCL has between nodes since 2.4.
 
 use crate::yaml::{self, YamlError};
+use arenic_ir::cost::{Device, Links, Wire};
 use arenic_ir::graph::{Graph, NodeId};
-use arenic_ir::op::Op;
+use arenic_ir::op::{MAX_RANKS, Op};
 use serde::{Deserialize, Serialize};
 
 /// The named clusters: name and YAML.
@@ -40,16 +41,6 @@ pub struct Cluster {
     pub within: Wire,
     /// Between ranks of different nodes, for each rank.
     pub between: Wire,
-}
-
-/// A link between two ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Wire {
-    /// Seconds that a message takes whatever its size: α.
-    pub latency_seconds: f64,
-    /// Bytes per second of a rank in one direction: 1/β.
-    pub bytes_per_second: f64,
 }
 
 /// Reads a cluster's description.
@@ -78,7 +69,15 @@ fn levels(ranks: usize) -> f64 {
     (ranks.max(1) as f64).log2().ceil()
 }
 
-impl Wire {
+/// How long exchanges over one kind of wire take.
+trait Times {
+    fn scatter_or_gather(self, ranks: usize, bytes: f64) -> f64;
+    fn doubling(self, ranks: usize, bytes: f64) -> f64;
+    fn two_trees(self, ranks: usize, bytes: f64) -> f64;
+    fn all_reduce(self, ranks: usize, bytes: f64) -> f64;
+}
+
+impl Times for Wire {
     /// Seconds in which every one of `ranks` ranks comes to have its part of sums of `bytes` bytes, or all parts.
     fn scatter_or_gather(self, ranks: usize, bytes: f64) -> f64 {
         if ranks < 2 {
@@ -112,6 +111,18 @@ impl Wire {
 }
 
 impl Cluster {
+    /// Ranks with a device each, connected as its description says or, where it says nothing, as each is with its host.
+    pub fn of_device(device: &Device) -> Cluster {
+        let link = &device.link;
+        let wire = Wire {
+            latency_seconds: link.latency_seconds,
+            bytes_per_second: link.to_host.min(link.to_device),
+        };
+        let hosts = Links { ranks_per_node: MAX_RANKS, within: wire, between: wire };
+        let Links { ranks_per_node, within, between } = device.ranks.unwrap_or(hosts);
+        Cluster { name: device.name.clone(), ranks_per_node, within, between }
+    }
+
     /// Ranks of a node that take part, and nodes.
     fn shape(&self, ranks: usize) -> (usize, usize) {
         let within = self.ranks_per_node.min(ranks).max(1);

@@ -41,6 +41,7 @@ pub mod limit;
 pub mod lower;
 pub mod mip;
 pub mod order;
+pub mod overlap;
 mod pass;
 pub mod place;
 pub mod pool_taps;
@@ -106,6 +107,7 @@ crate::passes! {
     plan streams::Streams,
     plan order::Order in "order/mod.rs",
     strategy budget::Budget in "budget/mod.rs",
+    plan overlap::Overlap in "overlap/mod.rs",
     plan share_in_place::ShareInPlace,
     plan share_parallel::ShareParallel,
     plan place::Place in "place/mod.rs",

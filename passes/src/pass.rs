@@ -149,6 +149,11 @@ pub trait PlanPass: Send + Sync {
     /// # Errors
     /// See [`PassError`].
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError>;
+    /// True for a pass that gives an ordered plan another order, which keeps what is known of the plan. Strategies
+    /// change plans as they are before it.
+    fn reorders(&self) -> bool {
+        false
+    }
     /// Its method, for a pass that places and can do so without a graph.
     fn placer(&self) -> Option<&dyn Placer> {
         None

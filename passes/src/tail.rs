@@ -10,7 +10,7 @@
 use crate::lower::Lower;
 use crate::place::Place;
 use crate::share_in_place::ShareInPlace;
-use crate::simulate::{roofline, simulate};
+use crate::simulate::simulate_step;
 use crate::sync::Sync;
 use crate::{Cx, PassError, PlanPass, ProgramPass, Search, Stats};
 use arenic_ir::TargetInfo;
@@ -63,7 +63,8 @@ impl Tail {
         let gives = |fact| tail.plan.iter().any(|(_, pass)| pass.gives().contains(&fact));
         let (shares, places) = (gives(Fact::Slots), gives(Fact::Placement));
         if !shares {
-            tail.plan.insert(0, ("share_in_place".into(), Arc::new(ShareInPlace::default())));
+            let at = tail.plan.iter().take_while(|(_, pass)| pass.reorders()).count();
+            tail.plan.insert(at, ("share_in_place".into(), Arc::new(ShareInPlace::default())));
         }
         if !places {
             tail.plan.push(("place".into(), Arc::new(Place::default())));
@@ -99,6 +100,7 @@ impl Tail {
             Depth::Outline => Cx { search: quiet(0.0), limits: PerSpace::default(), ..*cx },
         };
         let mut stats = Vec::with_capacity(self.plan.len() + self.program.len());
+        let base = self.base(g, &plan, cx)?;
         for (name, pass) in &self.plan {
             stats.push((name.clone(), pass.run(g, &mut plan, cx)?.stats));
         }
@@ -107,8 +109,20 @@ impl Tail {
             stats.push((name.clone(), pass.run(g, &plan, &mut program)?));
         }
         let arena = plan.placement()?.sizes;
-        let seconds = simulate(&program, device, &roofline(g, device)).seconds;
-        Ok(Finished { plan, program, arena, seconds, stats })
+        let seconds = simulate_step(g, &program, device).seconds;
+        Ok(Finished { plan, base, program, arena, seconds, stats })
+    }
+
+    /// The plan in its own order, with its slots, where some pass gives it another order; else `None`.
+    fn base(&self, g: &Graph, plan: &Plan, cx: &Cx) -> Result<Option<Plan>, PassError> {
+        if !self.plan.iter().any(|(_, pass)| pass.reorders()) {
+            return Ok(None);
+        }
+        let mut base = plan.clone();
+        for (_, pass) in self.plan.iter().filter(|(_, pass)| pass.gives().contains(&Fact::Slots)) {
+            pass.run(g, &mut base, cx)?;
+        }
+        Ok(Some(base))
     }
 
     /// The program of a plan that has its addresses.
@@ -134,6 +148,8 @@ impl Tail {
 pub struct Finished {
     /// Order, slots and placement.
     pub plan: Plan,
+    /// The plan as it was before passes gave it another order, with its slots; `None` where none does.
+    base: Option<Plan>,
     /// What the device is told to do.
     pub program: Program,
     /// Arena sizes in bytes.
@@ -148,6 +164,11 @@ impl Finished {
     /// The fastest of some plans; of equal ones the first.
     pub fn fastest(plans: impl IntoIterator<Item = Option<Finished>>) -> Option<Finished> {
         plans.into_iter().flatten().min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    }
+
+    /// The plan that strategies change: in the order that it was given, with its slots.
+    pub fn base(&self) -> &Plan {
+        self.base.as_ref().unwrap_or(&self.plan)
     }
 
     /// True if nothing is copied to another memory space.
@@ -182,7 +203,7 @@ impl Finished {
         if self.is_dense(&cx.limits)? {
             return Ok(self);
         }
-        let again = tail.finish(g, self.plan.clone(), device, cx, Depth::Full)?;
+        let again = tail.finish(g, self.base().clone(), device, cx, Depth::Full)?;
         let smaller = Space::ALL
             .iter()
             .any(|&space| cx.limits[space].is_none() && again.arena[space] < self.arena[space]);

@@ -7,7 +7,7 @@ use arenic_ir::cost::Device;
 use arenic_ir::graph::Data;
 use arenic_ir::program::{PerSpace, Program};
 use arenic_ir::{DType, Graph, Rounds};
-use arenic_passes::simulate::{roofline, simulate};
+use arenic_passes::simulate::simulate_step;
 use arenic_runtime::rounds::{self, RoundsError, WholeStep};
 use std::collections::BTreeMap;
 
@@ -144,8 +144,7 @@ impl Target {
     pub fn simulated_seconds(&self, device: &Device) -> f64 {
         let device = device.with_math(self.program.target.math);
         let turns = self.turns().into_iter().map(|turn| {
-            let kernel = roofline(turn.graph, &device);
-            f64::from(turn.times) * simulate(turn.program, &device, &kernel).seconds
+            f64::from(turn.times) * simulate_step(turn.graph, turn.program, &device).seconds
         });
         turns.sum()
     }

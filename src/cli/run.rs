@@ -20,6 +20,7 @@ use arenic_ir::Graph;
 use arenic_passes::Purpose;
 use arenic_runtime::cpu::Isa;
 use arenic_runtime::cuda::Cuda;
+use arenic_runtime::ranks;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use miette::{Report, miette};
@@ -160,6 +161,14 @@ pub(super) fn train_at(
     let trained = match place.gpu(ranks.map_or(0, |ranks| ranks.local_rank())) {
         None => train_variants(variants, options, notice, watch),
         Some(n) => {
+            if let Some(ranks) = ranks.filter(|_| place == Place::Cuda(Some(n)))
+                && ranks::any(&**ranks, ranks.local_rank() > 0).map_err(failed)?
+            {
+                let help = "`--device cuda` gives each of them its own";
+                let message =
+                    format!("cuda:{n} is one GPU, and several ranks of a machine are run");
+                return Err(miette!(help = help, "{message}").into());
+            }
             let mut driver = Cuda::new(n).map_err(failed)?;
             if let Some(ranks) = ranks {
                 driver.join(Arc::clone(ranks)).map_err(failed)?;

@@ -12,7 +12,7 @@ use arenic_ir::cost::Device;
 use arenic_ir::program::Space;
 use arenic_passes::devices::NAMED;
 use arenic_passes::simulate::{
-    Counts, Simulation, Traffic, chrome_trace, live_over_time, roofline, simulate,
+    Counts, Simulation, Traffic, chrome_trace, live_over_time, roofline, simulate_step,
 };
 use clap::Args;
 use miette::miette;
@@ -91,6 +91,9 @@ pub(super) fn run(a: &Arguments) -> Outcome {
     row("  repeated kernels", ms((step.kernel_seconds - unlimited).max(0.0)))?;
     row("  waits for copies in", ms(step.stalls.copies_in))?;
     row("  waits for copies out", ms(step.stalls.copies_out))?;
+    if step.exchange_seconds > 0.0 {
+        row("  waits for exchanges", ms(step.stalls.exchanges))?;
+    }
     row("  joins copies at the end", ms(step.stalls.boundary))?;
     let counts = counted(target);
     row("operators", counts.operators.to_string())?;
@@ -145,12 +148,14 @@ impl Simulated {
         let mut all = Simulated { main: <_>::default(), step: <_>::default(), unlimited: 0.0 };
         for turn in target.turns() {
             let kernel = roofline(turn.graph, device);
-            let of_turn = simulate(turn.program, device, &kernel);
+            let of_turn = simulate_step(turn.graph, turn.program, device);
             let (step, times) = (&mut all.step, f64::from(turn.times));
             step.seconds += times * of_turn.seconds;
             step.kernel_seconds += times * of_turn.kernel_seconds;
             step.stalls.copies_in += times * of_turn.stalls.copies_in;
             step.stalls.copies_out += times * of_turn.stalls.copies_out;
+            step.stalls.exchanges += times * of_turn.stalls.exchanges;
+            step.exchange_seconds += times * of_turn.exchange_seconds;
             step.stalls.boundary += times * of_turn.stalls.boundary;
             let add = |to: &mut Traffic, more: Traffic| {
                 to.bytes = to.bytes.saturating_add(more.bytes.saturating_mul(turn.times.into()));
@@ -202,6 +207,7 @@ fn as_json(
         "stall_seconds": {
             "copies_in": step.stalls.copies_in,
             "copies_out": step.stalls.copies_out,
+            "exchanges": step.stalls.exchanges,
             "boundary": step.stalls.boundary,
         },
         "link": {"to_host": traffic(step.to_host), "to_device": traffic(step.to_device)},

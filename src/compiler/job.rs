@@ -233,8 +233,11 @@ impl Job<'_> {
         };
         let stop_after = self.compiler.stop_after.as_deref();
         let options = RunOptions { stop_after, after_pass: Some(&mut after_pass) };
-        let mut compiled = match self.compiler.shard > Level::None && device_limit.is_none() {
-            true if stop_after.is_none() => self.least_level(constraints, options)?,
+        let level = self.compiler.shard;
+        let mut compiled = match device_limit {
+            _ if stop_after.is_some() => self.plan(self.step()?, constraints, options)?,
+            None if level > Level::None => self.least_level(constraints, options)?,
+            Some(_) if level == Level::Parameters => self.least_gathered(constraints, options)?,
             _ => self.plan(self.step()?, constraints, options)?,
         };
         let Some(artifact) = &mut compiled.artifact else { return Ok(compiled) };
@@ -267,7 +270,7 @@ impl Job<'_> {
         Ok(compiled)
     }
 
-    fn plan(
+    pub(super) fn plan(
         &self,
         imported: Imported,
         constraints: Constraints,

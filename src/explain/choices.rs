@@ -9,7 +9,7 @@ use arenic_ir::check::{Footprint, Occupancy};
 use arenic_ir::cost::{Device, Direction};
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
 use arenic_ir::program::{Command, Program, Space};
-use arenic_passes::simulate::{Simulation, roofline, simulate};
+use arenic_passes::simulate::{Simulation, roofline, simulate_step};
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -86,8 +86,7 @@ pub fn choices<'a>(p: Planned<'a>, name: &str, human: fn(u64) -> String) -> Vec<
         let output = || g.outputs.iter().find(|o| o.name == name).map(|o| o.value);
         roots.extend(named.or_else(output).map(|v| g.resolve(v).root));
     }
-    let kernel = roofline(g, p.device);
-    let step = simulate(p.program, p.device, &kernel);
+    let step = simulate_step(g, p.program, p.device);
     roots.into_iter().map(|root| about(p, &step, root, human)).collect()
 }
 

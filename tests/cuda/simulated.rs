@@ -93,13 +93,32 @@ struct Captured {
 /// What a stream does.
 #[derive(Clone, Debug)]
 enum Item {
-    Launch { function: usize, grid: [u32; 3], threads: u32, words: Vec<u64> },
-    Call { request: usize, addresses: Vec<u64>, workspace: u64 },
-    Copy { from: u64, to: u64, bytes: usize },
+    Launch {
+        function: usize,
+        grid: [u32; 3],
+        threads: u32,
+        words: Vec<u64>,
+    },
+    Call {
+        request: usize,
+        addresses: Vec<u64>,
+        workspace: u64,
+    },
+    Copy {
+        from: u64,
+        to: u64,
+        bytes: usize,
+    },
     /// Transfers that are left.
     Exchange(Vec<Transfer>),
-    Record { event: usize, time: u64 },
-    Wait { event: usize, time: u64 },
+    Record {
+        event: usize,
+        time: u64,
+    },
+    Wait {
+        event: usize,
+        time: u64,
+    },
 }
 
 impl Simulated {

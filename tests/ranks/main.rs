@@ -10,6 +10,8 @@ use arenic::train::{Initial, Length, RankCountError, TrainError, TrainOptions, t
 use arenic::{Compiler, Model};
 use arenic_backends::CPU;
 use arenic_ir::graph::State;
+use arenic_ir::op::Op;
+use arenic_passes::devices;
 use arenic_passes::differentiate::{Differentiate, Optimizer};
 use arenic_passes::shard::{Level, bucket_bytes};
 use arenic_runtime::ranks::threads::ranks;
@@ -154,6 +156,32 @@ fn batch_normalisation_by_all_rows_is_that_of_one_process() {
     let own = trained(&own, 2, || case.options());
     assert!(own.losses.iter().all(|loss| loss.is_finite()));
     assert!(own.losses != one.losses, "two halves of a batch have other statistics");
+}
+
+/// A limit that has room for parameters keeps them, so that they are gathered once; one that has none does not.
+#[test]
+fn parameters_are_gathered_once_where_a_limit_has_room_for_them() {
+    let case = Case { network: "gpt_tiny", optimizer: Optimizer::Momentum, clip_norm: None };
+    // Links by which exchanges take longer than all kernels.
+    let mut device = devices::cpu().unwrap();
+    (device.link.to_host, device.link.to_device) = (1e8, 1e8);
+    let within = |bytes| {
+        let model = Model::open(root("models/forward/gpt_tiny.onnx")).unwrap().dim("batch", 2);
+        let compiler = Compiler::new().differentiate(case.pass()).evaluation(false).effort(0.0);
+        let compiler = compiler.ranks(2, Level::Parameters).device(device.clone());
+        compiler.memory(bytes).compile(&model).unwrap()
+    };
+    let gathers = |artifact: &Artifact| {
+        let nodes = artifact.targets[0].graph.nodes.values();
+        nodes.filter(|node| matches!(node.op, Op::AllGather { .. })).count()
+    };
+    let dense = case.compiled(2, Level::Parameters, 2);
+    let (tight, wide) = (within(dense.arena_bytes()), within(4 * dense.arena_bytes()));
+    assert!(gathers(&wide) < gathers(&tight), "{} of {}", gathers(&wide), gathers(&tight));
+    let bits = trained(&dense, 2, || case.options());
+    for artifact in [tight, wide] {
+        assert_eq!(trained(&artifact, 2, || case.options()), bits);
+    }
 }
 
 #[test]

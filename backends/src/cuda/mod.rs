@@ -10,8 +10,8 @@ use crate::reduce::{self, ReducePlan};
 use arenic_ir::TargetInfo;
 use arenic_ir::backend::{Kernels, SumOrder};
 use arenic_ir::op::families::{
-    Attention, Collective, Convolution, Elementwise, Indexing, Movement, Norm, Pool, Product, Random,
-    Recurrent, Reducing, Resizing, Softmax, Wrapping,
+    Attention, Collective, Convolution, Elementwise, Indexing, Movement, Norm, Pool, Product,
+    Random, Recurrent, Reducing, Resizing, Softmax, Wrapping,
 };
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
 use arenic_ir::types::{DType, TensorType, has_bf16};

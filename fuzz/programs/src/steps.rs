@@ -35,6 +35,7 @@ pub fn device(link: f64) -> Device {
             copy_engines: 2,
             latency_seconds: 0.0,
         },
+        ranks: None,
         launch_seconds: 0.0,
         unified_memory: false,
         measured: KernelTimes::default(),

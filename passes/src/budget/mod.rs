@@ -186,7 +186,7 @@ impl Budget {
     fn in_definition_order(&self, p: &Problem) -> Result<(Option<Finished>, u64), PassError> {
         let plan = ordered_by(Method::Definition, p.t.g, p.t.plan.clone(), p.cx)?;
         let whole = p.finished(plan)?;
-        let t = Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx);
+        let t = Timeline::new(p.t.g, whole.base(), p.device)?.with_homes(p.cx);
         let p = Problem { t, whole: whole.arena.device, ..*p };
         let (found, placed) = self.anneal(&p, false, FIRST)?;
         let fits = whole.fits(&p.cx.limits) && !p.t.forces_host();

@@ -84,8 +84,8 @@ impl Least {
     ) -> Result<Self, PassError> {
         let outlined = |plan| tail.finish(g, plan, device, cx, Depth::Outline);
         let whole = outlined(plan.clone())?;
-        let t = Timeline::new(g, &whole.plan, device)?.with_homes(cx);
-        let (node, own) = largest_task(g, &whole.plan);
+        let t = Timeline::new(g, whole.base(), device)?.with_homes(cx);
+        let (node, own) = largest_task(g, whole.base());
         let has_room =
             |planned: &Finished| cx.limits.host.is_none_or(|most| planned.arena.host <= most);
         let spilled = match cx.limits.host {

@@ -46,7 +46,7 @@ pub fn keep_limit(
     let order = with_early_commits(g, &plan)?;
     plan.set_order(g, order)?;
     let whole = tail.finish(g, plan, device, cx, Depth::Trial)?;
-    let t = Timeline::new(g, &whole.plan, device)?.with_homes(cx);
+    let t = Timeline::new(g, whole.base(), device)?.with_homes(cx);
     let unlimited = t.start.last().copied().unwrap_or(0.0);
     let mut problem = Problem { t, device, limit, whole: whole.arena.device, cx, tail };
     // With homes in host memory the plan is not what it is without: they are fetched and stored.

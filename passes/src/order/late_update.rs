@@ -118,7 +118,7 @@ fn writers(plan: &Plan) -> SecondaryMap<BufferId, Option<TaskId>> {
 }
 
 /// Pairs (reader of a state's old value, first task that writes its new value).
-fn waits(g: &Graph, plan: &Plan) -> Vec<(TaskId, TaskId)> {
+pub(crate) fn waits(g: &Graph, plan: &Plan) -> Vec<(TaskId, TaskId)> {
     let writer = writers(plan);
     let mut update_of: SecondaryMap<_, Vec<TaskId>> = SecondaryMap::new();
     for (s, updated) in updated_buffers(g, plan).iter() {

@@ -35,6 +35,7 @@ use cranelift_entity::{EntityRef, SecondaryMap};
 pub use cut::Certificate;
 pub use improve::{OrderCandidate, Solution, certify, portfolio, solve};
 use improve::{first, improved};
+pub(crate) use late_update::waits;
 use late_update::{EarlyUpdate, LateUpdates};
 use limits::DEFAULT_EFFORT;
 pub use limits::Limits;
@@ -235,7 +236,7 @@ pub fn choose(
 const PLACED: (usize, usize) = (12, 5_000);
 
 /// The size of the device's arena by heuristics alone, in bytes.
-fn arena(plan: &mut Plan) -> Result<u64, PassError> {
+pub(crate) fn arena(plan: &mut Plan) -> Result<u64, PassError> {
     let heuristics = Place { effort: 0.0 };
     place_slots(plan, |_, _, _, problem| heuristics.place(problem, &Wish::default()))?;
     Ok(plan.placement()?.sizes.device)

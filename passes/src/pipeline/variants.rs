@@ -151,7 +151,7 @@ impl Pipeline {
             return Ok(None);
         }
         let uncut = least(&uncut_graph, Effort::Rough).map_err(failed)?;
-        let start = Timeline::new(&uncut_graph, &uncut.whole.plan, device);
+        let start = Timeline::new(&uncut_graph, uncut.whole.base(), device);
         let uncut_seconds = start.map_err(|e| failed(e.into()))?.start.last().copied();
         let most = if cx.limits.host == Some(0) { MOST_SEARCHED } else { MOST_NODES };
         let mut tried: Vec<Variant> = Vec::new();
@@ -216,7 +216,7 @@ fn promise(
     device: &Device,
     cx: &Cx,
 ) -> Result<f64, PassError> {
-    let t = Timeline::new(g, &least.whole.plan, device)?.with_homes(cx);
+    let t = Timeline::new(g, least.whole.base(), device)?.with_homes(cx);
     if cx.limits.host == Some(0) {
         return Ok(recompute::promise(&t, limit, cx.search)?.unwrap_or(least.planned.seconds));
     }

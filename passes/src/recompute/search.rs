@@ -49,7 +49,7 @@ pub fn search(
 ) -> Result<(Option<Finished>, u64), PassError> {
     let timelines: Vec<Timeline> = others
         .iter()
-        .map(|whole| Ok(Timeline::new(p.t.g, &whole.plan, p.device)?.with_homes(p.cx)))
+        .map(|whole| Ok(Timeline::new(p.t.g, whole.base(), p.device)?.with_homes(p.cx)))
         .collect::<Result<_, PassError>>()?;
     let all = std::iter::once(&p.t).chain(&timelines);
     let steps: Vec<RecomputeStep> = all.map(RecomputeStep::new).collect::<Result<_, _>>()?;

@@ -33,6 +33,7 @@ pub(super) fn build(
         gathered: HashMap::new(),
         groups: HashMap::new(),
         of_parameters: of_parameters(&rows, &needs),
+        kept: SecondaryMap::new(),
         again: HashMap::new(),
         gathered_exits: SecondaryMap::new(),
         stats: Stats::new(),
@@ -69,6 +70,8 @@ struct Builder<'a> {
     groups: HashMap<(ValueId, bool), Vec<ValueId>>,
     /// Values that are computed of gathered parameters alone, such as transposes of them.
     of_parameters: SecondaryMap<ValueId, bool>,
+    /// Parameters that stay whole until the backward pass has read them.
+    kept: SecondaryMap<ValueId, bool>,
     /// What is computed of them once more for what follows the forward pass.
     again: HashMap<ValueId, ValueId>,
     /// Parameters whose next value was put together from its parts, by that value.
@@ -106,7 +109,29 @@ impl Builder<'_> {
                 self.part.of[state.enter] = Some(enter);
             }
         }
+        self.keep_parameters();
         self.group_parameters();
+    }
+
+    /// As many bytes of parameters are kept as the pass says, those that the forward pass reads last, which the backward
+    /// pass reads first.
+    fn keep_parameters(&mut self) {
+        let (g, mut left) = (self.rows.g, self.pass.kept_bytes);
+        for (n, node) in g.nodes.iter().rev().filter(|(n, _)| self.needs.forward[*n]) {
+            if !self.reads_whole(n) {
+                continue;
+            }
+            for &v in &node.inputs {
+                let Def::State(s) = g.values[v].def else { continue };
+                if !self.needs.sharded[s] || self.kept[v] {
+                    continue;
+                }
+                match left.checked_sub(g.ty(v).bytes()) {
+                    Some(rest) => (left, self.kept[v]) = (rest, true),
+                    None => return,
+                }
+            }
+        }
     }
 
     /// Small parameters are gathered together that are read one after another.
@@ -122,7 +147,8 @@ impl Builder<'_> {
                 }
                 for &v in &node.inputs {
                     let Def::State(s) = g.values[v].def else { continue };
-                    if !self.needs.sharded[s] || std::mem::replace(&mut seen[v], true) {
+                    let is_kept = !forward && self.kept[v];
+                    if !self.needs.sharded[s] || is_kept || std::mem::replace(&mut seen[v], true) {
                         continue;
                     }
                     let own = g.ty(v).bytes();
@@ -386,7 +412,7 @@ impl Builder<'_> {
         if let Def::State(s) = self.rows.g.values[v].def
             && self.needs.sharded[s]
         {
-            return self.gather(v, self.needs.forward[reader]);
+            return self.gather(v, self.needs.forward[reader] || self.kept[v]);
         }
         if let Def::Node { node, .. } = self.rows.g.values[v].def
             && self.of_parameters[v]

@@ -14,7 +14,7 @@
 //! each moment, updates its part of the parameter by its part of the gradient's sum, and gathers the
 //! parameter. With `parameters` it keeps its part of the parameter alone and gathers it before
 //! it is used, once for the forward pass and once more for the backward pass; the planner
-//! gives the bytes back in between. These are stages 1 to 3 of Rajbhandari et al., "ZeRO" (SC 2020). Where one
+//! gives the bytes back in between. Where a limit has room for them, some stay whole until then (`kept_bytes`). These are stages 1 to 3 of Rajbhandari et al., "ZeRO" (SC 2020). Where one
 //! update reads each gradient once, stages 1 and 2 are one graph: a gradient's sum never exists whole.
 //!
 //! Batch normalisation goes by the statistics of a rank's own rows unless it is taken apart before
@@ -33,6 +33,7 @@ mod sync_batch_norm;
 
 use crate::accumulate::AccumulateError;
 use crate::accumulate::rows::Rows;
+use crate::cluster::Cluster;
 use crate::yaml::YamlError;
 use crate::{Cx, GraphPass, PassError, Purpose, Stats, devices};
 use arenic_ir::cost::Device;
@@ -56,12 +57,22 @@ pub struct Shard {
     pub sync_batch_norm: bool,
     /// Bytes of tensors that are exchanged together at most; without it what the device's link makes of them.
     pub bucket_bytes: Option<u64>,
+    /// Bytes of parameters that stay whole from the forward pass to the backward pass, those of the last layers
+    /// first. The others are gathered once more.
+    pub kept_bytes: u64,
 }
 
 impl Default for Shard {
     fn default() -> Self {
         let (shard, grad_precision) = Default::default();
-        Shard { ranks: 1, shard, grad_precision, sync_batch_norm: false, bucket_bytes: None }
+        Shard {
+            ranks: 1,
+            shard,
+            grad_precision,
+            sync_batch_norm: false,
+            bucket_bytes: None,
+            kept_bytes: 0,
+        }
     }
 }
 
@@ -225,6 +236,6 @@ impl GraphPass for Shard {
 /// Never in a release: a test reads the description that stands for no device.
 pub fn bucket_bytes(device: Option<&Device>) -> Result<u64, YamlError> {
     let device = devices::or_cpu(device)?;
-    let link = &device.link;
-    Ok((link.latency_seconds * link.to_host.min(link.to_device)) as u64)
+    let wire = Cluster::of_device(&device).within;
+    Ok((wire.latency_seconds * wire.bytes_per_second) as u64)
 }

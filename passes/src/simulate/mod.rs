@@ -13,6 +13,7 @@ mod counts;
 mod coverage;
 mod trace;
 
+use crate::cluster::Cluster;
 use arenic_ir::Graph;
 use arenic_ir::check::{Footprint, OccupancyKind};
 use arenic_ir::cost::{Device, Direction};
@@ -31,14 +32,16 @@ pub struct Stalls {
     pub copies_in: f64,
     /// Bytes that are being copied to the host.
     pub copies_out: f64,
-    /// The step's end: copies that are still running after the last kernel.
+    /// An exchange with other ranks.
+    pub exchanges: f64,
+    /// The step's end: copies and exchanges that are still running after the last kernel.
     pub boundary: f64,
 }
 
 impl Stalls {
     /// All of them.
     pub fn total(&self) -> f64 {
-        self.copies_in + self.copies_out + self.boundary
+        self.copies_in + self.copies_out + self.exchanges + self.boundary
     }
 }
 
@@ -81,10 +84,17 @@ pub fn roofline(g: &Graph, device: &Device) -> impl Fn(NodeId) -> f64 {
     move |n| seconds[n.index()]
 }
 
+/// Simulates one step of a graph's checked program: kernels by their rooflines, and exchanges with other ranks
+/// over the links that the device's description has.
+pub fn simulate_step(g: &Graph, p: &Program, device: &Device) -> Simulation {
+    let (wires, ranks) = (Cluster::of_device(device), g.rank_count());
+    simulate_ranks(p, device, &roofline(g, device), &|n| wires.node_seconds(g, n, ranks))
+}
+
 /// Seconds of each node's exchange with other ranks, which takes none of the arithmetic units; `None` for kernels.
 pub type ExchangeSeconds<'a> = dyn Fn(NodeId) -> Option<f64> + 'a;
 
-/// Simulates one step of a checked program. Exchanges between ranks take what their kernels do.
+/// Simulates one step of a checked program of one rank.
 pub fn simulate(p: &Program, device: &Device, kernel: &KernelSeconds) -> Simulation {
     simulate_ranks(p, device, kernel, &|_| None)
 }
@@ -328,6 +338,7 @@ impl<'a> Machine<'a> {
         }
         match self.awaited[stream].map(|c| self.engine(c)) {
             Some(Engine::Link(Direction::ToHost)) => self.found.stalls.copies_out += idle,
+            Some(Engine::Ranks) => self.found.stalls.exchanges += idle,
             _ => self.found.stalls.copies_in += idle,
         }
     }

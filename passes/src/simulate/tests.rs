@@ -42,7 +42,10 @@ fn kernels_wait_for_what_is_copied_in() {
     let (_, found) = simulated(&format!("{SWAPPED_IN}  output device[0+16]\n"), 2);
     assert_eq!(found.seconds, 36.0);
     assert_eq!(found.kernel_seconds, 20.0);
-    assert_eq!(found.stalls, Stalls { copies_in: 16.0, copies_out: 0.0, boundary: 0.0 });
+    assert_eq!(
+        found.stalls,
+        Stalls { copies_in: 16.0, copies_out: 0.0, exchanges: 0.0, boundary: 0.0 }
+    );
     assert_eq!(found.to_device, Traffic { bytes: 16, seconds: 16.0 });
     assert_eq!(found.commands[3], Span { start: 16.0, end: 26.0 });
 }

@@ -4,8 +4,8 @@ use super::module::{Argument, Module};
 use super::site::LaunchSite;
 use super::work::{Request, Unsupported, Work};
 use super::{
-    attention, collective, convolution, elementwise, indexing, movement, norm, pool, product, random,
-    recurrence, reduce, resize, softmax, update,
+    attention, collective, convolution, elementwise, indexing, movement, norm, pool, product,
+    random, recurrence, reduce, resize, softmax, update,
 };
 use arenic_backends::cuda::library::{self, LibraryCall};
 use arenic_backends::cuda::takes_bf16;

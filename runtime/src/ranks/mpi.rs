@@ -58,7 +58,8 @@ impl World {
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
         // Processes that can share memory are on one machine.
         let local_rank = world.split_shared(world.rank()).rank() as usize;
-        let (timeout, calls, on_silence) = (Mutex::default(), Mutex::default(), Box::new(on_silence));
+        let (timeout, calls, on_silence) =
+            (Mutex::default(), Mutex::default(), Box::new(on_silence));
         Ok(World { universe, rank, ranks, local_rank, timeout, calls, on_silence })
     }
 

@@ -99,7 +99,10 @@ fn hold(op: &Op, operands: &[Tensors], in_place: bool, seed: u64) -> Vec<Vec<Vec
                 }
             }
             let exchanges = executor.driver().calls("exchange");
-            assert!((op.communicates() && count > 1) == (exchanges > 0), "{op:?} of {types:?}: {exchanges} exchanges");
+            assert!(
+                (op.communicates() && count > 1) == (exchanges > 0),
+                "{op:?} of {types:?}: {exchanges} exchanges"
+            );
             g.outputs.iter().map(|o| reference.value(o.value).to_vec()).collect()
         };
         let threads: Vec<_> = all.map(|of_rank| scope.spawn(move || one(of_rank))).collect();

@@ -80,6 +80,7 @@ const KERNELS: &[(&str, Math, &str)] = &[
         Math::F32,
         r#"binary {"f":"add"} (v0: bf16[8192,768], v1: bf16[8192,768])"#,
     ),
+    ("sum by rank", Math::F32, r#"all_reduce {"ranks":8} (v0: f32[1024,1024])"#),
     (
         "a bias's gradient",
         Math::F32,
@@ -146,7 +147,7 @@ fn launched(works: &[Work], to: &mut Vec<String>) {
         match work {
             Work::Launch(launch) => to.push(launch.kernel.to_string()),
             Work::Library { instead, .. } => launched(instead, to),
-            Work::Copy { .. } => {}
+            Work::Copy { .. } | Work::Exchange { .. } => {}
         }
     }
 }

@@ -217,8 +217,12 @@ impl<D: Driver> Prepare<'_, D> {
                             let bytes = message.len(rank, rank);
                             let from = word(&message.from.of) + message.from.offset(rank, rank);
                             let to = word(&message.to.of) + message.to.offset(rank, rank);
-                            (bytes > 0 && from != to)
-                                .then_some(Prepared::Copy { stream, from, to, bytes })
+                            (bytes > 0 && from != to).then_some(Prepared::Copy {
+                                stream,
+                                from,
+                                to,
+                                bytes,
+                            })
                         }));
                     }
                     let transfers = transfers(messages, self.rank, word);
