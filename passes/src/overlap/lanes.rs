@@ -30,12 +30,16 @@ pub(super) struct Lanes<'a> {
     pub(super) lanes: Vec<Lane>,
     /// Of each operator the readers of the states that it renews.
     waits: Vec<Vec<usize>>,
+    /// How many times as long as they take exchanges are given.
+    slack: f64,
 }
 
 /// Both lanes while an order is issued.
 pub(super) struct Clock {
     kernels: f64,
     exchanges: f64,
+    /// How many times as long as they are said to exchanges take.
+    slack: f64,
     /// Of each operator when it has ended; `None` before it is issued.
     ended: Vec<Option<f64>>,
 }
@@ -46,10 +50,15 @@ impl<'a> Lanes<'a> {
         p: &'a Problem,
         lanes: Vec<Lane>,
         waits: impl IntoIterator<Item = (usize, usize)>,
+        slack: f64,
     ) -> Lanes<'a> {
         let mut readers = vec![Vec::new(); p.len()];
         waits.into_iter().for_each(|(reader, update)| readers[update].push(reader));
-        Lanes { p, lanes, waits: readers }
+        Lanes { p, lanes, waits: readers, slack }
+    }
+
+    pub(super) fn slack(&self) -> f64 {
+        self.slack
     }
 
     pub(super) fn kernel_seconds(&self) -> f64 {
@@ -84,16 +93,16 @@ impl<'a> Lanes<'a> {
         matches!(self.lanes[v], Lane::Exchange { sums: false, .. }) && self.p.before(v).is_empty()
     }
 
-    /// Seconds of an order.
-    pub(super) fn seconds(&self, order: impl Iterator<Item = usize>) -> f64 {
-        let mut clock = Clock::new(self.p.len());
+    /// Seconds of an order where exchanges take `slack` times as long as they are said to.
+    pub(super) fn seconds(&self, order: impl Iterator<Item = usize>, slack: f64) -> f64 {
+        let mut clock = Clock::new(self.p.len(), slack);
         order.for_each(|v| clock.issue(self, v));
         clock.kernels.max(clock.exchanges)
     }
 
     /// Each exchange of an order, and the place of the last operator that begins before it has ended.
     pub(super) fn ends(&self, order: impl Iterator<Item = usize>) -> Vec<(usize, usize)> {
-        let mut clock = Clock::new(self.p.len());
+        let mut clock = Clock::new(self.p.len(), self.slack);
         let (mut ends, mut last) = (Vec::new(), 0);
         let mut running: VecDeque<(usize, f64)> = VecDeque::new();
         for (i, v) in order.enumerate() {
@@ -134,7 +143,7 @@ impl<'a> Lanes<'a> {
         // When the exchanges that follow begin at the latest.
         let mut next = f64::INFINITY;
         for (i, &v) in order.iter().enumerate().rev() {
-            let Some(seconds) = self.of_exchange(v) else { continue };
+            let Some(seconds) = self.of_exchange(v).map(|s| self.slack * s) else { continue };
             if !self.is_free_gather(v) {
                 // It cannot begin before its turn, and has to have ended before what follows.
                 next = next.min((next - seconds).max(begins[i]));
@@ -164,8 +173,8 @@ impl<'a> Lanes<'a> {
 }
 
 impl Clock {
-    pub(super) fn new(operators: usize) -> Clock {
-        Clock { kernels: 0.0, exchanges: 0.0, ended: vec![None; operators] }
+    pub(super) fn new(operators: usize, slack: f64) -> Clock {
+        Clock { kernels: 0.0, exchanges: 0.0, slack, ended: vec![None; operators] }
     }
 
     /// When the last kernel has ended.
@@ -187,7 +196,9 @@ impl Clock {
         let (ready, kernels) = (self.ready(lanes, v), self.kernels);
         let (lane, ready, seconds) = match lanes.lanes[v] {
             Lane::Kernel { seconds, .. } => (&mut self.kernels, ready, seconds),
-            Lane::Exchange { seconds, .. } => (&mut self.exchanges, ready.max(kernels), seconds),
+            Lane::Exchange { seconds, .. } => {
+                (&mut self.exchanges, ready.max(kernels), self.slack * seconds)
+            }
         };
         *lane = lane.max(ready) + seconds;
         self.ended[v] = Some(*lane);

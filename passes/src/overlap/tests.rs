@@ -16,13 +16,13 @@ fn a_gather_goes_back_as_far_as_it_takes_and_bytes_allow() {
     let tensors =
         vec![tensor(10, 0, &[1]), tensor(10, 1, &[2]), tensor(10, 2, &[4]), tensor(5, 3, &[4])];
     let p = Problem::new(5, tensors, &[], &[]).unwrap();
-    let lanes = Lanes::new(&p, vec![KERNEL, KERNEL, KERNEL, GATHER, KERNEL], []);
+    let lanes = Lanes::new(&p, vec![KERNEL, KERNEL, KERNEL, GATHER, KERNEL], [], 1.0);
     let order = [0, 1, 2, 3, 4];
     assert_eq!(lanes.gather_early(&order, 100), [0, 3, 1, 2, 4]);
-    assert_eq!(lanes.seconds([0, 3, 1, 2, 4].into_iter()), 4.0);
+    assert_eq!(lanes.seconds([0, 3, 1, 2, 4].into_iter(), 1.0), 4.0);
     // While kernels run there are twenty bytes, beside which the gather has no place.
     assert_eq!(lanes.gather_early(&order, 24), order);
-    assert_eq!(lanes.seconds(order.into_iter()), 5.5);
+    assert_eq!(lanes.seconds(order.into_iter(), 1.0), 5.5);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn an_update_comes_when_its_sum_is_there() {
     };
     let lanes = vec![KERNEL, KERNEL, KERNEL, SUM, UPDATE, SUM, UPDATE];
     let p = Problem::new(7, tensors(10), &[], &[]).unwrap();
-    let of = Lanes::new(&p, lanes.clone(), []);
+    let of = Lanes::new(&p, lanes, [], 1.0);
     // Neither at once nor at the end: the sum has ended when the third kernel has.
     for order in [[0, 3, 4, 1, 2, 5, 6], [0, 3, 1, 2, 5, 6, 4]] {
         assert_eq!(of.update_when_summed(&order, 100), [0, 3, 1, 2, 4, 5, 6]);
@@ -54,7 +54,7 @@ fn a_part_of_a_parameter_is_made_for_its_update_alone() {
     // 0 sums what 1 makes; 2 is the own part of a parameter, which 3 updates with the sum.
     let tensors = vec![tensor(1, 1, &[0]), tensor(1, 0, &[3]), tensor(8, 2, &[3])];
     let p = Problem::new(5, tensors, &[], &[]).unwrap();
-    let lanes = Lanes::new(&p, vec![SUM, KERNEL, UPDATE, UPDATE, KERNEL], []);
+    let lanes = Lanes::new(&p, vec![SUM, KERNEL, UPDATE, UPDATE, KERNEL], [], 1.0);
     assert_eq!(lanes.update_when_summed(&[2, 1, 0, 4, 3], 100), [1, 0, 4, 2, 3]);
 }
 
@@ -63,7 +63,7 @@ fn what_exchanges_use_is_held_until_they_end() {
     // 1 sums what 0 makes while 2 and 3 run; 4 reads the sum.
     let tensors = vec![tensor(1, 0, &[1]), tensor(1, 1, &[4])];
     let p = Problem::new(6, tensors, &[], &[]).unwrap();
-    let lanes = Lanes::new(&p, vec![KERNEL, SUM, KERNEL, KERNEL, UPDATE, KERNEL], []);
+    let lanes = Lanes::new(&p, vec![KERNEL, SUM, KERNEL, KERNEL, UPDATE, KERNEL], [], 1.0);
     // At 2.5 s, which is in the middle of the second kernel.
     assert_eq!(lanes.ends([0, 1, 2, 3, 5, 4].into_iter()), [(1, 3)]);
     // The update waits for it, and has what it used.
@@ -90,7 +90,7 @@ fn dependences_are_kept() {
             (a < b).then_some((a, b))
         });
         let waits: Vec<_> = waits.collect();
-        let lanes = Lanes::new(&p, lanes, waits);
+        let lanes = Lanes::new(&p, lanes, waits, random.choice([1.0, 4.0]).unwrap());
         let order: Vec<usize> = (0..n).collect();
         let most = p.peak(&order) + random.u64(0..200);
         let early = lanes.gather_early(&order, most);

@@ -143,7 +143,7 @@ impl<'a> Issue<'a> {
         }
         Issue {
             lanes,
-            clock: Clock::new(n),
+            clock: Clock::new(n, lanes.slack()),
             order: Vec::with_capacity(n),
             turns,
             position,
