@@ -128,7 +128,8 @@ fn ranks_want_a_gpu_each() {
     let said = String::from_utf8_lossy(&out.stderr);
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(out.status.code(), Some(1), "{said}");
-    assert_eq!(said.matches("cuda:0 is one GPU, and several ranks").count(), 1, "{said}");
+    assert!(said.contains("cuda:0 is one GPU, and several ranks of a machine are run"), "{said}");
+    assert!(said.contains("`--device cuda` gives each of them its own"), "{said}");
 }
 
 /// The process of a rank among those that a launcher started.

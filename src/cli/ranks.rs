@@ -80,15 +80,14 @@ impl Ranks {
     /// What the run came to. Where it failed, the others wait for this rank, and are ended.
     pub(super) fn close(self, outcome: Outcome) -> Outcome {
         #[cfg(feature = "mpi")]
-        if let (Some(world), Err(Failure { report: Some(report), code })) = (&self.world, &outcome)
-        {
+        if let Some(world) = &self.world {
+            let Err(Failure { report: Some(report), code }) = outcome else { return outcome };
             // Where all of them failed alike, the first one says so, and ends the others.
             if !self.is_first() {
                 std::thread::sleep(std::time::Duration::from_millis(500));
             }
             tell!("rank {}:", world.rank());
-            let code = *code;
-            tell_failure(miette::miette!("{report}"));
+            tell_failure(report);
             world.end_all(code);
         }
         outcome

@@ -35,7 +35,9 @@ impl Lanes<'_> {
                 Turn::OfSums if issue.is_issued(v) => {}
                 Turn::OfSums => issue.hold(v),
                 Turn::Own => {
-                    while issue.held + profile[i] > most && issue.first_that_waits() {}
+                    while issue.takes_more_than(most.saturating_sub(profile[i]))
+                        && issue.something_that_waits()
+                    {}
                     while issue.needs_what_waits(v) && issue.first_that_waits() {}
                     issue.issue(v);
                 }
@@ -80,30 +82,27 @@ impl Lanes<'_> {
         turns
     }
 
-    /// Bytes that are held while each operator of an order waits: what it is the last to read, and for the first
-    /// reader of an exchange what that uses.
-    fn held_for(&self, order: &[usize]) -> Vec<u64> {
+    /// Bytes that each operator of an order is the last to read.
+    fn freed(&self, order: &[usize]) -> Vec<u64> {
         let mut left = vec![0; self.p.tensors()];
         order.iter().flat_map(|&v| self.p.reads(v)).for_each(|&t| left[t] += 1);
         let mut freed = vec![0; self.p.len()];
         for &v in order {
             for &t in self.p.reads(v) {
                 left[t] -= 1;
-                freed[v] += if left[t] == 0 { self.p.tensor(t).bytes } else { 0 };
+                // Where a result takes their place they are not freed.
+                let is_taken = self.p.pairs(v).iter().any(|&(x, _)| x == t);
+                freed[v] += if left[t] == 0 && !is_taken { self.p.tensor(t).bytes } else { 0 };
             }
         }
-        let mut held_for = freed.clone();
-        let mut has_reader = vec![false; self.p.len()];
-        for &v in order {
-            for &b in self.p.before(v).iter().filter(|&&b| self.of_exchange(b).is_some()) {
-                if !std::mem::replace(&mut has_reader[b], true) {
-                    let made = self.p.writes(b).iter().copied();
-                    let scratch = made.filter(|&t| self.p.tensor(t).readers.is_empty());
-                    held_for[v] += freed[b] + self.p.bytes(&scratch.collect::<Vec<_>>());
-                }
-            }
-        }
-        held_for
+        freed
+    }
+
+    /// Bytes of an operator's scratch.
+    fn scratch(&self, v: usize) -> u64 {
+        let made = self.p.writes(v).iter().copied();
+        let unread = made.filter(|&t| self.p.tensor(t).readers.is_empty());
+        self.p.bytes(&unread.collect::<Vec<_>>())
     }
 }
 
@@ -123,9 +122,12 @@ struct Issue<'a> {
     ready: BinaryHeap<Reverse<(u64, usize, usize)>>,
     /// Those of sums that were held back beyond their places, in their order.
     waiting: VecDeque<usize>,
-    held_for: Vec<u64>,
     is_held: Vec<bool>,
+    /// Bytes that are held while each operator waits.
+    freed: Vec<u64>,
     held: u64,
+    /// Exchanges that are under way, when they end, and what they use.
+    running: VecDeque<(f64, u64)>,
 }
 
 impl<'a> Issue<'a> {
@@ -151,9 +153,10 @@ impl<'a> Issue<'a> {
             dependents,
             ready: BinaryHeap::new(),
             waiting: VecDeque::new(),
-            held_for: lanes.held_for(order),
             is_held: vec![false; n],
+            freed: lanes.freed(order),
             held: 0,
+            running: VecDeque::new(),
         }
     }
 
@@ -176,7 +179,27 @@ impl<'a> Issue<'a> {
     fn hold(&mut self, v: usize) {
         self.waiting.push_back(v);
         self.is_held[v] = true;
-        self.held += self.held_for[v];
+        self.held += self.freed[v];
+    }
+
+    /// True where what waits, and what exchanges use that are under way, is more than there is room for.
+    fn takes_more_than(&mut self, room: u64) -> bool {
+        while self.running.front().is_some_and(|(end, _)| *end <= self.clock.kernels()) {
+            self.running.pop_front();
+        }
+        self.held + self.running.iter().map(|(_, bytes)| bytes).sum::<u64>() > room
+    }
+
+    /// Has kernels wait for a sum, so that what it uses and what waits for it are there no longer; false where there is
+    /// none to wait for.
+    fn something_that_waits(&mut self) -> bool {
+        while let Some(Reverse((_, _, v))) = self.ready.pop() {
+            if !self.is_issued(v) {
+                self.issue(v);
+                return true;
+            }
+        }
+        self.first_that_waits()
     }
 
     /// Issues the first of those that were held back; false where there is none.
@@ -204,8 +227,12 @@ impl<'a> Issue<'a> {
         }
         self.clock.issue(lanes, v);
         self.order.push(v);
+        if lanes.of_exchange(v).is_some() {
+            let end = self.clock.ended(v).unwrap_or(0.0);
+            self.running.push_back((end, self.freed[v] + lanes.scratch(v)));
+        }
         if self.is_held[v] {
-            self.held -= self.held_for[v];
+            self.held -= self.freed[v];
         }
         for dependent in std::mem::take(&mut self.dependents[v]) {
             self.missing[dependent] -= 1;
