@@ -45,16 +45,20 @@ pub(super) struct Clock {
 }
 
 impl<'a> Lanes<'a> {
-    /// `waits` are pairs of a reader of a state and what renews it.
+    /// `waits` are pairs of a reader of a state and what renews it. Exchanges are given up to `most` times as long as
+    /// they take, unless that is more than a part of what kernels take.
     pub(super) fn new(
         p: &'a Problem,
         lanes: Vec<Lane>,
         waits: impl IntoIterator<Item = (usize, usize)>,
-        slack: f64,
+        (most, part): (f64, f64),
     ) -> Lanes<'a> {
         let mut readers = vec![Vec::new(); p.len()];
         waits.into_iter().for_each(|(reader, update)| readers[update].push(reader));
-        Lanes { p, lanes, waits: readers, slack }
+        let mut lanes = Lanes { p, lanes, waits: readers, slack: 1.0 };
+        let exchanges = lanes.exchange_seconds().max(f64::MIN_POSITIVE);
+        lanes.slack = (part * lanes.kernel_seconds() / exchanges).clamp(1.0, most);
+        lanes
     }
 
     pub(super) fn slack(&self) -> f64 {

@@ -11,7 +11,7 @@
 //! needs are counted, and placed on trial, before one is taken.
 //!
 //! Kernels take what their rooflines say, exchanges what the links between ranks do (`cluster`). An exchange is given more
-//! time than that where there are bytes for it ([`SLACK`]).
+//! time than that where links have it ([`SLACK`]).
 //! From Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (VLDB 2020), section 3.2.3, for
 //! sums beside the backward pass, and Zhao et al., "PyTorch FSDP" (VLDB 2023), section 3.3, for gathers before their readers;
 //! both are silent on bytes.
@@ -35,10 +35,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 
-/// Exchanges are given so many times the seconds that they are said to take: ranks are late now and then, and there may be
-/// more of them than the links within a node serve. On GPT-2 XL planned for 8 ranks, 2 exposes 2.6 to 12.6 ms on 8 to 512 ranks
-/// where 4 exposes 2.6 to 7.4, in the same bytes.
-const SLACK: f64 = 4.0;
+/// Exchanges are given up to so many times the seconds that they are said to take: ranks are late now and then, and
+/// there may be more of them than the links within a node serve. But never so many that links would be busy for more than
+/// this part of the kernels' time: what waits for its exchange would pile up.
+const SLACK: (f64, f64) = (4.0, 0.5);
 
 /// How often a change is made that takes too many bytes, each time with fewer.
 const TRIES: usize = 3;
@@ -159,7 +159,7 @@ impl Used {
 /// An order with what it needs.
 struct Tried {
     order: Vec<TaskId>,
-    /// With exchanges of [`SLACK`] times their length.
+    /// With exchanges that have their slack.
     seconds: f64,
     /// Bytes that are live at once at most, and those of an arena by heuristics.
     peak: u64,
@@ -178,7 +178,7 @@ impl Tried {
         let peak = slots.live_peak()[Space::Device];
         plan.set_slots(slots);
         let arena = arena(plan)?;
-        let seconds = lanes.seconds(order.iter().map(|t| t.index()), SLACK);
+        let seconds = lanes.seconds(order.iter().map(|t| t.index()), lanes.slack());
         Ok(Tried { order, seconds, peak, arena })
     }
 }
