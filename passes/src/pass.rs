@@ -149,9 +149,9 @@ pub trait PlanPass: Send + Sync {
     /// # Errors
     /// See [`PassError`].
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError>;
-    /// True for a pass that gives an ordered plan another order, which keeps what is known of the plan. Strategies
-    /// change plans as they are before it.
-    fn reorders(&self) -> bool {
+    /// True for a pass that gives an ordered plan of the graph another order, which keeps what is known of the plan.
+    /// Strategies change plans as they are before it.
+    fn reorders(&self, _: &Graph) -> bool {
         false
     }
     /// Its method, for a pass that places and can do so without a graph.

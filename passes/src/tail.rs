@@ -63,7 +63,8 @@ impl Tail {
         let gives = |fact| tail.plan.iter().any(|(_, pass)| pass.gives().contains(&fact));
         let (shares, places) = (gives(Fact::Slots), gives(Fact::Placement));
         if !shares {
-            let at = tail.plan.iter().take_while(|(_, pass)| pass.reorders()).count();
+            let needs = |(_, pass): &NamedPass<dyn PlanPass>| pass.needs().contains(&Fact::Slots);
+            let at = tail.plan.iter().position(needs).unwrap_or(tail.plan.len());
             tail.plan.insert(at, ("share_in_place".into(), Arc::new(ShareInPlace::default())));
         }
         if !places {
@@ -115,7 +116,7 @@ impl Tail {
 
     /// The plan in its own order, with its slots, where some pass gives it another order; else `None`.
     fn base(&self, g: &Graph, plan: &Plan, cx: &Cx) -> Result<Option<Plan>, PassError> {
-        if !self.plan.iter().any(|(_, pass)| pass.reorders()) {
+        if !self.plan.iter().any(|(_, pass)| pass.reorders(g)) {
             return Ok(None);
         }
         let mut base = plan.clone();

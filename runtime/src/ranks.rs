@@ -12,6 +12,7 @@ pub mod threads;
 pub(crate) use collective::run;
 
 use std::fmt;
+use std::thread::{sleep, yield_now};
 use std::time::Duration;
 
 /// Why ranks cannot go on together.
@@ -66,6 +67,15 @@ pub trait Communicator: fmt::Debug + Send + Sync {
 
     /// From now on a rank may be silent for so long; `None` for however long it takes.
     fn set_timeout(&self, timeout: Option<Duration>);
+}
+
+/// Lets others run while a rank waits that has waited for so long: it looks again at once at first, and sleeps in between
+/// later.
+pub(crate) fn pause(waited: Duration) {
+    match waited < Duration::from_millis(2) {
+        true => yield_now(),
+        false => sleep(Duration::from_micros(50)),
+    }
 }
 
 /// What every rank says: the same number of bytes of each.

@@ -57,12 +57,12 @@ impl PlanPass for Overlap {
         &[]
     }
 
-    fn reorders(&self) -> bool {
-        true
+    fn reorders(&self, g: &Graph) -> bool {
+        g.nodes.values().any(|node| node.op.communicates())
     }
 
     fn run(&self, g: &Graph, plan: &mut Plan, cx: &Cx) -> Result<PlanOutcome, PassError> {
-        if !plan.tasks.values().any(|task| communicates(g, task.kind)) {
+        if !self.reorders(g) {
             return Ok(PlanOutcome::default());
         }
         let device = devices::or_cpu(cx.device)?;
@@ -181,10 +181,6 @@ impl Tried {
         let seconds = lanes.seconds(order.iter().map(|t| t.index()), lanes.slack());
         Ok(Tried { order, seconds, peak, arena })
     }
-}
-
-fn communicates(g: &Graph, kind: TaskKind) -> bool {
-    matches!(kind, TaskKind::Run(n) if g.nodes[n].op.communicates())
 }
 
 /// What each task occupies.

@@ -3,20 +3,13 @@
 //! Messages go from each rank to each other by non-blocking point-to-point calls, which are watched until all
 //! have come: so a rank that is silent can be named. Nothing is summed by MPI.
 
-use super::{Communicator, RankError};
+use super::{Communicator, RankError, pause};
 use ::mpi::Threading;
 use ::mpi::environment::Universe;
 use ::mpi::traits::{Communicator as _, Destination as _, Source as _};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
-use std::thread::{sleep, yield_now};
 use std::time::{Duration, Instant};
-
-/// For how long a rank that waits looks again and again before it begins to sleep in between.
-const LOOKS: Duration = Duration::from_millis(2);
-
-/// How long it sleeps then.
-const NAP: Duration = Duration::from_micros(50);
 
 /// All processes that were started together.
 pub struct World {
@@ -114,7 +107,7 @@ impl Communicator for World {
                     (self.on_silence)(&RankError::Silent { rank, seconds: waited.as_secs() });
                     self.end_all(1);
                 }
-                if waited < LOOKS { yield_now() } else { sleep(NAP) }
+                pause(waited);
             }
         });
         Ok(())

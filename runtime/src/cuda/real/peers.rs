@@ -13,7 +13,6 @@ use cudarc::nccl::sys;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{sleep, yield_now};
 use std::time::{Duration, Instant};
 
 /// All that is called here.
@@ -29,12 +28,6 @@ const SYMBOLS: [&str; 10] = [
     "ncclRecv",
     "ncclSend",
 ];
-
-/// For how long a rank that waits looks again and again before it begins to sleep in between.
-const LOOKS: Duration = Duration::from_millis(2);
-
-/// How long it sleeps then.
-const NAP: Duration = Duration::from_micros(50);
 
 /// How long ranks have to answer once one of them has been silent for too long.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -197,10 +190,7 @@ impl Peers {
                 .and_then(|_| error.result())
                 .map_err(refused("ncclCommGetAsyncError"))?;
             let waited = begun.elapsed();
-            match waited < LOOKS {
-                true => yield_now(),
-                false => sleep(NAP),
-            }
+            ranks::pause(waited);
             if timeout.is_some_and(|timeout| waited > timeout) {
                 // Whoever is alive answers, or has given up in the same way; who does not is named.
                 self.ranks.set_timeout(Some(ANSWER));
