@@ -1,6 +1,8 @@
 //! What libraries compute, by plain loops over the host's memory: every extent, stride and flag
 //! is taken as the library takes it.
 
+mod attention;
+
 use arenic_backends::cuda::library::{
     Added, Convolution, Direction, Epilogue, LibraryCall, Matrix, Product,
 };
@@ -29,6 +31,10 @@ pub unsafe fn compute(call: &LibraryCall, addresses: &[u64]) {
                 convolution::<Bf16>(c, operands, *result);
             }
             LibraryCall::Convolution(c) => convolution::<f32>(c, operands, *result),
+            LibraryCall::Attention(a) if a.dtype == DType::Bf16 => {
+                attention::compute::<Bf16>(a, operands, results);
+            }
+            LibraryCall::Attention(a) => attention::compute::<f32>(a, operands, results),
         }
     }
 }

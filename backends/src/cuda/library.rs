@@ -4,10 +4,14 @@
 //! Plans depend on them: an operator that a library may compute has a workspace, and the order of
 //! its sums is unknown. The executor issues the calls that are described here.
 
+mod attention;
+
 use arenic_ir::backend::Math;
 use arenic_ir::op::{Extents, Op, Window, channels_last};
 use arenic_ir::types::{DType, TensorType};
 use std::fmt;
+
+pub use attention::Attention;
 
 /// Extents and strides, in elements, that libraries take: their integers are signed.
 const MOST: usize = i32::MAX as usize;
@@ -19,6 +23,8 @@ pub enum LibraryCall {
     Product(Product),
     /// A convolution, or its gradient.
     Convolution(Convolution),
+    /// An attention, or its gradients.
+    Attention(Attention),
 }
 
 /// `d = alpha · op(a) · op(b) + beta · c` for each of a batch, where matrices are stored column
@@ -149,6 +155,8 @@ impl LibraryCall {
             LibraryCall::Product(_) => &[1, 0, 2],
             LibraryCall::Convolution(c) if !c.bias => &[0, 1],
             LibraryCall::Convolution(_) => &[0, 1, 2],
+            LibraryCall::Attention(a) if a.gradients => &[0, 1, 2, 3, 4, 5],
+            LibraryCall::Attention(_) => &[0, 1, 2],
         }
     }
 
@@ -156,15 +164,18 @@ impl LibraryCall {
     pub fn results(&self) -> usize {
         match self {
             LibraryCall::Product(p) if p.epilogue == Epilogue::Gelu { keeps_z: true } => 2,
+            LibraryCall::Attention(a) if a.gradients => 3,
+            LibraryCall::Attention(a) if a.keeps_statistics => 2,
             _ => 1,
         }
     }
 
     /// True where operands and results, in the call's order, may have addresses that are multiples
-    /// of so many bytes. Convolutions read 16 at once, and so do products what is beside their sums.
+    /// of so many bytes. Convolutions and attentions read 16 at once, and so do products what is
+    /// beside their sums.
     pub fn takes(&self, alignments: &[u64]) -> bool {
         let wide = match self {
-            LibraryCall::Convolution(_) => alignments,
+            LibraryCall::Convolution(_) | LibraryCall::Attention(_) => alignments,
             LibraryCall::Product(p) if p.epilogue == Epilogue::GeluGradient => &alignments[2..],
             LibraryCall::Product(_) => &[],
         };
@@ -176,6 +187,9 @@ impl LibraryCall {
         let factors = match self {
             LibraryCall::Product(p) => [p.batches, p.m, p.n, p.k].to_vec(),
             LibraryCall::Convolution(c) => [&c.output[..], &c.filter[1..]].concat(),
+            LibraryCall::Attention(a) => {
+                vec![a.batch, a.heads, a.queries, a.keys, a.depth.saturating_add(a.width)]
+            }
         };
         factors.into_iter().fold(1, usize::saturating_mul)
     }

@@ -12,7 +12,7 @@ fn described(op: &Op, shapes: &[&[usize]]) -> Option<LibraryCall> {
 fn product_of(op: &Op, shapes: &[&[usize]]) -> Option<Product> {
     match described(op, shapes)? {
         LibraryCall::Product(product) => Some(product),
-        LibraryCall::Convolution(c) => panic!("{c:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -127,7 +127,7 @@ fn window(kernel: &[usize], stride: usize, pads: [usize; 2]) -> Window {
 fn convolution_of(op: &Op, shapes: &[&[usize]]) -> Option<Convolution> {
     match described(op, shapes)? {
         LibraryCall::Convolution(convolution) => Some(convolution),
-        LibraryCall::Product(p) => panic!("{p:?}"),
+        other => panic!("{other:?}"),
     }
 }
 

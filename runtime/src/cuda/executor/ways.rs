@@ -126,6 +126,6 @@ fn follow(works: &[Work], choices: &[AlgorithmChoice], way: &mut Way) -> bool {
 fn library_of(request: &Request) -> &'static str {
     match request.call {
         LibraryCall::Product(_) => "cuBLASLt",
-        LibraryCall::Convolution(_) => "cuDNN",
+        LibraryCall::Convolution(_) | LibraryCall::Attention(_) => "cuDNN",
     }
 }

@@ -1,7 +1,8 @@
-//! Convolutions by cuDNN, through its graph interface: heuristics name engines for the device, the best
-//! first, and each says what workspace it needs and whether it gives the same bits each time. Nothing
-//! is allocated on the device.
+//! Convolutions and attentions by cuDNN, through its graph interface: heuristics name engines for the
+//! device, the best first, and each says what workspace it needs and whether it gives the same bits
+//! each time. Nothing is allocated on the device.
 
+mod attention;
 mod convolution;
 mod descriptor;
 mod plan;
@@ -11,8 +12,9 @@ mod tests;
 use super::super::driver::{DriverError, StreamHandle};
 use super::super::work::Request;
 use super::ready::{Ready, has_all};
-use arenic_backends::cuda::library::{Convolution, Direction};
+use arenic_backends::cuda::library::{Attention, Convolution, Direction};
 use arenic_ir::{DType, Math};
+use attention::Sums;
 use cudarc::cudnn::result::{self, CudnnError};
 use cudarc::cudnn::sys;
 use plan::{Device, Plan, Wanted};
@@ -41,6 +43,13 @@ const SYMBOLS: [&str; 13] = [
 /// The major version whose numbers and structures are those that are used here.
 const MAJOR: usize = 9;
 
+/// The first version whose attentions are taken. Before it gradients over keys that are no multiple of
+/// 128 were wrong, and 9.10 had other mistakes; NVIDIA's frontend refuses those or goes around them.
+const ATTENTIONS_FROM: usize = 91_501;
+
+/// What parts of a workspace begin at a multiple of, in bytes.
+const PART: u64 = 256;
+
 fn failed(call: &'static str) -> impl Fn(CudnnError) -> DriverError {
     move |e| DriverError::Failed { call, message: e.to_string() }
 }
@@ -55,10 +64,17 @@ pub(super) struct Dnn {
     device: Device,
 }
 
-/// A convolution in one way.
-pub(super) struct ConvolutionCall {
+/// A convolution or an attention in one way.
+pub(super) struct DnnCall {
     plan: Plan,
-    direction: Direction,
+    /// The numbers of the plan's tensors, and which of the call's addresses each has.
+    tensors: Vec<(i64, usize)>,
+    /// Scalars by their numbers: the plan reads them here, where they stay as long as the call does.
+    scalars: Vec<(i64, f32)>,
+    /// Tensors between operations, and where each begins in the workspace.
+    between: Vec<(i64, u64)>,
+    /// Where the plan's own workspace begins.
+    own: u64,
     bias: Option<Bias>,
 }
 
@@ -133,6 +149,48 @@ fn wanted(c: &Convolution, workspace: u64) -> Wanted {
     Wanted { rounds, workspace, plans: WAYS }
 }
 
+/// Calls of an attention, those first that always give the same bits.
+fn attentions(a: &Attention, device: &Device, workspace: u64) -> Result<Vec<DnnCall>, DriverError> {
+    let mut calls = Vec::new();
+    for sums in attention::sums(a) {
+        let mut own = 0;
+        let between = attention::between(a, *sums).into_iter().map(|(number, bytes)| {
+            let at = own;
+            own += bytes.next_multiple_of(PART);
+            (number, at)
+        });
+        let between: Vec<_> = between.collect();
+        let Some(workspace) = workspace.checked_sub(own) else { continue };
+        let wanted = Wanted { rounds: a.dtype == DType::Bf16, workspace, plans: WAYS };
+        for mut plan in plan::plans(attention::operations(a, *sums)?, device, wanted)? {
+            plan.deterministic &= *sums == Sums::Ordered;
+            calls.push(DnnCall {
+                plan,
+                tensors: attention::order(a).iter().copied().zip(0..).collect(),
+                scalars: attention::scalars(a),
+                between: between.clone(),
+                own,
+                bias: None,
+            });
+        }
+    }
+    Ok(calls)
+}
+
+/// Calls with their names, by their plans.
+fn ready(calls: Vec<DnnCall>) -> Vec<Ready<DnnCall>> {
+    let named = calls.into_iter().enumerate().map(|(number, call)| {
+        let cores = if call.plan.by_tensor_cores { ", tensor cores" } else { "" };
+        Ready {
+            name: format!("cuDNN plan {number}, engine {}{cores}", call.plan.engine),
+            workspace: call.own + call.plan.workspace,
+            deterministic: call.plan.deterministic,
+            call,
+        }
+    });
+    named.collect()
+}
+
 impl Dnn {
     pub(super) fn new() -> Result<Dnn, DriverError> {
         is_there()?;
@@ -144,44 +202,56 @@ impl Dnn {
         self.handle as sys::cudnnHandle_t
     }
 
-    pub(super) fn candidates(
+    pub(super) fn convolutions(
         &self,
         c: &Convolution,
         request: &Request,
-    ) -> Result<Vec<Ready<ConvolutionCall>>, DriverError> {
+    ) -> Result<Vec<Ready<DnnCall>>, DriverError> {
         let operations = convolution::operations(c)?;
         let plans = plan::plans(operations, &self.device, wanted(c, request.workspace))?;
-        let mut ready: Vec<Ready<ConvolutionCall>> = Vec::new();
-        for plan in plans {
-            let cores = if plan.by_tensor_cores { ", tensor cores" } else { "" };
-            let number = ready.len();
-            ready.push(Ready {
-                name: format!("cuDNN plan {number}, engine {}{cores}", plan.engine),
-                workspace: plan.workspace,
-                deterministic: plan.deterministic,
-                call: ConvolutionCall { plan, direction: c.direction, bias: Bias::of(c)? },
-            });
-        }
-        Ok(ready)
+        let [first, second, last] = convolution::order(c.direction);
+        let tensors = vec![(first, 0), (second, 1), (last, if c.bias { 3 } else { 2 })];
+        let calls = plans.into_iter().map(|plan| {
+            Ok(DnnCall {
+                plan,
+                tensors: tensors.clone(),
+                scalars: Vec::new(),
+                between: Vec::new(),
+                own: 0,
+                bias: Bias::of(c)?,
+            })
+        });
+        Ok(ready(calls.collect::<Result<_, DriverError>>()?))
+    }
+
+    pub(super) fn attentions(
+        &self,
+        a: &Attention,
+        request: &Request,
+    ) -> Result<Vec<Ready<DnnCall>>, DriverError> {
+        takes_attentions(result::get_version())?;
+        Ok(ready(attentions(a, &self.device, request.workspace)?))
     }
 
     /// # Safety
     /// As for [`Driver::call`](super::super::driver::Driver::call).
     pub(super) unsafe fn call(
         &self,
-        call: &ConvolutionCall,
+        call: &DnnCall,
         stream: StreamHandle,
         addresses: &[u64],
         workspace: u64,
     ) -> Result<(), DriverError> {
         let to = addresses.last().copied().unwrap_or(0);
-        let [first, second, last] = convolution::order(call.direction);
-        let tensors = [(first, addresses[0]), (second, addresses[1]), (last, to)];
-        // SAFETY: what was made for this convolution; addresses are the caller's promise.
+        let given = call.tensors.iter().map(|&(number, at)| (number, addresses[at]));
+        let scalars = call.scalars.iter().map(|(number, of)| (*number, (&raw const *of) as u64));
+        let between = call.between.iter().map(|&(number, at)| (number, workspace + at));
+        let tensors: Vec<_> = given.chain(scalars).chain(between).collect();
+        // SAFETY: what was made for this call; addresses are the caller's promise.
         unsafe {
             result::set_stream(self.handle(), stream.0 as sys::cudaStream_t)
                 .map_err(failed("cudnnSetStream"))?;
-            call.plan.run(self.handle, &tensors, workspace)?;
+            call.plan.run(self.handle, &tensors, workspace + call.own)?;
             let Some(added) = &call.bias else { return Ok(()) };
             // Scalars are floats, which are read before the call returns.
             let one = 1.0f32;
@@ -200,6 +270,17 @@ impl Dnn {
             checked("cudnnAddTensor", made)
         }
     }
+}
+
+/// Refuses attentions of a version that has mistakes in them.
+fn takes_attentions(version: usize) -> Result<(), DriverError> {
+    if version < ATTENTIONS_FROM {
+        return Err(DriverError::Missing(format!(
+            "the cuDNN that is found here has the version {version}; attentions are taken from \
+             {ATTENTIONS_FROM} on"
+        )));
+    }
+    Ok(())
 }
 
 /// Refuses where the library is not there, or another one than is known.

@@ -4,7 +4,7 @@
 use super::super::driver::{AlgorithmCandidate, CallHandle, DriverError, StreamHandle};
 use super::super::work::Request;
 use super::blas::{Blas, ProductCall};
-use super::dnn::{ConvolutionCall, Dnn};
+use super::dnn::{Dnn, DnnCall};
 use super::ready::Ready;
 use arenic_backends::cuda::library::LibraryCall;
 
@@ -18,7 +18,7 @@ pub(super) struct Libraries {
 
 enum Call {
     Product(ProductCall),
-    Convolution(ConvolutionCall),
+    Dnn(DnnCall),
 }
 
 impl Libraries {
@@ -34,11 +34,18 @@ impl Libraries {
                 Ok(self.keep(ways, Call::Product))
             }
             LibraryCall::Convolution(convolution) => {
-                let dnn = self.dnn.get_or_insert_with(Dnn::new).as_ref();
-                let ways = dnn.map_err(Clone::clone)?.candidates(convolution, request)?;
-                Ok(self.keep(ways, Call::Convolution))
+                let ways = self.dnn()?.convolutions(convolution, request)?;
+                Ok(self.keep(ways, Call::Dnn))
+            }
+            LibraryCall::Attention(attention) => {
+                let ways = self.dnn()?.attentions(attention, request)?;
+                Ok(self.keep(ways, Call::Dnn))
             }
         }
+    }
+
+    fn dnn(&mut self) -> Result<&Dnn, DriverError> {
+        self.dnn.get_or_insert_with(Dnn::new).as_ref().map_err(Clone::clone)
     }
 
     fn keep<C>(&mut self, ways: Vec<Ready<C>>, of: impl Fn(C) -> Call) -> Vec<AlgorithmCandidate> {
@@ -64,9 +71,7 @@ impl Libraries {
                 (Call::Product(call), Some(Ok(blas)), _) => {
                     blas.call(call, stream, addresses, workspace)
                 }
-                (Call::Convolution(call), _, Some(Ok(dnn))) => {
-                    dnn.call(call, stream, addresses, workspace)
-                }
+                (Call::Dnn(call), _, Some(Ok(dnn))) => dnn.call(call, stream, addresses, workspace),
                 _ => unreachable!("a call that no library made"),
             }
         }

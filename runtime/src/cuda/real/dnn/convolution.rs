@@ -2,7 +2,7 @@
 
 use super::super::super::driver::DriverError;
 use super::descriptor::{Attribute, Descriptor, Kind};
-use super::plan::Operations;
+use super::plan::{Operations, Place};
 use super::{FLOAT, stored};
 use arenic_backends::cuda::library::{Convolution, Direction};
 use cudarc::cudnn::sys;
@@ -45,7 +45,7 @@ pub(super) fn operations(c: &Convolution) -> Result<Operations, DriverError> {
     let tensor = |number, extents: [usize; 4]| {
         let extents = extents.map(|n| n as i64);
         let strides = strides(extents, c.channels_last);
-        Operations::tensor(number, stored(c.dtype), [&extents, &strides])
+        Operations::tensor(number, Place::Device, stored(c.dtype), [&extents, &strides])
     };
     let tensors = [tensor(INPUT, c.input)?, tensor(FILTER, c.filter)?, tensor(OUTPUT, c.output)?];
     use Attribute as A;

@@ -32,6 +32,8 @@ values! {
     sys::cudnnDataType_t => CUDNN_TYPE_DATA_TYPE,
     sys::cudnnConvolutionMode_t => CUDNN_TYPE_CONVOLUTION_MODE,
     sys::cudnnBackendHeurMode_t => CUDNN_TYPE_HEUR_MODE,
+    sys::cudnnPointwiseMode_t => CUDNN_TYPE_POINTWISE_MODE,
+    sys::cudnnReduceTensorOp_t => CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
 }
 
 /// A descriptor, which is given back once nobody has it. Others keep those that are their attributes.

@@ -43,6 +43,17 @@ impl Device {
     }
 }
 
+/// Where the elements of a tensor are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On the device, at an address that a run names.
+    Device,
+    /// At an address in the host's memory, which is read before a run's call returns.
+    Host,
+    /// Nowhere: one operation hands them to another.
+    Virtual,
+}
+
 /// Operations on tensors, as they are put together.
 #[derive(Default)]
 pub(super) struct Operations {
@@ -56,6 +67,7 @@ impl Operations {
     /// elements.
     pub(super) fn tensor(
         number: i64,
+        place: Place,
         dtype: sys::cudnnDataType_t,
         [extents, strides]: [&[i64]; 2],
     ) -> Result<Descriptor, DriverError> {
@@ -65,12 +77,22 @@ impl Operations {
         made.set(Attribute::CUDNN_ATTR_TENSOR_DIMENSIONS, extents)?;
         made.set(Attribute::CUDNN_ATTR_TENSOR_STRIDES, strides)?;
         made.set(Attribute::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[ALIGNMENT])?;
+        match place {
+            Place::Device => {}
+            Place::Host => made.set(Attribute::CUDNN_ATTR_TENSOR_IS_BY_VALUE, &[true])?,
+            Place::Virtual => made.set(Attribute::CUDNN_ATTR_TENSOR_IS_VIRTUAL, &[true])?,
+        }
         made.finalized()
     }
 
     /// Adds an operation and what it was made of.
     pub(super) fn add(&mut self, operation: Descriptor, of: impl IntoIterator<Item = Descriptor>) {
         self.operations.push(operation);
+        self.kept.extend(of);
+    }
+
+    /// Keeps what operations were made of.
+    pub(super) fn keep(&mut self, of: impl IntoIterator<Item = Descriptor>) {
         self.kept.extend(of);
     }
 
