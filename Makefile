@@ -175,8 +175,12 @@ cudnn-plans: $(VENV)/cudnn ## Have cuDNN plan four networks' convolutions and at
 	    -o $$name.arenic; \
 	done
 	$(PYTHON) tests/cuda/cudnn_plans.py $(CARGO_TARGET_DIR)/debug/arenic $(PLANS)/*.arenic
-	LD_LIBRARY_PATH=$$(echo $(abspath $(VENV))/lib/python3.*/site-packages/nvidia/cudnn/lib):$$(echo $(abspath $(VENV))/lib/python3.*/site-packages/nvidia/cu13/lib) \
-	  cargo test -p arenic-runtime --lib --locked -- --ignored cuda::real::dnn
+	$(PYTHON) tests/cuda/stand_in.py $(PLANS)/driver
+	set -e; packages=$$(echo $(abspath $(VENV))/lib/python3.*/site-packages/nvidia); \
+	  libraries=$$packages/cudnn/lib:$$packages/cu13/lib; \
+	  planned() { LD_LIBRARY_PATH=$$1 cargo test -p arenic-runtime --lib --locked -- --ignored $$2 $$3 $$4; }; \
+	  planned $$libraries cuda::real::dnn --skip tests::attention; \
+	  planned $(abspath $(PLANS))/driver:$$libraries cuda::real::dnn::tests::attention
 
 # The standard library's sanitizer runtime comes with the stable toolchain; only the flag does not.
 # Where what is compiled runs, build scripts and macros among it, is not where they are built for.

@@ -16,12 +16,12 @@ import json
 import os
 import pathlib
 import re
-import site
 import subprocess
 import sys
 import tempfile
 
 import cudnn
+import stand_in
 
 # Of CUDA's runtime, what the support check of an attention asks which device there is: one of the compute capability in
 # the environment. Loaded before cuDNN's frontend looks for the library by this name.
@@ -43,19 +43,11 @@ int cudaGetDeviceProperties_v2(char* properties, int device) { return cudaGetDev
 """
 
 
-def stand_in(soname, text):
-    """Loads a library of this name, made of C++."""
+def load_stand_ins():
+    """Convolutions are planned without: they would use the driver's."""
     with tempfile.TemporaryDirectory() as folder:
-        library = pathlib.Path(folder) / soname
-        how = ["-shared", "-fPIC", f"-Wl,-soname,{soname}", "-x", "c++", "-", "-o", str(library)]
-        subprocess.run([os.environ.get("CXX") or "c++", *how], input=text, text=True, check=True)
-        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
-
-
-def library_of_cudnn(name):
-    """A file of cuDNN's package."""
-    found = [f for p in site.getsitepackages() for f in pathlib.Path(p).glob(f"nvidia/cudnn/lib/{name}")]
-    return found[0] if found else sys.exit(f"there is no {name} here: pip install nvidia-cudnn-cu13")
+        for soname, text in (("libcudart.so.13", RUNTIME), ("libcuda.so.1", stand_in.driver())):
+            ctypes.CDLL(str(stand_in.build(folder, soname, text)), ctypes.RTLD_GLOBAL)
 
 
 DEVICES = ["h100", "a100", "rtx4090"]
@@ -228,14 +220,6 @@ NO_WORKSPACE = {
     "filter": [64, 64, 3, 3], "output": [64, 64, 56, 56], "pads": [[1, 1], [1, 1]], "strides": [1, 1], "dilations": [1, 1],
 }  # fmt: skip
 ODD = ("attention", {"spec": {"scale": 1.0}}, [("bf16", [8, 12, 1024, 7])] * 3)
-
-
-def load_stand_ins():
-    """Of the driver, cuDNN wants every function to be there before it says whether it takes an attention, and calls none
-    that counts before it loads code. Convolutions are planned without: they would use it."""
-    names = re.findall(rb"\0(cu[A-Z]\w+)(?=\0)", library_of_cudnn("libcudnn_engines_runtime_compiled.so.9").read_bytes())
-    stand_in("libcudart.so.13", RUNTIME)
-    stand_in("libcuda.so.1", "\n".join(f'extern "C" int {f.decode()}() {{ return 0; }}' for f in sorted(set(names))))
 
 
 def main():

@@ -187,9 +187,7 @@ impl LibraryCall {
         let factors = match self {
             LibraryCall::Product(p) => [p.batches, p.m, p.n, p.k].to_vec(),
             LibraryCall::Convolution(c) => [&c.output[..], &c.filter[1..]].concat(),
-            LibraryCall::Attention(a) => {
-                vec![a.batch, a.heads, a.queries, a.keys, a.depth.saturating_add(a.width)]
-            }
+            LibraryCall::Attention(a) => a.factors(),
         };
         factors.into_iter().fold(1, usize::saturating_mul)
     }

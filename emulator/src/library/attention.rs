@@ -89,3 +89,69 @@ pub(super) unsafe fn compute<T: Element<f32>>(a: &Attention, operands: &[u64], r
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arenic_ir::DType;
+
+    /// Grouped heads, rows of several matrices beside each other, more queries than keys.
+    fn attention(gradients: bool) -> Attention {
+        Attention {
+            dtype: DType::F32,
+            gradients,
+            batch: 2,
+            heads: 4,
+            key_heads: 2,
+            queries: 5,
+            keys: 3,
+            depth: 2,
+            width: 3,
+            scale: 0.7,
+            causal: true,
+            keeps_statistics: true,
+            strides: [[40, 2, 8], [12, 6, 2], [18, 3, 6], [60, 15, 3]],
+        }
+    }
+
+    fn run(a: &Attention, operands: &[&[f32]], results: &mut [&mut [f32]]) {
+        let operands: Vec<_> = operands.iter().map(|x| x.as_ptr() as u64).collect();
+        let results: Vec<_> = results.iter_mut().map(|y| y.as_mut_ptr() as u64).collect();
+        // SAFETY: the lengths are those of the strides.
+        unsafe { compute::<f32>(a, &operands, &results) };
+    }
+
+    #[test]
+    fn gradients_are_slopes_of_the_result() {
+        let some = |n: usize, seed: usize| -> Vec<f32> {
+            (0..n).map(|i| ((i * 37 + seed * 11) % 19) as f32 / 9.5 - 1.0).collect()
+        };
+        let operands = [some(80, 1), some(24, 2), some(36, 3)];
+        let dy = some(120, 4);
+        let forward = |[q, k, v]: &[Vec<f32>; 3]| {
+            let (mut y, mut statistics) = (vec![0.0; 120], vec![0.0; 40]);
+            run(&attention(false), &[q, k, v], &mut [&mut y, &mut statistics]);
+            (y, statistics)
+        };
+        let (y, statistics) = forward(&operands);
+        let mut gradients = [vec![0.0; 80], vec![0.0; 24], vec![0.0; 36]];
+        let [q, k, v] = &operands;
+        let [dq, dk, dv] = &mut gradients;
+        run(&attention(true), &[q, k, v, &y, &dy, &statistics], &mut [dq, dk, dv]);
+        let loss = |operands: &[Vec<f32>; 3]| -> f64 {
+            let (y, _) = forward(operands);
+            y.iter().zip(&dy).map(|(y, dy)| f64::from(*y) * f64::from(*dy)).sum()
+        };
+        for (operand, gradient) in gradients.iter().enumerate() {
+            for (i, &slope) in gradient.iter().enumerate() {
+                let at = |step: f32| {
+                    let mut moved = operands.clone();
+                    moved[operand][i] += step;
+                    loss(&moved)
+                };
+                let found = (at(0.01) - at(-0.01)) / 0.02;
+                assert!((found - f64::from(slope)).abs() < 2e-3, "{operand} {i}: {found} {slope}");
+            }
+        }
+    }
+}

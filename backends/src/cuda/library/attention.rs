@@ -36,3 +36,59 @@ pub struct Attention {
     /// keys, values and the result. Gradients lie as what they are of.
     pub strides: [[usize; 3]; 4],
 }
+
+/// Bytes beside what formulas tell: small tables of the engines, and parts that begin at multiples
+/// of 256.
+const SLACK: u64 = 1024;
+
+impl Attention {
+    /// The factors of how many multiplications of elements there are.
+    pub(super) fn factors(&self) -> Vec<usize> {
+        let elements = self.depth.saturating_add(self.width);
+        vec![self.batch, self.heads, self.queries, self.keys, elements]
+    }
+
+    /// Bytes of workspace with which every way that cuDNN has is possible.
+    ///
+    /// These formulas and those of [`Attention::workspace_in_order`] are what the engines of cuDNN 9.19
+    /// report for described GPUs from `sm_80` to `sm_120` (`make cudnn-plans` compares some); NVIDIA's
+    /// frontend has the tensors that it adds itself in `scaled_dot_product_flash_attention.h`.
+    pub fn workspace(&self) -> u64 {
+        if !self.gradients {
+            return SLACK;
+        }
+        // Twice: engines for Hopper sum in a tensor of ours, others in one of their own.
+        let rows = self.queries.saturating_add(self.queries.next_multiple_of(8));
+        let sums = self.of([rows, self.depth]).saturating_mul(size_of::<f32>() as u64);
+        self.in_both_ways().saturating_add(sums).max(self.workspace_in_order())
+    }
+
+    /// Bytes of workspace with which the ways are possible that always give the same bits. Gradients
+    /// then store the scores' own, where ways with another order add to sums of `f32`.
+    pub fn workspace_in_order(&self) -> u64 {
+        if !self.gradients {
+            return SLACK;
+        }
+        let scores = [self.queries.next_multiple_of(64), self.keys.next_multiple_of(128)];
+        let scores = self.of(scores).saturating_mul(self.dtype.size());
+        self.in_both_ways().saturating_add(scores)
+    }
+
+    /// What gradients need in each way: a sum of each row, and where several matrices of queries read
+    /// the same keys and values, the gradients of each.
+    fn in_both_ways(&self) -> u64 {
+        let rows = self.of([self.queries, size_of::<f32>()]);
+        let grouped = match self.heads == self.key_heads {
+            true => 0,
+            false => self.of([self.keys, self.depth.saturating_add(self.width)]),
+        };
+        let grouped = grouped.saturating_mul(self.dtype.size());
+        SLACK.saturating_add(rows).saturating_add(grouped)
+    }
+
+    /// Elements of so many rows and columns for each matrix of queries.
+    fn of(&self, matrix: [usize; 2]) -> u64 {
+        let factors = [self.batch, self.heads].into_iter().chain(matrix);
+        factors.fold(1, |product, n| product.saturating_mul(n as u64))
+    }
+}

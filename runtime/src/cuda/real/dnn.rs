@@ -149,19 +149,24 @@ fn wanted(c: &Convolution, workspace: u64) -> Wanted {
     Wanted { rounds, workspace, plans: WAYS }
 }
 
-/// Calls of an attention, those first that always give the same bits.
-fn attentions(a: &Attention, device: &Device, workspace: u64) -> Result<Vec<DnnCall>, DriverError> {
+/// Calls of an attention, those first that always give the same bits; as many of either kind as are
+/// wanted.
+fn attentions(a: &Attention, device: &Device, wanted: Wanted) -> Result<Vec<DnnCall>, DriverError> {
     let mut calls = Vec::new();
+    // NVIDIA's frontend asks no engine for these, though one would answer.
+    if a.gradients && a.queries == 1 && a.keys == 1 {
+        return Ok(calls);
+    }
     for sums in attention::sums(a) {
         let mut own = 0;
         let between = attention::between(a, *sums).into_iter().map(|(number, bytes)| {
             let at = own;
-            own += bytes.next_multiple_of(PART);
+            own = bytes.div_ceil(PART).saturating_mul(PART).saturating_add(own);
             (number, at)
         });
         let between: Vec<_> = between.collect();
-        let Some(workspace) = workspace.checked_sub(own) else { continue };
-        let wanted = Wanted { rounds: a.dtype == DType::Bf16, workspace, plans: WAYS };
+        let Some(workspace) = wanted.workspace.checked_sub(own) else { continue };
+        let wanted = Wanted { workspace, ..wanted };
         for mut plan in plan::plans(attention::operations(a, *sums)?, device, wanted)? {
             plan.deterministic &= *sums == Sums::Ordered;
             calls.push(DnnCall {
@@ -230,7 +235,10 @@ impl Dnn {
         request: &Request,
     ) -> Result<Vec<Ready<DnnCall>>, DriverError> {
         takes_attentions(result::get_version())?;
-        Ok(ready(attentions(a, &self.device, request.workspace)?))
+        // As they are stored, elements are what tensor cores multiply.
+        let rounds = a.dtype == DType::Bf16;
+        let wanted = Wanted { rounds, workspace: request.workspace, plans: WAYS };
+        Ok(ready(attentions(a, &self.device, wanted)?))
     }
 
     /// # Safety

@@ -32,10 +32,12 @@ const ONE: i64 = 14;
 /// From here on the numbers are those of virtual tensors.
 const VIRTUAL: i64 = 100;
 
-/// How the gradient of queries is summed over blocks of keys.
+/// How the gradient of queries is summed over blocks of keys. Engines have no note that tells the two
+/// apart: it is the graph that does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sums {
-    /// In one order, so that the bits are always the same.
+    /// In one order, so that the bits are always the same: the gradient of scores is stored, and the sum
+    /// is a product of its own.
     Ordered,
     /// In the order in which blocks come to add to an `f32` tensor.
     Unordered,
@@ -82,10 +84,11 @@ pub(super) fn between(a: &Attention, sums: Sums) -> Vec<(i64, u64)> {
     if !a.gradients {
         return Vec::new();
     }
-    let rows = (a.batch * a.heads * a.queries * size_of::<f32>()) as u64;
+    let factors = [a.batch, a.heads, a.queries, size_of::<f32>()];
+    let rows = factors.into_iter().fold(1, |bytes: u64, n| bytes.saturating_mul(n as u64));
     let mut between = vec![(ROW_SUMS, rows)];
     if sums == Sums::Unordered {
-        between.push((QUERIES_SUMS, rows * a.depth as u64));
+        between.push((QUERIES_SUMS, rows.saturating_mul(a.depth as u64)));
     }
     between
 }
@@ -330,11 +333,13 @@ impl Graph {
         let powers = self.apply(Function::CUDNN_POINTWISE_EXP, &[less])?;
         let sums = self.between(FLOAT, self.rows)?;
         self.reduce(Reduced::CUDNN_REDUCE_TENSOR_ADD, powers, sums)?;
-        if a.keeps_statistics {
-            let logarithm = self.apply(Function::CUDNN_POINTWISE_LOG, &[sums])?;
-            let kept = self.floats(STATISTICS, self.rows)?;
-            self.function(Function::CUDNN_POINTWISE_ADD, None, &[most, logarithm], kept)?;
-        }
+        // Engines find these operations whether or not their result is stored.
+        let logarithm = self.apply(Function::CUDNN_POINTWISE_LOG, &[sums])?;
+        let statistics = match a.keeps_statistics {
+            true => self.floats(STATISTICS, self.rows)?,
+            false => self.between(FLOAT, self.rows)?,
+        };
+        self.function(Function::CUDNN_POINTWISE_ADD, None, &[most, logarithm], statistics)?;
         let weights = self.between(self.element, self.scores)?;
         self.function(Function::CUDNN_POINTWISE_DIV, None, &[powers, sums], weights)?;
         let values = self.matrices(VALUES, v)?;

@@ -1,6 +1,8 @@
 //! What cuDNN plans for GPUs that are only described: no driver is needed, but the library is
 //! (`make cudnn-plans` runs these).
 
+mod attention;
+
 use super::descriptor::{Attribute, Descriptor, Kind};
 use super::plan::{Device, plans};
 use super::*;
