@@ -104,11 +104,10 @@ pub(super) fn operations(a: &Attention, sums: Sums) -> Result<Operations, Driver
         scores: [of(a.batch), of(a.heads), of(a.queries), of(a.keys)],
         element: stored(a.dtype),
     };
-    if a.gradients {
-        graph.gradients(a, sums)?
-    } else {
-        graph.result(a)?
-    }
+    match a.gradients {
+        true => graph.gradients(a, sums),
+        false => graph.result(a),
+    }?;
     let Graph { mut operations, tensors, .. } = graph;
     operations.keep(tensors);
     Ok(operations)
