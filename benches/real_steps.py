@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Prints what whole steps of networks take at sizes that people train, beside PyTorch.
+"""Prints what whole steps of networks take at sizes that people train, beside PyTorch and onnxruntime.
 
     benches/real_steps.py --arenic target/release/arenic [--rounds N] [--threads 1,2] [--batches 1,8] [--operators]
-                          [--no-compile] [NETWORK ...]
+                          [--no-compile] [--no-onnxruntime] [NETWORK ...]
 
 Stochastic gradient descent with momentum, cross-entropy, the default pipeline. Every configuration is a process of its
 own in each round, by turns; milliseconds are medians of a run's steps, and of the rounds. `GFLOP/s` counts two
 operations for each multiplication of products and convolutions, forward and twice backward. `%` is that of the rate of
 `torch.mm` of 1024 x 1024 matrices on as many threads, measured in the same rounds. `MiB` is the peak of resident memory
-above what the process had before it made the model. With `--operators` follow, for each network, the operators that
+above what the process had before it made the model. onnxruntime runs the step that `arenic export` writes, with other
+values of its states: two sets of them, which change roles at every step. With `--operators` follow, for each network, the operators that
 take most of arenic's step on one thread.
 """
 
@@ -131,6 +132,23 @@ def pytorch(name, batch, mode, threads):
     print(json.dumps({"mib": peak() - base, "seconds": statistics.median(times[2:]), "losses": losses}))
 
 
+def onnxruntime(path, data, threads):
+    """Runs in a process of its own."""
+    import numpy as np
+    import onnx
+
+    from step_data import states_of, values
+    from step_times import Onnxruntime
+
+    base = peak()
+    model = onnx.load(path, load_external_data=False)
+    arrays = {**values(model), **np.load(data)}
+    arrays["lr"] = np.asarray(0.01, arrays["lr"].dtype)
+    runner = Onnxruntime(path, arrays, states_of(model), threads)
+    times = [runner.time(2) for _ in range(STEPS // 2 + 2)]
+    print(json.dumps({"mib": peak() - base, "seconds": statistics.median(times[1:])}))
+
+
 def rate(threads):
     """GFLOP/s of a square product; runs in a process of its own."""
     import torch
@@ -188,6 +206,7 @@ def main():
     parser.add_argument("--batches", default="8")
     parser.add_argument("--operators", action="store_true")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--no-onnxruntime", action="store_true")
     parser.add_argument("networks", nargs="*")
     arguments = parser.parse_args()
     names = arguments.networks or list(networks())
@@ -208,6 +227,7 @@ def main():
                 artifact = folder / "model.arenic"
                 options = ["--momentum", "0.9", "-o", artifact, "--json"]
                 plan = objects(program, "compile", folder / "model.onnx", *loss, *options)[-1]
+                objects(program, "export", artifact, "-o", folder / "step.onnx", "--json")
                 data = ["--data", folder / "data.npz", "--set", "lr=0.01", "--steps", STEPS, "--json"]
                 for threads in map(int, arguments.threads.split(",")):
                     base = base_of(program, folder, threads)
@@ -215,6 +235,9 @@ def main():
                     for _ in range(arguments.rounds):
                         for mode in modes:
                             rows[mode].append(objects(*again, "--pytorch", name, batch, mode, threads)[-1])
+                        if not arguments.no_onnxruntime:
+                            theirs = [folder / "step.onnx", folder / "data.npz", threads]
+                            rows["onnxruntime"].append(objects(*again, "--onnxruntime", *theirs)[-1])
                         trace = folder / "trace.json"
                         lines = objects(
                             program, "run", artifact, *data, "--threads", threads, "--trace", trace
@@ -229,15 +252,16 @@ def main():
                     median = lambda mode, key: statistics.median(row[key] for row in rows[mode])  # noqa: E731
                     fastest, rate = min(median(mode, "seconds") for mode in modes), statistics.median(rates)
                     expected = rows["eager"][-1]["losses"]
-                    for mode in [*modes, "arenic"]:
+                    for mode in rows:
                         seconds = median(mode, "seconds")
-                        pairs = zip(rows[mode][-1]["losses"], expected)
-                        differ = max(abs(a - b) / max(abs(b), 1e-9) for a, b in pairs)
+                        pairs = zip(rows[mode][-1].get("losses", []), expected)
+                        differ = [abs(a - b) / max(abs(b), 1e-9) for a, b in pairs]
                         speed = figures["flops"] / seconds / 1e9
                         arena = f"{plan['arena_bytes'] / 2**20:.0f}" if mode == "arenic" else ""
                         cells = [
                             name, batch, threads, mode, f"{seconds * 1e3:.1f}", f"{seconds / fastest:.2f}",
-                            f"{speed:.0f}", f"{100 * speed / rate:.0f}", arena, f"{median(mode, 'mib'):.0f}", f"{differ:.0e}",
+                            f"{speed:.0f}", f"{100 * speed / rate:.0f}", arena, f"{median(mode, 'mib'):.0f}",
+                            f"{max(differ):.0e}" if differ else "",
                         ]  # fmt: skip
                         print(f"| {' | '.join(map(str, cells))} |", flush=True)
     if arguments.operators:
@@ -247,7 +271,7 @@ def main():
 
 
 if __name__ == "__main__":
-    own = {"--pytorch": pytorch, "--export": export, "--rate": rate}
+    own = {"--pytorch": pytorch, "--onnxruntime": onnxruntime, "--export": export, "--rate": rate}
     if len(sys.argv) > 1 and sys.argv[1] in own:
         values = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
         own[sys.argv[1]](*values)
