@@ -166,7 +166,12 @@ fn pool_taps() {
 
 #[test]
 fn sink_transposes() {
-    assert!(hold("sink_transposes", "- sink_transposes") >= 4);
+    assert!(hold("sink_transposes", "- sink_transposes:\n    attentions: true") >= 5);
+}
+
+#[test]
+fn attention_sums() {
+    assert!(hold("attention_sums", "- attention_sums") >= 1);
 }
 
 /// A graph of twenty operators in two orders of axes.
@@ -246,7 +251,7 @@ fn sunk_transposes_move_less_and_change_nothing_else() {
         let mut before = in_two_orders(seed);
         DeadCode {}.run(&mut before, &cx).unwrap();
         let mut after = before.clone();
-        SinkTransposes {}.run(&mut after, &cx).unwrap();
+        SinkTransposes::default().run(&mut after, &cx).unwrap();
         verify(&after).unwrap();
         assert!(moved(&after) <= moved(&before), "seed {seed}");
         gained += usize::from(moved(&after) < moved(&before));

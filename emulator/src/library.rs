@@ -16,7 +16,8 @@ use arenic_ir::types::bf16;
 /// The addresses are those of such tensors, aligned to their elements; a result overlaps no
 /// operand, except that the first may be the matrix that is added.
 pub unsafe fn compute(call: &LibraryCall, addresses: &[u64]) {
-    let (operands, results) = addresses.split_at(call.operands().len());
+    let made = usize::from(call.made_bytes() > 0);
+    let (operands, results) = addresses.split_at(call.operands().len() + made);
     assert_eq!(results.len(), call.results(), "results of {call:?}");
     let result = &results[0];
     // SAFETY: the caller's promise.

@@ -195,10 +195,11 @@ impl Op {
     /// Who does this operator's arithmetic on this target.
     pub fn unit(&self, target: TargetInfo, x: &[&TensorType], y: &[&TensorType]) -> Unit {
         let kernels = target.backend.kernels;
-        if kernels.may_use_library(self, target, x, y) {
-            Unit::Library
-        } else if kernels.has_tensor_cores_for(self, target, x) {
+        // An attention is counted as our kernels compute it, also where a library may be faster.
+        if kernels.has_tensor_cores_for(self, target, x) {
             Unit::TensorCores
+        } else if kernels.may_use_library(self, target, x, y) {
+            Unit::Library
         } else {
             Unit::Lanes
         }

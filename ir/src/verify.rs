@@ -1,7 +1,7 @@
 //! Is this a graph? Structure, types and names (invariants I1 and I2).
 
-use crate::graph::{Data, Def, Graph, NodeId, StateId, ValueId};
-use crate::op::{MAX_RANK, MAX_RANKS, Op, part_type};
+use crate::graph::{Data, Def, Graph, Node, NodeId, StateId, ValueId};
+use crate::op::{AttentionSpec, MAX_RANK, MAX_RANKS, Op, part_type};
 use crate::types::TensorType;
 use cranelift_entity::EntitySet;
 use std::collections::{HashMap, HashSet};
@@ -101,8 +101,9 @@ fn is_attention_of(g: &Graph, forward: NodeId, gradient: NodeId) -> bool {
     else {
         return false;
     };
-    let types = |inputs: &[ValueId]| inputs.iter().take(3).map(|&v| g.ty(v)).collect::<Vec<_>>();
-    spec == of_gradient && types(&forward.inputs) == types(&gradient.inputs)
+    let alike = |spec: &AttentionSpec| AttentionSpec { positions_first: false, ..*spec };
+    let types = |spec: &AttentionSpec, of: &Node| spec.heads_first(&g.types_of(&of.inputs));
+    alike(spec) == alike(of_gradient) && types(spec, forward) == types(of_gradient, gradient)
 }
 
 fn named(item: &str, name: &str) -> String {

@@ -15,6 +15,7 @@ pub mod simulate;
 pub mod accumulate;
 pub mod align_classes;
 pub mod attention;
+pub mod attention_sums;
 pub mod budget;
 pub mod certificate;
 mod commits;
@@ -92,6 +93,7 @@ crate::passes! {
     graph attention::Attention in "attention/mod.rs",
     graph pool_taps::PoolTaps,
     graph sink_transposes::SinkTransposes,
+    graph attention_sums::AttentionSums,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph sink_scatters::SinkScatters,
     graph fuse_updates::FuseUpdates in "fuse_updates/mod.rs",

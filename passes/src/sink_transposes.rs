@@ -1,8 +1,9 @@
 //! Transposes that cancel through what is indifferent to the order of axes.
 //!
 //! Frameworks with their channels last turn tensors around each convolution, which ONNX has with channels second, and work in
-//! their own order between: JAX's exporter writes two transposes for each convolution. Elementwise
-//! operators, reductions, slices, pads and concatenations can work in either order ([`crate::turn`]), so that for each
+//! their own order between: JAX's exporter writes two transposes for each convolution. Heads of an attention are
+//! turned before positions, and back after it. Elementwise operators, reductions, slices, pads, concatenations and,
+//! where they take part, attentions (`positions_first`) can work in either order ([`crate::turn`]), so that for each
 //! permutation in the graph a least cut of the bytes that transposes move says which of them do: what
 //! is then between two transposes that undo each other needs neither. No other choice of operators for this
 //! permutation moves fewer bytes; where several move as few, the fewest operators change.
@@ -26,7 +27,12 @@ use std::collections::BTreeSet;
 /// Cancels transposes that have elementwise operators between them.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct SinkTransposes {}
+pub struct SinkTransposes {
+    /// Attentions take part, with positions before heads. On a CPU rows of a head that lie apart take longer than the
+    /// transposes do: 31 ms for 26 of attentions and 4 of transposes (two layers of 12 heads, 256 positions, `f32`), and
+    /// 334 for 303 at 1,024.
+    pub attentions: bool,
+}
 
 impl GraphPass for SinkTransposes {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
@@ -34,7 +40,7 @@ impl GraphPass for SinkTransposes {
         let before = moved_bytes(g);
         let mut turned = 0;
         for perm in permutations(g) {
-            let axes = Axes::By(perm);
+            let axes = Axes::By { perm, attentions: self.attentions };
             let chosen = choose(g, &axes, &Bytes);
             let count = chosen.values().filter(|turned| **turned).count() as u64;
             if count == 0 {

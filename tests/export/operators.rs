@@ -150,7 +150,7 @@ fn operators_that_become_several_are_read_back_with_close_results() {
     let spec =
         |causal, zero_rows| AttentionSpec { causal, zero_rows, ..AttentionSpec::scaled(0.5) };
     // q, k, v, max, sum, do, mask.
-    let shapes: [&[usize]; 10] = [
+    let shapes: [&[usize]; 14] = [
         &[2, 3, 4],
         &[2, 5, 4],
         &[2, 5, 6],
@@ -162,8 +162,14 @@ fn operators_that_become_several_are_read_back_with_close_results() {
         &[1, 5, 4],
         &[1, 5, 6],
         &[2, 1, 5],
+        // Positions before heads.
+        &[3, 2, 4],
+        &[5, 2, 4],
+        &[5, 2, 6],
+        &[3, 2, 6],
     ];
-    let of_masked = |spec, of_mask| Op::AttentionGrad { spec, of_mask };
+    let of_masked = |spec, of_mask| Op::AttentionGrad { spec, of_mask, has_result: false };
+    let turned = AttentionSpec { positions_first: true, ..spec(true, false) };
     let capped = AttentionSpec { softcap: Some(0.8), group: 2, ..AttentionSpec::scaled(0.5) };
     let attention = |of: &[usize]| of.iter().map(|&i| d(shapes[i])).collect::<Vec<_>>();
     let cases = [
@@ -199,6 +205,8 @@ fn operators_that_become_several_are_read_back_with_close_results() {
         // A mask of each of the batch, and one that broadcasts.
         (Op::Attention { spec: capped }, attention(&[0, 7, 8, 9, 6])),
         (of_masked(capped, true), attention(&[0, 7, 8, 3, 4, 5, 9, 6])),
+        (Op::Attention { spec: turned }, attention(&[10, 11, 12, 6])),
+        (of_masked(turned, true), attention(&[10, 11, 12, 3, 4, 13, 6])),
     ];
     for (op, inputs) in cases {
         close(&alone(op, &inputs), 1e-12);
@@ -269,8 +277,8 @@ fn what_an_attention_drops_is_read_back() {
         let spec = AttentionSpec { causal: true, dropout, ..AttentionSpec::scaled(0.5) };
         let n = g.add_node("it", Op::Attention { spec }, vec![q, k, v]).unwrap();
         let [o, max, sum] = [0, 1, 2].map(|i| g.nodes[n].outputs[i].unwrap());
-        let grad = Op::AttentionGrad { spec, of_mask: false };
-        let n = g.add_node("gradient", grad, vec![q, k, v, max, sum, dy]).unwrap();
+        let grad = Op::AttentionGrad { spec, of_mask: false, has_result: true };
+        let n = g.add_node("gradient", grad, vec![q, k, v, max, sum, dy, o]).unwrap();
         let gradients = g.nodes[n].outputs.clone().into_iter().flatten();
         for (i, value) in [o].into_iter().chain(gradients).enumerate() {
             g.outputs.push(arenic_ir::Output { name: format!("y{i}"), value });

@@ -199,7 +199,7 @@ fn note(g: &Graph, own: &mut BTreeMap<&'static str, Own>) {
         let call = describe(&node.op, CUDA.target().math, &x, &y);
         entry.library.extend(call.map(|call| match call {
             LibraryCall::Product(_) => "cuBLASLt",
-            LibraryCall::Convolution(_) => "cuDNN",
+            LibraryCall::Convolution(_) | LibraryCall::Attention(_) => "cuDNN",
         }));
     }
 }

@@ -1,5 +1,6 @@
 //! The CPU's tiling of attention: scores exist a block of rows at a time.
 
+use arenic_ir::op::AttentionSpec;
 use arenic_ir::types::TensorType;
 
 /// Elements that a block of scores aims at, so that two of them fit a core's cache.
@@ -44,7 +45,8 @@ pub struct Attention {
 }
 
 /// Shares out an attention of operands that `infer` accepts.
-pub fn tiling(q: &TensorType, k: &TensorType, v: &TensorType) -> Attention {
+pub fn tiling(spec: &AttentionSpec, x: &[&TensorType]) -> Attention {
+    let [q, k, v] = &spec.heads_first(x);
     let matrix = |t: &TensorType| [t.shape[t.rank() - 2], t.shape[t.rank() - 1]];
     let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
     let batch = k.shape[..k.rank() - 2].iter().product::<usize>();

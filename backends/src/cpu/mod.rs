@@ -142,7 +142,7 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             (elements, x[0].dtype)
         }
         Family::Attention(op) => {
-            let tiling = attention::tiling(x[0], x[1], x[2]);
+            let tiling = attention::tiling(op.spec(), x);
             let elements = match op {
                 Attention::Attention { .. } => tiling.forward_elements(),
                 Attention::AttentionGrad { .. } => tiling.gradient_elements(),
@@ -312,7 +312,7 @@ fn of_accumulated(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<u
         Family::Attention(op) => match op {
             // Along axes that are in no cut.
             Attention::Attention { .. } => NONE,
-            Attention::AttentionGrad { .. } => vec![attention::tiling(x[0], x[1], x[2]).parts],
+            Attention::AttentionGrad { spec, .. } => vec![attention::tiling(spec, x).parts],
         },
         Family::Recurrent(op) => {
             let of = op.extents(x[0]);

@@ -7,7 +7,7 @@
 mod attention;
 
 use arenic_ir::backend::Math;
-use arenic_ir::op::{Extents, Op, Window, channels_last};
+use arenic_ir::op::{Extents, Family, Op, Window, channels_last};
 use arenic_ir::types::{DType, TensorType};
 use std::fmt;
 
@@ -155,8 +155,17 @@ impl LibraryCall {
             LibraryCall::Product(_) => &[1, 0, 2],
             LibraryCall::Convolution(c) if !c.bias => &[0, 1],
             LibraryCall::Convolution(_) => &[0, 1, 2],
-            LibraryCall::Attention(a) if a.gradients => &[0, 1, 2, 3, 4, 5],
+            // The statistics, which are last, are made of two operands.
+            LibraryCall::Attention(a) if a.gradients => &[0, 1, 2, 6, 5],
             LibraryCall::Attention(_) => &[0, 1, 2],
+        }
+    }
+
+    /// Bytes of an operand that is made before the call, behind its workspace.
+    pub fn made_bytes(&self) -> u64 {
+        match self {
+            LibraryCall::Attention(a) if a.gradients => a.statistics_bytes(),
+            _ => 0,
         }
     }
 
@@ -216,6 +225,12 @@ pub enum NoCall {
     Window,
     /// An operand is not at a multiple of 16 bytes.
     Alignment,
+    /// The attention has a mask, drops probabilities, or bounds scores.
+    Scores,
+    /// Results are not those that the call has.
+    Results,
+    /// Rows of an attention have other lengths than cuDNN takes.
+    Rows,
 }
 
 impl fmt::Display for NoCall {
@@ -231,6 +246,9 @@ impl fmt::Display for NoCall {
             NoCall::Padding => "libraries pad both sides alike",
             NoCall::Window => "libraries convolve over two axes, whole outputs alone",
             NoCall::Alignment => "an operand is not at a multiple of 16 bytes",
+            NoCall::Scores => "scores have a mask or a bound, or probabilities are dropped",
+            NoCall::Results => "the call has other results, or needs that of the attention",
+            NoCall::Rows => "rows are no multiples of 8 elements, or longer than 256",
         })
     }
 }
@@ -267,7 +285,7 @@ pub fn describe(
     x: &[&TensorType],
     y: &[&TensorType],
 ) -> Result<LibraryCall, NoCall> {
-    let keeps_z = y.len() > 1;
+    let (all, keeps_z) = (y, y.len() > 1);
     let &[y, ..] = y else { return Err(NoCall::Operator) };
     let operands = x.iter().chain([&y]);
     if operands.clone().any(|t| t.elements() == 0 || t.elements() > MOST) {
@@ -306,6 +324,10 @@ pub fn describe(
             let output = convolved(x[0], y, x[1], window)?;
             convolution(Direction::FilterGradient, y.dtype, output, window, *group, false, math)
         }
+        Op::Attention { .. } | Op::AttentionGrad { .. } => match op.family() {
+            Family::Attention(op) => attention::describe(op, x, all),
+            _ => Err(NoCall::Operator),
+        },
         Op::ChannelsLast { of } => {
             let mut call = channels_last::as_first(x, &[y], |x, y| describe(of, math, x, y))?;
             if let LibraryCall::Convolution(c) = &mut call {

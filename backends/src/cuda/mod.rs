@@ -15,6 +15,7 @@ use arenic_ir::op::families::{
 };
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
 use arenic_ir::types::{DType, TensorType, has_bf16};
+use library::LibraryCall;
 use tiling::{
     AttentionCore, Sharing, Tiling, attention_tile, channel_sums, partial_sums, product_parts,
     row_lanes, row_sums,
@@ -30,12 +31,7 @@ pub const MESSAGES: Sizes = Sizes { messages: 16 << 20, direct: 64 << 10 };
 impl Kernels for Cuda {
     fn takes(&self, op: &Op, x: &[&TensorType], y: &[&TensorType]) -> bool {
         let fits = match op.family() {
-            Family::Attention(Attention::Attention { .. }) => {
-                attention_tile(x[0], x[2], false).is_some()
-            }
-            Family::Attention(Attention::AttentionGrad { .. }) => {
-                attention_tile(x[0], x[2], true).is_some()
-            }
+            Family::Attention(op) => attention_tile(op, x).is_some(),
             Family::Opaque(_) => false,
             _ => true,
         };
@@ -49,11 +45,11 @@ impl Kernels for Cuda {
         x: &[&TensorType],
         y: &[&TensorType],
     ) -> u64 {
-        let workspace = match self.may_use_library(op, target, x, y) {
-            true => workspace(op, target, x, y),
-            false => 0,
+        let of_library = match library::call(op, target.math, x, y) {
+            Ok(call) => call.made_bytes().saturating_add(workspace(&call, op, target, x, y)),
+            Err(_) => 0,
         };
-        own_scratch_bytes(op, x, y).max(workspace)
+        own_scratch_bytes(op, x, y).max(of_library)
     }
 
     /// How many parts a sum has, how long each is, and how many threads share it.
@@ -370,12 +366,30 @@ const USUAL_WORKSPACE: u64 = 32 << 20;
 /// Bytes that a library may have beside operands and results: what the target allows, but never
 /// more than a quarter of them, so that the arena is about what tensors take. Most algorithms
 /// do with less; transforms of all that is read do not, and are not taken, but for that which an
-/// image needs whose channels are too few for tensor cores.
-fn workspace(op: &Op, target: TargetInfo, x: &[&TensorType], y: &[&TensorType]) -> u64 {
+/// image needs whose channels are too few for tensor cores. The gradients of an attention have what cuDNN adds
+/// up those of queries in.
+fn workspace(
+    call: &LibraryCall,
+    op: &Op,
+    target: TargetInfo,
+    x: &[&TensorType],
+    y: &[&TensorType],
+) -> u64 {
     let touched = x.iter().chain(y).map(|t| t.bytes()).fold(0, u64::saturating_add);
     let usual = (touched / 4).min(USUAL_WORKSPACE);
-    let most = target.workspace.min(usual.saturating_add(filled_up(op, x)));
-    most - most % target.align.max(1)
+    let align = target.align.max(1);
+    let wanted = match call {
+        LibraryCall::Attention(a) => {
+            let in_order = Some(a.workspace_in_order()).filter(|&bytes| bytes <= usual);
+            let most = in_order.unwrap_or(0).max(a.workspace());
+            most.checked_next_multiple_of(align).unwrap_or(most)
+        }
+        LibraryCall::Product(_) | LibraryCall::Convolution(_) => {
+            usual.saturating_add(filled_up(op, x))
+        }
+    };
+    let most = target.workspace.min(wanted);
+    most - most % align
 }
 
 /// Channels that tensor cores take at once.

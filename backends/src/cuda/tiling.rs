@@ -2,6 +2,7 @@
 
 use crate::reduce::{self, ReducePlan};
 use arenic_ir::backend::Math;
+use arenic_ir::op::families::Attention;
 use arenic_ir::types::{DType, TensorType};
 
 /// Rows and columns of a tile of a product.
@@ -39,7 +40,9 @@ pub fn attention_core(dtype: DType, math: Math) -> AttentionCore {
 }
 
 /// The largest tiles for which a block's shared memory has room; `None` if rows are too long.
-pub fn attention_tile(q: &TensorType, v: &TensorType, gradient: bool) -> Option<AttentionTile> {
+pub fn attention_tile(op: Attention, x: &[&TensorType]) -> Option<AttentionTile> {
+    let gradient = matches!(op, Attention::AttentionGrad { .. });
+    let [q, _, v] = &op.spec().heads_first(x);
     let matrix = |t: &TensorType| [t.shape[t.rank() - 2], t.shape[t.rank() - 1]];
     let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
     let size = q.dtype.size() as usize;

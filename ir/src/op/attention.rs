@@ -1,5 +1,5 @@
 //! Rows of attention and its gradient. The mask and statistics of rows are of the type in which
-//! sums are taken.
+//! sums are taken. Types are inferred as if heads were before positions.
 
 use super::error::ensure;
 use super::families::Attention;
@@ -7,42 +7,109 @@ use super::family::Row;
 use super::{Assembly, AttentionSpec, Cut, Narrowing, TypeError, Work};
 use crate::types::{TensorType, broadcast_shapes};
 
+impl AttentionSpec {
+    /// The types of queries, keys and values with heads before positions. Those without heads stay as they are.
+    pub fn heads_first(&self, x: &[&TensorType]) -> [TensorType; 3] {
+        let turned = self.positions_first;
+        [0, 1, 2].map(|i| if turned { exchanged(x[i]) } else { x[i].clone() })
+    }
+
+    /// Where matrices are in queries, keys, values and the result, of operands that `infer` accepts.
+    pub fn matrices(&self, x: &[&TensorType]) -> [Matrices; 4] {
+        let [q, k, v] = &self.heads_first(x);
+        let of = |t: &TensorType| match t.shape[..] {
+            [.., heads, rows, columns] => [heads, rows, columns],
+            [rows, columns] => [1, rows, columns],
+            _ => unreachable!("operands are matrices"),
+        };
+        let ([heads, rows, _], values) = (of(q), of(v));
+        [of(q), of(k), values, [heads, rows, values[2]]]
+            .map(|extents| Matrices::new(extents, self.positions_first))
+    }
+}
+
+/// The type with heads and positions, its last axes but one, exchanged.
+fn exchanged(x: &TensorType) -> TensorType {
+    let mut made = x.clone();
+    if let Some(heads) = x.rank().checked_sub(3) {
+        made.shape.swap(heads, heads + 1);
+    }
+    made
+}
+
+/// Where the matrices of an attention are in a tensor of queries, keys, values or results. Strides are in
+/// elements; those of a row lie side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrices {
+    /// Matrices of a sequence: those along the last axis of the batch.
+    pub heads: usize,
+    /// From sequence to sequence.
+    pub sequence: usize,
+    /// From matrix to matrix of a sequence.
+    pub head: usize,
+    /// From row to row.
+    pub row: usize,
+}
+
+impl Matrices {
+    fn new([heads, rows, columns]: [usize; 3], positions_first: bool) -> Matrices {
+        let sequence = heads * rows * columns;
+        match positions_first {
+            true => Matrices { heads, sequence, head: columns, row: heads * columns },
+            false => Matrices { heads, sequence, head: rows * columns, row: columns },
+        }
+    }
+
+    /// The first element of a matrix, counted over all sequences.
+    pub fn offset(&self, matrix: usize) -> usize {
+        match self.heads {
+            0 => 0,
+            heads => matrix / heads * self.sequence + matrix % heads * self.head,
+        }
+    }
+}
+
 impl Attention<'_> {
     /// The place of the first mask among the operands; there may be none, one or two.
     pub fn first_mask(&self) -> usize {
-        match self {
+        match *self {
             Attention::Attention { .. } => 3,
-            Attention::AttentionGrad { .. } => 6,
+            Attention::AttentionGrad { has_result, .. } => 6 + usize::from(*has_result),
         }
+    }
+
+    /// The attributes.
+    pub fn spec(&self) -> &AttentionSpec {
+        let (Attention::Attention { spec } | Attention::AttentionGrad { spec, .. }) = self;
+        spec
     }
 }
 
 impl Row for Attention<'_> {
     fn arity(&self) -> (usize, usize) {
-        match self {
-            Attention::Attention { .. } => (3, 5),
-            Attention::AttentionGrad { .. } => (6, 8),
-        }
+        (self.first_mask(), self.first_mask() + 2)
     }
 
     fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        let row = || row_stats(x[0]);
+        let masks = &x[self.first_mask()..];
+        let operands = heads_first(self.spec(), x)?;
+        let [q, k, _] = &operands;
+        let o = result(*self.spec(), operands.each_ref(), masks)?;
+        let o = if self.spec().positions_first { exchanged(&o) } else { o };
+        let row = row_stats(q);
         match *self {
-            Attention::Attention { spec } => {
-                let o = result(*spec, x, &x[3..])?;
-                Ok(vec![o, row(), row()])
-            }
-            Attention::AttentionGrad { spec, of_mask } => {
-                let o = result(*spec, x, &x[6..])?;
-                for (t, ty) in [(x[3], &row()), (x[4], &row()), (x[5], &o)] {
-                    ensure!(t == ty, "an operand is {t}, not {ty}");
+            Attention::Attention { .. } => Ok(vec![o, row.clone(), row]),
+            Attention::AttentionGrad { of_mask, .. } => {
+                let of = [&row, &row, &o, &o];
+                for (t, ty) in x[3..self.first_mask()].iter().zip(of) {
+                    ensure!(*t == ty, "an operand is {t}, not {ty}");
                 }
                 let mut gradients = vec![x[0].clone(), x[1].clone(), x[2].clone()];
                 if *of_mask {
-                    let Some(mask) = x.get(6) else {
+                    let Some(mask) = masks.first() else {
                         return Err(TypeError("no mask to give a gradient".into()));
                     };
-                    gradients.push(mask_gradient(mask, x[0], x[1]));
+                    gradients.push(mask_gradient(mask, q, k));
                 }
                 Ok(gradients)
             }
@@ -56,25 +123,28 @@ impl Row for Attention<'_> {
     }
 
     fn cuts(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
-        let (Attention::Attention { spec } | Attention::AttentionGrad { spec, .. }) = self;
+        let spec = self.spec();
         // A part would draw for other elements.
         if spec.dropout.is_some() {
             return vec![];
         }
         // The last axis has fewer keys than queries where these share some.
         let shared = usize::from(spec.group > 1);
-        let axes = 0..y[0].rank().saturating_sub(2 + shared);
-        axes.map(|d| of_batch(x, y, self.first_mask(), d)).collect()
+        let axes = 0..x[0].rank().saturating_sub(2 + shared);
+        axes.map(|d| of_batch(*self, x, y, d)).collect()
     }
 
     fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
+        let operands = self.spec().heads_first(x);
         let extent = |i: usize, from_end: usize| {
-            x[i].rank().checked_sub(from_end).map_or(1, |axis| x[i].shape[axis].max(1) as u64)
+            let t = &operands[i];
+            t.rank().checked_sub(from_end).map_or(1, |axis| t.shape[axis].max(1) as u64)
         };
         let (d, s, e) = (extent(0, 1), extent(1, 2), extent(2, 1));
-        let (each, spec) = match *self {
-            Attention::Attention { spec } => (2 * d + 2 * e + 6, spec),
-            Attention::AttentionGrad { spec, .. } => (6 * d + 4 * e + 10, spec),
+        let spec = self.spec();
+        let each = match self {
+            Attention::Attention { .. } => 2 * d + 2 * e + 6,
+            Attention::AttentionGrad { .. } => 6 * d + 4 * e + 10,
         };
         let scores = (x[0].elements() as u64 / d).saturating_mul(s);
         let scores = if spec.causal { scores.div_ceil(2) } else { scores };
@@ -97,18 +167,26 @@ impl Row for Attention<'_> {
     fn narrowing(&self, _: usize) -> Narrowing {
         match self {
             Attention::Attention { .. } => Narrowing::product([0, 1, 2]),
-            Attention::AttentionGrad { .. } => Narrowing::product([0, 1, 2, 5]),
+            Attention::AttentionGrad { has_result: false, .. } => Narrowing::product([0, 1, 2, 5]),
+            Attention::AttentionGrad { .. } => Narrowing::product([0, 1, 2, 5, 6]),
         }
     }
 }
 
-/// The type of `o`.
+/// The types of queries, keys and values with heads before positions.
+fn heads_first(spec: &AttentionSpec, x: &[&TensorType]) -> Result<[TensorType; 3], TypeError> {
+    for t in &x[..3] {
+        ensure!(!spec.positions_first || t.rank() > 2, "{t} has no heads after its positions");
+    }
+    Ok(spec.heads_first(x))
+}
+
+/// The type of `o`, with heads before positions.
 fn result(
     spec: AttentionSpec,
-    x: &[&TensorType],
+    [q, k, v]: [&TensorType; 3],
     masks: &[&TensorType],
 ) -> Result<TensorType, TypeError> {
-    let [q, k, v] = [x[0], x[1], x[2]];
     if let Some(dropout) = spec.dropout {
         ensure!(dropout.is_sound(), "the ratio {} is not in [0, 1)", dropout.ratio);
     }
@@ -160,16 +238,30 @@ fn mask_gradient(mask: &TensorType, q: &TensorType, k: &TensorType) -> TensorTyp
     TensorType::new(mask.dtype, [batch, &[queries, keys]].concat())
 }
 
-/// Operands and results begin with the axes of the batch, but for masks, which broadcast, and the
-/// gradient of one, of which parts give summands where it broadcasts.
-fn of_batch(x: &[&TensorType], y: &[&TensorType], masks: usize, d: usize) -> Cut {
-    let (rank, extent) = (x[0].rank(), x[0].shape[d]);
-    let of_mask = |t: &TensorType| {
+/// Along an axis of the batch, counted with heads before positions. Masks broadcast, and so does the gradient of
+/// one, of which parts give summands then.
+fn of_batch(op: Attention, x: &[&TensorType], y: &[&TensorType], d: usize) -> Cut {
+    let rank = x[0].rank();
+    let is_head = d + 3 == rank;
+    let own = d + usize::from(is_head && op.spec().positions_first);
+    let of_mask = |t: &TensorType, extent: usize| {
         let axis = (d + t.rank()).checked_sub(rank)?;
         (t.shape[axis] == extent).then_some(axis)
     };
-    let operand = |(i, t): (usize, &&TensorType)| if i < masks { Some(d) } else { of_mask(t) };
-    let mut results = Assembly::concat(&y[..3], d);
-    results.extend(y[3..].iter().map(|t| of_mask(t).map_or(Assembly::Sum, Assembly::Concat)));
-    Cut::along(extent, x.iter().enumerate().map(operand).collect(), results)
+    let extent = x[0].shape[own];
+    let operand = |(i, t): (usize, &&TensorType)| match i {
+        _ if i >= op.first_mask() => of_mask(t, extent),
+        // The statistics, which have no elements beside positions.
+        3 | 4 => Some(d),
+        _ => Some(own),
+    };
+    let of_result = match op {
+        Attention::Attention { .. } => [own, d, d],
+        Attention::AttentionGrad { .. } => [own; 3],
+    };
+    let results = y.iter().enumerate().map(|(i, t)| match of_result.get(i) {
+        Some(&axis) => Assembly::Concat(axis),
+        None => of_mask(t, extent).map_or(Assembly::Sum, Assembly::Concat),
+    });
+    Cut::along(extent, x.iter().enumerate().map(operand).collect(), results.collect())
 }

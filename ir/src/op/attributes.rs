@@ -110,6 +110,10 @@ pub struct AttentionSpec {
     /// of the batch of queries has so many times the extent of theirs (Ainslie et al., "GQA", 2023).
     #[serde(default = "one_group", skip_serializing_if = "is_one_group")]
     pub group: usize,
+    /// Queries, keys, values and the result, and their gradients, are `[…,T,H,D]` and not `[…,H,T,D]`: the
+    /// rows of a position lie side by side, as a product gives them.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub positions_first: bool,
 }
 
 impl AttentionSpec {
@@ -122,6 +126,7 @@ impl AttentionSpec {
             dropout: None,
             softcap: None,
             group: 1,
+            positions_first: false,
         }
     }
 }

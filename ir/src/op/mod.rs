@@ -55,6 +55,7 @@ mod update;
 mod window;
 mod work;
 
+pub use attention::Matrices;
 pub use attributes::{AttentionDropout, AttentionSpec, PoolIndices, Reduction, Rng, Scatter};
 pub use collective::{MAX_RANKS, part_type};
 pub use cut::{Assembly, Cut};

@@ -456,17 +456,18 @@ operators! {
         /// sum of two need not exist. The attributes may bound what the masks are added to, and let
         /// several matrices of queries share keys and values. Of every row of scores the maximum and the
         /// sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`, where some of the factors of `v` may
-        /// be dropped.
+        /// be dropped. The attributes may also have positions before heads in tensors.
         /// Scores exist a few rows at a time. Two numbers per row and not one logarithm, which could
         /// not hold a maximum of −1e9, as of a row that a finite mask covers, and a sum beside it.
         "attention" Attention {
             /// Scale, and which scores count.
             spec: AttentionSpec,
         },
-        /// `q, k, v, max, sum, do[…,T,E][, mask[, mask]] → dq, dk, dv[, dm]`: gradients of an attention's
-        /// operands; `max` and `sum` are as `Attention` gives them. With `p = exp(s − max) / sum` these are
+        /// `q, k, v, max, sum, do[…,T,E][, o[…,T,E]][, mask[, mask]] → dq, dk, dv[, dm]`: gradients of an
+        /// attention's operands; `o`, `max` and `sum` are as `Attention` gives them. With `p = exp(s − max) / sum` these are
         /// `dv = pᵀ do`, and `dq = scale · ds k`, `dk = scale · dsᵀ q` of
-        /// `ds = p · (do vᵀ − Σ p · (do vᵀ))`, the sum over each row. What is dropped of `p` in `dv` is
+        /// `ds = p · (do vᵀ − Σ p · (do vᵀ))`, the sum over each row, which is `Σ do · o` (Dao et al.,
+        /// "FlashAttention", 2022, equation 4). What is dropped of `p` in `dv` is
         /// dropped of `do vᵀ` as well. Under a bound `c`, `ds` is multiplied by its slope. Gradients of
         /// shared keys and values are sums over who shares them. `dm` is `ds` before scale and slope, summed
         /// over the batch's axes where the first mask broadcasts: it has that mask's batch and the
@@ -477,6 +478,9 @@ operators! {
             /// The first mask has a gradient, too.
             #[serde(default, skip_serializing_if = "is_false")]
             of_mask: bool,
+            /// The result of the attention is an operand.
+            #[serde(default, skip_serializing_if = "is_false")]
+            has_result: bool,
         },
     }
 

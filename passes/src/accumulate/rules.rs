@@ -253,7 +253,8 @@ pub(crate) fn special(
         },
         // Scores are drawn one row of the batch after another.
         Op::Attention { spec } | Op::AttentionGrad { spec, .. } if spec.dropout.is_some() => {
-            let scores = x[0].with_extent(x[0].rank() - 1, x[1].shape[x[1].rank() - 2]);
+            let [q, k, _] = spec.heads_first(x);
+            let scores = q.with_extent(q.rank() - 1, k.shape[k.rank() - 2]);
             spec.dropout = None;
             let mut rules = by_table(&part, kinds, x, y, count);
             let first = Kind::Rows(Along::FIRST);

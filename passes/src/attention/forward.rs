@@ -111,6 +111,29 @@ impl Forward {
         self
     }
 
+    /// The same with sequences and heads as two axes of the batch, where exporters make one of them for the
+    /// products (`bmm`) and all operands have two: transposes of heads and positions may then become the attention's.
+    fn by_heads(self, v: &GraphView) -> Forward {
+        let [all, t, s] = self.shape[..] else { return self };
+        let batch = |x: Matrix| match v.g.ty(x.of).shape[..] {
+            [sequences, heads, _, _] if sequences * heads == all => Some([sequences, heads]),
+            _ => None,
+        };
+        let [Some([sequences, heads]), k, values] = [self.q, self.k, self.v].map(batch) else {
+            return self;
+        };
+        let shape = vec![sequences, heads, t, s];
+        let moves = self.masks.iter().all(|mask| mask.shape_in(v, &shape).is_some())
+            && self
+                .factor
+                .iter()
+                .all(|(x, from)| regrouped(&v.g.ty(*x).shape, from, &shape).is_some());
+        match [k, values] == [Some([sequences, heads]); 2] && moves && self.spec.group == 1 {
+            true => Forward { shape, ..self },
+            false => self,
+        }
+    }
+
     /// True where the operator takes these operands, and the backend has a kernel of its gradient,
     /// which needs more room than its own.
     fn is_accepted(&self, v: &GraphView, backend: Backend) -> bool {
@@ -121,7 +144,7 @@ impl Forward {
         });
         fits && Op::Attention { spec: self.spec }.infer(&operands).is_ok()
             && backend.kernels.takes(
-                &Op::AttentionGrad { spec: self.spec, of_mask: false },
+                &Op::AttentionGrad { spec: self.spec, of_mask: false, has_result: false },
                 &operands,
                 &[],
             )
@@ -216,6 +239,7 @@ pub(super) fn attention(v: &GraphView, softmax: NodeId, backend: Backend) -> Opt
     };
     found.spec.causal = found.masks.iter().any(|mask| mask.hides_later_keys(v));
     found.masks.retain(|mask| !mask.is_causal(v) && !mask.is_open(v));
+    let found = found.by_heads(v);
     found.is_accepted(v, backend).then_some(found)
 }
 

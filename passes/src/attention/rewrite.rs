@@ -38,7 +38,8 @@ pub(super) fn replace(e: &mut Editor, f: &Forward, b: Option<&Backward>) -> Resu
     let dy = dense(e, b.first, b.dy, &e.g.ty(o).clone())?;
     let all = [&operands[..], &[max, sum, dy], &masks].concat();
     let of_mask = b.of_mask.is_some();
-    let gradients = e.node(b.first, Op::AttentionGrad { spec: f.spec, of_mask }, all)?;
+    let op = Op::AttentionGrad { spec: f.spec, of_mask, has_result: false };
+    let gradients = e.node(b.first, op, all)?;
     if let (Some((n, old)), Some(&x)) = (b.of_mask, gradients.get(3)) {
         e.replace(n, old, x)?;
     }

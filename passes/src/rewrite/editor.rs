@@ -8,6 +8,19 @@ use arenic_ir::op::{Op, TypeError};
 use arenic_ir::types::{DType, TensorType};
 use cranelift_entity::SecondaryMap;
 
+/// For each view that is all of a node's result, in the same shape, that result. Of states views stay: `precision` makes
+/// a cast for all that read one value, which would live from the forward part of a layer to the backward part.
+fn same_values(g: &Graph) -> SecondaryMap<ValueId, Option<ValueId>> {
+    let mut same = SecondaryMap::new();
+    for v in g.values.keys().filter(|&v| matches!(g.values[v].def, Def::View { .. })) {
+        let root = g.resolve(v).root;
+        // Of one type there is but one part.
+        let is_same = g.ty(root) == g.ty(v) && matches!(g.values[root].def, Def::Node { .. });
+        same[v] = is_same.then_some(root);
+    }
+    same
+}
+
 /// A graph with what is to become of it.
 pub(crate) struct Editor<'a> {
     pub(crate) g: &'a mut Graph,
@@ -151,6 +164,13 @@ impl<'a> Editor<'a> {
     pub(crate) fn finish(self) {
         let Editor { g, with, mut before, old, .. } = self;
         g.replace_uses(&with);
+        let same = same_values(g);
+        for (v, root) in same.iter().filter_map(|(v, root)| Some((v, (*root)?))) {
+            if g.values[root].name.is_empty() {
+                g.values[root].name = g.values[v].name.clone();
+            }
+        }
+        g.replace_uses(&same);
         let live = live(g);
         let all = old.into_iter().flat_map(|n| {
             let new = std::mem::take(&mut before[n]);

@@ -44,12 +44,12 @@ pub(crate) fn choose(g: &Graph, axes: &Axes, costs: &impl Costs) -> Turned {
     for n in g.nodes.keys() {
         if let Some(border) = axes.border(g, n) {
             gains = true;
-            place[n] = (border == Border::Makes).then_some(SINK);
+            place[n] = (border == Border::Makes).then_some(Place { at: SINK, results: 1 });
             continue;
         }
         let Some(form) = form(g, n, axes) else { continue };
         let at = network.node();
-        place[n] = Some(at);
+        place[n] = Some(Place { at, results: form.results });
         let x = g.input_types(n);
         let broadcast = form.operands.iter().zip(&x).filter(|(r, _)| **r == Reading::Broadcast);
         let cost: u64 = broadcast.map(|(_, t)| turning(&padded(t, form.rank))).sum();
@@ -74,7 +74,7 @@ pub(crate) fn choose(g: &Graph, axes: &Axes, costs: &impl Costs) -> Turned {
     if work > 0 {
         let apart = network.reaching_sink();
         let is_apart = |at: usize| at != SINK && apart[at];
-        g.nodes.keys().for_each(|n| turned[n] = place[n].is_some_and(is_apart));
+        g.nodes.keys().for_each(|n| turned[n] = place[n].is_some_and(|place| is_apart(place.at)));
     }
     turned
 }
@@ -88,8 +88,16 @@ fn turning(axes: &Axes, costs: &impl Costs, ty: &TensorType) -> u64 {
     costs.moving(ty, perm)
 }
 
-/// The places of nodes in the network, the sink's where a transpose begins the region.
-type Places = SecondaryMap<NodeId, Option<usize>>;
+/// What a node is in the network.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The sink where a transpose begins the region.
+    at: usize,
+    /// How many of its results it may give in the other order.
+    results: usize,
+}
+
+type Places = SecondaryMap<NodeId, Option<Place>>;
 
 /// The type with axes of extent 1 before its own.
 pub(super) fn padded(ty: &TensorType, rank: usize) -> TensorType {
@@ -114,7 +122,8 @@ fn readers(g: &Graph, axes: &Axes, place: &Places) -> BTreeMap<ValueId, Readers>
             }
             let of = readers.entry(v).or_default();
             let reading = form.as_ref().map(|form| form.operands[i]);
-            match place[n].filter(|_| reading == Some(Reading::Turned)).or(ends.then_some(SINK)) {
+            let own = place[n].filter(|_| reading == Some(Reading::Turned));
+            match own.map(|place| place.at).or(ends.then_some(SINK)) {
                 Some(at) if !of.either.contains(&at) => of.either.push(at),
                 Some(_) => {}
                 None => of.plain = true,
@@ -136,7 +145,9 @@ fn transposed(
 ) {
     let at = &readers.either;
     let maker = match g.values[v].def {
-        Def::Node { node, .. } => place[node].unwrap_or(SOURCE),
+        Def::Node { node, output } => {
+            place[node].filter(|place| output < place.results).map_or(SOURCE, |place| place.at)
+        }
         _ => SOURCE,
     };
     match at[..] {

@@ -16,7 +16,7 @@ pub(crate) enum Reading {
     Plain,
 }
 
-/// An operator on tensors whose axes are in another order. Results of a rank that has one are in it, too.
+/// An operator on tensors whose axes are in another order. Its first results are in it, too, where their rank has one.
 pub(crate) struct Form {
     /// The operator.
     pub(crate) op: Op,
@@ -24,6 +24,8 @@ pub(crate) struct Form {
     pub(crate) operands: Vec<Reading>,
     /// The rank of the tensors in the other order.
     pub(crate) rank: usize,
+    /// How many results may be in it.
+    pub(super) results: usize,
     /// The operator takes a tensor with its channels last as rows of channels, and gives one.
     pub(super) rows: bool,
 }
@@ -87,6 +89,7 @@ pub(crate) fn form(g: &Graph, n: NodeId, axes: &Axes) -> Option<Form> {
             steps: axes.turned(&steps),
             shape: axes.turned(&shape),
         }),
+        Op::Attention { .. } | Op::AttentionGrad { .. } => attention(op, x.len(), axes, rank),
         Op::Resize { mut spec } => {
             spec.sizes = axes.turned(&spec.sizes);
             spec.scales = axes.turned(&spec.scales);
@@ -96,9 +99,33 @@ pub(crate) fn form(g: &Graph, n: NodeId, axes: &Axes) -> Option<Form> {
         _ => None,
     }?;
     let rows = matches!(op, Op::BatchNorm { .. } | Op::BatchNormParamGrad | Op::BatchNormInputGrad);
+    // Masks are not turned, nor is the gradient of one.
+    let results = if matches!(op, Op::AttentionGrad { .. }) { 3 } else { y.len() };
     let fits =
         operands.contains(&Reading::Turned) && y.iter().all(|t| t.rank() == rank || !axes.turns(t));
-    fits.then_some(Form { op, operands, rank, rows })
+    fits.then_some(Form { op, operands, rank, results, rows })
+}
+
+/// An attention of so many operands, or its gradient, with positions before heads.
+fn attention(mut op: Op, operands: usize, axes: &Axes, rank: usize) -> Option<(Op, Vec<Reading>)> {
+    // Of a gradient also that of the result, and perhaps the result.
+    let matrices: &[usize] = match op {
+        Op::AttentionGrad { has_result: true, .. } => &[0, 1, 2, 5, 6],
+        Op::AttentionGrad { .. } => &[0, 1, 2, 5],
+        _ => &[0, 1, 2],
+    };
+    let (Op::Attention { spec } | Op::AttentionGrad { spec, .. }) = &mut op else { return None };
+    let mut exchanged: Vec<usize> = (0..rank).collect();
+    exchanged.swap(rank.checked_sub(3)?, rank - 2);
+    if *axes != (Axes::By { perm: exchanged, attentions: true }) || spec.positions_first {
+        return None;
+    }
+    spec.positions_first = true;
+    let reading = |i: usize| match matrices.contains(&i) {
+        true => Reading::Turned,
+        false => Reading::Plain,
+    };
+    Some((op, (0..operands).map(reading).collect()))
 }
 
 /// The axes of a reduction on tensors in the other order; `None` if what is left of them would be in
@@ -108,7 +135,7 @@ fn reduced(axes: &Axes, rank: usize, along: &[usize], keep: bool) -> Option<Vec<
     let in_order = left.iter().map(|&axis| axes.place(rank, axis)).is_sorted();
     let is_turned = match axes {
         Axes::ChannelsLast => left.len() > 2,
-        Axes::By(perm) => left.len() == perm.len(),
+        Axes::By { perm, .. } => left.len() == perm.len(),
     };
     let mut along: Vec<usize> = along.iter().map(|&axis| axes.place(rank, axis)).collect();
     along.sort_unstable();

@@ -26,7 +26,12 @@ pub(crate) enum Axes {
     /// Of tensors with three axes or more the second one is last.
     ChannelsLast,
     /// Of tensors with as many axes as this list, axis i is the one that it names: a transpose's permutation.
-    By(Vec<usize>),
+    By {
+        /// The permutation.
+        perm: Vec<usize>,
+        /// Attentions may be in the region, with positions before heads.
+        attentions: bool,
+    },
 }
 
 impl Axes {
@@ -34,7 +39,7 @@ impl Axes {
     pub(crate) fn turns(&self, ty: &TensorType) -> bool {
         match self {
             Axes::ChannelsLast => is_turned(ty),
-            Axes::By(perm) => ty.rank() == perm.len(),
+            Axes::By { perm, .. } => ty.rank() == perm.len(),
         }
     }
 
@@ -42,7 +47,7 @@ impl Axes {
     pub(crate) fn perm(&self, rank: usize) -> Vec<usize> {
         match self {
             Axes::ChannelsLast => to_last(&(0..rank).collect::<Vec<_>>()),
-            Axes::By(perm) => perm.clone(),
+            Axes::By { perm, .. } => perm.clone(),
         }
     }
 

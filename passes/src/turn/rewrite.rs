@@ -59,7 +59,7 @@ impl Rewrite<'_> {
 
     /// A node on tensors in the other order; its results keep their values, turned back.
     fn turn(&mut self, n: NodeId, form: Form) -> Result<(), TypeError> {
-        let Form { op, operands, rank, rows } = form;
+        let Form { op, operands, rank, results, rows } = form;
         for (i, reading) in operands.into_iter().enumerate() {
             let v = self.g.nodes[n].inputs[i];
             let read = match reading {
@@ -79,7 +79,7 @@ impl Rewrite<'_> {
         self.g.nodes[n].op = op;
         self.order.push(n);
         let types = self.g.output_types(n)?;
-        for (output, ty) in types.into_iter().enumerate() {
+        for (output, ty) in types.into_iter().enumerate().take(results) {
             let Some(v) =
                 self.g.nodes[n].outputs[output].filter(|&v| self.axes.turns(self.g.ty(v)))
             else {

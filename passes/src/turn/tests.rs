@@ -83,7 +83,7 @@ fn moved(g: &Graph, axes: &Axes, turned: &Turned) -> u64 {
 fn no_other_region_moves_fewer_bytes() {
     let mut gained = 0;
     for (seed, perm) in (0..300).flat_map(|s| [(s, [0, 2, 3, 1]), (s, [0, 3, 1, 2])]) {
-        let (g, axes) = (any_graph(seed), Axes::By(perm.to_vec()));
+        let (g, axes) = (any_graph(seed), Axes::By { perm: perm.to_vec(), attentions: false });
         let chosen = choose(&g, &axes, &Bytes);
         let found = moved(&g, &axes, &chosen);
         let free: Vec<NodeId> = g.nodes.keys().filter(|&n| form(&g, n, &axes).is_some()).collect();

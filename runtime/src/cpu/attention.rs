@@ -8,7 +8,7 @@
 use super::address::Shared;
 use super::blocks;
 use super::dispatch::for_float;
-use super::matmul::{batches, matrix};
+use super::matmul::batches;
 use super::nest::Nest;
 use super::number::Float;
 use super::product::{Mat, MatMut, Scalar, one};
@@ -17,21 +17,20 @@ use super::reduce::largest;
 use super::softmax::{self, BLOCK};
 use super::tasks::for_each;
 use super::wide::wide;
-use crate::kernel::{Call, Destination, Operand};
+use crate::kernel::{Call, Destination, Element, Operand};
 use arenic_backends::cpu::attention::{Attention, tiling};
 use arenic_backends::cpu::sums::Route;
 use arenic_ir::DType;
-use arenic_ir::op::AttentionSpec;
-use arenic_ir::op::Extents;
+use arenic_ir::op::{AttentionSpec, Extents, Matrices};
 
 /// Runs an `Attention`.
 pub(super) fn attention(spec: AttentionSpec, call: &Call) {
     for_float!(call.inputs[0].ty().dtype, T => forward::<T>(call, spec));
 }
 
-/// Runs an `AttentionGrad`.
-pub(super) fn gradient(spec: AttentionSpec, call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => gradients::<T>(call, spec));
+/// Runs an `AttentionGrad`, perhaps with the attention's result among its operands.
+pub(super) fn gradient(spec: AttentionSpec, has_result: bool, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => gradients::<T>(call, spec, has_result));
 }
 
 /// What scores are computed from.
@@ -40,10 +39,43 @@ struct Scores<T> {
     scale: T,
     cap: Option<T>,
     tiling: Attention,
-    q: Mat<T>,
-    k: Mat<T>,
+    /// Where matrices are in queries, keys, values and the result.
+    matrices: [Matrices; 4],
+    q: Tensor<T>,
+    k: Tensor<T>,
+    /// The extents of the batch, heads included.
+    batch: Vec<usize>,
     masks: Vec<Mask<T>>,
     dropped: Option<Dropped<T>>,
+}
+
+/// The matrices of a tensor of queries, keys, values or results.
+#[derive(Clone, Copy)]
+struct Tensor<T> {
+    first: Shared<T>,
+    matrices: Matrices,
+}
+
+impl<T: Element> Tensor<T> {
+    fn operand(x: &Operand, matrices: Matrices) -> Self {
+        Tensor { first: Shared::new(x.ptr::<T>().cast_mut()), matrices }
+    }
+
+    fn result(y: Destination, matrices: Matrices) -> Self {
+        Tensor { first: Shared::new(y.ptr::<T>()), matrices }
+    }
+
+    /// A row of a matrix, and those after it.
+    fn rows(&self, matrix: usize, row: usize) -> MatMut<T> {
+        let at = self.matrices.offset(matrix) + row * self.matrices.row;
+        MatMut::new(self.first.ptr().wrapping_add(at), self.matrices.row, 1)
+    }
+
+    /// The same, to be read.
+    fn read(&self, matrix: usize, row: usize) -> Mat<T> {
+        let rows = self.rows(matrix, row);
+        Mat::new(rows.ptr.cast_const(), self.matrices.row, 1)
+    }
 }
 
 /// The mask as matrices whose broadcast axes have stride 0.
@@ -53,8 +85,9 @@ struct Mask<T> {
 }
 
 impl<T: Float> Mask<T> {
-    fn new(mask: &Operand, q: &Operand) -> Self {
-        let (shape, batch) = (&mask.ty().shape, &q.ty().shape[..q.ty().rank() - 2]);
+    /// Of scores of such a batch.
+    fn new(mask: &Operand, batch: &[usize]) -> Self {
+        let shape = &mask.ty().shape;
         let (rows, cols) = match shape[..] {
             [] => (1, 1),
             [cols] => (1, cols),
@@ -74,12 +107,12 @@ struct MaskSums<T> {
 }
 
 impl<T: Float> MaskSums<T> {
-    /// Zeros.
-    fn new(y: &Destination, q: &Operand, tiling: Attention) -> Self {
+    /// Zeros, for scores of such a batch.
+    fn new(y: &Destination, batch: &[usize], tiling: Attention) -> Self {
         let sums = Shared::new(y.ptr::<T>());
         // SAFETY: all bits zero are a number, and the result is this call's.
         unsafe { sums.ptr().write_bytes(0, y.ty().elements()) };
-        let (shape, batch) = (&y.ty().shape, &q.ty().shape[..q.ty().rank() - 2]);
+        let shape = &y.ty().shape;
         MaskSums { sums, batch: batches(shape, batch, tiling.queries * tiling.keys), tiling }
     }
 
@@ -118,15 +151,13 @@ struct Block {
     keys: usize,
 }
 
-/// The matrix at one place of a batch of dense ones.
-fn of_batch<T>(x: Mat<T>, i: usize, rows: usize) -> Mat<T> {
-    x.at(i * rows, 0)
-}
-
 impl<T: Scalar + Float> Scores<T> {
     fn new(call: &Call, spec: AttentionSpec, masks: &[Operand]) -> Self {
-        let [q, k, v] = [0, 1, 2].map(|i| &call.inputs[i]);
-        let tiling = tiling(q.ty(), k.ty(), v.ty());
+        let types = [0, 1, 2].map(|i| call.inputs[i].ty());
+        let (tiling, matrices) = (tiling(&spec, &types), spec.matrices(&types));
+        let tensor = |i: usize| Tensor::operand(&call.inputs[i], matrices[i]);
+        let [q, ..] = &spec.heads_first(&types);
+        let batch = q.shape[..q.rank() - 2].to_vec();
         // Dropout counts all scores, those of keys that a causal attention leaves out, too.
         let all = tiling.batch * tiling.group * tiling.queries * tiling.keys;
         Scores {
@@ -134,9 +165,11 @@ impl<T: Scalar + Float> Scores<T> {
             scale: T::from_f64(spec.scale),
             cap: spec.softcap.map(T::from_f64),
             tiling,
-            q: matrix(q, false, true),
-            k: matrix(k, false, true),
-            masks: masks.iter().map(|m| Mask::new(m, q)).collect(),
+            matrices,
+            q: tensor(0),
+            k: tensor(1),
+            masks: masks.iter().map(|m| Mask::new(m, &batch)).collect(),
+            batch,
             dropped: spec.dropout.map(|dropout| Dropped::new(&dropout, call.draw, all)),
         }
     }
@@ -153,16 +186,6 @@ impl<T: Scalar + Float> Scores<T> {
     /// Keys of the queries before `end`.
     fn keys(&self, end: usize) -> usize {
         if self.spec.causal { self.tiling.keys.min(end) } else { self.tiling.keys }
-    }
-
-    /// The rows of a block of queries in a tensor of so many matrices of queries.
-    fn rows_of(&self, x: Mat<T>, b: Block) -> Mat<T> {
-        of_batch(x, b.batch, self.tiling.queries).at(b.first, 0)
-    }
-
-    /// Keys, or values, of a block's attention.
-    fn keys_of(&self, x: Mat<T>, b: Block) -> Mat<T> {
-        of_batch(x, b.of_keys, self.tiling.keys)
     }
 
     /// Computes a block of scores, row by row; those that do not count are anything.
@@ -194,7 +217,7 @@ impl<T: Scalar + Float> Scores<T> {
     /// As for `compute`.
     unsafe fn products(&self, b: Block, s: *mut T) {
         let e = Extents { m: b.rows, k: self.tiling.depth, n: b.keys };
-        let operands = (self.rows_of(self.q, b), self.keys_of(self.k, b).transposed());
+        let operands = (self.q.read(b.batch, b.first), self.k.read(b.of_keys, 0).transposed());
         // SAFETY: the caller's promise.
         unsafe { one(Route::of(e), e, self.scale, operands, false, MatMut::new(s, b.keys, 1)) };
     }
@@ -221,8 +244,10 @@ impl<T: Scalar + Float> Scores<T> {
 fn forward<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
     let scores = Scores::<T>::new(call, spec, &call.inputs[3..]);
     let t = scores.tiling;
-    let v = matrix::<T>(&call.inputs[2], false, true);
-    let [o, max, sum] = [0, 1, 2].map(|i| call.outputs[i].map(|y| Shared::new(y.ptr::<T>())));
+    let [_, _, of_v, of_o] = scores.matrices;
+    let v = Tensor::<T>::operand(&call.inputs[2], of_v);
+    let o = call.outputs[0].map(|y| Tensor::<T>::result(y, of_o));
+    let [max, sum] = [1, 2].map(|i| call.outputs[i].map(|y| Shared::new(y.ptr::<T>())));
     // SAFETY: the only slice of this call's scratch.
     let room = unsafe { call.scratch.slice_mut::<T>(t.forward_elements()) };
     let room = Shared::new(room.as_mut_ptr());
@@ -257,21 +282,25 @@ fn forward<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                 scores.drop_of(b, s);
                 let e = Extents { m: b.rows, k: b.keys, n: t.width };
                 let p = Mat::new(s.cast_const(), b.keys, 1);
-                let o = MatMut::new(o.ptr().add(first * t.width), t.width, 1);
-                one(Route::of(e), e, T::ONE, (p, scores.keys_of(v, b)), false, o);
+                let values = v.read(b.of_keys, 0);
+                one(Route::of(e), e, T::ONE, (p, values), false, o.rows(b.batch, b.first));
             }
         }
     });
 }
 
-fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
-    let scores = Scores::<T>::new(call, spec, &call.inputs[6..]);
+fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec, has_result: bool) {
+    let masks = 6 + usize::from(has_result);
+    let scores = Scores::<T>::new(call, spec, &call.inputs[masks..]);
     let t = scores.tiling;
-    let [v, output] = [2, 5].map(|i| matrix::<T>(&call.inputs[i], false, true));
+    let of = scores.matrices;
+    let v = Tensor::<T>::operand(&call.inputs[2], of[2]);
+    let dy = Tensor::<T>::operand(&call.inputs[5], of[3]);
+    let result = has_result.then(|| Tensor::<T>::operand(&call.inputs[6], of[3]));
     let [max, sum] = [3, 4].map(|i| Mat::new(call.inputs[i].ptr::<T>(), 1, 1));
-    let [dq, dk, dv] = [0, 1, 2].map(|i| call.outputs[i].map(|y| Shared::new(y.ptr::<T>())));
+    let [dq, dk, dv] = [0, 1, 2].map(|i| call.outputs[i].map(|y| Tensor::<T>::result(y, of[i])));
     let of_mask = call.outputs.get(3).copied().flatten();
-    let of_mask = of_mask.map(|y| MaskSums::<T>::new(&y, &call.inputs[0], t));
+    let of_mask = of_mask.map(|y| MaskSums::<T>::new(&y, &scores.batch, t));
     // SAFETY: the only slice of this call's scratch.
     let room = unsafe { call.scratch.slice_mut::<T>(t.gradient_elements()) };
     let room = Shared::new(room.as_mut_ptr());
@@ -281,9 +310,9 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
     let all = t.batch * t.group * t.queries * t.keys;
     let work = all.saturating_mul((3 * t.depth + 2 * t.width) / 16 + 16);
     // Where a part of an attention adds up gradients of keys or values.
-    let sums = |y: Option<Shared<T>>, partial: Shared<T>, unit: usize, width: usize| {
-        let to = if t.parts == 1 { y? } else { partial };
-        y.map(|_| MatMut::new(to.ptr().wrapping_add(unit * t.keys * width), width, 1))
+    let sums = |y: Option<Tensor<T>>, partial: Shared<T>, unit: usize, width: usize| match t.parts {
+        1 => y.map(|y| y.rows(unit, 0)),
+        _ => y.map(|_| MatMut::new(partial.ptr().wrapping_add(unit * t.keys * width), width, 1)),
     };
     for_each(t.lanes, work, |lane| {
         let p = room.ptr().wrapping_add(2 * lane * t.block());
@@ -294,16 +323,18 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
             let dk = sums(dk, partial[0], unit, t.depth);
             let dv = sums(dv, partial[1], unit, t.width);
             for (y, width) in [(dk, t.depth), (dv, t.width)] {
-                if let Some(y) = y {
-                    // SAFETY: this unit's results, all bits zero being a number.
-                    unsafe { y.ptr.write_bytes(0, t.keys * width) };
+                let Some(y) = y else { continue };
+                for row in 0..t.keys {
+                    // SAFETY: a row of this unit's results, all bits zero being a number.
+                    unsafe { y.at(row, 0).ptr.write_bytes(0, width) };
                 }
             }
             for block in part * blocks / t.parts..(part + 1) * blocks / t.parts {
                 let b = scores.block(batch, block);
                 let first = b.batch * t.queries + b.first;
                 let tile = |x: *mut T| Mat::new(x.cast_const(), b.keys, 1);
-                let dy = scores.rows_of(output, b);
+                let dy = dy.read(b.batch, b.first);
+                let result = result.map(|o| o.read(b.batch, b.first));
                 // SAFETY: the scratch is this lane's, results are this unit's or this block's;
                 // the types of all operands were checked by `infer`.
                 unsafe {
@@ -327,13 +358,15 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                         continue;
                     }
                     let e = Extents { m: b.rows, k: t.width, n: b.keys };
-                    let values = scores.keys_of(v, b).transposed();
+                    let values = v.read(b.of_keys, 0).transposed();
                     one(Route::of(e), e, T::ONE, (dy, values), false, MatMut::new(ds, b.keys, 1));
                     scores.drop_of(b, ds);
                     for i in 0..b.rows {
                         let (at, n) = (i * b.keys, scores.keys(b.first + i + 1));
                         let scale = if of_mask.is_some() { T::ONE } else { scores.scale };
-                        score_gradients(p.add(at), ds.add(at), [n, b.keys], scale);
+                        let rows = result.map(|o| [o, dy].map(|x| x.at(i, 0).ptr));
+                        let total = rows.map(|[o, dy]| inner_product(o, dy, t.width));
+                        score_gradients(p.add(at), ds.add(at), [n, b.keys], total, scale);
                         if let Some(of_mask) = &of_mask {
                             of_mask.add(b, i, ds.add(at));
                             scale_row(ds.add(at), scores.scale, b.keys);
@@ -346,13 +379,12 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
                     }
                     if let Some(dq) = dq {
                         let e = Extents { m: b.rows, k: b.keys, n: t.depth };
-                        let dq = MatMut::new(dq.ptr().add(first * t.depth), t.depth, 1);
-                        let k = scores.keys_of(scores.k, b);
+                        let (k, dq) = (scores.k.read(b.of_keys, 0), dq.rows(b.batch, b.first));
                         one(Route::of(e), e, T::ONE, (tile(ds), k), false, dq);
                     }
                     if let Some(dk) = dk {
                         let e = Extents { m: b.keys, k: b.rows, n: t.depth };
-                        let q = scores.rows_of(scores.q, b);
+                        let q = scores.q.read(b.batch, b.first);
                         one(Route::of(e), e, T::ONE, (tile(ds).transposed(), q), true, dk);
                     }
                 }
@@ -363,12 +395,15 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec) {
         for (y, partial, width) in [(dk, partial[0], t.depth), (dv, partial[1], t.width)] {
             let (Some(y), size) = (y, t.keys * width) else { continue };
             for_each(t.batch, t.batch * t.parts * size, |i| {
-                // SAFETY: written above; each task has results of its own.
-                unsafe {
-                    let y = y.slice(i * size, size);
-                    y.copy_from_slice(partial.slice(i * t.parts * size, size));
-                    for part in 1..t.parts {
-                        add_to(y, partial.slice((i * t.parts + part) * size, size));
+                for row in 0..t.keys {
+                    let of_part = |part: usize| (i * t.parts + part) * size + row * width;
+                    // SAFETY: written above; each task has results of its own.
+                    unsafe {
+                        let y = std::slice::from_raw_parts_mut(y.rows(i, row).ptr, width);
+                        y.copy_from_slice(partial.slice(of_part(0), width));
+                        for part in 1..t.parts {
+                            add_to(y, partial.slice(of_part(part), width));
+                        }
                     }
                 }
             });
@@ -489,12 +524,27 @@ wide! {
 }
 
 wide! {
+    /// The inner product of two rows.
+    ///
+    /// # Safety
+    /// Both are valid for `n` elements.
+    unsafe fn inner_product<T: Float>(a: *const T, b: *const T, n: usize) -> T {
+        // SAFETY: the caller's promise.
+        let (a, b) =
+            unsafe { (std::slice::from_raw_parts(a, n), std::slice::from_raw_parts(b, n)) };
+        let [sum] = blocks::sums(n, &|i: usize| [a[i].mul(b[i])]);
+        sum
+    }
+}
+
+wide! {
     /// Makes gradients of a row's first `n` scores of those of probabilities,
-    /// `p · (dp − Σ p · dp) · scale`, and zeros of the rest, up to `all`: also where the sum is NaN.
+    /// `p · (dp − Σ p · dp) · scale`, and zeros of the rest, up to `all`: also where the sum is NaN. The
+    /// sum may be known.
     ///
     /// # Safety
     /// Both rows are valid for `all` elements and disjoint; nobody else uses `dp`.
-    unsafe fn score_gradients<T: Float>(p: *const T, dp: *mut T, counts: [usize; 2], scale: T) {
+    unsafe fn score_gradients<T: Float>(p: *const T, dp: *mut T, counts: [usize; 2], total: Option<T>, scale: T) {
         let [n, all] = counts;
         // SAFETY: the caller's promise.
         let (p, dp) = unsafe {
@@ -502,7 +552,10 @@ wide! {
         };
         let (dp, rest) = dp.split_at_mut(n);
         rest.fill(T::ZERO);
-        let [total] = blocks::sums(n, &|i: usize| [p[i].mul(dp[i])]);
+        let total = total.unwrap_or_else(|| {
+            let [total] = blocks::sums(n, &|i: usize| [p[i].mul(dp[i])]);
+            total
+        });
         for (dp, &p) in dp.iter_mut().zip(p) {
             *dp = p.mul(dp.sub(total)).mul(scale);
         }

@@ -141,7 +141,7 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
             product_update::run(*alpha, [*trans_a, *trans_b], *gradient, update, call);
         }
         Op::Attention { spec } => attention::attention(*spec, call),
-        Op::AttentionGrad { spec, .. } => attention::gradient(*spec, call),
+        Op::AttentionGrad { spec, has_result, .. } => attention::gradient(*spec, *has_result, call),
         Op::Conv { window, group } => conv::run(window, *group, call),
         Op::ConvTranspose { window, group, .. } => conv_transpose::run(window, *group, call),
         Op::ConvWeightGrad { window, group } => conv_weight::run(window, *group, call),

@@ -5,10 +5,11 @@
 use super::index::{broadcast_strides, constant, index_type, offset};
 use super::random::seed;
 use super::site::{LaunchSite, Parameter, c_type, literal};
-use super::work::Unsupported;
+use super::work::{Unsupported, Work};
+use arenic_backends::cuda::library;
 use arenic_backends::cuda::tiling::{AttentionCore, AttentionTile, attention_core, attention_tile};
 use arenic_ir::op::families::Attention;
-use arenic_ir::op::{AttentionDropout, AttentionSpec};
+use arenic_ir::op::{AttentionDropout, Matrices};
 use arenic_ir::{DType, Math, TensorType};
 
 /// Threads of a block for each row of its tile: a warp has 16 rows.
@@ -22,22 +23,43 @@ const WIDE: usize = 16;
 /// # Errors
 /// Queries and values are so wide that no tile of them fits a block.
 pub(super) fn lower(site: &mut LaunchSite, op: Attention, math: Math) -> Result<(), Unsupported> {
-    let [q, v] = [site.inputs[0], site.inputs[2]];
-    let gradient = matches!(op, Attention::AttentionGrad { .. });
-    let Some(tile) = attention_tile(q, v, gradient) else {
+    let Some(tile) = attention_tile(op, site.inputs) else {
+        let [q, v] = [site.inputs[0], site.inputs[2]];
         return Err(Unsupported(format!("attention of {q} and {v}, whose rows are too long")));
     };
     match op {
-        Attention::Attention { spec } => {
-            let tiles = Tiles::new(site, *spec, math, tile, (&[0, 1, 2], op.first_mask()));
+        Attention::Attention { .. } => {
+            let tiles = Tiles::new(site, op, math, tile, &[0, 1, 2]);
             forward(site, &tiles);
         }
-        Attention::AttentionGrad { spec, .. } => {
-            let tiles = Tiles::new(site, *spec, math, tile, (&[0, 1, 2, 5], op.first_mask()));
-            gradients(site, &tiles);
+        Attention::AttentionGrad { has_result, .. } => {
+            let tiles = Tiles::new(site, op, math, tile, &[0, 1, 2, 5]);
+            gradients(site, &tiles, *has_result);
         }
     }
     Ok(())
+}
+
+/// Kernels before a library's call and after it. It knows of each row one number, the logarithm of the sum of
+/// exponentials, which is the maximum beside a sum of 1. Gradients read it behind a workspace of so many bytes.
+pub(super) fn beside_library(
+    site: &mut LaunchSite,
+    call: &library::Attention,
+    workspace: u64,
+) -> [Vec<Work>; 2] {
+    let rows = call.batch * call.heads * call.queries;
+    let index = index_type(rows);
+    let mut made = [vec![], vec![]];
+    if call.gradients {
+        let statistics = Parameter::scratch("float", "statistics", workspace);
+        let body = "    statistics[i] = x3[i] + log(x4[i]);\n";
+        site.for_each(rows, index, [site.input(3), site.input(4), statistics], body);
+        made[0] = std::mem::take(&mut site.work);
+    } else if let Some(sum) = site.output(2).filter(|_| call.keeps_statistics) {
+        site.for_each(rows, index, [sum], "    y2[i] = 1;\n");
+        made[1] = std::mem::take(&mut site.work);
+    }
+    made
 }
 
 /// What the kernels of one attention have in common.
@@ -51,6 +73,10 @@ struct Tiles {
     tile: AttentionTile,
     depth: usize,
     width: usize,
+    /// Where matrices are: of queries, keys, values and results.
+    layout: [Matrices; 4],
+    /// Extents of the batch of queries, heads included.
+    extents: Vec<usize>,
     index: &'static str,
     t: &'static str,
     /// Elements are `bf16`.
@@ -63,16 +89,17 @@ struct Tiles {
 }
 
 impl Tiles {
-    /// Of an operator that reads `matrices`, and masks behind all other operands, where there are
-    /// some.
+    /// Of an operator that reads `matrices` in tiles, and masks behind all other operands, where there
+    /// are some.
     fn new(
         site: &LaunchSite,
-        spec: AttentionSpec,
+        op: Attention,
         math: Math,
         tile: AttentionTile,
-        (matrices, first_mask): (&[usize], usize),
+        matrices: &[usize],
     ) -> Tiles {
-        let [q, v] = [site.inputs[0], site.inputs[2]];
+        let (spec, first_mask) = (*op.spec(), op.first_mask());
+        let [q, _, v] = &spec.heads_first(site.inputs);
         let matrix = |x: &TensorType| [x.shape[x.rank() - 2], x.shape[x.rank() - 1]];
         let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
         let batch = v.elements() / (keys * width);
@@ -92,6 +119,7 @@ impl Tiles {
             row.is_multiple_of(WIDE) && site.alignments[i].is_multiple_of(WIDE as u64)
         };
         let aligned = matrices.iter().all(is_aligned);
+        let layout = spec.matrices(site.inputs);
         let scale = format!("{t}({})", literal(spec.scale));
         let mut score = format!("product * {scale}");
         let mut slope = scale.clone();
@@ -108,9 +136,11 @@ impl Tiles {
         }
         let (rows, columns) = (constant(queries), constant(keys));
         let AttentionTile { rows: of_block, columns: at_once, shared } = tile;
+        let of_rows = layout.map(|of| of.row.to_string()).join(", ");
+        let (query_head, result_head) = (layout[0].head, layout[3].head);
         let fixed = format!(
             "    typedef Attention<{policy}, {index}, {of_block}, {at_once}, {depth}, {width}, {shared}, \
-             {aligned}, {causal}, {zero}, {group}> A;
+             {aligned}, {causal}, {zero}, {group}, {of_rows}, {query_head}ull, {result_head}ull> A;
     const A a = {{{rows}, {columns}}};
 "
         );
@@ -137,6 +167,8 @@ impl Tiles {
             tile,
             depth,
             width,
+            layout,
+            extents: q.shape[..q.rank() - 2].to_vec(),
             index,
             t,
             narrow,
@@ -146,26 +178,35 @@ impl Tiles {
         }
     }
 
-    /// The address of a matrix, of so many elements, of a parameter: of one that belongs to queries,
-    /// or to keys.
-    fn matrix(&self, name: &str, of: Of, elements: usize) -> String {
-        format!("{name} + {} * {}", of.name(), constant(elements))
+    /// The address of a matrix of a parameter.
+    fn matrix(&self, name: &str, of: Tensor) -> String {
+        format!("{name} + {}", self.offset(of))
+    }
+
+    /// The first element of a matrix of a tensor.
+    fn offset(&self, of: Tensor) -> String {
+        let Matrices { heads, sequence, head, .. } = self.layout[of as usize];
+        let name = of.owner().name();
+        // Sequences follow one another as their matrices do.
+        if head * heads == sequence {
+            return format!("{name} * {}", constant(head));
+        }
+        let [heads, sequence, head] = [heads, sequence, head].map(constant);
+        format!("({name} / {heads} * {sequence} + {name} % {heads} * {head})")
+    }
+
+    /// The address of a matrix of queries' statistics.
+    fn rows(&self, name: &str) -> String {
+        format!("{name} + {} * {}", Of::Queries.name(), constant(self.queries))
     }
 
     /// A function that stores an element of a matrix of result `o`, where somebody reads it.
-    fn store(
-        &self,
-        site: &LaunchSite,
-        name: &str,
-        o: usize,
-        of: Of,
-        [rows, columns]: [usize; 2],
-    ) -> String {
+    fn store(&self, site: &LaunchSite, name: &str, o: usize, of: Tensor) -> String {
         let (index, t) = (self.index, self.t);
         let store = match site.outputs[o] {
             Some(_) => {
-                let (of, rows, columns) = (of.name(), constant(rows), constant(columns));
-                format!("y{o}[({of} * {rows} + row) * {columns} + column] = x;")
+                let (first, row) = (self.offset(of), constant(self.layout[of as usize].row));
+                format!("y{o}[{first} + row * {row} + column] = x;")
             }
             None => String::new(),
         };
@@ -207,6 +248,24 @@ impl Tiles {
         let is_short = self.narrow && self.depth.max(self.width) <= 64;
         let resident = if is_short && threads == 128 { 4 } else { 0 };
         site.launch_resident([matrices * tiles, 1, 1], threads, resident, parameters, body);
+    }
+}
+
+/// A tensor of matrices, or its gradient, by its place in `AttentionSpec::matrices`.
+#[derive(Clone, Copy)]
+enum Tensor {
+    Queries,
+    Keys,
+    Values,
+    Result,
+}
+
+impl Tensor {
+    fn owner(self) -> Of {
+        match self {
+            Tensor::Queries | Tensor::Result => Of::Queries,
+            Tensor::Keys | Tensor::Values => Of::Keys,
+        }
     }
 }
 
@@ -258,7 +317,7 @@ fn dropping(
 }
 
 fn forward(site: &mut LaunchSite, tiles: &Tiles) {
-    let &Tiles { queries, keys, depth, width, index, t, .. } = tiles;
+    let &Tiles { queries, index, t, .. } = tiles;
     let row = format!("batch * {} + row", constant(queries));
     let stores: String = [(1, "max"), (2, "sum")]
         .into_iter()
@@ -269,38 +328,41 @@ fn forward(site: &mut LaunchSite, tiles: &Tiles) {
         "{store}    auto store_row = [=]({index} row, {t} max, {t} sum) {{ {stores}}};
     attention_rows(a, {q}, {k}, {v}, first, score, drop, store, store_row);
 ",
-        store = tiles.store(site, "store", 0, Of::Queries, [queries, width]),
-        q = tiles.matrix("x0", Of::Queries, queries * depth),
-        k = tiles.matrix("x1", Of::Keys, keys * depth),
-        v = tiles.matrix("x2", Of::Keys, keys * width),
+        store = tiles.store(site, "store", 0, Tensor::Result),
+        q = tiles.matrix("x0", Tensor::Queries),
+        k = tiles.matrix("x1", Tensor::Keys),
+        v = tiles.matrix("x2", Tensor::Values),
     );
     let mut parameters = site.all_inputs();
     parameters.extend(site.all_outputs());
     tiles.launch(site, Of::Queries, parameters, &body);
 }
 
-fn gradients(site: &mut LaunchSite, tiles: &Tiles) {
-    let &Tiles { queries, keys, depth, width, t, .. } = tiles;
+fn gradients(site: &mut LaunchSite, tiles: &Tiles, has_result: bool) {
+    let t = tiles.t;
     let operands = [
-        tiles.matrix("x0", Of::Queries, queries * depth),
-        tiles.matrix("x1", Of::Keys, keys * depth),
-        tiles.matrix("x2", Of::Keys, keys * width),
-        tiles.matrix("x3", Of::Queries, queries),
-        tiles.matrix("x4", Of::Queries, queries),
-        tiles.matrix("x5", Of::Queries, queries * width),
-        tiles.matrix("delta", Of::Queries, queries),
+        tiles.matrix("x0", Tensor::Queries),
+        tiles.matrix("x1", Tensor::Keys),
+        tiles.matrix("x2", Tensor::Values),
+        tiles.rows("x3"),
+        tiles.rows("x4"),
+        tiles.matrix("x5", Tensor::Result),
+        tiles.rows("delta"),
     ]
     .join(", ");
+    // Where there is no result, its gradient stands for it.
+    let result = tiles.matrix(if has_result { "x6" } else { "x5" }, Tensor::Result);
     let wanted = [0, 1, 2].map(|o| site.outputs[o].is_some());
     let of_mask = site.outputs.get(3).is_some_and(Option::is_some);
     let delta = Parameter::scratch(t, "delta", 0);
     // Gradients of values alone do without the sums of rows.
     if wanted[0] || wanted[1] || of_mask {
         let body = format!(
-            "{store}    attention_query_gradients(a, {operands}, first, score, slope, drop, store, {});
+            "{store}    attention_query_gradients(a, {operands}, {result}, Known<{has_result}>{{}}, first, score,
+        slope, drop, store, {});
 ",
             wanted[0],
-            store = tiles.store(site, "store", 0, Of::Queries, [queries, depth]),
+            store = tiles.store(site, "store", 0, Tensor::Queries),
         );
         let mut parameters = site.all_inputs();
         parameters.extend(site.output(0));
@@ -312,8 +374,8 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles) {
             "{store_key}{store_value}    attention_key_gradients(a, {operands}, first, score, slope, drop,
         store_key, store_value);
 ",
-            store_key = tiles.store(site, "store_key", 1, Of::Keys, [keys, depth]),
-            store_value = tiles.store(site, "store_value", 2, Of::Keys, [keys, width]),
+            store_key = tiles.store(site, "store_key", 1, Tensor::Keys),
+            store_value = tiles.store(site, "store_value", 2, Tensor::Values),
         );
         let mut parameters = site.all_inputs();
         parameters.extend([1, 2].into_iter().filter_map(|o| site.output(o)));
@@ -321,16 +383,22 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles) {
         tiles.launch(site, Of::Keys, parameters, &body);
     }
     if of_mask {
-        mask_gradient(site, tiles, &operands, delta);
+        mask_gradient(site, tiles, &operands, delta, 6 + usize::from(has_result));
     }
 }
 
 /// Launches a block for each tile of rows and columns of every matrix of a mask's gradient, which
 /// adds up what all batches give that share the matrix.
-fn mask_gradient(site: &mut LaunchSite, tiles: &Tiles, operands: &str, delta: Parameter) {
+fn mask_gradient(
+    site: &mut LaunchSite,
+    tiles: &Tiles,
+    operands: &str,
+    delta: Parameter,
+    first_mask: usize,
+) {
     let &Tiles { index, t, tile, ref fixed, ref functions, .. } = tiles;
-    let (q, mask) = (site.inputs[0], site.inputs[6]);
-    let batch = &q.shape[..q.rank() - 2];
+    let Some(mask) = site.inputs.get(first_mask) else { return };
+    let batch = &tiles.extents;
     let own = &mask.shape[..mask.rank().saturating_sub(2)];
     let matrices = own.iter().product::<usize>();
     let [down, across] = [tiles.queries.div_ceil(tile.rows), tiles.keys.div_ceil(tile.columns)];

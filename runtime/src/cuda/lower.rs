@@ -98,7 +98,8 @@ pub fn lower(
             do_instead(&mut site, &apart.product, apart.operands, apart.output, target)?;
             apart.pass(&mut site);
         }
-        ask_library(&mut site, call, op.scratch_bytes(target, inputs, &written), target);
+        let scratch = op.scratch_bytes(target, inputs, &written);
+        ask_library(&mut site, call, scratch, target);
     }
     Ok(site.work)
 }
@@ -106,21 +107,28 @@ pub fn lower(
 /// The most that is said of an address: libraries ask for no more.
 const ALIGNED: u64 = 256;
 
-/// Has a library compute the operator in a workspace of so many bytes, and what was launched
-/// where it does not.
-fn ask_library(site: &mut LaunchSite, call: LibraryCall, workspace: u64, target: TargetInfo) {
-    let (operands, results) = (call.operands(), 0..call.results());
-    let of = |&i: &usize| site.alignments[i].min(ALIGNED);
-    let made = results.clone().map(|_| target.align.min(ALIGNED));
-    let alignments: Vec<u64> = operands.iter().map(of).chain(made).collect();
+/// Has a library compute the operator in so many bytes of scratch, and what was launched where it
+/// does not.
+fn ask_library(site: &mut LaunchSite, call: LibraryCall, scratch: u64, target: TargetInfo) {
+    let workspace = scratch.saturating_sub(call.made_bytes());
+    let made = (call.made_bytes() > 0).then_some(Argument::Scratch(workspace));
+    let operands = call.operands().iter().map(|&i| Argument::Input(i)).chain(made);
+    let arguments: Vec<_> = operands.chain((0..call.results()).map(Argument::Output)).collect();
+    let alignment = |argument: &Argument| match *argument {
+        Argument::Input(i) => site.alignments[i],
+        _ => target.align,
+    };
+    let alignments: Vec<u64> = arguments.iter().map(|a| alignment(a).min(ALIGNED)).collect();
     if !call.takes(&alignments) {
         return;
     }
-    let arguments = operands.iter().map(|&i| Argument::Input(i));
-    let arguments = arguments.chain(results.map(Argument::Output)).collect();
     let instead = std::mem::take(&mut site.work);
+    let [before, after] = match &call {
+        LibraryCall::Attention(a) => attention::beside_library(site, a, workspace),
+        LibraryCall::Product(_) | LibraryCall::Convolution(_) => [vec![], vec![]],
+    };
     let request = Request { call, alignments, workspace };
-    site.work.push(Work::Library { request, arguments, instead });
+    site.work.push(Work::Library { request, arguments, before, after, instead });
 }
 
 /// Does another operator instead, on the first operands; its only result is this one.

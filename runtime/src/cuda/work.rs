@@ -23,6 +23,10 @@ pub enum Work {
         request: Request,
         /// Its operands in its order, then its results.
         arguments: Vec<Argument>,
+        /// Kernels that make an operand which the operator does not have.
+        before: Vec<Work>,
+        /// Kernels that make results which the library does not give.
+        after: Vec<Work>,
         /// What is done where it does not: kernels of ours, perhaps beside a call for less.
         instead: Vec<Work>,
     },
@@ -118,9 +122,10 @@ impl Work {
                 messages.iter_mut().flat_map(|m| [&mut m.from.of, &mut m.to.of]).for_each(moved);
             }
             Work::Copy { from, to, .. } => [from, to].into_iter().for_each(moved),
-            Work::Library { arguments, instead, .. } => {
+            Work::Library { arguments, before, after, instead, .. } => {
                 arguments.iter_mut().for_each(moved);
-                instead.iter_mut().for_each(|work| work.give(output));
+                let all = before.iter_mut().chain(after).chain(instead);
+                all.for_each(|work| work.give(output));
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Attention and its gradient: fewer rows than a tile has and more, tiles of every size, masks that
-//! broadcast, rows that are masked wholly, dropout, and results that nobody reads; by additions and
+//! broadcast, heads and positions in either order, rows that are masked wholly, dropout, and results that nobody reads; by additions and
 //! multiplications and by tensor cores.
 
 use super::random::Random;
@@ -59,11 +59,29 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
                 let heads = batch.last().copied().unwrap_or(0);
                 let group = [4, 3].into_iter().find(|&n| heads > 3 && heads.is_multiple_of(n));
                 let group = group.unwrap_or(1);
-                let spec = AttentionSpec { scale, causal, zero_rows, dropout, softcap, group };
+                let positions_first = !batch.is_empty() && j % 2 == 0;
+                let spec = AttentionSpec {
+                    scale,
+                    causal,
+                    zero_rows,
+                    dropout,
+                    softcap,
+                    group,
+                    positions_first,
+                };
                 let both = both(r, dtype, batch, extents, spec, i % 3);
                 cases
                     .extend(both.map(|case| if math == Math::Tf32 { in_tf32(case) } else { case }));
             }
+        }
+    }
+    // As a library takes them: no mask, no dropout, rows of multiples of 8 elements.
+    for (i, extents) in [[65, 64, 64, 64], [40, 33, 8, 16]].into_iter().enumerate() {
+        for (group, positions_first) in [(1, false), (1, true), (2, true)] {
+            let causal = i == 0;
+            let spec =
+                AttentionSpec { causal, group, positions_first, ..AttentionSpec::scaled(0.25) };
+            cases.extend(both(r, DType::Bf16, &[2, 2], extents, spec, 0));
         }
     }
     cases
@@ -81,17 +99,27 @@ fn both(
     let shape = |rest: &[usize]| [batch, rest].concat();
     let mut of_keys = batch.to_vec();
     of_keys.last_mut().into_iter().for_each(|heads| *heads /= spec.group);
-    let [q, k, v] = [(batch, [t, d]), (&of_keys, [s, d]), (&of_keys, [s, e])]
-        .map(|(batch, matrix)| r.tame(dtype, [batch, &matrix].concat()));
-    let dy = r.tame(dtype, shape(&[t, e]));
+    let mut matrices = |batch: &[usize], matrix: [usize; 2]| {
+        let mut shape = [batch, &matrix].concat();
+        if spec.positions_first {
+            shape.swap(batch.len() - 1, batch.len());
+        }
+        r.tame(dtype, shape)
+    };
+    let q = matrices(batch, [t, d]);
+    let [k, v] = [d, e].map(|n| matrices(&of_keys, [s, n]));
+    let dy = matrices(batch, [t, e]);
     let masks: Vec<Tensor> =
         (0..masks).map(|_| mask(r, dtype.accumulated(), &shape(&[t, s]))).collect();
     let forward = [&[q.clone(), k.clone(), v.clone()], &masks[..]].concat();
-    let [max, sum] = statistics(spec, &forward);
-    let backward = [&[q, k, v, max, sum, dy], &masks[..]].concat();
+    let [o, max, sum] = results(spec, &forward);
+    // Half of the gradients have the result, too, and those that a library computes.
+    let has_result = t % 2 == 1 || d % 8 == 0;
+    let result = if has_result { vec![o] } else { vec![] };
+    let backward = [&[q, k, v, max, sum, dy], &result[..], &masks[..]].concat();
     // Probabilities and gradients of scores are rounded as operands of a product are.
     let close = if dtype == DType::Bf16 { Close::BF16 } else { Close::LONG_SUM };
-    let gradient = Op::AttentionGrad { spec, of_mask: !masks.is_empty() };
+    let gradient = Op::AttentionGrad { spec, of_mask: !masks.is_empty(), has_result };
     [(Op::Attention { spec }, forward), (gradient, backward)]
         .map(|(op, operands)| Case::new(op, operands).close(close))
 }
@@ -108,13 +136,13 @@ fn in_tf32(mut case: Case) -> Case {
     Case { math: Math::Tf32, ..case.close(Close::TF32) }
 }
 
-/// The maximum and the sum of each row, as the CPU backend gives them.
-fn statistics(spec: AttentionSpec, operands: &[Tensor]) -> [Tensor; 2] {
+/// The result, and the maximum and the sum of each row, as the CPU backend gives them.
+fn results(spec: AttentionSpec, operands: &[Tensor]) -> [Tensor; 3] {
     let op = Op::Attention { spec };
     let operands: Vec<(&TensorType, &[u8])> =
         operands.iter().map(|t| (&t.ty, &t.bytes[..])).collect();
     let found = evaluate(&op, &operands, Draw::default()).expect("operands fit");
-    [1, 2].map(|o| Tensor { ty: found[o].0.clone(), bytes: found[o].1.clone() })
+    [0, 1, 2].map(|o| Tensor { ty: found[o].0.clone(), bytes: found[o].1.clone() })
 }
 
 /// A mask of the numbers that exporters write. Near -1e4 scores in `f32` have few digits left, so

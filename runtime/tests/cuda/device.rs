@@ -71,8 +71,8 @@ impl Image {
 pub(super) enum Job<'a> {
     /// Our own kernels, also where libraries could.
     Kernels(&'a [Work]),
-    /// A library, on operands and a result.
-    Call(CallHandle, Vec<Argument>),
+    /// A library, on operands and results, with kernels before it and after it.
+    Call { call: CallHandle, arguments: Vec<Argument>, beside: [&'a [Work]; 2] },
 }
 
 /// A GPU, or a simulated driver.
@@ -197,9 +197,11 @@ impl Device {
             driver.copy(self.stream, pinned, base, size as u64)?;
             match job {
                 Job::Kernels(work) => self.works(work, &word)?,
-                Job::Call(call, arguments) => {
+                Job::Call { call, arguments, beside: [before, after] } => {
                     let addresses: Vec<u64> = arguments.iter().map(word).collect();
+                    self.works(before, &word)?;
                     driver.call(self.stream, *call, &addresses, word(&Argument::Scratch(0)))?;
+                    self.works(after, &word)?;
                 }
             }
             driver.copy(self.stream, base, pinned, size as u64)?;

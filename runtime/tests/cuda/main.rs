@@ -206,12 +206,18 @@ macro_rules! families {
     )*};
 }
 families! {
-    attention batch_norm elementwise fused_norm in_place indexing movement norm random_operators recurrence reduce softmax update windows
+    batch_norm elementwise fused_norm in_place indexing movement norm random_operators recurrence reduce softmax update windows
 }
 
 #[test]
 fn batch_norm_of_many() {
     hold(batch_norm::large(&mut Random(1)));
+}
+
+#[test]
+fn attention() {
+    let by_library = hold(attention::cases(&mut Random(1)));
+    assert!(by_library >= 12, "{by_library}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Attention and its gradient against plain loops in `f64`: any shapes, masks that broadcast,
-//! rows that are masked wholly, what is dropped as `Dropout` drops it, and gradients against
-//! differences.
+//! rows that are masked wholly, what is dropped as `Dropout` drops it, heads and positions in
+//! either order, and gradients against differences.
 
 use super::norms::slopes;
 use super::*;
@@ -116,12 +116,13 @@ fn rows(
             if let Some(cap) = spec.softcap {
                 score = cap * (score / cap).tanh();
             }
+            // Near -1e9 each sum is rounded to it.
+            let rounded = |x: f64| if q.ty.dtype == DType::F32 { f64::from(x as f32) } else { x };
             for mask in masks {
                 let all: Vec<usize> = at.iter().copied().chain([s]).collect();
-                score += mask.values[broadcast(&all, &mask.ty.shape)];
+                score = rounded(rounded(score) + mask.values[broadcast(&all, &mask.ty.shape)]);
             }
-            // What is near -1e9 is rounded to it.
-            if q.ty.dtype == DType::F32 { f64::from(score as f32) } else { score }
+            score
         };
         let keys = if spec.causal { x.s.min(t + 1) } else { x.s };
         let row: Vec<f64> = (0..keys).map(score).collect();
@@ -171,13 +172,30 @@ fn product(
     y
 }
 
-fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
+/// The tensor with heads and positions exchanged, where `turned` says so.
+fn exchanged(x: &Tensor, turned: bool) -> Tensor {
+    if !turned {
+        return x.clone();
+    }
+    let mut perm: Vec<usize> = (0..x.ty.rank()).collect();
+    perm.swap(x.ty.rank() - 3, x.ty.rank() - 2);
+    all(&Op::Transpose { perm }, &[x]).swap_remove(0)
+}
+
+/// Operands have heads before positions here, whatever the attention's order is.
+fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor, has_result: bool) {
     let ([q, k, v], masks) = ([0, 1, 2].map(|i| operands[i]), &operands[3..]);
     let of_masks: Vec<&TensorType> = masks.iter().map(|m| &m.ty).collect();
     let (batches, what) = (x.batch.iter().product(), (spec, x, of_masks));
     let tolerance = if q.ty.dtype == DType::F32 { 2e-5 } else { 1e-11 };
     let op = Op::Attention { spec };
-    let found = all(&op, operands);
+    let turned = spec.positions_first;
+    let stored = [q, k, v].map(|x| exchanged(x, turned));
+    let stored = stored.each_ref();
+    let found = all(&op, &[&stored[..], masks].concat());
+    let (of_o, of_dy) = (&found[0], &exchanged(dy, turned));
+    let statistics = [&found[1], &found[2]];
+    let found = [&exchanged(of_o, turned), &found[1], &found[2]];
     let [p, max, sum] = rows(spec, x, q, k, masks);
     let kept = kept(spec, x, q.ty.dtype);
     let drop = |(x, kept): (&f64, &f64)| if *kept == 0.0 { 0.0 } else { x * kept };
@@ -189,7 +207,7 @@ fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
     };
     let value = |b: usize, s: usize, e: usize| at(v, b / spec.group, s, e);
     let o = product(batches, [x.t, x.s, x.e], p_at, value);
-    for (found, want) in found.iter().zip([&o, &max, &sum]) {
+    for (found, want) in found.into_iter().zip([&o, &max, &sum]) {
         assert_close(found, want, tolerance * 10.0, &what);
     }
 
@@ -228,12 +246,14 @@ fn hold(spec: AttentionSpec, x: &Extents, operands: &[&Tensor], dy: &Tensor) {
         }
         sums
     });
-    let operands = [&[q, k, v, &found[1], &found[2], dy], masks].concat();
-    let op = Op::AttentionGrad { spec, of_mask: of_mask.is_some() };
+    let result = if has_result { vec![of_o] } else { vec![] };
+    let operands = [&stored[..], &statistics, &[of_dy], &result, masks].concat();
+    let op = Op::AttentionGrad { spec, of_mask: of_mask.is_some(), has_result };
     let found = all(&op, &operands);
     assert_eq!(found.len(), 3 + usize::from(of_mask.is_some()));
-    for (found, want) in found.iter().zip([Some(&dq), Some(&dk), Some(&dv), of_mask.as_ref()]) {
-        assert_close(found, want.expect("as many"), tolerance * 50.0, &what);
+    let found = found.iter().enumerate().map(|(i, x)| exchanged(x, turned && i < 3));
+    for (found, want) in found.zip([Some(&dq), Some(&dk), Some(&dv), of_mask.as_ref()]) {
+        assert_close(&found, want.expect("as many"), tolerance * 50.0, &what);
     }
 }
 
@@ -248,12 +268,21 @@ fn plain_loops_agree() {
                 let dropout = (i % 3 == 2).then(|| dropout(r.choose(&[0.0, 0.125, 0.75])));
                 let softcap = (i % 5 > 2).then(|| r.choose(&[0.5, 2.0, 50.0]));
                 let group = if i % 4 == 3 { x.group(&mut r) } else { 1 };
-                let spec = AttentionSpec { scale, causal, zero_rows, dropout, softcap, group };
+                let positions_first = !x.batch.is_empty() && r.chance();
+                let spec = AttentionSpec {
+                    scale,
+                    causal,
+                    zero_rows,
+                    dropout,
+                    softcap,
+                    group,
+                    positions_first,
+                };
                 let [q, k, v] = x.operands(&mut r, dtype, group);
                 let dy = r.tensor(dtype, [x.batch, &[x.t, x.e]].concat());
                 let masks: Vec<Tensor> = (0..i / 4).map(|_| mask(&mut r, dtype, x)).collect();
                 let operands: Vec<&Tensor> = [&q, &k, &v].into_iter().chain(&masks).collect();
-                hold(spec, x, &operands, &dy);
+                hold(spec, x, &operands, &dy, r.chance());
             }
         }
     }
@@ -276,8 +305,9 @@ fn gradients_are_slopes() {
         let spec = AttentionSpec { causal, dropout, softcap, group, ..AttentionSpec::scaled(1.5) };
         let op = Op::Attention { spec };
         let rows = all(&op, &[&q, &k, &v, &mask]);
-        let operands = [&q, &k, &v, &rows[1], &rows[2], &dy, &mask];
-        let found = all(&Op::AttentionGrad { spec, of_mask: true }, &operands);
+        let operands = [&q, &k, &v, &rows[1], &rows[2], &dy, &rows[0], &mask];
+        let gradient = Op::AttentionGrad { spec, of_mask: true, has_result: true };
+        let found = all(&gradient, &operands);
         assert_eq!(found.len(), 4);
         for (i, found) in found.iter().enumerate() {
             let want = slopes(&op, &[&q, &k, &v, &mask], i, &dy);
@@ -300,7 +330,7 @@ fn wholly_masked_rows_are_even() {
         assert_eq!(found[2].values[1], 6.0);
         let dy = Tensor::new(DType::F32, [3, 4], vec![1.0; 12]);
         let operands = [&q, &k, &v, &found[1], &found[2], &dy, &mask];
-        let dv = &all(&Op::AttentionGrad { spec, of_mask: false }, &operands)[2];
+        let dv = &all(&Op::AttentionGrad { spec, of_mask: false, has_result: false }, &operands)[2];
         let total: f64 = dv.values.iter().sum();
         assert!((total - 12.0).abs() < 1e-4, "{total}");
     }

@@ -258,21 +258,29 @@ fn attentions_in_parts() {
     check(8, 40, |r| {
         let batch = [r.range(1, 9), r.range(1, 4)];
         let [t, s, d, e] = [0; 4].map(|_| r.range(1, 40));
-        let mut tensor = |rest: &[usize]| r.tensor(DType::F32, [&batch[..], rest].concat());
-        let [q, k, v] = [[t, d], [s, d], [s, e]].map(|shape| tensor(&shape));
-        let [max, dy] = [&[t][..], &[t, e]].map(&mut tensor);
+        let positions_first = r.chance();
+        let mut matrices = |rows, columns| match positions_first {
+            true => r.tensor(DType::F32, [batch[0], rows, batch[1], columns]),
+            false => r.tensor(DType::F32, [batch[0], batch[1], rows, columns]),
+        };
+        let [q, k, v, o, dy] =
+            [(t, d), (s, d), (s, e), (t, e), (t, e)].map(|(rows, columns)| matrices(rows, columns));
+        let max = r.tensor(DType::F32, [batch[0], batch[1], t]);
         let images = r.choose(&[1, batch[0]]);
         let mask = r.tensor(DType::F32, [images, 1, t, 1]);
         let bias = r.tensor(DType::F32, [1, batch[1], t, s]);
         let mut sum = max.clone();
         sum.values.iter_mut().for_each(|x| *x += 2.0);
-        let spec = AttentionSpec { causal: r.chance(), ..AttentionSpec::scaled(0.5) };
+        let scaled = AttentionSpec::scaled(0.5);
+        let spec = AttentionSpec { causal: r.chance(), positions_first, ..scaled };
         match r.chance() {
             true => (Op::Attention { spec }, vec![q, k, v, mask, bias]),
             false => {
                 let masks = if r.chance() { [mask, bias] } else { [bias, mask] };
-                let operands = [q, k, v, max, sum, dy].into_iter().chain(masks).collect();
-                (Op::AttentionGrad { spec, of_mask: r.chance() }, operands)
+                let (of_mask, has_result) = (r.chance(), r.chance());
+                let result = has_result.then_some(o);
+                let operands = [q, k, v, max, sum, dy].into_iter().chain(result).chain(masks);
+                (Op::AttentionGrad { spec, of_mask, has_result }, operands.collect())
             }
         }
     });

@@ -153,10 +153,11 @@ fn statistics_beside_bf16_are_f32() {
     hold(&Op::Attention { spec }, &[&q, &k, &v, &mask]);
     let stats = apply(&Op::Attention { spec }, &[&q, &k, &v, &mask], None, &[false, true, true]);
     let dy = rows(&mut r, 9, 5);
-    hold(
-        &Op::AttentionGrad { spec, of_mask: true },
-        &[&q, &k, &v, &stats[0], &stats[1], &dy, &mask],
-    );
+    let o = rows(&mut r, 9, 5);
+    let operands = [&q, &k, &v, &stats[0], &stats[1], &dy, &o, &mask];
+    hold(&Op::AttentionGrad { spec, of_mask: true, has_result: true }, &operands);
+    let without = [&operands[..6], &[&mask]].concat();
+    hold(&Op::AttentionGrad { spec, of_mask: true, has_result: false }, &without);
 }
 
 #[test]

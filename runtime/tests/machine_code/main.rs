@@ -20,12 +20,12 @@ const KERNELS: &[(&str, Math, &str)] = &[
     (
         "attention, bf16",
         Math::F32,
-        r#"attention {"spec":{"scale":0.125,"causal":true}} (v0: bf16[8,12,1024,64], v1: bf16[8,12,1024,64], v2: bf16[8,12,1024,64])"#,
+        r#"attention {"spec":{"scale":0.125,"causal":true,"positions_first":true}} (v0: bf16[8,1024,12,64], v1: bf16[8,1024,12,64], v2: bf16[8,1024,12,64])"#,
     ),
     (
         "gradient of attention, bf16",
         Math::F32,
-        r#"attention_grad {"spec":{"scale":0.125,"causal":true}} (v0: bf16[8,12,1024,64], v1: bf16[8,12,1024,64], v2: bf16[8,12,1024,64], v3: f32[8,12,1024], v4: f32[8,12,1024], v5: bf16[8,12,1024,64])"#,
+        r#"attention_grad {"spec":{"scale":0.125,"causal":true,"positions_first":true},"has_result":true} (v0: bf16[8,1024,12,64], v1: bf16[8,1024,12,64], v2: bf16[8,1024,12,64], v3: f32[8,12,1024], v4: f32[8,12,1024], v5: bf16[8,1024,12,64], v6: bf16[8,1024,12,64])"#,
     ),
     (
         "gradient of attention and its bias, bf16",

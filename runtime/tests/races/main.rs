@@ -109,7 +109,7 @@ const CASES: &[Case] = &[
         "gradient of attention in bf16",
         &[],
         Math::F32,
-        r#"attention_grad {"spec":{"scale":0.5,"causal":true}} (v0: bf16[1,70,16], v1: bf16[1,70,16], v2: bf16[1,70,16], v3: f32[1,70], v4: f32[1,70], v5: bf16[1,70,16])"#,
+        r#"attention_grad {"spec":{"scale":0.5,"causal":true,"positions_first":true},"has_result":true} (v0: bf16[1,70,1,16], v1: bf16[1,70,1,16], v2: bf16[1,70,1,16], v3: f32[1,1,70], v4: f32[1,1,70], v5: bf16[1,70,1,16], v6: bf16[1,70,1,16])"#,
     ),
 ];
 

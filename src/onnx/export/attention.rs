@@ -2,6 +2,7 @@
 
 use super::error::ExportError;
 use super::writer::{Tensor, Writer, int, ints, signed};
+use crate::onnx::proto::AttributeProto;
 use arenic_ir::op::{AttentionDropout, AttentionSpec, Binary};
 use arenic_ir::{DType, TensorType};
 
@@ -128,8 +129,39 @@ impl Writer<'_> {
         self.one("Where", &[&empty, &zero, &x], vec![])
     }
 
+    /// Operands with heads before positions, of which these are matrices.
+    fn heads_first(
+        &mut self,
+        spec: AttentionSpec,
+        x: &[Tensor],
+        matrices: &[usize],
+    ) -> Vec<Tensor> {
+        let mut made = x.to_vec();
+        for &i in matrices.iter().filter(|_| spec.positions_first) {
+            let x = &mut made[i];
+            x.name = self.one("Transpose", &[&x.name], vec![exchange(x.ty.rank())]);
+            let heads = x.ty.rank() - 3;
+            x.ty.shape.swap(heads, heads + 1);
+        }
+        made
+    }
+
+    /// The name by which a result is written with heads before positions.
+    fn written(&mut self, y: &Tensor, positions_first: bool) -> String {
+        if positions_first { self.temporary() } else { y.name.clone() }
+    }
+
+    /// Writes the result of what was written by that name.
+    fn turn_into(&mut self, from: &str, y: &Tensor) {
+        if from != y.name {
+            let perm = exchange(y.ty.rank());
+            self.node_into("Transpose", &[from], vec![y.name.clone()], vec![perm]);
+        }
+    }
+
     /// `q, k, v[, mask[, mask]] → o, max, sum`.
     pub(super) fn attention(&mut self, spec: AttentionSpec, x: &[Tensor], y: &[Tensor]) {
+        let x = &self.heads_first(spec, x, &[0, 1, 2])[..];
         let ty = &x[0].ty;
         let scores = self.scores(spec, x, &x[3..]);
         let max = self.along_rows("ReduceMax", &scores);
@@ -150,7 +182,9 @@ impl Writer<'_> {
             }
         };
         let values = self.repeated(spec, &x[2]);
-        self.node_into("MatMul", &[&p, &values], vec![y[0].name.clone()], vec![]);
+        let o = self.written(&y[0], spec.positions_first);
+        self.node_into("MatMul", &[&p, &values], vec![o.clone()], vec![]);
+        self.turn_into(&o, &y[0]);
         self.reshape_into(&max, &y[1].ty.shape, y[1].name.clone());
         self.reshape_into(&sum, &y[2].ty.shape, y[2].name.clone());
     }
@@ -190,8 +224,9 @@ impl Writer<'_> {
         &mut self,
         spec: AttentionSpec,
         x: &[Tensor],
-        y: &[String],
+        y: &[Tensor],
     ) -> Result<(), ExportError> {
+        let x = &self.heads_first(spec, x, &[0, 1, 2, 5])[..];
         let (ty, rank) = (&x[0].ty, x[0].ty.rank());
         let row = [&ty.shape[..rank - 1], &[1]].concat();
         let [max, sum] = [3, 4].map(|i| {
@@ -213,7 +248,7 @@ impl Writer<'_> {
         let rest = self.apply(Binary::Sub, &dp, &total);
         let ds = self.apply(Binary::Mul, &p, &rest);
         if let Some(of_mask) = y.get(3) {
-            self.of_mask(&ds, x, of_mask);
+            self.of_mask(&ds, x, &of_mask.name);
         }
         let mut ds = self.scaled(ds, ty, spec.scale);
         let keys = self.repeated(spec, &x[1]);
@@ -227,9 +262,21 @@ impl Writer<'_> {
             let slope = self.apply(Binary::Sub, &one, &square);
             ds = self.apply(Binary::Mul, &ds, &slope);
         }
-        self.node_into("MatMul", &[&ds, &keys], vec![y[0].clone()], vec![]);
         let factors = self.dropped(spec, ty, p)?;
-        self.of_shared(spec, [&ds, &x[0].name], &x[1].ty, y[1].clone())?;
-        self.of_shared(spec, [&factors, &x[5].name], &x[2].ty, y[2].clone())
+        let [dq, dk, dv] = [0, 1, 2].map(|i| self.written(&y[i], spec.positions_first));
+        self.node_into("MatMul", &[&ds, &keys], vec![dq.clone()], vec![]);
+        self.of_shared(spec, [&ds, &x[0].name], &x[1].ty, dk.clone())?;
+        self.of_shared(spec, [&factors, &x[5].name], &x[2].ty, dv.clone())?;
+        for (from, y) in [dq, dk, dv].iter().zip(y) {
+            self.turn_into(from, y);
+        }
+        Ok(())
     }
+}
+
+/// The permutation that exchanges heads and positions.
+fn exchange(rank: usize) -> AttributeProto {
+    let mut perm: Vec<usize> = (0..rank).collect();
+    perm.swap(rank - 3, rank - 2);
+    ints("perm", &perm)
 }

@@ -238,7 +238,11 @@ impl Writer<'_> {
                 self.gemm_gelu_grad(x, out, [*trans_a, *trans_b]);
             }
             Op::Attention { spec } => self.attention(*spec, x, y),
-            Op::AttentionGrad { spec, .. } => self.attention_grad(*spec, x, &out)?,
+            Op::AttentionGrad { spec, has_result, .. } => {
+                // The result says what the sums of its scores say, too.
+                let operands = [&x[..6], &x[6 + usize::from(*has_result)..]].concat();
+                self.attention_grad(*spec, &operands, y)?;
+            }
             Op::LogSoftmaxStats => self.log_softmax_stats(x, &out),
             Op::SoftmaxOfStats => {
                 self.softmax_of_stats(&given, out[0].clone());

@@ -20,7 +20,7 @@ pub(super) fn attentions(g: &mut Generator) -> Option<()> {
     let y = g.node(Op::Attention { spec }, &inputs)?;
     let gradient = g.floats(&like([t, e]));
     let inputs: Vec<_> = [q, k, v, y[1], y[2], gradient].into_iter().chain(mask).collect();
-    g.node(Op::AttentionGrad { spec, of_mask: false }, &inputs).and_then(done)
+    g.node(Op::AttentionGrad { spec, of_mask: false, has_result: false }, &inputs).and_then(done)
 }
 
 /// Steps, batch and hidden units of a recurrence with so many gates, and what the input gives.

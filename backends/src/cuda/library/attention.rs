@@ -1,6 +1,8 @@
 //! Softmax attention, as cuDNN takes it.
 
-use arenic_ir::types::DType;
+use super::{LibraryCall, MOST, NoCall};
+use arenic_ir::op::{Matrices, families};
+use arenic_ir::types::{DType, TensorType};
 
 /// Softmax attention without masks, or the gradients of its operands. Matrices are rows of elements
 /// that lie side by side.
@@ -41,6 +43,61 @@ pub struct Attention {
 /// of 256.
 const SLACK: u64 = 1024;
 
+/// What the elements of rows are multiples of, and how many the gradients of a row have at most.
+const MULTIPLE: usize = 8;
+const LONGEST: usize = 256;
+
+/// The call that computes an attention, or all gradients but that of a mask.
+pub(super) fn describe(
+    op: families::Attention,
+    x: &[&TensorType],
+    y: &[&TensorType],
+) -> Result<LibraryCall, NoCall> {
+    let spec = op.spec();
+    // Without masks no row is without scores, whatever would become of one.
+    if x.len() > op.first_mask() || spec.dropout.is_some() || spec.softcap.is_some() {
+        return Err(NoCall::Scores);
+    }
+    let gradients = match (op, y.len()) {
+        (families::Attention::Attention { .. }, 1 | 3) => false,
+        (families::Attention::AttentionGrad { has_result: true, .. }, 3) => true,
+        _ => return Err(NoCall::Results),
+    };
+    if x[0].dtype != DType::Bf16 {
+        return Err(NoCall::Elements);
+    }
+    let [q, k, v] = &spec.heads_first(x);
+    let matrix = |t: &TensorType| [t.shape[t.rank() - 2], t.shape[t.rank() - 1]];
+    let ([queries, depth], [keys, width]) = (matrix(q), matrix(v));
+    let fits = |n: usize| n.is_multiple_of(MULTIPLE) && n <= LONGEST;
+    if ![depth, width].into_iter().all(fits) {
+        return Err(NoCall::Rows);
+    }
+    let matrices = spec.matrices(x);
+    let heads = matrices[0].heads;
+    let batch = q.shape[..q.rank() - 2].iter().product::<usize>() / heads.max(1);
+    let strides = matrices.map(|Matrices { sequence, head, row, .. }| [sequence, head, row]);
+    let scores = [batch, heads, queries, keys].into_iter().fold(1, usize::saturating_mul);
+    if scores == 0 || [q, k, v].iter().any(|t| t.elements() > MOST) {
+        return Err(NoCall::Extent);
+    }
+    Ok(LibraryCall::Attention(Attention {
+        dtype: DType::Bf16,
+        gradients,
+        batch,
+        heads,
+        key_heads: matrices[1].heads,
+        queries,
+        keys,
+        depth,
+        width,
+        scale: spec.scale as f32,
+        causal: spec.causal,
+        keeps_statistics: !gradients && y.len() == 3,
+        strides,
+    }))
+}
+
 impl Attention {
     /// The factors of how many multiplications of elements there are.
     pub(super) fn factors(&self) -> Vec<usize> {
@@ -48,7 +105,12 @@ impl Attention {
         vec![self.batch, self.heads, self.queries, self.keys, elements]
     }
 
-    /// Bytes of workspace with which every way that cuDNN has is possible.
+    /// Bytes of the statistics.
+    pub fn statistics_bytes(&self) -> u64 {
+        self.of([self.queries, size_of::<f32>()])
+    }
+
+    /// Bytes of workspace with which the ways are possible that add up gradients of queries in any order.
     ///
     /// These formulas and those of [`Attention::workspace_in_order`] are what the engines of cuDNN 9.19
     /// report for described GPUs from `sm_80` to `sm_120` (`make cudnn-plans` compares some); NVIDIA's
@@ -60,11 +122,11 @@ impl Attention {
         // Twice: engines for Hopper sum in a tensor of ours, others in one of their own.
         let rows = self.queries.saturating_add(self.queries.next_multiple_of(8));
         let sums = self.of([rows, self.depth]).saturating_mul(size_of::<f32>() as u64);
-        self.in_both_ways().saturating_add(sums).max(self.workspace_in_order())
+        self.in_both_ways().saturating_add(sums)
     }
 
-    /// Bytes of workspace with which the ways are possible that always give the same bits. Gradients
-    /// then store the scores' own, where ways with another order add to sums of `f32`.
+    /// Bytes of workspace with which the ways are possible that always give the same bits. These
+    /// store the gradients of scores, where the others add to sums of `f32`.
     pub fn workspace_in_order(&self) -> u64 {
         if !self.gradients {
             return SLACK;
@@ -77,7 +139,7 @@ impl Attention {
     /// What gradients need in each way: a sum of each row, and where several matrices of queries read
     /// the same keys and values, the gradients of each.
     fn in_both_ways(&self) -> u64 {
-        let rows = self.of([self.queries, size_of::<f32>()]);
+        let rows = self.statistics_bytes();
         let grouped = match self.heads == self.key_heads {
             true => 0,
             false => self.of([self.keys, self.depth.saturating_add(self.width)]),

@@ -22,7 +22,8 @@ fn attention(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let rows = [t.result(l.node, 1)?, t.result(l.node, 2)?];
     let (operands, masks) = l.x.split_at(3);
     let operands = [operands, &rows, &[l.dy()?], masks].concat();
-    let gradients = t.node(Op::AttentionGrad { spec, of_mask: l.wants(3) }, operands)?;
+    let op = Op::AttentionGrad { spec, of_mask: l.wants(3), has_result: false };
+    let gradients = t.node(op, operands)?;
     for (i, d) in gradients.into_iter().enumerate() {
         if l.wants(i) {
             // That of a mask has all rows and columns.

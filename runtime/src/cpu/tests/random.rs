@@ -133,7 +133,7 @@ fn rounds_draw_what_the_whole_batch_draws() {
         let stats = run_all_ways(&op, &inputs, Draw { seed: 3, step: 8, round: 0 });
         let [q, k, v] = inputs;
         let inputs = [q, k, v, stats[1].clone(), stats[2].clone(), dy];
-        let op = Op::AttentionGrad { spec, of_mask: false };
+        let op = Op::AttentionGrad { spec, of_mask: false, has_result: false };
         holds_in_rounds(&op, &op, &inputs, 6, 4);
     }
 }

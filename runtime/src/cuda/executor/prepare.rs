@@ -230,7 +230,7 @@ impl<D: Driver> Prepare<'_, D> {
                         prepared.push(Prepared::Exchange { stream, transfers });
                     }
                 }
-                Work::Library { request, arguments, instead } => {
+                Work::Library { request, arguments, before, after, instead } => {
                     let addresses: Vec<u64> = arguments.iter().map(word).collect();
                     let workspace = word(&Argument::Scratch(0));
                     let mut others = Vec::new();
@@ -246,7 +246,9 @@ impl<D: Driver> Prepare<'_, D> {
                     }?;
                     match call {
                         Some(call) => {
+                            self.works(before, stream, word, prepared)?;
                             prepared.push(Prepared::Call { stream, call, addresses, workspace });
+                            self.works(after, stream, word, prepared)?;
                         }
                         None if self.chooser.measures() => prepared.append(&mut others),
                         None => self.works(instead, stream, word, prepared)?,

@@ -18,16 +18,20 @@ struct alignas(16) Shared {
 
 // What is fixed of an attention: how it is multiplied, how it is shared out, and how queries meet
 // keys. SHARED says that a block's rows are in shared memory, ALIGNED that 16 bytes of any operand
-// can be loaded at once. GROUP matrices of queries share one of keys and one of values.
+// can be loaded at once. GROUP matrices of queries share one of keys and one of values; these are
+// QUERY_HEAD elements apart, and RESULT_HEAD those of results. Rows begin QUERY, KEY, VALUE and RESULT
+// elements after the row before.
 template <class P, class I, u32 ROWS_, u32 COLUMNS_, u32 DEPTH_, u32 WIDTH_, bool SHARED_,
-          bool ALIGNED_, bool CAUSAL_, bool ZERO_, u32 GROUP_>
+          bool ALIGNED_, bool CAUSAL_, bool ZERO_, u32 GROUP_, u32 QUERY, u32 KEY, u32 VALUE,
+          u32 RESULT, u64 QUERY_HEAD_, u64 RESULT_HEAD_>
 struct Attention {
     typedef P Policy;
     typedef typename P::Sum T;
     typedef typename P::Tile Tile;
     static constexpr u32 ROWS = ROWS_, COLUMNS = COLUMNS_, DEPTH = DEPTH_, WIDTH = WIDTH_;
     static constexpr bool SHARED = SHARED_, ALIGNED = ALIGNED_, CAUSAL = CAUSAL_, ZERO = ZERO_;
-    static constexpr u32 GROUP = GROUP_;
+    static constexpr u32 GROUP = GROUP_, RESULT_ROW = RESULT;
+    static constexpr I QUERY_HEAD = QUERY_HEAD_, RESULT_HEAD = RESULT_HEAD_;
     static constexpr u32 THREADS = ROWS / WARP_ROWS * WARP;
     // Of a tile, and of a query, key or value.
     static constexpr u32 PIECES = COLUMNS / PIECE;
@@ -67,25 +71,30 @@ struct Attention {
     // The place of a warp's rows in a block's.
     static __device__ u32 warp_row() { return threadIdx.x / WARP * WARP_ROWS; }
 
-    // Queries or keys, of DEPTH elements, and values or gradients of results, of WIDTH.
+    // Queries and keys, of DEPTH elements, values and results, or their gradients, of WIDTH.
     template <class X>
-    using Deep = Matrix<P, X, I, DEPTH>;
+    using Queries = Matrix<P, X, I, DEPTH, QUERY>;
     template <class X>
-    using Wide = Matrix<P, X, I, WIDTH>;
+    using Keys = Matrix<P, X, I, DEPTH, KEY>;
+    template <class X>
+    using Values = Matrix<P, X, I, WIDTH, VALUE>;
+    template <class X>
+    using Results = Matrix<P, X, I, WIDTH, RESULT>;
 
-    template <u32 N, class X>
-    static __device__ void load_tile(Tile* tile, Matrix<P, X, I, N> x, I first) {
-        load_rows<P, THREADS, COLUMNS, N, stride(N), ALIGNED>(tile, x, first);
+    template <u32 N, u32 PITCH, class X>
+    static __device__ void load_tile(Tile* tile, Matrix<P, X, I, N, PITCH> x, I first) {
+        load_rows<P, THREADS, COLUMNS, stride(N), ALIGNED>(tile, x, first);
     }
 
     // The warp's rows of a block's, which are loaded for all of it where they are shared.
-    template <u32 N, class X>
-    static __device__ auto block_rows(Tile* tile, Matrix<P, X, I, N> x, I first) {
+    template <u32 N, u32 PITCH, class X>
+    static __device__ auto block_rows(Tile* tile, Matrix<P, X, I, N, PITCH> x, I first) {
         if constexpr (SHARED) {
-            load_rows<P, THREADS, ROWS, N, stride(N), ALIGNED>(tile, x, first);
+            load_rows<P, THREADS, ROWS, stride(N), ALIGNED>(tile, x, first);
             tile += warp_row() * stride(N);
         }
-        return WarpRows<P, Matrix<P, X, I, N>, I, stride(N), SHARED>{tile, x, first + warp_row()};
+        typedef Matrix<P, X, I, N, PITCH> M;
+        return WarpRows<P, M, I, stride(N), SHARED>{tile, x, first + warp_row()};
     }
 };
 
@@ -128,29 +137,30 @@ __device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, D
     typedef typename A::T T;
     typedef typename A::Tile Tile;
     typedef typename A::Policy P;
-    typedef typename A::template Deep<X> Deep;
-    typedef typename A::template Wide<X> Wide;
+    typedef typename A::template Queries<X> Queries;
+    typedef typename A::template Keys<X> Keys;
+    typedef typename A::template Values<X> Values;
     __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> qs;
     __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks;
     __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs;
     __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
     Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
-    const auto rows = A::block_rows(qs.at, Deep{q, a.queries}, row0);
+    const auto rows = A::block_rows(qs.at, Queries{q, a.queries}, row0);
     const I first = row0 + A::warp_row(), row = first + lane_row();
     T sums[A::WIDE / PIECE][4], max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     clear(sums);
     const I end = a.end_of_keys(row0);
-    A::load_tile(ks.at, Deep{k, a.keys}, I(0));
+    A::load_tile(ks.at, Keys{k, a.keys}, I(0));
     for (I column0 = 0; column0 < end; column0 += A::COLUMNS) {
         wait_for_copies();
         __syncthreads(); // the keys are there, and the values before are no longer read
-        A::load_tile(vs.at, Wide{v, a.keys}, column0);
+        A::load_tile(vs.at, Values{v, a.keys}, column0);
         T p[A::PIECES][4], greatest[2] = {max[0], max[1]}, more[2] = {0, 0};
         clear(p);
         P::template nt<A::DEEP, A::DEEP_STRIDE>(p, rows, ks.at);
         wait_for_copies();
         __syncthreads(); // the values are there, and these keys are no longer read
-        if (column0 + A::COLUMNS < end) A::load_tile(ks.at, Deep{k, a.keys}, column0 + A::COLUMNS);
+        if (column0 + A::COLUMNS < end) A::load_tile(ks.at, Keys{k, a.keys}, column0 + A::COLUMNS);
         known(a.all_count(first, WARP_ROWS, column0, A::COLUMNS), [&](auto all) {
 #pragma unroll
             for (u32 n = 0; n < A::PIECES; n++)
@@ -210,25 +220,42 @@ __device__ inline void attention_rows(A a, X q, X k, X v, I row0, Score score, D
     store_rows(sums, first, a.queries, A::WIDTH, store);
 }
 
+// Of a thread's two rows the sums of results times their gradients, of the columns that it has.
+template <class A, class I, class X, class T>
+__device__ inline void attention_sums_of_rows(A a, X y, X dy, I row, T (&total)[2]) {
+#pragma unroll
+    for (u32 n = 0; n < A::WIDE / PIECE; n++)
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) {
+            const u32 column = n * PIECE + lane_column() + e % 2;
+            const I at = row + e / 2 * 8, i = at * A::RESULT_ROW + column;
+            if (at < a.queries && column < A::WIDTH) total[e / 2] += T(y[i]) * T(dy[i]);
+        }
+}
+
 // Gradients of the queries from row0 on, and `delta`, of each row the sum of its probabilities
-// times their gradients, which takes a pass of its own. slope(product) is the derivative of a
-// score by the product that it is made of.
-template <class A, class I, class X, class T, class Score, class Slope, class Drop, class Store>
+// times their gradients: from the result y where that is there, else in a pass of its own.
+// slope(product) is the derivative of a score by the product that it is made of.
+template <class A, class I, class X, class T, class Score, class Slope, class Drop, class Store,
+          bool THERE>
 __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* max, const T* sum,
-                                                 X dy, T* delta, I row0, Score score, Slope slope,
-                                                 Drop drop, Store store, bool wanted) {
+                                                 X dy, T* delta, X y, Known<THERE>, I row0,
+                                                 Score score, Slope slope, Drop drop, Store store,
+                                                 bool wanted) {
     typedef typename A::Tile Tile;
     typedef typename A::Policy P;
-    typedef typename A::template Deep<X> Deep;
-    typedef typename A::template Wide<X> Wide;
+    typedef typename A::template Queries<X> Queries;
+    typedef typename A::template Keys<X> Keys;
+    typedef typename A::template Values<X> Values;
+    typedef typename A::template Results<X> Results;
     __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> qs;
     __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> dys;
     __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks[2];
     __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs[2];
     __shared__ Shared<Tile, A::ROWS / WARP_ROWS * A::STAGED> staged;
     Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
-    const auto rows = A::block_rows(qs.at, Deep{q, a.queries}, row0);
-    const auto outputs = A::block_rows(dys.at, Wide{dy, a.queries}, row0);
+    const auto rows = A::block_rows(qs.at, Queries{q, a.queries}, row0);
+    const auto outputs = A::block_rows(dys.at, Results{dy, a.queries}, row0);
     const I first = row0 + A::warp_row(), row = first + lane_row();
     T sums[A::DEEP / PIECE][4], greatest[2], inverse[2], total[2] = {0, 0};
     clear(sums);
@@ -240,13 +267,26 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
     }
     const I end = a.end_of_keys(row0);
     const auto load = [&](u32 to, I column0) {
-        A::load_tile(ks[to].at, Deep{k, a.keys}, column0);
-        A::load_tile(vs[to].at, Wide{v, a.keys}, column0);
+        A::load_tile(ks[to].at, Keys{k, a.keys}, column0);
+        A::load_tile(vs[to].at, Values{v, a.keys}, column0);
     };
+    const auto note = [&] {
+#pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            total[h] = row_sum(total[h]);
+            const I at = row + h * 8;
+            if (at < a.queries && lane_column() == 0) delta[at] = total[h];
+        }
+    };
+    if constexpr (THERE) {
+        attention_sums_of_rows(a, y, dy, row, total);
+        note();
+        if (!wanted) return;
+    }
     u32 here = 0;
     load(here, 0);
 #pragma unroll 1
-    for (u32 pass = 0; pass < 1 + u32(wanted); pass++) {
+    for (u32 pass = THERE; pass < 1 + u32(wanted); pass++) {
         for (I column0 = 0; column0 < end; column0 += A::COLUMNS, here ^= 1) {
             wait_for_copies();
             __syncthreads(); // this tile is there, and the one before is no longer read
@@ -279,13 +319,7 @@ __device__ inline void attention_query_gradients(A a, X q, X k, X v, const T* ma
             });
             if (pass > 0) P::template nn<A::DEEP_STRIDE>(sums, s, ks[here].at, own);
         }
-        if (pass > 0) break;
-#pragma unroll
-        for (u32 h = 0; h < 2; h++) {
-            total[h] = row_sum(total[h]);
-            const I at = row + h * 8;
-            if (at < a.queries && lane_column() == 0) delta[at] = total[h];
-        }
+        if (pass == 0) note();
     }
     if (wanted) store_rows(sums, first, a.queries, A::DEPTH, store);
 }
@@ -298,18 +332,20 @@ __device__ inline void attention_mask_gradients(A a, X q, X k, X v, const T* max
                                                 Score score, Drop drop, T (&sums)[A::PIECES][4]) {
     typedef typename A::Tile Tile;
     typedef typename A::Policy P;
-    typedef typename A::template Deep<X> Deep;
-    typedef typename A::template Wide<X> Wide;
+    typedef typename A::template Queries<X> Queries;
+    typedef typename A::template Keys<X> Keys;
+    typedef typename A::template Values<X> Values;
+    typedef typename A::template Results<X> Results;
     __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> qs;
     __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> dys;
     __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> ks;
     __shared__ Shared<Tile, A::COLUMNS * A::WIDE_STRIDE> vs;
     if (A::CAUSAL && column0 >= row0 + A::ROWS) return;
     __syncthreads(); // the operands of the batch before are no longer read
-    const auto rows = A::block_rows(qs.at, Deep{q, a.queries}, row0);
-    const auto outputs = A::block_rows(dys.at, Wide{dy, a.queries}, row0);
-    A::load_tile(ks.at, Deep{k, a.keys}, column0);
-    A::load_tile(vs.at, Wide{v, a.keys}, column0);
+    const auto rows = A::block_rows(qs.at, Queries{q, a.queries}, row0);
+    const auto outputs = A::block_rows(dys.at, Results{dy, a.queries}, row0);
+    A::load_tile(ks.at, Keys{k, a.keys}, column0);
+    A::load_tile(vs.at, Values{v, a.keys}, column0);
     wait_for_copies();
     __syncthreads(); // the operands are there
     const I row = row0 + A::warp_row() + lane_row();
@@ -347,8 +383,10 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
                                                StoreValue store_value) {
     typedef typename A::Tile Tile;
     typedef typename A::Policy P;
-    typedef typename A::template Deep<X> Deep;
-    typedef typename A::template Wide<X> Wide;
+    typedef typename A::template Queries<X> Queries;
+    typedef typename A::template Keys<X> Keys;
+    typedef typename A::template Values<X> Values;
+    typedef typename A::template Results<X> Results;
     __shared__ Shared<Tile, A::rows(A::DEEP_STRIDE)> ks;
     __shared__ Shared<Tile, A::rows(A::WIDE_STRIDE)> vs;
     __shared__ Shared<Tile, A::COLUMNS * A::DEEP_STRIDE> qs[2];
@@ -357,16 +395,15 @@ __device__ inline void attention_key_gradients(A a, X q, X k, X v, const T* max,
     // Of each row of a tile its maximum, the inverse of its sum, and `delta`.
     __shared__ T numbers[2][3][A::COLUMNS];
     Tile* const own = staged.at + threadIdx.x / WARP * A::STAGED;
-    const auto keys = A::block_rows(ks.at, Deep{k, a.keys}, column0);
-    const auto values = A::block_rows(vs.at, Wide{v, a.keys}, column0);
+    const auto keys = A::block_rows(ks.at, Keys{k, a.keys}, column0);
+    const auto values = A::block_rows(vs.at, Values{v, a.keys}, column0);
     const I first = column0 + A::warp_row(), column = first + lane_row();
     T of_key[A::DEEP / PIECE][4], of_value[A::WIDE / PIECE][4];
     clear(of_key);
     clear(of_value);
     const auto load = [&](u32 to, u32 head, I row0) {
-        const I above = head * a.queries;
-        A::load_tile(qs[to].at, Deep{q + above * A::DEPTH, a.queries}, row0);
-        A::load_tile(dys[to].at, Wide{dy + above * A::WIDTH, a.queries}, row0);
+        A::load_tile(qs[to].at, Queries{q + head * A::QUERY_HEAD, a.queries}, row0);
+        A::load_tile(dys[to].at, Results{dy + head * A::RESULT_HEAD, a.queries}, row0);
     };
     // A thread's row of the next tile, where it has one: its numbers are on their way from memory meanwhile.
     static_assert(A::COLUMNS <= A::THREADS);

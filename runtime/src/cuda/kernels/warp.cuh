@@ -233,15 +233,16 @@ struct Bf16Core {
 
 // --- operands -----------------------------------------------------------------------------------
 
-// Rows of a matrix in memory: `width` elements each, of which those from `end` on are zero.
-template <class P, class X, class I, u32 WIDTH>
+// Rows of a matrix in memory: WIDTH elements each, which begin PITCH elements after those of the row before.
+// Rows from `end` on are zero.
+template <class P, class X, class I, u32 WIDTH, u32 PITCH>
 struct Matrix {
     X elements;
     I end;
 
     __device__ typename P::Tile at(I row, u32 column) const {
         typedef typename P::Tile Tile;
-        return row < end && column < WIDTH ? P::tile(elements[row * WIDTH + column]) : Tile{};
+        return row < end && column < WIDTH ? P::tile(elements[row * PITCH + column]) : Tile{};
     }
 };
 
@@ -289,8 +290,10 @@ struct WarpRows {
 
 // Loads rows of a matrix from `first` on, filled up with zeros; they are there after
 // `wait_for_copies` and a barrier.
-template <class P, u32 THREADS, u32 ROWS, u32 WIDTH, u32 STRIDE, bool ALIGNED, class X, class I>
-__device__ inline void load_rows(typename P::Tile* tile, Matrix<P, X, I, WIDTH> from, I first) {
+template <class P, u32 THREADS, u32 ROWS, u32 STRIDE, bool ALIGNED, class X, class I, u32 WIDTH,
+          u32 PITCH>
+__device__ inline void load_rows(typename P::Tile* tile, Matrix<P, X, I, WIDTH, PITCH> from,
+                                 I first) {
     typedef typename P::Tile Tile;
     constexpr u32 wide = ALIGNED ? P::WIDE : 1;
     constexpr u32 packs = (STRIDE - P::WIDE) / wide;
@@ -301,7 +304,7 @@ __device__ inline void load_rows(typename P::Tile* tile, Matrix<P, X, I, WIDTH> 
         Tile* const to = tile + row * STRIDE + column;
         if constexpr (ALIGNED) {
             const bool is_there = first + row < from.end && column < WIDTH;
-            const X x = from.elements + (is_there ? (first + row) * WIDTH + column : I(0));
+            const X x = from.elements + (is_there ? (first + row) * PITCH + column : I(0));
             if constexpr (P::AS_THEY_ARE) {
                 copy_later(to, address_of(x), is_there);
             } else {
