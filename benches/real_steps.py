@@ -227,7 +227,7 @@ def main():
                 artifact = folder / "model.arenic"
                 options = ["--momentum", "0.9", "-o", artifact, "--json"]
                 plan = objects(program, "compile", folder / "model.onnx", *loss, *options)[-1]
-                objects(program, "export", artifact, "-o", folder / "step.onnx", "--json")
+                objects(program, "export", artifact, "-o", folder / "step.onnx")
                 data = ["--data", folder / "data.npz", "--set", "lr=0.01", "--steps", STEPS, "--json"]
                 for threads in map(int, arguments.threads.split(",")):
                     base = base_of(program, folder, threads)
