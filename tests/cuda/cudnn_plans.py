@@ -182,15 +182,19 @@ def attention(op, attributes, x, device):
     q, k, v = ([1] * (4 - len(t[1])) + t[1] for t in x[:3])
     if x[0][0] != "bf16" or len(q) != 4:
         return "not asked: cuDNN's attention is of bf16"
-    g = graph(device, TYPES["bf16"])
+    g, spec = graph(device, TYPES["bf16"]), attributes["spec"]
+    positions_first = spec.get("positions_first", False)
+    if positions_first:
+        q, k, v = ([images, heads, rows, columns] for images, rows, heads, columns in (q, k, v))
 
     def dense(extents):
-        return [extents[1] * extents[2] * extents[3], extents[2] * extents[3], extents[3], 1]
+        _, heads, rows, columns = extents
+        inner = [columns, heads * columns] if positions_first else [rows * columns, columns]
+        return [heads * rows * columns, *inner, 1]
 
     def tensor(name, extents, **how):
         return g.tensor(name=name, dim=extents, stride=dense(extents), **how)
 
-    spec = attributes["spec"]
     operands = [tensor(n, t) for n, t in zip("qkv", (q, k, v))]
     how = {"attn_scale": spec["scale"], "use_causal_mask": spec.get("causal", False), "name": op}
     if op == "attention":
@@ -199,7 +203,8 @@ def attention(op, attributes, x, device):
         stats.set_output(True).set_data_type(cudnn.data_type.FLOAT)
     else:
         o, do = (tensor(n, [*q[:3], v[3]]) for n in ("o", "do"))
-        stats = tensor("stats", [*q[:3], 1], data_type=cudnn.data_type.FLOAT)
+        rows = [q[1] * q[2], q[2], 1, 1]
+        stats = g.tensor(name="stats", dim=[*q[:3], 1], stride=rows, data_type=cudnn.data_type.FLOAT)
         gradients = g.sdpa_backward(*operands, o, do, stats, **how)
         for result, extents in zip(gradients, (q, k, v)):
             result.set_output(True).set_dim(extents).set_stride(dense(extents))

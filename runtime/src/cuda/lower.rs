@@ -2,7 +2,7 @@
 
 use super::module::{Argument, Module};
 use super::site::LaunchSite;
-use super::work::{Request, Unsupported, Work};
+use super::work::{Asked, Request, Unsupported, Work};
 use super::{
     attention, collective, convolution, elementwise, indexing, movement, norm, pool, product,
     random, recurrence, reduce, resize, softmax, update,
@@ -128,7 +128,8 @@ fn ask_library(site: &mut LaunchSite, call: LibraryCall, scratch: u64, target: T
         LibraryCall::Product(_) | LibraryCall::Convolution(_) => [vec![], vec![]],
     };
     let request = Request { call, alignments, workspace };
-    site.work.push(Work::Library { request, arguments, before, after, instead });
+    let asked = Asked { request, arguments, before, after, instead };
+    site.work.push(Work::Library(Box::new(asked)));
 }
 
 /// Does another operator instead, on the first operands; its only result is this one.

@@ -46,4 +46,4 @@ pub use executor::{CudaExecutor, SetupError, profile, source};
 pub use lower::lower;
 pub use module::{Argument, HEADERS, Kernel, KernelId, Launch, Module};
 pub use real::{Attributes, Cuda, LEAST_CAPABILITY};
-pub use work::{Along, Message, Place, Request, Unsupported, Work};
+pub use work::{Along, Asked, Message, Place, Request, Unsupported, Work};

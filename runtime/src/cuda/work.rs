@@ -18,18 +18,7 @@ pub enum Work {
         bytes: u64,
     },
     /// Has a library compute something, or does it otherwise.
-    Library {
-        /// What is asked of the library; its workspace is the call's scratch.
-        request: Request,
-        /// Its operands in its order, then its results.
-        arguments: Vec<Argument>,
-        /// Kernels that make an operand which the operator does not have.
-        before: Vec<Work>,
-        /// Kernels that make results which the library does not give.
-        after: Vec<Work>,
-        /// What is done where it does not: kernels of ours, perhaps beside a call for less.
-        instead: Vec<Work>,
-    },
+    Library(Box<Asked>),
     /// Sends to every other rank and receives from each, all at once.
     Exchange {
         /// Each goes from every rank to every rank, but for itself.
@@ -122,13 +111,29 @@ impl Work {
                 messages.iter_mut().flat_map(|m| [&mut m.from.of, &mut m.to.of]).for_each(moved);
             }
             Work::Copy { from, to, .. } => [from, to].into_iter().for_each(moved),
-            Work::Library { arguments, before, after, instead, .. } => {
+            Work::Library(asked) => {
+                let Asked { arguments, before, after, instead, .. } = &mut **asked;
                 arguments.iter_mut().for_each(moved);
                 let all = before.iter_mut().chain(after).chain(instead);
                 all.for_each(|work| work.give(output));
             }
         }
     }
+}
+
+/// What a library is asked for, and what is done beside it or instead.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// What is asked of the library; its workspace is the call's scratch.
+    pub request: Request,
+    /// Its operands in its order, then its results.
+    pub arguments: Vec<Argument>,
+    /// Kernels that make an operand which the operator does not have.
+    pub before: Vec<Work>,
+    /// Kernels that make results which the library does not give.
+    pub after: Vec<Work>,
+    /// What is done where it does not: kernels of ours, perhaps beside a call for less.
+    pub instead: Vec<Work>,
 }
 
 /// What is asked of a library.

@@ -230,7 +230,7 @@ impl Device {
             // SAFETY: the caller's promise.
             Work::Launch(launch) => unsafe { self.launch(launch, word) },
             // SAFETY: the caller's promise.
-            Work::Library { instead, .. } => unsafe { self.works(instead, word) },
+            Work::Library(asked) => unsafe { self.works(&asked.instead, word) },
             // Cases have one rank; `ranks` has several.
             Work::Exchange { .. } => unreachable!("an exchange of one rank"),
         })

@@ -143,9 +143,7 @@ fn asks_where_it_may(case: &Case, call: Option<&LibraryCall>, work: &[Work]) {
     let asked: Vec<_> = work
         .iter()
         .filter_map(|work| match work {
-            Work::Library { request, arguments, instead, .. } => {
-                Some((request, arguments, instead))
-            }
+            Work::Library(asked) => Some((&asked.request, &asked.arguments, &asked.instead)),
             Work::Launch(_) | Work::Copy { .. } | Work::Exchange { .. } => None,
         })
         .collect();
@@ -242,7 +240,7 @@ impl Prepared {
     /// The kernels before a library's call and after it, where the operator asks for one.
     fn beside(&self) -> Option<[&[Work]; 2]> {
         match &self.work[..] {
-            [Work::Library { before, after, .. }] => Some([before, after]),
+            [Work::Library(asked)] => Some([&asked.before, &asked.after]),
             _ => None,
         }
     }

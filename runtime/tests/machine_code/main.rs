@@ -146,7 +146,7 @@ fn launched(works: &[Work], to: &mut Vec<String>) {
     for work in works {
         match work {
             Work::Launch(launch) => to.push(launch.kernel.to_string()),
-            Work::Library { instead, .. } => launched(instead, to),
+            Work::Library(asked) => launched(&asked.instead, to),
             Work::Copy { .. } | Work::Exchange { .. } => {}
         }
     }

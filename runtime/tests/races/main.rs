@@ -189,7 +189,7 @@ impl Ready {
                     let [from, to] = [from, to].map(|a| self.word(a, 0) as usize);
                     self.memory.copy_within(from..from + *bytes as usize, to);
                 }
-                Work::Library { instead, .. } => self.add(instead, base, launches),
+                Work::Library(asked) => self.add(&asked.instead, base, launches),
                 // What others would have sent is in scratch.
                 Work::Exchange { .. } => {}
             }

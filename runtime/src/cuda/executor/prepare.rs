@@ -7,7 +7,7 @@ use super::super::driver::{
 };
 use super::super::lower::lower;
 use super::super::module::{Argument, KernelId, Launch, Module};
-use super::super::work::{Message, Place, Unsupported, Work};
+use super::super::work::{Asked, Message, Place, Unsupported, Work};
 use super::staged::{ALIGN, Staged};
 use arenic_ir::graph::{Graph, NodeId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, StreamId};
@@ -230,7 +230,8 @@ impl<D: Driver> Prepare<'_, D> {
                         prepared.push(Prepared::Exchange { stream, transfers });
                     }
                 }
-                Work::Library { request, arguments, before, after, instead } => {
+                Work::Library(asked) => {
+                    let Asked { request, arguments, before, after, instead } = &**asked;
                     let addresses: Vec<u64> = arguments.iter().map(word).collect();
                     let workspace = word(&Argument::Scratch(0));
                     let mut others = Vec::new();

@@ -83,7 +83,7 @@ const KERNELS: &str = "kernels";
 /// Adds what was chosen; false where no library was asked.
 fn follow(works: &[Work], choices: &[AlgorithmChoice], way: &mut Way) -> bool {
     let asked = works.iter().find_map(|work| match work {
-        Work::Library { request, instead, .. } => Some((request, instead)),
+        Work::Library(asked) => Some((&asked.request, &asked.instead)),
         Work::Launch(_) | Work::Copy { .. } | Work::Exchange { .. } => None,
     });
     let Some((request, instead)) = asked else { return false };
