@@ -219,8 +219,8 @@ fuzz: ## Fuzz every reader, and the checker by random programs, for MINUTES in a
 bench: $(VENV)/bench build ## Compare step times with onnxruntime
 	$(PYTHON) benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic
 
-# In an environment with PyTorch, torchvision, onnx and onnxscript: make bench-steps PYTHON=.venv-torch-newest/bin/python
-bench-steps: build ## Print what steps of networks take at sizes that people train, beside PyTorch
+# In an environment with PyTorch, torchvision, onnx, onnxscript and onnxruntime: make bench-steps PYTHON=.venv-torch-newest/bin/python
+bench-steps: build ## Print what steps of networks take at sizes that people train, beside PyTorch and onnxruntime
 	$(PYTHON) benches/real_steps.py --arenic $(CARGO_TARGET_DIR)/release/arenic --operators
 
 # In the same environment; any others: make bench-rewrites STEPS='resnet50:8 a.onnx'
