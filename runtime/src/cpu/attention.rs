@@ -11,7 +11,7 @@ use super::dispatch::for_float;
 use super::matmul::batches;
 use super::nest::Nest;
 use super::number::Float;
-use super::product::{Mat, MatMut, Scalar, one};
+use super::product::{Mat, MatMut, Scalar, dot, one};
 use super::random::Dropped;
 use super::reduce::largest;
 use super::softmax::{self, BLOCK};
@@ -532,8 +532,7 @@ wide! {
         // SAFETY: the caller's promise.
         let (a, b) =
             unsafe { (std::slice::from_raw_parts(a, n), std::slice::from_raw_parts(b, n)) };
-        let [sum] = blocks::sums(n, &|i: usize| [a[i].mul(b[i])]);
-        sum
+        dot(a, b)
     }
 }
 

@@ -273,7 +273,7 @@ unsafe fn store<T: Number>(c: MatMut<T>, value: T, add: bool) {
 
 /// The inner product of two slices of one length, in 32 interleaved sums.
 #[inline(always)]
-fn dot<T: Number>(a: &[T], b: &[T]) -> T {
+pub(super) fn dot<T: Number>(a: &[T], b: &[T]) -> T {
     const LANES: usize = 32;
     let mut sums = [T::ZERO; LANES];
     let (a_chunks, a_rest) = a.as_chunks::<LANES>();
