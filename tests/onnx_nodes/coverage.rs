@@ -12,6 +12,8 @@ use arenic::onnx::{ImportOptions, SupportedOp, import_bytes, import_file, suppor
 use arenic_backends::CUDA;
 use arenic_backends::cuda::library::{LibraryCall, describe};
 use arenic_ir::graph::{Graph, NodeId};
+use arenic_ir::op::Family;
+use arenic_ir::op::families::Collective;
 use arenic_ir::text::Module;
 use arenic_ir::{Op, TensorType};
 use arenic_passes::differentiate::{Passage, passage};
@@ -71,7 +73,8 @@ const OF_ARENIC: &str = "\
 ## Of arenic
 
 Each has a kernel for the CPU. *In place*: operand → result, by number. *CUDA*: kernels of our own,
-and the library that may take its place where operands are large enough.
+and the library that may take its place where operands are large enough; NCCL carries what ranks
+exchange, and our kernels sum it.
 
 | operator | gradient | in place | CPU | CUDA |
 |---|---|---|---|---|
@@ -201,6 +204,11 @@ fn note(g: &Graph, own: &mut BTreeMap<&'static str, Own>) {
             LibraryCall::Product(_) => "cuBLASLt",
             LibraryCall::Convolution(_) | LibraryCall::Attention(_) => "cuDNN",
         }));
+        let exchanges = match node.op.family() {
+            Family::Collective(op) => !matches!(op, Collective::OwnPart { .. }),
+            _ => false,
+        };
+        entry.library.extend(exchanges.then_some("NCCL"));
     }
 }
 
