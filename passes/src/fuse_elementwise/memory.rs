@@ -27,7 +27,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 /// Operands of a smaller fraction of the result's bytes are not counted.
-pub(super) const NEGLIGIBLE: u64 = 64;
+pub(crate) const NEGLIGIBLE: u64 = 64;
 
 /// Most nodes that are looked at to find out what depends on what; beyond them nothing is known
 /// to.
@@ -48,7 +48,9 @@ impl<'a> Rule<'a> {
 
     /// True where no order needs more memory for the group as one node.
     pub(super) fn needs_no_more(&self, group: &Group) -> bool {
-        let bytes = self.result_bytes(self.last);
+        let g = self.view.g;
+        let bytes: u64 =
+            g.nodes[self.last].outputs.iter().flatten().map(|&v| g.ty(v).bytes()).sum();
         let heavy = self.heavy(group);
         heavy.iter().all(|&h| self.result_bytes(h) >= bytes)
             && heavy
@@ -165,6 +167,7 @@ impl<'a> Rule<'a> {
         self.view.g.ty(root).bytes().saturating_mul(NEGLIGIBLE) <= self.result_bytes(self.last)
     }
 
+    /// Bytes of the first result.
     fn result_bytes(&self, n: NodeId) -> u64 {
         let g = self.view.g;
         g.result(n).map_or(0, |v| g.ty(v).bytes())

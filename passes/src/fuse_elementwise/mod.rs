@@ -3,7 +3,8 @@
 //! A node whose result is read by one group alone joins it, where both are elementwise on one
 //! shape: the group becomes a `pointwise`, which computes a few elements of every step before
 //! it goes on. Operands may be broadcast, conditions are kept as they are, and a `clip` or an
-//! `expand` takes part, as does a `cast` between `f32` and `bf16`. Sound because the same functions are applied to the same elements, each
+//! `expand` takes part, as does a `cast` between `f32` and `bf16`, and a `pointwise` that another pass
+//! made: an update reads a gradient in `bf16` as it is. Sound because the same functions are applied to the same elements, each
 //! rounded once: the bits stay the same. Whoever reads the group's result reads it from the
 //! group's last node, which keeps its place.
 //!
@@ -20,9 +21,9 @@ use crate::rewrite::{GraphView, Group};
 use crate::{Cx, GraphPass, PassError, Stats};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Binary, Kind, MAX_OPERANDS, MAX_STEPS, Op, Step};
-use arenic_ir::types::DType;
+use arenic_ir::types::{DType, TensorType};
 use cranelift_entity::SecondaryMap;
-pub(crate) use memory::Rule;
+pub(crate) use memory::{NEGLIGIBLE, Rule};
 pub(crate) use reduction::steps;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -84,7 +85,7 @@ impl FuseElementwise {
         let mut chains = Vec::new();
         // A chain's last node comes after all others, so it is met first.
         for last in g.nodes.keys().rev() {
-            if taken[last] || !is_elementwise(g, last) {
+            if taken[last] || !(is_elementwise(g, last) || is_pointwise(g, last)) {
                 continue;
             }
             let chain = self.grown(&view, last, &taken);
@@ -114,7 +115,7 @@ impl FuseElementwise {
 }
 
 /// The chain that ends in a node, with what can join it one after the other, each where the group
-/// with it is accepted.
+/// with it is accepted: by itself, or else with all that makes its operands.
 fn grow(
     view: &GraphView,
     last: NodeId,
@@ -122,28 +123,41 @@ fn grow(
     accept: impl Fn(&Group) -> bool,
 ) -> Option<Chain> {
     let g = view.g;
+    // What is smaller is not computed again for each element.
+    let joins = |v: ValueId, group: &Group| match g.values[v].def {
+        Def::Node { node, .. } => {
+            let fits = !taken[node]
+                && !group.contains(&node)
+                && g.result(last).is_some_and(|y| g.ty(v).shape == g.ty(y).shape)
+                && may_join(g, node)
+                && view.only_read_by(v, group);
+            fits.then_some(node)
+        }
+        _ => None,
+    };
     let mut chain = program(view, Group::from([last]))?;
     let mut stack = vec![last];
     while let Some(n) = stack.pop() {
         for &v in &g.nodes[n].inputs {
-            let Def::Node { node, .. } = g.values[v].def else { continue };
-            // What is smaller is not computed again for each element.
-            let joins = !taken[node]
-                && !chain.group.contains(&node)
-                && g.result(last).is_some_and(|y| g.ty(v).shape == g.ty(y).shape)
-                && (is_elementwise(g, node) || matches!(g.nodes[node].op, Op::Expand { .. }))
-                && view.only_read_by(v, &chain.group);
-            if !joins {
-                continue;
-            }
+            let Some(node) = joins(v, &chain.group) else { continue };
             let mut group = chain.group.clone();
             group.insert(node);
-            let Some(larger) = program(view, group) else { continue };
-            if accept(&larger.group) {
+            let alone = program(view, group).filter(|chain| accept(&chain.group));
+            let larger = alone.or_else(|| {
+                let mut group = chain.group.clone();
+                let mut makers = vec![node];
+                // Steps are few, and so are the nodes that are looked at.
+                while let Some(maker) = makers.pop().filter(|_| group.len() < MAX_STEPS) {
+                    group.insert(maker);
+                    makers.extend(g.nodes[maker].inputs.iter().filter_map(|&v| joins(v, &group)));
+                }
+                program(view, group).filter(|chain| accept(&chain.group))
+            });
+            if let Some(larger) = larger {
+                let joined = larger.group.difference(&chain.group).copied();
+                // What readers of the nodes share with them may join now.
+                stack.extend(joined.chain(view.readers[v].iter().copied()));
                 chain = larger;
-                stack.push(node);
-                // What the node's readers share with it may join now.
-                stack.extend(&view.readers[v]);
             }
         }
     }
@@ -161,12 +175,24 @@ fn is_elementwise(g: &Graph, n: NodeId) -> bool {
     elementwise && g.ty(result).elements() > 1
 }
 
-/// A group as one operator; none where that cannot be.
+/// True for what another pass made one node of already; it may have several results.
+fn is_pointwise(g: &Graph, n: NodeId) -> bool {
+    matches!(g.nodes[n].op, Op::Pointwise { .. })
+}
+
+/// True for nodes that may be anywhere in a chain.
+fn may_join(g: &Graph, n: NodeId) -> bool {
+    is_elementwise(g, n)
+        || matches!(g.nodes[n].op, Op::Expand { .. })
+        || is_pointwise(g, n) && g.nodes[n].outputs.len() == 1
+}
+
+/// A group as one operator, with the last node's results; none where that cannot be.
 fn program(view: &GraphView, group: Group) -> Option<Chain> {
     let g = view.g;
     let inputs = view.operands(&group);
     let last = *group.last()?;
-    let result = g.result(last)?;
+    let mut results = Vec::new();
     let mut sources: HashMap<ValueId, usize> =
         inputs.iter().enumerate().map(|(i, &v)| (v, i)).collect();
     let mut steps = Vec::new();
@@ -174,21 +200,33 @@ fn program(view: &GraphView, group: Group) -> Option<Chain> {
         let node = &g.nodes[n];
         let read: Vec<usize> =
             node.inputs.iter().map(|v| sources.get(v).copied()).collect::<Option<_>>()?;
-        let from = g.ty(*node.inputs.first()?).dtype;
-        let mut made = push(&mut steps, (&node.op, from), &read, inputs.len())?;
-        let y = g.result(n)?;
-        // A program computes in `f32` what is stored as `bf16`.
-        if g.ty(y).dtype == DType::Bf16 && !matches!(node.op, Op::Expand { .. }) {
-            steps.push(Step::Round(made));
-            made = inputs.len() + steps.len() - 1;
+        if let Op::Pointwise { steps: own, results: given } = &node.op {
+            let before = inputs.len() + steps.len();
+            let number = |s: usize| read.get(s).copied().unwrap_or_else(|| before + s - read.len());
+            steps.extend(own.iter().map(|step| step.over(number)));
+            results = given.iter().map(|&s| number(s)).collect();
+        } else {
+            let from = g.ty(*node.inputs.first()?).dtype;
+            let mut made = push(&mut steps, (&node.op, from), &read, inputs.len())?;
+            // A program computes in `f32` what is stored as `bf16`.
+            if g.ty(g.result(n)?).dtype == DType::Bf16 && !matches!(node.op, Op::Expand { .. }) {
+                steps.push(Step::Round(made));
+                made = inputs.len() + steps.len() - 1;
+            }
+            results = vec![made];
         }
-        sources.insert(y, made);
+        sources.extend(g.result(n).zip(results.first().copied()));
     }
     if steps.is_empty() || steps.len() > MAX_STEPS || inputs.len() > MAX_OPERANDS {
         return None;
     }
-    let op = Op::Pointwise { steps, results: vec![sources[&result]] };
-    let fits = op.infer(&g.types_of(&inputs)).is_ok_and(|y| y[0] == *g.ty(result));
+    let op = Op::Pointwise { steps, results };
+    let is_made = |y: Vec<TensorType>| {
+        let outputs = &g.nodes[last].outputs;
+        y.len() == outputs.len()
+            && y.iter().zip(outputs).all(|(ty, v)| v.is_none_or(|v| g.ty(v) == ty))
+    };
+    let fits = op.infer(&g.types_of(&inputs)).is_ok_and(is_made);
     fits.then_some(Chain { group, op, inputs })
 }
 

@@ -7,7 +7,9 @@
 //! same functions to the same elements, each rounded once: the bits stay the same. It
 //! never needs more memory than its parts: it is fused only where at most one operand
 //! `u` of full size comes and goes, and until the last of the parts has run, `u` or
-//! something of its size computed from it is alive in any order.
+//! something of its size computed from it is alive in any order. Where a parameter's update reads
+//! a moment's, both are one where `u` is a small fraction of what others make of the parameter,
+//! who have to run before: biases, scales, but no weights of products.
 //!
 //! **Gradients.** Where the gradient that an update reads (an optimizer's node or a
 //! `pointwise`) is the product of two matrices, both become one `product_update`: the

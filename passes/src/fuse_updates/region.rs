@@ -1,6 +1,7 @@
 //! The elementwise nodes that lead to the exit values of states, in groups that can be one
 //! node each.
 
+use crate::fuse_elementwise::NEGLIGIBLE;
 use crate::rewrite::{GraphView, Group};
 use arenic_ir::graph::{Def, Node, NodeId, StateId, ValueId};
 use arenic_ir::op::{Kind, MAX_STEPS, Op, Step};
@@ -96,8 +97,8 @@ impl GraphView<'_> {
         group
     }
 
-    /// The group joined with those that share an operand with it, where that is possible;
-    /// and which these are.
+    /// The group joined with those that share an operand with it, or with the one that makes an
+    /// operand, where that is possible; and which these are.
     fn join(
         &self,
         group: &Group,
@@ -106,15 +107,19 @@ impl GraphView<'_> {
     ) -> Option<(Vec<usize>, Group)> {
         for v in self.operands(group) {
             let root = self.g.resolve(v).root;
-            let shared = matches!(self.g.values[root].def, Def::Node { .. })
-                && self.g.ty(v).elements() > 1
-                && !self.kept[root];
-            if !shared {
+            let Def::Node { node: maker, .. } = self.g.values[root].def else { continue };
+            if self.g.ty(v).elements() <= 1 {
                 continue;
             }
+            // A new moment that a parameter's update reads, or a gradient that several updates do.
+            let met = match owner[maker] {
+                Some(_) if !group.contains(&maker) => std::slice::from_ref(&maker),
+                _ if !self.kept[root] => &self.readers[root][..],
+                _ => continue,
+            };
             let mut others = BTreeSet::new();
             let mut all = group.clone();
-            let grouped = self.readers[root].iter().all(|&n| {
+            let grouped = met.iter().all(|&n| {
                 let Some(i) = owner[n] else { return false };
                 let Some(other) = &groups[i] else { return false };
                 if !group.contains(&n) {
@@ -127,11 +132,30 @@ impl GraphView<'_> {
                 continue;
             }
             let all = self.closure(all);
-            if self.is_convex(&all) && self.fits_at_its_end(&all) {
+            let may_wait = met != [maker] || self.may_follow_others(&all);
+            if may_wait && self.is_convex(&all) && self.fits_at_its_end(&all) {
                 return Some((others.into_iter().collect(), all));
             }
         }
         None
+    }
+
+    /// True where what a group reads is a small fraction of what each other reader of the states that
+    /// it changes makes. These have to run before the group, but not before a part of it that
+    /// changes other states.
+    fn may_follow_others(&self, group: &Group) -> bool {
+        let g = self.g;
+        let bytes = |n: &NodeId| g.result(*n).map_or(0, |v| g.ty(v).bytes());
+        let own = group.last().map_or(0, bytes);
+        let is_changed = |s: &StateId| match g.values[self.updated(*s)].def {
+            Def::Node { node, .. } => group.contains(&node),
+            _ => false,
+        };
+        let mut changed = g.states.keys().filter(is_changed);
+        changed.all(|s| {
+            let mut others = self.readers[g.states[s].enter].iter().filter(|n| !group.contains(n));
+            others.all(|n| own.saturating_mul(NEGLIGIBLE) <= bytes(n))
+        })
     }
 
     fn shape(&self, n: NodeId) -> Option<&[usize]> {
