@@ -51,7 +51,9 @@ fn graph_passes(change: impl Fn(&str) -> String) -> Pipeline {
 fn slow_products(g: &Graph, target: TargetInfo) -> Vec<String> {
     let is_product = |op: &Op| {
         let family = match op.family() {
-            Family::Wrapping(Wrapping::ChannelsLast { of }) => of.family(),
+            Family::Wrapping(Wrapping::ChannelsLast { of } | Wrapping::ForEach { of, .. }) => {
+                of.family()
+            }
             family => family,
         };
         matches!(family, Family::Product(_) | Family::Convolution(_) | Family::Attention(_))

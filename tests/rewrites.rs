@@ -174,6 +174,16 @@ fn attention_sums() {
     assert!(hold("attention_sums", "- attention_sums") >= 1);
 }
 
+#[test]
+fn group_updates() {
+    assert!(hold("group_updates", "- group_updates") >= 2);
+}
+
+#[test]
+fn pack_attention() {
+    assert!(hold("pack_attention", "- pack_attention") >= 2);
+}
+
 /// A graph of twenty operators in two orders of axes.
 fn in_two_orders(seed: u64) -> Graph {
     let mut random = fastrand::Rng::with_seed(seed);

@@ -18,7 +18,7 @@ use arenic_ir::types::bf16;
 pub unsafe fn compute(call: &LibraryCall, addresses: &[u64]) {
     let made = usize::from(call.made_bytes() > 0);
     let (operands, results) = addresses.split_at(call.operands().len() + made);
-    assert_eq!(results.len(), call.results(), "results of {call:?}");
+    assert_eq!(results.len(), call.results().len(), "results of {call:?}");
     let result = &results[0];
     // SAFETY: the caller's promise.
     unsafe {

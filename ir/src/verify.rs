@@ -39,6 +39,10 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
             let message = format!("it is for {ranks} ranks, the graph for {}", g.rank_count());
             return Err(Defect { at: at(), message });
         }
+        if !is_packed_once(node) {
+            let message = "queries, keys and values are packed, and several tensors".into();
+            return Err(Defect { at: at(), message });
+        }
         let Some(rng) = node.op.rng() else { continue };
         let key = (rng.stream, rng.seed);
         let message = if !matches!(node.op, Op::AttentionGrad { .. }) {
@@ -92,6 +96,17 @@ pub fn verify(g: &Graph) -> Result<(), Defect> {
     Ok(())
 }
 
+/// False for an attention of one tensor, or its gradient, that has several.
+fn is_packed_once(node: &Node) -> bool {
+    match &node.op {
+        Op::Attention { spec } | Op::AttentionGrad { spec, .. } if spec.packed => {
+            node.inputs.get(1..3)
+                == node.inputs.first().map(|&all| [all; 2]).as_ref().map(|x| &x[..])
+        }
+        _ => true,
+    }
+}
+
 /// True where the gradient's attention may be this node: it computes the same of operands of
 /// the same types.
 fn is_attention_of(g: &Graph, forward: NodeId, gradient: NodeId) -> bool {
@@ -101,7 +116,8 @@ fn is_attention_of(g: &Graph, forward: NodeId, gradient: NodeId) -> bool {
     else {
         return false;
     };
-    let alike = |spec: &AttentionSpec| AttentionSpec { positions_first: false, ..*spec };
+    let alike =
+        |spec: &AttentionSpec| AttentionSpec { positions_first: false, packed: false, ..*spec };
     let types = |spec: &AttentionSpec, of: &Node| spec.heads_first(&g.types_of(&of.inputs));
     alike(spec) == alike(of_gradient) && types(spec, forward) == types(of_gradient, gradient)
 }

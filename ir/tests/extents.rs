@@ -43,6 +43,8 @@ const OPERATORS: &str = r#"
 "batch_norm_input_grad" | f32[a,b,c] f32[a,b,c] f32[b] f32[b] f32[b] f32[b] f32[b]
 {"fused_norm":{"of":{"batch_norm":{"epsilon":0.1}},"others":2,"steps":[{"binary":["add",0,1]},{"binary":["mul",3,2]}]}} | f32[a,b,c] f32[b] f32[b] f32[a,b,c] f32[]
 {"fused_norm":{"of":{"layer_norm":{"axis":1,"epsilon":0.1}},"others":$k,"steps":[{"unary":["relu",0]}]}} | f32[a,b] f32[b] f32[a,b]
+{"fused_norm":{"of":"batch_norm_input_grad","others":1,"steps":[{"binary":["add",0,1]}]}} | f32[a,b,c] f32[a,b,c] f32[b] f32[b] f32[b] f32[b] f32[b] f32[a,b,c]
+{"fused_norm":{"of":{"fused_norm_grad":{"of":{"layer_norm_input_grad":{"axis":1}},"steps":[]}},"others":$k,"steps":[{"unary":["neg",0]}]}} | f32[a,b] f32[b] f32[a,1] f32[a,1] bf16[a,b] f32[a,b]
 {"fused_norm_grad":{"of":"batch_norm_param_grad","steps":[{"where":[0,1,2]}]}} | f32[a,b,c] f32[b] f32[b] bool[a,b,c] f32[a,b,c] f32[]
 {"fused_norm_grad":{"of":{"layer_norm_input_grad":{"axis":1}},"steps":[{"unary":["neg",0]}]}} | f32[a,b] f32[b] f32[a,1] f32[a,1] f32[a,b]
 {"mat_mul":{}} | f32[a,b,c] f32[a,c,d]
@@ -67,6 +69,7 @@ const OPERATORS: &str = r#"
 {"rnn_grad":{"activation":"tanh"}} | f32[a,b,c] f32[c,c] f32[a,b,c]
 {"resize":{"spec":{"sizes":[$a],"scales":[$x],"mode":"linear","coordinates":"half_pixel","antialias":true}}} | f32[b]
 {"resize":{"spec":{"sizes":[$a],"scales":[$x],"mode":{"cubic":{"a":-0.75}},"coordinates":"asymmetric"}}} | f32[b]
+{"for_each":{"of":{"momentum":{"alpha":0.9,"beta":0.9,"nesterov":false,"norm_coefficient":0.0}},"lots":$k}} | f32[] i64[] f32[a,b] f32[a,b] f32[a,b] f32[] i64[] f32[a,b] f32[a,b] f32[a,b]
 {"adam":{"alpha":0.9,"beta":0.9,"epsilon":0.1,"norm_coefficient":0.0,"norm_coefficient_post":0.0}} | f32[] i64[] f32[a,b] f32[a,b] f32[a,b] f32[a,b]
 {"adagrad":{"decay_factor":0.0,"epsilon":0.1,"norm_coefficient":0.0}} | f32[] i64[] f32[a,b] f32[a,b] f32[a,b]
 {"momentum":{"alpha":0.9,"beta":0.9,"nesterov":false,"norm_coefficient":0.0}} | f32[] i64[] f32[a,b] f32[a,b] f32[a,b]
@@ -77,6 +80,8 @@ const OPERATORS: &str = r#"
 {"gemm_gelu_grad":{}} | f32[a,b] f32[b,c] f32[a,c]
 {"attention":{"spec":{"scale":1.0}}} | f32[a,b,c] f32[a,d,c] f32[a,d,e]
 {"attention":{"spec":{"scale":1.0,"causal":true}}} | bf16[b,c] bf16[d,c] bf16[d,e]
+{"attention":{"spec":{"scale":1.0,"positions_first":true,"packed":true}}} | f32[a,b,c,d] f32[a,b,c,d] f32[a,b,c,d]
+{"attention_grad":{"spec":{"scale":1.0,"positions_first":true,"packed":true}}} | f32[a,b,3,d] f32[a,b,3,d] f32[a,b,3,d] f32[a,1,b] f32[a,1,b] f32[a,b,1,d]
 {"attention_grad":{"spec":{"scale":1.0}}} | f32[a,b,c] f32[a,d,c] f32[a,d,e] f32[a,b] f32[a,b] f32[a,b,e]
 "log_softmax_stats" | f32[a,b]
 {"all_reduce":{"ranks":$k}} | f32[a,b] f32[c]
@@ -204,6 +209,7 @@ const WITHOUT_CUTS: &[&str] = &[
     "all_gather",
     "all_reduce",
     "dropout",
+    "for_each",
     "gather",
     "gather_nd",
     "opaque",

@@ -35,6 +35,7 @@ pub mod fuse_norms;
 pub mod fuse_sums;
 pub mod fuse_transposes;
 pub mod fuse_updates;
+pub mod group_updates;
 mod homes;
 mod largest;
 pub mod layout;
@@ -43,6 +44,7 @@ pub mod lower;
 pub mod mip;
 pub mod order;
 pub mod overlap;
+pub mod pack_attention;
 mod pass;
 pub mod place;
 pub mod pool_taps;
@@ -94,6 +96,8 @@ crate::passes! {
     graph pool_taps::PoolTaps,
     graph sink_transposes::SinkTransposes,
     graph attention_sums::AttentionSums,
+    graph pack_attention::PackAttention,
+    graph group_updates::GroupUpdates,
     graph fuse_cross_entropy::FuseCrossEntropy,
     graph sink_scatters::SinkScatters,
     graph fuse_updates::FuseUpdates in "fuse_updates/mod.rs",

@@ -194,6 +194,15 @@ fn operators_that_become_several_are_read_back_with_close_results() {
             },
             [vec![x.clone()], channels(5), x2(), vec![TensorType::new(x.dtype, [])]].concat(),
         ),
+        (
+            Op::FusedNorm {
+                of: Box::new(Op::BatchNormInputGrad),
+                others: 1,
+                steps: vec![Step::Binary(Binary::Add, 0, 1)],
+                rounded: false,
+            },
+            [x2(), channels(5), vec![x.clone()]].concat(),
+        ),
         (Op::SoftmaxGrad { axis: 1 }, x2()),
         (Op::LogSoftmaxGrad { axis: 2 }, x2()),
         (Op::Attention { spec: spec(false, true) }, attention(&[0, 1, 2, 6])),
@@ -305,4 +314,31 @@ fn stream_of(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
+}
+
+/// One tensor of queries, keys and values, two heads of queries for one of keys, and its gradient.
+#[test]
+fn an_attention_of_one_tensor_is_read_back_with_close_results() {
+    let ty = |shape: &[usize]| TensorType::new(DType::F64, shape);
+    let mut g = Graph { name: "packed".into(), ..Graph::default() };
+    let all = g.add_input("all", ty(&[2, 5, 8, 4]));
+    let dy = g.add_input("do", ty(&[2, 5, 4, 4]));
+    let mask = g.add_input("mask", ty(&[5, 5]));
+    let packed = AttentionSpec {
+        group: 2,
+        positions_first: true,
+        packed: true,
+        ..AttentionSpec::scaled(0.5)
+    };
+    let n = g.add_node("it", Op::Attention { spec: packed }, vec![all, all, all, mask]).unwrap();
+    let [o, max, sum] = [0, 1, 2].map(|i| g.nodes[n].outputs[i].unwrap());
+    let gradient = Op::AttentionGrad { spec: packed, of_mask: true, has_result: true };
+    let operands = vec![all, all, all, max, sum, dy, o, mask];
+    let n = g.add_node("gradient", gradient, operands).unwrap();
+    let [of_all, of_mask] = g.nodes[n].outputs[..] else { panic!("two gradients") };
+    for (name, value) in [("o", Some(o)), ("of_all", of_all), ("of_mask", of_mask)] {
+        g.outputs.push(arenic_ir::Output { name: name.into(), value: value.unwrap() });
+    }
+    verify(&g).unwrap();
+    close(&g, 1e-12);
 }

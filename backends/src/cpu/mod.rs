@@ -84,6 +84,7 @@ pub fn takes_bf16(op: &Op) -> bool {
         Family::Elementwise(Elementwise::Cast { .. } | Elementwise::Pointwise { .. }) => true,
         Family::Reducing(Reducing::PointwiseReduce { .. }) => true,
         Family::Collective(_) => true,
+        Family::Wrapping(Wrapping::ForEach { of, .. }) => takes_bf16(of),
         _ => op.moves_elements(),
     }
 }
@@ -164,6 +165,7 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             let messages = |e: Exchange| (e.sent + e.ranks).saturating_mul(e.piece);
             (Exchange::new(op, x, MESSAGES).map_or(0, messages) as u64, x[0].dtype)
         }
+        Family::Wrapping(Wrapping::ForEach { .. }) => return 0,
         Family::Wrapping(Wrapping::ChannelsLast { of }) => {
             let moved = x.iter().chain(y).filter(|t| channels_last::is_turned(t));
             let moved = moved.map(|t| moved_bytes(t)).fold(0, u64::saturating_add);
@@ -327,6 +329,7 @@ fn of_accumulated(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<u
             Wrapping::ChannelsLast { of } => {
                 return channels_last::as_first(x, y, |x, y| of_accumulated(of, x, y));
             }
+            Wrapping::ForEach { .. } => NONE,
         },
         // Collectives are in no cut.
         Family::Collective(_) | Family::Opaque(_) => return None,

@@ -169,13 +169,14 @@ impl LibraryCall {
         }
     }
 
-    /// How many of the operator's results it gives, the first ones.
-    pub fn results(&self) -> usize {
+    /// The operator's results in the order in which the call gives them; several may be parts of one.
+    pub fn results(&self) -> &'static [usize] {
         match self {
-            LibraryCall::Product(p) if p.epilogue == Epilogue::Gelu { keeps_z: true } => 2,
-            LibraryCall::Attention(a) if a.gradients => 3,
-            LibraryCall::Attention(a) if a.keeps_statistics => 2,
-            _ => 1,
+            LibraryCall::Product(p) if p.epilogue == Epilogue::Gelu { keeps_z: true } => &[0, 1],
+            LibraryCall::Attention(a) if a.gradients && a.packed => &[0, 0, 0],
+            LibraryCall::Attention(a) if a.gradients => &[0, 1, 2],
+            LibraryCall::Attention(a) if a.keeps_statistics => &[0, 1],
+            _ => &[0],
         }
     }
 

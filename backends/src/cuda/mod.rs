@@ -160,7 +160,9 @@ pub fn takes_bf16(op: &Op) -> bool {
         Family::Attention(op) => match op {
             Attention::Attention { .. } | Attention::AttentionGrad { .. } => true,
         },
-        Family::Wrapping(Wrapping::ChannelsLast { of }) => takes_bf16(of),
+        Family::Wrapping(Wrapping::ChannelsLast { of } | Wrapping::ForEach { of, .. }) => {
+            takes_bf16(of)
+        }
         Family::Collective(op) => match op {
             Collective::AllReduce { .. }
             | Collective::ReduceScatter { .. }
@@ -229,6 +231,7 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         Family::Resizing(Resizing::Resize { spec }) => {
             spec.table_bytes((0..spec.sizes.len()).filter(|&a| !spec.keeps(a, x[0].shape[a])))
         }
+        Family::Wrapping(Wrapping::ForEach { .. }) => 0,
         Family::Wrapping(Wrapping::ChannelsLast { of }) => {
             channels_last::as_first(x, y, |x, y| own_scratch_bytes(of, x, y))
         }
@@ -302,6 +305,7 @@ fn own_sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<us
             | Recurrent::Rnn { .. }
             | Recurrent::RnnGrad { .. } => NONE,
         },
+        Family::Wrapping(Wrapping::ForEach { .. }) => NONE,
         Family::Wrapping(Wrapping::ChannelsLast { of }) => {
             let of = |x: &[&TensorType], y: &[&TensorType]| Cuda.sum_order(of, x, y);
             return channels_last::as_first(x, y, of).map(|order| order.0);

@@ -6,7 +6,7 @@ use arenic_backends::cuda::library::Attention;
 /// Where the elements of queries, keys, values and the result are: sequence, matrix, row, element.
 fn at(a: &Attention, kind: usize, [sequence, matrix, row, element]: [usize; 4]) -> usize {
     let [sequences, matrices, rows] = a.strides[kind];
-    sequence * sequences + matrix * matrices + row * rows + element
+    a.first[kind] + sequence * sequences + matrix * matrices + row * rows + element
 }
 
 /// Computes a call on operands in its order, then its results.
@@ -111,6 +111,8 @@ mod tests {
             causal: true,
             keeps_statistics: true,
             strides: [[40, 2, 8], [12, 6, 2], [18, 3, 6], [60, 15, 3]],
+            first: [0; 4],
+            packed: false,
         }
     }
 

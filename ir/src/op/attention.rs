@@ -10,8 +10,21 @@ use crate::types::{TensorType, broadcast_shapes};
 impl AttentionSpec {
     /// The types of queries, keys and values with heads before positions. Those without heads stay as they are.
     pub fn heads_first(&self, x: &[&TensorType]) -> [TensorType; 3] {
+        if self.packed {
+            let all = exchanged(x[0]);
+            let keys = self.packed_heads(&all);
+            let heads = all.rank().saturating_sub(3);
+            return [keys.saturating_mul(self.group), keys, keys]
+                .map(|n| all.with_extent(heads, n));
+        }
         let turned = self.positions_first;
         [0, 1, 2].map(|i| if turned { exchanged(x[i]) } else { x[i].clone() })
+    }
+
+    /// Heads of keys in a tensor of queries, keys and values with heads before positions.
+    fn packed_heads(&self, all: &TensorType) -> usize {
+        let heads = all.rank().checked_sub(3).map_or(0, |axis| all.shape[axis]);
+        heads / self.group.saturating_add(2)
     }
 
     /// Where matrices are in queries, keys, values and the result, of operands that `infer` accepts.
@@ -23,8 +36,22 @@ impl AttentionSpec {
             _ => unreachable!("operands are matrices"),
         };
         let ([heads, rows, _], values) = (of(q), of(v));
-        [of(q), of(k), values, [heads, rows, values[2]]]
-            .map(|extents| Matrices::new(extents, self.positions_first))
+        let mut made = [of(q), of(k), values, [heads, rows, values[2]]]
+            .map(|extents| Matrices::new(extents, self.positions_first));
+        if self.packed {
+            let (columns, shared) = (values[2], made[1].heads);
+            let all = heads + 2 * shared;
+            for (of, first) in made.iter_mut().zip([0, heads, heads + shared]) {
+                let (row, first) = (all * columns, first * columns);
+                *of = Matrices { first, sequence: rows * row, row, ..*of };
+            }
+        }
+        made
+    }
+
+    /// Tensors of gradients of queries, keys and values.
+    pub fn gradients(&self) -> usize {
+        if self.packed { 1 } else { 3 }
     }
 }
 
@@ -41,6 +68,8 @@ fn exchanged(x: &TensorType) -> TensorType {
 /// elements; those of a row lie side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrices {
+    /// The first element of the first matrix.
+    pub first: usize,
     /// Matrices of a sequence: those along the last axis of the batch.
     pub heads: usize,
     /// From sequence to sequence.
@@ -55,16 +84,16 @@ impl Matrices {
     fn new([heads, rows, columns]: [usize; 3], positions_first: bool) -> Matrices {
         let sequence = heads * rows * columns;
         match positions_first {
-            true => Matrices { heads, sequence, head: columns, row: heads * columns },
-            false => Matrices { heads, sequence, head: rows * columns, row: columns },
+            true => Matrices { first: 0, heads, sequence, head: columns, row: heads * columns },
+            false => Matrices { first: 0, heads, sequence, head: rows * columns, row: columns },
         }
     }
 
     /// The first element of a matrix, counted over all sequences.
     pub fn offset(&self, matrix: usize) -> usize {
         match self.heads {
-            0 => 0,
-            heads => matrix / heads * self.sequence + matrix % heads * self.head,
+            0 => self.first,
+            heads => self.first + matrix / heads * self.sequence + matrix % heads * self.head,
         }
     }
 }
@@ -104,7 +133,8 @@ impl Row for Attention<'_> {
                 for (t, ty) in x[3..self.first_mask()].iter().zip(of) {
                     ensure!(*t == ty, "an operand is {t}, not {ty}");
                 }
-                let mut gradients = vec![x[0].clone(), x[1].clone(), x[2].clone()];
+                let mut gradients =
+                    x[..self.spec().gradients()].iter().map(|&t| t.clone()).collect::<Vec<_>>();
                 if *of_mask {
                     let Some(mask) = masks.first() else {
                         return Err(TypeError("no mask to give a gradient".into()));
@@ -128,8 +158,8 @@ impl Row for Attention<'_> {
         if spec.dropout.is_some() {
             return vec![];
         }
-        // The last axis has fewer keys than queries where these share some.
-        let shared = usize::from(spec.group > 1);
+        // The last axis has fewer keys than queries where these share some, and all three where they are one.
+        let shared = usize::from(spec.group > 1 || spec.packed);
         let axes = 0..x[0].rank().saturating_sub(2 + shared);
         axes.map(|d| of_batch(*self, x, y, d)).collect()
     }
@@ -146,7 +176,7 @@ impl Row for Attention<'_> {
             Attention::Attention { .. } => 2 * d + 2 * e + 6,
             Attention::AttentionGrad { .. } => 6 * d + 4 * e + 10,
         };
-        let scores = (x[0].elements() as u64 / d).saturating_mul(s);
+        let scores = (operands[0].elements() as u64 / d).saturating_mul(s);
         let scores = if spec.causal { scores.div_ceil(2) } else { scores };
         let each = each + if spec.dropout.is_some() { 12 } else { 0 };
         let capped = match self {
@@ -155,7 +185,9 @@ impl Row for Attention<'_> {
             Attention::AttentionGrad { .. } => 16 + 2 * d,
         };
         let each = each + if spec.softcap.is_some() { capped } else { 0 };
-        Work::of_attention(scores.saturating_mul(each), x, y)
+        // One tensor is read once.
+        let read = [&x[..spec.gradients()], &x[3..]].concat();
+        Work::of_attention(scores.saturating_mul(each), &read, y)
     }
 
     fn moves_elements(&self) -> bool {
@@ -177,6 +209,16 @@ impl Row for Attention<'_> {
 fn heads_first(spec: &AttentionSpec, x: &[&TensorType]) -> Result<[TensorType; 3], TypeError> {
     for t in &x[..3] {
         ensure!(!spec.positions_first || t.rank() > 2, "{t} has no heads after its positions");
+    }
+    if spec.packed {
+        let all = x[0];
+        let heads = all.shape[all.rank().saturating_sub(2)];
+        let parts = spec.group.saturating_add(2);
+        ensure!(
+            spec.positions_first && heads.is_multiple_of(parts) && [x[1], x[2]] == [all; 2],
+            "{all} are no queries, keys and values, {} heads of queries for one of keys",
+            spec.group
+        );
     }
     Ok(spec.heads_first(x))
 }
@@ -256,8 +298,8 @@ fn of_batch(op: Attention, x: &[&TensorType], y: &[&TensorType], d: usize) -> Cu
         _ => Some(own),
     };
     let of_result = match op {
-        Attention::Attention { .. } => [own, d, d],
-        Attention::AttentionGrad { .. } => [own; 3],
+        Attention::Attention { .. } => vec![own, d, d],
+        Attention::AttentionGrad { .. } => vec![own; op.spec().gradients()],
     };
     let results = y.iter().enumerate().map(|(i, t)| match of_result.get(i) {
         Some(&axis) => Assembly::Concat(axis),

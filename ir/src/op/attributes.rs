@@ -114,6 +114,11 @@ pub struct AttentionSpec {
     /// rows of a position lie side by side, as a product gives them.
     #[serde(default, skip_serializing_if = "is_false")]
     pub positions_first: bool,
+    /// Queries, keys and values are one tensor `[…,T,H+2K,D]`, as one product gives them: of each position the rows
+    /// of the `H` heads of queries, of the `K` of keys and of the `K` of values. It is each of the three
+    /// operands, and their gradients are one tensor like it. Positions are before heads.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub packed: bool,
 }
 
 impl AttentionSpec {
@@ -127,6 +132,7 @@ impl AttentionSpec {
             softcap: None,
             group: 1,
             positions_first: false,
+            packed: false,
         }
     }
 }

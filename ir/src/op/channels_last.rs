@@ -8,9 +8,7 @@
 //! their channels in the second place again; the positions that a `MaxPool` gives are those there.
 
 use super::error::ensure;
-use super::families::Wrapping;
-use super::family::Row;
-use super::{Assembly, Cut, Family, Narrowing, Op, TypeError, Work};
+use super::{Assembly, Cut, Family, Op, TypeError, Work};
 use crate::types::TensorType;
 
 /// A list with an entry for each axis, the channels' last.
@@ -103,49 +101,20 @@ impl Op {
     }
 }
 
-impl Row for Wrapping<'_> {
-    fn arity(&self) -> (usize, usize) {
-        let Wrapping::ChannelsLast { of } = self;
-        of.arity()
-    }
+/// The results of an operator on tensors with their channels last.
+pub(super) fn infer(of: &Op, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
+    ensure!(of.may_have_channels_last(), "{} has no channels to be last", of.name());
+    let y = as_first(x, &[], |x, _| of.infer(x))?;
+    Ok(y.iter().map(last).collect())
+}
 
-    fn infer(&self, x: &[&TensorType]) -> Result<Vec<TensorType>, TypeError> {
-        let Wrapping::ChannelsLast { of } = self;
-        ensure!(of.may_have_channels_last(), "{} has no channels to be last", of.name());
-        let y = as_first(x, &[], |x, _| of.infer(x))?;
-        Ok(y.iter().map(last).collect())
-    }
-
-    fn in_place(&self, _: &[&TensorType], _: &[&TensorType]) -> Vec<(usize, usize)> {
-        // No operator with a window has pairs.
-        let Wrapping::ChannelsLast { .. } = self;
-        vec![]
-    }
-
-    fn cuts(&self, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
-        let Wrapping::ChannelsLast { of } = self;
-        cuts(of, x, y)
-    }
-
-    fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
-        let Wrapping::ChannelsLast { of } = self;
-        // Nothing is transposed where channels are last already.
-        Work { turned_bytes: 0, ..as_first(x, y, |x, y| of.work(x, y)) }
-    }
-
-    fn moves_elements(&self) -> bool {
-        let Wrapping::ChannelsLast { of } = self;
-        of.moves_elements()
-    }
-
-    fn narrowing(&self, operands: usize) -> Narrowing {
-        let Wrapping::ChannelsLast { of } = self;
-        of.narrowing(operands)
-    }
+/// Nothing is transposed where channels are last already.
+pub(super) fn work(of: &Op, x: &[&TensorType], y: &[&TensorType]) -> Work {
+    Work { turned_bytes: 0, ..as_first(x, y, |x, y| of.work(x, y)) }
 }
 
 /// The cuts of an operator on tensors with their channels last.
-fn cuts(of: &Op, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
+pub(super) fn cuts(of: &Op, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
     let moved = |axis: usize, ty: &TensorType| match is_turned(ty) {
         true => last_axis(ty.rank(), axis),
         false => axis,

@@ -1,5 +1,5 @@
-//! Normalisations with the elementwise steps that follow their result, and gradients of
-//! normalisations with the steps that make their `dy`.
+//! Normalisations and gradients of their operands with the elementwise steps that follow their result,
+//! and gradients of normalisations with the steps that make their `dy`.
 //!
 //! [`Op::FusedNorm`] and [`Op::FusedNormGrad`] hold the operator that they are without the steps. It
 //! has an operand or a result of which no tensor exists: [`own`] and [`own_of_gradient`] have the
@@ -8,7 +8,7 @@
 use super::error::ensure;
 use super::pointwise::infer_last;
 use super::{Cut, MAX_OPERANDS, Op, Step, TypeError};
-use crate::types::TensorType;
+use crate::types::{DType, TensorType};
 
 /// The operands of the normalisation itself, and those of the steps alone.
 pub fn own<'a, 'b>(
@@ -52,13 +52,12 @@ pub(super) fn arity_of_gradient(of: &Op) -> (usize, usize) {
 
 pub(super) fn infer(
     of: &Op,
-    others: usize,
-    steps: &[Step],
+    (others, steps, rounded): (usize, &[Step], bool),
     x: &[&TensorType],
 ) -> Result<Vec<TensorType>, TypeError> {
     ensure!(
-        matches!(of, Op::LayerNorm { .. } | Op::BatchNorm { .. }),
-        "fused_norm holds {}, which is no normalisation",
+        is_followed(of),
+        "fused_norm holds {}, which is no normalisation and no gradient of a normalised operand",
         of.name()
     );
     ensure!(others < MAX_OPERANDS, "fused_norm of steps with {others} operands more");
@@ -67,7 +66,22 @@ pub(super) fn infer(
     let normal = y[0].accumulated();
     let operands: Vec<&TensorType> = [&normal].into_iter().chain(read.iter().copied()).collect();
     y[0] = infer_last(steps, &operands, &normal.shape)?;
+    if rounded {
+        ensure!(y[0].dtype == DType::F32, "{} is not rounded to bf16", y[0]);
+        y.push(TensorType::new(DType::Bf16, &y[0].shape[..]));
+    }
     Ok(y)
+}
+
+/// True for operators that steps may follow: they give an element for each of their first operand.
+fn is_followed(of: &Op) -> bool {
+    let is_of_operand =
+        |of: &Op| matches!(of, Op::LayerNormInputGrad { .. } | Op::BatchNormInputGrad);
+    match of {
+        Op::LayerNorm { .. } | Op::BatchNorm { .. } => true,
+        Op::FusedNormGrad { of, .. } => is_of_operand(of),
+        of => is_of_operand(of),
+    }
 }
 
 pub(super) fn infer_gradient(
@@ -96,11 +110,17 @@ pub(super) fn infer_gradient(
     of.infer(&own)
 }
 
-/// The result may take the bytes of what is normalised or of another operand of its shape: statistics
-/// are complete before an element is written, and of each place all operands are read before.
-pub(super) fn in_place(others: usize, x: &[&TensorType]) -> Vec<(usize, usize)> {
-    let first = x.len().saturating_sub(others);
-    (first..x.len()).chain([0]).map(|i| (i, 0)).collect()
+/// The result may take the bytes that it might without steps, or those of another operand of its shape:
+/// statistics are complete before an element is written, and of each place all operands are read before.
+pub(super) fn in_place(
+    of: &Op,
+    others: usize,
+    x: &[&TensorType],
+    y: &[&TensorType],
+) -> Vec<(usize, usize)> {
+    let (own, _) = own(others, x);
+    let pairs = of.family().row().in_place(own, y);
+    (own.len()..x.len()).map(|i| (i, 0)).chain(pairs).collect()
 }
 
 /// Of an operand's gradient what `dy` is made of has the pairs that `dy` has.
@@ -145,16 +165,16 @@ fn with_others(mut cut: Cut, first: &TensorType, read: &[&TensorType]) -> Cut {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Binary, Unary};
+    use super::super::{Assembly, Binary, Unary};
     use super::*;
-    use crate::types::DType;
 
     fn ty(dtype: DType, shape: &[usize]) -> TensorType {
         TensorType::new(dtype, shape)
     }
 
     fn norm(others: usize, steps: Vec<Step>) -> Op {
-        Op::FusedNorm { of: Box::new(Op::BatchNorm { epsilon: 0.1 }), others, steps }
+        let of = Box::new(Op::BatchNorm { epsilon: 0.1 });
+        Op::FusedNorm { of, others, steps, rounded: false }
     }
 
     #[test]
@@ -172,7 +192,23 @@ mod tests {
         assert_eq!(cut.operands, [Some(1), Some(0), Some(0), Some(1), None]);
         let narrow = norm(0, vec![Step::Unary(Unary::Relu, 0), Step::Round(1)]);
         assert_eq!(narrow.infer(&[&x, &c, &c]).unwrap()[0], r);
+        let of = Op::FusedNormGrad { of: Box::new(Op::BatchNormInputGrad), steps: vec![] };
+        let steps = vec![Step::Binary(Binary::Add, 0, 1)];
+        let of = Box::new(of);
+        let of_operand = Op::FusedNorm { of, others: 1, steps: steps.clone(), rounded: true };
+        let operands = [&x, &c, &c, &c, &c, &c, &r, &x];
+        assert_eq!(of_operand.infer(&operands).unwrap(), [x.clone(), r.clone()]);
+        assert_eq!(of_operand.in_place_pairs(&operands, &[&x, &r]), [(7, 0), (0, 0)]);
+        let cut = &of_operand.cuts(&operands, &[&x, &r])[0];
+        assert_eq!(cut.operands[4..], [Some(0), Some(0), Some(1), Some(1)]);
+        assert_eq!(cut.results, [Assembly::Concat(1); 2]);
+        let sums = Op::FusedNormGrad { of: Box::new(Op::BatchNormParamGrad), steps: vec![] };
         for (op, operands) in [
+            // Sums have no element for each of an operand.
+            (
+                Op::FusedNorm { of: Box::new(sums), others: 1, steps, rounded: false },
+                vec![&x, &c, &c, &r, &x],
+            ),
             // A row for all, too few operands, no steps, what is no normalisation.
             (norm(1, vec![Step::Binary(Binary::Add, 0, 1)]), vec![&x, &c, &c, &c]),
             (norm(2, vec![Step::Binary(Binary::Add, 0, 1)]), vec![&x, &c, &c, &x]),
@@ -182,6 +218,7 @@ mod tests {
                     of: Box::new(narrow),
                     others: 0,
                     steps: vec![Step::Unary(Unary::Relu, 0)],
+                    rounded: false,
                 },
                 vec![&x, &c, &c],
             ),

@@ -54,6 +54,7 @@ mod softmax;
 mod update;
 mod window;
 mod work;
+mod wrapping;
 
 pub use attention::Matrices;
 pub use attributes::{AttentionDropout, AttentionSpec, PoolIndices, Reduction, Rng, Scatter};

@@ -58,7 +58,9 @@ impl Row for Norm<'_> {
                 like(&channels(x[0])?, &x[2..])?;
                 Ok(vec![x[0].clone()])
             }
-            Norm::FusedNorm { of, others, steps } => fused_norm::infer(of, *others, steps, x),
+            Norm::FusedNorm { of, others, steps, rounded } => {
+                fused_norm::infer(of, (*others, steps, *rounded), x)
+            }
             Norm::FusedNormGrad { of, steps } => fused_norm::infer_gradient(of, steps, x),
         }
     }
@@ -68,7 +70,7 @@ impl Row for Norm<'_> {
             Norm::LayerNorm { .. } | Norm::BatchNorm { .. } => vec![(0, 0)],
             Norm::LayerNormInputGrad { .. } | Norm::BatchNormInputGrad => vec![(1, 0), (0, 0)],
             Norm::LayerNormParamGrad { .. } | Norm::BatchNormParamGrad => vec![],
-            Norm::FusedNorm { others, .. } => fused_norm::in_place(*others, x),
+            Norm::FusedNorm { of, others, .. } => fused_norm::in_place(of, *others, x, y),
             Norm::FusedNormGrad { of, .. } => fused_norm::in_place_of_gradient(of, x, y),
         }
     }

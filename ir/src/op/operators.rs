@@ -258,18 +258,22 @@ operators! {
         /// batch norm's operand, `scale·inv_std·(dy − (dbias + (x − mean)·inv_std·dscale) / m)`,
         /// where a channel has `m` elements.
         "batch_norm_input_grad" BatchNormInputGrad,
-        /// `operands of the normalisation…, others… → results of the normalisation`: a `LayerNorm` or
-        /// `BatchNorm` with what is computed of each element of its first result, of which no tensor
+        /// `operands of the normalisation…, others… → results of the normalisation`: a `LayerNorm`, a
+        /// `BatchNorm` or the gradient of such a one's operand, perhaps a `FusedNormGrad`, with what is
+        /// computed of each element of its first result, of which no tensor
         /// exists: in its place is what the last step gives. Source 0 of the steps is that element in
         /// the type in which sums are taken, not yet rounded; then come the others, each with an
         /// element for each of its, or with one for all.
         "fused_norm" FusedNorm {
-            /// The normalisation.
+            /// The normalisation, or the gradient.
             of: Box<Op>,
             /// How many operands the steps have beside the normalisation's result.
             others: usize,
             /// What is computed, in order.
             steps: Vec<Step>,
+            /// What the last step gives is also given as `bf16`, behind the other results.
+            #[serde(default, skip_serializing_if = "is_false")]
+            rounded: bool,
         },
         /// `operands of the gradient but dy…, others… → results of the gradient`: a gradient of a
         /// `LayerNorm` or `BatchNorm` whose `dy` is what the last step computes of the others, of
@@ -456,7 +460,8 @@ operators! {
         /// sum of two need not exist. The attributes may bound what the masks are added to, and let
         /// several matrices of queries share keys and values. Of every row of scores the maximum and the
         /// sum of `exp(s − max)`, and `o = (exp(s − max) / sum) v`, where some of the factors of `v` may
-        /// be dropped. The attributes may also have positions before heads in tensors.
+        /// be dropped. The attributes may also have positions before heads in tensors, and queries, keys and
+        /// values in one.
         /// Scores exist a few rows at a time. Two numbers per row and not one logarithm, which could
         /// not hold a maximum of −1e9, as of a row that a finite mask covers, and a sum beside it.
         "attention" Attention {
@@ -592,13 +597,21 @@ operators! {
         },
     }
 
-    /// An operator that holds another, on tensors stored otherwise.
+    /// An operator that holds another, on tensors stored otherwise or on more of them.
     Wrapping {
         /// An operator with a window, on tensors whose channels are last: of each operand and result
         /// of rank three or more the second axis stands last, of filters, too.
         "channels_last" ChannelsLast {
             /// The operator: a convolution, a pool or a gradient of one.
             of: Box<Op>,
+        },
+        /// `operands of the first lot…, of the second… → results of the first lot…, of the second…`: an elementwise
+        /// operator on lots of operands of the same types, in any order or at once (PyTorch's `foreach`).
+        "for_each" ForEach {
+            /// The operator: a program of elements or an update.
+            of: Box<Op>,
+            /// How many lots there are.
+            lots: usize,
         },
     }
 

@@ -255,11 +255,14 @@ pub(crate) fn special(
         Op::Attention { spec } | Op::AttentionGrad { spec, .. } if spec.dropout.is_some() => {
             let [q, k, _] = spec.heads_first(x);
             let scores = q.with_extent(q.rank() - 1, k.shape[k.rank() - 2]);
+            let gradients = spec.gradients();
             spec.dropout = None;
             let mut rules = by_table(&part, kinds, x, y, count);
             let first = Kind::Rows(Along::FIRST);
             let draws = draws_by_rows(&scores, Along::FIRST, count);
-            rules.retain(|rule| draws && rule.results[..3].iter().all(|&kind| kind == first));
+            rules.retain(|rule| {
+                draws && rule.results.iter().take(gradients).all(|&kind| kind == first)
+            });
             rules.iter_mut().for_each(|rule| rule.op = op.clone());
             rules
         }

@@ -1,8 +1,9 @@
 //! Batch and layer normalisations with what is computed elementwise of their result, and their
-//! gradients with what makes the gradient of that result.
+//! gradients with what makes the gradient of that result, and what is computed of theirs.
 //!
 //! A rectifier, a residual sum or a cast that alone reads a normalisation's result becomes a part of
-//! it ([`results`]): the result is never written and read again. Backward, the elementwise operator
+//! it ([`results`]): the result is never written and read again; so does a sum of gradients that alone
+//! reads that of its operand, and with it the cast to `bf16` for the products before. Backward, the elementwise operator
 //! that makes `dy` for the two gradients of one normalisation becomes a part of both
 //! ([`gradients`]), which compute it each: it is read twice what `dy` is computed of, instead of
 //! that once, `dy` written once and read twice. Only where that moves no more bytes, as
@@ -11,7 +12,8 @@
 //!
 //! Sound because the same functions are applied to the same elements, each rounded once, and sums are
 //! taken in the same order: the bits stay the same. No order of the graph needs more memory
-//! afterwards, scratch of sums aside: [`results`] and [`gradients`] say why.
+//! afterwards, scratch of sums aside: [`results`] and [`gradients`] say why. But for the casts: what they give is
+//! half of a sum, and there from the sum on, which is some nodes earlier where an order puts any between.
 //!
 //! The named pipelines have it for GPUs alone. On a CPU steps are interpreted a strip at a time, which
 //! takes longer than the bytes that they save, and twice backward: with it a step of MobileNetV2 (batch
@@ -42,18 +44,27 @@ pub struct FuseNorms {}
 
 impl GraphPass for FuseNorms {
     fn run(&self, g: &mut Graph, cx: &Cx) -> Result<Stats, PassError> {
-        let found = results::all(&GraphView::new(g), cx.target);
-        let mut e = Editor::new(g);
-        found.iter().try_for_each(|fused| fused.replace(&mut e))?;
-        e.finish();
-        let norms = found.len() as u64;
-        // What is found of one step has no part in the other: a node makes either `dy` or a result.
-        let found = gradients::all(&GraphView::new(g), cx.target);
-        let mut e = Editor::new(g);
-        found.iter().try_for_each(|fused| fused.replace(&mut e))?;
-        e.finish();
-        Ok(Stats::from([("fused_norms", norms), ("fused_gradients", found.len() as u64)]))
+        // Each finds what the one before it left.
+        let norms = replaced(g, |view| results::all(view, cx.target, results::is_norm))?;
+        let gradients = replaced(g, |view| gradients::all(view, cx.target))?;
+        let sums = replaced(g, |view| results::all(view, cx.target, results::is_gradient))?;
+        let casts = results::round(g)?;
+        Ok(Stats::from([
+            ("fused_norms", norms),
+            ("fused_gradients", gradients),
+            ("fused_sums_of_gradients", sums),
+            ("fused_casts", casts),
+        ]))
     }
+}
+
+/// Puts what is found in its place; says how many there are.
+fn replaced(g: &mut Graph, found: impl FnOnce(&GraphView) -> Vec<Fused>) -> Result<u64, PassError> {
+    let found = found(&GraphView::new(g));
+    let mut e = Editor::new(g);
+    found.iter().try_for_each(|fused| fused.replace(&mut e))?;
+    e.finish();
+    Ok(found.len() as u64)
 }
 
 /// A node that takes the place of another one.

@@ -1,24 +1,42 @@
-//! What alone reads a normalisation's result.
+//! What alone reads the result of a normalisation, or of the gradient of its operand.
 //!
 //! The fused node takes the place of the normalisation where all that is read is there by then,
 //! with its result instead of the normalisation's; else that of the elementwise node, and what is
 //! normalised is kept instead of the result until then ([`Rule::takes_up`]).
 
 use super::{Fused, Input};
+use crate::PassError;
 use crate::fuse_elementwise::{Rule, steps};
-use crate::rewrite::GraphView;
+use crate::rewrite::{Editor, GraphView};
 use arenic_ir::TargetInfo;
-use arenic_ir::graph::{NodeId, ValueId};
+use arenic_ir::graph::{Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Op, Step};
 use arenic_ir::types::DType;
 use std::collections::HashSet;
 
-/// All normalisations with their readers. The last ones come first: of two whose results are added
+/// True for normalisations.
+pub(super) fn is_norm(op: &Op) -> bool {
+    matches!(op, Op::LayerNorm { .. } | Op::BatchNorm { .. })
+}
+
+/// True for gradients of what is normalised.
+pub(super) fn is_gradient(op: &Op) -> bool {
+    match op {
+        Op::FusedNormGrad { of, .. } => is_gradient(of),
+        op => matches!(op, Op::LayerNormInputGrad { .. } | Op::BatchNormInputGrad),
+    }
+}
+
+/// All of these operators with their readers. The last ones come first: of two whose results are added
 /// up, the other's result is there before them.
-pub(super) fn all(view: &GraphView, target: TargetInfo) -> Vec<Fused> {
+pub(super) fn all(
+    view: &GraphView,
+    target: TargetInfo,
+    is_one: impl Fn(&Op) -> bool,
+) -> Vec<Fused> {
     let mut taken = HashSet::new();
     let mut found = Vec::new();
-    for n in view.g.nodes.keys().rev() {
+    for n in view.g.nodes.keys().rev().filter(|&n| is_one(&view.g.nodes[n].op)) {
         if let Some((fused, reader)) = result(view, n, target)
             && taken.insert(reader)
         {
@@ -28,13 +46,46 @@ pub(super) fn all(view: &GraphView, target: TargetInfo) -> Vec<Fused> {
     found
 }
 
+/// Lets sums of gradients be given as `bf16`, too, where somebody casts them; says how many.
+pub(super) fn round(g: &mut Graph) -> Result<u64, PassError> {
+    let view = GraphView::new(g);
+    let mut found: Vec<(NodeId, Vec<NodeId>)> = Vec::new();
+    for (n, node) in &g.nodes {
+        let Op::FusedNorm { of, rounded: false, .. } = &node.op else { continue };
+        let Some(sum) = g.result(n).filter(|_| is_gradient(of)) else { continue };
+        let is_cast = |n: &NodeId| {
+            let node = &g.nodes[*n];
+            let is_whole = g.ty(node.inputs[0]).elements() == g.ty(sum).elements();
+            matches!(node.op, Op::Cast { to: DType::Bf16 }) && is_whole
+        };
+        let casts: Vec<NodeId> = view.readers[sum].iter().copied().filter(is_cast).collect();
+        if !casts.is_empty() && g.ty(sum).dtype == DType::F32 {
+            found.push((n, casts));
+        }
+    }
+    let mut e = Editor::new(g);
+    for (n, casts) in &found {
+        let Node { op, inputs, outputs, .. } = e.g.nodes[*n].clone();
+        let Op::FusedNorm { of, others, steps, .. } = op else { continue };
+        let made = e.node(*n, Op::FusedNorm { of, others, steps, rounded: true }, inputs)?;
+        let (old, results) = (outputs.into_iter().flatten(), made.iter());
+        for (old, &new) in old.zip(results) {
+            e.replace(*n, old, new)?;
+        }
+        for &cast in casts {
+            if let (Some(old), Some(&new)) = (e.g.result(cast), made.last()) {
+                e.replace(cast, old, new)?;
+            }
+        }
+    }
+    e.finish();
+    Ok(found.len() as u64)
+}
+
 /// A normalisation with the node that alone reads its result.
 fn result(view: &GraphView, n: NodeId, target: TargetInfo) -> Option<(Fused, NodeId)> {
     let g = view.g;
     let of = &g.nodes[n].op;
-    if !matches!(of, Op::LayerNorm { .. } | Op::BatchNorm { .. }) {
-        return None;
-    }
     let y = g.result(n)?;
     let &[reader] = &view.readers[y][..] else { return None };
     let z = g.result(reader)?;
@@ -59,6 +110,7 @@ fn result(view: &GraphView, n: NodeId, target: TargetInfo) -> Option<(Fused, Nod
         of: Box::new(of.clone()),
         others: others.len(),
         steps: renumbered(&steps, &read, is_result, normal.dtype),
+        rounded: false,
     };
     let own = g.nodes[n].inputs.iter().map(|&v| Input::whole(g, v));
     let inputs = own.chain(others).collect();

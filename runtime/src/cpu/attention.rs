@@ -298,8 +298,11 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec, has_result: bo
     let dy = Tensor::<T>::operand(&call.inputs[5], of[3]);
     let result = has_result.then(|| Tensor::<T>::operand(&call.inputs[6], of[3]));
     let [max, sum] = [3, 4].map(|i| Mat::new(call.inputs[i].ptr::<T>(), 1, 1));
-    let [dq, dk, dv] = [0, 1, 2].map(|i| call.outputs[i].map(|y| Tensor::<T>::result(y, of[i])));
-    let of_mask = call.outputs.get(3).copied().flatten();
+    let [dq, dk, dv] = [0, 1, 2].map(|i| {
+        let y = call.outputs[if spec.packed { 0 } else { i }];
+        y.map(|y| Tensor::<T>::result(y, of[i]))
+    });
+    let of_mask = call.outputs.get(spec.gradients()).copied().flatten();
     let of_mask = of_mask.map(|y| MaskSums::<T>::new(&y, &scores.batch, t));
     // SAFETY: the only slice of this call's scratch.
     let room = unsafe { call.scratch.slice_mut::<T>(t.gradient_elements()) };

@@ -25,8 +25,8 @@ pub(super) fn run(epsilon: f32, then: Option<Steps>, call: &Call) {
 }
 
 /// Runs a `BatchNormInputGrad`, perhaps of what steps give.
-pub(super) fn input_gradient(dy: Option<Steps>, call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => of_operand::<T>(call, dy));
+pub(super) fn input_gradient(dy: Option<Steps>, then: Option<Steps>, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => of_operand::<T>(call, dy, then));
 }
 
 /// Elements of every channel.
@@ -65,12 +65,12 @@ fn forward<T: Float>(call: &Call, epsilon: f32, then: Option<Steps>) {
         put(Some(to_inv_std), channel, inverse);
         put(inv_std, channel, inverse);
     });
-    let Some(y) = &call.outputs[0] else { return };
-    // SAFETY: only `x` is in an in-place pair.
+    let y = &call.outputs[0];
+    // SAFETY: only `x` and what steps read are in in-place pairs.
     let [scale, bias] = [1, 2].map(|i| unsafe { call.inputs[i].slice::<T>() });
     let of_channels = [means, inv_stds, scale, bias];
     if let Some(then) = then {
-        let then = then.following::<T>(&call.inputs[0], y);
+        let Some(then) = then.following::<T>(&call.inputs[0], y.as_ref()) else { return };
         over_strips(call, of_channels, |strip| {
             let mut made = room::<T>();
             let to: *mut T = made.as_mut_ptr().cast();
@@ -82,6 +82,7 @@ fn forward<T: Float>(call: &Call, epsilon: f32, then: Option<Steps>) {
         });
         return;
     }
+    let Some(y) = y else { return };
     let y = Shared::new(y.ptr::<T>());
     over_strips(call, of_channels, |strip| {
         strip.runs(|i, n, run| {
@@ -203,28 +204,42 @@ wide! {
     }
 }
 
-fn of_operand<T: Float>(call: &Call, dy: Option<Steps>) {
-    let Some(y) = call.outputs[0] else { return };
+fn of_operand<T: Float>(call: &Call, dy: Option<Steps>, then: Option<Steps>) {
+    let y = call.outputs[0];
+    let then = then.and_then(|then| then.following::<T>(&call.inputs[0], y.as_ref()));
+    if y.is_none() && then.is_none() {
+        return;
+    }
     let x = Shared::new(call.inputs[0].ptr::<T>().cast_mut());
     let dy = Dy::<T>::new(dy, call);
-    let y = Shared::new(y.ptr::<T>());
-    // SAFETY: only `x` and what `dy` is made of are in in-place pairs.
+    // With steps it is theirs, of any type.
+    let y = y.filter(|_| then.is_none()).map(|y| Shared::new(y.ptr::<T>()));
+    // SAFETY: only `x`, what `dy` is made of and what steps after it read are in in-place pairs.
     let of_channels = [2, 3, 4, 5, 6].map(|i| unsafe { call.inputs[i].slice::<T>() });
     let share = T::ONE.div(T::of_count(count(call)));
     over_strips(call, of_channels, |strip| {
         let mut room = room();
         let dy = dy.strip(strip.at, strip.n, &mut room);
+        let mut made = self::room::<T>();
+        let to: *mut T = match &y {
+            Some(y) => y.ptr().wrapping_add(strip.at),
+            None => made.as_mut_ptr().cast(),
+        };
         strip.runs(|i, n, run| {
-            // SAFETY: each task has elements of its own.
+            // SAFETY: each task has elements of its own, and what is made has room for a strip.
             unsafe {
-                let at = strip.at + i;
-                let (operands, y) = ([x.ptr().add(at).cast_const(), dy.add(i)], y.ptr().add(at));
+                let (operands, y) =
+                    ([x.ptr().add(strip.at + i).cast_const(), dy.add(i)], to.add(i));
                 match run {
                     Run::One(of) => gradient(operands, y, n, share, &of),
                     Run::Each(of) => gradient(operands, y, n, share, &of),
                 }
             }
         });
+        if let Some(then) = &then {
+            // SAFETY: as above; the strip was filled.
+            unsafe { then.run(std::slice::from_raw_parts(to.cast_const(), strip.n), strip.at) };
+        }
     });
 }
 

@@ -20,21 +20,29 @@ use std::mem::MaybeUninit;
 pub(super) struct Steps<'a> {
     steps: &'a [Step],
     read: &'a [Operand<'a>],
+    /// Where what the last step gives is also written as `bf16`.
+    rounded: Option<&'a Destination<'a>>,
 }
 
 /// Runs a normalisation or one of its gradients, without steps.
 pub(super) fn alone(call: &Call) {
-    run(None, call);
+    run(None, None, call);
 }
 
 /// Runs a `FusedNorm`.
-pub(super) fn forward(of: &Op, others: usize, steps: &[Step], call: &Call) {
+pub(super) fn followed(of: &Op, others: usize, steps: &[Step], rounded: bool, call: &Call) {
     let (inputs, read) = call.inputs.split_at(call.inputs.len() - others);
-    run(Some(Steps { steps, read }), &Call { op: of, inputs, ..*call });
+    let rounded = if rounded { call.outputs.last().and_then(Option::as_ref) } else { None };
+    let then = Some(Steps { steps, read, rounded });
+    let call = &Call { op: of, inputs, ..*call };
+    match of {
+        Op::FusedNormGrad { of, steps } => gradient(of, steps, then, call),
+        _ => run(None, then, call),
+    }
 }
 
-/// Runs a `FusedNormGrad`.
-pub(super) fn gradient(of: &Op, steps: &[Step], call: &Call) {
+/// Runs a `FusedNormGrad`, perhaps with steps that follow.
+pub(super) fn gradient(of: &Op, steps: &[Step], then: Option<Steps>, call: &Call) {
     /// Most operands of a gradient.
     const MOST: usize = 7;
     let (own, read) = call.inputs.split_at(kept(of));
@@ -42,18 +50,18 @@ pub(super) fn gradient(of: &Op, steps: &[Step], call: &Call) {
     let mut inputs = [own[0]; MOST];
     inputs[DY + 1..=own.len()].copy_from_slice(&own[DY..]);
     let inputs = &inputs[..=own.len()];
-    run(Some(Steps { steps, read }), &Call { op: of, inputs, ..*call });
+    run(Some(Steps { steps, read, rounded: None }), then, &Call { op: of, inputs, ..*call });
 }
 
-/// Runs the operator of a call: a normalisation that steps follow, or a gradient whose `dy` they give.
-fn run(steps: Option<Steps>, call: &Call) {
+/// Runs the operator of a call, with the steps that give a gradient's `dy`, and those that follow.
+fn run(dy: Option<Steps>, then: Option<Steps>, call: &Call) {
     match *call.op {
-        Op::LayerNorm { axis, epsilon } => norm::run(axis, epsilon, steps, call),
-        Op::LayerNormInputGrad { axis } => norm_grad::run(axis, steps, call),
-        Op::LayerNormParamGrad { axis } => param_grad::of_rows(axis, steps, call),
-        Op::BatchNorm { epsilon } => batch_norm::run(epsilon, steps, call),
-        Op::BatchNormInputGrad => batch_norm::input_gradient(steps, call),
-        Op::BatchNormParamGrad => param_grad::of_channels(steps, call),
+        Op::LayerNorm { axis, epsilon } => norm::run(axis, epsilon, then, call),
+        Op::LayerNormInputGrad { axis } => norm_grad::run(axis, dy, then, call),
+        Op::LayerNormParamGrad { axis } => param_grad::of_rows(axis, dy, call),
+        Op::BatchNorm { epsilon } => batch_norm::run(epsilon, then, call),
+        Op::BatchNormInputGrad => batch_norm::input_gradient(dy, then, call),
+        Op::BatchNormParamGrad => param_grad::of_channels(dy, call),
         _ => unreachable!("`infer` takes no other operator"),
     }
 }
@@ -64,11 +72,16 @@ pub(super) fn room<T: Float>() -> Room<T> {
 }
 
 impl<'a> Steps<'a> {
-    /// The steps, which follow what is normalised to elements of the type `T` of `x`.
-    pub(super) fn following<T: Float>(&self, x: &Operand, y: &Destination) -> Following<'a> {
+    /// The steps, which follow what is computed as elements of the type `T` of `x`; none where nobody reads what
+    /// they give.
+    pub(super) fn following<T: Float>(
+        &self,
+        x: &Operand,
+        y: Option<&Destination>,
+    ) -> Option<Following<'a>> {
         let mut operands = [*x; MAX_OPERANDS];
         operands[1..=self.read.len()].copy_from_slice(self.read);
-        Following::new::<T>(self.steps, &operands[..=self.read.len()], y)
+        Following::new::<T>(self.steps, &operands[..=self.read.len()], [y, self.rounded])
     }
 
     /// What the last step gives of each of so many elements.

@@ -129,8 +129,10 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
         | Op::BatchNorm { .. }
         | Op::BatchNormInputGrad
         | Op::BatchNormParamGrad => fused_norm::alone(call),
-        Op::FusedNorm { of, others, steps } => fused_norm::forward(of, *others, steps, call),
-        Op::FusedNormGrad { of, steps } => fused_norm::gradient(of, steps, call),
+        Op::FusedNorm { of, others, steps, rounded } => {
+            fused_norm::followed(of, *others, steps, *rounded, call);
+        }
+        Op::FusedNormGrad { of, steps } => fused_norm::gradient(of, steps, None, call),
         Op::MatMul { trans_a, trans_b } => matmul::mat_mul(*trans_a, *trans_b, call),
         Op::Gemm { alpha, beta, trans_a, trans_b } => {
             matmul::gemm(*alpha, *beta, *trans_a, *trans_b, call);
@@ -154,6 +156,12 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
             pool_grad::average(window, *count_include_pad, call);
         }
         Op::ChannelsLast { of } => return channels_last::run(of, call),
+        Op::ForEach { of, lots } => {
+            let [inputs, outputs] = [call.inputs.len(), call.outputs.len()].map(|n| n / lots);
+            for (inputs, outputs) in call.inputs.chunks(inputs).zip(call.outputs.chunks(outputs)) {
+                wide_enough(&Call { op: of, inputs, outputs, ..*call })?;
+            }
+        }
         Op::Lstm { reverse } => {
             for_float!(first(call), T => recurrence::lstm::<T>(call, *reverse));
         }

@@ -63,7 +63,7 @@ fn typed<T: Float>(call: &Call, axis: usize, epsilon: f32, then: Option<Steps>) 
         unsafe { std::slice::from_raw_parts(from.ptr().add(i * n).cast_const(), n) }
     };
     let y = call.outputs[0];
-    let then = then.zip(y).map(|(then, y)| then.following::<T>(x, &y));
+    let then = then.and_then(|then| then.following::<T>(x, y.as_ref()));
     // With steps it is theirs, of any type.
     let y = y.filter(|_| then.is_none()).map(|y| Shared::new(y.ptr::<T>()));
     let [means, inv_stds] =

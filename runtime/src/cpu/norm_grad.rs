@@ -1,4 +1,4 @@
-//! `LayerNormInputGrad`: two means of every row, then its elements.
+//! `LayerNormInputGrad`: two means of every row, then its elements, a strip at a time where steps follow.
 
 use super::address::Shared;
 use super::blocks::{self, BLOCK, Formula};
@@ -13,20 +13,25 @@ use arenic_backends::reduce::SEGMENT;
 use arenic_ir::DType;
 use std::ops::Range;
 
-/// Runs a `LayerNormInputGrad`, perhaps of what steps give.
-pub(super) fn run(axis: usize, dy: Option<Steps>, call: &Call) {
-    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, axis, dy));
+/// Runs a `LayerNormInputGrad`, perhaps of what steps give, and with steps after it.
+pub(super) fn run(axis: usize, dy: Option<Steps>, then: Option<Steps>, call: &Call) {
+    for_float!(call.inputs[0].ty().dtype, T => typed::<T>(call, axis, dy, then));
 }
 
-fn typed<T: Float>(call: &Call, axis: usize, dy: Option<Steps>) {
-    let Some(y) = call.outputs[0] else { return };
-    let shape = &y.ty().shape;
+fn typed<T: Float>(call: &Call, axis: usize, dy: Option<Steps>, then: Option<Steps>) {
+    let y = call.outputs[0];
+    let then = then.and_then(|then| then.following::<T>(&call.inputs[0], y.as_ref()));
+    if y.is_none() && then.is_none() {
+        return;
+    }
+    let shape = &call.inputs[0].ty().shape;
     let (rows, n) = (shape[..axis].iter().product(), shape[axis..].iter().product::<usize>());
     let x = Shared::new(call.inputs[0].ptr::<T>().cast_mut());
     let dy = Dy::<T>::new(dy, call);
-    let y = Shared::new(y.ptr::<T>());
+    // With steps it is theirs, of any type.
+    let y = y.filter(|_| then.is_none()).map(|y| Shared::new(y.ptr::<T>()));
     let scale = Factor::<T>::new(&call.inputs[2], &shape[axis..]);
-    // SAFETY: only `x` and what `dy` is made of are in in-place pairs.
+    // SAFETY: only `x`, what `dy` is made of and what steps after it read are in in-place pairs.
     let [mean, inv_std] = [3, 4].map(|i| unsafe { call.inputs[i].slice::<T>() });
     for_each(rows, 4 * rows * n, |i| {
         let mut room = room::<T>();
@@ -43,11 +48,19 @@ fn typed<T: Float>(call: &Call, axis: usize, dy: Option<Steps>) {
         let count = T::of_count(n);
         let means = sums.map(|lanes| blocks::fold(lanes).div(count));
         for strip in strips() {
-            let dy = dy.strip(i * n + strip.start, strip.len(), &mut room);
-            // SAFETY: as above.
+            let first = i * n + strip.start;
+            let dy = dy.strip(first, strip.len(), &mut room);
+            let mut made = self::room::<T>();
+            let to = match &y {
+                Some(y) => y.ptr().wrapping_add(first),
+                None => made.as_mut_ptr().cast(),
+            };
+            // SAFETY: as above; what is made has room for a strip.
             unsafe {
-                let y = y.ptr().add(i * n + strip.start);
-                gradient([at(&strip), dy], y, &strip, &row, means);
+                gradient([at(&strip), dy], to, &strip, &row, means);
+                if let Some(then) = &then {
+                    then.run(std::slice::from_raw_parts(to.cast_const(), strip.len()), first);
+                }
             }
         }
     });

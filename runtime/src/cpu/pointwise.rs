@@ -215,20 +215,24 @@ impl<T: Float> Terms<T> for Computed<'_> {
 }
 
 /// Steps whose first operand another kernel makes, some elements at a time, and whose last one is
-/// a result.
+/// a result, or several.
 pub(super) struct Following<'a>(Computed<'a>);
 
 impl<'a> Following<'a> {
-    /// The first operand is one of the type of what is made.
+    /// The first operand is one of the type of what is made. None without a result.
     pub(super) fn new<T: Float>(
         steps: &'a [Step],
         inputs: &[Operand],
-        y: &Destination,
-    ) -> Following<'a> {
-        let mut computed = Computed::with_tiled::<T>(steps, y.ty().elements(), inputs, Some(0));
-        computed.program.y[0] = Some((computed.last(), Stored::of(y.ty().dtype), Dst::of(y)));
+        results: [Option<&Destination>; 2],
+    ) -> Option<Following<'a>> {
+        let elements = results.iter().flatten().next()?.ty().elements();
+        let mut computed = Computed::with_tiled::<T>(steps, elements, inputs, Some(0));
+        let last = computed.last();
+        for (to, y) in computed.program.y.iter_mut().zip(results) {
+            *to = y.map(|y| (last, Stored::of(y.ty().dtype), Dst::of(y)));
+        }
         computed.steps[0] = size_of::<T>() as isize;
-        Following(computed)
+        Some(Following(computed))
     }
 
     /// Runs the steps on what was made for the elements from `at` on.

@@ -86,6 +86,8 @@ struct Tiles {
     /// Statements that name `score`, `slope` and `drop`. What they call `batch` is a matrix of queries.
     functions: String,
     drops: bool,
+    /// Queries, keys and values are one tensor, and so are their gradients.
+    packed: bool,
 }
 
 impl Tiles {
@@ -175,7 +177,13 @@ impl Tiles {
             fixed,
             functions,
             drops,
+            packed: spec.packed,
         }
+    }
+
+    /// Which result the gradient of queries, keys or values is in.
+    fn gradient(&self, of: Tensor) -> usize {
+        if self.packed { 0 } else { of as usize }
     }
 
     /// The address of a matrix of a parameter.
@@ -185,14 +193,15 @@ impl Tiles {
 
     /// The first element of a matrix of a tensor.
     fn offset(&self, of: Tensor) -> String {
-        let Matrices { heads, sequence, head, .. } = self.layout[of as usize];
+        let Matrices { first, heads, sequence, head, .. } = self.layout[of as usize];
         let name = of.owner().name();
         // Sequences follow one another as their matrices do.
-        if head * heads == sequence {
+        if first == 0 && head * heads == sequence {
             return format!("{name} * {}", constant(head));
         }
+        let first = if first == 0 { String::new() } else { format!("{} + ", constant(first)) };
         let [heads, sequence, head] = [heads, sequence, head].map(constant);
-        format!("({name} / {heads} * {sequence} + {name} % {heads} * {head})")
+        format!("({first}{name} / {heads} * {sequence} + {name} % {heads} * {head})")
     }
 
     /// The address of a matrix of queries' statistics.
@@ -352,8 +361,9 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles, has_result: bool) {
     .join(", ");
     // Where there is no result, its gradient stands for it.
     let result = tiles.matrix(if has_result { "x6" } else { "x5" }, Tensor::Result);
-    let wanted = [0, 1, 2].map(|o| site.outputs[o].is_some());
-    let of_mask = site.outputs.get(3).is_some_and(Option::is_some);
+    let results = [Tensor::Queries, Tensor::Keys, Tensor::Values].map(|of| tiles.gradient(of));
+    let wanted = results.map(|o| site.outputs[o].is_some());
+    let of_mask = site.outputs.get(results[2] + 1).is_some_and(Option::is_some);
     let delta = Parameter::scratch(t, "delta", 0);
     // Gradients of values alone do without the sums of rows.
     if wanted[0] || wanted[1] || of_mask {
@@ -362,10 +372,10 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles, has_result: bool) {
         slope, drop, store, {});
 ",
             wanted[0],
-            store = tiles.store(site, "store", 0, Tensor::Queries),
+            store = tiles.store(site, "store", results[0], Tensor::Queries),
         );
         let mut parameters = site.all_inputs();
-        parameters.extend(site.output(0));
+        parameters.extend(site.output(results[0]));
         parameters.push(delta.clone());
         tiles.launch(site, Of::Queries, parameters, &body);
     }
@@ -374,8 +384,8 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles, has_result: bool) {
             "{store_key}{store_value}    attention_key_gradients(a, {operands}, first, score, slope, drop,
         store_key, store_value);
 ",
-            store_key = tiles.store(site, "store_key", 1, Tensor::Keys),
-            store_value = tiles.store(site, "store_value", 2, Tensor::Values),
+            store_key = tiles.store(site, "store_key", results[1], Tensor::Keys),
+            store_value = tiles.store(site, "store_value", results[2], Tensor::Values),
         );
         let mut parameters = site.all_inputs();
         parameters.extend([1, 2].into_iter().filter_map(|o| site.output(o)));

@@ -2,7 +2,7 @@
 //! elements, with the steps that follow; and the gradient of its operand.
 
 use super::index::{index_type, offset};
-use super::norm::{Dy, Steps, own};
+use super::norm::{Dy, Steps, results};
 use super::packs::{Elements, Read};
 use super::reduce::{Combination, combine, element};
 use super::site::{LaunchSite, Parameter, c_type, literal};
@@ -32,6 +32,12 @@ fn reads(site: &LaunchSite, whole: &[usize]) -> Vec<Read> {
     let (x, last) = (site.inputs[0], is_last(site));
     let is_read = |k: &usize| whole.contains(k) || last && site.inputs[*k].elements() == x.shape[1];
     (0..site.inputs.len()).filter(is_read).map(|k| Read::operand(site, k)).collect()
+}
+
+/// Which results an element is stored in.
+fn of_steps(site: &LaunchSite, then: Option<&Steps>) -> Vec<usize> {
+    let all = [0].into_iter().chain(then.and_then(|then| then.rounded));
+    all.filter(|&o| site.outputs[o].is_some()).collect()
 }
 
 /// The kernels of a batch norm.
@@ -84,49 +90,64 @@ pub(super) fn forward(site: &mut LaunchSite, epsilon: f32, then: Option<Steps>) 
     }
     combine(site, &plan, x.elements(), second);
 
-    let Some(y) = site.output(0).filter(|_| x.elements() > 0) else { return };
+    let written = results(site, then.as_ref());
+    if written.is_empty() || x.elements() == 0 {
+        return;
+    }
     let index = index_type(x.elements());
     let value = "(x0[i] - mean[c]) * inv_std[c] * x1[c] + x2[c]";
-    let store = match then {
+    let store = match &then {
         Some(then) => then.store(site, value.into(), "i"),
         None => format!("    y0[i] = {value};\n"),
     };
     let body = format!("    const {index} c = {};\n{store}", channel(site));
-    let others = (own(site, then)..site.inputs.len()).filter(|&k| site.inputs[k].elements() > 1);
+    let others = then.iter().flat_map(|then| then.whole(site));
     let whole: Vec<usize> = [0].into_iter().chain(others).collect();
     let mut reads = reads(site, &whole);
     if is_last(site) {
         let of_channels = |(name, offset)| Read::scratch(name, offset, size as usize, x.shape[1]);
         reads.extend([("mean", means), ("inv_std", deviations)].map(of_channels));
     }
-    let parameters = site.all_inputs().into_iter().chain([mean, inv_std, y]);
-    let (count, results, body, common) = (x.elements(), &[0], &body, "");
+    let parameters = site.all_inputs().into_iter().chain([mean, inv_std]).chain(written);
+    let results = &of_steps(site, then.as_ref());
+    let (count, body, common) = (x.elements(), &body, "");
     site.for_elements(parameters, &Elements { count, index, reads: &reads, results, common, body });
 }
 
-/// The kernel of the gradient of a batch norm's operand.
-pub(super) fn of_operand(site: &mut LaunchSite, dy: Dy) {
-    let Some(y) = site.output(0) else { return };
+/// The kernel of the gradient of a batch norm's operand, with the steps that follow.
+pub(super) fn of_operand(site: &mut LaunchSite, dy: &Dy, then: Option<Steps>) {
+    let written = results(site, then.as_ref());
+    if written.is_empty() {
+        return;
+    }
     let x = site.inputs[0];
     let (t, index) = (c_type(x.dtype), index_type(x.elements()));
     let [scale, mean, inv_std, dscale, dbias] = [2, 3, 4, 5, 6].map(|k| dy.after(k));
-    let body = format!(
-        "    const {index} c = {channel};
-    const {t} slope = (x0[i] - {mean}[c]) * {inv_std}[c] * {dscale}[c];
-    y0[i] = {scale}[c] * {inv_std}[c] * ({dy} - ({dbias}[c] + slope) * ({t}(1) / {t}({count})));
-",
-        channel = channel(site),
+    let value = format!(
+        "{scale}[c] * {inv_std}[c] * ({dy} - ({dbias}[c] + slope) * ({t}(1) / {t}({count})))",
         dy = dy.element(site, "i"),
         count = count(site)
     );
-    let parameters = site.all_inputs().into_iter().chain([y]);
+    let store = match &then {
+        Some(then) => then.store(site, value, "i"),
+        None => format!("    y0[i] = {value};\n"),
+    };
+    let body = format!(
+        "    const {index} c = {channel};
+    const {t} slope = (x0[i] - {mean}[c]) * {inv_std}[c] * {dscale}[c];
+{store}",
+        channel = channel(site),
+    );
+    let others = then.iter().flat_map(|then| then.whole(site));
+    let whole: Vec<usize> = dy.whole(site).into_iter().chain(others).collect();
+    let parameters = site.all_inputs().into_iter().chain(written);
     site.for_elements(
         parameters,
         &Elements {
             count: x.elements(),
             index,
-            reads: &reads(site, &dy.whole(site)),
-            results: &[0],
+            reads: &reads(site, &whole),
+            results: &of_steps(site, then.as_ref()),
             common: "",
             body: &body,
         },

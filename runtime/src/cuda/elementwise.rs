@@ -7,6 +7,7 @@ use arenic_ir::op::families::Elementwise;
 use arenic_ir::op::{Binary, Kind, Step, Unary, kinds};
 use arenic_ir::{DType, TensorType};
 use std::fmt::Write;
+use std::ops::Range;
 
 /// One kernel that computes each element of the result.
 pub(super) fn lower(site: &mut LaunchSite, op: Elementwise) {
@@ -125,40 +126,51 @@ pub(super) fn pointwise(
     }
 }
 
-/// What the last step computes, as an expression, where the operands of a site from `first` on have an
+/// What the last step computes of these operands of a site, as an expression, where they have an
 /// element at this place, or one.
-pub(super) fn computed(site: &LaunchSite, steps: &[Step], first: usize, place: &str) -> String {
-    let operands = at_place(site, first, place);
+pub(super) fn computed(
+    site: &LaunchSite,
+    steps: &[Step],
+    operands: Range<usize>,
+    place: &str,
+) -> String {
+    let operands = at_place(site, operands, place);
     let mut body = String::new();
     pointwise(&mut body, &operands, steps, &[], site);
     format!("[=] {{\n{body}    return v{};\n    }}()", operands.len() + steps.len() - 1)
 }
 
-/// Statements that store what the last step computes at this place: of an expression, whose type is
-/// that of sums of the first operand, and of the operands of a site from `first` on.
+/// Statements that store what the last step computes at this place of some results: of an expression, whose type is
+/// that of sums of the first operand, and of these operands of a site.
 pub(super) fn stored(
     site: &LaunchSite,
     steps: &[Step],
-    first: usize,
-    value: String,
+    others: Range<usize>,
+    (value, results): (String, &[usize]),
     place: &str,
 ) -> String {
     let wide = site.inputs[0].accumulated();
     let mut operands = vec![(&wide, value)];
-    operands.extend(at_place(site, first, place));
+    operands.extend(at_place(site, others, place));
     let mut body = String::new();
     pointwise(&mut body, &operands, steps, &[], site);
-    let _ = writeln!(body, "    y0[{place}] = v{};", operands.len() + steps.len() - 1);
+    for o in results.iter().filter(|&&o| site.outputs[o].is_some()) {
+        let _ = writeln!(body, "    y{o}[{place}] = v{};", operands.len() + steps.len() - 1);
+    }
     body
 }
 
-/// The operands of a site from `first` on, with the element that steps read of them at this place.
-fn at_place<'a>(site: &LaunchSite<'a>, first: usize, place: &str) -> Vec<(&'a TensorType, String)> {
+/// Operands of a site, with the element that steps read of them at this place.
+fn at_place<'a>(
+    site: &LaunchSite<'a>,
+    operands: Range<usize>,
+    place: &str,
+) -> Vec<(&'a TensorType, String)> {
     let element = |k: usize| match site.inputs[k].elements() {
         1 => (site.inputs[k], format!("x{k}[0]")),
         _ => (site.inputs[k], format!("x{k}[{place}]")),
     };
-    (first..site.inputs.len()).map(element).collect()
+    operands.map(element).collect()
 }
 
 /// Powers of floats; by one exponent squares and cubes by multiplication, as on the CPU.

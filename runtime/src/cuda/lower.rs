@@ -4,8 +4,8 @@ use super::module::{Argument, Module};
 use super::site::LaunchSite;
 use super::work::{Asked, Request, Unsupported, Work};
 use super::{
-    attention, collective, convolution, elementwise, indexing, movement, norm, pool, product,
-    random, recurrence, reduce, resize, softmax, update,
+    attention, collective, convolution, elementwise, for_each, indexing, movement, norm, pool,
+    product, random, recurrence, reduce, resize, softmax, update,
 };
 use arenic_backends::cuda::library::{self, LibraryCall};
 use arenic_backends::cuda::takes_bf16;
@@ -27,6 +27,9 @@ pub fn lower(
     target: TargetInfo,
     module: &mut Module,
 ) -> Result<Vec<Work>, Unsupported> {
+    if let Op::ForEach { of, lots } = op {
+        return for_each::lower(of, *lots, inputs, alignments, outputs, target, module);
+    }
     let all = || inputs.iter().copied().chain(outputs.iter().copied().flatten());
     if has_bf16(all().map(|t| t.dtype)) && !takes_bf16(op) {
         return Err(Unsupported(format!("{} of bf16", op.name())));
@@ -113,7 +116,8 @@ fn ask_library(site: &mut LaunchSite, call: LibraryCall, scratch: u64, target: T
     let workspace = scratch.saturating_sub(call.made_bytes());
     let made = (call.made_bytes() > 0).then_some(Argument::Scratch(workspace));
     let operands = call.operands().iter().map(|&i| Argument::Input(i)).chain(made);
-    let arguments: Vec<_> = operands.chain((0..call.results()).map(Argument::Output)).collect();
+    let arguments: Vec<_> =
+        operands.chain(call.results().iter().map(|&o| Argument::Output(o))).collect();
     let alignment = |argument: &Argument| match *argument {
         Argument::Input(i) => site.alignments[i],
         _ => target.align,

@@ -16,6 +16,7 @@ mod convolution;
 pub mod driver;
 mod elementwise;
 mod executor;
+mod for_each;
 mod index;
 mod indexing;
 mod lower;

@@ -91,6 +91,11 @@ impl Module {
         id
     }
 
+    /// The text of a kernel.
+    pub(super) fn get(&self, kernel: KernelId) -> &Kernel {
+        &self.kernels[kernel]
+    }
+
     /// Number of kernels.
     pub fn len(&self) -> usize {
         self.kernels.len()

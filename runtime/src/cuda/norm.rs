@@ -15,91 +15,117 @@ use arenic_ir::op::Step;
 use arenic_ir::op::families::Norm;
 use arenic_ir::op::fused_norm::{DY, kept};
 use std::fmt::Write;
+use std::ops::Range;
 
-/// Steps, and where the operands begin that they alone read.
-#[derive(Clone, Copy)]
+/// Steps, and the operands that they alone read.
+#[derive(Clone)]
 pub(super) struct Steps<'a> {
     steps: &'a [Step],
-    first: usize,
+    operands: Range<usize>,
+    /// The result that what the last step gives is beside the first, as `bf16`.
+    pub(super) rounded: Option<usize>,
 }
 
 /// The kernels of a normalisation or of one of its gradients.
 pub(super) fn lower(site: &mut LaunchSite, op: Norm) {
     match op {
-        Norm::FusedNorm { of, others, steps } => {
-            let first = site.inputs.len() - others;
-            fused(site, of, Some(Steps { steps, first }));
+        Norm::FusedNorm { of, others, steps, rounded } => {
+            let (first, all) = (site.inputs.len() - others, site.inputs.len());
+            let rounded = rounded.then(|| site.outputs.len() - 1);
+            let then = Some(Steps { steps, operands: first..all, rounded });
+            match &**of {
+                Op::FusedNormGrad { of, steps } => {
+                    let dy = Steps { steps, operands: kept(of)..first, rounded: None };
+                    fused(site, of, Dy(Some(dy)), then);
+                }
+                of => fused(site, of, Dy(None), then),
+            }
         }
         Norm::FusedNormGrad { of, steps } => {
-            let first = kept(of);
-            fused(site, of, Some(Steps { steps, first }));
+            let operands = kept(of)..site.inputs.len();
+            fused(site, of, Dy(Some(Steps { steps, operands, rounded: None })), None);
         }
         Norm::LayerNorm { .. }
         | Norm::LayerNormParamGrad { .. }
         | Norm::LayerNormInputGrad { .. }
         | Norm::BatchNorm { .. }
         | Norm::BatchNormParamGrad
-        | Norm::BatchNormInputGrad => fused(site, site.op, None),
+        | Norm::BatchNormInputGrad => fused(site, site.op, Dy(None), None),
     }
 }
 
-/// Those of an operator that steps follow, or of a gradient whose `dy` they give.
-fn fused(site: &mut LaunchSite, op: &Op, steps: Option<Steps>) {
+/// Those of an operator with what makes a gradient's `dy`, and the steps that follow its result.
+fn fused(site: &mut LaunchSite, op: &Op, dy: Dy, then: Option<Steps>) {
     match *op {
-        Op::LayerNorm { axis, epsilon } => forward(site, axis, epsilon, steps),
-        Op::LayerNormInputGrad { axis } => of_operand(site, axis, Dy(steps)),
+        Op::LayerNorm { axis, epsilon } => forward(site, axis, epsilon, then),
+        Op::LayerNormInputGrad { axis } => of_operand(site, axis, &dy, then),
         Op::LayerNormParamGrad { axis } => {
             let plan = row_sums(site.inputs[0], axis);
-            of_parameters(site, &plan, "t", Dy(steps));
+            of_parameters(site, &plan, "t", &dy);
         }
-        Op::BatchNorm { epsilon } => batch_norm::forward(site, epsilon, steps),
+        Op::BatchNorm { epsilon } => batch_norm::forward(site, epsilon, then),
         Op::BatchNormParamGrad => {
             let plan = channel_sums(site.inputs[0]);
-            of_parameters(site, &plan, "result", Dy(steps));
+            of_parameters(site, &plan, "result", &dy);
         }
-        Op::BatchNormInputGrad => batch_norm::of_operand(site, Dy(steps)),
+        Op::BatchNormInputGrad => batch_norm::of_operand(site, &dy, then),
         _ => unreachable!("`infer` takes no other operator"),
     }
 }
 
 impl Steps<'_> {
-    /// Statements that store what the steps make of a normalised element, an expression, at this place.
+    /// Statements that store what the steps make of an element that was computed, an expression, at this
+    /// place.
     pub(super) fn store(&self, site: &LaunchSite, value: String, place: &str) -> String {
-        stored(site, self.steps, self.first, value, place)
+        let results: Vec<usize> = [0].into_iter().chain(self.rounded).collect();
+        stored(site, self.steps, self.operands.clone(), (value, &results), place)
+    }
+
+    /// The places of what they give, as parameters.
+    fn results(&self, site: &LaunchSite) -> Vec<Parameter> {
+        [0].into_iter().chain(self.rounded).filter_map(|o| site.output(o)).collect()
+    }
+
+    /// Which of their operands have an element for each of the first operand's.
+    pub(super) fn whole(&self, site: &LaunchSite) -> impl Iterator<Item = usize> {
+        self.operands.clone().filter(|&k| site.inputs[k].elements() > 1)
     }
 }
 
 /// How many operands a normalisation has that steps follow, or none.
-pub(super) fn own(site: &LaunchSite, then: Option<Steps>) -> usize {
-    then.map_or(site.inputs.len(), |then| then.first)
+fn own(site: &LaunchSite, then: Option<&Steps>) -> usize {
+    then.map_or(site.inputs.len(), |then| then.operands.start)
+}
+
+/// The places of the first result, or of what steps after it give; none where nobody reads it.
+pub(super) fn results(site: &LaunchSite, then: Option<&Steps>) -> Vec<Parameter> {
+    match then {
+        Some(then) => then.results(site),
+        None => site.output(0).into_iter().collect(),
+    }
 }
 
 /// The gradient of a normalisation's result: an operand, or what steps give.
-#[derive(Clone, Copy)]
 pub(super) struct Dy<'a>(Option<Steps<'a>>);
 
 impl Dy<'_> {
     /// Its element at this place, as an expression.
-    pub(super) fn element(self, site: &LaunchSite, place: &str) -> String {
-        match self.0 {
-            Some(Steps { steps, first }) => computed(site, steps, first, place),
+    pub(super) fn element(&self, site: &LaunchSite, place: &str) -> String {
+        match &self.0 {
+            Some(Steps { steps, operands, .. }) => computed(site, steps, operands.clone(), place),
             None => format!("x{DY}[{place}]"),
         }
     }
 
     /// The parameter that is the gradient's operand `k`, which comes after `dy`.
-    pub(super) fn after(self, k: usize) -> String {
+    pub(super) fn after(&self, k: usize) -> String {
         format!("x{}", if self.0.is_some() { k - 1 } else { k })
     }
 
     /// Which operands have an element for each of the first one's.
-    pub(super) fn whole(self, site: &LaunchSite) -> Vec<usize> {
-        match self.0 {
-            Some(steps) => {
-                let others =
-                    (steps.first..site.inputs.len()).filter(|&k| site.inputs[k].elements() > 1);
-                [0].into_iter().chain(others).collect()
-            }
+    pub(super) fn whole(&self, site: &LaunchSite) -> Vec<usize> {
+        match &self.0 {
+            Some(steps) => [0].into_iter().chain(steps.whole(site)).collect(),
             None => vec![0, DY],
         }
     }
@@ -135,14 +161,15 @@ fn forward(site: &mut LaunchSite, axis: usize, epsilon: f32, then: Option<Steps>
             let _ = writeln!(body, "    if (live && lane == 0) y{o}[row] = {value};");
         }
     }
-    if let Some(y) = site.output(0) {
-        parameters.push(y);
+    let results = results(site, then.as_ref());
+    if !results.is_empty() {
+        parameters.extend(results);
         let mut value = format!("(x - mean) * inv_std * {}", factor(site, row, 1));
-        if own(site, then) > 2 {
+        if own(site, then.as_ref()) > 2 {
             value = format!("{value} + {}", factor(site, row, 2));
         }
         let place = rows.element();
-        let store = match then {
+        let store = match &then {
             Some(then) => format!("\n{}    ", then.store(site, value, &place)),
             None => format!(" y0[{place}] = {value}; "),
         };
@@ -151,12 +178,15 @@ fn forward(site: &mut LaunchSite, axis: usize, epsilon: f32, then: Option<Steps>
     rows.launch(site, parameters, &body);
 }
 
-fn of_operand(site: &mut LaunchSite, axis: usize, dy: Dy) {
-    let Some(y) = site.output(0) else { return };
+fn of_operand(site: &mut LaunchSite, axis: usize, dy: &Dy, then: Option<Steps>) {
+    let results = results(site, then.as_ref());
+    if results.is_empty() {
+        return;
+    }
     let x = site.inputs[0];
     let rows = StridedRows::new(x, axis..x.rank());
     let place = rows.element();
-    let rows = match dy.0 {
+    let rows = match &dy.0 {
         Some(_) => rows.and_computed(dy.element(site, &place)),
         None => rows.and_second(),
     };
@@ -170,6 +200,10 @@ fn of_operand(site: &mut LaunchSite, axis: usize, dy: Dy) {
         return Pair<T>{{g, g * ((x - mean) * inv_std)}};
     }})"
     ));
+    let store = match then {
+        Some(then) => then.store(site, "inv_std * rest".into(), &place),
+        None => format!("        y0[{place}] = inv_std * rest;\n"),
+    };
     let body = format!(
         "    typedef {t} T;
     const T mean = live ? {mean}[row] : T(0), inv_std = live ? {inv_std}[row] : T(0);
@@ -177,18 +211,17 @@ fn of_operand(site: &mut LaunchSite, axis: usize, dy: Dy) {
     const T of_gradient = sums.first / T({n}), of_product = sums.second / T({n});
     x.each(other, [&]({index} i, T x, T dy) {{
         const T rest = dy * {factor} - of_gradient - (x - mean) * inv_std * of_product;
-        y0[{place}] = inv_std * rest;
-    }});
+{store}    }});
 ",
         n = row.iter().product::<usize>(),
     );
-    let parameters = site.all_inputs().into_iter().chain([y]);
+    let parameters = site.all_inputs().into_iter().chain(results);
     rows.launch(site, parameters, &body);
 }
 
 /// Gradients of scale and bias: sums by this plan of `x, dy, mean, inv_std`, where `group` is
 /// the number of an element's mean.
-fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &str, dy: Dy) {
+fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &str, dy: &Dy) {
     let t = c_type(site.inputs[0].dtype);
     let at = element(plan);
     let mut written: Vec<Parameter> = Vec::new();
@@ -204,7 +237,7 @@ fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &str, dy: Dy) 
         format!("Pair<{t}>{{{dy} * ((x0[{at}] - {mean}[{group}]) * {inv_std}[{group}]), {dy}}}")
     };
     let stored = dy.element(site, &at);
-    let term = match dy.0 {
+    let term = match &dy.0 {
         Some(_) => format!("[=] {{ const {t} dy = {stored};\n    return {}; }}()", pair("dy")),
         None => pair(&stored),
     };

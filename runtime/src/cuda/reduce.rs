@@ -46,7 +46,9 @@ pub(super) fn lower(site: &mut LaunchSite, op: Reducing) {
     let plan = reduce(&x, axes);
     let element = element(&plan);
     let value = match op {
-        Reducing::PointwiseReduce { steps, .. } => computed(site, steps, 0, &element),
+        Reducing::PointwiseReduce { steps, .. } => {
+            computed(site, steps, 0..site.inputs.len(), &element)
+        }
         Reducing::Reduce { .. } => format!("x0[{element}]"),
     };
     let acc = match (f, x.dtype) {

@@ -68,6 +68,7 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
                     softcap,
                     group,
                     positions_first,
+                    packed: false,
                 };
                 let both = both(r, dtype, batch, extents, spec, i % 3);
                 cases
@@ -83,6 +84,16 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
                 AttentionSpec { causal, group, positions_first, ..AttentionSpec::scaled(0.25) };
             cases.extend(both(r, DType::Bf16, &[2, 2], extents, spec, 0));
         }
+    }
+    for (dtype, group, masks) in [(DType::Bf16, 1, 0), (DType::Bf16, 2, 0), (DType::F32, 2, 1)] {
+        let spec = AttentionSpec {
+            causal: true,
+            group,
+            positions_first: true,
+            packed: true,
+            ..AttentionSpec::scaled(0.25)
+        };
+        cases.extend(both(r, dtype, &[2, 4], [40, 40, 16, 16], spec, masks));
     }
     cases
 }
@@ -106,8 +117,17 @@ fn both(
         }
         r.tame(dtype, shape)
     };
-    let q = matrices(batch, [t, d]);
-    let [k, v] = [d, e].map(|n| matrices(&of_keys, [s, n]));
+    let [q, k, v] = match spec.packed {
+        true => {
+            let heads = batch[batch.len() - 1] + 2 * of_keys[batch.len() - 1];
+            let all = matrices(&[&batch[..batch.len() - 1], &[heads]].concat(), [t, d]);
+            [all.clone(), all.clone(), all]
+        }
+        false => {
+            let [k, v] = [d, e].map(|n| matrices(&of_keys, [s, n]));
+            [matrices(batch, [t, d]), k, v]
+        }
+    };
     let dy = matrices(batch, [t, e]);
     let masks: Vec<Tensor> =
         (0..masks).map(|_| mask(r, dtype.accumulated(), &shape(&[t, s]))).collect();
@@ -120,8 +140,11 @@ fn both(
     // Probabilities and gradients of scores are rounded as operands of a product are.
     let close = if dtype == DType::Bf16 { Close::BF16 } else { Close::LONG_SUM };
     let gradient = Op::AttentionGrad { spec, of_mask: !masks.is_empty(), has_result };
-    [(Op::Attention { spec }, forward), (gradient, backward)]
-        .map(|(op, operands)| Case::new(op, operands).close(close))
+    [(Op::Attention { spec }, forward), (gradient, backward)].map(|(op, operands)| {
+        let one = |i: usize| if i < 3 { 0 } else { i };
+        let shared = if spec.packed { (0..operands.len()).map(one).collect() } else { vec![] };
+        Case { shared, ..Case::new(op, operands).close(close) }
+    })
 }
 
 /// The case with products in TF32, of operands that it holds as they are: what is left to be

@@ -53,7 +53,7 @@ fn fused(r: &mut Random, case: Case) -> Case {
                 Step::Where(1, 6, 4),
             ];
             rounds(&mut steps, 7);
-            Op::FusedNorm { of: Box::new(of), others: 3, steps }
+            Op::FusedNorm { of: Box::new(of), others: 3, steps, rounded: false }
         }
         of => {
             let dy: Tensor = inputs.remove(DY);
@@ -61,7 +61,18 @@ fn fused(r: &mut Random, case: Case) -> Case {
             inputs.extend(others(r));
             let mut steps = vec![Step::Where(1, 0, 3), Step::Binary(Binary::Add, 4, 2)];
             rounds(&mut steps, 5);
-            Op::FusedNormGrad { of: Box::new(of), steps }
+            let is_followed = matches!(of, Op::LayerNormInputGrad { .. } | Op::BatchNormInputGrad);
+            let made = Op::FusedNormGrad { of: Box::new(of), steps };
+            match is_followed && r.range(0, 1) == 1 {
+                true => {
+                    inputs.extend(others(r));
+                    let mut steps = vec![Step::Binary(Binary::Add, 0, 2), Step::Where(1, 4, 3)];
+                    rounds(&mut steps, 5);
+                    let rounded = x.dtype == DType::F32 && r.chance();
+                    Op::FusedNorm { of: Box::new(made), others: 3, steps, rounded }
+                }
+                false => made,
+            }
         }
     };
     Case { op, inputs, ..case }

@@ -135,7 +135,7 @@ fn addresses(call: &LibraryCall, scratch: u64) -> impl Iterator<Item = Argument>
     let made = call.made_bytes();
     let operands = call.operands().iter().map(|&i| Argument::Input(i));
     let operands = operands.chain((made > 0).then(|| Argument::Scratch(scratch - made)));
-    operands.chain((0..call.results()).map(Argument::Output))
+    operands.chain(call.results().iter().map(|&o| Argument::Output(o)))
 }
 
 /// A library is asked for what it can compute and what is not too small, and has its workspace.

@@ -32,7 +32,28 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             cases.push(case(r, momentum, dtype, 1));
         }
     }
+    let lots = 1..4;
+    for (lots, i) in lots.zip([0, 4, 8]) {
+        let one = cases[i].clone();
+        cases.push(for_each(r, &one, lots));
+    }
     cases
+}
+
+/// The operator of a case on several lots of such operands, with one rate and count.
+fn for_each(r: &mut Random, case: &Case, lots: usize) -> Case {
+    let mut inputs = Vec::new();
+    for _ in 0..lots {
+        inputs.extend_from_slice(&case.inputs[..2]);
+        let positive = |x: &Tensor, r: &mut Random| {
+            r.fill(x.ty.dtype, x.ty.shape.clone(), |r| r.uniform(0.0, 2.0))
+        };
+        inputs.extend(case.inputs[2..].iter().map(|x| positive(x, r)));
+    }
+    let shared = |i: usize| if i % case.inputs.len() < 2 { i % case.inputs.len() } else { i };
+    let shared = (0..inputs.len()).map(shared).collect();
+    let op = Op::ForEach { of: Box::new(case.op.clone()), lots };
+    Case { op, inputs, shared, ..case.clone() }
 }
 
 fn case(r: &mut Random, op: Op, dtype: DType, slots: usize) -> Case {

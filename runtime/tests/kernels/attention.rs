@@ -277,6 +277,7 @@ fn plain_loops_agree() {
                     softcap,
                     group,
                     positions_first,
+                    packed: false,
                 };
                 let [q, k, v] = x.operands(&mut r, dtype, group);
                 let dy = r.tensor(dtype, [x.batch, &[x.t, x.e]].concat());
@@ -285,6 +286,41 @@ fn plain_loops_agree() {
                 hold(spec, x, &operands, &dy, r.chance());
             }
         }
+    }
+}
+
+/// One tensor of queries, keys and values gives the bits that three give, and so does that of their gradients.
+#[test]
+fn packed_operands_change_no_bits() {
+    let mut r = Random(75);
+    for (batch, group, [t, d]) in
+        [([2, 1], 1, [5, 3]), ([2, 4], 2, [7, 4]), ([1, 6], 3, [70, 8]), ([3, 2], 1, [300, 16])]
+    {
+        let heads = batch[1];
+        let tensor = |r: &mut Random, heads| r.tensor(DType::F32, [batch[0], t, heads, d]);
+        let [q, k, v] = [heads, heads / group, heads / group].map(|heads| tensor(&mut r, heads));
+        let dy = tensor(&mut r, heads);
+        let mask = r.tensor(DType::F32, [t, t]);
+        let packed = |parts: [&Tensor; 3]| all(&Op::Concat { axis: 2 }, &parts).swap_remove(0);
+        let together = packed([&q, &k, &v]);
+        let apart = AttentionSpec {
+            causal: r.chance(),
+            group,
+            positions_first: true,
+            ..AttentionSpec::scaled(0.3)
+        };
+        let spec = AttentionSpec { packed: true, ..apart };
+        let want = all(&Op::Attention { spec: apart }, &[&q, &k, &v, &mask]);
+        let found = all(&Op::Attention { spec }, &[&together, &together, &together, &mask]);
+        for (found, want) in found.iter().zip(&want) {
+            assert_same(found, want, &Op::Attention { spec });
+        }
+        let operands = [&want[1], &want[2], &dy, &want[0], &mask];
+        let gradient = |spec| Op::AttentionGrad { spec, of_mask: true, has_result: true };
+        let want = all(&gradient(apart), &[&[&q, &k, &v], &operands[..]].concat());
+        let found = all(&gradient(spec), &[&[&together; 3], &operands[..]].concat());
+        assert_same(&found[0], &packed([&want[0], &want[1], &want[2]]), &gradient(spec));
+        assert_same(&found[1], &want[3], &gradient(spec));
     }
 }
 

@@ -218,7 +218,7 @@ fn rows_in_parts() {
         let one = vector(&[1]);
         let fused = |of| {
             let steps = vec![Step::Binary(Binary::Add, 0, 1), Step::Binary(Binary::Mul, 3, 2)];
-            Op::FusedNorm { of: Box::new(of), others: 2, steps }
+            Op::FusedNorm { of: Box::new(of), others: 2, steps, rounded: false }
         };
         let fused_gradient = |of| {
             let steps = vec![Step::Binary(Binary::Mul, 0, 1)];

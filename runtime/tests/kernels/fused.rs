@@ -245,6 +245,11 @@ fn product_update_equals_product_and_update() {
         ];
         for (update, mut inputs, gradient) in updates {
             let want = all(update, &inputs);
+            let lots = Op::ForEach { of: Box::new(update.clone()), lots: 2 };
+            let twice = all(&lots, &[&inputs[..], &inputs[..]].concat());
+            for (got, want) in twice.iter().zip([&want[..], &want[..]].concat()) {
+                assert_same(got, &want, &lots);
+            }
             inputs.remove(gradient);
             inputs.extend([&a, &b]);
             let update = Box::new(update.clone());

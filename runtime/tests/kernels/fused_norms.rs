@@ -139,7 +139,7 @@ fn a_fused_norm_equals_the_norm_and_its_steps() {
                 let operands = [&[want[0].clone()][..], &read].concat();
                 let steps = steps(&mut r, &operands, to);
                 want[0] = last(&steps, &operands, to);
-                let op = Op::FusedNorm { of: Box::new(of), others: count, steps };
+                let op = Op::FusedNorm { of: Box::new(of), others: count, steps, rounded: false };
                 let inputs: Vec<&Tensor> = own.iter().chain(&read).collect();
                 check(&op, &inputs, &want);
             }
@@ -170,7 +170,12 @@ fn a_fused_norm_of_bf16_equals_the_norm_and_its_steps() {
             };
             let first = [Step::Round(0)];
             let steps = first.into_iter().chain(made.iter().map(|step| step.over(moved)));
-            let op = Op::FusedNorm { of: Box::new(of), others: 2, steps: steps.collect() };
+            let op = Op::FusedNorm {
+                of: Box::new(of),
+                others: 2,
+                steps: steps.collect(),
+                rounded: false,
+            };
             check(&op, &own.iter().chain(&read).collect::<Vec<_>>(), &want);
         }
     }
@@ -206,9 +211,33 @@ fn a_fused_gradient_equals_the_steps_and_the_gradient() {
                 assert_eq!(own.len(), kept(&of));
                 let inputs: Vec<Tensor> = own.iter().chain(&read).cloned().collect();
                 own.insert(DY, dy);
-                let want = all(&of, &own.iter().collect::<Vec<_>>());
-                let op = Op::FusedNormGrad { of: Box::new(of), steps };
-                check(&op, &inputs.iter().collect::<Vec<_>>(), &want);
+                let mut want = all(&of, &own.iter().collect::<Vec<_>>());
+                let is_followed =
+                    matches!(of, Op::LayerNormInputGrad { .. } | Op::BatchNormInputGrad);
+                let made = Op::FusedNormGrad { of: Box::new(of.clone()), steps };
+                check(&made, &inputs.iter().collect::<Vec<_>>(), &want);
+                if !is_followed || dtype == DType::Bf16 {
+                    continue;
+                }
+                let to = r.choose(&[dtype, if dtype == DType::F32 { DType::Bf16 } else { dtype }]);
+                let count = r.range(0, 3);
+                let behind = others(&mut r, dtype, shape, count);
+                let operands = [&[want[0].clone()][..], &behind].concat();
+                let then = self::steps(&mut r, &operands, to);
+                want[0] = last(&then, &operands, to);
+                let rounded = to == DType::F32 && r.chance();
+                if rounded {
+                    want.extend(all(&Op::Cast { to: DType::Bf16 }, &[&want[0]]));
+                }
+                for (of, own) in [(of, own), (made, inputs)] {
+                    let op = Op::FusedNorm {
+                        of: Box::new(of),
+                        others: count,
+                        steps: then.clone(),
+                        rounded,
+                    };
+                    check(&op, &own.iter().chain(&behind).collect::<Vec<_>>(), &want);
+                }
             }
         }
     }

@@ -383,14 +383,23 @@ fn fused_norms(r: &mut Random, dtype: DType, shape: [usize; 2], all: &mut Vec<Ca
         (Op::LayerNorm { axis: 0, epsilon: 1e-3 }, vec![whole]),
     ] {
         let operands = [std::slice::from_ref(&x), &own, &read].concat();
-        all.push((Op::FusedNorm { of: Box::new(of), others: 4, steps: steps(1) }, operands));
+        all.push((
+            Op::FusedNorm { of: Box::new(of), others: 4, steps: steps(1), rounded: false },
+            operands,
+        ));
     }
     for (of, own) in [
         (Op::BatchNormInputGrad, channel.clone()),
         (Op::LayerNormInputGrad { axis: 1 }, [&channel[..1], &row].concat()),
     ] {
         let operands = [std::slice::from_ref(&x), &own, &read].concat();
-        all.push((Op::FusedNormGrad { of: Box::new(of), steps: steps(0) }, operands));
+        let made = Op::FusedNormGrad { of: Box::new(of), steps: steps(0) };
+        all.push((made.clone(), operands.clone()));
+        let operands = [&operands[..], &read].concat();
+        all.push((
+            Op::FusedNorm { of: Box::new(made), others: 4, steps: steps(1), rounded: false },
+            operands,
+        ));
     }
 }
 
@@ -412,7 +421,11 @@ fn updates(r: &mut Random, e: &Extents, all: &mut Vec<Case>) {
             others.extend((0..1 + slots).map(|_| filled(r, dtype, &[m, n])));
             let mut whole = others.clone();
             whole.insert(3, filled(r, dtype, &[m, n]));
-            all.push((op.clone(), whole));
+            all.push((op.clone(), whole.clone()));
+            let mut second = whole.clone();
+            second[2..].iter_mut().for_each(|x| *x = filled(r, dtype, &[m, n]));
+            let of = Box::new(op.clone());
+            all.push((Op::ForEach { of, lots: 2 }, [whole, second].concat()));
             others.extend([filled(r, dtype, &[m, 5]), filled(r, dtype, &[5, n])]);
             all.push((product(op), others));
         }

@@ -137,6 +137,16 @@ impl Writer<'_> {
         matrices: &[usize],
     ) -> Vec<Tensor> {
         let mut made = x.to_vec();
+        if spec.packed {
+            let heads = packed_heads(spec, x);
+            let sizes = self.list(&signed(&heads));
+            let parts = [0; 3].map(|_| self.temporary());
+            self.node_into("Split", &[&x[0].name, &sizes], parts.to_vec(), vec![int("axis", -2)]);
+            for ((part, name), heads) in made.iter_mut().zip(parts).zip(heads) {
+                let ty = part.ty.with_extent(part.ty.rank() - 2, heads);
+                *part = Tensor { name, ty };
+            }
+        }
         for &i in matrices.iter().filter(|_| spec.positions_first) {
             let x = &mut made[i];
             x.name = self.one("Transpose", &[&x.name], vec![exchange(x.ty.rank())]);
@@ -226,6 +236,7 @@ impl Writer<'_> {
         x: &[Tensor],
         y: &[Tensor],
     ) -> Result<(), ExportError> {
+        let operands = x;
         let x = &self.heads_first(spec, x, &[0, 1, 2, 5])[..];
         let (ty, rank) = (&x[0].ty, x[0].ty.rank());
         let row = [&ty.shape[..rank - 1], &[1]].concat();
@@ -247,7 +258,7 @@ impl Writer<'_> {
         let total = self.along_rows("ReduceSum", &weighted);
         let rest = self.apply(Binary::Sub, &dp, &total);
         let ds = self.apply(Binary::Mul, &p, &rest);
-        if let Some(of_mask) = y.get(3) {
+        if let Some(of_mask) = y.get(spec.gradients()) {
             self.of_mask(&ds, x, &of_mask.name);
         }
         let mut ds = self.scaled(ds, ty, spec.scale);
@@ -263,15 +274,33 @@ impl Writer<'_> {
             ds = self.apply(Binary::Mul, &ds, &slope);
         }
         let factors = self.dropped(spec, ty, p)?;
-        let [dq, dk, dv] = [0, 1, 2].map(|i| self.written(&y[i], spec.positions_first));
+        let parts: Vec<Tensor> = match spec.packed {
+            true => {
+                let ty = &y[0].ty;
+                let of = packed_heads(spec, operands).map(|n| ty.with_extent(ty.rank() - 2, n));
+                of.map(|ty| Tensor { name: self.temporary(), ty }).to_vec()
+            }
+            false => y[..3].to_vec(),
+        };
+        let [dq, dk, dv] = [0, 1, 2].map(|i| self.written(&parts[i], spec.positions_first));
         self.node_into("MatMul", &[&ds, &keys], vec![dq.clone()], vec![]);
         self.of_shared(spec, [&ds, &x[0].name], &x[1].ty, dk.clone())?;
         self.of_shared(spec, [&factors, &x[5].name], &x[2].ty, dv.clone())?;
-        for (from, y) in [dq, dk, dv].iter().zip(y) {
-            self.turn_into(from, y);
+        for (from, part) in [dq, dk, dv].iter().zip(&parts) {
+            self.turn_into(from, part);
+        }
+        if spec.packed {
+            let parts: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+            self.node_into("Concat", &parts, vec![y[0].name.clone()], vec![int("axis", -2)]);
         }
         Ok(())
     }
+}
+
+/// Heads of queries, keys and values in one tensor of all three.
+fn packed_heads(spec: AttentionSpec, x: &[Tensor]) -> [usize; 3] {
+    let types = [0, 1, 2].map(|i| &x[i].ty);
+    spec.heads_first(&types).map(|ty| ty.shape[ty.rank() - 3])
 }
 
 /// The permutation that exchanges heads and positions.

@@ -77,18 +77,21 @@ impl Writer<'_> {
     pub(super) fn fused_norm(
         &mut self,
         of: &Op,
-        others: usize,
-        steps: &[Step],
+        (others, steps, rounded): (usize, &[Step], bool),
         x: &[Tensor],
         y: &[Tensor],
     ) -> Result<(), ExportError> {
         let (own, read) = x.split_at(x.len() - others);
         let normal = Tensor { name: self.temporary(), ty: own[0].ty.clone() };
-        let mut results = y.to_vec();
+        let mut results = y[..y.len() - usize::from(rounded)].to_vec();
         results[0] = normal.clone();
         self.write(of, own, &results)?;
         let operands = [std::slice::from_ref(&normal), read].concat();
         self.pointwise(steps, &[others + steps.len()], &operands, &y[..1]);
+        if let Some(narrow) = y.last().filter(|_| rounded) {
+            let cast = Op::Cast { to: narrow.ty.dtype };
+            self.write(&cast, &y[..1], std::slice::from_ref(narrow))?;
+        }
         Ok(())
     }
 

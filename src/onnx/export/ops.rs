@@ -126,7 +126,9 @@ impl Writer<'_> {
             Op::BatchNorm { epsilon } => self.batch_norm(x, y, *epsilon),
             Op::BatchNormParamGrad => self.batch_norm_param_grad(x, &out),
             Op::BatchNormInputGrad => self.batch_norm_input_grad(x, &out),
-            Op::FusedNorm { of, others, steps } => self.fused_norm(of, *others, steps, x, y)?,
+            Op::FusedNorm { of, others, steps, rounded } => {
+                self.fused_norm(of, (*others, steps, *rounded), x, y)?;
+            }
             Op::FusedNormGrad { of, steps } => self.fused_norm_grad(of, steps, x, y)?,
             Op::SoftmaxGrad { axis } => self.softmax_grad(x, &out, *axis),
             Op::LogSoftmaxGrad { axis } => self.log_softmax_grad(x, &out, *axis),
@@ -232,6 +234,11 @@ impl Writer<'_> {
                 self.reduce(*f, axes, *keep, &terms, out);
             }
             Op::ChannelsLast { of } => self.channels_last(of, x, y)?,
+            Op::ForEach { of, lots } => {
+                for (x, y) in x.chunks(x.len() / lots).zip(y.chunks(y.len() / lots)) {
+                    self.write(of, x, y)?;
+                }
+            }
             Op::ProductUpdate { .. } => self.product_update(op, x, y)?,
             Op::GemmGelu { trans_a, trans_b } => self.gemm_gelu(x, &out, [*trans_a, *trans_b]),
             Op::GemmGeluGrad { trans_a, trans_b } => {

@@ -37,6 +37,11 @@ pub struct Attention {
     /// Strides, in elements, from sequence to sequence, matrix to matrix and row to row of queries,
     /// keys, values and the result. Gradients lie as what they are of.
     pub strides: [[usize; 3]; 4],
+    /// The first element of each of these: queries, keys and values may be one tensor, and their gradients
+    /// another.
+    pub first: [usize; 4],
+    /// They are.
+    pub packed: bool,
 }
 
 /// Bytes beside what formulas tell: small tables of the engines, and parts that begin at multiples
@@ -58,9 +63,13 @@ pub(super) fn describe(
     if x.len() > op.first_mask() || spec.dropout.is_some() || spec.softcap.is_some() {
         return Err(NoCall::Scores);
     }
-    let gradients = match (op, y.len()) {
-        (families::Attention::Attention { .. }, 1 | 3) => false,
-        (families::Attention::AttentionGrad { has_result: true, .. }, 3) => true,
+    let gradients = match op {
+        families::Attention::Attention { .. } if [1, 3].contains(&y.len()) => false,
+        families::Attention::AttentionGrad { has_result: true, .. }
+            if y.len() == spec.gradients() =>
+        {
+            true
+        }
         _ => return Err(NoCall::Results),
     };
     if x[0].dtype != DType::Bf16 {
@@ -95,6 +104,8 @@ pub(super) fn describe(
         causal: spec.causal,
         keeps_statistics: !gradients && y.len() == 3,
         strides,
+        first: matrices.map(|of| of.first),
+        packed: spec.packed,
     }))
 }
 
@@ -103,6 +114,18 @@ impl Attention {
     pub(super) fn factors(&self) -> Vec<usize> {
         let elements = self.depth.saturating_add(self.width);
         vec![self.batch, self.heads, self.queries, self.keys, elements]
+    }
+
+    /// The first byte of each tensor of the call, operands and then results, behind its address: of
+    /// queries, keys and values and their gradients where these are parts.
+    pub fn begins(&self) -> Vec<u64> {
+        let [q, k, v, y] = self.first.map(|first| first as u64 * self.dtype.size());
+        match self.gradients {
+            // The result, its gradient and the statistics.
+            true => vec![q, k, v, y, y, 0, q, k, v],
+            // The result, and the statistics.
+            false => vec![q, k, v, y, 0],
+        }
     }
 
     /// Bytes of the statistics.

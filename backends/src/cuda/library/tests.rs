@@ -97,16 +97,16 @@ fn a_gelu_is_an_epilogue_beside_aligned_columns() {
     let backward = Op::GemmGeluGrad { trans_a: false, trans_b: false };
     let gelu = |keeps_z| Epilogue::Gelu { keeps_z };
     for d in [DType::F32, DType::Bf16] {
-        let with_bias = Some((Added::Bias, gelu(true), &[1, 0, 2][..], 2));
+        let with_bias = Some((Added::Bias, gelu(true), &[1, 0, 2][..], &[0, 1][..]));
         assert_eq!(described(&forward, d, 16, true, 2), with_bias);
-        let without = Some((Added::Nothing, gelu(true), &[1, 0][..], 2));
+        let without = Some((Added::Nothing, gelu(true), &[1, 0][..], &[0, 1][..]));
         assert_eq!(described(&forward, d, 16, false, 2), without);
-        let gradient = Some((Added::Nothing, Epilogue::GeluGradient, &[1, 0, 2][..], 1));
+        let gradient = Some((Added::Nothing, Epilogue::GeluGradient, &[1, 0, 2][..], &[0][..]));
         assert_eq!(described(&backward, d, 16, false, 1), gradient);
         // Columns of the matrix beside it would begin anywhere.
         assert_eq!(described(&forward, d, 12, true, 2), None);
         assert_eq!(described(&backward, d, 12, false, 1), None);
-        let alone = Some((Added::Bias, gelu(false), &[1, 0, 2][..], 1));
+        let alone = Some((Added::Bias, gelu(false), &[1, 0, 2][..], &[0][..]));
         assert_eq!(described(&forward, d, 12, true, 1), alone);
     }
     assert_eq!(described(&forward, DType::F64, 16, true, 2), None);

@@ -7,6 +7,7 @@ use arenic_ir::op::{Op, TypeError};
 
 pub(super) fn rule(op: Attention) -> Option<Rule> {
     match op {
+        Attention::Attention { spec } if spec.packed => None,
         Attention::Attention { .. } => Some(Rule::Passes(attention)),
         // Gradients are made of it.
         Attention::AttentionGrad { .. } => None,

@@ -43,7 +43,9 @@ fn way(
 ) -> Option<Way> {
     let op = &g.nodes[n].op;
     let wrapped = match op.family() {
-        Family::Wrapping(Wrapping::ChannelsLast { of }) => of.family(),
+        Family::Wrapping(Wrapping::ChannelsLast { of } | Wrapping::ForEach { of, .. }) => {
+            of.family()
+        }
         family => family,
     };
     let is_product =

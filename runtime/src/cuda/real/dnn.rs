@@ -67,8 +67,9 @@ pub(super) struct Dnn {
 /// A convolution or an attention in one way.
 pub(super) struct DnnCall {
     plan: Plan,
-    /// The numbers of the plan's tensors, and which of the call's addresses each has.
-    tensors: Vec<(i64, usize)>,
+    /// The numbers of the plan's tensors, which of the call's addresses each has, and how many bytes
+    /// behind it each begins.
+    tensors: Vec<(i64, usize, u64)>,
     /// Scalars by their numbers: the plan reads them here, where they stay as long as the call does.
     scalars: Vec<(i64, f32)>,
     /// Tensors between operations, and where each begins in the workspace.
@@ -171,7 +172,7 @@ fn attentions(a: &Attention, device: &Device, wanted: Wanted) -> Result<Vec<DnnC
             plan.deterministic &= *sums == Sums::Ordered;
             calls.push(DnnCall {
                 plan,
-                tensors: attention::order(a).iter().copied().zip(0..).collect(),
+                tensors: attention::tensors(a),
                 scalars: attention::scalars(a),
                 between: between.clone(),
                 own,
@@ -215,7 +216,7 @@ impl Dnn {
         let operations = convolution::operations(c)?;
         let plans = plan::plans(operations, &self.device, wanted(c, request.workspace))?;
         let [first, second, last] = convolution::order(c.direction);
-        let tensors = vec![(first, 0), (second, 1), (last, if c.bias { 3 } else { 2 })];
+        let tensors = vec![(first, 0, 0), (second, 1, 0), (last, if c.bias { 3 } else { 2 }, 0)];
         let calls = plans.into_iter().map(|plan| {
             Ok(DnnCall {
                 plan,
@@ -251,7 +252,7 @@ impl Dnn {
         workspace: u64,
     ) -> Result<(), DriverError> {
         let to = addresses.last().copied().unwrap_or(0);
-        let given = call.tensors.iter().map(|&(number, at)| (number, addresses[at]));
+        let given = call.tensors.iter().map(|&(number, at, first)| (number, addresses[at] + first));
         let scalars = call.scalars.iter().map(|(number, of)| (*number, (&raw const *of) as u64));
         let between = call.between.iter().map(|&(number, at)| (number, workspace + at));
         let tensors: Vec<_> = given.chain(scalars).chain(between).collect();

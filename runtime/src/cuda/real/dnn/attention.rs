@@ -48,8 +48,14 @@ pub(super) fn sums(a: &Attention) -> &'static [Sums] {
     if a.gradients { &[Sums::Ordered, Sums::Unordered] } else { &[Sums::Ordered] }
 }
 
+/// The tensors of an attention, which address of its call each has, and how many bytes behind it each begins.
+pub(super) fn tensors(a: &Attention) -> Vec<(i64, usize, u64)> {
+    let numbered = order(a).iter().zip(0..).zip(a.begins());
+    numbered.map(|((&number, at), first)| (number, at, first)).collect()
+}
+
 /// The tensors of an attention in the order of its call: operands, then results.
-pub(super) fn order(a: &Attention) -> &'static [i64] {
+fn order(a: &Attention) -> &'static [i64] {
     match (a.gradients, a.keeps_statistics) {
         (true, _) => &[
             QUERIES,

@@ -44,6 +44,8 @@ fn attention([batch, heads, key_heads, rows, depth]: [usize; 5], layout: Layout)
         causal: true,
         keeps_statistics: false,
         strides: [of(queries), of(keys), of(keys), result],
+        first: [0; 4],
+        packed: false,
     }
 }
 
