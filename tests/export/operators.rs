@@ -184,6 +184,7 @@ fn operators_that_become_several_are_read_back_with_close_results() {
                 of: Box::new(Op::BatchNorm { epsilon: 1e-3 }),
                 others: 1,
                 steps: vec![Step::Binary(Binary::Add, 0, 1), Step::Unary(Unary::Relu, 2)],
+                rounded: false,
             },
             [vec![x.clone()], channels(2), vec![x.clone()]].concat(),
         ),
