@@ -425,6 +425,7 @@ impl<'a> Planning<'a> {
                     true => floor(&module.graph, &cx)?,
                     false => bound.bytes,
                 };
+                let bound_bytes = bound_bytes.saturating_add(waiting(program));
                 let compiles = backend == CUDA && !self.plan_only && !no_gpu_code;
                 let kernels = |graph: &Graph, program: &Program| match compiles {
                     true => gpu_code::make(graph, program),
@@ -520,7 +521,7 @@ fn figures(
         arena_bytes: arena.device,
         live_peak_bytes: peak.device,
         lower_bound_bytes: bound,
-        definition_order_bytes: definition_order_peak(g, cx)?,
+        definition_order_bytes: definition_order_peak(g, cx)?.saturating_add(waiting(program)),
         fragmentation_bytes: arena.device.saturating_sub(peak.device),
         host_arena_bytes: arena.host,
         state_bytes: sum(&mut g.states.values().map(|s| g.ty(s.enter).bytes())),
@@ -542,6 +543,12 @@ fn figures(
         figures.bf16_operators = Some(operators.count() as u64);
     }
     Ok(figures)
+}
+
+/// Bytes in which inputs of the next step wait, in whatever order the step runs.
+fn waiting(program: &Program) -> u64 {
+    let align = program.target.align;
+    program.ahead.iter().map(|ahead| ahead.range.len.next_multiple_of(align)).sum()
 }
 
 /// Bytes that the step copies between device and host memory.

@@ -176,7 +176,7 @@ fn attention_sums() {
 
 #[test]
 fn group_updates() {
-    assert!(hold("group_updates", "- group_updates") >= 2);
+    assert!(hold("group_updates", "- group_updates") >= 1);
 }
 
 #[test]

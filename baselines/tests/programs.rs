@@ -187,8 +187,8 @@ fn without_reuse(g: &Graph, plan: &Plan) -> (usize, u64) {
     plan.set_slots(slots);
     Place::default().run(g, &mut plan, &CX).unwrap();
     let mut program = Program::new(TargetInfo { align: CELL, ..CPU.target() });
-    Lower {}.run(g, &plan, &mut program).unwrap();
-    Sync {}.run(g, &plan, &mut program).unwrap();
+    Lower {}.run(g, &plan, &mut program, &CX).unwrap();
+    Sync {}.run(g, &plan, &mut program, &CX).unwrap();
     (events(&program), check(g, &program).unwrap().arena_bytes.device)
 }
 

@@ -21,12 +21,12 @@ pub use rounds::{check_round_turns, check_rounds};
 pub use turns::{Part, check_turns, check_variant_turns, check_variants};
 
 use crate::graph::{Def, Graph, NodeId, ValueId};
-use crate::program::{Command, EventId, Program, Range, StreamId};
+use crate::program::{Command, EventId, Home, Program, Range, StreamId};
 use crate::space::{PerSpace, Space};
 use cranelift_entity::SecondaryMap;
 use footprint::Occupancies;
 use memory::{Access, Content, Memory};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 /// The invariant that a program breaks.
@@ -205,6 +205,28 @@ impl<'a> Checker<'a> {
                 self.fail(Invariant::Closing, format!("{s} has no home"));
             }
         }
+        self.wait_ahead();
+    }
+
+    /// Inputs of the next step wait where nothing else is.
+    fn wait_ahead(&mut self) {
+        let inputs: HashMap<ValueId, u64> =
+            self.p.homes.iter().map(|h| (h.value, h.range.len)).collect();
+        let mut seen = HashSet::new();
+        for Home { value, range } in &self.p.ahead {
+            let is_input = self.g.values.get(*value).is_some_and(|v| matches!(v.def, Def::Input));
+            if !is_input || inputs.get(value) != Some(&range.len) || !seen.insert(*value) {
+                self.fail(Invariant::Shape, format!("{value} cannot wait in {range}"));
+                continue;
+            }
+            if !self.lies(range, true) {
+                continue;
+            }
+            if self.memory[range.space].any(range, |s| s.content.is_some()) {
+                self.fail(Invariant::Bounds, format!("{value} waits in {range}, where another is"));
+            }
+            self.write(range, Some(*value), OccupancyKind::Input, BOUNDARY, 0);
+        }
     }
 
     /// Makes what the step has left what the next one begins with. As [`Checker::finish`] has
@@ -215,7 +237,7 @@ impl<'a> Checker<'a> {
         for space in Space::ALL {
             self.memory[space].forget();
         }
-        for home in &self.p.homes {
+        for home in self.p.homes.iter().chain(&self.p.ahead) {
             self.memory[home.range.space].know(&home.range, home.value);
         }
         self.events.clear();
@@ -236,7 +258,16 @@ impl<'a> Checker<'a> {
         self.finish();
     }
 
+    /// True for bytes of the arena, in which no input of the next step waits.
     fn in_bounds(&mut self, range: &Range, aligned: bool) -> bool {
+        if let Some(waiting) = self.p.ahead.iter().find(|ahead| ahead.range.overlaps(range)) {
+            let message = format!("{range} is where {} waits for the next step", waiting.value);
+            self.fail(Invariant::Bounds, message);
+        }
+        self.lies(range, aligned)
+    }
+
+    fn lies(&mut self, range: &Range, aligned: bool) -> bool {
         if range.end() > self.p.sizes[range.space] {
             self.fail(Invariant::Bounds, format!("{range} leaves the arena"));
             return false;
@@ -463,6 +494,9 @@ impl<'a> Checker<'a> {
         // A step without commands still has one position, at which its outputs are there.
         let end = self.p.commands.len().max(1);
         let fed = self.p.fed_each_step(self.g);
+        for ahead in &self.p.ahead {
+            self.read(&ahead.range, BOUNDARY, end);
+        }
         for home in &self.p.homes {
             let Some(value) = self.g.values.get(home.value) else { continue };
             if !matches!(value.def, Def::Input) {

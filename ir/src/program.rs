@@ -143,6 +143,9 @@ pub struct Program {
     /// Where fed inputs, constants and states are when a step begins. Constants and
     /// states that are carried are there again when it ends.
     pub homes: Vec<Home>,
+    /// Where inputs of the next step may be put while a step runs, from where they are copied to their
+    /// homes when it begins. Nothing else uses these bytes.
+    pub ahead: Vec<Home>,
     /// Where each graph output is when the step has ended, in the graph's order.
     pub outputs: Vec<Range>,
     /// The commands in issue order.
@@ -156,6 +159,7 @@ impl Program {
             target,
             sizes: PerSpace::default(),
             homes: Vec::new(),
+            ahead: Vec::new(),
             outputs: Vec::new(),
             commands: Vec::new(),
         }

@@ -70,6 +70,30 @@ fn i5_ranges_in_bounds_and_aligned() {
     breaks("-> (device[192+64])", "-> (device[18446744073709551615+64])", Invariant::Bounds);
 }
 
+/// What waits for the next step has bytes of its own, which count throughout.
+#[test]
+fn i5_inputs_wait_where_nothing_else_is() {
+    let waits = |ahead: &str| {
+        let program = PROGRAM.replace("device 256", "device 320");
+        program.replace("  run n0", &format!("{ahead}  run n0"))
+    };
+    let footprint = judge(&waits("  ahead v0 device[256+64]\n")).unwrap();
+    assert_eq!(footprint.arena_bytes.device, 320);
+    assert_eq!(footprint.live_peak_bytes.device, 320);
+    for (ahead, invariant) in [
+        ("  ahead v0 device[192+64]\n", Invariant::Bounds),
+        ("  ahead v0 device[0+64]\n", Invariant::Bounds),
+        ("  ahead v0 device[260+64]\n", Invariant::Bounds),
+        ("  ahead v0 device[320+64]\n", Invariant::Bounds),
+        ("  ahead v0 device[256+32]\n", Invariant::Shape),
+        ("  ahead v1 device[256+64]\n", Invariant::Shape),
+        ("  ahead v0 device[256+64]\n  ahead v0 device[256+64]\n", Invariant::Shape),
+    ] {
+        let violations = judge(&waits(ahead)).unwrap_err();
+        assert!(violations.iter().any(|v| v.invariant == invariant), "{ahead}: {violations:?}");
+    }
+}
+
 /// The same program is right but for a kernel that works on host memory.
 #[test]
 fn i5_kernels_reach_the_device_alone() {

@@ -25,6 +25,7 @@ pub mod differentiate;
 pub mod drop_layers;
 mod error;
 pub mod explain;
+pub mod feed_ahead;
 pub mod feed_constants;
 mod flow;
 pub mod fold_constants;
@@ -119,4 +120,5 @@ crate::passes! {
     plan place::Place in "place/mod.rs",
     program lower::Lower,
     program sync::Sync,
+    program feed_ahead::FeedAhead,
 }

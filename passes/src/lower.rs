@@ -4,7 +4,7 @@
 //! was written straight home. Sound by nothing but `check`, which shares no code with
 //! this file.
 
-use crate::{PassError, ProgramPass, Stats};
+use crate::{Cx, PassError, ProgramPass, Stats};
 use arenic_ir::graph::{Graph, ValueId};
 use arenic_ir::plan::{BufferId, BufferKind, Fact, Placement, Plan, Slots, Task, TaskKind};
 use arenic_ir::program::{Command, Home, Program, Range};
@@ -21,10 +21,17 @@ impl ProgramPass for Lower {
         &[Fact::Order, Fact::Slots, Fact::Placement]
     }
 
-    fn run(&self, g: &Graph, plan: &Plan, program: &mut Program) -> Result<Stats, PassError> {
+    fn run(
+        &self,
+        g: &Graph,
+        plan: &Plan,
+        program: &mut Program,
+        _: &Cx,
+    ) -> Result<Stats, PassError> {
         let at = Addresses { plan, slots: plan.slots()?, placement: plan.placement()? };
         program.sizes = at.placement.sizes;
         program.homes.clear();
+        program.ahead.clear();
         program.commands.clear();
         for (b, buffer) in &plan.buffers {
             let homed =

@@ -168,5 +168,11 @@ pub trait ProgramPass: Send + Sync {
     ///
     /// # Errors
     /// See [`PassError`].
-    fn run(&self, g: &Graph, plan: &Plan, program: &mut Program) -> Result<Stats, PassError>;
+    fn run(
+        &self,
+        g: &Graph,
+        plan: &Plan,
+        program: &mut Program,
+        cx: &Cx,
+    ) -> Result<Stats, PassError>;
 }

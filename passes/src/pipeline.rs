@@ -578,7 +578,7 @@ fn run_pass(
         Pass::Strategy(_) => begun(graph, plan, cx).map(|_| Stats::new()),
         Pass::Program(p) => {
             let plan = begun(graph, plan, cx)?;
-            p.run(graph, plan, program.get_or_insert_with(|| Program::new(cx.target)))
+            p.run(graph, plan, program.get_or_insert_with(|| Program::new(cx.target)), cx)
         }
     }
 }

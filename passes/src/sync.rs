@@ -7,7 +7,7 @@
 //! order, so no deadlock is possible. Sound by construction and judged by `check`, which
 //! shares no code with this file.
 
-use crate::{PassError, ProgramPass, Stats};
+use crate::{Cx, PassError, ProgramPass, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{Fact, Plan};
 use arenic_ir::program::{Command, EventId, Program, Range, Space, StreamId};
@@ -26,7 +26,7 @@ impl ProgramPass for Sync {
         &[]
     }
 
-    fn run(&self, _: &Graph, _: &Plan, program: &mut Program) -> Result<Stats, PassError> {
+    fn run(&self, _: &Graph, _: &Plan, program: &mut Program, _: &Cx) -> Result<Stats, PassError> {
         program.commands.retain(|c| matches!(c, Command::Run { .. } | Command::Copy { .. }));
         let mut streams: Vec<StreamId> = program.commands.iter().map(Command::stream).collect();
         streams.sort_unstable();

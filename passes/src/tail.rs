@@ -13,7 +13,6 @@ use crate::share_in_place::ShareInPlace;
 use crate::simulate::simulate_step;
 use crate::sync::Sync;
 use crate::{Cx, PassError, PlanPass, ProgramPass, Search, Stats};
-use arenic_ir::TargetInfo;
 use arenic_ir::cost::Device;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::{Fact, Plan};
@@ -107,7 +106,7 @@ impl Tail {
         }
         let mut program = Program::new(cx.target);
         for (name, pass) in &self.program {
-            stats.push((name.clone(), pass.run(g, &plan, &mut program)?));
+            stats.push((name.clone(), pass.run(g, &plan, &mut program, cx)?));
         }
         let arena = plan.placement()?.sizes;
         let seconds = simulate_step(g, &program, device).seconds;
@@ -130,15 +129,10 @@ impl Tail {
     ///
     /// # Errors
     /// What the passes refuse.
-    pub fn program(
-        &self,
-        g: &Graph,
-        plan: &Plan,
-        target: TargetInfo,
-    ) -> Result<Program, PassError> {
-        let mut program = Program::new(target);
+    pub fn program(&self, g: &Graph, plan: &Plan, cx: &Cx) -> Result<Program, PassError> {
+        let mut program = Program::new(cx.target);
         for (_, pass) in &self.program {
-            pass.run(g, plan, &mut program)?;
+            pass.run(g, plan, &mut program, cx)?;
         }
         Ok(program)
     }

@@ -39,6 +39,13 @@ pub trait Machine {
     /// True where the next step may be fed between [`Machine::begin`] and [`Machine::finish`].
     fn feeds_ahead(&self) -> bool;
 
+    /// Lets what was fed for the next step go to the device while this one runs, between [`Machine::begin`] and
+    /// [`Machine::finish`]; none of it is fed again. Where a machine does not feed ahead this does nothing.
+    ///
+    /// # Errors
+    /// The device refuses.
+    fn send_ahead(&mut self) -> Result<(), DeviceError>;
+
     /// True where inputs, outputs and homes lie in memory of this process, each at an address of its own as long as
     /// the machine lives.
     fn is_in_host_memory(&self) -> bool;
@@ -134,6 +141,10 @@ impl Machine for Executor<'_> {
 
     fn feeds_ahead(&self) -> bool {
         false
+    }
+
+    fn send_ahead(&mut self) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     fn is_in_host_memory(&self) -> bool {

@@ -384,6 +384,10 @@ impl<M: Machine> Machine for Variant<'_, '_, M> {
         of_either!(&self.programs, machine => machine.feeds_ahead())
     }
 
+    fn send_ahead(&mut self) -> Result<(), DeviceError> {
+        of_either!(&mut self.programs, machine => machine.send_ahead())
+    }
+
     fn is_in_host_memory(&self) -> bool {
         of_either!(&self.programs, machine => machine.is_in_host_memory())
     }

@@ -247,6 +247,9 @@ impl Run<'_> {
                     && done + 1 < self.total
                     && self.batches.variant(step + 1) == v
                     && self.feed(machine, v, step + 1).is_ok();
+                if is_fed {
+                    machine.send_ahead()?;
+                }
                 machine.finish().map_err(failed)?;
             }
             self.tally.steps += 1;

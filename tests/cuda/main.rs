@@ -27,12 +27,14 @@ use arenic_backends::CUDA;
 use arenic_ir::cost::Device;
 use arenic_ir::graph::{Def, Graph};
 use arenic_ir::op::Family;
-use arenic_ir::program::{Command, PerSpace};
+use arenic_ir::plan::Plan;
+use arenic_ir::program::{Command, PerSpace, Program};
 use arenic_ir::{DType, Op};
 use arenic_passes::differentiate::{Differentiate, Optimizer};
+use arenic_passes::feed_ahead::FeedAhead;
 use arenic_passes::pipeline::{NAMED, Pipeline, RunOptions};
 use arenic_passes::precision::Precision;
-use arenic_passes::{Search, Standard};
+use arenic_passes::{Cx, ProgramPass, Search, Standard};
 use arenic_runtime::cuda::driver::Driver;
 use arenic_runtime::cuda::{CudaExecutor, CudaOptions};
 use arenic_runtime::kernel::Draw;
@@ -387,5 +389,61 @@ fn the_next_step_is_fed_while_one_runs() {
         set(&mut executor, NAN);
         executor.step(Draw::default()).unwrap();
         assert!(loss(&executor).is_nan());
+    }
+}
+
+/// Inputs that wait in the arena while a step runs are those of the next one, also where they are fed again
+/// after they were sent.
+#[test]
+fn inputs_of_the_next_step_are_sent_while_one_runs() {
+    let target = Run::named("mlp_b4_sgdm").target(None);
+    let g = &target.graph;
+    let mut program = target.program.clone();
+    let cx = Cx::new(program.target);
+    let pass = FeedAhead { least_bytes: 1 };
+    let stats = pass.run(g, &Plan::default(), &mut program, &cx).unwrap();
+    assert!(stats["inputs"] > 0 && program.sizes.device > target.program.sizes.device);
+    let is_fed = |v| matches!(g.ty(v).dtype, DType::F32);
+    let run = |program: &Program, sends: bool, seed: u64| {
+        let driver = Simulated::new(Behaviour { seed, ..Behaviour::default() });
+        let options = CudaOptions::default();
+        let mut executor = CudaExecutor::new(g, program, &[], driver, options).unwrap();
+        fill_homes(&mut executor, g);
+        let set = |executor: &mut CudaExecutor<'_, Simulated>, step: u64| {
+            for v in g.inputs() {
+                let elements = g.ty(v).elements() as u64;
+                let numbers = (0..elements).map(|i| ((i * 7 + step * 3) % 11) as f32 / 8.0);
+                if let Some(bytes) = executor.input_mut(v) {
+                    match is_fed(v) {
+                        true => bytes.copy_from_slice(
+                            &numbers.flat_map(f32::to_le_bytes).collect::<Vec<_>>(),
+                        ),
+                        false => bytes.fill(0),
+                    }
+                }
+            }
+        };
+        set(&mut executor, 0);
+        let mut losses = Vec::new();
+        for step in 0..6 {
+            executor.begin(Draw { seed: 0, step, round: 0 }).unwrap();
+            if sends && step % 3 == 1 {
+                // What was sent is not what is fed in the end.
+                set(&mut executor, 100);
+                executor.send_ahead().unwrap();
+            }
+            set(&mut executor, step + 1);
+            if sends {
+                executor.send_ahead().unwrap();
+            }
+            executor.finish().unwrap();
+            losses.push(executor.output(0).to_vec());
+        }
+        losses
+    };
+    let want = run(&target.program, false, 0);
+    for seed in 0..4 {
+        assert_eq!(run(&program, false, seed), want);
+        assert_eq!(run(&program, true, seed), want);
     }
 }

@@ -48,6 +48,9 @@ impl fmt::Display for Program {
         for home in &self.homes {
             writeln!(f, "  home {} {}", home.value, home.range)?;
         }
+        for home in &self.ahead {
+            writeln!(f, "  ahead {} {}", home.value, home.range)?;
+        }
         for command in &self.commands {
             writeln!(f, "  {command}")?;
         }
@@ -135,11 +138,9 @@ pub(super) fn parse(
     }
     while !lexer.accept("}") {
         if lexer.accept_word("home") {
-            let value = lexer.id("v")?;
-            if !g.values.is_valid(value) {
-                return Err(lexer.error(format!("{value} is not in the graph")));
-            }
-            program.homes.push(Home { value, range: range(lexer)? });
+            program.homes.push(home(lexer, g)?);
+        } else if lexer.accept_word("ahead") {
+            program.ahead.push(home(lexer, g)?);
         } else if lexer.accept_word("output") {
             program.outputs.push(range(lexer)?);
         } else {
@@ -147,6 +148,14 @@ pub(super) fn parse(
         }
     }
     Ok(program)
+}
+
+fn home(lexer: &mut Lexer, g: &Graph) -> Result<Home, TextError> {
+    let value = lexer.id("v")?;
+    if !g.values.is_valid(value) {
+        return Err(lexer.error(format!("{value} is not in the graph")));
+    }
+    Ok(Home { value, range: range(lexer)? })
 }
 
 fn parse_command(lexer: &mut Lexer, g: &Graph) -> Result<Command, TextError> {

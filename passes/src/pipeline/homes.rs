@@ -107,7 +107,7 @@ impl Pipeline {
         let wish = Wish { near: PAGE, search: cx.search, ..Wish::default() };
         for (homes, part) in homes.iter().zip(placed) {
             homes.place(part.plan, placer, &wish, &cx.limits).map_err(placing)?;
-            *part.program = tail.program(part.graph, part.plan, cx.target).map_err(placing)?;
+            *part.program = tail.program(part.graph, part.plan, cx).map_err(placing)?;
             *part.footprint = check(part.graph, part.program).map_err(RunError::Check)?;
         }
         Ok(())

@@ -388,7 +388,9 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles, has_result: bool) {
             store_value = tiles.store(site, "store_value", results[2], Tensor::Values),
         );
         let mut parameters = site.all_inputs();
-        parameters.extend([1, 2].into_iter().filter_map(|o| site.output(o)));
+        let mut written = results[1..].to_vec();
+        written.dedup();
+        parameters.extend(written.into_iter().filter_map(|o| site.output(o)));
         parameters.push(delta.clone());
         tiles.launch(site, Of::Keys, parameters, &body);
     }
@@ -418,6 +420,7 @@ fn mask_gradient(
     let of_batch = offset(batch, &broadcast_strides(own, batch.len()), "batch");
     let (all, group) = (tiles.batch * tiles.group, tiles.group);
     let [queries, keys] = [tiles.queries, tiles.keys].map(constant);
+    let o = tiles.gradient(Tensor::Values) + 1;
     let body = format!(
         "    const {index} matrix = blockIdx.x % {matrices}u;
     const {index} row0 = {index}(blockIdx.x / {matrices}u % {down}u) * {rows}u;
@@ -430,7 +433,7 @@ fn mask_gradient(
 {functions}        attention_mask_gradients(a, {operands}, row0, column0, score, drop, sums);
     }}
     auto store = [=]({index} row, {index} column, {t} x) {{
-        y3[(matrix * {queries} + row) * {keys} + column0 + column] = x;
+        y{o}[(matrix * {queries} + row) * {keys} + column0 + column] = x;
     }};
     store_rows(sums, row0 + A::warp_row(), a.queries, u32(a.keys - column0), store);
 ",
@@ -438,7 +441,7 @@ fn mask_gradient(
         columns = tile.columns,
     );
     let mut parameters = site.all_inputs();
-    parameters.extend(site.output(3));
+    parameters.extend(site.output(o));
     parameters.push(delta);
     parameters.extend(tiles.drops.then(Parameter::draw));
     let threads = (tile.rows * THREADS_OF_ROW) as u32;

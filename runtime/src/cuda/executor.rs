@@ -3,7 +3,8 @@
 //!
 //! Streams are the driver's, events as the program says. What is fed is staged in pinned memory, or
 //! lies in the device's, and is copied on the first stream before a step; what a step gives comes back
-//! once it has ended. Seed, number of the step and round are in device memory, so that after the first
+//! once it has ended. Large inputs may be sent while the step before runs, to bytes of the arena that nothing else
+//! uses. Seed, number of the step and round are in device memory, so that after the first
 //! step all of it but the feeding is captured into one graph and replayed. The other streams join the
 //! graph: they wait for the first one when a step begins, and it for them when it ends.
 //!
@@ -35,7 +36,8 @@ use cranelift_entity::EntityRef;
 pub use prepare::source;
 use prepare::{Prepare, Prepared, lower_all};
 pub use profile::profile;
-use staged::{Side, Staged};
+use staged::{Fed, Side, Staged};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -111,6 +113,11 @@ pub struct CudaExecutor<'g, D> {
     fed: Side,
     /// Inputs that the next step copies from the device's memory.
     lent: HashMap<ValueId, u64>,
+    /// How inputs come to the device while a step runs; `None` where none wait there, and where the program takes
+    /// turns with others from the start.
+    ahead: Option<Ahead>,
+    /// No other program uses the arenas.
+    is_alone: Cell<bool>,
     captured: Capture,
     choices: Vec<AlgorithmChoice>,
     ways: Vec<Way>,
@@ -127,6 +134,18 @@ enum Capture {
     Graphs([GraphHandle; 2]),
     /// The driver could not: each step is issued anew.
     Refused,
+}
+
+/// Inputs of the next step on their way to where they wait for it.
+struct Ahead {
+    /// Beside all streams of the step.
+    stream: StreamHandle,
+    /// They are there.
+    arrived: EventHandle,
+    /// The step that runs has taken its own from there.
+    taken: EventHandle,
+    /// Those of the next step have been sent.
+    is_sent: bool,
 }
 
 /// What a command of the program became.
@@ -209,7 +228,13 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         let loaded = Loaded::new(Part { graph, program, images }, footprint, &*driver)?;
         let arenas = arenas(&*driver, program.sizes)?;
         let first = driver.stream()?;
-        Self::in_arenas(loaded, arenas, first, driver, options)
+        let mut alone = Self::in_arenas(loaded, arenas, first, driver, options)?;
+        if !program.ahead.is_empty() {
+            let driver = &alone.driver;
+            let (stream, arrived, taken) = (driver.stream()?, driver.event()?, driver.event()?);
+            alone.ahead = Some(Ahead { stream, arrived, taken, is_sent: false });
+        }
+        Ok(alone)
     }
 
     /// Executors of steps that take turns over the same arenas, which are as large as the largest; a
@@ -255,6 +280,7 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     ) -> Result<Self, SetupError> {
         let loaded = Loaded::new(part, footprint, &*self.driver)?;
         let driver = Rc::clone(&self.driver);
+        self.is_alone.set(false);
         Self::in_arenas(loaded, self.arenas, self.streams[0], driver, self.options)
     }
 
@@ -320,6 +346,8 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
             staged,
             fed: Side::default(),
             lent: HashMap::new(),
+            ahead: None,
+            is_alone: Cell::new(true),
             captured: Capture::Later,
             choices,
             ways,
@@ -378,16 +406,61 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         issued.ok().map(|()| graph)
     }
 
-    /// Copies inputs to their homes, from this side of what is staged or from where they were lent.
+    /// Copies inputs to their homes, from this side of what is staged, from where they wait in the arena, or from
+    /// where they were lent.
     fn feed(&mut self, side: Side) -> Result<(), DriverError> {
         let (here, lent) = (self.staged.side(side), std::mem::take(&mut self.lent));
-        for (v, home, at) in &self.staged.inputs {
-            let from = lent.get(v).copied().unwrap_or(here + at);
-            // SAFETY: the home lies in its arena (`check`); what is staged has room for it, and what was
+        let (driver, first) = (&self.driver, self.streams[0]);
+        let is_sent = self.ahead.as_mut().is_some_and(|ahead| std::mem::take(&mut ahead.is_sent));
+        if let Some(ahead) = self.ahead.as_ref().filter(|_| is_sent) {
+            driver.wait(first, ahead.arrived)?;
+        }
+        for Fed { value, home, at, ahead } in &self.staged.inputs {
+            let waiting = ahead.as_ref().filter(|_| is_sent).map(|range| self.address(range));
+            let from = lent.get(value).copied().or(waiting).unwrap_or(here + at);
+            // SAFETY: both places lie in the arena (`check`); what is staged has room for the input, and what was
             // lent has its bytes until the step has ended (`Machine::feed_from`).
-            unsafe { self.driver.copy(self.streams[0], from, self.address(home), home.len)? };
+            unsafe { driver.copy(first, from, self.address(home), home.len)? };
+        }
+        match &self.ahead {
+            Some(ahead) => driver.record(first, ahead.taken),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends inputs of the next step to where they wait for it, beside the step that runs; not where that step may be
+    /// another program's.
+    fn send(&mut self) -> Result<(), DriverError> {
+        let here = self.staged.side(self.fed);
+        let Some(Ahead { stream, arrived, taken, .. }) = self.ahead else { return Ok(()) };
+        if !self.is_alone.get() {
+            return Ok(());
+        }
+        self.driver.wait(stream, taken)?;
+        for Fed { value, at, ahead, .. } in &self.staged.inputs {
+            let Some(range) = ahead.as_ref().filter(|_| !self.lent.contains_key(value)) else {
+                continue;
+            };
+            // SAFETY: as for feeding. The step that runs has taken its own, and nothing else uses the range
+            // (`check`).
+            unsafe { self.driver.copy(stream, here + at, self.address(range), range.len)? };
+        }
+        self.driver.record(stream, arrived)?;
+        if let Some(ahead) = &mut self.ahead {
+            ahead.is_sent = true;
         }
         Ok(())
+    }
+
+    /// Waits for inputs on their way, which are fed anew.
+    fn call_back(&mut self) -> Result<(), DriverError> {
+        match &mut self.ahead {
+            Some(ahead) if ahead.is_sent => {
+                ahead.is_sent = false;
+                self.driver.synchronize(ahead.stream)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Issues a whole step but for its feeding: commands, results.

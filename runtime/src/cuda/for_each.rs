@@ -1,5 +1,6 @@
 //! An operator on several lots of operands in one launch: the second number of a block says whose it is.
 
+use super::lower::lower as lower_one;
 use super::module::{Argument, Kernel, Launch, Module};
 use super::work::{Unsupported, Work};
 use arenic_ir::{Op, TargetInfo, TensorType};
@@ -19,26 +20,40 @@ pub(super) fn lower(
     module: &mut Module,
 ) -> Result<Vec<Work>, Unsupported> {
     let [of_inputs, of_outputs] = [inputs.len(), outputs.len()].map(|n| n / lots);
-    let least = |i: usize| alignments.iter().skip(i).step_by(of_inputs).copied().min();
-    let alignments: Vec<u64> = (0..of_inputs).filter_map(least).collect();
+    let of_lot = move |lot: usize, argument: &Argument| match *argument {
+        Argument::Input(i) => Argument::Input(lot * of_inputs + i),
+        Argument::Output(o) => Argument::Output(lot * of_outputs + o),
+        other => other,
+    };
+    let launches = |works: Vec<Work>| -> Result<Vec<Launch>, Unsupported> {
+        let launch = |work| match work {
+            Work::Launch(launch) => Ok(launch),
+            _ => Err(Unsupported(of.name().to_owned())),
+        };
+        works.into_iter().map(launch).collect()
+    };
     let is_read = |y: &[Option<&TensorType>]| y.iter().map(Option::is_some).collect::<Vec<_>>();
     let first = &outputs[..of_outputs];
+    let mut made = Vec::new();
     if outputs.chunks(of_outputs).any(|lot| is_read(lot) != is_read(first)) {
-        return Err(Unsupported(format!(
-            "for_each of {} with other results in each lot",
-            of.name()
-        )));
+        // Kernels leave out what nobody reads, so that these lots have several.
+        for lot in 0..lots {
+            let [x, y] = [of_inputs, of_outputs].map(|n| lot * n..(lot + 1) * n);
+            let alignments = &alignments[x.clone()];
+            let works = lower_one(of, &inputs[x], alignments, &outputs[y], target, module)?;
+            for mut launch in launches(works)? {
+                launch.arguments.iter_mut().for_each(|argument| *argument = of_lot(lot, argument));
+                made.push(Work::Launch(launch));
+            }
+        }
+        return Ok(made);
     }
+    let least = |i: usize| alignments.iter().skip(i).step_by(of_inputs).copied().min();
+    let alignments: Vec<u64> = (0..of_inputs).filter_map(least).collect();
     let mut alone = Module::default();
-    let (inputs, mut made) = (&inputs[..of_inputs], Vec::new());
-    for work in super::lower::lower(of, inputs, &alignments, first, target, &mut alone)? {
-        let Work::Launch(launch) = work else { return Err(Unsupported(of.name().to_owned())) };
+    let works = lower_one(of, &inputs[..of_inputs], &alignments, first, target, &mut alone)?;
+    for launch in launches(works)? {
         let kernel = module.kernel(for_lots(alone.get(launch.kernel), lots));
-        let of_lot = move |lot: usize, argument: &Argument| match *argument {
-            Argument::Input(i) => Argument::Input(lot * of_inputs + i),
-            Argument::Output(o) => Argument::Output(lot * of_outputs + o),
-            other => other,
-        };
         let of_lots = |lot| launch.arguments.iter().map(move |argument| of_lot(lot, argument));
         let arguments = (0..lots).flat_map(of_lots);
         let [x, ..] = launch.grid;

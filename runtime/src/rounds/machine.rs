@@ -244,6 +244,11 @@ impl<M: Machine> Machine for InRounds<'_, '_, M> {
         self.parts[MAIN].feeds_ahead()
     }
 
+    /// Parts take turns over the arenas.
+    fn send_ahead(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     fn is_in_host_memory(&self) -> bool {
         self.parts[MAIN].is_in_host_memory()
     }

@@ -42,6 +42,10 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
         true
     }
 
+    fn send_ahead(&mut self) -> Result<(), DeviceError> {
+        Ok(self.send()?)
+    }
+
     fn is_in_host_memory(&self) -> bool {
         false
     }
@@ -49,10 +53,12 @@ impl<D: Driver> Machine for CudaExecutor<'_, D> {
     fn input_mut(&mut self, v: ValueId) -> Option<&mut [u8]> {
         // A step that failed before this one began may have left it lent.
         self.lent.remove(&v);
-        let (_, range, at) = self.staged.inputs.iter().find(|(input, ..)| *input == v)?;
-        let address = self.staged.side(self.fed) + at;
+        // What the driver refuses it refuses the next step, too.
+        let _ = self.call_back();
+        let fed = self.staged.inputs.iter().find(|fed| fed.value == v)?;
+        let address = self.staged.side(self.fed) + fed.at;
         // SAFETY: pinned memory of this length, which no copy uses before this side's step begins.
-        Some(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, range.len as usize) })
+        Some(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, fed.home.len as usize) })
     }
 
     fn stream(&self) -> Option<u64> {

@@ -45,13 +45,24 @@ pub(super) struct Staged {
     /// The whole allocation: both sides, and the piece.
     address: u64,
     side_bytes: u64,
-    /// Of each fed input the home and its place on a side.
-    pub(super) inputs: Vec<(ValueId, Range, u64)>,
+    /// The fed inputs.
+    pub(super) inputs: Vec<Fed>,
     /// Of each output its place in the device arena and its place on a side.
     pub(super) outputs: Vec<(Range, u64)>,
     /// Device memory of seed, step and round, and of what is refused.
     pub(super) draw: u64,
     pub(super) refusal: u64,
+}
+
+/// An input that is fed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fed {
+    pub(super) value: ValueId,
+    pub(super) home: Range,
+    /// Its place on a side.
+    pub(super) at: u64,
+    /// Where it may wait for the next step while one runs.
+    pub(super) ahead: Option<Range>,
 }
 
 impl Staged {
@@ -73,8 +84,10 @@ impl Staged {
             here
         };
         let fed = |h: &&Home| g.values.get(h.value).is_some_and(|v| matches!(v.def, Def::Input));
-        let inputs =
-            program.homes.iter().filter(fed).map(|h| (h.value, h.range, place(h.range.len)));
+        let inputs = program.homes.iter().filter(fed).map(|&Home { value, range }| {
+            let ahead = program.ahead.iter().find(|ahead| ahead.value == value);
+            Fed { value, home: range, at: place(range.len), ahead: ahead.map(|ahead| ahead.range) }
+        });
         let inputs = inputs.collect();
         let outputs = program.outputs.iter().map(|&range| (range, place(range.len))).collect();
         Staged::with(at, inputs, outputs, driver)
@@ -82,7 +95,7 @@ impl Staged {
 
     fn with(
         side_bytes: u64,
-        inputs: Vec<(ValueId, Range, u64)>,
+        inputs: Vec<Fed>,
         outputs: Vec<(Range, u64)>,
         driver: &impl Driver,
     ) -> Result<Staged, DriverError> {
