@@ -239,8 +239,8 @@ pub fn program(random: &mut Random, g: &Graph, streams: usize) -> Program {
     };
     place.run(g, &mut plan, &CX).unwrap();
     let mut program = Program::new(TargetInfo { align: CELL, ..CPU.target() });
-    Lower {}.run(g, &plan, &mut program).unwrap();
-    Sync {}.run(g, &plan, &mut program).unwrap();
+    Lower {}.run(g, &plan, &mut program, &CX).unwrap();
+    Sync {}.run(g, &plan, &mut program, &CX).unwrap();
     program
 }
 
