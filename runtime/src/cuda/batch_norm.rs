@@ -115,7 +115,7 @@ pub(super) fn forward(site: &mut LaunchSite, epsilon: f32, then: Option<Steps>) 
 }
 
 /// The kernel of the gradient of a batch norm's operand, with the steps that follow.
-pub(super) fn of_operand(site: &mut LaunchSite, dy: &Dy, then: Option<Steps>) {
+pub(super) fn of_operand(site: &mut LaunchSite, dy: Dy, then: Option<Steps>) {
     let written = results(site, then.as_ref());
     if written.is_empty() {
         return;

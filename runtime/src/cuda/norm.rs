@@ -18,10 +18,11 @@ use std::fmt::Write;
 use std::ops::Range;
 
 /// Steps, and the operands that they alone read.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(super) struct Steps<'a> {
     steps: &'a [Step],
-    operands: Range<usize>,
+    /// The first one, and where they end.
+    operands: [usize; 2],
     /// The result that what the last step gives is beside the first, as `bf16`.
     pub(super) rounded: Option<usize>,
 }
@@ -32,17 +33,17 @@ pub(super) fn lower(site: &mut LaunchSite, op: Norm) {
         Norm::FusedNorm { of, others, steps, rounded } => {
             let (first, all) = (site.inputs.len() - others, site.inputs.len());
             let rounded = rounded.then(|| site.outputs.len() - 1);
-            let then = Some(Steps { steps, operands: first..all, rounded });
+            let then = Some(Steps { steps, operands: [first, all], rounded });
             match &**of {
                 Op::FusedNormGrad { of, steps } => {
-                    let dy = Steps { steps, operands: kept(of)..first, rounded: None };
+                    let dy = Steps { steps, operands: [kept(of), first], rounded: None };
                     fused(site, of, Dy(Some(dy)), then);
                 }
                 of => fused(site, of, Dy(None), then),
             }
         }
         Norm::FusedNormGrad { of, steps } => {
-            let operands = kept(of)..site.inputs.len();
+            let operands = [kept(of), site.inputs.len()];
             fused(site, of, Dy(Some(Steps { steps, operands, rounded: None })), None);
         }
         Norm::LayerNorm { .. }
@@ -58,27 +59,31 @@ pub(super) fn lower(site: &mut LaunchSite, op: Norm) {
 fn fused(site: &mut LaunchSite, op: &Op, dy: Dy, then: Option<Steps>) {
     match *op {
         Op::LayerNorm { axis, epsilon } => forward(site, axis, epsilon, then),
-        Op::LayerNormInputGrad { axis } => of_operand(site, axis, &dy, then),
+        Op::LayerNormInputGrad { axis } => of_operand(site, axis, dy, then),
         Op::LayerNormParamGrad { axis } => {
             let plan = row_sums(site.inputs[0], axis);
-            of_parameters(site, &plan, "t", &dy);
+            of_parameters(site, &plan, "t", dy);
         }
         Op::BatchNorm { epsilon } => batch_norm::forward(site, epsilon, then),
         Op::BatchNormParamGrad => {
             let plan = channel_sums(site.inputs[0]);
-            of_parameters(site, &plan, "result", &dy);
+            of_parameters(site, &plan, "result", dy);
         }
-        Op::BatchNormInputGrad => batch_norm::of_operand(site, &dy, then),
+        Op::BatchNormInputGrad => batch_norm::of_operand(site, dy, then),
         _ => unreachable!("`infer` takes no other operator"),
     }
 }
 
 impl Steps<'_> {
+    fn operands(&self) -> Range<usize> {
+        self.operands[0]..self.operands[1]
+    }
+
     /// Statements that store what the steps make of an element that was computed, an expression, at this
     /// place.
     pub(super) fn store(&self, site: &LaunchSite, value: String, place: &str) -> String {
         let results: Vec<usize> = [0].into_iter().chain(self.rounded).collect();
-        stored(site, self.steps, self.operands.clone(), (value, &results), place)
+        stored(site, self.steps, self.operands(), (value, &results), place)
     }
 
     /// The places of what they give, as parameters.
@@ -88,13 +93,13 @@ impl Steps<'_> {
 
     /// Which of their operands have an element for each of the first operand's.
     pub(super) fn whole(&self, site: &LaunchSite) -> impl Iterator<Item = usize> {
-        self.operands.clone().filter(|&k| site.inputs[k].elements() > 1)
+        self.operands().filter(|&k| site.inputs[k].elements() > 1)
     }
 }
 
 /// How many operands a normalisation has that steps follow, or none.
 fn own(site: &LaunchSite, then: Option<&Steps>) -> usize {
-    then.map_or(site.inputs.len(), |then| then.operands.start)
+    then.map_or(site.inputs.len(), |then| then.operands[0])
 }
 
 /// The places of the first result, or of what steps after it give; none where nobody reads it.
@@ -106,24 +111,25 @@ pub(super) fn results(site: &LaunchSite, then: Option<&Steps>) -> Vec<Parameter>
 }
 
 /// The gradient of a normalisation's result: an operand, or what steps give.
+#[derive(Clone, Copy)]
 pub(super) struct Dy<'a>(Option<Steps<'a>>);
 
 impl Dy<'_> {
     /// Its element at this place, as an expression.
-    pub(super) fn element(&self, site: &LaunchSite, place: &str) -> String {
+    pub(super) fn element(self, site: &LaunchSite, place: &str) -> String {
         match &self.0 {
-            Some(Steps { steps, operands, .. }) => computed(site, steps, operands.clone(), place),
+            Some(dy) => computed(site, dy.steps, dy.operands(), place),
             None => format!("x{DY}[{place}]"),
         }
     }
 
     /// The parameter that is the gradient's operand `k`, which comes after `dy`.
-    pub(super) fn after(&self, k: usize) -> String {
+    pub(super) fn after(self, k: usize) -> String {
         format!("x{}", if self.0.is_some() { k - 1 } else { k })
     }
 
     /// Which operands have an element for each of the first one's.
-    pub(super) fn whole(&self, site: &LaunchSite) -> Vec<usize> {
+    pub(super) fn whole(self, site: &LaunchSite) -> Vec<usize> {
         match &self.0 {
             Some(steps) => [0].into_iter().chain(steps.whole(site)).collect(),
             None => vec![0, DY],
@@ -178,7 +184,7 @@ fn forward(site: &mut LaunchSite, axis: usize, epsilon: f32, then: Option<Steps>
     rows.launch(site, parameters, &body);
 }
 
-fn of_operand(site: &mut LaunchSite, axis: usize, dy: &Dy, then: Option<Steps>) {
+fn of_operand(site: &mut LaunchSite, axis: usize, dy: Dy, then: Option<Steps>) {
     let results = results(site, then.as_ref());
     if results.is_empty() {
         return;
@@ -221,7 +227,7 @@ fn of_operand(site: &mut LaunchSite, axis: usize, dy: &Dy, then: Option<Steps>) 
 
 /// Gradients of scale and bias: sums by this plan of `x, dy, mean, inv_std`, where `group` is
 /// the number of an element's mean.
-fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &str, dy: &Dy) {
+fn of_parameters(site: &mut LaunchSite, plan: &ReducePlan, group: &str, dy: Dy) {
     let t = c_type(site.inputs[0].dtype);
     let at = element(plan);
     let mut written: Vec<Parameter> = Vec::new();
