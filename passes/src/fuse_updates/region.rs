@@ -140,9 +140,9 @@ impl GraphView<'_> {
         None
     }
 
-    /// True where what a group reads is a small fraction of what each other reader of the states that
-    /// it changes makes. These have to run before the group, but not before a part of it that
-    /// changes other states.
+    /// True where the group's tensors are a small fraction of what each other reader of the states that it
+    /// changes makes. All of the group waits for these readers, where before only the part did that
+    /// changes the states that they read.
     fn may_follow_others(&self, group: &Group) -> bool {
         let g = self.g;
         let bytes = |n: &NodeId| g.result(*n).map_or(0, |v| g.ty(v).bytes());
