@@ -187,27 +187,38 @@ def attention(op, attributes, x, device):
     if positions_first:
         q, k, v = ([images, heads, rows, columns] for images, rows, heads, columns in (q, k, v))
 
+    # Heads that lie between two positions of queries, keys and values: their own, or those of all three in one tensor.
+    between = None
+    if spec.get("packed", False):
+        images, between, rows, columns = q
+        heads = between // (spec.get("group", 1) + 2)
+        q, k, v = ([images, n, rows, columns] for n in (heads * spec.get("group", 1), heads, heads))
+
+    def packed(extents):
+        _, _, rows, columns = extents
+        return dense(extents) if between is None else [between * rows * columns, columns, between * columns, 1]
+
     def dense(extents):
         _, heads, rows, columns = extents
         inner = [columns, heads * columns] if positions_first else [rows * columns, columns]
         return [heads * rows * columns, *inner, 1]
 
-    def tensor(name, extents, **how):
-        return g.tensor(name=name, dim=extents, stride=dense(extents), **how)
+    def tensor(name, extents, stride):
+        return g.tensor(name=name, dim=extents, stride=stride(extents))
 
-    operands = [tensor(n, t) for n, t in zip("qkv", (q, k, v))]
+    operands = [tensor(n, t, packed) for n, t in zip("qkv", (q, k, v))]
     how = {"attn_scale": spec["scale"], "use_causal_mask": spec.get("causal", False), "name": op}
     if op == "attention":
         o, stats = g.sdpa(*operands, generate_stats=True, **how)
         o.set_output(True).set_dim([*q[:3], v[3]]).set_stride(dense([*q[:3], v[3]]))
         stats.set_output(True).set_data_type(cudnn.data_type.FLOAT)
     else:
-        o, do = (tensor(n, [*q[:3], v[3]]) for n in ("o", "do"))
+        o, do = (tensor(n, [*q[:3], v[3]], dense) for n in ("o", "do"))
         rows = [q[1] * q[2], q[2], 1, 1]
         stats = g.tensor(name="stats", dim=[*q[:3], 1], stride=rows, data_type=cudnn.data_type.FLOAT)
         gradients = g.sdpa_backward(*operands, o, do, stats, **how)
         for result, extents in zip(gradients, (q, k, v)):
-            result.set_output(True).set_dim(extents).set_stride(dense(extents))
+            result.set_output(True).set_dim(extents).set_stride(packed(extents))
     try:
         g.validate()
         g.build_operation_graph()
