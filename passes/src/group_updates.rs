@@ -6,8 +6,8 @@
 //! they may wait for each other, and because the same functions are applied to the same elements: the bits stay
 //! the same.
 //!
-//! Gradients wait longer than they did. All of those of a group together are a small fraction of the largest tensor
-//! of the graph, and no order needs less memory than that.
+//! Gradients wait longer than they did. Those of each group are a small fraction of the largest tensor of the graph,
+//! and no order needs less memory than that; over all groups there is no such bound.
 //!
 //! It is for GPUs: on a CPU an operator costs next to nothing by itself. This is `multi_tensor_apply` of NVIDIA's Apex,
 //! and PyTorch's `foreach`; XLA has it as horizontal fusion.

@@ -427,17 +427,17 @@ fn inputs_of_the_next_step_are_sent_while_one_runs() {
         let mut losses = Vec::new();
         for step in 0..6 {
             executor.begin(Draw { seed: 0, step, round: 0 }).unwrap();
-            if sends && step % 3 == 1 {
-                // What was sent is not what is fed in the end.
-                set(&mut executor, 100);
-                executor.send_ahead().unwrap();
-            }
-            set(&mut executor, step + 1);
-            if sends && step % 2 == 0 {
+            // What is sent in every second step is not what is fed in the end.
+            let is_fed_again = step % 2 == 1;
+            set(&mut executor, if is_fed_again { 100 } else { step + 1 });
+            if sends {
                 executor.send_ahead().unwrap();
             }
             executor.finish().unwrap();
             losses.push(executor.output(0).to_vec());
+            if is_fed_again {
+                set(&mut executor, step + 1);
+            }
         }
         losses
     };
