@@ -4,8 +4,8 @@
     ranks_times.py --arenic PROGRAM
 
 PROGRAM is built with `--features mpi`. The GPT of `models/text` trains with AdamW on random tokens; the global batch is
-32 rows, of which each rank has its part. Of three runs the fastest counts: its median step, the arena of a rank, and
-the most memory that was resident in any process. It needs NumPy and Open MPI.
+32 rows, of which each rank has its part. Of three runs the fastest counts: its median step, the arena of a rank, the
+most memory that was resident in any process, and what MPI had of it by `mpi_bytes`. It needs NumPy and Open MPI.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def as_rank(command):
 
 
 def measured(arenic, folder, ranks, shard):
-    """Arena of a rank, median seconds of a step, and most resident bytes of a process."""
+    """Arena of a rank, median seconds of a step, most resident bytes of a process, and those of MPI."""
     artifact = folder / "ranks.arenic"
     options = ["--loss", "cross_entropy", "--optimizer", "adamw", "--dim", f"batch={ROWS // ranks}"]
     options += ["--ranks", str(ranks), "--shard", shard] if ranks > 1 else []
@@ -41,7 +41,7 @@ def measured(arenic, folder, ranks, shard):
     ran = subprocess.run([*launcher, *run], check=True, capture_output=True, text=True)
     last = json.loads(ran.stdout.splitlines()[-1])
     resident = [int(line.split()[1]) for line in ran.stderr.splitlines() if line.startswith("resident")]
-    return json.loads(compiled.stdout)["arena_bytes"], last["median_step_seconds"], max(resident)
+    return json.loads(compiled.stdout)["arena_bytes"], last["median_step_seconds"], max(resident), last["mpi_bytes"]
 
 
 def main():
@@ -50,7 +50,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--arenic", required=True, help="the program, with the feature mpi")
     arenic = parser.parse_args().arenic
-    print("| `--shard` | ranks | arena of a rank, MiB | resident, MiB | step, ms |\n|---|---:|---:|---:|---:|")
+    print("| `--shard` | ranks | arena of a rank, MiB | resident, MiB | MPI's, MiB | step, ms |\n|---|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         folder, random = pathlib.Path(folder), np.random.default_rng(0)
         tokens = random.integers(0, 60, (2, STEPS * ROWS, TOKENS))
@@ -58,8 +58,9 @@ def main():
         for shard in ["none", "optimizer", "parameters"]:
             for ranks in [1, 2, 4] if shard == "none" else [2, 4]:
                 runs = [measured(arenic, folder, ranks, shard) for _ in range(3)]
-                arena, seconds, resident = min(runs, key=lambda run: run[1])
-                print(f"| {shard} | {ranks} | {arena / 2**20:.2f} | {resident / 2**20:.0f} | {seconds * 1e3:.1f} |", flush=True)
+                arena, seconds, resident, mpi = min(runs, key=lambda run: run[1])
+                mib = f"{arena / 2**20:.2f} | {resident / 2**20:.1f} | {mpi / 2**20:.1f}"
+                print(f"| {shard} | {ranks} | {mib} | {seconds * 1e3:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,26 @@ fn processes_have_the_same_bits_at_every_level_and_in_every_run() {
     }
 }
 
+/// MPI's memory is measured and told apart from the arena; a process alone has none.
+#[test]
+fn memory_of_mpi_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    for ranks in [1, 3] {
+        let artifact = compiled(folder.path(), ranks, "none", 2);
+        let out = mpirun(ranks, &artifact, &["--steps", "2"]).wait_with_output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let summary = String::from_utf8(out.stdout).unwrap();
+        let summary: serde_json::Value =
+            serde_json::from_str(summary.lines().last().unwrap()).unwrap();
+        let bytes = |name: &str| summary[name].as_u64().unwrap();
+        let (own, resident) = (bytes("mpi_bytes"), bytes("peak_rss_bytes"));
+        match ranks {
+            1 => assert_eq!(own, 0),
+            _ => assert!(own > 1 << 20 && own + bytes("arena_bytes") < resident, "{summary}"),
+        }
+    }
+}
+
 #[test]
 fn another_number_of_ranks_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Bytes that tensors live in.
+//! Bytes that tensors live in, and those that a process has.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -87,8 +87,19 @@ impl Drop for AlignedBytes {
     }
 }
 
+/// What Linux counts of this process' memory, by the name of a line in `/proc/self/status`: `VmRSS` is resident now, `VmHWM`
+/// was the most at once, `RssShmem` is resident and shared with other processes. `None` where the system does not say.
+pub fn process_bytes(line: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let figure = status.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(':'))?;
+    let kib: u64 = figure.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
 #[cfg(test)]
 mod tests {
+    #[cfg(target_os = "linux")]
+    use super::process_bytes;
     use super::{ALIGN, AlignedBytes};
 
     #[test]
@@ -103,21 +114,14 @@ mod tests {
         assert_eq!(AlignedBytes::copy_of(b"abc").as_slice(), b"abc");
     }
 
-    /// Bytes of this process that are in memory.
-    #[cfg(target_os = "linux")]
-    fn resident() -> u64 {
-        let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-        pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
-    }
-
     #[cfg(target_os = "linux")]
     #[test]
     fn pages_that_nobody_touches_take_no_memory() {
-        let before = resident();
+        let before = process_bytes("VmRSS").unwrap();
         let mut memory = AlignedBytes::zeroed(1 << 30).unwrap();
         let last = memory.as_slice().len() - 1;
         memory.as_mut_slice()[last] = 1;
-        let more = resident().saturating_sub(before);
+        let more = process_bytes("VmRSS").unwrap().saturating_sub(before);
         assert!(more < 1 << 28, "{more} bytes of which one was written");
     }
 }

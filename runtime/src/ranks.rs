@@ -62,6 +62,9 @@ pub trait Communicator: fmt::Debug + Send + Sync {
     /// A rank is silent for longer than the timeout, or has ended; the transport fails.
     fn exchange(&self, sent: &[&[u8]], received: &mut [&mut [u8]]) -> Result<(), RankError>;
 
+    /// Bytes of the host's memory that the transport has beside the messages, as far as they were measured.
+    fn memory_bytes(&self) -> u64;
+
     /// For how long a rank may be silent; `None` for however long it takes.
     fn timeout(&self) -> Option<Duration>;
 

@@ -20,6 +20,7 @@ use arenic_ir::Graph;
 use arenic_passes::Purpose;
 use arenic_runtime::cpu::Isa;
 use arenic_runtime::cuda::Cuda;
+use arenic_runtime::memory::process_bytes;
 use arenic_runtime::ranks;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -398,7 +399,7 @@ fn summarize(a: &Arguments, summary: &Summary) -> Outcome {
     if let Some(path) = a.trace.as_ref().filter(|_| !summary.is_stopped) {
         tell!("{}: {}", path.display(), summary.clock);
     }
-    let peak_rss = peak_rss_bytes();
+    let peak_rss = process_bytes("VmHWM");
     let instructions = (a.feed.device == Place::Cpu).then(Isa::of_machine);
     if a.json.json {
         return print(serde_json::json!({
@@ -409,6 +410,7 @@ fn summarize(a: &Arguments, summary: &Summary) -> Outcome {
             "peak_rss_bytes": peak_rss,
             "host_arena_bytes": summary.host_arena_bytes,
             "library_bytes": summary.library_bytes,
+            "mpi_bytes": summary.transport_bytes,
             "steps": summary.steps,
         }));
     }
@@ -416,11 +418,15 @@ fn summarize(a: &Arguments, summary: &Summary) -> Outcome {
         tell!("kernels for {isa}");
     }
     tell!(
-        "{} steps, {:.3} ms each, arena {}, peak resident {}",
+        "{} steps, {:.3} ms each, arena {}, peak resident {}{}",
         summary.steps,
         summary.mean_step_seconds * 1e3,
         human_bytes(summary.arena_bytes),
         peak_rss.map_or("unknown".into(), human_bytes),
+        match summary.transport_bytes {
+            0 => String::new(),
+            bytes => format!(", of which {} are MPI's", human_bytes(bytes)),
+        },
     );
     Ok(())
 }
@@ -436,12 +442,4 @@ fn json_line(report: &StepReport) -> serde_json::Value {
     line.insert("step".into(), report.step.into());
     line.extend(report.scalars.iter().map(|(name, x)| ((*name).to_owned(), (*x).into())));
     line.into()
-}
-
-/// The most memory this process had resident at once, where the system tells.
-fn peak_rss_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }

@@ -117,6 +117,15 @@ impl<'a> Peers<'a> {
         self.others().map_or(Ok(says), |others| ranks::any(others, says))
     }
 
+    /// The most host memory that the transport has on any rank, in bytes; 0 for a process alone.
+    pub(super) fn most_transport_bytes(&self) -> Result<u64, RankError> {
+        let Some(others) = self.others() else { return Ok(0) };
+        self.wait_long();
+        let of_ranks = ranks::gather(others, &others.memory_bytes().to_le_bytes())?;
+        let figures = of_ranks.iter().filter_map(|bytes| bytes.as_slice().try_into().ok());
+        Ok(figures.map(u64::from_le_bytes).max().unwrap_or(0))
+    }
+
     /// A step took so long; the next may take some three times as long, and ten seconds more.
     pub(super) fn took(&self, step: Duration) {
         self.longest.set(self.longest.get().max(step));

@@ -49,6 +49,8 @@ pub struct Summary {
     pub host_arena_bytes: u64,
     /// At most this many bytes are allocated by libraries beside it, in its memory.
     pub library_bytes: u64,
+    /// What connects ranks has so many bytes of the host's memory, on the rank where they are most.
+    pub transport_bytes: u64,
 }
 
 /// How many steps a median is of.
@@ -153,6 +155,7 @@ pub(super) fn train_on<M: Machine>(
         let trace = chrome_trace(timed.0, timed.1, spans, clock).to_string();
         write_text(path, &trace).map_err(|e| run.saver.saved_before(e, step))?;
     }
+    let transport_bytes = run.saver.peers.most_transport_bytes()?;
     let arena = machines.arena_bytes();
     let tally = &mut run.tally;
     Ok(Summary {
@@ -168,6 +171,7 @@ pub(super) fn train_on<M: Machine>(
         arena_bytes: arena.device,
         host_arena_bytes: arena.host,
         library_bytes: machines.library_bytes(),
+        transport_bytes,
     })
 }
 

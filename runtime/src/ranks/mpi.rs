@@ -4,8 +4,11 @@
 //! have come: so a rank that is silent can be named. Nothing is summed by MPI.
 
 use super::{Communicator, RankError, pause};
+use crate::memory::process_bytes;
 use ::mpi::Threading;
 use ::mpi::environment::Universe;
+use ::mpi::point_to_point::send_receive_into;
+use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator as _, Destination as _, Source as _};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -17,11 +20,20 @@ pub struct World {
     rank: usize,
     ranks: usize,
     local_rank: usize,
+    joined: Joined,
     timeout: Mutex<Option<Duration>>,
     /// MPI allows one call at a time.
     calls: Mutex<()>,
     /// Told of the rank that is silent, before all ranks are ended.
     on_silence: Box<dyn Fn(&RankError) + Send + Sync>,
+}
+
+/// What the process had when it had joined the others, in bytes.
+struct Joined {
+    /// So much more was resident than before: MPI's code and data, and its buffers.
+    resident: u64,
+    /// So much of it was shared with other processes.
+    shared: u64,
 }
 
 impl fmt::Debug for World {
@@ -39,6 +51,8 @@ impl World {
     pub fn join(
         on_silence: impl Fn(&RankError) + Send + Sync + 'static,
     ) -> Result<World, RankError> {
+        let messages = Messages::default();
+        let before = process_bytes("VmRSS");
         let begun = ::mpi::initialize_with_threading(Threading::Serialized);
         let Some((universe, provided)) = begun else {
             return Err(RankError::Transport("MPI has been begun already".into()));
@@ -51,14 +65,57 @@ impl World {
         let (rank, ranks) = (world.rank() as usize, world.size() as usize);
         // Processes that can share memory are on one machine.
         let local_rank = world.split_shared(world.rank()).rank() as usize;
+        messages.go_round(&world);
+        let resident = process_bytes("VmRSS")
+            .zip(before)
+            .map_or(0, |(now, before)| now.saturating_sub(before));
+        let joined = Joined { resident, shared: shared_bytes() };
         let (timeout, calls, on_silence) =
             (Mutex::default(), Mutex::default(), Box::new(on_silence));
-        Ok(World { universe, rank, ranks, local_rank, timeout, calls, on_silence })
+        Ok(World { universe, rank, ranks, local_rank, joined, timeout, calls, on_silence })
     }
 
     /// Ends all ranks; this one, and so the launcher, with this exit code.
     pub fn end_all(&self, code: u8) -> ! {
         self.universe.world().abort(code.into())
+    }
+}
+
+/// Bytes of this process that it shares with others: segments that MPI sends messages through. Nothing else does.
+fn shared_bytes() -> u64 {
+    process_bytes("RssShmem").unwrap_or(0)
+}
+
+/// Messages that go from each rank to each other before the first step, so that what MPI allocates for its connections
+/// is there when its memory is measured.
+struct Messages {
+    sent: Vec<u8>,
+    received: Vec<u8>,
+}
+
+impl Default for Messages {
+    /// Their pages are resident, and not counted as MPI's.
+    fn default() -> Messages {
+        let (sent, received) = (vec![1; Messages::LONG], vec![1; Messages::LONG]);
+        Messages { sent, received }
+    }
+}
+
+impl Messages {
+    /// Sent at once, with what is copied by the way.
+    const SHORT: usize = 1;
+    /// Longer than what any usual transport sends before the receiver is known to wait.
+    const LONG: usize = 256 << 10;
+
+    fn go_round(mut self, world: &SimpleCommunicator) {
+        let (rank, ranks) = (world.rank(), world.size());
+        for distance in 1..ranks {
+            let to = world.process_at_rank((rank + distance) % ranks);
+            let from = world.process_at_rank((rank - distance).rem_euclid(ranks));
+            for len in [Messages::SHORT, Messages::LONG] {
+                send_receive_into(&self.sent[..len], &to, &mut self.received[..len], &from);
+            }
+        }
     }
 }
 
@@ -111,6 +168,12 @@ impl Communicator for World {
             }
         });
         Ok(())
+    }
+
+    /// What came as the ranks joined, and how much the segments they share have grown since. What MPI allocates later
+    /// in its own part of the heap is not seen.
+    fn memory_bytes(&self) -> u64 {
+        self.joined.resident + shared_bytes().saturating_sub(self.joined.shared)
     }
 
     fn timeout(&self) -> Option<Duration> {

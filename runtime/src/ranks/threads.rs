@@ -92,6 +92,10 @@ impl Communicator for ThreadRank {
         Ok(())
     }
 
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
     fn timeout(&self) -> Option<Duration> {
         *lock(&self.timeout)
     }
