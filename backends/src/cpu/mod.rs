@@ -193,7 +193,7 @@ fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType])
                 ConvTranspose::Shifted(parts) => {
                     parts.iter().map(Shifted::elements).max().unwrap_or(0)
                 }
-                ConvTranspose::Depthwise(_) | ConvTranspose::Direct => 0,
+                ConvTranspose::Pointwise | ConvTranspose::Depthwise(_) | ConvTranspose::Direct => 0,
             }
         }
         Convolution::ConvWeightGrad { window, group } => {
@@ -395,6 +395,11 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
                 }
                 ConvTranspose::Shifted(_) => vec![2],
                 ConvTranspose::Depthwise(_) => vec![3],
+                ConvTranspose::Pointwise => {
+                    let (m, k) = (x[1].shape[1], x[0].shape[1] / group);
+                    let n = y[0].shape[2..].iter().product();
+                    [vec![4], product(Extents { m, k, n }, 1)].concat()
+                }
             }
         }
         Convolution::ConvWeightGrad { window, group } => {

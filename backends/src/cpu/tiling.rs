@@ -17,9 +17,22 @@ const COLUMN_BYTES: usize = 4 << 20;
 /// Bytes that the folded results of one tile aim at.
 const RESULT_BYTES: usize = 2 << 20;
 
+/// Bytes of a tile where a window has one tap, so that its columns are few and copied once.
+const ONE_TAP_BYTES: usize = 1 << 20;
+
 /// Least number of output positions for a product per image; fewer are folded, so that
 /// the weights are not packed again for a handful of columns.
 const FOLD: usize = 256;
+
+/// The same for windows of one tap, whose weights are few: where no plain loop would take so few columns.
+const ONE_TAP_FOLD: usize = PLAIN_ROWS + 1;
+
+/// Least number of positions for a product per image, and elements of a tile of columns.
+fn limits(taps: usize, dtype: DType) -> (usize, usize) {
+    let (fold, bytes) =
+        if taps == 1 { (ONE_TAP_FOLD, ONE_TAP_BYTES) } else { (FOLD, COLUMN_BYTES) };
+    (fold, bytes / dtype.size() as usize)
+}
 
 /// True where plain loops beat building columns: each column element would serve few
 /// channels on the `wide` side, or be one of few on the other.
@@ -161,8 +174,9 @@ pub fn conv(window: &Window, group: usize, x: &TensorType, w: &TensorType, y: &T
     // Folding copies (inputs + channels) · positions elements of every image; without it
     // the inputs · channels weights are packed for every image.
     let copied = inputs.saturating_add(channels).saturating_mul(positions);
-    let folds = images > 1 && positions < FOLD && inputs.saturating_mul(channels) > copied;
-    if window.is_pointwise() && !folds {
+    let (fold, budget) = limits(taps, y.dtype);
+    let folds = images > 1 && positions < fold;
+    if window.is_pointwise() && !(folds && inputs.saturating_mul(channels) > copied) {
         return Conv::Pointwise;
     }
     if (channels, inputs) == (1, 1)
@@ -173,12 +187,13 @@ pub fn conv(window: &Window, group: usize, x: &TensorType, w: &TensorType, y: &T
     if direct(channels, inputs) {
         return Conv::Direct;
     }
-    if let Some(plan) = shifted::conv(window, group, [x, w, y]) {
+    if taps > 1
+        && let Some(plan) = shifted::conv(window, group, [x, w, y])
+    {
         return Conv::Shifted(plan);
     }
     let all = inputs.saturating_mul(taps).max(1);
-    let budget = COLUMN_BYTES / y.dtype.size() as usize;
-    if positions < FOLD && images > 1 {
+    if folds {
         let wanted = (2 * FOLD).div_ceil(positions.max(1));
         let results = channels.saturating_mul(positions).max(1);
         let items = wanted.min(RESULT_BYTES / y.dtype.size() as usize / results).clamp(1, images);
@@ -203,6 +218,8 @@ fn depth(all: usize, room: usize) -> usize {
 /// How a transposed convolution is computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConvTranspose {
+    /// A product per image and group, straight from `x` to `y`.
+    Pointwise,
     /// Each channel by itself.
     Depthwise(Depthwise),
     /// Plain loops.
@@ -248,6 +265,9 @@ pub fn conv_transpose(
     w: &TensorType,
     y: &TensorType,
 ) -> ConvTranspose {
+    if window.is_pointwise() && x.shape[2..] == y.shape[2..] {
+        return ConvTranspose::Pointwise;
+    }
     if (x.shape[1] / group, w.shape[1]) == (1, 1)
         && let Some(plan) = depthwise::conv_transpose(window, x, y)
     {
@@ -256,11 +276,13 @@ pub fn conv_transpose(
     if direct(x.shape[1] / group, w.shape[1]) {
         return ConvTranspose::Direct;
     }
-    if let Some(parts) = shifted::conv_transpose(window, group, [x, w, y]) {
+    let taps = window.taps();
+    if taps > 1
+        && let Some(parts) = shifted::conv_transpose(window, group, [x, w, y])
+    {
         return ConvTranspose::Shifted(parts);
     }
-    let taps: usize = w.shape[2..].iter().product();
-    let budget = COLUMN_BYTES / x.dtype.size() as usize;
+    let (_, budget) = limits(taps, x.dtype);
     let row = taps.saturating_mul(x.shape[3..].iter().product::<usize>()).max(1);
     let rows = (budget / row).clamp(1, x.shape[2].max(1));
     let tile = row.saturating_mul(rows);

@@ -1,5 +1,5 @@
 //! `ConvTranspose`: the weights' transpose times `x` gives columns, whose elements are then
-//! added up where the window puts them (col2im).
+//! added up where the window puts them (col2im). Those of a pointwise window are the result.
 //!
 //! A task of the second step owns one channel of one image and adds taps in order, so that
 //! nothing races and the order of every sum is fixed. Tiles cover channels, and rows of
@@ -48,6 +48,11 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
             (x.ptr(), w.ptr(), bias),
             Shared::new(y.ptr()),
         ),
+        ConvTranspose::Pointwise => pointwise(
+            [images, group, inputs, channels],
+            (x.ptr(), w.ptr(), bias),
+            (Shared::new(y.ptr()), s.inputs()),
+        ),
         ConvTranspose::Columns(tiling) => columns(
             &s,
             (tiling, Route::of(tiling.extents(group, x.ty(), w.ty()))),
@@ -58,6 +63,31 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
             unsafe { call.scratch.slice_mut(tiling.elements()) },
         ),
     }
+}
+
+/// A product per image and group; channels have `size` elements.
+fn pointwise<T: Scalar>(
+    [images, groups, inputs, channels]: [usize; 4],
+    (x, w, bias): (*const T, *const T, Option<&[T]>),
+    (y, size): (Shared<T>, usize),
+) {
+    let e = Extents { m: channels, k: inputs, n: size };
+    let (x, w) = (Mat::new(x, size, 1), Mat::new(w, 1, channels));
+    let operands = |item: usize| {
+        let y = MatMut::new(y.ptr(), size, 1).at(item * channels, 0);
+        (w.at(0, item % groups * inputs), x.at(item * inputs, 0), y)
+    };
+    let begin = |item: usize, tile: MatMut<T>, [row, _, m, n]: [usize; 4]| {
+        let Some(bias) = bias else { return false };
+        for i in 0..m {
+            // SAFETY: `n` dense elements of a row of this tile.
+            unsafe { std::slice::from_raw_parts_mut(tile.at(i, 0).ptr, n) }
+                .fill(bias[item % groups * channels + row + i]);
+        }
+        true
+    };
+    // SAFETY: operands and results as `infer` checked them.
+    unsafe { products(Route::of(e), images * groups, e, T::ONE, operands, begin) };
 }
 
 fn columns<T: Scalar>(

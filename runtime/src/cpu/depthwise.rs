@@ -63,6 +63,54 @@ impl<T: Number> Taps<T> {
     }
 }
 
+/// Where a tap meets a band's operand.
+#[derive(Clone, Copy, Default)]
+struct Reach {
+    /// Its element in the operand's buffer, as seen from the first position.
+    offset: usize,
+    /// The remainders of positions by the strides that it adds to, rows first; of a convolution there are none.
+    remainder: [usize; 2],
+}
+
+/// Those of all taps of a window, which are the same for all planes.
+struct Reaches {
+    all: [Reach; TAPS],
+    count: usize,
+}
+
+impl Reaches {
+    fn new(plan: &Depthwise, of: impl Fn([DepthwiseAxis; 2], [usize; 2]) -> Reach) -> Self {
+        let (mut all, count) = ([Reach::default(); TAPS], plan.taps());
+        for (t, reach) in all[..count].iter_mut().enumerate() {
+            *reach = of(plan.axes, [t / plan.axes[1].kernel, t % plan.axes[1].kernel]);
+        }
+        Reaches { all, count }
+    }
+
+    /// Of a convolution, whose operand lies in planes by its remainders.
+    fn forward(plan: &Depthwise) -> Self {
+        Reaches::new(plan, |[rows, columns], tap| {
+            let [(row_rest, row), (column_rest, column)] = [rows.tap(tap[0]), columns.tap(tap[1])];
+            let plane = row_rest * columns.stride + column_rest;
+            let offset = plane * plan.plane() + row * plan.pitch + column;
+            Reach { offset, remainder: [0; 2] }
+        })
+    }
+
+    /// Of a transposed convolution, whose result does.
+    fn back(plan: &Depthwise) -> Self {
+        Reaches::new(plan, |[rows, columns], tap| {
+            let [(row_rest, row), (column_rest, column)] = [rows.tap(tap[0]), columns.tap(tap[1])];
+            let offset = (rows.halo() - row) * plan.pitch + columns.halo() - column;
+            Reach { offset, remainder: [row_rest, column_rest] }
+        })
+    }
+
+    fn as_slice(&self) -> &[Reach] {
+        &self.all[..self.count]
+    }
+}
+
 /// Operands of which each task reads some channels.
 struct Operands<T> {
     x: *const T,
@@ -84,13 +132,14 @@ pub(super) fn conv<T: Number>(
     operands: (*const T, *const T, Option<&[T]>),
     y: Shared<T>,
 ) {
+    let reaches = Reaches::forward(plan);
     each_plane(
         all,
         operands,
         y,
         [plan.source(), plan.positions(), plan.taps()],
         |x, w, start, buffers, y| {
-            conv_plane(plan, x, w, start, buffers, y);
+            conv_plane(plan, &reaches, x, w, start, buffers, y);
         },
     );
 }
@@ -102,13 +151,14 @@ pub(super) fn conv_transpose<T: Number>(
     operands: (*const T, *const T, Option<&[T]>),
     y: Shared<T>,
 ) {
+    let reaches = Reaches::back(plan);
     each_plane(
         all,
         operands,
         y,
         [plan.positions(), plan.source(), plan.taps()],
         |x, w, start, buffers, y| {
-            transpose_plane(plan, x, w, start, buffers, y);
+            transpose_plane(plan, &reaches, x, w, start, buffers, y);
         },
     );
 }
@@ -146,7 +196,7 @@ pub(super) fn gradient<T: Number>(
     dw: Shared<T>,
 ) {
     let (source, result, count) = (plan.source(), plan.positions(), plan.taps());
-    let from = Operands { x, w: dy };
+    let (from, reaches) = (Operands { x, w: dy }, Reaches::forward(plan));
     for_planes(channels, images * result, |planes| {
         let (from, mut buffers) = (&from, Buffers::new());
         for channel in planes {
@@ -159,32 +209,24 @@ pub(super) fn gradient<T: Number>(
                 unsafe {
                     let dy = std::slice::from_raw_parts(from.w.add(plane * result), result);
                     let x = std::slice::from_raw_parts(from.x.add(plane * source), source);
-                    gradient_plane(plan, x, dy, &mut buffers, sums);
+                    gradient_plane(plan, &reaches, x, dy, &mut buffers, sums);
                 }
             }
         }
     });
 }
 
-/// The offset of a tap in the planes of a band's operand.
-#[inline(always)]
-fn offset_of(plan: &Depthwise, tap: [usize; 2]) -> usize {
-    let [(row_rest, row), (column_rest, column)] =
-        [plan.axes[0].tap(tap[0]), plan.axes[1].tap(tap[1])];
-    let plane = row_rest * plan.axes[1].stride + column_rest;
-    plane * plan.plane() + row * plan.pitch + column
-}
-
 wide! {
     /// One plane of a convolution's result.
     fn conv_plane<T: Number>(
-        plan: &Depthwise, x: &[T], w: &[T], start: T, buffers: &mut Buffers<T>, y: &mut [T],
+        plan: &Depthwise, reaches: &Reaches, x: &[T], w: &[T], start: T, buffers: &mut Buffers<T>,
+        y: &mut [T],
     ) {
         let [rows, columns] = plan.axes;
         let Buffers { operand, result, taps } = buffers;
         taps.count = 0;
-        for (t, &weight) in w.iter().enumerate() {
-            taps.push(offset_of(plan, [t / columns.kernel, t % columns.kernel]), weight);
+        for (reach, &weight) in reaches.as_slice().iter().zip(w) {
+            taps.push(reach.offset, weight);
         }
         for first in (0..rows.positions).step_by(plan.band) {
             let band = plan.band.min(rows.positions - first);
@@ -206,11 +248,14 @@ wide! {
 wide! {
     /// One plane of a transposed convolution's result.
     fn transpose_plane<T: Number>(
-        plan: &Depthwise, x: &[T], w: &[T], start: T, buffers: &mut Buffers<T>, y: &mut [T],
+        plan: &Depthwise, reaches: &Reaches, x: &[T], w: &[T], start: T, buffers: &mut Buffers<T>,
+        y: &mut [T],
     ) {
         let [rows, columns] = plan.axes;
         let [(row, height), (column, width)] = [rows.quotients(), columns.quotients()];
         let halo = [rows.halo(), columns.halo()];
+        let origin = column as isize - halo[1] as isize;
+        let across = Across::new(origin, 1, plan.pitch, columns.positions);
         let Buffers { operand, result, taps } = buffers;
         for first in (0..height).step_by(plan.band) {
             let band = plan.band.min(height - first);
@@ -219,17 +264,15 @@ wide! {
                 let to = &mut operand[r * plan.pitch..][..plan.pitch];
                 let from = (first + row + r).checked_sub(halo[0]).filter(|&r| r < rows.positions);
                 let from = from.map(|r| &x[r * columns.positions..][..columns.positions]);
-                let origin = column as isize - halo[1] as isize;
-                spread_row(from, origin, 1, to);
+                across.spread(from, to);
             }
             let (each, count) = (band * plan.pitch, (band - 1) * plan.pitch + width);
             for row_rest in 0..rows.stride {
                 for column_rest in 0..columns.stride {
                     taps.count = 0;
-                    for (t, &weight) in w.iter().enumerate() {
-                        let (a, b) = (rows.tap(t / columns.kernel), columns.tap(t % columns.kernel));
-                        if (a.0, b.0) == (row_rest, column_rest) {
-                            taps.push((halo[0] - a.1) * plan.pitch + halo[1] - b.1, weight);
+                    for (reach, &weight) in reaches.as_slice().iter().zip(w) {
+                        if reach.remainder == [row_rest, column_rest] {
+                            taps.push(reach.offset, weight);
                         }
                     }
                     // SAFETY: as in `conv_plane`; what a block writes behind its plane is written again.
@@ -290,9 +333,11 @@ fn join<T: Number>(
 wide! {
     /// Adds what one plane gives to the weight's gradient.
     fn gradient_plane<T: Number>(
-        plan: &Depthwise, x: &[T], dy: &[T], buffers: &mut Buffers<T>, sums: &mut [T],
+        plan: &Depthwise, reaches: &Reaches, x: &[T], dy: &[T], buffers: &mut Buffers<T>,
+        sums: &mut [T],
     ) {
-        let [rows, columns] = plan.axes;
+        let ([rows, columns], reaches) = (plan.axes, reaches.as_slice());
+        let across = Across::new(0, 1, plan.pitch, columns.positions);
         for first in (0..rows.positions).step_by(plan.band) {
             let band = plan.band.min(rows.positions - first);
             spread(plan, x, first, band, &mut buffers.operand);
@@ -300,23 +345,22 @@ wide! {
             for row in 0..band {
                 let to = &mut buffers.result[row * plan.pitch..][..plan.pitch];
                 let from = &dy[(first + row) * columns.positions..][..columns.positions];
-                spread_row(Some(from), 0, 1, to);
+                across.spread(Some(from), to);
             }
             buffers.result[count..count + DOTS].fill(T::ZERO);
-            let at = |t: usize| offset_of(plan, [t / columns.kernel, t % columns.kernel]);
             let mut t = 0;
             // SAFETY: as in `conv_plane`; what a block has behind the last position is multiplied by zeros.
             unsafe {
                 while t + 9 <= sums.len() {
-                    dots::<T, 9>(buffers, count, |i| at(t + i), &mut sums[t..]);
+                    dots::<T, 9>(buffers, count, |i| reaches[t + i].offset, &mut sums[t..]);
                     t += 9;
                 }
                 while t + 3 <= sums.len() {
-                    dots::<T, 3>(buffers, count, |i| at(t + i), &mut sums[t..]);
+                    dots::<T, 3>(buffers, count, |i| reaches[t + i].offset, &mut sums[t..]);
                     t += 3;
                 }
                 for t in t..sums.len() {
-                    dots::<T, 1>(buffers, count, |_| at(t), &mut sums[t..]);
+                    dots::<T, 1>(buffers, count, |_| reaches[t].offset, &mut sums[t..]);
                 }
             }
         }
@@ -330,13 +374,14 @@ fn spread<T: Number>(plan: &Depthwise, x: &[T], first: usize, band: usize, to: &
     for row_rest in 0..rows.stride {
         for column_rest in 0..columns.stride {
             let plane = (row_rest * columns.stride + column_rest) * plan.plane();
+            let origin = column_rest as isize - columns.pad as isize;
+            let across = Across::new(origin, columns.stride, plan.pitch, columns.source);
             for r in 0..band + rows.halo() {
                 let to = &mut to[plane + r * plan.pitch..][..plan.pitch];
                 let row = ((first + r) * rows.stride + row_rest).checked_sub(rows.pad);
                 let from = row.filter(|&row| row < rows.source);
                 let from = from.map(|row| &x[row * columns.source..][..columns.source]);
-                let origin = column_rest as isize - columns.pad as isize;
-                spread_row(from, origin, columns.stride, to);
+                across.spread(from, to);
             }
             // A block may reach behind the last row, and finds no other plane's elements there.
             let end = plane + (band + rows.halo()) * plan.pitch;
@@ -345,30 +390,52 @@ fn spread<T: Number>(plan: &Depthwise, x: &[T], first: usize, band: usize, to: &
     }
 }
 
-/// Fills a row with every `step`-th element of another one from `origin` on; with zeros where there is none.
-#[inline(always)]
-fn spread_row<T: Number>(from: Option<&[T]>, origin: isize, step: usize, to: &mut [T]) {
-    let Some(from) = from else { return to.fill(T::ZERO) };
-    let (begin, end) = inside(origin, step, to.len(), from.len());
-    if begin >= end {
-        return to.fill(T::ZERO);
-    }
-    to[..begin].fill(T::ZERO);
-    to[end..].fill(T::ZERO);
-    let (from, to) = (&from[(origin + (begin * step) as isize) as usize..], &mut to[begin..end]);
-    match step {
-        // SAFETY: the elements are inside.
-        1 => unsafe { copy_short(from.as_ptr(), to) },
-        2 => {
-            let (pairs, last) = from[..2 * to.len() - 1].as_chunks::<2>();
-            for (to, &[x, _]) in to.iter_mut().zip(pairs) {
-                *to = x;
+/// Which elements of a row are every `step`-th of another one, and which are zeros.
+#[derive(Clone, Copy)]
+struct Across {
+    step: usize,
+    /// Those that have an element of the other row, which is its `source`-th for the first of them.
+    begin: usize,
+    end: usize,
+    source: usize,
+}
+
+impl Across {
+    /// Of a row of `len` elements whose first one is element `origin` of `source` others.
+    #[inline(always)]
+    fn new(origin: isize, step: usize, len: usize, source: usize) -> Self {
+        match inside(origin, step, len, source) {
+            (begin, end) if begin < end => {
+                Across { step, begin, end, source: (origin + (begin * step) as isize) as usize }
             }
-            to[pairs.len()] = last[0];
+            _ => Across { step, begin: 0, end: 0, source: 0 },
         }
-        _ => {
-            for (to, &x) in to.iter_mut().zip(from.iter().step_by(step)) {
-                *to = x;
+    }
+
+    /// Fills a row from another one; with zeros where there is none.
+    #[inline(always)]
+    fn spread<T: Number>(self, from: Option<&[T]>, to: &mut [T]) {
+        let Some(from) = from.filter(|_| self.begin < self.end) else { return to.fill(T::ZERO) };
+        to[..self.begin].fill(T::ZERO);
+        to[self.end..].fill(T::ZERO);
+        let (from, to) = (&from[self.source..], &mut to[self.begin..self.end]);
+        match self.step {
+            1 => {
+                let from = &from[..to.len()];
+                // SAFETY: slices of one length.
+                unsafe { copy_short(from.as_ptr(), to) };
+            }
+            2 => {
+                let (pairs, last) = from[..2 * to.len() - 1].as_chunks::<2>();
+                for (to, &[x, _]) in to.iter_mut().zip(pairs) {
+                    *to = x;
+                }
+                to[pairs.len()] = last[0];
+            }
+            step => {
+                for (to, &x) in to.iter_mut().zip(from.iter().step_by(step)) {
+                    *to = x;
+                }
             }
         }
     }

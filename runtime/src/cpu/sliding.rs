@@ -121,6 +121,7 @@ impl Sliding {
 #[inline(always)]
 pub(super) unsafe fn copy_short<T: Copy>(from: *const T, to: &mut [T]) {
     const PIECE: usize = 8;
+    const HALF: usize = PIECE / 2;
     let n = to.len();
     let to = to.as_mut_ptr();
     // SAFETY: the caller's promise.
@@ -135,6 +136,11 @@ pub(super) unsafe fn copy_short<T: Copy>(from: *const T, to: &mut [T]) {
             }
             // The last piece overlaps the one before it.
             to.add(n - PIECE).copy_from_nonoverlapping(from.add(n - PIECE), PIECE);
+            return;
+        }
+        if n >= HALF {
+            to.copy_from_nonoverlapping(from, HALF);
+            to.add(n - HALF).copy_from_nonoverlapping(from.add(n - HALF), HALF);
             return;
         }
         for at in 0..n {

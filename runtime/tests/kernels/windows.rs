@@ -232,7 +232,10 @@ fn conv_of_every_strategy() {
     // Pointwise: per image and folded; strided 1×1.
     check_conv(&mut r, f, &plain(&[1, 1], 1, 1, 0), 1, &[2, 9, 20, 20], 12);
     check_conv(&mut r, f, &plain(&[1, 1], 1, 1, 0), 2, &[5, 64, 3, 3], 64);
+    check_conv(&mut r, f, &plain(&[1, 1], 1, 1, 0), 2, &[5, 64, 2, 2], 64);
     check_conv(&mut r, f, &plain(&[1, 1], 2, 1, 0), 1, &[3, 8, 11, 11], 8);
+    check_conv(&mut r, f, &plain(&[1, 1], 2, 1, 0), 1, &[5, 70, 3, 3], 64);
+    check_conv(&mut r, f, &plain(&[1, 1], 2, 1, 0), 2, &[2, 500, 41, 41], 30);
     // The whole input, with a sum long enough for parts.
     check_conv(&mut r, f, &plain(&[30, 30], 1, 1, 0), 1, &[3, 10, 30, 30], 5);
     // Weight gradients: a window of an image's size, few positions, strided forward.
@@ -312,6 +315,9 @@ fn conv_transpose_in_tiles() {
     check_transpose(&mut r, f, &plain(&[3, 3], 1, 1, 1), 1, vec![0, 0], &[40, 32, 20, 20], 32);
     check_transpose(&mut r, f, &plain(&[4, 4], 2, 1, 1), 1, vec![0, 0], &[1, 12, 150, 150], 10);
     check_transpose(&mut r, f, &plain(&[1, 1], 2, 1, 0), 1, vec![1, 1], &[3, 600, 9, 9], 64);
+    check_transpose(&mut r, f, &plain(&[1, 1], 2, 1, 0), 1, vec![0, 1], &[2, 24, 90, 90], 70);
+    check_transpose(&mut r, f, &plain(&[1, 1], 1, 1, 0), 3, vec![0, 0], &[3, 30, 17, 19], 96);
+    check_transpose(&mut r, f, &plain(&[1, 1], 1, 1, 0), 1, vec![0, 0], &[2, 300, 9, 9], 64);
     check_transpose(&mut r, f, &plain(&[3, 3], 1, 1, 1), 24, vec![0, 0], &[2, 24, 30, 30], 24);
     check_transpose(&mut r, f, &plain(&[2, 2], 2, 1, 0), 24, vec![0, 0], &[2, 24, 15, 15], 24);
 }
