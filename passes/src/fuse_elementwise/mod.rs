@@ -89,7 +89,7 @@ impl FuseElementwise {
                 continue;
             }
             let chain = self.grown(&view, last, &taken);
-            if let Some(chain) = chain.filter(|c| c.group.len() > 1) {
+            if let Some(chain) = chain.filter(|c| c.group.len() > 1 && has_numbers(g, &c.inputs)) {
                 chain.group.iter().for_each(|&n| taken[n] = true);
                 chains.push(chain);
             }
@@ -187,7 +187,12 @@ fn may_join(g: &Graph, n: NodeId) -> bool {
         || is_pointwise(g, n) && g.nodes[n].outputs.len() == 1
 }
 
-/// A group as one operator, with the last node's results; none where that cannot be.
+/// True where some of the values are floats, as a program's operands are: conditions alone are none.
+fn has_numbers(g: &Graph, values: &[ValueId]) -> bool {
+    values.iter().any(|&v| g.ty(v).dtype.is_float())
+}
+
+/// A group as one operator, with the last node's results; none where that cannot be, also if more nodes join it.
 fn program(view: &GraphView, group: Group) -> Option<Chain> {
     let g = view.g;
     let inputs = view.operands(&group);
@@ -226,7 +231,7 @@ fn program(view: &GraphView, group: Group) -> Option<Chain> {
         y.len() == outputs.len()
             && y.iter().zip(outputs).all(|(ty, v)| v.is_none_or(|v| g.ty(v) == ty))
     };
-    let fits = op.infer(&g.types_of(&inputs)).is_ok_and(is_made);
+    let fits = !has_numbers(g, &inputs) || op.infer(&g.types_of(&inputs)).is_ok_and(is_made);
     fits.then_some(Chain { group, op, inputs })
 }
 
