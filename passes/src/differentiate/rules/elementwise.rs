@@ -264,26 +264,26 @@ fn select(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     Ok(())
 }
 
-/// Inside the bounds and on them to `x`, beyond one to that bound; of `relu6` inside alone.
+/// Inside the bounds to `x`, beyond one to that bound. As of PyTorch's `clamp`, `hardtanh` and `relu6` nothing is
+/// passed on where the result is a bound, so that it is enough: its readers keep it anyway, and the operand goes.
 fn clip(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
     let Op::Clip { min, max } = l.op else { return Err(unexpected(l)) };
-    if let [_, low, high] = l.x[..]
-        && (t.known(low), t.known(high)) == (Some(0.0), Some(6.0))
-    {
-        return relu6(t, l, [low, high]);
-    }
-    let (x, dy) = (t.saved(l.x[0])?, l.dy()?);
+    let y = t.result(l.node, 0)?;
+    let (y, dy) = (t.saved(y)?, l.dy()?);
     let low = min.then_some(1);
     let high = max.then_some(1 + usize::from(min));
     let mut inside = None;
-    for (bound, beyond) in [(low, Binary::Less), (high, Binary::Greater)] {
+    for (bound, within, beyond) in
+        [(low, Binary::Greater, Binary::Less), (high, Binary::Less, Binary::Greater)]
+    {
         let Some(i) = bound else { continue };
-        let out = t.binary(beyond, x, l.x[i])?;
         if l.wants(i) {
+            let x = t.saved(l.x[0])?;
+            let out = t.binary(beyond, x, l.x[i])?;
             let d = t.masked(out, dy)?;
             give(t, l, i, d)?;
         }
-        let within = t.unary(Unary::Not, out)?;
+        let within = t.binary(within, y, l.x[i])?;
         inside = Some(match inside {
             None => within,
             Some(other) => t.binary(Binary::And, other, within)?,
@@ -296,19 +296,6 @@ fn clip(t: &mut Tape, l: &Local) -> Result<(), TypeError> {
         };
         t.give(l.x[0], d);
     }
-    Ok(())
-}
-
-/// PyTorch's `relu6` is a `hardtanh`, which passes nothing on where it gives a bound. So the result is enough,
-/// which its readers keep anyway, and the operand is not needed.
-fn relu6(t: &mut Tape, l: &Local, [low, high]: [ValueId; 2]) -> Result<(), TypeError> {
-    let y = t.result(l.node, 0)?;
-    let (y, dy) = (t.saved(y)?, l.dy()?);
-    let above = t.binary(Binary::Greater, y, low)?;
-    let below = t.binary(Binary::Less, y, high)?;
-    let inside = t.binary(Binary::And, above, below)?;
-    let d = t.masked(inside, dy)?;
-    t.give(l.x[0], d);
     Ok(())
 }
 
