@@ -109,11 +109,8 @@ impl<T: Scalar> Layer<'_, T> {
     /// Fills a tile of `y`, rows being channels of one group, with the bias.
     fn begin(&self, group: usize, tile: MatMut<T>, [row, _, m, n]: [usize; 4]) -> bool {
         let Some(bias) = self.bias else { return false };
-        for i in 0..m {
-            // SAFETY: `n` dense elements of a row of this tile.
-            unsafe { std::slice::from_raw_parts_mut(tile.at(i, 0).ptr, n) }
-                .fill(bias[group * self.channels + row + i]);
-        }
+        // SAFETY: `n` dense elements of each row of this tile.
+        unsafe { tile.fill_rows(n, &bias[group * self.channels + row..][..m]) };
         true
     }
 

@@ -79,11 +79,8 @@ fn pointwise<T: Scalar>(
     };
     let begin = |item: usize, tile: MatMut<T>, [row, _, m, n]: [usize; 4]| {
         let Some(bias) = bias else { return false };
-        for i in 0..m {
-            // SAFETY: `n` dense elements of a row of this tile.
-            unsafe { std::slice::from_raw_parts_mut(tile.at(i, 0).ptr, n) }
-                .fill(bias[item % groups * channels + row + i]);
-        }
+        // SAFETY: `n` dense elements of each row of this tile.
+        unsafe { tile.fill_rows(n, &bias[item % groups * channels + row..][..m]) };
         true
     };
     // SAFETY: operands and results as `infer` checked them.

@@ -71,6 +71,19 @@ impl<T> MatMut<T> {
     }
 }
 
+impl<T: Copy> MatMut<T> {
+    /// Fills the first `n` elements of its first rows, each with its value.
+    ///
+    /// # Safety
+    /// They lie densely and may be written.
+    pub(super) unsafe fn fill_rows(self, n: usize, values: &[T]) {
+        for (i, &value) in values.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { std::slice::from_raw_parts_mut(self.at(i, 0).ptr, n) }.fill(value);
+        }
+    }
+}
+
 /// An element type that products take.
 pub(super) trait Scalar: Number {
     /// `c = alpha · a b`, or `c += alpha · a b`, on one thread and with a packing library
