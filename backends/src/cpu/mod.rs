@@ -5,6 +5,7 @@ pub mod depthwise;
 pub mod shifted;
 pub mod sums;
 pub mod tiling;
+pub mod winograd;
 
 use crate::exchange::{Exchange, Sizes};
 use crate::reduce::reduce;
@@ -181,6 +182,7 @@ fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType])
         Convolution::Conv { window, group } => match conv(window, *group, x[0], x[1], y[0]) {
             Conv::Columns(c) => c.elements(),
             Conv::Shifted(s) => s.elements(),
+            Conv::Winograd(s) => s.elements(),
             Conv::Whole => {
                 let inner = x[1].shape[1..].iter().product();
                 partial_results(y[0].elements(), inner)
@@ -190,6 +192,7 @@ fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType])
         Convolution::ConvTranspose { window, group, .. } => {
             match conv_transpose(window, *group, x[0], x[1], y[0]) {
                 ConvTranspose::Columns(c) => c.elements(),
+                ConvTranspose::Winograd(s) => s.elements(),
                 ConvTranspose::Shifted(parts) => {
                     parts.iter().map(Shifted::elements).max().unwrap_or(0)
                 }
@@ -200,6 +203,7 @@ fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType])
             match conv_weight(window, *group, x[0], x[1]) {
                 ConvWeight::Columns(c) => c.elements(),
                 ConvWeight::Shifted(s) => s.elements(),
+                ConvWeight::Winograd(s) => s.elements(),
                 ConvWeight::Pointwise | ConvWeight::Depthwise(_) => 0,
             }
         }
@@ -384,6 +388,8 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
                 }
                 // The bias, then channels and taps one after another.
                 Conv::Shifted(_) => vec![4],
+                // Channels one after another, then the bias.
+                Conv::Winograd(_) => vec![6],
                 Conv::Depthwise(_) => vec![5],
             }
         }
@@ -394,6 +400,7 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
                     [vec![1, tile.rows], product(tile.extents(*group, x[0], x[1]), 1)].concat()
                 }
                 ConvTranspose::Shifted(_) => vec![2],
+                ConvTranspose::Winograd(_) => vec![5],
                 ConvTranspose::Depthwise(_) => vec![3],
                 ConvTranspose::Pointwise => {
                     let (m, k) = (x[1].shape[1], x[0].shape[1] / group);
@@ -411,6 +418,9 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
                 ConvWeight::Columns(tile) => tile.positions,
                 ConvWeight::Depthwise(plan) => {
                     return vec![usize::MAX, plan.axes[0].positions, plan.band, plan.pitch];
+                }
+                ConvWeight::Winograd(way) => {
+                    return vec![usize::MAX - 1, way.some_tiles];
                 }
                 ConvWeight::Shifted(tile) => {
                     return vec![tile.images, tile.grid.axes[0].output, tile.block()];

@@ -6,6 +6,7 @@
 use super::depthwise::{self, Depthwise};
 use super::shifted::{self, Shifted, ShiftedWeight};
 use super::sums::PLAIN_ROWS;
+use super::winograd::{self, Winograd, WinogradWeight};
 use crate::reduce::{COLUMNS, SEGMENT};
 use arenic_ir::op::{Extents, Recurrence, Window};
 use arenic_ir::types::{DType, TensorType};
@@ -125,6 +126,8 @@ pub enum Conv {
     Depthwise(Depthwise),
     /// Plain loops.
     Direct,
+    /// Products at the points of tiles.
+    Winograd(Winograd),
     /// Products with shifted views of the input.
     Shifted(Shifted),
     /// Tiles of columns (im2col) and products with them.
@@ -187,6 +190,9 @@ pub fn conv(window: &Window, group: usize, x: &TensorType, w: &TensorType, y: &T
     if direct(channels, inputs) {
         return Conv::Direct;
     }
+    if let Some(plan) = winograd::conv(window, group, [x, w, y]) {
+        return Conv::Winograd(plan);
+    }
     if taps > 1
         && let Some(plan) = shifted::conv(window, group, [x, w, y])
     {
@@ -224,6 +230,8 @@ pub enum ConvTranspose {
     Depthwise(Depthwise),
     /// Plain loops.
     Direct,
+    /// Products at the points of tiles.
+    Winograd(Winograd),
     /// Products with shifted views of the input, for each remainder of positions by the strides.
     Shifted(Vec<Shifted>),
     /// Products into tiles of columns, gathered into `y` (col2im).
@@ -276,6 +284,9 @@ pub fn conv_transpose(
     if direct(x.shape[1] / group, w.shape[1]) {
         return ConvTranspose::Direct;
     }
+    if let Some(plan) = winograd::conv_transpose(window, group, [x, w, y]) {
+        return ConvTranspose::Winograd(plan);
+    }
     let taps = window.taps();
     if taps > 1
         && let Some(parts) = shifted::conv_transpose(window, group, [x, w, y])
@@ -303,6 +314,8 @@ pub enum ConvWeight {
     Pointwise,
     /// Each channel by itself.
     Depthwise(Depthwise),
+    /// Products at the points of tiles.
+    Winograd(WinogradWeight),
     /// Inner products with shifted views of the input.
     Shifted(ShiftedWeight),
     /// Tiles of columns (im2col) and products with them.
@@ -336,6 +349,9 @@ pub fn conv_weight(window: &Window, group: usize, x: &TensorType, dy: &TensorTyp
         && let Some(plan) = depthwise::conv(window, x, dy)
     {
         return ConvWeight::Depthwise(plan);
+    }
+    if let Some(plan) = winograd::conv_weight(window, group, [x, dy]) {
+        return ConvWeight::Winograd(plan);
     }
     if let Some(plan) = shifted::conv_weight(window, group, [x, dy]) {
         return ConvWeight::Shifted(plan);

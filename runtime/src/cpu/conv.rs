@@ -17,6 +17,7 @@ use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
 use super::shifted;
 use super::sliding::Sliding;
 use super::tasks::for_each;
+use super::winograd;
 use crate::kernel::{Call, Destination};
 use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::{Conv, ConvColumns, conv, product_parts};
@@ -78,6 +79,7 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
             layer.y,
         ),
         Conv::Pointwise => layer.pointwise(),
+        Conv::Winograd(plan) => winograd::conv(&plan, group, false, call),
         Conv::Shifted(plan) => shifted::conv(&plan, group, call),
         Conv::Whole => layer.whole(call),
         Conv::Columns(tiling) => {

@@ -15,6 +15,7 @@ use super::shifted;
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use super::wide::wide;
+use super::winograd;
 use crate::kernel::{Call, Destination};
 use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::{ConvTranspose, TransposeColumns, conv_transpose};
@@ -35,6 +36,7 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
     let s = Sliding::new(window, &y.ty().shape, &x.ty().shape);
     let (images, inputs, channels) = (x.ty().shape[0], x.ty().shape[1] / group, w.ty().shape[1]);
     match conv_transpose(window, group, x.ty(), w.ty(), y.ty()) {
+        ConvTranspose::Winograd(plan) => winograd::conv(&plan, group, true, call),
         ConvTranspose::Shifted(parts) => shifted::conv_transpose(&parts, group, call),
         ConvTranspose::Depthwise(plan) => depthwise::conv_transpose(
             &plan,

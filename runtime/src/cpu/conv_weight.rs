@@ -11,6 +11,7 @@ use super::product::{Mat, MatMut, Scalar, products};
 use super::shifted;
 use super::sliding::Sliding;
 use super::tasks::for_each;
+use super::winograd;
 use crate::kernel::{Call, Destination};
 use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::{ConvWeight, WeightColumns, conv_weight};
@@ -50,6 +51,7 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
             (layer.x.ptr, layer.dy.ptr),
             layer.dw,
         ),
+        ConvWeight::Winograd(plan) => winograd::gradient(&plan, group, call),
         ConvWeight::Shifted(plan) => shifted::gradient(&plan, group, call),
         ConvWeight::Columns(tiling) => {
             // SAFETY: the only slice of this call's scratch.

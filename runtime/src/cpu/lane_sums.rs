@@ -137,14 +137,14 @@ impl Vector for [f32; 4] {
 /// Adds up the terms of `P` points from `point` on in `N` vectors of lanes from `lane` on.
 ///
 /// # Safety
-/// The machine has the instructions; all terms may be read at these points and lanes.
+/// The machine has the instructions; all terms may be read at these points and lanes, where sums are written.
 #[inline(always)]
 unsafe fn block<V: Vector, const P: usize, const N: usize>(
     t: Terms,
     (point, lane): (usize, usize),
-    sums: &mut Sums,
+    sums: *mut Sums,
 ) {
-    // SAFETY: the caller's promise; `start` and `sums` have all lanes.
+    // SAFETY: the caller's promise; `start` has all lanes.
     unsafe {
         let mut start = [V::splat(0.0); N];
         for (n, start) in start.iter_mut().enumerate() {
@@ -170,7 +170,8 @@ unsafe fn block<V: Vector, const P: usize, const N: usize>(
         }
         for (p, c) in c.iter().enumerate() {
             for (n, c) in c.iter().enumerate() {
-                c.store(sums[point + p][lane + n * V::LANES..].as_mut_ptr());
+                let at = (point + p) * LANES + lane + n * V::LANES;
+                c.store(sums.cast::<f32>().add(at));
             }
         }
     }
@@ -181,7 +182,7 @@ unsafe fn block<V: Vector, const P: usize, const N: usize>(
 /// # Safety
 /// As for [`add_terms`].
 #[inline(always)]
-unsafe fn blocks<V: Vector, const P: usize>(t: Terms, sums: &mut Sums) {
+unsafe fn blocks<V: Vector, const P: usize>(t: Terms, sums: *mut Sums) {
     let three = t.lanes.is_multiple_of(3 * V::LANES);
     for lane in (0..t.lanes).step_by(if three { 3 } else { 2 } * V::LANES) {
         for point in (0..POINTS).step_by(P) {
@@ -197,22 +198,22 @@ unsafe fn blocks<V: Vector, const P: usize>(t: Terms, sums: &mut Sums) {
     }
 }
 
-/// Adds up the terms of all points.
+/// Adds up the terms of all points. Lanes from `t.lanes` on are not written.
 ///
 /// # Safety
-/// The machine has the instructions; all terms may be read at all points.
-pub(super) unsafe fn add_terms(isa: Isa, t: Terms, sums: &mut Sums) {
+/// The machine has the instructions; all terms may be read at all points; `sums` may be written.
+pub(super) unsafe fn add_terms(isa: Isa, t: Terms, sums: *mut Sums) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{__m128, __m256, __m512};
 
         #[target_feature(enable = "avx512f,avx2,fma")]
-        unsafe fn avx512<const N: usize>(t: Terms, sums: &mut Sums) {
+        unsafe fn avx512<const N: usize>(t: Terms, sums: *mut Sums) {
             // SAFETY: the caller's promise.
             unsafe { block::<__m512, POINTS, N>(t, (0, 0), sums) }
         }
         #[target_feature(enable = "avx2,fma")]
-        unsafe fn avx2(t: Terms, sums: &mut Sums) {
+        unsafe fn avx2(t: Terms, sums: *mut Sums) {
             // SAFETY: the caller's promise.
             unsafe { blocks::<__m256, 4>(t, sums) }
         }

@@ -68,6 +68,7 @@ mod top_k;
 mod transpose;
 mod update;
 mod wide;
+mod winograd;
 
 pub use isa::Isa;
 pub use product::library_bytes;

@@ -20,6 +20,7 @@ mod programs;
 mod random;
 mod recurrences;
 mod resize;
+mod tiles;
 mod windows;
 
 use arenic_backends::CPU;

@@ -1,6 +1,8 @@
 //! Convolutions and pools.
 
 use super::*;
+use crate::tiles::rounding;
+use arenic_backends::cpu::tiling::{self, Conv, ConvTranspose, ConvWeight};
 use arenic_ir::op::{PoolIndices, Window};
 
 /// Calls `f(image, output position, tap, input position)` wherever a tap lies inside.
@@ -130,7 +132,7 @@ fn window(r: &mut Random, extents: &[usize]) -> Window {
     w
 }
 
-fn plain(kernel: &[usize], stride: usize, dilation: usize, pad: usize) -> Window {
+pub(crate) fn plain(kernel: &[usize], stride: usize, dilation: usize, pad: usize) -> Window {
     let all = |v: usize| vec![v; kernel.len()];
     Window {
         kernel: kernel.to_vec(),
@@ -141,7 +143,14 @@ fn plain(kernel: &[usize], stride: usize, dilation: usize, pad: usize) -> Window
     }
 }
 
-fn check_conv(r: &mut Random, dtype: DType, window: &Window, group: usize, x: &[usize], m: usize) {
+pub(crate) fn check_conv(
+    r: &mut Random,
+    dtype: DType,
+    window: &Window,
+    group: usize,
+    x: &[usize],
+    m: usize,
+) {
     let x = r.tensor(dtype, x);
     let k = [&[m, x.ty.shape[1] / group], &window.kernel[..]].concat();
     let (k, b) = (r.tensor(dtype, k), r.tensor(dtype, [m]));
@@ -150,8 +159,9 @@ fn check_conv(r: &mut Random, dtype: DType, window: &Window, group: usize, x: &[
         let operands: Vec<&Tensor> = [&x, &k].into_iter().chain(b).collect();
         let y = evaluate(&op, &operands);
         let want = conv(window, group, &x, &k, b, &y.ty);
-        let scale = (k.ty.elements() / m.max(1)) as f64;
-        assert_close(&y, &want, 1e-6 * scale.sqrt().max(4.0), &(&op, &x.ty, &k.ty));
+        let way = tiling::conv(window, group, &x.ty, &k.ty, &y.ty);
+        let rounding = rounding(k.ty.elements() / m.max(1), matches!(way, Conv::Winograd(_)));
+        assert_close(&y, &want, rounding, &(&op, &x.ty, &k.ty));
     }
 }
 
@@ -173,7 +183,14 @@ fn conv_of_random_shapes() {
 }
 
 /// The gradient of a convolution's weight, from as much of a result as the window gives.
-fn check_weight(r: &mut Random, dtype: DType, w: &Window, group: usize, x: &[usize], m: usize) {
+pub(crate) fn check_weight(
+    r: &mut Random,
+    dtype: DType,
+    w: &Window,
+    group: usize,
+    x: &[usize],
+    m: usize,
+) {
     let conv = Op::Conv { window: w.clone(), group };
     let x = r.tensor(dtype, x);
     let weight = [&[m, x.ty.shape[1] / group], &w.kernel[..]].concat();
@@ -184,8 +201,9 @@ fn check_weight(r: &mut Random, dtype: DType, w: &Window, group: usize, x: &[usi
     let dw = evaluate(&op, &[&x, &dy]);
     assert_eq!(dw.ty, weight);
     let want = conv_weight_grad(w, group, &x, &dy, &dw.ty);
-    let terms = dy.ty.elements() / m.max(1);
-    assert_close(&dw, &want, 1e-6 * (terms as f64).sqrt().max(4.0), &(&op, &x.ty, &dy.ty));
+    let way = tiling::conv_weight(w, group, &x.ty, &dy.ty);
+    let rounding = rounding(dy.ty.elements() / m.max(1), matches!(way, ConvWeight::Winograd(_)));
+    assert_close(&dw, &want, rounding, &(&op, &x.ty, &dy.ty));
 }
 
 #[test]
@@ -260,7 +278,7 @@ fn conv_of_every_strategy() {
     check_conv(&mut r, f, &plain(&[5, 5], 1, 1, 2), 1, &[2, 20, 80, 80], 5);
 }
 
-fn check_transpose(
+pub(crate) fn check_transpose(
     r: &mut Random,
     dtype: DType,
     window: &Window,
@@ -280,7 +298,10 @@ fn check_transpose(
         let operands: Vec<&Tensor> = [&x, &k].into_iter().chain(b).collect();
         let y = evaluate(&op, &operands);
         let want = conv_transpose(window, group, &x, &k, b, &y.ty);
-        assert_close(&y, &want, 4e-5, &(&op, &x.ty, &k.ty));
+        let way = tiling::conv_transpose(window, group, &x.ty, &k.ty, &y.ty);
+        let by_tiles = matches!(way, ConvTranspose::Winograd(_));
+        let rounding = rounding(k.ty.elements() / (m / group).max(1), by_tiles);
+        assert_close(&y, &want, rounding.max(4e-5), &(&op, &x.ty, &k.ty));
     }
 }
 

@@ -1,0 +1,281 @@
+//! Convolutions by Winograd's minimal filtering, F(4 × 4, 3 × 3).
+//!
+//! A tile of 4 × 4 outputs sees 6 × 6 inputs. Both the window and what a tile sees are evaluated at 6 × 6
+//! points (0, ±3/4, ±3/2 and infinity along each axis), where a convolution is a product for each point
+//! over all channels: 36 multiplications for 144. The outputs are interpolated from these products. The
+//! points are those whose results are about as exact as plain sums are: rounding adds twice the error of a
+//! long sum of `f32` (Lavin and Gray 2016, arXiv:1509.09308; Barabasz et al. 2018, arXiv:1803.10986, on
+//! points).
+//!
+//! A tile's products sum over all channels in one order, so that neither how many tiles nor how many
+//! channels are at work at once changes a bit.
+
+use super::shifted::lanes;
+use arenic_ir::op::Window;
+use arenic_ir::types::{DType, TensorType};
+
+/// Extent of a window, of a tile's outputs, and of what it sees.
+pub const TAPS: usize = 3;
+/// See [`TAPS`].
+pub const OUTPUTS: usize = 4;
+/// See [`TAPS`].
+pub const SEEN: usize = OUTPUTS + TAPS - 1;
+
+/// Points at which a tile is evaluated.
+pub const PLACES: usize = SEEN * SEEN;
+
+/// Lanes that a transform works on at once.
+pub const WIDTH: usize = 16;
+
+/// Elements of scratch.
+const ROOM: usize = 3 << 19;
+
+/// Multiplications that take the time of transforming what one tile has of one channel, and one window.
+const TRANSFORM: [usize; 2] = [1500, 900];
+
+/// Tasks that suffice for many threads.
+const TASKS: usize = 16;
+
+/// Terms that are summed one by one: input channels, or tiles of a gradient of weights. Longer sums round
+/// more.
+const SUMMED: usize = 128;
+
+/// Least channels on either side.
+const LEAST: usize = 16;
+
+/// The tiles of a convolution's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiles {
+    /// Images.
+    pub images: usize,
+    /// Tiles of one image along each axis.
+    pub extents: [usize; 2],
+    /// Extents of the source and of the result.
+    pub source: [usize; 2],
+    /// See `source`.
+    pub output: [usize; 2],
+    /// What the first tap sees at output 0; negative in the padding.
+    pub first: [isize; 2],
+}
+
+impl Tiles {
+    fn new(images: usize, source: &[usize], output: &[usize], first: [isize; 2]) -> Tiles {
+        let (source, output) = ([source[0], source[1]], [output[0], output[1]]);
+        let extents = output.map(|extent| extent.div_ceil(OUTPUTS));
+        Tiles { images, extents, source, output, first }
+    }
+
+    /// Tiles of all images.
+    pub fn count(&self) -> usize {
+        self.images.saturating_mul(self.extents[0]).saturating_mul(self.extents[1])
+    }
+
+    /// Image of a tile, and its first output along each axis.
+    pub fn at(&self, tile: usize) -> (usize, [usize; 2]) {
+        let [down, across] = self.extents;
+        let (image, tile) = (tile / (down * across), tile % (down * across));
+        (image, [tile / across * OUTPUTS, tile % across * OUTPUTS])
+    }
+
+    /// Outputs of all images.
+    fn outputs(&self) -> usize {
+        self.images.saturating_mul(self.output[0]).saturating_mul(self.output[1])
+    }
+
+    /// True where products at points, for so many channels, are worth the transforms.
+    fn pays(&self, inputs: usize, channels: usize) -> bool {
+        let pairs = inputs.saturating_mul(channels);
+        let transforms = TRANSFORM[0].saturating_mul(inputs.saturating_add(channels));
+        let of_tile = PLACES.saturating_mul(pairs).saturating_add(transforms);
+        let count = self.count();
+        let weights = TRANSFORM[1].saturating_mul(pairs);
+        let points = of_tile.saturating_mul(count).saturating_add(weights);
+        let plain = (TAPS * TAPS).saturating_mul(pairs).saturating_mul(self.outputs());
+        count >= WIDTH && points < plain
+    }
+}
+
+/// A convolution by tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Winograd {
+    /// The tiles.
+    pub tiles: Tiles,
+    /// Input and output channels of one group.
+    pub inputs: usize,
+    /// See `inputs`.
+    pub channels: usize,
+    /// Tiles side by side in a product.
+    pub lanes: usize,
+    /// Tiles at once, a multiple of `lanes`.
+    pub some_tiles: usize,
+    /// Output channels at once.
+    pub some_channels: usize,
+    /// True where the weights of some channels are transformed once, and tiles for each of these blocks;
+    /// false where some tiles are, and weights for each block of tiles.
+    pub channels_first: bool,
+}
+
+impl Winograd {
+    fn new(tiles: Tiles, inputs: usize, channels: usize) -> Option<Winograd> {
+        if inputs.min(channels) < LEAST || !tiles.pays(inputs, channels) {
+            return None;
+        }
+        [lanes(tiles.count()), WIDTH].into_iter().find_map(|lanes| {
+            let panels = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64].into_iter();
+            let ways = panels.filter_map(|n| Winograd::of(tiles, [inputs, channels], lanes, n));
+            ways.min_by_key(|way| (way.transforms(), way.tasks() < TASKS, way.elements()))
+        })
+    }
+
+    /// The way with so many panels of tiles at once, at most, and as many channels as there is room for.
+    fn of(
+        tiles: Tiles,
+        [inputs, channels]: [usize; 2],
+        lanes: usize,
+        panels: usize,
+    ) -> Option<Winograd> {
+        let all = tiles.count().div_ceil(lanes);
+        let some_tiles = all.div_ceil(all.div_ceil(panels)) * lanes;
+        let left = (ROOM / PLACES).checked_sub(inputs.checked_mul(some_tiles)?)?;
+        let fit = left / inputs.next_multiple_of(WIDTH) / WIDTH * WIDTH;
+        let rounds = channels.div_ceil(fit.min(channels).max(1));
+        let some_channels = channels.div_ceil(rounds).next_multiple_of(WIDTH);
+        let way = Winograd {
+            tiles,
+            inputs,
+            channels,
+            lanes,
+            some_tiles,
+            some_channels,
+            channels_first: true,
+        };
+        let channels_first =
+            way.transforms() <= Winograd { channels_first: false, ..way }.transforms();
+        (fit > 0).then_some(Winograd { channels_first, ..way })
+    }
+
+    /// How many tiles and output channels are transformed, some of them more than once.
+    fn transforms(&self) -> usize {
+        let (tiles, channels) = (self.tiles.count(), self.channels);
+        let of_tiles = tiles.div_ceil(self.some_tiles);
+        let of_channels = channels.div_ceil(self.some_channels);
+        // What is complete is kept.
+        let (of_tiles, of_channels) = match self.channels_first {
+            true => (if of_tiles == 1 { 1 } else { of_channels }, 1),
+            false => (1, if of_channels == 1 { 1 } else { of_tiles }),
+        };
+        tiles.saturating_mul(of_tiles).saturating_add(channels.saturating_mul(of_channels))
+    }
+
+    /// Products of some tiles and channels.
+    fn tasks(&self) -> usize {
+        self.some_tiles / self.lanes * (self.some_channels / WIDTH)
+    }
+
+    /// Input channels that are summed one by one; their sums are added in order.
+    pub fn summed(&self) -> usize {
+        self.inputs.div_ceil(self.inputs.div_ceil(SUMMED))
+    }
+
+    /// Elements of transformed weights.
+    pub fn weights(&self) -> usize {
+        let inputs = self.inputs.next_multiple_of(WIDTH);
+        PLACES.saturating_mul(inputs).saturating_mul(self.some_channels)
+    }
+
+    /// Elements of scratch: transformed weights and tiles.
+    pub fn elements(&self) -> usize {
+        let tiles = PLACES.saturating_mul(self.inputs).saturating_mul(self.some_tiles);
+        self.weights().saturating_add(tiles)
+    }
+}
+
+/// True for windows of 3 × 3 taps that go step by step.
+fn fits(window: &Window, dtype: DType) -> bool {
+    dtype == DType::F32
+        && window.kernel[..] == [TAPS; 2]
+        && window.strides[..] == [1; 2]
+        && window.dilations[..] == [1; 2]
+}
+
+/// How a convolution goes by tiles, if it is worth it.
+pub fn conv(window: &Window, group: usize, [x, w, y]: [&TensorType; 3]) -> Option<Winograd> {
+    if !fits(window, y.dtype) {
+        return None;
+    }
+    let first = [0, 1].map(|a| -(window.pads_begin[a] as isize));
+    let tiles = Tiles::new(x.shape[0], &x.shape[2..], &y.shape[2..], first);
+    Winograd::new(tiles, w.shape[1], w.shape[0] / group)
+}
+
+/// How a transposed convolution goes by tiles, if it is worth it: a convolution with the window turned
+/// around.
+pub fn conv_transpose(
+    window: &Window,
+    group: usize,
+    [x, w, y]: [&TensorType; 3],
+) -> Option<Winograd> {
+    if !fits(window, y.dtype) {
+        return None;
+    }
+    let first = [0, 1].map(|a| window.pads_begin[a] as isize - (TAPS - 1) as isize);
+    let tiles = Tiles::new(x.shape[0], &x.shape[2..], &y.shape[2..], first);
+    Winograd::new(tiles, x.shape[1] / group, w.shape[1])
+}
+
+/// The gradient of a convolution's weights by tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WinogradWeight {
+    /// The tiles of the result's gradient.
+    pub tiles: Tiles,
+    /// Input and output channels of one group.
+    pub inputs: usize,
+    /// See `inputs`.
+    pub channels: usize,
+    /// Tiles that are summed before they are added to the result, a multiple of [`WIDTH`].
+    pub some_tiles: usize,
+    /// Output channels at once, a multiple of [`lanes`].
+    pub some_channels: usize,
+}
+
+impl WinogradWeight {
+    fn new(tiles: Tiles, inputs: usize, channels: usize) -> Option<WinogradWeight> {
+        if inputs.min(channels) < LEAST || !tiles.pays(inputs, channels) {
+            return None;
+        }
+        let (all, lanes) = (tiles.count().next_multiple_of(WIDTH), lanes(channels));
+        // Channels have no say in how many tiles are summed: some of them get the bits that they get among all.
+        let rounds = all.div_ceil(SUMMED);
+        let some_tiles = all.div_ceil(rounds).next_multiple_of(WIDTH);
+        let left = (ROOM / PLACES / some_tiles).saturating_sub(inputs);
+        let rounds = channels.div_ceil((left / lanes * lanes).max(lanes));
+        let some_channels = channels.div_ceil(rounds).next_multiple_of(lanes);
+        let way = WinogradWeight { tiles, inputs, channels, some_tiles, some_channels };
+        (way.elements() <= 2 * ROOM).then_some(way)
+    }
+
+    /// Elements of what tiles see.
+    pub fn seen(&self) -> usize {
+        PLACES.saturating_mul(self.inputs).saturating_mul(self.some_tiles)
+    }
+
+    /// Elements of scratch: what tiles see, and the gradient of the result.
+    pub fn elements(&self) -> usize {
+        let gradient = PLACES.saturating_mul(self.some_channels).saturating_mul(self.some_tiles);
+        self.seen().saturating_add(gradient)
+    }
+}
+
+/// How the gradient of a convolution's weights goes by tiles, if it is worth it.
+pub fn conv_weight(
+    window: &Window,
+    group: usize,
+    [x, dy]: [&TensorType; 2],
+) -> Option<WinogradWeight> {
+    if !fits(window, dy.dtype) {
+        return None;
+    }
+    let first = [0, 1].map(|a| -(window.pads_begin[a] as isize));
+    let tiles = Tiles::new(x.shape[0], &x.shape[2..], &dy.shape[2..], first);
+    WinogradWeight::new(tiles, x.shape[1] / group, dy.shape[1] / group)
+}

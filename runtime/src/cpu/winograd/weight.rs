@@ -1,0 +1,253 @@
+//! `ConvWeightGrad`: products, over tiles, of what tiles see and the gradient of their outputs, at all
+//! points.
+//!
+//! The gradient is transformed with output channels side by side. Blocks of tiles add to the result one
+//! after another, so that the order of every sum follows from shapes.
+
+use super::read::{Spot, read, spots};
+use super::transform::{Along, Block, OutputsGrad, Places, Seen, WindowGrad, both, transposed};
+use super::{Range, ranges, seen};
+use crate::cpu::address::Shared;
+use crate::cpu::isa::Isa;
+use crate::cpu::lane_sums::{POINTS, Sums, Terms, add_terms};
+use crate::cpu::tasks::for_each;
+use crate::cpu::wide::wide;
+use crate::kernel::Call;
+use arenic_backends::cpu::shifted::{LANES, lanes};
+use arenic_backends::cpu::winograd::{OUTPUTS, PLACES, SEEN, TAPS, WIDTH, WinogradWeight};
+use std::mem::MaybeUninit;
+
+/// Input channels of a task.
+const INPUTS: usize = 2 * POINTS;
+
+/// Sums of some input channels and lanes at all points.
+type Products = [[Sums; INPUTS / POINTS]; PLACES];
+
+/// A call's operands.
+struct Layer<'a> {
+    isa: Isa,
+    plan: &'a WinogradWeight,
+    /// Output channels side by side.
+    lanes: usize,
+    groups: usize,
+    x: *const f32,
+    dy: *const f32,
+    dw: Shared<f32>,
+}
+
+// SAFETY: `x` and `dy` are operands, which are only read.
+unsafe impl Sync for Layer<'_> {}
+
+/// Runs a `ConvWeightGrad`.
+pub(in crate::cpu) fn gradient(plan: &WinogradWeight, groups: usize, call: &Call) {
+    let dw = call.outputs[0].as_ref();
+    let layer = Layer {
+        isa: Isa::of_machine(),
+        plan,
+        lanes: lanes(plan.channels),
+        groups,
+        x: call.inputs[0].ptr(),
+        dy: call.inputs[1].ptr(),
+        dw: Shared::new(dw.map_or(std::ptr::null_mut(), |dw| dw.ptr())),
+    };
+    // SAFETY: the only slice of this call's scratch.
+    let scratch = unsafe { call.scratch.slice_mut(plan.elements()) };
+    let (seen, dy) = scratch.split_at_mut(plan.seen());
+    layer.run(Shared::new(seen.as_mut_ptr()), Shared::new(dy.as_mut_ptr()));
+}
+
+impl Layer<'_> {
+    fn run(&self, seen: Shared<f32>, dy: Shared<f32>) {
+        let plan = self.plan;
+        for group in 0..self.groups {
+            for tiles in ranges(plan.tiles.count(), plan.some_tiles) {
+                self.transform_seen(group, tiles, seen);
+                let spots = spots(&plan.tiles, [0, 0], tiles, WIDTH);
+                for channels in ranges(plan.channels, plan.some_channels) {
+                    self.transform_gradient(group, &spots, channels, dy);
+                    self.multiply(group, tiles, channels, (seen, dy));
+                }
+            }
+        }
+    }
+
+    /// Transforms what some tiles see of all input channels. At a point, a channel's tiles lie side by side.
+    fn transform_seen(&self, group: usize, tiles: Range, to: Shared<f32>) {
+        let plan = self.plan;
+        let spots = spots(&plan.tiles, plan.tiles.first, tiles, WIDTH);
+        let plane = plan.tiles.source[0] * plan.tiles.source[1];
+        let (image, pitch) = (self.groups * plan.inputs * plane, plan.inputs * plan.some_tiles);
+        let spots = spots.as_chunks::<WIDTH>().0;
+        for_each(plan.inputs * spots.len(), pitch * PLACES, |unit| {
+            let (input, part) = (unit / spots.len(), unit % spots.len());
+            let x = self.x.wrapping_add((group * plan.inputs + input) * plane);
+            let at = input * plan.some_tiles + part * WIDTH;
+            // SAFETY: a channel of the operand; each unit has lanes of its own at every point.
+            unsafe {
+                let x = (x, image, plan.tiles.source);
+                seen::<Seen, SEEN>(x, &spots[part], to.ptr().add(at), pitch);
+            }
+        });
+    }
+
+    /// Transforms the gradient of some tiles' outputs, of some channels. At a point, a tile's channels lie
+    /// side by side.
+    fn transform_gradient(
+        &self,
+        group: usize,
+        spots: &[Spot],
+        (first, channels): Range,
+        to: Shared<f32>,
+    ) {
+        let plan = self.plan;
+        let plane = plan.tiles.output[0] * plan.tiles.output[1];
+        let image = self.groups * plan.channels * plane;
+        let spots = spots.as_chunks::<WIDTH>().0;
+        let (parts, pitch) = (channels.div_ceil(WIDTH), plan.some_tiles * self.lanes);
+        let work = channels * spots.len() * WIDTH * PLACES;
+        for_each(parts * spots.len(), work, |unit| {
+            let (channel, part) = (unit / spots.len() * WIDTH, unit % spots.len());
+            let (panel, lane) = (channel / self.lanes, channel % self.lanes);
+            let at = panel * PLACES * pitch + part * WIDTH * self.lanes + lane;
+            let count = WIDTH.min(channels - channel);
+            let dy = (group * plan.channels + first + channel) * plane;
+            let dy = (self.dy.wrapping_add(dy), image, plan.tiles.output);
+            // SAFETY: channels of the operand; each unit has tiles and lanes of its own at every point.
+            unsafe {
+                let to = (to.ptr().add(at), pitch, self.lanes);
+                gradients::<OutputsGrad>(dy, count, &spots[part], to);
+            }
+        });
+    }
+
+    /// Adds what some tiles give to the gradient of some output channels, or begins it.
+    fn multiply(
+        &self,
+        group: usize,
+        (tile, tiles): Range,
+        (first, channels): Range,
+        (seen, dy): (Shared<f32>, Shared<f32>),
+    ) {
+        let plan = self.plan;
+        let terms: Vec<usize> = (0..tiles).collect();
+        let (panels, across) = (channels.div_ceil(self.lanes), plan.inputs.div_ceil(INPUTS));
+        let pitch = plan.some_tiles * self.lanes;
+        let work = panels * self.lanes * plan.inputs * PLACES * tiles / 16;
+        for_each(panels * across, work, |unit| {
+            let (panel, input) = (unit / across, unit % across * INPUTS);
+            let mut products = MaybeUninit::<Products>::uninit();
+            let products = products.as_mut_ptr();
+            for place in 0..PLACES {
+                for part in 0..INPUTS / POINTS {
+                    let row = |p: usize| (input + part * POINTS + p).min(plan.inputs - 1);
+                    let t = Terms {
+                        start: &[0.0; LANES],
+                        panel: dy.ptr().wrapping_add((panel * PLACES + place) * pitch),
+                        lanes: self.lanes,
+                        points: std::array::from_fn(|p| {
+                            let at = (place * plan.inputs + row(p)) * plan.some_tiles;
+                            seen.ptr().cast_const().wrapping_add(at)
+                        }),
+                        starts: &[0],
+                        offsets: &terms,
+                    };
+                    // SAFETY: the machine's own instructions; both have been transformed.
+                    unsafe {
+                        let sums = products.cast::<Sums>().add(place * (INPUTS / POINTS) + part);
+                        add_terms(self.isa, t, sums);
+                    }
+                }
+            }
+            let inputs = INPUTS.min(plan.inputs - input);
+            let channel = panel * self.lanes;
+            let channels = self.lanes.min(channels - channel);
+            let at = (group * plan.channels + first + channel) * plan.inputs + input;
+            let row = plan.inputs * TAPS * TAPS;
+            let dw = self.dw.ptr().wrapping_add(at * TAPS * TAPS);
+            // SAFETY: windows of these channels, which no other unit has.
+            unsafe { windows::<WindowGrad>(products, [inputs, channels], tile > 0, (dw, row)) };
+        });
+    }
+}
+
+wide! {
+    /// Transforms the gradient of tiles' outputs, of so many neighbouring channels. Of `to` are told the
+    /// first lane, and elements from one point and from one tile to the next.
+    ///
+    /// # Safety
+    /// As for [`read`]; `to` has these lanes of all points and tiles, which nobody else uses.
+    unsafe fn gradients<M: Along>(
+        dy: (*const f32, usize, [usize; 2]),
+        channels: usize,
+        spots: &[Spot; WIDTH],
+        to: (*mut f32, usize, usize),
+    ) {
+        let (dy, image, extents) = dy;
+        let (to, pitch, lanes) = to;
+        let mut blocks = [[[[0.0f32; WIDTH]; SEEN]; SEEN]; WIDTH];
+        for (channel, block) in blocks[..channels].iter_mut().enumerate() {
+            let mut outputs = MaybeUninit::<Block>::uninit();
+            let dy = dy.wrapping_add(channel * extents[0] * extents[1]);
+            // SAFETY: the caller's promise.
+            unsafe {
+                read::<OUTPUTS>((dy, image, extents), spots, outputs.as_mut_ptr());
+                let from = Places::new(outputs.as_ptr().cast(), SEEN, WIDTH);
+                both::<M>(from, Places::new(block.as_mut_ptr().cast(), SEEN, WIDTH));
+            }
+        }
+        for place in 0..PLACES {
+            for channel in (0..WIDTH).step_by(4) {
+                for tile in (0..WIDTH).step_by(4) {
+                    let of_channel = |i: usize| {
+                        let tiles = &blocks[channel + i].as_flattened()[place];
+                        std::array::from_fn(|j| tiles[tile + j])
+                    };
+                    let tiles = transposed(std::array::from_fn(of_channel));
+                    for (i, channels) in tiles.into_iter().enumerate() {
+                        let at = place * pitch + (tile + i) * lanes + channel;
+                        // SAFETY: the caller's promise.
+                        unsafe { to.add(at).cast::<[f32; 4]>().write_unaligned(channels) };
+                    }
+                }
+            }
+        }
+    }
+}
+
+wide! {
+    /// Writes the gradients of windows, or adds them, of so many input channels and lanes. Of `dw` are
+    /// told the first window, and elements from one output channel to the next.
+    ///
+    /// # Safety
+    /// Nobody else uses these windows, which are written where they are added to.
+    unsafe fn windows<M: Along>(
+        products: *const Products,
+        extents: [usize; 2],
+        add: bool,
+        dw: (*mut f32, usize),
+    ) {
+        let [inputs, channels] = extents;
+        for input in 0..inputs {
+            for part in (0..channels).step_by(WIDTH) {
+                let mut block = MaybeUninit::<[[[f32; WIDTH]; TAPS]; TAPS]>::uninit();
+                // SAFETY: the caller's promise; all lanes of all taps are written.
+                let taps = unsafe {
+                    let first = products.cast::<f32>().add(input * LANES + part);
+                    let to = Places::new(block.as_mut_ptr().cast(), TAPS, WIDTH);
+                    both::<M>(Places::new(first, SEEN, INPUTS * LANES), to);
+                    block.assume_init_ref().as_flattened()
+                };
+                for lane in 0..WIDTH.min(channels - part) {
+                    let to = dw.0.wrapping_add((part + lane) * dw.1 + input * TAPS * TAPS);
+                    for (tap, lanes) in taps.iter().enumerate() {
+                        // SAFETY: a tap of this window.
+                        unsafe {
+                            let to = to.add(tap);
+                            *to = if add { *to + lanes[lane] } else { lanes[lane] };
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
