@@ -27,11 +27,14 @@ pub const PLACES: usize = SEEN * SEEN;
 /// Lanes that a transform works on at once.
 pub const WIDTH: usize = 16;
 
-/// Elements of scratch.
+/// Elements of scratch at most, which is at most half of the operands and the result, too.
 const ROOM: usize = 3 << 19;
 
-/// Multiplications that take the time of transforming what one tile has of one channel, and one window.
-const TRANSFORM: [usize; 2] = [1500, 900];
+/// Multiplications that take the time of transforming what one tile has of one channel.
+const OF_TILE: usize = 1500;
+
+/// The same of one window.
+const OF_WINDOW: usize = 900;
 
 /// Tasks that suffice for many threads.
 const TASKS: usize = 16;
@@ -82,17 +85,29 @@ impl Tiles {
         self.images.saturating_mul(self.output[0]).saturating_mul(self.output[1])
     }
 
-    /// True where products at points, for so many channels, are worth the transforms.
-    fn pays(&self, inputs: usize, channels: usize) -> bool {
-        let pairs = inputs.saturating_mul(channels);
-        let transforms = TRANSFORM[0].saturating_mul(inputs.saturating_add(channels));
-        let of_tile = PLACES.saturating_mul(pairs).saturating_add(transforms);
-        let count = self.count();
-        let weights = TRANSFORM[1].saturating_mul(pairs);
-        let points = of_tile.saturating_mul(count).saturating_add(weights);
-        let plain = (TAPS * TAPS).saturating_mul(pairs).saturating_mul(self.outputs());
-        count >= WIDTH && points < plain
+    /// Elements that scratch may have beside so many channels and their weights.
+    fn room(&self, inputs: usize, channels: usize) -> usize {
+        let planes = |[height, width]: [usize; 2], channels: usize| {
+            self.images.saturating_mul(height).saturating_mul(width).saturating_mul(channels)
+        };
+        let (x, y) = (planes(self.source, inputs), planes(self.output, channels));
+        let weights = inputs.saturating_mul(channels).saturating_mul(TAPS * TAPS);
+        (x.saturating_add(y).saturating_add(weights) / 2).min(ROOM)
     }
+
+    /// True where products at points are worth it, with transforms of what so many tiles have of one
+    /// channel, and of so many windows.
+    fn pays(&self, [inputs, channels]: [usize; 2], transforms: [usize; 2]) -> bool {
+        let pairs = inputs.saturating_mul(channels);
+        let products = PLACES.saturating_mul(pairs).saturating_mul(self.count());
+        let plain = (TAPS * TAPS).saturating_mul(pairs).saturating_mul(self.outputs());
+        self.count() >= WIDTH && products.saturating_add(cost(transforms)) < plain
+    }
+}
+
+/// Multiplications that take the time of transforms, of what tiles have of one channel and of windows.
+fn cost([tiles, windows]: [usize; 2]) -> usize {
+    OF_TILE.saturating_mul(tiles).saturating_add(OF_WINDOW.saturating_mul(windows))
 }
 
 /// A convolution by tiles.
@@ -117,14 +132,17 @@ pub struct Winograd {
 
 impl Winograd {
     fn new(tiles: Tiles, inputs: usize, channels: usize) -> Option<Winograd> {
-        if inputs.min(channels) < LEAST || !tiles.pays(inputs, channels) {
+        if inputs.min(channels) < LEAST {
             return None;
         }
-        [lanes(tiles.count()), WIDTH].into_iter().find_map(|lanes| {
+        let way = [lanes(tiles.count()), WIDTH].into_iter().find_map(|lanes| {
             let panels = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64].into_iter();
             let ways = panels.filter_map(|n| Winograd::of(tiles, [inputs, channels], lanes, n));
-            ways.min_by_key(|way| (way.transforms(), way.tasks() < TASKS, way.elements()))
-        })
+            let key =
+                |way: &Winograd| (cost(way.transforms()), way.tasks() < TASKS, way.elements());
+            ways.min_by_key(key)
+        });
+        way.filter(|way| tiles.pays([inputs, channels], way.transforms()))
     }
 
     /// The way with so many panels of tiles at once, at most, and as many channels as there is room for.
@@ -134,37 +152,39 @@ impl Winograd {
         lanes: usize,
         panels: usize,
     ) -> Option<Winograd> {
-        let all = tiles.count().div_ceil(lanes);
+        let all = tiles.count().div_ceil(lanes).max(1);
         let some_tiles = all.div_ceil(all.div_ceil(panels)) * lanes;
-        let left = (ROOM / PLACES).checked_sub(inputs.checked_mul(some_tiles)?)?;
+        let room = tiles.room(inputs, channels) / PLACES;
+        let left = room.checked_sub(inputs.checked_mul(some_tiles)?)?;
         let fit = left / inputs.next_multiple_of(WIDTH) / WIDTH * WIDTH;
-        let rounds = channels.div_ceil(fit.min(channels).max(1));
+        if fit == 0 {
+            return None;
+        }
+        let rounds = channels.div_ceil(fit.min(channels));
         let some_channels = channels.div_ceil(rounds).next_multiple_of(WIDTH);
-        let way = Winograd {
+        let way = |channels_first: bool| Winograd {
             tiles,
             inputs,
             channels,
             lanes,
             some_tiles,
             some_channels,
-            channels_first: true,
+            channels_first,
         };
-        let channels_first =
-            way.transforms() <= Winograd { channels_first: false, ..way }.transforms();
-        (fit > 0).then_some(Winograd { channels_first, ..way })
+        [true, false].map(way).into_iter().min_by_key(|way| cost(way.transforms()))
     }
 
-    /// How many tiles and output channels are transformed, some of them more than once.
-    fn transforms(&self) -> usize {
-        let (tiles, channels) = (self.tiles.count(), self.channels);
-        let of_tiles = tiles.div_ceil(self.some_tiles);
-        let of_channels = channels.div_ceil(self.some_channels);
-        // What is complete is kept.
-        let (of_tiles, of_channels) = match self.channels_first {
-            true => (if of_tiles == 1 { 1 } else { of_channels }, 1),
-            false => (1, if of_channels == 1 { 1 } else { of_tiles }),
+    /// How often what a tile has of one channel is transformed, and a window: what is complete is kept.
+    fn transforms(&self) -> [usize; 2] {
+        let rounds_of_tiles = self.tiles.count().div_ceil(self.some_tiles);
+        let rounds = self.channels.div_ceil(self.some_channels);
+        let (seen, windows) = match self.channels_first {
+            true => (if rounds_of_tiles == 1 { 1 } else { rounds }, 1),
+            false => (1, if rounds == 1 { 1 } else { rounds_of_tiles }),
         };
-        tiles.saturating_mul(of_tiles).saturating_add(channels.saturating_mul(of_channels))
+        let of_tile = self.inputs.saturating_mul(seen).saturating_add(self.channels);
+        let pairs = self.inputs.saturating_mul(self.channels);
+        [self.tiles.count().saturating_mul(of_tile), pairs.saturating_mul(windows)]
     }
 
     /// Products of some tiles and channels.
@@ -240,18 +260,24 @@ pub struct WinogradWeight {
 
 impl WinogradWeight {
     fn new(tiles: Tiles, inputs: usize, channels: usize) -> Option<WinogradWeight> {
-        if inputs.min(channels) < LEAST || !tiles.pays(inputs, channels) {
+        if inputs.min(channels) < LEAST {
             return None;
         }
         let (all, lanes) = (tiles.count().next_multiple_of(WIDTH), lanes(channels));
-        // Channels have no say in how many tiles are summed: some of them get the bits that they get among all.
-        let rounds = all.div_ceil(SUMMED);
-        let some_tiles = all.div_ceil(rounds).next_multiple_of(WIDTH);
-        let left = (ROOM / PLACES / some_tiles).saturating_sub(inputs);
-        let rounds = channels.div_ceil((left / lanes * lanes).max(lanes));
-        let some_channels = channels.div_ceil(rounds).next_multiple_of(lanes);
-        let way = WinogradWeight { tiles, inputs, channels, some_tiles, some_channels };
-        (way.elements() <= 2 * ROOM).then_some(way)
+        let room = tiles.room(inputs, channels) / PLACES;
+        let most = (room / inputs.saturating_add(lanes) / WIDTH * WIDTH).min(SUMMED);
+        if most == 0 {
+            return None;
+        }
+        let rounds = all.div_ceil(most);
+        let some_tiles = all.div_ceil(rounds.max(1)).next_multiple_of(WIDTH);
+        let fit = (room / some_tiles.max(1)).saturating_sub(inputs) / lanes * lanes;
+        let some_channels = channels.div_ceil(channels.div_ceil(fit.max(lanes)));
+        let some_channels = some_channels.next_multiple_of(lanes);
+        let seen = tiles.count().saturating_mul(inputs.saturating_add(channels));
+        let windows = inputs.saturating_mul(channels).saturating_mul(rounds);
+        let pays = tiles.pays([inputs, channels], [seen, windows]);
+        pays.then_some(WinogradWeight { tiles, inputs, channels, some_tiles, some_channels })
     }
 
     /// Elements of what tiles see.
