@@ -27,7 +27,7 @@ pub const PLACES: usize = SEEN * SEEN;
 /// Lanes that a transform works on at once.
 pub const WIDTH: usize = 16;
 
-/// Elements of scratch at most, which is at most half of the operands and the result, too.
+/// Elements of scratch at most; it is no more than operands and result, either.
 const ROOM: usize = 3 << 19;
 
 /// Multiplications that take the time of transforming what one tile has of one channel.
@@ -92,7 +92,7 @@ impl Tiles {
         };
         let (x, y) = (planes(self.source, inputs), planes(self.output, channels));
         let weights = inputs.saturating_mul(channels).saturating_mul(TAPS * TAPS);
-        (x.saturating_add(y).saturating_add(weights) / 2).min(ROOM)
+        x.saturating_add(y).saturating_add(weights).min(ROOM)
     }
 
     /// True where products at points are worth it, with transforms of what so many tiles have of one

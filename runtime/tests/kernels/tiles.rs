@@ -46,10 +46,10 @@ fn check(r: &mut Random, w: &Window, group: usize, x: &[usize], m: usize) {
 fn of_random_shapes() {
     let mut r = Random(31);
     let mut taken = [0; 3];
-    for _ in 0..40 {
+    for _ in 0..24 {
         let mut w = plain(&[3, 3], 1, 1, 0);
         let group = r.choose(&[1, 1, 2]);
-        let x = [r.range(1, 6), group * r.range(32, 70), r.range(6, 21), r.range(6, 21)];
+        let x = [r.range(3, 8), group * r.range(32, 70), r.range(8, 22), r.range(8, 22)];
         for pads in [&mut w.pads_begin, &mut w.pads_end] {
             pads.iter_mut().for_each(|pad| *pad = r.range(0, 3));
         }
@@ -59,7 +59,7 @@ fn of_random_shapes() {
         }
         check(&mut r, &w, group, &x, m);
     }
-    assert!(taken.iter().all(|&n| n >= 10), "{taken:?}");
+    assert!(taken.iter().all(|&n| n >= 6), "{taken:?}");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn some_at_a_time() {
     let mut r = Random(32);
     let w = plain(&[3, 3], 1, 1, 1);
     // Tiles in turns, blocks of input channels and output channels in turns.
-    for (x, m) in [([1, 48, 90, 50], 40), ([4, 520, 8, 8], 120), ([1, 33, 16, 16], 900)] {
+    for (x, m) in [([1, 48, 90, 50], 40), ([4, 520, 8, 8], 120), ([4, 33, 16, 16], 300)] {
         assert_eq!(ways(&w, 1, &x, m), [true; 3], "{x:?} {m}");
         check(&mut r, &w, 1, &x, m);
     }
