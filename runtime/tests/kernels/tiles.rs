@@ -14,10 +14,10 @@ fn ty(shape: &[usize]) -> TensorType {
     TensorType::new(DType::F32, shape.to_vec())
 }
 
-/// What rounding may change of sums of so many terms between -1 and 1: five times as much where numbers
+/// What rounding may change of sums of so many terms between -1 and 1: four times as much where numbers
 /// are evaluated at points, as their own sizes count and not that of the sum.
 pub(crate) fn rounding(terms: usize, by_tiles: bool) -> f64 {
-    let of_term = if by_tiles { 5e-6 } else { 1e-6 };
+    let of_term = if by_tiles { 4e-6 } else { 1e-6 };
     of_term * (terms as f64).sqrt().max(4.0)
 }
 
