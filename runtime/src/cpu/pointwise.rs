@@ -31,7 +31,7 @@ struct Program<'a> {
     operands: usize,
     /// The value of each operand of one element.
     scalars: [Option<f64>; MAX_OPERANDS],
-    /// Results: which source, what it holds, and where it goes.
+    /// Results, before all that are none: which source, how it is stored, and where.
     y: [Option<(usize, Stored, Dst)>; MAX_OPERANDS],
 }
 
@@ -228,8 +228,8 @@ impl<'a> Following<'a> {
         let elements = results.iter().flatten().next()?.ty().elements();
         let mut computed = Computed::with_tiled::<T>(steps, elements, inputs, Some(0));
         let last = computed.last();
-        for (to, y) in computed.program.y.iter_mut().zip(results) {
-            *to = y.map(|y| (last, Stored::of(y.ty().dtype), Dst::of(y)));
+        for (to, y) in computed.program.y.iter_mut().zip(results.into_iter().flatten()) {
+            *to = Some((last, Stored::of(y.ty().dtype), Dst::of(y)));
         }
         computed.steps[0] = size_of::<T>() as isize;
         Some(Following(computed))
@@ -280,8 +280,9 @@ impl<'a> Program<'a> {
                 program.scalars[k] = Some(value.to_f64());
             }
         }
-        for ((to, &result), output) in program.y.iter_mut().zip(results).zip(outputs) {
-            *to = output.as_ref().map(|y| (result, Stored::of(y.ty().dtype), Dst::of(y)));
+        let made = results.iter().zip(outputs).filter_map(|(&s, y)| Some((s, y.as_ref()?)));
+        for (to, (source, y)) in program.y.iter_mut().zip(made) {
+            *to = Some((source, Stored::of(y.ty().dtype), Dst::of(y)));
         }
         program
     }
@@ -326,7 +327,10 @@ wide! {
                 unsafe {
                     for k in (0..p.operands).filter(|&k| span.steps[k] != 0) {
                         match p.kinds[k] {
-                            Stored::Number => at[k] = x[k].cast::<T>().add(col),
+                            Stored::Number => {
+                                at[k] = x[k].cast::<T>().add(col);
+                                ask_ahead(at[k]);
+                            }
                             stored => {
                                 let first = x[k].add(col * stored.size::<T>());
                                 numbers(first, stored, base.add(k).cast::<T>(), n);
@@ -351,28 +355,27 @@ wide! {
                         }
                     }
                     let first = span.first + row * span.stride + col;
-                    for &(s, kind, y) in p.y.iter().flatten() {
-                        match kind {
-                            Stored::Number => {
-                                y.0.cast::<T>().add(first).copy_from_nonoverlapping(at[s], n);
-                            }
-                            Stored::Bf16 => {
-                                for i in 0..n {
-                                    let x = at[s].add(i).read().to_f64() as f32;
-                                    y.0.cast::<u16>().add(first + i).write(bf16::from_f32(x));
-                                }
-                            }
-                            Stored::Condition => {
-                                for i in 0..n {
-                                    y.0.add(first + i).write(u8::from(at[s].add(i).read() != T::ZERO));
-                                }
-                            }
-                        }
+                    for &(s, stored, y) in p.y.iter().map_while(Option::as_ref) {
+                        store(at[s], stored, y.0.add(first * stored.size::<T>()), n);
                     }
                 }
             }
         }
     }
+}
+
+/// Asks for the block after the next one of an operand, which may have none. What a processor asks for by
+/// itself comes too late for elements that are read in bursts, and ends at every page.
+#[inline(always)]
+fn ask_ahead<T>(x: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (2 * BLOCK..3 * BLOCK).step_by(64 / size_of::<T>()) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: an address where nothing can be read is no error.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = x;
 }
 
 /// An element as a number.
@@ -431,6 +434,33 @@ unsafe fn numbers<T: Float>(x: *const u8, stored: Stored, y: *mut T, n: usize) {
             let x = unsafe { std::slice::from_raw_parts(x, n) };
             for (y, &x) in y.iter_mut().zip(x) {
                 *y = condition(x != 0);
+            }
+        }
+    }
+}
+
+/// Stores what a step made.
+///
+/// # Safety
+/// There are `n` elements, with room for as many at `y`.
+#[inline(always)]
+unsafe fn store<T: Float>(x: *const T, stored: Stored, y: *mut u8, n: usize) {
+    // SAFETY: the caller's promise; steps write to blocks of the program's own.
+    unsafe {
+        let x = std::slice::from_raw_parts(x, n);
+        match stored {
+            Stored::Number => y.cast::<T>().copy_from_nonoverlapping(x.as_ptr(), n),
+            Stored::Bf16 => {
+                let y = std::slice::from_raw_parts_mut(y.cast::<u16>(), n);
+                for (y, &x) in y.iter_mut().zip(x) {
+                    *y = bf16::from_f32(x.to_f64() as f32);
+                }
+            }
+            Stored::Condition => {
+                let y = std::slice::from_raw_parts_mut(y, n);
+                for (y, &x) in y.iter_mut().zip(x) {
+                    *y = u8::from(x != T::ZERO);
+                }
             }
         }
     }

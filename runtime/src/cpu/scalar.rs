@@ -8,6 +8,7 @@ use super::tasks::{CHEAP, DEAR};
 use crate::kernel::{Call, Destination, KernelError, Operand};
 use arenic_ir::DType;
 use arenic_ir::op::{Binary, Unary};
+use std::hint::black_box;
 
 /// Names a function of one operand on floats of a type, as a closure, for an expression. Methods are
 /// the trait's: the types' own have other bits.
@@ -235,6 +236,8 @@ pub(super) unsafe fn each<T: Number>(
     n: usize,
     f: impl Fn(T, T) -> T,
 ) {
+    // Else what all functions' loops make of `n` is computed before one of them is chosen.
+    let n = black_box(n);
     // SAFETY: the caller's promise.
     let (a, b, y) = unsafe {
         let slice = std::slice::from_raw_parts;
