@@ -5,29 +5,23 @@
 //! Tasks then take the products of some tiles and channels at all points and transform them while they are
 //! in the core's nearest caches. A product sums over channels in blocks, in order.
 
+mod products;
 mod read;
 mod transform;
 mod weight;
 
 use super::address::Shared;
 use super::isa::Isa;
-use super::lane_sums::{POINTS, Sums, Terms, add_terms};
-use super::number::Number;
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
 use arenic_backends::cpu::shifted::LANES;
 use arenic_backends::cpu::winograd::{OUTPUTS, PLACES, SEEN, TAPS, WIDTH, Winograd};
+use products::{Factors, Products, ROWS};
 use read::{Spot, read, spots};
 use std::mem::MaybeUninit;
 use transform::{Along, Block, Outputs, Places, Seen, Window, both, transposed};
 pub(super) use weight::gradient;
-
-/// Output channels of a task, as many as a transform works on at once.
-const CHANNELS: usize = WIDTH;
-
-/// Products of some tiles and channels at all points.
-type Products = [[Sums; CHANNELS / POINTS]; PLACES];
 
 /// A call's operands.
 struct Layer<'a> {
@@ -99,13 +93,13 @@ impl Layer<'_> {
         }
     }
 
-    /// Where a weight lies among those at one point: [`CHANNELS`] output channels after another, and in
+    /// Where a weight lies among those at one point: [`ROWS`] output channels after another, and in
     /// these a row for each output channel or, turned around, for each input channel.
     fn weight(&self, output: usize, input: usize) -> usize {
         let inputs = self.plan.inputs.next_multiple_of(WIDTH);
         match self.turned {
             false => output * inputs + input,
-            true => (output - output % CHANNELS) * inputs + input * CHANNELS + output % CHANNELS,
+            true => (output - output % ROWS) * inputs + input * ROWS + output % ROWS,
         }
     }
 
@@ -168,48 +162,27 @@ impl Layer<'_> {
         (weights, seen): (Shared<f32>, Shared<f32>),
     ) {
         let plan = self.plan;
-        let inputs: Vec<usize> = (0..plan.inputs).map(|i| self.weight(0, i)).collect();
-        let (panels, across) = (tiles.div_ceil(plan.lanes), channels.div_ceil(CHANNELS));
+        let terms: Vec<usize> = (0..plan.inputs).map(|i| self.weight(0, i)).collect();
+        let (isa, lanes, summed) = (self.isa, plan.lanes, plan.summed());
+        let factors = Factors { isa, lanes, terms: &terms, summed };
+        let (panels, across) = (tiles.div_ceil(plan.lanes), channels.div_ceil(ROWS));
         let panel = plan.inputs * plan.lanes;
         let work = panels * panel * channels * PLACES / 16;
         for_each(panels * across, work, |unit| {
-            let (tile, channel) = (unit / across * plan.lanes, unit % across * CHANNELS);
+            let (tile, channel) = (unit / across * plan.lanes, unit % across * ROWS);
             let mut products = MaybeUninit::<Products>::uninit();
             let products = products.as_mut_ptr();
-            for place in 0..PLACES {
-                let at = place * self.of_point() + self.weight(channel, 0);
-                let weights = weights.ptr().cast_const().wrapping_add(at);
-                for part in 0..CHANNELS / POINTS {
-                    let output = |p: usize| (part * POINTS + p).min(channels - channel - 1);
-                    let at = (unit / across * PLACES + place) * panel;
-                    for (b, block) in inputs.chunks(plan.summed()).enumerate() {
-                        let at = at + b * plan.summed() * plan.lanes;
-                        let t = Terms {
-                            start: &[0.0; LANES],
-                            panel: seen.ptr().wrapping_add(at),
-                            lanes: plan.lanes,
-                            points: std::array::from_fn(|p| {
-                                weights.wrapping_add(self.weight(output(p), 0))
-                            }),
-                            starts: &[0],
-                            offsets: block,
-                        };
-                        // SAFETY: the machine's own instructions; both have been transformed.
-                        unsafe {
-                            let sums = products.cast::<Sums>();
-                            let sums = sums.add(place * (CHANNELS / POINTS) + part);
-                            if b == 0 {
-                                add_terms(self.isa, t, sums);
-                            } else {
-                                let mut more = MaybeUninit::uninit();
-                                add_terms(self.isa, t, more.as_mut_ptr());
-                                add_lanes(sums.cast::<f32>(), more.as_ptr().cast(), plan.lanes);
-                            }
-                        }
-                    }
-                }
-            }
-            let count = CHANNELS.min(channels - channel);
+            let panel_of = |place| {
+                seen.ptr().cast_const().wrapping_add((unit / across * PLACES + place) * panel)
+            };
+            let row = |place, row: usize| {
+                let output = channel + row.min(channels - channel - 1);
+                let at = place * self.of_point() + self.weight(output, 0);
+                weights.ptr().cast_const().wrapping_add(at)
+            };
+            // SAFETY: the machine's own instructions; both have been transformed.
+            unsafe { factors.multiply(panel_of, row, products) };
+            let count = ROWS.min(channels - channel);
             let spots = &spots[tile..][..plan.lanes.min(tiles - tile)];
             let channel = group * plan.channels + first + channel;
             let size = plan.tiles.output[0] * plan.tiles.output[1];
@@ -222,22 +195,6 @@ impl Layer<'_> {
                 outputs::<Outputs>(products, count, spots, bias, y);
             }
         });
-    }
-}
-
-wide! {
-    /// Adds the first `lanes` lanes of all points' sums to others.
-    ///
-    /// # Safety
-    /// These lanes may be read, and those of `to` be written.
-    unsafe fn add_lanes<T: Number>(to: *mut T, sums: *const T, lanes: usize) {
-        for point in 0..POINTS {
-            for lane in 0..lanes {
-                let at = point * LANES + lane;
-                // SAFETY: the caller's promise.
-                unsafe { *to.add(at) = (*to.add(at)).add(*sums.add(at)) };
-            }
-        }
     }
 }
 
@@ -303,7 +260,7 @@ wide! {
                 let block: &Block = unsafe {
                     let first = products.cast::<f32>().add(channel * LANES + part * WIDTH);
                     let to = Places::new(block.as_mut_ptr().cast(), SEEN, WIDTH);
-                    both::<M>(Places::new(first, SEEN, CHANNELS * LANES), to);
+                    both::<M>(Places::new(first, SEEN, ROWS * LANES), to);
                     &*block.as_ptr()
                 };
                 for (quad, spots) in spots.chunks(4).enumerate() {

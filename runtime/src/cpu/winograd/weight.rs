@@ -4,24 +4,18 @@
 //! The gradient is transformed with output channels side by side. Blocks of tiles add to the result one
 //! after another, so that the order of every sum follows from shapes.
 
+use super::products::{Factors, Products, ROWS};
 use super::read::{Spot, read, spots};
 use super::transform::{Along, Block, OutputsGrad, Places, Seen, WindowGrad, both, transposed};
 use super::{Range, ranges, seen};
 use crate::cpu::address::Shared;
 use crate::cpu::isa::Isa;
-use crate::cpu::lane_sums::{POINTS, Sums, Terms, add_terms};
 use crate::cpu::tasks::for_each;
 use crate::cpu::wide::wide;
 use crate::kernel::Call;
 use arenic_backends::cpu::shifted::{LANES, lanes};
 use arenic_backends::cpu::winograd::{OUTPUTS, PLACES, SEEN, TAPS, WIDTH, WinogradWeight};
 use std::mem::MaybeUninit;
-
-/// Input channels of a task.
-const INPUTS: usize = 2 * POINTS;
-
-/// Sums of some input channels and lanes at all points.
-type Products = [[Sums; INPUTS / POINTS]; PLACES];
 
 /// A call's operands.
 struct Layer<'a> {
@@ -130,35 +124,25 @@ impl Layer<'_> {
     ) {
         let plan = self.plan;
         let terms: Vec<usize> = (0..tiles).collect();
-        let (panels, across) = (channels.div_ceil(self.lanes), plan.inputs.div_ceil(INPUTS));
+        let factors =
+            Factors { isa: self.isa, lanes: self.lanes, terms: &terms, summed: plan.some_tiles };
+        let (panels, across) = (channels.div_ceil(self.lanes), plan.inputs.div_ceil(ROWS));
         let pitch = plan.some_tiles * self.lanes;
         let work = panels * self.lanes * plan.inputs * PLACES * tiles / 16;
         for_each(panels * across, work, |unit| {
-            let (panel, input) = (unit / across, unit % across * INPUTS);
+            let (panel, input) = (unit / across, unit % across * ROWS);
             let mut products = MaybeUninit::<Products>::uninit();
             let products = products.as_mut_ptr();
-            for place in 0..PLACES {
-                for part in 0..INPUTS / POINTS {
-                    let row = |p: usize| (input + part * POINTS + p).min(plan.inputs - 1);
-                    let t = Terms {
-                        start: &[0.0; LANES],
-                        panel: dy.ptr().wrapping_add((panel * PLACES + place) * pitch),
-                        lanes: self.lanes,
-                        points: std::array::from_fn(|p| {
-                            let at = (place * plan.inputs + row(p)) * plan.some_tiles;
-                            seen.ptr().cast_const().wrapping_add(at)
-                        }),
-                        starts: &[0],
-                        offsets: &terms,
-                    };
-                    // SAFETY: the machine's own instructions; both have been transformed.
-                    unsafe {
-                        let sums = products.cast::<Sums>().add(place * (INPUTS / POINTS) + part);
-                        add_terms(self.isa, t, sums);
-                    }
-                }
-            }
-            let inputs = INPUTS.min(plan.inputs - input);
+            let panel_of =
+                |place| dy.ptr().cast_const().wrapping_add((panel * PLACES + place) * pitch);
+            let row = |place, row: usize| {
+                let input = (input + row).min(plan.inputs - 1);
+                let at = (place * plan.inputs + input) * plan.some_tiles;
+                seen.ptr().cast_const().wrapping_add(at)
+            };
+            // SAFETY: the machine's own instructions; both have been transformed.
+            unsafe { factors.multiply(panel_of, row, products) };
+            let inputs = ROWS.min(plan.inputs - input);
             let channel = panel * self.lanes;
             let channels = self.lanes.min(channels - channel);
             let at = (group * plan.channels + first + channel) * plan.inputs + input;
@@ -234,7 +218,7 @@ wide! {
                 let taps = unsafe {
                     let first = products.cast::<f32>().add(input * LANES + part);
                     let to = Places::new(block.as_mut_ptr().cast(), TAPS, WIDTH);
-                    both::<M>(Places::new(first, SEEN, INPUTS * LANES), to);
+                    both::<M>(Places::new(first, SEEN, ROWS * LANES), to);
                     block.assume_init_ref().as_flattened()
                 };
                 for lane in 0..WIDTH.min(channels - part) {
