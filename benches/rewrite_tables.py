@@ -3,8 +3,8 @@
 
     benches/rewrite_tables.py --arenic target/release/arenic [--rounds N] [--threads 1,2] [NETWORK[:BATCH] | STEP.onnx ...]
 
-`NETWORK` is one of `benches/real_steps.py`, made a step with momentum by `training`; `STEP.onnx` is a whole training step,
-compiled by `default`. "as exported" is the pipeline of that name, behind `differentiate` for a network. Arenas are in
+`NETWORK` is one of `benches/real_steps.py`, made a step with momentum; `STEP.onnx` is a whole training step.
+Both are compiled by `default` and, "as exported", by the pipeline of that name. Arenas are in
 MiB, milliseconds are medians of a run's steps and of the rounds, in which both take turns. `live` is the most that PyTorch's
 tensors hold at once in a step after the first, by its profiler, eager and compiled; `of live` is arenic's arena over the lesser.
 """
@@ -18,8 +18,6 @@ import tempfile
 
 import real_steps
 from limited_runs import objects
-
-PIPELINES = pathlib.Path(__file__).parent.parent / "passes/src/pipelines"
 
 
 def live(name, batch, mode):
@@ -65,23 +63,21 @@ def main():
 
 def row(given, arguments, threads, folder):
     """The cells of one step."""
-    file, data, loss, pipelines, held = pathlib.Path(given), [], [], ["as_exported", "default"], []
+    file, data, loss, held = pathlib.Path(given), [], [], []
     if file.suffix != ".onnx":
         name, _, batch = given.partition(":")
         batch = int(batch or 8)
         figures = objects(sys.executable, real_steps.__file__, "--export", name, batch, folder)
         loss = ["--loss", "cross_entropy", "--class-axis", figures[-1]["axis"], "--optimizer", "momentum"]
         loss += ["--momentum", "0.9"]
-        before = folder / "as_exported.yaml"
-        before.write_text("- differentiate\n" + (PIPELINES / "as_exported.yaml").read_text())
-        file, pipelines = folder / "model.onnx", [before, "training"]
+        file = folder / "model.onnx"
         data = ["--data", folder / "data.npz", "--set", "lr=0.01"]
         held = [
             objects(sys.executable, __file__, "--live", name, batch, mode)[-1]["mib"] for mode in ("eager", "compile")
         ]
     plans = [folder / "before.arenic", folder / "now.arenic"]
     arenas = []
-    for plan, pipeline in zip(plans, pipelines):
+    for plan, pipeline in zip(plans, ["as_exported", "default"]):
         command = [arguments.arenic, "compile", file, *loss, "--pipeline", pipeline, "-o", plan, "--json"]
         arenas.append(objects(*command)[-1]["arena_bytes"] / 2**20)
     if not data:

@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// ```
 #[derive(Clone)]
 pub struct Compiler {
-    /// `None` for `training` with a loss, else `default`.
+    /// `None` for `default`.
     pub(crate) pipeline: Option<Pipeline>,
     /// Makes a training step of a forward model.
     pub(crate) differentiate: Option<Differentiate>,
@@ -327,11 +327,7 @@ impl Compiler {
     pub(crate) fn passes(&self) -> Result<Pipeline, CompileError> {
         let mut pipeline = match &self.pipeline {
             Some(pipeline) => pipeline.clone(),
-            None => {
-                let name = if self.differentiate.is_some() { "training" } else { NAMED[0].0 };
-                let yaml = NAMED.iter().find(|(n, _)| *n == name).map_or("", |(_, yaml)| yaml);
-                Pipeline::from_yaml(yaml, &Standard)?
-            }
+            None => Pipeline::from_yaml(NAMED[0].1, &Standard)?,
         };
         let micro_batches = self.micro_batches_of_ranks();
         if let Some(pass) = &self.differentiate {

@@ -55,13 +55,16 @@ fn what_pipelines_make_of_small_models() {
         optimizer: Optimizer::Adamw,
         ..Differentiate::default()
     };
-    let training = named("training").differentiating(pass).unwrap();
+    let training = named("default").differentiating(pass).unwrap();
     let import = ImportOptions {
         mode: Mode::Training(Training::default()),
         dims: [("batch".to_owned(), 4)].into(),
         ..ImportOptions::default()
     };
-    cases.push(("training", text(&compiled("forward/mlp.onnx", &training, &import, None))));
+    cases.push((
+        "default_of_forward_model",
+        text(&compiled("forward/mlp.onnx", &training, &import, None)),
+    ));
     insta::with_settings!({
         snapshot_path => "../snapshots",
         prepend_module_to_snapshot => false,

@@ -29,7 +29,7 @@ fn compiled(network: &str, to: Option<Format>, optimizer: Optimizer) -> Target {
     let loss = "cross_entropy".into();
     let pass = Differentiate { loss, optimizer, ..Differentiate::default() };
     let mut pipeline =
-        Pipeline::named("training", &Standard).unwrap().differentiating(pass).unwrap();
+        Pipeline::named("default", &Standard).unwrap().differentiating(pass).unwrap();
     if let Some(to) = to {
         pipeline = pipeline.with_precision(Precision { to });
     }

@@ -75,7 +75,7 @@ impl Network {
             ..Differentiate::default()
         };
         let pipeline =
-            Pipeline::named("training", &Standard).unwrap().differentiating(pass).unwrap();
+            Pipeline::named("default", &Standard).unwrap().differentiating(pass).unwrap();
         let constraints = Constraints::default();
         // Any plan will do.
         let search = Search { effort: Some(0.1), ..Search::default() };

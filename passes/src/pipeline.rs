@@ -33,7 +33,6 @@ use std::time::{Duration, Instant};
 /// The named pipelines of [`Standard`](crate::Standard): name and YAML. The first is the default.
 pub const NAMED: &[(&str, &str)] = &[
     ("default", include_str!("pipelines/default.yaml")),
-    ("training", include_str!("pipelines/training.yaml")),
     ("as_exported", include_str!("pipelines/as_exported.yaml")),
 ];
 
@@ -46,20 +45,50 @@ pub struct Pipeline {
 #[derive(Clone)]
 struct Step {
     name: String,
-    /// The backend whose programs the pass is for; `None` for those of every backend.
-    when: Option<String>,
+    /// `None` for a pass that is always run.
+    when: Option<When>,
     pass: Pass,
 }
 
+/// What a pass is run for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum When {
+    /// Programs of the backend of this name.
+    Backend(String),
+    /// Training steps that the pipeline makes of forward models.
+    Loss,
+}
+
 impl Step {
-    /// A pass for the programs of every backend.
+    /// A pass that is always run.
     fn new(name: &str, pass: Pass) -> Step {
         Step { name: name.to_owned(), when: None, pass }
     }
 
     /// True if the pass is for the program that is compiled.
     fn applies(&self, cx: &Cx) -> bool {
-        self.when.as_ref().is_none_or(|backend| backend == cx.target.backend.name)
+        match &self.when {
+            Some(When::Backend(name)) => name == cx.target.backend.name,
+            Some(When::Loss) | None => self.is_active(),
+        }
+    }
+
+    /// False for a pass that is for a loss, which the pipeline does not have.
+    fn is_active(&self) -> bool {
+        self.when != Some(When::Loss)
+    }
+
+    /// The pass that makes a training step of a forward graph, if this is it.
+    fn differentiates(&self) -> Option<&Differentiate> {
+        match &self.pass {
+            Pass::Graph(pass) => pass.differentiates(),
+            _ => None,
+        }
+    }
+
+    /// True for a pass that makes a training step by a loss.
+    fn has_loss(&self) -> bool {
+        self.differentiates().is_some_and(|pass| !pass.loss.is_empty())
     }
 }
 
@@ -181,7 +210,20 @@ impl Pipeline {
     /// # Errors
     /// YAML errors, unknown passes and fields, with line and column.
     pub fn parse(text: &str, passes: &impl PassSet) -> Result<Pipeline, YamlError> {
-        Ok(Pipeline { steps: read::steps(text, passes)? })
+        let pipeline = Pipeline { steps: read::steps(text, passes)? };
+        Ok(match pipeline.steps.iter().any(Step::has_loss) {
+            true => pipeline.with_loss(),
+            false => pipeline,
+        })
+    }
+
+    /// The pipeline with all passes that are for a loss, but for those that would differentiate without it.
+    fn with_loss(mut self) -> Pipeline {
+        let is_for_it = |step: &&mut Step| {
+            step.when == Some(When::Loss) && (step.has_loss() || step.differentiates().is_none())
+        };
+        self.steps.iter_mut().filter(is_for_it).for_each(|step| step.when = None);
+        self
     }
 
     /// The part that orders a memory graph, which is frozen as it stands: the passes over the
@@ -203,25 +245,21 @@ impl Pipeline {
         Ok(self)
     }
 
-    /// The pipeline with a pass that makes a training step of a forward graph: where the
-    /// pipeline has one without a loss, else before all others.
+    /// The pipeline with a pass that makes a training step of a forward graph, and with those that are for such
+    /// steps alone: where the pipeline has one without a loss, else before all others.
     ///
     /// # Errors
     /// It has one with a loss.
     pub fn differentiating(mut self, pass: Differentiate) -> Result<Pipeline, YamlError> {
         let step = Step::new("differentiate", Pass::Graph(Arc::new(pass)));
-        let differentiates = |step: &Step| match &step.pass {
-            Pass::Graph(pass) => pass.differentiates().is_some(),
-            _ => false,
-        };
-        match self.steps.iter().position(differentiates) {
-            Some(_) if self.differentiation().is_some_and(|d| !d.loss.is_empty()) => {
+        match self.steps.iter().position(|step| step.differentiates().is_some()) {
+            Some(_) if self.steps.iter().any(Step::has_loss) => {
                 return Err("the pipeline's `differentiate` has a loss already".to_owned().into());
             }
             Some(i) => self.steps[i] = step,
             None => self.steps.insert(0, step),
         }
-        Ok(self)
+        Ok(self.with_loss())
     }
 
     /// The pipeline with a pass that chooses the precision: where the pipeline has one, else, if it
@@ -315,11 +353,8 @@ impl Pipeline {
 
     /// The pipeline with a pass that rewrites the step as soon as a forward graph became one.
     pub fn after_differentiation(mut self, name: &str, pass: Arc<dyn GraphPass>) -> Pipeline {
-        let differentiates = |step: &Step| match &step.pass {
-            Pass::Graph(pass) => pass.differentiates().is_some(),
-            _ => false,
-        };
-        if let Some(i) = self.steps.iter().position(differentiates) {
+        let makes_step = |step: &Step| step.is_active() && step.differentiates().is_some();
+        if let Some(i) = self.steps.iter().position(makes_step) {
             self.steps.insert(i + 1, Step::new(name, Pass::Graph(pass)));
         }
         self
@@ -327,15 +362,15 @@ impl Pipeline {
 
     /// The pass that makes a training step of a forward graph, where there is one.
     pub fn differentiation(&self) -> Option<&Differentiate> {
-        self.steps.iter().find_map(|step| match &step.pass {
-            Pass::Graph(pass) => pass.differentiates(),
-            _ => None,
-        })
+        self.steps.iter().filter(|step| step.is_active()).find_map(Step::differentiates)
     }
 
     /// Names of the backends that passes are restricted to.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        self.steps.iter().filter_map(|step| step.when.as_deref())
+        self.steps.iter().filter_map(|step| match &step.when {
+            Some(When::Backend(name)) => Some(&name[..]),
+            _ => None,
+        })
     }
 
     /// Facts that no pass reads before they are given anew or dropped, each with the pass that gives

@@ -14,7 +14,7 @@ use clap::Args;
 use miette::miette;
 use std::path::PathBuf;
 
-/// The graph passes of the pipeline `training` up to the step as ONNX can say it.
+/// The passes of the default pipeline up to the step as ONNX can say it.
 const PASSES: &str =
     "- fold_constants\n- dead_code\n- raise\n- differentiate\n- fold_constants\n- dead_code\n";
 

@@ -92,10 +92,9 @@ impl Run {
             optimizer: Optimizer::Momentum,
             ..Differentiate::default()
         };
-        let (_, training) = NAMED.iter().find(|(name, _)| *name == "training").unwrap();
-        let training = training.replace("- layout:\n  when: cuda", layout);
+        let yaml = NAMED[0].1.replace("- layout:\n  when: cuda", layout);
         let pipeline =
-            Pipeline::from_yaml(&training, &Standard).unwrap().differentiating(pass).unwrap();
+            Pipeline::from_yaml(&yaml, &Standard).unwrap().differentiating(pass).unwrap();
         let import = ImportOptions {
             mode: Mode::Training(Training::default()),
             dims: [("batch".to_owned(), 4)].into(),

@@ -53,7 +53,7 @@ fn compiled_within(
     };
     let dims = [("batch".to_owned(), batch)].into();
     let mut import = ImportOptions { dims, ..ImportOptions::default() };
-    let mut pipeline = pipeline(if forward { "training" } else { "default" });
+    let mut pipeline = pipeline("default");
     if forward {
         import.mode = mode;
         let (loss, optimizer) = ("cross_entropy".into(), Optimizer::Adamw);

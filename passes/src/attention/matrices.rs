@@ -65,11 +65,7 @@ pub(super) fn readers(v: &GraphView, n: NodeId) -> Option<Vec<NodeId>> {
 
 /// The same of a value.
 pub(super) fn readers_of(v: &GraphView, x: ValueId) -> Option<Vec<NodeId>> {
-    v.uses_through(x, |op| match op {
-        Op::Reshape { .. } => true,
-        Op::Transpose { perm } => exchanges_last_two(perm),
-        _ => false,
-    })
+    v.uses_through(x, |op| matches!(op, Op::Transpose { perm } if exchanges_last_two(perm)))
 }
 
 /// The value whose elements `v` has under another shape, where that has the same matrices.

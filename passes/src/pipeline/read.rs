@@ -1,7 +1,8 @@
 //! Pipelines as YAML: a list of entries, each a pass's name, or a map from it to the pass's options.
-//! Beside the pass, `when: BACKEND` restricts it to programs of one backend.
+//! Beside the pass, `when: BACKEND` restricts it to programs of one backend, and `when: loss` to training steps
+//! that the pipeline makes of forward models.
 
-use super::Step;
+use super::{Step, When};
 use crate::yaml::{self, YamlError};
 use crate::{PassInfo, PassSet};
 use serde::de::value::UnitDeserializer;
@@ -16,8 +17,11 @@ pub(super) fn steps(text: &str, passes: &impl PassSet) -> Result<Vec<Step>, Yaml
     yaml::read_with(text, Steps(passes))
 }
 
-/// The key beside a pass that says for which backend's programs it is.
+/// The key beside a pass that says what it is run for.
 const WHEN: &str = "when";
+
+/// What says of it that a forward model is to be trained.
+const LOSS: &str = "loss";
 
 /// Reads a pipeline.
 struct Steps<'a, S>(&'a S);
@@ -79,7 +83,8 @@ impl<'de, S: PassSet> Visitor<'de> for Entry<'_, S> {
                     "`{second}` stands in the entry of `{name}`; begin a new entry with `- `"
                 )));
             }
-            step.when = Some(map.next_value()?);
+            let when: String = map.next_value()?;
+            step.when = Some(if when == LOSS { When::Loss } else { When::Backend(when) });
         }
         Ok(step)
     }
@@ -111,7 +116,8 @@ impl<'de, S: PassSet> DeserializeSeed<'de> for Options<'_, S> {
 pub fn schema(passes: &impl PassSet) -> serde_json::Value {
     let when = serde_json::json!({
         "type": "string",
-        "description": "The backend whose programs the pass is for; without it those of every one.",
+        "description": "The backend whose programs the pass is for, or `loss`: only where a training step is \
+                        made of a forward model. Without it the pass is always run.",
     });
     let with_options = |p: &PassInfo| {
         serde_json::json!({

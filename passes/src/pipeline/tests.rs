@@ -75,6 +75,27 @@ fn a_pass_for_one_backend_is_run_for_it_alone() {
 }
 
 #[test]
+fn passes_for_a_loss_are_run_with_one() {
+    let yaml = |loss: &str| {
+        format!("- differentiate: {{{loss}}}\n  when: loss\n- dead_code:\n  when: loss\n")
+    };
+    let of = |loss: &str| Pipeline::from_yaml(&yaml(loss), &Standard).unwrap();
+    let run = |pipeline: &Pipeline| {
+        let cx = Cx::new(CPU.target());
+        pipeline.steps.iter().filter(|step| step.applies(&cx)).count()
+    };
+    let (without, with) = (of(""), of("loss: mse"));
+    assert!(without.differentiation().is_none() && run(&without) == 0);
+    assert!(with.differentiation().is_some() && run(&with) == 2);
+    let pass = Differentiate { loss: "mse".into(), ..Differentiate::default() };
+    assert_eq!(run(&without.differentiating(pass.clone()).unwrap()), 2);
+    assert!(with.differentiating(pass).is_err());
+    // One before the pipeline's own takes its place.
+    let twice = format!("- differentiate: {{loss: mse}}\n{}", yaml(""));
+    assert_eq!(run(&Pipeline::from_yaml(&twice, &Standard).unwrap()), 2);
+}
+
+#[test]
 fn facts_that_no_pass_reads_are_told() {
     let unread = |yaml: &str| -> Vec<(String, Fact)> {
         let pipeline = Pipeline::from_yaml(yaml, &Standard).unwrap();

@@ -22,14 +22,16 @@
 //! with those before it, as where the channels of `dy` were last: what is left of it comes before.
 
 use crate::PassError;
+use crate::rewrite::{Editor, GraphView};
 use arenic_ir::graph::{Def, Graph, Node, NodeId, ValueId};
 use arenic_ir::op::{Op, Window};
 use arenic_ir::types::TensorType;
-use cranelift_entity::SecondaryMap;
 
 /// Replaces every gradient of an operand that is written as a convolution; how many there were.
 pub(super) fn operand_gradients(g: &mut Graph) -> u64 {
-    let found: Vec<_> = g.nodes.keys().filter_map(|n| Some((n, operand_gradient(g, n)?))).collect();
+    let view = GraphView::new(g);
+    let found = |n| Some((n, operand_gradient(&view, n)?));
+    let found: Vec<_> = g.nodes.keys().filter_map(found).collect();
     for (conv, (op, w)) in &found {
         let node = &mut g.nodes[*conv];
         (node.op, node.inputs[1]) = (op.clone(), *w);
@@ -38,13 +40,14 @@ pub(super) fn operand_gradients(g: &mut Graph) -> u64 {
 }
 
 /// A convolution as the transpose of one with another weight, and that weight.
-fn operand_gradient(g: &Graph, conv: NodeId) -> Option<(Op, ValueId)> {
+fn operand_gradient(v: &GraphView, conv: NodeId) -> Option<(Op, ValueId)> {
+    let g = v.g;
     let Op::Conv { window: taken, group: 1 } = &g.nodes[conv].op else { return None };
     let [dy, turned] = g.nodes[conv].inputs[..] else { return None };
     let first = [1, 0];
-    let w = match transposed(g, turned, &first) {
+    let w = match transposed(v, turned, &first) {
         Some(w) => around(g, w)?,
-        None => transposed(g, around(g, turned)?, &first)?,
+        None => transposed(v, around(g, turned)?, &first)?,
     };
     let rest = |pads: &[usize]| {
         let reach = taken.kernel.iter().zip(&taken.dilations).map(|(k, d)| d * (k - 1));
@@ -80,129 +83,77 @@ fn around(g: &Graph, v: ValueId) -> Option<ValueId> {
 }
 
 /// Replaces every gradient of a weight; how many there were.
+///
+/// # Errors
+/// Never: types were checked when a gradient was found.
 pub(super) fn weight_gradients(g: &mut Graph) -> Result<u64, PassError> {
-    let (readers, kept) = (g.readers(), g.kept());
-    let found: Vec<Gradient> =
-        g.nodes.keys().filter_map(|n| gradient(g, n, &readers, &kept)).collect();
-    for gradient in &found {
-        let Gradient { conv, x, dy, window, group, result, ty } = gradient;
-        let x = viewed(g, x.0, &x.1);
-        let dy = &dy.made(g);
-        let op = Op::ConvWeightGrad { window: window.clone(), group: *group };
-        op.infer(&g.types_of(&[x, *dy]))?;
-        if let Def::Node { node, .. } = g.values[*result].def {
-            g.nodes[node].outputs = vec![None];
-        }
-        g.values[*result].ty = ty.clone();
-        g.values[*result].def = Def::Node { node: *conv, output: 0 };
-        let name = g.nodes[*conv].name.clone();
-        g.nodes[*conv] = Node { name, op, inputs: vec![x, *dy], outputs: vec![Some(*result)] };
+    let view = GraphView::new(g);
+    let found: Vec<_> = g.nodes.keys().filter_map(|n| Some((n, gradient(&view, n)?))).collect();
+    let mut e = Editor::new(g);
+    for (conv, Gradient { x, x_shape, dy, op, result }) in &found {
+        let x = e.reshaped(*conv, *x, x_shape)?;
+        let dy = match dy {
+            Dy::Made(dy) => *dy,
+            Dy::Turned { of, perm } => {
+                e.value(*conv, Op::Transpose { perm: perm.clone() }, vec![*of])?
+            }
+        };
+        let dw = e.value(*conv, op.clone(), vec![x, dy])?;
+        e.replace(*conv, *result, dw)?;
     }
+    e.finish();
     Ok(found.len() as u64)
 }
 
 /// A gradient that was found.
 struct Gradient {
-    /// The convolution that computes it, whose place it takes.
-    conv: NodeId,
-    /// The forward operand, and its shape.
-    x: (ValueId, TensorType),
+    /// The forward operand, of this shape.
+    x: ValueId,
+    x_shape: Vec<usize>,
     dy: Dy,
-    window: Window,
-    group: usize,
-    /// What holds the gradient, as a value of this type.
+    op: Op,
+    /// What has the gradient's elements.
     result: ValueId,
-    ty: TensorType,
 }
 
 /// The gradient of a convolution's result.
 enum Dy {
     /// It is there.
     Made(ValueId),
-    /// It is what a transpose gives, which no other node reads, by another permutation.
-    Turned { of: ValueId, transpose: NodeId, perm: Vec<usize>, ty: TensorType },
+    /// It is `of` with its axes permuted.
+    Turned { of: ValueId, perm: Vec<usize> },
 }
 
-impl Dy {
-    /// Of which `b` has the first axes exchanged.
-    fn of(
-        g: &Graph,
-        b: ValueId,
-        readers: &SecondaryMap<ValueId, Vec<NodeId>>,
-        kept: &SecondaryMap<ValueId, bool>,
-    ) -> Option<Dy> {
-        if let Some(dy) = transposed(g, b, &[1, 0]) {
-            return Some(Dy::Made(dy));
-        }
-        let Def::Node { node: transpose, .. } = g.values[b].def else { return None };
-        let Op::Transpose { perm } = &g.nodes[transpose].op else { return None };
-        if readers[b].len() != 1 || kept[b] || perm.len() < 3 {
-            return None;
-        }
-        let (mut perm, mut ty) = (perm.clone(), g.ty(b).clone());
-        perm.swap(0, 1);
-        ty.shape.swap(0, 1);
-        Some(Dy::Turned { of: b, transpose, perm, ty })
-    }
-
-    fn ty<'g>(&'g self, g: &'g Graph) -> &'g TensorType {
-        match self {
-            Dy::Made(dy) => g.ty(*dy),
-            Dy::Turned { ty, .. } => ty,
-        }
-    }
-
-    fn made(&self, g: &mut Graph) -> ValueId {
-        match self {
-            Dy::Made(dy) => *dy,
-            Dy::Turned { of, transpose, perm, ty } => {
-                g.nodes[*transpose].op = Op::Transpose { perm: perm.clone() };
-                g.values[*of].ty = ty.clone();
-                *of
-            }
-        }
-    }
-}
-
-fn gradient(
-    g: &Graph,
-    conv: NodeId,
-    readers: &SecondaryMap<ValueId, Vec<NodeId>>,
-    kept: &SecondaryMap<ValueId, bool>,
-) -> Option<Gradient> {
-    let Op::Conv { window: taken, group } = &g.nodes[conv].op else { return None };
-    let [a, b] = g.nodes[conv].inputs[..] else { return None };
-    let dy = Dy::of(g, b, readers, kept)?;
-    let x = forward_operand(g, a, *group).or_else(|| of_one(g, conv, a, taken, *group))?;
+/// The gradient of a weight that a convolution computes.
+fn gradient(v: &GraphView, conv: NodeId) -> Option<Gradient> {
+    let g = v.g;
+    let Node { op: Op::Conv { window: taken, group }, inputs, .. } = &g.nodes[conv] else {
+        return None;
+    };
+    let &[a, b] = &inputs[..] else { return None };
+    let (dy, dy_shape) = gradient_of_result(v, b)?;
+    let (x, x_shape) = forward_operand(v, a, *group).or_else(|| of_one(v, conv, a, *group))?;
     // Where the result goes: through a slice, or not.
     let mut held = g.result(conv)?;
-    if let ([slice], false) = (&readers[held][..], kept[held])
-        && let Op::Slice { starts, steps, shape } = &g.nodes[*slice].op
-        && g.nodes[*slice].inputs[0] == held
+    if let Some(slice) = v.only_use(held)
+        && let Node { op: Op::Slice { starts, steps, shape }, inputs, .. } = &g.nodes[slice]
+        && inputs[0] == held
         && starts.iter().all(|&s| s == 0)
         && steps.iter().all(|&s| s == 1)
         && shape[..2] == g.ty(held).shape[..2]
     {
-        held = g.result(*slice)?;
+        held = g.result(slice)?;
     }
-    let shape = &g.ty(held).shape;
+    let TensorType { dtype, shape } = g.ty(held);
     let (inputs, channels, kernel) = (shape[0], shape[1], shape[2..].to_vec());
-    let ty = TensorType::new(g.ty(held).dtype, [&[channels, inputs], &kernel[..]].concat());
-    let whole = |&n: &NodeId| g.nodes[n].inputs.contains(&held);
-    let result = match &readers[held][..] {
-        [last] if !kept[held] && transposed(g, g.result(*last)?, &[1, 0]) == Some(held) => {
-            g.result(*last)?
-        }
-        // Every reader has a view of it, whose bytes are in the same order.
-        all if inputs.min(channels) == 1
-            && !all.iter().any(whole)
-            && !g.outputs.iter().any(|o| o.value == held)
-            && !g.states.values().any(|s| s.exit == held) =>
-        {
-            held
-        }
-        _ => return None,
+    let turned = match v.readers[held][..] {
+        [last] if !v.kept[held] => g.result(last),
+        _ => None,
     };
+    let turned = turned.filter(|&turned| transposed(v, turned, &[1, 0]) == Some(held));
+    // A transpose that moves nothing leaves the bytes in their order.
+    let result = turned.or((inputs.min(channels) == 1).then_some(held))?;
+    let ty = TensorType::new(*dtype, [&[channels, inputs], &kernel[..]].concat());
     let window = Window {
         kernel,
         strides: taken.dilations.clone(),
@@ -210,63 +161,66 @@ fn gradient(
         pads_begin: taken.pads_begin.clone(),
         pads_end: taken.pads_end.clone(),
     };
-    let op = Op::ConvWeightGrad { window: window.clone(), group: *group };
-    let same = op.infer(&[&x.1, dy.ty(g)]).is_ok_and(|dw| dw[0] == ty);
-    same.then_some(Gradient { conv, x, dy, window, group: *group, result, ty })
+    let op = Op::ConvWeightGrad { window, group: *group };
+    let [x_ty, dy_ty] = [&x_shape[..], &dy_shape[..]].map(|shape| TensorType::new(*dtype, shape));
+    let same = op.infer(&[&x_ty, &dy_ty]).is_ok_and(|dw| dw[0] == ty);
+    same.then_some(Gradient { x, x_shape, dy, op, result })
 }
 
 /// The operand of the transpose that makes a value, where it exchanges the first axes like this
 /// and leaves the others.
-fn transposed(g: &Graph, v: ValueId, first: &[usize]) -> Option<ValueId> {
-    let Def::Node { node, .. } = g.values[v].def else { return None };
-    let Op::Transpose { perm } = &g.nodes[node].op else { return None };
+fn transposed(v: &GraphView, x: ValueId, first: &[usize]) -> Option<ValueId> {
+    let (of, perm) = permuted(v, x)?;
     let rest = perm.iter().enumerate().skip(first.len()).all(|(i, &p)| i == p);
-    (perm.starts_with(first) && rest).then(|| g.nodes[node].inputs[0])
+    (perm.starts_with(first) && rest).then_some(of)
 }
 
-/// The forward operand `[N, C, …]` of which `a` is the transposed one, with its type.
-fn forward_operand(g: &Graph, a: ValueId, group: usize) -> Option<(ValueId, TensorType)> {
-    if group == 1 {
-        let x = transposed(g, a, &[1, 0])?;
-        return Some((x, g.ty(x).clone()));
+/// The operand and the permutation of the transpose that makes a value.
+fn permuted<'a>(v: &GraphView<'a>, x: ValueId) -> Option<(ValueId, &'a [usize])> {
+    let Def::Node { node, .. } = v.g.values[x].def else { return None };
+    match &v.g.nodes[node] {
+        Node { op: Op::Transpose { perm }, inputs, .. } => Some((inputs[0], perm)),
+        _ => None,
     }
-    let at = g.resolve(a);
-    let x = transposed(g, at.root, &[2, 1, 0])?;
-    let (ty, seen) = (g.ty(x), g.ty(a));
-    let [images, groups, inputs, ref spatial @ ..] = ty.shape[..] else { return None };
-    let fits = at.offset == 0
-        && groups == group
-        && seen.shape == [&[inputs, groups * images], spatial].concat();
-    let whole = TensorType::new(ty.dtype, [&[images, groups * inputs], spatial].concat());
-    fits.then_some((x, whole))
+}
+
+/// The gradient, with its shape, of which `b` has the first axes exchanged.
+fn gradient_of_result(v: &GraphView, b: ValueId) -> Option<(Dy, Vec<usize>)> {
+    if let Some(dy) = transposed(v, b, &[1, 0]) {
+        return Some((Dy::Made(dy), v.g.ty(dy).shape.clone()));
+    }
+    let (of, perm) = permuted(v, b)?;
+    if perm.len() < 3 || v.only_use(b).is_none() {
+        return None;
+    }
+    let (mut perm, mut shape) = (perm.to_vec(), v.g.ty(b).shape.clone());
+    perm.swap(0, 1);
+    shape.swap(0, 1);
+    Some((Dy::Turned { of, perm }, shape))
+}
+
+/// The forward operand `[N, C, …]` of which `a` is the transposed one, and that shape.
+fn forward_operand(v: &GraphView, a: ValueId, group: usize) -> Option<(ValueId, Vec<usize>)> {
+    if group == 1 {
+        let x = transposed(v, a, &[1, 0])?;
+        return Some((x, v.g.ty(x).shape.clone()));
+    }
+    let x = v.shapes(a).find_map(|of| transposed(v, of, &[2, 1, 0]))?;
+    let [images, groups, inputs, ref spatial @ ..] = v.g.ty(x).shape[..] else { return None };
+    let turned = [&[inputs, groups * images], spatial].concat();
+    let fits = groups == group && v.g.ty(a).shape == turned;
+    fits.then(|| (x, [&[images, groups * inputs], spatial].concat()))
 }
 
 /// The same where its transpose moves nothing, because there is one image or one channel. Only where the
 /// result is no larger than the window, so that it is no convolution of one image.
-fn of_one(
-    g: &Graph,
-    conv: NodeId,
-    a: ValueId,
-    taken: &Window,
-    group: usize,
-) -> Option<(ValueId, TensorType)> {
-    let ty = g.ty(a);
-    let result = g.ty(g.result(conv)?);
-    let is_small = result.shape[2..].iter().zip(&taken.kernel).all(|(extent, taps)| extent <= taps);
-    let mut shape = ty.shape.clone();
+fn of_one(v: &GraphView, conv: NodeId, a: ValueId, group: usize) -> Option<(ValueId, Vec<usize>)> {
+    let Op::Conv { window, .. } = &v.g.nodes[conv].op else { return None };
+    let result = v.g.ty(v.g.result(conv)?);
+    let is_small =
+        result.shape[2..].iter().zip(&window.kernel).all(|(extent, taps)| extent <= taps);
+    let mut shape = v.g.ty(a).shape.clone();
     shape.swap(0, 1);
     let moves_nothing = group == 1 && shape[..2].contains(&1);
-    (is_small && moves_nothing).then(|| (a, TensorType::new(ty.dtype, shape)))
-}
-
-/// A value as one of this type, which has as many elements.
-fn viewed(g: &mut Graph, v: ValueId, ty: &TensorType) -> ValueId {
-    if g.ty(v) == ty {
-        return v;
-    }
-    let at = g.resolve(v);
-    if at.offset == 0 && g.ty(at.root) == ty {
-        return at.root;
-    }
-    g.add_view("", ty.clone(), at.root, at.offset)
+    (is_small && moves_nothing).then_some((a, shape))
 }

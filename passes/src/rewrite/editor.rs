@@ -71,8 +71,8 @@ impl<'a> Editor<'a> {
         first.ok_or_else(|| TypeError("a node without results".into()).into())
     }
 
-    /// The elements of `v` in this shape: `v` itself, what it has the elements of, or a `Reshape`
-    /// of it before `at`. Where the graph has views already, it is one of these: a graph may be
+    /// The elements of `v` in this shape: `v` itself or what it has the elements of, where that is
+    /// there before `at`, or a `Reshape` there. Where the graph has views already, it is one of these: a graph may be
     /// differentiated only while it has none.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl<'a> Editor<'a> {
     ) -> Result<ValueId, PassError> {
         let mut of = v;
         loop {
-            if self.g.ty(of).shape == shape {
+            if self.g.ty(of).shape == shape && self.is_before(of, at) {
                 return Ok(of);
             }
             match same_elements(self.g, of) {
@@ -98,6 +98,14 @@ impl<'a> Editor<'a> {
             return self.value(at, Op::Reshape { shape: shape.to_vec() }, vec![of]);
         }
         Ok(self.g.add_view("", ty, of, 0))
+    }
+
+    /// False for results of `at` and of old nodes after it.
+    fn is_before(&self, v: ValueId, at: NodeId) -> bool {
+        match self.g.values[self.g.resolve(v).root].def {
+            Def::Node { node, .. } => node < at || self.old.binary_search(&node).is_err(),
+            _ => true,
+        }
     }
 
     /// The elements of `v` that are first along every axis, in this shape: a view where they lie at the

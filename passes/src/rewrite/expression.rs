@@ -195,8 +195,8 @@ impl<'a> Expressions<'a> {
             if self.is_atom(v) || all.insert(node, groups).is_some() {
                 continue;
             }
-            if let Node { op: Op::Reshape { .. }, inputs, .. } = &self.view.g.nodes[node] {
-                stack.push((inputs[0], groups));
+            if let Some([of, _]) = self.view.reshaped_by(node) {
+                stack.push((of, groups));
                 continue;
             }
             match self.step(root, groups) {

@@ -14,12 +14,13 @@ graph "a sum, read in another shape, and a number that is repeated" {
   const v1: f32[] = [2.0]
   n0 expand {"shape":[2,6]} (v1) -> (v2: f32[2,6])
   n1 binary {"f":"add"} (v2, v0) -> (v3: f32[2,6] "sum")
-  n2 reshape {"shape":[3,4]} (v3) -> (v4: f32[3,4])
-  n3 unary {"f":"exp"} (v4) -> (v5: f32[3,4] "e")
-  n4 binary {"f":"mul"} (v3, v0) -> (v6: f32[2,6])
-  n5 unary {"f":"neg"} (v6) -> (v7: f32[2,6])
-  output "e" v5
-  output "n" v7
+  n2 reshape {"shape":[1,12]} (v3) -> (v4: f32[1,12])
+  n3 transpose {"perm":[1,0]} (v4) -> (v5: f32[12,1])
+  n4 unary {"f":"exp"} (v5) -> (v6: f32[12,1] "e")
+  n5 binary {"f":"mul"} (v3, v0) -> (v7: f32[2,6])
+  n6 unary {"f":"neg"} (v7) -> (v8: f32[2,6])
+  output "e" v6
+  output "n" v8
 }
 "#;
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use cranelift_entity::SecondaryMap;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::iter::successors;
 
 /// Most nodes that a walk along readers looks at. Normalisations and activations have fewer.
 const MOST_NODES: usize = 64;
@@ -46,13 +47,20 @@ impl<'a> GraphView<'a> {
         GraphView { evaluator, ..self }
     }
 
+    /// `v`, and the values whose elements it has under other shapes, each made of the next one.
+    pub(crate) fn shapes(&self, v: ValueId) -> impl Iterator<Item = ValueId> {
+        successors(Some(v), |&v| same_elements(self.g, v))
+    }
+
     /// The value whose elements `v` has under another shape.
     pub(crate) fn base(&self, v: ValueId) -> ValueId {
-        let mut v = v;
-        while let Some(of) = same_elements(self.g, v) {
-            v = of;
-        }
-        v
+        self.shapes(v).last().unwrap_or(v)
+    }
+
+    /// The operand and the result of a node that gives the elements of its operand another shape.
+    pub(crate) fn reshaped_by(&self, n: NodeId) -> Option<[ValueId; 2]> {
+        let result = self.g.result(n)?;
+        same_elements(self.g, result).map(|of| [of, result])
     }
 
     /// The node whose first result has the elements of `v`.
@@ -186,9 +194,9 @@ impl<'a> GraphView<'a> {
         let mut stack = vec![self.g.resolve(v).root];
         while let Some(v) = stack.pop() {
             for &n in &self.readers[v] {
-                match (&self.g.nodes[n].op, self.g.result(n)) {
-                    (Op::Reshape { .. }, Some(result)) => stack.push(result),
-                    _ => _ = all.insert(n),
+                match self.reshaped_by(n) {
+                    Some([_, result]) => stack.push(result),
+                    None => _ = all.insert(n),
                 }
             }
         }
@@ -198,10 +206,11 @@ impl<'a> GraphView<'a> {
     /// The nodes that read `v`, in whatever shape, in definition order; `None` if it outlives the step
     /// or if somebody reads a part of it.
     pub(crate) fn uses(&self, v: ValueId) -> Option<Vec<NodeId>> {
-        self.uses_through(v, |op| matches!(op, Op::Reshape { .. }))
+        self.uses_through(v, |_| false)
     }
 
-    /// The nodes that read `v` or what an operator that `is_passed` makes of it.
+    /// The same, with those that read what an operator that `is_passed` makes of `v` in the place of
+    /// that operator.
     pub(crate) fn uses_through(
         &self,
         v: ValueId,
@@ -220,7 +229,8 @@ impl<'a> GraphView<'a> {
                 if inputs.iter().any(is_part) {
                     return None;
                 }
-                match self.g.result(n).filter(|_| is_passed(op)) {
+                let is_passed = is_passed(op) || self.reshaped_by(n).is_some();
+                match self.g.result(n).filter(|_| is_passed) {
                     Some(result) => stack.push(result),
                     None => _ = all.insert(n),
                 }
@@ -253,9 +263,8 @@ impl<'a> GraphView<'a> {
     /// True for a value that only these nodes read, perhaps through changes of shape.
     pub(crate) fn is_read_inside(&self, v: ValueId, inside: &dyn Fn(NodeId) -> bool) -> bool {
         let is_inside = |&n: &NodeId| {
-            let is_shape = matches!(self.g.nodes[n].op, Op::Reshape { .. });
-            let shape = self.g.result(n).filter(|_| is_shape);
-            inside(n) || shape.is_some_and(|v| self.is_read_inside(v, inside))
+            let reshaped = self.reshaped_by(n);
+            inside(n) || reshaped.is_some_and(|[_, v]| self.is_read_inside(v, inside))
         };
         !self.kept[v] && self.readers[v].iter().all(is_inside)
     }
@@ -344,9 +353,10 @@ impl<'a> GraphView<'a> {
         known
     }
 
-    /// True where a value is defined before a node.
+    /// True where the elements of a value are there before a node, in whatever shape:
+    /// [`Editor::reshaped`](super::Editor::reshaped) can give them the shape of `v` there.
     pub(crate) fn is_before(&self, v: ValueId, n: NodeId) -> bool {
-        self.maker(v).is_none_or(|maker| maker < n)
+        self.maker(self.base(v)).is_none_or(|maker| maker < n)
     }
 }
 

@@ -18,7 +18,7 @@ impl Replaced {
                 let Some(at) = self.forward else { return Ok(()) };
                 let affine = self.affine.as_ref();
                 let scale = self.parameter(e, at, affine.and_then(|a| a.scale), 1.0)?;
-                let mut operands = vec![x, scale];
+                let mut operands = vec![e.reshaped(at, x, &ty.shape)?, scale];
                 let bias = affine.and_then(|a| a.bias);
                 if bias.is_some() || kind == Kind::Batch {
                     operands.push(self.parameter(e, at, bias, 0.0)?);
@@ -48,9 +48,11 @@ impl Replaced {
                 Kind::Batch => Op::BatchNormParamGrad,
             };
             let roles = &[Role::Dscale, Role::Dbias];
+            let x = e.reshaped(at, x, &ty.shape)?;
             sums = self.place(e, at, op, vec![x, dy, mean, inv_std], roles)?;
         }
         if let Some(at) = self.operand {
+            let x = e.reshaped(at, x, &ty.shape)?;
             let mut operands = vec![x, dy, scale, mean, inv_std];
             let op = match kind {
                 Kind::Layer { axis } => Op::LayerNormInputGrad { axis },
