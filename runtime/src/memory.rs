@@ -18,6 +18,29 @@ pub struct OutOfMemory {
 /// system, which nobody touches; for [`ALIGN`] it would write zeros to every byte.
 const ASKED: usize = 8;
 
+/// Asks for large pages for a large allocation: with one of them, an address is translated once for 512 ordinary pages.
+/// Where the system has none, or gives them anyway, nothing changes; pages that nobody touches take no memory either
+/// way.
+#[cfg(target_os = "linux")]
+fn ask_for_large_pages(memory: NonNull<u8>, bytes: usize) {
+    use nix::sys::mman::{MmapAdvise, madvise};
+
+    /// The C library maps allocations of this size apart from all others.
+    const LARGE: usize = 32 << 20;
+    const PAGE: usize = 2 << 20;
+
+    // Whole pages alone: none holds bytes of something else.
+    let skipped = memory.addr().get().next_multiple_of(PAGE) - memory.addr().get();
+    let whole = bytes.saturating_sub(skipped) / PAGE * PAGE;
+    if bytes >= LARGE {
+        // SAFETY: these bytes are allocated, and keep what they hold. Nothing depends on the answer.
+        let _ = unsafe { madvise(memory.add(skipped).cast(), whole, MmapAdvise::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask_for_large_pages(_: NonNull<u8>, _: usize) {}
+
 /// A zeroed allocation aligned to [`ALIGN`], freed on drop.
 #[derive(Debug)]
 pub struct AlignedBytes {
@@ -47,6 +70,7 @@ impl AlignedBytes {
         let layout = Layout::from_size_align(size, ASKED).map_err(|_| refused.clone())?;
         // SAFETY: the layout's size is not zero.
         let allocation = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(refused)?;
+        ask_for_large_pages(allocation, size);
         let address = allocation.addr().get();
         // SAFETY: this skips at most `ALIGN - ASKED` bytes, which are allocated beside `len`.
         let ptr = unsafe { allocation.add(address.next_multiple_of(ALIGN) - address) };

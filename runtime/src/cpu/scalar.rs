@@ -1,6 +1,7 @@
 //! Functions of one element of each operand, the rows of `arenic_ir::op::Unary` and `Binary`: as
 //! operators, and as steps of programs.
 
+use super::blocks::unknown;
 use super::dispatch::{for_float, for_number, for_signed, for_signless, for_size};
 use super::map::{map1, map2};
 use super::number::{Float, Number, Signed};
@@ -8,7 +9,6 @@ use super::tasks::{CHEAP, DEAR};
 use crate::kernel::{Call, Destination, KernelError, Operand};
 use arenic_ir::DType;
 use arenic_ir::op::{Binary, Unary};
-use std::hint::black_box;
 
 /// Names a function of one operand on floats of a type, as a closure, for an expression. Methods are
 /// the trait's: the types' own have other bits.
@@ -237,7 +237,7 @@ pub(super) unsafe fn each<T: Number>(
     f: impl Fn(T, T) -> T,
 ) {
     // Else what all functions' loops make of `n` is computed before one of them is chosen.
-    let n = black_box(n);
+    let n = unknown(n);
     // SAFETY: the caller's promise.
     let (a, b, y) = unsafe {
         let slice = std::slice::from_raw_parts;
