@@ -82,7 +82,7 @@ fn assign(body: &mut String, output: usize, value: &str) {
     let _ = writeln!(body, "    y{output}[i] = {value};");
 }
 
-/// Statements of a [`Op::Pointwise`] for element `i`, from its operands and their expressions.
+/// Statements of a `Pointwise` for element `i`, from its operands and their expressions.
 /// Every step is a variable, so that it rounds by itself.
 pub(super) fn pointwise(
     body: &mut String,

@@ -1,6 +1,6 @@
 //! The CUDA backend.
 //!
-//! Shapes are known when a step is compiled, so kernels are made for them: [`lower`] turns
+//! Shapes are known when a step is compiled, so kernels are made for them: `lower` turns
 //! each operator into launches of kernels whose text has extents and strides as constants, and
 //! [`Module`] collects the texts, each once. What takes more than an expression per element is
 //! a template in `kernels/*.cuh`. Large products and convolutions may go by cuBLASLt and cuDNN
