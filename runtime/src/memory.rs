@@ -148,4 +148,27 @@ mod tests {
         let more = process_bytes("VmRSS").unwrap().saturating_sub(before);
         assert!(more < 1 << 28, "{more} bytes of which one was written");
     }
+
+    /// The system notes `hg` of mappings that were asked for, where it has large pages.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn large_allocations_ask_for_large_pages() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return;
+        }
+        let memory = AlignedBytes::zeroed(64 << 20).unwrap();
+        let inside = memory.as_ptr().addr() + (32 << 20);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let holds = |line: &str| {
+            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            range.is_some_and(|(first, end)| {
+                let address = |x| usize::from_str_radix(x, 16).ok();
+                address(first).is_some_and(|x| x <= inside)
+                    && address(end).is_some_and(|x| inside < x)
+            })
+        };
+        let of_it = maps.lines().skip_while(|line| !holds(line));
+        let flags = of_it.into_iter().find_map(|line| line.strip_prefix("VmFlags:")).unwrap();
+        assert!(flags.split(' ').any(|flag| flag == "hg"), "{flags}");
+    }
 }
