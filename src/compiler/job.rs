@@ -30,7 +30,8 @@ impl Compiler {
         let known = ALL.map(|backend| backend.name);
         if let Some(unknown) = pipeline.backends().find(|backend| !known.contains(backend)) {
             let message = format!("the pipeline has a pass for `{unknown}`, which is no backend");
-            return Err(CompileError::options(message, format!("there are: {}", known.join(", "))));
+            let help = format!("there are: {}; `loss` is for training steps", known.join(", "));
+            return Err(CompileError::options(message, help));
         }
         if self.math != Math::default() && !self.targets.contains(&CUDA) {
             let message = format!("--math {} is for GPUs", self.math.name());
