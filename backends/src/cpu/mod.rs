@@ -18,7 +18,7 @@ use arenic_ir::op::families::{
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
 use arenic_ir::types::{DType, TensorType, has_bf16};
 use shifted::Shifted;
-use sums::{product, scaled};
+use sums::product;
 use tiling::{
     Conv, ConvTranspose, ConvWeight, GRU_STATES, LSTM_GRAD_STATES, LSTM_STATES, ProductUpdate,
     RNN_GRAD_STATES, channel_sums, channels, conv, conv_transpose, conv_weight, packed_for_steps,
@@ -346,22 +346,22 @@ fn order_of_product(op: Product, x: &[&TensorType], y: &[&TensorType]) -> Option
             let (_, e) = Extents::of_mat_mul([x[0], x[1], y[0]], *trans_a, *trans_b);
             product(e, product_parts(y[0].elements(), e.k))
         }
-        Product::Gemm { alpha, trans_a, trans_b, .. } => {
+        Product::Gemm { trans_a, trans_b, .. } => {
             let e = Extents::of_gemm(x[0], x[1], *trans_a, *trans_b);
-            scaled(*alpha, e, product_parts(y[0].elements(), e.k))
+            product(e, product_parts(y[0].elements(), e.k))
         }
         Product::GemmGelu { trans_a, trans_b } | Product::GemmGeluGrad { trans_a, trans_b } => {
             let e = Extents::of_gemm(x[0], x[1], *trans_a, *trans_b);
             product(e, product_parts(y[0].elements(), e.k))
         }
-        Product::ProductUpdate { alpha, trans_a, trans_b, .. } => {
+        Product::ProductUpdate { trans_a, trans_b, .. } => {
             let [.., a, b] = x else { return None };
             let e = Extents::of_gemm(a, b, *trans_a, *trans_b);
             let parts = match product_update(e.m * e.n, e.k) {
                 ProductUpdate::Tiles { .. } => 1,
                 ProductUpdate::Parts { parts, .. } => parts,
             };
-            scaled(*alpha, e, parts)
+            product(e, parts)
         }
     })
 }

@@ -63,14 +63,6 @@ pub(super) fn product(e: Extents, parts: usize) -> Vec<usize> {
     [routes.map(|r| r as usize).as_slice(), &[parts], &dense].concat()
 }
 
-/// The same for products that are scaled: the library rounds what it scales before it adds it
-/// at the edges of its tiles, and only then, so that the extents decide.
-pub(super) fn scaled(alpha: f32, e: Extents, parts: usize) -> Vec<usize> {
-    let exact = alpha.abs() == 1.0;
-    let edges = if exact { Vec::new() } else { vec![e.m, e.n] };
-    [product(e, parts), edges].concat()
-}
-
 #[cfg(test)]
 mod tests {
     use crate::CPU;

@@ -8,10 +8,11 @@
 use super::address::Shared;
 use super::blocks;
 use super::dispatch::for_float;
+use super::library::Scalar;
 use super::matmul::batches;
 use super::nest::Nest;
 use super::number::Float;
-use super::product::{Mat, MatMut, Scalar, dot, one};
+use super::product::{Mat, MatMut, dot, one};
 use super::random::Dropped;
 use super::reduce::largest;
 use super::softmax::{self, BLOCK};

@@ -7,7 +7,8 @@
 use super::address::Shared;
 use super::depthwise;
 use super::dispatch::for_float;
-use super::product::{Mat, MatMut, Scalar, products};
+use super::library::Scalar;
+use super::product::{Mat, MatMut, products};
 use super::shifted;
 use super::sliding::Sliding;
 use super::tasks::for_each;

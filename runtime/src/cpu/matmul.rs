@@ -1,8 +1,9 @@
 //! `MatMul` and `Gemm`: strides say what is transposed, so nothing is copied.
 
 use super::address::Shared;
+use super::library::Scalar;
 use super::nest::Nest;
-use super::product::{Mat, MatMut, Scalar, product_in_parts, products};
+use super::product::{Mat, MatMut, product_in_parts, products};
 use crate::kernel::{Call, Operand};
 use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::product_parts;

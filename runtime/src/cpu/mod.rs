@@ -29,6 +29,7 @@ mod gelu;
 mod indices;
 mod isa;
 mod lane_sums;
+mod library;
 mod map;
 mod math;
 mod matmul;
@@ -71,7 +72,7 @@ mod wide;
 mod winograd;
 
 pub use isa::Isa;
-pub use product::library_bytes;
+pub use library::library_bytes;
 
 use crate::kernel::{Call, KernelError};
 use crate::ranks;

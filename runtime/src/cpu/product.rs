@@ -1,10 +1,11 @@
 //! Matrix products of any strides: tiles of the result run in parallel, each as one call
-//! of `matrixmultiply` or, where packing would dominate, as a plain loop.
+//! of a library's kernel or, where packing would dominate, as a plain loop.
 //!
 //! Every tile sums over the whole inner extent in one fixed order, so that results do not depend on how
 //! many tiles there are, and so not on the number of threads.
 
 use super::address::Shared;
+use super::library::{Scalar, packed};
 use super::number::Number;
 use super::tasks::for_each;
 use super::wide::wide;
@@ -84,72 +85,6 @@ impl<T: Copy> MatMut<T> {
     }
 }
 
-/// An element type that products take.
-pub(super) trait Scalar: Number {
-    /// `c = alpha · a b`, or `c += alpha · a b`, on one thread and with a packing library
-    /// where there is one.
-    ///
-    /// # Safety
-    /// As for [`products`].
-    unsafe fn library(
-        e: Extents,
-        alpha: Self,
-        a: Mat<Self>,
-        b: Mat<Self>,
-        add: bool,
-        c: MatMut<Self>,
-    );
-}
-
-macro_rules! library {
-    ($t:ty, $gemm:path) => {
-        impl Scalar for $t {
-            unsafe fn library(
-                Extents { m, k, n }: Extents,
-                alpha: $t,
-                a: Mat<$t>,
-                b: Mat<$t>,
-                add: bool,
-                c: MatMut<$t>,
-            ) {
-                let beta = if add { 1.0 } else { 0.0 };
-                // SAFETY: the caller's promise.
-                unsafe {
-                    $gemm(
-                        m, k, n, alpha, a.ptr, a.rows, a.cols, b.ptr, b.rows, b.cols, beta, c.ptr,
-                        c.rows, c.cols,
-                    );
-                }
-            }
-        }
-    };
-}
-library!(f32, matrixmultiply::sgemm);
-library!(f64, matrixmultiply::dgemm);
-
-macro_rules! loops {
-    ($($t:ty),*) => {$(
-        impl Scalar for $t {
-            unsafe fn library(e: Extents, alpha: $t, a: Mat<$t>, b: Mat<$t>, add: bool, c: MatMut<$t>) {
-                // SAFETY: the caller's promise.
-                unsafe { plain(e, alpha, a, b, add, c) }
-            }
-        }
-    )*};
-}
-loops!(i32, i64, u32, u64);
-
-/// Bytes that `matrixmultiply` packs at once on so many threads.
-///
-/// One call packs at most `kc · (mc + nc)` elements, with its 256, 64 and 1024 rounded up
-/// to whole micro-panels of at most 16, and aligns the buffer to at most 64 bytes. Calls
-/// on one thread follow each other, so that one buffer per thread is alive; elements have
-/// at most 8 bytes.
-pub fn library_bytes(threads: usize) -> u64 {
-    const PANEL: u64 = 16;
-    threads as u64 * (256 * (64 + PANEL + 1024 + PANEL) * 8 + 64)
-}
-
 /// One product on one thread.
 ///
 /// # Safety
@@ -165,7 +100,7 @@ pub(super) unsafe fn one<T: Scalar>(
     // SAFETY: the caller's promise.
     unsafe {
         match way {
-            Route::Library => T::library(e, alpha, a, b, add, c),
+            Route::Library => packed(e, alpha, (a, b), add, c),
             Route::Plain => plain(e, alpha, a, b, add, c),
             Route::PlainTransposed => {
                 let t = Extents { m: e.n, k: e.k, n: e.m };
@@ -242,7 +177,7 @@ wide! {
     ///
     /// # Safety
     /// As for [`products`].
-    unsafe fn plain<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
+    pub(super) unsafe fn plain<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
         // SAFETY: the caller's promise, for every element in turn.
         unsafe {
             if b.cols == 1 && (b.rows != 1 || e.n > 1) {
@@ -316,15 +251,11 @@ const TILE: usize = 1 << 19;
 
 /// Tiles for each of several threads, so that all end at about the same time. More would only pack the
 /// operands more often.
-const TILES: usize = 4;
-
-/// Tiles of products whose factor is not 1: their bits depend on where tiles end, which shapes alone must decide.
-const SCALED_TILES: usize = 16;
+const TILES: usize = 2;
 
 /// In how many tiles a batch of products suffices.
-fn enough<T: Scalar>(alpha: T) -> usize {
+fn enough() -> usize {
     match workers::count() {
-        _ if alpha != T::ONE => SCALED_TILES,
         1 => 1,
         threads => TILES * threads,
     }
@@ -368,7 +299,7 @@ pub(super) unsafe fn products<T: Scalar>(
     if batch == 0 || e.m == 0 || e.n == 0 {
         return;
     }
-    let (tm, tn) = tile(batch, e, enough(alpha));
+    let (tm, tn) = tile(batch, e, enough());
     let (across, down) = (e.n.div_ceil(tn), e.m.div_ceil(tm));
     // A multiplication costs about a sixteenth of an element's trip through memory.
     let work = batch * (e.multiplications() / 16 + e.m * e.n);
@@ -426,7 +357,7 @@ pub(super) unsafe fn product_by_parts<T: Scalar>(
     }
     assert!(scratch.len() >= lanes * size);
     let scratch = Shared::new(scratch.as_mut_ptr());
-    let (tm, tn) = tile(1, e, enough(alpha));
+    let (tm, tn) = tile(1, e, enough());
     let (pm, pn) = cut(tm, tn, size);
     assert!(pm.min(e.m) * pn.min(e.n) <= size);
     let (across, parts_across) = (e.n.div_ceil(tn), tn.div_ceil(pn));

@@ -6,8 +6,9 @@
 
 use super::address::Src;
 use super::dispatch::for_float;
+use super::library::Scalar;
 use super::matmul::matrix;
-use super::product::{MatMut, Part, Scalar, product_by_parts, product_in_parts};
+use super::product::{MatMut, Part, product_by_parts, product_in_parts};
 use super::region::{Kernel, Region, Update};
 use crate::kernel::{Call, Operand};
 use crate::workers;

@@ -5,8 +5,9 @@
 
 use super::address::Shared;
 use super::blocks::{BLOCK, read, write};
+use super::library::Scalar;
 use super::number::Float;
-use super::product::{Mat, MatMut, Scalar};
+use super::product::{Mat, MatMut};
 use super::step_product::StepProduct;
 use super::tasks::for_each;
 use super::wide::wide;

@@ -3,8 +3,9 @@
 
 use super::address::Shared;
 use super::blocks::{BLOCK, map, read, write};
+use super::library::Scalar;
 use super::number::Float;
-use super::product::{Mat, MatMut, Scalar};
+use super::product::{Mat, MatMut};
 use super::recurrence::{operands, results, scratch};
 use super::tasks::for_each;
 use super::wide::wide;

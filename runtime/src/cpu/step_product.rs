@@ -6,7 +6,8 @@
 use super::address::Shared;
 use super::isa::Isa;
 use super::lane_sums::{POINTS, Sums, Terms, add_terms};
-use super::product::{Mat, MatMut, Scalar, products};
+use super::library::Scalar;
+use super::product::{Mat, MatMut, products};
 use super::tasks::for_each;
 use arenic_backends::cpu::shifted::{LANES, lanes};
 use arenic_backends::cpu::sums::Route;

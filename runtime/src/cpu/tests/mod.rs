@@ -4,6 +4,7 @@
 mod elementwise;
 mod indexed;
 mod moved;
+mod products;
 mod random;
 mod updated;
 
