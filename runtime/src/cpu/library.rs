@@ -1,8 +1,9 @@
 //! Products by the kernels of the `gemm` crates, on one thread.
 //!
-//! A product goes to them block by block, so that what they pack is bounded. They add an element's terms one
-//! after another, fused with their multiplication, wherever blocks and the machine's vectors end, so that the bits follow
-//! from the operands alone. The crate's own entry has other orders for one row, one column and few elements.
+//! A product goes to them block by block, so that what they pack is bounded. They add the terms of an element one
+//! after another, up to 512 at least, wherever blocks and vectors end: blocks have fewer terms, so that the order
+//! follows from the operands alone. The crate's own entry has other orders for one row, one column and few
+//! elements.
 
 use super::number::Number;
 use super::product::{Mat, MatMut, plain};

@@ -325,8 +325,8 @@ pub(super) struct Part {
 
 /// Extents of at most `elements` elements, 1024 or more, into which a tile is cut: wider
 /// than high, since long rows please the memory, but not by much, since each part packs
-/// its own share of the operands. Cuts fall on multiples of 16, as whole micro-panels of
-/// the library.
+/// its own share of the operands. Cuts fall on multiples of 16, as whole vectors of
+/// the library's kernels.
 fn cut(rows: usize, cols: usize, elements: usize) -> (usize, usize) {
     if rows * cols <= elements {
         return (rows, cols);
