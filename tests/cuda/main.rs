@@ -446,3 +446,30 @@ fn inputs_of_the_next_step_are_sent_while_one_runs() {
         assert_eq!(run(&program, true, seed), want);
     }
 }
+
+/// A run sends them so: by a stream of its own, whose copies are as many as those of inputs.
+#[test]
+fn a_run_sends_inputs_of_the_next_step_while_one_runs() {
+    let run = Run::named("mlp_b4_sgdm");
+    let mut target = run.target(None);
+    let options = TrainOptions { length: Length::Steps(4), ..run.options() };
+    // How often the driver is called so, which is the first number of a call that nobody makes; and the losses.
+    let calls = |target: &Target, call: &'static str| {
+        let made = (0..).map(|k| {
+            let driver =
+                Simulated::new(Behaviour { fails: Some((call, k)), ..Behaviour::default() });
+            let mut losses = Vec::new();
+            let watch = |r: &StepReport| losses.push(r.scalars[0].1);
+            train_on_device(driver, target, &options, |_| {}, watch).map(|_| (k, losses))
+        });
+        made.flatten().next().unwrap()
+    };
+    let ((streams, losses), (copies, _)) = (calls(&target, "stream"), calls(&target, "copy"));
+    let pass = FeedAhead { least_bytes: 1 };
+    let cx = Cx::new(target.program.target);
+    let stats = pass.run(&target.graph, &Plan::default(), &mut target.program, &cx).unwrap();
+    assert_eq!(calls(&target, "stream"), (streams + 1, losses));
+    // All steps but the first.
+    let sent = 3 * stats["inputs"];
+    assert_eq!(u64::from(calls(&target, "copy").0), u64::from(copies) + sent);
+}

@@ -228,17 +228,22 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         let loaded = Loaded::new(Part { graph, program, images }, footprint, &*driver)?;
         let arenas = arenas(&*driver, program.sizes)?;
         let first = driver.stream()?;
-        let mut alone = Self::in_arenas(loaded, arenas, first, driver, options)?;
+        let executor = Self::in_arenas(loaded, arenas, first, driver, options)?;
+        executor.alone(program)
+    }
+
+    /// The executor of the only program, of which inputs may wait for the next step.
+    fn alone(mut self, program: &Program) -> Result<Self, SetupError> {
         if !program.ahead.is_empty() {
-            let driver = &alone.driver;
+            let driver = &self.driver;
             let (stream, arrived, taken) = (driver.stream()?, driver.event()?, driver.event()?);
-            alone.ahead = Some(Ahead { stream, arrived, taken, is_sent: false });
+            self.ahead = Some(Ahead { stream, arrived, taken, is_sent: false });
         }
-        Ok(alone)
+        Ok(self)
     }
 
     /// Executors of steps that take turns over the same arenas, which are as large as the largest; a
-    /// step has one program, or several that take turns themselves. `check_variants` judges them; its
+    /// step has one program, or several that take turns themselves; one alone has no turns to take. `check_variants` judges them; its
     /// messages name programs by their places among all. They have one first stream, which orders
     /// their steps, and whatever fills or reads the arenas between.
     ///
@@ -263,7 +268,12 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
         }
         let arenas = arenas(&*driver, sizes)?;
         let first = driver.stream()?;
-        let executor = |loaded| Self::in_arenas(loaded, arenas, first, Rc::clone(&driver), options);
+        let is_alone = all.len() == 1;
+        let executor = |loaded: Loaded<'g, '_>| {
+            let program = loaded.program;
+            let made = Self::in_arenas(loaded, arenas, first, Rc::clone(&driver), options)?;
+            if is_alone { made.alone(program) } else { Ok(made) }
+        };
         let mut executors = all.into_iter().map(executor);
         steps.iter().map(|step| executors.by_ref().take(step.len()).collect()).collect()
     }
