@@ -3,11 +3,15 @@
 use super::error::{ArrayProblem, DataError};
 use arenic_ir::types::{DType, TensorType};
 use memmap2::Mmap;
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Bytes that one thread reads at a time.
+const PIECE: usize = 16 << 20;
 
 /// One named array; its bytes are little-endian, row-major, mapped from a file and of no
 /// particular alignment. Cloning shares the mapping.
@@ -150,8 +154,17 @@ impl MappedFile {
         &self.map
     }
 
-    /// Reads at a position within the mapping.
+    /// Reads at a position within the mapping; much of it by several threads, since one copies less from the
+    /// system's cache in a second than a GPU may want.
     fn read(&self, start: usize, dst: &mut [u8]) -> Result<(), DataError> {
+        if dst.len() < 2 * PIECE {
+            return self.read_piece(start, dst);
+        }
+        let pieces = dst.par_chunks_mut(PIECE).enumerate();
+        pieces.try_for_each(|(i, piece)| self.read_piece(start + i * PIECE, piece))
+    }
+
+    fn read_piece(&self, start: usize, dst: &mut [u8]) -> Result<(), DataError> {
         #[cfg(unix)]
         let done = std::os::unix::fs::FileExt::read_exact_at(&self.file, dst, start as u64);
         #[cfg(not(unix))]
