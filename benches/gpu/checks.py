@@ -108,8 +108,9 @@ def sanitizer():
 
 
 def environment(**more):
+    # PyTorch's own come first, so that both run the same libraries.
     known = os.environ.get("LD_LIBRARY_PATH")
-    folders = ([known] if known else []) + library_folders()
+    folders = library_folders() + ([known] if known else [])
     return {**os.environ, "NO_COLOR": "1", "LD_LIBRARY_PATH": ":".join(folders), **more}
 
 

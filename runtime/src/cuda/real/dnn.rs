@@ -5,40 +5,24 @@
 mod attention;
 mod convolution;
 mod descriptor;
+mod functions;
 mod plan;
 #[cfg(test)]
 mod tests;
 
 use super::super::driver::{DriverError, StreamHandle};
 use super::super::work::Request;
-use super::ready::{Ready, has_all};
+use super::ready::Ready;
 use arenic_backends::cuda::library::{Attention, Convolution, Direction};
 use arenic_ir::{DType, Math};
 use attention::Sums;
-use cudarc::cudnn::result::{self, CudnnError};
 use cudarc::cudnn::sys;
 use plan::{Device, Plan, Wanted};
 use std::ffi::c_void;
+use std::ptr::null_mut;
 
 /// Ways that are asked for.
 const WAYS: usize = 5;
-
-/// All that is called here.
-const SYMBOLS: [&str; 13] = [
-    "cudnnAddTensor",
-    "cudnnBackendCreateDescriptor",
-    "cudnnBackendDestroyDescriptor",
-    "cudnnBackendExecute",
-    "cudnnBackendFinalize",
-    "cudnnBackendGetAttribute",
-    "cudnnBackendSetAttribute",
-    "cudnnCreate",
-    "cudnnCreateTensorDescriptor",
-    "cudnnDestroy",
-    "cudnnDestroyTensorDescriptor",
-    "cudnnSetStream",
-    "cudnnSetTensor4dDescriptor",
-];
 
 /// The major version whose numbers and structures are those that are used here.
 const MAJOR: usize = 9;
@@ -50,12 +34,10 @@ const ATTENTIONS_FROM: usize = 91_501;
 /// What parts of a workspace begin at a multiple of, in bytes.
 const PART: u64 = 256;
 
-fn failed(call: &'static str) -> impl Fn(CudnnError) -> DriverError {
-    move |e| DriverError::Failed { call, message: e.to_string() }
-}
-
 fn checked(call: &'static str, status: sys::cudnnStatus_t) -> Result<(), DriverError> {
-    status.result().map_err(failed(call))
+    let failed =
+        |e: cudarc::cudnn::CudnnError| DriverError::Failed { call, message: e.to_string() };
+    status.result().map_err(failed)
 }
 
 /// The library, in the context that was current when it was made.
@@ -82,7 +64,7 @@ pub(super) struct DnnCall {
 impl Drop for Dnn {
     fn drop(&mut self) {
         // SAFETY: made by the library, given back once.
-        let _ = unsafe { result::destroy_handle(self.handle()) };
+        let _ = unsafe { functions::cudnnDestroy(self.handle()) };
     }
 }
 
@@ -120,13 +102,17 @@ impl Bias {
         };
         let mut made = Bias::default();
         for (to, extents) in [(&mut made.bias, [1, result[1], 1, 1]), (&mut made.result, result)] {
-            let tensor = result::create_tensor_descriptor()
-                .map_err(failed("cudnnCreateTensorDescriptor"))?;
+            let mut tensor = null_mut();
+            // SAFETY: the library writes one handle.
+            let made = unsafe { functions::cudnnCreateTensorDescriptor(&raw mut tensor) };
+            checked("cudnnCreateTensorDescriptor", made)?;
             *to = tensor as u64;
-            let extents = extents.map(|n| n as i32);
+            let ([n, channels, h, w], ty) = (extents.map(|n| n as i32), stored(c.dtype));
             // SAFETY: it was made.
-            unsafe { result::set_tensor4d_descriptor(tensor, layout, stored(c.dtype), extents) }
-                .map_err(failed("cudnnSetTensor4dDescriptor"))?;
+            let set = unsafe {
+                functions::cudnnSetTensor4dDescriptor(tensor, layout, ty, n, channels, h, w)
+            };
+            checked("cudnnSetTensor4dDescriptor", set)?;
         }
         Ok(Some(made))
     }
@@ -137,7 +123,7 @@ impl Drop for Bias {
         for tensor in [self.bias, self.result].into_iter().filter(|&t| t != 0) {
             // SAFETY: made by the library, given back once.
             let _ = unsafe {
-                result::destroy_tensor_descriptor(tensor as sys::cudnnTensorDescriptor_t)
+                functions::cudnnDestroyTensorDescriptor(tensor as sys::cudnnTensorDescriptor_t)
             };
         }
     }
@@ -200,7 +186,10 @@ fn ready(calls: Vec<DnnCall>) -> Vec<Ready<DnnCall>> {
 impl Dnn {
     pub(super) fn new() -> Result<Dnn, DriverError> {
         is_there()?;
-        let handle = result::create_handle().map_err(failed("cudnnCreate"))? as u64;
+        let mut handle = null_mut();
+        // SAFETY: the library writes one handle.
+        checked("cudnnCreate", unsafe { functions::cudnnCreate(&raw mut handle) })?;
+        let handle = handle as u64;
         Ok(Dnn { handle, device: Device::Present(handle) })
     }
 
@@ -235,7 +224,7 @@ impl Dnn {
         a: &Attention,
         request: &Request,
     ) -> Result<Vec<Ready<DnnCall>>, DriverError> {
-        takes_attentions(result::get_version())?;
+        takes_attentions(functions::version()?)?;
         // As they are stored, elements are what tensor cores multiply.
         let rounds = a.dtype == DType::Bf16;
         let wanted = Wanted { rounds, workspace: request.workspace, plans: WAYS };
@@ -258,8 +247,8 @@ impl Dnn {
         let tensors: Vec<_> = given.chain(scalars).chain(between).collect();
         // SAFETY: what was made for this call; addresses are the caller's promise.
         unsafe {
-            result::set_stream(self.handle(), stream.0 as sys::cudaStream_t)
-                .map_err(failed("cudnnSetStream"))?;
+            let set = functions::cudnnSetStream(self.handle(), stream.0 as sys::cudaStream_t);
+            checked("cudnnSetStream", set)?;
             call.plan.run(self.handle, &tensors, workspace + call.own)?;
             let Some(added) = &call.bias else { return Ok(()) };
             // Scalars are floats, which are read before the call returns.
@@ -267,7 +256,7 @@ impl Dnn {
             let one = (&raw const one).cast();
             let of = |tensor: u64| tensor as sys::cudnnTensorDescriptor_t;
             let (x, y) = (addresses[2] as *const c_void, to as *mut c_void);
-            let made = sys::cudnnAddTensor(
+            let made = functions::cudnnAddTensor(
                 self.handle(),
                 one,
                 of(added.bias),
@@ -294,17 +283,7 @@ fn takes_attentions(version: usize) -> Result<(), DriverError> {
 
 /// Refuses where the library is not there, or another one than is known.
 fn is_there() -> Result<(), DriverError> {
-    // SAFETY: loads a library by its name, and looks for symbols.
-    let is_present = unsafe { sys::is_culib_present() };
-    if !is_present {
-        let message = "there is no cuDNN here (libcudnn.so.9)".to_owned();
-        return Err(DriverError::Missing(message));
-    }
-    has_all("cuDNN", &SYMBOLS, |symbol| {
-        // SAFETY: as above; what the symbol is stays unused.
-        unsafe { sys::culib().get::<*const c_void>(symbol.as_bytes()).is_ok() }
-    })?;
-    let version = result::get_version();
+    let version = functions::version()?;
     // From 9 on versions have five digits, before that four.
     if version / 10_000 != MAJOR {
         return Err(DriverError::Missing(format!(

@@ -2,7 +2,7 @@
 //! then final.
 
 use super::super::super::driver::DriverError;
-use super::checked;
+use super::{checked, functions};
 use cudarc::cudnn::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -44,7 +44,7 @@ impl Descriptor {
         let mut made: sys::cudnnBackendDescriptor_t = null_mut();
         // SAFETY: the library writes one handle.
         checked("cudnnBackendCreateDescriptor", unsafe {
-            sys::cudnnBackendCreateDescriptor(kind, &raw mut made)
+            functions::cudnnBackendCreateDescriptor(kind, &raw mut made)
         })?;
         Ok(Descriptor(made as u64))
     }
@@ -73,14 +73,14 @@ impl Descriptor {
     ) -> Result<(), DriverError> {
         // SAFETY: so many values of the type that is named, which the library copies.
         checked("cudnnBackendSetAttribute", unsafe {
-            sys::cudnnBackendSetAttribute(self.raw(), which, ty, count as i64, values)
+            functions::cudnnBackendSetAttribute(self.raw(), which, ty, count as i64, values)
         })
     }
 
     /// Makes it final: attributes stay as they are from here on.
     pub(super) fn finalized(self) -> Result<Descriptor, DriverError> {
         // SAFETY: a descriptor that was made.
-        checked("cudnnBackendFinalize", unsafe { sys::cudnnBackendFinalize(self.raw()) })?;
+        checked("cudnnBackendFinalize", unsafe { functions::cudnnBackendFinalize(self.raw()) })?;
         Ok(self)
     }
 
@@ -90,7 +90,7 @@ impl Descriptor {
         // SAFETY: there is room for the one number that is asked for.
         checked("cudnnBackendGetAttribute", unsafe {
             let to = (&raw mut number).cast();
-            sys::cudnnBackendGetAttribute(self.raw(), which, i64::TYPE, 1, &raw mut count, to)
+            functions::cudnnBackendGetAttribute(self.raw(), which, i64::TYPE, 1, &raw mut count, to)
         })?;
         Ok(number)
     }
@@ -104,7 +104,7 @@ impl Descriptor {
         // SAFETY: there is room for so many, and as many are written as are counted, if not fewer.
         checked("cudnnBackendGetAttribute", unsafe {
             let (most, to) = (notes.len() as i64, notes.as_mut_ptr().cast());
-            sys::cudnnBackendGetAttribute(self.raw(), which, ty, most, &raw mut count, to)
+            functions::cudnnBackendGetAttribute(self.raw(), which, ty, most, &raw mut count, to)
         })?;
         Ok(notes[..(count.max(0) as usize).min(notes.len())].to_vec())
     }
@@ -123,7 +123,14 @@ impl Descriptor {
         // SAFETY: as many as there is room for.
         checked("cudnnBackendGetAttribute", unsafe {
             let to = raw.as_mut_ptr().cast();
-            sys::cudnnBackendGetAttribute(self.raw(), which, ty, most as i64, &raw mut count, to)
+            functions::cudnnBackendGetAttribute(
+                self.raw(),
+                which,
+                ty,
+                most as i64,
+                &raw mut count,
+                to,
+            )
         })?;
         made.truncate(count.max(0) as usize);
         Ok(made)
@@ -140,7 +147,7 @@ impl Descriptor {
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's promise; both are final.
         checked("cudnnBackendExecute", unsafe {
-            sys::cudnnBackendExecute(handle, self.raw(), pack.raw())
+            functions::cudnnBackendExecute(handle, self.raw(), pack.raw())
         })
     }
 }
@@ -148,6 +155,6 @@ impl Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         // SAFETY: made by the library, given back once.
-        let _ = unsafe { sys::cudnnBackendDestroyDescriptor(self.raw()) };
+        let _ = unsafe { functions::cudnnBackendDestroyDescriptor(self.raw()) };
     }
 }
