@@ -165,6 +165,11 @@ fn pool_taps() {
 }
 
 #[test]
+fn patch_products() {
+    assert!(hold("patch_products", "- patch_products: {least: 0}") >= 3);
+}
+
+#[test]
 fn sink_transposes() {
     assert!(hold("sink_transposes", "- sink_transposes:\n    attentions: true") >= 5);
 }

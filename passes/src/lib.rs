@@ -47,6 +47,7 @@ pub mod order;
 pub mod overlap;
 pub mod pack_attention;
 mod pass;
+pub mod patch_products;
 pub mod place;
 pub mod pool_taps;
 pub mod precision;
@@ -95,6 +96,7 @@ crate::passes! {
     graph raise::Raise in "raise/mod.rs",
     graph attention::Attention in "attention/mod.rs",
     graph pool_taps::PoolTaps,
+    graph patch_products::PatchProducts,
     graph sink_transposes::SinkTransposes,
     graph attention_sums::AttentionSums,
     graph pack_attention::PackAttention,
