@@ -44,6 +44,17 @@ pub struct Attention {
     pub lanes: usize,
 }
 
+/// How the gradient of a mask is summed: each of its matrices over all matrices of queries that share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaskSums {
+    /// Matrices of the mask.
+    pub matrices: usize,
+    /// Lanes that may add to different sums of one part at once.
+    pub lanes: usize,
+    /// Parts of the terms, one after another, each with sums of its own where there are several.
+    pub parts: usize,
+}
+
 /// Shares out an attention of operands that `infer` accepts.
 pub fn tiling(spec: &AttentionSpec, x: &[&TensorType]) -> Attention {
     let [q, k, v] = &spec.heads_first(x);
@@ -70,11 +81,31 @@ impl Attention {
         self.lanes.saturating_mul(self.block())
     }
 
-    /// Elements of the scratch of its gradient: probabilities and their gradients, and partial
-    /// sums.
-    pub fn gradient_elements(&self) -> usize {
+    /// Elements of the scratch of its gradient, and of a mask's: probabilities and their gradients, and partial
+    /// sums, of a mask's all but the first, which are in the result.
+    pub fn gradient_elements(&self, of_mask: Option<MaskSums>) -> usize {
         let scores = self.forward_elements().saturating_mul(2);
-        scores.saturating_add(self.partial_elements(self.depth.saturating_add(self.width)))
+        let of_keys = self.partial_elements(self.depth.saturating_add(self.width));
+        let of_mask =
+            of_mask.map_or(0, |m| self.mask_elements(m.matrices).saturating_mul(m.parts - 1));
+        scores.saturating_add(of_keys).saturating_add(of_mask)
+    }
+
+    /// Shares out the gradient of a mask of these scores, so that few matrices of a mask leave no lane idle.
+    pub fn mask_sums(&self, mask: &TensorType) -> MaskSums {
+        let matrices = mask.shape[..mask.rank().saturating_sub(2)].iter().product::<usize>();
+        // Parts of an attention have other queries of one matrix; of several, they may have the same.
+        let each = if self.group == 1 { self.parts } else { 1 };
+        let lanes = matrices.saturating_mul(each);
+        let elements = self.mask_elements(matrices);
+        let terms = self.batch.saturating_mul(self.parts) / lanes.max(1);
+        let most = (self.lanes / lanes.max(1)).min(1 + SCORES / elements.max(1)).min(terms);
+        MaskSums { matrices, lanes, parts: most.max(1) }
+    }
+
+    /// Elements of so many matrices of scores.
+    pub fn mask_elements(&self, matrices: usize) -> usize {
+        [self.queries, self.keys].into_iter().fold(matrices, usize::saturating_mul)
     }
 
     /// Elements of partial sums with so many per key; 0 for one part.

@@ -147,7 +147,9 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
             let tiling = attention::tiling(op.spec(), x);
             let elements = match op {
                 Attention::Attention { .. } => tiling.forward_elements(),
-                Attention::AttentionGrad { .. } => tiling.gradient_elements(),
+                Attention::AttentionGrad { .. } => {
+                    tiling.gradient_elements(op.trained_mask(x).map(|mask| tiling.mask_sums(mask)))
+                }
             };
             (elements as u64, y.first().map_or(x[0].dtype, |t| t.dtype))
         }
@@ -318,7 +320,11 @@ fn of_accumulated(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<u
         Family::Attention(op) => match op {
             // Along axes that are in no cut.
             Attention::Attention { .. } => NONE,
-            Attention::AttentionGrad { spec, .. } => vec![attention::tiling(spec, x).parts],
+            Attention::AttentionGrad { spec, .. } => {
+                let tiling = attention::tiling(spec, x);
+                let of_mask = op.trained_mask(x).map(|mask| tiling.mask_sums(mask).parts);
+                [tiling.parts].into_iter().chain(of_mask).collect()
+            }
         },
         Family::Recurrent(op) => {
             let of = op.extents(x[0]);

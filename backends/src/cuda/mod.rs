@@ -221,8 +221,11 @@ fn own_scratch_bytes(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> u64 {
         }
         Family::Attention(op) => match op {
             Attention::Attention { .. } => 0,
-            // Of every row the sum of its probabilities times their gradients.
-            Attention::AttentionGrad { .. } => x[3].bytes(),
+            // Of every row the sum of its probabilities times their gradients, and parts of a mask's.
+            Attention::AttentionGrad { .. } => {
+                let of_mask = tiling::mask_sums(op, x).map_or(0, |sums| sums.partial_elements());
+                x[3].bytes().saturating_add(of_mask.saturating_mul(x[3].dtype.size()))
+            }
         },
         Family::Recurrent(op) => {
             let elements = op.extents(x[0]).state().saturating_mul(states(op)) as u64;
@@ -293,9 +296,12 @@ fn own_sum_order(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Option<Vec<us
         Family::Resizing(op) => match op {
             Resizing::Resize { .. } => NONE,
         },
-        // Along axes that are in no cut, so that each row has its own.
+        // Along axes that are in no cut, so that each row has its own; but for a mask's.
         Family::Attention(op) => match op {
-            Attention::Attention { .. } | Attention::AttentionGrad { .. } => NONE,
+            Attention::Attention { .. } => NONE,
+            Attention::AttentionGrad { .. } => {
+                tiling::mask_sums(op, x).map(|sums| sums.parts).into_iter().collect()
+            }
         },
         Family::Recurrent(op) => match op {
             Recurrent::Lstm { .. }

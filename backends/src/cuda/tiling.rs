@@ -82,6 +82,44 @@ pub fn attention_tile(op: Attention, x: &[&TensorType]) -> Option<AttentionTile>
     .find(fits)
 }
 
+/// How the gradient of a mask is shared out: a block has a tile of one of its matrices, and adds up what the matrices
+/// of scores give that share it, or a part of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaskSums {
+    /// Matrices of the mask.
+    pub matrices: usize,
+    /// Tiles of one of them along queries and along keys.
+    pub tiles: [usize; 2],
+    /// Parts of the terms, one after another, each with sums of its own where there are several.
+    pub parts: usize,
+    /// Elements of the gradient.
+    pub elements: usize,
+}
+
+/// Shares out the gradient of a mask, if the operator has one and its rows are not too long.
+pub fn mask_sums(op: Attention, x: &[&TensorType]) -> Option<MaskSums> {
+    let (mask, tile) = (op.trained_mask(x)?, attention_tile(op, x)?);
+    let [q, k, _] = &op.spec().heads_first(x);
+    let [queries, keys] = [q, k].map(|t| t.shape[t.rank() - 2]);
+    let matrices = mask.shape[..mask.rank().saturating_sub(2)].iter().product::<usize>();
+    let tiles = [queries.div_ceil(tile.rows), keys.div_ceil(tile.columns)];
+    let blocks = tiles.into_iter().fold(matrices, usize::saturating_mul).max(1);
+    let elements = [queries, keys].into_iter().fold(matrices, usize::saturating_mul);
+    let terms = q.shape[..q.rank() - 2].iter().product::<usize>() / matrices.max(1);
+    let most = (PRODUCT_BLOCKS / blocks).min(MASK_SUMS / elements.max(1)).min(terms);
+    Some(MaskSums { matrices, tiles, parts: most.max(1), elements })
+}
+
+impl MaskSums {
+    /// Elements of the sums of parts; 0 for one part.
+    pub fn partial_elements(&self) -> u64 {
+        if self.parts == 1 { 0 } else { (self.parts as u64).saturating_mul(self.elements as u64) }
+    }
+}
+
+/// Elements that the parts of a mask's gradient may have together.
+const MASK_SUMS: usize = 1 << 20;
+
 /// Queries or keys of an attention from which on its tiles are as large as can be.
 const MANY: usize = 128;
 

@@ -107,6 +107,14 @@ impl Attention<'_> {
         }
     }
 
+    /// The mask that has a gradient, if one has.
+    pub fn trained_mask<'t>(&self, x: &[&'t TensorType]) -> Option<&'t TensorType> {
+        match self {
+            Attention::AttentionGrad { of_mask: true, .. } => x.get(self.first_mask()).copied(),
+            Attention::AttentionGrad { .. } | Attention::Attention { .. } => None,
+        }
+    }
+
     /// The attributes.
     pub fn spec(&self) -> &AttentionSpec {
         let (Attention::Attention { spec } | Attention::AttentionGrad { spec, .. }) = self;

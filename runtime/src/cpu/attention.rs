@@ -16,10 +16,10 @@ use super::product::{Mat, MatMut, dot, one};
 use super::random::Dropped;
 use super::reduce::largest;
 use super::softmax::{self, BLOCK};
-use super::tasks::for_each;
+use super::tasks::{CHEAP, for_each};
 use super::wide::wide;
 use crate::kernel::{Call, Destination, Element, Operand};
-use arenic_backends::cpu::attention::{Attention, tiling};
+use arenic_backends::cpu::attention::{self, Attention, tiling};
 use arenic_backends::cpu::sums::Route;
 use arenic_ir::DType;
 use arenic_ir::op::{AttentionSpec, Extents, Matrices};
@@ -102,19 +102,52 @@ impl<T: Float> Mask<T> {
 
 /// The gradient of a mask, to which every batch that shares a matrix of it adds its own.
 struct MaskSums<T> {
-    sums: Shared<T>,
+    /// The result, which is the first part's sums, too.
+    result: Shared<T>,
+    /// The sums of the other parts.
+    others: Shared<T>,
     batch: Nest<1>,
     tiling: Attention,
+    of: attention::MaskSums,
 }
 
 impl<T: Float> MaskSums<T> {
     /// Zeros, for scores of such a batch.
-    fn new(y: &Destination, batch: &[usize], tiling: Attention) -> Self {
-        let sums = Shared::new(y.ptr::<T>());
-        // SAFETY: all bits zero are a number, and the result is this call's.
-        unsafe { sums.ptr().write_bytes(0, y.ty().elements()) };
+    fn new(
+        y: &Destination,
+        others: Shared<T>,
+        batch: &[usize],
+        tiling: Attention,
+        of: attention::MaskSums,
+    ) -> Self {
+        let result = Shared::new(y.ptr::<T>());
         let shape = &y.ty().shape;
-        MaskSums { sums, batch: batches(shape, batch, tiling.queries * tiling.keys), tiling }
+        let batch = batches(shape, batch, tiling.queries * tiling.keys);
+        let sums = MaskSums { result, others, batch, tiling, of };
+        let elements = sums.elements();
+        for_each(of.parts, of.parts * elements, |part| {
+            // SAFETY: all bits zero are a number; the result and the scratch are this call's, and no other task
+            // has this part.
+            unsafe { sums.part(part).write_bytes(0, elements) };
+        });
+        sums
+    }
+
+    fn elements(&self) -> usize {
+        self.tiling.mask_elements(self.of.matrices)
+    }
+
+    /// The sums of a part.
+    fn part(&self, part: usize) -> *mut T {
+        match part.checked_sub(1) {
+            None => self.result.ptr(),
+            Some(other) => self.others.ptr().wrapping_add(other * self.elements()),
+        }
+    }
+
+    /// Which part the terms of a unit belong to.
+    fn part_of(&self, unit: usize) -> usize {
+        unit * self.of.parts / (self.tiling.batch * self.tiling.parts)
     }
 
     /// A number that units have in common where they may add to the same elements, so that one
@@ -123,18 +156,42 @@ impl<T: Float> MaskSums<T> {
         let t = &self.tiling;
         let (of_keys, part) = (unit / t.parts, unit % t.parts);
         let matrix = self.batch.offset(of_keys * t.group) / (t.queries * t.keys).max(1);
-        // Parts have other queries of one matrix; of several, they may have the same.
-        if t.group == 1 { matrix * t.parts + part } else { matrix }
+        // Parts of an attention have other queries of one matrix; of several, they may have the same.
+        let sum = if t.group == 1 { matrix * t.parts + part } else { matrix };
+        self.part_of(unit) * self.of.lanes + sum
     }
 
-    /// Adds the gradients of a row of scores.
+    /// Adds the gradients of a row of scores to the sums of a unit's part.
     ///
     /// # Safety
-    /// The row has `keys` elements, and no other lane adds to the block's rows.
-    unsafe fn add(&self, b: Block, row: usize, ds: *const T) {
+    /// The row has `keys` elements, and no other lane adds to the block's rows of that part.
+    unsafe fn add(&self, unit: usize, b: Block, row: usize, ds: *const T) {
         let at = self.batch.offset(b.batch) + (b.first + row) * self.tiling.keys;
+        let sums = self.part(self.part_of(unit)).wrapping_add(at);
         // SAFETY: the caller's promise.
-        unsafe { add_to(self.sums.slice(at, b.keys), std::slice::from_raw_parts(ds, b.keys)) };
+        unsafe {
+            let sums = std::slice::from_raw_parts_mut(sums, b.keys);
+            add_to(sums, std::slice::from_raw_parts(ds, b.keys));
+        }
+    }
+
+    /// Adds up the sums of all parts in the result, once they are there.
+    fn finish(&self) {
+        let (parts, all) = (self.of.parts, self.elements());
+        if parts == 1 {
+            return;
+        }
+        for_each(all.div_ceil(CHEAP), parts * all, |task| {
+            let (first, count) = (task * CHEAP, CHEAP.min(all - task * CHEAP));
+            // SAFETY: each task has elements of its own, which no lane adds to any more.
+            unsafe {
+                let y = std::slice::from_raw_parts_mut(self.result.ptr().add(first), count);
+                for part in 1..parts {
+                    let x = self.part(part).add(first);
+                    add_to(y, std::slice::from_raw_parts(x, count));
+                }
+            }
+        });
     }
 }
 
@@ -304,12 +361,17 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec, has_result: bo
         y.map(|y| Tensor::<T>::result(y, of[i]))
     });
     let of_mask = call.outputs.get(spec.gradients()).copied().flatten();
-    let of_mask = of_mask.map(|y| MaskSums::<T>::new(&y, &scores.batch, t));
+    let of_mask = of_mask.map(|y| (y, t.mask_sums(call.inputs[masks].ty())));
+    let elements = t.gradient_elements(of_mask.map(|(_, sums)| sums));
     // SAFETY: the only slice of this call's scratch.
-    let room = unsafe { call.scratch.slice_mut::<T>(t.gradient_elements()) };
+    let room = unsafe { call.scratch.slice_mut::<T>(elements) };
     let room = Shared::new(room.as_mut_ptr());
-    let partial = room.ptr().wrapping_add(2 * t.lanes * t.block());
-    let partial = [partial, partial.wrapping_add(t.partial_elements(t.depth))].map(Shared::new);
+    let after = |at: *mut T, elements: usize| Shared::new(at.wrapping_add(elements));
+    let of_keys = after(room.ptr(), 2 * t.forward_elements());
+    let of_values = after(of_keys.ptr(), t.partial_elements(t.depth));
+    let others = after(of_values.ptr(), t.partial_elements(t.width));
+    let partial = [of_keys, of_values];
+    let of_mask = of_mask.map(|(y, sums)| MaskSums::<T>::new(&y, others, &scores.batch, t, sums));
     let blocks = t.group * t.blocks;
     let all = t.batch * t.group * t.queries * t.keys;
     let work = all.saturating_mul((3 * t.depth + 2 * t.width) / 16 + 16);
@@ -372,7 +434,7 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec, has_result: bo
                         let total = rows.map(|[o, dy]| inner_product(o, dy, t.width));
                         score_gradients(p.add(at), ds.add(at), [n, b.keys], total, scale);
                         if let Some(of_mask) = &of_mask {
-                            of_mask.add(b, i, ds.add(at));
+                            of_mask.add(unit, b, i, ds.add(at));
                             scale_row(ds.add(at), scores.scale, b.keys);
                         }
                     }
@@ -395,6 +457,9 @@ fn gradients<T: Scalar + Float>(call: &Call, spec: AttentionSpec, has_result: bo
             }
         }
     });
+    if let Some(of_mask) = &of_mask {
+        of_mask.finish();
+    }
     if t.parts > 1 {
         for (y, partial, width) in [(dk, partial[0], t.depth), (dv, partial[1], t.width)] {
             let (Some(y), size) = (y, t.keys * width) else { continue };

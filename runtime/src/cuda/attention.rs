@@ -7,7 +7,9 @@ use super::random::seed;
 use super::site::{LaunchSite, Parameter, c_type, literal};
 use super::work::{Unsupported, Work};
 use arenic_backends::cuda::library;
-use arenic_backends::cuda::tiling::{AttentionCore, AttentionTile, attention_core, attention_tile};
+use arenic_backends::cuda::tiling::{
+    AttentionCore, AttentionTile, MaskSums, attention_core, attention_tile, mask_sums,
+};
 use arenic_ir::op::families::Attention;
 use arenic_ir::op::{AttentionDropout, Matrices};
 use arenic_ir::{DType, Math, TensorType};
@@ -34,7 +36,7 @@ pub(super) fn lower(site: &mut LaunchSite, op: Attention, math: Math) -> Result<
         }
         Attention::AttentionGrad { has_result, .. } => {
             let tiles = Tiles::new(site, op, math, tile, &[0, 1, 2, 5]);
-            gradients(site, &tiles, *has_result);
+            gradients(site, op, &tiles, *has_result);
         }
     }
     Ok(())
@@ -347,7 +349,7 @@ fn forward(site: &mut LaunchSite, tiles: &Tiles) {
     tiles.launch(site, Of::Queries, parameters, &body);
 }
 
-fn gradients(site: &mut LaunchSite, tiles: &Tiles, has_result: bool) {
+fn gradients(site: &mut LaunchSite, op: Attention, tiles: &Tiles, has_result: bool) {
     let t = tiles.t;
     let operands = [
         tiles.matrix("x0", Tensor::Queries),
@@ -363,10 +365,10 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles, has_result: bool) {
     let result = tiles.matrix(if has_result { "x6" } else { "x5" }, Tensor::Result);
     let results = [Tensor::Queries, Tensor::Keys, Tensor::Values].map(|of| tiles.gradient(of));
     let wanted = results.map(|o| site.outputs[o].is_some());
-    let of_mask = site.outputs.get(results[2] + 1).is_some_and(Option::is_some);
+    let of_mask = site.outputs.get(results[2] + 1).copied().flatten();
     let delta = Parameter::scratch(t, "delta", 0);
     // Gradients of values alone do without the sums of rows.
-    if wanted[0] || wanted[1] || of_mask {
+    if wanted[0] || wanted[1] || of_mask.is_some() {
         let body = format!(
             "{store}    attention_query_gradients(a, {operands}, {result}, Known<{has_result}>{{}}, first, score,
         slope, drop, store, {});
@@ -394,46 +396,55 @@ fn gradients(site: &mut LaunchSite, tiles: &Tiles, has_result: bool) {
         parameters.push(delta.clone());
         tiles.launch(site, Of::Keys, parameters, &body);
     }
-    if of_mask {
-        mask_gradient(site, tiles, &operands, delta, 6 + usize::from(has_result));
+    let mask = site.inputs.get(op.first_mask()).copied();
+    if let (Some(of_mask), Some(mask), Some(sums)) = (of_mask, mask, mask_sums(op, site.inputs)) {
+        mask_gradient(site, tiles, &operands, delta, [mask, of_mask], sums);
     }
 }
 
 /// Launches a block for each tile of rows and columns of every matrix of a mask's gradient, which
-/// adds up what all batches give that share the matrix.
+/// adds up what the batches give that share the matrix, or a part of them; and adds up parts.
 fn mask_gradient(
     site: &mut LaunchSite,
     tiles: &Tiles,
     operands: &str,
     delta: Parameter,
-    first_mask: usize,
+    [mask, of_mask]: [&TensorType; 2],
+    sums: MaskSums,
 ) {
     let &Tiles { index, t, tile, ref fixed, ref functions, .. } = tiles;
-    let Some(mask) = site.inputs.get(first_mask) else { return };
-    let batch = &tiles.extents;
-    let own = &mask.shape[..mask.rank().saturating_sub(2)];
-    let matrices = own.iter().product::<usize>();
-    let [down, across] = [tiles.queries.div_ceil(tile.rows), tiles.keys.div_ceil(tile.columns)];
-    if matrices * down == 0 {
+    let MaskSums { matrices, tiles: [down, across], parts, elements } = sums;
+    if elements == 0 {
         return;
     }
+    let batch = &tiles.extents;
+    let own = &mask.shape[..mask.rank().saturating_sub(2)];
     let of_batch = offset(batch, &broadcast_strides(own, batch.len()), "batch");
     let (all, group) = (tiles.batch * tiles.group, tiles.group);
     let [queries, keys] = [tiles.queries, tiles.keys].map(constant);
     let o = tiles.gradient(Tensor::Values) + 1;
+    let blocks = matrices * down * across;
+    let statistics = tiles.batch * tiles.group * tiles.queries;
+    let partial = Parameter::scratch(t, "partial", statistics as u64 * of_mask.dtype.size());
+    let place = match parts {
+        1 => format!("y{o}["),
+        _ => format!("partial[part * {} + ", constant(elements)),
+    };
     let body = format!(
-        "    const {index} matrix = blockIdx.x % {matrices}u;
+        "    const {index} part = blockIdx.x / {blocks}u;
+    const {index} matrix = blockIdx.x % {matrices}u;
     const {index} row0 = {index}(blockIdx.x / {matrices}u % {down}u) * {rows}u;
-    const {index} column0 = {index}(blockIdx.x / {matrices}u / {down}u) * {columns}u;
+    const {index} column0 = {index}(blockIdx.x / {matrices}u / {down}u % {across}u) * {columns}u;
 {fixed}    {t} sums[A::PIECES][4];
     clear(sums);
-    for ({index} batch = 0; batch < {all}u; batch++) {{
+    const {index} end = {index}((part + 1) * {all}ull / {parts}u);
+    for ({index} batch = {index}(part * {all}ull / {parts}u); batch < end; batch++) {{
         if ({of_batch} != matrix) continue;
         const {index} of_keys = batch / {group}u;
 {functions}        attention_mask_gradients(a, {operands}, row0, column0, score, drop, sums);
     }}
     auto store = [=]({index} row, {index} column, {t} x) {{
-        y{o}[(matrix * {queries} + row) * {keys} + column0 + column] = x;
+        {place}(matrix * {queries} + row) * {keys} + column0 + column] = x;
     }};
     store_rows(sums, row0 + A::warp_row(), a.queries, u32(a.keys - column0), store);
 ",
@@ -441,9 +452,23 @@ fn mask_gradient(
         columns = tile.columns,
     );
     let mut parameters = site.all_inputs();
-    parameters.extend(site.output(o));
+    match parts {
+        1 => parameters.extend(site.output(o)),
+        _ => parameters.push(partial.clone()),
+    }
     parameters.push(delta);
     parameters.extend(tiles.drops.then(Parameter::draw));
     let threads = (tile.rows * THREADS_OF_ROW) as u32;
-    site.launch_resident([matrices * down * across, 1, 1], threads, 0, parameters, body);
+    site.launch_resident([blocks * parts, 1, 1], threads, 0, parameters, body);
+    if parts > 1 {
+        let n = constant(elements);
+        let body = format!(
+            "    {t} sum = partial[i];
+    for (u32 part = 1; part < {parts}u; part++) sum += partial[part * {n} + i];
+    y{o}[i] = sum;
+"
+        );
+        let parameters = [Some(partial), site.output(o)].into_iter().flatten();
+        site.for_each(elements, index, parameters, &body);
+    }
 }
