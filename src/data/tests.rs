@@ -498,3 +498,21 @@ fn zip64_members_are_read() {
     std::fs::write(&path, zip.finish().unwrap().into_inner()).unwrap();
     assert_eq!(Npz::open(&path).unwrap().array("w").unwrap().bytes(), [1, 2, 3]);
 }
+
+/// Large arrays are read in pieces, by several threads.
+#[test]
+fn what_is_read_in_pieces_is_what_the_file_has() {
+    let folder = folder();
+    let path = folder.path().join("large");
+    let bytes: Vec<u8> =
+        (0..40u32 << 18).flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    let file = MappedFile::open(&path).unwrap();
+    let ty = TensorType::new(DType::F32, [bytes.len() / 4 - 1]);
+    let array = Array::new(&path, "x".into(), ty, &file, 4..bytes.len()).unwrap();
+    let mut found = vec![0; bytes.len() - 15];
+    array.read(11, &mut found).unwrap();
+    assert!(found == bytes[15..]);
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(array.read(11, &mut found).is_err(), "the file is shorter");
+}

@@ -116,3 +116,61 @@ impl Attention {
         [self.parts, self.keys, each].into_iter().fold(self.batch, usize::saturating_mul)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CPU, CUDA};
+    use arenic_ir::op::Op;
+    use arenic_ir::types::DType;
+
+    /// Operands of the gradient of an attention of sequences, heads and positions, with a mask of matrices for so
+    /// many of both.
+    fn operands([batch, heads, t]: [usize; 3], mask: [usize; 2]) -> Vec<TensorType> {
+        let of = |shape: &[usize]| TensorType::new(DType::F32, shape);
+        let (matrix, row) = (of(&[batch, heads, t, 32]), of(&[batch, heads, t]));
+        let [m, row] = [matrix, row].map(|x| move || x.clone());
+        vec![m(), m(), m(), row(), row(), m(), of(&[mask[0], mask[1], t, t])]
+    }
+
+    #[test]
+    fn few_matrices_of_a_mask_leave_no_lane_idle() {
+        for (extents, mask, lanes, parts) in [
+            // A mask for all, for each head, for everything, and one that is too large for parts.
+            ([64, 3, 49], [1, 1], 16, 16),
+            ([64, 3, 49], [1, 3], 16, 5),
+            ([64, 3, 49], [64, 3], 16, 1),
+            ([32, 1, 2048], [1, 1], 16, 1),
+        ] {
+            let x = operands(extents, mask);
+            let x: Vec<&TensorType> = x.iter().collect();
+            let t = tiling(&AttentionSpec::scaled(1.0), &x);
+            let sums = t.mask_sums(x[6]);
+            assert_eq!((t.lanes, sums.parts), (lanes, parts), "{extents:?} {mask:?}");
+            let partial = t.mask_elements(sums.matrices) * (sums.parts - 1);
+            assert!(partial <= SCORES, "{extents:?} {mask:?}: {partial}");
+        }
+    }
+
+    /// Parts are part of the order of sums; of what has none, they take no scratch.
+    #[test]
+    fn parts_of_a_mask_are_ordered_and_have_scratch() {
+        let spec = AttentionSpec::scaled(1.0);
+        let op = |of_mask| Op::AttentionGrad { spec, of_mask, has_result: false };
+        for target in [CPU.target(), CUDA.target()] {
+            let told = |of_mask, mask| {
+                let x = operands([64, 3, 49], mask);
+                let x: Vec<&TensorType> = x.iter().collect();
+                let y = op(of_mask).infer(&x).unwrap();
+                let y: Vec<&TensorType> = y.iter().collect();
+                let order = op(of_mask).sum_order(target.backend, &x, &y).unwrap();
+                (order, op(of_mask).scratch_bytes(target, &x, &y))
+            };
+            let (none, least) = told(false, [1, 1]);
+            let (whole, same) = told(true, [64, 3]);
+            let (cut, more) = told(true, [1, 1]);
+            assert!(none != whole && whole != cut, "{whole:?} {cut:?}");
+            assert!(least == same && same < more, "{least} {same} {more}");
+        }
+    }
+}

@@ -243,9 +243,10 @@ impl<'g, D: Driver> CudaExecutor<'g, D> {
     }
 
     /// Executors of steps that take turns over the same arenas, which are as large as the largest; a
-    /// step has one program, or several that take turns themselves; one alone has no turns to take. `check_variants` judges them; its
+    /// step has one program, or several that take turns themselves. `check_variants` judges them; its
     /// messages name programs by their places among all. They have one first stream, which orders
-    /// their steps, and whatever fills or reads the arenas between.
+    /// their steps, and whatever fills or reads the arenas between. Inputs of a program that is alone may
+    /// wait for the next step.
     ///
     /// # Errors
     /// See [`SetupError`].
