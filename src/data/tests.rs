@@ -1,4 +1,5 @@
 use super::error::ArrayProblem;
+use super::mapped::MappedFile;
 use super::*;
 use arenic_ir::types::{DType, TensorType};
 use std::collections::BTreeMap;
