@@ -12,13 +12,13 @@ use arenic_ir::TensorType;
 use std::fmt::Write;
 
 /// Bytes of a load.
-const LOAD: usize = 16;
+pub(super) const LOAD: usize = 16;
 
 /// Elements of a thread at most.
 pub(super) const MOST_LANES: usize = 8;
 
 /// Elements from which on there are threads enough when each has several.
-const MANY: usize = 1 << 17;
+pub(super) const MANY: usize = 1 << 17;
 
 /// Groups of elements of one thread where operands are read again and again: it loads those once.
 const ROUNDS: usize = 4;

@@ -1,9 +1,12 @@
-//! Pools: loops over taps. A thread or, for a large window, a warp computes one element.
+//! Pools: loops over taps. A thread or, for a large window, a warp computes one element; where channels are last,
+//! a thread computes several neighbouring channels, which share where the taps are and are loaded at once.
 
 use super::index::{constant, offset};
 use super::pool_grad;
 use super::site::{LaunchSite, THREADS, c_type};
-use super::taps::{coordinate, in_plane, place_type, plane, stored_coordinate, taps_counted};
+use super::taps::{
+    coordinate, each_lane, in_plane, lanes, place_type, plane, stored_coordinate, taps_counted,
+};
 use arenic_ir::op::{PoolIndices, Window, families};
 use std::fmt::Write;
 
@@ -40,6 +43,8 @@ struct Pool<'a> {
     /// The type of an index, and of one that may lie outside.
     index: &'static str,
     place: &'static str,
+    /// Neighbouring channels of a thread.
+    lanes: usize,
 }
 
 impl<'a> Pool<'a> {
@@ -48,7 +53,13 @@ impl<'a> Pool<'a> {
         let input = &x.shape[2..];
         let place = place_type(input, window);
         let (channels, output) = (x.shape[1], &y.shape[..]);
-        Some(Pool { window, channels, input, output, index: site.index(), place })
+        Some(Pool { window, channels, input, output, index: site.index(), place, lanes: 1 })
+    }
+
+    /// The same by as many channels at once as can be loaded so.
+    fn of_lanes(self, site: &LaunchSite) -> Pool<'a> {
+        let lanes = if self.by_warps() { 1 } else { lanes(site, self.channels) };
+        Pool { lanes, ..self }
     }
 
     fn by_warps(&self) -> bool {
@@ -113,7 +124,7 @@ impl<'a> Pool<'a> {
         parameters.extend((0..site.outputs.len()).filter_map(|o| site.output(o)));
         let n: usize = self.output.iter().product();
         if !self.by_warps() {
-            site.for_each(n, self.index, parameters, body);
+            site.for_each_group(n, self.lanes, self.index, parameters, body);
             return;
         }
         let (index, warps) = (self.index, THREADS as usize / 32);
@@ -134,20 +145,13 @@ impl<'a> Pool<'a> {
 fn max_pool(site: &mut LaunchSite, window: &Window, indices: PoolIndices) {
     let Some(pool) = Pool::new(site, window) else { return };
     let t = c_type(site.inputs[0].dtype);
-    let (mut body, source) = (pool.origin(site), pool.source(site));
-    if site.outputs[1].is_none() {
-        let _ = writeln!(body, "    {t} best = Number<{t}>::lowest();");
-        body += &pool.taps(&format!("best = larger(x0[{source}], best);"));
-        if pool.by_warps() {
-            let _ = writeln!(body, "    best = combine_warp<Largest<{t}>>(best);");
-        }
-        let _ = writeln!(body, "{}    y0[i] = best;", pool.writer());
-        pool.launch(site, &body);
+    if site.outputs[1].is_none() || indices == PoolIndices::Taps {
+        of_taps(site, &pool.of_lanes(site), indices);
         return;
     }
+    let (mut body, source) = (pool.origin(site), pool.source(site));
     let _ = writeln!(body, "    Best<{t}> best = {{Number<{t}>::lowest(), -1}};");
-    let seen = if indices == PoolIndices::Taps { "tap" } else { "place" };
-    body += &pool.taps(&format!("best.see(x0[{source}], i64({seen}));"));
+    body += &pool.taps(&format!("best.see(x0[{source}], i64(place));"));
     if pool.by_warps() {
         body += "    best.join_warp();\n";
     }
@@ -155,17 +159,12 @@ fn max_pool(site: &mut LaunchSite, window: &Window, indices: PoolIndices) {
     if site.outputs[0].is_some() {
         body += "    y0[i] = best.value;\n";
     }
-    // A window with every tap in padding, by dilation, names its plane's start, or tap 0.
+    // A window with every tap in padding, by dilation, names its plane's start.
     let _ = writeln!(
         body,
         "    const {index} place = best.place < 0 ? 0 : {index}(best.place);",
         index = pool.index
     );
-    if indices == PoolIndices::Taps {
-        let _ = writeln!(body, "    y1[i] = {}(place);", c_type(indices.dtype(window.taps())));
-        pool.launch(site, &body);
-        return;
-    }
     let place = if indices == PoolIndices::ColumnMajorPositions {
         let strides = pool.input.iter().scan(1, |dense, &n| {
             let stride = *dense;
@@ -177,6 +176,49 @@ fn max_pool(site: &mut LaunchSite, window: &Window, indices: PoolIndices) {
         "place".into()
     };
     let _ = writeln!(body, "    y1[i] = i64(plane * {} + {place});", pool.size());
+    pool.launch(site, &body);
+}
+
+/// A max pool that says which taps it took, or only their values.
+fn of_taps(site: &mut LaunchSite, pool: &Pool, indices: PoolIndices) {
+    let (t, lanes) = (c_type(site.inputs[0].dtype), pool.lanes);
+    let (mut body, source) = (pool.origin(site), pool.source(site));
+    let each = |statement: &str| each_lane(lanes, statement);
+    let load = format!("const auto seen = load_pack<{lanes}>(x0 + ({source}));\n");
+    let (unseen, see, joined) = match site.outputs[1] {
+        None => {
+            let _ = writeln!(body, "    {t} best[{lanes}];");
+            let larger = "best[lane] = larger(lane_of(seen, lane)[0], best[lane]);";
+            let joined = format!("best[lane] = combine_warp<Largest<{t}>>(best[lane]);");
+            (format!("best[lane] = Number<{t}>::lowest();"), larger, joined)
+        }
+        Some(_) => {
+            let _ = writeln!(body, "    Best<{t}> best[{lanes}];");
+            let see = "best[lane].see(lane_of(seen, lane)[0], i64(tap));";
+            let unseen = format!("best[lane] = {{Number<{t}>::lowest(), -1}};");
+            (unseen, see, "best[lane].join_warp();".into())
+        }
+    };
+    body += &each(&unseen);
+    body += &pool.taps(&(load + &each(see)));
+    if pool.by_warps() {
+        body += &each(&joined);
+    }
+    body += pool.writer();
+    let mut store = |o: usize, made: &str| {
+        let _ = writeln!(body, "    auto made{o} = pack_of<{lanes}>(y{o});");
+        body += &each(&format!("lane_of(made{o}, lane)[0] = {made};"));
+        let _ = writeln!(body, "    store_pack(y{o} + i, made{o});");
+    };
+    if site.outputs[0].is_some() {
+        let value = if site.outputs[1].is_some() { ".value" } else { "" };
+        store(0, &format!("best[lane]{value}"));
+    }
+    if site.outputs[1].is_some() {
+        // A window with every tap in padding, by dilation, names tap 0.
+        let tap = c_type(indices.dtype(pool.window.taps()));
+        store(1, &format!("best[lane].place < 0 ? {tap}(0) : {tap}(best[lane].place)"));
+    }
     pool.launch(site, &body);
 }
 

@@ -1,9 +1,9 @@
 //! Gradients of pools: a thread for each element of the operand adds up what the windows that
-//! cover it give, in their order.
+//! cover it give, in their order. Where channels are last, a thread has several neighbouring ones.
 
 use super::index::{constant, offset};
 use super::site::{LaunchSite, Parameter, c_type};
-use super::taps::{in_plane, place_type, plane, stored_coordinate, taps_counted};
+use super::taps::{each_lane, in_plane, lanes, place_type, plane, stored_coordinate, taps_counted};
 use arenic_ir::op::{PoolIndices, Window};
 use arenic_ir::types::dense_strides;
 use std::fmt::Write;
@@ -64,13 +64,21 @@ pub(super) fn of_taps(site: &mut LaunchSite, window: &Window, shape: &[usize]) {
         let (stride, dilation) = (window.strides[d], window.dilations[d]);
         format!("    const u32 tap{d} = {before}u32((p{d} - o{d} * {stride}) / {dilation});\n")
     };
-    let seen = format!("if (x1[from] == tap{}) sum += x0[from];", window.rank() - 1);
+    let lanes = lanes(site, shape[1]);
+    let load = |k: usize| format!("const auto seen{k} = load_pack<{lanes}>(x{k} + from);\n");
+    let sum = format!(
+        "if (lane_of(seen1, lane)[0] == tap{}) sum[lane] += lane_of(seen0, lane)[0];",
+        window.rank() - 1
+    );
+    let seen = load(1) + "    " + &load(0) + &each_lane(lanes, &sum);
     let body = format!(
-        "    {t} sum = 0;\n{}    y0[i] = sum;\n",
-        windows(site, window, shape, each, &seen)
+        "    {t} sum[{lanes}];\n{}{}    auto made = pack_of<{lanes}>(y0);\n{}    store_pack(y0 + i, made);\n",
+        each_lane(lanes, "sum[lane] = 0;"),
+        windows(site, window, shape, each, &seen),
+        each_lane(lanes, "lane_of(made, lane)[0] = sum[lane];")
     );
     let parameters = site.all_inputs().into_iter().chain([y]);
-    site.for_each(shape.iter().product(), index, parameters, &body);
+    site.for_each_group(shape.iter().product(), lanes, index, parameters, &body);
 }
 
 /// Of a max pool whose indices are positions.

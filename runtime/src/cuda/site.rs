@@ -5,7 +5,6 @@ use super::module::{Argument, Kernel, Launch, Module};
 use super::work::Work;
 use arenic_ir::op::channels_last;
 use arenic_ir::{DType, Op, TensorType};
-use std::fmt::Write;
 
 /// Threads of a block where each has an element.
 pub(super) const THREADS: u32 = 256;
@@ -170,13 +169,24 @@ impl LaunchSite<'_> {
         parameters: impl IntoIterator<Item = Parameter>,
         body: &str,
     ) {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ =
-            writeln!(text, "    const {index} i = {index}(blockIdx.x) * {THREADS}u + threadIdx.x;");
-        let _ = writeln!(text, "    if (i >= {}) return;", super::index::constant(n));
-        text.push_str(body);
-        self.launch([n.div_ceil(THREADS as usize), 1, 1], THREADS, parameters, text);
+        self.for_each_group(n, 1, index, parameters, body);
+    }
+
+    /// Launches a kernel with a thread for each group of so many neighbouring elements, of `n`; the body knows the
+    /// first of its own as `i`.
+    pub(super) fn for_each_group(
+        &mut self,
+        n: usize,
+        of: usize,
+        index: &str,
+        parameters: impl IntoIterator<Item = Parameter>,
+        body: &str,
+    ) {
+        let thread = format!("{index}(blockIdx.x) * {THREADS}u + threadIdx.x");
+        let i = if of == 1 { thread } else { format!("({thread}) * {of}u") };
+        let n_text = super::index::constant(n);
+        let text = format!("    const {index} i = {i};\n    if (i >= {n_text}) return;\n{body}");
+        self.launch([n.div_ceil(THREADS as usize * of), 1, 1], THREADS, parameters, text);
     }
 
     /// Copies an operand's bytes to a result, unless that has them already.

@@ -1,6 +1,7 @@
 //! Where windows of a pool, and their taps, lie in a tensor, as text of kernels.
 
 use super::index::{constant, offset};
+use super::packs::{LOAD, MANY, MOST_LANES};
 use super::site::LaunchSite;
 use arenic_ir::op::Window;
 
@@ -70,4 +71,27 @@ pub(super) fn taps_counted(
     };
     let (dilation, taps) = (window.dilations[d], window.kernel[d]);
     format!("i64(taps_inside<{place}>({origin}, {dilation}, {taps}, {room}))")
+}
+
+/// Neighbouring channels of one thread, a power of two: as many as are loaded at once, where channels are last and
+/// there are threads enough.
+pub(super) fn lanes(site: &LaunchSite, channels: usize) -> usize {
+    let all = || site.inputs.iter().copied().chain(site.outputs.iter().copied().flatten());
+    if !site.channels_last || all().all(|ty| ty.elements() < MANY) {
+        return 1;
+    }
+    let widest = all().map(|ty| ty.dtype.size() as usize).max().unwrap_or(LOAD);
+    let is_aligned = |lanes: usize| {
+        let mut operands = site.inputs.iter().zip(site.alignments);
+        operands.all(|(ty, at)| at.is_multiple_of(lanes as u64 * ty.dtype.size()))
+    };
+    let fits = |&lanes: &usize| {
+        lanes * widest <= LOAD && channels.is_multiple_of(lanes) && is_aligned(lanes)
+    };
+    [MOST_LANES, 4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
+/// A statement for each `lane` of a thread.
+pub(super) fn each_lane(lanes: usize, statement: &str) -> String {
+    format!("#pragma unroll\n    for (u32 lane = 0; lane < {lanes}u; lane++) {statement}\n")
 }

@@ -26,12 +26,48 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
     }
     let last: Vec<Case> = cases.iter().map(Case::channels_last).collect();
     cases.extend(last);
+    cases.extend(large(r));
     for d in [DType::F32, DType::F64, DType::I32, DType::U8] {
         for _ in 0..40 {
             cases.push(resize(r, d));
         }
     }
     cases
+}
+
+/// So many elements that a thread has several channels, where they are last; each once more, where operands begin
+/// at any element.
+fn large(r: &mut Random) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (d, channels) in [
+        (DType::F32, 16),
+        (DType::Bf16, 16),
+        (DType::Bf16, 12),
+        (DType::F64, 6),
+        (DType::F32, 7),
+        (DType::U8, 8),
+    ] {
+        let side = (1usize << 17).div_ceil(2 * channels * 40) + r.range(1, 4);
+        let window = Window {
+            kernel: vec![3, 3],
+            strides: vec![2, r.range(1, 2)],
+            dilations: vec![1, 1],
+            pads_begin: vec![1, 0],
+            pads_end: vec![1, 1],
+        };
+        let x = r.wild(d, [2, channels, side, 40]);
+        let (ceil, indices) = (r.chance(), PoolIndices::Taps);
+        let forward = Op::MaxPool { window: window.clone(), ceil, indices };
+        let made = evaluate(&forward, &[(&x.ty, &x.bytes)], Draw::default()).unwrap().remove(1);
+        if d.is_float() {
+            let dy = r.tame(d, made.0.shape.clone());
+            let taps = Tensor { ty: made.0, bytes: made.1 };
+            let op = Op::MaxPoolGrad { window, ceil, indices, shape: x.ty.shape.clone() };
+            cases.push(Case::new(op, [dy, taps]).channels_last());
+        }
+        cases.push(Case::new(forward, [x]).channels_last());
+    }
+    cases.into_iter().flat_map(|case| [case.clone(), case]).collect()
 }
 
 /// A window and an operand that it fits, with more taps than one thread walks now and then.
