@@ -12,7 +12,7 @@ mod stress;
 #[cfg(test)]
 mod tests;
 
-use crate::cpu;
+use crate::cpu::{self, Isa, UnknownIsa};
 use crate::kernel::{Destination, Draw, KernelError, Operand, Scratch};
 use crate::memory::{ALIGN, AlignedBytes, OutOfMemory};
 use crate::ranks::Communicator;
@@ -57,6 +57,9 @@ pub enum SetupError {
     /// The batch of a step in rounds could not be allocated.
     #[error("the batch of all rounds could not be allocated: {0}")]
     Batch(OutOfMemory),
+    /// Instructions were chosen that there are none of.
+    #[error(transparent)]
+    Instructions(#[from] UnknownIsa),
     /// Threads could not be started.
     #[error("{0} threads could not be started: {1}")]
     Threads(usize, String),
@@ -164,6 +167,7 @@ impl<'g> Executor<'g> {
         if !program.target.align.is_multiple_of(ALIGN as u64) {
             return Err(SetupError::Alignment(program.target.align));
         }
+        Isa::chosen()?;
         let streams = streams(program, options.poison);
         let begun = streams.iter().map(|_| AtomicUsize::new(0)).collect();
         let threads = Threads::start(streams.len());

@@ -221,6 +221,22 @@ fn run_names_what_is_missing_or_does_not_fit() {
 }
 
 #[test]
+fn instructions_are_chosen_by_their_names() {
+    let shell = Shell::new();
+    shell.compile_mlp();
+    let run = format!("run mlp.arenic {DATA} {INIT} --set lr=0.1 --steps 1 --verbose");
+    let with = |chosen| shell.command(&run).env("ARENIC_CPU", chosen).output().unwrap();
+    let refused = with("sse9");
+    assert_eq!(refused.status.code(), Some(1));
+    let said = text(&refused.stderr);
+    assert!(said.contains("ARENIC_CPU is `sse9`") && said.contains("avx2"), "{said}");
+    for chosen in ["", "baseline", "avx2", "avx512"] {
+        assert!(with(chosen).status.success(), "{chosen}");
+    }
+    assert!(text(&with("baseline").stderr).contains("baseline"));
+}
+
+#[test]
 fn a_plan_alone_has_no_weights() {
     let shell = Shell::new();
     let compile = "compile @models/forward/small_cnn.onnx --dim batch=4 --loss mse --optimizer sgd";

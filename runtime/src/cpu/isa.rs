@@ -24,19 +24,33 @@ impl fmt::Display for Isa {
     }
 }
 
+/// The environment variable that chooses instructions.
+const CHOICE: &str = "ARENIC_CPU";
+
+/// The environment variable that chooses instructions names none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{CHOICE} is `{0}`; `baseline`, `avx2` and `avx512` can be chosen")]
+pub struct UnknownIsa(String);
+
 impl Isa {
     /// The instructions of this machine, or fewer where the environment variable `ARENIC_CPU` says
     /// `baseline` or `avx2`. It is read once.
     pub fn of_machine() -> Isa {
         static ISA: OnceLock<Isa> = OnceLock::new();
-        *ISA.get_or_init(|| {
-            let most = match std::env::var("ARENIC_CPU").as_deref() {
-                Ok("baseline") => Isa::Baseline,
-                Ok("avx2") => Isa::Avx2,
-                _ => Isa::Avx512,
-            };
-            most.min(Isa::detected())
-        })
+        *ISA.get_or_init(|| Isa::chosen().unwrap_or(Isa::Avx512).min(Isa::detected()))
+    }
+
+    /// The most that the environment variable lets kernels use.
+    ///
+    /// # Errors
+    /// It names no instructions.
+    pub fn chosen() -> Result<Isa, UnknownIsa> {
+        let chosen = std::env::var_os(CHOICE).unwrap_or_default();
+        let names = [Isa::Baseline, Isa::Avx2, Isa::Avx512];
+        match names.into_iter().find(|isa| chosen == *isa.to_string()) {
+            None if chosen.is_empty() => Ok(Isa::Avx512),
+            isa => isa.ok_or_else(|| UnknownIsa(chosen.to_string_lossy().into_owned())),
+        }
     }
 
     #[cfg(target_arch = "x86_64")]

@@ -71,7 +71,7 @@ mod update;
 mod wide;
 mod winograd;
 
-pub use isa::Isa;
+pub use isa::{Isa, UnknownIsa};
 pub use library::library_bytes;
 
 use crate::kernel::{Call, KernelError};
