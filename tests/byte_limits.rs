@@ -45,6 +45,36 @@ fn byte_limits_are_kept_or_refused_with_the_least_one() {
     }
 }
 
+/// A limit that a plan just keeps leaves no room for them: the plan makes some.
+#[test]
+fn inputs_of_the_next_step_have_room_under_a_limit_on_a_gpu() {
+    let shell = Shell::new();
+    let default = text(&shell.arenic("pipeline show default").stdout);
+    let fed = default.replace("- feed_ahead:\n", "- feed_ahead:\n    least_bytes: 1\n");
+    assert_ne!(fed, default);
+    std::fs::write(shell.path("fed.yaml"), fed).unwrap();
+    let compile = "compile @models/step/ref_gpt_tiny_b4_sgdm.onnx -o m.arenic --json --effort 0.1 \
+                   --target cuda --device h200 --host-memory 16MiB";
+    let arena = |row: &Value| row["arena_bytes"].as_u64().unwrap();
+    let without = arena(&shell.succeeds(compile)[0]);
+    let fed = format!("{compile} --pipeline fed.yaml");
+    assert!(arena(&shell.succeeds(&fed)[0]) > without);
+    let inputs_ahead = || {
+        let program = text(&shell.arenic("inspect m.arenic").stdout);
+        program.lines().filter(|line| line.trim_start().starts_with("ahead ")).count()
+    };
+    let kept = &shell.succeeds(&format!("{fed} --device-memory {without}"))[0];
+    assert!(arena(kept) <= without && inputs_ahead() == 2, "{kept}");
+    // Where they have none, the step waits for them.
+    let least = kept["minimum_device_bytes"].as_u64().unwrap();
+    let least_with = |options: &str| {
+        let row = &shell.succeeds(&format!("{options} --device-memory {least}"))[0];
+        row["predicted_step_seconds"].as_f64().unwrap()
+    };
+    let unfed = least_with(compile);
+    assert!(least_with(&fed) > unfed && inputs_ahead() == 0);
+}
+
 /// On the CPU nothing leaves the device unless host memory is given: it is the same memory.
 #[test]
 fn a_limit_on_the_cpu_counts_all_memory() {

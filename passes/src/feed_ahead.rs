@@ -5,12 +5,14 @@
 //! above all others, where it is put meanwhile and from where it is copied home, a thirtieth of that time. Sound because nothing
 //! else uses these bytes, which the checker holds.
 //!
-//! Only where a byte limit has room for it, and for a step that takes turns with no other: what the next step is
+//! Under a byte limit the step is planned with this room left free, and without it where that may be faster
+//! ([`crate::limit`]). It is for a step that takes turns with no other: what the next step is
 //! is known then. It is for GPUs: a CPU's inputs are where they are. This is the prefetching of data loaders, in the same
 //! arena.
 
 use crate::{Cx, PassError, ProgramPass, Stats, Turns};
-use arenic_ir::graph::{Def, Graph};
+use arenic_ir::cost::{Device, Direction};
+use arenic_ir::graph::{Def, Graph, ValueId};
 use arenic_ir::plan::{Fact, Plan};
 use arenic_ir::program::{Home, Program, Range, Space};
 use schemars::JsonSchema;
@@ -30,6 +32,14 @@ impl Default for FeedAhead {
     }
 }
 
+impl FeedAhead {
+    /// Bytes of an input, if it is one that is worth its room.
+    fn bytes(&self, g: &Graph, v: ValueId) -> Option<u64> {
+        let is_input = matches!(g.values[v].def, Def::Input);
+        Some(g.values[v].ty.bytes()).filter(|&bytes| is_input && bytes >= self.least_bytes)
+    }
+}
+
 impl ProgramPass for FeedAhead {
     fn needs(&self) -> &[Fact] {
         &[Fact::Placement]
@@ -40,9 +50,7 @@ impl ProgramPass for FeedAhead {
         if cx.turns != Turns::Alone {
             return Ok(none);
         }
-        let is_large = |h: &&Home| {
-            matches!(g.values[h.value].def, Def::Input) && h.range.len >= self.least_bytes
-        };
+        let is_large = |home: &&Home| self.bytes(g, home.value).is_some();
         let (align, below) = (program.target.align, program.sizes.device);
         let mut top = below;
         let mut ahead = Vec::new();
@@ -58,5 +66,21 @@ impl ProgramPass for FeedAhead {
         let inputs = ahead.len() as u64;
         (program.ahead, program.sizes.device) = (ahead, top);
         Ok(Stats::from([("inputs", inputs), ("bytes", top - below)]))
+    }
+
+    fn room(&self, g: &Graph, cx: &Cx) -> u64 {
+        let large = g.values.keys().filter_map(|v| self.bytes(g, v));
+        match cx.turns {
+            Turns::Alone => large.map(|bytes| bytes.next_multiple_of(cx.target.align)).sum(),
+            _ => 0,
+        }
+    }
+
+    fn missed_seconds(&self, g: &Graph, program: &Program, device: &Device, cx: &Cx) -> f64 {
+        if cx.turns != Turns::Alone || !program.ahead.is_empty() {
+            return 0.0;
+        }
+        let large = program.homes.iter().filter_map(|home| self.bytes(g, home.value));
+        large.map(|bytes| device.copy_seconds(Direction::ToDevice, bytes)).sum()
     }
 }

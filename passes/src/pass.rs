@@ -175,4 +175,12 @@ pub trait ProgramPass: Send + Sync {
         program: &mut Program,
         cx: &Cx,
     ) -> Result<Stats, PassError>;
+    /// Bytes of device memory above the arena of a plan under a byte limit that would make the step shorter.
+    fn room(&self, _g: &Graph, _cx: &Cx) -> u64 {
+        0
+    }
+    /// Seconds that a step on the device takes longer because the pass had no room.
+    fn missed_seconds(&self, _g: &Graph, _program: &Program, _device: &Device, _cx: &Cx) -> f64 {
+        0.0
+    }
 }

@@ -28,6 +28,8 @@ const TRIAL: f64 = 0.05;
 pub struct Tail {
     plan: Vec<NamedPass<dyn PlanPass>>,
     program: Vec<NamedPass<dyn ProgramPass>>,
+    /// Bytes of device memory above the limit of a plan, which the passes that make its program may use.
+    spare: u64,
 }
 
 /// A pass with its name.
@@ -58,7 +60,7 @@ impl Tail {
         plan: Vec<NamedPass<dyn PlanPass>>,
         program: Vec<NamedPass<dyn ProgramPass>>,
     ) -> Tail {
-        let mut tail = Tail { plan, program };
+        let mut tail = Tail { plan, program, spare: 0 };
         let gives = |fact| tail.plan.iter().any(|(_, pass)| pass.gives().contains(&fact));
         let (shares, places) = (gives(Fact::Slots), gives(Fact::Placement));
         if !shares {
@@ -74,6 +76,26 @@ impl Tail {
             tail.program.push(("sync".into(), Arc::new(Sync {})));
         }
         tail
+    }
+
+    /// Bytes of device memory above a plan's arena that would make the step shorter.
+    pub fn room(&self, g: &Graph, cx: &Cx) -> u64 {
+        self.program.iter().map(|(_, pass)| pass.room(g, cx)).sum()
+    }
+
+    /// Seconds that the step takes longer because there was no such room.
+    pub fn missed_seconds(&self, g: &Graph, program: &Program, device: &Device, cx: &Cx) -> f64 {
+        self.program.iter().map(|(_, pass)| pass.missed_seconds(g, program, device, cx)).sum()
+    }
+
+    /// Bytes of device memory above the limit of a plan.
+    pub fn spare(&self) -> u64 {
+        self.spare
+    }
+
+    /// The same passes for plans that leave so many bytes of the limit to them.
+    pub fn with_spare(&self, bytes: u64) -> Tail {
+        Tail { spare: bytes, ..self.clone() }
     }
 
     /// Finishes a plan that has its order.
@@ -104,12 +126,15 @@ impl Tail {
         for (name, pass) in &self.plan {
             stats.push((name.clone(), pass.run(g, &mut plan, cx)?.stats));
         }
+        let device_limit = cx.limits.device.map(|limit| limit.saturating_add(self.spare));
+        let cx = &Cx { limits: PerSpace { device: device_limit, ..cx.limits }, ..*cx };
         let mut program = Program::new(cx.target);
         for (name, pass) in &self.program {
             stats.push((name.clone(), pass.run(g, &plan, &mut program, cx)?));
         }
         let arena = plan.placement()?.sizes;
-        let seconds = simulate_step(g, &program, device).seconds;
+        let missed = self.missed_seconds(g, &program, device, cx);
+        let seconds = simulate_step(g, &program, device).seconds + missed;
         Ok(Finished { plan, base, program, arena, seconds, stats })
     }
 
@@ -149,7 +174,7 @@ pub struct Finished {
     pub program: Program,
     /// Arena sizes in bytes.
     pub arena: PerSpace<u64>,
-    /// The simulated step, in seconds.
+    /// The simulated step, in seconds, with what it waits for before it begins.
     pub seconds: f64,
     /// What each pass counted, in order.
     pub stats: Vec<(String, Stats)>,

@@ -11,7 +11,7 @@ use crate::tail::{Depth, Finished, Tail};
 use crate::{Cx, PassError, Stats, devices, recompute};
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
-use arenic_ir::program::PerSpace;
+use arenic_ir::program::{PerSpace, Program};
 pub(crate) use least::Least;
 
 /// A step that keeps its limit on device memory.
@@ -24,15 +24,57 @@ pub struct Kept {
     pub minimum: Option<Minimum>,
     /// What the strategy counted.
     pub stats: Stats,
+    /// Bytes that the step needs without a limit above those that it had.
+    pub missing: u64,
 }
+
+/// How much more the last bytes of a limit may cost than bytes do on average: the cheapest way to save some is
+/// taken first.
+const STEEPER: f64 = 4.0;
 
 /// What a strategy makes of an ordered plan so that it keeps a limit on device memory, in bytes; the
 /// plan as it is, its states committed early, if that keeps the limit. `pass` is the strategy's
 /// name in errors.
 ///
+/// Where memory above the arena would make the step shorter ([`Tail::room`]), the limit is kept with that much left
+/// free. Where that may cost more than it saves, the whole limit is tried, too, and the faster plan is taken.
+///
 /// # Errors
 /// [`PassError::Limit`] if the strategy found nothing; what the strategy returns.
 pub fn keep_limit(
+    g: &Graph,
+    plan: Plan,
+    limit: u64,
+    tail: &Tail,
+    cx: &Cx,
+    strategy: (&str, &dyn Strategy),
+) -> Result<Kept, PassError> {
+    let room = tail.room(g, cx);
+    if room == 0 || room >= limit {
+        return keep_whole_limit(g, plan, limit, tail, cx, strategy);
+    }
+    let (within, roomy) = (limit - room, tail.with_spare(room));
+    let spared = match keep_whole_limit(g, plan.clone(), within, &roomy, cx, strategy) {
+        Err(error) if !error.is_of_limits() => return Err(error),
+        spared => spared.ok(),
+    };
+    let device = &*devices::or_cpu(cx.device)?;
+    let is_best = |spared: &Kept| {
+        let program = Program { ahead: Vec::new(), ..spared.finished.program.clone() };
+        let missed = tail.missed_seconds(g, &program, device, cx);
+        let cost = spared.times.seconds - spared.times.unlimited;
+        let part = (STEEPER * room as f64 / spared.missing as f64).min(1.0);
+        cost * part <= missed || cx.search.is_stopped()
+    };
+    let spared = match spared {
+        Some(spared) if is_best(&spared) => return Ok(spared),
+        spared => spared,
+    };
+    let whole = keep_whole_limit(g, plan, limit, tail, cx, strategy)?;
+    Ok(spared.filter(|spared| spared.times.seconds <= whole.times.seconds).unwrap_or(whole))
+}
+
+fn keep_whole_limit(
     g: &Graph,
     mut plan: Plan,
     limit: u64,
@@ -62,9 +104,10 @@ pub fn keep_limit(
         false => best.ok_or_else(|| PassError::Limit { pass: pass.to_owned(), limit })?,
     };
     let bound = match best.moves_nothing() {
-        true => Some(unlimited + recompute::bound(&problem.t, limit)?),
+        true => Some(unlimited + recompute::bound(&problem.t, limit.saturating_add(tail.spare()))?),
         false => None,
     };
+    let missing = problem.whole.saturating_sub(limit);
     let finished = best.settled(tail, g, device, cx)?;
     let times = StepTimes { seconds: finished.seconds, unlimited, bound };
     let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
@@ -72,5 +115,5 @@ pub fn keep_limit(
     stats.insert("unlimited_step_nanoseconds", nanoseconds(unlimited));
     stats.extend(bound.map(|bound| ("step_nanoseconds_bound", nanoseconds(bound))));
     stats.append(&mut minimum.map(Minimum::figures).unwrap_or_default());
-    Ok(Kept { finished, times, minimum, stats })
+    Ok(Kept { finished, times, minimum, stats, missing })
 }

@@ -52,7 +52,7 @@ impl Pipeline {
         let ordered = begun(&module.graph, &mut module.plan, cx).map_err(failed)?.clone();
         let tail = self.tail_from(i + 1, cx);
         let kept = keep_limit(&module.graph, ordered, limit, &tail, cx, (name, strategy));
-        let Kept { finished, times, minimum, mut stats } = kept.map_err(failed)?;
+        let Kept { finished, times, minimum, mut stats, .. } = kept.map_err(failed)?;
         let report = PlanReport { times: Some(times), minimum, ..PlanReport::default() };
         let mut elapsed = start.elapsed();
         let mut counted = finished.stats.iter();
