@@ -57,6 +57,10 @@ pub struct Device {
     pub math: Math,
 }
 
+/// Channels that a convolution on tensor cores needs for their full rate. An H200 takes 18 times as long for 3
+/// channels (`BENCHMARKS.md`).
+const CHANNELS_AT_ONCE: f64 = 64.0;
+
 /// Memory bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -130,6 +134,34 @@ pub struct Link {
     pub copy_engines: u8,
     /// Seconds before each copy begins.
     pub latency_seconds: f64,
+    /// What changes where kernels run beside copies.
+    #[serde(default, skip_serializing_if = "BesideKernels::is_nothing")]
+    pub beside_kernels: BesideKernels,
+}
+
+/// What copies and the kernels beside them take from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BesideKernels {
+    /// The part of the link's rates that copies reach, in (0, 1]. A profile measures copies alone.
+    pub rate: f64,
+    /// Seconds that kernels lose in each second of a copy, in [0, 1).
+    pub drag: f64,
+    /// Seconds that kernels lose each time they wait for a copy, whether or not it has ended.
+    pub join_seconds: f64,
+}
+
+/// Copies and kernels leave each other alone.
+impl Default for BesideKernels {
+    fn default() -> Self {
+        BesideKernels { rate: 1.0, drag: 0.0, join_seconds: 0.0 }
+    }
+}
+
+impl BesideKernels {
+    fn is_nothing(&self) -> bool {
+        *self == BesideKernels::default()
+    }
 }
 
 /// The links between ranks that have such a device each.
@@ -231,6 +263,19 @@ impl Device {
         positive("link.to_host", self.link.to_host)?;
         positive("link.to_device", self.link.to_device)?;
         positive("link.both", self.link.both)?;
+        let BesideKernels { rate, drag, join_seconds } = self.link.beside_kernels;
+        if !(rate > 0.0 && rate <= 1.0) {
+            return wrong(
+                "link.beside_kernels.rate",
+                format!("is {rate}; it lies above 0 and up to 1"),
+            );
+        }
+        if !(0.0..1.0).contains(&drag) {
+            return wrong(
+                "link.beside_kernels.drag",
+                format!("is {drag}; it lies from 0 to below 1"),
+            );
+        }
         if !(1..=2).contains(&self.link.copy_engines) {
             let message = format!("is {}; it is 1 or 2", self.link.copy_engines);
             return wrong("link.copy_engines", message);
@@ -238,6 +283,7 @@ impl Device {
         for (field, x) in [
             ("launch_seconds", self.launch_seconds),
             ("link.latency_seconds", self.link.latency_seconds),
+            ("link.beside_kernels.join_seconds", join_seconds),
         ] {
             if !(x.is_finite() && x >= 0.0) {
                 return wrong(field, format!("is {x}; it cannot be negative"));
@@ -298,7 +344,11 @@ impl Device {
             _ => None,
         });
         let reached = own.or_else(|| tensor_cores.or(plain).map(Arithmetic::reached));
-        let arithmetic = reached.map_or(0.0, |reached| work.flops as f64 / reached);
+        let idle_lanes = match tensor_cores {
+            Some(_) => (CHANNELS_AT_ONCE / work.channels.max(1) as f64).max(1.0),
+            None => 1.0,
+        };
+        let arithmetic = reached.map_or(0.0, |reached| work.flops as f64 * idle_lanes / reached);
         let rate = self.memory.bytes_per_second * self.memory.efficiency;
         let traffic = work.bytes as f64 / rate;
         let turning = match tensor_cores {
@@ -335,12 +385,30 @@ impl Device {
         g.nodes.keys().filter(|&n| time(n).is_none()).count()
     }
 
-    /// Seconds that a copy takes which has the link to itself.
+    /// Seconds that a copy beside kernels takes which has the link to itself.
     pub fn copy_seconds(&self, direction: Direction, bytes: u64) -> f64 {
-        let rate = match direction {
-            Direction::ToHost => self.link.to_host,
-            Direction::ToDevice => self.link.to_device,
+        self.link.latency_seconds + bytes as f64 / self.link.rate(direction)
+    }
+
+    /// Seconds that kernels lose by a copy beside them.
+    pub fn lost_seconds(&self, direction: Direction, bytes: u64) -> f64 {
+        let BesideKernels { drag, join_seconds, .. } = self.link.beside_kernels;
+        join_seconds + drag * bytes as f64 / self.link.rate(direction)
+    }
+}
+
+impl Link {
+    /// Bytes per second that a copy reaches beside kernels, alone on the link.
+    pub fn rate(&self, direction: Direction) -> f64 {
+        let alone = match direction {
+            Direction::ToHost => self.to_host,
+            Direction::ToDevice => self.to_device,
         };
-        self.link.latency_seconds + bytes as f64 / rate
+        alone * self.beside_kernels.rate
+    }
+
+    /// Bytes per second each way that copies both ways reach beside kernels.
+    pub fn rate_both_ways(&self) -> f64 {
+        self.both * self.beside_kernels.rate
     }
 }

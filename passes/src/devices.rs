@@ -67,6 +67,15 @@ mod tests {
         assert!(refusal("12.0e9", ".nan").contains("positive"));
         assert!(refusal("efficiency: 0.80", "efficiency: 80").contains("efficiency"));
         assert!(refusal("copy_engines: 2", "copy_engines: 3").contains("1 or 2"));
+        let beside = |what: &str| {
+            let latency = "latency_seconds: 2.0e-6";
+            refusal(latency, &format!("{latency}, beside_kernels: {{{what}}}"))
+        };
+        assert_eq!(beside("rate: 1, drag: 0, join_seconds: 0"), "accepted");
+        assert!(beside("rate: 0, drag: 0, join_seconds: 0").contains("beside_kernels.rate"));
+        assert!(beside("rate: 1, drag: 1, join_seconds: 0").contains("beside_kernels.drag"));
+        assert!(beside("rate: 1, drag: 0, join_seconds: -1").contains("join_seconds"));
+        assert!(beside("rate: 1").contains("drag"));
         assert!(refusal("f32:", "f64x:").contains("f64x"));
         assert!(refusal("f32:", "i32:").contains("f32"));
         assert!(refusal("0.5e-6", "-1").contains("launch_seconds"));

@@ -3,7 +3,7 @@
 use crate::{CELL, CX};
 use arenic_backends::CPU;
 use arenic_ir::TargetInfo;
-use arenic_ir::cost::{Arithmetic, Device, Link, Memory};
+use arenic_ir::cost::{Arithmetic, BesideKernels, Device, Link, Memory};
 use arenic_ir::graph::{Graph, Output, ValueId};
 use arenic_ir::op::Op;
 use arenic_ir::plan::Plan;
@@ -34,6 +34,7 @@ pub fn device(link: f64) -> Device {
             both: link,
             copy_engines: 2,
             latency_seconds: 0.0,
+            beside_kernels: BesideKernels::default(),
         },
         ranks: None,
         launch_seconds: 0.0,

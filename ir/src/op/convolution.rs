@@ -107,14 +107,20 @@ impl Row for Convolution<'_> {
         };
         let work = Work::of_matrices(each.saturating_mul(2).saturating_mul(filter), x, y);
         // Where a group has one channel there is nothing for tensor cores.
-        let turned_bytes = match x[0].shape[1] == *group {
-            true => 0,
-            false => {
-                let turned = x.iter().chain(y).filter(|t| is_turned(t));
-                turned.fold(0, |sum: u64, t| sum.saturating_add(t.bytes()))
-            }
+        if x[0].shape[1] == *group {
+            return work;
+        }
+        let turned = x.iter().chain(y).filter(|t| is_turned(t));
+        let turned_bytes = turned.fold(0, |sum: u64, t| sum.saturating_add(t.bytes()));
+        let weight = match self {
+            Convolution::Conv { .. } | Convolution::ConvTranspose { .. } => Some(x[1]),
+            Convolution::ConvWeightGrad { .. } => y.first().copied(),
         };
-        Work { turned_bytes, ..work }
+        // The first axis of a weight has the channels of all groups, the second those of one.
+        let channels = weight.map_or(u64::MAX, |weight| {
+            (weight.shape[0] / (*group).max(1)).min(weight.shape[1]) as u64
+        });
+        Work { turned_bytes, channels, ..work }
     }
 
     fn moves_elements(&self) -> bool {

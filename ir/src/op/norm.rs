@@ -99,7 +99,10 @@ impl Row for Norm<'_> {
     }
 
     fn work(&self, x: &[&TensorType], y: &[&TensorType]) -> Work {
-        Work::new((x[0].elements() as u64).saturating_mul(self.flops()), x, y)
+        let work = Work::new((x[0].elements() as u64).saturating_mul(self.flops()), x, y);
+        // Once for the statistics, once for the results.
+        let twice = x.iter().take(self.operands_of_statistics());
+        work.reading(&x.iter().chain(twice).copied().collect::<Vec<_>>(), y)
     }
 
     fn moves_elements(&self) -> bool {
@@ -129,6 +132,21 @@ impl Row for Norm<'_> {
 }
 
 impl Norm<'_> {
+    /// How many of the first operands are read for sums over rows or channels before an element is computed.
+    fn operands_of_statistics(&self) -> usize {
+        match *self {
+            Norm::LayerNorm { .. } | Norm::BatchNorm { .. } => 1,
+            Norm::LayerNormInputGrad { .. } => 2,
+            Norm::LayerNormParamGrad { .. }
+            | Norm::BatchNormParamGrad
+            | Norm::BatchNormInputGrad => 0,
+            Norm::FusedNorm { of, .. } | Norm::FusedNormGrad { of, .. } => match of.family() {
+                Family::Norm(of) => of.operands_of_statistics(),
+                _ => 0,
+            },
+        }
+    }
+
     /// Operations for each element.
     fn flops(&self) -> u64 {
         match *self {

@@ -16,6 +16,9 @@ pub struct Work {
     /// Bytes of tensors that are transposed, before or after, where tensor cores compute: those of
     /// convolutions whose channels are not last.
     pub turned_bytes: u64,
+    /// Of a convolution the channels of its input or of its output in a group, whichever are fewer: where they are
+    /// few, tensor cores compute in vain for those that are missing. `u64::MAX` for everything else.
+    pub channels: u64,
 }
 
 /// What kind of arithmetic an operator does. Devices have a rate for each.
@@ -40,7 +43,14 @@ impl Work {
             dtype => dtype,
         };
         let bytes = bytes(x).saturating_add(bytes(y));
-        Work { flops, bytes, dtype, kind: WorkKind::Elementwise, turned_bytes: 0 }
+        Work {
+            flops,
+            bytes,
+            dtype,
+            kind: WorkKind::Elementwise,
+            turned_bytes: 0,
+            channels: u64::MAX,
+        }
     }
 
     /// The same of products of matrices.
@@ -126,6 +136,7 @@ mod tests {
         let last = Op::ChannelsLast { of: Box::new(conv) };
         let turned = work(&last, &[&f32s(&[2, 5, 5, 4]), &f32s(&[6, 3, 3, 2])]);
         assert_eq!(turned, Work { turned_bytes: 0, ..whole });
+        assert_eq!(whole.channels, 2);
         let depthwise = Op::Conv { window, group: 4 };
         assert_eq!(work(&depthwise, &[&x, &f32s(&[4, 1, 3, 3])]).turned_bytes, 0);
     }

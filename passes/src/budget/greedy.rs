@@ -133,21 +133,24 @@ impl Greedy<'_> {
     fn seconds(&self, site: BudgetSite, gap: Gap) -> Option<f64> {
         let x = site.tensor();
         let bytes = self.t.tensors[x].bytes;
-        let copies = self.device.copy_seconds(Direction::ToHost, bytes)
-            + self.device.copy_seconds(Direction::ToDevice, bytes);
+        let both_ways = |seconds: &dyn Fn(Direction, u64) -> f64| {
+            seconds(Direction::ToHost, bytes) + seconds(Direction::ToDevice, bytes)
+        };
+        let copies = both_ways(&|direction, bytes| self.device.copy_seconds(direction, bytes));
+        let lost = both_ways(&|direction, bytes| self.device.lost_seconds(direction, bytes));
         let start = |p: u32| self.t.start[p as usize];
         match (site, gap) {
             (BudgetSite::Gap(x, k), Gap::Repeat { .. }) => self.chain_seconds(x, k),
             (BudgetSite::Gap(x, k), _) => {
                 let accesses = &self.t.tensors[x].accesses;
                 let idle = start(accesses[k + 1]) - start(accesses[k] + 1);
-                Some(self.hidden * copies + (copies - idle).max(0.0))
+                Some(lost + self.hidden * copies + (copies - idle).max(0.0))
             }
             (BudgetSite::Begin(x), _) => {
                 let idle = self.t.tensors[x].accesses.first().map_or(0.0, |&p| start(p));
-                Some(self.hidden * copies + (copies - idle).max(0.0))
+                Some(lost + self.hidden * copies + (copies - idle).max(0.0))
             }
-            (BudgetSite::Home(_), _) => Some(self.hidden * copies),
+            (BudgetSite::Home(_), _) => Some(lost + self.hidden * copies),
         }
     }
 

@@ -29,6 +29,8 @@ impl Prediction {
 pub struct Room {
     /// Seconds of each tensor's copy to the host, and to the device.
     copy: Vec<(f64, f64)>,
+    /// Seconds that kernels lose by these copies.
+    lost: Vec<(f64, f64)>,
     bytes: Vec<u64>,
     /// Bytes of host memory that scripts should keep to.
     host: Option<u64>,
@@ -54,12 +56,14 @@ pub struct Room {
 impl Room {
     /// For a timeline's tensors.
     pub fn new(t: &Timeline, device: &Device) -> Room {
-        let copy = |bytes| {
-            let seconds = |direction| device.copy_seconds(direction, bytes);
-            (seconds(Direction::ToHost), seconds(Direction::ToDevice))
+        let each_way = |seconds: &dyn Fn(Direction, u64) -> f64| {
+            let both =
+                |bytes| (seconds(Direction::ToHost, bytes), seconds(Direction::ToDevice, bytes));
+            t.tensors.iter().map(|x| both(x.bytes)).collect()
         };
         Room {
-            copy: t.tensors.iter().map(|x| copy(x.bytes)).collect(),
+            copy: each_way(&|direction, bytes| device.copy_seconds(direction, bytes)),
+            lost: each_way(&|direction, bytes| device.lost_seconds(direction, bytes)),
             bytes: t.tensors.iter().map(|x| x.bytes).collect(),
             host: None,
             live: Vec::new(),
@@ -252,6 +256,8 @@ impl Room {
             now = self.start[i] + step.seconds;
             self.end[i] = now;
         }
-        now.max(to_host).max(to_device)
+        let out = script.stores.iter().map(|s| self.lost[s.tensor].0);
+        let back = script.fetches.iter().map(|f| self.lost[f.tensor].1);
+        now.max(to_host).max(to_device) + out.chain(back).sum::<f64>()
     }
 }

@@ -4,7 +4,8 @@
 //! take turns on the arithmetic units, in issue order where several are ready: the
 //! roofline gives each the whole device. A copy takes the engine of its direction (the
 //! one engine, where there is only one) and has the link's rate for that direction, or
-//! its rate both ways while the other direction is busy too. The host issues in time.
+//! its rate both ways while the other direction is busy too. Kernels are slower beside copies, and
+//! where they wait for one, by what the device's description says. The host issues in time.
 //!
 //! At the end of a step all streams have joined, so steps are alike, and one step is the
 //! steady state.
@@ -179,6 +180,8 @@ struct Machine<'a> {
     latest: Vec<Option<usize>>,
     /// For each stream, the command that its last wait in vain was for.
     awaited: Vec<Option<usize>>,
+    /// For each stream, copies that were waited for since its last command.
+    joined: Vec<u32>,
     /// Events that have happened, with the last command before them.
     events: HashMap<EventId, Option<usize>>,
     running: [Option<Running>; 4],
@@ -215,6 +218,7 @@ impl<'a> Machine<'a> {
             busy: vec![false; ids.len()],
             latest: vec![None; ids.len()],
             awaited: vec![None; ids.len()],
+            joined: vec![0; ids.len()],
             queues,
             events: HashMap::new(),
             running: [None, None, None, None],
@@ -275,6 +279,8 @@ impl<'a> Machine<'a> {
                         if after.is_some_and(|a| end(a) >= self.now) {
                             self.awaited[s] = after;
                         }
+                        let is_copy = |a| matches!(self.engine(a), Engine::Link(_));
+                        self.joined[s] += u32::from(after.is_some_and(is_copy));
                     }
                     None => return moved,
                 },
@@ -312,9 +318,13 @@ impl<'a> Machine<'a> {
             (Command::Copy { from, .. }, _) => (self.copy_within(from.len), 0.0),
             _ => return false,
         };
+        let mut seconds = seconds;
         if place == KERNELS {
             self.note_stall(stream);
+            let joined = f64::from(self.joined[stream]);
+            seconds += joined * self.device.link.beside_kernels.join_seconds;
         }
+        self.joined[stream] = 0;
         self.awaited[stream] = None;
         self.found.commands[command].start = self.now;
         self.running[place] = Some(Running { command, stream, seconds, bytes });
@@ -343,15 +353,26 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// Seconds of its own that a command gets through in a second.
+    fn pace(&self, place: usize) -> f64 {
+        let copies = [TO_HOST, TO_DEVICE].iter().filter(|&&way| self.running[way].is_some());
+        match place {
+            KERNELS => {
+                1.0 - (self.device.link.beside_kernels.drag * copies.count() as f64).min(0.9)
+            }
+            _ => 1.0,
+        }
+    }
+
     /// Bytes per second of a direction, as busy as the link is.
     fn rate(&self, place: usize) -> f64 {
         let link = &self.device.link;
         let both = self.running[TO_HOST].is_some() && self.running[TO_DEVICE].is_some();
         match place {
-            TO_HOST | TO_DEVICE if both => link.both,
-            TO_HOST => link.to_host,
-            TO_DEVICE => link.to_device,
-            // Exchanges are seconds alone, and so are kernels.
+            TO_HOST | TO_DEVICE if both => link.rate_both_ways(),
+            TO_HOST => link.rate(Direction::ToHost),
+            TO_DEVICE => link.rate(Direction::ToDevice),
+            // Exchanges are seconds alone.
             _ => 1.0,
         }
     }
@@ -360,10 +381,11 @@ impl<'a> Machine<'a> {
     fn advance(&mut self) {
         let left = |(place, r): (usize, &Option<Running>)| {
             let r = r.as_ref()?;
-            Some(r.seconds + r.bytes / self.rate(place))
+            Some(r.seconds / self.pace(place) + r.bytes / self.rate(place))
         };
         let next = self.running.iter().enumerate().filter_map(left).fold(f64::INFINITY, f64::min);
         let rates = [0, 1, 2, 3].map(|place| self.rate(place));
+        let paces = [0, 1, 2, 3].map(|place| self.pace(place));
         self.now += next;
         for (place, entry) in self.running.iter_mut().enumerate() {
             let Some(r) = entry else { continue };
@@ -373,7 +395,7 @@ impl<'a> Machine<'a> {
                 TO_DEVICE => self.found.to_device.seconds += next,
                 _ => self.found.exchange_seconds += next,
             }
-            let total = r.seconds + r.bytes / rates[place];
+            let total = r.seconds / paces[place] + r.bytes / rates[place];
             if total <= next {
                 let bytes = match &self.p.commands[r.command] {
                     Command::Copy { from, .. } => from.len,
@@ -391,8 +413,8 @@ impl<'a> Machine<'a> {
                 *entry = None;
                 continue;
             }
-            let latency = r.seconds.min(next);
-            r.seconds -= latency;
+            let latency = (r.seconds / paces[place]).min(next);
+            r.seconds -= latency * paces[place];
             r.bytes = (r.bytes - (next - latency) * rates[place]).max(0.0);
         }
     }

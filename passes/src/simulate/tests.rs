@@ -1,6 +1,6 @@
 use super::*;
 use arenic_ir::check::check;
-use arenic_ir::cost::Link;
+use arenic_ir::cost::{BesideKernels, Link};
 use arenic_ir::text::Module;
 use arenic_programs::steps;
 
@@ -88,6 +88,27 @@ fn the_link_is_shared() {
     let single = simulated(both, 1).1;
     assert_eq!(single.to_host.seconds, 16.0);
     assert_eq!(simulated(both, 2).1.to_host.seconds, 32.0);
+}
+
+/// Copies beside kernels have a part of their rate, kernels beside copies lose time, and so do those that waited
+/// for one.
+#[test]
+fn copies_and_kernels_slow_each_other() {
+    let stored_beside_a_kernel = format!(
+        "{}  record stream0 event1\n  wait stream2 event1\n  \
+         copy stream2 device[16+16] -> host[16+16]\n  run n1 stream0 (device[16+16]) -> (device[0+16])\n  \
+         record stream2 event2\n  wait stream0 event2\n  output device[0+16]\n",
+        SWAPPED_IN.rsplit_once("  run n1").unwrap().0
+    );
+    let module = step(&stored_beside_a_kernel);
+    let mut device = device(2);
+    device.link.beside_kernels = BesideKernels { rate: 0.5, drag: 0.25, join_seconds: 3.0 };
+    let found = simulate(module.program.as_ref().unwrap(), &device, &|_| 10.0);
+    let kernels: Vec<Span> = [3, 7].map(|i| found.commands[i]).into();
+    assert_eq!(kernels[0], Span { start: 32.0, end: 45.0 });
+    assert_eq!((kernels[1].start, kernels[1].end), (45.0, 45.0 + 10.0 / 0.75));
+    assert_eq!((found.to_device.seconds, found.to_host.seconds), (32.0, 32.0));
+    assert_eq!(found.seconds, 77.0);
 }
 
 #[test]
