@@ -6,7 +6,7 @@ use super::batch_norm;
 use super::elementwise::{computed, stored};
 use super::index::{broadcast_strides, offset};
 use super::reduce::{Combination, combine, element};
-use super::rows::StridedRows;
+use super::rows::{Each, StridedRows};
 use super::site::{LaunchSite, Parameter, c_type, literal};
 use arenic_backends::cuda::tiling::{channel_sums, row_sums};
 use arenic_backends::reduce::ReducePlan;
@@ -88,7 +88,12 @@ impl Steps<'_> {
 
     /// The places of what they give, as parameters.
     fn results(&self, site: &LaunchSite) -> Vec<Parameter> {
-        [0].into_iter().chain(self.rounded).filter_map(|o| site.output(o)).collect()
+        self.written(site).into_iter().filter_map(|o| site.output(o)).collect()
+    }
+
+    /// The results that they write.
+    fn written(&self, site: &LaunchSite) -> Vec<usize> {
+        [0].into_iter().chain(self.rounded).filter(|&o| site.outputs[o].is_some()).collect()
     }
 
     /// Which of their operands have an element for each of the first operand's.
@@ -143,11 +148,27 @@ fn factor(site: &LaunchSite, row: &[usize], k: usize) -> String {
     format!("x{k}[{}]", offset(row, &strides, "i"))
 }
 
+/// What the last loop of a kernel does with each element of a row of this shape, where it reads these operands
+/// along the row.
+fn each<'a>(
+    site: &LaunchSite,
+    row: &[usize],
+    factors: Range<usize>,
+    then: Option<&Steps>,
+    body: &'a str,
+) -> Each<'a> {
+    let n: usize = row.iter().product();
+    let whole = then.map_or(Vec::new(), |then| then.whole(site).collect());
+    let of_row = factors.filter(|&k| site.inputs[k].elements() == n).collect();
+    let results = then.map_or(vec![0], |then| then.written(site));
+    Each { whole, of_row, results, body }
+}
+
 fn forward(site: &mut LaunchSite, axis: usize, epsilon: f32, then: Option<Steps>) {
     let x = site.inputs[0];
-    let rows = StridedRows::new(x, axis..x.rank());
+    let rows = StridedRows::new(x, axis..x.rank()).in_groups();
     let row = &x.shape[axis..];
-    let (t, index, n) = (c_type(x.dtype), rows.index, row.iter().product::<usize>());
+    let (t, n) = (c_type(x.dtype), row.iter().product::<usize>());
     let sum = rows.sum("x.template combine<Sum<T>>([](T x) { return x; })");
     let squares =
         rows.sum("x.template combine<Sum<T>>([=](T x) { return (x - mean) * (x - mean); })");
@@ -176,10 +197,11 @@ fn forward(site: &mut LaunchSite, axis: usize, epsilon: f32, then: Option<Steps>
         }
         let place = rows.element();
         let store = match &then {
-            Some(then) => format!("\n{}    ", then.store(site, value, &place)),
-            None => format!(" y0[{place}] = {value}; "),
+            Some(then) => then.store(site, value, &place),
+            None => format!("    y0[{place}] = {value};\n"),
         };
-        let _ = writeln!(body, "    x.each([&]({index} i, T x) {{{store}}});");
+        let factors = 1..own(site, then.as_ref());
+        body += &rows.each(site, &each(site, row, factors, then.as_ref(), &store));
     }
     rows.launch(site, parameters, &body);
 }
@@ -190,35 +212,37 @@ fn of_operand(site: &mut LaunchSite, axis: usize, dy: Dy, then: Option<Steps>) {
         return;
     }
     let x = site.inputs[0];
-    let rows = StridedRows::new(x, axis..x.rank());
+    let rows = StridedRows::new(x, axis..x.rank()).in_groups();
     let place = rows.element();
     let rows = match &dy.0 {
-        Some(_) => rows.and_computed(dy.element(site, &place)),
+        Some(steps) => rows.and_computed(dy.element(site, &place), steps.whole(site).collect()),
         None => rows.and_second(),
     };
     let (t, index) = (c_type(x.dtype), rows.index);
     let row = &x.shape[axis..];
     let [mean, inv_std] = [3, 4].map(|k| dy.after(k));
-    let factor = factor(site, row, if dy.0.is_some() { 1 } else { 2 });
+    let scale = if dy.0.is_some() { 1 } else { 2 };
+    let factor = factor(site, row, scale);
     let sums = rows.sums(&format!(
         "x.template combine<Sums<T>>(other, [=]({index} i, T x, T dy) {{
         const T g = dy * {factor};
         return Pair<T>{{g, g * ((x - mean) * inv_std)}};
     }})"
     ));
-    let store = match then {
+    let store = match &then {
         Some(then) => then.store(site, "inv_std * rest".into(), &place),
-        None => format!("        y0[{place}] = inv_std * rest;\n"),
+        None => format!("    y0[{place}] = inv_std * rest;\n"),
     };
+    let rest = format!(
+        "    const T rest = dy * {factor} - of_gradient - (x - mean) * inv_std * of_product;\n{store}"
+    );
+    let each = rows.each(site, &each(site, row, scale..scale + 1, then.as_ref(), &rest));
     let body = format!(
         "    typedef {t} T;
     const T mean = live ? {mean}[row] : T(0), inv_std = live ? {inv_std}[row] : T(0);
     const Pair<T> sums = {sums};
     const T of_gradient = sums.first / T({n}), of_product = sums.second / T({n});
-    x.each(other, [&]({index} i, T x, T dy) {{
-        const T rest = dy * {factor} - of_gradient - (x - mean) * inv_std * of_product;
-{store}    }});
-",
+{each}",
         n = row.iter().product::<usize>(),
     );
     let parameters = site.all_inputs().into_iter().chain(results);

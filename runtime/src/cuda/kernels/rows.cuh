@@ -1,5 +1,5 @@
-// Rows that neighbouring threads share: element i is its thread's, i % lanes, from first to last,
-// so a result may take the operand's place.
+// Rows that neighbouring threads share, element by element or by groups of neighbouring elements: group k is its
+// thread's, k % lanes, from first to last, so a result may take the operand's place.
 #pragma once
 #include "reduce.cuh"
 
@@ -19,11 +19,52 @@ __device__ RowOf<F> row_of(F f) {
     return RowOf<F>{f};
 }
 
-// A row in registers: each element is read once.
-template <class T, class Index, u32 lanes, Index n, Index stride>
+// A row whose groups begin at multiples of their bytes, so that each is loaded at once.
+template <class Row>
+struct PackedRow {
+    Row row;
+};
+
+template <class Row>
+__device__ PackedRow<Row> packed(Row row) {
+    return PackedRow<Row>{row};
+}
+
+// A row of groups that a function makes.
+template <class F>
+struct RowOfGroups {
+    F f;
+};
+
+template <class F>
+__device__ RowOfGroups<F> row_of_groups(F f) {
+    return RowOfGroups<F>{f};
+}
+
+// The elements of a row from `first` on, `stride` apart.
+template <u32 width, class T, class Row, class Index>
+__device__ inline void load_group(T* x, const Row& row, Index first, Index stride) {
+#pragma unroll
+    for (u32 j = 0; j < width; j++) x[j] = row[(first + j) * stride];
+}
+
+template <u32 width, class T, class Row, class Index>
+__device__ inline void load_group(T* x, const PackedRow<Row>& row, Index first, Index) {
+    const auto pack = load_pack<width>(row.row + first);
+#pragma unroll
+    for (u32 j = 0; j < width; j++) x[j] = lane_of(pack, j)[0];
+}
+
+template <u32 width, class T, class F, class Index>
+__device__ inline void load_group(T* x, const RowOfGroups<F>& row, Index first, Index) {
+    row.f(first, x);
+}
+
+// A row in registers: each element is read once. Groups have `width` elements, of which rows have a multiple.
+template <class T, class Index, u32 lanes, Index n, Index stride, u32 width = 1>
 struct Held {
-    static constexpr u32 COUNT = n > 0 ? u32((n + lanes - 1) / lanes) : 1;
-    T x[COUNT];
+    static constexpr u32 COUNT = n > 0 ? u32((n + lanes * width - 1) / (lanes * width)) : 1;
+    T x[COUNT * width];
     u32 lane, end;
 
     // Nothing is read for a row that is not there.
@@ -31,28 +72,41 @@ struct Held {
     __device__ Held(Row row, u32 lane, bool live) : lane(lane), end(live ? u32(n) : 0) {
 #pragma unroll
         for (u32 k = 0; k < COUNT; k++) {
-            const u32 i = k * lanes + lane;
-            x[k] = i < end ? row[Index(i) * stride] : T(0);
+            const u32 first = (k * lanes + lane) * width;
+            if (first < end) {
+                load_group<width>(x + k * width, row, Index(first), stride);
+            } else {
+#pragma unroll
+                for (u32 j = 0; j < width; j++) x[k * width + j] = T(0);
+            }
+        }
+    }
+
+    // For each group its first element's place in the row, and which one of the thread's it is.
+    template <class Do>
+    __device__ void each_group(Do f) const {
+#pragma unroll
+        for (u32 k = 0; k < COUNT; k++) {
+            const u32 first = (k * lanes + lane) * width;
+            if (first < end) f(Index(first), k * width);
         }
     }
 
     template <class Do>
     __device__ void each(Do f) const {
+        each_group([&](Index first, u32 at) {
 #pragma unroll
-        for (u32 k = 0; k < COUNT; k++) {
-            const u32 i = k * lanes + lane;
-            if (i < end) f(Index(i), x[k]);
-        }
+            for (u32 j = 0; j < width; j++) f(first + j, x[at + j]);
+        });
     }
 
     // The thread's elements and those of another row.
     template <class Do>
     __device__ void each(const Held& other, Do f) const {
+        each_group([&](Index first, u32 at) {
 #pragma unroll
-        for (u32 k = 0; k < COUNT; k++) {
-            const u32 i = k * lanes + lane;
-            if (i < end) f(Index(i), x[k], other.x[k]);
-        }
+            for (u32 j = 0; j < width; j++) f(first + j, x[at + j], other.x[at + j]);
+        });
     }
 
     // What `term` makes of the thread's elements, combined.
