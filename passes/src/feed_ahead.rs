@@ -84,3 +84,38 @@ impl ProgramPass for FeedAhead {
         large.map(|bytes| device.copy_seconds(Direction::ToDevice, bytes)).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arenic_backends::CUDA;
+    use arenic_ir::program::PerSpace;
+    use arenic_ir::text::Module;
+    use arenic_programs::steps;
+
+    /// A step waits for inputs that have no room; so do others of several programs, whatever the room.
+    #[test]
+    fn inputs_without_room_are_waited_for() {
+        let text = "graph \"g\" {\n  input v0: f32[64] \"x\"\n  input v1: f32[] \"y\"\n  \
+                    n0 binary {\"f\":\"add\"} (v0, v1) -> (v2: f32[64] \"z\")\n  output \"z\" v2\n}\n\
+                    program {\n  align 256\n  device 512\n  host 0\n  home v0 device[0+256]\n  \
+                    home v1 device[256+4]\n  \
+                    run n0 stream0 (device[0+256], device[256+4]) -> (device[0+256])\n  \
+                    output device[0+256]\n}\n";
+        let module = Module::parse(text, &arenic_backends::ALL).unwrap();
+        let (g, device) = (&module.graph, &steps::device(1.0));
+        let pass = FeedAhead { least_bytes: 16 };
+        let seconds = |limit, turns| {
+            let mut program = module.program.clone().unwrap();
+            let limits = PerSpace { device: Some(limit), ..PerSpace::default() };
+            let cx = Cx { limits, turns, ..Cx::new(CUDA.target()) };
+            pass.run(g, &Plan::default(), &mut program, &cx).unwrap();
+            (program.sizes.device, pass.missed_seconds(g, &program, device, &cx))
+        };
+        let room = pass.room(g, &Cx::new(CUDA.target()));
+        assert_eq!(room, 256);
+        assert_eq!(seconds(512 + room, Turns::Alone), (768, 0.0));
+        assert_eq!(seconds(512 + room - 1, Turns::Alone), (512, 256.0));
+        assert_eq!(seconds(512 + room, Turns::OfRounds), (512, 0.0));
+    }
+}
