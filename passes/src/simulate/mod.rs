@@ -307,7 +307,7 @@ impl<'a> Machine<'a> {
         if self.running[place].is_some() {
             return false;
         }
-        let (seconds, bytes) = match (&self.p.commands[command], engine) {
+        let (mut seconds, bytes) = match (&self.p.commands[command], engine) {
             (Command::Run { node, .. }, _) => {
                 let exchange = (self.exchange)(*node);
                 (exchange.unwrap_or_else(|| (self.kernel)(*node)), 0.0)
@@ -318,7 +318,6 @@ impl<'a> Machine<'a> {
             (Command::Copy { from, .. }, _) => (self.copy_within(from.len), 0.0),
             _ => return false,
         };
-        let mut seconds = seconds;
         if place == KERNELS {
             self.note_stall(stream);
             let joined = f64::from(self.joined[stream]);
@@ -355,11 +354,9 @@ impl<'a> Machine<'a> {
 
     /// Seconds of its own that a command gets through in a second.
     fn pace(&self, place: usize) -> f64 {
-        let copies = [TO_HOST, TO_DEVICE].iter().filter(|&&way| self.running[way].is_some());
+        let copies = [TO_HOST, TO_DEVICE].into_iter().filter(|&way| self.running[way].is_some());
         match place {
-            KERNELS => {
-                1.0 - (self.device.link.beside_kernels.drag * copies.count() as f64).min(0.9)
-            }
+            KERNELS => (1.0 - self.device.link.beside_kernels.drag).powi(copies.count() as i32),
             _ => 1.0,
         }
     }

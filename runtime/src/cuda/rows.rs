@@ -6,6 +6,7 @@
 //! two groups, its elements are loaded one by one.
 
 use super::index::{constant, index_type};
+use super::packs::LOAD;
 use super::site::{LaunchSite, Parameter, THREADS, c_type};
 use arenic_backends::cuda::tiling::row_lanes;
 use arenic_ir::{DType, TensorType};
@@ -30,8 +31,10 @@ pub(super) struct StridedRows {
     ty: &'static str,
     /// What is read beside the rows, if anything.
     other: Option<Other>,
-    /// A thread has groups, if rows consist of such.
-    in_groups: bool,
+    /// Elements of a group that a thread has whole.
+    group: usize,
+    /// Rows that are not held are read once, by groups.
+    is_streamed: bool,
 }
 
 /// Rows that are read beside those of the first operand.
@@ -63,7 +66,18 @@ impl StridedRows {
         let n = x.shape[axes].iter().product();
         let index = index_type(x.elements());
         let (size, ty) = (x.dtype.accumulated().size() as usize, c_type(x.dtype));
-        StridedRows { index, rows, n, stride, lanes, size, ty, other: None, in_groups: false }
+        StridedRows {
+            index,
+            rows,
+            n,
+            stride,
+            lanes,
+            size,
+            ty,
+            other: None,
+            group: 1,
+            is_streamed: false,
+        }
     }
 
     /// The rows and, as `other`, those of the second operand, of equal shape.
@@ -77,21 +91,32 @@ impl StridedRows {
         StridedRows { other: Some(Other::Computed(element, reads)), ..self }
     }
 
-    /// The same, of which a thread has groups where there are some.
+    /// The same, of which a thread has groups where rows that it keeps consist of such.
     pub(super) fn in_groups(self) -> StridedRows {
-        StridedRows { in_groups: self.stride == 1 && self.n.is_multiple_of(GROUP), ..self }
+        self.by_groups_of(GROUP)
+    }
+
+    /// Rows that are read once from the first element to the last, by groups where they consist of such.
+    pub(super) fn streamed(self, dtype: DType) -> StridedRows {
+        let rows = self.by_groups_of(LOAD / dtype.size() as usize);
+        StridedRows { is_streamed: rows.group > 1, ..rows }
+    }
+
+    fn by_groups_of(self, group: usize) -> StridedRows {
+        let is_whole = self.stride == 1 && self.n.is_multiple_of(group);
+        StridedRows { group: if is_whole { group } else { 1 }, ..self }
     }
 
     /// True where a thread keeps its elements in registers.
     fn is_held(&self) -> bool {
         let operands = if self.other.is_some() { 2 } else { 1 };
-        let most = if self.in_groups { HELD_IN_GROUPS } else { HELD };
+        let most = if self.group > 1 { HELD_IN_GROUPS } else { HELD };
         self.n.div_ceil(self.lanes) * self.size * operands <= most
     }
 
     /// Elements that are loaded and stored at once.
     fn width(&self) -> usize {
-        if self.in_groups && self.is_held() { GROUP } else { 1 }
+        if self.is_held() || self.is_streamed { self.group } else { 1 }
     }
 
     /// Launches a kernel whose body knows its row's number `row`, the place `base` of its first
@@ -116,6 +141,10 @@ impl StridedRows {
         };
         let [rows, n, stride] = [rows, n, stride].map(constant);
         let read = |name: &str, row: &str, ty_of_row: &str| {
+            if self.is_streamed && !self.is_held() {
+                let kind = format!("streamed<{ty}, {index}, {lanes}, {n}, {width}>");
+                return format!("    const auto {name} = {kind}({row}, lane, live);\n");
+            }
             let (kind, last) = match self.is_held() {
                 true => ("Held", format!(", {width}")),
                 false => ("Reread", ty_of_row.to_owned()),
@@ -124,7 +153,7 @@ impl StridedRows {
             format!("    const {kind} {name}({row}, lane, live);\n")
         };
         let ty_of_operand = if narrow { ", Narrow" } else { "" };
-        let operand = |k: usize| match width > 1 && is_packed(site, k) {
+        let operand = |k: usize| match width > 1 && is_packed(site, k, width) {
             true => format!("packed(x{k} + base)"),
             false => format!("x{k} + base"),
         };
@@ -208,21 +237,21 @@ impl StridedRows {
     }
 }
 
-/// True where groups of an operand are loaded at once.
-fn is_packed(site: &LaunchSite, k: usize) -> bool {
-    site.alignments[k].is_multiple_of(GROUP as u64 * site.inputs[k].dtype.size())
+/// True where groups of so many elements of an operand are loaded at once.
+fn is_packed(site: &LaunchSite, k: usize, group: usize) -> bool {
+    site.alignments[k].is_multiple_of(group as u64 * site.inputs[k].dtype.size())
 }
 
 /// Loads the group of each operand that can be, at this place.
 fn loads(site: &LaunchSite, operands: &[usize], place: &str) -> String {
-    let packed = operands.iter().filter(|&&k| is_packed(site, k));
+    let packed = operands.iter().filter(|&&k| is_packed(site, k, GROUP));
     let load = |k| format!("    const auto x{k}_read = load_pack<{GROUP}>(x{k} + ({place}));\n");
     packed.map(load).collect()
 }
 
 /// The elements `j` of what was loaded and of results, under the names of their tensors.
 fn lanes_of(site: &LaunchSite, operands: &[usize], results: &[usize]) -> String {
-    let packed = operands.iter().filter(|&&k| is_packed(site, k));
+    let packed = operands.iter().filter(|&&k| is_packed(site, k, GROUP));
     let reads = packed.map(|k| format!("    const auto x{k} = lane_of(x{k}_read, j);\n"));
     let made = results.iter().map(|o| format!("    const auto y{o} = lane_of(made{o}, j);\n"));
     reads.chain(made).collect()

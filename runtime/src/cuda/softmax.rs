@@ -76,7 +76,7 @@ fn stats(site: &mut LaunchSite) {
             let _ = writeln!(body, "    if (live && lane == 0) y{o}[row] = {value};");
         }
     }
-    StridedRows::new(x, axis..axis + 1).launch(site, parameters, &body);
+    StridedRows::new(x, axis..axis + 1).streamed(x.dtype).launch(site, parameters, &body);
 }
 
 fn of_stats(site: &mut LaunchSite) {

@@ -44,9 +44,15 @@ pub(super) fn cases(r: &mut Random) -> Vec<Case> {
             cases.push(softmax(r, dtype, &shape, axis));
             cases.push(of_operand(r, dtype, &shape, axis));
         }
-        for shape in
-            [vec![5, 1], vec![20, 9], vec![2, 3, 40], vec![300], vec![3, 9000], vec![512, 256]]
-        {
+        for shape in [
+            vec![5, 1],
+            vec![20, 9],
+            vec![2, 3, 40],
+            vec![300],
+            vec![3, 9000],
+            vec![512, 256],
+            vec![2, 20000],
+        ] {
             let x = logits(r, dtype, &shape);
             let stats = Case::new(Op::LogSoftmaxStats, [x]).close(Close::FUNCTION);
             cases.push(stats);

@@ -73,7 +73,7 @@ const KERNELS: &[(&str, Math, &str)] = &[
         Math::F32,
         r#"layer_norm_param_grad {"axis":1} (v0: f32[8192,768], v1: f32[8192,768], v2: f32[8192,1], v3: f32[8192,1])"#,
     ),
-    ("statistics of log softmax, bf16", Math::F32, "log_softmax_stats (v0: bf16[8192,50257])"),
+    ("statistics of log softmax, bf16", Math::F32, "log_softmax_stats (v0: bf16[8192,50264])"),
     (
         "update",
         Math::F32,

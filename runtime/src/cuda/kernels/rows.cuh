@@ -178,3 +178,37 @@ struct Reread {
             lane, end, lanes, [=](Index i) { return term(i, at(i), other.at(i)); });
     }
 };
+
+// A longer row of groups, read once from its first to its last; 16 elements of a thread are on their way at a time.
+template <class T, class Index, u32 lanes, Index n, u32 width, class Row>
+struct Streamed {
+    static constexpr u32 AT_ONCE = 16;
+    Row row;
+    u32 lane;
+    Index end;
+
+    // `f` of so many elements, with `none` in the place of those that are not there.
+    template <class Do>
+    __device__ void each_some(T none, Do f) const {
+        constexpr u32 groups = AT_ONCE / width, step = lanes * width;
+        for (Index i = lane * width; i < end; i += groups * step) {
+            T x[AT_ONCE];
+#pragma unroll
+            for (u32 g = 0; g < groups; g++) {
+                const Index first = i + g * step;
+                if (first < end) {
+                    load_group<width>(x + g * width, row, first, Index(1));
+                } else {
+#pragma unroll
+                    for (u32 j = 0; j < width; j++) x[g * width + j] = none;
+                }
+            }
+            f(x);
+        }
+    }
+};
+
+template <class T, class Index, u32 lanes, Index n, u32 width, class Row>
+__device__ Streamed<T, Index, lanes, n, width, Row> streamed(Row row, u32 lane, bool live) {
+    return {row, lane, live ? n : 0};
+}
