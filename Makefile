@@ -216,8 +216,9 @@ fuzz: ## Fuzz every reader, and the checker by random programs, for MINUTES in a
 	@tools/setup.sh build
 	@tools/fuzz.sh $(MINUTES)
 
-bench: $(VENV)/bench build ## Compare step times with onnxruntime
+bench: $(VENV)/bench build ## Compare step times, and times of single operators, with onnxruntime
 	$(PYTHON) benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic
+	$(PYTHON) benches/single_operators.py --arenic $(CARGO_TARGET_DIR)/release/arenic
 
 # In an environment with PyTorch, torchvision, onnx, onnxscript and onnxruntime: make bench-steps PYTHON=.venv-torch-newest/bin/python
 bench-steps: build ## Print what steps of networks take at sizes that people train, beside PyTorch and onnxruntime

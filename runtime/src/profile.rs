@@ -8,10 +8,10 @@ use crate::cpu;
 use crate::cuda::SetupError;
 use crate::cuda::driver::DriverError;
 use crate::executor::{StepError, node_label};
-use crate::kernel::{Draw, KernelError};
+use crate::kernel::{Call, Draw, KernelError};
 use crate::memory::{AlignedBytes, OutOfMemory};
 use crate::reference::{EvaluateError, alone};
-use arenic_ir::graph::{Graph, NodeId};
+use arenic_ir::graph::{Graph, Node, NodeId, ValueId};
 use arenic_ir::profile::{KernelTime, KernelTimes, Machine, Profile};
 use arenic_ir::types::bf16;
 use arenic_ir::{DType, Op, TensorType};
@@ -95,16 +95,23 @@ fn kernels(g: &Graph) -> Result<Vec<KernelTime>, MeasureError> {
 }
 
 fn measure(g: &Graph, n: NodeId, operands: &[&TensorType]) -> Result<KernelTime, MeasureError> {
-    let op = &g.nodes[n].op;
+    let Node { op, outputs, .. } = &g.nodes[n];
     let refused = |error| MeasureError::Kernel { node: node_label(g, n), error };
     let filled =
         (0..operands.len()).map(|k| operand(op, operands, k)).collect::<Result<Vec<_>, _>>();
     let filled = filled.map_err(|e| refused(e.into()))?;
-    let timed =
-        alone(op, operands, &filled, Draw::default(), |call| median_seconds(|| cpu::run(call)));
+    let timed = alone(op, operands, &filled, Draw::default(), |call| {
+        with_results(call, outputs, |call| median_seconds(|| cpu::run(call)))
+    });
     let (seconds, _) = timed.map_err(refused)?;
     let operands = operands.iter().map(|&ty| ty.clone()).collect();
     Ok(KernelTime { operator: op.clone(), operands, seconds })
+}
+
+/// The same call with only those results that the node has: a kernel may do without the others' work.
+fn with_results<R>(call: &Call, of: &[Option<ValueId>], run: impl FnOnce(&Call) -> R) -> R {
+    let outputs = call.outputs.iter().zip(of).map(|(to, v)| to.filter(|_| v.is_some()));
+    run(&Call { outputs: &outputs.collect::<Vec<_>>(), ..*call })
 }
 
 /// Seconds of a call once its memory is there.
@@ -238,6 +245,24 @@ mod tests {
         assert_eq!((profile.machine.device.as_str(), profile.machine.threads), ("here", 1));
         assert!(profile.machine.to_host_bytes_per_second > 1e6);
         assert_eq!(Profile::parse(&profile.to_string()).unwrap(), profile);
+    }
+
+    #[test]
+    fn only_results_that_a_node_has_are_measured() {
+        let text = r#"graph "g" {
+  input v0: f32[1,1,4,4] "x"
+  n0 max_pool {"window":{"kernel":[2,2],"strides":[2,2],"dilations":[1,1],"pads_begin":[0,0],"pads_end":[0,0]}} (v0) -> (v1: f32[1,1,2,2], _)
+  output "y" v1
+}
+"#;
+        let g = Module::parse(text, &arenic_backends::ALL).unwrap().graph;
+        let (n, node) = g.nodes.iter().next().unwrap();
+        let types = g.input_types(n);
+        let x = [operand(&node.op, &types, 0).unwrap()];
+        let written = |call: &Call| call.outputs.iter().map(Option::is_some).collect::<Vec<_>>();
+        let both = |call: &Call| Ok((written(call), with_results(call, &node.outputs, written)));
+        let (both, _) = alone(&node.op, &types, &x, Draw::default(), both).unwrap();
+        assert_eq!(both, (vec![true, true], vec![true, false]));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! is never read and needs no value.
 
 use super::address::Shared;
+use super::blocks::unknown;
 use super::dispatch::{for_float, for_number};
 use super::number::{Float, Number};
 use super::pool_indices::PlacesWriter;
@@ -14,6 +15,7 @@ use super::wide::wide;
 use crate::kernel::{Call, Destination};
 use arenic_ir::DType;
 use arenic_ir::op::{MAX_RANK, PoolIndices, Window};
+use std::ops::Range;
 
 /// Runs a `MaxPool`.
 pub(super) fn max(window: &Window, indices: PoolIndices, call: &Call) {
@@ -191,6 +193,28 @@ wide! {
 /// Keeps the larger of what is best and of the values that one tap sees.
 #[inline(always)]
 fn keep_larger<T: Number>(values: &[T], tap: u32, best: &mut [T], taps: &mut [u32]) {
+    const BLOCK: usize = 8;
+    let n = best.len();
+    if n < BLOCK {
+        keep_block(values, tap, best, taps);
+        return;
+    }
+    // A value that is looked at twice changes nothing: the last block overlaps the one before it.
+    for at in (0..n - BLOCK).step_by(BLOCK).chain([n - BLOCK]) {
+        let (mut larger, mut numbers) = ([T::ZERO; BLOCK], [0; BLOCK]);
+        larger.copy_from_slice(&best[at..][..BLOCK]);
+        numbers.copy_from_slice(&taps[at..][..BLOCK]);
+        keep_block(&values[at..][..BLOCK], tap, &mut larger, &mut numbers);
+        // The compiler cannot tell that it was loaded from here; see `Number::larger`.
+        let at = unknown(at);
+        best[at..][..BLOCK].copy_from_slice(&larger);
+        taps[at..][..BLOCK].copy_from_slice(&numbers);
+    }
+}
+
+/// The same of values that are a vector, or few.
+#[inline(always)]
+fn keep_block<T: Number>(values: &[T], tap: u32, best: &mut [T], taps: &mut [u32]) {
     for ((best, kept), &value) in best.iter_mut().zip(taps).zip(values) {
         let larger = (value > *best) | value.is_nan() | (*kept == NO_TAP);
         *best = if larger { value } else { *best };
@@ -282,12 +306,22 @@ wide! {
 }
 
 wide! {
-    /// The sums of what the windows of a row see.
-    fn row_sums<T: Number>(s: &Sliding, meets: &WindowRows, from: &[T], to: &mut [T]) {
+    /// The sums of what the windows of a row see; of those in a range of positions, the averages of so many elements.
+    fn row_averages<T: Float>(
+        s: &Sliding,
+        meets: &WindowRows,
+        from: &[T],
+        full: Range<usize>,
+        count: T,
+        to: &mut [T],
+    ) {
         if s.is_whole() {
             to.fill(sum(from));
         } else {
             combined(s, meets, from, to, T::ZERO, T::add);
+        }
+        for to in &mut to[full] {
+            *to = to.div(count);
         }
     }
 }
@@ -325,7 +359,8 @@ fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
     // Positions all of whose taps along the last axis are inside.
     let window = (s.kernel[last] - 1) * s.dilations[last] + 1;
     let room = (s.input[last] + s.pads[last] + 1).saturating_sub(window);
-    let full = s.pads[last].div_ceil(s.strides[last])..room.div_ceil(s.strides[last]);
+    let end = room.div_ceil(s.strides[last]).min(width);
+    let full = s.pads[last].div_ceil(s.strides[last]).min(end)..end;
     for_each(ty.elements() / width, ty.elements() * s.taps(), |unit| {
         let (plane, row) = (unit / rows, unit % rows);
         let from = &x[plane * size..][..size];
@@ -333,14 +368,10 @@ fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
         let to = unsafe { y.slice(unit * width, width) };
         let meets = WindowRows::new(s, row);
         let outer: usize = (0..last).map(|d| counted(d, meets.at[d])).product();
-        row_sums(s, &meets, from, to);
         let whole = T::of_count((outer * s.kernel[last]).max(1));
-        for (j, to) in to.iter_mut().enumerate() {
-            let count = match full.contains(&j) {
-                true => whole,
-                false => T::of_count((outer * counted(last, j)).max(1)),
-            };
-            *to = to.div(count);
+        row_averages(s, &meets, from, full.clone(), whole, to);
+        for j in (0..full.start).chain(full.end..width) {
+            to[j] = to[j].div(T::of_count((outer * counted(last, j)).max(1)));
         }
     });
 }

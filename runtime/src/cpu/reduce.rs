@@ -53,6 +53,10 @@ fn reduced<T: Number>(call: &Call, f: Reduction, plan: &ReducePlan, x: &impl Ter
     }
 }
 
+/// Results that are computed by one call, and elements that are enough for one.
+const ROWS: usize = 64;
+const ELEMENTS: usize = 4096;
+
 /// How elements combine.
 trait Fold<T: Number>: 'static {
     /// What they are combined in.
@@ -185,10 +189,17 @@ impl<X> Job<'_, X> {
             (part * share).min(plan.segments)..((part + 1) * share).min(plan.segments)
         };
         if plan.inner_reduced {
-            for_each(plan.results * plan.parts, self.x.len(), |task| {
-                let (result, part) = (task / plan.parts, task % plan.parts);
-                let acc = segments::<T, F, X>(self, self.kept.offset(result), range(part));
-                emit(part, result, &[acc]);
+            // Short rows go together, since a call costs as much as some of them.
+            let group = match plan.parts {
+                1 => (ELEMENTS / (self.x.len() / plan.results)).clamp(1, ROWS),
+                _ => 1,
+            };
+            for_each(plan.results.div_ceil(group) * plan.parts, self.x.len(), |task| {
+                let (first, part) = (task / plan.parts * group, task % plan.parts);
+                let mut acc = [F::IDENTITY; ROWS];
+                let acc = &mut acc[..group.min(plan.results - first)];
+                results::<T, F, X>(self, first, range(part), acc);
+                emit(part, first, acc);
             });
             return;
         }
@@ -215,23 +226,21 @@ impl<X> Job<'_, X> {
         let mut room = [const { MaybeUninit::uninit() }; SEGMENT];
         lanes::<F, T>(self.x.run(at, SEGMENT.min(self.inner - column), &mut room))
     }
-}
 
-wide! {
     /// Segments of the last axis, from every reduced row, combined pairwise.
-    fn segments<T: Number, F: Fold<T>, X: Terms<T>>(
-        job: &Job<X>,
-        base: usize,
-        range: Range<usize>,
-    ) -> F::Acc {
+    #[inline(always)]
+    fn segments<F: Fold<T>, T: Number>(&self, base: usize, range: Range<usize>) -> F::Acc
+    where
+        X: Terms<T>,
+    {
         let (start, end) = (range.start, range.end);
         if end == start + 1 {
-            return job.segment::<F, T>(start, base);
+            return self.segment::<F, T>(start, base);
         }
         // `tree[i]` holds 2^i segments while bit `i` of their number is set.
         let mut tree = [F::IDENTITY; usize::BITS as usize];
         for i in range {
-            let mut acc = job.segment::<F, T>(i, base);
+            let mut acc = self.segment::<F, T>(i, base);
             let mut level = 0;
             while (i - start) >> level & 1 == 1 {
                 acc = F::combine(tree[level], acc);
@@ -246,6 +255,20 @@ wide! {
             }
         }
         total.unwrap_or(F::IDENTITY)
+    }
+}
+
+wide! {
+    /// The same segments of each of some results, from `first` on.
+    fn results<T: Number, F: Fold<T>, X: Terms<T>>(
+        job: &Job<X>,
+        first: usize,
+        range: Range<usize>,
+        acc: &mut [F::Acc],
+    ) {
+        for (i, acc) in acc.iter_mut().enumerate() {
+            *acc = job.segments::<F, T>(job.kept.offset(first + i), range.clone());
+        }
     }
 }
 
@@ -284,7 +307,7 @@ wide! {
 #[inline(always)]
 fn lanes<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc {
     match x.len() {
-        32.. => in_lanes::<F, T, 32>(x),
+        128.. => in_lanes::<F, T, 32>(x),
         8.. => in_lanes::<F, T, 8>(x),
         _ => in_lanes::<F, T, 1>(x),
     }
