@@ -34,7 +34,7 @@ pub(super) trait Number: Element + PartialOrd {
     /// The larger one, NaN where either is.
     ///
     /// A NaN is added to itself, which leaves it as it is. Of a choice between `self` and what lies where the
-    /// result goes, the compiler makes a store under a mask, for which some processors take 20 cycles.
+    /// result goes, the compiler makes a store under a mask, which some processors are slow at.
     #[inline(always)]
     fn larger(self, b: Self) -> Self {
         let larger = if self > b { self } else { b };

@@ -456,6 +456,34 @@ fn a_pool_keeps_nan() {
     }
 }
 
+/// Of equal elements the first one is found, and of NaNs the last one, however rows are cut into vectors.
+#[test]
+fn pools_of_rows_of_any_width() {
+    let mut r = Random(15);
+    for (width, step) in (1..40).flat_map(|width| (1..4).map(move |step| (width, step))) {
+        let values = [f64::NEG_INFINITY, 0.0, 1.0, 1.0, 2.0, f64::NAN];
+        let x: Vec<f64> = (0..(width - 1) * step + 3).map(|_| r.choose(&values)).collect();
+        let window = Window { strides: vec![step], ..plain(&[3], 1, 1, 0) };
+        let op = Op::MaxPool { window, ceil: false, indices: PoolIndices::Taps };
+        let (mut best, mut taps) = (Vec::new(), Vec::new());
+        for first in (0..width).map(|o| o * step) {
+            let mut found = (x[first], 0);
+            for (tap, &x) in x[first..first + 3].iter().enumerate() {
+                if x > found.0 || x.is_nan() {
+                    found = (x, tap);
+                }
+            }
+            best.push(found.0);
+            taps.push(found.1 as f64);
+        }
+        let x = Tensor::new(DType::F32, [1, 1, x.len()], x);
+        let y = apply(&op, &[&x], None, &[true, true]);
+        assert_close(&y[0], &best, 0.0, &op);
+        assert_eq!(y[1].values, taps, "{op:?} of {}", x.ty);
+        assert_close(&evaluate(&op, &[&x]), &best, 0.0, &op);
+    }
+}
+
 #[test]
 fn taps_have_the_smallest_type() {
     for (taps, dtype) in
