@@ -28,26 +28,20 @@ def operators():
     scales = np.array([1, 1, 2, 2], np.float32)
     empty = np.zeros(0, np.float32)
 
-    def of(channels):
-        return [np.ones(channels, np.float32), np.zeros(channels, np.float32)]
-
-    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    scale_and_bias = [np.ones(768, np.float32), np.zeros(768, np.float32)]
+    halves = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    thirds = {"kernel_shape": [3, 3], "pads": [1] * 4}
     return {
         "softmax, last axis [4096,768]": ("Softmax", {"axis": -1}, [4096, 768], []),
         "softmax, last axis [8,12,128,128]": ("Softmax", {"axis": -1}, [8, 12, 128, 128], []),
         "log softmax, last axis [512,8192]": ("LogSoftmax", {"axis": -1}, [512, 8192], []),
-        "layer normalisation [4096,768]": ("LayerNormalization", {"axis": -1}, [4096, 768], of(768)),
+        "layer normalisation [4096,768]": ("LayerNormalization", {"axis": -1}, [4096, 768], scale_and_bias),
         "GELU [4096,768]": ("Gelu", {}, [4096, 768], []),
         "average pool, global [32,512,7,7]": ("GlobalAveragePool", {}, [32, 512, 7, 7], []),
-        "average pool 2x2 [32,64,56,56]": ("AveragePool", pool, [32, 64, 56, 56], []),
-        "average pool 3x3 [32,64,56,56]": ("AveragePool", {"kernel_shape": [3, 3], "pads": [1] * 4}, [32, 64, 56, 56], []),
-        "max pool 2x2 [32,64,56,56]": ("MaxPool", pool, [32, 64, 56, 56], []),
-        "max pool 3x3 [32,64,112,112]": (
-            "MaxPool",
-            {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1] * 4},
-            [32, 64, 112, 112],
-            [],
-        ),
+        "average pool 2x2 [32,64,56,56]": ("AveragePool", halves, [32, 64, 56, 56], []),
+        "average pool 3x3 [32,64,56,56]": ("AveragePool", thirds, [32, 64, 56, 56], []),
+        "max pool 2x2 [32,64,56,56]": ("MaxPool", halves, [32, 64, 56, 56], []),
+        "max pool 3x3 [32,64,112,112]": ("MaxPool", {**thirds, "strides": [2, 2]}, [32, 64, 112, 112], []),
         "resize x2, linear [8,64,56,56]": ("Resize", {"mode": "linear"}, [8, 64, 56, 56], [empty, scales]),
         "resize x2, nearest [8,64,56,56]": ("Resize", {"mode": "nearest"}, [8, 64, 56, 56], [empty, scales]),
     }
