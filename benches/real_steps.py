@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Prints what whole steps of networks take at sizes that people train, beside PyTorch and onnxruntime.
 
-    benches/real_steps.py --arenic target/release/arenic [--rounds N] [--threads 1,2] [--batches 1,8] [--operators]
+    benches/real_steps.py --arenic target/release/arenic [--turns N] [--threads 1,2] [--batches 1,8] [--operators]
                           [--no-compile] [--no-onnxruntime] [NETWORK ...]
 
-Stochastic gradient descent with momentum, cross-entropy, the default pipeline. Every configuration is a process of its
-own in each round, by turns; milliseconds are medians of a run's steps, and of the rounds. `GFLOP/s` counts two
+Stochastic gradient descent with momentum, cross-entropy, the default pipeline. Each trainer is a process of its own. They
+take turns of about a second and one step at least, while the others wait, so that a machine whose speed drifts is the
+same for all: milliseconds are medians over the turns, ratios those of each turn's. arenic starts anew in each turn,
+with a step that is not counted. `GFLOP/s` counts two
 operations for each multiplication of products and convolutions, forward and twice backward. `%` is that of the rate of
-`torch.mm` of 1024 x 1024 matrices on as many threads, measured in the same rounds. `MiB` is the peak of resident memory
+`torch.mm` of 1024 x 1024 matrices on as many threads, measured in the same turns. `MiB` is the peak of resident memory
 above what the process had before it made the model. onnxruntime runs the step that `arenic export` writes, with other
 values of its states: two sets of them, which change roles at every step. With `--operators` follow, for each network, the operators that
 take most of arenic's step on one thread.
@@ -16,7 +18,9 @@ take most of arenic's step on one thread.
 import argparse
 import collections
 import io
+import itertools
 import json
+import operator
 import pathlib
 import statistics
 import subprocess
@@ -26,7 +30,7 @@ import time
 
 from limited_runs import base_of, objects, peak, transformer_of
 
-STEPS = 5
+TURN = 1.0  # seconds
 
 
 def networks():
@@ -110,6 +114,23 @@ def loss_of(logits, target):
     return torch.nn.functional.cross_entropy(logits, target)
 
 
+def serve(step, base, warm):
+    """Takes steps until its input ends: as many as each line of it says, answered by their seconds.
+
+    `step` may return a loss. The first `warm` steps come before any turn.
+    """
+    losses = [step() for _ in range(warm)]
+    print(json.dumps({}), flush=True)
+    for line in sys.stdin:
+        times = []
+        for _ in range(int(line)):
+            start = time.perf_counter()
+            losses.append(step())
+            times.append(time.perf_counter() - start)
+        print(json.dumps({"seconds": statistics.median(times)}), flush=True)
+    print(json.dumps({"mib": peak() - base, "losses": losses}), flush=True)
+
+
 def pytorch(name, batch, mode, threads):
     """Runs in a process of its own."""
     import torch
@@ -120,16 +141,15 @@ def pytorch(name, batch, mode, threads):
     network.train()
     run = torch.compile(network) if mode == "compile" else network
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
-    times, losses = [], []
-    for _ in range(STEPS + 2):
-        start = time.perf_counter()
+
+    def step():
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(run(x), target)
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
-        times.append(time.perf_counter() - start)
-    print(json.dumps({"mib": peak() - base, "seconds": statistics.median(times[2:]), "losses": losses}))
+        return loss.item()
+
+    serve(step, base, 2)
 
 
 def onnxruntime(path, data, threads):
@@ -145,22 +165,88 @@ def onnxruntime(path, data, threads):
     arrays = {**values(model), **np.load(data)}
     arrays["lr"] = np.asarray(0.01, arrays["lr"].dtype)
     runner = Onnxruntime(path, arrays, states_of(model), threads)
-    times = [runner.time(2) for _ in range(STEPS // 2 + 2)]
-    print(json.dumps({"mib": peak() - base, "seconds": statistics.median(times[1:])}))
+    del model, arrays
+    count = itertools.count()
+    serve(lambda: runner.step(next(count)), base, 2)
 
 
 def rate(threads):
-    """GFLOP/s of a square product; runs in a process of its own."""
+    """Median GFLOP/s of square products; runs in a process of its own."""
     import torch
 
     torch.set_num_threads(threads)
+    base = peak()
     a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
-    times = []
-    for _ in range(12):
-        start = time.perf_counter()
+
+    def step():
         torch.mm(a, b)
-        times.append(time.perf_counter() - start)
-    print(json.dumps({"rate": 2 * 1024**3 / min(times) / 1e9}))
+
+    serve(step, base, 2)
+
+
+class Waiting:
+    """A trainer in a process of its own that takes steps when it is told to."""
+
+    def __init__(self, *words):
+        words = [sys.executable, __file__, *map(str, words)]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            raise RuntimeError(f"{self.process.args[2:]} ended")
+        return json.loads(line)
+
+    def seconds(self, steps):
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        return self.answer()["seconds"]
+
+    def end(self):
+        self.process.stdin.close()
+        last = self.answer()
+        self.process.wait()
+        return last
+
+
+class Arenic:
+    """`arenic run`, from the start in each turn."""
+
+    def __init__(self, program, artifact, data, threads, base):
+        run = [program, "run", artifact, "--data", data, "--set", "lr=0.01", "--threads", threads, "--json"]
+        self.run, self.base = run, base
+
+    def seconds(self, steps):
+        """Median of the times between lines: each follows its step."""
+        self.lines, times = [], []
+        words = [*map(str, self.run), "--steps", str(steps + 1)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                times.append(time.perf_counter())
+                self.lines.append(json.loads(line))
+        if process.returncode:
+            raise SystemExit(f"{' '.join(words)}: exit code {process.returncode}")
+        times = times[: steps + 1]  # the last line is the summary
+        return statistics.median(map(operator.sub, times[1:], times))
+
+    def operators(self, trace):
+        """Milliseconds by operator of one step, the longest first."""
+        objects(*self.run, "--steps", 3, "--trace", trace)
+        events = json.loads(pathlib.Path(trace).read_text())
+        events = events["traceEvents"] if isinstance(events, dict) else events
+        sums, counts = collections.Counter(), collections.Counter()
+        for event in events:
+            if event.get("ph") == "X":
+                kind = event["name"].split()[0]
+                sums[kind] += event["dur"] / 1000
+                counts[kind] += 1
+        return [(kind, counts[kind], ms) for kind, ms in sums.most_common(10)]
+
+    def end(self):
+        mib = self.lines[-1]["peak_rss_bytes"] / 2**20 - self.base
+        return {"mib": mib, "losses": [line["loss"] for line in self.lines if "loss" in line]}
 
 
 def export(name, batch, folder):
@@ -185,23 +271,10 @@ def export(name, batch, folder):
     print(json.dumps(figures))
 
 
-def operators(trace):
-    """Milliseconds by operator of one step, the longest first."""
-    events = json.loads(pathlib.Path(trace).read_text())
-    events = events["traceEvents"] if isinstance(events, dict) else events
-    sums, counts = collections.Counter(), collections.Counter()
-    for event in events:
-        if event.get("ph") == "X":
-            operator = event["name"].split()[0]
-            sums[operator] += event["dur"] / 1000
-            counts[operator] += 1
-    return [(operator, counts[operator], ms) for operator, ms in sums.most_common(10)]
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arenic", required=True)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--batches", default="8")
     parser.add_argument("--operators", action="store_true")
@@ -228,50 +301,44 @@ def main():
                 options = ["--momentum", "0.9", "-o", artifact, "--json"]
                 plan = objects(program, "compile", folder / "model.onnx", *loss, *options)[-1]
                 objects(program, "export", artifact, "-o", folder / "step.onnx")
-                data = ["--data", folder / "data.npz", "--set", "lr=0.01", "--steps", STEPS, "--json"]
                 for threads in map(int, arguments.threads.split(",")):
-                    base = base_of(program, folder, threads)
-                    rows, rates = collections.defaultdict(list), []
-                    for _ in range(arguments.rounds):
-                        for mode in modes:
-                            rows[mode].append(objects(*again, "--pytorch", name, batch, mode, threads)[-1])
-                        if not arguments.no_onnxruntime:
+                    ours = Arenic(program, artifact, folder / "data.npz", threads, base_of(program, folder, threads))
+                    trainers = {mode: Waiting("--pytorch", name, batch, mode, threads) for mode in modes}
+                    if not arguments.no_onnxruntime:
+                        try:
                             theirs = [folder / "step.onnx", folder / "data.npz", threads]
-                            try:
-                                run = objects(*again, "--onnxruntime", *theirs)[-1]
-                            except SystemExit as error:  # an operator that it has no kernel for
-                                print(f"onnxruntime: {str(error)[-200:]}", file=sys.stderr)
-                            else:
-                                rows["onnxruntime"].append(run)
-                        trace = folder / "trace.json"
-                        lines = objects(
-                            program, "run", artifact, *data, "--threads", threads, "--trace", trace
-                        )
-                        losses = [line["loss"] for line in lines if "loss" in line]
-                        mib = lines[-1]["peak_rss_bytes"] / 2**20 - base
-                        seconds = lines[-1]["median_step_seconds"]
-                        rows["arenic"].append({"mib": mib, "seconds": seconds, "losses": losses})
-                        rates.append(objects(*again, "--rate", threads)[-1]["rate"])
-                        if threads == 1:
-                            longest[name, batch] = operators(trace)
-                    median = lambda mode, key: statistics.median(row[key] for row in rows[mode])  # noqa: E731
-                    fastest, rate = min(median(mode, "seconds") for mode in modes), statistics.median(rates)
-                    expected = rows["eager"][-1]["losses"]
-                    for mode in rows:
-                        seconds = median(mode, "seconds")
-                        pairs = zip(rows[mode][-1].get("losses", []), expected)
-                        differ = [abs(a - b) / max(abs(b), 1e-9) for a, b in pairs]
+                            trainers["onnxruntime"] = Waiting("--onnxruntime", *theirs)
+                        except RuntimeError as error:  # an operator that it has no kernel for
+                            print(error, file=sys.stderr)
+                    trainers["arenic"] = ours
+                    square, rates = Waiting("--rate", threads), []
+                    turns = collections.defaultdict(list)
+                    steps = max(1, int(TURN / ours.seconds(1)))
+                    for _ in range(arguments.turns):
+                        for mode, trainer in trainers.items():
+                            turns[mode].append(trainer.seconds(steps))
+                        rates.append(2 * 1024**3 / square.seconds(8) / 1e9)
+                    ends = {mode: trainer.end() for mode, trainer in trainers.items()}
+                    square.end()
+                    if arguments.operators and threads == 1:
+                        longest[name, batch] = ours.operators(folder / "trace.json")
+                    rate = statistics.median(rates)
+                    for mode, times in turns.items():
+                        seconds, losses = statistics.median(times), ends[mode]["losses"]
+                        over = [statistics.median(map(operator.truediv, times, turns[m])) for m in modes]
+                        pairs = zip(losses, ends["eager"]["losses"])
+                        differ = [abs(a - b) / max(abs(b), 1e-9) for a, b in pairs if a is not None]
                         speed = figures["flops"] / seconds / 1e9
                         arena = f"{plan['arena_bytes'] / 2**20:.0f}" if mode == "arenic" else ""
                         cells = [
-                            name, batch, threads, mode, f"{seconds * 1e3:.1f}", f"{seconds / fastest:.2f}",
-                            f"{speed:.0f}", f"{100 * speed / rate:.0f}", arena, f"{median(mode, 'mib'):.0f}",
+                            name, batch, threads, mode, f"{seconds * 1e3:.1f}", f"{max(over):.2f}",
+                            f"{speed:.0f}", f"{100 * speed / rate:.0f}", arena, f"{ends[mode]['mib']:.0f}",
                             f"{max(differ):.0e}" if differ else "",
                         ]  # fmt: skip
                         print(f"| {' | '.join(map(str, cells))} |", flush=True)
     if arguments.operators:
         for (name, batch), rows in longest.items():
-            whole = ", ".join(f"{operator} ({count}) {ms:.1f}" for operator, count, ms in rows)
+            whole = ", ".join(f"{kind} ({count}) {ms:.1f}" for kind, count, ms in rows)
             print(f"\n{name}, batch {batch}, one thread, ms: {whole}")
 
 

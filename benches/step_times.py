@@ -30,6 +30,7 @@ class Onnxruntime:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # it warns of each state
         self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.states = states
         self.fixed = {n: ort.OrtValue.ortvalue_from_numpy(a) for n, a in arrays.items()}
@@ -53,10 +54,13 @@ class Onnxruntime:
                 binding.bind_output(o.name)
         return binding
 
+    def step(self, index):
+        self.session.run_with_iobinding(self.bindings[index % 2])
+
     def time(self, steps):
         start = time.perf_counter()
-        for step in range(steps):
-            self.session.run_with_iobinding(self.bindings[step % 2])
+        for index in range(steps):
+            self.step(index)
         return (time.perf_counter() - start) / steps
 
 

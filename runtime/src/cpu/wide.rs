@@ -1,8 +1,8 @@
 //! Loops compiled for wide vectors.
 
 /// Defines a function that is compiled for the vectors of each [`Isa`](super::Isa), and picks the widest that the machine
-/// has when called. Bits do not depend on it: lanes are independent and nothing is contracted. What the function calls in its loops
-/// must be `#[inline(always)]`: what is not inlined keeps the baseline's vectors, and nothing
+/// has when called. Bits do not depend on it: lanes are independent, and only [`mul_add`](f32::mul_add) is fused. What the function
+/// calls in its loops must be `#[inline(always)]`: what is not inlined keeps the baseline's vectors, and nothing
 /// makes the compiler inline a closure of some size. A constant comes last, behind a semicolon.
 macro_rules! wide {
     (
@@ -18,7 +18,7 @@ macro_rules! wide {
 
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,fma")]
                 fn avx2<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
                     any::<$($g),+ $(, $k)?>($($arg),*)
                 }
@@ -50,7 +50,7 @@ macro_rules! wide {
 
             #[cfg(target_arch = "x86_64")]
             {
-                #[target_feature(enable = "avx2")]
+                #[target_feature(enable = "avx2,fma")]
                 unsafe fn avx2<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
                     // SAFETY: the caller's promise.
                     unsafe { any::<$($g),+ $(, $k)?>($($arg),*) }
