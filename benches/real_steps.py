@@ -6,8 +6,8 @@
 
 Stochastic gradient descent with momentum, cross-entropy, the default pipeline. Each trainer is a process of its own. They
 take turns of about a second and one step at least, while the others wait, so that a machine whose speed drifts is the
-same for all: milliseconds are medians over the turns, ratios those of each turn's. arenic starts anew in each turn,
-with a step that is not counted. `GFLOP/s` counts two
+same for all: milliseconds are medians over the turns, ratios those of each turn's. The first step of a turn is not
+counted; arenic starts anew in each. `GFLOP/s` counts two
 operations for each multiplication of products and convolutions, forward and twice backward. `%` is that of the rate of
 `torch.mm` of 1024 x 1024 matrices on as many threads, measured in the same turns. `MiB` is the peak of resident memory
 above what the process had before it made the model. onnxruntime runs the step that `arenic export` writes, with other
@@ -114,15 +114,16 @@ def loss_of(logits, target):
     return torch.nn.functional.cross_entropy(logits, target)
 
 
-def serve(step, base, warm):
-    """Takes steps until its input ends: as many as each line of it says, answered by their seconds.
+def serve(step, base):
+    """Takes steps until its input ends: as many as each line of it says, answered by their seconds, after one.
 
-    `step` may return a loss. The first `warm` steps come before any turn.
+    `step` may return a loss. Two steps come before any turn.
     """
-    losses = [step() for _ in range(warm)]
+    losses = [step(), step()]
     print(json.dumps({}), flush=True)
     for line in sys.stdin:
         times = []
+        losses.append(step())
         for _ in range(int(line)):
             start = time.perf_counter()
             losses.append(step())
@@ -149,7 +150,7 @@ def pytorch(name, batch, mode, threads):
         optimizer.step()
         return loss.item()
 
-    serve(step, base, 2)
+    serve(step, base)
 
 
 def onnxruntime(path, data, threads):
@@ -167,7 +168,7 @@ def onnxruntime(path, data, threads):
     runner = Onnxruntime(path, arrays, states_of(model), threads)
     del model, arrays
     count = itertools.count()
-    serve(lambda: runner.step(next(count)), base, 2)
+    serve(lambda: runner.step(next(count)), base)
 
 
 def rate(threads):
@@ -181,7 +182,7 @@ def rate(threads):
     def step():
         torch.mm(a, b)
 
-    serve(step, base, 2)
+    serve(step, base)
 
 
 class Waiting:

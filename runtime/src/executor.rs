@@ -20,6 +20,7 @@ use crate::workers::Workers;
 use arenic_ir::check::{self, Footprint, Violation, check, check_variants};
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use arenic_ir::program::{Command, EventId, PerSpace, Program, Range, Span, StreamId};
+use arenic_ir::types::has_bf16;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
@@ -242,9 +243,10 @@ impl<'g> Executor<'g> {
         &self.footprint
     }
 
-    /// Bytes that the matrix product library may allocate beside the arena.
+    /// Bytes that matrix products may allocate beside the arena.
     pub fn library_bytes(&self) -> u64 {
-        cpu::library_bytes(self.step.workers.count())
+        let narrow = has_bf16(self.graph.values.values().map(|v| v.ty.dtype));
+        cpu::library_bytes(self.step.workers.count(), narrow)
     }
 
     fn address(&self, range: &Range) -> *mut u8 {

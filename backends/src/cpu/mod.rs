@@ -41,7 +41,8 @@ impl Kernels for Cpu {
         if takes_bf16(op) || !has_bf16(all().map(|t| t.dtype)) {
             return own_scratch_bytes(op, x, y);
         }
-        let narrow = all().filter(|t| t.dtype == DType::Bf16);
+        let read = x.iter().enumerate().filter(|&(i, _)| widens(op, x.len(), i)).map(|(_, t)| *t);
+        let narrow = read.chain(y.iter().copied()).filter(|t| t.dtype == DType::Bf16);
         let widened = narrow.map(widened_bytes).fold(0, u64::saturating_add);
         let wide =
             |types: &[&TensorType]| types.iter().map(|t| t.accumulated()).collect::<Vec<_>>();
@@ -88,6 +89,20 @@ pub fn takes_bf16(op: &Op) -> bool {
         Family::Wrapping(Wrapping::ForEach { of, .. }) => takes_bf16(of),
         _ => op.moves_elements(),
     }
+}
+
+/// True for an operand that a kernel of `f32` is given as one, of so many: all but what products multiply, of which
+/// kernels widen a block at a time.
+pub fn widens(op: &Op, operands: usize, operand: usize) -> bool {
+    let Family::Product(op) = op.family() else { return true };
+    let first = match op {
+        Product::MatMul { .. }
+        | Product::Gemm { .. }
+        | Product::GemmGelu { .. }
+        | Product::GemmGeluGrad { .. } => 0,
+        Product::ProductUpdate { .. } => operands.saturating_sub(2),
+    };
+    !(first..first + 2).contains(&operand)
 }
 
 /// Bytes of scratch that a tensor takes as `f32`, up to where the next one begins.

@@ -597,7 +597,7 @@ wide! {
     ///
     /// # Safety
     /// Both are valid for `n` elements.
-    unsafe fn inner_product<T: Float>(a: *const T, b: *const T, n: usize) -> T {
+    unsafe fn inner_product<T: Scalar>(a: *const T, b: *const T, n: usize) -> T {
         // SAFETY: the caller's promise.
         let (a, b) =
             unsafe { (std::slice::from_raw_parts(a, n), std::slice::from_raw_parts(b, n)) };

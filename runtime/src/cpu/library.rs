@@ -5,6 +5,7 @@
 //! follows from the operands alone. The crate's own entry has other orders for one row, one column and few
 //! elements.
 
+use super::factor::WIDENED;
 use super::number::Number;
 use super::product::{Mat, MatMut, plain};
 use arenic_backends::cpu::sums::LIBRARY_DEPTH;
@@ -41,18 +42,19 @@ pub(super) type Kernel<T> = unsafe fn(
 /// Bytes of the rows of one operand that a kernel may pack at once.
 const BLOCK: usize = 1 << 20;
 
-/// Bytes that products pack at once on so many threads.
+/// Bytes that products pack at once on so many threads, and widen, where operands may be `bf16`.
 ///
 /// A thread is in one kernel at a time, which packs a block of one operand. Of the other it packs all where it has few
 /// columns, else a part, into memory of the size of a second-level cache that each thread keeps. Blocks are
 /// rounded up to panels of at most 64 rows, and a byte for each panel says whether it is packed.
-pub fn library_bytes(threads: usize) -> u64 {
+pub fn library_bytes(threads: usize, bf16: bool) -> u64 {
     const PANEL: usize = 64 * LIBRARY_DEPTH * size_of::<f64>();
     // Where no third-level cache is known, kernels have room for 768 rows.
     const LEAST: usize = 768 * LIBRARY_DEPTH * size_of::<f64>();
     let cache = CACHE_INFO[1].cache_bytes;
     let each = BLOCK.max(LEAST) + BLOCK + 2 * PANEL + cache + cache / 256;
-    threads as u64 * each as u64
+    let widened = if bf16 { WIDENED } else { 0 };
+    threads as u64 * (each + widened) as u64
 }
 
 /// An element type that products take.

@@ -23,6 +23,7 @@ mod cross_entropy;
 mod depthwise;
 mod direct;
 mod dispatch;
+mod factor;
 mod fused_norm;
 mod gather;
 mod gelu;

@@ -1,13 +1,13 @@
-//! Operators on `bf16` by kernels of `f32`: operands are widened into scratch, results rounded
-//! out of it.
+//! Operators on `bf16` by kernels of `f32`: operands are widened into scratch, but for those that products
+//! multiply, and results rounded out of it.
 //!
-//! All operands are read before any result is written, so that every pair that is declared in
-//! place is sound here, too.
+//! All operands are read before any result in `bf16` is written, and no factor of a product shares bytes with a
+//! result, so that every pair that is declared in place is sound here, too.
 
 use super::address::{Dst, Src};
 use super::tasks::{CHEAP, for_ranges};
 use crate::kernel::{Call, Destination, KernelError, Operand};
-use arenic_backends::cpu::{takes_bf16, widened_bytes};
+use arenic_backends::cpu::{takes_bf16, widened_bytes, widens};
 use arenic_ir::types::bf16;
 use arenic_ir::types::has_bf16;
 use arenic_ir::{DType, TensorType};
@@ -35,8 +35,9 @@ pub(super) fn run(call: &Call) -> Result<(), KernelError> {
         .inputs
         .iter()
         .zip(&operand_types)
-        .map(|(x, ty)| {
-            if x.ty().dtype != DType::Bf16 {
+        .enumerate()
+        .map(|(i, (x, ty))| {
+            if x.ty().dtype != DType::Bf16 || !widens(call.op, call.inputs.len(), i) {
                 return *x;
             }
             let own = take(ty);

@@ -5,7 +5,7 @@
 //! many tiles there are, and so not on the number of threads.
 
 use super::address::Shared;
-use super::library::{Scalar, packed};
+use super::factor::Factor;
 use super::number::Number;
 use super::tasks::for_each;
 use super::wide::wide;
@@ -89,18 +89,18 @@ impl<T: Copy> MatMut<T> {
 ///
 /// # Safety
 /// As for [`products`].
-pub(super) unsafe fn one<T: Scalar>(
+pub(super) unsafe fn one<A: Factor>(
     way: Route,
     e: Extents,
-    alpha: T,
-    (a, b): (Mat<T>, Mat<T>),
+    alpha: A::Sum,
+    (a, b): (Mat<A>, Mat<A>),
     add: bool,
-    c: MatMut<T>,
+    c: MatMut<A::Sum>,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         match way {
-            Route::Library => packed(e, alpha, (a, b), add, c),
+            Route::Library => A::packed(e, alpha, (a, b), add, c),
             Route::Plain => plain(e, alpha, a, b, add, c),
             Route::PlainTransposed => {
                 let t = Extents { m: e.n, k: e.k, n: e.m };
@@ -128,8 +128,15 @@ unsafe fn row_of<'a, T>(b: Mat<T>, p: usize, n: usize) -> &'a [T] {
 /// # Safety
 /// As for [`products`]; rows of `b` are dense.
 #[inline(always)]
-unsafe fn strip<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
-    let mut sums = [[T::ZERO; STRIP]; PLAIN_ROWS];
+unsafe fn strip<A: Factor>(
+    e: Extents,
+    alpha: A::Sum,
+    a: Mat<A>,
+    b: Mat<A>,
+    add: bool,
+    c: MatMut<A::Sum>,
+) {
+    let mut sums = [[A::Sum::ZERO; STRIP]; PLAIN_ROWS];
     // SAFETY: the caller's promise, for every element in turn.
     unsafe {
         let mut p = 0;
@@ -142,14 +149,14 @@ unsafe fn strip<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool
             ];
             for (i, sums) in sums[..e.m].iter_mut().enumerate() {
                 let f = [
-                    *a.at(i, p).ptr,
-                    *a.at(i, p + 1).ptr,
-                    *a.at(i, p + 2).ptr,
-                    *a.at(i, p + 3).ptr,
+                    (*a.at(i, p).ptr).read(),
+                    (*a.at(i, p + 1).ptr).read(),
+                    (*a.at(i, p + 2).ptr).read(),
+                    (*a.at(i, p + 3).ptr).read(),
                 ];
                 for (x, sum) in sums[..e.n].iter_mut().enumerate() {
-                    let s = f[0].mul(r[0][x]).add(f[1].mul(r[1][x]));
-                    let t = f[2].mul(r[2][x]).add(f[3].mul(r[3][x]));
+                    let s = f[0].mul(r[0][x].read()).add(f[1].mul(r[1][x].read()));
+                    let t = f[2].mul(r[2][x].read()).add(f[3].mul(r[3][x].read()));
                     *sum = sum.add(s.add(t));
                 }
             }
@@ -157,9 +164,9 @@ unsafe fn strip<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool
         }
         for p in p..e.k {
             for (i, sums) in sums[..e.m].iter_mut().enumerate() {
-                let f = *a.at(i, p).ptr;
+                let f = (*a.at(i, p).ptr).read();
                 for (sum, &r) in sums.iter_mut().zip(row_of(b, p, e.n)) {
-                    *sum = sum.add(f.mul(r));
+                    *sum = sum.add(f.mul(r.read()));
                 }
             }
         }
@@ -177,7 +184,9 @@ wide! {
     ///
     /// # Safety
     /// As for [`products`].
-    pub(super) unsafe fn plain<T: Scalar>(e: Extents, alpha: T, a: Mat<T>, b: Mat<T>, add: bool, c: MatMut<T>) {
+    pub(super) unsafe fn plain<A: Factor>(
+        e: Extents, alpha: A::Sum, a: Mat<A>, b: Mat<A>, add: bool, c: MatMut<A::Sum>,
+    ) {
         // SAFETY: the caller's promise, for every element in turn.
         unsafe {
             if b.cols == 1 && (b.rows != 1 || e.n > 1) {
@@ -196,9 +205,9 @@ wide! {
                         let x = std::slice::from_raw_parts(a.at(i, 0).ptr, e.k);
                         dot(x, std::slice::from_raw_parts(b.at(0, j).ptr, e.k))
                     } else {
-                        let mut sum = T::ZERO;
+                        let mut sum = A::Sum::ZERO;
                         for p in 0..e.k {
-                            sum = sum.add((*a.at(i, p).ptr).mul(*b.at(p, j).ptr));
+                            sum = sum.add((*a.at(i, p).ptr).read().mul((*b.at(p, j).ptr).read()));
                         }
                         sum
                     };
@@ -221,19 +230,19 @@ unsafe fn store<T: Number>(c: MatMut<T>, value: T, add: bool) {
 
 /// The inner product of two slices of one length, in 32 interleaved sums.
 #[inline(always)]
-pub(super) fn dot<T: Number>(a: &[T], b: &[T]) -> T {
+pub(super) fn dot<A: Factor>(a: &[A], b: &[A]) -> A::Sum {
     const LANES: usize = 32;
-    let mut sums = [T::ZERO; LANES];
+    let mut sums = [A::Sum::ZERO; LANES];
     let (a_chunks, a_rest) = a.as_chunks::<LANES>();
     let (b_chunks, b_rest) = b.as_chunks::<LANES>();
     for (a, b) in a_chunks.iter().zip(b_chunks) {
         for i in 0..LANES {
-            sums[i] = sums[i].add(a[i].mul(b[i]));
+            sums[i] = sums[i].add(a[i].read().mul(b[i].read()));
         }
     }
-    let mut rest = T::ZERO;
+    let mut rest = A::Sum::ZERO;
     for (&a, &b) in a_rest.iter().zip(b_rest) {
-        rest = rest.add(a.mul(b));
+        rest = rest.add(a.read().mul(b.read()));
     }
     let mut width = LANES;
     while width > 1 {
@@ -288,13 +297,13 @@ fn tile(batch: usize, e: Extents, enough: usize) -> (usize, usize) {
 /// Every element of every `a` and `b` may be read and every element of every `c` be read
 /// and written, no two elements of the results share bytes, and operands share none with
 /// results.
-pub(super) unsafe fn products<T: Scalar>(
+pub(super) unsafe fn products<A: Factor>(
     route: Route,
     batch: usize,
     e: Extents,
-    alpha: T,
-    operands: impl Fn(usize) -> (Mat<T>, Mat<T>, MatMut<T>) + Sync,
-    begin: impl Fn(usize, MatMut<T>, [usize; 4]) -> bool + Sync,
+    alpha: A::Sum,
+    operands: impl Fn(usize) -> (Mat<A>, Mat<A>, MatMut<A::Sum>) + Sync,
+    begin: impl Fn(usize, MatMut<A::Sum>, [usize; 4]) -> bool + Sync,
 ) {
     if batch == 0 || e.m == 0 || e.n == 0 {
         return;
@@ -344,13 +353,13 @@ fn cut(rows: usize, cols: usize, elements: usize) -> (usize, usize) {
 /// # Safety
 /// Every element of `a` and `b` may be read; `size` is at least 1024 or all elements of
 /// the result, and nobody else uses `scratch`.
-pub(super) unsafe fn product_by_parts<T: Scalar>(
+pub(super) unsafe fn product_by_parts<A: Factor>(
     (lanes, size): (usize, usize),
     e: Extents,
-    alpha: T,
-    (a, b): (Mat<T>, Mat<T>),
-    scratch: &mut [T],
-    consume: impl Fn(Part, *const T) + Sync,
+    alpha: A::Sum,
+    (a, b): (Mat<A>, Mat<A>),
+    scratch: &mut [A::Sum],
+    consume: impl Fn(Part, *const A::Sum) + Sync,
 ) {
     if e.m == 0 || e.n == 0 {
         return;
@@ -392,14 +401,14 @@ pub(super) unsafe fn product_by_parts<T: Scalar>(
 ///
 /// # Safety
 /// As for [`products`]; `scratch` holds `parts · m · n` elements.
-pub(super) unsafe fn product_in_parts<T: Scalar>(
+pub(super) unsafe fn product_in_parts<A: Factor>(
     parts: usize,
     batch: usize,
     e: Extents,
-    alpha: T,
-    scratch: &mut [T],
-    operands: impl Fn(usize) -> (Mat<T>, Mat<T>, MatMut<T>) + Sync,
-    begin: impl Fn(usize, MatMut<T>, [usize; 4]) -> bool + Sync,
+    alpha: A::Sum,
+    scratch: &mut [A::Sum],
+    operands: impl Fn(usize) -> (Mat<A>, Mat<A>, MatMut<A::Sum>) + Sync,
+    begin: impl Fn(usize, MatMut<A::Sum>, [usize; 4]) -> bool + Sync,
 ) {
     let (depth, size) = (e.k / parts, e.m * e.n);
     let partial = Shared::new(scratch.as_mut_ptr());
@@ -423,7 +432,8 @@ pub(super) unsafe fn product_in_parts<T: Scalar>(
         let (_, _, c) = operands(i);
         let add = begin(i, c, [0, 0, e.m, e.n]);
         for at in 0..size {
-            let sum = (0..parts).fold(T::ZERO, |s, p| s.add(scratch[(i * parts + p) * size + at]));
+            let sum =
+                (0..parts).fold(A::Sum::ZERO, |s, p| s.add(scratch[(i * parts + p) * size + at]));
             // SAFETY: the caller's promise.
             unsafe { store(c.at(at / e.n, at % e.n), sum, add) };
         }

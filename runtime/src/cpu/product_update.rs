@@ -5,9 +5,9 @@
 //! update's arithmetic is the same, so both together have the bits of the two operators.
 
 use super::address::Src;
-use super::dispatch::for_float;
-use super::library::Scalar;
+use super::factor::{Bf16, Factor};
 use super::matmul::matrix;
+use super::number::Number;
 use super::product::{MatMut, Part, product_by_parts, product_in_parts};
 use super::region::{Kernel, Region, Update};
 use crate::kernel::{Call, Operand};
@@ -36,11 +36,15 @@ fn shared(lanes: usize, tile: usize) -> (usize, usize) {
 /// Runs a `ProductUpdate` of these attributes: the factor, which factors are transposed, the
 /// gradient's position and the update.
 pub(super) fn run(alpha: f32, trans: [bool; 2], gradient: usize, update: &Op, call: &Call) {
-    let dtype = call.inputs[0].ty().dtype;
-    for_float!(dtype, T => typed::<T>(call, alpha, trans, gradient, update));
+    let others = call.inputs.len() - 2;
+    match call.inputs[others].ty().dtype {
+        DType::F64 => typed::<f64>(call, alpha, trans, gradient, update),
+        DType::Bf16 => typed::<Bf16>(call, alpha, trans, gradient, update),
+        _ => typed::<f32>(call, alpha, trans, gradient, update),
+    }
 }
 
-fn typed<T: Scalar>(
+fn typed<A: Factor>(
     call: &Call,
     alpha: f32,
     [trans_a, trans_b]: [bool; 2],
@@ -51,8 +55,8 @@ fn typed<T: Scalar>(
     let place = ProductOperands { gradient, others: call.inputs.len() - 2 };
     let [a, b] = [&call.inputs[place.others], &call.inputs[place.others + 1]];
     let e = Extents::of_gemm(a.ty(), b.ty(), trans_a, trans_b);
-    let (a, b) = (matrix::<T>(a, trans_a, true), matrix::<T>(b, trans_b, false));
-    let alpha = T::from_f64(f64::from(alpha));
+    let (a, b) = (matrix::<A>(a, trans_a, true), matrix::<A>(b, trans_b, false));
+    let alpha = A::Sum::from_f64(f64::from(alpha));
     // SAFETY: an operand of the gradient's type that nobody reads: it comes as tiles.
     let tiled = unsafe { Operand::new(y.ty(), std::ptr::dangling()) };
     let mut inputs = [tiled; MAX_OPERANDS];
@@ -64,11 +68,11 @@ fn typed<T: Scalar>(
     let drive = |kernel: Kernel| {
         let tiling = product_update(e.m * e.n, e.k);
         // SAFETY: the only slice of this call's scratch.
-        let scratch = unsafe { call.scratch.slice_mut::<T>(tiling.elements()) };
+        let scratch = unsafe { call.scratch.slice_mut::<A::Sum>(tiling.elements()) };
         match tiling {
             ProductUpdate::Tiles { lanes, tile } => {
                 let (lanes, tile) = shared(lanes, tile);
-                let consume = |part: Part, at: *const T| {
+                let consume = |part: Part, at: *const A::Sum| {
                     let first = part.row * e.n + part.col;
                     let region = Region { first, rows: part.rows, cols: part.cols, stride: e.n };
                     kernel(region, Some(Src(at.cast())));
