@@ -6,8 +6,9 @@
 
 Stochastic gradient descent with momentum, cross-entropy, the default pipeline. Each trainer is a process of its own. They
 take turns of about a second and one step at least, while the others wait, so that a machine whose speed drifts is the
-same for all: milliseconds are medians over the turns, ratios those of each turn's. The first step of a turn is not
-counted; arenic starts anew in each. `GFLOP/s` counts two
+same for all: milliseconds are medians over the turns, and ratios those of each turn's; where neighbours take the
+processor for seconds, the least time of all turns says more. The first step of a turn is not counted; arenic starts
+anew in each. `GFLOP/s` counts two
 operations for each multiplication of products and convolutions, forward and twice backward. `%` is that of the rate of
 `torch.mm` of 1024 x 1024 matrices on as many threads, measured in the same turns. `MiB` is the peak of resident memory
 above what the process had before it made the model. onnxruntime runs the step that `arenic export` writes, with other
@@ -289,7 +290,7 @@ def main():
     import torch
 
     print(f"PyTorch {torch.__version__}\n")
-    columns = "network | batch | threads | trained by | ms a step | over the fastest of PyTorch | GFLOP/s | % | arena, MiB | MiB | losses differ by"
+    columns = "network | batch | threads | trained by | ms a step | over the fastest of PyTorch | least ms | over | GFLOP/s | % | arena, MiB | MiB | losses differ by"
     print(f"| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
     longest = {}
     for name in names:
@@ -327,13 +328,15 @@ def main():
                     for mode, times in turns.items():
                         seconds, losses = statistics.median(times), ends[mode]["losses"]
                         over = [statistics.median(map(operator.truediv, times, turns[m])) for m in modes]
+                        least = min(min(turns[m]) for m in modes)
                         pairs = zip(losses, ends["eager"]["losses"])
                         differ = [abs(a - b) / max(abs(b), 1e-9) for a, b in pairs if a is not None]
                         speed = figures["flops"] / seconds / 1e9
                         arena = f"{plan['arena_bytes'] / 2**20:.0f}" if mode == "arenic" else ""
                         cells = [
                             name, batch, threads, mode, f"{seconds * 1e3:.1f}", f"{max(over):.2f}",
-                            f"{speed:.0f}", f"{100 * speed / rate:.0f}", arena, f"{ends[mode]['mib']:.0f}",
+                            f"{min(times) * 1e3:.1f}", f"{min(times) / least:.2f}", f"{speed:.0f}",
+                            f"{100 * speed / rate:.0f}", arena, f"{ends[mode]['mib']:.0f}",
                             f"{max(differ):.0e}" if differ else "",
                         ]  # fmt: skip
                         print(f"| {' | '.join(map(str, cells))} |", flush=True)
