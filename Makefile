@@ -20,7 +20,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build build-baselines demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans asan-test \
+.PHONY: help setup build build-baselines demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans onednn-test asan-test \
   miri-test browser-test export-test fuzz bench bench-steps bench-order bench-place bench-pipelines bench-forward bench-rewrites bench-budget papers zoo \
   gpu-bundle digits clean
 
@@ -113,6 +113,7 @@ else
 endif
 	$(call step,ARENIC_CPU=avx2 cargo test --workspace --locked --test kernels)
 	$(call step,ARENIC_CPU=baseline cargo test --workspace --locked --test kernels)
+	$(call step,$(MAKE) --no-print-directory onednn-test)
 	$(call step,$(MAKE) --no-print-directory examples)
 	$(call step,$(MAKE) --no-print-directory python-test)
 	$(call step,$(MAKE) --no-print-directory browser-test)
@@ -181,6 +182,9 @@ cudnn-plans: $(VENV)/cudnn ## Have cuDNN plan four networks' convolutions and at
 	  planned() { LD_LIBRARY_PATH=$$1 cargo test -p arenic-runtime --lib --locked -- --ignored $$2 $$3 $$4; }; \
 	  planned $$libraries cuda::real::dnn --skip tests::attention; \
 	  planned $(abspath $(PLANS))/driver:$$libraries cuda::real::dnn::tests::attention
+
+onednn-test: $(VENV)/onednn ## Multiply by oneDNN (40 MB): f32, and bf16 where the processor has instructions for it
+	LD_LIBRARY_PATH=$(abspath $(VENV))/lib ARENIC_REQUIRE_ONEDNN=1 cargo test --workspace --lib --locked -- --no-capture onednn
 
 # The standard library's sanitizer runtime comes with the stable toolchain; only the flag does not.
 # Where what is compiled runs, build scripts and macros among it, is not where they are built for.
@@ -301,6 +305,7 @@ $(CUDA)/made: tests/cuda/requirements.txt $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(CUDA) -r $<
 	@touch $@
 $(VENV)/cudnn: tests/cuda/requirements-plans.txt
+$(VENV)/onednn: tests/onednn/requirements.txt
 $(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/export: tests/onnx_export/requirements.txt
 $(VENV)/python: python/tests/requirements.txt
@@ -310,7 +315,7 @@ $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
 $(VENV)/text: models/text/requirements.txt
 $(VENV)/zoo: models/zoo/requirements.txt
-$(VENV)/node-tests $(VENV)/differential $(VENV)/cudnn $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
+$(VENV)/node-tests $(VENV)/differential $(VENV)/cudnn $(VENV)/onednn $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
   $(VENV)/text $(VENV)/zoo: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

@@ -18,7 +18,7 @@ use crate::train::{
 use arenic_backends::CPU;
 use arenic_ir::Graph;
 use arenic_passes::Purpose;
-use arenic_runtime::cpu::Isa;
+use arenic_runtime::cpu::{Isa, multiplies_bf16};
 use arenic_runtime::cuda::Cuda;
 use arenic_runtime::memory::process_bytes;
 use arenic_runtime::ranks;
@@ -415,7 +415,8 @@ fn summarize(a: &Arguments, summary: &Summary) -> Outcome {
         }));
     }
     if let Some(isa) = instructions.filter(|_| a.verbose) {
-        tell!("kernels for {isa}");
+        let bf16 = if multiplies_bf16() { ", products of bf16 by oneDNN" } else { "" };
+        tell!("kernels for {isa}{bf16}");
     }
     tell!(
         "{} steps, {:.3} ms each, arena {}, peak resident {}{}",

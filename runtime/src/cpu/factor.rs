@@ -1,10 +1,10 @@
 //! What products multiply: numbers as they are, and `bf16`, which is read as `f32`.
 //!
-//! Blocks of `bf16` operands are widened into memory of the thread, where the packing library reads them: the whole of
-//! an operand never is. Sums have the bits of those of whole operands that were widened before.
+//! Blocks of `bf16` operands go to oneDNN, where the processor multiplies `bf16` and the system has the library, else they are
+//! widened into memory of the thread, where the packing library reads them: the whole of an operand never is. Sums have the bits of those of whole operands that were widened before.
 
 use super::library::{self, Scalar};
-use super::number::Number;
+use super::onednn::{self, Kernel};
 use super::product::{Mat, MatMut};
 use super::wide::wide;
 use crate::kernel::Element;
@@ -17,6 +17,8 @@ use std::cell::RefCell;
 pub(super) trait Factor: Element {
     /// The numbers that it is read as, and that are summed.
     type Sum: Scalar;
+    /// What fills blocks up.
+    const PADDING: Self;
 
     fn read(self) -> Self::Sum;
 
@@ -35,6 +37,7 @@ pub(super) trait Factor: Element {
 
 impl<T: Scalar> Factor for T {
     type Sum = T;
+    const PADDING: T = T::ZERO;
 
     #[inline(always)]
     fn read(self) -> T {
@@ -55,8 +58,16 @@ pub(super) struct Bf16(u16);
 // SAFETY: a plain number; every bit pattern is valid.
 unsafe impl Element for Bf16 {}
 
+#[cfg(test)]
+impl Bf16 {
+    pub(super) fn nearest(x: f32) -> Bf16 {
+        Bf16(bf16::from_f32(x))
+    }
+}
+
 impl Factor for Bf16 {
     type Sum = f32;
+    const PADDING: Bf16 = Bf16(0);
 
     #[inline(always)]
     fn read(self) -> f32 {
@@ -70,6 +81,10 @@ impl Factor for Bf16 {
         add: bool,
         c: MatMut<f32>,
     ) {
+        if let Some(kernel) = Kernel::of_bf16() {
+            // SAFETY: the caller's promise.
+            return unsafe { kernel.product(e, alpha, (a, b), add, c) };
+        }
         BLOCKS.with_borrow_mut(|[of_a, of_b]| {
             for j in (0..e.n).step_by(ROWS) {
                 // A sum of no terms is written, too.
@@ -95,8 +110,13 @@ impl Factor for Bf16 {
 /// Rows of the first operand, and columns of the second, that are widened at once.
 const ROWS: usize = 512;
 
-/// Bytes of a thread's widened blocks.
-pub(super) const WIDENED: usize = 2 * ROWS * LIBRARY_DEPTH * size_of::<f32>();
+/// Bytes of a thread's blocks of `bf16` products, at most.
+pub(super) fn bytes() -> usize {
+    match Kernel::of_bf16() {
+        Some(_) => onednn::BYTES,
+        None => 2 * ROWS * LIBRARY_DEPTH * size_of::<f32>(),
+    }
+}
 
 thread_local! {
     /// A thread's blocks of the two operands, as `f32`.
@@ -108,7 +128,7 @@ thread_local! {
 /// # Safety
 /// The elements may be read.
 unsafe fn widened(x: Mat<Bf16>, [rows, cols]: [usize; 2], room: &mut Vec<f32>) -> Mat<f32> {
-    room.resize(room.len().max(ROWS * LIBRARY_DEPTH), f32::ZERO);
+    room.resize(room.len().max(ROWS * LIBRARY_DEPTH), 0.0);
     if x.rows == 1 && x.cols != 1 {
         // SAFETY: the caller's promise, of the transposed block.
         unsafe { widen::<Bf16>(x.transposed(), [cols, rows], room) };

@@ -5,7 +5,7 @@
 //! follows from the operands alone. The crate's own entry has other orders for one row, one column and few
 //! elements.
 
-use super::factor::WIDENED;
+use super::factor;
 use super::number::Number;
 use super::product::{Mat, MatMut, plain};
 use arenic_backends::cpu::sums::LIBRARY_DEPTH;
@@ -53,7 +53,7 @@ pub fn library_bytes(threads: usize, bf16: bool) -> u64 {
     const LEAST: usize = 768 * LIBRARY_DEPTH * size_of::<f64>();
     let cache = CACHE_INFO[1].cache_bytes;
     let each = BLOCK.max(LEAST) + BLOCK + 2 * PANEL + cache + cache / 256;
-    let widened = if bf16 { WIDENED } else { 0 };
+    let widened = if bf16 { factor::bytes() } else { 0 };
     threads as u64 * (each + widened) as u64
 }
 

@@ -41,6 +41,7 @@ mod nest;
 mod norm;
 mod norm_grad;
 mod number;
+mod onednn;
 mod pad;
 mod param_grad;
 mod pointwise;
@@ -74,6 +75,7 @@ mod winograd;
 
 pub use isa::{Isa, UnknownIsa};
 pub use library::library_bytes;
+pub use onednn::multiplies_bf16;
 
 use crate::kernel::{Call, KernelError};
 use crate::ranks;

@@ -223,7 +223,7 @@ wide! {
 /// # Safety
 /// It may be written.
 #[inline(always)]
-unsafe fn store<T: Number>(c: MatMut<T>, value: T, add: bool) {
+pub(super) unsafe fn store<T: Number>(c: MatMut<T>, value: T, add: bool) {
     // SAFETY: the caller's promise.
     unsafe { *c.ptr = if add { (*c.ptr).add(value) } else { value } }
 }
