@@ -114,6 +114,15 @@ const PRODUCTS: &str = r#"graph "products" {
 }
 "#;
 
+/// A product whose operands are widened block by block.
+const PRODUCT_OF_BF16: &str = r#"graph "product of bf16" {
+  input v0: bf16[1024,1024] "x"
+  input v1: bf16[1024,512] "w"
+  n0 mat_mul {"trans_a":true} (v0, v1) -> (v2: bf16[1024,512])
+  output "a" v2
+}
+"#;
+
 /// Under a limit of 8 MiB `v1` waits in host memory while `v4` is made.
 const SWAPPED: &str = r#"graph "swapped" {
   input v0: f32[1048576] "x"
@@ -150,8 +159,10 @@ fn no_tensor_memory_is_allocated_after_the_first_step() {
 #[test]
 fn products_allocate_no_more_than_library_bytes() {
     let _turn = TURN.lock();
-    for threads in [1, 3] {
-        let (grown, _, library_bytes) = measure(plan(PRODUCTS, None), threads);
+    for (threads, graph) in
+        [(1, PRODUCTS), (3, PRODUCTS), (1, PRODUCT_OF_BF16), (3, PRODUCT_OF_BF16)]
+    {
+        let (grown, _, library_bytes) = measure(plan(graph, None), threads);
         assert!(grown <= library_bytes + 16384, "{threads} threads: {grown} {library_bytes}");
         assert!(grown > 0, "the counter counts");
     }
