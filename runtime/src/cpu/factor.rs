@@ -58,7 +58,6 @@ pub(super) struct Bf16(u16);
 // SAFETY: a plain number; every bit pattern is valid.
 unsafe impl Element for Bf16 {}
 
-#[cfg(test)]
 impl Bf16 {
     pub(super) fn nearest(x: f32) -> Bf16 {
         Bf16(bf16::from_f32(x))

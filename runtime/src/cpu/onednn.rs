@@ -4,10 +4,10 @@
 //! and its column give it, wherever blocks begin and however many threads share a product. Blocks of the second
 //! operand are packed once for all rows. The library computes on the calling thread, in memory that is lent to it.
 
-use super::factor::Factor;
+use super::factor::{Bf16, Factor};
 use super::isa::Isa;
 use super::number::Number;
-use super::product::{Mat, MatMut, store};
+use super::product::{Mat, MatMut, plain, store};
 use super::wide::wide;
 use crate::kernel::Element;
 use crate::memory::AlignedBytes;
@@ -165,11 +165,35 @@ impl Kernel {
     /// The kernel for `bf16`, where the processor multiplies it and kernels may use its vectors.
     pub(super) fn of_bf16() -> Option<&'static Kernel> {
         static KERNEL: OnceLock<Option<Kernel>> = OnceLock::new();
+        static IS_RIGHT: OnceLock<bool> = OnceLock::new();
         #[cfg(target_arch = "x86_64")]
         let multiplies = is_x86_feature_detected!("avx512bf16") && Isa::of_machine() == Isa::Avx512;
         #[cfg(not(target_arch = "x86_64"))]
         let multiplies = false;
-        KERNEL.get_or_init(|| multiplies.then(|| Kernel::new(numbers::BF16)).flatten()).as_ref()
+        let made = || multiplies.then(|| Kernel::new(numbers::BF16)).flatten();
+        let kernel = KERNEL.get_or_init(made).as_ref()?;
+        IS_RIGHT.get_or_init(|| kernel.is_right()).then_some(kernel)
+    }
+
+    /// True if a block of small whole numbers has the product that plain loops give it.
+    ///
+    /// A virtual machine may hide some of a processor's instructions, and the library then chooses kernels that
+    /// were not meant for the others: version 3.2 gave wrong products where AMX was shown without AVX512-VNNI.
+    fn is_right(&'static self) -> bool {
+        let e = Extents { m: ROWS, k: DEPTH, n: COLS };
+        let numbers = |n: usize, step: usize| -> Vec<Bf16> {
+            (0..n).map(|i| Bf16::nearest((i * step % 13) as f32)).collect()
+        };
+        let (a, b) = (numbers(e.m * e.k, 7), numbers(e.k * e.n, 11));
+        let (a, b) = (Mat::new(a.as_ptr(), e.k, 1), Mat::new(b.as_ptr(), e.n, 1));
+        let mut results = [vec![0.0; e.m * e.n], vec![0.0; e.m * e.n]];
+        let [made, expected] = results.each_mut().map(|c| MatMut::new(c.as_mut_ptr(), e.n, 1));
+        // SAFETY: operands and results of those extents, which lie apart.
+        unsafe {
+            self.product(e, 1.0, (a, b), false, made);
+            plain(e, 1.0, a, b, false, expected);
+        }
+        results[0] == results[1]
     }
 
     /// A kernel for elements of this type; `None` without a library that has one.
@@ -402,7 +426,6 @@ wide! {
 
 #[cfg(test)]
 mod tests {
-    use super::super::factor::Bf16;
     use super::*;
 
     /// Set where the library must be there.
