@@ -4,7 +4,7 @@
 //! makes the graph acyclic by construction and gives ties a meaning. Graph passes
 //! rewrite it; it freezes when planning begins.
 
-use crate::op::Op;
+use crate::op::{Op, Work};
 use crate::types::TensorType;
 use bytes::Bytes;
 use cranelift_entity::{EntityRef, PrimaryMap, SecondaryMap, entity_impl};
@@ -283,6 +283,12 @@ impl Graph {
     /// The operands do not fit, which a verified graph rules out.
     pub fn output_types(&self, n: NodeId) -> Result<Vec<TensorType>, crate::op::TypeError> {
         self.nodes[n].op.infer(&self.input_types(n))
+    }
+
+    /// What a node does, but for results that nobody reads.
+    pub fn work(&self, n: NodeId) -> Work {
+        let y: Vec<_> = self.nodes[n].outputs.iter().flatten().map(|&v| self.ty(v)).collect();
+        self.nodes[n].op.work(&self.input_types(n), &y)
     }
 
     /// Follows views to the root that owns the bytes.

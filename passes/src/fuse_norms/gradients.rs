@@ -39,7 +39,7 @@ fn of_one(view: &GraphView, n: NodeId, target: TargetInfo) -> Option<Vec<Fused>>
     for of in &fused {
         bytes = bytes.saturating_add(of.bytes(g, &of.results(g, target)?));
     }
-    let apart = readers.iter().chain([&n]).map(|&n| bytes_of(g, n)).fold(0, u64::saturating_add);
+    let apart = readers.iter().chain([&n]).map(|&n| g.work(n).bytes).fold(0, u64::saturating_add);
     let group: Group = readers.iter().copied().chain([n]).collect();
     let rule = Rule::new(view, n);
     let is_little =
@@ -99,9 +99,4 @@ fn fused(g: &Graph, n: NodeId, dy: ValueId, steps: &[Step], read: &[ValueId]) ->
     let inputs = own.chain(others).collect::<Option<Vec<Input>>>()?;
     let op = Op::FusedNormGrad { of: Box::new(node.op.clone()), steps: steps.to_vec() };
     Some(Fused { of: n, at: n, op, inputs, result: None })
-}
-
-fn bytes_of(g: &Graph, n: NodeId) -> u64 {
-    let y: Vec<_> = g.nodes[n].outputs.iter().flatten().map(|&v| g.ty(v)).collect();
-    g.nodes[n].op.work(&g.input_types(n), &y).bytes
 }

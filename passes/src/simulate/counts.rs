@@ -45,16 +45,15 @@ impl Counts {
         let x = g.input_types(n);
         let results = g.output_types(n).unwrap_or_default();
         let is_read = |(ty, v)| Option::is_some(v).then_some(ty);
-        let y: Vec<_> = results.iter().zip(&node.outputs).filter_map(is_read).collect();
-        let of_library: Vec<_> = results.iter().zip(&node.outputs).map_while(is_read).collect();
-        let work = node.op.work(&x, &y);
+        let y: Vec<_> = results.iter().zip(&node.outputs).map_while(is_read).collect();
+        let work = g.work(n);
         self.operators += 1;
         self.moved_bytes = self.moved_bytes.saturating_add(work.bytes);
         if work.kind == WorkKind::Elementwise {
             self.other_flops = self.other_flops.saturating_add(work.flops);
             return;
         }
-        let unit = node.op.unit(p.target, &x, &of_library);
+        let unit = node.op.unit(p.target, &x, &y);
         let sum = self.product_flops.entry(unit).or_default();
         *sum = sum.saturating_add(work.flops);
         if unit == Unit::Lanes {

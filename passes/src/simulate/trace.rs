@@ -6,7 +6,8 @@ use cranelift_entity::EntityRef;
 use serde_json::{Value, json};
 
 /// One row for each stream; times in microseconds. There is a span for each command of the
-/// program, and `times` says where they come from.
+/// program, and `times` says where they come from. Kernels have the operations and the bytes of
+/// their operators, see [`Work`](arenic_ir::op::Work).
 pub fn chrome_trace(g: &Graph, p: &Program, spans: &[Span], times: &str) -> Value {
     let mut streams: Vec<usize> = p.commands.iter().map(|c| c.stream().index()).collect();
     streams.sort_unstable();
@@ -25,7 +26,10 @@ pub fn chrome_trace(g: &Graph, p: &Program, spans: &[Span], times: &str) -> Valu
                 let result = n.outputs.iter().flatten().next();
                 let result = result.map_or("", |&v| g.values[v].name.as_str());
                 let name = if n.name.is_empty() { result } else { &n.name };
-                (format!("{} {name}", n.op.name()), "kernel", json!({"node": node.to_string()}))
+                let work = g.work(*node);
+                let args =
+                    json!({"node": node.to_string(), "flops": work.flops, "bytes": work.bytes});
+                (format!("{} {name}", n.op.name()), "kernel", args)
             }
             Command::Copy { from, to, .. } => {
                 let name = format!("copy {} to {}", from.space, to.space);
