@@ -12,8 +12,9 @@ anew in each. `GFLOP/s` counts two
 operations for each multiplication of products and convolutions, forward and twice backward. `%` is that of the rate of
 `torch.mm` of 1024 x 1024 matrices on as many threads, measured in the same turns. `MiB` is the peak of resident memory
 above what the process had before it made the model. onnxruntime runs the step that `arenic export` writes, with other
-values of its states: two sets of them, which change roles at every step. With `--operators` follow, for each network, the operators that
-take most of arenic's step on one thread.
+values of its states: two sets of them, which change roles at every step. With `--operators` follow, for each network, the ten kinds of
+operators that take most of a step on one thread, arenic's and eager PyTorch's: of arenic's also the rate of their operations, its
+share of that of `torch.mm` (convolutions count their plain way), and that of the bytes of operands and results.
 """
 
 import argparse
@@ -133,12 +134,10 @@ def serve(step, base):
     print(json.dumps({"mib": peak() - base, "losses": losses}), flush=True)
 
 
-def pytorch(name, batch, mode, threads):
-    """Runs in a process of its own."""
+def step_of(name, batch, mode):
+    """Makes PyTorch's step of a network."""
     import torch
 
-    torch.set_num_threads(threads)
-    base = peak()
     network, x, target = made(name, batch)
     network.train()
     run = torch.compile(network) if mode == "compile" else network
@@ -151,7 +150,29 @@ def pytorch(name, batch, mode, threads):
         optimizer.step()
         return loss.item()
 
-    serve(step, base)
+    return step
+
+
+def pytorch(name, batch, mode, threads):
+    """Runs in a process of its own."""
+    import torch
+
+    torch.set_num_threads(threads)
+    base = peak()
+    serve(step_of(name, batch, mode), base)
+
+
+def operators_of_pytorch(name, batch):
+    """Prints the ten operators that take most of eager PyTorch's step on one thread; runs in a process of its own."""
+    import torch
+
+    torch.set_num_threads(1)
+    step = step_of(name, batch, "eager")
+    step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        step()
+    rows = sorted(profiler.key_averages(), key=lambda row: -row.self_cpu_time_total)
+    print(json.dumps({"rows": [[row.key, row.count, row.self_cpu_time_total / 1e3] for row in rows[:10]]}))
 
 
 def onnxruntime(path, data, threads):
@@ -234,17 +255,18 @@ class Arenic:
         return statistics.median(map(operator.sub, times[1:], times))
 
     def operators(self, trace):
-        """Milliseconds by operator of one step, the longest first."""
+        """The ten kinds of operators that take most of one step: name, count, milliseconds, operations and bytes."""
         objects(*self.run, "--steps", 3, "--trace", trace)
         events = json.loads(pathlib.Path(trace).read_text())
         events = events["traceEvents"] if isinstance(events, dict) else events
-        sums, counts = collections.Counter(), collections.Counter()
+        kinds = collections.defaultdict(lambda: [0, 0.0, 0, 0])
         for event in events:
-            if event.get("ph") == "X":
+            if event.get("cat") == "kernel":
+                figures = [1, event["dur"] / 1e3, event["args"]["flops"], event["args"]["bytes"]]
                 kind = event["name"].split()[0]
-                sums[kind] += event["dur"] / 1000
-                counts[kind] += 1
-        return [(kind, counts[kind], ms) for kind, ms in sums.most_common(10)]
+                kinds[kind] = [*map(operator.add, kinds[kind], figures)]
+        rows = sorted(kinds.items(), key=lambda row: -row[1][1])
+        return [(kind, *figures) for kind, figures in rows[:10]]
 
     def end(self):
         mib = self.lines[-1]["peak_rss_bytes"] / 2**20 - self.base
@@ -322,9 +344,10 @@ def main():
                         rates.append(2 * 1024**3 / square.seconds(8) / 1e9)
                     ends = {mode: trainer.end() for mode, trainer in trainers.items()}
                     square.end()
-                    if arguments.operators and threads == 1:
-                        longest[name, batch] = ours.operators(folder / "trace.json")
                     rate = statistics.median(rates)
+                    if arguments.operators and threads == 1:
+                        theirs = objects(*again, "--operators-of-pytorch", name, batch)[-1]["rows"]
+                        longest[name, batch] = ours.operators(folder / "trace.json"), theirs, rate
                     for mode, times in turns.items():
                         seconds, losses = statistics.median(times), ends[mode]["losses"]
                         over = [statistics.median(map(operator.truediv, times, turns[m])) for m in modes]
@@ -340,14 +363,20 @@ def main():
                             f"{max(differ):.0e}" if differ else "",
                         ]  # fmt: skip
                         print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    if arguments.operators:
-        for (name, batch), rows in longest.items():
-            whole = ", ".join(f"{kind} ({count}) {ms:.1f}" for kind, count, ms in rows)
-            print(f"\n{name}, batch {batch}, one thread, ms: {whole}")
+    columns = "arenic's operator | times | ms | GFLOP/s | % | GB/s | PyTorch's operator | times | ms"
+    for (name, batch), (ours, theirs, rate) in longest.items():
+        print(f"\n{name}, batch {batch}, one thread\n\n| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
+        for (kind, count, ms, flops, moved), (key, calls, their_ms) in zip(ours, theirs):
+            speed = flops / ms / 1e6
+            cells = [kind, count, f"{ms:.1f}", f"{speed:.1f}", f"{100 * speed / rate:.0f}", f"{moved / ms / 1e6:.1f}"]
+            print(f"| {' | '.join(map(str, [*cells, key, calls, f'{their_ms:.1f}']))} |")
 
 
 if __name__ == "__main__":
-    own = {"--pytorch": pytorch, "--onnxruntime": onnxruntime, "--export": export, "--rate": rate}
+    own = {
+        "--pytorch": pytorch, "--operators-of-pytorch": operators_of_pytorch, "--onnxruntime": onnxruntime,
+        "--export": export, "--rate": rate,
+    }  # fmt: skip
     if len(sys.argv) > 1 and sys.argv[1] in own:
         values = [int(word) if word.isdigit() else word for word in sys.argv[2:]]
         own[sys.argv[1]](*values)
