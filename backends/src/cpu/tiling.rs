@@ -41,6 +41,18 @@ fn direct(wide: usize, other: usize) -> bool {
     wide <= 2 || (wide <= 4 && other == 1)
 }
 
+/// Positions of a window in all images that are few beside its weights, which shifted views pack for them.
+const FEW_POSITIONS: usize = 256;
+
+/// Channels on either side from which a packing library multiplies columns fast.
+const COLUMN_CHANNELS: usize = 32;
+
+/// True where products of columns are faster than those of shifted views: at few positions, or where views gain
+/// little from windows that overlap.
+fn columns_win(positions: usize, channels: [usize; 2], gains_little: bool) -> bool {
+    channels.iter().all(|&c| c >= COLUMN_CHANNELS) && (positions <= FEW_POSITIONS || gains_little)
+}
+
 /// Parts of the scratch of an LSTM, in states.
 pub const LSTM_STATES: [usize; 3] = [4, 1, 1];
 
@@ -193,7 +205,10 @@ pub fn conv(window: &Window, group: usize, x: &TensorType, w: &TensorType, y: &T
     if let Some(plan) = winograd::conv(window, group, [x, w, y]) {
         return Conv::Winograd(plan);
     }
+    // A strided window that sees nothing twice copies as much into columns as into a grid.
+    let apart = window.strides.iter().zip(&window.kernel).all(|(step, taps)| step >= taps);
     if taps > 1
+        && !columns_win(images.saturating_mul(positions), [inputs, channels], apart)
         && let Some(plan) = shifted::conv(window, group, [x, w, y])
     {
         return Conv::Shifted(plan);
@@ -288,7 +303,11 @@ pub fn conv_transpose(
         return ConvTranspose::Winograd(plan);
     }
     let taps = window.taps();
+    let positions = x.shape[2..].iter().fold(x.shape[0], |n, &extent| n.saturating_mul(extent));
+    // Phases of a strided window are convolutions of few taps each, which fill panels badly.
+    let strided = window.strides.iter().any(|&step| step > 1);
     if taps > 1
+        && !columns_win(positions, [x.shape[1] / group, w.shape[1]], strided)
         && let Some(parts) = shifted::conv_transpose(window, group, [x, w, y])
     {
         return ConvTranspose::Shifted(parts);
