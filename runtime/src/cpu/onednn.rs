@@ -178,7 +178,8 @@ impl Kernel {
     /// True if a block of small whole numbers has the product that plain loops give it.
     ///
     /// A virtual machine may hide some of a processor's instructions, and the library then chooses kernels that
-    /// were not meant for the others: version 3.2 gave wrong products where AMX was shown without AVX512-VNNI.
+    /// were not meant for the others: version 3.2 gave wrong products where an emulator showed AMX without
+    /// AVX512-VNNI.
     fn is_right(&'static self) -> bool {
         let e = Extents { m: ROWS, k: DEPTH, n: COLS };
         let numbers = |n: usize, step: usize| -> Vec<Bf16> {
