@@ -5,7 +5,7 @@
 
 use super::address::Shared;
 use super::isa::Isa;
-use super::lane_sums::{POINTS, Sums, Terms, add_terms};
+use super::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms};
 use super::library::Scalar;
 use super::product::{Mat, MatMut, products};
 use super::tasks::for_each;
@@ -23,7 +23,7 @@ pub(super) struct StepProduct<T> {
 }
 
 struct Packed {
-    /// Panels of so many columns, row after row, the last one with zeros to its end.
+    /// Panels of so many columns, in stripes, row after row, the last one with zeros to its end.
     panels: Shared<f32>,
     lanes: usize,
     /// Where the numbers of a dense row are.
@@ -53,7 +53,8 @@ impl<T: Scalar> StepProduct<T> {
             let to = unsafe { panels.slice(panel * e.k * lanes, e.k * lanes) };
             for lane in 0..lanes {
                 let column = panel * lanes + lane;
-                let to = to[lane..].iter_mut().step_by(lanes);
+                let stripe = &mut to[lane / STRIPE * e.k * STRIPE..][..e.k * STRIPE];
+                let to = stripe[lane % STRIPE..].iter_mut().step_by(STRIPE);
                 if column < e.n {
                     let from = from.at(0, column);
                     // SAFETY: within the matrix.
@@ -88,6 +89,7 @@ impl<T: Scalar> StepProduct<T> {
             let terms = Terms {
                 start: &[0.0; LANES],
                 panel: packed.panels.ptr().wrapping_add(panel * e.k * packed.lanes),
+                stripe: e.k * STRIPE,
                 lanes: packed.lanes,
                 points: std::array::from_fn(|p| {
                     a.ptr().wrapping_offset(row(p) * a_row).cast_const()

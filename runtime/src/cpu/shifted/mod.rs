@@ -11,7 +11,7 @@ mod weight;
 
 use super::address::Shared;
 use super::isa::Isa;
-use super::lane_sums::{POINTS, Sums, Terms, add_terms};
+use super::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms};
 use super::tasks::for_each;
 use crate::kernel::Call;
 use arenic_backends::cpu::shifted::{Grid, LANES, Placed, Shifted, lanes};
@@ -131,7 +131,8 @@ impl<'a> Layer<'a> {
                 let channel = panel * lanes + lane;
                 let w = self.weights;
                 let at = group * w.group + channel * w.channel + first * w.input;
-                let mut to = to.iter_mut().skip(lane).step_by(lanes);
+                let stripe = &mut to[lane / STRIPE * terms * STRIPE..][..terms * STRIPE];
+                let mut to = stripe.iter_mut().skip(lane % STRIPE).step_by(STRIPE);
                 for input in 0..count {
                     for (tap, to) in taps.iter().zip(to.by_ref()) {
                         *to = if channel < plan.channels {
@@ -188,6 +189,7 @@ impl<'a> Layer<'a> {
                         let t = Terms {
                             start: &start,
                             panel: packed.ptr().wrapping_add(panel * terms * lanes),
+                            stripe: terms * STRIPE,
                             lanes,
                             points: std::array::from_fn(|p| {
                                 grids.ptr().cast_const().wrapping_add(seen(p))

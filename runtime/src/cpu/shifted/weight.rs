@@ -8,7 +8,7 @@ use super::ENOUGH;
 use super::fill::{Planes, Tile, fill};
 use crate::cpu::address::Shared;
 use crate::cpu::isa::Isa;
-use crate::cpu::lane_sums::{POINTS, Terms, add_terms};
+use crate::cpu::lane_sums::{POINTS, STRIPE, Terms, add_terms};
 use crate::cpu::tasks::for_each;
 use crate::kernel::Call;
 use arenic_backends::cpu::shifted::{LANES, ShiftedWeight, lanes};
@@ -71,12 +71,13 @@ unsafe fn pack(plan: &ShiftedWeight, dy: Planes, tile: Tile, to: Shared<f32>) {
         let (panel, image, piece) =
             (unit / (images * pieces), unit / pieces % images, unit % pieces * PACKED);
         let count = PACKED.min(outputs - piece);
-        let at = (panel * images + image) * outputs + piece;
-        // SAFETY: each unit has outputs of a panel of its own.
-        let to = unsafe { to.slice(at * lanes, count * lanes) };
         for lane in 0..lanes {
             let channel = panel * lanes + lane;
-            let to = to.iter_mut().skip(lane).step_by(lanes);
+            let stripe = panel * lanes + lane / STRIPE * STRIPE;
+            let at = stripe * images * outputs + (image * outputs + piece) * STRIPE;
+            // SAFETY: each unit has outputs of a panel of its own.
+            let to = unsafe { to.slice(at, count * STRIPE) };
+            let to = to.iter_mut().skip(lane % STRIPE).step_by(STRIPE);
             if channel >= plan.channels {
                 to.for_each(|to| *to = 0.0);
                 continue;
@@ -129,12 +130,13 @@ fn multiply(
         let channels = lanes.min(plan.channels - panel * lanes);
         let mut sums = [[0.0; LANES]; POINTS];
         for (b, block) in starts.chunks(plan.block()).enumerate() {
-            let first = panel * outputs + b * plan.block() * row;
+            let first = panel * outputs * lanes + b * plan.block() * row * STRIPE;
             for column in left..(left + long).min(across) {
                 let column = column * POINTS;
                 let t = Terms {
                     start: &[0.0; LANES],
-                    panel: packed.ptr().wrapping_add(first * lanes),
+                    panel: packed.ptr().wrapping_add(first),
+                    stripe: outputs * STRIPE,
                     lanes,
                     points: std::array::from_fn(|p| {
                         let column = (column + p).min(columns - 1);

@@ -143,7 +143,7 @@ impl Layer<'_> {
             let (input, part) = (unit % plan.inputs, unit / plan.inputs * WIDTH);
             let x = self.x.wrapping_add((group * plan.inputs + input) * plane);
             let (of_panel, lane) = (part / plan.lanes, part % plan.lanes);
-            let at = of_panel * PLACES * panel + input * plan.lanes + lane;
+            let at = of_panel * PLACES * panel + lane * plan.inputs + input * WIDTH;
             let Some(spots) = spots[part..].first_chunk() else { return };
             // SAFETY: a channel of the operand; each unit has lanes of its own at every point.
             unsafe {
@@ -164,7 +164,7 @@ impl Layer<'_> {
         let plan = self.plan;
         let terms: Vec<usize> = (0..plan.inputs).map(|i| self.weight(0, i)).collect();
         let (isa, lanes, summed) = (self.isa, plan.lanes, plan.summed());
-        let factors = Factors { isa, lanes, terms: &terms, summed };
+        let factors = Factors { isa, lanes, room: plan.inputs, terms: &terms, summed };
         let (panels, across) = (tiles.div_ceil(plan.lanes), channels.div_ceil(ROWS));
         let panel = plan.inputs * plan.lanes;
         let work = panels * panel * channels * PLACES / 16;

@@ -2,7 +2,7 @@
 //! for each term.
 
 use crate::cpu::isa::Isa;
-use crate::cpu::lane_sums::{POINTS, Sums, Terms, add_terms};
+use crate::cpu::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms};
 use crate::cpu::number::Number;
 use crate::cpu::wide::wide;
 use arenic_backends::cpu::shifted::LANES;
@@ -20,6 +20,8 @@ pub(super) struct Factors<'a> {
     pub(super) isa: Isa,
     /// Lanes of a panel.
     pub(super) lanes: usize,
+    /// Terms that a stripe of a panel has room for.
+    pub(super) room: usize,
     /// Elements from a row's first number to that of each term.
     pub(super) terms: &'a [usize],
     /// Terms that are added up before they join those before them.
@@ -44,7 +46,8 @@ impl Factors<'_> {
                 for (b, block) in self.terms.chunks(self.summed).enumerate() {
                     let t = Terms {
                         start: &[0.0; LANES],
-                        panel: panel(place).wrapping_add(b * self.summed * self.lanes),
+                        panel: panel(place).wrapping_add(b * self.summed * STRIPE),
+                        stripe: self.room * STRIPE,
                         lanes: self.lanes,
                         points,
                         starts: &[0],

@@ -102,13 +102,13 @@ impl Layer<'_> {
         for_each(parts * spots.len(), work, |unit| {
             let (channel, part) = (unit / spots.len() * WIDTH, unit % spots.len());
             let (panel, lane) = (channel / self.lanes, channel % self.lanes);
-            let at = panel * PLACES * pitch + part * WIDTH * self.lanes + lane;
+            let at = panel * PLACES * pitch + lane * plan.some_tiles + part * WIDTH * WIDTH;
             let count = WIDTH.min(channels - channel);
             let dy = (group * plan.channels + first + channel) * plane;
             let dy = (self.dy.wrapping_add(dy), image, plan.tiles.output);
             // SAFETY: channels of the operand; each unit has tiles and lanes of its own at every point.
             unsafe {
-                let to = (to.ptr().add(at), pitch, self.lanes);
+                let to = (to.ptr().add(at), pitch);
                 gradients::<OutputsGrad>(dy, count, &spots[part], to);
             }
         });
@@ -124,8 +124,13 @@ impl Layer<'_> {
     ) {
         let plan = self.plan;
         let terms: Vec<usize> = (0..tiles).collect();
-        let factors =
-            Factors { isa: self.isa, lanes: self.lanes, terms: &terms, summed: plan.some_tiles };
+        let factors = Factors {
+            isa: self.isa,
+            lanes: self.lanes,
+            room: plan.some_tiles,
+            terms: &terms,
+            summed: plan.some_tiles,
+        };
         let (panels, across) = (channels.div_ceil(self.lanes), plan.inputs.div_ceil(ROWS));
         let pitch = plan.some_tiles * self.lanes;
         let work = panels * self.lanes * plan.inputs * PLACES * tiles / 16;
@@ -156,7 +161,7 @@ impl Layer<'_> {
 
 wide! {
     /// Transforms the gradient of tiles' outputs, of so many neighbouring channels. Of `to` are told the
-    /// first lane, and elements from one point and from one tile to the next.
+    /// first lane, and elements from one point to the next; a tile has a stripe's width.
     ///
     /// # Safety
     /// As for [`read`]; `to` has these lanes of all points and tiles, which nobody else uses.
@@ -164,10 +169,10 @@ wide! {
         dy: (*const f32, usize, [usize; 2]),
         channels: usize,
         spots: &[Spot; WIDTH],
-        to: (*mut f32, usize, usize),
+        to: (*mut f32, usize),
     ) {
         let (dy, image, extents) = dy;
-        let (to, pitch, lanes) = to;
+        let (to, pitch) = to;
         let mut blocks = [[[[0.0f32; WIDTH]; SEEN]; SEEN]; WIDTH];
         for (channel, block) in blocks[..channels].iter_mut().enumerate() {
             let mut outputs = MaybeUninit::<Block>::uninit();
@@ -188,7 +193,7 @@ wide! {
                     };
                     let tiles = transposed(std::array::from_fn(of_channel));
                     for (i, channels) in tiles.into_iter().enumerate() {
-                        let at = place * pitch + (tile + i) * lanes + channel;
+                        let at = place * pitch + (tile + i) * WIDTH + channel;
                         // SAFETY: the caller's promise.
                         unsafe { to.add(at).cast::<[f32; 4]>().write_unaligned(channels) };
                     }
