@@ -25,9 +25,9 @@ const ASKED: usize = 8;
 fn ask_for_large_pages(memory: NonNull<u8>, bytes: usize) {
     use nix::sys::mman::{MmapAdvise, madvise};
 
-    /// The C library maps allocations of this size apart from all others.
-    const LARGE: usize = 32 << 20;
     const PAGE: usize = 2 << 20;
+    /// An allocation of this size holds a whole page wherever it begins.
+    const LARGE: usize = 2 * PAGE;
 
     // Whole pages alone: none holds bytes of something else.
     let skipped = memory.addr().get().next_multiple_of(PAGE) - memory.addr().get();
@@ -156,8 +156,8 @@ mod tests {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
             return;
         }
-        let memory = AlignedBytes::zeroed(64 << 20).unwrap();
-        let inside = memory.as_ptr().addr() + (32 << 20);
+        let memory = AlignedBytes::zeroed(6 << 20).unwrap();
+        let inside = memory.as_ptr().addr() + (3 << 20);
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let holds = |line: &str| {
             let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
