@@ -130,5 +130,10 @@ fn a_trace_has_a_row_for_each_stream() {
     let named = |name: &str| events.iter().find(|e| e["name"] == name).unwrap();
     assert_eq!(named("copy host to device")["dur"], 16.0 * 1e6);
     assert_eq!(named("unary y")["ts"], 26.0 * 1e6);
+    let negated = &named("unary y")["args"];
+    assert_eq!(
+        (&negated["node"], &negated["flops"], &negated["bytes"]),
+        (&"n1".into(), &4.into(), &32.into())
+    );
     assert_eq!(events.iter().filter(|e| e["ph"] == "M").count(), 2);
 }
