@@ -9,6 +9,9 @@ use arenic_backends::cpu::shifted::LANES;
 use arenic_backends::cpu::winograd::{PLACES, WIDTH};
 use std::mem::MaybeUninit;
 
+// A transform writes a stripe of a panel.
+const _: () = assert!(WIDTH == STRIPE);
+
 /// Rows of a task, as many as a transform works on at once.
 pub(super) const ROWS: usize = WIDTH;
 
