@@ -13,6 +13,16 @@ pub(super) const POINTS: usize = 8;
 /// stripe alone, which lies densely then, so that caches and their prefetching serve it well.
 pub(super) const STRIPE: usize = 16;
 
+/// The places of one lane's terms in a panel, whose stripes are so many elements apart.
+pub(super) fn lane_of(
+    panel: &mut [f32],
+    stripe: usize,
+    lane: usize,
+) -> impl Iterator<Item = &mut f32> {
+    let stripe = &mut panel[lane / STRIPE * stripe..][..stripe];
+    stripe.iter_mut().skip(lane % STRIPE).step_by(STRIPE)
+}
+
 /// Sums of all lanes at some points.
 pub(super) type Sums = [[f32; LANES]; POINTS];
 

@@ -5,7 +5,7 @@
 
 use super::address::Shared;
 use super::isa::Isa;
-use super::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms};
+use super::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms, lane_of};
 use super::library::Scalar;
 use super::product::{Mat, MatMut, products};
 use super::tasks::for_each;
@@ -53,8 +53,7 @@ impl<T: Scalar> StepProduct<T> {
             let to = unsafe { panels.slice(panel * e.k * lanes, e.k * lanes) };
             for lane in 0..lanes {
                 let column = panel * lanes + lane;
-                let stripe = &mut to[lane / STRIPE * e.k * STRIPE..][..e.k * STRIPE];
-                let to = stripe[lane % STRIPE..].iter_mut().step_by(STRIPE);
+                let to = lane_of(to, e.k * STRIPE, lane);
                 if column < e.n {
                     let from = from.at(0, column);
                     // SAFETY: within the matrix.

@@ -11,7 +11,7 @@ mod weight;
 
 use super::address::Shared;
 use super::isa::Isa;
-use super::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms};
+use super::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms, lane_of};
 use super::tasks::for_each;
 use crate::kernel::Call;
 use arenic_backends::cpu::shifted::{Grid, LANES, Placed, Shifted, lanes};
@@ -131,8 +131,7 @@ impl<'a> Layer<'a> {
                 let channel = panel * lanes + lane;
                 let w = self.weights;
                 let at = group * w.group + channel * w.channel + first * w.input;
-                let stripe = &mut to[lane / STRIPE * terms * STRIPE..][..terms * STRIPE];
-                let mut to = stripe.iter_mut().skip(lane % STRIPE).step_by(STRIPE);
+                let mut to = lane_of(to, terms * STRIPE, lane);
                 for input in 0..count {
                     for (tap, to) in taps.iter().zip(to.by_ref()) {
                         *to = if channel < plan.channels {
