@@ -10,9 +10,14 @@
 //!   next values of states, which are *updates*.
 //!
 //! The loss is what [`loss`] says, or the first output of all.
+//!
+//! A step in rounds is several graphs, and a later one reads what an earlier one leaves in states:
+//! the loss is known after the last round, from a sum that rounds carry in a state. Such a state
+//! and its next value are what the sum is, an activation or a gradient.
 
-use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
+use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
 use cranelift_entity::SecondaryMap;
+use std::collections::BTreeSet;
 
 /// What a buffer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,36 +65,47 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// Reads them off the graph.
-    pub(crate) fn new(g: &Graph) -> Kinds {
-        let loss = g.outputs.get(loss(g).unwrap_or(0));
-        let forward = ancestors(g, loss.map(|o| o.value));
-        let backward = ancestors(g, g.states.values().map(|s| s.exit));
+    /// Reads off a step's graphs, in the order in which they run, what values of one of them are for.
+    pub(crate) fn new(turns: &[&Graph], shown: usize) -> Kinds {
+        let with_loss = turns.iter().rposition(|g| loss(g).is_some());
+        let with_loss = with_loss.unwrap_or(turns.len().saturating_sub(1));
+        let forward = needs(turns, |turn, g| match turn == with_loss {
+            true => g.outputs.get(loss(g).unwrap_or(0)).map(|o| o.value).into_iter().collect(),
+            false => Vec::new(),
+        });
+        let lasting =
+            |g: &Graph| g.states.values().filter(|s| !s.carried).map(|s| s.exit).collect();
+        let backward = needs(turns, |_, g| lasting(g));
+
         let mut of: SecondaryMap<ValueId, Option<Kind>> = SecondaryMap::new();
+        let Some(&g) = turns.get(shown) else { return Kinds { of } };
+        let result = |is_forward: bool, is_backward: bool, v: ValueId| {
+            let is_gradient = is_backward && !is_forward && g.ty(v).dtype.is_float();
+            if is_gradient { Kind::Gradient } else { Kind::Activation }
+        };
+        let any = |needs: &[Needs], s: StateId| {
+            needs.iter().any(|needs| needs.states.contains(g.states[s].name.as_str()))
+        };
+        let state = |s: StateId, lasting: Kind| match g.states[s].carried {
+            true => result(any(&forward, s), any(&backward, s), g.states[s].enter),
+            false => lasting,
+        };
         for (v, value) in &g.values {
             of[v] = match value.def {
                 Def::Input => Some(Kind::Input),
                 Def::Const(_) => Some(Kind::Constant),
-                Def::State(_) => Some(Kind::OptimizerState),
-                Def::Node { node, .. }
-                    if backward[node] && !forward[node] && value.ty.dtype.is_float() =>
-                {
-                    Some(Kind::Gradient)
+                Def::State(s) if any(&forward, s) => Some(state(s, Kind::Weight)),
+                Def::State(s) => Some(state(s, Kind::OptimizerState)),
+                Def::Node { node, .. } => {
+                    Some(result(forward[shown].nodes[node], backward[shown].nodes[node], v))
                 }
-                Def::Node { .. } => Some(Kind::Activation),
                 Def::View { .. } => None,
             };
         }
-        for node in g.nodes.iter().filter(|(n, _)| forward[*n]).map(|(_, node)| node) {
-            for root in node.inputs.iter().map(|&v| g.resolve(v).root) {
-                if let Def::State(_) = g.values[root].def {
-                    of[root] = Some(Kind::Weight);
-                }
-            }
-        }
-        for root in g.states.values().map(|s| g.resolve(s.exit).root) {
+        for s in g.states.keys() {
+            let root = g.resolve(g.states[s].exit).root;
             if let Def::Node { .. } = g.values[root].def {
-                of[root] = Some(Kind::Update);
+                of[root] = Some(state(s, Kind::Update));
             }
         }
         Kinds { of }
@@ -110,19 +126,35 @@ pub(crate) fn loss(g: &Graph) -> Option<usize> {
     named.or_else(|| scalars.find(float))
 }
 
-/// The nodes that values are computed from.
-fn ancestors(g: &Graph, of: impl IntoIterator<Item = ValueId>) -> SecondaryMap<NodeId, bool> {
-    let mut needed: SecondaryMap<ValueId, bool> = SecondaryMap::new();
-    let mut found: SecondaryMap<NodeId, bool> = SecondaryMap::new();
-    of.into_iter().for_each(|v| needed[g.resolve(v).root] = true);
-    // Values precede their readers.
-    for (n, node) in g.nodes.iter().rev() {
-        if node.outputs.iter().flatten().any(|&v| needed[v]) {
-            found[n] = true;
-            node.inputs.iter().for_each(|&v| needed[g.resolve(v).root] = true);
+/// What some values of a graph are computed from.
+struct Needs<'g> {
+    nodes: SecondaryMap<NodeId, bool>,
+    /// Names of the states, which all graphs of a step have in common.
+    states: BTreeSet<&'g str>,
+}
+
+/// What each of a step's graphs computes, and reads of its states, for values of it and of later ones.
+fn needs<'g>(turns: &[&'g Graph], of: impl Fn(usize, &Graph) -> Vec<ValueId>) -> Vec<Needs<'g>> {
+    let mut all: Vec<Needs> = Vec::with_capacity(turns.len());
+    for (turn, g) in turns.iter().enumerate().rev() {
+        let mut needed: SecondaryMap<ValueId, bool> = SecondaryMap::new();
+        let later = all.last().map(|needs| &needs.states);
+        let is_read = |name: &str| later.is_some_and(|states| states.contains(name));
+        let left = g.states.values().filter(|s| is_read(&s.name)).map(|s| s.exit);
+        left.chain(of(turn, g)).for_each(|v| needed[g.resolve(v).root] = true);
+        let mut nodes: SecondaryMap<NodeId, bool> = SecondaryMap::new();
+        // Values precede their readers.
+        for (n, node) in g.nodes.iter().rev() {
+            if node.outputs.iter().flatten().any(|&v| needed[v]) {
+                nodes[n] = true;
+                node.inputs.iter().for_each(|&v| needed[g.resolve(v).root] = true);
+            }
         }
+        let states = g.states.values().filter(|s| needed[s.enter]).map(|s| s.name.as_str());
+        all.push(Needs { nodes, states: states.collect() });
     }
-    found
+    all.reverse();
+    all
 }
 
 #[cfg(test)]
@@ -153,7 +185,7 @@ mod tests {
 
     fn kinds(text: &str) -> Vec<(String, Kind)> {
         let g = Module::parse(text, &arenic_backends::ALL).unwrap().graph;
-        let kinds = Kinds::new(&g);
+        let kinds = Kinds::new(&[&g], 0);
         let roots = g.values.iter().filter(|(_, v)| !matches!(v.def, Def::View { .. }));
         roots.map(|(v, value)| (value.name.clone(), kinds.of(v))).collect()
     }

@@ -98,6 +98,11 @@ impl Target {
         ]
     }
 
+    /// Which of the turns runs this target's own graph and program: the step, or a round.
+    pub fn main_turn(&self) -> usize {
+        usize::from(self.rounds.is_some())
+    }
+
     /// The programs of the step with their graphs, in the order of [`Target::turns`].
     pub fn parts(&self) -> Vec<check::Part<'_>> {
         self.turns().into_iter().map(|turn| (turn.graph, turn.program)).collect()
@@ -131,7 +136,7 @@ impl Target {
     /// The violations.
     pub fn check_main(&self) -> Result<Footprint, Vec<Violation>> {
         let mut footprints = self.check()?;
-        Ok(footprints.swap_remove(if self.rounds.is_some() { 1 } else { 0 }))
+        Ok(footprints.swap_remove(self.main_turn()))
     }
 
     /// Bytes of the arenas, which are as large as the largest program needs.

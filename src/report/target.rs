@@ -4,6 +4,7 @@ use super::{Arena, Rectangle, Report};
 use crate::artifact::{Provenance, Target};
 use crate::explain::Lives;
 use crate::kinds::{Kind, Kinds};
+use arenic_ir::Graph;
 use arenic_ir::check::{Footprint, Occupancy, OccupancyKind};
 use arenic_ir::program::{Command, Space};
 
@@ -12,7 +13,8 @@ impl Report {
     pub fn of_target(target: &Target, provenance: &Provenance, footprint: &Footprint) -> Report {
         let (g, p) = (&target.graph, &target.program);
         let lives = Lives::new(g, p);
-        let kinds = Kinds::new(g);
+        let turns: Vec<&Graph> = target.turns().iter().map(|turn| turn.graph).collect();
+        let kinds = Kinds::new(&turns, target.main_turn());
         let end = p.commands.len().max(1) as i64;
         let arena = |space: Space| {
             let inside = footprint.occupancies.iter().filter(|o| o.range.space == space);
@@ -38,6 +40,8 @@ impl Report {
                 rectangles,
             }
         };
+        let rounds =
+            target.rounds.as_ref().map(|r| format!(" in each of {} micro-batches", r.count));
         let used = |space: &Space| *space == Space::Device || footprint.arena_bytes[*space] > 0;
         Report {
             title: match (provenance.model.as_str(), g.name.as_str()) {
@@ -45,9 +49,10 @@ impl Report {
                 (model, _) => model.to_owned(),
             },
             about: format!(
-                "target {}, {} operators, compiled by {}{}",
+                "target {}, {} operators{}, compiled by {}{}",
                 target.name,
                 g.nodes.len(),
+                rounds.unwrap_or_default(),
                 provenance.compiler,
                 times(target).unwrap_or_default()
             ),

@@ -6,8 +6,9 @@ use crate::model::Model;
 use crate::onnx::ImportOptions;
 use crate::placement;
 use arenic_ir::check::{Footprint, check};
-use arenic_ir::program::Space;
+use arenic_ir::program::{PerSpace, Space};
 use arenic_ir::text::Module;
+use arenic_passes::accumulate::Accumulate;
 use arenic_passes::certificate::certificate;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use arenic_passes::{Cx, Search, Standard};
@@ -16,17 +17,28 @@ use std::path::Path;
 const DIGITS: &str = "models/digits/digits_step.onnx";
 
 fn compiled(model: &str) -> (Target, Provenance, Footprint) {
+    compiled_by(model, &Pipeline::named("default", &Standard).unwrap(), None)
+}
+
+fn compiled_by(
+    model: &str,
+    pipeline: &Pipeline,
+    limit: Option<u64>,
+) -> (Target, Provenance, Footprint) {
     let mut import = ImportOptions { plan_only: true, ..ImportOptions::default() };
     if model == DIGITS {
         import.dims.insert("batch".into(), 32);
     }
-    let pipeline = Pipeline::named("default", &Standard).unwrap();
+    let constraints = Constraints {
+        limits: PerSpace { device: limit, ..PerSpace::default() },
+        ..Constraints::default()
+    };
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join(model);
     let done = compile(
         &Model::open(&model).unwrap(),
         &import,
-        &pipeline,
-        Constraints::default(),
+        pipeline,
+        constraints,
         Search::default(),
         RunOptions::default(),
     );
@@ -109,6 +121,30 @@ fn tensors_of_a_step_have_kinds_and_reasons() {
         assert_eq!(found.len(), 1, "{name}");
         assert_eq!(found[0].kind, kind, "{name}");
         assert!(found[0].reason.contains(why), "{name}: {}", found[0].reason);
+    }
+}
+
+#[test]
+fn tensors_of_a_round_are_for_what_they_are_for_in_the_step() {
+    let whole = compiled(DIGITS).0.figures.arena_bytes;
+    let pipeline = Pipeline::named("default", &Standard).unwrap();
+    let in_rounds = pipeline.in_micro_batches(Accumulate::default());
+    let (target, provenance, footprint) = compiled_by(DIGITS, &in_rounds, Some(whole / 2));
+    let report = Report::of_target(&target, &provenance, &footprint);
+    let count = target.rounds.as_ref().unwrap().count;
+    assert!(report.about.contains(&format!(" operators in each of {count} micro-batches, ")));
+    for (name, kind) in [
+        ("conv2.weight", "weight"),
+        ("m.conv2.weight", "optimizer state"),
+        ("a2", "activation"),
+        ("d.a1", "gradient"),
+        // The loss, which is known after the last round, and what nobody trains on.
+        ("sum mean_log_p", "activation"),
+        ("sum accuracy", "activation"),
+    ] {
+        let found = named(&report.arenas[0], name);
+        assert!(!found.is_empty(), "{name}");
+        found.iter().for_each(|r| assert_eq!(r.kind, kind, "{name}"));
     }
 }
 
