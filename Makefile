@@ -21,7 +21,7 @@ printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
 .PHONY: help setup build build-baselines demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans onednn-test asan-test \
-  miri-test browser-test export-test fuzz bench bench-steps bench-order bench-place bench-pipelines bench-forward bench-rewrites bench-budget papers zoo \
+  miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-rewrites bench-budget papers zoo \
   gpu-bundle digits clean
 
 help: ## List the targets
@@ -220,18 +220,20 @@ fuzz: ## Fuzz every reader, and the checker by random programs, for MINUTES in a
 	@tools/setup.sh build
 	@tools/fuzz.sh $(MINUTES)
 
-bench: $(VENV)/bench build ## Compare step times, and times of single operators, with onnxruntime
-	$(PYTHON) benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic
-	$(PYTHON) benches/single_operators.py --arenic $(CARGO_TARGET_DIR)/release/arenic
+BENCH := $(VENV)-bench
 
-# In an environment with PyTorch, torchvision, onnx, onnxscript and onnxruntime: make bench-steps PYTHON=.venv-torch-newest/bin/python
-bench-steps: build ## Print what steps of networks take at sizes that people train, beside PyTorch and onnxruntime
-	$(PYTHON) benches/real_steps.py --arenic $(CARGO_TARGET_DIR)/release/arenic --operators
+# Some: make bench NETWORKS='lstm unet' BATCHES=1,2,16. All take hours; with PyTorch, some 6 GB.
+BATCHES ?= 1,8
+bench: NETWORKS := resnet18 resnet50 mobilenet_v2 vit_b_16 gpt2 bert lstm unet
+bench: $(BENCH)/made build ## Compare step times with PyTorch and onnxruntime: of small models, of operators, at sizes that people train
+	$(BENCH)/bin/python benches/step_times.py --arenic $(CARGO_TARGET_DIR)/release/arenic
+	$(BENCH)/bin/python benches/single_operators.py --arenic $(CARGO_TARGET_DIR)/release/arenic
+	$(BENCH)/bin/python benches/real_steps.py --arenic $(CARGO_TARGET_DIR)/release/arenic --operators --batches $(BATCHES) $(NETWORKS)
 
-# In the same environment; any others: make bench-rewrites STEPS='resnet50:8 a.onnx'
+# Any others: make bench-rewrites STEPS='resnet50:8 a.onnx'
 bench-rewrites: STEPS := $(wildcard models/step/*.onnx) mobilenet_v2:8 resnet50:8 gpt2_6:2 bert_4:8
-bench-rewrites: build ## Print what the default rewrites do to STEPS, beside PyTorch's bytes
-	$(PYTHON) benches/rewrite_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(STEPS)
+bench-rewrites: $(BENCH)/made build ## Print what the default rewrites do to STEPS, beside PyTorch's bytes
+	$(BENCH)/bin/python benches/rewrite_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(STEPS)
 
 # Any memory graphs and models: make bench-order GRAPHS='a.json.gz b.onnx'
 GRAPHS ?= tests/fixtures/alexnet_bs32_sgd.json.gz models/structure/*.onnx
@@ -280,7 +282,7 @@ digits: $(VENV)/digits ## Make the demo's model and data again, and check its gr
 
 clean: ## Remove what was built, and the virtual environment
 	cargo clean
-	rm -rf $(VENV) $(VENV)-torch-*
+	rm -rf $(VENV) $(VENV)-torch-* $(BENCH)
 
 # One virtual environment; a file in it marks each set of pinned requirements that it holds.
 # What two sets share must be pinned alike.
@@ -299,6 +301,13 @@ $(VENV)-torch-oldest/made $(VENV)-torch-newest/made: python/pyproject.toml
 	  'onnxscript>=0.7' 'pytest>=8' '$(TORCH)'
 	@touch $@
 
+$(BENCH)/made: benches/requirements.txt
+	@tools/setup.sh python
+	@tools/setup.sh extensions
+	python3 -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 $(VENV)/node-tests: tests/node_tests/requirements.txt
 $(VENV)/differential: tests/differential/requirements.txt
 $(CUDA)/made: tests/cuda/requirements.txt $(VENV)/made
@@ -310,12 +319,11 @@ $(VENV)/browser: tests/browser/requirements.txt
 $(VENV)/export: tests/onnx_export/requirements.txt
 $(VENV)/python: python/tests/requirements.txt
 $(VENV)/wheel: python/requirements.txt
-$(VENV)/bench: benches/requirements.txt
 $(VENV)/digits: models/digits/requirements.txt
 $(VENV)/papers: models/papers/requirements.txt
 $(VENV)/text: models/text/requirements.txt
 $(VENV)/zoo: models/zoo/requirements.txt
-$(VENV)/node-tests $(VENV)/differential $(VENV)/cudnn $(VENV)/onednn $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/bench $(VENV)/digits $(VENV)/papers \
+$(VENV)/node-tests $(VENV)/differential $(VENV)/cudnn $(VENV)/onednn $(VENV)/browser $(VENV)/export $(VENV)/python $(VENV)/wheel $(VENV)/digits $(VENV)/papers \
   $(VENV)/text $(VENV)/zoo: $(VENV)/made
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r $(filter %.txt,$^)
 	@touch $@

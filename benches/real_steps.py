@@ -311,7 +311,12 @@ def main():
     program, again = arguments.arenic, [sys.executable, __file__]
     import torch
 
-    print(f"PyTorch {torch.__version__}\n")
+    versions = f"PyTorch {torch.__version__}"
+    if not arguments.no_onnxruntime:
+        import onnxruntime
+
+        versions += f", onnxruntime {onnxruntime.__version__}"
+    print(f"{versions}\n")
     columns = "network | batch | threads | trained by | ms a step | over the fastest of PyTorch | least ms | over | GFLOP/s | % | arena, MiB | MiB | losses differ by"
     print(f"| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
     longest = {}

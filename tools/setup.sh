@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Checks what arenic needs from the system, and installs what is missing on Debian.
 #
-#   tools/setup.sh build    what `cargo build` needs
-#   tools/setup.sh python   a Python that can make virtual environments (node tests, benchmarks)
-#   tools/setup.sh mpi      an MPI library and its launcher (ranks, feature `mpi`)
-#   tools/setup.sh browser  a Chromium that programs can drive (tests of `arenic report`)
+#   tools/setup.sh build       what `cargo build` needs
+#   tools/setup.sh python      a Python that can make virtual environments (node tests, benchmarks)
+#   tools/setup.sh extensions  what `torch.compile` needs to build extensions of Python (benchmarks)
+#   tools/setup.sh mpi         an MPI library and its launcher (ranks, feature `mpi`)
+#   tools/setup.sh browser     a Chromium that programs can drive (tests of `arenic report`)
 set -euo pipefail
 
 RUST_MINIMUM=1.89
@@ -55,6 +56,10 @@ makes_venvs() {
     python3 -c 'import venv, ensurepip' 2>/dev/null
 }
 
+has_headers() {
+    [ -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]
+}
+
 # Installs packages by apt-get, as root or through sudo.
 install() {
     echo "arenic: missing, to be installed by apt-get: $*" >&2
@@ -98,6 +103,13 @@ setup_python() {
         fail "Python $python is too old for the pinned packages: $PYTHON_MINIMUM or newer is needed"
 }
 
+# What `torch.compile` writes is built against Python's headers.
+setup_extensions() {
+    has_headers || install python3-dev
+    has_headers || fail "python3 has no headers (Python.h)"
+    compiles_cxx || install g++
+}
+
 # The bindings of MPI are made by bindgen, which loads libclang.
 setup_mpi() {
     local missing=()
@@ -118,6 +130,7 @@ case "${1:-}" in
 build) setup_build ;;
 python) setup_python ;;
 browser) setup_browser ;;
+extensions) setup_extensions ;;
 mpi) setup_mpi ;;
-*) fail "usage: tools/setup.sh build|python|browser|mpi" ;;
+*) fail "usage: tools/setup.sh build|python|extensions|browser|mpi" ;;
 esac
