@@ -92,3 +92,16 @@ impl<T> Shared<T> {
         unsafe { std::slice::from_raw_parts_mut(self.0.add(at), n) }
     }
 }
+
+/// Asks for `n` elements that are read soon, of which there may be none.
+#[inline(always)]
+pub(super) fn ask_for<T>(x: *const T, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..n).step_by(64 / size_of::<T>()) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: an address where nothing can be read is no error.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (x, n);
+}

@@ -551,7 +551,7 @@ wide! {
         unsafe {
             softmax::blocks(s, n, |at, mut block: [T; BLOCK], count| {
                 for i in 0..BLOCK {
-                    block[i] = block[i].sub(max).exp();
+                    block[i] = block[i].sub(max).exp_flushed();
                     sums[i] = sums[i].add(block[i]);
                 }
                 s.add(at).copy_from_nonoverlapping(block.as_ptr(), count);
@@ -586,7 +586,7 @@ wide! {
         // SAFETY: the caller's promise.
         let (s, rest) = unsafe { std::slice::from_raw_parts_mut(s, all) }.split_at_mut(n);
         for s in s {
-            *s = s.sub(max).exp().mul(factor);
+            *s = s.sub(max).exp_flushed().mul(factor);
         }
         rest.fill(T::ZERO);
     }

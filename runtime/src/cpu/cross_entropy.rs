@@ -55,7 +55,7 @@ wide! {
         unsafe {
             blocks(x, n, |_, block, _| {
                 for i in 0..BLOCK {
-                    sums[i] = sums[i].add(block[i].sub(max).exp());
+                    sums[i] = sums[i].add(block[i].sub(max).exp_flushed());
                 }
             });
         }

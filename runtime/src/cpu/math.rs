@@ -9,18 +9,15 @@
 /// Added to a float below 2²², rounds it to the nearest integer into the low bits.
 const ROUND: f32 = 12_582_912.0;
 
-/// `2ⁿ` for `n` in -126..=127.
+/// `2ⁿ` for `n` in -126..=127, 0 for -127 and infinity for 128.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
     f32::from_bits((n.wrapping_add(127) as u32) << 23)
 }
 
-/// The exponential; polynomial after Cephes (Moshier).
+/// The exponential as `p` and `n` of `p · 2ⁿ`; polynomial after Cephes (Moshier). Of NaN `p` is NaN, and `n` arbitrary.
 #[inline(always)]
-pub(crate) fn exp_f32(x: f32) -> f32 {
-    // Beyond these the result is 0 or infinite; written so that NaN passes.
-    let x = if x > 89.0 { 89.0 } else { x };
-    let x = if x < -104.0 { -104.0 } else { x };
+fn exp_parts(x: f32) -> (f32, i32) {
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
     // ln 2 in two parts, of which the first is the nearest `f32`.
@@ -34,11 +31,35 @@ pub(crate) fn exp_f32(x: f32) -> f32 {
     let p = p.mul_add(r, 5.000_000_1e-1);
     let p = p.mul_add(r, 1.0);
     let p = p.mul_add(r, 1.0);
-    // Two factors: one alone could not reach denormal results. `n` is arbitrary where `x`
-    // is NaN, as `p` then is.
-    let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
+    (p, (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
+}
+
+/// The exponential.
+#[inline(always)]
+pub(crate) fn exp_f32(x: f32) -> f32 {
+    // Beyond these the result is 0 or infinite; written so that NaN passes.
+    let x = if x > 89.0 { 89.0 } else { x };
+    let x = if x < -104.0 { -104.0 } else { x };
+    let (p, n) = exp_parts(x);
+    // Two factors: one alone could not reach denormal results.
     let half = n >> 1;
     p * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+}
+
+/// The exponential of what a maximum was subtracted from, by two thirds of [`exp_f32`]'s instructions: results below
+/// some 2⁻¹²⁶, of which nothing is left beside that of the maximum, are 0. Those of 2¹²⁷ · 1.42 and more are infinite.
+#[inline(always)]
+pub(crate) fn exp_flushed_f32(x: f32) -> f32 {
+    let x = if x > 89.0 { 89.0 } else { x };
+    let x = if x < -88.0 { -88.0 } else { x };
+    exp_within(x)
+}
+
+/// The exponential of what is within -88 and 89, or NaN; 0 below -87.7.
+#[inline(always)]
+fn exp_within(x: f32) -> f32 {
+    let (p, n) = exp_parts(x);
+    p * power_of_two(n)
 }
 
 /// The hyperbolic tangent; polynomial near 0 after Cephes, elsewhere by `exp`.
@@ -51,9 +72,12 @@ pub(crate) fn tanh_f32(x: f32) -> f32 {
     let p = p.mul_add(z, 1.333_144_2e-1);
     let p = p.mul_add(z, -3.333_328_2e-1);
     let near = (p * z).mul_add(x, x);
-    let far = 1.0 - 2.0 / (exp_f32(2.0 * x.abs()) + 1.0);
+    // From 10 on the result is 1.
+    let t = x.abs();
+    let t = if t > 10.0 { 10.0 } else { t };
+    let far = 1.0 - 2.0 / (exp_within(2.0 * t) + 1.0);
     // Both take the sign: `near` of -0 would come out as 0.
-    (if x.abs() < 0.625 { near } else { far }).copysign(x)
+    (if t < 0.625 { near } else { far }).copysign(x)
 }
 
 /// The logistic function, without overflow and without cancellation.
@@ -93,7 +117,7 @@ pub(crate) fn erf_f32(x: f32) -> f32 {
     let q = q.mul_add(t, -1.067_778_8e-1);
     let q = q.mul_add(t, -6.348_466_9e-1);
     let q = q.mul_add(t, -1.287_175_1e-1);
-    let far = 1.0 - exp_f32(q.mul_add(t, -t));
+    let far = 1.0 - exp_within(q.mul_add(t, -t));
     if t < 0.927_734_375 { near } else { far.copysign(x) }
 }
 
@@ -124,6 +148,8 @@ mod tests {
     #[test]
     fn errors_are_small() {
         assert!(error(exp_f32, f64::exp) < 0.9);
+        let normal = |x: f32| exp_flushed_f32(x.clamp(-87.25, 88.25));
+        assert!(error(normal, |x| x.clamp(-87.25, 88.25).exp()) < 0.9);
         assert!(error(tanh_f32, f64::tanh) < 1.3);
         assert!(error(sigmoid_f32, |x| 1.0 / (1.0 + (-x).exp())) < 2.1);
         assert!(error(erf_f32, libm::erf) < 1.0);
@@ -134,11 +160,13 @@ mod tests {
         let (inf, nan) = (f32::INFINITY, f32::NAN);
         assert_eq!([exp_f32(inf), exp_f32(-inf), exp_f32(0.0)], [inf, 0.0, 1.0]);
         assert_eq!([exp_f32(89.0), exp_f32(-104.0), exp_f32(f32::MAX)], [inf, 0.0, inf]);
+        assert_eq!([-inf, -1e4, -88.0, -87.7].map(exp_flushed_f32), [0.0; 4]);
+        assert_eq!([inf, 89.0, 0.0].map(exp_flushed_f32), [inf, inf, 1.0]);
         assert_eq!([tanh_f32(inf), tanh_f32(-inf), tanh_f32(f32::MAX)], [1.0, -1.0, 1.0]);
         assert_eq!([sigmoid_f32(inf), sigmoid_f32(-inf), sigmoid_f32(0.0)], [1.0, 0.0, 0.5]);
         assert_eq!([erf_f32(inf), erf_f32(-inf), erf_f32(f32::MAX)], [1.0, -1.0, 1.0]);
         assert_eq!([sigmoid_f64(1e9), sigmoid_f64(-1e9)], [1.0, 0.0]);
-        for f in [exp_f32, tanh_f32, sigmoid_f32, erf_f32] {
+        for f in [exp_f32, exp_flushed_f32, tanh_f32, sigmoid_f32, erf_f32] {
             assert!(f(nan).is_nan());
         }
         for f in [tanh_f32, erf_f32] {

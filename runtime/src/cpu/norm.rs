@@ -2,13 +2,13 @@
 //! place. Where steps follow, a strip of a row is normalised and the steps run on it while it is in
 //! cache. Without a place for `y` only the statistics are computed.
 
-use super::address::Shared;
+use super::address::{Shared, ask_for};
 use super::blocks::{self, BLOCK, Formula, block};
 use super::dispatch::for_float;
 use super::fused_norm::{Steps, room};
 use super::nest::Nest;
 use super::number::Float;
-use super::reduce::sum;
+use super::reduce::{sum, sum_of};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::{Call, Operand};
@@ -24,12 +24,17 @@ pub(super) fn run(axis: usize, epsilon: f32, then: Option<Steps>, call: &Call) {
 pub(super) struct Factor<'a, T> {
     values: &'a [T],
     row: Nest<1>,
+    /// There is a value for each of the row's elements.
+    is_dense: bool,
 }
 
 impl<'a, T: Float> Factor<'a, T> {
     pub(super) fn new(x: &Operand<'a>, row: &[usize]) -> Self {
         // SAFETY: only `x` is in an in-place pair.
-        Factor { values: unsafe { x.slice() }, row: Nest::broadcast(row, [(&x.ty().shape, 1)]) }
+        let values = unsafe { x.slice() };
+        let row = Nest::broadcast(row, [(&x.ty().shape, 1)]);
+        let is_dense = values.len() == row.elements();
+        Factor { values, row, is_dense }
     }
 
     /// The factor's elements for `count` ones of the row from `at` on, filled up with zeros.
@@ -37,7 +42,7 @@ impl<'a, T: Float> Factor<'a, T> {
     pub(super) fn block(&self, at: usize, count: usize) -> [T; BLOCK] {
         match self.values {
             &[value] => [value; BLOCK],
-            values if values.len() == self.row.elements() => block(values, at),
+            values if self.is_dense => block(values, at),
             values => {
                 let mut block = [T::ZERO; BLOCK];
                 for (i, to) in block[..count].iter_mut().enumerate() {
@@ -106,18 +111,17 @@ struct Row<'a, T> {
 wide! {
     /// Mean and inverse standard deviation of a row.
     fn moments<T: Float>(x: &[T], epsilon: T) -> (T, T) {
-        /// Squares summed at a time.
-        const BLOCK: usize = 256;
-        let mean = sum(x).div(T::of_count(x.len()));
+        /// Squares that are added up before they join the rest.
+        const TOGETHER: usize = 256;
+        let n = x.len();
+        let mean = sum(x).div(T::of_count(n));
         let mut total = T::ZERO;
-        for chunk in x.chunks(BLOCK) {
-            let mut squares = [T::ZERO; BLOCK];
-            for (square, &x) in squares.iter_mut().zip(chunk) {
-                *square = x.sub(mean).mul(x.sub(mean));
-            }
-            total = total.add(sum(&squares[..chunk.len()]));
+        for x in x.chunks(TOGETHER) {
+            // Of the row that is next.
+            ask_for(x.as_ptr().wrapping_add(n), x.len());
+            total = total.add(sum_of(x, |x: T| x.sub(mean).mul(x.sub(mean))));
         }
-        (mean, T::ONE.div(total.div(T::of_count(x.len())).add(epsilon).sqrt()))
+        (mean, T::ONE.div(total.div(T::of_count(n)).add(epsilon).sqrt()))
     }
 }
 

@@ -31,14 +31,19 @@ pub(super) trait Number: Element + PartialOrd {
     /// Truncates and saturates for integers.
     fn from_f64(x: f64) -> Self;
 
+    /// The larger one; `b` where either is NaN.
+    #[inline(always)]
+    fn above(self, b: Self) -> Self {
+        if self > b { self } else { b }
+    }
+
     /// The larger one, NaN where either is.
     ///
     /// A NaN is added to itself, which leaves it as it is. Of a choice between `self` and what lies where the
     /// result goes, the compiler makes a store under a mask, which some processors are slow at.
     #[inline(always)]
     fn larger(self, b: Self) -> Self {
-        let larger = if self > b { self } else { b };
-        if self.is_nan() { self.add(self) } else { larger }
+        if self.is_nan() { self.add(self) } else { self.above(b) }
     }
 
     /// The smaller one, NaN where either is; see [`larger`](Self::larger).
@@ -63,6 +68,8 @@ pub(super) trait Float: Signed {
     fn cos(self) -> Self;
     fn erf(self) -> Self;
     fn exp(self) -> Self;
+    /// The exponential, of which `f32` has 0 where it would be denormal.
+    fn exp_flushed(self) -> Self;
     fn floor(self) -> Self;
     fn ln(self) -> Self;
     fn sigmoid(self) -> Self;
@@ -173,6 +180,7 @@ macro_rules! float {
         atanh: $atanh:path,
         erf: $erf:path,
         exp: $exp:path,
+        exp_flushed: $exp_flushed:path,
         sigmoid: $sigmoid:path,
         tanh: $tanh:path
     ) => {
@@ -265,6 +273,10 @@ macro_rules! float {
                 $exp(self)
             }
             #[inline(always)]
+            fn exp_flushed(self) -> Self {
+                $exp_flushed(self)
+            }
+            #[inline(always)]
             fn floor(self) -> Self {
                 self.floor()
             }
@@ -294,6 +306,7 @@ float!(
     atanh: libm::atanhf,
     erf: math::erf_f32,
     exp: math::exp_f32,
+    exp_flushed: math::exp_flushed_f32,
     sigmoid: math::sigmoid_f32,
     tanh: math::tanh_f32
 );
@@ -302,6 +315,7 @@ float!(
     atanh: libm::atanh,
     erf: libm::erf,
     exp: f64::exp,
+    exp_flushed: f64::exp,
     sigmoid: math::sigmoid_f64,
     tanh: f64::tanh
 );

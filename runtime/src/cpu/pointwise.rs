@@ -5,7 +5,7 @@
 //! result may take the bytes of any operand of its shape. Every step rounds once, as the
 //! operator does that it stands for. Within a block conditions are numbers, 1 or 0.
 
-use super::address::{Dst, Src};
+use super::address::{Dst, Src, ask_for};
 use super::dispatch::for_float;
 use super::nest::{EvenRows, Nest};
 use super::number::Float;
@@ -329,7 +329,9 @@ wide! {
                         match p.kinds[k] {
                             Stored::Number => {
                                 at[k] = x[k].cast::<T>().add(col);
-                                ask_ahead(at[k]);
+                                // What a processor asks for by itself comes too late for elements that are
+                                // read in bursts, and ends at every page.
+                                ask_for(at[k].wrapping_add(2 * BLOCK), BLOCK);
                             }
                             stored => {
                                 let first = x[k].add(col * stored.size::<T>());
@@ -362,20 +364,6 @@ wide! {
             }
         }
     }
-}
-
-/// Asks for the block after the next one of an operand, which may have none. What a processor asks for by
-/// itself comes too late for elements that are read in bursts, and ends at every page.
-#[inline(always)]
-fn ask_ahead<T>(x: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    for at in (2 * BLOCK..3 * BLOCK).step_by(64 / size_of::<T>()) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: an address where nothing can be read is no error.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.wrapping_add(at).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = x;
 }
 
 /// An element as a number.

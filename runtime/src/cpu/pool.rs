@@ -11,10 +11,12 @@ use super::pool_indices::PlacesWriter;
 use super::reduce::{largest, sum};
 use super::sliding::{PerAxis, Sliding, inside, unflatten};
 use super::tasks::for_each;
+use super::terms::filled;
 use super::wide::wide;
 use crate::kernel::{Call, Destination};
 use arenic_ir::DType;
 use arenic_ir::op::{MAX_RANK, PoolIndices, Window};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Runs a `MaxPool`.
@@ -57,7 +59,7 @@ impl<'a> WindowRows<'a> {
     #[inline(always)]
     pub(super) fn rows(&self) -> Rows<'_> {
         let is_empty = (0..self.s.last()).any(|d| self.first[d] >= self.end[d]);
-        Rows { of: self, tap: (!is_empty).then_some(self.first) }
+        Rows { of: self, tap: self.first, is_over: is_empty }
     }
 }
 
@@ -65,7 +67,8 @@ impl<'a> WindowRows<'a> {
 pub(super) struct Rows<'a> {
     of: &'a WindowRows<'a>,
     /// The taps of the next row along all axes but the last.
-    tap: Option<PerAxis<usize>>,
+    tap: PerAxis<usize>,
+    is_over: bool,
 }
 
 impl Iterator for Rows<'_> {
@@ -74,22 +77,25 @@ impl Iterator for Rows<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<(usize, usize)> {
-        let (of, mut tap) = (self.of, self.tap?);
-        let (s, last) = (of.s, of.s.last());
-        let (mut offset, mut number) = (0, 0);
-        for (d, tap) in tap[..last].iter().enumerate() {
-            offset =
-                offset * s.input[d] + of.at[d] * s.strides[d] + tap * s.dilations[d] - s.pads[d];
-            number = number * s.kernel[d] + tap;
+        if self.is_over {
+            return None;
         }
-        self.tap = None;
+        let (of, s, last) = (self.of, self.of.s, self.of.s.last());
+        let (mut offset, mut number) = (0, 0);
+        for d in 0..last {
+            let at = of.at[d] * s.strides[d] + self.tap[d] * s.dilations[d] - s.pads[d];
+            offset = offset * s.input[d] + at;
+            number = number * s.kernel[d] + self.tap[d];
+        }
+        self.is_over = true;
+        // In their place: a copy of numbers that were just written would wait for them.
         for d in (0..last).rev() {
-            tap[d] += 1;
-            if tap[d] < of.end[d] {
-                self.tap = Some(tap);
+            self.tap[d] += 1;
+            if self.tap[d] < of.end[d] {
+                self.is_over = false;
                 break;
             }
-            tap[d] = of.first[d];
+            self.tap[d] = of.first[d];
         }
         Some((offset * s.input[last], number * s.kernel[last]))
     }
@@ -114,6 +120,10 @@ fn max_of<T: Number>(call: &Call, window: &Window, indices: PoolIndices) {
     let values = y.map(|y: Destination| Shared::new(y.ptr::<T>()));
     let places = places.map(|p| PlacesWriter::new(s, indices, &p));
     let (size, last) = (s.inputs(), s.last());
+    if let (true, Some(values), None) = (s.is_whole(), values, &places) {
+        whole_planes(x, size, values, plane_maxima);
+        return;
+    }
     let width = s.output[last];
     let rows = s.outputs() / width;
     for_each(ty.elements() / width, ty.elements() * s.taps(), |unit| {
@@ -222,8 +232,12 @@ fn keep_block<T: Number>(values: &[T], tap: u32, best: &mut [T], taps: &mut [u32
     }
 }
 
-/// Elements of a row of the input that are combined at a time.
+/// Elements of a row of the input that are combined at a time, and room for blocks that end behind them.
 const SPAN: usize = 256;
+const ROOM: usize = SPAN + 2 * BLOCK;
+
+/// Elements in a block: loops over rows this short spend their time on what is left over by wider ones.
+const BLOCK: usize = 8;
 
 /// What the windows of one row of the result, from position `first` on, see, combined: first
 /// over the other axes, then along the last one.
@@ -254,26 +268,70 @@ fn combined<T: Number>(
     let most = (SPAN - window) / step + 1;
     for (i, to) in to.chunks_mut(most).enumerate() {
         let origin = (i * most * step) as isize - s.pads[last] as isize;
-        // What lies outside of the row stays as it is.
-        let mut sums = [identity; SPAN];
         let span = (to.len() - 1) * step + window;
+        // What lies outside of the row stays as it is.
+        let mut room = [const { MaybeUninit::uninit() }; ROOM];
+        let sums = filled(&mut room, span + 2 * BLOCK, identity);
         let (begin, end) = inside(origin, 1, span, s.input[last]);
         if begin < end {
             for (offset, _) in meets.rows() {
                 let row = &from[((offset + begin) as isize + origin) as usize..][..end - begin];
-                for (sum, &value) in sums[begin..end].iter_mut().zip(row) {
-                    *sum = f(value, *sum);
+                add_row(row, &mut sums[begin..end], &f);
+            }
+        }
+        match step {
+            1 => along::<T, 1>(s, sums, to, identity, &f),
+            2 => along::<T, 2>(s, sums, to, identity, &f),
+            _ => {
+                to.fill(identity);
+                for t in 0..s.kernel[last] {
+                    every::<T, 0>(&sums[t * s.dilations[last]..], step, to, &f);
                 }
             }
         }
-        to.fill(identity);
-        for t in 0..s.kernel[last] {
-            let sums = &sums[t * s.dilations[last]..];
-            match step {
-                1 => every::<T, 1>(sums, 1, to, &f),
-                2 => every::<T, 2>(sums, 2, to, &f),
-                _ => every::<T, 0>(sums, step, to, &f),
+    }
+}
+
+/// Combines sums with a row of as many elements.
+#[inline(always)]
+fn add_row<T: Number>(row: &[T], sums: &mut [T], f: &impl Fn(T, T) -> T) {
+    let (blocks, rest) = row.as_chunks::<BLOCK>();
+    let (sum_blocks, sum_rest) = sums.as_chunks_mut::<BLOCK>();
+    for (sums, block) in sum_blocks.iter_mut().zip(blocks) {
+        let mut sum = *sums;
+        for (sum, &value) in sum.iter_mut().zip(block) {
+            *sum = f(value, *sum);
+        }
+        *sums = sum;
+    }
+    for (sum, &value) in sum_rest.iter_mut().zip(rest) {
+        *sum = f(value, *sum);
+    }
+}
+
+/// What windows along the last axis see of sums, which are `STEP` apart.
+#[inline(always)]
+fn along<T: Number, const STEP: usize>(
+    s: &Sliding,
+    sums: &[T],
+    to: &mut [T],
+    identity: T,
+    f: &impl Fn(T, T) -> T,
+) {
+    let (taps, dilation) = (s.kernel[s.last()], s.dilations[s.last()]);
+    for (at, to) in to.chunks_mut(BLOCK).enumerate() {
+        let mut block = [identity; BLOCK];
+        for t in 0..taps {
+            // Of positions behind the last one, some lie behind the span.
+            let first = at * BLOCK * STEP + t * dilation;
+            let from = &sums[first..first + (BLOCK - 1) * STEP + 1];
+            for (i, to) in block.iter_mut().enumerate() {
+                *to = f(from[i * STEP], *to);
             }
+        }
+        match to.first_chunk_mut() {
+            Some(to) => *to = block,
+            None => to.copy_from_slice(&block[..to.len()]),
         }
     }
 }
@@ -294,14 +352,47 @@ fn every<T: Number, const STEP: usize>(
     }
 }
 
+/// Runs `f` on planes of so many elements, each of which gives one result.
+fn whole_planes<T: Number>(
+    x: &[T],
+    size: usize,
+    y: Shared<T>,
+    f: impl Fn(&[T], usize, &mut [T]) + Sync,
+) {
+    /// Planes of one call, which costs as much as a small one.
+    const TOGETHER: usize = 16;
+    let planes = x.len() / size;
+    for_each(planes.div_ceil(TOGETHER), x.len(), |task| {
+        let first = task * TOGETHER;
+        let count = TOGETHER.min(planes - first);
+        // SAFETY: each task has results of its own.
+        f(&x[first * size..][..count * size], size, unsafe { y.slice(first, count) });
+    });
+}
+
+wide! {
+    /// The largest elements of planes.
+    fn plane_maxima<T: Number>(from: &[T], size: usize, to: &mut [T]) {
+        for (to, plane) in to.iter_mut().zip(from.chunks_exact(size)) {
+            *to = largest(plane);
+        }
+    }
+}
+
+wide! {
+    /// The averages of planes.
+    fn plane_averages<T: Float>(from: &[T], size: usize, to: &mut [T]) {
+        let count = T::of_count(size);
+        for (to, plane) in to.iter_mut().zip(from.chunks_exact(size)) {
+            *to = sum(plane).div(count);
+        }
+    }
+}
+
 wide! {
     /// The largest elements that the windows of a row see.
     fn row_largest<T: Number>(s: &Sliding, meets: &WindowRows, from: &[T], to: &mut [T]) {
-        if s.is_whole() {
-            to.fill(largest(from));
-        } else {
-            combined(s, meets, from, to, T::LOWEST, T::larger);
-        }
+        combined(s, meets, from, to, T::LOWEST, T::larger);
     }
 }
 
@@ -315,11 +406,7 @@ wide! {
         count: T,
         to: &mut [T],
     ) {
-        if s.is_whole() {
-            to.fill(sum(from));
-        } else {
-            combined(s, meets, from, to, T::ZERO, T::add);
-        }
+        combined(s, meets, from, to, T::ZERO, T::add);
         for to in &mut to[full] {
             *to = to.div(count);
         }
@@ -353,6 +440,10 @@ fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
     let (x, ty): (&[T], _) = (unsafe { x.slice() }, y.ty());
     let y = Shared::new(y.ptr::<T>());
     let (size, last) = (s.inputs(), s.last());
+    if s.is_whole() {
+        whole_planes(x, size, y, plane_averages);
+        return;
+    }
     let width = s.output[last];
     let rows = s.outputs() / width;
     let counted = |d: usize, o: usize| counted(s, window, count_include_pad, d, o);

@@ -92,6 +92,7 @@ fold!(Sum, ZERO, add);
 fold!(Prod, ONE, mul);
 fold!(Min, HIGHEST, smaller);
 fold!(Max, LOWEST, larger);
+fold!(Most, LOWEST, above);
 
 struct Mean;
 impl<T: Number> Fold<T> for Mean {
@@ -224,7 +225,7 @@ impl<X> Job<'_, X> {
         let (row, column) = (segment / per_row, segment % per_row * SEGMENT);
         let at = base + self.reduced.offset(row) + column;
         let mut room = [const { MaybeUninit::uninit() }; SEGMENT];
-        lanes::<F, T>(self.x.run(at, SEGMENT.min(self.inner - column), &mut room))
+        lanes::<F, T>(self.x.run(at, SEGMENT.min(self.inner - column), &mut room), F::lift)
     }
 
     /// Segments of the last axis, from every reduced row, combined pairwise.
@@ -305,29 +306,32 @@ wide! {
 
 /// Dense elements, combined in interleaved lanes; fewer of them where elements are few.
 #[inline(always)]
-fn lanes<F: Fold<T>, T: Number>(x: &[T]) -> F::Acc {
+fn lanes<F: Fold<T>, T: Number>(x: &[T], lift: impl Fn(T) -> F::Acc) -> F::Acc {
     match x.len() {
-        128.. => in_lanes::<F, T, 32>(x),
-        8.. => in_lanes::<F, T, 8>(x),
-        _ => in_lanes::<F, T, 1>(x),
+        128.. => in_lanes::<F, T, 32>(x, lift),
+        8.. => in_lanes::<F, T, 8>(x, lift),
+        _ => in_lanes::<F, T, 1>(x, lift),
     }
 }
 
 /// Dense elements, combined in `LANES` lanes, a power of two.
 #[inline(always)]
-fn in_lanes<F: Fold<T>, T: Number, const LANES: usize>(x: &[T]) -> F::Acc {
+fn in_lanes<F: Fold<T>, T: Number, const LANES: usize>(
+    x: &[T],
+    lift: impl Fn(T) -> F::Acc,
+) -> F::Acc {
     let mut acc = [F::IDENTITY; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for chunk in chunks {
         for i in 0..LANES {
-            acc[i] = F::combine(acc[i], F::lift(chunk[i]));
+            acc[i] = F::combine(acc[i], lift(chunk[i]));
         }
     }
     if !rest.is_empty() {
         // What is indexed by variables would not stay in registers above.
         let mut last = [F::IDENTITY; LANES];
         for (lane, &x) in last.iter_mut().zip(rest) {
-            *lane = F::lift(x);
+            *lane = lift(x);
         }
         for i in 0..LANES {
             acc[i] = F::combine(acc[i], last[i]);
@@ -346,9 +350,15 @@ fn in_lanes<F: Fold<T>, T: Number, const LANES: usize>(x: &[T]) -> F::Acc {
 /// The sum of dense elements, by the same scheme.
 #[inline(always)]
 pub(super) fn sum<T: Number>(x: &[T]) -> T {
+    sum_of(x, |x| x)
+}
+
+/// The sum of a function of dense elements, which is short.
+#[inline(always)]
+pub(super) fn sum_of<T: Number>(x: &[T], f: impl Fn(T) -> T) -> T {
     let mut total = T::ZERO;
     for x in x.chunks(SEGMENT) {
-        total = total.add(lanes::<Sum, T>(x));
+        total = total.add(lanes::<Sum, T>(x, &f));
     }
     total
 }
@@ -356,5 +366,11 @@ pub(super) fn sum<T: Number>(x: &[T]) -> T {
 /// The largest of dense elements.
 #[inline(always)]
 pub(super) fn largest<T: Number>(x: &[T]) -> T {
-    lanes::<Max, T>(x)
+    lanes::<Max, T>(x, |x| x)
+}
+
+/// The largest of dense elements that are no NaN, or NaN.
+#[inline(always)]
+pub(super) fn largest_number<T: Number>(x: &[T]) -> T {
+    lanes::<Most, T>(x, |x| x)
 }

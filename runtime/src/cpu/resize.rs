@@ -8,10 +8,13 @@ use super::dispatch::for_number;
 use super::number::Number;
 use super::sliding::unflatten;
 use super::tasks::for_each;
+use super::terms::filled;
 use super::wide::wide;
 use crate::kernel::{Call, Destination};
 use arenic_ir::DType;
 use arenic_ir::op::{Interpolation, MAX_RANK, Position, ResizeSpec};
+use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// Runs a `Resize`.
 pub(super) fn run(spec: &ResizeSpec, call: &Call) {
@@ -28,6 +31,36 @@ struct Axis<'a> {
     /// Nothing is outside, and the first index of all is the least, the last one the largest; so it is for every
     /// stretch of them.
     is_sorted: bool,
+    period: Period,
+}
+
+/// Where positions so many apart read elements that are one apart, with the same weights: of a resize by a whole
+/// factor all but those at the ends.
+#[derive(Clone, Default)]
+struct Period {
+    positions: usize,
+    within: Range<usize>,
+}
+
+impl Period {
+    fn of(positions: usize, taps: usize, indices: &[u64], weights: &[f64]) -> Period {
+        let count = indices.len() / taps;
+        let is_next = |o: usize| {
+            let [before, this] = [o - positions, o].map(|o| o * taps..(o + 1) * taps);
+            let pairs = indices[before.clone()].iter().zip(&indices[this.clone()]);
+            pairs.clone().all(|(before, &this)| before + 1 == this)
+                && weights[before] == weights[this]
+        };
+        let mut within = count / 2..count / 2;
+        while positions > 0 && within.start >= positions && is_next(within.start) {
+            within.start -= 1;
+        }
+        while positions > 0 && within.end < count && within.end >= positions && is_next(within.end)
+        {
+            within.end += 1;
+        }
+        Period { positions, within }
+    }
 }
 
 /// No index has this bit; without it, it is the index 0.
@@ -58,6 +91,7 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
         indices: &[],
         weights: &[],
         is_sorted: false,
+        period: Period::default(),
     });
     let mut stride = 1;
     for a in (0..rank).rev() {
@@ -83,7 +117,9 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
         let mut of_positions = own_indices.chunks_exact(taps);
         let rises = own_indices.iter().zip(&own_indices[taps..]).all(|(a, b)| a <= b);
         let is_sorted = is_inside && rises && of_positions.all(<[u64]>::is_sorted);
-        axes[a] = Axis { taps, stride, indices: own_indices, weights: own_weights, is_sorted };
+        let period = Period::of(sizes[a] / shape[a].max(1), taps, own_indices, own_weights);
+        axes[a] =
+            Axis { taps, stride, indices: own_indices, weights: own_weights, is_sorted, period };
         stride *= shape[a];
     }
     let axes = &axes[..rank];
@@ -92,6 +128,11 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
     let nearest = matches!(spec.mode, Interpolation::Nearest(_));
     let taps: usize = axes.iter().map(|a| a.taps).product();
     let width = sizes[rank - 1];
+    // How often elements of the last axis are repeated, or 0 where they are read otherwise.
+    let repeats = width.checked_div(shape[rank - 1]).unwrap_or(0);
+    let is_repeated = |(o, &i): (usize, &u64)| repeats > 0 && i == (o / repeats) as u64;
+    let all_repeated = axes[rank - 1].indices.iter().enumerate().all(is_repeated);
+    let repeats = if all_repeated { repeats } else { 0 };
     let outside = T::from_f64(f64::from(spec.extrapolation));
     let y_len = y.len();
     let y = Shared::new(y.as_mut_ptr());
@@ -105,11 +146,14 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
                 let i = axes[d].indices[at[d]];
                 (i != OUTSIDE).then(|| base + i as usize * axes[d].stride)
             });
-            for (to, &i) in to.iter_mut().zip(axes[rank - 1].indices) {
-                *to = match base {
-                    Some(base) if i != OUTSIDE => x[base + i as usize],
-                    _ => outside,
-                };
+            match base {
+                Some(base) if repeats > 0 => repeat(&x[base..], repeats, to),
+                Some(base) => {
+                    for (to, &i) in to.iter_mut().zip(axes[rank - 1].indices) {
+                        *to = if i == OUTSIDE { outside } else { x[base + i as usize] };
+                    }
+                }
+                None => to.fill(outside),
             }
             return;
         }
@@ -131,6 +175,17 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
             }
         }
     });
+}
+
+wide! {
+    /// Fills a row with elements, each so many times.
+    fn repeat<T: Number>(x: &[T], times: usize, to: &mut [T]) {
+        match times {
+            1 => to.copy_from_slice(&x[..to.len()]),
+            2 => to.as_chunks_mut::<2>().0.iter_mut().zip(x).for_each(|(to, &x)| *to = [x; 2]),
+            _ => to.chunks_mut(times).zip(x).for_each(|(to, &x)| to.fill(x)),
+        }
+    }
 }
 
 /// Adds up what elements of a row of the result, from `first` on, read. `TAPS` is the
@@ -163,8 +218,8 @@ fn strip<T: Number, const TAPS: usize>(
 }
 
 /// Elements of a row summed at a time, and those of a row of the source that they are read from at most.
-const STRIP: usize = 64;
-const SPAN: usize = 256;
+const STRIP: usize = 128;
+const SPAN: usize = 512;
 
 /// Fills a part of a row, from `first` on, where indices of the last axis are sorted: rows of the source are
 /// added up before what they have in common is read. False, and nothing done, where they are too long for that.
@@ -177,9 +232,7 @@ fn sorted<T: Number>(
     outside: T,
 ) -> bool {
     let (last, outer) = axes.split_last().expect("an axis");
-    let entries = first * last.taps..(first + to.len()) * last.taps;
-    let (indices, weights) = (&last.indices[entries.clone()], &last.weights[entries]);
-    let (low, high) = match indices {
+    let (low, high) = match &last.indices[first * last.taps..(first + to.len()) * last.taps] {
         [low, .., high] => (*low as usize, *high as usize),
         [only] => (*only as usize, *only as usize),
         [] => return true,
@@ -188,8 +241,8 @@ fn sorted<T: Number>(
     if width > SPAN || ![2, 4].contains(&last.taps) {
         return false;
     }
-    let (mut sums, mut inside) = ([0.0; SPAN], true);
-    let sums = &mut sums[..width];
+    let (mut room, mut inside) = ([const { MaybeUninit::uninit() }; SPAN], true);
+    let sums = filled(&mut room, width, 0.0);
     rows(outer, at, low, 1.0, &mut |place| match place {
         Some((base, weight)) => add_row(&x[base..][..width], weight, sums),
         None => inside = false,
@@ -198,11 +251,67 @@ fn sorted<T: Number>(
         to.fill(outside);
         return true;
     }
-    match last.taps {
+    read_periods(last, first, low, sums, to);
+    true
+}
+
+/// Fills part of a row, from `first` on, with what its taps read of sums, which begin with that of index `low`: whole
+/// periods at once.
+fn read_periods<T: Number>(axis: &Axis, first: usize, low: usize, sums: &[f64], to: &mut [T]) {
+    let Period { positions, within } = &axis.period;
+    let end = first + to.len();
+    let begin = within.start.clamp(first, end);
+    let count = (within.end.clamp(begin, end) - begin) / positions.max(&1);
+    let periodic = match positions {
+        2 => periodic::<T, 2>,
+        3 => periodic::<T, 3>,
+        4 => periodic::<T, 4>,
+        _ => return read_from(axis, first, low, sums, to),
+    };
+    let (before, to) = to.split_at_mut(begin - first);
+    let (periods, after) = to.split_at_mut(count * positions);
+    read_from(axis, first, low, sums, before);
+    if count > 0 {
+        periodic(axis, begin, low, sums, periods);
+    }
+    read_from(axis, begin + count * positions, low, sums, after);
+}
+
+/// The same of elements one by one.
+fn read_from<T: Number>(axis: &Axis, first: usize, low: usize, sums: &[f64], to: &mut [T]) {
+    let entries = first * axis.taps..(first + to.len()) * axis.taps;
+    let (indices, weights) = (&axis.indices[entries.clone()], &axis.weights[entries]);
+    match axis.taps {
         2 => read::<T, 2>(indices, weights, low, sums, to),
         _ => read::<T, 4>(indices, weights, low, sums, to),
     }
-    true
+}
+
+wide! {
+    /// The same of whole periods of `K` positions, from `first` on.
+    fn periodic<T: Number; const K: usize>(
+        axis: &Axis,
+        first: usize,
+        low: usize,
+        sums: &[f64],
+        to: &mut [T],
+    ) {
+        let (count, taps) = (to.len() / K, axis.taps);
+        let mut made = [0.0; STRIP];
+        for (p, made) in made.chunks_exact_mut(count).take(K).enumerate() {
+            for entry in (first + p) * taps..(first + p + 1) * taps {
+                let (index, weight) = (axis.indices[entry] as usize, axis.weights[entry]);
+                for (made, sum) in made.iter_mut().zip(&sums[index - low..][..count]) {
+                    *made += weight * sum;
+                }
+            }
+        }
+        for (i, to) in to.as_chunks_mut::<K>().0.iter_mut().enumerate() {
+            for (p, to) in to.iter_mut().enumerate() {
+                *to = T::from_f64(made[p * count + i]);
+            }
+        }
+    }
 }
 
 wide! {

@@ -154,7 +154,12 @@ pub(super) unsafe fn copy_short<T: Copy>(from: *const T, to: &mut [T]) {
 pub(super) fn inside(origin: isize, step: usize, extent: usize, source: usize) -> (usize, usize) {
     let first_at_least = |bound: isize| {
         let gap = bound - origin;
-        if gap <= 0 { 0 } else { (gap as usize).div_ceil(step).min(extent) }
+        match step {
+            _ if gap <= 0 => 0,
+            // A division takes longer than a short row.
+            1 => (gap as usize).min(extent),
+            _ => (gap as usize).div_ceil(step).min(extent),
+        }
     };
     (first_at_least(0), first_at_least(source as isize))
 }

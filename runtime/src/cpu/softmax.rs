@@ -1,12 +1,13 @@
-//! `Softmax` and `LogSoftmax`: the maximum is subtracted first, so that nothing overflows.
+//! `Softmax` and `LogSoftmax`: the maximum is subtracted first, so that nothing overflows. A NaN need not be it:
+//! the sum has it.
 //!
 //! Along any other axis than the last one, columns take the place of rows, several at a
 //! time; they are copied to their place first, unless they are there already.
 
-use super::address::Shared;
+use super::address::{Shared, ask_for};
 use super::dispatch::for_float;
 use super::number::Float;
-use super::reduce::{largest, sum};
+use super::reduce::{largest_number, sum};
 use super::tasks::for_each;
 use super::wide::wide;
 use crate::kernel::Call;
@@ -93,7 +94,7 @@ wide! {
     /// `x` and `y` are valid for it and equal or disjoint; nobody else accesses `y`.
     unsafe fn row<T: Float>(x: *const T, y: *mut T, n: usize, log: bool) {
         // SAFETY: the caller's promise; the slice is gone before anything is written.
-        let max = largest(unsafe { std::slice::from_raw_parts(x, n) });
+        let max = largest_number(unsafe { std::slice::from_raw_parts(x, n) });
         let store = |at: usize, block: [T; BLOCK], count: usize| {
             // SAFETY: part of the row.
             unsafe {
@@ -106,8 +107,10 @@ wide! {
         };
         let mut sums = [T::ZERO; BLOCK];
         let exponentials = |at: usize, mut block: [T; BLOCK], count: usize| {
+            // Of the row that is next.
+            ask_for(x.wrapping_add(n + at), BLOCK);
             for i in 0..BLOCK {
-                block[i] = block[i].sub(max).exp();
+                block[i] = block[i].sub(max).exp_flushed();
                 sums[i] = sums[i].add(block[i]);
             }
             if !log {
@@ -157,7 +160,7 @@ wide! {
             let y = unsafe { y.slice(i * stride, width) };
             for ((y, &max), total) in y.iter_mut().zip(&max).zip(&mut total) {
                 let shifted = y.sub(max);
-                let e = shifted.exp();
+                let e = shifted.exp_flushed();
                 *total = total.add(e);
                 *y = if log { shifted } else { e };
             }

@@ -26,3 +26,14 @@ impl<T: Number> Terms<T> for &[T] {
         &self[at..][..len]
     }
 }
+
+/// The first `n` elements of a room, each with this value. What a room has beyond them costs nothing.
+#[inline(always)]
+pub(super) fn filled<T: Copy>(room: &mut [MaybeUninit<T>], n: usize, value: T) -> &mut [T] {
+    let room = &mut room[..n];
+    for element in room.iter_mut() {
+        element.write(value);
+    }
+    // SAFETY: each was just written.
+    unsafe { std::slice::from_raw_parts_mut(room.as_mut_ptr().cast(), n) }
+}

@@ -1,4 +1,4 @@
-//! `Resize`; expected values are those of ONNX's own node tests.
+//! `Resize`; expected values are those of ONNX's own node tests, or of its definition.
 
 use super::*;
 use arenic_ir::op::{Coordinates, Interpolation, NearestMode, ResizeSpec, Scale};
@@ -69,6 +69,54 @@ fn cubic_excluding_what_lies_outside() {
     s.exclude_outside = true;
     let got = resized(DType::F32, [4, 4], s);
     check(&got[..4], &[0.558_823_5, 0.814_942, 1.356_982_4, 1.897_058_8]);
+}
+
+/// Keys' cubic of a = -0.75.
+fn keys(x: f64) -> f64 {
+    match x.abs() {
+        x if x <= 1.0 => (1.25 * x - 2.25) * x * x + 1.0,
+        x if x < 2.0 => ((-0.75 * x + 3.75) * x - 6.0) * x + 3.0,
+        _ => 0.0,
+    }
+}
+
+/// What lies at a place between elements, which are read by their indices.
+type At = dyn Fn(f64, &dyn Fn(f64) -> f64) -> f64;
+
+/// Whole factors repeat what they read, other ones do not; strips end anywhere.
+#[test]
+fn rows_of_any_width() {
+    let mut r = Random(16);
+    for width in [1, 2, 3, 5, 8, 31, 64, 65, 127, 150] {
+        for factor in [1.0, 2.0, 2.5, 3.0, 4.0, 5.0] {
+            let size = (width as f64 * factor) as usize;
+            let x = r.tensor(DType::F32, vec![1, 1, 2, width]);
+            let resized = |mode| {
+                let spec = spec(mode, [2, size], [1.0, factor as f32]);
+                evaluate(&Op::Resize { spec }, &[&x]).values
+            };
+            let wanted = |of: &At| -> Vec<f64> {
+                let element = |row: usize, o: usize| {
+                    let last = (width - 1) as f64;
+                    let read = |i: f64| x.values[row * width + i.clamp(0.0, last) as usize];
+                    of((o as f64 + 0.5) / factor - 0.5, &read)
+                };
+                (0..2 * size).map(|i| element(i / size, i % size)).collect()
+            };
+            let nearest = resized(Interpolation::Nearest(NearestMode::RoundPreferFloor));
+            check(&nearest, &wanted(&|at, read| read((at - 0.5).ceil())));
+            let linear = |at: f64, read: &dyn Fn(f64) -> f64| {
+                let (i, part) = (at.floor(), at - at.floor());
+                read(i) * (1.0 - part) + read(i + 1.0) * part
+            };
+            check(&resized(Interpolation::Linear), &wanted(&linear));
+            let cubic = |at: f64, read: &dyn Fn(f64) -> f64| {
+                let taps = [-1.0, 0.0, 1.0, 2.0].map(|t| at.floor() + t);
+                taps.iter().map(|&tap| read(tap) * keys(at - tap)).sum()
+            };
+            check(&resized(Interpolation::Cubic { a: -0.75 }), &wanted(&cubic));
+        }
+    }
 }
 
 #[test]

@@ -460,7 +460,8 @@ fn a_pool_keeps_nan() {
 #[test]
 fn pools_of_rows_of_any_width() {
     let mut r = Random(15);
-    for (width, step) in (1..40).flat_map(|width| (1..4).map(move |step| (width, step))) {
+    let widths = (1..40).chain([126, 127, 254, 255, 600]);
+    for (width, step) in widths.flat_map(|width| (1..4).map(move |step| (width, step))) {
         let values = [f64::NEG_INFINITY, 0.0, 1.0, 1.0, 2.0, f64::NAN];
         let x: Vec<f64> = (0..(width - 1) * step + 3).map(|_| r.choose(&values)).collect();
         let window = Window { strides: vec![step], ..plain(&[3], 1, 1, 0) };
@@ -481,6 +482,25 @@ fn pools_of_rows_of_any_width() {
         assert_close(&y[0], &best, 0.0, &op);
         assert_eq!(y[1].values, taps, "{op:?} of {}", x.ty);
         assert_close(&evaluate(&op, &[&x]), &best, 0.0, &op);
+    }
+}
+
+#[test]
+fn whole_planes_of_any_number() {
+    let mut r = Random(17);
+    for (planes, size) in [(1, 1), (3, 49), (16, 7), (33, 49), (40, 130)] {
+        let x = r.tensor(DType::F32, vec![1, planes, size]);
+        let window = plain(&[size], 1, 1, 0);
+        let of_planes = x.values.chunks(size);
+        let average =
+            Op::AveragePool { window: window.clone(), ceil: false, count_include_pad: true };
+        let averages: Vec<f64> =
+            of_planes.clone().map(|p| p.iter().sum::<f64>() / size as f64).collect();
+        assert_close(&evaluate(&average, &[&x]), &averages, 1e-5, &average);
+        let max = Op::MaxPool { window, ceil: false, indices: PoolIndices::Positions };
+        let maxima: Vec<f64> =
+            of_planes.map(|p| p.iter().copied().fold(f64::NEG_INFINITY, f64::max)).collect();
+        assert_close(&evaluate(&max, &[&x]), &maxima, 0.0, &max);
     }
 }
 
