@@ -37,6 +37,7 @@ def operators():
         "log softmax, last axis [512,8192]": ("LogSoftmax", {"axis": -1}, [512, 8192], []),
         "layer normalisation [4096,768]": ("LayerNormalization", {"axis": -1}, [4096, 768], scale_and_bias),
         "GELU [4096,768]": ("Gelu", {}, [4096, 768], []),
+        "clip to 0 and 6 [32,64,56,56]": ("Clip", {}, [32, 64, 56, 56], [np.float32(0), np.float32(6)]),
         "average pool, global [32,512,7,7]": ("GlobalAveragePool", {}, [32, 512, 7, 7], []),
         "average pool 2x2 [32,64,56,56]": ("AveragePool", halves, [32, 64, 56, 56], []),
         "average pool 3x3 [32,64,56,56]": ("AveragePool", thirds, [32, 64, 56, 56], []),
