@@ -236,7 +236,7 @@ fn keep_block<T: Number>(values: &[T], tap: u32, best: &mut [T], taps: &mut [u32
 const SPAN: usize = 256;
 const ROOM: usize = SPAN + 2 * BLOCK;
 
-/// Elements in a block: loops over rows this short spend their time on what is left over by wider ones.
+/// Elements in a block: wider ones leave over more of a row, which is short.
 const BLOCK: usize = 8;
 
 /// What the windows of one row of the result, from position `first` on, see, combined: first
