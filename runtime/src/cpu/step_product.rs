@@ -5,15 +5,17 @@
 
 use super::address::Shared;
 use super::isa::Isa;
-use super::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms, lane_of};
+use super::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms};
 use super::library::Scalar;
 use super::product::{Mat, MatMut, products};
 use super::tasks::for_each;
+use super::transpose::exchange_rows;
 use arenic_backends::cpu::shifted::{LANES, lanes};
 use arenic_backends::cpu::sums::Route;
 use arenic_backends::cpu::tiling::packed_for_steps;
 use arenic_ir::DType;
 use arenic_ir::op::{Extents, Recurrence};
+use std::mem::MaybeUninit;
 
 /// Products of extents `e` with a matrix.
 pub(super) struct StepProduct<T> {
@@ -28,6 +30,33 @@ struct Packed {
     lanes: usize,
     /// Where the numbers of a dense row are.
     offsets: Vec<usize>,
+}
+
+/// The first columns of a matrix, at most a stripe's, row after row, with zeros after each row.
+///
+/// # Safety
+/// The matrix has these columns, and as many rows as `to`; either its rows or its columns are dense.
+unsafe fn pack_stripe(from: Mat<f32>, columns: usize, to: &mut [f32]) {
+    let rows = to.len() / STRIPE;
+    if columns < STRIPE {
+        to.fill(0.0);
+    }
+    for first in (0..rows).step_by(STRIPE) {
+        let count = STRIPE.min(rows - first);
+        let to = to[first * STRIPE..].as_mut_ptr();
+        // SAFETY: the caller's promise.
+        unsafe {
+            if from.cols == 1 {
+                for row in 0..count {
+                    let from = from.at(first + row, 0).ptr;
+                    to.add(row * STRIPE).copy_from_nonoverlapping(from, columns);
+                }
+            } else {
+                let across = (from.cols as usize, STRIPE);
+                exchange_rows(from.at(first, 0).ptr, to, across, (columns, count));
+            }
+        }
+    }
 }
 
 impl<T: Scalar> StepProduct<T> {
@@ -47,21 +76,14 @@ impl<T: Scalar> StepProduct<T> {
         // Only products of `f32` are packed.
         let panels = Shared::new(panels.as_mut_ptr().cast::<f32>());
         let from = Mat { ptr: b.ptr.cast::<f32>(), rows: b.rows, cols: b.cols };
-        let lanes = lanes(e.n);
-        for_each(e.n.div_ceil(lanes), elements, |panel| {
-            // SAFETY: each panel is one task's, and as long as that.
-            let to = unsafe { panels.slice(panel * e.k * lanes, e.k * lanes) };
-            for lane in 0..lanes {
-                let column = panel * lanes + lane;
-                let to = lane_of(to, e.k * STRIPE, lane);
-                if column < e.n {
-                    let from = from.at(0, column);
-                    // SAFETY: within the matrix.
-                    let row = |k| unsafe { *from.at(k, 0).ptr };
-                    to.enumerate().for_each(|(k, to)| *to = row(k));
-                } else {
-                    to.for_each(|to| *to = 0.0);
-                }
+        let (lanes, stripe) = (lanes(e.n), e.k * STRIPE);
+        for_each(e.n.div_ceil(lanes) * lanes / STRIPE, elements, |unit| {
+            let first = unit * STRIPE;
+            // SAFETY: each stripe is one task's; its columns are the matrix's.
+            unsafe {
+                let to = panels.slice(unit * stripe, stripe);
+                let columns = STRIPE.min(e.n.saturating_sub(first));
+                pack_stripe(from.at(0, first.min(e.n)), columns, to);
             }
         });
         let packed = Packed { panels, lanes, offsets: (0..e.k).collect() };
@@ -96,18 +118,21 @@ impl<T: Scalar> StepProduct<T> {
                 starts: &[0],
                 offsets: &packed.offsets,
             };
-            let mut sums: Sums = [[0.0; LANES]; POINTS];
-            // SAFETY: rows of `a` and panels have all terms; each task has elements of `c` of its own.
+            let mut sums = MaybeUninit::<Sums>::uninit();
+            let columns = packed.lanes.min(e.n - panel * packed.lanes);
+            // SAFETY: rows of `a` and panels have all terms, and sums are read of the panel's lanes alone; each
+            // task has elements of `c` of its own.
             unsafe {
-                add_terms(isa, terms, &mut sums);
-                let columns = packed.lanes.min(e.n - panel * packed.lanes);
-                for (p, sums) in sums[..POINTS.min(e.m - first)].iter().enumerate() {
+                add_terms(isa, terms, sums.as_mut_ptr());
+                for p in 0..POINTS.min(e.m - first) {
+                    let sums = sums.as_ptr().cast::<f32>().add(p * LANES);
+                    let sums = std::slice::from_raw_parts(sums, columns);
                     let at = c.ptr().wrapping_offset(row(p) * c_row);
                     let to = Shared::new(at).slice(panel * packed.lanes, columns);
                     if add {
                         to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum);
                     } else {
-                        to.copy_from_slice(&sums[..columns]);
+                        to.copy_from_slice(sums);
                     }
                 }
             }

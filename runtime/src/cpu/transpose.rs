@@ -97,6 +97,24 @@ unsafe fn exchange(nest: &Nest<1>, axis: usize, x: Src, y: Dst, dtype: DType) {
     });
 }
 
+/// `n` rows of `count` elements each, `apart.0` elements apart, become `count` rows of `n`, `apart.1` apart.
+///
+/// # Safety
+/// Both are valid for all of them and disjoint; `count` is at most 16.
+pub(super) unsafe fn exchange_rows(
+    x: *const f32,
+    y: *mut f32,
+    apart: (usize, usize),
+    (n, count): (usize, usize),
+) {
+    let size = size_of::<f32>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let band = [apart.0 * size, apart.1 * size, count, n];
+        exchange_band::<[[f32; 16]; 16]>(x.cast(), y.cast(), band);
+    }
+}
+
 wide! {
     /// `long` runs of `width` elements, `step` bytes apart, become `width` runs of `long`
     /// elements, `pitch` bytes apart.
