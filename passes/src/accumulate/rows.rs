@@ -6,7 +6,8 @@
 //! to come, unless it follows from inputs alone: then it is computed before the first round.
 
 use super::AccumulateError;
-use super::rules::{Along, Kind, Rule, by_table, is_zero, narrowed, repeats, special};
+use super::rules::{Along, Kind, Rule, by_table, narrowed, repeats, special};
+use crate::rewrite::is_zero;
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
 use arenic_ir::op::{Binary, Op, Reduction};
 use cranelift_entity::SecondaryMap;

@@ -95,18 +95,6 @@ pub(crate) fn repeats(bytes: &[u8], blocks: usize, count: usize) -> bool {
     bytes.chunks(block).all(|block| block.chunks(part).all(|other| *other == block[..part]))
 }
 
-/// True for a constant of zeros, under whatever shape.
-pub(crate) fn is_zero(g: &Graph, v: ValueId) -> bool {
-    match &g.values[v].def {
-        Def::Const(data) => data.bytes().is_some_and(|b| b.iter().all(|&byte| byte == 0)),
-        Def::Node { node, .. } => {
-            let node = &g.nodes[*node];
-            matches!(node.op, Op::Expand { .. } | Op::Reshape { .. }) && is_zero(g, node.inputs[0])
-        }
-        _ => false,
-    }
-}
-
 /// An operator that makes a part of a result; of each operand that is cut for it, where.
 pub(crate) type Narrowed = (Op, Vec<Option<(ValueId, Along)>>);
 

@@ -11,6 +11,7 @@
 //!
 //! Every rewrite reads one view first and edits then, so that a match never sees half a rewrite.
 
+mod constants;
 mod editor;
 mod expression;
 mod group;
@@ -20,6 +21,7 @@ mod products;
 mod tests;
 mod view;
 
+pub(crate) use constants::is_zero;
 pub(crate) use editor::Editor;
 pub(crate) use expression::{AxisGroups, Expressions};
 pub(crate) use group::Group;

@@ -6,6 +6,7 @@
 
 use super::{Local, Rule};
 use crate::differentiate::tape::Tape;
+use crate::rewrite::is_zero;
 use arenic_ir::graph::ValueId;
 use arenic_ir::op::families::Recurrent;
 use arenic_ir::op::{Op, TypeError};
@@ -93,7 +94,7 @@ fn before(
 }
 
 /// `Σ dᵀ·h` over all steps, where `h` is the state before: `initial`, then those of `y`. Parts
-/// along the steps are no copies.
+/// along the steps are no copies. The first step adds nothing where it begins with zeros.
 fn of_weight(
     t: &mut Tape,
     d: ValueId,
@@ -101,14 +102,19 @@ fn of_weight(
     initial: ValueId,
     reverse: bool,
 ) -> Result<ValueId, TypeError> {
+    let product = Op::MatMul { trans_a: true, trans_b: false };
+    let (has_later, has_first) = (t.shape(d)[0] > 1, !is_zero(t.g, initial));
     let of_first = first(t, d, reverse)?;
     let (of_first, initial) = (rows(t, of_first)?, rows(t, initial)?);
-    if t.shape(d)[0] == 1 {
-        return t.emit(Op::MatMul { trans_a: true, trans_b: false }, vec![of_first, initial]);
+    if !has_later {
+        return t.emit(product, vec![of_first, initial]);
     }
     let (of_later, states) = later(t, d, y, reverse)?;
     let (of_later, states) = (rows(t, of_later)?, rows(t, states)?);
-    let sum = t.emit(Op::MatMul { trans_a: true, trans_b: false }, vec![of_later, states])?;
+    let sum = t.emit(product, vec![of_later, states])?;
+    if !has_first {
+        return Ok(sum);
+    }
     let onto = Op::Gemm { alpha: 1.0, beta: 1.0, trans_a: true, trans_b: false };
     t.emit(onto, vec![of_first, initial, sum])
 }
