@@ -67,6 +67,7 @@ mod tasks;
 mod terms;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod top_k;
 mod transpose;
 mod update;

@@ -7,9 +7,9 @@
 use super::address::Shared;
 use super::factor::Factor;
 use super::number::Number;
-use super::tasks::for_each;
+use super::tasks::{Queue, for_each, for_each_in_order};
+use super::tiles::{Part, Tiles};
 use super::wide::wide;
-use crate::workers;
 use arenic_backends::cpu::sums::{PLAIN_ROWS, Route};
 use arenic_ir::op::Extents;
 
@@ -254,38 +254,6 @@ pub(super) fn dot<A: Factor>(a: &[A], b: &[A]) -> A::Sum {
     sums[0].add(rest)
 }
 
-/// Multiplications of one tile: enough to be worth a task and the packing of its operands, few enough to
-/// share out.
-const TILE: usize = 1 << 19;
-
-/// Tiles for each of several threads, so that all end at about the same time. More would only pack the
-/// operands more often.
-const TILES: usize = 2;
-
-/// In how many tiles a batch of products suffices.
-fn enough() -> usize {
-    match workers::count() {
-        1 => 1,
-        threads => TILES * threads,
-    }
-}
-
-/// Extents of a tile of the result, for a batch of products of which so many tiles suffice.
-fn tile(batch: usize, e: Extents, enough: usize) -> (usize, usize) {
-    let (mut m, mut n) = (e.m, e.n);
-    loop {
-        let tiles = batch * e.m.div_ceil(m) * e.n.div_ceil(n);
-        if tiles >= enough || m * e.k * n < 2 * TILE || m.max(n) <= 32 {
-            return (m, n);
-        }
-        if m >= n {
-            m = m.div_ceil(2).next_multiple_of(16);
-        } else {
-            n = n.div_ceil(2).next_multiple_of(16);
-        }
-    }
-}
-
 /// Computes a batch of products: `c = alpha · a b`, or `c += alpha · a b` where `begin`
 /// says so. The route is that of the whole of which these products are a part.
 ///
@@ -308,46 +276,27 @@ pub(super) unsafe fn products<A: Factor>(
     if batch == 0 || e.m == 0 || e.n == 0 {
         return;
     }
-    let (tm, tn) = tile(batch, e, enough());
-    let (across, down) = (e.n.div_ceil(tn), e.m.div_ceil(tm));
+    let tiles = Tiles::new(batch, e, operands(0).0.cols == 1);
     // A multiplication costs about a sixteenth of an element's trip through memory.
     let work = batch * (e.multiplications() / 16 + e.m * e.n);
-    for_each(batch * down * across, work, |task| {
-        let (i, row, col) = (task / (down * across), task / across % down * tm, task % across * tn);
+    let compute = |task| {
+        let Some((i, Part { row, col, rows, cols })) = tiles.get(task) else { return };
         let (a, b, c) = operands(i);
-        let part = Extents { m: tm.min(e.m - row), k: e.k, n: tn.min(e.n - col) };
         let c = c.at(row, col);
-        let add = begin(i, c, [row, col, part.m, part.n]);
+        let add = begin(i, c, [row, col, rows, cols]);
+        let part = Extents { m: rows, k: e.k, n: cols };
         // SAFETY: the caller's promise; tiles are disjoint.
         unsafe { one(route, part, alpha, (a.at(row, 0), b.at(0, col)), add, c) };
-    });
-}
-
-/// A part of a product's result.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    pub(super) row: usize,
-    pub(super) col: usize,
-    pub(super) rows: usize,
-    pub(super) cols: usize,
-}
-
-/// Extents of at most `elements` elements, 1024 or more, into which a tile is cut: wider
-/// than high, since long rows please the memory, but not by much, since each part packs
-/// its own share of the operands. Cuts fall on multiples of 16, as whole vectors of
-/// the library's kernels.
-fn cut(rows: usize, cols: usize, elements: usize) -> (usize, usize) {
-    if rows * cols <= elements {
-        return (rows, cols);
+    };
+    if tiles.come_in_pieces() {
+        for_each_in_order(tiles.len(), work, compute);
+    } else {
+        for_each(tiles.len(), work, compute);
     }
-    let whole = |n: usize, unit: usize| n / unit * unit;
-    let widest = whole((4 * elements).isqrt(), 64).max(whole(elements / rows, 16));
-    let cols = cols.min(widest);
-    (rows.min(whole(elements / cols, 16).max(16)), cols)
 }
 
 /// Computes one product part by part and gives every part to `consume`, dense and row by
-/// row. So many `lanes` each own `size` elements of `scratch` and every `lanes`-th part.
+/// row. So many `lanes` each own `size` elements of `scratch` and take the next part until none is left.
 /// Every element has the bits that [`products`] gives it.
 ///
 /// # Safety
@@ -366,30 +315,18 @@ pub(super) unsafe fn product_by_parts<A: Factor>(
     }
     assert!(scratch.len() >= lanes * size);
     let scratch = Shared::new(scratch.as_mut_ptr());
-    let (tm, tn) = tile(1, e, enough());
-    let (pm, pn) = cut(tm, tn, size);
-    assert!(pm.min(e.m) * pn.min(e.n) <= size);
-    let (across, parts_across) = (e.n.div_ceil(tn), tn.div_ceil(pn));
-    let (down, parts_down) = (e.m.div_ceil(tm), tm.div_ceil(pm));
-    let (tiles, parts) = (across * down, parts_across * parts_down);
-    let work = e.multiplications() / 16 + e.m * e.n;
+    let tiles = Tiles::of_at_most(size, e, a.cols == 1);
+    assert!(tiles.elements() <= size);
+    let (tasks, work) = (Queue::new(tiles.len()), e.multiplications() / 16 + e.m * e.n);
     for_each(lanes, work, |lane| {
         let room = scratch.ptr().wrapping_add(lane * size);
-        for unit in (lane..tiles * parts).step_by(lanes) {
-            let (in_tile, at) = (unit / parts, unit % parts);
-            let (top, left) = (in_tile / across * tm, in_tile % across * tn);
-            let (height, width) = (tm.min(e.m - top), tn.min(e.n - left));
-            let (down, right) = (at / parts_across * pm, at % parts_across * pn);
-            if down >= height || right >= width {
-                continue;
-            }
-            let (rows, cols) = (pm.min(height - down), pn.min(width - right));
-            let part = Part { row: top + down, col: left + right, rows, cols };
-            let c = MatMut::new(room, cols, 1);
+        for (_, part) in tasks.rest().filter_map(|task| tiles.get(task)) {
+            let c = MatMut::new(room, part.cols, 1);
             // SAFETY: the caller's promise; the room is this lane's.
             unsafe {
                 let operands = (a.at(part.row, 0), b.at(0, part.col));
-                one(Route::of(e), Extents { m: rows, k: e.k, n: cols }, alpha, operands, false, c);
+                let of_part = Extents { m: part.rows, k: e.k, n: part.cols };
+                one(Route::of(e), of_part, alpha, operands, false, c);
             }
             consume(part, room);
         }

@@ -8,16 +8,14 @@ use super::address::Src;
 use super::factor::{Bf16, Factor};
 use super::matmul::matrix;
 use super::number::Number;
-use super::product::{MatMut, Part, product_by_parts, product_in_parts};
+use super::product::{MatMut, product_by_parts, product_in_parts};
 use super::region::{Kernel, Region, Update};
+use super::tiles::Part;
 use crate::kernel::{Call, Operand};
 use crate::workers;
 use arenic_backends::cpu::tiling::{ProductUpdate, product_update};
 use arenic_ir::op::{Extents, MAX_OPERANDS, ProductOperands};
 use arenic_ir::{DType, Op};
-
-/// Lanes for each of several threads, so that all end at about the same time.
-const LANES: usize = 2;
 
 /// Elements of a tile that fit a core's cache.
 const CACHED: usize = 256 << 10;
@@ -25,11 +23,7 @@ const CACHED: usize = 256 << 10;
 /// So many lanes and elements of their tiles, for the threads that there are: fewer threads than lanes have
 /// larger tiles, whose operands are packed less often.
 fn shared(lanes: usize, tile: usize) -> (usize, usize) {
-    let wanted = match workers::count() {
-        1 => 1,
-        threads => LANES * threads,
-    };
-    let fewer = lanes.min(wanted);
+    let fewer = lanes.min(workers::count());
     (fewer, (lanes * tile / fewer).min(tile.max(CACHED)))
 }
 

@@ -7,6 +7,7 @@ use super::address::{Dst, Src};
 use crate::workers;
 use rayon::prelude::*;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Work, in elements touched, below which threads cost more than they save: some microseconds, what it
 /// takes to give work to a thread that waits for it. A step in rounds has many operators of little more.
@@ -31,6 +32,32 @@ pub(super) fn for_each(n: usize, work: usize, f: impl Fn(usize) + Sync) {
     } else {
         let least = (SMALL / 2).div_ceil((work / n).max(1));
         in_parallel(n, least, &|indices: Range<usize>| indices.for_each(&f));
+    }
+}
+
+/// As [`for_each`], for tasks of which the first are the largest: each thread takes the next one when it has
+/// done its last.
+pub(super) fn for_each_in_order(n: usize, work: usize, f: impl Fn(usize) + Sync) {
+    let tasks = Queue::new(n);
+    for_each(workers::count(), work, |_| tasks.rest().for_each(&f));
+}
+
+/// Indices that threads take in order. None has a share of its own, which it could still be at while others
+/// wait.
+pub(super) struct Queue {
+    len: usize,
+    taken: AtomicUsize,
+}
+
+impl Queue {
+    /// The indices below `len`.
+    pub(super) fn new(len: usize) -> Self {
+        Queue { len, taken: AtomicUsize::new(0) }
+    }
+
+    /// What no thread has taken yet.
+    pub(super) fn rest(&self) -> impl Iterator<Item = usize> {
+        std::iter::from_fn(|| Some(self.taken.fetch_add(1, Relaxed)).filter(|&i| i < self.len))
     }
 }
 
