@@ -46,10 +46,11 @@ impl Part {
     }
 }
 
-/// Where a tile is cut in two: where the parts bring the fewest elements of the factors that others bring as well.
+/// Which side of a tile is cut. Tiles with the same columns each bring the elements of the second factor, tiles
+/// with the same rows those of the first: the cut should have the fewest brought twice.
 #[derive(Clone, Copy)]
 struct Cut {
-    /// What an element of the second factor costs beside one of the first.
+    /// As many elements of the first factor cost as much as one of the second.
     second: usize,
 }
 
