@@ -27,7 +27,7 @@ pub const PLACES: usize = SEEN * SEEN;
 /// Lanes that a transform works on at once.
 pub const WIDTH: usize = 16;
 
-/// Elements of scratch at most; it is no more than operands and result, either.
+/// Elements of scratch at most; nor is it much more than operands and result.
 const ROOM: usize = 3 << 19;
 
 /// Multiplications that take the time of transforming what one tile has of one channel.
@@ -38,6 +38,9 @@ const OF_WINDOW: usize = 900;
 
 /// Tasks that suffice for many threads.
 const TASKS: usize = 16;
+
+/// Tasks that have room of their own where there is room: threads beyond them share it.
+const SLOTS: usize = 4;
 
 /// Terms that are summed one by one: input channels, or tiles of a gradient of weights. Longer sums round
 /// more.
@@ -92,7 +95,13 @@ impl Tiles {
         };
         let (x, y) = (planes(self.source, inputs), planes(self.output, channels));
         let weights = inputs.saturating_mul(channels).saturating_mul(TAPS * TAPS);
-        x.saturating_add(y).saturating_add(weights).min(ROOM)
+        let operands = x.saturating_add(y).saturating_add(weights);
+        operands.saturating_add(operands / 4).min(ROOM)
+    }
+
+    /// False where there are too few tiles or channels.
+    fn suffice(&self, inputs: usize, channels: usize) -> bool {
+        inputs.min(channels) >= LEAST && self.count() >= WIDTH
     }
 
     /// True where products at points are worth it, with transforms of what so many tiles have of one
@@ -101,13 +110,23 @@ impl Tiles {
         let pairs = inputs.saturating_mul(channels);
         let products = PLACES.saturating_mul(pairs).saturating_mul(self.count());
         let plain = (TAPS * TAPS).saturating_mul(pairs).saturating_mul(self.outputs());
-        self.count() >= WIDTH && products.saturating_add(cost(transforms)) < plain
+        products.saturating_add(cost(transforms)) < plain
     }
 }
 
 /// Multiplications that take the time of transforms, of what tiles have of one channel and of windows.
 fn cost([tiles, windows]: [usize; 2]) -> usize {
     OF_TILE.saturating_mul(tiles).saturating_add(OF_WINDOW.saturating_mul(windows))
+}
+
+/// The side of a convolution's products that is transformed once for all tasks. What a task multiplies it
+/// by, it transforms itself, into room of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Weights; a task transforms what one panel of tiles sees.
+    Weights,
+    /// What tiles see; a task transforms the weights of [`WIDTH`] output channels.
+    Tiles,
 }
 
 /// A convolution by tiles.
@@ -119,25 +138,26 @@ pub struct Winograd {
     pub inputs: usize,
     /// See `inputs`.
     pub channels: usize,
-    /// Tiles side by side in a product.
+    /// Tiles side by side in a product: a panel.
     pub lanes: usize,
-    /// Tiles at once, a multiple of `lanes`.
-    pub some_tiles: usize,
-    /// Output channels at once.
-    pub some_channels: usize,
-    /// True where the weights of some channels are transformed once, and tiles for each of these blocks;
-    /// false where some tiles are, and weights for each block of tiles.
-    pub channels_first: bool,
+    /// What is transformed for all tasks.
+    pub kept: Kept,
+    /// Output channels, or panels of tiles, that are kept at once.
+    pub some: usize,
+    /// Tasks that have room of their own.
+    pub slots: usize,
 }
 
 impl Winograd {
     fn new(tiles: Tiles, inputs: usize, channels: usize) -> Option<Winograd> {
-        if inputs.min(channels) < LEAST {
+        if !tiles.suffice(inputs, channels) {
             return None;
         }
         let way = [lanes(tiles.count()), WIDTH].into_iter().find_map(|lanes| {
-            let panels = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64].into_iter();
-            let ways = panels.filter_map(|n| Winograd::of(tiles, [inputs, channels], lanes, n));
+            let ways = [Kept::Weights, Kept::Tiles].into_iter().flat_map(|kept| {
+                let rounds = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64].into_iter();
+                rounds.filter_map(move |n| Winograd::of(tiles, [inputs, channels], lanes, kept, n))
+            });
             let key =
                 |way: &Winograd| (cost(way.transforms()), way.tasks() < TASKS, way.elements());
             ways.min_by_key(key)
@@ -145,51 +165,51 @@ impl Winograd {
         way.filter(|way| tiles.pays([inputs, channels], way.transforms()))
     }
 
-    /// The way with so many panels of tiles at once, at most, and as many channels as there is room for.
+    /// The way that keeps one side in so many rounds.
     fn of(
         tiles: Tiles,
         [inputs, channels]: [usize; 2],
         lanes: usize,
-        panels: usize,
+        kept: Kept,
+        rounds: usize,
     ) -> Option<Winograd> {
-        let all = tiles.count().div_ceil(lanes).max(1);
-        let some_tiles = all.div_ceil(all.div_ceil(panels)) * lanes;
-        let room = tiles.room(inputs, channels) / PLACES;
-        let left = room.checked_sub(inputs.checked_mul(some_tiles)?)?;
-        let fit = left / inputs.next_multiple_of(WIDTH) / WIDTH * WIDTH;
-        if fit == 0 {
-            return None;
-        }
-        let rounds = channels.div_ceil(fit.min(channels));
-        let some_channels = channels.div_ceil(rounds).next_multiple_of(WIDTH);
-        let way = |channels_first: bool| Winograd {
-            tiles,
-            inputs,
-            channels,
-            lanes,
-            some_tiles,
-            some_channels,
-            channels_first,
+        let mut way = Winograd { tiles, inputs, channels, lanes, kept, some: 0, slots: 0 };
+        way.some = match kept {
+            Kept::Weights => channels.div_ceil(rounds).next_multiple_of(WIDTH),
+            Kept::Tiles => way.panels().div_ceil(rounds),
         };
-        [true, false].map(way).into_iter().min_by_key(|way| cost(way.transforms()))
+        let left = tiles.room(inputs, channels).checked_sub(way.elements())?;
+        let (units, tasks) = match kept {
+            Kept::Weights => (way.panels(), way.some / WIDTH),
+            Kept::Tiles => (channels.div_ceil(WIDTH), way.some),
+        };
+        let wanted = SLOTS.max(TASKS.div_ceil(tasks.max(1)));
+        way.slots = wanted.min(units).min(left / way.slot());
+        (way.slots > 0).then_some(way)
     }
 
-    /// How often what a tile has of one channel is transformed, and a window: what is complete is kept.
+    /// Panels of all tiles.
+    pub fn panels(&self) -> usize {
+        self.tiles.count().div_ceil(self.lanes)
+    }
+
+    /// How often what a tile has of one channel is transformed, and a window.
     fn transforms(&self) -> [usize; 2] {
-        let rounds_of_tiles = self.tiles.count().div_ceil(self.some_tiles);
-        let rounds = self.channels.div_ceil(self.some_channels);
-        let (seen, windows) = match self.channels_first {
-            true => (if rounds_of_tiles == 1 { 1 } else { rounds }, 1),
-            false => (1, if rounds == 1 { 1 } else { rounds_of_tiles }),
+        let (seen, windows) = match self.kept {
+            Kept::Weights => (self.channels.div_ceil(self.some), 1),
+            Kept::Tiles => (1, self.panels().div_ceil(self.some)),
         };
         let of_tile = self.inputs.saturating_mul(seen).saturating_add(self.channels);
         let pairs = self.inputs.saturating_mul(self.channels);
         [self.tiles.count().saturating_mul(of_tile), pairs.saturating_mul(windows)]
     }
 
-    /// Products of some tiles and channels.
+    /// Products of a panel and [`WIDTH`] channels that may go at once.
     fn tasks(&self) -> usize {
-        self.some_tiles / self.lanes * (self.some_channels / WIDTH)
+        self.slots.saturating_mul(match self.kept {
+            Kept::Weights => self.some / WIDTH,
+            Kept::Tiles => self.some,
+        })
     }
 
     /// Input channels that are summed one by one; their sums are added in order.
@@ -197,16 +217,37 @@ impl Winograd {
         self.inputs.div_ceil(self.inputs.div_ceil(SUMMED))
     }
 
-    /// Elements of transformed weights.
-    pub fn weights(&self) -> usize {
-        let inputs = self.inputs.next_multiple_of(WIDTH);
-        PLACES.saturating_mul(inputs).saturating_mul(self.some_channels)
+    /// Elements from one point of a panel to the next: points of one tile and channel would else share few
+    /// sets of a cache.
+    pub fn panel(&self) -> usize {
+        self.inputs.saturating_mul(self.lanes).saturating_add(WIDTH)
     }
 
-    /// Elements of scratch: transformed weights and tiles.
+    /// The same for the weights of so many output channels.
+    pub fn weights(&self, channels: usize) -> usize {
+        let inputs = self.inputs.next_multiple_of(WIDTH);
+        inputs.saturating_mul(channels.next_multiple_of(WIDTH)).saturating_add(WIDTH)
+    }
+
+    /// Elements that are kept.
+    pub fn keeps(&self) -> usize {
+        PLACES.saturating_mul(match self.kept {
+            Kept::Weights => self.weights(self.some),
+            Kept::Tiles => self.panel().saturating_mul(self.some),
+        })
+    }
+
+    /// Elements of a task's own room.
+    pub fn slot(&self) -> usize {
+        PLACES.saturating_mul(match self.kept {
+            Kept::Weights => self.panel(),
+            Kept::Tiles => self.weights(WIDTH),
+        })
+    }
+
+    /// Elements of scratch: what is kept, and the tasks' rooms.
     pub fn elements(&self) -> usize {
-        let tiles = PLACES.saturating_mul(self.inputs).saturating_mul(self.some_tiles);
-        self.weights().saturating_add(tiles)
+        self.keeps().saturating_add(self.slots.saturating_mul(self.slot()))
     }
 }
 
@@ -254,41 +295,63 @@ pub struct WinogradWeight {
     pub channels: usize,
     /// Tiles that are summed before they are added to the result, a multiple of [`WIDTH`].
     pub some_tiles: usize,
-    /// Output channels at once, a multiple of [`lanes`].
-    pub some_channels: usize,
+    /// Panels of [`lanes`] output channels whose gradient has room at once; see [`Winograd::slots`].
+    pub slots: usize,
 }
 
 impl WinogradWeight {
     fn new(tiles: Tiles, inputs: usize, channels: usize) -> Option<WinogradWeight> {
-        if inputs.min(channels) < LEAST {
+        if !tiles.suffice(inputs, channels) {
             return None;
         }
-        let (all, lanes) = (tiles.count().next_multiple_of(WIDTH), lanes(channels));
-        let room = tiles.room(inputs, channels) / PLACES;
-        let most = (room / inputs.saturating_add(lanes) / WIDTH * WIDTH).min(SUMMED);
-        if most == 0 {
-            return None;
-        }
-        let rounds = all.div_ceil(most);
-        let some_tiles = all.div_ceil(rounds.max(1)).next_multiple_of(WIDTH);
-        let fit = (room / some_tiles.max(1)).saturating_sub(inputs) / lanes * lanes;
-        let some_channels = channels.div_ceil(channels.div_ceil(fit.max(lanes)));
-        let some_channels = some_channels.next_multiple_of(lanes);
+        let way = (1..=SUMMED / WIDTH).rev().find_map(|n| {
+            let blocks = tiles.count().div_ceil(n * WIDTH);
+            let some_tiles = tiles.count().div_ceil(blocks).next_multiple_of(WIDTH);
+            let mut way = WinogradWeight { tiles, inputs, channels, some_tiles, slots: 0 };
+            let left = tiles.room(inputs, channels).checked_sub(way.elements())?;
+            let wanted = SLOTS.max(TASKS.div_ceil(inputs.div_ceil(WIDTH)));
+            way.slots = wanted.min(way.panels()).min(left / way.slot());
+            (way.slots >= way.panels().min(2)).then_some(way)
+        })?;
         let seen = tiles.count().saturating_mul(inputs.saturating_add(channels));
-        let windows = inputs.saturating_mul(channels).saturating_mul(rounds);
-        let pays = tiles.pays([inputs, channels], [seen, windows]);
-        pays.then_some(WinogradWeight { tiles, inputs, channels, some_tiles, some_channels })
+        let windows = inputs.saturating_mul(channels).saturating_mul(way.blocks());
+        tiles.pays([inputs, channels], [seen, windows]).then_some(way)
     }
 
-    /// Elements of what tiles see.
+    /// Blocks of tiles.
+    pub fn blocks(&self) -> usize {
+        self.tiles.count().div_ceil(self.some_tiles)
+    }
+
+    /// Panels of the gradient of the result: of its channels, so many side by side.
+    pub fn panels(&self) -> usize {
+        self.channels.div_ceil(lanes(self.channels))
+    }
+
+    /// Elements from one point of what tiles see to the next; see [`Winograd::panel`].
+    pub fn of_point(&self) -> usize {
+        self.inputs.saturating_mul(self.some_tiles).saturating_add(WIDTH)
+    }
+
+    /// The same of a panel of the gradient of the result.
+    pub fn panel(&self) -> usize {
+        self.some_tiles.saturating_mul(lanes(self.channels)).saturating_add(WIDTH)
+    }
+
+    /// Elements of what a block's tiles see.
     pub fn seen(&self) -> usize {
-        PLACES.saturating_mul(self.inputs).saturating_mul(self.some_tiles)
+        PLACES.saturating_mul(self.of_point())
     }
 
-    /// Elements of scratch: what tiles see, and the gradient of the result.
+    /// Elements of a panel of the gradient of the result.
+    pub fn slot(&self) -> usize {
+        PLACES.saturating_mul(self.panel())
+    }
+
+    /// Elements of scratch: what tiles see, of two blocks where there are more than one, and panels.
     pub fn elements(&self) -> usize {
-        let gradient = PLACES.saturating_mul(self.some_channels).saturating_mul(self.some_tiles);
-        self.seen().saturating_add(gradient)
+        let seen = self.seen().saturating_mul(self.blocks().min(2));
+        seen.saturating_add(self.slots.saturating_mul(self.slot()))
     }
 }
 

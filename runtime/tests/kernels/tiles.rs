@@ -6,6 +6,7 @@ use arenic_backends::CPU;
 use arenic_backends::cpu::tiling::{
     Conv, ConvTranspose, ConvWeight, conv, conv_transpose, conv_weight,
 };
+use arenic_backends::cpu::winograd::Kept;
 use arenic_ir::Op;
 use arenic_ir::op::Window;
 use arenic_ir::types::{DType, TensorType};
@@ -66,13 +67,27 @@ fn of_random_shapes() {
 fn some_at_a_time() {
     let mut r = Random(32);
     let w = plain(&[3, 3], 1, 1, 1);
-    // Tiles in turns, blocks of input channels and output channels in turns.
+    // More units than slots, blocks of input channels, one panel of tiles.
     for (x, m) in [([1, 48, 90, 50], 40), ([4, 520, 8, 8], 120), ([4, 33, 16, 16], 300)] {
         assert_eq!(ways(&w, 1, &x, m), [true; 3], "{x:?} {m}");
         check(&mut r, &w, 1, &x, m);
     }
-    // The gradient of some output channels at a time.
-    check_weight(&mut r, DType::F32, &w, 1, &[2, 290, 28, 28], 60);
+    // What is kept in rounds: weights, and tiles.
+    for (x, m, side) in [([34, 48, 4, 4], 64, Kept::Weights), ([1, 120, 32, 32], 40, Kept::Tiles)] {
+        let (x_type, weight) = (ty(&x), ty(&[m, x[1], 3, 3]));
+        let y = ty(&[x[0], m, x[2], x[3]]);
+        let Conv::Winograd(plan) = conv(&w, 1, &x_type, &weight, &y) else { panic!("{x:?}") };
+        let all = if side == Kept::Weights { m } else { plan.panels() };
+        assert!(plan.kept == side && plan.some < all, "{plan:?}");
+        check(&mut r, &w, 1, &x, m);
+    }
+    // A gradient of one panel in several blocks of tiles, and of several.
+    for (x, m, panels) in [([2, 290, 28, 28], 30, 1), ([8, 64, 20, 20], 64, 2)] {
+        let y = ty(&[x[0], m, x[2], x[3]]);
+        let ConvWeight::Winograd(plan) = conv_weight(&w, 1, &ty(&x), &y) else { panic!("{x:?}") };
+        assert!(plan.blocks() > 1 && plan.panels() == panels, "{plan:?}");
+        check_weight(&mut r, DType::F32, &w, 1, &x, m);
+    }
 }
 
 /// Some images, and some output channels, get the bits that they get among all.

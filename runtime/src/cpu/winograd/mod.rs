@@ -1,9 +1,9 @@
 //! Convolutions by products at the points of tiles (`arenic_backends::cpu::winograd` has how and why):
 //! `Conv`, `ConvTranspose` and, in `weight`, the gradient of weights.
 //!
-//! Weights and what tiles see are transformed into scratch, some output channels and some tiles at a time.
-//! Tasks then take the products of some tiles and channels at all points and transform them while they are
-//! in the core's nearest caches. A product sums over channels in blocks, in order.
+//! One side of the products, weights or what tiles see, is transformed into scratch for all tasks. Each task
+//! transforms a part of the other side into room of its own and multiplies it while the core's nearer caches
+//! have it; products at all points become outputs at once. A product sums over channels in blocks, in order.
 
 mod products;
 mod read;
@@ -12,11 +12,12 @@ mod weight;
 
 use super::address::Shared;
 use super::isa::Isa;
-use super::tasks::for_each;
+use super::tasks::{Queue, for_each};
 use super::wide::wide;
 use crate::kernel::Call;
+use crate::workers;
 use arenic_backends::cpu::shifted::LANES;
-use arenic_backends::cpu::winograd::{OUTPUTS, PLACES, SEEN, TAPS, WIDTH, Winograd};
+use arenic_backends::cpu::winograd::{Kept, OUTPUTS, PLACES, SEEN, TAPS, WIDTH, Winograd};
 use products::{Factors, Products, ROWS};
 use read::{Spot, read, spots};
 use std::mem::MaybeUninit;
@@ -55,8 +56,8 @@ pub(super) fn conv(plan: &Winograd, groups: usize, turned: bool, call: &Call) {
     };
     // SAFETY: the only slice of this call's scratch.
     let scratch = unsafe { call.scratch.slice_mut(plan.elements()) };
-    let (weights, seen) = scratch.split_at_mut(plan.weights());
-    layer.run(Shared::new(weights.as_mut_ptr()), Shared::new(seen.as_mut_ptr()));
+    let (kept, slots) = scratch.split_at_mut(plan.keeps());
+    layer.run(Shared::new(kept.as_mut_ptr()), Shared::new(slots.as_mut_ptr()));
 }
 
 /// First and count.
@@ -64,31 +65,56 @@ type Range = (usize, usize);
 
 /// Ranges of at most `most` that cover `0..n`.
 fn ranges(n: usize, most: usize) -> impl Iterator<Item = Range> {
-    (0..n).step_by(most).map(move |first| (first, most.min(n - first)))
+    (0..n.div_ceil(most)).map(move |i| range(n, most, i))
+}
+
+/// The range `i` of these.
+fn range(n: usize, most: usize, i: usize) -> Range {
+    (i * most, most.min(n - i * most))
+}
+
+/// Runs units on as many threads as there are slots, each of so many elements: a thread has one for all its
+/// units. Threads beyond them help with the parts of a unit.
+fn in_slots(
+    units: usize,
+    (slots, elements): (usize, usize),
+    first: Shared<f32>,
+    f: impl Fn(usize, Shared<f32>) + Sync,
+) {
+    let queue = Queue::new(units);
+    for_each(slots.min(workers::count()), units * elements, |slot| {
+        let slot = Shared::new(first.ptr().wrapping_add(slot * elements));
+        queue.rest().for_each(|unit| f(unit, slot));
+    });
 }
 
 impl Layer<'_> {
-    fn run(&self, weights: Shared<f32>, seen: Shared<f32>) {
+    fn run(&self, kept: Shared<f32>, slots: Shared<f32>) {
         let plan = self.plan;
-        let tiles = || ranges(plan.tiles.count(), plan.some_tiles);
-        let channels = || ranges(plan.channels, plan.some_channels);
+        let (all, of_slots) = (plan.tiles.count(), (plan.slots, plan.slot()));
+        let spots = |tiles| spots(&plan.tiles, plan.tiles.first, tiles, plan.lanes);
         for group in 0..self.groups {
-            // What is complete is not transformed again.
-            let (mut have_tiles, mut have_channels) = (None, None);
-            let mut at = |tiles: Range, channels: Range| {
-                if have_channels.replace(channels) != Some(channels) {
-                    self.transform_weights(group, channels, weights);
-                }
-                let spots = spots(&plan.tiles, plan.tiles.first, tiles, plan.lanes);
-                if have_tiles.replace(tiles) != Some(tiles) {
-                    self.transform_seen(group, &spots, seen);
-                }
-                self.multiply(group, (tiles, &spots), channels, (weights, seen));
-            };
-            if plan.channels_first {
-                channels().for_each(|c| tiles().for_each(|t| at(t, c)));
-            } else {
-                tiles().for_each(|t| channels().for_each(|c| at(t, c)));
+            match plan.kept {
+                Kept::Weights => ranges(plan.channels, plan.some).for_each(|channels| {
+                    self.transform_weights(group, channels, (kept, plan.weights(plan.some)));
+                    in_slots(plan.panels(), of_slots, slots, |panel, slot| {
+                        let tiles = range(all, plan.lanes, panel);
+                        let spots = spots(tiles);
+                        self.transform_seen(group, &spots, slot);
+                        let weights = (kept, plan.weights(plan.some));
+                        self.multiply(group, (tiles, &spots), channels, (weights, slot));
+                    });
+                }),
+                Kept::Tiles => ranges(all, plan.some * plan.lanes).for_each(|tiles| {
+                    let spots = spots(tiles);
+                    self.transform_seen(group, &spots, kept);
+                    in_slots(plan.channels.div_ceil(ROWS), of_slots, slots, |unit, slot| {
+                        let channels = range(plan.channels, ROWS, unit);
+                        let weights = (slot, plan.weights(ROWS));
+                        self.transform_weights(group, channels, weights);
+                        self.multiply(group, (tiles, &spots), channels, (weights, kept));
+                    });
+                }),
             }
         }
     }
@@ -103,13 +129,14 @@ impl Layer<'_> {
         }
     }
 
-    /// Elements of the weights at one point.
-    fn of_point(&self) -> usize {
-        self.plan.weights() / PLACES
-    }
-
-    /// Transforms the weights of some output channels. Those of neighbours in the operand lie side by side.
-    fn transform_weights(&self, group: usize, (first, count): Range, to: Shared<f32>) {
+    /// Transforms the weights of some output channels. Those of neighbours in the operand lie side by side;
+    /// points are `pitch` elements apart.
+    fn transform_weights(
+        &self,
+        group: usize,
+        (first, count): Range,
+        (to, pitch): (Shared<f32>, usize),
+    ) {
         let plan = self.plan;
         // Windows of the operand: rows, of which neighbours lie side by side.
         let (rows, cols, all) = match self.turned {
@@ -127,7 +154,7 @@ impl Layer<'_> {
             unsafe {
                 let from = self.w.add(from * TAPS * TAPS);
                 let from = std::slice::from_raw_parts(from, n * TAPS * TAPS);
-                windows::<Window>(from, self.turned, to.ptr().add(at), self.of_point());
+                windows::<Window>(from, self.turned, to.ptr().add(at), pitch);
             }
         });
     }
@@ -137,7 +164,7 @@ impl Layer<'_> {
     fn transform_seen(&self, group: usize, spots: &[Spot], to: Shared<f32>) {
         let plan = self.plan;
         let plane = plan.tiles.source[0] * plan.tiles.source[1];
-        let panel = plan.inputs * plan.lanes;
+        let panel = plan.panel();
         let parts = spots.len() / WIDTH;
         for_each(parts * plan.inputs, spots.len() * plan.inputs * PLACES, |unit| {
             let (input, part) = (unit % plan.inputs, unit / plan.inputs * WIDTH);
@@ -159,14 +186,14 @@ impl Layer<'_> {
         group: usize,
         ((_, tiles), spots): (Range, &[Spot]),
         (first, channels): Range,
-        (weights, seen): (Shared<f32>, Shared<f32>),
+        ((weights, pitch), seen): ((Shared<f32>, usize), Shared<f32>),
     ) {
         let plan = self.plan;
         let terms: Vec<usize> = (0..plan.inputs).map(|i| self.weight(0, i)).collect();
         let (isa, lanes, summed) = (self.isa, plan.lanes, plan.summed());
         let factors = Factors { isa, lanes, room: plan.inputs, terms: &terms, summed };
         let (panels, across) = (tiles.div_ceil(plan.lanes), channels.div_ceil(ROWS));
-        let panel = plan.inputs * plan.lanes;
+        let panel = plan.panel();
         let work = panels * panel * channels * PLACES / 16;
         for_each(panels * across, work, |unit| {
             let (tile, channel) = (unit / across * plan.lanes, unit % across * ROWS);
@@ -177,7 +204,7 @@ impl Layer<'_> {
             };
             let row = |place, row: usize| {
                 let output = channel + row.min(channels - channel - 1);
-                let at = place * self.of_point() + self.weight(output, 0);
+                let at = place * pitch + self.weight(output, 0);
                 weights.ptr().cast_const().wrapping_add(at)
             };
             // SAFETY: the machine's own instructions; both have been transformed.

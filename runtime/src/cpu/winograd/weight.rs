@@ -1,13 +1,14 @@
 //! `ConvWeightGrad`: products, over tiles, of what tiles see and the gradient of their outputs, at all
 //! points.
 //!
-//! The gradient is transformed with output channels side by side. Blocks of tiles add to the result one
-//! after another, so that the order of every sum follows from shapes.
+//! What a block's tiles see is transformed for all tasks. Each transforms a panel of the gradient, output
+//! channels side by side, into room of its own. Blocks of tiles add to the result one after another, so that
+//! the order of every sum follows from shapes.
 
 use super::products::{Factors, Products, ROWS};
 use super::read::{Spot, read, spots};
 use super::transform::{Along, Block, OutputsGrad, Places, Seen, WindowGrad, both, transposed};
-use super::{Range, ranges, seen};
+use super::{Range, in_slots, range, ranges, seen};
 use crate::cpu::address::Shared;
 use crate::cpu::isa::Isa;
 use crate::cpu::tasks::for_each;
@@ -46,42 +47,55 @@ pub(in crate::cpu) fn gradient(plan: &WinogradWeight, groups: usize, call: &Call
     };
     // SAFETY: the only slice of this call's scratch.
     let scratch = unsafe { call.scratch.slice_mut(plan.elements()) };
-    let (seen, dy) = scratch.split_at_mut(plan.seen());
-    layer.run(Shared::new(seen.as_mut_ptr()), Shared::new(dy.as_mut_ptr()));
+    let (seen, slots) = scratch.split_at_mut(plan.blocks().min(2) * plan.seen());
+    layer.run(Shared::new(seen.as_mut_ptr()), Shared::new(slots.as_mut_ptr()));
 }
 
 impl Layer<'_> {
-    fn run(&self, seen: Shared<f32>, dy: Shared<f32>) {
+    /// Threads that find no panel of a block transform what the next block's tiles see, so that none waits.
+    fn run(&self, seen: Shared<f32>, slots: Shared<f32>) {
         let plan = self.plan;
+        let blocks: Vec<Range> = ranges(plan.tiles.count(), plan.some_tiles).collect();
+        let seen_of = |block: usize| Shared::new(seen.ptr().wrapping_add(block % 2 * plan.seen()));
+        let spots = |origin, tiles| spots(&plan.tiles, origin, tiles, WIDTH);
         for group in 0..self.groups {
-            for tiles in ranges(plan.tiles.count(), plan.some_tiles) {
-                self.transform_seen(group, tiles, seen);
-                let spots = spots(&plan.tiles, [0, 0], tiles, WIDTH);
-                for channels in ranges(plan.channels, plan.some_channels) {
-                    self.transform_gradient(group, &spots, channels, dy);
-                    self.multiply(group, tiles, channels, (seen, dy));
-                }
+            let see = |spots: &[Spot], input, block| {
+                self.transform_seen(group, spots, input, seen_of(block));
+            };
+            let first = spots(plan.tiles.first, blocks[0]);
+            for_each(plan.inputs, plan.seen(), |input| see(&first, input, 0));
+            for (block, &tiles) in blocks.iter().enumerate() {
+                let outputs = spots([0, 0], tiles);
+                let next = blocks.get(block + 1).map(|&tiles| spots(plan.tiles.first, tiles));
+                let units = plan.panels() + next.as_ref().map_or(0, |_| plan.inputs);
+                in_slots(units, (plan.slots, plan.slot()), slots, |unit, dy| {
+                    match (unit.checked_sub(plan.panels()), &next) {
+                        (Some(input), Some(next)) => see(next, input, block + 1),
+                        _ => {
+                            let channels = range(plan.channels, self.lanes, unit);
+                            self.transform_gradient(group, &outputs, channels, dy);
+                            self.multiply(group, tiles, channels, (seen_of(block), dy));
+                        }
+                    }
+                });
             }
         }
     }
 
-    /// Transforms what some tiles see of all input channels. At a point, a channel's tiles lie side by side.
-    fn transform_seen(&self, group: usize, tiles: Range, to: Shared<f32>) {
+    /// Transforms what some tiles see of an input channel. At a point, a channel's tiles lie side by side.
+    fn transform_seen(&self, group: usize, spots: &[Spot], input: usize, to: Shared<f32>) {
         let plan = self.plan;
-        let spots = spots(&plan.tiles, plan.tiles.first, tiles, WIDTH);
         let plane = plan.tiles.source[0] * plan.tiles.source[1];
-        let (image, pitch) = (self.groups * plan.inputs * plane, plan.inputs * plan.some_tiles);
-        let spots = spots.as_chunks::<WIDTH>().0;
-        for_each(plan.inputs * spots.len(), pitch * PLACES, |unit| {
-            let (input, part) = (unit / spots.len(), unit % spots.len());
-            let x = self.x.wrapping_add((group * plan.inputs + input) * plane);
+        let image = self.groups * plan.inputs * plane;
+        let x = self.x.wrapping_add((group * plan.inputs + input) * plane);
+        for (part, spots) in spots.as_chunks().0.iter().enumerate() {
             let at = input * plan.some_tiles + part * WIDTH;
-            // SAFETY: a channel of the operand; each unit has lanes of its own at every point.
+            // SAFETY: a channel of the operand; it has lanes of its own at every point.
             unsafe {
                 let x = (x, image, plan.tiles.source);
-                seen::<Seen, SEEN>(x, &spots[part], to.ptr().add(at), pitch);
+                seen::<Seen, SEEN>(x, spots, to.ptr().add(at), plan.of_point());
             }
-        });
+        }
     }
 
     /// Transforms the gradient of some tiles' outputs, of some channels. At a point, a tile's channels lie
@@ -97,7 +111,7 @@ impl Layer<'_> {
         let plane = plan.tiles.output[0] * plan.tiles.output[1];
         let image = self.groups * plan.channels * plane;
         let spots = spots.as_chunks::<WIDTH>().0;
-        let (parts, pitch) = (channels.div_ceil(WIDTH), plan.some_tiles * self.lanes);
+        let (parts, pitch) = (channels.div_ceil(WIDTH), plan.panel());
         let work = channels * spots.len() * WIDTH * PLACES;
         for_each(parts * spots.len(), work, |unit| {
             let (channel, part) = (unit / spots.len() * WIDTH, unit % spots.len());
@@ -132,7 +146,7 @@ impl Layer<'_> {
             summed: plan.some_tiles,
         };
         let (panels, across) = (channels.div_ceil(self.lanes), plan.inputs.div_ceil(ROWS));
-        let pitch = plan.some_tiles * self.lanes;
+        let pitch = plan.panel();
         let work = panels * self.lanes * plan.inputs * PLACES * tiles / 16;
         for_each(panels * across, work, |unit| {
             let (panel, input) = (unit / across, unit % across * ROWS);
@@ -142,7 +156,7 @@ impl Layer<'_> {
                 |place| dy.ptr().cast_const().wrapping_add((panel * PLACES + place) * pitch);
             let row = |place, row: usize| {
                 let input = (input + row).min(plan.inputs - 1);
-                let at = (place * plan.inputs + input) * plan.some_tiles;
+                let at = place * plan.of_point() + input * plan.some_tiles;
                 seen.ptr().cast_const().wrapping_add(at)
             };
             // SAFETY: the machine's own instructions; both have been transformed.
