@@ -221,7 +221,8 @@ fn scratch_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType])
                 ConvWeight::Columns(c) => c.elements(),
                 ConvWeight::Shifted(s) => s.elements(),
                 ConvWeight::Winograd(s) => s.elements(),
-                ConvWeight::Pointwise | ConvWeight::Depthwise(_) => 0,
+                ConvWeight::Pointwise(s) => s.elements(),
+                ConvWeight::Depthwise(_) => 0,
             }
         }
     }
@@ -434,9 +435,9 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
             let n: usize = y[0].shape[1..].iter().product();
             let size = x[1].shape[2..].iter().product();
             let m = x[1].shape[1] / group;
-            let k = match conv_weight(window, *group, x[0], x[1]) {
-                ConvWeight::Pointwise => size,
-                ConvWeight::Columns(tile) => tile.positions,
+            let (k, parts) = match conv_weight(window, *group, x[0], x[1]) {
+                ConvWeight::Pointwise(sum) => (sum.positions, sum.parts),
+                ConvWeight::Columns(tile) => (tile.positions, 1),
                 ConvWeight::Depthwise(plan) => {
                     return vec![usize::MAX, plan.axes[0].positions, plan.band, plan.pitch];
                 }
@@ -447,7 +448,7 @@ fn order_of_convolution(op: Convolution, x: &[&TensorType], y: &[&TensorType]) -
                     return vec![tile.images, tile.grid.axes[0].output, tile.block()];
                 }
             };
-            [vec![k, size], product(Extents { m, k, n }, 1)].concat()
+            [vec![k, size, parts], product(Extents { m, k, n }, 1)].concat()
         }
     }
 }

@@ -329,8 +329,8 @@ pub fn conv_transpose(
 /// How the gradient of a convolution's weight is computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConvWeight {
-    /// A product per image and group, straight from the operands.
-    Pointwise,
+    /// Products of each group, straight from the operands.
+    Pointwise(PointwiseWeight),
     /// Each channel by itself.
     Depthwise(Depthwise),
     /// Products at the points of tiles.
@@ -339,6 +339,30 @@ pub enum ConvWeight {
     Shifted(ShiftedWeight),
     /// Tiles of columns (im2col) and products with them.
     Columns(WeightColumns),
+}
+
+/// A sum of products: of each image or, where it is cut, of pieces of its positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PointwiseWeight {
+    /// Positions of a piece; the last piece of an image may have fewer.
+    pub positions: usize,
+    /// Parts that the sum is cut into; see [`product_parts`].
+    pub parts: usize,
+    /// Elements of the gradient.
+    pub results: usize,
+}
+
+impl PointwiseWeight {
+    fn new(results: usize, images: usize, size: usize) -> PointwiseWeight {
+        let parts = product_parts(results, images.saturating_mul(size));
+        let positions = size.div_ceil(parts.div_ceil(images.max(1))).max(1);
+        PointwiseWeight { positions, parts, results }
+    }
+
+    /// Elements of scratch: the partial sums.
+    pub fn elements(&self) -> usize {
+        if self.parts == 1 { 0 } else { self.parts.saturating_mul(self.results) }
+    }
 }
 
 /// Tiles of columns of one image.
@@ -361,8 +385,10 @@ impl WeightColumns {
 
 /// Chooses how the gradient of a convolution's weight is computed.
 pub fn conv_weight(window: &Window, group: usize, x: &TensorType, dy: &TensorType) -> ConvWeight {
+    let size = dy.shape[2..].iter().product::<usize>().max(1);
     if window.is_pointwise() {
-        return ConvWeight::Pointwise;
+        let results = (x.shape[1] / group).saturating_mul(dy.shape[1]);
+        return ConvWeight::Pointwise(PointwiseWeight::new(results, x.shape[0], size));
     }
     if (x.shape[1] / group, dy.shape[1] / group) == (1, 1)
         && let Some(plan) = depthwise::conv(window, x, dy)
@@ -376,7 +402,6 @@ pub fn conv_weight(window: &Window, group: usize, x: &TensorType, dy: &TensorTyp
         return ConvWeight::Shifted(plan);
     }
     let depth = (x.shape[1] / group).saturating_mul(window.taps()).max(1);
-    let size = dy.shape[2..].iter().product::<usize>().max(1);
     let budget = COLUMN_BYTES / x.dtype.size() as usize;
     let positions = (budget / depth).clamp(1, size);
     let tile = depth.saturating_mul(size);

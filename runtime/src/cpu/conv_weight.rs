@@ -2,20 +2,21 @@
 //!
 //! A column holds what the window sees at one output position, as in `Conv`; here products sum
 //! over positions. Images add to the result one after another, tiles of positions likewise, so
-//! that the order of every sum follows from shapes. A pointwise window needs no columns.
+//! that the order of every sum follows from shapes. A pointwise window needs no columns; where its
+//! gradient is small, parts of the sum go at once.
 
 use super::address::Shared;
 use super::depthwise;
 use super::dispatch::for_float;
 use super::library::Scalar;
-use super::product::{Mat, MatMut, products};
+use super::product::{Mat, MatMut, products, sums_of_products, sums_of_products_in_parts};
 use super::shifted;
 use super::sliding::Sliding;
 use super::tasks::for_each;
 use super::winograd;
 use crate::kernel::{Call, Destination};
 use arenic_backends::cpu::sums::Route;
-use arenic_backends::cpu::tiling::{ConvWeight, WeightColumns, conv_weight};
+use arenic_backends::cpu::tiling::{ConvWeight, PointwiseWeight, WeightColumns, conv_weight};
 use arenic_ir::DType;
 use arenic_ir::op::{Extents, Window};
 
@@ -45,7 +46,7 @@ fn typed<T: Scalar>(call: &Call, window: &Window, group: usize) {
         return;
     }
     match conv_weight(window, group, x.ty(), dy.ty()) {
-        ConvWeight::Pointwise => layer.pointwise(),
+        ConvWeight::Pointwise(sum) => layer.pointwise(sum, call),
         ConvWeight::Depthwise(plan) => depthwise::gradient(
             &plan,
             [layer.images, layer.groups],
@@ -84,20 +85,29 @@ impl<T: Scalar> Layer<T> {
         (Mat::new(self.dy.ptr.wrapping_add(at), size, 1), MatMut::new(to, depth, 1))
     }
 
-    fn pointwise(&self) {
+    fn pointwise(&self, t: PointwiseWeight, call: &Call) {
         let size = self.sliding.outputs();
-        let e = Extents { m: self.channels, k: size, n: self.inputs };
-        for image in 0..self.images {
-            let operands = |group: usize| {
-                let (dy, dw) = self.group(image, group, 0);
-                let channel = (image * self.groups + group) * self.inputs;
-                let x = Mat::new(self.x.ptr.wrapping_add(channel * size), size, 1);
-                (dy, x.transposed(), dw)
-            };
-            // SAFETY: operands and results as `infer` checked them.
-            unsafe {
-                products(Route::of(e), self.groups, e, T::ONE, operands, |_, _, _| image > 0);
-            };
+        let pieces = size.div_ceil(t.positions);
+        let e = Extents { m: self.channels, k: t.positions, n: self.inputs };
+        let term = |group: usize, i: usize| {
+            let (image, position) = (i / pieces, i % pieces * t.positions);
+            let (dy, _) = self.group(image, group, position);
+            let at = (image * self.groups + group) * self.inputs * size + position;
+            let x = Mat::new(self.x.ptr.wrapping_add(at), size, 1);
+            (dy, x.transposed(), t.positions.min(size - position))
+        };
+        let result = |group: usize| self.group(0, group, 0).1;
+        let terms = self.images * pieces;
+        // SAFETY: operands and results as `infer` checked them; the only slice of scratch.
+        unsafe {
+            if t.parts > 1 {
+                let (count, e) = ([self.groups, terms], (e, T::ONE));
+                let scratch = call.scratch.slice_mut(t.elements());
+                let begin = |group: usize| (result(group), false);
+                sums_of_products_in_parts(t.parts, count, e, scratch, term, begin);
+            } else {
+                sums_of_products(self.groups, e, T::ONE, |_| 0..terms, term, result);
+            }
         }
     }
 

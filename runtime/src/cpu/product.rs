@@ -12,6 +12,7 @@ use super::tiles::{Part, Tiles};
 use super::wide::wide;
 use arenic_backends::cpu::sums::{PLAIN_ROWS, Route};
 use arenic_ir::op::Extents;
+use std::ops::Range;
 
 /// A matrix to read: its first element and its strides in elements.
 #[derive(Clone, Copy)]
@@ -273,25 +274,108 @@ pub(super) unsafe fn products<A: Factor>(
     operands: impl Fn(usize) -> (Mat<A>, Mat<A>, MatMut<A::Sum>) + Sync,
     begin: impl Fn(usize, MatMut<A::Sum>, [usize; 4]) -> bool + Sync,
 ) {
-    if batch == 0 || e.m == 0 || e.n == 0 {
-        return;
-    }
-    let tiles = Tiles::new(batch, e, operands(0).0.cols == 1);
-    // A multiplication costs about a sixteenth of an element's trip through memory.
-    let work = batch * (e.multiplications() / 16 + e.m * e.n);
-    let compute = |task| {
-        let Some((i, Part { row, col, rows, cols })) = tiles.get(task) else { return };
+    let dense = || operands(0).0.cols == 1;
+    in_tiles(batch, e, dense, |i, Part { row, col, rows, cols }| {
         let (a, b, c) = operands(i);
         let c = c.at(row, col);
         let add = begin(i, c, [row, col, rows, cols]);
         let part = Extents { m: rows, k: e.k, n: cols };
         // SAFETY: the caller's promise; tiles are disjoint.
         unsafe { one(route, part, alpha, (a.at(row, 0), b.at(0, col)), add, c) };
+    });
+}
+
+/// Computes the tiles of a batch of results. The rows of their first factors are dense or not.
+fn in_tiles(
+    batch: usize,
+    e: Extents,
+    dense: impl Fn() -> bool,
+    compute: impl Fn(usize, Part) + Sync,
+) {
+    if batch == 0 || e.m == 0 || e.n == 0 {
+        return;
+    }
+    let tiles = Tiles::new(batch, e, dense());
+    // A multiplication costs about a sixteenth of an element's trip through memory.
+    let work = batch * (e.multiplications() / 16 + e.m * e.n);
+    let compute = |task| {
+        if let Some((i, part)) = tiles.get(task) {
+            compute(i, part);
+        }
     };
     if tiles.come_in_pieces() {
         for_each_in_order(tiles.len(), work, compute);
     } else {
         for_each(tiles.len(), work, compute);
+    }
+}
+
+/// Computes a batch of sums of products, each product added to those before it. `of(i)` says which terms
+/// the result `i` has; `term(i, t)` gives `a`, `b` and the inner extent of one, at most `e.k`.
+///
+/// # Safety
+/// As for [`products`]; each result has a term.
+pub(super) unsafe fn sums_of_products<A: Factor>(
+    batch: usize,
+    e: Extents,
+    alpha: A::Sum,
+    of: impl Fn(usize) -> Range<usize> + Sync,
+    term: impl Fn(usize, usize) -> (Mat<A>, Mat<A>, usize) + Sync,
+    result: impl Fn(usize) -> MatMut<A::Sum> + Sync,
+) {
+    let whole = Extents { k: e.k * of(0).len(), ..e };
+    let dense = || term(0, of(0).start).0.cols == 1;
+    in_tiles(batch, whole, dense, |i, Part { row, col, rows, cols }| {
+        let c = result(i).at(row, col);
+        for t in of(i) {
+            let (a, b, k) = term(i, t);
+            let (a, b) = (a.at(row, 0), b.at(0, col));
+            let (part, add) = (Extents { m: rows, k, n: cols }, t > of(i).start);
+            // SAFETY: the caller's promise; tiles are disjoint.
+            unsafe { one(Route::of(e), part, alpha, (a, b), add, c) };
+        }
+    });
+}
+
+/// As [`sums_of_products`], of `count`: so many results of so many terms each, cut into `parts` that go at
+/// once. Each part has partial results of its own in `scratch`, which are then summed in order. `begin(i, c)`
+/// may fill the result `i`; it returns whether the sum is added to it.
+///
+/// # Safety
+/// As for [`sums_of_products`]; `scratch` holds `m · n` elements for each part of each result.
+pub(super) unsafe fn sums_of_products_in_parts<A: Factor>(
+    parts: usize,
+    count: [usize; 2],
+    (e, alpha): (Extents, A::Sum),
+    scratch: &mut [A::Sum],
+    term: impl Fn(usize, usize) -> (Mat<A>, Mat<A>, usize) + Sync,
+    begin: impl Fn(usize) -> (MatMut<A::Sum>, bool),
+) {
+    let ([batch, terms], size) = (count, e.m * e.n);
+    assert!(scratch.len() >= batch * parts * size && terms >= parts);
+    let partial = Shared::new(scratch.as_mut_ptr());
+    let of = |i: usize| i % parts * terms / parts..(i % parts + 1) * terms / parts;
+    let c = |i: usize| MatMut::new(partial.ptr().wrapping_add(i * size), e.n, 1);
+    // SAFETY: the caller's promise; each part has results of its own.
+    unsafe {
+        sums_of_products(batch * parts, e, alpha, of, |i, t| term(i / parts, t), c);
+        for i in 0..batch {
+            let (c, add) = begin(i);
+            add_parts(&scratch[i * parts * size..][..parts * size], c, e, add);
+        }
+    }
+}
+
+/// Sums partial results in order, each of all elements of a result, and writes or adds the sums.
+///
+/// # Safety
+/// The result may be written.
+unsafe fn add_parts<T: Number>(partial: &[T], c: MatMut<T>, e: Extents, add: bool) {
+    let size = e.m * e.n;
+    for at in 0..size {
+        let sum = partial[at..].iter().step_by(size).fold(T::ZERO, |s, &p| s.add(p));
+        // SAFETY: the caller's promise.
+        unsafe { store(c.at(at / e.n, at % e.n), sum, add) };
     }
 }
 
@@ -347,32 +431,18 @@ pub(super) unsafe fn product_in_parts<A: Factor>(
     operands: impl Fn(usize) -> (Mat<A>, Mat<A>, MatMut<A::Sum>) + Sync,
     begin: impl Fn(usize, MatMut<A::Sum>, [usize; 4]) -> bool + Sync,
 ) {
-    let (depth, size) = (e.k / parts, e.m * e.n);
-    let partial = Shared::new(scratch.as_mut_ptr());
-    assert!(scratch.len() >= parts * batch * size);
-    // The last part also takes what is left over.
-    for (from, parts_here, k) in [(0, parts - 1, depth), (parts - 1, 1, e.k - (parts - 1) * depth)]
-    {
-        let part_operands = |task: usize| {
-            let (i, part) = (task / parts_here, from + task % parts_here);
-            let (a, b, _) = operands(i);
-            let c = partial.ptr().wrapping_add((i * parts + part) * size);
-            (a.at(0, part * depth), b.at(part * depth, 0), MatMut::new(c, e.n, 1))
-        };
-        // SAFETY: the caller's promise; each part has results of its own.
-        unsafe {
-            let (e, batch) = (Extents { k, ..e }, batch * parts_here);
-            products(Route::of(e), batch, e, alpha, part_operands, |_, _, _| false);
-        }
-    }
-    for i in 0..batch {
+    let depth = e.k / parts;
+    let term = |i: usize, part: usize| {
+        let (a, b, _) = operands(i);
+        // The last part also takes what is left over.
+        let k = if part + 1 == parts { e.k - part * depth } else { depth };
+        (a.at(0, part * depth), b.at(part * depth, 0), k)
+    };
+    let begin = |i: usize| {
         let (_, _, c) = operands(i);
-        let add = begin(i, c, [0, 0, e.m, e.n]);
-        for at in 0..size {
-            let sum =
-                (0..parts).fold(A::Sum::ZERO, |s, p| s.add(scratch[(i * parts + p) * size + at]));
-            // SAFETY: the caller's promise.
-            unsafe { store(c.at(at / e.n, at % e.n), sum, add) };
-        }
-    }
+        (c, begin(i, c, [0, 0, e.m, e.n]))
+    };
+    let of_part = (Extents { k: depth, ..e }, alpha);
+    // SAFETY: the caller's promise.
+    unsafe { sums_of_products_in_parts(parts, [batch, parts], of_part, scratch, term, begin) };
 }

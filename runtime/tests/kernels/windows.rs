@@ -230,6 +230,14 @@ fn weight_gradients_of_every_strategy() {
     // Pointwise, one group and several.
     check_weight(&mut r, f, &plain(&[1, 1], 1, 1, 0), 1, &[3, 9, 20, 20], 12);
     check_weight(&mut r, f, &plain(&[1, 1], 1, 1, 0), 4, &[2, 8, 9, 9], 16);
+    // In parts: of several images, of pieces of one, of pieces that do not divide them.
+    for (group, x) in [(1, [9, 9, 60, 60]), (1, [1, 20, 150, 150]), (2, [3, 18, 101, 103])] {
+        let (w, m) = (plain(&[1, 1], 1, 1, 0), 12 * group);
+        let dy = TensorType::new(f, vec![x[0], m, x[2], x[3]]);
+        let way = tiling::conv_weight(&w, group, &TensorType::new(f, x.to_vec()), &dy);
+        assert!(matches!(way, ConvWeight::Pointwise(sum) if sum.parts > 1), "{way:?}");
+        check_weight(&mut r, f, &w, group, &x, m);
+    }
     // All groups of an image at once, some of them, positions in tiles.
     check_weight(&mut r, f, &plain(&[3, 3], 1, 1, 1), 24, &[2, 24, 14, 14], 24);
     check_weight(&mut r, f, &plain(&[3, 3], 1, 1, 1), 40, &[1, 80, 50, 50], 40);
