@@ -12,7 +12,7 @@ mod weight;
 use super::address::Shared;
 use super::isa::Isa;
 use super::lane_sums::{POINTS, STRIPE, Sums, Terms, add_terms, lane_of};
-use super::tasks::for_each;
+use super::tasks::{both, for_each};
 use crate::kernel::Call;
 use arenic_backends::cpu::shifted::{Grid, LANES, Placed, Shifted, lanes};
 use arenic_ir::op::MAX_RANK;
@@ -102,7 +102,6 @@ impl<'a> Layer<'a> {
             let inputs = if plan.grid.taps.is_empty() { 1 } else { self.inputs.max(1) };
             for first in (0..inputs).step_by(plan.inputs) {
                 let count = plan.inputs.min(self.inputs - first);
-                self.pack(plan, (group, first, count), packed);
                 for image in (0..self.images).step_by(plan.images) {
                     for row in (0..plan.rows).step_by(rows) {
                         let tile = Tile {
@@ -112,7 +111,13 @@ impl<'a> Layer<'a> {
                         let from = self.x.of(0, group * self.inputs + first);
                         let from = Planes { x: from, ..self.x };
                         // SAFETY: channels of the operand; the scratch has room for as many images.
-                        unsafe { fill(&plan.grid, from, tile, count, grids) };
+                        let fill = || unsafe { fill(&plan.grid, from, tile, count, grids) };
+                        if image == 0 && row == 0 {
+                            let pack = || self.pack(plan, (group, first, count), packed);
+                            both(plan.elements(), fill, pack);
+                        } else {
+                            fill();
+                        }
                         self.multiply(plan, (group, first, count), tile, (packed, grids));
                     }
                 }

@@ -9,7 +9,7 @@ use super::fill::{Planes, Tile, fill};
 use crate::cpu::address::Shared;
 use crate::cpu::isa::Isa;
 use crate::cpu::lane_sums::{POINTS, STRIPE, Terms, add_terms};
-use crate::cpu::tasks::for_each;
+use crate::cpu::tasks::{both, for_each};
 use crate::kernel::Call;
 use arenic_backends::cpu::shifted::{LANES, ShiftedWeight, lanes};
 
@@ -43,10 +43,11 @@ pub(in crate::cpu) fn gradient(plan: &ShiftedWeight, groups: usize, call: &Call)
                     rows: (row, rows.min(plan.rows - row)),
                 };
                 // SAFETY: channels of the operands; the scratch has room for as many images.
-                unsafe {
-                    fill(&plan.grid, x, tile, plan.inputs, grids);
-                    pack(plan, dy, tile, packed);
-                }
+                both(
+                    plan.elements(),
+                    || unsafe { fill(&plan.grid, x, tile, plan.inputs, grids) },
+                    || unsafe { pack(plan, dy, tile, packed) },
+                );
                 multiply(plan, tile, (packed, grids), (dw, image > 0 || row > 0));
             }
         }
