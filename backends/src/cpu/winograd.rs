@@ -27,7 +27,7 @@ pub const PLACES: usize = SEEN * SEEN;
 /// Lanes that a transform works on at once.
 pub const WIDTH: usize = 16;
 
-/// Elements of scratch at most; nor is it much more than operands and result.
+/// Elements of scratch at most; nor is it more than operands and result and a quarter of them.
 const ROOM: usize = 3 << 19;
 
 /// Multiplications that take the time of transforming what one tile has of one channel.
@@ -39,7 +39,7 @@ const OF_WINDOW: usize = 900;
 /// Tasks that suffice for many threads.
 const TASKS: usize = 16;
 
-/// Tasks that have room of their own where there is room: threads beyond them share it.
+/// Tasks that get room of their own, if there is enough: more threads help with these.
 const SLOTS: usize = 4;
 
 /// Terms that are summed one by one: input channels, or tiles of a gradient of weights. Longer sums round

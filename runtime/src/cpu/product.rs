@@ -285,7 +285,8 @@ pub(super) unsafe fn products<A: Factor>(
     });
 }
 
-/// Computes the tiles of a batch of results. The rows of their first factors are dense or not.
+/// Gives the tiles of a batch of results, and whose they are, to `compute`. `dense` says if the rows of the first
+/// factors are.
 fn in_tiles(
     batch: usize,
     e: Extents,
@@ -338,8 +339,8 @@ pub(super) unsafe fn sums_of_products<A: Factor>(
 }
 
 /// As [`sums_of_products`], of `count`: so many results of so many terms each, cut into `parts` that go at
-/// once. Each part has partial results of its own in `scratch`, which are then summed in order. `begin(i, c)`
-/// may fill the result `i`; it returns whether the sum is added to it.
+/// once. Each part has partial results of its own in `scratch`, which are then summed in order. `begin(i)` gives
+/// the result `i`, which it may fill, and whether the sum is added to it.
 ///
 /// # Safety
 /// As for [`sums_of_products`]; `scratch` holds `m · n` elements for each part of each result.

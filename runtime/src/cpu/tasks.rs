@@ -77,8 +77,8 @@ fn in_parallel(n: usize, least: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
     });
 }
 
-/// How long a thread that has nothing to do waits for the tasks of others by yielding the core: to sleep and
-/// to be woken takes about as long.
+/// How long a thread that has nothing to do waits for the tasks of others by yielding the core: a few times as
+/// long as it takes to wake a thread that sleeps.
 const PATIENCE: Duration = Duration::from_micros(200);
 
 /// Tasks in contiguous shares, one for each thread, which finds in its caches what it had there in the kernel
