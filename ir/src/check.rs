@@ -367,8 +367,12 @@ impl<'a> Checker<'a> {
         let output_types: Vec<_> = outputs.iter().collect();
         let pairs = node.op.in_place_pairs(&inputs, &output_types);
         let needed = node.op.scratch_bytes(self.p.target, &inputs, &output_types);
-        if scratch.map_or(0, |r| r.len) < needed {
-            self.fail(Invariant::Shape, format!("{n} needs {needed} bytes of scratch"));
+        let given = scratch.map_or(0, |r| r.len);
+        if given < needed {
+            let said = format!(
+                "{n} needs {needed} bytes of scratch and is given {given}; if another build of arenic made the plan, compile again with this one"
+            );
+            self.fail(Invariant::Shape, said);
         }
         for (v, w) in node.outputs.iter().zip(writes) {
             let fits = match (v, w) {

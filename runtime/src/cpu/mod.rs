@@ -46,8 +46,6 @@ mod pad;
 mod param_grad;
 mod pointwise;
 mod pool;
-mod pool_grad;
-mod pool_indices;
 mod product;
 mod product_update;
 mod random;
@@ -157,9 +155,9 @@ fn wide_enough(call: &Call) -> Result<(), KernelError> {
         Op::AveragePool { window, count_include_pad, .. } => {
             pool::average(window, *count_include_pad, call);
         }
-        Op::MaxPoolGrad { window, indices, .. } => return pool_grad::max(window, *indices, call),
+        Op::MaxPoolGrad { window, indices, .. } => return pool::grad::max(window, *indices, call),
         Op::AveragePoolGrad { window, count_include_pad, .. } => {
-            pool_grad::average(window, *count_include_pad, call);
+            pool::grad::average(window, *count_include_pad, call);
         }
         Op::ChannelsLast { of } => return channels_last::run(of, call),
         Op::ForEach { of, lots } => {

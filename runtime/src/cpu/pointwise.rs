@@ -358,7 +358,10 @@ wide! {
                     }
                     let first = span.first + row * span.stride + col;
                     for &(s, stored, y) in p.y.iter().map_while(Option::as_ref) {
-                        store(at[s], stored, y.0.add(first * stored.size::<T>()), n);
+                        // The next block's place, too: stores of a burst wait for every line that no cache has.
+                        let size = stored.size::<T>();
+                        ask_for(y.0.wrapping_add((first + BLOCK) * size), BLOCK * size);
+                        store(at[s], stored, y.0.add(first * size), n);
                     }
                 }
             }

@@ -7,6 +7,7 @@
 
 use super::number::Number;
 use arenic_ir::op::{MAX_RANK, Window};
+use std::ops::Range;
 
 /// A number per spatial axis.
 pub(super) type PerAxis<T> = [T; MAX_RANK];
@@ -70,6 +71,15 @@ impl Sliding {
     pub(super) fn is_whole(&self) -> bool {
         let is_dense = |d| self.pads[d] == 0 && (self.dilations[d] == 1 || self.kernel[d] == 1);
         self.outputs() == 1 && self.kernel == self.input && (0..self.rank).all(is_dense)
+    }
+
+    /// Output positions along the last axis all of whose taps lie inside.
+    pub(super) fn full(&self) -> Range<usize> {
+        let last = self.last();
+        let window = (self.kernel[last] - 1) * self.dilations[last] + 1;
+        let room = (self.input[last] + self.pads[last] + 1).saturating_sub(window);
+        let end = room.div_ceil(self.strides[last]).min(self.output[last]);
+        self.pads[last].div_ceil(self.strides[last]).min(end)..end
     }
 
     /// Last spatial axis.

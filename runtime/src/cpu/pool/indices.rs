@@ -1,7 +1,7 @@
 //! Where the maxima of a pool are: what its kernels write and read of it.
 
-use super::address::Shared;
-use super::sliding::{PerAxis, Sliding, unflatten};
+use crate::cpu::address::Shared;
+use crate::cpu::sliding::{PerAxis, Sliding, unflatten};
 use crate::kernel::{Destination, Operand};
 use arenic_ir::DType;
 use arenic_ir::op::{MAX_RANK, PoolIndices};

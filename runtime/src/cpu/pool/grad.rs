@@ -2,21 +2,26 @@
 //!
 //! What windows give an element is added in the windows' order. No two planes meet.
 
-use super::address::Shared;
-use super::dispatch::for_float;
-use super::indices::Indices;
-use super::number::Float;
-use super::pool::{STRIP, WindowRows, counted};
-use super::pool_indices::Taps;
-use super::sliding::{PerAxis, Sliding, inside, unflatten};
-use super::tasks::for_each;
-use super::wide::wide;
+use super::indices::Taps;
+use super::taps::STRIP;
+use super::windows::{WindowRows, counted};
+use crate::cpu::address::Shared;
+use crate::cpu::dispatch::for_float;
+use crate::cpu::indices::Indices;
+use crate::cpu::number::Float;
+use crate::cpu::sliding::{PerAxis, Sliding, inside, unflatten};
+use crate::cpu::tasks::for_each;
+use crate::cpu::wide::wide;
 use crate::kernel::{Call, KernelError};
 use arenic_ir::DType;
 use arenic_ir::op::{MAX_RANK, PoolIndices, Window};
 
 /// Runs a `MaxPoolGrad`.
-pub(super) fn max(window: &Window, indices: PoolIndices, call: &Call) -> Result<(), KernelError> {
+pub(in crate::cpu) fn max(
+    window: &Window,
+    indices: PoolIndices,
+    call: &Call,
+) -> Result<(), KernelError> {
     for_float!(call.inputs[0].ty().dtype, T => match indices {
         PoolIndices::Taps => of_taps::<T>(call, window),
         PoolIndices::Positions => return of_positions::<T>(call, window, false),
@@ -26,7 +31,7 @@ pub(super) fn max(window: &Window, indices: PoolIndices, call: &Call) -> Result<
 }
 
 /// Runs an `AveragePoolGrad`.
-pub(super) fn average(window: &Window, count_include_pad: bool, call: &Call) {
+pub(in crate::cpu) fn average(window: &Window, count_include_pad: bool, call: &Call) {
     let dtype = call.inputs[0].ty().dtype;
     for_float!(dtype, T => average_of::<T>(call, window, count_include_pad));
 }
@@ -53,20 +58,26 @@ fn of_taps<T: Float>(call: &Call, window: &Window) {
     let (count, last) = (s.outputs(), s.last());
     let (width, extent) = (s.output[last], s.input[last]);
     for_planes(call, s, |plane, to: &mut [T]| {
-        // Where each tap's row begins in the plane, if it lies inside.
-        let mut rows = vec![None; s.taps() / s.kernel[last]];
+        // Where what each tap sees at position 0 of a row lies in the plane, if its row is there, and on the row; both
+        // may lie before the beginning.
+        let mut seen = vec![None; s.taps()];
+        let mut meets = WindowRows::new(s);
         for row in 0..count / width {
-            rows.fill(None);
-            for (offset, number) in WindowRows::new(s, row).rows() {
-                rows[number / s.kernel[last]] = Some(offset);
+            seen.fill(None);
+            meets.move_to(row);
+            for &(offset, number) in meets.rows() {
+                for (t, seen) in seen[number..][..s.kernel[last]].iter_mut().enumerate() {
+                    let at = (t * s.dilations[last]).wrapping_sub(s.pads[last]);
+                    *seen = Some((offset.wrapping_add(at), at));
+                }
             }
-            for j in 0..width {
-                let i = plane * count + row * width + j;
-                let tap = taps.get(i);
-                let Some(&Some(offset)) = rows.get(tap / s.kernel[last]) else { continue };
-                let at = j * s.strides[last] + tap % s.kernel[last] * s.dilations[last];
-                if let Some(at) = at.checked_sub(s.pads[last]).filter(|&at| at < extent) {
-                    to[offset + at] = to[offset + at].add(dy[i]);
+            let first = plane * count + row * width;
+            for (j, &dy) in dy[first..][..width].iter().enumerate() {
+                let Some(&Some((place, at))) = seen.get(taps.get(first + j)) else { continue };
+                let step = j * s.strides[last];
+                if at.wrapping_add(step) < extent {
+                    let to = &mut to[place.wrapping_add(step)];
+                    *to = to.add(dy);
                 }
             }
         }
@@ -139,8 +150,9 @@ fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
     let width = s.output[last];
     let counted = |d: usize, o: usize| counted(s, window, count_include_pad, d, o);
     for_planes(call, s, |plane, to| {
+        let mut meets = WindowRows::new(s);
         for row in 0..count / width {
-            let meets = WindowRows::new(s, row);
+            meets.move_to(row);
             let outer: usize = (0..last).map(|d| counted(d, meets.at(d))).product();
             for first in (0..width).step_by(STRIP) {
                 let mut shares = [T::ZERO; STRIP];
@@ -149,7 +161,7 @@ fn average_of<T: Float>(call: &Call, window: &Window, count_include_pad: bool) {
                     let taps = (outer * counted(last, first + j)).max(1);
                     *share = dy[plane * count + row * width + first + j].div(T::of_count(taps));
                 }
-                for (offset, _) in meets.rows() {
+                for &(offset, _) in meets.rows() {
                     spread(s, first, &shares[..n], &mut to[offset..][..s.input[last]]);
                 }
             }
