@@ -109,6 +109,10 @@ wide! {
         let exponentials = |at: usize, mut block: [T; BLOCK], count: usize| {
             // Of the row that is next.
             ask_for(x.wrapping_add(n + at), BLOCK);
+            if log {
+                // Stores come in the next pass, all at once.
+                ask_for(y.wrapping_add(at).cast_const(), BLOCK);
+            }
             for i in 0..BLOCK {
                 block[i] = block[i].sub(max).exp_flushed();
                 sums[i] = sums[i].add(block[i]);

@@ -386,7 +386,7 @@ fn pools_of_random_shapes() {
     for _ in 0..300 {
         let rank = r.range(1, 3);
         let extents: Vec<usize> =
-            (0..rank).map(|_| r.range(1, if rank == 1 { 40 } else { 12 })).collect();
+            (1..=rank).map(|d| r.range(1, if d == rank { 40 } else { 12 })).collect();
         let window = window(&mut r, &extents);
         let dtype = r.choose(&[DType::F32, DType::F64, DType::U8, DType::I8, DType::I32]);
         let x = [&[r.range(0, 3), r.range(1, 3)], &extents[..]].concat();
@@ -469,15 +469,16 @@ fn a_pool_keeps_nan() {
 fn pools_of_rows_of_any_width() {
     let mut r = Random(15);
     let widths = (1..40).chain([126, 127, 254, 255, 600]);
-    for (width, step) in widths.flat_map(|width| (1..4).map(move |step| (width, step))) {
+    let cases = widths.flat_map(|width| (1..4).map(move |step| (width, step)));
+    for ((width, step), size) in cases.flat_map(|c| [2, 3, 4].map(|taps| (c, taps))) {
         let values = [f64::NEG_INFINITY, 0.0, 1.0, 1.0, 2.0, f64::NAN];
-        let x: Vec<f64> = (0..(width - 1) * step + 3).map(|_| r.choose(&values)).collect();
-        let window = Window { strides: vec![step], ..plain(&[3], 1, 1, 0) };
+        let x: Vec<f64> = (0..(width - 1) * step + size).map(|_| r.choose(&values)).collect();
+        let window = Window { strides: vec![step], ..plain(&[size], 1, 1, 0) };
         let op = Op::MaxPool { window, ceil: false, indices: PoolIndices::Taps };
         let (mut best, mut taps) = (Vec::new(), Vec::new());
         for first in (0..width).map(|o| o * step) {
             let mut found = (x[first], 0);
-            for (tap, &x) in x[first..first + 3].iter().enumerate() {
+            for (tap, &x) in x[first..first + size].iter().enumerate() {
                 if x > found.0 || x.is_nan() {
                     found = (x, tap);
                 }
