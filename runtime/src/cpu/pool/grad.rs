@@ -57,27 +57,28 @@ fn of_taps<T: Float>(call: &Call, window: &Window) {
     let (dy, taps): (&[T], _) = unsafe { (dy.slice(), Taps::of(taps)) };
     let (count, last) = (s.outputs(), s.last());
     let (width, extent) = (s.output[last], s.input[last]);
+    let along = s.kernel[last];
+    // The row of each tap, and the column that it sees at position 0, which may lie before the first one. Dividing
+    // for each element takes longer than all else.
+    let split: Vec<_> = (0..s.taps())
+        .map(|tap| (tap / along, (tap % along * s.dilations[last]).wrapping_sub(s.pads[last])))
+        .collect();
     for_planes(call, s, |plane, to: &mut [T]| {
-        // Where what each tap sees at position 0 of a row lies in the plane, if its row is there, and on the row; both
-        // may lie before the beginning.
-        let mut seen = vec![None; s.taps()];
+        // Where each tap's row begins in the plane, if it lies inside.
+        let mut rows = vec![None; s.taps() / along];
         let mut meets = WindowRows::new(s);
         for row in 0..count / width {
-            seen.fill(None);
+            rows.fill(None);
             meets.move_to(row);
             for &(offset, number) in meets.rows() {
-                for (t, seen) in seen[number..][..s.kernel[last]].iter_mut().enumerate() {
-                    let at = (t * s.dilations[last]).wrapping_sub(s.pads[last]);
-                    *seen = Some((offset.wrapping_add(at), at));
-                }
+                rows[number / along] = Some(offset);
             }
             let first = plane * count + row * width;
             for (j, &dy) in dy[first..][..width].iter().enumerate() {
-                let Some(&Some((place, at))) = seen.get(taps.get(first + j)) else { continue };
-                let step = j * s.strides[last];
-                if at.wrapping_add(step) < extent {
-                    let to = &mut to[place.wrapping_add(step)];
-                    *to = to.add(dy);
+                let Some(&(row, column)) = split.get(taps.get(first + j)) else { continue };
+                let column = column.wrapping_add(j * s.strides[last]);
+                if let Some(offset) = rows[row].filter(|_| column < extent) {
+                    to[offset + column] = to[offset + column].add(dy);
                 }
             }
         }
