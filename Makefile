@@ -102,6 +102,7 @@ test: ## Everything that CI runs
 	@tools/setup.sh build
 	@tools/setup.sh mpi
 	$(call step,cargo fmt --all --check)
+	$(call step,python3 benches/page.py --check && python3 benches/test_records.py)
 	$(call step,cargo clippy --workspace --all-targets --locked -- -D warnings)
 	$(call step,$(MAKE) --no-print-directory node-tests differential-cases $(CUDA)/made)
 	$(call step,cargo build --workspace --lib --bins --examples --locked)

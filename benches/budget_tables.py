@@ -24,6 +24,8 @@ import subprocess
 import sys
 import tempfile
 
+import records
+
 # Passes, and options that limit the seconds of those that search for long.
 STRATEGIES = {
     "budget": "",
@@ -33,12 +35,41 @@ STRATEGIES = {
     "recompute": ": {effort: 5}",
 }
 PERCENTAGES = [90, 70, 50, 35]
-OVERHEADS = [0.001, 0.05]
+OVERHEADS = {"0.1": 0.001, "5": 0.05}
 # Of the load: limits are not told apart more finely.
 RESOLUTION = 0.005
 # Of a step: closer ones are as fast.
 CLOSE = 1e-4
 BEYOND, IMPOSSIBLE = "–", "✗"
+
+
+def cost_of(percent):
+    """The cell of a limit: an overhead and seconds, or why there is none."""
+
+    def cell(row):
+        found = row[f"overhead_at_{percent}"]
+        return found if isinstance(found, str) else f"{found:+.1%} ({row[f'planning_seconds_at_{percent}']:.1f} s)"
+
+    return cell
+
+
+COSTS = {
+    "graph": "graph",
+    "arena_mb": ("MB", ".1f"),
+    "strategy": "strategy",
+    **{f"overhead_at_{percent}": (f"{percent} %", cost_of(percent)) for percent in PERCENTAGES},
+}
+SETTINGS = {
+    "graph": "graph",
+    "load_mb": ("load, MB", ".1f"),
+    "arena_mb": ("arena, MB", ".1f"),
+    "saved": ("saved", ".1%"),
+    "mb_at_0.1_percent": ("MB at 0.1%", ".1f"),
+    "saved_at_0.1_percent": ("saved", ".1%"),
+    "mb_at_5_percent": ("MB at 5%", ".1f"),
+    "saved_at_5_percent": ("saved", ".1%"),
+    "compilations": ("compilations", "d"),
+}
 
 
 class Compiler:
@@ -86,20 +117,21 @@ def overhead(found):
     return max(found["predicted_step_seconds"] / found["unlimited_step_seconds"] - 1, 0)
 
 
-def costs(compiler, file, strategies):
-    """Prints a row for each strategy; the seconds of each step, by strategy and limit."""
+def costs(compiler, file, strategies, table):
+    """Adds a row for each strategy; the seconds of each step, by strategy and limit."""
     arena = compiler.arena(file)
     steps = {}
     for strategy in strategies:
-        cells, pipeline = [], compiler.pipeline(strategy)
+        cells, pipeline = {}, compiler.pipeline(strategy)
         for percent in PERCENTAGES:
             found = compiler.compile(file, pipeline, arena * percent // 100)
             if isinstance(found, str):
-                cells.append(found)
+                cells[f"overhead_at_{percent}"] = found
             else:
-                cells.append(f"{overhead(found):+.1%} ({found['seconds']:.1f} s)")
+                cells[f"overhead_at_{percent}"] = overhead(found)
+                cells[f"planning_seconds_at_{percent}"] = found["seconds"]
                 steps[strategy, percent] = found["predicted_step_seconds"]
-        print(f"| {file.stem} | {arena / 1e6:.1f} | {strategy} | {' | '.join(cells)} |", flush=True)
+        table.add(graph=file.stem, arena_mb=arena / 1e6, strategy=strategy, **cells)
     return steps
 
 
@@ -133,16 +165,17 @@ def least(compiler, file, strategy, load, arena, most):
     return best, count
 
 
-def settings(compiler, file, strategy):
-    """Prints a row of what is saved at each overhead."""
+def settings(compiler, file, strategy, table):
+    """Adds a row of what is saved at each overhead."""
     load = compiler.compile(file, "definition")["live_peak_bytes"]
     arena, strategy = compiler.arena(file), compiler.pipeline(strategy)
-    cells, compilations = [f"{arena / 1e6:.1f} | {1 - arena / load:.1%}"], 0
-    for most in OVERHEADS:
+    cells, compilations = {"saved": 1 - arena / load}, 0
+    for name, most in OVERHEADS.items():
         best, count = least(compiler, file, strategy, load, arena, most)
         compilations += count
-        cells.append("✗ | ✗" if best is None else f"{best / 1e6:.1f} | {1 - best / load:.1%}")
-    print(f"| {file.stem} | {load / 1e6:.1f} | {' | '.join(cells)} | {compilations} |", flush=True)
+        cells[f"mb_at_{name}_percent"] = None if best is None else best / 1e6
+        cells[f"saved_at_{name}_percent"] = None if best is None else 1 - best / load
+    table.add(graph=file.stem, load_mb=load / 1e6, arena_mb=arena / 1e6, **cells, compilations=compilations)
 
 
 def main():
@@ -151,10 +184,11 @@ def main():
     parser.add_argument("--device", default="gtx1080ti")
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--only", choices=["costs", "settings"], help="print one of the tables")
+    records.add_options(parser)
     parser.add_argument("files", nargs="+", type=pathlib.Path)
     args = parser.parse_args()
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, records.Record(__file__, args.record, arenic=args.arenic) as record:
         compiler = Compiler(args.arenic, args.device, pathlib.Path(folder))
         known, wanted = compiler.passes(), args.strategies.split(",")
         strategies = [s for s in wanted if s in known]
@@ -163,18 +197,15 @@ def main():
         if not strategies:
             raise SystemExit("no strategy is left")
         if args.only != "settings":
-            print(f"| graph | MB | strategy | {' | '.join(f'{p} %' for p in PERCENTAGES)} |")
-            print("|---|---:|---|" + "---:|" * len(PERCENTAGES))
-            leads = [lead(costs(compiler, file, strategies), strategies) for file in args.files]
+            table = record.table(COSTS, table="costs", device=args.device)
+            leads = [lead(costs(compiler, file, strategies, table), strategies) for file in args.files]
             first, count = sum(l[0] for l in leads), sum(l[1] for l in leads)
             print(f"\n`{strategies[0]}` is as fast as the fastest in {first} of {count}; at most another takes")
             print(f"{max(l[2] for l in leads):.1%} of a step less.\n")
         if args.only != "costs":
-            heads = [f"MB at {most:.1%} | saved" for most in OVERHEADS]
-            print(f"| graph | load, MB | arena, MB | saved | {' | '.join(heads)} | compilations |")
-            print("|---|" + "---:|" * (4 + 2 * len(OVERHEADS)))
+            table = record.table(SETTINGS, table="settings", device=args.device)
             for file in args.files:
-                settings(compiler, file, strategies[0])
+                settings(compiler, file, strategies[0], table)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,18 @@ import time
 import onnx
 from onnx import TensorProto, helper
 
+import records
+
 # Operators per layer: forward 3, backward 5, update 6.
 PER_LAYER = 14
 BATCH, WIDTH = 8, 16
+COLUMNS = {
+    "nodes": ("about", "d"),
+    "operators": ("operators", "d"),
+    "seconds": ("seconds", ".2f"),
+    "import_seconds": ("of these import", ".2f"),
+    "arena_over_live_peak": ("arena / live peak", ".4f"),
+}
 
 
 def step(nodes):
@@ -63,25 +72,30 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--arenic", default="target/release/arenic")
     parser.add_argument("nodes", nargs="*", type=int)
+    records.add_options(parser)
     arguments = parser.parse_args()
-    print(f"{'operators':>9} {'seconds':>8} {'of these import':>16} {'arena / live peak':>18}")
-    for nodes in arguments.nodes or [1000, 10000, 100000]:
-        with tempfile.TemporaryDirectory() as folder:
-            path, out = os.path.join(folder, "deep.onnx"), os.path.join(folder, "deep.arenic")
-            onnx.save(step(nodes), path)
-            command = [arguments.arenic, "compile", path]
-            start = time.perf_counter()
-            run = [*command, "-o", out, "--json"]
-            run = subprocess.run(run, check=True, capture_output=True, text=True)
-            seconds = time.perf_counter() - start
-            start = time.perf_counter()
-            # The first pass of the default pipeline costs next to nothing.
-            stop = [*command, "--stop-after", "fold_constants"]
-            subprocess.run(stop, check=True, capture_output=True)
-            reading = time.perf_counter() - start
-            report = json.loads(run.stdout)
-            over = report["arena_bytes"] / report["live_peak_bytes"]
-            print(f"{report['nodes']:>9} {seconds:>8.2f} {reading:>16.2f} {over:>18.4f}", flush=True)
+    with records.Record(__file__, arguments.record, arenic=arguments.arenic) as record:
+        table = record.table(COLUMNS)
+        for nodes in arguments.nodes or [1000, 10000, 100000]:
+            with tempfile.TemporaryDirectory() as folder:
+                table.add(nodes=nodes, **times(arguments.arenic, nodes, folder))
+
+
+def times(arenic, nodes, folder):
+    """Seconds to compile a step of about so many operators."""
+    path, out = os.path.join(folder, "deep.onnx"), os.path.join(folder, "deep.arenic")
+    onnx.save(step(nodes), path)
+    command = [arenic, "compile", path]
+    start = time.perf_counter()
+    run = subprocess.run([*command, "-o", out, "--json"], check=True, capture_output=True, text=True)
+    seconds = time.perf_counter() - start
+    start = time.perf_counter()
+    # The first pass of the default pipeline costs next to nothing.
+    subprocess.run([*command, "--stop-after", "fold_constants"], check=True, capture_output=True)
+    reading = time.perf_counter() - start
+    report = json.loads(run.stdout)
+    over = report["arena_bytes"] / report["live_peak_bytes"]
+    return {"operators": report["nodes"], "seconds": seconds, "import_seconds": reading, "arena_over_live_peak": over}
 
 
 if __name__ == "__main__":

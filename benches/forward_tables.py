@@ -14,7 +14,19 @@ import statistics
 import subprocess
 import tempfile
 
+import records
+
 NETWORKS = ["mlp", "small_cnn", "tiny_resnet", "gpt_tiny"]
+COLUMNS = {
+    "step": "step (batch 4)",
+    "operators": ("operators", "d"),
+    "arena_kib": ("arena", ".1f"),
+    "exported_operators": ("exported: operators", "d"),
+    "exported_arena_kib": ("arena", ".1f"),
+    "forward_arena_kib": ("forward", ".1f"),
+    "ms_per_step": ("ms", ".3f"),
+    "exported_ms_per_step": ("exported: ms", ".3f"),
+}
 OPTIMIZERS = {"momentum": ("sgdm", "0.01", []), "adamw": ("adamw", "0.001", ["--set", "eps=1e-8"])}
 
 
@@ -29,11 +41,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arenic", required=True)
     parser.add_argument("--steps", default="300")
+    records.add_options(parser)
     arguments = parser.parse_args()
     program, length = arguments.arenic, arguments.steps
-    print("| step (batch 4) | operators | arena | exported: operators | arena | forward | ms | exported: ms |")
-    print("|---|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, records.Record(__file__, arguments.record, arenic=program) as record:
+        table = record.table(COLUMNS)
         ours, whole = (pathlib.Path(folder) / name for name in ("ours.arenic", "whole.arenic"))
         for network in NETWORKS:
             for optimizer, (suffix, rate, inputs) in OPTIMIZERS.items():
@@ -52,10 +64,11 @@ def main():
                         times[artifact].append(last["median_step_seconds"] * 1e3)
                 medians = [statistics.median(t) for t in times.values()]
                 kib = [f["arena_bytes"] / 1024 for f in (own, exported, own["inference"])]
-                print(
-                    f"| {network}, {optimizer} | {own['nodes']} | {kib[0]:.1f} | {exported['nodes']} | {kib[1]:.1f} "
-                    f"| {kib[2]:.1f} | {medians[0]:.3f} | {medians[1]:.3f} |"
-                )
+                table.add(
+                    step=f"{network}, {optimizer}", operators=own["nodes"], arena_kib=kib[0],
+                    exported_operators=exported["nodes"], exported_arena_kib=kib[1], forward_arena_kib=kib[2],
+                    ms_per_step=medians[0], exported_ms_per_step=medians[1],
+                )  # fmt: skip
 
 
 main()

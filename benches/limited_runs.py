@@ -21,9 +21,20 @@ import sys
 import tempfile
 import time
 
+import records
+
 LIMITS = [0.7, 0.5, 0.35]
 MODES = ["eager", "checkpoint", "compile", "compile 0.5"]
 STEPS = 5
+COLUMNS = {
+    "network": "network",
+    "trained_by": "trained by",
+    "arena_mib": ("arena, MiB", ".0f"),
+    "peak_mib": ("MiB", ".0f"),
+    "ms_per_step": ("ms a step", ".0f"),
+    "predicted_overhead": ("predicted", "+.1%"),
+    "losses_differ_by": ("losses differ by", ".1e"),
+}
 
 
 def transformer_of(layers, width, heads, vocabulary, times):
@@ -162,13 +173,14 @@ def main():
     parser.add_argument("--arenic", required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    records.add_options(parser)
     parser.add_argument("networks", nargs="*", default=["gpt2", "resnet50", "deep"])
     arguments = parser.parse_args()
     program, threads = arguments.arenic, arguments.threads
     again = [sys.executable, __file__]
-    print("| network | trained by | arena, MiB | MiB | ms a step | predicted | losses differ by |")
-    print("|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as name:
+    record = records.Record(__file__, arguments.record, arenic=program, packages=["torch", "torchvision"])
+    with tempfile.TemporaryDirectory() as name, record:
+        table = record.table(COLUMNS, threads=threads)
         folder = pathlib.Path(name)
         base = base_of(program, folder, threads)
         for network in arguments.networks:
@@ -210,13 +222,15 @@ def main():
             for who, runs in rows.items():
                 mib, ms = (statistics.median(run[key] for run in runs) for key in ("mib", "seconds"))
                 off = max(abs(a - b) for run in runs for a, b in zip(run["losses"], reference))
-                arena = predicted = ""
+                arena = predicted = None
                 if who not in MODES:
-                    arena = f"{plans[who]['arena_bytes'] / 2**20:.0f}"
-                    both = [plans[who][key] for key in ("predicted_step_seconds", "unlimited_step_seconds")]
-                    predicted = f"{(both[0] / both[1] - 1) * 100:+.1f} %"
+                    arena = plans[who]["arena_bytes"] / 2**20
+                    predicted = plans[who]["predicted_step_seconds"] / plans[who]["unlimited_step_seconds"] - 1
                 label = f"PyTorch, {who}" if who in MODES else f"arenic, {who}"
-                print(f"| {network} | {label} | {arena} | {mib:.0f} | {ms * 1e3:.0f} | {predicted} | {off:.1e} |", flush=True)
+                table.add(
+                    network=network, trained_by=label, arena_mib=arena, peak_mib=mib, ms_per_step=ms * 1e3,
+                    predicted_overhead=predicted, losses_differ_by=off,
+                )  # fmt: skip
 
 
 if __name__ == "__main__":

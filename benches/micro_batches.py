@@ -13,12 +13,25 @@ import argparse
 import io
 import json
 import pathlib
-import statistics
 import subprocess
 import tempfile
 
+import records
+
 LIMITS = [70, 50, 35, 25, 15]
 STEPS = 5
+COLUMNS = {
+    "network": "step",
+    "limit_percent": ("limit", lambda row: f"{row['limit_percent']} %" if row["limit_percent"] else "none"),
+    "micro_batches": ("micro-batches", lambda row: row["micro_batches"] or "refused"),
+    "arena_mib": ("arena MiB", ".0f"),
+    "resident_mib": ("resident MiB", ".0f"),
+    "predicted_overhead": ("predicted", "+.1%"),
+    "ms_per_step": ("ms", ".0f"),
+    "overhead": ("measured", "+.1%"),
+    "losses_differ_by": ("loss", ".0e"),
+    "planning_seconds": ("planned s", ".1f"),
+}
 
 
 def networks():
@@ -86,11 +99,20 @@ def main():
     parser.add_argument("networks", nargs="*", default=["deep", "gpt2", "bert"], metavar="NETWORK")
     parser.add_argument("--arenic", type=pathlib.Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
+    records.add_options(parser)
     options = parser.parse_args()
-    print("| step | limit | micro-batches | arena MiB | resident MiB | predicted | measured | loss | planned s |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
+    record = records.Record(__file__, options.record, arenic=options.arenic, packages=["torch"])
+    with tempfile.TemporaryDirectory() as folder, record:
+        table = record.table(COLUMNS, threads=options.threads)
         folder = pathlib.Path(folder)
+
+        def add(name, percent, plan, run, **found):
+            table.add(
+                network=name, limit_percent=percent, micro_batches=plan.get("micro_batches", 1),
+                arena_mib=plan["arena_bytes"] / 2**20, resident_mib=run["peak_rss_bytes"] / 2**20,
+                ms_per_step=run["median_step_seconds"] * 1e3, planning_seconds=plan["seconds"], **found,
+            )  # fmt: skip
+
         for name in options.networks:
             axis = export(name, folder)
 
@@ -107,22 +129,19 @@ def main():
                 return plan[-1], next(o for o in run if "median_step_seconds" in o), losses
 
             whole, took, theirs = row(None)
-            mib = lambda o, name: f"{o[name] / 2**20:.0f}"
-            seconds = f"{took['median_step_seconds']:.3f} s"
-            print(f"| {name} | none | 1 | {mib(whole, 'arena_bytes')} | {mib(took, 'peak_rss_bytes')} | | {seconds} | |"
-                  f" {whole['seconds']:.1f} |", flush=True)
+            add(name, None, whole, took)
             for percent in LIMITS:
                 found = row(whole["state_bytes"] + (whole["arena_bytes"] - whole["state_bytes"]) * percent // 100)
                 if found is None:
-                    print(f"| {name} | {percent} % | refused |", flush=True)
+                    table.add(network=name, limit_percent=percent, micro_batches=None)
                     continue
                 plan, run, losses = found
-                predicted = plan["predicted_step_seconds"] / plan["unlimited_step_seconds"] - 1
-                measured = run["median_step_seconds"] / took["median_step_seconds"] - 1
-                loss = max(abs(a / b - 1) for a, b in zip(losses, theirs))
-                print(f"| {name} | {percent} % | {plan.get('micro_batches', 1)} | {mib(plan, 'arena_bytes')} |"
-                      f" {mib(run, 'peak_rss_bytes')} | {predicted:+.1%} | {measured:+.1%} | {loss:.0e} |"
-                      f" {plan['seconds']:.1f} |", flush=True)
+                add(
+                    name, percent, plan, run,
+                    predicted_overhead=plan["predicted_step_seconds"] / plan["unlimited_step_seconds"] - 1,
+                    overhead=run["median_step_seconds"] / took["median_step_seconds"] - 1,
+                    losses_differ_by=max(abs(a / b - 1) for a, b in zip(losses, theirs)),
+                )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -15,18 +15,34 @@ import pathlib
 import subprocess
 import tempfile
 
-METHODS = [
-    "definition",
-    "freed_minus_allocated",
-    "least_peak_first",
-    "eager_free",
-    "depth_first",
-    "freed_minus_allocated_reversed",
-    "least_peak_first_reversed",
-    "eager_free_reversed",
-    "depth_first_reversed",
-]
-SHORT = ["definition", "freed", "least peak", "eager", "depth", "freed ←", "least peak ←", "eager ←", "depth ←"]
+import records
+
+METHODS = {
+    "definition": "definition",
+    "freed_minus_allocated": "freed",
+    "least_peak_first": "least peak",
+    "eager_free": "eager",
+    "depth_first": "depth",
+    "freed_minus_allocated_reversed": "freed ←",
+    "least_peak_first_reversed": "least peak ←",
+    "eager_free_reversed": "eager ←",
+    "depth_first_reversed": "depth ←",
+}
+
+
+def gap(row):
+    return "0" if row["proved_optimal"] else f"{row['best_mib'] / row['bound_mib'] - 1:.2%}"
+
+
+COLUMNS = {
+    "graph": "graph",
+    **{f"{method}_mib": (short, ".2f") for method, short in METHODS.items()},
+    "olla_mib": ("OLLA", ".2f"),
+    "best_mib": ("best", ".2f"),
+    "bound_mib": ("bound", ".2f"),
+    "proved_optimal": ("gap", gap),
+    "seconds": ("seconds", ".2f"),
+}
 
 
 def figures(arenic, file, folder, pipeline, limit=None):
@@ -49,28 +65,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--arenic", default="target/release/arenic")
     parser.add_argument("--olla-limit", type=float, default=10.0)
+    records.add_options(parser)
     parser.add_argument("files", nargs="+", type=pathlib.Path)
     args = parser.parse_args()
-
-    def mib(n):
-        return f"{n / 2**20:.2f}"
-
-    print(f"| graph | {' | '.join(SHORT)} | OLLA | best | bound | gap | seconds |")
-    print("|---|" + "---:|" * (len(SHORT) + 5))
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
+    with tempfile.TemporaryDirectory() as folder, records.Record(__file__, args.record, arenic=args.arenic) as record:
+        folder, table = pathlib.Path(folder), record.table(COLUMNS)
         shown = subprocess.run([args.arenic, "pipeline", "show", "as_exported"], capture_output=True, text=True, check=True)
         for file in args.files:
-            peaks = []
+            peaks = {}
             for method in METHODS:
                 pipeline = folder / "method.yaml"
                 pipeline.write_text(shown.stdout.replace("- order\n", f"- order: {{method: {method}}}\n"))
-                peaks.append(figures(args.arenic, file, folder, pipeline)[0])
-            olla = figures(args.arenic, file, folder, "olla", args.olla_limit)[0]
-            best, bound, seconds, proved = figures(args.arenic, file, folder, "as_exported")
-            gap = "0" if proved else f"{(best - bound) / bound:.2%}"
-            row = [*map(mib, [*peaks, olla, best, bound]), gap, f"{seconds:.2f}"]
-            print(f"| {file.name.removesuffix('.json.gz')} | {' | '.join(row)} |", flush=True)
+                peaks[method] = figures(args.arenic, file, folder, pipeline)[0]
+            peaks["olla"] = figures(args.arenic, file, folder, "olla", args.olla_limit)[0]
+            peaks["best"], peaks["bound"], seconds, proved = figures(args.arenic, file, folder, "as_exported")
+            mib = {f"{name}_mib": peak / 2**20 for name, peak in peaks.items()}
+            graph = file.name.removesuffix(".json.gz").removesuffix(".onnx")
+            table.add(graph=graph, **mib, proved_optimal=proved, seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,18 @@ import pathlib
 import subprocess
 import tempfile
 
+import records
+
 NAMED = ["definition", "smartpool", "mxnet", "olla", "default"]
+COLUMNS = {
+    "graph": "graph",
+    **{f"{name}_mib": (name, ".2f") for name in NAMED},
+    "bound_mib": ("bound", ".2f"),
+    "two_streams_mib": ("two streams", ".2f"),
+    "two_streams_events": ("events", "d"),
+    "own_stream_mib": ("own stream alone", ".2f"),
+    "own_stream_events": ("events", "d"),
+}
 STREAMS = """
 - dead_code
 - views
@@ -41,25 +52,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--arenic", default="target/release/arenic")
     parser.add_argument("--limit", type=float, default=10.0)
+    records.add_options(parser)
     parser.add_argument("files", nargs="+", type=pathlib.Path)
     args = parser.parse_args()
-
-    def mib(found):
-        return f"{found['arena_bytes'] / 2**20:.2f}"
-
-    print(f"| graph | {' | '.join(NAMED)} | bound | two streams | events | own stream alone | events |")
-    print("|---|" + "---:|" * (len(NAMED) + 5))
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
+    with tempfile.TemporaryDirectory() as folder, records.Record(__file__, args.record, arenic=args.arenic) as record:
+        folder, table = pathlib.Path(folder), record.table(COLUMNS)
         for file in args.files:
-            named = [figures(args.arenic, file, folder, p, args.limit)[0] for p in NAMED]
-            cells = [mib(found) for found in named] + [f"{named[-1]['lower_bound_bytes'] / 2**20:.2f}"]
-            for across in ["true", "false"]:
+            cells = {}
+            for name in NAMED:
+                found, _ = figures(args.arenic, file, folder, name, args.limit)
+                cells[f"{name}_mib"] = found["arena_bytes"] / 2**20
+            cells["bound_mib"] = found["lower_bound_bytes"] / 2**20
+            for streams, across in [("two_streams", "true"), ("own_stream", "false")]:
                 pipeline = folder / "streams.yaml"
                 pipeline.write_text(STREAMS.replace("ACROSS", across))
-                found, events = figures(args.arenic, file, folder, pipeline, args.limit)
-                cells += [mib(found), str(events)]
-            print(f"| {file.name.split('.')[0]} | {' | '.join(cells)} |", flush=True)
+                found, cells[f"{streams}_events"] = figures(args.arenic, file, folder, pipeline, args.limit)
+                cells[f"{streams}_mib"] = found["arena_bytes"] / 2**20
+            table.add(graph=file.name.split(".")[0], **cells)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ import onnx_ir as ir
 import torch
 import transformers as hf
 
+import records
+
 # What makes each, and options of `compile`: positions are no parameters.
 NETWORKS = {
     "GPT-2 XL": (lambda: hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=1600, n_layer=48, n_head=25)), []),
@@ -32,6 +34,28 @@ NETWORKS = {
 LEVELS = {"none": ["none"], "optimizer": ["optimizer", "gradients"], "parameters": ["parameters"]}
 RANKS = [8, 64, 512, 1024]
 MEMORIES = [24, 40, 80]
+
+
+def fits(row):
+    return ", ".join(str(gb) for gb in MEMORIES if row["gb_per_rank"] <= gb) or "–"
+
+
+def zero(row):
+    return " / ".join(f"{row[f'zero_{level}_gb']:.2f}" for level in row["level"].split(", "))
+
+
+COLUMNS = {
+    "network": ("network, level", lambda row: f"{row['network']}, {row['level']}"),
+    "ranks": ("ranks", "d"),
+    "gb_per_rank": ("GB of a rank", ".2f"),
+    "states_gb": ("states", ".2f"),
+    "zero_gb": ("ZeRO, with gradients", zero),
+    "fits": ("fits", fits),
+    "ms_per_step": ("step, ms", ".1f"),
+    "exchange_ms": ("exchanges", ".1f"),
+    "exposed_ms": ("exposed", ".1f"),
+    "efficiency": ("efficiency", ".1%"),
+}
 
 
 class Text(torch.nn.Module):
@@ -96,10 +120,16 @@ def main():
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--effort", default="0")
+    records.add_options(parser)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     arguments = parser.parse_args()
-    print("| network, level | ranks | GB of a rank | states | ZeRO, with gradients | fits | step, ms | exchanges | exposed | efficiency |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    record = records.Record(__file__, arguments.record, arenic=arguments.arenic, packages=["torch", "transformers"])
+    with record:
+        scale(arguments, record.table(COLUMNS))
+
+
+def scale(arguments, table):
+    """Adds a row for each network, level and number of ranks."""
     planning = []
     for network in arguments.networks:
         with tempfile.TemporaryDirectory() as folder:
@@ -118,17 +148,14 @@ def main():
                 ranks = ",".join(map(str, RANKS))
                 simulate = ["--ranks", ranks, "--cluster", arguments.cluster, "--device", arguments.device]
                 for row in arenic(arguments.arenic, "simulate", artifact, *simulate, "--json"):
-                    of_rank = row["bytes_per_rank"]
-                    fits = [str(gb) for gb in MEMORIES if of_rank <= gb * 1e9]
-                    states = made[0]["state_bytes"] if row["ranks"] == arguments.compiled else None
-                    ms = [row[f"{what}_seconds"] * 1e3 for what in ("step", "exchange", "exposed")]
-                    zero = " / ".join(f"{formula(name, parameters, row['ranks']) / 1e9:.2f}" for name in names)
-                    print(
-                        f"| {network}, {', '.join(names)} | {row['ranks']} | {of_rank / 1e9:.2f} "
-                        f"| {f'{states / 1e9:.2f}' if states else ''} | {zero} | {', '.join(fits) or '–'} "
-                        f"| {ms[0]:.1f} | {ms[1]:.1f} | {ms[2]:.1f} | {row['efficiency'] * 100:.1f} % |",
-                        flush=True,
-                    )
+                    states = made[0]["state_bytes"] / 1e9 if row["ranks"] == arguments.compiled else None
+                    table.add(
+                        network=network, level=", ".join(names), ranks=row["ranks"],
+                        gb_per_rank=row["bytes_per_rank"] / 1e9, states_gb=states,
+                        **{f"zero_{name}_gb": formula(name, parameters, row["ranks"]) / 1e9 for name in names},
+                        ms_per_step=row["step_seconds"] * 1e3, exchange_ms=row["exchange_seconds"] * 1e3,
+                        exposed_ms=row["exposed_seconds"] * 1e3, efficiency=row["efficiency"],
+                    )  # fmt: skip
     print(f"\nPlanning: {'; '.join(planning)}")
 
 

@@ -18,8 +18,18 @@ import tempfile
 
 import numpy as np
 
+import records
+
 MODEL = pathlib.Path(__file__).resolve().parents[1] / "models" / "text" / "gpt.onnx"
 ROWS, STEPS, TOKENS = 32, 24, 64
+COLUMNS = {
+    "shard": "`--shard`",
+    "ranks": ("ranks", "d"),
+    "arena_mib": ("arena of a rank, MiB", ".2f"),
+    "resident_mib": ("resident, MiB", ".1f"),
+    "mpi_mib": ("MPI's, MiB", ".1f"),
+    "ms_per_step": ("step, ms", ".1f"),
+}
 
 
 def as_rank(command):
@@ -49,9 +59,11 @@ def main():
         as_rank(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--arenic", required=True, help="the program, with the feature mpi")
-    arenic = parser.parse_args().arenic
-    print("| `--shard` | ranks | arena of a rank, MiB | resident, MiB | MPI's, MiB | step, ms |\n|---|---:|---:|---:|---:|---:|")
-    with tempfile.TemporaryDirectory() as folder:
+    records.add_options(parser)
+    arguments = parser.parse_args()
+    arenic = arguments.arenic
+    with tempfile.TemporaryDirectory() as folder, records.Record(__file__, arguments.record, arenic=arenic) as record:
+        table = record.table(COLUMNS)
         folder, random = pathlib.Path(folder), np.random.default_rng(0)
         tokens = random.integers(0, 60, (2, STEPS * ROWS, TOKENS))
         np.savez(folder / "data.npz", ids=tokens[0], target=tokens[1].reshape(-1))
@@ -59,8 +71,8 @@ def main():
             for ranks in [1, 2, 4] if shard == "none" else [2, 4]:
                 runs = [measured(arenic, folder, ranks, shard) for _ in range(3)]
                 arena, seconds, resident, mpi = min(runs, key=lambda run: run[1])
-                mib = f"{arena / 2**20:.2f} | {resident / 2**20:.1f} | {mpi / 2**20:.1f}"
-                print(f"| {shard} | {ranks} | {mib} | {seconds * 1e3:.1f} |", flush=True)
+                mib = {"arena_mib": arena / 2**20, "resident_mib": resident / 2**20, "mpi_mib": mpi / 2**20}
+                table.add(shard=shard, ranks=ranks, **mib, ms_per_step=seconds * 1e3)
 
 
 if __name__ == "__main__":

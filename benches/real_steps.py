@@ -30,9 +30,36 @@ import sys
 import tempfile
 import time
 
+import records
 from limited_runs import base_of, objects, peak, transformer_of
 
 TURN = 1.0  # seconds
+COLUMNS = {
+    "network": "network",
+    "batch": ("batch", "d"),
+    "threads": ("threads", "d"),
+    "trained_by": "trained by",
+    "ms_per_step": ("ms a step", ".1f"),
+    "over_fastest": ("over the fastest of PyTorch", ".2f"),
+    "least_ms": ("least ms", ".1f"),
+    "least_over_fastest": ("over", ".2f"),
+    "gflops_per_second": ("GFLOP/s", ".0f"),
+    "percent_of_mm": ("%", ".0f"),
+    "arena_mib": ("arena, MiB", ".0f"),
+    "peak_mib": ("MiB", ".0f"),
+    "losses_differ_by": ("losses differ by", ".0e"),
+}
+OPERATORS = {
+    "operator": "arenic's operator",
+    "count": ("times", "d"),
+    "ms": ("ms", ".1f"),
+    "gflops_per_second": ("GFLOP/s", ".1f"),
+    "percent_of_mm": ("%", ".0f"),
+    "gb_per_second": ("GB/s", ".1f"),
+    "pytorch_operator": "PyTorch's operator",
+    "pytorch_count": ("times", "d"),
+    "pytorch_ms": ("ms", ".1f"),
+}
 
 
 def networks():
@@ -305,21 +332,33 @@ def main():
     parser.add_argument("--operators", action="store_true")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     parser.add_argument("--no-onnxruntime", action="store_true")
+    records.add_options(parser)
     parser.add_argument("networks", nargs="*")
     arguments = parser.parse_args()
+    packages = ["torch", "torchvision"] + ([] if arguments.no_onnxruntime else ["onnxruntime"])
+    with records.Record(__file__, arguments.record, arenic=arguments.arenic, packages=packages) as record:
+        longest = measure(arguments, record.table(COLUMNS, table="steps"))
+        for (name, batch), found in longest.items():
+            print(f"\n{name}, batch {batch}, one thread\n")
+            table = record.table(OPERATORS, table="operators", network=name, batch=batch, threads=1)
+            add_operators(table, *found)
+
+
+def add_operators(table, ours, theirs, rate):
+    """Adds the longest kinds of arenic's operators and of PyTorch's, beside one another."""
+    for (kind, count, ms, flops, moved), (key, calls, their_ms) in zip(ours, theirs):
+        speed = flops / ms / 1e6
+        table.add(
+            operator=kind, count=count, ms=ms, gflops_per_second=speed, percent_of_mm=100 * speed / rate,
+            gb_per_second=moved / ms / 1e6, pytorch_operator=key, pytorch_count=calls, pytorch_ms=their_ms,
+        )  # fmt: skip
+
+
+def measure(arguments, table):
+    """Adds the rows of all networks; gives, by network and batch, the longest operators and the rate of `torch.mm`."""
     names = arguments.networks or list(networks())
     modes = ["eager"] if arguments.no_compile else ["eager", "compile"]
     program, again = arguments.arenic, [sys.executable, __file__]
-    import torch
-
-    versions = f"PyTorch {torch.__version__}"
-    if not arguments.no_onnxruntime:
-        import onnxruntime
-
-        versions += f", onnxruntime {onnxruntime.__version__}"
-    print(f"{versions}\n")
-    columns = "network | batch | threads | trained by | ms a step | over the fastest of PyTorch | least ms | over | GFLOP/s | % | arena, MiB | MiB | losses differ by"
-    print(f"| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
     longest = {}
     for name in names:
         for batch in map(int, arguments.batches.split(",")):
@@ -361,21 +400,14 @@ def main():
                         pairs = zip(losses, ends["eager"]["losses"])
                         differ = [abs(a - b) / max(abs(b), 1e-9) for a, b in pairs if a is not None]
                         speed = figures["flops"] / seconds / 1e9
-                        arena = f"{plan['arena_bytes'] / 2**20:.0f}" if mode == "arenic" else ""
-                        cells = [
-                            name, batch, threads, mode, f"{seconds * 1e3:.1f}", f"{max(over):.2f}",
-                            f"{min(times) * 1e3:.1f}", f"{min(times) / least:.2f}", f"{speed:.0f}",
-                            f"{100 * speed / rate:.0f}", arena, f"{ends[mode]['mib']:.0f}",
-                            f"{max(differ):.0e}" if differ else "",
-                        ]  # fmt: skip
-                        print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    columns = "arenic's operator | times | ms | GFLOP/s | % | GB/s | PyTorch's operator | times | ms"
-    for (name, batch), (ours, theirs, rate) in longest.items():
-        print(f"\n{name}, batch {batch}, one thread\n\n| {columns} |\n|{'---|' * (columns.count('|') + 1)}")
-        for (kind, count, ms, flops, moved), (key, calls, their_ms) in zip(ours, theirs):
-            speed = flops / ms / 1e6
-            cells = [kind, count, f"{ms:.1f}", f"{speed:.1f}", f"{100 * speed / rate:.0f}", f"{moved / ms / 1e6:.1f}"]
-            print(f"| {' | '.join(map(str, [*cells, key, calls, f'{their_ms:.1f}']))} |")
+                        table.add(
+                            network=name, batch=batch, threads=threads, trained_by=mode, ms_per_step=seconds * 1e3,
+                            over_fastest=max(over), least_ms=min(times) * 1e3, least_over_fastest=min(times) / least,
+                            gflops_per_second=speed, percent_of_mm=100 * speed / rate,
+                            arena_mib=plan["arena_bytes"] / 2**20 if mode == "arenic" else None,
+                            peak_mib=ends[mode]["mib"], losses_differ_by=max(differ, default=None),
+                        )  # fmt: skip
+    return longest
 
 
 if __name__ == "__main__":

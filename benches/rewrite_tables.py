@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 import real_steps
+import records
 from limited_runs import objects
 
 
@@ -50,19 +51,44 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--threads", default="1,2")
+    records.add_options(parser)
     parser.add_argument("steps_or_networks", nargs="+")
     arguments = parser.parse_args()
     threads = [int(count) for count in arguments.threads.split(",")]
-    times = " | ".join(f"{count} thread{'s'[: count - 1]}, ms" for count in threads)
-    print(f"| step | arena as exported | now | less | {times} | live, eager | compiled | of live |")
-    print(f"|---|---:|---:|---:|{'---:|' * len(threads)}---:|---:|---:|")
-    for given in arguments.steps_or_networks:
-        with tempfile.TemporaryDirectory() as folder:
-            print(f"| {' | '.join(row(given, arguments, threads, pathlib.Path(folder)))} |", flush=True)
+    packages = ["torch", "torchvision"]
+    with records.Record(__file__, arguments.record, arenic=arguments.arenic, packages=packages) as record:
+        table = record.table(columns(threads))
+        for given in arguments.steps_or_networks:
+            with tempfile.TemporaryDirectory() as folder:
+                table.add(**row(given, arguments, threads, pathlib.Path(folder)))
+
+
+def columns(threads):
+    def mib(field):
+        return lambda row: f"{row[field]:.{1 if row[field] > 10 else 3}f}"
+
+    def times(count):
+        def cell(row):
+            before, now = (row[f"{pipeline}_ms_{count}_threads"] for pipeline in ("as_exported", "default"))
+            digits = 3 if now < 10 else 0
+            return f"{before:.{digits}f} → {now:.{digits}f}"
+
+        return cell
+
+    return {
+        "step": "step",
+        "as_exported_arena_mib": ("arena as exported", mib("as_exported_arena_mib")),
+        "default_arena_mib": ("now", mib("default_arena_mib")),
+        "less": ("less", ".1%"),
+        **{f"default_ms_{n}_threads": (f"{n} thread{'s'[: n - 1]}, ms", times(n)) for n in threads},
+        "live_eager_mib": ("live, eager", ".1f"),
+        "live_compiled_mib": ("compiled", ".1f"),
+        "of_live": ("of live", ".2f"),
+    }
 
 
 def row(given, arguments, threads, folder):
-    """The cells of one step."""
+    """The fields of one step."""
     file, data, loss, held = pathlib.Path(given), [], [], []
     if file.suffix != ".onnx":
         name, _, batch = given.partition(":")
@@ -82,18 +108,19 @@ def row(given, arguments, threads, folder):
         arenas.append(objects(*command)[-1]["arena_bytes"] / 2**20)
     if not data:
         data = random_data(arguments.arenic, file, plans[1], folder)
-    cells = [file.stem if held == [] else given, *(f"{arena:.{1 if arena > 10 else 3}f}" for arena in arenas), f"{100 * (1 - arenas[1] / arenas[0]):.1f} %"]
+    found = {"step": given if held else file.stem, "less": 1 - arenas[1] / arenas[0]}
+    found |= {"as_exported_arena_mib": arenas[0], "default_arena_mib": arenas[1]}
     for count in threads:
         medians = [[], []]
         for _ in range(arguments.rounds):
             for plan, seconds in zip(plans, medians):
                 command = [arguments.arenic, "run", plan, *data, "--steps", arguments.steps, "--threads", count, "--json"]
                 seconds.append(objects(*command)[-1]["median_step_seconds"])
-        before, now = (1e3 * statistics.median(seconds) for seconds in medians)
-        digits = 3 if now < 10 else 0
-        cells.append(f"{before:.{digits}f} → {now:.{digits}f}")
-    cells += [f"{mib:.1f}" for mib in held] + [f"{arenas[1] / min(held):.2f}"] if held else ["", "", ""]
-    return cells
+        for pipeline, seconds in zip(("as_exported", "default"), medians):
+            found[f"{pipeline}_ms_{count}_threads"] = 1e3 * statistics.median(seconds)
+    if held:
+        found |= {"live_eager_mib": held[0], "live_compiled_mib": held[1], "of_live": arenas[1] / min(held)}
+    return found
 
 
 def random_data(arenic, file, plan, folder):

@@ -20,7 +20,15 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
+import records
+
 RUNS = 30
+COLUMNS = {
+    "operator": "operator",
+    "arenic_us": ("arenic, µs", ".0f"),
+    "onnxruntime_us": ("onnxruntime, µs", ".0f"),
+    "ratio": ("arenic / onnxruntime", ".2f"),
+}
 
 
 def operators():
@@ -91,13 +99,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arenic", required=True)
     parser.add_argument("--rounds", type=int, default=3)
+    records.add_options(parser)
     parser.add_argument("operators", nargs="*", metavar="OPERATOR")
     args = parser.parse_args()
-
-    print("onnxruntime", onnxruntime.__version__, "\n")
-    print("| operator | arenic, µs | onnxruntime, µs | arenic / onnxruntime |")
-    print("|---|---:|---:|---:|")
-    with tempfile.TemporaryDirectory() as folder:
+    record = records.Record(__file__, args.record, arenic=args.arenic, packages=["onnxruntime"])
+    with tempfile.TemporaryDirectory() as folder, record:
+        table = record.table(COLUMNS)
         path, artifact = str(pathlib.Path(folder, "x.onnx")), str(pathlib.Path(folder, "x.arenic"))
         for name, (operator, attributes, shape, constants) in operators().items():
             if args.operators and not any(part in name for part in args.operators):
@@ -109,7 +116,7 @@ def main():
             for _ in range(args.rounds):
                 ours = min(ours, of_arenic(args.arenic, artifact))
                 theirs = min(theirs, of_onnxruntime(path, x))
-            print(f"| {name} | {ours * 1e6:.0f} | {theirs * 1e6:.0f} | {ours / theirs:.2f} |", flush=True)
+            table.add(operator=name, arenic_us=ours * 1e6, onnxruntime_us=theirs * 1e6, ratio=ours / theirs)
 
 
 if __name__ == "__main__":

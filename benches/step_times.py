@@ -13,6 +13,7 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -20,9 +21,17 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
+import records
 from step_data import read_by, states_of, values
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+COLUMNS = {
+    "graph": "graph",
+    "threads": ("threads", "d"),
+    "arenic_ms": ("arenic, ms", ".3f"),
+    "onnxruntime_ms": ("onnxruntime, ms", ".3f"),
+    "ratio": ("ratio", ".2f"),
+}
 
 
 class Onnxruntime:
@@ -87,14 +96,19 @@ def main():
     parser.add_argument("--arenic", default="target/release/arenic")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", default="1,2")
+    records.add_options(parser)
     parser.add_argument("models", nargs="*")
     arguments = parser.parse_args()
     folder = os.path.join(HERE, "..", "models", "step")
     models = arguments.models or sorted(
         os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".onnx")
     )
-    print(f"onnxruntime {ort.__version__}, {os.cpu_count()} cores, milliseconds per step")
-    print(f"{'graph':<34} {'threads':>7} {'arenic':>9} {'onnxruntime':>12} {'ratio':>6}")
+    with records.Record(__file__, arguments.record, arenic=arguments.arenic, packages=["onnxruntime"]) as record:
+        compare(arguments, models, record.table(COLUMNS))
+
+
+def compare(arguments, models, table):
+    """Adds a row for each model and number of threads."""
     for path in models:
         model = onnx.load(path, load_external_data=False)
         arrays, states = values(model), states_of(model)
@@ -103,7 +117,7 @@ def main():
                 try:
                     theirs = Onnxruntime(path, arrays, states, threads)
                 except Exception as error:  # an operator that it has no kernel for
-                    print(f"{os.path.basename(path):<34} {threads:>7} {'':>9} {str(error)[:60]}")
+                    print(f"{os.path.basename(path)}: {str(error)[:60]}", file=sys.stderr)
                     continue
                 ours = Arenic(arguments.arenic, path, arrays, states, threads, temporary)
                 once = max(theirs.time(3), 1e-6)
@@ -112,10 +126,8 @@ def main():
                 pairs = [(ours.time(steps), theirs.time(steps)) for _ in range(arguments.rounds)]
                 a, b = (statistics.median(p[k] for p in pairs) * 1e3 for k in (0, 1))
                 ratio = statistics.median(x / y for x, y in pairs)
-                print(
-                    f"{os.path.basename(path):<34} {threads:>7} {a:>9.3f} {b:>12.3f} {ratio:>6.2f}",
-                    flush=True,
-                )
+                graph = os.path.basename(path).removesuffix(".onnx")
+                table.add(graph=graph, threads=threads, arenic_ms=a, onnxruntime_ms=b, ratio=ratio)
 
 
 if __name__ == "__main__":

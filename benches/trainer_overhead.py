@@ -16,8 +16,15 @@ import time
 import numpy as np
 
 import arenic
+import records
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+COLUMNS = {
+    "command_us": ("`arenic run`, µs", ".1f"),
+    "trainer_us": ("`trainer.step`, µs", ".1f"),
+    "beside_us": ("beside the step, µs", "+.1f"),
+    "least_trainer_us": ("the shortest `trainer.step`, µs", ".1f"),
+}
 
 
 def by_command(folder: pathlib.Path, steps: int) -> float:
@@ -43,6 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3000)
+    records.add_options(parser)
     a = parser.parse_args()
     options = {"loss": "cross_entropy", "optimizer": "momentum", "dim": {"batch": 4}}
     step = arenic.compile(ROOT / "models/forward/mlp.onnx", **options)
@@ -58,7 +66,9 @@ def main() -> None:
             trainers.append(float(np.median(seconds)))
             least.append(float(seconds.min()))
     own, ours = np.median(commands) * 1e6, np.median(trainers) * 1e6
-    print(f"step {own:.1f} us, trainer.step {ours:.1f} us: {ours - own:+.1f} us (the shortest trainer.step {min(least) * 1e6:.1f} us)")
+    with records.Record(__file__, a.record, packages=["arenic", "numpy"]) as record:
+        table = record.table(COLUMNS)
+        table.add(command_us=own, trainer_us=ours, beside_us=ours - own, least_trainer_us=min(least) * 1e6)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,18 @@ import resource
 import subprocess
 import tempfile
 
+import records
+
 LENGTHS = [16, 32, 64, 128]
 BATCH, IMAGES = 8, 16
+COLUMNS = {
+    "network": "network",
+    "programs": "programs",
+    "arena_bytes": ("arena bytes", "d"),
+    "compile_seconds": ("compiled in", ".1f"),
+    "steps_per_epoch": ("steps an epoch", "d"),
+    "seconds_per_epoch": ("seconds an epoch", ".2f"),
+}
 
 
 def export(network, example, name, axes, folder):
@@ -142,6 +152,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--arenic", required=True)
     parser.add_argument("--epochs", type=int, default=2)
+    records.add_options(parser)
     a = parser.parse_args()
     loss = ["--loss", "cross_entropy", "--optimizer", "momentum", "--momentum", "0.9"]
     with tempfile.TemporaryDirectory() as name:
@@ -179,11 +190,14 @@ def main():
                 seconds = (all_ - none) / a.epochs
                 now = (seconds, steps // a.epochs)
                 least[key] = min(least.get(key, now), now)
-        print("| network | | arena bytes | compiled in | steps an epoch | seconds an epoch |")
-        print("|---|---|---|---|---|---|")
-        for key, (figures, _) in rows.items():
-            seconds, steps = least[key]
-            print(f"| {key[0]} | {key[1]} | {figures['arena_bytes']} | {figures['seconds']:.1f} s | {steps} | {seconds:.2f} |")
+        with records.Record(__file__, a.record, arenic=a.arenic, packages=["torch"]) as record:
+            table = record.table(COLUMNS)
+            for (network, programs), (figures, _) in rows.items():
+                seconds, steps = least[network, programs]
+                table.add(
+                    network=network, programs=programs, arena_bytes=figures["arena_bytes"],
+                    compile_seconds=figures["seconds"], steps_per_epoch=steps, seconds_per_epoch=seconds,
+                )  # fmt: skip
 
 
 main()

@@ -40,7 +40,9 @@ mkdir -p "$BUNDLE"/{models,tests,python/tests}
 echo '== the binary, the package, models and reference runs'
 cp "$WHEEL" "$BUNDLE"
 cp python/tests/{conftest,test_gpu}.py "$BUNDLE/python/tests"
-cp benches/gpu/{run-gpu-checks.sh,checks.py,benchmarks.py,README.md} "$BUNDLE"
+cp benches/gpu/{run-gpu-checks.sh,checks.py,benchmarks.py,README.md} benches/records.py "$BUNDLE"
+# Records of what is measured there say what it was measured of.
+(cd benches && python3 -c 'import records; print(records.commit() or "")') >"$BUNDLE/commit"
 cp models/papers/networks.py "$BUNDLE"
 packed=$(mktemp -d)
 trap 'rm -rf "$packed"' EXIT

@@ -13,7 +13,7 @@ PYTHON=$(realpath -s "$3")
 
 bundle=$(mktemp -d)
 trap 'rm -rf "$bundle"' EXIT
-cp benches/gpu/{checks,benchmarks}.py models/papers/networks.py "$bundle"
+cp benches/gpu/{checks,benchmarks}.py benches/records.py models/papers/networks.py "$bundle"
 mkdir "$bundle"/{arenic,benchmarks,results}
 cp "$ARENIC" "$bundle/arenic/arenic"
 "$ARENIC" compile "$GRAPHS/tiny.onnx" --target cpu --effort 0.1 -o "$bundle/benchmarks/tiny_f32.arenic"

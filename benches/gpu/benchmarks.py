@@ -3,7 +3,7 @@
 
     benchmarks.py measure STEP PRECISION arenic|eager|compile -o FILE.json    one of them, in minutes
     benchmarks.py trace STEP PRECISION -o FILE.json                           when each command of arenic's ran
-    benchmarks.py table FILE.json …                                           what was measured
+    benchmarks.py table FILE.json …                                           what was measured, with a record of it
 
 Step times are medians: PyTorch's of CUDA events around steps, arenic's of steps replayed, on the host's
 clock. Bytes are the peak of the allocator (PyTorch's, or arenic's arena) and what the driver says the
@@ -24,6 +24,7 @@ import time
 import types
 
 import checks
+import records
 
 try:
     import numpy as np
@@ -63,6 +64,16 @@ STEPS = {
 }
 # Of operands of products, by the names that arenic has for them; sums are f32.
 PRECISIONS = ["f32", "tf32", "bf16"]
+COLUMNS = {
+    "step": "step",
+    "precision": "precision",
+    "trained_by": "by",
+    "ms_per_step": ("ms", ".2f"),
+    "allocated_mib": ("allocated, MiB", ".0f"),
+    "driver_mib": ("by the driver, MiB", ".0f"),
+    "over_arenic": ("over arenic", ".2f"),
+    "losses_differ_by": ("losses differ by", ".1e"),
+}
 
 
 # --------------------------------------------------------------------------- PyTorch
@@ -246,29 +257,40 @@ def measure(name, precision, how, device, steps):
 
 
 # ------------------------------------------------------------------------------- table
-def table(paths):
-    """Lines of what was measured; and whether first losses agree with eager PyTorch's in f32."""
-    found = {}
-    for path in paths:
-        row = json.loads(path.read_text())
-        # A check's file has the measurement inside.
-        row = row.get("figures", row)
-        found[row["step"], row["precision"], row["how"]] = row
-    lines = [f"{'step':<15} {'by':<14} {'ms':>10} {'alloc MiB':>10} {'driver MiB':>10} {'/arenic':>8}"]
-    agrees = True
+def measured_in(path):
+    """The measurement in a file; a check's file has it inside."""
+    row = json.loads(path.read_text())
+    return row.get("figures", row)
+
+
+def tabulate(paths, record):
+    """Adds a row for each measurement; whether first losses agree with eager PyTorch's in f32."""
+    rows = [measured_in(path) for path in paths]
+    found = {(row["step"], row["precision"], row["how"]): row for row in rows}
+    table, agrees = record.table(COLUMNS), True
     for (step, precision, how), row in sorted(found.items()):
-        ours = found.get((step, precision, "arenic"))
-        ratio = f"{row['median_step_seconds'] / ours['median_step_seconds']:8.2f}" if ours else " " * 8
-        mib = [f"{row[key] / 2**20:10.0f}" for key in ("allocator_bytes", "driver_bytes")]
-        lines.append(f"{step:<15} {how + ', ' + precision:<14} {row['median_step_seconds'] * 1e3:10.2f} {mib[0]} {mib[1]} {ratio}")
-        eager = found.get((step, "f32", "eager"))
+        ours, eager = found.get((step, precision, "arenic")), found.get((step, "f32", "eager"))
+        off = None
         if (precision, how) == ("f32", "arenic") and eager:
             off = max(abs(a - b) / abs(b) for a, b in zip(row["losses"], eager["losses"]))
-            lines.append(f"{'':<15} losses are off eager PyTorch's by {off:.1e} of them")
             agrees &= off <= CLOSE
+        table.add(
+            step=step, precision=precision, trained_by=how, ms_per_step=row["median_step_seconds"] * 1e3,
+            allocated_mib=row["allocator_bytes"] / 2**20, driver_mib=row["driver_bytes"] / 2**20,
+            over_arenic=row["median_step_seconds"] / ours["median_step_seconds"] if ours else None,
+            losses_differ_by=off, date=row["date"],
+        )  # fmt: skip
     for step in sorted({step for step, *_ in found} & set(PUBLISHED)):
-        lines.append(f"{step}, published: {json.dumps(PUBLISHED[step])}")
-    return lines, agrees
+        print(f"{step}, published: {json.dumps(PUBLISHED[step])}")
+    return agrees
+
+
+def record_of(paths, folder):
+    """A record of measurements, with the versions and the GPU that they name."""
+    about = measured_in(paths[0])
+    record = records.Record("gpu_benchmarks", folder, gpu=about.get("gpu"))
+    record.about["versions"] = {name: about.get(name) for name in ("torch", "cuda", "cudnn")}
+    return record
 
 
 def main():
@@ -283,13 +305,13 @@ def main():
         each.add_argument("-o", "--output", type=pathlib.Path, required=True)
     one.add_argument("how", choices=["arenic", "eager", "compile"])
     one.add_argument("--steps", type=int, default=30, help="timed steps [default: 30]")
-    all_of = commands.add_parser("table", help="print what was measured")
+    all_of = commands.add_parser("table", help="print what was measured, and write a record")
+    records.add_options(all_of)
     all_of.add_argument("files", nargs="+", type=pathlib.Path)
     options = parser.parse_args()
     if options.command == "table":
-        lines, agrees = table(options.files)
-        print("\n".join(lines))
-        return 0 if agrees else 1
+        with record_of(options.files, options.record) as record:
+            return 0 if tabulate(options.files, record) else 1
     if options.device != "cpu" and not torch.cuda.is_available():
         sys.exit("there is no GPU that PyTorch sees, so nothing is measured")
     try:
@@ -300,7 +322,7 @@ def main():
     except (checks.Failed, checks.Lacking) as error:
         sys.exit(str(error))
     options.output.write_text(json.dumps(found, indent=1) + "\n")
-    print("\n".join(table([options.output])[0]))
+    tabulate([options.output], record_of([options.output], None))
     return 0
 
 

@@ -26,7 +26,8 @@ import sys
 import types
 
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # So that plans are the same where there is a GPU.
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "models" / "papers"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "models" / "papers"), str(ROOT / "benches")]
 
 try:
     import torch
@@ -38,11 +39,19 @@ try:
     from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
     import benchmarks
+    import records
 except ImportError as error:
     sys.exit(f"this needs PyTorch and NumPy: {error}")
 
 NAMES = ["gpt2_124m_b8", "resnet50_b256", "vit_b_16_b64", "unet_b8"]
 GPU = torch.device("cuda:0")
+COLUMNS = {
+    "step": "step",
+    "kernels": ("forward and backward: kernels", "d"),
+    "gradients_gb": ("GB", ".2f"),
+    "update_gb": ("update: GB", ".2f"),
+    "gb": ("step: GB", ".2f"),
+}
 # What Inductor asks about a GPU before it plans for it.
 H100 = types.SimpleNamespace(
     name="H100 SXM", major=9, minor=0, multi_processor_count=132, warp_size=32, regs_per_multiprocessor=65536,
@@ -160,7 +169,9 @@ def count(name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="STEP", help=f"steps of benchmarks.py [default: {' '.join(NAMES)}]")
-    names = parser.parse_args().names or NAMES
+    records.add_options(parser)
+    arguments = parser.parse_args()
+    names = arguments.names or NAMES
     unknown = set(names) - set(benchmarks.STEPS)
     if unknown:
         parser.error(f"no step is called {', '.join(sorted(unknown))}; there are {', '.join(benchmarks.STEPS)}")
@@ -171,12 +182,12 @@ def main():
     config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
     pretend()
     check()
-    print(f"PyTorch {torch.__version__}, planning for {H100.name}; forward and backward together, 10^9 bytes a GB")
-    print(f"{'step':<15} {'fw+bw kernels':>14} {'fw+bw GB':>10} {'update GB':>10} {'step GB':>10}")
-    for name in names:
-        gradients, update = count(name)
-        gb = [f"{b / 1e9:10.2f}" for b in (gradients.bytes, update.bytes, gradients.bytes + update.bytes)]
-        print(f"{name:<15} {gradients.kernels:>14} {' '.join(gb)}", flush=True)
+    with records.Record(__file__, arguments.record, packages=["torch", "triton"]) as record:
+        table = record.table(COLUMNS, device=H100.name)
+        for name in names:
+            gradients, update = count(name)
+            gb = {"gradients_gb": gradients.bytes / 1e9, "update_gb": update.bytes / 1e9}
+            table.add(step=name, kernels=gradients.kernels, **gb, gb=sum(gb.values()))
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ pub struct Device {
     pub math: Math,
 }
 
-/// Channels that a convolution on tensor cores needs for their full rate. An H200 takes 18 times as long for 3
-/// channels (`BENCHMARKS.md`).
+/// Channels that a convolution on tensor cores needs for their full rate. An H200 took 18 times as long for 3
+/// channels.
 const CHANNELS_AT_ONCE: f64 = 64.0;
 
 /// Memory bandwidth.
