@@ -4,9 +4,6 @@
 
 use arenic_backends::CPU;
 use arenic_baselines::WithBaselines;
-use arenic_baselines::early_update::EarlyUpdate;
-use arenic_baselines::prune_precedence::PrunePrecedence;
-use arenic_baselines::spans::Spans;
 use arenic_ir::TargetInfo;
 use arenic_ir::check::check;
 use arenic_ir::graph::Graph;
@@ -14,12 +11,15 @@ use arenic_ir::plan::{Buffer, BufferId, BufferKind, LiveRange, Plan, TaskId};
 use arenic_ir::program::{Command, PerSpace, Program, Space};
 use arenic_ir::text::Module;
 use arenic_passes::certificate::bound;
+use arenic_passes::early_update::EarlyUpdate;
 use arenic_passes::lower::Lower;
 use arenic_passes::order::Order;
 use arenic_passes::pipeline::{Pipeline, Report, RunError, RunOptions};
 use arenic_passes::place::Place;
+use arenic_passes::prune_precedence::PrunePrecedence;
 use arenic_passes::share_in_place::ShareInPlace;
 use arenic_passes::simulate::{live_over_time, roofline, simulate};
+use arenic_passes::spans::Spans;
 use arenic_passes::sync::Sync;
 use arenic_passes::{Cx, PassError, PlanPass, ProgramPass, devices};
 use arenic_programs::interleave::{reference, run};
@@ -503,7 +503,7 @@ fn the_joint_program_is_optimal_where_it_says_so() {
                 - order_place_ilp: {effort: 5}\n- lower\n- sync\n";
     let pipeline = Pipeline::from_yaml(yaml, &WithBaselines).unwrap();
     let (mut tried, mut proved) = (0, 0);
-    for seed in 0..if cfg!(feature = "highs") { 60 } else { 5 } {
+    for seed in 0..60 {
         let mut random = Random::new(0x901 + seed);
         let nodes = 2 + random.below(4);
         let g = graph(&mut random, nodes);

@@ -5,13 +5,13 @@ use arenic::report::Report;
 use arenic::trace::{Iterations, Needs, read as read_trace};
 use arenic::{instance, placement};
 use arenic_backends::CPU;
-use arenic_baselines::place_pyramid::PlacePyramid;
 use arenic_baselines::place_smartpool::PlaceSmartpool;
 use arenic_ir::graph::Graph;
 use arenic_ir::plan::Plan;
 use arenic_passes::certificate::certificate;
 use arenic_passes::order::definition_order_peak;
 use arenic_passes::place::{Fit, Place, Placer, Problem, Wish};
+use arenic_passes::place_pyramid::PlacePyramid;
 use arenic_passes::{Cx, Search};
 
 /// Problems with more buffers take too long for a fuzzer.

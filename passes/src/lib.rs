@@ -2,8 +2,18 @@
 //!
 //! A pass is one file and one line in the list below ([`Standard`]). Its struct *is* its YAML entry:
 //! fields are options with defaults, unknown ones are refused, and the first line of its
-//! doc comment is its help. Another crate adds passes of its own to the list by [`passes!`]; the strategies of
-//! single papers are such a crate, `arenic-baselines`.
+//! doc comment is its help. Another crate adds passes of its own to the list by [`passes!`]; the planners of most
+//! single papers are such a crate, `arenic-baselines`. OLLA's, which this project began with, are here:
+//!
+//! | Steiner et al., "OLLA: Optimizing the Lifetime and Location of Arrays to Reduce the Memory Usage of Neural Networks", later "MODeL" | |
+//! |---|---|
+//! | spans, pruned pairs (sections 4.1, 4.2) | [`spans`], [`prune_precedence`] |
+//! | control edges for early updates (4.3, functions 3 and 4) | [`early_update`] |
+//! | order by integer program (program 14) | [`order_ilp`] |
+//! | pyramid, addresses by integer program (function 5, program 15) | [`place_pyramid`], [`place_ilp`] |
+//! | order and addresses at once (program 9) | [`order_place_ilp`] |
+//!
+//! The pipeline `olla` is the paper's sequence of them.
 
 pub mod cluster;
 pub mod devices;
@@ -23,6 +33,7 @@ pub mod dead_code;
 pub mod detach_states;
 pub mod differentiate;
 pub mod drop_layers;
+pub mod early_update;
 mod error;
 pub mod explain;
 pub mod feed_ahead;
@@ -44,13 +55,18 @@ pub mod limit;
 pub mod lower;
 pub mod mip;
 pub mod order;
+pub mod order_ilp;
+pub mod order_place_ilp;
 pub mod overlap;
 pub mod pack_attention;
 mod pass;
 pub mod patch_products;
 pub mod place;
+pub mod place_ilp;
+pub mod place_pyramid;
 pub mod pool_taps;
 pub mod precision;
+pub mod prune_precedence;
 pub mod raise;
 pub mod recompute;
 pub mod report;
@@ -65,6 +81,7 @@ pub mod share_in_place;
 pub mod share_parallel;
 pub mod sink_scatters;
 pub mod sink_transposes;
+pub mod spans;
 pub mod strategy;
 pub mod streams;
 pub mod sync;
@@ -114,12 +131,19 @@ crate::passes! {
     graph section::Section in "section/mod.rs",
     graph detach_states::DetachStates,
     plan streams::Streams,
+    plan spans::Spans,
+    plan early_update::EarlyUpdate,
+    plan prune_precedence::PrunePrecedence,
+    plan order_ilp::OrderIlp in "order_ilp/mod.rs",
+    plan order_place_ilp::OrderPlaceIlp,
     plan order::Order in "order/mod.rs",
     strategy budget::Budget in "budget/mod.rs",
     plan overlap::Overlap in "overlap/mod.rs",
     plan share_in_place::ShareInPlace,
     plan share_parallel::ShareParallel,
     plan place::Place in "place/mod.rs",
+    plan place_pyramid::PlacePyramid,
+    plan place_ilp::PlaceIlp,
     program lower::Lower,
     program sync::Sync,
     program feed_ahead::FeedAhead,

@@ -7,6 +7,7 @@
 mod homes;
 mod read;
 mod rounds;
+mod stage;
 mod strategy;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use arenic_ir::text::Module;
 use arenic_ir::verify::{Defect, verify};
 use arenic_ir::{Graph, Plan, Program, Rounds};
 pub use read::schema;
+use stage::Stage;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +36,7 @@ use std::time::{Duration, Instant};
 pub const NAMED: &[(&str, &str)] = &[
     ("default", include_str!("pipelines/default.yaml")),
     ("as_exported", include_str!("pipelines/as_exported.yaml")),
+    ("olla", include_str!("pipelines/olla.yaml")),
 ];
 
 /// A sequence of configured passes.
@@ -266,15 +269,7 @@ impl Pipeline {
     /// changes anything, before chains are fused and operators cut.
     pub fn with_precision(mut self, pass: Precision) -> Pipeline {
         let follows = |step: &Step| {
-            let names = [
-                "layout",
-                "align_classes",
-                "fuse_elementwise",
-                "fuse_norms",
-                "section",
-                "detach_states",
-            ];
-            let later = names.contains(&&step.name[..]);
+            let later = Stage::of(&step.name).is_some_and(|stage| stage > Stage::Precision);
             later || !matches!(step.pass, Pass::Graph(_))
         };
         let changes = pass.to != Format::F32;
@@ -314,18 +309,8 @@ impl Pipeline {
 
     /// Where passes stand that divide a whole step.
     fn end_of_the_step(&self) -> usize {
-        let prepares = |step: &Step| {
-            let names = [
-                "fold_constants",
-                "dead_code",
-                "pool_taps",
-                "raise",
-                "attention",
-                "differentiate",
-                "shard",
-            ];
-            names.contains(&&step.name[..])
-        };
+        let prepares =
+            |step: &Step| Stage::of(&step.name).is_some_and(|stage| stage < Stage::Divided);
         let made = self.steps.iter().rposition(|s| s.name == "differentiate");
         let made = made.map_or(0, |i| i + 1);
         made + self.steps[made..].iter().take_while(|s| prepares(s)).count()

@@ -106,6 +106,7 @@ impl<'a> Deadline<'a> {
     }
 
     /// Seconds that are left, where the caller set a limit.
+    #[cfg(any(feature = "highs", test))]
     pub(crate) fn seconds_left(&self) -> Option<f64> {
         self.end.map(|end| end.saturating_duration_since(Instant::now()).as_secs_f64())
     }

@@ -1,6 +1,8 @@
 //! Random small problems against all placements; every placement against a checker of its own.
 
 use arenic_passes::place::{Limits, Place, Placer, Problem, Wish, solve};
+use arenic_passes::place_ilp::PlaceIlp;
+use arenic_passes::place_pyramid::PlacePyramid;
 use arenic_passes::search::Deadline;
 use arenic_programs::Random;
 use arenic_programs::placements::{assert_valid, optimum, random_buffers};
@@ -31,9 +33,12 @@ fn placements_are_valid_and_optimal_on_small_problems() {
             assert!(!s.impossible || capacity < best, "seed {seed}");
             assert!(kind == 3 || s.impossible == (capacity < best), "seed {seed}");
         }
-        let s = Place { effort: 0.0 }.place(&p, &Wish::default());
-        assert_valid(&buffers, &s.offsets, s.height);
-        assert!(s.height >= best && (!s.optimal || s.height == best));
+        let quick: [&dyn Placer; 2] = [&Place { effort: 0.0 }, &PlacePyramid {}];
+        for placer in quick {
+            let s = placer.place(&p, &Wish::default());
+            assert_valid(&buffers, &s.offsets, s.height);
+            assert!(s.height >= best && (!s.optimal || s.height == best));
+        }
     }
     assert!(proved > 1300, "{proved} proved");
 }
@@ -52,5 +57,25 @@ fn the_search_agrees_with_itself_on_larger_problems() {
         let solution = solve(&p, &limits);
         assert_valid(&buffers, &solution.offsets, solution.height);
         assert_eq!(solution, solve(&p, &limits), "the same limits give the same placement");
+    }
+}
+
+/// Problems that the integer program is tried on.
+const PROGRAMS: u64 = 500;
+
+#[test]
+fn the_integer_program_finds_the_optimum() {
+    for seed in 0..PROGRAMS {
+        let mut random = Random::new(seed);
+        let n = 2 + random.below(4);
+        let buffers = random_buffers(&mut random, n, 0);
+        let p = Problem::new(buffers.clone()).unwrap();
+        let free = PlaceIlp { pyramid: false, ..PlaceIlp::default() };
+        let found = free.place(&p, &Wish::default());
+        assert_valid(&buffers, &found.offsets, found.height);
+        assert_eq!(found.height, optimum(&buffers, found.height + 1), "seed {seed}");
+        let around = PlaceIlp::default().place(&p, &Wish::default());
+        assert_valid(&buffers, &around.offsets, around.height);
+        assert!(around.height >= found.height);
     }
 }

@@ -11,7 +11,7 @@ use miette::miette;
 use std::path::Path;
 
 /// Devices by name.
-const DEVICES: Named<'static> = Named { kind: "device", known: devices::NAMED, absent: None };
+const DEVICES: Named<'static> = Named { kind: "device", known: devices::NAMED };
 
 /// The device called `name`, or the one that the file `name` describes.
 pub(super) fn read_device(name: &str) -> Result<Device, Failure> {

@@ -1,6 +1,7 @@
 //! `arenic explain`
 
 use super::device::read_profiled;
+use super::named::help;
 use super::search::SearchOptions;
 use super::{
     Failure, Json, Outcome, checked_target, chosen, failed, human_bytes, note_rounds, print,
@@ -40,9 +41,12 @@ struct Tensor {
     artifact: PathBuf,
     /// The tensor: a value, a state or an output
     name: String,
-    /// The device that times are for: a device file, or one of cpu, gtx1080ti, titanx, p100, a100,
-    /// h100, h200, rtx4090
-    #[arg(long, value_name = "D", default_value = NAMED_DEVICES[0].0)]
+    #[arg(
+        long,
+        value_name = "D",
+        default_value = NAMED_DEVICES[0].0,
+        help = help("The device that times are for: a device file, or one of {names}", NAMED_DEVICES)
+    )]
     device: String,
     /// Times of kernels that `arenic profile` measured on the device
     #[arg(long, value_name = "TABLE")]

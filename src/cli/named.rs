@@ -11,8 +11,12 @@ pub(super) struct Named<'a> {
     pub(super) kind: &'a str,
     /// Name and YAML of each.
     pub(super) known: &'a [(&'a str, &'a str)],
-    /// Which others there are in another build; `None` if there are none.
-    pub(super) absent: Option<&'a str>,
+}
+
+/// The help of an option that takes one of these things, or a file.
+pub(super) fn help(text: &str, known: &[(&str, &str)]) -> String {
+    let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+    text.replace("{names}", &names.join(", "))
 }
 
 /// The thing called `name`, or the one in the file `name`.
@@ -21,26 +25,22 @@ pub(super) fn read_named<T>(
     name: &str,
     parse: impl Fn(&str) -> Result<T, YamlError>,
 ) -> Result<T, Failure> {
-    let Named { kind, known, absent } = named;
+    let Named { kind, known } = named;
     let text = match known.iter().find(|(n, _)| *n == name) {
         Some((_, yaml)) => (*yaml).to_owned(),
         None => std::fs::read_to_string(name).map_err(|e| {
             let names: Vec<&str> = known.iter().map(|(n, _)| *n).collect();
-            let absent = absent.map_or(String::new(), |absent| format!("; {absent}"));
-            let help = format!("name a YAML file, or one of: {}{absent}", names.join(", "));
+            let help = format!("name a YAML file, or one of: {}", names.join(", "));
             miette!(help = help, "cannot read the {kind} `{name}`: {e}")
         })?,
     };
-    parse(&text).map_err(|e| report(named, e, name, &text))
+    parse(&text).map_err(|e| report(kind, e, name, &text))
 }
 
 /// The error with the place it points at.
-fn report(&Named { kind, absent, .. }: &Named, e: YamlError, name: &str, text: &str) -> Failure {
+fn report(kind: &str, e: YamlError, name: &str, text: &str) -> Failure {
     let YamlError { message, location } = e;
-    let mut what = MietteDiagnostic::new(format!("{kind} `{name}`: {message}"));
-    if let Some(absent) = absent {
-        what = what.with_help(absent);
-    }
+    let what = MietteDiagnostic::new(format!("{kind} `{name}`: {message}"));
     let Some((line, column)) = location else {
         return miette::Report::from(what).into();
     };

@@ -2,11 +2,8 @@
 
 use super::named::{Named, read_named};
 use super::{Failure, Outcome, print};
-#[cfg(feature = "baselines")]
-use arenic_baselines::WithBaselines as Known;
+use arenic_baselines::WithBaselines;
 use arenic_passes::PassSet;
-#[cfg(not(feature = "baselines"))]
-use arenic_passes::Standard as Known;
 use arenic_passes::pipeline::{NAMED, Pipeline, schema};
 use arenic_passes::yaml::YamlError;
 use clap::{Args, Subcommand};
@@ -42,53 +39,46 @@ enum Action {
 pub(super) fn run(a: &Arguments) -> Outcome {
     match &a.action {
         Action::List => {
-            for (name, yaml) in Known.pipelines() {
+            for (name, yaml) in WithBaselines.pipelines() {
                 let about = yaml.lines().next().unwrap_or_default();
                 print(format!("{name:<18} pipeline  {}", about.trim_start_matches("# ")))?;
             }
-            for pass in Known.passes() {
+            for pass in WithBaselines.passes() {
                 print(format!("{:<18} {:<8}  {}", pass.name, pass.level, pass.help()))?;
             }
-            ABSENT.map_or(Ok(()), print)
+            Ok(())
         }
-        Action::Show { name } => match Known.pipelines().iter().find(|(n, _)| n == name) {
+        Action::Show { name } => match WithBaselines.pipelines().iter().find(|(n, _)| n == name) {
             Some((_, yaml)) => print(yaml.trim_end()),
             None => {
-                let help = among(Known.pipelines().iter().map(|(name, _)| *name));
+                let help = among(WithBaselines.pipelines().iter().map(|(name, _)| *name));
                 Err(miette!(help = help, "no pipeline is called `{name}`").into())
             }
         },
-        Action::Explain { pass } => match Known.passes().iter().find(|known| known.name == pass) {
-            Some(pass) => print(pass),
-            None => {
-                let help = among(Known.passes().iter().map(|pass| pass.name));
-                Err(miette!(help = help, "no pass is called `{pass}`").into())
+        Action::Explain { pass } => {
+            match WithBaselines.passes().iter().find(|known| known.name == pass) {
+                Some(pass) => print(pass),
+                None => {
+                    let help = among(WithBaselines.passes().iter().map(|pass| pass.name));
+                    Err(miette!(help = help, "no pass is called `{pass}`").into())
+                }
             }
-        },
-        Action::Schema => print(format!("{:#}", schema(&Known))),
+        }
+        Action::Schema => print(format!("{:#}", schema(&WithBaselines))),
     }
 }
-
-/// What a build without the planners of single papers says of them.
-const ABSENT: Option<&str> = match cfg!(feature = "baselines") {
-    true => None,
-    false => {
-        Some("built with the feature `baselines`, arenic has the planners of single papers, too")
-    }
-};
 
 /// A help text that names what there is.
 fn among<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names = names.collect::<Vec<_>>().join(", ");
-    let absent = ABSENT.map_or(String::new(), |absent| format!("; {absent}"));
-    format!("there are: {names}{absent}")
+    format!("there are: {names}")
 }
 
 /// A named pipeline, or one from a file.
 pub(super) fn read_pipeline(
     name: &str,
-    parse: impl Fn(&str, &Known) -> Result<Pipeline, YamlError>,
+    parse: impl Fn(&str, &WithBaselines) -> Result<Pipeline, YamlError>,
 ) -> Result<Pipeline, Failure> {
-    let named = Named { kind: "pipeline", known: &Known.pipelines(), absent: ABSENT };
-    read_named(&named, name, |text| parse(text, &Known))
+    let known = WithBaselines.pipelines();
+    read_named(&Named { kind: "pipeline", known: &known }, name, |text| parse(text, &WithBaselines))
 }

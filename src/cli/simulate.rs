@@ -3,6 +3,7 @@
 mod ranks;
 
 use super::device::{read_profiled, unmeasured};
+use super::named::help;
 use super::{Json, Outcome, can_write, checked_target, failed, human_bytes, note_rounds, print};
 use crate::artifact::{Artifact, Target};
 use crate::data::AtomicFile;
@@ -10,6 +11,7 @@ use arenic_ir::backend::Unit;
 use arenic_ir::check::Footprint;
 use arenic_ir::cost::Device;
 use arenic_ir::program::Space;
+use arenic_passes::cluster;
 use arenic_passes::devices::NAMED;
 use arenic_passes::simulate::{
     Counts, Simulation, Traffic, chrome_trace, live_over_time, roofline, simulate_step,
@@ -25,8 +27,12 @@ pub(super) struct Arguments {
     /// The artifact; with --ranks also several, of one step at several levels of sharding
     #[arg(required = true, value_name = "ARTIFACT")]
     artifacts: Vec<PathBuf>,
-    /// A device file, cuda:N, or one of cpu, gtx1080ti, titanx, p100, a100, h100, h200, rtx4090
-    #[arg(long, value_name = "D", default_value = NAMED[0].0)]
+    #[arg(
+        long,
+        value_name = "D",
+        default_value = NAMED[0].0,
+        help = help("A device file, cuda:N, or one of {names}", NAMED)
+    )]
     device: String,
     /// Times of kernels that `arenic profile` measured on the device
     #[arg(long, value_name = "TABLE")]
@@ -40,9 +46,16 @@ pub(super) struct Arguments {
     /// Instead of the step alone: how it would run on so many ranks, of artifacts that are compiled for ranks
     #[arg(long, value_name = "N,...", value_delimiter = ',', requires = "cluster")]
     ranks: Vec<usize>,
-    /// The cluster: a file with the ranks of a node, and latency and rate of the links within and between nodes, or
-    /// one of dgx_a100, dgx_h100, pcie_ethernet
-    #[arg(long, value_name = "C", requires = "ranks")]
+    #[arg(
+        long,
+        value_name = "C",
+        requires = "ranks",
+        help = help(
+            "The cluster: a file with the ranks of a node, and latency and rate of the links within and between \
+             nodes, or one of {names}",
+            cluster::NAMED,
+        )
+    )]
     cluster: Option<String>,
     /// Write the step in the trace event format of Chrome and Perfetto
     #[arg(long, value_name = "TRACE.json", conflicts_with = "ranks")]

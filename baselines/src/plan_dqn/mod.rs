@@ -5,7 +5,8 @@
 //! [`events`] are the step as a graph (section 4.2), [`actions`] what its nodes stand for
 //! (4.5, 4.9), an [`episode`] is a walk over it, judged by the schedule that copies and repeats
 //! get (4.6 to 4.8), the [`network`] has equations 1 to 4, and [`train`] is algorithm 1 with
-//! equation 5. Copies back are in the order of reuse (`Room::schedule`). The forward pass, in
+//! equation 5. The network is arenic's own as well: [`learner`] has it compiled, and a training step of it, and runs
+//! both. Copies back are in the order of reuse (`Room::schedule`). The forward pass, in
 //! which tensors are dropped, ends where the most bytes lie idle. Training begins with a smaller
 //! graph, that of the same step's largest tensors under a higher limit, and goes on with the
 //! same weights (4.4.2); so it does where addresses take more than live bytes, and the aim is
@@ -25,14 +26,14 @@
 //!   equation 5 the values run away.
 //!
 //! Sound because a copy holds the same bytes, a repeated operator is pure and reads the same operands
-//! ([`arenic_passes::residency`]), and `check` proves it. The same seed gives the same plan:
-//! one thread, its own products of matrices, and no random numbers but the seed's.
+//! ([`arenic_passes::residency`]), and `check` proves it. The same seed gives the same plan on processors with the
+//! same instructions: kernels add in an order that shapes alone decide, and no random numbers are drawn but the seed's.
 
 mod actions;
 mod episode;
 mod events;
+mod learner;
 mod network;
-mod product;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -50,8 +51,10 @@ pub struct PlanDqn {
     /// Episodes of training; the paper's l.
     pub episodes: usize,
     /// Length of a node's vector; the paper's p.
+    #[schemars(range(min = 1, max = 256))]
     pub embedding: usize,
     /// Rounds of message passing between neighbours; the paper's T.
+    #[schemars(range(min = 1, max = 64))]
     pub rounds: usize,
     /// Learning rate.
     pub learning_rate: f64,
@@ -60,10 +63,12 @@ pub struct PlanDqn {
     /// Size of the replay buffer, in actions.
     pub replay: usize,
     /// Actions of one batch of training.
+    #[schemars(range(min = 1, max = 1024))]
     pub batch: usize,
     /// Train after this many actions.
     pub update_every: u64,
     /// Most nodes of the graph; nodes are events of the largest tensors.
+    #[schemars(range(min = 1, max = 65536))]
     pub nodes: usize,
     /// Least size of a tensor with nodes, as a part of the bytes by which the step exceeds the
     /// limit.

@@ -1,242 +1,233 @@
-//! The network (equations 1 to 4), by candle.
-//!
-//! States of the graph are taken one by one: their tensors are so small that candle starts no
-//! threads for them, which would cost more than they save.
+//! The network (equations 1 to 3) as a graph: what actions are worth in states of a world.
 
 use super::actions::World;
-use super::episode::State;
-use super::product::product;
-use candle_core::{Device, Result, Tensor, Var};
-use candle_nn::{AdamW, Optimizer, ParamsAdamW};
+use arenic_ir::graph::{Data, Graph, Output, ValueId};
+use arenic_ir::op::{Binary, Op, Reduction, Scatter, TypeError, Unary};
+use arenic_ir::types::{DType, TensorType};
 
 /// Features of a node.
-const FEATURES: usize = 6;
+pub(super) const FEATURES: usize = 6;
 
-/// The weights, each with its inputs as rows.
-struct Weights {
-    /// W1 to W4.
-    features: Tensor,
-    neighbours: Tensor,
-    lags: Tensor,
-    lag: Tensor,
-    /// W5, W6 and W8.
-    whole: Tensor,
-    current: Tensor,
-    action: Tensor,
-    /// W7: for the graph, and for the action.
-    of_graph: Tensor,
-    of_action: Tensor,
+/// The inputs. Rows of nodes are numbered through all states.
+pub(super) mod inputs {
+    /// The features of the nodes, a row each.
+    pub(crate) const FEATURES: &str = "features";
+    /// Of each state the row of the node under execution.
+    pub(crate) const CURRENT: &str = "current";
+    /// Of each state the row of the node whose action is asked for.
+    pub(crate) const ACTION: &str = "action";
 }
 
-/// What is learned, as it is now and as it was some steps ago: targets are by the latter, or
-/// they would run away from what follows them.
-pub(super) struct Network {
-    rounds: usize,
-    embedding: usize,
-    now: Weights,
-    before: Weights,
-    optimizer: AdamW,
-    steps: usize,
-}
-
-/// Steps after which targets follow.
-const FOLLOW: usize = 20;
-
-/// Seconds of the reference core that a round takes in any graph, and more for each product of
-/// two numbers.
-const PER_ROUND: f64 = 1e-5;
-const PER_PRODUCT: f64 = 5e-10;
-
-/// The part of a graph that no action changes, as tensors.
-pub(super) struct Fixed<'a> {
-    world: &'a World<'a>,
-    group: Tensor,
-    from: Tensor,
-    to: Tensor,
-    lag: Tensor,
-}
-
-impl<'a> Fixed<'a> {
-    pub(super) fn new(world: &'a World<'a>) -> Result<Self> {
-        let events = &world.events;
-        let n = events.nodes.len();
-        let end = events.nodes.last().map_or(0.0, |e| e.time).max(f64::MIN_POSITIVE);
-        let lag: Vec<f32> = events.lag.iter().map(|lag| (lag / end) as f32).collect();
-        let (from, to): (Vec<u32>, Vec<u32>) = events.beside.iter().copied().unzip();
-        let edges = from.len();
-        Ok(Fixed {
-            world,
-            group: Tensor::from_slice(&events.group, n, &Device::Cpu)?,
-            from: Tensor::from_vec(from, edges, &Device::Cpu)?,
-            to: Tensor::from_vec(to, edges, &Device::Cpu)?,
-            lag: Tensor::from_vec(lag, (n, 1), &Device::Cpu)?,
-        })
-    }
-
-    /// The features of all nodes in a state.
-    fn features(&self, state: &State) -> Result<Tensor> {
-        let features: Vec<f32> = (self.world.features.iter().zip(&state.valid))
-            .flat_map(|(fixed, &valid)| fixed.iter().copied().chain([f32::from(u8::from(valid))]))
-            .collect();
-        Tensor::from_vec(features, (state.valid.len(), FEATURES), &Device::Cpu)
-    }
-
-    /// The sum of each node's vector and those of its neighbours.
-    fn sum_neighbours(&self, vectors: &Tensor) -> Result<Tensor> {
-        let shape = (self.world.events.groups, vectors.dim(1)?);
-        let of_group = Tensor::zeros(shape, vectors.dtype(), vectors.device())?
-            .index_add(&self.group, vectors, 0)?
-            .index_select(&self.group, 0)?;
-        if self.world.events.beside.is_empty() {
-            return Ok(of_group);
-        }
-        of_group.index_add(&self.to, &vectors.index_select(&self.from, 0)?, 0)
-    }
-}
-
-/// How a network is made and learns.
+/// How large a network is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
+    /// Length of a node's vector; the paper's p.
     pub(super) embedding: usize,
+    /// Rounds of message passing; the paper's T.
     pub(super) rounds: usize,
-    pub(super) learning_rate: f64,
 }
 
-impl Weights {
-    /// Random ones, and as variables.
-    fn random(p: usize, random: &mut fastrand::Rng) -> Result<(Self, Vec<Var>)> {
-        let mut variables = Vec::new();
-        let mut weights = |inputs: usize, outputs: usize, scale: f64| {
-            let most = scale / (inputs as f64).sqrt();
-            let drawn = |_| ((2.0 * random.f64() - 1.0) * most) as f32;
-            let values: Vec<f32> = (0..inputs * outputs).map(drawn).collect();
-            let variable = Var::from_vec(values, (inputs, outputs), &Device::Cpu)?;
-            variables.push(variable.clone());
-            Ok::<Tensor, candle_core::Error>(variable.as_tensor().clone())
-        };
-        let weights = Weights {
-            features: weights(FEATURES, p, 1.0)?,
+/// What is asked of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// What each node's action is worth in one state.
+    All,
+    /// What one action of each of so many states is worth.
+    One { states: usize },
+}
+
+/// A weight, with its inputs as rows.
+struct Weight {
+    name: &'static str,
+    rows: usize,
+    columns: usize,
+    /// Numbers begin between plus and minus this, divided by the root of the rows.
+    scale: f64,
+}
+
+impl Shape {
+    /// W1 to W8; W7 in two, for the graph and for the action.
+    fn weights(&self) -> [Weight; 9] {
+        let p = self.embedding;
+        let weight = |name, rows, columns, scale| Weight { name, rows, columns, scale };
+        [
+            weight("features", FEATURES, p, 1.0),
             // Sums over neighbours should not grow from round to round.
-            neighbours: weights(p, p, 0.3)?,
-            lags: weights(p, p, 0.3)?,
-            lag: weights(1, p, 1.0)?,
-            whole: weights(p, p, 1.0)?,
-            current: weights(p, p, 1.0)?,
-            action: weights(p, p, 1.0)?,
-            of_graph: weights(2 * p, 1, 1.0)?,
-            of_action: weights(p, 1, 1.0)?,
-        };
-        Ok((weights, variables))
+            weight("neighbours", p, p, 0.3),
+            weight("lags", p, p, 0.3),
+            weight("lag", 1, p, 1.0),
+            weight("whole", p, p, 1.0),
+            weight("current", p, p, 1.0),
+            weight("action", p, p, 1.0),
+            weight("of_graph", 2 * p, 1, 1.0),
+            weight("of_action", p, 1, 1.0),
+        ]
     }
 
-    /// The same, and nothing is learned any more.
-    fn frozen(&self) -> Result<Self> {
-        let copy = |weights: &Tensor| Ok::<Tensor, candle_core::Error>(weights.copy()?.detach());
-        Ok(Weights {
-            features: copy(&self.features)?,
-            neighbours: copy(&self.neighbours)?,
-            lags: copy(&self.lags)?,
-            lag: copy(&self.lag)?,
-            whole: copy(&self.whole)?,
-            current: copy(&self.current)?,
-            action: copy(&self.action)?,
-            of_graph: copy(&self.of_graph)?,
-            of_action: copy(&self.of_action)?,
-        })
+    /// Random weights, as bytes by name.
+    pub(super) fn random(&self, random: &mut fastrand::Rng) -> Vec<(String, Vec<u8>)> {
+        let drawn = |w: Weight| {
+            let most = w.scale / (w.rows as f64).sqrt();
+            let mut number = |_| ((2.0 * random.f64() - 1.0) * most) as f32;
+            (
+                w.name.to_owned(),
+                (0..w.rows * w.columns).flat_map(|i| number(i).to_le_bytes()).collect(),
+            )
+        };
+        self.weights().into_iter().map(drawn).collect()
+    }
+
+    /// The network for a world.
+    pub(super) fn graph(&self, world: &World, asked: Asked) -> Result<Graph, TypeError> {
+        let states = match asked {
+            Asked::All => 1,
+            Asked::One { states } => states,
+        };
+        let mut b = Builder { g: Graph::default(), world, p: self.embedding, states };
+        let [features, neighbours, lags, lag, whole, current, action, of_graph, of_action] =
+            self.weights().map(|w| {
+                let state = b.g.add_state(w.name, f32s(&[w.rows, w.columns]), None);
+                b.g.states[state].enter
+            });
+        let vectors = b.embed(self.rounds, [features, neighbours, lags, lag])?;
+        // Equations 2 and 3. The sum over all nodes is divided by their number.
+        let by_state = b.op(Op::Reshape { shape: vec![states, b.nodes(), b.p] }, &[vectors])?;
+        let mean = Op::Reduce { f: Reduction::Mean, axes: vec![1], keep: false };
+        let mean = b.op(mean, &[by_state])?;
+        let whole = b.product(mean, whole)?;
+        let at = b.g.add_input(inputs::CURRENT, i64s(&[states]));
+        let now = b.op(Op::Gather { axis: 0 }, &[vectors, at])?;
+        let current = b.product(now, current)?;
+        let both = b.op(Op::Concat { axis: 1 }, &[whole, current])?;
+        let both = b.relu(both)?;
+        let of_graph = b.product(both, of_graph)?;
+        let chosen = match asked {
+            Asked::All => vectors,
+            Asked::One { .. } => {
+                let at = b.g.add_input(inputs::ACTION, i64s(&[states]));
+                b.op(Op::Gather { axis: 0 }, &[vectors, at])?
+            }
+        };
+        let of_chosen = b.product(chosen, action)?;
+        let of_chosen = b.relu(of_chosen)?;
+        let of_action = b.product(of_chosen, of_action)?;
+        let worth = b.sum(of_action, of_graph)?;
+        let count = b.g.ty(worth).elements();
+        let value = b.op(Op::Reshape { shape: vec![count] }, &[worth])?;
+        b.g.outputs.push(Output { name: "worth".into(), value });
+        Ok(b.g)
+    }
+}
+
+fn f32s(shape: &[usize]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+fn i64s(shape: &[usize]) -> TensorType {
+    TensorType::new(DType::I64, shape)
+}
+
+struct Builder<'w> {
+    g: Graph,
+    world: &'w World<'w>,
+    p: usize,
+    states: usize,
+}
+
+impl Builder<'_> {
+    fn nodes(&self) -> usize {
+        self.world.events.nodes.len()
+    }
+
+    fn op(&mut self, op: Op, inputs: &[ValueId]) -> Result<ValueId, TypeError> {
+        let n = self.g.add_node("", op, inputs.to_vec())?;
+        self.g.result(n).ok_or_else(|| TypeError("an operator without a result".into()))
+    }
+
+    fn product(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, TypeError> {
+        self.op(Op::MatMul { trans_a: false, trans_b: false }, &[a, b])
+    }
+
+    fn sum(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, TypeError> {
+        self.op(Op::Binary { f: Binary::Add }, &[a, b])
+    }
+
+    fn relu(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
+        self.op(Op::Unary { f: Unary::Relu }, &[x])
+    }
+
+    /// Indices, the same in every state but for where its numbers begin: so many after those of the state before.
+    fn indices(&mut self, of_one: &[u32], stride: usize) -> ValueId {
+        let of_state = |state: usize| {
+            of_one.iter().flat_map(move |&i| (i64::from(i) + (state * stride) as i64).to_le_bytes())
+        };
+        let bytes: Vec<u8> = (0..self.states).flat_map(of_state).collect();
+        let ty = i64s(&[self.states * of_one.len()]);
+        self.g.add_const("", ty, Data::Bytes(bytes.into()))
+    }
+
+    /// Adds rows to the rows of another tensor that indices name.
+    fn add_rows(
+        &mut self,
+        onto: ValueId,
+        at: ValueId,
+        rows: ValueId,
+    ) -> Result<ValueId, TypeError> {
+        let count = self.g.ty(at).elements();
+        let at = self.op(Op::Reshape { shape: vec![count, 1] }, &[at])?;
+        self.op(Op::ScatterNd { reduction: Scatter::Add }, &[onto, at, rows])
     }
 
     /// Equation 1: the vector of each node.
-    fn embed(&self, fixed: &Fixed, state: &State, rounds: usize) -> Result<Tensor> {
+    fn embed(&mut self, rounds: usize, weights: [ValueId; 4]) -> Result<ValueId, TypeError> {
+        let (n, p, states) = (self.nodes(), self.p, self.states);
+        let [of_features, of_neighbours, of_lags, of_lag] = weights;
+        let features = self.g.add_input(inputs::FEATURES, f32s(&[states * n, FEATURES]));
+        let own = self.product(features, of_features)?;
+        let own = self.op(Op::Reshape { shape: vec![states, n, p] }, &[own])?;
         // No lag is negative: the sum of ReLU(W4 w) is ReLU(W4) times the sum of w.
-        let lags = product(&fixed.lag, &product(&self.lag.relu()?, &self.lags)?)?;
-        let own = (product(&fixed.features(state)?, &self.features)? + lags)?;
-        let mut vectors = own.relu()?;
+        let lag = self.relu(of_lag)?;
+        let lag = self.product(lag, of_lags)?;
+        let lags = self.lags();
+        let lags = self.product(lags, lag)?;
+        let own = self.sum(own, lags)?;
+        let own = self.op(Op::Reshape { shape: vec![states * n, p] }, &[own])?;
+        let mut vectors = self.relu(own)?;
         for _ in 1..rounds {
-            let sums = fixed.sum_neighbours(&vectors)?;
-            vectors = (&own + product(&sums, &self.neighbours)?)?.relu()?;
+            let sums = self.sum_neighbours(vectors)?;
+            let heard = self.product(sums, of_neighbours)?;
+            let next = self.sum(own, heard)?;
+            vectors = self.relu(next)?;
         }
         Ok(vectors)
     }
 
-    /// Equations 2 and 3: what the actions of some nodes are worth. The sum over all nodes is
-    /// divided by their number.
-    fn values(
-        &self,
-        fixed: &Fixed,
-        state: &State,
-        nodes: Vec<u32>,
-        rounds: usize,
-    ) -> Result<Tensor> {
-        let vectors = self.embed(fixed, state, rounds)?;
-        let whole = product(&vectors.mean_keepdim(0)?, &self.whole)?;
-        let current = product(&vectors.narrow(0, state.current, 1)?, &self.current)?;
-        let of_graph = product(&Tensor::cat(&[whole, current], 1)?.relu()?, &self.of_graph)?;
-        let count = nodes.len();
-        let chosen = vectors.index_select(&Tensor::from_vec(nodes, count, &Device::Cpu)?, 0)?;
-        let of_action = product(&product(&chosen, &self.action)?.relu()?, &self.of_action)?;
-        of_action.broadcast_add(&of_graph)?.flatten_all()
+    /// The lags of each node, added up, as parts of the step.
+    fn lags(&mut self) -> ValueId {
+        let events = &self.world.events;
+        let end = events.nodes.last().map_or(0.0, |e| e.time).max(f64::MIN_POSITIVE);
+        let bytes: Vec<u8> =
+            events.lag.iter().flat_map(|lag| ((lag / end) as f32).to_le_bytes()).collect();
+        let ty = f32s(&[events.lag.len(), 1]);
+        self.g.add_const("", ty, Data::Bytes(bytes.into()))
     }
 
-    /// The best action of a state, and what it is worth.
-    fn best(&self, fixed: &Fixed, state: &State, rounds: usize) -> Result<Option<(usize, f32)>> {
-        let nodes: Vec<u32> = state.actions().map(|v| v as u32).collect();
-        if nodes.is_empty() {
-            return Ok(None);
+    /// The sum of each node's vector and those of its neighbours.
+    fn sum_neighbours(&mut self, vectors: ValueId) -> Result<ValueId, TypeError> {
+        let events = &self.world.events;
+        let zero = Data::Bytes(vec![0; 4].into());
+        let zero = self.g.add_const("", TensorType::scalar(DType::F32), zero);
+        let shape = vec![self.states * events.groups, self.p];
+        let zeros = self.op(Op::Expand { shape }, &[zero])?;
+        let group = self.indices(&events.group, events.groups);
+        let of_groups = self.add_rows(zeros, group, vectors)?;
+        let of_group = self.op(Op::Gather { axis: 0 }, &[of_groups, group])?;
+        if events.beside.is_empty() {
+            return Ok(of_group);
         }
-        let values = self.values(fixed, state, nodes, rounds)?.to_vec1::<f32>()?;
-        let worth = state.actions().zip(values);
-        Ok(worth.reduce(|best, new| if new.1 > best.1 { new } else { best }))
-    }
-}
-
-impl Network {
-    /// With random weights.
-    pub(super) fn new(shape: &Shape, random: &mut fastrand::Rng) -> Result<Self> {
-        let (now, variables) = Weights::random(shape.embedding, random)?;
-        let settings =
-            ParamsAdamW { lr: shape.learning_rate, weight_decay: 0.0, ..ParamsAdamW::default() };
-        let optimizer = AdamW::new(variables, settings)?;
-        let before = now.frozen()?;
-        Ok(Network {
-            rounds: shape.rounds,
-            embedding: shape.embedding,
-            now,
-            before,
-            optimizer,
-            steps: 0,
-        })
-    }
-
-    /// Seconds of the reference core for one evaluation.
-    pub(super) fn effort(&self, fixed: &Fixed) -> f64 {
-        let (n, edges) = (fixed.world.events.nodes.len(), fixed.world.events.beside.len());
-        let multiplied = n * self.embedding * self.embedding + (n + edges) * self.embedding;
-        self.rounds as f64 * (PER_ROUND + PER_PRODUCT * multiplied as f64)
-    }
-
-    /// The best action of a state.
-    pub(super) fn best(&self, fixed: &Fixed, state: &State) -> Result<Option<usize>> {
-        Ok(self.now.best(fixed, state, self.rounds)?.map(|(action, _)| action))
-    }
-
-    /// What the best action of a state is worth: nothing is worth more than no cost.
-    pub(super) fn worth(&self, fixed: &Fixed, state: &State) -> Result<f64> {
-        let best = self.before.best(fixed, state, self.rounds)?;
-        Ok(best.map_or(0.0, |(_, worth)| f64::from(worth.min(0.0))))
-    }
-
-    /// Equation 4: a step towards what actions turned out to be worth.
-    pub(super) fn learn(&mut self, fixed: &Fixed, samples: &[(&State, usize, f64)]) -> Result<()> {
-        let loss = |&(state, action, worth): &(&State, usize, f64)| {
-            let value = self.now.values(fixed, state, vec![action as u32], self.rounds)?;
-            value.affine(1.0, -worth)?.sqr()
-        };
-        let losses = samples.iter().map(loss).collect::<Result<Vec<_>>>()?;
-        self.optimizer.backward_step(&Tensor::cat(&losses, 0)?.mean_all()?)?;
-        self.steps += 1;
-        if self.steps.is_multiple_of(FOLLOW) {
-            self.before = self.now.frozen()?;
-        }
-        Ok(())
+        let (from, to): (Vec<u32>, Vec<u32>) = events.beside.iter().copied().unzip();
+        let [from, to] = [from, to].map(|ends| self.indices(&ends, events.nodes.len()));
+        let beside = self.op(Op::Gather { axis: 0 }, &[vectors, from])?;
+        self.add_rows(of_group, to, beside)
     }
 }

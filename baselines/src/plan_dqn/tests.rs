@@ -1,8 +1,8 @@
 use super::actions::World;
-use super::episode::{Episode, NOTHING};
+use super::episode::{Episode, NOTHING, State};
 use super::events::{EventKind, Events};
-use super::network::{Fixed, Network, Shape};
-use super::product::product;
+use super::learner::{Learner, Network, Programs};
+use super::network::Shape;
 use super::train::Agent;
 use super::*;
 use arenic_backends::CPU;
@@ -15,7 +15,6 @@ use arenic_passes::tail::Tail;
 use arenic_passes::{Cx, PlanPass, Search};
 use arenic_programs::CELL;
 use arenic_programs::steps::{device, in_definition_order, there_and_back};
-use candle_core::{Tensor, Var};
 
 /// v1 lies idle while v2 is made and read: unary operators take 32 seconds, the binary one 48.
 const NESTED: &str = r#"graph "nested" {
@@ -152,26 +151,86 @@ fn rewards_are_what_actions_add_to_the_step() {
     });
 }
 
-#[test]
-fn products_have_the_gradients_of_candle() {
-    let matrix = |rows: usize, columns: usize, seed| {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let values: Vec<f32> = (0..rows * columns).map(|_| random.f32() - 0.5).collect();
-        Var::from_vec(values, (rows, columns), &candle_core::Device::Cpu).unwrap()
-    };
-    let (a, b) = (matrix(5, 3, 1), matrix(3, 4, 2));
-    let ours = product(&a, &b).unwrap();
-    let theirs = a.matmul(&b).unwrap();
-    let far = |x: &Tensor, y: &Tensor| {
-        (x - y).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
-    };
-    assert!(far(&ours, &theirs) < 1e-6);
-    let [ours, theirs] =
-        [ours, theirs].map(|c| c.sqr().unwrap().sum_all().unwrap().backward().unwrap());
-    for of in [&a, &b] {
-        assert!(far(ours.get(of).unwrap(), theirs.get(of).unwrap()) < 1e-5);
+/// Rows times a matrix.
+fn product(rows: &[Vec<f32>], weight: &[f32]) -> Vec<Vec<f32>> {
+    let columns = weight.len() / rows[0].len();
+    let entry =
+        |row: &[f32], j| row.iter().enumerate().map(|(i, x)| x * weight[i * columns + j]).sum();
+    rows.iter().map(|row| (0..columns).map(|j| entry(row, j)).collect()).collect()
+}
+
+fn relu(rows: &[Vec<f32>]) -> Vec<Vec<f32>> {
+    rows.iter().map(|row| row.iter().map(|x| x.max(0.0)).collect()).collect()
+}
+
+fn sum(a: &[f32], b: &[f32]) -> Vec<f32> {
+    a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+/// Equations 1 to 3, edge by edge: what each node's action is worth.
+fn worth_by_edges(world: &World, state: &State, shape: Shape, network: &Network) -> Vec<f32> {
+    let w = |name| network.weight(name);
+    let events = &world.events;
+    let n = events.nodes.len();
+    let end = events.nodes[n - 1].time;
+    let mut edges =
+        events.beside.iter().map(|&(a, b)| [a as usize, b as usize]).collect::<Vec<_>>();
+    let apart = |&[a, b]: &[usize; 2]| (events.nodes[a].time - events.nodes[b].time).abs() / end;
+    let pairs = (0..n).flat_map(|a| (0..n).map(move |b| [a, b]));
+    edges.extend(pairs.filter(|&[a, b]| a != b && events.group[a] == events.group[b]));
+    let own: Vec<Vec<f32>> = (0..n)
+        .map(|v| {
+            let features = world.features[v].iter().copied();
+            let features: Vec<f32> =
+                features.chain([f32::from(u8::from(state.valid[v]))]).collect();
+            let mut lags = vec![0.0; shape.embedding];
+            for edge in edges.iter().filter(|edge| edge[0] == v) {
+                let lag = relu(&product(&[vec![apart(edge) as f32]], &w("lag")));
+                lags = sum(&lags, &product(&lag, &w("lags"))[0]);
+            }
+            sum(&product(&[features], &w("features"))[0], &lags)
+        })
+        .collect();
+    let mut vectors = relu(&own);
+    for _ in 1..shape.rounds {
+        let heard: Vec<Vec<f32>> = (0..n)
+            .map(|v| {
+                let near = edges.iter().filter(|edge| edge[0] == v).map(|edge| &vectors[edge[1]]);
+                near.fold(vectors[v].clone(), |all, one| sum(&all, one))
+            })
+            .collect();
+        let heard = product(&heard, &w("neighbours"));
+        vectors = relu(&own.iter().zip(&heard).map(|(a, b)| sum(a, b)).collect::<Vec<_>>());
     }
-    assert!(product(&a, &a).is_err());
+    let total = vectors.iter().fold(vec![0.0; shape.embedding], |all, one| sum(&all, one));
+    let mean = total.iter().map(|x| x / n as f32).collect();
+    let mut graph = product(&[mean], &w("whole")).remove(0);
+    graph.extend(product(&[vectors[state.current].clone()], &w("current")).remove(0));
+    let of_graph = product(&relu(&[graph]), &w("of_graph"))[0][0];
+    let of_actions = product(&relu(&product(&vectors, &w("action"))), &w("of_action"));
+    of_actions.iter().map(|row| row[0] + of_graph).collect()
+}
+
+#[test]
+fn the_network_is_what_the_equations_say() {
+    with_timeline(NESTED, &device(2.0), |t| {
+        let device = device(2.0);
+        let world = World::new(t, &device, 100, 0);
+        let peak = t.live.iter().copied().max().unwrap();
+        let state = Episode::new(&world, peak - 16).begin().unwrap();
+        for rounds in 1..4 {
+            let shape = Shape { embedding: 5, rounds };
+            let mut network = Network::new(shape, 0.01, &mut fastrand::Rng::with_seed(7));
+            let expected = worth_by_edges(&world, &state, shape, &network);
+            let programs = Programs::new(&world, &network, 1).unwrap();
+            let mut learner = Learner::new(&programs, &mut network).unwrap();
+            let found = learner.all(&state).unwrap();
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!((found - expected).abs() < 1e-5 * expected.abs().max(1.0));
+            }
+        }
+    });
 }
 
 #[test]
@@ -181,19 +240,21 @@ fn the_network_learns_what_actions_are_worth() {
         let world = World::new(t, &device, 100, 0);
         let peak = t.live.iter().copied().max().unwrap();
         let state = Episode::new(&world, peak - 16).begin().unwrap();
-        let shape = Shape { embedding: 8, rounds: 4, learning_rate: 0.01 };
-        let mut network = Network::new(&shape, &mut fastrand::Rng::with_seed(1)).unwrap();
-        let fixed = Fixed::new(&world).unwrap();
+        let shape = Shape { embedding: 8, rounds: 4 };
+        let mut network = Network::new(shape, 0.01, &mut fastrand::Rng::with_seed(1));
         let actions: Vec<usize> = state.actions().collect();
         assert!(actions.len() > 1, "{state:?}");
+        let programs = Programs::new(&world, &network, actions.len()).unwrap();
         for best in [actions[0], actions[actions.len() - 1]] {
+            // Another learner goes on with what the first one learned.
+            let mut learner = Learner::new(&programs, &mut network).unwrap();
             let worth = |&a: &usize| (&*state, a, if a == best { -1.0 } else { -3.0 });
             let samples: Vec<_> = actions.iter().map(worth).collect();
             for _ in 0..200 {
-                network.learn(&fixed, &samples).unwrap();
+                learner.learn(&samples).unwrap();
             }
-            assert_eq!(network.best(&fixed, &state).unwrap(), Some(best));
-            let worth = network.worth(&fixed, &state).unwrap();
+            assert_eq!(learner.best(&state).unwrap(), Some(best));
+            let worth = learner.worth(&state).unwrap();
             assert!((worth + 1.0).abs() < 0.2, "{worth}");
         }
     });
@@ -235,14 +296,13 @@ fn without_effort_one_episode_is_played() {
         let limit = t.live.iter().copied().max().unwrap() - 16;
         for (effort, episodes) in [(0.0, 1), (1e3, 8)] {
             let search = Search::default();
-            let shape = Shape { embedding: 4, rounds: 1, learning_rate: 0.01 };
             let mut random = fastrand::Rng::with_seed(1);
-            let network = Network::new(&shape, &mut random).unwrap();
+            let mut network = Network::new(Shape { embedding: 4, rounds: 1 }, 0.01, &mut random);
             let budget = search.budget(effort);
             let (options, search) = (&small(), &search);
-            let mut agent =
-                Agent { options, network, random, search, budget, episodes: 0, actions: 0 };
-            agent.train(&world, limit, 8).unwrap();
+            let mut agent = Agent { options, random, search, budget, episodes: 0, actions: 0 };
+            let programs = Programs::new(&world, &network, options.batch).unwrap();
+            agent.train(&mut network, &programs, limit, 8).unwrap();
             assert_eq!(agent.episodes, episodes);
         }
     });

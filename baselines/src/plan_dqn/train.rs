@@ -1,12 +1,11 @@
 //! Algorithm 1: episodes, and what is learned from them.
 
 use super::PlanDqn;
-use super::actions::World;
 use super::episode::{Episode, State};
-use super::network::{Fixed, Network};
+use super::learner::{Learner, Network, Programs};
+use arenic_passes::PassError;
 use arenic_passes::residency::{Prediction, ResidencyChoice};
 use arenic_passes::search::{Budget, Search};
-use candle_core::Result;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -24,10 +23,9 @@ struct Transition {
 /// for the gradient.
 const LEARNED: f64 = 4.0;
 
-/// What is learned, and what it is learned by.
+/// Who plays episodes, and what it may take.
 pub(super) struct Agent<'a> {
     pub(super) options: &'a PlanDqn,
-    pub(super) network: Network,
     pub(super) random: fastrand::Rng,
     pub(super) search: &'a Search<'a>,
     pub(super) budget: Budget<'a>,
@@ -37,15 +35,16 @@ pub(super) struct Agent<'a> {
 }
 
 impl Agent<'_> {
-    /// Trains on a graph under a limit; the best choice of all episodes.
+    /// Trains a network in a world under a limit; the best choice of all episodes.
     pub(super) fn train(
         &mut self,
-        world: &World,
+        network: &mut Network,
+        programs: &Programs,
         limit: u64,
         episodes: usize,
-    ) -> Result<Option<(ResidencyChoice, Prediction)>> {
-        let fixed = Fixed::new(world)?;
-        let mut episode = Episode::new(world, limit);
+    ) -> Result<Option<(ResidencyChoice, Prediction)>, PassError> {
+        let mut learner = Learner::new(programs, network)?;
+        let mut episode = Episode::new(programs.world(), limit);
         let mut replay: VecDeque<Transition> = VecDeque::new();
         let mut best: Option<(ResidencyChoice, Prediction)> = None;
         for i in 1..=episodes {
@@ -55,7 +54,7 @@ impl Agent<'_> {
                 break;
             }
             let greedy = if late { 1.0 } else { i as f64 / episodes as f64 };
-            if !self.walk(&fixed, &mut episode, greedy, &mut replay)? {
+            if !self.walk(&mut learner, &mut episode, greedy, &mut replay)? {
                 break;
             }
             episode.prune();
@@ -71,11 +70,11 @@ impl Agent<'_> {
     /// One episode, in which actions are greedy so often; false where it was stopped.
     fn walk(
         &mut self,
-        fixed: &Fixed,
+        learner: &mut Learner,
         episode: &mut Episode,
         greedy: f64,
         replay: &mut VecDeque<Transition>,
-    ) -> Result<bool> {
+    ) -> Result<bool, PassError> {
         self.episodes += 1;
         let mut next = episode.begin();
         while let Some(state) = next {
@@ -85,8 +84,8 @@ impl Agent<'_> {
             let action = match self.random.f64() > greedy {
                 true => self.any(&state),
                 false => {
-                    self.budget.spend(self.network.effort(fixed));
-                    self.network.best(fixed, &state)?
+                    self.budget.spend(learner.effort());
+                    learner.best(&state)?
                 }
             };
             let Some(action) = action else { break };
@@ -105,7 +104,7 @@ impl Agent<'_> {
             if self.actions.is_multiple_of(self.options.update_every.max(1))
                 && !self.budget.is_over()
             {
-                self.update(fixed, replay)?;
+                self.update(learner, replay)?;
             }
         }
         Ok(true)
@@ -118,18 +117,22 @@ impl Agent<'_> {
     }
 
     /// Equation 5 for a batch of what was seen, and a step by equation 4.
-    fn update(&mut self, fixed: &Fixed, replay: &VecDeque<Transition>) -> Result<()> {
+    fn update(
+        &mut self,
+        learner: &mut Learner,
+        replay: &VecDeque<Transition>,
+    ) -> Result<(), PassError> {
         let mut samples = Vec::with_capacity(self.options.batch);
         for _ in 0..self.options.batch.max(1) {
-            self.budget.spend(LEARNED * self.network.effort(fixed));
+            self.budget.spend(LEARNED * learner.effort());
             let seen = &replay[self.random.usize(0..replay.len())];
             let later = match &seen.after {
-                Some(state) => self.network.worth(fixed, state)?,
+                Some(state) => learner.worth(state)?,
                 None => 0.0,
             };
             let worth = seen.reward + self.options.discount * later;
             samples.push((&*seen.before, seen.action, worth));
         }
-        self.network.learn(fixed, &samples)
+        learner.learn(&samples)
     }
 }

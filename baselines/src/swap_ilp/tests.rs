@@ -23,7 +23,7 @@ fn both(g: &Graph, percent: u64, link: f64) -> Option<(f64, f64)> {
 #[test]
 fn programs_are_never_slower_than_the_heuristic() {
     let mut tried = 0;
-    for seed in 0..if cfg!(feature = "highs") { 40 } else { 6 } {
+    for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
         let g = step(&mut random, 6);
         let (percent, link) = (random.u64(50..95), [0.5, 1.0, 2.0][random.usize(0..3)]);
@@ -31,11 +31,10 @@ fn programs_are_never_slower_than_the_heuristic() {
         assert!(programs <= heuristic, "seed {seed}: {programs} above {heuristic}");
         tried += 1;
     }
-    assert!(tried > 3, "{tried}");
+    assert!(tried > 20, "{tried}");
 }
 
 /// Steps on which greedy choices wait for copies that another choice hides.
-#[cfg(feature = "highs")]
 #[test]
 fn programs_hide_what_the_heuristic_does_not() {
     for (seed, kernels, percent) in [(484, 4, 73), (411, 6, 60), (230, 9, 58)] {

@@ -8,16 +8,13 @@
 
 use super::branch::branch;
 use super::cut::{Certificate, certificate};
-use super::lifetime;
-use super::limits::{Limits, Meter, effort_of, steps_of};
+use super::limits::{Limits, Meter};
 use super::list::{RULES, Rule, schedule, schedule_steps};
 use super::problem::Problem;
 use super::search::{Branch, SearchResult, mix, within};
 use super::window::window;
 use crate::Progress;
 use crate::flow::Network;
-use crate::mip;
-use crate::search::Budget;
 
 /// An order with what is known about it.
 #[derive(Clone, Debug)]
@@ -332,15 +329,8 @@ impl Improve<'_> {
     }
 }
 
-/// Steps of the search that precedes the solver in a window.
+/// Steps of the search in a window.
 const WINDOW_STEPS: u64 = 100_000;
-
-/// Operators of a window, and branch-and-bound nodes, that the solver takes in a fraction of
-/// a second.
-const SOLVER_LIMITS: (usize, u64) = (32, 20);
-
-/// What a window costs at least that the solver looked at, in steps.
-const SOLVER_STEPS: u64 = 500_000;
 
 /// The order with a window of it replaced by a better order of the same operators, or `None`
 /// where there is none or the limits came first.
@@ -357,20 +347,9 @@ pub(super) fn exact_window(
         return None;
     }
     let steps = WINDOW_STEPS.min(meter.left());
-    let inner = match within(&sub, budget, Branch::Gain, &identity, steps, meter) {
-        SearchResult::Order(inner) => inner,
-        SearchResult::Nothing => return None,
-        SearchResult::Unknown if sub.len() > SOLVER_LIMITS.0 => return None,
-        SearchResult::Unknown => {
-            let Limits { deadline, seed, .. } = *meter.limits();
-            let effort = Budget::new(effort_of(meter.left()), deadline);
-            let nodes = Some(SOLVER_LIMITS.1);
-            let limits = mip::Limits { nodes, ..mip::Limits::new(&effort, seed) };
-            let outcome = lifetime::solve(&sub, &identity, &limits, &mut |_, _| {});
-            let spent = meter.left().saturating_sub(steps_of(effort.left()));
-            meter.spend(SOLVER_STEPS.max(spent));
-            outcome.ok().filter(|o| o.peak <= budget)?.order
-        }
+    let SearchResult::Order(inner) = within(&sub, budget, Branch::Gain, &identity, steps, meter)
+    else {
+        return None;
     };
     let mut spliced = order.to_vec();
     for (to, &from) in spliced[range.clone()].iter_mut().zip(&inner) {

@@ -9,13 +9,8 @@ pub(super) const DEFAULT_EFFORT: f64 = 0.6;
 const STEPS_PER_SECOND: f64 = 5e7;
 
 /// The steps of some effort in seconds.
-pub(super) fn steps_of(effort: f64) -> u64 {
+fn steps_of(effort: f64) -> u64 {
     (effort * STEPS_PER_SECOND) as u64
-}
-
-/// The effort of some steps, in seconds.
-pub(super) fn effort_of(steps: u64) -> f64 {
-    steps as f64 / STEPS_PER_SECOND
 }
 
 /// How long to look for better orders.

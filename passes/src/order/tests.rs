@@ -363,8 +363,8 @@ fn fixed_positions_are_dominators_by_another_library() {
     assert!(found > 1000, "{found}");
 }
 
-/// Microlp takes seconds for what HiGHS does at once.
-const PROGRAMS: u64 = if cfg!(feature = "highs") { 2000 } else { 60 };
+/// Problems that the integer program is tried on.
+const PROGRAMS: u64 = 2000;
 
 #[test]
 fn the_integer_program_finds_the_optimum() {

@@ -30,6 +30,7 @@ pub use pyramid::pyramid;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 pub use solve::{DEFAULT_EFFORT, Limits, Solution, solve};
+pub(crate) use solve::{ONE_PASS, one_pass_work};
 
 /// Places every slot in its arena: heuristics, then an exact search at the lower bound.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]

@@ -184,8 +184,13 @@ impl Clock<'_> {
 /// the ones on a skyline are cheap and always run.
 const ONE_PASS_WORK: (u64, u64) = (300, 30_000_000);
 
+/// Neighbours that the portfolio may look at for so many buffers.
+pub(crate) fn one_pass_work(buffers: usize) -> u64 {
+    ONE_PASS_WORK.1.max(ONE_PASS_WORK.0 * buffers as u64)
+}
+
 /// What the portfolio tries with neighbours, the most promising first.
-const ONE_PASS: [(&str, (Sequence, Fit)); 10] = [
+pub(crate) const ONE_PASS: [(&str, (Sequence, Fit)); 10] = [
     ("best_fit_by_lifetime", (Sequence::Lifetime, Fit::Best)),
     ("best_fit_by_size", (Sequence::Size, Fit::Best)),
     ("first_fit_by_size", (Sequence::Size, Fit::First)),
@@ -240,8 +245,7 @@ impl Part {
                 return;
             }
         }
-        let n = self.buffers.len() as u64;
-        let mut work = ONE_PASS_WORK.1.max(ONE_PASS_WORK.0 * n);
+        let mut work = one_pass_work(self.buffers.len());
         let pyramid = pyramid(&self.problem);
         let size = (Sequence::Size, Fit::Best);
         let all = ONE_PASS.into_iter().map(|(method, pass)| (method, pass, &[][..]));

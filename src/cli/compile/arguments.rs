@@ -3,6 +3,7 @@
 use crate::cli::device::read_profiled;
 use crate::cli::dims::{Dimension, Dimensions, parse_dimension};
 use crate::cli::loss::{LossOptions, MicroBatches};
+use crate::cli::named::help;
 use crate::cli::pipeline::read_pipeline;
 use crate::cli::search::SearchOptions;
 use crate::cli::sweep::Sweep;
@@ -107,10 +108,15 @@ pub(in crate::cli) struct Arguments {
     /// Batch normalisation goes by the statistics of all ranks' rows [default: of a rank's own]
     #[arg(long, requires = "ranks")]
     pub(super) sync_batch_norm: bool,
-    /// Device that times are predicted for: a device file, cuda:N, or one of cpu, gtx1080ti,
-    /// titanx, p100, a100, h100, h200, rtx4090. Its memory is the limit unless --device-memory
-    /// gives one
-    #[arg(long, value_name = "D")]
+    #[arg(
+        long,
+        value_name = "D",
+        help = help(
+            "Device that times are predicted for: a device file, cuda:N, or one of {names}. Its memory is the limit \
+             unless --device-memory gives one",
+            devices::NAMED,
+        )
+    )]
     pub(super) device: Option<String>,
     /// Times of kernels that `arenic profile` measured on the device
     #[arg(long, value_name = "TABLE")]

@@ -15,7 +15,7 @@ use miette::miette;
 use serde_json::json;
 
 /// Clusters by name.
-const CLUSTERS: Named<'static> = Named { kind: "cluster", known: cluster::NAMED, absent: None };
+const CLUSTERS: Named<'static> = Named { kind: "cluster", known: cluster::NAMED };
 
 /// What one rank of so many does in a step.
 struct Prediction {

@@ -1,11 +1,11 @@
 //! OLLA's placement without its integer program: the pyramid (function 5; see
-//! [`arenic_passes::place::pyramid`]), then everything else by decreasing size, each in the
+//! [`crate::place::pyramid`]), then everything else by decreasing size, each in the
 //! smallest gap that is large enough.
 //!
 //! Sound because nested lives are stacked, and the rest is only put into gaps between what
 //! is alive at the same time.
 
-use arenic_passes::place::{Fit, Placer, Problem, Sequence, Solution, Wish, one_pass, pyramid};
+use crate::place::{Fit, Placer, Problem, Sequence, Solution, Wish, one_pass, pyramid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -3,13 +3,15 @@
 //! With the order given, two buffers coexist or they do not, so a pair that does takes one
 //! binary (which of both lies below) and two rows instead of two binaries; pairs that do not
 //! coexist take none. The pyramid (function 5) is fixed first, as in the paper. The program
-//! starts from the best fit around it. Sound because what the solver says is used as a
+//! starts from the lowest of some one-pass placements around it: a solver with heuristics of its own would find
+//! such, branch and bound alone does not. Sound because what the solver says is used as a
 //! sequence only: buffers are put at their least free offsets in the order of its addresses,
 //! and the result is measured.
 
-use arenic_passes::mip::{self, Failure, Var};
-use arenic_passes::place::{
-    Buffer, Fit, Placer, Problem, Sequence, Solution, Wish, one_pass, pyramid, stack,
+use crate::mip::{self, Failure, Var};
+use crate::place::{
+    Buffer, Fit, ONE_PASS, Placer, Problem, Sequence, Solution, Wish, one_pass, one_pass_work,
+    pyramid, stack,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -37,10 +39,7 @@ impl Default for PlaceIlp {
 impl Placer for PlaceIlp {
     fn place(&self, p: &Problem, wish: &Wish) -> Solution {
         let fixed = if self.pyramid { pyramid(p) } else { Vec::new() };
-        // Unlimited work always ends in a placement.
-        let start = one_pass(p, (Sequence::Size, Fit::Best), &fixed, &mut u64::MAX.clone());
-        let start = start.unwrap_or_default();
-        let heuristic = Solution::of(p, start, "place_ilp", wish.capacity);
+        let heuristic = Solution::of(p, start(p, &fixed), "place_ilp", wish.capacity);
         let enough = wish.capacity.is_some_and(|c| heuristic.height <= c);
         if heuristic.optimal || heuristic.impossible || enough {
             return heuristic;
@@ -52,6 +51,15 @@ impl Placer for PlaceIlp {
         let found = Solution::of(p, stack(p, &sequence), "place_ilp", wish.capacity);
         if found.height < heuristic.height { found } else { heuristic }
     }
+}
+
+/// The lowest of the one-pass placements around what is fixed.
+fn start(p: &Problem, fixed: &[(usize, u64)]) -> Vec<u64> {
+    // Unlimited work always ends in a placement.
+    let first = one_pass(p, (Sequence::Size, Fit::Best), fixed, &mut u64::MAX.clone());
+    let mut work = one_pass_work(p.buffers().len());
+    let others = ONE_PASS.into_iter().map_while(|(_, pass)| one_pass(p, pass, fixed, &mut work));
+    first.into_iter().chain(others).min_by_key(|offsets| p.height(offsets)).unwrap_or_default()
 }
 
 /// Pairs of buffers that are alive at once; `None` where there are more than `most`. A sweep

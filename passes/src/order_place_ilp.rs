@@ -8,14 +8,14 @@
 //! is checked like any other, and addresses are used as a sequence only: slots are stacked in
 //! it at their least free offsets, and the result is measured.
 
+use crate::mip::{self, Failure, Var};
+use crate::order::lifetime::{Lifetimes, add, decode};
+use crate::order::{Problem, Sharing, bare_problem, certify, portfolio};
+use crate::place::{Place, Placer, Solution, Wish, place_slots, stack};
+use crate::share_in_place::ShareInPlace;
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferId, Fact, Plan, Precedence, SlotId, TaskId};
-use arenic_passes::mip::{self, Failure, Var};
-use arenic_passes::order::lifetime::{Lifetimes, add, decode};
-use arenic_passes::order::{Problem, Sharing, bare_problem, certify, portfolio};
-use arenic_passes::place::{Place, Placer, Solution, Wish, place_slots, stack};
-use arenic_passes::share_in_place::ShareInPlace;
-use arenic_passes::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
 use cranelift_entity::{EntityRef, SecondaryMap};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

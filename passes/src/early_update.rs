@@ -10,9 +10,9 @@
 
 use crate::spans::spans;
 
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferId, Fact, Plan, TaskId};
-use arenic_passes::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use cranelift_entity::{EntityRef, SecondaryMap};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

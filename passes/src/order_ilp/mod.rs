@@ -1,7 +1,7 @@
 //! Order by integer program: OLLA's program 14 (section 4.4), solved by HiGHS.
 //!
 //! Create and preserve binaries per tensor and step, one operator per step (see
-//! [`arenic_passes::order::lifetime`]), warm-started with the best list scheduler's order. A graph splits
+//! [`crate::order::lifetime`]), warm-started with the best list scheduler's order. A graph splits
 //! exactly at operators that are comparable with all others; a part of up to `window`
 //! operators is solved whole, a larger one on windows around its peak. Sound because every
 //! proposal is measured again and must be an order of the plan's dependences, control edges
@@ -9,10 +9,10 @@
 
 mod windows;
 
+use crate::order::{OrderCandidate, choose, portfolio, problem};
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{Fact, Plan};
-use arenic_passes::order::{OrderCandidate, choose, portfolio, problem};
-use arenic_passes::{Cx, PassError, PlanOutcome, PlanPass, Progress, Stats};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windows::{IlpLimits, solve_by_ilp};

@@ -5,9 +5,9 @@
 //! Sound because both hold in every order. No pair is stored; programs that decide about
 //! addresses ask the fact pair by pair and leave the constraints of such pairs out.
 
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferId, Fact, Plan, Precedence};
-use arenic_passes::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -6,9 +6,9 @@
 //! order that runs one task per position: all tasks on a path take a position each. Levels
 //! are not capped at the critical path, which would rule such orders out.
 
+use crate::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use arenic_ir::Graph;
 use arenic_ir::plan::{BufferKind, Fact, LiveRange, Plan, Spans as Table};
-use arenic_passes::{Cx, PassError, PlanOutcome, PlanPass, Stats};
 use cranelift_entity::SecondaryMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,9 @@
 //! From a problem to the best order that OLLA's integer program finds, whole or on windows.
 
-use arenic_passes::mip::{self, Failure};
-use arenic_passes::order::{OrderCandidate, Problem, certify, lifetime, window};
-use arenic_passes::search::Budget;
-use arenic_passes::{PassError, Progress};
+use crate::mip::{self, Failure};
+use crate::order::{OrderCandidate, Problem, certify, lifetime, window};
+use crate::search::Budget;
+use crate::{PassError, Progress};
 use std::ops::Range;
 
 /// Limits of the integer programs of one pass.
