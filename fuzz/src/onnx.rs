@@ -12,6 +12,7 @@ use arenic_backends::CPU;
 use arenic_baselines::WithBaselines;
 use arenic_ir::verify::verify;
 use arenic_passes::Cx;
+use arenic_passes::differentiate::Optimizer;
 use arenic_passes::pipeline::{Pipeline, RunOptions};
 use bytes::Bytes;
 use prost::Message;
@@ -106,9 +107,9 @@ pub(crate) fn forward(bytes: &[u8]) -> bool {
     let Ok(model) = ModelProto::decode(bytes) else { return false };
     let Some(imported) = import(&with_parameter(model), mode) else { return false };
     let losses = ["cross_entropy", "mse", "nll", "bce"];
-    let optimizers = ["sgd", "momentum", "adam", "adamw", "adagrad", "rmsprop", "lion"];
     let sum = bytes.iter().map(|&b| usize::from(b)).sum::<usize>();
-    let (loss, optimizer) = (losses[sum % 4], optimizers[sum / 4 % 7]);
+    let (loss, optimizer) = (losses[sum % 4], Optimizer::ALL[sum / 4 % Optimizer::ALL.len()]);
+    let optimizer = format!("{optimizer:?}").to_lowercase();
     let output = match imported.graph.outputs.first() {
         Some(output) if imported.graph.outputs.len() > 1 && !output.name.is_empty() => {
             format!(", output: {:?}", output.name)

@@ -10,8 +10,8 @@ use crate::reduce::{self, ReducePlan};
 use arenic_ir::TargetInfo;
 use arenic_ir::backend::{Kernels, SumOrder};
 use arenic_ir::op::families::{
-    Attention, Collective, Convolution, Elementwise, Indexing, Movement, Norm, Pool, Product,
-    Random, Recurrent, Reducing, Resizing, Softmax, Wrapping,
+    Attention, Collective, Convolution, Elementwise, Indexing, Movement, Norm, Opaque, Pool,
+    Product, Random, Recurrent, Reducing, Resizing, Softmax, Update, Wrapping,
 };
 use arenic_ir::op::{Extents, Family, Op, Reduction, channels_last};
 use arenic_ir::types::{DType, TensorType, has_bf16};
@@ -30,12 +30,16 @@ pub const MESSAGES: Sizes = Sizes { messages: 16 << 20, direct: 64 << 10 };
 
 impl Kernels for Cuda {
     fn takes(&self, op: &Op, x: &[&TensorType], y: &[&TensorType]) -> bool {
-        let fits = match op.family() {
+        let has_tile = match op.family() {
             Family::Attention(op) => attention_tile(op, x).is_some(),
-            Family::Opaque(_) => false,
             _ => true,
         };
-        fits && (takes_bf16(op) || !has_bf16(x.iter().chain(y).map(|t| t.dtype)))
+        has_tile
+            && match kernel_types(op) {
+                KernelTypes::None => false,
+                KernelTypes::NotBf16 => !has_bf16(x.iter().chain(y).map(|t| t.dtype)),
+                KernelTypes::All => true,
+            }
     }
 
     fn scratch_bytes(
@@ -87,6 +91,23 @@ impl Kernels for Cuda {
 
 /// True where there is a kernel for `bf16` operands or results.
 pub fn takes_bf16(op: &Op) -> bool {
+    kernel_types(op) == KernelTypes::All
+}
+
+/// What an operator's kernels take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KernelTypes {
+    /// There is no kernel.
+    None,
+    /// All that the operator has, but no `bf16`.
+    NotBf16,
+    /// All that the operator has.
+    All,
+}
+
+/// What the kernels of an operator take. No operator has any by default.
+fn kernel_types(op: &Op) -> KernelTypes {
+    use KernelTypes::{All, None, NotBf16};
     match op.family() {
         Family::Movement(op) => match op {
             Movement::Reshape { .. }
@@ -95,15 +116,18 @@ pub fn takes_bf16(op: &Op) -> bool {
             | Movement::Transpose { .. }
             | Movement::Expand { .. }
             | Movement::Concat { .. }
-            | Movement::Copy => true,
+            | Movement::Copy => All,
         },
         Family::Indexing(of) => match of {
             Indexing::Gather { .. }
             | Indexing::GatherElements { .. }
             | Indexing::GatherNd { .. }
             | Indexing::ScatterElements { .. }
-            | Indexing::ScatterNd { .. } => op.moves_elements(),
-            Indexing::TopK { .. } => false,
+            | Indexing::ScatterNd { .. } => match op.moves_elements() {
+                true => All,
+                false => NotBf16,
+            },
+            Indexing::TopK { .. } => NotBf16,
         },
         Family::Elementwise(op) => match op {
             Elementwise::Cast { .. }
@@ -111,14 +135,14 @@ pub fn takes_bf16(op: &Op) -> bool {
             | Elementwise::Binary { .. }
             | Elementwise::Where
             | Elementwise::Clip { .. }
-            | Elementwise::Pointwise { .. } => true,
+            | Elementwise::Pointwise { .. } => All,
         },
         Family::Random(op) => match op {
-            Random::Dropout { .. } => true,
-            Random::RandomUniform { .. } => false,
+            Random::Dropout { .. } => All,
+            Random::RandomUniform { .. } => NotBf16,
         },
         Family::Reducing(op) => match op {
-            Reducing::Reduce { .. } | Reducing::PointwiseReduce { .. } => true,
+            Reducing::Reduce { .. } | Reducing::PointwiseReduce { .. } => All,
         },
         Family::Softmax(op) => match op {
             Softmax::Softmax { .. }
@@ -127,7 +151,7 @@ pub fn takes_bf16(op: &Op) -> bool {
             | Softmax::LogSoftmaxGrad { .. }
             | Softmax::LogSoftmaxStats
             | Softmax::SoftmaxOfStats
-            | Softmax::CrossEntropyGrad => true,
+            | Softmax::CrossEntropyGrad => All,
         },
         Family::Norm(op) => match op {
             Norm::LayerNorm { .. }
@@ -137,39 +161,55 @@ pub fn takes_bf16(op: &Op) -> bool {
             | Norm::BatchNormParamGrad
             | Norm::BatchNormInputGrad
             | Norm::FusedNorm { .. }
-            | Norm::FusedNormGrad { .. } => true,
+            | Norm::FusedNormGrad { .. } => All,
         },
         Family::Product(op) => match op {
             Product::MatMul { .. }
             | Product::Gemm { .. }
             | Product::GemmGelu { .. }
             | Product::GemmGeluGrad { .. }
-            | Product::ProductUpdate { .. } => true,
+            | Product::ProductUpdate { .. } => All,
         },
         Family::Convolution(op) => match op {
             Convolution::Conv { .. }
             | Convolution::ConvTranspose { .. }
-            | Convolution::ConvWeightGrad { .. } => true,
+            | Convolution::ConvWeightGrad { .. } => All,
         },
         Family::Pool(op) => match op {
             Pool::MaxPool { .. }
             | Pool::AveragePool { .. }
             | Pool::MaxPoolGrad { .. }
-            | Pool::AveragePoolGrad { .. } => true,
+            | Pool::AveragePoolGrad { .. } => All,
+        },
+        Family::Resizing(op) => match op {
+            Resizing::Resize { .. } => NotBf16,
         },
         Family::Attention(op) => match op {
-            Attention::Attention { .. } | Attention::AttentionGrad { .. } => true,
+            Attention::Attention { .. } | Attention::AttentionGrad { .. } => All,
         },
-        Family::Wrapping(Wrapping::ChannelsLast { of } | Wrapping::ForEach { of, .. }) => {
-            takes_bf16(of)
-        }
+        Family::Recurrent(op) => match op {
+            Recurrent::Lstm { .. }
+            | Recurrent::LstmGrad { .. }
+            | Recurrent::Gru { .. }
+            | Recurrent::GruGrad { .. }
+            | Recurrent::Rnn { .. }
+            | Recurrent::RnnGrad { .. } => NotBf16,
+        },
+        Family::Update(op) => match op {
+            Update::Adam { .. } | Update::Adagrad { .. } | Update::Momentum { .. } => NotBf16,
+        },
+        Family::Wrapping(op) => match op {
+            Wrapping::ChannelsLast { of } | Wrapping::ForEach { of, .. } => kernel_types(of),
+        },
         Family::Collective(op) => match op {
             Collective::AllReduce { .. }
             | Collective::ReduceScatter { .. }
             | Collective::AllGather { .. }
-            | Collective::OwnPart { .. } => true,
+            | Collective::OwnPart { .. } => All,
         },
-        Family::Resizing(_) | Family::Recurrent(_) | Family::Update(_) | Family::Opaque(_) => false,
+        Family::Opaque(op) => match op {
+            Opaque::Opaque { .. } => None,
+        },
     }
 }
 

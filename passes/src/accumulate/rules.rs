@@ -1,11 +1,12 @@
 //! What a part of the batch's rows makes of each operator.
 //!
-//! A cut of the operator table may be anywhere and as short as one index, so that each index of the
-//! axis is computed by itself: parts need not be ranges of it. Where a reshape puts the batch inside
+//! A cut of the operator table may be anywhere and as short as one index, so that of most operators each index of the
+//! axis is computed by itself, and parts need not be ranges of it ([`is_by_index`] says which). Where a reshape puts the batch inside
 //! of another axis ([`Along::outer`]), parts are rows that lie apart.
 
 use arenic_ir::graph::{Def, Graph, ValueId};
-use arenic_ir::op::{Assembly, Op, Reduction, Scatter};
+use arenic_ir::op::families::{Indexing, Norm, Random};
+use arenic_ir::op::{Assembly, Cut, Family, Op, Reduction, Scatter};
 use arenic_ir::types::{DType, TensorType};
 
 /// How a value of the whole step exists in the rounds.
@@ -121,12 +122,66 @@ pub(crate) fn narrowed(g: &Graph, v: ValueId, along: Along, count: usize) -> Opt
         }
         _ => {}
     }
-    let cut = node.op.cuts(&x, &y).into_iter().find(|cut| {
+    let cut = cuts(&node.op, &x, &y).into_iter().find(|cut| {
         cut.results[output] == Assembly::Concat(along.axis) && cut.extent.is_multiple_of(count)
     })?;
     let cuts = node.inputs.iter().zip(&cut.operands);
     let operands = cuts.map(|(&x, axis)| axis.map(|axis| (x, along.at(axis)))).collect();
     Some((node.op.part(&cut, cut.extent / count), operands))
+}
+
+/// True where each index of a cut's axis is computed by itself, so that any set of them may be a part. No operator is
+/// so by default: one that goes by positions would be divided into parts that compute something else. Tests divide each
+/// of these in random steps (`tests/rounds/random.rs`).
+fn is_by_index(op: &Op) -> bool {
+    match op.family() {
+        Family::Movement(_)
+        | Family::Elementwise(_)
+        | Family::Reducing(_)
+        | Family::Softmax(_)
+        | Family::Product(_)
+        | Family::Convolution(_)
+        | Family::Pool(_)
+        | Family::Attention(_)
+        | Family::Recurrent(_)
+        | Family::Update(_) => true,
+        Family::Indexing(op) => match op {
+            // Along other axes than the one that indices select from.
+            Indexing::GatherElements { .. } | Indexing::ScatterElements { .. } => true,
+            // By `special` alone.
+            Indexing::Gather { .. }
+            | Indexing::GatherNd { .. }
+            | Indexing::ScatterNd { .. }
+            | Indexing::TopK { .. } => false,
+        },
+        Family::Norm(op) => match op {
+            Norm::LayerNorm { .. }
+            | Norm::LayerNormParamGrad { .. }
+            | Norm::LayerNormInputGrad { .. }
+            | Norm::BatchNorm { .. }
+            | Norm::BatchNormParamGrad
+            | Norm::BatchNormInputGrad => true,
+            // Made of steps that are divided.
+            Norm::FusedNorm { .. } | Norm::FusedNormGrad { .. } => false,
+        },
+        // What is drawn goes by positions: by `special` alone.
+        Family::Random(op) => match op {
+            Random::Dropout { .. } | Random::RandomUniform { .. } => false,
+        },
+        // Neighbours count: by `special` alone.
+        Family::Resizing(_) => false,
+        Family::Wrapping(_) => match op {
+            Op::ChannelsLast { of } => is_by_index(of),
+            // Made of steps that are divided.
+            _ => false,
+        },
+        Family::Collective(_) | Family::Opaque(_) => false,
+    }
+}
+
+/// The cuts of the operator table whose parts may be any indices.
+fn cuts(op: &Op, x: &[&TensorType], y: &[&TensorType]) -> Vec<Cut> {
+    if is_by_index(op) { op.cuts(x, y) } else { Vec::new() }
 }
 
 fn one(op: Op, results: Vec<Kind>, operands: usize) -> Vec<Rule> {
@@ -305,7 +360,7 @@ pub(crate) fn by_table(
         _ => None,
     });
     let Some(first) = cut_along else { return rules };
-    for cut in op.cuts(x, y) {
+    for cut in cuts(op, x, y) {
         let mut narrow = vec![None; x.len()];
         let fits =
             kinds.iter().zip(&cut.operands).enumerate().all(|(i, (kind, &axis))| match kind {

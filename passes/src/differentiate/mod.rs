@@ -119,19 +119,29 @@ pub struct Differentiate {
     pub lr_gamma: Option<f64>,
 }
 
-/// How parameters are updated; formulas and defaults are PyTorch's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the field's names
-pub enum Optimizer {
-    #[default]
-    Sgd,
-    Momentum,
-    Adam,
-    Adamw,
-    Adagrad,
-    Rmsprop,
-    Lion,
+/// Declares [`Optimizer`] with the list of all of them.
+macro_rules! optimizers {
+    ($(#[$meta:meta])* $first:ident, $($other:ident),* $(,)?) => {
+        $(#[$meta])*
+        pub enum Optimizer {
+            #[default]
+            $first,
+            $($other),*
+        }
+
+        impl Optimizer {
+            /// All of them.
+            pub const ALL: &[Optimizer] = &[Optimizer::$first, $(Optimizer::$other),*];
+        }
+    };
+}
+
+optimizers! {
+    /// How parameters are updated; formulas and defaults are PyTorch's.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+    #[serde(rename_all = "snake_case")]
+    #[allow(missing_docs)] // the field's names
+    Sgd, Momentum, Adam, Adamw, Adagrad, Rmsprop, Lion,
 }
 
 /// How a loss is reduced to one number.

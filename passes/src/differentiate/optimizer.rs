@@ -59,6 +59,32 @@ impl Shared {
     }
 }
 
+impl Optimizer {
+    /// True where moments are divided by what they lack in the first steps.
+    fn corrects_bias(self) -> bool {
+        match self {
+            Optimizer::Adam | Optimizer::Adamw => true,
+            Optimizer::Sgd
+            | Optimizer::Momentum
+            | Optimizer::Adagrad
+            | Optimizer::Rmsprop
+            | Optimizer::Lion => false,
+        }
+    }
+
+    /// True where weight decay shrinks the parameter itself, instead of being part of the gradient.
+    fn decouples_decay(self) -> bool {
+        match self {
+            Optimizer::Adamw | Optimizer::Lion => true,
+            Optimizer::Sgd
+            | Optimizer::Momentum
+            | Optimizer::Adam
+            | Optimizer::Adagrad
+            | Optimizer::Rmsprop => false,
+        }
+    }
+}
+
 /// Adds updates to the graph.
 pub(super) struct Updates<'o> {
     options: &'o Differentiate,
@@ -95,7 +121,7 @@ impl<'o> Updates<'o> {
         let lr = t.g.add_input("lr", TensorType::scalar(DType::F32));
         let base = t.cast(lr, DType::F64)?;
         let schedule = Schedule::new(options)?;
-        let corrects = matches!(options.optimizer, Optimizer::Adam | Optimizer::Adamw);
+        let corrects = options.optimizer.corrects_bias();
         let count = match schedule.is_some() || corrects {
             true => Some(count(t)?),
             false => None,
@@ -141,10 +167,9 @@ impl<'o> Updates<'o> {
         let rate = self.shared.of(t, self.shared.rate, dtype)?;
         let mut g = gradient;
         // Decay that is part of the gradient, or that shrinks the parameter itself.
-        let decoupled = matches!(self.options.optimizer, Optimizer::Adamw | Optimizer::Lion);
         let mut before = p;
         if decay != 0.0 {
-            if decoupled {
+            if self.options.optimizer.decouples_decay() {
                 let shrink = self.shared.shrink(t, decay, dtype)?;
                 before = t.mul(p, shrink)?;
             } else {

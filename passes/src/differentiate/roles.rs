@@ -5,7 +5,10 @@
 //! casts and the like lead on is used where they lead.
 
 use arenic_ir::graph::{Def, Graph, NodeId, ValueId};
-use arenic_ir::op::{Binary, Op, Unary};
+use arenic_ir::op::families::{
+    Convolution, Elementwise, Indexing, Movement, Norm, Product, Recurrent,
+};
+use arenic_ir::op::{Binary, Family, Op, Unary};
 use cranelift_entity::SecondaryMap;
 
 /// How an operator uses a weight.
@@ -111,19 +114,87 @@ impl<'g> Uses<'g> {
         node.inputs.iter().all(plain)
     }
 
-    /// What operand `i` of a node is to it.
+    /// What operand `i` of a node is to it. No operator has a use by default: a parameter that an operator reads for
+    /// anything else would be kept as it is.
     fn by(&self, op: &Op, n: NodeId, i: usize, negated: bool) -> Use {
-        match (op, i) {
-            (Op::MatMul { .. }, _) | (Op::Gemm { .. }, 0 | 1) => Use::Product,
-            (Op::Conv { .. } | Op::ConvTranspose { .. }, 0 | 1) => Use::Product,
-            (Op::Gemm { .. } | Op::Conv { .. } | Op::ConvTranspose { .. }, _) => Use::Bias,
-            (Op::Gather { .. } | Op::GatherElements { .. } | Op::GatherNd { .. }, 0) => Use::Table,
-            (Op::LayerNorm { .. } | Op::BatchNorm { .. }, 1..) => Use::Affine,
-            (Op::Lstm { .. } | Op::Gru { .. } | Op::Rnn { .. }, 1) => Use::Product,
-            (Op::Lstm { .. }, 2 | 3) | (Op::Gru { .. } | Op::Rnn { .. }, 2) => Use::Initial,
-            (Op::Lstm { .. } | Op::Gru { .. } | Op::Rnn { .. }, _) => Use::Bias,
-            (Op::Binary { f }, _) => self.elementwise(*f, n, i, negated),
-            _ => Use::Other,
+        match op.family() {
+            Family::Product(op) => match op {
+                Product::MatMul { .. } => Use::Product,
+                Product::Gemm { .. } if i < 2 => Use::Product,
+                Product::Gemm { .. } => Use::Bias,
+                // Made of steps that know their parameters.
+                Product::GemmGelu { .. }
+                | Product::GemmGeluGrad { .. }
+                | Product::ProductUpdate { .. } => Use::Other,
+            },
+            Family::Convolution(op) => match op {
+                Convolution::Conv { .. } | Convolution::ConvTranspose { .. } if i < 2 => {
+                    Use::Product
+                }
+                Convolution::Conv { .. } | Convolution::ConvTranspose { .. } => Use::Bias,
+                Convolution::ConvWeightGrad { .. } => Use::Other,
+            },
+            Family::Indexing(op) => match op {
+                Indexing::Gather { .. }
+                | Indexing::GatherElements { .. }
+                | Indexing::GatherNd { .. }
+                    if i == 0 =>
+                {
+                    Use::Table
+                }
+                Indexing::Gather { .. }
+                | Indexing::GatherElements { .. }
+                | Indexing::GatherNd { .. }
+                | Indexing::ScatterElements { .. }
+                | Indexing::ScatterNd { .. }
+                | Indexing::TopK { .. } => Use::Other,
+            },
+            Family::Norm(op) => match op {
+                Norm::LayerNorm { .. } | Norm::BatchNorm { .. } if i > 0 => Use::Affine,
+                Norm::LayerNorm { .. }
+                | Norm::LayerNormParamGrad { .. }
+                | Norm::LayerNormInputGrad { .. }
+                | Norm::BatchNorm { .. }
+                | Norm::BatchNormParamGrad
+                | Norm::BatchNormInputGrad
+                | Norm::FusedNorm { .. }
+                | Norm::FusedNormGrad { .. } => Use::Other,
+            },
+            Family::Recurrent(op) => match (op, i) {
+                (Recurrent::Lstm { .. } | Recurrent::Gru { .. } | Recurrent::Rnn { .. }, 1) => {
+                    Use::Product
+                }
+                (Recurrent::Lstm { .. }, 2 | 3)
+                | (Recurrent::Gru { .. } | Recurrent::Rnn { .. }, 2) => Use::Initial,
+                (Recurrent::Lstm { .. } | Recurrent::Gru { .. } | Recurrent::Rnn { .. }, _) => {
+                    Use::Bias
+                }
+                (
+                    Recurrent::LstmGrad { .. }
+                    | Recurrent::GruGrad { .. }
+                    | Recurrent::RnnGrad { .. },
+                    _,
+                ) => Use::Other,
+            },
+            Family::Elementwise(op) => match op {
+                Elementwise::Binary { f } => self.elementwise(*f, n, i, negated),
+                Elementwise::Cast { .. }
+                | Elementwise::Unary { .. }
+                | Elementwise::Where
+                | Elementwise::Clip { .. }
+                | Elementwise::Pointwise { .. } => Use::Other,
+            },
+            Family::Movement(_)
+            | Family::Random(_)
+            | Family::Reducing(_)
+            | Family::Softmax(_)
+            | Family::Pool(_)
+            | Family::Resizing(_)
+            | Family::Attention(_)
+            | Family::Update(_)
+            | Family::Collective(_)
+            | Family::Wrapping(_)
+            | Family::Opaque(_) => Use::Other,
         }
     }
 
@@ -184,17 +255,41 @@ fn is_softmax(op: &Op, _: usize) -> bool {
 
 /// True for operators whose result holds elements of the operand.
 fn carries(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Reshape { .. }
-            | Op::Transpose { .. }
-            | Op::Expand { .. }
-            | Op::Slice { .. }
-            | Op::Pad { .. }
-            | Op::Concat { .. }
-            | Op::Cast { .. }
-            | Op::Copy
-    )
+    match op.family() {
+        Family::Movement(op) => match op {
+            Movement::Reshape { .. }
+            | Movement::Transpose { .. }
+            | Movement::Expand { .. }
+            | Movement::Slice { .. }
+            | Movement::Pad { .. }
+            | Movement::Concat { .. }
+            | Movement::Copy => true,
+        },
+        Family::Elementwise(op) => match op {
+            Elementwise::Cast { .. } => true,
+            Elementwise::Unary { .. }
+            | Elementwise::Binary { .. }
+            | Elementwise::Where
+            | Elementwise::Clip { .. }
+            | Elementwise::Pointwise { .. } => false,
+        },
+        // Elements of a table: it is one.
+        Family::Indexing(_) => false,
+        Family::Random(_)
+        | Family::Reducing(_)
+        | Family::Softmax(_)
+        | Family::Norm(_)
+        | Family::Product(_)
+        | Family::Convolution(_)
+        | Family::Pool(_)
+        | Family::Resizing(_)
+        | Family::Attention(_)
+        | Family::Recurrent(_)
+        | Family::Update(_)
+        | Family::Collective(_)
+        | Family::Wrapping(_)
+        | Family::Opaque(_) => false,
+    }
 }
 
 /// What is known of the results of a node.

@@ -7,7 +7,7 @@ use crate::Stats;
 use crate::accumulate::part::{Part, missing, scaled};
 use crate::accumulate::rows::Rows;
 use crate::accumulate::rules::Kind;
-use arenic_ir::graph::{Def, Graph, NodeId, Output, Ranks, StateId, ValueId};
+use arenic_ir::graph::{Def, Graph, NodeId, Output, Ranks, ValueId};
 use arenic_ir::op::{Op, TypeError, part_type};
 use arenic_ir::types::DType;
 use cranelift_entity::SecondaryMap;
@@ -508,7 +508,7 @@ impl Builder<'_> {
             let next = match (self.needs.in_parts[s], self.needs.sharded[s]) {
                 (true, true) => self.own(exit)?,
                 (true, false) => self.gathered_exits[exit].ok_or_else(|| missing(exit))?,
-                _ => self.exit(s)?,
+                _ => self.left(exit)?,
             };
             self.part.new.states[s].exit = next;
             let enter = self.part.new.states[s].enter;
@@ -517,11 +517,7 @@ impl Builder<'_> {
             }
         }
         for output in &g.outputs {
-            let v = output.value;
-            let value = match self.rows.kind[v] {
-                Kind::Sum => self.whole[v].ok_or_else(|| missing(v))?,
-                _ => self.part.leaf(v).ok_or_else(|| missing(v))?,
-            };
+            let value = self.left(output.value)?;
             self.part.new.outputs.push(Output { name: output.name.clone(), value });
         }
         self.stats.insert("ranks", self.rows.count as u64);
@@ -529,14 +525,13 @@ impl Builder<'_> {
         Ok((self.part.finish(), self.stats))
     }
 
-    /// The next value of a state that every rank computes whole.
-    fn exit(&mut self, s: StateId) -> Result<ValueId, ShardError> {
-        let exit = self.rows.g.states[s].exit;
-        let whole = match self.rows.kind[exit] {
-            Kind::Sum => self.whole[exit],
-            _ => self.part.leaf(exit),
-        };
-        Ok(whole.ok_or_else(|| missing(exit))?)
+    /// What the step leaves of a value: the rank's rows, or the whole.
+    fn left(&mut self, v: ValueId) -> Result<ValueId, ShardError> {
+        match self.rows.g.values[v].def {
+            _ if self.rows.kind[v] == Kind::Sum => Ok(self.whole[v].ok_or_else(|| missing(v))?),
+            Def::State(s) if self.needs.sharded[s] => self.gather(v, false),
+            _ => Ok(self.part.leaf(v).ok_or_else(|| missing(v))?),
+        }
     }
 }
 

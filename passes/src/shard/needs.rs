@@ -4,7 +4,8 @@ use super::{Level, ShardError};
 use crate::accumulate::rows::Rows;
 use crate::accumulate::rules::Kind;
 use arenic_ir::graph::{Def, Graph, NodeId, StateId, ValueId};
-use arenic_ir::op::{Op, Reduction};
+use arenic_ir::op::families::Movement;
+use arenic_ir::op::{Family, Op, Reduction};
 use cranelift_entity::SecondaryMap;
 
 /// What is needed of a step's values.
@@ -66,18 +67,34 @@ pub(super) fn is_elementwise(rows: &Rows, n: NodeId) -> bool {
     let Some(result) = g.result(n) else { return false };
     let (elements, shape) = (g.ty(result).elements(), &g.ty(result).shape);
     let fits = |&v: &ValueId| g.ty(v).elements() == 1 || g.ty(v).shape == *shape;
-    match node.op {
-        Op::Reshape { .. } | Op::Copy => elements >= rows.count,
-        Op::Cast { .. }
-        | Op::Unary { .. }
-        | Op::Binary { .. }
-        | Op::Where
-        | Op::Clip { .. }
-        | Op::Pointwise { .. }
-        | Op::Adam { .. }
-        | Op::Adagrad { .. }
-        | Op::Momentum { .. } => elements >= rows.count && node.inputs.iter().all(fits),
-        _ => false,
+    // No operator is so by default, and none by oversight: a state whose update is not keeps all of its bytes.
+    match node.op.family() {
+        Family::Movement(op) => match op {
+            Movement::Reshape { .. } | Movement::Copy => elements >= rows.count,
+            Movement::Slice { .. }
+            | Movement::Pad { .. }
+            | Movement::Transpose { .. }
+            | Movement::Expand { .. }
+            | Movement::Concat { .. } => false,
+        },
+        Family::Elementwise(_) | Family::Update(_) => {
+            elements >= rows.count && node.inputs.iter().all(fits)
+        }
+        Family::Indexing(_)
+        | Family::Random(_)
+        | Family::Reducing(_)
+        | Family::Softmax(_)
+        | Family::Norm(_)
+        | Family::Product(_)
+        | Family::Convolution(_)
+        | Family::Pool(_)
+        | Family::Resizing(_)
+        | Family::Attention(_)
+        | Family::Recurrent(_)
+        | Family::Collective(_)
+        | Family::Opaque(_)
+        // Passes that run later make them.
+        | Family::Wrapping(_) => false,
     }
 }
 
