@@ -32,27 +32,22 @@ unsafe impl Sync for Destination<'_> {}
 /// # Safety
 /// Every bit pattern that the arena can hold for the type is a valid value. `bool` is
 /// none: its tensors are read as `u8` and hold 0 or 1.
-pub unsafe trait Element: Copy + Send + Sync + 'static {}
-// SAFETY: plain numbers; every bit pattern is valid.
-unsafe impl Element for u8 {}
-// SAFETY: as above.
-unsafe impl Element for i8 {}
-// SAFETY: as above.
-unsafe impl Element for u16 {}
-// SAFETY: as above.
-unsafe impl Element for i16 {}
-// SAFETY: as above.
-unsafe impl Element for u32 {}
-// SAFETY: as above.
-unsafe impl Element for i32 {}
-// SAFETY: as above.
-unsafe impl Element for u64 {}
-// SAFETY: as above.
-unsafe impl Element for i64 {}
-// SAFETY: as above.
-unsafe impl Element for f32 {}
-// SAFETY: as above.
-unsafe impl Element for f64 {}
+pub unsafe trait Element: Copy + Send + Sync + 'static {
+    /// Kernels of floats are compiled for the vectors of each processor, others once.
+    const IS_FLOAT: bool;
+}
+
+/// Implements [`Element`] for types.
+macro_rules! elements {
+    ($is_float:literal: $($T:ty),*) => {$(
+        // SAFETY: plain numbers; every bit pattern is valid.
+        unsafe impl Element for $T {
+            const IS_FLOAT: bool = $is_float;
+        }
+    )*};
+}
+elements!(false: u8, i8, u16, i16, u32, i32, u64, i64);
+elements!(true: f32, f64);
 
 impl<'a> Operand<'a> {
     /// An operand at `ptr`.

@@ -56,7 +56,9 @@ impl<T: Scalar> Factor for T {
 pub(super) struct Bf16(u16);
 
 // SAFETY: a plain number; every bit pattern is valid.
-unsafe impl Element for Bf16 {}
+unsafe impl Element for Bf16 {
+    const IS_FLOAT: bool = true;
+}
 
 impl Bf16 {
     pub(super) fn nearest(x: f32) -> Bf16 {

@@ -7,7 +7,7 @@
 use super::address::{Dst, Src};
 use super::nest::{EvenRows, Nest};
 use super::wide::wide;
-use crate::kernel::{Destination, Operand};
+use crate::kernel::{Destination, Element, Operand};
 use std::mem::MaybeUninit;
 
 /// Elements of one block.
@@ -17,7 +17,7 @@ const BLOCK: usize = 64;
 const SHORT: usize = 8;
 
 /// `y = f(a)`.
-pub(super) fn map1<A: Copy, Y: Copy>(
+pub(super) fn map1<A: Element, Y: Element>(
     a: &Operand,
     y: &Destination,
     grain: usize,
@@ -27,7 +27,7 @@ pub(super) fn map1<A: Copy, Y: Copy>(
 }
 
 /// `y = f(a, b)`, broadcast.
-pub(super) fn map2<A: Copy, B: Copy, Y: Copy>(
+pub(super) fn map2<A: Element, B: Element, Y: Element>(
     [a, b]: [&Operand; 2],
     y: &Destination,
     grain: usize,
@@ -37,7 +37,7 @@ pub(super) fn map2<A: Copy, B: Copy, Y: Copy>(
 }
 
 /// `y = f(a, b, c)`, broadcast.
-pub(super) fn map3<A: Copy, B: Copy, C: Copy, Y: Copy>(
+pub(super) fn map3<A: Element, B: Element, C: Element, Y: Element>(
     [a, b, c]: [&Operand; 3],
     y: &Destination,
     grain: usize,
@@ -47,7 +47,7 @@ pub(super) fn map3<A: Copy, B: Copy, C: Copy, Y: Copy>(
 }
 
 /// Operands that are not given have type `()`.
-fn map<A: Copy, B: Copy, C: Copy, Y: Copy>(
+fn map<A: Cell, B: Cell, C: Cell, Y: Cell>(
     operands: &[&Operand],
     y: &Destination,
     grain: usize,
@@ -70,15 +70,33 @@ fn map<A: Copy, B: Copy, C: Copy, Y: Copy>(
     }
 }
 
+/// An element, or none of an operand that is not there.
+trait Cell: Copy {
+    const IS_FLOAT: bool;
+}
+
+impl<T: Element> Cell for T {
+    const IS_FLOAT: bool = <T as Element>::IS_FLOAT;
+}
+
+impl Cell for () {
+    const IS_FLOAT: bool = false;
+}
+
+/// Of what is seldom there is less code: without wide vectors, and in short blocks alone.
+const fn has_floats<A: Cell, B: Cell, C: Cell, Y: Cell>() -> bool {
+    A::IS_FLOAT || B::IS_FLOAT || C::IS_FLOAT || Y::IS_FLOAT
+}
+
 wide! {
     /// Applies `f` to every element; a step is an element or zero.
     ///
     /// # Safety
     /// The rows are valid for elements of these types.
-    unsafe fn map_rows<A: Copy, B: Copy, C: Copy, Y: Copy, F: Fn(A, B, C) -> Y>(
+    unsafe fn map_rows<A: Cell, B: Cell, C: Cell, Y: Cell, F: Fn(A, B, C) -> Y>(
         rows: EvenRows<3>,
         f: &F,
-    ) {
+    ) where has_floats::<A, B, C, Y>(); {
         let n = rows.n;
         for r in 0..rows.rows { let (x, y) = rows.row(r, size_of::<Y>());
             let y: *mut Y = y.cast();
@@ -89,7 +107,7 @@ wide! {
             // SAFETY: elements of the row, of an operand that does not advance its first;
             // what is read of a block was loaded or filled.
             unsafe {
-                if n >= BLOCK {
+                if const { has_floats::<A, B, C, Y>() } && n >= BLOCK {
                     a.fill::<BLOCK>();
                     b.fill::<BLOCK>();
                     c.fill::<BLOCK>();

@@ -266,7 +266,7 @@ wide! {
         first: usize,
         range: Range<usize>,
         acc: &mut [F::Acc],
-    ) {
+    ) where T::IS_FLOAT; {
         for (i, acc) in acc.iter_mut().enumerate() {
             *acc = job.segments::<F, T>(job.kept.offset(first + i), range.clone());
         }
@@ -280,7 +280,7 @@ wide! {
         base: usize,
         range: Range<usize>,
         acc: &mut [F::Acc],
-    ) {
+    ) where T::IS_FLOAT; {
         /// Rows combined before they join the rest.
         const BLOCK: usize = 64;
         let width = acc.len();
@@ -304,9 +304,13 @@ wide! {
     }
 }
 
-/// Dense elements, combined in interleaved lanes; fewer of them where elements are few.
+/// Dense elements, combined in interleaved lanes; fewer of them where elements are few. Integers come to the same in
+/// any lanes.
 #[inline(always)]
 fn lanes<F: Fold<T>, T: Number>(x: &[T], lift: impl Fn(T) -> F::Acc) -> F::Acc {
+    if const { !T::IS_FLOAT } {
+        return in_lanes::<F, T, 8>(x, lift);
+    }
     match x.len() {
         128.. => in_lanes::<F, T, 32>(x, lift),
         8.. => in_lanes::<F, T, 8>(x, lift),

@@ -179,7 +179,7 @@ fn typed<T: Number>(call: &Call, spec: &ResizeSpec) {
 
 wide! {
     /// Fills a row with elements, each so many times.
-    fn repeat<T: Number>(x: &[T], times: usize, to: &mut [T]) {
+    fn repeat<T: Number>(x: &[T], times: usize, to: &mut [T]) where T::IS_FLOAT; {
         match times {
             1 => to.copy_from_slice(&x[..to.len()]),
             2 => to.as_chunks_mut::<2>().0.iter_mut().zip(x).for_each(|(to, &x)| *to = [x; 2]),
@@ -295,7 +295,7 @@ wide! {
         low: usize,
         sums: &[f64],
         to: &mut [T],
-    ) {
+    ) where T::IS_FLOAT; {
         let (count, taps) = (to.len() / K, axis.taps);
         let mut made = [0.0; STRIP];
         for (p, made) in made.chunks_exact_mut(count).take(K).enumerate() {
@@ -316,7 +316,7 @@ wide! {
 
 wide! {
     /// Adds a row of the source, times its weight.
-    fn add_row<T: Number>(x: &[T], weight: f64, sums: &mut [f64]) {
+    fn add_row<T: Number>(x: &[T], weight: f64, sums: &mut [f64]) where T::IS_FLOAT; {
         for (sum, x) in sums.iter_mut().zip(x) {
             *sum += weight * x.to_f64();
         }
@@ -331,7 +331,7 @@ wide! {
         low: usize,
         sums: &[f64],
         to: &mut [T],
-    ) {
+    ) where T::IS_FLOAT; {
         let (indices, weights) = (indices.as_chunks::<TAPS>().0, weights.as_chunks::<TAPS>().0);
         for ((to, indices), weights) in to.iter_mut().zip(indices).zip(weights) {
             let mut sum = 0.0;

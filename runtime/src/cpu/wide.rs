@@ -3,12 +3,13 @@
 /// Defines a function that is compiled for the vectors of each [`Isa`](super::Isa), and picks the widest that the machine
 /// has when called. Bits do not depend on it: lanes are independent, and only [`mul_add`](f32::mul_add) is fused. What the function
 /// calls in its loops must be `#[inline(always)]`: what is not inlined keeps the baseline's vectors, and nothing
-/// makes the compiler inline a closure of some size. A constant comes last, behind a semicolon.
+/// makes the compiler inline a closure of some size. A constant comes last, behind a semicolon. Behind `where` stands a
+/// constant condition on the types: for others there is one function, with the baseline's vectors.
 macro_rules! wide {
     (
         $(#[$meta:meta])*
         $vis:vis fn $name:ident<$($g:ident: $bound:path),+ $(; const $k:ident: usize)?>($($arg:ident: $ty:ty),* $(,)?)
-        $(-> $ret:ty)? $body:block
+        $(-> $ret:ty)? $(where $is_wide:expr;)? $body:block
     ) => {
         $(#[$meta])*
         #[inline]
@@ -26,12 +27,14 @@ macro_rules! wide {
                 fn avx512<$($g: $bound),+ $(, const $k: usize)?>($($arg: $ty),*) $(-> $ret)? {
                     any::<$($g),+ $(, $k)?>($($arg),*)
                 }
-                match $crate::cpu::Isa::of_machine() {
-                    // SAFETY: the machine has the instructions.
-                    $crate::cpu::Isa::Avx512 => return unsafe { avx512::<$($g),+ $(, $k)?>($($arg),*) },
-                    // SAFETY: as above.
-                    $crate::cpu::Isa::Avx2 => return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) },
-                    $crate::cpu::Isa::Baseline => {}
+                if const { true $(&& $is_wide)? } {
+                    match $crate::cpu::Isa::of_machine() {
+                        // SAFETY: the machine has the instructions.
+                        $crate::cpu::Isa::Avx512 => return unsafe { avx512::<$($g),+ $(, $k)?>($($arg),*) },
+                        // SAFETY: as above.
+                        $crate::cpu::Isa::Avx2 => return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) },
+                        $crate::cpu::Isa::Baseline => {}
+                    }
                 }
             }
             any::<$($g),+ $(, $k)?>($($arg),*)
@@ -40,7 +43,7 @@ macro_rules! wide {
     (
         $(#[$meta:meta])*
         $vis:vis unsafe fn $name:ident<$($g:ident: $bound:path),+ $(; const $k:ident: usize)?>($($arg:ident: $ty:ty),* $(,)?)
-        $(-> $ret:ty)? $body:block
+        $(-> $ret:ty)? $(where $is_wide:expr;)? $body:block
     ) => {
         $(#[$meta])*
         #[inline]
@@ -60,12 +63,14 @@ macro_rules! wide {
                     // SAFETY: the caller's promise.
                     unsafe { any::<$($g),+ $(, $k)?>($($arg),*) }
                 }
-                match $crate::cpu::Isa::of_machine() {
-                    // SAFETY: the machine has the instructions; else the caller's promise.
-                    $crate::cpu::Isa::Avx512 => return unsafe { avx512::<$($g),+ $(, $k)?>($($arg),*) },
-                    // SAFETY: as above.
-                    $crate::cpu::Isa::Avx2 => return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) },
-                    $crate::cpu::Isa::Baseline => {}
+                if const { true $(&& $is_wide)? } {
+                    match $crate::cpu::Isa::of_machine() {
+                        // SAFETY: the machine has the instructions; else the caller's promise.
+                        $crate::cpu::Isa::Avx512 => return unsafe { avx512::<$($g),+ $(, $k)?>($($arg),*) },
+                        // SAFETY: as above.
+                        $crate::cpu::Isa::Avx2 => return unsafe { avx2::<$($g),+ $(, $k)?>($($arg),*) },
+                        $crate::cpu::Isa::Baseline => {}
+                    }
                 }
             }
             // SAFETY: the caller's promise.

@@ -104,7 +104,7 @@ fn whole_planes<T: Number>(
 
 wide! {
     /// The largest elements of planes.
-    fn plane_maxima<T: Number>(from: &[T], size: usize, to: &mut [T]) {
+    fn plane_maxima<T: Number>(from: &[T], size: usize, to: &mut [T]) where T::IS_FLOAT; {
         for (to, plane) in to.iter_mut().zip(from.chunks_exact(size)) {
             *to = largest(plane);
         }
@@ -135,7 +135,7 @@ fn for_rows(s: &Sliding, elements: usize, f: impl Fn(Range<usize>) + Sync) {
 
 wide! {
     /// The largest elements that the windows of rows see.
-    fn largest_of_rows<T: Number>(s: &Sliding, x: &[T], first: usize, to: &mut [T]) {
+    fn largest_of_rows<T: Number>(s: &Sliding, x: &[T], first: usize, to: &mut [T]) where T::IS_FLOAT; {
         let (size, width) = (s.inputs(), s.output[s.last()]);
         let (rows, mut meets) = (s.outputs() / width, WindowRows::new(s));
         for (row, to) in (first..).zip(to.chunks_exact_mut(width)) {

@@ -24,7 +24,7 @@ wide! {
         first: usize,
         best: &mut [T],
         taps: &mut [u32],
-    ) {
+    ) where T::IS_FLOAT; {
         let (s, last, n) = (meets.s, meets.s.last(), best.len());
         let full = s.full();
         let [begin, end] = [full.start, full.end].map(|at| at.clamp(first, first + n) - first);
