@@ -11,17 +11,14 @@ PYTHON := $(VENV)/bin/python
 NODE_TESTS := target/node-tests
 DIFFERENTIAL := target/differential
 
-# Every build of tests takes the whole workspace: another choice of packages gives its
-# dependencies other features, and HiGHS would be built once more, for minutes.
-
 # Shows a command, runs it, and says how long it took.
 define step
 @printf '\n== %s\n' '$(1)'; start=$$SECONDS; $(1); \
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build build-baselines demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans onednn-test asan-test \
-  miri-test browser-test export-test fuzz bench bench-order bench-place bench-pipelines bench-forward bench-rewrites bench-budget papers zoo \
+.PHONY: help setup build build-highs demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans onednn-test asan-test \
+  miri-test browser-test export-test fuzz bench bench-order bench-solvers bench-place bench-pipelines bench-forward bench-rewrites bench-budget papers zoo \
   gpu-bundle digits clean
 
 help: ## List the targets
@@ -29,6 +26,7 @@ help: ## List the targets
 
 setup: ## Check the prerequisites; install what is missing by apt-get
 	@tools/setup.sh build
+	@tools/setup.sh tests
 	@tools/setup.sh python
 	@tools/setup.sh browser
 	@tools/setup.sh mpi
@@ -37,10 +35,12 @@ build: ## Build the release binary, target/release/arenic
 	@tools/setup.sh build
 	cargo build --release --locked
 
-# With the planners of single papers, for the tables that compare with them.
-build-baselines:
+# Of its own, so that the binary that is at hand stays.
+HIGHS := target/highs
+build-highs:
 	@tools/setup.sh build
-	cargo build --release --locked --features baselines
+	@tools/setup.sh highs
+	cargo build --release --locked --features highs --bin arenic --target-dir $(HIGHS)
 
 demo: build ## Compile a small CNN, train it on handwritten digits, and test it
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/digits/demo.sh
@@ -100,6 +100,7 @@ test: export ARENIC_REQUIRE_DIFFERENTIAL := 1
 test: export ARENIC_REQUIRE_NVRTC := 1
 test: ## Everything that CI runs
 	@tools/setup.sh build
+	@tools/setup.sh tests
 	@tools/setup.sh mpi
 	$(call step,cargo fmt --all --check)
 	$(call step,python3 benches/page.py --check && python3 benches/test_records.py)
@@ -121,7 +122,6 @@ endif
 	$(call step,$(MAKE) --no-print-directory export-test)
 	$(call step,cargo test --workspace --locked --features mpi --test mpi)
 	$(call step,cargo test --workspace --doc --locked)
-	$(call step,cargo check --no-default-features --locked)
 ifeq ($(DENY),yes)
 	$(call step,cargo deny --locked check licenses bans sources)
 	@if cargo deny --locked fetch db; then cargo deny --locked check advisories; \
@@ -133,7 +133,8 @@ endif
 # ARCHITECTURE.md says when.
 test-all: export ARENIC_WIDE := 1
 test-all: test ## The wide tier: what CI runs with every seed and architecture, and what it leaves out
-	$(call step,cargo test -p arenic-passes -p arenic-baselines --no-default-features --locked --lib)
+	@tools/setup.sh highs
+	$(call step,cargo test -p arenic-passes -p arenic-baselines --features arenic-passes/highs --locked)
 	$(call step,$(MAKE) --no-print-directory differential-wide)
 	$(call step,$(MAKE) --no-print-directory cudnn-plans)
 	$(call step,$(MAKE) --no-print-directory asan-test)
@@ -219,6 +220,7 @@ export-test: $(VENV)/export ## Train with exported artifacts in onnxruntime
 MINUTES ?= 16
 fuzz: ## Fuzz every reader, and the checker by random programs, for MINUTES in all
 	@tools/setup.sh build
+	@tools/setup.sh tests
 	@tools/fuzz.sh $(MINUTES)
 
 BENCH := $(VENV)-bench
@@ -238,16 +240,21 @@ bench-rewrites: $(BENCH)/made build ## Print what the default rewrites do to STE
 
 # Any memory graphs and models: make bench-order GRAPHS='a.json.gz b.onnx'
 GRAPHS ?= tests/fixtures/alexnet_bs32_sgd.json.gz models/structure/*.onnx
-bench-order: build-baselines ## Print the peak of every ordering method on GRAPHS
+bench-order: build ## Print the peak of every ordering method on GRAPHS
 	python3 benches/order_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(GRAPHS)
+
+# Any graphs, placements and steps: make bench-solvers PROGRAMS='a.json.gz b.csv c.onnx'
+PROGRAMS ?= $(GRAPHS) $(INSTANCES) models/step/*.onnx
+bench-solvers: build build-highs ## Print what integer programs come to by microlp and by HiGHS, on PROGRAMS (a build of 10 minutes)
+	python3 benches/solver_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic --highs $(HIGHS)/release/arenic $(PROGRAMS)
 
 # Instances in MiniMalloc's format: make bench-place INSTANCES='a.csv b.csv'
 INSTANCES ?= tests/fixtures/placement/*.csv
-bench-place: build-baselines ## Print the height of every placement method on INSTANCES
+bench-place: build ## Print the height of every placement method on INSTANCES
 	python3 benches/place_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(INSTANCES)
 
 MODELS ?= models/structure/*.onnx
-bench-pipelines: build-baselines ## Print the arena of every named pipeline for MODELS
+bench-pipelines: build ## Print the arena of every named pipeline for MODELS
 	python3 benches/pipeline_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(MODELS)
 
 bench-forward: build ## Print what steps made of forward models need beside those exported whole
@@ -256,7 +263,7 @@ bench-forward: build ## Print what steps made of forward models need beside thos
 # The papers' settings; any others: make bench-budget STEPS='a.onnx b.onnx'
 PAPERS := target/papers
 STEPS ?= $(PAPERS)/*.onnx
-bench-budget: build-baselines ## Print what byte limits cost for STEPS, by strategy, and what is saved for nothing
+bench-budget: build ## Print what byte limits cost for STEPS, by strategy, and what is saved for nothing
 	@ls $(STEPS) >/dev/null || { echo 'make papers writes these graphs'; exit 1; }
 	python3 benches/budget_tables.py --arenic $(CARGO_TARGET_DIR)/release/arenic $(STEPS)
 

@@ -2,6 +2,8 @@
 # Checks what arenic needs from the system, and installs what is missing on Debian.
 #
 #   tools/setup.sh build       what `cargo build` needs
+#   tools/setup.sh tests       what tests need beside it: a C++ compiler, which the emulator of CUDA calls
+#   tools/setup.sh highs       what the feature `highs` needs beside it
 #   tools/setup.sh python      a Python that can make virtual environments (node tests, benchmarks)
 #   tools/setup.sh extensions  what `torch.compile` needs to build extensions of Python (benchmarks)
 #   tools/setup.sh mpi         an MPI library and its launcher (ranks, feature `mpi`)
@@ -31,7 +33,6 @@ links() {
     return $ok
 }
 
-# HiGHS is C++, built by cmake; its bindings are made by bindgen, which loads libclang.
 compiles_cxx() {
     local out
     out=$(mktemp) || return 1
@@ -85,13 +86,22 @@ setup_build() {
     rust=$(rustc --version | cut -d ' ' -f 2)
     at_least "${rust%%-*}" "$RUST_MINIMUM" ||
         fail "Rust $rust is too old: $RUST_MINIMUM or newer is needed (rustup update)"
+    links || install gcc libc6-dev
+    links || fail "cc cannot link a program"
+}
+
+setup_tests() {
+    compiles_cxx || install g++
+    compiles_cxx || fail "c++ cannot link a program"
+}
+
+# HiGHS is C++, built by cmake; its bindings are made by bindgen, which loads libclang.
+setup_highs() {
     local missing=()
-    links || missing+=(gcc libc6-dev)
     compiles_cxx || missing+=(g++)
     command -v cmake >/dev/null || missing+=(cmake)
     has_libclang || missing+=(libclang-dev)
     [ "${#missing[@]}" -eq 0 ] || install "${missing[@]}"
-    links || fail "cc cannot link a program"
 }
 
 setup_python() {
@@ -128,9 +138,11 @@ setup_browser() {
 
 case "${1:-}" in
 build) setup_build ;;
+tests) setup_tests ;;
+highs) setup_highs ;;
 python) setup_python ;;
 browser) setup_browser ;;
 extensions) setup_extensions ;;
 mpi) setup_mpi ;;
-*) fail "usage: tools/setup.sh build|python|extensions|browser|mpi" ;;
+*) fail "usage: tools/setup.sh build|tests|highs|python|extensions|browser|mpi" ;;
 esac
