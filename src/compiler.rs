@@ -1,4 +1,8 @@
 //! How models are compiled: targets, byte limits, loss and optimizer, searches.
+//!
+//! The command line and the Python package only read options and print: both make a [`Compiler`] of them
+//! (`cli/compile/arguments.rs`). A [`Job`] imports a model once for all targets, limits and sizes; `compile.rs` is
+//! one compilation of it.
 
 mod job;
 mod joined;

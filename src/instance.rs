@@ -1,5 +1,6 @@
 //! Bare memory graphs in JSON (`.json` or `.json.gz`): operators, and tensors with their
-//! sizes, producer, consumers and kind. Whoever's graph is not ONNX can have it planned.
+//! sizes, producer, consumers and kind. Whoever's graph is not ONNX can have it planned: it becomes a graph of
+//! `opaque` operators, so that every pass over plans works on it.
 
 use arenic_ir::types::MAX_TENSOR_BYTES;
 use arenic_ir::{DType, Graph, Op, Output, TensorType, ValueId};

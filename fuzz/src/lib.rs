@@ -4,6 +4,21 @@
 //! what such commands do. Errors are fine. A panic, an abort, a hang or a huge allocation is a
 //! defect, and so is any result that the body proves wrong. libFuzzer runs the bodies
 //! (`fuzz_targets`, `make fuzz`), and so does an ordinary test ([`short`]).
+//!
+//! | target | what it runs |
+//! |---|---|
+//! | `onnx_step`, `onnx_forward` | import, passes without searches, three steps beside the reference |
+//! | `checkpoint` | ONNX Runtime's checkpoint beside two fixed models |
+//! | `npz`, `safetensors` | files of tensors, batches, progress |
+//! | `envelope`, `artifact` | artifacts, from bytes or from texts, with their digest made right; all commands on them |
+//! | `text` | what was printed and parsed prints the same |
+//! | `placement`, `memory_graph`, `trace`, `snapshot` | `place`, `order`, `trace`: no collisions, bounds below peaks |
+//! | `pipeline_yaml`, `device_yaml` | pipelines and devices as text |
+//! | `pipelines` | random pipelines and limits on random graphs, judged by the interpreter for three steps |
+//! | `programs` | random programs with up to eight changes: what `check` accepts is right for three steps |
+//!
+//! libFuzzer and [`mutate`] change inputs. One that did harm goes to `fuzz/artifacts`; once mended it goes to
+//! `fuzz/corpus/TARGET`, with a name that says what was wrong.
 
 pub mod short;
 

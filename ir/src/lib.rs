@@ -18,8 +18,9 @@
 //!   [`Op::in_place_pairs`] which results may take which operands' bytes, [`Op::cuts`] its parts, [`Op::work`] its
 //!   arithmetic.
 //! - **Backends.** [`Kernels`](backend::Kernels) is all that planner and checker ask of one: scratch, the order of sums,
-//!   what libraries compute, which types there are kernels for. No module of this crate names a backend. Whoever reads a
-//!   module says which ones its program may name; everything else takes its backend from a [`TargetInfo`].
+//!   what libraries compute, which types there are kernels for. No module of this crate names a backend, but for
+//!   `op/scalar.rs`, whose rows have a function's text in CUDA C++ and its name in ONNX. Whoever reads a module says
+//!   which backends its program may name; everything else takes its backend from a [`TargetInfo`].
 //! - **The checker.** [`check::check`] judges a program against its graph and gives its [`check::Footprint`];
 //!   [`check::Invariant`] lists what it proves. It shares no code with whatever made the program.
 //!   [`verify`](verify::verify) judges the graph alone.

@@ -1,6 +1,6 @@
 //! The passes of arenic and the pipeline that runs them.
 //!
-//! A pass is one file and one line in the list below ([`Standard`]). Its struct *is* its YAML entry:
+//! A pass is one file, its `mod`, and one line in the list below ([`Standard`]). Its struct *is* its YAML entry:
 //! fields are options with defaults, unknown ones are refused, and the first line of its
 //! doc comment is its help. Another crate adds passes of its own to the list by [`passes!`]; the planners of most
 //! single papers are such a crate, `arenic-baselines`. OLLA's, which this project began with, are here:

@@ -1,4 +1,14 @@
 //! What a pass is, and what it knows.
+//!
+//! | trait | is handed | may change |
+//! |---|---|---|
+//! | [`GraphPass`] | the graph, before it freezes | operators and values |
+//! | [`PlanPass`] | the frozen graph, the plan | facts of the plan |
+//! | [`Strategy`](crate::Strategy) | an ordered plan and a byte limit | tasks: copies, repeats |
+//! | [`ProgramPass`] | graph and plan, both frozen; the program | commands |
+//!
+//! The traits name the few passes that the pipeline knows by more than their name: [`Differentiate`], what divides a
+//! step ([`rounds::Divides`]) and a [`Placer`]. These implement the traits, so that the files import one another.
 
 use crate::certificate::PeakBound;
 use crate::differentiate::Differentiate;

@@ -2,7 +2,7 @@
 //!
 //! All that is asked of a transport is one exchange: every rank sends a message to every other and receives
 //! one from each. What is summed is summed here, by rank, so that sums have the same bits on every rank, in
-//! every run and over every transport.
+//! every run and over every transport. Exchanges run on the thread of their stream, outside of the kernels' pool.
 
 mod collective;
 #[cfg(feature = "mpi")]

@@ -2,7 +2,9 @@
 //!
 //! To hand a step to a thread that sleeps and to be woken at its end takes longer than a small step. A
 //! step therefore begins on the thread that asks for it. A kernel that has enough work for several
-//! threads enters the pool from there; from the next step on the pool runs the whole step.
+//! threads enters the pool from there; from the next step on the pool runs the whole step. Where several
+//! streams have kernels, each kernel enters the pool by itself: a stream that waited on a thread of the pool
+//! might hold the one that another stream needs.
 
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::cell::RefCell;

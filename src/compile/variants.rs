@@ -2,7 +2,8 @@
 //!
 //! Each is planned by itself, within what the homes of others leave of a byte limit, and then placed over
 //! common homes: states and constants have the same addresses in all, and the rest of the arena is
-//! used by each anew.
+//! used by each anew. A state that is in host memory in one step is there in all, which are planned again so; so is a
+//! step that the homes of others push above the limit.
 
 use super::{CompileError, Compiled, Constraints, Planning, Source};
 use crate::drops::{DroppedStructure, Drops};

@@ -1,4 +1,5 @@
-//! ONNX import and export. Nothing below this module sees ONNX or protobuf.
+//! ONNX import and export. The crates below see neither ONNX nor its protobuf, but for the names of ONNX's operators
+//! in the table of scalar functions (`ir/src/op/scalar.rs`).
 //!
 //! A model is read in five steps: the file is mapped and decoded without copying tensor
 //! data (`read`), functions are inlined and nodes sorted (`flatten`), inputs, symbolic

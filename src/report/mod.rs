@@ -1,7 +1,8 @@
 //! A page that shows what lies where in an arena, and when: `arenic report`.
 //!
 //! [`Report::of_target`] and [`Report::of_placement`] collect it, [`Report::to_html`] makes one
-//! self-contained page of it.
+//! self-contained page of it. Of an artifact, `kinds` says what tensors are for, `explain::life` why they are
+//! alive, and the checker how many bytes that is.
 
 mod page;
 mod placed;

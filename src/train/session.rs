@@ -2,7 +2,8 @@
 //!
 //! The thread owns everything that a step needs, and a GPU's context is current on it. It waits between
 //! steps. Whoever has the [`Session`] gives one order at a time, and touches the machine's memory only
-//! while none is open.
+//! while none is open: inputs are written to where the machine reads them. A step goes on where its caller stops
+//! waiting. A forward pass that evaluates has a session and arenas of its own.
 
 mod ready;
 

@@ -21,6 +21,20 @@
 //!
 //! An operand that ONNX calls optional is either present at its usual position or, when
 //! absent, the last ones are left off; flags say so where one in the middle is missing.
+//!
+//! # Adding an operator
+//!
+//! Add its variant to the list in `operators.rs`, under its family, and its row to the family's file. Where a family
+//! does not answer as a whole, the compiler then asks
+//! - in `backends/src/cpu` and `cuda` for scratch, the order of sums and the types that there are kernels for;
+//! - in `runtime/src/cpu/mod.rs`, and in the family's file of `runtime/src/cuda`, for the kernels;
+//! - in `passes/src/differentiate/rules` for the gradient, and in `roles.rs` beside it what a weight is that it reads;
+//! - in `passes/src/accumulate/rules.rs` and `shard/needs.rs` what a part of the batch's rows makes of it;
+//! - in `src/onnx/export/ops.rs` how it is written. A row in `src/onnx/ops` imports it.
+//!
+//! Tests ask for cases: `ir/tests/extents.rs` walks over all operators; `tests/differential` wants a generator for each
+//! row of the importer; the in-place tests of both backends want operands for each operator with pairs
+//! (`runtime/tests/support/pairs.rs`). What nobody says is no promise: an unknown order of sums keeps no bits.
 
 mod attention;
 mod attributes;

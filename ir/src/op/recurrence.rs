@@ -1,4 +1,7 @@
 //! Rows of recurrences and their gradients: what each operand is, and what a step multiplies.
+//!
+//! These operators are the recurrence alone. The product with the input and the gradients of weights are products over
+//! all steps at once, and nodes of their own: the importer and `differentiate` write them.
 
 use super::error::ensure;
 use super::families::Recurrent;

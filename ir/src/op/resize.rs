@@ -2,7 +2,8 @@
 //! the elements of its operand.
 //!
 //! Coordinates are fractions of integers, so that a coordinate on an element, or half-way between
-//! two, is exactly there: which element is the nearest is no matter of rounding.
+//! two, is exactly there: which element is the nearest is no matter of rounding. Kernels of all backends go by them.
+//! Scales that do not make the result's extents are refused, which bounds the tables that kernels have in scratch.
 
 use super::attributes::is_false;
 use super::error::ensure;

@@ -1,7 +1,9 @@
 //! Functions of one element of each operand: one row says what import, export, both backends and
 //! differentiation know of a function.
 //!
-//! The CPU's code of a function is in `runtime/src/cpu/scalar.rs`: it is made for each element type.
+//! The fields `cuda` and `onnx` are the exception to the rule that this crate names no backend and no file format:
+//! with them a function is one row. The CPU's code of a function is in `runtime/src/cpu/scalar.rs`: it is made for each
+//! element type. The importer's row for it is in `src/onnx/ops/elementwise.rs`.
 
 use crate::types::DType;
 use serde::{Deserialize, Serialize};

@@ -12,8 +12,8 @@
 //! become the attention's, and heads that share keys and values do so without copies of them. In a
 //! whole step scales stay as they are: what is scaled is kept in place of what is not.
 //! A dropout of the probabilities is drawn again wherever they are computed, so that its mask is
-//! not stored either. Where a mask is trained, its gradient is one of the operator's. An attention
-//! stays as it is where anything else reads its scores or probabilities.
+//! not stored either. There may be two masks, whose sum need not exist. Where the first is trained, its gradient is the
+//! operator's fourth result. An attention stays as it is where anything else reads its scores or probabilities.
 //!
 //! Sound because both sides are the same sums of the same terms, taken in another order, so that
 //! the last bits differ. A mask that is causal becomes a flag, for which see

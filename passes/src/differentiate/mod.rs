@@ -5,7 +5,8 @@
 //! the gradient of every parameter by reverse mode (`reverse`, by the rules in `rules`), and
 //! its update (`optimizer`), scaled by the input `lr`. Gradients go only where a trained
 //! parameter is; frozen ones become constants, and what their gradients would need is neither
-//! computed nor kept.
+//! computed nor kept. Inside of a chain of elementwise operators values are computed again (`chains`); what no `Where`
+//! selects has the gradient zero (`guards`).
 //!
 //! Sound because every rule is the adjoint of its operator's derivative, which tests hold
 //! against central differences, and because whole steps equal PyTorch's (`tests/forward.rs`).

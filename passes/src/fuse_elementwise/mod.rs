@@ -11,8 +11,9 @@
 //! Intermediate results no longer have bytes, but all operands are alive at once. By default a
 //! node joins only where no order of the graph can need more memory afterwards ([`memory`]); what
 //! may then be left out are, above all, comparisons that an order could run early, to keep a byte
-//! of each element instead of four. This is XLA's and Inductor's loop fusion without recomputing
-//! anything, and their fusion of what a reduction reads ([`reduction`]).
+//! of each element instead of four. A GELU by `erf` and its gradient are one chain each, which read the operand
+//! alone. This is XLA's and Inductor's loop fusion without recomputing anything, and their fusion of what a
+//! reduction reads ([`reduction`]).
 
 mod memory;
 mod reduction;

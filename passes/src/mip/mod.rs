@@ -1,7 +1,7 @@
 //! Mixed-integer programs: modelled with `good_lp`, solved by microlp, or by HiGHS in builds with the feature `highs`.
 //!
 //! Solvers compute in floating point. What comes back is a proposal: whoever asks measures
-//! it again in whole bytes, and no certificate rests on a solver's bound.
+//! it again in whole bytes, and no certificate rests on a solver's bound. Only the files here know a solver.
 
 #[cfg(feature = "highs")]
 mod highs;

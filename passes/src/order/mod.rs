@@ -7,6 +7,10 @@
 //! equals the one that placement heuristics put lowest.
 //! Sound because every candidate is a topological order of the plan's dependences, which
 //! `Plan::set_order` checks again.
+//!
+//! `problem` is scheduling without a graph. `search` looks for an order within a budget, `branch` is branch and bound,
+//! and `window` a part of an order as a problem of its own. `lifetime` is OLLA's integer program, which `order_ilp` and
+//! `order_place_ilp` solve; this pass asks no solver.
 
 mod bound;
 mod branch;

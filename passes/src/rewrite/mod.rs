@@ -10,6 +10,9 @@
 //! and sweeps what is dead afterwards.
 //!
 //! Every rewrite reads one view first and edits then, so that a match never sees half a rewrite.
+//!
+//! `turn` (with `layout`), `precision` and `section` match no patterns: they go over all nodes once, and share
+//! [`Graph::arranged`](arenic_ir::Graph::arranged) with the editor.
 
 mod constants;
 mod editor;

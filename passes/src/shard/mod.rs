@@ -7,7 +7,8 @@
 //! order of sums: means are over what all ranks count, the norm that clips gradients is that of
 //! the sums, and a random operator draws for a row what it draws for it in the whole batch.
 //! Sound because every cut is one of the table, as it is for micro-batches; all ranks run one graph, so that they
-//! meet in every exchange.
+//! meet in every exchange. A step is shared among ranks first and divided into rounds afterwards, so that
+//! exchanges run once, before the first round or after the last.
 //!
 //! **Sharded states** (`needs`, `build`). An update is elementwise, so that each rank can do its part of
 //! it: elements are the same wherever they are computed. From `optimizer` on every rank keeps its part of

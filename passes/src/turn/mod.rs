@@ -1,7 +1,8 @@
 //! Regions of the graph whose tensors have their axes in another order.
 //!
 //! [`form`] says how an operator works on such tensors, [`choose`] which operators do: a least cut, by what each
-//! operator gains and what it costs to turn a tensor where the region ends. [`rewrite`] makes the graph.
+//! operator gains and what it costs to turn a tensor where the region ends. [`rewrite`] makes the graph, in which
+//! states, inputs and outputs keep their order.
 //! Transposes that the graph has are such ends, and cost nothing more where one side of them is in the region
 //! (Boykov, Veksler and Zabih, "Fast Approximate Energy Minimization via Graph Cuts", 2001, has labels by cuts).
 

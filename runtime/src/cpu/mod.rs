@@ -7,6 +7,15 @@
 //!   [`Op::scratch_bytes`](arenic_ir::Op::scratch_bytes);
 //! - where the operator table declares an in-place pair, the kernel reads what it needs
 //!   of an element (or row) before it writes there, and the result has the same bits.
+//!
+//! Products go by kernels of the `gemm` crates (`library`) and, of `bf16`, by oneDNN where it is (`onednn`). What these
+//! pack is the one allocation beside the arena, which [`library_bytes`] bounds. A recurrence packs its weight once for
+//! all steps (`step_product`).
+//!
+//! What kernels are written with: `isa` says which instructions they may use, `wide` compiles loops for each; `tasks`
+//! shares out work; `nest`, `map` and `blocks` are loops over operands; `address` has addresses that tasks share.
+//! Convolutions have several ways (`depthwise`, `direct`, `winograd`, `shifted`, columns in `conv`), of which
+//! `arenic_backends::cpu::tiling` chooses one by shapes.
 
 mod address;
 mod attention;

@@ -4,9 +4,11 @@
 //! each operator into launches of kernels whose text has extents and strides as constants, and
 //! [`Module`] collects the texts, each once. What takes more than an expression per element is
 //! a template in `kernels/*.cuh`. Large products and convolutions may go by cuBLASLt and cuDNN
-//! instead, which [`CudaOptions`] and the executor choose at the start. Kernels keep the rules of the CPU's: the order of every sum
-//! follows from shapes, in-place pairs are read before they are written, and contents that do
-//! not fit are refused, here by a word that the host looks at.
+//! instead, which [`CudaOptions`] and the executor choose at the start; what is done without them stands beside
+//! each call ([`Work::Library`]). Kernels keep the rules of the CPU's: the order of every sum follows from shapes,
+//! in-place pairs are read before they are written, and contents that do not fit are refused, here by a word that the
+//! host looks at. Multiplications and additions are fused only where the text says so, so that elementwise
+//! arithmetic has the CPU's bits.
 
 mod attention;
 mod batch_norm;

@@ -1,6 +1,9 @@
 //! Operators that hold graphs. Of branches and loops, `If`, `Loop` and `Scan`, conditions and counts are known when the
 //! model is compiled: the chosen branch, or every turn of the loop, becomes nodes of the graph. So does what
 //! `SequenceMap` does to each element (`map`), and `FlexAttention` to its scores (`flexible`).
+//!
+//! A body is flattened where it is built ([`Body`]), with what is around it bound by name. A sequence of tensors is a
+//! [`Slot`] of the importer and no value of the graph.
 
 mod flexible;
 mod map;

@@ -1,5 +1,6 @@
 //! ai.onnx.preview.training. Of the optimizers, one update per parameter, so that each can run as
-//! soon as its gradient exists.
+//! soon as its gradient exists. A `Gradient` names tensors, not operands (`FlatNode::named`), and becomes nodes while
+//! the graph is built.
 
 use super::{ANY, Row, row};
 use crate::evaluator::Kernels;

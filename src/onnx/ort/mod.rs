@@ -1,5 +1,6 @@
 //! ONNX Runtime's training artifacts: a folder with `training_model.onnx`, `optimizer_model.onnx`
-//! and `checkpoint`, read as one training step.
+//! and `checkpoint`, read as one training step. `checkpoint` reads the flatbuffer, `fuse` makes one model of the three,
+//! which is imported like any other; its operators have their rows in `ops/microsoft`.
 
 mod accumulate;
 mod checkpoint;

@@ -5,7 +5,10 @@
 //! metadata (`signature`), and into each node's, of which of its operators the node is; where its
 //! optimizer passes ran, that tells what they did to parameters (`lost`), some of which can be
 //! restored (`repair`). An exporter that knows more writes the model's property `arenic.parameters`
-//! (`declared`), which is stronger. What trains otherwise than a file reads leaves traces in it (`aside`). Files of others say nothing, and what reads a weight tells what it is.
+//! (`declared`), which is stronger. What trains otherwise than a file reads leaves traces in it (`aside`, `detach`).
+//! Files of others say nothing: what reads a weight tells what it is (`literals`; `roles` of the pass `differentiate`),
+//! and `removed` knows what exporters leave out. `Weights::decided` (`src/compile.rs`) puts all of it together before
+//! any pass.
 
 mod aside;
 mod declared;

@@ -7,6 +7,9 @@
 
 `export` writes a module's forward pass as an ONNX file that trains as the module does; `training_step` gives a whole
 training step, with the backward pass that PyTorch traces. Needs `pip install arenic[torch]`.
+
+`forward` has the first, of a Keras model by `from_keras`; `joint` the second, with `lowering` of operators that the
+exporter lacks and `updates` of parameters. Both trace a module by `tracing` and tidy the exporter's file by `cleaning`.
 """
 
 from .forward import export
