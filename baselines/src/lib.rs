@@ -13,6 +13,7 @@
 //! | Park et al., "Transparent GPU Memory Management for DNNs", PPoPP 2018: tvDNN | [`swap_ilp`] | `tvdnn` |
 //! | "GPU memory management for deep neural networks using deep Q-network" (anonymous, under review) | [`plan_dqn`] | `dqn` |
 //! | Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016) | [`recompute`], its methods `sqrt` and `greedy` | `recompute` |
+//! | Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020 | [`recompute_ilp`] | `checkmate` |
 //! | "Squeeze the Memory Consumption of Deep Learning", MXNet's note on memory | `share_parallel`, of the standard passes | `mxnet` |
 //!
 //! The pipeline `definition` is what a plain runtime would need: definition order, no sharing, first fit.
@@ -22,6 +23,7 @@ mod fixtures;
 pub mod place_smartpool;
 pub mod plan_dqn;
 pub mod recompute;
+pub mod recompute_ilp;
 pub mod swap_autoswap;
 pub mod swap_ilp;
 
@@ -32,6 +34,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("autoswap", include_str!("pipelines/autoswap.yaml")),
     ("dqn", include_str!("pipelines/dqn.yaml")),
     ("mxnet", include_str!("pipelines/mxnet.yaml")),
+    ("checkmate", include_str!("pipelines/checkmate.yaml")),
     ("recompute", include_str!("pipelines/recompute.yaml")),
     ("tvdnn", include_str!("pipelines/tvdnn.yaml")),
 ];
@@ -42,6 +45,7 @@ arenic_passes::passes! {
     strategy swap_autoswap::SwapAutoswap in "swap_autoswap/mod.rs",
     strategy plan_dqn::PlanDqn in "plan_dqn/mod.rs",
     strategy recompute::Recompute in "recompute/mod.rs",
+    strategy recompute_ilp::RecomputeIlp in "recompute_ilp/mod.rs",
     strategy swap_ilp::SwapIlp in "swap_ilp/mod.rs",
     plan place_smartpool::PlaceSmartpool,
 }

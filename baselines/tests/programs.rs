@@ -372,6 +372,7 @@ fn strategies_keep_byte_limits_or_refuse() {
         "recompute: {method: greedy}",
         "recompute: {method: sqrt}",
         "recompute: {effort: 1}",
+        "recompute_ilp: {effort: 2, blocks: 10}",
         "swap_ilp: {effort: 1}",
     ];
     for strategy in strategies {

@@ -92,6 +92,7 @@ fn yaml(random: &mut Random) -> String {
         "recompute: {method: greedy}",
         "recompute: {method: sqrt}",
         "recompute: {effort: 0.05}",
+        "recompute_ilp: {effort: 0.05, blocks: 8}",
         "swap_ilp: {effort: 0.05}",
     ];
     let orders = ["best", "definition", "freed_minus_allocated", "eager_free", "depth_first"];

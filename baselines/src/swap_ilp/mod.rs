@@ -5,7 +5,7 @@
 //! ours. The heuristic is a greedy choice of swaps with the schedule of `Room`. The
 //! [`program`] decides for some gaps at a time whether their tensor leaves, before which step
 //! its bytes are used again and before which its copy back is issued, everything else fixed:
-//! HiGHS proves little about programs of more than some tens of copies. What it proposes is
+//! solvers prove little about programs of more than some tens of copies. What it proposes is
 //! kept where the predicted step is shorter, and the pass returns the faster, as simulated,
 //! of the heuristic's plan and the improved one. Homes in host memory are the heuristic's.
 //! Where the addresses of neither fit, AutoSwap's plan is taken, and last of all everything

@@ -31,9 +31,11 @@ mod tests;
 use crate::PassError;
 use crate::residency::Timeline;
 pub(crate) use least::{Effort, Lowest, least, promise};
+pub use rewrite::rewrite;
+pub use runs::{Load, Meter, Runs};
 pub use search::{EFFORT, search};
 pub use starts::in_other_orders;
-use step::RecomputeStep;
+pub use step::RecomputeStep;
 
 /// Seconds that every plan that computes tensors again, and moves none, takes more than the step
 /// without a limit, at least.

@@ -8,7 +8,7 @@ use cranelift_entity::{EntityRef, SecondaryMap};
 ///
 /// # Errors
 /// The sequence breaks a dependence: a defect.
-pub(super) fn rewrite(step: &RecomputeStep, runs: &[u32]) -> Result<Plan, PlanError> {
+pub fn rewrite(step: &RecomputeStep, runs: &[u32]) -> Result<Plan, PlanError> {
     let mut plan = step.t.plan.clone();
     // The buffer that holds each tensor now.
     let mut here: SecondaryMap<BufferId, Option<BufferId>> = SecondaryMap::new();

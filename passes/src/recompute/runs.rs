@@ -10,19 +10,19 @@ use super::step::RecomputeStep;
 use crate::Search;
 
 /// Operators in the order in which they run; one that comes again is repeated.
-pub(super) type Runs = Vec<u32>;
+pub type Runs = Vec<u32>;
 
 /// What a sequence takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Load {
+pub struct Load {
     /// The most bytes at any time.
-    pub(super) peak: u64,
+    pub peak: u64,
     /// The run at which that is.
     pub(super) at: usize,
     /// Bytes above the limit, summed over runs.
     pub(super) over: u64,
     /// Seconds of all runs.
-    pub(super) seconds: f64,
+    pub seconds: f64,
 }
 
 impl Load {
@@ -59,13 +59,13 @@ pub(super) struct Copy {
 const NONE: u32 = u32::MAX;
 
 /// Measures sequences; its tables are kept between them.
-pub(super) struct Meter<'a> {
+pub struct Meter<'a> {
     pub(super) step: &'a RecomputeStep<'a>,
     search: Search<'a>,
     /// Every copy of the sequence measured last, by the run that makes it.
     pub(super) copies: Vec<Copy>,
     /// Bytes while each run runs.
-    pub(super) live: Vec<u64>,
+    pub live: Vec<u64>,
     /// The copies that runs read, and where those of each run begin.
     read: Vec<u32>,
     first_read: Vec<u32>,
@@ -77,7 +77,8 @@ pub(super) struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    pub(super) fn new(step: &'a RecomputeStep<'a>, search: Search<'a>) -> Self {
+    /// Measures sequences of a step.
+    pub fn new(step: &'a RecomputeStep<'a>, search: Search<'a>) -> Self {
         Meter {
             step,
             search,
@@ -98,7 +99,7 @@ impl<'a> Meter<'a> {
     }
 
     /// What a sequence takes under a limit.
-    pub(super) fn measure(&mut self, runs: &[u32], limit: u64) -> Load {
+    pub fn measure(&mut self, runs: &[u32], limit: u64) -> Load {
         self.measured += runs.len() as u64;
         self.follow(runs);
         let step = self.step;
@@ -196,7 +197,7 @@ impl<'a> Meter<'a> {
     }
 
     /// Leaves out runs that nothing needs, but for one of each operator.
-    pub(super) fn drop_dead(&mut self, runs: &mut Runs) {
+    pub fn drop_dead(&mut self, runs: &mut Runs) {
         let step = self.step;
         self.needed.clear();
         self.needed.resize(step.tensors(), false);

@@ -9,16 +9,16 @@ use arenic_ir::plan::{BufferId, TaskId, TaskKind};
 use cranelift_entity::{EntityRef, SecondaryMap};
 
 /// What repeats can be made of.
-pub(super) struct RecomputeStep<'a> {
+pub struct RecomputeStep<'a> {
     pub(super) t: &'a Timeline<'a>,
     /// The tensors that each operator reads, of those that come and go.
-    pub(super) reads: RaggedRows<u32>,
+    pub reads: RaggedRows<u32>,
     /// Those that it makes.
-    pub(super) writes: RaggedRows<u32>,
+    pub writes: RaggedRows<u32>,
     /// Its pairs (operand, result) that may share bytes, the largest first.
     pub(super) pairs: RaggedRows<(u32, u32)>,
     /// How long it takes.
-    pub(super) seconds: Vec<f64>,
+    pub seconds: Vec<f64>,
     /// It may run more than once.
     again: Vec<bool>,
     /// It may run later than it does: nothing but tensors that come and go depends on it.
@@ -29,15 +29,15 @@ pub(super) struct RecomputeStep<'a> {
     /// The operator that overwrites a state that it reads: it does not run after that.
     until: Vec<Option<u32>>,
     /// Bytes of each tensor.
-    pub(super) bytes: Vec<u64>,
+    pub bytes: Vec<u64>,
     /// The operator that makes each tensor; `None` for an input.
-    pub(super) producer: Vec<Option<u32>>,
+    pub producer: Vec<Option<u32>>,
     /// The tensor is there when the step ends; it is not made again.
-    pub(super) pinned: Vec<bool>,
+    pub pinned: Vec<bool>,
     /// Inputs that are alive until their last reader.
-    pub(super) inputs: Vec<u32>,
+    pub inputs: Vec<u32>,
     /// Bytes that are alive throughout.
-    pub(super) resident: u64,
+    pub resident: u64,
 }
 
 impl<'a> RecomputeStep<'a> {
@@ -45,7 +45,7 @@ impl<'a> RecomputeStep<'a> {
     ///
     /// # Errors
     /// The plan is not one of a verified graph.
-    pub(super) fn new(t: &'a Timeline<'a>) -> Result<Self, PassError> {
+    pub fn new(t: &'a Timeline<'a>) -> Result<Self, PassError> {
         let p = order::bare_problem(t.g, t.plan, Sharing::HomesInAnyOrder)?;
         let op = |task: usize| t.position[TaskId::new(task)];
         let mut tied: SecondaryMap<TaskId, bool> = SecondaryMap::new();
@@ -98,12 +98,12 @@ impl<'a> RecomputeStep<'a> {
     }
 
     /// Operators.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.seconds.len()
     }
 
     /// Tensors.
-    pub(super) fn tensors(&self) -> usize {
+    pub fn tensors(&self) -> usize {
         self.bytes.len()
     }
 
@@ -123,6 +123,16 @@ impl<'a> RecomputeStep<'a> {
     pub(super) fn maker(&self, x: u32) -> Option<u32> {
         let op = self.producer[x as usize].filter(|_| !self.pinned[x as usize])?;
         self.again[op as usize].then_some(op)
+    }
+
+    /// True where an operator may run more than once.
+    pub fn may_repeat(&self, op: u32) -> bool {
+        self.again[op as usize]
+    }
+
+    /// The operator that overwrites a state that an operator reads; that one does not run after it.
+    pub fn overwritten_by(&self, op: u32) -> Option<u32> {
+        self.until[op as usize]
     }
 
     /// True where an operator may still run, once those in `ran` have run.
