@@ -42,8 +42,7 @@ pub(in crate::cli) struct Arguments {
     /// The artifact to write
     #[arg(short = 'o', value_name = "OUT.arenic", required_unless_present_any = ["stop_after", "sweep"])]
     pub(super) artifact: Option<PathBuf>,
-    /// A pipeline file, or the name of a pipeline (see `arenic pipeline list`) [default: default; with
-    /// --loss: training]
+    /// A pipeline file, or the name of a pipeline (see `arenic pipeline list`) [default: default]
     #[arg(long, value_name = "P.yaml")]
     pub(super) pipeline: Option<String>,
     /// Size of a symbolic dimension; NAME=max is the largest one that keeps the limit. Several sizes make
