@@ -93,7 +93,7 @@ fn planned(
         return Ok(free);
     }
     let device = Some(free.arena_bytes().device * 3 / 4);
-    let search = Search { effort: Some(0.1), ..Search::default() };
+    let search = Search { effort: Some(0.01), ..Search::default() };
     let cx = Cx { limits: PerSpace { device, host: None }, search, ..cx() };
     match pipeline.run(case.g.clone(), &cx, RunOptions::default()) {
         Err(RunError::Pass { error, .. }) if error.is_of_limits() => Ok(free),

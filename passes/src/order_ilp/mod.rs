@@ -1,4 +1,4 @@
-//! Order by integer program: OLLA's program 14 (section 4.4), solved by HiGHS.
+//! Order by integer program: OLLA's program 14 (section 4.4), solved by [`crate::mip`].
 //!
 //! Create and preserve binaries per tensor and step, one operator per step (see
 //! [`crate::order::lifetime`]), warm-started with the best list scheduler's order. A graph splits
