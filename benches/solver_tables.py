@@ -5,9 +5,9 @@
 
 `--highs` is a build with the feature `highs`. Memory graphs (.json.gz) are ordered by `order_ilp`, and by the pipeline
 `olla` up to its order; placements (.csv) are placed by `place_ilp`, with and without the pyramid; steps (.onnx) are compiled
-by the pipelines `olla` and, within 70 % of what they need without a limit, `tvdnn`, and by `order_place_ilp` if they
-have few operators. Figures are peaks, heights and arenas in MiB, of `tvdnn` predicted milliseconds a step. Seconds are
-the whole process's.
+by the pipelines `olla` and, within 70 and 85 % of what they need without a limit, `tvdnn` and `checkmate`, and by
+`order_place_ilp` if they have few operators. Figures are peaks, heights and arenas in MiB, under a limit predicted
+milliseconds a step. Seconds are the whole process's.
 """
 
 import argparse
@@ -23,8 +23,9 @@ JOINT = "- dead_code\n- views\n- detach_states\n- spans\n- prune_precedence\n- o
 OPTIONS = {
     ".gz": {"order_ilp": "- detach_states\n- order_ilp\n", "olla": None},
     ".csv": {"place_ilp": "- place_ilp\n", "place_ilp, no pyramid": "- place_ilp: {pyramid: false}\n"},
-    ".onnx": {"olla": None, "tvdnn": None, "order_place_ilp": JOINT},
+    ".onnx": {"olla": None, "tvdnn": None, "checkmate": None, "order_place_ilp": JOINT},
 }
+LIMITS = {"tvdnn": 0.7, "checkmate": 0.85}
 COLUMNS = {
     "file": "file",
     "pipeline": "pipeline",
@@ -81,9 +82,9 @@ def main():
                     pipeline = folder / "pipeline.yaml"
                     pipeline.write_text(text)
                 limit = None
-                if name == "tvdnn":
+                if name in LIMITS:
                     whole, _ = said(args.arenic, "compile", file, "-o", folder / "out.arenic", "--plan-only", "--pipeline", name)
-                    limit = int(0.7 * whole["arena_bytes"])
+                    limit = int(LIMITS[name] * whole["arena_bytes"])
                 (ours, s), (theirs, t) = (figure(b, file, pipeline, limit, args, folder) for b in (args.arenic, args.highs))
                 if ours is None or theirs is None:
                     continue

@@ -234,7 +234,7 @@ fn byte_limits_are_kept() {
 /// The same where nothing may leave the device.
 #[test]
 fn byte_limits_are_kept_by_repeats_alone() {
-    byte_limits("", Some(0), if is_wide() { 10_000 } else { 150 });
+    byte_limits("", Some(0), if is_wide() { 10_000 } else { 60 });
 }
 
 /// `make test-all` has more seeds.

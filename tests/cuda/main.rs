@@ -119,7 +119,7 @@ impl Run {
         let constraints =
             Constraints { backend, device, limits, no_gpu_code, ..Constraints::default() };
         // Any plan will do.
-        let search = Search { effort: Some(0.1), ..Search::default() };
+        let search = Search { effort: Some(0.02), ..Search::default() };
         let options = RunOptions::default();
         compile(
             &Model::open(&self.model).unwrap(),

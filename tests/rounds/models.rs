@@ -66,7 +66,7 @@ fn compiled_within(
         pipeline = pipeline.in_micro_batches(pass);
     }
     let constraints = Constraints { limits, ..Constraints::default() };
-    let search = Search { effort: Some(0.1), ..Search::default() };
+    let search = Search { effort: Some(0.02), ..Search::default() };
     let options = RunOptions::default();
     let compiled =
         compile(&Model::open(root(model))?, &import, &pipeline, constraints, search, options)?;
