@@ -193,7 +193,8 @@ fn the_largest_batch_that_fits_is_found() {
 #[test]
 fn host_memory_has_a_limit_of_its_own() {
     let shell = Shell::new();
-    let compile = "compile @models/step/ref_gpt_tiny_b4_adamw.onnx -o m.arenic --json --effort 0.05";
+    let compile =
+        "compile @models/step/ref_gpt_tiny_b4_adamw.onnx -o m.arenic --json --effort 0.05";
     let figure = |object: &Value, name: &str| object[name].as_u64().unwrap();
     let whole = figure(&shell.succeeds(compile)[0], "arena_bytes");
     let compile = format!("{compile} --device-memory {}", whole * 6 / 10);

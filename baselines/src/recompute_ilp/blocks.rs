@@ -57,7 +57,7 @@ impl Block {
 /// The step in at most so many blocks, and the bytes that are there as each one runs whatever is dropped.
 pub(super) fn blocks(step: &RecomputeStep, most: usize) -> (Vec<Block>, Vec<f64>) {
     let cut = merged(step, most);
-    let mut block_of = vec![0; step.len()];
+    let mut block_of = vec![0; step.operators()];
     for (b, ops) in cut.iter().enumerate() {
         block_of[ops.clone()].fill(b);
     }
@@ -77,7 +77,7 @@ fn merged(step: &RecomputeStep, most: usize) -> Vec<Range<usize>> {
         made.filter(|&&x| !step.pinned[x as usize]).map(|&x| step.bytes[x as usize]).sum()
     };
     let again = |ops: &Range<usize>| ops.clone().all(|op| step.may_repeat(op as u32));
-    let mut cut: Vec<Range<usize>> = (0..step.len()).map(|op| op..op + 1).collect();
+    let mut cut: Vec<Range<usize>> = (0..step.operators()).map(|op| op..op + 1).collect();
     while cut.len() > most.max(1) {
         let price = |&i: &usize| {
             let (a, b) = (&cut[i], &cut[i + 1]);
@@ -94,7 +94,7 @@ fn merged(step: &RecomputeStep, most: usize) -> Vec<Range<usize>> {
 /// The operators that read each tensor.
 fn readers(step: &RecomputeStep) -> Vec<Vec<usize>> {
     let mut readers = vec![Vec::new(); step.tensors()];
-    for op in 0..step.len() {
+    for op in 0..step.operators() {
         step.reads.row(op).iter().for_each(|&x| readers[x as usize].push(op));
     }
     readers
@@ -151,16 +151,16 @@ fn always(
         let last = readers[x as usize].iter().map(|&op| block_of[op] + 1).max();
         add(0, if again { blocks } else { last.unwrap_or(0) }, x);
     }
-    for op in 0..step.len() {
+    for (op, &block) in block_of.iter().enumerate() {
         let pinned = step.writes.row(op).iter().filter(|&&x| step.pinned[x as usize]);
-        pinned.for_each(|&x| add(block_of[op] + 1, blocks, x));
+        pinned.for_each(|&x| add(block + 1, blocks, x));
     }
     always
 }
 
 /// What each block takes beyond what the program counts while nothing is dropped.
 fn beside(step: &RecomputeStep, blocks: &[Block], always: &[f64]) -> Vec<f64> {
-    let whole: Vec<u32> = (0..step.len() as u32).collect();
+    let whole: Vec<u32> = (0..step.operators() as u32).collect();
     let mut meter = Meter::new(step, Search::default());
     meter.measure(&whole, u64::MAX);
     let beside = |(k, block): (usize, &Block)| {

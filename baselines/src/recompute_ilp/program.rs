@@ -175,7 +175,8 @@ impl<'a> Rows<'a> {
                 let Some(runs) = runs else { continue };
                 let mut row = vec![(1.0, held), (own, runs)];
                 let kept = |i: usize| self.blocks[i].kept(t) as f64 / limit;
-                row.extend(freed[k].iter().map(|&(i, v)| (-kept(i), v)));
+                let freed = freed.iter().filter(|f| f.0 == k);
+                row.extend(freed.map(|&(_, i, v)| (-kept(i), v)));
                 held = self.sum(row, 0.0);
             }
         }
@@ -190,9 +191,9 @@ impl<'a> Rows<'a> {
         sum
     }
 
-    /// F of a stage: after each block the blocks that may be freed. What the stage's last block reads is not.
-    fn freed(&mut self, t: usize) -> Vec<Vec<(usize, Var)>> {
-        let mut freed = vec![Vec::new(); t];
+    /// F of a stage: k, i and the variable. What the stage's last block reads is not freed.
+    fn freed(&mut self, t: usize) -> Vec<(usize, usize, Var)> {
+        let mut freed = Vec::new();
         for i in (0..t).filter(|i| !self.blocks[t].reads.contains(i)) {
             // It is read, or wanted, after this.
             let mut wanted = self.there.get(t + 1).and_then(|there| there[i]);
@@ -203,7 +204,7 @@ impl<'a> Rows<'a> {
                 if let Some(wanted) = wanted {
                     self.program.at_most(&[(1.0, free), (1.0, wanted)], 1.0);
                 }
-                freed[k].push((i, free));
+                freed.push((k, i, free));
                 wanted = Some(match wanted {
                     None => runs,
                     Some(later) => {

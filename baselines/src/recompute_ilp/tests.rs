@@ -14,7 +14,7 @@ use arenic_programs::steps::{add, begin, finish, plan, step};
 fn least_seconds(step: &RecomputeStep, limit: u64, repeats: usize) -> Option<f64> {
     let mut meter = Meter::new(step, Search::default());
     let mut best: Option<f64> = None;
-    let mut open: Vec<(Vec<u32>, usize)> = vec![((0..step.len() as u32).collect(), repeats)];
+    let mut open: Vec<(Vec<u32>, usize)> = vec![((0..step.operators() as u32).collect(), repeats)];
     while let Some((runs, left)) = open.pop() {
         let load = meter.measure(&runs, limit);
         if load.peak <= limit && best.is_none_or(|b| load.seconds < b) {
@@ -24,7 +24,7 @@ fn least_seconds(step: &RecomputeStep, limit: u64, repeats: usize) -> Option<f64
             continue;
         }
         for at in 1..runs.len() {
-            for op in (0..step.len() as u32).filter(|&op| step.may_repeat(op)) {
+            for op in (0..step.operators() as u32).filter(|&op| step.may_repeat(op)) {
                 let ran = |op: u32| runs[..at].contains(&op);
                 if ran(op) && step.overwritten_by(op).is_none_or(|by| !ran(by)) {
                     let mut longer = runs.clone();
@@ -53,7 +53,7 @@ fn a_program_of_single_operators_is_as_good_as_any_sequence() {
         let limit = peak * random.u64(60..95) / 100;
         let step = RecomputeStep::new(&t).unwrap();
         let Some(least) = least_seconds(&step, limit, 3) else { continue };
-        let (blocks, always) = blocks(&step, step.len());
+        let (blocks, always) = blocks(&step, step.operators());
         let budget = Search::default().budget(100.0);
         let limits = mip::Limits::new(&budget, 0);
         let stages = solve(&blocks, &always, limit, &limits).unwrap();
@@ -61,7 +61,7 @@ fn a_program_of_single_operators_is_as_good_as_any_sequence() {
         let load = Meter::new(&step, Search::default()).measure(&runs, limit);
         assert!(load.peak <= limit, "seed {seed}: {} above {limit}", load.peak);
         assert!(load.seconds <= least + 1e-9, "seed {seed}: {} above {least}", load.seconds);
-        tried += usize::from(runs.len() > step.len());
+        tried += usize::from(runs.len() > step.operators());
     }
     assert!(tried > 10, "{tried}");
 }

@@ -35,8 +35,8 @@ struct Around<'a> {
 
 impl<'a> Around<'a> {
     fn new(step: &'a RecomputeStep<'a>) -> Self {
-        let mut readers = vec![Vec::new(); step.len()];
-        for op in 0..step.len() as u32 {
+        let mut readers = vec![Vec::new(); step.operators()];
+        for op in 0..step.operators() as u32 {
             for maker in Self::makers(step, op) {
                 readers[maker as usize].push(op);
             }
@@ -50,7 +50,7 @@ impl<'a> Around<'a> {
 
     /// The operators that one depends on, or that depend on it; itself not.
     fn reached(&self, from: u32, back: bool) -> Vec<bool> {
-        let mut reached = vec![false; self.step.len()];
+        let mut reached = vec![false; self.step.operators()];
         let mut stack = vec![from];
         while let Some(op) = stack.pop() {
             let visit = |next: u32| {
@@ -95,16 +95,16 @@ impl<'a> Around<'a> {
     /// The path of operators that takes longest.
     fn longest_path(&self) -> Vec<u32> {
         let step = self.step;
-        let mut until = vec![0.0f64; step.len()];
-        let mut previous: Vec<Option<u32>> = vec![None; step.len()];
-        for op in 0..step.len() {
+        let mut until = vec![0.0f64; step.operators()];
+        let mut previous: Vec<Option<u32>> = vec![None; step.operators()];
+        for op in 0..step.operators() {
             let later = |a: &u32, b: &u32| until[*a as usize].total_cmp(&until[*b as usize]);
             previous[op] = Self::makers(step, op as u32).max_by(later);
             let begin = previous[op].map_or(0.0, |p| until[p as usize]);
             until[op] = begin + step.seconds[op];
         }
-        let last =
-            (0..step.len() as u32).max_by(|a, b| until[*a as usize].total_cmp(&until[*b as usize]));
+        let last = (0..step.operators() as u32)
+            .max_by(|a, b| until[*a as usize].total_cmp(&until[*b as usize]));
         let mut path: Vec<u32> = std::iter::successors(last, |&op| previous[op as usize]).collect();
         path.reverse();
         path
@@ -124,7 +124,7 @@ impl<'a> Around<'a> {
             }
         }
         let made_later = |x: u32| step.producer[x as usize].is_some_and(is_later);
-        let later = (0..step.len() as u32).filter(|&op| is_later(op));
+        let later = (0..step.operators() as u32).filter(|&op| is_later(op));
         let read: Vec<u32> = later
             .flat_map(|op| step.reads.row(op as usize).iter().copied())
             .filter(|&x| !made_later(x))
@@ -133,7 +133,7 @@ impl<'a> Around<'a> {
             let seconds = if before[op as usize] { step.seconds[op as usize] } else { 0.0 };
             (!is_later(op)).then_some(seconds)
         };
-        let again = (0..step.len() as u32).map(again).collect();
+        let again = (0..step.operators() as u32).map(again).collect();
         let needs = Needs { step, read, there, again };
         let mut cutter = Cutter::new(&needs);
         cutter.within(limit.saturating_sub(held));

@@ -45,7 +45,7 @@ impl Changes {
         self.ready.clear();
         self.wanted.clear();
         self.wanted.resize(runs.len(), None);
-        let mut seen = vec![false; step.len()];
+        let mut seen = vec![false; step.operators()];
         let mut high = vec![0u32];
         high.extend(meter.live.iter().scan(0, |n, &live| {
             *n += u32::from(live > limit - limit / 10);
@@ -150,7 +150,7 @@ impl Changes {
     fn insert(&self, meter: &Meter, runs: &mut Runs, random: &mut fastrand::Rng) -> Option<()> {
         let step = meter.step;
         let Idle { tensor: x, until: at, .. } = self.pick(random)?;
-        let mut ran = vec![false; step.len()];
+        let mut ran = vec![false; step.operators()];
         runs[..at].iter().for_each(|&op| ran[op as usize] = true);
         let mut chain: Vec<u32> = Vec::new();
         let mut stack = vec![(step.maker(x)?, 0usize)];

@@ -79,7 +79,7 @@ impl<'a> Cutter<'a> {
         let step = needs.step;
         let (mut ops, mut tensors) = (Vec::new(), Vec::new());
         let (mut maker, mut readers) = (Vec::new(), Vec::new());
-        let (mut op_at, mut tensor_at) = (vec![None; step.len()], vec![None; step.tensors()]);
+        let (mut op_at, mut tensor_at) = (vec![None; step.operators()], vec![None; step.tensors()]);
         let mut stack: Vec<(u32, Option<usize>)> = needs.read.iter().map(|&x| (x, None)).collect();
         while let Some((x, reader)) = stack.pop() {
             if needs.there[x as usize] {

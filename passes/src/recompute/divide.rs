@@ -41,8 +41,8 @@ struct Chain<'a> {
 impl<'a> Chain<'a> {
     fn new(needs: &'a Needs<'a>, before: &[u32], cut: &Cut) -> Self {
         let step = needs.step;
-        let mut place: Vec<Option<usize>> = vec![None; step.len()];
-        let mut again = vec![false; step.len()];
+        let mut place: Vec<Option<usize>> = vec![None; step.operators()];
+        let mut again = vec![false; step.operators()];
         cut.again.iter().for_each(|&op| again[op as usize] = true);
         let mut later = vec![false; step.tensors()];
         needs.read.iter().for_each(|&x| later[x as usize] = true);

@@ -16,7 +16,7 @@ pub(super) fn prune(meter: &mut Meter, mut best: RepeatCandidate, limit: u64) ->
         return best;
     }
     let seconds = |op: u32| meter.step.seconds[op as usize];
-    let mut seen = vec![false; meter.step.len()];
+    let mut seen = vec![false; meter.step.operators()];
     let mut repeats: Vec<u32> = best
         .runs
         .iter()

@@ -65,8 +65,8 @@ pub(crate) fn least(
         Effort::Rough => (Styles::One, ROUGH),
         Effort::Full => (Styles::UntilKept, CLOSE),
     };
-    let (cuts, changes) = (CUTS * step.len() as u64, CHANGES * step.len() as u64);
-    let whole: Runs = (0..step.len() as u32).collect();
+    let (cuts, changes) = (CUTS * step.operators() as u64, CHANGES * step.operators() as u64);
+    let whole: Runs = (0..step.operators() as u32).collect();
     let load = meter.measure(&whole, u64::MAX);
     let mut best = RepeatCandidate { runs: whole.clone(), load };
     let is_enough = |best: &RepeatCandidate| best.load.peak as f64 * MARGIN <= enough as f64;
@@ -101,8 +101,8 @@ pub(crate) fn least(
 /// The plan is not one of a verified graph.
 pub(crate) fn promise(t: &Timeline, limit: u64, search: Search) -> Result<Option<f64>, PassError> {
     let step = RecomputeStep::new(t)?;
-    let whole = (0..step.len() as u32).collect();
-    let most = CUTS * step.len() as u64;
+    let whole = (0..step.operators() as u32).collect();
+    let most = CUTS * step.operators() as u64;
     let found = relieve(&mut Meter::new(&step, search), &whole, limit, most, Styles::One);
     Ok((found.load.over == 0).then_some(found.load.seconds))
 }

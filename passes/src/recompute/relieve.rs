@@ -134,7 +134,7 @@ fn at(
     let moment = Moment::new(meter, &now.runs, t);
     let most = moment.idle.saturating_sub(excess);
     let most = most - most.checked_div(way.style.room).unwrap_or(0);
-    let mut too_late = vec![false; step.len()];
+    let mut too_late = vec![false; step.operators()];
     let mut best: Option<RepeatCandidate> = None;
     for _ in 0..TRIES {
         let needs = moment.needs(step, &now.runs, &too_late, way.prices);
@@ -142,7 +142,7 @@ fn at(
         let cut = cutter.within(most);
         let (mut late, mut arcs) = (Vec::new(), cutter.arcs);
         let mut try_cut = |cut: &Cut, there: &[bool]| {
-            let mut again = vec![false; step.len()];
+            let mut again = vec![false; step.operators()];
             cut.again.iter().for_each(|&op| again[op as usize] = true);
             let (mut runs, refused) = insert(step, &now.runs, t, &again, there);
             late.extend(refused);
@@ -218,21 +218,21 @@ impl Moment {
         too_late: &[bool],
         prices: &[f64],
     ) -> Needs<'a> {
-        let mut ran = vec![false; step.len()];
+        let mut ran = vec![false; step.operators()];
         runs[..self.t].iter().for_each(|&op| ran[op as usize] = true);
         let free = self.movable(step, runs);
         let again = |op: usize| {
             let runs = ran[op] && !too_late[op] && step.may_run(op as u32, &ran);
             runs.then(|| if free[op] { 0.0 } else { prices[op] })
         };
-        let again = (0..step.len()).map(again).collect();
+        let again = (0..step.operators()).map(again).collect();
         Needs { step, read: self.crossing.clone(), there: self.there.clone(), again }
     }
 
     /// Operators of which nothing is needed before the moment: they run later, not again.
     fn movable(&self, step: &RecomputeStep, runs: &[u32]) -> Vec<bool> {
         let mut needed = vec![false; step.tensors()];
-        let mut moves = vec![false; step.len()];
+        let mut moves = vec![false; step.operators()];
         step.reads.row(runs[self.t] as usize).iter().for_each(|&x| needed[x as usize] = true);
         for &op in runs[..self.t].iter().rev() {
             let writes = step.writes.row(op as usize);
@@ -256,7 +256,7 @@ fn insert(
     there: &[bool],
 ) -> (Runs, Vec<u32>) {
     let mut out: Runs = runs[..t].to_vec();
-    let mut ran = vec![false; step.len()];
+    let mut ran = vec![false; step.operators()];
     out.iter().for_each(|&op| ran[op as usize] = true);
     let mut late = Vec::new();
     // Tensors that are away: dropped at the moment, and not made since.

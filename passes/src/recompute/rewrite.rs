@@ -13,7 +13,7 @@ pub fn rewrite(step: &RecomputeStep, runs: &[u32]) -> Result<Plan, PlanError> {
     // The buffer that holds each tensor now.
     let mut here: SecondaryMap<BufferId, Option<BufferId>> = SecondaryMap::new();
     let mut order = Vec::with_capacity(runs.len());
-    let mut ran = vec![false; step.len()];
+    let mut ran = vec![false; step.operators()];
     for &op in runs {
         let original = step.t.order[op as usize];
         let again = std::mem::replace(&mut ran[op as usize], true);

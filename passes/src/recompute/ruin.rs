@@ -20,7 +20,7 @@ pub(super) fn ruin(
     let begin = meter.measured;
     let mut best = start;
     while meter.measured - begin < most && !meter.is_stopped() {
-        let mut runs = without_some(&best.runs, meter.step.len(), random);
+        let mut runs = without_some(&best.runs, meter.step.operators(), random);
         meter.drop_dead(&mut runs);
         let load = meter.measure(&runs, limit);
         let seconds = meter.step.seconds.iter();

@@ -202,9 +202,9 @@ impl<'a> Meter<'a> {
         self.needed.clear();
         self.needed.resize(step.tensors(), false);
         self.left.clear();
-        self.left.resize(step.len(), 0);
+        self.left.resize(step.operators(), 0);
         runs.iter().for_each(|&op| self.left[op as usize] += 1);
-        let mut kept = vec![false; step.len()];
+        let mut kept = vec![false; step.operators()];
         let mut end = runs.len();
         for i in (0..runs.len()).rev() {
             let o = runs[i] as usize;

@@ -80,7 +80,7 @@ impl<'a> FirstLook<'a> {
     fn new(p: &Problem, step: &'a RecomputeStep<'a>, most: u64) -> Self {
         let mut meter = Meter::new(step, p.cx.search);
         let mut random = fastrand::Rng::with_seed(p.cx.search.seed);
-        let whole = (0..step.len() as u32).collect();
+        let whole = (0..step.operators() as u32).collect();
         let found = relieve(&mut meter, &whole, p.limit, most / LOOK, Styles::All);
         let found = anneal(&mut meter, found, p.limit, most / LOOK, &mut random, Walls::Soft);
         FirstLook { step, found: prune(&mut meter, found, p.limit) }

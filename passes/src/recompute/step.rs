@@ -98,7 +98,7 @@ impl<'a> RecomputeStep<'a> {
     }
 
     /// Operators.
-    pub fn len(&self) -> usize {
+    pub fn operators(&self) -> usize {
         self.seconds.len()
     }
 
@@ -116,7 +116,7 @@ impl<'a> RecomputeStep<'a> {
             let made = self.writes.row(op).iter().filter(|x| !shares(x));
             self.reads.row(op).iter().chain(made).map(|&x| self.bytes[x as usize]).sum::<u64>()
         };
-        self.resident + (0..self.len()).map(own).max().unwrap_or(0)
+        self.resident + (0..self.operators()).map(own).max().unwrap_or(0)
     }
 
     /// The operator that could make a tensor again.

@@ -36,8 +36,8 @@ fn on_random_steps(count: u64, layers: usize, mut test: impl FnMut(&Timeline, u6
 /// What cuts and changes lead to.
 fn search(step: &RecomputeStep, limit: u64) -> RepeatCandidate {
     let mut meter = Meter::new(step, Search::default());
-    let whole = (0..step.len() as u32).collect();
-    let most = 100_000 * step.len() as u64;
+    let whole = (0..step.operators() as u32).collect();
+    let most = 100_000 * step.operators() as u64;
     let found = relieve(&mut meter, &whole, limit, most, Styles::All);
     let mut random = fastrand::Rng::with_seed(0);
     let found = anneal(&mut meter, found, limit, most, &mut random, Walls::Soft);
@@ -65,7 +65,7 @@ fn what_is_measured_is_what_the_plan_takes() {
 /// The least seconds of all ways to run a step of few operators within a limit, in any order:
 /// Dijkstra over which operators have run and which tensors are there.
 fn least_seconds(step: &RecomputeStep, limit: u64) -> Option<f64> {
-    let ops = step.len();
+    let ops = step.operators();
     let kept: u32 = (0..step.tensors()).filter(|&x| step.pinned[x]).map(|x| 1 << x).sum();
     let mask = |row: &[u32]| row.iter().fold(0u32, |mask, &x| mask | 1 << x);
     let bytes = |held: u32| {
