@@ -71,13 +71,7 @@ impl PlanPass for OrderPlaceIlp {
                     proved = optimal;
                 }
                 Ok(_) => return Err(PassError::Solver("the solution is no order".into())),
-                Err(Failure::Limit) => {}
-                Err(Failure::Infeasible) => {
-                    return Err(PassError::Solver(
-                        "it calls a program infeasible that has a solution".into(),
-                    ));
-                }
-                Err(Failure::Solver(why)) => return Err(PassError::Solver(why)),
+                Err(failure) => failure.unless_of_limits()?,
             }
             if best > arena {
                 best = establish(g, plan, &order, None, cx)?;

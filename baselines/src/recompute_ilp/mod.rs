@@ -2,7 +2,7 @@
 //! is computed again, and when, as an integer program.
 //!
 //! The [`program`] is the paper's. It has as many variables as nodes squared, so a step of more operators than `blocks`
-//! is cut into [`blocks`] of consecutive ones, which run again together, where the paper gives a solver hours. What a
+//! is cut into [`blocks`] of consecutive ones, which run again together, where the paper gives a solver an hour. What a
 //! repeated block makes that nothing reads is left out again. Bytes are the plan's, not the paper's, which knows no results in
 //! an operand's place: a block takes what was measured while nothing is dropped, and what is found is measured again.
 //! First runs keep the plan's order.
@@ -15,7 +15,7 @@ mod program;
 #[cfg(test)]
 mod tests;
 
-use arenic_passes::mip::{self, Failure};
+use arenic_passes::mip;
 use arenic_passes::recompute::{Meter, RecomputeStep, Runs, rewrite};
 use arenic_passes::{PassError, Problem, Stats, Strategy, StrategyResult};
 use blocks::{Block, blocks};
@@ -56,16 +56,11 @@ impl Strategy for RecomputeIlp {
             let limits = mip::Limits::new(&budget, p.cx.search.seed);
             let stages = match solve(&blocks, &always, aim, &limits) {
                 Ok(stages) => stages,
-                Err(Failure::Limit) => {
+                Err(failure) => {
+                    failure.unless_of_limits()?;
                     unanswered += 1;
                     return Ok(None);
                 }
-                Err(Failure::Infeasible) => {
-                    return Err(PassError::Solver(
-                        "it took a program for infeasible that is not".into(),
-                    ));
-                }
-                Err(Failure::Solver(why)) => return Err(PassError::Solver(why)),
             };
             let mut runs = sequence(&step, &blocks, &stages);
             meter.drop_dead(&mut runs);

@@ -169,8 +169,9 @@ impl<'a> Rows<'a> {
                 };
                 let mut row = vec![(1.0, held), (-1.0, over)];
                 row.extend(taken);
-                let now = self.value(&row) + fixed - 1.0;
-                self.start[over.index()] += now.max(0.0);
+                // What the row lacks beyond what the start pays already.
+                let lacking = self.value(&row) + fixed - 1.0;
+                self.start[over.index()] += lacking.max(0.0);
                 self.program.at_most(&row, 1.0 - fixed);
                 let Some(runs) = runs else { continue };
                 let mut row = vec![(1.0, held), (own, runs)];

@@ -12,6 +12,7 @@ mod microlp;
 use self::highs as solver;
 #[cfg(not(feature = "highs"))]
 use self::microlp as solver;
+use crate::PassError;
 use crate::search::Budget;
 use good_lp::{Constraint, Expression, ProblemVariables, Variable, variable};
 
@@ -110,6 +111,22 @@ pub enum Failure {
     Infeasible,
     /// The solver gave up.
     Solver(String),
+}
+
+impl Failure {
+    /// What fails a pass that gave a solution to begin with: not that the limits came first.
+    ///
+    /// # Errors
+    /// The solver gave up, or denies that solution.
+    pub fn unless_of_limits(self) -> Result<(), PassError> {
+        match self {
+            Failure::Limit => Ok(()),
+            Failure::Infeasible => {
+                Err(PassError::Solver("it calls a program infeasible that has a solution".into()))
+            }
+            Failure::Solver(why) => Err(PassError::Solver(why)),
+        }
+    }
 }
 
 impl IntegerProgram {
