@@ -146,3 +146,39 @@ fn unit(buffers: &[Buffer], height: u64) -> f64 {
     let divisor = buffers.iter().map(Buffer::rounded).fold(0, mip::gcd).max(1) as f64;
     divisor.max(height as f64 / LARGEST)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The program alone, from the worst placement: each buffer above all others.
+    #[test]
+    fn the_program_finds_the_lowest_placement_from_the_highest() {
+        let mut better = 0;
+        for seed in 0..200 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let buffer = |_| {
+                let lower = random.i64(0..6);
+                let (upper, size) = (lower + random.i64(1..5), random.u64(1..20));
+                Buffer { lower, upper, size, alignment: 1, ..Buffer::default() }
+            };
+            let p = Problem::new((0..6).map(buffer).collect()).unwrap();
+            let mut top = 0;
+            let above = |b: &Buffer| {
+                top += b.size;
+                top - b.size
+            };
+            let stacked = p.buffers().iter().map(above).collect();
+            let highest = Solution::of(&p, stacked, "stacked", None);
+            let budget = Search::default().budget(60.0);
+            let limits = mip::Limits::new(&budget, 0);
+            let pairs = coexisting(&p, usize::MAX).unwrap();
+            let sequence = solve(&p, &[], &highest, &pairs, &limits).unwrap();
+            let found = p.height(&stack(&p, &sequence));
+            let lowest = Place::default().place(&p, &Wish::default());
+            assert_eq!(found, lowest.height, "seed {seed}: {:?}", p.buffers());
+            better += usize::from(found < highest.height);
+        }
+        assert!(better > 100, "{better}");
+    }
+}
