@@ -3,10 +3,11 @@
 //! With the order given, two buffers coexist or they do not, so a pair that does takes one
 //! binary (which of both lies below) and two rows instead of two binaries; pairs that do not
 //! coexist take none. The pyramid (function 5) is fixed first, as in the paper. The program
-//! starts from the lowest of some one-pass placements around it, or, without the pyramid, from what `place` finds in a
-//! tenth of a second where that is lower: HiGHS has heuristics that find such, branch and bound alone has none. Sound because what the solver says is used as a
-//! sequence only: buffers are put at their least free offsets in the order of its addresses,
-//! and the result is measured.
+//! starts from the lowest of some one-pass placements around it, or, without the pyramid, from
+//! what the heuristics of `place` find where that is lower: branch and bound alone finds no
+//! such placement, where HiGHS has heuristics of its own. Sound because what the solver says is
+//! used as a sequence only: buffers are put at their least free offsets in the order of its
+//! addresses, and the result is measured.
 
 use crate::Search;
 use crate::mip::{self, Failure, Var};
@@ -37,18 +38,14 @@ impl Default for PlaceIlp {
     }
 }
 
-/// Effort for a placement to begin with, in seconds of the reference core.
-const START: f64 = 0.1;
-
 impl Placer for PlaceIlp {
     fn place(&self, p: &Problem, wish: &Wish) -> Solution {
         let mut fixed = if self.pyramid { pyramid(p) } else { Vec::new() };
         let named = |offsets| Solution::of(p, offsets, "place_ilp", wish.capacity);
         let mut heuristic = named(start(p, &fixed));
         if !heuristic.optimal {
-            let effort = wish.search.effort(self.effort).min(START);
-            let search = Search { effort: Some(effort), ..wish.search };
-            let quick = Place { effort }.place(p, &Wish { search, ..*wish });
+            let search = Search { effort: Some(0.0), ..wish.search };
+            let quick = Place { effort: 0.0 }.place(p, &Wish { search, ..*wish });
             if quick.height < heuristic.height {
                 (fixed, heuristic) = (Vec::new(), named(quick.offsets));
             }
