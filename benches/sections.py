@@ -165,8 +165,10 @@ def compile_times(synthetic, networks, builds):
         said = ", ".join(f"{row['network']} {row['seconds']}" for row in only(groups))
         blocks.append(f"Networks as above, with their weights, in seconds: {said}. {source(groups)}")
     if groups := newest(builds, "features"):
-        said = ", ".join(f"{row['crates']} crates {row['core_minutes']:.0f} minutes of a core" for row in only(groups))
-        blocks.append(f"arenic itself, and with `baselines`: {said}. {source(groups)}")
+        said = ", ".join(
+            f"{row['crates']} crates, {row['seconds']} s, {row['core_minutes']:.1f} core-minutes" for row in only(groups)
+        )
+        blocks.append(f"arenic itself: {said}. {source(groups)}")
     return map(paragraph, blocks)
 
 
@@ -232,6 +234,25 @@ def placement(records):
         table(["method", "geometric mean", "at most", f"at the bound, of {len(rows)}"], summary),
         paragraph(f"{text} {source(groups)}"),
     ]
+
+
+@section(
+    "Solvers of integer programs",
+    "Peaks, heights and times by microlp over those by HiGHS.",
+    "solver_tables",
+)
+def solvers(records):
+    groups = newest(records, "file", "pipeline")
+    programs = {}
+    for row in only(groups):
+        programs.setdefault(row["pipeline"], []).append(row)
+    rows = []
+    for pipeline, found in sorted(programs.items()):
+        over = [row["over"] for row in found]
+        seconds = [sum(row[f"{name}_seconds"] for row in found) for name in ("microlp", "highs")]
+        rows.append([pipeline, len(found), ratio(max(over), 4), *map(figure, seconds)])
+    titles = ["passes", "programs", "at most", "microlp, s", "HiGHS, s"]
+    return [table(titles, rows), source(groups)]
 
 
 @section("Pipelines", "Arenas of joint steps (batch 32, Adam), in MiB.", "pipeline_tables", "joint_steps")

@@ -304,7 +304,7 @@ fn byte_limits(first: &str, host: Option<u64>, seeds: u64) {
     }
     let counts = [swaps, repeats, refused].map(|count| count as u64 * 1500 / seeds);
     let is_varied = match host {
-        Some(0) => counts[0] == 0 && counts[1] > 700,
+        Some(0) => counts[0] == 0 && counts[1] > 500,
         _ => counts[0] > 300 && counts[1] > 20,
     };
     assert!(is_varied && counts[2] > 100, "{counts:?}");
