@@ -17,7 +17,7 @@ define step
 printf '== %s s: %s\n' $$((SECONDS - start)) '$(1)'
 endef
 
-.PHONY: help setup build build-highs demo text wheel package test-torch python-test examples test test-all node-tests differential-cases differential-wide cudnn-plans onednn-test asan-test \
+.PHONY: help setup build build-highs demo text wheel package test-torch python-test examples test test-all deny node-tests differential-cases differential-wide cudnn-plans onednn-test asan-test \
   miri-test browser-test export-test fuzz bench bench-order bench-solvers bench-place bench-pipelines bench-forward bench-rewrites bench-budget papers zoo \
   gpu-bundle digits clean
 
@@ -81,9 +81,8 @@ text: build $(VENV)/text ## Train a small GPT on a novel, from its forward model
 	$(PYTHON) models/text/text.py data $(TEXT)
 	@ARENIC=$(CARGO_TARGET_DIR)/release/arenic models/text/demo.sh $(TEXT)
 
-# Nextest and cargo-deny are used where they are installed; nothing is installed for good.
+# Used where it is installed.
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
-DENY := $(shell cargo deny --version >/dev/null 2>&1 && echo yes)
 
 # NVRTC in a folder of its own: PyTorch brings another one to the environment, and machine code is compared with that of this one.
 CUDA := $(VENV)/cuda
@@ -98,7 +97,7 @@ endif
 test: export ARENIC_REQUIRE_NODE_TESTS := 1
 test: export ARENIC_REQUIRE_DIFFERENTIAL := 1
 test: export ARENIC_REQUIRE_NVRTC := 1
-test: ## Everything that CI runs
+test: ## Everything that CI runs, but for `deny`
 	@tools/setup.sh build
 	@tools/setup.sh tests
 	@tools/setup.sh mpi
@@ -122,13 +121,17 @@ endif
 	$(call step,$(MAKE) --no-print-directory export-test)
 	$(call step,cargo test --workspace --locked --features mpi --test mpi)
 	$(call step,cargo test --workspace --doc --locked)
-ifeq ($(DENY),yes)
-	$(call step,cargo deny --locked check licenses bans sources)
-	@if cargo deny --locked fetch db; then cargo deny --locked check advisories; \
+
+# Of a version that reads deny.toml.
+DENY := target/tools/bin/cargo-deny
+deny: $(DENY) ## Check the crates' licences, sources and advisories by cargo-deny, which is built first (two minutes)
+	$(call step,$(DENY) --locked check --hide-inclusion-graph licenses bans sources)
+	@if $(DENY) --locked fetch db; then $(DENY) --locked check advisories; \
 	else echo 'the advisory database is out of reach: advisories were not checked'; fi
-else
-	@echo 'cargo-deny is not installed: licences and advisories were not checked'
-endif
+
+$(DENY):
+	@tools/setup.sh build
+	$(call step,cargo install --quiet --locked --debug --root target/tools --version 0.20.2 cargo-deny)
 
 # ARCHITECTURE.md says when.
 test-all: export ARENIC_WIDE := 1
