@@ -9,9 +9,12 @@
 pub mod library;
 pub mod races;
 
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::{env, fs, io};
 
 /// The header that makes CUDA C++ plain C++.
@@ -19,6 +22,9 @@ const EMULATE: &str = include_str!("../include/emulate.h");
 
 /// What it shares with the one of [`races`].
 const DEVICE: &str = include_str!("../include/device.h");
+
+/// Held by the thread that compiles: others that need the same kernels, as ranks do, wait for them.
+static BUILDING: Mutex<()> = Mutex::new(());
 
 /// Why a module could not be made or a kernel not be run.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +38,12 @@ pub enum EmulationError {
     /// The compiled module cannot be loaded.
     #[error("{0}")]
     Load(#[from] libloading::Error),
+    /// The module has no such kernel.
+    #[error("there is no kernel {kernel}")]
+    NoKernel {
+        /// Its name.
+        kernel: String,
+    },
     /// Threads of a block wait for each other for ever.
     #[error("kernel {kernel}: {message}")]
     Deadlock {
@@ -71,12 +83,15 @@ struct EmulatedLaunch {
 
 /// Kernels compiled for the CPU.
 pub struct Module {
-    library: libloading::Library,
+    libraries: Vec<libloading::Library>,
+    /// Of each kernel the number of its library and its symbol there.
+    places: HashMap<String, (usize, String)>,
 }
 
 impl Module {
-    /// Compiles the text of a module with its headers (name and text). What was compiled
-    /// before is taken from `cache`, a folder.
+    /// Compiles the text of a module with its headers (name and text): what is before the first line
+    /// that begins with `KERNEL(` is every kernel's, and each such line begins one. Kernels that were compiled
+    /// before, whatever their names and with whatever others, are taken from `cache`, a folder.
     ///
     /// # Errors
     /// There is no C++ compiler, or it refuses the text.
@@ -87,13 +102,48 @@ impl Module {
     ) -> Result<Module, EmulationError> {
         fs::create_dir_all(cache)?;
         let headers = [headers, &[("emulate.h", EMULATE), ("device.h", DEVICE)]].concat();
-        let library = cache.join(format!("{}.so", digest(source, &headers)));
-        if !library.exists() {
-            build(source, &headers, &["-fPIC", "-shared"], cache, &library)?;
+        let (before, kernels) = kernels(source);
+        let named: Vec<(&str, String)> = kernels
+            .iter()
+            .map(|(name, text)| (*name, digest(&format!("{before}{text}"), &headers)))
+            .collect();
+        // The file of a kernel's digest has the name of its library.
+        let note = |digest: &str| cache.join(format!("{digest}.kernel"));
+        let library = |digest: &str| {
+            let library = cache.join(fs::read_to_string(note(digest)).ok()?);
+            library.exists().then_some(library)
+        };
+        let building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = named.iter().zip(&kernels).map(|((_, digest), (_, text))| (&digest[..], *text));
+        let missing: BTreeMap<&str, &str> =
+            all.filter(|(digest, _)| library(digest).is_none()).collect();
+        if !missing.is_empty() {
+            let mut text = before.to_owned();
+            text.extend(missing.iter().map(|(digest, rest)| format!("KERNEL(k{digest}{rest}")));
+            let name = format!("{}.so", digest(&text, &headers));
+            build(&text, &headers, &["-fPIC", "-shared"], cache, &cache.join(&name))?;
+            for digest in missing.keys() {
+                let mut file = tempfile::NamedTempFile::new_in(cache)?;
+                file.write_all(name.as_bytes())?;
+                file.persist(note(digest)).map_err(|e| e.error)?;
+            }
         }
-        // SAFETY: the library was made from the given text; loading it runs no code of it.
-        let library = unsafe { libloading::Library::new(&library) }?;
-        Ok(Module { library })
+        drop(building);
+        let mut paths: Vec<PathBuf> = Vec::new();
+        let mut places = HashMap::new();
+        for (name, digest) in named {
+            let missing = || io::Error::other("a library was removed meanwhile");
+            let path = library(&digest).ok_or_else(missing)?;
+            let number = paths.iter().position(|p| *p == path).unwrap_or_else(|| {
+                paths.push(path);
+                paths.len() - 1
+            });
+            places.insert(name.to_owned(), (number, format!("emulated_k{digest}")));
+        }
+        // SAFETY: each was made from the given text; loading it runs no code of it.
+        let load = |path| unsafe { libloading::Library::new(path) };
+        let libraries = paths.iter().map(load).collect::<Result<_, _>>()?;
+        Ok(Module { libraries, places })
     }
 
     /// Runs a kernel: every block, one after another. `seed` decides in which order threads
@@ -113,6 +163,8 @@ impl Module {
         seed: u64,
         words: &[u64],
     ) -> Result<(), EmulationError> {
+        let missing = || EmulationError::NoKernel { kernel: kernel.into() };
+        let (library, symbol) = self.places.get(kernel).ok_or_else(missing)?;
         let mut message = [0u8; 256];
         let mut launch = EmulatedLaunch {
             grid: grid.into(),
@@ -124,9 +176,8 @@ impl Module {
         // SAFETY: `KERNEL` of `emulate.h` defines the symbol with this type; what the words
         // mean is the caller's promise.
         unsafe {
-            let symbol = format!("emulated_{kernel}");
             type Emulated = unsafe extern "C" fn(*mut EmulatedLaunch, *const u64);
-            let f = self.library.get::<Emulated>(symbol.as_bytes())?;
+            let f = self.libraries[*library].get::<Emulated>(symbol.as_bytes())?;
             f(&raw mut launch, words.as_ptr());
         }
         let message = CStr::from_bytes_until_nul(&message).unwrap_or_default().to_string_lossy();
@@ -135,6 +186,21 @@ impl Module {
         }
         Err(EmulationError::Deadlock { kernel: kernel.into(), message: message.into_owned() })
     }
+}
+
+/// What a text has before its kernels, and of each kernel its name and what follows it, up to the next.
+fn kernels(source: &str) -> (&str, Vec<(&str, &str)>) {
+    const KERNEL: &str = "KERNEL(";
+    let begins = |(at, _): &(usize, &str)| *at == 0 || source.as_bytes()[at - 1] == b'\n';
+    let starts: Vec<usize> =
+        source.match_indices(KERNEL).filter(begins).map(|(at, _)| at).collect();
+    let ends = starts.iter().skip(1).copied().chain([source.len()]);
+    let kernel = |(&start, end): (&usize, usize)| {
+        let text = &source[start + KERNEL.len()..end];
+        text.split_at(text.find(',').unwrap_or(text.len()))
+    };
+    let first = starts.first().copied().unwrap_or(source.len());
+    (&source[..first], starts.iter().zip(ends).map(kernel).collect())
 }
 
 /// A digest of a source, which has no name, and its headers, as hexadecimal digits.
