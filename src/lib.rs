@@ -47,6 +47,8 @@ mod limit;
 #[doc(hidden)]
 pub mod mapping;
 mod model;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 #[doc(hidden)]
 pub mod onnx;
 pub mod placement;

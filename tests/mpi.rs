@@ -188,17 +188,20 @@ fn signalled(name: &str, more: &[&str]) -> (Duration, String) {
     (begun.elapsed(), String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
+/// Ranks that nothing ends run for days; a busy machine takes some twenty seconds to end processes that share a core.
+const SOON: Duration = Duration::from_secs(60);
+
 #[test]
 fn a_rank_that_is_killed_ends_the_others_and_is_named() {
     let (time, said) = signalled("KILL", &[]);
-    assert!(time < Duration::from_secs(10), "{time:?}");
+    assert!(time < SOON, "{time:?}");
     assert!(said.contains("rank 1"), "{said}");
 }
 
 #[test]
 fn a_rank_that_is_silent_ends_the_others_and_is_named() {
     let (time, said) = signalled("STOP", &["--rank-timeout", "2"]);
-    assert!(time < Duration::from_secs(12), "{time:?}");
+    assert!(time < SOON, "{time:?}");
     assert!(said.contains("rank 1 has been silent for 2 s"), "{said}");
 }
 

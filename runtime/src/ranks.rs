@@ -5,8 +5,6 @@
 //! every run and over every transport. Exchanges run on the thread of their stream, outside of the kernels' pool.
 
 mod collective;
-#[cfg(feature = "mpi")]
-pub mod mpi;
 pub mod threads;
 
 pub(crate) use collective::run;
@@ -74,7 +72,7 @@ pub trait Communicator: fmt::Debug + Send + Sync {
 
 /// Lets others run while a rank waits that has waited for so long: it looks again at once at first, and sleeps in between
 /// later.
-pub(crate) fn pause(waited: Duration) {
+pub fn pause(waited: Duration) {
     match waited < Duration::from_millis(2) {
         true => yield_now(),
         false => sleep(Duration::from_micros(50)),

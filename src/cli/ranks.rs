@@ -2,9 +2,9 @@
 
 use super::terminal::tell_failure;
 use super::{Failure, Outcome};
-use crate::train::RankCountError;
 #[cfg(feature = "mpi")]
-use arenic_runtime::ranks::mpi::World;
+use crate::mpi::World;
+use crate::train::RankCountError;
 use arenic_runtime::ranks::{Communicator, any};
 use std::sync::Arc;
 

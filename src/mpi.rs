@@ -3,13 +3,13 @@
 //! Messages go from each rank to each other by non-blocking point-to-point calls, which are watched until all
 //! have come: so a rank that is silent can be named. Nothing is summed by MPI.
 
-use super::{Communicator, RankError, pause};
-use crate::memory::process_bytes;
 use ::mpi::Threading;
 use ::mpi::environment::Universe;
 use ::mpi::point_to_point::send_receive_into;
 use ::mpi::topology::SimpleCommunicator;
 use ::mpi::traits::{Communicator as _, Destination as _, Source as _};
+use arenic_runtime::memory::process_bytes;
+use arenic_runtime::ranks::{Communicator, RankError, pause};
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
