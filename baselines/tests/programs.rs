@@ -231,7 +231,7 @@ fn byte_limits_are_kept() {
     byte_limits("", None, if is_wide() { 1500 } else { 600 });
 }
 
-/// The same where nothing may leave the device.
+/// The same where nothing may leave the device. Deep graphs, as repeats pay in them alone: each takes three searches.
 #[test]
 fn byte_limits_are_kept_by_repeats_alone() {
     byte_limits("", Some(0), if is_wide() { 10_000 } else { 60 });

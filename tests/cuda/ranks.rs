@@ -82,6 +82,7 @@ fn trained(artifact: &Artifact, count: usize, run: &Run, behaviour: Behaviour) -
     (losses, saved)
 }
 
+/// Every count and level has kernels of its own to compile for the emulator, which is what takes long.
 #[test]
 fn ranks_with_devices_train_as_pytorch_does_with_the_same_bits_at_every_level() {
     for (network, counts) in [("mlp", &[2, 4][..]), ("gpt_tiny", &[2]), ("small_cnn", &[2])] {
@@ -109,7 +110,8 @@ fn ranks_with_devices_train_as_pytorch_does_with_the_same_bits_at_every_level() 
     }
 }
 
-/// Norms are clipped by what all ranks know, products are of bf16, and a limit makes the planner compute and gather again.
+/// Norms are clipped by what all ranks know, products are of bf16, and a limit makes the planner compute and gather again. Four limits are
+/// planned, and as many steps of two ranks emulated twice, which takes long.
 #[test]
 fn ranks_with_devices_are_right_under_clipping_in_bf16_and_under_limits() {
     let run = Run::differentiated("gpt_tiny");

@@ -321,6 +321,7 @@ fn assert_all_but(others: &[(&str, &str)], operators: &BTreeMap<String, u32>) {
     );
 }
 
+/// A thousand graphs, each planned twice or more: fewer do not reach every operator in every role, as is asserted.
 #[test]
 fn random_steps_give_what_the_whole_batch_gives() {
     let cases = match std::env::var_os("ARENIC_WIDE") {

@@ -271,6 +271,7 @@ fn fill(machine: &mut impl Machine, v: ValueId, bytes: &[u8]) {
     machine.fill_home(v, fill).unwrap();
 }
 
+/// Each of 400 cases is up to four steps, planned together and run in turn, so that it takes some seconds.
 #[test]
 fn random_variants_give_what_the_interpreter_gives() {
     let cases = match std::env::var_os("ARENIC_WIDE") {

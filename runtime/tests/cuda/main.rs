@@ -1,6 +1,9 @@
 //! The CUDA backend's kernels, emulated on the CPU, against the CPU backend: the same results
 //! in place and out of place, whatever order threads run in, and not a byte beside them.
 //!
+//! A family has up to 900 kernels, which a C++ compiler makes in up to a minute where they are new or changed: they
+//! are instances of templates, and a mistake in one is none in another. What was made is kept in `target/emulated`.
+//!
 //! Emulated is not run on a GPU: see `arenic_emulator`. Where `ARENIC_TEST_DEVICE` names one,
 //! the same cases run there.
 

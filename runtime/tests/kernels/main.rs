@@ -60,19 +60,24 @@ impl Tensor {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let each = self.values.iter();
+        fn all<const N: usize>(values: &[f64], f: impl Fn(f64) -> [u8; N]) -> Vec<u8> {
+            let mut bytes = vec![0; N * values.len()];
+            bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(b, &v)| *b = f(v));
+            bytes
+        }
+        let values = &self.values;
         match self.ty.dtype {
-            DType::Bf16 => each.flat_map(|&v| bf16::from_f32(v as f32).to_le_bytes()).collect(),
-            DType::F32 => each.flat_map(|&v| (v as f32).to_le_bytes()).collect(),
-            DType::F64 => each.flat_map(|&v| v.to_le_bytes()).collect(),
-            DType::I64 => each.flat_map(|&v| (v as i64).to_le_bytes()).collect(),
-            DType::I32 => each.flat_map(|&v| (v as i32).to_le_bytes()).collect(),
-            DType::U32 => each.flat_map(|&v| (v as u32).to_le_bytes()).collect(),
-            DType::U64 => each.flat_map(|&v| (v as u64).to_le_bytes()).collect(),
-            DType::U16 => each.flat_map(|&v| (v as u16).to_le_bytes()).collect(),
-            DType::I16 => each.flat_map(|&v| (v as i16).to_le_bytes()).collect(),
-            DType::U8 | DType::Bool => each.map(|&v| v as u8).collect(),
-            DType::I8 => each.map(|&v| v as i8 as u8).collect(),
+            DType::Bf16 => all(values, |v| bf16::from_f32(v as f32).to_le_bytes()),
+            DType::F32 => all(values, |v| (v as f32).to_le_bytes()),
+            DType::F64 => all(values, f64::to_le_bytes),
+            DType::I64 => all(values, |v| (v as i64).to_le_bytes()),
+            DType::I32 => all(values, |v| (v as i32).to_le_bytes()),
+            DType::U32 => all(values, |v| (v as u32).to_le_bytes()),
+            DType::U64 => all(values, |v| (v as u64).to_le_bytes()),
+            DType::U16 => all(values, |v| (v as u16).to_le_bytes()),
+            DType::I16 => all(values, |v| (v as i16).to_le_bytes()),
+            DType::U8 | DType::Bool => all(values, |v| [v as u8]),
+            DType::I8 => all(values, |v| (v as i8).to_le_bytes()),
         }
     }
 
@@ -97,36 +102,27 @@ impl Tensor {
     }
 }
 
-/// Applies an operator. `place` says which operand's bytes which result takes, `wanted` which
-/// results are computed; scratch holds garbage before.
-fn apply(
-    op: &Op,
-    inputs: &[&Tensor],
-    place: impl IntoIterator<Item = (usize, usize)>,
-    wanted: &[bool],
-) -> Vec<Tensor> {
-    let roots: Vec<usize> = (0..inputs.len()).collect();
-    apply_shared(op, inputs, &roots, place, wanted)
-}
+/// An operand or a result as kernels see it.
+type Bytes = (TensorType, Vec<u8>);
 
-/// The same; operand `i` has the bytes of operand `roots[i]`.
-fn apply_shared(
+/// Applies an operator: those results that are wanted. Result `o` takes the bytes of operand `i` for each pair
+/// `(i, o)` of `place`; operand `i` has the bytes of operand `roots[i]`, and scratch holds garbage before.
+fn run(
     op: &Op,
-    inputs: &[&Tensor],
+    inputs: &[&Bytes],
     roots: &[usize],
-    place: impl IntoIterator<Item = (usize, usize)>,
+    place: &[(usize, usize)],
     wanted: &[bool],
-) -> Vec<Tensor> {
-    let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
+) -> Vec<Bytes> {
+    let types: Vec<&TensorType> = inputs.iter().map(|(ty, _)| ty).collect();
     let results = op.infer(&types).expect("operands fit");
     let memory: Vec<AlignedBytes> =
-        inputs.iter().map(|t| AlignedBytes::copy_of(&t.bytes())).collect();
+        inputs.iter().map(|(_, bytes)| AlignedBytes::copy_of(bytes)).collect();
     let own: Vec<AlignedBytes> =
         results.iter().map(|t| AlignedBytes::copy_of(&vec![0xAB; t.bytes() as usize])).collect();
     let scratch_bytes = op.scratch_bytes(CPU.target(), &types, &results.iter().collect::<Vec<_>>());
     assert!(scratch_bytes <= 24 << 20, "{op:?} takes {scratch_bytes} bytes of scratch");
     let scratch = AlignedBytes::copy_of(&vec![0xCD; scratch_bytes as usize]);
-    let place: Vec<(usize, usize)> = place.into_iter().collect();
     let at = |i: usize| match place.iter().find(|&&(_, result)| i == result) {
         Some(&(operand, _)) => &memory[operand],
         None => &own[i],
@@ -152,12 +148,22 @@ fn apply_shared(
         draw: Draw::default(),
     })
     .expect("contents fit");
-    results
-        .iter()
-        .enumerate()
-        .filter(|&(i, _)| wanted[i])
-        .map(|(i, ty)| Tensor::of_bytes(ty, &at(i).as_slice()[..ty.bytes() as usize]))
-        .collect()
+    let kept = results.iter().enumerate().filter(|&(i, _)| wanted[i]);
+    kept.map(|(i, ty)| (ty.clone(), at(i).as_slice()[..ty.bytes() as usize].to_vec())).collect()
+}
+
+/// The same on tensors, which have bytes of their own.
+fn apply(
+    op: &Op,
+    inputs: &[&Tensor],
+    place: Option<(usize, usize)>,
+    wanted: &[bool],
+) -> Vec<Tensor> {
+    let roots: Vec<usize> = (0..inputs.len()).collect();
+    let inputs: Vec<Bytes> = inputs.iter().map(|t| (t.ty.clone(), t.bytes())).collect();
+    let place: Vec<(usize, usize)> = place.into_iter().collect();
+    let found = run(op, &inputs.iter().collect::<Vec<_>>(), &roots, &place, wanted);
+    found.iter().map(|(ty, bytes)| Tensor::of_bytes(ty, bytes)).collect()
 }
 
 /// The first result, after checking what `all` checks.
@@ -168,34 +174,33 @@ fn evaluate(op: &Op, inputs: &[&Tensor]) -> Tensor {
 /// All results on one thread, after checking that more threads, every set of declared pairs that
 /// go together, and each result alone give the same bits.
 fn all(op: &Op, inputs: &[&Tensor]) -> Vec<Tensor> {
-    let types: Vec<&TensorType> = inputs.iter().map(|t| &t.ty).collect();
+    let inputs: Vec<Bytes> = inputs.iter().map(|t| (t.ty.clone(), t.bytes())).collect();
+    let inputs: Vec<&Bytes> = inputs.iter().collect();
+    let types: Vec<&TensorType> = inputs.iter().map(|(ty, _)| ty).collect();
     let results = op.infer(&types).expect("operands fit");
+    let apart: Vec<usize> = (0..inputs.len()).collect();
     let wanted = vec![true; results.len()];
     let on = |threads: usize, place: &[(usize, usize)]| {
-        pool(threads).install(|| apply(op, inputs, place.iter().copied(), &wanted))
+        pool(threads).install(|| run(op, &inputs, &apart, place, &wanted))
     };
     let one = on(1, &[]);
-    let same = |other: Vec<Tensor>| {
-        other.iter().zip(&one).for_each(|(a, b)| assert_same(a, b, op));
-    };
+    let same = |found: &[Bytes], how: &str| assert!(found == one, "bits differ for {op:?}, {how}");
     for threads in [2, 7] {
-        same(on(threads, &[]));
+        same(&on(threads, &[]), "by several threads");
     }
     let pairs = op.in_place_pairs(&types, &results.iter().collect::<Vec<_>>());
-    let apart: Vec<usize> = (0..inputs.len()).collect();
     for way in &pairs::placements(&pairs, &apart, results.len())[1..] {
-        same(on(2, way));
+        same(&on(2, way), "in place");
     }
     // Each alone, and all without it.
-    for (o, alone) in one.iter().enumerate().filter(|_| results.len() > 1) {
+    for o in (0..one.len()).filter(|_| results.len() > 1) {
         let wanted: Vec<bool> = (0..results.len()).map(|i| i == o).collect();
-        assert_same(&apply(op, inputs, None, &wanted)[0], alone, op);
         let others: Vec<bool> = wanted.iter().map(|w| !w).collect();
-        let found = apply(op, inputs, None, &others);
-        let rest = (0..results.len()).filter(|&i| i != o).map(|i| &one[i]);
-        found.iter().zip(rest).for_each(|(a, b)| assert_same(a, b, op));
+        let mut found = run(op, &inputs, &apart, &[], &others);
+        found.insert(o, run(op, &inputs, &apart, &[], &wanted).remove(0));
+        same(&found, "some alone");
     }
-    one
+    one.iter().map(|(ty, bytes)| Tensor::of_bytes(ty, bytes)).collect()
 }
 
 fn pool(threads: usize) -> &'static rayon::ThreadPool {

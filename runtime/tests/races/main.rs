@@ -243,6 +243,7 @@ fn filled(ty: &TensorType, seed: u64) -> Vec<u8> {
     bytes
 }
 
+/// A kernel has a thread of the system for each of its own, under a sanitizer: seconds for each case.
 #[test]
 fn kernels_that_share_memory_have_no_races() {
     for case in CASES {
