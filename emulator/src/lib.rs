@@ -228,7 +228,7 @@ fn build(
     let made: PathBuf = folder.path().join("module.so");
     let compiler = env::var_os("CXX").filter(|c| !c.is_empty()).unwrap_or_else(|| "c++".into());
     let output = Command::new(compiler)
-        .args(["-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing"])
+        .args(["-std=c++17", "-Og", "-ffp-contract=off", "-fno-strict-aliasing"])
         .args(flags)
         .arg("-w")
         .arg("-o")
